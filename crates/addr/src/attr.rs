@@ -1,0 +1,41 @@
+//! Access rights and memory type of a page.
+
+use bitflags::bitflags;
+
+bitflags! {
+    /// What an access to a page may do, what has been done to it, and how it is cached.
+    ///
+    /// One type for every entry format: a format encodes what its hardware has and documents the rest
+    /// ([`EXEC`](Attr::EXEC) is implied where hardware cannot forbid it, for example).
+    #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord, Hash)]
+    pub struct Attr: u16 {
+        /// Loads are allowed.
+        const READ = 1 << 0;
+        /// Stores are allowed.
+        const WRITE = 1 << 1;
+        /// Instruction fetches are allowed.
+        const EXEC = 1 << 2;
+        /// User mode may use the page.
+        const USER = 1 << 3;
+        /// The translation is the same in every address space; a TLB entry ignores the ASID.
+        const GLOBAL = 1 << 4;
+        /// The page has been referenced since this was last cleared.
+        const ACCESSED = 1 << 5;
+        /// The page has been written since this was last cleared. Where hardware does not set it, a page that has
+        /// [`WRITE`](Attr::WRITE) but not `DIRTY` traps on the first store, so that the kernel can.
+        const DIRTY = 1 << 6;
+        /// Accesses bypass the caches.
+        const UNCACHED = 1 << 7;
+        /// The page is a device's: uncached, and accesses are neither merged nor reordered.
+        const DEVICE = 1 << 8;
+    }
+}
+
+impl Attr {
+    /// The rights that a change can take away: [`READ`](Attr::READ), [`WRITE`](Attr::WRITE),
+    /// [`EXEC`](Attr::EXEC) and [`USER`](Attr::USER).
+    pub const RIGHTS: Self = Self::READ.union(Self::WRITE).union(Self::EXEC).union(Self::USER);
+
+    /// The memory type: [`UNCACHED`](Attr::UNCACHED) and [`DEVICE`](Attr::DEVICE).
+    pub const MEMORY: Self = Self::UNCACHED.union(Self::DEVICE);
+}

@@ -1,0 +1,59 @@
+//! The words that the other crates of tlbkit speak: addresses, page and frame numbers, page sizes, access
+//! attributes, address-space identifiers, sets of CPUs, and what a change to a page table asks to be flushed.
+//!
+//! Everything here is a small value: no heap, no architecture, no policy. All words are `usize` wide, so a 32-bit
+//! kernel computes in 32 bits, and a 64-bit host can handle the tables of a 32-bit machine as well as its own.
+//!
+//! Ranges are inclusive ([`Pages`]: `first..=last`), because the last page of the address space has no end that a
+//! `usize` could hold. Whatever could wrap returns an `Option`.
+//!
+//! ```
+//! use tlbkit_addr::{Attr, CpuSet, Flush, PageSize, Pages, Reach, VirtAddr};
+//!
+//! let at = VirtAddr::new(0x40_2abc);
+//! let vpn = at.vpn(PageSize::K4);
+//! assert_eq!(vpn.get(), 0x402);
+//! assert_eq!(at.offset(PageSize::K4), 0xabc);
+//!
+//! // Sixteen pages that end at the very top of the address space: nothing overflows.
+//! let top = VirtAddr::new(usize::MAX).vpn(PageSize::K4);
+//! let pages = Pages::new(top.checked_sub(15).unwrap(), top).unwrap();
+//! assert_eq!(pages.len(), 16);
+//! assert_eq!(pages.iter().next_back(), Some(top));
+//!
+//! // Write-protecting them must be made known to every CPU that runs the address space.
+//! let mut flush = Flush::none();
+//! flush.add(Reach::Everywhere, pages);
+//! let running: CpuSet = [0, 3].into_iter().collect();
+//! assert!(flush.reach() == Reach::Everywhere && running.contains(3));
+//! assert!((Attr::READ | Attr::WRITE).contains(Attr::READ));
+//! ```
+//!
+//! | word | is |
+//! |-|-|
+//! | [`VirtAddr`], [`PhysAddr`] | a byte address |
+//! | [`Vpn`], [`Pfn`] | a virtual page or physical frame number, counted in base pages |
+//! | [`PageSize`] | a power of two of bytes, as a value |
+//! | [`Pages`] | an inclusive, never empty range of virtual pages |
+//! | [`Attr`] | what an access may do, and how it is cached |
+//! | [`Asid`] | an address-space identifier, as a TLB tags its entries with |
+//! | [`CpuSet`] | a set of CPUs of any fixed capacity |
+//! | [`Flush`], [`Reach`] | which translations a change makes stale, and for whom |
+#![no_std]
+#![forbid(unsafe_code)]
+
+mod address;
+mod asid;
+mod attr;
+mod cpuset;
+mod flush;
+mod page;
+mod pages;
+
+pub use address::{PhysAddr, VirtAddr};
+pub use asid::Asid;
+pub use attr::Attr;
+pub use cpuset::{CpuSet, Cpus};
+pub use flush::{Flush, Reach};
+pub use page::{PageSize, Pfn, Vpn};
+pub use pages::{Pages, PagesIter};

@@ -1,0 +1,52 @@
+//! Rows of results: one JSON array for programs, or a table for people, from the same values.
+
+use std::io::{self, Write};
+
+use comfy_table::{CellAlignment, Table, presets};
+use serde::Serialize;
+use serde_json::Value;
+
+/// Prints `rows` on standard output: a JSON array, or a table whose columns are the fields of the first row.
+///
+/// # Errors
+///
+/// If a row cannot be serialized or standard output cannot be written. A reader that stopped reading (`| head`) is
+/// no error.
+pub(crate) fn print<R: Serialize>(json: bool, rows: &[R]) -> anyhow::Result<()> {
+    let text = if json {
+        serde_json::to_string_pretty(rows)?
+    } else {
+        table(&rows.iter().map(serde_json::to_value).collect::<Result<Vec<_>, _>>()?).to_string()
+    };
+    match writeln!(io::stdout().lock(), "{text}") {
+        Err(error) if error.kind() == io::ErrorKind::BrokenPipe => Ok(()),
+        outcome => Ok(outcome?),
+    }
+}
+
+fn table(rows: &[Value]) -> Table {
+    let mut table = Table::new();
+    table.load_preset(presets::UTF8_HORIZONTAL_ONLY);
+    let Some(Value::Object(first)) = rows.first() else { return table };
+    table.set_header(first.keys().map(|key| key.replace('_', " ")));
+    for row in rows {
+        table.add_row(first.keys().map(|key| cell(&row[key])));
+    }
+    for (at, value) in first.values().enumerate() {
+        if value.is_number()
+            && let Some(column) = table.column_mut(at)
+        {
+            column.set_cell_alignment(CellAlignment::Right);
+        }
+    }
+    table
+}
+
+fn cell(value: &Value) -> String {
+    match value {
+        Value::Null => "-".into(),
+        Value::String(text) => text.clone(),
+        Value::Number(number) if number.is_f64() => format!("{:.3}", number.as_f64().unwrap_or(f64::NAN)),
+        other => other.to_string(),
+    }
+}
