@@ -66,22 +66,20 @@ impl<'n> Retired<'n> {
     /// [`flush`](Self::flush) names. A completed shootdown says so.
     pub unsafe fn reclaim(mut self) {
         // SAFETY: the caller's promise.
-        unsafe { self.settle() };
+        unsafe { self.complete() };
     }
 
-    /// Frees the nodes and forgets the flush, so that the batch can be used again.
+    /// Frees the nodes and forgets the flush, so that the batch can take more changes.
     ///
     /// # Safety
     ///
     /// As for [`reclaim`](Self::reclaim).
-    pub(crate) unsafe fn settle(&mut self) {
+    pub unsafe fn complete(&mut self) {
         if self.head.is_some() {
             // SAFETY: the caller's promise.
             unsafe { self.free_all() };
         }
-        if !self.flush.is_none() {
-            self.flush = Flush::none();
-        }
+        self.flush.clear();
     }
 
     #[cold]
