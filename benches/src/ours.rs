@@ -3,12 +3,12 @@
 use std::marker::PhantomData;
 
 use tlbkit_addr::{Attr, PageSize, Pages, Pfn, VirtAddr, Vpn};
-use tlbkit_pagetable::nodes::{Chunk, Slab};
+use tlbkit_pagetable::nodes::{Chunk, Identity, Slab};
 use tlbkit_pagetable::{Change, Error, Holes, Pinned, Retired, Shared, Solo, Table, destroy, mpt};
 
-use crate::Subject;
+use crate::{Subject, arena};
 
-type Storage<M> = Slab<'static, u64, M>;
+type Storage<M> = Slab<'static, u64, M, Identity>;
 
 /// A table on a storage of its own, which goes with it.
 pub struct Ours<T, M: tlbkit_pagetable::Mode> {
@@ -47,14 +47,11 @@ fn storage<M: tlbkit_pagetable::Mode>() -> &'static Storage<M> {
     }
     STORAGES.with_borrow_mut(|storages| {
         let storage = *storages.entry(TypeId::of::<M>()).or_insert_with(|| {
-            let layout = std::alloc::Layout::array::<Chunk>(CHUNKS).expect("a layout");
-            // SAFETY: the layout is not empty, zeroed chunks are chunks, and the memory is never freed.
+            // SAFETY: the arena has room for so many, zeroed chunks are chunks, and it is never freed.
             let memory = unsafe {
-                let start = std::alloc::alloc_zeroed(layout).cast::<Chunk>();
-                assert!(!start.is_null(), "no memory for the storage");
-                std::slice::from_raw_parts_mut(start, CHUNKS)
+                std::slice::from_raw_parts_mut(arena(CHUNKS * size_of::<Chunk>()).cast::<Chunk>(), CHUNKS)
             };
-            let slab: Storage<M> = Slab::new(memory, 0).expect("a slab of that size");
+            let slab: Storage<M> = Slab::identity(memory).expect("a slab of that size");
             Box::leak(Box::new(slab))
         });
         storage.downcast_ref().expect("stored under its own type")

@@ -74,6 +74,7 @@ impl<'n> Retired<'n> {
     /// # Safety
     ///
     /// As for [`reclaim`](Self::reclaim).
+    #[inline]
     pub unsafe fn complete(&mut self) {
         if self.head.is_some() {
             // SAFETY: the caller's promise.

@@ -98,15 +98,17 @@ impl<'n, G: Radix, F: Format, N: Nodes<Word = F::Word>> Mpt<'n, G, F, N> {
         Leaf { at: at.align_down(size), size, frame: F::frame(word, size), attr: F::attr(word) }
     }
 
-    /// Walks down to the word that ends the walk for `at`, and returns it with its level. The one walk of readers.
+    /// Walks down to the word that ends the walk for `at`, and returns what `end` makes of it, its level and its node.
+    /// The one walk.
     ///
     /// # Safety
     ///
     /// The caller is pinned, or the writer.
     #[inline(always)]
-    unsafe fn descend(&self, at: VirtAddr) -> (F::Word, usize) {
+    unsafe fn descend<T>(&self, at: VirtAddr, end: impl Fn(F::Word, usize, NodeAddr) -> T) -> T {
         let mut node = self.root;
-        // A step a level, so that its shift and mask are immediates; steps beyond the last level vanish.
+        // A step a level, so that shifts and masks are immediates all the way into `end`; steps beyond the last level
+        // vanish.
         macro_rules! step {
             ($($level:literal)*) => { $(
                 let level = if $level < Self::LEVELS { $level } else { Self::LEVELS - 1 };
@@ -114,7 +116,7 @@ impl<'n, G: Radix, F: Format, N: Nodes<Word = F::Word>> Mpt<'n, G, F, N> {
                 // index is below the node's slots.
                 let word = unsafe { self.nodes.follow(node, Self::place(level, Self::index(level, at))) };
                 if level + 1 == Self::LEVELS || !F::is_link(word) {
-                    return (word, level);
+                    return end(word, level, node);
                 }
                 node = F::node(word);
             )* };
@@ -122,7 +124,7 @@ impl<'n, G: Radix, F: Format, N: Nodes<Word = F::Word>> Mpt<'n, G, F, N> {
         step!(0 1 2 3 4 5 6);
         let level = Self::LEVELS - 1;
         // SAFETY: as above.
-        (unsafe { self.nodes.follow(node, Self::place(level, Self::index(level, at))) }, level)
+        end(unsafe { self.nodes.follow(node, Self::place(level, Self::index(level, at))) }, level, node)
     }
 }
 

@@ -31,7 +31,7 @@ impl<'n, G: Radix, F: Format, N: Nodes<Word = F::Word>> Mpt<'n, G, F, N> {
         // SAFETY: the caller is the writer.
         unsafe {
             let want = self.plan(pages, to)?;
-            let mut stock = Stock::take(self.nodes, Self::WORDS, want)?;
+            let mut stock = Stock::take(self.nodes, &Self::WORDS, want)?;
             self.each_piece(pages, to, |piece, leaf| {
                 if leaf.size != to {
                     self.remake(batch, &mut stock, piece, leaf, to, broken);
@@ -74,7 +74,7 @@ impl<'n, G: Radix, F: Format, N: Nodes<Word = F::Word>> Mpt<'n, G, F, N> {
         loop {
             let at = first.address(G::BASE);
             // SAFETY: the caller is the writer.
-            let (word, level) = unsafe { self.descend(at) };
+            let (word, level) = unsafe { self.descend(at, |word, level, _| (word, level)) };
             if !F::is_leaf(word, level + 1 == Self::LEVELS) {
                 return Err(Error::NotMapped { at });
             }
