@@ -546,8 +546,12 @@ impl<'n, G: Radix, F: Format, N: Nodes<Word = F::Word>> Mpt<'n, G, F, N> {
                     let new = if F::is_leaf(old, last) { F::change(old, change) } else { old };
                     self.nodes.put(node, place, new);
                 }
-                self.settle_pair(node, level, part.index);
-                self.settle_pair(node, level, part.index + part.slots - 1);
+                if F::PAIRED && change.set.union(change.clear).contains(Attr::GLOBAL) {
+                    // Any slot of the range may have an absent one beside it, not only those at its ends.
+                    for slot in 0..part.slots {
+                        self.settle_pair(node, level, part.index + slot);
+                    }
+                }
                 Ok(())
             })?;
         }
@@ -602,7 +606,8 @@ impl<'n, G: Radix, F: Format, N: Nodes<Word = F::Word>> Mpt<'n, G, F, N> {
                 }
                 index += 1;
             }
-            self.retire(batch, node, level, live == 0 || !last);
+            // An absent half of a pair is not zero, and may stand behind the last live entry.
+            self.retire(batch, node, level, (live == 0 || !last) && !F::PAIRED);
         }
     }
 }

@@ -3,9 +3,9 @@
 use tlbkit_addr::{PageSize, VirtAddr};
 
 use super::Mpt;
-use crate::Radix;
 use crate::format::Format;
 use crate::nodes::Nodes;
+use crate::{Radix, Word};
 
 /// The most levels a table can have.
 pub(super) const MAX: usize = 8;
@@ -66,6 +66,10 @@ impl<G: Radix, F: Format, N: Nodes<Word = F::Word>> Shape for Mpt<'_, G, F, N> {
         while level < G::WIDTHS.len() {
             let extra = if level + 1 == G::WIDTHS.len() { F::EXTRA } else { 0 };
             words[level] = (1 << G::WIDTHS[level]) * (1 + extra);
+            assert!(
+                level == 0 || (words[level] * F::Word::BYTES).is_multiple_of(F::LINK_ALIGN),
+                "a link cannot hold the address of so small a node"
+            );
             level += 1;
         }
         words
@@ -84,6 +88,7 @@ impl<G: Radix, F: Format, N: Nodes<Word = F::Word>> Shape for Mpt<'_, G, F, N> {
             replicated |= !found;
             at += 1;
         }
+        assert!(!(replicated && F::STATUS), "hardware notes status in one word of a page");
         replicated
     };
 
