@@ -113,7 +113,8 @@ pub trait Format: Debug + 'static {
         slot
     }
 
-    /// Returns the leaf with changed attributes. The change is one that [`check_change`] accepts.
+    /// Returns the leaf with changed attributes. The change touches none that are [`FIXED`](Format::FIXED), clears
+    /// none that are [`IMPLIED`](Format::IMPLIED), and sets none that the format does not have.
     fn change(leaf: Self::Word, change: Change) -> Self::Word;
 
     /// Returns what the word beside `changed` must be now, if two words are one TLB entry. `beside` may be a leaf,
