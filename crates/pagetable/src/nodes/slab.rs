@@ -138,7 +138,7 @@ pub struct Usage {
 pub enum SlabError {
     /// Fewer than two chunks: one for descriptors, one for nodes.
     TooSmall,
-    /// More than 8 GiB, or `base` plus the size wraps.
+    /// More than 8 GiB, or addresses that a word cannot hold.
     TooLarge,
     /// The base address is no multiple of a chunk.
     Misaligned,
@@ -250,7 +250,10 @@ impl<'m, W: Word, M: Mode> Slab<'m, W, M> {
 impl<'m, W: Word, M: Mode, A: Window> Slab<'m, W, M, A> {
     fn over(window: A, base: usize, memory: &'m mut [Chunk]) -> Result<Self, SlabError> {
         let chunks = memory.len();
-        if chunks > MAX_CHUNKS || base.checked_add(chunks * CHUNK).is_none() {
+        let end = base.checked_add(chunks.saturating_mul(CHUNK));
+        if chunks > MAX_CHUNKS
+            || end.is_none_or(|end| (end as u64).saturating_sub(1) > u64::MAX >> (64 - W::BITS))
+        {
             return Err(SlabError::TooLarge);
         }
         if !base.is_multiple_of(CHUNK) {
