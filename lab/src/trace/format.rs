@@ -6,7 +6,7 @@
 //!         length u32 of what follows: program, 0, argument, 0 …  │
 //!         CRC-32 u32 of all the above                            ┘
 //!         block …  block, the last with length 0
-//! block   length u32 of the data  CRC-32 u32 of the data  data (raw deflate) of at most 256 KB of runs
+//! block   length u32 of the data  CRC-32 u32 of the data  data: runs, at most 4 MB of them, as LZMA2
 //! run     ┌───────────────┬───────┬─────────┐
 //!         │ 7 … 4 repeats │ moved │ 2…0 kind│  more repeats   distance
 //!         └───────────────┴───────┴─────────┘  (LEB128)       (zigzag LEB128)
@@ -15,8 +15,8 @@
 //! Integers are little-endian. A run is one [`Access`]: `count - 1` repeats, of which 15 means that the number less
 //! 15 follows; `moved` says that the page differs from the last page of the same stream (instructions, or data), by
 //! the distance that follows, in pages, modulo 2^64. Both streams start at page 0 and go on from block to block.
-//! Loops make blocks of a few repeating bytes, which deflate packs well: a reference costs some hundredths of a
-//! byte.
+//! Loops make long repeats of a few bytes, which LZMA2 finds across a whole block (deflate's window of 32 KB made
+//! files two to three times as long): a reference costs some hundredths of a byte.
 //!
 //! Every byte is under a checksum or decides where one is looked for, the last block marks the end, and the counts of
 //! the header must come out: a truncated or damaged file is an error, never a different trace.
@@ -34,8 +34,8 @@ pub(super) const VERSION: u8 = 1;
 /// The length of the header before the program and its arguments.
 pub(super) const FIXED: usize = 8 + 1 + 1 + 4 * 8 + 4;
 
-/// The most bytes of runs in a block.
-pub(super) const BLOCK: usize = 256 << 10;
+/// The most bytes of runs in a block, and the size of the dictionary that unpacks it.
+pub(super) const BLOCK: usize = 4 << 20;
 
 /// The most bytes that the program and its arguments may take: Linux's own limit is 128 KB an argument.
 pub(super) const COMMAND: usize = 4 << 20;

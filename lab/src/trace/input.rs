@@ -45,7 +45,6 @@ type Source = Box<dyn BufRead>;
 
 /// The accesses of a trace, one by one. After a [`TraceError::Line`] it can be read on; after any other error it
 /// ends.
-#[expect(missing_debug_implementations, reason = "the source is any reader")]
 pub(crate) enum Trace {
     /// A recorded trace.
     Recorded(Reader<Source>),

@@ -2,7 +2,7 @@
 
 use std::io::Read;
 
-use flate2::bufread::DeflateDecoder;
+use lzma_rust2::Lzma2Reader;
 
 use super::format::{BLOCK, COMMAND, Coder, FIXED, MAGIC, VERSION};
 use super::{Access, Counts, Header, TraceError};
@@ -91,7 +91,7 @@ impl<R: Read> Reader<R> {
         if length == 0 {
             return self.end();
         }
-        // What deflate cannot pack it stores, with a few bytes more.
+        // What cannot be packed is stored, with a few bytes more.
         if length > BLOCK + BLOCK / 16 {
             return Err(self.corrupt("length of a block"));
         }
@@ -103,8 +103,9 @@ impl<R: Read> Reader<R> {
         }
         self.block.clear();
         self.at = 0;
-        let unpacked =
-            DeflateDecoder::new(&self.packed[..]).take(BLOCK as u64 + 1).read_to_end(&mut self.block);
+        let unpacked = Lzma2Reader::new(&self.packed[..], BLOCK as u32, None)
+            .take(BLOCK as u64 + 1)
+            .read_to_end(&mut self.block);
         if unpacked.is_err() || self.block.is_empty() || self.block.len() > BLOCK {
             return Err(self.corrupt("packed block"));
         }

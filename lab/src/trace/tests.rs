@@ -57,10 +57,10 @@ fn joined(accesses: &[Access]) -> Vec<(Kind, Vpn, u64)> {
 /// A trace of a few blocks: two loops, and pages that do not pack.
 fn long() -> Vec<Access> {
     let mut state = 1u64;
-    (0..120_000)
+    (0..1_600_000)
         .map(|step| {
             state = state.wrapping_mul(6_364_136_223_846_793_005).wrapping_add(1);
-            let page = if step % 3 == 0 { (state >> 20) as usize } else { step % 7 };
+            let page = if step % 8 == 0 { (state >> 20) as usize } else { step % 7 };
             let kind = if step % 2 == 0 { Kind::Load } else { Kind::Instr };
             Access { kind, count: 1 + (step % 40) as u32, page: Vpn::new(page) }
         })
@@ -109,7 +109,10 @@ proptest! {
 fn blocks_follow_each_other() {
     let accesses = long();
     let file = record(&accesses);
-    assert!(file.len() > 2 * 65536, "{} bytes are no two blocks", file.len());
+    let mut bytes = Vec::new();
+    let mut coder = format::Coder::default();
+    accesses.iter().for_each(|access| coder.encode(access, &mut bytes));
+    assert!(bytes.len() > format::BLOCK, "{} bytes are no two blocks", bytes.len());
     let mut reader = Reader::new(&file[..]).unwrap();
     assert_eq!(joined(&reader.by_ref().collect::<Result<Vec<_>, _>>().unwrap()), joined(&accesses));
     let counts = reader.header().counts;

@@ -3,8 +3,7 @@
 use std::collections::HashSet;
 use std::io::{self, Seek, SeekFrom, Write};
 
-use flate2::Compression;
-use flate2::write::DeflateEncoder;
+use lzma_rust2::{Lzma2Options, Lzma2Writer};
 
 use super::format::{BLOCK, Coder};
 use super::{Access, Counts, Header};
@@ -74,7 +73,9 @@ impl<W: Write + Seek> Writer<W> {
         if self.block.is_empty() {
             return Ok(());
         }
-        let mut packer = DeflateEncoder::new(Vec::new(), Compression::best());
+        let mut options = Lzma2Options::with_preset(6);
+        options.lzma_options.dict_size = (self.block.len() as u32).max(4096);
+        let mut packer = Lzma2Writer::new(Vec::new(), options);
         packer.write_all(&self.block)?;
         let packed = packer.finish()?;
         self.out.write_all(&(packed.len() as u32).to_le_bytes())?;
