@@ -9,8 +9,12 @@ use clap::{Parser, Subcommand};
 
 mod capture;
 mod rows;
+#[allow(dead_code)]
+mod tlb;
 #[allow(dead_code, unused_imports)]
 mod trace;
+#[allow(dead_code, unused_imports)]
+mod workload;
 
 /// The papers' experiments on page tables, TLBs, superpages and shootdowns.
 #[derive(Debug, Parser)]
