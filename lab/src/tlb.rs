@@ -33,7 +33,7 @@ pub(crate) struct TlbArgs {
     pub(crate) replacement: Replacement,
     /// Pages that an entry maps: an aligned pair, as on MIPS, or one
     #[arg(long = "tlb-pages", value_name = "1|2", default_value_t = 2, value_parser = clap::value_parser!(u32).range(1..=2))]
-    pub(crate) pages: u32,
+    pub(crate) entry_pages: u32,
 }
 
 /// Which entry of a full set makes room for another.
@@ -73,7 +73,7 @@ impl Tlb {
     ///
     /// If there are no entries, or they do not make sets of that many ways.
     pub(crate) fn new(args: &TlbArgs, seed: u64) -> anyhow::Result<Self> {
-        let TlbArgs { entries, replacement, pages, .. } = *args;
+        let TlbArgs { entries, replacement, entry_pages, .. } = *args;
         let ways = args.ways.unwrap_or(entries);
         ensure!(
             (1..=1 << 20).contains(&entries),
@@ -88,7 +88,7 @@ impl Tlb {
             stamps: vec![0; entries],
             ways,
             replacement,
-            pair: pages - 1,
+            pair: entry_pages - 1,
             now: 0,
             random: ChaCha8Rng::seed_from_u64(seed),
         })
@@ -128,8 +128,8 @@ mod tests {
 
     use super::*;
 
-    fn args(entries: usize, ways: Option<usize>, replacement: Replacement, pages: u32) -> TlbArgs {
-        TlbArgs { entries, ways, replacement, pages }
+    fn args(entries: usize, ways: Option<usize>, replacement: Replacement, entry_pages: u32) -> TlbArgs {
+        TlbArgs { entries, ways, replacement, entry_pages }
     }
 
     fn misses(tlb: &TlbArgs, pages: &[usize]) -> Vec<bool> {

@@ -11,7 +11,7 @@ use rand_chacha::ChaCha8Rng;
 use tlbkit_addr::Vpn;
 
 use crate::tlb::{Tlb, TlbArgs};
-use crate::trace::{self, Input, Trace};
+use crate::trace::{self, Header, Input, Trace, TraceError};
 use crate::workload::{FileSizes, Workload};
 
 /// The trace that is used when nothing is named: `traces/README.md` says how it was made.
@@ -29,6 +29,8 @@ pub(crate) struct Load {
     /// This grows with the trace, by four bytes a refill: every structure answers the same refills one after the
     /// other, and a trace from standard input cannot be read twice.
     pub(crate) refills: Vec<u32>,
+    /// What a recorded trace says about itself.
+    pub(crate) about: Option<Header>,
 }
 
 impl Load {
@@ -48,30 +50,30 @@ impl Load {
                 (SHIPPED.0.into(), trace::read(bar.wrap_read(Cursor::new(SHIPPED.1))))
             }
         };
-        let load = trace
-            .map_err(anyhow::Error::from)
-            .and_then(|trace| Self::replay(name.clone(), trace, Tlb::new(tlb, seed)?))
-            .with_context(|| name)?;
+        let tlb = Tlb::new(tlb, seed)?;
+        let load = match trace {
+            Ok(trace) => Self::replay(name.clone(), trace, tlb).with_context(|| name)?,
+            // It names the file itself.
+            Err(error @ TraceError::Open { .. }) => return Err(error.into()),
+            Err(error) => return Err(error).context(name),
+        };
         bar.finish_and_clear();
         Ok(load)
     }
 
     fn replay(name: String, trace: Trace, mut tlb: Tlb) -> anyhow::Result<Self> {
-        let mut load = Self { name, pages: Vec::new(), refills: Vec::new() };
+        let about = trace.header().cloned();
+        let mut load = Self { name, pages: Vec::new(), refills: Vec::new(), about };
         let mut places = HashMap::new();
         for access in trace {
             let page = access?.page;
+            let place = *places.entry(page).or_insert_with(|| {
+                load.pages.push(page);
+                load.pages.len() - 1
+            });
             // What follows the first reference of a run hits, whatever the TLB.
             if tlb.misses(page) {
-                let place = *places.entry(page).or_insert_with(|| {
-                    load.pages.push(page);
-                    load.pages.len() - 1
-                });
                 load.refills.push(u32::try_from(place)?);
-            } else if !places.contains_key(&page) {
-                // The other page of a pair that is in the TLB: a kernel maps it on its own fault.
-                places.insert(page, load.pages.len());
-                load.pages.push(page);
             }
         }
         if load.pages.is_empty() {
@@ -106,6 +108,6 @@ impl Load {
         order.shuffle(&mut random);
         order.retain(|&place| tlb.misses(pages[place as usize]));
         let name = serde_json::to_value(workload)?.as_str().unwrap_or_default().to_owned();
-        Ok(Self { name, pages, refills: order })
+        Ok(Self { name, pages, refills: order, about: None })
     }
 }

@@ -35,8 +35,6 @@ pub(crate) struct Optimum {
 struct Point {
     /// The bit that tells the two subtrees apart, and them.
     branch: Option<(u32, [usize; 2])>,
-    /// The leaves below.
-    leaves: u64,
     cost: u64,
     /// The bits of the best node.
     bits: u32,
@@ -76,20 +74,19 @@ impl Optimum {
 fn grow(trie: &mut Vec<Point>, pairs: &[usize]) -> usize {
     let differ = pairs[0] ^ pairs[pairs.len() - 1];
     let point = match differ.checked_ilog2() {
-        None => Point { branch: None, leaves: 1, cost: SLOT, bits: 0 },
+        None => Point { branch: None, cost: SLOT, bits: 0 },
         Some(bit) => {
             let (low, high) = pairs.split_at(pairs.partition_point(|pair| pair >> bit & 1 == 0));
             let children = [grow(trie, low), grow(trie, high)];
-            let leaves = pairs.len() as u64;
-            let (cost, bits) = best(trie, bit, children, leaves);
-            Point { branch: Some((bit, children)), leaves, cost, bits }
+            let (cost, bits) = best(trie, bit, children, pairs.len() as u64);
+            Point { branch: Some((bit, children)), cost, bits }
         }
     };
     trie.push(point);
     trie.len() - 1
 }
 
-/// Returns the least cost of a tree whose root branches at bit `top`, and the bits of its root.
+/// Returns the least cost of a tree of so many leaves whose root branches at bit `top`, and the bits of its root.
 fn best(trie: &[Point], top: u32, children: [usize; 2], leaves: u64) -> (u64, u32) {
     let mut best = (u64::MAX, 0);
     let mut below = children.to_vec();
@@ -143,8 +140,11 @@ mod tests {
             for bits in 1..=width - guard {
                 let rest = width - guard - bits;
                 let slots = (0..1 << bits).map(|slot| {
-                    let inside: Vec<_> =
-                        pairs.iter().copied().filter(|pair| pair >> rest & ((1 << bits) - 1) == slot).collect();
+                    let inside: Vec<_> = pairs
+                        .iter()
+                        .copied()
+                        .filter(|pair| pair >> rest & ((1 << bits) - 1) == slot)
+                        .collect();
                     brute_force(&inside, rest)
                 });
                 best = best.min((SLOT << bits) + slots.sum::<u64>());

@@ -56,11 +56,6 @@ impl Kind {
     pub(crate) fn is_fetch(self) -> bool {
         matches!(self, Self::Instr | Self::Rest)
     }
-
-    /// Tells whether the reference writes.
-    pub(crate) fn is_write(self) -> bool {
-        matches!(self, Self::Store | Self::Modify)
-    }
 }
 
 /// One or more references in a row of the same kind to the same page.
