@@ -83,9 +83,18 @@ impl Op {
         let [kind, spot, offset, count, size, twist, set, clear, number @ ..] = bytes;
         let number = u32::from_le_bytes(number) as usize;
         let sizes = space.sizes();
-        // Half of all pages are base pages, or nothing larger would ever be in the way of anything.
-        let size = if size < 128 { sizes[0] } else { sizes[size as usize % sizes.len()] };
-        let size = match twist {
+        // Half of all pages are base pages, most others one size larger, or they would hardly ever meet.
+        let pick = |byte: u8| match byte {
+            0..128 => 0,
+            128..208 => 1 % sizes.len(),
+            _ => byte as usize % sizes.len(),
+        };
+        // What changes its size is mostly a whole page of a larger one, and something must have filled that before.
+        let fill = kind < 120 && (110..199).contains(&twist);
+        let resize = (180..235).contains(&kind);
+        let size = if fill || resize { pick(size).max(1).min(sizes.len() - 1) } else { pick(size) };
+        let size = sizes[size];
+        let bent = match twist {
             230..=233 => PageSize::from_shift(size.shift() + 1).unwrap_or(size),
             234..=235 => PageSize::from_shift(space.base().shift() - 1).unwrap_or(size),
             _ => size,
@@ -93,28 +102,26 @@ impl Op {
         let pages = range(space, spot, offset, count, size, twist, number);
         let holes = if count & 1 == 0 { Holes::Refuse } else { Holes::Skip };
         match kind {
-            0..=109 => {
-                // Now and then the room of large pages in small ones, which can be promoted later.
-                let size = if (150..199).contains(&twist) { sizes[0] } else { size };
-                Self::Map {
-                    pages,
-                    frame: frame(space, pages, size, twist, set, number),
-                    size,
-                    attr: attr(set),
-                }
+            0..=119 => {
+                let bent = if fill { sizes[0] } else { bent };
+                let frame = frame(space, pages, size, twist, set, number);
+                Self::Map { pages, frame, size: bent, attr: attr(set) }
             }
-            110..=159 => {
-                let room =
-                    (set >= 128).then_some(if clear < 192 { usize::MAX } else { clear as usize - 192 });
+            120..=149 => {
+                let room = (set >= 128).then_some(if clear < 128 {
+                    usize::MAX
+                } else {
+                    (clear as usize - 128) / 16
+                });
                 Self::Unmap { pages, holes, room }
             }
-            160..=199 => Self::Protect {
+            150..=179 => Self::Protect {
                 pages,
                 holes,
                 change: Change { clear: attr_bits(clear), set: attr_bits(set) },
             },
-            200..=234 => {
-                let to = if twist >= 230 { size } else { sizes[set as usize % sizes.len()] };
+            180..=234 => {
+                let to = if bent == size { sizes[pick(set)] } else { bent };
                 Self::Resize { pages, to }
             }
             235..=244 => {
@@ -163,8 +170,9 @@ fn range(space: &Space, spot: u8, offset: u8, count: u8, size: PageSize, twist: 
     let middle = (low.last().get() / 2 + 1) & !(largest - 1);
 
     let offset = match offset {
-        0..160 => offset as usize % 4,
-        160..224 => offset as usize % 16,
+        0..144 => 0,
+        144..200 => offset as usize % 4,
+        200..240 => offset as usize % 16,
         _ => offset as usize,
     };
     let count = match count {
@@ -176,14 +184,14 @@ fn range(space: &Space, spot: u8, offset: u8, count: u8, size: PageSize, twist: 
     let up = |from: usize| from.saturating_add(offset * unit);
     let down = |from: usize| (from + 1).saturating_sub((offset + count) * unit);
     let first = match spot % 16 {
-        0..=3 => up(0),
-        4 => down(low.last().get()),
-        5..=6 => up(high.first().get()),
-        7..=9 => down(high.last().get()),
-        10..=11 => up(middle),
+        0..=5 => up(0),
+        6 => down(low.last().get()),
+        7 => up(high.first().get()),
+        8..=11 => down(high.last().get()),
+        12 => up(middle),
         // The block before, so that ranges cross from one into the other.
-        12 => down(middle.saturating_sub(1)),
-        13..=14 => up(high.first().get() / 2 + high.last().get() / 2 & !(largest * 4 - 1)),
+        13 => down(middle.saturating_sub(1)),
+        14 => up(high.first().get() / 2 + high.last().get() / 2 & !(largest * 4 - 1)),
         _ => {
             let hash = number.wrapping_mul(0x9e37_79b9_7f4a_7c15_u64 as usize);
             hash % (high.last().get() - high.first().get() + 1) + high.first().get() & !(unit - 1)
@@ -191,18 +199,18 @@ fn range(space: &Space, spot: u8, offset: u8, count: u8, size: PageSize, twist: 
     };
     let last = first.saturating_add(count * unit - 1);
     let (first, last) = match twist {
-        200..=209 => (first + 1, last.max(first + 1)),
-        210..=215 => (first, last.saturating_sub(1).max(first)),
-        216..=221 => (first, last.saturating_add(1)),
-        222..=223 => (low.last().get(), low.last().get() + 1 + offset),
-        224..=225 => (low.last().get() + 1 + offset, low.last().get() + 1 + offset),
-        226..=227 => (first.min(high.last().get()), high.last().get().saturating_add(1 + offset)),
-        228..=229 => (first, usize::MAX),
+        200..=207 => (first + 1, last.max(first + 1)),
+        208..=213 => (first, last.saturating_sub(1).max(first)),
+        214..=219 => (first, last.saturating_add(1)),
+        220..=221 => (low.last().get(), low.last().get() + 1 + offset),
+        222..=223 => (low.last().get() + 1 + offset, low.last().get() + 1 + offset),
+        224..=225 => (first.min(high.last().get()), high.last().get().saturating_add(1 + offset)),
+        226..=227 => (first, usize::MAX),
         // Everything below, above, and altogether.
-        236..=239 => (low.first().get(), first),
-        240..=243 => (first.min(high.last().get()), high.last().get()),
-        244..=249 => (high.first().get(), high.last().get()),
-        250.. => (0, high.last().get()),
+        236..=237 => (low.first().get(), first),
+        238..=239 => (first.min(high.last().get()), high.last().get()),
+        240..=241 => (high.first().get(), high.last().get()),
+        242..=243 => (0, high.last().get()),
         _ => (first, last),
     };
     Pages::new(Vpn::new(first), Vpn::new(last)).unwrap_or(Pages::one(Vpn::new(first)))
