@@ -1,4 +1,5 @@
 //! The shared property suite over multi-level tables.
+#![cfg(not(loom))]
 
 mod common;
 

@@ -13,7 +13,7 @@ const fn size(shift: u32) -> PageSize {
 
 /// 24 bits in levels of 3, 5 and 4, with page sizes at every level and between two.
 #[derive(Debug)]
-pub struct Odd;
+pub(crate) struct Odd;
 
 impl Geometry for Odd {
     const VA_BITS: u32 = 24;
@@ -27,7 +27,7 @@ impl Radix for Odd {
 
 /// Two pages, one bit.
 #[derive(Debug)]
-pub struct Pair;
+pub(crate) struct Pair;
 
 impl Geometry for Pair {
     const VA_BITS: u32 = 13;
@@ -41,7 +41,7 @@ impl Radix for Pair {
 
 /// Eight pages of 16 KiB, four at each end of all addresses.
 #[derive(Debug)]
-pub struct Ends;
+pub(crate) struct Ends;
 
 impl Geometry for Ends {
     const VA_BITS: u32 = 17;
@@ -57,7 +57,7 @@ impl Radix for Ends {
 /// All 64 bits in two signed halves, eight levels of widths that have nothing in common.
 #[cfg(target_pointer_width = "64")]
 #[derive(Debug)]
-pub struct Full;
+pub(crate) struct Full;
 
 #[cfg(target_pointer_width = "64")]
 impl Geometry for Full {
