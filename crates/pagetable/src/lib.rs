@@ -65,6 +65,7 @@ mod frames;
 pub mod geometry;
 mod leaf;
 mod local;
+pub mod lpt;
 mod mode;
 pub mod mpt;
 pub mod nodes;

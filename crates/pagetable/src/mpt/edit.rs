@@ -4,8 +4,8 @@ use core::ops::ControlFlow;
 
 use tlbkit_addr::{Attr, PageSize, Pages, Pfn, Reach, VirtAddr, Vpn};
 
-use super::Mpt;
 use super::shape::{MAX, Shape};
+use super::{Mpt, own_pages, region};
 use crate::format::{Format, check_attr, check_change};
 use crate::mode::Mode;
 use crate::nodes::{NodeAddr, Nodes, Stock};
@@ -113,6 +113,13 @@ impl<'n, G: Radix, F: Format, N: Nodes<Word = F::Word>> Mpt<'n, G, F, N> {
         // SAFETY: the caller is the writer.
         let want = unsafe { self.survey(pages, level) }?;
         let mut stock = Stock::take(self.nodes, Self::WORDS, want)?;
+        for level in 1..Self::LEVELS {
+            if want[level] > 0
+                && let Some(own) = own_pages::<G>(level, pages)
+            {
+                batch.touch(F::APPEARS, own);
+            }
+        }
 
         // Frames are whole before the table leads to them.
         N::Mode::release();
@@ -511,6 +518,9 @@ impl<'n, G: Radix, F: Format, N: Nodes<Word = F::Word>> Mpt<'n, G, F, N> {
                 self.nodes.put(parent, Self::place(path.level, index), F::Word::ZERO);
                 self.settle_pair(parent, path.level, index);
                 self.retire(batch, node, path.level + 1, true);
+                if let Some(own) = own_pages::<G>(path.level + 1, Pages::one(at.vpn(G::BASE))) {
+                    batch.touch(Reach::Everywhere, own);
+                }
                 self.count(parent, path.level, -1)
             };
             if live > 0 || path.level == 0 {
@@ -560,8 +570,12 @@ impl<'n, G: Radix, F: Format, N: Nodes<Word = F::Word>> Mpt<'n, G, F, N> {
                     let new = if F::is_leaf(old, last) { F::change(old, change) } else { old };
                     self.nodes.put(node, place, new);
                 }
-                self.settle_pair(node, level, part.index);
-                self.settle_pair(node, level, part.index + part.slots - 1);
+                if F::PAIRED && change.set.union(change.clear).contains(Attr::GLOBAL) {
+                    // Any slot of the range may have an absent one beside it, not only those at its ends.
+                    for slot in 0..part.slots {
+                        self.settle_pair(node, level, part.index + slot);
+                    }
+                }
                 Ok(())
             })?;
         }
@@ -590,6 +604,9 @@ impl<'n, G: Radix, F: Format, N: Nodes<Word = F::Word>> Mpt<'n, G, F, N> {
         for half in G::SPACE.halves().into_iter().flatten() {
             batch.touch(Reach::Everywhere, half);
         }
+        if let Some(own) = region::<G>() {
+            batch.touch(Reach::Everywhere, own);
+        }
     }
 
     /// Empties a node and retires it with everything below.
@@ -616,7 +633,8 @@ impl<'n, G: Radix, F: Format, N: Nodes<Word = F::Word>> Mpt<'n, G, F, N> {
                 }
                 index += 1;
             }
-            self.retire(batch, node, level, live == 0 || !last);
+            // An absent half of a pair is not zero, and may stand behind the last live entry.
+            self.retire(batch, node, level, (live == 0 || !last) && !F::PAIRED);
         }
     }
 }

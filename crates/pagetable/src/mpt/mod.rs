@@ -31,6 +31,7 @@
 //! magnitude more than a [guarded table](crate::gpt) (Elphinstone et al. 4.2, Figure 8).
 
 mod edit;
+mod linear;
 mod resize;
 mod shape;
 mod share;
@@ -46,6 +47,7 @@ use crate::format::Format;
 use crate::nodes::{NodeAddr, Nodes};
 use crate::{Error, Leaf, Radix, Sole, Word};
 
+pub(crate) use linear::{own_pages, region};
 use shape::Shape;
 
 /// A multi-level page table of geometry `G` with entries of format `F` in nodes from `N`.
@@ -88,6 +90,11 @@ impl<'n, G: Radix, F: Format, N: Nodes<Word = F::Word>> Mpt<'n, G, F, N> {
     /// Returns the root node's address, as a register of the machine or a refill handler wants it.
     pub const fn root(&self) -> NodeAddr {
         self.root
+    }
+
+    /// Returns where the PTE of `at` stands in its node of the last level, in words.
+    pub(crate) fn leaf_place(&self, at: VirtAddr) -> usize {
+        Self::place(Self::LEVELS - 1, Self::index(Self::LEVELS - 1, at))
     }
 
     /// Decodes the leaf in a slot of `level` that maps `at`.
