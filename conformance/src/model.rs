@@ -210,6 +210,12 @@ impl Model {
         if !frame.is_aligned(size, self.space.base()) {
             refusals.push(Error::MisalignedFrame { frame, size });
         }
+        let attr = if self.profile.takes(attr) {
+            attr
+        } else {
+            refusals.push(Error::WrongAttr { attr });
+            self.profile.implied
+        };
         self.refuse_frames(&mut refusals, frame, pages.len(), size, attr);
         refusals.extend(self.overlap(pages).map(|occupant| Error::Occupied { occupant }));
         refusals

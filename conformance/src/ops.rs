@@ -234,12 +234,13 @@ fn frame(space: &Space, pages: Pages, size: PageSize, twist: u8, set: u8, number
 
 /// Attributes that every format has, mostly.
 fn attr(set: u8) -> Attr {
-    let more = if set.is_multiple_of(8) { attr_bits(set) } else { Attr::empty() };
-    match set % 4 {
-        0 => Attr::READ | Attr::EXEC | more,
-        1 => Attr::READ | Attr::WRITE | Attr::USER | Attr::EXEC,
-        2 => Attr::READ | Attr::WRITE | Attr::EXEC | Attr::ACCESSED | Attr::DIRTY,
-        _ => Attr::READ | Attr::EXEC | Attr::ACCESSED,
+    match set % 8 {
+        0 | 4 => Attr::READ | Attr::EXEC,
+        1 | 5 => Attr::READ | Attr::WRITE | Attr::EXEC | Attr::USER,
+        2 => Attr::READ | Attr::WRITE | Attr::EXEC | Attr::DIRTY,
+        3 => Attr::READ | Attr::EXEC | Attr::GLOBAL,
+        6 => Attr::READ | attr_bits(set),
+        _ => Attr::READ | Attr::EXEC | attr_bits(set),
     }
 }
 

@@ -14,6 +14,8 @@ pub struct Profile {
     pub implied: Attr,
     /// Attributes that a leaf can have or lack.
     pub optional: Attr,
+    /// Attributes that no change may touch.
+    pub fixed: Attr,
     /// How far a new mapping must be made known.
     pub appears: Reach,
     /// Whether a change of size must go by way of an empty entry.
@@ -30,6 +32,7 @@ impl Profile {
         Self {
             implied: F::IMPLIED,
             optional: F::OPTIONAL,
+            fixed: F::FIXED,
             appears: F::APPEARS,
             breaks: F::BREAK,
             may_break: F::BREAK || F::STATUS,
@@ -41,17 +44,19 @@ impl Profile {
         }
     }
 
-    /// Returns the attributes that a lookup finds after a leaf was mapped with `attr`. `last` tells whether it is
-    /// the space's base page.
+    /// Tells whether a leaf can be mapped with these attributes.
+    pub fn takes(&self, attr: Attr) -> bool {
+        self.implied.union(self.optional).contains(attr)
+            && attr.contains(self.implied.intersection(Attr::READ))
+    }
+
+    /// Returns the attributes that a lookup finds after a leaf was mapped with `attr`, which it
+    /// [`takes`](Self::takes). `last` tells whether it is the space's base page.
     ///
     /// # Errors
     ///
     /// The format's refusal.
     pub fn stored(&self, frame: Pfn, size: PageSize, attr: Attr, last: bool) -> Result<Attr, Error> {
-        let known = self.implied.union(self.optional);
-        if !known.contains(attr) || !attr.contains(self.implied.intersection(Attr::READ)) {
-            return Err(Error::WrongAttr { attr });
-        }
         (self.encode)(frame, size, attr, last)
     }
 
@@ -63,6 +68,7 @@ impl Profile {
     /// Returns the attributes of a change that the format cannot express.
     pub fn refused(&self, change: Change) -> Attr {
         let foreign = change.set.difference(self.implied.union(self.optional));
-        foreign.union(change.clear.difference(change.set).intersection(self.implied))
+        let lost = change.clear.difference(change.set).intersection(self.implied);
+        foreign.union(lost).union(change.set.union(change.clear).intersection(self.fixed))
     }
 }
