@@ -22,7 +22,8 @@
 //!
 //! *Bits 31 and 30* are Fill, ignored on write, unless the RIE and XIE bits of PageGrain turn them into the
 //! read-inhibit and execute-inhibit bits (MIPS32 Privileged Resource Architecture, EntryLo0 and EntryLo1). **The CPU
-//! must have RIE and XIE off**, which is their state after reset; QEMU drops the bits under the same condition.
+//! must have RIE and XIE off**, as after reset; QEMU drops the bits under the same condition. A core on which they
+//! are always on, as in Release 6, cannot use this format.
 //!
 //! *PFN bits under PageMask*: the address translation of the same manual takes the bits of a physical address below
 //! the page size from the virtual one, so a page of 16 KiB does not use PFN bits 1 and 0, one of 64 KiB bits 3 to 0.
