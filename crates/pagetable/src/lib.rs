@@ -63,6 +63,7 @@ mod footprint;
 pub mod format;
 mod frames;
 pub mod geometry;
+pub mod gpt;
 mod leaf;
 mod local;
 pub mod lpt;

@@ -21,17 +21,35 @@ impl<'n, N: Nodes, const KINDS: usize> Stock<'n, N, KINDS> {
     /// [`Error::NoMemory`]; nothing is taken then.
     #[inline]
     pub(crate) fn take(nodes: &'n N, words: [usize; KINDS], want: [usize; KINDS]) -> Result<Self, Error> {
+        Self::take_within(nodes, words, want, usize::MAX)
+    }
+
+    /// As [`take`](Self::take), of nodes whose addresses are at most `reach`: those that a table's words can hold.
+    ///
+    /// # Errors
+    ///
+    /// [`Error::NoMemory`]; nothing is taken then.
+    #[inline]
+    pub(crate) fn take_within(
+        nodes: &'n N,
+        words: [usize; KINDS],
+        want: [usize; KINDS],
+        reach: usize,
+    ) -> Result<Self, Error> {
         let mut stock = Self { nodes, kinds: [None; KINDS], words };
         for kind in 0..KINDS {
             for _ in 0..want[kind] {
-                let Some(node) = nodes.take(words[kind]) else {
+                let node = nodes.take(words[kind]);
+                if let Some(node) = node {
+                    stock.push(kind, node);
+                }
+                if node.is_none_or(|node| node.get() > reach) {
                     // What was taken goes back when `stock` is dropped.
                     return Err(Error::NoMemory {
                         wanted: want.iter().sum(),
                         pending: nodes.held().pending(),
                     });
-                };
-                stock.push(kind, node);
+                }
             }
         }
         Ok(stock)
