@@ -505,7 +505,8 @@ impl<'n, G: Radix, F: Format, N: Nodes<Word = F::Word>> Mpt<'n, G, F, N> {
         // SAFETY: the caller is the writer.
         let census = unsafe { self.census(pages, holes) }?;
         if let Some(frames) = &mut frames {
-            frames.reserve(census.leaves)?;
+            // SAFETY: as above, and the range is in the space.
+            frames.reserve(if Self::REPLICATED { unsafe { self.distinct(pages) } } else { census.leaves })?;
         }
         if census.pages == 0 {
             return Ok(0);
@@ -529,6 +530,19 @@ impl<'n, G: Radix, F: Format, N: Nodes<Word = F::Word>> Mpt<'n, G, F, N> {
         }
         batch.touch(Reach::Everywhere, pages);
         Ok(census.pages)
+    }
+
+    /// Counts the pages of a range, each of them once however many slots it stands in.
+    unsafe fn distinct(&self, pages: Pages) -> usize {
+        let mut leaves = 0;
+        // SAFETY: the caller is the writer.
+        let _ = unsafe {
+            self.visit(self.root, 0, pages, &mut |_| {
+                leaves += 1;
+                ControlFlow::Continue(())
+            })
+        };
+        leaves
     }
 
     /// Takes a leaf out of its slot and hands its frame over.
