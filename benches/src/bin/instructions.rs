@@ -87,7 +87,7 @@ fn main() {
     }
     subjects! {
         peers::X86; peers::Multiarch; peers::HashBrown;
-        ours::MptSolo; ours::MptShared;
+        ours::MptSolo; ours::MptShared; ours::G16Solo; ours::G16Shared; ours::GaSolo; ours::GaShared;
     }
     println!("{}\n{}", known.join("\n"), OPERATIONS.join("\n"));
 }
