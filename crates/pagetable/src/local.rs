@@ -118,7 +118,7 @@ impl<'n, T: Table<'n>, F: FnMut(&Flush)> Local<'n, T, F> {
         if !self.batch.is_empty() {
             (self.flush)(self.batch.flush());
             // SAFETY: nobody walks but this CPU, which does not now, and its TLB has just been flushed.
-            unsafe { self.batch.settle() };
+            unsafe { self.batch.complete() };
         }
     }
 

@@ -220,7 +220,7 @@ fn largest_runs(slab: &Solo32<'_>) -> Vec<usize> {
 fn memory_can_be_used_up_and_used_again() {
     let step = if cfg!(miri) { 509 } else { 7 };
     for words in (1..2 * CHUNK / 4).step_by(step) {
-        let mut memory = vec![Chunk::ZERO; if cfg!(miri) { 18 } else { 40 }];
+        let mut memory = vec![Chunk::ZERO; 40];
         let slab = Slab::<u32, Solo>::new(&mut memory, 0).unwrap();
         let fill = || -> Vec<_> { std::iter::from_fn(|| slab.take(words)).collect() };
         let first = fill();

@@ -138,17 +138,13 @@ impl<'n, G: Radix, F: Format, N: Nodes<Word = F::Word>> Mpt<'n, G, F, N> {
             unsafe {
                 let node = self.reach(&mut stock, va, level);
                 let index = Self::index(level, va);
+                let step = Self::slot_pages(level);
                 if repeat == 1 {
-                    let step = Self::slot_pages(level);
-                    for slot in 0..slots {
-                        let word = word.advance(F::STEP, slot * step);
-                        self.nodes.put(node, Self::place(level, index + slot), word);
-                    }
+                    self.fill(node, level, index, slots, |slot| word.advance(F::STEP, slot * step));
                 } else {
-                    for slot in 0..slots {
-                        let word = word.advance(F::STEP, slot / repeat * size_pages);
-                        self.nodes.put(node, Self::place(level, index + slot), word);
-                    }
+                    self.fill(node, level, index, slots, |slot| {
+                        word.advance(F::STEP, slot / repeat * size_pages)
+                    });
                 }
                 self.settle_pair(node, level, index);
                 self.settle_pair(node, level, index + slots - 1);
@@ -196,13 +192,9 @@ impl<'n, G: Radix, F: Format, N: Nodes<Word = F::Word>> Mpt<'n, G, F, N> {
             } else {
                 let index = Self::index(level, va);
                 let slots = (end.get() - at.get()) / Self::slot_pages(level) + 1;
-                let vacant = |slot| {
-                    // SAFETY: the path's last node, within its slots.
-                    let word = unsafe { self.nodes.read(node, Self::place(level, index + slot)) };
-                    !F::is_leaf(word, last) & (last || !F::is_link(word))
-                };
-                // All of them rather than up to the first: a loop without an exit takes several words at a time.
-                if !(0..slots).fold(true, |all, slot| all & vacant(slot)) {
+                let taken = |word| F::is_leaf(word, last) | (!last && F::is_link(word));
+                // SAFETY: the path's last node, within its slots.
+                if unsafe { self.tally_slots(node, level, index, slots, taken) } > 0 {
                     // SAFETY: the caller is the writer.
                     return Err(unsafe { self.occupied(at, end) });
                 }
@@ -325,6 +317,59 @@ impl<'n, G: Radix, F: Format, N: Nodes<Word = F::Word>> Mpt<'n, G, F, N> {
             }
             at = Vpn::new(end.get() + 1);
         }
+    }
+
+    /// Stores a run of slots: `word(0)`, `word(1)`, ...
+    #[inline(always)]
+    unsafe fn fill(
+        &self,
+        node: NodeAddr,
+        level: usize,
+        index: usize,
+        slots: usize,
+        word: impl Fn(usize) -> F::Word,
+    ) {
+        // SAFETY: the caller's promise: the slots are in the node.
+        unsafe {
+            if F::EXTRA == 0 {
+                self.nodes.fill(node, index, slots, word);
+            } else {
+                for slot in 0..slots {
+                    self.nodes.put(node, Self::place(level, index + slot), word(slot));
+                }
+            }
+        }
+    }
+
+    /// Counts the slots of a run that pass a test.
+    #[inline(always)]
+    unsafe fn tally_slots(
+        &self,
+        node: NodeAddr,
+        level: usize,
+        index: usize,
+        slots: usize,
+        test: impl Fn(F::Word) -> bool,
+    ) -> usize {
+        // SAFETY: the caller's promise: the slots are in the node.
+        unsafe {
+            if F::EXTRA == 0 {
+                self.nodes.count(node, index, slots, test)
+            } else {
+                (0..slots)
+                    .map(|slot| self.nodes.count(node, Self::place(level, index + slot), 1, &test))
+                    .sum()
+            }
+        }
+    }
+
+    /// Counts the leaves of a part.
+    #[inline(always)]
+    unsafe fn leaves(&self, part: &Part) -> usize {
+        let level = part.path.level;
+        let leaf = |word| F::is_leaf(word, level + 1 == Self::LEVELS);
+        // SAFETY: the slots of a part are in its node.
+        unsafe { self.tally_slots(part.path.nodes[level], level, part.index, part.slots, leaf) }
     }
 
     /// Reads a slot of a part.
@@ -494,9 +539,7 @@ impl<'n, G: Radix, F: Format, N: Nodes<Word = F::Word>> Mpt<'n, G, F, N> {
         let node = part.path.nodes[level];
         // SAFETY: the slots are in the node, and the caller is the writer.
         unsafe {
-            for slot in 0..part.slots {
-                self.nodes.put(node, Self::place(level, part.index + slot), F::Word::ZERO);
-            }
+            self.fill(node, level, part.index, part.slots, |_| F::Word::ZERO);
             self.settle_pair(node, level, part.index);
             self.settle_pair(node, level, part.index + part.slots - 1);
             self.tally.ptes(-(leaves as isize));
@@ -560,15 +603,17 @@ impl<'n, G: Radix, F: Format, N: Nodes<Word = F::Word>> Mpt<'n, G, F, N> {
             self.sweep(pages, |part| {
                 let level = part.path.level;
                 let (node, last) = (part.path.nodes[level], level + 1 == Self::LEVELS);
-                for slot in 0..part.slots {
-                    let place = Self::place(level, part.index + slot);
-                    if F::STATUS {
-                        self.change_live(node, place, last, change);
-                        continue;
+                let changed = |word| if F::is_leaf(word, last) { F::change(word, change) } else { word };
+                if F::STATUS {
+                    for slot in 0..part.slots {
+                        self.change_live(node, Self::place(level, part.index + slot), last, change);
                     }
-                    let old = self.nodes.read(node, place);
-                    let new = if F::is_leaf(old, last) { F::change(old, change) } else { old };
-                    self.nodes.put(node, place, new);
+                } else if F::EXTRA == 0 {
+                    self.nodes.edit(node, part.index, part.slots, changed);
+                } else {
+                    for slot in 0..part.slots {
+                        self.nodes.edit(node, Self::place(level, part.index + slot), 1, changed);
+                    }
                 }
                 if F::PAIRED && change.set.union(change.clear).contains(Attr::GLOBAL) {
                     // Any slot of the range may have an absent one beside it, not only those at its ends.

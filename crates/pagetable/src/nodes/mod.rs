@@ -126,6 +126,64 @@ pub unsafe trait Nodes: Reclaim + Debug {
         // SAFETY: the caller's promise.
         unsafe { Self::Mode::put(self.at(node).add(index), word) }
     }
+
+    /// Counts the words that pass a test among `count` from `first` on. It looks at all of them: a loop without an
+    /// exit takes several words at a time.
+    ///
+    /// # Safety
+    ///
+    /// As for [`read`](Self::read), for every word.
+    #[inline(always)]
+    unsafe fn count(
+        &self,
+        node: NodeAddr,
+        first: usize,
+        count: usize,
+        test: impl Fn(Self::Word) -> bool,
+    ) -> usize {
+        // SAFETY: the caller's promise.
+        let cells = unsafe { self.at(node).add(first) };
+        (0..count).fold(0, |sum, at| {
+            // SAFETY: as above.
+            sum + usize::from(test(unsafe { Self::Mode::read(cells.add(at)) }))
+        })
+    }
+
+    /// Stores `count` words from `first` on that lead nowhere: `word(0)`, `word(1)`, ...
+    ///
+    /// # Safety
+    ///
+    /// As for [`read`](Self::read), for every word.
+    #[inline(always)]
+    unsafe fn fill(&self, node: NodeAddr, first: usize, count: usize, word: impl Fn(usize) -> Self::Word) {
+        // SAFETY: the caller's promise.
+        let cells = unsafe { self.at(node).add(first) };
+        for at in 0..count {
+            // SAFETY: as above.
+            unsafe { Self::Mode::put(cells.add(at), word(at)) };
+        }
+    }
+
+    /// Replaces each of `count` words from `first` on by what `change` makes of it.
+    ///
+    /// # Safety
+    ///
+    /// As for [`read`](Self::read), for every word.
+    #[inline(always)]
+    unsafe fn edit(
+        &self,
+        node: NodeAddr,
+        first: usize,
+        count: usize,
+        change: impl Fn(Self::Word) -> Self::Word,
+    ) {
+        // SAFETY: the caller's promise.
+        let cells = unsafe { self.at(node).add(first) };
+        for at in 0..count {
+            // SAFETY: as above.
+            unsafe { Self::Mode::put(cells.add(at), change(Self::Mode::read(cells.add(at)))) };
+        }
+    }
 }
 
 /// The part of [`Nodes`] that a batch of retired nodes needs, whatever their words are.
@@ -168,6 +226,7 @@ pub unsafe trait Reclaim {
 pub struct Held {
     pending: atomics::AtomicUsize,
     lost: atomics::AtomicUsize,
+    quarantined: atomics::AtomicUsize,
 }
 
 impl Held {
@@ -179,6 +238,19 @@ impl Held {
     /// Returns how many nodes were leaked because somebody dropped the obligation, or the table, that owned them.
     pub fn lost(&self) -> usize {
         self.lost.load(atomics::Ordering::Relaxed)
+    }
+
+    /// Returns how many batches wait that took a place out of use which is part of a larger node.
+    pub(crate) fn quarantined(&self) -> usize {
+        self.quarantined.load(atomics::Ordering::Acquire)
+    }
+
+    pub(crate) fn quarantine(&self) {
+        self.quarantined.fetch_add(1, atomics::Ordering::Relaxed);
+    }
+
+    pub(crate) fn release(&self) {
+        self.quarantined.fetch_sub(1, atomics::Ordering::Release);
     }
 
     pub(crate) fn retire(&self) {
