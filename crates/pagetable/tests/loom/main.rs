@@ -10,6 +10,7 @@ use scene::{Scene, check};
 use tlbkit_addr::{Attr, PageSize, Pages, Pfn, Vpn};
 use tlbkit_pagetable::format::Compact;
 use tlbkit_pagetable::gpt::{self, Adaptive, Fixed, Gpt};
+use tlbkit_pagetable::hpt::Hashed;
 use tlbkit_pagetable::lpt::Lpt;
 use tlbkit_pagetable::mpt::Mpt;
 use tlbkit_pagetable::{Change, Geometry, Holes, Radix};
@@ -157,6 +158,9 @@ walkers!(mpt, |nodes| Mpt::<Tiny, Compact, _>::new(nodes).unwrap());
 walkers!(lpt, |nodes| Lpt::<Tiny, Compact, _, 0x1000>::new(nodes).unwrap());
 walkers!(g2, |nodes| Gpt::<Tiny, Compact, _, gpt::Compact, Fixed<1>>::new(nodes));
 walkers!(ga, |nodes| Gpt::<Tiny, Compact, _, gpt::Compact, Adaptive>::new(nodes));
+walkers!(hpt, |nodes| Hashed::<Tiny, Compact, _, 0, 0, 0>::new(nodes).unwrap());
+walkers!(hr, |nodes| Hashed::<Tiny, Compact, _, 0, 0, 75>::new(nodes).unwrap());
+walkers!(cpt, |nodes| Hashed::<Tiny, Compact, _, 1, 0, 0>::new(nodes).unwrap());
 
 /// The check can fail: nodes that are reclaimed before the walkers have acknowledged are walked.
 #[test]

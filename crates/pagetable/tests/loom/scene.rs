@@ -83,7 +83,9 @@ where
 {
     let mut model = loom::model::Builder::new();
     // Every schedule with so many preemptions; bugs that need more are rare, and schedules are many.
-    model.preemption_bound = Some(3);
+    model.preemption_bound = Some(if walkers > 1 { 2 } else { 3 });
+    // The lookups that say what to expect are steps of the model too.
+    model.max_branches = 20_000;
     model.check(move || play(walkers, scene, build, true));
 }
 
