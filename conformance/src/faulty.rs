@@ -106,6 +106,21 @@ unsafe impl<N: Nodes, P: Fn(N::Word) -> bool> Nodes for Faulty<N, P> {
     forward!(cells);
     forward!(follow);
 
+    // The storage inside knows nothing of the fault, so stores of many words go one by one.
+    unsafe fn fill(&self, node: NodeAddr, first: usize, count: usize, word: impl Fn(usize) -> N::Word) {
+        for at in 0..count {
+            // SAFETY: the caller's promise.
+            unsafe { self.put(node, first + at, word(at)) };
+        }
+    }
+
+    unsafe fn edit(&self, node: NodeAddr, first: usize, count: usize, change: impl Fn(N::Word) -> N::Word) {
+        for at in first..first + count {
+            // SAFETY: as above.
+            unsafe { self.put(node, at, change(self.read(node, at))) };
+        }
+    }
+
     unsafe fn publish(&self, node: NodeAddr, index: usize, word: N::Word) {
         // SAFETY: the caller's promise, about the storage inside.
         unsafe {

@@ -1,5 +1,5 @@
 //! The linear table: one load where the TLB helps, cascades where it does not, and its own pages flushed.
-#![cfg(target_pointer_width = "64")]
+#![cfg(all(target_pointer_width = "64", not(loom)))]
 
 use std::cell::Cell;
 

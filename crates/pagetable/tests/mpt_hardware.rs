@@ -1,5 +1,5 @@
 //! Multi-level tables that hardware walks: status bits, break before make, and links that no change can harm.
-#![cfg(target_pointer_width = "64")]
+#![cfg(all(target_pointer_width = "64", not(loom)))]
 
 use std::sync::atomic::{AtomicU64, Ordering};
 

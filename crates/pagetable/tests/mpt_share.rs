@@ -1,5 +1,5 @@
 //! A kernel half that every address space shares.
-#![cfg(target_pointer_width = "64")]
+#![cfg(all(target_pointer_width = "64", not(loom)))]
 
 use tlbkit_addr::{Attr, PageSize, Pages, Pfn, VirtAddr, Vpn};
 use tlbkit_pagetable::mpt::Mpt4;

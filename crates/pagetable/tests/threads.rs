@@ -9,10 +9,11 @@ use std::time::{Duration, Instant};
 
 use tlbkit_addr::{Attr, PageSize, Pages, Pfn, Vpn};
 use tlbkit_conformance::{Fault, Faulty};
-use tlbkit_pagetable::format::{Compact32, Format};
+use tlbkit_pagetable::format::{self, Compact32, EntryLo, Format};
 use tlbkit_pagetable::geometry::Va32;
+use tlbkit_pagetable::gpt::{self, Adaptive, Fixed, Gpt};
 use tlbkit_pagetable::nodes::{Chunk, Reclaim, Slab};
-use tlbkit_pagetable::{Change, Holes, Leaf, Pinned, Shared, Table, Writer, destroy, mpt};
+use tlbkit_pagetable::{Change, Error, Holes, Leaf, Pinned, Shared, Table, Writer, destroy, lpt, mpt};
 
 const WALKERS: usize = 3;
 /// The generations of a block of pages, over and over: absent, writable, read-only, one large page.
@@ -26,6 +27,8 @@ struct Block {
     oldest: AtomicUsize,
     /// The generation that is being made.
     newest: AtomicUsize,
+    /// Whether entries are empty while a page changes its size.
+    breaks: bool,
 }
 
 impl Block {
@@ -36,13 +39,15 @@ impl Block {
 
     /// Tells whether a page may look like this in a generation.
     fn looks(&self, generation: usize, page: Vpn, found: Option<Leaf>, base: PageSize) -> bool {
-        let Some(leaf) = found else { return generation.is_multiple_of(STAGES) };
+        let Some(leaf) = found else {
+            return generation.is_multiple_of(STAGES) || self.breaks && generation % STAGES == 3;
+        };
         let offset = page.get() - self.pages.first().get();
         let frame = leaf.frame.get() + (page.get() - leaf.at.vpn(base).get());
         let attr = if generation % STAGES == 1 { Attr::READ | Attr::WRITE } else { Attr::READ };
         !generation.is_multiple_of(STAGES)
             && frame == self.frame(generation).get() + offset
-            && leaf.attr == attr
+            && leaf.attr & (Attr::READ | Attr::WRITE) == attr
             && (leaf.size == base) == (generation % STAGES < 3)
     }
 }
@@ -115,7 +120,7 @@ fn change<'n, T: Table<'n>>(table: &T, block: &Block, shootdown: &Shootdown) {
 
 /// Changes blocks at both ends of the space and in between while others walk. Returns what a walker saw that was never
 /// there.
-fn race<'n, T: Table<'n> + Sync>(table: T) -> Result<(), String> {
+fn race<'n, T: Table<'n> + Sync>(table: T, breaks: bool) -> Result<(), String> {
     let space = table.space();
     let unit = space.sizes()[1].pages(space.base()).unwrap();
     let [low, high] = space.halves();
@@ -127,6 +132,7 @@ fn race<'n, T: Table<'n> + Sync>(table: T) -> Result<(), String> {
             number,
             oldest: AtomicUsize::new(0),
             newest: AtomicUsize::new(0),
+            breaks,
         })
         .collect();
     let shootdown = Shootdown::default();
@@ -169,21 +175,29 @@ impl Drop for Stop<'_> {
 
 /// Writes the test of one table.
 macro_rules! race {
-    ($name:ident, $word:ty, |$nodes:ident| $new:expr) => {
+    ($name:ident, $format:ty, |$nodes:ident| $new:expr) => {
         #[test]
         fn $name() {
             let mut memory = vec![Chunk::ZERO; if cfg!(miri) { 64 } else { 1024 }];
-            let slab = Slab::<$word, Shared>::new(&mut memory, 0).unwrap();
+            let slab = Slab::<<$format as Format>::Word, Shared>::new(&mut memory, 0).unwrap();
             let $nodes = &slab;
-            race($new.unwrap()).unwrap();
+            race($new.unwrap(), <$format>::BREAK).unwrap();
             assert_eq!((slab.usage().nodes, slab.held().pending(), slab.held().lost()), (0, 0, 0));
         }
     };
 }
 
-race!(mpt_va32_compact32, u32, |nodes| mpt::Mpt::<Va32, Compact32, _>::new(nodes));
+race!(mpt_va32_compact32, Compact32, |nodes| mpt::Mpt::<Va32, Compact32, _>::new(nodes));
+race!(mpt_va32_entrylo, EntryLo, |nodes| mpt::Mpt::<Va32, EntryLo, _>::new(nodes));
+race!(lpt_mips, EntryLo, |nodes| lpt::MipsLpt::new(nodes));
 #[cfg(all(target_pointer_width = "64", not(miri)))]
-race!(mpt_va48_compact, u64, |nodes| mpt::Mpt4::new(nodes));
+race!(mpt_va48_compact, format::Compact, |nodes| mpt::Mpt4::new(nodes));
+race!(g4_va32_compact32, Compact32, |nodes| Ok::<_, Error>(
+    Gpt::<Va32, Compact32, _, gpt::Compact, Fixed<2>>::new(nodes)
+));
+race!(ga_va32_compact32, Compact32, |nodes| Ok::<_, Error>(
+    Gpt::<Va32, Compact32, _, gpt::Compact, Adaptive>::new(nodes)
+));
 
 /// The check can fail: a walker sees a frame that the writer never mapped.
 #[test]
@@ -194,7 +208,7 @@ fn a_planted_fault_is_seen() {
     // Each of the first two changes stores the four PTEs of each of three blocks. The next store is in the promotion of
     // the first block, so that the writer itself does not stumble over it. Bit 20 is none that tells the size.
     let nodes = Faulty::new(slab, Fault::Wrong, 24, Compact32::STEP << 8, pte);
-    let seen = race(mpt::Mpt::<Va32, Compact32, _>::new(&nodes).unwrap());
+    let seen = race(mpt::Mpt::<Va32, Compact32, _>::new(&nodes).unwrap(), false);
     assert!(nodes.planted());
     let seen = seen.unwrap_err();
     assert!(seen.contains("in generations"), "{seen}");

@@ -298,8 +298,10 @@ where
                 let mut away = 1;
                 while away < Self::SLOTS {
                     let word = self.nodes.read(spot.node, Self::place(spot, slot ^ away));
-                    let slots = 1 << (F::size(word, Self::GRAIN[grain]).shift() - Self::GRAIN[grain].shift());
-                    if F::is_leaf(word, true) && slots == away {
+                    // Only a leaf has a size.
+                    if F::is_leaf(word, true)
+                        && F::size(word, Self::GRAIN[grain]).pages(Self::GRAIN[grain]) == Some(away)
+                    {
                         wanted = F::beside(word, wanted);
                     }
                     away *= 2;

@@ -2,7 +2,7 @@
 
 use loom::sync::atomic::{AtomicBool, Ordering};
 use std::sync::Arc;
-use tlbkit_addr::{PageSize, Vpn};
+use tlbkit_addr::Vpn;
 use tlbkit_pagetable::{Leaf, Pinned, Retired, Table, Writer, destroy};
 
 use crate::storage::Watched;
@@ -43,7 +43,7 @@ impl Drop for Stage {
 
 fn look(table: &dyn Table<'static>, page: usize) -> Option<Leaf> {
     // SAFETY: the caller acknowledges no shootdown during the call.
-    table.lookup(unsafe { Pinned::by(&()) }, Vpn::new(page).address(PageSize::K4))
+    table.lookup(unsafe { Pinned::by(&()) }, Vpn::new(page).address(table.space().base()))
 }
 
 fn write(table: &dyn Table<'static>, steps: &[Step]) -> Retired<'static> {
@@ -82,7 +82,10 @@ where
     T: Table<'static> + Send + Sync + 'static,
 {
     let mut model = loom::model::Builder::new();
-    model.preemption_bound = (walkers > 1).then_some(3);
+    // Every schedule with so many preemptions; bugs that need more are rare, and schedules are many.
+    model.preemption_bound = Some(if walkers > 1 { 2 } else { 3 });
+    // The lookups that say what to expect are steps of the model too.
+    model.max_branches = 20_000;
     model.check(move || play(walkers, scene, build, true));
 }
 
