@@ -72,7 +72,7 @@ impl<'n, G: Geometry, F: Format, N: Nodes<Word = F::Word>, L: Layout<N>, P: Poli
             {
                 let mut count = Count::default();
                 self.take_step(&mut count, batch, now, base, step);
-                let Ok(mut stock) = Stock::take_within(self.nodes, Self::WORDS, count.0, L::REACH) else {
+                let Ok(mut stock) = Stock::take_within(self.nodes, &Self::WORDS, count.0, L::REACH) else {
                     break;
                 };
                 now = self.take_step(&mut stock, batch, now, base, step);
@@ -395,7 +395,7 @@ impl<'n, G: Geometry, F: Format, N: Nodes<Word = F::Word>, L: Layout<N>, P: Poli
         unsafe {
             let mut count = Count::default();
             self.repot(&mut count, leaf, base, 0..leaf.slots());
-            let Ok(mut stock) = Stock::take_within(self.nodes, Self::WORDS, count.0, L::REACH) else {
+            let Ok(mut stock) = Stock::take_within(self.nodes, &Self::WORDS, count.0, L::REACH) else {
                 return leaf;
             };
             let new = self.repot(&mut stock, leaf, base, 0..leaf.slots());
