@@ -3,6 +3,7 @@
 use std::fmt;
 use std::sync::atomic::{AtomicUsize, Ordering};
 
+use tlbkit_pagetable::Word;
 use tlbkit_pagetable::nodes::{NodeAddr, Nodes, Reclaim};
 
 use crate::wrap::forward;
@@ -107,10 +108,10 @@ unsafe impl<N: Nodes, P: Fn(N::Word) -> bool> Nodes for Faulty<N, P> {
     forward!(follow);
 
     // The storage inside knows nothing of the fault, so stores of many words go one by one.
-    unsafe fn fill(&self, node: NodeAddr, first: usize, count: usize, word: impl Fn(usize) -> N::Word) {
+    unsafe fn fill(&self, node: NodeAddr, first: usize, count: usize, word: N::Word, step: N::Word) {
         for at in 0..count {
             // SAFETY: the caller's promise.
-            unsafe { self.put(node, first + at, word(at)) };
+            unsafe { self.put(node, first + at, word.advance(step, at)) };
         }
     }
 

@@ -47,6 +47,9 @@ pub trait Format: Debug + 'static {
     /// What an entry is loaded and stored as, in one access.
     type Word: Word;
 
+    /// The size of the frames that leaves count: a table's base page. 4 KiB in all formats here.
+    const BASE: PageSize = PageSize::K4;
+
     /// What a leaf word grows by from one base frame to the next.
     const STEP: Self::Word;
 

@@ -140,6 +140,7 @@ pub type PaperGpt<'n, N, P> = Gpt<'n, crate::geometry::Va64, crate::format::Pape
 impl<'n, G: Geometry, F: Format, N: Nodes<Word = F::Word>, L: Layout<N>, P: Policy> Gpt<'n, G, F, N, L, P> {
     /// Returns an empty table. Takes no memory: the first page mapped is a leaf and no more.
     pub fn new(nodes: &'n N) -> Self {
+        const { assert!(G::BASE.shift() == F::BASE.shift(), "the format counts frames of another size") };
         Self { nodes, root: L::root(), sole: Sole::default(), tally: Tally::default(), shape: PhantomData }
     }
 

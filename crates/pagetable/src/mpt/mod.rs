@@ -80,6 +80,7 @@ impl<'n, G: Radix, F: Format, N: Nodes<Word = F::Word>> Mpt<'n, G, F, N> {
     ///
     /// [`Error::NoMemory`] if there is no node for the root.
     pub fn new(nodes: &'n N) -> Result<Self, Error> {
+        const { assert!(G::BASE.shift() == F::BASE.shift(), "the format counts frames of another size") };
         let words = Self::WORDS[0];
         let root = nodes.take(words).ok_or(Error::NoMemory { wanted: 1, pending: nodes.held().pending() })?;
         let tally = Tally::default();
