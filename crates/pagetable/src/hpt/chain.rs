@@ -75,10 +75,18 @@ where
                 && (old == Self::flagged(tag, Self::DEAD) || self.nodes.held().quarantined() == 0)
     }
 
+    /// Tells whether a chain's first bucket was claimed for the block of a live `tag`. If the array has grown since, it
+    /// is one that was never used.
+    unsafe fn is_claimed(&self, head: Spot, tag: usize) -> bool {
+        // SAFETY: the caller's promise.
+        let old = unsafe { self.read_tag(head) };
+        old == 0 || old == Self::flagged(tag, Self::CLAIMED)
+    }
+
     /// The end of a dry run: sets aside what it takes to give every block of `grain` in a range a bucket.
     ///
-    /// First buckets that are free are claimed on the spot, so that two blocks cannot count on one: a claimed tag
-    /// matches nothing. The others need overflow buckets.
+    /// First buckets that are free are claimed on the spot, so that two blocks cannot count on one, nor a bucket stop
+    /// to be free: a claimed tag matches nothing. The others need overflow buckets.
     ///
     /// # Errors
     ///
@@ -95,9 +103,10 @@ where
                     continue;
                 }
                 if self.is_free(head, tag) {
-                    // One block needs no claim: nobody else can take the bucket.
-                    if first != last {
-                        self.publish_tag(head, Self::flagged(tag, Self::CLAIMED));
+                    self.publish_tag(head, Self::flagged(tag, Self::CLAIMED));
+                    // Should the array grow before the range is written, a bucket behind may come before the claim.
+                    if LOAD > 0 && first != last && self.behind(head).is_some() {
+                        want += 1;
                     }
                 } else {
                     want += 1;
@@ -120,8 +129,8 @@ where
         spare
     }
 
-    /// Stores `count` PTEs from `slot` on in the bucket of a block, which gets one if it has none: a claimed or free
-    /// first bucket, or a spare one.
+    /// Stores `count` PTEs from `slot` on in the bucket of a block, which gets one if it has none: the claimed first
+    /// bucket, or a spare one.
     pub(super) unsafe fn install(
         &self,
         spare: &mut Spare<'n, N>,
@@ -141,7 +150,7 @@ where
                 self.tally.ptes(-(old as isize));
                 self.fill_words(spot.node, Self::place(spot, slot), count, word);
                 self.settle_pairs(spot, grain);
-            } else if self.read_tag(head) == Self::flagged(tag, Self::CLAIMED) || self.is_free(head, tag) {
+            } else if self.is_claimed(head, tag) {
                 self.wipe(head);
                 self.fill_words(head.node, Self::place(head, slot), count, word);
                 self.settle_pairs(head, grain);
