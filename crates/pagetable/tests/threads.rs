@@ -9,9 +9,11 @@ use std::time::{Duration, Instant};
 
 use tlbkit_addr::{Attr, PageSize, Pages, Pfn, Vpn};
 use tlbkit_conformance::{Fault, Faulty};
+use tlbkit_pagetable::cpt::Cpt32;
 use tlbkit_pagetable::format::{self, Compact32, EntryLo, Format};
 use tlbkit_pagetable::geometry::Va32;
 use tlbkit_pagetable::gpt::{self, Adaptive, Fixed, Gpt};
+use tlbkit_pagetable::hpt::{Hashed, Hpt32};
 use tlbkit_pagetable::nodes::{Chunk, Reclaim, Slab};
 use tlbkit_pagetable::{Change, Error, Holes, Leaf, Pinned, Shared, Table, Writer, destroy, lpt, mpt};
 
@@ -198,6 +200,10 @@ race!(g4_va32_compact32, Compact32, |nodes| Ok::<_, Error>(
 race!(ga_va32_compact32, Compact32, |nodes| Ok::<_, Error>(
     Gpt::<Va32, Compact32, _, gpt::Compact, Adaptive>::new(nodes)
 ));
+race!(hpt_va32_compact32, Compact32, |nodes| Hpt32::<_, Compact32>::new(nodes));
+// From two buckets on, so that it grows under the walkers.
+race!(hr_va32_compact32, Compact32, |nodes| Hashed::<Va32, Compact32, _, 0, 1, 75>::new(nodes));
+race!(cpt_va32_compact32, Compact32, |nodes| Cpt32::<_, Compact32>::new(nodes));
 
 /// The check can fail: a walker sees a frame that the writer never mapped.
 #[test]
