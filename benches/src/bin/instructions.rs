@@ -89,5 +89,5 @@ fn main() {
         peers::X86; peers::Multiarch; peers::HashBrown;
         ours::MptSolo; ours::MptShared; ours::G16Solo; ours::G16Shared; ours::GaSolo; ours::GaShared;
     }
-    println!("{}\n{}", known.join("\n"), OPERATIONS.join("\n"));
+    println!("{}\n\n{}", known.join("\n"), OPERATIONS.join("\n"));
 }
