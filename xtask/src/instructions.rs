@@ -4,7 +4,6 @@ use std::process::Stdio;
 
 use anyhow::{Context, bail};
 use clap::Args;
-use comfy_table::{CellAlignment, Table, presets};
 use indicatif::ProgressBar;
 use serde_json::{Value, json};
 
@@ -94,26 +93,43 @@ fn output(line: &Line) -> anyhow::Result<(String, String)> {
     Ok((text(&output.stdout), text(&output.stderr)))
 }
 
-/// A row for each subject, a column for each operation.
-fn table(counts: &[Count<'_>]) -> Table {
+/// Returns a row for each subject, a column for each operation.
+fn table(counts: &[Count<'_>]) -> String {
     let mut operations: Vec<&str> = Vec::new();
     for (_, operation, _) in counts {
         if !operations.contains(operation) {
             operations.push(operation);
         }
     }
-    let mut table = Table::new();
-    table.load_preset(presets::UTF8_HORIZONTAL_ONLY);
-    table.set_header(["instructions a call"].iter().chain(&operations));
+    let mut text = format!("{:<24}", "instructions a call");
+    text.extend(operations.iter().map(|operation| format!("{operation:>13}")));
     for row in counts.chunk_by(|(one, ..), (other, ..)| one == other) {
-        let counted = |operation: &&str| {
+        text += &format!("\n{:<24}", row[0].0);
+        text.extend(operations.iter().map(|operation| {
             let count = row.iter().find(|(_, counted, _)| counted == operation);
-            count.map_or("-".into(), |(.., instructions)| format!("{instructions:.1}"))
-        };
-        table.add_row([row[0].0.to_owned()].into_iter().chain(operations.iter().map(counted)));
+            count.map_or(format!("{:>13}", "-"), |(.., instructions)| format!("{instructions:>13.1}"))
+        }));
     }
-    for column in table.column_iter_mut().skip(1) {
-        column.set_cell_alignment(CellAlignment::Right);
+    text
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn what_was_not_counted_is_a_dash() {
+        let text = table(&[
+            ("MPT solo", "hit dense", 31.0),
+            ("x86_64", "hit dense", 60.25),
+            ("x86_64", "map 1", 90.0),
+        ]);
+        let rows: Vec<Vec<_>> = text
+            .lines()
+            .map(|line| line.split("  ").filter(|cell| !cell.is_empty()).map(str::trim).collect())
+            .collect();
+        assert_eq!(rows[0], ["instructions a call", "hit dense", "map 1"]);
+        assert_eq!(rows[1], ["MPT solo", "31.0", "-"]);
+        assert_eq!(rows[2], ["x86_64", "60.2", "90.0"]);
     }
-    table
 }
