@@ -6,7 +6,7 @@ use tlbkit_addr::{Attr, PageSize, Pages, Pfn, VirtAddr, Vpn};
 use tlbkit_pagetable::geometry::Va48;
 use tlbkit_pagetable::nodes::{Chunk, Identity, Slab};
 use tlbkit_pagetable::{
-    Change, Error, Holes, Pinned, Retired, Shared, Solo, Table, destroy, format, gpt, mpt,
+    Change, Error, Holes, Pinned, Retired, Shared, Solo, Table, cpt, destroy, format, gpt, hpt, mpt,
 };
 
 use crate::{Subject, arena};
@@ -51,11 +51,17 @@ macro_rules! subjects {
 type Mpt<M> = mpt::Mpt4<'static, Storage<M>>;
 type G16<M> = gpt::Gpt<'static, Va48, format::Compact, Storage<M>, gpt::Compact, gpt::Fixed<4>>;
 type Ga<M> = gpt::Gpt<'static, Va48, format::Compact, Storage<M>, gpt::Compact, gpt::Adaptive>;
+type Hr<M> = hpt::Hr<'static, Storage<M>>;
+type Cpt4<M> = cpt::Cpt4<'static, Storage<M>>;
+type Cpt8<M> = cpt::Cpt8<'static, Storage<M>>;
 
 subjects! {
     MptSolo MptShared "MPT": Mpt, mpt::Mpt4::new;
     G16Solo G16Shared "G16": G16, |nodes| Ok(gpt::Gpt::new(nodes));
     GaSolo GaShared "GA": Ga, |nodes| Ok(gpt::Gpt::new(nodes));
+    HrSolo HrShared "HR": Hr, hpt::Hr::new;
+    Cpt4Solo Cpt4Shared "CPT4": Cpt4, cpt::Cpt4::new;
+    Cpt8Solo Cpt8Shared "CPT8": Cpt8, cpt::Cpt8::new;
 }
 
 /// One storage for all tables of a mode on this thread, as a kernel has: 2 GiB, touched as they are used.

@@ -58,12 +58,14 @@
 //! kernel's. Addresses are a `usize`: no 64-bit space on a 32-bit host. A hashed table is per address space.
 #![cfg_attr(not(any(test, loom)), no_std)]
 
+pub mod cpt;
 mod error;
 mod footprint;
 pub mod format;
 mod frames;
 pub mod geometry;
 pub mod gpt;
+pub mod hpt;
 mod leaf;
 mod local;
 pub mod lpt;

@@ -28,13 +28,15 @@ pub struct Retired<'n> {
     /// The last node retired; the list goes on through the records.
     head: Option<NodeAddr>,
     count: usize,
+    /// Whether a place that is part of a larger node must not be used again before the batch is complete.
+    quarantine: bool,
     flush: Flush,
 }
 
 impl<'n> Retired<'n> {
     /// Returns a batch without nodes and without anything to flush, for tables whose nodes come from `nodes`.
     pub(crate) fn new(nodes: &'n dyn Reclaim) -> Self {
-        Self { nodes, head: None, count: 0, flush: Flush::none() }
+        Self { nodes, head: None, count: 0, quarantine: false, flush: Flush::none() }
     }
 
     /// Returns what must be flushed, and how far, before the nodes may be freed.
@@ -80,6 +82,10 @@ impl<'n> Retired<'n> {
             // SAFETY: the caller's promise.
             unsafe { self.free_all() };
         }
+        if self.quarantine {
+            self.quarantine = false;
+            self.nodes.held().release();
+        }
         self.flush.clear();
     }
 
@@ -124,6 +130,16 @@ impl<'n> Retired<'n> {
         self.nodes.held().retire();
         self.head = Some(node);
         self.count += 1;
+    }
+
+    /// Holds back places within nodes, such as buckets of an array, as nodes are held back: while any batch of the
+    /// storage does, none of them may be used for something else.
+    #[inline]
+    pub(crate) fn quarantine(&mut self) {
+        if !self.quarantine {
+            self.quarantine = true;
+            self.nodes.held().quarantine();
+        }
     }
 
     /// Adds pages whose translations have changed.

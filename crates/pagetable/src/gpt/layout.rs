@@ -83,7 +83,6 @@ pub trait Layout<N: Nodes>: Debug + 'static + sealed::Sealed {
     #[doc(hidden)]
     const MAX_WIDTH: u32;
     /// The highest node address that a slot can hold.
-    #[doc(hidden)]
     const REACH: usize;
     /// Bytes that storage takes for a node beside its words.
     #[doc(hidden)]

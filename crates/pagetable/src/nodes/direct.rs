@@ -48,7 +48,7 @@ impl<'m, W: Word, M: Mode, S: FrameSource> Direct<'m, W, M, S> {
             offset,
             size,
             records,
-            held: Held { pending: Record0::ZERO, lost: Record0::ZERO },
+            held: Held { pending: Record0::ZERO, lost: Record0::ZERO, quarantined: Record0::ZERO },
             mode: PhantomData,
         }
     }

@@ -232,6 +232,7 @@ pub unsafe trait Reclaim {
 pub struct Held {
     pending: atomics::AtomicUsize,
     lost: atomics::AtomicUsize,
+    quarantined: atomics::AtomicUsize,
 }
 
 impl Held {
@@ -243,6 +244,19 @@ impl Held {
     /// Returns how many nodes were leaked because somebody dropped the obligation, or the table, that owned them.
     pub fn lost(&self) -> usize {
         self.lost.load(atomics::Ordering::Relaxed)
+    }
+
+    /// Returns how many batches wait that took a place out of use which is part of a larger node.
+    pub(crate) fn quarantined(&self) -> usize {
+        self.quarantined.load(atomics::Ordering::Acquire)
+    }
+
+    pub(crate) fn quarantine(&self) {
+        self.quarantined.fetch_add(1, atomics::Ordering::Relaxed);
+    }
+
+    pub(crate) fn release(&self) {
+        self.quarantined.fetch_sub(1, atomics::Ordering::Release);
     }
 
     pub(crate) fn retire(&self) {
