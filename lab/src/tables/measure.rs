@@ -3,10 +3,10 @@
 use std::collections::BTreeMap;
 use std::ops::ControlFlow;
 
-use anyhow::{Context, bail};
-use tlbkit_addr::{Attr, Flush, PageSize, Pages, Pfn, Vpn};
+use anyhow::Context;
+use tlbkit_addr::{Attr, Flush, PageSize, Pages, Pfn, VirtAddr, Vpn};
 use tlbkit_pagetable::nodes::{Chunk, Slab};
-use tlbkit_pagetable::{Change, Error, Holes, Local, Pinned, Table};
+use tlbkit_pagetable::{Change, Error, Holes, Leaf, Local, Observe, Pinned, Table};
 
 use super::load::Load;
 use super::optimum::Optimum;
@@ -28,35 +28,31 @@ pub(super) struct Run<'a> {
 /// The answer to every lookup, kept plainly.
 type Model = BTreeMap<Vpn, (Pfn, Attr)>;
 
-/// Node memory to begin with, in chunks, and the most that 32-bit words can address.
-const CHUNKS: (usize, usize) = (1 << 12, 1 << 20);
+/// The size of a chunk of node memory, and how many there are to begin with.
+const CHUNK: usize = size_of::<Chunk>();
+const CHUNKS: usize = 1 << 11;
 
-/// Measures a structure, in as much node memory as it needs.
-pub(super) fn measure<S: Structure>(name: &str, structure: &S, run: &Run<'_>) -> anyhow::Result<Row> {
-    let mut chunks = CHUNKS.0;
+/// Measures a structure in as much node memory as it needs; `None` if that is more than its words can address.
+pub(super) fn measure<S: Structure>(name: &'static str, run: &Run<'_>) -> anyhow::Result<Option<Row>> {
+    let most = S::REACH / CHUNK;
+    let mut chunks = CHUNKS.min(most);
     loop {
         let mut memory = vec![Chunk::ZERO; chunks];
         let storage = Storage::new(Slab::new(&mut memory, 0).map_err(anyhow::Error::msg)?);
-        match measure_in(name, structure, run, &storage) {
-            Ok(row) => return Ok(row),
-            Err(error) => match error.downcast_ref() {
-                Some(Error::NoMemory { .. }) if chunks < CHUNKS.1 => chunks *= 4,
-                Some(Error::NoMemory { .. }) => {
-                    bail!("{name} needs more than 4 GB of nodes: give fewer --pages")
-                }
-                _ => return Err(error).with_context(|| name.to_owned()),
-            },
+        match measure_in::<S>(name, run, &storage) {
+            Err(Error::NoMemory { .. }) if chunks < most => chunks = most.min(chunks * 4),
+            Err(Error::NoMemory { .. }) => return Ok(None),
+            row => return Ok(Some(row.with_context(|| name)?)),
         }
     }
 }
 
 fn measure_in<'n, S: Structure>(
-    name: &str,
-    structure: &S,
+    name: &'static str,
     run: &Run<'_>,
     storage: &'n Storage<'n, S::Word>,
-) -> anyhow::Result<Row> {
-    let mut table = Local::new(structure.build(storage)?, |_: &Flush| ());
+) -> Result<Row, Error> {
+    let mut table = Local::new(S::build(storage)?, |_: &Flush| ());
     let empty = storage.bytes();
     let mut model = Model::new();
     for (place, &page) in run.load.pages.iter().enumerate() {
@@ -67,10 +63,11 @@ fn measure_in<'n, S: Structure>(
 
     // Space, now that the load has settled.
     let footprint = table.footprint();
-    let bytes = match run.layout {
-        Layout::Paper => storage.bytes(),
-        Layout::Compact => storage.usage().chunks,
+    let (bytes, peak_bytes) = match run.layout {
+        Layout::Paper => (storage.bytes(), storage.peak()),
+        Layout::Compact => (storage.usage().chunks, storage.usage().peak),
     };
+    let moved_max = S::moved_max(table.table());
     let inner = bytes - footprint.leaf_bytes;
     let mut node_bytes = storage.sizes();
     if let Some(leaf) = footprint.leaf_bytes.checked_div(footprint.leaves)
@@ -79,7 +76,6 @@ fn measure_in<'n, S: Structure>(
         *nodes -= footprint.leaves.min(*nodes);
     }
     node_bytes.retain(|_, nodes| *nodes > 0);
-    let peak_bytes = storage.peak();
     let mut verified = footprint.total() == storage.bytes() && footprint.ptes == model.len();
 
     // A fault in the table that the model knows nothing of; the pages of a stale entry are unmapped below.
@@ -92,12 +88,16 @@ fn measure_in<'n, S: Structure>(
         }
     }
 
-    let mut refs = Refs::default();
-    for &place in &run.load.refills {
-        let page = run.load.pages[place as usize];
-        storage.take_loads();
-        verified &= answers(&table, &model, page);
-        refs.add(storage.take_loads());
+    let (mut refs, mut nested) = (Refs::default(), Refs::default());
+    for refill in if S::LINEAR { &run.load.linear } else { &run.load.refills } {
+        let page = run.load.pages[refill.place as usize];
+        let before = storage.loads();
+        // SAFETY: nothing is reclaimed while the table is borrowed.
+        let pinned = unsafe { Pinned::by(&table) };
+        let leaf = table.table().walk(pinned, page.address(PageSize::K4), &mut Nested(refill.nested));
+        refs.add(storage.loads() - before);
+        nested.add(refill.nested.into());
+        verified &= says(leaf) == model.get(&page).copied();
     }
     verified &= agrees(&table, &model);
 
@@ -128,8 +128,9 @@ fn measure_in<'n, S: Structure>(
     verified &= storage.bytes() == 0;
 
     let per_pte = |bytes: u64| bytes as f64 / run.load.pages.len() as f64;
+    let guarded = name.starts_with('G') && run.layout == Layout::Paper;
     Ok(Row {
-        name: name.to_owned(),
+        name,
         workload: run.load.name.clone(),
         pages: run.load.pages.len(),
         seed: run.seed,
@@ -138,16 +139,29 @@ fn measure_in<'n, S: Structure>(
         refs_per_lookup_mean: refs.mean(),
         refs_per_lookup_p99: refs.p99(),
         refs_per_lookup_max: refs.max(),
+        nested_misses_mean: S::LINEAR.then(|| nested.mean()),
         bytes,
         ptes: footprint.ptes,
         bytes_per_pte: per_pte(bytes as u64),
         bytes_per_pte_inner: per_pte(inner as u64),
-        bytes_per_pte_optimum: (name.starts_with('G') && run.layout == Layout::Paper)
-            .then(|| per_pte(run.optimum.bytes)),
+        bytes_per_pte_optimum: guarded.then(|| per_pte(run.optimum.bytes)),
         peak_bytes,
+        moved_max,
         node_bytes,
+        node_bytes_optimum: guarded.then(|| run.optimum.nodes.clone()),
         verified,
     })
+}
+
+/// What a machine says whose TLB misses that many pages of a linear table.
+struct Nested(u8);
+
+impl Observe for Nested {
+    fn translates(&mut self, _level: usize, _page: VirtAddr) -> bool {
+        let missing = self.0 > 0;
+        self.0 = self.0.saturating_sub(1);
+        !missing
+    }
 }
 
 /// The frame of the page that is mapped as number `place`: no two neighbours, so that a wrong one shows.
@@ -163,8 +177,11 @@ fn attr(place: usize) -> Attr {
 
 /// Tells whether the table says about `page` what the model does.
 fn answers<'n, T: Table<'n>, F: FnMut(&Flush)>(table: &Local<'n, T, F>, model: &Model, page: Vpn) -> bool {
-    let leaf = table.lookup(page.address(PageSize::K4));
-    leaf.map(|leaf| (leaf.frame, leaf.attr)) == model.get(&page).copied()
+    says(table.lookup(page.address(PageSize::K4))) == model.get(&page).copied()
+}
+
+fn says(leaf: Option<Leaf>) -> Option<(Pfn, Attr)> {
+    leaf.map(|leaf| (leaf.frame, leaf.attr))
 }
 
 /// Tells whether the table maps exactly what the model does: by looking up every page and its neighbours, and by
@@ -180,7 +197,7 @@ fn agrees<'n, T: Table<'n>, F: FnMut(&Flush)>(table: &Local<'n, T, F>, model: &M
         .all(|page| answers(table, model, page));
     let mut listed = 0;
     let everything = Pages::new(Vpn::default(), last);
-    let mut visit = |leaf: tlbkit_pagetable::Leaf| {
+    let mut visit = |leaf: Leaf| {
         listed += 1;
         agree &= model.get(&leaf.at.vpn(PageSize::K4)) == Some(&(leaf.frame, leaf.attr));
         ControlFlow::Continue(())
