@@ -3,8 +3,11 @@
 use std::marker::PhantomData;
 
 use tlbkit_addr::{Attr, PageSize, Pages, Pfn, VirtAddr, Vpn};
+use tlbkit_pagetable::geometry::Va48;
 use tlbkit_pagetable::nodes::{Chunk, Identity, Slab};
-use tlbkit_pagetable::{Change, Error, Holes, Pinned, Retired, Shared, Solo, Table, destroy, mpt};
+use tlbkit_pagetable::{
+    Change, Error, Holes, Pinned, Retired, Shared, Solo, Table, cpt, destroy, format, gpt, hpt, mpt,
+};
 
 use crate::{Subject, arena};
 
@@ -23,18 +26,42 @@ pub trait Make<M: tlbkit_pagetable::Mode>: Table<'static> + Sized {
     fn make(nodes: &'static Storage<M>) -> Result<Self, Error>;
 }
 
-impl Make<Solo> for mpt::Mpt4<'static, Storage<Solo>> {
-    const NAME: &'static str = "MPT solo";
-    fn make(nodes: &'static Storage<Solo>) -> Result<Self, Error> {
-        Self::new(nodes)
-    }
+/// Names the subjects: each structure in both modes.
+macro_rules! subjects {
+    ($($solo:ident $shared:ident $name:literal: $table:ident, $make:expr;)*) => { $(
+        impl Make<Solo> for $table<Solo> {
+            const NAME: &'static str = concat!($name, " solo");
+            fn make(nodes: &'static Storage<Solo>) -> Result<Self, Error> {
+                $make(nodes)
+            }
+        }
+
+        impl Make<Shared> for $table<Shared> {
+            const NAME: &'static str = concat!($name, " shared");
+            fn make(nodes: &'static Storage<Shared>) -> Result<Self, Error> {
+                $make(nodes)
+            }
+        }
+
+        pub type $solo = Ours<$table<Solo>, Solo>;
+        pub type $shared = Ours<$table<Shared>, Shared>;
+    )* };
 }
 
-impl Make<Shared> for mpt::Mpt4<'static, Storage<Shared>> {
-    const NAME: &'static str = "MPT shared";
-    fn make(nodes: &'static Storage<Shared>) -> Result<Self, Error> {
-        Self::new(nodes)
-    }
+type Mpt<M> = mpt::Mpt4<'static, Storage<M>>;
+type G16<M> = gpt::Gpt<'static, Va48, format::Compact, Storage<M>, gpt::Compact, gpt::Fixed<4>>;
+type Ga<M> = gpt::Gpt<'static, Va48, format::Compact, Storage<M>, gpt::Compact, gpt::Adaptive>;
+type Hr<M> = hpt::Hr<'static, Storage<M>>;
+type Cpt4<M> = cpt::Cpt4<'static, Storage<M>>;
+type Cpt8<M> = cpt::Cpt8<'static, Storage<M>>;
+
+subjects! {
+    MptSolo MptShared "MPT": Mpt, mpt::Mpt4::new;
+    G16Solo G16Shared "G16": G16, |nodes| Ok(gpt::Gpt::new(nodes));
+    GaSolo GaShared "GA": Ga, |nodes| Ok(gpt::Gpt::new(nodes));
+    HrSolo HrShared "HR": Hr, hpt::Hr::new;
+    Cpt4Solo Cpt4Shared "CPT4": Cpt4, cpt::Cpt4::new;
+    Cpt8Solo Cpt8Shared "CPT8": Cpt8, cpt::Cpt8::new;
 }
 
 /// One storage for all tables of a mode on this thread, as a kernel has: 2 GiB, touched as they are used.
@@ -130,6 +157,3 @@ impl<M: tlbkit_pagetable::Mode, T: Make<M>> Subject for Ours<T, M> {
         unsafe { destroy(self.table).reclaim() };
     }
 }
-
-pub type MptSolo = Ours<mpt::Mpt4<'static, Storage<Solo>>, Solo>;
-pub type MptShared = Ours<mpt::Mpt4<'static, Storage<Shared>>, Shared>;

@@ -362,7 +362,7 @@ impl Subject for Aarch64 {
     fn unmap_range(&mut self, vpn: usize, pages: usize) {
         self.0
             .modify_range(&Self::region(vpn, pages), &|_, descriptor| {
-                descriptor.set(PhysicalAddress(0), El1Attributes::empty()).map_err(|()| ())
+                descriptor.set(PhysicalAddress(0), El1Attributes::empty())
             })
             .expect("mapped pages");
     }

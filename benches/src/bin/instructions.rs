@@ -87,7 +87,8 @@ fn main() {
     }
     subjects! {
         peers::X86; peers::Multiarch; peers::HashBrown;
-        ours::MptSolo; ours::MptShared;
+        ours::MptSolo; ours::MptShared; ours::G16Solo; ours::G16Shared; ours::GaSolo; ours::GaShared;
+        ours::HrSolo; ours::HrShared; ours::Cpt4Solo; ours::Cpt4Shared; ours::Cpt8Solo; ours::Cpt8Shared;
     }
     println!("{}\n{}", known.join("\n"), OPERATIONS.join("\n"));
 }

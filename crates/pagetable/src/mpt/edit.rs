@@ -467,32 +467,42 @@ impl<'n, G: Radix, F: Format, N: Nodes<Word = F::Word>> Mpt<'n, G, F, N> {
         holes: Holes,
         frames: Option<&mut dyn Frames>,
     ) -> Result<usize, Error> {
-        G::SPACE.check_pages(pages)?;
-        self.check_own(pages)?;
-        let va = pages.first().address(G::BASE);
-        if pages.len() == 1
-            && frames.is_none()
-            && !F::STATUS
-            // SAFETY: the caller is the writer.
-            && let Some((node, word)) = unsafe { self.bottom(va) }
-            && F::is_leaf(word, true)
-            && Self::leaf(word, Self::LEVELS - 1, va).size == G::BASE
-        {
-            let (last, index) = (Self::LEVELS - 1, Self::index(Self::LEVELS - 1, va));
-            // SAFETY: the caller is the writer, and the slot is a leaf of the range.
-            unsafe {
-                self.nodes.put(node, Self::place(last, index), F::Word::ZERO);
-                self.settle_pair(node, last, index);
-                if self.count(node, last, -1) == 0 && last > 0 {
-                    self.prune(batch, last, va);
-                }
+        // SAFETY: the caller is the writer.
+        unsafe {
+            if pages.first() == pages.last() && frames.is_none() && self.unmap_one(batch, pages) {
+                return Ok(1);
             }
-            self.tally.ptes(-1);
-            batch.touch(Reach::Everywhere, pages);
-            return Ok(1);
+            self.unmap_range(batch, pages, holes, frames)
+        }
+    }
+
+    /// Unmaps one base page, or returns false if it is not mapped as one, or anything else is out of the ordinary.
+    #[inline(always)]
+    unsafe fn unmap_one(&self, batch: &mut Retired<'n>, pages: Pages) -> bool {
+        let (last, va) = (Self::LEVELS - 1, pages.first().address(G::BASE));
+        let index = Self::index(last, va);
+        if F::STATUS
+            || G::SPACE.check_pages(Pages::one(pages.first())).is_err()
+            || self.check_own(pages).is_err()
+        {
+            return false;
         }
         // SAFETY: the caller is the writer.
-        unsafe { self.unmap_range(batch, pages, holes, frames) }
+        let Some((node, word)) = (unsafe { self.bottom(va) }) else { return false };
+        if !F::is_leaf(word, true) || Self::leaf(word, last, va).size != G::BASE {
+            return false;
+        }
+        self.tally.ptes(-1);
+        batch.touch(Reach::Everywhere, pages);
+        // SAFETY: the caller is the writer, and the slot is a leaf of the range.
+        unsafe {
+            self.nodes.put(node, Self::place(last, index), F::Word::ZERO);
+            self.settle_pair(node, last, index);
+            if self.count(node, last, -1) == 0 && last > 0 {
+                self.prune(batch, last, va);
+            }
+        }
+        true
     }
 
     unsafe fn unmap_range(
@@ -502,6 +512,8 @@ impl<'n, G: Radix, F: Format, N: Nodes<Word = F::Word>> Mpt<'n, G, F, N> {
         holes: Holes,
         mut frames: Option<&mut dyn Frames>,
     ) -> Result<usize, Error> {
+        G::SPACE.check_pages(pages)?;
+        self.check_own(pages)?;
         // SAFETY: the caller is the writer.
         let census = unsafe { self.census(pages, holes) }?;
         if let Some(frames) = &mut frames {
