@@ -4,11 +4,12 @@ use std::collections::BTreeMap;
 use std::ops::ControlFlow;
 
 use anyhow::Context;
-use tlbkit_addr::{Attr, Flush, PageSize, Pages, Pfn, VirtAddr, Vpn};
+use tlbkit_addr::{Attr, PageSize, Pages, Pfn, VirtAddr, Vpn};
 use tlbkit_pagetable::nodes::{Chunk, Slab};
-use tlbkit_pagetable::{Change, Error, Holes, Leaf, Local, Observe, Pinned, Table};
+use tlbkit_pagetable::{Change, Error, Holes, Leaf, Observe, Pinned, Table, Word, Writer, destroy};
 
 use super::load::Load;
+use super::machine::Refill;
 use super::optimum::Optimum;
 use super::refs::Refs;
 use super::storage::Storage;
@@ -42,7 +43,7 @@ pub(super) fn measure<S: Structure>(name: &'static str, run: &Run<'_>) -> anyhow
         match measure_in::<S>(name, run, &storage) {
             Err(Error::NoMemory { .. }) if chunks < most => chunks = most.min(chunks * 4),
             Err(Error::NoMemory { .. }) => return Ok(None),
-            row => return Ok(Some(row.with_context(|| name)?)),
+            row => return Ok(Some(row.context(name)?)),
         }
     }
 }
@@ -52,12 +53,44 @@ fn measure_in<'n, S: Structure>(
     run: &Run<'_>,
     storage: &'n Storage<'n, S::Word>,
 ) -> Result<Row, Error> {
-    let mut table = Local::new(S::build(storage)?, |_: &Flush| ());
+    let table = S::build(storage)?;
     let empty = storage.bytes();
+    let refills = if S::LINEAR { &run.load.linear } else { &run.load.refills };
+    let mut row = examine(name, run, storage, refills, &table)?;
+    row.nested_misses_mean = row.nested_misses_mean.filter(|_| S::LINEAR);
+    row.moved_max = S::moved_max(&table);
+    // An array that has grown stays; nothing else does.
+    row.verified &= row.moved_max.is_some() || storage.bytes() == empty;
+    // SAFETY: nobody walks but this thread, which does not now, and there is no TLB.
+    unsafe { destroy(table).reclaim() };
+    row.verified &= storage.bytes() == 0;
+    Ok(row)
+}
+
+/// Changes the table and frees at once what that took out.
+fn change<'t, 'n, T>(
+    table: &'t (dyn Table<'n> + 't),
+    edit: impl FnOnce(&mut Writer<'t, 'n, dyn Table<'n> + 't>) -> Result<T, Error>,
+) -> Result<T, Error> {
+    let mut writer = Writer::new(table)?;
+    let done = edit(&mut writer);
+    // SAFETY: nobody walks but this thread, which does not now, and there is no TLB.
+    unsafe { writer.finish().reclaim() };
+    done
+}
+
+/// What a table takes and answers. One copy of this code serves all structures.
+fn examine<'t, 'n, W: Word>(
+    name: &'static str,
+    run: &Run<'_>,
+    storage: &Storage<'n, W>,
+    refills: &[Refill],
+    table: &'t (dyn Table<'n> + 't),
+) -> Result<Row, Error> {
     let mut model = Model::new();
     for (place, &page) in run.load.pages.iter().enumerate() {
         let (frame, attr) = (frame(place), attr(place));
-        table.map(Pages::one(page), frame, PageSize::K4, attr)?;
+        change(table, |writer| writer.map(Pages::one(page), frame, PageSize::K4, attr))?;
         model.insert(page, (frame, attr));
     }
 
@@ -67,7 +100,6 @@ fn measure_in<'n, S: Structure>(
         Layout::Paper => (storage.bytes(), storage.peak()),
         Layout::Compact => (storage.usage().chunks, storage.usage().peak),
     };
-    let moved_max = S::moved_max(table.table());
     let inner = bytes - footprint.leaf_bytes;
     let mut node_bytes = storage.sizes();
     if let Some(leaf) = footprint.leaf_bytes.checked_div(footprint.leaves)
@@ -82,50 +114,53 @@ fn measure_in<'n, S: Structure>(
     if let (Some(Inject::Lost | Inject::Wrong), Some((&page, &(frame, attr)))) =
         (run.inject, model.iter().nth(model.len() / 2))
     {
-        table.unmap(Pages::one(page), Holes::Refuse, None)?;
+        change(table, |writer| writer.unmap(Pages::one(page), Holes::Refuse, None))?;
         if run.inject == Some(Inject::Wrong) {
-            table.map(Pages::one(page), Pfn::new(frame.get() ^ 1), PageSize::K4, attr)?;
+            let wrong = Pfn::new(frame.get() ^ 1);
+            change(table, |writer| writer.map(Pages::one(page), wrong, PageSize::K4, attr))?;
         }
     }
 
     let (mut refs, mut nested) = (Refs::default(), Refs::default());
-    for refill in if S::LINEAR { &run.load.linear } else { &run.load.refills } {
+    for refill in refills {
         let page = run.load.pages[refill.place as usize];
         let before = storage.loads();
-        // SAFETY: nothing is reclaimed while the table is borrowed.
-        let pinned = unsafe { Pinned::by(&table) };
-        let leaf = table.table().walk(pinned, page.address(PageSize::K4), &mut Nested(refill.nested));
+        // SAFETY: nothing is reclaimed during the walk: this thread is the only one.
+        let pinned = unsafe { Pinned::by(&page) };
+        let leaf = table.walk(pinned, page.address(PageSize::K4), &mut Nested(refill.nested));
         refs.add(storage.loads() - before);
         nested.add(refill.nested.into());
         verified &= says(leaf) == model.get(&page).copied();
     }
-    verified &= agrees(&table, &model);
+    verified &= agrees(table, &model);
 
     // Change every third page, unmap every other, and look again.
     for (place, &page) in run.load.pages.iter().enumerate() {
         let Some((_, attr)) = model.get_mut(&page) else { continue };
         if place % 3 == 0 {
-            let change = Change { clear: Attr::WRITE, set: Attr::EXEC };
-            verified &= table.protect(Pages::one(page), Holes::Refuse, change) == Ok(1);
-            *attr = change.apply(*attr);
+            let less = Change { clear: Attr::WRITE, set: Attr::EXEC };
+            let protected = change(table, |writer| writer.protect(Pages::one(page), Holes::Refuse, less));
+            verified &= protected == Ok(1);
+            *attr = less.apply(*attr);
         }
         if place % 2 == 0 {
             model.remove(&page);
             let stale = run.inject == Some(Inject::Stale) && place == run.load.pages.len() / 4 * 2;
             // One that is left standing must be found by the check, so that is all that happens here.
-            verified &= stale || table.unmap(Pages::one(page), Holes::Refuse, None) == Ok(1);
+            let unmap = || change(table, |writer| writer.unmap(Pages::one(page), Holes::Refuse, None));
+            verified &= stale || unmap() == Ok(1);
         }
     }
-    verified &= agrees(&table, &model);
-    verified &= run.load.pages.iter().all(|&page| answers(&table, &model, page));
+    verified &= agrees(table, &model);
+    verified &= run.load.pages.iter().all(|&page| answers(table, &model, page));
 
-    // And empty it: no node may be left over.
+    // And empty it.
     for &page in run.load.pages.iter().rev() {
-        table.unmap(Pages::one(page), Holes::Skip, None)?;
+        change(table, |writer| writer.unmap(Pages::one(page), Holes::Skip, None))?;
     }
-    verified &= storage.bytes() == empty && agrees(&table, &Model::new());
-    table.destroy();
-    verified &= storage.bytes() == 0;
+    let left = table.footprint();
+    verified &= left.ptes == 0 && left.leaves == 0 && left.total() == storage.bytes();
+    verified &= agrees(table, &Model::new());
 
     let per_pte = |bytes: u64| bytes as f64 / run.load.pages.len() as f64;
     let guarded = name.starts_with('G') && run.layout == Layout::Paper;
@@ -139,14 +174,14 @@ fn measure_in<'n, S: Structure>(
         refs_per_lookup_mean: refs.mean(),
         refs_per_lookup_p99: refs.p99(),
         refs_per_lookup_max: refs.max(),
-        nested_misses_mean: S::LINEAR.then(|| nested.mean()),
+        nested_misses_mean: Some(nested.mean()),
         bytes,
         ptes: footprint.ptes,
         bytes_per_pte: per_pte(bytes as u64),
         bytes_per_pte_inner: per_pte(inner as u64),
         bytes_per_pte_optimum: guarded.then(|| per_pte(run.optimum.bytes)),
         peak_bytes,
-        moved_max,
+        moved_max: None,
         node_bytes,
         node_bytes_optimum: guarded.then(|| run.optimum.nodes.clone()),
         verified,
@@ -176,8 +211,10 @@ fn attr(place: usize) -> Attr {
 }
 
 /// Tells whether the table says about `page` what the model does.
-fn answers<'n, T: Table<'n>, F: FnMut(&Flush)>(table: &Local<'n, T, F>, model: &Model, page: Vpn) -> bool {
-    says(table.lookup(page.address(PageSize::K4))) == model.get(&page).copied()
+fn answers(table: &dyn Table<'_>, model: &Model, page: Vpn) -> bool {
+    // SAFETY: nothing is reclaimed during the walk: this thread is the only one.
+    let pinned = unsafe { Pinned::by(&page) };
+    says(table.lookup(pinned, page.address(PageSize::K4))) == model.get(&page).copied()
 }
 
 fn says(leaf: Option<Leaf>) -> Option<(Pfn, Attr)> {
@@ -186,7 +223,7 @@ fn says(leaf: Option<Leaf>) -> Option<(Pfn, Attr)> {
 
 /// Tells whether the table maps exactly what the model does: by looking up every page and its neighbours, and by
 /// listing everything.
-fn agrees<'n, T: Table<'n>, F: FnMut(&Flush)>(table: &Local<'n, T, F>, model: &Model) -> bool {
+fn agrees(table: &dyn Table<'_>, model: &Model) -> bool {
     let around = |&page: &Vpn| [page.checked_sub(1), Some(page), page.checked_add(1)];
     let last = Vpn::new(usize::MAX >> PageSize::K4.shift());
     let mut agree = model
@@ -202,8 +239,8 @@ fn agrees<'n, T: Table<'n>, F: FnMut(&Flush)>(table: &Local<'n, T, F>, model: &M
         agree &= model.get(&leaf.at.vpn(PageSize::K4)) == Some(&(leaf.frame, leaf.attr));
         ControlFlow::Continue(())
     };
-    // SAFETY: nothing is reclaimed while the table is borrowed.
-    let pinned = unsafe { Pinned::by(table) };
-    let _ = everything.map(|pages| table.table().for_each(pinned, pages, &mut visit));
+    // SAFETY: as in `answers`.
+    let pinned = unsafe { Pinned::by(model) };
+    let _ = everything.map(|pages| table.for_each(pinned, pages, &mut visit));
     agree && listed == model.len()
 }

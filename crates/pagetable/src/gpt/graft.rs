@@ -293,7 +293,7 @@ impl<'n, G: Geometry, F: Format, N: Nodes<Word = F::Word>, L: Layout<N>, P: Poli
                 }
             }
             if S::REAL && (changed || old.top() <= Self::LEAF_TOP) {
-                return self.tune(job.batch, old, ceiling, base);
+                return self.tune(job.batch, old, base);
             }
             old
         }
@@ -324,7 +324,7 @@ impl<'n, G: Geometry, F: Format, N: Nodes<Word = F::Word>, L: Layout<N>, P: Poli
         // SAFETY: as above; the new node is private, and its slots within it.
         unsafe {
             let base = span.first & !low(shift + width);
-            let new = self.sprout(job, shift, width, base);
+            let new = self.sprout(job.supply, shift, width, base);
             let mut live = 0;
             for slot in new.index(span.first)..=new.index(span.last) {
                 if let Some(part) = span.within(base | slot << shift, shift, job.page) {
@@ -369,7 +369,7 @@ impl<'n, G: Geometry, F: Format, N: Nodes<Word = F::Word>, L: Layout<N>, P: Poli
             }
             let floor = Self::floor(job.page, bit).max(old.top());
             let (shift, width) = Self::choose(bit, floor, ceiling, None);
-            let new = self.sprout(job, shift, width, base & !low(shift + width));
+            let new = self.sprout(job.supply, shift, width, base & !low(shift + width));
             let (first, last, home) = (new.index(span.first), new.index(span.last), new.index(base));
             let mut live = 0;
             for slot in first.min(home)..=last.max(home) {
@@ -386,7 +386,7 @@ impl<'n, G: Geometry, F: Format, N: Nodes<Word = F::Word>, L: Layout<N>, P: Poli
             }
             if S::REAL {
                 self.set_live(new, live);
-                return self.tune(job.batch, new, ceiling, base & !low(shift + width));
+                return self.tune(job.batch, new, base & !low(shift + width));
             }
             new
         }
@@ -416,7 +416,7 @@ impl<'n, G: Geometry, F: Format, N: Nodes<Word = F::Word>, L: Layout<N>, P: Poli
                     return new;
                 }
             }
-            let upper = self.sprout(job, cut, old.top() - cut, base);
+            let upper = self.sprout(job.supply, cut, old.top() - cut, base);
             let below = cut - old.shift;
             let mut live = 0;
             for slot in 0..upper.slots() {
@@ -433,6 +433,7 @@ impl<'n, G: Geometry, F: Format, N: Nodes<Word = F::Word>, L: Layout<N>, P: Poli
                     None => self.gather(job.supply, old, group, below, start),
                 };
                 if S::REAL {
+                    let child = self.settle(job.batch, child, cut, start);
                     self.put(upper.node, slot, cut, child);
                 }
                 live += usize::from(!child.is_empty());
@@ -440,6 +441,7 @@ impl<'n, G: Geometry, F: Format, N: Nodes<Word = F::Word>, L: Layout<N>, P: Poli
             if S::REAL {
                 self.set_live(upper, live);
                 self.retire(job.batch, old);
+                return self.tune(job.batch, upper, base);
             }
             upper
         }
@@ -495,22 +497,6 @@ impl<'n, G: Geometry, F: Format, N: Nodes<Word = F::Word>, L: Layout<N>, P: Poli
                 }
             }
         }
-    }
-
-    /// Takes a new indexing node.
-    unsafe fn sprout<S: Supply, W>(
-        &self,
-        job: &mut Job<'_, 'n, S, W>,
-        shift: u32,
-        width: u32,
-        base: usize,
-    ) -> Edge {
-        let node = job.supply.take(inner_kind(width));
-        let new = Edge { node, shift, width, leaf: false, base: Self::base(base) };
-        if S::REAL {
-            self.count_in(new);
-        }
-        new
     }
 
     /// Takes a new leaf of `2^width` pages and maps a span in it.
@@ -601,16 +587,19 @@ impl<'n, G: Geometry, F: Format, N: Nodes<Word = F::Word>, L: Layout<N>, P: Poli
         if !P::ADAPTIVE {
             // Digits stand at multiples of the width above the leaves.
             let origin = if bit >= Self::LEAF_TOP { Self::LEAF_TOP } else { Self::BASE };
-            let low = origin + (bit - origin) / P::WIDTH * P::WIDTH;
-            let high =
-                if bit >= Self::LEAF_TOP { low + P::WIDTH } else { Self::LEAF_TOP.min(low + P::WIDTH) };
+            let low = origin + (bit - origin) / Self::WIDEST * Self::WIDEST;
+            let high = if bit >= Self::LEAF_TOP {
+                low + Self::WIDEST
+            } else {
+                Self::LEAF_TOP.min(low + Self::WIDEST)
+            };
             let shift = low.max(floor);
             return (shift, high.min(ceiling) - shift);
         }
         // The largest that costs no more than two-slot nodes would.
         let mut width = 1;
         if let Some(span) = span {
-            for wider in 2..=P::WIDTH.min(bit + 1 - floor) {
+            for wider in 2..=Self::RANGE.min(bit + 1 - floor) {
                 let shift = bit + 1 - wider;
                 let slots = digit(span.last, shift, wider) - digit(span.first, shift, wider) + 1;
                 if Self::cost(wider) <= (slots as isize - 1) * Self::cost(1) {

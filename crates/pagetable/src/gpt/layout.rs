@@ -82,6 +82,9 @@ pub trait Layout<N: Nodes>: Debug + 'static + sealed::Sealed {
     /// The largest logarithm of a node's slots.
     #[doc(hidden)]
     const MAX_WIDTH: u32;
+    /// The largest logarithm of a node's slots to which nodes grow by themselves.
+    #[doc(hidden)]
+    const GROWN: u32;
     /// The highest node address that a slot can hold.
     const REACH: usize;
     /// Bytes that storage takes for a node beside its words.
@@ -148,6 +151,7 @@ impl<N: Nodes<Word: Link>> Layout<N> for Compact {
     const WORDS: usize = 1;
     const TAGGED: bool = true;
     const MAX_WIDTH: u32 = <N::Word as Link>::MAX_WIDTH;
+    const GROWN: u32 = <N::Word as Link>::GROWN;
     const REACH: usize = <N::Word as Link>::REACH;
     const BESIDE: usize = size_of::<crate::nodes::Record>();
 
@@ -216,6 +220,7 @@ impl<N: Nodes<Word = u32, Mode = Solo>> Layout<N> for Paper {
     const WORDS: usize = 4;
     const TAGGED: bool = false;
     const MAX_WIDTH: u32 = super::MAX_WIDTH as u32;
+    const GROWN: u32 = 8;
     const REACH: usize = u32::MAX as usize;
     const BESIDE: usize = 0;
 

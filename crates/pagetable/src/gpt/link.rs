@@ -25,6 +25,11 @@ use crate::word::Word;
 pub trait Link: Word {
     /// The largest logarithm of a node's slots.
     const MAX_WIDTH: u32;
+    /// The largest logarithm of a node's slots to which adaptive nodes grow.
+    ///
+    /// Storage cuts its memory into pieces of a size, so each further size costs a part of a page that is not used:
+    /// narrow words, which are chosen for space, stop at 64 bytes.
+    const GROWN: u32;
     /// The highest node address that fits.
     const REACH: usize;
 
@@ -55,6 +60,7 @@ const INNER: u32 = 1 << 6;
 #[cfg(target_has_atomic = "64")]
 impl Link for u64 {
     const MAX_WIDTH: u32 = 8;
+    const GROWN: u32 = 6;
     const REACH: usize = (u64::MAX >> 16) as usize;
 
     #[inline(always)]
@@ -96,6 +102,7 @@ impl Link for u64 {
 
 impl Link for u32 {
     const MAX_WIDTH: u32 = 12;
+    const GROWN: u32 = 4;
     const REACH: usize = (u32::MAX >> 11) as usize * 4;
 
     #[inline(always)]

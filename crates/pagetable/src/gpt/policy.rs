@@ -19,11 +19,11 @@ pub trait Policy: Debug + 'static + sealed::Sealed {
 #[derive(Clone, Copy, Debug)]
 pub struct Fixed<const W: u32>;
 
-/// Nodes of 2 to 256 slots whose sizes are chosen as the tree changes: GA.
+/// Nodes of 2 to 256 slots (up to 64 in the compact layout with 64-bit words, 16 with 32-bit ones) whose sizes are chosen as the tree changes: GA.
 ///
-/// A new node has two slots. After each change a node takes a bit from the nodes below it, or gives one back, if that
-/// saves bytes; giving back has to save an eighth of the node, so that a page that comes and goes does not make a
-/// node flap between two sizes.
+/// A node that joins two entries has two slots, one for a range as many as pay. After each change a node takes bits
+/// from the nodes below it, or gives some back, if that saves bytes; giving back has to save an eighth of the node,
+/// so that a page that comes and goes does not make a node flap between two sizes.
 #[derive(Clone, Copy, Debug)]
 pub struct Adaptive;
 

@@ -26,9 +26,55 @@ impl<'n, G: Geometry, F: Format, N: Nodes<Word = F::Word>, L: Layout<N>, P: Poli
         batch: &mut Retired<'n>,
         pages: Pages,
         holes: Holes,
-        mut frames: Option<&mut dyn Frames>,
+        frames: Option<&mut dyn Frames>,
     ) -> Result<usize, Error> {
         G::SPACE.check_pages(pages)?;
+        if pages.len() == 1 && frames.is_none() {
+            // SAFETY: the caller is the writer.
+            if unsafe { self.unmap_one(batch, pages) } {
+                return Ok(1);
+            }
+        }
+        // SAFETY: the caller is the writer.
+        unsafe { self.unmap_range(batch, pages, holes, frames) }
+    }
+
+    /// Unmaps one base page if that needs no change of the tree: from a leaf that has enough others.
+    #[inline(always)]
+    unsafe fn unmap_one(&self, batch: &mut Retired<'n>, pages: Pages) -> bool {
+        let at = pages.first().address(G::BASE).get();
+        // SAFETY: the caller is the writer; the leaf is live and the index below its slots.
+        unsafe {
+            let Some(found) = L::seek(self.nodes, &self.root, G::VA_BITS, Self::TAG, at) else {
+                return false;
+            };
+            let place = Self::pte_at(found.shift, found.index, at);
+            let leaf = found.edge();
+            let live = self.live(leaf);
+            if !F::is_leaf(self.nodes.read(found.leaf, place), true)
+                || found.shift != Self::BASE
+                || live == 1
+                || Self::sparse(found.width, live - 1)
+            {
+                return false;
+            }
+            self.nodes.put(found.leaf, place, F::Word::ZERO);
+            self.settle_pair(leaf, at);
+            self.set_live(leaf, live - 1);
+        }
+        self.tally.ptes(-1);
+        batch.touch(Reach::Everywhere, pages);
+        true
+    }
+
+    #[inline(never)]
+    unsafe fn unmap_range(
+        &self,
+        batch: &mut Retired<'n>,
+        pages: Pages,
+        holes: Holes,
+        mut frames: Option<&mut dyn Frames>,
+    ) -> Result<usize, Error> {
         // SAFETY: the caller is the writer.
         unsafe {
             let census = self.census(pages, holes)?;
@@ -46,7 +92,7 @@ impl<'n, G: Geometry, F: Format, N: Nodes<Word = F::Word>, L: Layout<N>, P: Poli
                 });
             }
             let root = self.edge(Place::Root, G::VA_BITS, 0);
-            let new = self.reap(batch, root, G::VA_BITS, span);
+            let new = self.reap(batch, root, span);
             if new != root {
                 self.publish(Place::Root, G::VA_BITS, new);
             }
@@ -55,9 +101,8 @@ impl<'n, G: Geometry, F: Format, N: Nodes<Word = F::Word>, L: Layout<N>, P: Poli
         }
     }
 
-    /// Empties the part of a span that a subtree covers, and returns what its slot of `2^ceiling` bytes shall say
-    /// then.
-    unsafe fn reap(&self, batch: &mut Retired<'n>, old: Edge, ceiling: u32, span: Span) -> Edge {
+    /// Empties the part of a span that a subtree covers, and returns what its slot shall say then.
+    unsafe fn reap(&self, batch: &mut Retired<'n>, old: Edge, span: Span) -> Edge {
         // SAFETY: the caller is the writer; slots are within their nodes.
         unsafe {
             let Some(near) = self.nearest(old, span.first) else { return old };
@@ -74,7 +119,7 @@ impl<'n, G: Geometry, F: Format, N: Nodes<Word = F::Word>, L: Layout<N>, P: Poli
                 if child.is_empty() {
                     continue;
                 }
-                let new = self.reap(batch, child, old.shift, span);
+                let new = self.reap(batch, child, span);
                 if new != child {
                     self.publish(place, old.shift, new);
                     live -= usize::from(new.is_empty());
@@ -89,7 +134,7 @@ impl<'n, G: Geometry, F: Format, N: Nodes<Word = F::Word>, L: Layout<N>, P: Poli
             }
             self.set_live(old, live);
             if changed || old.top() <= Self::LEAF_TOP {
-                return self.tune(batch, old, ceiling, base);
+                return self.tune(batch, old, base);
             }
             old
         }

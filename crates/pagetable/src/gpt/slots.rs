@@ -67,6 +67,12 @@ impl<'n, G: Geometry, F: Format, N: Nodes<Word = F::Word>, L: Layout<N>, P: Poli
     /// The position above the largest leaf of base pages.
     pub(super) const LEAF_TOP: u32 = Self::BASE + Self::LEAF_MAX;
 
+    /// The largest logarithm of a node's slots.
+    pub(super) const WIDEST: u32 = if P::ADAPTIVE && L::GROWN < P::WIDTH { L::GROWN } else { P::WIDTH };
+
+    /// The same for nodes that a range of neighbours fills at once: there will be several of them.
+    pub(super) const RANGE: u32 = if Self::WIDEST + 2 < P::WIDTH { Self::WIDEST + 2 } else { P::WIDTH };
+
     /// The words of a leaf's tag.
     pub(super) const TAG: usize = if !L::TAGGED {
         0
@@ -228,9 +234,9 @@ impl<'n, G: Geometry, F: Format, N: Nodes<Word = F::Word>, L: Layout<N>, P: Poli
     pub(super) unsafe fn retire(&self, batch: &mut Retired<'n>, edge: Edge) {
         let bytes = Self::WORDS[Self::kind(edge)] * F::Word::BYTES;
         if edge.leaf {
-            self.tally.leaf(-1, bytes)
+            self.tally.leaf(-1, bytes);
         } else {
-            self.tally.node(-1, bytes)
+            self.tally.node(-1, bytes);
         }
         // SAFETY: the node is the table's, and the caller unlinks it before the change is over.
         unsafe { batch.push(edge.node, false) };

@@ -61,7 +61,8 @@ impl<'n, G: Geometry, F: Format, N: Nodes<Word = F::Word>, L: Layout<N>, P: Poli
         }
     }
 
-    unsafe fn sweep_from(
+    /// As [`sweep`](Self::sweep), of a subtree.
+    pub(super) unsafe fn sweep_from(
         &self,
         edge: Edge,
         span: Span,

@@ -1,7 +1,6 @@
 //! What is particular to guarded tables: minimal trees, exact space, sizes that follow the load.
 
 use core::cell::Cell;
-use core::ops::ControlFlow;
 use std::collections::BTreeMap;
 
 use proptest::prelude::*;
@@ -89,9 +88,7 @@ fn memory(chunks: usize) -> Vec<Chunk> {
     vec![Chunk::ZERO; chunks]
 }
 
-impl<G: Geometry, F: format::Format, N: Nodes<Word = F::Word>, L: Layout<N>, P: Policy>
-    Gpt<'_, G, F, N, L, P>
-{
+impl<G: Geometry, F: Format, N: Nodes<Word = F::Word>, L: Layout<N>, P: Policy> Gpt<'_, G, F, N, L, P> {
     /// Checks what holds between any two changes, and returns the leaves in order.
     fn check(&self) -> Vec<Leaf> {
         let mut tally = crate::Footprint::default();
@@ -129,7 +126,7 @@ impl<G: Geometry, F: format::Format, N: Nodes<Word = F::Word>, L: Layout<N>, P: 
             } else {
                 tally.nodes += 1;
                 tally.bytes += bytes;
-                assert!(edge.width >= 1 && edge.width <= P::WIDTH.max(1));
+                assert!(edge.width >= 1 && edge.width <= P::WIDTH);
             }
             for slot in 0..edge.slots() {
                 let at = base | slot << edge.shift;
@@ -205,7 +202,7 @@ type Model = BTreeMap<usize, (usize, u32, Attr)>;
 fn run<'m, G, F, L, P>(meter: &'m Meter<'m, F::Word>, history: &[Op])
 where
     G: Geometry,
-    F: format::Format,
+    F: Format,
     L: Layout<Meter<'m, F::Word>>,
     P: Policy,
 {
@@ -514,7 +511,7 @@ fn optimum(keys: &[usize], cost: &[isize]) -> isize {
 
 /// Maps pages one by one and returns the footprint and the node sizes.
 fn load<P: Policy>(pages: &[usize]) -> (crate::Footprint, [usize; MAX_WIDTH + 1]) {
-    let mut memory = memory(2000);
+    let mut memory = memory(if cfg!(miri) { 40 } else { 4000 });
     let slab = Slab::<u32, Solo>::new(&mut memory, 0).unwrap();
     let mut table = Local::new(Gpt::<Va64, format::Paper, _, Paper, P>::new(&slab), |_| ());
     for (frame, &page) in pages.iter().enumerate() {
@@ -537,4 +534,175 @@ fn gpt_g2_takes_48_bytes_a_page_less_32() {
         assert_eq!(footprint.bytes, 32 * pages - 32);
         assert_eq!(footprint.leaf_bytes, 16 * pages);
     }
+}
+
+/// Bytes of indexing nodes by width, as the table counts them in the paper's layout.
+const PAPER_COST: [isize; 9] = [0, 32, 64, 128, 256, 512, 1024, 2048, 4096];
+
+fn best_of(pages: &[usize]) -> isize {
+    let keys: std::collections::BTreeSet<_> = pages.iter().map(|page| page / 2).collect();
+    optimum(&keys.into_iter().collect::<Vec<_>>(), &PAPER_COST)
+}
+
+#[test]
+fn gpt_adaptive_sizes_are_near_the_optimum() {
+    if cfg!(miri) {
+        return;
+    }
+    type Load = fn(usize, u64) -> Vec<usize>;
+    let dense: Load = |count, seed| (seed as usize * 0x1234_5678..).take(count).collect();
+    for (name, make) in [("uniform", uniform as Load), ("file", file as Load), ("dense", dense)] {
+        for (count, seed) in [(64, 1), (500, 2), (1024, 3), (8192, 4), (6000, 5)] {
+            let pages = make(count, seed);
+            let (adaptive, sizes) = load::<Adaptive>(&pages);
+            let fixed = [
+                load::<Fixed<1>>(&pages).0.total(),
+                load::<Fixed<2>>(&pages).0.total(),
+                load::<Fixed<4>>(&pages).0.total(),
+                load::<Fixed<8>>(&pages).0.total(),
+            ];
+            let least = best_of(&pages) as usize + adaptive.leaf_bytes;
+            assert!(adaptive.total() * 100 <= least * 104, "{name} {count}: {} of {least}", adaptive.total());
+            assert!(fixed.iter().all(|&fixed| adaptive.total() <= fixed));
+            if name == "file" {
+                assert!(sizes.iter().filter(|&&count| count > 0).count() >= 3);
+            }
+        }
+    }
+}
+
+/// Maps pages one by one in the 32-bit compact format and returns all bytes that the storage takes.
+fn compact_bytes(pages: &[usize]) -> usize {
+    let mut memory = memory(2000);
+    let slab = Slab::<u32, Solo>::new(&mut memory, 0).unwrap();
+    let mut table = Local::new(Gpt::<Va64, format::Compact32, _, Compact>::new(&slab), |_| ());
+    for (frame, &page) in pages.iter().enumerate() {
+        table.map(Pages::one(Vpn::new(page)), Pfn::new(frame), PageSize::K4, Attr::READ).unwrap();
+    }
+    let chunks = slab.usage().chunks;
+    table.destroy();
+    chunks
+}
+
+#[test]
+fn gpt_compact_space_of_a_range() {
+    let pages = if cfg!(miri) { 64 } else { 16384 };
+    let mut memory = memory(100);
+    let slab = Slab::<u32, Solo>::new(&mut memory, 0).unwrap();
+    let mut table = Local::new(Gpt::<Va64, format::Compact32, _, Compact>::new(&slab), |_| ());
+    let run = Pages::count(Vpn::new(0x1234_5678), pages).unwrap();
+    table.map(run, Pfn::new(0), PageSize::K4, Attr::READ).unwrap();
+    assert!(cfg!(miri) || slab.usage().chunks <= pages * 88 / 10, "{:?}", slab.usage());
+    table.table().check();
+    table.unmap(run, Holes::Refuse, None).unwrap();
+    assert_eq!(slab.usage().nodes, 0);
+    table.destroy();
+}
+
+#[test]
+fn gpt_compact_space() {
+    if cfg!(miri) {
+        return;
+    }
+    for seed in 1..4 {
+        let per_page = |pages: Vec<usize>| compact_bytes(&pages) as f64 / pages.len() as f64;
+        let (file, uniform) = (per_page(file(8192, seed)), per_page(uniform(8192, seed)));
+        let dense = per_page((0x1234_5678..).take(16384).collect());
+        eprintln!("bytes a page: file {file:.2}, uniform {uniform:.2}, dense {dense:.2}");
+        assert!(file <= 15.0 && uniform <= 28.0 && dense <= 10.5);
+    }
+}
+
+#[test]
+fn gpt_adaptive_stays_below_its_bound_while_it_changes() {
+    let count = if cfg!(miri) { 30 } else { 3000 };
+    let mut memory = memory(1000);
+    let slab = Slab::<u32, Solo>::new(&mut memory, 0).unwrap();
+    let mut table = Local::new(PaperGpt::<_, Adaptive>::new(&slab), |_| ());
+    let mut random = Random(11);
+    let mut mapped: Vec<usize> = Vec::new();
+    let pages = file(count, 9);
+    // Up, then a long random mixture, then down.
+    for step in 0..4 * count {
+        let map = step < count || (step < 3 * count && random.next().is_multiple_of(2));
+        if map {
+            let page = pages[(random.next() as usize) % pages.len()];
+            if table.map(Pages::one(Vpn::new(page)), Pfn::new(1), PageSize::K4, Attr::READ).is_ok() {
+                mapped.push(page);
+            }
+        } else if !mapped.is_empty() {
+            let page = mapped.swap_remove(random.next() as usize % mapped.len());
+            table.unmap(Pages::one(Vpn::new(page)), Holes::Refuse, None).unwrap();
+        }
+        let now = table.footprint();
+        assert!(now.bytes <= 64 * now.leaves.saturating_sub(1), "{now:?}");
+    }
+    table.table().check();
+    table.destroy();
+    assert_eq!(slab.usage().nodes, 0);
+}
+
+#[test]
+fn gpt_a_page_that_comes_and_goes_does_not_make_nodes_flap() {
+    let mut memory = memory(100);
+    let slab = Slab::<u32, Solo>::new(&mut memory, 0).unwrap();
+    let mut table = Local::new(PaperGpt::<_, Adaptive>::new(&slab), |_| ());
+    for count in 1..if cfg!(miri) { 6 } else { 130 } {
+        let page = Pages::one(Vpn::new(2 * count));
+        let sizes = |table: &Local<'_, PaperGpt<'_, _, Adaptive>, _>| {
+            // SAFETY: nobody writes meanwhile.
+            table.table().node_sizes(unsafe { Pinned::by(table) })
+        };
+        table.map(page, Pfn::new(1), PageSize::K4, Attr::READ).unwrap();
+        let with = sizes(&table);
+        table.unmap(page, Holes::Refuse, None).unwrap();
+        let without = sizes(&table);
+        for _ in 0..3 {
+            table.map(page, Pfn::new(1), PageSize::K4, Attr::READ).unwrap();
+            assert_eq!(sizes(&table), with);
+            table.unmap(page, Holes::Refuse, None).unwrap();
+            assert_eq!(sizes(&table), without);
+        }
+        table.map(page, Pfn::new(1), PageSize::K4, Attr::READ).unwrap();
+    }
+    table.destroy();
+}
+
+#[test]
+fn gpt_a_table_of_one_page_takes_one_leaf() {
+    let mut memory = memory(4);
+    let meter = Meter::<u64>::new(&mut memory);
+    let mut table = Local::new(Gpt48::new(&meter), |_| ());
+    assert_eq!(meter.slab.usage().nodes, 0);
+    let page = Vpn::new(0x1234);
+    table.map(Pages::one(page), Pfn::new(9), PageSize::K4, Attr::READ).unwrap();
+    assert_eq!((meter.slab.usage().nodes, meter.slab.usage().bytes), (1, 16));
+    meter.loads.set(0);
+    assert_eq!(table.lookup(page.address(PageSize::K4)).unwrap().frame, Pfn::new(9));
+    assert_eq!(meter.loads.get(), 2, "the tag and the PTE");
+    table.destroy();
+    assert_eq!(meter.slab.usage().nodes, 0);
+}
+
+#[test]
+fn gpt_a_dropped_table_counts_its_nodes_as_lost() {
+    let mut memory = memory(4);
+    let meter = Meter::<u64>::new(&mut memory);
+    let mut table = Local::new(Gpt48::new(&meter), |_| ());
+    for page in [1, 1 << 20] {
+        table.map(Pages::one(Vpn::new(page)), Pfn::new(9), PageSize::K4, Attr::READ).unwrap();
+    }
+    drop(table);
+    assert_eq!(meter.held().lost(), 3);
+}
+
+#[test]
+fn gpt_a_node_out_of_a_links_reach_is_no_memory() {
+    let mut memory = memory(4);
+    // The words of a 32-bit link hold addresses below 8 MiB.
+    let slab = Slab::<u32, Solo>::new(&mut memory, 8 << 20).unwrap();
+    let mut table = Local::new(Gpt::<Va64, format::Compact32, _, Compact>::new(&slab), |_| ());
+    let refused = table.map(Pages::one(Vpn::new(1)), Pfn::new(9), PageSize::K4, Attr::READ);
+    assert!(matches!(refused, Err(Error::NoMemory { wanted: 1, .. })));
+    assert_eq!(slab.usage().nodes, 0);
 }

@@ -66,15 +66,19 @@ const fn class_of(bytes: usize) -> usize {
     2 * (log - 3) + 1 + (below >> (log - 1) & 1)
 }
 
-/// The chunks of a span, as a power of two: large nodes get long spans, so that little is lost at the end.
+/// The chunks of a span, as a power of two: large nodes get longer spans, so that little is lost at the end, but no
+/// longer ones than that takes: a table with one large node takes a whole span for it.
 #[inline(always)]
 const fn span_order(class: usize) -> u32 {
     match class_bytes(class) {
-        0..=192 => 0,
-        193..=768 => 2,
-        _ => 4,
+        0..=384 => 0,
+        385..=1024 => 1,
+        _ => 2,
     }
 }
+
+/// The largest class, in bytes, that keeps an empty span.
+const KEPT: usize = 64;
 
 /// The nodes in a span of the class: each needs its record besides.
 #[inline(always)]
@@ -521,9 +525,10 @@ unsafe impl<W: Word, M: Mode, A: Window> Reclaim for Slab<'_, W, M, A> {
                     if used as usize == span_nodes(class) {
                         self.push(&mut lists.partial[class], span);
                     }
-                    // The last empty span of a class stays, or mapping and unmapping one page would go to the buddy
-                    // system each time.
-                    if used == 1 && (descriptor.next.get() != NONE || lists.partial[class] != span) {
+                    // The last empty span of a small class stays, or mapping and unmapping one page would go to the
+                    // buddy system each time.
+                    let only = descriptor.next.get() == NONE && lists.partial[class] == span;
+                    if used == 1 && !(only && class_bytes(class) <= KEPT) {
                         self.unlink(&mut lists.partial[class], span);
                         self.free_run(lists, span, span_order(class));
                     }
