@@ -175,6 +175,11 @@ pub fn all() -> Vec<Case> {
         peers::HashBrown: lookups edits life freeing;
         ours::MptSolo: lookups edits life freeing;
         ours::MptShared: lookups edits life freeing;
+        ours::HrSolo: lookups edits life freeing;
+        ours::HrShared: lookups edits life freeing;
+        ours::Cpt4Solo: lookups edits life freeing;
+        ours::Cpt4Shared: lookups edits life freeing;
+        ours::Cpt8Shared: lookups edits life freeing;
     }
     cases.sort_by_key(|case| JOBS.iter().position(|&job| job == case.job));
     cases

@@ -4,7 +4,7 @@ use std::marker::PhantomData;
 
 use tlbkit_addr::{Attr, PageSize, Pages, Pfn, VirtAddr, Vpn};
 use tlbkit_pagetable::nodes::{Chunk, Slab};
-use tlbkit_pagetable::{Change, Error, Holes, Pinned, Retired, Shared, Solo, Table, destroy, mpt};
+use tlbkit_pagetable::{Change, Error, Holes, Pinned, Retired, Shared, Solo, Table, cpt, destroy, hpt, mpt};
 
 use crate::Subject;
 
@@ -23,18 +23,25 @@ pub trait Make<M: tlbkit_pagetable::Mode>: Table<'static> + Sized {
     fn make(nodes: &'static Storage<M>) -> Result<Self, Error>;
 }
 
-impl Make<Solo> for mpt::Mpt4<'static, Storage<Solo>> {
-    const NAME: &'static str = "MPT solo";
-    fn make(nodes: &'static Storage<Solo>) -> Result<Self, Error> {
-        Self::new(nodes)
-    }
+macro_rules! makes {
+    ($($table:ty, $mode:ty, $name:literal;)*) => { $(
+        impl Make<$mode> for $table {
+            const NAME: &'static str = $name;
+            fn make(nodes: &'static Storage<$mode>) -> Result<Self, Error> {
+                Self::new(nodes)
+            }
+        }
+    )* };
 }
 
-impl Make<Shared> for mpt::Mpt4<'static, Storage<Shared>> {
-    const NAME: &'static str = "MPT shared";
-    fn make(nodes: &'static Storage<Shared>) -> Result<Self, Error> {
-        Self::new(nodes)
-    }
+makes! {
+    mpt::Mpt4<'static, Storage<Solo>>, Solo, "MPT solo";
+    mpt::Mpt4<'static, Storage<Shared>>, Shared, "MPT shared";
+    hpt::Hr<'static, Storage<Shared>>, Shared, "HR shared";
+    hpt::Hr<'static, Storage<Solo>>, Solo, "HR solo";
+    cpt::Cpt4<'static, Storage<Shared>>, Shared, "CPT4 shared";
+    cpt::Cpt4<'static, Storage<Solo>>, Solo, "CPT4 solo";
+    cpt::Cpt8<'static, Storage<Shared>>, Shared, "CPT8 shared";
 }
 
 /// One storage for all tables of a mode on this thread, as a kernel has: 2 GiB, touched as they are used.
@@ -136,3 +143,8 @@ impl<M: tlbkit_pagetable::Mode, T: Make<M>> Subject for Ours<T, M> {
 
 pub type MptSolo = Ours<mpt::Mpt4<'static, Storage<Solo>>, Solo>;
 pub type MptShared = Ours<mpt::Mpt4<'static, Storage<Shared>>, Shared>;
+pub type HrSolo = Ours<hpt::Hr<'static, Storage<Solo>>, Solo>;
+pub type HrShared = Ours<hpt::Hr<'static, Storage<Shared>>, Shared>;
+pub type Cpt4Solo = Ours<cpt::Cpt4<'static, Storage<Solo>>, Solo>;
+pub type Cpt4Shared = Ours<cpt::Cpt4<'static, Storage<Shared>>, Shared>;
+pub type Cpt8Shared = Ours<cpt::Cpt8<'static, Storage<Shared>>, Shared>;

@@ -114,7 +114,8 @@ fn main() {
     }
     subjects! {
         peers::X86; peers::Multiarch; peers::HashBrown;
-        ours::MptSolo; ours::MptShared;
+        ours::MptSolo; ours::MptShared; ours::HrSolo; ours::HrShared; ours::Cpt4Solo; ours::Cpt4Shared;
+        ours::Cpt8Shared;
     }
     println!("{}\n{}", known.join("\n"), OPERATIONS.join("\n"));
 }
