@@ -175,10 +175,15 @@ pub fn all() -> Vec<Case> {
         peers::HashBrown: lookups edits life freeing;
         ours::MptSolo: lookups edits life freeing;
         ours::MptShared: lookups edits life freeing;
+        ours::G16Solo: lookups edits life freeing;
+        ours::G16Shared: lookups edits life freeing;
+        ours::GaSolo: lookups edits life freeing;
+        ours::GaShared: lookups edits life freeing;
         ours::HrSolo: lookups edits life freeing;
         ours::HrShared: lookups edits life freeing;
         ours::Cpt4Solo: lookups edits life freeing;
         ours::Cpt4Shared: lookups edits life freeing;
+        ours::Cpt8Solo: lookups edits life freeing;
         ours::Cpt8Shared: lookups edits life freeing;
     }
     cases.sort_by_key(|case| JOBS.iter().position(|&job| job == case.job));

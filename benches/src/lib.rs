@@ -9,6 +9,13 @@ pub mod ours;
 pub mod peers;
 pub mod work;
 
+/// Leaks `bytes` of zeroed memory, aligned to a page, that is touched only as it is used.
+pub fn arena(bytes: usize) -> *mut u8 {
+    // The allocator zeroes over-aligned memory by hand, so the alignment is ours.
+    let memory = vec![0u64; bytes / 8 + 512].leak().as_mut_ptr().cast::<u8>();
+    memory.wrapping_add(memory.align_offset(4096))
+}
+
 /// A page table, or something that stands in for one, over a 48-bit space of 4 KiB pages.
 pub trait Subject {
     /// How rows are labelled: structure and mode.

@@ -3,12 +3,15 @@
 use std::marker::PhantomData;
 
 use tlbkit_addr::{Attr, PageSize, Pages, Pfn, VirtAddr, Vpn};
-use tlbkit_pagetable::nodes::{Chunk, Slab};
-use tlbkit_pagetable::{Change, Error, Holes, Pinned, Retired, Shared, Solo, Table, cpt, destroy, hpt, mpt};
+use tlbkit_pagetable::geometry::Va48;
+use tlbkit_pagetable::nodes::{Chunk, Identity, Slab};
+use tlbkit_pagetable::{
+    Change, Error, Holes, Pinned, Retired, Shared, Solo, Table, cpt, destroy, format, gpt, hpt, mpt,
+};
 
-use crate::Subject;
+use crate::{Subject, arena};
 
-type Storage<M> = Slab<'static, u64, M>;
+type Storage<M> = Slab<'static, u64, M, Identity>;
 
 /// A table on a storage of its own, which goes with it.
 pub struct Ours<T, M: tlbkit_pagetable::Mode> {
@@ -23,25 +26,42 @@ pub trait Make<M: tlbkit_pagetable::Mode>: Table<'static> + Sized {
     fn make(nodes: &'static Storage<M>) -> Result<Self, Error>;
 }
 
-macro_rules! makes {
-    ($($table:ty, $mode:ty, $name:literal;)*) => { $(
-        impl Make<$mode> for $table {
-            const NAME: &'static str = $name;
-            fn make(nodes: &'static Storage<$mode>) -> Result<Self, Error> {
-                Self::new(nodes)
+/// Names the subjects: each structure in both modes.
+macro_rules! subjects {
+    ($($solo:ident $shared:ident $name:literal: $table:ident, $make:expr;)*) => { $(
+        impl Make<Solo> for $table<Solo> {
+            const NAME: &'static str = concat!($name, " solo");
+            fn make(nodes: &'static Storage<Solo>) -> Result<Self, Error> {
+                $make(nodes)
             }
         }
+
+        impl Make<Shared> for $table<Shared> {
+            const NAME: &'static str = concat!($name, " shared");
+            fn make(nodes: &'static Storage<Shared>) -> Result<Self, Error> {
+                $make(nodes)
+            }
+        }
+
+        pub type $solo = Ours<$table<Solo>, Solo>;
+        pub type $shared = Ours<$table<Shared>, Shared>;
     )* };
 }
 
-makes! {
-    mpt::Mpt4<'static, Storage<Solo>>, Solo, "MPT solo";
-    mpt::Mpt4<'static, Storage<Shared>>, Shared, "MPT shared";
-    hpt::Hr<'static, Storage<Shared>>, Shared, "HR shared";
-    hpt::Hr<'static, Storage<Solo>>, Solo, "HR solo";
-    cpt::Cpt4<'static, Storage<Shared>>, Shared, "CPT4 shared";
-    cpt::Cpt4<'static, Storage<Solo>>, Solo, "CPT4 solo";
-    cpt::Cpt8<'static, Storage<Shared>>, Shared, "CPT8 shared";
+type Mpt<M> = mpt::Mpt4<'static, Storage<M>>;
+type G16<M> = gpt::Gpt<'static, Va48, format::Compact, Storage<M>, gpt::Compact, gpt::Fixed<4>>;
+type Ga<M> = gpt::Gpt<'static, Va48, format::Compact, Storage<M>, gpt::Compact, gpt::Adaptive>;
+type Hr<M> = hpt::Hr<'static, Storage<M>>;
+type Cpt4<M> = cpt::Cpt4<'static, Storage<M>>;
+type Cpt8<M> = cpt::Cpt8<'static, Storage<M>>;
+
+subjects! {
+    MptSolo MptShared "MPT": Mpt, mpt::Mpt4::new;
+    G16Solo G16Shared "G16": G16, |nodes| Ok(gpt::Gpt::new(nodes));
+    GaSolo GaShared "GA": Ga, |nodes| Ok(gpt::Gpt::new(nodes));
+    HrSolo HrShared "HR": Hr, hpt::Hr::new;
+    Cpt4Solo Cpt4Shared "CPT4": Cpt4, cpt::Cpt4::new;
+    Cpt8Solo Cpt8Shared "CPT8": Cpt8, cpt::Cpt8::new;
 }
 
 /// One storage for all tables of a mode on this thread, as a kernel has: 2 GiB, touched as they are used.
@@ -54,14 +74,11 @@ fn storage<M: tlbkit_pagetable::Mode>() -> &'static Storage<M> {
     }
     STORAGES.with_borrow_mut(|storages| {
         let storage = *storages.entry(TypeId::of::<M>()).or_insert_with(|| {
-            let layout = std::alloc::Layout::array::<Chunk>(CHUNKS).expect("a layout");
-            // SAFETY: the layout is not empty, zeroed chunks are chunks, and the memory is never freed.
+            // SAFETY: the arena has room for so many, zeroed chunks are chunks, and it is never freed.
             let memory = unsafe {
-                let start = std::alloc::alloc_zeroed(layout).cast::<Chunk>();
-                assert!(!start.is_null(), "no memory for the storage");
-                std::slice::from_raw_parts_mut(start, CHUNKS)
+                std::slice::from_raw_parts_mut(arena(CHUNKS * size_of::<Chunk>()).cast::<Chunk>(), CHUNKS)
             };
-            let slab: Storage<M> = Slab::new(memory, 0).expect("a slab of that size");
+            let slab: Storage<M> = Slab::identity(memory).expect("a slab of that size");
             Box::leak(Box::new(slab))
         });
         storage.downcast_ref().expect("stored under its own type")
@@ -140,11 +157,3 @@ impl<M: tlbkit_pagetable::Mode, T: Make<M>> Subject for Ours<T, M> {
         unsafe { destroy(self.table).reclaim() };
     }
 }
-
-pub type MptSolo = Ours<mpt::Mpt4<'static, Storage<Solo>>, Solo>;
-pub type MptShared = Ours<mpt::Mpt4<'static, Storage<Shared>>, Shared>;
-pub type HrSolo = Ours<hpt::Hr<'static, Storage<Solo>>, Solo>;
-pub type HrShared = Ours<hpt::Hr<'static, Storage<Shared>>, Shared>;
-pub type Cpt4Solo = Ours<cpt::Cpt4<'static, Storage<Solo>>, Solo>;
-pub type Cpt4Shared = Ours<cpt::Cpt4<'static, Storage<Shared>>, Shared>;
-pub type Cpt8Shared = Ours<cpt::Cpt8<'static, Storage<Shared>>, Shared>;

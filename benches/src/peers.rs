@@ -16,7 +16,7 @@ use x86_64::structures::paging::{
 };
 use x86_64::{PhysAddr, VirtAddr};
 
-use crate::Subject;
+use crate::{Subject, arena};
 
 /// Two GiB of frames, touched as they are used, with a free list: what a kernel's frame allocator is at its best. "Physical" address 0 is the
 /// arena's first byte; frame 0 is never handed out.
@@ -30,10 +30,7 @@ const ARENA: usize = 2 << 30;
 
 impl Arena {
     fn new() -> Self {
-        let layout = std::alloc::Layout::from_size_align(ARENA, 4096).expect("a layout");
-        // SAFETY: the layout is not empty. The arena lives as long as the process.
-        let start = unsafe { std::alloc::alloc_zeroed(layout) }.expose_provenance();
-        assert!(start != 0, "no memory for the arena");
+        let start = arena(ARENA).expose_provenance();
         Self { start, fresh: Cell::new(4096), free: Cell::new(0) }
     }
 
@@ -365,7 +362,7 @@ impl Subject for Aarch64 {
     fn unmap_range(&mut self, vpn: usize, pages: usize) {
         self.0
             .modify_range(&Self::region(vpn, pages), &|_, descriptor| {
-                descriptor.set(PhysicalAddress(0), El1Attributes::empty()).map_err(|()| ())
+                descriptor.set(PhysicalAddress(0), El1Attributes::empty())
             })
             .expect("mapped pages");
     }

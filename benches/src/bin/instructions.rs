@@ -1,4 +1,4 @@
-//! Does one operation a thousand times inside [`collected`], for callgrind to count its instructions.
+//! Does one operation a thousand times in a function of its own, for callgrind to count its instructions.
 //!
 //! `cargo xtask instructions` runs it for every subject and operation and prints the counts by call; alone it only
 //! lists what there is.
@@ -11,94 +11,67 @@ use tlbkit_benches::{Subject, ours, peers};
 
 const CALLS: usize = 1000;
 
-/// What callgrind collects (`--toggle-collect=collected`): the operation, called through a pointer so that each call
-/// is a whole one. The loop costs the same for all; [`Operation::Nothing`] tells how much.
-#[inline(never)]
-#[unsafe(no_mangle)]
-fn collected(work: &mut dyn FnMut(usize)) {
-    for call in 0..CALLS {
-        work(call);
+// Each operation is a function of its own that callgrind can tell apart, and nothing but the operation is in it.
+mod operation {
+    use super::Subject;
+
+    #[inline(never)]
+    pub(crate) fn hit<S: Subject>(table: &S, va: usize) -> Option<usize> {
+        table.translate(va)
+    }
+
+    #[inline(never)]
+    pub(crate) fn map<S: Subject>(table: &mut S, vpn: usize, pages: usize) {
+        if pages == 1 { table.map(vpn, 1) } else { table.map_range(vpn, 1, pages) }
+    }
+
+    #[inline(never)]
+    pub(crate) fn unmap<S: Subject>(table: &mut S, vpn: usize, pages: usize) {
+        if pages == 1 { table.unmap(vpn) } else { table.unmap_range(vpn, pages) }
+    }
+
+    #[inline(never)]
+    pub(crate) fn protect<S: Subject>(table: &mut S, vpn: usize, pages: usize, writable: bool) {
+        table.protect_range(vpn, pages, writable);
     }
 }
 
-#[inline(never)]
-fn translate<S: Subject>(table: &S, va: usize) -> Option<usize> {
-    table.translate(va)
-}
-
+/// Does an operation [`CALLS`] times; callgrind is told which function to collect.
 fn run<S: Subject>(operation: &str) -> bool {
     let mut table = S::new();
-    let pages = match operation.rsplit(' ').next() {
-        Some("sparse") => shuffled(sparse(8192)),
-        _ => dense(8192),
-    };
-    let first = dense(1)[0] & !511;
+    let pages = if operation == "hit sparse" { shuffled(sparse(8192)) } else { dense(8192) };
+    // Half a node's worth of pages, and the other half of the node.
+    let (base, first) = (pages[0] & !511, (pages[0] & !511) + 256);
+    if !operation.starts_with("hit") {
+        table.map_range(base, 1, 256);
+    }
     match operation {
-        "nothing" => collected(&mut |call| {
-            black_box(call);
-        }),
         "hit dense" | "hit sparse" => {
             pages.iter().for_each(|&vpn| table.map(vpn, vpn));
-            collected(&mut |call| {
-                black_box(translate(&table, black_box(pages[call] << 12)));
-            });
-        }
-        "map page" => {
-            (0..512).for_each(|page| table.map(first + page, page));
-            (0..256).for_each(|page| table.unmap(first + page));
-            let mut calls = 0;
-            while calls < CALLS {
-                let now = (CALLS - calls).min(256);
-                collect_some(now, &mut |call| table.map(black_box(first + call), 1));
-                (0..now).for_each(|page| table.unmap(first + page));
-                calls += now;
+            for call in 0..CALLS {
+                black_box(operation::hit(&table, pages[call] << 12));
             }
         }
-        "unmap page" => {
-            (0..512).for_each(|page| table.map(first + page, page));
-            let mut calls = 0;
-            while calls < CALLS {
-                let now = (CALLS - calls).min(256);
-                collect_some(now, &mut |call| table.unmap(black_box(first + call)));
-                (0..now).for_each(|page| table.map(first + page, 1));
-                calls += now;
+        "map 1" | "unmap 1" | "map 128" | "unmap 128" => {
+            let pages = if operation.ends_with("128") { 128 } else { 1 };
+            for call in 0..CALLS {
+                let vpn = first + call % 128;
+                operation::map(&mut table, vpn, pages);
+                operation::unmap(&mut table, vpn, pages);
             }
         }
-        "map 128" => {
-            (0..256).for_each(|page| table.map(first + page, page));
-            for _ in 0..CALLS {
-                collect_some(1, &mut |_| table.map_range(black_box(first + 256), 1, 128));
-                table.unmap_range(first + 256, 128);
+        "protect 128" => {
+            for call in 0..CALLS {
+                operation::protect(&mut table, base, 128, call % 2 == 0);
             }
-        }
-        "unmap 128" => {
-            (0..256).for_each(|page| table.map(first + page, page));
-            for _ in 0..CALLS {
-                table.map_range(first + 256, 1, 128);
-                collect_some(1, &mut |_| table.unmap_range(black_box(first + 256), 128));
-            }
-        }
-        "PROTN 128" => {
-            (0..512).for_each(|page| table.map(first + page, page));
-            collected(&mut |call| table.protect_range(black_box(first), 128, call % 2 == 0));
         }
         _ => return false,
     }
     true
 }
 
-#[inline(never)]
-#[unsafe(no_mangle)]
-fn collected_some(calls: usize, work: &mut dyn FnMut(usize)) {
-    for call in 0..calls {
-        work(call);
-    }
-}
-
-use collected_some as collect_some;
-
 const OPERATIONS: &[&str] =
-    &["nothing", "hit dense", "hit sparse", "map page", "unmap page", "map 128", "unmap 128", "PROTN 128"];
+    &["hit dense", "hit sparse", "map 1", "unmap 1", "map 128", "unmap 128", "protect 128"];
 
 fn main() {
     let mut arguments = std::env::args().skip(1);
@@ -114,8 +87,8 @@ fn main() {
     }
     subjects! {
         peers::X86; peers::Multiarch; peers::HashBrown;
-        ours::MptSolo; ours::MptShared; ours::HrSolo; ours::HrShared; ours::Cpt4Solo; ours::Cpt4Shared;
-        ours::Cpt8Shared;
+        ours::MptSolo; ours::MptShared; ours::G16Solo; ours::G16Shared; ours::GaSolo; ours::GaShared;
+        ours::HrSolo; ours::HrShared; ours::Cpt4Solo; ours::Cpt4Shared; ours::Cpt8Solo; ours::Cpt8Shared;
     }
     println!("{}\n{}", known.join("\n"), OPERATIONS.join("\n"));
 }

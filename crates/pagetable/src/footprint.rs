@@ -52,7 +52,6 @@ impl Tally {
     }
 
     /// Counts an external leaf node in or out.
-    #[cfg_attr(not(test), expect(dead_code, reason = "guarded tables have external leaves"))]
     pub(crate) fn leaf(&self, sign: isize, bytes: usize) {
         bump(&self.leaves, sign);
         bump(&self.leaf_bytes, sign * bytes as isize);

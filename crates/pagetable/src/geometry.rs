@@ -27,6 +27,10 @@ pub trait Radix: Geometry {
     /// Index bits per level, the root first. Together with the base page's offset bits they make up
     /// [`VA_BITS`](Geometry::VA_BITS).
     const WIDTHS: &'static [u32];
+
+    /// Where the table lies in virtual memory, if it is a [linear](crate::lpt) one: then all its nodes but the root
+    /// are pages there, and leaves stand at the last level only.
+    const LINEAR: Option<VirtAddr> = None;
 }
 
 /// A [`Geometry`] as a value, for code that handles every table alike.

@@ -10,7 +10,7 @@ use crate::word::{Word, atomics};
 /// | | [`Solo`] | [`Shared`] |
 /// |-|-|-|
 /// | walkers | this CPU | any number of CPUs |
-/// | a writer's loads and stores | plain, the compiler may widen them | atomic |
+/// | a writer's stores | plain, the compiler may widen them | atomic |
 /// | node storage | no lock | a spin lock |
 /// | hashed chains | the hit entry moves to the front | stay in order |
 /// | retired nodes | free after the local flush | held until the shootdown has completed |
@@ -23,19 +23,23 @@ pub trait Mode: Debug + Send + Sync + 'static + sealed::Sealed {
     #[doc(hidden)]
     type Lock: Lock;
 
-    /// Reads a word as its sole writer.
+    /// Reads a word as its sole writer: a plain load, for walkers only load too.
     ///
     /// # Safety
     ///
-    /// `cell` points at a live cell of a node that only the caller writes, and that only it reads in solo mode.
+    /// `cell` points at a live cell of a node that only the caller writes.
     #[doc(hidden)]
-    unsafe fn read<W: Word>(cell: *const W::Cell) -> W;
+    #[inline(always)]
+    unsafe fn read<W: Word>(cell: *const W::Cell) -> W {
+        // SAFETY: the caller's promise.
+        unsafe { W::read_alone(cell) }
+    }
 
     /// Stores a word that leads nowhere, or that nobody can reach yet.
     ///
     /// # Safety
     ///
-    /// As for `read`.
+    /// `cell` points at a live cell of a node that only the caller writes, and only it reads in solo mode.
     #[doc(hidden)]
     unsafe fn put<W: Word>(cell: *const W::Cell, word: W);
 
@@ -43,7 +47,7 @@ pub trait Mode: Debug + Send + Sync + 'static + sealed::Sealed {
     ///
     /// # Safety
     ///
-    /// As for `read`.
+    /// `cell` points at a live cell of a node that only the caller writes, and only it reads in solo mode.
     #[doc(hidden)]
     unsafe fn publish<W: Word>(cell: *const W::Cell, word: W);
 
@@ -71,12 +75,6 @@ impl Mode for Solo {
     type Lock = NoLock;
 
     #[inline(always)]
-    unsafe fn read<W: Word>(cell: *const W::Cell) -> W {
-        // SAFETY: the cell is live, and there is no other CPU.
-        unsafe { W::read_alone(cell) }
-    }
-
-    #[inline(always)]
     unsafe fn put<W: Word>(cell: *const W::Cell, word: W) {
         // SAFETY: as above.
         unsafe { W::write_alone(cell, word) }
@@ -95,12 +93,6 @@ impl Mode for Solo {
 impl Mode for Shared {
     const SHARED: bool = true;
     type Lock = SpinLock;
-
-    #[inline(always)]
-    unsafe fn read<W: Word>(cell: *const W::Cell) -> W {
-        // SAFETY: the cell is live. `follow` is no stronger than the relaxed load wanted here but under a checker.
-        unsafe { W::follow(cell) }
-    }
 
     #[inline(always)]
     unsafe fn put<W: Word>(cell: *const W::Cell, word: W) {

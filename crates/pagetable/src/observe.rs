@@ -11,6 +11,7 @@ pub trait Observe {
     /// memory and never asked about.
     ///
     /// If not, it is a nested miss: the walk loads the page's own PTE one level up, and the observer will find the
-    /// translation in its TLB from then on, unless it evicts it.
+    /// translation in its TLB from then on, unless it evicts it. A page that the table does not have is asked about
+    /// like any other, for the machine looks for it too; a yes is then taken as a no.
     fn translates(&mut self, level: usize, page: VirtAddr) -> bool;
 }

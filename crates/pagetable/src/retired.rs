@@ -34,8 +34,9 @@ pub struct Retired<'n> {
 }
 
 impl<'n> Retired<'n> {
-    /// Returns a batch without nodes and without anything to flush, for tables whose nodes come from `nodes`.
-    pub(crate) fn new(nodes: &'n dyn Reclaim) -> Self {
+    /// Returns a batch without nodes and without anything to flush, for tables whose nodes come from `nodes`: what
+    /// [`Table::batch`](crate::Table::batch) returns.
+    pub fn new(nodes: &'n dyn Reclaim) -> Self {
         Self { nodes, head: None, count: 0, quarantine: false, flush: Flush::none() }
     }
 
@@ -76,6 +77,7 @@ impl<'n> Retired<'n> {
     /// # Safety
     ///
     /// As for [`reclaim`](Self::reclaim).
+    #[inline]
     pub unsafe fn complete(&mut self) {
         if self.head.is_some() {
             // SAFETY: the caller's promise.
@@ -121,7 +123,7 @@ impl<'n> Retired<'n> {
     /// The node was taken from the storage of this batch, no word leads to it any more, and its record counts
     /// nothing.
     #[inline]
-    pub(crate) unsafe fn push(&mut self, node: NodeAddr, clean: bool) {
+    pub unsafe fn push(&mut self, node: NodeAddr, clean: bool) {
         let next = self.head.map_or(0, |head| self.nodes.index_of(head));
         let link = if clean { next | CLEAN } else { next };
         // SAFETY: the node is taken, so its record is live.
@@ -143,7 +145,7 @@ impl<'n> Retired<'n> {
 
     /// Adds pages whose translations have changed.
     #[inline]
-    pub(crate) fn touch(&mut self, reach: Reach, pages: Pages) {
+    pub fn touch(&mut self, reach: Reach, pages: Pages) {
         self.flush.add(reach, pages);
     }
 }

@@ -112,11 +112,11 @@ pub trait Word:
     /// `cell` points at a live cell.
     unsafe fn exchange(cell: *const Self::Cell, old: Self, word: Self) -> Result<(), Self>;
 
-    /// Reads a word that no other CPU writes or reads meanwhile.
+    /// Reads a word that nobody else writes meanwhile: a plain load, which the compiler may widen.
     ///
     /// # Safety
     ///
-    /// `cell` points at a live cell, and nobody else accesses it during the call.
+    /// `cell` points at a live cell, and nobody else writes it during the call.
     unsafe fn read_alone(cell: *const Self::Cell) -> Self;
 
     /// Writes a word that no other CPU writes or reads meanwhile: a plain store, which the compiler may widen.

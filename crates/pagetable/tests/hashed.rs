@@ -1,4 +1,5 @@
 //! What the papers and the module docs say of hashed and clustered tables.
+#![cfg(not(loom))]
 #![cfg(target_pointer_width = "64")]
 
 use std::cell::Cell;

@@ -10,17 +10,31 @@
 //! | [`Paper`] | 32 bits | software | Elphinstone et al. 3.2: PTE pairs with mapping-tree words |
 //! | [`Sv39`], [`X86`], [`Aarch64`] | 64 bits | hardware | the sizes of their levels |
 
+#[cfg(target_has_atomic = "64")]
+mod aarch64;
 mod compact;
+mod entrylo;
 mod paper;
+#[cfg(target_has_atomic = "64")]
+mod sv39;
+#[cfg(target_has_atomic = "64")]
+mod x86_64;
 
 use core::fmt::Debug;
 
 use tlbkit_addr::{Attr, PageSize, Pfn, Reach};
 
 #[cfg(target_has_atomic = "64")]
+pub use aarch64::Aarch64;
+#[cfg(target_has_atomic = "64")]
 pub use compact::Compact;
 pub use compact::Compact32;
+pub use entrylo::EntryLo;
 pub use paper::Paper;
+#[cfg(target_has_atomic = "64")]
+pub use sv39::Sv39;
+#[cfg(target_has_atomic = "64")]
+pub use x86_64::X86;
 
 use crate::nodes::NodeAddr;
 use crate::word::Word;
@@ -33,6 +47,9 @@ pub trait Format: Debug + 'static {
     /// What an entry is loaded and stored as, in one access.
     type Word: Word;
 
+    /// The size of the frames that leaves count: a table's base page. 4 KiB in all formats here.
+    const BASE: PageSize = PageSize::K4;
+
     /// What a leaf word grows by from one base frame to the next.
     const STEP: Self::Word;
 
@@ -44,6 +61,9 @@ pub trait Format: Debug + 'static {
 
     /// Attributes that a leaf can have or lack.
     const OPTIONAL: Attr;
+
+    /// Attributes of a live leaf that no change may touch: it must be unmapped and mapped anew.
+    const FIXED: Attr = Attr::empty();
 
     /// The reach of a mapping that appears where there was none. Not free where hardware may cache the absence.
     const APPEARS: Reach = Reach::Nowhere;
@@ -67,7 +87,7 @@ pub trait Format: Debug + 'static {
     ///
     /// # Errors
     ///
-    /// [`Error::FrameTooLarge`] or [`Error::WrongAttr`].
+    /// [`Error::FrameTooLarge`], or [`Error::WrongSize`] where hardware has no such page.
     fn leaf(frame: Pfn, size: PageSize, attr: Attr, last: bool) -> Result<Self::Word, Error>;
 
     /// Encodes a link to a node, whose address is aligned to [`LINK_ALIGN`](Format::LINK_ALIGN).
@@ -96,7 +116,8 @@ pub trait Format: Debug + 'static {
         slot
     }
 
-    /// Returns the leaf with changed attributes. The change is one that [`check_change`] accepts.
+    /// Returns the leaf with changed attributes. The change touches none that are [`FIXED`](Format::FIXED), clears
+    /// none that are [`IMPLIED`](Format::IMPLIED), and sets none that the format does not have.
     fn change(leaf: Self::Word, change: Change) -> Self::Word;
 
     /// Returns what the word beside `changed` must be now, if two words are one TLB entry. `beside` may be a leaf,
@@ -133,6 +154,37 @@ pub(crate) fn check_change<F: Format>(change: Change) -> Result<(), Error> {
     let refused = change
         .set
         .difference(F::IMPLIED.union(F::OPTIONAL))
-        .union(change.clear.difference(change.set).intersection(F::IMPLIED));
+        .union(change.clear.difference(change.set).intersection(F::IMPLIED))
+        .union(change.set.union(change.clear).intersection(F::FIXED));
     if refused.is_empty() { Ok(()) } else { Err(Error::WrongAttr { attr: refused }) }
+}
+
+/// Returns the bits that stand for the attributes of `attr`.
+#[cfg(target_has_atomic = "64")]
+#[inline(always)]
+fn bits_of(attr: Attr, table: &[(Attr, u64)]) -> u64 {
+    table.iter().fold(0, |bits, &(which, bit)| if attr.contains(which) { bits | bit } else { bits })
+}
+
+/// Returns the attributes all of whose bits are set: the inverse of [`bits_of`].
+#[cfg(target_has_atomic = "64")]
+#[inline(always)]
+fn has(word: u64, table: &[(Attr, u64)]) -> Attr {
+    table
+        .iter()
+        .fold(Attr::empty(), |attr, &(which, bit)| if word & bit == bit { attr | which } else { attr })
+}
+
+/// Checks the size of a page that hardware finds by level: 4 KiB at the last, 2 MiB or 1 GiB above it.
+///
+/// # Errors
+///
+/// [`Error::WrongSize`].
+#[cfg(target_has_atomic = "64")]
+#[inline(always)]
+fn check_level(size: PageSize, last: bool) -> Result<(), Error> {
+    match (last, size.shift()) {
+        (true, 12) | (false, 21 | 30) => Ok(()),
+        _ => Err(Error::WrongSize { size }),
+    }
 }

@@ -101,7 +101,7 @@ where
                 }
             }
         }
-        let spare = Stock::take(self.nodes, [Self::NODE], [want]);
+        let spare = Stock::take(self.nodes, &[Self::NODE], [want]);
         if spare.is_err() {
             for block in first..=last {
                 // SAFETY: the caller's promise.
@@ -134,16 +134,15 @@ where
             let head = self.head(block);
             if let Some(spot) = self.seek(head, tag) {
                 let old = self
-                    .nodes
-                    .count(spot.node, Self::place(spot, slot), count, |word| F::is_leaf(word, true));
+                    .count_words(spot.node, Self::place(spot, slot), count, |word| F::is_leaf(word, true));
                 self.tally.ptes(-(old as isize));
-                self.nodes.fill(spot.node, Self::place(spot, slot), count, word);
+                self.fill_words(spot.node, Self::place(spot, slot), count, word);
                 self.settle_pairs(spot, grain);
             } else if self.read_tag(head) == Self::flagged(tag, Self::CLAIMED) {
                 self.fit_out(head, grain, tag, slot, count, word);
             } else if let Some(node) = spare.next(0) {
                 let spot = Spot::node(node);
-                self.nodes.fill(node, Self::place(spot, slot), count, word);
+                self.fill_words(node, Self::place(spot, slot), count, word);
                 self.settle_pairs(spot, grain);
                 self.enter(grain);
                 self.publish_tag(spot, tag);
@@ -169,10 +168,36 @@ where
         // SAFETY: the caller's promise: the slots are within a bucket.
         unsafe {
             self.wipe(spot);
-            self.nodes.fill(spot.node, Self::place(spot, slot), count, word);
+            self.fill_words(spot.node, Self::place(spot, slot), count, word);
             self.settle_pairs(spot, grain);
             self.enter(grain);
             self.publish_tag(spot, tag);
+        }
+    }
+
+    /// Counts those of `count` words from `first` on that `is` says yes to.
+    pub(super) unsafe fn count_words(
+        &self,
+        node: NodeAddr,
+        first: usize,
+        count: usize,
+        is: impl Fn(F::Word) -> bool,
+    ) -> usize {
+        // SAFETY: the caller's promise.
+        (first..first + count).filter(|&at| is(unsafe { self.nodes.read(node, at) })).count()
+    }
+
+    /// Stores `word(0)`, `word(1)`, ... in `count` words from `first` on, which lead nowhere.
+    pub(super) unsafe fn fill_words(
+        &self,
+        node: NodeAddr,
+        first: usize,
+        count: usize,
+        word: impl Fn(usize) -> F::Word,
+    ) {
+        for at in 0..count {
+            // SAFETY: the caller's promise.
+            unsafe { self.nodes.put(node, first + at, word(at)) };
         }
     }
 
@@ -207,7 +232,7 @@ where
     /// Clears the PTEs and the kernel's words of a bucket that nobody can match.
     unsafe fn wipe(&self, spot: Spot) {
         // SAFETY: the caller's promise.
-        unsafe { self.nodes.fill(spot.node, spot.at + Self::PTE, Self::LINK - Self::PTE, |_| F::Word::ZERO) };
+        unsafe { self.fill_words(spot.node, spot.at + Self::PTE, Self::LINK - Self::PTE, |_| F::Word::ZERO) };
     }
 
     /// Tells whether a bucket maps nothing.
@@ -215,7 +240,7 @@ where
     pub(super) unsafe fn is_vacant(&self, spot: Spot) -> bool {
         // SAFETY: the caller's promise.
         unsafe {
-            self.nodes.count(spot.node, Self::place(spot, 0), Self::SLOTS, |word| F::is_leaf(word, true)) == 0
+            self.count_words(spot.node, Self::place(spot, 0), Self::SLOTS, |word| F::is_leaf(word, true)) == 0
         }
     }
 
@@ -287,8 +312,10 @@ where
                 let mut away = 1;
                 while away < Self::SLOTS {
                     let word = self.nodes.read(spot.node, Self::place(spot, slot ^ away));
-                    let slots = 1 << (F::size(word, Self::GRAIN[grain]).shift() - Self::GRAIN[grain].shift());
-                    if F::is_leaf(word, true) && slots == away {
+                    // Only a leaf has a size.
+                    if F::is_leaf(word, true)
+                        && F::size(word, Self::GRAIN[grain]).pages(Self::GRAIN[grain]) == Some(away)
+                    {
                         wanted = F::beside(word, wanted);
                     }
                     away *= 2;

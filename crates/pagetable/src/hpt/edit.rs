@@ -283,7 +283,7 @@ where
         let place = Self::place(part.spot, part.slot);
         // SAFETY: the caller is the writer; the slots of a part are in its bucket.
         unsafe {
-            let leaves = self.nodes.count(part.spot.node, place, part.slots, |word| F::is_leaf(word, true));
+            let leaves = self.count_words(part.spot.node, place, part.slots, |word| F::is_leaf(word, true));
             for slot in 0..part.slots {
                 // Not before what may have replaced the leaf.
                 self.nodes.publish(part.spot.node, place + slot, F::Word::ZERO);

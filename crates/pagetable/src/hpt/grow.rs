@@ -193,7 +193,7 @@ where
                 self.nodes.put(head.node, head.at + Self::LINK, F::Word::from_usize(node.get()));
                 Spot::node(node)
             };
-            self.nodes.fill(to.node, to.at, Self::LINK, |word| self.nodes.read(from.node, from.at + word));
+            self.fill_words(to.node, to.at, Self::LINK, |word| self.nodes.read(from.node, from.at + word));
         }
         true
     }
@@ -213,7 +213,7 @@ where
                     self.count_node(-1);
                     self.nodes.free(copy.node, false);
                 }
-                self.nodes.fill(head.node, head.at, Self::STRIDE, |_| F::Word::ZERO);
+                self.fill_words(head.node, head.at, Self::STRIDE, |_| F::Word::ZERO);
             }
         }
     }

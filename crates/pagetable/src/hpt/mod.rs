@@ -167,6 +167,7 @@ where
     /// [`Error::NoMemory`] if there is no node for the array.
     pub fn new(nodes: &'n N) -> Result<Self, Error> {
         const {
+            assert!(G::BASE.shift() == F::BASE.shift(), "the format counts frames of another size");
             assert!(BUCKETS <= 24, "at most 16 million buckets to begin with");
             assert!(
                 BUCKETS > 0 || LOAD == 0,

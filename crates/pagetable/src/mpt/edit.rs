@@ -4,8 +4,8 @@ use core::ops::ControlFlow;
 
 use tlbkit_addr::{Attr, PageSize, Pages, Pfn, Reach, VirtAddr, Vpn};
 
-use super::Mpt;
 use super::shape::{MAX, Shape};
+use super::{Mpt, own_pages, region};
 use crate::format::{Format, check_attr, check_change};
 use crate::mode::Mode;
 use crate::nodes::{NodeAddr, Nodes, Stock};
@@ -56,16 +56,22 @@ impl<'n, G: Radix, F: Format, N: Nodes<Word = F::Word>> Mpt<'n, G, F, N> {
         check_attr::<F>(attr)?;
         let level = Self::level_of(size);
         let word = F::leaf(frame, size, attr, level + 1 == Self::LEVELS)?;
-        if pages.len() == 1 && level + 1 == Self::LEVELS {
+        if pages.len() == 1
             // SAFETY: the caller is the writer.
-            let path = unsafe { self.path(pages.first().address(G::BASE), level) };
-            if path.level == level {
-                // SAFETY: as above, and the path ends in a node of the last level.
-                return unsafe { self.map_one(batch, path.nodes[level], pages, word) };
-            }
+            && let Some((node, old)) = unsafe { self.bottom(pages.first().address(G::BASE)) }
+        {
+            // SAFETY: as above, and it is the node that holds the page.
+            return unsafe { self.map_one(batch, node, old, pages, word) };
         }
         // SAFETY: the caller is the writer.
         unsafe { self.map_range(batch, pages, frame, size, attr) }
+    }
+
+    /// Returns the last-level node for `at`, if there is one, and the word in it.
+    #[inline(always)]
+    unsafe fn bottom(&self, at: VirtAddr) -> Option<(NodeAddr, F::Word)> {
+        // SAFETY: the caller is the writer.
+        unsafe { self.descend(at, |word, level, node| (level + 1 == Self::LEVELS).then_some((node, word))) }
     }
 
     /// Maps one base page whose node exists.
@@ -74,18 +80,18 @@ impl<'n, G: Radix, F: Format, N: Nodes<Word = F::Word>> Mpt<'n, G, F, N> {
         &self,
         batch: &mut Retired<'n>,
         node: NodeAddr,
+        old: F::Word,
         pages: Pages,
         word: F::Word,
     ) -> Result<(), Error> {
         let at = pages.first().address(G::BASE);
         let last = Self::LEVELS - 1;
         let index = Self::index(last, at);
+        if F::is_leaf(old, true) {
+            return Err(Error::Occupied { occupant: Self::leaf(old, last, at) });
+        }
         // SAFETY: the node is ours to write and the index within it.
         unsafe {
-            let old = self.nodes.read(node, Self::place(last, index));
-            if F::is_leaf(old, true) {
-                return Err(Error::Occupied { occupant: Self::leaf(old, last, at) });
-            }
             self.nodes.publish(node, Self::place(last, index), word);
             self.settle_pair(node, last, index);
             self.count(node, last, 1);
@@ -112,7 +118,14 @@ impl<'n, G: Radix, F: Format, N: Nodes<Word = F::Word>> Mpt<'n, G, F, N> {
         F::leaf(Pfn::new(frame.get() + (span - size_pages)), size, attr, last)?;
         // SAFETY: the caller is the writer.
         let want = unsafe { self.survey(pages, level) }?;
-        let mut stock = Stock::take(self.nodes, Self::WORDS, want)?;
+        let mut stock = Stock::take(self.nodes, &Self::WORDS, want)?;
+        for level in 1..Self::LEVELS {
+            if want[level] > 0
+                && let Some(own) = own_pages::<G>(level, pages)
+            {
+                batch.touch(F::APPEARS, own);
+            }
+        }
 
         // Frames are whole before the table leads to them.
         N::Mode::release();
@@ -131,13 +144,15 @@ impl<'n, G: Radix, F: Format, N: Nodes<Word = F::Word>> Mpt<'n, G, F, N> {
             unsafe {
                 let node = self.reach(&mut stock, va, level);
                 let index = Self::index(level, va);
-                let step = Self::slot_pages(level);
                 if repeat == 1 {
-                    self.fill(node, level, index, slots, |slot| word.advance(F::STEP, slot * step));
+                    let step = F::Word::ZERO.advance(F::STEP, Self::slot_pages(level));
+                    self.fill(node, level, index, slots, word, step);
                 } else {
-                    self.fill(node, level, index, slots, |slot| {
-                        word.advance(F::STEP, slot / repeat * size_pages)
-                    });
+                    // Whole pages of `repeat` slots, or a part of one that is larger than a node.
+                    for (page, slot) in (0..slots).step_by(repeat).enumerate() {
+                        let word = word.advance(F::STEP, page * size_pages);
+                        self.fill(node, level, index + slot, repeat.min(slots), word, F::Word::ZERO);
+                    }
                 }
                 self.settle_pair(node, level, index);
                 self.settle_pair(node, level, index + slots - 1);
@@ -161,7 +176,6 @@ impl<'n, G: Radix, F: Format, N: Nodes<Word = F::Word>> Mpt<'n, G, F, N> {
 
     /// The dry run of a map: finds what is in the way, and counts the missing nodes by level.
     unsafe fn survey(&self, pages: Pages, level: usize) -> Result<[usize; MAX], Error> {
-        let last = level + 1 == Self::LEVELS;
         let mut want = [0; MAX];
         let mut at = pages.first();
         loop {
@@ -185,9 +199,8 @@ impl<'n, G: Radix, F: Format, N: Nodes<Word = F::Word>> Mpt<'n, G, F, N> {
             } else {
                 let index = Self::index(level, va);
                 let slots = (end.get() - at.get()) / Self::slot_pages(level) + 1;
-                let taken = |word| F::is_leaf(word, last) | (!last && F::is_link(word));
                 // SAFETY: the path's last node, within its slots.
-                if unsafe { self.tally_slots(node, level, index, slots, taken) } > 0 {
+                if unsafe { self.any_taken(node, level, index, slots) } {
                     // SAFETY: the caller is the writer.
                     return Err(unsafe { self.occupied(at, end) });
                 }
@@ -312,7 +325,7 @@ impl<'n, G: Radix, F: Format, N: Nodes<Word = F::Word>> Mpt<'n, G, F, N> {
         }
     }
 
-    /// Stores a run of slots: `word(0)`, `word(1)`, ...
+    /// Stores a run of slots: `word`, `word + step`, ...
     #[inline(always)]
     unsafe fn fill(
         &self,
@@ -320,39 +333,56 @@ impl<'n, G: Radix, F: Format, N: Nodes<Word = F::Word>> Mpt<'n, G, F, N> {
         level: usize,
         index: usize,
         slots: usize,
-        word: impl Fn(usize) -> F::Word,
+        word: F::Word,
+        step: F::Word,
     ) {
         // SAFETY: the caller's promise: the slots are in the node.
         unsafe {
             if F::EXTRA == 0 {
-                self.nodes.fill(node, index, slots, word);
+                self.nodes.fill(node, index, slots, word, step);
             } else {
                 for slot in 0..slots {
-                    self.nodes.put(node, Self::place(level, index + slot), word(slot));
+                    self.nodes.put(node, Self::place(level, index + slot), word.advance(step, slot));
                 }
             }
         }
     }
 
-    /// Counts the slots of a run that pass a test.
+    /// Folds a run of slots.
     #[inline(always)]
-    unsafe fn tally_slots(
+    unsafe fn fold(
         &self,
         node: NodeAddr,
         level: usize,
         index: usize,
         slots: usize,
-        test: impl Fn(F::Word) -> bool,
-    ) -> usize {
+        start: F::Word,
+        with: impl Fn(F::Word, F::Word) -> F::Word,
+    ) -> F::Word {
         // SAFETY: the caller's promise: the slots are in the node.
         unsafe {
             if F::EXTRA == 0 {
-                self.nodes.count(node, index, slots, test)
+                self.nodes.fold(node, index, slots, start, with)
             } else {
-                (0..slots)
-                    .map(|slot| self.nodes.count(node, Self::place(level, index + slot), 1, &test))
-                    .sum()
+                (0..slots).fold(start, |all, slot| {
+                    with(all, self.nodes.read(node, Self::place(level, index + slot)))
+                })
             }
+        }
+    }
+
+    /// Tells whether a run of slots holds a leaf or a link.
+    #[inline(always)]
+    unsafe fn any_taken(&self, node: NodeAddr, level: usize, index: usize, slots: usize) -> bool {
+        let last = level + 1 == Self::LEVELS;
+        // SAFETY: the caller's promise: the slots are in the node.
+        unsafe {
+            // Nothing but zeroes is the common case, and found a few words at a time.
+            self.fold(node, level, index, slots, F::Word::ZERO, |all, word| all | word) != F::Word::ZERO
+                && (0..slots).any(|slot| {
+                    let word = self.nodes.read(node, Self::place(level, index + slot));
+                    F::is_leaf(word, last) || (!last && F::is_link(word))
+                })
         }
     }
 
@@ -360,9 +390,20 @@ impl<'n, G: Radix, F: Format, N: Nodes<Word = F::Word>> Mpt<'n, G, F, N> {
     #[inline(always)]
     unsafe fn leaves(&self, part: &Part) -> usize {
         let level = part.path.level;
-        let leaf = |word| F::is_leaf(word, level + 1 == Self::LEVELS);
+        let last = level + 1 == Self::LEVELS;
         // SAFETY: the slots of a part are in its node.
-        unsafe { self.tally_slots(part.path.nodes[level], level, part.index, part.slots, leaf) }
+        unsafe {
+            // Leaves are told by bits that are set, so what all words have in common is a leaf only if all are.
+            let all =
+                self.fold(part.path.nodes[level], level, part.index, part.slots, !F::Word::ZERO, |a, b| {
+                    a & b
+                });
+            if (last || !F::is_link(all)) && F::is_leaf(all, last) {
+                part.slots
+            } else {
+                (0..part.slots).filter(|&slot| F::is_leaf(self.slot(part, slot), last)).count()
+            }
+        }
     }
 
     /// Reads a slot of a part.
@@ -382,7 +423,7 @@ impl<'n, G: Radix, F: Format, N: Nodes<Word = F::Word>> Mpt<'n, G, F, N> {
             for end in [pages.first(), pages.last()] {
                 let at = end.address(G::BASE);
                 // SAFETY: the caller is the writer.
-                let (word, level) = unsafe { self.descend(at) };
+                let (word, level) = unsafe { self.descend(at, |word, level, _| (word, level)) };
                 if F::is_leaf(word, level + 1 == Self::LEVELS) {
                     self.check_whole(Self::leaf(word, level, at), pages)?;
                 }
@@ -393,8 +434,7 @@ impl<'n, G: Radix, F: Format, N: Nodes<Word = F::Word>> Mpt<'n, G, F, N> {
             self.sweep(pages, |part| {
                 let level = part.path.level;
                 let last = level + 1 == Self::LEVELS;
-                let leaves = (0..part.slots)
-                    .fold(0, |sum, slot| sum + usize::from(F::is_leaf(self.slot(&part, slot), last)));
+                let leaves = self.leaves(&part);
                 if !last && leaves == 1 {
                     let word = self.slot(&part, 0);
                     self.check_whole(Self::leaf(word, level, part.first.address(G::BASE)), pages)?;
@@ -427,26 +467,42 @@ impl<'n, G: Radix, F: Format, N: Nodes<Word = F::Word>> Mpt<'n, G, F, N> {
         holes: Holes,
         frames: Option<&mut dyn Frames>,
     ) -> Result<usize, Error> {
-        G::SPACE.check_pages(pages)?;
-        self.check_own(pages)?;
-        if pages.len() == 1 && frames.is_none() && !F::STATUS {
-            let (last, va) = (Self::LEVELS - 1, pages.first().address(G::BASE));
-            // SAFETY: the caller is the writer.
-            let path = unsafe { self.path(va, last) };
-            if path.level == last {
-                let part = Part { path, index: Self::index(last, va), slots: 1, first: pages.first() };
-                // SAFETY: the part is a slot of the path's node.
-                let word = unsafe { self.slot(&part, 0) };
-                if F::is_leaf(word, true) && Self::leaf(word, last, va).size == G::BASE {
-                    // SAFETY: the slot is a leaf of the range.
-                    unsafe { self.empty(batch, &part, 1) };
-                    batch.touch(Reach::Everywhere, pages);
-                    return Ok(1);
-                }
+        // SAFETY: the caller is the writer.
+        unsafe {
+            if pages.first() == pages.last() && frames.is_none() && self.unmap_one(batch, pages) {
+                return Ok(1);
             }
+            self.unmap_range(batch, pages, holes, frames)
+        }
+    }
+
+    /// Unmaps one base page, or returns false if it is not mapped as one, or anything else is out of the ordinary.
+    #[inline(always)]
+    unsafe fn unmap_one(&self, batch: &mut Retired<'n>, pages: Pages) -> bool {
+        let (last, va) = (Self::LEVELS - 1, pages.first().address(G::BASE));
+        let index = Self::index(last, va);
+        if F::STATUS
+            || G::SPACE.check_pages(Pages::one(pages.first())).is_err()
+            || self.check_own(pages).is_err()
+        {
+            return false;
         }
         // SAFETY: the caller is the writer.
-        unsafe { self.unmap_range(batch, pages, holes, frames) }
+        let Some((node, word)) = (unsafe { self.bottom(va) }) else { return false };
+        if !F::is_leaf(word, true) || Self::leaf(word, last, va).size != G::BASE {
+            return false;
+        }
+        self.tally.ptes(-1);
+        batch.touch(Reach::Everywhere, pages);
+        // SAFETY: the caller is the writer, and the slot is a leaf of the range.
+        unsafe {
+            self.nodes.put(node, Self::place(last, index), F::Word::ZERO);
+            self.settle_pair(node, last, index);
+            if self.count(node, last, -1) == 0 && last > 0 {
+                self.prune(batch, last, va);
+            }
+        }
+        true
     }
 
     unsafe fn unmap_range(
@@ -456,10 +512,13 @@ impl<'n, G: Radix, F: Format, N: Nodes<Word = F::Word>> Mpt<'n, G, F, N> {
         holes: Holes,
         mut frames: Option<&mut dyn Frames>,
     ) -> Result<usize, Error> {
+        G::SPACE.check_pages(pages)?;
+        self.check_own(pages)?;
         // SAFETY: the caller is the writer.
         let census = unsafe { self.census(pages, holes) }?;
         if let Some(frames) = &mut frames {
-            frames.reserve(census.leaves)?;
+            // SAFETY: as above, and the range is in the space.
+            frames.reserve(if Self::REPLICATED { unsafe { self.distinct(pages) } } else { census.leaves })?;
         }
         if census.pages == 0 {
             return Ok(0);
@@ -467,9 +526,8 @@ impl<'n, G: Radix, F: Format, N: Nodes<Word = F::Word>> Mpt<'n, G, F, N> {
         // SAFETY: as above; every leaf of the range is whole.
         unsafe {
             self.sweep(pages, |part| {
-                let last = part.path.level + 1 == Self::LEVELS;
-                let leaves = (0..part.slots)
-                    .fold(0, |sum, slot| sum + usize::from(F::is_leaf(self.slot(&part, slot), last)));
+                // Where holes are refused there are none.
+                let leaves = if holes == Holes::Refuse { part.slots } else { self.leaves(&part) };
                 if leaves == 0 {
                     return Ok(());
                 }
@@ -484,6 +542,19 @@ impl<'n, G: Radix, F: Format, N: Nodes<Word = F::Word>> Mpt<'n, G, F, N> {
         }
         batch.touch(Reach::Everywhere, pages);
         Ok(census.pages)
+    }
+
+    /// Counts the pages of a range, each of them once however many slots it stands in.
+    unsafe fn distinct(&self, pages: Pages) -> usize {
+        let mut leaves = 0;
+        // SAFETY: the caller is the writer.
+        let _ = unsafe {
+            self.visit(self.root, 0, pages, &mut |_| {
+                leaves += 1;
+                ControlFlow::Continue(())
+            })
+        };
+        leaves
     }
 
     /// Takes a leaf out of its slot and hands its frame over.
@@ -518,19 +589,21 @@ impl<'n, G: Radix, F: Format, N: Nodes<Word = F::Word>> Mpt<'n, G, F, N> {
         let node = part.path.nodes[level];
         // SAFETY: the slots are in the node, and the caller is the writer.
         unsafe {
-            self.fill(node, level, part.index, part.slots, |_| F::Word::ZERO);
+            self.fill(node, level, part.index, part.slots, F::Word::ZERO, F::Word::ZERO);
             self.settle_pair(node, level, part.index);
             self.settle_pair(node, level, part.index + part.slots - 1);
             self.tally.ptes(-(leaves as isize));
             if self.count(node, level, -(leaves as i32)) == 0 && level > 0 {
-                self.prune(batch, part.path, part.first.address(G::BASE));
+                self.prune(batch, level, part.first.address(G::BASE));
             }
         }
     }
 
-    /// Unlinks the node at the end of a path, which is empty, and whatever that empties in turn.
+    /// Unlinks the node of `level` on the way to `at`, which is empty, and whatever that empties in turn.
     #[inline(never)]
-    unsafe fn prune(&self, batch: &mut Retired<'n>, mut path: Path, at: VirtAddr) {
+    unsafe fn prune(&self, batch: &mut Retired<'n>, level: usize, at: VirtAddr) {
+        // SAFETY: the caller is the writer.
+        let mut path = unsafe { self.path(at, level) };
         loop {
             let node = path.nodes[path.level];
             path.level -= 1;
@@ -540,6 +613,9 @@ impl<'n, G: Radix, F: Format, N: Nodes<Word = F::Word>> Mpt<'n, G, F, N> {
                 self.nodes.put(parent, Self::place(path.level, index), F::Word::ZERO);
                 self.settle_pair(parent, path.level, index);
                 self.retire(batch, node, path.level + 1, true);
+                if let Some(own) = own_pages::<G>(path.level + 1, Pages::one(at.vpn(G::BASE))) {
+                    batch.touch(Reach::Everywhere, own);
+                }
                 self.count(parent, path.level, -1)
             };
             if live > 0 || path.level == 0 {
@@ -579,7 +655,10 @@ impl<'n, G: Radix, F: Format, N: Nodes<Word = F::Word>> Mpt<'n, G, F, N> {
             self.sweep(pages, |part| {
                 let level = part.path.level;
                 let (node, last) = (part.path.nodes[level], level + 1 == Self::LEVELS);
-                let changed = |word| if F::is_leaf(word, last) { F::change(word, change) } else { word };
+                // Where holes are refused there are none.
+                let all = holes == Holes::Refuse;
+                let changed =
+                    |word| if all || F::is_leaf(word, last) { F::change(word, change) } else { word };
                 if F::STATUS {
                     for slot in 0..part.slots {
                         self.change_live(node, Self::place(level, part.index + slot), last, change);
@@ -591,8 +670,12 @@ impl<'n, G: Radix, F: Format, N: Nodes<Word = F::Word>> Mpt<'n, G, F, N> {
                         self.nodes.edit(node, Self::place(level, part.index + slot), 1, changed);
                     }
                 }
-                self.settle_pair(node, level, part.index);
-                self.settle_pair(node, level, part.index + part.slots - 1);
+                if F::PAIRED && change.set.union(change.clear).contains(Attr::GLOBAL) {
+                    // Any slot of the range may have an absent one beside it, not only those at its ends.
+                    for slot in 0..part.slots {
+                        self.settle_pair(node, level, part.index + slot);
+                    }
+                }
                 Ok(())
             })?;
         }
@@ -621,6 +704,9 @@ impl<'n, G: Radix, F: Format, N: Nodes<Word = F::Word>> Mpt<'n, G, F, N> {
         for half in G::SPACE.halves().into_iter().flatten() {
             batch.touch(Reach::Everywhere, half);
         }
+        if let Some(own) = region::<G>() {
+            batch.touch(Reach::Everywhere, own);
+        }
     }
 
     /// Empties a node and retires it with everything below.
@@ -647,7 +733,8 @@ impl<'n, G: Radix, F: Format, N: Nodes<Word = F::Word>> Mpt<'n, G, F, N> {
                 }
                 index += 1;
             }
-            self.retire(batch, node, level, live == 0 || !last);
+            // An absent half of a pair is not zero, and may stand behind the last live entry.
+            self.retire(batch, node, level, (live == 0 || !last) && !F::PAIRED);
         }
     }
 }

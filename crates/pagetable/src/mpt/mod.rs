@@ -31,6 +31,7 @@
 //! magnitude more than a [guarded table](crate::gpt) (Elphinstone et al. 4.2, Figure 8).
 
 mod edit;
+mod linear;
 mod resize;
 mod shape;
 mod share;
@@ -46,6 +47,7 @@ use crate::format::Format;
 use crate::nodes::{NodeAddr, Nodes};
 use crate::{Error, Leaf, Radix, Sole, Word};
 
+pub(crate) use linear::{own_pages, region};
 use shape::Shape;
 
 /// A multi-level page table of geometry `G` with entries of format `F` in nodes from `N`.
@@ -78,6 +80,7 @@ impl<'n, G: Radix, F: Format, N: Nodes<Word = F::Word>> Mpt<'n, G, F, N> {
     ///
     /// [`Error::NoMemory`] if there is no node for the root.
     pub fn new(nodes: &'n N) -> Result<Self, Error> {
+        const { assert!(G::BASE.shift() == F::BASE.shift(), "the format counts frames of another size") };
         let words = Self::WORDS[0];
         let root = nodes.take(words).ok_or(Error::NoMemory { wanted: 1, pending: nodes.held().pending() })?;
         let tally = Tally::default();
@@ -90,6 +93,11 @@ impl<'n, G: Radix, F: Format, N: Nodes<Word = F::Word>> Mpt<'n, G, F, N> {
         self.root
     }
 
+    /// Returns where the PTE of `at` stands in its node of the last level, in words.
+    pub(crate) fn leaf_place(&self, at: VirtAddr) -> usize {
+        Self::place(Self::LEVELS - 1, Self::index(Self::LEVELS - 1, at))
+    }
+
     /// Decodes the leaf in a slot of `level` that maps `at`.
     #[inline(always)]
     fn leaf(word: F::Word, level: usize, at: VirtAddr) -> Leaf {
@@ -98,15 +106,17 @@ impl<'n, G: Radix, F: Format, N: Nodes<Word = F::Word>> Mpt<'n, G, F, N> {
         Leaf { at: at.align_down(size), size, frame: F::frame(word, size), attr: F::attr(word) }
     }
 
-    /// Walks down to the word that ends the walk for `at`, and returns it with its level. The one walk of readers.
+    /// Walks down to the word that ends the walk for `at`, and returns what `end` makes of it, its level and its node.
+    /// The one walk.
     ///
     /// # Safety
     ///
     /// The caller is pinned, or the writer.
     #[inline(always)]
-    unsafe fn descend(&self, at: VirtAddr) -> (F::Word, usize) {
+    unsafe fn descend<T>(&self, at: VirtAddr, end: impl Fn(F::Word, usize, NodeAddr) -> T) -> T {
         let mut node = self.root;
-        // A step a level, so that its shift and mask are immediates; steps beyond the last level vanish.
+        // A step a level, so that shifts and masks are immediates all the way into `end`; steps beyond the last level
+        // vanish.
         macro_rules! step {
             ($($level:literal)*) => { $(
                 let level = if $level < Self::LEVELS { $level } else { Self::LEVELS - 1 };
@@ -114,7 +124,7 @@ impl<'n, G: Radix, F: Format, N: Nodes<Word = F::Word>> Mpt<'n, G, F, N> {
                 // index is below the node's slots.
                 let word = unsafe { self.nodes.follow(node, Self::place(level, Self::index(level, at))) };
                 if level + 1 == Self::LEVELS || !F::is_link(word) {
-                    return (word, level);
+                    return end(word, level, node);
                 }
                 node = F::node(word);
             )* };
@@ -122,7 +132,7 @@ impl<'n, G: Radix, F: Format, N: Nodes<Word = F::Word>> Mpt<'n, G, F, N> {
         step!(0 1 2 3 4 5 6);
         let level = Self::LEVELS - 1;
         // SAFETY: as above.
-        (unsafe { self.nodes.follow(node, Self::place(level, Self::index(level, at))) }, level)
+        end(unsafe { self.nodes.follow(node, Self::place(level, Self::index(level, at))) }, level, node)
     }
 }
 

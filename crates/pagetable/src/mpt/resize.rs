@@ -31,7 +31,7 @@ impl<'n, G: Radix, F: Format, N: Nodes<Word = F::Word>> Mpt<'n, G, F, N> {
         // SAFETY: the caller is the writer.
         unsafe {
             let want = self.plan(pages, to)?;
-            let mut stock = Stock::take(self.nodes, Self::WORDS, want)?;
+            let mut stock = Stock::take(self.nodes, &Self::WORDS, want)?;
             self.each_piece(pages, to, |piece, leaf| {
                 if leaf.size != to {
                     self.remake(batch, &mut stock, piece, leaf, to, broken);
@@ -74,7 +74,7 @@ impl<'n, G: Radix, F: Format, N: Nodes<Word = F::Word>> Mpt<'n, G, F, N> {
         loop {
             let at = first.address(G::BASE);
             // SAFETY: the caller is the writer.
-            let (word, level) = unsafe { self.descend(at) };
+            let (word, level) = unsafe { self.descend(at, |word, level, _| (word, level)) };
             if !F::is_leaf(word, level + 1 == Self::LEVELS) {
                 return Err(Error::NotMapped { at });
             }
@@ -142,20 +142,26 @@ impl<'n, G: Radix, F: Format, N: Nodes<Word = F::Word>> Mpt<'n, G, F, N> {
         // SAFETY: the caller is the writer, and the dry run has seen that these slots map the piece.
         unsafe {
             let node = self.path(at, level).nodes[level];
-            let mut attr = leaf.attr;
+            let mut attr = leaf.attr.union(self.gather(piece));
             if F::BREAK || F::STATUS {
-                // What hardware notes up to the break belongs to the new leaves.
+                let mut broke = F::Word::ZERO;
                 for slot in 0..slots {
                     let cell = self.nodes.at(node).add(Self::place(level, index + slot));
-                    let old = F::Word::swap(cell, F::Word::ZERO);
-                    attr = attr.union(self.status(old, level, at));
-                    self.discard(batch, old, level);
+                    broke = F::Word::swap(cell, F::Word::ZERO);
+                    if !F::STATUS {
+                        self.discard(batch, broke, level);
+                    }
                 }
                 let mut flush = Flush::none();
                 flush.add(Reach::Everywhere, piece);
                 broken(&flush);
-            } else {
-                attr = attr.union(self.gather(piece));
+                if F::STATUS {
+                    // Below a link hardware goes on noting until every CPU has forgotten the way there. What it has
+                    // noted by then belongs to the new leaves. (There is but one slot: leaves that hardware writes
+                    // are not repeated.)
+                    attr = attr.union(self.status(broke, level, at));
+                    self.discard(batch, broke, level);
+                }
             }
             for slot in 0..slots {
                 let place = Self::place(level, index + slot);

@@ -3,9 +3,9 @@
 use tlbkit_addr::{PageSize, VirtAddr};
 
 use super::Mpt;
-use crate::Radix;
 use crate::format::Format;
 use crate::nodes::Nodes;
+use crate::{Radix, Word};
 
 /// The most levels a table can have.
 pub(super) const MAX: usize = 8;
@@ -33,7 +33,8 @@ pub(super) trait Shape {
     /// Returns how many base pages a slot covers.
     fn slot_pages(level: usize) -> usize;
 
-    /// Returns the level at which pages of `size` stand: the first whose slots are no larger.
+    /// Returns the level at which pages of `size` stand: the first whose slots are no larger, or in a linear table the
+    /// last.
     fn level_of(size: PageSize) -> usize;
 }
 
@@ -66,6 +67,10 @@ impl<G: Radix, F: Format, N: Nodes<Word = F::Word>> Shape for Mpt<'_, G, F, N> {
         while level < G::WIDTHS.len() {
             let extra = if level + 1 == G::WIDTHS.len() { F::EXTRA } else { 0 };
             words[level] = (1 << G::WIDTHS[level]) * (1 + extra);
+            assert!(
+                level == 0 || (words[level] * F::Word::BYTES).is_multiple_of(F::LINK_ALIGN),
+                "a link cannot hold the address of so small a node"
+            );
             level += 1;
         }
         words
@@ -78,12 +83,14 @@ impl<G: Radix, F: Format, N: Nodes<Word = F::Word>> Shape for Mpt<'_, G, F, N> {
             let mut level = 0;
             let mut found = false;
             while level < G::WIDTHS.len() {
-                found |= Self::SLOTS[level].shift() == G::SIZES[at].shift();
+                let leaves = G::LINEAR.is_none() || level + 1 == G::WIDTHS.len();
+                found |= leaves && Self::SLOTS[level].shift() == G::SIZES[at].shift();
                 level += 1;
             }
             replicated |= !found;
             at += 1;
         }
+        assert!(!(replicated && F::STATUS), "hardware notes status in one word of a page");
         replicated
     };
 
@@ -114,7 +121,7 @@ impl<G: Radix, F: Format, N: Nodes<Word = F::Word>> Shape for Mpt<'_, G, F, N> {
     #[inline(always)]
     fn level_of(size: PageSize) -> usize {
         // The base page first: it needs no search.
-        if size.shift() == G::BASE.shift() {
+        if size.shift() == G::BASE.shift() || G::LINEAR.is_some() {
             return Self::LEVELS - 1;
         }
         (0..Self::LEVELS).find(|&level| Self::SLOTS[level] <= size).unwrap_or(Self::LEVELS - 1)

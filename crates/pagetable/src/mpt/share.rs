@@ -44,7 +44,7 @@ impl<'n, G: Radix, F: Format, N: Nodes<Word = F::Word>> Mpt<'n, G, F, N> {
             }
             want[1] += usize::from(!F::is_link(word));
         }
-        let mut stock = Stock::take(self.nodes, Self::WORDS, want)?;
+        let mut stock = Stock::take(self.nodes, &Self::WORDS, want)?;
         for at in slots() {
             // SAFETY: as above. The loan counts as an entry, so that the node is never empty.
             unsafe {

@@ -2,7 +2,7 @@
 
 use core::ops::ControlFlow;
 
-use tlbkit_addr::{Attr, Flush, PageSize, Pages, Pfn, VirtAddr, Vpn};
+use tlbkit_addr::{Attr, Flush, PageSize, Pages, Pfn, PhysAddr, VirtAddr, Vpn};
 
 use super::Mpt;
 use super::shape::Shape;
@@ -21,8 +21,30 @@ impl<'n, G: Radix, F: Format, N: Nodes<Word = F::Word>> Table<'n> for Mpt<'n, G,
             return None;
         }
         // SAFETY: the caller is pinned.
-        let (word, level) = unsafe { self.descend(at) };
-        F::is_leaf(word, level + 1 == Self::LEVELS).then(|| Self::leaf(word, level, at))
+        unsafe {
+            self.descend(at, |word, level, _| {
+                F::is_leaf(word, level + 1 == Self::LEVELS).then(|| Self::leaf(word, level, at))
+            })
+        }
+    }
+
+    #[inline(always)]
+    fn translate(&self, _pinned: Pinned<'_>, at: VirtAddr) -> Option<PhysAddr> {
+        if !G::SPACE.holds(at) {
+            return None;
+        }
+        // The generic way decodes a leaf first; here the masks of each level stay constants.
+        // SAFETY: the caller is pinned.
+        unsafe {
+            self.descend(at, |word, level, _| {
+                if !F::is_leaf(word, level + 1 == Self::LEVELS) {
+                    return None;
+                }
+                let size =
+                    if Self::REPLICATED { F::size(word, Self::SLOTS[level]) } else { Self::SLOTS[level] };
+                Some(PhysAddr::new(F::frame(word, size).address(G::BASE).get() | at.offset(size)))
+            })
+        }
     }
 
     fn for_each(

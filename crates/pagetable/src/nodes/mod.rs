@@ -22,7 +22,7 @@ use core::fmt::Debug;
 #[cfg(not(loom))]
 pub use direct::{Direct, FrameSource};
 #[cfg(not(loom))]
-pub use slab::{Chunk, Slab, SlabError, Usage};
+pub use slab::{Chunk, Identity, Offset, Slab, SlabError, Usage, Window};
 pub(crate) use stock::Stock;
 
 use crate::Mode;
@@ -127,40 +127,46 @@ pub unsafe trait Nodes: Reclaim + Debug {
         unsafe { Self::Mode::put(self.at(node).add(index), word) }
     }
 
-    /// Counts the words that pass a test among `count` from `first` on. It looks at all of them: a loop without an
-    /// exit takes several words at a time.
+    /// Folds `count` words from `first` on, all of them.
     ///
     /// # Safety
     ///
     /// As for [`read`](Self::read), for every word.
     #[inline(always)]
-    unsafe fn count(
+    unsafe fn fold(
         &self,
         node: NodeAddr,
         first: usize,
         count: usize,
-        test: impl Fn(Self::Word) -> bool,
-    ) -> usize {
+        start: Self::Word,
+        with: impl Fn(Self::Word, Self::Word) -> Self::Word,
+    ) -> Self::Word {
         // SAFETY: the caller's promise.
         let cells = unsafe { self.at(node).add(first) };
-        (0..count).fold(0, |sum, at| {
-            // SAFETY: as above.
-            sum + usize::from(test(unsafe { Self::Mode::read(cells.add(at)) }))
-        })
+        // SAFETY: as above.
+        (0..count).fold(start, |all, at| with(all, unsafe { Self::Mode::read(cells.add(at)) }))
     }
 
-    /// Stores `count` words from `first` on that lead nowhere: `word(0)`, `word(1)`, ...
+    /// Stores `count` words from `first` on that lead nowhere: `word`, `word + step`, ...
     ///
     /// # Safety
     ///
     /// As for [`read`](Self::read), for every word.
     #[inline(always)]
-    unsafe fn fill(&self, node: NodeAddr, first: usize, count: usize, word: impl Fn(usize) -> Self::Word) {
+    unsafe fn fill(
+        &self,
+        node: NodeAddr,
+        first: usize,
+        count: usize,
+        mut word: Self::Word,
+        step: Self::Word,
+    ) {
         // SAFETY: the caller's promise.
         let cells = unsafe { self.at(node).add(first) };
         for at in 0..count {
             // SAFETY: as above.
-            unsafe { Self::Mode::put(cells.add(at), word(at)) };
+            unsafe { Self::Mode::put(cells.add(at), word) };
+            word = word.advance(step, 1);
         }
     }
 

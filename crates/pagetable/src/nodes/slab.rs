@@ -48,12 +48,14 @@ const MAX_CHUNKS: usize = 1 << 21;
 const CLASSES: usize = 17;
 
 /// The size of class `class` in bytes.
+#[inline(always)]
 const fn class_bytes(class: usize) -> usize {
     let power = 8 << (class / 2);
     if class.is_multiple_of(2) { power } else { power + power / 2 }
 }
 
 /// The smallest class of at least `bytes` bytes; [`CLASSES`] or more for whole chunks.
+#[inline(always)]
 const fn class_of(bytes: usize) -> usize {
     if bytes <= 8 {
         return 0;
@@ -64,16 +66,22 @@ const fn class_of(bytes: usize) -> usize {
     2 * (log - 3) + 1 + (below >> (log - 1) & 1)
 }
 
-/// The chunks of a span, as a power of two: large nodes get long spans, so that little is lost at the end.
+/// The chunks of a span, as a power of two: large nodes get longer spans, so that little is lost at the end, but no
+/// longer ones than that takes: a table with one large node takes a whole span for it.
+#[inline(always)]
 const fn span_order(class: usize) -> u32 {
     match class_bytes(class) {
-        0..=192 => 0,
-        193..=768 => 2,
-        _ => 4,
+        0..=384 => 0,
+        385..=1024 => 1,
+        _ => 2,
     }
 }
 
+/// The largest class, in bytes, that keeps an empty span.
+const KEPT: usize = 256;
+
 /// The nodes in a span of the class: each needs its record besides.
+#[inline(always)]
 const fn span_nodes(class: usize) -> usize {
     (CHUNK << span_order(class)) / (class_bytes(class) + size_of::<Record>())
 }
@@ -134,7 +142,7 @@ pub struct Usage {
 pub enum SlabError {
     /// Fewer than two chunks: one for descriptors, one for nodes.
     TooSmall,
-    /// More than 8 GiB, or `base` plus the size wraps.
+    /// More than 8 GiB, or addresses that a word cannot hold.
     TooLarge,
     /// The base address is no multiple of a chunk.
     Misaligned,
@@ -165,9 +173,8 @@ impl core::error::Error for SlabError {}
 /// # unsafe { tlbkit_pagetable::nodes::Reclaim::free(&slab, node, true) };
 /// # Ok::<(), tlbkit_pagetable::nodes::SlabError>(())
 /// ```
-pub struct Slab<'m, W, M: Mode> {
-    /// Where address zero would be: adding a node's address gives its memory.
-    origin: *mut u8,
+pub struct Slab<'m, W, M: Mode, A = Offset> {
+    window: A,
     base: usize,
     chunks: usize,
     lock: M::Lock,
@@ -178,9 +185,59 @@ pub struct Slab<'m, W, M: Mode> {
 
 // SAFETY: the memory is borrowed mutably for 'm, so it is the slab's own; the lists are touched under the lock only,
 // which is a real one exactly when it is `Sync`; nodes are cells of atomics, or private to their taker.
-unsafe impl<W, M: Mode> Send for Slab<'_, W, M> where M::Lock: Send {}
+unsafe impl<W, M: Mode, A> Send for Slab<'_, W, M, A> where M::Lock: Send {}
 // SAFETY: as above.
-unsafe impl<W, M: Mode> Sync for Slab<'_, W, M> where M::Lock: Sync {}
+unsafe impl<W, M: Mode, A> Sync for Slab<'_, W, M, A> where M::Lock: Sync {}
+
+/// How a node's address becomes memory: [`Offset`] or [`Identity`].
+pub trait Window: Copy + sealed::Sealed {
+    /// Returns the memory at an address.
+    fn memory(self, at: usize) -> *mut u8;
+}
+
+/// Addresses count from some base: offsets into an arena, or physical addresses. Costs an addition a node.
+#[derive(Clone, Copy, Debug)]
+pub struct Offset {
+    /// Where address zero would be: adding a node's address gives its memory.
+    origin: *mut u8,
+}
+
+/// Addresses are pointers, as in kseg0 or an identity map. Costs nothing.
+#[derive(Clone, Copy, Debug)]
+pub struct Identity;
+
+mod sealed {
+    pub trait Sealed {}
+    impl Sealed for super::Offset {}
+    impl Sealed for super::Identity {}
+}
+
+impl Window for Offset {
+    #[inline(always)]
+    fn memory(self, at: usize) -> *mut u8 {
+        self.origin.wrapping_add(at)
+    }
+}
+
+impl Window for Identity {
+    #[inline(always)]
+    fn memory(self, at: usize) -> *mut u8 {
+        ptr::with_exposed_provenance_mut(at)
+    }
+}
+
+impl<'m, W: Word, M: Mode> Slab<'m, W, M, Identity> {
+    /// Returns storage over `memory` whose words hold the addresses of nodes as they are in memory.
+    ///
+    /// # Errors
+    ///
+    /// [`SlabError::TooSmall`] or [`SlabError::TooLarge`].
+    pub fn identity(memory: &'m mut [Chunk]) -> Result<Self, SlabError> {
+        // Walks make pointers from the words.
+        let base = memory.as_mut_ptr().expose_provenance();
+        Self::over(Identity, base, memory)
+    }
+}
 
 impl<'m, W: Word, M: Mode> Slab<'m, W, M> {
     /// Returns storage over `memory`. `base` is what the words of tables hold for its first byte: 0 for offsets into
@@ -190,8 +247,17 @@ impl<'m, W: Word, M: Mode> Slab<'m, W, M> {
     ///
     /// [`SlabError`] if the memory or the base does not do.
     pub fn new(memory: &'m mut [Chunk], base: usize) -> Result<Self, SlabError> {
+        Self::over(Offset { origin: memory.as_mut_ptr().cast::<u8>().wrapping_sub(base) }, base, memory)
+    }
+}
+
+impl<'m, W: Word, M: Mode, A: Window> Slab<'m, W, M, A> {
+    fn over(window: A, base: usize, memory: &'m mut [Chunk]) -> Result<Self, SlabError> {
         let chunks = memory.len();
-        if chunks > MAX_CHUNKS || base.checked_add(chunks * CHUNK).is_none() {
+        let end = base.checked_add(chunks.saturating_mul(CHUNK));
+        if chunks > MAX_CHUNKS
+            || end.is_none_or(|end| (end as u64).saturating_sub(1) > u64::MAX >> (64 - W::BITS))
+        {
             return Err(SlabError::TooLarge);
         }
         if !base.is_multiple_of(CHUNK) {
@@ -201,13 +267,12 @@ impl<'m, W: Word, M: Mode> Slab<'m, W, M> {
         if chunks <= descriptors {
             return Err(SlabError::TooSmall);
         }
-        let start = memory.as_mut_ptr().cast::<u8>();
         // SAFETY: the first chunks are as large as the descriptors, aligned beyond them, and ours; a zeroed
         // descriptor is a valid one.
-        unsafe { ptr::write_bytes(start, 0, descriptors * CHUNK) };
+        unsafe { ptr::write_bytes(window.memory(base), 0, descriptors * CHUNK) };
         let lists = Lists { free: [NONE; ORDERS], partial: [NONE; CLASSES], usage: Usage::default() };
         let slab = Self {
-            origin: start.wrapping_sub(base),
+            window,
             base,
             chunks,
             lock: M::Lock::default(),
@@ -243,7 +308,7 @@ impl<'m, W: Word, M: Mode> Slab<'m, W, M> {
     /// Returns the memory of a chunk.
     #[inline(always)]
     fn chunk(&self, chunk: u32) -> *mut u8 {
-        self.origin.wrapping_add(self.base + chunk as usize * CHUNK)
+        self.window.memory(self.base + chunk as usize * CHUNK)
     }
 
     /// Returns the descriptor of a chunk below `self.chunks`.
@@ -411,7 +476,7 @@ impl<'m, W: Word, M: Mode> Slab<'m, W, M> {
 
 // SAFETY: a node is taken under the lock off a list of free ones, and `at` and `record` compute its place in memory
 // that is the slab's own. Spans and runs are aligned to a chunk and cut at multiples of the node's size.
-unsafe impl<W: Word, M: Mode> Nodes for Slab<'_, W, M> {
+unsafe impl<W: Word, M: Mode, A: Window> Nodes for Slab<'_, W, M, A> {
     type Word = W;
     type Mode = M;
 
@@ -424,7 +489,7 @@ unsafe impl<W: Word, M: Mode> Nodes for Slab<'_, W, M> {
 
     #[inline(always)]
     unsafe fn at(&self, node: NodeAddr) -> *const W::Cell {
-        self.origin.wrapping_add(node.get()).cast::<W::Cell>().cast_const()
+        self.window.memory(node.get()).cast::<W::Cell>().cast_const()
     }
 
     #[inline(always)]
@@ -441,14 +506,14 @@ unsafe impl<W: Word, M: Mode> Nodes for Slab<'_, W, M> {
 
 // SAFETY: `link` is the record that `record` computes, found by the chunk's class; node numbers count 4 bytes, of
 // which there are at most 2^31 in a slab that `new` accepts. The slab is `Sync` when its lock is.
-unsafe impl<W: Word, M: Mode> Reclaim for Slab<'_, W, M> {
+unsafe impl<W: Word, M: Mode, A: Window> Reclaim for Slab<'_, W, M, A> {
     unsafe fn free(&self, node: NodeAddr, clean: bool) {
         match self.class_at(node) {
             Ok(class) => {
                 let (span, index) = self.place(node, class);
                 if !clean {
                     // SAFETY: the node is out of every table, so its bytes are ours alone.
-                    unsafe { ptr::write_bytes(self.origin.wrapping_add(node.get()), 0, class_bytes(class)) };
+                    unsafe { ptr::write_bytes(self.window.memory(node.get()), 0, class_bytes(class)) };
                 }
                 self.locked(|lists| {
                     let descriptor = self.descriptor(span);
@@ -460,9 +525,10 @@ unsafe impl<W: Word, M: Mode> Reclaim for Slab<'_, W, M> {
                     if used as usize == span_nodes(class) {
                         self.push(&mut lists.partial[class], span);
                     }
-                    // The last empty span of a class stays, or mapping and unmapping one page would go to the buddy
-                    // system each time.
-                    if used == 1 && (descriptor.next.get() != NONE || lists.partial[class] != span) {
+                    // The last empty span of a small class stays, or mapping and unmapping one page would go to the
+                    // buddy system each time.
+                    let only = descriptor.next.get() == NONE && lists.partial[class] == span;
+                    if used == 1 && !(only && class_bytes(class) <= KEPT) {
                         self.unlink(&mut lists.partial[class], span);
                         self.free_run(lists, span, span_order(class));
                     }
@@ -514,7 +580,7 @@ unsafe impl<W: Word, M: Mode> Reclaim for Slab<'_, W, M> {
 /// What node numbers count: nodes start at multiples of 4 bytes.
 const UNIT: usize = 4;
 
-impl<W, M: Mode> fmt::Debug for Slab<'_, W, M> {
+impl<W, M: Mode, A> fmt::Debug for Slab<'_, W, M, A> {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.debug_struct("Slab").field("base", &self.base).field("chunks", &self.chunks).finish_non_exhaustive()
     }

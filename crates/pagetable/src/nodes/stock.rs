@@ -9,8 +9,9 @@ use crate::word::atomics::Ordering;
 /// Each kind is a list through the nodes' records, so a stock of any depth costs no memory of its own.
 pub(crate) struct Stock<'n, N: Nodes, const KINDS: usize> {
     nodes: &'n N,
-    kinds: [Option<NodeAddr>; KINDS],
-    words: [usize; KINDS],
+    /// The first node of each kind, by number; zero is none.
+    kinds: [u32; KINDS],
+    words: &'static [usize; KINDS],
 }
 
 impl<'n, N: Nodes, const KINDS: usize> Stock<'n, N, KINDS> {
@@ -20,39 +21,62 @@ impl<'n, N: Nodes, const KINDS: usize> Stock<'n, N, KINDS> {
     ///
     /// [`Error::NoMemory`]; nothing is taken then.
     #[inline]
-    pub(crate) fn take(nodes: &'n N, words: [usize; KINDS], want: [usize; KINDS]) -> Result<Self, Error> {
-        let mut stock = Self { nodes, kinds: [None; KINDS], words };
+    pub(crate) fn take(
+        nodes: &'n N,
+        words: &'static [usize; KINDS],
+        want: [usize; KINDS],
+    ) -> Result<Self, Error> {
+        Self::take_within(nodes, words, want, usize::MAX)
+    }
+
+    /// As [`take`](Self::take), of nodes whose addresses are at most `reach`: those that a table's words can hold.
+    ///
+    /// # Errors
+    ///
+    /// [`Error::NoMemory`]; nothing is taken then.
+    #[inline]
+    pub(crate) fn take_within(
+        nodes: &'n N,
+        words: &'static [usize; KINDS],
+        want: [usize; KINDS],
+        reach: usize,
+    ) -> Result<Self, Error> {
+        let mut stock = Self { nodes, kinds: [0; KINDS], words };
         for kind in 0..KINDS {
             for _ in 0..want[kind] {
-                let Some(node) = nodes.take(words[kind]) else {
+                let node = nodes.take(words[kind]);
+                if let Some(node) = node {
+                    stock.push(kind, node);
+                }
+                if node.is_none_or(|node| node.get() > reach) {
                     // What was taken goes back when `stock` is dropped.
                     return Err(Error::NoMemory {
                         wanted: want.iter().sum(),
                         pending: nodes.held().pending(),
                     });
-                };
-                stock.push(kind, node);
+                }
             }
         }
         Ok(stock)
     }
 
     fn push(&mut self, kind: usize, node: NodeAddr) {
-        let next = self.kinds[kind].map_or(0, |next| self.nodes.index_of(next));
         // SAFETY: the node was taken and nobody else knows it.
-        unsafe { (*self.nodes.record(node, self.words[kind])).store(next, Ordering::Relaxed) };
-        self.kinds[kind] = Some(node);
+        unsafe { (*self.nodes.record(node, self.words[kind])).store(self.kinds[kind], Ordering::Relaxed) };
+        self.kinds[kind] = self.nodes.index_of(node);
     }
 
     /// Takes a node of the kind out of the stock, zeroed, its record zero; `None` beyond what was reserved.
     #[inline]
     pub(crate) fn next(&mut self, kind: usize) -> Option<NodeAddr> {
-        let node = self.kinds[kind]?;
+        if self.kinds[kind] == 0 {
+            return None;
+        }
+        let node = self.nodes.node_of(self.kinds[kind]);
         // SAFETY: the node is in stock, so it was taken and nobody else knows it.
         let record = unsafe { &*self.nodes.record(node, self.words[kind]) };
-        let next = record.load(Ordering::Relaxed);
+        self.kinds[kind] = record.load(Ordering::Relaxed);
         record.store(0, Ordering::Relaxed);
-        self.kinds[kind] = (next != 0).then(|| self.nodes.node_of(next));
         Some(node)
     }
 }
