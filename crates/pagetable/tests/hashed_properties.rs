@@ -51,7 +51,7 @@ mod wide {
         full_shared,
         Compact,
         Shared,
-        |nodes| Hashed::<Full, Compact, _, 1, 0, 100>::new(nodes),
+        |nodes| Hashed::<Full, Compact, _, 1, 1, 100>::new(nodes),
         keeps
     );
 }

@@ -67,7 +67,7 @@ where
     }
 
     /// Tells whether a chain's first bucket may be given to the block of a live `tag` now.
-    unsafe fn is_free(&self, head: Spot, tag: usize) -> bool {
+    pub(super) unsafe fn is_free(&self, head: Spot, tag: usize) -> bool {
         // SAFETY: the caller's promise.
         let old = unsafe { self.read_tag(head) };
         old == 0
@@ -77,8 +77,8 @@ where
 
     /// The end of a dry run: sets aside what it takes to give every block of `grain` in a range a bucket.
     ///
-    /// First buckets that are free are claimed on the spot, so that two blocks cannot count on one: a claimed tag
-    /// matches nothing. The others need overflow buckets.
+    /// First buckets that are free are claimed on the spot, so that two blocks cannot count on one, nor a bucket stop
+    /// to be free: a claimed tag matches nothing. The others need overflow buckets.
     ///
     /// # Errors
     ///
@@ -95,10 +95,7 @@ where
                     continue;
                 }
                 if self.is_free(head, tag) {
-                    // One block needs no claim: nobody else can take the bucket.
-                    if first != last {
-                        self.publish_tag(head, Self::flagged(tag, Self::CLAIMED));
-                    }
+                    self.publish_tag(head, Self::flagged(tag, Self::CLAIMED));
                 } else {
                     want += 1;
                 }
@@ -120,8 +117,8 @@ where
         spare
     }
 
-    /// Stores `count` PTEs from `slot` on in the bucket of a block, which gets one if it has none: a claimed or free
-    /// first bucket, or a spare one.
+    /// Stores `count` PTEs from `slot` on in the bucket of a block, which gets one if it has none: the claimed first
+    /// bucket, or a spare one.
     pub(super) unsafe fn install(
         &self,
         spare: &mut Spare<'n, N>,
@@ -141,12 +138,8 @@ where
                 self.tally.ptes(-(old as isize));
                 self.fill_words(spot.node, Self::place(spot, slot), count, word);
                 self.settle_pairs(spot, grain);
-            } else if self.read_tag(head) == Self::flagged(tag, Self::CLAIMED) || self.is_free(head, tag) {
-                self.wipe(head);
-                self.fill_words(head.node, Self::place(head, slot), count, word);
-                self.settle_pairs(head, grain);
-                self.enter(grain);
-                self.publish_tag(head, tag);
+            } else if self.read_tag(head) == Self::flagged(tag, Self::CLAIMED) {
+                self.fit_out(head, grain, tag, slot, count, word);
             } else if let Some(node) = spare.next(0) {
                 let spot = Spot::node(node);
                 self.fill_words(node, Self::place(spot, slot), count, word);
@@ -159,6 +152,27 @@ where
             }
         }
         self.tally.ptes(count as isize);
+    }
+
+    /// Gives a bucket that nobody can match to a block, with `count` PTEs from `slot` on.
+    #[inline(always)]
+    pub(super) unsafe fn fit_out(
+        &self,
+        spot: Spot,
+        grain: usize,
+        tag: usize,
+        slot: usize,
+        count: usize,
+        word: impl Fn(usize) -> F::Word,
+    ) {
+        // SAFETY: the caller's promise: the slots are within a bucket.
+        unsafe {
+            self.wipe(spot);
+            self.fill_words(spot.node, Self::place(spot, slot), count, word);
+            self.settle_pairs(spot, grain);
+            self.enter(grain);
+            self.publish_tag(spot, tag);
+        }
     }
 
     /// Counts those of `count` words from `first` on that `is` says yes to.
