@@ -37,6 +37,7 @@ conformance!(g4_pair_compact32_solo, Compact32, Solo, |nodes| Ok(
 #[cfg(target_pointer_width = "64")]
 mod wide {
     use super::*;
+    use common::rebased::Rebased;
     use common::{Ends, Full};
     use tlbkit_pagetable::format::{Compact, Paper};
     use tlbkit_pagetable::geometry::{Va48, Va64};
@@ -65,8 +66,8 @@ mod wide {
     conformance!(ga_full_compact_shared, Compact, Shared, |nodes| Ok(
         Gpt::<Full, Compact, _, Word1, Adaptive>::new(nodes)
     ));
-    conformance!(ga_ends_compact_solo, Compact, Solo, |nodes| Ok(
-        Gpt::<Ends, Compact, _, Word1, Adaptive>::new(nodes)
+    conformance!(ga_ends_solo, Rebased<14>, Solo, |nodes| Ok(
+        Gpt::<Ends, Rebased<14>, _, Word1, Adaptive>::new(nodes)
     ));
     conformance!(g2_va64_paper_solo, Paper, Solo, |nodes| Ok(Gpt::<Va64, Paper, _, Book, Fixed<1>>::new(
         nodes

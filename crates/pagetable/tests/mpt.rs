@@ -22,6 +22,7 @@ conformance!(pair_compact32_solo, Compact32, Solo, |nodes| Mpt::<Pair, Compact32
 #[cfg(target_pointer_width = "64")]
 mod wide {
     use super::*;
+    use common::rebased::Rebased;
     use common::{Ends, Full};
     use tlbkit_pagetable::format::{Aarch64, Compact, Sv39, X86};
     use tlbkit_pagetable::geometry::{Va39, Va48, Va64};
@@ -38,6 +39,6 @@ mod wide {
     conformance!(va64_paper_shared, Paper, Shared, |nodes| Mpt::<Va64, Paper, _>::new(nodes));
     conformance!(va64_compact32_shared, Compact32, Shared, |nodes| Mpt::<Va64, Compact32, _>::new(nodes));
     conformance!(full_compact_solo, Compact, Solo, |nodes| Mpt::<Full, Compact, _>::new(nodes));
-    conformance!(ends_compact_solo, Compact, Solo, |nodes| Mpt::<Ends, Compact, _>::new(nodes));
+    conformance!(ends_solo, Rebased<14>, Solo, |nodes| Mpt::<Ends, Rebased<14>, _>::new(nodes));
     conformance!(odd_compact_shared, Compact, Shared, |nodes| Mpt::<Odd, Compact, _>::new(nodes));
 }

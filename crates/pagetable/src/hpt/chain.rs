@@ -75,6 +75,14 @@ where
                 && (old == Self::flagged(tag, Self::DEAD) || self.nodes.held().quarantined() == 0)
     }
 
+    /// Tells whether a chain's first bucket was claimed for the block of a live `tag`. If the array has grown since, it
+    /// is one that was never used.
+    unsafe fn is_claimed(&self, head: Spot, tag: usize) -> bool {
+        // SAFETY: the caller's promise.
+        let old = unsafe { self.read_tag(head) };
+        old == 0 || old == Self::flagged(tag, Self::CLAIMED)
+    }
+
     /// The end of a dry run: sets aside what it takes to give every block of `grain` in a range a bucket.
     ///
     /// First buckets that are free are claimed on the spot, so that two blocks cannot count on one, nor a bucket stop
@@ -96,6 +104,10 @@ where
                 }
                 if self.is_free(head, tag) {
                     self.publish_tag(head, Self::flagged(tag, Self::CLAIMED));
+                    // Should the array grow before the range is written, a bucket behind may come before the claim.
+                    if LOAD > 0 && first != last && self.behind(head).is_some() {
+                        want += 1;
+                    }
                 } else {
                     want += 1;
                 }
@@ -138,7 +150,7 @@ where
                 self.tally.ptes(-(old as isize));
                 self.fill_words(spot.node, Self::place(spot, slot), count, word);
                 self.settle_pairs(spot, grain);
-            } else if self.read_tag(head) == Self::flagged(tag, Self::CLAIMED) {
+            } else if self.is_claimed(head, tag) {
                 self.fit_out(head, grain, tag, slot, count, word);
             } else if let Some(node) = spare.next(0) {
                 let spot = Spot::node(node);

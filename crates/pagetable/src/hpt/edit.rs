@@ -102,8 +102,8 @@ where
         // SAFETY: the caller is the writer.
         unsafe {
             self.check_vacant(pages)?;
-            self.make_room(batch, grain, pages);
             let mut spare = self.reserve(grain, pages)?;
+            self.make_room(batch, grain, pages);
             // Frames are whole before the table leads to them.
             N::Mode::release();
             self.write(&mut spare, pages, frame, size, attr);

@@ -83,6 +83,10 @@ where
 
     /// Makes the array fit for a range that is about to be mapped, if that is much beyond its load: one long chain
     /// after the other would cost the square of the range. What this moves is less than what the change itself adds.
+    ///
+    /// The buckets for the range are reserved already, so that a change that fails leaves everything where it is.
+    /// Claims are not moved, nor missed: the blocks of a chain need no more overflow buckets once they are spread over
+    /// several first ones, which are new and free.
     #[inline]
     pub(super) unsafe fn make_room(&self, batch: &mut Retired<'n>, grain: usize, pages: Pages) {
         let (first, last) = Self::blocks_of(grain, pages);

@@ -48,8 +48,8 @@ where
                 }
             })?;
             // Where a block of the new size has no bucket, nothing of that size is mapped, so all of it changes.
-            self.make_room(batch, grain, pages);
             let mut spare = self.reserve(grain, pages)?;
+            self.make_room(batch, grain, pages);
             N::Mode::release();
             self.each_piece(pages, to, |piece, leaf| {
                 if leaf.size != to {

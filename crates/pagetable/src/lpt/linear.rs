@@ -63,6 +63,7 @@ impl<G: Radix, F: Format, const AT: usize> Linear<G, F, AT> {
 impl<G: Radix, F: Format, const AT: usize> Format for Linear<G, F, AT> {
     type Word = F::Word;
 
+    const BASE: PageSize = F::BASE;
     const STEP: F::Word = F::STEP;
     const LINK_ALIGN: usize = G::BASE.bytes();
     const IMPLIED: Attr = F::IMPLIED;

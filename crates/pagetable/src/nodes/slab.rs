@@ -235,7 +235,7 @@ impl<'m, W: Word, M: Mode> Slab<'m, W, M, Identity> {
     pub fn identity(memory: &'m mut [Chunk]) -> Result<Self, SlabError> {
         // Walks make pointers from the words.
         let base = memory.as_mut_ptr().expose_provenance();
-        Self::over(Identity, base, memory)
+        Self::over(Identity, base, memory.len())
     }
 }
 
@@ -247,13 +247,15 @@ impl<'m, W: Word, M: Mode> Slab<'m, W, M> {
     ///
     /// [`SlabError`] if the memory or the base does not do.
     pub fn new(memory: &'m mut [Chunk], base: usize) -> Result<Self, SlabError> {
-        Self::over(Offset { origin: memory.as_mut_ptr().cast::<u8>().wrapping_sub(base) }, base, memory)
+        let origin = memory.as_mut_ptr().cast::<u8>().wrapping_sub(base);
+        Self::over(Offset { origin }, base, memory.len())
     }
 }
 
 impl<'m, W: Word, M: Mode, A: Window> Slab<'m, W, M, A> {
-    fn over(window: A, base: usize, memory: &'m mut [Chunk]) -> Result<Self, SlabError> {
-        let chunks = memory.len();
+    /// Lays storage over so many chunks from `base` on. The borrow stays with the callers: taken here once more, it
+    /// would end what the window's pointer may do.
+    fn over(window: A, base: usize, chunks: usize) -> Result<Self, SlabError> {
         let end = base.checked_add(chunks.saturating_mul(CHUNK));
         if chunks > MAX_CHUNKS
             || end.is_none_or(|end| (end as u64).saturating_sub(1) > u64::MAX >> (64 - W::BITS))

@@ -1,6 +1,9 @@
 //! Address spaces that no machine has, for the properties.
 #![allow(dead_code, reason = "each test uses some of them")]
 
+#[cfg(target_pointer_width = "64")]
+pub(crate) mod rebased;
+
 use tlbkit_addr::PageSize;
 use tlbkit_pagetable::{Geometry, Radix};
 

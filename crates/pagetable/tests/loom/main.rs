@@ -3,12 +3,14 @@
 //! `RUSTFLAGS='--cfg loom' cargo test -p tlbkit-pagetable --release --test loom`
 #![cfg(loom)]
 
+#[path = "../common/rebased.rs"]
+mod rebased;
 mod scene;
 mod storage;
 
+use rebased::Rebased;
 use scene::{Scene, check};
 use tlbkit_addr::{Attr, PageSize, Pages, Pfn, Vpn};
-use tlbkit_pagetable::format::Compact;
 use tlbkit_pagetable::gpt::{self, Adaptive, Fixed, Gpt};
 use tlbkit_pagetable::hpt::Hashed;
 use tlbkit_pagetable::lpt::Lpt;
@@ -18,6 +20,8 @@ use tlbkit_pagetable::{Change, Geometry, Holes, Radix};
 /// Eight pages in three levels of one bit. A page is two words, so that it can be a page of a linear table too.
 #[derive(Debug)]
 struct Tiny;
+
+type Words = Rebased<4>;
 
 const PAGE: PageSize = PageSize::from_shift(4).unwrap();
 const LARGE: PageSize = PageSize::from_shift(5).unwrap();
@@ -154,17 +158,17 @@ macro_rules! walkers {
     };
 }
 
-walkers!(mpt, |nodes| Mpt::<Tiny, Compact, _>::new(nodes).unwrap());
-walkers!(lpt, |nodes| Lpt::<Tiny, Compact, _, 0x1000>::new(nodes).unwrap());
-walkers!(g2, |nodes| Gpt::<Tiny, Compact, _, gpt::Compact, Fixed<1>>::new(nodes));
-walkers!(ga, |nodes| Gpt::<Tiny, Compact, _, gpt::Compact, Adaptive>::new(nodes));
-walkers!(hpt, |nodes| Hashed::<Tiny, Compact, _, 0, 0, 0>::new(nodes).unwrap());
-walkers!(hr, |nodes| Hashed::<Tiny, Compact, _, 0, 0, 75>::new(nodes).unwrap());
-walkers!(cpt, |nodes| Hashed::<Tiny, Compact, _, 1, 0, 0>::new(nodes).unwrap());
+walkers!(mpt, |nodes| Mpt::<Tiny, Words, _>::new(nodes).unwrap());
+walkers!(lpt, |nodes| Lpt::<Tiny, Words, _, 0x1000>::new(nodes).unwrap());
+walkers!(g2, |nodes| Gpt::<Tiny, Words, _, gpt::Compact, Fixed<1>>::new(nodes));
+walkers!(ga, |nodes| Gpt::<Tiny, Words, _, gpt::Compact, Adaptive>::new(nodes));
+walkers!(hpt, |nodes| Hashed::<Tiny, Words, _, 0, 0, 0>::new(nodes).unwrap());
+walkers!(hr, |nodes| Hashed::<Tiny, Words, _, 0, 1, 75>::new(nodes).unwrap());
+walkers!(cpt, |nodes| Hashed::<Tiny, Words, _, 1, 0, 0>::new(nodes).unwrap());
 
 /// The check can fail: nodes that are reclaimed before the walkers have acknowledged are walked.
 #[test]
 #[should_panic(expected = "somebody is in a freed node")]
 fn early_reclaim_is_caught() {
-    scene::check_early(&UNMAP, |nodes| Mpt::<Tiny, Compact, _>::new(nodes).unwrap());
+    scene::check_early(&UNMAP, |nodes| Mpt::<Tiny, Words, _>::new(nodes).unwrap());
 }
