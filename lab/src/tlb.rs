@@ -12,6 +12,8 @@
 //! which counts down with every instruction; uniformly random, from the seed, stands for it. Address spaces and wired
 //! entries are not modelled: a trace is one program.
 
+use std::ops::Range;
+
 use anyhow::ensure;
 use clap::{Args, ValueEnum};
 use rand::{RngExt, SeedableRng};
@@ -58,7 +60,7 @@ pub(crate) struct Tlb {
     replacement: Replacement,
     /// By how much a page number is shifted to make a tag.
     pair: u32,
-    /// The number of references so far.
+    /// The number of references and loads so far.
     now: u64,
     random: ChaCha8Rng,
 }
@@ -94,29 +96,45 @@ impl Tlb {
         })
     }
 
-    /// Refers to `page`, loads it if it is missing, and tells whether it was. Costs a scan of one set.
-    pub(crate) fn misses(&mut self, page: Vpn) -> bool {
+    /// Refers to `page` and tells whether an entry maps it; if not, it is the caller's to [`load`](Self::load). Costs a
+    /// scan of one set, as does loading.
+    pub(crate) fn hits(&mut self, page: Vpn) -> bool {
         self.now += 1;
-        let tag = page.get() >> self.pair;
-        let sets = self.tags.len() / self.ways;
-        let first = if sets == 1 { 0 } else { tag % sets * self.ways };
-        let set = first..first + self.ways;
-        if let Some(way) = self.tags[set.clone()].iter().position(|&known| known == tag) {
-            if self.replacement == Replacement::Lru {
-                self.stamps[first + way] = self.now;
-            }
-            return false;
+        let tag = self.tag(page);
+        let set = self.set(tag);
+        let Some(way) = self.tags[set.clone()].iter().position(|&known| known == tag) else { return false };
+        if self.replacement == Replacement::Lru {
+            self.stamps[set.start + way] = self.now;
         }
+        true
+    }
+
+    /// Loads the entry of `page`, which no entry maps.
+    pub(crate) fn load(&mut self, page: Vpn) {
+        self.now += 1;
+        let tag = self.tag(page);
+        let set = self.set(tag);
         let free = self.tags[set.clone()].iter().position(|&known| known == EMPTY);
-        let victim = free.map(|way| first + way).unwrap_or_else(|| match self.replacement {
-            Replacement::Random => first + self.random.random_range(0..self.ways),
+        let victim = free.map(|way| set.start + way).unwrap_or_else(|| match self.replacement {
+            Replacement::Random => set.start + self.random.random_range(0..self.ways),
             Replacement::Lru | Replacement::Fifo => {
+                let first = set.start;
                 set.min_by_key(|&entry| self.stamps[entry]).unwrap_or(first)
             }
         });
         self.tags[victim] = tag;
         self.stamps[victim] = self.now;
-        true
+    }
+
+    fn tag(&self, page: Vpn) -> usize {
+        page.get() >> self.pair
+    }
+
+    /// Returns the entries that `tag` may be in.
+    fn set(&self, tag: usize) -> Range<usize> {
+        let sets = self.tags.len() / self.ways;
+        let first = if sets == 1 { 0 } else { tag % sets * self.ways };
+        first..first + self.ways
     }
 }
 
@@ -134,7 +152,14 @@ mod tests {
 
     fn misses(tlb: &TlbArgs, pages: &[usize]) -> Vec<bool> {
         let mut tlb = Tlb::new(tlb, 1).unwrap();
-        pages.iter().map(|&page| tlb.misses(Vpn::new(page))).collect()
+        let mut misses = |page| {
+            let missing = !tlb.hits(page);
+            if missing {
+                tlb.load(page);
+            }
+            missing
+        };
+        pages.iter().map(|&page| misses(Vpn::new(page))).collect()
     }
 
     proptest! {

@@ -4,22 +4,9 @@ use std::io::Write;
 use std::path::PathBuf;
 use std::process::{Command, Output, Stdio};
 
-use serde_json::Value;
+mod common;
 
-fn tlblab(args: &[&str]) -> Command {
-    let mut command = Command::new(env!("CARGO_BIN_EXE_tlblab"));
-    command.args(args).stdin(Stdio::null());
-    command
-}
-
-fn rows(output: &Output) -> Vec<Value> {
-    let errors = String::from_utf8_lossy(&output.stderr);
-    assert!(output.status.success(), "{errors}");
-    match serde_json::from_slice(&output.stdout) {
-        Ok(Value::Array(rows)) => rows,
-        other => panic!("standard output is no array: {other:?}; {errors}"),
-    }
-}
+use common::{NAMES, names, rows, tlblab};
 
 fn refused(output: &Output, by: &str) {
     let errors = String::from_utf8_lossy(&output.stderr);
@@ -46,7 +33,7 @@ const LACKEY: &str =
 #[test]
 fn the_shipped_trace_is_what_runs() {
     let rows = rows(&tlblab(&["tables", "--json"]).output().unwrap());
-    assert!(!rows.is_empty());
+    assert_eq!(names(&rows), NAMES);
     for row in rows {
         assert_eq!(row["workload"], "cc1.tlbt");
         assert_eq!((&row["pages"], &row["ptes"]), (&3142.into(), &3142.into()));
@@ -60,6 +47,14 @@ fn the_shipped_trace_is_what_runs() {
         let bytes = row["bytes"].as_f64().unwrap();
         assert!((row["bytes_per_pte"].as_f64().unwrap() - bytes / 3142.0).abs() < 1e-6);
         assert!(row["bytes_per_pte_inner"].as_f64() <= row["bytes_per_pte"].as_f64());
+        assert!(row["peak_bytes"].as_u64() >= row["bytes"].as_u64(), "{row}");
+        // The table that grows says how much it moves at once, the linear one how often a refill misses in turn, and
+        // then a refill is a load for itself and one for each of these.
+        assert_eq!(row["moved_max"].is_u64(), row["name"] == "HR", "{row}");
+        assert_eq!(row["nested_misses_mean"].is_f64(), row["name"] == "LPT", "{row}");
+        if let Some(nested) = row["nested_misses_mean"].as_f64() {
+            assert!((mean - nested - 1.0).abs() < 1e-9, "{row}");
+        }
     }
 }
 
@@ -83,9 +78,12 @@ fn every_workload_and_layout_is_verified_and_repeatable() {
 fn a_planted_fault_is_found_in_every_structure() {
     for fault in ["stale", "lost", "wrong"] {
         for pages in ["1", "2", "500"] {
-            for workload in ["uniform", "dense"] {
-                let args = ["tables", "--workload", workload, "--pages", pages, "--inject", fault, "--json"];
-                for row in rows(&tlblab(&args).output().unwrap()) {
+            for (workload, layout) in [("uniform", "paper"), ("dense", "paper"), ("file", "compact")] {
+                let load = ["--workload", workload, "--pages", pages, "--layout", layout];
+                let args = [&["tables", "--json", "--inject", fault], &load[..]].concat();
+                let rows = rows(&tlblab(&args).output().unwrap());
+                assert_eq!(names(&rows), NAMES);
+                for row in rows {
                     assert_eq!(row["verified"], false, "{row}");
                 }
             }

@@ -90,5 +90,5 @@ fn main() {
         ours::MptSolo; ours::MptShared; ours::G16Solo; ours::G16Shared; ours::GaSolo; ours::GaShared;
         ours::HrSolo; ours::HrShared; ours::Cpt4Solo; ours::Cpt4Shared; ours::Cpt8Solo; ours::Cpt8Shared;
     }
-    println!("{}\n{}", known.join("\n"), OPERATIONS.join("\n"));
+    println!("{}\n\n{}", known.join("\n"), OPERATIONS.join("\n"));
 }

@@ -92,3 +92,8 @@ pub use retired::{Carried, Retired};
 pub use table::{Change, Holes, Sole, Table, destroy};
 pub use word::Word;
 pub use writer::Writer;
+
+/// The README's example, compiled.
+#[cfg(doctest)]
+#[doc = include_str!("../../../README.md")]
+struct Readme;

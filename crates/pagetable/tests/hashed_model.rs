@@ -428,11 +428,11 @@ plays! {
     single_growing_solo: Solo, Va48, Compact, 0, 1, 75;
     single_growing_shared: Shared, Va48, Compact, 0, 1, 75;
     small_growing_shared: Shared, Va64, Compact32, 0, 1, 200;
-    fours_growing_solo: Solo, Va48, Compact, 2, 0, 100;
+    fours_growing_solo: Solo, Va48, Compact, 2, 1, 100;
     fours_growing_shared: Shared, Va32, Compact32, 2, 1, 100;
-    eights_growing_shared: Shared, Va48, Compact, 3, 0, 100;
-    sixteens_growing_shared: Shared, Va64, Compact, 4, 0, 100;
-    sixteens_growing_solo: Solo, Va32, Compact32, 4, 0, 100;
+    eights_growing_shared: Shared, Va48, Compact, 3, 1, 100;
+    sixteens_growing_shared: Shared, Va64, Compact, 4, 1, 100;
+    sixteens_growing_solo: Solo, Va32, Compact32, 4, 1, 100;
 }
 
 proptest! {
@@ -442,7 +442,7 @@ proptest! {
     #[test]
     fn little_memory(script in prop::collection::vec(ops(), 1..40)) {
         play::<u64, Shared, Va48, Compact, 0, 1, 75>(3, &script);
-        play::<u64, Solo, Va48, Compact, 3, 0, 100>(3, &script);
+        play::<u64, Solo, Va48, Compact, 3, 1, 100>(3, &script);
         play::<u32, Shared, Va32, Compact32, 1, 3, 0>(3, &script);
     }
 }

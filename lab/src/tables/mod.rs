@@ -7,7 +7,7 @@
 
 use std::collections::{BTreeMap, BTreeSet};
 
-use anyhow::bail;
+use anyhow::{Context, bail};
 use clap::{Args, ValueEnum};
 use indicatif::{ProgressBar, ProgressStyle};
 use serde::Serialize;
@@ -17,7 +17,9 @@ use crate::tlb::TlbArgs;
 use crate::trace::{Header, Input};
 use crate::workload::{FileSizes, Workload};
 
+mod linear;
 mod load;
+mod machine;
 mod measure;
 mod optimum;
 mod refs;
@@ -81,7 +83,7 @@ enum Inject {
 /// What a structure took and did.
 #[derive(Debug, Serialize)]
 struct Row {
-    name: String,
+    name: &'static str,
     workload: String,
     pages: usize,
     seed: u64,
@@ -90,6 +92,8 @@ struct Row {
     refs_per_lookup_mean: f64,
     refs_per_lookup_p99: u64,
     refs_per_lookup_max: u64,
+    /// Pages of the linear table that missed, too.
+    nested_misses_mean: Option<f64>,
     bytes: usize,
     ptes: usize,
     bytes_per_pte: f64,
@@ -98,8 +102,12 @@ struct Row {
     bytes_per_pte_optimum: Option<f64>,
     /// The most bytes of live nodes while the pages were mapped one by one.
     peak_bytes: usize,
+    /// The most entries that one operation moved, for tables that grow by moving.
+    moved_max: Option<usize>,
     /// How many nodes there are of each size in bytes, external leaf nodes left out.
     node_bytes: BTreeMap<usize, usize>,
+    /// The same for the best guarded table.
+    node_bytes_optimum: Option<BTreeMap<u64, u64>>,
     verified: bool,
 }
 
@@ -112,14 +120,18 @@ pub(crate) fn run(args: &TablesArgs) -> anyhow::Result<()> {
     let mut structures = structure::all(args.layout);
     for name in &args.names {
         if !structures.iter().any(|structure| structure.name == *name) {
-            let names: Vec<_> = structures.iter().map(|structure| &*structure.name).collect();
+            let names: Vec<_> = structures.iter().map(|structure| structure.name).collect();
             bail!("there is no structure `{name}`: choose from {}", names.join(", "));
         }
     }
-    structures.retain(|structure| args.names.is_empty() || args.names.contains(&structure.name));
+    structures
+        .retain(|structure| args.names.is_empty() || args.names.iter().any(|name| name == structure.name));
+    // Without one there is no need to model its machine.
+    let way = structures.iter().any(|structure| structure.name == "LPT").then(|| structure::way(args.layout));
+    let machines = load::Machines::new(&args.tlb, args.seed, way)?;
     let load = match args.workload {
-        Some(workload) => load::Load::from_workload(workload, args.pages, args.sizes, &args.tlb, args.seed)?,
-        None => load::Load::from_trace(args.trace.as_ref(), &args.tlb, args.seed)?,
+        Some(workload) => load::Load::from_workload(workload, args.pages, args.sizes, machines, args.seed)?,
+        None => load::Load::from_trace(args.trace.as_ref(), machines)?,
     };
     if let Some(Header { program, args, counts, .. }) = &load.about {
         let (instructions, references) = (counts.instructions, counts.references);
@@ -133,8 +145,11 @@ pub(crate) fn run(args: &TablesArgs) -> anyhow::Result<()> {
         .with_style(ProgressStyle::with_template("{msg} {wide_bar} {pos} of {len} structures, {eta} left")?);
     let mut results = Vec::new();
     for structure in bar.wrap_iter(structures.iter()) {
-        bar.set_message(structure.name.clone());
-        results.push((structure.run)(&run)?);
+        bar.set_message(structure.name);
+        let row = (structure.run)(structure.name, &run)?;
+        results.push(row.with_context(|| {
+            format!("{} needs more than 4 GB of nodes: give fewer --pages, or name others", structure.name)
+        })?);
     }
     rows::print(args.json, &results)
 }

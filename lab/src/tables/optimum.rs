@@ -26,7 +26,7 @@ pub(crate) struct Optimum {
     pub(crate) bytes: u64,
     /// Bytes of the nodes with slots alone.
     pub(crate) inner: u64,
-    /// How many nodes there are of each number of slots.
+    /// How many nodes there are of each size in bytes, external leaf nodes left out.
     pub(crate) nodes: BTreeMap<u64, u64>,
 }
 
@@ -57,7 +57,7 @@ impl Optimum {
         while let Some(at) = open.pop() {
             if let Some((top, _)) = trie[at].branch {
                 let bits = trie[at].bits;
-                *optimum.nodes.entry(1 << bits).or_default() += 1;
+                *optimum.nodes.entry(SLOT << bits).or_default() += 1;
                 optimum.inner += SLOT << bits;
                 let mut below = vec![at];
                 for bit in (0..bits).map(|bit| top - bit) {
@@ -164,7 +164,7 @@ mod tests {
             let optimum = Optimum::of(pages.into_iter().map(Vpn::new));
             prop_assert_eq!(optimum.bytes, brute_force(&pairs, 6));
             prop_assert_eq!(optimum.bytes, optimum.inner + SLOT * pairs.len() as u64);
-            prop_assert_eq!(optimum.inner, optimum.nodes.iter().map(|(slots, nodes)| SLOT * slots * nodes).sum::<u64>());
+            prop_assert_eq!(optimum.inner, optimum.nodes.iter().map(|(bytes, nodes)| bytes * nodes).sum::<u64>());
         }
     }
 

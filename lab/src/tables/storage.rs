@@ -1,17 +1,17 @@
-//! Node storage that counts what a table really does: every load of a walk, every live node.
+//! Node storage that sees what a table really does: every load of a walk, every live node.
 
 use std::cell::{Cell, RefCell};
 use std::collections::{BTreeMap, HashMap};
 
-use tlbkit_pagetable::Solo;
-use tlbkit_pagetable::Word;
+use tlbkit_conformance::Counting;
 use tlbkit_pagetable::nodes::{Held, NodeAddr, Nodes, Reclaim, Record, Slab, Usage};
+use tlbkit_pagetable::{Solo, Word};
 
-/// A slab that counts. What it reports is what the table asked for and did, not what the table says about itself.
+/// A slab whose loads are counted and whose live nodes are weighed. What it reports is what the table asked for and
+/// did, not what the table says about itself.
 #[derive(Debug)]
-pub(crate) struct Storage<'m, W: Word> {
-    slab: Slab<'m, W, Solo>,
-    loads: Cell<u64>,
+pub(super) struct Storage<'m, W: Word> {
+    slab: Counting<Slab<'m, W, Solo>>,
     /// The bytes of every live node.
     live: RefCell<HashMap<NodeAddr, usize>>,
     bytes: Cell<usize>,
@@ -20,28 +20,28 @@ pub(crate) struct Storage<'m, W: Word> {
 
 impl<'m, W: Word> Storage<'m, W> {
     /// Wraps a slab that nothing has been taken from.
-    pub(crate) fn new(slab: Slab<'m, W, Solo>) -> Self {
-        let live = RefCell::default();
-        Self { slab, loads: Cell::new(0), live, bytes: Cell::new(0), peak: Cell::new(0) }
+    pub(super) fn new(slab: Slab<'m, W, Solo>) -> Self {
+        let slab = Counting::new(slab);
+        Self { slab, live: RefCell::default(), bytes: Cell::new(0), peak: Cell::new(0) }
     }
 
-    /// Returns how many words walks have loaded since this was last called.
-    pub(crate) fn take_loads(&self) -> u64 {
-        self.loads.take()
+    /// Returns how many words walks have loaded so far.
+    pub(super) fn loads(&self) -> u64 {
+        self.slab.loads()
     }
 
     /// Returns the bytes of all live nodes, as large as they were asked for.
-    pub(crate) fn bytes(&self) -> usize {
+    pub(super) fn bytes(&self) -> usize {
         self.bytes.get()
     }
 
     /// Returns the most that [`bytes`](Self::bytes) has been.
-    pub(crate) fn peak(&self) -> usize {
+    pub(super) fn peak(&self) -> usize {
         self.peak.get()
     }
 
     /// Returns how many live nodes there are of each size in bytes.
-    pub(crate) fn sizes(&self) -> BTreeMap<usize, usize> {
+    pub(super) fn sizes(&self) -> BTreeMap<usize, usize> {
         let mut sizes = BTreeMap::new();
         for &bytes in self.live.borrow().values() {
             *sizes.entry(bytes).or_default() += 1;
@@ -50,12 +50,12 @@ impl<'m, W: Word> Storage<'m, W> {
     }
 
     /// Returns what the nodes take of the slab's memory, its own overhead included.
-    pub(crate) fn usage(&self) -> Usage {
-        self.slab.usage()
+    pub(super) fn usage(&self) -> Usage {
+        self.slab.inner().usage()
     }
 }
 
-// SAFETY: every call goes to the slab, which keeps the promises; counting touches no node.
+// SAFETY: every call goes to the slab, which keeps the promises; weighing touches no node.
 unsafe impl<W: Word> Nodes for Storage<'_, W> {
     type Word = W;
     type Mode = Solo;
@@ -80,7 +80,6 @@ unsafe impl<W: Word> Nodes for Storage<'_, W> {
     }
 
     unsafe fn follow(&self, node: NodeAddr, index: usize) -> W {
-        self.loads.set(self.loads.get() + 1);
         // SAFETY: as above.
         unsafe { self.slab.follow(node, index) }
     }

@@ -29,8 +29,29 @@
 //! | [`Cpt8`] | 8 | tag, 8 PTEs, link: 128 bytes with padding | grows |
 //! | [`Cpt16`] | 16 | tag, 16 PTEs, link: 256 bytes with padding | grows; 32-bit words halve all of these |
 //!
-//! A table that grows starts with one bucket, so a small address space costs no more than a few nodes of any other
-//! table.
+//! ```
+//! use tlbkit_addr::{Attr, PageSize, Pages, Pfn, VirtAddr, Vpn};
+//! use tlbkit_pagetable::nodes::{Chunk, Slab};
+//! use tlbkit_pagetable::{Holes, Local, Solo, cpt};
+//!
+//! let mut memory = vec![Chunk::ZERO; 16];
+//! let slab = Slab::<u32, Solo>::new(&mut memory, 0)?;
+//! let mut table = Local::new(cpt::Cpt32::<_>::new(&slab)?, |_stale| ());
+//!
+//! // The block of the drawing above.
+//! let pages = |first, count| Pages::count(Vpn::new(first), count).unwrap();
+//! table.map(pages(8, 4), Pfn::new(0x40), PageSize::K16, Attr::READ)?;
+//! table.map(pages(13, 2), Pfn::new(0x99), PageSize::K4, Attr::READ)?;
+//! assert_eq!(table.table().blocks(), 1);
+//! assert_eq!(table.lookup(VirtAddr::new(0xb123)).unwrap().size, PageSize::K16);
+//! assert_eq!(table.unmap(pages(8, 8), Holes::Skip, None)?, 6);
+//! assert_eq!(table.table().blocks(), 0);
+//! table.destroy();
+//! # Ok::<(), Box<dyn std::error::Error>>(())
+//! ```
+//!
+//! A table that grows starts with two buckets, so a small address space costs no more than a few nodes of any other
+//! table. It keeps at most half of its buckets in use: then a dense run has hardly a collision.
 
 use crate::format::Compact32;
 #[cfg(target_pointer_width = "64")]
@@ -46,15 +67,15 @@ pub type C128k<'n, N> = Hashed<'n, Va64, Paper, N, 3, 10, 0>;
 
 /// Blocks of four pages of a 48-bit space.
 #[cfg(target_pointer_width = "64")]
-pub type Cpt4<'n, N> = Hashed<'n, Va48, Compact, N, 2, 0, 100>;
+pub type Cpt4<'n, N> = Hashed<'n, Va48, Compact, N, 2, 1, 50>;
 
 /// Blocks of eight pages of a 48-bit space.
 #[cfg(target_pointer_width = "64")]
-pub type Cpt8<'n, N> = Hashed<'n, Va48, Compact, N, 3, 0, 100>;
+pub type Cpt8<'n, N> = Hashed<'n, Va48, Compact, N, 3, 1, 50>;
 
 /// Blocks of sixteen pages of a 48-bit space.
 #[cfg(target_pointer_width = "64")]
-pub type Cpt16<'n, N> = Hashed<'n, Va48, Compact, N, 4, 0, 100>;
+pub type Cpt16<'n, N> = Hashed<'n, Va48, Compact, N, 4, 1, 50>;
 
 /// Blocks of eight pages of a 32-bit space: for MIPS32.
-pub type Cpt32<'n, N, F = Compact32> = Hashed<'n, Va32, F, N, 3, 0, 100>;
+pub type Cpt32<'n, N, F = Compact32> = Hashed<'n, Va32, F, N, 3, 1, 50>;

@@ -91,6 +91,8 @@ mod bits;
 mod graft;
 mod layout;
 mod link;
+#[cfg(target_pointer_width = "64")]
+mod paper;
 mod policy;
 mod reap;
 mod resize;
@@ -110,8 +112,10 @@ use crate::format::Format;
 use crate::nodes::Nodes;
 use crate::{Geometry, Pinned, Sole};
 
-pub use layout::{Compact, Layout, Paper};
+pub use layout::{Compact, Layout};
 pub use link::Link;
+#[cfg(target_pointer_width = "64")]
+pub use paper::Paper;
 pub use policy::{Adaptive, Fixed, Policy};
 
 /// The largest logarithm of a node's slots that any layout has.

@@ -67,7 +67,7 @@ where
     }
 
     /// Tells whether a chain's first bucket may be given to the block of a live `tag` now.
-    unsafe fn is_free(&self, head: Spot, tag: usize) -> bool {
+    pub(super) unsafe fn is_free(&self, head: Spot, tag: usize) -> bool {
         // SAFETY: the caller's promise.
         let old = unsafe { self.read_tag(head) };
         old == 0
@@ -151,11 +151,7 @@ where
                 self.fill_words(spot.node, Self::place(spot, slot), count, word);
                 self.settle_pairs(spot, grain);
             } else if self.is_claimed(head, tag) {
-                self.wipe(head);
-                self.fill_words(head.node, Self::place(head, slot), count, word);
-                self.settle_pairs(head, grain);
-                self.enter(grain);
-                self.publish_tag(head, tag);
+                self.fit_out(head, grain, tag, slot, count, word);
             } else if let Some(node) = spare.next(0) {
                 let spot = Spot::node(node);
                 self.fill_words(node, Self::place(spot, slot), count, word);
@@ -168,6 +164,27 @@ where
             }
         }
         self.tally.ptes(count as isize);
+    }
+
+    /// Gives a bucket that nobody can match to a block, with `count` PTEs from `slot` on.
+    #[inline(always)]
+    pub(super) unsafe fn fit_out(
+        &self,
+        spot: Spot,
+        grain: usize,
+        tag: usize,
+        slot: usize,
+        count: usize,
+        word: impl Fn(usize) -> F::Word,
+    ) {
+        // SAFETY: the caller's promise: the slots are within a bucket.
+        unsafe {
+            self.wipe(spot);
+            self.fill_words(spot.node, Self::place(spot, slot), count, word);
+            self.settle_pairs(spot, grain);
+            self.enter(grain);
+            self.publish_tag(spot, tag);
+        }
     }
 
     /// Counts those of `count` words from `first` on that `is` says yes to.

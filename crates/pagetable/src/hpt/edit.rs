@@ -1,12 +1,13 @@
 //! Mapping, unmapping and protecting ranges: a dry run that can fail, then a commit that cannot.
 
 use core::ops::ControlFlow;
+use core::sync::atomic::Ordering;
 
 use tlbkit_addr::{Attr, PageSize, Pages, Pfn, Reach, Vpn};
 
-use super::Hashed;
 use super::chain::Spare;
 use super::visit::Part;
+use super::{Hashed, SPLIT};
 use crate::format::{Format, check_attr, check_change};
 use crate::mode::Mode;
 use crate::nodes::Nodes;
@@ -43,7 +44,56 @@ where
         G::SPACE.check_sized(pages, size)?;
         G::SPACE.check_frames(frame, pages.len(), size)?;
         check_attr::<F>(attr)?;
-        F::leaf(frame, size, attr, true)?;
+        let word = F::leaf(frame, size, attr, true)?;
+        // SAFETY: the caller is the writer.
+        if pages.len() == 1 && unsafe { self.map_one(batch, pages.first(), word) }? {
+            batch.touch(F::APPEARS, pages);
+            return Ok(());
+        }
+        // SAFETY: as above.
+        unsafe { self.map_range(batch, pages, frame, size, attr) }
+    }
+
+    /// Maps one base page whose block has a bucket, or finds the first one of its chain free, and tells whether so.
+    #[inline(always)]
+    unsafe fn map_one(&self, batch: &mut Retired<'n>, page: Vpn, word: F::Word) -> Result<bool, Error> {
+        let at = page.address(G::BASE);
+        let block = Self::block(0, at);
+        // SAFETY: the caller is the writer. A block with a bucket is in no larger page.
+        unsafe {
+            let (head, tag) = (self.head(block), Self::tag_of(0, block));
+            let Some(spot) = self.seek(head, tag) else {
+                // A larger page may be in the way.
+                let free = self.grains.load(Ordering::Relaxed) % SPLIT == 0 && self.is_free(head, tag);
+                if free {
+                    N::Mode::release();
+                    self.fit_out(head, 0, tag, Self::slot(0, at), 1, |_| word);
+                    self.tally.ptes(1);
+                    self.grow(batch, 1);
+                }
+                return Ok(free);
+            };
+            let place = Self::place(spot, Self::slot(0, at));
+            let old = self.nodes.read(spot.node, place);
+            if F::is_leaf(old, true) {
+                return Err(Error::Occupied { occupant: Self::leaf(old, 0, at) });
+            }
+            self.nodes.publish(spot.node, place, word);
+            self.settle_pairs(spot, 0);
+        }
+        self.tally.ptes(1);
+        Ok(true)
+    }
+
+    /// Maps a range, with whatever buckets that needs.
+    unsafe fn map_range(
+        &self,
+        batch: &mut Retired<'n>,
+        pages: Pages,
+        frame: Pfn,
+        size: PageSize,
+        attr: Attr,
+    ) -> Result<(), Error> {
         let size_pages = size.pages(G::BASE).unwrap_or(1);
         // The highest frame must fit too; `check_frames` has seen that it exists.
         F::leaf(Pfn::new(frame.get() + (pages.len() - size_pages)), size, attr, true)?;
@@ -169,6 +219,10 @@ where
         G::SPACE.check_pages(pages)?;
         // SAFETY: the caller is the writer; every leaf of the range is whole.
         unsafe {
+            if pages.len() == 1 && frames.is_none() && self.unmap_one(batch, pages.first()) {
+                batch.touch(Reach::Everywhere, pages);
+                return Ok(1);
+            }
             let census = self.census(pages, holes)?;
             if let Some(frames) = &mut frames {
                 frames.reserve(census.leaves)?;
@@ -180,6 +234,31 @@ where
             }
             Ok(census.pages)
         }
+    }
+
+    /// Unmaps one page that is mapped as a base page, and tells whether it is.
+    #[inline(always)]
+    unsafe fn unmap_one(&self, batch: &mut Retired<'n>, page: Vpn) -> bool {
+        let at = page.address(G::BASE);
+        let block = Self::block(0, at);
+        // SAFETY: the caller is the writer.
+        unsafe {
+            let head = self.head(block);
+            let Some(spot) = self.seek(head, Self::tag_of(0, block)) else { return false };
+            let place = Self::place(spot, Self::slot(0, at));
+            let old = self.nodes.read(spot.node, place);
+            if !F::is_leaf(old, true) || Self::leaf(old, 0, at).size != G::BASE {
+                return false;
+            }
+            self.nodes.publish(spot.node, place, F::Word::ZERO);
+            self.settle_pairs(spot, 0);
+            self.tally.ptes(-1);
+            if self.is_vacant(spot) {
+                self.tidy(batch, head);
+                self.grow(batch, 0);
+            }
+        }
+        true
     }
 
     /// Takes every leaf out of a range.

@@ -24,6 +24,25 @@
 //! | [`Hr`] | 64 bits | tag, PTE, link: 32 bytes with padding | grows; fast |
 //! | [`HrSmall`] | 32 bits | 64-bit tag, PTE, link: 16 bytes | grows; small |
 //!
+//! ```
+//! use tlbkit_addr::{Attr, PageSize, Pages, Pfn, VirtAddr, Vpn};
+//! use tlbkit_pagetable::nodes::{Chunk, Slab};
+//! use tlbkit_pagetable::{Local, Solo, hpt};
+//!
+//! let mut memory = vec![Chunk::ZERO; 16];
+//! let slab = Slab::<u32, Solo>::new(&mut memory, 0)?;
+//! let mut table = Local::new(hpt::H8k::new(&slab)?, |_stale| ());
+//! assert_eq!(table.footprint().bytes, 8192);
+//!
+//! // Pages at both ends of 64 bits cost the same.
+//! for page in [Vpn::new(3), VirtAddr::new(usize::MAX).vpn(PageSize::K4)] {
+//!     table.map(Pages::one(page), Pfn::new(7), PageSize::K4, Attr::READ)?;
+//!     assert!(table.lookup(page.address(PageSize::K4)).is_some());
+//! }
+//! table.destroy();
+//! # Ok::<(), Box<dyn std::error::Error>>(())
+//! ```
+//!
 //! # Cost
 //!
 //! | operation | loads and stores of table words |
@@ -128,7 +147,7 @@ pub type Hpt32<'n, N, F = Compact32> = Hashed<'n, geometry::Va32, F, N, 1, 10, 0
 
 /// Single pages of a 48-bit space in a table that grows early.
 #[cfg(target_pointer_width = "64")]
-pub type Hr<'n, N> = Hashed<'n, geometry::Va48, crate::format::Compact, N, 0, 1, 75>;
+pub type Hr<'n, N> = Hashed<'n, geometry::Va48, crate::format::Compact, N, 0, 1, 40>;
 
 /// Single pages of a 64-bit space in a table that grows late: the least memory where pages have no neighbours.
 #[cfg(target_pointer_width = "64")]
@@ -150,6 +169,10 @@ where
         const {
             assert!(G::BASE.shift() == F::BASE.shift(), "the format counts frames of another size");
             assert!(BUCKETS <= 24, "at most 16 million buckets to begin with");
+            assert!(
+                BUCKETS > 0 || LOAD == 0,
+                "a table that grows begins with two buckets, so that its hash has a bit"
+            );
             assert!(
                 (Self::STRIDE * F::Word::BYTES) << BUCKETS > shape::LOG,
                 "the root word has room for the size"
@@ -183,7 +206,7 @@ where
 
     /// Returns how many buckets are in use: blocks of which something is mapped.
     pub fn blocks(&self) -> usize {
-        self.used.iter().map(|used| used.load(Ordering::Relaxed)).sum()
+        self.used[..Self::GRAINS].iter().map(|used| used.load(Ordering::Relaxed)).sum()
     }
 }
 

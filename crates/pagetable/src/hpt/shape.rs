@@ -153,9 +153,10 @@ where
         let log = if LOAD == 0 { BUCKETS } else { (root & LOG) as u32 };
         let index = if Self::TAG_BITS == 32 {
             (block ^ block >> FOLD) & ((1 << log) - 1)
+        } else if LOAD == 0 && BUCKETS == 0 {
+            0
         } else {
-            // Two shifts: one alone could be by the width of the word.
-            block.wrapping_mul(GOLDEN) >> 1 >> (usize::BITS - 1 - log)
+            block.wrapping_mul(GOLDEN) >> (usize::BITS - log)
         };
         Spot { node: NodeAddr::new(root & !LOG), at: index * Self::STRIDE }
     }

@@ -1,0 +1,421 @@
+//! What the papers and the module docs say of hashed and clustered tables.
+#![cfg(not(loom))]
+#![cfg(target_pointer_width = "64")]
+
+use std::cell::Cell;
+use std::collections::BTreeMap;
+use std::ops::ControlFlow;
+
+use tlbkit_addr::{Attr, PageSize, Pages, Pfn, VirtAddr, Vpn};
+use tlbkit_pagetable::format::{Compact, Compact32};
+use tlbkit_pagetable::geometry::{Va32, Va48, Va64};
+use tlbkit_pagetable::hpt::{H8k, H128k, Hashed, Hpt32, Hr, HrSmall};
+use tlbkit_pagetable::nodes::{Chunk, Held, NodeAddr, Nodes, Reclaim, Record, Slab};
+use tlbkit_pagetable::{Error, Holes, Local, Mode, Pinned, Retired, Shared, Solo, Table, Word, cpt, destroy};
+
+const RW: Attr = Attr::READ.union(Attr::WRITE);
+
+fn page(vpn: usize) -> Pages {
+    Pages::one(Vpn::new(vpn))
+}
+
+fn run(vpn: usize, pages: usize) -> Pages {
+    Pages::count(Vpn::new(vpn), pages).unwrap()
+}
+
+/// Page numbers all over the 64-bit space, always the same.
+fn uniform(pages: usize) -> Vec<usize> {
+    let mut state = 1999u64;
+    let mut next = || {
+        // Vigna's splitmix64.
+        state = state.wrapping_add(0x9e37_79b9_7f4a_7c15);
+        let mut bits = state;
+        bits = (bits ^ bits >> 30).wrapping_mul(0xbf58_476d_1ce4_e5b9);
+        bits = (bits ^ bits >> 27).wrapping_mul(0x94d0_49bb_1331_11eb);
+        (bits ^ bits >> 31) as usize >> 12
+    };
+    (0..pages).map(|_| next()).collect()
+}
+
+/// A slab that counts the loads of walkers, and refuses nodes above a size.
+#[derive(Debug)]
+struct Watched<'m, W, M: Mode> {
+    slab: Slab<'m, W, M>,
+    loads: Cell<usize>,
+    most_words: Cell<usize>,
+}
+
+impl<'m, W: Word, M: Mode> Watched<'m, W, M> {
+    fn new(memory: &'m mut [Chunk]) -> Self {
+        let slab = Slab::new(memory, 0).unwrap();
+        Self { slab, loads: Cell::new(0), most_words: Cell::new(usize::MAX) }
+    }
+
+    fn loads_of<T>(&self, f: impl FnOnce() -> T) -> (T, usize) {
+        self.loads.set(0);
+        let result = f();
+        (result, self.loads.get())
+    }
+}
+
+// SAFETY: everything is the slab's.
+unsafe impl<W: Word, M: Mode> Nodes for Watched<'_, W, M> {
+    type Word = W;
+    type Mode = M;
+
+    fn take(&self, words: usize) -> Option<NodeAddr> {
+        if words > self.most_words.get() { None } else { self.slab.take(words) }
+    }
+
+    unsafe fn at(&self, node: NodeAddr) -> *const W::Cell {
+        // SAFETY: the caller's promise; so below.
+        unsafe { self.slab.at(node) }
+    }
+
+    unsafe fn record(&self, node: NodeAddr, words: usize) -> *const Record {
+        // SAFETY: as above.
+        unsafe { self.slab.record(node, words) }
+    }
+
+    unsafe fn follow(&self, node: NodeAddr, index: usize) -> W {
+        self.loads.set(self.loads.get() + 1);
+        // SAFETY: as above.
+        unsafe { self.slab.follow(node, index) }
+    }
+}
+
+// SAFETY: as above, except that it never is `Sync`.
+unsafe impl<W: Word, M: Mode> Reclaim for Watched<'_, W, M> {
+    unsafe fn free(&self, node: NodeAddr, clean: bool) {
+        // SAFETY: as above.
+        unsafe { self.slab.free(node, clean) }
+    }
+
+    unsafe fn link(&self, node: NodeAddr) -> *const Record {
+        // SAFETY: as above.
+        unsafe { self.slab.link(node) }
+    }
+
+    fn index_of(&self, node: NodeAddr) -> u32 {
+        self.slab.index_of(node)
+    }
+
+    fn node_of(&self, index: u32) -> NodeAddr {
+        self.slab.node_of(index)
+    }
+
+    fn shared(&self) -> bool {
+        false
+    }
+
+    fn held(&self) -> &Held {
+        self.slab.held()
+    }
+}
+
+/// Elphinstone et al. 3.2: H8k, H128k and C128k.
+#[test]
+fn paper_sizes() {
+    let mut memory = vec![Chunk::ZERO; 600];
+    let slab = Slab::<u32, Solo>::new(&mut memory, 0).unwrap();
+    let small = H8k::new(&slab).unwrap();
+    let large = H128k::new(&slab).unwrap();
+    let clustered = cpt::C128k::new(&slab).unwrap();
+    assert_eq!(small.footprint().bytes, 8 << 10);
+    assert_eq!(large.footprint().bytes, 128 << 10);
+    assert_eq!(clustered.footprint().bytes, 128 << 10);
+    // Overflow buckets: 32 bytes for a pair, 80 for eight pages.
+    let (mut small, mut clustered) = (Local::new(small, |_| ()), Local::new(clustered, |_| ()));
+    for vpn in uniform(if cfg!(miri) { 300 } else { 4000 }) {
+        small.map(page(vpn), Pfn::new(1), PageSize::K4, RW).unwrap();
+        clustered.map(page(vpn), Pfn::new(1), PageSize::K4, RW).unwrap();
+    }
+    let (small_used, clustered_used) = (small.footprint(), clustered.footprint());
+    assert!(small_used.nodes > 1 && clustered_used.nodes > 1);
+    assert_eq!(small_used.bytes, (8 << 10) + 32 * (small_used.nodes - 1));
+    assert_eq!(clustered_used.bytes, (128 << 10) + 80 * (clustered_used.nodes - 1));
+    small.destroy();
+    clustered.destroy();
+    // SAFETY: nobody walks.
+    unsafe { destroy(large).reclaim() };
+    assert_eq!(slab.usage().nodes, 0);
+}
+
+/// A pair is one bucket, eight pages are one bucket; single pages of the same block share it with their holes.
+#[test]
+fn neighbours_share_a_bucket() {
+    let mut memory = vec![Chunk::ZERO; 100];
+    let slab = Slab::<u32, Solo>::new(&mut memory, 0).unwrap();
+    let mut table = Local::new(cpt::C128k::new(&slab).unwrap(), |_| ());
+    table.map(run(16, 8), Pfn::new(1), PageSize::K4, RW).unwrap();
+    table.map(page(25), Pfn::new(77), PageSize::K4, RW).unwrap();
+    table.map(page(31), Pfn::new(5), PageSize::K4, RW).unwrap();
+    assert_eq!(table.table().blocks(), 2);
+    table.unmap(run(24, 7), Holes::Skip, None).unwrap();
+    assert_eq!(table.table().blocks(), 2, "freed while a PTE was valid");
+    table.unmap(page(31), Holes::Refuse, None).unwrap();
+    assert_eq!(table.table().blocks(), 1);
+    table.destroy();
+}
+
+/// Two loads where the tag is one word, three where it is two.
+#[test]
+fn loads_of_a_lookup() {
+    let mut memory = vec![Chunk::ZERO; 8];
+    let nodes = Watched::<u64, Solo>::new(&mut memory);
+    let mut table = Local::new(Hr::new(&nodes).unwrap(), |_| ());
+    table.map(page(7), Pfn::new(3), PageSize::K4, RW).unwrap();
+    let (leaf, loads) = nodes.loads_of(|| table.lookup(VirtAddr::new(7 << 12)));
+    assert_eq!((leaf.unwrap().frame, loads), (Pfn::new(3), 2));
+    table.destroy();
+
+    let mut memory = vec![Chunk::ZERO; 8];
+    let nodes = Watched::<u32, Solo>::new(&mut memory);
+    let mut table = Local::new(H8k::new(&nodes).unwrap(), |_| ());
+    table.map(page(7), Pfn::new(3), PageSize::K4, RW).unwrap();
+    let (leaf, loads) = nodes.loads_of(|| table.lookup(VirtAddr::new(7 << 12)));
+    assert_eq!((leaf.unwrap().frame, loads), (Pfn::new(3), 3));
+    table.destroy();
+}
+
+/// A table of one bucket: every block is in one chain.
+type OneChain<'n, N> = Hashed<'n, Va48, Compact, N, 0, 0, 0>;
+
+/// "The refill routine moves the hit entry to the head of this list."
+#[test]
+fn a_hit_moves_to_the_front() {
+    let mut memory = vec![Chunk::ZERO; 8];
+    let nodes = Watched::<u64, Solo>::new(&mut memory);
+    let mut table = Local::new(OneChain::new(&nodes).unwrap(), |_| ());
+    for vpn in 1..=10 {
+        table.map(page(vpn), Pfn::new(100 + vpn), PageSize::K4, RW).unwrap();
+    }
+    let at = VirtAddr::new(2 << 12);
+    let (first, far) = nodes.loads_of(|| table.lookup(at));
+    let (second, near) = nodes.loads_of(|| table.lookup(at));
+    assert_eq!((first, near), (second, 2));
+    assert!(far > 2);
+    // Lookups during a visit do not: it still sees every leaf once.
+    let mut seen = BTreeMap::new();
+    // SAFETY: nothing is reclaimed meanwhile.
+    let pinned = unsafe { Pinned::by(&()) };
+    let space = table.table().space().halves()[0].unwrap();
+    let _ = table.table().for_each(pinned, space, &mut |leaf| {
+        assert_eq!(seen.insert(leaf.at, leaf), None);
+        for vpn in 1..=10 {
+            assert!(table.lookup(VirtAddr::new(vpn << 12)).is_some());
+        }
+        ControlFlow::Continue(())
+    });
+    assert_eq!(seen.len(), 10);
+    table.destroy();
+}
+
+/// Shared walkers write nothing, so the chain stays as it is.
+#[test]
+fn shared_chains_stay_in_order() {
+    let mut memory = vec![Chunk::ZERO; 8];
+    let nodes = Watched::<u64, Shared>::new(&mut memory);
+    let mut table = Local::new(OneChain::new(&nodes).unwrap(), |_| ());
+    table.map(run(1, 10), Pfn::new(1), PageSize::K4, RW).unwrap();
+    for vpn in 1..=10 {
+        let at = VirtAddr::new(vpn << 12);
+        assert_eq!(nodes.loads_of(|| table.lookup(at)), nodes.loads_of(|| table.lookup(at)));
+    }
+    table.destroy();
+}
+
+fn map<'n, T: Table<'n>>(table: &T, batch: &mut Retired<'n>, vpn: usize) -> usize {
+    // SAFETY: the only writer, and the table's own batch; so below.
+    unsafe { table.map(batch, page(vpn), Pfn::new(vpn), PageSize::K4, RW) }.unwrap();
+    table.footprint().nodes
+}
+
+fn unmap<'n, T: Table<'n>>(table: &T, batch: &mut Retired<'n>, vpn: usize) {
+    // SAFETY: as above.
+    unsafe { table.unmap(batch, page(vpn), Holes::Refuse, None) }.unwrap();
+}
+
+/// A first bucket whose last page is gone serves no other block before the batch that emptied it has completed.
+#[test]
+fn an_emptied_bucket_waits_for_completion() {
+    let mut memory = vec![Chunk::ZERO; 8];
+    let slab = Slab::<u64, Shared>::new(&mut memory, 0).unwrap();
+    let table = OneChain::new(&slab).unwrap();
+    let (mut first, mut second) = (table.batch(), table.batch());
+    assert_eq!(map(&table, &mut first, 1), 1);
+    unmap(&table, &mut first, 1);
+    assert_eq!(map(&table, &mut second, 2), 2, "another block took the bucket too early");
+    assert_eq!(map(&table, &mut second, 1), 2, "the old owner may come back");
+    unmap(&table, &mut second, 1);
+    // SAFETY: nobody walks.
+    unsafe { first.reclaim() };
+    assert_eq!(map(&table, &mut second, 3), 3, "the bucket was emptied again by a batch that still waits");
+    // SAFETY: nobody walks.
+    unsafe { second.complete() };
+    assert_eq!(map(&table, &mut second, 4), 3);
+    // SAFETY: nobody walks.
+    unsafe {
+        second.reclaim();
+        destroy(table).reclaim();
+    }
+    assert_eq!(slab.usage().nodes, 0);
+}
+
+/// What a MIPS32 handler does with the table, word for word: no multiplication, no Rust.
+#[test]
+fn a_handler_finds_a_pair() {
+    let mut memory = vec![Chunk::ZERO; 64];
+    let slab = Slab::<u32, Solo>::new(&mut memory, 0).unwrap();
+    let table = Hpt32::<_, Compact32>::new(&slab).unwrap();
+    let root = table.root();
+    let mut table = Local::new(table, |_| ());
+    for vpn in [0x400, 0x401, 0x1_0000, 0x7_ffff, 0xf_fffc] {
+        table.map(page(vpn), Pfn::new(vpn), PageSize::K4, RW).unwrap();
+    }
+    for vpn in [0x400, 0x401, 0x1_0000, 0x7_ffff, 0xf_fffc] {
+        // The Context register, with PTEBase at 0x8000_0000.
+        let context = 0x8000_0000u32 | (vpn as u32 >> 1) << 4;
+        let offset = (context ^ context >> 10) & 0x3ff << 4;
+        let word = |index: usize| {
+            // SAFETY: the bucket is in the array, whose node is live.
+            unsafe { slab.read(NodeAddr::new(root & !31), offset as usize / 4 + index) }
+        };
+        assert_eq!(word(0), context);
+        assert_eq!(word(1 + (vpn & 1)) as usize >> 12, vpn);
+    }
+    table.destroy();
+}
+
+/// Space beyond the paper: 8192 single pages of a 64-bit space at most 20 bytes a page, everything counted.
+#[test]
+#[cfg(not(miri))]
+fn uniform_pages_take_twenty_bytes() {
+    let mut memory = vec![Chunk::ZERO; 256];
+    let slab = Slab::<u32, Solo>::new(&mut memory, 0).unwrap();
+    let mut table = Local::new(HrSmall::new(&slab).unwrap(), |_| ());
+    for (at, vpn) in uniform(8192).into_iter().enumerate() {
+        table.map(page(vpn), Pfn::new(at), PageSize::K4, RW).unwrap();
+    }
+    let bytes = slab.usage().chunks as f64 / 8192.0;
+    assert!(bytes <= 20.0, "{bytes} bytes a page: {:?}, {:?}", table.table(), slab.usage());
+    table.destroy();
+}
+
+/// A small address space in a clustered table is two buckets.
+#[test]
+fn one_page_takes_two_buckets() {
+    let mut memory = vec![Chunk::ZERO; 8];
+    let slab = Slab::<u64, Solo>::new(&mut memory, 0).unwrap();
+    let mut table = Local::new(cpt::Cpt8::new(&slab).unwrap(), |_| ());
+    table.map(page(9), Pfn::new(3), PageSize::K4, RW).unwrap();
+    assert_eq!((table.footprint().total(), slab.usage().bytes), (256, 256));
+    table.destroy();
+}
+
+/// No single map moves more than a few blocks, however large the table.
+#[test]
+fn growing_is_bounded() {
+    let pages = uniform(if cfg!(miri) { 200 } else { 20_000 });
+    let mut memory = vec![Chunk::ZERO; 1024];
+    let slab = Slab::<u64, Solo>::new(&mut memory, 0).unwrap();
+    let mut table = Local::new(Hashed::<Va64, Compact, _, 0, 1, 40>::new(&slab).unwrap(), |_| ());
+    for (at, &vpn) in pages.iter().enumerate() {
+        table.map(page(vpn), Pfn::new(at), PageSize::K4, RW).unwrap();
+    }
+    for (at, &vpn) in pages.iter().enumerate() {
+        assert_eq!(table.lookup(VirtAddr::new(vpn << 12)).unwrap().frame, Pfn::new(at));
+    }
+    let most = table.table().most_moved();
+    assert!(most > 0 && most <= 32, "{most} blocks moved at once");
+    let peak = table.table().peak_bytes();
+    assert!(peak >= table.footprint().bytes && peak < 4 * table.footprint().bytes, "{peak} bytes");
+    table.destroy();
+    assert_eq!(slab.usage().nodes, 0);
+}
+
+/// Where a larger array cannot be had, maps still succeed; when it can, the next one grows.
+#[test]
+fn growth_may_fail() {
+    let pages = uniform(200);
+    let mut memory = vec![Chunk::ZERO; 64];
+    let nodes = Watched::<u64, Solo>::new(&mut memory);
+    nodes.most_words.set(8);
+    let mut table = Local::new(Hr::new(&nodes).unwrap(), |_| ());
+    let root = table.table().root();
+    let vpn = |at: usize| pages[at] & 0x3_ffff_ffff;
+    for at in 0..100 {
+        table.map(page(vpn(at)), Pfn::new(at), PageSize::K4, RW).unwrap();
+    }
+    assert_eq!(table.table().root(), root);
+    nodes.most_words.set(usize::MAX);
+    for at in 100..200 {
+        table.map(page(vpn(at)), Pfn::new(at), PageSize::K4, RW).unwrap();
+    }
+    assert!(table.table().root() & 31 >= 8);
+    for at in 0..200 {
+        assert_eq!(table.lookup(VirtAddr::new(vpn(at) << 12)).unwrap().frame, Pfn::new(at));
+    }
+    table.destroy();
+    assert_eq!(nodes.slab.usage().nodes, 0);
+}
+
+/// A large range makes room for itself first: no chain as long as the range.
+#[test]
+fn a_range_makes_room() {
+    let pages = if cfg!(miri) { 300 } else { 100_000 };
+    let mut memory = vec![Chunk::ZERO; 2048];
+    let nodes = Watched::<u64, Solo>::new(&mut memory);
+    let mut table = Local::new(cpt::Cpt4::new(&nodes).unwrap(), |_| ());
+    table.map(run(5, pages), Pfn::new(5), PageSize::K4, RW).unwrap();
+    let mut most = 0;
+    for vpn in 5..5 + pages {
+        let (leaf, loads) = nodes.loads_of(|| table.lookup(VirtAddr::new(vpn << 12)));
+        assert_eq!(leaf.unwrap().frame, Pfn::new(vpn));
+        most = most.max(loads);
+    }
+    assert!(most <= 10, "{most} loads");
+    table.destroy();
+}
+
+/// A page of up to a block is in the block's bucket; a larger one has a tag of its own, for which others do not look.
+#[test]
+fn larger_pages() {
+    let mut memory = vec![Chunk::ZERO; 16];
+    let nodes = Watched::<u32, Solo>::new(&mut memory);
+    let mut table = Local::new(Hashed::<Va32, Compact32, _, 3, 6, 0>::new(&nodes).unwrap(), |_| ());
+    let missing = VirtAddr::new(0x700_0000);
+    table.map(run(4, 4), Pfn::new(16), PageSize::K16, RW).unwrap();
+    table.map(page(3), Pfn::new(1), PageSize::K4, RW).unwrap();
+    assert_eq!(table.table().blocks(), 1);
+    assert_eq!(table.footprint().ptes, 5);
+    let before = nodes.loads_of(|| table.lookup(missing)).1;
+    table.map(run(16, 16), Pfn::new(32), PageSize::K64, RW).unwrap();
+    assert_eq!(table.table().blocks(), 2);
+    assert!(nodes.loads_of(|| table.lookup(missing)).1 > before);
+    let leaf = table.lookup(VirtAddr::new(0x1_f123)).unwrap();
+    assert_eq!((leaf.at, leaf.size, leaf.frame), (VirtAddr::new(0x1_0000), PageSize::K64, Pfn::new(32)));
+    // Split it, and nobody looks for its kind any more.
+    table.resize(run(16, 16), PageSize::K4).unwrap();
+    assert_eq!(table.lookup(VirtAddr::new(0x1_f123)).unwrap().frame, Pfn::new(47));
+    assert_eq!(nodes.loads_of(|| table.lookup(missing)).1, before);
+    table.destroy();
+}
+
+/// Memory that runs out in the middle of a range leaves nothing claimed.
+#[test]
+fn a_failed_range_leaves_no_trace() {
+    let mut memory = vec![Chunk::ZERO; 64];
+    let nodes = Watched::<u32, Shared>::new(&mut memory);
+    let mut table = Local::new(Hashed::<Va32, Compact32, _, 0, 3, 0>::new(&nodes).unwrap(), |_| ());
+    nodes.most_words.set(0);
+    let before = (table.footprint(), nodes.slab.usage());
+    for start in [0usize, 0xf_fff0] {
+        let refused = table.map(run(start, 16), Pfn::new(1), PageSize::K4, RW);
+        assert_eq!(refused, Err(Error::NoMemory { wanted: 8, pending: 0 }));
+        assert_eq!((table.footprint(), nodes.slab.usage()), before);
+    }
+    // Eight blocks fit the eight buckets, whoever claimed them before.
+    table.map(run(0x100, 8), Pfn::new(1), PageSize::K4, RW).unwrap();
+    table.destroy();
+}
