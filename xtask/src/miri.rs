@@ -4,7 +4,7 @@ use crate::shell::{Line, Shell};
 use crate::tools;
 
 /// The tests: small ones, for a step takes a hundred times as long.
-const TESTS: [&str; 2] = ["-p tlbkit-addr --lib --tests", "-p tlbkit-pagetable --lib"];
+const TESTS: [&str; 2] = ["-p tlbkit-addr --lib --tests", "-p tlbkit-pagetable --lib --test slab"];
 
 /// Runs them.
 pub(crate) fn run(shell: &Shell) -> anyhow::Result<()> {

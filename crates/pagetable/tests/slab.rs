@@ -241,7 +241,7 @@ fn memory_can_be_used_up_and_used_again() {
     }
 }
 
-/// Small nodes cost little more than their size: 4 bytes of record, and what a class rounds up by.
+/// Nodes cost little more than their size: 4 bytes of record, and what the short spans have no use for at their ends.
 #[test]
 fn overhead_is_small() {
     let sizes = if cfg!(miri) { &[128, 1024][..] } else { &[2, 3, 4, 8, 16, 64, 128, 1024] };
@@ -250,7 +250,7 @@ fn overhead_is_small() {
         let slab = Slab::<u32, Solo>::new(&mut memory, 0).unwrap();
         let nodes: Vec<_> = std::iter::from_fn(|| slab.take(words)).collect();
         let each = slab.usage().chunks as f64 / nodes.len() as f64;
-        let bound = (words * 4) as f64 * 1.04 + 5.0;
+        let bound = (words * 4) as f64 * 1.07 + 5.0;
         assert!(each <= bound, "a node of {} bytes takes {each:.1}", words * 4);
         for node in nodes {
             // SAFETY: just taken, and nothing was written to it.
