@@ -64,7 +64,8 @@ where
             let (head, tag) = (self.head(block), Self::tag_of(0, block));
             let Some(spot) = self.seek(head, tag) else {
                 // A larger page may be in the way.
-                let free = self.grains.load(Ordering::Relaxed) % SPLIT == 0 && self.is_free(head, tag);
+                let free =
+                    self.grains.load(Ordering::Relaxed).is_multiple_of(SPLIT) && self.is_free(head, tag);
                 if free {
                     N::Mode::release();
                     self.fit_out(head, 0, tag, Self::slot(0, at), 1, |_| word);
