@@ -124,7 +124,7 @@ fn run<L: Layout<Data = u64>>(
     with: impl Fn(&mut dyn FnMut(&mut dyn Subject<L>)),
 ) -> Result<(), String> {
     let (cases, steps) = match (cfg!(miri), skip) {
-        (true, _) => (2, 100),
+        (true, _) => (1, 60),
         (false, None) => (64, 600),
         // As many as it takes to catch a kernel that leaves one kind out.
         (false, Some(_)) => (4000, 600),
