@@ -7,8 +7,14 @@ use std::process::ExitCode;
 
 use clap::{Parser, Subcommand};
 
+mod capture;
 mod mach;
+mod model;
 mod rows;
+mod tables;
+mod tlb;
+mod trace;
+mod workload;
 
 /// The papers' experiments on page tables, TLBs, superpages and shootdowns.
 #[derive(Debug, Parser)]
@@ -21,19 +27,32 @@ struct Cli {
 /// One experiment each; its module has its arguments and a `run`.
 #[derive(Debug, Subcommand)]
 enum Command {
+    Capture(capture::CaptureArgs),
     Mach(mach::Mach),
+    Model(model::Model),
+    Tables(tables::TablesArgs),
 }
 
 fn main() -> ExitCode {
-    // clap's own exit code for a bad argument is 2 as well.
-    let outcome = match Cli::parse().command {
-        Command::Mach(mach) => mach.run(),
-    };
-    match outcome {
-        Ok(()) => ExitCode::SUCCESS,
-        Err(error) => {
-            eprintln!("tlblab: {error:#}");
-            ExitCode::from(2)
-        }
+    let outcome = Cli::try_parse().map_err(one_line).and_then(|cli| match cli.command {
+        Command::Capture(args) => capture::run(&args),
+        Command::Mach(args) => args.run().map(|()| ExitCode::SUCCESS),
+        Command::Model(args) => args.run().map(|()| ExitCode::SUCCESS),
+        Command::Tables(args) => tables::run(&args).map(|()| ExitCode::SUCCESS),
+    });
+    outcome.unwrap_or_else(|error| {
+        eprintln!("tlblab: {error:#}");
+        ExitCode::from(2)
+    })
+}
+
+/// Makes one line of clap's paragraphs. Help and version are no errors: they are printed, and that is all.
+fn one_line(error: clap::Error) -> anyhow::Error {
+    if !error.use_stderr() {
+        error.exit();
     }
+    let text = error.to_string();
+    let first = text.split("\n\n").next().unwrap_or_default().trim_start_matches("error: ");
+    let words: Vec<_> = first.split_whitespace().collect();
+    anyhow::anyhow!("{}; `tlblab help` says more", words.join(" "))
 }

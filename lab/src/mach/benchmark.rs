@@ -2,6 +2,7 @@
 
 use std::collections::HashSet;
 
+use super::costs::Costs;
 use super::kernel::{Fill, For, Kernel, Level, TABLE_PAGES, Tally};
 use super::rng::Rng;
 use super::scheme::{Scheme, Software};
@@ -22,6 +23,7 @@ pub(crate) struct Workload {
     pub(crate) fill: Fill,
     pub(crate) record: Record,
     pub(crate) inject: Option<Inject>,
+    pub(crate) costs: Costs,
     pub(crate) open: Open,
     pub(crate) seed: u64,
 }
@@ -62,6 +64,8 @@ pub(crate) struct Open {
     pub(crate) code_pages: usize,
     /// Megabytes of data that words are taken from; the thesis says 4.
     pub(crate) table_mb: usize,
+    /// Words that a client touches each time it runs, if it is not as many as a server.
+    pub(crate) client_words: Option<usize>,
     /// Whether the servers of a chain pass the answer back one by one, or each request ends at the last.
     pub(crate) replies: bool,
     /// Messages between two changes of a page table.
@@ -73,12 +77,13 @@ impl Default for Open {
         Self {
             ipc_pages: 2,
             own_pages: 2,
-            own_touched: 60,
+            own_touched: 50,
             spread: true,
             code_pages: 1,
             table_mb: 4,
+            client_words: None,
             replies: true,
-            change_every: 500,
+            change_every: 100,
         }
     }
 }
@@ -122,7 +127,7 @@ impl<'a> Run<'a> {
     fn new(workload: &'a Workload, software: &'a mut dyn Software) -> Self {
         Self {
             workload,
-            kernel: Kernel::new(software, workload.fill, workload.seed ^ 0x51b),
+            kernel: Kernel::new(software, workload.costs, workload.fill, workload.seed ^ 0x51b),
             random: Rng::new(workload.seed),
             client: 0,
             requests: 0,
@@ -202,13 +207,15 @@ impl<'a> Run<'a> {
 
     /// A process runs: code, stack, message, and its words.
     fn runs(&mut self, process: usize) {
-        let Open { code_pages, table_mb, .. } = self.workload.open;
+        let Open { code_pages, table_mb, client_words, .. } = self.workload.open;
+        let is_client = process < self.workload.clients;
+        let words = client_words.filter(|_| is_client).unwrap_or(self.workload.words);
         for page in 0..code_pages {
             self.kernel.user(process, CODE + page, For::Pc, false);
         }
         self.kernel.user(process, STACK, For::Sp, false);
         self.kernel.user(process, MESSAGE, For::Message, false);
-        for _ in 0..self.workload.words {
+        for _ in 0..words {
             let page = DATA + self.random.below(table_mb * 256);
             self.kernel.user(process, page, For::Data, false);
             self.kernel.tally.work += self.kernel.costs.word;

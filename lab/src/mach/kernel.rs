@@ -98,9 +98,9 @@ pub(crate) struct Kernel<'s> {
 }
 
 impl<'s> Kernel<'s> {
-    pub(crate) fn new(software: &'s mut dyn Software, fill: Fill, seed: u64) -> Self {
+    pub(crate) fn new(software: &'s mut dyn Software, costs: Costs, fill: Fill, seed: u64) -> Self {
         Self {
-            costs: Costs::default(),
+            costs,
             tally: Tally::default(),
             fill,
             tlb: Tlb::new(Rng::new(seed)),

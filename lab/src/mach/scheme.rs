@@ -130,7 +130,8 @@ impl Scheme {
         let fits = "64 KiB hold 4096 entries";
         match self {
             Self::Mach => work(&mut Nothing),
-            Self::Ptlb => work(&mut Prefetching(Ptlb::<Plain, 4096>::new(memory).expect(fits))),
+            // "A hashed lookup is done into the PTLB" (OSDI paper, 3.1); the integrated table is an STLB.
+            Self::Ptlb => work(&mut Prefetching(Ptlb::<Folded, 4096>::new(memory).expect(fits))),
             Self::Stlb1k => {
                 work(&mut Stlb::<Plain, _>::new(Direct::<Plain, 1024>::new(memory).expect(fits), 1, 0))
             }

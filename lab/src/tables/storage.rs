@@ -1,0 +1,118 @@
+//! Node storage that counts what a table really does: every load of a walk, every live node.
+
+use std::cell::{Cell, RefCell};
+use std::collections::{BTreeMap, HashMap};
+
+use tlbkit_pagetable::Solo;
+use tlbkit_pagetable::Word;
+use tlbkit_pagetable::nodes::{Held, NodeAddr, Nodes, Reclaim, Record, Slab, Usage};
+
+/// A slab that counts. What it reports is what the table asked for and did, not what the table says about itself.
+#[derive(Debug)]
+pub(crate) struct Storage<'m, W: Word> {
+    slab: Slab<'m, W, Solo>,
+    loads: Cell<u64>,
+    /// The bytes of every live node.
+    live: RefCell<HashMap<NodeAddr, usize>>,
+    bytes: Cell<usize>,
+    peak: Cell<usize>,
+}
+
+impl<'m, W: Word> Storage<'m, W> {
+    /// Wraps a slab that nothing has been taken from.
+    pub(crate) fn new(slab: Slab<'m, W, Solo>) -> Self {
+        let live = RefCell::default();
+        Self { slab, loads: Cell::new(0), live, bytes: Cell::new(0), peak: Cell::new(0) }
+    }
+
+    /// Returns how many words walks have loaded since this was last called.
+    pub(crate) fn take_loads(&self) -> u64 {
+        self.loads.take()
+    }
+
+    /// Returns the bytes of all live nodes, as large as they were asked for.
+    pub(crate) fn bytes(&self) -> usize {
+        self.bytes.get()
+    }
+
+    /// Returns the most that [`bytes`](Self::bytes) has been.
+    pub(crate) fn peak(&self) -> usize {
+        self.peak.get()
+    }
+
+    /// Returns how many live nodes there are of each size in bytes.
+    pub(crate) fn sizes(&self) -> BTreeMap<usize, usize> {
+        let mut sizes = BTreeMap::new();
+        for &bytes in self.live.borrow().values() {
+            *sizes.entry(bytes).or_default() += 1;
+        }
+        sizes
+    }
+
+    /// Returns what the nodes take of the slab's memory, its own overhead included.
+    pub(crate) fn usage(&self) -> Usage {
+        self.slab.usage()
+    }
+}
+
+// SAFETY: every call goes to the slab, which keeps the promises; counting touches no node.
+unsafe impl<W: Word> Nodes for Storage<'_, W> {
+    type Word = W;
+    type Mode = Solo;
+
+    fn take(&self, words: usize) -> Option<NodeAddr> {
+        let node = self.slab.take(words)?;
+        let bytes = words * W::BYTES;
+        self.live.borrow_mut().insert(node, bytes);
+        self.bytes.set(self.bytes.get() + bytes);
+        self.peak.set(self.peak.get().max(self.bytes.get()));
+        Some(node)
+    }
+
+    unsafe fn at(&self, node: NodeAddr) -> *const W::Cell {
+        // SAFETY: the caller's promise; likewise below.
+        unsafe { self.slab.at(node) }
+    }
+
+    unsafe fn record(&self, node: NodeAddr, words: usize) -> *const Record {
+        // SAFETY: as above.
+        unsafe { self.slab.record(node, words) }
+    }
+
+    unsafe fn follow(&self, node: NodeAddr, index: usize) -> W {
+        self.loads.set(self.loads.get() + 1);
+        // SAFETY: as above.
+        unsafe { self.slab.follow(node, index) }
+    }
+}
+
+// SAFETY: as above.
+unsafe impl<W: Word> Reclaim for Storage<'_, W> {
+    unsafe fn free(&self, node: NodeAddr, clean: bool) {
+        let bytes = self.live.borrow_mut().remove(&node).unwrap_or(0);
+        self.bytes.set(self.bytes.get() - bytes);
+        // SAFETY: as above.
+        unsafe { self.slab.free(node, clean) };
+    }
+
+    unsafe fn link(&self, node: NodeAddr) -> *const Record {
+        // SAFETY: as above.
+        unsafe { self.slab.link(node) }
+    }
+
+    fn index_of(&self, node: NodeAddr) -> u32 {
+        self.slab.index_of(node)
+    }
+
+    fn node_of(&self, index: u32) -> NodeAddr {
+        self.slab.node_of(index)
+    }
+
+    fn shared(&self) -> bool {
+        false
+    }
+
+    fn held(&self) -> &Held {
+        self.slab.held()
+    }
+}
