@@ -214,9 +214,9 @@ impl Mach {
 }
 
 /// Returns the benchmark of the OSDI paper: a server that looks up records all over a database in memory, for three
-/// clients that do little else. The database's size is not given; 8 MB is assumed, two L2 entries.
+/// clients that do little else. The database's size is not given; the thesis's 4 MB is assumed.
 fn osdi_6_1(base: Workload) -> Workload {
-    let open = Open { table_mb: 8, client_words: Some(2), ..base.open.clone() };
+    let open = Open { client_words: Some(2), ..base.open.clone() };
     Workload { servers: 1, clients: 3, words: 30, open, ..base }
 }
 
