@@ -11,6 +11,7 @@ mod capture;
 mod mach;
 mod model;
 mod rows;
+mod sweep;
 mod tables;
 mod tlb;
 mod trace;
@@ -30,6 +31,7 @@ enum Command {
     Capture(capture::CaptureArgs),
     Mach(mach::Mach),
     Model(model::Model),
+    Sweep(sweep::Sweep),
     Tables(tables::TablesArgs),
 }
 
@@ -38,6 +40,7 @@ fn main() -> ExitCode {
         Command::Capture(args) => capture::run(&args),
         Command::Mach(args) => args.run().map(|()| ExitCode::SUCCESS),
         Command::Model(args) => args.run().map(|()| ExitCode::SUCCESS),
+        Command::Sweep(args) => args.run().map(|()| ExitCode::SUCCESS),
         Command::Tables(args) => tables::run(&args).map(|()| ExitCode::SUCCESS),
     });
     outcome.unwrap_or_else(|error| {

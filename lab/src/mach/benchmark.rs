@@ -2,6 +2,7 @@
 
 use std::collections::HashSet;
 
+use super::apps::{Programs, Stretch};
 use super::costs::Costs;
 use super::kernel::{Fill, For, Kernel, Level, TABLE_PAGES, Tally};
 use super::rng::Rng;
@@ -23,6 +24,8 @@ pub(crate) struct Workload {
     pub(crate) fill: Fill,
     pub(crate) record: Record,
     pub(crate) inject: Option<Inject>,
+    /// What the processes run, if not the synthetic benchmark's words.
+    pub(crate) programs: Option<Programs>,
     pub(crate) costs: Costs,
     pub(crate) open: Open,
     pub(crate) seed: u64,
@@ -96,6 +99,8 @@ const CODE: usize = 0x400;
 const DATA: usize = 0x1_0000;
 const MESSAGE: usize = 0x3_0000;
 const STACK: usize = 0x7_ffff;
+/// Where a recorded program, which has its own idea of the rest, has its messages.
+const MESSAGE_OF_TRACE: usize = 0x7_fc00;
 
 /// Where the kernel has its data, in pages from the start of its memory: each kind in regions (4 MiB, one L3 entry) of
 /// its own, and nowhere at the distance from a user page table at which those have their busy pages.
@@ -121,6 +126,16 @@ struct Run<'a> {
     client: usize,
     requests: usize,
     pairs: HashSet<(usize, usize)>,
+    /// How far each recorded program is, and its program counter.
+    progress: Vec<(usize, usize)>,
+}
+
+/// The pages by which the IPC path knows what a process will need.
+#[derive(Clone, Copy)]
+struct Places {
+    pc: usize,
+    sp: usize,
+    message: usize,
 }
 
 impl<'a> Run<'a> {
@@ -132,6 +147,7 @@ impl<'a> Run<'a> {
             client: 0,
             requests: 0,
             pairs: HashSet::new(),
+            progress: vec![(0, 0); workload.clients + workload.servers],
         }
     }
 
@@ -177,7 +193,7 @@ impl<'a> Run<'a> {
         let known = workload.record == Record::Process || self.pairs.contains(&(from, to));
 
         // The sender's side: the message is read from its buffer, into the kernel's data.
-        self.kernel.user(from, MESSAGE, For::Message, true);
+        self.kernel.user(from, self.places(from).message, For::Message, true);
         for (page, level) in self.predicted(from) {
             self.kernel.record(page, level);
         }
@@ -201,14 +217,51 @@ impl<'a> Run<'a> {
             }
         }
         self.pairs.insert((from, to));
-        self.kernel.user(to, MESSAGE, For::Message, true);
+        self.kernel.user(to, self.places(to).message, For::Message, true);
         self.runs(to);
     }
 
-    /// A process runs: code, stack, message, and its words.
+    fn places(&self, process: usize) -> Places {
+        match self.stretch(process) {
+            Some(stretch) => {
+                Places { pc: self.progress[process].1, sp: stretch.stack, message: MESSAGE_OF_TRACE }
+            }
+            None => Places { pc: CODE, sp: STACK, message: MESSAGE },
+        }
+    }
+
+    /// Returns what a process runs; several clients would run the same.
+    fn stretch(&self, process: usize) -> Option<&'a Stretch> {
+        let Programs { stretches, .. } = self.workload.programs.as_ref()?;
+        let role = process.saturating_sub(self.workload.clients - 1);
+        stretches.get(role)
+    }
+
+    /// A recorded program runs on for a while.
+    fn runs_on(&mut self, process: usize, stretch: &Stretch, instructions: u64) {
+        let (mut at, mut pc) = self.progress[process];
+        let mut left = 1 + self.random.below(2 * instructions as usize) as u64;
+        self.kernel.tally.work += left;
+        while left > 0 {
+            let run = stretch.runs[at];
+            self.kernel.user(process, run.page, if run.fetch { For::Pc } else { For::Data }, false);
+            if run.fetch {
+                pc = run.page;
+            }
+            left = left.saturating_sub(run.instructions);
+            at = (at + 1) % stretch.runs.len();
+        }
+        self.progress[process] = (at, pc);
+    }
+
+    /// A process runs: code, stack, message, and its words; or its recorded references.
     fn runs(&mut self, process: usize) {
-        let Open { code_pages, table_mb, client_words, .. } = self.workload.open;
         let is_client = process < self.workload.clients;
+        if let (Some(stretch), Some(programs)) = (self.stretch(process), &self.workload.programs) {
+            let instructions = if is_client { programs.client } else { programs.service };
+            return self.runs_on(process, stretch, instructions);
+        }
+        let Open { code_pages, table_mb, client_words, .. } = self.workload.open;
         let words = client_words.filter(|_| is_client).unwrap_or(self.workload.words);
         for page in 0..code_pages {
             self.kernel.user(process, CODE + page, For::Pc, false);
@@ -225,7 +278,8 @@ impl<'a> Run<'a> {
     /// What the IPC path prefetches for a process (thesis 3.1.4): L2 entries for program counter, stack pointer and
     /// message buffer, and the L3 entry above the last.
     fn predicted(&self, process: usize) -> impl Iterator<Item = (usize, Level)> + use<> {
-        let l2 = [CODE, STACK, MESSAGE].map(|page| Kernel::table_page(process, page));
+        let Places { pc, sp, message } = self.places(process);
+        let l2 = [pc, sp, message].map(|page| Kernel::table_page(process, page));
         let l3 = Kernel::kernel_table_page(l2[2]);
         let level = Level::L2 { in_kernel: true };
         [(l3, Level::L3)].into_iter().chain(l2.map(|page| (page, level)))

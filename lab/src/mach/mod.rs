@@ -4,6 +4,7 @@
 //! those of `tlbkit-stlb`. What the thesis leaves open is [`Open`](benchmark::Open), and `--sensitivity` says what
 //! depends on it.
 
+mod apps;
 mod benchmark;
 mod claims;
 mod costs;
@@ -25,6 +26,7 @@ use serde::Serialize;
 use tlbkit_stlb::Counters;
 
 use crate::rows;
+use crate::trace::Input;
 
 /// Rerun the synthetic benchmarks of Bala's thesis under Mach 3.0 with and without STLB and PTLB.
 #[derive(Debug, Args)]
@@ -71,6 +73,12 @@ pub(crate) struct Mach {
     /// Show instead which claims of the thesis hold as what it leaves open is varied
     #[arg(long, conflicts_with = "address_types")]
     sensitivity: bool,
+    /// Show instead the stand-ins for the thesis's six applications, beside what it printed for them
+    #[arg(long, conflicts_with_all = ["address_types", "sensitivity"])]
+    apps: bool,
+    /// Three recorded traces for `--apps`: client, X server, Unix server [default: stretches of the shipped one]
+    #[arg(long, value_name = "FILE", requires = "apps")]
+    trace: Vec<Input>,
     /// Print one JSON array
     #[arg(long)]
     json: bool,
@@ -156,6 +164,9 @@ impl Mach {
         if self.sensitivity {
             return rows::print(self.json, &claims::sensitivity(&self.workload()?));
         }
+        if self.apps {
+            return rows::print(self.json, &apps::rows(&self.workload()?, &self.trace)?);
+        }
         if self.address_types {
             return rows::print(self.json, &address_types(&Workload { servers: 4, ..self.workload()? }));
         }
@@ -174,6 +185,7 @@ impl Mach {
             fill: self.fill,
             record: self.record,
             inject: self.inject,
+            programs: None,
             costs: Costs::default(),
             open: Open::default(),
             seed: self.seed,

@@ -93,11 +93,14 @@ fn measure_in<'n, S: Structure>(
     }
 
     let mut refs = Refs::default();
+    let mut walks = Vec::with_capacity(run.load.refills.len());
     for &place in &run.load.refills {
         let page = run.load.pages[place as usize];
         storage.take_loads();
         verified &= answers(&table, &model, page);
-        refs.add(storage.take_loads());
+        let loads = storage.take_loads();
+        refs.add(loads);
+        walks.push(u32::try_from(loads).unwrap_or(u32::MAX));
     }
     verified &= agrees(&table, &model);
 
@@ -147,6 +150,7 @@ fn measure_in<'n, S: Structure>(
         peak_bytes,
         node_bytes,
         verified,
+        walks,
     })
 }
 

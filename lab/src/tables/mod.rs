@@ -11,6 +11,7 @@ use anyhow::bail;
 use clap::{Args, ValueEnum};
 use indicatif::{ProgressBar, ProgressStyle};
 use serde::Serialize;
+use tlbkit_addr::Vpn;
 
 use crate::rows;
 use crate::tlb::TlbArgs;
@@ -101,6 +102,35 @@ struct Row {
     /// How many nodes there are of each size in bytes, external leaf nodes left out.
     node_bytes: BTreeMap<usize, usize>,
     verified: bool,
+    /// Loads of the walk of each refill, in order.
+    #[serde(skip)]
+    walks: Vec<u32>,
+}
+
+/// What every table did to serve the refills of a trace.
+pub(crate) struct Walks {
+    /// The pages of the trace.
+    pub(crate) pages: Vec<Vpn>,
+    /// The page of each refill, by its place in `pages`.
+    pub(crate) refills: Vec<u32>,
+    /// Each table's name, and the loads of each refill's walk.
+    pub(crate) tables: Vec<(String, Vec<u32>)>,
+}
+
+/// Replays a trace into every structure in the paper's layout.
+///
+/// # Errors
+///
+/// If the trace is no good.
+pub(crate) fn walks(trace: Option<&Input>, tlb: &TlbArgs, seed: u64) -> anyhow::Result<Walks> {
+    let load = load::Load::from_trace(trace, tlb, seed)?;
+    let optimum = optimum::Optimum::of(load.pages.iter().copied().collect::<BTreeSet<_>>());
+    let run = measure::Run { load: &load, seed, layout: Layout::Paper, inject: None, optimum };
+    let tables = structure::all(Layout::Paper)
+        .iter()
+        .map(|structure| Ok((structure.name.clone(), (structure.run)(&run)?.walks)))
+        .collect::<anyhow::Result<_>>()?;
+    Ok(Walks { pages: load.pages, refills: load.refills, tables })
 }
 
 /// Runs the structures and prints a row for each.
