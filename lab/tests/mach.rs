@@ -95,10 +95,11 @@ fn a_missing_invalidation_shows_in_every_scheme() {
 
 #[test]
 fn options_of_the_two_papers() {
-    let base = ["mach", "--servers", "3", "--scheme", "stlb-4k,ptlb", "--ipcs", "2000", "--json"];
+    // Without conflicts an entry is back in the STLB before it can be missed, whichever way it gets there.
+    let base = ["mach", "--servers", "9", "--scheme", "stlb-4k,ptlb", "--ipcs", "2000", "--json"];
     let thesis = rows(&base);
     let osdi = rows(&[&base[..], &["--fill", "eviction", "--record", "pair"]].concat());
-    assert!(osdi[0]["stlb_hit_rate"].as_f64() > Some(0.8) && osdi[0] != thesis[0]);
+    assert!(osdi[0]["stlb_hit_rate"].as_f64() > Some(0.6) && osdi[0] != thesis[0]);
     // Entries come from the same table whoever is asked first; later prefetching starts a little later.
     assert!(osdi[1]["prefetched"].as_u64() <= thesis[1]["prefetched"].as_u64());
     let coarse = rows(&[&base[..], &["--granularity", "5"]].concat());
