@@ -145,8 +145,9 @@ pub(crate) fn rows(base: &Workload, traces: &[Input]) -> anyhow::Result<Vec<AppR
     let mut rows = Vec::new();
     for app in APPS.iter().progress_with(super::progress(APPS.len(), "applications")) {
         let programs = Programs { stretches: stretches.clone(), client: app.client, service: SERVICE };
+        let ipcs = base.ipcs.min(ENOUGH / (app.client + SERVICE)).max(100);
         let workload =
-            Workload { servers: app.servers, clients: 1, programs: Some(programs), ..base.clone() };
+            Workload { servers: app.servers, clients: 1, ipcs, programs: Some(programs), ..base.clone() };
         let mut mach = None;
         for (at, &scheme) in schemes.iter().enumerate() {
             let (tally, count) = run(&workload, scheme);
