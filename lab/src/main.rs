@@ -8,7 +8,10 @@ use std::process::ExitCode;
 use clap::{Parser, Subcommand};
 
 mod capture;
+mod mach;
+mod model;
 mod rows;
+mod sweep;
 mod tables;
 mod tlb;
 mod trace;
@@ -26,12 +29,18 @@ struct Cli {
 #[derive(Debug, Subcommand)]
 enum Command {
     Capture(capture::CaptureArgs),
+    Mach(mach::Mach),
+    Model(model::Model),
+    Sweep(sweep::Sweep),
     Tables(tables::TablesArgs),
 }
 
 fn main() -> ExitCode {
     let outcome = Cli::try_parse().map_err(one_line).and_then(|cli| match cli.command {
         Command::Capture(args) => capture::run(&args),
+        Command::Mach(args) => args.run().map(|()| ExitCode::SUCCESS),
+        Command::Model(args) => args.run().map(|()| ExitCode::SUCCESS),
+        Command::Sweep(args) => args.run().map(|()| ExitCode::SUCCESS),
         Command::Tables(args) => tables::run(&args).map(|()| ExitCode::SUCCESS),
     });
     outcome.unwrap_or_else(|error| {
