@@ -7,7 +7,10 @@ use std::process::ExitCode;
 
 use clap::{Parser, Subcommand};
 
+mod capture;
 mod rows;
+#[allow(dead_code, unused_imports)]
+mod trace;
 
 /// The papers' experiments on page tables, TLBs, superpages and shootdowns.
 #[derive(Debug, Parser)]
@@ -19,16 +22,17 @@ struct Cli {
 
 /// One experiment each; its module has its arguments and a `run`.
 #[derive(Debug, Subcommand)]
-enum Command {}
+enum Command {
+    Capture(capture::CaptureArgs),
+}
 
 fn main() -> ExitCode {
     // clap's own exit code for a bad argument is 2 as well.
-    let outcome: anyhow::Result<()> = match Cli::parse().command {};
-    match outcome {
-        Ok(()) => ExitCode::SUCCESS,
-        Err(error) => {
-            eprintln!("tlblab: {error:#}");
-            ExitCode::from(2)
-        }
-    }
+    let outcome = match Cli::parse().command {
+        Command::Capture(args) => capture::run(&args),
+    };
+    outcome.unwrap_or_else(|error| {
+        eprintln!("tlblab: {error:#}");
+        ExitCode::from(2)
+    })
 }

@@ -1,0 +1,172 @@
+//! `tlblab capture`: records the page references of a real program.
+//!
+//! valgrind's lackey runs the program and writes each reference to a pipe of its own, apart from the program's input
+//! and output, which pass through untouched. The trace is that of the one process that was named: valgrind is told to
+//! keep its children silent, so a program that leaves its work to others (a compiler driver, a shell script) is
+//! recorded without them; name the one that does the work.
+
+use std::fs::{self, File};
+use std::io::{BufReader, BufWriter};
+use std::path::{Path, PathBuf};
+use std::process::ExitCode;
+
+use anyhow::{Context, anyhow, bail};
+use clap::Args;
+use indicatif::{ProgressBar, ProgressStyle};
+use serde::Serialize;
+use tlbkit_addr::PageSize;
+
+use crate::rows;
+use crate::trace::{Counts, Header, Lackey, TraceError, Writer};
+
+mod lackey;
+
+/// Record a program's page references with valgrind
+#[derive(Args, Debug)]
+pub(crate) struct CaptureArgs {
+    /// Where to write the trace [default: the program's name with .tlbt, in the current directory]
+    #[arg(short, long, value_name = "FILE")]
+    output: Option<PathBuf>,
+    /// Print what was recorded as JSON; the program's own output goes to standard error then
+    #[arg(long)]
+    json: bool,
+    /// The program and its arguments, after `--`
+    #[arg(last = true, required = true, value_name = "PROGRAM ARGS")]
+    command: Vec<String>,
+}
+
+#[derive(Serialize)]
+struct Row {
+    name: String,
+    program: String,
+    args: Vec<String>,
+    instructions: u64,
+    references: u64,
+    runs: u64,
+    pages: u64,
+    bytes: u64,
+    exit_code: u8,
+}
+
+/// Runs the program under lackey and returns its exit code (128 and the signal's number if one ended it), as a shell
+/// would.
+///
+/// # Errors
+///
+/// If valgrind or the program is missing, the trace cannot be written, or nothing was recorded.
+pub(crate) fn run(args: &CaptureArgs) -> anyhow::Result<ExitCode> {
+    let (program, rest) = args.command.split_first().context("name a program to run after `--`")?;
+    let valgrind = lackey::find("valgrind").context(
+        "valgrind is not installed: install it (`apt-get install valgrind`), or use a trace that is recorded already",
+    )?;
+    if lackey::find(program).is_none() {
+        bail!("there is no program `{program}`: give its path, or a name that is on PATH");
+    }
+    let output = match &args.output {
+        Some(path) => path.clone(),
+        None => {
+            let name = Path::new(program).file_name().context("name the trace with --output FILE")?;
+            PathBuf::from(format!("{}.tlbt", name.to_string_lossy()))
+        }
+    };
+    // The trace gets its name when it is whole: one that was there before is never replaced by half a new one.
+    let part = PathBuf::from(format!("{}.part", output.display()));
+    let file = File::create(&part).with_context(|| {
+        format!("cannot write the trace to `{}`: choose another --output", part.display())
+    })?;
+    let outcome = record(&valgrind, program, rest, args.json, file).and_then(|(counts, code)| {
+        fs::rename(&part, &output)
+            .with_context(|| format!("cannot name the trace `{}`", output.display()))?;
+        Ok((counts, code))
+    });
+    let (counts, exit_code) = outcome.inspect_err(|_| {
+        // Best effort: the error that comes first is the one to report.
+        let _ = fs::remove_file(&part);
+    })?;
+    let bytes = fs::metadata(&output)?.len();
+    let Counts { instructions, references, runs, pages } = counts;
+    let name = output.display().to_string();
+    if args.json {
+        let row = Row {
+            name,
+            program: program.clone(),
+            args: rest.to_vec(),
+            instructions,
+            references,
+            runs,
+            pages,
+            bytes,
+            exit_code,
+        };
+        rows::print(true, &[row])?;
+    } else {
+        eprintln!(
+            "{name}: {instructions} instructions, {references} references to {pages} pages in {bytes} bytes"
+        );
+    }
+    Ok(ExitCode::from(exit_code))
+}
+
+/// Records a run into `file`, and returns what it holds and the program's exit code.
+fn record(
+    valgrind: &Path,
+    program: &str,
+    args: &[String],
+    apart: bool,
+    file: File,
+) -> anyhow::Result<(Counts, u8)> {
+    let written = "cannot write the trace";
+    let mut writer = Writer::create(BufWriter::new(file), Header::new(program, args)).context(written)?;
+    let (log, program) = lackey::start(valgrind, program, args, apart)?;
+    let bar = ProgressBar::new_spinner().with_style(ProgressStyle::with_template(
+        "{spinner} {human_pos} references {msg}, {elapsed}, {per_sec}",
+    )?);
+    let mut foreign = 0u64;
+    for access in Lackey::new(BufReader::with_capacity(1 << 16, log), PageSize::K4) {
+        match access {
+            Ok(access) => writer.push(access).context(written)?,
+            // A program that was killed leaves half a line.
+            Err(TraceError::Line { .. }) => foreign += 1,
+            Err(error) => return Err(error.into()),
+        }
+        let counts = writer.counts();
+        if counts.runs % 4096 == 0 {
+            bar.set_position(counts.references);
+            bar.set_message(format!("to {} pages", counts.pages));
+        }
+    }
+    let code = program.join().map_err(|_| anyhow!("the thread that waits for valgrind failed"))??;
+    let counts = writer.finish().context(written)?;
+    bar.finish_and_clear();
+    if counts.references == 0 {
+        bail!(
+            "valgrind recorded nothing (exit code {code}): see what it says above, and name a program it can run"
+        );
+    }
+    if foreign > 0 {
+        eprintln!("tlblab: {foreign} lines of valgrind's log were no references and are left out");
+    }
+    Ok((counts, code))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_program_that_writes_fails_and_forks_is_recorded() {
+        let Some(valgrind) = lackey::find("valgrind") else {
+            eprintln!("valgrind is not installed: nothing to test");
+            return;
+        };
+        let file = tempfile::tempfile().unwrap();
+        let args = ["-c".into(), "(true); exit 7".into()];
+        let (counts, code) = record(&valgrind, "sh", &args, true, file.try_clone().unwrap()).unwrap();
+        assert_eq!(code, 7);
+        assert!(counts.pages > 20 && counts.instructions > 10_000, "{counts:?}");
+        std::io::Seek::rewind(&mut &file).unwrap();
+        let trace = crate::trace::read(file).unwrap();
+        assert_eq!(trace.header().map(|header| header.counts), Some(counts));
+        assert_eq!(trace.map(|access| access.unwrap().instructions()).sum::<u64>(), counts.instructions);
+    }
+}

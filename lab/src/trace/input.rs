@@ -1,0 +1,133 @@
+//! Opening a trace, whatever it is and wherever it comes from.
+
+use std::convert::Infallible;
+use std::fmt;
+use std::fs::File;
+use std::io::{self, BufRead, BufReader, Read};
+use std::path::PathBuf;
+use std::str::FromStr;
+
+use flate2::bufread::MultiGzDecoder;
+use indicatif::ProgressBar;
+use lzma_rust2::XzReader;
+use tlbkit_addr::PageSize;
+
+use super::format::MAGIC;
+use super::{Access, Header, Lackey, Reader, TraceError};
+
+/// Where a trace comes from: a file, or standard input (`-` on the command line).
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(crate) enum Input {
+    /// Standard input.
+    Stdin,
+    /// A file.
+    File(PathBuf),
+}
+
+impl FromStr for Input {
+    type Err = Infallible;
+
+    fn from_str(text: &str) -> Result<Self, Infallible> {
+        Ok(if text == "-" { Self::Stdin } else { Self::File(text.into()) })
+    }
+}
+
+impl fmt::Display for Input {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Self::Stdin => f.write_str("-"),
+            Self::File(path) => path.display().fmt(f),
+        }
+    }
+}
+
+type Source = Box<dyn BufRead>;
+
+/// The accesses of a trace, one by one. After a [`TraceError::Line`] it can be read on; after any other error it
+/// ends.
+pub(crate) enum Trace {
+    /// A recorded trace.
+    Recorded(Reader<Source>),
+    /// Lackey's text.
+    Lackey(Lackey<Source>),
+}
+
+impl Trace {
+    /// Returns what a recorded trace says about itself; lackey's text says nothing.
+    pub(crate) fn header(&self) -> Option<&Header> {
+        match self {
+            Self::Recorded(reader) => Some(reader.header()),
+            Self::Lackey(_) => None,
+        }
+    }
+}
+
+impl Iterator for Trace {
+    type Item = Result<Access, TraceError>;
+
+    #[inline]
+    fn next(&mut self) -> Option<Self::Item> {
+        match self {
+            Self::Recorded(reader) => reader.next(),
+            Self::Lackey(lackey) => lackey.next(),
+        }
+    }
+}
+
+/// Opens a trace of 4 KB pages: a recorded one or lackey's text, plain or packed by gzip or xz, whatever its name.
+///
+/// `progress` advances with the bytes read, out of the file's length where that is known.
+///
+/// # Errors
+///
+/// [`TraceError::Open`] if there is no such file; otherwise what the beginning of the trace has wrong with it.
+pub(crate) fn open(input: &Input, progress: &ProgressBar) -> Result<Trace, TraceError> {
+    match input {
+        Input::Stdin => read(progress.wrap_read(io::stdin())),
+        Input::File(path) => {
+            let failed = |source| TraceError::Open { path: path.clone(), source };
+            let file = File::open(path).map_err(failed)?;
+            let about = file.metadata().map_err(failed)?;
+            if about.is_dir() {
+                return Err(failed(io::ErrorKind::IsADirectory.into()));
+            }
+            if about.is_file() {
+                progress.set_length(about.len());
+            }
+            read(progress.wrap_read(file))
+        }
+    }
+}
+
+/// Reads a trace from `input`.
+///
+/// # Errors
+///
+/// What the beginning of the trace has wrong with it.
+pub(crate) fn read(input: impl Read + 'static) -> Result<Trace, TraceError> {
+    let (head, packed) = sniff(input)?;
+    let unpacked: Box<dyn Read> = if head.starts_with(&[0x1f, 0x8b]) {
+        Box::new(MultiGzDecoder::new(packed))
+    } else if head.starts_with(&[0xfd, b'7', b'z', b'X', b'Z', 0]) {
+        Box::new(XzReader::new(packed, true))
+    } else {
+        packed
+    };
+    let (head, source) = sniff(unpacked)?;
+    match head.first() {
+        // A recorded trace, or the few bytes that are left of one.
+        Some(&byte) if byte == MAGIC[0] => Reader::new(source).map(Trace::Recorded),
+        Some(b'I' | b' ' | b'=' | b'-' | b'\n' | b'\r') => {
+            Ok(Trace::Lackey(Lackey::new(source, PageSize::K4)))
+        }
+        _ => Err(TraceError::NotATrace),
+    }
+}
+
+/// Returns the first few bytes of `input`, and a reader that still has them.
+fn sniff(mut input: impl Read + 'static) -> Result<(Vec<u8>, Source), TraceError> {
+    let mut head = Vec::new();
+    input.by_ref().take(8).read_to_end(&mut head).map_err(|error| TraceError::from_read(error, 0))?;
+    let source = io::Cursor::new(head.clone()).chain(input);
+    Ok((head, Box::new(BufReader::with_capacity(1 << 16, source))))
+}

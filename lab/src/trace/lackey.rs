@@ -1,0 +1,167 @@
+//! Reading what `valgrind --tool=lackey --trace-mem=yes` prints.
+//!
+//! ```text
+//! ==6678== Lackey, an example Valgrind tool      valgrind's own messages: passed over
+//! I  0401ab70,3                                  an instruction: address, size
+//!  L 1fff000688,8                                a load
+//!  S 1fff000688,8                                a store
+//!  M 04033e06,1                                  a load and a store
+//! ```
+
+use std::io::{BufRead, Read};
+
+use tlbkit_addr::{PageSize, VirtAddr};
+
+use super::{Access, Kind, TraceError};
+
+/// Lackey's lines are short; of what is longer, no more than this is kept.
+const LINE: u64 = 128;
+
+/// Streams the accesses of lackey's text.
+///
+/// A malformed line is an error after which the iterator goes on with the next line, for those who rather skip it;
+/// any other error ends it.
+#[derive(Debug)]
+pub(crate) struct Lackey<R: BufRead> {
+    input: R,
+    page: PageSize,
+    line: Vec<u8>,
+    number: u64,
+    offset: u64,
+    /// The run that the next line may still continue.
+    run: Option<Access>,
+    /// The other page of a line that touches two.
+    second: Option<Access>,
+    /// An error that waits until the run before it is out.
+    error: Option<TraceError>,
+    done: bool,
+}
+
+impl<R: BufRead> Lackey<R> {
+    /// Reads accesses to pages of size `page` from `input`.
+    pub(crate) fn new(input: R, page: PageSize) -> Self {
+        let line = Vec::new();
+        Self { input, page, line, number: 0, offset: 0, run: None, second: None, error: None, done: false }
+    }
+
+    /// Returns the next reference, or two in `second`; `None` at the end.
+    fn reference(&mut self) -> Result<Option<Access>, TraceError> {
+        loop {
+            self.line.clear();
+            let begin = self.offset;
+            let read = self.read_line();
+            self.number += 1;
+            if !read.map_err(|error| TraceError::from_read(error, self.offset))? {
+                return Ok(None);
+            }
+            let text = self.line.trim_ascii_end();
+            // Messages, `==process==` or `--process--`, and empty lines.
+            if text.is_empty() || text.starts_with(b"==") || text.starts_with(b"--") {
+                continue;
+            }
+            match parse(text, self.page) {
+                Some((access, second)) => {
+                    self.second = second;
+                    return Ok(Some(access));
+                }
+                None => return Err(self.bad_line(begin)),
+            }
+        }
+    }
+
+    /// Reads a line, or the beginning of one too long and past the rest, and tells whether there was any.
+    fn read_line(&mut self) -> std::io::Result<bool> {
+        let mut read = (&mut self.input).take(LINE).read_until(b'\n', &mut self.line)? as u64;
+        self.offset += read;
+        let any = read > 0;
+        let mut rest = Vec::new();
+        while read == LINE && !self.line.ends_with(b"\n") && !rest.ends_with(b"\n") {
+            rest.clear();
+            read = (&mut self.input).take(LINE).read_until(b'\n', &mut rest)? as u64;
+            self.offset += read;
+        }
+        Ok(any)
+    }
+
+    #[cold]
+    fn bad_line(&self, offset: u64) -> TraceError {
+        let text = self.line.trim_ascii_end();
+        let text = text[..text.len().min(40)].escape_ascii().to_string().into();
+        TraceError::Line { line: self.number, offset, text }
+    }
+}
+
+impl<R: BufRead> Iterator for Lackey<R> {
+    type Item = Result<Access, TraceError>;
+
+    fn next(&mut self) -> Option<Self::Item> {
+        loop {
+            if let Some(error) = self.error.take() {
+                return Some(Err(error));
+            }
+            let next = match self.second.take() {
+                Some(second) => Ok(Some(second)),
+                None if self.done => Ok(None),
+                None => self.reference(),
+            };
+            match next {
+                Ok(Some(next)) => {
+                    if !self.run.as_mut().is_some_and(|run| run.absorb(&next))
+                        && let Some(run) = self.run.replace(next)
+                    {
+                        return Some(Ok(run));
+                    }
+                }
+                Ok(None) => {
+                    self.done = true;
+                    return self.run.take().map(Ok);
+                }
+                Err(error) => {
+                    self.done = !matches!(error, TraceError::Line { .. });
+                    self.error = Some(error);
+                    if let Some(run) = self.run.take() {
+                        return Some(Ok(run));
+                    }
+                }
+            }
+        }
+    }
+}
+
+/// Reads a line of the trace: a reference, and a second one if it straddles two pages.
+fn parse(text: &[u8], page: PageSize) -> Option<(Access, Option<Access>)> {
+    let (kind, rest) = text.split_at_checked(3)?;
+    let kind = match kind {
+        b"I  " => Kind::Instr,
+        b" L " => Kind::Load,
+        b" S " => Kind::Store,
+        b" M " => Kind::Modify,
+        _ => return None,
+    };
+    let comma = rest.iter().position(|&byte| byte == b',')?;
+    let at = digits(&rest[..comma], 16)?;
+    let size = digits(&rest[comma + 1..], 10)?;
+    // No operand is larger than a page: one that claims to be is damage.
+    if size == 0 || size > page.bytes() {
+        return None;
+    }
+    let first = VirtAddr::new(at);
+    let last = first.checked_add(size - 1)?;
+    let access = Access { kind, count: 1, page: first.vpn(page) };
+    let second = (last.vpn(page) != access.page).then(|| Access {
+        kind: if kind == Kind::Instr { Kind::Rest } else { kind },
+        page: last.vpn(page),
+        ..access
+    });
+    Some((access, second))
+}
+
+fn digits(text: &[u8], radix: u32) -> Option<usize> {
+    if text.is_empty() {
+        return None;
+    }
+    text.iter().try_fold(0usize, |value, &byte| {
+        let digit = char::from(byte).to_digit(radix)?;
+        value.checked_mul(radix as usize)?.checked_add(digit as usize)
+    })
+}
