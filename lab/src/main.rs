@@ -9,6 +9,7 @@ use clap::{Parser, Subcommand};
 
 mod capture;
 mod rows;
+mod superpage;
 #[allow(dead_code, unused_imports)]
 mod trace;
 
@@ -24,12 +25,14 @@ struct Cli {
 #[derive(Debug, Subcommand)]
 enum Command {
     Capture(capture::CaptureArgs),
+    Superpage(superpage::SuperpageArgs),
 }
 
 fn main() -> ExitCode {
     // clap's own exit code for a bad argument is 2 as well.
     let outcome = match Cli::parse().command {
         Command::Capture(args) => capture::run(&args),
+        Command::Superpage(args) => superpage::run(&args),
     };
     outcome.unwrap_or_else(|error| {
         eprintln!("tlblab: {error:#}");

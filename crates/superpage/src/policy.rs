@@ -6,14 +6,20 @@ use tlbkit_addr::{PageSize, Pages, Vpn};
 
 mod approx;
 mod asap;
+mod background;
 mod backoff;
 mod gate;
+mod leap;
 mod online;
+mod reserve;
 
 pub use approx::ApproxOnline;
 pub use asap::{Asap, Asap464};
+pub use background::{Background, Utilization};
 pub use gate::Activity;
+pub use leap::Leap;
 pub use online::{Online, OnlineMemory};
+pub use reserve::Reservation;
 
 /// Which of the machine's TLBs.
 ///

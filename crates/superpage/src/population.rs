@@ -19,22 +19,59 @@ pub(crate) struct Population<'m> {
 }
 
 impl<'m> Population<'m> {
-    pub(crate) fn footprint(ladder: &Ladder) -> Footprint {
-        Footprint { bits: Presence::new(*ladder, 1).words(), counters: 0 }
+    /// `marks` is 1 if segments have a mark, else 0.
+    pub(crate) fn footprint(ladder: &Ladder, marks: usize) -> Footprint {
+        Footprint { bits: Presence::new(*ladder, 1).words(), counters: marks }
     }
 
-    pub(crate) fn new(ladder: Ladder, memory: Memory<'m>) -> Self {
-        let segments = Segments::new(memory, Self::footprint(&ladder));
+    pub(crate) fn new(ladder: Ladder, marks: usize, memory: Memory<'m>) -> Self {
+        let segments = Segments::new(memory, Self::footprint(&ladder, marks));
         Self { ladder, presence: Presence::new(ladder, 1), segments }
     }
 
-    /// Records a reference, and returns where it is and the level it is mapped at.
-    pub(crate) fn reference(&mut self, page: Vpn) -> Result<(Place, usize), Exhausted> {
+    /// Records a reference, and returns where it is, the level it is mapped at, and whether it is the first there.
+    pub(crate) fn reference(&mut self, page: Vpn) -> Result<(Place, usize, bool), Exhausted> {
         let place = self.ladder.locate(page);
         let (chunk, _) = self.segments.touch(place.segment)?;
         let (bits, _) = self.segments.parts(chunk);
+        let new = !self.presence.holds(bits, 0, place.unit, 0);
         self.presence.enter(bits, 0, place.unit);
-        Ok((place, self.presence.mapped(bits, place.unit)))
+        Ok((place, self.presence.mapped(bits, place.unit), new))
+    }
+
+    /// Returns the largest level from `mapped` on all of whose units around `place` have been referenced, level by
+    /// level.
+    pub(crate) fn full(&mut self, place: Place, mapped: usize) -> usize {
+        let ladder = self.ladder;
+        (mapped + 1..ladder.levels())
+            .take_while(|&level| self.populated(place, level) == 1 << ladder.shift(level))
+            .last()
+            .unwrap_or(mapped)
+    }
+
+    /// Sets the mark of a segment.
+    pub(crate) fn mark(&mut self, place: Place, mark: u16) {
+        if let Some(chunk) = self.segments.find(place.segment)
+            && let Some(counter) = self.segments.parts(chunk).1.first_mut()
+        {
+            *counter = mark;
+        }
+    }
+
+    /// Returns the mark of a segment, at first zero.
+    pub(crate) fn mark_of(&mut self, place: Place) -> u16 {
+        let Some(chunk) = self.segments.find(place.segment) else { return 0 };
+        self.segments.peek(chunk).1.first().copied().unwrap_or(0)
+    }
+
+    /// Returns every touched segment with its mark and its referenced units.
+    pub(crate) fn marks(&self) -> impl Iterator<Item = (usize, u16, usize)> + '_ {
+        let words = self.ladder.units_per_segment().div_ceil(1 << WORD);
+        self.segments.iter().map(move |(segment, chunk)| {
+            let (bits, marks) = self.segments.peek(chunk);
+            let populated = bits.iter().take(words).map(|word| word.count_ones() as usize).sum();
+            (segment, marks.first().copied().unwrap_or(0), populated)
+        })
     }
 
     /// Returns how many units of the superpage of `level` around `place` have been referenced.
@@ -81,8 +118,8 @@ impl<'m> Population<'m> {
         crate::ledger::unmapped(&self.ladder, &mut self.segments, pages);
     }
 
-    /// Returns the touched segments by number.
-    pub(crate) fn segments(&self) -> impl Iterator<Item = usize> + '_ {
-        self.segments.iter().map(|(segment, _)| segment)
+    /// Returns the number of the `nth` touched segment, in no order.
+    pub(crate) fn nth_segment(&self, nth: usize) -> Option<usize> {
+        self.segments.iter().nth(nth).map(|(segment, _)| segment)
     }
 }

@@ -40,10 +40,7 @@ impl AsSoon<'_> {
                 if enough { level } else { mapped }
             }
             Rule::Half { .. } => mapped,
-            Rule::Full => (mapped + 1..ladder.levels())
-                .take_while(|&level| self.population.populated(place, level) == 1 << ladder.shift(level))
-                .last()
-                .unwrap_or(mapped),
+            Rule::Full => self.population.full(place, mapped),
         }
     }
 }
@@ -51,7 +48,7 @@ impl AsSoon<'_> {
 impl Policy for AsSoon<'_> {
     fn on_miss(&mut self, miss: Miss) -> Option<Action> {
         self.back_off.miss();
-        let Ok((place, mapped)) = self.population.reference(miss.page) else {
+        let Ok((place, mapped, _)) = self.population.reference(miss.page) else {
             let first = !self.told;
             self.told = true;
             return first.then_some(Action::OutOfSegments { page: miss.page });
@@ -95,14 +92,14 @@ macro_rules! as_soon {
         impl<'m> $name<'m> {
             /// Returns what one segment takes.
             pub fn footprint(ladder: &Ladder) -> Footprint {
-                Population::footprint(ladder)
+                Population::footprint(ladder, 0)
             }
 
             /// Makes the policy, with memory for as many segments as fit.
             pub fn new(ladder: Ladder, memory: Memory<'m>) -> Self {
                 let rule: fn(&Ladder) -> Rule = $rule;
                 Self(AsSoon {
-                    population: Population::new(ladder, memory),
+                    population: Population::new(ladder, 0, memory),
                     rule: rule(&ladder),
                     back_off: BackOff::new(),
                     told: false,
