@@ -33,15 +33,41 @@ const AT_ONCE: u16 = u16::MAX;
 #[derive(Clone, Copy, Debug, Default)]
 struct Level {
     /// First counter of this level.
-    at: usize,
+    at: u32,
     /// First deferred count of this level, from the eager one up to the second largest.
-    deferred: usize,
+    deferred: u32,
     /// Shift from units to superpages of this level.
     shift: u32,
     /// The count at which a superpage of this level is a candidate.
     threshold: u32,
     /// Counts need two counters.
     wide: bool,
+}
+
+impl Level {
+    /// Adds one to the count of the superpage around `unit` and tells whether it stands at its threshold.
+    #[inline]
+    fn count(&self, counters: &mut [u16], unit: usize) -> bool {
+        if self.wide {
+            return self.count_wide(counters, unit);
+        }
+        let Some(count) = counters.get_mut(self.at as usize + (unit >> self.shift)) else { return false };
+        let more = u32::from(*count) + 1;
+        if more <= self.threshold {
+            *count = more as u16;
+        }
+        more >= self.threshold
+    }
+
+    fn count_wide(&self, counters: &mut [u16], unit: usize) -> bool {
+        let at = self.at as usize + 2 * (unit >> self.shift);
+        let Some([low, high]) = counters.get_mut(at..at + 2) else { return false };
+        let more = (u32::from(*low) | u32::from(*high) << 16) + 1;
+        if more <= self.threshold {
+            (*low, *high) = (more as u16, (more >> 16) as u16);
+        }
+        more >= self.threshold
+    }
 }
 
 /// Where the counts of a segment lie among its counters.
@@ -60,15 +86,15 @@ impl Charges {
     pub(crate) fn new(ladder: &Ladder, thresholds: [u32; MAX_LEVELS], eager: usize) -> Self {
         let (top, eager) = (ladder.top(), eager.clamp(1, ladder.top()));
         let mut levels = [Level::default(); MAX_LEVELS];
-        let mut counters = 0;
+        let mut counters = 0usize;
         for (n, level) in levels.iter_mut().enumerate().take(top + 1).skip(1) {
             let threshold = thresholds.get(n).copied().unwrap_or(u32::MAX);
             let wide = threshold > u32::from(u16::MAX);
-            *level = Level { at: counters, deferred: 0, shift: ladder.shift(n), threshold, wide };
+            *level = Level { at: counters as u32, deferred: 0, shift: ladder.shift(n), threshold, wide };
             counters += ladder.nodes(n) << u32::from(wide);
         }
         for (n, level) in levels.iter_mut().enumerate().take(top).skip(eager) {
-            level.deferred = counters;
+            level.deferred = counters as u32;
             counters += ladder.nodes(n);
         }
         Self { levels, top, eager, left: counters, counters: counters + 1 }
@@ -90,18 +116,20 @@ impl Charges {
     pub(crate) fn charge(&self, counters: &mut [u16], unit: usize, from: usize) -> usize {
         let mut ready = 0;
         let exact = self.eager.max(from);
-        for level in from..=exact {
-            if self.count(counters, unit, level) && ready == 0 {
-                ready = level;
+        let eager = self.levels.get(from..=exact).unwrap_or_default();
+        for (n, level) in eager.iter().enumerate() {
+            if level.count(counters, unit) && ready == 0 {
+                ready = from + n;
             }
         }
         if exact < self.top {
-            let at = self.levels[exact].deferred + (unit >> self.levels[exact].shift);
-            if let Some(deferred) = counters.get_mut(at) {
+            let Level { deferred, shift, .. } = self.levels[exact];
+            if let Some(deferred) = counters.get_mut(deferred as usize + (unit >> shift)) {
                 if *deferred == AT_ONCE {
-                    for level in exact + 1..=self.top {
-                        if self.count(counters, unit, level) && ready == 0 {
-                            ready = level;
+                    let above = self.levels.get(exact + 1..=self.top).unwrap_or_default();
+                    for (n, level) in above.iter().enumerate() {
+                        if level.count(counters, unit) && ready == 0 {
+                            ready = exact + 1 + n;
                         }
                     }
                 } else {
@@ -118,21 +146,6 @@ impl Charges {
         ready
     }
 
-    /// Adds one to a count and tells whether it stands at its threshold.
-    #[inline]
-    fn count(&self, counters: &mut [u16], unit: usize, level: usize) -> bool {
-        let Level { at, shift, threshold, wide, .. } = self.levels[level & (MAX_LEVELS - 1)];
-        if wide {
-            return self.add(counters, unit, level, 1) >= threshold;
-        }
-        let Some(count) = counters.get_mut(at + (unit >> shift)) else { return false };
-        let more = u32::from(*count) + 1;
-        if more <= threshold {
-            *count = more as u16;
-        }
-        more >= threshold
-    }
-
     /// Adds to a count, which stops at the threshold, and returns it.
     fn add(&self, counters: &mut [u16], unit: usize, level: usize, more: u32) -> u32 {
         let count =
@@ -143,7 +156,7 @@ impl Charges {
 
     fn written(&self, counters: &[u16], unit: usize, level: usize) -> u32 {
         let Level { at, shift, wide, .. } = self.levels[level];
-        let node = unit >> shift;
+        let (at, node) = (at as usize, unit >> shift);
         let read = |at: usize| u32::from(counters.get(at).copied().unwrap_or(0));
         if wide { read(at + 2 * node) | read(at + 2 * node + 1) << 16 } else { read(at + node) }
     }
@@ -155,7 +168,7 @@ impl Charges {
                 *counter = half as u16;
             }
         };
-        let node = unit >> shift;
+        let (at, node) = (at as usize, unit >> shift);
         if wide {
             put(at + 2 * node, count);
             put(at + 2 * node + 1, count >> 16);
@@ -172,7 +185,7 @@ impl Charges {
             let Level { deferred, shift, .. } = self.levels[level];
             let above = self.levels[level + 1];
             for node in 0..nodes(level) {
-                let owed = counters.get(deferred + node).copied().unwrap_or(0);
+                let owed = counters.get(deferred as usize + node).copied().unwrap_or(0);
                 if owed == 0 || owed == AT_ONCE {
                     continue;
                 }
@@ -181,11 +194,11 @@ impl Charges {
                 // At most PERIOD charges are under way in a segment, far from AT_ONCE; a superpage above that passes
                 // on at once has none of its own and nothing deferred below.
                 if level + 1 < self.top
-                    && let Some(next) = counters.get_mut(above.deferred + (unit >> above.shift))
+                    && let Some(next) = counters.get_mut(above.deferred as usize + (unit >> above.shift))
                 {
                     *next += owed;
                 }
-                if let Some(deferred) = counters.get_mut(deferred + node) {
+                if let Some(deferred) = counters.get_mut(deferred as usize + node) {
                     *deferred = 0;
                 }
             }
@@ -198,8 +211,8 @@ impl Charges {
                 let short = above.threshold - self.written(counters, unit, level + 1).min(above.threshold);
                 let hot = short <= u32::from(PERIOD)
                     || (level + 1 < self.top
-                        && counters.get(above.deferred + (unit >> above.shift)) == Some(&AT_ONCE));
-                if let Some(deferred) = counters.get_mut(deferred + node) {
+                        && counters.get(above.deferred as usize + (unit >> above.shift)) == Some(&AT_ONCE));
+                if let Some(deferred) = counters.get_mut(deferred as usize + node) {
                     *deferred = if hot { AT_ONCE } else { 0 };
                 }
             }
@@ -223,7 +236,7 @@ impl Charges {
         for below in 1..=level {
             let Level { at, wide, .. } = self.levels[below];
             let per = 1usize << (self.levels[level].shift - self.levels[below].shift) << u32::from(wide);
-            let at = at + first * per;
+            let at = at as usize + first * per;
             if let Some(counts) = counters.get_mut(at..at + per) {
                 counts.fill(0);
             }

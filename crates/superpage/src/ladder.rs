@@ -34,6 +34,8 @@ pub struct Ladder {
     /// Shift of each level above the unit; `shifts[0]` is 0.
     shifts: [u8; MAX_LEVELS],
     levels: u8,
+    /// Shift of the largest size.
+    segment: u8,
 }
 
 /// Why a list of sizes is no ladder.
@@ -72,6 +74,7 @@ impl Ladder {
         unit: 0,
         shifts: [0, 1, 2, 3, 4, 5, 6, 7, 8, 9, 10, 11, 0, 0, 0, 0],
         levels: 12,
+        segment: 11,
     };
 
     /// Returns the ladder of `sizes` over pages of size `page`, in which [`Vpn`]s are counted.
@@ -98,7 +101,14 @@ impl Ladder {
             }
             *shift = above as u8;
         }
-        Ok(Self { page, unit: (unit.shift() - page.shift()) as u8, shifts, levels: sizes.len() as u8 })
+        let segment = shifts[sizes.len() - 1];
+        Ok(Self {
+            page,
+            unit: (unit.shift() - page.shift()) as u8,
+            shifts,
+            levels: sizes.len() as u8,
+            segment,
+        })
     }
 
     /// Returns the size in which page numbers are counted.
@@ -118,10 +128,10 @@ impl Ladder {
         self.levels as usize - 1
     }
 
-    /// Returns the base-two logarithm of the units in a superpage of `level` (which is cut to the highest).
+    /// Returns the base-two logarithm of the units in a superpage of `level`, which must be one of the ladder's.
     #[inline]
     pub const fn shift(&self, level: usize) -> u32 {
-        self.shifts[if level < MAX_LEVELS { level } else { MAX_LEVELS - 1 }] as u32
+        self.shifts[level % MAX_LEVELS] as u32
     }
 
     /// Returns the size of `level`, or `None` beyond the highest.
@@ -143,7 +153,7 @@ impl Ladder {
     /// Returns the units of a segment, the largest superpage.
     #[inline]
     pub const fn units_per_segment(&self) -> usize {
-        1 << self.shift(self.top())
+        1 << self.segment
     }
 
     /// Returns the potential superpages of `level` in one segment.
@@ -166,7 +176,7 @@ impl Ladder {
     #[inline]
     pub(crate) const fn locate(&self, page: Vpn) -> Place {
         let unit = page.get() >> self.unit;
-        let segment = unit >> self.shift(self.top());
+        let segment = unit >> self.segment;
         Place { segment, unit: unit & (self.units_per_segment() - 1) }
     }
 

@@ -90,7 +90,7 @@ impl<'m> Ledger<'m> {
     pub(crate) fn evict(&mut self, tlb: Tlb, page: Vpn) {
         let place = self.ladder.locate(page);
         let Some(chunk) = self.segments.find(place.segment) else { return };
-        let (bits, _) = self.segments.parts(chunk);
+        let bits = self.segments.bits(chunk);
         let level = self.presence.mapped(bits, place.unit);
         let first = place.unit >> self.ladder.shift(level) << self.ladder.shift(level);
         self.presence.leave(bits, tlb.index(self.presence.tlbs()), first);

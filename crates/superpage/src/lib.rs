@@ -19,8 +19,8 @@ pub use capacity::StackEntry;
 pub use costs::{CostError, Costs};
 pub use ladder::{Ladder, LadderError, MAX_LEVELS};
 pub use policy::{
-    Action, Activity, ApproxOnline, Asap, Asap464, Background, Leap, Miss, Online, OnlineMemory, Policy,
-    Reservation, Superpage, Tlb, Utilization,
+    Action, Activity, ApproxOnline, Asap, Asap464, Background, Miss, Online, OnlineMemory, Policy,
+    Reservation, Superpage, Thrift, Tlb, Utilization,
 };
 pub use segments::{Footprint, Memory, Slot};
 pub use setup::Setup;

@@ -9,17 +9,17 @@ mod asap;
 mod background;
 mod backoff;
 mod gate;
-mod leap;
 mod online;
 mod reserve;
+mod thrift;
 
 pub use approx::ApproxOnline;
 pub use asap::{Asap, Asap464};
 pub use background::{Background, Utilization};
 pub use gate::Activity;
-pub use leap::Leap;
 pub use online::{Online, OnlineMemory};
 pub use reserve::Reservation;
+pub use thrift::Thrift;
 
 /// Which of the machine's TLBs.
 ///

@@ -24,6 +24,8 @@ use crate::Ladder;
 /// log2 of the bits of a word.
 const WORD: u32 = usize::BITS.trailing_zeros();
 const TIERS: usize = 4;
+/// One more than the widest span of a segment, and a power of two.
+const SPANS: usize = 32;
 
 /// Where the maps of a segment lie among its words. Maps of TLBs come first, `joined` last.
 #[derive(Clone, Copy, Debug)]
@@ -39,7 +41,7 @@ pub(crate) struct Presence {
     joined: usize,
     words: usize,
     /// The lowest level that spans at least 2^n units, by n.
-    level_spanning: [u8; 32],
+    level_spanning: [u8; SPANS],
 }
 
 impl Presence {
@@ -55,7 +57,7 @@ impl Presence {
                 break;
             }
         }
-        let mut level_spanning = [ladder.levels() as u8; 32];
+        let mut level_spanning = [ladder.levels() as u8; SPANS];
         for (span, level) in level_spanning.iter_mut().enumerate() {
             if let Some(lowest) = (0..ladder.levels()).find(|&l| ladder.shift(l) as usize >= span) {
                 *level = lowest as u8;
@@ -89,7 +91,14 @@ impl Presence {
     /// to the one before.
     #[inline]
     pub(crate) fn mapped(&self, bits: &[usize], unit: usize) -> usize {
-        let mut level = 0;
+        let shift = self.ladder.shift(1);
+        let middle = (unit >> shift << shift) | (1 << (shift - 1));
+        if self.is_joined(bits, middle) { self.mapped_above(bits, unit) } else { 0 }
+    }
+
+    #[cold]
+    fn mapped_above(&self, bits: &[usize], unit: usize) -> usize {
+        let mut level = 1;
         while level < self.ladder.top() {
             let shift = self.ladder.shift(level + 1);
             let middle = (unit >> shift << shift) | (1 << (shift - 1));
@@ -125,25 +134,24 @@ impl Presence {
     /// if none does: where `tlbcount` turns positive on the way up.
     #[inline]
     pub(crate) fn lowest_positive(&self, bits: &[usize], tlb: usize, unit: usize) -> usize {
-        let (mut at, base) = (unit, tlb * self.map);
-        for tier in 0..self.tier_count {
-            let word = bits.get(base + self.tiers[tier] + (at >> WORD)).copied().unwrap_or(0);
-            if word != 0 {
-                let own = at & MASK;
-                let above = word >> own << own;
-                let below = word ^ above;
-                // The number of low bits that `own` and its nearest neighbour on either side do not share.
-                let mut span = usize::BITS;
-                if above != 0 {
-                    span = usize::BITS - (own ^ above.trailing_zeros() as usize).leading_zeros();
-                }
-                if below != 0 {
-                    let nearest = MASK - below.leading_zeros() as usize;
-                    span = span.min(usize::BITS - (own ^ nearest).leading_zeros());
-                }
-                return usize::from(self.level_spanning[(span + tier as u32 * WORD) as usize & 31]);
-            }
+        let word = bits.get(tlb * self.map + (unit >> WORD)).copied().unwrap_or(0);
+        if word == 0 {
+            return self.lowest_above(bits, tlb, unit);
+        }
+        usize::from(self.level_spanning[span(word, unit & MASK) as usize % SPANS])
+    }
+
+    /// The same where the unit's own word of the map is empty: by the summaries.
+    fn lowest_above(&self, bits: &[usize], tlb: usize, unit: usize) -> usize {
+        let mut at = unit;
+        for tier in 1..self.tier_count {
             at >>= WORD;
+            let word = bits.get(tlb * self.map + self.tiers[tier] + (at >> WORD)).copied().unwrap_or(0);
+            if word != 0 {
+                return usize::from(
+                    self.level_spanning[(span(word, at & MASK) + tier as u32 * WORD) as usize % SPANS],
+                );
+            }
         }
         self.ladder.levels()
     }
@@ -151,29 +159,35 @@ impl Presence {
     /// Records that the TLB holds the entry that starts at `unit`.
     #[inline]
     pub(crate) fn enter(&self, bits: &mut [usize], tlb: usize, unit: usize) {
-        let mut at = unit;
-        for tier in 0..self.tier_count {
-            let Some(word) = bits.get_mut(tlb * self.map + self.tiers[tier] + (at >> WORD)) else { return };
-            let was = *word;
-            *word = was | 1 << (at & MASK);
-            if was != 0 {
-                return;
-            }
-            at >>= WORD;
+        let Some(word) = bits.get_mut(tlb * self.map + (unit >> WORD)) else { return };
+        let was = *word;
+        *word = was | 1 << (unit & MASK);
+        if was == 0 {
+            self.summarize(bits, tlb, unit, true);
         }
     }
 
     /// Records that the TLB no longer holds the entry that starts at `unit`. Nothing happens if it did not.
     #[inline]
     pub(crate) fn leave(&self, bits: &mut [usize], tlb: usize, unit: usize) {
+        let Some(word) = bits.get_mut(tlb * self.map + (unit >> WORD)) else { return };
+        *word &= !(1 << (unit & MASK));
+        if *word == 0 {
+            self.summarize(bits, tlb, unit, false);
+        }
+    }
+
+    /// Carries into the summaries that the unit's word of the map has become non-empty, or empty.
+    fn summarize(&self, bits: &mut [usize], tlb: usize, unit: usize, some: bool) {
         let mut at = unit;
-        for tier in 0..self.tier_count {
+        for tier in 1..self.tier_count {
+            at >>= WORD;
             let Some(word) = bits.get_mut(tlb * self.map + self.tiers[tier] + (at >> WORD)) else { return };
-            *word &= !(1 << (at & MASK));
-            if *word != 0 {
+            let (was, bit) = (*word, 1 << (at & MASK));
+            *word = if some { was | bit } else { was & !bit };
+            if (if some { was } else { *word }) != 0 {
                 return;
             }
-            at >>= WORD;
         }
     }
 
@@ -237,4 +251,16 @@ const MASK: usize = (1 << WORD) - 1;
 /// The `n` lowest bits.
 const fn ones(n: usize) -> usize {
     if n > MASK { usize::MAX } else { (1 << n) - 1 }
+}
+
+/// The number of low bits in which bit number `own` differs from the nearest set bit of `word`, on whichever side that
+/// number is smaller. `word` must not be zero.
+#[inline]
+const fn span(word: usize, own: usize) -> u32 {
+    let above = word >> own << own;
+    let below = word ^ above;
+    let up = own ^ above.trailing_zeros() as usize;
+    let down = own ^ (MASK - below.leading_zeros() as usize % (MASK + 1));
+    let nearest = if above == 0 || below != 0 && down < up { down } else { up };
+    usize::BITS - nearest.leading_zeros()
 }

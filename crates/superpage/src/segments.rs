@@ -43,6 +43,9 @@ pub struct Memory<'m> {
     pub counters: &'m mut [u16],
 }
 
+/// Segments whose chunks are remembered.
+const NEAR: usize = 8;
+
 /// Every chunk is taken: this segment cannot be counted.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct Exhausted;
@@ -56,8 +59,8 @@ pub(crate) struct Segments<'m> {
     footprint: Footprint,
     chunks: usize,
     used: usize,
-    /// The segment found last: misses and evictions come in clusters.
-    last: (usize, usize),
+    /// Segments found last, by their lowest bits: misses and evictions come in clusters.
+    near: [(usize, usize); NEAR],
 }
 
 impl<'m> Segments<'m> {
@@ -67,7 +70,7 @@ impl<'m> Segments<'m> {
             .min(fit(memory.bits.len(), footprint.bits))
             .min(fit(memory.counters.len(), footprint.counters))
             .min(u32::MAX as usize);
-        let segments = Self { memory, footprint, chunks, used: 0, last: (0, 0) };
+        let segments = Self { memory, footprint, chunks, used: 0, near: [(0, 0); NEAR] };
         for (n, slot) in segments.memory.directory.iter_mut().enumerate() {
             *slot = Slot { key: 0, chunk: 0, free: n as u32 };
         }
@@ -89,16 +92,19 @@ impl<'m> Segments<'m> {
     /// Returns the chunk of `segment`, if it has one.
     #[inline]
     pub(crate) fn find(&mut self, segment: usize) -> Option<usize> {
+        let near = self.near[segment % NEAR];
+        if near.0 == segment + 1 { Some(near.1) } else { self.search(segment) }
+    }
+
+    fn search(&mut self, segment: usize) -> Option<usize> {
         let key = segment + 1;
-        if self.last.0 == key {
-            return Some(self.last.1);
-        }
         let mut at = self.home(key);
         loop {
             let slot = self.memory.directory.get(at)?;
             if slot.key == key {
-                self.last = (key, slot.chunk as usize);
-                return Some(self.last.1);
+                let chunk = slot.chunk as usize;
+                self.near[segment % NEAR] = (key, chunk);
+                return Some(chunk);
             }
             if slot.key == 0 {
                 return None;
@@ -130,7 +136,7 @@ impl<'m> Segments<'m> {
         let slot = self.memory.directory.get_mut(at).ok_or(Exhausted)?;
         (slot.key, slot.chunk) = (segment + 1, chunk);
         self.used += 1;
-        self.last = (segment + 1, chunk as usize);
+        self.near[segment % NEAR] = (segment + 1, chunk as usize);
         let (bits, counters) = self.parts(chunk as usize);
         bits.fill(0);
         counters.fill(0);
@@ -141,7 +147,7 @@ impl<'m> Segments<'m> {
     pub(crate) fn remove(&mut self, segment: usize) -> bool {
         let Some(chunk) = self.find(segment) else { return false };
         let key = segment + 1;
-        self.last = (0, 0);
+        self.near[segment % NEAR] = (0, 0);
         self.used -= 1;
         let used = self.used;
         if let Some(slot) = self.memory.directory.get_mut(used) {
@@ -172,6 +178,13 @@ impl<'m> Segments<'m> {
         if let Some(slot) = self.memory.directory.get_mut(at) {
             (slot.key, slot.chunk) = (key, chunk);
         }
+    }
+
+    /// Returns the bit maps of a chunk.
+    #[inline]
+    pub(crate) fn bits(&mut self, chunk: usize) -> &mut [usize] {
+        let each = self.footprint.bits;
+        self.memory.bits.get_mut(chunk * each..).and_then(|rest| rest.get_mut(..each)).unwrap_or_default()
     }
 
     /// Returns the bit maps and counters of a chunk.

@@ -62,7 +62,7 @@ fn check_tlbcounts(
 }
 
 proptest! {
-    #![proptest_config(ProptestConfig::with_cases(200))]
+    #![proptest_config(ProptestConfig::with_cases(100))]
 
     /// Eager and deferred APPROX-ONLINE promote exactly where scanning does, whatever the ladder, the costs, and the
     /// size from which charges are deferred; counts agree at the end, demotions and flushes included.
@@ -115,7 +115,7 @@ proptest! {
         let (mut deferred, mut at_once) = (approx(&setup, 2), approx(&eager, 2));
         let mut machine = Machine::new(Ladder::PAPER, [size, size]);
         let mut state = seed | 1;
-        for n in 0..20_000 {
+        for n in 0..8_000 {
             state = state.wrapping_mul(6_364_136_223_846_793_005).wrapping_add(1_442_695_040_888_963_407);
             let random = (state >> 33) as u32;
             let wide = ((random >> 8) % 2048) >> (random % (2 * skew));

@@ -6,8 +6,8 @@ use std::str::FromStr;
 use anyhow::bail;
 use tlbkit_addr::PageSize;
 use tlbkit_superpage::{
-    ApproxOnline, Asap, Asap464, Background, Footprint, Leap, Memory, Online, OnlineMemory, Policy,
-    Reservation, Setup, Slot, StackEntry, Utilization,
+    ApproxOnline, Asap, Asap464, Background, Footprint, Memory, Online, OnlineMemory, Policy, Reservation,
+    Setup, Slot, StackEntry, Thrift, Utilization,
 };
 
 use super::scan::ByScan;
@@ -33,11 +33,12 @@ pub(super) enum Named {
     Subblock,
     Khugepaged,
     Ingens,
-    Leap(u32, u32, u64, bool, u32),
+    /// This project's own.
+    Thrift,
 }
 
 /// What `--policy all` stands for.
-pub(super) const ALL: &str = "FIXED-4K,FIXED-16K,FIXED-64K,OFFLINE,ASAP,ASAP-4-64,ONLINE,APPROX-ONLINE";
+pub(super) const ALL: &str = "FIXED-4K,FIXED-16K,FIXED-64K,OFFLINE,ASAP,ASAP-4-64,ONLINE,APPROX-ONLINE,THRIFT,RESERVE,SUBBLOCK,KHUGEPAGED,INGENS";
 
 impl FromStr for Named {
     type Err = anyhow::Error;
@@ -56,10 +57,7 @@ impl FromStr for Named {
             "SUBBLOCK" => Self::Subblock,
             "KHUGEPAGED" => Self::Khugepaged,
             "INGENS" => Self::Ingens,
-            _ if upper.starts_with("LEAP-") => {
-                let n: Vec<u32> = upper[5..].split('-').map(|t| t.parse().unwrap_or(0)).collect();
-                Self::Leap(n[0], n[1], u64::from(n[2]), n[3] == 1, n[4])
-            }
+            "THRIFT" => Self::Thrift,
             _ => match upper.strip_prefix("FIXED-").and_then(size) {
                 Some(size) if size >= PageSize::K4 && size.shift() <= 30 => Self::Fixed(size),
                 Some(_) => bail!("`{name}` is out of range: fixed sizes are 4K to 1G"),
@@ -72,7 +70,7 @@ impl FromStr for Named {
 impl fmt::Display for Named {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.write_str(match self {
-            Self::Leap(a, b, c, d, e) => return write!(f, "LEAP-{a}-{b}-{c}-{}-{e}", u8::from(*d)),
+            Self::Thrift => "THRIFT",
             Self::Fixed(size) => return write!(f, "FIXED-{size}"),
             Self::Asap => "ASAP",
             Self::Asap464 => "ASAP-4-64",
@@ -134,9 +132,7 @@ impl Arena {
             Named::Khugepaged | Named::Ingens => {
                 arena.pools[0] = Self::pool(Background::footprint(&setup.ladder), segments);
             }
-            Named::Leap(t, ..) => {
-                arena.pools[0] = Self::pool(Leap::footprint(&at(setup, t))?, segments);
-            }
+            Named::Thrift => arena.pools[0] = Self::pool(Thrift::footprint(setup)?, segments),
             Named::Online => {
                 let (prefetch, capacity) = Online::footprint(setup)?;
                 arena.pools = [Self::pool(prefetch, segments), Self::pool(capacity, segments)];
@@ -170,9 +166,7 @@ impl Arena {
             Named::Subblock => (Box::new(Reservation::partial(setup.ladder, pool)), 0),
             Named::Khugepaged => (Box::new(Background::new(setup.ladder, Utilization::KHUGEPAGED, pool)), 0),
             Named::Ingens => (Box::new(Background::new(setup.ladder, Utilization::INGENS, pool)), 0),
-            Named::Leap(t, a, b, own, hold) => {
-                (Box::new(Leap::new(&at(setup, t), pool, a, b, own, hold)?), 100)
-            }
+            Named::Thrift => (Box::new(Thrift::new(setup, pool)?), 100),
             Named::Online => {
                 let [data, instruction] = &mut self.stacks;
                 let memory = OnlineMemory { prefetch: pool, capacity: more, stacks: [data, instruction] };
@@ -186,8 +180,4 @@ impl Arena {
 /// The same with nothing deferred.
 fn eager(setup: &Setup) -> Setup {
     Setup { eager: setup.ladder.size(setup.ladder.top()).unwrap_or(PageSize::K64), ..*setup }
-}
-
-fn at(setup: &Setup, prefetch: u32) -> Setup {
-    Setup { costs: tlbkit_superpage::Costs { prefetch, ..setup.costs }, ..*setup }
 }
