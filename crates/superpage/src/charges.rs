@@ -16,7 +16,7 @@
 //! [`PERIOD`] charges to the segment, and splits its superpages in two: one whose count is more than `PERIOD` short
 //! of its threshold cannot reach it before the next sync, because one miss charges it at most once; one that is
 //! closer is *hot*, and superpages below a hot one hold no deferred count but pass every charge on at once
-//! ([`AT_ONCE`]). So a count is exact whenever it could matter. A sync visits each deferring superpage once, 254 for
+//! ([`AT_ONCE`]), one step up. So a count is exact whenever it could matter. A sync visits each deferring superpage once, 254 for
 //! 8 MB, or half a visit per charge.
 //!
 //! Counts stop at their threshold: beyond it there is nothing to learn, and 16 bits hold nearly all of them.
@@ -123,17 +123,16 @@ impl Charges {
             }
         }
         if exact < self.top {
-            let Level { deferred, shift, .. } = self.levels[exact];
-            if let Some(deferred) = counters.get_mut(deferred as usize + (unit >> shift)) {
-                if *deferred == AT_ONCE {
-                    let above = self.levels.get(exact + 1..=self.top).unwrap_or_default();
-                    for (n, level) in above.iter().enumerate() {
-                        if level.count(counters, unit) && ready == 0 {
-                            ready = exact + 1 + n;
-                        }
-                    }
-                } else {
+            let mut at = exact;
+            while let Some(&Level { deferred, shift, .. }) = self.levels.get(at).filter(|_| at < self.top) {
+                let Some(deferred) = counters.get_mut(deferred as usize + (unit >> shift)) else { break };
+                if *deferred != AT_ONCE {
                     *deferred += 1;
+                    break;
+                }
+                at += 1;
+                if self.levels[at % MAX_LEVELS].count(counters, unit) && ready == 0 {
+                    ready = at;
                 }
             }
             if let Some(left) = counters.get_mut(self.left) {

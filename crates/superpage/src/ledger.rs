@@ -85,15 +85,13 @@ impl<'m> Ledger<'m> {
         Ok(Charged { place, ready })
     }
 
-    /// Records that the TLB no longer holds the entry that maps `page`.
+    /// Records that the TLB no longer holds the entry that starts at `page`.
     #[inline]
     pub(crate) fn evict(&mut self, tlb: Tlb, page: Vpn) {
         let place = self.ladder.locate(page);
         let Some(chunk) = self.segments.find(place.segment) else { return };
         let bits = self.segments.bits(chunk);
-        let level = self.presence.mapped(bits, place.unit);
-        let first = place.unit >> self.ladder.shift(level) << self.ladder.shift(level);
-        self.presence.leave(bits, tlb.index(self.presence.tlbs()), first);
+        self.presence.leave(bits, tlb.index(self.presence.tlbs()), place.unit);
     }
 
     /// Records that `level` around `place` is one mapping now: its components are gone from both TLBs, one entry

@@ -70,7 +70,7 @@ pub struct Miss {
     pub tlb: Tlb,
     /// The page that was wanted. It is in the TLB now, at the size it is mapped with.
     pub page: Vpn,
-    /// A page of the entry that had to go for it, if one had to.
+    /// The first page of the entry that had to go for it, if one had to.
     pub evicted: Option<Vpn>,
     /// The clock that [`Activity`] goes by: instructions or cycles so far. Policies without one ignore it.
     pub now: u64,
@@ -114,7 +114,7 @@ pub trait Policy: fmt::Debug {
     /// the superpage that the caller must now map as base pages and flush, or `None` if `page` is in none.
     fn demote(&mut self, page: Vpn) -> Option<Superpage>;
 
-    /// Records that a TLB dropped the entry that maps `page` other than for a refill.
+    /// Records that a TLB dropped the entry whose first page is `page`, other than for a refill.
     fn evicted(&mut self, tlb: Tlb, page: Vpn);
 
     /// Records that a TLB was flushed.
