@@ -107,7 +107,12 @@ impl Charges {
 
     /// Prepares the zeroed counters of a new segment.
     pub(crate) fn start(&self, counters: &mut [u16]) {
-        self.sync(counters);
+        let near = self.levels.get(self.eager + 1).is_some_and(|above| above.threshold <= u32::from(PERIOD));
+        if near && self.eager < self.top {
+            self.sync(counters);
+        } else if let Some(left) = counters.get_mut(self.left) {
+            *left = PERIOD;
+        }
     }
 
     /// Charges one miss to the superpages of level `from` and up around `unit`. Returns the smallest whose count has
@@ -205,14 +210,15 @@ impl Charges {
         for level in (self.eager..self.top).rev() {
             let Level { deferred, shift, .. } = self.levels[level];
             let above = self.levels[level + 1];
-            for node in 0..nodes(level) {
-                let unit = node << shift;
-                let short = above.threshold - self.written(counters, unit, level + 1).min(above.threshold);
-                let hot = short <= u32::from(PERIOD)
-                    || (level + 1 < self.top
-                        && counters.get(above.deferred as usize + (unit >> above.shift)) == Some(&AT_ONCE));
-                if let Some(deferred) = counters.get_mut(deferred as usize + node) {
-                    *deferred = if hot { AT_ONCE } else { 0 };
+            let children = 1usize << (above.shift - shift);
+            for parent in 0..nodes(level + 1) {
+                let count = self.written(counters, parent << above.shift, level + 1);
+                let hot = count.saturating_add(u32::from(PERIOD)) >= above.threshold
+                    || level + 1 < self.top
+                        && counters.get(above.deferred as usize + parent) == Some(&AT_ONCE);
+                let first = deferred as usize + parent * children;
+                if let Some(deferred) = counters.get_mut(first..first + children) {
+                    deferred.fill(if hot { AT_ONCE } else { 0 });
                 }
             }
         }

@@ -73,15 +73,15 @@ impl<'m> Ledger<'m> {
         let tlb = tlb.index(self.presence.tlbs());
         let level = self.presence.mapped(bits, place.unit);
         let first = place.unit >> self.ladder.shift(level) << self.ladder.shift(level);
-        let lowest = self.presence.lowest_positive(bits, tlb, first);
+        let mut ready = 0;
+        if count {
+            // Candidates are strictly larger than what maps the page now.
+            let from = self.presence.lowest_positive(bits, tlb, first).max(level + 1);
+            if from < self.ladder.levels() {
+                ready = self.charges.charge(counters, place.unit, from);
+            }
+        }
         self.presence.enter(bits, tlb, first);
-        // Candidates are strictly larger than what maps the page now.
-        let from = lowest.max(level + 1);
-        let ready = if count && from < self.ladder.levels() {
-            self.charges.charge(counters, place.unit, from)
-        } else {
-            0
-        };
         Ok(Charged { place, ready })
     }
 

@@ -233,6 +233,7 @@ impl<'m> Lab<'m> {
             if let (Some(path), true) = (&args.promotions, named != Named::Offline) {
                 simulation.log = Some(Box::new(BufWriter::new(create(path)?)));
             }
+            simulation.holes = named == Named::Subblock;
             simulations.push((named, simulation));
         }
         let unit = setup.ladder.size(0).map_or(0, |unit| unit.shift() - PageSize::K4.shift());

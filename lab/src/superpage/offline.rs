@@ -64,7 +64,6 @@ pub(super) struct Outcome {
     /// The superpages: first unit to level.
     pub(super) chosen: BTreeMap<usize, usize>,
     pub(super) misses: u64,
-    pub(super) rounds: usize,
     /// Prefetch and capacity charges under the choice of every superpage that has any and was not chosen.
     pub(super) left: Vec<(Node, u64, u64)>,
 }
@@ -109,7 +108,7 @@ pub(super) fn choose(
             .collect();
         worth.sort_by(|a, b| b.0.total_cmp(&a.0).then(a.1.1.cmp(&b.1.1)).then(a.1.0.cmp(&b.1.0)));
         let Some(&(best, ..)) = worth.first() else {
-            return Ok(Outcome { chosen, misses, rounds, left });
+            return Ok(Outcome { chosen, misses, left });
         };
         let mut taken: Vec<Node> = Vec::new();
         for (ratio, node, by_prefetch) in worth {

@@ -80,6 +80,8 @@ pub(super) struct Simulation<'m> {
     pub(super) promotions: u64,
     pub(super) kb_copied: u64,
     pub(super) time: Duration,
+    /// Superpages may have holes: untouched pages in them take no memory.
+    pub(super) holes: bool,
     /// Where promotions are written down.
     pub(super) log: Option<Box<dyn Write>>,
     pub(super) out_of_segments: Option<Vpn>,
@@ -98,6 +100,7 @@ impl<'m> Simulation<'m> {
             promotions: 0,
             kb_copied: 0,
             time: Duration::ZERO,
+            holes: false,
             log: None,
             out_of_segments: None,
         }
@@ -181,8 +184,9 @@ impl<'m> Simulation<'m> {
         }
         let (mut alone, mut taken) = (footprint.pages(), 0);
         for (first, shift) in self.map.superpages() {
-            alone -= footprint.within(first, shift);
-            taken += 1 << shift;
+            let touched = footprint.within(first, shift);
+            alone -= touched;
+            taken += if self.holes { touched } else { 1 << shift };
             add(shift, 1);
         }
         add(0, alone);

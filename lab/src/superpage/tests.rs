@@ -31,12 +31,12 @@ fn simulate(named: Named, setup: &Setup, tlbs: Tlbs, stream: &[Reference]) -> (u
             Ok(())
         }
     }
-    let mut arena = Arena::new(named, setup, tlbs, 16).unwrap();
+    let mut arena = Arena::new(named, setup, tlbs, 64).unwrap();
     let (sizing, book) = arena.build(named, setup, tlbs).unwrap();
     let mut simulation = Simulation::new(named.to_string(), sizing, book, tlbs);
     let log = Shared::default();
     simulation.log = Some(Box::new(log.clone()));
-    for piece in stream.chunks(7) {
+    for piece in stream.chunks(777) {
         simulation.run(piece).unwrap();
     }
     (simulation.misses, String::from_utf8(log.0.take()).unwrap())
@@ -179,5 +179,29 @@ fn names_and_numbers_of_the_command_line() {
     assert_eq!("64".parse(), Ok(Tlbs { instruction: 0, data: 64, unified: true }));
     for text in ["", "+", "32+0", "x+1", "1+2+3", "-1+3"] {
         assert!(text.parse::<Tlbs>().is_err(), "{text}");
+    }
+}
+
+/// On every shipped trace, too.
+#[test]
+fn three_ways_to_count_on_the_shipped_traces() {
+    let folder = concat!(env!("CARGO_MANIFEST_DIR"), "/traces");
+    let tlbs = Tlbs { instruction: 32, data: 32, unified: false };
+    for file in std::fs::read_dir(folder).unwrap() {
+        let path = file.unwrap().path();
+        if path.extension().is_none_or(|extension| extension != "tlbt") {
+            continue;
+        }
+        let (mut stream, mut now) = (Vec::new(), 0);
+        for access in
+            crate::trace::open(&crate::trace::Input::File(path), &indicatif::ProgressBar::hidden()).unwrap()
+        {
+            let access = access.unwrap();
+            now += access.instructions();
+            stream.push(Reference { page: access.page.get(), fetch: access.kind.is_fetch(), now });
+        }
+        let scan = simulate(Named::ApproxScan, &Setup::PAPER, tlbs, &stream);
+        assert_eq!(simulate(Named::Approx, &Setup::PAPER, tlbs, &stream), scan);
+        assert_eq!(simulate(Named::ApproxEager, &Setup::PAPER, tlbs, &stream), scan);
     }
 }
