@@ -124,7 +124,7 @@ impl Arena {
             Named::Asap464 => arena.pools[0] = Self::pool(Asap464::footprint(&setup.ladder), segments),
             Named::Approx => arena.pools[0] = Self::pool(ApproxOnline::footprint(setup)?, segments),
             Named::ApproxEager => {
-                arena.pools[0] = Self::pool(ApproxOnline::footprint(&eager(setup))?, segments)
+                arena.pools[0] = Self::pool(ApproxOnline::footprint(&eager(setup))?, segments);
             }
             Named::Reserve | Named::Subblock => {
                 arena.pools[0] = Self::pool(Reservation::footprint(&setup.ladder), segments);
