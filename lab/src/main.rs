@@ -10,8 +10,10 @@ use clap::{Parser, Subcommand};
 mod capture;
 mod rows;
 mod superpage;
-#[allow(dead_code, unused_imports)]
+mod tables;
+mod tlb;
 mod trace;
+mod workload;
 
 /// The papers' experiments on page tables, TLBs, superpages and shootdowns.
 #[derive(Debug, Parser)]
@@ -26,16 +28,28 @@ struct Cli {
 enum Command {
     Capture(capture::CaptureArgs),
     Superpage(superpage::SuperpageArgs),
+    Tables(tables::TablesArgs),
 }
 
 fn main() -> ExitCode {
-    // clap's own exit code for a bad argument is 2 as well.
-    let outcome = match Cli::parse().command {
+    let outcome = Cli::try_parse().map_err(one_line).and_then(|cli| match cli.command {
         Command::Capture(args) => capture::run(&args),
         Command::Superpage(args) => superpage::run(&args),
-    };
+        Command::Tables(args) => tables::run(&args).map(|()| ExitCode::SUCCESS),
+    });
     outcome.unwrap_or_else(|error| {
         eprintln!("tlblab: {error:#}");
         ExitCode::from(2)
     })
+}
+
+/// Makes one line of clap's paragraphs. Help and version are no errors: they are printed, and that is all.
+fn one_line(error: clap::Error) -> anyhow::Error {
+    if !error.use_stderr() {
+        error.exit();
+    }
+    let text = error.to_string();
+    let first = text.split("\n\n").next().unwrap_or_default().trim_start_matches("error: ");
+    let words: Vec<_> = first.split_whitespace().collect();
+    anyhow::anyhow!("{}; `tlblab help` says more", words.join(" "))
 }

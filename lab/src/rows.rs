@@ -16,7 +16,7 @@ pub(crate) fn print<R: Serialize>(json: bool, rows: &[R]) -> anyhow::Result<()> 
     let text = if json {
         serde_json::to_string_pretty(rows)?
     } else {
-        table(&rows.iter().map(serde_json::to_value).collect::<Result<Vec<_>, _>>()?).to_string()
+        table(&rows.iter().map(serde_json::to_value).collect::<Result<Vec<_>, _>>()?)
     };
     match writeln!(io::stdout().lock(), "{text}") {
         Err(error) if error.kind() == io::ErrorKind::BrokenPipe => Ok(()),
@@ -24,22 +24,29 @@ pub(crate) fn print<R: Serialize>(json: bool, rows: &[R]) -> anyhow::Result<()> 
     }
 }
 
-fn table(rows: &[Value]) -> Table {
+/// Makes a table whose columns are the fields of the first row; those that are the same in several rows stand above it
+/// once.
+fn table(rows: &[Value]) -> String {
     let mut table = Table::new();
     table.load_preset(presets::UTF8_HORIZONTAL_ONLY);
-    let Some(Value::Object(first)) = rows.first() else { return table };
-    table.set_header(first.keys().map(|key| key.replace('_', " ")));
+    let Some(Value::Object(first)) = rows.first() else { return String::new() };
+    let same = |key: &String| rows.len() > 1 && rows.iter().all(|row| row[key] == first[key]);
+    let (above, columns): (Vec<_>, Vec<_>) = first.keys().partition(|key| same(key));
+    // A word a line keeps columns of long names narrow.
+    table.set_header(columns.iter().map(|key| key.replace('_', "\n")));
     for row in rows {
-        table.add_row(first.keys().map(|key| cell(&row[key])));
+        table.add_row(columns.iter().map(|&key| cell(&row[key])));
     }
-    for (at, value) in first.values().enumerate() {
-        if value.is_number()
+    for (at, &key) in columns.iter().enumerate() {
+        if first[key].is_number()
             && let Some(column) = table.column_mut(at)
         {
             column.set_cell_alignment(CellAlignment::Right);
         }
     }
-    table
+    let above: Vec<_> =
+        above.iter().map(|&key| format!("{} {}", key.replace('_', " "), cell(&first[key]))).collect();
+    if above.is_empty() { table.to_string() } else { format!("{}\n{table}", above.join(", ")) }
 }
 
 fn cell(value: &Value) -> String {

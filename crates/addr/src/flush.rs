@@ -43,7 +43,7 @@ impl Flush {
     ///
     /// The reach of the whole is the furthest of its parts. Costs one comparison for a run of neighbours, a few
     /// for each separate range otherwise.
-    #[inline]
+    #[inline(always)]
     pub fn add(&mut self, reach: Reach, pages: Pages) {
         if reach == Reach::Nowhere {
             return;
@@ -52,14 +52,15 @@ impl Flush {
         if self.all {
             return;
         }
-        // The common case, a run of neighbours; with more ranges the new one may close a gap.
-        if let [only] = &mut *self.ranges
-            && let Some(merged) = only.merge(pages)
-        {
-            *only = merged;
-            return;
+        // The common cases: the first range, and a run of neighbours. With more ranges a new one may close a gap.
+        match &mut *self.ranges {
+            [] => drop(self.ranges.push(pages)),
+            [only] => match only.merge(pages) {
+                Some(merged) => *only = merged,
+                None => self.add_apart(pages),
+            },
+            _ => self.add_apart(pages),
         }
-        self.add_apart(pages);
     }
 
     #[cold]
@@ -94,6 +95,14 @@ impl Flush {
         for &pages in &other.ranges {
             self.add(other.reach, pages);
         }
+    }
+
+    /// Asks for nothing again.
+    #[inline]
+    pub fn clear(&mut self) {
+        self.reach = Reach::Nowhere;
+        self.all = false;
+        self.ranges.clear();
     }
 
     /// Returns how far the flush must be made known.

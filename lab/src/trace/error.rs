@@ -9,12 +9,12 @@ use thiserror::Error;
 #[derive(Debug, Error)]
 pub(crate) enum TraceError {
     /// The file cannot be opened.
-    #[error("cannot open trace `{}`: {source}; name a trace file, or make one with `tlblab capture`", path.display())]
+    #[error("cannot open the trace `{}`: {error}; name a trace file, or make one with `tlblab capture`", path.display())]
     Open {
         /// The file.
         path: PathBuf,
         /// What the system says.
-        source: io::Error,
+        error: io::Error,
     },
     /// Reading failed.
     #[error("cannot read the trace: {0}")]

@@ -85,7 +85,7 @@ pub(crate) fn open(input: &Input, progress: &ProgressBar) -> Result<Trace, Trace
     match input {
         Input::Stdin => read(progress.wrap_read(io::stdin())),
         Input::File(path) => {
-            let failed = |source| TraceError::Open { path: path.clone(), source };
+            let failed = |error| TraceError::Open { path: path.clone(), error };
             let file = File::open(path).map_err(failed)?;
             let about = file.metadata().map_err(failed)?;
             if about.is_dir() {

@@ -5,7 +5,7 @@
 //! expanded, is exactly the program's. An instruction or operand that straddles two pages is a reference to each,
 //! and [`Kind::Rest`] keeps such an instruction from counting twice.
 //!
-//! [`open`] takes a file or standard input, sees for itself whether it is a recorded trace (see [`format`]) or raw
+//! [`open`] takes a file or standard input, sees for itself whether it is a recorded trace (see [`mod@format`]) or raw
 //! `valgrind --tool=lackey --trace-mem=yes` text, plain or packed by gzip or xz, and yields the accesses one by one.
 //! Memory does not grow with the length of the trace.
 //!
@@ -55,11 +55,6 @@ impl Kind {
     /// Tells whether the reference goes through the instruction TLB, where there is one.
     pub(crate) fn is_fetch(self) -> bool {
         matches!(self, Self::Instr | Self::Rest)
-    }
-
-    /// Tells whether the reference writes.
-    pub(crate) fn is_write(self) -> bool {
-        matches!(self, Self::Store | Self::Modify)
     }
 }
 

@@ -1,6 +1,6 @@
 //! Traces survive the way through a file, and damaged ones are never mistaken for others.
 
-use std::io::{Cursor, Read, Write};
+use std::io::{Cursor, Write};
 
 use flate2::Compression;
 use flate2::write::GzEncoder;
@@ -57,10 +57,10 @@ fn joined(accesses: &[Access]) -> Vec<(Kind, Vpn, u64)> {
 /// A trace of a few blocks: two loops, and pages that do not pack.
 fn long() -> Vec<Access> {
     let mut state = 1u64;
-    (0..1_600_000)
+    (0..2_000_000)
         .map(|step| {
             state = state.wrapping_mul(6_364_136_223_846_793_005).wrapping_add(1);
-            let page = if step % 8 == 0 { (state >> 20) as usize } else { step % 7 };
+            let page = if step % 64 == 0 { (state >> 20) as usize } else { step % 7 };
             let kind = if step % 2 == 0 { Kind::Load } else { Kind::Instr };
             Access { kind, count: 1 + (step % 40) as u32, page: Vpn::new(page) }
         })
@@ -170,11 +170,11 @@ fn lackey() -> Vec<Access> {
     let access = |kind, count, page| Access { kind, count, page: Vpn::new(page) };
     vec![
         access(Kind::Instr, 2, 0x401a),
-        access(Kind::Store, 1, 0x1f_ff00_0),
+        access(Kind::Store, 1, 0x1ff_f000),
         access(Kind::Instr, 1, 0x401b),
         access(Kind::Rest, 1, 0x401c),
-        access(Kind::Load, 1, 0x1f_ff00_0),
-        access(Kind::Load, 1, 0x1f_ff00_1),
+        access(Kind::Load, 1, 0x1ff_f000),
+        access(Kind::Load, 1, 0x1ff_f001),
         access(Kind::Modify, 1, 0x4033),
     ]
 }

@@ -1,0 +1,55 @@
+//! What every bench shares: the subjects under one interface, and the work they are given.
+//!
+//! A number here means something only beside the others of the same run: compare ratios. Each peer is set up as its
+//! documentation does for a kernel with a direct map, its nodes in a host arena, with flushes ignored, as ours are.
+#![allow(missing_docs, missing_debug_implementations)]
+
+pub mod cases;
+pub mod ours;
+pub mod peers;
+pub mod work;
+
+/// Leaks `bytes` of zeroed memory, aligned to a page, that is touched only as it is used.
+pub fn arena(bytes: usize) -> *mut u8 {
+    // The allocator zeroes over-aligned memory by hand, so the alignment is ours.
+    let memory = vec![0u64; bytes / 8 + 512].leak().as_mut_ptr().cast::<u8>();
+    memory.wrapping_add(memory.align_offset(4096))
+}
+
+/// A page table, or something that stands in for one, over a 48-bit space of 4 KiB pages.
+pub trait Subject {
+    /// How rows are labelled: structure and mode.
+    const NAME: &'static str;
+
+    /// Returns an empty table.
+    fn new() -> Self;
+
+    /// Maps one page; both numbers count 4 KiB.
+    fn map(&mut self, vpn: usize, pfn: usize);
+
+    /// Unmaps one page, and gives back what that empties where the subject can.
+    fn unmap(&mut self, vpn: usize);
+
+    /// Translates an address.
+    fn translate(&self, va: usize) -> Option<usize>;
+
+    /// Maps a run of pages, by whatever the subject has for it.
+    fn map_range(&mut self, vpn: usize, pfn: usize, pages: usize) {
+        for page in 0..pages {
+            self.map(vpn + page, pfn + page);
+        }
+    }
+
+    /// Unmaps a run of pages.
+    fn unmap_range(&mut self, vpn: usize, pages: usize) {
+        for page in 0..pages {
+            self.unmap(vpn + page);
+        }
+    }
+
+    /// Makes a run of pages writable or read-only.
+    fn protect_range(&mut self, vpn: usize, pages: usize, writable: bool);
+
+    /// Takes the table apart.
+    fn destroy(self);
+}

@@ -1,0 +1,159 @@
+//! Our tables as subjects: 48-bit spaces, the compact 64-bit format.
+
+use std::marker::PhantomData;
+
+use tlbkit_addr::{Attr, PageSize, Pages, Pfn, VirtAddr, Vpn};
+use tlbkit_pagetable::geometry::Va48;
+use tlbkit_pagetable::nodes::{Chunk, Identity, Slab};
+use tlbkit_pagetable::{
+    Change, Error, Holes, Pinned, Retired, Shared, Solo, Table, cpt, destroy, format, gpt, hpt, mpt,
+};
+
+use crate::{Subject, arena};
+
+type Storage<M> = Slab<'static, u64, M, Identity>;
+
+/// A table on a storage of its own, which goes with it.
+pub struct Ours<T, M: tlbkit_pagetable::Mode> {
+    table: T,
+    batch: Retired<'static>,
+    mode: PhantomData<M>,
+}
+
+/// How to make a table and what to call it.
+pub trait Make<M: tlbkit_pagetable::Mode>: Table<'static> + Sized {
+    const NAME: &'static str;
+    fn make(nodes: &'static Storage<M>) -> Result<Self, Error>;
+}
+
+/// Names the subjects: each structure in both modes.
+macro_rules! subjects {
+    ($($solo:ident $shared:ident $name:literal: $table:ident, $make:expr;)*) => { $(
+        impl Make<Solo> for $table<Solo> {
+            const NAME: &'static str = concat!($name, " solo");
+            fn make(nodes: &'static Storage<Solo>) -> Result<Self, Error> {
+                $make(nodes)
+            }
+        }
+
+        impl Make<Shared> for $table<Shared> {
+            const NAME: &'static str = concat!($name, " shared");
+            fn make(nodes: &'static Storage<Shared>) -> Result<Self, Error> {
+                $make(nodes)
+            }
+        }
+
+        pub type $solo = Ours<$table<Solo>, Solo>;
+        pub type $shared = Ours<$table<Shared>, Shared>;
+    )* };
+}
+
+type Mpt<M> = mpt::Mpt4<'static, Storage<M>>;
+type G16<M> = gpt::Gpt<'static, Va48, format::Compact, Storage<M>, gpt::Compact, gpt::Fixed<4>>;
+type Ga<M> = gpt::Gpt<'static, Va48, format::Compact, Storage<M>, gpt::Compact, gpt::Adaptive>;
+type Hr<M> = hpt::Hr<'static, Storage<M>>;
+type Cpt4<M> = cpt::Cpt4<'static, Storage<M>>;
+type Cpt8<M> = cpt::Cpt8<'static, Storage<M>>;
+
+subjects! {
+    MptSolo MptShared "MPT": Mpt, mpt::Mpt4::new;
+    G16Solo G16Shared "G16": G16, |nodes| Ok(gpt::Gpt::new(nodes));
+    GaSolo GaShared "GA": Ga, |nodes| Ok(gpt::Gpt::new(nodes));
+    HrSolo HrShared "HR": Hr, hpt::Hr::new;
+    Cpt4Solo Cpt4Shared "CPT4": Cpt4, cpt::Cpt4::new;
+    Cpt8Solo Cpt8Shared "CPT8": Cpt8, cpt::Cpt8::new;
+}
+
+/// One storage for all tables of a mode on this thread, as a kernel has: 2 GiB, touched as they are used.
+fn storage<M: tlbkit_pagetable::Mode>() -> &'static Storage<M> {
+    use std::any::{Any, TypeId};
+    use std::cell::RefCell;
+    use std::collections::HashMap;
+    thread_local! {
+        static STORAGES: RefCell<HashMap<TypeId, &'static dyn Any>> = RefCell::default();
+    }
+    STORAGES.with_borrow_mut(|storages| {
+        let storage = *storages.entry(TypeId::of::<M>()).or_insert_with(|| {
+            // SAFETY: the arena has room for so many, zeroed chunks are chunks, and it is never freed.
+            let memory = unsafe {
+                std::slice::from_raw_parts_mut(arena(CHUNKS * size_of::<Chunk>()).cast::<Chunk>(), CHUNKS)
+            };
+            let slab: Storage<M> = Slab::identity(memory).expect("a slab of that size");
+            Box::leak(Box::new(slab))
+        });
+        storage.downcast_ref().expect("stored under its own type")
+    })
+}
+
+const CHUNKS: usize = 1 << 19;
+
+const RIGHTS: Attr = Attr::READ.union(Attr::WRITE);
+
+impl<M: tlbkit_pagetable::Mode, T: Make<M>> Ours<T, M> {
+    /// Stands for the flush, or the completed shootdown, which costs the same whatever the table.
+    #[inline(always)]
+    fn settle(&mut self) {
+        if !self.batch.is_empty() {
+            std::hint::black_box(self.batch.flush());
+            // SAFETY: one thread, which is not walking.
+            unsafe { self.batch.complete() };
+        }
+    }
+}
+
+impl<M: tlbkit_pagetable::Mode, T: Make<M>> Subject for Ours<T, M> {
+    const NAME: &'static str = T::NAME;
+
+    fn new() -> Self {
+        let table = T::make(storage::<M>()).expect("memory for a root");
+        let batch = table.batch();
+        Self { table, batch, mode: PhantomData }
+    }
+
+    #[inline(always)]
+    fn map(&mut self, vpn: usize, pfn: usize) {
+        self.map_range(vpn, pfn, 1);
+    }
+
+    #[inline(always)]
+    fn unmap(&mut self, vpn: usize) {
+        self.unmap_range(vpn, 1);
+    }
+
+    #[inline(always)]
+    fn translate(&self, va: usize) -> Option<usize> {
+        // SAFETY: nothing is reclaimed during the call.
+        self.table.translate(unsafe { Pinned::by(self) }, VirtAddr::new(va)).map(|pa| pa.get())
+    }
+
+    #[inline(always)]
+    fn map_range(&mut self, vpn: usize, pfn: usize, pages: usize) {
+        let pages = Pages::count(Vpn::new(vpn), pages).expect("a range");
+        // SAFETY: the only writer, and the table's own batch; likewise below.
+        unsafe { self.table.map(&mut self.batch, pages, Pfn::new(pfn), PageSize::K4, RIGHTS) }
+            .expect("free pages");
+        self.settle();
+    }
+
+    #[inline(always)]
+    fn unmap_range(&mut self, vpn: usize, pages: usize) {
+        let pages = Pages::count(Vpn::new(vpn), pages).expect("a range");
+        // SAFETY: as above.
+        unsafe { self.table.unmap(&mut self.batch, pages, Holes::Refuse, None) }.expect("mapped pages");
+        self.settle();
+    }
+
+    #[inline(always)]
+    fn protect_range(&mut self, vpn: usize, pages: usize, writable: bool) {
+        let pages = Pages::count(Vpn::new(vpn), pages).expect("a range");
+        let change = if writable { Change::set(Attr::WRITE) } else { Change::clear(Attr::WRITE) };
+        // SAFETY: as above.
+        unsafe { self.table.protect(&mut self.batch, pages, Holes::Refuse, change) }.expect("mapped pages");
+        self.settle();
+    }
+
+    fn destroy(self) {
+        // SAFETY: one thread, which is not walking.
+        unsafe { destroy(self.table).reclaim() };
+    }
+}

@@ -1,0 +1,113 @@
+//! Storage that fails when it is told to.
+
+use std::sync::atomic::{AtomicUsize, Ordering};
+
+use tlbkit_pagetable::nodes::{NodeAddr, Nodes, Reclaim};
+
+use crate::wrap::forward;
+
+/// Storage that refuses one chosen node, or all beyond a number, and knows how many are out.
+///
+/// ```
+/// use tlbkit_conformance::Failing;
+/// use tlbkit_pagetable::nodes::{Chunk, Nodes, Reclaim, Slab};
+/// use tlbkit_pagetable::Solo;
+///
+/// let mut memory = vec![Chunk::ZERO; 4];
+/// let nodes = Failing::new(Slab::<u64, Solo>::new(&mut memory, 0)?);
+/// nodes.fail_at(1);
+/// let node = nodes.take(2).unwrap();
+/// assert_eq!(nodes.take(2), None);
+/// assert!(nodes.failed() && nodes.out() == 1);
+/// // SAFETY: nobody else knows the node, and nothing was written to it.
+/// unsafe { nodes.free(node, true) };
+/// assert_eq!(nodes.out(), 0);
+/// # Ok::<(), tlbkit_pagetable::nodes::SlabError>(())
+/// ```
+#[derive(Debug)]
+pub struct Failing<N> {
+    inner: N,
+    /// How many takes succeed before the one that fails.
+    left: AtomicUsize,
+    out: AtomicUsize,
+    limit: AtomicUsize,
+}
+
+/// No failure is planned.
+const NEVER: usize = usize::MAX;
+/// The planned failure has happened.
+const DONE: usize = usize::MAX - 1;
+
+impl<N> Failing<N> {
+    /// Wraps a storage. Nothing fails until [`fail_at`](Self::fail_at).
+    pub const fn new(inner: N) -> Self {
+        Self {
+            inner,
+            left: AtomicUsize::new(NEVER),
+            out: AtomicUsize::new(0),
+            limit: AtomicUsize::new(usize::MAX),
+        }
+    }
+
+    /// Lets `takes` nodes be taken from now on, and refuses the next one. Those after it succeed again.
+    pub fn fail_at(&self, takes: usize) {
+        self.left.store(takes, Ordering::Relaxed);
+    }
+
+    /// Takes the planned failure back, and tells whether it has happened.
+    pub fn failed(&self) -> bool {
+        self.left.swap(NEVER, Ordering::Relaxed) == DONE
+    }
+
+    /// Refuses every node beyond `nodes` that are out at a time: memory of a fixed size.
+    pub fn limit(&self, nodes: usize) {
+        self.limit.store(nodes, Ordering::Relaxed);
+    }
+
+    /// Returns how many nodes are taken and not free.
+    pub fn out(&self) -> usize {
+        self.out.load(Ordering::Relaxed)
+    }
+
+    /// Returns the storage inside.
+    pub const fn inner(&self) -> &N {
+        &self.inner
+    }
+}
+
+// SAFETY: whatever it hands out came from the storage inside, as it was.
+unsafe impl<N: Nodes> Nodes for Failing<N> {
+    type Word = N::Word;
+    type Mode = N::Mode;
+
+    fn take(&self, words: usize) -> Option<NodeAddr> {
+        let step = |left| match left {
+            NEVER | DONE => None,
+            0 => Some(DONE),
+            left => Some(left - 1),
+        };
+        if self.left.fetch_update(Ordering::Relaxed, Ordering::Relaxed, step) == Ok(0)
+            || self.out() >= self.limit.load(Ordering::Relaxed)
+        {
+            return None;
+        }
+        let node = self.inner.take(words)?;
+        self.out.fetch_add(1, Ordering::Relaxed);
+        Some(node)
+    }
+
+    forward!(cells);
+    forward!(follow);
+    forward!(store);
+}
+
+// SAFETY: every answer is that of the storage inside; the counters are atomic, so the wrapper is `Sync` if that is.
+unsafe impl<N: Nodes> Reclaim for Failing<N> {
+    unsafe fn free(&self, node: NodeAddr, clean: bool) {
+        self.out.fetch_sub(1, Ordering::Relaxed);
+        // SAFETY: the caller's promise, about the storage inside.
+        unsafe { self.inner.free(node, clean) };
+    }
+
+    forward!(reclaim);
+}

@@ -1,0 +1,162 @@
+//! Storage that corrupts one store, so that a check can be seen to fail.
+
+use std::fmt;
+use std::sync::atomic::{AtomicUsize, Ordering};
+
+use tlbkit_pagetable::Word;
+use tlbkit_pagetable::nodes::{NodeAddr, Nodes, Reclaim};
+
+use crate::wrap::forward;
+
+/// A fault in the store of a PTE.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Fault {
+    /// An unmap's store is lost: the old translation stays.
+    Stale,
+    /// A map's store is lost: the translation never appears.
+    Lost,
+    /// A map stores the wrong frame: one bit of its number is flipped.
+    Wrong,
+}
+
+/// Storage that plants one [`Fault`].
+///
+/// Only stores of PTEs are corrupted, never those of links: a wrong link is a wild pointer, and no check survives it.
+/// So the caller says which words are PTEs. In a table whose frames lie above its nodes' addresses, for example,
+/// they are those whose [`Format::frame`](tlbkit_pagetable::format::Format::frame) is one of its frames.
+///
+/// ```
+/// use tlbkit_addr::{Attr, PageSize, Pages, Pfn, VirtAddr};
+/// use tlbkit_conformance::{Fault, Faulty};
+/// use tlbkit_pagetable::format::{Compact, Format};
+/// use tlbkit_pagetable::nodes::{Chunk, Slab};
+/// use tlbkit_pagetable::{Local, Solo, mpt};
+///
+/// let mut memory = vec![Chunk::ZERO; 16];
+/// let slab = Slab::<u64, Solo>::new(&mut memory, 0)?;
+/// let frames = 0x10_0000..0x20_0000;
+/// let pte = |word| Compact::is_leaf(word, true) && frames.contains(&Compact::frame(word, PageSize::K4).get());
+/// // The second PTE that is stored gets a wrong frame.
+/// let nodes = Faulty::new(slab, Fault::Wrong, 1, Compact::STEP, pte);
+///
+/// let mut table = Local::new(mpt::Mpt4::new(&nodes)?, |_flush| ());
+/// let pages = Pages::count(VirtAddr::new(0x40_0000).vpn(PageSize::K4), 2).unwrap();
+/// table.map(pages, Pfn::new(0x10_0000), PageSize::K4, Attr::READ)?;
+/// let frame = |at| table.lookup(VirtAddr::new(at)).unwrap().frame.get();
+/// assert_eq!((frame(0x40_0000), frame(0x40_1000)), (0x10_0000, 0x10_0000));
+/// # table.destroy();
+/// assert!(nodes.planted());
+/// # Ok::<(), Box<dyn std::error::Error>>(())
+/// ```
+pub struct Faulty<N: Nodes, P> {
+    inner: N,
+    fault: Fault,
+    /// How many stores are right before the one that is not.
+    left: AtomicUsize,
+    bit: N::Word,
+    pte: P,
+}
+
+impl<N: Nodes, P: Fn(N::Word) -> bool> Faulty<N, P> {
+    /// Wraps a storage. After `stores` stores that the fault could hit, one is hit. `bit` is the bit that
+    /// [`Fault::Wrong`] flips: a format's [`STEP`](tlbkit_pagetable::format::Format::STEP) is the lowest bit of
+    /// a frame number. `pte` tells whether a word is a PTE.
+    pub const fn new(inner: N, fault: Fault, stores: usize, bit: N::Word, pte: P) -> Self {
+        Self { inner, fault, left: AtomicUsize::new(stores), bit, pte }
+    }
+
+    /// Tells whether the fault has happened.
+    pub fn planted(&self) -> bool {
+        self.left.load(Ordering::Relaxed) == DONE
+    }
+
+    /// Returns the storage inside.
+    pub const fn inner(&self) -> &N {
+        &self.inner
+    }
+
+    /// Returns what is stored instead of `word`; nothing, if the store is lost.
+    ///
+    /// # Safety
+    ///
+    /// As for [`Nodes::put`].
+    unsafe fn corrupt(&self, node: NodeAddr, index: usize, word: N::Word) -> Option<N::Word> {
+        let hit = match self.fault {
+            // SAFETY: the caller's promise.
+            Fault::Stale => !(self.pte)(word) && (self.pte)(unsafe { self.inner.read(node, index) }),
+            Fault::Lost | Fault::Wrong => (self.pte)(word),
+        };
+        let step = |left: usize| if left == DONE { None } else { Some(left.checked_sub(1).unwrap_or(DONE)) };
+        if !hit || self.left.fetch_update(Ordering::Relaxed, Ordering::Relaxed, step) != Ok(0) {
+            return Some(word);
+        }
+        (self.fault == Fault::Wrong).then(|| (word | self.bit) & !(word & self.bit))
+    }
+}
+
+/// The fault has happened.
+const DONE: usize = usize::MAX;
+
+// SAFETY: nodes are those of the storage inside. A fault changes what a PTE says, and no link; a node that a lost
+// store left dirty is not passed on as clean.
+unsafe impl<N: Nodes, P: Fn(N::Word) -> bool> Nodes for Faulty<N, P> {
+    type Word = N::Word;
+    type Mode = N::Mode;
+
+    forward!(take);
+    forward!(cells);
+    forward!(follow);
+
+    // The storage inside knows nothing of the fault, so stores of many words go one by one.
+    unsafe fn fill(&self, node: NodeAddr, first: usize, count: usize, word: N::Word, step: N::Word) {
+        for at in 0..count {
+            // SAFETY: the caller's promise.
+            unsafe { self.put(node, first + at, word.advance(step, at)) };
+        }
+    }
+
+    unsafe fn edit(&self, node: NodeAddr, first: usize, count: usize, change: impl Fn(N::Word) -> N::Word) {
+        for at in first..first + count {
+            // SAFETY: as above.
+            unsafe { self.put(node, at, change(self.read(node, at))) };
+        }
+    }
+
+    unsafe fn publish(&self, node: NodeAddr, index: usize, word: N::Word) {
+        // SAFETY: the caller's promise, about the storage inside.
+        unsafe {
+            if let Some(word) = self.corrupt(node, index, word) {
+                self.inner.publish(node, index, word);
+            }
+        }
+    }
+
+    unsafe fn put(&self, node: NodeAddr, index: usize, word: N::Word) {
+        // SAFETY: as above.
+        unsafe {
+            if let Some(word) = self.corrupt(node, index, word) {
+                self.inner.put(node, index, word);
+            }
+        }
+    }
+}
+
+// SAFETY: every answer is that of the storage inside. If that says that it is `Sync`, so is this but for `pte`, which
+// a table cannot send to another CPU without this being `Sync` too.
+unsafe impl<N: Nodes, P: Fn(N::Word) -> bool> Reclaim for Faulty<N, P> {
+    unsafe fn free(&self, node: NodeAddr, _clean: bool) {
+        // SAFETY: the caller's promise, about the storage inside. The table may think a lost store happened.
+        unsafe { self.inner.free(node, false) };
+    }
+
+    forward!(reclaim);
+}
+
+impl<N: Nodes, P> fmt::Debug for Faulty<N, P> {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("Faulty")
+            .field("inner", &self.inner)
+            .field("fault", &self.fault)
+            .finish_non_exhaustive()
+    }
+}

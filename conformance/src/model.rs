@@ -1,0 +1,379 @@
+//! The model: what a page table is, said with a `BTreeMap`.
+//!
+//! It predicts an operation before the table performs it: everything that is wrong with it, each as the exact
+//! [`Error`], or, if nothing is, what it changes. A table may check in any order, so of several things wrong it may
+//! report any one; the address, the page size and the occupant that it names must be right.
+
+use std::collections::BTreeMap;
+
+use tlbkit_addr::{Attr, PageSize, Pages, Pfn, Reach, VirtAddr, Vpn};
+use tlbkit_pagetable::{Change, Error, Holes, Leaf, Space};
+
+use crate::{Op, Profile};
+
+/// What hardware notes in a leaf, which does not keep pages from being promoted.
+const STATUS: Attr = Attr::ACCESSED.union(Attr::DIRTY);
+
+/// A page table as a map from first pages to leaves.
+#[derive(Clone, Debug)]
+pub struct Model {
+    space: Space,
+    profile: Profile,
+    leaves: BTreeMap<usize, Leaf>,
+}
+
+/// What an operation that must succeed does.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct Effect {
+    /// The base pages that it found mapped: what `unmap` and `protect` return.
+    pub pages: usize,
+    /// The pages that it changes, and how far that must be made known.
+    pub touched: Vec<(Reach, Pages)>,
+    /// The leaves that it takes away.
+    pub removed: Vec<Leaf>,
+    /// The leaves that it puts there.
+    pub added: Vec<Leaf>,
+}
+
+impl Model {
+    /// Returns the model of an empty table.
+    pub fn new(space: Space, profile: Profile) -> Self {
+        Self { space, profile, leaves: BTreeMap::new() }
+    }
+
+    /// Returns the space that the table maps.
+    pub const fn space(&self) -> &Space {
+        &self.space
+    }
+
+    /// Returns the entry format's profile.
+    pub const fn profile(&self) -> &Profile {
+        &self.profile
+    }
+
+    /// Returns the leaves in ascending order.
+    pub fn leaves(&self) -> impl DoubleEndedIterator<Item = Leaf> + '_ {
+        self.leaves.values().copied()
+    }
+
+    /// Returns the number of leaves.
+    pub fn len(&self) -> usize {
+        self.leaves.len()
+    }
+
+    /// Tells whether nothing is mapped.
+    pub fn is_empty(&self) -> bool {
+        self.leaves.is_empty()
+    }
+
+    /// Returns how many base pages are mapped.
+    pub fn pages(&self) -> usize {
+        self.leaves().map(|leaf| self.units(leaf.size)).sum()
+    }
+
+    /// Returns the leaf that maps `at`.
+    pub fn lookup(&self, at: VirtAddr) -> Option<Leaf> {
+        self.holds(at).then(|| self.at(at.vpn(self.space.base()))).flatten()
+    }
+
+    /// Returns the leaves that map a page of `pages`, in ascending order.
+    pub fn overlap(&self, pages: Pages) -> impl Iterator<Item = Leaf> + '_ {
+        let first = self.at(pages.first()).map_or(pages.first(), |leaf| self.whole(&leaf).first());
+        self.leaves.range(first.get()..=pages.last().get()).map(|(_, &leaf)| leaf)
+    }
+
+    /// Returns everything that is wrong with an operation. If there is nothing, it must succeed.
+    ///
+    /// Memory and room for frames are not the model's to know.
+    pub fn refusals(&self, op: &Op) -> Vec<Error> {
+        match *op {
+            Op::Map { pages, frame, size, attr } => self.refuse_map(pages, frame, size, attr),
+            Op::Unmap { pages, holes, .. } => self.refuse_change(pages, holes),
+            Op::Protect { pages, holes, change } => {
+                let mut refusals = self.refuse_change(pages, holes);
+                let attr = self.profile.refused(change);
+                if !attr.is_empty() {
+                    refusals.push(Error::WrongAttr { attr });
+                }
+                refusals
+            }
+            Op::Resize { pages, to } => self.refuse_resize(pages, to),
+            Op::Lookup { .. } | Op::ForEach { .. } => Vec::new(),
+        }
+    }
+
+    /// Returns what an operation that [`refusals`](Self::refusals) finds nothing wrong with does.
+    pub fn effect(&self, op: &Op) -> Effect {
+        match *op {
+            Op::Map { pages, frame, size, attr } => {
+                let added = self.cut(pages, size, frame, attr);
+                Effect {
+                    pages: pages.len(),
+                    touched: vec![(self.profile.appears, pages)],
+                    added,
+                    ..Effect::default()
+                }
+            }
+            Op::Unmap { pages, .. } => {
+                let removed: Vec<_> = self.overlap(pages).collect();
+                self.tally(Reach::Everywhere, removed, Vec::new())
+            }
+            Op::Protect { pages, change, .. } => {
+                let removed: Vec<_> = self.overlap(pages).collect();
+                let added = removed.iter().map(|leaf| self.protected(leaf, change)).collect();
+                self.tally(change.reach(), removed, added)
+            }
+            Op::Resize { pages, to } => self.resized(pages, to),
+            Op::Lookup { .. } | Op::ForEach { .. } => Effect::default(),
+        }
+    }
+
+    /// Makes an effect true.
+    pub fn commit(&mut self, effect: &Effect) {
+        for leaf in &effect.removed {
+            self.leaves.remove(&self.whole(leaf).first().get());
+        }
+        for &leaf in &effect.added {
+            self.leaves.insert(self.whole(&leaf).first().get(), leaf);
+        }
+    }
+
+    /// Returns how many leaves an operation would make, whether it succeeds or not: what bounds its cost.
+    pub fn weight(&self, op: &Op) -> usize {
+        match *op {
+            Op::Map { pages, size, .. } => pages.len() / self.units(size),
+            Op::Resize { pages, to } => {
+                self.overlap(pages).map(|leaf| (self.units(leaf.size) / self.units(to)).max(1)).sum()
+            }
+            _ => 0,
+        }
+    }
+
+    fn units(&self, size: PageSize) -> usize {
+        size.pages(self.space.base()).unwrap_or(1)
+    }
+
+    fn address(&self, page: Vpn) -> VirtAddr {
+        page.address(self.space.base())
+    }
+
+    fn is_base(&self, size: PageSize) -> bool {
+        size == self.space.base()
+    }
+
+    /// Returns the pages of a leaf.
+    fn whole(&self, leaf: &Leaf) -> Pages {
+        let first = leaf.at.vpn(self.space.base());
+        Pages::count(first, self.units(leaf.size)).unwrap_or(Pages::one(first))
+    }
+
+    /// Returns the leaf that maps a page.
+    fn at(&self, page: Vpn) -> Option<Leaf> {
+        let (_, leaf) = self.leaves.range(..=page.get()).next_back()?;
+        self.whole(leaf).contains(page).then_some(*leaf)
+    }
+
+    fn holds(&self, at: VirtAddr) -> bool {
+        let page = at.vpn(self.space.base());
+        self.space.halves().into_iter().flatten().any(|half| half.contains(page))
+    }
+
+    /// Adds [`Error::OutOfRange`] with either end, unless one half holds all pages.
+    fn refuse_range(&self, refusals: &mut Vec<Error>, pages: Pages) {
+        let inside = |half: Pages| half.intersect(pages) == Some(pages);
+        if !self.space.halves().into_iter().flatten().any(inside) {
+            for end in [pages.first(), pages.last()] {
+                refusals.push(Error::OutOfRange { at: self.address(end) });
+            }
+        }
+    }
+
+    /// Adds what keeps a range from being cut into pages of `size`.
+    fn refuse_size(&self, refusals: &mut Vec<Error>, pages: Pages, size: PageSize) {
+        if !self.space.sizes().contains(&size) {
+            refusals.push(Error::WrongSize { size });
+            return;
+        }
+        let mask = self.units(size) - 1;
+        if pages.first().get() & mask != 0 {
+            refusals.push(Error::Misaligned { at: self.address(pages.first()), size });
+        }
+        if pages.last().get() & mask != mask {
+            refusals.push(Error::Misaligned { at: self.address(pages.last()), size });
+        }
+    }
+
+    fn refuse_map(&self, pages: Pages, frame: Pfn, size: PageSize, attr: Attr) -> Vec<Error> {
+        let mut refusals = Vec::new();
+        self.refuse_range(&mut refusals, pages);
+        self.refuse_size(&mut refusals, pages, size);
+        if !frame.is_aligned(size, self.space.base()) {
+            refusals.push(Error::MisalignedFrame { frame, size });
+        }
+        let attr = if self.profile.takes(attr) {
+            attr
+        } else {
+            refusals.push(Error::WrongAttr { attr });
+            self.profile.implied
+        };
+        self.refuse_frames(&mut refusals, frame, pages.len(), size, attr);
+        refusals.extend(self.overlap(pages).map(|occupant| Error::Occupied { occupant }));
+        refusals
+    }
+
+    /// Adds what the format cannot encode of the first and the last page, and where between them it begins to fail.
+    fn refuse_frames(
+        &self,
+        refusals: &mut Vec<Error>,
+        first: Pfn,
+        frames: usize,
+        size: PageSize,
+        attr: Attr,
+    ) {
+        let units = self.units(size);
+        let fits = |at: usize| {
+            let frame = Pfn::new(at);
+            let top = usize::MAX >> self.space.base().shift();
+            if at.checked_add(units - 1).is_none_or(|last| last > top) {
+                return Err(Error::FrameTooLarge { frame });
+            }
+            self.profile.stored(frame, size, attr, self.is_base(size)).map(drop)
+        };
+        // Too large is a matter of order, so the first frame that is can be searched by halving.
+        let (mut low, mut high) = (0, frames.div_ceil(units) - 1);
+        let place = |page: usize| first.get().saturating_add(page * units);
+        let last = place(high);
+        for at in [first.get(), last] {
+            if let Err(error) = fits(at) {
+                refusals.push(error);
+                if matches!(error, Error::FrameTooLarge { .. }) {
+                    refusals.push(Error::FrameTooLarge { frame: first });
+                }
+            }
+        }
+        while low < high {
+            let middle = low + (high - low) / 2;
+            match fits(place(middle)) {
+                Ok(()) => low = middle + 1,
+                Err(_) => high = middle,
+            }
+        }
+        if let Err(error @ Error::FrameTooLarge { .. }) = fits(place(low)) {
+            refusals.push(error);
+        }
+    }
+
+    fn refuse_change(&self, pages: Pages, holes: Holes) -> Vec<Error> {
+        let mut refusals = Vec::new();
+        self.refuse_range(&mut refusals, pages);
+        let leaves = self.overlap(pages);
+        let cut = leaves.filter(|leaf| self.whole(leaf).intersect(pages) != Some(self.whole(leaf)));
+        refusals.extend(cut.map(|occupant| Error::Partial { occupant }));
+        if holes == Holes::Refuse {
+            refusals.extend(self.hole(pages));
+        }
+        refusals
+    }
+
+    /// Returns the first hole of a range as an error.
+    fn hole(&self, pages: Pages) -> Option<Error> {
+        let mut next = pages.first();
+        for leaf in self.overlap(pages) {
+            let whole = self.whole(&leaf);
+            if whole.first() > next {
+                break;
+            }
+            next = Vpn::new(whole.last().get() + 1);
+        }
+        (next <= pages.last()).then(|| Error::NotMapped { at: self.address(next) })
+    }
+
+    fn refuse_resize(&self, pages: Pages, to: PageSize) -> Vec<Error> {
+        let mut refusals = Vec::new();
+        self.refuse_range(&mut refusals, pages);
+        self.refuse_size(&mut refusals, pages, to);
+        if !refusals.is_empty() {
+            return refusals;
+        }
+        refusals.extend(self.hole(pages));
+        let mut reference: Option<(Pages, Leaf)> = None;
+        for leaf in self.overlap(pages) {
+            let whole = self.whole(&leaf);
+            if leaf.size >= to {
+                if whole.intersect(pages) != Some(whole) {
+                    refusals.push(Error::Partial { occupant: leaf });
+                }
+                continue;
+            }
+            let piece = self.page_around(whole.first(), to);
+            if whole.first() == piece.first() {
+                reference = Some((piece, leaf));
+                if !leaf.frame.is_aligned(to, self.space.base()) {
+                    refusals.push(Error::NotUniform { at: leaf.at });
+                    reference = None;
+                } else if let Err(error) = self.profile.stored(leaf.frame, to, leaf.attr, self.is_base(to)) {
+                    refusals.push(error);
+                }
+            } else if let Some((_, first)) = reference.filter(|&(begun, _)| begun == piece) {
+                let frame = first.frame.get() + (whole.first().get() - piece.first().get());
+                if leaf.frame.get() != frame || (leaf.attr ^ first.attr).intersects(!STATUS) {
+                    refusals.push(Error::NotUniform { at: leaf.at });
+                    reference = None;
+                }
+            }
+        }
+        refusals
+    }
+
+    /// Returns the pages of the page of `size` around `page`.
+    fn page_around(&self, page: Vpn, size: PageSize) -> Pages {
+        let first = Vpn::new(page.get() & !(self.units(size) - 1));
+        Pages::count(first, self.units(size)).unwrap_or(Pages::one(first))
+    }
+
+    /// Returns the leaves of `size` that map `pages` to the frames from `frame` on.
+    fn cut(&self, pages: Pages, size: PageSize, frame: Pfn, attr: Attr) -> Vec<Leaf> {
+        let units = self.units(size);
+        (0..pages.len() / units)
+            .map(|page| {
+                let frame = Pfn::new(frame.get() + page * units);
+                let attr = self.profile.stored(frame, size, attr, self.is_base(size)).unwrap_or(attr);
+                Leaf { at: self.address(Vpn::new(pages.first().get() + page * units)), size, frame, attr }
+            })
+            .collect()
+    }
+
+    fn protected(&self, leaf: &Leaf, change: Change) -> Leaf {
+        let attr = self.profile.changed(leaf.size, leaf.attr, self.is_base(leaf.size), change);
+        Leaf { attr, ..*leaf }
+    }
+
+    /// Returns the effect of replacing whole leaves.
+    fn tally(&self, reach: Reach, removed: Vec<Leaf>, added: Vec<Leaf>) -> Effect {
+        let pages = removed.iter().map(|leaf| self.units(leaf.size)).sum();
+        let touched = removed.iter().map(|leaf| (reach, self.whole(leaf))).collect();
+        Effect { pages, touched, removed, added }
+    }
+
+    fn resized(&self, pages: Pages, to: PageSize) -> Effect {
+        let mut effect = Effect::default();
+        let mut next = pages.first();
+        loop {
+            let Some(first) = self.at(next) else { break };
+            let piece = self.page_around(next, first.size.max(to));
+            if first.size != to {
+                let old: Vec<_> = self.overlap(piece).collect();
+                let status = old.iter().fold(Attr::empty(), |all, leaf| all | leaf.attr & STATUS);
+                effect.added.extend(self.cut(piece, to, first.frame, first.attr | status));
+                effect.removed.extend(old);
+                effect.touched.push((Reach::Everywhere, piece));
+            }
+            if piece.last() >= pages.last() {
+                break;
+            }
+            next = Vpn::new(piece.last().get() + 1);
+        }
+        effect.pages = pages.len();
+        effect
+    }
+}

@@ -1,0 +1,251 @@
+//! Operations on a table, and how twelve bytes become one.
+//!
+//! There is one decoder for everybody: proptest draws the bytes and shrinks them, a fuzzer mutates them. Smaller
+//! bytes decode to simpler operations (a base page near the bottom of the space, no fault), so shrinking works
+//! without knowing what an operation is.
+//!
+//! ```text
+//!  byte   0      1       2        3       4      5       6     7      8..12
+//!       +------+-------+--------+-------+------+-------+-----+------+----------+
+//!       | kind | spot  | offset | count | size | twist | set | clear| number   |
+//!       +------+-------+--------+-------+------+-------+-----+------+----------+
+//! ```
+//!
+//! Spots are few, so that operations meet: both ends of the space (of each half, if it has two), blocks of the largest
+//! page size in the middle, and one anywhere. The offset counts pages of the size, up from a spot or down from an
+//! end. The twist is mostly nothing; the rest of its values bend the range: an end off by one page, beyond the space,
+//! over the hole between the halves, over everything, or a size that the table does not have.
+
+use proptest::prelude::*;
+use tlbkit_addr::{Attr, PageSize, Pages, Pfn, VirtAddr, Vpn};
+use tlbkit_pagetable::{Change, Holes, Space};
+
+/// One call of a table.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Op {
+    /// [`Table::map`](tlbkit_pagetable::Table::map).
+    Map {
+        /// The range.
+        pages: Pages,
+        /// Its first frame.
+        frame: Pfn,
+        /// The size of its pages.
+        size: PageSize,
+        /// Their attributes.
+        attr: Attr,
+    },
+    /// [`Table::unmap`](tlbkit_pagetable::Table::unmap).
+    Unmap {
+        /// The range.
+        pages: Pages,
+        /// What to do about holes.
+        holes: Holes,
+        /// Room for uncovered frames, or `None` to let them go.
+        room: Option<usize>,
+    },
+    /// [`Table::protect`](tlbkit_pagetable::Table::protect).
+    Protect {
+        /// The range.
+        pages: Pages,
+        /// What to do about holes.
+        holes: Holes,
+        /// The change.
+        change: Change,
+    },
+    /// [`Table::resize`](tlbkit_pagetable::Table::resize).
+    Resize {
+        /// The range.
+        pages: Pages,
+        /// The new size.
+        to: PageSize,
+    },
+    /// [`Table::lookup`](tlbkit_pagetable::Table::lookup) and
+    /// [`Table::translate`](tlbkit_pagetable::Table::translate).
+    Lookup {
+        /// The address.
+        at: VirtAddr,
+    },
+    /// [`Table::for_each`](tlbkit_pagetable::Table::for_each).
+    ForEach {
+        /// The range.
+        pages: Pages,
+        /// After how many leaves to stop.
+        stop: usize,
+    },
+}
+
+impl Op {
+    /// How many bytes [`decode`](Self::decode) takes.
+    pub const BYTES: usize = 12;
+
+    /// Decodes an operation on a table of the given space. Every string of bytes is one.
+    pub fn decode(space: &Space, bytes: [u8; Self::BYTES]) -> Self {
+        let [kind, spot, offset, count, size, twist, set, clear, number @ ..] = bytes;
+        let number = u32::from_le_bytes(number) as usize;
+        let sizes = space.sizes();
+        // Half of all pages are base pages, most others one size larger, or they would hardly ever meet.
+        let pick = |byte: u8| match byte {
+            0..128 => 0,
+            128..208 => 1 % sizes.len(),
+            _ => byte as usize % sizes.len(),
+        };
+        // What changes its size is mostly a whole page of a larger one, and something must have filled that before.
+        let fill = kind < 120 && (110..199).contains(&twist);
+        let resize = (180..235).contains(&kind);
+        let size = if fill || resize { pick(size).max(1).min(sizes.len() - 1) } else { pick(size) };
+        let size = sizes[size];
+        let bent = match twist {
+            230..=233 => PageSize::from_shift(size.shift() + 1).unwrap_or(size),
+            234..=235 => PageSize::from_shift(space.base().shift() - 1).unwrap_or(size),
+            _ => size,
+        };
+        let pages = range(space, spot, offset, count, size, twist, number);
+        let holes = if count & 1 == 0 { Holes::Refuse } else { Holes::Skip };
+        match kind {
+            0..=119 => {
+                let bent = if fill { sizes[0] } else { bent };
+                let frame = frame(space, pages, size, twist, set, number);
+                Self::Map { pages, frame, size: bent, attr: attr(set) }
+            }
+            120..=149 => {
+                let room = (set >= 128).then_some(if clear < 128 {
+                    usize::MAX
+                } else {
+                    (clear as usize - 128) / 16
+                });
+                Self::Unmap { pages, holes, room }
+            }
+            150..=179 => Self::Protect {
+                pages,
+                holes,
+                change: Change { clear: attr_bits(clear), set: attr_bits(set) },
+            },
+            180..=234 => {
+                let to = if bent == size { sizes[pick(set)] } else { bent };
+                Self::Resize { pages, to }
+            }
+            235..=244 => {
+                let at = pages.first().address(space.base()).get();
+                Self::Lookup { at: VirtAddr::new(at | number & space.base().mask()) }
+            }
+            245.. => Self::ForEach { pages, stop: if set < 192 { usize::MAX } else { set as usize - 191 } },
+        }
+    }
+
+    /// Decodes as many operations as the bytes hold: what a fuzz target does with its input.
+    pub fn decode_all(space: Space, bytes: &[u8]) -> impl Iterator<Item = Self> + '_ {
+        bytes.chunks_exact(Self::BYTES).map(move |chunk| {
+            let mut bytes = [0; Self::BYTES];
+            bytes.copy_from_slice(chunk);
+            Self::decode(&space, bytes)
+        })
+    }
+
+    /// Returns the range that the operation is about, if it has one.
+    pub const fn pages(&self) -> Option<Pages> {
+        match *self {
+            Self::Map { pages, .. }
+            | Self::Unmap { pages, .. }
+            | Self::Protect { pages, .. }
+            | Self::Resize { pages, .. }
+            | Self::ForEach { pages, .. } => Some(pages),
+            Self::Lookup { .. } => None,
+        }
+    }
+}
+
+/// Returns the strategy for up to `most` operations on a table of the given space.
+pub fn ops(space: Space, most: usize) -> impl Strategy<Value = Vec<Op>> {
+    let one = any::<[u8; Op::BYTES]>().prop_map(move |bytes| Op::decode(&space, bytes));
+    proptest::collection::vec(one, 1..=most)
+}
+
+/// Places a range.
+fn range(space: &Space, spot: u8, offset: u8, count: u8, size: PageSize, twist: u8, number: usize) -> Pages {
+    let unit = size.pages(space.base()).unwrap_or(1);
+    let [low, high] = space.halves();
+    let low = low.unwrap_or(Pages::one(Vpn::new(0)));
+    let high = high.unwrap_or(low);
+    let largest = space.sizes()[space.sizes().len() - 1].pages(space.base()).unwrap_or(1);
+    let middle = (low.last().get() / 2 + 1) & !(largest - 1);
+
+    let offset = match offset {
+        0..144 => 0,
+        144..200 => offset as usize % 4,
+        200..240 => offset as usize % 16,
+        _ => offset as usize,
+    };
+    let count = match count {
+        0..128 => 1,
+        128..192 => 2,
+        192..240 => count as usize % 16 + 1,
+        _ => count as usize,
+    };
+    let up = |from: usize| from.saturating_add(offset * unit);
+    let down = |from: usize| (from + 1).saturating_sub((offset + count) * unit);
+    let first = match spot % 16 {
+        0..=5 => up(0),
+        6 => down(low.last().get()),
+        7 => up(high.first().get()),
+        8..=11 => down(high.last().get()),
+        12 => up(middle),
+        // The block before, so that ranges cross from one into the other.
+        13 => down(middle.saturating_sub(1)),
+        14 => up(high.first().get() / 2 + high.last().get() / 2 & !(largest * 4 - 1)),
+        _ => {
+            let hash = number.wrapping_mul(0x9e37_79b9_7f4a_7c15_u64 as usize);
+            hash % (high.last().get() - high.first().get() + 1) + high.first().get() & !(unit - 1)
+        }
+    };
+    let last = first.saturating_add(count * unit - 1);
+    let (first, last) = match twist {
+        200..=207 => (first + 1, last.max(first + 1)),
+        208..=213 => (first, last.saturating_sub(1).max(first)),
+        214..=219 => (first, last.saturating_add(1)),
+        220..=221 => (low.last().get(), low.last().get() + 1 + offset),
+        222..=223 => (low.last().get() + 1 + offset, low.last().get() + 1 + offset),
+        224..=225 => (first.min(high.last().get()), high.last().get().saturating_add(1 + offset)),
+        226..=227 => (first, usize::MAX),
+        // Everything below, above, and altogether.
+        236..=237 => (low.first().get(), first),
+        238..=239 => (first.min(high.last().get()), high.last().get()),
+        240..=241 => (high.first().get(), high.last().get()),
+        242..=243 => (0, high.last().get()),
+        _ => (first, last),
+    };
+    Pages::new(Vpn::new(first), Vpn::new(last)).unwrap_or(Pages::one(Vpn::new(first)))
+}
+
+/// Places the frames of a map.
+fn frame(space: &Space, pages: Pages, size: PageSize, twist: u8, set: u8, number: usize) -> Pfn {
+    let unit = size.pages(space.base()).unwrap_or(1);
+    let top = usize::MAX >> space.base().shift();
+    let frame = match set {
+        // In step with the addresses, so that what is mapped piece by piece can be promoted.
+        0..128 => pages.first().get() & 0xffff,
+        128..250 => number % 0xffff & !(unit - 1),
+        // The top of physical memory, and beyond.
+        250..=251 => top.saturating_sub(pages.len().saturating_sub(1)),
+        252..=253 => number << 12 & !(unit - 1),
+        _ => top.saturating_sub(number % 4),
+    };
+    Pfn::new(if twist == 199 { frame + 1 } else { frame })
+}
+
+/// Attributes that every format has, mostly.
+fn attr(set: u8) -> Attr {
+    match set % 8 {
+        0 | 4 => Attr::READ | Attr::EXEC,
+        1 | 5 => Attr::READ | Attr::WRITE | Attr::EXEC | Attr::USER,
+        2 => Attr::READ | Attr::WRITE | Attr::EXEC | Attr::DIRTY,
+        3 => Attr::READ | Attr::EXEC | Attr::GLOBAL,
+        6 => Attr::READ | attr_bits(set),
+        _ => Attr::READ | Attr::EXEC | attr_bits(set),
+    }
+}
+
+/// Any attributes, few at a time.
+fn attr_bits(bits: u8) -> Attr {
+    let one = |at: u8| Attr::from_bits_truncate(1 << (at % 12));
+    one(bits) | if bits >= 128 { one(bits / 12) } else { Attr::empty() }
+}

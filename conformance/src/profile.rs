@@ -1,0 +1,74 @@
+//! What the model knows of an entry format.
+
+use tlbkit_addr::{Attr, PageSize, Pfn, Reach};
+use tlbkit_pagetable::format::Format;
+use tlbkit_pagetable::{Change, Error};
+
+/// A [`Format`] as a value: what a leaf word keeps of what it is asked to hold.
+///
+/// The model asks the format's own encoding what it can hold, one leaf at a time. What a *table* does with leaves
+/// is predicted without it.
+#[derive(Clone, Copy, Debug)]
+pub struct Profile {
+    /// Attributes that every leaf has.
+    pub implied: Attr,
+    /// Attributes that a leaf can have or lack.
+    pub optional: Attr,
+    /// Attributes that no change may touch.
+    pub fixed: Attr,
+    /// How far a new mapping must be made known.
+    pub appears: Reach,
+    /// Whether a change of size must go by way of an empty entry.
+    pub breaks: bool,
+    /// Whether a change of size may go by way of an empty entry.
+    pub may_break: bool,
+    encode: fn(Pfn, PageSize, Attr, bool) -> Result<Attr, Error>,
+    change: fn(PageSize, Attr, bool, Change) -> Attr,
+}
+
+impl Profile {
+    /// Returns the profile of format `F`.
+    pub fn of<F: Format>() -> Self {
+        Self {
+            implied: F::IMPLIED,
+            optional: F::OPTIONAL,
+            fixed: F::FIXED,
+            appears: F::APPEARS,
+            breaks: F::BREAK,
+            may_break: F::BREAK || F::STATUS,
+            encode: |frame, size, attr, last| F::leaf(frame, size, attr, last).map(F::attr),
+            change: |size, attr, last, change| match F::leaf(Pfn::new(0), size, attr, last) {
+                Ok(leaf) => F::attr(F::change(leaf, change)),
+                Err(_) => attr,
+            },
+        }
+    }
+
+    /// Tells whether a leaf can be mapped with these attributes.
+    pub fn takes(&self, attr: Attr) -> bool {
+        self.implied.union(self.optional).contains(attr)
+            && attr.contains(self.implied.intersection(Attr::READ))
+    }
+
+    /// Returns the attributes that a lookup finds after a leaf was mapped with `attr`, which it
+    /// [`takes`](Self::takes). `last` tells whether it is the space's base page.
+    ///
+    /// # Errors
+    ///
+    /// The format's refusal.
+    pub fn stored(&self, frame: Pfn, size: PageSize, attr: Attr, last: bool) -> Result<Attr, Error> {
+        (self.encode)(frame, size, attr, last)
+    }
+
+    /// Returns what a leaf's attributes become under a change that the format accepts.
+    pub fn changed(&self, size: PageSize, attr: Attr, last: bool, change: Change) -> Attr {
+        (self.change)(size, attr, last, change)
+    }
+
+    /// Returns the attributes of a change that the format cannot express.
+    pub fn refused(&self, change: Change) -> Attr {
+        let foreign = change.set.difference(self.implied.union(self.optional));
+        let lost = change.clear.difference(change.set).intersection(self.implied);
+        foreign.union(lost).union(change.set.union(change.clear).intersection(self.fixed))
+    }
+}

@@ -1,0 +1,377 @@
+//! The runner: performs operations on a table and on the model, and compares everything after each.
+
+use std::fmt;
+use std::ops::ControlFlow;
+
+use tlbkit_addr::{Attr, Flush, PageSize, Pages, Pfn, Reach, VirtAddr, Vpn};
+use tlbkit_pagetable::{Error, Footprint, Frames, Leaf, Pinned, Retired, Table, Writer};
+
+use crate::{Effect, Model, Op, Profile};
+
+/// What a table did that the model did not predict.
+#[derive(Clone, Debug)]
+pub struct Mismatch {
+    /// The operation after which it showed, if any.
+    pub op: Option<Op>,
+    /// What was found and what was expected.
+    pub what: String,
+}
+
+impl fmt::Display for Mismatch {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match &self.op {
+            Some(op) => write!(f, "{} (after {op:?})", self.what),
+            None => f.write_str(&self.what),
+        }
+    }
+}
+
+impl std::error::Error for Mismatch {}
+
+/// What became of an operation.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum Outcome {
+    /// It did what the model predicted.
+    Done,
+    /// It was refused, as the model predicted, and changed nothing.
+    Refused(Error),
+    /// Node storage was exhausted, and nothing changed.
+    NoMemory {
+        /// How many nodes it wanted.
+        wanted: usize,
+        /// How many nodes were pending.
+        pending: usize,
+    },
+    /// It would have made more leaves than [`Runner::MOST`], and was not performed.
+    TooLarge,
+}
+
+/// A table, its model, and the batches that wait to be reclaimed.
+///
+/// The table must be a new one. Nobody else may use it, or reclaim what it retired.
+#[derive(Debug)]
+pub struct Runner<'n> {
+    model: Model,
+    fresh: Footprint,
+    patience: usize,
+    batches: Vec<Retired<'n>>,
+    steps: usize,
+}
+
+/// Makes a [`Mismatch`] without its operation.
+macro_rules! mismatch {
+    ($($what:tt)*) => { Err(Mismatch { op: None, what: format!($($what)*) }) };
+}
+
+impl<'n> Runner<'n> {
+    /// The most leaves that one operation may make: single pages of gigabytes are mapped, but not split to the last.
+    pub const MOST: usize = if cfg!(miri) { 16 } else { 600 };
+
+    /// Returns a runner for `table`, which is empty. Up to `patience` batches wait, as if for a shootdown, before the
+    /// oldest is reclaimed.
+    pub fn new(table: &dyn Table<'n>, profile: Profile, patience: usize) -> Self {
+        Self {
+            model: Model::new(table.space(), profile),
+            fresh: table.footprint(),
+            patience,
+            batches: Vec::new(),
+            steps: 0,
+        }
+    }
+
+    /// Returns the model.
+    pub const fn model(&self) -> &Model {
+        &self.model
+    }
+
+    /// Returns how many nodes wait in batches.
+    pub fn pending(&self) -> usize {
+        self.batches.iter().map(Retired::nodes).sum()
+    }
+
+    /// Performs one operation, and compares the result, what must be flushed, and the whole table.
+    ///
+    /// # Errors
+    ///
+    /// The first thing that differs.
+    pub fn step(&mut self, table: &mut dyn Table<'n>, op: &Op) -> Result<Outcome, Mismatch> {
+        if self.model.weight(op) > Self::MOST {
+            return Ok(Outcome::TooLarge);
+        }
+        self.steps += 1;
+        let outcome = self.perform(table, op);
+        let compared = outcome.and_then(|outcome| self.compare(table, op.pages()).map(|()| outcome));
+        compared.map_err(|mismatch| Mismatch { op: Some(*op), ..mismatch })
+    }
+
+    /// Performs all operations.
+    ///
+    /// # Errors
+    ///
+    /// The first thing that differs; that memory is exhausted is one.
+    pub fn run(&mut self, table: &mut dyn Table<'n>, ops: &[Op]) -> Result<(), Mismatch> {
+        for op in ops {
+            if let Outcome::NoMemory { wanted, pending } = self.step(table, op)? {
+                return mismatch!("no memory for {wanted} nodes ({pending} pending) where there is plenty");
+            }
+        }
+        Ok(())
+    }
+
+    /// Unmaps everything, one range for each half of the space, and checks that an empty table takes no more nodes
+    /// than a new one if `shrinks`.
+    ///
+    /// # Errors
+    ///
+    /// The first thing that differs.
+    pub fn clear(&mut self, table: &mut dyn Table<'n>, shrinks: bool) -> Result<(), Mismatch> {
+        for pages in self.model.space().halves().into_iter().flatten() {
+            let op = Op::Unmap { pages, holes: tlbkit_pagetable::Holes::Skip, room: None };
+            self.step(table, &op)?;
+        }
+        let left = table.footprint();
+        if shrinks && left != self.fresh {
+            return mismatch!("an emptied table takes {left:?}, a new one {:?}", self.fresh);
+        }
+        self.settle();
+        Ok(())
+    }
+
+    /// Reclaims all batches.
+    pub fn settle(&mut self) {
+        for batch in self.batches.drain(..) {
+            // SAFETY: there is no TLB here, and nobody walks but the runner, which does not now.
+            unsafe { batch.reclaim() };
+        }
+    }
+
+    /// Performs an operation and judges its result and its batch.
+    fn perform(&mut self, table: &dyn Table<'n>, op: &Op) -> Result<Outcome, Mismatch> {
+        let refusals = self.model.refusals(op);
+        let Ok(mut writer) = Writer::new(table) else { return mismatch!("a writer was left behind") };
+        if !matches!(Writer::new(table), Err(Error::Busy)) {
+            return mismatch!("two writers at a time");
+        }
+        let mut frames = Collector::default();
+        let mut broken = Vec::new();
+        let mut filled = None;
+        let result = match *op {
+            Op::Map { pages, frame, size, attr } => writer.map(pages, frame, size, attr).map(|()| None),
+            Op::Unmap { pages, holes, room: None } => writer.unmap(pages, holes, None).map(Some),
+            Op::Unmap { pages, holes, room: Some(room) } => {
+                frames.room = room;
+                writer.unmap(pages, holes, Some(&mut frames)).map(Some)
+            }
+            Op::Protect { pages, holes, change } => writer.protect(pages, holes, change).map(Some),
+            Op::Resize { pages, to } => writer
+                .resize(pages, to, &mut |flush| {
+                    let ends = flush.ranges().iter().flat_map(|range| [range.first(), range.last()]);
+                    filled = filled.or(ends.into_iter().find_map(|page| self.look(table, page)));
+                    broken.push(flush.clone());
+                })
+                .map(|()| None),
+            Op::Lookup { at } => return self.check_lookup(table, at).map(|()| Outcome::Done),
+            Op::ForEach { pages, stop } => {
+                return self.check_for_each(table, pages, stop).map(|()| Outcome::Done);
+            }
+        };
+        let batch = writer.finish();
+        if let Some(leaf) = filled {
+            return mismatch!("{leaf} is still mapped while the range is broken");
+        }
+        let outcome = match result {
+            Ok(count) => {
+                if let Some(refusal) = refusals.first() {
+                    return mismatch!("it succeeded, but {refusal}");
+                }
+                let effect = self.model.effect(op);
+                if let Some(count) = count
+                    && count != effect.pages
+                {
+                    return mismatch!("it returned {count} pages, not {}", effect.pages);
+                }
+                self.check_flush(op, &effect, batch.flush(), &broken)?;
+                if let Op::Unmap { room: Some(_), .. } = op {
+                    frames.check(&effect, self.model.space().base())?;
+                }
+                self.model.commit(&effect);
+                Outcome::Done
+            }
+            Err(error) => {
+                // A table that grows may have moved something about before it ran out of memory.
+                let tidied = matches!(error, Error::NoMemory { .. }) && batch.flush().is_none();
+                if !(tidied || batch.is_empty()) || !broken.is_empty() {
+                    return mismatch!("it failed ({error}) and left {batch:?}");
+                }
+                match error {
+                    Error::NoMemory { wanted, pending } => {
+                        let held = self.pending() + batch.nodes();
+                        if wanted == 0 || pending != held {
+                            return mismatch!("it said {error:?} with {held} pending");
+                        }
+                        Outcome::NoMemory { wanted, pending }
+                    }
+                    Error::NoRoom => {
+                        let leaves = op.pages().map_or(0, |pages| self.model.overlap(pages).count());
+                        if leaves <= frames.room {
+                            return mismatch!(
+                                "no room for {leaves} frames where there is room for {}",
+                                frames.room
+                            );
+                        }
+                        Outcome::Refused(error)
+                    }
+                    error if refusals.contains(&error) => Outcome::Refused(error),
+                    error if refusals.is_empty() => return mismatch!("it failed for no reason: {error:?}"),
+                    error => return mismatch!("it said {error:?}, and not one of {refusals:?}"),
+                }
+            }
+        };
+        self.batches.push(batch);
+        while self.batches.len() > self.patience {
+            // SAFETY: there is no TLB here, and nobody walks but the runner, which does not now.
+            unsafe { self.batches.remove(0).reclaim() };
+        }
+        Ok(outcome)
+    }
+
+    /// Checks that a batch asks for every flush that the effect needs, and that the entries were broken if they
+    /// must be.
+    fn check_flush(&self, op: &Op, effect: &Effect, flush: &Flush, broken: &[Flush]) -> Result<(), Mismatch> {
+        let profile = self.model.profile();
+        for &(reach, pages) in &effect.touched {
+            let named = flush.reach() >= reach && flush.covers(pages);
+            if reach > Reach::Nowhere && !named {
+                return mismatch!("{flush:?} does not flush {pages} {reach:?}");
+            }
+            let seen = broken.iter().any(|flush| flush.reach() == Reach::Everywhere && flush.covers(pages));
+            if profile.breaks && matches!(op, Op::Resize { .. }) && !seen {
+                return mismatch!("{pages} changed its size without a break");
+            }
+        }
+        if !profile.may_break && !broken.is_empty() {
+            return mismatch!("a break that nobody asked for: {broken:?}");
+        }
+        if effect.touched.is_empty() && !flush.is_none() {
+            return mismatch!("nothing changed, and yet {flush:?}");
+        }
+        Ok(())
+    }
+
+    /// Compares the table with the model: leaves, their neighbours, the ends of `around`, and the footprint.
+    ///
+    /// # Errors
+    ///
+    /// The first thing that differs.
+    pub fn compare(&self, table: &dyn Table<'n>, around: Option<Pages>) -> Result<(), Mismatch> {
+        let base = self.model.space().base();
+        // Of many leaves some, others the next time: the visits below see them all.
+        let (some, turn) = (self.model.len() / 64 + 1, self.steps);
+        for leaf in self.model.leaves().skip(turn % some).step_by(some) {
+            let (first, last) = (leaf.at.get(), leaf.at.get() + leaf.size.mask());
+            for at in [first, last, first + (last - first) / 2, first.wrapping_sub(1), last.wrapping_add(1)] {
+                self.check_lookup(table, VirtAddr::new(at))?;
+            }
+        }
+        for pages in self.model.space().halves().into_iter().flatten() {
+            self.check_for_each(table, pages, usize::MAX)?;
+        }
+        if let Some(pages) = around {
+            for end in [pages.first(), pages.last()] {
+                let at = end.address(base).get();
+                for at in [at, at.wrapping_sub(1), at.wrapping_add(base.bytes())] {
+                    self.check_lookup(table, VirtAddr::new(at))?;
+                }
+            }
+            self.check_for_each(table, pages, usize::MAX)?;
+        }
+        let (ptes, leaves, pages) = (table.footprint().ptes, self.model.len(), self.model.pages());
+        if !(leaves..=pages).contains(&ptes) {
+            return mismatch!("{ptes} PTEs for {leaves} leaves of {pages} pages");
+        }
+        Ok(())
+    }
+
+    /// Looks a page up as a walker.
+    fn look(&self, table: &dyn Table<'n>, page: Vpn) -> Option<Leaf> {
+        // SAFETY: the runner is the only one who reclaims, and does not during the call.
+        table.lookup(unsafe { Pinned::by(self) }, page.address(self.model.space().base()))
+    }
+
+    fn check_lookup(&self, table: &dyn Table<'n>, at: VirtAddr) -> Result<(), Mismatch> {
+        // SAFETY: the runner is the only one who reclaims, and does not during the call.
+        let pinned = unsafe { Pinned::by(self) };
+        let (found, wanted) = (table.lookup(pinned, at), self.model.lookup(at));
+        if found != wanted {
+            return mismatch!("at {at} there is {found:?}, not {wanted:?}");
+        }
+        let base = self.model.space().base();
+        let phys = |leaf: Leaf| leaf.frame.address(base).get() + (at.get() - leaf.at.get());
+        let (found, wanted) = (table.translate(pinned, at).map(|phys| phys.get()), wanted.map(phys));
+        if found != wanted {
+            return mismatch!("{at} is translated to {found:x?}, not {wanted:x?}");
+        }
+        Ok(())
+    }
+
+    fn check_for_each(&self, table: &dyn Table<'n>, pages: Pages, stop: usize) -> Result<(), Mismatch> {
+        let mut found = Vec::new();
+        // SAFETY: the runner is the only one who reclaims, and does not during the call.
+        let flow = table.for_each(unsafe { Pinned::by(self) }, pages, &mut |leaf| {
+            found.push(leaf);
+            if found.len() == stop { ControlFlow::Break(()) } else { ControlFlow::Continue(()) }
+        });
+        let mut wanted: Vec<_> = self.model.overlap(pages).collect();
+        if flow.is_break() != (wanted.len() >= stop) || found.len() != wanted.len().min(stop) {
+            return mismatch!("over {pages} it visited {} of {} leaves", found.len(), wanted.len());
+        }
+        found.sort_unstable_by_key(|leaf| leaf.at);
+        if found.len() < wanted.len() {
+            wanted.retain(|leaf| found.contains(leaf));
+        }
+        if found != wanted {
+            let odd = found.iter().zip(&wanted).find(|(found, wanted)| found != wanted);
+            return mismatch!("over {pages} it visited other leaves (found, wanted): {odd:?}");
+        }
+        Ok(())
+    }
+}
+
+/// Where uncovered frames go: a list with room for some.
+#[derive(Debug, Default)]
+struct Collector {
+    room: usize,
+    reserved: usize,
+    frames: Vec<(Pfn, PageSize, PageSize, Attr)>,
+}
+
+impl Frames for Collector {
+    fn reserve(&mut self, leaves: usize) -> Result<(), Error> {
+        if leaves > self.room - self.reserved {
+            return Err(Error::NoRoom);
+        }
+        self.reserved += leaves;
+        Ok(())
+    }
+
+    fn push(&mut self, frame: Pfn, size: PageSize, base: PageSize, attr: Attr) {
+        self.frames.push((frame, size, base, attr));
+    }
+}
+
+impl Collector {
+    /// Compares what was uncovered with what was removed.
+    fn check(mut self, effect: &Effect, base: PageSize) -> Result<(), Mismatch> {
+        let mut wanted: Vec<_> =
+            effect.removed.iter().map(|leaf| (leaf.frame, leaf.size, base, leaf.attr)).collect();
+        self.frames.sort_unstable();
+        wanted.sort_unstable();
+        if self.frames != wanted {
+            return mismatch!("it uncovered {:x?}, not {wanted:x?}", self.frames);
+        }
+        if self.reserved != wanted.len() {
+            return mismatch!("it reserved room for {} frames to uncover {}", self.reserved, wanted.len());
+        }
+        Ok(())
+    }
+}

@@ -1,0 +1,75 @@
+//! What the storage wrappers pass on to the storage inside them.
+
+/// Writes the methods of [`Nodes`](tlbkit_pagetable::nodes::Nodes) and
+/// [`Reclaim`](tlbkit_pagetable::nodes::Reclaim) that a wrapper does not watch, by groups. The wrapper has a field
+/// `inner`, whose nodes it hands out as they are: the promises of its callers are about that.
+macro_rules! forward {
+    (take) => {
+        fn take(&self, words: usize) -> Option<NodeAddr> {
+            self.inner.take(words)
+        }
+    };
+    (cells) => {
+        unsafe fn at(&self, node: NodeAddr) -> *const <N::Word as tlbkit_pagetable::Word>::Cell {
+            // SAFETY: the caller's promise, about the storage inside.
+            unsafe { self.inner.at(node) }
+        }
+
+        unsafe fn record(&self, node: NodeAddr, words: usize) -> *const tlbkit_pagetable::nodes::Record {
+            // SAFETY: as above.
+            unsafe { self.inner.record(node, words) }
+        }
+
+        unsafe fn read(&self, node: NodeAddr, index: usize) -> N::Word {
+            // SAFETY: as above.
+            unsafe { self.inner.read(node, index) }
+        }
+    };
+    (follow) => {
+        unsafe fn follow(&self, node: NodeAddr, index: usize) -> N::Word {
+            // SAFETY: the caller's promise, about the storage inside.
+            unsafe { self.inner.follow(node, index) }
+        }
+    };
+    (store) => {
+        unsafe fn publish(&self, node: NodeAddr, index: usize, word: N::Word) {
+            // SAFETY: the caller's promise, about the storage inside.
+            unsafe { self.inner.publish(node, index, word) };
+        }
+
+        unsafe fn put(&self, node: NodeAddr, index: usize, word: N::Word) {
+            // SAFETY: as above.
+            unsafe { self.inner.put(node, index, word) };
+        }
+    };
+    (free) => {
+        unsafe fn free(&self, node: NodeAddr, clean: bool) {
+            // SAFETY: the caller's promise, about the storage inside.
+            unsafe { self.inner.free(node, clean) };
+        }
+    };
+    (reclaim) => {
+        unsafe fn link(&self, node: NodeAddr) -> *const tlbkit_pagetable::nodes::Record {
+            // SAFETY: the caller's promise, about the storage inside.
+            unsafe { self.inner.link(node) }
+        }
+
+        fn index_of(&self, node: NodeAddr) -> u32 {
+            self.inner.index_of(node)
+        }
+
+        fn node_of(&self, index: u32) -> NodeAddr {
+            self.inner.node_of(index)
+        }
+
+        fn shared(&self) -> bool {
+            self.inner.shared()
+        }
+
+        fn held(&self) -> &tlbkit_pagetable::nodes::Held {
+            self.inner.held()
+        }
+    };
+}
+
+pub(crate) use forward;

@@ -1,0 +1,114 @@
+//! Why a change was refused.
+
+use core::fmt;
+
+use tlbkit_addr::{Attr, PageSize, Pfn, VirtAddr};
+
+use crate::Leaf;
+
+/// Why a table refused a change. The table is then exactly as it was before the call.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[non_exhaustive]
+pub enum Error {
+    /// The address lies outside what the table's geometry can map, or in the hole between the halves of a
+    /// sign-extended address space.
+    OutOfRange {
+        /// The first such address.
+        at: VirtAddr,
+    },
+    /// A range does not begin and end where pages of the size do.
+    Misaligned {
+        /// The end that is off.
+        at: VirtAddr,
+        /// The page size asked for.
+        size: PageSize,
+    },
+    /// A frame does not begin where frames of the size do.
+    MisalignedFrame {
+        /// The first frame.
+        frame: Pfn,
+        /// The page size asked for.
+        size: PageSize,
+    },
+    /// The frame number is beyond what the entry format can hold.
+    FrameTooLarge {
+        /// The first such frame.
+        frame: Pfn,
+    },
+    /// The table cannot map pages of this size.
+    WrongSize {
+        /// The size asked for.
+        size: PageSize,
+    },
+    /// The entry format cannot express these attributes.
+    WrongAttr {
+        /// The attributes asked for.
+        attr: Attr,
+    },
+    /// Something is mapped there already.
+    Occupied {
+        /// What is mapped.
+        occupant: Leaf,
+    },
+    /// Nothing is mapped there.
+    NotMapped {
+        /// The first unmapped address.
+        at: VirtAddr,
+    },
+    /// The range covers only a part of a larger page: split that first.
+    Partial {
+        /// The larger page.
+        occupant: Leaf,
+    },
+    /// The pages cannot become one larger page: their frames are not contiguous and aligned, or their attributes
+    /// differ.
+    NotUniform {
+        /// The first page that does not fit.
+        at: VirtAddr,
+    },
+    /// Node storage is exhausted.
+    NoMemory {
+        /// How many nodes the change needs.
+        wanted: usize,
+        /// How many nodes wait for a shootdown: complete one and try again.
+        pending: usize,
+    },
+    /// The page belongs to a part that another table lent to this one: change it there.
+    Borrowed {
+        /// The first such address.
+        at: VirtAddr,
+    },
+    /// The place for uncovered frames is full.
+    NoRoom,
+    /// Somebody else is writing this table.
+    Busy,
+}
+
+impl fmt::Display for Error {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Self::OutOfRange { at } => write!(f, "{at} is outside the address space of this table"),
+            Self::Misaligned { at, size } => write!(f, "{at} is no boundary of {size} pages"),
+            Self::MisalignedFrame { frame, size } => {
+                write!(f, "frame {frame} is no boundary of {size} frames")
+            }
+            Self::FrameTooLarge { frame } => write!(f, "frame {frame} does not fit the entry format"),
+            Self::WrongSize { size } => write!(f, "this table maps no {size} pages"),
+            Self::WrongAttr { attr } => write!(f, "the entry format has no encoding for {attr:?}"),
+            Self::Occupied { occupant } => write!(f, "already mapped: {occupant}"),
+            Self::NotMapped { at } => write!(f, "nothing is mapped at {at}"),
+            Self::Partial { occupant } => {
+                write!(f, "the range cuts a larger page, split it first: {occupant}")
+            }
+            Self::NotUniform { at } => write!(f, "the page at {at} does not continue the one before it"),
+            Self::NoMemory { wanted, pending } => {
+                write!(f, "no memory for {wanted} nodes; {pending} wait for a shootdown to complete")
+            }
+            Self::Borrowed { at } => write!(f, "{at} is borrowed from another table, change it there"),
+            Self::NoRoom => write!(f, "no room to keep the uncovered frames"),
+            Self::Busy => write!(f, "another writer holds the table"),
+        }
+    }
+}
+
+impl core::error::Error for Error {}

@@ -1,0 +1,76 @@
+//! What a table takes of memory.
+
+use crate::word::atomics::{AtomicUsize, Ordering};
+
+/// What a table takes of its node storage, counted as nodes come and go.
+///
+/// Storage overhead (records, rounding, free room) is the storage's to say: see
+/// [`Slab::usage`](crate::nodes::Slab::usage).
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Footprint {
+    /// Nodes that index: tables, guarded nodes, hash buckets.
+    pub nodes: usize,
+    /// Their bytes.
+    pub bytes: usize,
+    /// External leaf nodes, which hold nothing but the PTEs of a page or a few. Tables whose leaves stand in the
+    /// indexing nodes have none.
+    pub leaves: usize,
+    /// Their bytes.
+    pub leaf_bytes: usize,
+    /// Mapped base pages, or replicated entries of larger ones: one for each PTE that is present.
+    pub ptes: usize,
+}
+
+impl Footprint {
+    /// Returns all bytes, leaves included.
+    pub const fn total(&self) -> usize {
+        self.bytes + self.leaf_bytes
+    }
+}
+
+/// The counters behind a [`Footprint`]. One writer changes them, anybody reads.
+#[derive(Debug, Default)]
+pub(crate) struct Tally {
+    nodes: AtomicUsize,
+    bytes: AtomicUsize,
+    leaves: AtomicUsize,
+    leaf_bytes: AtomicUsize,
+    ptes: AtomicUsize,
+}
+
+/// Adds without a locked instruction: there is one writer.
+#[inline(always)]
+fn bump(counter: &AtomicUsize, by: isize) {
+    counter.store(counter.load(Ordering::Relaxed).wrapping_add_signed(by), Ordering::Relaxed);
+}
+
+impl Tally {
+    /// Counts an indexing node in (`sign` 1) or out (-1).
+    pub(crate) fn node(&self, sign: isize, bytes: usize) {
+        bump(&self.nodes, sign);
+        bump(&self.bytes, sign * bytes as isize);
+    }
+
+    /// Counts an external leaf node in or out.
+    pub(crate) fn leaf(&self, sign: isize, bytes: usize) {
+        bump(&self.leaves, sign);
+        bump(&self.leaf_bytes, sign * bytes as isize);
+    }
+
+    /// Counts PTEs in or out.
+    #[inline(always)]
+    pub(crate) fn ptes(&self, by: isize) {
+        bump(&self.ptes, by);
+    }
+
+    pub(crate) fn footprint(&self) -> Footprint {
+        let read = |counter: &AtomicUsize| counter.load(Ordering::Relaxed);
+        Footprint {
+            nodes: read(&self.nodes),
+            bytes: read(&self.bytes),
+            leaves: read(&self.leaves),
+            leaf_bytes: read(&self.leaf_bytes),
+            ptes: read(&self.ptes),
+        }
+    }
+}

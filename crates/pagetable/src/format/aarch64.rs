@@ -1,0 +1,191 @@
+//! AArch64 stage 1 descriptors with the 4 KiB granule, walked by hardware (Arm ARM, VMSAv8-64).
+//!
+//! ```text
+//!        63   59 58    56 55  54  53 52  51 50  48 47            12 11 10 9  8  7  6  5 4   2 1  0
+//!       +-------+--------+---+---+---+--+---+-----+----------------+--+--+-----+-----+-+-----+----+
+//! leaf  |   0   |   0    | S |UXN|PXN| 0|DBM|  0  | output address |nG|AF|  SH |  AP |0|Attr | *1 |
+//! link  |                        0                | next table     |          0               | 11 |
+//!       +-----------------------------------------+----------------+--------------------------+----+
+//!          * 1 for a page of the last level, 0 for a block above it
+//! ```
+//!
+//! Bit 1 tells a block from a table above the last level, and no change of attributes touches it.
+//!
+//! *Dirty state* is the architecture's (FEAT_HAFDBS, TCR.HD): DBM says that stores are allowed, AP\[2\] that the page
+//! is clean, and hardware clears AP\[2\] at the first store. Without it that store is a permission fault, by which
+//! the kernel does the same through the writer. S, a bit for software, remembers that a page was dirty before it was
+//! write-protected. AF is set by hardware if TCR.HA is on. So edits swap.
+//!
+//! | [`WRITE`](Attr::WRITE) | [`DIRTY`](Attr::DIRTY) | DBM | AP\[2\] | S |
+//! |-|-|-|-|-|
+//! | no | no | 0 | 1 | 0 |
+//! | no | yes | 0 | 1 | 1 |
+//! | yes | no | 1 | 1 | 0 |
+//! | yes | yes | 1 | 0 | any |
+//!
+//! *Break before make*: the size of a live page changes only by way of an invalid entry that every TLB has seen.
+//! Its memory type, and whether it is global, cannot change at all ([`FIXED`](Format::FIXED)): unmap it, and map it
+//! anew. A mapping that appears costs no flush, for TLBs hold nothing that faults; the kernel orders the store before
+//! its use with a DSB.
+//!
+//! *Memory types*: SH is inner shareable, and AttrIndx names one of three fields of MAIR_EL1, which must hold
+//! [`Aarch64::MAIR`].
+//!
+//! | [`Attr`] | AttrIndx | MAIR field | type |
+//! |-|-|-|-|
+//! | - | 0 | 0xff | normal, write-back, read and write allocate |
+//! | [`UNCACHED`](Attr::UNCACHED) | 1 | 0x44 | normal, non-cacheable |
+//! | [`DEVICE`](Attr::DEVICE), which brings `UNCACHED` with it | 2 | 0x04 | Device-nGnRE |
+//!
+//! *Rights*: [`READ`](Attr::READ) is implied. A page of [`USER`](Attr::USER) is executed by user mode alone (PXN), one
+//! of the kernel by the kernel alone (UXN).
+//!
+//! One table of [`Va48`](crate::geometry::Va48) serves both translation table base registers: with T0SZ = T1SZ = 17,
+//! TTBR0 gets the root, and TTBR1 the root plus 2 KiB, its upper half.
+
+use tlbkit_addr::{Attr, PageSize, Pfn};
+
+use super::{Format, bits_of, has};
+use crate::nodes::NodeAddr;
+use crate::{Change, Error};
+
+/// Bit 0, valid.
+const VALID: u64 = 1 << 0;
+/// Bit 1: a table, or a page of the last level; clear in a block.
+const TABLE: u64 = 1 << 1;
+/// AttrIndx\[2:0\], the index of a MAIR field.
+const ATTR_INDX_SHIFT: u32 = 2;
+const NON_CACHEABLE: u64 = 1 << ATTR_INDX_SHIFT;
+const DEVICE: u64 = 2 << ATTR_INDX_SHIFT;
+const ATTR_INDX: u64 = 7 << ATTR_INDX_SHIFT;
+/// AP\[1\]: EL0 may access.
+const AP_EL0: u64 = 1 << 6;
+/// AP\[2\]: read-only.
+const AP_READ_ONLY: u64 = 1 << 7;
+/// SH\[1:0\], inner shareable.
+const INNER_SHAREABLE: u64 = 3 << 8;
+/// AF, Access Flag.
+const AF: u64 = 1 << 10;
+/// nG, not Global.
+const NG: u64 = 1 << 11;
+/// The output address or the next table's: bits 47 to 12.
+const ADDRESS: u64 = (1 << 48) - (1 << PAGE_SHIFT);
+const PAGE_SHIFT: u32 = 12;
+/// DBM, Dirty Bit Modifier.
+const DBM: u64 = 1 << 51;
+/// PXN, Privileged eXecute-Never.
+const PXN: u64 = 1 << 53;
+/// UXN, Unprivileged eXecute-Never.
+const UXN: u64 = 1 << 54;
+/// S, the first bit that is reserved for software.
+const WAS_DIRTY: u64 = 1 << 55;
+
+/// The attributes that have bits of their own.
+const BITS: [(Attr, u64); 3] = [(Attr::WRITE, DBM), (Attr::USER, AP_EL0), (Attr::ACCESSED, AF)];
+
+/// All bits that attributes decide.
+const ALL: u64 = ATTR_INDX | AP_EL0 | AP_READ_ONLY | INNER_SHAREABLE | AF | NG | DBM | PXN | UXN | WAS_DIRTY;
+
+/// Returns the bits of a page with these attributes.
+#[inline(always)]
+fn encode(attr: Attr) -> u64 {
+    let dirty = match (attr.contains(Attr::WRITE), attr.contains(Attr::DIRTY)) {
+        (true, true) => 0,
+        (false, true) => AP_READ_ONLY | WAS_DIRTY,
+        (_, false) => AP_READ_ONLY,
+    };
+    let execute = match (attr.contains(Attr::EXEC), attr.contains(Attr::USER)) {
+        (true, true) => PXN,
+        (true, false) => UXN,
+        (false, _) => PXN | UXN,
+    };
+    let memory = if attr.contains(Attr::DEVICE) {
+        DEVICE
+    } else if attr.contains(Attr::UNCACHED) {
+        NON_CACHEABLE
+    } else {
+        0
+    };
+    let ng = if attr.contains(Attr::GLOBAL) { 0 } else { NG };
+    bits_of(attr, &BITS) | dirty | execute | memory | ng | INNER_SHAREABLE
+}
+
+/// 64-bit words that AArch64 walks: 4 KiB, 2 MiB and 1 GiB pages below 2^48 bytes of physical memory.
+///
+/// For [`Va48`](crate::geometry::Va48).
+#[derive(Clone, Copy, Debug)]
+pub struct Aarch64;
+
+impl Aarch64 {
+    /// What MAIR_EL1 must hold in its low three fields.
+    pub const MAIR: u64 = 0x04_44_ff;
+}
+
+impl Format for Aarch64 {
+    type Word = u64;
+
+    const STEP: u64 = 1 << PAGE_SHIFT;
+    const LINK_ALIGN: usize = 4096;
+    const IMPLIED: Attr = Attr::READ;
+    const OPTIONAL: Attr = Attr::WRITE
+        .union(Attr::EXEC)
+        .union(Attr::USER)
+        .union(Attr::GLOBAL)
+        .union(Attr::ACCESSED)
+        .union(Attr::DIRTY)
+        .union(Attr::MEMORY);
+    const FIXED: Attr = Attr::MEMORY.union(Attr::GLOBAL);
+    const STATUS: bool = true;
+    const BREAK: bool = true;
+
+    #[inline(always)]
+    fn leaf(frame: Pfn, size: PageSize, attr: Attr, last: bool) -> Result<u64, Error> {
+        if frame.get() as u64 > ADDRESS >> PAGE_SHIFT {
+            return Err(Error::FrameTooLarge { frame });
+        }
+        super::check_level(size, last)?;
+        Ok((frame.get() as u64) << PAGE_SHIFT | encode(attr) | VALID | if last { TABLE } else { 0 })
+    }
+
+    #[inline(always)]
+    fn link(node: NodeAddr) -> u64 {
+        node.get() as u64 | TABLE | VALID
+    }
+
+    #[inline(always)]
+    fn is_leaf(word: u64, last: bool) -> bool {
+        word & (TABLE | VALID) == if last { TABLE | VALID } else { VALID }
+    }
+
+    #[inline(always)]
+    fn is_link(word: u64) -> bool {
+        word & (TABLE | VALID) == TABLE | VALID
+    }
+
+    #[inline(always)]
+    fn node(link: u64) -> NodeAddr {
+        NodeAddr::new((link & ADDRESS) as usize)
+    }
+
+    #[inline(always)]
+    fn frame(leaf: u64, _size: PageSize) -> Pfn {
+        Pfn::new(((leaf & ADDRESS) >> PAGE_SHIFT) as usize)
+    }
+
+    #[inline(always)]
+    fn attr(leaf: u64) -> Attr {
+        let mut attr = has(leaf, &BITS) | Self::IMPLIED;
+        let never = if attr.contains(Attr::USER) { UXN } else { PXN };
+        attr.set(Attr::EXEC, leaf & never == 0);
+        attr.set(Attr::DIRTY, leaf & AP_READ_ONLY == 0 || leaf & WAS_DIRTY != 0);
+        attr.set(Attr::GLOBAL, leaf & NG == 0);
+        attr.set(Attr::UNCACHED, leaf & ATTR_INDX != 0);
+        attr.set(Attr::DEVICE, leaf & ATTR_INDX == DEVICE);
+        attr
+    }
+
+    #[inline(always)]
+    fn change(leaf: u64, change: Change) -> u64 {
+        leaf & !ALL | encode(change.apply(Self::attr(leaf)))
+    }
+}

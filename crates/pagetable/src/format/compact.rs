@@ -1,0 +1,115 @@
+//! The compact formats of tables that software walks: every attribute, any page size, one word.
+//!
+//! ```text
+//! Compact    63                             12 11 10          2  1    0
+//! Compact32  31                             12 11 10          2  1    0
+//!           +---------------------------------+--+-------------+----+----+
+//!     leaf  |  frame, size in its low bits    | N|    attr     | 1  | 0  |
+//!     link  |  address of the node                            | 0  | 1  |
+//!           +---------------------------------+--+-------------+----+----+
+//! ```
+//!
+//! One test of bit 0 tells a link from everything that ends a walk, and the bit folds into the next load's
+//! displacement; one of bit 1 tells a leaf from nothing. Where the size is known, clearing the low twelve bits leaves
+//! the physical address. Otherwise sizes are told as RISC-V's Svnapot does: with N set, a page of `2^k` frames has bit
+//! `k - 1` of its frame number set and those below clear.
+
+use tlbkit_addr::{Attr, PageSize, Pfn};
+
+use super::Format;
+use crate::nodes::NodeAddr;
+use crate::{Change, Error};
+
+const LINK: usize = 1;
+const LEAF: usize = 2;
+const ATTR_SHIFT: u32 = 2;
+const ATTRS: u16 = 0x1ff;
+const NAPOT: usize = 1 << 11;
+const FRAME_SHIFT: u32 = 12;
+
+macro_rules! compact {
+    ($(#[$doc:meta])* $name:ident, $word:ident) => {
+        $(#[$doc])*
+        #[derive(Clone, Copy, Debug)]
+        pub struct $name;
+
+        impl Format for $name {
+            type Word = $word;
+
+            const STEP: $word = 1 << FRAME_SHIFT;
+            const LINK_ALIGN: usize = 4;
+            const IMPLIED: Attr = Attr::empty();
+            const OPTIONAL: Attr = Attr::all();
+
+            #[inline(always)]
+            fn leaf(frame: Pfn, size: PageSize, attr: Attr, _last: bool) -> Result<$word, Error> {
+                if frame.get() as u64 > u64::from($word::MAX >> FRAME_SHIFT) {
+                    return Err(Error::FrameTooLarge { frame });
+                }
+                let base = (frame.get() as $word) << FRAME_SHIFT;
+                let word = base | $word::from(attr.bits()) << ATTR_SHIFT | LEAF as $word;
+                Ok(match size.shift() {
+                    FRAME_SHIFT => word,
+                    shift if shift > FRAME_SHIFT && shift <= $word::BITS => word | NAPOT as $word | 1 << (shift - 1),
+                    _ => return Err(Error::WrongSize { size }),
+                })
+            }
+
+            #[inline(always)]
+            fn link(node: NodeAddr) -> $word {
+                (node.get() | LINK) as $word
+            }
+
+            #[inline(always)]
+            fn is_leaf(word: $word, _last: bool) -> bool {
+                word & LEAF as $word != 0
+            }
+
+            #[inline(always)]
+            fn is_link(word: $word) -> bool {
+                word & LINK as $word != 0
+            }
+
+            #[inline(always)]
+            fn node(link: $word) -> NodeAddr {
+                NodeAddr::new((link as usize).wrapping_sub(LINK))
+            }
+
+            #[inline(always)]
+            fn frame(leaf: $word, size: PageSize) -> Pfn {
+                Pfn::new((leaf as usize & !size.mask()) >> FRAME_SHIFT)
+            }
+
+            #[inline(always)]
+            fn attr(leaf: $word) -> Attr {
+                Attr::from_bits_retain((leaf >> ATTR_SHIFT) as u16 & ATTRS)
+            }
+
+            #[inline(always)]
+            fn size(leaf: $word, _slot: PageSize) -> PageSize {
+                if leaf & NAPOT as $word == 0 {
+                    return PageSize::K4;
+                }
+                // There is a marker in every leaf with N set, so the shift is below the word's width.
+                PageSize::from_shift((leaf >> FRAME_SHIFT).trailing_zeros() + FRAME_SHIFT + 1).unwrap_or(PageSize::K4)
+            }
+
+            #[inline(always)]
+            fn change(leaf: $word, change: Change) -> $word {
+                leaf & !($word::from(change.clear.bits()) << ATTR_SHIFT)
+                    | $word::from(change.set.bits()) << ATTR_SHIFT
+            }
+        }
+    };
+}
+
+#[cfg(target_has_atomic = "64")]
+compact! {
+    /// 64-bit words for tables that software walks: frames of 4 KiB.
+    Compact, u64
+}
+
+compact! {
+    /// 32-bit words for tables that software walks: frames of 4 KiB below 4 GiB of physical memory.
+    Compact32, u32
+}

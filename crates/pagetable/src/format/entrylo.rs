@@ -1,0 +1,229 @@
+//! MIPS32 EntryLo words: a refill handler loads a leaf and moves it to the register as it is.
+//!
+//! ```text
+//!         31 30 29                              6 5   3  2  1  0
+//!        +-----+---------------------------------+-----+--+--+--+
+//!  leaf  |  S  |               PFN               |  C  | D| 1| G|
+//!  link  | 1 0   0 |      address of the node in kseg0    | 0  0|
+//!  empty |                      0                         | 0| G|
+//!        +-----+---------------------------------+-----+--+--+--+
+//! ```
+//!
+//! | field | manual | means |
+//! |-|-|-|
+//! | G | Global | the TLB entry ignores the ASID, if **both** words of its pair say so |
+//! | 1 | V, Valid | what tells a leaf from everything else |
+//! | D | Dirty | stores are allowed: [`WRITE`](Attr::WRITE) and [`DIRTY`](Attr::DIRTY) together |
+//! | C | cache attribute | 3 is cacheable, 2 is uncached: the two values that every core has |
+//! | PFN | physical address bits 35 to 12 | at a size of `4^n` frames without its low `2n` bits |
+//! | S | RI and XI, or Fill | software's, see below |
+//!
+//! # What hardware ignores, and software uses
+//!
+//! *Bits 31 and 30* are Fill, ignored on write, unless the RIE and XIE bits of PageGrain turn them into the
+//! read-inhibit and execute-inhibit bits (MIPS32 Privileged Resource Architecture, EntryLo0 and EntryLo1). **The CPU
+//! must have RIE and XIE off**, as after reset; QEMU drops the bits under the same condition. A core on which they
+//! are always on, as in Release 6, cannot use this format.
+//!
+//! *PFN bits under PageMask*: the address translation of the same manual takes the bits of a physical address below
+//! the page size from the virtual one, so a page of 16 KiB does not use PFN bits 1 and 0, one of 64 KiB bits 3 to 0.
+//!
+//! Both together hold what the hardware has no bit for: the size, and what a page without D is. Take the ignored PFN
+//! bits as digits of two bits:
+//!
+//! | S | lowest digit of the PFN that is not 0 | page | without D it is |
+//! |-|-|-|-|
+//! | 0 | (address) | 4 KiB | read-only and clean |
+//! | 2 | (address) | 4 KiB | writable but clean: the first store traps (TLB Modified) |
+//! | 3 | (address) | 4 KiB | read-only but dirty: written before it was protected |
+//! | 1 | digit n is 1 | 4 KiB times `4^(n+1)` | read-only and clean |
+//! | 1 | digit n is 2 | 4 KiB times `4^(n+1)` | writable but clean |
+//! | 1 | digit n is 3 | 4 KiB times `4^(n+1)` | read-only but dirty |
+//!
+//! With D the digit is 0 or 1. So write-protecting a dirty page does not lose its dirtiness.
+//!
+//! # For a refill handler
+//!
+//! A leaf needs no masking and no shifting before `mtc0`. At level 0 of a two-level table all leaves are larger than
+//! 4 KiB, so their bit 31 is clear, and so is that of an empty word: one `bgez` sends both to the slow path, and what
+//! falls through is the address of a node, to be loaded from at once. (Rust's side also accepts nodes outside of
+//! kseg0, such as offsets into an arena: a link is any word without V and with more than G.)
+//!
+//! A pair of 4 KiB pages is two neighbouring words. The partner of a larger page is as many words away as the page
+//! has frames (`index ^ 4^n`): a handler that finds S = 1 loads that, and takes it only if it is a leaf of the same
+//! size, else the bare G bit of its own word.
+//!
+//! # Attributes
+//!
+//! Always there: [`READ`](Attr::READ) and [`EXEC`](Attr::EXEC), which V stands for, and [`USER`](Attr::USER), which
+//! the address decides: user mode reaches kuseg only. To have or to lack: `WRITE`, `DIRTY`, [`GLOBAL`](Attr::GLOBAL)
+//! and [`UNCACHED`](Attr::UNCACHED). C = 2 is as strict as a device needs; [`DEVICE`](Attr::DEVICE) itself has no
+//! encoding, and neither has [`ACCESSED`](Attr::ACCESSED).
+
+use tlbkit_addr::{Attr, PageSize, Pfn, Reach};
+
+use super::Format;
+use crate::nodes::NodeAddr;
+use crate::{Change, Error};
+
+/// G, Global.
+const G: u32 = 1 << 0;
+/// V, Valid.
+const V: u32 = 1 << 1;
+/// D, Dirty: in truth a write enable.
+const D: u32 = 1 << 2;
+/// C, the cache attribute.
+const C: u32 = 7 << 3;
+const UNCACHED: u32 = 2 << 3;
+const CACHED: u32 = 3 << 3;
+/// Where the PFN begins, and how many bits it has.
+const PFN_SHIFT: u32 = 6;
+const PFN_BITS: u32 = 24;
+/// Where S stands.
+const S_SHIFT: u32 = 30;
+
+/// The smallest page, and what PageMask grows by.
+const SMALL: u32 = 12;
+/// The largest page that PageMask can have: 256 MiB.
+const LARGE: u32 = 28;
+
+// The values of S and of size digits.
+const READ_ONLY: u32 = 0;
+const SIZED: u32 = 1;
+const WRITABLE: u32 = 2;
+const WAS_DIRTY: u32 = 3;
+
+/// 32-bit words that a MIPS32 TLB takes as they are: frames of 4 KiB below 64 GiB, PageMask sizes, in pairs.
+#[derive(Clone, Copy, Debug)]
+pub struct EntryLo;
+
+impl EntryLo {
+    /// Returns the attribute bits of a page, D included, and what S or the size digit says of it.
+    #[inline(always)]
+    const fn encode(attr: Attr) -> (u32, u32) {
+        let (write, dirty) = (attr.contains(Attr::WRITE), attr.contains(Attr::DIRTY));
+        let (d, state) = match (write, dirty) {
+            (true, true) => (D, READ_ONLY),
+            (true, false) => (0, WRITABLE),
+            (false, true) => (0, WAS_DIRTY),
+            (false, false) => (0, READ_ONLY),
+        };
+        let c = if attr.contains(Attr::UNCACHED) { UNCACHED } else { CACHED };
+        let g = if attr.contains(Attr::GLOBAL) { G } else { 0 };
+        (c | d | V | g, state)
+    }
+
+    /// Returns where the two bits stand that say what a page is: S, or its size digit.
+    #[inline(always)]
+    const fn state_shift(leaf: u32) -> u32 {
+        if leaf >> S_SHIFT == SIZED {
+            (leaf >> PFN_SHIFT).trailing_zeros() / 2 * 2 + PFN_SHIFT
+        } else {
+            S_SHIFT
+        }
+    }
+
+    /// Returns what those two bits hold for a state: a size digit is never 0.
+    #[inline(always)]
+    const fn digit(state: u32, shift: u32) -> u32 {
+        (if shift != S_SHIFT && state == READ_ONLY { SIZED } else { state }) << shift
+    }
+}
+
+impl Format for EntryLo {
+    type Word = u32;
+
+    const STEP: u32 = 1 << PFN_SHIFT;
+    const LINK_ALIGN: usize = 4;
+    const IMPLIED: Attr = Attr::READ.union(Attr::EXEC).union(Attr::USER);
+    const OPTIONAL: Attr = Attr::WRITE.union(Attr::DIRTY).union(Attr::GLOBAL).union(Attr::UNCACHED);
+
+    /// The TLB may hold the pair with this half invalid.
+    const APPEARS: Reach = Reach::Local;
+
+    /// Two TLB entries that match one address are a machine check, or worse.
+    const BREAK: bool = true;
+
+    const PAIRED: bool = true;
+
+    #[inline(always)]
+    fn leaf(frame: Pfn, size: PageSize, attr: Attr, _last: bool) -> Result<u32, Error> {
+        if frame.get() >> PFN_BITS != 0 {
+            return Err(Error::FrameTooLarge { frame });
+        }
+        let (low, state) = Self::encode(attr);
+        let word = (frame.get() as u32) << PFN_SHIFT | low;
+        match size.shift() {
+            SMALL => Ok(word | Self::digit(state, S_SHIFT)),
+            shift @ SMALL..=LARGE if shift.is_multiple_of(2) => {
+                Ok(word | SIZED << S_SHIFT | Self::digit(state, shift - SMALL - 2 + PFN_SHIFT))
+            }
+            _ => Err(Error::WrongSize { size }),
+        }
+    }
+
+    #[inline(always)]
+    fn link(node: NodeAddr) -> u32 {
+        node.get() as u32
+    }
+
+    #[inline(always)]
+    fn is_leaf(word: u32, _last: bool) -> bool {
+        word & V != 0
+    }
+
+    #[inline(always)]
+    fn is_link(word: u32) -> bool {
+        word & V == 0 && word & !G != 0
+    }
+
+    #[inline(always)]
+    fn node(link: u32) -> NodeAddr {
+        NodeAddr::new(link as usize)
+    }
+
+    #[inline(always)]
+    fn frame(leaf: u32, size: PageSize) -> Pfn {
+        let frame = (leaf >> PFN_SHIFT & ((1 << PFN_BITS) - 1)) as usize;
+        Pfn::new(frame & !(size.mask() >> SMALL))
+    }
+
+    #[inline(always)]
+    fn attr(leaf: u32) -> Attr {
+        let state = leaf >> Self::state_shift(leaf) & 3;
+        let mut attr = Self::IMPLIED;
+        attr.set(Attr::WRITE, leaf & D != 0 || state == WRITABLE);
+        attr.set(Attr::DIRTY, leaf & D != 0 || state == WAS_DIRTY);
+        attr.set(Attr::GLOBAL, leaf & G != 0);
+        attr.set(Attr::UNCACHED, leaf & C == UNCACHED);
+        attr
+    }
+
+    #[inline(always)]
+    fn size(leaf: u32, slot: PageSize) -> PageSize {
+        let shift = match Self::state_shift(leaf) {
+            S_SHIFT => SMALL,
+            digit => digit - PFN_SHIFT + 2 + SMALL,
+        };
+        PageSize::from_shift(shift).unwrap_or(slot)
+    }
+
+    #[inline(always)]
+    fn change(leaf: u32, change: Change) -> u32 {
+        let shift = Self::state_shift(leaf);
+        let (low, state) = Self::encode(change.apply(Self::attr(leaf)));
+        leaf & !(3 << shift) & !(C | D | V | G) | low | Self::digit(state, shift)
+    }
+
+    /// An absent half has the G bit of the half that is there, and nothing else: a global pair says so twice.
+    #[inline(always)]
+    fn beside(changed: u32, beside: u32) -> u32 {
+        if beside & !G != 0 {
+            beside
+        } else if changed & V != 0 {
+            changed & G
+        } else {
+            0
+        }
+    }
+}

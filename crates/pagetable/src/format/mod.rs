@@ -1,0 +1,190 @@
+//! Entry formats: how a leaf, or a link to a node, is encoded in a word.
+//!
+//! A format is data: encodings and what the hardware that reads them does, no instruction of any architecture.
+//!
+//! | format | word | walked by | pages |
+//! |-|-|-|-|
+//! | [`Compact`] | 64 bits | software | any size, every attribute |
+//! | [`Compact32`] | 32 bits | software | any size, every attribute, 4 GiB of physical memory |
+//! | [`EntryLo`] | 32 bits | a MIPS32 refill handler, which loads leaves as they are | PageMask sizes, in pairs |
+//! | [`Paper`] | 32 bits | software | Elphinstone et al. 3.2: PTE pairs with mapping-tree words |
+//! | [`Sv39`], [`X86`], [`Aarch64`] | 64 bits | hardware | the sizes of their levels |
+
+#[cfg(target_has_atomic = "64")]
+mod aarch64;
+mod compact;
+mod entrylo;
+mod paper;
+#[cfg(target_has_atomic = "64")]
+mod sv39;
+#[cfg(target_has_atomic = "64")]
+mod x86_64;
+
+use core::fmt::Debug;
+
+use tlbkit_addr::{Attr, PageSize, Pfn, Reach};
+
+#[cfg(target_has_atomic = "64")]
+pub use aarch64::Aarch64;
+#[cfg(target_has_atomic = "64")]
+pub use compact::Compact;
+pub use compact::Compact32;
+pub use entrylo::EntryLo;
+pub use paper::Paper;
+#[cfg(target_has_atomic = "64")]
+pub use sv39::Sv39;
+#[cfg(target_has_atomic = "64")]
+pub use x86_64::X86;
+
+use crate::nodes::NodeAddr;
+use crate::word::Word;
+use crate::{Change, Error};
+
+/// The encoding of leaves and links in the words of one machine.
+///
+/// The zero word is always empty: neither a leaf nor a link.
+pub trait Format: Debug + 'static {
+    /// What an entry is loaded and stored as, in one access.
+    type Word: Word;
+
+    /// The size of the frames that leaves count: a table's base page. 4 KiB in all formats here.
+    const BASE: PageSize = PageSize::K4;
+
+    /// What a leaf word grows by from one base frame to the next.
+    const STEP: Self::Word;
+
+    /// The alignment in bytes that a node's address needs, so that its low bits can be something else.
+    const LINK_ALIGN: usize;
+
+    /// Attributes that a leaf always has, whether asked for or not.
+    const IMPLIED: Attr;
+
+    /// Attributes that a leaf can have or lack.
+    const OPTIONAL: Attr;
+
+    /// Attributes of a live leaf that no change may touch: it must be unmapped and mapped anew.
+    const FIXED: Attr = Attr::empty();
+
+    /// The reach of a mapping that appears where there was none. Not free where hardware may cache the absence.
+    const APPEARS: Reach = Reach::Nowhere;
+
+    /// Whether hardware sets [`Attr::ACCESSED`] or [`Attr::DIRTY`] in the word. Edits then swap.
+    const STATUS: bool = false;
+
+    /// Whether a valid entry may be replaced by one of another size only by way of an empty one that every TLB has
+    /// seen (break before make).
+    const BREAK: bool = false;
+
+    /// Whether two neighbouring leaves are one TLB entry, so that a change to one can concern the other's word; see
+    /// [`beside`](Format::beside).
+    const PAIRED: bool = false;
+
+    /// Words beside each leaf word in a leaf node, which the table keeps room for and leaves to the kernel: the
+    /// mapping-tree pointers of Elphinstone et al. A pair of pages has its two leaf words first, then these.
+    const EXTRA: usize = 0;
+
+    /// Encodes a leaf. `last` tells whether it stands where only leaves stand.
+    ///
+    /// # Errors
+    ///
+    /// [`Error::FrameTooLarge`], or [`Error::WrongSize`] where hardware has no such page.
+    fn leaf(frame: Pfn, size: PageSize, attr: Attr, last: bool) -> Result<Self::Word, Error>;
+
+    /// Encodes a link to a node, whose address is aligned to [`LINK_ALIGN`](Format::LINK_ALIGN).
+    fn link(node: NodeAddr) -> Self::Word;
+
+    /// Tells whether the word is a leaf. `last` as for [`leaf`](Format::leaf).
+    fn is_leaf(word: Self::Word, last: bool) -> bool;
+
+    /// Tells whether the word, which stands where links may stand, is a link.
+    fn is_link(word: Self::Word) -> bool;
+
+    /// Returns the node that a link leads to.
+    fn node(link: Self::Word) -> NodeAddr;
+
+    /// Returns the first frame of a leaf of `size`.
+    fn frame(leaf: Self::Word, size: PageSize) -> Pfn;
+
+    /// Returns the attributes of a leaf.
+    fn attr(leaf: Self::Word) -> Attr;
+
+    /// Returns the size of a leaf that stands in a slot for pages of `slot`. Formats that do not encode the size
+    /// return `slot`.
+    #[inline(always)]
+    fn size(leaf: Self::Word, slot: PageSize) -> PageSize {
+        let _ = leaf;
+        slot
+    }
+
+    /// Returns the leaf with changed attributes. The change touches none that are [`FIXED`](Format::FIXED), clears
+    /// none that are [`IMPLIED`](Format::IMPLIED), and sets none that the format does not have.
+    fn change(leaf: Self::Word, change: Change) -> Self::Word;
+
+    /// Returns what the word beside `changed` must be now, if two words are one TLB entry. `beside` may be a leaf,
+    /// empty or a link.
+    #[inline(always)]
+    fn beside(changed: Self::Word, beside: Self::Word) -> Self::Word {
+        let _ = changed;
+        beside
+    }
+}
+
+/// Checks that a format can encode a leaf's attributes.
+///
+/// # Errors
+///
+/// [`Error::WrongAttr`] if `attr` lacks what the format implies of rights, or has what it cannot express.
+#[inline(always)]
+pub(crate) fn check_attr<F: Format>(attr: Attr) -> Result<(), Error> {
+    let known = F::IMPLIED.union(F::OPTIONAL);
+    if known.contains(attr) && attr.contains(F::IMPLIED.intersection(Attr::READ)) {
+        Ok(())
+    } else {
+        Err(Error::WrongAttr { attr })
+    }
+}
+
+/// Checks that a format can express a change of attributes, whatever they are now.
+///
+/// # Errors
+///
+/// [`Error::WrongAttr`] with the attributes that it cannot set or clear.
+#[inline(always)]
+pub(crate) fn check_change<F: Format>(change: Change) -> Result<(), Error> {
+    let refused = change
+        .set
+        .difference(F::IMPLIED.union(F::OPTIONAL))
+        .union(change.clear.difference(change.set).intersection(F::IMPLIED))
+        .union(change.set.union(change.clear).intersection(F::FIXED));
+    if refused.is_empty() { Ok(()) } else { Err(Error::WrongAttr { attr: refused }) }
+}
+
+/// Returns the bits that stand for the attributes of `attr`.
+#[cfg(target_has_atomic = "64")]
+#[inline(always)]
+fn bits_of(attr: Attr, table: &[(Attr, u64)]) -> u64 {
+    table.iter().fold(0, |bits, &(which, bit)| if attr.contains(which) { bits | bit } else { bits })
+}
+
+/// Returns the attributes all of whose bits are set: the inverse of [`bits_of`].
+#[cfg(target_has_atomic = "64")]
+#[inline(always)]
+fn has(word: u64, table: &[(Attr, u64)]) -> Attr {
+    table
+        .iter()
+        .fold(Attr::empty(), |attr, &(which, bit)| if word & bit == bit { attr | which } else { attr })
+}
+
+/// Checks the size of a page that hardware finds by level: 4 KiB at the last, 2 MiB or 1 GiB above it.
+///
+/// # Errors
+///
+/// [`Error::WrongSize`].
+#[cfg(target_has_atomic = "64")]
+#[inline(always)]
+fn check_level(size: PageSize, last: bool) -> Result<(), Error> {
+    match (last, size.shift()) {
+        (true, 12) | (false, 21 | 30) => Ok(()),
+        _ => Err(Error::WrongSize { size }),
+    }
+}

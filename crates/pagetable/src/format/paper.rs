@@ -1,0 +1,74 @@
+//! The 32-bit PTEs of Elphinstone et al. 3.2, so that space can be compared to the byte.
+//!
+//! The paper's kernel keeps, beside each pair of MIPS format PTEs, a pair of 32-bit pointers into the mapping tree,
+//! by which it finds who else has the page. The table reserves their room ([`Format::EXTRA`]) and leaves them to the
+//! kernel. Internal nodes of the paper's MPT hold 32-bit pointers that are sign-extended; here they are addresses in
+//! an arena of up to 4 GiB.
+//!
+//! The paper says only "MIPS format"; the bits within a PTE do not matter to its figures. This one has the layout of
+//! [`Compact32`], which holds the attributes that the properties compare.
+
+use tlbkit_addr::{Attr, PageSize, Pfn};
+
+use super::{Compact32, Format};
+use crate::nodes::NodeAddr;
+use crate::{Change, Error};
+
+/// The paper's format: PTE pairs, each with its pair of mapping-tree words.
+#[derive(Clone, Copy, Debug)]
+pub struct Paper;
+
+impl Format for Paper {
+    type Word = u32;
+
+    const STEP: u32 = Compact32::STEP;
+    const LINK_ALIGN: usize = Compact32::LINK_ALIGN;
+    const IMPLIED: Attr = Compact32::IMPLIED;
+    const OPTIONAL: Attr = Compact32::OPTIONAL;
+    const EXTRA: usize = 1;
+
+    #[inline(always)]
+    fn leaf(frame: Pfn, size: PageSize, attr: Attr, last: bool) -> Result<u32, Error> {
+        Compact32::leaf(frame, size, attr, last)
+    }
+
+    #[inline(always)]
+    fn link(node: NodeAddr) -> u32 {
+        Compact32::link(node)
+    }
+
+    #[inline(always)]
+    fn is_leaf(word: u32, last: bool) -> bool {
+        Compact32::is_leaf(word, last)
+    }
+
+    #[inline(always)]
+    fn is_link(word: u32) -> bool {
+        Compact32::is_link(word)
+    }
+
+    #[inline(always)]
+    fn node(link: u32) -> NodeAddr {
+        Compact32::node(link)
+    }
+
+    #[inline(always)]
+    fn frame(leaf: u32, size: PageSize) -> Pfn {
+        Compact32::frame(leaf, size)
+    }
+
+    #[inline(always)]
+    fn attr(leaf: u32) -> Attr {
+        Compact32::attr(leaf)
+    }
+
+    #[inline(always)]
+    fn size(leaf: u32, slot: PageSize) -> PageSize {
+        Compact32::size(leaf, slot)
+    }
+
+    #[inline(always)]
+    fn change(leaf: u32, change: Change) -> u32 {
+        Compact32::change(leaf, change)
+    }
+}

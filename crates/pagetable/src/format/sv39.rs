@@ -1,0 +1,132 @@
+//! RISC-V Sv39 page table entries, walked by hardware (RISC-V Privileged Architecture, Sv39).
+//!
+//! ```text
+//!        63 62  61 60      54 53                       10 9   8  7  6  5  4  3  2  1  0
+//!       +--+------+----------+---------------------------+-----+--+--+--+--+--+--+--+--+
+//! leaf  | 0|  0   |    0     |            PPN            | RSW | D| A| G| U| X| W| 1| 1|
+//! link  | 0|  0   |    0     |       PPN of the node     |  0  | 0| 0| 0| 0| 0| 0| 0| 1|
+//!       +--+------+----------+---------------------------+-----+--+--+--+--+--+--+--+--+
+//!        N  PBMT                                                            R  V
+//! ```
+//!
+//! An entry with R, W and X all clear is a link, at any level; R is set in every leaf. That keeps the encodings apart
+//! whatever a protect clears, and gives up execute-only pages ([`READ`](Attr::READ) is implied).
+//!
+//! *A and D.* With Svadu on, hardware sets them; without (Svade) an access to a page without A, or a store to one
+//! without D, is a page fault, and the kernel sets them through the writer. The words are the same, and the
+//! format allows for the first, so that one kernel runs on both: edits swap. A kernel without Svadu that does not
+//! care for either maps with both set.
+//!
+//! *A mapping that appears* is not free: a hart may hold the invalid entry in its address-translation cache, unless
+//! it has Svvptc. It costs a local `SFENCE.VMA`; a hart that still has the old entry faults once and fences then.
+//!
+//! *Changing the size* of a live page is well defined here: either translation may be used until the fence. Edits
+//! break first all the same, for a D that is set through the old entry meanwhile would be lost.
+//!
+//! *Memory types* need Svpbmt, and sizes between the levels' Svnapot; neither is supported. What is cached is decided
+//! by the physical memory attributes, so [`UNCACHED`](Attr::UNCACHED) and [`DEVICE`](Attr::DEVICE) are refused.
+//!
+//! The root's physical page number goes into `satp`; give the storage physical addresses as its base.
+
+use tlbkit_addr::{Attr, PageSize, Pfn, Reach};
+
+use super::{Format, bits_of, has};
+use crate::nodes::NodeAddr;
+use crate::{Change, Error};
+
+/// V, Valid.
+const V: u64 = 1 << 0;
+/// R, Read.
+const R: u64 = 1 << 1;
+/// W, Write.
+const W: u64 = 1 << 2;
+/// X, eXecute.
+const X: u64 = 1 << 3;
+/// U, User: supervisor mode reaches such pages only with SUM set.
+const U: u64 = 1 << 4;
+/// G, Global.
+const G: u64 = 1 << 5;
+/// A, Accessed.
+const A: u64 = 1 << 6;
+/// D, Dirty.
+const D: u64 = 1 << 7;
+/// Where the PPN stands, physical page number: bits 53 to 10.
+const PPN_SHIFT: u32 = 10;
+const PPN_BITS: u32 = 44;
+const PAGE_SHIFT: u32 = 12;
+
+/// Each attribute with its bit.
+const BITS: [(Attr, u64); 6] = [
+    (Attr::WRITE, W),
+    (Attr::EXEC, X),
+    (Attr::USER, U),
+    (Attr::GLOBAL, G),
+    (Attr::ACCESSED, A),
+    (Attr::DIRTY, D),
+];
+
+/// 64-bit words that RISC-V walks in Sv39: 4 KiB, 2 MiB and 1 GiB pages below 2^56 bytes of physical memory.
+///
+/// For [`Va39`](crate::geometry::Va39).
+#[derive(Clone, Copy, Debug)]
+pub struct Sv39;
+
+impl Format for Sv39 {
+    type Word = u64;
+
+    const STEP: u64 = 1 << PPN_SHIFT;
+    const LINK_ALIGN: usize = 4096;
+    const IMPLIED: Attr = Attr::READ;
+    const OPTIONAL: Attr = Attr::WRITE
+        .union(Attr::EXEC)
+        .union(Attr::USER)
+        .union(Attr::GLOBAL)
+        .union(Attr::ACCESSED)
+        .union(Attr::DIRTY);
+    const APPEARS: Reach = Reach::Local;
+    const STATUS: bool = true;
+
+    #[inline(always)]
+    fn leaf(frame: Pfn, size: PageSize, attr: Attr, last: bool) -> Result<u64, Error> {
+        if frame.get() as u64 >> PPN_BITS != 0 {
+            return Err(Error::FrameTooLarge { frame });
+        }
+        super::check_level(size, last)?;
+        Ok((frame.get() as u64) << PPN_SHIFT | bits_of(attr, &BITS) | R | V)
+    }
+
+    #[inline(always)]
+    fn link(node: NodeAddr) -> u64 {
+        (node.get() as u64 >> PAGE_SHIFT) << PPN_SHIFT | V
+    }
+
+    #[inline(always)]
+    fn is_leaf(word: u64, _last: bool) -> bool {
+        word & (V | R) == V | R
+    }
+
+    #[inline(always)]
+    fn is_link(word: u64) -> bool {
+        word & (V | R) == V
+    }
+
+    #[inline(always)]
+    fn node(link: u64) -> NodeAddr {
+        NodeAddr::new((link >> PPN_SHIFT << PAGE_SHIFT) as usize)
+    }
+
+    #[inline(always)]
+    fn frame(leaf: u64, _size: PageSize) -> Pfn {
+        Pfn::new((leaf >> PPN_SHIFT) as usize & ((1 << PPN_BITS) - 1))
+    }
+
+    #[inline(always)]
+    fn attr(leaf: u64) -> Attr {
+        has(leaf, &BITS) | Self::IMPLIED
+    }
+
+    #[inline(always)]
+    fn change(leaf: u64, change: Change) -> u64 {
+        leaf & !bits_of(change.clear, &BITS) | bits_of(change.set, &BITS)
+    }
+}

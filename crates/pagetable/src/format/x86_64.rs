@@ -1,0 +1,142 @@
+//! x86-64 page table entries, walked by hardware (Intel SDM volume 3, 4-level paging).
+//!
+//! ```text
+//!        63 62       52 51                       12 11  9  8  7  6  5  4   3   2   1   0
+//!       +--+-----------+---------------------------+-----+--+--+--+--+---+---+---+---+---+
+//! leaf  |XD|  ignored  |      physical address     |  0  | G| *| D| A|PCD|PWT|U/S|R/W| 1 |
+//! link  | 0|  ignored  |     address of the node   |  0  | 0| 0| 0| a| 0 | 0 | 1 | 1 | 1 |
+//!       +--+-----------+---------------------------+-----+--+--+--+--+---+---+---+---+---+
+//!          * PS in a 2 MiB or 1 GiB leaf; PAT, left 0, in a 4 KiB one         P
+//! ```
+//!
+//! P alone tells a leaf where only leaves stand, P and PS elsewhere; a change of attributes never touches either, so
+//! an entry that points to a table cannot become a page. Links allow everything: the leaf decides.
+//!
+//! Hardware sets A and D in leaves, and A in links, with locked cycles, so edits swap. It caches no absence: a mapping
+//! that appears costs nothing. Either size may be used after a live page has changed its size, and some CPUs check
+//! the machine over it; edits break first in any case, because of D.
+//!
+//! | [`Attr`] | PCD | PWT | type with the PAT of reset |
+//! |-|-|-|-|
+//! | - | 0 | 0 | write-back |
+//! | [`UNCACHED`](Attr::UNCACHED) | 1 | 0 | UC-, which an MTRR may turn into write-combining |
+//! | [`DEVICE`](Attr::DEVICE), which brings `UNCACHED` with it | 1 | 1 | UC |
+//!
+//! [`READ`](Attr::READ) is implied by P. [`EXEC`](Attr::EXEC) is the absence of XD, so EFER.NXE must be on;
+//! [`GLOBAL`](Attr::GLOBAL) needs CR4.PGE.
+
+use tlbkit_addr::{Attr, PageSize, Pfn};
+
+use super::{Format, bits_of, has};
+use crate::nodes::NodeAddr;
+use crate::{Change, Error};
+
+/// P, Present.
+const P: u64 = 1 << 0;
+/// R/W, Read/Write.
+const RW: u64 = 1 << 1;
+/// U/S, User/Supervisor.
+const US: u64 = 1 << 2;
+/// PWT, Page-level Write-Through.
+const PWT: u64 = 1 << 3;
+/// PCD, Page-level Cache Disable.
+const PCD: u64 = 1 << 4;
+/// A, Accessed.
+const A: u64 = 1 << 5;
+/// D, Dirty.
+const D: u64 = 1 << 6;
+/// PS, Page Size: this entry above the last level is a page.
+const PS: u64 = 1 << 7;
+/// G, Global.
+const G: u64 = 1 << 8;
+/// XD, eXecute Disable.
+const XD: u64 = 1 << 63;
+/// The physical address: bits 51 to 12.
+const ADDRESS: u64 = (1 << 52) - (1 << PAGE_SHIFT);
+const PAGE_SHIFT: u32 = 12;
+
+/// Each attribute with its bits.
+const BITS: [(Attr, u64); 7] = [
+    (Attr::WRITE, RW),
+    (Attr::USER, US),
+    (Attr::GLOBAL, G),
+    (Attr::ACCESSED, A),
+    (Attr::DIRTY, D),
+    (Attr::UNCACHED, PCD),
+    (Attr::DEVICE, PCD | PWT),
+];
+
+/// Returns the bits of a page with these attributes, but P and PS.
+#[inline(always)]
+fn encode(attr: Attr) -> u64 {
+    bits_of(attr, &BITS) | if attr.contains(Attr::EXEC) { 0 } else { XD }
+}
+
+/// 64-bit words that x86-64 walks: 4 KiB, 2 MiB and 1 GiB pages below 2^52 bytes of physical memory.
+///
+/// For [`Va48`](crate::geometry::Va48).
+#[derive(Clone, Copy, Debug)]
+pub struct X86;
+
+impl Format for X86 {
+    type Word = u64;
+
+    const STEP: u64 = 1 << PAGE_SHIFT;
+    const LINK_ALIGN: usize = 4096;
+    const IMPLIED: Attr = Attr::READ;
+    const OPTIONAL: Attr = Attr::WRITE
+        .union(Attr::EXEC)
+        .union(Attr::USER)
+        .union(Attr::GLOBAL)
+        .union(Attr::ACCESSED)
+        .union(Attr::DIRTY)
+        .union(Attr::MEMORY);
+    const STATUS: bool = true;
+
+    #[inline(always)]
+    fn leaf(frame: Pfn, size: PageSize, attr: Attr, last: bool) -> Result<u64, Error> {
+        if frame.get() as u64 > ADDRESS >> PAGE_SHIFT {
+            return Err(Error::FrameTooLarge { frame });
+        }
+        super::check_level(size, last)?;
+        Ok((frame.get() as u64) << PAGE_SHIFT | encode(attr) | P | if last { 0 } else { PS })
+    }
+
+    #[inline(always)]
+    fn link(node: NodeAddr) -> u64 {
+        node.get() as u64 | US | RW | P
+    }
+
+    #[inline(always)]
+    fn is_leaf(word: u64, last: bool) -> bool {
+        word & P != 0 && (last || word & PS != 0)
+    }
+
+    #[inline(always)]
+    fn is_link(word: u64) -> bool {
+        word & (P | PS) == P
+    }
+
+    #[inline(always)]
+    fn node(link: u64) -> NodeAddr {
+        NodeAddr::new((link & ADDRESS) as usize)
+    }
+
+    #[inline(always)]
+    fn frame(leaf: u64, size: PageSize) -> Pfn {
+        // Bit 12 of a large page is its PAT bit.
+        Pfn::new(((leaf & ADDRESS) as usize & !size.mask()) >> PAGE_SHIFT)
+    }
+
+    #[inline(always)]
+    fn attr(leaf: u64) -> Attr {
+        let exec = if leaf & XD == 0 { Attr::EXEC } else { Attr::empty() };
+        has(leaf, &BITS) | exec | Self::IMPLIED
+    }
+
+    #[inline(always)]
+    fn change(leaf: u64, change: Change) -> u64 {
+        let all = bits_of(Attr::all(), &BITS) | XD;
+        leaf & !all | encode(change.apply(Self::attr(leaf)))
+    }
+}

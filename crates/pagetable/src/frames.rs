@@ -1,0 +1,87 @@
+//! Where the frames go that an unmap uncovers.
+//!
+//! A frame must not be reused before every TLB has forgotten the translation that led to it: a store through a stale
+//! one would write into its next owner. So uncovered frames are held like retired nodes, and a shootdown carries
+//! both. The caller says where they are kept; the table reserves the room in its dry run, so that a full list is an
+//! error before anything has changed.
+
+use tlbkit_addr::{Attr, PageSize, Pfn};
+
+use crate::Error;
+
+/// Frames that an unmap uncovered: `len` base frames from `first` on.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Run {
+    /// The first frame.
+    pub first: Pfn,
+    /// How many base frames.
+    pub len: usize,
+    /// Whether hardware or the kernel had marked any of them as written.
+    pub dirty: bool,
+}
+
+/// A place for uncovered frames.
+pub trait Frames {
+    /// Makes room for `leaves` more uncovered pages.
+    ///
+    /// # Errors
+    ///
+    /// [`Error::NoRoom`] if there is none; nothing has changed then.
+    fn reserve(&mut self, leaves: usize) -> Result<(), Error>;
+
+    /// Takes over the frames of one page that is no longer mapped: `size` of them in bytes, counted in frames of
+    /// `base` bytes. Never called more often than was reserved.
+    fn push(&mut self, frame: Pfn, size: PageSize, base: PageSize, attr: Attr);
+}
+
+/// A caller's array of [`Run`]s: neighbours become one.
+///
+/// ```
+/// use tlbkit_addr::{Attr, PageSize, Pfn};
+/// use tlbkit_pagetable::{Frames, Run, Runs};
+///
+/// let mut room = [None; 2];
+/// let mut runs = Runs::new(&mut room);
+/// runs.reserve(2)?;
+/// runs.push(Pfn::new(8), PageSize::K4, PageSize::K4, Attr::READ);
+/// runs.push(Pfn::new(9), PageSize::K4, PageSize::K4, Attr::DIRTY);
+/// assert_eq!(runs.iter().collect::<Vec<_>>(), [Run { first: Pfn::new(8), len: 2, dirty: true }]);
+/// # Ok::<(), tlbkit_pagetable::Error>(())
+/// ```
+#[derive(Debug)]
+pub struct Runs<'a> {
+    room: &'a mut [Option<Run>],
+    used: usize,
+}
+
+impl<'a> Runs<'a> {
+    /// Returns an empty list with room for `room.len()` runs in the worst case, in which no two are neighbours.
+    pub fn new(room: &'a mut [Option<Run>]) -> Self {
+        Self { room, used: 0 }
+    }
+
+    /// Returns the runs in the order in which they were uncovered.
+    pub fn iter(&self) -> impl Iterator<Item = Run> + '_ {
+        self.room.iter().take(self.used).flatten().copied()
+    }
+}
+
+impl Frames for Runs<'_> {
+    fn reserve(&mut self, leaves: usize) -> Result<(), Error> {
+        if self.room.len() - self.used >= leaves { Ok(()) } else { Err(Error::NoRoom) }
+    }
+
+    fn push(&mut self, frame: Pfn, size: PageSize, base: PageSize, attr: Attr) {
+        let len = size.pages(base).unwrap_or(1);
+        let dirty = attr.contains(Attr::DIRTY);
+        if let Some(Some(last)) = self.used.checked_sub(1).and_then(|at| self.room.get_mut(at))
+            && last.first.checked_add(last.len) == Some(frame)
+        {
+            last.len += len;
+            last.dirty |= dirty;
+        } else if let Some(slot) = self.room.get_mut(self.used) {
+            *slot = Some(Run { first: frame, len, dirty });
+            self.used += 1;
+        }
+    }
+}

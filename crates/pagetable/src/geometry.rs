@@ -1,0 +1,274 @@
+//! What addresses and page sizes a table can map, fixed at compile time.
+
+use tlbkit_addr::{PageSize, Pages, Pfn, VirtAddr, Vpn};
+
+use crate::{Error, Leaf};
+
+/// The shape of an address space: its width, its base page and the sizes that can be mapped.
+///
+/// Constants, because a walk whose shifts are constants is a third faster than one that loads them.
+pub trait Geometry: core::fmt::Debug + 'static {
+    /// Significant bits of a virtual address, at most `usize::BITS`.
+    const VA_BITS: u32;
+    /// The base page size.
+    const BASE: PageSize;
+    /// Whether the bits above [`VA_BITS`](Self::VA_BITS) repeat the highest significant one (two halves with a hole
+    /// between them) or are zero.
+    const SIGNED: bool = false;
+    /// The mappable sizes in ascending order, the base page first.
+    const SIZES: &'static [PageSize];
+
+    /// The same as a value.
+    const SPACE: Space = Space::of::<Self>();
+}
+
+/// The shape of a radix table: a [`Geometry`] and how its address bits are dealt out to the levels.
+pub trait Radix: Geometry {
+    /// Index bits per level, the root first. Together with the base page's offset bits they make up
+    /// [`VA_BITS`](Geometry::VA_BITS).
+    const WIDTHS: &'static [u32];
+
+    /// Where the table lies in virtual memory, if it is a [linear](crate::lpt) one: then all its nodes but the root
+    /// are pages there, and leaves stand at the last level only.
+    const LINEAR: Option<VirtAddr> = None;
+}
+
+/// A [`Geometry`] as a value, for code that handles every table alike.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Space {
+    va_bits: u32,
+    signed: bool,
+    base: PageSize,
+    sizes: &'static [PageSize],
+}
+
+impl Space {
+    /// Checks a geometry at compile time.
+    const fn of<G: Geometry + ?Sized>() -> Self {
+        assert!(G::VA_BITS <= usize::BITS && G::VA_BITS > G::BASE.shift(), "the address must fit a usize");
+        assert!(
+            !G::SIZES.is_empty() && G::SIZES[0].shift() == G::BASE.shift(),
+            "the first size is the base page"
+        );
+        let mut at = 1;
+        while at < G::SIZES.len() {
+            assert!(G::SIZES[at - 1].shift() < G::SIZES[at].shift(), "sizes ascend");
+            at += 1;
+        }
+        assert!(
+            G::SIZES[G::SIZES.len() - 1].shift() < G::VA_BITS,
+            "a page is smaller than the address space"
+        );
+        Self { va_bits: G::VA_BITS, signed: G::SIGNED, base: G::BASE, sizes: G::SIZES }
+    }
+
+    /// Returns the number of significant bits of an address.
+    #[inline]
+    pub const fn va_bits(&self) -> u32 {
+        self.va_bits
+    }
+
+    /// Tells whether the space has two halves with a hole between them.
+    #[inline]
+    pub const fn signed(&self) -> bool {
+        self.signed
+    }
+
+    /// Returns the base page size.
+    #[inline]
+    pub const fn base(&self) -> PageSize {
+        self.base
+    }
+
+    /// Returns the mappable sizes in ascending order.
+    #[inline]
+    pub const fn sizes(&self) -> &'static [PageSize] {
+        self.sizes
+    }
+
+    /// Tells whether the table can map `at`: a shift and a comparison, or nothing for full-width spaces.
+    #[inline(always)]
+    pub const fn holds(&self, at: VirtAddr) -> bool {
+        let spare = usize::BITS - self.va_bits;
+        if spare == 0 {
+            true
+        } else if self.signed {
+            (((at.get() << spare) as isize) >> spare) as usize == at.get()
+        } else {
+            at.get() >> self.va_bits == 0
+        }
+    }
+
+    /// Returns the pages of the space: the lower (or only) half, and the upper half of a signed one.
+    pub const fn halves(&self) -> [Option<Pages>; 2] {
+        let last = usize::MAX >> self.base.shift();
+        let spare = usize::BITS - self.va_bits;
+        let shift = self.base.shift();
+        if self.signed {
+            let low = (usize::MAX >> (spare + 1)) >> shift;
+            let high = ((usize::MAX >> (spare + 1)) + 1).wrapping_neg() >> shift;
+            [Pages::new(Vpn::new(0), Vpn::new(low)), Pages::new(Vpn::new(high), Vpn::new(last))]
+        } else {
+            [Pages::new(Vpn::new(0), Vpn::new((usize::MAX >> spare) >> shift)), None]
+        }
+    }
+
+    /// Checks that every page of a range can be mapped.
+    ///
+    /// # Errors
+    ///
+    /// [`Error::OutOfRange`] with an end that cannot.
+    #[inline(always)]
+    pub const fn check_pages(&self, pages: Pages) -> Result<(), Error> {
+        let top = usize::MAX >> self.base.shift();
+        let (first, last) = (pages.first().address(self.base), pages.last().address(self.base));
+        if pages.last().get() > top || !self.holds(first) {
+            return Err(Error::OutOfRange { at: if pages.first().get() > top { last } else { first } });
+        }
+        if !self.holds(last) || (self.signed && ((first.get() ^ last.get()) as isize) < 0) {
+            return Err(Error::OutOfRange { at: last });
+        }
+        Ok(())
+    }
+
+    /// Checks what every `map` and `resize` checks of its range: that it can be mapped, in pages of `size`.
+    ///
+    /// # Errors
+    ///
+    /// [`Error::WrongSize`], [`Error::OutOfRange`] or [`Error::Misaligned`].
+    #[inline(always)]
+    pub const fn check_sized(&self, pages: Pages, size: PageSize) -> Result<(), Error> {
+        // The base size first, so that it costs no search.
+        if size.shift() != self.base.shift() {
+            let mut at = 1;
+            loop {
+                if at >= self.sizes.len() {
+                    return Err(Error::WrongSize { size });
+                }
+                if self.sizes[at].shift() == size.shift() {
+                    break;
+                }
+                at += 1;
+            }
+        }
+        if let Err(error) = self.check_pages(pages) {
+            return Err(error);
+        }
+        let mask = (1usize << (size.shift() - self.base.shift())) - 1;
+        if pages.first().get() & mask != 0 {
+            return Err(Error::Misaligned { at: pages.first().address(self.base), size });
+        }
+        if pages.last().get() & mask != mask {
+            return Err(Error::Misaligned { at: pages.last().address(self.base), size });
+        }
+        Ok(())
+    }
+
+    /// Checks that `frames` base frames from `frame` on exist and are aligned to `size`.
+    ///
+    /// # Errors
+    ///
+    /// [`Error::MisalignedFrame`] or [`Error::FrameTooLarge`].
+    #[inline(always)]
+    pub const fn check_frames(&self, frame: Pfn, frames: usize, size: PageSize) -> Result<(), Error> {
+        if !frame.is_aligned(size, self.base) {
+            return Err(Error::MisalignedFrame { frame, size });
+        }
+        match frame.checked_add(frames - 1) {
+            Some(last) if last.get() <= usize::MAX >> self.base.shift() => Ok(()),
+            _ => Err(Error::FrameTooLarge { frame }),
+        }
+    }
+
+    /// Returns the base pages of a leaf.
+    #[inline]
+    pub fn pages_of(&self, leaf: &Leaf) -> Pages {
+        let first = leaf.at.vpn(self.base);
+        let last = Vpn::new(first.get() | (leaf.size.mask() >> self.base.shift()));
+        Pages::new(first, last).unwrap_or(Pages::one(first))
+    }
+}
+
+const fn sizes<const N: usize>(shifts: [u32; N]) -> [PageSize; N] {
+    let mut sizes = [PageSize::K4; N];
+    let mut at = 0;
+    while at < N {
+        sizes[at] = match PageSize::from_shift(shifts[at]) {
+            Some(size) => size,
+            None => panic!("a page size beyond the address"),
+        };
+        at += 1;
+    }
+    sizes
+}
+
+/// The sizes that MIPS PageMask can have, up to 16 MiB.
+const PAGE_MASK: &[PageSize] = &sizes([12, 14, 16, 18, 20, 22, 24]);
+
+/// A 32-bit space of 4 KiB pages in two levels of 10 bits: MIPS32 with its PageMask sizes.
+#[derive(Clone, Copy, Debug)]
+pub struct Va32;
+
+impl Geometry for Va32 {
+    const VA_BITS: u32 = 32;
+    const BASE: PageSize = PageSize::K4;
+    const SIZES: &'static [PageSize] = PAGE_MASK;
+}
+
+impl Radix for Va32 {
+    const WIDTHS: &'static [u32] = &[10, 10];
+}
+
+/// A signed 39-bit space in three levels of 9 bits: RISC-V Sv39.
+#[cfg(target_pointer_width = "64")]
+#[derive(Clone, Copy, Debug)]
+pub struct Va39;
+
+#[cfg(target_pointer_width = "64")]
+impl Geometry for Va39 {
+    const VA_BITS: u32 = 39;
+    const BASE: PageSize = PageSize::K4;
+    const SIGNED: bool = true;
+    const SIZES: &'static [PageSize] = &sizes([12, 21, 30]);
+}
+
+#[cfg(target_pointer_width = "64")]
+impl Radix for Va39 {
+    const WIDTHS: &'static [u32] = &[9, 9, 9];
+}
+
+/// A signed 48-bit space in four levels of 9 bits: x86-64, AArch64.
+#[cfg(target_pointer_width = "64")]
+#[derive(Clone, Copy, Debug)]
+pub struct Va48;
+
+#[cfg(target_pointer_width = "64")]
+impl Geometry for Va48 {
+    const VA_BITS: u32 = 48;
+    const BASE: PageSize = PageSize::K4;
+    const SIGNED: bool = true;
+    const SIZES: &'static [PageSize] = &sizes([12, 21, 30]);
+}
+
+#[cfg(target_pointer_width = "64")]
+impl Radix for Va48 {
+    const WIDTHS: &'static [u32] = &[9, 9, 9, 9];
+}
+
+/// The paper's 64-bit space: all 64 bits, six levels indexed by bits 63-61, 60-51, 50-41, 40-31, 30-21 and 20-12
+/// (Elphinstone et al. 3.2 prints 20-13 for the last: it counts page pairs).
+#[cfg(target_pointer_width = "64")]
+#[derive(Clone, Copy, Debug)]
+pub struct Va64;
+
+#[cfg(target_pointer_width = "64")]
+impl Geometry for Va64 {
+    const VA_BITS: u32 = 64;
+    const BASE: PageSize = PageSize::K4;
+    const SIZES: &'static [PageSize] = PAGE_MASK;
+}
+
+#[cfg(target_pointer_width = "64")]
+impl Radix for Va64 {
+    const WIDTHS: &'static [u32] = &[3, 10, 10, 10, 10, 9];
+}

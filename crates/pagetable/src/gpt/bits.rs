@@ -1,0 +1,19 @@
+//! Shifts and masks that stay defined at the width of the word.
+
+/// Returns a word whose lowest `bits` bits are set: all of them from `usize::BITS` on.
+#[inline(always)]
+pub(super) const fn low(bits: u32) -> usize {
+    if bits >= usize::BITS { usize::MAX } else { (1 << bits) - 1 }
+}
+
+/// Tells whether two addresses agree in every bit from `bit` up. From `usize::BITS` on there is none to differ.
+#[inline(always)]
+pub(super) const fn agree(a: usize, b: usize, bit: u32) -> bool {
+    (a ^ b) & !low(bit) == 0
+}
+
+/// Returns the `width` bits of an address from `shift` up, as an index.
+#[inline(always)]
+pub(super) const fn digit(at: usize, shift: u32, width: u32) -> usize {
+    at >> shift & low(width)
+}

@@ -1,0 +1,196 @@
+//! What a slot is: the one place where the two layouts differ.
+
+use core::fmt::Debug;
+
+use super::bits::digit;
+use super::link::Link;
+use crate::nodes::{NodeAddr, Nodes};
+use crate::word::Word;
+
+/// The most words of a slot.
+pub(super) const SLOT: usize = 4;
+
+/// What a slot says: nothing, or the way to an indexing node or a leaf.
+#[doc(hidden)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Edge {
+    /// The node, zero if the slot is empty.
+    pub(super) node: NodeAddr,
+    /// The position of the lowest bit of the node's digit.
+    pub(super) shift: u32,
+    /// The bits of the digit: the node has `2^width` slots.
+    pub(super) width: u32,
+    /// Whether the slots are PTEs.
+    pub(super) leaf: bool,
+    /// The first address that the node covers, where the layout keeps guards in the slots.
+    pub(super) base: usize,
+}
+
+impl Edge {
+    pub(super) const EMPTY: Self = Self { node: NodeAddr::new(0), shift: 0, width: 0, leaf: false, base: 0 };
+
+    #[inline(always)]
+    pub(super) const fn is_empty(self) -> bool {
+        self.node.get() == 0
+    }
+
+    /// Returns the position above the digit: the node covers `2^top` bytes.
+    #[inline(always)]
+    pub(super) const fn top(self) -> u32 {
+        self.shift + self.width
+    }
+
+    /// Returns the slot of an address.
+    #[inline(always)]
+    pub(super) const fn index(self, at: usize) -> usize {
+        digit(at, self.shift, self.width)
+    }
+
+    #[inline(always)]
+    pub(super) const fn slots(self) -> usize {
+        1 << self.width
+    }
+}
+
+/// Where a walk found the PTE of an address.
+#[doc(hidden)]
+#[derive(Clone, Copy, Debug)]
+pub struct Found {
+    pub(super) leaf: NodeAddr,
+    pub(super) shift: u32,
+    pub(super) width: u32,
+    pub(super) index: usize,
+}
+
+impl Found {
+    /// Returns the way to the leaf.
+    pub(super) const fn edge(self) -> Edge {
+        Edge { node: self.leaf, shift: self.shift, width: self.width, leaf: true, base: 0 }
+    }
+}
+
+/// The layout of a slot: [`Compact`] or [`Paper`](super::Paper).
+pub trait Layout<N: Nodes>: Debug + 'static + sealed::Sealed {
+    /// Words of a slot.
+    #[doc(hidden)]
+    const WORDS: usize;
+    /// Whether leaves begin with a tag, and hold as many neighbours as is worth it. Otherwise guards stand in the
+    /// slots, and a leaf is a pair of pages.
+    #[doc(hidden)]
+    const TAGGED: bool;
+    /// The largest logarithm of a node's slots.
+    #[doc(hidden)]
+    const MAX_WIDTH: u32;
+    /// The largest logarithm of a node's slots to which nodes grow by themselves.
+    #[doc(hidden)]
+    const GROWN: u32;
+    /// The highest node address that a slot can hold.
+    const REACH: usize;
+    /// Bytes that storage takes for a node beside its words.
+    #[doc(hidden)]
+    const BESIDE: usize;
+
+    /// The root slot, as the handle holds it.
+    #[doc(hidden)]
+    type Root: Debug + Send + Sync;
+
+    /// Returns an empty root slot.
+    #[doc(hidden)]
+    fn root() -> Self::Root;
+
+    /// Returns the root slot's cells.
+    #[doc(hidden)]
+    fn cells(root: &Self::Root) -> *const <N::Word as Word>::Cell;
+
+    /// Decodes a slot: `word(k)` loads its word `k`. The slot covers `2^ceiling` bytes, of which `at` is one.
+    #[doc(hidden)]
+    fn edge(word: impl Fn(usize) -> N::Word, ceiling: u32, at: usize) -> Edge;
+
+    /// Encodes an edge for a slot that covers `2^ceiling` bytes.
+    #[doc(hidden)]
+    fn words(edge: Edge, ceiling: u32) -> [N::Word; SLOT];
+
+    /// Walks to the PTE of `at`. The one walk of readers. `bits` is the width of an address, `tag` the words of a
+    /// leaf's tag.
+    ///
+    /// # Safety
+    ///
+    /// The caller is pinned, or the writer.
+    #[doc(hidden)]
+    unsafe fn seek(nodes: &N, root: &Self::Root, bits: u32, tag: usize, at: usize) -> Option<Found>;
+}
+
+mod sealed {
+    pub trait Sealed {}
+    impl Sealed for super::Compact {}
+    #[cfg(target_pointer_width = "64")]
+    impl Sealed for crate::gpt::Paper {}
+}
+
+/// One word a slot; the guards are checked together, against the tag of the leaf. For any number of CPUs.
+#[derive(Clone, Copy, Debug)]
+pub struct Compact;
+
+impl<N: Nodes<Word: Link>> Layout<N> for Compact {
+    const WORDS: usize = 1;
+    const TAGGED: bool = true;
+    const MAX_WIDTH: u32 = <N::Word as Link>::MAX_WIDTH;
+    const GROWN: u32 = <N::Word as Link>::GROWN;
+    const REACH: usize = <N::Word as Link>::REACH;
+    const BESIDE: usize = size_of::<crate::nodes::Record>();
+
+    type Root = <N::Word as Word>::Cell;
+
+    fn root() -> Self::Root {
+        N::Word::ZERO.cell()
+    }
+
+    #[inline(always)]
+    fn cells(root: &Self::Root) -> *const <N::Word as Word>::Cell {
+        root
+    }
+
+    #[inline(always)]
+    fn edge(word: impl Fn(usize) -> N::Word, _ceiling: u32, _at: usize) -> Edge {
+        let link = word(0);
+        if link == N::Word::ZERO {
+            return Edge::EMPTY;
+        }
+        Edge { node: link.node(), shift: link.shift(), width: link.width(), leaf: !link.is_inner(), base: 0 }
+    }
+
+    #[inline(always)]
+    fn words(edge: Edge, _ceiling: u32) -> [N::Word; SLOT] {
+        let mut words = [N::Word::ZERO; SLOT];
+        if !edge.is_empty() {
+            words[0] = N::Word::new(edge.node, edge.shift, edge.width, edge.leaf);
+        }
+        words
+    }
+
+    #[inline(always)]
+    unsafe fn seek(nodes: &N, root: &Self::Root, _bits: u32, tag: usize, at: usize) -> Option<Found> {
+        // SAFETY: the root is live. A node that a link leads to is live or retired, and pinned walkers are waited
+        // for; the index is below the node's slots, and a leaf has its tag words.
+        unsafe {
+            let mut link = N::Word::follow(root);
+            while link.is_inner() {
+                link = nodes.follow(link.node(), link.index(at));
+            }
+            if link == N::Word::ZERO {
+                return None;
+            }
+            let leaf = link.node();
+            let mut base = nodes.follow(leaf, 0).to_usize();
+            if tag == 2 {
+                base |= nodes.follow(leaf, 1).to_usize() << (usize::BITS / 2);
+            }
+            link.covers(base, at).then(|| Found {
+                leaf,
+                shift: link.shift(),
+                width: link.width(),
+                index: link.index(at),
+            })
+        }
+    }
+}

@@ -1,0 +1,143 @@
+//! The words of the compact layout: a node's address and all that a walker must know before it goes there.
+//!
+//! ```text
+//!  u64   63                                16 15        8  7   6  5        0
+//!       +------------------------------------+-----------+---+---+----------+
+//!       |  node address                      | slots - 1 | 0 | I |  shift   |
+//!       +------------------------------------+-----------+---+---+----------+
+//!  u32   31                     11 10     7  6  5        0
+//!       +-------------------------+--------+---+----------+
+//!       |  node address / 4       | log2   | I |  shift   |
+//!       +-------------------------+--------+---+----------+
+//! ```
+//!
+//! `shift` is the position of the digit's lowest bit: the slot is `(address >> shift) & (slots - 1)`. `I` tells an
+//! indexing node from a leaf, whose slots are PTEs; the zero word is an empty slot and has no `I`, so one test ends
+//! the walk. The shift stands lowest because shift instructions look at the low bits of their count only, and the
+//! slot mask of a 64-bit word is its second byte, which many machines extract in one instruction.
+//!
+//! A 32-bit word reaches nodes in the first 8 MiB of their storage's addresses: base 0 is a good choice there.
+
+use crate::nodes::NodeAddr;
+use crate::word::Word;
+
+/// A word that can be a compact link.
+pub trait Link: Word {
+    /// The largest logarithm of a node's slots.
+    const MAX_WIDTH: u32;
+    /// The largest logarithm of a node's slots to which adaptive nodes grow.
+    ///
+    /// Storage cuts its memory into pieces of a size, so each further size costs a part of a page that is not used:
+    /// narrow words, which are chosen for space, stop at 64 bytes.
+    const GROWN: u32;
+    /// The highest node address that fits.
+    const REACH: usize;
+
+    /// Returns the link to a node of `2^width` slots whose digit begins at bit `shift`.
+    fn new(node: NodeAddr, shift: u32, width: u32, leaf: bool) -> Self;
+
+    /// Tells whether the link leads to an indexing node.
+    fn is_inner(self) -> bool;
+
+    /// Returns the position of the digit's lowest bit.
+    fn shift(self) -> u32;
+
+    /// Returns the logarithm of the node's slots.
+    fn width(self) -> u32;
+
+    /// Returns the node.
+    fn node(self) -> NodeAddr;
+
+    /// Returns the slot of `at`.
+    fn index(self, at: usize) -> usize;
+
+    /// Tells whether a node whose region begins at `base` covers `at`.
+    fn covers(self, base: usize, at: usize) -> bool;
+}
+
+const INNER: u32 = 1 << 6;
+
+#[cfg(target_has_atomic = "64")]
+impl Link for u64 {
+    const MAX_WIDTH: u32 = 8;
+    const GROWN: u32 = 6;
+    const REACH: usize = (u64::MAX >> 16) as usize;
+
+    #[inline(always)]
+    fn new(node: NodeAddr, shift: u32, width: u32, leaf: bool) -> Self {
+        let kind = if leaf { 0 } else { INNER };
+        (node.get() as u64) << 16 | ((1 << width) - 1) << 8 | u64::from(kind | shift)
+    }
+
+    #[inline(always)]
+    fn is_inner(self) -> bool {
+        self & u64::from(INNER) != 0
+    }
+
+    #[inline(always)]
+    fn shift(self) -> u32 {
+        self as u32 & (INNER - 1)
+    }
+
+    #[inline(always)]
+    fn width(self) -> u32 {
+        (self as u32 >> 8 & 0xff).count_ones()
+    }
+
+    #[inline(always)]
+    fn node(self) -> NodeAddr {
+        NodeAddr::new((self >> 16) as usize)
+    }
+
+    #[inline(always)]
+    fn index(self, at: usize) -> usize {
+        at.wrapping_shr(self as u32) & (self >> 8 & 0xff) as usize
+    }
+
+    #[inline(always)]
+    fn covers(self, base: usize, at: usize) -> bool {
+        (at ^ base).wrapping_shr(self as u32) <= (self >> 8 & 0xff) as usize
+    }
+}
+
+impl Link for u32 {
+    const MAX_WIDTH: u32 = 12;
+    const GROWN: u32 = 4;
+    const REACH: usize = (u32::MAX >> 11) as usize * 4;
+
+    #[inline(always)]
+    fn new(node: NodeAddr, shift: u32, width: u32, leaf: bool) -> Self {
+        let kind = if leaf { 0 } else { INNER };
+        (node.get() as u32 / 4) << 11 | width << 7 | kind | shift
+    }
+
+    #[inline(always)]
+    fn is_inner(self) -> bool {
+        self & INNER != 0
+    }
+
+    #[inline(always)]
+    fn shift(self) -> u32 {
+        self & (INNER - 1)
+    }
+
+    #[inline(always)]
+    fn width(self) -> u32 {
+        self >> 7 & 15
+    }
+
+    #[inline(always)]
+    fn node(self) -> NodeAddr {
+        NodeAddr::new((self >> 11) as usize * 4)
+    }
+
+    #[inline(always)]
+    fn index(self, at: usize) -> usize {
+        at.wrapping_shr(self) & ((1 << self.width()) - 1)
+    }
+
+    #[inline(always)]
+    fn covers(self, base: usize, at: usize) -> bool {
+        (at ^ base).wrapping_shr(self) >> self.width() == 0
+    }
+}

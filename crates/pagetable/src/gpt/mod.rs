@@ -1,0 +1,177 @@
+//! The guarded page table (GPT): a radix tree without the nodes that would have one entry (Elphinstone et al. 2.3).
+//!
+//! ```text
+//!   address    | guard | digit | guard | digit |  guard  |  page in leaf  | offset |
+//!                 skip     |      skip     |      skip           |
+//!   root ------------> +------+        +------+          +-----+-----+-----+-----+
+//!   (in the handle)    |      |   .--> |      |   .----> | tag | PTE | PTE | PTE | ...
+//!                      | link |---'    | link |---'      +-----+-----+-----+-----+
+//!                      | link |        | link |                    leaf
+//!                      +------+        +------+
+//! ```
+//!
+//! Where an MPT has a chain of nodes with one entry each, a guard says which bits the chain stands for. So every node
+//! has two entries at least, there are fewer nodes than leaves, and a walk is as long as what is mapped is crowded,
+//! not as the address is wide. Nodes have 2 to 4096 slots, in one tree any mixture: see [`Fixed`] (G2, G4, ..) and
+//! [`Adaptive`] (GA). A larger page is a leaf higher up: fewer bits are left for its PTE to stand for.
+//!
+//! # Layouts
+//!
+//! [`Compact`], ours: **one word a slot**, which is a node's address, the position of its digit and its size ([`Link`]
+//! draws it). The guards are in no slot: the walk skips their bits, and the tag of the leaf, which is the address that
+//! its region begins at, is compared in full at the end. A leaf holds the PTEs of up to 16 neighbours, as long as half
+//! of them are mapped.
+//!
+//! ```text
+//!   G4 node                       leaf of 4 pages
+//!   +------+------+------+------+     +-----+-------+-------+-------+-------+
+//!   | link |   0  | link | link |     | tag | PTE 0 | PTE 1 |   0   | PTE 3 |
+//!   +------+------+------+------+     +-----+-------+-------+-------+-------+
+//! ```
+//!
+//! [`Paper`], theirs, to the byte (3.2): a slot is a 64-bit guard and a 64-bit pointer, guards are compared by value
+//! and length at each level, and a leaf is 16 bytes: the PTEs of a page pair and two mapping-tree words. For
+//! comparison, on one CPU.
+//!
+//! # Publication
+//!
+//! In the compact layout every change of the tree is one store: insert, split, merge and resize build new nodes
+//! privately, link the uppermost with one word and retire what it replaces. A node's region, digit and size never
+//! change while it lives, nor does a leaf's tag, so a walker that went in before finishes in a tree that was true. A
+//! leaf that grows or shrinks takes its PTEs along into a copy. This forks none: the writer changes the new one only,
+//! and a walker still in the old one is waited for by the shootdown of the first change that matters to it. No
+//! hardware may set bits in a PTE, which formats with status bits say, and such formats are refused.
+//!
+//! # Cost
+//!
+//! | operation | loads and stores of table words |
+//! |-|-|
+//! | lookup, compact | one load a node, then the tag (two words where the address is wider than a word) and the PTE |
+//! | lookup, paper | guard and pointer (two words of 64 bits) a node, then the PTE |
+//! | map, unmap, protect of pages whose leaf stays | the walk, one load and one store a page |
+//! | new or emptied leaf | at most one node more or less, and one store; adaptive nodes also look at their slots |
+//! | superpage within a node of smaller slots | that node is parted |
+//! | promote, split | one store a node that changes |
+//!
+//! With `n` single pages at random addresses G2 has `n - 1` nodes: `48 - 32/n` bytes a PTE in the paper's layout with
+//! leaves counted, `32 - 32/n` without (5.3, Figure 8).
+//!
+//! ```
+//! use tlbkit_addr::{Attr, PageSize, Pages, Pfn, VirtAddr};
+//! use tlbkit_pagetable::nodes::{Chunk, Slab};
+//! use tlbkit_pagetable::{Holes, Local, Solo, gpt};
+//!
+//! let mut memory = vec![Chunk::ZERO; 16];
+//! let slab = Slab::<u64, Solo>::new(&mut memory, 0)?;
+//! let mut table = Local::new(gpt::Gpt48::new(&slab), |_stale| ());
+//!
+//! // Two pages at opposite ends of the space: two leaves and one node above them.
+//! for at in [0x1000, 0xffff_8123_4567_8000] {
+//!     let page = Pages::one(VirtAddr::new(at).vpn(PageSize::K4));
+//!     table.map(page, Pfn::new(7), PageSize::K4, Attr::READ)?;
+//! }
+//! assert_eq!((table.footprint().nodes, table.footprint().leaves), (1, 2));
+//! assert_eq!(table.footprint().total(), 48);
+//!
+//! // Without the second the node has no choice to offer, and goes.
+//! let page = Pages::one(VirtAddr::new(0xffff_8123_4567_8000).vpn(PageSize::K4));
+//! table.unmap(page, Holes::Refuse, None)?;
+//! assert_eq!((table.footprint().nodes, table.footprint().leaves), (0, 1));
+//! table.destroy();
+//! # Ok::<(), Box<dyn std::error::Error>>(())
+//! ```
+//!
+//! # Limits
+//!
+//! Changes recurse, a frame of the stack for each node on the way: at most one for each bit of a page number, in
+//! practice as many as a walk has loads. A pair format ([`Format::PAIRED`]) keeps both halves of a base page's pair in
+//! one leaf; a larger page stands alone, the half beside it absent.
+
+mod bits;
+mod graft;
+mod layout;
+mod link;
+#[cfg(target_pointer_width = "64")]
+mod paper;
+mod policy;
+mod reap;
+mod resize;
+mod slots;
+mod sweep;
+mod table;
+mod tune;
+
+#[cfg(all(test, not(loom)))]
+mod tests;
+
+use core::fmt;
+use core::marker::PhantomData;
+
+use crate::footprint::Tally;
+use crate::format::Format;
+use crate::nodes::Nodes;
+use crate::{Geometry, Pinned, Sole};
+
+pub use layout::{Compact, Layout};
+pub use link::Link;
+#[cfg(target_pointer_width = "64")]
+pub use paper::Paper;
+pub use policy::{Adaptive, Fixed, Policy};
+
+/// The largest logarithm of a node's slots that any layout has.
+pub const MAX_WIDTH: usize = 12;
+
+/// A guarded page table of geometry `G` with PTEs of format `F` in nodes from `N`: layout `L`, node sizes by `P`.
+///
+/// The value itself is a handle of a few words, the root's guard and pointer among them; the table is its nodes. An
+/// empty one has none.
+pub struct Gpt<'n, G: Geometry, F: Format, N: Nodes<Word = F::Word>, L: Layout<N>, P: Policy = Adaptive> {
+    nodes: &'n N,
+    root: L::Root,
+    sole: Sole,
+    tally: Tally,
+    shape: PhantomData<(G, F, P)>,
+}
+
+/// An adaptive table of 48-bit addresses in the [`Compact`](crate::format::Compact) format.
+#[cfg(target_pointer_width = "64")]
+pub type Gpt48<'n, N> = Gpt<'n, crate::geometry::Va48, crate::format::Compact, N, Compact>;
+
+/// The table of Elphinstone et al. 3.2, to the byte: `PaperGpt<_, Fixed<4>>` is their G16.
+#[cfg(target_pointer_width = "64")]
+pub type PaperGpt<'n, N, P> = Gpt<'n, crate::geometry::Va64, crate::format::Paper, N, Paper, P>;
+
+impl<'n, G: Geometry, F: Format, N: Nodes<Word = F::Word>, L: Layout<N>, P: Policy> Gpt<'n, G, F, N, L, P> {
+    /// Returns an empty table. Takes no memory: the first page mapped is a leaf and no more.
+    pub fn new(nodes: &'n N) -> Self {
+        const { assert!(G::BASE.shift() == F::BASE.shift(), "the format counts frames of another size") };
+        Self { nodes, root: L::root(), sole: Sole::default(), tally: Tally::default(), shape: PhantomData }
+    }
+
+    /// Returns how many indexing nodes there are of each size: element `w` counts those of `2^w` slots.
+    ///
+    /// Costs a walk over all of them.
+    pub fn node_sizes(&self, _pinned: Pinned<'_>) -> [usize; MAX_WIDTH + 1] {
+        let mut sizes = [0; MAX_WIDTH + 1];
+        // SAFETY: the caller is pinned.
+        unsafe { self.count_sizes(self.look_root(), &mut sizes) };
+        sizes
+    }
+}
+
+impl<G: Geometry, F: Format, N: Nodes<Word = F::Word>, L: Layout<N>, P: Policy> Drop
+    for Gpt<'_, G, F, N, L, P>
+{
+    fn drop(&mut self) {
+        let left = self.tally.footprint();
+        self.nodes.held().lose(left.nodes + left.leaves);
+    }
+}
+
+impl<G: Geometry, F: Format, N: Nodes<Word = F::Word>, L: Layout<N>, P: Policy> fmt::Debug
+    for Gpt<'_, G, F, N, L, P>
+{
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("Gpt").field("footprint", &self.tally.footprint()).finish_non_exhaustive()
+    }
+}

@@ -1,0 +1,356 @@
+//! The constants that geometry, format and layout make of a guarded table, and its slots as the writer handles them.
+
+use tlbkit_addr::{PageSize, VirtAddr};
+
+use super::bits::low;
+use super::layout::{Edge, Layout};
+use super::policy::Policy;
+use super::{Gpt, MAX_WIDTH};
+use crate::format::Format;
+use crate::mode::Mode;
+use crate::nodes::{NodeAddr, Nodes};
+use crate::word::atomics::Ordering;
+use crate::{Geometry, Leaf, Retired, Word};
+
+/// The kinds of nodes: indexing ones by width (from 1), then leaves by width (from 0).
+pub(super) const KINDS: usize = MAX_WIDTH + LEAF_WIDTHS;
+
+/// Leaves have up to 16 PTEs.
+const LEAF_WIDTHS: usize = 5;
+
+/// The kind of an indexing node.
+pub(super) const fn inner_kind(width: u32) -> usize {
+    width as usize - 1
+}
+
+/// The kind of a leaf.
+pub(super) const fn leaf_kind(width: u32) -> usize {
+    MAX_WIDTH + width as usize
+}
+
+/// Where a slot is.
+#[derive(Clone, Copy)]
+pub(super) enum Place {
+    Root,
+    In(NodeAddr, usize),
+}
+
+impl<'n, G: Geometry, F: Format, N: Nodes<Word = F::Word>, L: Layout<N>, P: Policy> Gpt<'n, G, F, N, L, P> {
+    /// The position of the lowest bit of a page number.
+    pub(super) const BASE: u32 = {
+        // A table that software walks has no status bits to lose and no entry to break first.
+        assert!(!F::STATUS && !F::BREAK, "no hardware walks a guarded page table");
+        assert!(P::WIDTH <= L::MAX_WIDTH, "a slot cannot express nodes of this size");
+        assert!(usize::BITS <= 64 && F::LINK_ALIGN <= 8);
+        G::BASE.shift()
+    };
+
+    /// The logarithm of the PTEs that the smallest leaf has room for, used or not: two words can be one TLB entry.
+    pub(super) const ROOM: u32 = if F::PAIRED || F::EXTRA > 0 || !L::TAGGED { 1 } else { 0 };
+
+    /// The smallest leaf of base pages.
+    pub(super) const LEAF_MIN: u32 = if L::TAGGED { Self::ROOM } else { 1 };
+
+    /// The largest leaf of base pages: up to the next page size, so that a larger page never shares its region with
+    /// small ones.
+    pub(super) const LEAF_MAX: u32 = if L::TAGGED {
+        let gap = if G::SIZES.len() > 1 {
+            G::SIZES[1].shift() - G::BASE.shift()
+        } else {
+            G::VA_BITS - G::BASE.shift()
+        };
+        if gap < LEAF_WIDTHS as u32 - 1 { gap } else { LEAF_WIDTHS as u32 - 1 }
+    } else {
+        1
+    };
+
+    /// The position above the largest leaf of base pages.
+    pub(super) const LEAF_TOP: u32 = Self::BASE + Self::LEAF_MAX;
+
+    /// The largest logarithm of a node's slots.
+    pub(super) const WIDEST: u32 = if P::ADAPTIVE && L::GROWN < P::WIDTH { L::GROWN } else { P::WIDTH };
+
+    /// The same for nodes that a range of neighbours fills at once: there will be several of them.
+    pub(super) const RANGE: u32 = if Self::WIDEST + 2 < P::WIDTH { Self::WIDEST + 2 } else { P::WIDTH };
+
+    /// The words of a leaf's tag.
+    pub(super) const TAG: usize = if !L::TAGGED {
+        0
+    } else if G::VA_BITS <= F::Word::BITS && !G::SIGNED || F::Word::BITS >= usize::BITS {
+        1
+    } else {
+        2
+    };
+
+    /// The words of a node by kind.
+    pub(super) const WORDS: [usize; KINDS] = {
+        let mut words = [0; KINDS];
+        let mut width = 1;
+        while width <= MAX_WIDTH {
+            words[inner_kind(width as u32)] = L::WORDS << width;
+            width += 1;
+        }
+        let mut width = 0;
+        while width < LEAF_WIDTHS as u32 {
+            let room = if width < Self::ROOM { Self::ROOM } else { width };
+            words[leaf_kind(width)] = Self::TAG + ((1 + F::EXTRA) << room);
+            width += 1;
+        }
+        words
+    };
+
+    /// Returns what an indexing node takes of memory: what the choice of sizes minimises.
+    pub(super) const fn cost(width: u32) -> isize {
+        ((L::WORDS << width) * F::Word::BYTES + L::BESIDE) as isize
+    }
+
+    /// Returns where in its leaf the PTE of a page is.
+    #[inline(always)]
+    pub(super) const fn pte(index: usize) -> usize {
+        if F::EXTRA > 0 { Self::TAG + (index & !1) * (1 + F::EXTRA) + (index & 1) } else { Self::TAG + index }
+    }
+
+    /// Returns where in its leaf the PTE of the page at `at` is: a lone half of a pair stands where it would beside
+    /// the other.
+    #[inline(always)]
+    pub(super) const fn pte_of(edge: Edge, at: usize) -> usize {
+        let width = if edge.width < Self::ROOM { Self::ROOM } else { edge.width };
+        Self::pte(super::bits::digit(at, edge.shift, width))
+    }
+
+    /// Returns the kind of the node at an edge.
+    pub(super) const fn kind(edge: Edge) -> usize {
+        if edge.leaf { leaf_kind(edge.width) } else { inner_kind(edge.width) }
+    }
+
+    /// Returns the position of the highest bit that is set, bits beyond the address left out: they repeat its
+    /// highest.
+    pub(super) const fn top_bit(differ: usize) -> u32 {
+        let bit = if differ == 0 { 0 } else { differ.ilog2() };
+        if bit >= G::VA_BITS { G::VA_BITS - 1 } else { bit }
+    }
+
+    /// Returns the key of an address: its significant bits. In keys, a space of two halves has no hole.
+    #[inline(always)]
+    pub(super) const fn key(at: usize) -> usize {
+        if G::SIGNED { at & low(G::VA_BITS) } else { at }
+    }
+
+    /// Returns the address of a key.
+    #[inline(always)]
+    pub(super) const fn address(key: usize) -> usize {
+        if G::SIGNED {
+            let spare = usize::BITS - G::VA_BITS;
+            (((key << spare) as isize) >> spare) as usize
+        } else {
+            key
+        }
+    }
+
+    /// Decodes a PTE.
+    #[inline(always)]
+    pub(super) fn leaf(word: F::Word, shift: u32, at: usize) -> Leaf {
+        let size = PageSize::from_shift(shift).unwrap_or(G::BASE);
+        Leaf {
+            at: VirtAddr::new(Self::address(at) & !size.mask()),
+            size,
+            frame: F::frame(word, size),
+            attr: F::attr(word),
+        }
+    }
+
+    /// Decodes a slot as the writer.
+    ///
+    /// # Safety
+    ///
+    /// The caller is the writer, and the slot is in a node of the table; so for all that follow.
+    #[inline(always)]
+    pub(super) unsafe fn edge(&self, place: Place, ceiling: u32, at: usize) -> Edge {
+        // SAFETY: the caller's promise.
+        L::edge(|word| unsafe { self.slot_word(place, word) }, ceiling, at)
+    }
+
+    #[inline(always)]
+    unsafe fn slot_word(&self, place: Place, word: usize) -> F::Word {
+        // SAFETY: the root has as many cells as a slot has words; the caller's promise for a node.
+        unsafe {
+            match place {
+                Place::Root => N::Mode::read(L::cells(&self.root).add(word)),
+                Place::In(node, slot) => self.nodes.read(node, slot * L::WORDS + word),
+            }
+        }
+    }
+
+    /// Stores an edge so that whatever it leads to is seen complete: the one store of every change.
+    #[inline(always)]
+    pub(super) unsafe fn publish(&self, place: Place, ceiling: u32, edge: Edge) {
+        let words = L::words(edge, ceiling);
+        for word in 0..L::WORDS {
+            // SAFETY: the root has as many cells as a slot has words; the caller's promise for a node.
+            unsafe {
+                match place {
+                    Place::Root => N::Mode::publish(L::cells(&self.root).add(word), words[word]),
+                    Place::In(node, slot) => self.nodes.publish(node, slot * L::WORDS + word, words[word]),
+                }
+            }
+        }
+    }
+
+    /// Stores an edge in a node that nobody can reach yet.
+    pub(super) unsafe fn put(&self, node: NodeAddr, slot: usize, ceiling: u32, edge: Edge) {
+        let words = L::words(edge, ceiling);
+        for word in 0..L::WORDS {
+            // SAFETY: the caller's promise.
+            unsafe { self.nodes.put(node, slot * L::WORDS + word, words[word]) };
+        }
+    }
+
+    /// Returns how many slots of a node are in use.
+    #[inline(always)]
+    pub(super) unsafe fn live(&self, edge: Edge) -> usize {
+        // SAFETY: the node is in the table.
+        unsafe {
+            (*self.nodes.record(edge.node, Self::WORDS[Self::kind(edge)])).load(Ordering::Relaxed) as usize
+        }
+    }
+
+    /// Sets how many slots of a node are in use.
+    #[inline(always)]
+    pub(super) unsafe fn set_live(&self, edge: Edge, live: usize) {
+        // SAFETY: as in `live`; only the writer changes records.
+        unsafe {
+            let record = &*self.nodes.record(edge.node, Self::WORDS[Self::kind(edge)]);
+            record.store(live as u32, Ordering::Relaxed);
+        }
+    }
+
+    /// Counts a new node in.
+    pub(super) fn count_in(&self, edge: Edge) {
+        let bytes = Self::WORDS[Self::kind(edge)] * F::Word::BYTES;
+        if edge.leaf { self.tally.leaf(1, bytes) } else { self.tally.node(1, bytes) }
+    }
+
+    /// Hands over a node that the table will not lead to any more.
+    pub(super) unsafe fn retire(&self, batch: &mut Retired<'n>, edge: Edge) {
+        let bytes = Self::WORDS[Self::kind(edge)] * F::Word::BYTES;
+        if edge.leaf {
+            self.tally.leaf(-1, bytes);
+        } else {
+            self.tally.node(-1, bytes);
+        }
+        // SAFETY: the node is the table's, and the caller unlinks it before the change is over.
+        unsafe { batch.push(edge.node, false) };
+    }
+
+    /// Retires a node with everything below it.
+    pub(super) unsafe fn discard(&self, batch: &mut Retired<'n>, edge: Edge) {
+        // SAFETY: the caller's promise, for all nodes below too.
+        unsafe {
+            if edge.leaf {
+                self.tally.ptes(-(self.live(edge) as isize));
+            } else {
+                for slot in 0..edge.slots() {
+                    let child = self.edge(Place::In(edge.node, slot), edge.shift, 0);
+                    if !child.is_empty() {
+                        self.discard(batch, child);
+                    }
+                }
+            }
+            self.retire(batch, edge);
+        }
+    }
+
+    /// Returns an address that a subtree covers: the one of `at`'s page if the way there exists, else one as near as
+    /// the slots in use allow. `None` if everything below is empty, as a walker beside the writer may find it.
+    ///
+    /// Costs a walk down.
+    ///
+    /// # Safety
+    ///
+    /// The caller is pinned, or the writer; the edge is one of a slot that covers `2^ceiling` bytes around `at`.
+    pub(super) unsafe fn nearest(&self, mut edge: Edge, mut at: usize) -> Option<usize> {
+        // SAFETY: linked nodes are live, or retired and held for pinned walkers; indexes are within them.
+        unsafe {
+            loop {
+                if !L::TAGGED {
+                    // The guard says where the subtree is.
+                    at = edge.base | at & low(edge.top());
+                }
+                if edge.leaf {
+                    return Some(if L::TAGGED { self.tag(edge.node) } else { edge.base });
+                }
+                let way = |slot: usize, at| self.look(edge.node, slot, edge.shift, at);
+                let mut child = way(edge.index(at), at);
+                if child.is_empty() {
+                    let slot = (0..edge.slots()).find(|&slot| !way(slot, at).is_empty())?;
+                    at = at & !(low(edge.top()) & !low(edge.shift)) | slot << edge.shift;
+                    child = way(slot, at);
+                    if child.is_empty() {
+                        return None;
+                    }
+                }
+                edge = child;
+            }
+        }
+    }
+
+    /// Decodes a slot as a walker does.
+    #[inline(always)]
+    pub(super) unsafe fn look(&self, node: NodeAddr, slot: usize, ceiling: u32, at: usize) -> Edge {
+        // SAFETY: the caller's promise.
+        L::edge(|word| unsafe { self.nodes.follow(node, slot * L::WORDS + word) }, ceiling, at)
+    }
+
+    /// Decodes the root slot as a walker does.
+    #[inline(always)]
+    pub(super) unsafe fn look_root(&self) -> Edge {
+        // SAFETY: the root has as many cells as a slot has words.
+        L::edge(|word| unsafe { F::Word::follow(L::cells(&self.root).add(word)) }, G::VA_BITS, 0)
+    }
+
+    /// Reads the tag of a leaf: the key at which it begins. In memory it is the address, for walkers to compare.
+    #[inline(always)]
+    pub(super) unsafe fn tag(&self, leaf: NodeAddr) -> usize {
+        // SAFETY: a leaf has its tag words.
+        unsafe {
+            let tag = self.nodes.follow(leaf, 0).to_usize();
+            Self::key(if Self::TAG == 2 {
+                tag | self.nodes.follow(leaf, 1).to_usize() << (usize::BITS / 2)
+            } else {
+                tag
+            })
+        }
+    }
+
+    /// Writes the tag of a new leaf.
+    pub(super) unsafe fn put_tag(&self, leaf: NodeAddr, base: usize) {
+        let base = Self::address(base);
+        // SAFETY: as in `tag`, and nobody else knows the leaf.
+        unsafe {
+            if Self::TAG > 0 {
+                self.nodes.put(leaf, 0, F::Word::from_usize(base));
+            }
+            if Self::TAG == 2 {
+                self.nodes.put(leaf, 1, F::Word::from_usize(base >> (usize::BITS / 2)));
+            }
+        }
+    }
+
+    /// Makes the two words of a TLB entry agree after one of them has changed.
+    #[inline(always)]
+    pub(super) unsafe fn settle_pair(&self, edge: Edge, at: usize) {
+        if F::PAIRED {
+            let (one, other) = (Self::pte_of(edge, at), Self::pte_of(edge, at ^ 1 << edge.shift));
+            for (a, b) in [(one, other), (other, one)] {
+                // SAFETY: a paired leaf has both words.
+                unsafe {
+                    let now = self.nodes.read(edge.node, b);
+                    let wanted = F::beside(self.nodes.read(edge.node, a), now);
+                    if wanted != now {
+                        self.nodes.publish(edge.node, b, wanted);
+                    }
+                }
+            }
+        }
+    }
+}

@@ -1,0 +1,112 @@
+//! The guarded table as a [`Table`].
+
+use core::ops::ControlFlow;
+
+use tlbkit_addr::{Attr, Flush, PageSize, Pages, Pfn, VirtAddr};
+
+use super::Gpt;
+use super::layout::Layout;
+use super::policy::Policy;
+use crate::format::Format;
+use crate::nodes::Nodes;
+use crate::{
+    Change, Error, Footprint, Frames, Geometry, Holes, Leaf, Pinned, Retired, Sole, Space, Table, Word,
+};
+
+impl<'n, G: Geometry, F: Format, N: Nodes<Word = F::Word>, L: Layout<N>, P: Policy> Table<'n>
+    for Gpt<'n, G, F, N, L, P>
+{
+    fn space(&self) -> Space {
+        G::SPACE
+    }
+
+    #[inline(always)]
+    fn lookup(&self, _pinned: Pinned<'_>, at: VirtAddr) -> Option<Leaf> {
+        // A tag of the whole address rejects those that the space does not hold.
+        if Self::TAG * (F::Word::BITS as usize) < usize::BITS as usize && !G::SPACE.holds(at) {
+            return None;
+        }
+        // SAFETY: the caller is pinned.
+        unsafe { self.find(at.get()) }
+    }
+
+    fn for_each(
+        &self,
+        _pinned: Pinned<'_>,
+        pages: Pages,
+        visit: &mut dyn FnMut(Leaf) -> ControlFlow<()>,
+    ) -> ControlFlow<()> {
+        for half in G::SPACE.halves().into_iter().flatten() {
+            if let Some(pages) = half.intersect(pages) {
+                // SAFETY: the caller is pinned, and the pages are in the space.
+                unsafe { self.visit(Self::span(pages), visit) }?;
+            }
+        }
+        ControlFlow::Continue(())
+    }
+
+    fn footprint(&self) -> Footprint {
+        self.tally.footprint()
+    }
+
+    fn sole(&self) -> &Sole {
+        &self.sole
+    }
+
+    fn batch(&self) -> Retired<'n> {
+        Retired::new(self.nodes)
+    }
+
+    #[inline]
+    unsafe fn map(
+        &self,
+        batch: &mut Retired<'n>,
+        pages: Pages,
+        frame: Pfn,
+        size: PageSize,
+        attr: Attr,
+    ) -> Result<(), Error> {
+        // SAFETY: the caller's promise.
+        unsafe { self.map_pages(batch, pages, frame, size, attr) }
+    }
+
+    #[inline]
+    unsafe fn unmap(
+        &self,
+        batch: &mut Retired<'n>,
+        pages: Pages,
+        holes: Holes,
+        frames: Option<&mut dyn Frames>,
+    ) -> Result<usize, Error> {
+        // SAFETY: the caller's promise.
+        unsafe { self.unmap_pages(batch, pages, holes, frames) }
+    }
+
+    #[inline]
+    unsafe fn protect(
+        &self,
+        batch: &mut Retired<'n>,
+        pages: Pages,
+        holes: Holes,
+        change: Change,
+    ) -> Result<usize, Error> {
+        // SAFETY: the caller's promise.
+        unsafe { self.protect_pages(batch, pages, holes, change) }
+    }
+
+    unsafe fn resize(
+        &self,
+        batch: &mut Retired<'n>,
+        pages: Pages,
+        to: PageSize,
+        _broken: &mut dyn FnMut(&Flush),
+    ) -> Result<(), Error> {
+        // SAFETY: the caller's promise.
+        unsafe { self.resize_pages(batch, pages, to) }
+    }
+
+    unsafe fn dismantle(&mut self, batch: &mut Retired<'n>) {
+        // SAFETY: the caller's promise.
+        unsafe { self.take_apart(batch) }
+    }
+}

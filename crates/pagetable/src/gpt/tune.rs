@@ -1,0 +1,481 @@
+//! Nodes that follow what they hold: leaves join and shrink, nodes grow and give bits back.
+//!
+//! ```text
+//!   grow: a node takes the next bit            halve: the reverse
+//!        +-----+-----+                            +-----+-----+-----+-----+
+//!        |  A  |  B  |                            |  a0 |  a1 |  B  |     |
+//!        +-----+-----+                            +-----+-----+-----+-----+
+//!           |     `-> B, its guard goes on           A's slots, or halves of A, stand in the node;
+//!        +-----+-----+                               B, whose guard covers that bit, in the slot of its
+//!        |  a0 |  a1 |                               side
+//!        +-----+-----+
+//! ```
+//!
+//! Two more are shortcuts over hills: growing by several bits at once swallows nodes whole where one bit would only
+//! split them, and splitting off the highest bit frees a crowded half from an empty one.
+//!
+//! A step is taken if it saves bytes, and one that makes smaller nodes only if it saves more than an eighth of the
+//! node: a page that comes and goes does not make a node flap. What a change touches is settled when it returns.
+//! Halving leaves no node of `2^w` slots, `w > 1`, that has less than three eighths of them in use, give or take a
+//! pair. So at any moment the indexing nodes take at most twice the bytes that two-slot nodes alone would take: below
+//! 64 bytes a leaf in the paper's layout. On the loads of Elphinstone et al. 3.3 it is within 3 % of the best choice.
+//!
+//! Everything here saves memory and nothing depends on it, so a step that finds no memory for the new nodes is left
+//! for the next change.
+
+use core::ops::ControlFlow;
+
+use super::bits::{digit, low};
+use super::graft::{Count, Supply};
+use super::layout::{Edge, Layout};
+use super::policy::Policy;
+use super::slots::{Place, inner_kind, leaf_kind};
+use super::sweep::Span;
+use super::{Gpt, MAX_WIDTH};
+use crate::format::Format;
+use crate::nodes::{Nodes, Stock};
+use crate::{Geometry, Retired};
+
+/// A change of a node's size.
+#[derive(Clone, Copy)]
+enum Step {
+    /// Takes so many bits from the nodes below.
+    Grow(u32),
+    /// Gives the lowest bit back.
+    Halve,
+    /// Gives all bits but the highest to a node for each half.
+    Split,
+    /// Drops the highest bit, which all entries share: this half is in use.
+    Trim(usize),
+}
+
+impl<'n, G: Geometry, F: Format, N: Nodes<Word = F::Word>, L: Layout<N>, P: Policy> Gpt<'n, G, F, N, L, P> {
+    /// Returns what stands best for a node, in a slot of `2^ceiling` bytes, that has changed.
+    ///
+    /// # Safety
+    ///
+    /// The caller is the only writer, and puts the result in the node's place; so for all that follow.
+    pub(super) unsafe fn tune(&self, batch: &mut Retired<'n>, old: Edge, base: usize) -> Edge {
+        // SAFETY: the caller's promise.
+        unsafe {
+            if L::TAGGED
+                && old.top() <= Self::LEAF_TOP
+                && let Some(leaf) = self.join(batch, old, base)
+            {
+                return leaf;
+            }
+            let (mut now, mut base) = (old, base);
+            while P::ADAPTIVE
+                && !now.leaf
+                && now.top() > Self::LEAF_TOP
+                && let Some(step) = self.step(now)
+            {
+                let mut count = Count::default();
+                self.take_step(&mut count, batch, now, base, step);
+                let Ok(mut stock) = Stock::take_within(self.nodes, &Self::WORDS, count.0, L::REACH) else {
+                    break;
+                };
+                now = self.take_step(&mut stock, batch, now, base, step);
+                if let Some(near) = self.nearest(now, base) {
+                    base = near & !low(now.top());
+                }
+            }
+            now
+        }
+    }
+
+    /// Chooses a step that saves enough, if there is one.
+    unsafe fn step(&self, node: Edge) -> Option<Step> {
+        let cost = Self::cost;
+        // The nodes right below the digit, which can give their highest bits, by width. A leaf there cannot.
+        let (mut below, mut blocked, mut lone) = ([0isize; MAX_WIDTH + 1], false, 0);
+        // What halving does: the pairs of slots in use, and what becomes of those in use both.
+        let (mut pairs, mut merged) = (0, 0);
+        let mut halves = [0; 2];
+        let mut left = Edge::EMPTY;
+        for slot in 0..node.slots() {
+            // SAFETY: the caller is the writer; the slot is within the node.
+            let child = unsafe { self.edge(Place::In(node.node, slot), node.shift, 0) };
+            if !child.is_empty() {
+                halves[slot >> (node.width - 1)] += 1;
+                if child.top() == node.shift {
+                    blocked |= child.leaf;
+                    below[child.width as usize] += 1;
+                    if !child.leaf && child.width == 2 {
+                        // Of its two halves, those with one entry need no node.
+                        // SAFETY: the child is in the table.
+                        lone += 4 - unsafe { self.live(child) } as isize;
+                    }
+                }
+            }
+            if slot & 1 == 0 {
+                left = child;
+                continue;
+            }
+            pairs += usize::from(!left.is_empty() || !child.is_empty());
+            if !left.is_empty() && !child.is_empty() {
+                merged += if Self::mergeable(left, child, node.shift) {
+                    2 * cost(child.width) - cost(child.width + 1)
+                } else {
+                    -cost(1)
+                };
+            }
+        }
+        // Growing by what the narrowest of them has swallows those of that width whole. Nodes no larger than a leaf
+        // can be stay apart, so that they can become one.
+        if !blocked && let Some(most) = (1..=MAX_WIDTH as u32).find(|&width| below[width as usize] > 0) {
+            for bits in [1, most] {
+                let saved: isize = (most..=Self::WIDEST)
+                    .map(|width| {
+                        let rest = if width > bits { cost(width - bits) << bits } else { 0 };
+                        below[width as usize] * (cost(width) - rest)
+                    })
+                    .sum();
+                let lone = if bits == 1 { lone * cost(1) } else { 0 };
+                let width = node.width + bits;
+                let room = width <= Self::WIDEST && node.shift >= Self::LEAF_TOP + bits;
+                if room && saved + lone > cost(width) - cost(node.width) {
+                    return Some(Step::Grow(bits));
+                }
+            }
+        }
+        if node.width == 1 {
+            return None;
+        }
+        if let Some(empty) = halves.iter().position(|&entries| entries == 0) {
+            return Some(Step::Trim(1 - empty));
+        }
+        let margin = cost(node.width) / 8;
+        let upper = if pairs == 1 { 0 } else { cost(node.width - 1) };
+        if cost(node.width) + merged - upper > margin {
+            return Some(Step::Halve);
+        }
+        let apart: isize =
+            halves.iter().map(|&entries| if entries > 1 { cost(node.width - 1) } else { 0 }).sum();
+        (cost(node.width) - apart - cost(1) > margin).then_some(Step::Split)
+    }
+
+    /// Tells whether two neighbours, in slots that begin at bit `shift`, can become one node of one bit more.
+    fn mergeable(left: Edge, right: Edge, shift: u32) -> bool {
+        !left.leaf
+            && !right.leaf
+            && left.top() == shift
+            && right.top() == shift
+            && left.width == right.width
+            && left.width < Self::WIDEST
+    }
+
+    unsafe fn take_step<S: Supply>(
+        &self,
+        supply: &mut S,
+        batch: &mut Retired<'n>,
+        old: Edge,
+        base: usize,
+        step: Step,
+    ) -> Edge {
+        // SAFETY: the caller is the writer.
+        unsafe {
+            let new = match step {
+                Step::Grow(bits) => self.wider(supply, batch, old, base, bits),
+                Step::Split => self.split(supply, batch, old, base),
+                Step::Halve => self.narrower(supply, batch, old, base),
+                Step::Trim(half) => {
+                    let slots = old.slots() / 2;
+                    let start = base | half << (old.top() - 1);
+                    self.gather(supply, old, half * slots..(half + 1) * slots, old.width - 1, start)
+                }
+            };
+            if S::REAL {
+                self.retire(batch, old);
+            }
+            new
+        }
+    }
+
+    /// Tunes what was gathered for a slot that begins at bit `shift`, if that is a node of its own.
+    pub(super) unsafe fn settle(
+        &self,
+        batch: &mut Retired<'n>,
+        entry: Edge,
+        shift: u32,
+        start: usize,
+    ) -> Edge {
+        if entry.is_empty() || entry.leaf || entry.top() < shift {
+            return entry;
+        }
+        // SAFETY: the caller is the writer.
+        unsafe { self.tune(batch, entry, start) }
+    }
+
+    /// Returns a node of so many bits more.
+    unsafe fn wider<S: Supply>(
+        &self,
+        supply: &mut S,
+        batch: &mut Retired<'n>,
+        old: Edge,
+        base: usize,
+        bits: u32,
+    ) -> Edge {
+        let shift = old.shift - bits;
+        // SAFETY: the caller is the writer; the new node is private, and slots are within their nodes.
+        unsafe {
+            let new = self.sprout(supply, shift, old.width + bits, base);
+            let mut live = 0;
+            for slot in 0..old.slots() {
+                let start = base | slot << old.shift;
+                let child = self.edge(Place::In(old.node, slot), old.shift, start);
+                if child.is_empty() {
+                    continue;
+                }
+                let direct = child.top() == old.shift;
+                let side =
+                    if direct { 0 } else { digit(self.nearest(child, start).unwrap_or(start), shift, bits) };
+                for part in 0..1 << bits {
+                    let mut entry = if direct {
+                        let slots = child.slots() >> bits;
+                        let group = part * slots..(part + 1) * slots;
+                        self.gather(supply, child, group, child.width - bits, start | part << shift)
+                    } else if part == side {
+                        child
+                    } else {
+                        continue;
+                    };
+                    live += usize::from(!entry.is_empty());
+                    if S::REAL {
+                        if direct && child.width > bits {
+                            entry = self.settle(batch, entry, shift, start | part << shift);
+                        }
+                        self.put(new.node, slot << bits | part, shift, entry);
+                    }
+                }
+                if S::REAL && direct {
+                    self.retire(batch, child);
+                }
+            }
+            if S::REAL {
+                self.set_live(new, live);
+            }
+            new
+        }
+    }
+
+    /// Returns a node of two slots, and below it one for each half that has more than one entry.
+    unsafe fn split<S: Supply>(
+        &self,
+        supply: &mut S,
+        batch: &mut Retired<'n>,
+        old: Edge,
+        base: usize,
+    ) -> Edge {
+        let (shift, slots) = (old.top() - 1, old.slots() / 2);
+        // SAFETY: the caller is the writer; the new nodes are private, and slots within the node.
+        unsafe {
+            let new = self.sprout(supply, shift, 1, base);
+            for half in 0..2 {
+                let start = base | half << shift;
+                let group = half * slots..(half + 1) * slots;
+                let entry = self.gather(supply, old, group, old.width - 1, start);
+                if S::REAL {
+                    let entry = self.settle(batch, entry, shift, start);
+                    self.put(new.node, half, shift, entry);
+                }
+            }
+            if S::REAL {
+                self.set_live(new, 2);
+            }
+            new
+        }
+    }
+
+    /// Returns a node of half the slots, or the one entry that it would have.
+    unsafe fn narrower<S: Supply>(
+        &self,
+        supply: &mut S,
+        batch: &mut Retired<'n>,
+        old: Edge,
+        base: usize,
+    ) -> Edge {
+        let shift = old.shift + 1;
+        // SAFETY: the caller is the writer; new nodes are private, and slots are within their nodes.
+        unsafe {
+            let child =
+                |slot: usize| self.edge(Place::In(old.node, slot), old.shift, base | slot << old.shift);
+            let used = |pair: usize| !child(2 * pair).is_empty() || !child(2 * pair + 1).is_empty();
+            let live = (0..old.slots() / 2).filter(|&pair| used(pair)).count();
+            let upper = if live == 1 { Edge::EMPTY } else { self.sprout(supply, shift, old.width - 1, base) };
+            let mut last = Edge::EMPTY;
+            for pair in (0..old.slots() / 2).filter(|&pair| used(pair)) {
+                let (left, right) = (child(2 * pair), child(2 * pair + 1));
+                let start = base | pair << shift;
+                last = if left.is_empty() {
+                    right
+                } else if right.is_empty() {
+                    left
+                } else if Self::mergeable(left, right, old.shift) {
+                    let new = self.sprout(supply, left.shift, left.width + 1, start);
+                    if S::REAL {
+                        for (half, from) in [left, right].into_iter().enumerate() {
+                            let from_base = start | half << old.shift;
+                            for slot in 0..from.slots() {
+                                let at = from_base | slot << from.shift;
+                                let entry = self.edge(Place::In(from.node, slot), from.shift, at);
+                                self.put(new.node, half << left.width | slot, new.shift, entry);
+                            }
+                        }
+                        self.set_live(new, self.live(left) + self.live(right));
+                        self.retire(batch, left);
+                        self.retire(batch, right);
+                    }
+                    new
+                } else {
+                    let new = self.sprout(supply, old.shift, 1, start);
+                    if S::REAL {
+                        self.put(new.node, 0, old.shift, left);
+                        self.put(new.node, 1, old.shift, right);
+                        self.set_live(new, 2);
+                    }
+                    new
+                };
+                if S::REAL && live > 1 {
+                    self.put(upper.node, pair, shift, last);
+                }
+            }
+            if live == 1 {
+                return last;
+            }
+            if S::REAL {
+                self.set_live(upper, live);
+            }
+            upper
+        }
+    }
+
+    /// Returns one leaf for all that is under a node no larger than a leaf can be, if there is enough.
+    unsafe fn join(&self, batch: &mut Retired<'n>, node: Edge, base: usize) -> Option<Edge> {
+        let width = node.top() - Self::BASE;
+        let span = Span { first: base, last: base | low(node.top()) };
+        // SAFETY: the caller is the writer; the new leaf is private and covers what the node covers.
+        unsafe {
+            let mut live = 0;
+            let _ = self.sweep_from(node, span, &mut |_, _, _| {
+                live += 1;
+                ControlFlow::Continue(())
+            });
+            if !Self::worth(live, width) {
+                return None;
+            }
+            let new = self.take(Self::WORDS[leaf_kind(width)])?;
+            let leaf = Edge { node: new, shift: Self::BASE, width, leaf: true, base: Self::base(base) };
+            self.put_tag(new, base);
+            let _ = self.sweep_from(node, span, &mut |_, at, word| {
+                self.nodes.put(new, Self::pte_of(leaf, at), word);
+                self.settle_pair(leaf, at);
+                ControlFlow::Continue(())
+            });
+            self.set_live(leaf, live);
+            self.count_in(leaf);
+            self.discard(batch, node);
+            self.tally.ptes(live as isize);
+            Some(leaf)
+        }
+    }
+
+    /// Returns what stands best for a leaf that has lost PTEs and has `live` left.
+    pub(super) unsafe fn shrink(
+        &self,
+        batch: &mut Retired<'n>,
+        leaf: Edge,
+        base: usize,
+        live: usize,
+    ) -> Edge {
+        if !Self::sparse(leaf.width, live) {
+            return leaf;
+        }
+        // SAFETY: the caller is the writer.
+        unsafe {
+            let mut count = Count::default();
+            self.repot(&mut count, leaf, base, 0..leaf.slots());
+            let Ok(mut stock) = Stock::take_within(self.nodes, &Self::WORDS, count.0, L::REACH) else {
+                return leaf;
+            };
+            let new = self.repot(&mut stock, leaf, base, 0..leaf.slots());
+            self.retire(batch, leaf);
+            new
+        }
+    }
+
+    /// Tells whether a leaf of `2^width` with `live` PTEs is too large: an eighth is in use, or one PTE of four.
+    pub(super) const fn sparse(width: u32, live: usize) -> bool {
+        width > Self::LEAF_MIN && (live * 8 <= 1 << width || live == 1 && width > 1)
+    }
+
+    /// Returns smaller leaves for some slots of a leaf.
+    unsafe fn repot<S: Supply>(
+        &self,
+        supply: &mut S,
+        leaf: Edge,
+        base: usize,
+        slots: core::ops::Range<usize>,
+    ) -> Edge {
+        // SAFETY: the caller is the writer; new nodes are private, and slots are within their nodes.
+        unsafe {
+            let word =
+                |slot: usize| self.nodes.read(leaf.node, Self::pte_of(leaf, base | slot << leaf.shift));
+            let mut used = slots.filter(|&slot| F::is_leaf(word(slot), true));
+            let Some(first) = used.next() else { return Edge::EMPTY };
+            let (mut last, mut live) = (first, 1);
+            for slot in used {
+                (last, live) = (slot, live + 1);
+            }
+            let hull = if first == last { 0 } else { (first ^ last).ilog2() + 1 };
+            let width = hull.max(Self::LEAF_MIN);
+            let start = base | (first & !low(width)) << leaf.shift;
+            if Self::worth(live, width) {
+                let node = supply.take(leaf_kind(width));
+                let new = Edge { node, shift: leaf.shift, width, leaf: true, base: Self::base(start) };
+                if S::REAL {
+                    self.put_tag(node, start);
+                    self.count_in(new);
+                    for slot in first..=last {
+                        let at = base | slot << leaf.shift;
+                        if F::is_leaf(word(slot), true) {
+                            self.nodes.put(node, Self::pte_of(new, at), word(slot));
+                            self.settle_pair(new, at);
+                        }
+                    }
+                    self.set_live(new, live);
+                }
+                return new;
+            }
+            let shift = leaf.shift + hull - 1;
+            let new = self.sprout(supply, shift, 1, start);
+            let middle = (last >> (hull - 1)) << (hull - 1);
+            for (slot, part) in [first..middle, middle..last + 1].into_iter().enumerate() {
+                let entry = self.repot(supply, leaf, base, part);
+                if S::REAL {
+                    self.put(new.node, slot, shift, entry);
+                }
+            }
+            if S::REAL {
+                self.set_live(new, 2);
+            }
+            new
+        }
+    }
+
+    /// Takes a new indexing node.
+    pub(super) unsafe fn sprout<S: Supply>(
+        &self,
+        supply: &mut S,
+        shift: u32,
+        width: u32,
+        base: usize,
+    ) -> Edge {
+        let node = supply.take(inner_kind(width));
+        let new = Edge { node, shift, width, leaf: false, base: Self::base(base) };
+        if S::REAL {
+            self.count_in(new);
+        }
+        new
+    }
+}

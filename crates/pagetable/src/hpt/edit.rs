@@ -1,0 +1,255 @@
+//! Mapping, unmapping and protecting ranges: a dry run that can fail, then a commit that cannot.
+
+use core::ops::ControlFlow;
+
+use tlbkit_addr::{Attr, PageSize, Pages, Pfn, Reach, Vpn};
+
+use super::Hashed;
+use super::chain::Spare;
+use super::visit::Part;
+use crate::format::{Format, check_attr, check_change};
+use crate::mode::Mode;
+use crate::nodes::Nodes;
+use crate::{Change, Error, Frames, Geometry, Holes, Leaf, Retired, Word};
+
+/// What a range holds.
+struct Census {
+    /// Base pages that are mapped.
+    pages: usize,
+    leaves: usize,
+}
+
+impl<'n, G, F, N, const CLUSTER: u32, const BUCKETS: u32, const LOAD: usize>
+    Hashed<'n, G, F, N, CLUSTER, BUCKETS, LOAD>
+where
+    G: Geometry,
+    F: Format,
+    N: Nodes<Word = F::Word>,
+{
+    /// See [`Table::map`](crate::Table::map).
+    ///
+    /// # Safety
+    ///
+    /// The caller is the only writer, and the batch came from this table; so for all that follow.
+    #[inline]
+    pub(super) unsafe fn map_pages(
+        &self,
+        batch: &mut Retired<'n>,
+        pages: Pages,
+        frame: Pfn,
+        size: PageSize,
+        attr: Attr,
+    ) -> Result<(), Error> {
+        G::SPACE.check_sized(pages, size)?;
+        G::SPACE.check_frames(frame, pages.len(), size)?;
+        check_attr::<F>(attr)?;
+        F::leaf(frame, size, attr, true)?;
+        let size_pages = size.pages(G::BASE).unwrap_or(1);
+        // The highest frame must fit too; `check_frames` has seen that it exists.
+        F::leaf(Pfn::new(frame.get() + (pages.len() - size_pages)), size, attr, true)?;
+        let grain = Self::grain_of(size);
+        let before = self.blocks();
+        // SAFETY: the caller is the writer.
+        unsafe {
+            self.check_vacant(pages)?;
+            self.make_room(batch, grain, pages);
+            let mut spare = self.reserve(grain, pages)?;
+            // Frames are whole before the table leads to them.
+            N::Mode::release();
+            self.write(&mut spare, pages, frame, size, attr);
+            self.grow(batch, self.blocks() - before);
+        }
+        batch.touch(F::APPEARS, pages);
+        Ok(())
+    }
+
+    /// Finds what is in the way of a new mapping.
+    unsafe fn check_vacant(&self, pages: Pages) -> Result<(), Error> {
+        let mut found = None;
+        // SAFETY: the caller is the writer.
+        let _ = unsafe {
+            self.each_leaf(pages, |leaf| {
+                found = Some(leaf);
+                ControlFlow::Break(())
+            })
+        };
+        found.map_or(Ok(()), |occupant| Err(Error::Occupied { occupant }))
+    }
+
+    /// Stores the leaves of a range whose buckets are there or reserved.
+    pub(super) unsafe fn write(
+        &self,
+        spare: &mut Spare<'n, N>,
+        pages: Pages,
+        frame: Pfn,
+        size: PageSize,
+        attr: Attr,
+    ) {
+        let grain = Self::grain_of(size);
+        let shift = Self::slot_shift(grain);
+        let size_pages = size.pages(G::BASE).unwrap_or(1);
+        // How many slots a leaf fills.
+        let repeat = (size_pages >> shift).max(1);
+        let (first, last) = Self::blocks_of(grain, pages);
+        for block in first..=last {
+            let (from, to) = Self::bounds(grain, block);
+            let (from, to) = (from.max(pages.first()), to.min(pages.last()));
+            let slot = Self::slot(grain, from.address(G::BASE));
+            let count = ((to.get() - from.get()) >> shift) + 1;
+            let start = Pfn::new(frame.get() + (from.get() - pages.first().get()));
+            // The dry run has seen that all of these can be encoded.
+            let word = F::leaf(start, size, attr, true).unwrap_or(F::Word::ZERO);
+            // SAFETY: the caller is the writer, and the slots are within a bucket.
+            unsafe {
+                if repeat == 1 {
+                    self.install(spare, grain, block, slot, count, |at| word.advance(F::STEP, at << shift));
+                } else {
+                    self.install(spare, grain, block, slot, count, |at| {
+                        word.advance(F::STEP, at / repeat * size_pages)
+                    });
+                }
+            }
+        }
+    }
+
+    /// The dry run of an unmap or protect: counts what is mapped, and finds holes and pages cut by the ends.
+    unsafe fn census(&self, pages: Pages, holes: Holes) -> Result<Census, Error> {
+        let mut census = Census { pages: 0, leaves: 0 };
+        // SAFETY: the caller is the writer.
+        unsafe {
+            for end in [pages.first(), pages.last()] {
+                if let Some(leaf) = self.find(end.address(G::BASE)) {
+                    Self::check_whole(leaf, pages)?;
+                } else if holes == Holes::Refuse && end == pages.first() {
+                    return Err(Error::NotMapped { at: end.address(G::BASE) });
+                }
+            }
+            let _ = self.parts(pages, None, |part| {
+                self.leaves(part, |_, leaf| {
+                    census.leaves += 1;
+                    census.pages += leaf.size.pages(G::BASE).unwrap_or(1);
+                    ControlFlow::Continue(())
+                })
+            });
+            if holes == Holes::Refuse && census.pages < pages.len() {
+                return Err(self.first_hole(pages));
+            }
+        }
+        Ok(census)
+    }
+
+    /// Names the first page of a range that is not mapped.
+    #[cold]
+    unsafe fn first_hole(&self, pages: Pages) -> Error {
+        let mut page = pages.first();
+        // SAFETY: the caller is the writer.
+        while let Some(leaf) = unsafe { self.find(page.address(G::BASE)) }
+            && G::SPACE.pages_of(&leaf).last() < pages.last()
+        {
+            page = Vpn::new(G::SPACE.pages_of(&leaf).last().get() + 1);
+        }
+        Error::NotMapped { at: page.address(G::BASE) }
+    }
+
+    /// Checks that a leaf does not reach out of a range.
+    pub(super) fn check_whole(leaf: Leaf, pages: Pages) -> Result<(), Error> {
+        let whole = G::SPACE.pages_of(&leaf);
+        if whole.intersect(pages) == Some(whole) { Ok(()) } else { Err(Error::Partial { occupant: leaf }) }
+    }
+
+    /// See [`Table::unmap`](crate::Table::unmap).
+    #[inline]
+    pub(super) unsafe fn unmap_pages(
+        &self,
+        batch: &mut Retired<'n>,
+        pages: Pages,
+        holes: Holes,
+        mut frames: Option<&mut dyn Frames>,
+    ) -> Result<usize, Error> {
+        G::SPACE.check_pages(pages)?;
+        // SAFETY: the caller is the writer; every leaf of the range is whole.
+        unsafe {
+            let census = self.census(pages, holes)?;
+            if let Some(frames) = &mut frames {
+                frames.reserve(census.leaves)?;
+            }
+            if census.pages > 0 {
+                self.clear(batch, pages, frames);
+                self.grow(batch, 0);
+                batch.touch(Reach::Everywhere, pages);
+            }
+            Ok(census.pages)
+        }
+    }
+
+    /// Takes every leaf out of a range.
+    unsafe fn clear(&self, batch: &mut Retired<'n>, pages: Pages, mut frames: Option<&mut dyn Frames>) {
+        // SAFETY: the caller is the writer.
+        let _ = unsafe {
+            self.parts(pages, Some(batch), |part| {
+                if let Some(frames) = &mut frames {
+                    let _ = self.leaves(part, |_, leaf| {
+                        frames.push(leaf.frame, leaf.size, G::BASE, leaf.attr);
+                        ControlFlow::Continue(())
+                    });
+                }
+                self.empty(part);
+                ControlFlow::Continue(())
+            })
+        };
+    }
+
+    /// Clears the slots of a part.
+    pub(super) unsafe fn empty(&self, part: Part) {
+        let place = Self::place(part.spot, part.slot);
+        // SAFETY: the caller is the writer; the slots of a part are in its bucket.
+        unsafe {
+            let leaves = self.count_words(part.spot.node, place, part.slots, |word| F::is_leaf(word, true));
+            for slot in 0..part.slots {
+                // Not before what may have replaced the leaf.
+                self.nodes.publish(part.spot.node, place + slot, F::Word::ZERO);
+            }
+            self.settle_pairs(part.spot, part.grain);
+            self.tally.ptes(-(leaves as isize));
+        }
+    }
+
+    /// See [`Table::protect`](crate::Table::protect).
+    #[inline]
+    pub(super) unsafe fn protect_pages(
+        &self,
+        batch: &mut Retired<'n>,
+        pages: Pages,
+        holes: Holes,
+        change: Change,
+    ) -> Result<usize, Error> {
+        G::SPACE.check_pages(pages)?;
+        check_change::<F>(change)?;
+        // SAFETY: the caller is the writer.
+        unsafe {
+            let census = self.census(pages, holes)?;
+            if census.pages == 0 {
+                return Ok(0);
+            }
+            let _ = self.parts(pages, None, |part| {
+                self.nodes.edit(part.spot.node, Self::place(part.spot, part.slot), part.slots, |word| {
+                    if F::is_leaf(word, true) { F::change(word, change) } else { word }
+                });
+                self.settle_pairs(part.spot, part.grain);
+                ControlFlow::Continue(())
+            });
+            batch.touch(change.reach(), pages);
+            Ok(census.pages)
+        }
+    }
+
+    /// Takes the whole table apart.
+    pub(super) unsafe fn take_apart(&mut self, batch: &mut Retired<'n>) {
+        // SAFETY: the caller is the only one left who uses the table.
+        unsafe { self.retire_all(batch) };
+        self.tally.ptes(-(self.tally.footprint().ptes as isize));
+        for half in G::SPACE.halves().into_iter().flatten() {
+            batch.touch(Reach::Everywhere, half);
+        }
+    }
+}

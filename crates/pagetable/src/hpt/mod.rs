@@ -1,0 +1,217 @@
+//! The hashed page table (HPT): one probe finds the PTE, whatever the width of the address.
+//!
+//! ```text
+//!  virtual address | block number   | slot | offset |
+//!                      |                |
+//!                      | hash           |
+//!   root ---> +--------v-------+        |
+//!             | bucket         |        |             overflow buckets
+//!             | bucket:  tag | PTE 0 PTE 1 .. | link -+--> tag | PTEs | link -+--> ...
+//!             | bucket         |
+//!             +----------------+
+//! ```
+//!
+//! An array of buckets is indexed by a hash of the block number: the address without page offset and slot. A bucket
+//! says by a **tag** which block it is for, and has one PTE for each page of that block. Blocks that collide are
+//! chained in overflow buckets (Elphinstone et al. 2.2; 3.2: H8k and H128k). This module has the mechanism for blocks
+//! of one page up to sixteen, [`Hashed`]; a table with blocks of one or two pages is what the literature calls
+//! hashed, one with more is [clustered](crate::cpt).
+//!
+//! | | words | bucket | |
+//! |-|-|-|-|
+//! | [`H8k`], [`H128k`] | 32 bits | 64-bit tag, 2 PTEs, 2 mapping-tree words, 64-bit link: 32 bytes | the paper's, 256 and 4096 buckets |
+//! | [`Hpt32`] | 32 bits | tag, 2 PTEs, link: 16 bytes | for MIPS32 |
+//! | [`Hr`] | 64 bits | tag, PTE, link: 32 bytes with padding | grows; fast |
+//! | [`HrSmall`] | 32 bits | 64-bit tag, PTE, link: 16 bytes | grows; small |
+//!
+//! # Cost
+//!
+//! | operation | loads and stores of table words |
+//! |-|-|
+//! | lookup, first bucket | 2: tag and PTE, which depend on nothing but the address. A 64-bit tag in 32-bit words is 2 loads |
+//! | each overflow bucket before the hit | link and tag, the second waits for the first |
+//! | miss | tag and link of every bucket of the chain |
+//! | map, unmap, protect one page | the probe, then one store |
+//! | a range | a probe a block and a load and store a page, twice: the dry run comes first |
+//! | iterate | a probe a block, or, when that is less, every bucket once |
+//!
+//! With `n` blocks in `m` buckets, hashed evenly, a hit looks at `1 + n / 2m` buckets on the average. A table that is
+//! too small for its load is ruined by its chains, as H8k is from 1000 pages on (Elphinstone et al. 4.2): hence `Hr`.
+//!
+//! # Move to front
+//!
+//! In [`Solo`](crate::Solo) mode, tables of a fixed size swap the bucket that a lookup hits with the first of its
+//! chain, as the paper's refill routine does. Others never write while they read: a table that grows has short chains,
+//! and in shared mode a lookup may not write.
+//!
+//! # Larger pages
+//!
+//! A page of up to a block stands in its bucket, in every slot that it covers. Larger ones have buckets of their own,
+//! with tags of a coarser **grain**: a slot is then a larger page. One word says which grains are in use, so only
+//! spaces with such pages ever probe for them (Talluri, Hill and Khalidi call these multiple page tables in one).
+//!
+//! # Growing
+//!
+//! A table whose load has a bound (`LOAD` percent) begins an array of twice the size when it passes it, and each
+//! change then moves a few buckets. Moving one copies its chain, marks it as moved with one store, and retires the
+//! copied nodes. A walker tries the old array first: until it is marked the old bucket is complete, afterwards the new
+//! ones are. Without memory for a larger array the chains just get longer; a later change tries again.
+
+mod chain;
+mod edit;
+mod grow;
+mod resize;
+mod shape;
+mod table;
+mod tag;
+mod visit;
+mod walk;
+
+use core::fmt;
+use core::marker::PhantomData;
+
+use crate::footprint::Tally;
+use crate::format::{Compact32, Format};
+use crate::nodes::{NodeAddr, Nodes};
+use crate::word::atomics::{AtomicUsize, Ordering};
+use crate::{Error, Geometry, Sole, Word, geometry};
+
+/// A hashed page table of geometry `G` with entries of format `F` in nodes from `N`.
+///
+/// `CLUSTER` is the base-two logarithm of the pages of a block, `BUCKETS` that of the buckets at first. `LOAD` is the
+/// most blocks per hundred buckets before the table grows; with 0 it never does.
+///
+/// The value itself is a handle of a few words; the table is its nodes.
+pub struct Hashed<
+    'n,
+    G: Geometry,
+    F: Format,
+    N: Nodes<Word = F::Word>,
+    const CLUSTER: u32,
+    const BUCKETS: u32,
+    const LOAD: usize,
+> {
+    nodes: &'n N,
+    /// The array's address, and in its low bits the base-two logarithm of the number of its buckets.
+    root: <F::Word as Word>::Cell,
+    /// The same of the array that buckets are moved to, or zero.
+    next: <F::Word as Word>::Cell,
+    /// Which grains but the finest are in use, and in the bits from [`SPLIT`] on how many splits there were.
+    grains: AtomicUsize,
+    /// Buckets in use by grain.
+    used: [AtomicUsize; shape::MAX],
+    /// How many visits are under way, during which no lookup may reorder a chain.
+    visits: AtomicUsize,
+    growth: grow::Growth,
+    sole: Sole,
+    tally: Tally,
+    shape: PhantomData<(G, F)>,
+}
+
+/// What one split adds to the grains word.
+const SPLIT: usize = 1 << shape::MAX;
+
+/// The paper's hashed table of 8 KiB: 256 buckets of a page pair, to the byte.
+#[cfg(target_pointer_width = "64")]
+pub type H8k<'n, N> = Hashed<'n, geometry::Va64, crate::format::Paper, N, 1, 8, 0>;
+
+/// The paper's hashed table of 128 KiB: 4096 buckets of a page pair, to the byte.
+#[cfg(target_pointer_width = "64")]
+pub type H128k<'n, N> = Hashed<'n, geometry::Va64, crate::format::Paper, N, 1, 12, 0>;
+
+/// The paper's bucket in a table that grows.
+#[cfg(target_pointer_width = "64")]
+pub type PaperHr<'n, N> = Hashed<'n, geometry::Va64, crate::format::Paper, N, 1, 1, 100>;
+
+/// Page pairs of a 32-bit space in 1024 buckets of four words: 16 KiB.
+pub type Hpt32<'n, N, F = Compact32> = Hashed<'n, geometry::Va32, F, N, 1, 10, 0>;
+
+/// Single pages of a 48-bit space in a table that grows early.
+#[cfg(target_pointer_width = "64")]
+pub type Hr<'n, N> = Hashed<'n, geometry::Va48, crate::format::Compact, N, 0, 1, 75>;
+
+/// Single pages of a 64-bit space in a table that grows late: the least memory where pages have no neighbours.
+#[cfg(target_pointer_width = "64")]
+pub type HrSmall<'n, N> = Hashed<'n, geometry::Va64, Compact32, N, 0, 1, 200>;
+
+impl<'n, G, F, N, const CLUSTER: u32, const BUCKETS: u32, const LOAD: usize>
+    Hashed<'n, G, F, N, CLUSTER, BUCKETS, LOAD>
+where
+    G: Geometry,
+    F: Format,
+    N: Nodes<Word = F::Word>,
+{
+    /// Returns an empty table: its array of buckets.
+    ///
+    /// # Errors
+    ///
+    /// [`Error::NoMemory`] if there is no node for the array.
+    pub fn new(nodes: &'n N) -> Result<Self, Error> {
+        const {
+            assert!(G::BASE.shift() == F::BASE.shift(), "the format counts frames of another size");
+            assert!(BUCKETS <= 24, "at most 16 million buckets to begin with");
+            assert!(
+                (Self::STRIDE * F::Word::BYTES) << BUCKETS > shape::LOG,
+                "the root word has room for the size"
+            );
+        }
+        let words = Self::STRIDE << BUCKETS;
+        let array =
+            nodes.take(words).ok_or(Error::NoMemory { wanted: 1, pending: nodes.held().pending() })?;
+        let tally = Tally::default();
+        tally.node(1, words * F::Word::BYTES);
+        Ok(Self {
+            nodes,
+            root: F::Word::from_usize(array.get() | BUCKETS as usize).cell(),
+            next: F::Word::ZERO.cell(),
+            grains: AtomicUsize::new(0),
+            used: core::array::from_fn(|_| AtomicUsize::new(0)),
+            visits: AtomicUsize::new(0),
+            growth: grow::Growth::new(words * F::Word::BYTES),
+            sole: Sole::default(),
+            tally,
+            shape: PhantomData,
+        })
+    }
+
+    /// Returns the root word, as a refill handler wants it: the address of the array of buckets, whose low five bits
+    /// are replaced by the base-two logarithm of their number.
+    pub fn root(&self) -> usize {
+        // SAFETY: the cell is a field.
+        unsafe { F::Word::follow(&raw const self.root) }.to_usize()
+    }
+
+    /// Returns how many buckets are in use: blocks of which something is mapped.
+    pub fn blocks(&self) -> usize {
+        self.used.iter().map(|used| used.load(Ordering::Relaxed)).sum()
+    }
+}
+
+impl<G, F, N, const CLUSTER: u32, const BUCKETS: u32, const LOAD: usize> Drop
+    for Hashed<'_, G, F, N, CLUSTER, BUCKETS, LOAD>
+where
+    G: Geometry,
+    F: Format,
+    N: Nodes<Word = F::Word>,
+{
+    fn drop(&mut self) {
+        self.nodes.held().lose(self.tally.footprint().nodes);
+    }
+}
+
+impl<G, F, N, const CLUSTER: u32, const BUCKETS: u32, const LOAD: usize> fmt::Debug
+    for Hashed<'_, G, F, N, CLUSTER, BUCKETS, LOAD>
+where
+    G: Geometry,
+    F: Format,
+    N: Nodes<Word = F::Word>,
+{
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let root = self.root();
+        f.debug_struct("Hashed")
+            .field("array", &NodeAddr::new(root & !shape::LOG))
+            .field("log_buckets", &(root & shape::LOG))
+            .field("footprint", &self.tally.footprint())
+            .finish_non_exhaustive()
+    }
+}

@@ -1,0 +1,179 @@
+//! The constants that a geometry, a format and a cluster size make of a hashed table.
+//!
+//! ```text
+//!  bucket   | tag | PTE 0 | PTE 1 | ... | PTE 2^c - 1 | the kernel's words, if any | link | (padding) |
+//!           0     PTE                                 EXTRA                        LINK   NODE        STRIDE
+//! ```
+//!
+//! In the array a bucket is padded to a power of two, so that a shift finds it; an overflow bucket is not.
+
+use tlbkit_addr::{PageSize, VirtAddr, Vpn};
+
+use super::Hashed;
+use crate::format::Format;
+use crate::nodes::{NodeAddr, Nodes};
+use crate::{Geometry, Leaf, Word};
+
+/// The most granularities that tags can have.
+pub(super) const MAX: usize = 8;
+
+/// Where a bucket is: in the array, or in a node of its own.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) struct Spot {
+    pub(super) node: NodeAddr,
+    /// Its first word.
+    pub(super) at: usize,
+}
+
+impl Spot {
+    /// Returns the overflow bucket that is a node.
+    pub(super) const fn node(node: NodeAddr) -> Self {
+        Self { node, at: 0 }
+    }
+}
+
+/// What a page number is multiplied with: `2^64` divided by the golden ratio, made odd (Knuth's Fibonacci hashing),
+/// which spreads neighbours evenly and any stride well.
+const GOLDEN: usize = 0x9e37_79b9_7f4a_7c15_u64 as usize;
+
+/// How far 32-bit block numbers are folded onto themselves: half of their bits, so that all count.
+const FOLD: u32 = 10;
+
+/// The low bits of a root word, which say how many buckets there are.
+pub(super) const LOG: usize = 31;
+
+impl<'n, G, F, N, const CLUSTER: u32, const BUCKETS: u32, const LOAD: usize>
+    Hashed<'n, G, F, N, CLUSTER, BUCKETS, LOAD>
+where
+    G: Geometry,
+    F: Format,
+    N: Nodes<Word = F::Word>,
+{
+    /// Slots of a bucket.
+    pub(super) const SLOTS: usize = {
+        assert!(CLUSTER <= 4, "a cluster has 1, 2, 4, 8 or 16 pages");
+        assert!(!F::STATUS, "hardware walks no hashed table, so none sets status bits in one");
+        assert!(!F::PAIRED || CLUSTER > 0, "a pair of pages stands in one bucket");
+        1 << CLUSTER
+    };
+
+    /// Significant bits of a tag.
+    pub(super) const TAG_BITS: u32 = if G::VA_BITS <= 32 { 32 } else { 64 };
+    /// Words of a tag. If there are two, the low half comes first, and the flags are in the second.
+    pub(super) const TAG: usize = Self::TAG_BITS.div_ceil(F::Word::BITS) as usize;
+    /// The first word of the PTEs.
+    pub(super) const PTE: usize = Self::TAG;
+    /// The word of the link. Its second half, in the paper's layout, stays zero.
+    pub(super) const LINK: usize = Self::PTE + Self::SLOTS * (1 + F::EXTRA);
+    /// The words of an overflow bucket. Where the kernel has words in it, the layout is the paper's, whose link is
+    /// as wide as the tag.
+    pub(super) const NODE: usize = Self::LINK + if F::EXTRA > 0 { Self::TAG } else { 1 };
+    /// The words from one bucket of the array to the next.
+    pub(super) const STRIDE: usize = Self::NODE.next_power_of_two();
+
+    /// The size of a slot by granularity: the base page, then the next size that the buckets of the one before
+    /// cannot hold.
+    pub(super) const GRAIN: [PageSize; MAX] = {
+        let mut grains = [G::BASE; MAX];
+        let (mut grain, mut at) = (0, 1);
+        while at < G::SIZES.len() {
+            if G::SIZES[at].shift() > grains[grain].shift() + CLUSTER {
+                grain += 1;
+                assert!(grain < MAX, "too many page sizes for the tag");
+                grains[grain] = G::SIZES[at];
+            }
+            at += 1;
+        }
+        let mut rest = grain + 1;
+        while rest < MAX {
+            grains[rest] = grains[grain];
+            rest += 1;
+        }
+        grains
+    };
+
+    /// How many granularities there are.
+    pub(super) const GRAINS: usize = {
+        let mut count = 1;
+        while count < MAX && Self::GRAIN[count].shift() > Self::GRAIN[count - 1].shift() {
+            count += 1;
+        }
+        count
+    };
+
+    /// Returns the granularity whose buckets hold pages of `size`: the finest that can.
+    #[inline(always)]
+    pub(super) fn grain_of(size: PageSize) -> usize {
+        if size.shift() <= G::BASE.shift() + CLUSTER {
+            return 0;
+        }
+        let fits = |&grain: &usize| size.shift() <= Self::GRAIN[grain].shift() + CLUSTER;
+        (0..Self::GRAINS).find(fits).unwrap_or(Self::GRAINS - 1)
+    }
+
+    /// Returns the base-two logarithm of the base pages of a slot.
+    #[inline(always)]
+    pub(super) const fn slot_shift(grain: usize) -> u32 {
+        Self::GRAIN[grain].shift() - G::BASE.shift()
+    }
+
+    /// Returns the number of the block of `grain` that `at` is in.
+    #[inline(always)]
+    pub(super) const fn block(grain: usize, at: VirtAddr) -> usize {
+        // A page is smaller than the address, but the block of the largest may be all of it.
+        at.get() >> Self::GRAIN[grain].shift() >> CLUSTER
+    }
+
+    /// Returns the slot of its bucket that `at` falls into.
+    #[inline(always)]
+    pub(super) const fn slot(grain: usize, at: VirtAddr) -> usize {
+        at.get() >> Self::GRAIN[grain].shift() & (Self::SLOTS - 1)
+    }
+
+    /// Returns the first and the last page of a block.
+    #[inline(always)]
+    pub(super) const fn bounds(grain: usize, block: usize) -> (Vpn, Vpn) {
+        let first = block << CLUSTER << Self::slot_shift(grain);
+        (Vpn::new(first), Vpn::new(first | ((Self::SLOTS << Self::slot_shift(grain)) - 1)))
+    }
+
+    /// Returns the word of a slot.
+    #[inline(always)]
+    pub(super) const fn place(spot: Spot, slot: usize) -> usize {
+        spot.at + Self::PTE + slot
+    }
+
+    /// Returns the bucket of the array of `root` at which the chain of a block begins.
+    ///
+    /// Narrow spaces take the low bits of the block number, folded: two instructions for a refill handler. Wide ones
+    /// take the high bits of a product. In either case a bucket's entries go to buckets of their own when the array
+    /// grows, see [`heirs`](Self::heirs).
+    #[inline(always)]
+    pub(super) fn bucket(root: usize, block: usize) -> Spot {
+        let log = if LOAD == 0 { BUCKETS } else { (root & LOG) as u32 };
+        let index = if Self::TAG_BITS == 32 {
+            (block ^ block >> FOLD) & ((1 << log) - 1)
+        } else {
+            // Two shifts: one alone could be by the width of the word.
+            block.wrapping_mul(GOLDEN) >> 1 >> (usize::BITS - 1 - log)
+        };
+        Spot { node: NodeAddr::new(root & !LOG), at: index * Self::STRIDE }
+    }
+
+    /// Returns the first of the buckets in an array of `2^to` to which the entries of bucket `index` of one of
+    /// `2^from` go, and how far it is from each to the next; there are `2^(to - from)` of them.
+    pub(super) const fn heirs(index: usize, from: usize, to: usize) -> (usize, usize) {
+        if Self::TAG_BITS == 32 { (index, 1 << from) } else { (index << (to - from), 1) }
+    }
+
+    /// Decodes the leaf in a slot of `grain` that maps `at`.
+    #[inline(always)]
+    pub(super) fn leaf(word: F::Word, grain: usize, at: VirtAddr) -> Leaf {
+        let size = if Self::REPLICATED || grain > 0 { F::size(word, Self::GRAIN[grain]) } else { G::BASE };
+        Leaf { at: at.align_down(size), size, frame: F::frame(word, size), attr: F::attr(word) }
+    }
+
+    /// Whether a page can fill several slots of a bucket of base pages.
+    pub(super) const REPLICATED: bool =
+        G::SIZES.len() > 1 && G::SIZES[1].shift() <= G::BASE.shift() + CLUSTER;
+}

@@ -1,0 +1,122 @@
+//! The hashed table as a [`Table`].
+
+use core::ops::ControlFlow;
+use core::sync::atomic::Ordering;
+
+use tlbkit_addr::{Attr, Flush, PageSize, Pages, Pfn, VirtAddr};
+
+use super::{Hashed, SPLIT};
+use crate::format::Format;
+use crate::mode::Mode;
+use crate::nodes::Nodes;
+use crate::{Change, Error, Footprint, Frames, Geometry, Holes, Leaf, Pinned, Retired, Sole, Space, Table};
+
+impl<'n, G, F, N, const CLUSTER: u32, const BUCKETS: u32, const LOAD: usize> Table<'n>
+    for Hashed<'n, G, F, N, CLUSTER, BUCKETS, LOAD>
+where
+    G: Geometry,
+    F: Format,
+    N: Nodes<Word = F::Word>,
+{
+    fn space(&self) -> Space {
+        G::SPACE
+    }
+
+    #[inline(always)]
+    fn lookup(&self, _pinned: Pinned<'_>, at: VirtAddr) -> Option<Leaf> {
+        if !G::SPACE.holds(at) {
+            return None;
+        }
+        // SAFETY: the caller is pinned.
+        unsafe { self.find(at) }
+    }
+
+    /// Visits every leaf of a range. Where the range has more blocks than the table has buckets, it reads the buckets
+    /// instead, and the order is that of their hashes.
+    ///
+    /// If a larger page of the range is split meanwhile, it visits the leaves of the range again.
+    fn for_each(
+        &self,
+        _pinned: Pinned<'_>,
+        pages: Pages,
+        visit: &mut dyn FnMut(Leaf) -> ControlFlow<()>,
+    ) -> ControlFlow<()> {
+        for half in G::SPACE.halves().into_iter().flatten() {
+            let Some(pages) = half.intersect(pages) else { continue };
+            loop {
+                let before = self.grains.load(Ordering::Acquire) / SPLIT;
+                // SAFETY: the caller is pinned, and the pages are in the space.
+                unsafe { self.each_leaf(pages, &mut *visit) }?;
+                if !N::Mode::SHARED || self.grains.load(Ordering::Acquire) / SPLIT == before {
+                    break;
+                }
+            }
+        }
+        ControlFlow::Continue(())
+    }
+
+    fn footprint(&self) -> Footprint {
+        self.tally.footprint()
+    }
+
+    fn sole(&self) -> &Sole {
+        &self.sole
+    }
+
+    fn batch(&self) -> Retired<'n> {
+        Retired::new(self.nodes)
+    }
+
+    #[inline]
+    unsafe fn map(
+        &self,
+        batch: &mut Retired<'n>,
+        pages: Pages,
+        frame: Pfn,
+        size: PageSize,
+        attr: Attr,
+    ) -> Result<(), Error> {
+        // SAFETY: the caller's promise.
+        unsafe { self.map_pages(batch, pages, frame, size, attr) }
+    }
+
+    #[inline]
+    unsafe fn unmap(
+        &self,
+        batch: &mut Retired<'n>,
+        pages: Pages,
+        holes: Holes,
+        frames: Option<&mut dyn Frames>,
+    ) -> Result<usize, Error> {
+        // SAFETY: the caller's promise.
+        unsafe { self.unmap_pages(batch, pages, holes, frames) }
+    }
+
+    #[inline]
+    unsafe fn protect(
+        &self,
+        batch: &mut Retired<'n>,
+        pages: Pages,
+        holes: Holes,
+        change: Change,
+    ) -> Result<usize, Error> {
+        // SAFETY: the caller's promise.
+        unsafe { self.protect_pages(batch, pages, holes, change) }
+    }
+
+    unsafe fn resize(
+        &self,
+        batch: &mut Retired<'n>,
+        pages: Pages,
+        to: PageSize,
+        broken: &mut dyn FnMut(&Flush),
+    ) -> Result<(), Error> {
+        // SAFETY: the caller's promise.
+        unsafe { self.resize_pages(batch, pages, to, broken) }
+    }
+
+    unsafe fn dismantle(&mut self, batch: &mut Retired<'n>) {
+        // SAFETY: the caller's promise.
+        unsafe { self.take_apart(batch) }
+    }
+}

@@ -1,0 +1,33 @@
+//! What a translation says.
+
+use core::fmt;
+
+use tlbkit_addr::{Attr, PageSize, Pfn, PhysAddr, VirtAddr};
+
+/// A mapped page, as a lookup finds it.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Leaf {
+    /// The first address of the page.
+    pub at: VirtAddr,
+    /// The page's size.
+    pub size: PageSize,
+    /// The first frame of the page, in base frames.
+    pub frame: Pfn,
+    /// What an access may do.
+    pub attr: Attr,
+}
+
+impl Leaf {
+    /// Returns where `at`, an address within the page, lies in physical memory. `base` is the table's base page
+    /// size, in which frames are counted.
+    #[inline]
+    pub fn phys(&self, at: VirtAddr, base: PageSize) -> PhysAddr {
+        PhysAddr::new(self.frame.address(base).get() | at.offset(self.size))
+    }
+}
+
+impl fmt::Display for Leaf {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "{} page at {} -> frame {} ({:?})", self.size, self.at, self.frame, self.attr)
+    }
+}

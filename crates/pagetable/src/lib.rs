@@ -1,0 +1,99 @@
+//! Page tables for machines whose TLB is loaded by software, and for any kernel that must keep TLBs consistent:
+//! multi-level, linear, guarded, hashed and clustered ones behind one trait.
+//!
+//! A table is bytes in memory that the caller hands over, with a documented layout. One CPU writes it; any number
+//! of others walk it meanwhile without a lock. Nothing is allocated but nodes from that memory, every failure is an
+//! error that leaves the table as it was, and what a walker may still reach is freed only after a shootdown.
+//!
+//! One CPU that does everything needs no more than this:
+//!
+//! ```
+//! use tlbkit_addr::{Attr, PageSize, Pages, Pfn, PhysAddr, VirtAddr};
+//! use tlbkit_pagetable::nodes::{Chunk, Slab};
+//! use tlbkit_pagetable::{Change, Error, Holes, Local, Solo, mpt};
+//!
+//! // Memory for nodes: 16 chunks of 4 KiB. A kernel takes a static, or what its boot loader left.
+//! let mut memory = vec![Chunk::ZERO; 16];
+//! let slab = Slab::<u64, Solo>::new(&mut memory, 0)?;
+//!
+//! // Four levels of nine bits. The closure flushes the TLB; here there is none.
+//! let mut table = Local::new(mpt::Mpt4::new(&slab)?, |_stale| ());
+//!
+//! // Sixteen pages in one call, all or nothing.
+//! let start = VirtAddr::new(0x40_0000);
+//! let pages = Pages::count(start.vpn(PageSize::K4), 16).unwrap();
+//! table.map(pages, Pfn::new(0x100), PageSize::K4, Attr::READ | Attr::WRITE)?;
+//! assert_eq!(table.translate(VirtAddr::new(0x40_1234)), Some(PhysAddr::new(0x10_1234)));
+//!
+//! // An error names what is in the way.
+//! let refused = table.map(Pages::one(pages.last()), Pfn::new(7), PageSize::K4, Attr::READ);
+//! assert!(matches!(refused, Err(Error::Occupied { occupant }) if occupant.frame == Pfn::new(0x10f)));
+//!
+//! // PROTN: write-protect them all.
+//! table.protect(pages, Holes::Refuse, Change::clear(Attr::WRITE))?;
+//! assert_eq!(table.lookup(start).unwrap().attr, Attr::READ);
+//!
+//! table.unmap(pages, Holes::Refuse, None)?;
+//! table.destroy();
+//! assert_eq!(slab.usage().nodes, 0);
+//! # Ok::<(), Box<dyn std::error::Error>>(())
+//! ```
+//!
+//! Several CPUs share a [`Table`] in [`Shared`] mode: walkers look up under a [`Pinned`], the one [`Writer`] collects
+//! its changes in a [`Retired`] batch, and the kernel gives that to a shootdown.
+//!
+//! # Which table
+//!
+//! | table | loads a lookup | takes | for |
+//! |-|-|-|-|
+//! | [`mpt`] | one a level | a page a node | dense spaces, and tables that hardware walks |
+//! | [`lpt`] | one, if the TLB holds the table's page | as MPT | dense spaces on machines with cheap nested misses |
+//! | [`gpt`] | one a level, fewer levels where it is sparse | proportional to what is mapped | sparse spaces, small tasks |
+//! | [`hpt`] | two and more with collisions | proportional to its size | fast refills |
+//! | [`cpt`] | as HPT | less where neighbours are mapped | fast refills of clustered pages, superpages |
+//!
+//! # What it does not do
+//!
+//! It executes no instruction of any architecture: flushing a TLB, switching spaces and masking interrupts are the
+//! kernel's. Addresses are a `usize`: no 64-bit space on a 32-bit host. A hashed table is per address space.
+#![cfg_attr(not(any(test, loom)), no_std)]
+
+pub mod cpt;
+mod error;
+mod footprint;
+pub mod format;
+mod frames;
+pub mod geometry;
+pub mod gpt;
+pub mod hpt;
+mod leaf;
+mod local;
+pub mod lpt;
+mod mode;
+pub mod mpt;
+pub mod nodes;
+mod observe;
+mod pinned;
+mod retired;
+mod table;
+mod word;
+mod writer;
+
+pub use error::Error;
+pub use footprint::Footprint;
+pub use frames::{Frames, Run, Runs};
+pub use geometry::{Geometry, Radix, Space};
+pub use leaf::Leaf;
+pub use local::Local;
+pub use mode::{Mode, Shared, Solo};
+pub use observe::Observe;
+pub use pinned::Pinned;
+pub use retired::{Carried, Retired};
+pub use table::{Change, Holes, Sole, Table, destroy};
+pub use word::Word;
+pub use writer::Writer;
+
+/// The README's example, compiled.
+#[cfg(doctest)]
+#[doc = include_str!("../../../README.md")]
+struct Readme;

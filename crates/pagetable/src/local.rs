@@ -1,0 +1,142 @@
+//! A table that one CPU uses alone: no pin, no token, no batch in sight.
+
+use tlbkit_addr::{Attr, Flush, PageSize, Pages, Pfn, PhysAddr, VirtAddr};
+
+use crate::{Change, Error, Footprint, Frames, Holes, Leaf, Pinned, Retired, Table};
+
+/// A table and the function that flushes the TLB: changes flush, then free, before they return.
+///
+/// The table is private to this value, so nobody walks it meanwhile but the hardware whose TLB `flush` flushes.
+///
+/// ```
+/// use tlbkit_addr::{Attr, PageSize, Pages, Pfn, VirtAddr};
+/// use tlbkit_pagetable::nodes::{Chunk, Slab};
+/// use tlbkit_pagetable::{Holes, Local, Solo, mpt};
+///
+/// let mut memory = vec![Chunk::ZERO; 16];
+/// let slab = Slab::<u64, Solo>::new(&mut memory, 0)?;
+/// let mut flushed = 0;
+/// let mut table = Local::new(mpt::Mpt4::new(&slab)?, |_flush| flushed += 1);
+///
+/// let at = VirtAddr::new(0x7000_0000);
+/// let page = Pages::one(at.vpn(PageSize::K4));
+/// table.map(page, Pfn::new(3), PageSize::K4, Attr::READ)?;
+/// assert_eq!(table.lookup(at).unwrap().frame, Pfn::new(3));
+/// table.unmap(page, Holes::Refuse, None)?;
+/// assert_eq!(table.lookup(at), None);
+/// table.destroy();
+/// assert_eq!((flushed, slab.usage().nodes), (2, 0));
+/// # Ok::<(), Box<dyn std::error::Error>>(())
+/// ```
+#[derive(Debug)]
+pub struct Local<'n, T: Table<'n>, F> {
+    table: T,
+    batch: Retired<'n>,
+    flush: F,
+}
+
+impl<'n, T: Table<'n>, F: FnMut(&Flush)> Local<'n, T, F> {
+    /// Wraps `table`. `flush` forgets the translations that it is given before it returns.
+    pub fn new(table: T, flush: F) -> Self {
+        let batch = table.batch();
+        Self { table, batch, flush }
+    }
+
+    /// Returns the leaf that maps `at`; see [`Table::lookup`].
+    #[inline(always)]
+    pub fn lookup(&self, at: VirtAddr) -> Option<Leaf> {
+        // SAFETY: reclaiming needs `&mut self`, so it cannot happen during the walk.
+        self.table.lookup(unsafe { Pinned::by(self) }, at)
+    }
+
+    /// Returns the physical address that `at` is translated to.
+    #[inline(always)]
+    pub fn translate(&self, at: VirtAddr) -> Option<PhysAddr> {
+        // SAFETY: as in `lookup`.
+        self.table.translate(unsafe { Pinned::by(self) }, at)
+    }
+
+    /// Maps a range; see [`Table::map`].
+    ///
+    /// # Errors
+    ///
+    /// Those of [`Table::map`].
+    #[inline]
+    pub fn map(&mut self, pages: Pages, frame: Pfn, size: PageSize, attr: Attr) -> Result<(), Error> {
+        // SAFETY: `&mut self` makes this the only writer, and the batch came from this table; likewise below.
+        let done = unsafe { self.table.map(&mut self.batch, pages, frame, size, attr) };
+        self.settle();
+        done
+    }
+
+    /// Unmaps a range; see [`Table::unmap`].
+    ///
+    /// # Errors
+    ///
+    /// Those of [`Table::unmap`].
+    #[inline]
+    pub fn unmap(
+        &mut self,
+        pages: Pages,
+        holes: Holes,
+        frames: Option<&mut dyn Frames>,
+    ) -> Result<usize, Error> {
+        // SAFETY: as in `map`.
+        let done = unsafe { self.table.unmap(&mut self.batch, pages, holes, frames) };
+        self.settle();
+        done
+    }
+
+    /// Changes the attributes of a range; see [`Table::protect`].
+    ///
+    /// # Errors
+    ///
+    /// Those of [`Table::protect`].
+    #[inline]
+    pub fn protect(&mut self, pages: Pages, holes: Holes, change: Change) -> Result<usize, Error> {
+        // SAFETY: as in `map`.
+        let done = unsafe { self.table.protect(&mut self.batch, pages, holes, change) };
+        self.settle();
+        done
+    }
+
+    /// Splits or promotes the leaves of a range; see [`Table::resize`].
+    ///
+    /// # Errors
+    ///
+    /// Those of [`Table::resize`].
+    pub fn resize(&mut self, pages: Pages, to: PageSize) -> Result<(), Error> {
+        // SAFETY: as in `map`.
+        let done = unsafe { self.table.resize(&mut self.batch, pages, to, &mut self.flush) };
+        self.settle();
+        done
+    }
+
+    /// Flushes what the last change made stale, then frees what it took out.
+    #[inline(always)]
+    fn settle(&mut self) {
+        if !self.batch.is_empty() {
+            (self.flush)(self.batch.flush());
+            // SAFETY: nobody walks but this CPU, which does not now, and its TLB has just been flushed.
+            unsafe { self.batch.complete() };
+        }
+    }
+
+    /// Returns what the table takes of its node storage.
+    pub fn footprint(&self) -> Footprint {
+        self.table.footprint()
+    }
+
+    /// Returns the table.
+    pub fn table(&self) -> &T {
+        &self.table
+    }
+
+    /// Takes the table apart, flushes and frees every node.
+    pub fn destroy(mut self) {
+        let batch = crate::destroy(self.table);
+        (self.flush)(batch.flush());
+        // SAFETY: the table is gone, nobody walks it, and the TLB has just been flushed.
+        unsafe { batch.reclaim() };
+    }
+}

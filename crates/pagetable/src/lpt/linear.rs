@@ -1,0 +1,127 @@
+//! The reading of a radix table as a linear one: links are PTEs.
+
+use core::marker::PhantomData;
+
+use tlbkit_addr::{Attr, PageSize, Pfn, Reach, VirtAddr};
+
+use crate::format::Format;
+use crate::nodes::NodeAddr;
+use crate::{Change, Error, Geometry, Radix, Word};
+
+/// Geometry `G` and format `F` of a linear table at `AT`: a link is the leaf that maps a page of the table, and
+/// leaves of the program's pages stand at the last level only, whatever their size.
+#[derive(Debug)]
+pub struct Linear<G, F, const AT: usize>(PhantomData<(G, F)>);
+
+impl<G: Radix, F: Format, const AT: usize> Geometry for Linear<G, F, AT> {
+    const VA_BITS: u32 = G::VA_BITS;
+    const BASE: PageSize = G::BASE;
+    const SIGNED: bool = G::SIGNED;
+
+    /// What one page of the table covers, and smaller.
+    const SIZES: &'static [PageSize] = {
+        let cover = G::BASE.shift() + G::WIDTHS[G::WIDTHS.len() - 1];
+        let mut sizes = 0;
+        while sizes < G::SIZES.len() && G::SIZES[sizes].shift() <= cover {
+            sizes += 1;
+        }
+        G::SIZES.split_at(sizes).0
+    };
+}
+
+impl<G: Radix, F: Format, const AT: usize> Radix for Linear<G, F, AT> {
+    const WIDTHS: &'static [u32] = G::WIDTHS;
+
+    const LINEAR: Option<VirtAddr> = {
+        // The table must end below the top, and its pages be pages.
+        let mut pages = 0usize;
+        let mut bits = 0;
+        let mut level = 1;
+        while level < G::WIDTHS.len() {
+            bits += G::WIDTHS[level - 1];
+            pages += 1 << bits;
+            let extra = if level + 1 == G::WIDTHS.len() { F::EXTRA } else { 0 };
+            let bytes = (1 << G::WIDTHS[level]) * (1 + extra) * F::Word::BYTES;
+            assert!(bytes == G::BASE.bytes(), "every node below the root of a linear table is a page");
+            level += 1;
+        }
+        let at = VirtAddr::new(AT);
+        assert!(at.is_aligned(G::BASE), "a linear table begins with a page");
+        assert!(pages <= (usize::MAX - AT) >> G::BASE.shift(), "a linear table ends below the top of memory");
+        Some(at)
+    };
+}
+
+impl<G: Radix, F: Format, const AT: usize> Linear<G, F, AT> {
+    /// What the table's own pages allow: everything but execution, and no trap that the kernel would have to serve
+    /// while it edits.
+    const TABLE: Attr = F::IMPLIED.union(
+        Attr::READ.union(Attr::WRITE).union(Attr::ACCESSED).union(Attr::DIRTY).intersection(F::OPTIONAL),
+    );
+}
+
+impl<G: Radix, F: Format, const AT: usize> Format for Linear<G, F, AT> {
+    type Word = F::Word;
+
+    const STEP: F::Word = F::STEP;
+    const LINK_ALIGN: usize = G::BASE.bytes();
+    const IMPLIED: Attr = F::IMPLIED;
+    const OPTIONAL: Attr = F::OPTIONAL;
+    const FIXED: Attr = F::FIXED;
+    const APPEARS: Reach = F::APPEARS;
+    const STATUS: bool = F::STATUS;
+    const BREAK: bool = F::BREAK;
+    const PAIRED: bool = F::PAIRED;
+    const EXTRA: usize = F::EXTRA;
+
+    #[inline(always)]
+    fn leaf(frame: Pfn, size: PageSize, attr: Attr, _last: bool) -> Result<F::Word, Error> {
+        F::leaf(frame, size, attr, true)
+    }
+
+    #[inline(always)]
+    fn link(node: NodeAddr) -> F::Word {
+        // Storage hands out addresses that the format can hold, as for any link.
+        F::leaf(Pfn::new(node.get() >> G::BASE.shift()), G::BASE, Self::TABLE, true).unwrap_or(F::Word::ZERO)
+    }
+
+    #[inline(always)]
+    fn is_leaf(word: F::Word, last: bool) -> bool {
+        last && F::is_leaf(word, true)
+    }
+
+    #[inline(always)]
+    fn is_link(word: F::Word) -> bool {
+        F::is_leaf(word, true)
+    }
+
+    #[inline(always)]
+    fn node(link: F::Word) -> NodeAddr {
+        NodeAddr::new(F::frame(link, G::BASE).get() << G::BASE.shift())
+    }
+
+    #[inline(always)]
+    fn frame(leaf: F::Word, size: PageSize) -> Pfn {
+        F::frame(leaf, size)
+    }
+
+    #[inline(always)]
+    fn attr(leaf: F::Word) -> Attr {
+        F::attr(leaf)
+    }
+
+    #[inline(always)]
+    fn size(leaf: F::Word, slot: PageSize) -> PageSize {
+        F::size(leaf, slot)
+    }
+
+    #[inline(always)]
+    fn change(leaf: F::Word, change: Change) -> F::Word {
+        F::change(leaf, change)
+    }
+
+    #[inline(always)]
+    fn beside(changed: F::Word, beside: F::Word) -> F::Word {
+        F::beside(changed, beside)
+    }
+}

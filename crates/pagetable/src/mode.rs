@@ -1,0 +1,158 @@
+//! One CPU or several: the one parameter by which every store, lock and list differs.
+
+use core::fmt::Debug;
+use core::sync::atomic::Ordering;
+
+use crate::word::{Word, atomics};
+
+/// How many CPUs may walk: [`Solo`] or [`Shared`].
+///
+/// | | [`Solo`] | [`Shared`] |
+/// |-|-|-|
+/// | walkers | this CPU | any number of CPUs |
+/// | a writer's stores | plain, the compiler may widen them | atomic |
+/// | node storage | no lock | a spin lock |
+/// | hashed chains | the hit entry moves to the front | stay in order |
+/// | retired nodes | free after the local flush | held until the shootdown has completed |
+/// | the table is `Sync` | no | yes |
+pub trait Mode: Debug + Send + Sync + 'static + sealed::Sealed {
+    /// Whether other CPUs may walk.
+    const SHARED: bool;
+
+    /// What storage keeps others out with while it hands out a node.
+    #[doc(hidden)]
+    type Lock: Lock;
+
+    /// Reads a word as its sole writer: a plain load, for walkers only load too.
+    ///
+    /// # Safety
+    ///
+    /// `cell` points at a live cell of a node that only the caller writes.
+    #[doc(hidden)]
+    #[inline(always)]
+    unsafe fn read<W: Word>(cell: *const W::Cell) -> W {
+        // SAFETY: the caller's promise.
+        unsafe { W::read_alone(cell) }
+    }
+
+    /// Stores a word that leads nowhere, or that nobody can reach yet.
+    ///
+    /// # Safety
+    ///
+    /// `cell` points at a live cell of a node that only the caller writes, and only it reads in solo mode.
+    #[doc(hidden)]
+    unsafe fn put<W: Word>(cell: *const W::Cell, word: W);
+
+    /// Stores a word that leads to something complete.
+    ///
+    /// # Safety
+    ///
+    /// `cell` points at a live cell of a node that only the caller writes, and only it reads in solo mode.
+    #[doc(hidden)]
+    unsafe fn publish<W: Word>(cell: *const W::Cell, word: W);
+
+    /// Makes everything stored so far visible before anything `put` after it.
+    #[doc(hidden)]
+    fn release();
+}
+
+/// One CPU walks and writes. Types in this mode are not `Sync`.
+#[derive(Clone, Copy, Debug)]
+pub struct Solo;
+
+/// One CPU writes while any number of others walk.
+#[derive(Clone, Copy, Debug)]
+pub struct Shared;
+
+mod sealed {
+    pub trait Sealed {}
+    impl Sealed for super::Solo {}
+    impl Sealed for super::Shared {}
+}
+
+impl Mode for Solo {
+    const SHARED: bool = false;
+    type Lock = NoLock;
+
+    #[inline(always)]
+    unsafe fn put<W: Word>(cell: *const W::Cell, word: W) {
+        // SAFETY: as above.
+        unsafe { W::write_alone(cell, word) }
+    }
+
+    #[inline(always)]
+    unsafe fn publish<W: Word>(cell: *const W::Cell, word: W) {
+        // SAFETY: as above.
+        unsafe { W::write_alone(cell, word) }
+    }
+
+    #[inline(always)]
+    fn release() {}
+}
+
+impl Mode for Shared {
+    const SHARED: bool = true;
+    type Lock = SpinLock;
+
+    #[inline(always)]
+    unsafe fn put<W: Word>(cell: *const W::Cell, word: W) {
+        // SAFETY: the cell is live.
+        unsafe { W::put(cell, word) }
+    }
+
+    #[inline(always)]
+    unsafe fn publish<W: Word>(cell: *const W::Cell, word: W) {
+        // SAFETY: the cell is live.
+        unsafe { W::publish(cell, word) }
+    }
+
+    #[inline(always)]
+    fn release() {
+        atomics::fence(Ordering::Release);
+    }
+}
+
+/// What storage takes before it touches its lists.
+#[doc(hidden)]
+pub trait Lock: Default + Debug {
+    /// Takes the lock.
+    fn lock(&self);
+    /// Gives the lock back; only its holder may.
+    fn unlock(&self);
+}
+
+/// No lock: the storage is not `Sync`.
+#[doc(hidden)]
+#[derive(Debug, Default)]
+pub struct NoLock(core::marker::PhantomData<core::cell::Cell<()>>);
+
+impl Lock for NoLock {
+    #[inline(always)]
+    fn lock(&self) {}
+    #[inline(always)]
+    fn unlock(&self) {}
+}
+
+/// A test-and-set lock. It guards a handful of list operations, so waiters spin.
+#[doc(hidden)]
+#[derive(Debug, Default)]
+pub struct SpinLock(atomics::AtomicBool);
+
+impl Lock for SpinLock {
+    #[inline]
+    fn lock(&self) {
+        while self.0.swap(true, Ordering::Acquire) {
+            #[cfg(loom)]
+            loom::thread::yield_now();
+            #[cfg(not(loom))]
+            while self.0.load(Ordering::Relaxed) {
+                core::hint::spin_loop();
+            }
+        }
+    }
+
+    #[inline]
+    fn unlock(&self) {
+        self.0.store(false, Ordering::Release);
+    }
+}

@@ -1,0 +1,85 @@
+//! What the radix engine does for a table that lies in virtual memory: see [`lpt`](crate::lpt).
+
+use tlbkit_addr::{Pages, VirtAddr, Vpn};
+
+use super::Mpt;
+use super::shape::{MAX, Shape};
+use crate::format::Format;
+use crate::nodes::Nodes;
+use crate::{Leaf, Radix, Word};
+
+/// Returns the pages of a linear table that are its nodes of `level` around `pages`, or `None` for tables and nodes
+/// in physical memory.
+pub(crate) fn own_pages<G: Radix>(level: usize, pages: Pages) -> Option<Pages> {
+    let base = G::LINEAR?;
+    if level == 0 {
+        return None;
+    }
+    let bits = |level: usize| G::WIDTHS.iter().take(level).sum::<u32>();
+    // The array of the last level comes first, then that of the level above, and so on.
+    let below: usize = (level + 1..G::WIDTHS.len()).map(|lower| 1 << bits(lower)).sum();
+    let array = base.vpn(G::BASE).get() + below;
+    let shift = G::VA_BITS - bits(level) - G::BASE.shift();
+    let own = |page: Vpn| Vpn::new(array + (page.get() >> shift & ((1 << bits(level)) - 1)));
+    Pages::new(own(pages.first()), own(pages.last()))
+}
+
+/// Returns all pages that a linear table can have, or `None` for a table in physical memory.
+pub(crate) fn region<G: Radix>() -> Option<Pages> {
+    // Page numbers of one space, from its lowest page to its highest: the index bits are all 0, then all 1.
+    let low = own_pages::<G>(G::WIDTHS.len() - 1, Pages::one(Vpn::new(0)))?;
+    let high = own_pages::<G>(1, Pages::one(Vpn::new(usize::MAX >> G::BASE.shift())))?;
+    Pages::new(low.first(), high.last())
+}
+
+impl<G: Radix, F: Format, N: Nodes<Word = F::Word>> Mpt<'_, G, F, N> {
+    /// Looks `at` up as a machine does that loads through its TLB: up from the page that holds the PTE to the first
+    /// page that `translates` knows, then down, one load a level.
+    ///
+    /// `translates` gets what [`Observe::translates`](crate::Observe::translates) gets. Only the loads that the
+    /// machine would do go through [`Nodes::follow`]; where its TLB would tell it the physical address of a page of
+    /// the table, this finds it from the root, past that count.
+    ///
+    /// # Safety
+    ///
+    /// The caller is pinned, or the writer, and `at` is in the space.
+    #[inline(always)]
+    pub(crate) unsafe fn climb(
+        &self,
+        at: VirtAddr,
+        mut translates: impl FnMut(usize, VirtAddr) -> bool,
+    ) -> Option<Leaf> {
+        let last = Self::LEVELS - 1;
+        let place = |level| Self::place(level, Self::index(level, at));
+        let mut nodes = [self.root; MAX];
+        let mut deepest = 0;
+        while deepest < last {
+            // SAFETY: a node that a link leads to is live or retired, and pinned walkers are waited for; the index
+            // is below the node's slots.
+            let word = unsafe { F::Word::follow(self.nodes.at(nodes[deepest]).add(place(deepest))) };
+            if !F::is_link(word) {
+                break;
+            }
+            deepest += 1;
+            nodes[deepest] = F::node(word);
+        }
+        let mut level = last;
+        while let Some(own) = own_pages::<G>(level, Pages::one(at.vpn(G::BASE))) {
+            // A page that the table does not have is in no TLB, whatever the model says.
+            if translates(last - level, own.first().address(G::BASE)) && level <= deepest {
+                break;
+            }
+            level -= 1;
+        }
+        let mut node = nodes[level];
+        loop {
+            // SAFETY: as above.
+            let word = unsafe { self.nodes.follow(node, place(level)) };
+            if level == last || !F::is_link(word) {
+                return F::is_leaf(word, level == last).then(|| Self::leaf(word, level, at));
+            }
+            level += 1;
+            node = F::node(word);
+        }
+    }
+}

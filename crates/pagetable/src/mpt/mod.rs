@@ -1,0 +1,152 @@
+//! The multi-level page table (MPT): one indexed load a level.
+//!
+//! ```text
+//!  virtual address   | index 0 | index 1 | ... | index n | offset |
+//!                        |         |               |
+//!   root ---> +------+   |   +------+          +------+
+//!             |      |   v   |      |   v      |      |   v
+//!             | link |------>| link |--- .. -->| leaf |-----> frame
+//!             |      |       | leaf |------------------------> frame of a larger page
+//!             +------+       +------+          +------+
+//! ```
+//!
+//! Any number of levels up to eight, each with an index width of its own ([`Radix::WIDTHS`]): two levels of ten bits
+//! for MIPS32, four of nine, or the six that Elphinstone et al. 3.2 need for 64 bits. Node `n` of a level is an array
+//! of one word per slot, which is empty, a link to a node of the next level, or a leaf. A page whose size is that of
+//! a slot is one leaf at that level; one between two levels is a leaf repeated in all the slots that it covers. In a
+//! format with [`EXTRA`](Format::EXTRA) words, a last-level node holds for each pair of pages its two leaf words, then
+//! as many words of the kernel's.
+//!
+//! Beside each node its record counts the slots in use, so that an unmap which empties a node returns it without
+//! looking at the others. That holds up to the root, which stays.
+//!
+//! | operation | cost in loads and stores of table words |
+//! |-|-|
+//! | lookup | one load a level down to the leaf |
+//! | map, unmap, protect a range | the walk once for each node at the bottom, then one load and one store a page (twice the loads: a dry run comes first) |
+//! | new or emptied nodes | one store and one count a level |
+//! | promote, split | one store that swaps a leaf for a subtree, which is built before or retired after |
+//!
+//! A wide space that is used sparsely wastes almost a page per level for each page mapped: about two orders of
+//! magnitude more than a [guarded table](crate::gpt) (Elphinstone et al. 4.2, Figure 8).
+
+mod edit;
+mod linear;
+mod resize;
+mod shape;
+mod share;
+mod table;
+
+use core::fmt;
+use core::marker::PhantomData;
+
+use tlbkit_addr::{Pages, VirtAddr};
+
+use crate::footprint::Tally;
+use crate::format::Format;
+use crate::nodes::{NodeAddr, Nodes};
+use crate::{Error, Leaf, Radix, Sole, Word};
+
+pub(crate) use linear::{own_pages, region};
+use shape::Shape;
+
+/// A multi-level page table of geometry `G` with entries of format `F` in nodes from `N`.
+///
+/// The value itself is a handle of a few words; the table is its nodes.
+pub struct Mpt<'n, G: Radix, F: Format, N: Nodes<Word = F::Word>> {
+    nodes: &'n N,
+    root: NodeAddr,
+    sole: Sole,
+    tally: Tally,
+    /// The pages whose top-level slots belong to another table.
+    borrowed: Option<Pages>,
+    /// The pages whose top-level slots other tables may borrow.
+    lent: Option<Pages>,
+    shape: PhantomData<(G, F)>,
+}
+
+/// Four levels of nine bits in the [`Compact`](crate::format::Compact) format.
+#[cfg(target_pointer_width = "64")]
+pub type Mpt4<'n, N> = Mpt<'n, crate::geometry::Va48, crate::format::Compact, N>;
+
+/// The six-level table of Elphinstone et al. 3.2, to the byte.
+#[cfg(target_pointer_width = "64")]
+pub type PaperMpt<'n, N> = Mpt<'n, crate::geometry::Va64, crate::format::Paper, N>;
+
+impl<'n, G: Radix, F: Format, N: Nodes<Word = F::Word>> Mpt<'n, G, F, N> {
+    /// Returns an empty table: its root node.
+    ///
+    /// # Errors
+    ///
+    /// [`Error::NoMemory`] if there is no node for the root.
+    pub fn new(nodes: &'n N) -> Result<Self, Error> {
+        const { assert!(G::BASE.shift() == F::BASE.shift(), "the format counts frames of another size") };
+        let words = Self::WORDS[0];
+        let root = nodes.take(words).ok_or(Error::NoMemory { wanted: 1, pending: nodes.held().pending() })?;
+        let tally = Tally::default();
+        tally.node(1, words * F::Word::BYTES);
+        Ok(Self { nodes, root, sole: Sole::default(), tally, borrowed: None, lent: None, shape: PhantomData })
+    }
+
+    /// Returns the root node's address, as a register of the machine or a refill handler wants it.
+    pub const fn root(&self) -> NodeAddr {
+        self.root
+    }
+
+    /// Returns where the PTE of `at` stands in its node of the last level, in words.
+    pub(crate) fn leaf_place(&self, at: VirtAddr) -> usize {
+        Self::place(Self::LEVELS - 1, Self::index(Self::LEVELS - 1, at))
+    }
+
+    /// Decodes the leaf in a slot of `level` that maps `at`.
+    #[inline(always)]
+    fn leaf(word: F::Word, level: usize, at: VirtAddr) -> Leaf {
+        let slot = Self::SLOTS[level];
+        let size = if Self::REPLICATED { F::size(word, slot) } else { slot };
+        Leaf { at: at.align_down(size), size, frame: F::frame(word, size), attr: F::attr(word) }
+    }
+
+    /// Walks down to the word that ends the walk for `at`, and returns what `end` makes of it, its level and its node.
+    /// The one walk.
+    ///
+    /// # Safety
+    ///
+    /// The caller is pinned, or the writer.
+    #[inline(always)]
+    unsafe fn descend<T>(&self, at: VirtAddr, end: impl Fn(F::Word, usize, NodeAddr) -> T) -> T {
+        let mut node = self.root;
+        // A step a level, so that shifts and masks are immediates all the way into `end`; steps beyond the last level
+        // vanish.
+        macro_rules! step {
+            ($($level:literal)*) => { $(
+                let level = if $level < Self::LEVELS { $level } else { Self::LEVELS - 1 };
+                // SAFETY: a node that a link leads to is live or retired, and pinned walkers are waited for; the
+                // index is below the node's slots.
+                let word = unsafe { self.nodes.follow(node, Self::place(level, Self::index(level, at))) };
+                if level + 1 == Self::LEVELS || !F::is_link(word) {
+                    return end(word, level, node);
+                }
+                node = F::node(word);
+            )* };
+        }
+        step!(0 1 2 3 4 5 6);
+        let level = Self::LEVELS - 1;
+        // SAFETY: as above.
+        end(unsafe { self.nodes.follow(node, Self::place(level, Self::index(level, at))) }, level, node)
+    }
+}
+
+impl<G: Radix, F: Format, N: Nodes<Word = F::Word>> Drop for Mpt<'_, G, F, N> {
+    fn drop(&mut self) {
+        self.nodes.held().lose(self.tally.footprint().nodes);
+    }
+}
+
+impl<G: Radix, F: Format, N: Nodes<Word = F::Word>> fmt::Debug for Mpt<'_, G, F, N> {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("Mpt")
+            .field("root", &self.root)
+            .field("footprint", &self.tally.footprint())
+            .finish_non_exhaustive()
+    }
+}

@@ -1,0 +1,257 @@
+//! Splitting a page into smaller ones, and promoting small ones to a larger.
+
+use core::ops::ControlFlow;
+
+use tlbkit_addr::{Attr, Flush, PageSize, Pages, Pfn, Reach, VirtAddr, Vpn};
+
+use super::Mpt;
+use super::shape::{MAX, Shape};
+use crate::format::Format;
+use crate::nodes::{Nodes, Stock};
+use crate::{Error, Leaf, Radix, Retired, Word};
+
+/// What hardware notes in a leaf, which does not keep pages from being one.
+const STATUS: Attr = Attr::ACCESSED.union(Attr::DIRTY);
+
+impl<'n, G: Radix, F: Format, N: Nodes<Word = F::Word>> Mpt<'n, G, F, N> {
+    /// See [`Table::resize`](crate::Table::resize).
+    ///
+    /// # Safety
+    ///
+    /// The caller is the only writer, and the batch came from this table; so for all that follow.
+    pub(super) unsafe fn resize_pages(
+        &self,
+        batch: &mut Retired<'n>,
+        pages: Pages,
+        to: PageSize,
+        broken: &mut dyn FnMut(&Flush),
+    ) -> Result<(), Error> {
+        G::SPACE.check_sized(pages, to)?;
+        self.check_own(pages)?;
+        // SAFETY: the caller is the writer.
+        unsafe {
+            let want = self.plan(pages, to)?;
+            let mut stock = Stock::take(self.nodes, &Self::WORDS, want)?;
+            self.each_piece(pages, to, |piece, leaf| {
+                if leaf.size != to {
+                    self.remake(batch, &mut stock, piece, leaf, to, broken);
+                }
+                Ok(())
+            })
+        }
+    }
+
+    /// The dry run: checks every piece, and counts the nodes that splits need by level.
+    unsafe fn plan(&self, pages: Pages, to: PageSize) -> Result<[usize; MAX], Error> {
+        let mut want = [0; MAX];
+        // SAFETY: the caller is the writer.
+        unsafe {
+            self.each_piece(pages, to, |piece, leaf| {
+                if leaf.size > to {
+                    self.check_whole(leaf, pages)?;
+                    let (level, bottom) = (Self::level_of(leaf.size), Self::level_of(to));
+                    for below in level + 1..=bottom {
+                        want[below] += piece.len() / Self::slot_pages(below - 1);
+                    }
+                } else if leaf.size < to {
+                    self.check_uniform(piece, leaf, to)?;
+                }
+                Ok(())
+            })?;
+        }
+        Ok(want)
+    }
+
+    /// Cuts a range into pieces: a leaf larger than `to` is one, else whatever fills a page of `to`. Passes the leaf
+    /// that begins each.
+    unsafe fn each_piece(
+        &self,
+        pages: Pages,
+        to: PageSize,
+        mut visit: impl FnMut(Pages, Leaf) -> Result<(), Error>,
+    ) -> Result<(), Error> {
+        let mut first = pages.first();
+        loop {
+            let at = first.address(G::BASE);
+            // SAFETY: the caller is the writer.
+            let (word, level) = unsafe { self.descend(at, |word, level, _| (word, level)) };
+            if !F::is_leaf(word, level + 1 == Self::LEVELS) {
+                return Err(Error::NotMapped { at });
+            }
+            let leaf = Self::leaf(word, level, at);
+            let piece = G::SPACE.pages_of(&Leaf {
+                at: at.align_down(leaf.size.max(to)),
+                size: leaf.size.max(to),
+                ..leaf
+            });
+            visit(piece, leaf)?;
+            if piece.last() >= pages.last() {
+                return Ok(());
+            }
+            first = Vpn::new(piece.last().get() + 1);
+        }
+    }
+
+    /// Checks that the leaves of a piece continue each other and agree in their rights.
+    unsafe fn check_uniform(&self, piece: Pages, first: Leaf, to: PageSize) -> Result<(), Error> {
+        if !first.frame.is_aligned(to, G::BASE) {
+            return Err(Error::NotUniform { at: first.at });
+        }
+        F::leaf(first.frame, to, first.attr, Self::level_of(to) + 1 == Self::LEVELS)?;
+        let mut next = piece.first();
+        let mut outcome = Ok(());
+        // SAFETY: the caller is the writer.
+        let _ = unsafe {
+            self.visit(self.root, 0, piece, &mut |leaf| {
+                let at = leaf.at.vpn(G::BASE);
+                let frame = Pfn::new(first.frame.get() + (at.get() - piece.first().get()));
+                if at != next {
+                    outcome = Err(Error::NotMapped { at: next.address(G::BASE) });
+                } else if leaf.frame != frame || leaf.attr.difference(STATUS) != first.attr.difference(STATUS)
+                {
+                    outcome = Err(Error::NotUniform { at: leaf.at });
+                }
+                next = Vpn::new(G::SPACE.pages_of(&leaf).last().get().wrapping_add(1));
+                if outcome.is_ok() { ControlFlow::Continue(()) } else { ControlFlow::Break(()) }
+            })
+        };
+        outcome?;
+        if next.get() == piece.last().get().wrapping_add(1) {
+            Ok(())
+        } else {
+            Err(Error::NotMapped { at: next.address(G::BASE) })
+        }
+    }
+
+    /// Replaces what maps a piece by leaves of size `to`.
+    unsafe fn remake(
+        &self,
+        batch: &mut Retired<'n>,
+        stock: &mut Stock<'n, N, MAX>,
+        piece: Pages,
+        leaf: Leaf,
+        to: PageSize,
+        broken: &mut dyn FnMut(&Flush),
+    ) {
+        let at = piece.first().address(G::BASE);
+        // The slots that change: those of the larger of the two sizes.
+        let level = Self::level_of(leaf.size.max(to));
+        let slots = piece.len() / Self::slot_pages(level).min(piece.len());
+        let index = Self::index(level, at);
+        let entries = piece.len() / Self::slot_pages(Self::level_of(to)).min(piece.len());
+        // SAFETY: the caller is the writer, and the dry run has seen that these slots map the piece.
+        unsafe {
+            let node = self.path(at, level).nodes[level];
+            let mut attr = leaf.attr.union(self.gather(piece));
+            if F::BREAK || F::STATUS {
+                let mut broke = F::Word::ZERO;
+                for slot in 0..slots {
+                    let cell = self.nodes.at(node).add(Self::place(level, index + slot));
+                    broke = F::Word::swap(cell, F::Word::ZERO);
+                    if !F::STATUS {
+                        self.discard(batch, broke, level);
+                    }
+                }
+                let mut flush = Flush::none();
+                flush.add(Reach::Everywhere, piece);
+                broken(&flush);
+                if F::STATUS {
+                    // Below a link hardware goes on noting until every CPU has forgotten the way there. What it has
+                    // noted by then belongs to the new leaves. (There is but one slot: leaves that hardware writes
+                    // are not repeated.)
+                    attr = attr.union(self.status(broke, level, at));
+                    self.discard(batch, broke, level);
+                }
+            }
+            for slot in 0..slots {
+                let place = Self::place(level, index + slot);
+                let old = self.nodes.read(node, place);
+                let first = Pfn::new(leaf.frame.get() + slot * Self::slot_pages(level));
+                self.nodes.publish(node, place, self.build(stock, level, first, to, attr));
+                self.discard(batch, old, level);
+            }
+            self.settle_pair(node, level, index);
+            self.settle_pair(node, level, index + slots - 1);
+        }
+        self.tally.ptes(entries as isize);
+        batch.touch(Reach::Everywhere, piece);
+    }
+
+    /// Returns the status bits that the leaves of a piece have.
+    unsafe fn gather(&self, piece: Pages) -> Attr {
+        let mut status = Attr::empty();
+        // SAFETY: the caller is the writer.
+        let _ = unsafe {
+            self.visit(self.root, 0, piece, &mut |leaf| {
+                status |= leaf.attr & STATUS;
+                ControlFlow::Continue(())
+            })
+        };
+        status
+    }
+
+    /// Returns the status bits of a word that was taken out of the table, or of everything below it.
+    unsafe fn status(&self, word: F::Word, level: usize, at: VirtAddr) -> Attr {
+        let last = level + 1 == Self::LEVELS;
+        if F::is_leaf(word, last) {
+            return Self::leaf(word, level, at).attr & STATUS;
+        }
+        let mut status = Attr::empty();
+        if !last && F::is_link(word) {
+            for index in 0..Self::slots(level + 1) {
+                // SAFETY: the node was linked a moment ago and is not freed before its CPUs have flushed.
+                let below = unsafe { self.nodes.follow(F::node(word), Self::place(level + 1, index)) };
+                // SAFETY: as above.
+                status |= unsafe { self.status(below, level + 1, at) };
+            }
+        }
+        status
+    }
+
+    /// Discards a word that was taken out of the table: retires the nodes that it led to, and counts its PTEs out.
+    unsafe fn discard(&self, batch: &mut Retired<'n>, word: F::Word, level: usize) {
+        let last = level + 1 == Self::LEVELS;
+        if F::is_leaf(word, last) {
+            self.tally.ptes(-1);
+        } else if !last && F::is_link(word) {
+            let node = F::node(word);
+            // SAFETY: the caller has unlinked it.
+            unsafe {
+                for index in 0..Self::slots(level + 1) {
+                    self.discard(batch, self.nodes.read(node, Self::place(level + 1, index)), level + 1);
+                }
+                self.retire(batch, node, level + 1, false);
+            }
+        }
+    }
+
+    /// Returns the word for a slot of `level` that maps `frame` on in pages of `to`: a leaf, or a link to a subtree
+    /// that is complete.
+    unsafe fn build(
+        &self,
+        stock: &mut Stock<'n, N, MAX>,
+        level: usize,
+        frame: Pfn,
+        to: PageSize,
+        attr: Attr,
+    ) -> F::Word {
+        let bottom = Self::level_of(to);
+        if level == bottom {
+            let first = Pfn::new(frame.get() & !(to.pages(G::BASE).unwrap_or(1) - 1));
+            // The dry run, or the leaf that is being split, had these attributes and frames.
+            return F::leaf(first, to, attr, level + 1 == Self::LEVELS).unwrap_or(F::Word::ZERO);
+        }
+        let Some(node) = stock.next(level + 1) else { return F::Word::ZERO };
+        self.tally.node(1, Self::WORDS[level + 1] * F::Word::BYTES);
+        // SAFETY: the node is new and nobody else knows it.
+        unsafe {
+            for index in 0..Self::slots(level + 1) {
+                let frame = Pfn::new(frame.get() + index * Self::slot_pages(level + 1));
+                let word = self.build(stock, level + 1, frame, to, attr);
+                self.nodes.put(node, Self::place(level + 1, index), word);
+            }
+            self.count(node, level + 1, Self::slots(level + 1) as i32);
+        }
+        F::link(node)
+    }
+}

@@ -1,0 +1,129 @@
+//! The constants that a geometry and a format make of a radix table.
+
+use tlbkit_addr::{PageSize, VirtAddr};
+
+use super::Mpt;
+use crate::format::Format;
+use crate::nodes::Nodes;
+use crate::{Radix, Word};
+
+/// The most levels a table can have.
+pub(super) const MAX: usize = 8;
+
+/// Shifts, widths and node sizes by level, the root first; levels beyond the last are zero.
+pub(super) trait Shape {
+    /// How many levels there are.
+    const LEVELS: usize;
+    /// What a slot of the level covers.
+    const SLOTS: [PageSize; MAX];
+    /// The words of a node of the level.
+    const WORDS: [usize; MAX];
+    /// Whether a page can be larger than a slot and smaller than the next level's, and so stands in several slots.
+    const REPLICATED: bool;
+
+    /// Returns the slot that `at` falls into.
+    fn index(level: usize, at: VirtAddr) -> usize;
+
+    /// Returns where in its node the word of a slot is.
+    fn place(level: usize, index: usize) -> usize;
+
+    /// Returns the number of slots of a node.
+    fn slots(level: usize) -> usize;
+
+    /// Returns how many base pages a slot covers.
+    fn slot_pages(level: usize) -> usize;
+
+    /// Returns the level at which pages of `size` stand: the first whose slots are no larger, or in a linear table the
+    /// last.
+    fn level_of(size: PageSize) -> usize;
+}
+
+impl<G: Radix, F: Format, N: Nodes<Word = F::Word>> Shape for Mpt<'_, G, F, N> {
+    const LEVELS: usize = {
+        assert!(!G::WIDTHS.is_empty() && G::WIDTHS.len() <= MAX, "one to eight levels");
+        G::WIDTHS.len()
+    };
+
+    const SLOTS: [PageSize; MAX] = {
+        let mut slots = [G::BASE; MAX];
+        let mut shift = G::VA_BITS;
+        let mut level = 0;
+        while level < G::WIDTHS.len() {
+            assert!(G::WIDTHS[level] > 0, "a level without an index");
+            shift -= G::WIDTHS[level];
+            slots[level] = match PageSize::from_shift(shift) {
+                Some(size) => size,
+                None => panic!("a slot is smaller than the address space"),
+            };
+            level += 1;
+        }
+        assert!(shift == G::BASE.shift(), "the widths and the page offset make up the address");
+        slots
+    };
+
+    const WORDS: [usize; MAX] = {
+        let mut words = [0; MAX];
+        let mut level = 0;
+        while level < G::WIDTHS.len() {
+            let extra = if level + 1 == G::WIDTHS.len() { F::EXTRA } else { 0 };
+            words[level] = (1 << G::WIDTHS[level]) * (1 + extra);
+            assert!(
+                level == 0 || (words[level] * F::Word::BYTES).is_multiple_of(F::LINK_ALIGN),
+                "a link cannot hold the address of so small a node"
+            );
+            level += 1;
+        }
+        words
+    };
+
+    const REPLICATED: bool = {
+        let mut replicated = false;
+        let mut at = 0;
+        while at < G::SIZES.len() {
+            let mut level = 0;
+            let mut found = false;
+            while level < G::WIDTHS.len() {
+                let leaves = G::LINEAR.is_none() || level + 1 == G::WIDTHS.len();
+                found |= leaves && Self::SLOTS[level].shift() == G::SIZES[at].shift();
+                level += 1;
+            }
+            replicated |= !found;
+            at += 1;
+        }
+        assert!(!(replicated && F::STATUS), "hardware notes status in one word of a page");
+        replicated
+    };
+
+    #[inline(always)]
+    fn index(level: usize, at: VirtAddr) -> usize {
+        at.get() >> Self::SLOTS[level].shift() & ((1 << G::WIDTHS[level]) - 1)
+    }
+
+    #[inline(always)]
+    fn place(level: usize, index: usize) -> usize {
+        if F::EXTRA > 0 && level + 1 == Self::LEVELS {
+            (index & !1) * (1 + F::EXTRA) + (index & 1)
+        } else {
+            index
+        }
+    }
+
+    #[inline(always)]
+    fn slots(level: usize) -> usize {
+        1 << G::WIDTHS[level]
+    }
+
+    #[inline(always)]
+    fn slot_pages(level: usize) -> usize {
+        1 << (Self::SLOTS[level].shift() - G::BASE.shift())
+    }
+
+    #[inline(always)]
+    fn level_of(size: PageSize) -> usize {
+        // The base page first: it needs no search.
+        if size.shift() == G::BASE.shift() || G::LINEAR.is_some() {
+            return Self::LEVELS - 1;
+        }
+        (0..Self::LEVELS).find(|&level| Self::SLOTS[level] <= size).unwrap_or(Self::LEVELS - 1)
+    }
+}

@@ -1,0 +1,101 @@
+//! A kernel half that every address space shares: top-level slots lent by one table and borrowed by others.
+
+use tlbkit_addr::{Pages, Vpn};
+
+use super::Mpt;
+use super::shape::Shape;
+use crate::format::Format;
+use crate::nodes::{Nodes, Stock};
+use crate::{Error, Radix};
+
+impl<'n, G: Radix, F: Format, N: Nodes<Word = F::Word>> Mpt<'n, G, F, N> {
+    /// Prepares the top-level slots of `pages` for lending: each gets a node, which stays when it is empty.
+    ///
+    /// A borrower copies the links, so what this table maps there later is seen by all. Costs a node a slot.
+    ///
+    /// # Errors
+    ///
+    /// [`Error::OutOfRange`]; [`Error::Misaligned`] if the range does not begin and end with a top-level slot;
+    /// [`Error::Occupied`] if a slot holds a leaf; [`Error::Borrowed`]; [`Error::Busy`] if the table lends already;
+    /// [`Error::WrongSize`] if it has but one level; [`Error::NoMemory`].
+    pub fn lend(&mut self, pages: Pages) -> Result<(), Error> {
+        G::SPACE.check_pages(pages)?;
+        let cover = Self::slot_pages(0);
+        let (first, last) = (pages.first(), pages.last());
+        for (end, low) in [(first, 0), (last, cover - 1)] {
+            if end.get() & (cover - 1) != low {
+                return Err(Error::Misaligned { at: end.address(G::BASE), size: Self::SLOTS[0] });
+            }
+        }
+        if Self::LEVELS == 1 {
+            return Err(Error::WrongSize { size: Self::SLOTS[0] });
+        }
+        self.check_own(pages)?;
+        if self.lent.is_some() {
+            return Err(Error::Busy);
+        }
+        let slots = || (first.get()..=last.get()).step_by(cover).map(|page| Vpn::new(page).address(G::BASE));
+        let mut want = [0; super::shape::MAX];
+        for at in slots() {
+            // SAFETY: `&mut self`: nobody else writes.
+            let word = unsafe { self.nodes.read(self.root, Self::place(0, Self::index(0, at))) };
+            if F::is_leaf(word, false) {
+                return Err(Error::Occupied { occupant: Self::leaf(word, 0, at) });
+            }
+            want[1] += usize::from(!F::is_link(word));
+        }
+        let mut stock = Stock::take(self.nodes, &Self::WORDS, want)?;
+        for at in slots() {
+            // SAFETY: as above. The loan counts as an entry, so that the node is never empty.
+            unsafe {
+                let node = self.reach(&mut stock, at, 1);
+                self.count(node, 1, 1);
+            }
+        }
+        self.lent = Some(pages);
+        Ok(())
+    }
+
+    /// Returns an empty table that shares what `kernel` lends. It cannot change the shared part, and leaves it alone
+    /// when it is taken apart.
+    ///
+    /// # Errors
+    ///
+    /// [`Error::NoMemory`].
+    pub fn sharing(nodes: &'n N, kernel: &'n Self) -> Result<Self, Error> {
+        let mut table = Self::new(nodes)?;
+        if let Some(pages) = kernel.lent {
+            let (first, last) = (pages.first().address(G::BASE), pages.last().address(G::BASE));
+            let slots = Self::index(0, first)..=Self::index(0, last);
+            let borrowed = slots.clone().count() as i32;
+            for place in slots {
+                // SAFETY: lent links never change, and the new root is ours alone.
+                unsafe { table.nodes.publish(table.root, place, kernel.nodes.follow(kernel.root, place)) };
+            }
+            // SAFETY: as above.
+            unsafe { table.count(table.root, 0, borrowed) };
+            table.borrowed = Some(pages);
+        }
+        Ok(table)
+    }
+
+    /// Checks that none of the pages is borrowed: only the lender writes there.
+    #[inline(always)]
+    pub(super) fn check_own(&self, pages: Pages) -> Result<(), Error> {
+        match self.borrowed {
+            Some(borrowed) => match borrowed.intersect(pages) {
+                Some(shared) => Err(Error::Borrowed { at: shared.first().address(G::BASE) }),
+                None => Ok(()),
+            },
+            None => Ok(()),
+        }
+    }
+
+    /// Tells whether a top-level slot is borrowed.
+    pub(super) fn is_borrowed(&self, slot: usize) -> bool {
+        self.borrowed.is_some_and(|pages| {
+            let (first, last) = (pages.first().address(G::BASE), pages.last().address(G::BASE));
+            (Self::index(0, first)..=Self::index(0, last)).contains(&slot)
+        })
+    }
+}

@@ -1,0 +1,171 @@
+//! The multi-level table as a [`Table`].
+
+use core::ops::ControlFlow;
+
+use tlbkit_addr::{Attr, Flush, PageSize, Pages, Pfn, PhysAddr, VirtAddr, Vpn};
+
+use super::Mpt;
+use super::shape::Shape;
+use crate::format::Format;
+use crate::nodes::{NodeAddr, Nodes};
+use crate::{Change, Error, Footprint, Frames, Holes, Leaf, Pinned, Radix, Retired, Sole, Space, Table};
+
+impl<'n, G: Radix, F: Format, N: Nodes<Word = F::Word>> Table<'n> for Mpt<'n, G, F, N> {
+    fn space(&self) -> Space {
+        G::SPACE
+    }
+
+    #[inline(always)]
+    fn lookup(&self, _pinned: Pinned<'_>, at: VirtAddr) -> Option<Leaf> {
+        if !G::SPACE.holds(at) {
+            return None;
+        }
+        // SAFETY: the caller is pinned.
+        unsafe {
+            self.descend(at, |word, level, _| {
+                F::is_leaf(word, level + 1 == Self::LEVELS).then(|| Self::leaf(word, level, at))
+            })
+        }
+    }
+
+    #[inline(always)]
+    fn translate(&self, _pinned: Pinned<'_>, at: VirtAddr) -> Option<PhysAddr> {
+        if !G::SPACE.holds(at) {
+            return None;
+        }
+        // The generic way decodes a leaf first; here the masks of each level stay constants.
+        // SAFETY: the caller is pinned.
+        unsafe {
+            self.descend(at, |word, level, _| {
+                if !F::is_leaf(word, level + 1 == Self::LEVELS) {
+                    return None;
+                }
+                let size =
+                    if Self::REPLICATED { F::size(word, Self::SLOTS[level]) } else { Self::SLOTS[level] };
+                Some(PhysAddr::new(F::frame(word, size).address(G::BASE).get() | at.offset(size)))
+            })
+        }
+    }
+
+    fn for_each(
+        &self,
+        _pinned: Pinned<'_>,
+        pages: Pages,
+        visit: &mut dyn FnMut(Leaf) -> ControlFlow<()>,
+    ) -> ControlFlow<()> {
+        for half in G::SPACE.halves().into_iter().flatten() {
+            if let Some(pages) = half.intersect(pages) {
+                // SAFETY: the caller is pinned, and the pages are in the space.
+                unsafe { self.visit(self.root, 0, pages, visit) }?;
+            }
+        }
+        ControlFlow::Continue(())
+    }
+
+    fn footprint(&self) -> Footprint {
+        self.tally.footprint()
+    }
+
+    fn sole(&self) -> &Sole {
+        &self.sole
+    }
+
+    fn batch(&self) -> Retired<'n> {
+        Retired::new(self.nodes)
+    }
+
+    #[inline]
+    unsafe fn map(
+        &self,
+        batch: &mut Retired<'n>,
+        pages: Pages,
+        frame: Pfn,
+        size: PageSize,
+        attr: Attr,
+    ) -> Result<(), Error> {
+        // SAFETY: the caller's promise.
+        unsafe { self.map_pages(batch, pages, frame, size, attr) }
+    }
+
+    #[inline]
+    unsafe fn unmap(
+        &self,
+        batch: &mut Retired<'n>,
+        pages: Pages,
+        holes: Holes,
+        frames: Option<&mut dyn Frames>,
+    ) -> Result<usize, Error> {
+        // SAFETY: the caller's promise.
+        unsafe { self.unmap_pages(batch, pages, holes, frames) }
+    }
+
+    #[inline]
+    unsafe fn protect(
+        &self,
+        batch: &mut Retired<'n>,
+        pages: Pages,
+        holes: Holes,
+        change: Change,
+    ) -> Result<usize, Error> {
+        // SAFETY: the caller's promise.
+        unsafe { self.protect_pages(batch, pages, holes, change) }
+    }
+
+    unsafe fn resize(
+        &self,
+        batch: &mut Retired<'n>,
+        pages: Pages,
+        to: PageSize,
+        broken: &mut dyn FnMut(&Flush),
+    ) -> Result<(), Error> {
+        // SAFETY: the caller's promise.
+        unsafe { self.resize_pages(batch, pages, to, broken) }
+    }
+
+    unsafe fn dismantle(&mut self, batch: &mut Retired<'n>) {
+        // SAFETY: the caller's promise.
+        unsafe { self.take_apart(batch) }
+    }
+}
+
+impl<G: Radix, F: Format, N: Nodes<Word = F::Word>> Mpt<'_, G, F, N> {
+    /// Visits the leaves of `pages` under `node`, in ascending order.
+    ///
+    /// # Safety
+    ///
+    /// The caller is pinned or the writer; `node` is one of `level` that covers all of `pages`.
+    pub(super) unsafe fn visit(
+        &self,
+        node: NodeAddr,
+        level: usize,
+        pages: Pages,
+        visit: &mut dyn FnMut(Leaf) -> ControlFlow<()>,
+    ) -> ControlFlow<()> {
+        let last = level + 1 == Self::LEVELS;
+        let slot = Self::slot_pages(level);
+        let mut at = pages.first();
+        loop {
+            let first = Vpn::new(at.get() & !(slot - 1));
+            let mut end = Vpn::new(at.get() | (slot - 1));
+            let place = Self::place(level, Self::index(level, at.address(G::BASE)));
+            // SAFETY: the node is walkable and the place within it.
+            let word = unsafe { self.nodes.follow(node, place) };
+            if F::is_leaf(word, last) {
+                let leaf = Self::leaf(word, level, first.address(G::BASE));
+                end = G::SPACE.pages_of(&leaf).last();
+                visit(leaf)?;
+            } else if !last
+                && F::is_link(word)
+                && let Some(below) = Pages::new(at, end.min(pages.last()))
+            {
+                // SAFETY: the link's node is of the next level and covers this slot.
+                unsafe { self.visit(F::node(word), level + 1, below, visit) }?;
+            }
+            // Inclusive ends: the last page of the space has no successor.
+            if end >= pages.last() {
+                return ControlFlow::Continue(());
+            }
+            at = Vpn::new(end.get() + 1);
+        }
+    }
+}

@@ -1,0 +1,273 @@
+//! Node storage: the only place that knows how an address in a word becomes memory.
+//!
+//! A table asks for nodes of so many words and stores their [`NodeAddr`] in words, in whatever way its format says. A
+//! node is as small as the table likes (a two-entry guarded node is a few words), so storage hands out many to a
+//! page. Beside each node it keeps one 32-bit **record**, outside the node, because a node must not be overwritten
+//! while somebody walks it: it counts the node's live entries, and once the node is retired, in stock or free it
+//! links it to the next one.
+//!
+//! | storage | memory | for |
+//! |-|-|-|
+//! | [`Slab`] | an array that the caller hands over | every table; the arena may be mapped anywhere |
+//! | [`Direct`] | the kernel's own frames, through a direct map | tables whose nodes are whole pages |
+
+#[cfg(not(loom))]
+mod direct;
+#[cfg(not(loom))]
+mod slab;
+mod stock;
+
+use core::fmt::Debug;
+
+#[cfg(not(loom))]
+pub use direct::{Direct, FrameSource};
+#[cfg(not(loom))]
+pub use slab::{Chunk, Identity, Offset, Slab, SlabError, Usage, Window};
+pub(crate) use stock::Stock;
+
+use crate::Mode;
+use crate::word::{Word, atomics};
+
+/// The address of a node, exactly as a word holds it: an offset into an arena, a physical address, an address in
+/// kseg0. Zero is no node.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
+#[repr(transparent)]
+pub struct NodeAddr(usize);
+
+impl NodeAddr {
+    /// Wraps an address.
+    #[inline(always)]
+    pub const fn new(at: usize) -> Self {
+        Self(at)
+    }
+
+    /// Returns the address.
+    #[inline(always)]
+    pub const fn get(self) -> usize {
+        self.0
+    }
+}
+
+/// The cell of a node's record.
+pub type Record = atomics::AtomicU32;
+
+/// Storage for the nodes of tables.
+///
+/// Several tables, each with a writer of its own, may share one storage; in [`Shared`](crate::Shared) mode it keeps
+/// them apart.
+///
+/// # Safety
+///
+/// An implementation hands out a node to one taker at a time: until it is freed, `at` maps its address to `words`
+/// live cells that nobody else was given, aligned to the largest power of two (up to 4096) that divides its size in bytes, all [`Word::ZERO`] at first; `record` maps it to one live record of its own.
+pub unsafe trait Nodes: Reclaim + Debug {
+    /// The words of the nodes.
+    type Word: Word;
+    /// One CPU or several.
+    type Mode: Mode;
+
+    /// Takes a node of `words` words, all zero, or returns `None` if memory is exhausted. The record is zero too.
+    fn take(&self, words: usize) -> Option<NodeAddr>;
+
+    /// Returns the node's cells.
+    ///
+    /// # Safety
+    ///
+    /// `node` was taken from this storage and is not free.
+    unsafe fn at(&self, node: NodeAddr) -> *const <Self::Word as Word>::Cell;
+
+    /// Returns the node's record. `words` is what the node was taken with.
+    ///
+    /// # Safety
+    ///
+    /// As for [`at`](Self::at).
+    unsafe fn record(&self, node: NodeAddr, words: usize) -> *const Record;
+
+    /// Loads word `index` of a node as a walker does. A storage that counts references wraps this.
+    ///
+    /// # Safety
+    ///
+    /// As for [`at`](Self::at), or the node is retired and not reclaimed; `index` is within the node.
+    #[inline(always)]
+    unsafe fn follow(&self, node: NodeAddr, index: usize) -> Self::Word {
+        // SAFETY: the caller's promise.
+        unsafe { Self::Word::follow(self.at(node).add(index)) }
+    }
+
+    /// Reads word `index` as the sole writer.
+    ///
+    /// # Safety
+    ///
+    /// As for [`at`](Self::at); the caller is the only writer of the node; `index` is within the node.
+    #[inline(always)]
+    unsafe fn read(&self, node: NodeAddr, index: usize) -> Self::Word {
+        // SAFETY: the caller's promise.
+        unsafe { Self::Mode::read(self.at(node).add(index)) }
+    }
+
+    /// Stores a word that leads to something complete. A storage that plants faults wraps this.
+    ///
+    /// # Safety
+    ///
+    /// As for [`read`](Self::read).
+    #[inline(always)]
+    unsafe fn publish(&self, node: NodeAddr, index: usize, word: Self::Word) {
+        // SAFETY: the caller's promise.
+        unsafe { Self::Mode::publish(self.at(node).add(index), word) }
+    }
+
+    /// Stores a word that leads nowhere, or into a node that nobody can reach yet.
+    ///
+    /// # Safety
+    ///
+    /// As for [`read`](Self::read).
+    #[inline(always)]
+    unsafe fn put(&self, node: NodeAddr, index: usize, word: Self::Word) {
+        // SAFETY: the caller's promise.
+        unsafe { Self::Mode::put(self.at(node).add(index), word) }
+    }
+
+    /// Folds `count` words from `first` on, all of them.
+    ///
+    /// # Safety
+    ///
+    /// As for [`read`](Self::read), for every word.
+    #[inline(always)]
+    unsafe fn fold(
+        &self,
+        node: NodeAddr,
+        first: usize,
+        count: usize,
+        start: Self::Word,
+        with: impl Fn(Self::Word, Self::Word) -> Self::Word,
+    ) -> Self::Word {
+        // SAFETY: the caller's promise.
+        let cells = unsafe { self.at(node).add(first) };
+        // SAFETY: as above.
+        (0..count).fold(start, |all, at| with(all, unsafe { Self::Mode::read(cells.add(at)) }))
+    }
+
+    /// Stores `count` words from `first` on that lead nowhere: `word`, `word + step`, ...
+    ///
+    /// # Safety
+    ///
+    /// As for [`read`](Self::read), for every word.
+    #[inline(always)]
+    unsafe fn fill(
+        &self,
+        node: NodeAddr,
+        first: usize,
+        count: usize,
+        mut word: Self::Word,
+        step: Self::Word,
+    ) {
+        // SAFETY: the caller's promise.
+        let cells = unsafe { self.at(node).add(first) };
+        for at in 0..count {
+            // SAFETY: as above.
+            unsafe { Self::Mode::put(cells.add(at), word) };
+            word = word.advance(step, 1);
+        }
+    }
+
+    /// Replaces each of `count` words from `first` on by what `change` makes of it.
+    ///
+    /// # Safety
+    ///
+    /// As for [`read`](Self::read), for every word.
+    #[inline(always)]
+    unsafe fn edit(
+        &self,
+        node: NodeAddr,
+        first: usize,
+        count: usize,
+        change: impl Fn(Self::Word) -> Self::Word,
+    ) {
+        // SAFETY: the caller's promise.
+        let cells = unsafe { self.at(node).add(first) };
+        for at in 0..count {
+            // SAFETY: as above.
+            unsafe { Self::Mode::put(cells.add(at), change(Self::Mode::read(cells.add(at)))) };
+        }
+    }
+}
+
+/// The part of [`Nodes`] that a batch of retired nodes needs, whatever their words are.
+///
+/// # Safety
+///
+/// `link` gives every taken node a record of its own, the one that [`Nodes::record`] gives; `index_of` and `node_of`
+/// are inverse; and if `shared` says so, the storage is `Sync`.
+pub unsafe trait Reclaim {
+    /// Frees a node.
+    ///
+    /// # Safety
+    ///
+    /// The node was taken from this storage and is not free, and no walker can reach it any more. `clean` means that
+    /// all its words are zero.
+    unsafe fn free(&self, node: NodeAddr, clean: bool);
+
+    /// Returns the record through which a retired node is linked.
+    ///
+    /// # Safety
+    ///
+    /// The node was taken from this storage and is not free.
+    unsafe fn link(&self, node: NodeAddr) -> *const Record;
+
+    /// Returns the number that stands for a node in a record: never zero, below 2^31.
+    fn index_of(&self, node: NodeAddr) -> u32;
+
+    /// The inverse of [`index_of`](Self::index_of).
+    fn node_of(&self, index: u32) -> NodeAddr;
+
+    /// Tells whether several CPUs may use the storage.
+    fn shared(&self) -> bool;
+
+    /// Returns the tally of nodes that are out of the tables and not yet free.
+    fn held(&self) -> &Held;
+}
+
+/// Nodes that are in no table and not free either.
+#[derive(Debug, Default)]
+pub struct Held {
+    pending: atomics::AtomicUsize,
+    lost: atomics::AtomicUsize,
+    quarantined: atomics::AtomicUsize,
+}
+
+impl Held {
+    /// Returns how many nodes wait for a shootdown to complete.
+    pub fn pending(&self) -> usize {
+        self.pending.load(atomics::Ordering::Relaxed)
+    }
+
+    /// Returns how many nodes were leaked because somebody dropped the obligation, or the table, that owned them.
+    pub fn lost(&self) -> usize {
+        self.lost.load(atomics::Ordering::Relaxed)
+    }
+
+    /// Returns how many batches wait that took a place out of use which is part of a larger node.
+    pub(crate) fn quarantined(&self) -> usize {
+        self.quarantined.load(atomics::Ordering::Acquire)
+    }
+
+    pub(crate) fn quarantine(&self) {
+        self.quarantined.fetch_add(1, atomics::Ordering::Relaxed);
+    }
+
+    pub(crate) fn release(&self) {
+        self.quarantined.fetch_sub(1, atomics::Ordering::Release);
+    }
+
+    pub(crate) fn retire(&self) {
+        self.pending.fetch_add(1, atomics::Ordering::Relaxed);
+    }
+
+    pub(crate) fn reclaim(&self, nodes: usize) {
+        self.pending.fetch_sub(nodes, atomics::Ordering::Relaxed);
+    }
+
+    pub(crate) fn lose(&self, nodes: usize) {
+        self.lost.fetch_add(nodes, atomics::Ordering::Relaxed);
+    }
+}

@@ -1,0 +1,598 @@
+//! A slab over memory that the caller hands over.
+//!
+//! ```text
+//!   chunk 0..        chunk k
+//!   +-------------+  +----------------------------------------+---------------+
+//!   | descriptors |  | node | node | node | ...               | ... | r1 | r0 |   a span of small nodes
+//!   | 16 bytes a  |  +----------------------------------------+---------------+
+//!   | chunk       |  +--------------------------------------------------------+
+//!   |             |  | one node of a chunk or more, its record in its         |   a run of 2^n chunks
+//!   +-------------+  | chunk's descriptor                                     |
+//!                    +--------------------------------------------------------+
+//! ```
+//!
+//! Chunks are 4 KiB. A buddy system hands out runs of 2^n of them, for nodes above half a chunk and for **spans**. A
+//! span is cut into nodes of one size class (powers of two and three times powers of two), their records packed at
+//! its end, so that a node of a power-of-two size is aligned to it. A node of 4 KiB costs 16 bytes of descriptor, one
+//! of 16 bytes costs 4 bytes of record.
+//!
+//! Nodes go back zeroed (or are known to be clean), so taking one rarely has to clear it.
+
+use core::cell::{Cell, UnsafeCell};
+use core::marker::PhantomData;
+use core::mem::size_of;
+use core::{fmt, ptr};
+
+use super::{Held, NodeAddr, Nodes, Reclaim, Record};
+use crate::Mode;
+use crate::mode::Lock;
+use crate::word::Word;
+use crate::word::atomics::Ordering;
+
+/// The unit of memory that a [`Slab`] stands on: 4 KiB, aligned.
+#[derive(Clone, Debug)]
+#[repr(C, align(4096))]
+pub struct Chunk([u64; CHUNK / 8]);
+
+impl Chunk {
+    /// A chunk of zeroes.
+    pub const ZERO: Self = Self([0; CHUNK / 8]);
+}
+
+const CHUNK: usize = 4096;
+
+/// So many that node numbers, which count 4 bytes, stay below 2^31.
+const MAX_CHUNKS: usize = 1 << 21;
+
+/// Size classes in bytes: `2^(n/2 + 3)`, and half as much again for odd `n`.
+const CLASSES: usize = 17;
+
+/// The size of class `class` in bytes.
+#[inline(always)]
+const fn class_bytes(class: usize) -> usize {
+    let power = 8 << (class / 2);
+    if class.is_multiple_of(2) { power } else { power + power / 2 }
+}
+
+/// The smallest class of at least `bytes` bytes; [`CLASSES`] or more for whole chunks.
+#[inline(always)]
+const fn class_of(bytes: usize) -> usize {
+    if bytes <= 8 {
+        return 0;
+    }
+    // The highest bit of `bytes - 1` says between which powers of two it lies, the next one in which half.
+    let below = bytes - 1;
+    let log = below.ilog2() as usize;
+    2 * (log - 3) + 1 + (below >> (log - 1) & 1)
+}
+
+/// The chunks of a span, as a power of two: large nodes get longer spans, so that little is lost at the end, but no
+/// longer ones than that takes: a table with one large node takes a whole span for it.
+#[inline(always)]
+const fn span_order(class: usize) -> u32 {
+    match class_bytes(class) {
+        0..=384 => 0,
+        385..=1024 => 1,
+        _ => 2,
+    }
+}
+
+/// The largest class, in bytes, that keeps an empty span.
+const KEPT: usize = 256;
+
+/// The nodes in a span of the class: each needs its record besides.
+#[inline(always)]
+const fn span_nodes(class: usize) -> usize {
+    (CHUNK << span_order(class)) / (class_bytes(class) + size_of::<Record>())
+}
+
+/// Runs of up to 2^(ORDERS-1) chunks: 4 GiB.
+const ORDERS: usize = 21;
+
+/// No chunk, in a list. Chunk 0 holds descriptors, so it is in no list.
+const NONE: u32 = 0;
+
+/// What a chunk is used for. Lists are doubly linked through chunk numbers.
+#[repr(C)]
+struct Descriptor {
+    next: Cell<u32>,
+    previous: Cell<u32>,
+    /// For a node of whole chunks its record; for a span the first free node (low half, counted from one) and the
+    /// nodes in use (high half).
+    record: Record,
+    /// For a span, how many of its nodes were ever in use.
+    fresh: Cell<u16>,
+    /// The class of a span, or `RUN + order`, or `FREE + order`.
+    kind: Cell<u8>,
+    /// Whether the chunk's bytes are all zero.
+    clean: Cell<bool>,
+}
+
+const RUN: u8 = 64;
+const FREE: u8 = 128;
+/// A chunk inside a run or span, not its first.
+const INNER: u8 = 255;
+
+/// The lists, which only the holder of the lock touches.
+#[derive(Debug)]
+struct Lists {
+    /// Free runs by order.
+    free: [u32; ORDERS],
+    /// Spans with a free node by class.
+    partial: [u32; CLASSES],
+    usage: Usage,
+}
+
+/// What a [`Slab`] has handed out, in bytes unless said otherwise.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Usage {
+    /// How many nodes are in use (retired ones included, until they are reclaimed).
+    pub nodes: usize,
+    /// The nodes in use, as large as they were asked for.
+    pub bytes: usize,
+    /// The chunks that hold them, each with its descriptor: what the nodes really take from the memory, rounding,
+    /// records and free room in spans included.
+    pub chunks: usize,
+    /// The most that `chunks` has been.
+    pub peak: usize,
+}
+
+/// Why a [`Slab`] cannot stand on some memory.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum SlabError {
+    /// Fewer than two chunks: one for descriptors, one for nodes.
+    TooSmall,
+    /// More than 8 GiB, or addresses that a word cannot hold.
+    TooLarge,
+    /// The base address is no multiple of a chunk.
+    Misaligned,
+}
+
+impl fmt::Display for SlabError {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(match self {
+            Self::TooSmall => "a slab needs at least two chunks of 4 KiB",
+            Self::TooLarge => "the slab's addresses do not fit a word",
+            Self::Misaligned => "the slab's base address is no multiple of 4 KiB",
+        })
+    }
+}
+
+impl core::error::Error for SlabError {}
+
+/// Node storage over an array of chunks.
+///
+/// ```
+/// use tlbkit_pagetable::nodes::{Chunk, Nodes, Slab};
+/// use tlbkit_pagetable::Solo;
+///
+/// let mut memory = [Chunk::ZERO; 8];
+/// let slab: Slab<'_, u64, Solo> = Slab::new(&mut memory, 0)?;
+/// let node = slab.take(2).unwrap();
+/// assert_eq!(slab.usage().bytes, 16);
+/// # unsafe { tlbkit_pagetable::nodes::Reclaim::free(&slab, node, true) };
+/// # Ok::<(), tlbkit_pagetable::nodes::SlabError>(())
+/// ```
+pub struct Slab<'m, W, M: Mode, A = Offset> {
+    window: A,
+    base: usize,
+    chunks: usize,
+    lock: M::Lock,
+    lists: UnsafeCell<Lists>,
+    held: Held,
+    memory: PhantomData<(&'m mut [Chunk], W)>,
+}
+
+// SAFETY: the memory is borrowed mutably for 'm, so it is the slab's own; the lists are touched under the lock only,
+// which is a real one exactly when it is `Sync`; nodes are cells of atomics, or private to their taker.
+unsafe impl<W, M: Mode, A> Send for Slab<'_, W, M, A> where M::Lock: Send {}
+// SAFETY: as above.
+unsafe impl<W, M: Mode, A> Sync for Slab<'_, W, M, A> where M::Lock: Sync {}
+
+/// How a node's address becomes memory: [`Offset`] or [`Identity`].
+pub trait Window: Copy + sealed::Sealed {
+    /// Returns the memory at an address.
+    fn memory(self, at: usize) -> *mut u8;
+}
+
+/// Addresses count from some base: offsets into an arena, or physical addresses. Costs an addition a node.
+#[derive(Clone, Copy, Debug)]
+pub struct Offset {
+    /// Where address zero would be: adding a node's address gives its memory.
+    origin: *mut u8,
+}
+
+/// Addresses are pointers, as in kseg0 or an identity map. Costs nothing.
+#[derive(Clone, Copy, Debug)]
+pub struct Identity;
+
+mod sealed {
+    pub trait Sealed {}
+    impl Sealed for super::Offset {}
+    impl Sealed for super::Identity {}
+}
+
+impl Window for Offset {
+    #[inline(always)]
+    fn memory(self, at: usize) -> *mut u8 {
+        self.origin.wrapping_add(at)
+    }
+}
+
+impl Window for Identity {
+    #[inline(always)]
+    fn memory(self, at: usize) -> *mut u8 {
+        ptr::with_exposed_provenance_mut(at)
+    }
+}
+
+impl<'m, W: Word, M: Mode> Slab<'m, W, M, Identity> {
+    /// Returns storage over `memory` whose words hold the addresses of nodes as they are in memory.
+    ///
+    /// # Errors
+    ///
+    /// [`SlabError::TooSmall`] or [`SlabError::TooLarge`].
+    pub fn identity(memory: &'m mut [Chunk]) -> Result<Self, SlabError> {
+        // Walks make pointers from the words.
+        let base = memory.as_mut_ptr().expose_provenance();
+        Self::over(Identity, base, memory)
+    }
+}
+
+impl<'m, W: Word, M: Mode> Slab<'m, W, M> {
+    /// Returns storage over `memory`. `base` is what the words of tables hold for its first byte: 0 for offsets into
+    /// an arena, a physical address for tables that hardware walks.
+    ///
+    /// # Errors
+    ///
+    /// [`SlabError`] if the memory or the base does not do.
+    pub fn new(memory: &'m mut [Chunk], base: usize) -> Result<Self, SlabError> {
+        Self::over(Offset { origin: memory.as_mut_ptr().cast::<u8>().wrapping_sub(base) }, base, memory)
+    }
+}
+
+impl<'m, W: Word, M: Mode, A: Window> Slab<'m, W, M, A> {
+    fn over(window: A, base: usize, memory: &'m mut [Chunk]) -> Result<Self, SlabError> {
+        let chunks = memory.len();
+        let end = base.checked_add(chunks.saturating_mul(CHUNK));
+        if chunks > MAX_CHUNKS
+            || end.is_none_or(|end| (end as u64).saturating_sub(1) > u64::MAX >> (64 - W::BITS))
+        {
+            return Err(SlabError::TooLarge);
+        }
+        if !base.is_multiple_of(CHUNK) {
+            return Err(SlabError::Misaligned);
+        }
+        let descriptors = (chunks * size_of::<Descriptor>()).div_ceil(CHUNK);
+        if chunks <= descriptors {
+            return Err(SlabError::TooSmall);
+        }
+        // SAFETY: the first chunks are as large as the descriptors, aligned beyond them, and ours; a zeroed
+        // descriptor is a valid one.
+        unsafe { ptr::write_bytes(window.memory(base), 0, descriptors * CHUNK) };
+        let lists = Lists { free: [NONE; ORDERS], partial: [NONE; CLASSES], usage: Usage::default() };
+        let slab = Self {
+            window,
+            base,
+            chunks,
+            lock: M::Lock::default(),
+            lists: UnsafeCell::new(lists),
+            held: Held::default(),
+            memory: PhantomData,
+        };
+        // SAFETY: nobody else knows the slab yet.
+        let lists = unsafe { &mut *slab.lists.get() };
+        let mut at = descriptors;
+        while at < chunks {
+            let order = (at.trailing_zeros()).min((chunks - at).ilog2()).min(ORDERS as u32 - 1);
+            slab.push_free(lists, at as u32, order);
+            at += 1 << order;
+        }
+        Ok(slab)
+    }
+
+    /// Returns what is in use. Costs the lock.
+    pub fn usage(&self) -> Usage {
+        self.locked(|lists| lists.usage)
+    }
+
+    #[inline]
+    fn locked<T>(&self, f: impl FnOnce(&mut Lists) -> T) -> T {
+        self.lock.lock();
+        // SAFETY: the lock is held (in solo mode there is no other CPU), and `f` cannot reach the slab's lists again.
+        let result = f(unsafe { &mut *self.lists.get() });
+        self.lock.unlock();
+        result
+    }
+
+    /// Returns the memory of a chunk.
+    #[inline(always)]
+    fn chunk(&self, chunk: u32) -> *mut u8 {
+        self.window.memory(self.base + chunk as usize * CHUNK)
+    }
+
+    /// Returns the descriptor of a chunk below `self.chunks`.
+    #[inline(always)]
+    fn descriptor(&self, chunk: u32) -> &Descriptor {
+        debug_assert!((chunk as usize) < self.chunks, "chunk {chunk} is outside the slab");
+        // SAFETY: chunk numbers come from nodes that were handed out and from the lists, so there is a descriptor;
+        // it was zeroed, and all its fields are cells.
+        unsafe { &*self.chunk(0).cast::<Descriptor>().add(chunk as usize) }
+    }
+
+    fn push(&self, head: &mut u32, chunk: u32) {
+        let descriptor = self.descriptor(chunk);
+        descriptor.previous.set(NONE);
+        descriptor.next.set(*head);
+        if *head != NONE {
+            self.descriptor(*head).previous.set(chunk);
+        }
+        *head = chunk;
+    }
+
+    fn unlink(&self, head: &mut u32, chunk: u32) {
+        let descriptor = self.descriptor(chunk);
+        let (previous, next) = (descriptor.previous.get(), descriptor.next.get());
+        if previous == NONE {
+            *head = next;
+        } else {
+            self.descriptor(previous).next.set(next);
+        }
+        if next != NONE {
+            self.descriptor(next).previous.set(previous);
+        }
+    }
+
+    fn push_free(&self, lists: &mut Lists, chunk: u32, order: u32) {
+        self.descriptor(chunk).kind.set(FREE + order as u8);
+        self.push(&mut lists.free[order as usize], chunk);
+    }
+
+    /// Takes a run of 2^order chunks.
+    fn take_run(&self, lists: &mut Lists, order: u32) -> Option<u32> {
+        let mut found = (order as usize..ORDERS).find(|&at| lists.free[at] != NONE)? as u32;
+        let chunk = lists.free[found as usize];
+        self.unlink(&mut lists.free[found as usize], chunk);
+        while found > order {
+            found -= 1;
+            self.push_free(lists, chunk + (1 << found), found);
+        }
+        for inner in 1..1 << order {
+            self.descriptor(chunk + inner).kind.set(INNER);
+        }
+        lists.usage.chunks += (CHUNK + size_of::<Descriptor>()) << order;
+        lists.usage.peak = lists.usage.peak.max(lists.usage.chunks);
+        Some(chunk)
+    }
+
+    /// Gives a run back and joins it with its free buddies.
+    fn free_run(&self, lists: &mut Lists, mut chunk: u32, mut order: u32) {
+        lists.usage.chunks -= (CHUNK + size_of::<Descriptor>()) << order;
+        while order + 1 < ORDERS as u32 {
+            let buddy = chunk ^ (1 << order);
+            if buddy as usize + (1 << order) > self.chunks
+                || self.descriptor(buddy).kind.get() != FREE + order as u8
+            {
+                break;
+            }
+            self.unlink(&mut lists.free[order as usize], buddy);
+            self.descriptor(buddy).kind.set(INNER);
+            chunk = chunk.min(buddy);
+            order += 1;
+        }
+        self.push_free(lists, chunk, order);
+    }
+
+    /// Clears those chunks of a run that are not clean. The caller marks them again when it frees the run.
+    fn clean_run(&self, chunk: u32, order: u32) {
+        for at in chunk..chunk + (1 << order) {
+            if !self.descriptor(at).clean.replace(false) {
+                // SAFETY: the chunk belongs to a run that was just taken.
+                unsafe { ptr::write_bytes(self.chunk(at), 0, CHUNK) };
+            }
+        }
+    }
+
+    /// Takes a node of whole chunks.
+    fn take_chunks(&self, bytes: usize) -> Option<NodeAddr> {
+        let order = bytes.div_ceil(CHUNK).next_power_of_two().ilog2();
+        let chunk = self.locked(|lists| {
+            let chunk = self.take_run(lists, order)?;
+            self.descriptor(chunk).kind.set(RUN + order as u8);
+            lists.usage.nodes += 1;
+            lists.usage.bytes += CHUNK << order;
+            Some(chunk)
+        })?;
+        self.descriptor(chunk).record.store(0, Ordering::Relaxed);
+        self.clean_run(chunk, order);
+        Some(NodeAddr::new(self.base + chunk as usize * CHUNK))
+    }
+
+    /// Takes a node of a class.
+    fn take_small(&self, class: usize) -> Option<NodeAddr> {
+        let (span, index) = self.locked(|lists| {
+            let mut span = lists.partial[class];
+            if span == NONE {
+                span = self.take_run(lists, span_order(class))?;
+                let descriptor = self.descriptor(span);
+                descriptor.kind.set(class as u8);
+                descriptor.fresh.set(0);
+                descriptor.record.store(0, Ordering::Relaxed);
+                self.clean_run(span, span_order(class));
+                self.push(&mut lists.partial[class], span);
+            }
+            let descriptor = self.descriptor(span);
+            let state = descriptor.record.load(Ordering::Relaxed);
+            let (free, used) = (state & 0xffff, (state >> 16) + 1);
+            let (index, free) = if free == 0 {
+                let fresh = descriptor.fresh.get();
+                descriptor.fresh.set(fresh + 1);
+                (u32::from(fresh), 0)
+            } else {
+                // SAFETY: the node is free, so its record is a link in this list.
+                let next =
+                    unsafe { (*self.small_record(span, class, free as usize - 1)).load(Ordering::Relaxed) };
+                (free - 1, next)
+            };
+            descriptor.record.store(free | used << 16, Ordering::Relaxed);
+            if used as usize == span_nodes(class) {
+                self.unlink(&mut lists.partial[class], span);
+            }
+            lists.usage.nodes += 1;
+            lists.usage.bytes += class_bytes(class);
+            Some((span, index as usize))
+        })?;
+        // SAFETY: the node is ours now, and its record with it.
+        unsafe { (*self.small_record(span, class, index)).store(0, Ordering::Relaxed) };
+        Some(NodeAddr::new(self.base + span as usize * CHUNK + index * class_bytes(class)))
+    }
+
+    /// Returns the record of node `index` of a span: they grow down from its end.
+    #[inline(always)]
+    fn small_record(&self, span: u32, class: usize, index: usize) -> *const Record {
+        let end = self.chunk(span).wrapping_add(CHUNK << span_order(class)).cast::<Record>();
+        end.wrapping_sub(index + 1).cast_const()
+    }
+
+    /// Returns the span and the number in it of a small node of a known class.
+    #[inline(always)]
+    fn place(&self, node: NodeAddr, class: usize) -> (u32, usize) {
+        let offset = node.get() - self.base;
+        let span = offset >> (CHUNK.ilog2() + span_order(class)) << span_order(class);
+        (span as u32, (offset - span * CHUNK) / class_bytes(class))
+    }
+
+    /// Returns the class of a node by its chunk, or [`CLASSES`] and the order for one of whole chunks.
+    fn class_at(&self, node: NodeAddr) -> Result<usize, u32> {
+        let mut chunk = ((node.get() - self.base) / CHUNK) as u32;
+        // An inner chunk belongs to the span whose first one has its number with low bits cleared.
+        while self.descriptor(chunk).kind.get() == INNER {
+            chunk &= chunk - 1;
+        }
+        let kind = self.descriptor(chunk).kind.get();
+        if kind < RUN { Ok(kind as usize) } else { Err(u32::from(kind - RUN)) }
+    }
+}
+
+// SAFETY: a node is taken under the lock off a list of free ones, and `at` and `record` compute its place in memory
+// that is the slab's own. Spans and runs are aligned to a chunk and cut at multiples of the node's size.
+unsafe impl<W: Word, M: Mode, A: Window> Nodes for Slab<'_, W, M, A> {
+    type Word = W;
+    type Mode = M;
+
+    #[inline]
+    fn take(&self, words: usize) -> Option<NodeAddr> {
+        let bytes = words.checked_mul(W::BYTES)?;
+        let class = class_of(bytes);
+        if class < CLASSES { self.take_small(class) } else { self.take_chunks(bytes) }
+    }
+
+    #[inline(always)]
+    unsafe fn at(&self, node: NodeAddr) -> *const W::Cell {
+        self.window.memory(node.get()).cast::<W::Cell>().cast_const()
+    }
+
+    #[inline(always)]
+    unsafe fn record(&self, node: NodeAddr, words: usize) -> *const Record {
+        let class = class_of(words * W::BYTES);
+        if class < CLASSES {
+            let (span, index) = self.place(node, class);
+            self.small_record(span, class, index)
+        } else {
+            &raw const self.descriptor(((node.get() - self.base) / CHUNK) as u32).record
+        }
+    }
+}
+
+// SAFETY: `link` is the record that `record` computes, found by the chunk's class; node numbers count 4 bytes, of
+// which there are at most 2^31 in a slab that `new` accepts. The slab is `Sync` when its lock is.
+unsafe impl<W: Word, M: Mode, A: Window> Reclaim for Slab<'_, W, M, A> {
+    unsafe fn free(&self, node: NodeAddr, clean: bool) {
+        match self.class_at(node) {
+            Ok(class) => {
+                let (span, index) = self.place(node, class);
+                if !clean {
+                    // SAFETY: the node is out of every table, so its bytes are ours alone.
+                    unsafe { ptr::write_bytes(self.window.memory(node.get()), 0, class_bytes(class)) };
+                }
+                self.locked(|lists| {
+                    let descriptor = self.descriptor(span);
+                    let state = descriptor.record.load(Ordering::Relaxed);
+                    let (free, used) = (state & 0xffff, state >> 16);
+                    // SAFETY: the node is free now, and its record with it.
+                    unsafe { (*self.small_record(span, class, index)).store(free, Ordering::Relaxed) };
+                    descriptor.record.store((index as u32 + 1) | (used - 1) << 16, Ordering::Relaxed);
+                    if used as usize == span_nodes(class) {
+                        self.push(&mut lists.partial[class], span);
+                    }
+                    // The last empty span of a small class stays, or mapping and unmapping one page would go to the
+                    // buddy system each time.
+                    let only = descriptor.next.get() == NONE && lists.partial[class] == span;
+                    if used == 1 && !(only && class_bytes(class) <= KEPT) {
+                        self.unlink(&mut lists.partial[class], span);
+                        self.free_run(lists, span, span_order(class));
+                    }
+                    lists.usage.nodes -= 1;
+                    lists.usage.bytes -= class_bytes(class);
+                });
+            }
+            Err(order) => {
+                let chunk = ((node.get() - self.base) / CHUNK) as u32;
+                for at in chunk..chunk + (1 << order) {
+                    self.descriptor(at).clean.set(clean);
+                }
+                self.locked(|lists| {
+                    self.free_run(lists, chunk, order);
+                    lists.usage.nodes -= 1;
+                    lists.usage.bytes -= CHUNK << order;
+                });
+            }
+        }
+    }
+
+    unsafe fn link(&self, node: NodeAddr) -> *const Record {
+        match self.class_at(node) {
+            Ok(class) => {
+                let (span, index) = self.place(node, class);
+                self.small_record(span, class, index)
+            }
+            Err(_) => &raw const self.descriptor(((node.get() - self.base) / CHUNK) as u32).record,
+        }
+    }
+
+    fn index_of(&self, node: NodeAddr) -> u32 {
+        ((node.get() - self.base) / UNIT) as u32
+    }
+
+    fn node_of(&self, index: u32) -> NodeAddr {
+        NodeAddr::new(self.base + index as usize * UNIT)
+    }
+
+    fn held(&self) -> &Held {
+        &self.held
+    }
+
+    fn shared(&self) -> bool {
+        M::SHARED
+    }
+}
+
+/// What node numbers count: nodes start at multiples of 4 bytes.
+const UNIT: usize = 4;
+
+impl<W, M: Mode, A> fmt::Debug for Slab<'_, W, M, A> {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("Slab").field("base", &self.base).field("chunks", &self.chunks).finish_non_exhaustive()
+    }
+}
+
+const _: () = {
+    assert!(size_of::<Descriptor>() == 16);
+    let mut class = 0;
+    while class < CLASSES {
+        assert!(class_of(class_bytes(class)) == class && class_of(class_bytes(class) + 1) == class + 1);
+        assert!(span_nodes(class) < 1 << 16);
+        class += 1;
+    }
+    assert!(class_bytes(CLASSES - 1) == CHUNK / 2);
+};

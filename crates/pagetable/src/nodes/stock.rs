@@ -1,0 +1,93 @@
+//! Nodes taken before a change begins, so that nothing can fail once it has.
+
+use super::{NodeAddr, Nodes};
+use crate::Error;
+use crate::word::atomics::Ordering;
+
+/// Nodes of up to `KINDS` kinds, reserved by a dry run and spent by the commit. What is left over goes back.
+///
+/// Each kind is a list through the nodes' records, so a stock of any depth costs no memory of its own.
+pub(crate) struct Stock<'n, N: Nodes, const KINDS: usize> {
+    nodes: &'n N,
+    /// The first node of each kind, by number; zero is none.
+    kinds: [u32; KINDS],
+    words: &'static [usize; KINDS],
+}
+
+impl<'n, N: Nodes, const KINDS: usize> Stock<'n, N, KINDS> {
+    /// Takes `want[k]` nodes of `words[k]` words for every kind `k`: exactly what the dry run counted.
+    ///
+    /// # Errors
+    ///
+    /// [`Error::NoMemory`]; nothing is taken then.
+    #[inline]
+    pub(crate) fn take(
+        nodes: &'n N,
+        words: &'static [usize; KINDS],
+        want: [usize; KINDS],
+    ) -> Result<Self, Error> {
+        Self::take_within(nodes, words, want, usize::MAX)
+    }
+
+    /// As [`take`](Self::take), of nodes whose addresses are at most `reach`: those that a table's words can hold.
+    ///
+    /// # Errors
+    ///
+    /// [`Error::NoMemory`]; nothing is taken then.
+    #[inline]
+    pub(crate) fn take_within(
+        nodes: &'n N,
+        words: &'static [usize; KINDS],
+        want: [usize; KINDS],
+        reach: usize,
+    ) -> Result<Self, Error> {
+        let mut stock = Self { nodes, kinds: [0; KINDS], words };
+        for kind in 0..KINDS {
+            for _ in 0..want[kind] {
+                let node = nodes.take(words[kind]);
+                if let Some(node) = node {
+                    stock.push(kind, node);
+                }
+                if node.is_none_or(|node| node.get() > reach) {
+                    // What was taken goes back when `stock` is dropped.
+                    return Err(Error::NoMemory {
+                        wanted: want.iter().sum(),
+                        pending: nodes.held().pending(),
+                    });
+                }
+            }
+        }
+        Ok(stock)
+    }
+
+    fn push(&mut self, kind: usize, node: NodeAddr) {
+        // SAFETY: the node was taken and nobody else knows it.
+        unsafe { (*self.nodes.record(node, self.words[kind])).store(self.kinds[kind], Ordering::Relaxed) };
+        self.kinds[kind] = self.nodes.index_of(node);
+    }
+
+    /// Takes a node of the kind out of the stock, zeroed, its record zero; `None` beyond what was reserved.
+    #[inline]
+    pub(crate) fn next(&mut self, kind: usize) -> Option<NodeAddr> {
+        if self.kinds[kind] == 0 {
+            return None;
+        }
+        let node = self.nodes.node_of(self.kinds[kind]);
+        // SAFETY: the node is in stock, so it was taken and nobody else knows it.
+        let record = unsafe { &*self.nodes.record(node, self.words[kind]) };
+        self.kinds[kind] = record.load(Ordering::Relaxed);
+        record.store(0, Ordering::Relaxed);
+        Some(node)
+    }
+}
+
+impl<N: Nodes, const KINDS: usize> Drop for Stock<'_, N, KINDS> {
+    fn drop(&mut self) {
+        for kind in 0..KINDS {
+            while let Some(node) = self.next(kind) {
+                // SAFETY: in stock: taken, known to nobody, and still zero.
+                unsafe { self.nodes.free(node, true) };
+            }
+        }
+    }
+}

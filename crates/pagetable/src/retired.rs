@@ -1,0 +1,187 @@
+//! The obligation that a change leaves behind: what to flush, and the nodes to free when that is done.
+//!
+//! ```text
+//!   writer                        every CPU that may have the translation
+//!     |  unlink node N, one store
+//!     |  N -> Retired                 |  a walk may still be inside N
+//!     |  shootdown(retired.flush()) ->|  (the walk ends, for its CPU is pinned until then)
+//!     |                               |  flush, acknowledge
+//!     |<------------------------------|
+//!     |  retired.reclaim(): N is free
+//! ```
+//!
+//! Freeing a node earlier, or after only a part of the range is flushed, is the bug that this type exists to prevent:
+//! it owns the nodes. Dropping it leaks them and counts the loss in [`Held`](crate::nodes::Held), for a leak is an
+//! error that a kernel survives.
+
+use core::fmt;
+
+use tlbkit_addr::{Flush, Pages, Reach};
+
+use crate::nodes::{NodeAddr, Reclaim};
+use crate::word::atomics::Ordering;
+
+/// The nodes that changes took out of a table, and the flush after which they may be freed.
+#[must_use = "dropping it leaks the retired nodes: carry it through a shootdown, then reclaim it"]
+pub struct Retired<'n> {
+    nodes: &'n dyn Reclaim,
+    /// The last node retired; the list goes on through the records.
+    head: Option<NodeAddr>,
+    count: usize,
+    /// Whether a place that is part of a larger node must not be used again before the batch is complete.
+    quarantine: bool,
+    flush: Flush,
+}
+
+impl<'n> Retired<'n> {
+    /// Returns a batch without nodes and without anything to flush, for tables whose nodes come from `nodes`: what
+    /// [`Table::batch`](crate::Table::batch) returns.
+    pub fn new(nodes: &'n dyn Reclaim) -> Self {
+        Self { nodes, head: None, count: 0, quarantine: false, flush: Flush::none() }
+    }
+
+    /// Returns what must be flushed, and how far, before the nodes may be freed.
+    #[inline]
+    pub const fn flush(&self) -> &Flush {
+        &self.flush
+    }
+
+    /// Returns how many nodes the batch holds.
+    #[inline]
+    pub const fn nodes(&self) -> usize {
+        self.count
+    }
+
+    /// Tells whether there is nothing to flush and nothing to free.
+    #[inline]
+    pub fn is_empty(&self) -> bool {
+        self.count == 0 && self.flush.is_none()
+    }
+
+    /// Frees the nodes.
+    ///
+    /// Costs one record access a node.
+    ///
+    /// # Safety
+    ///
+    /// Since the last change of this batch, every CPU that may hold a translation of the table (and every one that
+    /// walks it in memory, whatever the [`reach`](Flush::reach)) has left the walks it was in and flushed what
+    /// [`flush`](Self::flush) names. A completed shootdown says so.
+    pub unsafe fn reclaim(mut self) {
+        // SAFETY: the caller's promise.
+        unsafe { self.complete() };
+    }
+
+    /// Frees the nodes and forgets the flush, so that the batch can take more changes.
+    ///
+    /// # Safety
+    ///
+    /// As for [`reclaim`](Self::reclaim).
+    #[inline]
+    pub unsafe fn complete(&mut self) {
+        if self.head.is_some() {
+            // SAFETY: the caller's promise.
+            unsafe { self.free_all() };
+        }
+        if self.quarantine {
+            self.quarantine = false;
+            self.nodes.held().release();
+        }
+        self.flush.clear();
+    }
+
+    #[cold]
+    unsafe fn free_all(&mut self) {
+        let mut next = self.head.take();
+        while let Some(node) = next {
+            // SAFETY: the list holds taken nodes only.
+            let record = unsafe { &*self.nodes.link(node) };
+            let link = record.load(Ordering::Relaxed);
+            let (clean, index) = (link >> 31 != 0, link & !CLEAN);
+            next = (index != 0).then(|| self.nodes.node_of(index));
+            // SAFETY: it is out of the table, and by the caller's promise no walker is in it any more.
+            unsafe { self.nodes.free(node, clean) };
+        }
+        self.nodes.held().reclaim(self.count);
+        self.count = 0;
+    }
+
+    /// Makes the batch fit to be carried to another CPU, as the payload of an asynchronous shootdown is.
+    ///
+    /// # Errors
+    ///
+    /// The batch itself, if its table is in solo mode and so must stay on this CPU.
+    #[expect(clippy::result_large_err, reason = "the batch itself, which must not be lost")]
+    pub fn across_cpus(self) -> Result<Carried<'n>, Self> {
+        if self.nodes.shared() { Ok(Carried(self)) } else { Err(self) }
+    }
+
+    /// Takes over a node that a change has unlinked. `clean` means that all its words are zero.
+    ///
+    /// # Safety
+    ///
+    /// The node was taken from the storage of this batch, no word leads to it any more, and its record counts
+    /// nothing.
+    #[inline]
+    pub unsafe fn push(&mut self, node: NodeAddr, clean: bool) {
+        let next = self.head.map_or(0, |head| self.nodes.index_of(head));
+        let link = if clean { next | CLEAN } else { next };
+        // SAFETY: the node is taken, so its record is live.
+        unsafe { (*self.nodes.link(node)).store(link, Ordering::Relaxed) };
+        self.nodes.held().retire();
+        self.head = Some(node);
+        self.count += 1;
+    }
+
+    /// Holds back places within nodes, such as buckets of an array, as nodes are held back: while any batch of the
+    /// storage does, none of them may be used for something else.
+    #[inline]
+    pub(crate) fn quarantine(&mut self) {
+        if !self.quarantine {
+            self.quarantine = true;
+            self.nodes.held().quarantine();
+        }
+    }
+
+    /// Adds pages whose translations have changed.
+    #[inline]
+    pub fn touch(&mut self, reach: Reach, pages: Pages) {
+        self.flush.add(reach, pages);
+    }
+}
+
+/// A [`Retired`] batch of a shared table, which any CPU may reclaim.
+#[derive(Debug)]
+#[must_use = "dropping it leaks the retired nodes"]
+pub struct Carried<'n>(Retired<'n>);
+
+// SAFETY: built only over storage that says it is `Sync`; the rest of the batch is plain data.
+unsafe impl Send for Carried<'_> {}
+
+impl<'n> Carried<'n> {
+    /// Returns the batch on the CPU that it was carried to.
+    pub fn into_retired(self) -> Retired<'n> {
+        self.0
+    }
+}
+
+/// The bit of a link that says that the node is all zero. Node numbers stay below it.
+const CLEAN: u32 = 1 << 31;
+
+impl Drop for Retired<'_> {
+    fn drop(&mut self) {
+        if self.count > 0 {
+            self.nodes.held().lose(self.count);
+            self.nodes.held().reclaim(self.count);
+        }
+    }
+}
+
+impl fmt::Debug for Retired<'_> {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("Retired")
+            .field("nodes", &self.count)
+            .field("flush", &self.flush)
+            .finish_non_exhaustive()
+    }
+}

@@ -1,0 +1,227 @@
+//! The one trait of all page tables.
+
+use core::fmt::Debug;
+use core::ops::ControlFlow;
+
+use tlbkit_addr::{Attr, Flush, PageSize, Pages, Pfn, PhysAddr, Reach, VirtAddr};
+
+use crate::word::atomics::{AtomicBool, Ordering};
+use crate::{Error, Footprint, Frames, Leaf, Observe, Pinned, Retired, Space};
+
+/// A page table: a map from virtual pages to frames, read without a lock beside its one writer.
+///
+/// Reading needs a [`Pinned`]. Writing goes through a [`Writer`](crate::Writer), or a [`Local`](crate::Local) where
+/// one CPU does everything: these hold the promise that the unsafe functions ask for. Every change is all or nothing
+/// over its range of pages, and adds what it makes stale to a [`Retired`] batch.
+///
+/// `'n` is the life of the node storage. The trait is object-safe; kernels use it monomorphic.
+pub trait Table<'n>: Debug {
+    /// Returns the addresses and sizes that the table maps.
+    fn space(&self) -> Space;
+
+    /// Returns the leaf that maps `at`, if there is one. Never fails: an address that the table cannot map is not
+    /// mapped.
+    ///
+    /// Beside a writer the answer is one that was true at some moment of the call.
+    fn lookup(&self, pinned: Pinned<'_>, at: VirtAddr) -> Option<Leaf>;
+
+    /// Looks `at` up as a machine does that reaches the table through its TLB: `observe` is asked about every page of
+    /// a table in virtual memory. Tables in physical memory ask nothing.
+    fn walk(&self, pinned: Pinned<'_>, at: VirtAddr, observe: &mut dyn Observe) -> Option<Leaf> {
+        let _ = observe;
+        self.lookup(pinned, at)
+    }
+
+    /// Returns the physical address that `at` is translated to.
+    #[inline]
+    fn translate(&self, pinned: Pinned<'_>, at: VirtAddr) -> Option<PhysAddr> {
+        let leaf = self.lookup(pinned, at)?;
+        Some(leaf.phys(at, self.space().base()))
+    }
+
+    /// Visits every leaf that maps a page of `pages`, in no particular order, until told to stop. A leaf that
+    /// reaches over the end of the range is visited too, once.
+    fn for_each(
+        &self,
+        pinned: Pinned<'_>,
+        pages: Pages,
+        visit: &mut dyn FnMut(Leaf) -> ControlFlow<()>,
+    ) -> ControlFlow<()>;
+
+    /// Returns what the table takes of its node storage. Costs a few loads.
+    fn footprint(&self) -> Footprint;
+
+    /// Returns the flag that its one writer holds.
+    fn sole(&self) -> &Sole;
+
+    /// Returns an empty batch for changes to this table.
+    fn batch(&self) -> Retired<'n>;
+
+    /// Maps the range `pages` to the frames from `frame` on, in pages of `size`.
+    ///
+    /// # Errors
+    ///
+    /// [`Error::WrongSize`], [`Error::OutOfRange`], [`Error::Misaligned`], [`Error::MisalignedFrame`],
+    /// [`Error::FrameTooLarge`], [`Error::WrongAttr`], [`Error::Occupied`] or [`Error::NoMemory`].
+    ///
+    /// # Safety
+    ///
+    /// The caller is the table's only writer, and `batch` came from this table.
+    unsafe fn map(
+        &self,
+        batch: &mut Retired<'n>,
+        pages: Pages,
+        frame: Pfn,
+        size: PageSize,
+        attr: Attr,
+    ) -> Result<(), Error>;
+
+    /// Unmaps the range `pages`, and returns how many base pages were mapped there. The uncovered frames go to
+    /// `frames`, if the caller does not know them anyway.
+    ///
+    /// # Errors
+    ///
+    /// [`Error::OutOfRange`], [`Error::NotMapped`] (unless `holes` are skipped), [`Error::Partial`] or
+    /// [`Error::NoRoom`].
+    ///
+    /// # Safety
+    ///
+    /// As for [`map`](Self::map).
+    unsafe fn unmap(
+        &self,
+        batch: &mut Retired<'n>,
+        pages: Pages,
+        holes: Holes,
+        frames: Option<&mut dyn Frames>,
+    ) -> Result<usize, Error>;
+
+    /// Changes the attributes of the range `pages`, and returns how many base pages were mapped there: PROT1 and
+    /// PROTN of Appel and Li.
+    ///
+    /// # Errors
+    ///
+    /// [`Error::OutOfRange`], [`Error::WrongAttr`], [`Error::NotMapped`] (unless `holes` are skipped) or
+    /// [`Error::Partial`].
+    ///
+    /// # Safety
+    ///
+    /// As for [`map`](Self::map).
+    unsafe fn protect(
+        &self,
+        batch: &mut Retired<'n>,
+        pages: Pages,
+        holes: Holes,
+        change: Change,
+    ) -> Result<usize, Error>;
+
+    /// Makes every leaf of the range `pages` one of size `to`: splits larger ones, promotes smaller ones whose frames
+    /// are contiguous and aligned and whose rights agree. What hardware noted as accessed or dirty is kept for the
+    /// whole.
+    ///
+    /// Where the hardware wants break before make, the entries are empty while `broken` runs: it must make the flush
+    /// that it is given known to all CPUs before it returns. Otherwise it is not called.
+    ///
+    /// # Errors
+    ///
+    /// [`Error::WrongSize`], [`Error::OutOfRange`], [`Error::Misaligned`], [`Error::NotMapped`],
+    /// [`Error::NotUniform`], [`Error::Partial`] or [`Error::NoMemory`].
+    ///
+    /// # Safety
+    ///
+    /// As for [`map`](Self::map).
+    unsafe fn resize(
+        &self,
+        batch: &mut Retired<'n>,
+        pages: Pages,
+        to: PageSize,
+        broken: &mut dyn FnMut(&Flush),
+    ) -> Result<(), Error>;
+
+    /// Takes the table apart: unmaps everything and retires every node, the root included. Nodes borrowed from
+    /// another table stay.
+    ///
+    /// # Safety
+    ///
+    /// As for [`map`](Self::map), and the table is not used any more.
+    unsafe fn dismantle(&mut self, batch: &mut Retired<'n>);
+}
+
+/// Takes a table apart and returns the obligation that owns all its nodes.
+///
+/// Dropping a table without this leaks its nodes and counts them as lost.
+pub fn destroy<'n, T: Table<'n>>(table: T) -> Retired<'n> {
+    let mut table = core::mem::ManuallyDrop::new(table);
+    let mut batch = table.batch();
+    // SAFETY: the table is ours alone, and forgotten.
+    unsafe { table.dismantle(&mut batch) };
+    batch
+}
+
+/// What a change does about pages of its range that are not mapped.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Holes {
+    /// It fails with [`Error::NotMapped`] and changes nothing.
+    Refuse,
+    /// It passes over them.
+    Skip,
+}
+
+/// A change of attributes: what to clear, then what to set.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Change {
+    /// Attributes that the page loses.
+    pub clear: Attr,
+    /// Attributes that the page gets.
+    pub set: Attr,
+}
+
+impl Change {
+    /// Returns the change that takes these attributes away.
+    pub const fn clear(attr: Attr) -> Self {
+        Self { clear: attr, set: Attr::empty() }
+    }
+
+    /// Returns the change that adds these attributes.
+    pub const fn set(attr: Attr) -> Self {
+        Self { clear: Attr::empty(), set: attr }
+    }
+
+    /// Returns what `attr` becomes.
+    #[inline(always)]
+    pub const fn apply(self, attr: Attr) -> Attr {
+        attr.difference(self.clear).union(self.set)
+    }
+
+    /// Returns how far the change must be made known.
+    ///
+    /// Raising rights is Tzou's safe inconsistency (5.1.1): a CPU that still has the old entry faults and finds the
+    /// new one. Lowering them, and whatever else a stale entry would do wrongly (a cleared dirty bit that the next
+    /// store must set again, another memory type, another address-space tag), must reach every CPU.
+    #[inline(always)]
+    pub const fn reach(self) -> Reach {
+        let clear = self.clear.difference(self.set);
+        let strict = Attr::MEMORY.union(Attr::GLOBAL);
+        if !clear.is_empty() || self.set.intersects(strict) {
+            Reach::Everywhere
+        } else if !self.set.is_empty() {
+            Reach::Local
+        } else {
+            Reach::Nowhere
+        }
+    }
+}
+
+/// The flag that a table's one writer holds.
+#[derive(Debug, Default)]
+pub struct Sole(AtomicBool);
+
+impl Sole {
+    /// Takes the flag and tells whether it was free.
+    pub(crate) fn try_take(&self) -> bool {
+        !self.0.swap(true, Ordering::Acquire)
+    }
+
+    pub(crate) fn give_back(&self) {
+        self.0.store(false, Ordering::Release);
+    }
+}

@@ -1,0 +1,229 @@
+//! The words that tables are made of, and the memory ordering of every access to one.
+//!
+//! A node is an array of words that walkers on other CPUs may read at any moment, so every access to one is atomic
+//! in [`Shared`](crate::Shared) mode. This file is the only place that chooses an ordering:
+//!
+//! | access | by | ordering | why |
+//! |-|-|-|-|
+//! | [`follow`](Word::follow) | a walker | relaxed | the next address depends on the loaded word, and hardware orders dependent loads; an acquire would be a `sync` per level on MIPS |
+//! | [`publish`](Word::publish) | the writer | release | whatever the word leads to is complete before the word can be seen |
+//! | [`put`](Word::put) | the writer | relaxed | a word that nobody can reach yet, or one that leads nowhere |
+//! | [`swap`](Word::swap) | the writer | acquire-release | hardware may set a status bit between a load and a store |
+//!
+//! Rust's memory model has no dependent loads: a relaxed `follow` beside the writer is sound only because the
+//! compiler cannot know the address before it has loaded the word. Where the model is checked rather than run (loom,
+//! Miri) `follow` is an acquire.
+
+use core::fmt::Debug;
+use core::ops::{BitAnd, BitOr, Not};
+use core::sync::atomic::Ordering;
+
+#[cfg(loom)]
+pub(crate) use loom::sync::atomic as atomics;
+
+#[cfg(not(loom))]
+pub(crate) use core::sync::atomic as atomics;
+
+/// The ordering of a walker's load.
+const FOLLOW: Ordering = if cfg!(any(loom, miri)) { Ordering::Acquire } else { Ordering::Relaxed };
+
+/// An unsigned integer that hardware, or a refill handler, loads and stores in one access: `u32` or `u64`.
+///
+/// The functions take pointers, not references: a node's words live in memory that the caller handed over, and a
+/// reference would claim more about that memory than a walker knows.
+pub trait Word:
+    Copy
+    + Debug
+    + Default
+    + Eq
+    + Ord
+    + BitAnd<Output = Self>
+    + BitOr<Output = Self>
+    + Not<Output = Self>
+    + Send
+    + Sync
+    + 'static
+{
+    /// The atomic cell that holds such a word.
+    type Cell: Send + Sync + Debug;
+
+    /// The word's width in bits.
+    const BITS: u32;
+    /// The word's width in bytes.
+    const BYTES: usize = (Self::BITS / 8) as usize;
+    /// The word with no bit set, which every format reads as "nothing here".
+    const ZERO: Self;
+
+    /// Returns the low bits of `bits` as a word.
+    fn from_usize(bits: usize) -> Self;
+
+    /// Returns the low bits of the word as a `usize`.
+    fn to_usize(self) -> usize;
+
+    /// Returns the low bits of `bits` as a word.
+    fn from_u64(bits: u64) -> Self;
+
+    /// Returns the word as 64 bits.
+    fn to_u64(self) -> u64;
+
+    /// Returns `self + step * times`, wrapping.
+    #[must_use]
+    fn advance(self, step: Self, times: usize) -> Self;
+
+    /// Returns a cell that holds `self`.
+    fn cell(self) -> Self::Cell;
+
+    /// Loads a word as a walker does, to go where it leads.
+    ///
+    /// # Safety
+    ///
+    /// `cell` points at a live cell.
+    unsafe fn follow(cell: *const Self::Cell) -> Self;
+
+    /// Stores a word so that everything written before it is seen by whoever follows it.
+    ///
+    /// # Safety
+    ///
+    /// `cell` points at a live cell.
+    unsafe fn publish(cell: *const Self::Cell, word: Self);
+
+    /// Stores a word that orders nothing.
+    ///
+    /// # Safety
+    ///
+    /// `cell` points at a live cell.
+    unsafe fn put(cell: *const Self::Cell, word: Self);
+
+    /// Stores a word and returns what it replaced, in one step.
+    ///
+    /// # Safety
+    ///
+    /// `cell` points at a live cell.
+    unsafe fn swap(cell: *const Self::Cell, word: Self) -> Self;
+
+    /// Stores `word` if the cell still holds `old`, or returns what it holds.
+    ///
+    /// # Errors
+    ///
+    /// The word that was there instead of `old`.
+    ///
+    /// # Safety
+    ///
+    /// `cell` points at a live cell.
+    unsafe fn exchange(cell: *const Self::Cell, old: Self, word: Self) -> Result<(), Self>;
+
+    /// Reads a word that nobody else writes meanwhile: a plain load, which the compiler may widen.
+    ///
+    /// # Safety
+    ///
+    /// `cell` points at a live cell, and nobody else writes it during the call.
+    unsafe fn read_alone(cell: *const Self::Cell) -> Self;
+
+    /// Writes a word that no other CPU writes or reads meanwhile: a plain store, which the compiler may widen.
+    ///
+    /// # Safety
+    ///
+    /// `cell` points at a live cell, and nobody else accesses it during the call.
+    unsafe fn write_alone(cell: *const Self::Cell, word: Self);
+}
+
+macro_rules! word {
+    ($word:ident, $cell:ident) => {
+        impl Word for $word {
+            type Cell = atomics::$cell;
+
+            const BITS: u32 = $word::BITS;
+            const ZERO: Self = 0;
+
+            #[inline(always)]
+            fn from_usize(bits: usize) -> Self {
+                bits as Self
+            }
+
+            #[inline(always)]
+            fn to_usize(self) -> usize {
+                self as usize
+            }
+
+            #[inline(always)]
+            fn from_u64(bits: u64) -> Self {
+                bits as Self
+            }
+
+            #[inline(always)]
+            fn to_u64(self) -> u64 {
+                u64::from(self)
+            }
+
+            #[inline(always)]
+            fn advance(self, step: Self, times: usize) -> Self {
+                self.wrapping_add(step.wrapping_mul(times as Self))
+            }
+
+            fn cell(self) -> Self::Cell {
+                atomics::$cell::new(self)
+            }
+
+            #[inline(always)]
+            unsafe fn follow(cell: *const Self::Cell) -> Self {
+                // SAFETY: the caller's promise.
+                unsafe { (*cell).load(FOLLOW) }
+            }
+
+            #[inline(always)]
+            unsafe fn publish(cell: *const Self::Cell, word: Self) {
+                // SAFETY: the caller's promise.
+                unsafe { (*cell).store(word, Ordering::Release) }
+            }
+
+            #[inline(always)]
+            unsafe fn put(cell: *const Self::Cell, word: Self) {
+                // SAFETY: the caller's promise.
+                unsafe { (*cell).store(word, Ordering::Relaxed) }
+            }
+
+            #[inline(always)]
+            unsafe fn swap(cell: *const Self::Cell, word: Self) -> Self {
+                // SAFETY: the caller's promise.
+                unsafe { (*cell).swap(word, Ordering::AcqRel) }
+            }
+
+            #[inline(always)]
+            unsafe fn exchange(cell: *const Self::Cell, old: Self, word: Self) -> Result<(), Self> {
+                // SAFETY: the caller's promise.
+                unsafe { (*cell).compare_exchange(old, word, Ordering::AcqRel, Ordering::Acquire).map(drop) }
+            }
+
+            #[cfg(not(loom))]
+            #[inline(always)]
+            unsafe fn read_alone(cell: *const Self::Cell) -> Self {
+                // SAFETY: the cell is live and nobody writes it; an atomic has the layout of its integer.
+                unsafe { cell.cast::<Self>().read() }
+            }
+
+            #[cfg(not(loom))]
+            #[inline(always)]
+            unsafe fn write_alone(cell: *const Self::Cell, word: Self) {
+                // SAFETY: the cell is live and nobody else accesses it; atomics are interior mutable, so writing
+                // through a pointer that came from a shared one is allowed.
+                unsafe { cell.cast_mut().cast::<Self>().write(word) }
+            }
+
+            #[cfg(loom)]
+            unsafe fn read_alone(cell: *const Self::Cell) -> Self {
+                // SAFETY: the caller's promise.
+                unsafe { (*cell).unsync_load() }
+            }
+
+            #[cfg(loom)]
+            unsafe fn write_alone(cell: *const Self::Cell, word: Self) {
+                // SAFETY: the caller's promise.
+                unsafe { (*cell).store(word, Ordering::Relaxed) }
+            }
+        }
+    };
+}
+
+word!(u32, AtomicU32);
+#[cfg(target_has_atomic = "64")]
+word!(u64, AtomicU64);

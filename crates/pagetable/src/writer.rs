@@ -1,0 +1,105 @@
+//! The one writer of a table that others walk.
+
+use tlbkit_addr::{Attr, Flush, PageSize, Pages, Pfn};
+
+use crate::{Change, Error, Frames, Holes, Retired, Table};
+
+/// The right to write a table, and the batch that its changes go into.
+///
+/// There is at most one per table. [`finish`](Self::finish) gives the right back and returns the batch: flush what it
+/// names on every CPU, then reclaim it.
+#[derive(Debug)]
+pub struct Writer<'t, 'n, T: Table<'n> + ?Sized> {
+    table: &'t T,
+    batch: Option<Retired<'n>>,
+}
+
+impl<'t, 'n, T: Table<'n> + ?Sized> Writer<'t, 'n, T> {
+    /// Becomes the writer of `table`.
+    ///
+    /// # Errors
+    ///
+    /// [`Error::Busy`] if there is one already. It does not wait: what to do meanwhile is the kernel's business.
+    pub fn new(table: &'t T) -> Result<Self, Error> {
+        if table.sole().try_take() {
+            Ok(Self { table, batch: Some(table.batch()) })
+        } else {
+            Err(Error::Busy)
+        }
+    }
+
+    /// Returns the batch. It is there until [`finish`](Self::finish) takes it, which ends the writer.
+    fn batch(&mut self) -> &mut Retired<'n> {
+        let table = self.table;
+        self.batch.get_or_insert_with(|| table.batch())
+    }
+
+    /// Maps a range; see [`Table::map`].
+    ///
+    /// # Errors
+    ///
+    /// Those of [`Table::map`].
+    #[inline]
+    pub fn map(&mut self, pages: Pages, frame: Pfn, size: PageSize, attr: Attr) -> Result<(), Error> {
+        let table = self.table;
+        // SAFETY: this is the only writer, and the batch came from this table; likewise below.
+        unsafe { table.map(self.batch(), pages, frame, size, attr) }
+    }
+
+    /// Unmaps a range; see [`Table::unmap`].
+    ///
+    /// # Errors
+    ///
+    /// Those of [`Table::unmap`].
+    #[inline]
+    pub fn unmap(
+        &mut self,
+        pages: Pages,
+        holes: Holes,
+        frames: Option<&mut dyn Frames>,
+    ) -> Result<usize, Error> {
+        let table = self.table;
+        // SAFETY: as in `map`.
+        unsafe { table.unmap(self.batch(), pages, holes, frames) }
+    }
+
+    /// Changes the attributes of a range; see [`Table::protect`].
+    ///
+    /// # Errors
+    ///
+    /// Those of [`Table::protect`].
+    #[inline]
+    pub fn protect(&mut self, pages: Pages, holes: Holes, change: Change) -> Result<usize, Error> {
+        let table = self.table;
+        // SAFETY: as in `map`.
+        unsafe { table.protect(self.batch(), pages, holes, change) }
+    }
+
+    /// Splits or promotes the leaves of a range; see [`Table::resize`].
+    ///
+    /// # Errors
+    ///
+    /// Those of [`Table::resize`].
+    pub fn resize(
+        &mut self,
+        pages: Pages,
+        to: PageSize,
+        broken: &mut dyn FnMut(&Flush),
+    ) -> Result<(), Error> {
+        let table = self.table;
+        // SAFETY: as in `map`.
+        unsafe { table.resize(self.batch(), pages, to, broken) }
+    }
+
+    /// Gives the right to write back and returns the obligation.
+    pub fn finish(mut self) -> Retired<'n> {
+        let table = self.table;
+        self.batch.take().unwrap_or_else(|| table.batch())
+    }
+}
+
+impl<'n, T: Table<'n> + ?Sized> Drop for Writer<'_, 'n, T> {
+    fn drop(&mut self) {
+        self.table.sole().give_back();
+    }
+}

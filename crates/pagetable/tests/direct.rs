@@ -1,0 +1,116 @@
+//! Nodes that are a kernel's frames, on a host: "physical" memory is an array, mapped further up.
+#![cfg(all(not(loom), not(miri), target_pointer_width = "64"))]
+
+use std::sync::Mutex;
+use std::sync::atomic::Ordering;
+
+use proptest::strategy::{Strategy, ValueTree};
+use proptest::test_runner::TestRunner;
+use tlbkit_addr::{PageSize, PhysAddr};
+use tlbkit_conformance::{Profile, Runner, ops};
+use tlbkit_pagetable::format::Compact;
+use tlbkit_pagetable::nodes::{Chunk, Direct, FrameSource, NodeAddr, Nodes, Reclaim, Record};
+use tlbkit_pagetable::{Error, Shared, Table, destroy, mpt};
+
+/// A stack of free frames.
+#[derive(Debug)]
+struct Frames(Mutex<Vec<PhysAddr>>);
+
+impl Frames {
+    fn new(numbers: impl DoubleEndedIterator<Item = usize>) -> Self {
+        Self(Mutex::new(numbers.rev().map(|number| PhysAddr::new(number << 12)).collect()))
+    }
+
+    fn free(&self) -> usize {
+        self.0.lock().unwrap().len()
+    }
+}
+
+// SAFETY: every frame is on the stack once, and the tests put only such there that their memory holds.
+unsafe impl FrameSource for &Frames {
+    fn take(&self, size: PageSize) -> Option<PhysAddr> {
+        assert_eq!(size, PageSize::K4);
+        self.0.lock().unwrap().pop()
+    }
+
+    fn give(&self, frame: PhysAddr, _size: PageSize) {
+        self.0.lock().unwrap().push(frame);
+    }
+}
+
+/// Calls `test` with storage over `memory` whose frame 0 is its first.
+fn over<T>(
+    memory: &mut [Chunk],
+    frames: &Frames,
+    records: usize,
+    test: impl FnOnce(&Direct<'_, u64, Shared, &Frames>) -> T,
+) -> T {
+    let records: Vec<_> = (0..records).map(|_| Record::new(7)).collect();
+    let offset = memory.as_mut_ptr().expose_provenance();
+    test(&Direct::new(frames, offset, PageSize::K4, &records))
+}
+
+#[test]
+fn a_node_is_a_cleared_frame_and_its_record() {
+    let mut memory = vec![Chunk::ZERO; 8];
+    let frames = Frames::new(1..8);
+    over(&mut memory, &frames, 8, |nodes| {
+        assert_eq!(nodes.take(513), None, "no node is larger than a frame");
+        let node = nodes.take(512).unwrap();
+        assert_eq!(node, NodeAddr::new(0x1000));
+        // SAFETY: the node is taken, and the index below its words.
+        unsafe {
+            let record = nodes.record(node, 512);
+            assert_eq!(((*record).load(Ordering::Relaxed), record), (0, nodes.link(node)));
+            nodes.put(node, 511, u64::MAX);
+            nodes.free(node, false);
+        }
+        let again = nodes.take(512).unwrap();
+        assert_eq!((again, nodes.node_of(nodes.index_of(again))), (node, node));
+        // SAFETY: as above.
+        assert_eq!(unsafe { nodes.read(again, 511) }, 0, "a frame comes back cleared");
+        // SAFETY: as above.
+        unsafe { nodes.free(again, true) };
+    });
+    assert_eq!(frames.free(), 7);
+}
+
+#[test]
+fn frames_that_cannot_be_nodes_go_back() {
+    let mut memory = vec![Chunk::ZERO; 8];
+    // Frame 0 cannot be told from no node, and frame 7 has no record.
+    for number in [0, 7] {
+        let frames = Frames::new(number..number + 1);
+        over(&mut memory, &frames, 7, |nodes| assert_eq!(nodes.take(512), None));
+        assert_eq!(frames.free(), 1);
+    }
+}
+
+#[test]
+fn exhaustion_is_an_error_of_the_table() {
+    let mut memory = vec![Chunk::ZERO; 2];
+    let frames = Frames::new(1..1);
+    over(&mut memory, &frames, 2, |nodes| {
+        let error = mpt::Mpt4::new(nodes).unwrap_err();
+        assert_eq!(error, Error::NoMemory { wanted: 1, pending: 0 });
+    });
+}
+
+/// A table in frames behaves like one in a slab.
+#[test]
+fn a_table_lives_in_frames() {
+    const FRAMES: usize = 1024;
+    let mut memory = vec![Chunk::ZERO; FRAMES];
+    let frames = Frames::new(1..FRAMES);
+    over(&mut memory, &frames, FRAMES, |nodes| {
+        let mut random = TestRunner::deterministic();
+        for _ in 0..20 {
+            let mut table = mpt::Mpt4::new(nodes).unwrap();
+            let ops = ops(table.space(), 40).new_tree(&mut random).unwrap().current();
+            Runner::new(&table, Profile::of::<Compact>(), 0).run(&mut table, &ops).unwrap();
+            // SAFETY: nobody walks the table any more.
+            unsafe { destroy(table).reclaim() };
+            assert_eq!((frames.free(), nodes.held().pending(), nodes.held().lost()), (FRAMES - 1, 0, 0));
+        }
+    });
+}

@@ -1,0 +1,257 @@
+//! Entry formats: what goes in comes out, changes touch nothing else, and words are those of the manuals.
+#![cfg(not(loom))]
+
+use proptest::prelude::*;
+use tlbkit_addr::{Attr, PageSize, Pfn};
+#[cfg(target_pointer_width = "64")]
+use tlbkit_pagetable::format::{Aarch64, Compact, Sv39, X86};
+use tlbkit_pagetable::format::{Compact32, EntryLo, Format, Paper};
+use tlbkit_pagetable::nodes::NodeAddr;
+use tlbkit_pagetable::{Change, Error, Word};
+
+/// What a test knows of a format besides the trait.
+struct Known {
+    /// Sizes of leaves where only leaves stand, and above, as shifts.
+    last: &'static [u32],
+    above: &'static [u32],
+    frame_bits: u32,
+    node_bits: u32,
+    /// Whether a device page is always uncached.
+    device_uncached: bool,
+}
+
+const SOFT: &[u32] = &[12, 14, 16, 18, 20, 21, 22, 24, 30];
+const MASKED: &[u32] = &[12, 14, 16, 18, 20, 22, 24, 26, 28];
+const COMPACT: Known =
+    Known { last: SOFT, above: SOFT, frame_bits: 44, node_bits: 48, device_uncached: false };
+const COMPACT32: Known = Known { frame_bits: 20, node_bits: 32, ..COMPACT };
+const MIPS: Known =
+    Known { last: MASKED, above: MASKED, frame_bits: 24, node_bits: 32, device_uncached: false };
+const SV39: Known =
+    Known { last: &[12], above: &[21, 30], frame_bits: 44, node_bits: 56, device_uncached: false };
+const X86_64: Known = Known { frame_bits: 40, node_bits: 52, device_uncached: true, ..SV39 };
+const ARM: Known = Known { frame_bits: 36, node_bits: 48, device_uncached: true, ..SV39 };
+
+fn size(shift: u32) -> PageSize {
+    PageSize::from_shift(shift).unwrap()
+}
+
+/// Raw choices, cut down to what a format can do.
+#[derive(Clone, Copy, Debug)]
+struct Choice {
+    frame: u64,
+    node: u64,
+    size: usize,
+    last: bool,
+    attr: u16,
+    set: u16,
+    clear: u16,
+}
+
+fn choice() -> impl Strategy<Value = Choice> {
+    (any::<u64>(), any::<u64>(), any::<usize>(), any::<bool>(), any::<u16>(), any::<u16>(), any::<u16>())
+        .prop_map(|(frame, node, size, last, attr, set, clear)| Choice {
+            frame,
+            node,
+            size,
+            last,
+            attr,
+            set,
+            clear,
+        })
+}
+
+fn check<F: Format>(known: &Known, c: Choice) {
+    let can = |bits: u16| Attr::from_bits_truncate(bits) & F::OPTIONAL;
+    let normal = |attr: Attr| {
+        let device = known.device_uncached && attr.contains(Attr::DEVICE);
+        attr | F::IMPLIED | if device { Attr::UNCACHED } else { Attr::empty() }
+    };
+    let sizes = if c.last { known.last } else { known.above };
+    let size = size(sizes[c.size % sizes.len()]);
+    let frame = (c.frame & ((1 << known.frame_bits) - 1)) as usize & !(size.mask() >> 12);
+    let attr = normal(can(c.attr));
+
+    let leaf = F::leaf(Pfn::new(frame), size, can(c.attr), c.last).unwrap();
+    let reads = |word: F::Word| {
+        assert!(F::is_leaf(word, c.last));
+        assert!(c.last || !F::is_link(word));
+        // Formats that find the size by level are told it.
+        assert_eq!(F::size(word, size), size);
+        assert_eq!(F::frame(word, size), Pfn::new(frame));
+        F::attr(word)
+    };
+    assert_eq!(reads(leaf), attr);
+
+    let change = Change { set: can(c.set), clear: can(c.clear) };
+    assert_eq!(reads(F::change(leaf, change)), normal(change.apply(attr)));
+
+    // The next page of a range is some steps away.
+    let step = size.mask() / 4096 + 1;
+    if let Ok(next) = F::leaf(Pfn::new(frame + step), size, can(c.attr), c.last) {
+        assert_eq!(leaf.advance(F::STEP, step), next);
+    }
+    assert_eq!(F::beside(leaf, leaf), leaf);
+
+    let node = NodeAddr::new((c.node & ((1 << known.node_bits) - 1)) as usize & !(F::LINK_ALIGN - 1));
+    if node.get() != 0 {
+        let link = F::link(node);
+        assert!(F::is_link(link) && !F::is_leaf(link, false));
+        assert_eq!(F::node(link), node);
+        assert_eq!(F::beside(leaf, link), link);
+    }
+    assert!(!F::is_leaf(F::Word::ZERO, c.last) && !F::is_link(F::Word::ZERO));
+}
+
+proptest! {
+    #![proptest_config(ProptestConfig {
+        cases: if cfg!(miri) { 16 } else { 2048 },
+        failure_persistence: None,
+        ..ProptestConfig::default()
+    })]
+
+    #[test]
+    fn software_formats_round_trip(c in choice()) {
+        check::<Compact32>(&COMPACT32, c);
+        check::<Paper>(&COMPACT32, c);
+        check::<EntryLo>(&MIPS, c);
+        #[cfg(target_pointer_width = "64")]
+        check::<Compact>(&COMPACT, c);
+    }
+
+    #[test]
+    #[cfg(target_pointer_width = "64")]
+    fn hardware_formats_round_trip(c in choice()) {
+        check::<Sv39>(&SV39, c);
+        check::<X86>(&X86_64, c);
+        check::<Aarch64>(&ARM, c);
+    }
+
+    /// What the TLB sees of an EntryLo word: the attribute fields, and the frame above the page size.
+    #[test]
+    fn entrylo_words_mean_to_hardware_what_they_mean_to_us(c in choice()) {
+        let attr = Attr::from_bits_truncate(c.attr) & EntryLo::OPTIONAL;
+        let size = size(MASKED[c.size % MASKED.len()]);
+        let frame = c.frame as u32 & 0xff_ffff & !(size.mask() >> 12) as u32;
+        let word = EntryLo::leaf(Pfn::new(frame as usize), size, attr, c.last).unwrap();
+
+        let used = 0x3fff_ffff & !((size.mask() >> 12 << 6) as u32);
+        let c = if attr.contains(Attr::UNCACHED) { 2 } else { 3 };
+        let d = u32::from(attr.contains(Attr::WRITE | Attr::DIRTY));
+        let g = u32::from(attr.contains(Attr::GLOBAL));
+        prop_assert_eq!(word & used, frame << 6 | c << 3 | d << 2 | 1 << 1 | g);
+
+        // A refill handler tells links by bit 31 where leaves are larger than 4 KiB.
+        if size != PageSize::K4 {
+            prop_assert_eq!(word >> 31, 0);
+        }
+    }
+}
+
+const RW: Attr = Attr::READ.union(Attr::WRITE);
+const RX: Attr = Attr::READ.union(Attr::EXEC);
+const USED: Attr = Attr::ACCESSED.union(Attr::DIRTY);
+
+fn word<F: Format>(frame: usize, shift: u32, attr: Attr) -> u64 {
+    F::leaf(Pfn::new(frame), size(shift), attr, shift < 21).unwrap().to_u64()
+}
+
+#[test]
+fn entrylo_golden_words() {
+    let word = word::<EntryLo>;
+    let dirty = RW | Attr::DIRTY;
+    // PFN 0x12345 is 0x48d140 in place; C = 3 is 0x18.
+    assert_eq!(word(0x12345, 12, Attr::READ), 0x0048_d15a);
+    assert_eq!(word(0x12345, 12, RW), 0x8048_d15a);
+    assert_eq!(word(0x12345, 12, dirty), 0x0048_d15e);
+    assert_eq!(word(0x12345, 12, Attr::READ | Attr::DIRTY), 0xc048_d15a);
+    assert_eq!(word(0x12345, 12, dirty | Attr::GLOBAL), 0x0048_d15f);
+    assert_eq!(word(0x12345, 12, dirty | Attr::UNCACHED), 0x0048_d156);
+    // 16 KiB: digit 0; 64 KiB: digit 1; 16 MiB: digit 5.
+    assert_eq!(word(0x12344, 14, Attr::READ), 0x4048_d15a);
+    assert_eq!(word(0x12344, 14, RW), 0x4048_d19a);
+    assert_eq!(word(0x12344, 14, Attr::READ | Attr::DIRTY), 0x4048_d1da);
+    assert_eq!(word(0x12340, 16, dirty), 0x4048_d11e);
+    assert_eq!(word(0x12000, 24, dirty), 0x4049_001e);
+    // A node in kseg0 is its own link.
+    assert_eq!(EntryLo::link(NodeAddr::new(0x8012_3000)), 0x8012_3000);
+}
+
+#[test]
+fn an_absent_half_of_a_global_pair_says_global_and_nothing_else() {
+    let leaf = |attr| EntryLo::leaf(Pfn::new(5), PageSize::K4, attr, true).unwrap();
+    let (global, local) = (leaf(RW | Attr::GLOBAL), leaf(RW));
+    assert_eq!(EntryLo::beside(global, 0), 1);
+    assert_eq!(EntryLo::beside(local, 1), 0);
+    assert_eq!(EntryLo::beside(0, 1), 0);
+    assert_eq!(EntryLo::beside(1, 1), 0, "two absent halves are not global");
+    assert_eq!(EntryLo::beside(0, global), global);
+    assert_eq!(EntryLo::beside(global, local), local);
+    assert!(!EntryLo::is_leaf(1, true) && !EntryLo::is_link(1));
+}
+
+#[test]
+#[cfg(target_pointer_width = "64")]
+fn sv39_golden_words() {
+    let word = word::<Sv39>;
+    // PPN 0x12345 is 0x48d1400 in place.
+    assert_eq!(word(0x12345, 12, Attr::READ), 0x048d_1403);
+    assert_eq!(word(0x12345, 12, RW | USED), 0x048d_14c7);
+    assert_eq!(word(0x12345, 12, RX | Attr::USER | Attr::ACCESSED), 0x048d_145b);
+    assert_eq!(word(0x200, 21, RW | USED | Attr::GLOBAL), 0x0008_00e7);
+    assert_eq!(Sv39::link(NodeAddr::new(0x8020_1000)), 0x2008_0401);
+}
+
+#[test]
+#[cfg(target_pointer_width = "64")]
+fn x86_64_golden_words() {
+    let word = word::<X86>;
+    let no_execute = 1 << 63;
+    assert_eq!(word(0x12345, 12, RX), 0x1234_5001);
+    assert_eq!(word(0x12345, 12, RW), no_execute | 0x1234_5003);
+    assert_eq!(word(0x12345, 12, RX | Attr::WRITE | Attr::USER | USED), 0x1234_5067);
+    assert_eq!(word(0x12345, 12, RW | Attr::UNCACHED), no_execute | 0x1234_5013);
+    assert_eq!(word(0xfee00, 12, RW | Attr::DEVICE | Attr::GLOBAL), no_execute | 0xfee0_011b);
+    assert_eq!(word(0x200, 21, RX | USED), 0x0020_00e1);
+    assert_eq!(word(0x40000, 30, RW | Attr::GLOBAL), no_execute | 0x4000_0183);
+    assert_eq!(X86::link(NodeAddr::new(0x1000)), 0x1007);
+    // Hardware sets A in links.
+    assert_eq!(X86::node(0x1027), NodeAddr::new(0x1000));
+}
+
+#[test]
+#[cfg(target_pointer_width = "64")]
+fn aarch64_golden_words() {
+    let word = word::<Aarch64>;
+    let (dbm, pxn, uxn, was_dirty) = (1 << 51, 1 << 53, 1 << 54, 1 << 55);
+    // nG 0x800, AF 0x400, inner shareable 0x300, read-only 0x80, EL0 0x40.
+    assert_eq!(word(0x12345, 12, Attr::READ), pxn | uxn | 0x1234_5b83);
+    assert_eq!(word(0x12345, 12, RX | Attr::ACCESSED), uxn | 0x1234_5f83);
+    assert_eq!(word(0x12345, 12, RX | Attr::USER | Attr::ACCESSED), pxn | 0x1234_5fc3);
+    assert_eq!(word(0x12345, 12, RW | Attr::ACCESSED), dbm | pxn | uxn | 0x1234_5f83);
+    assert_eq!(word(0x12345, 12, RW | USED), dbm | pxn | uxn | 0x1234_5f03);
+    assert_eq!(word(0x12345, 12, Attr::READ | USED), was_dirty | pxn | uxn | 0x1234_5f83);
+    assert_eq!(word(0x09000, 12, RW | USED | Attr::DEVICE), dbm | pxn | uxn | 0x0900_0f0b);
+    assert_eq!(word(0x09000, 12, RW | USED | Attr::UNCACHED), dbm | pxn | uxn | 0x0900_0f07);
+    assert_eq!(word(0x200, 21, RW | USED | Attr::GLOBAL), dbm | pxn | uxn | 0x0020_0701);
+    assert_eq!(Aarch64::link(NodeAddr::new(0x4008_0000)), 0x4008_0003);
+}
+
+#[test]
+fn what_does_not_fit_is_refused() {
+    let k4 = PageSize::K4;
+    let frame = Pfn::new(1 << 24);
+    assert_eq!(EntryLo::leaf(frame, k4, RW, true), Err(Error::FrameTooLarge { frame }));
+    let wrong = size(13);
+    assert_eq!(EntryLo::leaf(Pfn::new(0), wrong, RW, true), Err(Error::WrongSize { size: wrong }));
+    #[cfg(target_pointer_width = "64")]
+    {
+        let frame = Pfn::new(1 << 44);
+        assert_eq!(Sv39::leaf(frame, k4, RW, true), Err(Error::FrameTooLarge { frame }));
+        assert_eq!(X86::leaf(frame, k4, RW, true), Err(Error::FrameTooLarge { frame }));
+        assert_eq!(Aarch64::leaf(frame, k4, RW, true), Err(Error::FrameTooLarge { frame }));
+        let large = Err(Error::WrongSize { size: PageSize::M2 });
+        assert_eq!(X86::leaf(Pfn::new(0), PageSize::M2, RW, true), large);
+        assert_eq!(Sv39::leaf(Pfn::new(0), k4, RW, false), Err(Error::WrongSize { size: k4 }));
+    }
+}

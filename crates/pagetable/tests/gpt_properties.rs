@@ -1,0 +1,80 @@
+//! The shared property suite over guarded tables: fixed and adaptive node sizes, both layouts.
+#![cfg(not(loom))]
+
+mod common;
+
+use common::{Odd, Pair};
+use tlbkit_conformance::conformance;
+use tlbkit_pagetable::format::Compact32;
+use tlbkit_pagetable::geometry::Va32;
+use tlbkit_pagetable::gpt::{Adaptive, Compact as Word1, Fixed, Gpt};
+use tlbkit_pagetable::{Shared, Solo};
+
+conformance!(ga_va32_compact32_shared, Compact32, Shared, |nodes| Ok(Gpt::<
+    Va32,
+    Compact32,
+    _,
+    Word1,
+    Adaptive,
+>::new(nodes)));
+conformance!(g2_va32_compact32_shared, Compact32, Shared, |nodes| Ok(Gpt::<
+    Va32,
+    Compact32,
+    _,
+    Word1,
+    Fixed<1>,
+>::new(nodes)));
+conformance!(g8_odd_compact32_shared, Compact32, Shared, |nodes| Ok(
+    Gpt::<Odd, Compact32, _, Word1, Fixed<3>>::new(nodes)
+));
+conformance!(ga_odd_compact32_solo, Compact32, Solo, |nodes| Ok(
+    Gpt::<Odd, Compact32, _, Word1, Adaptive>::new(nodes)
+));
+conformance!(g4_pair_compact32_solo, Compact32, Solo, |nodes| Ok(
+    Gpt::<Pair, Compact32, _, Word1, Fixed<2>>::new(nodes)
+));
+
+#[cfg(target_pointer_width = "64")]
+mod wide {
+    use super::*;
+    use common::{Ends, Full};
+    use tlbkit_pagetable::format::{Compact, Paper};
+    use tlbkit_pagetable::geometry::{Va48, Va64};
+    use tlbkit_pagetable::gpt::Paper as Book;
+
+    conformance!(ga_va48_compact_solo, Compact, Solo, |nodes| Ok(
+        Gpt::<Va48, Compact, _, Word1, Adaptive>::new(nodes)
+    ));
+    conformance!(ga_va64_compact_shared, Compact, Shared, |nodes| Ok(
+        Gpt::<Va64, Compact, _, Word1, Adaptive>::new(nodes)
+    ));
+    conformance!(g16_va64_compact_shared, Compact, Shared, |nodes| Ok(Gpt::<
+        Va64,
+        Compact,
+        _,
+        Word1,
+        Fixed<4>,
+    >::new(nodes)));
+    conformance!(g256_va48_compact_shared, Compact, Shared, |nodes| Ok(Gpt::<
+        Va48,
+        Compact,
+        _,
+        Word1,
+        Fixed<8>,
+    >::new(nodes)));
+    conformance!(ga_full_compact_shared, Compact, Shared, |nodes| Ok(
+        Gpt::<Full, Compact, _, Word1, Adaptive>::new(nodes)
+    ));
+    conformance!(ga_ends_compact_solo, Compact, Solo, |nodes| Ok(
+        Gpt::<Ends, Compact, _, Word1, Adaptive>::new(nodes)
+    ));
+    conformance!(g2_va64_paper_solo, Paper, Solo, |nodes| Ok(Gpt::<Va64, Paper, _, Book, Fixed<1>>::new(
+        nodes
+    )));
+    conformance!(g16_va64_paper_solo, Paper, Solo, |nodes| Ok(Gpt::<Va64, Paper, _, Book, Fixed<4>>::new(
+        nodes
+    )));
+    conformance!(ga_va64_paper_solo, Paper, Solo, |nodes| Ok(Gpt::<Va64, Paper, _, Book, Adaptive>::new(
+        nodes
+    )));
+}

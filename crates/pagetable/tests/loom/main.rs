@@ -1,0 +1,170 @@
+//! Walkers beside a writer, in every interleaving and with every stale value that the memory model allows.
+//!
+//! `RUSTFLAGS='--cfg loom' cargo test -p tlbkit-pagetable --release --test loom`
+#![cfg(loom)]
+
+mod scene;
+mod storage;
+
+use scene::{Scene, check};
+use tlbkit_addr::{Attr, PageSize, Pages, Pfn, Vpn};
+use tlbkit_pagetable::format::Compact;
+use tlbkit_pagetable::gpt::{self, Adaptive, Fixed, Gpt};
+use tlbkit_pagetable::hpt::Hashed;
+use tlbkit_pagetable::lpt::Lpt;
+use tlbkit_pagetable::mpt::Mpt;
+use tlbkit_pagetable::{Change, Geometry, Holes, Radix};
+
+/// Eight pages in three levels of one bit. A page is two words, so that it can be a page of a linear table too.
+#[derive(Debug)]
+struct Tiny;
+
+const PAGE: PageSize = PageSize::from_shift(4).unwrap();
+const LARGE: PageSize = PageSize::from_shift(5).unwrap();
+
+impl Geometry for Tiny {
+    const VA_BITS: u32 = 7;
+    const BASE: PageSize = PAGE;
+    const SIZES: &'static [PageSize] = &[PAGE, LARGE];
+}
+
+impl Radix for Tiny {
+    const WIDTHS: &'static [u32] = &[1, 1, 1];
+}
+
+const READ: Attr = Attr::READ;
+const WRITE: Attr = Attr::READ.union(Attr::WRITE);
+
+fn pages(first: usize, count: usize) -> Pages {
+    Pages::count(Vpn::new(first), count).unwrap()
+}
+
+/// A page appears, with the nodes that lead to it.
+const MAP: Scene = Scene {
+    before: |_| (),
+    steps: &[|writer| writer.map(pages(0, 2), Pfn::new(8), PAGE, WRITE).unwrap()],
+    probe: &[1],
+};
+
+/// A page disappears, and its nodes.
+const UNMAP: Scene = Scene {
+    before: |writer| writer.map(pages(0, 1), Pfn::new(8), PAGE, WRITE).unwrap(),
+    steps: &[|writer| assert_eq!(writer.unmap(pages(0, 1), Holes::Refuse, None), Ok(1))],
+    probe: &[0],
+};
+
+/// One of two pages disappears: a table that merges nodes does so now.
+const UNMAP_ONE: Scene = Scene {
+    before: |writer| {
+        writer.map(pages(0, 1), Pfn::new(8), PAGE, WRITE).unwrap();
+        writer.map(pages(7, 1), Pfn::new(9), PAGE, READ).unwrap();
+    },
+    steps: &[|writer| assert_eq!(writer.unmap(pages(0, 1), Holes::Refuse, None), Ok(1))],
+    probe: &[0, 7],
+};
+
+/// A second page appears, near the first: a table that splits guards does so now.
+const MAP_BESIDE: Scene = Scene {
+    before: |writer| writer.map(pages(0, 1), Pfn::new(8), PAGE, WRITE).unwrap(),
+    steps: &[|writer| writer.map(pages(2, 1), Pfn::new(9), PAGE, READ).unwrap()],
+    probe: &[0, 2],
+};
+
+/// Two pages lose a right.
+const PROTECT: Scene = Scene {
+    before: |writer| writer.map(pages(2, 2), Pfn::new(8), PAGE, WRITE).unwrap(),
+    steps: &[|writer| {
+        assert_eq!(writer.protect(pages(2, 2), Holes::Refuse, Change::clear(Attr::WRITE)), Ok(2));
+    }],
+    probe: &[3],
+};
+
+/// Two pages become one.
+const PROMOTE: Scene = Scene {
+    before: |writer| writer.map(pages(2, 2), Pfn::new(8), PAGE, WRITE).unwrap(),
+    steps: &[|writer| writer.resize(pages(2, 2), LARGE, &mut |_| ()).unwrap()],
+    probe: &[3],
+};
+
+/// One page becomes two.
+const SPLIT: Scene = Scene {
+    before: |writer| writer.map(pages(2, 2), Pfn::new(8), LARGE, WRITE).unwrap(),
+    steps: &[|writer| writer.resize(pages(2, 2), PAGE, &mut |_| ()).unwrap()],
+    probe: &[3],
+};
+
+/// A page goes, and before anybody has flushed it others come: what was its slot, or its node, must not be taken
+/// for theirs.
+const REPLACE: Scene = Scene {
+    before: |writer| writer.map(pages(0, 1), Pfn::new(8), PAGE, WRITE).unwrap(),
+    steps: &[
+        |writer| assert_eq!(writer.unmap(pages(0, 1), Holes::Refuse, None), Ok(1)),
+        |writer| writer.map(pages(4, 1), Pfn::new(9), PAGE, WRITE).unwrap(),
+        |writer| writer.map(pages(0, 1), Pfn::new(10), PAGE, READ).unwrap(),
+    ],
+    probe: &[0, 4],
+};
+
+/// Writes the tests of one table.
+macro_rules! walkers {
+    ($table:ident, $build:expr) => {
+        mod $table {
+            use super::*;
+
+            #[test]
+            fn map() {
+                check(2, &MAP, $build);
+            }
+
+            #[test]
+            fn map_beside() {
+                check(1, &MAP_BESIDE, $build);
+            }
+
+            #[test]
+            fn unmap() {
+                check(2, &UNMAP, $build);
+            }
+
+            #[test]
+            fn unmap_one() {
+                check(1, &UNMAP_ONE, $build);
+            }
+
+            #[test]
+            fn protect() {
+                check(2, &PROTECT, $build);
+            }
+
+            #[test]
+            fn promote() {
+                check(1, &PROMOTE, $build);
+            }
+
+            #[test]
+            fn split() {
+                check(1, &SPLIT, $build);
+            }
+
+            #[test]
+            fn replace() {
+                check(1, &REPLACE, $build);
+            }
+        }
+    };
+}
+
+walkers!(mpt, |nodes| Mpt::<Tiny, Compact, _>::new(nodes).unwrap());
+walkers!(lpt, |nodes| Lpt::<Tiny, Compact, _, 0x1000>::new(nodes).unwrap());
+walkers!(g2, |nodes| Gpt::<Tiny, Compact, _, gpt::Compact, Fixed<1>>::new(nodes));
+walkers!(ga, |nodes| Gpt::<Tiny, Compact, _, gpt::Compact, Adaptive>::new(nodes));
+walkers!(hpt, |nodes| Hashed::<Tiny, Compact, _, 0, 0, 0>::new(nodes).unwrap());
+walkers!(hr, |nodes| Hashed::<Tiny, Compact, _, 0, 0, 75>::new(nodes).unwrap());
+walkers!(cpt, |nodes| Hashed::<Tiny, Compact, _, 1, 0, 0>::new(nodes).unwrap());
+
+/// The check can fail: nodes that are reclaimed before the walkers have acknowledged are walked.
+#[test]
+#[should_panic(expected = "somebody is in a freed node")]
+fn early_reclaim_is_caught() {
+    scene::check_early(&UNMAP, |nodes| Mpt::<Tiny, Compact, _>::new(nodes).unwrap());
+}

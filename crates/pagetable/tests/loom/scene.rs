@@ -1,0 +1,163 @@
+//! One writer, one or two walkers, and a shootdown between them.
+
+use loom::sync::atomic::{AtomicBool, Ordering};
+use std::sync::Arc;
+use tlbkit_addr::Vpn;
+use tlbkit_pagetable::{Leaf, Pinned, Retired, Table, Writer, destroy};
+
+use crate::storage::Watched;
+
+/// What a writer does.
+pub(crate) type Step = for<'t> fn(&mut Writer<'t, 'static, dyn Table<'static> + 't>);
+
+/// What the writer does while others walk, and where they look.
+pub(crate) struct Scene {
+    /// What is mapped before.
+    pub(crate) before: Step,
+    /// The changes.
+    pub(crate) steps: &'static [Step],
+    /// The pages to look up.
+    pub(crate) probe: &'static [usize],
+}
+
+/// Storage that outlives every thread of one execution.
+struct Stage(*mut Watched);
+
+impl Stage {
+    fn new() -> (Self, &'static Watched) {
+        let storage = Box::into_raw(Box::default());
+        // SAFETY: it lives until `self` is dropped, and every user of it is gone by then: see `play`.
+        (Self(storage), unsafe { &*storage })
+    }
+}
+
+impl Drop for Stage {
+    fn drop(&mut self) {
+        // While a panic unwinds, other threads may still hold the table.
+        if !std::thread::panicking() {
+            // SAFETY: it came from a box, and nobody uses it any more.
+            drop(unsafe { Box::from_raw(self.0) });
+        }
+    }
+}
+
+fn look(table: &dyn Table<'static>, page: usize) -> Option<Leaf> {
+    // SAFETY: the caller acknowledges no shootdown during the call.
+    table.lookup(unsafe { Pinned::by(&()) }, Vpn::new(page).address(table.space().base()))
+}
+
+fn write(table: &dyn Table<'static>, steps: &[Step]) -> Retired<'static> {
+    let mut writer = Writer::new(table).unwrap();
+    for step in steps {
+        step(&mut writer);
+    }
+    writer.finish()
+}
+
+/// Returns what each probe finds before and after every step, on a table of its own.
+fn expected<T: Table<'static>>(
+    scene: &Scene,
+    build: impl Fn(&'static Watched) -> T,
+) -> Vec<Vec<Option<Leaf>>> {
+    let (_stage, storage) = Stage::new();
+    let table = build(storage);
+    // SAFETY: nobody walks this table; likewise below.
+    unsafe { write(&table, &[scene.before]).reclaim() };
+    let find = |table: &T| scene.probe.iter().map(|&page| look(table, page)).collect();
+    let mut states = vec![find(&table)];
+    for step in scene.steps {
+        // SAFETY: as above.
+        unsafe { write(&table, &[*step]).reclaim() };
+        states.push(find(&table));
+    }
+    // SAFETY: as above.
+    unsafe { destroy(table).reclaim() };
+    states
+}
+
+/// Checks that `walkers` walkers see nothing but what was there at some moment, before and after they have
+/// acknowledged, and that nobody meets a freed node.
+pub(crate) fn check<T>(walkers: usize, scene: &'static Scene, build: fn(&'static Watched) -> T)
+where
+    T: Table<'static> + Send + Sync + 'static,
+{
+    let mut model = loom::model::Builder::new();
+    // Every schedule with so many preemptions; bugs that need more are rare, and schedules are many.
+    model.preemption_bound = Some(if walkers > 1 { 2 } else { 3 });
+    // The lookups that say what to expect are steps of the model too.
+    model.max_branches = 20_000;
+    model.check(move || play(walkers, scene, build, true));
+}
+
+/// The same with one walker and a writer that does not wait.
+pub(crate) fn check_early<T>(scene: &'static Scene, build: fn(&'static Watched) -> T)
+where
+    T: Table<'static> + Send + Sync + 'static,
+{
+    loom::model(move || play(1, scene, build, false));
+}
+
+/// One execution.
+fn play<T>(walkers: usize, scene: &'static Scene, build: fn(&'static Watched) -> T, wait: bool)
+where
+    T: Table<'static> + Send + Sync + 'static,
+{
+    let states = expected(scene, build);
+    let (stage, storage) = Stage::new();
+    let table = Arc::new(build(storage));
+    // SAFETY: nobody walks yet.
+    unsafe { write(&*table, &[scene.before]).reclaim() };
+    let shootdown = Arc::new(AtomicBool::new(false));
+
+    let walking: Vec<_> = (0..walkers)
+        .map(|_| {
+            let (table, shootdown) = (Arc::clone(&table), Arc::clone(&shootdown));
+            let acknowledged = Arc::new(AtomicBool::new(false));
+            let ours = Arc::clone(&acknowledged);
+            let walk = move || -> Vec<_> {
+                let look_around = || scene.probe.iter().map(|&page| look(&*table, page)).collect::<Vec<_>>();
+                let mut seen = vec![look_around()];
+                // The interrupt, between two walks.
+                if shootdown.load(Ordering::Acquire) {
+                    ours.store(true, Ordering::Release);
+                    seen.push(look_around());
+                }
+                seen
+            };
+            (loom::thread::spawn(walk), acknowledged)
+        })
+        .collect();
+
+    let mut batch = Some(write(&*table, scene.steps));
+    shootdown.store(true, Ordering::Release);
+    let all = || walking.iter().all(|(_, acknowledged)| acknowledged.load(Ordering::Acquire));
+    if (!wait || all())
+        && let Some(batch) = batch.take()
+    {
+        // SAFETY: every walker has acknowledged, or that it has not is what the test is about.
+        unsafe { batch.reclaim() };
+    }
+
+    for (walker, _) in walking {
+        let seen = walker.join().unwrap();
+        for (place, page) in scene.probe.iter().enumerate() {
+            let found = seen[0][place];
+            let ever = states.iter().any(|state| state[place] == found);
+            assert!(ever, "page {page}: {found:?} was never there: {states:?}");
+            // Whoever has acknowledged sees the end of it.
+            if let Some(after) = seen.get(1) {
+                assert_eq!(after[place], states[states.len() - 1][place], "page {page} after acknowledging");
+            }
+        }
+    }
+    if let Some(batch) = batch {
+        // SAFETY: every walker is gone.
+        unsafe { batch.reclaim() };
+    }
+    let table = Arc::into_inner(table).expect("every walker is gone");
+    // SAFETY: as above.
+    unsafe { destroy(table).reclaim() };
+    assert_eq!(storage.out(), 0, "the storage is not empty");
+
+    drop(stage);
+}

@@ -1,0 +1,102 @@
+//! Node storage for the model checker: nodes of loom's atomics, which are never reused, so that a walker in a freed
+//! one is caught.
+
+use std::sync::Mutex;
+use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
+
+use tlbkit_pagetable::nodes::{Held, NodeAddr, Nodes, Reclaim, Record};
+use tlbkit_pagetable::{Shared, Word};
+
+/// A node that was handed out.
+#[derive(Debug)]
+struct Node {
+    cells: Box<[<u64 as Word>::Cell]>,
+    record: Box<Record>,
+    freed: AtomicBool,
+}
+
+/// Storage that watches over its nodes. Not loom's lock and flags: they are no part of what is checked, and add no
+/// interleavings.
+#[derive(Debug, Default)]
+pub(crate) struct Watched {
+    nodes: Mutex<Vec<Node>>,
+    out: AtomicUsize,
+    held: Held,
+}
+
+/// Nodes are as far apart as pages, which is as aligned as any table asks for.
+const SHIFT: u32 = 12;
+
+impl Watched {
+    /// Returns how many nodes are taken and not free.
+    pub(crate) fn out(&self) -> usize {
+        self.out.load(Ordering::Relaxed)
+    }
+
+    fn with<T>(&self, node: NodeAddr, f: impl FnOnce(&Node) -> T) -> T {
+        let nodes = self.nodes.lock().unwrap();
+        let node = &nodes[(node.get() >> SHIFT) - 1];
+        assert!(!node.freed.load(Ordering::Relaxed), "somebody is in a freed node");
+        f(node)
+    }
+}
+
+// SAFETY: every node is a new one, with cells and a record of its own, and its memory stays until the storage is
+// dropped.
+unsafe impl Nodes for Watched {
+    type Word = u64;
+    type Mode = Shared;
+
+    fn take(&self, words: usize) -> Option<NodeAddr> {
+        let cells = (0..words).map(|_| 0u64.cell()).collect();
+        let node = Node { cells, record: Box::new(Record::new(0)), freed: AtomicBool::new(false) };
+        let mut nodes = self.nodes.lock().unwrap();
+        nodes.push(node);
+        self.out.fetch_add(1, Ordering::Relaxed);
+        Some(NodeAddr::new(nodes.len() << SHIFT))
+    }
+
+    unsafe fn at(&self, node: NodeAddr) -> *const <u64 as Word>::Cell {
+        self.with(node, |node| node.cells.as_ptr())
+    }
+
+    unsafe fn record(&self, node: NodeAddr, words: usize) -> *const Record {
+        self.with(node, |node| {
+            assert_eq!(words, node.cells.len(), "the node is of another size");
+            &raw const *node.record
+        })
+    }
+}
+
+// SAFETY: the record is the one that `record` gives; numbers count nodes from one; all parts are `Sync`.
+unsafe impl Reclaim for Watched {
+    unsafe fn free(&self, node: NodeAddr, clean: bool) {
+        self.with(node, |node| {
+            // SAFETY: by the caller's promise nobody else is in the node.
+            let dirty = node.cells.iter().any(|cell| unsafe { u64::read_alone(cell) } != 0);
+            assert!(!(clean && dirty), "a node is not as clean as it is said to be");
+            node.freed.store(true, Ordering::Relaxed);
+        });
+        self.out.fetch_sub(1, Ordering::Relaxed);
+    }
+
+    unsafe fn link(&self, node: NodeAddr) -> *const Record {
+        self.with(node, |node| &raw const *node.record)
+    }
+
+    fn index_of(&self, node: NodeAddr) -> u32 {
+        (node.get() >> SHIFT) as u32
+    }
+
+    fn node_of(&self, index: u32) -> NodeAddr {
+        NodeAddr::new((index as usize) << SHIFT)
+    }
+
+    fn shared(&self) -> bool {
+        true
+    }
+
+    fn held(&self) -> &Held {
+        &self.held
+    }
+}

@@ -1,0 +1,140 @@
+//! A kernel half that every address space shares.
+#![cfg(all(target_pointer_width = "64", not(loom)))]
+
+use tlbkit_addr::{Attr, PageSize, Pages, Pfn, VirtAddr, Vpn};
+use tlbkit_pagetable::mpt::Mpt4;
+use tlbkit_pagetable::nodes::{Chunk, Slab};
+use tlbkit_pagetable::{Change, Error, Holes, Leaf, Pinned, Shared, Table, Writer, destroy};
+
+const K4: PageSize = PageSize::K4;
+const RW: Attr = Attr::READ.union(Attr::WRITE);
+
+type Storage<'m> = Slab<'m, u64, Shared>;
+type Tree<'n, 'm> = Mpt4<'n, Storage<'m>>;
+
+/// The last two slots of the root: one tebibyte at the top.
+fn kernel_half() -> Pages {
+    let top = usize::MAX >> 12;
+    Pages::new(Vpn::new(top - ((1 << 28) - 1)), Vpn::new(top)).unwrap()
+}
+
+fn look<'n>(table: &impl Table<'n>, at: usize) -> Option<Leaf> {
+    // SAFETY: nobody reclaims during these lookups.
+    table.lookup(unsafe { Pinned::by(&at) }, VirtAddr::new(at))
+}
+
+fn map(table: &Tree<'_, '_>, at: usize, frame: usize) -> Result<(), Error> {
+    let mut writer = Writer::new(table)?;
+    let done = writer.map(Pages::one(VirtAddr::new(at).vpn(K4)), Pfn::new(frame), K4, RW);
+    // SAFETY: nobody walks now.
+    unsafe { writer.finish().reclaim() };
+    done
+}
+
+fn take_apart(table: Tree<'_, '_>) {
+    // SAFETY: nobody walks now.
+    unsafe { destroy(table).reclaim() };
+}
+
+const HIGH: usize = 0xffff_ff80_0000_0000;
+const HIGHER: usize = 0xffff_ffff_ffff_f000;
+
+#[test]
+fn borrowers_see_what_the_lender_maps_later() {
+    let mut memory = vec![Chunk::ZERO; 32];
+    let slab = Storage::new(&mut memory, 0).unwrap();
+    let mut kernel = Tree::new(&slab).unwrap();
+    map(&kernel, HIGH, 1).unwrap();
+    kernel.lend(kernel_half()).unwrap();
+    let with_kernel = slab.usage().nodes;
+
+    let user = Tree::sharing(&slab, &kernel).unwrap();
+    let other = Tree::sharing(&slab, &kernel).unwrap();
+    assert_eq!(slab.usage().nodes, with_kernel + 2, "a borrower is its root");
+    assert_eq!(look(&user, HIGH).unwrap().frame, Pfn::new(1));
+
+    // Later, and in a slot that was empty when it was lent.
+    map(&kernel, HIGHER, 2).unwrap();
+    map(&user, 0x1000, 3).unwrap();
+    for table in [&user, &other] {
+        assert_eq!(look(table, HIGHER).unwrap().frame, Pfn::new(2));
+    }
+    assert_eq!(look(&other, 0x1000), None);
+
+    // Emptied slots stay lent.
+    let mut writer = Writer::new(&kernel).unwrap();
+    writer.unmap(kernel_half(), Holes::Skip, None).unwrap();
+    // SAFETY: nobody walks now.
+    unsafe { writer.finish().reclaim() };
+    assert_eq!(look(&user, HIGH), None);
+    map(&kernel, HIGH, 4).unwrap();
+    assert_eq!(look(&user, HIGH).unwrap().frame, Pfn::new(4));
+
+    take_apart(user);
+    assert_eq!(look(&other, HIGH).unwrap().frame, Pfn::new(4), "taking a borrower apart leaves what is lent");
+    take_apart(other);
+    assert_eq!(look(&kernel, HIGH).unwrap().frame, Pfn::new(4));
+    take_apart(kernel);
+    assert_eq!((slab.usage().nodes, slab_lost(&slab)), (0, 0));
+}
+
+fn slab_lost(slab: &Storage<'_>) -> usize {
+    use tlbkit_pagetable::nodes::Reclaim;
+    slab.held().lost()
+}
+
+#[test]
+fn a_borrower_cannot_change_what_it_borrows() {
+    let mut memory = vec![Chunk::ZERO; 32];
+    let slab = Storage::new(&mut memory, 0).unwrap();
+    let mut kernel = Tree::new(&slab).unwrap();
+    kernel.lend(kernel_half()).unwrap();
+    map(&kernel, HIGH, 1).unwrap();
+    let user = Tree::sharing(&slab, &kernel).unwrap();
+
+    let borrowed = Error::Borrowed { at: VirtAddr::new(HIGH) };
+    assert_eq!(map(&user, HIGH, 9), Err(borrowed));
+    let mut writer = Writer::new(&user).unwrap();
+    let page = Pages::one(VirtAddr::new(HIGH).vpn(K4));
+    assert_eq!(writer.unmap(page, Holes::Refuse, None), Err(borrowed));
+    assert_eq!(writer.protect(page, Holes::Refuse, Change::clear(Attr::WRITE)), Err(borrowed));
+    let large = Pages::count(page.first(), 512).unwrap();
+    assert_eq!(writer.resize(large, PageSize::M2, &mut |_| ()), Err(borrowed));
+    // A range that only reaches into the borrowed part names where that begins.
+    let mixed = Pages::new(Vpn::new(kernel_half().first().get() - 1), page.last()).unwrap();
+    let at = kernel_half().first().address(K4);
+    assert_eq!(writer.unmap(mixed, Holes::Skip, None), Err(Error::Borrowed { at }));
+    let batch = writer.finish();
+    assert!(batch.is_empty());
+    drop(batch);
+
+    assert_eq!(look(&user, HIGH).unwrap().attr, RW);
+    take_apart(user);
+    take_apart(kernel);
+    assert_eq!(slab.usage().nodes, 0);
+}
+
+#[test]
+fn only_whole_slots_without_large_pages_can_be_lent_and_once() {
+    let mut memory = vec![Chunk::ZERO; 8];
+    let slab = Storage::new(&mut memory, 0).unwrap();
+    let mut kernel = Tree::new(&slab).unwrap();
+    let page = Pages::one(VirtAddr::new(HIGH).vpn(K4));
+    assert!(matches!(kernel.lend(page), Err(Error::Misaligned { .. })));
+    assert_eq!(slab.usage().nodes, 1);
+    kernel.lend(kernel_half()).unwrap();
+    assert_eq!(kernel.lend(kernel_half()), Err(Error::Busy));
+    take_apart(kernel);
+    assert_eq!(slab.usage().nodes, 0);
+}
+
+#[test]
+fn lending_without_memory_changes_nothing() {
+    // One chunk of descriptors, the root, and one node of the two that are needed.
+    let mut memory = vec![Chunk::ZERO; 3];
+    let slab = Storage::new(&mut memory, 0).unwrap();
+    let mut kernel = Tree::new(&slab).unwrap();
+    assert_eq!(kernel.lend(kernel_half()), Err(Error::NoMemory { wanted: 2, pending: 0 }));
+    assert_eq!((slab.usage().nodes, kernel.footprint().nodes), (1, 1));
+    take_apart(kernel);
+}

@@ -1,0 +1,322 @@
+//! The slab against a model of what node storage is.
+#![cfg(not(loom))]
+
+use std::collections::{BTreeMap, VecDeque};
+use std::sync::atomic::Ordering;
+
+use proptest::prelude::*;
+use tlbkit_pagetable::nodes::{Chunk, NodeAddr, Nodes, Reclaim, Slab, SlabError};
+use tlbkit_pagetable::{Shared, Solo};
+
+const CHUNK: usize = 4096;
+const CHUNKS: usize = if cfg!(miri) { 24 } else { 96 };
+/// The words of the largest nodes that are taken.
+const LARGE: usize = if cfg!(miri) { 3000 } else { 20_000 };
+const BASE: usize = 0x8000_0000;
+
+type Solo32<'m> = Slab<'m, u32, Solo>;
+
+/// What is known of a node that was taken.
+#[derive(Clone, Copy, Debug)]
+struct Taken {
+    words: usize,
+    /// What the ends of the node and its record were filled with.
+    mark: u32,
+}
+
+/// The slab and every node that it handed out, by address.
+#[derive(Debug)]
+struct Model<'s, 'm> {
+    slab: &'s Solo32<'m>,
+    taken: BTreeMap<usize, Taken>,
+    marks: u32,
+}
+
+impl<'s, 'm> Model<'s, 'm> {
+    fn new(slab: &'s Solo32<'m>) -> Self {
+        Self { slab, taken: BTreeMap::new(), marks: 0 }
+    }
+
+    /// Takes a node, and checks everything that storage promises of it.
+    fn take(&mut self, words: usize) -> Option<NodeAddr> {
+        let node = self.slab.take(words)?;
+        let (at, bytes) = (node.get(), words * 4);
+        assert!(at >= BASE && at + bytes <= BASE + CHUNKS * CHUNK, "node {at:#x} is outside");
+        let align = if bytes == 0 { 1 } else { 1 << bytes.trailing_zeros().min(12) };
+        assert!(at.is_multiple_of(align), "a node of {bytes} bytes at {at:#x}");
+        if let Some((below, other)) = self.taken.range(..=at).next_back() {
+            assert!(below + other.words * 4 <= at, "{at:#x} is in the node at {below:#x}");
+        }
+        if let Some((above, _)) = self.taken.range(at..).next() {
+            assert!(at + bytes <= *above, "{at:#x} reaches into the node at {above:#x}");
+        }
+        // SAFETY: the node was just taken, and the indexes are below its words.
+        unsafe {
+            // An interpreter is slow.
+            for index in (0..words).step_by(if cfg!(miri) { 61 } else { 1 }) {
+                assert_eq!(self.slab.read(node, index), 0, "word {index} of a new node of {words}");
+            }
+            let record = self.slab.record(node, words);
+            assert_eq!(record, self.slab.link(node));
+            assert_eq!((*record).load(Ordering::Relaxed), 0);
+        }
+        let index = self.slab.index_of(node);
+        assert!(index > 0 && index < 1 << 31 && self.slab.node_of(index) == node);
+        self.marks += 1;
+        self.taken.insert(at, Taken { words, mark: self.marks });
+        self.fill(node, words, self.marks);
+        Some(node)
+    }
+
+    /// Writes the first and the last word, and the record.
+    fn fill(&self, node: NodeAddr, words: usize, mark: u32) {
+        // SAFETY: the node is taken, and the indexes are below its words.
+        unsafe {
+            if words > 0 {
+                self.slab.put(node, words - 1, !mark);
+                self.slab.put(node, 0, mark);
+            }
+            (*self.slab.record(node, words)).store(mark, Ordering::Relaxed);
+        }
+    }
+
+    /// Frees a node, zeroed by hand if `clean`, after checking that nobody else has written it.
+    fn free(&mut self, at: usize, clean: bool) {
+        let node = NodeAddr::new(at);
+        let Taken { words, mark } = self.taken.remove(&at).unwrap();
+        // SAFETY: as in `fill`; the model forgets the node.
+        unsafe {
+            if words > 0 {
+                assert_eq!(self.slab.read(node, 0), mark);
+            }
+            if words > 1 {
+                assert_eq!(self.slab.read(node, words - 1), !mark);
+            }
+            assert_eq!((*self.slab.record(node, words)).load(Ordering::Relaxed), mark);
+            if clean && words > 0 {
+                self.slab.put(node, 0, 0);
+                self.slab.put(node, words - 1, 0);
+            }
+            self.slab.free(node, clean);
+        }
+    }
+
+    fn check(&self) {
+        let usage = self.slab.usage();
+        assert_eq!(usage.nodes, self.taken.len());
+        let bytes: usize = self.taken.values().map(|taken| taken.words * 4).sum();
+        assert!(
+            bytes <= usage.bytes && usage.bytes <= usage.chunks && usage.chunks <= usage.peak,
+            "{usage:?}"
+        );
+    }
+
+    fn free_all(&mut self) {
+        while let Some((&at, _)) = self.taken.first_key_value() {
+            self.free(at, false);
+        }
+        self.check();
+    }
+}
+
+fn memory() -> Vec<Chunk> {
+    vec![Chunk::ZERO; CHUNKS]
+}
+
+/// Words of nodes: every class and its neighbours, chunks and more.
+fn words() -> impl Strategy<Value = usize> {
+    prop_oneof![4 => 0..40usize, 3 => 40..600usize, 2 => 600..2100usize, 1 => 2100..LARGE]
+}
+
+#[derive(Clone, Copy, Debug)]
+enum Act {
+    Take(usize),
+    Free(prop::sample::Index, bool),
+}
+
+fn acts() -> impl Strategy<Value = Vec<Act>> {
+    let act = prop_oneof![
+        3 => words().prop_map(Act::Take),
+        2 => (any::<prop::sample::Index>(), any::<bool>()).prop_map(|(at, clean)| Act::Free(at, clean)),
+    ];
+    prop::collection::vec(act, 1..if cfg!(miri) { 12 } else { 200 })
+}
+
+proptest! {
+    #![proptest_config(ProptestConfig {
+        cases: if cfg!(miri) { 4 } else { 192 },
+        failure_persistence: None,
+        ..ProptestConfig::default()
+    })]
+
+    /// Nodes are aligned, zeroed, apart from each other and from all records, whatever was taken and freed before.
+    #[test]
+    fn nodes_are_what_storage_promises(acts in acts()) {
+        let mut memory = memory();
+        let slab = Solo32::new(&mut memory, BASE).unwrap();
+        let mut model = Model::new(&slab);
+        for act in acts {
+            match act {
+                Act::Take(words) => {
+                    model.take(words);
+                }
+                Act::Free(index, clean) => {
+                    if !model.taken.is_empty() {
+                        let at = *model.taken.keys().nth(index.index(model.taken.len())).unwrap();
+                        model.free(at, clean);
+                    }
+                }
+            }
+            model.check();
+        }
+        model.free_all();
+        // One empty span of a class may stay.
+        let once = slab.usage();
+        prop_assert_eq!((once.nodes, once.bytes), (0, 0));
+    }
+
+    /// However runs of chunks were cut up, they join again.
+    #[test]
+    fn buddies_join_again(sizes in prop::collection::vec(1025..LARGE, 1..if cfg!(miri) { 5 } else { 30 }), seed in any::<u64>()) {
+        let mut memory = memory();
+        let slab = Solo32::new(&mut memory, BASE).unwrap();
+        let whole = largest_runs(&slab);
+        let mut model = Model::new(&slab);
+        let mut taken: Vec<_> = sizes.into_iter().filter_map(|words| model.take(words)).collect();
+        let mut random = seed;
+        while !taken.is_empty() {
+            random = random.wrapping_mul(6_364_136_223_846_793_005).wrapping_add(1);
+            let node = taken.swap_remove((random >> 33) as usize % taken.len());
+            model.free(node.get(), random & 1 == 0);
+        }
+        prop_assert_eq!(slab.usage().chunks, 0);
+        prop_assert_eq!(largest_runs(&slab), whole);
+    }
+}
+
+/// Takes the largest runs that there are until memory is exhausted; returns their sizes in chunks, and frees them.
+fn largest_runs(slab: &Solo32<'_>) -> Vec<usize> {
+    let mut taken = Vec::new();
+    let mut runs = Vec::new();
+    let mut chunks = CHUNKS.next_power_of_two();
+    while chunks > 0 {
+        match slab.take(chunks * CHUNK / 4) {
+            Some(node) => {
+                taken.push(node);
+                runs.push(chunks);
+            }
+            None => chunks /= 2,
+        }
+    }
+    for node in taken {
+        // SAFETY: just taken, and nothing was written to it.
+        unsafe { slab.free(node, true) };
+    }
+    runs
+}
+
+/// Every size up to two chunks can be taken until memory is full, and all of it again after it was freed.
+#[test]
+fn memory_can_be_used_up_and_used_again() {
+    let step = if cfg!(miri) { 509 } else { 7 };
+    for words in (1..2 * CHUNK / 4).step_by(step) {
+        let mut memory = vec![Chunk::ZERO; 40];
+        let slab = Slab::<u32, Solo>::new(&mut memory, 0).unwrap();
+        let fill = || -> Vec<_> { std::iter::from_fn(|| slab.take(words)).collect() };
+        let first = fill();
+        assert!(!first.is_empty(), "no node of {words} words");
+        assert_eq!(slab.usage().nodes, first.len());
+        for &node in first.iter().rev() {
+            // SAFETY: just taken, and nothing was written to it.
+            unsafe { slab.free(node, true) };
+        }
+        assert_eq!((slab.usage().nodes, slab.usage().bytes), (0, 0));
+        let second = fill();
+        assert_eq!(second.len(), first.len(), "nodes of {words} words");
+        for node in second {
+            // SAFETY: as above.
+            unsafe { slab.free(node, true) };
+        }
+    }
+}
+
+/// Small nodes cost little more than their size: 4 bytes of record, and what a class rounds up by.
+#[test]
+fn overhead_is_small() {
+    for words in [2, 3, 4, 8, 16, 64, 128, 1024] {
+        let mut memory = vec![Chunk::ZERO; 40];
+        let slab = Slab::<u32, Solo>::new(&mut memory, 0).unwrap();
+        let nodes: Vec<_> = std::iter::from_fn(|| slab.take(words)).collect();
+        let each = slab.usage().chunks as f64 / nodes.len() as f64;
+        let bound = (words * 4) as f64 * 1.04 + 5.0;
+        assert!(each <= bound, "a node of {} bytes takes {each:.1}", words * 4);
+        for node in nodes {
+            // SAFETY: just taken, and nothing was written to it.
+            unsafe { slab.free(node, true) };
+        }
+    }
+}
+
+#[test]
+fn memory_that_does_not_do_is_refused() {
+    let error = |chunks: usize, base| Slab::<u64, Solo>::new(&mut vec![Chunk::ZERO; chunks], base).err();
+    assert_eq!(error(0, 0), Some(SlabError::TooSmall));
+    assert_eq!(error(1, 0), Some(SlabError::TooSmall));
+    assert_eq!(error(2, 0), None);
+    assert_eq!(error(2, 64), Some(SlabError::Misaligned));
+    assert_eq!(error(2, usize::MAX - 4095), Some(SlabError::TooLarge));
+    // The very top of the addresses, but for the chunk whose end no `usize` holds.
+    assert_eq!(error(2, usize::MAX - 3 * 4096 + 1), None);
+    for error in [SlabError::TooSmall, SlabError::TooLarge, SlabError::Misaligned] {
+        assert!(error.to_string().contains("slab"), "{error}");
+    }
+}
+
+#[test]
+fn nodes_beyond_all_memory_are_refused() {
+    let mut memory = vec![Chunk::ZERO; 8];
+    let slab = Slab::<u64, Solo>::new(&mut memory, 0).unwrap();
+    for words in [8 * 512, 1 << 30, usize::MAX / 8, usize::MAX / 2, usize::MAX] {
+        assert_eq!(slab.take(words), None, "{words} words");
+    }
+    assert_eq!(slab.usage().nodes, 0);
+}
+
+/// Several CPUs take, write and free at once, and never get each other's nodes.
+#[test]
+fn threads_share_a_slab() {
+    let (rounds, held) = if cfg!(miri) { (12, 3) } else { (20_000, 30) };
+    let mut memory = vec![Chunk::ZERO; 256];
+    let slab = Slab::<u64, Shared>::new(&mut memory, 0).unwrap();
+    std::thread::scope(|scope| {
+        for me in 1..=3u64 {
+            let slab = &slab;
+            scope.spawn(move || {
+                let mut mine = VecDeque::new();
+                for round in 0..rounds {
+                    let words = [2, 3, 8, 24, 65, 300, 700][(round + me as usize) % 7];
+                    let node = slab.take(words).unwrap();
+                    // SAFETY: the node is this thread's until it frees it.
+                    unsafe {
+                        assert_eq!(slab.read(node, words - 1), 0);
+                        slab.put(node, words - 1, me << 32 | round as u64);
+                    }
+                    mine.push_back((node, words, me << 32 | round as u64));
+                    if mine.len() > held {
+                        let (node, words, mark) = mine.pop_front().unwrap();
+                        // SAFETY: as above.
+                        unsafe {
+                            assert_eq!(slab.read(node, words - 1), mark);
+                            slab.free(node, false);
+                        }
+                    }
+                }
+                for (node, ..) in mine {
+                    // SAFETY: as above.
+                    unsafe { slab.free(node, false) };
+                }
+            });
+        }
+    });
+    assert_eq!((slab.usage().nodes, slab.usage().bytes), (0, 0));
+}

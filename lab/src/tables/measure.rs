@@ -1,0 +1,246 @@
+//! One structure's run: map, replay, verify, unmap.
+
+use std::collections::BTreeMap;
+use std::ops::ControlFlow;
+
+use anyhow::Context;
+use tlbkit_addr::{Attr, PageSize, Pages, Pfn, VirtAddr, Vpn};
+use tlbkit_pagetable::nodes::{Chunk, Slab};
+use tlbkit_pagetable::{Change, Error, Holes, Leaf, Observe, Pinned, Table, Word, Writer, destroy};
+
+use super::load::Load;
+use super::machine::Refill;
+use super::optimum::Optimum;
+use super::refs::Refs;
+use super::storage::Storage;
+use super::structure::Structure;
+use super::{Inject, Layout, Row};
+
+/// What every structure of a run is given.
+#[derive(Debug)]
+pub(super) struct Run<'a> {
+    pub(super) load: &'a Load,
+    pub(super) seed: u64,
+    pub(super) layout: Layout,
+    pub(super) inject: Option<Inject>,
+    pub(super) optimum: Optimum,
+}
+
+/// The answer to every lookup, kept plainly.
+type Model = BTreeMap<Vpn, (Pfn, Attr)>;
+
+/// The size of a chunk of node memory, and how many there are to begin with.
+const CHUNK: usize = size_of::<Chunk>();
+const CHUNKS: usize = 1 << 11;
+
+/// Measures a structure in as much node memory as it needs; `None` if that is more than its words can address.
+pub(super) fn measure<S: Structure>(name: &'static str, run: &Run<'_>) -> anyhow::Result<Option<Row>> {
+    let most = S::REACH / CHUNK;
+    let mut chunks = CHUNKS.min(most);
+    loop {
+        let mut memory = vec![Chunk::ZERO; chunks];
+        let storage = Storage::new(Slab::new(&mut memory, 0).map_err(anyhow::Error::msg)?);
+        match measure_in::<S>(name, run, &storage) {
+            Err(Error::NoMemory { .. }) if chunks < most => chunks = most.min(chunks * 4),
+            Err(Error::NoMemory { .. }) => return Ok(None),
+            row => return Ok(Some(row.context(name)?)),
+        }
+    }
+}
+
+fn measure_in<'n, S: Structure>(
+    name: &'static str,
+    run: &Run<'_>,
+    storage: &'n Storage<'n, S::Word>,
+) -> Result<Row, Error> {
+    let table = S::build(storage)?;
+    let empty = storage.bytes();
+    let refills = if S::LINEAR { &run.load.linear } else { &run.load.refills };
+    let mut row = examine(name, run, storage, refills, &table)?;
+    row.nested_misses_mean = row.nested_misses_mean.filter(|_| S::LINEAR);
+    row.moved_max = S::moved_max(&table);
+    // An array that has grown stays; nothing else does.
+    row.verified &= row.moved_max.is_some() || storage.bytes() == empty;
+    // SAFETY: nobody walks but this thread, which does not now, and there is no TLB.
+    unsafe { destroy(table).reclaim() };
+    row.verified &= storage.bytes() == 0;
+    Ok(row)
+}
+
+/// Changes the table and frees at once what that took out.
+fn change<'t, 'n, T>(
+    table: &'t (dyn Table<'n> + 't),
+    edit: impl FnOnce(&mut Writer<'t, 'n, dyn Table<'n> + 't>) -> Result<T, Error>,
+) -> Result<T, Error> {
+    let mut writer = Writer::new(table)?;
+    let done = edit(&mut writer);
+    // SAFETY: nobody walks but this thread, which does not now, and there is no TLB.
+    unsafe { writer.finish().reclaim() };
+    done
+}
+
+/// What a table takes and answers. One copy of this code serves all structures.
+fn examine<'t, 'n, W: Word>(
+    name: &'static str,
+    run: &Run<'_>,
+    storage: &Storage<'n, W>,
+    refills: &[Refill],
+    table: &'t (dyn Table<'n> + 't),
+) -> Result<Row, Error> {
+    let mut model = Model::new();
+    for (place, &page) in run.load.pages.iter().enumerate() {
+        let (frame, attr) = (frame(place), attr(place));
+        change(table, |writer| writer.map(Pages::one(page), frame, PageSize::K4, attr))?;
+        model.insert(page, (frame, attr));
+    }
+
+    // Space, now that the load has settled.
+    let footprint = table.footprint();
+    let (bytes, peak_bytes) = match run.layout {
+        Layout::Paper => (storage.bytes(), storage.peak()),
+        Layout::Compact => (storage.usage().chunks, storage.usage().peak),
+    };
+    let inner = bytes - footprint.leaf_bytes;
+    let mut node_bytes = storage.sizes();
+    if let Some(leaf) = footprint.leaf_bytes.checked_div(footprint.leaves)
+        && let Some(nodes) = node_bytes.get_mut(&leaf)
+    {
+        *nodes -= footprint.leaves.min(*nodes);
+    }
+    node_bytes.retain(|_, nodes| *nodes > 0);
+    let mut verified = footprint.total() == storage.bytes() && footprint.ptes == model.len();
+
+    // A fault in the table that the model knows nothing of; the pages of a stale entry are unmapped below.
+    if let (Some(Inject::Lost | Inject::Wrong), Some((&page, &(frame, attr)))) =
+        (run.inject, model.iter().nth(model.len() / 2))
+    {
+        change(table, |writer| writer.unmap(Pages::one(page), Holes::Refuse, None))?;
+        if run.inject == Some(Inject::Wrong) {
+            let wrong = Pfn::new(frame.get() ^ 1);
+            change(table, |writer| writer.map(Pages::one(page), wrong, PageSize::K4, attr))?;
+        }
+    }
+
+    let (mut refs, mut nested) = (Refs::default(), Refs::default());
+    for refill in refills {
+        let page = run.load.pages[refill.place as usize];
+        let before = storage.loads();
+        // SAFETY: nothing is reclaimed during the walk: this thread is the only one.
+        let pinned = unsafe { Pinned::by(&page) };
+        let leaf = table.walk(pinned, page.address(PageSize::K4), &mut Nested(refill.nested));
+        refs.add(storage.loads() - before);
+        nested.add(refill.nested.into());
+        verified &= says(leaf) == model.get(&page).copied();
+    }
+    verified &= agrees(table, &model);
+
+    // Change every third page, unmap every other, and look again.
+    for (place, &page) in run.load.pages.iter().enumerate() {
+        let Some((_, attr)) = model.get_mut(&page) else { continue };
+        if place % 3 == 0 {
+            let less = Change { clear: Attr::WRITE, set: Attr::EXEC };
+            let protected = change(table, |writer| writer.protect(Pages::one(page), Holes::Refuse, less));
+            verified &= protected == Ok(1);
+            *attr = less.apply(*attr);
+        }
+        if place % 2 == 0 {
+            model.remove(&page);
+            let stale = run.inject == Some(Inject::Stale) && place == run.load.pages.len() / 4 * 2;
+            // One that is left standing must be found by the check, so that is all that happens here.
+            let unmap = || change(table, |writer| writer.unmap(Pages::one(page), Holes::Refuse, None));
+            verified &= stale || unmap() == Ok(1);
+        }
+    }
+    verified &= agrees(table, &model);
+    verified &= run.load.pages.iter().all(|&page| answers(table, &model, page));
+
+    // And empty it.
+    for &page in run.load.pages.iter().rev() {
+        change(table, |writer| writer.unmap(Pages::one(page), Holes::Skip, None))?;
+    }
+    let left = table.footprint();
+    verified &= left.ptes == 0 && left.leaves == 0 && left.total() == storage.bytes();
+    verified &= agrees(table, &Model::new());
+
+    let per_pte = |bytes: u64| bytes as f64 / run.load.pages.len() as f64;
+    let guarded = name.starts_with('G') && run.layout == Layout::Paper;
+    Ok(Row {
+        name,
+        workload: run.load.name.clone(),
+        pages: run.load.pages.len(),
+        seed: run.seed,
+        layout: run.layout,
+        refills: refs.lookups(),
+        refs_per_lookup_mean: refs.mean(),
+        refs_per_lookup_p99: refs.p99(),
+        refs_per_lookup_max: refs.max(),
+        nested_misses_mean: Some(nested.mean()),
+        bytes,
+        ptes: footprint.ptes,
+        bytes_per_pte: per_pte(bytes as u64),
+        bytes_per_pte_inner: per_pte(inner as u64),
+        bytes_per_pte_optimum: guarded.then(|| per_pte(run.optimum.bytes)),
+        peak_bytes,
+        moved_max: None,
+        node_bytes,
+        node_bytes_optimum: guarded.then(|| run.optimum.nodes.clone()),
+        verified,
+    })
+}
+
+/// What a machine says whose TLB misses that many pages of a linear table.
+struct Nested(u8);
+
+impl Observe for Nested {
+    fn translates(&mut self, _level: usize, _page: VirtAddr) -> bool {
+        let missing = self.0 > 0;
+        self.0 = self.0.saturating_sub(1);
+        !missing
+    }
+}
+
+/// The frame of the page that is mapped as number `place`: no two neighbours, so that a wrong one shows.
+fn frame(place: usize) -> Pfn {
+    // An odd factor permutes the numbers of 20 bits, which every format holds.
+    Pfn::new(place.wrapping_mul(0x9_e377) & 0xf_ffff)
+}
+
+fn attr(place: usize) -> Attr {
+    let writable = if place % 5 < 3 { Attr::WRITE } else { Attr::empty() };
+    Attr::READ | Attr::USER | writable
+}
+
+/// Tells whether the table says about `page` what the model does.
+fn answers(table: &dyn Table<'_>, model: &Model, page: Vpn) -> bool {
+    // SAFETY: nothing is reclaimed during the walk: this thread is the only one.
+    let pinned = unsafe { Pinned::by(&page) };
+    says(table.lookup(pinned, page.address(PageSize::K4))) == model.get(&page).copied()
+}
+
+fn says(leaf: Option<Leaf>) -> Option<(Pfn, Attr)> {
+    leaf.map(|leaf| (leaf.frame, leaf.attr))
+}
+
+/// Tells whether the table maps exactly what the model does: by looking up every page and its neighbours, and by
+/// listing everything.
+fn agrees(table: &dyn Table<'_>, model: &Model) -> bool {
+    let around = |&page: &Vpn| [page.checked_sub(1), Some(page), page.checked_add(1)];
+    let last = Vpn::new(usize::MAX >> PageSize::K4.shift());
+    let mut agree = model
+        .keys()
+        .flat_map(around)
+        .flatten()
+        .filter(|&page| page <= last)
+        .all(|page| answers(table, model, page));
+    let mut listed = 0;
+    let everything = Pages::new(Vpn::default(), last);
+    let mut visit = |leaf: Leaf| {
+        listed += 1;
+        agree &= model.get(&leaf.at.vpn(PageSize::K4)) == Some(&(leaf.frame, leaf.attr));
+        ControlFlow::Continue(())
+    };
+    // SAFETY: as in `answers`.
+    let pinned = unsafe { Pinned::by(model) };
+    let _ = everything.map(|pages| table.for_each(pinned, pages, &mut visit));
+    agree && listed == model.len()
+}

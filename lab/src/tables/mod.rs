@@ -1,0 +1,155 @@
+//! `tlblab tables`: every page table on the same pages and the same refills.
+//!
+//! What a program touched, or a workload draws, is mapped into each structure; the references go through a modelled
+//! TLB, and every miss is looked up in each. Loads are counted and nodes weighed by the storage underneath
+//! ([`storage`]), every answer is compared with a plain map ([`measure`]), and the best guarded table that any choice
+//! of node sizes could make is computed beside ([`optimum`]).
+
+use std::collections::{BTreeMap, BTreeSet};
+
+use anyhow::{Context, bail};
+use clap::{Args, ValueEnum};
+use indicatif::{ProgressBar, ProgressStyle};
+use serde::Serialize;
+
+use crate::rows;
+use crate::tlb::TlbArgs;
+use crate::trace::{Header, Input};
+use crate::workload::{FileSizes, Workload};
+
+mod linear;
+mod load;
+mod machine;
+mod measure;
+mod optimum;
+mod refs;
+mod storage;
+mod structure;
+
+/// Map a program's pages into every page table, replay its TLB misses, compare
+#[derive(Args, Debug)]
+pub(crate) struct TablesArgs {
+    /// Structures to run, by name [default: all]
+    #[arg(value_name = "NAME")]
+    names: Vec<String>,
+    /// Replay a trace: a file, or `-` for standard input [default: the shipped cc1.tlbt]
+    #[arg(long, value_name = "FILE", conflicts_with_all = ["workload", "pages"])]
+    trace: Option<Input>,
+    /// Map synthetic pages instead and refer to each once
+    #[arg(long, value_enum)]
+    workload: Option<Workload>,
+    /// Pages of the workload [default: 8192; conventional: 2381, the paper's gcc]
+    #[arg(long, value_name = "N", requires = "workload")]
+    pages: Option<usize>,
+    /// Seed of everything random
+    #[arg(long, default_value_t = 1)]
+    seed: u64,
+    /// Sizes of nodes and entries
+    #[arg(long, value_enum, default_value_t = Layout::Paper)]
+    layout: Layout,
+    /// Plant a fault in each structure: `verified` must turn false
+    #[arg(long, value_enum)]
+    inject: Option<Inject>,
+    /// Print one JSON array
+    #[arg(long)]
+    json: bool,
+    #[command(flatten)]
+    sizes: FileSizes,
+    #[command(flatten)]
+    tlb: TlbArgs,
+}
+
+/// How large nodes and entries are.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, ValueEnum)]
+#[serde(rename_all = "lowercase")]
+enum Layout {
+    /// Elphinstone et al. section 3.2, to the byte; bytes are those of live nodes
+    Paper,
+    /// Ours; bytes are all that the nodes take from memory, records and rounding included
+    Compact,
+}
+
+/// A fault to plant.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
+enum Inject {
+    /// An entry that survives its unmapping
+    Stale,
+    /// An entry that is gone though it was never unmapped
+    Lost,
+    /// An entry that leads to another frame
+    Wrong,
+}
+
+/// What a structure took and did.
+#[derive(Debug, Serialize)]
+struct Row {
+    name: &'static str,
+    workload: String,
+    pages: usize,
+    seed: u64,
+    layout: Layout,
+    refills: u64,
+    refs_per_lookup_mean: f64,
+    refs_per_lookup_p99: u64,
+    refs_per_lookup_max: u64,
+    /// Pages of the linear table that missed, too.
+    nested_misses_mean: Option<f64>,
+    bytes: usize,
+    ptes: usize,
+    bytes_per_pte: f64,
+    bytes_per_pte_inner: f64,
+    /// The best that any node sizes could do, for guarded tables in the paper's layout.
+    bytes_per_pte_optimum: Option<f64>,
+    /// The most bytes of live nodes while the pages were mapped one by one.
+    peak_bytes: usize,
+    /// The most entries that one operation moved, for tables that grow by moving.
+    moved_max: Option<usize>,
+    /// How many nodes there are of each size in bytes, external leaf nodes left out.
+    node_bytes: BTreeMap<usize, usize>,
+    /// The same for the best guarded table.
+    node_bytes_optimum: Option<BTreeMap<u64, u64>>,
+    verified: bool,
+}
+
+/// Runs the structures and prints a row for each.
+///
+/// # Errors
+///
+/// If a name, a number or the trace is no good.
+pub(crate) fn run(args: &TablesArgs) -> anyhow::Result<()> {
+    let mut structures = structure::all(args.layout);
+    for name in &args.names {
+        if !structures.iter().any(|structure| structure.name == *name) {
+            let names: Vec<_> = structures.iter().map(|structure| structure.name).collect();
+            bail!("there is no structure `{name}`: choose from {}", names.join(", "));
+        }
+    }
+    structures
+        .retain(|structure| args.names.is_empty() || args.names.iter().any(|name| name == structure.name));
+    // Without one there is no need to model its machine.
+    let way = structures.iter().any(|structure| structure.name == "LPT").then(|| structure::way(args.layout));
+    let machines = load::Machines::new(&args.tlb, args.seed, way)?;
+    let load = match args.workload {
+        Some(workload) => load::Load::from_workload(workload, args.pages, args.sizes, machines, args.seed)?,
+        None => load::Load::from_trace(args.trace.as_ref(), machines)?,
+    };
+    if let Some(Header { program, args, counts, .. }) = &load.about {
+        let (instructions, references) = (counts.instructions, counts.references);
+        eprintln!("{program} {}: {instructions} instructions, {references} references", args.join(" "));
+    }
+    let pages: BTreeSet<_> = load.pages.iter().copied().collect();
+    let optimum = optimum::Optimum::of(pages);
+    let run =
+        measure::Run { load: &load, seed: args.seed, layout: args.layout, inject: args.inject, optimum };
+    let bar = ProgressBar::new(structures.len() as u64)
+        .with_style(ProgressStyle::with_template("{msg} {wide_bar} {pos} of {len} structures, {eta} left")?);
+    let mut results = Vec::new();
+    for structure in bar.wrap_iter(structures.iter()) {
+        bar.set_message(structure.name);
+        let row = (structure.run)(structure.name, &run)?;
+        results.push(row.with_context(|| {
+            format!("{} needs more than 4 GB of nodes: give fewer --pages, or name others", structure.name)
+        })?);
+    }
+    rows::print(args.json, &results)
+}

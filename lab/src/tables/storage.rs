@@ -1,0 +1,117 @@
+//! Node storage that sees what a table really does: every load of a walk, every live node.
+
+use std::cell::{Cell, RefCell};
+use std::collections::{BTreeMap, HashMap};
+
+use tlbkit_conformance::Counting;
+use tlbkit_pagetable::nodes::{Held, NodeAddr, Nodes, Reclaim, Record, Slab, Usage};
+use tlbkit_pagetable::{Solo, Word};
+
+/// A slab whose loads are counted and whose live nodes are weighed. What it reports is what the table asked for and
+/// did, not what the table says about itself.
+#[derive(Debug)]
+pub(super) struct Storage<'m, W: Word> {
+    slab: Counting<Slab<'m, W, Solo>>,
+    /// The bytes of every live node.
+    live: RefCell<HashMap<NodeAddr, usize>>,
+    bytes: Cell<usize>,
+    peak: Cell<usize>,
+}
+
+impl<'m, W: Word> Storage<'m, W> {
+    /// Wraps a slab that nothing has been taken from.
+    pub(super) fn new(slab: Slab<'m, W, Solo>) -> Self {
+        let slab = Counting::new(slab);
+        Self { slab, live: RefCell::default(), bytes: Cell::new(0), peak: Cell::new(0) }
+    }
+
+    /// Returns how many words walks have loaded so far.
+    pub(super) fn loads(&self) -> u64 {
+        self.slab.loads()
+    }
+
+    /// Returns the bytes of all live nodes, as large as they were asked for.
+    pub(super) fn bytes(&self) -> usize {
+        self.bytes.get()
+    }
+
+    /// Returns the most that [`bytes`](Self::bytes) has been.
+    pub(super) fn peak(&self) -> usize {
+        self.peak.get()
+    }
+
+    /// Returns how many live nodes there are of each size in bytes.
+    pub(super) fn sizes(&self) -> BTreeMap<usize, usize> {
+        let mut sizes = BTreeMap::new();
+        for &bytes in self.live.borrow().values() {
+            *sizes.entry(bytes).or_default() += 1;
+        }
+        sizes
+    }
+
+    /// Returns what the nodes take of the slab's memory, its own overhead included.
+    pub(super) fn usage(&self) -> Usage {
+        self.slab.inner().usage()
+    }
+}
+
+// SAFETY: every call goes to the slab, which keeps the promises; weighing touches no node.
+unsafe impl<W: Word> Nodes for Storage<'_, W> {
+    type Word = W;
+    type Mode = Solo;
+
+    fn take(&self, words: usize) -> Option<NodeAddr> {
+        let node = self.slab.take(words)?;
+        let bytes = words * W::BYTES;
+        self.live.borrow_mut().insert(node, bytes);
+        self.bytes.set(self.bytes.get() + bytes);
+        self.peak.set(self.peak.get().max(self.bytes.get()));
+        Some(node)
+    }
+
+    unsafe fn at(&self, node: NodeAddr) -> *const W::Cell {
+        // SAFETY: the caller's promise; likewise below.
+        unsafe { self.slab.at(node) }
+    }
+
+    unsafe fn record(&self, node: NodeAddr, words: usize) -> *const Record {
+        // SAFETY: as above.
+        unsafe { self.slab.record(node, words) }
+    }
+
+    unsafe fn follow(&self, node: NodeAddr, index: usize) -> W {
+        // SAFETY: as above.
+        unsafe { self.slab.follow(node, index) }
+    }
+}
+
+// SAFETY: as above.
+unsafe impl<W: Word> Reclaim for Storage<'_, W> {
+    unsafe fn free(&self, node: NodeAddr, clean: bool) {
+        let bytes = self.live.borrow_mut().remove(&node).unwrap_or(0);
+        self.bytes.set(self.bytes.get() - bytes);
+        // SAFETY: as above.
+        unsafe { self.slab.free(node, clean) };
+    }
+
+    unsafe fn link(&self, node: NodeAddr) -> *const Record {
+        // SAFETY: as above.
+        unsafe { self.slab.link(node) }
+    }
+
+    fn index_of(&self, node: NodeAddr) -> u32 {
+        self.slab.index_of(node)
+    }
+
+    fn node_of(&self, index: u32) -> NodeAddr {
+        self.slab.node_of(index)
+    }
+
+    fn shared(&self) -> bool {
+        false
+    }
+
+    fn held(&self) -> &Held {
+        self.slab.held()
+    }
+}

@@ -1,0 +1,203 @@
+//! The commands as a user meets them: rows on standard output, one line and exit code 2 for what is wrong.
+
+use std::io::Write;
+use std::path::PathBuf;
+use std::process::{Command, Output, Stdio};
+
+mod common;
+
+use common::{NAMES, names, rows, tlblab};
+
+fn refused(output: &Output, by: &str) {
+    let errors = String::from_utf8_lossy(&output.stderr);
+    assert_eq!(output.status.code(), Some(2), "{by}: {errors}");
+    assert!(output.stdout.is_empty(), "{by}");
+    assert!(errors.starts_with("tlblab: ") && errors.lines().count() == 1, "{by}: {errors}");
+}
+
+fn with_input(args: &[&str], input: &[u8]) -> Output {
+    let mut child =
+        tlblab(args).stdin(Stdio::piped()).stdout(Stdio::piped()).stderr(Stdio::piped()).spawn().unwrap();
+    // A program that has seen enough closes the pipe.
+    let _ = child.stdin.take().unwrap().write_all(input);
+    child.wait_with_output().unwrap()
+}
+
+fn shipped() -> Vec<u8> {
+    std::fs::read(PathBuf::from(env!("CARGO_MANIFEST_DIR")).join("traces/cc1.tlbt")).unwrap()
+}
+
+const LACKEY: &str =
+    "==1== Lackey\nI  0401ab70,3\n S 1fff000688,8\nI  0401bffe,3\n L 1fff000ffc,8\n M 04033e06,1\n";
+
+#[test]
+fn the_shipped_trace_is_what_runs() {
+    let rows = rows(&tlblab(&["tables", "--json"]).output().unwrap());
+    assert_eq!(names(&rows), NAMES);
+    for row in rows {
+        assert_eq!(row["workload"], "cc1.tlbt");
+        assert_eq!((&row["pages"], &row["ptes"]), (&3142.into(), &3142.into()));
+        assert_eq!((&row["seed"], &row["layout"]), (&1.into(), &"paper".into()));
+        assert_eq!(row["verified"], true);
+        // The R4700's 48 pairs: of 75 million references, some hundred thousand miss.
+        assert!((100_000..1_000_000).contains(&row["refills"].as_u64().unwrap()), "{row}");
+        let [mean, p99, max] =
+            ["mean", "p99", "max"].map(|what| row[format!("refs_per_lookup_{what}")].as_f64().unwrap());
+        assert!(1.0 <= mean && mean <= max && p99 <= max, "{row}");
+        let bytes = row["bytes"].as_f64().unwrap();
+        assert!((row["bytes_per_pte"].as_f64().unwrap() - bytes / 3142.0).abs() < 1e-6);
+        assert!(row["bytes_per_pte_inner"].as_f64() <= row["bytes_per_pte"].as_f64());
+        assert!(row["peak_bytes"].as_u64() >= row["bytes"].as_u64(), "{row}");
+        // The table that grows says how much it moves at once, the linear one how often a refill misses in turn, and
+        // then a refill is a load for itself and one for each of these.
+        assert_eq!(row["moved_max"].is_u64(), row["name"] == "HR", "{row}");
+        assert_eq!(row["nested_misses_mean"].is_f64(), row["name"] == "LPT", "{row}");
+        if let Some(nested) = row["nested_misses_mean"].as_f64() {
+            assert!((mean - nested - 1.0).abs() < 1e-9, "{row}");
+        }
+    }
+}
+
+#[test]
+fn every_workload_and_layout_is_verified_and_repeatable() {
+    for workload in ["uniform", "file", "dense", "conventional"] {
+        for layout in ["paper", "compact"] {
+            let args = ["tables", "--workload", workload, "--pages", "300", "--layout", layout, "--json"];
+            let once = tlblab(&args).output().unwrap();
+            for row in rows(&once) {
+                assert_eq!(row["verified"], true, "{row}");
+                assert_eq!((&row["workload"], &row["layout"]), (&workload.into(), &layout.into()));
+                assert_eq!(row["pages"], 300);
+            }
+            assert_eq!(once.stdout, tlblab(&args).output().unwrap().stdout);
+        }
+    }
+}
+
+#[test]
+fn a_planted_fault_is_found_in_every_structure() {
+    for fault in ["stale", "lost", "wrong"] {
+        for pages in ["1", "2", "500"] {
+            for (workload, layout) in [("uniform", "paper"), ("dense", "paper"), ("file", "compact")] {
+                let load = ["--workload", workload, "--pages", pages, "--layout", layout];
+                let args = [&["tables", "--json", "--inject", fault], &load[..]].concat();
+                let rows = rows(&tlblab(&args).output().unwrap());
+                assert_eq!(names(&rows), NAMES);
+                for row in rows {
+                    assert_eq!(row["verified"], false, "{row}");
+                }
+            }
+        }
+    }
+}
+
+#[test]
+fn lackeys_text_runs_from_standard_input() {
+    let output = with_input(&["tables", "--trace", "-", "--json", "MPT"], LACKEY.as_bytes());
+    let [row] = &rows(&output)[..] else { panic!("one name, one row") };
+    // The pages of six references, two of which straddle: code 401a, 401b, 401c, stack 1fff000 and 1fff001, 4033.
+    assert_eq!((&row["name"], &row["pages"]), (&"MPT".into(), &6.into()));
+    // Pairs: 401a-401b, 1fff000-1fff001, 401c-401d, 4032-4033.
+    assert_eq!((&row["refills"], &row["verified"]), (&4.into(), &true.into()));
+}
+
+#[test]
+fn the_tlb_is_modelled_as_asked() {
+    let refills = |tlb: &[&str]| {
+        let output = with_input(&[&["tables", "--trace", "-", "--json"], tlb].concat(), LACKEY.as_bytes());
+        rows(&output)[0]["refills"].as_u64().unwrap()
+    };
+    assert_eq!(refills(&["--tlb-pages", "1"]), 6);
+    // Alone, the last page's pair: 401a, 1fff000, 401b, 401c, 1fff000, 1fff001, 4033.
+    assert_eq!(refills(&["--tlb-entries", "1", "--tlb-pages", "1"]), 7);
+    // One pair for even and one for odd: 401c and 4033 take the places of 1fff000 and 401a, 1fff000 comes back.
+    assert_eq!(refills(&["--tlb-entries", "2", "--tlb-ways", "1", "--tlb-replacement", "lru"]), 5);
+}
+
+#[test]
+fn bad_arguments_are_refused_in_one_line() {
+    let bad: [&[&str]; 15] = [
+        &[],
+        &["table"],
+        &["tables", "H7"],
+        &["tables", "--workload", "sparse"],
+        &["tables", "--workload", "dense", "--pages", "0"],
+        &["tables", "--workload", "dense", "--pages", "-1"],
+        &["tables", "--workload", "conventional", "--pages", "999999999"],
+        &["tables", "--pages", "10"],
+        &["tables", "--workload", "dense", "--trace", "x"],
+        &["tables", "--workload", "file", "--file-sigma", "NaN"],
+        &["tables", "--tlb-entries", "0"],
+        &["tables", "--tlb-ways", "36"],
+        &["tables", "--inject", "typo"],
+        &["capture"],
+        &["capture", "--", "no-such-program"],
+    ];
+    for args in bad {
+        refused(&tlblab(args).output().unwrap(), &args.join(" "));
+    }
+}
+
+#[test]
+fn damaged_traces_are_refused_in_one_line() {
+    let whole = shipped();
+    let half = &whole[..whole.len() / 2];
+    let mut flipped = whole.clone();
+    flipped[whole.len() / 3] ^= 0x10;
+    let unlike = b"\x7fELF and so on".as_slice();
+    let line = b"I  0401ab70,3\nI  0401ab7".as_slice();
+    for input in [half, &flipped, unlike, line, &whole[..20], b"", b"==1== nothing\n"] {
+        refused(&with_input(&["tables", "--json", "--trace", "-"], input), "standard input");
+    }
+    for path in ["no/such/trace", env!("CARGO_MANIFEST_DIR")] {
+        refused(&tlblab(&["tables", "--trace", path]).output().unwrap(), path);
+    }
+}
+
+#[test]
+fn help_is_no_error() {
+    for args in [&["--help"][..], &["--version"], &["help", "tables"]] {
+        let output = tlblab(args).output().unwrap();
+        assert!(output.status.success() && !output.stdout.is_empty() && output.stderr.is_empty(), "{args:?}");
+    }
+}
+
+#[test]
+fn capture_without_valgrind_says_what_to_install() {
+    let output = tlblab(&["capture", "--", "/bin/true"]).env("PATH", "/nonexistent").output().unwrap();
+    refused(&output, "capture");
+    assert!(String::from_utf8_lossy(&output.stderr).contains("install"));
+}
+
+#[test]
+fn what_is_captured_can_be_replayed() {
+    if !Command::new("valgrind").arg("--version").output().is_ok_and(|output| output.status.success()) {
+        eprintln!("valgrind is not installed: nothing to test");
+        return;
+    }
+    let folder = tempfile::tempdir().unwrap();
+    // The program's output goes where it would, its exit code comes back, what it leaves running is not waited for.
+    let script = "echo out; echo err >&2; sleep 60 >&- 2>&- & exit 3";
+    let output = tlblab(&["capture", "--", "sh", "-c", script]).current_dir(&folder).output().unwrap();
+    assert_eq!(output.status.code(), Some(3));
+    assert_eq!(output.stdout, b"out\n");
+    let errors = String::from_utf8_lossy(&output.stderr);
+    assert!(errors.starts_with("err\n") && errors.contains("sh.tlbt: "), "{errors}");
+
+    let trace = folder.path().join("sh.tlbt");
+    let rows_of = rows(&tlblab(&["tables", "--json", "--trace"]).arg(&trace).output().unwrap());
+    assert_eq!((&rows_of[0]["verified"], &rows_of[0]["workload"]), (&true.into(), &trace.to_str().into()));
+
+    // Under --json, rows alone on standard output; an existing trace is replaced.
+    let output =
+        tlblab(&["capture", "--json", "--output"]).arg(&trace).args(["--", "echo", "out"]).output().unwrap();
+    let [row] = &rows(&output)[..] else { panic!("one capture, one row") };
+    assert_eq!(
+        (&row["program"], &row["args"][0], &row["exit_code"]),
+        (&"echo".into(), &"out".into(), &0.into())
+    );
+    assert_eq!(row["bytes"], std::fs::metadata(&trace).unwrap().len());
+    assert_eq!(std::fs::read_dir(&folder).unwrap().count(), 1);
+
+    refused(&tlblab(&["capture", "-o", "no/such/folder/x", "--", "true"]).output().unwrap(), "--output");
+}

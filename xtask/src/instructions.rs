@@ -1,0 +1,135 @@
+//! `cargo xtask instructions`: how many instructions one call of each operation takes, counted by callgrind.
+
+use std::process::Stdio;
+
+use anyhow::{Context, bail};
+use clap::Args;
+use indicatif::ProgressBar;
+use serde_json::{Value, json};
+
+use crate::places;
+use crate::shell::{Line, Shell};
+use crate::tools;
+
+/// The program under `benches/src/bin` that makes the calls, and how many it makes.
+const PROGRAM: &str = "instructions";
+const CALLS: f64 = 1000.0;
+
+/// Count the instructions of one call of each operation, for every table and its peers
+#[derive(Args, Debug)]
+pub(crate) struct InstructionsArgs {
+    /// Count only where table and operation, as in `MPT solo hit dense`, contain each of these [default: all]
+    #[arg(value_name = "PART")]
+    parts: Vec<String>,
+    /// Print one JSON array
+    #[arg(long)]
+    json: bool,
+}
+
+/// What was counted: a table, an operation, instructions per call.
+type Count<'a> = (&'a str, &'a str, f64);
+
+/// Runs it.
+pub(crate) fn run(args: &InstructionsArgs) -> anyhow::Result<()> {
+    let shell = Shell::Plain;
+    tools::valgrind(&shell)?;
+    shell.run(&Line::new("cargo", "build --release -p tlbkit-benches --bin").with([PROGRAM]))?;
+    let program = places::target().join("release").join(PROGRAM).to_string_lossy().into_owned();
+    let known = output(&Line::new(&program, ""))?.0;
+    let (subjects, operations) = known.split_once("\n\n").context("the benches list no operations")?;
+    let wanted: Vec<_> = subjects
+        .lines()
+        .flat_map(|subject| operations.lines().map(move |operation| (subject, operation)))
+        .filter(|(subject, operation)| {
+            let name = format!("{subject} {operation}");
+            args.parts.iter().all(|part| name.contains(part.as_str()))
+        })
+        .collect();
+    if wanted.is_empty() {
+        let known = known.lines().filter(|line| !line.is_empty()).collect::<Vec<_>>();
+        bail!("nothing is called so: choose parts of {}", known.join(", "));
+    }
+    let bar = ProgressBar::new(wanted.len() as u64);
+    let mut counts = Vec::new();
+    for (subject, operation) in bar.wrap_iter(wanted.into_iter()) {
+        counts.push((subject, operation, count(&program, subject, operation)?));
+    }
+    bar.finish_and_clear();
+    if args.json {
+        let rows = counts.iter().map(|(subject, operation, instructions)| {
+            json!({ "subject": subject, "operation": operation, "instructions": instructions })
+        });
+        println!("{:#}", Value::from_iter(rows));
+    } else {
+        println!("{}", table(&counts));
+    }
+    Ok(())
+}
+
+/// Returns the instructions of one call.
+fn count(program: &str, subject: &str, operation: &str) -> anyhow::Result<f64> {
+    // `map 128` is done by the function `operation::map`.
+    let function = operation.split(' ').next().unwrap_or_default();
+    let line = Line::new("valgrind", "--tool=callgrind --callgrind-out-file=/dev/null")
+        .with([format!("--toggle-collect=*operation::{function}*"), program.into()])
+        .with([subject, operation]);
+    let said = output(&line)?.1;
+    let collected =
+        said.lines().find_map(|line| line.split_once("Collected : ")?.1.trim().parse::<f64>().ok());
+    match collected {
+        Some(instructions) if instructions > 0.0 => Ok(instructions / CALLS),
+        _ => bail!("callgrind saw no call of {function}; to repeat it: {line}"),
+    }
+}
+
+/// Returns what a command prints and what it reports.
+fn output(line: &Line) -> anyhow::Result<(String, String)> {
+    let output =
+        line.command().stdin(Stdio::null()).output().with_context(|| format!("cannot run `{line}`"))?;
+    let text = |bytes: &[u8]| String::from_utf8_lossy(bytes).into_owned();
+    if !output.status.success() {
+        bail!("{}failed ({}); to repeat it: {line}", text(&output.stderr), output.status);
+    }
+    Ok((text(&output.stdout), text(&output.stderr)))
+}
+
+/// Returns a row for each subject, a column for each operation.
+fn table(counts: &[Count<'_>]) -> String {
+    let mut operations: Vec<&str> = Vec::new();
+    for (_, operation, _) in counts {
+        if !operations.contains(operation) {
+            operations.push(operation);
+        }
+    }
+    let mut text = format!("{:<24}", "instructions a call");
+    text.extend(operations.iter().map(|operation| format!("{operation:>13}")));
+    for row in counts.chunk_by(|(one, ..), (other, ..)| one == other) {
+        text += &format!("\n{:<24}", row[0].0);
+        text.extend(operations.iter().map(|operation| {
+            let count = row.iter().find(|(_, counted, _)| counted == operation);
+            count.map_or(format!("{:>13}", "-"), |(.., instructions)| format!("{instructions:>13.1}"))
+        }));
+    }
+    text
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn what_was_not_counted_is_a_dash() {
+        let text = table(&[
+            ("MPT solo", "hit dense", 31.0),
+            ("x86_64", "hit dense", 60.25),
+            ("x86_64", "map 1", 90.0),
+        ]);
+        let rows: Vec<Vec<_>> = text
+            .lines()
+            .map(|line| line.split("  ").filter(|cell| !cell.is_empty()).map(str::trim).collect())
+            .collect();
+        assert_eq!(rows[0], ["instructions a call", "hit dense", "map 1"]);
+        assert_eq!(rows[1], ["MPT solo", "31.0", "-"]);
+        assert_eq!(rows[2], ["x86_64", "60.2", "90.0"]);
+    }
+}

@@ -1,0 +1,13 @@
+//! `cargo xtask loom`: the tests that loom runs in every interleaving.
+
+use crate::places;
+use crate::shell::{Line, Shell};
+
+/// Runs each crate's test targets that have loom in their name.
+pub(crate) fn run(shell: &Shell) -> anyhow::Result<()> {
+    // Loom's atomics are other types, so what is built with them has a place of its own.
+    let target = places::target().join("loom");
+    let test = Line::new("cargo", "test --target-dir").with([target.to_string_lossy()]);
+    let test = test.with(places::kernel_packages()?).with(["--test", "*loom*"]);
+    shell.run(&test.set("RUSTFLAGS", "--cfg loom"))
+}

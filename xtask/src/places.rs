@@ -1,0 +1,30 @@
+//! Where things are.
+
+use std::path::{Path, PathBuf};
+use std::{env, fs};
+
+use anyhow::Context;
+
+/// Makes the workspace's root the working directory, wherever the command was given.
+pub(crate) fn enter_root() -> anyhow::Result<()> {
+    let root = Path::new(env!("CARGO_MANIFEST_DIR")).parent().context("xtask is no folder of a workspace")?;
+    env::set_current_dir(root).with_context(|| format!("cannot enter {}", root.display()))
+}
+
+/// Returns where cargo builds.
+pub(crate) fn target() -> PathBuf {
+    env::var_os("CARGO_TARGET_DIR").map_or_else(|| "target".into(), PathBuf::from)
+}
+
+/// Returns `-p` and the package for each folder of `crates`: those that a kernel embeds.
+pub(crate) fn kernel_packages() -> anyhow::Result<Vec<String>> {
+    let mut folders = Vec::new();
+    for entry in fs::read_dir("crates").context("cannot list crates")? {
+        let entry = entry?;
+        if entry.path().join("Cargo.toml").exists() {
+            folders.push(entry.file_name().to_string_lossy().into_owned());
+        }
+    }
+    folders.sort();
+    Ok(folders.into_iter().flat_map(|folder| ["-p".into(), format!("tlbkit-{folder}")]).collect())
+}

@@ -1,0 +1,154 @@
+//! Command lines: shown as one would type them, run for people or for `test`.
+
+use std::cell::Cell;
+use std::fmt;
+use std::io::{self, BufRead, BufReader, Write};
+use std::process::Command;
+
+use anyhow::{Context, bail};
+use indicatif::ProgressBar;
+
+/// A command line.
+#[derive(Debug)]
+pub(crate) struct Line {
+    set: Vec<(&'static str, String)>,
+    words: Vec<String>,
+}
+
+impl Line {
+    /// Returns the command line of a program and the words of `arguments`.
+    pub(crate) fn new(program: &str, arguments: &str) -> Self {
+        let words = [program].into_iter().chain(arguments.split_whitespace()).map(String::from).collect();
+        Self { set: Vec::new(), words }
+    }
+
+    /// Sets a variable for the command.
+    pub(crate) fn set(mut self, name: &'static str, value: &str) -> Self {
+        self.set.push((name, value.into()));
+        self
+    }
+
+    /// Adds arguments as they are.
+    pub(crate) fn with<S: Into<String>>(mut self, arguments: impl IntoIterator<Item = S>) -> Self {
+        self.words.extend(arguments.into_iter().map(Into::into));
+        self
+    }
+
+    pub(crate) fn command(&self) -> Command {
+        let mut command = Command::new(&self.words[0]);
+        command.args(&self.words[1..]).envs(self.set.iter().map(|(name, value)| (name, value)));
+        command
+    }
+}
+
+impl fmt::Display for Line {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        for (name, value) in &self.set {
+            write!(f, "{name}={} ", quoted(value))?;
+        }
+        let words: Vec<_> = self.words.iter().map(|word| quoted(word)).collect();
+        f.write_str(&words.join(" "))
+    }
+}
+
+/// Quotes a word as a POSIX shell wants it.
+fn quoted(word: &str) -> String {
+    let plain = |c: char| c.is_ascii_alphanumeric() || "-_=+./:,@%".contains(c);
+    if !word.is_empty() && word.chars().all(plain) {
+        word.into()
+    } else {
+        format!("'{}'", word.replace('\'', r"'\''"))
+    }
+}
+
+/// How commands are run.
+#[derive(Debug)]
+pub(crate) enum Shell {
+    /// Their output is the user's.
+    Plain,
+    /// Their output is shown if they fail; until then a last line of it on a terminal, and the tests are counted.
+    Quiet { bar: ProgressBar, tests: Cell<usize> },
+}
+
+impl Shell {
+    /// Runs a command line.
+    ///
+    /// # Errors
+    ///
+    /// If it cannot be started or fails; the error says what to repeat.
+    pub(crate) fn run(&self, line: &Line) -> anyhow::Result<()> {
+        let mut command = line.command();
+        let (status, output) = match self {
+            Self::Plain => (command.status().with_context(|| format!("cannot run `{line}`"))?, Vec::new()),
+            Self::Quiet { bar, tests } => {
+                let (reader, writer) = io::pipe()?;
+                command.stdin(std::process::Stdio::null()).stdout(writer.try_clone()?).stderr(writer);
+                let mut child = command.spawn().with_context(|| format!("cannot run `{line}`"))?;
+                // It holds the pipe's other end, which would never close.
+                drop(command);
+                let mut output = Vec::new();
+                for part in BufReader::new(reader).split(b'\n') {
+                    let part = part?;
+                    let text = String::from_utf8_lossy(&part);
+                    tests.set(tests.get() + passed(&text));
+                    bar.set_message(text.trim().to_owned());
+                    output.extend_from_slice(&part);
+                    output.push(b'\n');
+                }
+                (child.wait()?, output)
+            }
+        };
+        if status.success() {
+            return Ok(());
+        }
+        if let Self::Quiet { bar, .. } = self {
+            bar.finish_and_clear();
+        }
+        io::stderr().write_all(&output)?;
+        bail!("failed ({status}); to repeat it: {line}")
+    }
+}
+
+/// Returns how many tests a line says have passed, if it is libtest's last one.
+fn passed(line: &str) -> usize {
+    let count = line.strip_prefix("test result: ok. ").and_then(|rest| rest.split(' ').next());
+    count.and_then(|count| count.parse().ok()).unwrap_or(0)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_line_reads_as_one_would_type_it() {
+        let line = Line::new("cargo", "test  -p x")
+            .set("RUSTFLAGS", "--cfg loom")
+            .with(["--test", "*loom*", "", "it's"]);
+        assert_eq!(line.to_string(), r"RUSTFLAGS='--cfg loom' cargo test -p x --test '*loom*' '' 'it'\''s'");
+    }
+
+    #[test]
+    fn passed_tests_are_counted() {
+        assert_eq!(passed("test result: ok. 23 passed; 0 failed; 0 ignored"), 23);
+        assert_eq!(passed("test result: FAILED. 22 passed; 1 failed"), 0);
+        assert_eq!(passed("test result ... ok"), 0);
+    }
+
+    #[test]
+    fn a_failure_says_what_to_repeat() {
+        let error = Shell::Plain.run(&Line::new("false", "")).unwrap_err().to_string();
+        assert!(error.ends_with("to repeat it: false"), "{error}");
+        let error = Shell::Plain.run(&Line::new("no-such-program", "-x")).unwrap_err().to_string();
+        assert_eq!(error, "cannot run `no-such-program -x`");
+    }
+
+    #[test]
+    fn a_quiet_shell_counts_what_its_commands_tested() {
+        let shell = Shell::Quiet { bar: ProgressBar::hidden(), tests: Cell::new(0) };
+        for count in ["2", "3"] {
+            shell.run(&Line::new("echo", "test result: ok.").with([count, "passed;"])).unwrap();
+        }
+        let Shell::Quiet { tests, .. } = shell else { unreachable!() };
+        assert_eq!(tests.get(), 5);
+    }
+}

@@ -1,0 +1,65 @@
+//! `cargo xtask test`: every test that the gate runs.
+
+use std::cell::Cell;
+use std::time::{Duration, Instant};
+
+use anyhow::bail;
+use indicatif::{ProgressBar, ProgressStyle};
+
+use crate::shell::{Line, Shell};
+use crate::{check, demo, doc, loom, miri, msrv, no_std};
+
+/// A step's name and what it does.
+type Step = (&'static str, fn(&Shell) -> anyhow::Result<()>);
+
+/// Those that fail fast come first.
+const STEPS: [Step; 10] = [
+    ("format", check::format),
+    ("no std", no_std::run),
+    ("clippy", check::clippy),
+    ("tests", tests),
+    ("doctests", doctests),
+    ("documentation", doc::run),
+    ("oldest Rust", msrv::run),
+    ("loom", loom::run),
+    ("demo", |shell| demo::run(shell, &demo::DemoArgs::default())),
+    ("Miri", miri::run),
+];
+
+/// Runs the steps up to the first that fails.
+///
+/// # Errors
+///
+/// If a step fails: its output is shown, and the error says what to repeat.
+pub(crate) fn run() -> anyhow::Result<()> {
+    for (done, (name, step)) in STEPS.into_iter().enumerate() {
+        let bar = ProgressBar::new_spinner();
+        bar.set_style(ProgressStyle::with_template("{prefix:<14} {elapsed:>5} {wide_msg:.dim}")?);
+        bar.set_prefix(name);
+        bar.enable_steady_tick(Duration::from_millis(200));
+        let start = Instant::now();
+        let shell = Shell::Quiet { bar, tests: Cell::new(0) };
+        let outcome = step(&shell);
+        let Shell::Quiet { bar, tests } = shell else { unreachable!("it was made so") };
+        bar.finish_and_clear();
+        let verdict = if outcome.is_ok() { "ok" } else { "FAILED" };
+        let count = if tests.get() > 0 { format!("{} tests", tests.get()) } else { String::new() };
+        println!("{name:<14} {verdict:<6} {:>7.1} s  {count}", start.elapsed().as_secs_f64());
+        if let Err(error) = outcome {
+            println!("{done} steps passed, 1 failed");
+            bail!("{name}: {error:#}");
+        }
+    }
+    println!("{} steps passed, 0 failed", STEPS.len());
+    Ok(())
+}
+
+/// Every test of every package but the benches, whose peers are not ours to test.
+fn tests(shell: &Shell) -> anyhow::Result<()> {
+    shell.run(&Line::new("cargo", "test --workspace --exclude tlbkit-benches --all-targets"))
+}
+
+/// The examples in the documentation and in the README.
+fn doctests(shell: &Shell) -> anyhow::Result<()> {
+    shell.run(&Line::new("cargo", "test --workspace --exclude tlbkit-benches --doc"))
+}
