@@ -11,6 +11,7 @@ mod capture;
 mod mach;
 mod model;
 mod rows;
+mod superpage;
 mod sweep;
 mod tables;
 mod tlb;
@@ -32,6 +33,7 @@ enum Command {
     Mach(mach::Mach),
     Model(model::Model),
     Sweep(sweep::Sweep),
+    Superpage(superpage::SuperpageArgs),
     Tables(tables::TablesArgs),
 }
 
@@ -41,6 +43,7 @@ fn main() -> ExitCode {
         Command::Mach(args) => args.run().map(|()| ExitCode::SUCCESS),
         Command::Model(args) => args.run().map(|()| ExitCode::SUCCESS),
         Command::Sweep(args) => args.run().map(|()| ExitCode::SUCCESS),
+        Command::Superpage(args) => superpage::run(&args),
         Command::Tables(args) => tables::run(&args).map(|()| ExitCode::SUCCESS),
     });
     outcome.unwrap_or_else(|error| {
