@@ -7,6 +7,7 @@ use std::process::ExitCode;
 
 use clap::{Parser, Subcommand};
 
+mod explore;
 mod rows;
 
 /// The papers' experiments on page tables, TLBs, superpages and shootdowns.
@@ -19,11 +20,15 @@ struct Cli {
 
 /// One experiment each; its module has its arguments and a `run`.
 #[derive(Debug, Subcommand)]
-enum Command {}
+enum Command {
+    Explore(explore::Explore),
+}
 
 fn main() -> ExitCode {
     // clap's own exit code for a bad argument is 2 as well.
-    let outcome: anyhow::Result<()> = match Cli::parse().command {};
+    let outcome: anyhow::Result<()> = match Cli::parse().command {
+        Command::Explore(args) => explore::run(&args),
+    };
     match outcome {
         Ok(()) => ExitCode::SUCCESS,
         Err(error) => {

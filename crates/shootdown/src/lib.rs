@@ -1,0 +1,22 @@
+#![doc = include_str!("lib.md")]
+#![cfg_attr(not(test), no_std)]
+
+mod algorithm;
+mod batch;
+mod hardware;
+mod lazy;
+mod op;
+mod operation;
+mod plan;
+mod protocol;
+mod queue;
+
+pub use algorithm::{Algorithm, Consistency, LowRights, Order, Style, Unsuitable};
+pub use batch::Batch;
+pub use hardware::{Hardware, Loader, Status};
+pub use lazy::{Change, Space, Switch, SwitchAction};
+pub use op::{Misuse, OpId, Outcome};
+pub use operation::{Operation, leaked};
+pub use plan::{Plan, Rendezvous, Repair, Want};
+pub use protocol::{Action, Miss, MissAction, Replier, Reply, Requester, Seen, Source};
+pub use queue::{OpSet, Queue, Request, Target, Work};
