@@ -161,6 +161,7 @@ impl<const N: usize, const W: usize, const SLOTS: usize> Replier<N, W, SLOTS> {
     /// [`Misuse::NotAsked`] if the action at hand wants an answer.
     pub fn did(&mut self) -> Result<(), Misuse> {
         match self.at {
+            At::Enter if self.work.is_some() => self.begin(),
             At::Enter => self.at = At::Take,
             At::Leave if self.plan.has(Repair::ENQUEUE_BEFORE_FLAG) => self.at = At::LookAgain,
             At::Leave => self.at = At::Idle,
@@ -188,19 +189,12 @@ impl<const N: usize, const W: usize, const SLOTS: usize> Replier<N, W, SLOTS> {
             (At::LookAgain, Some(_)) => {
                 // Somebody may have seen the flag before it was cleared: back in, with the work in hand.
                 self.work = work;
-                self.hold();
                 self.at = At::Enter;
             }
             (At::LookAgain, None) => self.at = At::Idle,
             (At::Take, Some(_)) => {
                 self.work = work;
-                if !self.plan.stops_repliers() {
-                    self.at = At::Flush;
-                } else if self.plan.rendezvous() == Rendezvous::Serve || !self.plan.has(Repair::RENDEZVOUS) {
-                    self.acknowledge();
-                } else {
-                    self.hold();
-                }
+                self.begin();
             }
             (At::Take, None) if self.collecting => self.at = At::Idle,
             (At::Take, None) if self.plan.stops_repliers() => self.release(),
@@ -260,6 +254,17 @@ impl<const N: usize, const W: usize, const SLOTS: usize> Replier<N, W, SLOTS> {
             self.at = At::Take;
         }
         Ok(())
+    }
+
+    /// Work has come in.
+    fn begin(&mut self) {
+        if !self.plan.stops_repliers() {
+            self.at = At::Flush;
+        } else if self.plan.rendezvous() == Rendezvous::Serve || !self.plan.has(Repair::RENDEZVOUS) {
+            self.acknowledge();
+        } else {
+            self.hold();
+        }
     }
 
     /// On to the acknowledgement of the work in hand.
