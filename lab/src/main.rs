@@ -8,7 +8,9 @@ use std::process::ExitCode;
 use clap::{Parser, Subcommand};
 
 mod explore;
+mod parallel;
 mod rows;
+mod shootdown;
 
 /// The papers' experiments on page tables, TLBs, superpages and shootdowns.
 #[derive(Debug, Parser)]
@@ -22,12 +24,14 @@ struct Cli {
 #[derive(Debug, Subcommand)]
 enum Command {
     Explore(explore::Explore),
+    Shootdown(shootdown::Shootdown),
 }
 
 fn main() -> ExitCode {
     // clap's own exit code for a bad argument is 2 as well.
     let outcome: anyhow::Result<()> = match Cli::parse().command {
         Command::Explore(args) => explore::run(&args),
+        Command::Shootdown(args) => shootdown::run(&args),
     };
     match outcome {
         Ok(()) => ExitCode::SUCCESS,

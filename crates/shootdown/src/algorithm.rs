@@ -108,8 +108,12 @@ pub enum Unsuitable {
 impl fmt::Display for Unsuitable {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.write_str(match self {
-            Self::StatusOverwrites => "status bits are not set atomically, so the new entry may be overwritten",
-            Self::LoadedByHardware => "TLB entries are loaded by hardware, so the old entry may be loaded again",
+            Self::StatusOverwrites => {
+                "status bits are not set atomically, so the new entry may be overwritten"
+            }
+            Self::LoadedByHardware => {
+                "TLB entries are loaded by hardware, so the old entry may be loaded again"
+            }
             Self::NoRemoteFlush => "no CPU can flush another one's TLB",
             Self::StatusNeverDrains => "status writes under way outlive a flush",
             Self::NewRightsWriteBack => "entries with the new rights write status bits back non-atomically",
@@ -156,7 +160,9 @@ impl Algorithm {
         }
         match self.order() {
             Order::PteFirst if overwrites => Err(Unsuitable::StatusOverwrites),
-            Order::TlbFirst if matches!(hardware.loader, Loader::Hardware) => Err(Unsuitable::LoadedByHardware),
+            Order::TlbFirst if matches!(hardware.loader, Loader::Hardware) => {
+                Err(Unsuitable::LoadedByHardware)
+            }
             Order::TlbFirst
                 if matches!(hardware.status, Status::ReadThenWrite)
                     && matches!(low, LowRights::MayWriteBack) =>

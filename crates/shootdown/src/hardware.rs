@@ -66,8 +66,7 @@ impl Hardware {
     /// IBM RP3 (Table 2.1): a software miss handler, no status bits. MIPS is the same.
     pub const RP3: Self = Self::of(Loader::Software, Status::Never, 0);
     /// Motorola MC88200: any CPU reaches any CMMU's control registers; it writes both status bits in a locked cycle.
-    pub const MC88200: Self =
-        Self { remote_flush: true, ..Self::of(Loader::Hardware, Status::Atomic, 2) };
+    pub const MC88200: Self = Self { remote_flush: true, ..Self::of(Loader::Hardware, Status::Atomic, 2) };
 
     /// The rows of Table 2.1 and the machine of its text with remote flush, each with its name.
     pub const TABLE: [(&'static str, Self); 7] = [

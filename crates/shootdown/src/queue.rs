@@ -33,7 +33,9 @@ impl Target {
                 Some(both) => Self::Pages(a, both),
                 None => Self::Space(a),
             },
-            (Self::Pages(a, _) | Self::Space(a), Self::Pages(b, _) | Self::Space(b)) if a == b => Self::Space(a),
+            (Self::Pages(a, _) | Self::Space(a), Self::Pages(b, _) | Self::Space(b)) if a == b => {
+                Self::Space(a)
+            }
             _ => Self::All,
         }
     }
@@ -201,7 +203,9 @@ impl<const N: usize, const W: usize, const SLOTS: usize> Queue<N, W, SLOTS> {
 
 impl<const N: usize, const W: usize, const SLOTS: usize> PartialEq for Queue<N, W, SLOTS> {
     fn eq(&self, other: &Self) -> bool {
-        self.owed == other.owed && self.closed == other.closed && self.requests.iter().eq(other.requests.iter())
+        self.owed == other.owed
+            && self.closed == other.closed
+            && self.requests.iter().eq(other.requests.iter())
     }
 }
 

@@ -140,25 +140,27 @@ pub(crate) fn hazards() -> Vec<Case> {
     use Algorithm as A;
     const GONE: Word = Word::NONE;
     let mut cases = Vec::new();
-    let mut add = |algorithm, name: &'static str, off: Repair, doing: &str, scene: &dyn Fn(&Machine) -> Scene| {
-        let Some(machine) = Machine::named(name) else { return };
-        for sound in [true, false] {
-            let mut scene = scene(machine);
-            if !sound {
-                scene.plan = scene.plan.without(off);
+    let mut add =
+        |algorithm, name: &'static str, off: Repair, doing: &str, scene: &dyn Fn(&Machine) -> Scene| {
+            let Some(machine) = Machine::named(name) else { return };
+            for sound in [true, false] {
+                let mut scene = scene(machine);
+                if !sound {
+                    scene.plan = scene.plan.without(off);
+                }
+                cases.push(Case {
+                    algorithm: Some(algorithm),
+                    machine: name,
+                    doing: format!("{doing}, {} CPUs", scene.cpus),
+                    off: (!sound).then_some(off),
+                    scene,
+                    sound,
+                });
             }
-            cases.push(Case {
-                algorithm: Some(algorithm),
-                machine: name,
-                doing: format!("{doing}, {} CPUs", scene.cpus),
-                off: (!sound).then_some(off),
-                scene,
-                sound,
-            });
-        }
-    };
+        };
     for algorithm in [A::Optimistic, A::OptimisticAsync, A::OptimisticRemote] {
-        let name = if algorithm == A::OptimisticRemote { "remote-read-then-write" } else { "read-then-write" };
+        let name =
+            if algorithm == A::OptimisticRemote { "remote-read-then-write" } else { "read-then-write" };
         add(algorithm, name, Repair::ROUNDS, "write-protect", &|m| m.scene(algorithm, 3, &[(0, Word::READ)]));
     }
     add(A::Optimistic, "from-tlb", Repair::DRAIN, "unmap", &|m| m.scene(A::Optimistic, 3, &[(0, GONE)]));
@@ -210,7 +212,9 @@ pub(crate) fn hazards() -> Vec<Case> {
     add(A::TwoPhase, "from-tlb", Repair::INTERRUPTS_DISABLED, "unmap", &|m| {
         m.scene(A::TwoPhase, 2, &[(0, GONE)])
     });
-    for (algorithm, name) in [(A::PteFirstAsync, "i386"), (A::TlbFirstAsync, "rp3"), (A::OptimisticAsync, "vax")] {
+    for (algorithm, name) in
+        [(A::PteFirstAsync, "i386"), (A::TlbFirstAsync, "rp3"), (A::OptimisticAsync, "vax")]
+    {
         add(algorithm, name, Repair::ATOMIC_COUNT, "unmap", &|m| m.scene(algorithm, 3, &[(0, GONE)]));
         add(algorithm, name, Repair::ZERO_REPLIERS, "unmap", &|m| m.scene(algorithm, 1, &[(0, GONE)]));
         add(algorithm, name, Repair::RAISE_SUPERSEDES, "rights raised again", &|m| {
@@ -219,9 +223,11 @@ pub(crate) fn hazards() -> Vec<Case> {
             scene
         });
     }
-    for (algorithm, name) in
-        [(A::PteFirstRemote, "mc88200"), (A::TlbFirstRemote, "soft-remote"), (A::OptimisticRemote, "remote-read-then-write")]
-    {
+    for (algorithm, name) in [
+        (A::PteFirstRemote, "mc88200"),
+        (A::TlbFirstRemote, "soft-remote"),
+        (A::OptimisticRemote, "remote-read-then-write"),
+    ] {
         add(algorithm, name, Repair::REMOTE_DRAIN, "unmap", &|m| m.scene(algorithm, 2, &[(0, GONE)]));
     }
     add(A::PteFirstRemote, "soft-remote", Repair::GENERATION, "two on two pages", &|m| {
@@ -241,10 +247,25 @@ pub(crate) fn damages() -> Vec<Case> {
         ("increase rights, status bit clear", Word::READ, Word::WRITE, Damage::RejectedReference),
         ("reduce rights, status bit clear", Word::WRITE, Word::NONE, Damage::Overwriting),
         ("reduce rights, status bit clear", Word::WRITE, Word::NONE, Damage::IllegalReference),
-        ("increase rights, status bit set", Word(Word::READ.0 | R), Word(Word::WRITE.0 | R), Damage::RejectedReference),
-        ("reduce rights, status bit set", Word(dirty.0 | R), Word(Word::READ.0 | R), Damage::IllegalReference),
+        (
+            "increase rights, status bit set",
+            Word(Word::READ.0 | R),
+            Word(Word::WRITE.0 | R),
+            Damage::RejectedReference,
+        ),
+        (
+            "reduce rights, status bit set",
+            Word(dirty.0 | R),
+            Word(Word::READ.0 | R),
+            Damage::IllegalReference,
+        ),
         ("clear status bits", Word(dirty.0 | R), Word(Word::WRITE.0 | R), Damage::WrongStatus),
-        ("clear status bits, increase rights", Word(Word::READ.0 | R), Word(Word::WRITE.0), Damage::RejectedReference),
+        (
+            "clear status bits, increase rights",
+            Word(Word::READ.0 | R),
+            Word(Word::WRITE.0),
+            Damage::RejectedReference,
+        ),
         ("clear status bits, reduce rights", Word(dirty.0 | R), Word(Word::READ.0), Damage::IllegalReference),
     ];
     let Some(machine) = Machine::named("read-then-write") else { return Vec::new() };

@@ -1,11 +1,7 @@
 //! `tlblab explore`: every algorithm of `tlbkit-shootdown` over all interleavings, on every kind of hardware.
 
-use std::sync::Mutex;
-use std::sync::atomic::{AtomicUsize, Ordering};
-
 use anyhow::bail;
 use clap::Args;
-use indicatif::{ProgressBar, ProgressStyle};
 use serde::Serialize;
 use tlbkit_shootdown::Algorithm;
 
@@ -123,30 +119,8 @@ fn select(args: &Explore) -> anyhow::Result<Vec<Case>> {
     Ok(cases)
 }
 
-/// Explores all cases, on all of the host's CPUs.
 fn explore(cases: &[Case], limit: usize) -> anyhow::Result<Vec<Search>> {
-    let bar = ProgressBar::new(cases.len() as u64)
-        .with_style(ProgressStyle::with_template("{bar:40} {pos}/{len} explorations, {elapsed}")?);
-    let next = AtomicUsize::new(0);
-    let found: Mutex<Vec<Option<anyhow::Result<Search>>>> = Mutex::new(cases.iter().map(|_| None).collect());
-    std::thread::scope(|scope| {
-        for _ in 0..std::thread::available_parallelism().map_or(1, usize::from) {
-            scope.spawn(|| {
-                loop {
-                    let at = next.fetch_add(1, Ordering::Relaxed);
-                    let Some(case) = cases.get(at) else { break };
-                    let search = search::search(&case.scene, limit);
-                    bar.inc(1);
-                    if let Ok(mut found) = found.lock() {
-                        found[at] = Some(search);
-                    }
-                }
-            });
-        }
-    });
-    bar.finish_and_clear();
-    let Ok(found) = found.into_inner() else { bail!("an exploration panicked") };
-    found.into_iter().flatten().collect()
+    crate::parallel::map(cases, |case| search::search(&case.scene, limit))
 }
 
 /// An unsuitable pairing is as it should be if any of its cases is found wrong: not all of them show it.
@@ -176,7 +150,9 @@ fn rows(cases: &[Case], found: &[Search]) -> Vec<Row> {
                 algorithm: case.algorithm.map_or("none", Algorithm::name),
                 hardware: case.machine,
                 case: case.doing.clone(),
-                without: case.off.map(|off| off.iter_names().map(|(name, _)| name).collect::<Vec<_>>().join(" ")),
+                without: case
+                    .off
+                    .map(|off| off.iter_names().map(|(name, _)| name).collect::<Vec<_>>().join(" ")),
                 verdict,
                 expected: match case.sound {
                     true => verdict == "sound",

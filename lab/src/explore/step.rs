@@ -4,8 +4,8 @@ use std::fmt;
 
 use tlbkit_addr::CpuSet;
 use tlbkit_shootdown::{
-    Action, Algorithm, Change, Loader, Miss, MissAction, Order, Outcome, Reply, Rendezvous, Repair, Request, Seen,
-    Source, Status, Style, Switch, SwitchAction, Target,
+    Action, Algorithm, Change, Loader, Miss, MissAction, Order, Outcome, Rendezvous, Repair, Reply, Request,
+    Seen, Source, Status, Style, Switch, SwitchAction, Target,
 };
 
 use super::world::{Damage, Scene, Word, World, page, space, target};
@@ -107,7 +107,10 @@ impl World {
                     let read = self.after(|w| w.cpus[cpu].walk = Some((pte as u8, w.ptes[pte])));
                     each(Step::Walk { cpu, pte }, read);
                 }
-            } else if scene.hardware.loader == Loader::Software && at.miss.is_none() && self.may_use(scene, cpu) {
+            } else if scene.hardware.loader == Loader::Software
+                && at.miss.is_none()
+                && self.may_use(scene, cpu)
+            {
                 let miss = (pte as u8, Miss::new(&scene.plan), Word::NONE);
                 each(Step::Miss { cpu, pte }, self.after(|w| w.cpus[cpu].miss = Some(miss)));
             }
@@ -219,7 +222,10 @@ impl World {
     fn software(&self, scene: &Scene, cpu: usize, each: &mut impl FnMut(Step, Self)) {
         let at = &self.cpus[cpu];
         if let Some((pte, miss, word)) = at.miss {
-            each(Step::Handle { cpu, now: miss.next() }, self.after(|w| w.handle(scene, cpu, pte, miss, word)));
+            each(
+                Step::Handle { cpu, now: miss.next() },
+                self.after(|w| w.handle(scene, cpu, pte, miss, word)),
+            );
             if miss.is_masked() {
                 return;
             }
@@ -416,9 +422,7 @@ impl World {
                 self.update(op, pte);
                 Seen::Did
             }
-            Action::ReadTargets => {
-                Seen::Targets { members: self.space.members, running: self.space.running }
-            }
+            Action::ReadTargets => Seen::Targets { members: self.space.members, running: self.space.running },
             Action::ReadHolders => {
                 let holders: CpuSet =
                     (0..self.cpus.len()).filter(|&c| self.cpus[c].tlb[pte].rights() != 0).collect();
@@ -602,7 +606,8 @@ impl World {
             return Some(wrong.into());
         }
         let always = matches!(scene.plan.algorithm().order(), Order::TlbFirst | Order::TwoPhase);
-        let beyond = |cpu: &super::world::Cpu| cpu.tlb.iter().any(|copy| copy.rights() > scene.start.rights());
+        let beyond =
+            |cpu: &super::world::Cpu| cpu.tlb.iter().any(|copy| copy.rights() > scene.start.rights());
         if !self.raised && self.cpus.iter().any(beyond) {
             return Some("a copy has rights that no entry has had".into());
         }
@@ -616,7 +621,9 @@ impl World {
             if scene.counts_dirty() && op.ended == Some(Outcome::Done) && !self.raised {
                 let known = op.status | self.ptes[pte].0 | self.ops.iter().fold(0, |s, o| s | o.status);
                 if self.written[pte] && known & Word::DIRTY == 0 {
-                    return Some(format!("page {pte} has been written, and operation {at} lost its dirty bit"));
+                    return Some(format!(
+                        "page {pte} has been written, and operation {at} lost its dirty bit"
+                    ));
                 }
             }
             if self.raised && pte == 0 {
@@ -633,7 +640,9 @@ impl World {
             }
             for cpu in 0..self.cpus.len() {
                 if self.cpus[cpu].tlb[pte].rights() > op.new.rights() && self.may_use(scene, cpu) {
-                    return Some(format!("CPU {cpu} may use page {pte} with rights that operation {at} took"));
+                    return Some(format!(
+                        "CPU {cpu} may use page {pte} with rights that operation {at} took"
+                    ));
                 }
             }
         }
@@ -648,7 +657,9 @@ impl World {
             return None;
         }
         let entry = self.ptes[pte];
-        let copies = || (0..self.cpus.len()).filter(|&cpu| self.may_use(scene, cpu)).map(|cpu| self.cpus[cpu].tlb[pte]);
+        let copies = || {
+            (0..self.cpus.len()).filter(|&cpu| self.may_use(scene, cpu)).map(|cpu| self.cpus[cpu].tlb[pte])
+        };
         let there = match damage {
             Damage::Overwriting => entry.rights() != op.new.rights(),
             Damage::IllegalReference => copies().any(|copy| copy.rights() > entry.rights()),

@@ -5,7 +5,8 @@ use std::fmt;
 
 use tlbkit_addr::{Asid, CpuSet, Pages, Vpn};
 use tlbkit_shootdown::{
-    Change, Hardware, Loader, Miss, OpId, Outcome, Plan, Queue, Replier, Requester, Space, Status, Switch, Target,
+    Change, Hardware, Loader, Miss, OpId, Outcome, Plan, Queue, Replier, Requester, Space, Status, Switch,
+    Target,
 };
 
 /// Most page-table entries, and operations.

@@ -20,19 +20,8 @@ pub(super) const SYNCHRONOUS: &[Line] =
     &[Exclude, Update, Targets, FlushLocally, Defer, Count, Request, Wait, Release, Done];
 
 /// PTE-first': the last replier goes on at `Close`.
-pub(super) const ASYNCHRONOUS: &[Line] = &[
-    Exclude,
-    Update,
-    Targets,
-    FlushLocally,
-    Defer,
-    Open,
-    Count,
-    RequestAndLeave,
-    Close,
-    Release,
-    Done,
-];
+pub(super) const ASYNCHRONOUS: &[Line] =
+    &[Exclude, Update, Targets, FlushLocally, Defer, Open, Count, RequestAndLeave, Close, Release, Done];
 
 /// PTE-first''.
 pub(super) const REMOTE: &[Line] = &[Exclude, Update, Targets, FlushLocally, FlushRemotely, Release, Done];

@@ -139,9 +139,7 @@ impl<const N: usize, const W: usize, const SLOTS: usize> Replier<N, W, SLOTS> {
             (At::Flush, _) => Reply::Flush { what: Target::All, drain },
             (At::Acknowledge, Some(Work::One(Request { op, .. }))) => Reply::Acknowledge(*op),
             (At::Continue, Some(Work::One(Request { op, .. }))) => Reply::MayContinue(*op),
-            (At::TakeOver, _) => {
-                Reply::TakeOver { cpu: self.taken_over.0, slot: self.taken_over.1 }
-            }
+            (At::TakeOver, _) => Reply::TakeOver { cpu: self.taken_over.0, slot: self.taken_over.1 },
             (At::Acknowledge, _) => {
                 let (cpu, slot) = self.slot.unwrap_or_default();
                 Reply::AcknowledgeSlot { cpu, slot }

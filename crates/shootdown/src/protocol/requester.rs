@@ -308,7 +308,9 @@ impl<const W: usize> Requester<W> {
             let me = usize::from(self.me);
             let idle = match self.line() {
                 Line::Exclude | Line::Release => !self.plan.has(Repair::EXCLUSION),
-                Line::Open | Line::Close => !self.plan.has(Repair::RAISE_SUPERSEDES) || self.repliers.is_empty(),
+                Line::Open | Line::Close => {
+                    !self.plan.has(Repair::RAISE_SUPERSEDES) || self.repliers.is_empty()
+                }
                 Line::FlushLocally => !self.members.contains(me),
                 Line::Defer => {
                     self.todo = self.members.difference(self.repliers);

@@ -55,18 +55,8 @@ pub(super) const ASYNCHRONOUS: &[Line] = &[
 ];
 
 /// TLB-first''.
-pub(super) const REMOTE: &[Line] = &[
-    Exclude,
-    Tentative,
-    Changing,
-    Targets,
-    FlushLocally,
-    FlushRemotely,
-    Update,
-    Unchanging,
-    Release,
-    Done,
-];
+pub(super) const REMOTE: &[Line] =
+    &[Exclude, Tentative, Changing, Targets, FlushLocally, FlushRemotely, Update, Unchanging, Release, Done];
 
 /// The printed order of the first two lines.
 pub(super) const FLAG_BEFORE_VALUE: &[Line] = &[
