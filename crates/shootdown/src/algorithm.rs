@@ -101,6 +101,8 @@ pub enum Unsuitable {
     NoRemoteFlush,
     /// Status writes may land arbitrarily late, and no flush waits for them: no software helps.
     StatusNeverDrains,
+    /// Flushing a dirty cache line puts the old entry back.
+    WriteBackNeedsEntry,
     /// The new rights allow entries that write status bits back, by reading the old entry.
     NewRightsWriteBack,
 }
@@ -116,6 +118,7 @@ impl fmt::Display for Unsuitable {
             }
             Self::NoRemoteFlush => "no CPU can flush another one's TLB",
             Self::StatusNeverDrains => "status writes under way outlive a flush",
+            Self::WriteBackNeedsEntry => "a dirty cache line cannot be written back without the old entry",
             Self::NewRightsWriteBack => "entries with the new rights write status bits back non-atomically",
         })
     }
@@ -159,6 +162,9 @@ impl Algorithm {
             return Err(Unsuitable::StatusNeverDrains);
         }
         match self.order() {
+            Order::PteFirst | Order::TwoPhase if hardware.lines_need_entry => {
+                Err(Unsuitable::WriteBackNeedsEntry)
+            }
             Order::PteFirst if overwrites => Err(Unsuitable::StatusOverwrites),
             Order::TlbFirst if matches!(hardware.loader, Loader::Hardware) => {
                 Err(Unsuitable::LoadedByHardware)

@@ -45,11 +45,15 @@ pub struct Hardware {
     pub remote_flush: bool,
     /// Whether a flush can wait for the status writes that its CPU still has under way.
     pub drains: bool,
+    /// Whether writing a dirty line back needs the page-table entry: a virtually tagged cache that keeps protection
+    /// but no physical address in its lines (Tzou 2.3.3). Such a cache is flushed like a TLB, and lines of an
+    /// address space must not outlive its running: lazy handling is not for it.
+    pub lines_need_entry: bool,
 }
 
 impl Hardware {
     const fn of(loader: Loader, status: Status, status_bits: u8) -> Self {
-        Self { loader, status, status_bits, remote_flush: false, drains: true }
+        Self { loader, status, status_bits, remote_flush: false, drains: true, lines_need_entry: false }
     }
 
     /// VAX 8800 (Table 2.1): the dirty bit by a read-then-write on a miss, from the TLB on a hit. The second of the

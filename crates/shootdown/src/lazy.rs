@@ -49,7 +49,7 @@ pub enum Change {
 pub enum SwitchAction {
     /// Accept requests (again).
     Open,
-    /// Become a member.
+    /// Become a member, and tell whether this CPU was none.
     Join,
     /// Say that this CPU runs the space.
     SetRunning,
@@ -59,7 +59,7 @@ pub enum SwitchAction {
     TakeStale,
     /// Flush the address space.
     FlushSpace,
-    /// Wait for status writes under way.
+    /// Use the space no more, and wait for status writes under way.
     Drain,
     /// Say that this CPU no longer runs the space.
     ClearRunning,
@@ -114,8 +114,13 @@ impl Switch {
     pub fn did(&mut self, yes: bool) -> Result<(), Misuse> {
         match self.next() {
             SwitchAction::Finished => return Err(Misuse::NotAsked),
-            SwitchAction::IsChanging if yes => return Ok(()),
-            SwitchAction::TakeStale => self.stale = yes,
+            // Whoever joins while an entry changes may have loaded the old one, and is in nobody's target set.
+            SwitchAction::Join => self.stale = self.gate && yes,
+            SwitchAction::IsChanging if yes => {
+                self.stale = true;
+                return Ok(());
+            }
+            SwitchAction::TakeStale => self.stale |= yes,
             _ => {}
         }
         self.at += 1;

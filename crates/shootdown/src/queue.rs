@@ -127,7 +127,12 @@ impl<const N: usize, const W: usize, const SLOTS: usize> Queue<N, W, SLOTS> {
         if N == 0 || W == 0 || SLOTS == 0 {
             return Err(Misuse::NoRoom);
         }
-        Ok(Self { requests: Deque::new(), owed: OpSet::empty(), closed: false })
+        Ok(Self::of_checked_size())
+    }
+
+    /// As [`new`](Self::new), for sizes that are known not to be zero.
+    pub(crate) const fn of_checked_size() -> Self {
+        Self { requests: Deque::new(), owed: OpSet::empty(), closed: false }
     }
 
     /// Adds a request, and tells whether the CPU will reply: not if it is offline, where nothing is to be flushed.

@@ -1,6 +1,8 @@
 //! What is explored: every algorithm on every hardware, every repair switched off, every damage of Table 2.2.
 
-use tlbkit_shootdown::{Algorithm, Change, Hardware, Loader, LowRights, Plan, Rendezvous, Repair, Status};
+use tlbkit_shootdown::{
+    Algorithm, Change, Hardware, Loader, LowRights, Plan, Rendezvous, Repair, Status, Style,
+};
 
 use super::world::{Damage, Scene, Word};
 
@@ -10,7 +12,6 @@ pub(crate) struct Machine {
     pub(crate) name: &'static str,
     pub(crate) hardware: Hardware,
     bits: u8,
-    virtual_cache: bool,
 }
 
 const D: u8 = Word::DIRTY;
@@ -18,7 +19,7 @@ const R: u8 = Word::REFERENCED;
 
 const fn machine(name: &'static str, hardware: Hardware, bits: u8) -> Machine {
     let hardware = Hardware { status_bits: bits.count_ones() as u8, ..hardware };
-    Machine { name, hardware, bits, virtual_cache: false }
+    Machine { name, hardware, bits }
 }
 
 /// The rows of Table 2.1, and what they leave out: both ways of non-atomic status writes with a referenced bit too,
@@ -36,12 +37,7 @@ pub(crate) const MACHINES: [Machine; 13] = [
     machine("soft-read-then-write", Hardware { loader: Loader::Software, ..Hardware::NS32332 }, R),
     machine("soft-remote", Hardware { remote_flush: true, ..Hardware::RP3 }, 0),
     machine("remote-read-then-write", Hardware { remote_flush: true, ..Hardware::NS32332 }, R),
-    Machine {
-        name: "virtual-cache",
-        hardware: Hardware { status_bits: 1, ..Hardware::VAX },
-        bits: D,
-        virtual_cache: true,
-    },
+    machine("virtual-cache", Hardware { lines_need_entry: true, ..Hardware::VAX }, D),
 ];
 
 /// One exploration.
@@ -71,7 +67,6 @@ impl Machine {
         Scene {
             hardware: self.hardware,
             bits: self.bits,
-            virtual_cache: self.virtual_cache,
             plan: Plan::unsound(algorithm, &self.hardware),
             cpus,
             ptes: ops.iter().map(|&(pte, _)| pte + 1).max().unwrap_or(1),
@@ -96,6 +91,9 @@ impl Machine {
 /// with two requesters, with CPUs that come and go, and with rights that are raised again.
 pub(crate) fn pairing(algorithm: Algorithm, machine: &Machine, cpus: usize, fewer: usize) -> Vec<Case> {
     let mut cases = Vec::new();
+    if algorithm.style() == Style::Remote && !machine.hardware.remote_flush {
+        return cases; // There is nothing to run it on.
+    }
     let mut add = |doing: &str, sound: bool, scene: Scene| {
         cases.push(Case {
             algorithm: Some(algorithm),
@@ -113,6 +111,9 @@ pub(crate) fn pairing(algorithm: Algorithm, machine: &Machine, cpus: usize, fewe
     let same = [(0, Word::READ), (0, Word::NONE)];
     add("two on one page", protects, machine.scene(algorithm, fewer, &same));
     add("two on two pages", unmaps, machine.scene(algorithm, fewer, &[(0, Word::NONE), (1, Word::NONE)]));
+    if machine.hardware.lines_need_entry {
+        return cases; // No lazy handling there.
+    }
     let changes = [
         ("a CPU joins", Change::In),
         ("a CPU idles", Change::Out),

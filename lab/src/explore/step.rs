@@ -4,8 +4,8 @@ use std::fmt;
 
 use tlbkit_addr::CpuSet;
 use tlbkit_shootdown::{
-    Action, Algorithm, Change, Loader, Miss, MissAction, Order, Outcome, Rendezvous, Repair, Reply, Request,
-    Seen, Source, Status, Style, Switch, SwitchAction, Target,
+    Action, Algorithm, Loader, Miss, MissAction, Order, Outcome, Rendezvous, Repair, Reply, Request, Seen,
+    Source, Status, Style, Switch, SwitchAction, Target,
 };
 
 use super::world::{Damage, Scene, Word, World, page, space, target};
@@ -88,8 +88,7 @@ impl World {
         let stopped = scene.plan.algorithm() == Algorithm::TwoPhase
             && (at.stopped || !at.replier.is_idle())
             && scene.plan.has(Repair::INTERRUPTS_DISABLED);
-        let switching = at.switch.is_some() && !matches!(scene.change, Some((_, Change::Out)));
-        self.space.running.contains(cpu) && !stopped && !switching
+        self.space.running.contains(cpu) && !stopped && at.switch.is_none()
     }
 
     fn hardware(&self, scene: &Scene, cpu: usize, each: &mut impl FnMut(Step, Self)) {
@@ -145,7 +144,7 @@ impl World {
         if at.late.is_some() || !self.may_use(scene, cpu) {
             return;
         }
-        if scene.virtual_cache {
+        if scene.hardware.lines_need_entry {
             if entry.rights() == 2 && entry.0 & Word::DIRTY == 0 {
                 let dirty = self.after(|w| w.cpus[cpu].tlb[pte].0 |= Word::DIRTY);
                 each(Step::Use { cpu, pte, bit: Word::DIRTY }, dirty);
@@ -184,7 +183,10 @@ impl World {
     /// entry is put back if need be (2.3.3).
     fn drop_entry(&mut self, scene: &Scene, cpu: usize, pte: usize) {
         let entry = std::mem::take(&mut self.cpus[cpu].tlb[pte]);
-        if scene.virtual_cache && entry.0 & Word::DIRTY != 0 && self.ptes[pte].rights() < entry.rights() {
+        if scene.hardware.lines_need_entry
+            && entry.0 & Word::DIRTY != 0
+            && self.ptes[pte].rights() < entry.rights()
+        {
             self.ptes[pte] = Word(entry.rights());
         }
     }
@@ -443,10 +445,8 @@ impl World {
                 self.ops[op].continued = false;
                 Seen::Did
             }
-            Action::Send(to) => {
-                self.send(scene, cpu, op, to);
-                Seen::Did
-            }
+            Action::Send(to) if self.send(scene, cpu, op, to) => Seen::Did,
+            Action::Send(_) => Seen::No,
             Action::SendAndLeave(to) => {
                 let result = self.ops[op].machine.did(Seen::Did);
                 self.check_done(result);
@@ -529,10 +529,10 @@ impl World {
         self.check_done(result);
     }
 
-    fn send(&mut self, scene: &Scene, cpu: usize, op: usize, to: usize) {
+    fn send(&mut self, scene: &Scene, cpu: usize, op: usize, to: usize) -> bool {
         let request = Request { op: self.ops[op].id, what: target(self.ops[op].pte) };
         match self.cpus[to].queue.push(request) {
-            Ok(true) => {}
+            Ok(true) => return true,
             // Offline: acknowledged in its place.
             Ok(false) => {
                 self.ops[op].count = self.ops[op].count.saturating_sub(1);
@@ -545,6 +545,7 @@ impl World {
             }
             Err(_) => self.wrong = Some("a request does not fit the queue it was sent to"),
         }
+        false
     }
 
     fn switch(&mut self, scene: &Scene, cpu: usize, mut switch: Switch) {
@@ -553,10 +554,7 @@ impl World {
                 self.cpus[cpu].queue.open();
                 false
             }
-            SwitchAction::Join => {
-                self.space.members.insert(cpu);
-                false
-            }
+            SwitchAction::Join => self.space.members.insert(cpu) == Some(true),
             SwitchAction::SetRunning => {
                 self.space.running.insert(cpu);
                 false
@@ -646,7 +644,8 @@ impl World {
                 }
             }
         }
-        (self.raised && self.finished() && self.ptes[0].rights() < 2)
+        // A late write of lower rights may still take them away: damage that a fault repairs (Table 2.2).
+        (self.raised && !scene.hardware.status.overwrites() && self.finished() && self.ptes[0].rights() < 2)
             .then(|| "the raised rights of entry 0 have been taken away again".into())
     }
 

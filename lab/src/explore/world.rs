@@ -81,8 +81,6 @@ pub(crate) struct Scene {
     pub(crate) hardware: Hardware,
     /// Which status bits the hardware writes: of [`Word::REFERENCED`] and [`Word::DIRTY`].
     pub(crate) bits: u8,
-    /// A virtually tagged cache without physical tags: evicting a dirty line puts its old entry back (2.3.3).
-    pub(crate) virtual_cache: bool,
     pub(crate) plan: Plan,
     pub(crate) cpus: usize,
     pub(crate) ptes: usize,

@@ -37,7 +37,8 @@ pub enum Action {
     },
     /// Set the number of acknowledgements to wait for.
     SetCount(u32),
-    /// Put a request into this CPU's queue, and interrupt it. If it is offline, acknowledge in its place.
+    /// Put a request into this CPU's queue, and interrupt it. If it is offline, acknowledge in its place, and answer
+    /// [`Seen::No`].
     Send(usize),
     /// The same, after which the operation belongs to the repliers: answer first, then send, then touch the machine
     /// no more.
@@ -230,6 +231,11 @@ impl<const W: usize> Requester<W> {
                 self.each(cpu);
             }
             (Action::Send(cpu), Seen::Did) | (Action::IsStopped(cpu), Seen::Yes) => self.each(cpu),
+            (Action::Send(cpu), Seen::No) => {
+                // It may be back before its flag is looked at, and then stops for nobody.
+                self.repliers.remove(cpu);
+                self.each(cpu);
+            }
             (Action::SendAndLeave(cpu), Seen::Did) => {
                 self.each(cpu);
                 self.left = true;
