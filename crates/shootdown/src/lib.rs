@@ -3,17 +3,21 @@
 
 mod algorithm;
 mod batch;
+pub mod dash;
 mod hardware;
+pub mod ipc;
 mod lazy;
 mod mailbox;
 mod op;
 mod operation;
+pub mod pageout;
 mod plan;
 mod protocol;
 mod queue;
 mod space;
 mod sync;
 mod system;
+pub mod tolerance;
 
 pub use algorithm::{Algorithm, Consistency, LowRights, Order, Style, Unsuitable};
 pub use batch::Batch;

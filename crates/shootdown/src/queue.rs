@@ -8,7 +8,7 @@
 //!
 //! Overflow loses precision, never a request. The bits cannot overflow: there are only so many operations.
 
-use heapless::Deque;
+use heapless::Vec;
 use tlbkit_addr::{Asid, CpuSet, Pages};
 
 use crate::{Misuse, OpId};
@@ -112,7 +112,7 @@ pub enum Work<const W: usize = 1, const SLOTS: usize = 1> {
 /// Plain data; [`Mailbox`](crate::Mailbox) puts a lock around it.
 #[derive(Clone, Debug)]
 pub struct Queue<const N: usize, const W: usize = 1, const SLOTS: usize = 1> {
-    requests: Deque<Request, N>,
+    requests: Vec<Request, N>,
     owed: OpSet<W, SLOTS>,
     closed: bool,
 }
@@ -132,7 +132,7 @@ impl<const N: usize, const W: usize, const SLOTS: usize> Queue<N, W, SLOTS> {
 
     /// As [`new`](Self::new), for sizes that are known not to be zero.
     pub(crate) const fn of_checked_size() -> Self {
-        Self { requests: Deque::new(), owed: OpSet::empty(), closed: false }
+        Self { requests: Vec::new(), owed: OpSet::empty(), closed: false }
     }
 
     /// Adds a request, and tells whether the CPU will reply: not if it is offline, where nothing is to be flushed.
@@ -155,11 +155,9 @@ impl<const N: usize, const W: usize, const SLOTS: usize> Queue<N, W, SLOTS> {
         }
         if !self.owed.is_empty() {
             self.owed.insert(request.op);
-        } else if self.requests.push_back(request).is_err() {
+        } else if self.requests.push(request).is_err() {
             self.owed.insert(request.op);
-            while let Some(earlier) = self.requests.pop_front() {
-                self.owed.insert(earlier.op);
-            }
+            self.forget_requests();
         }
         Ok(true)
     }
@@ -167,17 +165,23 @@ impl<const N: usize, const W: usize, const SLOTS: usize> Queue<N, W, SLOTS> {
     /// Adds an operation without its request: everything is to be flushed.
     pub(crate) fn owe(&mut self, op: OpId) {
         self.owed.insert(op);
-        while let Some(earlier) = self.requests.pop_front() {
+        self.forget_requests();
+    }
+
+    fn forget_requests(&mut self) {
+        while let Some(earlier) = self.requests.pop() {
             self.owed.insert(earlier.op);
         }
     }
 
     /// Takes the next piece of work: the oldest request, or after an overflow everything at once.
+    ///
+    /// Costs a move of the `N-1` requests behind it.
     pub fn take(&mut self) -> Option<Work<W, SLOTS>> {
         if !self.owed.is_empty() {
             return Some(Work::Everything(core::mem::replace(&mut self.owed, OpSet::empty())));
         }
-        self.requests.pop_front().map(Work::One)
+        if self.requests.is_empty() { None } else { Some(Work::One(self.requests.remove(0))) }
     }
 
     /// Tells whether there is nothing to do.
@@ -220,7 +224,7 @@ impl<const N: usize, const W: usize, const SLOTS: usize> core::hash::Hash for Qu
     fn hash<H: core::hash::Hasher>(&self, state: &mut H) {
         self.owed.hash(state);
         self.closed.hash(state);
-        for request in self.requests.iter() {
+        for request in &self.requests {
             request.hash(state);
         }
     }
