@@ -80,12 +80,18 @@ const TAKEN: u32 = 8;
 /// An operation in flight. Its count says whose the cell is: the repliers' while it is not zero, and then of the one
 /// who made it zero.
 #[derive(Debug)]
+#[repr(align(64))]
 struct Slot<T> {
     /// Generation in the upper half, acknowledgements to come in the lower.
     word: AtomicU32,
     flags: AtomicU32,
     cell: Cell<Option<T>>,
 }
+
+/// A CPU's 2-phase flag, on a cache line of its own.
+#[derive(Debug)]
+#[repr(align(64))]
+struct Flag(AtomicBool);
 
 /// An operation and its change.
 type Flight<P, E, const W: usize> = (Operation<P, W>, E);
@@ -102,7 +108,7 @@ enum Progress {
 pub struct System<P, E, const CPUS: usize, const N: usize, const W: usize = 1, const SLOTS: usize = 1> {
     plan: Plan,
     mailboxes: [Mailbox<N, W, SLOTS>; CPUS],
-    stopped: [AtomicBool; CPUS],
+    stopped: [Flag; CPUS],
     slots: [[Slot<Flight<P, E, W>>; SLOTS]; CPUS],
 }
 
@@ -137,7 +143,7 @@ impl<P, E: Edit<W>, const CPUS: usize, const N: usize, const W: usize, const SLO
         Ok(Self {
             plan,
             mailboxes: from_fn(|_| Mailbox::of_checked_size()),
-            stopped: from_fn(|_| AtomicBool::new(false)),
+            stopped: from_fn(|_| Flag(AtomicBool::new(false))),
             slots: from_fn(|_| from_fn(slot)),
         })
     }
@@ -425,14 +431,14 @@ impl<P, E: Edit<W>, const CPUS: usize, const N: usize, const W: usize, const SLO
 
     fn set_stopped(&self, cpu: usize, on: bool) {
         if let Some(flag) = self.stopped.get(cpu) {
-            flag.store(on, Ordering::SeqCst);
+            flag.0.store(on, Ordering::SeqCst);
             fence(Ordering::SeqCst);
         }
     }
 
     fn is_stopped(&self, cpu: usize) -> Result<bool, Misuse> {
         let flag = self.stopped.get(cpu).ok_or(Misuse::NoSuchCpu { cpu })?;
-        Ok(flag.load(Ordering::SeqCst))
+        Ok(flag.0.load(Ordering::SeqCst))
     }
 
     /// Replies to what is in this CPU's mailbox: on an interrupt, or whenever it suits. One load if there is

@@ -72,6 +72,7 @@ impl Machine {
             ptes: ops.iter().map(|&(pte, _)| pte + 1).max().unwrap_or(1),
             ops: ops.to_vec(),
             change: None,
+            lazy: false,
             raise: None,
             start: Word::WRITE,
             bare: None,
@@ -125,6 +126,10 @@ pub(crate) fn pairing(algorithm: Algorithm, machine: &Machine, cpus: usize, fewe
         scene.change = Some((fewer - 1, change));
         add(doing, unmaps, scene);
     }
+    let mut scene = machine.scene(algorithm, fewer, &[(0, Word::NONE)]);
+    scene.change = Some((fewer - 1, Change::In));
+    scene.lazy = true;
+    add("a lazy CPU comes back", unmaps, scene);
     let mut scene = machine.scene(algorithm, fewer, &[(0, Word::NONE)]);
     scene.raise = Some(fewer - 1);
     add("rights raised again", unmaps, scene);

@@ -88,6 +88,8 @@ pub(crate) struct Scene {
     pub(crate) ops: Vec<(usize, Word)>,
     /// CPU that joins, idles or goes offline meanwhile.
     pub(crate) change: Option<(usize, Change)>,
+    /// The CPU that joins has run the space before, and still holds entry 0.
+    pub(crate) lazy: bool,
     /// CPU that raises entry 0's rights again at some time.
     pub(crate) raise: Option<usize>,
     /// What the entries hold at the start.
@@ -177,12 +179,17 @@ impl Scene {
     /// Returns the world before anything has happened: entries are writable, TLBs empty.
     pub(crate) fn begin(&self) -> anyhow::Result<World> {
         let mut members = CpuSet::first_n(self.cpus).unwrap_or_default();
+        let mut running = members;
         if let Some((cpu, Change::In)) = self.change {
-            members.remove(cpu);
+            running.remove(cpu);
+            if !self.lazy {
+                members.remove(cpu);
+            }
         }
+        let holds = |cpu: usize| self.lazy && members.contains(cpu) && !running.contains(cpu);
         let cpu = |at: usize| -> anyhow::Result<Cpu> {
             Ok(Cpu {
-                tlb: [Word::NONE; PTES],
+                tlb: if holds(at) { [self.start, Word::NONE] } else { [Word::NONE; PTES] },
                 late: None,
                 walk: None,
                 miss: None,
@@ -219,7 +226,7 @@ impl Scene {
             tentative: [Word::WRITE; PTES],
             changing: [false; PTES],
             locked: [false; PTES],
-            space: Space { members, running: members, stale: CpuSet::empty() },
+            space: Space { members, running, stale: CpuSet::empty() },
             cpus: (0..self.cpus).map(cpu).collect::<Result<_, _>>()?,
             ops: self.ops.iter().enumerate().map(op).collect::<Result<_, _>>()?,
             written: [false; PTES],
