@@ -331,6 +331,8 @@ impl<P, E: Edit<W>, const CPUS: usize, const N: usize, const W: usize, const SLO
                 }
                 Action::MarkStale(cpu) => {
                     edit.space().stale.insert(cpu);
+                    // Before it is asked whether it runs; its own half is in `switch`.
+                    fence(Ordering::SeqCst);
                     Seen::Did
                 }
                 Action::IsRunning(cpu) => yes(edit.space().running.contains(cpu)),
@@ -544,7 +546,11 @@ impl<P, E: Edit<W>, const CPUS: usize, const N: usize, const W: usize, const SLO
                     false
                 }
                 SwitchAction::Join => space.members.insert(me),
-                SwitchAction::SetRunning => space.running.insert(me),
+                SwitchAction::SetRunning => {
+                    let absent = space.running.insert(me);
+                    fence(Ordering::SeqCst);
+                    absent
+                }
                 SwitchAction::IsChanging => {
                     let changing = is_changing();
                     if changing {

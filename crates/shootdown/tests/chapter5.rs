@@ -229,10 +229,8 @@ proptest! {
                     came.push(message.unwrap());
                     prop_assert_eq!(dash.completed(ticket, Outcome::Done), Err(DashError::UnknownTicket(ticket)));
                 }
-                3 => {
-                    if dash.clear_dirty(space(1), at).is_ok() {
-                        prop_assert_eq!(dash.is_dirty(space(1), at), Ok(false));
-                    }
+                3 if dash.clear_dirty(space(1), at).is_ok() => {
+                    prop_assert_eq!(dash.is_dirty(space(1), at), Ok(false));
                 }
                 _ => {}
             }

@@ -2,7 +2,7 @@
 # Changes one line of the crate at a time, in a copy, and expects two drivers to notice: the explorer, and the host
 # threads. If one of them explored or ran a model of the crate instead of the crate, it would notice nothing.
 #
-#   crates/shootdown/tests/mutate.sh [directory for the copy and its build]
+#   crates/shootdown/tests/mutate.sh [directory for the copy [directory for its build]]
 #
 # Exit code 1 if a mutation survives either driver. A driver that hangs has noticed, too.
 set -eu
@@ -10,7 +10,7 @@ set -eu
 root=$(cd "$(dirname "$0")/../../.." && pwd)
 copy=${1:-$root/target/mutations}
 mkdir -p "$copy/tree"
-export CARGO_TARGET_DIR="$copy/build"
+export CARGO_TARGET_DIR="${2:-$copy/build}"
 
 # name | file below crates/shootdown/src | sed script that changes one line
 mutations() {
