@@ -84,7 +84,9 @@ type Kernel<const CPUS: usize> = System<(), Unmap, CPUS, 1>;
 
 fn run<const CPUS: usize>(algorithm: Algorithm) {
     let mut builder = loom::model::Builder::new();
-    builder.preemption_bound = Some(2);
+    // Threads that poll take many branches; three of them are given one preemption.
+    builder.preemption_bound = Some(if CPUS > 2 { 1 } else { 2 });
+    builder.max_branches = 100_000;
     builder.check(move || {
         let plan = Plan::new(algorithm, &SOFT, LowRights::NeverWriteBack).expect("it suits");
         let shared = Arc::new(Shared {

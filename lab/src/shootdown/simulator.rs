@@ -692,3 +692,37 @@ impl Simulator<'_> {
         Ok(())
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use super::super::analysis::{Bound, Solution, analyse};
+    use super::*;
+
+    /// 4.3.2, at the canonical parameters.
+    #[test]
+    fn the_simulator_agrees_with_the_analysis() {
+        let p = Parameters::CANONICAL;
+        for kind in Kind::ALL {
+            let run = simulate(kind, &p, &Options::default()).expect("it runs");
+            let Solution::Converged(lower) = analyse(kind, Bound::Lower, &p) else {
+                panic!("{kind:?} is saturated")
+            };
+            let Solution::Converged(upper) = analyse(kind, Bound::Upper, &p) else {
+                panic!("{kind:?} is saturated")
+            };
+            let middle = 0.5 * (lower.overhead + upper.overhead);
+            let off = run.measures.overhead / middle - 1.0;
+            assert!(off.abs() < 0.07, "{kind:?}: simulated {}, analysed {middle}", run.measures.overhead);
+        }
+    }
+
+    /// One CPU has nobody to ask.
+    #[test]
+    fn an_operation_of_one_cpu_interrupts_nobody() {
+        let p = Parameters { m: 1, n: 4, ..Parameters::CANONICAL };
+        for kind in Kind::ALL {
+            let run = simulate(kind, &p, &Options { seconds: 5.0, ..Options::default() }).expect("it runs");
+            assert!(run.interrupts == 0.0 && run.measures.throughput > 20.0, "{kind:?}: {run:?}");
+        }
+    }
+}
