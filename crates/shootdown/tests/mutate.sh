@@ -31,17 +31,17 @@ a CPU that comes back does not look whether it is stale|lazy.rs|s/, S::TakeStale
 LIST
 }
 
-# The tree as it is, but for builds and history.
+# The tree as it is, but for builds and history; all of it new to cargo, which goes by time stamps.
 fresh() {
-    (cd "$root" && tar cf - --exclude=./target --exclude=./.git .) | (cd "$copy/tree" && tar xf -)
+    (cd "$root" && tar cf - --exclude=./target --exclude=./.git .) | (cd "$copy/tree" && tar xmf -)
 }
 
 explorer() {
-    timeout 300 "$CARGO_TARGET_DIR/debug/tlblab" explore --hardware rp3 --limit 300000 --json
+    timeout 120 "$CARGO_TARGET_DIR/debug/tlblab" explore --hardware rp3 --limit 300000 --json
 }
 
 threads() {
-    timeout 120 cargo test -q -p tlbkit-shootdown --test threads
+    timeout 60 cargo test -q -p tlbkit-shootdown --test threads
 }
 
 build() {

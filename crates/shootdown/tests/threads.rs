@@ -98,11 +98,7 @@ impl Memory {
         }
         if let Some(frame) = tlb[page].checked_sub(1) {
             let now = self.frames[frame].load(Ordering::SeqCst);
-            if now != page {
-                eprintln!("CPU {cpu} reaches frame {frame} as page {page}, but it is page {now:#x}'s");
-                // A panic would leave the other threads waiting for this one.
-                std::process::abort();
-            }
+            assert_eq!(now, page, "CPU {cpu} reaches frame {frame}, which is another page's or free");
         }
     }
 
@@ -194,6 +190,11 @@ impl Local<usize> for Cpu<'_> {
 }
 
 fn stress(plan: Plan, turns: usize) {
+    // A thread that panics would leave the others waiting for it.
+    std::panic::set_hook(Box::new(|why| {
+        eprintln!("{why}");
+        std::process::abort();
+    }));
     let memory = Memory::new();
     let gone: [AtomicUsize; PAGES] = Default::default();
     let kernel: Kernel<'_> = System::new(plan).expect("sizes are not zero");
@@ -259,7 +260,6 @@ fn every_algorithm_holds_on_threads() {
     assert_eq!(SOFT.loader, Loader::Software);
     for algorithm in Algorithm::ALL {
         let plan = Plan::new(algorithm, &SOFT, LowRights::NeverWriteBack).expect("all suit this hardware");
-        eprintln!("{algorithm}");
         stress(plan, 5_000);
     }
 }
