@@ -321,6 +321,10 @@ impl Simulator<'_> {
             Event::Slice { cpu } => {
                 self.cpus[cpu].slice_over = true;
                 let free = self.o.slices_only && self.cpus[cpu].doing == Doing::Disabled;
+                if free {
+                    // What is left of the event is dropped.
+                    self.cpus[cpu].computing = false;
+                }
                 if self.cpus[cpu].doing == Doing::Idle || free {
                     self.awake.push_back(cpu);
                 }
