@@ -41,7 +41,7 @@ explorer() {
 }
 
 threads() {
-    timeout 60 cargo test -q -p tlbkit-shootdown --test threads
+    timeout 120 cargo test -q -p tlbkit-shootdown --test threads
 }
 
 build() {

@@ -260,12 +260,12 @@ fn every_algorithm_holds_on_threads() {
     assert_eq!(SOFT.loader, Loader::Software);
     for algorithm in Algorithm::ALL {
         let plan = Plan::new(algorithm, &SOFT, LowRights::NeverWriteBack).expect("all suit this hardware");
-        stress(plan, 5_000);
+        stress(plan, 1_500);
     }
 }
 
 #[test]
 fn two_phase_holds_when_requesters_serve_while_they_wait() {
     let plan = Plan::new(Algorithm::TwoPhase, &SOFT, LowRights::NeverWriteBack).expect("it suits");
-    stress(plan.with_rendezvous(Rendezvous::Serve), 5_000);
+    stress(plan.with_rendezvous(Rendezvous::Serve), 1_500);
 }
