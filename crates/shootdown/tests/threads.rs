@@ -13,7 +13,7 @@ use tlbkit_shootdown::{
 };
 
 const THREADS: usize = 4;
-const PAGES: usize = 4;
+const PAGES: usize = 2;
 const FREE: usize = usize::MAX;
 const UNMAPPED: usize = 0;
 type Kernel<'a> = System<usize, Unmap<'a>, THREADS, 2, 1, 2>;
@@ -230,7 +230,10 @@ fn stress(plan: Plan, turns: usize) {
                             if random >> 40 & 3 == 0 {
                                 switch(&mut station, &mut cpu, change[2]);
                             }
-                            std::thread::yield_now();
+                            // Long enough away for others to unmap what this one still holds.
+                            for _ in 0..4 {
+                                std::thread::yield_now();
+                            }
                             switch(&mut station, &mut cpu, Change::In);
                         }
                         _ => memory.touch(&plan, me, page),
@@ -260,12 +263,12 @@ fn every_algorithm_holds_on_threads() {
     assert_eq!(SOFT.loader, Loader::Software);
     for algorithm in Algorithm::ALL {
         let plan = Plan::new(algorithm, &SOFT, LowRights::NeverWriteBack).expect("all suit this hardware");
-        stress(plan, 1_500);
+        stress(plan, 3_000);
     }
 }
 
 #[test]
 fn two_phase_holds_when_requesters_serve_while_they_wait() {
     let plan = Plan::new(Algorithm::TwoPhase, &SOFT, LowRights::NeverWriteBack).expect("it suits");
-    stress(plan.with_rendezvous(Rendezvous::Serve), 1_500);
+    stress(plan.with_rendezvous(Rendezvous::Serve), 3_000);
 }

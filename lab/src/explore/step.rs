@@ -652,9 +652,7 @@ impl World {
     /// Returns the damage of Table 2.2 if it is there.
     fn damage(&self, scene: &Scene, damage: Damage) -> Option<String> {
         let (op, pte) = (&self.ops[0], usize::from(self.ops[0].pte));
-        if op.ended.is_none() {
-            return None;
-        }
+        op.ended?;
         let entry = self.ptes[pte];
         let copies = || {
             (0..self.cpus.len()).filter(|&cpu| self.may_use(scene, cpu)).map(|cpu| self.cpus[cpu].tlb[pte])
