@@ -8,7 +8,14 @@ use std::process::ExitCode;
 use clap::{Parser, Subcommand};
 
 mod capture;
+mod explore;
+mod mach;
+mod model;
+mod parallel;
 mod rows;
+mod shootdown;
+mod superpage;
+mod sweep;
 mod tables;
 mod tlb;
 mod trace;
@@ -26,12 +33,24 @@ struct Cli {
 #[derive(Debug, Subcommand)]
 enum Command {
     Capture(capture::CaptureArgs),
+    Explore(explore::Explore),
+    Mach(mach::Mach),
+    Model(model::Model),
+    Sweep(sweep::Sweep),
+    Shootdown(shootdown::Shootdown),
+    Superpage(superpage::SuperpageArgs),
     Tables(tables::TablesArgs),
 }
 
 fn main() -> ExitCode {
     let outcome = Cli::try_parse().map_err(one_line).and_then(|cli| match cli.command {
         Command::Capture(args) => capture::run(&args),
+        Command::Explore(args) => explore::run(&args).map(|()| ExitCode::SUCCESS),
+        Command::Mach(args) => args.run().map(|()| ExitCode::SUCCESS),
+        Command::Model(args) => args.run().map(|()| ExitCode::SUCCESS),
+        Command::Sweep(args) => args.run().map(|()| ExitCode::SUCCESS),
+        Command::Shootdown(args) => shootdown::run(&args).map(|()| ExitCode::SUCCESS),
+        Command::Superpage(args) => superpage::run(&args),
         Command::Tables(args) => tables::run(&args).map(|()| ExitCode::SUCCESS),
     });
     outcome.unwrap_or_else(|error| {

@@ -53,7 +53,10 @@ fn cell(value: &Value) -> String {
     match value {
         Value::Null => "-".into(),
         Value::String(text) => text.clone(),
-        Value::Number(number) if number.is_f64() => format!("{:.3}", number.as_f64().unwrap_or(f64::NAN)),
+        Value::Number(number) if number.is_f64() => match number.as_f64().unwrap_or(f64::NAN) {
+            small if small != 0.0 && small.abs() < 0.01 => format!("{small:.5}"),
+            value => format!("{value:.3}"),
+        },
         other => other.to_string(),
     }
 }

@@ -53,13 +53,3 @@ impl Observe for Cold {
         false
     }
 }
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn neighbours_share_their_ways() {
-        let at = |address| VirtAddr::new(address).vpn(PageSize::K4);
-    }
-}

@@ -122,13 +122,16 @@ fn examine<'t, 'n, W: Word>(
     }
 
     let (mut refs, mut nested) = (Refs::default(), Refs::default());
+    let mut walks = Vec::with_capacity(refills.len());
     for refill in refills {
         let page = run.load.pages[refill.place as usize];
         let before = storage.loads();
         // SAFETY: nothing is reclaimed during the walk: this thread is the only one.
         let pinned = unsafe { Pinned::by(&page) };
         let leaf = table.walk(pinned, page.address(PageSize::K4), &mut Nested(refill.nested));
-        refs.add(storage.loads() - before);
+        let loads = storage.loads() - before;
+        refs.add(loads);
+        walks.push(u32::try_from(loads).unwrap_or(u32::MAX));
         nested.add(refill.nested.into());
         verified &= says(leaf) == model.get(&page).copied();
     }
@@ -185,6 +188,7 @@ fn examine<'t, 'n, W: Word>(
         node_bytes,
         node_bytes_optimum: guarded.then(|| run.optimum.nodes.clone()),
         verified,
+        walks,
     })
 }
 

@@ -11,6 +11,7 @@ use anyhow::{Context, bail};
 use clap::{Args, ValueEnum};
 use indicatif::{ProgressBar, ProgressStyle};
 use serde::Serialize;
+use tlbkit_addr::Vpn;
 
 use crate::rows;
 use crate::tlb::TlbArgs;
@@ -109,6 +110,39 @@ struct Row {
     /// The same for the best guarded table.
     node_bytes_optimum: Option<BTreeMap<u64, u64>>,
     verified: bool,
+    /// Loads of the walk of each refill, in order.
+    #[serde(skip)]
+    walks: Vec<u32>,
+}
+
+/// What every table did to serve the refills of a trace.
+pub(crate) struct Walks {
+    /// The pages of the trace.
+    pub(crate) pages: Vec<Vpn>,
+    /// The page of each refill, by its place in `pages`.
+    pub(crate) refills: Vec<u32>,
+    /// Each table's name, and the loads of each refill's walk.
+    pub(crate) tables: Vec<(String, Vec<u32>)>,
+}
+
+/// Replays a trace into every structure in the paper's layout but the linear table.
+///
+/// # Errors
+///
+/// If the trace is no good.
+pub(crate) fn walks(trace: Option<&Input>, tlb: &TlbArgs, seed: u64) -> anyhow::Result<Walks> {
+    let load = load::Load::from_trace(trace, load::Machines::new(tlb, seed, None)?)?;
+    let optimum = optimum::Optimum::of(load.pages.iter().copied().collect::<BTreeSet<_>>());
+    let run = measure::Run { load: &load, seed, layout: Layout::Paper, inject: None, optimum };
+    let mut tables = Vec::new();
+    // A table in virtual memory has misses of its own.
+    for structure in structure::all(Layout::Paper).iter().filter(|structure| structure.name != "LPT") {
+        if let Some(row) = (structure.run)(structure.name, &run)? {
+            tables.push((structure.name.to_owned(), row.walks));
+        }
+    }
+    let refills = load.refills.iter().map(|refill| refill.place).collect();
+    Ok(Walks { pages: load.pages, refills, tables })
 }
 
 /// Runs the structures and prints a row for each.

@@ -6,7 +6,7 @@
 //! | `LPT` | the same in virtual memory | six levels of page-sized nodes, 32-bit PTEs |
 //! | `G2` .. `G256`, `GA` | 16-byte slots, leaves of a pair | 4-byte slots, leaves of up to 16 PTEs |
 //! | `H8k`, `H128k` | 32-byte entries of a pair | 16-byte entries of a page |
-//! | `HR` | the same, from 2 entries on | the same, from 8 entries on, twice as many pages before it grows |
+//! | `HR` | the same, from 2 entries on | the same, from 16 entries on, twice as many pages before it grows |
 //! | `C128k` | 128-byte entries of 8 pages | 64-byte entries of 8 pages |
 //!
 //! The compact layout's 32-bit words hold frames below 4 GB, and guarded nodes in 8 MB: a guarded table of more takes
@@ -118,7 +118,7 @@ pub(super) fn all(layout: Layout) -> Vec<Named> {
                 guarded::<Adaptive>("GA"),
                 named::<HashTable<format::Compact32, 0, 9, 0>>("H8k"),
                 named::<HashTable<format::Compact32, 0, 13, 0>>("H128k"),
-                named::<HashTable<format::Compact32, 0, 3, 200>>("HR"),
+                named::<HashTable<format::Compact32, 0, 4, 200>>("HR"),
                 named::<HashTable<format::Compact32, 3, 11, 0>>("C128k"),
             ]
         }

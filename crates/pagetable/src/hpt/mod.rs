@@ -151,7 +151,7 @@ pub type Hr<'n, N> = Hashed<'n, geometry::Va48, crate::format::Compact, N, 0, 1,
 
 /// Single pages of a 64-bit space in a table that grows late: the least memory where pages have no neighbours.
 #[cfg(target_pointer_width = "64")]
-pub type HrSmall<'n, N> = Hashed<'n, geometry::Va64, Compact32, N, 0, 1, 200>;
+pub type HrSmall<'n, N> = Hashed<'n, geometry::Va64, Compact32, N, 0, 4, 200>;
 
 impl<'n, G, F, N, const CLUSTER: u32, const BUCKETS: u32, const LOAD: usize>
     Hashed<'n, G, F, N, CLUSTER, BUCKETS, LOAD>

@@ -78,7 +78,7 @@ const fn span_order(class: usize) -> u32 {
 }
 
 /// The largest class, in bytes, that keeps an empty span.
-const KEPT: usize = 256;
+const KEPT: usize = 128;
 
 /// The nodes in a span of the class: each needs its record besides.
 #[inline(always)]

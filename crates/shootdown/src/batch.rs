@@ -1,0 +1,77 @@
+//! Many changes, one operation.
+
+use tlbkit_addr::{Asid, Flush, Pages, Reach};
+
+use crate::Target;
+
+/// The changes to one address space that are to become known together.
+///
+/// A kernel that pages out gathers its victims here and starts one operation for all of them; nothing else removes
+/// as many interrupts. Beyond `limit` pages the batch asks for the whole address space: flushing page by page costs
+/// more than the misses that it saves.
+#[derive(Clone, Debug)]
+pub struct Batch {
+    space: Asid,
+    flush: Flush,
+    pages: usize,
+    limit: usize,
+    changes: usize,
+}
+
+impl Batch {
+    /// Returns an empty batch of changes to `space`, which degrades to the whole space beyond `limit` pages.
+    pub const fn new(space: Asid, limit: usize) -> Self {
+        Self { space, flush: Flush::none(), pages: 0, limit, changes: 0 }
+    }
+
+    /// Adds a change of `pages` that must be known as far as `reach`.
+    pub fn add(&mut self, reach: Reach, pages: Pages) {
+        if reach == Reach::Nowhere {
+            return;
+        }
+        self.changes += 1;
+        self.pages = self.pages.saturating_add(pages.len());
+        if self.pages > self.limit {
+            self.flush.add_all(reach);
+        } else {
+            self.flush.add(reach, pages);
+        }
+    }
+
+    /// Adds all that `flush` asks for.
+    pub fn merge(&mut self, flush: &Flush) {
+        if flush.is_all() {
+            self.changes += 1;
+            self.flush.add_all(flush.reach());
+        }
+        for &pages in flush.ranges() {
+            self.add(flush.reach(), pages);
+        }
+    }
+
+    /// Returns what the batch asks of the TLBs.
+    pub const fn flush(&self) -> &Flush {
+        &self.flush
+    }
+
+    /// Returns the number of changes in it.
+    pub const fn changes(&self) -> usize {
+        self.changes
+    }
+
+    /// Takes the batch as the one target of an operation, or returns `None` if no other CPU needs to know. The
+    /// batch is empty afterwards.
+    ///
+    /// One request says one range or the whole space; separate ranges become the whole space. Who wants them apart
+    /// starts an operation for each.
+    pub fn take(&mut self) -> Option<Target> {
+        let taken = core::mem::replace(self, Self::new(self.space, self.limit));
+        if taken.flush.reach() != Reach::Everywhere {
+            return None;
+        }
+        Some(match taken.flush.ranges() {
+            [only] if !taken.flush.is_all() => Target::Pages(self.space, *only),
+            _ => Target::Space(self.space),
+        })
+    }
+}

@@ -1,0 +1,343 @@
+//! The machine-dependent interface of Table 5.2, over any page table.
+//!
+//! It hides how TLBs are synchronized, but not *that* they are: unmapping can be asynchronous, with hints, and says
+//! by a message when it is through. It runs no operation itself. It edits entries, decides which plan a hint asks
+//! for, and hands out tickets; the kernel runs the operation and calls [`Dash::completed`].
+//!
+//! Invariants, which [`Dash::check`] tests: a page has at most one unmapping in flight; a page whose unmapping has
+//! not been superseded has an entry with no more than the reduced rights; every message comes back exactly once.
+
+use heapless::Vec;
+use tlbkit_addr::{Asid, Attr, Flush, PageSize, Pages, Reach, Vpn};
+
+use crate::tolerance::{Context, Entry, Tolerance, classify};
+use crate::{Outcome, Plan};
+
+/// Page tables, as far as this interface needs them.
+pub trait Tables {
+    /// Returns the entry of a page.
+    fn entry(&self, space: Asid, at: Vpn) -> Option<Entry>;
+    /// Exchanges the entry of a page.
+    fn exchange(&mut self, space: Asid, at: Vpn, new: Option<Entry>) -> Option<Entry>;
+}
+
+/// The hints of `unmap_synch` and `unmap_asynch`.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash)]
+pub struct Hint {
+    /// The latency does not matter: take what costs the CPUs least.
+    pub slow: bool,
+    /// Handle only the simple case: give up after one round.
+    pub conditional: bool,
+}
+
+/// An unmapping in flight.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub struct Ticket(u32);
+
+/// What an unmapping asks of the kernel.
+#[derive(Clone, Debug)]
+pub struct Unmapping {
+    /// For [`Dash::completed`].
+    pub ticket: Ticket,
+    /// The plan that the hint asks for.
+    pub plan: Plan,
+    /// What the entry was, with its status bits.
+    pub old: Entry,
+    /// What is stale, and for whom.
+    pub flush: Flush,
+}
+
+/// Who shares a segment.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub enum SharingId {
+    /// Every address space (the text's 0).
+    Everybody,
+    /// Those that have said the same number.
+    Group(u32),
+}
+
+/// A call that cannot be done. Nothing has changed.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub enum DashError {
+    /// There is no page.
+    NotMapped,
+    /// The page is being unmapped already.
+    BeingUnmapped(Ticket),
+    /// Another page is there.
+    Occupied(Entry),
+    /// The page is writable: a TLB could write the dirty bit back at any time (2.4.2.1).
+    Writable,
+    /// Too many unmappings in flight, or segments shared.
+    Full,
+    /// No such unmapping is in flight.
+    UnknownTicket(Ticket),
+}
+
+impl core::fmt::Display for DashError {
+    fn fmt(&self, f: &mut core::fmt::Formatter<'_>) -> core::fmt::Result {
+        match self {
+            Self::NotMapped => f.write_str("no page is mapped there"),
+            Self::BeingUnmapped(_) => f.write_str("the page is being unmapped"),
+            Self::Occupied(entry) => write!(f, "frame {} is mapped there", entry.frame),
+            Self::Writable => f.write_str("the page is writable, so its dirty bit cannot be cleared"),
+            Self::Full => f.write_str("too many unmappings in flight or segments shared"),
+            Self::UnknownTicket(_) => f.write_str("no such unmapping is in flight"),
+        }
+    }
+}
+
+impl core::error::Error for DashError {}
+
+#[derive(Clone, Debug)]
+struct Pending<M> {
+    ticket: Ticket,
+    space: Asid,
+    at: Vpn,
+    limit: Attr,
+    superseded: bool,
+    message: Option<M>,
+}
+
+/// What the machine is like: `config()`.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Config {
+    /// The size of a page.
+    pub page: PageSize,
+    /// The plan of an unmapping that somebody waits for.
+    pub prompt: Plan,
+    /// The plan of one that nobody waits for.
+    pub cheap: Plan,
+}
+
+/// A page-fault handler, as `set_page_fault_hdr` takes it: the space, the page, and what was wanted of it.
+pub type FaultHook = fn(Asid, Vpn, Attr);
+
+/// The `VAS_MD` class for all address spaces of a kernel: up to `PENDING` unmappings in flight, each with a message
+/// `M`, and up to `SHARES` declarations of sharing.
+#[derive(Debug)]
+pub struct Dash<T, M, const PENDING: usize, const SHARES: usize> {
+    tables: T,
+    config: Config,
+    next: u32,
+    pending: Vec<Pending<M>, PENDING>,
+    shares: Vec<(SharingId, Asid, Pages), SHARES>,
+    hook: Option<FaultHook>,
+}
+
+impl<T: Tables, M, const PENDING: usize, const SHARES: usize> Dash<T, M, PENDING, SHARES> {
+    /// Returns the interface over `tables`.
+    pub const fn new(tables: T, config: Config) -> Self {
+        Self { tables, config, next: 0, pending: Vec::new(), shares: Vec::new(), hook: None }
+    }
+
+    /// `config()`.
+    pub const fn config(&self) -> &Config {
+        &self.config
+    }
+
+    /// Returns the tables.
+    pub const fn tables(&self) -> &T {
+        &self.tables
+    }
+
+    fn pending(&mut self, space: Asid, at: Vpn) -> Option<&mut Pending<M>> {
+        self.pending.iter_mut().find(|p| p.space == space && p.at == at && !p.superseded)
+    }
+
+    /// The other spaces that see the same segment at `at`.
+    fn sharers(&self, space: Asid, at: Vpn) -> Vec<Asid, SHARES> {
+        let mine = self.shares.iter().filter(|(_, of, pages)| *of == space && pages.contains(at));
+        let mut others = Vec::new();
+        for (id, ..) in mine {
+            for (other, of, pages) in &self.shares {
+                if other == id && *of != space && pages.contains(at) && !others.contains(of) {
+                    // As many as there are declarations: it fits.
+                    let _ = others.push(*of);
+                }
+            }
+        }
+        others
+    }
+
+    /// `map(virt_addr, phys_addr, access_type)`: maps a page, or raises its rights, in every space that shares it.
+    /// It causes safe inconsistency only. If the page is being unmapped, that operation is superseded.
+    ///
+    /// # Errors
+    ///
+    /// [`DashError::Occupied`] by another frame, or with rights that this call would take away.
+    pub fn map(&mut self, space: Asid, at: Vpn, new: Entry) -> Result<(), DashError> {
+        let mut spaces = self.sharers(space, at);
+        let _ = spaces.push(space);
+        for &of in spaces.iter().chain([&space]) {
+            if let Some(old) = self.tables.entry(of, at)
+                && classify(Some(old), Some(new), Context::Plain) != Tolerance::Safe
+            {
+                return Err(DashError::Occupied(old));
+            }
+        }
+        for &of in &self.sharers(space, at) {
+            self.raise(of, at, new);
+        }
+        self.raise(space, at, new);
+        Ok(())
+    }
+
+    fn raise(&mut self, space: Asid, at: Vpn, new: Entry) {
+        if let Some(pending) = self.pending(space, at) {
+            pending.superseded = true;
+        }
+        self.tables.exchange(space, at, Some(new));
+    }
+
+    /// `unmap_synch(virt_addr, readonly_flag, hint)`: unmaps a page or makes it read-only. The kernel runs the
+    /// operation to its end before it returns to its caller.
+    ///
+    /// # Errors
+    ///
+    /// As [`unmap_asynch`](Self::unmap_asynch).
+    pub fn unmap_synch(
+        &mut self,
+        space: Asid,
+        at: Vpn,
+        readonly: bool,
+        hint: Hint,
+    ) -> Result<Unmapping, DashError> {
+        self.unmap(space, at, readonly, None, Hint { slow: false, ..hint }).map_err(|(why, _)| why)
+    }
+
+    /// `unmap_asynch(virt_addr, readonly_flag, stream_mpo, message, hint)`: the same, and `message` comes back when
+    /// it is through.
+    ///
+    /// # Errors
+    ///
+    /// The message, with [`DashError::NotMapped`], [`DashError::BeingUnmapped`] or [`DashError::Full`].
+    pub fn unmap_asynch(
+        &mut self,
+        space: Asid,
+        at: Vpn,
+        readonly: bool,
+        message: M,
+        hint: Hint,
+    ) -> Result<Unmapping, (DashError, Option<M>)> {
+        self.unmap(space, at, readonly, Some(message), hint)
+    }
+
+    fn unmap(
+        &mut self,
+        space: Asid,
+        at: Vpn,
+        readonly: bool,
+        message: Option<M>,
+        hint: Hint,
+    ) -> Result<Unmapping, (DashError, Option<M>)> {
+        if let Some(pending) = self.pending(space, at) {
+            return Err((DashError::BeingUnmapped(pending.ticket), message));
+        }
+        let Some(old) = self.tables.entry(space, at) else { return Err((DashError::NotMapped, message)) };
+        if self.pending.is_full() {
+            return Err((DashError::Full, message));
+        }
+        let limit = if readonly { old.attr.difference(Attr::WRITE) } else { Attr::empty() };
+        let new = readonly.then_some(Entry { attr: limit, ..old });
+        let sharers = self.sharers(space, at);
+        for &of in &sharers {
+            self.tables.exchange(of, at, new);
+        }
+        // What comes back has the status bits of the last moment.
+        let old = self.tables.exchange(space, at, new).unwrap_or(old);
+        let ticket = Ticket(self.next);
+        self.next = self.next.wrapping_add(1);
+        let pending = Pending { ticket, space, at, limit, superseded: false, message };
+        // There is room: it was looked for above.
+        let _ = self.pending.push(pending);
+        let mut flush = Flush::none();
+        if classify(Some(old), new, Context::Plain) != Tolerance::Safe {
+            flush.add(Reach::Everywhere, Pages::one(at));
+        }
+        let plan = if hint.slow { self.config.cheap } else { self.config.prompt };
+        let plan = if hint.conditional { plan.conditional() } else { plan };
+        Ok(Unmapping { ticket, plan, old, flush })
+    }
+
+    /// Tells that the operation of an unmapping has ended. Returns its message and its return code: an operation
+    /// that a `map` has superseded failed.
+    ///
+    /// # Errors
+    ///
+    /// [`DashError::UnknownTicket`], also when it has completed before.
+    pub fn completed(&mut self, ticket: Ticket, outcome: Outcome) -> Result<(Option<M>, Outcome), DashError> {
+        let at =
+            self.pending.iter().position(|p| p.ticket == ticket).ok_or(DashError::UnknownTicket(ticket))?;
+        let ended = self.pending.swap_remove(at);
+        Ok((ended.message, if ended.superseded { Outcome::Superseded } else { outcome }))
+    }
+
+    /// `is_dirty(virt_addr)`.
+    ///
+    /// # Errors
+    ///
+    /// [`DashError::NotMapped`].
+    pub fn is_dirty(&self, space: Asid, at: Vpn) -> Result<bool, DashError> {
+        let entry = self.tables.entry(space, at).ok_or(DashError::NotMapped)?;
+        Ok(entry.attr.contains(Attr::DIRTY))
+    }
+
+    /// `clear_dirty(virt_addr)`.
+    ///
+    /// # Errors
+    ///
+    /// [`DashError::NotMapped`]; [`DashError::Writable`]; [`DashError::BeingUnmapped`] while a TLB may still have it
+    /// writable.
+    pub fn clear_dirty(&mut self, space: Asid, at: Vpn) -> Result<(), DashError> {
+        let entry = self.tables.entry(space, at).ok_or(DashError::NotMapped)?;
+        if entry.attr.contains(Attr::WRITE) {
+            return Err(DashError::Writable);
+        }
+        if let Some(pending) = self.pending(space, at) {
+            return Err(DashError::BeingUnmapped(pending.ticket));
+        }
+        self.tables.exchange(space, at, Some(Entry { attr: entry.attr.difference(Attr::DIRTY), ..entry }));
+        Ok(())
+    }
+
+    /// `share(sharing_id, seg_start, seg_end)`: from now on, mapping and unmapping in these pages affects every
+    /// space that has said the same. Spaces that share something for everybody have all to say so.
+    ///
+    /// # Errors
+    ///
+    /// [`DashError::Full`].
+    pub fn share(&mut self, space: Asid, id: SharingId, segment: Pages) -> Result<(), DashError> {
+        self.shares.push((id, space, segment)).map_err(|_| DashError::Full)
+    }
+
+    /// `share(-1, seg_start, seg_end)`: ends this space's sharing of these pages.
+    pub fn unshare(&mut self, space: Asid, segment: Pages) {
+        self.shares.retain(|(_, of, pages)| *of != space || *pages != segment);
+    }
+
+    /// `set_page_fault_hdr(handler)`.
+    pub fn set_page_fault_hdr(&mut self, hook: FaultHook) {
+        self.hook = Some(hook);
+    }
+
+    /// A page fault: tells whether it was only a stale copy (the entry allows what was wanted, so that the CPU's
+    /// own flush repairs it); otherwise the hook is called.
+    pub fn fault(&self, space: Asid, at: Vpn, wanted: Attr) -> bool {
+        let allowed = self.tables.entry(space, at).is_some_and(|entry| entry.attr.contains(wanted));
+        if let (false, Some(hook)) = (allowed, self.hook) {
+            hook(space, at, wanted);
+        }
+        allowed
+    }
+
+    /// Tells whether the invariants hold.
+    pub fn check(&self) -> bool {
+        self.pending.iter().enumerate().all(|(nth, p)| {
+            let alone = self.pending.iter().skip(nth + 1).all(|q| {
+                q.ticket != p.ticket && (q.superseded || p.superseded || (q.space, q.at) != (p.space, p.at))
+            });
+            let rights = self.tables.entry(p.space, p.at).map_or(Attr::empty(), |entry| entry.attr);
+            alone && (p.superseded || p.limit.contains(rights.intersection(Attr::RIGHTS)))
+        })
+    }
+}

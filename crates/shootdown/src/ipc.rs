@@ -1,0 +1,429 @@
+//! Table 5.3's IPC region: pages that move between address spaces by ownership, mapped only when they are used.
+//!
+//! Two maps. The *high* one says who owns a page, and how often: one ownership in all means read and write, more
+//! mean read. The *low* one is the page table, which follows lazily: it may allow less (safe: the fault maps it in),
+//! and for a while, or among those who trust each other, more.
+//!
+//! ```text
+//!   send                     start_transfer --------> ownership moves; the sender's mapping is being removed
+//!                              ownership only ------> ownership moves; the sender's mapping stays, and is stale
+//!   receive, no trust        finish_transfer -------> nobody else's mapping allows anything any more
+//!   receive, immediate use   mapin -----------------> the receiver's mapping is there before it faults
+//! ```
+//!
+//! Invariant ([`IpcRegion::check`]): a low mapping that allows more than the high one is being removed, or is known
+//! as stale; and [`IpcRegion::finish_transfer`] leaves none in the space it is called for.
+
+/// Rights of a space to an IPC page.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub enum Access {
+    /// None.
+    #[default]
+    None,
+    /// Loads.
+    Read,
+    /// Loads and stores.
+    Write,
+}
+
+/// What the kernel has to do to the low map before it goes on, or in the background.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub enum LowAction {
+    /// Nothing.
+    Nothing,
+    /// Map the page for this access. Raising rights is safe: no flush.
+    Map {
+        /// The space.
+        space: usize,
+        /// The page.
+        page: usize,
+        /// The access.
+        access: Access,
+    },
+    /// Start to reduce the mapping to this access, without waiting; call [`IpcRegion::reduced`] when it is done.
+    Reduce {
+        /// The space.
+        space: usize,
+        /// The page.
+        page: usize,
+        /// What may stay.
+        access: Access,
+    },
+    /// Wait until the reduction that is under way has been told by [`IpcRegion::reduced`].
+    Wait {
+        /// The space.
+        space: usize,
+        /// The page.
+        page: usize,
+    },
+    /// Copy the page to the new one, which the space owns alone, and map that for writing.
+    Copy {
+        /// The space.
+        space: usize,
+        /// The page.
+        page: usize,
+        /// The copy.
+        copy: usize,
+    },
+}
+
+/// A call that the ownerships do not allow. Nothing has changed.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub enum IpcError {
+    /// There is no such page or space.
+    OutOfRange,
+    /// No page is free.
+    NoPage,
+    /// The space does not own the page.
+    NotOwner,
+    /// The access is more than the ownerships give.
+    Denied,
+    /// A reduction of this mapping has not been told done.
+    Busy,
+    /// More ownerships than can be counted.
+    TooMany,
+}
+
+impl core::fmt::Display for IpcError {
+    fn fmt(&self, f: &mut core::fmt::Formatter<'_>) -> core::fmt::Result {
+        f.write_str(match self {
+            Self::OutOfRange => "there is no such page or space",
+            Self::NoPage => "no IPC page is free",
+            Self::NotOwner => "the space does not own the page",
+            Self::Denied => "the ownerships do not give this access",
+            Self::Busy => "a change of this mapping is under way",
+            Self::TooMany => "the page has too many ownerships",
+        })
+    }
+}
+
+impl core::error::Error for IpcError {}
+
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+struct Seat {
+    owned: u16,
+    /// What the low map allows.
+    low: Access,
+    /// What it is being reduced to.
+    reducing: Option<Access>,
+    /// It allows more than the ownerships do, by somebody's trust.
+    stale: bool,
+}
+
+/// `PAGES` IPC pages in up to `SPACES` address spaces.
+#[derive(Clone, Debug)]
+pub struct IpcRegion<const PAGES: usize, const SPACES: usize> {
+    seats: [[Seat; SPACES]; PAGES],
+}
+
+impl<const PAGES: usize, const SPACES: usize> Default for IpcRegion<PAGES, SPACES> {
+    fn default() -> Self {
+        Self::new()
+    }
+}
+
+impl<const PAGES: usize, const SPACES: usize> IpcRegion<PAGES, SPACES> {
+    /// Returns a region that nobody owns anything of.
+    pub const fn new() -> Self {
+        let seat = Seat { owned: 0, low: Access::None, reducing: None, stale: false };
+        Self { seats: [[seat; SPACES]; PAGES] }
+    }
+
+    fn seat(&mut self, space: usize, page: usize) -> Result<&mut Seat, IpcError> {
+        self.seats.get_mut(page).and_then(|seats| seats.get_mut(space)).ok_or(IpcError::OutOfRange)
+    }
+
+    fn owner(&mut self, space: usize, page: usize) -> Result<&mut Seat, IpcError> {
+        let seat = self.seat(space, page)?;
+        if seat.owned == 0 { Err(IpcError::NotOwner) } else { Ok(seat) }
+    }
+
+    /// Returns how many ownerships of a page there are.
+    pub fn ownerships(&self, page: usize) -> usize {
+        self.seats.get(page).map_or(0, |seats| seats.iter().map(|seat| usize::from(seat.owned)).sum())
+    }
+
+    /// Returns what the high map allows.
+    pub fn high(&self, space: usize, page: usize) -> Access {
+        match self.seats.get(page).and_then(|seats| seats.get(space)) {
+            Some(seat) if seat.owned == 0 => Access::None,
+            Some(_) if self.ownerships(page) == 1 => Access::Write,
+            Some(_) => Access::Read,
+            None => Access::None,
+        }
+    }
+
+    /// Returns what the low map allows.
+    pub fn low(&self, space: usize, page: usize) -> Access {
+        self.seats.get(page).and_then(|seats| seats.get(space)).map_or(Access::None, |seat| seat.low)
+    }
+
+    /// Brings a low mapping down to what the high map allows: now, or by being known as stale.
+    fn follow(&mut self, space: usize, page: usize, ownership_only: bool) -> Result<LowAction, IpcError> {
+        let access = self.high(space, page);
+        let seat = self.seat(space, page)?;
+        if seat.low <= access {
+            return Ok(LowAction::Nothing);
+        }
+        if ownership_only {
+            seat.stale = true;
+            return Ok(LowAction::Nothing);
+        }
+        seat.stale = false;
+        seat.reducing = Some(access);
+        Ok(LowAction::Reduce { space, page, access })
+    }
+
+    /// `get_ownership(vas, virt_addr p)`: gives a new page to a space.
+    ///
+    /// # Errors
+    ///
+    /// [`IpcError::NoPage`]: none is free, which means owned by nobody and mapped nowhere; [`IpcError::OutOfRange`].
+    pub fn get_ownership(&mut self, space: usize) -> Result<usize, IpcError> {
+        let unused = |seats: &[Seat; SPACES]| seats.iter().all(|seat| *seat == Seat::default());
+        let page = self.seats.iter().position(unused).ok_or(IpcError::NoPage)?;
+        self.seat(space, page)?.owned = 1;
+        Ok(page)
+    }
+
+    /// `release_ownership(vas, virt_addr)`. A page that nobody owns is free when its mappings are gone.
+    ///
+    /// # Errors
+    ///
+    /// [`IpcError::NotOwner`], [`IpcError::Busy`], [`IpcError::OutOfRange`].
+    pub fn release_ownership(&mut self, space: usize, page: usize) -> Result<LowAction, IpcError> {
+        let seat = self.owner(space, page)?;
+        if seat.reducing.is_some() {
+            return Err(IpcError::Busy);
+        }
+        seat.owned -= 1;
+        self.follow(space, page, false)
+    }
+
+    /// Returns a space whose mapping of the page is known as stale. A page that nobody owns is not free before
+    /// [`finish_transfer`](Self::finish_transfer) has been called for each.
+    pub fn stale_in(&self, page: usize) -> Option<usize> {
+        self.seats.get(page)?.iter().position(|seat| seat.stale)
+    }
+
+    /// `start_transfer(source_vas, dest_vas, virt_addr, ownership_only_fg)`: moves one ownership. With
+    /// `ownership_only` the source's mapping is left as it is.
+    ///
+    /// # Errors
+    ///
+    /// [`IpcError::NotOwner`], [`IpcError::Busy`], [`IpcError::TooMany`], [`IpcError::OutOfRange`].
+    pub fn start_transfer(
+        &mut self,
+        from: usize,
+        to: usize,
+        page: usize,
+        ownership_only: bool,
+    ) -> Result<LowAction, IpcError> {
+        if self.owner(from, page)?.reducing.is_some() {
+            return Err(IpcError::Busy);
+        }
+        let receiver = self.seat(to, page)?;
+        receiver.owned = receiver.owned.checked_add(1).ok_or(IpcError::TooMany)?;
+        self.seat(from, page)?.owned -= 1;
+        // Mappings of its own that had gone stale are good again as far as the ownerships now go.
+        let access = self.high(to, page);
+        let receiver = self.seat(to, page)?;
+        receiver.stale &= receiver.low > access;
+        self.follow(from, page, ownership_only)
+    }
+
+    /// `finish_transfer(source_vas, virt_addr)`: after it, the source's mapping allows no more than it owns. Call it
+    /// again after a [`LowAction::Wait`], and after a [`LowAction::Reduce`] has been told done.
+    ///
+    /// # Errors
+    ///
+    /// [`IpcError::OutOfRange`].
+    pub fn finish_transfer(&mut self, from: usize, page: usize) -> Result<LowAction, IpcError> {
+        if self.seat(from, page)?.reducing.is_some() {
+            return Ok(LowAction::Wait { space: from, page });
+        }
+        self.follow(from, page, false)
+    }
+
+    /// The kernel has reduced a mapping, and every TLB knows.
+    ///
+    /// # Errors
+    ///
+    /// [`IpcError::NotOwner`] if no reduction of it was under way; [`IpcError::OutOfRange`].
+    pub fn reduced(&mut self, space: usize, page: usize) -> Result<(), IpcError> {
+        let seat = self.seat(space, page)?;
+        seat.low = seat.reducing.take().ok_or(IpcError::NotOwner)?;
+        Ok(())
+    }
+
+    /// `duplicate(vas, virt_addr, flags)`: one more ownership; if the page was writable it is read-only from now.
+    ///
+    /// # Errors
+    ///
+    /// As [`start_transfer`](Self::start_transfer).
+    pub fn duplicate(
+        &mut self,
+        space: usize,
+        page: usize,
+        ownership_only: bool,
+    ) -> Result<LowAction, IpcError> {
+        let seat = self.owner(space, page)?;
+        if seat.reducing.is_some() {
+            return Err(IpcError::Busy);
+        }
+        seat.owned = seat.owned.checked_add(1).ok_or(IpcError::TooMany)?;
+        self.follow(space, page, ownership_only)
+    }
+
+    /// `make_writable(vas, virt_addr, new_addr p)`: the page itself if this is its only ownership, otherwise a copy
+    /// of it, to which this ownership moves. Explicit, unlike copy-on-write: nobody relies on a fault (5.3.5).
+    ///
+    /// # Errors
+    ///
+    /// [`IpcError::NotOwner`], [`IpcError::NoPage`], [`IpcError::Busy`], [`IpcError::OutOfRange`].
+    pub fn make_writable(&mut self, space: usize, page: usize) -> Result<LowAction, IpcError> {
+        if self.owner(space, page)?.reducing.is_some() {
+            return Err(IpcError::Busy);
+        }
+        if self.ownerships(page) == 1 {
+            return self.mapin(space, page, Access::Write);
+        }
+        let copy = self.get_ownership(space)?;
+        self.seat(space, copy)?.low = Access::Write;
+        let seat = self.seat(space, page)?;
+        seat.owned -= 1;
+        // A mapping that the space no longer owns: it stays until somebody asks that it be finished.
+        seat.stale = seat.owned == 0 && seat.low > Access::None;
+        Ok(LowAction::Copy { space, page, copy })
+    }
+
+    /// `mapin(vas, virt_addr, access)`: maps the page for a use that the high map allows; by the fault handler, or
+    /// ahead of it.
+    ///
+    /// # Errors
+    ///
+    /// [`IpcError::Denied`], [`IpcError::Busy`], [`IpcError::OutOfRange`].
+    pub fn mapin(&mut self, space: usize, page: usize, access: Access) -> Result<LowAction, IpcError> {
+        if access > self.high(space, page) {
+            return Err(IpcError::Denied);
+        }
+        let seat = self.seat(space, page)?;
+        if seat.reducing.is_some() {
+            return Err(IpcError::Busy);
+        }
+        if seat.low >= access {
+            return Ok(LowAction::Nothing);
+        }
+        seat.low = access;
+        Ok(LowAction::Map { space, page, access })
+    }
+
+    /// Tells whether the invariants hold: the low map allows more than the high one only where that is known.
+    pub fn check(&self) -> bool {
+        (0..PAGES).all(|page| {
+            (0..SPACES).all(|space| {
+                let high = self.high(space, page);
+                let seat =
+                    self.seats.get(page).and_then(|seats| seats.get(space)).copied().unwrap_or_default();
+                seat.low <= high || seat.stale || seat.reducing.is_some_and(|to| to <= high)
+            })
+        })
+    }
+}
+
+/// What a sender says of a message (5.3.4.5).
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash)]
+pub struct Send {
+    /// Sender and receiver both keep a read-only copy.
+    pub duplicate: bool,
+    /// The sender believes that the receiver trusts it.
+    pub trust_hint: bool,
+}
+
+/// What a receiver says.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash)]
+pub struct Receive {
+    /// It trusts the sender not to use stale translations.
+    pub trust: bool,
+    /// It will use the data at once, in this way.
+    pub immediate_use: Access,
+}
+
+/// One operation on the region, for a message's page.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub enum MessageStep {
+    /// [`IpcRegion::duplicate`] in the sender's space.
+    Duplicate {
+        /// Leave the low map.
+        ownership_only: bool,
+    },
+    /// [`IpcRegion::start_transfer`].
+    StartTransfer {
+        /// Leave the low map.
+        ownership_only: bool,
+    },
+    /// [`IpcRegion::finish_transfer`], until it has nothing more to do.
+    FinishTransfer,
+    /// [`IpcRegion::mapin`] in the receiver's space.
+    Mapin(Access),
+}
+
+/// The passing of a message, send first or receive first (5.3.4.6).
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash)]
+pub struct Passing {
+    sent: Option<Send>,
+    received: Option<Receive>,
+    at: u8,
+}
+
+impl Passing {
+    /// Returns a message that nobody has sent or asked for.
+    pub const fn new() -> Self {
+        Self { sent: None, received: None, at: 0 }
+    }
+
+    /// The sender sends. Whether the low map is left alone is the receiver's trust if it waits already, and the
+    /// sender's hint otherwise. Tells whether that was accepted: a message is sent once.
+    pub fn send(&mut self, send: Send) -> bool {
+        self.sent.is_none() && {
+            // What was decided stays: a receive that comes later cannot change what start_transfer did.
+            let trust = self.received.map_or(send.trust_hint, |receive| receive.trust);
+            self.sent = Some(Send { trust_hint: trust, ..send });
+            true
+        }
+    }
+
+    /// The receiver asks. Tells whether that was accepted.
+    pub fn receive(&mut self, receive: Receive) -> bool {
+        self.received.is_none() && {
+            self.received = Some(receive);
+            true
+        }
+    }
+
+    /// Returns the next step that can be taken now, and takes it.
+    pub fn step(&mut self) -> Option<MessageStep> {
+        loop {
+            let send = self.sent?;
+            // A send's steps need no receiver; a receive's wait for the send's.
+            let receive = if self.at >= 2 { self.received? } else { Receive::default() };
+            self.at += 1;
+            return Some(match self.at {
+                1 if send.duplicate => MessageStep::Duplicate { ownership_only: send.trust_hint },
+                2 => MessageStep::StartTransfer { ownership_only: send.trust_hint },
+                3 if !receive.trust => MessageStep::FinishTransfer,
+                4 if receive.immediate_use > Access::None => MessageStep::Mapin(receive.immediate_use),
+                1 | 3 | 4 => continue,
+                _ => {
+                    self.at = 4;
+                    return None;
+                }
+            });
+        }
+    }
+
+    /// Tells whether the receive operation may return.
+    pub const fn is_received(&self) -> bool {
+        self.at >= 4
+    }
+}

@@ -1,0 +1,142 @@
+//! CPUs that do not run an address space: lazy handling (Tzou 3.3.2), joining, going idle, going offline.
+//!
+//! An address space has three sets of CPUs:
+//!
+//! ```text
+//!   members   may hold its translations
+//!   running   may use them now
+//!   stale     must flush before it uses them again
+//! ```
+//!
+//! A requester interrupts the members that run the space. The others it marks stale, *and then* looks whether they
+//! run it by now. Who switches to the space says that he runs it, *and then* looks whether he is stale. One of the
+//! two sees the other; whoever does flushes. Nobody waits for a CPU that does not run the space, and a mark takes
+//! no room in its queue.
+//!
+//! An idle CPU is one that has switched out. Where hardware loads the TLB, and page-table nodes are freed, switch
+//! it to a root of its own: it must not walk this one.
+
+use tlbkit_addr::CpuSet;
+
+use crate::{Misuse, Order, Plan, Repair};
+
+/// The three sets of an address space, as plain data. [`SharedSpace`](crate::SharedSpace) has them as atomics.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash)]
+pub struct Space<const W: usize = 1> {
+    /// Who may hold translations.
+    pub members: CpuSet<W>,
+    /// Who may use them now.
+    pub running: CpuSet<W>,
+    /// Who must flush first.
+    pub stale: CpuSet<W>,
+}
+
+/// What a CPU does to itself.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub enum Change {
+    /// It begins to run the space.
+    In,
+    /// It stops running the space (for another one, or to idle), and keeps its translations.
+    Out,
+    /// It stops running the space and keeps nothing: its TLB has no address-space tags.
+    OutAndForget,
+    /// It goes offline.
+    Offline,
+}
+
+/// What a [`Switch`] asks for.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub enum SwitchAction {
+    /// Accept requests (again).
+    Open,
+    /// Become a member, and tell whether this CPU was none.
+    Join,
+    /// Say that this CPU runs the space.
+    SetRunning,
+    /// 2-phase's gate: tell whether an entry of the space is changing; serve the queue until it is not.
+    IsChanging,
+    /// Tell whether this CPU is marked stale, and clear the mark.
+    TakeStale,
+    /// Flush the address space.
+    FlushSpace,
+    /// Use the space no more, and wait for status writes under way.
+    Drain,
+    /// Say that this CPU no longer runs the space.
+    ClearRunning,
+    /// Accept no more requests.
+    Close,
+    /// Run the replier until it is idle.
+    Serve,
+    /// Flush everything.
+    FlushAll,
+    /// Be a member no longer.
+    Part,
+    /// That was all.
+    Finished,
+}
+
+/// The steps of a [`Change`], in the only order that misses no request.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub struct Switch {
+    change: Change,
+    gate: bool,
+    at: u8,
+    stale: bool,
+}
+
+impl Switch {
+    /// Returns the steps of `change` under `plan`.
+    pub const fn new(plan: &Plan, change: Change) -> Self {
+        let gate = matches!(plan.algorithm().order(), Order::TwoPhase) && plan.has(Repair::ALL_WHO_MAY_LOAD);
+        Self { change, gate, at: 0, stale: false }
+    }
+
+    const fn steps(&self) -> &'static [SwitchAction] {
+        use SwitchAction as S;
+        match self.change {
+            Change::In => &[S::Open, S::Join, S::SetRunning, S::IsChanging, S::TakeStale, S::FlushSpace],
+            Change::Out => &[S::Drain, S::ClearRunning],
+            Change::OutAndForget => &[S::Drain, S::ClearRunning, S::FlushSpace, S::Part],
+            Change::Offline => &[S::Drain, S::ClearRunning, S::Part, S::Close, S::Serve, S::FlushAll],
+        }
+    }
+
+    /// Returns what is to be done now.
+    pub fn next(&self) -> SwitchAction {
+        self.steps().get(usize::from(self.at)).copied().unwrap_or(SwitchAction::Finished)
+    }
+
+    /// Goes on; `yes` is the answer if there was a question.
+    ///
+    /// # Errors
+    ///
+    /// [`Misuse::NotAsked`] when it has finished.
+    pub fn did(&mut self, yes: bool) -> Result<(), Misuse> {
+        match self.next() {
+            SwitchAction::Finished => return Err(Misuse::NotAsked),
+            // Whoever joins while an entry changes may have loaded the old one, and is in nobody's target set.
+            SwitchAction::Join => self.stale = self.gate && yes,
+            SwitchAction::IsChanging if yes => {
+                self.stale = true;
+                return Ok(());
+            }
+            SwitchAction::TakeStale => self.stale |= yes,
+            _ => {}
+        }
+        self.at += 1;
+        let (gate, change, stale) = (self.gate, self.change, self.stale);
+        let idle = |next| match next {
+            SwitchAction::IsChanging => !gate,
+            SwitchAction::FlushSpace => change == Change::In && !stale,
+            _ => false,
+        };
+        while idle(self.next_at(self.at)) {
+            self.at += 1;
+        }
+        Ok(())
+    }
+
+    fn next_at(&self, at: u8) -> SwitchAction {
+        self.steps().get(usize::from(at)).copied().unwrap_or(SwitchAction::Finished)
+    }
+}

@@ -1,0 +1,33 @@
+#![doc = include_str!("lib.md")]
+#![cfg_attr(not(test), no_std)]
+
+mod algorithm;
+mod batch;
+pub mod dash;
+mod hardware;
+pub mod ipc;
+mod lazy;
+mod mailbox;
+mod op;
+mod operation;
+pub mod pageout;
+mod plan;
+mod protocol;
+mod queue;
+mod space;
+mod sync;
+mod system;
+pub mod tolerance;
+
+pub use algorithm::{Algorithm, Consistency, LowRights, Order, Style, Unsuitable};
+pub use batch::Batch;
+pub use hardware::{Hardware, Loader, Status};
+pub use lazy::{Change, Space, Switch, SwitchAction};
+pub use mailbox::Mailbox;
+pub use op::{Misuse, OpId, Outcome};
+pub use operation::{Operation, leaked};
+pub use plan::{Plan, Rendezvous, Repair, Want};
+pub use protocol::{Action, Miss, MissAction, Replier, Reply, Requester, Seen, Source};
+pub use queue::{OpSet, Queue, Request, Target, Work};
+pub use space::{SharedSet, SharedSpace};
+pub use system::{Edit, Local, Station, System};

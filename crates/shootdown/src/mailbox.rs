@@ -1,0 +1,97 @@
+//! A CPU's request queue in shared memory.
+
+use crate::sync::{AtomicBool, Cell, Ordering, fence, relax};
+use crate::{Misuse, Queue, Request, Work};
+
+/// A [`Queue`] that other CPUs post to: a lock around it, and a flag beside it.
+///
+/// Posting takes the lock, which is held for a few stores; looking whether there is anything is one load. Whoever
+/// posts, and then reads what the replier wrote before it last looked, or the other way around, sees it: both sides
+/// have a full fence in between ([`Repair::ENQUEUE_BEFORE_FLAG`](crate::Repair::ENQUEUE_BEFORE_FLAG)).
+///
+/// Call it with interrupts disabled, or with a handler that does not touch this CPU's mailbox.
+#[derive(Debug)]
+#[repr(align(64))]
+pub struct Mailbox<const N: usize, const W: usize = 1, const SLOTS: usize = 1> {
+    pending: AtomicBool,
+    locked: AtomicBool,
+    queue: Cell<Queue<N, W, SLOTS>>,
+}
+
+// SAFETY: the queue is only reached by `locked`, one CPU at a time; it is plain data that any CPU may own.
+unsafe impl<const N: usize, const W: usize, const SLOTS: usize> Sync for Mailbox<N, W, SLOTS> {}
+
+impl<const N: usize, const W: usize, const SLOTS: usize> Mailbox<N, W, SLOTS> {
+    /// Returns an empty mailbox.
+    ///
+    /// # Errors
+    ///
+    /// [`Misuse::NoRoom`] as for [`Queue::new`].
+    pub fn new() -> Result<Self, Misuse> {
+        Queue::<N, W, SLOTS>::new()?;
+        Ok(Self::of_checked_size())
+    }
+
+    /// As [`new`](Self::new), for sizes that are known not to be zero.
+    pub(crate) fn of_checked_size() -> Self {
+        Self {
+            pending: AtomicBool::new(false),
+            locked: AtomicBool::new(false),
+            queue: Cell::new(Queue::of_checked_size()),
+        }
+    }
+
+    fn locked<R>(&self, f: impl FnOnce(&mut Queue<N, W, SLOTS>) -> R) -> R {
+        while self.locked.compare_exchange_weak(false, true, Ordering::Acquire, Ordering::Relaxed).is_err() {
+            relax();
+        }
+        // SAFETY: `locked` was false and this CPU made it true, so nobody else is in here; the acquiring exchange
+        // makes what the last one did visible.
+        let result = self.queue.with_mut(|queue| f(unsafe { &mut *queue }));
+        self.locked.store(false, Ordering::Release);
+        result
+    }
+
+    /// Posts a request, and tells whether the CPU will reply: not if it is offline.
+    ///
+    /// # Errors
+    ///
+    /// As [`Queue::push`].
+    pub fn post(&self, request: Request) -> Result<bool, Misuse> {
+        let posted = self.locked(|queue| {
+            let posted = queue.push(request);
+            self.pending.store(true, Ordering::Relaxed);
+            posted
+        });
+        fence(Ordering::SeqCst);
+        posted
+    }
+
+    /// Tells whether there is nothing to do: one load.
+    #[inline]
+    pub fn is_empty(&self) -> bool {
+        !self.pending.load(Ordering::Acquire)
+    }
+
+    /// Takes the next piece of work.
+    pub fn take(&self) -> Option<Work<W, SLOTS>> {
+        fence(Ordering::SeqCst);
+        self.locked(|queue| {
+            let work = queue.take();
+            if queue.is_empty() {
+                self.pending.store(false, Ordering::Relaxed);
+            }
+            work
+        })
+    }
+
+    /// Accepts no more requests: the CPU goes offline.
+    pub fn close(&self) {
+        self.locked(Queue::close);
+    }
+
+    /// Accepts requests again.
+    pub fn open(&self) {
+        self.locked(Queue::open);
+    }
+}

@@ -1,0 +1,241 @@
+//! Page-out as Tzou 5.3.3 has it: the unmapper, the launderers, and the states of Figure 5.4.
+//!
+//! ```text
+//!            select                unmapped, clean                zero
+//!   in use ---------> being unmapped -----------------> clean ---------> zeroed
+//!     ^  ^               |      |                       ^  |               |
+//!     |  +--- fault -----+      | unmapped, dirty       |  |               |
+//!     |                         v                       |  |               |
+//!     +---- fault ------- being written ----- written --+  |               |
+//!     +------------------ allocate, or fault --------------+- allocate ----+
+//!     +------------------ being read <---- allocate to read
+//! ```
+//!
+//! No flush is waited for: a page that is being unmapped keeps its contents, so a stale translation still reaches
+//! the right page (transient inconsistency). The invariant that makes it so is that a frame leaves `BeingUnmapped`
+//! for a list from which it can be allocated only by the message that says that its unmapping is done.
+
+use crate::Outcome;
+
+/// The states of a physical page (5.3.3.1).
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub enum State {
+    /// Mapped, or about to be.
+    InUse,
+    /// Free, and as it was when it was paged in or written.
+    Clean,
+    /// Free, and full of zeros.
+    Zeroed,
+    /// Being filled from backing store.
+    BeingRead,
+    /// Being written to backing store.
+    BeingWritten,
+    /// An asynchronous unmapping is in flight.
+    BeingUnmapped,
+}
+
+/// What the kernel has to do next.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub enum PageAction {
+    /// Unmap the page asynchronously, with both hints of Table 5.2, and call [`PageOut::unmapped`].
+    Unmap(usize),
+    /// Write the page to backing store, and call [`PageOut::written`].
+    Write(usize),
+    /// Map the page again: it has been reclaimed.
+    Map(usize),
+    /// Nothing.
+    Nothing,
+}
+
+/// A step that the page's state does not allow. Nothing has changed.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub struct WrongState {
+    /// The frame.
+    pub frame: usize,
+    /// Its state, or `None` if there is no such frame.
+    pub state: Option<State>,
+}
+
+impl core::fmt::Display for WrongState {
+    fn fmt(&self, f: &mut core::fmt::Formatter<'_>) -> core::fmt::Result {
+        match self.state {
+            Some(state) => write!(f, "frame {} is {state:?}, which does not allow this", self.frame),
+            None => write!(f, "there is no frame {}", self.frame),
+        }
+    }
+}
+
+impl core::error::Error for WrongState {}
+
+/// The message that is to come for a page. Until then it is on no list, whatever its state.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Due {
+    Nothing,
+    Unmapped,
+    Written,
+}
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+struct Page {
+    state: State,
+    due: Due,
+}
+
+/// The unmapper and the launderers for `FRAMES` physical pages.
+#[derive(Clone, Debug)]
+pub struct PageOut<const FRAMES: usize> {
+    pages: [Page; FRAMES],
+    /// How many free pages to keep.
+    threshold: usize,
+    hand: usize,
+}
+
+impl<const FRAMES: usize> PageOut<FRAMES> {
+    /// Returns `FRAMES` free pages, of which `threshold` are to be kept free.
+    pub const fn new(threshold: usize) -> Self {
+        Self { pages: [Page { state: State::Clean, due: Due::Nothing }; FRAMES], threshold, hand: 0 }
+    }
+
+    /// Returns a page's state.
+    pub fn state(&self, frame: usize) -> Option<State> {
+        self.pages.get(frame).map(|page| page.state)
+    }
+
+    fn free(&self) -> usize {
+        self.pages.iter().filter(|page| matches!(page.state, State::Clean | State::Zeroed)).count()
+    }
+
+    fn go(&mut self, frame: usize, from: &[State], due: Due, to: State) -> Result<(), WrongState> {
+        match self.pages.get_mut(frame) {
+            Some(page) if from.contains(&page.state) && page.due == due => {
+                page.state = to;
+                Ok(())
+            }
+            page => Err(WrongState { frame, state: page.map(|page| page.state) }),
+        }
+    }
+
+    /// Allocates a page: a zeroed one if `zeroed` is wanted, a clean one otherwise.
+    pub fn allocate(&mut self, zeroed: bool) -> Option<usize> {
+        let wanted = if zeroed { State::Zeroed } else { State::Clean };
+        let frame = self.pages.iter().position(|page| page.state == wanted)?;
+        self.go(frame, &[wanted], Due::Nothing, State::InUse).ok().map(|()| frame)
+    }
+
+    /// Allocates a page to be read into; [`read`](Self::read) ends it.
+    pub fn page_in(&mut self) -> Option<usize> {
+        let frame = self.allocate(false)?;
+        self.go(frame, &[State::InUse], Due::Nothing, State::BeingRead).ok().map(|()| frame)
+    }
+
+    /// The page has been read: it is in use.
+    ///
+    /// # Errors
+    ///
+    /// [`WrongState`] if it was not being read.
+    pub fn read(&mut self, frame: usize) -> Result<(), WrongState> {
+        self.go(frame, &[State::BeingRead], Due::Nothing, State::InUse)
+    }
+
+    /// The zero-filling process: a clean page becomes a zeroed one.
+    ///
+    /// # Errors
+    ///
+    /// [`WrongState`] if it was not clean.
+    pub fn zero(&mut self, frame: usize) -> Result<(), WrongState> {
+        self.go(frame, &[State::Clean], Due::Nothing, State::Zeroed)
+    }
+
+    /// The unmapper: selects a page to be unmapped if too few are free. It goes round (the text picks at random).
+    pub fn unmapper(&mut self) -> PageAction {
+        let coming =
+            self.pages.iter().filter(|page| page.due != Due::Nothing && page.state != State::InUse).count();
+        if self.free() + coming >= self.threshold {
+            return PageAction::Nothing;
+        }
+        for step in 0..FRAMES {
+            let frame = (self.hand + step) % FRAMES;
+            if let Some(page) = self.pages.get_mut(frame)
+                && page.state == State::InUse
+                && page.due == Due::Nothing
+            {
+                *page = Page { state: State::BeingUnmapped, due: Due::Unmapped };
+                self.hand = frame + 1;
+                return PageAction::Unmap(frame);
+            }
+        }
+        PageAction::Nothing
+    }
+
+    /// The page-fault handler: somebody referenced a page that is on its way out. It is reclaimed.
+    ///
+    /// # Errors
+    ///
+    /// [`WrongState`] if the page no longer has its contents, or is in use anyway.
+    pub fn fault(&mut self, frame: usize) -> Result<PageAction, WrongState> {
+        self.go(frame, &[State::BeingUnmapped], Due::Unmapped, State::InUse)
+            .or_else(|_| self.go(frame, &[State::BeingWritten], Due::Written, State::InUse))
+            .or_else(|_| self.go(frame, &[State::Clean], Due::Nothing, State::InUse))?;
+        Ok(PageAction::Map(frame))
+    }
+
+    /// A launderer takes the unmapper's message: the unmapping has ended, and `dirty` is what the old entry said.
+    ///
+    /// # Errors
+    ///
+    /// [`WrongState`] if no message of this page was due.
+    pub fn unmapped(
+        &mut self,
+        frame: usize,
+        outcome: Outcome,
+        dirty: bool,
+    ) -> Result<PageAction, WrongState> {
+        let due = [State::BeingUnmapped, State::InUse];
+        let failed = outcome != Outcome::Done || self.state(frame) == Some(State::InUse);
+        if failed {
+            self.go(frame, &due, Due::Unmapped, State::InUse)?;
+            self.due(frame, Due::Nothing);
+            // A reclaimed page has been mapped by the fault; one whose unmapping failed has its entry back.
+            return Ok(PageAction::Nothing);
+        }
+        if dirty {
+            self.go(frame, &[State::BeingUnmapped], Due::Unmapped, State::BeingWritten)?;
+            self.due(frame, Due::Written);
+            return Ok(PageAction::Write(frame));
+        }
+        self.go(frame, &[State::BeingUnmapped], Due::Unmapped, State::Clean)?;
+        self.due(frame, Due::Nothing);
+        Ok(PageAction::Nothing)
+    }
+
+    /// A launderer's write has ended: the page is clean, unless somebody has reclaimed it meanwhile.
+    ///
+    /// # Errors
+    ///
+    /// [`WrongState`] if no write of this page was under way.
+    pub fn written(&mut self, frame: usize) -> Result<(), WrongState> {
+        if self.state(frame) == Some(State::InUse) {
+            self.go(frame, &[State::InUse], Due::Written, State::InUse)?;
+        } else {
+            self.go(frame, &[State::BeingWritten], Due::Written, State::Clean)?;
+        }
+        self.due(frame, Due::Nothing);
+        Ok(())
+    }
+
+    fn due(&mut self, frame: usize, due: Due) {
+        if let Some(page) = self.pages.get_mut(frame) {
+            page.due = due;
+        }
+    }
+
+    /// Tells whether the invariants hold: what can be allocated has nothing in flight, and what is on its way has.
+    pub fn check(&self) -> bool {
+        self.pages.iter().all(|page| match page.state {
+            State::Clean | State::Zeroed | State::BeingRead => page.due == Due::Nothing,
+            State::BeingUnmapped => page.due == Due::Unmapped,
+            State::BeingWritten => page.due == Due::Written,
+            State::InUse => true,
+        })
+    }
+}

@@ -1,0 +1,232 @@
+//! Which algorithm to run, checked against the hardware once: the chooser, and the plan that machines carry.
+
+use bitflags::bitflags;
+
+use crate::{Algorithm, Consistency, Hardware, LowRights, Order, Status, Style, Unsuitable};
+
+bitflags! {
+    /// What the text leaves out of its pseudocode, or prints in an order that does not work on all the hardware
+    /// that it names. A plan has them all; an explorer switches one off to show what it is for (feature `hazards`).
+    #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+    pub struct Repair: u32 {
+        /// Optimistic: as many rounds as the hardware has status bits, and one more. One passing check proves
+        /// nothing where a second late status write can hide the first (A-B-A).
+        const ROUNDS = 1 << 0;
+        /// A flush waits for the status writes of its CPU that are under way.
+        const DRAIN = 1 << 1;
+        /// One operation at a time changes an entry.
+        const EXCLUSION = 1 << 2;
+        /// The target set is read after the entry (TLB-first: the flag) is written, and again in each round.
+        const TARGETS_AFTER = 1 << 3;
+        /// TLB-first: the tentative entry is set before the flag that makes miss handlers load it.
+        const VALUE_BEFORE_FLAG = 1 << 4;
+        /// A miss handler that has read an entry is not interrupted by a flush before it has loaded it.
+        const MISS_MASKED = 1 << 5;
+        /// TLB-first: flag and tentative entry exist per page-table entry.
+        const FLAG_PER_PTE = 1 << 6;
+        /// 2-phase: somebody who has entered the algorithm counts as stopped, whatever made him enter; or (with
+        /// [`Rendezvous::Serve`]) whoever waits serves his own queue.
+        const RENDEZVOUS = 1 << 7;
+        /// 2-phase: a request is in the queue before the requester looks at the replier's flag, and a replier
+        /// looks into its queue once more after it has cleared the flag.
+        const ENQUEUE_BEFORE_FLAG = 1 << 8;
+        /// 2-phase: repliers flush after the update, not when they stop.
+        const FLUSH_AFTER_UPDATE = 1 << 9;
+        /// 2-phase: the requester too flushes after the update.
+        const REQUESTER_FLUSHES_AFTER = 1 << 10;
+        /// 2-phase: everybody who may load the entry stops, not only who holds it.
+        const ALL_WHO_MAY_LOAD = 1 << 11;
+        /// 2-phase: interrupts whose handlers may touch the page are disabled.
+        const INTERRUPTS_DISABLED = 1 << 12;
+        /// Asynchronous: the count goes down in one atomic step, and the value that this step returned is tested.
+        const ATOMIC_COUNT = 1 << 13;
+        /// Asynchronous: with nobody to reply the requester completes the operation itself.
+        const ZERO_REPLIERS = 1 << 14;
+        /// Asynchronous: who raises the rights again while replies are outstanding says so, and the operation
+        /// ends without touching the entry again.
+        const RAISE_SUPERSEDES = 1 << 15;
+        /// Remote flush: the flush waits for walks, miss handlers and status writes under way on its target.
+        const REMOTE_DRAIN = 1 << 16;
+        /// The entry is exchanged, so that a dirty bit set at the last moment comes back.
+        const EXCHANGE = 1 << 17;
+        /// Remote flush: the acknowledgement of this very flush is awaited, not one more of any.
+        const GENERATION = 1 << 18;
+    }
+}
+
+/// How 2-phase avoids the deadlock of two requesters that wait for each other (3.3.3).
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash)]
+pub enum Rendezvous {
+    /// A requester waits until every replier has entered the algorithm, for whatever reason. A replier finishes all
+    /// its requests before it leaves. The text's first way.
+    #[default]
+    Flag,
+    /// A requester waits for an acknowledgement of its own request, and serves its queue while it waits. The text's
+    /// second way.
+    Serve,
+}
+
+/// What a kernel wants of an algorithm.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub struct Want {
+    /// From when on the new rights must hold.
+    pub consistency: Consistency,
+    /// Whether the caller can go on before the operation is done, and take the payload later.
+    pub asynchronous: bool,
+    /// What entries with the new rights do.
+    pub low: LowRights,
+}
+
+/// An algorithm that has been checked against the hardware, with what the hardware makes it do.
+///
+/// All CPUs of a kernel work from the same plan.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub struct Plan {
+    algorithm: Algorithm,
+    rounds: u8,
+    rendezvous: Rendezvous,
+    conditional: bool,
+    #[cfg(feature = "hazards")]
+    off: Repair,
+}
+
+impl Plan {
+    /// Returns the plan to run `algorithm` on `hardware` for changes to rights of the kind `low`.
+    ///
+    /// # Errors
+    ///
+    /// [`Unsuitable`]: the algorithm would not keep its promise there.
+    pub const fn new(algorithm: Algorithm, hardware: &Hardware, low: LowRights) -> Result<Self, Unsuitable> {
+        match algorithm.suits(hardware, low) {
+            Ok(()) => Ok(Self::unchecked(algorithm, hardware)),
+            Err(why) => Err(why),
+        }
+    }
+
+    const fn unchecked(algorithm: Algorithm, hardware: &Hardware) -> Self {
+        // A late write puts the old rights back with at least one status bit more than they were read with. A
+        // round flushes every copy that was loaded before it, so each round in which the old rights reappear uses
+        // up one more bit; in the round after the last bit they cannot. Another late write, of the new rights, can
+        // cover a reappearance up even if the new rights allow nothing: a stale copy is used, the hardware reads
+        // the new entry to set the bit in it, and writes that back. Where the word is built from the TLB's copy,
+        // only copies of the new rights write new rights; if those never do, one passing check is proof enough.
+        let rounds = match hardware.status {
+            Status::ReadThenWrite => hardware.status_bits + 1,
+            _ => 1,
+        };
+        Self {
+            algorithm,
+            rounds,
+            rendezvous: Rendezvous::Flag,
+            conditional: false,
+            #[cfg(feature = "hazards")]
+            off: Repair::empty(),
+        }
+    }
+
+    /// Returns the plan with the cheapest algorithm that gives what is wanted.
+    ///
+    /// Cheapest by the work on all CPUs together: flushing remotely interrupts nobody; waiting is worse than not
+    /// waiting; looking at the entry again costs more than not looking; a miss handler that looks at a flag costs
+    /// every miss; stopping everybody costs most (Tzou 4.4).
+    ///
+    /// # Errors
+    ///
+    /// [`Unsuitable`] of 2-phase, the algorithm that suits most, if none suits.
+    pub fn choose(hardware: &Hardware, want: Want) -> Result<Self, Unsuitable> {
+        use Algorithm as A;
+        const CHEAPEST_FIRST: [Algorithm; 10] = [
+            A::PteFirstRemote,
+            A::OptimisticRemote,
+            A::TlbFirstRemote,
+            A::PteFirstAsync,
+            A::OptimisticAsync,
+            A::TlbFirstAsync,
+            A::PteFirst,
+            A::TlbFirst,
+            A::Optimistic,
+            A::TwoPhase,
+        ];
+        CHEAPEST_FIRST
+            .into_iter()
+            .filter(|a| a.consistency() >= want.consistency)
+            .filter(|a| want.asynchronous || a.style() != Style::Asynchronous)
+            .find_map(|a| Self::new(a, hardware, want.low).ok())
+            .map_or_else(|| Self::new(A::TwoPhase, hardware, want.low), Ok)
+    }
+
+    /// Returns the plan with 2-phase's other way around its deadlock.
+    #[must_use]
+    pub const fn with_rendezvous(self, rendezvous: Rendezvous) -> Self {
+        Self { rendezvous, ..self }
+    }
+
+    /// Returns the plan with the `conditional` hint of Table 5.2: an optimistic operation whose check fails ends as
+    /// [`Outcome::Overwritten`](crate::Outcome) instead of starting over.
+    #[must_use]
+    pub const fn conditional(self) -> Self {
+        Self { conditional: true, ..self }
+    }
+
+    /// Returns a plan that nobody has checked: any algorithm on any hardware.
+    #[cfg(feature = "hazards")]
+    #[must_use]
+    pub const fn unsound(algorithm: Algorithm, hardware: &Hardware) -> Self {
+        Self::unchecked(algorithm, hardware)
+    }
+
+    /// Returns the plan with some repairs switched off.
+    #[cfg(feature = "hazards")]
+    #[must_use]
+    pub const fn without(self, off: Repair) -> Self {
+        Self { off, ..self }
+    }
+
+    /// Tells whether `repair` is in force: always, except in an explorer.
+    #[inline]
+    pub const fn has(&self, repair: Repair) -> bool {
+        #[cfg(feature = "hazards")]
+        return !self.off.contains(repair);
+        #[cfg(not(feature = "hazards"))]
+        {
+            let _ = repair;
+            true
+        }
+    }
+
+    /// Returns the algorithm.
+    #[inline]
+    pub const fn algorithm(&self) -> Algorithm {
+        self.algorithm
+    }
+
+    /// Returns how many rounds an operation makes at least.
+    #[inline]
+    pub const fn rounds(&self) -> u8 {
+        if self.has(Repair::ROUNDS) { self.rounds } else { 1 }
+    }
+
+    /// Tells whether an operation gives up after a failed check.
+    #[inline]
+    pub const fn is_conditional(&self) -> bool {
+        self.conditional
+    }
+
+    /// Returns how 2-phase avoids its deadlock.
+    #[inline]
+    pub const fn rendezvous(&self) -> Rendezvous {
+        self.rendezvous
+    }
+
+    /// Tells whether repliers stop until the entry has changed.
+    #[inline]
+    pub const fn stops_repliers(&self) -> bool {
+        matches!(self.algorithm.order(), Order::TwoPhase)
+    }
+
+    /// Returns where the flag and the tentative entry of page-table entry `entry` are kept.
+    #[inline]
+    pub const fn flag_of(&self, entry: usize) -> usize {
+        if self.has(Repair::FLAG_PER_PTE) { entry } else { 0 }
+    }
+}

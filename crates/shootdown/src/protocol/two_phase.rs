@@ -1,0 +1,60 @@
+//! 2-phase: everybody stops, the entry changes, everybody flushes and goes on. Always consistent, on any hardware.
+//!
+//! ```text
+//! Requester()                                             Replier()
+//!     if (requester in target_set)                            acknowledge;
+//!         flush hot_TLBes locally;                            wait for the continuing signal;
+//!     for each processor in (target_set - requester)          flush hot_TLBes locally;
+//!         send an interprocessor request;
+//!     for each processor in (target_set - requester)
+//!         wait for an acknowledgement;
+//!     PTE = new_PTE;
+//!     for each processor in (target_set - requester)
+//!         send a continuing signal;
+//! ```
+//!
+//! As printed, the requester flushes before the update and the repliers after it. A TLB that hardware loads
+//! speculatively may load the old entry again in between, so the requester too flushes after the update.
+//!
+//! The set of those who stop is everybody who runs the address space, not everybody who holds the entry: who does
+//! not hold it may load it, and write it back, in the midst of the update. Who starts to run the address space in
+//! the meantime waits at its gate, for which `changing_PTE_flag` serves here.
+
+use super::Line::{self, *};
+
+pub(super) const SYNCHRONOUS: &[Line] = &[
+    Exclude,
+    Enter,
+    Changing,
+    Targets,
+    Defer,
+    Count,
+    Request,
+    WaitStopped,
+    Update,
+    Unchanging,
+    Continue,
+    FlushLocally,
+    Release,
+    Serve,
+    Done,
+];
+
+/// The printed place of the requester's own flush.
+pub(super) const REQUESTER_AS_PRINTED: &[Line] = &[
+    Exclude,
+    Enter,
+    Changing,
+    Targets,
+    FlushLocally,
+    Defer,
+    Count,
+    Request,
+    WaitStopped,
+    Update,
+    Unchanging,
+    Continue,
+    Release,
+    Serve,
+    Done,
+];

@@ -1,0 +1,231 @@
+//! A CPU's request queue: fixed size, nothing lost.
+//!
+//! ```text
+//!   requests   [ op, what | op, what | ... ]    up to N, in order of arrival
+//!   overflow   one more than N: everything is flushed instead of each, and
+//!   owed       one bit per operation that still waits for its acknowledgement
+//! ```
+//!
+//! Overflow loses precision, never a request. The bits cannot overflow: there are only so many operations.
+
+use heapless::Vec;
+use tlbkit_addr::{Asid, CpuSet, Pages};
+
+use crate::{Misuse, OpId};
+
+/// What to flush.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub enum Target {
+    /// Some pages of an address space.
+    Pages(Asid, Pages),
+    /// A whole address space.
+    Space(Asid),
+    /// Everything.
+    All,
+}
+
+impl Target {
+    /// Returns the smallest target that covers both and can be said in one request.
+    #[must_use]
+    pub fn widened(self, other: Self) -> Self {
+        match (self, other) {
+            (Self::Pages(a, x), Self::Pages(b, y)) if a == b => match x.merge(y) {
+                Some(both) => Self::Pages(a, both),
+                None => Self::Space(a),
+            },
+            (Self::Pages(a, _) | Self::Space(a), Self::Pages(b, _) | Self::Space(b)) if a == b => {
+                Self::Space(a)
+            }
+            _ => Self::All,
+        }
+    }
+
+    /// Tells whether the target covers `page` of `space`.
+    pub fn covers(&self, space: Asid, page: tlbkit_addr::Vpn) -> bool {
+        match self {
+            Self::Pages(of, pages) => *of == space && pages.contains(page),
+            Self::Space(of) => *of == space,
+            Self::All => true,
+        }
+    }
+}
+
+/// One request: what to flush, and for whom.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub struct Request {
+    /// The operation that wants to know.
+    pub op: OpId,
+    /// What to flush.
+    pub what: Target,
+}
+
+/// A set of operations: one bit for each slot of each CPU.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub struct OpSet<const W: usize = 1, const SLOTS: usize = 1>([CpuSet<W>; SLOTS]);
+
+impl<const W: usize, const SLOTS: usize> OpSet<W, SLOTS> {
+    /// Returns the set without any operation.
+    pub const fn empty() -> Self {
+        Self([CpuSet::empty(); SLOTS])
+    }
+
+    fn insert(&mut self, op: OpId) {
+        if let Some(cpus) = self.0.get_mut(usize::from(op.slot)) {
+            cpus.insert(usize::from(op.cpu));
+        }
+    }
+
+    /// Tells whether the set is empty.
+    pub fn is_empty(&self) -> bool {
+        self.0.iter().all(CpuSet::is_empty)
+    }
+
+    /// Returns the number of operations.
+    pub fn len(&self) -> usize {
+        self.0.iter().map(CpuSet::len).sum()
+    }
+
+    /// Takes one operation out: its CPU and slot. Its generation is the one that the slot is at: an operation does
+    /// not end before it has been acknowledged.
+    pub fn pop(&mut self) -> Option<(u16, u16)> {
+        for (slot, cpus) in self.0.iter_mut().enumerate() {
+            if let Some(cpu) = cpus.iter().next() {
+                cpus.remove(cpu);
+                return Some((cpu as u16, slot as u16));
+            }
+        }
+        None
+    }
+}
+
+/// What a replier has to do next.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub enum Work<const W: usize = 1, const SLOTS: usize = 1> {
+    /// One request.
+    One(Request),
+    /// The queue overflowed: flush everything, then acknowledge all of these.
+    Everything(OpSet<W, SLOTS>),
+}
+
+/// The requests for one CPU: up to `N`, from up to `SLOTS` operations of each CPU of a `CpuSet<W>`.
+///
+/// Plain data; [`Mailbox`](crate::Mailbox) puts a lock around it.
+#[derive(Clone, Debug)]
+pub struct Queue<const N: usize, const W: usize = 1, const SLOTS: usize = 1> {
+    requests: Vec<Request, N>,
+    owed: OpSet<W, SLOTS>,
+    closed: bool,
+}
+
+impl<const N: usize, const W: usize, const SLOTS: usize> Queue<N, W, SLOTS> {
+    /// Returns an empty queue.
+    ///
+    /// # Errors
+    ///
+    /// [`Misuse::NoRoom`] if `N`, `W` or `SLOTS` is zero.
+    pub const fn new() -> Result<Self, Misuse> {
+        if N == 0 || W == 0 || SLOTS == 0 {
+            return Err(Misuse::NoRoom);
+        }
+        Ok(Self::of_checked_size())
+    }
+
+    /// As [`new`](Self::new), for sizes that are known not to be zero.
+    pub(crate) const fn of_checked_size() -> Self {
+        Self { requests: Vec::new(), owed: OpSet::empty(), closed: false }
+    }
+
+    /// Adds a request, and tells whether the CPU will reply: not if it is offline, where nothing is to be flushed.
+    ///
+    /// The `N+1`-th request degrades them all to flushing everything.
+    ///
+    /// # Errors
+    ///
+    /// [`Misuse::NoSuchCpu`] if the operation's CPU or slot is beyond what the queue was made for.
+    pub fn push(&mut self, request: Request) -> Result<bool, Misuse> {
+        let cpu = usize::from(request.op.cpu);
+        if cpu >= CpuSet::<W>::CAPACITY {
+            return Err(Misuse::NoSuchCpu { cpu });
+        }
+        if usize::from(request.op.slot) >= SLOTS {
+            return Err(Misuse::NoRoom);
+        }
+        if self.closed {
+            return Ok(false);
+        }
+        if !self.owed.is_empty() {
+            self.owed.insert(request.op);
+        } else if self.requests.push(request).is_err() {
+            self.owed.insert(request.op);
+            self.forget_requests();
+        }
+        Ok(true)
+    }
+
+    /// Adds an operation without its request: everything is to be flushed.
+    pub(crate) fn owe(&mut self, op: OpId) {
+        self.owed.insert(op);
+        self.forget_requests();
+    }
+
+    fn forget_requests(&mut self) {
+        while let Some(earlier) = self.requests.pop() {
+            self.owed.insert(earlier.op);
+        }
+    }
+
+    /// Takes the next piece of work: the oldest request, or after an overflow everything at once.
+    ///
+    /// Costs a move of the `N-1` requests behind it.
+    pub fn take(&mut self) -> Option<Work<W, SLOTS>> {
+        if !self.owed.is_empty() {
+            return Some(Work::Everything(core::mem::replace(&mut self.owed, OpSet::empty())));
+        }
+        if self.requests.is_empty() { None } else { Some(Work::One(self.requests.remove(0))) }
+    }
+
+    /// Tells whether there is nothing to do.
+    pub fn is_empty(&self) -> bool {
+        self.requests.is_empty() && self.owed.is_empty()
+    }
+
+    /// Returns the number of requests that wait.
+    pub fn len(&self) -> usize {
+        self.requests.len() + self.owed.len()
+    }
+
+    /// Tells whether the queue has overflowed since it was last empty.
+    pub fn has_overflowed(&self) -> bool {
+        !self.owed.is_empty()
+    }
+
+    /// Accepts no more requests: the CPU goes offline. What is in the queue is still to be taken.
+    pub fn close(&mut self) {
+        self.closed = true;
+    }
+
+    /// Accepts requests again.
+    pub fn open(&mut self) {
+        self.closed = false;
+    }
+}
+
+impl<const N: usize, const W: usize, const SLOTS: usize> PartialEq for Queue<N, W, SLOTS> {
+    fn eq(&self, other: &Self) -> bool {
+        self.owed == other.owed
+            && self.closed == other.closed
+            && self.requests.iter().eq(other.requests.iter())
+    }
+}
+
+impl<const N: usize, const W: usize, const SLOTS: usize> Eq for Queue<N, W, SLOTS> {}
+
+impl<const N: usize, const W: usize, const SLOTS: usize> core::hash::Hash for Queue<N, W, SLOTS> {
+    fn hash<H: core::hash::Hasher>(&self, state: &mut H) {
+        self.owed.hash(state);
+        self.closed.hash(state);
+        for request in &self.requests {
+            request.hash(state);
+        }
+    }
+}

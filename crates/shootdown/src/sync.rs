@@ -1,0 +1,35 @@
+//! Atomics and cells: `core`'s, or loom's under `cfg(loom)`.
+
+#[cfg(not(loom))]
+pub(crate) use core::sync::atomic::{AtomicBool, AtomicU32, AtomicUsize, Ordering, fence};
+#[cfg(loom)]
+pub(crate) use loom::sync::atomic::{AtomicBool, AtomicU32, AtomicUsize, Ordering, fence};
+
+/// An `UnsafeCell` with loom's interface, so that loom sees who enters it.
+#[cfg(loom)]
+pub(crate) type Cell<T> = loom::cell::UnsafeCell<T>;
+
+#[cfg(not(loom))]
+#[derive(Debug)]
+pub(crate) struct Cell<T>(core::cell::UnsafeCell<T>);
+
+#[cfg(not(loom))]
+impl<T> Cell<T> {
+    pub(crate) const fn new(value: T) -> Self {
+        Self(core::cell::UnsafeCell::new(value))
+    }
+
+    #[inline]
+    pub(crate) fn with_mut<R>(&self, f: impl FnOnce(*mut T) -> R) -> R {
+        f(self.0.get())
+    }
+}
+
+/// Lets another hardware thread, or loom's next thread, go on.
+#[inline]
+pub(crate) fn relax() {
+    #[cfg(not(loom))]
+    core::hint::spin_loop();
+    #[cfg(loom)]
+    loom::thread::yield_now();
+}

@@ -1,0 +1,276 @@
+//! Bad input gives typed errors and changes nothing; payloads come back once or leak; an unshared unmap is silent.
+
+#![cfg(not(loom))]
+
+use std::cell::Cell;
+
+use proptest::prelude::*;
+use tlbkit_addr::{Asid, CpuSet, Pages, Reach, Vpn};
+use tlbkit_shootdown::{
+    Action, Algorithm, Batch, Consistency, Edit, Hardware, Local, LowRights, Misuse, OpId, Operation,
+    Outcome, Plan, Queue, Replier, Request, Requester, Seen, SharedSpace, Status, System, Target, Unsuitable,
+    Want, Work, leaked,
+};
+
+fn plan(algorithm: Algorithm) -> Plan {
+    Plan::new(algorithm, &Hardware::I386, LowRights::NeverWriteBack).unwrap()
+}
+
+fn request(cpu: u16) -> Request {
+    let what = Target::Pages(Asid::default(), Pages::one(Vpn::new(usize::from(cpu))));
+    Request { op: OpId { cpu, slot: 0, generation: 1 }, what }
+}
+
+struct Page(SharedSpace);
+
+impl Edit<1> for Page {
+    fn exclude(&self) -> bool {
+        true
+    }
+    fn release(&self) {}
+    fn update(&self) {}
+    fn space(&self) -> &SharedSpace {
+        &self.0
+    }
+    fn what(&self) -> Target {
+        Target::All
+    }
+}
+
+#[derive(Default)]
+struct Counting {
+    flushes: usize,
+    interrupts: Vec<usize>,
+    completed: Vec<(u8, Outcome)>,
+}
+
+impl Local<u8> for Counting {
+    fn flush(&mut self, _what: Target, _drain: bool) {
+        self.flushes += 1;
+    }
+    fn interrupt(&mut self, cpu: usize) {
+        self.interrupts.push(cpu);
+    }
+    fn complete(&mut self, payload: u8, outcome: Outcome) {
+        self.completed.push((payload, outcome));
+    }
+}
+
+type Kernel = System<u8, Page, 4, 2>;
+
+#[test]
+fn bad_input_is_refused() {
+    assert!(matches!(Queue::<0>::new(), Err(Misuse::NoRoom)));
+    assert!(matches!(Replier::<0>::new(plan(Algorithm::PteFirst)), Err(Misuse::NoRoom)));
+    assert!(matches!(System::<u8, Page, 0, 2>::new(plan(Algorithm::PteFirst)), Err(Misuse::NobodyThere)));
+    assert!(matches!(System::<u8, Page, 4, 0>::new(plan(Algorithm::PteFirst)), Err(Misuse::NoRoom)));
+    assert!(matches!(Requester::<1>::new(plan(Algorithm::PteFirst), 64), Err(Misuse::NoSuchCpu { cpu: 64 })));
+    assert!(Requester::<2>::new(plan(Algorithm::PteFirst), 64).is_ok());
+
+    let mut queue = Queue::<2>::new().unwrap();
+    let far = Request { op: OpId { cpu: 900, slot: 0, generation: 1 }, what: Target::All };
+    assert_eq!(queue.push(far), Err(Misuse::NoSuchCpu { cpu: 900 }));
+    assert!(queue.is_empty());
+
+    let kernel = Kernel::new(plan(Algorithm::PteFirst)).unwrap();
+    assert!(matches!(kernel.station(4), Err(Misuse::NoSuchCpu { cpu: 4 })));
+    assert_eq!(kernel.post(4, request(0)), Err(Misuse::NoSuchCpu { cpu: 4 }));
+    let unknown = OpId { cpu: 0, slot: 0, generation: 5 };
+    assert_eq!(kernel.acknowledge(unknown), Err(Misuse::UnknownGeneration { op: unknown, current: 0 }));
+    let twice = OpId { cpu: 0, slot: 0, generation: 0 };
+    assert_eq!(kernel.acknowledge(twice), Err(Misuse::AlreadyComplete { op: twice }));
+}
+
+#[test]
+fn a_machine_takes_only_the_answer_it_asked_for() {
+    let mut machine = Requester::<1>::new(plan(Algorithm::PteFirst), 0).unwrap();
+    assert_eq!(machine.next(), Action::Exclude);
+    let before = machine;
+    assert_eq!(machine.did(Seen::Did), Err(Misuse::NotAsked));
+    assert_eq!(machine.take_over(1), Err(Misuse::NotAsked));
+    assert_eq!(machine, before);
+}
+
+#[test]
+fn an_operation_dropped_half_way_leaks_its_payload_and_says_so() {
+    #[derive(Debug)]
+    struct Bomb<'a>(&'a Cell<u32>);
+    impl Drop for Bomb<'_> {
+        fn drop(&mut self) {
+            self.0.set(self.0.get() + 1);
+        }
+    }
+    let dropped = Cell::new(0);
+    let before = leaked();
+    drop(Operation::<_, 1>::new(plan(Algorithm::PteFirst), 0, Bomb(&dropped)).ok());
+    assert_eq!((leaked() - before, dropped.get()), (1, 0));
+    let half = Operation::<_, 1>::new(plan(Algorithm::PteFirst), 0, Bomb(&dropped)).ok().unwrap();
+    let back = half.finish().expect_err("it has not ended");
+    assert_eq!(dropped.get(), 0);
+    drop(back);
+    assert_eq!((leaked() - before, dropped.get()), (2, 0));
+}
+
+#[test]
+fn an_unmap_that_nobody_else_can_have_seen_sends_nothing() {
+    for algorithm in Algorithm::ALL {
+        let hardware = Hardware { remote_flush: true, ..Hardware::RP3 };
+        let plan = Plan::new(algorithm, &hardware, LowRights::NeverWriteBack).unwrap();
+        let mut machine = Requester::<1>::new(plan, 2).unwrap();
+        let only: CpuSet = [2].into_iter().collect();
+        loop {
+            let seen = match machine.next() {
+                Action::Done(_) => break,
+                Action::ReadTargets => Seen::Targets { members: only, running: only },
+                Action::Exclude | Action::Check => Seen::Yes,
+                // What the CPU has for itself: its exclusion, its entry, its TLB, its own flag.
+                Action::Release
+                | Action::Update
+                | Action::SetTentative
+                | Action::SetChanging(_)
+                | Action::Enter
+                | Action::Serve
+                | Action::FlushLocally { .. } => Seen::Did,
+                shared => panic!("{algorithm} asks for {shared:?}"),
+            };
+            machine.did(seen).unwrap();
+        }
+        assert!(!machine.is_left());
+    }
+}
+
+#[test]
+fn two_cpus_by_hand() {
+    let kernel = Kernel::new(plan(Algorithm::PteFirstAsync)).unwrap();
+    let (mut zero, mut one) = (kernel.station(0).unwrap(), kernel.station(1).unwrap());
+    let (mut here, mut there) = (Counting::default(), Counting::default());
+    let space = SharedSpace::new();
+    for cpu in [0, 1] {
+        space.members.insert(cpu);
+        space.running.insert(cpu);
+    }
+    kernel.start(&mut zero, &mut here, 9, Page(space)).ok().unwrap();
+    assert_eq!((here.flushes, here.interrupts.as_slice()), (1, [1].as_slice()));
+    assert!(here.completed.is_empty(), "a reply is outstanding");
+    kernel.poll(&mut one, &mut there).unwrap();
+    assert_eq!(there.completed, [(9, Outcome::Done)], "the last replier completes it");
+    assert_eq!(there.flushes, 1);
+}
+
+#[test]
+fn slots_run_out_with_an_error_that_hands_everything_back() {
+    let kernel = Kernel::new(plan(Algorithm::PteFirstAsync)).unwrap();
+    let mut zero = kernel.station(0).unwrap();
+    let mut here = Counting::default();
+    let shared = || {
+        let space = SharedSpace::new();
+        for cpu in [0, 1] {
+            space.members.insert(cpu);
+            space.running.insert(cpu);
+        }
+        Page(space)
+    };
+    assert!(kernel.start(&mut zero, &mut here, 1, shared()).is_ok());
+    let Err((payload, _, Misuse::Busy { .. })) = kernel.start(&mut zero, &mut here, 2, shared()) else {
+        panic!("there is one slot");
+    };
+    assert_eq!(payload, 2);
+}
+
+#[test]
+fn table_3_1_and_what_the_explorer_adds() {
+    use LowRights::{MayWriteBack, NeverWriteBack};
+    let suits = |a: Algorithm, h: &Hardware| a.suits(h, NeverWriteBack);
+    assert_eq!(suits(Algorithm::PteFirst, &Hardware::VAX), Err(Unsuitable::StatusOverwrites));
+    assert_eq!(suits(Algorithm::TlbFirst, &Hardware::I386), Err(Unsuitable::LoadedByHardware));
+    assert_eq!(suits(Algorithm::OptimisticRemote, &Hardware::VAX), Err(Unsuitable::NoRemoteFlush));
+    assert!(suits(Algorithm::PteFirstRemote, &Hardware::MC88200).is_ok());
+    let leaky = Hardware { drains: false, ..Hardware::VAX };
+    assert_eq!(suits(Algorithm::TwoPhase, &leaky), Err(Unsuitable::StatusNeverDrains));
+    assert_eq!(
+        Algorithm::Optimistic.suits(&Hardware::VAX, MayWriteBack),
+        Err(Unsuitable::NewRightsWriteBack)
+    );
+    assert!(Algorithm::PteFirst.suits(&Hardware::VAX.status_by_faults(), MayWriteBack).is_ok());
+    for (_, hardware) in Hardware::TABLE {
+        assert!(Algorithm::TwoPhase.suits(&hardware, MayWriteBack).is_ok());
+    }
+    let nonatomic = Hardware { status: Status::ReadThenWrite, status_bits: 2, ..Hardware::I386 };
+    assert_eq!(Plan::new(Algorithm::Optimistic, &nonatomic, MayWriteBack).unwrap().rounds(), 3);
+}
+
+#[test]
+fn the_chooser_takes_the_cheapest_that_is_sound() {
+    let want = |consistency, asynchronous| Want { consistency, asynchronous, low: LowRights::NeverWriteBack };
+    let chosen = |h: &Hardware, w| Plan::choose(h, w).unwrap().algorithm();
+    let when_done = Consistency::WhenDone;
+    assert_eq!(chosen(&Hardware::I386, want(when_done, false)), Algorithm::PteFirst);
+    assert_eq!(chosen(&Hardware::I386, want(when_done, true)), Algorithm::PteFirstAsync);
+    assert_eq!(chosen(&Hardware::I386, want(Consistency::Always, true)), Algorithm::TwoPhase);
+    assert_eq!(chosen(&Hardware::RP3, want(Consistency::Always, false)), Algorithm::TlbFirst);
+    assert_eq!(chosen(&Hardware::VAX, want(when_done, false)), Algorithm::Optimistic);
+    assert_eq!(chosen(&Hardware::MC88200, want(when_done, false)), Algorithm::PteFirstRemote);
+}
+
+#[test]
+fn a_batch_is_one_request() {
+    let mut batch = Batch::new(Asid::default(), 64);
+    for page in 0..32 {
+        batch.add(Reach::Everywhere, Pages::one(Vpn::new(page)));
+    }
+    let all = Pages::new(Vpn::new(0), Vpn::new(31)).unwrap();
+    assert_eq!(batch.take(), Some(Target::Pages(Asid::default(), all)));
+    assert_eq!(batch.take(), None);
+    batch.add(Reach::Local, all);
+    assert_eq!(batch.take(), None, "nobody else needs to know");
+    batch.add(Reach::Everywhere, Pages::new(Vpn::new(0), Vpn::new(64)).unwrap());
+    assert_eq!(batch.take(), Some(Target::Space(Asid::default())));
+}
+
+proptest! {
+    /// Whatever is pushed comes out: each operation's request in order, or all of them at once.
+    #[test]
+    fn a_queue_loses_nothing(cpus in proptest::collection::vec(0..100u16, 0..12), takes in 0..6usize) {
+        let mut queue = Queue::<4, 2>::new().unwrap();
+        let (mut pushed, mut taken) = (Vec::new(), Vec::new());
+        let take = |queue: &mut Queue<4, 2>, taken: &mut Vec<u16>| match queue.take() {
+            Some(Work::One(one)) => {
+                taken.push(one.op.cpu);
+                true
+            }
+            Some(Work::Everything(mut owed)) => {
+                while let Some((cpu, _)) = owed.pop() {
+                    taken.push(cpu);
+                }
+                true
+            }
+            None => false,
+        };
+        for (at, cpu) in cpus.into_iter().enumerate() {
+            // One operation of each CPU at a time, as there is one slot.
+            if !pushed.contains(&cpu) {
+                prop_assert_eq!(queue.push(request(cpu)), Ok(true));
+                pushed.push(cpu);
+            }
+            if at == takes {
+                take(&mut queue, &mut taken);
+            }
+        }
+        while take(&mut queue, &mut taken) {}
+        pushed.sort_unstable();
+        taken.sort_unstable();
+        prop_assert_eq!(pushed, taken);
+        queue.close();
+        prop_assert_eq!(queue.push(request(0)), Ok(false));
+    }
+
+    /// Merging targets never covers less.
+    #[test]
+    fn a_widened_target_covers_both(a in 0..64usize, n in 1..9usize, b in 0..64usize, m in 1..9usize, other: bool) {
+        let pages = |first, n| Pages::count(Vpn::new(first), n).unwrap();
+        let spaces = [Asid::default(), Asid::new(u16::from(other), 8).unwrap()];
+        let wide = Target::Pages(spaces[0], pages(a, n)).widened(Target::Pages(spaces[1], pages(b, m)));
+        prop_assert!(pages(a, n).iter().all(|page| wide.covers(spaces[0], page)));
+        prop_assert!(pages(b, m).iter().all(|page| wide.covers(spaces[1], page)));
+    }
+}

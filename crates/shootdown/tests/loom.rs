@@ -1,0 +1,218 @@
+//! The driver's memory orderings under loom: two or three threads, every interleaving with a few preemptions, every
+//! value that the C11 model lets a load see.
+//!
+//! `RUSTFLAGS="--cfg loom" cargo test --release -p tlbkit-shootdown --test loom`
+
+#![cfg(loom)]
+
+use loom::sync::Arc;
+use loom::sync::atomic::{AtomicUsize, Ordering};
+use loom::thread;
+use tlbkit_addr::{Asid, Pages, Vpn};
+use tlbkit_shootdown::{
+    Algorithm, Change, Edit, Hardware, Local, LowRights, OpId, Outcome, Plan, Request, SharedSpace, System,
+    Target,
+};
+
+const SOFT: Hardware = Hardware::RP3;
+/// What a freed frame holds.
+const FREE: usize = 7;
+
+struct Shared {
+    entry: AtomicUsize,
+    locked: AtomicUsize,
+    changing: AtomicUsize,
+    /// The frame that the entry maps; it is overwritten when the operation hands it back.
+    frame: AtomicUsize,
+    completed: AtomicUsize,
+    space: SharedSpace,
+}
+
+struct Unmap(Arc<Shared>);
+
+impl Edit<1> for Unmap {
+    fn exclude(&self) -> bool {
+        self.0.locked.swap(1, Ordering::AcqRel) == 0
+    }
+    fn release(&self) {
+        self.0.locked.store(0, Ordering::Release);
+    }
+    fn set_changing(&self, on: bool) {
+        self.0.changing.store(usize::from(on), Ordering::SeqCst);
+    }
+    fn update(&self) {
+        self.0.entry.store(0, Ordering::Relaxed);
+    }
+    fn space(&self) -> &SharedSpace {
+        &self.0.space
+    }
+    fn what(&self) -> Target {
+        Target::Pages(Asid::default(), Pages::one(Vpn::new(0)))
+    }
+}
+
+/// A CPU with a TLB of one entry.
+struct Cpu {
+    shared: Arc<Shared>,
+    held: usize,
+}
+
+impl Local<()> for Cpu {
+    fn flush(&mut self, _what: Target, _drain: bool) {
+        self.held = 0;
+    }
+    fn interrupt(&mut self, _cpu: usize) {}
+    fn complete(&mut self, (): (), outcome: Outcome) {
+        assert_eq!(outcome, Outcome::Done);
+        self.shared.frame.store(FREE, Ordering::Relaxed);
+        self.shared.completed.fetch_add(1, Ordering::Release);
+    }
+}
+
+impl Cpu {
+    fn touch(&mut self) {
+        if self.held == 0 {
+            self.held = self.shared.entry.load(Ordering::Relaxed);
+        }
+        if self.held != 0 {
+            assert_ne!(self.shared.frame.load(Ordering::Relaxed), FREE, "a frame that has been handed back");
+        }
+    }
+}
+
+type Kernel<const CPUS: usize> = System<(), Unmap, CPUS, 1>;
+
+fn run<const CPUS: usize>(algorithm: Algorithm) {
+    let mut builder = loom::model::Builder::new();
+    // Threads that poll take many branches; three of them are given one preemption.
+    builder.preemption_bound = Some(if CPUS > 2 { 1 } else { 2 });
+    builder.max_branches = 100_000;
+    builder.check(move || {
+        let plan = Plan::new(algorithm, &SOFT, LowRights::NeverWriteBack).expect("it suits");
+        let shared = Arc::new(Shared {
+            entry: AtomicUsize::new(1),
+            locked: AtomicUsize::new(0),
+            changing: AtomicUsize::new(0),
+            frame: AtomicUsize::new(0),
+            completed: AtomicUsize::new(0),
+            space: SharedSpace::new(),
+        });
+        for cpu in 0..CPUS {
+            shared.space.members.insert(cpu);
+            shared.space.running.insert(cpu);
+        }
+        let kernel: Arc<Kernel<CPUS>> = Arc::new(System::new(plan).expect("sizes are not zero"));
+        let others: Vec<_> = (1..CPUS)
+            .map(|me| {
+                let (shared, kernel) = (shared.clone(), kernel.clone());
+                thread::spawn(move || {
+                    let mut station = kernel.station(me).expect("it exists");
+                    let mut cpu = Cpu { shared, held: 0 };
+                    cpu.touch();
+                    while cpu.shared.completed.load(Ordering::Acquire) == 0 {
+                        kernel.poll(&mut station, &mut cpu).expect("in flight");
+                        cpu.touch();
+                        thread::yield_now();
+                    }
+                })
+            })
+            .collect();
+        let mut station = kernel.station(0).expect("it exists");
+        let mut cpu = Cpu { shared: shared.clone(), held: 0 };
+        assert!(kernel.start(&mut station, &mut cpu, (), Unmap(shared.clone())).is_ok());
+        for other in others {
+            other.join().expect("it holds");
+        }
+        assert_eq!(shared.completed.load(Ordering::Relaxed), 1);
+    });
+}
+
+#[test]
+fn pte_first_with_two() {
+    run::<2>(Algorithm::PteFirst);
+}
+
+#[test]
+fn pte_first_asynchronous_with_two() {
+    run::<2>(Algorithm::PteFirstAsync);
+}
+
+#[test]
+fn pte_first_asynchronous_with_three() {
+    run::<3>(Algorithm::PteFirstAsync);
+}
+
+#[test]
+fn two_phase_with_two() {
+    run::<2>(Algorithm::TwoPhase);
+}
+
+/// Who switches to the space, and who unmaps a page of it: one of them sees the other.
+#[test]
+fn a_lazy_cpu_and_a_requester_do_not_miss_each_other() {
+    loom::model(|| {
+        let plan = Plan::new(Algorithm::PteFirst, &SOFT, LowRights::NeverWriteBack).expect("it suits");
+        let shared = Arc::new(Shared {
+            entry: AtomicUsize::new(1),
+            locked: AtomicUsize::new(0),
+            changing: AtomicUsize::new(0),
+            frame: AtomicUsize::new(0),
+            completed: AtomicUsize::new(0),
+            space: SharedSpace::new(),
+        });
+        shared.space.members.insert(0);
+        shared.space.running.insert(0);
+        shared.space.members.insert(1);
+        let kernel: Arc<Kernel<2>> = Arc::new(System::new(plan).expect("sizes are not zero"));
+        let lazy = {
+            let (shared, kernel) = (shared.clone(), kernel.clone());
+            thread::spawn(move || {
+                let mut station = kernel.station(1).expect("it exists");
+                // Held from when it last ran the space.
+                let mut cpu = Cpu { shared, held: 1 };
+                let space = &cpu.shared.clone().space;
+                let all = Target::Space(Asid::default());
+                kernel.switch(&mut station, &mut cpu, Change::In, space, all, || false).expect("it fits");
+                cpu.touch();
+                while cpu.shared.completed.load(Ordering::Acquire) == 0 {
+                    kernel.poll(&mut station, &mut cpu).expect("in flight");
+                    cpu.touch();
+                    thread::yield_now();
+                }
+            })
+        };
+        let mut station = kernel.station(0).expect("it exists");
+        let mut cpu = Cpu { shared: shared.clone(), held: 0 };
+        assert!(kernel.start(&mut station, &mut cpu, (), Unmap(shared.clone())).is_ok());
+        lazy.join().expect("it holds");
+    });
+}
+
+/// A mailbox of one request, two posters: nothing is lost when it overflows.
+#[test]
+fn an_overflow_loses_nothing() {
+    loom::model(|| {
+        let mailbox: Arc<tlbkit_shootdown::Mailbox<1>> =
+            Arc::new(tlbkit_shootdown::Mailbox::new().expect("room for one"));
+        let post = |cpu: u16| {
+            let mailbox = mailbox.clone();
+            thread::spawn(move || {
+                let request = Request { op: OpId { cpu, slot: 0, generation: 1 }, what: Target::All };
+                assert_eq!(mailbox.post(request), Ok(true));
+            })
+        };
+        let posters = [post(0), post(1)];
+        for poster in posters {
+            poster.join().expect("it posts");
+        }
+        let mut taken = 0;
+        while let Some(work) = mailbox.take() {
+            taken += match work {
+                tlbkit_shootdown::Work::One(_) => 1,
+                tlbkit_shootdown::Work::Everything(owed) => owed.len(),
+            };
+        }
+        assert_eq!(taken, 2);
+        assert!(mailbox.is_empty());
+    });
+}

@@ -1,0 +1,85 @@
+//! Counters, or none.
+
+use core::cell::Cell;
+use core::fmt;
+
+/// What a cache reports while it works. Each method does nothing unless it is implemented, so `()` counts nothing
+/// and costs nothing: no space, no instruction.
+pub trait Count: Default + fmt::Debug {
+    /// A lookup found its entry.
+    #[inline]
+    fn hit(&self) {}
+    /// A lookup did not find its entry.
+    #[inline]
+    fn miss(&self) {}
+    /// An entry that was filled in pushed another one out.
+    #[inline]
+    fn conflict(&self) {}
+    /// An entry was handed out to be loaded ahead of its use.
+    #[inline]
+    fn prefetched(&self) {}
+    /// An entry that was loaded ahead was used; only the caller's TLB can tell.
+    #[inline]
+    fn prefetch_used(&self) {}
+}
+
+impl Count for () {}
+
+/// Counts everything, for a cache of one CPU.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct Counters {
+    hits: Cell<u64>,
+    misses: Cell<u64>,
+    conflicts: Cell<u64>,
+    prefetched: Cell<u64>,
+    prefetches_used: Cell<u64>,
+}
+
+impl Counters {
+    /// Returns how many lookups found their entry.
+    pub fn hits(&self) -> u64 {
+        self.hits.get()
+    }
+
+    /// Returns how many lookups did not find their entry.
+    pub fn misses(&self) -> u64 {
+        self.misses.get()
+    }
+
+    /// Returns how many fills pushed another entry out.
+    pub fn conflicts(&self) -> u64 {
+        self.conflicts.get()
+    }
+
+    /// Returns how many entries were handed out to be loaded ahead of their use.
+    pub fn prefetched(&self) -> u64 {
+        self.prefetched.get()
+    }
+
+    /// Returns how many of those the caller has reported as used.
+    pub fn prefetches_used(&self) -> u64 {
+        self.prefetches_used.get()
+    }
+}
+
+fn bump(counter: &Cell<u64>) {
+    counter.set(counter.get().wrapping_add(1));
+}
+
+impl Count for Counters {
+    fn hit(&self) {
+        bump(&self.hits);
+    }
+    fn miss(&self) {
+        bump(&self.misses);
+    }
+    fn conflict(&self) {
+        bump(&self.conflicts);
+    }
+    fn prefetched(&self) {
+        bump(&self.prefetched);
+    }
+    fn prefetch_used(&self) {
+        bump(&self.prefetches_used);
+    }
+}

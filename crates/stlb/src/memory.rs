@@ -1,0 +1,100 @@
+//! The memory that a cache lives in: the caller's.
+
+use core::fmt;
+use core::mem::MaybeUninit;
+
+/// The alignment that every cache asks of its memory: a cache line, so that no entry lies across two.
+pub const LINE: usize = 64;
+
+/// Aligned memory for a cache, for those who have no frame allocator at hand.
+///
+/// ```
+/// use tlbkit_stlb::{Direct, Memory, Page64};
+///
+/// let mut memory = Memory::<{ 1024 * 16 }>::new();
+/// let stlb = Direct::<Page64, 1024>::new(memory.bytes()).unwrap();
+/// # let _ = stlb;
+/// ```
+#[derive(Debug)]
+#[repr(C, align(64))]
+pub struct Memory<const BYTES: usize>([MaybeUninit<u8>; BYTES]);
+
+impl<const BYTES: usize> Memory<BYTES> {
+    /// Returns `BYTES` bytes without contents.
+    pub const fn new() -> Self {
+        Self([MaybeUninit::uninit(); BYTES])
+    }
+
+    /// Lends the bytes.
+    pub const fn bytes(&mut self) -> &mut [MaybeUninit<u8>] {
+        &mut self.0
+    }
+}
+
+impl<const BYTES: usize> Default for Memory<BYTES> {
+    fn default() -> Self {
+        Self::new()
+    }
+}
+
+/// Why a cache cannot live in the memory it was given.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum BadMemory {
+    /// The number of sets, or of ways, is no power of two.
+    NotPowerOfTwo {
+        /// The number.
+        number: usize,
+    },
+    /// The memory is too small.
+    TooSmall {
+        /// How many bytes the cache needs.
+        needed: usize,
+        /// How many it was given.
+        given: usize,
+    },
+    /// The memory does not start at a multiple of what the cache needs.
+    Misaligned {
+        /// The multiple, in bytes.
+        needed: usize,
+    },
+}
+
+impl fmt::Display for BadMemory {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Self::NotPowerOfTwo { number } => write!(f, "{number} sets or ways: not a power of two"),
+            Self::TooSmall { needed, given } => write!(f, "{given} bytes given, {needed} needed"),
+            Self::Misaligned { needed } => write!(f, "memory not aligned to {needed} bytes"),
+        }
+    }
+}
+
+impl core::error::Error for BadMemory {}
+
+/// Makes `SETS` sets in `memory`, each as `make` returns it. `ways` is only checked.
+pub(crate) fn carve<T, const SETS: usize>(
+    memory: &mut [MaybeUninit<u8>],
+    ways: usize,
+    make: impl Fn() -> T,
+) -> Result<&mut [T; SETS], BadMemory> {
+    if let Some(number) = [SETS, ways].into_iter().find(|number| !number.is_power_of_two()) {
+        return Err(BadMemory::NotPowerOfTwo { number });
+    }
+    let (needed, given) = (size_of::<[T; SETS]>(), memory.len());
+    if given < needed {
+        return Err(BadMemory::TooSmall { needed, given });
+    }
+    let align = align_of::<T>().max(LINE);
+    let sets = memory.as_mut_ptr().cast::<T>();
+    if !sets.addr().is_multiple_of(align) {
+        return Err(BadMemory::Misaligned { needed: align });
+    }
+    // SAFETY: `memory` is borrowed exclusively for as long as the result lives, was just found to be large enough and
+    // aligned for `SETS` values of `T`, and each of them is written before the reference to all of them is made.
+    unsafe {
+        for set in 0..SETS {
+            sets.add(set).write(make());
+        }
+        Ok(&mut *sets.cast::<[T; SETS]>())
+    }
+}

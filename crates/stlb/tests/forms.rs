@@ -1,0 +1,312 @@
+//! What each form keeps, what it pushes out, and what it says about bad input.
+#![cfg(not(loom))]
+
+use std::collections::HashMap;
+
+use proptest::prelude::*;
+use tlbkit_addr::{Asid, PageSize, Pages, VirtAddr, Vpn};
+use tlbkit_stlb::{
+    AsidRange, Asids, Assoc, BadMemory, Cache, Counters, Direct, Integrated, Invalidate, LINE, Layout,
+    Memory, Mips32, Page64, Pair, Probe, Ptlb, Rank, Recorded, Shared, Space, Victim, folded,
+};
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+struct Counted;
+
+impl Layout for Counted {
+    type Tag = u64;
+    type Data = u64;
+    type Count = Counters;
+    const BASE: PageSize = PageSize::K4;
+    const UNIT: PageSize = PageSize::K4;
+    const ASID_BITS: u32 = 8;
+}
+
+fn space<L: Layout>(asid: u16) -> Space<L> {
+    Space::new(Asid::new(asid, 8).unwrap()).unwrap()
+}
+
+fn page(number: usize) -> VirtAddr {
+    Vpn::new(number).address(PageSize::K4)
+}
+
+#[test]
+fn an_assembly_handler_finds_entry_hi_page_mask_lo0_lo1() {
+    let mut memory = Memory::<{ 64 * 16 }>::new();
+    let mut stlb = Direct::<Mips32, 64>::new(memory.bytes()).unwrap();
+    let pair = Pair { page_mask: 0x6000, lo0: 0x1111_1111, lo1: 0x2222_2222 };
+    stlb.fill(VirtAddr::new(0x0040_7abc), space(0x5a), pair);
+    let base = stlb.base().cast::<[u32; 4]>();
+    // Slot BadVPN2 & 63, in the words of the machine.
+    // SAFETY: the cache has 64 slots of 16 bytes at `base`, initialized by `new`, aligned to a cache line; `stlb`
+    // is not used meanwhile.
+    let words = unsafe { base.add((0x407 / 2) & 63).read() };
+    assert_eq!(words, [0x0040_605a, 0x6000, 0x1111_1111, 0x2222_2222]);
+    // SAFETY: as above.
+    let empty = unsafe { base.read() };
+    assert_eq!(empty[0] & 0x1f00, 0x100, "an empty slot's tag is no EntryHi");
+}
+
+#[test]
+fn bad_memory_is_a_typed_error() {
+    let mut memory = Memory::<4096>::new();
+    let bytes = memory.bytes();
+    assert_eq!(Direct::<Page64, 12>::new(bytes).unwrap_err(), BadMemory::NotPowerOfTwo { number: 12 });
+    assert_eq!(Direct::<Page64, 0>::new(bytes).unwrap_err(), BadMemory::NotPowerOfTwo { number: 0 });
+    assert_eq!(Assoc::<Page64, 4, 3>::new(bytes).unwrap_err(), BadMemory::NotPowerOfTwo { number: 3 });
+    assert_eq!(Assoc::<Page64, 4, 0>::new(bytes).unwrap_err(), BadMemory::NotPowerOfTwo { number: 0 });
+    let too_small = BadMemory::TooSmall { needed: 8192, given: 4096 };
+    assert_eq!(Victim::<Page64, 512, 8>::new(bytes).unwrap_err(), too_small);
+    assert_eq!(Ptlb::<Page64, 512>::new(bytes).unwrap_err(), too_small);
+    assert_eq!(Assoc::<Page64, 128, 4>::new(bytes).unwrap_err(), too_small);
+    let misaligned = BadMemory::Misaligned { needed: LINE };
+    assert_eq!(Direct::<Page64, 16>::new(&mut bytes[16..]).unwrap_err(), misaligned);
+    assert_eq!(Shared::<Page64, 16, 2>::new(&mut bytes[32..]).unwrap_err(), misaligned);
+    assert_eq!(
+        Shared::<Page64, 16, 1>::new(&mut bytes[..64]).unwrap_err(),
+        BadMemory::TooSmall { needed: 512, given: 64 }
+    );
+    let none = BadMemory::TooSmall { needed: 16, given: 0 };
+    assert_eq!(Direct::<Page64, 1>::new(&mut bytes[..0]).unwrap_err(), none);
+    // Exactly enough, for each form.
+    assert!(Direct::<Page64, 256>::new(bytes).is_ok());
+    assert!(Assoc::<Page64, 64, 4>::new(bytes).is_ok());
+    assert_eq!((Direct::<Page64, 256>::BYTES, Shared::<Mips32, 8, 1>::BYTES), (4096, 256));
+}
+
+#[test]
+fn an_asid_without_room_is_a_typed_error() {
+    let asid = |number| Asid::new(number, 16).unwrap();
+    assert!(Space::<Mips32>::new(asid(255)).is_ok());
+    assert_eq!(Space::<Mips32>::new(asid(256)), Err(AsidRange { asid: 256, bits: 8 }));
+    assert_eq!(Space::<Page64>::new(asid(2048)), Err(AsidRange { asid: 2048, bits: 11 }));
+    assert!(Asids::<Mips32>::new(0, 255).is_ok());
+    assert_eq!(Asids::<Mips32>::new(0, 256).unwrap_err(), AsidRange { asid: 256, bits: 8 });
+    assert_eq!(Asids::<Mips32>::new(9, 8).unwrap_err(), AsidRange { asid: 9, bits: 8 });
+}
+
+#[test]
+fn an_address_wider_than_the_tag_is_never_cached() {
+    if let Some(at) = 0x40_0000_usize.checked_add(1 << (usize::BITS - 1)).filter(|_| usize::BITS > 32) {
+        let mut memory = Memory::<4096>::new();
+        let mut stlb = Direct::<Mips32, 16>::new(memory.bytes()).unwrap();
+        stlb.fill(VirtAddr::new(at), space(1), Pair::default());
+        assert_eq!(stlb.lookup(VirtAddr::new(at), space(1)), None);
+        assert_eq!(stlb.lookup(VirtAddr::new(0x40_0000), space(1)), None);
+    }
+}
+
+#[test]
+fn nothing_overflows_at_the_edges() {
+    let mut memory = Memory::<4096>::new();
+    let mut stlb = Victim::<Page64, 16, 4>::new(memory.bytes()).unwrap();
+    let top = VirtAddr::new(usize::MAX);
+    stlb.fill(top, space(1), 7);
+    assert_eq!(stlb.lookup(top, space(1)), Some(7));
+    let last = top.vpn(PageSize::K4);
+    stlb.invalidate_page(space(1), Vpn::new(usize::MAX)); // beyond the address space: no such page
+    stlb.invalidate_page(space(2), last);
+    assert_eq!(stlb.lookup(top, space(1)), Some(7));
+    stlb.invalidate_pages(space(1), Pages::new(last, Vpn::new(usize::MAX)).unwrap());
+    assert_eq!(stlb.lookup(top, space(1)), None);
+    stlb.fill(top, space(1), 8);
+    stlb.invalidate_pages(space(1), Pages::new(Vpn::new(0), Vpn::new(usize::MAX)).unwrap());
+    assert_eq!(stlb.lookup(top, space(1)), None);
+    stlb.fill(top, space(1), 9);
+    stlb.invalidate_global(Pages::one(last));
+    assert_eq!(stlb.lookup(top, space(1)), None);
+}
+
+#[test]
+fn ways_and_victims_take_what_conflicts() {
+    let mut memory = [const { Memory::<4096>::new() }; 3];
+    let [one, two, three] = &mut memory;
+    let mut direct = Direct::<Counted, 16>::new(one.bytes()).unwrap();
+    let mut ways = Assoc::<Counted, 16, 2>::new(two.bytes()).unwrap();
+    let mut victim = Victim::<Counted, 16, 2>::new(three.bytes()).unwrap();
+    // Pages 5, 21 and 37 share a set of sixteen.
+    for number in [5, 21] {
+        direct.fill(page(number), space(1), number as u64);
+        ways.fill(page(number), space(1), number as u64);
+        victim.fill(page(number), space(1), number as u64);
+    }
+    assert_eq!(direct.find(page(5), space(1)), None);
+    assert_eq!(ways.find(page(5), space(1)).map(|found| found.probes), Some(2));
+    assert_eq!(ways.find(page(21), space(1)).map(|found| found.probes), Some(1));
+    // Found among the victims, an entry changes places with the one in its slot.
+    assert_eq!(victim.find(page(5), space(1)).map(|found| found.probes), Some(2));
+    assert_eq!(victim.find(page(5), space(1)).map(|found| found.probes), Some(1));
+    assert_eq!(victim.find(page(21), space(1)).map(|found| found.data), Some(21));
+    for cache in [direct.count(), victim.count()] {
+        assert_eq!(cache.conflicts(), 1);
+    }
+    assert_eq!((direct.count().misses(), ways.count().conflicts(), ways.count().hits()), (1, 0, 2));
+    // The third is one too many for two ways: the oldest goes.
+    ways.fill(page(37), space(1), 37);
+    assert_eq!((ways.count().conflicts(), ways.peek(page(5), space(1))), (1, None));
+    assert_eq!(ways.peek(page(21), space(1)), Some(21));
+}
+
+#[test]
+fn folding_keeps_neighbours_and_like_spaces_apart() {
+    for first in [0, 4096, 0x7_f000] {
+        let sets: std::collections::HashSet<_> =
+            (first..first + 64).map(|unit| folded(unit, 3) % 4096).collect();
+        assert_eq!(sets.len(), 64);
+    }
+    // Sixteen user page tables 512 pages apart, four pages each, as in the thesis's benchmark.
+    let units = (0..16).flat_map(|process| [0, 1, 256, 511].map(|at| 0xc0000 + process * 512 + at));
+    let sets: std::collections::HashSet<_> = units.map(|unit| folded(unit, 0) % 4096).collect();
+    assert!(sets.len() > 60, "{}", sets.len());
+}
+
+/// A TLB that holds what it was told.
+#[derive(Default)]
+struct Held(HashMap<usize, u64>);
+
+impl<L: Layout<Data = u64>> Probe<L> for Held {
+    fn probe(&mut self, at: VirtAddr, _: Space<L>) -> Option<u64> {
+        self.0.get(&(at.get() >> 12)).copied()
+    }
+}
+
+#[test]
+fn a_failed_probe_is_repeated_at_the_next_ipc() {
+    let mut memory = Memory::<4096>::new();
+    let mut ptlb = Ptlb::<Counted, 64>::new(memory.bytes()).unwrap();
+    let mut tlb = Held::default();
+    assert_eq!(ptlb.record(page(9), space(1), &mut tlb), Recorded::NotInTlb);
+    assert_eq!(ptlb.prefetch(page(9), space(1), &mut tlb), None);
+    tlb.0.insert(9, 99);
+    assert_eq!(ptlb.record(page(9), space(1), &mut tlb), Recorded::Now);
+    assert_eq!(ptlb.record(page(9), space(1), &mut tlb), Recorded::Before);
+    assert_eq!(ptlb.prefetch(page(9), space(1), &mut tlb), None, "the TLB holds it");
+    tlb.0.clear();
+    assert_eq!(ptlb.prefetch(page(9), space(1), &mut tlb), Some(99));
+    assert_eq!(ptlb.prefetch(page(9), space(2), &mut tlb), None, "another address space");
+    assert_eq!(ptlb.count().prefetched(), 1);
+}
+
+#[test]
+fn the_integrated_table_prefetches_no_top_level_entry() {
+    let mut memory = Memory::<4096>::new();
+    let mut table = Integrated::new(Direct::<Counted, 64>::new(memory.bytes()).unwrap());
+    let mut tlb = Held(HashMap::from([(9, 99)]));
+    assert_eq!(table.record(page(9), space(1), Rank::Top, &mut tlb), Recorded::NotInTlb);
+    // Filled in by a refill, it is there, but not handed out.
+    table.fill(page(9), space(1), 99);
+    tlb.0.clear();
+    assert_eq!(table.prefetch(page(9), space(1), Rank::Top, &mut tlb), None);
+    assert_eq!(table.prefetch(page(9), space(1), Rank::Lower, &mut tlb), Some(99));
+    assert_eq!(table.find(page(9), space(1)).map(|found| found.data), Some(99));
+}
+
+#[test]
+fn an_old_ticket_fills_nothing() {
+    let mut memory = Memory::<4096>::new();
+    let cache = Shared::<Page64, 16, 2>::new(memory.bytes()).unwrap();
+    let ticket = cache.lookup(page(3), space(1)).unwrap_err();
+    let other = cache.lookup(page(4), space(1)).unwrap_err();
+    cache.invalidate_pages(space(1), Pages::one(Vpn::new(3)));
+    assert!(!cache.fill(ticket, page(3), space(1), 3), "its set was invalidated meanwhile");
+    assert!(!cache.fill(other, page(3), space(1), 3), "a ticket of another set");
+    assert!(cache.fill(other, page(4), space(1), 4));
+    assert!(!cache.fill(other, page(4), space(1), 5), "used up");
+    assert_eq!(cache.lookup(page(4), space(1)).ok(), Some(4));
+}
+
+#[derive(Clone, Debug)]
+enum Op {
+    Fill(usize, u16, u64),
+    Pages(usize, usize, u16),
+    Global(usize, usize),
+    Space(u16),
+    All,
+}
+
+fn op() -> impl Strategy<Value = Op> {
+    let (at, asid) = (0..80usize, 0..3u16);
+    prop_oneof![
+        12 => (at.clone(), asid.clone(), any::<u64>()).prop_map(|(p, s, d)| Op::Fill(p, s, d)),
+        3 => (at.clone(), 1..40usize, asid.clone()).prop_map(|(p, n, s)| Op::Pages(p, n, s)),
+        1 => (at, 1..40usize).prop_map(|(p, n)| Op::Global(p, n)),
+        1 => asid.prop_map(Op::Space),
+        1 => Just(Op::All),
+    ]
+}
+
+proptest! {
+    #![proptest_config(ProptestConfig { failure_persistence: None, cases: if cfg!(miri) { 1 } else { 256 },
+        ..ProptestConfig::default() })]
+
+    /// Whatever is known is the last datum filled in since the last invalidation; what was filled in last is known.
+    #[test]
+    fn as_a_map_that_forgets(ops in proptest::collection::vec(op(), 1..if cfg!(miri) { 8 } else { 120 })) {
+        let mut memory = [const { Memory::<4096>::new() }; 5];
+        let [a, b, c, d, e] = &mut memory;
+        let mut direct = Direct::<Page64, 16>::new(a.bytes()).unwrap();
+        let mut ways = Assoc::<Page64, 4, 4>::new(b.bytes()).unwrap();
+        let mut victim = Victim::<Page64, 8, 8>::new(c.bytes()).unwrap();
+        let shared = Shared::<Page64, 8, 2>::new(d.bytes()).unwrap();
+        let mut ptlb = Ptlb::<Page64, 16>::new(e.bytes()).unwrap();
+        let mut map = HashMap::new();
+        for op in ops {
+            match op {
+                Op::Fill(at, asid, data) => {
+                    map.insert((at, asid), data);
+                    let (at, space) = (page(at), space(asid));
+                    ways.fill(at, space, data);
+                    direct.fill(at, space, data);
+                    victim.fill(at, space, data);
+                    // A prefetch TLB is filled through the TLB; it keeps what it has until told otherwise.
+                    ptlb.invalidate_page(space, at.vpn(PageSize::K4));
+                    ptlb.record(at, space, &mut Held([(at.get() >> 12, data)].into()));
+                    let ticket = match shared.lookup(at, space) {
+                        Ok(_) => {
+                            shared.invalidate_pages(space, Pages::one(at.vpn(PageSize::K4)));
+                            shared.lookup(at, space).unwrap_err()
+                        }
+                        Err(ticket) => ticket,
+                    };
+                    prop_assert!(shared.fill(ticket, at, space, data));
+                    for known in [direct.peek(at, space), ways.peek(at, space), victim.peek(at, space),
+                        shared.lookup(at, space).ok(), ptlb.prefetch(at, space, &mut Held::default())] {
+                        prop_assert_eq!(known, Some(data));
+                    }
+                }
+                Op::Pages(first, count, asid) => {
+                    let pages = Pages::count(Vpn::new(first), count).unwrap();
+                    map.retain(|&(at, of), _| of != asid || !pages.contains(Vpn::new(at)));
+                    ((&mut direct, &mut ways), (&mut victim, &mut ptlb)).invalidate_pages(space(asid), pages);
+                    shared.invalidate_pages(space(asid), pages);
+                }
+                Op::Global(first, count) => {
+                    let pages = Pages::count(Vpn::new(first), count).unwrap();
+                    map.retain(|&(at, _), _| !pages.contains(Vpn::new(at)));
+                    ((&mut direct, &mut ways), (&mut victim, &mut ptlb)).invalidate_global(pages);
+                    shared.invalidate_global(pages);
+                }
+                Op::Space(asid) => {
+                    map.retain(|&(_, of), _| of != asid);
+                    ((&mut direct, &mut ways), (&mut victim, &mut ptlb)).invalidate_space(space(asid));
+                    shared.invalidate_space(space(asid));
+                }
+                Op::All => {
+                    map.clear();
+                    ((&mut direct, &mut ways), (&mut victim, &mut ptlb)).invalidate_all();
+                    shared.invalidate_all();
+                }
+            }
+            for at in 0..120 {
+                for asid in 0..3 {
+                    let expected = map.get(&(at, asid)).copied();
+                    let (at, space) = (page(at), space(asid));
+                    for known in [direct.peek(at, space), ways.peek(at, space), victim.peek(at, space),
+                        shared.lookup(at, space).ok(), ptlb.prefetch(at, space, &mut Held::default())] {
+                        prop_assert!(known.is_none() || known == expected);
+                    }
+                }
+            }
+        }
+    }
+}

@@ -1,0 +1,326 @@
+//! Capacity charges from the LRU stack: which superpages would have kept `p` in the TLB (section 6.1, Appendix A).
+//!
+//! The stack holds what each TLB has seen, most recent first. What is resident comes first and in no order: a miss
+//! handler does not see hits (footnote 1), and does not need to.
+//!
+//! ```text
+//!   0 5 6 | 7 1 8        Figure 2, a TLB of three: 0, 5, 6 resident, then 7, 1, 8
+//!   p = 1 is at depth 5, and would be within 3 if three entries above it were one: {4..7} has 5, 6, 7.
+//! ```
+//!
+//! A superpage that does not hold `p` and has `n` entries above it brings `p` up by `n - 1`; so it takes
+//! `depth - T + 1` of them, resident or not. (Appendix A's loop counts resident ones alone, and would not charge
+//! {4..7} in Figure 2.) No superpage has more entries than units, so the stack ends at T plus the units of a segment:
+//! beyond that no superpage can help.
+
+use core::fmt;
+
+use crate::Ladder;
+use crate::ladder::{MAX_LEVELS, Place};
+use crate::segments::{Footprint, Memory, Segments};
+
+/// An entry of an LRU stack. Made by the caller with `Default`, used here.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct StackEntry {
+    /// The first unit of the mapping, counted over the whole address space.
+    unit: usize,
+    level: u8,
+}
+
+/// One TLB's stack: `resident` entries in no order, then the rest by recency up to `used`.
+#[derive(Debug)]
+struct Stack<'m> {
+    entries: &'m mut [StackEntry],
+    resident: usize,
+    used: usize,
+    /// T, the entries of the TLB.
+    size: usize,
+}
+
+impl Stack<'_> {
+    fn live(&self) -> &[StackEntry] {
+        self.entries.get(..self.used).unwrap_or_default()
+    }
+
+    /// The TLB took `entry` in: it becomes resident.
+    fn refill(&mut self, entry: StackEntry) {
+        let at = self.live().iter().position(|e| *e == entry);
+        let at = match at {
+            Some(at) if at < self.resident => return,
+            Some(at) => at,
+            None if self.used < self.entries.len() => {
+                self.used += 1;
+                self.used - 1
+            }
+            None => self.used.saturating_sub(1),
+        };
+        if let Some(moved) = self.entries.get_mut(self.resident..=at) {
+            moved.rotate_right(1);
+        }
+        if let Some(first) = self.entries.get_mut(self.resident) {
+            *first = entry;
+            self.resident += 1;
+        }
+    }
+
+    /// The TLB dropped `entry`: it becomes the most recent of those that are not resident.
+    fn evict(&mut self, entry: StackEntry) {
+        if let Some(at) = self.live().iter().take(self.resident).position(|e| *e == entry) {
+            self.resident -= 1;
+            self.entries.swap(at, self.resident);
+        }
+    }
+
+    /// Removes the entries that `drop` picks. Returns how many went and whether a resident one did.
+    fn remove(&mut self, drop: impl Fn(&StackEntry) -> bool) -> (usize, bool) {
+        let (mut kept, mut resident) = (0, self.resident);
+        for at in 0..self.used {
+            let Some(&entry) = self.entries.get(at) else { break };
+            if drop(&entry) {
+                resident -= usize::from(at < self.resident);
+                continue;
+            }
+            if let Some(place) = self.entries.get_mut(kept) {
+                *place = entry;
+            }
+            kept += 1;
+        }
+        let gone = (self.used - kept, resident < self.resident);
+        (self.used, self.resident) = (kept, resident);
+        gone
+    }
+
+    /// Puts `entry` first, as resident or as the most recent of the rest. Something was removed before.
+    fn put(&mut self, entry: StackEntry, resident: bool) {
+        if self.used < self.entries.len() {
+            self.used += 1;
+            if let Some(moved) = self.entries.get_mut(self.resident..self.used) {
+                moved.rotate_right(1);
+                moved[0] = entry;
+                self.resident += usize::from(resident);
+            }
+        }
+    }
+}
+
+#[derive(Clone, Copy, Debug, Default)]
+struct Level {
+    at: usize,
+    coverage: usize,
+    threshold: u32,
+    wide: bool,
+}
+
+/// Capacity counts of every touched segment, and the stacks that they come from.
+pub(crate) struct Capacity<'m> {
+    ladder: Ladder,
+    levels: [Level; MAX_LEVELS],
+    segments: Segments<'m>,
+    stacks: [Stack<'m>; 2],
+}
+
+impl<'m> Capacity<'m> {
+    pub(crate) fn footprint(ladder: &Ladder, thresholds: [u32; MAX_LEVELS]) -> Footprint {
+        Footprint { bits: 0, counters: layout(ladder, thresholds).1 }
+    }
+
+    /// Entries that the stack of a TLB of `size` entries needs.
+    pub(crate) const fn stack_len(ladder: &Ladder, size: usize) -> usize {
+        if size == 0 { 0 } else { size + ladder.units_per_segment() }
+    }
+
+    pub(crate) fn new(
+        ladder: Ladder,
+        thresholds: [u32; MAX_LEVELS],
+        sizes: [usize; 2],
+        memory: Memory<'m>,
+        stacks: [&'m mut [StackEntry]; 2],
+    ) -> Self {
+        let footprint = Self::footprint(&ladder, thresholds);
+        let [data, instruction] = stacks;
+        let stack = |entries: &'m mut [StackEntry], size: usize| {
+            let (entries, _) = entries.split_at_mut(entries.len().min(Self::stack_len(&ladder, size)));
+            Stack { entries, resident: 0, used: 0, size }
+        };
+        Self {
+            levels: layout(&ladder, thresholds).0,
+            segments: Segments::new(memory, footprint),
+            stacks: [stack(data, sizes[0]), stack(instruction, sizes[1])],
+            ladder,
+        }
+    }
+
+    fn entry(&self, place: Place, level: usize) -> StackEntry {
+        let unit = (place.segment << self.ladder.shift(self.ladder.top())) | place.unit;
+        StackEntry { unit: unit >> self.ladder.shift(level) << self.ladder.shift(level), level: level as u8 }
+    }
+
+    fn place(&self, unit: usize) -> Place {
+        let segment = unit >> self.ladder.shift(self.ladder.top());
+        Place { segment, unit: unit & (self.ladder.units_per_segment() - 1) }
+    }
+
+    /// Charges a miss on the entry of `level` around `place`, before the TLB refills it. Returns the smallest
+    /// superpage that is a candidate, the lowest of those of one size.
+    ///
+    /// Costs the entries above it in the stack, times the levels large enough to matter.
+    pub(crate) fn charge(&mut self, tlb: usize, place: Place, level: usize) -> Option<(Place, usize)> {
+        let missed = self.entry(place, level);
+        let stack = self.stacks.get(tlb)?;
+        let depth = stack.live().iter().position(|entry| *entry == missed)?;
+        if depth < stack.resident {
+            return None;
+        }
+        // Two entries at the least: one entry alone is not coalesced with anything.
+        let needed = u16::try_from((depth + 2).saturating_sub(stack.size).max(2)).ok()?;
+        let lowest =
+            (1..self.ladder.levels()).find(|&l| 1usize << self.ladder.shift(l) >= usize::from(needed))?;
+        let mut best: Option<(usize, usize)> = None;
+        for pass in [Pass::Count(needed), Pass::Clear] {
+            for at in 0..depth {
+                let Some(&above) = self.stacks.get(tlb).and_then(|stack| stack.live().get(at)) else { break };
+                let place = self.place(above.unit);
+                let Ok((chunk, _)) = self.segments.touch(place.segment) else { continue };
+                let counters = self.segments.parts(chunk).1;
+                for level in lowest.max(usize::from(above.level) + 1)..=self.ladder.top() {
+                    let shift = self.ladder.shift(level);
+                    if above.unit >> shift == missed.unit >> shift {
+                        break;
+                    }
+                    let ready = self.levels[level].cover(counters, place.unit >> shift, pass);
+                    if ready && best.is_none_or(|best| (level, above.unit >> shift << shift) < best) {
+                        best = Some((level, above.unit >> shift << shift));
+                    }
+                }
+            }
+        }
+        best.map(|(level, unit)| (self.place(unit), level))
+    }
+
+    /// The TLB refilled the entry of `level` around `place`.
+    pub(crate) fn refill(&mut self, tlb: usize, place: Place, level: usize) {
+        let entry = self.entry(place, level);
+        if let Some(stack) = self.stacks.get_mut(tlb) {
+            stack.refill(entry);
+        }
+    }
+
+    /// The TLB dropped the entry of `level` around `place`.
+    pub(crate) fn evict(&mut self, tlb: usize, place: Place, level: usize) {
+        let entry = self.entry(place, level);
+        if let Some(stack) = self.stacks.get_mut(tlb) {
+            stack.evict(entry);
+        }
+    }
+
+    /// Makes the entries within a superpage one, at the most recent place; all counts start anew.
+    pub(crate) fn promote(&mut self, place: Place, level: usize) {
+        let whole = self.entry(place, level);
+        let shift = self.ladder.shift(level);
+        for stack in &mut self.stacks {
+            let (gone, resident) = stack.remove(|entry| entry.unit >> shift == whole.unit >> shift);
+            if gone > 0 {
+                stack.put(whole, resident);
+            }
+        }
+        self.segments.for_each(|_, counters| counters.fill(0));
+    }
+
+    /// Forgets the entry of `level` around `place`, which is mapped as units from now on.
+    pub(crate) fn demote(&mut self, place: Place, level: usize) {
+        let whole = self.entry(place, level);
+        for stack in &mut self.stacks {
+            stack.remove(|entry| *entry == whole);
+        }
+    }
+
+    /// The TLB was flushed: nothing is resident.
+    pub(crate) fn flushed(&mut self, tlb: usize) {
+        if let Some(stack) = self.stacks.get_mut(tlb) {
+            stack.resident = 0;
+        }
+    }
+
+    /// Forgets the entries between two units, both included, and the segments wholly between them.
+    pub(crate) fn unmapped(&mut self, pages: tlbkit_addr::Pages, first: Place, last: Place) {
+        let (first, last) = (self.entry(first, 0).unit, self.entry(last, 0).unit);
+        for stack in &mut self.stacks {
+            stack.remove(|entry| (first..=last).contains(&entry.unit));
+        }
+        crate::ledger::unmapped(&self.ladder, &mut self.segments, pages);
+    }
+
+    /// Returns the capacity charges of a superpage.
+    pub(crate) fn charged(&mut self, place: Place, level: usize) -> u32 {
+        let Some(chunk) = self.segments.find(place.segment) else { return 0 };
+        self.levels[level].read(self.segments.peek(chunk).1, place.unit >> self.ladder.shift(level))
+    }
+}
+
+impl fmt::Debug for Capacity<'_> {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("Capacity").field("segments", &self.segments).finish_non_exhaustive()
+    }
+}
+
+/// The two walks over the stack: count what each superpage covers, then take the counts away again.
+#[derive(Clone, Copy)]
+enum Pass {
+    Count(u16),
+    Clear,
+}
+
+impl Level {
+    /// Counts one more entry under a superpage, and charges it when there are enough. Returns whether it is a
+    /// candidate for it.
+    fn cover(&self, counters: &mut [u16], node: usize, pass: Pass) -> bool {
+        let Some(coverage) = counters.get_mut(self.coverage + node) else { return false };
+        let Pass::Count(needed) = pass else {
+            *coverage = 0;
+            return false;
+        };
+        if *coverage >= needed {
+            return false;
+        }
+        *coverage += 1;
+        if *coverage < needed {
+            return false;
+        }
+        let count = self.read(counters, node).saturating_add(1).min(self.threshold);
+        let mut put = |at: usize, half: u32| {
+            if let Some(counter) = counters.get_mut(at) {
+                *counter = half as u16;
+            }
+        };
+        if self.wide {
+            put(self.at + 2 * node, count);
+            put(self.at + 2 * node + 1, count >> 16);
+        } else {
+            put(self.at + node, count);
+        }
+        count >= self.threshold
+    }
+
+    fn read(&self, counters: &[u16], node: usize) -> u32 {
+        let read = |at: usize| u32::from(counters.get(at).copied().unwrap_or(0));
+        if self.wide {
+            read(self.at + 2 * node) | read(self.at + 2 * node + 1) << 16
+        } else {
+            read(self.at + node)
+        }
+    }
+}
+
+/// Places a count and a scratch counter for every superpage of a segment.
+fn layout(ladder: &Ladder, thresholds: [u32; MAX_LEVELS]) -> ([Level; MAX_LEVELS], usize) {
+    let mut levels = [Level::default(); MAX_LEVELS];
+    let mut counters = 0;
+    for (n, level) in levels.iter_mut().enumerate().take(ladder.levels()).skip(1) {
+        let threshold = thresholds.get(n).copied().unwrap_or(u32::MAX);
+        let wide = threshold > u32::from(u16::MAX);
+        let counts = ladder.nodes(n) << u32::from(wide);
+        *level = Level { at: counters, coverage: counters + counts, threshold, wide };
+        counters += counts + ladder.nodes(n);
+    }
+    (levels, counters)
+}

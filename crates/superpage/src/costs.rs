@@ -1,0 +1,94 @@
+//! What a promotion costs against a miss, and when a count of misses makes it worth it.
+
+use core::fmt;
+
+use crate::Ladder;
+use crate::ladder::MAX_LEVELS;
+
+/// Costs, and how much of them a superpage must have been charged before it is built.
+///
+/// `R` of a superpage is the cost of copying it in units of the cost of a TLB miss: [`r_per_kb`](Self::r_per_kb)
+/// times its kilobytes. The default is the paper's: 3000 cycles to copy 1 KB against 30 for a miss (section 8.1), and
+/// thresholds of 0.125 R for prefetch and 0.625 R for capacity charges (section 7.2).
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Costs {
+    /// Cost of copying 1 KB, in TLB misses.
+    pub r_per_kb: u32,
+    /// Threshold on prefetch charges, in thousandths of R.
+    pub prefetch: u32,
+    /// Threshold on capacity charges, in thousandths of R.
+    pub capacity: u32,
+}
+
+impl Costs {
+    /// The paper's.
+    pub const PAPER: Self = Self { r_per_kb: 100, prefetch: 125, capacity: 625 };
+}
+
+impl Default for Costs {
+    fn default() -> Self {
+        Self::PAPER
+    }
+}
+
+/// Why [`Costs`] cannot be used.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum CostError {
+    /// `r_per_kb` is zero: every promotion would be free.
+    ZeroR,
+    /// A threshold is zero: every superpage would be promoted at its first miss.
+    ZeroThreshold,
+    /// A threshold of the largest superpage does not fit 32 bits.
+    TooLarge,
+}
+
+impl fmt::Display for CostError {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(match self {
+            Self::ZeroR => "R, the cost of copying 1 KB in TLB misses, must be at least 1",
+            Self::ZeroThreshold => "a threshold must be at least a thousandth of R",
+            Self::TooLarge => "a threshold of the largest superpage does not fit 32 bits",
+        })
+    }
+}
+
+impl core::error::Error for CostError {}
+
+/// When a count makes its superpage a candidate.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum When {
+    /// It is at least the threshold (APPROX-ONLINE).
+    Reaches,
+    /// It is more than the threshold (ONLINE).
+    Exceeds,
+}
+
+/// Returns for every level the count at which a superpage of it becomes a candidate: `thousandths` of its R.
+pub(crate) fn thresholds(
+    ladder: &Ladder,
+    costs: Costs,
+    thousandths: u32,
+    when: When,
+) -> Result<[u32; MAX_LEVELS], CostError> {
+    if costs.r_per_kb == 0 {
+        return Err(CostError::ZeroR);
+    }
+    if thousandths == 0 {
+        return Err(CostError::ZeroThreshold);
+    }
+    let mut counts = [u32::MAX; MAX_LEVELS];
+    for (level, count) in counts.iter_mut().enumerate().take(ladder.levels()) {
+        let bytes = ladder.size(level).map_or(u64::MAX, |size| size.bytes() as u64);
+        let scaled = u64::from(costs.r_per_kb)
+            .checked_mul(u64::from(thousandths))
+            .and_then(|r| r.checked_mul(bytes))
+            .ok_or(CostError::TooLarge)?;
+        let one = 1024 * 1000;
+        let least = match when {
+            When::Reaches => scaled.div_ceil(one).max(1),
+            When::Exceeds => scaled / one + 1,
+        };
+        *count = u32::try_from(least).map_err(|_| CostError::TooLarge)?;
+    }
+    Ok(counts)
+}

@@ -1,0 +1,208 @@
+//! The page sizes that a TLB can map: a ladder of powers of two.
+
+use core::fmt;
+
+use tlbkit_addr::{PageSize, Vpn};
+
+use crate::Superpage;
+
+/// The most sizes a [`Ladder`] can have.
+pub const MAX_LEVELS: usize = 16;
+
+/// The most units, as a power of two, that the largest size may span: 4 KB under 1 GB.
+const MAX_SPAN: u32 = 18;
+
+/// The sizes a TLB entry can have, ascending. Level 0 is what an ordinary entry maps, the *unit* of all bookkeeping;
+/// the largest size is the *segment*, within which all charges stay.
+///
+/// On a paired TLB (MIPS: one entry maps an even page and its odd neighbour) the unit is the pair, so a ladder may
+/// start at twice the page size.
+///
+/// ```
+/// use tlbkit_addr::PageSize;
+/// use tlbkit_superpage::{Ladder, LadderError};
+///
+/// let sizes = [PageSize::K4, PageSize::K16, PageSize::K64];
+/// let ladder = Ladder::new(PageSize::K4, &sizes).unwrap();
+/// assert_eq!((ladder.levels(), ladder.units_per_segment()), (3, 16));
+/// assert_eq!(Ladder::new(PageSize::K4, &[PageSize::K16, PageSize::K4]), Err(LadderError::NotAscending));
+/// ```
+#[derive(Clone, Copy, PartialEq, Eq)]
+pub struct Ladder {
+    page: PageSize,
+    unit: u8,
+    /// Shift of each level above the unit; `shifts[0]` is 0.
+    shifts: [u8; MAX_LEVELS],
+    levels: u8,
+    /// Shift of the largest size.
+    segment: u8,
+}
+
+/// Why a list of sizes is no ladder.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum LadderError {
+    /// Fewer than two sizes: nothing to promote to.
+    TooFew,
+    /// More than [`MAX_LEVELS`] sizes.
+    TooMany,
+    /// A size is not larger than the one before it.
+    NotAscending,
+    /// The first size is neither the page nor, on a paired TLB, two pages.
+    NotThePage,
+    /// The largest size spans more than 2^18 units.
+    TooWide,
+}
+
+impl fmt::Display for LadderError {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(match self {
+            Self::TooFew => "a ladder needs at least two sizes",
+            Self::TooMany => "a ladder has at most 16 sizes",
+            Self::NotAscending => "each size of a ladder must be larger than the one before",
+            Self::NotThePage => "a ladder starts at the page size, or at two pages on a paired TLB",
+            Self::TooWide => "the largest size of a ladder spans at most 2^18 of the smallest",
+        })
+    }
+}
+
+impl core::error::Error for LadderError {}
+
+impl Ladder {
+    /// The paper's sizes: 4, 8, 16, ... KB up to 8 MB (section 6).
+    pub const PAPER: Self = Self {
+        page: PageSize::K4,
+        unit: 0,
+        shifts: [0, 1, 2, 3, 4, 5, 6, 7, 8, 9, 10, 11, 0, 0, 0, 0],
+        levels: 12,
+        segment: 11,
+    };
+
+    /// Returns the ladder of `sizes` over pages of size `page`, in which [`Vpn`]s are counted.
+    ///
+    /// # Errors
+    ///
+    /// See [`LadderError`].
+    pub fn new(page: PageSize, sizes: &[PageSize]) -> Result<Self, LadderError> {
+        let [unit, _, ..] = sizes else { return Err(LadderError::TooFew) };
+        if sizes.len() > MAX_LEVELS {
+            return Err(LadderError::TooMany);
+        }
+        if sizes.iter().zip(sizes.iter().skip(1)).any(|(small, large)| large <= small) {
+            return Err(LadderError::NotAscending);
+        }
+        if !matches!(unit.pages(page), Some(1 | 2)) {
+            return Err(LadderError::NotThePage);
+        }
+        let mut shifts = [0; MAX_LEVELS];
+        for (shift, size) in shifts.iter_mut().zip(sizes) {
+            let above = size.shift() - unit.shift();
+            if above > MAX_SPAN {
+                return Err(LadderError::TooWide);
+            }
+            *shift = above as u8;
+        }
+        let segment = shifts[sizes.len() - 1];
+        Ok(Self {
+            page,
+            unit: (unit.shift() - page.shift()) as u8,
+            shifts,
+            levels: sizes.len() as u8,
+            segment,
+        })
+    }
+
+    /// Returns the size in which page numbers are counted.
+    pub const fn page(&self) -> PageSize {
+        self.page
+    }
+
+    /// Returns the number of sizes, at least two.
+    #[inline]
+    pub const fn levels(&self) -> usize {
+        self.levels as usize
+    }
+
+    /// Returns the highest level, that of the segment.
+    #[inline]
+    pub const fn top(&self) -> usize {
+        self.levels as usize - 1
+    }
+
+    /// Returns the base-two logarithm of the units in a superpage of `level`, which must be one of the ladder's.
+    #[inline]
+    pub const fn shift(&self, level: usize) -> u32 {
+        self.shifts[level % MAX_LEVELS] as u32
+    }
+
+    /// Returns the size of `level`, or `None` beyond the highest.
+    pub fn size(&self, level: usize) -> Option<PageSize> {
+        let above = *self.shifts.get(level).filter(|_| level < self.levels())?;
+        PageSize::from_shift(self.page.shift() + u32::from(self.unit) + u32::from(above))
+    }
+
+    /// Returns the level of `size`, or `None` if it is no rung of this ladder.
+    pub fn level(&self, size: PageSize) -> Option<usize> {
+        (0..self.levels()).find(|&level| self.size(level) == Some(size))
+    }
+
+    /// Returns the lowest level that reaches `size`, or the highest.
+    pub fn level_reaching(&self, size: PageSize) -> usize {
+        (0..self.levels()).find(|&level| self.size(level) >= Some(size)).unwrap_or(self.top())
+    }
+
+    /// Returns the units of a segment, the largest superpage.
+    #[inline]
+    pub const fn units_per_segment(&self) -> usize {
+        1 << self.segment
+    }
+
+    /// Returns the potential superpages of `level` in one segment.
+    pub const fn nodes(&self, level: usize) -> usize {
+        1 << (self.shift(self.top()) - self.shift(level))
+    }
+
+    /// Returns how many counters Appendix A keeps for a segment: a prefetch count for each superpage, a tlbcount for
+    /// each superpage and unit, a deferred count for each superpage of level `eager` and up. 6397 for 8 MB of 4 KB
+    /// pages with 64 KB eager, 3.125 a page.
+    ///
+    /// What this crate spends instead is [`Footprint`](crate::Footprint).
+    pub fn counters_of_appendix_a(&self, eager: usize) -> usize {
+        let superpages: usize = (1..self.levels()).map(|level| self.nodes(level)).sum();
+        let deferred: usize = (eager..self.levels()).map(|level| self.nodes(level)).sum();
+        2 * superpages + self.nodes(0) + deferred
+    }
+
+    /// Returns where `page` lies: its segment, and its unit within the segment.
+    #[inline]
+    pub(crate) const fn locate(&self, page: Vpn) -> Place {
+        let unit = page.get() >> self.unit;
+        let segment = unit >> self.segment;
+        Place { segment, unit: unit & (self.units_per_segment() - 1) }
+    }
+
+    /// Returns the superpage of `level` around `place`.
+    pub(crate) fn superpage(&self, place: Place, level: usize) -> Option<Superpage> {
+        let unit = (place.segment << self.shift(self.top()))
+            | (place.unit >> self.shift(level) << self.shift(level));
+        Some(Superpage { first: Vpn::new(unit << self.unit), size: self.size(level)? })
+    }
+
+    /// Returns where `superpage` starts and its level, or `None` if it is none of this ladder.
+    pub(crate) fn find(&self, superpage: Superpage) -> Option<(Place, usize)> {
+        let level = self.level(superpage.size)?;
+        superpage.first.is_aligned(superpage.size, self.page).then(|| (self.locate(superpage.first), level))
+    }
+}
+
+impl fmt::Debug for Ladder {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_list().entries((0..self.levels()).filter_map(|level| self.size(level))).finish()
+    }
+}
+
+/// A unit by its segment and its number within it.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) struct Place {
+    pub(crate) segment: usize,
+    pub(crate) unit: usize,
+}

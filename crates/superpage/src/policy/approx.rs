@@ -1,0 +1,118 @@
+//! APPROX-ONLINE (section 7.3): prefetch charges alone.
+
+use tlbkit_addr::{Pages, Vpn};
+
+use super::backoff::BackOff;
+use super::gate::Gate;
+use super::{Action, Miss, Policy, Superpage, Tlb};
+use crate::costs::{When, thresholds};
+use crate::ledger::Ledger;
+use crate::{CostError, Footprint, Memory, Setup};
+
+/// Promotes a superpage when its prefetch charges reach their threshold, and then lowers those of the larger ones
+/// around it by the threshold.
+///
+/// A miss costs a few dozen instructions, and once in 512 misses to a segment a pass over its deferred charges.
+#[derive(Debug)]
+pub struct ApproxOnline<'m> {
+    ledger: Ledger<'m>,
+    gate: Gate,
+    back_off: BackOff,
+    told: bool,
+}
+
+impl<'m> ApproxOnline<'m> {
+    /// Returns what one segment takes.
+    ///
+    /// # Errors
+    ///
+    /// See [`CostError`].
+    pub fn footprint(setup: &Setup) -> Result<Footprint, CostError> {
+        let counts = thresholds(&setup.ladder, setup.costs, setup.costs.prefetch, When::Reaches)?;
+        Ok(Ledger::footprint(&setup.ladder, counts, setup.eager_level(), setup.tlbs()))
+    }
+
+    /// Makes the policy, with memory for as many segments as fit.
+    ///
+    /// # Errors
+    ///
+    /// See [`CostError`].
+    pub fn new(setup: &Setup, memory: Memory<'m>) -> Result<Self, CostError> {
+        let counts = thresholds(&setup.ladder, setup.costs, setup.costs.prefetch, When::Reaches)?;
+        Ok(Self {
+            ledger: Ledger::new(setup.ladder, counts, setup.eager_level(), setup.tlbs(), memory),
+            gate: Gate::new(setup.activity),
+            back_off: BackOff::new(),
+            told: false,
+        })
+    }
+
+    /// Returns Appendix A's `tlbcount` of a superpage or base page: -1 inside a larger mapping, else how many of its
+    /// components have something in the TLB (1 if it is there itself). `None` if the ladder has no such superpage.
+    pub fn tlbcount(&mut self, tlb: Tlb, superpage: Superpage) -> Option<i32> {
+        self.ledger.tlbcount(tlb, superpage)
+    }
+
+    /// Returns the prefetch charges of a superpage, which stop at the threshold. `None` if the ladder has no such
+    /// superpage. Passes deferred charges of its segment on.
+    pub fn prefetch(&mut self, superpage: Superpage) -> Option<u32> {
+        self.ledger.charged(superpage)
+    }
+
+    /// Returns the segments in use and those there is memory for.
+    pub fn segments(&self) -> (usize, usize) {
+        self.ledger.segments()
+    }
+}
+
+impl Policy for ApproxOnline<'_> {
+    #[inline]
+    fn on_miss(&mut self, miss: Miss) -> Option<Action> {
+        self.back_off.miss();
+        let active = self.gate.active(miss.now);
+        let charged = self.ledger.miss(miss.tlb, miss.page, active);
+        if let Some(evicted) = miss.evicted {
+            self.ledger.evict(miss.tlb, evicted);
+        }
+        match charged {
+            Ok(charged) if charged.ready == 0 || !self.back_off.allows(charged.ready) => None,
+            Ok(charged) => {
+                let range = self.ledger.ladder.superpage(charged.place, charged.ready)?;
+                Some(Action::Promote { range, copy: true })
+            }
+            Err(_) if self.told => None,
+            Err(_) => {
+                self.told = true;
+                Some(Action::OutOfSegments { page: miss.page })
+            }
+        }
+    }
+
+    fn promoted(&mut self, range: Superpage) {
+        let Some((place, level)) = self.ledger.ladder.find(range) else { return };
+        self.back_off.granted(level);
+        let threshold = self.ledger.thresholds.get(level).copied();
+        self.ledger.promote(place, level, threshold);
+    }
+
+    fn refused(&mut self, range: Superpage) {
+        let Some((_, level)) = self.ledger.ladder.find(range) else { return };
+        self.back_off.refused(level, self.ledger.thresholds.get(level).copied().unwrap_or(u32::MAX));
+    }
+
+    fn demote(&mut self, page: Vpn) -> Option<Superpage> {
+        self.ledger.demote(page)
+    }
+
+    fn evicted(&mut self, tlb: Tlb, page: Vpn) {
+        self.ledger.evict(tlb, page);
+    }
+
+    fn flushed(&mut self, tlb: Tlb) {
+        self.ledger.flushed(tlb);
+    }
+
+    fn unmapped(&mut self, pages: Pages) {
+        self.ledger.unmapped(pages);
+    }
+}

@@ -1,0 +1,131 @@
+//! Promotion in the background by utilization, demotion under pressure.
+//!
+//! From Linux's khugepaged: a scanner that visits regions now and then and collapses one that has at most so many
+//! untouched pages (`max_ptes_none`), copying it. From Ingens (OSDI 2016): the threshold on utilization (90 %) that
+//! keeps memory from bloating, promotion decided apart from the fault path, and, when memory is short, demotion of the
+//! least utilized superpage. Where Linux reads accessed bits, this takes a TLB miss as the sign of use.
+
+use tlbkit_addr::{PageSize, Pages, Vpn};
+
+use super::backoff::BackOff;
+use super::{Action, Miss, Policy, Superpage, Tlb};
+use crate::ladder::Place;
+use crate::population::Population;
+use crate::{Footprint, Ladder, Memory};
+
+/// What a [`Background`] policy promotes, and when it looks.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Utilization {
+    /// The one size that is promoted to.
+    pub size: PageSize,
+    /// Referenced units for a promotion, in percent, at least one.
+    pub percent: u32,
+    /// Misses from one look to the next.
+    pub period: u32,
+}
+
+impl Utilization {
+    /// khugepaged as it comes: 2 MB with any page present (`max_ptes_none` is 511), a look every 4096 misses.
+    pub const KHUGEPAGED: Self = Self { size: PageSize::M2, percent: 0, period: 4096 };
+    /// Ingens' conservative setting: 2 MB at 90 %.
+    pub const INGENS: Self = Self { size: PageSize::M2, percent: 90, period: 4096 };
+}
+
+/// Promotes well-used regions to one size, a region a period, the one that has just missed.
+#[derive(Debug)]
+pub struct Background<'m> {
+    population: Population<'m>,
+    level: usize,
+    utilization: Utilization,
+    left: u32,
+    back_off: BackOff,
+    told: bool,
+}
+
+impl<'m> Background<'m> {
+    /// Returns what one segment takes.
+    pub fn footprint(ladder: &Ladder) -> Footprint {
+        Population::footprint(ladder, 0)
+    }
+
+    /// Makes the policy. A size that the ladder lacks stands for the next larger one, or the largest.
+    pub fn new(ladder: Ladder, utilization: Utilization, memory: Memory<'m>) -> Self {
+        Self {
+            population: Population::new(ladder, 0, memory),
+            level: ladder.level_reaching(utilization.size).max(1),
+            utilization,
+            left: utilization.period.max(1),
+            back_off: BackOff::new(),
+            told: false,
+        }
+    }
+
+    fn wanted(&mut self, place: Place) -> bool {
+        let all = 1u64 << self.population.ladder.shift(self.level);
+        let used = self.population.populated(place, self.level) as u64;
+        used > 0 && used * 100 >= all * u64::from(self.utilization.percent)
+    }
+
+    /// Memory is short: splits the superpage with the fewest referenced units and returns it, so that the kernel can
+    /// take back those that were never referenced. `None` if there is none that is not full.
+    ///
+    /// Costs a pass over the touched segments.
+    pub fn under_pressure(&mut self) -> Option<Superpage> {
+        let ladder = self.population.ladder;
+        let mut least: Option<(usize, Place)> = None;
+        for nth in 0.. {
+            let Some(segment) = self.population.nth_segment(nth) else { break };
+            for number in 0..ladder.nodes(self.level) {
+                let place = Place { segment, unit: number << ladder.shift(self.level) };
+                let used = self.population.populated(place, self.level);
+                let better = least.is_none_or(|(fewest, _)| used < fewest);
+                if better
+                    && used < 1 << ladder.shift(self.level)
+                    && self.population.mapped(place) == self.level
+                {
+                    least = Some((used, place));
+                }
+            }
+        }
+        let range = ladder.superpage(least?.1, self.level)?;
+        self.population.demote(range.first)
+    }
+}
+
+impl Policy for Background<'_> {
+    fn on_miss(&mut self, miss: Miss) -> Option<Action> {
+        self.back_off.miss();
+        let Ok((place, mapped, _)) = self.population.reference(miss.page) else {
+            let first = !self.told;
+            self.told = true;
+            return first.then_some(Action::OutOfSegments { page: miss.page });
+        };
+        self.left = self.left.saturating_sub(1);
+        if self.left > 0 || mapped >= self.level || !self.back_off.allows(self.level) || !self.wanted(place) {
+            return None;
+        }
+        self.left = self.utilization.period.max(1);
+        Some(Action::Promote { range: self.population.ladder.superpage(place, self.level)?, copy: true })
+    }
+
+    fn promoted(&mut self, range: Superpage) {
+        self.back_off.granted(self.level);
+        self.population.promote(range);
+    }
+
+    fn refused(&mut self, _: Superpage) {
+        self.back_off.refused(self.level, self.utilization.period);
+    }
+
+    fn demote(&mut self, page: Vpn) -> Option<Superpage> {
+        self.population.demote(page)
+    }
+
+    fn evicted(&mut self, _: Tlb, _: Vpn) {}
+
+    fn flushed(&mut self, _: Tlb) {}
+
+    fn unmapped(&mut self, pages: Pages) {
+        self.population.unmapped(pages);
+    }
+}

@@ -1,0 +1,159 @@
+//! ONLINE (section 7.2): prefetch and capacity charges.
+
+use tlbkit_addr::{Pages, Vpn};
+
+use super::backoff::BackOff;
+use super::gate::Gate;
+use super::{Action, Miss, Policy, Superpage, Tlb};
+use crate::capacity::{Capacity, StackEntry};
+use crate::costs::{When, thresholds};
+use crate::ladder::MAX_LEVELS;
+use crate::ledger::Ledger;
+use crate::{CostError, Footprint, Memory, Setup};
+
+/// Memory for [`Online`].
+#[derive(Debug)]
+pub struct OnlineMemory<'m> {
+    /// For prefetch charges: by [`Online::footprint`], its first part.
+    pub prefetch: Memory<'m>,
+    /// For capacity charges: by [`Online::footprint`], its second part.
+    pub capacity: Memory<'m>,
+    /// The LRU stacks of the data and the instruction TLB: [`Online::stack_len`] each.
+    pub stacks: [&'m mut [StackEntry]; 2],
+}
+
+/// Promotes a superpage when its prefetch or its capacity charges exceed their thresholds. Larger ones around it lose
+/// as many prefetch charges as it had; all capacity charges start anew.
+///
+/// A miss costs a walk over the LRU stack, which is why section 8.2 prefers [`ApproxOnline`](super::ApproxOnline).
+#[derive(Debug)]
+pub struct Online<'m> {
+    ledger: Ledger<'m>,
+    capacity: Capacity<'m>,
+    gate: Gate,
+    back_off: BackOff,
+    told: bool,
+}
+
+impl<'m> Online<'m> {
+    /// Returns what one segment takes for prefetch and for capacity charges.
+    ///
+    /// # Errors
+    ///
+    /// See [`CostError`].
+    pub fn footprint(setup: &Setup) -> Result<(Footprint, Footprint), CostError> {
+        let (prefetch, capacity) = both(setup)?;
+        Ok((
+            Ledger::footprint(&setup.ladder, prefetch, setup.eager_level(), setup.tlbs()),
+            Capacity::footprint(&setup.ladder, capacity),
+        ))
+    }
+
+    /// Returns how many entries the LRU stack of a TLB of `size` entries takes.
+    pub fn stack_len(setup: &Setup, size: usize) -> usize {
+        Capacity::stack_len(&setup.ladder, size)
+    }
+
+    /// Makes the policy for TLBs of `sizes` entries, data and instruction.
+    ///
+    /// # Errors
+    ///
+    /// See [`CostError`].
+    pub fn new(setup: &Setup, sizes: [usize; 2], memory: OnlineMemory<'m>) -> Result<Self, CostError> {
+        let (prefetch, capacity) = both(setup)?;
+        let OnlineMemory { prefetch: ledger, capacity: counts, stacks } = memory;
+        Ok(Self {
+            ledger: Ledger::new(setup.ladder, prefetch, setup.eager_level(), setup.tlbs(), ledger),
+            capacity: Capacity::new(setup.ladder, capacity, sizes, counts, stacks),
+            gate: Gate::new(setup.activity),
+            back_off: BackOff::new(),
+            told: false,
+        })
+    }
+
+    /// Returns the prefetch and the capacity charges of a superpage; each stops one above its threshold. `None` if
+    /// the ladder has no such superpage.
+    pub fn charges(&mut self, superpage: Superpage) -> Option<(u32, u32)> {
+        let prefetch = self.ledger.charged(superpage)?;
+        let (place, level) = self.ledger.ladder.find(superpage)?;
+        Some((prefetch, self.capacity.charged(place, level)))
+    }
+}
+
+/// The counts at which prefetch and capacity charges exceed their thresholds, by level.
+type Both = ([u32; MAX_LEVELS], [u32; MAX_LEVELS]);
+
+fn both(setup: &Setup) -> Result<Both, CostError> {
+    Ok((
+        thresholds(&setup.ladder, setup.costs, setup.costs.prefetch, When::Exceeds)?,
+        thresholds(&setup.ladder, setup.costs, setup.costs.capacity, When::Exceeds)?,
+    ))
+}
+
+impl Policy for Online<'_> {
+    fn on_miss(&mut self, miss: Miss) -> Option<Action> {
+        self.back_off.miss();
+        let active = self.gate.active(miss.now);
+        let tlb = miss.tlb.index(self.ledger.tlbs());
+        let at = self.ledger.ladder.locate(miss.page);
+        let level = self.ledger.mapped(at);
+        let for_capacity = if active { self.capacity.charge(tlb, at, level) } else { None };
+        let charged = self.ledger.miss(miss.tlb, miss.page, active);
+        self.capacity.refill(tlb, at, level);
+        if let Some(evicted) = miss.evicted {
+            self.evicted(miss.tlb, evicted);
+        }
+        let Ok(charged) = charged else {
+            let first = !self.told;
+            self.told = true;
+            return first.then_some(Action::OutOfSegments { page: miss.page });
+        };
+        // The smallest first, and of two as small the one around the page that missed.
+        let for_prefetch = (charged.ready > 0).then_some((charged.place, charged.ready));
+        let (place, level) = match (for_prefetch, for_capacity) {
+            (Some(prefetch), Some(capacity)) if capacity.1 < prefetch.1 => capacity,
+            (Some(prefetch), _) => prefetch,
+            (None, capacity) => capacity?,
+        };
+        let range = self.ledger.ladder.superpage(place, level).filter(|_| self.back_off.allows(level))?;
+        Some(Action::Promote { range, copy: true })
+    }
+
+    fn promoted(&mut self, range: Superpage) {
+        let Some((place, level)) = self.ledger.ladder.find(range) else { return };
+        self.back_off.granted(level);
+        self.ledger.promote(place, level, None);
+        self.capacity.promote(place, level);
+    }
+
+    fn refused(&mut self, range: Superpage) {
+        let Some((_, level)) = self.ledger.ladder.find(range) else { return };
+        self.back_off.refused(level, self.ledger.thresholds.get(level).copied().unwrap_or(u32::MAX));
+    }
+
+    fn demote(&mut self, page: Vpn) -> Option<Superpage> {
+        let range = self.ledger.demote(page)?;
+        let (place, level) = self.ledger.ladder.find(range)?;
+        self.capacity.demote(place, level);
+        Some(range)
+    }
+
+    fn evicted(&mut self, tlb: Tlb, page: Vpn) {
+        let place = self.ledger.ladder.locate(page);
+        let level = self.ledger.mapped(place);
+        self.ledger.evict(tlb, page);
+        self.capacity.evict(tlb.index(self.ledger.tlbs()), place, level);
+    }
+
+    fn flushed(&mut self, tlb: Tlb) {
+        self.ledger.flushed(tlb);
+        self.capacity.flushed(tlb.index(self.ledger.tlbs()));
+    }
+
+    fn unmapped(&mut self, pages: Pages) {
+        let (first, last) =
+            (self.ledger.ladder.locate(pages.first()), self.ledger.ladder.locate(pages.last()));
+        self.capacity.unmapped(pages, first, last);
+        self.ledger.unmapped(pages);
+    }
+}

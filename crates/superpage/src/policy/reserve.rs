@@ -1,0 +1,136 @@
+//! Promotion without copying, from reservations.
+//!
+//! - Talluri and Hill (ASPLOS 1994): at the first touch of an aligned region reserve contiguous memory for all of it,
+//!   and place every page at its own offset there; a promotion then moves nothing. Their entry with valid bits for its
+//!   parts (the partial subblock) is [`Reservation::partial`]: it maps the region from its second page on, and what
+//!   has not been touched stays unallocated behind its valid bit.
+//! - Navarro et al. (OSDI 2002), and FreeBSD after them: several sizes; a region is promoted to the largest size all
+//!   of whose pages are populated, step by step as it fills; under pressure the reservation that was added to least
+//!   recently is broken up, and what it holds in vain goes back.
+
+use tlbkit_addr::{PageSize, Pages, Vpn};
+
+use super::{Action, Miss, Policy, Superpage, Tlb};
+use crate::population::Population;
+use crate::{Footprint, Ladder, Memory};
+
+/// Promotes reserved regions as they fill, without copying.
+///
+/// The kernel asks [`reservation`](Self::reservation) where to place a page that it allocates. A promotion that it
+/// refuses has lost its reservation: that region and those around it are not asked for again until unmapped.
+#[derive(Debug)]
+pub struct Reservation<'m> {
+    population: Population<'m>,
+    /// The level that is reserved.
+    reserved: usize,
+    partial: bool,
+    clock: u16,
+    told: bool,
+}
+
+/// In a segment's counter: its reservation is broken.
+const BROKEN: u16 = u16::MAX;
+
+impl<'m> Reservation<'m> {
+    /// Returns what one segment takes.
+    pub fn footprint(ladder: &Ladder) -> Footprint {
+        Population::footprint(ladder, 1)
+    }
+
+    /// Makes a policy that reserves segments, the ladder's largest size, and promotes what is fully populated.
+    pub fn new(ladder: Ladder, memory: Memory<'m>) -> Self {
+        let reserved = ladder.top();
+        Self {
+            population: Population::new(ladder, 1, memory),
+            reserved,
+            partial: false,
+            clock: 0,
+            told: false,
+        }
+    }
+
+    /// Makes a policy that reserves 64 KB (or the ladder's next larger size) and maps it with one entry as soon as
+    /// two of its units are populated. The TLB must have a valid bit for each part of such an entry.
+    pub fn partial(ladder: Ladder, memory: Memory<'m>) -> Self {
+        let reserved = ladder.level_reaching(PageSize::K64).max(1);
+        Self {
+            population: Population::new(ladder, 1, memory),
+            reserved,
+            partial: true,
+            clock: 0,
+            told: false,
+        }
+    }
+
+    /// Returns the region to reserve for `page`: it belongs at its own offset there.
+    pub fn reservation(&self, page: Vpn) -> Option<Superpage> {
+        let ladder = &self.population.ladder;
+        ladder.superpage(ladder.locate(page), self.reserved)
+    }
+
+    /// Memory is short: returns the segment that was populated least recently among those that are not full, whose
+    /// reservations the kernel may now break up. It will not be promoted further; superpages that it has stay.
+    ///
+    /// Costs a pass over the touched segments.
+    pub fn under_pressure(&mut self) -> Option<Superpage> {
+        let ladder = self.population.ladder;
+        let clock = self.clock;
+        let oldest = self
+            .population
+            .marks()
+            .filter(|&(_, mark, populated)| mark != BROKEN && populated < ladder.units_per_segment())
+            .max_by_key(|&(_, mark, _)| clock.wrapping_sub(mark))?
+            .0;
+        let place = crate::ladder::Place { segment: oldest, unit: 0 };
+        self.population.mark(place, BROKEN);
+        ladder.superpage(place, ladder.top())
+    }
+}
+
+impl Policy for Reservation<'_> {
+    fn on_miss(&mut self, miss: Miss) -> Option<Action> {
+        let Ok((place, mapped, new)) = self.population.reference(miss.page) else {
+            let first = !self.told;
+            self.told = true;
+            return first.then_some(Action::OutOfSegments { page: miss.page });
+        };
+        if !new || self.population.mark_of(place) == BROKEN {
+            return None;
+        }
+        // A clock of sixteen bits that skips the mark of broken ones: only the order of recent marks matters.
+        self.clock = if self.clock + 1 == BROKEN { 0 } else { self.clock + 1 };
+        self.population.mark(place, self.clock);
+        let ladder = self.population.ladder;
+        let level = if self.partial {
+            if self.population.populated(place, self.reserved) > 1 { self.reserved } else { 0 }
+        } else {
+            self.population.full(place, mapped)
+        };
+        if level <= mapped {
+            return None;
+        }
+        Some(Action::Promote { range: ladder.superpage(place, level)?, copy: false })
+    }
+
+    fn promoted(&mut self, range: Superpage) {
+        self.population.promote(range);
+    }
+
+    fn refused(&mut self, range: Superpage) {
+        if let Some((place, _)) = self.population.ladder.find(range) {
+            self.population.mark(place, BROKEN);
+        }
+    }
+
+    fn demote(&mut self, page: Vpn) -> Option<Superpage> {
+        self.population.demote(page)
+    }
+
+    fn evicted(&mut self, _: Tlb, _: Vpn) {}
+
+    fn flushed(&mut self, _: Tlb) {}
+
+    fn unmapped(&mut self, pages: Pages) {
+        self.population.unmapped(pages);
+    }
+}

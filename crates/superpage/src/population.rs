@@ -1,0 +1,125 @@
+//! Which units of each segment have been referenced: the bookkeeping of policies that look at population alone.
+
+use tlbkit_addr::{Pages, Vpn};
+
+use crate::ladder::Place;
+use crate::presence::Presence;
+use crate::segments::{Exhausted, Segments};
+use crate::{Footprint, Ladder, Memory, Superpage};
+
+const WORD: u32 = usize::BITS.trailing_zeros();
+
+/// The referenced units and the mappings of every touched segment.
+#[derive(Debug)]
+pub(crate) struct Population<'m> {
+    pub(crate) ladder: Ladder,
+    /// One map, which stands for "referenced" here.
+    presence: Presence,
+    segments: Segments<'m>,
+}
+
+impl<'m> Population<'m> {
+    /// `marks` is 1 if segments have a mark, else 0.
+    pub(crate) fn footprint(ladder: &Ladder, marks: usize) -> Footprint {
+        Footprint { bits: Presence::new(*ladder, 1).words(), counters: marks }
+    }
+
+    pub(crate) fn new(ladder: Ladder, marks: usize, memory: Memory<'m>) -> Self {
+        let segments = Segments::new(memory, Self::footprint(&ladder, marks));
+        Self { ladder, presence: Presence::new(ladder, 1), segments }
+    }
+
+    /// Records a reference, and returns where it is, the level it is mapped at, and whether it is the first there.
+    pub(crate) fn reference(&mut self, page: Vpn) -> Result<(Place, usize, bool), Exhausted> {
+        let place = self.ladder.locate(page);
+        let (chunk, _) = self.segments.touch(place.segment)?;
+        let (bits, _) = self.segments.parts(chunk);
+        let new = !self.presence.holds(bits, 0, place.unit, 0);
+        self.presence.enter(bits, 0, place.unit);
+        Ok((place, self.presence.mapped(bits, place.unit), new))
+    }
+
+    /// Returns the largest level from `mapped` on all of whose units around `place` have been referenced, level by
+    /// level.
+    pub(crate) fn full(&mut self, place: Place, mapped: usize) -> usize {
+        let ladder = self.ladder;
+        (mapped + 1..ladder.levels())
+            .take_while(|&level| self.populated(place, level) == 1 << ladder.shift(level))
+            .last()
+            .unwrap_or(mapped)
+    }
+
+    /// Sets the mark of a segment.
+    pub(crate) fn mark(&mut self, place: Place, mark: u16) {
+        if let Some(chunk) = self.segments.find(place.segment)
+            && let Some(counter) = self.segments.parts(chunk).1.first_mut()
+        {
+            *counter = mark;
+        }
+    }
+
+    /// Returns the mark of a segment, at first zero.
+    pub(crate) fn mark_of(&mut self, place: Place) -> u16 {
+        let Some(chunk) = self.segments.find(place.segment) else { return 0 };
+        self.segments.peek(chunk).1.first().copied().unwrap_or(0)
+    }
+
+    /// Returns every touched segment with its mark and its referenced units.
+    pub(crate) fn marks(&self) -> impl Iterator<Item = (usize, u16, usize)> + '_ {
+        let words = self.ladder.units_per_segment().div_ceil(1 << WORD);
+        self.segments.iter().map(move |(segment, chunk)| {
+            let (bits, marks) = self.segments.peek(chunk);
+            let populated = bits.iter().take(words).map(|word| word.count_ones() as usize).sum();
+            (segment, marks.first().copied().unwrap_or(0), populated)
+        })
+    }
+
+    /// Returns how many units of the superpage of `level` around `place` have been referenced.
+    pub(crate) fn populated(&mut self, place: Place, level: usize) -> usize {
+        let Some(chunk) = self.segments.find(place.segment) else { return 0 };
+        let bits = self.segments.peek(chunk).0;
+        let shift = self.ladder.shift(level);
+        let first = place.unit >> shift << shift;
+        if shift < WORD {
+            let word = bits.get(first >> WORD).copied().unwrap_or(0) >> (first & ((1 << WORD) - 1));
+            return (word & ((1 << (1 << shift)) - 1)).count_ones() as usize;
+        }
+        let words = bits.get(first >> WORD..(first >> WORD) + (1 << (shift - WORD))).unwrap_or_default();
+        words.iter().map(|word| word.count_ones() as usize).sum()
+    }
+
+    /// Returns the level at which `place` is mapped.
+    pub(crate) fn mapped(&mut self, place: Place) -> usize {
+        let Some(chunk) = self.segments.find(place.segment) else { return 0 };
+        self.presence.mapped(self.segments.peek(chunk).0, place.unit)
+    }
+
+    pub(crate) fn promote(&mut self, range: Superpage) {
+        let Some((place, level)) = self.ladder.find(range) else { return };
+        let Some(chunk) = self.segments.find(place.segment) else { return };
+        self.presence.join(self.segments.parts(chunk).0, place.unit, level, true);
+    }
+
+    /// Splits the superpage around `page`, none of whose units count as referenced any longer.
+    pub(crate) fn demote(&mut self, page: Vpn) -> Option<Superpage> {
+        let place = self.ladder.locate(page);
+        let chunk = self.segments.find(place.segment)?;
+        let (bits, _) = self.segments.parts(chunk);
+        let level = self.presence.mapped(bits, place.unit);
+        if level == 0 {
+            return None;
+        }
+        self.presence.leave_all(bits, 0, place.unit, level);
+        self.presence.join(bits, place.unit, level, false);
+        self.ladder.superpage(place, level)
+    }
+
+    pub(crate) fn unmapped(&mut self, pages: Pages) {
+        crate::ledger::unmapped(&self.ladder, &mut self.segments, pages);
+    }
+
+    /// Returns the number of the `nth` touched segment, in no order.
+    pub(crate) fn nth_segment(&self, nth: usize) -> Option<usize> {
+        self.segments.iter().nth(nth).map(|(segment, _)| segment)
+    }
+}

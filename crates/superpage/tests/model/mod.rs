@@ -1,0 +1,338 @@
+//! The naive model: true LRU TLBs whose contents are scanned on every miss, charges in hash maps, and beside them
+//! Appendix A's `tlbcount` with its increments and decrements done one by one.
+
+#![allow(dead_code, reason = "each test binary uses its part")]
+
+use std::collections::HashMap;
+
+use tlbkit_addr::{Pages, Vpn};
+use tlbkit_superpage::{
+    Action, ApproxOnline, Asap, Asap464, Footprint, Ladder, Memory, Miss, Online, OnlineMemory, Policy,
+    Setup, Slot, StackEntry, Superpage, Tlb,
+};
+
+/// A node: level, and number of the superpage at that level in the whole address space.
+pub(crate) type Node = (usize, usize);
+
+pub(crate) struct Arena {
+    directory: Vec<Slot>,
+    bits: Vec<usize>,
+    counters: Vec<u16>,
+}
+
+impl Arena {
+    pub(crate) fn new(footprint: Footprint, segments: usize) -> Self {
+        Self {
+            directory: vec![Slot::default(); segments * Footprint::SLOTS],
+            // What the memory holds must not matter.
+            bits: vec![usize::MAX / 3; segments * footprint.bits],
+            counters: vec![0xa5a5; segments * footprint.counters],
+        }
+    }
+
+    pub(crate) fn memory(&mut self) -> Memory<'_> {
+        Memory { directory: &mut self.directory, bits: &mut self.bits, counters: &mut self.counters }
+    }
+
+    pub(crate) fn leak(footprint: Footprint, segments: usize) -> Memory<'static> {
+        Box::leak(Box::new(Self::new(footprint, segments))).memory()
+    }
+}
+
+pub(crate) fn approx(setup: &Setup, segments: usize) -> ApproxOnline<'static> {
+    ApproxOnline::new(setup, Arena::leak(ApproxOnline::footprint(setup).unwrap(), segments)).unwrap()
+}
+
+pub(crate) fn asap(ladder: Ladder, segments: usize) -> Asap<'static> {
+    Asap::new(ladder, Arena::leak(Asap::footprint(&ladder), segments))
+}
+
+pub(crate) fn asap464(ladder: Ladder, segments: usize) -> Asap464<'static> {
+    Asap464::new(ladder, Arena::leak(Asap464::footprint(&ladder), segments))
+}
+
+pub(crate) fn online(setup: &Setup, sizes: [usize; 2], segments: usize) -> Online<'static> {
+    let (prefetch, capacity) = Online::footprint(setup).unwrap();
+    let stack =
+        |size| Box::leak(vec![StackEntry::default(); Online::stack_len(setup, size)].into_boxed_slice());
+    let memory = OnlineMemory {
+        prefetch: Arena::leak(prefetch, segments),
+        capacity: Arena::leak(capacity, segments),
+        stacks: [stack(sizes[0]), stack(sizes[1])],
+    };
+    Online::new(setup, sizes, memory).unwrap()
+}
+
+/// Two TLBs under true LRU, their LRU stacks beyond, and what is mapped how.
+pub(crate) struct Machine {
+    pub(crate) ladder: Ladder,
+    pub(crate) sizes: [usize; 2],
+    /// Whole LRU stacks, most recent first; an entry with `true` is resident.
+    pub(crate) stacks: [Vec<(Node, bool)>; 2],
+    /// Superpages promoted, largest mapping of a unit wins.
+    pub(crate) mapped: Vec<Node>,
+    shift0: usize,
+}
+
+pub(crate) struct Missed {
+    pub(crate) node: Node,
+    pub(crate) evicted: Option<Node>,
+    /// The stack before the refill.
+    pub(crate) before: Vec<(Node, bool)>,
+}
+
+impl Machine {
+    pub(crate) fn new(ladder: Ladder, sizes: [usize; 2]) -> Self {
+        let shift0 = ladder.size(0).unwrap().pages(ladder.page()).unwrap().trailing_zeros() as usize;
+        Self { ladder, sizes, stacks: [Vec::new(), Vec::new()], mapped: Vec::new(), shift0 }
+    }
+
+    pub(crate) fn vpn(&self, (level, number): Node) -> Vpn {
+        Vpn::new(number << self.ladder.shift(level) << self.shift0)
+    }
+
+    pub(crate) fn superpage(&self, node: Node) -> Superpage {
+        Superpage { first: self.vpn(node), size: self.ladder.size(node.0).unwrap() }
+    }
+
+    pub(crate) fn node(&self, range: Superpage) -> Node {
+        let level = self.ladder.level(range.size).unwrap();
+        (level, range.first.get() >> self.shift0 >> self.ladder.shift(level))
+    }
+
+    pub(crate) fn up(&self, node: Node, level: usize) -> Node {
+        (level, node.1 >> (self.ladder.shift(level) - self.ladder.shift(node.0)))
+    }
+
+    pub(crate) fn holds(&self, big: Node, small: Node) -> bool {
+        big.0 >= small.0 && self.up(small, big.0) == big
+    }
+
+    /// The mapping of a page.
+    pub(crate) fn map(&self, page: Vpn) -> Node {
+        let unit = (0, page.get() >> self.shift0);
+        self.mapped.iter().copied().filter(|&node| self.holds(node, unit)).max().unwrap_or(unit)
+    }
+
+    /// References a page; `Some` if it missed, after the refill.
+    pub(crate) fn touch(&mut self, tlb: usize, page: Vpn) -> Option<Missed> {
+        let node = self.map(page);
+        let size = self.sizes[tlb];
+        let stack = &mut self.stacks[tlb];
+        let at = stack.iter().position(|&(n, _)| n == node);
+        let before = stack.clone();
+        let hit = at.is_some_and(|at| stack[at].1);
+        if let Some(at) = at {
+            stack.remove(at);
+        }
+        stack.insert(0, (node, true));
+        if hit {
+            return None;
+        }
+        let resident = stack.iter().filter(|e| e.1).count();
+        let evicted = (resident > size).then(|| {
+            let victim = stack.iter().rposition(|e| e.1).unwrap();
+            stack[victim].1 = false;
+            stack[victim].0
+        });
+        Some(Missed { node, evicted, before })
+    }
+
+    pub(crate) fn promote(&mut self, node: Node) {
+        for tlb in 0..2 {
+            let inside: Vec<_> = self.stacks[tlb].iter().filter(|e| self.holds(node, e.0)).copied().collect();
+            if inside.is_empty() {
+                continue;
+            }
+            let mut stack = std::mem::take(&mut self.stacks[tlb]);
+            stack.retain(|e| !self.holds(node, e.0));
+            let resident = inside.iter().any(|e| e.1);
+            let at = if resident { 0 } else { stack.iter().rposition(|e| e.1).map_or(0, |at| at + 1) };
+            stack.insert(at, (node, resident));
+            self.stacks[tlb] = stack;
+        }
+        self.mapped.retain(|&old| {
+            old.0 > node.0 || old.1 >> (self.ladder.shift(node.0) - self.ladder.shift(old.0)) != node.1
+        });
+        self.mapped.push(node);
+    }
+
+    /// Splits the superpage around a page and flushes its entries.
+    pub(crate) fn demote(&mut self, page: Vpn) -> Option<Node> {
+        let node = self.map(page);
+        if node.0 == 0 {
+            return None;
+        }
+        self.mapped.retain(|&old| old != node);
+        for stack in &mut self.stacks {
+            stack.retain(|e| e.0 != node);
+        }
+        Some(node)
+    }
+
+    pub(crate) fn resident(&self, tlb: usize) -> impl Iterator<Item = Node> + '_ {
+        self.stacks[tlb].iter().filter(|e| e.1).map(|e| e.0)
+    }
+}
+
+/// APPROX-ONLINE or ONLINE by definition: scans on every miss, counts without bounds, everything in maps.
+pub(crate) struct ByScan {
+    pub(crate) prefetch: HashMap<Node, u64>,
+    pub(crate) capacity: HashMap<Node, u64>,
+    online: bool,
+    thresholds: Vec<(f64, f64)>,
+}
+
+impl ByScan {
+    pub(crate) fn new(setup: &Setup, online: bool) -> Self {
+        let thresholds = (0..setup.ladder.levels())
+            .map(|level| {
+                let kb = setup.ladder.size(level).unwrap().bytes() as f64 / 1024.0;
+                let r = f64::from(setup.costs.r_per_kb) * kb;
+                (r * f64::from(setup.costs.prefetch) / 1000.0, r * f64::from(setup.costs.capacity) / 1000.0)
+            })
+            .collect();
+        Self { prefetch: HashMap::new(), capacity: HashMap::new(), online, thresholds }
+    }
+
+    /// Charges a miss and returns the candidate, if there is one.
+    pub(crate) fn miss(&mut self, machine: &Machine, tlb: usize, missed: &Missed) -> Option<Node> {
+        let top = machine.ladder.top();
+        let mut candidates = Vec::new();
+        for level in missed.node.0 + 1..=top {
+            let node = machine.up(missed.node, level);
+            if missed.before.iter().any(|&(e, resident)| resident && machine.holds(node, e)) {
+                let count = self.prefetch.entry(node).or_default();
+                *count += 1;
+                let threshold = self.thresholds[level].0;
+                let ready = if self.online { *count as f64 > threshold } else { *count as f64 >= threshold };
+                if ready {
+                    candidates.push((level, 0, node));
+                }
+            }
+        }
+        if self.online
+            && let Some(depth) = missed.before.iter().position(|e| e.0 == missed.node)
+        {
+            let needed = (depth + 2).saturating_sub(machine.sizes[tlb]).max(2);
+            let mut covered: HashMap<Node, usize> = HashMap::new();
+            for &(above, _) in &missed.before[..depth] {
+                for level in above.0 + 1..=top {
+                    let node = machine.up(above, level);
+                    if !machine.holds(node, missed.node) {
+                        *covered.entry(node).or_default() += 1;
+                    }
+                }
+            }
+            for (node, _) in covered.into_iter().filter(|&(_, n)| n >= needed) {
+                let count = self.capacity.entry(node).or_default();
+                *count += 1;
+                if *count as f64 > self.thresholds[node.0].1 {
+                    candidates.push((node.0, 1 + node.1, node));
+                }
+            }
+        }
+        candidates.into_iter().min().map(|(_, _, node)| node)
+    }
+
+    pub(crate) fn promoted(&mut self, machine: &Machine, node: Node) {
+        let own = self.prefetch.get(&node).copied().unwrap_or(0);
+        let less = if self.online { own } else { self.thresholds[node.0].0.ceil() as u64 };
+        for level in node.0 + 1..=machine.ladder.top() {
+            if let Some(count) = self.prefetch.get_mut(&machine.up(node, level)) {
+                *count = count.saturating_sub(less);
+            }
+        }
+        self.restart(machine, node);
+        self.capacity.clear();
+    }
+
+    pub(crate) fn restart(&mut self, machine: &Machine, node: Node) {
+        self.prefetch.retain(|&n, _| !machine.holds(node, n));
+    }
+}
+
+/// Appendix A's `tlbcount`, done by its increments and decrements under the project's readings.
+#[derive(Default)]
+pub(crate) struct Counts(pub(crate) HashMap<Node, i32>);
+
+impl Counts {
+    fn at(&mut self, node: Node) -> &mut i32 {
+        self.0.entry(node).or_default()
+    }
+
+    pub(crate) fn miss(&mut self, machine: &Machine, missed: &Missed) {
+        *self.at(missed.node) = 1;
+        for level in missed.node.0 + 1..=machine.ladder.top() {
+            let count = self.at(machine.up(missed.node, level));
+            *count += 1;
+            if *count > 1 {
+                break;
+            }
+        }
+        if let Some(evicted) = missed.evicted {
+            self.evict(machine, evicted);
+        }
+    }
+
+    pub(crate) fn evict(&mut self, machine: &Machine, evicted: Node) {
+        *self.at(evicted) = 0;
+        for level in evicted.0 + 1..=machine.ladder.top() {
+            let count = self.at(machine.up(evicted, level));
+            let above_one = *count > 1;
+            *count -= 1;
+            if above_one {
+                break;
+            }
+        }
+    }
+
+    fn below(machine: &Machine, node: Node) -> Vec<Node> {
+        (0..node.0)
+            .flat_map(|level| {
+                let shift = machine.ladder.shift(node.0) - machine.ladder.shift(level);
+                (node.1 << shift..(node.1 + 1) << shift).map(move |n| (level, n))
+            })
+            .collect()
+    }
+
+    pub(crate) fn promoted(&mut self, machine: &Machine, node: Node) {
+        for below in Self::below(machine, node) {
+            *self.at(below) = -1;
+        }
+        let count = self.at(node);
+        *count = i32::from(*count > 0);
+    }
+
+    pub(crate) fn demoted(&mut self, machine: &Machine, node: Node) {
+        if *self.at(node) > 0 {
+            self.evict(machine, node);
+        }
+        for below in Self::below(machine, node) {
+            *self.at(below) = 0;
+        }
+    }
+}
+
+pub(crate) const TLBS: [Tlb; 2] = [Tlb::Data, Tlb::Instruction];
+
+/// Drives a policy with one reference; returns the promotion it asked for.
+pub(crate) fn step(
+    policy: &mut dyn Policy,
+    machine: &Machine,
+    tlb: usize,
+    page: Vpn,
+    missed: &Missed,
+    now: u64,
+) -> Option<Superpage> {
+    let evicted = missed.evicted.map(|node| machine.vpn(node));
+    match policy.on_miss(Miss { tlb: TLBS[tlb], page, evicted, now }) {
+        Some(Action::Promote { range, .. }) => Some(range),
+        Some(other) => panic!("{other:?}"),
+        None => None,
+    }
+}
+
+pub(crate) fn all_pages() -> Pages {
+    Pages::new(Vpn::new(0), Vpn::new(usize::MAX)).unwrap()
+}

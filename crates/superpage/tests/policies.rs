@@ -1,0 +1,304 @@
+//! What the policies do at their edges: refusals, exhausted and reclaimed segments, demotion, pressure, errors.
+
+mod model;
+
+use model::{Arena, Machine, all_pages, approx, asap, asap464, online, step};
+use tlbkit_addr::{PageSize, Pages, Vpn};
+use tlbkit_superpage::{
+    Action, Activity, ApproxOnline, Asap, Background, CostError, Costs, Ladder, LadderError, Miss, Policy,
+    Reservation, Setup, Superpage, Tlb, Utilization,
+};
+
+const TOP: PageSize = PageSize::from_shift(23).unwrap();
+
+fn miss(page: usize) -> Miss {
+    Miss { tlb: Tlb::Data, page: Vpn::new(page), evicted: None, now: 0 }
+}
+
+/// Two pages in turn in a TLB of one entry: every miss is charged to {0, 1}.
+fn ping_pong(policy: &mut dyn Policy, misses: usize, now: impl Fn(usize) -> u64) -> Vec<(usize, Superpage)> {
+    let mut asked = Vec::new();
+    for n in 0..misses {
+        let evicted = (n > 0).then(|| Vpn::new((n + 1) % 2));
+        let action = policy.on_miss(Miss { tlb: Tlb::Data, page: Vpn::new(n % 2), evicted, now: now(n) });
+        if let Some(Action::Promote { range, copy: true }) = action {
+            asked.push((n, range));
+            policy.refused(range);
+        }
+    }
+    asked
+}
+
+#[test]
+fn what_is_no_ladder() {
+    let size = |shift| PageSize::from_shift(shift).unwrap();
+    let ladder = |shifts: &[u32]| {
+        Ladder::new(PageSize::K4, &shifts.iter().map(|&shift| size(shift)).collect::<Vec<_>>()).map(|_| ())
+    };
+    assert_eq!(ladder(&[]), Err(LadderError::TooFew));
+    assert_eq!(ladder(&[12]), Err(LadderError::TooFew));
+    assert_eq!(ladder(&(12..29).collect::<Vec<_>>()), Err(LadderError::TooMany));
+    assert_eq!(ladder(&[12, 14, 14]), Err(LadderError::NotAscending));
+    assert_eq!(ladder(&[14, 12]), Err(LadderError::NotAscending));
+    assert_eq!(ladder(&[11, 12]), Err(LadderError::NotThePage));
+    assert_eq!(ladder(&[14, 16]), Err(LadderError::NotThePage));
+    assert_eq!(ladder(&[12, 31]), Err(LadderError::TooWide));
+    assert_eq!(ladder(&[12, 30]), Ok(()));
+    assert_eq!(ladder(&[13, 15, 17]), Ok(()));
+}
+
+#[test]
+fn costs_that_cannot_be() {
+    let with = |costs| ApproxOnline::footprint(&Setup { costs, ..Setup::PAPER }).err();
+    assert_eq!(with(Costs { r_per_kb: 0, ..Costs::PAPER }), Some(CostError::ZeroR));
+    assert_eq!(with(Costs { prefetch: 0, ..Costs::PAPER }), Some(CostError::ZeroThreshold));
+    assert_eq!(
+        with(Costs { r_per_kb: u32::MAX, prefetch: u32::MAX, ..Costs::PAPER }),
+        Some(CostError::TooLarge)
+    );
+    assert_eq!(with(Costs::PAPER), None);
+}
+
+/// 3.125 counters a page, 6397 for 8 MB; and far less than 0.3 % of the memory for them, with either number of TLBs.
+#[test]
+fn space() {
+    assert_eq!(Ladder::PAPER.counters_of_appendix_a(4), 6397);
+    for split in [false, true] {
+        let bytes = ApproxOnline::footprint(&Setup { split, ..Setup::PAPER }).unwrap().bytes();
+        assert!(bytes * 10_000 <= TOP.bytes() * 7, "{bytes} bytes for 8 MB");
+    }
+}
+
+#[test]
+fn the_threshold_is_reached_not_passed() {
+    let mut policy = approx(&Setup::PAPER, 1);
+    // The first miss finds the TLB empty; then each is charged. 0.125 R of 8 KB is 100.
+    assert_eq!(ping_pong(&mut policy, 101, |_| 0)[0].0, 100);
+    let mut policy = online(&Setup::PAPER, [1, 1], 1);
+    assert_eq!(ping_pong(&mut policy, 102, |_| 0)[0].0, 101);
+}
+
+#[test]
+fn refusals_back_off() {
+    let mut policy = approx(&Setup::PAPER, 1);
+    let asked: Vec<usize> = ping_pong(&mut policy, 2000, |_| 0).iter().map(|&(n, _)| n).collect();
+    assert_eq!(asked, [100, 200, 400, 800, 1600]);
+    // A grant ends it.
+    let Some(Action::Promote { range, .. }) =
+        (2000..).find_map(|n| policy.on_miss(Miss { evicted: Some(Vpn::new((n + 1) % 2)), ..miss(n % 2) }))
+    else {
+        panic!("never asked again")
+    };
+    policy.promoted(range);
+    assert_eq!(policy.tlbcount(Tlb::Data, range), Some(1));
+    assert_eq!(policy.prefetch(range), Some(0));
+    assert_eq!(policy.tlbcount(Tlb::Data, Superpage { first: Vpn::new(1), size: PageSize::K4 }), Some(-1));
+}
+
+#[test]
+fn inactive_below_a_miss_rate() {
+    let setup = Setup { activity: Activity { misses_per_million: 1000 }, ..Setup::PAPER };
+    // One miss in 2000 instructions, then one in 500.
+    assert_eq!(ping_pong(&mut approx(&setup, 1), 10_000, |n| 2000 * n as u64), []);
+    let asked = ping_pong(&mut approx(&setup, 1), 10_000, |n| 500 * n as u64);
+    // The 256th miss ends the first window and is the first to be charged.
+    assert_eq!(asked[0].0, 254 + 100);
+}
+
+#[test]
+fn exhausted_segments_are_said_once() {
+    let segment = Ladder::PAPER.units_per_segment();
+    let mut policies: Vec<Box<dyn Policy>> = vec![
+        Box::new(approx(&Setup::PAPER, 2)),
+        Box::new(online(&Setup::PAPER, [4, 4], 2)),
+        Box::new(asap(Ladder::PAPER, 2)),
+        Box::new(asap464(Ladder::PAPER, 2)),
+        Box::new(Reservation::new(Ladder::PAPER, Arena::leak(Reservation::footprint(&Ladder::PAPER), 2))),
+    ];
+    for policy in &mut policies {
+        assert_eq!(policy.on_miss(miss(0)), None);
+        assert_eq!(policy.on_miss(miss(segment)), None);
+        let page = Vpn::new(5 * segment);
+        assert_eq!(policy.on_miss(miss(page.get())), Some(Action::OutOfSegments { page }));
+        assert_eq!(policy.on_miss(miss(9 * segment)), None);
+        policy.evicted(Tlb::Data, page);
+        assert_eq!(policy.demote(page), None);
+        // A segment that dies makes room for another.
+        policy.unmapped(Pages::count(Vpn::new(0), segment).unwrap());
+        assert_eq!(policy.on_miss(miss(5 * segment)), None);
+        assert_eq!(policy.on_miss(miss(9 * segment)), None);
+        policy.unmapped(all_pages());
+    }
+    let mut none = approx(&Setup::PAPER, 0);
+    assert!(matches!(none.on_miss(miss(1)), Some(Action::OutOfSegments { .. })));
+    assert_eq!(none.on_miss(miss(1)), None);
+}
+
+#[test]
+fn reclaimed_segments_start_anew() {
+    let segment = Ladder::PAPER.units_per_segment();
+    let mut policy = approx(&Setup::PAPER, 3);
+    let pair = Superpage { first: Vpn::new(0), size: PageSize::from_shift(13).unwrap() };
+    for round in 0..50 {
+        for page in [0, segment, 7 * segment, 1, segment + 1, 7 * segment + 1] {
+            assert_eq!(policy.on_miss(miss(page)), None, "round {round}");
+        }
+        assert_eq!((policy.prefetch(pair), policy.segments()), (Some(1), (3, 3)));
+        // Part of a segment is not the segment.
+        policy.unmapped(Pages::count(Vpn::new(1), segment - 1).unwrap());
+        assert_eq!(policy.segments().0, 3);
+        policy.unmapped(if round % 2 == 0 {
+            all_pages()
+        } else {
+            Pages::new(Vpn::new(0), Vpn::new(8 * segment - 1)).unwrap()
+        });
+        assert_eq!((policy.prefetch(pair), policy.segments().0), (Some(0), 0));
+    }
+}
+
+/// ASAP goes straight to the largest superpage that is full, ASAP-4-64 to 64 KB at half.
+#[test]
+fn as_soon_as_possible() {
+    let mut policy = asap(Ladder::PAPER, 1);
+    for page in [0, 2, 3, 4, 5, 6, 7] {
+        let action = policy.on_miss(miss(page));
+        // {2, 3} is full with 3, {4, 5} with 5, {4..7} with 7.
+        let expected = match page {
+            3 => Some((2, 13)),
+            5 => Some((4, 13)),
+            7 => Some((4, 14)),
+            _ => None,
+        };
+        let range = expected.map(|(first, shift)| Superpage {
+            first: Vpn::new(first),
+            size: PageSize::from_shift(shift).unwrap(),
+        });
+        assert_eq!(action, range.map(|range| Action::Promote { range, copy: true }), "page {page}");
+        if let Some(range) = range {
+            policy.promoted(range);
+        }
+    }
+    let all = Superpage { first: Vpn::new(0), size: PageSize::from_shift(15).unwrap() };
+    assert_eq!(policy.on_miss(miss(1)), Some(Action::Promote { range: all, copy: true }));
+    policy.refused(all);
+    assert_eq!(policy.on_miss(miss(1)), None);
+    let again = (0..20).filter(|_| policy.on_miss(miss(1)).is_some()).count();
+    // It waits for 8 misses, as many as there are pages.
+    assert_eq!(again, 14);
+
+    let mut policy = asap464(Ladder::PAPER, 1);
+    for page in 0..7 {
+        assert_eq!(policy.on_miss(miss(2 * page)), None);
+    }
+    let range = Superpage { first: Vpn::new(0), size: PageSize::K64 };
+    assert_eq!(policy.on_miss(miss(15)), Some(Action::Promote { range, copy: true }));
+    policy.promoted(range);
+    assert_eq!(policy.on_miss(miss(1)), None);
+    assert_eq!(policy.demote(Vpn::new(9)), Some(range));
+    assert_eq!(policy.demote(Vpn::new(9)), None);
+    assert_eq!(policy.on_miss(miss(15)), None);
+}
+
+#[test]
+fn reservations_are_promoted_when_full_and_broken_when_old() {
+    let segment = Ladder::PAPER.units_per_segment();
+    let mut policy = Reservation::new(Ladder::PAPER, Arena::leak(Reservation::footprint(&Ladder::PAPER), 4));
+    let whole = Superpage { first: Vpn::new(segment), size: TOP };
+    assert_eq!(policy.reservation(Vpn::new(segment + 77)), Some(whole));
+    assert_eq!(policy.on_miss(miss(0)), None);
+    let pair = Superpage { first: Vpn::new(0), size: PageSize::from_shift(13).unwrap() };
+    assert_eq!(policy.on_miss(miss(1)), Some(Action::Promote { range: pair, copy: false }));
+    policy.promoted(pair);
+    assert_eq!(policy.on_miss(miss(1)), None);
+    assert_eq!(policy.on_miss(miss(segment)), None);
+    // The first segment was added to least recently.
+    assert_eq!(policy.under_pressure(), Some(Superpage { first: Vpn::new(0), size: TOP }));
+    assert_eq!([policy.on_miss(miss(2)), policy.on_miss(miss(3))], [None, None]);
+    assert_eq!(policy.under_pressure(), Some(whole));
+    assert_eq!(policy.under_pressure(), None);
+
+    let mut policy =
+        Reservation::partial(Ladder::PAPER, Arena::leak(Reservation::footprint(&Ladder::PAPER), 4));
+    let block = Superpage { first: Vpn::new(16), size: PageSize::K64 };
+    assert_eq!(policy.on_miss(miss(17)), None);
+    assert_eq!(policy.on_miss(miss(30)), Some(Action::Promote { range: block, copy: false }));
+}
+
+#[test]
+fn the_background_promotes_what_is_used_and_demotes_what_is_not() {
+    let utilization = Utilization { size: PageSize::K64, percent: 50, period: 4 };
+    let footprint = Background::footprint(&Ladder::PAPER);
+    let mut policy = Background::new(Ladder::PAPER, utilization, Arena::leak(footprint, 2));
+    let (first, second) = (
+        Superpage { first: Vpn::new(0), size: PageSize::K64 },
+        Superpage { first: Vpn::new(16), size: PageSize::K64 },
+    );
+    for page in 0..7 {
+        assert_eq!(policy.on_miss(miss(page)), None);
+    }
+    assert_eq!(policy.on_miss(miss(7)), Some(Action::Promote { range: first, copy: true }));
+    policy.promoted(first);
+    let asked: Vec<_> = (16..32).filter_map(|page| policy.on_miss(miss(page))).collect();
+    assert_eq!(asked[0], Action::Promote { range: second, copy: true });
+    policy.promoted(second);
+    assert_eq!(policy.under_pressure(), Some(first));
+    // The second is full.
+    assert_eq!(policy.under_pressure(), None);
+}
+
+/// A page at the top of the address space is like any other.
+#[test]
+fn the_top_of_the_address_space() {
+    let top = usize::MAX >> PageSize::K4.shift();
+    for pages in [top, usize::MAX] {
+        let mut policy = asap(Ladder::PAPER, 1);
+        assert_eq!(policy.on_miss(miss(pages)), None);
+        let range = Superpage { first: Vpn::new(pages - 1), size: PageSize::from_shift(13).unwrap() };
+        assert_eq!(policy.on_miss(miss(pages - 1)), Some(Action::Promote { range, copy: true }));
+        assert_eq!(range.pages(PageSize::K4).last(), Vpn::new(pages));
+        policy.promoted(range);
+        assert_eq!(policy.demote(Vpn::new(pages)), Some(range));
+    }
+    assert_eq!(Asap::footprint(&Ladder::PAPER).counters, 0);
+}
+
+/// Appendix B: with one candidate, threshold R and overhead o on a miss of cost b, the policy pays at most 2 + o/b of
+/// what the offline policy pays, and an adversary who stops right after the promotion makes it pay that.
+#[test]
+fn competitive_bound() {
+    let ladder = Ladder::new(PageSize::K4, &[PageSize::K4, PageSize::from_shift(13).unwrap()]).unwrap();
+    for (o, b) in [(100.0, 30.0), (0.0, 30.0), (10.0, 200.0)] {
+        let mut worst = 0.0f64;
+        for r_per_kb in [1u32, 7, 100] {
+            let r = f64::from(8 * r_per_kb);
+            for misses in [1, 2, 8 * r_per_kb - 1, 8 * r_per_kb, 8 * r_per_kb + 1, 100 * r_per_kb] {
+                let setup = Setup {
+                    ladder,
+                    split: false,
+                    costs: Costs { r_per_kb, prefetch: 1000, capacity: 1000 },
+                    ..Setup::PAPER
+                };
+                let mut policy = approx(&setup, 1);
+                let mut machine = Machine::new(ladder, [1, 0]);
+                // The first reference is nobody's miss to prevent.
+                machine.touch(0, Vpn::new(1));
+                policy.on_miss(miss(1));
+                let mut online = 0.0;
+                for n in 0..misses {
+                    let page = Vpn::new(n as usize % 2);
+                    let Some(missed) = machine.touch(0, page) else { break };
+                    online += b + o;
+                    if let Some(range) = step(&mut policy, &machine, 0, page, &missed, 0) {
+                        policy.promoted(range);
+                        machine.promote(machine.node(range));
+                        online += r * b;
+                    }
+                }
+                let offline = (f64::from(misses) * b).min(r * b);
+                assert!(online <= (2.0 + o / b) * offline + 1e-6, "{online} against {offline}");
+                worst = worst.max(online / offline);
+            }
+        }
+        assert!((worst - (2.0 + o / b)).abs() < 1e-6, "the bound is reached: {worst}");
+    }
+}

@@ -1,0 +1,294 @@
+//! What is explored: every algorithm on every hardware, every repair switched off, every damage of Table 2.2.
+
+use tlbkit_shootdown::{
+    Algorithm, Change, Hardware, Loader, LowRights, Plan, Rendezvous, Repair, Status, Style,
+};
+
+use super::world::{Damage, Scene, Word};
+
+/// A machine to explore on: the crate's presets, with the status bits that the model knows.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Machine {
+    pub(crate) name: &'static str,
+    pub(crate) hardware: Hardware,
+    bits: u8,
+}
+
+const D: u8 = Word::DIRTY;
+const R: u8 = Word::REFERENCED;
+
+const fn machine(name: &'static str, hardware: Hardware, bits: u8) -> Machine {
+    let hardware = Hardware { status_bits: bits.count_ones() as u8, ..hardware };
+    Machine { name, hardware, bits }
+}
+
+/// The rows of Table 2.1, and what they leave out: both ways of non-atomic status writes with a referenced bit too,
+/// their remote-flush variants, and a virtually tagged cache (2.3).
+pub(crate) const MACHINES: [Machine; 13] = [
+    machine("vax", Hardware::VAX, D),
+    machine("ns32332", Hardware::NS32332, D),
+    machine("sun3", Hardware::SUN3, 0),
+    machine("i386", Hardware::I386, R | D),
+    machine("n10", Hardware::N10, R),
+    machine("rp3", Hardware::RP3, 0),
+    machine("mc88200", Hardware::MC88200, R | D),
+    machine("read-then-write", Hardware { status: Status::ReadThenWrite, ..Hardware::NS32332 }, R),
+    machine("from-tlb", Hardware { status: Status::FromTlb, ..Hardware::VAX }, R),
+    machine("soft-read-then-write", Hardware { loader: Loader::Software, ..Hardware::NS32332 }, R),
+    machine("soft-remote", Hardware { remote_flush: true, ..Hardware::RP3 }, 0),
+    machine("remote-read-then-write", Hardware { remote_flush: true, ..Hardware::NS32332 }, R),
+    machine("virtual-cache", Hardware { lines_need_entry: true, ..Hardware::VAX }, D),
+];
+
+/// One exploration.
+#[derive(Clone, Debug)]
+pub(crate) struct Case {
+    pub(crate) algorithm: Option<Algorithm>,
+    pub(crate) machine: &'static str,
+    /// What goes on, in a word.
+    pub(crate) doing: String,
+    /// The repair that is switched off.
+    pub(crate) off: Option<Repair>,
+    pub(crate) scene: Scene,
+    /// Whether it must be found sound. An unsuitable pairing must be found wrong in at least one of its cases.
+    pub(crate) sound: bool,
+}
+
+impl Machine {
+    fn low(&self, new: Word) -> LowRights {
+        if new.missing(self.bits).is_some() && self.hardware.status.overwrites() {
+            LowRights::MayWriteBack
+        } else {
+            LowRights::NeverWriteBack
+        }
+    }
+
+    fn scene(&self, algorithm: Algorithm, cpus: usize, ops: &[(usize, Word)]) -> Scene {
+        Scene {
+            hardware: self.hardware,
+            bits: self.bits,
+            plan: Plan::unsound(algorithm, &self.hardware),
+            cpus,
+            ptes: ops.iter().map(|&(pte, _)| pte + 1).max().unwrap_or(1),
+            ops: ops.to_vec(),
+            change: None,
+            lazy: false,
+            raise: None,
+            start: Word::WRITE,
+            bare: None,
+        }
+    }
+
+    fn suits(&self, algorithm: Algorithm, new: Word) -> bool {
+        algorithm.suits(&self.hardware, self.low(new)).is_ok()
+    }
+
+    pub(crate) fn named(name: &str) -> Option<&'static Self> {
+        MACHINES.iter().find(|machine| machine.name == name)
+    }
+}
+
+/// Every way of using `algorithm` on `machine`: lowering to nothing and to read-only on `cpus` CPUs, and on `fewer`
+/// with two requesters, with CPUs that come and go, and with rights that are raised again.
+pub(crate) fn pairing(algorithm: Algorithm, machine: &Machine, cpus: usize, fewer: usize) -> Vec<Case> {
+    let mut cases = Vec::new();
+    if algorithm.style() == Style::Remote && !machine.hardware.remote_flush {
+        return cases; // There is nothing to run it on.
+    }
+    let mut add = |doing: &str, sound: bool, scene: Scene| {
+        cases.push(Case {
+            algorithm: Some(algorithm),
+            machine: machine.name,
+            doing: format!("{doing}, {} CPUs", scene.cpus),
+            off: None,
+            scene,
+            sound,
+        });
+    };
+    let unmaps = machine.suits(algorithm, Word::NONE);
+    let protects = machine.suits(algorithm, Word::READ);
+    add("unmap", unmaps, machine.scene(algorithm, cpus, &[(0, Word::NONE)]));
+    add("write-protect", protects, machine.scene(algorithm, cpus, &[(0, Word::READ)]));
+    let same = [(0, Word::READ), (0, Word::NONE)];
+    add("two on one page", protects, machine.scene(algorithm, fewer, &same));
+    add("two on two pages", unmaps, machine.scene(algorithm, fewer, &[(0, Word::NONE), (1, Word::NONE)]));
+    if machine.hardware.lines_need_entry {
+        return cases; // No lazy handling there.
+    }
+    let changes = [
+        ("a CPU joins", Change::In),
+        ("a CPU idles", Change::Out),
+        ("a CPU forgets", Change::OutAndForget),
+        ("a CPU goes offline", Change::Offline),
+    ];
+    for (doing, change) in changes {
+        let mut scene = machine.scene(algorithm, fewer, &[(0, Word::NONE)]);
+        scene.change = Some((fewer - 1, change));
+        add(doing, unmaps, scene);
+    }
+    let mut scene = machine.scene(algorithm, fewer, &[(0, Word::NONE)]);
+    scene.change = Some((fewer - 1, Change::In));
+    scene.lazy = true;
+    add("a lazy CPU comes back", unmaps, scene);
+    let mut scene = machine.scene(algorithm, fewer, &[(0, Word::NONE)]);
+    scene.raise = Some(fewer - 1);
+    add("rights raised again", unmaps, scene);
+    if algorithm == Algorithm::TwoPhase {
+        let mut scene = machine.scene(algorithm, fewer, &[(0, Word::NONE), (1, Word::NONE)]);
+        scene.plan = scene.plan.with_rendezvous(Rendezvous::Serve);
+        add("two on two pages, serving", unmaps, scene);
+    }
+    cases
+}
+
+/// One repair switched off, in the smallest world that shows what it is for.
+pub(crate) fn hazards() -> Vec<Case> {
+    use Algorithm as A;
+    const GONE: Word = Word::NONE;
+    let mut cases = Vec::new();
+    let mut add =
+        |algorithm, name: &'static str, off: Repair, doing: &str, scene: &dyn Fn(&Machine) -> Scene| {
+            let Some(machine) = Machine::named(name) else { return };
+            for sound in [true, false] {
+                let mut scene = scene(machine);
+                if !sound {
+                    scene.plan = scene.plan.without(off);
+                }
+                cases.push(Case {
+                    algorithm: Some(algorithm),
+                    machine: name,
+                    doing: format!("{doing}, {} CPUs", scene.cpus),
+                    off: (!sound).then_some(off),
+                    scene,
+                    sound,
+                });
+            }
+        };
+    for algorithm in [A::Optimistic, A::OptimisticAsync, A::OptimisticRemote] {
+        let name =
+            if algorithm == A::OptimisticRemote { "remote-read-then-write" } else { "read-then-write" };
+        add(algorithm, name, Repair::ROUNDS, "write-protect", &|m| m.scene(algorithm, 3, &[(0, Word::READ)]));
+    }
+    add(A::Optimistic, "from-tlb", Repair::DRAIN, "unmap", &|m| m.scene(A::Optimistic, 3, &[(0, GONE)]));
+    add(A::TwoPhase, "from-tlb", Repair::FLUSH_AFTER_UPDATE, "unmap", &|m| {
+        m.scene(A::TwoPhase, 2, &[(0, GONE)])
+    });
+    for (algorithm, name) in [(A::PteFirst, "n10"), (A::Optimistic, "from-tlb")] {
+        add(algorithm, name, Repair::EXCLUSION, "two on one page", &|m| {
+            let mut scene = m.scene(algorithm, 2, &[(0, Word::READ), (0, GONE)]);
+            // Reprotection with every status bit set beforehand: it never writes back.
+            scene.bits = D;
+            scene
+        });
+    }
+    let joins = [(A::PteFirst, "i386"), (A::TlbFirst, "rp3"), (A::Optimistic, "from-tlb")];
+    for (algorithm, name) in joins {
+        add(algorithm, name, Repair::TARGETS_AFTER, "a CPU joins", &|m| {
+            let mut scene = m.scene(algorithm, 2, &[(0, GONE)]);
+            scene.change = Some((1, Change::In));
+            scene
+        });
+    }
+    // The tentative entry is an old one that allowed more than the page does now.
+    add(A::TlbFirst, "rp3", Repair::VALUE_BEFORE_FLAG, "unmap", &|m| Scene {
+        start: Word::READ,
+        ..m.scene(A::TlbFirst, 2, &[(0, GONE)])
+    });
+    for algorithm in [A::TlbFirst, A::TlbFirstAsync, A::PteFirst] {
+        add(algorithm, "rp3", Repair::MISS_MASKED, "unmap", &|m| m.scene(algorithm, 2, &[(0, GONE)]));
+    }
+    add(A::TlbFirst, "rp3", Repair::FLAG_PER_PTE, "two on two pages", &|m| {
+        m.scene(A::TlbFirst, 2, &[(0, GONE), (1, Word::READ)])
+    });
+    let two = [(0, GONE), (1, GONE)];
+    add(A::TwoPhase, "n10", Repair::RENDEZVOUS, "two on two pages", &|m| m.scene(A::TwoPhase, 2, &two));
+    add(A::TwoPhase, "n10", Repair::RENDEZVOUS, "two on two pages, serving", &|m| {
+        let mut scene = m.scene(A::TwoPhase, 2, &two);
+        scene.plan = scene.plan.with_rendezvous(Rendezvous::Serve);
+        scene
+    });
+    add(A::TwoPhase, "n10", Repair::ENQUEUE_BEFORE_FLAG, "two on two pages", &|m| {
+        m.scene(A::TwoPhase, 2, &two)
+    });
+    add(A::TwoPhase, "i386", Repair::FLUSH_AFTER_UPDATE, "unmap", &|m| m.scene(A::TwoPhase, 2, &[(0, GONE)]));
+    add(A::TwoPhase, "i386", Repair::REQUESTER_FLUSHES_AFTER, "unmap", &|m| {
+        m.scene(A::TwoPhase, 2, &[(0, GONE)])
+    });
+    add(A::TwoPhase, "i386", Repair::ALL_WHO_MAY_LOAD, "unmap", &|m| m.scene(A::TwoPhase, 2, &[(0, GONE)]));
+    add(A::TwoPhase, "from-tlb", Repair::INTERRUPTS_DISABLED, "unmap", &|m| {
+        m.scene(A::TwoPhase, 2, &[(0, GONE)])
+    });
+    for (algorithm, name) in
+        [(A::PteFirstAsync, "i386"), (A::TlbFirstAsync, "rp3"), (A::OptimisticAsync, "vax")]
+    {
+        add(algorithm, name, Repair::ATOMIC_COUNT, "unmap", &|m| m.scene(algorithm, 3, &[(0, GONE)]));
+        add(algorithm, name, Repair::ZERO_REPLIERS, "unmap", &|m| m.scene(algorithm, 1, &[(0, GONE)]));
+        add(algorithm, name, Repair::RAISE_SUPERSEDES, "rights raised again", &|m| {
+            let mut scene = m.scene(algorithm, 2, &[(0, GONE)]);
+            scene.raise = Some(1);
+            scene
+        });
+    }
+    for (algorithm, name) in [
+        (A::PteFirstRemote, "mc88200"),
+        (A::TlbFirstRemote, "soft-remote"),
+        (A::OptimisticRemote, "remote-read-then-write"),
+    ] {
+        add(algorithm, name, Repair::REMOTE_DRAIN, "unmap", &|m| m.scene(algorithm, 2, &[(0, GONE)]));
+    }
+    add(A::PteFirstRemote, "soft-remote", Repair::GENERATION, "two on two pages", &|m| {
+        m.scene(A::PteFirstRemote, 3, &two)
+    });
+    for (algorithm, name) in [(A::PteFirst, "i386"), (A::PteFirstRemote, "mc88200")] {
+        add(algorithm, name, Repair::EXCHANGE, "unmap", &|m| m.scene(algorithm, 2, &[(0, GONE)]));
+    }
+    cases
+}
+
+/// The rows of Table 2.2: how entry and copies come to differ, and the damage, where no algorithm is used.
+pub(crate) fn damages() -> Vec<Case> {
+    let dirty = Word(Word::WRITE.0 | D);
+    let rows = [
+        ("increase rights, status bit clear", Word::READ, Word::WRITE, Damage::Overwriting),
+        ("increase rights, status bit clear", Word::READ, Word::WRITE, Damage::RejectedReference),
+        ("reduce rights, status bit clear", Word::WRITE, Word::NONE, Damage::Overwriting),
+        ("reduce rights, status bit clear", Word::WRITE, Word::NONE, Damage::IllegalReference),
+        (
+            "increase rights, status bit set",
+            Word(Word::READ.0 | R),
+            Word(Word::WRITE.0 | R),
+            Damage::RejectedReference,
+        ),
+        (
+            "reduce rights, status bit set",
+            Word(dirty.0 | R),
+            Word(Word::READ.0 | R),
+            Damage::IllegalReference,
+        ),
+        ("clear status bits", Word(dirty.0 | R), Word(Word::WRITE.0 | R), Damage::WrongStatus),
+        (
+            "clear status bits, increase rights",
+            Word(Word::READ.0 | R),
+            Word(Word::WRITE.0),
+            Damage::RejectedReference,
+        ),
+        ("clear status bits, reduce rights", Word(dirty.0 | R), Word(Word::READ.0), Damage::IllegalReference),
+    ];
+    let Some(machine) = Machine::named("read-then-write") else { return Vec::new() };
+    rows.into_iter()
+        .map(|(doing, start, new, damage)| {
+            let mut scene = machine.scene(Algorithm::PteFirst, 2, &[(0, new)]);
+            scene.bits = R | D;
+            scene.start = start;
+            scene.bare = Some(damage);
+            Case {
+                algorithm: None,
+                machine: machine.name,
+                doing: format!("{doing}: {damage}"),
+                off: None,
+                scene,
+                sound: false,
+            }
+        })
+        .collect()
+}

@@ -1,0 +1,186 @@
+//! `tlblab explore`: every algorithm of `tlbkit-shootdown` over all interleavings, on every kind of hardware.
+
+use anyhow::bail;
+use clap::Args;
+use serde::Serialize;
+use tlbkit_shootdown::Algorithm;
+
+use self::cases::{Case, MACHINES, Machine};
+use self::search::{Search, Verdict};
+
+mod cases;
+mod search;
+mod step;
+mod world;
+
+/// Explore every algorithm on every kind of hardware, over all interleavings.
+///
+/// Sound pairings must hold in every world; unsuitable ones, and sound ones with one repair switched off, must be
+/// found wrong. Anything else is an error.
+#[derive(Debug, Args)]
+pub(crate) struct Explore {
+    /// Only this algorithm, by its name in Table 3.1 (PTE-first, TLB-first, 2-phase, optimistic, with ' or '')
+    #[arg(long)]
+    algorithm: Option<String>,
+    /// Only this hardware: a row of Table 2.1 (vax, ns32332, sun3, i386, n10, rp3, mc88200), or read-then-write,
+    /// from-tlb, soft-read-then-write, soft-remote, remote-read-then-write, virtual-cache
+    #[arg(long)]
+    hardware: Option<String>,
+    /// CPUs in the cases with one requester
+    #[arg(long, default_value_t = 3, value_parser = clap::value_parser!(u8).range(2..=4))]
+    cpus: u8,
+    /// CPUs in the cases with two requesters, and with CPUs that come and go
+    #[arg(long, default_value_t = 2, value_parser = clap::value_parser!(u8).range(2..=4))]
+    fewer: u8,
+    /// The known hazards: one repair switched off at a time
+    #[arg(long)]
+    hazards: bool,
+    /// Table 2.2: the damages where no algorithm is used
+    #[arg(long)]
+    damages: bool,
+    /// Print the shortest counterexamples, step by step
+    #[arg(long)]
+    trace: bool,
+    /// Most worlds of one case
+    #[arg(long, default_value_t = 20_000_000)]
+    limit: usize,
+    /// Print JSON
+    #[arg(long)]
+    json: bool,
+}
+
+/// One exploration's result.
+#[derive(Clone, Debug, Serialize)]
+pub(crate) struct Row {
+    algorithm: &'static str,
+    hardware: &'static str,
+    case: String,
+    /// The repair that was switched off.
+    without: Option<String>,
+    /// `sound`, `broken`, `stuck` or `too big`.
+    verdict: &'static str,
+    /// Whether that is what the crate's capability check, or the hazard, says.
+    expected: bool,
+    worlds: usize,
+    seconds: f64,
+    /// Steps of the shortest counterexample.
+    steps: Option<usize>,
+    why: Option<String>,
+}
+
+pub(crate) fn run(args: &Explore) -> anyhow::Result<()> {
+    let cases = select(args)?;
+    let found = explore(&cases, args.limit)?;
+    if args.trace {
+        for (case, search) in cases.iter().zip(&found) {
+            print_trace(case, search);
+        }
+    }
+    let rows = rows(&cases, &found);
+    crate::rows::print(args.json, &rows)?;
+    let wrong = rows.iter().filter(|row| !row.expected).count();
+    if wrong > 0 {
+        bail!("{wrong} of {} results are not what they should be; see the column `expected`", rows.len());
+    }
+    Ok(())
+}
+
+fn select(args: &Explore) -> anyhow::Result<Vec<Case>> {
+    let algorithm = match &args.algorithm {
+        Some(name) => match Algorithm::ALL.into_iter().find(|a| a.name() == name) {
+            Some(algorithm) => Some(algorithm),
+            None => {
+                bail!("no algorithm `{name}`: say one of {}", Algorithm::ALL.map(Algorithm::name).join(", "))
+            }
+        },
+        None => None,
+    };
+    if let Some(name) = &args.hardware
+        && Machine::named(name).is_none()
+    {
+        bail!("no hardware `{name}`: say one of {}", MACHINES.map(|m| m.name).join(", "));
+    }
+    let mut cases = Vec::new();
+    if args.hazards {
+        cases.extend(cases::hazards());
+    }
+    if args.damages {
+        cases.extend(cases::damages());
+    }
+    if !args.hazards && !args.damages {
+        for one in Algorithm::ALL {
+            for machine in &MACHINES {
+                cases.extend(cases::pairing(one, machine, usize::from(args.cpus), usize::from(args.fewer)));
+            }
+        }
+    }
+    cases.retain(|case| algorithm.is_none() || case.algorithm == algorithm);
+    cases.retain(|case| args.hardware.as_deref().is_none_or(|name| case.machine == name));
+    Ok(cases)
+}
+
+fn explore(cases: &[Case], limit: usize) -> anyhow::Result<Vec<Search>> {
+    crate::parallel::map(cases, |case| search::search(&case.scene, limit))
+}
+
+/// An unsuitable pairing is as it should be if any of its cases is found wrong: not all of them show it.
+fn rows(cases: &[Case], found: &[Search]) -> Vec<Row> {
+    let wrong = |search: &Search| matches!(search.verdict, Verdict::Broken { .. } | Verdict::Stuck { .. });
+    let shown = |case: &Case| {
+        cases.iter().zip(found).any(|(other, search)| {
+            other.algorithm == case.algorithm
+                && other.machine == case.machine
+                && other.off == case.off
+                && !other.sound
+                && wrong(search)
+        })
+    };
+    cases
+        .iter()
+        .zip(found)
+        .map(|(case, search)| {
+            let (verdict, trace, why) = match &search.verdict {
+                Verdict::Sound => ("sound", None, None),
+                Verdict::TooBig => ("too big", None, None),
+                Verdict::Broken { why, trace } => ("broken", Some(trace), Some(why.clone())),
+                Verdict::Stuck { trace } => ("stuck", Some(trace), Some("it can never end from here".into())),
+            };
+            let single = case.off.is_some() || case.algorithm.is_none();
+            Row {
+                algorithm: case.algorithm.map_or("none", Algorithm::name),
+                hardware: case.machine,
+                case: case.doing.clone(),
+                without: case
+                    .off
+                    .map(|off| off.iter_names().map(|(name, _)| name).collect::<Vec<_>>().join(" ")),
+                verdict,
+                expected: match case.sound {
+                    true => verdict == "sound",
+                    false if single => wrong(search),
+                    false => shown(case),
+                },
+                worlds: search.worlds,
+                seconds: search.time.as_secs_f64(),
+                steps: trace.map(Vec::len),
+                why,
+            }
+        })
+        .collect()
+}
+
+fn print_trace(case: &Case, search: &Search) {
+    let (why, trace) = match &search.verdict {
+        Verdict::Broken { why, trace } => (why.as_str(), trace),
+        Verdict::Stuck { trace } => ("it can never end from here", trace),
+        _ => return,
+    };
+    let name = case.algorithm.map_or("no algorithm", Algorithm::name);
+    let off = case.off.map(|off| format!(" without {off:?}")).unwrap_or_default();
+    eprintln!("{name} on {}, {}{off}: {why}", case.machine, case.doing);
+    for (at, (step, picture)) in trace.iter().enumerate() {
+        eprintln!("{:>4}  {:<64} {picture}", at + 1, step.to_string());
+    }
+}
+
+#[cfg(test)]
+mod tests;

@@ -1,0 +1,230 @@
+//! Stand-ins for the six applications of thesis 4.1: real programs' references in the roles of client and servers.
+//!
+//! The applications, their servers and their inputs are not to be had. Three recorded traces (or three stretches of the
+//! shipped one) take the roles of the client, the X server and the Unix server; they take turns after as many
+//! instructions as lie between two IPCs, and message by message go through the same model as the synthetic benchmark.
+//! What an application is known for is kept: who talks to whom, and how often. The thesis does not say how often; it is
+//! estimated from the misses a second of Table 4.2, at 20 million instructions a second, and five misses for each message
+//! with two servers, two with one. Printed values are shown beside; that they agree is not claimed.
+
+use std::collections::HashMap;
+use std::rc::Rc;
+
+use anyhow::{Context, ensure};
+use indicatif::{ProgressBar, ProgressIterator};
+use serde::Serialize;
+
+use super::benchmark::{Workload, run};
+use super::scheme::Scheme;
+use crate::trace::{self, Input, Kind};
+
+/// The shipped trace, when no other is named.
+const SHIPPED: &[u8] = include_bytes!("../../traces/cc1.tlbt");
+
+/// Runs of references that are kept of each program: more than any run of the model uses before it begins anew.
+const STRETCH: usize = 1_000_000;
+
+/// Instructions after which a run may end, though it has not sent all its messages.
+const ENOUGH: u64 = 20_000_000;
+
+/// Instructions of a server for one request.
+const SERVICE: u64 = 4_000;
+
+/// 4 MiB regions of a process on the R3000: 2 GiB, less the last region, which holds the message buffer.
+const REGIONS: usize = 511;
+
+/// One application: what stands in for it, and what the thesis printed.
+struct App {
+    name: &'static str,
+    servers: usize,
+    /// Instructions of the client between two requests.
+    client: u64,
+    /// Kernel misses in thousands: Mach, PTLB, STLB 1K, STLB 4K, PTLB+STLB (Tables 4.3, 4.5, 4.8).
+    misses: [f64; 5],
+    /// STLB hit rates in percent: 1K, 4K, PTLB+STLB.
+    hits: [f64; 3],
+    /// Penalties in millions of cycles (Tables 4.4, 4.7, 4.9).
+    penalty: [f64; 5],
+}
+
+const APPS: [App; 6] = [
+    App {
+        name: "video_play",
+        servers: 2,
+        client: 20_000,
+        misses: [211.0, 103.9, 202.4, 163.3, 111.8],
+        hits: [70.9, 100.0, 100.0],
+        penalty: [108.0, 41.6, 60.7, 15.7, 11.4],
+    },
+    App {
+        name: "jpeg_play",
+        servers: 2,
+        client: 200_000,
+        misses: [25.6, 14.9, 20.2, 17.4, 13.8],
+        hits: [84.4, 99.8, 99.7],
+        penalty: [13.0, 6.0, 4.2, 1.9, 1.6],
+    },
+    App {
+        name: "mpeg_play",
+        servers: 2,
+        client: 30_000,
+        misses: [245.4, 116.1, 197.5, 173.8, 128.6],
+        hits: [82.5, 97.2, 96.2],
+        penalty: [124.6, 48.2, 41.7, 21.4, 18.4],
+    },
+    App {
+        name: "IOzone",
+        servers: 1,
+        client: 800_000,
+        misses: [5.9, 5.7, 4.4, 4.3, 4.1],
+        hits: [98.5, 99.3, 99.3],
+        penalty: [3.4, 2.7, 0.7, 0.6, 0.6],
+    },
+    App {
+        name: "ousterhout",
+        servers: 1,
+        client: 50_000,
+        misses: [43.0, 22.2, 33.2, 29.0, 21.1],
+        hits: [85.9, 99.3, 99.1],
+        penalty: [28.6, 17.4, 7.9, 3.9, 3.4],
+    },
+    App {
+        name: "mab",
+        servers: 1,
+        client: 100_000,
+        misses: [89.6, 67.0, 88.0, 63.9, 52.8],
+        hits: [70.6, 92.5, 90.9],
+        penalty: [52.0, 29.8, 31.6, 13.2, 13.6],
+    },
+];
+
+/// An application under a scheme.
+#[derive(Debug, Serialize)]
+pub(crate) struct AppRow {
+    application: &'static str,
+    scheme: Scheme,
+    kernel_misses_per_ipc: f64,
+    misses_removed_pct: f64,
+    printed_misses_removed_pct: f64,
+    stlb_hit_rate: Option<f64>,
+    printed_stlb_hit_rate: Option<f64>,
+    penalty_saved_pct: f64,
+    printed_penalty_saved_pct: f64,
+    stale_hits: u64,
+}
+
+/// What the programs of a run are, process by process: the client first.
+#[derive(Clone, Debug)]
+pub(crate) struct Programs {
+    pub(crate) stretches: Rc<Vec<Stretch>>,
+    /// Instructions that a client and a server run on average before they send.
+    pub(crate) client: u64,
+    pub(crate) service: u64,
+}
+
+/// A program's references, folded into 2 GiB: what lay within 4 MiB of each other still does.
+#[derive(Debug)]
+pub(crate) struct Stretch {
+    pub(crate) runs: Vec<Reference>,
+    /// A page of the stack.
+    pub(crate) stack: usize,
+}
+
+/// References in a row to one page.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Reference {
+    pub(crate) page: usize,
+    pub(crate) fetch: bool,
+    pub(crate) instructions: u64,
+}
+
+/// Runs every application under the schemes for which the thesis has numbers.
+pub(crate) fn rows(base: &Workload, traces: &[Input]) -> anyhow::Result<Vec<AppRow>> {
+    let stretches = Rc::new(stretches(traces)?);
+    let schemes = [Scheme::Mach, Scheme::Ptlb, Scheme::Stlb1k, Scheme::Stlb4k, Scheme::Both];
+    let mut rows = Vec::new();
+    for app in APPS.iter().progress_with(super::progress(APPS.len(), "applications")) {
+        let programs = Programs { stretches: stretches.clone(), client: app.client, service: SERVICE };
+        let ipcs = base.ipcs.min(ENOUGH / (app.client + SERVICE)).max(100);
+        let workload =
+            Workload { servers: app.servers, clients: 1, ipcs, programs: Some(programs), ..base.clone() };
+        let mut mach = None;
+        for (at, &scheme) in schemes.iter().enumerate() {
+            let (tally, count) = run(&workload, scheme);
+            let misses = tally.kernel_misses() as f64 / tally.ipcs as f64;
+            let penalty = (tally.penalty + tally.overhead) as f64 / tally.ipcs as f64;
+            let (misses_of_mach, penalty_of_mach) = *mach.get_or_insert((misses, penalty));
+            let lookups = count.hits() + count.misses();
+            let saved = |with: f64, without: f64| 100.0 * (1.0 - with / without);
+            rows.push(AppRow {
+                application: app.name,
+                scheme,
+                kernel_misses_per_ipc: misses,
+                misses_removed_pct: saved(misses, misses_of_mach),
+                printed_misses_removed_pct: saved(app.misses[at], app.misses[0]),
+                stlb_hit_rate: (lookups > 0).then(|| count.hits() as f64 / lookups as f64),
+                printed_stlb_hit_rate: at.checked_sub(2).map(|at| app.hits[at] / 100.0),
+                penalty_saved_pct: saved(penalty, penalty_of_mach),
+                printed_penalty_saved_pct: saved(app.penalty[at], app.penalty[0]),
+                stale_hits: tally.stale,
+            });
+        }
+    }
+    Ok(rows)
+}
+
+/// Returns client, X server and Unix server.
+fn stretches(traces: &[Input]) -> anyhow::Result<Vec<Stretch>> {
+    if traces.is_empty() {
+        // Three phases of one program, far apart.
+        let all = trace::read(SHIPPED).context("the shipped trace")?;
+        let mut runs = all.collect::<Result<Vec<_>, _>>().context("the shipped trace")?.into_iter();
+        return (0..3)
+            .map(|_| {
+                let stretch = fold(runs.by_ref().take(STRETCH).map(Ok))?;
+                let _ = runs.nth(9 * STRETCH);
+                Ok(stretch)
+            })
+            .collect();
+    }
+    ensure!(
+        traces.len() == 3,
+        "{} traces: give --trace three times, for client, X and Unix server",
+        traces.len()
+    );
+    traces
+        .iter()
+        .map(|input| {
+            let trace = trace::open(input, &ProgressBar::hidden())?;
+            fold(trace.take(STRETCH)).with_context(|| input.to_string())
+        })
+        .collect()
+}
+
+fn fold(trace: impl Iterator<Item = Result<trace::Access, trace::TraceError>>) -> anyhow::Result<Stretch> {
+    let mut regions = HashMap::new();
+    let mut runs = Vec::new();
+    let (mut stack, mut top) = (0, 0);
+    for access in trace {
+        let access = access?;
+        let page = access.page.get();
+        let next = regions.len();
+        let region = *regions.entry(page / 1024).or_insert(next);
+        let folded = region * 1024 + page % 1024;
+        let fetch = matches!(access.kind, Kind::Instr | Kind::Rest);
+        if page > top && !fetch {
+            (stack, top) = (folded, page);
+        }
+        runs.push(Reference { page: folded, fetch, instructions: access.instructions() });
+    }
+    ensure!(
+        runs.iter().any(|run| run.instructions > 0),
+        "no instruction in it: capture one with `tlblab capture`"
+    );
+    ensure!(
+        regions.len() <= REGIONS,
+        "{} regions of 4 MB do not fit into the R3000's 2 GB: take a smaller program",
+        regions.len()
+    );
+    Ok(Stretch { runs, stack })
+}

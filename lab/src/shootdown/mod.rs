@@ -1,0 +1,245 @@
+//! `tlblab shootdown`: chapter 4 of Tzou, by its equations and by a simulator that drives the crate's machines.
+
+use anyhow::{bail, ensure};
+use clap::{Args, Subcommand};
+use serde::Serialize;
+
+use self::analysis::{Bound, Solution, analyse};
+use self::model::{Kind, Measures, Parameters};
+use self::simulator::{Options, Sends, simulate};
+
+mod analysis;
+mod beyond;
+mod claims;
+mod model;
+mod simulator;
+mod sweep;
+
+/// The performance of TLB shootdown (Tzou chapter 4)
+#[derive(Debug, Args)]
+pub(crate) struct Shootdown {
+    #[command(subcommand)]
+    what: What,
+}
+
+#[derive(Debug, Subcommand)]
+enum What {
+    /// By the equations of 4.2: lower and upper bounds
+    Analyse(Model),
+    /// By simulation, of the crate's state machines under the model of 4.1
+    Simulate(Simulate),
+    /// The sweeps of Figures 4.2 to 4.7
+    Sweep(sweep::Sweep),
+    /// The text's claims against these numbers
+    Claims(claims::Claims),
+    /// Beyond the text: batching, lazy CPUs, tolerance
+    Beyond(beyond::Beyond),
+}
+
+/// The parameters of 4.1: rates per second, times in milliseconds
+#[derive(Clone, Copy, Debug, Args)]
+struct Model {
+    /// CPUs of an operation, the requester among them
+    #[arg(long, default_value_t = 16)]
+    m: usize,
+    /// CPUs of the machine [default: M]
+    #[arg(long)]
+    n: Option<usize>,
+    /// Requester events per CPU and second
+    #[arg(long, default_value_t = 25.0)]
+    lambda_t: f64,
+    /// Interrupt-disabling events per CPU and second
+    #[arg(long, default_value_t = 100.0)]
+    lambda_d: f64,
+    /// Mean time of an interrupt-disabling event
+    #[arg(long, default_value_t = 0.5)]
+    x_d: f64,
+    /// Time to dispatch an interrupt
+    #[arg(long, default_value_t = 0.04)]
+    x_i: f64,
+    /// Mean computation of a request, its fixed part
+    #[arg(long, default_value_t = 0.04)]
+    x_req1: f64,
+    /// Mean computation of a request for each replier
+    #[arg(long, default_value_t = 0.04)]
+    x_req2: f64,
+    /// Mean computation of a reply
+    #[arg(long, default_value_t = 0.04)]
+    x_reply: f64,
+    /// Time slice of op-asynch
+    #[arg(long, default_value_t = 25.0)]
+    x_j: f64,
+    /// Probability that a CPU overwrites the entry in a round
+    #[arg(long, default_value_t = 0.0002)]
+    p0: f64,
+    /// Print JSON
+    #[arg(long)]
+    json: bool,
+}
+
+#[derive(Clone, Copy, Debug, Args)]
+struct Simulate {
+    #[command(flatten)]
+    model: Model,
+    #[command(flatten)]
+    run: RunArgs,
+}
+
+/// How to simulate
+#[derive(Clone, Copy, Debug, Args)]
+struct RunArgs {
+    /// When requests are sent: after the requester's computation, or each in its place in it
+    #[arg(long, value_enum, default_value_t = Sends::After)]
+    sends: Sends,
+    /// Simulated seconds; the first tenth is not counted
+    #[arg(long, default_value_t = 40.0)]
+    seconds: f64,
+    /// Seed of the random numbers
+    #[arg(long, default_value_t = 1)]
+    seed: u64,
+    /// Simplify as 4.2.2.2: dispatching an interrupt does not delay the acknowledgement
+    #[arg(long)]
+    free_dispatch: bool,
+    /// Simplify as 4.2.3.2: only slices and other replies delay op-asynch's replies
+    #[arg(long)]
+    slices_only: bool,
+}
+
+impl RunArgs {
+    fn options(self) -> anyhow::Result<Options> {
+        ensure!(
+            self.seconds.is_finite() && self.seconds > 0.0,
+            "--seconds {} is no duration: give a number above 0",
+            self.seconds
+        );
+        Ok(Options {
+            sends: self.sends,
+            seconds: self.seconds,
+            seed: self.seed,
+            free_dispatch: self.free_dispatch,
+            slices_only: self.slices_only,
+            ..Options::default()
+        })
+    }
+}
+
+impl Model {
+    fn parameters(&self) -> anyhow::Result<Parameters> {
+        let n = self.n.unwrap_or(self.m);
+        ensure!(self.m >= 1, "--m 0 is no operation: give at least 1 CPU");
+        ensure!(
+            n >= self.m,
+            "--n {n} is less than --m {}: an operation cannot involve more CPUs than there are",
+            self.m
+        );
+        let positive = [
+            ("--x-d", self.x_d),
+            ("--x-i", self.x_i),
+            ("--x-req1", self.x_req1),
+            ("--x-req2", self.x_req2),
+            ("--x-reply", self.x_reply),
+            ("--x-j", self.x_j),
+            ("--lambda-t", self.lambda_t),
+        ];
+        for (name, value) in positive {
+            ensure!(
+                value.is_finite() && value > 0.0,
+                "{name} {value} does not make sense: give a number above 0"
+            );
+        }
+        ensure!(
+            self.lambda_d.is_finite() && self.lambda_d >= 0.0,
+            "--lambda-d {} does not make sense: give a number from 0 on",
+            self.lambda_d
+        );
+        ensure!((0.0..1.0).contains(&self.p0), "--p0 {} is no probability below 1", self.p0);
+        let parameters = Parameters {
+            m: self.m,
+            n,
+            lambda_t: self.lambda_t,
+            lambda_d: self.lambda_d,
+            x_d: self.x_d * 1e-3,
+            x_i: self.x_i * 1e-3,
+            x_req1: self.x_req1 * 1e-3,
+            x_req2: self.x_req2 * 1e-3,
+            x_reply: self.x_reply * 1e-3,
+            x_j: self.x_j * 1e-3,
+            p0: self.p0,
+        };
+        if parameters.rho_d() >= 1.0 {
+            bail!(
+                "--lambda-d {} times --x-d {} ms leaves no time for anything else: lower one of them",
+                self.lambda_d,
+                self.x_d
+            );
+        }
+        Ok(parameters)
+    }
+}
+
+/// One result.
+#[derive(Clone, Debug, Serialize)]
+pub(crate) struct Row {
+    algorithm: Kind,
+    source: &'static str,
+    m: usize,
+    n: usize,
+    cpu_overhead: Option<f64>,
+    latency_ms: Option<f64>,
+    throughput: Option<f64>,
+    space: Option<f64>,
+    /// `ok`, or `saturated` where the equations have no solution.
+    status: &'static str,
+}
+
+impl Row {
+    fn new(algorithm: Kind, source: &'static str, p: &Parameters, measures: Option<Measures>) -> Self {
+        Self {
+            algorithm,
+            source,
+            m: p.m,
+            n: p.n,
+            cpu_overhead: measures.map(|m| m.overhead),
+            latency_ms: measures.map(|m| m.latency * 1e3),
+            throughput: measures.map(|m| m.throughput),
+            space: measures.map(|m| m.space),
+            status: if measures.is_some() { "ok" } else { "saturated" },
+        }
+    }
+}
+
+fn bounds(kind: Kind, p: &Parameters) -> [Row; 2] {
+    [("lower", Bound::Lower), ("upper", Bound::Upper)].map(|(source, bound)| {
+        let measures = match analyse(kind, bound, p) {
+            Solution::Converged(measures) => Some(measures),
+            Solution::Saturated => None,
+        };
+        Row::new(kind, source, p, measures)
+    })
+}
+
+/// The most CPUs that the simulator's sets hold.
+const MOST: usize = 256;
+
+fn simulated(kind: Kind, p: &Parameters, options: &Options) -> anyhow::Result<Row> {
+    ensure!(p.n <= MOST, "--n {} is more than the simulator's {MOST} CPUs: lower it", p.n);
+    Ok(Row::new(kind, "simulation", p, Some(simulate(kind, p, options)?.measures)))
+}
+
+pub(crate) fn run(args: &Shootdown) -> anyhow::Result<()> {
+    match &args.what {
+        What::Analyse(model) => {
+            let p = model.parameters()?;
+            let rows: Vec<_> = Kind::ALL.into_iter().flat_map(|kind| bounds(kind, &p)).collect();
+            crate::rows::print(model.json, &rows)
+        }
+        What::Simulate(args) => {
+            let (p, options) = (args.model.parameters()?, args.run.options()?);
+            let rows = crate::parallel::map(&Kind::ALL, |&kind| simulated(kind, &p, &options))?;
+            crate::rows::print(args.model.json, &rows)
+        }
+        What::Sweep(sweep) => sweep::run(sweep),
+        What::Claims(claims) => claims::run(claims),
+        What::Beyond(beyond) => beyond::run(beyond),
+    }
+}

@@ -1,0 +1,498 @@
+//! `tlblab superpage`: sections 3 and 8 of Romer et al. on real traces, every policy beside every other.
+
+use std::fs::File;
+use std::io::{BufWriter, Write};
+use std::path::PathBuf;
+use std::process::ExitCode;
+use std::time::Duration;
+
+use anyhow::{Context, bail};
+use clap::Args;
+use indicatif::{ProgressBar, ProgressStyle};
+use serde::Serialize;
+use tlbkit_addr::PageSize;
+use tlbkit_superpage::{Activity, Costs, Ladder, Setup};
+
+use crate::rows;
+use crate::trace::{self, Input, TraceError};
+
+mod footprint;
+mod offline;
+mod policies;
+mod scan;
+mod simulation;
+#[cfg(test)]
+mod tests;
+mod tlb;
+
+use footprint::Footprint;
+use offline::{Outcome, Spool};
+use policies::{ALL, Arena, Named};
+use simulation::{Reference, Simulation, Tlbs, Yardstick};
+use tlb::{Entry, Lru};
+
+/// Cycles of a TLB miss (section 8.1).
+const MISS: u64 = 30;
+
+/// References simulated at a time: a policy keeps its tables in the cache meanwhile.
+const PIECE: usize = 1 << 15;
+
+/// Simulate superpage promotion policies on a trace of page references
+#[derive(Args, Debug)]
+pub(crate) struct SuperpageArgs {
+    /// A trace (recorded, or lackey's text, plain or packed), or - for standard input
+    #[arg(long, value_name = "FILE")]
+    trace: Input,
+    /// The policies: all, or a list of names
+    #[arg(long, default_value = "all")]
+    policy: String,
+    /// Entries of the instruction and the data TLB; 0+32: data alone; one number: one TLB for both
+    #[arg(long, default_value = "32+32")]
+    tlb: Tlbs,
+    /// The cost of copying 1 KB, in TLB misses
+    #[arg(long, value_name = "N", default_value_t = 100)]
+    r_per_kb: u32,
+    /// The page sizes, ascending, from 4K or (TLB entries that map pairs) 8K up
+    #[arg(long, value_name = "LIST", default_value = "4K,8K,16K,32K,64K,128K,256K,512K,1M,2M,4M,8M")]
+    sizes: String,
+    /// Replay the trace this many times: an extrapolation, and labelled so
+    #[arg(long, value_name = "N", default_value_t = 1, value_parser = clap::value_parser!(u32).range(1..))]
+    repeat: u32,
+    /// Stop after this many instructions of the trace
+    #[arg(long, value_name = "N")]
+    instructions: Option<u64>,
+    /// Print rows for every prefix of a multiple of this many instructions, too (all but OFFLINE)
+    #[arg(long, value_name = "N", value_parser = clap::value_parser!(u64).range(1..), conflicts_with_all = ["thresholds", "end_to_end", "speed"])]
+    every: Option<u64>,
+    /// Keep counting policies inactive below this many misses per million instructions
+    #[arg(long, value_name = "N", default_value_t = 0)]
+    inactive_below: u32,
+    /// Memory for the counters of this many segments (of the largest page size)
+    #[arg(long, value_name = "N", default_value_t = 4096)]
+    segments: usize,
+    /// Go on after malformed lines of a lackey trace
+    #[arg(long)]
+    skip_bad: bool,
+    /// Write one line a promotion: miss number, first page, base pages
+    #[arg(long, value_name = "FILE")]
+    promotions: Option<PathBuf>,
+    /// Instead: what share of R the charges of superpages that OFFLINE leaves unpromoted come to (section 7.2)
+    #[arg(long)]
+    thresholds: bool,
+    /// Instead: improvement of execution time over fixed 4 KB pages, at one cycle an instruction (Table 5)
+    #[arg(long, conflicts_with = "thresholds")]
+    end_to_end: bool,
+    /// Instead: time of each simulation over that of a bare LRU TLB
+    #[arg(long, conflicts_with_all = ["thresholds", "end_to_end"])]
+    speed: bool,
+    /// Print JSON
+    #[arg(long)]
+    json: bool,
+}
+
+/// One policy on one trace. Handler, copy and book are cycles.
+#[derive(Debug, Serialize)]
+struct Row {
+    trace: String,
+    policy: String,
+    instructions: u64,
+    tlb_misses: u64,
+    promotions: u64,
+    kb_copied: u64,
+    handler: u64,
+    copy: u64,
+    book: u64,
+    tlbmcpi: f64,
+    memory_overhead_pct: f64,
+    page_sizes: Vec<u64>,
+}
+
+#[derive(Serialize)]
+struct EndToEnd {
+    trace: String,
+    policy: String,
+    cycles: u64,
+    improvement_pct: f64,
+}
+
+#[derive(Serialize)]
+struct Share {
+    trace: String,
+    charges: &'static str,
+    superpages: usize,
+    p50_of_r: f64,
+    p90_of_r: f64,
+    p99_of_r: f64,
+}
+
+#[derive(Serialize)]
+struct Speed {
+    trace: String,
+    policy: String,
+    seconds: f64,
+    times_bare_lru: f64,
+}
+
+/// Runs the command.
+///
+/// # Errors
+///
+/// What is wrong with the trace, the policies, the sizes or the costs, in one line.
+pub(crate) fn run(args: &SuperpageArgs) -> anyhow::Result<ExitCode> {
+    let setup = setup(args)?;
+    let mut policies: Vec<Named> = Vec::new();
+    for name in args.policy.split(',') {
+        let list = if name.eq_ignore_ascii_case("all") { ALL } else { name };
+        for name in list.split(',') {
+            let named = name.parse()?;
+            if !policies.contains(&named) {
+                policies.push(named);
+            }
+        }
+    }
+    if args.thresholds {
+        policies = vec![Named::Offline];
+    }
+    if args.end_to_end && !policies.contains(&Named::Fixed(PageSize::K4)) {
+        policies.insert(0, Named::Fixed(PageSize::K4));
+    }
+    if args.promotions.is_some() && policies.len() != 1 {
+        bail!("--promotions takes the promotions of one policy: name it with --policy");
+    }
+    if args.repeat > 1 && args.trace == Input::Stdin {
+        bail!("standard input cannot be read {} times: name a file, or leave --repeat out", args.repeat);
+    }
+    let mut arenas = policies
+        .iter()
+        .map(|&named| Arena::new(named, &setup, args.tlb, args.segments))
+        .collect::<anyhow::Result<Vec<_>>>()?;
+    let mut lab = Lab::new(args, &setup, &policies, &mut arenas)?;
+    for pass in 0..args.repeat {
+        lab.stream(args, pass)?;
+    }
+    lab.finish(args, &setup)?;
+    Ok(ExitCode::SUCCESS)
+}
+
+fn setup(args: &SuperpageArgs) -> anyhow::Result<Setup> {
+    let sizes = args
+        .sizes
+        .split(',')
+        .map(|text| {
+            policies::size(text)
+                .with_context(|| format!("`{text}` is no page size: give a power of two, like 64K"))
+        })
+        .collect::<anyhow::Result<Vec<_>>>()?;
+    let ladder =
+        Ladder::new(PageSize::K4, &sizes).with_context(|| format!("--sizes {} is no ladder", args.sizes))?;
+    let costs = Costs { r_per_kb: args.r_per_kb, ..Costs::PAPER };
+    if args.r_per_kb == 0 {
+        bail!("--r-per-kb 0 would make every promotion free: give at least 1");
+    }
+    Ok(Setup {
+        ladder,
+        split: args.tlb.instruction > 0,
+        costs,
+        activity: Activity { misses_per_million: args.inactive_below },
+        ..Setup::PAPER
+    })
+}
+
+/// Everything that runs beside one another on one stream.
+struct Lab<'m> {
+    name: String,
+    simulations: Vec<(Named, Simulation<'m>)>,
+    footprint: Footprint,
+    yardstick: Option<Yardstick>,
+    offline: Option<OfflineInput>,
+    instructions: u64,
+    skipped: u64,
+    /// Rows of prefixes, and how many prefixes there were.
+    prefixes: Vec<Row>,
+    prefixes_taken: u64,
+}
+
+/// The base-page TLB whose misses OFFLINE works on.
+struct OfflineInput {
+    spool: Spool,
+    lru: [Lru; 2],
+    unit: u32,
+}
+
+impl<'m> Lab<'m> {
+    fn new(
+        args: &SuperpageArgs,
+        setup: &Setup,
+        policies: &[Named],
+        arenas: &'m mut [Arena],
+    ) -> anyhow::Result<Self> {
+        let mut simulations = Vec::new();
+        for (&named, arena) in policies.iter().zip(arenas) {
+            let (sizing, book) = arena.build(named, setup, args.tlb)?;
+            let mut simulation = Simulation::new(named.to_string(), sizing, book, args.tlb);
+            if let (Some(path), true) = (&args.promotions, named != Named::Offline) {
+                simulation.log = Some(Box::new(BufWriter::new(create(path)?)));
+            }
+            simulation.holes = named == Named::Subblock;
+            simulations.push((named, simulation));
+        }
+        let unit = setup.ladder.size(0).map_or(0, |unit| unit.shift() - PageSize::K4.shift());
+        let offline = policies
+            .contains(&Named::Offline)
+            .then(|| {
+                let lru = [Lru::new(args.tlb.data), Lru::new(args.tlb.instruction)];
+                Spool::new().map(|spool| OfflineInput { spool, lru, unit })
+            })
+            .transpose()
+            .context("cannot make a temporary file for OFFLINE: set TMPDIR")?;
+        let name = match &args.trace {
+            Input::Stdin => "-".into(),
+            Input::File(path) => {
+                path.file_name().map_or("-".into(), |name| name.to_string_lossy().into_owned())
+            }
+        };
+        let name = match args.repeat {
+            1 => name,
+            times => format!("{name} (extrapolated: {times} times over)"),
+        };
+        let yardstick = args.speed.then(|| Yardstick::new(args.tlb));
+        Ok(Self {
+            name,
+            simulations,
+            footprint: Footprint::default(),
+            yardstick,
+            offline,
+            instructions: 0,
+            skipped: 0,
+            prefixes: Vec::new(),
+            prefixes_taken: 0,
+        })
+    }
+
+    /// Reads the trace once, and simulates as it comes.
+    fn stream(&mut self, args: &SuperpageArgs, pass: u32) -> anyhow::Result<()> {
+        let bar = progress(&format!("reading, pass {} of {}", pass + 1, args.repeat));
+        let mut trace = trace::open(&args.trace, &bar)?;
+        let mut piece = Vec::with_capacity(PIECE);
+        let enough = args.instructions.map_or(u64::MAX, |n| n.saturating_add(self.instructions));
+        while self.instructions < enough {
+            if let Some(every) = args.every
+                && self.instructions >= every * (self.prefixes_taken + 1)
+            {
+                self.simulate(&piece, args.tlb, &bar)?;
+                piece.clear();
+                self.prefix(args.r_per_kb);
+            }
+            let access = match trace.next() {
+                None => break,
+                Some(Ok(access)) => access,
+                Some(Err(error @ TraceError::Line { .. })) if args.skip_bad => {
+                    if self.skipped == 0 {
+                        bar.suspend(|| eprintln!("tlblab: {error}; going on"));
+                    }
+                    self.skipped += 1;
+                    continue;
+                }
+                Some(Err(error @ TraceError::Line { .. })) => {
+                    return Err(error).context("use --skip-bad to go on after bad lines");
+                }
+                Some(Err(error)) => return Err(error.into()),
+            };
+            self.instructions += access.instructions();
+            let fetch = access.kind.is_fetch();
+            if args.tlb.route(fetch).is_some() {
+                piece.push(Reference { page: access.page.get(), fetch, now: self.instructions });
+                if piece.len() == PIECE {
+                    self.simulate(&piece, args.tlb, &bar)?;
+                    piece.clear();
+                }
+            }
+        }
+        self.simulate(&piece, args.tlb, &bar)?;
+        bar.finish_and_clear();
+        Ok(())
+    }
+
+    /// Adds the rows of the prefix that has been simulated.
+    fn prefix(&mut self, r_per_kb: u32) {
+        for (named, simulation) in &self.simulations {
+            if *named != Named::Offline {
+                self.prefixes.push(row(&self.name, self.instructions, &self.footprint, simulation, r_per_kb));
+            }
+        }
+        self.prefixes_taken += 1;
+    }
+
+    fn simulate(&mut self, piece: &[Reference], tlbs: Tlbs, bar: &ProgressBar) -> anyhow::Result<()> {
+        for reference in piece {
+            self.footprint.touch(reference.page);
+        }
+        if let Some(yardstick) = &mut self.yardstick {
+            yardstick.run(piece);
+        }
+        for (_, simulation) in &mut self.simulations {
+            simulation.run(piece).context("cannot write the promotions")?;
+            if let Some(page) = simulation.out_of_segments.take() {
+                let name = &simulation.name;
+                bar.suspend(|| {
+                    eprintln!("tlblab: {name}: no memory for the counters of page {page}, no promotion there: raise --segments");
+                });
+            }
+        }
+        if let Some(OfflineInput { spool, lru, unit }) = &mut self.offline {
+            for reference in piece {
+                let Some(tlb) = tlbs.route(reference.fetch) else { continue };
+                let unit = reference.page >> *unit;
+                if !lru[tlb].hit(unit) {
+                    let evicted = lru[tlb].refill(Entry::around(unit, 0));
+                    spool
+                        .push(tlb, unit, evicted.map(|entry| entry.first))
+                        .context("cannot write OFFLINE's temporary file")?;
+                }
+            }
+        }
+        Ok(())
+    }
+
+    fn finish(mut self, args: &SuperpageArgs, setup: &Setup) -> anyhow::Result<()> {
+        if self.skipped > 0 {
+            eprintln!("tlblab: skipped {} bad lines", self.skipped);
+        }
+        if self.instructions == 0 && self.footprint.pages() == 0 {
+            bail!("the trace is empty: record one with `tlblab capture`");
+        }
+        let mut outcome = None;
+        if let Some(OfflineInput { spool, unit, .. }) = &mut self.offline {
+            let bar = progress("OFFLINE").with_style(ProgressStyle::with_template("{msg} {elapsed}")?);
+            let found = offline::choose(spool, &setup.ladder, args.tlb, args.r_per_kb, |round, misses| {
+                bar.set_message(format!("OFFLINE, round {round}: {misses} misses"));
+                bar.tick();
+            })?;
+            bar.finish_and_clear();
+            if let Some(path) = args.promotions.as_ref() {
+                let mut log = BufWriter::new(create(path)?);
+                for (&first, &level) in &found.chosen {
+                    writeln!(log, "0 {:#x} {}", first << *unit, 1u64 << (setup.ladder.shift(level) + *unit))?;
+                }
+            }
+            outcome = Some((found, *unit));
+        }
+        if let (true, Some((found, _))) = (args.thresholds, &outcome) {
+            return rows::print(args.json, &self.shares(found, setup));
+        }
+        if let Some(yardstick) = self.yardstick.take() {
+            return rows::print(args.json, &self.speeds(&yardstick));
+        }
+        let mut rows = std::mem::take(&mut self.prefixes);
+        for (named, simulation) in &mut self.simulations {
+            if let (Named::Offline, Some((found, unit))) = (*named, &outcome) {
+                simulation.misses = found.misses;
+                for (&first, &level) in &found.chosen {
+                    let shift = setup.ladder.shift(level) + unit;
+                    simulation.map.promote(Entry::around(first << unit, shift));
+                    simulation.promotions += 1;
+                    simulation.kb_copied += 4 << shift;
+                }
+            }
+            if let Some(mut log) = simulation.log.take() {
+                log.flush().context("cannot write the promotions")?;
+            }
+            rows.push(row(&self.name, self.instructions, &self.footprint, simulation, args.r_per_kb));
+        }
+        if !args.end_to_end {
+            return rows::print(args.json, &rows);
+        }
+        let cycles = |row: &Row| row.instructions + row.handler + row.copy + row.book;
+        let base = rows.iter().find(|row| row.policy == "FIXED-4K").map_or(0, cycles);
+        let improvements: Vec<_> = rows
+            .iter()
+            .map(|row| EndToEnd {
+                trace: row.trace.clone(),
+                policy: row.policy.clone(),
+                cycles: cycles(row),
+                improvement_pct: 100.0 * (1.0 - cycles(row) as f64 / base as f64),
+            })
+            .collect();
+        rows::print(args.json, &improvements)
+    }
+
+    /// Section 7.2: how the charges of what OFFLINE leaves unpromoted are distributed.
+    fn shares(&self, found: &Outcome, setup: &Setup) -> Vec<Share> {
+        let share = |charges, of: &dyn Fn(&(offline::Node, u64, u64)) -> u64| {
+            let mut shares: Vec<f64> = found
+                .left
+                .iter()
+                .map(|left| {
+                    let kb = setup.ladder.size(left.0.1).map_or(1, |size| size.bytes() / 1024);
+                    of(left) as f64 / (kb as f64 * f64::from(setup.costs.r_per_kb))
+                })
+                .collect();
+            shares.sort_by(f64::total_cmp);
+            let at = |percent: usize| {
+                shares.get((shares.len() * percent).div_ceil(100).saturating_sub(1)).copied().unwrap_or(0.0)
+            };
+            Share {
+                trace: self.name.clone(),
+                charges,
+                superpages: shares.len(),
+                p50_of_r: at(50),
+                p90_of_r: at(90),
+                p99_of_r: at(99),
+            }
+        };
+        vec![share("prefetch", &|left| left.1), share("capacity", &|left| left.2)]
+    }
+
+    fn speeds(&self, yardstick: &Yardstick) -> Vec<Speed> {
+        let bare = yardstick.time.as_secs_f64();
+        let speed = |policy: String, time: Duration| Speed {
+            trace: self.name.clone(),
+            policy,
+            seconds: time.as_secs_f64(),
+            times_bare_lru: time.as_secs_f64() / bare.max(1e-9),
+        };
+        let mut rows = vec![speed(format!("bare LRU ({} misses)", yardstick.misses()), yardstick.time)];
+        let simulated = self.simulations.iter().filter(|(named, _)| *named != Named::Offline);
+        rows.extend(simulated.map(|(_, simulation)| speed(simulation.name.clone(), simulation.time)));
+        rows
+    }
+}
+
+fn row(
+    trace: &str,
+    instructions: u64,
+    footprint: &Footprint,
+    simulation: &Simulation<'_>,
+    r_per_kb: u32,
+) -> Row {
+    let (page_sizes, taken) = simulation.sizes(footprint);
+    let touched = footprint.pages();
+    let (handler, book) = (simulation.misses * MISS, simulation.misses * simulation.book_per_miss);
+    let copy = simulation.kb_copied * u64::from(r_per_kb) * MISS;
+    Row {
+        trace: trace.into(),
+        policy: simulation.name.clone(),
+        instructions,
+        tlb_misses: simulation.misses,
+        promotions: simulation.promotions,
+        kb_copied: simulation.kb_copied,
+        handler,
+        copy,
+        book,
+        tlbmcpi: (handler + copy + book) as f64 / instructions.max(1) as f64,
+        memory_overhead_pct: 100.0 * (taken as f64 / touched.max(1) as f64 - 1.0),
+        page_sizes,
+    }
+}
+
+fn create(path: &std::path::Path) -> anyhow::Result<File> {
+    File::create(path)
+        .with_context(|| format!("cannot write `{}`: choose another --promotions", path.display()))
+}
+
+/// A progress bar with the time left.
+fn progress(what: &str) -> ProgressBar {
+    let template = "{msg} {wide_bar} {bytes}/{total_bytes} {elapsed}, {eta} left";
+    let style = ProgressStyle::with_template(template).unwrap_or_else(|_| ProgressStyle::default_bar());
+    ProgressBar::no_length().with_style(style).with_message(what.to_owned())
+}

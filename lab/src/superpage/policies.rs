@@ -1,0 +1,183 @@
+//! Policies by name.
+
+use std::fmt;
+use std::str::FromStr;
+
+use anyhow::bail;
+use tlbkit_addr::PageSize;
+use tlbkit_superpage::{
+    ApproxOnline, Asap, Asap464, Background, Footprint, Memory, Online, OnlineMemory, Policy, Reservation,
+    Setup, Slot, StackEntry, Thrift, Utilization,
+};
+
+use super::scan::ByScan;
+use super::simulation::{Sizing, Tlbs};
+
+/// A policy as the command line names it.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Named {
+    /// Pages of one size.
+    Fixed(PageSize),
+    Asap,
+    Asap464,
+    Online,
+    Approx,
+    /// APPROX-ONLINE that charges every size at once.
+    ApproxEager,
+    /// APPROX-ONLINE that scans the TLB.
+    ApproxScan,
+    Offline,
+    /// Reservations, promoted when full (Navarro et al., FreeBSD).
+    Reserve,
+    /// Reservations under partial subblock entries of 64 KB (Talluri and Hill).
+    Subblock,
+    Khugepaged,
+    Ingens,
+    /// This project's own.
+    Thrift,
+}
+
+/// What `--policy all` stands for.
+pub(super) const ALL: &str = "FIXED-4K,FIXED-16K,FIXED-64K,OFFLINE,ASAP,ASAP-4-64,ONLINE,APPROX-ONLINE,THRIFT,RESERVE,SUBBLOCK,KHUGEPAGED,INGENS";
+
+impl FromStr for Named {
+    type Err = anyhow::Error;
+
+    fn from_str(name: &str) -> anyhow::Result<Self> {
+        let upper = name.to_ascii_uppercase();
+        Ok(match upper.as_str() {
+            "ASAP" => Self::Asap,
+            "ASAP-4-64" => Self::Asap464,
+            "ONLINE" => Self::Online,
+            "APPROX-ONLINE" => Self::Approx,
+            "APPROX-ONLINE-EAGER" => Self::ApproxEager,
+            "APPROX-ONLINE-SCAN" => Self::ApproxScan,
+            "OFFLINE" => Self::Offline,
+            "RESERVE" => Self::Reserve,
+            "SUBBLOCK" => Self::Subblock,
+            "KHUGEPAGED" => Self::Khugepaged,
+            "INGENS" => Self::Ingens,
+            "THRIFT" => Self::Thrift,
+            _ => match upper.strip_prefix("FIXED-").and_then(size) {
+                Some(size) if size >= PageSize::K4 && size.shift() <= 30 => Self::Fixed(size),
+                Some(_) => bail!("`{name}` is out of range: fixed sizes are 4K to 1G"),
+                None => bail!("there is no policy `{name}`: choose from {ALL}, or FIXED-<size>"),
+            },
+        })
+    }
+}
+
+impl fmt::Display for Named {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(match self {
+            Self::Thrift => "THRIFT",
+            Self::Fixed(size) => return write!(f, "FIXED-{size}"),
+            Self::Asap => "ASAP",
+            Self::Asap464 => "ASAP-4-64",
+            Self::Online => "ONLINE",
+            Self::Approx => "APPROX-ONLINE",
+            Self::ApproxEager => "APPROX-ONLINE-EAGER",
+            Self::ApproxScan => "APPROX-ONLINE-SCAN",
+            Self::Offline => "OFFLINE",
+            Self::Reserve => "RESERVE",
+            Self::Subblock => "SUBBLOCK",
+            Self::Khugepaged => "KHUGEPAGED",
+            Self::Ingens => "INGENS",
+        })
+    }
+}
+
+/// Parses `4K`, `8M`, `1G`.
+pub(super) fn size(text: &str) -> Option<PageSize> {
+    let (digits, shift) = match text.as_bytes().last()? {
+        b'K' | b'k' => (&text[..text.len() - 1], 10),
+        b'M' | b'm' => (&text[..text.len() - 1], 20),
+        b'G' | b'g' => (&text[..text.len() - 1], 30),
+        _ => (text, 0),
+    };
+    let number: usize = digits.parse().ok()?;
+    PageSize::from_bytes(number.checked_mul(1 << shift)?)
+}
+
+/// Memory for one policy's counters.
+#[derive(Default)]
+pub(super) struct Arena {
+    pools: [(Vec<Slot>, Vec<usize>, Vec<u16>); 2],
+    stacks: [Vec<StackEntry>; 2],
+}
+
+impl Arena {
+    fn pool(footprint: Footprint, segments: usize) -> (Vec<Slot>, Vec<usize>, Vec<u16>) {
+        (
+            vec![Slot::default(); segments * Footprint::SLOTS],
+            vec![0; segments * footprint.bits],
+            vec![0; segments * footprint.counters],
+        )
+    }
+
+    /// Sets memory aside for `named`, for this many segments.
+    pub(super) fn new(named: Named, setup: &Setup, tlbs: Tlbs, segments: usize) -> anyhow::Result<Self> {
+        let mut arena = Self::default();
+        match named {
+            Named::Fixed(_) | Named::Offline | Named::ApproxScan => {}
+            Named::Asap => arena.pools[0] = Self::pool(Asap::footprint(&setup.ladder), segments),
+            Named::Asap464 => arena.pools[0] = Self::pool(Asap464::footprint(&setup.ladder), segments),
+            Named::Approx => arena.pools[0] = Self::pool(ApproxOnline::footprint(setup)?, segments),
+            Named::ApproxEager => {
+                arena.pools[0] = Self::pool(ApproxOnline::footprint(&eager(setup))?, segments);
+            }
+            Named::Reserve | Named::Subblock => {
+                arena.pools[0] = Self::pool(Reservation::footprint(&setup.ladder), segments);
+            }
+            Named::Khugepaged | Named::Ingens => {
+                arena.pools[0] = Self::pool(Background::footprint(&setup.ladder), segments);
+            }
+            Named::Thrift => arena.pools[0] = Self::pool(Thrift::footprint(setup)?, segments),
+            Named::Online => {
+                let (prefetch, capacity) = Online::footprint(setup)?;
+                arena.pools = [Self::pool(prefetch, segments), Self::pool(capacity, segments)];
+                arena.stacks = [tlbs.data, tlbs.instruction]
+                    .map(|size| vec![StackEntry::default(); Online::stack_len(setup, size)]);
+            }
+        }
+        Ok(arena)
+    }
+
+    /// Makes the policy in this memory, and says how many cycles of bookkeeping a miss costs it (Table 3).
+    pub(super) fn build(
+        &mut self,
+        named: Named,
+        setup: &Setup,
+        tlbs: Tlbs,
+    ) -> anyhow::Result<(Sizing<'_>, u64)> {
+        let [first, second] = &mut self.pools;
+        let memory = |(directory, bits, counters)| Memory { directory, bits, counters };
+        let [pool, more] =
+            [first, second].map(|pool| memory((&mut pool.0[..], &mut pool.1[..], &mut pool.2[..])));
+        let (policy, book): (Box<dyn Policy + '_>, u64) = match named {
+            Named::Fixed(size) => return Ok((Sizing::Fixed(size.shift() - PageSize::K4.shift()), 0)),
+            Named::Offline => return Ok((Sizing::Chosen, 0)),
+            Named::Asap => (Box::new(Asap::new(setup.ladder, pool)), 0),
+            Named::Asap464 => (Box::new(Asap464::new(setup.ladder, pool)), 0),
+            Named::Approx => (Box::new(ApproxOnline::new(setup, pool)?), 100),
+            Named::ApproxEager => (Box::new(ApproxOnline::new(&eager(setup), pool)?), 100),
+            Named::ApproxScan => (Box::new(ByScan::new(setup)), 100),
+            Named::Reserve => (Box::new(Reservation::new(setup.ladder, pool)), 0),
+            Named::Subblock => (Box::new(Reservation::partial(setup.ladder, pool)), 0),
+            Named::Khugepaged => (Box::new(Background::new(setup.ladder, Utilization::KHUGEPAGED, pool)), 0),
+            Named::Ingens => (Box::new(Background::new(setup.ladder, Utilization::INGENS, pool)), 0),
+            Named::Thrift => (Box::new(Thrift::new(setup, pool)?), 100),
+            Named::Online => {
+                let [data, instruction] = &mut self.stacks;
+                let memory = OnlineMemory { prefetch: pool, capacity: more, stacks: [data, instruction] };
+                (Box::new(Online::new(setup, [tlbs.data, tlbs.instruction], memory)?), 2570)
+            }
+        };
+        Ok((Sizing::By(policy), book))
+    }
+}
+
+/// The same with nothing deferred.
+fn eager(setup: &Setup) -> Setup {
+    Setup { eager: setup.ladder.size(setup.ladder.top()).unwrap_or(PageSize::K64), ..*setup }
+}
