@@ -358,8 +358,7 @@ impl Model {
     fn resized(&self, pages: Pages, to: PageSize) -> Effect {
         let mut effect = Effect::default();
         let mut next = pages.first();
-        loop {
-            let Some(first) = self.at(next) else { break };
+        while let Some(first) = self.at(next) {
             let piece = self.page_around(next, first.size.max(to));
             if first.size != to {
                 let old: Vec<_> = self.overlap(piece).collect();

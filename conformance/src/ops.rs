@@ -191,10 +191,10 @@ fn range(space: &Space, spot: u8, offset: u8, count: u8, size: PageSize, twist: 
         12 => up(middle),
         // The block before, so that ranges cross from one into the other.
         13 => down(middle.saturating_sub(1)),
-        14 => up(high.first().get() / 2 + high.last().get() / 2 & !(largest * 4 - 1)),
+        14 => up((high.first().get() / 2 + high.last().get() / 2) & !(largest * 4 - 1)),
         _ => {
             let hash = number.wrapping_mul(0x9e37_79b9_7f4a_7c15_u64 as usize);
-            hash % (high.last().get() - high.first().get() + 1) + high.first().get() & !(unit - 1)
+            (hash % (high.last().get() - high.first().get() + 1) + high.first().get()) & !(unit - 1)
         }
     };
     let last = first.saturating_add(count * unit - 1);
@@ -223,7 +223,7 @@ fn frame(space: &Space, pages: Pages, size: PageSize, twist: u8, set: u8, number
     let frame = match set {
         // In step with the addresses, so that what is mapped piece by piece can be promoted.
         0..128 => pages.first().get() & 0xffff,
-        128..250 => number % 0xffff & !(unit - 1),
+        128..250 => (number % 0xffff) & !(unit - 1),
         // The top of physical memory, and beyond.
         250..=251 => top.saturating_sub(pages.len().saturating_sub(1)),
         252..=253 => number << 12 & !(unit - 1),

@@ -68,7 +68,7 @@ impl Place {
             1 => low.last().get() - (window - 1),
             2 => high.first().get(),
             3 => high.last().get() - (window - 1),
-            _ => low.last().get() / 4 & !(window - 1),
+            _ => (low.last().get() / 4) & !(window - 1),
         };
         let size = self.size::<G>().pages(G::BASE)?;
         // The last pages of a window as often as the first.
@@ -297,7 +297,10 @@ where
     /// What a resize makes of the model, or `None` if it must fail.
     fn resized(&self, pages: Pages, to: PageSize) -> Option<Model> {
         let each = to.pages(G::BASE)?;
-        if pages.first().get() % each != 0 || pages.len() % each != 0 || self.model.is_cut(pages, G::BASE) {
+        if !pages.first().get().is_multiple_of(each)
+            || !pages.len().is_multiple_of(each)
+            || self.model.is_cut(pages, G::BASE)
+        {
             return None;
         }
         let mut model = self.model.clone();
@@ -357,7 +360,7 @@ where
         for window in 0..5 {
             let place = Place { window, size: 0, first: 0, count: 24, off: 0 };
             let Some(pages) = place.pages::<G>() else { continue };
-            for page in pages.iter() {
+            for page in pages {
                 let at = VirtAddr::new((page.get() << G::BASE.shift()) + 0x123);
                 assert_eq!(self.table.lookup(pinned, at), self.model.at(page.get(), G::BASE));
             }

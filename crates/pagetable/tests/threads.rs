@@ -127,7 +127,7 @@ fn race<'n, T: Table<'n> + Sync>(table: T, breaks: bool) -> Result<(), String> {
     let unit = space.sizes()[1].pages(space.base()).unwrap();
     let [low, high] = space.halves();
     let (low, high) = (low.unwrap(), high.or(low).unwrap());
-    let firsts = [low.first().get(), low.last().get() / 2 & !(unit - 1), high.last().get() - (unit - 1)];
+    let firsts = [low.first().get(), (low.last().get() / 2) & !(unit - 1), high.last().get() - (unit - 1)];
     let blocks: Vec<_> = (0..firsts.len())
         .map(|number| Block {
             pages: Pages::count(Vpn::new(firsts[number]), unit).unwrap(),
