@@ -147,7 +147,7 @@ pub type Hpt32<'n, N, F = Compact32> = Hashed<'n, geometry::Va32, F, N, 1, 10, 0
 
 /// Single pages of a 48-bit space in a table that grows early.
 #[cfg(target_pointer_width = "64")]
-pub type Hr<'n, N> = Hashed<'n, geometry::Va48, crate::format::Compact, N, 0, 1, 40>;
+pub type Hr<'n, N> = Hashed<'n, geometry::Va48, crate::format::Compact, N, 0, 1, 75>;
 
 /// Single pages of a 64-bit space in a table that grows late: the least memory where pages have no neighbours.
 #[cfg(target_pointer_width = "64")]
