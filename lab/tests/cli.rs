@@ -59,6 +59,30 @@ fn the_shipped_trace_is_what_runs() {
 }
 
 #[test]
+fn the_shipped_trace_runs_in_the_compact_layout() {
+    let rows = rows(&tlblab(&["tables", "--layout", "compact", "--json"]).output().unwrap());
+    assert_eq!(names(&rows), NAMES);
+    for row in rows {
+        assert_eq!((&row["layout"], &row["ptes"]), (&"compact".into(), &3142.into()));
+        assert_eq!(row["verified"], true, "{row}");
+    }
+}
+
+#[test]
+fn the_table_for_people_fits_a_screen() {
+    for load in [&[][..], &["--layout", "compact"], &["--workload", "uniform"]] {
+        let output = tlblab(&[&["tables"], load].concat()).output().unwrap();
+        let text = String::from_utf8(output.stdout).unwrap();
+        for line in text.lines() {
+            assert!(line.chars().count() <= 100, "{load:?}: {line}");
+        }
+        let starts = |name: &str| text.lines().filter(|line| line.starts_with(name)).count();
+        assert!(NAMES.iter().all(|name| starts(&format!("{name} ")) == 1), "{text}");
+        assert!(starts("GA: peak bytes ") == 1 && starts("GA: node bytes ") >= 1, "{text}");
+    }
+}
+
+#[test]
 fn every_workload_and_layout_is_verified_and_repeatable() {
     for workload in ["uniform", "file", "dense", "conventional"] {
         for layout in ["paper", "compact"] {

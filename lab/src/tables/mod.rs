@@ -13,7 +13,7 @@ use indicatif::{ProgressBar, ProgressStyle};
 use serde::Serialize;
 use tlbkit_addr::Vpn;
 
-use crate::rows;
+use crate::rows::{self, Aside};
 use crate::tlb::TlbArgs;
 use crate::trace::{Header, Input};
 use crate::workload::{FileSizes, Workload};
@@ -185,5 +185,7 @@ pub(crate) fn run(args: &TablesArgs) -> anyhow::Result<()> {
             format!("{} needs more than 4 GB of nodes: give fewer --pages, or name others", structure.name)
         })?);
     }
-    rows::print(args.json, &results)
+    // Long, or of few structures.
+    let fields = &["peak_bytes", "moved_max", "node_bytes", "node_bytes_optimum"];
+    rows::print_aside(args.json, &results, Aside { fields, of: "GA" })
 }

@@ -416,6 +416,69 @@ histories! {
     history_paper_g32_va32: Va32, format::Paper, Paper, Fixed<5>;
 }
 
+/// Maps single pages in this order, unmaps every other, and checks the tree and every answer after each.
+fn one_by_one<F, L>(pages: &[usize])
+where
+    F: Format,
+    L: for<'m> Layout<Slab<'m, F::Word, Solo>>,
+{
+    let mut memory = memory(400);
+    let slab = Slab::<F::Word, Solo>::new(&mut memory, 0).unwrap();
+    let mut table = Local::new(Gpt::<Va64, F, _, L>::new(&slab), |_| ());
+    let mut mapped = std::collections::BTreeSet::new();
+    let unmapped = pages.iter().step_by(2).map(|page| (page, false));
+    for (&page, map) in pages.iter().map(|page| (page, true)).chain(unmapped) {
+        let one = Pages::one(Vpn::new(page));
+        if map {
+            table.map(one, Pfn::new(page & 0xff), PageSize::K4, Attr::READ).unwrap();
+            mapped.insert(page);
+        } else {
+            table.unmap(one, Holes::Refuse, None).unwrap();
+            mapped.remove(&page);
+        }
+        let leaves = table.table().check();
+        assert!(leaves.iter().map(|leaf| leaf.at.vpn(PageSize::K4).get()).eq(mapped.iter().copied()));
+        for &page in pages {
+            let found = table.lookup(Vpn::new(page).address(PageSize::K4)).map(|leaf| leaf.frame);
+            assert_eq!(found, mapped.contains(&page).then_some(Pfn::new(page & 0xff)), "page {page:#x}");
+        }
+    }
+    table.destroy();
+    assert_eq!(slab.usage().nodes, 0);
+}
+
+/// The second node below reaches half as high as its slot. When the others fill up, the upper node would gain by two
+/// bits more, but not for that one, whose two leaves would share one slot.
+#[test]
+fn gpt_a_node_grows_no_deeper_than_the_nodes_behind_guards() {
+    let leaves = [0x2, 0x3, 0x4, 0x5, 0x7, 0x8, 0x9, 0xa, 0xb, 0xc, 0xd, 0xe];
+    one_by_one::<format::Compact32, Compact>(&leaves.map(|leaf| 0x213_add1_3f58 << 8 | leaf << 2));
+}
+
+proptest! {
+    #![proptest_config(ProptestConfig {
+        cases: if cfg!(miri) { 2 } else { 100 },
+        failure_persistence: None,
+        ..ProptestConfig::default()
+    })]
+
+    /// Crowded neighbourhoods with holes, where nodes grow by several bits.
+    #[test]
+    fn gpt_crowds_with_holes(
+        holes in prop::collection::vec(0usize..128, 0..100),
+        spread in 0u32..4,
+        order in 0usize..64,
+    ) {
+        // An odd factor permutes the numbers.
+        let place = |number: usize| number.wrapping_mul(2 * order + 1) % 128;
+        let pages = (0..128).map(place).filter(|page| !holes.contains(page)).map(|page| 0x5a00_0000 | page << spread);
+        let pages: Vec<_> = if cfg!(miri) { pages.take(12).collect() } else { pages.collect() };
+        one_by_one::<format::Compact32, Compact>(&pages);
+        one_by_one::<format::Compact, Compact>(&pages);
+        one_by_one::<format::Paper, Paper>(&pages);
+    }
+}
+
 /// Pseudo-random numbers (xorshift64*), so that a seed gives the same load everywhere.
 struct Random(u64);
 

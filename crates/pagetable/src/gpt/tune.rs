@@ -89,6 +89,8 @@ impl<'n, G: Geometry, F: Format, N: Nodes<Word = F::Word>, L: Layout<N>, P: Poli
         let cost = Self::cost;
         // The nodes right below the digit, which can give their highest bits, by width. A leaf there cannot.
         let (mut below, mut blocked, mut lone) = ([0isize; MAX_WIDTH + 1], false, 0);
+        // How high the others reach, which lie behind guards: a slot must not become smaller than what it leads to.
+        let mut guarded = 0;
         // What halving does: the pairs of slots in use, and what becomes of those in use both.
         let (mut pairs, mut merged) = (0, 0);
         let mut halves = [0; 2];
@@ -106,6 +108,8 @@ impl<'n, G: Geometry, F: Format, N: Nodes<Word = F::Word>, L: Layout<N>, P: Poli
                         // SAFETY: the child is in the table.
                         lone += 4 - unsafe { self.live(child) } as isize;
                     }
+                } else {
+                    guarded = guarded.max(child.top());
                 }
             }
             if slot & 1 == 0 {
@@ -133,7 +137,7 @@ impl<'n, G: Geometry, F: Format, N: Nodes<Word = F::Word>, L: Layout<N>, P: Poli
                     .sum();
                 let lone = if bits == 1 { lone * cost(1) } else { 0 };
                 let width = node.width + bits;
-                let room = width <= Self::WIDEST && node.shift >= Self::LEAF_TOP + bits;
+                let room = width <= Self::WIDEST && node.shift >= bits + Self::LEAF_TOP.max(guarded);
                 if room && saved + lone > cost(width) - cost(node.width) {
                     return Some(Step::Grow(bits));
                 }
@@ -207,7 +211,7 @@ impl<'n, G: Geometry, F: Format, N: Nodes<Word = F::Word>, L: Layout<N>, P: Poli
         unsafe { self.tune(batch, entry, start) }
     }
 
-    /// Returns a node of so many bits more.
+    /// Returns a node of so many bits more. What is behind a guard goes on as it is: it fits in one of the new slots.
     unsafe fn wider<S: Supply>(
         &self,
         supply: &mut S,
