@@ -25,7 +25,7 @@ pub(crate) fn print<R: Serialize>(json: bool, rows: &[R]) -> anyhow::Result<()> 
     print_aside(json, rows, Aside { fields: &[], of: "" })
 }
 
-/// As [`print`], with some fields below the table; JSON has them all.
+/// As [`print()`], with some fields below the table; JSON has them all.
 ///
 /// # Errors
 ///

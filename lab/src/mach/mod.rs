@@ -1,7 +1,7 @@
 //! `tlblab mach`: Mach 3.0's TLB misses on an R3000, and what software TLBs and prefetching take away of them.
 //!
 //! The benchmarks of Bala's thesis (4.5) and of the OSDI paper (6.1) run on a model of the machine; the caches are
-//! those of `tlbkit-stlb`. What the thesis leaves open is [`Open`](benchmark::Open), and `--sensitivity` says what
+//! those of `tlbkit-stlb`. What the thesis leaves open is [`Open`], and `--sensitivity` says what
 //! depends on it.
 
 mod apps;
