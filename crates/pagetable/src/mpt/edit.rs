@@ -5,7 +5,7 @@ use core::ops::ControlFlow;
 use tlbkit_addr::{Attr, PageSize, Pages, Pfn, Reach, VirtAddr, Vpn};
 
 use super::shape::{MAX, Shape};
-use super::{Mpt, own_pages, region};
+use super::{Mpt, own_pages};
 use crate::format::{Format, check_attr, check_change};
 use crate::mode::Mode;
 use crate::nodes::{NodeAddr, Nodes, Stock};
@@ -694,47 +694,6 @@ impl<'n, G: Radix, F: Format, N: Nodes<Word = F::Word>> Mpt<'n, G, F, N> {
             {
                 old = now;
             }
-        }
-    }
-
-    /// Takes the whole table apart.
-    pub(super) unsafe fn take_apart(&mut self, batch: &mut Retired<'n>) {
-        // SAFETY: the caller is the only one left who uses the table.
-        unsafe { self.take_node(batch, self.root, 0) };
-        for half in G::SPACE.halves().into_iter().flatten() {
-            batch.touch(Reach::Everywhere, half);
-        }
-        if let Some(own) = region::<G>() {
-            batch.touch(Reach::Everywhere, own);
-        }
-    }
-
-    /// Empties a node and retires it with everything below.
-    unsafe fn take_node(&self, batch: &mut Retired<'n>, node: NodeAddr, level: usize) {
-        let last = level + 1 == Self::LEVELS;
-        // SAFETY: the caller's promise, for this node and those below it.
-        unsafe {
-            let mut live = self.count(node, level, 0);
-            let mut index = 0;
-            // The count says when the last entry has been seen. A lent node's is one too many for each loan.
-            while live > 0 && index < Self::slots(level) {
-                let place = Self::place(level, index);
-                let word = self.nodes.read(node, place);
-                if word != F::Word::ZERO {
-                    self.nodes.put(node, place, F::Word::ZERO);
-                    let link = !last && F::is_link(word);
-                    if link && !(level == 0 && self.is_borrowed(index)) {
-                        self.take_node(batch, F::node(word), level + 1);
-                    }
-                    if F::is_leaf(word, last) {
-                        self.tally.ptes(-1);
-                    }
-                    live -= u32::from(link || F::is_leaf(word, last));
-                }
-                index += 1;
-            }
-            // An absent half of a pair is not zero, and may stand behind the last live entry.
-            self.retire(batch, node, level, (live == 0 || !last) && !F::PAIRED);
         }
     }
 }

@@ -30,6 +30,7 @@
 //! A wide space that is used sparsely wastes almost a page per level for each page mapped: about two orders of
 //! magnitude more than a [guarded table](crate::gpt) (Elphinstone et al. 4.2, Figure 8).
 
+mod dismantle;
 mod edit;
 mod linear;
 mod resize;
