@@ -17,6 +17,9 @@ pub struct Slot {
 /// Segments whose chunks are remembered, a power of two.
 const NEAR: usize = 16;
 
+/// No segment has this number: a segment has two units at least.
+const NOWHERE: (usize, usize) = (usize::MAX, 0);
+
 /// Places in the table for each chunk: it stays half empty, so that look-ups stay short.
 pub(crate) const SLOTS: usize = 2;
 
@@ -44,7 +47,7 @@ impl<'m> Directory<'m> {
         for (n, slot) in slots.iter_mut().enumerate() {
             *slot = Slot { key: 0, chunk: 0, free: n as u32 };
         }
-        Self { slots, chunks, used: 0, near: [(0, 0); NEAR] }
+        Self { slots, chunks, used: 0, near: [NOWHERE; NEAR] }
     }
 
     /// The place where a search for `key` starts: a multiplicative hash spread over the table's length.
@@ -59,22 +62,23 @@ impl<'m> Directory<'m> {
         if at + 1 < self.slots.len() { at + 1 } else { 0 }
     }
 
-    /// Returns the chunk of `segment`, if it has one.
-    #[inline]
-    pub(crate) fn find(&mut self, segment: usize) -> Option<usize> {
+    /// Returns the chunk of `segment` if it is one of those found last.
+    #[inline(always)]
+    pub(crate) fn near(&self, segment: usize) -> Option<usize> {
         let near = self.near[segment % NEAR];
-        if near.0 == segment + 1 { Some(near.1) } else { self.search(segment) }
+        (near.0 == segment).then_some(near.1)
     }
 
+    /// Returns the chunk of `segment`, if it has one.
     #[inline(never)]
-    fn search(&mut self, segment: usize) -> Option<usize> {
+    pub(crate) fn find(&mut self, segment: usize) -> Option<usize> {
         let key = segment + 1;
         let mut at = self.home(key);
         loop {
             let slot = self.slots.get(at)?;
             if slot.key == key {
                 let chunk = slot.chunk as usize;
-                self.near[segment % NEAR] = (key, chunk);
+                self.near[segment % NEAR] = (segment, chunk);
                 return Some(chunk);
             }
             if slot.key == 0 {
@@ -98,7 +102,7 @@ impl<'m> Directory<'m> {
         let slot = self.slots.get_mut(at).ok_or(Exhausted)?;
         (slot.key, slot.chunk) = (segment + 1, chunk);
         self.used += 1;
-        self.near[segment % NEAR] = (segment + 1, chunk as usize);
+        self.near[segment % NEAR] = (segment, chunk as usize);
         Ok(chunk as usize)
     }
 
@@ -106,7 +110,7 @@ impl<'m> Directory<'m> {
     pub(crate) fn remove(&mut self, segment: usize) {
         let Some(chunk) = self.find(segment) else { return };
         let key = segment + 1;
-        self.near[segment % NEAR] = (0, 0);
+        self.near[segment % NEAR] = NOWHERE;
         self.used -= 1;
         let used = self.used;
         if let Some(slot) = self.slots.get_mut(used) {

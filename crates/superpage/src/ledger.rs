@@ -2,8 +2,7 @@
 //! (section 6.1, Appendix A) of every touched segment.
 //!
 //! ```text
-//!   segment, the largest size:   a tree of deferred counts over its blocks (deferred.rs),
-//!                                a map of the blocks in which the TLBs hold something (occupied.rs)
+//!   segment, the largest size:   a tree of deferred counts over its blocks (deferred.rs)
 //!   block, 16 units:             nineteen counters (block.rs)
 //! ```
 //!
@@ -11,11 +10,11 @@
 
 use tlbkit_addr::{Pages, Vpn};
 
-use crate::block::{self, Block, JOINED, OWED};
-use crate::deferred::{Node, Payment, Rules, Segment};
+use crate::block::{self, Block, JOINED};
+use crate::deferred::{self, Node, Rules, Segment};
 use crate::directory::Directory;
 use crate::ladder::{MAX_LEVELS, Place};
-use crate::occupied::{self, Occupied};
+use crate::lately::Lately;
 use crate::{CostError, Footprint, Ladder, Memory, Superpage, Tlb};
 
 /// What a miss came to.
@@ -29,6 +28,26 @@ pub(crate) enum Charged {
     Exhausted,
 }
 
+/// Whether the little that most misses take was done.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Swift {
+    Done,
+    /// Nothing was: nothing is resident in this block.
+    Far(usize),
+    /// Nothing was.
+    Not,
+}
+
+/// What was done of a miss in a block that holds nothing.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Far {
+    Done,
+    /// All but the charge, which is to the superpages of this shift and up.
+    Pays(u32),
+    /// Nothing was.
+    Not,
+}
+
 /// Counters in one segment of so many blocks: those of the blocks, and of the nodes above.
 const PER_BLOCK: usize = size_of::<Block>() / size_of::<u16>() + size_of::<Node>() / size_of::<u16>();
 
@@ -36,8 +55,6 @@ const PER_BLOCK: usize = size_of::<Block>() / size_of::<u16>() + size_of::<Node>
 pub(crate) struct Ledger<'m> {
     pub(crate) ladder: Ladder,
     levels: [u32; MAX_LEVELS],
-    /// Thresholds of the superpages within a block, by shift.
-    small: [u16; block::SHIFT as usize + 1],
     /// The ladder's shifts, as a set.
     rungs: u32,
     rules: Rules,
@@ -46,9 +63,9 @@ pub(crate) struct Ledger<'m> {
     /// The last TLB: 0 if there is one.
     last_tlb: usize,
     directory: Directory<'m>,
+    lately: Lately,
     blocks: &'m mut [Block],
     nodes: &'m mut [Node],
-    occupied: Occupied<'m>,
 }
 
 fn spread(ladder: &Ladder) -> u32 {
@@ -61,18 +78,14 @@ impl<'m> Ledger<'m> {
     /// # Errors
     ///
     /// [`CostError::TooLarge`] if a threshold of up to 16 units does not fit a counter.
-    pub(crate) fn footprint(
-        ladder: &Ladder,
-        thresholds: [u32; MAX_LEVELS],
-        tlbs: usize,
-    ) -> Result<Footprint, CostError> {
+    pub(crate) fn footprint(ladder: &Ladder, thresholds: [u32; MAX_LEVELS]) -> Result<Footprint, CostError> {
         for (level, &threshold) in thresholds.iter().enumerate().take(ladder.levels()) {
-            if ladder.shift(level) <= block::SHIFT && threshold > u16::MAX.into() {
+            if ladder.shift(level) <= block::SHIFT && threshold >= block::MOST.into() {
                 return Err(CostError::TooLarge);
             }
         }
-        let blocks = 1 << spread(ladder);
-        Ok(Footprint { bits: occupied::Layout::new(blocks, tlbs).words(), counters: PER_BLOCK * blocks })
+        let spread = spread(ladder);
+        Ok(Footprint { bits: 0, counters: PER_BLOCK << spread })
     }
 
     /// Makes the ledger; `eager` charges superpages of every size at each miss.
@@ -87,29 +100,24 @@ impl<'m> Ledger<'m> {
         tlbs: usize,
         memory: Memory<'m>,
     ) -> Result<Self, CostError> {
-        let footprint = Self::footprint(&ladder, thresholds, tlbs)?;
+        let footprint = Self::footprint(&ladder, thresholds)?;
         let chunks = footprint.fits(&memory).min(memory.directory.len());
-        let Memory { directory, bits, counters } = memory;
+        let Memory { directory, counters, .. } = memory;
         let spread = spread(&ladder);
         let blocks = chunks << spread;
         let (counters, rest) = counters.split_at_mut(counters.len().min(blocks * block::WORDS));
         let threshold =
             |shift| (1..ladder.levels()).find(|&l| ladder.shift(l) == shift).map(|level| thresholds[level]);
-        let mut small = [u16::MAX; block::SHIFT as usize + 1];
-        for (shift, small) in small.iter_mut().enumerate().skip(1) {
-            *small = threshold(shift as u32).and_then(|t| u16::try_from(t).ok()).unwrap_or(u16::MAX);
-        }
         Ok(Self {
             levels: thresholds,
-            small,
             rungs: (1..ladder.levels()).fold(0, |rungs, level| rungs | 1 << ladder.shift(level)),
             rules: Rules::new(&ladder, eager, threshold),
             spread,
             last_tlb: tlbs - 1,
             directory: Directory::new(directory, chunks),
+            lately: Lately::new(&ladder),
             blocks: counters.as_chunks_mut().0,
             nodes: rest.as_chunks_mut().0,
-            occupied: Occupied::new(bits, occupied::Layout::new(1 << spread, tlbs)),
             ladder,
         })
     }
@@ -125,24 +133,13 @@ impl<'m> Ledger<'m> {
     }
 
     /// Returns the chunk of a segment, all zero if it is new.
-    #[inline]
-    fn touch(&mut self, segment: usize) -> Option<usize> {
-        match self.directory.find(segment) {
-            None => self.open(segment),
-            found => found,
-        }
-    }
-
-    #[cold]
     #[inline(never)]
-    fn open(&mut self, segment: usize) -> Option<usize> {
+    fn touch(&mut self, segment: usize) -> Option<usize> {
+        if let Some(chunk) = self.directory.find(segment) {
+            return Some(chunk);
+        }
         let chunk = self.directory.insert(segment).ok()?;
-        self.occupied.clear(chunk);
-        let mut segment = self.segment(chunk)?;
-        segment.blocks.fill([0; block::WORDS]);
-        segment.nodes.fill(Node::default());
-        // Thresholds may be so low that something is near from the start.
-        segment.mark();
+        self.segment(chunk)?.open();
         Some(chunk)
     }
 
@@ -152,87 +149,156 @@ impl<'m> Ledger<'m> {
         Some(Segment { rules: &self.rules, blocks, nodes })
     }
 
+    /// Does what [`miss`](Self::miss) does, if that is little.
+    ///
+    /// Little is: the block was found lately, holds resident entries, its sums are not due. Nothing has to be called
+    /// then, and the registers that calls would need are not saved.
+    #[inline(always)]
+    pub(crate) fn miss_swiftly(&mut self, tlb: Tlb, page: Vpn) -> Swift {
+        let tlb = self.tlb(tlb);
+        let Some((index, unit)) = self.lately.find(page) else { return Swift::Not };
+        let Some(block) = self.blocks.get_mut(index) else { return Swift::Not };
+        let resident = block[tlb];
+        if resident == 0 {
+            return Swift::Far(index);
+        }
+        if block::is_due(block) {
+            return Swift::Not;
+        }
+        if block[JOINED] == 0 {
+            block::charge(block, block::smallest(resident, unit, 0), unit);
+            block[tlb] = resident | 1 << (unit % block::UNITS);
+            return Swift::Done;
+        }
+        let mapped = block::mapped(block, unit);
+        if mapped == block::SHIFT {
+            return Swift::Not;
+        }
+        block::charge(block, block::smallest(resident, unit, mapped), unit);
+        block[tlb] = resident | 1 << (unit % block::UNITS >> mapped << mapped);
+        Swift::Done
+    }
+
+    /// Does what [`miss`](Self::miss) does in a block that was found lately and in which nothing was resident.
+    #[inline(always)]
+    pub(crate) fn miss_far(&mut self, tlb: Tlb, page: Vpn, index: usize) -> Far {
+        let tlb = self.tlb(tlb);
+        let (number, base) = (index % (1 << self.spread), index >> self.spread << self.spread);
+        let (Some(block), Some(nodes)) =
+            (self.blocks.get_mut(index), self.nodes.get_mut(base..base + (1 << self.spread)))
+        else {
+            return Far::Not;
+        };
+        let unit = self.lately.unit(page);
+        let mapped = if block[JOINED] == 0 { 0 } else { block::mapped(block, unit) };
+        if mapped == block::SHIFT {
+            return Far::Not;
+        }
+        block[tlb] = 1 << (unit % block::UNITS >> mapped << mapped);
+        let shift = deferred::occupy(nodes, self.spread, tlb, number);
+        if shift > self.spread + block::SHIFT {
+            return Far::Done;
+        }
+        let Some(node) = nodes.get_mut(self.rules.node(number, shift)) else { return Far::Done };
+        if self.rules.charge_swiftly(node, shift) { Far::Done } else { Far::Pays(shift) }
+    }
+
+    /// Charges a miss to the superpages of `1 << from` units or more around a block.
+    pub(crate) fn pay_at(&mut self, index: usize, from: u32) -> Charged {
+        self.pay(index >> self.spread, index % (1 << self.spread), from)
+    }
+
+    /// Does what [`evict`](Self::evict) does, if the block was found lately, and says whether it was.
+    #[inline(always)]
+    pub(crate) fn evict_swiftly(&mut self, tlb: Tlb, page: Vpn) -> bool {
+        let tlb = self.tlb(tlb);
+        let Some((index, unit)) = self.lately.find(page) else { return false };
+        self.leave(index, tlb, unit);
+        true
+    }
+
+    #[inline(always)]
+    fn leave(&mut self, index: usize, tlb: usize, unit: usize) {
+        let Some(block) = self.blocks.get_mut(index) else { return };
+        let was = block[tlb];
+        block[tlb] = was & !(1 << (unit % block::UNITS));
+        if was != 0 && block[tlb] == 0 {
+            let (number, base) = (index % (1 << self.spread), index >> self.spread << self.spread);
+            if let Some(nodes) = self.nodes.get_mut(base..base + (1 << self.spread)) {
+                deferred::vacate(nodes, self.spread, tlb, number);
+            }
+        }
+    }
+
     /// Charges a miss, unless `count` is false, and records that the TLB now holds the entry.
     ///
     /// Charges go by what was resident before this miss changed anything, the entry about to be evicted included.
     /// Candidates are strictly larger than what maps the page now.
-    #[inline]
     pub(crate) fn miss(&mut self, tlb: Tlb, page: Vpn, count: bool) -> Charged {
         let (Place { segment, unit }, tlb) = (self.ladder.locate(page), self.tlb(tlb));
-        let Some(chunk) = self.touch(segment) else { return Charged::Exhausted };
-        let number = unit >> block::SHIFT;
-        let Some(block) = self.blocks.get_mut((chunk << self.spread) | number) else {
+        let Some(chunk) = self.directory.near(segment).or_else(|| self.touch(segment)) else {
             return Charged::Exhausted;
         };
-        let mapped = if block[JOINED] == 0 { 0 } else { block::mapped(block, unit) };
+        let number = unit >> block::SHIFT;
+        let index = (chunk << self.spread) | number;
+        let Some(block) = self.blocks.get_mut(index) else { return Charged::Exhausted };
+        self.lately.found(page, index);
+        let mapped = block::mapped(block, unit);
         if mapped == block::SHIFT {
             return self.miss_in_large(chunk, tlb, unit, count);
         }
         let resident = block[tlb];
         block[tlb] = resident | 1 << (unit % block::UNITS >> mapped << mapped);
-        let mut reached = 0;
-        if resident != 0 {
-            if count {
-                reached = block::charge(block, resident, unit, mapped, &self.small);
-                if let Some(payment) = self.rules.owe(&mut block[OWED]) {
-                    reached |= self.pay(chunk, number, block::SHIFT + 1, payment);
-                }
-            }
-        } else {
-            if count {
-                reached = self.charge_far(chunk, tlb, number, block::SHIFT + 1);
-            }
-            self.occupied.set(chunk, tlb, number, true);
+        if resident == 0 {
+            let nodes = self.nodes.get_mut(chunk << self.spread..(chunk + 1) << self.spread);
+            let from = nodes.map_or(u32::MAX, |nodes| deferred::occupy(nodes, self.spread, tlb, number));
+            return if count { self.pay(chunk, number, from) } else { Charged::Nothing };
         }
-        self.ready(reached)
+        let shift = block::smallest(resident, unit, mapped);
+        if count && block::charge(block, shift, unit) {
+            return self.account(chunk, unit, shift);
+        }
+        Charged::Nothing
     }
 
-    #[inline]
-    fn ready(&self, reached: u32) -> Charged {
-        if reached & self.rungs == 0 { Charged::Nothing } else { self.smallest(reached) }
+    /// A miss to a mapping of a block or more.
+    fn miss_in_large(&mut self, chunk: usize, tlb: usize, unit: usize, count: bool) -> Charged {
+        let (shift, number) = (self.mapped_shift(chunk, unit), unit >> block::SHIFT);
+        let spread = self.spread;
+        let from = self.segment(chunk).map_or(u32::MAX, |segment| {
+            deferred::occupied(segment.nodes, spread, tlb, number).max(shift + 1)
+        });
+        let charged = if count { self.pay(chunk, number, from) } else { Charged::Nothing };
+        self.enter(chunk, tlb, unit >> shift << shift);
+        charged
     }
 
-    #[cold]
+    /// Charges a miss to the superpages of `1 << from` units or more around a block, if there are any.
+    fn pay(&mut self, chunk: usize, block: usize, from: u32) -> Charged {
+        if from > self.spread + block::SHIFT {
+            return Charged::Nothing;
+        }
+        let reached = self.segment(chunk).map_or(0, |mut segment| segment.pay(block, from, 1));
+        self.smallest(reached)
+    }
+
+    #[inline(never)]
+    fn account(&mut self, chunk: usize, unit: usize, from: u32) -> Charged {
+        let reached = self.segment(chunk).map_or(0, |mut segment| segment.account(unit, from));
+        self.smallest(reached)
+    }
+
+    /// Returns the smallest rung among superpages of these shifts.
     fn smallest(&self, reached: u32) -> Charged {
-        let shift = (reached & self.rungs).trailing_zeros();
-        Charged::Ready(self.level(shift))
+        match reached & self.rungs {
+            0 => Charged::Nothing,
+            rungs => Charged::Ready(self.level(rungs.trailing_zeros())),
+        }
     }
 
     /// Returns the level whose superpages are of `1 << shift` units or, if there is none, the next smaller.
     fn level(&self, shift: u32) -> usize {
         (0..self.ladder.levels()).rfind(|&level| self.ladder.shift(level) <= shift).unwrap_or(0)
-    }
-
-    /// Charges a miss that no resident entry of its block could have prevented: superpages of `1 << least` units or
-    /// more.
-    fn charge_far(&mut self, chunk: usize, tlb: usize, block: usize, least: u32) -> u32 {
-        let Some(span) = self.occupied.span(chunk, tlb, block) else { return 0 };
-        let from = (span + block::SHIFT).max(least);
-        if from > self.spread + block::SHIFT {
-            return 0;
-        }
-        let at = (chunk << self.spread) | self.rules.node(block, from);
-        let Some(node) = self.nodes.get_mut(at) else { return 0 };
-        match self.rules.owe(&mut node[0]) {
-            None => 0,
-            Some(payment) => self.pay(chunk, block, from, payment),
-        }
-    }
-
-    #[inline(never)]
-    fn pay(&mut self, chunk: usize, block: usize, from: u32, payment: Payment) -> u32 {
-        self.segment(chunk).map_or(0, |mut segment| segment.pay(block, from, payment))
-    }
-
-    /// A miss to a mapping of a block or more.
-    #[inline(never)]
-    fn miss_in_large(&mut self, chunk: usize, tlb: usize, unit: usize, count: bool) -> Charged {
-        let shift = self.mapped_shift(chunk, unit);
-        let first = unit >> shift << shift;
-        let reached =
-            if count { self.charge_far(chunk, tlb, unit >> block::SHIFT, shift + 1) } else { 0 };
-        self.enter(chunk, tlb, first);
-        self.ready(reached)
     }
 
     /// Returns the shift of the mapping of a unit.
@@ -253,25 +319,24 @@ impl<'m> Ledger<'m> {
 
     /// Records that the TLB holds the entry that starts at `unit`.
     fn enter(&mut self, chunk: usize, tlb: usize, unit: usize) {
-        let number = unit >> block::SHIFT;
-        let Some(block) = self.blocks.get_mut((chunk << self.spread) | number) else { return };
+        let (base, number) = (chunk << self.spread, unit >> block::SHIFT);
+        let Some(block) = self.blocks.get_mut(base | number) else { return };
         let was = block[tlb];
         block[tlb] = was | 1 << (unit % block::UNITS);
-        if was == 0 {
-            self.occupied.set(chunk, tlb, number, true);
+        if was == 0
+            && let Some(nodes) = self.nodes.get_mut(base..base + (1 << self.spread))
+        {
+            deferred::occupy(nodes, self.spread, tlb, number);
         }
     }
 
     /// Records that the TLB no longer holds the entry that starts at `page`. Nothing happens if it did not.
-    #[inline]
     pub(crate) fn evict(&mut self, tlb: Tlb, page: Vpn) {
         let (Place { segment, unit }, tlb) = (self.ladder.locate(page), self.tlb(tlb));
-        let Some(chunk) = self.directory.find(segment) else { return };
-        let number = unit >> block::SHIFT;
-        let Some(block) = self.blocks.get_mut((chunk << self.spread) | number) else { return };
-        block[tlb] &= !(1 << (unit % block::UNITS));
-        if block[tlb] == 0 {
-            self.occupied.set(chunk, tlb, number, false);
+        if let Some(chunk) = self.directory.find(segment) {
+            let index = (chunk << self.spread) | unit >> block::SHIFT;
+            self.lately.found(page, index);
+            self.leave(index, tlb, unit);
         }
     }
 
@@ -280,14 +345,17 @@ impl<'m> Ledger<'m> {
         let blocks = 1 << shift.saturating_sub(block::SHIFT);
         let first = unit >> block::SHIFT & !(blocks - 1);
         let gone = block::within(shift, unit);
+        let base = chunk << self.spread;
         let mut any = false;
         for number in first..first + blocks {
-            let Some(block) = self.blocks.get_mut((chunk << self.spread) | number) else { break };
+            let Some(block) = self.blocks.get_mut(base | number) else { break };
             if block[tlb] & gone != 0 {
                 any = true;
                 block[tlb] &= !gone;
-                if block[tlb] == 0 {
-                    self.occupied.set(chunk, tlb, number, false);
+                if block[tlb] == 0
+                    && let Some(nodes) = self.nodes.get_mut(base..base + (1 << self.spread))
+                {
+                    deferred::vacate(nodes, self.spread, tlb, number);
                 }
             }
         }
@@ -349,6 +417,7 @@ impl<'m> Ledger<'m> {
 
     /// Forgets the segments that lie in `pages` whole, for reuse.
     pub(crate) fn unmapped(&mut self, pages: Pages) {
+        self.lately.forget();
         self.directory.unmapped(&self.ladder, pages);
     }
 
@@ -357,11 +426,10 @@ impl<'m> Ledger<'m> {
         let tlb = self.tlb(tlb);
         for (_, chunk) in self.directory.iter() {
             let all = chunk << self.spread..(chunk + 1) << self.spread;
-            for (number, block) in self.blocks.get_mut(all).into_iter().flatten().enumerate() {
-                if core::mem::take(&mut block[tlb]) != 0 {
-                    self.occupied.set(chunk, tlb, number, false);
-                }
+            for block in self.blocks.get_mut(all.clone()).into_iter().flatten() {
+                block[tlb] = 0;
             }
+            deferred::vacate_all(self.nodes.get_mut(all).unwrap_or_default(), tlb);
         }
     }
 
@@ -404,7 +472,9 @@ impl<'m> Ledger<'m> {
         let Some(chunk) = self.directory.find(place.segment) else { return 0 };
         let Some(mut segment) = self.segment(chunk) else { return 0 };
         if shift <= block::SHIFT {
-            return segment.blocks.get(number).map_or(0, |block| block[block::count(shift, place.unit)].into());
+            return segment.blocks.get(number).map_or(0, |block| {
+                block::counts(block).get(block::number(shift, place.unit)).copied().unwrap_or(0).into()
+            });
         }
         segment.settle();
         segment.mark();

@@ -8,7 +8,7 @@
 use crate::Ladder;
 
 /// log2 of the bits of a word.
-pub(crate) const WORD: u32 = usize::BITS.trailing_zeros();
+const WORD: u32 = usize::BITS.trailing_zeros();
 /// Bit number within a word.
 const MASK: usize = (1 << WORD) - 1;
 

@@ -43,10 +43,7 @@ impl<'m> Online<'m> {
     /// See [`CostError`].
     pub fn footprint(setup: &Setup) -> Result<(Footprint, Footprint), CostError> {
         let (prefetch, capacity) = both(setup)?;
-        Ok((
-            Ledger::footprint(&setup.ladder, prefetch, setup.tlbs())?,
-            Capacity::footprint(&setup.ladder, capacity),
-        ))
+        Ok((Ledger::footprint(&setup.ladder, prefetch)?, Capacity::footprint(&setup.ladder, capacity)))
     }
 
     /// Returns how many entries the LRU stack of a TLB of `size` entries takes.

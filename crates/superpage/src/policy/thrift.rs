@@ -56,7 +56,7 @@ impl<'m> Thrift<'m> {
     ///
     /// See [`CostError`].
     pub fn footprint(setup: &Setup) -> Result<Footprint, CostError> {
-        Ledger::footprint(&setup.ladder, counts(setup)?, setup.tlbs())
+        Ledger::footprint(&setup.ladder, counts(setup)?)
     }
 
     /// Makes the policy, with memory for as many segments as fit.
