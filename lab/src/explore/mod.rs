@@ -35,9 +35,9 @@ pub(crate) struct Explore {
     /// CPUs in the cases with one requester
     #[arg(long, default_value_t = 3, value_parser = clap::value_parser!(u8).range(2..=4))]
     cpus: u8,
-    /// CPUs in the cases with two requesters, and with CPUs that come and go
-    #[arg(long, default_value_t = 2, value_parser = clap::value_parser!(u8).range(2..=4))]
-    fewer: u8,
+    /// CPUs in the cases with two requesters, and with CPUs that come and go [default: as many]
+    #[arg(long, value_parser = clap::value_parser!(u8).range(2..=4))]
+    fewer: Option<u8>,
     /// The known hazards: one repair switched off at a time
     #[arg(long)]
     hazards: bool,
@@ -122,7 +122,8 @@ fn select(args: &Explore) -> anyhow::Result<Vec<Case>> {
     if !args.hazards && !args.damages {
         for one in Algorithm::ALL {
             for machine in &MACHINES {
-                cases.extend(cases::pairing(one, machine, usize::from(args.cpus), usize::from(args.fewer)));
+                let fewer = args.fewer.unwrap_or(args.cpus);
+                cases.extend(cases::pairing(one, machine, usize::from(args.cpus), usize::from(fewer)));
             }
         }
     }
