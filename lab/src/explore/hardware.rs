@@ -10,14 +10,16 @@ impl World {
         let (at, scene) = (&self.cpus[cpu], turns.scene);
         for pte in 0..scene.ptes {
             let held = at.tlb[pte].rights() != 0;
+            let writes_back = scene.hardware.lines_need_entry && at.tlb[pte].0 & Word::DIRTY != 0;
+            let replaces = scene.replaces() && !writes_back;
             if held {
-                if !scene.replaces() {
+                if !replaces {
                     turns.offer(self, Step::Evict { cpu, pte }, |w, _| w.drop_entry(scene, cpu, pte));
                 }
                 self.use_page(cpu, pte, turns);
             }
             let known = self.memory.space.members.contains(cpu);
-            if !known || held && !scene.replaces() {
+            if !known || held && !replaces {
                 // It knows no table of this space to load from, or must drop what it has first.
                 continue;
             }

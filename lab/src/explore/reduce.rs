@@ -14,7 +14,7 @@
 //!
 //! **TLBs that replace.** A CPU whose TLB holds an entry can do whatever it could do without: where a load may
 //! replace the entry, dropping it adds nothing. So no entry is merely dropped, and TLBs are full at the start. Not
-//! where somebody asks who holds an entry, nor where dropping it writes to memory.
+//! where somebody asks who holds an entry, nor a dirty cache line, whose dropping writes to memory.
 //!
 //! **CPUs alike.** Repliers of one operation that nobody else acts upon differ only by name; they are sorted.
 //!
@@ -49,7 +49,7 @@ impl Scene {
 
     /// Tells whether a TLB entry gives way to a new one, and is never merely dropped.
     pub(super) fn replaces(&self) -> bool {
-        self.reduce && !self.hardware.lines_need_entry && self.plan.has(Repair::ALL_WHO_MAY_LOAD)
+        self.reduce && self.plan.has(Repair::ALL_WHO_MAY_LOAD)
     }
 
     /// Tells whether 2-phase's requester sees everybody stopped at once: who has stopped stays so until he may go on,
