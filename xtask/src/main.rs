@@ -20,6 +20,7 @@ mod instructions;
 mod loom;
 mod miri;
 mod msrv;
+mod mutations;
 mod no_std;
 mod places;
 mod shell;
@@ -51,6 +52,7 @@ enum Command {
     Doc,
     Bench(bench::BenchArgs),
     Instructions(instructions::InstructionsArgs),
+    Mutations(mutations::MutationsArgs),
 }
 
 fn main() -> ExitCode {
@@ -65,6 +67,7 @@ fn main() -> ExitCode {
         Command::Doc => doc::run(&shell),
         Command::Bench(args) => bench::run(&shell, &args),
         Command::Instructions(args) => instructions::run(&args),
+        Command::Mutations(args) => mutations::run(&shell, &args),
     });
     match outcome {
         Ok(()) => ExitCode::SUCCESS,
