@@ -16,12 +16,17 @@ mod bench;
 mod check;
 mod demo;
 mod doc;
+mod fuzz;
 mod instructions;
+mod judge;
 mod loom;
 mod miri;
 mod msrv;
+mod mutations;
 mod no_std;
 mod places;
+mod portability;
+mod reach;
 mod shell;
 mod test;
 mod tools;
@@ -43,10 +48,17 @@ enum Command {
     Msrv,
     /// Check the crates for a bare 32-bit machine: no std, no alloc, no 64-bit atomics
     NoStd,
+    Fuzz(fuzz::FuzzArgs),
+    /// Let the MMUs of a RISC-V and an AArch64 processor judge what lookup says, in QEMU
+    Judge,
     /// Explore walkers beside a writer in every interleaving
     Loom,
     /// Interpret tests of the unsafe code, watching for undefined behaviour
     Miri,
+    /// Take out one line of publication or retirement at a time; a test must notice
+    Mutations,
+    /// Build for every machine: code sizes, and no panic, heap or float in the hit paths
+    Portability,
     /// Build the documentation; any warning is an error
     Doc,
     Bench(bench::BenchArgs),
@@ -60,8 +72,12 @@ fn main() -> ExitCode {
         Command::Test => test::run(),
         Command::Msrv => msrv::run(&shell),
         Command::NoStd => no_std::run(&shell),
+        Command::Fuzz(args) => fuzz::run(&shell, &args),
+        Command::Judge => judge::run(&shell),
         Command::Loom => loom::run(&shell),
         Command::Miri => miri::run(&shell),
+        Command::Mutations => mutations::run(&shell),
+        Command::Portability => portability::run(&shell),
         Command::Doc => doc::run(&shell),
         Command::Bench(args) => bench::run(&shell, &args),
         Command::Instructions(args) => instructions::run(&args),
