@@ -19,14 +19,17 @@ mod doc;
 mod fuzz;
 mod instructions;
 mod judge;
+mod ledger;
 mod loom;
 mod miri;
 mod msrv;
+mod mutants;
 mod mutations;
 mod no_std;
 mod places;
 mod portability;
 mod reach;
+mod sanitize;
 mod shell;
 mod test;
 mod tools;
@@ -53,10 +56,12 @@ enum Command {
     Judge,
     /// Explore walkers beside a writer in every interleaving
     Loom,
-    /// Interpret tests of the unsafe code, watching for undefined behaviour
-    Miri,
+    Miri(miri::MiriArgs),
+    /// Run the tests with threads under the address and the thread sanitizer
+    Sanitize,
     /// Take out one line of publication or retirement at a time; a test must notice
     Mutations,
+    Mutants(mutants::MutantsArgs),
     /// Build for every machine: code sizes, and no panic, heap or float in the hit paths
     Portability,
     /// Build the documentation; any warning is an error
@@ -75,8 +80,10 @@ fn main() -> ExitCode {
         Command::Fuzz(args) => fuzz::run(&shell, &args),
         Command::Judge => judge::run(&shell),
         Command::Loom => loom::run(&shell),
-        Command::Miri => miri::run(&shell),
+        Command::Miri(args) => miri::run(&shell, &args),
+        Command::Sanitize => sanitize::run(&shell),
         Command::Mutations => mutations::run(&shell),
+        Command::Mutants(args) => mutants::run(&shell, &args),
         Command::Portability => portability::run(&shell),
         Command::Doc => doc::run(&shell),
         Command::Bench(args) => bench::run(&shell, &args),
