@@ -22,6 +22,7 @@ mod miri;
 mod msrv;
 mod no_std;
 mod places;
+mod report;
 mod shell;
 mod test;
 mod tools;
@@ -51,6 +52,7 @@ enum Command {
     Doc,
     Bench(bench::BenchArgs),
     Instructions(instructions::InstructionsArgs),
+    Report(report::ReportArgs),
 }
 
 fn main() -> ExitCode {
@@ -65,6 +67,7 @@ fn main() -> ExitCode {
         Command::Doc => doc::run(&shell),
         Command::Bench(args) => bench::run(&shell, &args),
         Command::Instructions(args) => instructions::run(&args),
+        Command::Report(args) => report::run(&shell, &args),
     });
     match outcome {
         Ok(()) => ExitCode::SUCCESS,
