@@ -10,7 +10,7 @@ use crate::Superpage;
 pub const MAX_LEVELS: usize = 16;
 
 /// The most units, as a power of two, that the largest size may span: 4 KB under 1 GB.
-const MAX_SPAN: u32 = 18;
+pub(crate) const MAX_SPAN: u32 = 18;
 
 /// The sizes a TLB entry can have, ascending. Level 0 is what an ordinary entry maps, the *unit* of all bookkeeping;
 /// the largest size is the *segment*, within which all charges stay.

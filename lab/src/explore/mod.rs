@@ -6,9 +6,11 @@ use serde::Serialize;
 use tlbkit_shootdown::Algorithm;
 
 use self::cases::{Case, MACHINES, Machine};
+pub(crate) use self::schedule::{Choice, one_schedule};
 use self::search::{Search, Verdict};
 
 mod cases;
+mod schedule;
 mod search;
 mod step;
 mod world;

@@ -6,7 +6,7 @@ use super::backoff::BackOff;
 use super::gate::Gate;
 use super::{Action, Miss, Policy, Superpage, Tlb};
 use crate::costs::{When, thresholds};
-use crate::ledger::Ledger;
+use crate::ledger::{Charged, Ledger};
 use crate::{CostError, Footprint, Memory, Setup};
 
 /// Promotes a superpage when its prefetch charges reach their threshold, and then lowers those of the larger ones
@@ -29,7 +29,7 @@ impl<'m> ApproxOnline<'m> {
     /// See [`CostError`].
     pub fn footprint(setup: &Setup) -> Result<Footprint, CostError> {
         let counts = thresholds(&setup.ladder, setup.costs, setup.costs.prefetch, When::Reaches)?;
-        Ok(Ledger::footprint(&setup.ladder, counts, setup.eager_level(), setup.tlbs()))
+        Ledger::footprint(&setup.ladder, counts, setup.tlbs())
     }
 
     /// Makes the policy, with memory for as many segments as fit.
@@ -40,7 +40,7 @@ impl<'m> ApproxOnline<'m> {
     pub fn new(setup: &Setup, memory: Memory<'m>) -> Result<Self, CostError> {
         let counts = thresholds(&setup.ladder, setup.costs, setup.costs.prefetch, When::Reaches)?;
         Ok(Self {
-            ledger: Ledger::new(setup.ladder, counts, setup.eager_level(), setup.tlbs(), memory),
+            ledger: Ledger::new(setup.ladder, counts, setup.eager, setup.tlbs(), memory)?,
             gate: Gate::new(setup.activity),
             back_off: BackOff::new(),
             told: false,
@@ -65,6 +65,22 @@ impl<'m> ApproxOnline<'m> {
     }
 }
 
+impl ApproxOnline<'_> {
+    #[cold]
+    fn ask(&mut self, page: Vpn, level: usize) -> Option<Action> {
+        let ladder = self.ledger.ladder;
+        let range = ladder.superpage(ladder.locate(page), level).filter(|_| self.back_off.allows(level))?;
+        Some(Action::Promote { range, copy: true })
+    }
+
+    #[cold]
+    fn exhausted(&mut self, page: Vpn) -> Option<Action> {
+        let first = !self.told;
+        self.told = true;
+        first.then_some(Action::OutOfSegments { page })
+    }
+}
+
 impl Policy for ApproxOnline<'_> {
     #[inline]
     fn on_miss(&mut self, miss: Miss) -> Option<Action> {
@@ -75,29 +91,22 @@ impl Policy for ApproxOnline<'_> {
             self.ledger.evict(miss.tlb, evicted);
         }
         match charged {
-            Ok(charged) if charged.ready == 0 || !self.back_off.allows(charged.ready) => None,
-            Ok(charged) => {
-                let range = self.ledger.ladder.superpage(charged.place, charged.ready)?;
-                Some(Action::Promote { range, copy: true })
-            }
-            Err(_) if self.told => None,
-            Err(_) => {
-                self.told = true;
-                Some(Action::OutOfSegments { page: miss.page })
-            }
+            Charged::Nothing => None,
+            Charged::Ready(level) => self.ask(miss.page, level),
+            Charged::Exhausted => self.exhausted(miss.page),
         }
     }
 
     fn promoted(&mut self, range: Superpage) {
         let Some((place, level)) = self.ledger.ladder.find(range) else { return };
         self.back_off.granted(level);
-        let threshold = self.ledger.thresholds.get(level).copied();
-        self.ledger.promote(place, level, threshold);
+        let threshold = self.ledger.threshold(level);
+        self.ledger.promote(place, level, Some(threshold));
     }
 
     fn refused(&mut self, range: Superpage) {
         let Some((_, level)) = self.ledger.ladder.find(range) else { return };
-        self.back_off.refused(level, self.ledger.thresholds.get(level).copied().unwrap_or(u32::MAX));
+        self.back_off.refused(level, self.ledger.threshold(level));
     }
 
     fn demote(&mut self, page: Vpn) -> Option<Superpage> {
