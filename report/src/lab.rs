@@ -65,7 +65,7 @@ impl Lab {
             let path = lab.trace(name);
             if !path.is_file() {
                 let folder = traces.display();
-                bail!("{} is missing: check it out, or record it by {folder}/ship.sh", path.display());
+                bail!("{} is missing: check it out, or record it by {folder}/record", path.display());
             }
         }
         Ok(lab)
