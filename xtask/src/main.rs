@@ -30,6 +30,7 @@ mod places;
 mod portability;
 mod reach;
 mod sanitize;
+mod report;
 mod shell;
 mod test;
 mod tools;
@@ -67,6 +68,7 @@ enum Command {
     Doc,
     Bench(bench::BenchArgs),
     Instructions(instructions::InstructionsArgs),
+    Report(report::ReportArgs),
 }
 
 fn main() -> ExitCode {
@@ -87,6 +89,7 @@ fn main() -> ExitCode {
         Command::Doc => doc::run(&shell),
         Command::Bench(args) => bench::run(&shell, &args),
         Command::Instructions(args) => instructions::run(&args),
+        Command::Report(args) => report::run(&shell, &args),
     });
     match outcome {
         Ok(()) => ExitCode::SUCCESS,
