@@ -6,6 +6,7 @@ mod hashed;
 mod lpt;
 mod mpt;
 mod report;
+mod sized;
 mod stlb;
 
 pub(crate) use build::Build;
@@ -13,6 +14,7 @@ pub use gpt::Gpt;
 pub use hashed::Hashed;
 pub use lpt::Lpt;
 pub use mpt::Mpt;
+pub use sized::pairs;
 pub use stlb::Stlb;
 
 use crate::Error;
