@@ -13,6 +13,7 @@ use std::process::ExitCode;
 use clap::{Parser, Subcommand};
 
 mod bench;
+mod bookkeeping;
 mod check;
 mod demo;
 mod doc;
@@ -51,6 +52,7 @@ enum Command {
     Doc,
     Bench(bench::BenchArgs),
     Instructions(instructions::InstructionsArgs),
+    Bookkeeping(bookkeeping::BookkeepingArgs),
 }
 
 fn main() -> ExitCode {
@@ -65,6 +67,7 @@ fn main() -> ExitCode {
         Command::Doc => doc::run(&shell),
         Command::Bench(args) => bench::run(&shell, &args),
         Command::Instructions(args) => instructions::run(&args),
+        Command::Bookkeeping(args) => bookkeeping::run(&args),
     });
     match outcome {
         Ok(()) => ExitCode::SUCCESS,
