@@ -16,13 +16,21 @@ mod bench;
 mod check;
 mod demo;
 mod doc;
+mod fuzz;
 mod instructions;
+mod judge;
+mod ledger;
 mod loom;
 mod miri;
 mod msrv;
+mod mutants;
 mod mutations;
 mod no_std;
 mod places;
+mod portability;
+mod reach;
+mod sanitize;
+mod report;
 mod shell;
 mod test;
 mod tools;
@@ -44,15 +52,23 @@ enum Command {
     Msrv,
     /// Check the crates for a bare 32-bit machine: no std, no alloc, no 64-bit atomics
     NoStd,
+    Fuzz(fuzz::FuzzArgs),
+    /// Let the MMUs of a RISC-V and an AArch64 processor judge what lookup says, in QEMU
+    Judge,
     /// Explore walkers beside a writer in every interleaving
     Loom,
-    /// Interpret tests of the unsafe code, watching for undefined behaviour
-    Miri,
+    Miri(miri::MiriArgs),
+    /// Run the tests with threads under the address and the thread sanitizer
+    Sanitize,
+    Mutations(mutations::MutationsArgs),
+    Mutants(mutants::MutantsArgs),
+    /// Build for every machine: code sizes, and no panic, heap or float in the hit paths
+    Portability,
     /// Build the documentation; any warning is an error
     Doc,
     Bench(bench::BenchArgs),
     Instructions(instructions::InstructionsArgs),
-    Mutations(mutations::MutationsArgs),
+    Report(report::ReportArgs),
 }
 
 fn main() -> ExitCode {
@@ -62,12 +78,18 @@ fn main() -> ExitCode {
         Command::Test => test::run(),
         Command::Msrv => msrv::run(&shell),
         Command::NoStd => no_std::run(&shell),
+        Command::Fuzz(args) => fuzz::run(&shell, &args),
+        Command::Judge => judge::run(&shell),
         Command::Loom => loom::run(&shell),
-        Command::Miri => miri::run(&shell),
+        Command::Miri(args) => miri::run(&shell, &args),
+        Command::Sanitize => sanitize::run(&shell),
+        Command::Mutations(args) => mutations::run(&shell, &args),
+        Command::Mutants(args) => mutants::run(&shell, &args),
+        Command::Portability => portability::run(&shell),
         Command::Doc => doc::run(&shell),
         Command::Bench(args) => bench::run(&shell, &args),
         Command::Instructions(args) => instructions::run(&args),
-        Command::Mutations(args) => mutations::run(&shell, &args),
+        Command::Report(args) => report::run(&shell, &args),
     });
     match outcome {
         Ok(()) => ExitCode::SUCCESS,

@@ -1,15 +1,73 @@
 //! `cargo xtask miri`: tests of the unsafe code under an interpreter that knows undefined behaviour when it meets it.
 
+use clap::Args;
+
+use crate::ledger::Ledger;
 use crate::shell::{Line, Shell};
 use crate::tools;
 
-/// The tests: small ones, for a step takes a hundred times as long. (`tlbkit-addr` forbids unsafe code.)
-const TESTS: &str = "-p tlbkit-pagetable --lib --test slab";
+/// Interpret tests of the unsafe code, watching for undefined behaviour
+#[derive(Args, Debug, Default)]
+pub(crate) struct MiriArgs {
+    /// All the tests that Miri can run, with strict provenance, threads under several seeds, and on machines of both
+    /// byte orders and both widths; goes on where it was interrupted
+    #[arg(long)]
+    full: bool,
+}
+
+/// What the gate runs: small tests, for a step takes a hundred times as long. (`tlbkit-addr` forbids unsafe code.)
+const SOME: &str = "-p tlbkit-pagetable --lib --test slab";
+
+/// What is run on every machine.
+const EACH: [&str; 5] = [
+    "-p tlbkit-pagetable --lib --test slab --test formats --test lpt --test mpt_share --test mpt_pairs",
+    "-p tlbkit-pagetable --test mpt --test lpt_properties",
+    "-p tlbkit-pagetable --test gpt_properties --test hashed_properties",
+    "-p tlbkit-stlb --test forms --test never_stale",
+    "-p tlbkit-shootdown --test api",
+];
+
+/// What has threads, and so a schedule: once for each seed.
+const THREADS: [&str; 3] = [
+    "-p tlbkit-stlb --test shared_stress",
+    "-p tlbkit-pagetable --test hashed_threads",
+    "-p tlbkit-pagetable --test slab threads_share_a_slab",
+];
+
+const SEEDS: u32 = 4;
+
+/// 64 and 32 bits, the low byte first and the high one.
+const MACHINES: [&str; 4] = [
+    "x86_64-unknown-linux-gnu",
+    "i686-unknown-linux-gnu",
+    "s390x-unknown-linux-gnu",
+    "mips-unknown-linux-gnu",
+];
 
 /// Runs them.
-pub(crate) fn run(shell: &Shell) -> anyhow::Result<()> {
+pub(crate) fn run(shell: &Shell, args: &MiriArgs) -> anyhow::Result<()> {
     tools::toolchain(shell, tools::NIGHTLY, &["miri", "rust-src"])?;
-    let test = Line::new("cargo", "+nightly miri test").with(TESTS.split(' '));
     // Proptest looks for its folder of failures, which is outside what Miri shows a program.
-    shell.run(&test.set("MIRIFLAGS", "-Zmiri-disable-isolation"))
+    const ALWAYS: &str = "-Zmiri-disable-isolation -Zmiri-strict-provenance";
+    if !args.full {
+        let test = Line::new("cargo", "+nightly miri test").with(SOME.split(' '));
+        return shell.run(&test.set("MIRIFLAGS", ALWAYS));
+    }
+    let mut ledger = Ledger::open("miri")?;
+    let mut job = |machine: &str, tests: &str, flags: &str| {
+        let line = Line::new("cargo", "+nightly miri test --target").with([machine]).with(tests.split(' '));
+        let line = line.set("MIRIFLAGS", &format!("{ALWAYS}{flags}"));
+        ledger.job(&line.to_string(), || shell.run(&line))
+    };
+    for seed in 0..SEEDS {
+        for tests in THREADS {
+            job(MACHINES[0], tests, &format!(" -Zmiri-seed={seed}"))?;
+        }
+    }
+    for machine in MACHINES {
+        for tests in EACH {
+            job(machine, tests, "")?;
+        }
+    }
+    Ok(())
 }

@@ -3,13 +3,13 @@
 use std::cell::Cell;
 use std::fmt;
 use std::io::{self, BufRead, BufReader, Write};
-use std::process::Command;
+use std::process::{Command, Stdio};
 
 use anyhow::{Context, bail};
 use indicatif::ProgressBar;
 
 /// A command line.
-#[derive(Debug)]
+#[derive(Clone, Debug)]
 pub(crate) struct Line {
     set: Vec<(&'static str, String)>,
     words: Vec<String>,
@@ -77,27 +77,38 @@ impl Shell {
     ///
     /// If it cannot be started or fails; the error says what to repeat.
     pub(crate) fn run(&self, line: &Line) -> anyhow::Result<()> {
-        let mut command = line.command();
-        let (status, output) = match self {
-            Self::Plain => (command.status().with_context(|| format!("cannot run `{line}`"))?, Vec::new()),
+        let status = match self {
+            Self::Plain => line.command().status().with_context(|| format!("cannot run `{line}`"))?,
             Self::Quiet { bar, tests } => {
-                let (reader, writer) = io::pipe()?;
-                command.stdin(std::process::Stdio::null()).stdout(writer.try_clone()?).stderr(writer);
-                let mut child = command.spawn().with_context(|| format!("cannot run `{line}`"))?;
-                // It holds the pipe's other end, which would never close.
-                drop(command);
-                let mut output = Vec::new();
-                for part in BufReader::new(reader).split(b'\n') {
-                    let part = part?;
-                    let text = String::from_utf8_lossy(&part);
-                    tests.set(tests.get() + passed(&text));
-                    bar.set_message(text.trim().to_owned());
-                    output.extend_from_slice(&part);
-                    output.push(b'\n');
-                }
-                (child.wait()?, output)
+                return self.watch(line, |text| {
+                    tests.set(tests.get() + passed(text));
+                    bar.set_message(text.to_owned());
+                });
             }
         };
+        if status.success() { Ok(()) } else { bail!("failed ({status}); to repeat it: {line}") }
+    }
+
+    /// Runs a command line and hands each line that it prints to `each`; all of them are shown if it fails.
+    ///
+    /// # Errors
+    ///
+    /// As [`run`](Self::run).
+    pub(crate) fn watch(&self, line: &Line, mut each: impl FnMut(&str)) -> anyhow::Result<()> {
+        let mut command = line.command();
+        let (reader, writer) = io::pipe()?;
+        command.stdin(Stdio::null()).stdout(writer.try_clone()?).stderr(writer);
+        let mut child = command.spawn().with_context(|| format!("cannot run `{line}`"))?;
+        // It holds the pipe's other end, which would never close.
+        drop(command);
+        let mut output = Vec::new();
+        for part in BufReader::new(reader).split(b'\n') {
+            let part = part?;
+            each(String::from_utf8_lossy(&part).trim());
+            output.extend_from_slice(&part);
+            output.push(b'\n');
+        }
+        let status = child.wait()?;
         if status.success() {
             return Ok(());
         }

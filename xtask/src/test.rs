@@ -7,13 +7,13 @@ use anyhow::bail;
 use indicatif::{ProgressBar, ProgressStyle};
 
 use crate::shell::{Line, Shell};
-use crate::{check, demo, doc, loom, miri, msrv, no_std};
+use crate::{check, demo, doc, fuzz, judge, loom, miri, msrv, no_std};
 
 /// A step's name and what it does.
 type Step = (&'static str, fn(&Shell) -> anyhow::Result<()>);
 
 /// Those that fail fast come first.
-const STEPS: [Step; 10] = [
+const STEPS: [Step; 12] = [
     ("format", check::format),
     ("no std", no_std::run),
     ("clippy", check::clippy),
@@ -23,7 +23,9 @@ const STEPS: [Step; 10] = [
     ("oldest Rust", msrv::run),
     ("loom", loom::run),
     ("demo", |shell| demo::run(shell, &demo::DemoArgs::default())),
-    ("Miri", miri::run),
+    ("Miri", |shell| miri::run(shell, &miri::MiriArgs::default())),
+    ("judge", judge::run),
+    ("fuzz", fuzz::briefly),
 ];
 
 /// Runs the steps up to the first that fails.

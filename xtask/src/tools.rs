@@ -52,13 +52,26 @@ fn asked(question: &str) -> anyhow::Result<String> {
 
 /// Sees to valgrind.
 pub(crate) fn valgrind(shell: &Shell) -> anyhow::Result<()> {
-    if succeeds(Command::new("valgrind").arg("--version")) {
+    debian(shell, "valgrind", "valgrind")
+}
+
+/// Sees to a program, which Debian has in `package`.
+pub(crate) fn debian(shell: &Shell, program: &str, package: &str) -> anyhow::Result<()> {
+    if succeeds(Command::new(program).arg("--version")) {
         return Ok(());
     }
     if !succeeds(Command::new("sh").args(["-c", "test $(id -u) = 0 && command -v apt-get"])) {
-        bail!("valgrind is missing: install it, on Debian by `sudo apt-get install valgrind`");
+        bail!("{program} is missing: install it, on Debian by `sudo apt-get install {package}`");
     }
-    shell.run(&Line::new("apt-get", "install --yes --no-install-recommends valgrind"))
+    shell.run(&Line::new("apt-get", "install --yes --no-install-recommends").with([package]))
+}
+
+/// Sees to a subcommand of cargo that is a package of its own.
+pub(crate) fn cargo(shell: &Shell, subcommand: &str) -> anyhow::Result<()> {
+    if succeeds(Command::new("cargo").args([subcommand, "--version"])) {
+        return Ok(());
+    }
+    shell.run(&Line::new("cargo", "install --locked").with([format!("cargo-{subcommand}")]))
 }
 
 fn succeeds(command: &mut Command) -> bool {

@@ -6,6 +6,7 @@ use serde::Serialize;
 use tlbkit_shootdown::Algorithm;
 
 use self::cases::{Case, MACHINES, Machine};
+pub(crate) use self::schedule::{Choice, one_schedule};
 use self::search::{Search, Verdict};
 
 mod ask;
@@ -14,6 +15,7 @@ mod check;
 mod hardware;
 mod pack;
 mod reduce;
+mod schedule;
 mod search;
 mod software;
 mod step;

@@ -117,7 +117,7 @@ impl Format for Sv39 {
 
     #[inline(always)]
     fn frame(leaf: u64, _size: PageSize) -> Pfn {
-        Pfn::new((leaf >> PPN_SHIFT) as usize & ((1 << PPN_BITS) - 1))
+        Pfn::new((leaf >> PPN_SHIFT & ((1 << PPN_BITS) - 1)) as usize)
     }
 
     #[inline(always)]

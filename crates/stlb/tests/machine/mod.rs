@@ -6,6 +6,10 @@ use proptest::prelude::*;
 use tlbkit_addr::{Asid, PageSize, Pages, VirtAddr, Vpn};
 use tlbkit_stlb::{Asids, Context, Counters, Invalidate, Layout, Probe, Space, folded};
 
+mod subject;
+
+pub(crate) use subject::{Alone, Both, OfMany, Prefetching};
+
 /// One 4 KiB page for each entry.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct Single;
@@ -80,11 +84,11 @@ impl Kind {
 }
 
 /// Pages 0..PAGES belong to a space; GLOBAL..GLOBAL + 8 to all.
-const PAGES: usize = 24;
-const GLOBAL: usize = 1 << 20;
+pub(crate) const PAGES: usize = 24;
+pub(crate) const GLOBAL: usize = 1 << 20;
 const BLOCK: usize = 8;
 /// Spaces 0 and 1 have numbers of [`Asids`], 2 and 3 fixed ones.
-const SPACES: usize = 4;
+pub(crate) const SPACES: usize = 4;
 
 /// One step: of a space (or of all), at a page.
 #[derive(Clone, Copy, Debug)]

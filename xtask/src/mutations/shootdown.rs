@@ -1,38 +1,26 @@
-//! `cargo xtask mutations`: what if a line of the shootdown crate were wrong?
-//!
-//! Changes one line at a time, in a copy of the tree, and expects two drivers to notice: the explorer, and the host
-//! threads. If one of them ran a model of the crate instead of the crate, it would notice nothing.
+//! The shootdown crate: one wrong line, and two drivers that must notice, the explorer and the host threads. If one of
+//! them ran a model of the crate instead of the crate, it would notice nothing.
 
-use std::path::Path;
 use std::process::{Command, Stdio};
+use std::thread;
 use std::time::{Duration, Instant};
-use std::{env, fs, thread};
 
 use anyhow::{Context, bail, ensure};
-use clap::Args;
 use serde_json::Value;
 
-use crate::places;
+use super::MutationsArgs;
+use super::tree::{Change, Tree};
 use crate::shell::{Line, Shell};
 
-/// Change one line of the shootdown crate at a time, and expect the explorer and the threads to notice
-#[derive(Args, Debug)]
-pub(crate) struct MutationsArgs {
-    /// Only the mutations whose names contain each of these [default: all]
-    #[arg(value_name = "PART")]
-    parts: Vec<String>,
-}
-
-/// One wrong line: in a file below `crates/shootdown/src`, the first of these becomes that.
+/// One wrong line, in a file below `crates/shootdown/src`.
 struct Mutation {
     name: &'static str,
     file: &'static str,
-    right: &'static str,
-    wrong: &'static str,
+    change: Change,
 }
 
 const fn line(name: &'static str, file: &'static str, right: &'static str, wrong: &'static str) -> Mutation {
-    Mutation { name, file, right, wrong }
+    Mutation { name, file, change: Change { after: "", line: right, instead: wrong } }
 }
 
 const MUTATIONS: [Mutation; 13] = [
@@ -79,70 +67,41 @@ const MUTATIONS: [Mutation; 13] = [
 /// A driver that takes longer has noticed, too.
 const PATIENCE: Duration = Duration::from_secs(180);
 
-/// Runs it.
+/// Makes each of the changes that are wanted, and returns how many these are.
 ///
 /// # Errors
 ///
-/// If a mutation survives one of the drivers, or is of a line that is no longer there.
-pub(crate) fn run(shell: &Shell, args: &MutationsArgs) -> anyhow::Result<()> {
-    let wanted: Vec<_> = MUTATIONS
-        .iter()
-        .filter(|mutation| args.parts.iter().all(|part| mutation.name.contains(part.as_str())))
-        .collect();
-    ensure!(!wanted.is_empty(), "no mutation is called so: {}", MUTATIONS.map(|m| m.name).join(", "));
-    let sources: Vec<_> = wanted.iter().map(|mutation| mutated(mutation)).collect::<Result<_, _>>()?;
-    let place = env::current_dir()?.join(places::target()).join("mutations");
-    let (tree, build) = (place.join("tree"), place.join("build"));
-    copy(&tree)?;
-    for driver in drivers(shell, &tree, &build)? {
+/// If a mutation survives one of the drivers.
+pub(super) fn run(shell: &Shell, tree: &Tree, args: &MutationsArgs) -> anyhow::Result<usize> {
+    let wanted: Vec<_> = MUTATIONS.iter().filter(|mutation| args.wants(mutation.name)).collect();
+    if wanted.is_empty() {
+        return Ok(0);
+    }
+    for driver in drivers(shell, tree)? {
         ensure!(!driver.notices()?, "{} fails without any mutation", driver.name);
     }
     let mut survivors = 0;
-    for (mutation, (right, wrong)) in wanted.iter().zip(&sources) {
-        let file = tree.join(SOURCES).join(mutation.file);
-        fs::write(&file, wrong)?;
-        for driver in drivers(shell, &tree, &build)? {
-            let start = Instant::now();
-            let noticed = driver.notices()?;
-            survivors += usize::from(!noticed);
-            let verdict = if noticed { "noticed by" } else { "SURVIVED" };
-            println!("{:<56} {verdict:<10} {:<9} {:>6.1?}", mutation.name, driver.name, start.elapsed());
-        }
-        fs::write(&file, right)?;
+    for mutation in &wanted {
+        survivors += tree.with(&mutation.path(), &mutation.change, || {
+            let mut survivors = 0;
+            for driver in drivers(shell, tree)? {
+                let start = Instant::now();
+                let noticed = driver.notices()?;
+                survivors += usize::from(!noticed);
+                let verdict = if noticed { "noticed by" } else { "SURVIVED" };
+                println!("{:<56} {verdict:<10} {:<9} {:>6.1?}", mutation.name, driver.name, start.elapsed());
+            }
+            Ok(survivors)
+        })?;
     }
     ensure!(survivors == 0, "{survivors} of {} times nothing was noticed", 2 * wanted.len());
-    println!("{} mutations, each noticed by both drivers", wanted.len());
-    Ok(())
+    Ok(wanted.len())
 }
 
-const SOURCES: &str = "crates/shootdown/src";
-
-/// Returns the file as it is, and with the mutation.
-fn mutated(mutation: &Mutation) -> anyhow::Result<(String, String)> {
-    let path = Path::new(SOURCES).join(mutation.file);
-    let right = fs::read_to_string(&path).with_context(|| format!("cannot read {}", path.display()))?;
-    let wrong = right.replacen(mutation.right, mutation.wrong, 1);
-    ensure!(wrong != right, "`{}` is of a line that {} no longer has", mutation.name, path.display());
-    Ok((right, wrong))
-}
-
-/// Copies the tree as it is, without what git does not know of.
-fn copy(to: &Path) -> anyhow::Result<()> {
-    let listed = Command::new("git")
-        .args(["ls-files", "-z", "--cached", "--others", "--exclude-standard"])
-        .output()
-        .context("cannot run git")?;
-    for name in String::from_utf8(listed.stdout)?.split_terminator('\0') {
-        let new = to.join(name);
-        let old = fs::read(name).ok(); // Deleted, and not yet committed.
-        if let Some(text) = old
-            && fs::read(&new).ok().as_ref() != Some(&text)
-        {
-            fs::create_dir_all(new.parent().unwrap_or(to))?;
-            fs::write(&new, text)?;
-        }
+impl Mutation {
+    fn path(&self) -> String {
+        format!("crates/shootdown/src/{}", self.file)
     }
-    Ok(())
 }
 
 /// A program that fails where the crate is wrong.
@@ -153,9 +112,9 @@ struct Driver {
 }
 
 /// Builds the drivers from the tree.
-fn drivers(shell: &Shell, tree: &Path, build: &Path) -> anyhow::Result<[Driver; 2]> {
-    let manifest = tree.join("Cargo.toml").to_string_lossy().into_owned();
-    let build = build.to_string_lossy().into_owned();
+fn drivers(shell: &Shell, tree: &Tree) -> anyhow::Result<[Driver; 2]> {
+    let manifest = tree.root().join("Cargo.toml").to_string_lossy().into_owned();
+    let build = tree.build("drivers").to_string_lossy().into_owned();
     let within = ["--manifest-path", manifest.as_str(), "--target-dir", build.as_str()];
     shell.run(&Line::new("cargo", "build --quiet -p tlblab --bin tlblab").with(within))?;
     let tests =
@@ -199,13 +158,18 @@ impl Driver {
 
 #[cfg(test)]
 mod tests {
+    use std::path::Path;
+
+    use super::super::tree::read;
     use super::*;
+    use crate::places;
 
     #[test]
     fn every_mutation_is_of_a_line_that_is_there() {
         places::enter_root().unwrap();
         for mutation in &MUTATIONS {
-            let (right, wrong) = mutated(mutation).unwrap();
+            let right = read(Path::new(&mutation.path())).unwrap();
+            let wrong = mutation.change.apply(mutation.file, &right).unwrap();
             assert!(right.lines().count() - wrong.lines().count() <= 1, "{}", mutation.name);
         }
     }

@@ -1,0 +1,266 @@
+//! AArch64 with 4 KiB granules and 47 bits for each half, on QEMU's machine `virt`.
+//!
+//! The kernel runs in EL1, mapped one to one by the table that is judged, away from the addresses that are looked at.
+//! Loads and stores for EL0 are made by LDTR and STTR; a fetch by going to an instruction that comes back at once.
+
+use core::arch::{asm, global_asm};
+use core::fmt::{self, Write};
+
+use tlbkit_addr::{Attr, Flush, PageSize, Pages, Pfn, Reach, VirtAddr, Vpn};
+use tlbkit_pagetable::nodes::NodeAddr;
+use tlbkit_pagetable::{Error, Local, Table};
+
+use crate::{Access, Fault};
+
+pub(crate) use tlbkit_pagetable::format::Aarch64 as Format;
+pub(crate) use tlbkit_pagetable::geometry::Va48 as Shape;
+
+pub(crate) const NAME: &str = "aarch64";
+pub(crate) const MEMORY: usize = 0x4000_0000;
+pub(crate) const ATTRIBUTES: Attr = Attr::WRITE
+    .union(Attr::EXEC)
+    .union(Attr::USER)
+    .union(Attr::GLOBAL)
+    .union(Attr::ACCESSED)
+    .union(Attr::DIRTY)
+    .union(Attr::UNCACHED);
+
+/// `svc #0`: an exception to EL1 from wherever it is.
+pub(crate) const TRAP: u64 = 0xd400_0001;
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Mode {
+    User,
+    Kernel,
+    /// EL1 with PAN: the user's pages are not for its data accesses.
+    KernelNever,
+}
+
+pub(crate) const MODES: [Mode; 3] = [Mode::User, Mode::Kernel, Mode::KernelNever];
+
+/// The mode of the pages that are not the user's.
+pub(crate) const KERNEL: Mode = Mode::Kernel;
+
+const MEMORY_PAGES: usize = 1 << 16;
+const UART: usize = 0x0900_0000;
+
+global_asm!(
+    r#"
+    .section .text.boot, "ax"
+    .globl _start
+_start:
+    mov     x0, #(3 << 20)          // CPACR_EL1.FPEN: compiled code may use vector registers.
+    msr     cpacr_el1, x0
+    isb
+    adrp    x0, _stack
+    add     x0, x0, :lo12:_stack
+    mov     sp, x0
+    adrp    x0, _bss
+    add     x0, x0, :lo12:_bss
+    adrp    x1, _bss_end
+    add     x1, x1, :lo12:_bss_end
+1:  cmp     x0, x1
+    b.hs    2f
+    str     xzr, [x0], #8
+    b       1b
+2:  adrp    x0, vectors
+    add     x0, x0, :lo12:vectors
+    msr     vbar_el1, x0
+    msr     tpidr_el1, xzr
+    isb
+    b       {judge}
+
+    .balign 2048
+vectors:
+    .rept 16
+    .balign 128
+    b       trap
+    .endr
+
+    // Where an exception comes back to is in TPIDR_EL1; nothing else is to be restored.
+trap:
+    mrs     x16, tpidr_el1
+    cbz     x16, 3f
+    br      x16
+3:  mrs     x0, esr_el1
+    mrs     x1, elr_el1
+    mrs     x2, far_el1
+    b       {unexpected}
+    "#,
+    judge = sym crate::judge,
+    unexpected = sym unexpected,
+);
+
+extern "C" fn unexpected(syndrome: usize, at: usize, address: usize) -> ! {
+    let _ = writeln!(Console, "exception {syndrome:#x} at {at:#x}, address {address:#x}");
+    stop("an exception that nobody expected", 2)
+}
+
+/// The serial line.
+pub(crate) struct Console;
+
+impl Write for Console {
+    fn write_str(&mut self, text: &str) -> fmt::Result {
+        for byte in text.bytes() {
+            // SAFETY: the address is that of the machine's UART, mapped one to one; its first register takes a byte.
+            unsafe { (UART as *mut u32).write_volatile(byte.into()) };
+        }
+        Ok(())
+    }
+}
+
+/// Says why, if there is something to say, and ends the machine with an exit code.
+pub(crate) fn stop(why: &str, code: u32) -> ! {
+    if !why.is_empty() {
+        let _ = writeln!(Console, "{NAME}: {why}");
+    }
+    // Semihosting's SYS_EXIT with ADP_Stopped_ApplicationExit.
+    let block = [0x2_0026, u64::from(code)];
+    // SAFETY: QEMU, run with semihosting, reads the block and ends.
+    unsafe { asm!("hlt #0xf000", in("x0") 0x18, in("x1") block.as_ptr(), options(nostack)) };
+    loop {}
+}
+
+/// Maps memory and the serial line one to one: the kernel runs on this table.
+pub(crate) fn map_kernel<'n, T: Table<'n>, F: FnMut(&Flush)>(table: &mut Local<'n, T, F>) -> Result<(), Error> {
+    let attr = Attr::READ | Attr::WRITE | Attr::GLOBAL | Attr::ACCESSED | Attr::DIRTY;
+    let first = MEMORY >> PageSize::K4.shift();
+    let memory = Pages::count(Vpn::new(first), MEMORY_PAGES).unwrap_or(Pages::one(Vpn::new(first)));
+    table.map(memory, Pfn::new(first), PageSize::M2, attr | Attr::EXEC)?;
+    let uart = UART >> PageSize::K4.shift();
+    table.map(Pages::one(Vpn::new(uart)), Pfn::new(uart), PageSize::K4, attr | Attr::UNCACHED | Attr::DEVICE)
+}
+
+/// Tells whether the kernel itself is there.
+pub(crate) const fn spares(at: usize) -> bool {
+    at.wrapping_sub(MEMORY) < MEMORY_PAGES << 12 || at >> 12 == UART >> 12
+}
+
+/// Makes the table at `root` the one that is walked: its lower half by TTBR0, its upper half by TTBR1.
+pub(crate) fn enter(root: NodeAddr) {
+    const SIZES: u64 = 17 | 17 << 16;
+    /// Walks are cached, inner shareable; granules of 4 KiB.
+    const WALKS: u64 = 1 << 8 | 1 << 10 | 3 << 12 | 1 << 24 | 1 << 26 | 3 << 28 | 2 << 30;
+    const HA_HD: u64 = 3 << 39;
+    /// M, C, I, SPAN.
+    const SCTLR_ON: u64 = 1 | 1 << 2 | 1 << 12 | 1 << 23;
+    /// A, WXN.
+    const SCTLR_OFF: u64 = 1 << 1 | 1 << 19;
+    let (memory, marks): (u64, u64);
+    // SAFETY: the registers say what the processor has; the kernel is mapped one to one, so the next instruction is
+    // where it was.
+    unsafe {
+        asm!("mrs {0}, id_aa64mmfr0_el1", "mrs {1}, id_aa64mmfr1_el1", out(reg) memory, out(reg) marks);
+        let physical = (memory & 15).min(5) << 32;
+        let hardware = if marks & 15 >= 2 { HA_HD } else { 0 };
+        asm!(
+            "msr mair_el1, {mair}", "msr tcr_el1, {tcr}", "msr ttbr0_el1, {low}", "msr ttbr1_el1, {high}",
+            "dsb ish", "isb", "tlbi vmalle1", "dsb ish", "isb",
+            "mrs {old}, sctlr_el1", "orr {old}, {old}, {on}", "bic {old}, {old}, {off}",
+            "msr sctlr_el1, {old}", "isb",
+            mair = in(reg) Format::MAIR, tcr = in(reg) SIZES | WALKS | physical | hardware,
+            low = in(reg) root.get(), high = in(reg) root.get() + 2048,
+            on = in(reg) SCTLR_ON, off = in(reg) SCTLR_OFF, old = out(reg) _,
+        );
+    }
+}
+
+/// Tells the processor what has changed.
+pub(crate) fn flush(flush: &Flush) {
+    if flush.reach() == Reach::Nowhere {
+        return;
+    }
+    let pages = flush.ranges().iter().map(|range| range.len()).sum::<usize>();
+    // SAFETY: forgetting translations is always allowed here.
+    unsafe {
+        asm!("dsb ishst");
+        if flush.is_all() || pages > 512 {
+            asm!("tlbi vmalle1");
+        } else {
+            for range in flush.ranges() {
+                for page in range.first().get()..=range.last().get() {
+                    asm!("tlbi vaae1, {0}", in(reg) page & ((1 << 44) - 1));
+                }
+            }
+        }
+        asm!("dsb ish", "isb");
+    }
+}
+
+/// Returns what the manual says of an access to a page with these attributes (D8.4 and D8.5).
+pub(crate) fn rules(attr: Attr, access: Access, mode: Mode) -> Result<(), Fault> {
+    if !crate::mmu_marks() && !attr.contains(Attr::ACCESSED) {
+        return Err(Fault::NotAccessed);
+    }
+    let user = attr.contains(Attr::USER);
+    let allowed = match (access, mode) {
+        // A page is executed by the user alone, or by the kernel alone.
+        (Access::Fetch, _) => attr.contains(Attr::EXEC) && user == (mode == Mode::User),
+        (_, Mode::User) => user,
+        (_, Mode::Kernel) => true,
+        (_, Mode::KernelNever) => !user,
+    };
+    let written = Attr::WRITE | if crate::mmu_marks() { Attr::empty() } else { Attr::DIRTY };
+    let right = if access == Access::Store { written } else { Attr::READ };
+    if allowed && attr.contains(right) { Ok(()) } else { Err(Fault::Forbidden) }
+}
+
+/// Makes one access and returns what was loaded, or the fault.
+pub(crate) fn access(at: VirtAddr, access: Access, mode: Mode, value: u64) -> Result<u64, Fault> {
+    let (syndrome, mut loaded): (u64, u64);
+    loaded = 0;
+    /// Writes an access that an exception ends at label 3.
+    macro_rules! attempt {
+        ($access:literal, $($operands:tt)*) => {
+            asm!(
+                "dsb ish", "isb", "adr x16, 3f", "msr tpidr_el1, x16",
+                $access,
+                "mov {syndrome}, xzr", "b 4f",
+                "3: mrs {syndrome}, esr_el1",
+                "4: msr tpidr_el1, xzr", ".inst 0xd500409f",
+                at = in(reg) at.get(), syndrome = out(reg) syndrome, out("x16") _, $($operands)*
+            )
+        };
+    }
+    // SAFETY: translation is what is judged: a load and a store of a mapped word reach the pool alone, which holds no
+    // Rust object; what is fetched there traps at once. The exception comes back to label 3 with x16 changed, and PAN
+    // is then cleared as it was (the `.inst` is MSR PAN, #0; 0xd500419f sets it).
+    unsafe {
+        match (access, mode) {
+            (Access::Load, Mode::User) => attempt!("ldtr {value}, [{at}]", value = out(reg) loaded),
+            (Access::Load, Mode::Kernel) => attempt!("ldr {value}, [{at}]", value = out(reg) loaded),
+            (Access::Load, Mode::KernelNever) => {
+                attempt!(".inst 0xd500419f\nldr {value}, [{at}]", value = out(reg) loaded);
+            }
+            (Access::Store, Mode::User) => attempt!("sttr {value}, [{at}]", value = in(reg) value),
+            (Access::Store, Mode::Kernel) => attempt!("str {value}, [{at}]", value = in(reg) value),
+            (Access::Store, Mode::KernelNever) => {
+                attempt!(".inst 0xd500419f\nstr {value}, [{at}]", value = in(reg) value);
+            }
+            (Access::Fetch, Mode::User) => attempt!(
+                "ic iallu\ndsb ish\nisb\nmsr elr_el1, {at}\nmsr spsr_el1, {state}\neret",
+                state = in(reg) 0x3c0u64
+            ),
+            (Access::Fetch, _) => attempt!("ic iallu\ndsb ish\nisb\nbr {at}",),
+        }
+    }
+    let fault = match syndrome & 0x3c {
+        0x04 => Fault::Absent,
+        0x08 => Fault::NotAccessed,
+        0x0c => Fault::Forbidden,
+        _ if syndrome >> 26 == 0x15 && access == Access::Fetch => return Ok(loaded),
+        _ if syndrome == 0 && access != Access::Fetch => return Ok(loaded),
+        _ => {
+            let _ = writeln!(Console, "{access:?} at {at}: syndrome {syndrome:#x}");
+            stop("a fault that is none of translation", 1)
+        }
+    };
+    // Instruction and data aborts, from EL0 and from EL1.
+    match (syndrome >> 26, access) {
+        (0x20 | 0x21, Access::Fetch) | (0x24 | 0x25, Access::Load | Access::Store) => Err(fault),
+        _ => {
+            let _ = writeln!(Console, "{access:?} at {at}: syndrome {syndrome:#x}");
+            stop("a fault of another access", 1)
+        }
+    }
+}

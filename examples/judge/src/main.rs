@@ -1,0 +1,321 @@
+//! The hardware as judge: a kernel without anything else that builds a table at random, lets the processor's own MMU
+//! walk it, and compares every access, every fault, and what the MMU writes into the entries with what
+//! [`lookup`](tlbkit_pagetable::Table::lookup) says.
+//!
+//! ```text
+//!   random operation on the table ──> flush what it says
+//!        │
+//!   addresses around it: for each kind of access, in each mode of the processor
+//!        │
+//!        ├── lookup, and the manual's rules for the rights that it returns ──> allowed at this address, or this fault
+//!        ├── the access itself, by the instruction ───────────────────────┬──> what happened
+//!        └── they must be the same; the word that was read or written lies where the leaf says
+//! ```
+//!
+//! `cargo xtask judge` builds it for each processor and runs it in QEMU. The processor is a folder of instructions:
+//! switch translation on, flush, access in a mode, stop.
+#![no_std]
+#![no_main]
+
+use core::fmt::Write;
+use core::sync::atomic::{AtomicBool, Ordering};
+
+use tlbkit_addr::{Attr, Flush, PageSize, Pages, Pfn, PhysAddr, VirtAddr, Vpn};
+use tlbkit_pagetable::mpt::Mpt;
+use tlbkit_pagetable::nodes::{Chunk, Slab};
+use tlbkit_pagetable::{Change, Error, Geometry, Holes, Leaf, Local, Solo};
+
+#[cfg_attr(target_arch = "riscv64", path = "riscv64.rs")]
+#[cfg_attr(target_arch = "aarch64", path = "aarch64.rs")]
+mod machine;
+
+use machine::{Console, Format, Mode, Shape};
+
+type Tree<'n> = Mpt<'n, Shape, Format, Slab<'n, u64, Solo>>;
+type Judged<'n> = Local<'n, Tree<'n>, fn(&Flush)>;
+
+/// A kind of access.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Access {
+    Load,
+    Store,
+    Fetch,
+}
+
+/// What the processor says when it does not.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Fault {
+    /// There is no translation.
+    Absent,
+    /// The translation does not allow it.
+    Forbidden,
+    /// Nothing but the accessed bit is missing, which this processor leaves to software.
+    NotAccessed,
+}
+
+const K4: PageSize = PageSize::K4;
+const M2: PageSize = PageSize::M2;
+
+/// Where nodes lie, and the frames that are mapped: beside the kernel, in the 256 MiB that the machine has.
+const NODES: usize = machine::MEMORY + (16 << 20);
+const CHUNKS: usize = 2048;
+const POOL: usize = machine::MEMORY + (64 << 20);
+const POOL_PAGES: usize = 1 << 14;
+
+/// Operations, and addresses that are looked at after each.
+const OPERATIONS: usize = 3000;
+const LOOKS: usize = 12;
+
+/// What has been seen.
+#[derive(Default)]
+struct Tally {
+    done: usize,
+    refused: usize,
+    allowed: usize,
+    faults: usize,
+    marked: usize,
+}
+
+/// Marsaglia's xorshift: the run is the same every time.
+struct Random(u64);
+
+impl Random {
+    fn next(&mut self) -> usize {
+        self.0 ^= self.0 << 13;
+        self.0 ^= self.0 >> 7;
+        self.0 ^= self.0 << 17;
+        (self.0 >> 16) as usize
+    }
+
+    fn below(&mut self, end: usize) -> usize {
+        self.next() % end
+    }
+}
+
+/// Whether the MMU marks pages as accessed and dirty, or leaves that to software.
+static MARKS: AtomicBool = AtomicBool::new(false);
+
+fn mmu_marks() -> bool {
+    MARKS.load(Ordering::Relaxed)
+}
+
+/// Finds out by trying.
+fn try_marks(table: &mut Judged<'_>) -> Result<(), Error> {
+    let page = Pages::one(Vpn::new(3 << 18));
+    table.map(page, Pfn::new(POOL >> K4.shift()), K4, Attr::READ)?;
+    let marks = machine::access(page.first().address(K4), Access::Load, machine::KERNEL, 0).is_ok();
+    MARKS.store(marks, Ordering::Relaxed);
+    table.unmap(page, Holes::Refuse, None).map(drop)
+}
+
+/// Judges; called by the processor's first instructions with a stack and nothing else.
+extern "C" fn judge() -> ! {
+    // SAFETY: nobody else knows this memory, which the linker's script leaves alone; chunks are plain bytes.
+    let memory = unsafe { core::slice::from_raw_parts_mut(NODES as *mut Chunk, CHUNKS) };
+    let Ok(slab) = Slab::<u64, Solo>::new(memory, NODES) else { machine::stop("no slab", 2) };
+    let tree = match Tree::new(&slab) {
+        Ok(tree) => tree,
+        Err(_) => machine::stop("no table", 2),
+    };
+    let mut table: Judged<'_> = Local::new(tree, machine::flush);
+    if machine::map_kernel(&mut table).is_err() {
+        machine::stop("the kernel does not fit into its table", 2);
+    }
+    machine::enter(table.table().root());
+    if try_marks(&mut table).is_err() {
+        machine::stop("the first page was refused", 2);
+    }
+    let mut tally = Tally::default();
+    let mut random = Random(0x2545_f491_4f6c_dd1d);
+    for _ in 0..OPERATIONS {
+        let (pages, size) = range(&mut random);
+        match operate(&mut table, pages, size, &mut random) {
+            Ok(()) => tally.done += 1,
+            Err(_) => tally.refused += 1,
+        }
+        look_around(&table, pages, &mut random, &mut tally);
+    }
+    let Tally { done, refused, allowed, faults, marked } = tally;
+    let _ = writeln!(
+        Console,
+        "{}: {done} operations and {refused} refusals; {allowed} accesses and {faults} faults are as lookup says, \
+         and {marked} bits that the MMU set",
+        machine::NAME,
+    );
+    // A judge who has seen nothing has not judged.
+    let seen = [done, refused, allowed, faults].iter().all(|&seen| seen > OPERATIONS / 20);
+    machine::stop("", if seen { 0 } else { 3 })
+}
+
+/// Returns a range at one of four places: in the middle and at the end of the lower half, at both ends of the upper.
+/// Its ends are mostly those of pages of the size.
+fn range(random: &mut Random) -> (Pages, PageSize) {
+    let [low, high] = Shape::SPACE.halves();
+    let (Some(low), Some(high)) = (low, high) else { machine::stop("the space has no two halves", 2) };
+    const GIB: usize = 1 << 18;
+    let place = [3 * GIB, low.last().get() + 1 - GIB, high.first().get(), high.last().get() - (GIB - 1)];
+    let place = place[random.below(4)];
+    if random.below(64) == 0 {
+        return (pages(place, GIB), Shape::SIZES[2]);
+    }
+    let offset = match random.below(4) {
+        0 => random.below(8),
+        1 => random.below(4) * 512,
+        2 => random.below(4) * 512 + random.below(512),
+        _ => GIB - 1 - random.below(1024),
+    };
+    let count = match random.below(4) {
+        0 | 1 => 1,
+        2 => 1 + random.below(16),
+        _ => 512 * (1 + random.below(2)),
+    };
+    let (first, end) = (offset, (offset + count).min(GIB));
+    match random.below(8) {
+        0 => (pages(place + first, end - first), Shape::SIZES[random.below(3)]),
+        1..=4 => (pages(place + first, end - first), K4),
+        _ => {
+            let (first, end) = (first & !511, end.next_multiple_of(512));
+            (pages(place + first, end - first), M2)
+        }
+    }
+}
+
+fn pages(first: usize, count: usize) -> Pages {
+    Pages::count(Vpn::new(first), count).unwrap_or(Pages::one(Vpn::new(first)))
+}
+
+fn attributes(random: &mut Random) -> Attr {
+    Attr::from_bits_truncate(random.next() as u16) & machine::ATTRIBUTES
+}
+
+fn operate(table: &mut Judged<'_>, pages: Pages, size: PageSize, random: &mut Random) -> Result<(), Error> {
+    let whole = widened(table, pages);
+    match random.below(10) {
+        0..=4 => {
+            table.unmap(whole, Holes::Skip, None)?;
+            // In step with the addresses, so that small pages can become large ones, or anywhere.
+            let frame = match random.below(3) {
+                _ if size > M2 => machine::MEMORY >> K4.shift(),
+                0 => (POOL >> K4.shift()) + (random.below(POOL_PAGES) & !(size.pages(K4).unwrap_or(1) - 1)),
+                _ => (POOL >> K4.shift()) + pages.first().get() % POOL_PAGES,
+            };
+            table.map(pages, Pfn::new(frame), size, Attr::READ | attributes(random))
+        }
+        5 => table.unmap(pages, Holes::Refuse, None).map(drop),
+        6 => table.unmap(whole, Holes::Skip, None).map(drop),
+        7 | 8 => {
+            let change = Change { clear: attributes(random) & !Attr::READ, set: attributes(random) };
+            table.protect(whole, Holes::Skip, change).map(drop)
+        }
+        // Small pages are made of large ones a few at a time: a gigabyte of them would fill the memory.
+        _ if pages.len() > 2048 && size < Shape::SIZES[2] => Err(Error::NoRoom),
+        _ => table.resize(pages, size),
+    }
+}
+
+/// Adds what large pages at its ends reach over a range.
+fn widened(table: &Judged<'_>, range: Pages) -> Pages {
+    let around = |page: Vpn| {
+        let leaf = table.lookup(page.address(K4));
+        leaf.map_or(Pages::one(page), |leaf| Shape::SPACE.pages_of(&leaf))
+    };
+    Pages::new(around(range.first()).first(), around(range.last()).last()).unwrap_or(range)
+}
+
+/// Looks at addresses at the ends of a range, beyond them, and inside.
+fn look_around(table: &Judged<'_>, pages: Pages, random: &mut Random, tally: &mut Tally) {
+    let (first, last) = (pages.first().address(K4).get(), pages.last().address(K4).get() | K4.mask());
+    for look in 0..LOOKS {
+        let at = match look {
+            0 => first,
+            1 => last & !7,
+            2 => first.wrapping_sub(8),
+            3 => last.wrapping_add(1),
+            // Just outside the space, where a word of the table would be found by an MMU that drops bits.
+            4 => first ^ 1 << Shape::VA_BITS,
+            5..=7 => (first & !M2.mask()).wrapping_add(random.below(2 * M2.bytes())) & !7,
+            8 => (first & !((1 << 30) - 1)) | (POOL & ((1 << 30) - 1)) | random.below(POOL_PAGES << 12) & !7,
+            _ => first + (random.below(last - first) & !7),
+        };
+        if machine::spares(at) {
+            continue;
+        }
+        for mode in machine::MODES {
+            for access in [Access::Load, Access::Store, Access::Fetch] {
+                look_at(table, VirtAddr::new(at), access, mode, random, tally);
+            }
+        }
+    }
+}
+
+fn look_at(
+    table: &Judged<'_>,
+    at: VirtAddr,
+    access: Access,
+    mode: Mode,
+    random: &mut Random,
+    tally: &mut Tally,
+) {
+    let before = table.lookup(at);
+    let wanted = match before {
+        None => Err(Fault::Absent),
+        Some(leaf) => machine::rules(leaf.attr, access, mode).map(|()| leaf.phys(at, K4)),
+    };
+    // What is mapped beyond the pool is nobody's to write.
+    if let Ok(phys) = wanted
+        && phys.get().wrapping_sub(POOL) >= POOL_PAGES << 12
+    {
+        return;
+    }
+    let word = random.next() as u64;
+    let cell = |phys: PhysAddr| phys.get() as *mut u64;
+    if let Ok(phys) = wanted {
+        // What is fetched must be an instruction that comes back.
+        let there = if access == Access::Fetch { machine::TRAP } else { word };
+        // SAFETY: the pool is memory, and only this function uses it; `at` and so `phys` are aligned.
+        unsafe { cell(phys).write_volatile(there) };
+    }
+    let value = if access == Access::Store { !word } else { word };
+    let found = machine::access(at, access, mode, value);
+    let agree = match (wanted, found) {
+        // SAFETY: as above.
+        (Ok(phys), Ok(_)) if access == Access::Store => unsafe { cell(phys).read_volatile() == value },
+        (Ok(_), Ok(loaded)) => access == Access::Fetch || loaded == word,
+        (Err(wanted), Err(found)) => wanted == found,
+        _ => false,
+    };
+    let after = table.lookup(at);
+    if !agree || !same_but_marked(before, after, wanted.is_ok(), access) {
+        let _ = writeln!(
+            Console,
+            "{}: {access:?} at {at} in {mode:?}: lookup says {wanted:x?}, the MMU {found:x?}; \
+             the leaf was {before:?} and is {after:?}",
+            machine::NAME
+        );
+        machine::stop("lookup and the MMU do not agree", 1);
+    }
+    tally.marked += usize::from(before != after);
+    if wanted.is_ok() {
+        tally.allowed += 1;
+    } else {
+        tally.faults += 1;
+    }
+}
+
+/// Tells whether a leaf is as it was but for what the MMU must note, if it notes anything.
+fn same_but_marked(before: Option<Leaf>, after: Option<Leaf>, allowed: bool, access: Access) -> bool {
+    let (Some(before), Some(after)) = (before, after) else { return before == after };
+    let noted = match (allowed, access) {
+        (true, Access::Store) => Attr::ACCESSED | Attr::DIRTY,
+        (true, _) => Attr::ACCESSED,
+        // It may note that it has looked.
+        (false, _) => after.attr & Attr::ACCESSED,
+    };
+    after == Leaf { attr: before.attr | noted, ..before }
+}
+
+#[panic_handler]
+fn panic(why: &core::panic::PanicInfo<'_>) -> ! {
+    let _ = writeln!(Console, "{}: {why}", machine::NAME);
+    machine::stop("it panicked", 2)
+}

@@ -1,0 +1,241 @@
+//! RISC-V with Sv39, on QEMU's machine `virt`.
+//!
+//! The kernel stays in machine mode, where nothing is translated, so the table holds nothing but what is judged. Loads
+//! and stores are made as if in another mode by MPRV (Privileged Architecture 3.1.6.3); a fetch by going there, to an
+//! instruction that comes back at once.
+
+use core::arch::{asm, global_asm};
+use core::fmt::{self, Write};
+
+use tlbkit_addr::{Attr, Flush, PageSize, Reach, VirtAddr};
+use tlbkit_pagetable::nodes::NodeAddr;
+use tlbkit_pagetable::{Error, Local, Table};
+
+use crate::{Access, Fault};
+
+pub(crate) use tlbkit_pagetable::format::Sv39 as Format;
+pub(crate) use tlbkit_pagetable::geometry::Va39 as Shape;
+
+pub(crate) const NAME: &str = "riscv64 Sv39";
+pub(crate) const MEMORY: usize = 0x8000_0000;
+pub(crate) const ATTRIBUTES: Attr = Attr::WRITE
+    .union(Attr::EXEC)
+    .union(Attr::USER)
+    .union(Attr::GLOBAL)
+    .union(Attr::ACCESSED)
+    .union(Attr::DIRTY);
+
+/// `ecall`: traps to machine mode from wherever it is.
+pub(crate) const TRAP: u64 = 0x0000_0073;
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Mode {
+    User,
+    Supervisor,
+    /// Supervisor with SUM: user pages are for it too.
+    SupervisorUserMemory,
+}
+
+pub(crate) const MODES: [Mode; 3] = [Mode::User, Mode::Supervisor, Mode::SupervisorUserMemory];
+
+/// The mode of the pages that are not the user's.
+pub(crate) const KERNEL: Mode = Mode::Supervisor;
+
+const MPRV: usize = 1 << 17;
+const SUM: usize = 1 << 18;
+const MPP: usize = 3 << 11;
+const SATP_SV39: usize = 8 << 60;
+/// QEMU's `sifive_test`: what is written here ends the machine.
+const TEST: *mut u32 = 0x10_0000 as *mut u32;
+const UART: *mut u8 = 0x1000_0000 as *mut u8;
+
+global_asm!(
+    r#"
+    .section .text.boot, "ax"
+    .globl _start
+_start:
+    csrr    t0, mhartid
+    bnez    t0, 3f
+    la      sp, _stack
+    la      t0, _bss
+    la      t1, _bss_end
+1:  bgeu    t0, t1, 2f
+    sd      zero, (t0)
+    addi    t0, t0, 8
+    j       1b
+2:  la      t0, {trap}
+    csrw    mtvec, t0
+    li      t0, -1                  # All of memory, for every mode: translation alone decides.
+    csrw    pmpaddr0, t0
+    li      t0, 0x1f
+    csrw    pmpcfg0, t0
+    j       {judge}
+3:  wfi
+    j       3b
+
+    # Where a trap comes back to is in mscratch; nothing else is to be restored.
+    .balign 4
+{trap}:
+    li      t0, {mprv}
+    csrc    mstatus, t0
+    csrr    t0, mscratch
+    beqz    t0, 4f
+    jr      t0
+4:  csrr    a0, mcause
+    csrr    a1, mepc
+    j       {unexpected}
+    "#,
+    trap = sym trap_entry,
+    judge = sym crate::judge,
+    unexpected = sym unexpected,
+    mprv = const MPRV,
+);
+
+unsafe extern "C" {
+    safe fn trap_entry();
+}
+
+extern "C" fn unexpected(cause: usize, at: usize) -> ! {
+    let _ = writeln!(Console, "trap {cause} at {at:#x}");
+    stop("a trap that nobody expected", 2)
+}
+
+/// The serial line.
+pub(crate) struct Console;
+
+impl Write for Console {
+    fn write_str(&mut self, text: &str) -> fmt::Result {
+        for byte in text.bytes() {
+            // SAFETY: the address is that of the machine's UART, whose first register takes a byte.
+            unsafe { UART.write_volatile(byte) };
+        }
+        Ok(())
+    }
+}
+
+/// Says why, if there is something to say, and ends the machine with an exit code.
+pub(crate) fn stop(why: &str, code: u32) -> ! {
+    if !why.is_empty() {
+        let _ = writeln!(Console, "{NAME}: {why}");
+    }
+    let word = if code == 0 { 0x5555 } else { code << 16 | 0x3333 };
+    // SAFETY: the address is that of the machine's test device.
+    unsafe { TEST.write_volatile(word) };
+    loop {}
+}
+
+/// Nothing: machine mode needs no translation.
+pub(crate) fn map_kernel<'n, T: Table<'n>, F: FnMut(&Flush)>(_: &mut Local<'n, T, F>) -> Result<(), Error> {
+    Ok(())
+}
+
+pub(crate) const fn spares(_: usize) -> bool {
+    false
+}
+
+/// Makes the table at `root` the one that is walked.
+pub(crate) fn enter(root: NodeAddr) {
+    let satp = SATP_SV39 | root.get() >> 12;
+    // SAFETY: in machine mode nothing is translated, whatever satp says.
+    unsafe { asm!("csrw satp, {0}", "sfence.vma", in(reg) satp) };
+}
+
+/// Tells the processor what has changed.
+pub(crate) fn flush(flush: &Flush) {
+    if flush.reach() == Reach::Nowhere {
+        return;
+    }
+    let pages = flush.ranges().iter().map(|range| range.len()).sum::<usize>();
+    // SAFETY: a fence is always allowed here.
+    unsafe {
+        if flush.is_all() || pages > 512 {
+            asm!("sfence.vma");
+            return;
+        }
+        for range in flush.ranges() {
+            for page in range.first().get()..=range.last().get() {
+                asm!("sfence.vma {0}, zero", in(reg) page << PageSize::K4.shift());
+            }
+        }
+    }
+}
+
+/// Returns what the manual says of an access to a page with these attributes (4.3.2, steps 6 to 9).
+pub(crate) fn rules(attr: Attr, access: Access, mode: Mode) -> Result<(), Fault> {
+    let user = attr.contains(Attr::USER);
+    let in_reach = match mode {
+        Mode::User => user,
+        Mode::Supervisor => !user,
+        Mode::SupervisorUserMemory => !user || access != Access::Fetch,
+    };
+    let right = match access {
+        Access::Load => Attr::READ,
+        Access::Store => Attr::WRITE,
+        Access::Fetch => Attr::EXEC,
+    };
+    let marked = if access == Access::Store { Attr::ACCESSED | Attr::DIRTY } else { Attr::ACCESSED };
+    // Every fault of translation is the same page fault here.
+    if in_reach && attr.contains(right) && (crate::mmu_marks() || attr.contains(marked)) {
+        Ok(())
+    } else {
+        Err(Fault::Absent)
+    }
+}
+
+/// Makes one access and returns what was loaded, or the fault.
+pub(crate) fn access(at: VirtAddr, access: Access, mode: Mode, value: u64) -> Result<u64, Fault> {
+    let mode = match mode {
+        Mode::User => 0,
+        Mode::Supervisor => 1 << 11,
+        Mode::SupervisorUserMemory => 1 << 11 | SUM,
+    };
+    let (cause, loaded): (usize, u64);
+    // SAFETY: translation is what is judged: a load and a store of a mapped word reach the pool alone, which holds no
+    // Rust object; what is fetched there traps at once. The trap comes back to label 3 with t0 changed, and all is
+    // then as before but for mstatus, of which Rust knows nothing.
+    unsafe {
+        asm!("csrc mstatus, {0}", "csrs mstatus, {1}", in(reg) MPP | SUM, in(reg) mode);
+        match access {
+            Access::Load => asm!(
+                "la t0, 3f", "csrw mscratch, t0",
+                "csrs mstatus, {mprv}", "ld {value}, 0({at})", "csrc mstatus, {mprv}",
+                "li {cause}, -1", "j 4f",
+                "3: csrr {cause}, mcause",
+                "4: csrw mscratch, zero",
+                mprv = in(reg) MPRV, at = in(reg) at.get(), value = out(reg) loaded, cause = out(reg) cause,
+                out("t0") _,
+            ),
+            Access::Store => {
+                loaded = 0;
+                asm!(
+                    "la t0, 3f", "csrw mscratch, t0",
+                    "csrs mstatus, {mprv}", "sd {value}, 0({at})", "csrc mstatus, {mprv}",
+                    "li {cause}, -1", "j 4f",
+                    "3: csrr {cause}, mcause",
+                    "4: csrw mscratch, zero",
+                    mprv = in(reg) MPRV, at = in(reg) at.get(), value = in(reg) value, cause = out(reg) cause,
+                    out("t0") _,
+                );
+            }
+            Access::Fetch => {
+                loaded = 0;
+                asm!(
+                    "la t0, 3f", "csrw mscratch, t0", "fence.i",
+                    "csrw mepc, {at}", "mret",
+                    "3: csrr {cause}, mcause", "csrw mscratch, zero",
+                    at = in(reg) at.get(), cause = out(reg) cause, out("t0") _,
+                );
+            }
+        }
+    }
+    match (access, cause) {
+        (Access::Load | Access::Store, usize::MAX) => Ok(loaded),
+        // The environment call that was fetched.
+        (Access::Fetch, 8 | 9) => Ok(loaded),
+        (Access::Load, 13) | (Access::Store, 15) | (Access::Fetch, 12) => Err(Fault::Absent),
+        _ => {
+            let _ = writeln!(Console, "{access:?} at {at}: cause {cause}");
+            stop("a fault that is none of translation", 1)
+        }
+    }
+}

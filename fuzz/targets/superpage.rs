@@ -1,0 +1,196 @@
+//! The promotion policies against their definitions, which scan TLBs and count in maps: after every miss the same
+//! promotion or none, whatever the ladder, the costs, the sizes of the TLBs, demotions and refills.
+#![no_main]
+
+use std::collections::BTreeSet;
+
+use libfuzzer_sys::arbitrary::{self, Arbitrary};
+use libfuzzer_sys::fuzz_target;
+use model::{Arena, ByScan, Machine, Missed, Node, step};
+use tlbkit_addr::{PageSize, Vpn};
+use tlbkit_superpage::{
+    ApproxOnline, Asap, Asap464, Costs, Ladder, Online, OnlineMemory, Policy, Setup, StackEntry,
+};
+
+#[path = "../../crates/superpage/tests/model/mod.rs"]
+#[allow(dead_code, reason = "the tests use the rest")]
+mod model;
+
+#[derive(Arbitrary, Debug)]
+struct Input {
+    ladder: u8,
+    r: u8,
+    prefetch: u16,
+    capacity: u16,
+    eager: u8,
+    tlbs: [u8; 2],
+    references: Vec<Reference>,
+}
+
+#[derive(Arbitrary, Clone, Copy, Debug)]
+struct Reference {
+    /// The TLB, the segment, and sometimes a demotion before.
+    how: u8,
+    at: u16,
+}
+
+/// The most references of an input.
+const REFERENCES: usize = 500;
+const SEGMENTS: usize = 4;
+
+const LADDERS: [&[u32]; 6] = [
+    &[12, 13, 14, 15, 16, 17, 18, 19],
+    &[12, 14, 16, 18],
+    &[13, 15, 17, 19],
+    &[12, 15, 16, 20],
+    &[12, 13, 16, 25],
+    &[12, 21],
+];
+
+fn size(shift: u32) -> PageSize {
+    PageSize::from_shift(shift).expect("a size of this machine")
+}
+
+impl Reference {
+    fn demotes(self) -> bool {
+        self.how >= 240
+    }
+
+    /// Near the beginning of one of three segments, mostly; the last is that at the top of the address space.
+    fn page(self, ladder: &Ladder) -> Vpn {
+        let pages =
+            ladder.size(ladder.top()).and_then(|size| size.pages(PageSize::K4)).expect("a ladder's size");
+        let top = (usize::MAX >> PageSize::K4.shift()) / pages * pages;
+        let first = [0, 5 * pages, top][usize::from(self.how >> 1) % 3];
+        let at = if self.how & 8 == 0 { self.at % 70 } else { self.at };
+        Vpn::new(first + usize::from(at) % pages)
+    }
+}
+
+/// A definition: which superpage a policy must ask for.
+trait Definition {
+    fn miss(&mut self, machine: &Machine, tlb: usize, page: Vpn, missed: &Missed) -> Option<Node>;
+    fn promoted(&mut self, _: &Machine, _: Node) {}
+    fn demoted(&mut self, _: &Machine, _: Node) {}
+}
+
+impl Definition for ByScan {
+    fn miss(&mut self, machine: &Machine, tlb: usize, _: Vpn, missed: &Missed) -> Option<Node> {
+        Self::miss(self, machine, tlb, missed)
+    }
+    fn promoted(&mut self, machine: &Machine, node: Node) {
+        Self::promoted(self, machine, node);
+    }
+    fn demoted(&mut self, machine: &Machine, node: Node) {
+        self.restart(machine, node);
+    }
+}
+
+/// ASAP and ASAP-4-64: what has been referenced, in a set.
+struct BySet {
+    units: BTreeSet<usize>,
+    half_of: Option<usize>,
+}
+
+impl Definition for BySet {
+    fn miss(&mut self, machine: &Machine, _: usize, page: Vpn, missed: &Missed) -> Option<Node> {
+        let shift = machine.ladder.size(0)?.pages(PageSize::K4)?.trailing_zeros();
+        let unit = (0, page.get() >> shift);
+        self.units.insert(unit.1);
+        let populated = |level: usize| {
+            let (_, number) = machine.up(unit, level);
+            let shift = machine.ladder.shift(level);
+            self.units.range(number << shift..=(number << shift) + ((1 << shift) - 1)).count() as u64
+        };
+        let mapped = missed.node.0;
+        let level = match self.half_of {
+            Some(level) => (mapped < level && 2 * populated(level) >= 1 << machine.ladder.shift(level))
+                .then_some(level)?,
+            None => (mapped + 1..machine.ladder.levels())
+                .rev()
+                .find(|&level| populated(level) == 1 << machine.ladder.shift(level))?,
+        };
+        Some(machine.up(unit, level))
+    }
+
+    /// What is mapped page by page again has to be referenced again.
+    fn demoted(&mut self, machine: &Machine, node: Node) {
+        let shift = machine.ladder.shift(node.0);
+        self.units.retain(|unit| unit >> shift != node.1);
+    }
+}
+
+fn run(
+    name: &str,
+    ladder: Ladder,
+    sizes: [usize; 2],
+    references: &[Reference],
+    policy: &mut dyn Policy,
+    definition: &mut dyn Definition,
+) {
+    let mut machine = Machine::new(ladder, sizes);
+    for (n, reference) in references.iter().enumerate() {
+        let page = reference.page(&ladder);
+        if reference.demotes() {
+            let node = machine.demote(page);
+            assert_eq!(
+                policy.demote(page),
+                node.map(|node| machine.superpage(node)),
+                "{name}, reference {n}"
+            );
+            if let Some(node) = node {
+                definition.demoted(&machine, node);
+            }
+        }
+        let tlb = usize::from(reference.how & 1);
+        let Some(missed) = machine.touch(tlb, page) else { continue };
+        let wanted = definition.miss(&machine, tlb, page, &missed);
+        let asked = step(policy, &machine, tlb, page, &missed, n as u64);
+        assert_eq!(asked, wanted.map(|node| machine.superpage(node)), "{name}, reference {n}");
+        if let (Some(node), Some(range)) = (wanted, asked) {
+            definition.promoted(&machine, node);
+            machine.promote(node);
+            policy.promoted(range);
+        }
+    }
+}
+
+fuzz_target!(|input: Input| {
+    let sizes: Vec<_> =
+        LADDERS[usize::from(input.ladder) % LADDERS.len()].iter().map(|&shift| size(shift)).collect();
+    let ladder = Ladder::new(PageSize::K4, &sizes).expect("a ladder");
+    let costs = Costs {
+        r_per_kb: 1 + u32::from(input.r % 8),
+        prefetch: 1 + u32::from(input.prefetch % 2000),
+        capacity: 1 + u32::from(input.capacity % 1000),
+    };
+    let eager = sizes[usize::from(input.eager) % sizes.len()];
+    let setup = Setup { ladder, costs, eager, ..Setup::PAPER };
+    let tlbs = input.tlbs.map(|size| 1 + usize::from(size % 8));
+    let references = &input.references[..input.references.len().min(REFERENCES)];
+    let arena = |footprint| Arena::new(footprint, SEGMENTS);
+
+    let mut memory = arena(ApproxOnline::footprint(&setup).expect("costs that can be"));
+    let mut policy = ApproxOnline::new(&setup, memory.memory()).expect("costs that can be");
+    run("APPROX-ONLINE", ladder, tlbs, references, &mut policy, &mut ByScan::new(&setup, false));
+
+    let (prefetch, capacity) = Online::footprint(&setup).expect("costs that can be");
+    let (mut prefetch, mut capacity) = (arena(prefetch), arena(capacity));
+    let mut stacks = tlbs.map(|size| vec![StackEntry::default(); Online::stack_len(&setup, size)]);
+    let memory = OnlineMemory {
+        prefetch: prefetch.memory(),
+        capacity: capacity.memory(),
+        stacks: stacks.each_mut().map(Vec::as_mut_slice),
+    };
+    let mut policy = Online::new(&setup, tlbs, memory).expect("costs that can be");
+    run("ONLINE", ladder, tlbs, references, &mut policy, &mut ByScan::new(&setup, true));
+
+    let mut memory = arena(Asap::footprint(&ladder));
+    let mut definition = BySet { units: BTreeSet::new(), half_of: None };
+    run("ASAP", ladder, tlbs, references, &mut Asap::new(ladder, memory.memory()), &mut definition);
+
+    let mut memory = arena(Asap464::footprint(&ladder));
+    let mut definition =
+        BySet { units: BTreeSet::new(), half_of: Some(ladder.level_reaching(PageSize::K64).max(1)) };
+    run("ASAP-4-64", ladder, tlbs, references, &mut Asap464::new(ladder, memory.memory()), &mut definition);
+});

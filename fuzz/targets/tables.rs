@@ -1,0 +1,203 @@
+//! Every page table against the model: results, errors, flushes, leaves and memory, in an address space that the input
+//! chooses, for all structures and formats that there are for it at once.
+//!
+//! Batches wait, single allocations fail, and memory runs out, as the input says.
+#![no_main]
+
+use std::cell::RefCell;
+
+use common::rebased::Rebased;
+use common::{Ends, Full, Odd, Pair};
+use libfuzzer_sys::arbitrary::{self, Arbitrary};
+use libfuzzer_sys::fuzz_target;
+use tlbkit_conformance::{Failing, Op, Outcome, Profile, Runner, Subject};
+use tlbkit_pagetable::cpt::{C128k, Cpt4, Cpt8, Cpt16, Cpt32};
+use tlbkit_pagetable::format::{Aarch64, Compact, Compact32, EntryLo, Format, Paper, Sv39, X86};
+use tlbkit_pagetable::geometry::{Va32, Va39, Va48, Va64};
+use tlbkit_pagetable::gpt::{Adaptive, Compact as Word1, Fixed, Gpt, Paper as Book};
+use tlbkit_pagetable::hpt::{H8k, Hashed, Hpt32, Hr, HrSmall, PaperHr};
+use tlbkit_pagetable::lpt::{Linear, Lpt, PaperLpt};
+use tlbkit_pagetable::mpt::Mpt;
+use tlbkit_pagetable::nodes::{Chunk, Nodes, Slab};
+use tlbkit_pagetable::{Error, Shared, Solo, Table, destroy};
+
+#[path = "../../crates/pagetable/tests/common/mod.rs"]
+mod common;
+
+/// What is done to one table of each kind.
+#[derive(Arbitrary, Debug)]
+struct Input {
+    space: u8,
+    /// How many batches wait, as if for shootdowns.
+    patience: u8,
+    /// How many nodes there are beside those of an empty table.
+    room: Option<u8>,
+    steps: Vec<Step>,
+}
+
+#[derive(Arbitrary, Clone, Copy, Debug)]
+struct Step {
+    op: [u8; Op::BYTES],
+    /// Which allocation fails; mostly none does.
+    fail: u8,
+}
+
+/// The most steps of an input; more of them find nothing that fewer do not.
+const STEPS: usize = 48;
+const KSEG2: usize = 0xc000_0000;
+const BELOW_TOP: usize = 0xff00_0000_0000_0000;
+
+/// Writes a function that runs the input on one table of each kind.
+macro_rules! tables {
+    ($space:ident: $($format:ty, $mode:ty, |$nodes:ident| $new:expr;)+) => {
+        fn $space(input: &Input, memory: &mut [Chunk]) {
+            $({
+                struct Tested;
+
+                impl Subject for Tested {
+                    type Format = $format;
+                    type Mode = $mode;
+
+                    fn build<'n, N>($nodes: &'n N) -> Result<impl Table<'n>, Error>
+                    where
+                        N: Nodes<Word = <$format as Format>::Word, Mode = $mode>,
+                    {
+                        $new
+                    }
+                }
+
+                run::<Tested>(stringify!($new), input, memory);
+            })+
+        }
+    };
+}
+
+tables! {
+    va32:
+    Compact32, Solo, |nodes| Mpt::<Va32, Compact32, _>::new(nodes);
+    Compact32, Shared, |nodes| Mpt::<Va32, Compact32, _>::new(nodes);
+    EntryLo, Solo, |nodes| Mpt::<Va32, EntryLo, _>::new(nodes);
+    Paper, Shared, |nodes| Mpt::<Va32, Paper, _>::new(nodes);
+    Linear<Va32, EntryLo, KSEG2>, Shared, |nodes| Lpt::<Va32, EntryLo, _, KSEG2>::new(nodes);
+    Linear<Va32, Compact32, KSEG2>, Solo, |nodes| Lpt::<Va32, Compact32, _, KSEG2>::new(nodes);
+    Compact32, Shared, |nodes| Ok(Gpt::<Va32, Compact32, _, Word1, Adaptive>::new(nodes));
+    Compact32, Shared, |nodes| Ok(Gpt::<Va32, Compact32, _, Word1, Fixed<1>>::new(nodes));
+    Compact32, Solo, |nodes| Hpt32::<_, Compact32>::new(nodes);
+    EntryLo, Shared, |nodes| Hpt32::<_, EntryLo>::new(nodes);
+    Compact32, Shared, |nodes| Cpt32::<_, Compact32>::new(nodes);
+    EntryLo, Solo, |nodes| Cpt32::<_, EntryLo>::new(nodes);
+}
+
+tables! {
+    odd:
+    Compact32, Solo, |nodes| Mpt::<Odd, Compact32, _>::new(nodes);
+    Paper, Shared, |nodes| Mpt::<Odd, Paper, _>::new(nodes);
+    Compact, Shared, |nodes| Mpt::<Odd, Compact, _>::new(nodes);
+    Compact32, Shared, |nodes| Ok(Gpt::<Odd, Compact32, _, Word1, Fixed<3>>::new(nodes));
+    Compact32, Solo, |nodes| Ok(Gpt::<Odd, Compact32, _, Word1, Adaptive>::new(nodes));
+    Compact32, Shared, |nodes| Hashed::<Odd, Compact32, _, 0, 1, 0>::new(nodes);
+    Compact32, Solo, |nodes| Hashed::<Odd, Compact32, _, 2, 1, 0>::new(nodes);
+    Compact32, Shared, |nodes| Hashed::<Odd, Compact32, _, 1, 1, 100>::new(nodes);
+}
+
+tables! {
+    pair:
+    Compact32, Solo, |nodes| Mpt::<Pair, Compact32, _>::new(nodes);
+    Compact32, Shared, |nodes| Ok(Gpt::<Pair, Compact32, _, Word1, Fixed<2>>::new(nodes));
+    Compact32, Solo, |nodes| Hashed::<Pair, Compact32, _, 0, 1, 0>::new(nodes);
+}
+
+tables! {
+    va39:
+    Compact, Solo, |nodes| Mpt::<Va39, Compact, _>::new(nodes);
+    Sv39, Solo, |nodes| Mpt::<Va39, Sv39, _>::new(nodes);
+    Sv39, Shared, |nodes| Mpt::<Va39, Sv39, _>::new(nodes);
+}
+
+tables! {
+    va48:
+    Compact, Solo, |nodes| Mpt::<Va48, Compact, _>::new(nodes);
+    X86, Shared, |nodes| Mpt::<Va48, X86, _>::new(nodes);
+    Aarch64, Shared, |nodes| Mpt::<Va48, Aarch64, _>::new(nodes);
+    Linear<Va48, Compact, BELOW_TOP>, Shared, |nodes| Lpt::<Va48, Compact, _, BELOW_TOP>::new(nodes);
+    Compact, Solo, |nodes| Ok(Gpt::<Va48, Compact, _, Word1, Adaptive>::new(nodes));
+    Compact, Shared, |nodes| Ok(Gpt::<Va48, Compact, _, Word1, Fixed<8>>::new(nodes));
+}
+
+tables! {
+    va64:
+    Paper, Solo, |nodes| Mpt::<Va64, Paper, _>::new(nodes);
+    Compact32, Shared, |nodes| Mpt::<Va64, Compact32, _>::new(nodes);
+    Linear<Va64, Paper, BELOW_TOP>, Shared, |nodes| PaperLpt::new(nodes);
+    Compact, Shared, |nodes| Ok(Gpt::<Va64, Compact, _, Word1, Adaptive>::new(nodes));
+    Compact, Shared, |nodes| Ok(Gpt::<Va64, Compact, _, Word1, Fixed<4>>::new(nodes));
+    Paper, Solo, |nodes| Ok(Gpt::<Va64, Paper, _, Book, Fixed<1>>::new(nodes));
+    Paper, Solo, |nodes| Ok(Gpt::<Va64, Paper, _, Book, Adaptive>::new(nodes));
+    Paper, Shared, |nodes| H8k::new(nodes);
+    Paper, Shared, |nodes| PaperHr::new(nodes);
+    Compact, Solo, |nodes| Hr::new(nodes);
+    Compact32, Shared, |nodes| HrSmall::new(nodes);
+    Paper, Solo, |nodes| C128k::new(nodes);
+    Compact, Shared, |nodes| Cpt4::new(nodes);
+    Compact, Solo, |nodes| Cpt8::new(nodes);
+    Compact, Shared, |nodes| Cpt16::new(nodes);
+}
+
+tables! {
+    full:
+    Compact, Solo, |nodes| Mpt::<Full, Compact, _>::new(nodes);
+    Compact, Shared, |nodes| Ok(Gpt::<Full, Compact, _, Word1, Adaptive>::new(nodes));
+    Compact, Shared, |nodes| Hashed::<Full, Compact, _, 1, 1, 100>::new(nodes);
+}
+
+tables! {
+    ends:
+    Rebased<14>, Solo, |nodes| Mpt::<Ends, Rebased<14>, _>::new(nodes);
+    Rebased<14>, Shared, |nodes| Ok(Gpt::<Ends, Rebased<14>, _, Word1, Adaptive>::new(nodes));
+}
+
+fn run<S: Subject>(name: &str, input: &Input, memory: &mut [Chunk]) {
+    let slab: Slab<'_, <S::Format as Format>::Word, S::Mode> = Slab::new(memory, 0).expect("it is enough");
+    let nodes = Failing::new(slab);
+    let mut table = S::build(&nodes).expect("a new table");
+    if let Some(room) = input.room {
+        nodes.limit(nodes.out() + usize::from(room));
+    }
+    let patience = usize::from(input.patience % 4);
+    let mut runner = Runner::new(&table, Profile::of::<S::Format>(), patience);
+    for step in input.steps.iter().take(STEPS) {
+        let op = Op::decode(&table.space(), step.op);
+        let fails = step.fail < 16;
+        if fails {
+            nodes.fail_at(step.fail.into());
+        }
+        let before = (table.footprint(), if patience == 0 { nodes.out() } else { 0 });
+        let outcome = runner.step(&mut table, &op).unwrap_or_else(|mismatch| panic!("{name}: {mismatch}"));
+        nodes.failed();
+        if let Outcome::NoMemory { wanted, .. } = outcome {
+            assert!(
+                fails || input.room.is_some(),
+                "{name}: no memory for {wanted} nodes where there is plenty"
+            );
+            let after = (table.footprint(), if patience == 0 { nodes.out() } else { 0 });
+            assert_eq!(before, after, "{name}: {op:?} failed and took nodes");
+        }
+        assert_eq!(nodes.inner().usage().nodes, nodes.out(), "{name}: {op:?}");
+    }
+    runner.settle();
+    let batch = destroy(table);
+    assert_eq!(batch.nodes(), nodes.out(), "{name}: nodes are left behind");
+    // SAFETY: the table is gone, and nobody walks.
+    unsafe { batch.reclaim() };
+    assert_eq!((nodes.out(), nodes.inner().usage().nodes), (0, 0), "{name}: storage is not empty");
+}
+
+thread_local! {
+    /// 8 MiB, enough for what one input can map, whatever the earlier ones left in it.
+    static MEMORY: RefCell<Vec<Chunk>> = RefCell::new(vec![Chunk::ZERO; 2048]);
+}
+
+fuzz_target!(|input: Input| {
+    const SPACES: [fn(&Input, &mut [Chunk]); 8] = [va32, odd, pair, va39, va48, va64, full, ends];
+    MEMORY.with_borrow_mut(|memory| SPACES[usize::from(input.space) % SPACES.len()](&input, memory));
+});

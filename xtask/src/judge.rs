@@ -1,0 +1,48 @@
+//! `cargo xtask judge`: processors' own MMUs walk our tables, and must find what `lookup` finds.
+
+use crate::shell::{Line, Shell};
+use crate::{places, tools};
+
+/// A processor as rustc and QEMU know it.
+struct Processor {
+    target: &'static str,
+    program: &'static str,
+    /// Debian's package of the program.
+    package: &'static str,
+    machine: &'static str,
+}
+
+const PROCESSORS: [Processor; 2] = [
+    Processor {
+        target: "riscv64gc-unknown-none-elf",
+        program: "qemu-system-riscv64",
+        package: "qemu-system-misc",
+        machine: "-M virt -bios none",
+    },
+    Processor {
+        target: "aarch64-unknown-none",
+        program: "qemu-system-aarch64",
+        package: "qemu-system-arm",
+        machine: "-M virt -cpu max -semihosting",
+    },
+];
+
+/// Seconds that a processor may take: a table that sends it nowhere makes it hang.
+const LIMIT: &str = "300";
+
+/// Builds the kernel for each processor and runs it.
+pub(crate) fn run(shell: &Shell) -> anyhow::Result<()> {
+    let place = places::target().join("judge");
+    for processor in PROCESSORS {
+        tools::parts(shell, &[], &[processor.target])?;
+        tools::debian(shell, processor.program, processor.package)?;
+        let build =
+            Line::new("cargo", "build --release --manifest-path examples/judge/Cargo.toml --target-dir");
+        shell.run(&build.with([&place.to_string_lossy(), "--target", processor.target]))?;
+        let kernel = place.join(processor.target).join("release/tlbkit-judge");
+        let boot = Line::new("timeout", LIMIT).with([processor.program]).with(processor.machine.split(' '));
+        let boot = boot.with("-m 256M -display none -monitor none -serial stdio -kernel".split(' '));
+        shell.run(&boot.with([kernel.to_string_lossy()]))?;
+    }
+    Ok(())
+}

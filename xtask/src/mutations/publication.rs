@@ -1,0 +1,263 @@
+//! Publication and retirement: one line taken out, and a test that must notice.
+
+use std::path::Path;
+
+use anyhow::{Context, bail, ensure};
+
+use super::MutationsArgs;
+use super::tree::{Change, Tree};
+use crate::shell::Line;
+
+/// One line less, or another.
+struct Mutation {
+    what: &'static str,
+    file: &'static str,
+    change: Change,
+    test: Test,
+}
+
+/// What must notice.
+#[derive(Clone, Copy)]
+enum Test {
+    /// Walkers beside a writer, in every interleaving; the tests whose names have this in them.
+    Walkers(&'static str),
+    /// The shared STLB, in every interleaving.
+    SharedCache(&'static str),
+    /// A test of the package, by file and name.
+    Plain(&'static str, &'static str, &'static str),
+}
+
+impl Test {
+    fn line(self, tree: &Tree) -> Line {
+        let cargo = |package: &str, file: &str, name: &str, place: &str| {
+            Line::new("timeout", "900 cargo test --quiet --release")
+                .with(["-p", package, "--test", file])
+                .with(["--target-dir", &tree.build(place).to_string_lossy(), name])
+        };
+        match self {
+            Self::Walkers(name) => {
+                cargo("tlbkit-pagetable", "loom", name, "loom").set("RUSTFLAGS", "--cfg loom")
+            }
+            Self::SharedCache(name) => {
+                cargo("tlbkit-stlb", "shared_loom", name, "loom").set("RUSTFLAGS", "--cfg loom")
+            }
+            Self::Plain(package, file, name) => cargo(package, file, name, "plain"),
+        }
+    }
+}
+
+const fn mutation(
+    what: &'static str,
+    file: &'static str,
+    [after, line, instead]: [&'static str; 3],
+    test: Test,
+) -> Mutation {
+    Mutation { what, file, change: Change { after, line, instead }, test }
+}
+
+const PAGETABLE: &str = "tlbkit-pagetable";
+
+const MUTATIONS: [Mutation; 20] = [
+    mutation(
+        "a word is published without what it leads to",
+        "crates/pagetable/src/word.rs",
+        [
+            "unsafe fn publish(cell",
+            "(*cell).store(word, Ordering::Release)",
+            "(*cell).store(word, Ordering::Relaxed)",
+        ],
+        Test::Walkers("::map"),
+    ),
+    mutation(
+        "MPT: a node is not linked",
+        "crates/pagetable/src/mpt/edit.rs",
+        [
+            "pub(super) unsafe fn reach(",
+            "self.nodes.publish(parent, Self::place(path.level, index), F::link(node));",
+            "",
+        ],
+        Test::Walkers("mpt::map"),
+    ),
+    mutation(
+        "MPT: an emptied node stays linked, and is retired",
+        "crates/pagetable/src/mpt/edit.rs",
+        ["unsafe fn prune(", "self.nodes.put(parent, Self::place(path.level, index), F::Word::ZERO);", ""],
+        Test::Walkers("mpt::unmap"),
+    ),
+    mutation(
+        "MPT: an emptied node is not retired",
+        "crates/pagetable/src/mpt/edit.rs",
+        ["unsafe fn prune(", "self.retire(batch, node, path.level + 1, true);", ""],
+        Test::Walkers("mpt::unmap"),
+    ),
+    mutation(
+        "MPT: what a change of size replaces is not retired",
+        "crates/pagetable/src/mpt/resize.rs",
+        ["self.nodes.publish(node, place, self.build", "self.discard(batch, old, level);", ""],
+        Test::Walkers("mpt::promote"),
+    ),
+    mutation(
+        "GPT: a node that grafting replaces is not published",
+        "crates/pagetable/src/gpt/graft.rs",
+        ["if S::REAL && new != child {", "self.publish(place, old.shift, new);", ""],
+        Test::Plain(PAGETABLE, "gpt_properties", "agrees"),
+    ),
+    mutation(
+        "GPT: a node that loses its last fork is not retired",
+        "crates/pagetable/src/gpt/reap.rs",
+        ["if live < 2 {", "self.retire(batch, old);", ""],
+        Test::Walkers("g2::unmap_one"),
+    ),
+    mutation(
+        "HPT: a tag is not published",
+        "crates/pagetable/src/hpt/tag.rs",
+        ["if Self::TAG == 1 {", "self.nodes.publish(spot.node, spot.at, F::Word::from_usize(tag));", ""],
+        Test::Walkers("hpt::map"),
+    ),
+    mutation(
+        "HPT: an overflow bucket is retired and stays in its chain",
+        "crates/pagetable/src/hpt/chain.rs",
+        ["unsafe fn unlink(", "self.nodes.publish(before.node, before.at + Self::LINK, link);", ""],
+        Test::Walkers("hpt::unmap"),
+    ),
+    mutation(
+        "HPT: an overflow bucket is unlinked and not retired",
+        "crates/pagetable/src/hpt/chain.rs",
+        ["unsafe fn unlink(", "self.retire(batch, spot.node);", ""],
+        Test::Walkers("hpt::"),
+    ),
+    mutation(
+        "HPT: a table that has grown keeps its old root",
+        "crates/pagetable/src/hpt/grow.rs",
+        [
+            "if self.growth.moved.load(",
+            "F::Word::publish(&raw const self.root, F::Word::from_usize(self.next()));",
+            "",
+        ],
+        Test::Plain(PAGETABLE, "hashed_properties", "grows_odd_shared"),
+    ),
+    mutation(
+        "HPT: the array that a table has outgrown is not retired",
+        "crates/pagetable/src/hpt/grow.rs",
+        [
+            "F::Word::publish(&raw const self.next, F::Word::ZERO);",
+            "batch.push(NodeAddr::new(root & !LOG), false);",
+            "",
+        ],
+        Test::Plain(PAGETABLE, "hashed_properties", "grows_odd_shared"),
+    ),
+    mutation(
+        "a place in a bucket is used again before the shootdown of its page",
+        "crates/pagetable/src/retired.rs",
+        ["pub(crate) fn quarantine(", "self.nodes.held().quarantine();", ""],
+        Test::Walkers("::replace"),
+    ),
+    mutation(
+        "a batch forgets the nodes before the last",
+        "crates/pagetable/src/retired.rs",
+        [
+            "pub unsafe fn push(",
+            "let link = if clean { next | CLEAN } else { next };",
+            "let link = if clean { CLEAN } else { 0 };",
+        ],
+        Test::Walkers("mpt::unmap"),
+    ),
+    mutation(
+        "a node is retired as clean that is not",
+        "crates/pagetable/src/hpt/chain.rs",
+        ["pub(super) unsafe fn retire(", "batch.push(node, false)", "batch.push(node, true)"],
+        Test::Walkers("hpt::"),
+    ),
+    mutation(
+        "a table has two writers",
+        "crates/pagetable/src/table.rs",
+        ["fn try_take(", "!self.0.swap(true, Ordering::Acquire)", "!self.0.swap(false, Ordering::Acquire)"],
+        Test::Plain(PAGETABLE, "mpt", "va32_compact32_shared::agrees"),
+    ),
+    mutation(
+        "shared STLB: a reader does not revalidate",
+        "crates/stlb/src/shared.rs",
+        [
+            "fence(Ordering::Acquire);",
+            "if set.version.load(Ordering::Relaxed) == version & !1 {",
+            "if version & 1 == 0 {",
+        ],
+        Test::SharedCache("never"),
+    ),
+    mutation(
+        "shared STLB: the version becomes odd after the words that it is about",
+        "crates/stlb/src/shared.rs",
+        ["fn own(", "fence(Ordering::Release);", ""],
+        Test::SharedCache("never"),
+    ),
+    mutation(
+        "shared STLB: a fill that was overtaken by an invalidation leaves its entry",
+        "crates/stlb/src/shared.rs",
+        ["fn release(", "self.empty(|_| true);", ""],
+        Test::SharedCache("never"),
+    ),
+    mutation(
+        "shared STLB: an invalidation revokes no ticket",
+        "crates/stlb/src/shared.rs",
+        [
+            "fn release(",
+            "self.version.compare_exchange(owned, owned.wrapping_add(1)",
+            "self.version.compare_exchange(owned, from",
+        ],
+        Test::SharedCache("never"),
+    ),
+];
+
+/// Makes each of the changes that are wanted, and returns how many these are.
+///
+/// # Errors
+///
+/// If a test notices nothing, or fails without any change.
+pub(super) fn run(tree: &Tree, args: &MutationsArgs) -> anyhow::Result<usize> {
+    let wanted: Vec<_> = MUTATIONS.iter().filter(|mutation| args.wants(mutation.what)).collect();
+    let mut survivors = 0;
+    for (at, mutation) in wanted.iter().enumerate() {
+        let noticed = tree.with(mutation.file, &mutation.change, || notices(mutation.test, tree))?;
+        survivors += usize::from(!noticed);
+        let verdict = if noticed { "noticed" } else { "SURVIVED" };
+        println!("{:>2}/{}  {verdict:<8}  {}", at + 1, wanted.len(), mutation.what);
+    }
+    for mutation in &wanted {
+        // Without a mutation they pass, or what they noticed was something else.
+        let line = mutation.test.line(tree);
+        if !succeeds(&line, &tree.root())? {
+            bail!("fails without any mutation: {line}");
+        }
+    }
+    ensure!(survivors == 0, "{survivors} of {} mutations were not noticed", wanted.len());
+    Ok(wanted.len())
+}
+
+/// Tells whether a test fails, as it should. One that does not compile has noticed nothing.
+fn notices(test: Test, tree: &Tree) -> anyhow::Result<bool> {
+    let line = test.line(tree);
+    if !succeeds(&line.clone().with(["--no-run"]), &tree.root())? {
+        bail!("does not compile: {line}");
+    }
+    Ok(!succeeds(&line, &tree.root())?)
+}
+
+fn succeeds(line: &Line, at: &Path) -> anyhow::Result<bool> {
+    let output = line.command().current_dir(at).output().with_context(|| format!("cannot run `{line}`"))?;
+    Ok(output.status.success())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::super::tree::read;
+    use super::*;
+    use crate::places;
+
+    #[test]
+    fn every_mutation_is_of_a_line_that_is_there() {
+        places::enter_root().unwrap();
+        for Mutation { file, change, .. } in &MUTATIONS {
+            change.apply(file, &read(Path::new(file)).unwrap()).unwrap();
+        }
+    }
+}

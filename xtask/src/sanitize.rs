@@ -1,0 +1,32 @@
+//! `cargo xtask sanitize`: the tests with threads under the address and the thread sanitizer.
+
+use crate::ledger::Ledger;
+use crate::shell::{Line, Shell};
+use crate::{places, tools};
+
+const TESTS: [&str; 5] = [
+    "-p tlbkit-pagetable --test threads",
+    "-p tlbkit-pagetable --test hashed_threads",
+    "-p tlbkit-pagetable --test slab",
+    "-p tlbkit-stlb --test shared_stress",
+    "-p tlbkit-shootdown --test threads",
+];
+
+const HOST: &str = "x86_64-unknown-linux-gnu";
+
+/// Runs them; goes on where it was interrupted.
+pub(crate) fn run(shell: &Shell) -> anyhow::Result<()> {
+    tools::toolchain(shell, tools::NIGHTLY, &["rust-src"])?;
+    let mut ledger = Ledger::open("sanitize")?;
+    for sanitizer in ["address", "thread"] {
+        // What is built with a sanitizer, the standard library too, has a place of its own.
+        let place = places::target().join(sanitizer);
+        for tests in TESTS {
+            let line = Line::new("cargo", "+nightly test -Zbuild-std --target").with([HOST]);
+            let line = line.with(["--target-dir", &place.to_string_lossy()]).with(tests.split(' '));
+            let line = line.set("RUSTFLAGS", &format!("-Zsanitizer={sanitizer}"));
+            ledger.job(&line.to_string(), || shell.run(&line))?;
+        }
+    }
+    Ok(())
+}
