@@ -1,5 +1,5 @@
 //! The shootdown's hot paths beside the least that the hardware lets one do: a locked add, a load, a mailbox of one
-//! word in each direction. `cargo bench -p tlbkit-benches --bench shootdown`
+//! word in each direction, a [`Mailbox`] of requests and nothing else. `cargo bench -p tlbkit-benches --bench shootdown`
 //!
 //! The subjects of a job take turns, round by round, in one run. Of each the fastest round counts: what another
 //! program, or the scheduler, does in between makes rounds slower and none faster.
@@ -157,25 +157,32 @@ fn round_trips() {
         space.running.insert(cpu);
     }
     let kernel = Kernel::new(plan()).expect("sizes are not zero");
+    let (mailbox, left) = (Mailbox::<4>::new().expect("room for 4"), Line(AtomicU32::new(0)));
     let (turn, stop) = (Line(AtomicU32::new(0)), AtomicBool::new(false));
     std::thread::scope(|scope| {
         scope.spawn(|| {
             let mut station = kernel.station(1).expect("it exists");
             while !stop.load(Ordering::Relaxed) {
-                if turn.0.load(Ordering::Acquire) == 0 {
-                    // A hundred looks between two looks at whose turn it is.
-                    for _ in 0..100 {
-                        let now = ask.0.load(Ordering::Acquire);
-                        if now != answer.0.load(Ordering::Relaxed) {
-                            answer.0.store(now, Ordering::Release);
+                let turn = turn.0.load(Ordering::Acquire);
+                // A hundred looks between two looks at whose turn it is.
+                for _ in 0..100 {
+                    match turn {
+                        0 => {
+                            let now = ask.0.load(Ordering::Acquire);
+                            if now != answer.0.load(Ordering::Relaxed) {
+                                answer.0.store(now, Ordering::Release);
+                            }
                         }
-                        spin_loop();
+                        1 if mailbox.is_empty() => {}
+                        1 => {
+                            if let Some(work) = mailbox.take() {
+                                black_box(work);
+                                left.0.fetch_sub(1, Ordering::AcqRel);
+                            }
+                        }
+                        _ => _ = black_box(kernel.poll(&mut station, &mut Quiet).is_ok()),
                     }
-                } else {
-                    for _ in 0..100 {
-                        black_box(kernel.poll(&mut station, &mut Quiet).is_ok());
-                        spin_loop();
-                    }
+                    spin_loop();
                 }
             }
         });
@@ -188,18 +195,34 @@ fn round_trips() {
                 spin_loop();
             }
         };
+        let request = Request {
+            op: OpId { cpu: 0, slot: 0, generation: 1 },
+            what: Target::Pages(Asid::default(), Pages::one(Vpn::new(3))),
+        };
+        let mut posted = || {
+            left.0.store(1, Ordering::Release);
+            black_box(mailbox.post(black_box(request)).is_ok());
+            while left.0.load(Ordering::Acquire) != 0 {
+                spin_loop();
+            }
+        };
         job(
             "round trip",
-            "at most 1.3",
+            "shootdown at most 1.3 of a bare mailbox",
             ROUNDS_OF_TWO,
             &mut [
-                ("bare mailbox", &mut || {
+                ("two words", &mut || {
                     turn.0.store(0, Ordering::Release);
                     bare(); // The responder has seen whose turn it is.
                     timed(&mut bare)
                 }),
-                ("shootdown, polled", &mut || {
+                ("mailbox of requests", &mut || {
                     turn.0.store(1, Ordering::Release);
+                    posted();
+                    timed(&mut posted)
+                }),
+                ("shootdown, polled", &mut || {
+                    turn.0.store(2, Ordering::Release);
                     let mut shootdown =
                         || _ = black_box(kernel.start(&mut station, &mut Quiet, (), Page(&space)).is_ok());
                     shootdown();
