@@ -10,6 +10,7 @@ use std::process::Command;
 
 use anyhow::{Context, bail};
 
+use crate::ledger::Ledger;
 use crate::places;
 use crate::shell::{Line, Shell};
 
@@ -221,35 +222,46 @@ pub(crate) fn run(shell: &Shell) -> anyhow::Result<()> {
     let place = std::path::absolute(places::target())?.join("mutations");
     let tree = place.join("tree");
     copy(&tree)?;
-    let mut survivors = 0;
-    for (at, mutation) in MUTATIONS.iter().enumerate() {
-        let file = tree.join(mutation.file);
-        let text = fs::read_to_string(&file).with_context(|| format!("cannot read {}", file.display()))?;
-        fs::write(&file, mutated(&text, mutation)?)?;
-        let noticed = notices(mutation.test, &tree, &place);
-        fs::write(&file, text)?;
-        let verdict = match noticed? {
-            true => "noticed",
-            false => {
-                survivors += 1;
-                "SURVIVED"
+    let mut ledger = Ledger::open("mutations")?;
+    let mut survivors = Vec::new();
+    for mutation in &MUTATIONS {
+        let outcome = ledger.job(mutation.what, || {
+            let file = tree.join(mutation.file);
+            let text =
+                fs::read_to_string(&file).with_context(|| format!("cannot read {}", file.display()))?;
+            fs::write(&file, mutated(&text, mutation)?)?;
+            let noticed = notices(mutation.test, &tree, &place);
+            fs::write(&file, text)?;
+            if !noticed? {
+                survivors.push(mutation.what);
+                bail!("SURVIVED");
             }
-        };
-        if matches!(shell, Shell::Plain) {
-            println!("{:>2}/{}  {verdict}  {}", at + 1, MUTATIONS.len(), mutation.what);
+            Ok(())
+        });
+        match outcome {
+            Err(_) if survivors.last() == Some(&mutation.what) => println!("{}: SURVIVED", mutation.what),
+            outcome => outcome?,
         }
     }
     for test in MUTATIONS.iter().map(|mutation| mutation.test) {
         // Without a mutation they pass, or what they noticed was something else.
         let line = test.line(&place);
-        if !succeeds(&line, &tree)? {
-            bail!("fails without any mutation: {line}");
-        }
+        ledger.job(&format!("not mutated: {line}"), || match succeeds(&line, &tree)? {
+            true => Ok(()),
+            false => bail!("fails without any mutation: {line}"),
+        })?;
     }
-    if survivors > 0 {
-        bail!("{survivors} of {} mutations were not noticed", MUTATIONS.len());
+    if !survivors.is_empty() {
+        bail!(
+            "{} of {} mutations were not noticed: {}",
+            survivors.len(),
+            MUTATIONS.len(),
+            survivors.join("; ")
+        );
     }
-    Ok(())
+    shell.run(
+        &Line::new("crates/shootdown/tests/mutate.sh", "").with([place.join("shootdown").to_string_lossy()]),
+    )
 }
 
 /// Returns the text with one line changed.
