@@ -11,6 +11,7 @@ mod capture;
 mod explore;
 pub mod fuzzing;
 mod mach;
+mod mapping;
 mod model;
 mod parallel;
 mod rows;
@@ -36,6 +37,7 @@ enum Command {
     Capture(capture::CaptureArgs),
     Explore(explore::Explore),
     Mach(mach::Mach),
+    Mapping(mapping::Mapping),
     Model(model::Model),
     Sweep(sweep::Sweep),
     Shootdown(shootdown::Shootdown),
@@ -49,6 +51,7 @@ pub fn main() -> ExitCode {
         Command::Capture(args) => capture::run(&args),
         Command::Explore(args) => explore::run(&args).map(|()| ExitCode::SUCCESS),
         Command::Mach(args) => args.run().map(|()| ExitCode::SUCCESS),
+        Command::Mapping(args) => args.run().map(|()| ExitCode::SUCCESS),
         Command::Model(args) => args.run().map(|()| ExitCode::SUCCESS),
         Command::Sweep(args) => args.run().map(|()| ExitCode::SUCCESS),
         Command::Shootdown(args) => shootdown::run(&args).map(|()| ExitCode::SUCCESS),

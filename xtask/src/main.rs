@@ -30,6 +30,7 @@ mod places;
 mod portability;
 mod reach;
 mod release;
+mod report;
 mod sanitize;
 mod shell;
 mod test;
@@ -60,8 +61,7 @@ enum Command {
     Miri(miri::MiriArgs),
     /// Run the tests with threads under the address and the thread sanitizer
     Sanitize,
-    /// Take out one line of publication or retirement at a time; a test must notice
-    Mutations,
+    Mutations(mutations::MutationsArgs),
     Mutants(mutants::MutantsArgs),
     /// Build for every machine: code sizes, and no panic, heap or float in the hit paths
     Portability,
@@ -71,6 +71,7 @@ enum Command {
     Doc,
     Bench(bench::BenchArgs),
     Instructions(instructions::InstructionsArgs),
+    Report(report::ReportArgs),
 }
 
 fn main() -> ExitCode {
@@ -85,13 +86,14 @@ fn main() -> ExitCode {
         Command::Loom => loom::run(&shell),
         Command::Miri(args) => miri::run(&shell, &args),
         Command::Sanitize => sanitize::run(&shell),
-        Command::Mutations => mutations::run(&shell),
+        Command::Mutations(args) => mutations::run(&shell, &args),
         Command::Mutants(args) => mutants::run(&shell, &args),
         Command::Release => release::run(&shell),
         Command::Portability => portability::run(&shell),
         Command::Doc => doc::run(&shell),
         Command::Bench(args) => bench::run(&shell, &args),
         Command::Instructions(args) => instructions::run(&args),
+        Command::Report(args) => report::run(&shell, &args),
     });
     match outcome {
         Ok(()) => ExitCode::SUCCESS,

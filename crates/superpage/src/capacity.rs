@@ -180,7 +180,7 @@ impl<'m> Capacity<'m> {
             for at in 0..depth {
                 let Some(&above) = self.stacks.get(tlb).and_then(|stack| stack.live().get(at)) else { break };
                 let place = self.place(above.unit);
-                let Ok((chunk, _)) = self.segments.touch(place.segment) else { continue };
+                let Ok(chunk) = self.segments.touch(place.segment) else { continue };
                 let counters = self.segments.parts(chunk).1;
                 for level in lowest.max(usize::from(above.level) + 1)..=self.ladder.top() {
                     let shift = self.ladder.shift(level);
@@ -223,7 +223,7 @@ impl<'m> Capacity<'m> {
                 stack.put(whole, resident);
             }
         }
-        self.segments.for_each(|_, counters| counters.fill(0));
+        self.segments.clear_counters();
     }
 
     /// Forgets the entry of `level` around `place`, which is mapped as units from now on.
@@ -247,7 +247,7 @@ impl<'m> Capacity<'m> {
         for stack in &mut self.stacks {
             stack.remove(|entry| (first..=last).contains(&entry.unit));
         }
-        crate::ledger::unmapped(&self.ladder, &mut self.segments, pages);
+        self.segments.unmapped(&self.ladder, pages);
     }
 
     /// Returns the capacity charges of a superpage.

@@ -10,7 +10,7 @@ use crate::Superpage;
 pub const MAX_LEVELS: usize = 16;
 
 /// The most units, as a power of two, that the largest size may span: 4 KB under 1 GB.
-const MAX_SPAN: u32 = 18;
+pub(crate) const MAX_SPAN: u32 = 18;
 
 /// The sizes a TLB entry can have, ascending. Level 0 is what an ordinary entry maps, the *unit* of all bookkeeping;
 /// the largest size is the *segment*, within which all charges stay.
@@ -36,6 +36,8 @@ pub struct Ladder {
     levels: u8,
     /// Shift of the largest size.
     segment: u8,
+    /// The bits of a unit's number within its segment.
+    mask: u32,
 }
 
 /// Why a list of sizes is no ladder.
@@ -75,6 +77,7 @@ impl Ladder {
         shifts: [0, 1, 2, 3, 4, 5, 6, 7, 8, 9, 10, 11, 0, 0, 0, 0],
         levels: 12,
         segment: 11,
+        mask: (1 << 11) - 1,
     };
 
     /// Returns the ladder of `sizes` over pages of size `page`, in which [`Vpn`]s are counted.
@@ -108,6 +111,7 @@ impl Ladder {
             shifts,
             levels: sizes.len() as u8,
             segment,
+            mask: (1 << segment) - 1,
         })
     }
 
@@ -177,7 +181,7 @@ impl Ladder {
     pub(crate) const fn locate(&self, page: Vpn) -> Place {
         let unit = page.get() >> self.unit;
         let segment = unit >> self.segment;
-        Place { segment, unit: unit & (self.units_per_segment() - 1) }
+        Place { segment, unit: unit & self.mask as usize }
     }
 
     /// Returns the superpage of `level` around `place`.

@@ -1,154 +1,463 @@
-//! The bookkeeping that the counting policies share: presence and charges of every touched segment.
+//! The bookkeeping that the counting policies share: what is resident, what is mapped how, and the prefetch charges
+//! (section 6.1, Appendix A) of every touched segment.
+//!
+//! ```text
+//!   segment, the largest size:   a tree of deferred counts over its blocks (deferred.rs)
+//!   block, 16 units:             nineteen counters (block.rs)
+//! ```
+//!
+//! Most misses touch one block and stay in [`Ledger::miss`] and [`Ledger::evict`].
 
 use tlbkit_addr::{Pages, Vpn};
 
-use crate::charges::Charges;
+use crate::block::{self, Block, JOINED};
+use crate::deferred::{self, Node, Rules, Segment};
+use crate::directory::Directory;
 use crate::ladder::{MAX_LEVELS, Place};
-use crate::presence::Presence;
-use crate::segments::{Exhausted, Segments};
-use crate::{Footprint, Ladder, Memory, Superpage, Tlb};
+use crate::lately::Lately;
+use crate::{CostError, Footprint, Ladder, Memory, Superpage, Tlb};
 
 /// What a miss came to.
-#[derive(Clone, Copy, Debug)]
-pub(crate) struct Charged {
-    pub(crate) place: Place,
-    /// The smallest superpage around the page whose count stands at its threshold, or zero.
-    pub(crate) ready: usize,
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Charged {
+    /// No count stands at its threshold.
+    Nothing,
+    /// The level of the smallest superpage around the page that was charged and stands at its threshold.
+    Ready(usize),
+    /// There is no memory to count the segment.
+    Exhausted,
 }
+
+/// Whether the little that most misses take was done.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Swift {
+    Done,
+    /// Nothing was: nothing is resident in this block.
+    Far(usize),
+    /// Nothing was.
+    Not,
+}
+
+/// What was done of a miss in a block that holds nothing.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Far {
+    Done,
+    /// All but the charge, which is to the superpages of this shift and up.
+    Pays(u32),
+    /// Nothing was.
+    Not,
+}
+
+/// Counters in one segment of so many blocks: those of the blocks, and of the nodes above.
+const PER_BLOCK: usize = size_of::<Block>() / size_of::<u16>() + size_of::<Node>() / size_of::<u16>();
 
 #[derive(Debug)]
 pub(crate) struct Ledger<'m> {
     pub(crate) ladder: Ladder,
-    pub(crate) thresholds: [u32; MAX_LEVELS],
-    presence: Presence,
-    charges: Charges,
-    segments: Segments<'m>,
+    levels: [u32; MAX_LEVELS],
+    /// The ladder's shifts, as a set.
+    rungs: u32,
+    rules: Rules,
+    /// log2 of the blocks of a segment.
+    spread: u32,
+    /// The last TLB: 0 if there is one.
+    last_tlb: usize,
+    directory: Directory<'m>,
+    lately: Lately,
+    blocks: &'m mut [Block],
+    nodes: &'m mut [Node],
+}
+
+fn spread(ladder: &Ladder) -> u32 {
+    ladder.shift(ladder.top()).saturating_sub(block::SHIFT)
 }
 
 impl<'m> Ledger<'m> {
-    pub(crate) fn footprint(
-        ladder: &Ladder,
-        thresholds: [u32; MAX_LEVELS],
-        eager: usize,
-        tlbs: usize,
-    ) -> Footprint {
-        Footprint {
-            bits: Presence::new(*ladder, tlbs).words(),
-            counters: Charges::new(ladder, thresholds, eager).counters(),
+    /// Returns what one segment takes.
+    ///
+    /// # Errors
+    ///
+    /// [`CostError::TooLarge`] if a threshold of up to 16 units does not fit a counter.
+    pub(crate) fn footprint(ladder: &Ladder, thresholds: [u32; MAX_LEVELS]) -> Result<Footprint, CostError> {
+        for (level, &threshold) in thresholds.iter().enumerate().take(ladder.levels()) {
+            if ladder.shift(level) <= block::SHIFT && threshold >= block::MOST.into() {
+                return Err(CostError::TooLarge);
+            }
         }
+        let spread = spread(ladder);
+        Ok(Footprint { bits: 0, counters: PER_BLOCK << spread })
     }
 
+    /// Makes the ledger; `eager` charges superpages of every size at each miss.
+    ///
+    /// # Errors
+    ///
+    /// As [`footprint`](Self::footprint).
     pub(crate) fn new(
         ladder: Ladder,
         thresholds: [u32; MAX_LEVELS],
-        eager: usize,
+        eager: bool,
         tlbs: usize,
         memory: Memory<'m>,
-    ) -> Self {
-        let footprint = Self::footprint(&ladder, thresholds, eager, tlbs);
-        Self {
-            presence: Presence::new(ladder, tlbs),
-            charges: Charges::new(&ladder, thresholds, eager),
-            segments: Segments::new(memory, footprint),
+    ) -> Result<Self, CostError> {
+        let footprint = Self::footprint(&ladder, thresholds)?;
+        let chunks = footprint.fits(&memory).min(memory.directory.len());
+        let Memory { directory, counters, .. } = memory;
+        let spread = spread(&ladder);
+        let blocks = chunks << spread;
+        let (counters, rest) = counters.split_at_mut(counters.len().min(blocks * block::WORDS));
+        let threshold =
+            |shift| (1..ladder.levels()).find(|&l| ladder.shift(l) == shift).map(|level| thresholds[level]);
+        Ok(Self {
+            levels: thresholds,
+            rungs: (1..ladder.levels()).fold(0, |rungs, level| rungs | 1 << ladder.shift(level)),
+            rules: Rules::new(&ladder, eager, threshold),
+            spread,
+            last_tlb: tlbs - 1,
+            directory: Directory::new(directory, chunks),
+            lately: Lately::new(&ladder),
+            blocks: counters.as_chunks_mut().0,
+            nodes: rest.as_chunks_mut().0,
             ladder,
-            thresholds,
-        }
+        })
     }
 
-    pub(crate) const fn tlbs(&self) -> usize {
-        self.presence.tlbs()
+    #[inline]
+    pub(crate) fn tlb(&self, tlb: Tlb) -> usize {
+        usize::from(tlb == Tlb::Instruction) & self.last_tlb
+    }
+
+    /// Returns the count at which a superpage of `level` is a candidate.
+    pub(crate) fn threshold(&self, level: usize) -> u32 {
+        self.levels.get(level).copied().unwrap_or(u32::MAX)
+    }
+
+    /// Returns the chunk of a segment, all zero if it is new.
+    #[inline(never)]
+    fn touch(&mut self, segment: usize) -> Option<usize> {
+        if let Some(chunk) = self.directory.find(segment) {
+            return Some(chunk);
+        }
+        let chunk = self.directory.insert(segment).ok()?;
+        self.segment(chunk)?.open();
+        Some(chunk)
+    }
+
+    fn segment(&mut self, chunk: usize) -> Option<Segment<'_>> {
+        let all = chunk << self.spread..(chunk + 1) << self.spread;
+        let (blocks, nodes) = (self.blocks.get_mut(all.clone())?, self.nodes.get_mut(all)?);
+        Some(Segment { rules: &self.rules, blocks, nodes })
+    }
+
+    /// Does what [`miss`](Self::miss) does, if that is little.
+    ///
+    /// Little is: the block was found lately, holds resident entries, its sums are not due. Nothing has to be called
+    /// then, and the registers that calls would need are not saved.
+    #[inline(always)]
+    pub(crate) fn miss_swiftly(&mut self, tlb: Tlb, page: Vpn) -> Swift {
+        let tlb = self.tlb(tlb);
+        let Some((index, unit)) = self.lately.find(page) else { return Swift::Not };
+        let Some(block) = self.blocks.get_mut(index) else { return Swift::Not };
+        let resident = block[tlb];
+        if resident == 0 {
+            return Swift::Far(index);
+        }
+        if block::is_due(block) {
+            return Swift::Not;
+        }
+        if block[JOINED] == 0 {
+            block::charge(block, block::smallest(resident, unit, 0), unit);
+            block[tlb] = resident | 1 << (unit % block::UNITS);
+            return Swift::Done;
+        }
+        let mapped = block::mapped(block, unit);
+        if mapped == block::SHIFT {
+            return Swift::Not;
+        }
+        block::charge(block, block::smallest(resident, unit, mapped), unit);
+        block[tlb] = resident | 1 << (unit % block::UNITS >> mapped << mapped);
+        Swift::Done
+    }
+
+    /// Does what [`miss`](Self::miss) does in a block that was found lately and in which nothing was resident.
+    #[inline(always)]
+    pub(crate) fn miss_far(&mut self, tlb: Tlb, page: Vpn, index: usize) -> Far {
+        let tlb = self.tlb(tlb);
+        let (number, base) = (index % (1 << self.spread), index >> self.spread << self.spread);
+        let (Some(block), Some(nodes)) =
+            (self.blocks.get_mut(index), self.nodes.get_mut(base..base + (1 << self.spread)))
+        else {
+            return Far::Not;
+        };
+        let unit = self.lately.unit(page);
+        let mapped = if block[JOINED] == 0 { 0 } else { block::mapped(block, unit) };
+        if mapped == block::SHIFT {
+            return Far::Not;
+        }
+        block[tlb] = 1 << (unit % block::UNITS >> mapped << mapped);
+        let shift = deferred::occupy(nodes, self.spread, tlb, number);
+        if shift > self.spread + block::SHIFT {
+            return Far::Done;
+        }
+        let Some(node) = nodes.get_mut(self.rules.node(number, shift)) else { return Far::Done };
+        if self.rules.charge_swiftly(node, shift) { Far::Done } else { Far::Pays(shift) }
+    }
+
+    /// Charges a miss to the superpages of `1 << from` units or more around a block.
+    pub(crate) fn pay_at(&mut self, index: usize, from: u32) -> Charged {
+        self.pay(index >> self.spread, index % (1 << self.spread), from)
+    }
+
+    /// Does what [`evict`](Self::evict) does, if the block was found lately, and says whether it was.
+    #[inline(always)]
+    pub(crate) fn evict_swiftly(&mut self, tlb: Tlb, page: Vpn) -> bool {
+        let tlb = self.tlb(tlb);
+        let Some((index, unit)) = self.lately.find(page) else { return false };
+        self.leave(index, tlb, unit);
+        true
+    }
+
+    #[inline(always)]
+    fn leave(&mut self, index: usize, tlb: usize, unit: usize) {
+        let Some(block) = self.blocks.get_mut(index) else { return };
+        let was = block[tlb];
+        block[tlb] = was & !(1 << (unit % block::UNITS));
+        if was != 0 && block[tlb] == 0 {
+            let (number, base) = (index % (1 << self.spread), index >> self.spread << self.spread);
+            if let Some(nodes) = self.nodes.get_mut(base..base + (1 << self.spread)) {
+                deferred::vacate(nodes, self.spread, tlb, number);
+            }
+        }
     }
 
     /// Charges a miss, unless `count` is false, and records that the TLB now holds the entry.
     ///
     /// Charges go by what was resident before this miss changed anything, the entry about to be evicted included.
-    #[inline]
-    pub(crate) fn miss(&mut self, tlb: Tlb, page: Vpn, count: bool) -> Result<Charged, Exhausted> {
-        let place = self.ladder.locate(page);
-        let (chunk, new) = self.segments.touch(place.segment)?;
-        let (bits, counters) = self.segments.parts(chunk);
-        if new {
-            self.charges.start(counters);
+    /// Candidates are strictly larger than what maps the page now.
+    pub(crate) fn miss(&mut self, tlb: Tlb, page: Vpn, count: bool) -> Charged {
+        let (Place { segment, unit }, tlb) = (self.ladder.locate(page), self.tlb(tlb));
+        let Some(chunk) = self.directory.near(segment).or_else(|| self.touch(segment)) else {
+            return Charged::Exhausted;
+        };
+        let number = unit >> block::SHIFT;
+        let index = (chunk << self.spread) | number;
+        let Some(block) = self.blocks.get_mut(index) else { return Charged::Exhausted };
+        self.lately.found(page, index);
+        let mapped = block::mapped(block, unit);
+        if mapped == block::SHIFT {
+            return self.miss_in_large(chunk, tlb, unit, count);
         }
-        let tlb = tlb.index(self.presence.tlbs());
-        let level = self.presence.mapped(bits, place.unit);
-        let first = place.unit >> self.ladder.shift(level) << self.ladder.shift(level);
-        let mut ready = 0;
-        if count {
-            // Candidates are strictly larger than what maps the page now.
-            let from = self.presence.lowest_positive(bits, tlb, first).max(level + 1);
-            if from < self.ladder.levels() {
-                ready = self.charges.charge(counters, place.unit, from);
-            }
+        let resident = block[tlb];
+        block[tlb] = resident | 1 << (unit % block::UNITS >> mapped << mapped);
+        if resident == 0 {
+            let nodes = self.nodes.get_mut(chunk << self.spread..(chunk + 1) << self.spread);
+            let from = nodes.map_or(u32::MAX, |nodes| deferred::occupy(nodes, self.spread, tlb, number));
+            return if count { self.pay(chunk, number, from) } else { Charged::Nothing };
         }
-        self.presence.enter(bits, tlb, first);
-        Ok(Charged { place, ready })
+        let shift = block::smallest(resident, unit, mapped);
+        if count && block::charge(block, shift, unit) {
+            return self.account(chunk, unit, shift);
+        }
+        Charged::Nothing
     }
 
-    /// Records that the TLB no longer holds the entry that starts at `page`.
-    #[inline]
+    /// A miss to a mapping of a block or more.
+    fn miss_in_large(&mut self, chunk: usize, tlb: usize, unit: usize, count: bool) -> Charged {
+        let (shift, number) = (self.mapped_shift(chunk, unit), unit >> block::SHIFT);
+        let spread = self.spread;
+        let from = self.segment(chunk).map_or(u32::MAX, |segment| {
+            deferred::occupied(segment.nodes, spread, tlb, number).max(shift + 1)
+        });
+        let charged = if count { self.pay(chunk, number, from) } else { Charged::Nothing };
+        self.enter(chunk, tlb, unit >> shift << shift);
+        charged
+    }
+
+    /// Charges a miss to the superpages of `1 << from` units or more around a block, if there are any.
+    fn pay(&mut self, chunk: usize, block: usize, from: u32) -> Charged {
+        if from > self.spread + block::SHIFT {
+            return Charged::Nothing;
+        }
+        let reached = self.segment(chunk).map_or(0, |mut segment| segment.pay(block, from, 1));
+        self.smallest(reached)
+    }
+
+    #[inline(never)]
+    fn account(&mut self, chunk: usize, unit: usize, from: u32) -> Charged {
+        let reached = self.segment(chunk).map_or(0, |mut segment| segment.account(unit, from));
+        self.smallest(reached)
+    }
+
+    /// Returns the smallest rung among superpages of these shifts.
+    fn smallest(&self, reached: u32) -> Charged {
+        match reached & self.rungs {
+            0 => Charged::Nothing,
+            rungs => Charged::Ready(self.level(rungs.trailing_zeros())),
+        }
+    }
+
+    /// Returns the level whose superpages are of `1 << shift` units or, if there is none, the next smaller.
+    fn level(&self, shift: u32) -> usize {
+        (0..self.ladder.levels()).rfind(|&level| self.ladder.shift(level) <= shift).unwrap_or(0)
+    }
+
+    /// Returns the shift of the mapping of a unit.
+    fn mapped_shift(&self, chunk: usize, unit: usize) -> u32 {
+        let block = |number: usize| self.blocks.get((chunk << self.spread) | number);
+        let Some(own) = block(unit >> block::SHIFT) else { return 0 };
+        let mut shift = block::mapped(own, unit);
+        // A larger superpage lies within one mapping if the block in its middle is joined to the one before.
+        while shift >= block::SHIFT && shift < self.spread + block::SHIFT {
+            let middle = (unit >> (shift + 1) << (shift + 1) | 1 << shift) >> block::SHIFT;
+            if block(middle).is_none_or(|block| block[JOINED] & 1 == 0) {
+                break;
+            }
+            shift += 1;
+        }
+        shift
+    }
+
+    /// Records that the TLB holds the entry that starts at `unit`.
+    fn enter(&mut self, chunk: usize, tlb: usize, unit: usize) {
+        let (base, number) = (chunk << self.spread, unit >> block::SHIFT);
+        let Some(block) = self.blocks.get_mut(base | number) else { return };
+        let was = block[tlb];
+        block[tlb] = was | 1 << (unit % block::UNITS);
+        if was == 0
+            && let Some(nodes) = self.nodes.get_mut(base..base + (1 << self.spread))
+        {
+            deferred::occupy(nodes, self.spread, tlb, number);
+        }
+    }
+
+    /// Records that the TLB no longer holds the entry that starts at `page`. Nothing happens if it did not.
     pub(crate) fn evict(&mut self, tlb: Tlb, page: Vpn) {
-        let place = self.ladder.locate(page);
-        let Some(chunk) = self.segments.find(place.segment) else { return };
-        let bits = self.segments.bits(chunk);
-        self.presence.leave(bits, tlb.index(self.presence.tlbs()), place.unit);
+        let (Place { segment, unit }, tlb) = (self.ladder.locate(page), self.tlb(tlb));
+        if let Some(chunk) = self.directory.find(segment) {
+            let index = (chunk << self.spread) | unit >> block::SHIFT;
+            self.lately.found(page, index);
+            self.leave(index, tlb, unit);
+        }
+    }
+
+    /// Takes every entry within the superpage of `1 << shift` units around `unit` out. Returns whether there was one.
+    fn evict_all(&mut self, chunk: usize, tlb: usize, unit: usize, shift: u32) -> bool {
+        let blocks = 1 << shift.saturating_sub(block::SHIFT);
+        let first = unit >> block::SHIFT & !(blocks - 1);
+        let gone = block::within(shift, unit);
+        let base = chunk << self.spread;
+        let mut any = false;
+        for number in first..first + blocks {
+            let Some(block) = self.blocks.get_mut(base | number) else { break };
+            if block[tlb] & gone != 0 {
+                any = true;
+                block[tlb] &= !gone;
+                if block[tlb] == 0
+                    && let Some(nodes) = self.nodes.get_mut(base..base + (1 << self.spread))
+                {
+                    deferred::vacate(nodes, self.spread, tlb, number);
+                }
+            }
+        }
+        any
+    }
+
+    /// Marks the superpage of `1 << shift` units around `unit` as one mapping, or as units.
+    fn join(&mut self, chunk: usize, unit: usize, shift: u32, one: bool) {
+        let blocks = 1 << shift.saturating_sub(block::SHIFT);
+        let first = unit >> block::SHIFT & !(blocks - 1);
+        for number in first..first + blocks {
+            let Some(block) = self.blocks.get_mut((chunk << self.spread) | number) else { break };
+            let all = block::within(shift, unit);
+            // All but the first unit of the superpage.
+            let joined = if number == first { all & (all - 1) } else { all };
+            block[JOINED] = if one { block[JOINED] | joined } else { block[JOINED] & !joined };
+        }
     }
 
     /// Records that `level` around `place` is one mapping now: its components are gone from both TLBs, one entry
     /// stands where there were any. Its ancestors lose `less` charges, or what it had of its own.
     pub(crate) fn promote(&mut self, place: Place, level: usize, less: Option<u32>) {
-        let Some(chunk) = self.segments.find(place.segment) else { return };
-        let first = place.unit >> self.ladder.shift(level) << self.ladder.shift(level);
-        let (bits, counters) = self.segments.parts(chunk);
-        for tlb in 0..self.presence.tlbs() {
-            if self.presence.leave_all(bits, tlb, first, level) {
-                self.presence.enter(bits, tlb, first);
+        let Some(chunk) = self.directory.find(place.segment) else { return };
+        let shift = self.ladder.shift(level);
+        let first = place.unit >> shift << shift;
+        for tlb in 0..=self.last_tlb {
+            if self.evict_all(chunk, tlb, first, shift) {
+                self.enter(chunk, tlb, first);
             }
         }
-        self.presence.join(bits, first, level, true);
-        let less = less.unwrap_or_else(|| self.charges.exact(counters, first, level));
-        self.charges.promoted(counters, first, level, less);
+        self.join(chunk, first, shift, true);
+        let less = less.unwrap_or_else(|| self.count(place, level));
+        self.restart(chunk, first, shift, less);
+    }
+
+    fn restart(&mut self, chunk: usize, unit: usize, shift: u32, less: u32) {
+        let Some(mut segment) = self.segment(chunk) else { return };
+        segment.settle();
+        segment.restart(unit, shift, less);
+        segment.mark();
     }
 
     /// Splits the superpage that maps `page` into units, none of them resident. Returns it, or `None` if `page` is
     /// not in a superpage.
     pub(crate) fn demote(&mut self, page: Vpn) -> Option<Superpage> {
         let place = self.ladder.locate(page);
-        let chunk = self.segments.find(place.segment)?;
-        let (bits, counters) = self.segments.parts(chunk);
-        let level = self.presence.mapped(bits, place.unit);
-        if level == 0 {
+        let chunk = self.directory.find(place.segment)?;
+        let shift = self.mapped_shift(chunk, place.unit);
+        if shift == 0 {
             return None;
         }
-        for tlb in 0..self.presence.tlbs() {
-            self.presence.leave_all(bits, tlb, place.unit, level);
+        for tlb in 0..=self.last_tlb {
+            self.evict_all(chunk, tlb, place.unit, shift);
         }
-        self.presence.join(bits, place.unit, level, false);
-        self.charges.promoted(counters, place.unit, level, 0);
-        self.ladder.superpage(place, level)
+        self.join(chunk, place.unit, shift, false);
+        self.restart(chunk, place.unit, shift, 0);
+        self.ladder.superpage(place, self.level(shift))
     }
 
     /// Forgets the segments that lie in `pages` whole, for reuse.
     pub(crate) fn unmapped(&mut self, pages: Pages) {
-        unmapped(&self.ladder, &mut self.segments, pages);
+        self.lately.forget();
+        self.directory.unmapped(&self.ladder, pages);
     }
 
     /// Records that the TLB was flushed.
     pub(crate) fn flushed(&mut self, tlb: Tlb) {
-        let (presence, tlb) = (self.presence, tlb.index(self.presence.tlbs()));
-        self.segments.for_each(|bits, _| presence.leave_tlb(bits, tlb));
+        let tlb = self.tlb(tlb);
+        for (_, chunk) in self.directory.iter() {
+            let all = chunk << self.spread..(chunk + 1) << self.spread;
+            for block in self.blocks.get_mut(all.clone()).into_iter().flatten() {
+                block[tlb] = 0;
+            }
+            deferred::vacate_all(self.nodes.get_mut(all).unwrap_or_default(), tlb);
+        }
     }
 
-    /// Returns Appendix A's `tlbcount`; what lies in an untouched segment has a count of zero.
+    /// Returns Appendix A's `tlbcount`: -1 inside a larger mapping, 0 if nothing of it is resident, 1 if it is itself
+    /// resident, or else the number of its components with a positive count. What lies in an untouched segment has a
+    /// count of zero.
     pub(crate) fn tlbcount(&mut self, tlb: Tlb, superpage: Superpage) -> Option<i32> {
         let (place, level) = self.ladder.find(superpage)?;
-        let tlb = tlb.index(self.presence.tlbs());
-        let chunk = self.segments.find(place.segment);
-        Some(
-            chunk.map_or(0, |chunk| {
-                self.presence.tlbcount(self.segments.peek(chunk).0, tlb, place.unit, level)
-            }),
-        )
+        let Some(chunk) = self.directory.find(place.segment) else { return Some(0) };
+        let (tlb, shift) = (self.tlb(tlb), self.ladder.shift(level));
+        let mapped = self.mapped_shift(chunk, place.unit);
+        if mapped > shift {
+            return Some(-1);
+        }
+        if mapped == shift {
+            return Some(self.holds(chunk, tlb, place.unit, shift).into());
+        }
+        let component = self.ladder.shift(level - 1);
+        let components = (place.unit..place.unit + (1 << shift)).step_by(1 << component);
+        Some(components.filter(|&unit| self.holds(chunk, tlb, unit, component)).count() as i32)
+    }
+
+    /// Tells whether the TLB holds an entry that starts in the superpage of `1 << shift` units around `unit`.
+    fn holds(&self, chunk: usize, tlb: usize, unit: usize, shift: u32) -> bool {
+        let blocks = 1 << shift.saturating_sub(block::SHIFT);
+        let first = chunk << self.spread | (unit >> block::SHIFT & !(blocks - 1));
+        let blocks = self.blocks.iter().skip(first).take(blocks);
+        blocks.into_iter().any(|block| block[tlb] & block::within(shift, unit) != 0)
     }
 
     /// Returns the exact prefetch charges of a superpage.
@@ -159,46 +468,28 @@ impl<'m> Ledger<'m> {
 
     /// Returns the exact prefetch charges of the superpage of `level` around `place`.
     pub(crate) fn count(&mut self, place: Place, level: usize) -> u32 {
-        let Some(chunk) = self.segments.find(place.segment) else { return 0 };
-        let (_, counters) = self.segments.parts(chunk);
-        self.charges.exact(counters, place.unit, level)
+        let (number, shift) = (place.unit >> block::SHIFT, self.ladder.shift(level));
+        let Some(chunk) = self.directory.find(place.segment) else { return 0 };
+        let Some(mut segment) = self.segment(chunk) else { return 0 };
+        if shift <= block::SHIFT {
+            return segment.blocks.get(number).map_or(0, |block| {
+                block::counts(block).get(block::number(shift, place.unit)).copied().unwrap_or(0).into()
+            });
+        }
+        segment.settle();
+        segment.mark();
+        segment.exact(number, shift)
     }
 
     /// Returns the level at which `place` is mapped.
     pub(crate) fn mapped(&mut self, place: Place) -> usize {
-        let Some(chunk) = self.segments.find(place.segment) else { return 0 };
-        self.presence.mapped(self.segments.peek(chunk).0, place.unit)
+        let Some(chunk) = self.directory.find(place.segment) else { return 0 };
+        let shift = self.mapped_shift(chunk, place.unit);
+        self.level(shift)
     }
 
     /// Returns the segments in use and those there is memory for.
     pub(crate) fn segments(&self) -> (usize, usize) {
-        (self.segments.used(), self.segments.capacity())
-    }
-}
-
-/// Forgets the segments that lie in `pages` whole. Costs one look-up a segment of the range, or one pass a removal
-/// over those in use if they are fewer.
-pub(crate) fn unmapped(ladder: &Ladder, segments: &mut Segments<'_>, pages: Pages) {
-    let (first, last) = (ladder.locate(pages.first()), ladder.locate(pages.last()));
-    let starts = ladder.superpage(first, ladder.top()).is_some_and(|whole| whole.first == pages.first());
-    let ends = ladder
-        .superpage(last, ladder.top())
-        .is_some_and(|whole| whole.pages(ladder.page()).last() == pages.last());
-    let Some(from) = first.segment.checked_add(usize::from(!starts)) else { return };
-    let Some(to) = last.segment.checked_sub(usize::from(!ends)) else { return };
-    if from > to {
-        return;
-    }
-    if to - from < segments.used() {
-        for segment in from..=to {
-            segments.remove(segment);
-        }
-    } else {
-        loop {
-            let dead =
-                segments.iter().map(|(segment, _)| segment).find(|segment| (from..=to).contains(segment));
-            let Some(segment) = dead else { return };
-            segments.remove(segment);
-        }
+        (self.directory.used(), self.directory.capacity())
     }
 }

@@ -69,23 +69,27 @@
 #![no_std]
 #![forbid(unsafe_code)]
 
+mod block;
 mod capacity;
-mod charges;
 mod costs;
+mod deferred;
+mod directory;
 mod ladder;
+mod lately;
 mod ledger;
 mod policy;
 mod population;
-mod presence;
 mod segments;
 mod setup;
+mod units;
 
 pub use capacity::StackEntry;
 pub use costs::{CostError, Costs};
+pub use directory::Slot;
 pub use ladder::{Ladder, LadderError, MAX_LEVELS};
 pub use policy::{
     Action, Activity, ApproxOnline, Asap, Asap464, Background, Miss, Online, OnlineMemory, Policy,
     Reservation, Superpage, Thrift, Tlb, Utilization,
 };
-pub use segments::{Footprint, Memory, Slot};
+pub use segments::{Footprint, Memory};
 pub use setup::Setup;

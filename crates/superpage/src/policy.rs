@@ -32,13 +32,6 @@ pub enum Tlb {
     Instruction,
 }
 
-impl Tlb {
-    #[inline]
-    pub(crate) fn index(self, tlbs: usize) -> usize {
-        usize::from(tlbs > 1 && self == Self::Instruction)
-    }
-}
-
 /// An aligned range of pages that one TLB entry can map.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
 pub struct Superpage {

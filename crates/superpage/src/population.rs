@@ -2,9 +2,10 @@
 
 use tlbkit_addr::{Pages, Vpn};
 
+use crate::directory::Exhausted;
 use crate::ladder::Place;
-use crate::presence::Presence;
-use crate::segments::{Exhausted, Segments};
+use crate::segments::Segments;
+use crate::units::Units;
 use crate::{Footprint, Ladder, Memory, Superpage};
 
 const WORD: u32 = usize::BITS.trailing_zeros();
@@ -13,30 +14,29 @@ const WORD: u32 = usize::BITS.trailing_zeros();
 #[derive(Debug)]
 pub(crate) struct Population<'m> {
     pub(crate) ladder: Ladder,
-    /// One map, which stands for "referenced" here.
-    presence: Presence,
+    /// A set of units: those referenced.
+    units: Units,
     segments: Segments<'m>,
 }
 
 impl<'m> Population<'m> {
     /// `marks` is 1 if segments have a mark, else 0.
     pub(crate) fn footprint(ladder: &Ladder, marks: usize) -> Footprint {
-        Footprint { bits: Presence::new(*ladder, 1).words(), counters: marks }
+        Footprint { bits: Units::new(*ladder).words(), counters: marks }
     }
 
     pub(crate) fn new(ladder: Ladder, marks: usize, memory: Memory<'m>) -> Self {
         let segments = Segments::new(memory, Self::footprint(&ladder, marks));
-        Self { ladder, presence: Presence::new(ladder, 1), segments }
+        Self { ladder, units: Units::new(ladder), segments }
     }
 
     /// Records a reference, and returns where it is, the level it is mapped at, and whether it is the first there.
     pub(crate) fn reference(&mut self, page: Vpn) -> Result<(Place, usize, bool), Exhausted> {
         let place = self.ladder.locate(page);
-        let (chunk, _) = self.segments.touch(place.segment)?;
+        let chunk = self.segments.touch(place.segment)?;
         let (bits, _) = self.segments.parts(chunk);
-        let new = !self.presence.holds(bits, 0, place.unit, 0);
-        self.presence.enter(bits, 0, place.unit);
-        Ok((place, self.presence.mapped(bits, place.unit), new))
+        let new = self.units.insert(bits, place.unit);
+        Ok((place, self.units.mapped(bits, place.unit), new))
     }
 
     /// Returns the largest level from `mapped` on all of whose units around `place` have been referenced, level by
@@ -91,13 +91,13 @@ impl<'m> Population<'m> {
     /// Returns the level at which `place` is mapped.
     pub(crate) fn mapped(&mut self, place: Place) -> usize {
         let Some(chunk) = self.segments.find(place.segment) else { return 0 };
-        self.presence.mapped(self.segments.peek(chunk).0, place.unit)
+        self.units.mapped(self.segments.peek(chunk).0, place.unit)
     }
 
     pub(crate) fn promote(&mut self, range: Superpage) {
         let Some((place, level)) = self.ladder.find(range) else { return };
         let Some(chunk) = self.segments.find(place.segment) else { return };
-        self.presence.join(self.segments.parts(chunk).0, place.unit, level, true);
+        self.units.join(self.segments.parts(chunk).0, place.unit, level, true);
     }
 
     /// Splits the superpage around `page`, none of whose units count as referenced any longer.
@@ -105,17 +105,17 @@ impl<'m> Population<'m> {
         let place = self.ladder.locate(page);
         let chunk = self.segments.find(place.segment)?;
         let (bits, _) = self.segments.parts(chunk);
-        let level = self.presence.mapped(bits, place.unit);
+        let level = self.units.mapped(bits, place.unit);
         if level == 0 {
             return None;
         }
-        self.presence.leave_all(bits, 0, place.unit, level);
-        self.presence.join(bits, place.unit, level, false);
+        self.units.remove(bits, place.unit, level);
+        self.units.join(bits, place.unit, level, false);
         self.ladder.superpage(place, level)
     }
 
     pub(crate) fn unmapped(&mut self, pages: Pages) {
-        crate::ledger::unmapped(&self.ladder, &mut self.segments, pages);
+        self.segments.unmapped(&self.ladder, pages);
     }
 
     /// Returns the number of the `nth` touched segment, in no order.

@@ -1,7 +1,5 @@
 //! What the counting policies are made with.
 
-use tlbkit_addr::PageSize;
-
 use crate::{Activity, Costs, Ladder};
 
 /// The machine and the parameters of a counting policy. [`Setup::PAPER`] is the paper's.
@@ -19,29 +17,25 @@ pub struct Setup {
     pub split: bool,
     /// Costs and thresholds.
     pub costs: Costs,
-    /// The largest size that is charged at every miss; charges to larger ones are deferred. It changes what a miss
-    /// costs, and no promotion.
-    pub eager: PageSize,
+    /// Whether superpages of every size are charged at each miss. Otherwise it is those of up to 16 units (64 KB), and
+    /// charges to larger ones are deferred. It changes what a miss costs, and no promotion.
+    pub eager: bool,
     /// The miss rate from which on the policy is active.
     pub activity: Activity,
 }
 
 impl Setup {
-    /// 4 KB to 8 MB, two TLBs, R of 100 a KB, thresholds of 0.125 and 0.625 R, eager to 64 KB, always active.
+    /// 4 KB to 8 MB, two TLBs, R of 100 a KB, thresholds of 0.125 and 0.625 R, deferred above 64 KB, always active.
     pub const PAPER: Self = Self {
         ladder: Ladder::PAPER,
         split: true,
         costs: Costs::PAPER,
-        eager: PageSize::K64,
+        eager: false,
         activity: Activity::ALWAYS,
     };
 
     pub(crate) const fn tlbs(&self) -> usize {
         if self.split { 2 } else { 1 }
-    }
-
-    pub(crate) fn eager_level(&self) -> usize {
-        self.ladder.level_reaching(self.eager)
     }
 }
 

@@ -76,6 +76,7 @@ impl Machine {
             raise: None,
             start: Word::WRITE,
             bare: None,
+            reduce: true,
         }
     }
 

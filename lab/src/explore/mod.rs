@@ -9,9 +9,15 @@ use self::cases::{Case, MACHINES, Machine};
 pub(crate) use self::schedule::{Choice, one_schedule};
 use self::search::{Search, Verdict};
 
+mod ask;
 mod cases;
+mod check;
+mod hardware;
+mod pack;
+mod reduce;
 mod schedule;
 mod search;
+mod software;
 mod step;
 mod world;
 
@@ -31,9 +37,9 @@ pub(crate) struct Explore {
     /// CPUs in the cases with one requester
     #[arg(long, default_value_t = 3, value_parser = clap::value_parser!(u8).range(2..=4))]
     cpus: u8,
-    /// CPUs in the cases with two requesters, and with CPUs that come and go
-    #[arg(long, default_value_t = 2, value_parser = clap::value_parser!(u8).range(2..=4))]
-    fewer: u8,
+    /// CPUs in the cases with two requesters, and with CPUs that come and go [default: as many]
+    #[arg(long, value_parser = clap::value_parser!(u8).range(2..=4))]
+    fewer: Option<u8>,
     /// The known hazards: one repair switched off at a time
     #[arg(long)]
     hazards: bool,
@@ -46,6 +52,9 @@ pub(crate) struct Explore {
     /// Most worlds of one case
     #[arg(long, default_value_t = 20_000_000)]
     limit: usize,
+    /// Tell all worlds apart, those too that nobody can: slow, and a check of what is left out otherwise
+    #[arg(long)]
+    unreduced: bool,
     /// Print JSON
     #[arg(long)]
     json: bool,
@@ -71,7 +80,10 @@ pub(crate) struct Row {
 }
 
 pub(crate) fn run(args: &Explore) -> anyhow::Result<()> {
-    let cases = select(args)?;
+    let mut cases = select(args)?;
+    for case in &mut cases {
+        case.scene.reduce = !args.unreduced;
+    }
     let found = explore(&cases, args.limit)?;
     if args.trace {
         for (case, search) in cases.iter().zip(&found) {
@@ -112,7 +124,8 @@ fn select(args: &Explore) -> anyhow::Result<Vec<Case>> {
     if !args.hazards && !args.damages {
         for one in Algorithm::ALL {
             for machine in &MACHINES {
-                cases.extend(cases::pairing(one, machine, usize::from(args.cpus), usize::from(args.fewer)));
+                let fewer = args.fewer.unwrap_or(args.cpus);
+                cases.extend(cases::pairing(one, machine, usize::from(args.cpus), usize::from(fewer)));
             }
         }
     }
@@ -163,7 +176,7 @@ fn rows(cases: &[Case], found: &[Search]) -> Vec<Row> {
                 },
                 worlds: search.worlds,
                 seconds: search.time.as_secs_f64(),
-                steps: trace.map(Vec::len),
+                steps: trace.map(|turns| turns.iter().map(|turn| turn.steps.len()).sum()),
                 why,
             }
         })
@@ -179,8 +192,12 @@ fn print_trace(case: &Case, search: &Search) {
     let name = case.algorithm.map_or("no algorithm", Algorithm::name);
     let off = case.off.map(|off| format!(" without {off:?}")).unwrap_or_default();
     eprintln!("{name} on {}, {}{off}: {why}", case.machine, case.doing);
-    for (at, (step, picture)) in trace.iter().enumerate() {
-        eprintln!("{:>4}  {:<64} {picture}", at + 1, step.to_string());
+    for (at, turn) in trace.iter().enumerate() {
+        for (nth, step) in turn.steps.iter().enumerate() {
+            let number = if nth == 0 { (at + 1).to_string() } else { String::new() };
+            let picture = if nth + 1 == turn.steps.len() { turn.picture.as_str() } else { "" };
+            eprintln!("{number:>4}  {:<64} {picture}", step.to_string());
+        }
     }
 }
 

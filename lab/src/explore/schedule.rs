@@ -34,8 +34,8 @@ pub(crate) fn one_schedule(choice: &Choice, choices: &[u8]) -> Result<(), String
     let mut world = case.scene.begin().map_err(|error| error.to_string())?;
     for &byte in choices {
         let steps = steps(&world, case);
-        let Some((step, next)) = nth(steps, usize::from(byte)) else { break };
-        way.push(step);
+        let Some((taken, next)) = nth(steps, usize::from(byte)) else { break };
+        way.extend(taken);
         world = checked(next, case, &way)?;
     }
     // In turn, and what the hardware may do or leave only where nothing else is left: a fair schedule.
@@ -44,37 +44,41 @@ pub(crate) fn one_schedule(choice: &Choice, choices: &[u8]) -> Result<(), String
             return Ok(());
         }
         let mut steps = steps(&world, case);
-        if steps.iter().any(|(step, _)| !is_whim(step)) {
-            steps.retain(|(step, _)| !is_whim(step));
+        if steps.iter().any(|(taken, _)| !is_whim(taken)) {
+            steps.retain(|(taken, _)| !is_whim(taken));
         }
-        let Some((step, next)) = nth(steps, turn) else { break };
-        way.push(step);
+        let Some((taken, next)) = nth(steps, turn) else { break };
+        way.extend(taken);
         world = checked(next, case, &way)?;
     }
     Err(told("it does not end", case, &way))
 }
 
-fn steps(world: &World, case: &Case) -> Vec<(Step, World)> {
+/// What can be done next: steps that are taken at once, and where they lead.
+fn steps(world: &World, case: &Case) -> Vec<(Vec<Step>, World)> {
     let mut steps = Vec::new();
-    world.successors(&case.scene, |step, next| steps.push((step, next)));
+    world.successors(&case.scene, |taken, next| steps.push((taken.to_vec(), next)));
     steps
 }
 
-fn nth(mut steps: Vec<(Step, World)>, n: usize) -> Option<(Step, World)> {
+fn nth(mut steps: Vec<(Vec<Step>, World)>, n: usize) -> Option<(Vec<Step>, World)> {
     let n = n.checked_rem(steps.len())?;
     Some(steps.swap_remove(n))
 }
 
-/// Tells whether nobody waits for the step.
-const fn is_whim(step: &Step) -> bool {
+/// Tells whether nobody waits for what these steps begin with.
+const fn is_whim(taken: &[Step]) -> bool {
     matches!(
-        step,
-        Step::Load { .. }
-            | Step::Walk { .. }
-            | Step::Evict { .. }
-            | Step::Use { .. }
-            | Step::Miss { .. }
-            | Step::Raise { .. }
+        taken,
+        [
+            Step::Load { .. }
+                | Step::Walk { .. }
+                | Step::Evict { .. }
+                | Step::Use { .. }
+                | Step::Miss { .. }
+                | Step::Raise { .. },
+            ..
+        ]
     )
 }
 

@@ -1,14 +1,15 @@
 //! Breadth-first search over all worlds: the shortest way to a violation, and whether everything can always end.
 //!
-//! Why not a model checker off the shelf: `stateright` was the candidate. It keeps what this keeps (fingerprints and
-//! parents), but its "eventually" properties do not see cycles, and a machine that waits is nothing but cycles.
-//! What is wanted is "from every world the end can be reached", which is termination under fairness, and needs the
-//! edges backwards: a page of code.
+//! Why not a model checker off the shelf: `stateright` was the candidate, and does the half that is safety. The other
+//! half is "from every world the end can be reached", which is termination under fairness. Its properties are
+//! `always`, `sometimes` and `eventually`, and by its documentation `eventually` is only right on paths without
+//! cycles: a path that comes back to a state is not told from one that joins another. A machine that waits is
+//! nothing but cycles. What is wanted needs the turns backwards, which that checker does not keep; kept, it is the
+//! page of code below.
 
-use std::collections::HashMap;
-use std::hash::{BuildHasher, BuildHasherDefault, Hasher};
 use std::time::{Duration, Instant};
 
+use super::pack::Worlds;
 use super::step::Step;
 use super::world::Scene;
 
@@ -17,12 +18,19 @@ use super::world::Scene;
 pub(crate) enum Verdict {
     /// All worlds are in order, and from each of them everything can end.
     Sound,
-    /// A violation, and the shortest way to it: each step with the picture after it.
-    Broken { why: String, trace: Vec<(Step, String)> },
+    /// A violation, and the shortest way to it.
+    Broken { why: String, trace: Vec<Turn> },
     /// A world from which the end cannot be reached, and the shortest way to it.
-    Stuck { trace: Vec<(Step, String)> },
-    /// More worlds than allowed, or no time left. Nothing wrong so far.
+    Stuck { trace: Vec<Turn> },
+    /// More worlds than allowed. Nothing wrong so far.
     TooBig,
+}
+
+/// A turn: its steps, and the picture after it.
+#[derive(Clone, Debug)]
+pub(crate) struct Turn {
+    pub(crate) steps: Vec<Step>,
+    pub(crate) picture: String,
 }
 
 /// A search's result.
@@ -33,135 +41,102 @@ pub(crate) struct Search {
     pub(crate) time: Duration,
 }
 
-/// Multiply-and-fold over 64-bit words. Two worlds with one fingerprint would be taken for one: at ten million
-/// worlds the chance of any such pair is about 3 in a million.
-#[derive(Clone, Copy, Default)]
-struct Fingerprint(u64);
-
-impl Hasher for Fingerprint {
-    fn finish(&self) -> u64 {
-        let folded = u128::from(self.0 ^ 0x9e37_79b9_7f4a_7c15) * 0xd6e8_feb8_6659_fd93;
-        (folded >> 64) as u64 ^ folded as u64
-    }
-
-    fn write(&mut self, bytes: &[u8]) {
-        for chunk in bytes.chunks(8) {
-            let mut word = [0; 8];
-            word[..chunk.len()].copy_from_slice(chunk);
-            self.write_u64(u64::from_le_bytes(word));
-        }
-    }
-
-    fn write_u8(&mut self, n: u8) {
-        self.write_u64(u64::from(n));
-    }
-
-    fn write_u16(&mut self, n: u16) {
-        self.write_u64(u64::from(n));
-    }
-
-    fn write_u32(&mut self, n: u32) {
-        self.write_u64(u64::from(n));
-    }
-
-    fn write_u64(&mut self, n: u64) {
-        let folded = u128::from(self.0 ^ n ^ 0x2545_f491_4f6c_dd1d) * 0x9e37_79b9_7f4a_7c15;
-        self.0 = (folded >> 64) as u64 ^ (folded as u64).rotate_left(23);
-    }
-
-    fn write_usize(&mut self, n: usize) {
-        self.write_u64(n as u64);
-    }
-}
-
-type Build = BuildHasherDefault<Fingerprint>;
-
 /// Searches all worlds of `scene`, up to `limit` of them.
 pub(crate) fn search(scene: &Scene, limit: usize) -> anyhow::Result<Search> {
     let start = Instant::now();
-    let first = scene.begin()?;
-    let build = Build::default();
-    let mut seen: HashMap<u64, u32, Build> = HashMap::default();
-    let mut parents: Vec<(u32, u16)> = vec![(0, 0)];
-    let mut edges: Vec<(u32, u32)> = Vec::new();
+    let mut worlds = Worlds::default();
+    worlds.insert(scene, &scene.begin()?);
+    // By world: from which one it was reached first.
+    let mut parents: Vec<u32> = vec![0];
+    let mut turns = Graph::default();
     let mut ends: Vec<u32> = Vec::new();
-    seen.insert(build.hash_one(&first), 0);
-    let mut level = vec![(0, first)];
-    let done = |verdict, worlds| Search { verdict, worlds, time: start.elapsed() };
-    while !level.is_empty() {
-        let mut next = Vec::new();
-        for (at, world) in level {
-            if let Some(why) = world.violation(scene) {
-                let trace = trace(scene, &parents, at)?;
-                return Ok(done(Verdict::Broken { why, trace }, parents.len()));
-            }
-            if world.finished() {
-                ends.push(at);
-            }
-            let mut nth = 0;
-            world.successors(scene, |_, successor| {
-                let new = parents.len() as u32;
-                let to = *seen.entry(build.hash_one(&successor)).or_insert(new);
-                if to == new {
-                    parents.push((at, nth));
-                    next.push((new, successor));
-                }
-                edges.push((to, at));
-                nth += 1;
-            });
-            if parents.len() > limit {
-                return Ok(done(Verdict::TooBig, parents.len()));
-            }
+    let done = |verdict, worlds: &Worlds| Search { verdict, worlds: worlds.len(), time: start.elapsed() };
+    while let Some(world) = worlds.get(scene, turns.worlds()) {
+        let at = turns.worlds();
+        if let Some(why) = world.violation(scene) {
+            let trace = trace(scene, &mut worlds, &parents, at)?;
+            return Ok(done(Verdict::Broken { why, trace }, &worlds));
         }
-        level = next;
+        if world.finished() {
+            ends.push(at as u32);
+        }
+        world.successors(scene, |_, next| {
+            let to = worlds.insert(scene, &next);
+            if to == parents.len() {
+                parents.push(at as u32);
+            }
+            if to != at {
+                turns.to.push(to as u32);
+            }
+        });
+        turns.from.push(turns.to.len());
+        if worlds.len() > limit {
+            return Ok(done(Verdict::TooBig, &worlds));
+        }
     }
-    let verdict = match stuck(parents.len(), edges, ends) {
-        Some(at) => Verdict::Stuck { trace: trace(scene, &parents, at)? },
+    let verdict = match turns.stuck(&ends) {
+        Some(at) => Verdict::Stuck { trace: trace(scene, &mut worlds, &parents, at)? },
         None => Verdict::Sound,
     };
-    Ok(done(verdict, parents.len()))
+    Ok(done(verdict, &worlds))
 }
 
-/// Returns the first world from which none of the `ends` can be reached, given the edges backwards.
-fn stuck(worlds: usize, mut edges: Vec<(u32, u32)>, mut open: Vec<u32>) -> Option<u32> {
-    edges.sort_unstable();
-    let mut reaches = vec![false; worlds];
-    for &end in &open {
-        reaches[end as usize] = true;
+/// Where each world's turns lead, one world after the other.
+#[derive(Default)]
+struct Graph {
+    to: Vec<u32>,
+    /// Where each world's turns end in `to`.
+    from: Vec<usize>,
+}
+
+impl Graph {
+    fn worlds(&self) -> usize {
+        self.from.len()
     }
-    while let Some(to) = open.pop() {
-        let from = edges.partition_point(|&(at, _)| at < to);
-        for &(_, before) in edges[from..].iter().take_while(|&&(at, _)| at == to) {
-            if !std::mem::replace(&mut reaches[before as usize], true) {
-                open.push(before);
+
+    /// Returns the first world from which none of the `ends` can be reached.
+    ///
+    /// A turn mostly leads to a later world, so that a look at all of them from the last to the first settles almost
+    /// everything; it is repeated until it settles nothing more.
+    fn stuck(&self, ends: &[u32]) -> Option<usize> {
+        let mut reaches = vec![false; self.worlds()];
+        for &end in ends {
+            reaches[end as usize] = true;
+        }
+        loop {
+            let mut settled = false;
+            for at in (0..self.worlds()).rev().filter(|&at| !reaches[at]).collect::<Vec<_>>() {
+                let begin = at.checked_sub(1).map_or(0, |before| self.from[before]);
+                reaches[at] = self.to[begin..self.from[at]].iter().any(|&to| reaches[to as usize]);
+                settled |= reaches[at];
+            }
+            if !settled {
+                return reaches.iter().position(|&ends| !ends);
             }
         }
     }
-    reaches.iter().position(|&ends| !ends).map(|at| at as u32)
 }
 
 /// Walks the way to world `at` once more, for the steps and the pictures.
-fn trace(scene: &Scene, parents: &[(u32, u16)], mut at: u32) -> anyhow::Result<Vec<(Step, String)>> {
+fn trace(scene: &Scene, worlds: &mut Worlds, parents: &[u32], mut at: usize) -> anyhow::Result<Vec<Turn>> {
     let mut way = Vec::new();
     while at != 0 {
-        let (parent, nth) = parents[at as usize];
-        way.push(nth);
-        at = parent;
+        way.push(at);
+        at = parents[at] as usize;
     }
+    // The world itself, not the one that stands for it: its CPUs keep their names.
     let mut world = scene.begin()?;
-    let mut steps = Vec::new();
+    let mut trace = Vec::new();
     for wanted in way.into_iter().rev() {
-        let mut nth = 0;
         let mut taken = None;
-        world.successors(scene, |step, successor| {
-            if nth == wanted {
-                taken = Some((step, successor));
+        world.successors(scene, |steps, next| {
+            if taken.is_none() && worlds.insert(scene, &next) == wanted {
+                taken = Some((steps.to_vec(), next));
             }
-            nth += 1;
         });
-        let Some((step, successor)) = taken else { break };
-        steps.push((step, successor.picture(scene)));
-        world = successor;
+        let Some((steps, next)) = taken else { break };
+        trace.push(Turn { steps, picture: next.picture(scene) });
+        world = next;
     }
-    Ok(steps)
+    Ok(trace)
 }

@@ -5,12 +5,14 @@ use std::fmt;
 
 use tlbkit_addr::{Asid, CpuSet, Pages, Vpn};
 use tlbkit_shootdown::{
-    Change, Hardware, Loader, Miss, OpId, Outcome, Plan, Queue, Replier, Requester, Space, Status, Switch,
-    Target,
+    Change, Hardware, Loader, Miss, OpId, Outcome, Plan, Queue, Rendezvous, Repair, Replier, Requester,
+    Space, Status, Switch, Target,
 };
 
 /// Most page-table entries, and operations.
 pub(crate) const PTES: usize = 2;
+/// Most CPUs.
+pub(crate) const CPUS: usize = 4;
 /// Requests a queue holds. Two requesters overflow a queue of one.
 pub(crate) const QUEUE: usize = 1;
 
@@ -92,10 +94,13 @@ pub(crate) struct Scene {
     pub(crate) lazy: bool,
     /// CPU that raises entry 0's rights again at some time.
     pub(crate) raise: Option<usize>,
-    /// What the entries hold at the start.
+    /// What entry 0 holds at the start. A second one has every status bit set besides: the hardware writes one
+    /// entry's, and what two entries have to do with each other is the requesters' affair.
     pub(crate) start: Word,
     /// Nothing is synchronized: the entry is changed, and that is all. Which damage is looked for (Table 2.2).
     pub(crate) bare: Option<Damage>,
+    /// Whether steps that nobody can tell apart are one (`reduce`).
+    pub(crate) reduce: bool,
 }
 
 /// One CPU.
@@ -144,16 +149,14 @@ pub(crate) struct Op {
     pub(crate) status: u8,
 }
 
-/// Everything.
+/// What the CPUs share, and what is noted of the whole.
 #[derive(Clone, PartialEq, Eq, Hash)]
-pub(crate) struct World {
+pub(crate) struct Memory {
     pub(crate) ptes: [Word; PTES],
     pub(crate) tentative: [Word; PTES],
     pub(crate) changing: [bool; PTES],
     pub(crate) locked: [bool; PTES],
     pub(crate) space: Space,
-    pub(crate) cpus: Vec<Cpu>,
-    pub(crate) ops: Vec<Op>,
     /// Somebody has written to the page through a translation whose dirty bit is in memory.
     pub(crate) written: [bool; PTES],
     pub(crate) raised: bool,
@@ -161,6 +164,14 @@ pub(crate) struct World {
     pub(crate) raised_early: bool,
     /// The machine said that something cannot be; it is a violation.
     pub(crate) wrong: Option<&'static str>,
+}
+
+/// Everything.
+#[derive(Clone)]
+pub(crate) struct World {
+    pub(crate) memory: Memory,
+    pub(crate) cpus: Vec<Cpu>,
+    pub(crate) ops: Vec<Op>,
 }
 
 pub(crate) fn space() -> Asid {
@@ -176,7 +187,8 @@ pub(crate) fn target(pte: u8) -> Target {
 }
 
 impl Scene {
-    /// Returns the world before anything has happened: entries are writable, TLBs empty.
+    /// Returns the world before anything has happened. TLBs are empty, or full where they [replace](Self::replaces)
+    /// what they hold: a full one can do whatever an empty one can.
     pub(crate) fn begin(&self) -> anyhow::Result<World> {
         let mut members = CpuSet::first_n(self.cpus).unwrap_or_default();
         let mut running = members;
@@ -186,10 +198,14 @@ impl Scene {
                 members.remove(cpu);
             }
         }
-        let holds = |cpu: usize| self.lazy && members.contains(cpu) && !running.contains(cpu);
+        let lazy = |cpu: usize| self.lazy && !running.contains(cpu);
+        let tlb = |cpu: usize, pte: usize| match pte < self.ptes && members.contains(cpu) {
+            true if self.replaces() || lazy(cpu) && pte == 0 => self.starts_with(pte),
+            _ => Word::NONE,
+        };
         let cpu = |at: usize| -> anyhow::Result<Cpu> {
             Ok(Cpu {
-                tlb: if holds(at) { [self.start, Word::NONE] } else { [Word::NONE; PTES] },
+                tlb: std::array::from_fn(|pte| tlb(at, pte)),
                 late: None,
                 walk: None,
                 miss: None,
@@ -221,19 +237,33 @@ impl Scene {
                 status: 0,
             })
         };
-        Ok(World {
-            ptes: std::array::from_fn(|at| if at < self.ptes { self.start } else { Word::NONE }),
+        let memory = Memory {
+            ptes: std::array::from_fn(|at| if at < self.ptes { self.starts_with(at) } else { Word::NONE }),
             tentative: [Word::WRITE; PTES],
             changing: [false; PTES],
             locked: [false; PTES],
             space: Space { members, running, stale: CpuSet::empty() },
-            cpus: (0..self.cpus).map(cpu).collect::<Result<_, _>>()?,
-            ops: self.ops.iter().enumerate().map(op).collect::<Result<_, _>>()?,
             written: [false; PTES],
             raised: false,
             raised_early: false,
             wrong: None,
-        })
+        };
+        let mut world = World {
+            memory,
+            cpus: (0..self.cpus).map(cpu).collect::<Result<_, _>>()?,
+            ops: self.ops.iter().enumerate().map(op).collect::<Result<_, _>>()?,
+        };
+        world.settle(self, &mut Vec::new());
+        Ok(world)
+    }
+
+    fn starts_with(&self, pte: usize) -> Word {
+        if pte == 0 { self.start } else { Word(self.start.0 | self.bits) }
+    }
+
+    /// Tells whether whoever waits in 2-phase serves his own queue.
+    pub(crate) fn serves(&self) -> bool {
+        self.plan.rendezvous() == Rendezvous::Serve && self.plan.has(Repair::RENDEZVOUS)
     }
 
     /// Tells whether a walk's two steps matter: see [`Cpu::walk`].
@@ -250,7 +280,7 @@ impl Scene {
 impl World {
     /// Prints who holds what, for a line of a trace.
     pub(crate) fn picture(&self, scene: &Scene) -> String {
-        let ptes: Vec<_> = self.ptes[..scene.ptes].iter().map(Word::to_string).collect();
+        let ptes: Vec<_> = self.memory.ptes[..scene.ptes].iter().map(Word::to_string).collect();
         let tlbs: Vec<_> = self
             .cpus
             .iter()

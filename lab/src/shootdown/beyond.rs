@@ -1,4 +1,5 @@
-//! Beyond the text: what batching, lazy CPUs and tolerance save, in the same simulator.
+//! Beyond the text: what batching, lazy CPUs and tolerance save, in the same simulator. Each unmap is classified by
+//! the crate's `classify`, and gathered by its `Batch`.
 
 use clap::Args;
 use serde::Serialize;
@@ -28,7 +29,7 @@ pub(crate) struct Beyond {
 struct Way {
     way: &'static str,
     algorithm: Kind,
-    batch: f64,
+    batch: usize,
     lazy: f64,
     tolerated: f64,
     cpu_overhead: f64,
@@ -52,21 +53,20 @@ pub(super) fn run(args: &Beyond) -> anyhow::Result<()> {
     let base = Options { seconds: args.seconds, ..Options::default() };
     let ways = [
         ("one by one, synchronous", Kind::OpSynch, base),
-        ("Linux-like: synchronous, 32 unmaps a flush", Kind::OpSynch, Options { batch: 32.0, ..base }),
-        ("asynchronous, 32 unmaps an operation", Kind::OpAsynch, Options { batch: 32.0, ..base }),
-        ("the same, 3 of 4 targets lazy", Kind::OpAsynch, Options { batch: 32.0, lazy: 0.75, ..base }),
+        ("Linux-like: synchronous, 32 unmaps a flush", Kind::OpSynch, Options { batch: 32, ..base }),
+        ("asynchronous, 32 unmaps an operation", Kind::OpAsynch, Options { batch: 32, ..base }),
+        ("the same, 3 of 4 targets lazy", Kind::OpAsynch, Options { batch: 32, lazy: 0.75, ..base }),
         (
             "the same, half of the unmaps tolerated",
             Kind::OpAsynch,
-            Options { batch: 32.0, lazy: 0.75, tolerated: 0.5, ..base },
+            Options { batch: 32, lazy: 0.75, tolerated: 0.5, ..base },
         ),
-        ("page-out: synchronous, 128 pages a batch", Kind::OpSynch, Options { batch: 128.0, ..base }),
-        ("page-out: asynchronous, 128 pages a batch", Kind::OpAsynch, Options { batch: 128.0, ..base }),
+        ("page-out: synchronous, 128 pages a batch", Kind::OpSynch, Options { batch: 128, ..base }),
+        ("page-out: asynchronous, 128 pages a batch", Kind::OpAsynch, Options { batch: 128, ..base }),
     ];
     let rows = crate::parallel::map(&ways, |&(way, algorithm, options)| {
         let run = simulate(algorithm, &p, &options)?;
-        let unmaps = run.measures.throughput * options.batch / (1.0 - options.tolerated);
-        let interrupts_per_unmap = run.interrupts / unmaps;
+        let interrupts_per_unmap = run.interrupts / run.unmaps;
         Ok(Way {
             way,
             algorithm,
@@ -75,7 +75,7 @@ pub(super) fn run(args: &Beyond) -> anyhow::Result<()> {
             tolerated: options.tolerated,
             cpu_overhead: run.measures.overhead,
             latency_ms: run.measures.latency * 1e3,
-            unmaps,
+            unmaps: run.unmaps,
             interrupts_per_unmap,
             interrupts_removed: 1.0 - interrupts_per_unmap / (p.m as f64 - 1.0),
         })

@@ -12,6 +12,7 @@ mod analysis;
 mod beyond;
 mod claims;
 mod model;
+mod simplify;
 mod simulator;
 mod sweep;
 
@@ -30,6 +31,8 @@ enum What {
     Simulate(Simulate),
     /// The sweeps of Figures 4.2 to 4.7
     Sweep(sweep::Sweep),
+    /// Each simplification of 4.2 in the simulator: which one makes analysis and simulation differ
+    Simplify(simplify::Simplify),
     /// The text's claims against these numbers
     Claims(claims::Claims),
     /// Beyond the text: batching, lazy CPUs, tolerance
@@ -103,6 +106,9 @@ struct RunArgs {
     /// Simplify as 4.2.3.2: only slices and other replies delay op-asynch's replies
     #[arg(long)]
     slices_only: bool,
+    /// Simplify as 4.2.1.1: what delays a processor's reply is drawn for each reply
+    #[arg(long)]
+    independent: bool,
 }
 
 impl RunArgs {
@@ -118,6 +124,7 @@ impl RunArgs {
             seed: self.seed,
             free_dispatch: self.free_dispatch,
             slices_only: self.slices_only,
+            independent: self.independent,
             ..Options::default()
         })
     }
@@ -239,6 +246,7 @@ pub(crate) fn run(args: &Shootdown) -> anyhow::Result<()> {
             crate::rows::print(args.model.json, &rows)
         }
         What::Sweep(sweep) => sweep::run(sweep),
+        What::Simplify(simplify) => simplify::run(simplify),
         What::Claims(claims) => claims::run(claims),
         What::Beyond(beyond) => beyond::run(beyond),
     }

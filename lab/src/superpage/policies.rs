@@ -179,5 +179,5 @@ impl Arena {
 
 /// The same with nothing deferred.
 fn eager(setup: &Setup) -> Setup {
-    Setup { eager: setup.ladder.size(setup.ladder.top()).unwrap_or(PageSize::K64), ..*setup }
+    Setup { eager: true, ..*setup }
 }

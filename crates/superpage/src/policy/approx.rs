@@ -6,7 +6,7 @@ use super::backoff::BackOff;
 use super::gate::Gate;
 use super::{Action, Miss, Policy, Superpage, Tlb};
 use crate::costs::{When, thresholds};
-use crate::ledger::Ledger;
+use crate::ledger::{Charged, Far, Ledger, Swift};
 use crate::{CostError, Footprint, Memory, Setup};
 
 /// Promotes a superpage when its prefetch charges reach their threshold, and then lowers those of the larger ones
@@ -29,7 +29,7 @@ impl<'m> ApproxOnline<'m> {
     /// See [`CostError`].
     pub fn footprint(setup: &Setup) -> Result<Footprint, CostError> {
         let counts = thresholds(&setup.ladder, setup.costs, setup.costs.prefetch, When::Reaches)?;
-        Ok(Ledger::footprint(&setup.ladder, counts, setup.eager_level(), setup.tlbs()))
+        Ledger::footprint(&setup.ladder, counts)
     }
 
     /// Makes the policy, with memory for as many segments as fit.
@@ -40,7 +40,7 @@ impl<'m> ApproxOnline<'m> {
     pub fn new(setup: &Setup, memory: Memory<'m>) -> Result<Self, CostError> {
         let counts = thresholds(&setup.ladder, setup.costs, setup.costs.prefetch, When::Reaches)?;
         Ok(Self {
-            ledger: Ledger::new(setup.ladder, counts, setup.eager_level(), setup.tlbs(), memory),
+            ledger: Ledger::new(setup.ladder, counts, setup.eager, setup.tlbs(), memory)?,
             gate: Gate::new(setup.activity),
             back_off: BackOff::new(),
             told: false,
@@ -65,39 +65,94 @@ impl<'m> ApproxOnline<'m> {
     }
 }
 
-impl Policy for ApproxOnline<'_> {
-    #[inline]
-    fn on_miss(&mut self, miss: Miss) -> Option<Action> {
-        self.back_off.miss();
+impl ApproxOnline<'_> {
+    #[inline(never)]
+    fn miss(&mut self, miss: &Miss) -> Option<Action> {
         let active = self.gate.active(miss.now);
         let charged = self.ledger.miss(miss.tlb, miss.page, active);
+        self.finish(miss, charged)
+    }
+
+    #[inline(always)]
+    fn finish(&mut self, miss: &Miss, charged: Charged) -> Option<Action> {
         if let Some(evicted) = miss.evicted {
             self.ledger.evict(miss.tlb, evicted);
         }
         match charged {
-            Ok(charged) if charged.ready == 0 || !self.back_off.allows(charged.ready) => None,
-            Ok(charged) => {
-                let range = self.ledger.ladder.superpage(charged.place, charged.ready)?;
-                Some(Action::Promote { range, copy: true })
-            }
-            Err(_) if self.told => None,
-            Err(_) => {
-                self.told = true;
-                Some(Action::OutOfSegments { page: miss.page })
-            }
+            Charged::Nothing => None,
+            Charged::Ready(level) => self.ask(miss.page, level),
+            Charged::Exhausted => self.exhausted(miss.page),
+        }
+    }
+
+    #[inline(never)]
+    fn miss_far(&mut self, miss: &Miss, block: usize) -> Option<Action> {
+        match self.ledger.miss_far(miss.tlb, miss.page, block) {
+            Far::Done => self.evicted_for(miss),
+            Far::Pays(from) => self.pay(miss, block, from),
+            Far::Not => self.miss(miss),
+        }
+    }
+
+    #[inline(never)]
+    fn pay(&mut self, miss: &Miss, block: usize, from: u32) -> Option<Action> {
+        let charged = self.ledger.pay_at(block, from);
+        self.finish(miss, charged)
+    }
+
+    /// The rest of a miss that comes to nothing.
+    #[inline(always)]
+    fn evicted_for(&mut self, miss: &Miss) -> Option<Action> {
+        match miss.evicted {
+            Some(evicted) if !self.ledger.evict_swiftly(miss.tlb, evicted) => self.evict(miss.tlb, evicted),
+            _ => None,
+        }
+    }
+
+    #[inline(never)]
+    fn evict(&mut self, tlb: Tlb, page: Vpn) -> Option<Action> {
+        self.ledger.evict(tlb, page);
+        None
+    }
+
+    #[cold]
+    fn ask(&mut self, page: Vpn, level: usize) -> Option<Action> {
+        let ladder = self.ledger.ladder;
+        let range = ladder.superpage(ladder.locate(page), level).filter(|_| self.back_off.allows(level))?;
+        Some(Action::Promote { range, copy: true })
+    }
+
+    #[cold]
+    fn exhausted(&mut self, page: Vpn) -> Option<Action> {
+        let first = !self.told;
+        self.told = true;
+        first.then_some(Action::OutOfSegments { page })
+    }
+}
+
+impl Policy for ApproxOnline<'_> {
+    fn on_miss(&mut self, miss: Miss) -> Option<Action> {
+        self.back_off.miss();
+        if !self.gate.is_open() {
+            return self.miss(&miss);
+        }
+        match self.ledger.miss_swiftly(miss.tlb, miss.page) {
+            Swift::Done => self.evicted_for(&miss),
+            Swift::Far(block) => self.miss_far(&miss, block),
+            Swift::Not => self.miss(&miss),
         }
     }
 
     fn promoted(&mut self, range: Superpage) {
         let Some((place, level)) = self.ledger.ladder.find(range) else { return };
         self.back_off.granted(level);
-        let threshold = self.ledger.thresholds.get(level).copied();
-        self.ledger.promote(place, level, threshold);
+        let threshold = self.ledger.threshold(level);
+        self.ledger.promote(place, level, Some(threshold));
     }
 
     fn refused(&mut self, range: Superpage) {
         let Some((_, level)) = self.ledger.ladder.find(range) else { return };
-        self.back_off.refused(level, self.ledger.thresholds.get(level).copied().unwrap_or(u32::MAX));
+        self.back_off.refused(level, self.ledger.threshold(level));
     }
 
     fn demote(&mut self, page: Vpn) -> Option<Superpage> {

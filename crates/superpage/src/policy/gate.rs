@@ -36,6 +36,12 @@ impl Gate {
         Self { limit, left: WINDOW, since: 0, active: limit.misses_per_million == 0 }
     }
 
+    /// Tells whether every miss is charged, whatever the rate.
+    #[inline(always)]
+    pub(crate) const fn is_open(&self) -> bool {
+        self.limit.misses_per_million == 0
+    }
+
     /// Takes a miss at time `now` and tells whether it is to be charged.
     #[inline]
     pub(crate) fn active(&mut self, now: u64) -> bool {

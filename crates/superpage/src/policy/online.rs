@@ -8,7 +8,7 @@ use super::{Action, Miss, Policy, Superpage, Tlb};
 use crate::capacity::{Capacity, StackEntry};
 use crate::costs::{When, thresholds};
 use crate::ladder::MAX_LEVELS;
-use crate::ledger::Ledger;
+use crate::ledger::{Charged, Ledger};
 use crate::{CostError, Footprint, Memory, Setup};
 
 /// Memory for [`Online`].
@@ -43,10 +43,7 @@ impl<'m> Online<'m> {
     /// See [`CostError`].
     pub fn footprint(setup: &Setup) -> Result<(Footprint, Footprint), CostError> {
         let (prefetch, capacity) = both(setup)?;
-        Ok((
-            Ledger::footprint(&setup.ladder, prefetch, setup.eager_level(), setup.tlbs()),
-            Capacity::footprint(&setup.ladder, capacity),
-        ))
+        Ok((Ledger::footprint(&setup.ladder, prefetch)?, Capacity::footprint(&setup.ladder, capacity)))
     }
 
     /// Returns how many entries the LRU stack of a TLB of `size` entries takes.
@@ -63,7 +60,7 @@ impl<'m> Online<'m> {
         let (prefetch, capacity) = both(setup)?;
         let OnlineMemory { prefetch: ledger, capacity: counts, stacks } = memory;
         Ok(Self {
-            ledger: Ledger::new(setup.ladder, prefetch, setup.eager_level(), setup.tlbs(), ledger),
+            ledger: Ledger::new(setup.ladder, prefetch, setup.eager, setup.tlbs(), ledger)?,
             capacity: Capacity::new(setup.ladder, capacity, sizes, counts, stacks),
             gate: Gate::new(setup.activity),
             back_off: BackOff::new(),
@@ -94,7 +91,7 @@ impl Policy for Online<'_> {
     fn on_miss(&mut self, miss: Miss) -> Option<Action> {
         self.back_off.miss();
         let active = self.gate.active(miss.now);
-        let tlb = miss.tlb.index(self.ledger.tlbs());
+        let tlb = self.ledger.tlb(miss.tlb);
         let at = self.ledger.ladder.locate(miss.page);
         let level = self.ledger.mapped(at);
         let for_capacity = if active { self.capacity.charge(tlb, at, level) } else { None };
@@ -103,13 +100,16 @@ impl Policy for Online<'_> {
         if let Some(evicted) = miss.evicted {
             self.evicted(miss.tlb, evicted);
         }
-        let Ok(charged) = charged else {
-            let first = !self.told;
-            self.told = true;
-            return first.then_some(Action::OutOfSegments { page: miss.page });
+        let for_prefetch = match charged {
+            Charged::Nothing => None,
+            Charged::Ready(level) => Some((at, level)),
+            Charged::Exhausted => {
+                let first = !self.told;
+                self.told = true;
+                return first.then_some(Action::OutOfSegments { page: miss.page });
+            }
         };
         // The smallest first, and of two as small the one around the page that missed.
-        let for_prefetch = (charged.ready > 0).then_some((charged.place, charged.ready));
         let (place, level) = match (for_prefetch, for_capacity) {
             (Some(prefetch), Some(capacity)) if capacity.1 < prefetch.1 => capacity,
             (Some(prefetch), _) => prefetch,
@@ -128,7 +128,7 @@ impl Policy for Online<'_> {
 
     fn refused(&mut self, range: Superpage) {
         let Some((_, level)) = self.ledger.ladder.find(range) else { return };
-        self.back_off.refused(level, self.ledger.thresholds.get(level).copied().unwrap_or(u32::MAX));
+        self.back_off.refused(level, self.ledger.threshold(level));
     }
 
     fn demote(&mut self, page: Vpn) -> Option<Superpage> {
@@ -142,12 +142,12 @@ impl Policy for Online<'_> {
         let place = self.ledger.ladder.locate(page);
         let level = self.ledger.mapped(place);
         self.ledger.evict(tlb, page);
-        self.capacity.evict(tlb.index(self.ledger.tlbs()), place, level);
+        self.capacity.evict(self.ledger.tlb(tlb), place, level);
     }
 
     fn flushed(&mut self, tlb: Tlb) {
         self.ledger.flushed(tlb);
-        self.capacity.flushed(tlb.index(self.ledger.tlbs()));
+        self.capacity.flushed(self.ledger.tlb(tlb));
     }
 
     fn unmapped(&mut self, pages: Pages) {

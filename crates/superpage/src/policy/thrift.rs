@@ -20,7 +20,7 @@ use super::gate::Gate;
 use super::{Action, Miss, Policy, Superpage, Tlb};
 use crate::costs::{When, thresholds};
 use crate::ladder::{MAX_LEVELS, Place};
-use crate::ledger::Ledger;
+use crate::ledger::{Charged, Ledger};
 use crate::{CostError, Footprint, Memory, Setup};
 
 /// Promotes from a sample of the misses, later than APPROX-ONLINE, and to the largest size that is nearly due.
@@ -56,7 +56,7 @@ impl<'m> Thrift<'m> {
     ///
     /// See [`CostError`].
     pub fn footprint(setup: &Setup) -> Result<Footprint, CostError> {
-        Ok(Ledger::footprint(&setup.ladder, counts(setup)?, setup.eager_level(), setup.tlbs()))
+        Ledger::footprint(&setup.ladder, counts(setup)?)
     }
 
     /// Makes the policy, with memory for as many segments as fit.
@@ -66,7 +66,7 @@ impl<'m> Thrift<'m> {
     /// See [`CostError`].
     pub fn new(setup: &Setup, memory: Memory<'m>) -> Result<Self, CostError> {
         Ok(Self {
-            ledger: Ledger::new(setup.ladder, counts(setup)?, setup.eager_level(), setup.tlbs(), memory),
+            ledger: Ledger::new(setup.ladder, counts(setup)?, setup.eager, setup.tlbs(), memory)?,
             gate: Gate::new(setup.activity),
             back_off: BackOff::new(),
             told: false,
@@ -95,7 +95,7 @@ impl Thrift<'_> {
         let mut level = ready;
         while level < self.ledger.ladder.top() {
             let count = u64::from(self.ledger.count(place, level + 1));
-            let threshold = self.ledger.thresholds.get(level + 1).copied().unwrap_or(u32::MAX);
+            let threshold = self.ledger.threshold(level + 1);
             if count * NEARLY.1 < u64::from(threshold) * NEARLY.0 || !self.back_off.allows(level + 1) {
                 break;
             }
@@ -115,14 +115,18 @@ impl Policy for Thrift<'_> {
             self.ledger.evict(miss.tlb, evicted);
         }
         match charged {
-            Ok(charged) if charged.ready == 0 || !self.back_off.allows(charged.ready) => None,
-            Ok(charged) => {
-                let level = self.leap(charged.place, charged.ready);
-                let range = self.ledger.ladder.superpage(charged.place, level)?;
+            Charged::Nothing => None,
+            Charged::Ready(level) => {
+                let ladder = self.ledger.ladder;
+                let place = ladder.locate(miss.page);
+                if !self.back_off.allows(level) {
+                    return None;
+                }
+                let range = ladder.superpage(place, self.leap(place, level))?;
                 Some(Action::Promote { range, copy: true })
             }
-            Err(_) if self.told => None,
-            Err(_) => {
+            Charged::Exhausted if self.told => None,
+            Charged::Exhausted => {
                 self.told = true;
                 Some(Action::OutOfSegments { page: miss.page })
             }
@@ -132,13 +136,13 @@ impl Policy for Thrift<'_> {
     fn promoted(&mut self, range: Superpage) {
         let Some((place, level)) = self.ledger.ladder.find(range) else { return };
         self.back_off.granted(level);
-        let threshold = self.ledger.thresholds.get(level).copied();
-        self.ledger.promote(place, level, threshold);
+        let threshold = self.ledger.threshold(level);
+        self.ledger.promote(place, level, Some(threshold));
     }
 
     fn refused(&mut self, range: Superpage) {
         let Some((_, level)) = self.ledger.ladder.find(range) else { return };
-        self.back_off.refused(level, self.ledger.thresholds.get(level).copied().unwrap_or(u32::MAX));
+        self.back_off.refused(level, self.ledger.threshold(level));
     }
 
     fn demote(&mut self, page: Vpn) -> Option<Superpage> {

@@ -1,27 +1,18 @@
-//! `cargo xtask mutations`: publication and retirement, one line taken out at a time, and a test that must notice.
-//!
-//! The tree is copied, so what is changed is never what one works on. A test that passes without its line is worth
-//! nothing, and is what this command finds. What the explorer and the threads notice of the shootdown machines has a
-//! list of its own, in `crates/shootdown/tests/mutate.sh`.
+//! Publication and retirement: one line taken out, and a test that must notice.
 
-use std::fs;
-use std::path::{Path, PathBuf};
-use std::process::Command;
+use std::path::Path;
 
-use anyhow::{Context, bail};
+use anyhow::{Context, bail, ensure};
 
-use crate::ledger::Ledger;
-use crate::places;
-use crate::shell::{Line, Shell};
+use super::MutationsArgs;
+use super::tree::{Change, Tree};
+use crate::shell::Line;
 
 /// One line less, or another.
 struct Mutation {
     what: &'static str,
     file: &'static str,
-    /// What is there, once, or the first time below the line of `after`.
-    line: &'static str,
-    instead: &'static str,
-    after: &'static str,
+    change: Change,
     test: Test,
 }
 
@@ -37,11 +28,15 @@ enum Test {
 }
 
 impl Test {
-    fn line(self, target: &Path) -> Line {
+    fn line(self, tree: &Tree) -> Line {
         let cargo = |package: &str, file: &str, name: &str, place: &str| {
             Line::new("timeout", "900 cargo test --quiet --release")
+                // Twenty builds of almost the same.
+                .set("CARGO_PROFILE_RELEASE_INCREMENTAL", "true")
+                .set("CARGO_PROFILE_RELEASE_OPT_LEVEL", "1")
+                .set("CARGO_PROFILE_RELEASE_DEBUG", "0")
                 .with(["-p", package, "--test", file])
-                .with(["--target-dir", &target.join(place).to_string_lossy(), name])
+                .with(["--target-dir", &tree.build(place).to_string_lossy(), name])
         };
         match self {
             Self::Walkers(name) => {
@@ -61,7 +56,7 @@ const fn mutation(
     [after, line, instead]: [&'static str; 3],
     test: Test,
 ) -> Mutation {
-    Mutation { what, file, line, instead, after, test }
+    Mutation { what, file, change: Change { after, line, instead }, test }
 }
 
 const PAGETABLE: &str = "tlbkit-pagetable";
@@ -217,91 +212,56 @@ const MUTATIONS: [Mutation; 20] = [
     ),
 ];
 
-/// Applies each to a copy of the tree.
-pub(crate) fn run(shell: &Shell) -> anyhow::Result<()> {
-    let place = std::path::absolute(places::target())?.join("mutations");
-    let tree = place.join("tree");
-    copy(&tree)?;
-    let mut ledger = Ledger::open("mutations")?;
-    let mut survivors = Vec::new();
-    for mutation in &MUTATIONS {
-        let outcome = ledger.job(mutation.what, || {
-            let file = tree.join(mutation.file);
-            let text =
-                fs::read_to_string(&file).with_context(|| format!("cannot read {}", file.display()))?;
-            fs::write(&file, mutated(&text, mutation)?)?;
-            let noticed = notices(mutation.test, &tree, &place);
-            fs::write(&file, text)?;
-            if !noticed? {
-                survivors.push(mutation.what);
-                bail!("SURVIVED");
-            }
-            Ok(())
-        });
-        match outcome {
-            Err(_) if survivors.last() == Some(&mutation.what) => println!("{}: SURVIVED", mutation.what),
-            outcome => outcome?,
+/// Makes each of the changes that are wanted, and returns how many these are.
+///
+/// # Errors
+///
+/// If a test notices nothing, or fails without any change.
+pub(super) fn run(tree: &Tree, args: &MutationsArgs) -> anyhow::Result<usize> {
+    let wanted: Vec<_> = MUTATIONS.iter().filter(|mutation| args.wants(mutation.what)).collect();
+    let mut survivors = 0;
+    for (at, mutation) in wanted.iter().enumerate() {
+        let noticed = tree.with(mutation.file, &mutation.change, || notices(mutation.test, tree))?;
+        survivors += usize::from(!noticed);
+        let verdict = if noticed { "noticed" } else { "SURVIVED" };
+        println!("{:>2}/{}  {verdict:<8}  {}", at + 1, wanted.len(), mutation.what);
+    }
+    for mutation in &wanted {
+        // Without a mutation they pass, or what they noticed was something else.
+        let line = mutation.test.line(tree);
+        if !succeeds(&line, &tree.root())? {
+            bail!("fails without any mutation: {line}");
         }
     }
-    for test in MUTATIONS.iter().map(|mutation| mutation.test) {
-        // Without a mutation they pass, or what they noticed was something else.
-        let line = test.line(&place);
-        ledger.job(&format!("not mutated: {line}"), || match succeeds(&line, &tree)? {
-            true => Ok(()),
-            false => bail!("fails without any mutation: {line}"),
-        })?;
-    }
-    if !survivors.is_empty() {
-        bail!(
-            "{} of {} mutations were not noticed: {}",
-            survivors.len(),
-            MUTATIONS.len(),
-            survivors.join("; ")
-        );
-    }
-    shell.run(
-        &Line::new("crates/shootdown/tests/mutate.sh", "").with([place.join("shootdown").to_string_lossy()]),
-    )
-}
-
-/// Returns the text with one line changed.
-fn mutated(text: &str, mutation: &Mutation) -> anyhow::Result<String> {
-    let Mutation { file, line, instead, after, .. } = mutation;
-    let from = text.find(after).with_context(|| format!("{file} has no `{after}`"))?;
-    let at = text[from..].find(line).with_context(|| format!("{file} has no `{line}` below `{after}`"))?;
-    let (before, rest) = text.split_at(from + at);
-    Ok(format!("{before}{instead}{}", &rest[line.len()..]))
+    ensure!(survivors == 0, "{survivors} of {} mutations were not noticed", wanted.len());
+    Ok(wanted.len())
 }
 
 /// Tells whether a test fails, as it should. One that does not compile has noticed nothing.
-fn notices(test: Test, tree: &Path, place: &Path) -> anyhow::Result<bool> {
-    let line = test.line(place);
-    if !succeeds(&line.clone().with(["--no-run"]), tree)? {
+fn notices(test: Test, tree: &Tree) -> anyhow::Result<bool> {
+    let line = test.line(tree);
+    if !succeeds(&line.clone().with(["--no-run"]), &tree.root())? {
         bail!("does not compile: {line}");
     }
-    Ok(!succeeds(&line, tree)?)
+    Ok(!succeeds(&line, &tree.root())?)
 }
 
-fn succeeds(line: &Line, tree: &Path) -> anyhow::Result<bool> {
-    let output = line.command().current_dir(tree).output().with_context(|| format!("cannot run `{line}`"))?;
+fn succeeds(line: &Line, at: &Path) -> anyhow::Result<bool> {
+    let output = line.command().current_dir(at).output().with_context(|| format!("cannot run `{line}`"))?;
     Ok(output.status.success())
 }
 
-/// Copies what git knows of, and what is new.
-fn copy(tree: &Path) -> anyhow::Result<()> {
-    let listed =
-        Command::new("git").args(["ls-files", "--cached", "--others", "--exclude-standard"]).output()?;
-    for name in String::from_utf8(listed.stdout)?.lines() {
-        let (from, to): (PathBuf, _) = (name.into(), tree.join(name));
-        let Ok(new) = fs::read(&from) else { continue };
-        // What is the same keeps its time, by which cargo goes.
-        if fs::read(&to).is_ok_and(|old| old == new) {
-            continue;
+#[cfg(test)]
+mod tests {
+    use super::super::tree::read;
+    use super::*;
+    use crate::places;
+
+    #[test]
+    fn every_mutation_is_of_a_line_that_is_there() {
+        places::enter_root().unwrap();
+        for Mutation { file, change, .. } in &MUTATIONS {
+            change.apply(file, &read(Path::new(file)).unwrap()).unwrap();
         }
-        if let Some(folder) = to.parent() {
-            fs::create_dir_all(folder)?;
-        }
-        fs::write(&to, new)?;
     }
-    Ok(())
 }

@@ -1,0 +1,115 @@
+//! The first page: what to choose when, from the data.
+
+use crate::figure::cell;
+use crate::lab::Lab;
+use crate::rows::{Row, Rows};
+
+/// A line of the first page.
+#[derive(Clone, Debug)]
+pub(crate) struct Choice {
+    pub(crate) when: String,
+    pub(crate) take: String,
+    pub(crate) because: String,
+    pub(crate) command: String,
+}
+
+/// The structures that one would choose from: the fixed guarded tables and the fixed arrays are for comparison.
+const CANDIDATES: [&str; 5] = ["MPT", "LPT", "GA", "HR", "C128k"];
+
+/// Returns the choices.
+///
+/// # Errors
+///
+/// If the lab fails.
+pub(crate) fn choices(lab: &Lab) -> anyhow::Result<Vec<Choice>> {
+    let refs = |row: Row<'_>| row.number("refs_per_lookup_mean");
+    let bytes = |row: Row<'_>| row.number("bytes_per_pte");
+    let both = |row: Row<'_>| Ok(row.number("refs_per_lookup_mean")? * row.number("bytes_per_pte")?);
+    let memory = |row: Row<'_>| row.number("bytes");
+    let by_both = "the least of loads a refill times bytes a page";
+    type By<'a> = &'a dyn Fn(Row<'_>) -> anyhow::Result<f64>;
+    let situations: [(&str, &str, By<'_>, &str); 6] = [
+        (
+            "dense: one run of 4096 pages",
+            "tables --workload dense --pages 4096 --layout compact",
+            &both,
+            by_both,
+        ),
+        (
+            "sparse: 1024 pages anywhere in 64 bits",
+            "tables --workload uniform --pages 1024 --layout compact",
+            &both,
+            by_both,
+        ),
+        (
+            "sparse, in objects as large as files",
+            "tables --workload file --pages 4096 --layout compact",
+            &both,
+            by_both,
+        ),
+        (
+            "one of many small tasks: a page each",
+            "tables --workload uniform --pages 1 --layout compact",
+            &memory,
+            "the least memory, which a task's creation has to fill",
+        ),
+        ("a real program's, refilled often", "tables --layout compact", &refs, "the fewest loads a refill"),
+        (
+            "in a tiny memory",
+            "tables --workload conventional --pages 64 --layout compact",
+            &bytes,
+            "the fewest bytes a page",
+        ),
+    ];
+    let mut all = Vec::new();
+    for (when, args, by, why) in situations {
+        let rows = lab.rows(args)?;
+        let (take, because) = best(&rows, by, why)?;
+        all.push(Choice { when: when.into(), take, because, command: rows.command });
+    }
+    all.push(many_cpus(lab)?);
+    Ok(all)
+}
+
+/// Returns the candidate with the least of `by`, and what it and the next do.
+fn best(
+    rows: &Rows,
+    by: &dyn Fn(Row<'_>) -> anyhow::Result<f64>,
+    why: &str,
+) -> anyhow::Result<(String, String)> {
+    let mut ranked = Vec::new();
+    for name in CANDIDATES {
+        let row = rows.one(&[("name", name)])?;
+        let (refs, bytes) = (row.number("refs_per_lookup_mean")?, row.number("bytes_per_pte")?);
+        ranked.push((by(row)?, format!("{name} ({} loads, {} bytes)", cell(refs), cell(bytes))));
+    }
+    ranked.sort_by(|one, other| one.0.total_cmp(&other.0));
+    let take = ranked[0].1.split(' ').next().unwrap_or_default().to_owned();
+    let texts: Vec<_> = ranked.iter().map(|(_, text)| text.as_str()).collect();
+    Ok((take, format!("{why}: {}; then {}.", texts[0], texts[1..].join(", "))))
+}
+
+/// Returns the algorithm that leaves most of the CPUs' time at fifty of them.
+fn many_cpus(lab: &Lab) -> anyhow::Result<Choice> {
+    let rows = lab.rows("shootdown analyse --m 50")?;
+    let mut ranked: Vec<(f64, String)> = Vec::new();
+    for row in rows.of("source", "upper") {
+        let (Some(overhead), Some(latency)) = (row.maybe("cpu_overhead"), row.maybe("latency_ms")) else {
+            continue;
+        };
+        let name = row.text("algorithm");
+        ranked.push((
+            overhead,
+            format!("{name} ({} % of the CPUs, {} ms)", cell(100.0 * overhead), cell(latency)),
+        ));
+    }
+    ranked.sort_by(|one, other| one.0.total_cmp(&other.0));
+    let texts: Vec<_> = ranked.iter().map(|(_, text)| text.clone()).collect();
+    let take = texts.first().and_then(|text| text.split(' ').next()).unwrap_or("-").to_owned();
+    Ok(Choice {
+        when: "shared by many CPUs: 50, each unmapping 25 times a second".into(),
+        take: format!("shootdown by {take}"),
+        because: format!("the least CPU time, at the price of latency: {}.", texts.join("; then ")),
+        command: rows.command,
+    })
+}

@@ -1,0 +1,206 @@
+//! The report as one HTML file that needs no other.
+
+use std::fmt::Write;
+
+use crate::chart::{COLOURS, Chart};
+use crate::choose::Choice;
+use crate::figure::{Figure, Table, Verdict};
+
+/// Returns a text as HTML.
+pub(crate) fn escape(text: &str) -> String {
+    text.replace('&', "&amp;").replace('<', "&lt;").replace('>', "&gt;").replace('"', "&quot;")
+}
+
+/// A paper and what is shown of it.
+#[derive(Debug)]
+pub(crate) struct Section {
+    pub(crate) title: &'static str,
+    pub(crate) figures: Vec<Figure>,
+}
+
+/// Returns the page.
+///
+/// # Errors
+///
+/// If a chart cannot be drawn.
+pub(crate) fn html(quick: bool, choices: &[Choice], sections: &[Section]) -> anyhow::Result<String> {
+    let mut page = String::new();
+    page += "<!DOCTYPE html>\n<html lang=\"en\">\n<head>\n<meta charset=\"utf-8\">\n";
+    page += "<meta name=\"viewport\" content=\"width=device-width, initial-scale=1\">\n";
+    page += "<title>tlbkit: the papers' figures from this code</title>\n<link rel=\"icon\" href=\"data:,\">\n<style>\n";
+    page += include_str!("style.css");
+    page += "</style>\n</head>\n<body>\n<h1>tlbkit: the papers' figures, from this code</h1>\n";
+    let mode = if quick { "a quick run: fewer messages, fewer simulated seconds" } else { "a full run" };
+    writeln!(
+        page,
+        "<p>Every curve and bar is data of this code, made by the command under its figure. Hollow triangles, and \
+         cells in italics on grey, are numbers that a paper printed; they are the only ones that were typed in. This \
+         is {mode}. <code>tlblab</code> stands for <code>cargo run --release -p tlblab --</code>, each command \
+         prints its data with <code>--json</code>.</p>"
+    )?;
+    first_page(&mut page, choices, sections)?;
+    for section in sections {
+        writeln!(page, "<section>\n<h2>{}</h2>", escape(section.title))?;
+        for figure in &section.figures {
+            draw(&mut page, figure)?;
+        }
+        page += "</section>\n";
+    }
+    page += "</body>\n</html>\n";
+    Ok(page)
+}
+
+fn first_page(page: &mut String, choices: &[Choice], sections: &[Section]) -> anyhow::Result<()> {
+    *page += "<h2>What to choose when</h2>\n<table class=\"choose\">\n<thead><tr><th>An address space that is</th>\
+              <th>takes</th><th>because, of all that were measured</th></tr></thead>\n<tbody>\n";
+    for choice in choices {
+        writeln!(
+            page,
+            "<tr><td>{}</td><td>{}</td><td>{} <code>{}</code></td></tr>",
+            escape(&choice.when),
+            escape(&choice.take),
+            escape(&choice.because),
+            escape(&choice.command)
+        )?;
+    }
+    *page += "</tbody>\n</table>\n<h2>How far the data agree with the papers</h2>\n";
+    let verdicts = [Verdict::Agrees, Verdict::Partly, Verdict::Differs, Verdict::Open];
+    let rows = sections.iter().map(|section| {
+        let count = |verdict| section.figures.iter().filter(|figure| figure.verdict == verdict).count();
+        let counts = verdicts.map(|verdict| count(verdict).to_string());
+        [section.title.split(':').next().unwrap_or_default().to_owned()].into_iter().chain(counts).collect()
+    });
+    let mut head = vec!["figures and tables of"];
+    head.extend(verdicts.map(Verdict::word));
+    table(page, &Table::new("", &head, rows.collect()))?;
+    *page += "<nav>\n<ul>\n";
+    for figure in sections.iter().flat_map(|section| &section.figures) {
+        let (anchor, paper, at) = (figure.anchor(), figure.paper, &figure.at);
+        let (at, title) = (escape(at), escape(&figure.title));
+        writeln!(page, "<li><a href=\"#{anchor}\">{paper} {at}</a>: {title}</li>")?;
+    }
+    *page += "</ul>\n</nav>\n";
+    Ok(())
+}
+
+fn draw(page: &mut String, figure: &Figure) -> anyhow::Result<()> {
+    let (anchor, at, title) = (figure.anchor(), escape(&figure.at), escape(&figure.title));
+    writeln!(page, "<article class=\"figure\" id=\"{anchor}\">\n<h3>{at}: {title}</h3>")?;
+    writeln!(page, "<p class=\"soft\">{}</p>", escape(&figure.about))?;
+    *page += "<div class=\"charts\">\n";
+    for chart in &figure.charts {
+        plot(page, chart)?;
+    }
+    *page += "</div>\n";
+    for of in &figure.tables {
+        table(page, of)?;
+    }
+    let class = match figure.verdict {
+        Verdict::Agrees => "agrees",
+        Verdict::Partly => "partly",
+        Verdict::Differs => "differs",
+        Verdict::Open => "open",
+    };
+    let (word, says) = (figure.verdict.word(), escape(&figure.agreement));
+    writeln!(page, "<p class=\"verdict {class}\"><b>{word}</b>: {says}</p>")?;
+    let commands: Vec<_> =
+        figure.commands.iter().map(|command| format!("<code>{}</code>", escape(command))).collect();
+    writeln!(page, "<p class=\"soft\">Data: {}</p>\n</article>", commands.join(" "))?;
+    Ok(())
+}
+
+fn plot(page: &mut String, chart: &Chart) -> anyhow::Result<()> {
+    let svg = chart.svg()?;
+    let log = |log: bool| if log { ", logarithmic" } else { "" };
+    writeln!(page, "<figure>\n<h4>{}</h4>", escape(&chart.title))?;
+    let bars = !chart.names.is_empty();
+    if !bars {
+        writeln!(page, "<div class=\"axis\">{}{}</div>", escape(&chart.y), log(chart.log.1))?;
+    }
+    *page += &svg;
+    let below = if bars { (&chart.y, chart.log.1) } else { (&chart.x, chart.log.0) };
+    writeln!(page, "<div class=\"axis x\">{}{}</div>", escape(below.0), log(below.1))?;
+    *page += "<ul class=\"legend\">";
+    for series in &chart.series {
+        let colour = series.colour % COLOURS;
+        let printed = if series.printed { " printed" } else { "" };
+        let variable = if series.printed && bars { "ink".into() } else { format!("s{colour}") };
+        let name = escape(&series.name);
+        write!(page, "<li><span class=\"key{printed}\" style=\"--c:var(--{variable})\"></span>{name}</li>")?;
+    }
+    *page += "</ul>\n</figure>\n";
+    Ok(())
+}
+
+fn table(page: &mut String, table: &Table) -> anyhow::Result<()> {
+    *page += "<div class=\"wide\"><table>\n";
+    if !table.title.is_empty() {
+        writeln!(page, "<caption>{}</caption>", escape(&table.title))?;
+    }
+    *page += "<thead><tr>";
+    for (name, &printed) in table.head.iter().zip(&table.printed) {
+        let (class, word) = if printed { (" class=\"printed\"", " (printed)") } else { ("", "") };
+        write!(page, "<th{class}>{}{word}</th>", escape(name))?;
+    }
+    *page += "</tr></thead>\n<tbody>\n";
+    for row in &table.rows {
+        *page += "<tr>";
+        for (cell, &printed) in row.iter().zip(&table.printed) {
+            let words = cell.chars().filter(|c| c.is_alphabetic()).count() > 6;
+            let class = match (printed, words) {
+                (true, true) => " class=\"printed words\"",
+                (true, false) => " class=\"printed\"",
+                (false, true) => " class=\"words\"",
+                (false, false) => "",
+            };
+            write!(page, "<td{class}>{}</td>", escape(cell))?;
+        }
+        *page += "</tr>\n";
+    }
+    *page += "</tbody>\n</table></div>\n";
+    Ok(())
+}
+
+/// Returns a picture for the README: the chart with its title, axes and legend in it, and its own style sheet.
+///
+/// # Errors
+///
+/// If it cannot be drawn.
+pub(crate) fn picture(chart: &Chart) -> anyhow::Result<String> {
+    let svg = chart.svg()?;
+    let (_, inner) = svg.split_once('>').unwrap_or_default();
+    let inner = inner.trim_end().trim_end_matches("</svg>");
+    let sheet = include_str!("style.css");
+    // The variables, which the page's sheet begins with.
+    let sheet = sheet.split("@media print").next().unwrap_or_default();
+    let mut text = String::from(
+        "<svg xmlns=\"http://www.w3.org/2000/svg\" viewBox=\"0 0 460 376\" width=\"690\" height=\"564\">\n",
+    );
+    writeln!(
+        text,
+        "<style>\n{sheet}text {{ font: 12px system-ui, sans-serif; fill: var(--ink); }}\n</style>"
+    )?;
+    writeln!(text, "<rect width=\"460\" height=\"376\" fill=\"var(--paper)\"/>")?;
+    writeln!(text, "<text x=\"12\" y=\"20\" style=\"font-weight:600\">{}</text>", escape(&chart.title))?;
+    writeln!(text, "<text x=\"12\" y=\"38\">{}</text>", escape(&chart.y))?;
+    writeln!(text, "<g transform=\"translate(0 42)\">{inner}</g>")?;
+    writeln!(text, "<text x=\"438\" y=\"334\" text-anchor=\"end\">{}</text>", escape(&chart.x))?;
+    for (at, series) in chart.series.iter().enumerate() {
+        let (x, y) = (12 + 112 * (at % 4), 350 + 18 * (at / 4));
+        let colour = series.colour % COLOURS;
+        writeln!(text, "<circle cx=\"{}\" cy=\"{}\" r=\"4\" fill=\"var(--s{colour})\"/>", x + 4, y - 4)?;
+        writeln!(text, "<text x=\"{}\" y=\"{y}\">{}</text>", x + 12, escape(&series.name))?;
+    }
+    text += "</svg>\n";
+    Ok(text)
+}
+
+/// Returns a JSON text of all figures.
+///
+/// # Errors
+///
+/// If they cannot be written as JSON.
+pub(crate) fn json(sections: &[Section]) -> anyhow::Result<String> {
+    let figures: Vec<_> = sections.iter().flat_map(|section| &section.figures).collect();
+    Ok(serde_json::to_string_pretty(&figures)?)
+}

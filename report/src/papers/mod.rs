@@ -1,0 +1,37 @@
+//! The papers, a module each: every figure and table from the lab's data.
+
+use anyhow::Context;
+
+use crate::chart::Chart;
+use crate::figure::Figure;
+use crate::lab::Lab;
+
+mod bala;
+mod elphinstone;
+mod mapping;
+mod romer;
+mod tzou;
+
+/// Collects a paper's figures.
+type Figures = fn(&Lab) -> anyhow::Result<Vec<Figure>>;
+
+/// The papers in the order of the report.
+pub(crate) const ALL: [(&str, Figures); 4] = [
+    ("Elphinstone, Heiser and Liedtke 1999: page tables for 64-bit computer systems", elphinstone::figures),
+    ("Bala 1995, and Bala, Kaashoek and Weihl 1994: software management of TLBs", bala::figures),
+    ("Romer, Ohlrich, Karlin and Bershad 1995: online superpage promotion", romer::figures),
+    ("Tzou 1989: multiprocessor TLB consistency", tzou::figures),
+];
+
+/// Returns what the README shows: a chart and the lines of a table.
+///
+/// # Errors
+///
+/// If the lab fails.
+pub(crate) fn readme(lab: &Lab) -> anyhow::Result<(Chart, String)> {
+    let figure = elphinstone::sparse_space(lab)?;
+    let chart = figure.charts.into_iter().next().context("the figure has no chart")?;
+    let chart =
+        Chart { title: "Bytes of page table for each page, single pages all over 64 bits".into(), ..chart };
+    Ok((chart, elphinstone::readme_table(lab)?))
+}

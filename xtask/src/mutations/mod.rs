@@ -1,0 +1,41 @@
+//! `cargo xtask mutations`: what if one line were wrong, or not there?
+//!
+//! Changes one line at a time, in a copy of the tree, and expects a failure. A test that passes without the line that
+//! it is about is worth nothing, and is what this command finds.
+
+mod publication;
+mod shootdown;
+mod tree;
+
+use anyhow::ensure;
+use clap::Args;
+
+use self::tree::Tree;
+use crate::shell::Shell;
+
+/// Change one line at a time of what publishes, retires or shoots down; a test must notice each
+#[derive(Args, Debug)]
+pub(crate) struct MutationsArgs {
+    /// Only the mutations whose names contain each of these [default: all]
+    #[arg(value_name = "PART")]
+    parts: Vec<String>,
+}
+
+impl MutationsArgs {
+    fn wants(&self, name: &str) -> bool {
+        self.parts.iter().all(|part| name.contains(part.as_str()))
+    }
+}
+
+/// Runs it.
+///
+/// # Errors
+///
+/// If a mutation survives, or is of a line that is no longer there.
+pub(crate) fn run(shell: &Shell, args: &MutationsArgs) -> anyhow::Result<()> {
+    let tree = Tree::copy()?;
+    let done = publication::run(&tree, args)? + shootdown::run(shell, &tree, args)?;
+    ensure!(done > 0, "no mutation is called so: `cargo xtask mutations` without words runs all of them");
+    println!("{done} mutations, each noticed");
+    Ok(())
+}

@@ -1,0 +1,176 @@
+//! The shootdown crate: one wrong line, and two drivers that must notice, the explorer and the host threads. If one of
+//! them ran a model of the crate instead of the crate, it would notice nothing.
+
+use std::process::{Command, Stdio};
+use std::thread;
+use std::time::{Duration, Instant};
+
+use anyhow::{Context, bail, ensure};
+use serde_json::Value;
+
+use super::MutationsArgs;
+use super::tree::{Change, Tree};
+use crate::shell::{Line, Shell};
+
+/// One wrong line, in a file below `crates/shootdown/src`.
+struct Mutation {
+    name: &'static str,
+    file: &'static str,
+    change: Change,
+}
+
+const fn line(name: &'static str, file: &'static str, right: &'static str, wrong: &'static str) -> Mutation {
+    Mutation { name, file, change: Change { after: "", line: right, instead: wrong } }
+}
+
+const MUTATIONS: [Mutation; 13] = [
+    line("PTE-first does not wait", "protocol/pte_first.rs", "Request, Wait, Release", "Request, Release"),
+    line(
+        "PTE-first does not flush its own TLB",
+        "protocol/pte_first.rs",
+        "Targets, FlushLocally, Defer, Count",
+        "Targets, Defer, Count",
+    ),
+    line(
+        "PTE-first leaves lazy CPUs alone",
+        "protocol/pte_first.rs",
+        "FlushLocally, Defer, Count",
+        "FlushLocally, Count",
+    ),
+    line("PTE-first keeps its exclusion", "protocol/pte_first.rs", "Wait, Release, Done", "Wait, Done"),
+    line("TLB-first sets no flag", "protocol/tlb_first.rs", "    Changing,\n", ""),
+    line("2-phase does not wait until all have stopped", "protocol/two_phase.rs", "    WaitStopped,\n", ""),
+    line("optimistic sends no requests", "protocol/optimistic.rs", "Count, Request, Wait", "Count, Wait"),
+    line(
+        "a replier acknowledges without flushing",
+        "protocol/replier.rs",
+        "            self.at = At::Flush;\n",
+        "            self.acknowledge();\n",
+    ),
+    line("the last but one replier takes over", "protocol/replier.rs", "if left == 0 &&", "if left == 1 &&"),
+    line(
+        "a taken-over operation is still with the repliers",
+        "protocol/requester.rs",
+        "        self.left = false;\n",
+        "",
+    ),
+    line("an overflow forgets who waits", "queue.rs", "            self.owed.insert(earlier.op);\n", ""),
+    line("an offline CPU accepts requests", "queue.rs", "        self.closed = true;\n", ""),
+    line(
+        "a CPU that comes back does not look whether it is stale",
+        "lazy.rs",
+        "S::TakeStale, S::FlushSpace]",
+        "S::FlushSpace]",
+    ),
+];
+
+/// A driver that takes longer has noticed, too.
+const PATIENCE: Duration = Duration::from_secs(180);
+
+/// Makes each of the changes that are wanted, and returns how many these are.
+///
+/// # Errors
+///
+/// If a mutation survives one of the drivers.
+pub(super) fn run(shell: &Shell, tree: &Tree, args: &MutationsArgs) -> anyhow::Result<usize> {
+    let wanted: Vec<_> = MUTATIONS.iter().filter(|mutation| args.wants(mutation.name)).collect();
+    if wanted.is_empty() {
+        return Ok(0);
+    }
+    for driver in drivers(shell, tree)? {
+        ensure!(!driver.notices()?, "{} fails without any mutation", driver.name);
+    }
+    let mut survivors = 0;
+    for mutation in &wanted {
+        survivors += tree.with(&mutation.path(), &mutation.change, || {
+            let mut survivors = 0;
+            for driver in drivers(shell, tree)? {
+                let start = Instant::now();
+                let noticed = driver.notices()?;
+                survivors += usize::from(!noticed);
+                let verdict = if noticed { "noticed by" } else { "SURVIVED" };
+                println!("{:<56} {verdict:<10} {:<9} {:>6.1?}", mutation.name, driver.name, start.elapsed());
+            }
+            Ok(survivors)
+        })?;
+    }
+    ensure!(survivors == 0, "{survivors} of {} times nothing was noticed", 2 * wanted.len());
+    Ok(wanted.len())
+}
+
+impl Mutation {
+    fn path(&self) -> String {
+        format!("crates/shootdown/src/{}", self.file)
+    }
+}
+
+/// A program that fails where the crate is wrong.
+struct Driver {
+    name: &'static str,
+    program: String,
+    arguments: &'static str,
+}
+
+/// Builds the drivers from the tree.
+fn drivers(shell: &Shell, tree: &Tree) -> anyhow::Result<[Driver; 2]> {
+    let manifest = tree.root().join("Cargo.toml").to_string_lossy().into_owned();
+    let build = tree.build("drivers").to_string_lossy().into_owned();
+    let within = ["--manifest-path", manifest.as_str(), "--target-dir", build.as_str()];
+    shell.run(&Line::new("cargo", "build --quiet -p tlblab --bin tlblab").with(within))?;
+    let tests =
+        Line::new("cargo", "test --quiet --no-run --message-format json -p tlbkit-shootdown --test threads");
+    let said = tests.with(within).command().stderr(Stdio::inherit()).output()?;
+    let threads = String::from_utf8_lossy(&said.stdout)
+        .lines()
+        .filter_map(|line| serde_json::from_str::<Value>(line).ok()?["executable"].as_str().map(String::from))
+        .next_back();
+    let Some(threads) = threads else { bail!("cargo did not say where it built the threads") };
+    // Software loads the TLB there, which suits all ten algorithms; a third CPU overflows a queue.
+    let explore = "explore --hardware rp3 --cpus 3 --limit 1000000 --json";
+    Ok([
+        Driver { name: "explorer", program: format!("{build}/debug/tlblab"), arguments: explore },
+        Driver { name: "threads", program: threads, arguments: "" },
+    ])
+}
+
+impl Driver {
+    /// Runs the driver, and tells whether it fails.
+    fn notices(&self) -> anyhow::Result<bool> {
+        let mut child = Command::new(&self.program)
+            .args(self.arguments.split_whitespace())
+            .stdin(Stdio::null())
+            .stdout(Stdio::null())
+            .stderr(Stdio::null())
+            .spawn()
+            .with_context(|| format!("cannot run {}", self.program))?;
+        let start = Instant::now();
+        while start.elapsed() < PATIENCE {
+            if let Some(status) = child.try_wait()? {
+                return Ok(!status.success());
+            }
+            thread::sleep(Duration::from_millis(50));
+        }
+        child.kill()?;
+        child.wait()?;
+        Ok(true)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::path::Path;
+
+    use super::super::tree::read;
+    use super::*;
+    use crate::places;
+
+    #[test]
+    fn every_mutation_is_of_a_line_that_is_there() {
+        places::enter_root().unwrap();
+        for mutation in &MUTATIONS {
+            let right = read(Path::new(&mutation.path())).unwrap();
+            let wrong = mutation.change.apply(mutation.file, &right).unwrap();
+            assert!(right.lines().count() - wrong.lines().count() <= 1, "{}", mutation.name);
+        }
+    }
+}

@@ -1,0 +1,50 @@
+//! `cargo xtask report`: the papers' figures from the lab's data, as one HTML file.
+
+use std::path::PathBuf;
+
+use anyhow::{Context, bail};
+use clap::Args;
+
+use crate::places;
+use crate::shell::{Line, Shell};
+
+/// Redraw the papers' figures from the lab's data, beside the numbers that they print
+#[derive(Args, Debug)]
+pub(crate) struct ReportArgs {
+    /// A few minutes: fewer messages, fewer simulated seconds
+    #[arg(long)]
+    quick: bool,
+    /// Print every figure's data as one JSON array, too
+    #[arg(long)]
+    json: bool,
+    /// Where to write index.html [default: report, where cargo builds]
+    #[arg(long, value_name = "DIR")]
+    out: Option<PathBuf>,
+    /// Write instead the README's picture to this file, and print the README's table
+    #[arg(long, value_name = "FILE")]
+    readme: Option<PathBuf>,
+}
+
+/// Builds the lab and the report's program, and runs that.
+pub(crate) fn run(shell: &Shell, args: &ReportArgs) -> anyhow::Result<()> {
+    shell.run(&Line::new("cargo", "build --release -p tlblab -p tlbkit-report"))?;
+    let release = places::target().join("release");
+    let text = |path: PathBuf| path.to_string_lossy().into_owned();
+    let mut line =
+        Line::new(&text(release.join("tlbkit-report")), "--lab").with([text(release.join("tlblab"))]);
+    match &args.readme {
+        Some(file) => line = line.with(["--readme".to_owned(), text(file.clone())]),
+        None => {
+            let out = args.out.clone().unwrap_or_else(|| places::target().join("report"));
+            line = line.with(["--out".to_owned(), text(out)]);
+        }
+    }
+    line = line.with(args.quick.then_some("--quick")).with(args.json.then_some("--json"));
+    let status = line.command().status().with_context(|| format!("cannot run `{line}`"))?;
+    match status.code() {
+        Some(0) => Ok(()),
+        // It has said in one line what to do.
+        Some(code) => std::process::exit(code),
+        None => bail!("failed ({status}); to repeat it: {line}"),
+    }
+}
