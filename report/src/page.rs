@@ -173,8 +173,13 @@ pub(crate) fn picture(chart: &Chart) -> anyhow::Result<String> {
     let sheet = include_str!("style.css");
     // The variables, which the page's sheet begins with.
     let sheet = sheet.split("@media print").next().unwrap_or_default();
-    let mut text = String::from("<svg xmlns=\"http://www.w3.org/2000/svg\" viewBox=\"0 0 460 376\" width=\"690\" height=\"564\">\n");
-    writeln!(text, "<style>\n{sheet}text {{ font: 12px system-ui, sans-serif; fill: var(--ink); }}\n</style>")?;
+    let mut text = String::from(
+        "<svg xmlns=\"http://www.w3.org/2000/svg\" viewBox=\"0 0 460 376\" width=\"690\" height=\"564\">\n",
+    );
+    writeln!(
+        text,
+        "<style>\n{sheet}text {{ font: 12px system-ui, sans-serif; fill: var(--ink); }}\n</style>"
+    )?;
     writeln!(text, "<rect width=\"460\" height=\"376\" fill=\"var(--paper)\"/>")?;
     writeln!(text, "<text x=\"12\" y=\"20\" style=\"font-weight:600\">{}</text>", escape(&chart.title))?;
     writeln!(text, "<text x=\"12\" y=\"38\">{}</text>", escape(&chart.y))?;

@@ -4,7 +4,7 @@
 //! a little of it to begin with.
 
 use std::fs;
-use std::path::Path;
+use std::path::absolute;
 
 use anyhow::{Context, bail};
 use clap::Args;
@@ -84,10 +84,10 @@ fn cargo_fuzz(verb: &str, target: &str) -> Line {
 }
 
 fn fuzz(shell: &Shell, target: &str, seconds: u64) -> anyhow::Result<Tally> {
-    let kept = places::target().join("fuzz").join("corpus").join(target);
+    let kept = absolute(places::target())?.join("fuzz/corpus").join(target);
     fs::create_dir_all(&kept).with_context(|| format!("cannot make {}", kept.display()))?;
     let mut folders = vec![kept.to_string_lossy().into_owned()];
-    let seeds = Path::new("fuzz/seeds").join(target);
+    let seeds = absolute("fuzz/seeds")?.join(target);
     if seeds.is_dir() {
         folders.push(seeds.to_string_lossy().into_owned());
     }

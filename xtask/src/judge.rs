@@ -35,7 +35,7 @@ pub(crate) fn run(shell: &Shell) -> anyhow::Result<()> {
     let place = places::target().join("judge");
     for processor in PROCESSORS {
         tools::parts(shell, &[], &[processor.target])?;
-        tools::debian(shell, processor.program, processor.package)?;
+        tools::program(shell, processor.program, processor.package)?;
         let build =
             Line::new("cargo", "build --release --manifest-path examples/judge/Cargo.toml --target-dir");
         shell.run(&build.with([&place.to_string_lossy(), "--target", processor.target]))?;

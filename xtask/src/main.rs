@@ -30,8 +30,9 @@ mod no_std;
 mod places;
 mod portability;
 mod reach;
-mod sanitize;
+mod release;
 mod report;
+mod sanitize;
 mod shell;
 mod test;
 mod tools;
@@ -65,6 +66,8 @@ enum Command {
     Mutants(mutants::MutantsArgs),
     /// Build for every machine: code sizes, and no panic, heap or float in the hit paths
     Portability,
+    /// Is everything ready to be published? Packages, licences, advisories, compatibility
+    Release,
     /// Build the documentation; any warning is an error
     Doc,
     Bench(bench::BenchArgs),
@@ -87,6 +90,7 @@ fn main() -> ExitCode {
         Command::Sanitize => sanitize::run(&shell),
         Command::Mutations(args) => mutations::run(&shell, &args),
         Command::Mutants(args) => mutants::run(&shell, &args),
+        Command::Release => release::run(&shell),
         Command::Portability => portability::run(&shell),
         Command::Doc => doc::run(&shell),
         Command::Bench(args) => bench::run(&shell, &args),

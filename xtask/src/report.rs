@@ -30,7 +30,8 @@ pub(crate) fn run(shell: &Shell, args: &ReportArgs) -> anyhow::Result<()> {
     shell.run(&Line::new("cargo", "build --release -p tlblab -p tlbkit-report"))?;
     let release = places::target().join("release");
     let text = |path: PathBuf| path.to_string_lossy().into_owned();
-    let mut line = Line::new(&text(release.join("tlbkit-report")), "--lab").with([text(release.join("tlblab"))]);
+    let mut line =
+        Line::new(&text(release.join("tlbkit-report")), "--lab").with([text(release.join("tlblab"))]);
     match &args.readme {
         Some(file) => line = line.with(["--readme".to_owned(), text(file.clone())]),
         None => {

@@ -50,18 +50,13 @@ fn asked(question: &str) -> anyhow::Result<String> {
     Ok(String::from_utf8_lossy(&output.stdout).into_owned())
 }
 
-/// Sees to valgrind.
-pub(crate) fn valgrind(shell: &Shell) -> anyhow::Result<()> {
-    debian(shell, "valgrind", "valgrind")
-}
-
-/// Sees to a program, which Debian has in `package`.
-pub(crate) fn debian(shell: &Shell, program: &str, package: &str) -> anyhow::Result<()> {
-    if succeeds(Command::new(program).arg("--version")) {
+/// Sees to a program of Debian's.
+pub(crate) fn program(shell: &Shell, name: &str, package: &str) -> anyhow::Result<()> {
+    if succeeds(Command::new(name).arg("--version")) {
         return Ok(());
     }
     if !succeeds(Command::new("sh").args(["-c", "test $(id -u) = 0 && command -v apt-get"])) {
-        bail!("{program} is missing: install it, on Debian by `sudo apt-get install {package}`");
+        bail!("{name} is missing: install it, on Debian by `sudo apt-get install {package}`");
     }
     shell.run(&Line::new("apt-get", "install --yes --no-install-recommends").with([package]))
 }

@@ -1,7 +1,7 @@
 //! What a kernel embeds, a function for each thing, so that their code can be measured and looked at.
 //!
 //! `hit_` are the paths of a TLB refill and of an interrupt: from none of them may a panic, an allocation or floating
-//! point be reachable. `edit_` are the changes.
+//! point be reachable. `edit_` are the changes, and `miss_` is what comes with a miss.
 #![no_std]
 
 use core::panic::PanicInfo;
@@ -128,7 +128,7 @@ pub fn hit_ptlb(table: &mut Ptlb<'_, Mips32, 64>, at: VirtAddr, space: Space<Mip
 
 /// Charges a miss.
 #[unsafe(no_mangle)]
-pub fn hit_superpage(policy: &mut ApproxOnline<'_>, miss: Miss) -> Option<Action> {
+pub fn miss_superpage(policy: &mut ApproxOnline<'_>, miss: Miss) -> Option<Action> {
     policy.on_miss(miss)
 }
 

@@ -2,7 +2,8 @@
 //!
 //! The kernel stays in machine mode, where nothing is translated, so the table holds nothing but what is judged. Loads
 //! and stores are made as if in another mode by MPRV (Privileged Architecture 3.1.6.3); a fetch by going there, to an
-//! instruction that comes back at once.
+//! instruction that comes back at once. QEMU forgets its TLB whenever mstatus changes so, so this kernel judges entries,
+//! not flushes; the one for AArch64 judges both.
 
 use core::arch::{asm, global_asm};
 use core::fmt::{self, Write};

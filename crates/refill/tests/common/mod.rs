@@ -1,6 +1,8 @@
 //! A guest: tables that Rust edits, the handler's words at the vectors, and a kernel that flushes.
 #![allow(dead_code, reason = "each test uses some of it")]
 
+mod tables;
+
 use std::cell::RefCell;
 use std::mem::size_of;
 use std::rc::Rc;
@@ -16,6 +18,8 @@ use tlbkit_refill::handler::{Form, Front, Handler, Place, Root, Spec, Stlb, Walk
 use tlbkit_refill::interp::{Access, Machine, Stop, Window, Windows};
 use tlbkit_refill::{Block, Log};
 use tlbkit_stlb::{Direct, Invalidate, Memory, Mips32, Space};
+
+pub(crate) use tables::{Kind, with};
 
 /// Where things are in physical memory.
 pub(crate) const NODES: usize = 0x10_0000;
