@@ -13,6 +13,7 @@ pub mod fuzzing;
 mod mach;
 mod mapping;
 mod model;
+mod pages;
 mod parallel;
 mod rows;
 mod shootdown;
@@ -39,6 +40,7 @@ enum Command {
     Mach(mach::Mach),
     Mapping(mapping::Mapping),
     Model(model::Model),
+    Pages(pages::PagesArgs),
     Sweep(sweep::Sweep),
     Shootdown(shootdown::Shootdown),
     Superpage(superpage::SuperpageArgs),
@@ -53,6 +55,7 @@ pub fn main() -> ExitCode {
         Command::Mach(args) => args.run().map(|()| ExitCode::SUCCESS),
         Command::Mapping(args) => args.run().map(|()| ExitCode::SUCCESS),
         Command::Model(args) => args.run().map(|()| ExitCode::SUCCESS),
+        Command::Pages(args) => pages::run(&args).map(|()| ExitCode::SUCCESS),
         Command::Sweep(args) => args.run().map(|()| ExitCode::SUCCESS),
         Command::Shootdown(args) => shootdown::run(&args).map(|()| ExitCode::SUCCESS),
         Command::Superpage(args) => superpage::run(&args),
