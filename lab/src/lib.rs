@@ -15,6 +15,7 @@ mod mapping;
 mod model;
 mod pages;
 mod parallel;
+mod refill;
 mod rows;
 mod shootdown;
 mod superpage;
@@ -41,6 +42,7 @@ enum Command {
     Mapping(mapping::Mapping),
     Model(model::Model),
     Pages(pages::PagesArgs),
+    Refill(refill::RefillArgs),
     Sweep(sweep::Sweep),
     Shootdown(shootdown::Shootdown),
     Superpage(superpage::SuperpageArgs),
@@ -56,6 +58,7 @@ pub fn main() -> ExitCode {
         Command::Mapping(args) => args.run().map(|()| ExitCode::SUCCESS),
         Command::Model(args) => args.run().map(|()| ExitCode::SUCCESS),
         Command::Pages(args) => pages::run(&args).map(|()| ExitCode::SUCCESS),
+        Command::Refill(args) => refill::run(&args).map(|()| ExitCode::SUCCESS),
         Command::Sweep(args) => args.run().map(|()| ExitCode::SUCCESS),
         Command::Shootdown(args) => shootdown::run(&args).map(|()| ExitCode::SUCCESS),
         Command::Superpage(args) => superpage::run(&args),
