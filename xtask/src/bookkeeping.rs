@@ -64,10 +64,9 @@ pub(crate) fn run(args: &BookkeepingArgs) -> anyhow::Result<()> {
 
 /// Returns the misses of a trace under a policy, and the instructions of all its calls of `on_miss`.
 fn count(lab: &str, trace: &str, policy: &str, name: &str) -> anyhow::Result<(u64, u64)> {
-    let line =
-        Line::new("valgrind", "--tool=callgrind --callgrind-out-file=/dev/null --collect-atstart=no")
-            .with([format!("--toggle-collect=<*::{name} as *Policy>::on_miss*"), lab.into()])
-            .with(["superpage", "--trace", trace, "--policy", policy, "--json"]);
+    let line = Line::new("valgrind", "--tool=callgrind --callgrind-out-file=/dev/null --collect-atstart=no")
+        .with([format!("--toggle-collect=<*::{name} as *Policy>::on_miss*"), lab.into()])
+        .with(["superpage", "--trace", trace, "--policy", policy, "--json"]);
     let output =
         line.command().stdin(Stdio::null()).output().with_context(|| format!("cannot run `{line}`"))?;
     let said = String::from_utf8_lossy(&output.stderr);

@@ -229,8 +229,7 @@ fn the_shipped_traces() {
         let scan = simulate(Named::ApproxScan, &Setup::PAPER, tlbs, &stream);
         assert_eq!(simulate(Named::Approx, &Setup::PAPER, tlbs, &stream), scan);
         assert_eq!(simulate(Named::ApproxEager, &Setup::PAPER, tlbs, &stream), scan);
-        let thrift =
-            |percent| simulate_reserving(Named::Thrift, &Setup::PAPER, tlbs, &stream, Some(percent));
+        let thrift = |percent| simulate_reserving(Named::Thrift, &Setup::PAPER, tlbs, &stream, Some(percent));
         let none = thrift(0);
         assert_eq!((none.0, &none.2), (scan.0, &scan.1));
         // The more reservations there are, the less is copied; and no misses pay for it.
