@@ -151,11 +151,11 @@ pub(crate) fn set_counts(block: &mut Block, counts: &mut Each, thresholds: &Each
 #[inline(always)]
 pub(crate) const fn mapped(block: &Block, unit: usize) -> u32 {
     let joined = block[JOINED] as u32;
-    if joined >> (unit % UNITS | 1) & 1 == 0 {
+    if joined >> ((unit % UNITS) | 1) & 1 == 0 {
         0
-    } else if joined >> (unit % UNITS & 12 | 2) & 1 == 0 {
+    } else if joined >> ((unit & 12) | 2) & 1 == 0 {
         1
-    } else if joined >> (unit % UNITS & 8 | 4) & 1 == 0 {
+    } else if joined >> ((unit & 8) | 4) & 1 == 0 {
         2
     } else if joined >> 8 & 1 == 0 {
         3

@@ -324,7 +324,7 @@ impl Segment<'_> {
             let mut counts = block::counts(block);
             for part in 1..=shift.min(block::SHIFT) {
                 let wide = (block::UNITS >> part, 1 << (shift.min(block::SHIFT) - part));
-                let first = wide.0 + ((unit >> shift << shift) % block::UNITS >> part);
+                let first = wide.0 + (((unit >> shift << shift) % block::UNITS) >> part);
                 for count in counts.iter_mut().skip(first).take(wide.1) {
                     *count = 0;
                 }

@@ -175,7 +175,7 @@ impl<'m> Ledger<'m> {
             return Swift::Not;
         }
         block::charge(block, block::smallest(resident, unit, mapped), unit);
-        block[tlb] = resident | 1 << (unit % block::UNITS >> mapped << mapped);
+        block[tlb] = resident | 1 << ((unit % block::UNITS) >> mapped << mapped);
         Swift::Done
     }
 
@@ -194,7 +194,7 @@ impl<'m> Ledger<'m> {
         if mapped == block::SHIFT {
             return Far::Not;
         }
-        block[tlb] = 1 << (unit % block::UNITS >> mapped << mapped);
+        block[tlb] = 1 << ((unit % block::UNITS) >> mapped << mapped);
         let shift = deferred::occupy(nodes, self.spread, tlb, number);
         if shift > self.spread + block::SHIFT {
             return Far::Done;
@@ -248,7 +248,7 @@ impl<'m> Ledger<'m> {
             return self.miss_in_large(chunk, tlb, unit, count);
         }
         let resident = block[tlb];
-        block[tlb] = resident | 1 << (unit % block::UNITS >> mapped << mapped);
+        block[tlb] = resident | 1 << ((unit % block::UNITS) >> mapped << mapped);
         if resident == 0 {
             let nodes = self.nodes.get_mut(chunk << self.spread..(chunk + 1) << self.spread);
             let from = nodes.map_or(u32::MAX, |nodes| deferred::occupy(nodes, self.spread, tlb, number));

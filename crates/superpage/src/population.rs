@@ -43,10 +43,21 @@ impl<'m> Population<'m> {
     /// level.
     pub(crate) fn full(&mut self, place: Place, mapped: usize) -> usize {
         let ladder = self.ladder;
-        (mapped + 1..ladder.levels())
-            .take_while(|&level| self.populated(place, level) == 1 << ladder.shift(level))
-            .last()
-            .unwrap_or(mapped)
+        let Some(chunk) = self.segments.find(place.segment) else { return mapped };
+        let bits = self.segments.peek(chunk).0;
+        let is_full = |&level: &usize| {
+            let shift = ladder.shift(level);
+            let first = place.unit >> shift << shift;
+            if shift < WORD {
+                let all = (1 << (1 << shift)) - 1;
+                return bits
+                    .get(first >> WORD)
+                    .is_some_and(|word| word >> (first & ((1 << WORD) - 1)) & all == all);
+            }
+            let words = bits.get(first >> WORD..(first >> WORD) + (1 << (shift - WORD)));
+            words.is_some_and(|words| words.iter().all(|&word| word == usize::MAX))
+        };
+        (mapped + 1..ladder.levels()).take_while(is_full).last().unwrap_or(mapped)
     }
 
     /// Sets the mark of a segment.
