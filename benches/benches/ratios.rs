@@ -1,7 +1,8 @@
 //! The same cases, interleaved round by round, as ratios to the first subject of each job.
 //!
 //! On a machine that is shared the absolute times of two runs say little; rounds that alternate see the same noise.
-//! Prints the median time of an operation, and the median ratio of neighbouring rounds with the quartiles.
+//! Prints the median time of an operation, and the median ratio of neighbouring rounds with its confidence interval of
+//! 95 %, from the order of the ratios alone. `--json` prints one array of rows instead. Nothing here fails.
 #![allow(missing_docs)]
 
 use std::time::{Duration, Instant};
@@ -9,11 +10,26 @@ use std::time::{Duration, Instant};
 use tlbkit_benches::cases::{self, Case, Round};
 
 /// How long a job's subjects are measured together, per subject.
-const TIME: Duration = Duration::from_millis(700);
+const TIME: Duration = Duration::from_millis(400);
+
+/// What a subject did at a job.
+struct Row {
+    job: &'static str,
+    subject: &'static str,
+    ns: f64,
+    /// What the ratio is to: the job's first subject, `x86_64` wherever that can do the job.
+    to: &'static str,
+    ratio: f64,
+    ci: [f64; 2],
+}
 
 fn main() {
     let wanted: Vec<String> = std::env::args().skip(1).filter(|arg| !arg.starts_with("--")).collect();
-    println!("{:<22} {:<22} {:>10}  {:>6}  quartiles", "job", "subject", "ns/op", "ratio");
+    let json = std::env::args().any(|arg| arg == "--json");
+    if !json {
+        println!("{:<22} {:<22} {:>10}  {:>6}  95 %          to", "job", "subject", "ns/op", "ratio");
+    }
+    let mut rows = Vec::new();
     let mut cases = cases::all().into_iter().peekable();
     while let Some(first) = cases.next() {
         let mut group = vec![first];
@@ -21,12 +37,33 @@ fn main() {
             group.push(next);
         }
         if wanted.is_empty() || wanted.iter().any(|part| group[0].job.contains(part.as_str())) {
-            compare(group);
+            let group = compare(group);
+            if !json {
+                group.iter().for_each(print);
+            }
+            rows.extend(group);
         }
+    }
+    if json {
+        let rows: Vec<_> = rows.iter().map(object).collect();
+        println!("[\n{}\n]", rows.join(",\n"));
     }
 }
 
-fn compare(group: Vec<Case>) {
+fn print(row: &Row) {
+    let Row { job, subject, ns, to, ratio, ci: [low, high] } = row;
+    println!("{job:<22} {subject:<22} {ns:>10.2}  {ratio:>6.3}  {low:.3}..{high:.3}  {to}");
+}
+
+/// Returns a row as JSON: the names have nothing to escape.
+fn object(row: &Row) -> String {
+    let Row { job, subject, ns, to, ratio, ci: [low, high] } = row;
+    format!(
+        r#"  {{"job": "{job}", "subject": "{subject}", "ns": {ns}, "to": "{to}", "ratio": {ratio}, "ci_low": {low}, "ci_high": {high}}}"#
+    )
+}
+
+fn compare(group: Vec<Case>) -> Vec<Row> {
     let names: Vec<_> = group.iter().map(|case| (case.job, case.subject, case.operations as f64)).collect();
     let mut rounds: Vec<Round> = group.into_iter().map(|case| (case.start)()).collect();
     // Short jobs repeat within a round, so that the clock's own cost vanishes.
@@ -45,15 +82,21 @@ fn compare(group: Vec<Case>) {
             times[at].push(time.as_nanos() as f64 / f64::from(repeats[at]) / names[at].2);
         }
     }
-    for ((job, subject, _), own) in names.into_iter().zip(&times) {
+    let to = names[0].1;
+    let rows = names.into_iter().zip(&times).map(|((job, subject, _), own)| {
         let ratios = own.iter().zip(&times[0]).map(|(own, first)| own / first).collect();
-        let [low, ratio, high] = quartiles(ratios);
-        let [_, time, _] = quartiles(own.clone());
-        println!("{job:<22} {subject:<22} {time:>10.2}  {ratio:>6.3}  {low:.3}..{high:.3}");
-    }
+        let (ratio, ci) = median(ratios);
+        Row { job, subject, ns: median(own.clone()).0, to, ratio, ci }
+    });
+    rows.collect()
 }
 
-fn quartiles(mut values: Vec<f64>) -> [f64; 3] {
+/// Returns the median, and the values between which it lies with 95 %: those 1.96 standard deviations of the binomial
+/// distribution away from it in order.
+fn median(mut values: Vec<f64>) -> (f64, [f64; 2]) {
     values.sort_by(f64::total_cmp);
-    [1, 2, 3].map(|quarter| values[values.len() * quarter / 4])
+    let (count, last) = (values.len() as f64, values.len() - 1);
+    let away = 0.98 * count.sqrt();
+    let [low, high] = [0.5 * count - away, 0.5 * count + away].map(|at| (at.max(0.0) as usize).min(last));
+    (values[values.len() / 2], [values[low], values[high]])
 }

@@ -53,3 +53,21 @@ pub trait Subject {
     /// Takes the table apart.
     fn destroy(self);
 }
+
+/// A subject that visits every mapped page by itself.
+pub trait Iterate: Subject {
+    /// Returns how many pages are mapped, having looked at each.
+    fn count(&self) -> usize;
+}
+
+/// A subject that makes large leaves of small ones, and small ones of large.
+pub trait Resize: Subject {
+    /// The number of neighbouring pages that become one leaf.
+    const PAGES: usize;
+
+    /// Makes one leaf of [`PAGES`](Self::PAGES) pages.
+    fn promote(&mut self, vpn: usize);
+
+    /// Makes pages of that leaf.
+    fn split(&mut self, vpn: usize);
+}

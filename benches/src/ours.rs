@@ -1,6 +1,7 @@
 //! Our tables as subjects: 48-bit spaces, the compact 64-bit format.
 
 use std::marker::PhantomData;
+use std::ops::ControlFlow;
 
 use tlbkit_addr::{Attr, PageSize, Pages, Pfn, VirtAddr, Vpn};
 use tlbkit_pagetable::geometry::Va48;
@@ -9,7 +10,7 @@ use tlbkit_pagetable::{
     Change, Error, Holes, Pinned, Retired, Shared, Solo, Table, cpt, destroy, format, gpt, hpt, mpt,
 };
 
-use crate::{Subject, arena};
+use crate::{Iterate, Resize, Subject, arena};
 
 type Storage<M> = Slab<'static, u64, M, Identity>;
 
@@ -155,5 +156,45 @@ impl<M: tlbkit_pagetable::Mode, T: Make<M>> Subject for Ours<T, M> {
     fn destroy(self) {
         // SAFETY: one thread, which is not walking.
         unsafe { destroy(self.table).reclaim() };
+    }
+}
+
+impl<M: tlbkit_pagetable::Mode, T: Make<M>> Iterate for Ours<T, M> {
+    fn count(&self) -> usize {
+        let all = Pages::new(Vpn::new(0), Vpn::new(LOWER_HALF)).expect("not empty");
+        let mut count = 0;
+        // SAFETY: nothing is reclaimed during the call.
+        let _ = self.table.for_each(unsafe { Pinned::by(self) }, all, &mut |leaf| {
+            count += usize::from(leaf.attr.contains(Attr::READ));
+            ControlFlow::Continue(())
+        });
+        count
+    }
+}
+
+/// The last page of the half that is mapped in.
+const LOWER_HALF: usize = (1 << 35) - 1;
+
+impl<M: tlbkit_pagetable::Mode, T: Make<M>> Ours<T, M> {
+    fn resize(&mut self, vpn: usize, to: PageSize) {
+        let pages = Pages::count(Vpn::new(vpn), <Self as Resize>::PAGES).expect("a range");
+        let mut flush = |stale: &tlbkit_addr::Flush| {
+            std::hint::black_box(stale);
+        };
+        // SAFETY: as above.
+        unsafe { self.table.resize(&mut self.batch, pages, to, &mut flush) }.expect("a run of frames");
+        self.settle();
+    }
+}
+
+impl<M: tlbkit_pagetable::Mode, T: Make<M>> Resize for Ours<T, M> {
+    const PAGES: usize = 512;
+
+    fn promote(&mut self, vpn: usize) {
+        self.resize(vpn, PageSize::M2);
+    }
+
+    fn split(&mut self, vpn: usize) {
+        self.resize(vpn, PageSize::K4);
     }
 }

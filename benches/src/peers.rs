@@ -1,6 +1,7 @@
 //! The peers from crates.io, each on a host arena through a direct map.
 
 use std::cell::Cell;
+use std::collections::BTreeMap;
 
 use aarch64_paging::descriptor::{El1Attributes, PhysicalAddress};
 use aarch64_paging::paging::{
@@ -16,10 +17,10 @@ use x86_64::structures::paging::{
 };
 use x86_64::{PhysAddr, VirtAddr};
 
-use crate::{Subject, arena};
+use crate::{Iterate, Subject, arena};
 
-/// Two GiB of frames, touched as they are used, with a free list: what a kernel's frame allocator is at its best. "Physical" address 0 is the
-/// arena's first byte; frame 0 is never handed out.
+/// Two GiB of frames, touched as they are used, with a free list: what a kernel's frame allocator is at its best.
+/// "Physical" address 0 is the arena's first byte; frame 0 is never handed out.
 struct Arena {
     start: usize,
     fresh: Cell<usize>,
@@ -382,6 +383,17 @@ impl Subject for Aarch64 {
     fn destroy(self) {}
 }
 
+impl Iterate for Aarch64 {
+    fn count(&self) -> usize {
+        let mut count = 0;
+        let visited = self.0.walk_range(&MemoryRegion::new(0, 1 << 48), &mut |_, descriptor, level| {
+            count += usize::from(level == 3 && descriptor.is_valid());
+            Ok(())
+        });
+        visited.map_or(0, |()| count)
+    }
+}
+
 /// `hashbrown::HashMap` from page number to frame: what a hashed table would be without a layout to keep.
 pub struct HashBrown(hashbrown::HashMap<usize, u64>);
 
@@ -416,4 +428,50 @@ impl Subject for HashBrown {
     }
 
     fn destroy(self) {}
+}
+
+impl Iterate for HashBrown {
+    fn count(&self) -> usize {
+        self.0.values().filter(|&&pte| pte & 1 == 1).count()
+    }
+}
+
+/// `BTreeMap` from page number to frame: what an ordered map of the standard library would be, its ranges used.
+pub struct BTree(BTreeMap<usize, u64>);
+
+impl Subject for BTree {
+    const NAME: &'static str = "BTreeMap";
+
+    fn new() -> Self {
+        Self(BTreeMap::new())
+    }
+
+    #[inline(always)]
+    fn map(&mut self, vpn: usize, pfn: usize) {
+        self.0.insert(vpn, (pfn as u64) << 12 | 1);
+    }
+
+    #[inline(always)]
+    fn unmap(&mut self, vpn: usize) {
+        self.0.remove(&vpn);
+    }
+
+    #[inline(always)]
+    fn translate(&self, va: usize) -> Option<usize> {
+        self.0.get(&(va >> 12)).map(|&pte| pte as usize & !0xfff | va & 0xfff)
+    }
+
+    fn protect_range(&mut self, vpn: usize, pages: usize, writable: bool) {
+        for (_, pte) in self.0.range_mut(vpn..vpn + pages) {
+            *pte = *pte & !2 | u64::from(writable) << 1;
+        }
+    }
+
+    fn destroy(self) {}
+}
+
+impl Iterate for BTree {
+    fn count(&self) -> usize {
+        self.0.values().filter(|&&pte| pte & 1 == 1).count()
+    }
 }

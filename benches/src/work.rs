@@ -21,6 +21,31 @@ pub fn sparse(pages: usize) -> Vec<usize> {
     set.into_iter().collect()
 }
 
+/// `pages` pages in runs as long as files are: half of them of a page, a quarter of two, and so on, anywhere in the
+/// lower half of a 48-bit space.
+pub fn file(pages: usize) -> Vec<usize> {
+    let mut random = ChaCha8Rng::seed_from_u64(1993);
+    let mut set = std::collections::BTreeSet::new();
+    while set.len() < pages {
+        let first = random.random_range(1..1usize << 34);
+        let run = 1usize << random.random::<u32>().leading_zeros().min(8);
+        set.extend(first..first + run.min(pages - set.len()));
+    }
+    set.into_iter().collect()
+}
+
+/// The pages that a real program touched, as `tlblab pages` prints them of a shipped trace.
+pub fn captured(json: &str) -> Vec<usize> {
+    let numbers = json.split(|c: char| !c.is_ascii_digit()).filter_map(|number| number.parse().ok());
+    let numbers: Vec<usize> = numbers.collect();
+    numbers.chunks_exact(2).flat_map(|run| run[0]..run[0] + run[1]).collect()
+}
+
+/// The compiler's, the database's and the interpreter's.
+pub const CC1: &str = include_str!("../pages/cc1.json");
+pub const SQLITE: &str = include_str!("../pages/sqlite.json");
+pub const PERL: &str = include_str!("../pages/perl.json");
+
 /// The pages in an order that no prefetcher follows.
 pub fn shuffled(mut pages: Vec<usize>) -> Vec<usize> {
     pages.shuffle(&mut ChaCha8Rng::seed_from_u64(64));

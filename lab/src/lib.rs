@@ -13,7 +13,9 @@ pub mod fuzzing;
 mod mach;
 mod mapping;
 mod model;
+mod pages;
 mod parallel;
+mod refill;
 mod rows;
 mod shootdown;
 mod superpage;
@@ -39,6 +41,8 @@ enum Command {
     Mach(mach::Mach),
     Mapping(mapping::Mapping),
     Model(model::Model),
+    Pages(pages::PagesArgs),
+    Refill(refill::RefillArgs),
     Sweep(sweep::Sweep),
     Shootdown(shootdown::Shootdown),
     Superpage(superpage::SuperpageArgs),
@@ -53,6 +57,8 @@ pub fn main() -> ExitCode {
         Command::Mach(args) => args.run().map(|()| ExitCode::SUCCESS),
         Command::Mapping(args) => args.run().map(|()| ExitCode::SUCCESS),
         Command::Model(args) => args.run().map(|()| ExitCode::SUCCESS),
+        Command::Pages(args) => pages::run(&args).map(|()| ExitCode::SUCCESS),
+        Command::Refill(args) => refill::run(&args).map(|()| ExitCode::SUCCESS),
         Command::Sweep(args) => args.run().map(|()| ExitCode::SUCCESS),
         Command::Shootdown(args) => shootdown::run(&args).map(|()| ExitCode::SUCCESS),
         Command::Superpage(args) => superpage::run(&args),

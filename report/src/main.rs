@@ -49,8 +49,11 @@ struct Cli {
     /// The shipped traces
     #[arg(long, value_name = "DIR", default_value = "lab/traces")]
     traces: PathBuf,
+    /// Where the lab's data are kept from run to run [default: cache, where index.html is written]
+    #[arg(long, value_name = "DIR")]
+    cache: Option<PathBuf>,
     /// Write instead the README's picture to this file, and print the README's table
-    #[arg(long, value_name = "FILE", conflicts_with_all = ["json", "out"])]
+    #[arg(long, value_name = "FILE", conflicts_with = "json")]
     readme: Option<PathBuf>,
 }
 
@@ -69,7 +72,8 @@ fn run(args: &Cli) -> anyhow::Result<()> {
     let bar = ProgressBar::new(papers::ALL.len() as u64 + 1);
     bar.set_style(ProgressStyle::with_template("{bar:12} {pos} of {len} papers, {elapsed}: {wide_msg}")?);
     bar.enable_steady_tick(Duration::from_millis(200));
-    let lab = Lab::new(&args.lab, &args.traces, &args.out.join("cache"), args.quick, bar.clone())?;
+    let cache = args.cache.clone().unwrap_or_else(|| args.out.join("cache"));
+    let lab = Lab::new(&args.lab, &args.traces, &cache, args.quick, bar.clone())?;
     if let Some(file) = &args.readme {
         let (picture, table) = papers::readme(&lab)?;
         lab::write(file, page::picture(&picture)?.as_bytes())?;

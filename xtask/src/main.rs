@@ -13,6 +13,7 @@ use std::process::ExitCode;
 use clap::{Parser, Subcommand};
 
 mod bench;
+mod bookkeeping;
 mod check;
 mod demo;
 mod doc;
@@ -72,6 +73,7 @@ enum Command {
     Bench(bench::BenchArgs),
     Instructions(instructions::InstructionsArgs),
     Report(report::ReportArgs),
+    Bookkeeping(bookkeeping::BookkeepingArgs),
 }
 
 fn main() -> ExitCode {
@@ -94,6 +96,7 @@ fn main() -> ExitCode {
         Command::Bench(args) => bench::run(&shell, &args),
         Command::Instructions(args) => instructions::run(&args),
         Command::Report(args) => report::run(&shell, &args),
+        Command::Bookkeeping(args) => bookkeeping::run(&args),
     });
     match outcome {
         Ok(()) => ExitCode::SUCCESS,

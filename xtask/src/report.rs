@@ -32,12 +32,10 @@ pub(crate) fn run(shell: &Shell, args: &ReportArgs) -> anyhow::Result<()> {
     let text = |path: PathBuf| path.to_string_lossy().into_owned();
     let mut line =
         Line::new(&text(release.join("tlbkit-report")), "--lab").with([text(release.join("tlblab"))]);
-    match &args.readme {
-        Some(file) => line = line.with(["--readme".to_owned(), text(file.clone())]),
-        None => {
-            let out = args.out.clone().unwrap_or_else(|| places::target().join("report"));
-            line = line.with(["--out".to_owned(), text(out)]);
-        }
+    let out = args.out.clone().unwrap_or_else(|| places::target().join("report"));
+    line = line.with(["--out".to_owned(), text(out)]);
+    if let Some(file) = &args.readme {
+        line = line.with(["--readme".to_owned(), text(file.clone())]);
     }
     line = line.with(args.quick.then_some("--quick")).with(args.json.then_some("--json"));
     let status = line.command().status().with_context(|| format!("cannot run `{line}`"))?;

@@ -2,34 +2,11 @@
 
 mod common;
 
-use common::{Base32, Config, Kind, Sabotage, steps, with};
+use common::tables::{Kind, with};
+use common::{Base32, Sabotage, config, steps};
 use proptest::prelude::*;
 use tlbkit_pagetable::geometry::Va32;
-use tlbkit_refill::features::{Endian, Features};
-use tlbkit_refill::handler::{Form, Root, Write};
-
-fn config(forms: &'static [Form]) -> impl Strategy<Value = Config> {
-    let features = prop_oneof![Just(Features::R1), Just(Features::R2), Just(Features::P5600)];
-    let endian = prop_oneof![Just(Endian::Little), Just(Endian::Big)];
-    let root = prop_oneof![Just(Root::Block), Just(Root::ErrorEpc), Just(Root::KScratch(3))];
-    let write = prop_oneof![Just(Write::Random), Just(Write::Index)];
-    let form = prop::sample::select(forms);
-    (features, endian, root, any::<bool>(), form, write).prop_map(
-        |(features, endian, root, stlb, form, write)| {
-            let has = match root {
-                Root::KScratch(select) => features.has_kscratch(select),
-                _ => true,
-            };
-            Config {
-                features: features.with_endian(endian),
-                root: if has { root } else { Root::Block },
-                stlb,
-                form,
-                write: if form.reporting { Write::Index } else { write },
-            }
-        },
-    )
-}
+use tlbkit_refill::handler::Form;
 
 macro_rules! equals {
     ($($name:ident $kind:ident)*) => { $(
@@ -51,6 +28,7 @@ equals! {
     cpt_equals_lookup Cpt
     cpt_of_four_equals_lookup CptFour
     cpt_of_sixteen_equals_lookup CptSixteen
+    cpt_that_grows_equals_lookup CptGrows
 }
 
 macro_rules! larger {
@@ -73,4 +51,5 @@ larger! {
     cpt_of_all_sizes_equals_lookup Cpt
     cpt_of_four_of_all_sizes_equals_lookup CptFour
     cpt_of_sixteen_of_all_sizes_equals_lookup CptSixteen
+    cpt_that_grows_of_all_sizes_equals_lookup CptGrows
 }

@@ -38,7 +38,7 @@ pub enum CostError {
     ZeroR,
     /// A threshold is zero: every superpage would be promoted at its first miss.
     ZeroThreshold,
-    /// A threshold of the largest superpage does not fit 32 bits.
+    /// A threshold does not fit its counter: 16 bits for superpages of up to 16 units (64 KB), 32 for larger ones.
     TooLarge,
 }
 
@@ -47,7 +47,9 @@ impl fmt::Display for CostError {
         f.write_str(match self {
             Self::ZeroR => "R, the cost of copying 1 KB in TLB misses, must be at least 1",
             Self::ZeroThreshold => "a threshold must be at least a thousandth of R",
-            Self::TooLarge => "a threshold of the largest superpage does not fit 32 bits",
+            Self::TooLarge => {
+                "a threshold does not fit its counter of 16 bits (32 beyond 16 pages): lower R or the share of it"
+            }
         })
     }
 }

@@ -5,8 +5,9 @@ use tlbkit_addr::Vpn;
 use crate::Ladder;
 use crate::block;
 
-/// How many are remembered, a power of two: more than two TLBs of the paper's hold, so that what is evicted is there.
-const MANY: usize = 128;
+/// How many are remembered, a power of two: several times what two TLBs of the paper hold, so that what is
+/// evicted is there.
+const MANY: usize = 256;
 /// No block has this number: a block, and a segment, has two units at least.
 const NONE: usize = usize::MAX;
 

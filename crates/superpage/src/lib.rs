@@ -42,8 +42,8 @@
 //! | [`Online`] | the same by prefetch or by capacity, from the LRU stack | 7.2 |
 //! | [`Asap`], [`Asap464`] | what is fully populated; 64 KB that is half populated | 7.4 |
 //! | [`Reservation`] | without copying, what a reservation has filled | Talluri and Hill 1994, Navarro et al. 2002, FreeBSD |
-//! | [`Background`] | one well-used region a period; demotes the least used | Linux khugepaged, Ingens 2016 |
-//! | [`Thrift`] | like APPROX-ONLINE from a sample of misses, later, and straight to the size that is due | this project |
+//! | [`Background`] | one well-used region a period; demotes the least used | Linux khugepaged and its shrinker, Ingens 2016 |
+//! | [`Thrift`] | like APPROX-ONLINE, but without copying where a reservation stands, and there at once what is full | this project |
 //!
 //! # Readings
 //!
@@ -89,7 +89,7 @@ pub use directory::Slot;
 pub use ladder::{Ladder, LadderError, MAX_LEVELS};
 pub use policy::{
     Action, Activity, ApproxOnline, Asap, Asap464, Background, Miss, Online, OnlineMemory, Policy,
-    Reservation, Superpage, Thrift, Tlb, Utilization,
+    Reservation, Superpage, Thrift, ThriftMemory, Tlb, Utilization,
 };
 pub use segments::{Footprint, Memory};
 pub use setup::Setup;

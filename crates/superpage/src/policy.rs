@@ -19,7 +19,7 @@ pub use background::{Background, Utilization};
 pub use gate::Activity;
 pub use online::{Online, OnlineMemory};
 pub use reserve::Reservation;
-pub use thrift::Thrift;
+pub use thrift::{Thrift, ThriftMemory};
 
 /// Which of the machine's TLBs.
 ///
@@ -100,7 +100,8 @@ pub trait Policy: fmt::Debug {
     fn promoted(&mut self, range: Superpage);
 
     /// Records that the promotion asked for was not done, for want of contiguous memory. The policy will not ask for
-    /// that size or a larger one for a while, longer each time.
+    /// that size or a larger one for a while, longer each time. To one that reserves, it says that a reservation was
+    /// not to be had or is broken.
     fn refused(&mut self, range: Superpage);
 
     /// Records that one page of a superpage is needed alone (page-out, copy-on-write, another protection). Returns

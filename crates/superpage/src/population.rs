@@ -96,7 +96,7 @@ impl<'m> Population<'m> {
 
     pub(crate) fn promote(&mut self, range: Superpage) {
         let Some((place, level)) = self.ladder.find(range) else { return };
-        let Some(chunk) = self.segments.find(place.segment) else { return };
+        let Ok(chunk) = self.segments.touch(place.segment) else { return };
         self.units.join(self.segments.parts(chunk).0, place.unit, level, true);
     }
 

@@ -2,7 +2,7 @@
 
 mod model;
 
-use model::{Arena, Machine, all_pages, approx, asap, asap464, online, step};
+use model::{Arena, Machine, all_pages, approx, asap, asap464, online, step, thrift};
 use tlbkit_addr::{PageSize, Pages, Vpn};
 use tlbkit_superpage::{
     Action, Activity, ApproxOnline, Asap, Background, CostError, Costs, Ladder, LadderError, Miss, Policy,
@@ -222,6 +222,40 @@ fn reservations_are_promoted_when_full_and_broken_when_old() {
     let block = Superpage { first: Vpn::new(16), size: PageSize::K64 };
     assert_eq!(policy.on_miss(miss(17)), None);
     assert_eq!(policy.on_miss(miss(30)), Some(Action::Promote { range: block, copy: false }));
+}
+
+/// THRIFT: at once and in place what is full, in place what is charged enough, and by copying what is not reserved.
+#[test]
+fn thrift_copies_where_no_reservation_stands() {
+    let mut policy = thrift(&Setup::PAPER, 1);
+    let region = |first| Superpage { first: Vpn::new(first), size: PageSize::K64 };
+    let pair = Superpage { first: Vpn::new(0), size: PageSize::from_shift(13).unwrap() };
+    assert_eq!(policy.reservation(Vpn::new(5)), Some(region(0)));
+    assert_eq!(policy.on_miss(miss(0)), None);
+    assert_eq!(policy.on_miss(miss(1)), Some(Action::Promote { range: pair, copy: false }));
+    policy.promoted(pair);
+    policy.refused(region(0));
+    assert_eq!([policy.on_miss(miss(2)), policy.on_miss(miss(3))], [None, None]);
+    // What is used again after a demotion has stayed in place, but is not reserved.
+    assert_eq!(policy.demote(Vpn::new(1)), Some(pair));
+    assert_eq!([policy.on_miss(miss(0)), policy.on_miss(miss(1))], [None, None]);
+    for (first, reserved) in [(16, true), (32, false)] {
+        if !reserved {
+            policy.refused(region(first));
+        }
+        // With a hole it takes the charges: 0.125 R of 16 KB is 200.
+        let mut pages = [first, first + 2];
+        let found = (0..).find_map(|n| {
+            let evicted = (n > 0).then_some(Vpn::new(pages[1]));
+            let action = policy.on_miss(Miss { evicted, ..miss(pages[0]) });
+            pages.reverse();
+            action.map(|action| (n, action))
+        });
+        let range = Superpage { first: Vpn::new(first), size: PageSize::K16 };
+        assert_eq!(found, Some((200, Action::Promote { range, copy: !reserved })));
+        policy.promoted(range);
+        policy.evicted(Tlb::Data, Vpn::new(first));
+    }
 }
 
 #[test]

@@ -105,7 +105,7 @@ impl World {
             return;
         }
         if scene.hardware.lines_need_entry {
-            if entry.rights() == 2 && entry.0 & Word::DIRTY == 0 {
+            if pte == 0 && entry.rights() == 2 && entry.0 & Word::DIRTY == 0 {
                 let used = Step::Use { cpu, pte, bit: Word::DIRTY };
                 turns.offer(self, used, |w, _| w.cpus[cpu].tlb[pte].0 |= Word::DIRTY);
             }

@@ -94,8 +94,8 @@ pub(crate) struct Scene {
     pub(crate) lazy: bool,
     /// CPU that raises entry 0's rights again at some time.
     pub(crate) raise: Option<usize>,
-    /// What entry 0 holds at the start. A second one has every status bit set besides: the hardware writes one
-    /// entry's, and what two entries have to do with each other is the requesters' affair.
+    /// What entry 0 holds at the start. A second one has every status bit set besides, and its cache lines stay
+    /// clean: the hardware writes for one entry, and what two have to do with each other is the requesters' affair.
     pub(crate) start: Word,
     /// Nothing is synchronized: the entry is changed, and that is all. Which damage is looked for (Table 2.2).
     pub(crate) bare: Option<Damage>,
@@ -258,7 +258,8 @@ impl Scene {
     }
 
     fn starts_with(&self, pte: usize) -> Word {
-        if pte == 0 { self.start } else { Word(self.start.0 | self.bits) }
+        let bits = if pte == 0 || self.hardware.lines_need_entry { 0 } else { self.bits };
+        Word(self.start.0 | bits)
     }
 
     /// Tells whether whoever waits in 2-phase serves his own queue.

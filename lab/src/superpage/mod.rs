@@ -28,7 +28,7 @@ mod tlb;
 use footprint::Footprint;
 use offline::{Outcome, Spool};
 use policies::{ALL, Arena, Named};
-use simulation::{Reference, Simulation, Tlbs, Yardstick};
+use simulation::{Reference, Reservations, Simulation, Tlbs, Yardstick};
 use tlb::{Entry, Lru};
 
 /// Cycles of a TLB miss (section 8.1).
@@ -70,6 +70,9 @@ pub(crate) struct SuperpageArgs {
     /// Memory for the counters of this many segments (of the largest page size)
     #[arg(long, value_name = "N", default_value_t = 4096)]
     segments: usize,
+    /// How many of THRIFT's reservations of 64 KB succeed, in percent; with none it is APPROX-ONLINE
+    #[arg(long, value_name = "N", default_value_t = 50, value_parser = clap::value_parser!(u32).range(..=100))]
+    reserved: u32,
     /// Go on after malformed lines of a lackey trace
     #[arg(long)]
     skip_bad: bool,
@@ -234,6 +237,10 @@ impl<'m> Lab<'m> {
                 simulation.log = Some(Box::new(BufWriter::new(create(path)?)));
             }
             simulation.holes = named == Named::Subblock;
+            if named == Named::Thrift {
+                let region = setup.ladder.size(setup.ladder.level_reaching(PageSize::K64).max(1));
+                simulation.reservations = region.map(|size| Reservations::new(size, args.reserved));
+            }
             simulations.push((named, simulation));
         }
         let unit = setup.ladder.size(0).map_or(0, |unit| unit.shift() - PageSize::K4.shift());

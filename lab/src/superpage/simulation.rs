@@ -1,10 +1,11 @@
 //! One policy on one stream of references.
 
+use std::collections::HashSet;
 use std::io::Write;
 use std::time::{Duration, Instant};
 
 use tlbkit_addr::{PageSize, Vpn};
-use tlbkit_superpage::{Action, Miss, Policy, Tlb};
+use tlbkit_superpage::{Action, Miss, Policy, Superpage, Tlb};
 
 use super::footprint::Footprint;
 use super::tlb::{Bare, Entry, Lru, Map};
@@ -68,6 +69,30 @@ pub(super) enum Sizing<'m> {
     By(Box<dyn Policy + 'm>),
 }
 
+/// Regions that are reserved at their first touch, if that succeeds: by a hash of the region, so that every run and
+/// every policy finds the same memory.
+pub(super) struct Reservations {
+    size: PageSize,
+    percent: u32,
+    touched: HashSet<usize>,
+}
+
+impl Reservations {
+    /// Of regions of `size`, `percent` can be reserved.
+    pub(super) fn new(size: PageSize, percent: u32) -> Self {
+        Self { size, percent, touched: HashSet::new() }
+    }
+
+    /// Touches a page. Returns its region if this is the first touch there and it cannot be reserved.
+    fn fail(&mut self, page: usize) -> Option<Superpage> {
+        let shift = self.size.shift() - PageSize::K4.shift();
+        let region = page >> shift;
+        let hash = (region as u64).wrapping_mul(0x9e37_79b9_7f4a_7c15) >> 32;
+        let fails = self.touched.insert(region) && (hash * 100) >> 32 >= u64::from(self.percent);
+        fails.then_some(Superpage { first: Vpn::new(region << shift), size: self.size })
+    }
+}
+
 /// A policy at work, and what it has come to.
 pub(super) struct Simulation<'m> {
     pub(super) name: String,
@@ -82,6 +107,8 @@ pub(super) struct Simulation<'m> {
     pub(super) time: Duration,
     /// Superpages may have holes: untouched pages in them take no memory.
     pub(super) holes: bool,
+    /// The kernel's reservations, for a policy that lives with some of them failing.
+    pub(super) reservations: Option<Reservations>,
     /// Where promotions are written down.
     pub(super) log: Option<Box<dyn Write>>,
     pub(super) out_of_segments: Option<Vpn>,
@@ -101,6 +128,7 @@ impl<'m> Simulation<'m> {
             kb_copied: 0,
             time: Duration::ZERO,
             holes: false,
+            reservations: None,
             log: None,
             out_of_segments: None,
         }
@@ -138,6 +166,11 @@ impl<'m> Simulation<'m> {
         let Sizing::By(policy) = &mut self.sizing else { return Ok(()) };
         let shift = self.map.shift(reference.page);
         let evicted = self.lru[tlb].refill(Entry::around(reference.page, shift));
+        if let Some(reservations) = &mut self.reservations
+            && let Some(region) = reservations.fail(reference.page)
+        {
+            policy.refused(region);
+        }
         let action = policy.on_miss(Miss {
             tlb: [Tlb::Data, Tlb::Instruction][tlb],
             page: Vpn::new(reference.page),

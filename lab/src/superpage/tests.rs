@@ -9,7 +9,7 @@ use tlbkit_superpage::{Costs, Ladder, Setup};
 use super::footprint::Footprint;
 use super::offline::{self, Spool};
 use super::policies::{Arena, Named};
-use super::simulation::{Reference, Simulation, Tlbs, Yardstick};
+use super::simulation::{Reference, Reservations, Simulation, Tlbs, Yardstick};
 use super::tlb::{Entry, Lru, Map};
 
 const SPLIT: Tlbs = Tlbs { instruction: 3, data: 4, unified: false };
@@ -20,6 +20,19 @@ fn references(pages: &[(bool, usize)]) -> Vec<Reference> {
 
 /// Runs a policy and returns its misses and its promotions, line by line.
 fn simulate(named: Named, setup: &Setup, tlbs: Tlbs, stream: &[Reference]) -> (u64, String) {
+    let (misses, _, log) = simulate_reserving(named, setup, tlbs, stream, None);
+    (misses, log)
+}
+
+/// The same on a machine that can reserve some percent of the regions of 64 KB. Returns the misses, what was copied in
+/// KB, and the promotions.
+fn simulate_reserving(
+    named: Named,
+    setup: &Setup,
+    tlbs: Tlbs,
+    stream: &[Reference],
+    percent: Option<u32>,
+) -> (u64, u64, String) {
     #[derive(Clone, Default)]
     struct Shared(std::rc::Rc<std::cell::RefCell<Vec<u8>>>);
     impl std::io::Write for Shared {
@@ -36,10 +49,11 @@ fn simulate(named: Named, setup: &Setup, tlbs: Tlbs, stream: &[Reference]) -> (u
     let mut simulation = Simulation::new(named.to_string(), sizing, book, tlbs);
     let log = Shared::default();
     simulation.log = Some(Box::new(log.clone()));
+    simulation.reservations = percent.map(|percent| Reservations::new(PageSize::K64, percent));
     for piece in stream.chunks(777) {
         simulation.run(piece).unwrap();
     }
-    (simulation.misses, String::from_utf8(log.0.take()).unwrap())
+    (simulation.misses, simulation.kb_copied, String::from_utf8(log.0.take()).unwrap())
 }
 
 fn spool(stream: &[Reference], tlbs: Tlbs) -> Spool {
@@ -109,6 +123,18 @@ proptest! {
         let scan = simulate(Named::ApproxScan, &setup, SPLIT, &stream);
         prop_assert_eq!(&simulate(Named::Approx, &setup, SPLIT, &stream), &scan);
         prop_assert_eq!(&simulate(Named::ApproxEager, &setup, SPLIT, &stream), &scan);
+    }
+
+    /// Where no reservation is to be had, THRIFT is APPROX-ONLINE, line by line.
+    #[test]
+    fn without_reservations_thrift_is_approx_online(
+        pages in prop_oneof![stream(40, 3000), stream(3000, 3000)],
+        r_per_kb in 1u32..6,
+    ) {
+        let setup = Setup { costs: Costs { r_per_kb, ..Costs::PAPER }, ..Setup::PAPER };
+        let stream = references(&pages);
+        let (misses, _, log) = simulate_reserving(Named::Thrift, &setup, SPLIT, &stream, Some(0));
+        prop_assert_eq!((misses, log), simulate(Named::Approx, &setup, SPLIT, &stream));
     }
 
     /// The spooled misses of base pages determine those under any choice of superpages.
@@ -182,9 +208,9 @@ fn names_and_numbers_of_the_command_line() {
     }
 }
 
-/// On every shipped trace, too.
+/// On every shipped trace, too: three ways to count, and what THRIFT is with and without reservations.
 #[test]
-fn three_ways_to_count_on_the_shipped_traces() {
+fn the_shipped_traces() {
     let folder = concat!(env!("CARGO_MANIFEST_DIR"), "/traces");
     let tlbs = Tlbs { instruction: 32, data: 32, unified: false };
     for file in std::fs::read_dir(folder).unwrap() {
@@ -203,5 +229,13 @@ fn three_ways_to_count_on_the_shipped_traces() {
         let scan = simulate(Named::ApproxScan, &Setup::PAPER, tlbs, &stream);
         assert_eq!(simulate(Named::Approx, &Setup::PAPER, tlbs, &stream), scan);
         assert_eq!(simulate(Named::ApproxEager, &Setup::PAPER, tlbs, &stream), scan);
+        let thrift = |percent| simulate_reserving(Named::Thrift, &Setup::PAPER, tlbs, &stream, Some(percent));
+        let none = thrift(0);
+        assert_eq!((none.0, &none.2), (scan.0, &scan.1));
+        // The more reservations there are, the less is copied; and no misses pay for it.
+        for percent in [25, 50, 100] {
+            let some = thrift(percent);
+            assert!(some.0 <= none.0 && some.1 <= none.1, "{percent} %: {} of {}", some.1, none.1);
+        }
     }
 }

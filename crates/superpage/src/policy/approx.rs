@@ -85,6 +85,14 @@ impl ApproxOnline<'_> {
         }
     }
 
+    /// Records a promotion that charges need not have asked for: larger superpages lose what it had.
+    pub(super) fn promoted_early(&mut self, range: Superpage) {
+        if let Some((place, level)) = self.ledger.ladder.find(range) {
+            self.back_off.granted(level);
+            self.ledger.promote(place, level, None);
+        }
+    }
+
     #[inline(never)]
     fn miss_far(&mut self, miss: &Miss, block: usize) -> Option<Action> {
         match self.ledger.miss_far(miss.tlb, miss.page, block) {

@@ -1,9 +1,13 @@
 //! Promotion in the background by utilization, demotion under pressure.
 //!
-//! From Linux's khugepaged: a scanner that visits regions now and then and collapses one that has at most so many
-//! untouched pages (`max_ptes_none`), copying it. From Ingens (OSDI 2016): the threshold on utilization (90 %) that
-//! keeps memory from bloating, promotion decided apart from the fault path, and, when memory is short, demotion of the
-//! least utilized superpage. Where Linux reads accessed bits, this takes a TLB miss as the sign of use.
+//! - From Linux's khugepaged: a scanner that visits regions now and then and collapses one that has at most so many
+//!   untouched pages (`max_ptes_none`), copying it.
+//! - From Ingens (Kwon et al., OSDI 2016): the threshold on utilization (90 %) that keeps memory from bloating, and
+//!   promotion apart from the fault path.
+//! - From Linux's shrinker of underused huge pages (2024): under pressure, huge pages much of which was never used are
+//!   split. There it is those with more zero-filled pages than `max_ptes_none`, here the one with the fewest referenced.
+//!
+//! Where these read accessed bits or look for zeroes, this takes a TLB miss as the sign of use.
 
 use tlbkit_addr::{PageSize, Pages, Vpn};
 

@@ -4,9 +4,11 @@
 //!   and place every page at its own offset there; a promotion then moves nothing. Their entry with valid bits for its
 //!   parts (the partial subblock) is [`Reservation::partial`]: it maps the region from its second page on, and what
 //!   has not been touched stays unallocated behind its valid bit.
-//! - Navarro et al. (OSDI 2002), and FreeBSD after them: several sizes; a region is promoted to the largest size all
-//!   of whose pages are populated, step by step as it fills; under pressure the reservation that was added to least
-//!   recently is broken up, and what it holds in vain goes back.
+//! - Navarro et al. (OSDI 2002): several sizes; a region is promoted to the largest size all of whose pages are
+//!   populated, step by step as it fills. Reservations may be taken back: under pressure the one that was added to
+//!   least recently is broken up, and what it holds in vain goes back.
+//! - FreeBSD (`vm_reserv.c`) has the same for one large size an architecture, and breaks the partly populated
+//!   reservation that has been unchanged for longest.
 
 use tlbkit_addr::{PageSize, Pages, Vpn};
 

@@ -1,62 +1,57 @@
-//! THRIFT, this project's own policy: count less, wait longer, copy less.
+//! THRIFT, this project's own policy: APPROX-ONLINE's charges, and reservations so that a promotion need not copy.
 //!
-//! Where APPROX-ONLINE loses to OFFLINE, it loses by bookkeeping on every miss, by copying superpages that then hardly
-//! miss any more, and by copying the same pages again at each size on the way up. Three changes to it:
+//! Half of what APPROX-ONLINE costs is copying. Talluri and Hill (ASPLOS 1994) and Navarro et al. (OSDI 2002) avoid it:
+//! the first touch of a region reserves contiguous memory for all of it, and each page is placed at its own offset.
+//! Where that fails (the memory is not to be had, or was taken back), they promote nothing. Romer et al. object to
+//! reservations that they fail for large superpages, and do without. THRIFT takes from each what it is good at:
 //!
-//! - Only one miss in [`SAMPLE`] is charged, at random distances; on the others the policy records what the TLB holds
-//!   and nothing else. A threshold of `n` misses becomes one of `n / SAMPLE` samples.
-//! - The threshold is higher, [`SLOWER`] times the setup's, 0.2 R for the paper's 0.125 R: what stays between the two is
-//!   never copied, at the price of some misses more of what is.
-//! - When a superpage is to be promoted and the one around it stands at [`NEARLY`] of its own threshold or more, the
-//!   larger one is promoted at once: it would be in a moment, and would copy everything again.
+//! - A region of 64 KB is reserved at its first touch, and may be refused or broken at any time: the kernel says so by
+//!   [`Policy::refused`].
+//! - While the reservation stands, whatever is fully populated is promoted at once, to the largest size of up to
+//!   64 KB (Navarro et al., FreeBSD): that copies nothing and takes no memory. So is what APPROX-ONLINE would
+//!   promote, populated or not, when it would: that copies nothing, and takes the memory that it takes there.
+//! - Everything else, larger or without a reservation, is APPROX-ONLINE: the same charges, the same thresholds, copied.
 //!
-//! The three numbers were chosen on the traces `cc1`, `sort` and `sqlite`. It copies less than APPROX-ONLINE on every
-//! trace tried, and is not always cheaper: `docs/superpage.md` in the repository has the tables.
+//! So it never copies more than APPROX-ONLINE nor promotes what costs more memory, and where no reservation succeeds it
+//! *is* APPROX-ONLINE, promotion by promotion. No number in it was tuned.
 
-use tlbkit_addr::{Pages, Vpn};
+use tlbkit_addr::{PageSize, Pages, Vpn};
 
-use super::backoff::BackOff;
-use super::gate::Gate;
+use super::approx::ApproxOnline;
 use super::{Action, Miss, Policy, Superpage, Tlb};
-use crate::costs::{When, thresholds};
-use crate::ladder::{MAX_LEVELS, Place};
-use crate::ledger::{Charged, Ledger};
-use crate::{CostError, Footprint, Memory, Setup};
+use crate::ladder::Place;
+use crate::population::Population;
+use crate::{CostError, Footprint, Ladder, Memory, Setup};
 
-/// Promotes from a sample of the misses, later than APPROX-ONLINE, and to the largest size that is nearly due.
+/// Memory for [`Thrift`], by [`Thrift::footprint`].
 #[derive(Debug)]
-pub struct Thrift<'m> {
-    ledger: Ledger<'m>,
-    gate: Gate,
-    back_off: BackOff,
-    told: bool,
-    /// Misses until the next one that is charged.
-    left: u32,
-    random: u32,
+pub struct ThriftMemory<'m> {
+    /// For prefetch charges: its first part.
+    pub charges: Memory<'m>,
+    /// For what is populated: its second part.
+    pub population: Memory<'m>,
 }
 
-/// Misses for each one that is charged.
-const SAMPLE: u32 = 8;
-/// Threshold over the setup's, as a fraction.
-const SLOWER: (u32, u32) = (8, 5);
-/// Share of its threshold at which a larger superpage is taken at once, as a fraction.
-const NEARLY: (u64, u64) = (4, 5);
-
-/// The thresholds in samples.
-fn counts(setup: &Setup) -> Result<[u32; MAX_LEVELS], CostError> {
-    let prefetch = u64::from(setup.costs.prefetch) * u64::from(SLOWER.0) / u64::from(SLOWER.1 * SAMPLE);
-    let prefetch = if setup.costs.prefetch == 0 { 0 } else { (prefetch as u32).max(1) };
-    thresholds(&setup.ladder, setup.costs, prefetch, When::Reaches)
+/// Promotes reserved regions as they fill, and everything else like APPROX-ONLINE.
+///
+/// The kernel asks [`reservation`](Self::reservation) where to place a page that it allocates.
+#[derive(Debug)]
+pub struct Thrift<'m> {
+    approx: ApproxOnline<'m>,
+    /// What is populated. Regions without a reservation count as mapped whole: nothing is to be done for them.
+    population: Population<'m>,
+    /// The level that is reserved.
+    reserved: usize,
 }
 
 impl<'m> Thrift<'m> {
-    /// Returns what one segment takes.
+    /// Returns what one segment takes for charges and for its population.
     ///
     /// # Errors
     ///
     /// See [`CostError`].
-    pub fn footprint(setup: &Setup) -> Result<Footprint, CostError> {
-        Ledger::footprint(&setup.ladder, counts(setup)?)
+    pub fn footprint(setup: &Setup) -> Result<(Footprint, Footprint), CostError> {
+        Ok((ApproxOnline::footprint(setup)?, Population::footprint(&setup.ladder, 0)))
     }
 
     /// Makes the policy, with memory for as many segments as fit.
@@ -64,100 +59,96 @@ impl<'m> Thrift<'m> {
     /// # Errors
     ///
     /// See [`CostError`].
-    pub fn new(setup: &Setup, memory: Memory<'m>) -> Result<Self, CostError> {
+    pub fn new(setup: &Setup, memory: ThriftMemory<'m>) -> Result<Self, CostError> {
         Ok(Self {
-            ledger: Ledger::new(setup.ladder, counts(setup)?, setup.eager, setup.tlbs(), memory)?,
-            gate: Gate::new(setup.activity),
-            back_off: BackOff::new(),
-            told: false,
-            left: 1,
-            random: 1,
+            approx: ApproxOnline::new(setup, memory.charges)?,
+            population: Population::new(setup.ladder, 0, memory.population),
+            reserved: Self::reserved(&setup.ladder),
         })
     }
 
-    /// Tells whether this miss is of the sample: at random distances from 1 to twice the mean, so that no loop of the
-    /// program stays in step with it.
-    #[inline]
-    fn sampled(&mut self) -> bool {
-        self.left -= 1;
-        if self.left > 0 {
-            return false;
-        }
-        self.random = self.random.wrapping_mul(1_664_525).wrapping_add(1_013_904_223);
-        self.left = 1 + ((u64::from(self.random) * u64::from(2 * SAMPLE - 1)) >> 32) as u32;
-        true
+    fn reserved(ladder: &Ladder) -> usize {
+        ladder.level_reaching(PageSize::K64).max(1)
     }
-}
 
-impl Thrift<'_> {
-    /// Returns the level to promote to, from `ready` on: as long as the next one nearly stands at its threshold.
-    fn leap(&mut self, place: Place, ready: usize) -> usize {
-        let mut level = ready;
-        while level < self.ledger.ladder.top() {
-            let count = u64::from(self.ledger.count(place, level + 1));
-            let threshold = self.ledger.threshold(level + 1);
-            if count * NEARLY.1 < u64::from(threshold) * NEARLY.0 || !self.back_off.allows(level + 1) {
-                break;
-            }
-            level += 1;
-        }
-        level
+    /// Returns the region to reserve for `page`, 64 KB or the ladder's next larger size: it belongs at its own offset
+    /// there.
+    pub fn reservation(&self, page: Vpn) -> Option<Superpage> {
+        let ladder = self.population.ladder;
+        ladder.superpage(ladder.locate(page), self.reserved)
+    }
+
+    /// Returns the largest level of up to the reserved one all of whose units are populated.
+    fn full(&mut self, place: Place, mapped: usize) -> usize {
+        self.population.full(place, mapped).min(self.reserved)
+    }
+
+    fn is_reserved(&mut self, place: Place) -> bool {
+        self.population.mapped(place) < self.reserved
     }
 }
 
 impl Policy for Thrift<'_> {
     #[inline]
     fn on_miss(&mut self, miss: Miss) -> Option<Action> {
-        self.back_off.miss();
-        let count = self.sampled() & self.gate.active(miss.now);
-        let charged = self.ledger.miss(miss.tlb, miss.page, count);
-        if let Some(evicted) = miss.evicted {
-            self.ledger.evict(miss.tlb, evicted);
+        let asked = self.approx.on_miss(miss);
+        let Ok((place, mapped, new)) = self.population.reference(miss.page) else { return asked };
+        if mapped >= self.reserved {
+            return asked;
         }
-        match charged {
-            Charged::Nothing => None,
-            Charged::Ready(level) => {
-                let ladder = self.ledger.ladder;
-                let place = ladder.locate(miss.page);
-                if !self.back_off.allows(level) {
-                    return None;
+        let ladder = self.population.ladder;
+        match asked {
+            None if !new => None,
+            Some(Action::OutOfSegments { .. }) => asked,
+            _ => {
+                let full = if new { self.full(place, mapped) } else { mapped };
+                if full > mapped {
+                    return Some(Action::Promote { range: ladder.superpage(place, full)?, copy: false });
                 }
-                let range = ladder.superpage(place, self.leap(place, level))?;
-                Some(Action::Promote { range, copy: true })
-            }
-            Charged::Exhausted if self.told => None,
-            Charged::Exhausted => {
-                self.told = true;
-                Some(Action::OutOfSegments { page: miss.page })
+                let Some(Action::Promote { range, .. }) = asked else { return asked };
+                let copy = ladder.level(range.size) > Some(self.reserved);
+                Some(Action::Promote { range, copy })
             }
         }
     }
 
     fn promoted(&mut self, range: Superpage) {
-        let Some((place, level)) = self.ledger.ladder.find(range) else { return };
-        self.back_off.granted(level);
-        let threshold = self.ledger.threshold(level);
-        self.ledger.promote(place, level, Some(threshold));
+        self.approx.promoted_early(range);
+        self.population.promote(range);
     }
 
+    /// Records that a reservation was not to be had, or is broken, if one stands there: it is up to the charges from
+    /// now on. Otherwise like APPROX-ONLINE.
     fn refused(&mut self, range: Superpage) {
-        let Some((_, level)) = self.ledger.ladder.find(range) else { return };
-        self.back_off.refused(level, self.ledger.threshold(level));
+        let ladder = self.population.ladder;
+        let Some((place, level)) = ladder.find(range) else { return };
+        if level > self.reserved || !self.is_reserved(place) {
+            self.approx.refused(range);
+        } else if let Some(region) = ladder.superpage(place, self.reserved) {
+            self.population.promote(region);
+        }
     }
 
     fn demote(&mut self, page: Vpn) -> Option<Superpage> {
-        self.ledger.demote(page)
+        let range = self.approx.demote(page)?;
+        let (place, level) = self.population.ladder.find(range)?;
+        // Its pages lie where they belong, and may be promoted again without copying when they have been used again.
+        if self.population.mapped(place) == level {
+            self.population.demote(page);
+        }
+        Some(range)
     }
 
     fn evicted(&mut self, tlb: Tlb, page: Vpn) {
-        self.ledger.evict(tlb, page);
+        self.approx.evicted(tlb, page);
     }
 
     fn flushed(&mut self, tlb: Tlb) {
-        self.ledger.flushed(tlb);
+        self.approx.flushed(tlb);
     }
 
     fn unmapped(&mut self, pages: Pages) {
-        self.ledger.unmapped(pages);
+        self.approx.unmapped(pages);
+        self.population.unmapped(pages);
     }
 }

@@ -1,0 +1,226 @@
+//! The driver of a kernel, and of host threads: mailboxes, operations in flight, and the loops that do what the
+//! machines ask.
+//!
+//! | file | holds |
+//! |-|-|
+//! | here | what the CPUs share, and what each keeps for itself |
+//! | `request` | the loop of a CPU that changes something |
+//! | `reply` | the loop of one that is asked to flush, or comes and goes |
+
+use core::array::from_fn;
+
+use crate::sync::{AtomicBool, AtomicU32, Cell, Ordering, fence, relax};
+use crate::{Mailbox, Misuse, OpId, Operation, Outcome, Plan, Replier, Request, SharedSpace, Style, Target};
+
+mod reply;
+mod request;
+
+/// A change of page-table entries, as a kernel knows how to make it. Each call is one action of a
+/// [`Requester`](crate::Requester), whose documentation says what it must do.
+pub trait Edit<const W: usize> {
+    /// [`Action::Exclude`](crate::Action::Exclude).
+    fn exclude(&self) -> bool;
+    /// [`Action::Release`](crate::Action::Release).
+    fn release(&self);
+    /// [`Action::SetTentative`](crate::Action::SetTentative); nothing unless the plan is TLB-first.
+    fn set_tentative(&self) {}
+    /// [`Action::SetChanging`](crate::Action::SetChanging); nothing unless the plan is TLB-first or 2-phase.
+    fn set_changing(&self, _on: bool) {}
+    /// [`Action::Update`](crate::Action::Update).
+    fn update(&self);
+    /// [`Action::Check`](crate::Action::Check); always true unless the plan is optimistic.
+    fn check(&self) -> bool {
+        true
+    }
+    /// The address space.
+    fn space(&self) -> &SharedSpace<W>;
+    /// What is to be flushed.
+    fn what(&self) -> Target;
+}
+
+/// What a kernel can do on the CPU at hand.
+pub trait Local<P> {
+    /// Flushes this CPU's TLB; with `drain`, when its status writes are in memory.
+    fn flush(&mut self, what: Target, drain: bool);
+    /// Interrupts another CPU, which is to call [`System::poll`].
+    fn interrupt(&mut self, cpu: usize);
+    /// Takes a payload back: no CPU can reach it any more (unless the outcome says that it is in use again).
+    fn complete(&mut self, payload: P, outcome: Outcome);
+    /// Lets time pass while this CPU waits for another: a pause instruction, or a yield on host threads.
+    fn pause(&mut self) {
+        relax();
+    }
+    /// Asks another CPU's TLB to flush, and returns the flush's number and the number of the last one done there.
+    /// Only plans with [`Style::Remote`] call it.
+    fn flush_remotely(&mut self, _cpu: usize, _what: Target, _drain: bool) -> (u32, u32) {
+        (0, 0)
+    }
+    /// Tells whether flush `ticket` of that TLB is done.
+    fn is_flushed(&mut self, _cpu: usize, _ticket: u32) -> bool {
+        true
+    }
+}
+
+/// What each CPU keeps for itself.
+#[derive(Debug)]
+pub struct Station<const N: usize, const W: usize = 1, const SLOTS: usize = 1> {
+    me: usize,
+    plan: Plan,
+    replier: Replier<N, W, SLOTS>,
+    /// In 2-phase as a requester: only [`System::poll`]'s rendezvous part may run.
+    entered: bool,
+}
+
+impl<const N: usize, const W: usize, const SLOTS: usize> Station<N, W, SLOTS> {
+    /// Returns the CPU.
+    pub const fn cpu(&self) -> usize {
+        self.me
+    }
+}
+
+const CONTINUED: u32 = 1;
+const OPEN: u32 = 2;
+const SUPERSEDED: u32 = 4;
+const TAKEN: u32 = 8;
+
+/// An operation in flight. Its count says whose the cell is: the repliers' while it is not zero, and then of the one
+/// who made it zero.
+#[derive(Debug)]
+#[repr(align(64))]
+struct Slot<T> {
+    /// Generation in the upper half, acknowledgements to come in the lower.
+    word: AtomicU32,
+    flags: AtomicU32,
+    cell: Cell<Option<T>>,
+}
+
+/// A CPU's 2-phase flag, on a cache line of its own.
+#[derive(Debug)]
+#[repr(align(64))]
+struct Flag(AtomicBool);
+
+/// An operation and its change.
+type Flight<P, E, const W: usize> = (Operation<P, W>, E);
+
+/// The shared memory of up to `CPUS` CPUs: a mailbox of `N` requests and `SLOTS` operations for each.
+#[derive(Debug)]
+pub struct System<P, E, const CPUS: usize, const N: usize, const W: usize = 1, const SLOTS: usize = 1> {
+    plan: Plan,
+    mailboxes: [Mailbox<N, W, SLOTS>; CPUS],
+    stopped: [Flag; CPUS],
+    slots: [[Slot<Flight<P, E, W>>; SLOTS]; CPUS],
+}
+
+// SAFETY: mailboxes and atomics are shared by design. A slot's cell is reached by one CPU at a time: by its owner
+// before the first request is sent, then by nobody, then by the CPU whose decrement returned zero, which the
+// acquire-release decrements order after everything the others did. Payload and edit move between CPUs with it.
+unsafe impl<P: Send, E: Send, const CPUS: usize, const N: usize, const W: usize, const SLOTS: usize> Sync
+    for System<P, E, CPUS, N, W, SLOTS>
+{
+}
+
+impl<P, E: Edit<W>, const CPUS: usize, const N: usize, const W: usize, const SLOTS: usize>
+    System<P, E, CPUS, N, W, SLOTS>
+{
+    /// Returns a system at rest.
+    ///
+    /// # Errors
+    ///
+    /// [`Misuse::NobodyThere`] without CPUs, [`Misuse::NoRoom`] if a queue would have no room,
+    /// [`Misuse::NoSuchCpu`] if a `CpuSet<W>` cannot hold all CPUs.
+    pub fn new(plan: Plan) -> Result<Self, Misuse> {
+        if CPUS == 0 {
+            return Err(Misuse::NobodyThere);
+        }
+        if CPUS > tlbkit_addr::CpuSet::<W>::CAPACITY {
+            return Err(Misuse::NoSuchCpu { cpu: CPUS - 1 });
+        }
+        if N == 0 || W == 0 || SLOTS == 0 {
+            return Err(Misuse::NoRoom);
+        }
+        let slot = |_| Slot { word: AtomicU32::new(0), flags: AtomicU32::new(0), cell: Cell::new(None) };
+        Ok(Self {
+            plan,
+            mailboxes: from_fn(|_| Mailbox::of_checked_size()),
+            stopped: from_fn(|_| Flag(AtomicBool::new(false))),
+            slots: from_fn(|_| from_fn(slot)),
+        })
+    }
+
+    /// Returns what CPU `me` keeps for itself.
+    ///
+    /// # Errors
+    ///
+    /// [`Misuse::NoSuchCpu`].
+    pub fn station(&self, me: usize) -> Result<Station<N, W, SLOTS>, Misuse> {
+        if me >= CPUS {
+            return Err(Misuse::NoSuchCpu { cpu: me });
+        }
+        Ok(Station { me, plan: self.plan, replier: Replier::new(self.plan)?, entered: false })
+    }
+
+    fn mailbox(&self, cpu: usize) -> Result<&Mailbox<N, W, SLOTS>, Misuse> {
+        self.mailboxes.get(cpu).ok_or(Misuse::NoSuchCpu { cpu })
+    }
+
+    fn slot(&self, cpu: u16, slot: u16) -> Result<&Slot<Flight<P, E, W>>, Misuse> {
+        let cpu = usize::from(cpu);
+        self.slots.get(cpu).ok_or(Misuse::NoSuchCpu { cpu })?.get(usize::from(slot)).ok_or(Misuse::NoRoom)
+    }
+
+    /// Posts a request to `cpu`'s mailbox: the hot half of an operation.
+    ///
+    /// # Errors
+    ///
+    /// [`Misuse::NoSuchCpu`]; otherwise as [`Mailbox::post`].
+    pub fn post(&self, cpu: usize, request: Request) -> Result<bool, Misuse> {
+        self.mailbox(cpu)?.post(request)
+    }
+
+    /// Counts one acknowledgement of `op`, and returns how many are left.
+    ///
+    /// # Errors
+    ///
+    /// [`Misuse::UnknownGeneration`] if the slot is at another operation, [`Misuse::AlreadyComplete`] if none was
+    /// left, [`Misuse::NoSuchCpu`] or [`Misuse::NoRoom`] if there is no such slot.
+    pub fn acknowledge(&self, op: OpId) -> Result<u32, Misuse> {
+        self.count_down(op.cpu, op.slot, Some(op.generation))
+    }
+
+    fn count_down(&self, cpu: u16, slot: u16, generation: Option<u32>) -> Result<u32, Misuse> {
+        let word = &self.slot(cpu, slot)?.word;
+        let mut seen = word.load(Ordering::Relaxed);
+        loop {
+            let (current, count) = (seen >> 16, seen & 0xffff);
+            let op = OpId { cpu, slot, generation: generation.unwrap_or(current) };
+            if op.generation & 0xffff != current {
+                return Err(Misuse::UnknownGeneration { op, current });
+            }
+            if count == 0 {
+                return Err(Misuse::AlreadyComplete { op });
+            }
+            // One atomic step; the value that it leaves is the one that is tested.
+            match word.compare_exchange_weak(seen, seen - 1, Ordering::AcqRel, Ordering::Relaxed) {
+                Ok(_) => return Ok(count - 1),
+                Err(now) => seen = now,
+            }
+        }
+    }
+
+    fn set_stopped(&self, cpu: usize, on: bool) {
+        if let Some(flag) = self.stopped.get(cpu) {
+            flag.0.store(on, Ordering::SeqCst);
+            fence(Ordering::SeqCst);
+        }
+    }
+
+    fn is_stopped(&self, cpu: usize) -> Result<bool, Misuse> {
+        let flag = self.stopped.get(cpu).ok_or(Misuse::NoSuchCpu { cpu })?;
+        Ok(flag.0.load(Ordering::SeqCst))
+    }
+
+    /// Returns how the plan's operations run.
+    pub const fn style(&self) -> Style {
+        self.plan.algorithm().style()
+    }
+}

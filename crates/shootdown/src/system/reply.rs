@@ -1,0 +1,159 @@
+//! The loop of a CPU that is asked to flush, and of one that comes and goes.
+
+use super::{CONTINUED, Edit, Local, Station, System, TAKEN};
+use crate::sync::{Ordering, fence};
+use crate::{Change, Misuse, OpId, Reply, SharedSpace, Switch, SwitchAction, Target};
+
+impl<P, E: Edit<W>, const CPUS: usize, const N: usize, const W: usize, const SLOTS: usize>
+    System<P, E, CPUS, N, W, SLOTS>
+{
+    /// Replies to what is in this CPU's mailbox: on an interrupt, or whenever it suits. One load if there is
+    /// nothing.
+    ///
+    /// # Errors
+    ///
+    /// [`Misuse`] only if a mailbox holds a request of an operation that does not exist.
+    #[inline]
+    pub fn poll(&self, station: &mut Station<N, W, SLOTS>, local: &mut impl Local<P>) -> Result<(), Misuse> {
+        match self.mailboxes.get(station.me) {
+            Some(mailbox) if !mailbox.is_empty() && station.replier.is_idle() => {
+                station.replier.interrupt();
+                self.reply(station, local)
+            }
+            _ => Ok(()),
+        }
+    }
+
+    #[cold]
+    pub(super) fn reply(
+        &self,
+        station: &mut Station<N, W, SLOTS>,
+        local: &mut impl Local<P>,
+    ) -> Result<(), Misuse> {
+        loop {
+            match station.replier.next() {
+                Reply::Idle => return Ok(()),
+                Reply::Enter => {
+                    self.set_stopped(station.me, true);
+                    station.replier.did()?;
+                }
+                Reply::Leave => {
+                    self.set_stopped(station.me, false);
+                    station.replier.did()?;
+                }
+                Reply::Take => {
+                    let work = self.mailbox(station.me)?.take();
+                    station.replier.took(work)?;
+                }
+                Reply::Flush { what, drain } => {
+                    local.flush(what, drain);
+                    station.replier.did()?;
+                }
+                Reply::Acknowledge(op) => {
+                    let left = self.acknowledge(op)?;
+                    station.replier.counted(left)?;
+                }
+                Reply::AcknowledgeSlot { cpu, slot } => {
+                    let left = self.count_down(cpu, slot, None)?;
+                    station.replier.counted(left)?;
+                }
+                Reply::TakeOver { cpu, slot } => {
+                    let at = self.slot(cpu, slot)?;
+                    let generation = at.word.load(Ordering::Relaxed) >> 16;
+                    Self::take_over(at, station.me)?;
+                    self.drive(station, local, at, OpId { cpu, slot, generation })?;
+                    station.replier.did()?;
+                }
+                Reply::MayContinue(op) => {
+                    let yes = self.has_continued(op.cpu, op.slot, Some(op.generation))?;
+                    if !yes {
+                        local.pause();
+                    }
+                    station.replier.may_continue(yes)?;
+                }
+                Reply::MayContinueSlot { cpu, slot } => {
+                    let yes = self.has_continued(cpu, slot, None)?;
+                    if !yes {
+                        local.pause();
+                    }
+                    station.replier.may_continue(yes)?;
+                }
+            }
+        }
+    }
+
+    /// An operation that has ended has continued.
+    fn has_continued(&self, cpu: u16, slot: u16, generation: Option<u32>) -> Result<bool, Misuse> {
+        let slot = self.slot(cpu, slot)?;
+        let flags = slot.flags.load(Ordering::Acquire);
+        let other = generation.is_some_and(|of| of & 0xffff != slot.word.load(Ordering::Acquire) >> 16);
+        Ok(other || flags & CONTINUED != 0 || flags & TAKEN == 0)
+    }
+
+    /// Carries out `change` for this CPU and an address space. `is_changing` tells whether one of the space's
+    /// entries is changing (2-phase's gate).
+    ///
+    /// # Errors
+    ///
+    /// As [`poll`](Self::poll).
+    pub fn switch(
+        &self,
+        station: &mut Station<N, W, SLOTS>,
+        local: &mut impl Local<P>,
+        change: Change,
+        space: &SharedSpace<W>,
+        what: Target,
+        is_changing: impl Fn() -> bool,
+    ) -> Result<(), Misuse> {
+        let me = station.me;
+        let mut switch = Switch::new(&station.plan, change);
+        loop {
+            let yes = match switch.next() {
+                SwitchAction::Open => {
+                    self.mailbox(me)?.open();
+                    false
+                }
+                SwitchAction::Join => space.members.insert(me),
+                SwitchAction::SetRunning => {
+                    let absent = space.running.insert(me);
+                    fence(Ordering::SeqCst);
+                    absent
+                }
+                SwitchAction::IsChanging => {
+                    let changing = is_changing();
+                    if changing {
+                        self.poll(station, local)?;
+                        local.pause();
+                    }
+                    changing
+                }
+                SwitchAction::TakeStale => space.stale.remove(me),
+                SwitchAction::FlushSpace => {
+                    local.flush(what, true);
+                    false
+                }
+                // A flush that drains does both; there is nothing else to wait with.
+                SwitchAction::Drain => {
+                    local.flush(what, true);
+                    false
+                }
+                SwitchAction::ClearRunning => space.running.remove(me),
+                SwitchAction::Close => {
+                    self.mailbox(me)?.close();
+                    false
+                }
+                SwitchAction::Serve => {
+                    self.poll(station, local)?;
+                    false
+                }
+                SwitchAction::FlushAll => {
+                    local.flush(Target::All, true);
+                    false
+                }
+                SwitchAction::Part => space.members.remove(me),
+                SwitchAction::Finished => return Ok(()),
+            };
+            switch.did(yes)?;
+        }
+    }
+}

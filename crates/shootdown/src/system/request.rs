@@ -1,0 +1,248 @@
+//! The loop of a CPU that changes something: asks its operation's machine what to do, and does it.
+
+use super::{CONTINUED, Edit, Flight, Local, OPEN, SUPERSEDED, Slot, Station, System, TAKEN};
+use crate::sync::{Ordering, fence};
+use crate::{Action, Misuse, OpId, Operation, Rendezvous, Request, Seen};
+
+enum Progress {
+    Went,
+    Waits,
+    Left,
+    Ended,
+}
+
+impl<P, E: Edit<W>, const CPUS: usize, const N: usize, const W: usize, const SLOTS: usize>
+    System<P, E, CPUS, N, W, SLOTS>
+{
+    /// Starts an operation, and runs it as far as this CPU can: to its end, unless the plan is asynchronous. Its
+    /// payload comes back through [`Local::complete`], here or on another CPU.
+    ///
+    /// # Errors
+    ///
+    /// The payload and the edit, with [`Misuse::Busy`] if all of this CPU's slots are in flight, or
+    /// [`Misuse::NoSuchCpu`] if a CPU that the system does not have is a member of the space. (One that becomes a
+    /// member later has the payload leaked: [`leaked`](crate::leaked).)
+    pub fn start(
+        &self,
+        station: &mut Station<N, W, SLOTS>,
+        local: &mut impl Local<P>,
+        payload: P,
+        edit: E,
+    ) -> Result<(), (P, E, Misuse)> {
+        let me = station.me as u16;
+        let free = |slot: &Slot<_>| slot.flags.load(Ordering::Acquire) & TAKEN == 0;
+        let mine =
+            self.slots.get(station.me).map(|slots| slots.iter().enumerate().find(|(_, slot)| free(slot)));
+        let Some(Some((at, slot))) = mine else {
+            let op = OpId { cpu: me, slot: 0, generation: 0 };
+            return Err((payload, edit, Misuse::Busy { op }));
+        };
+        if let Some(cpu) = edit.space().members.load().iter().find(|&cpu| cpu >= CPUS) {
+            return Err((payload, edit, Misuse::NoSuchCpu { cpu }));
+        }
+        let operation = match Operation::new(station.plan, station.me, payload) {
+            Ok(operation) => operation,
+            Err((payload, why)) => return Err((payload, edit, why)),
+        };
+        let generation = (slot.word.load(Ordering::Relaxed) >> 16).wrapping_add(1) & 0xffff;
+        slot.word.store(generation << 16, Ordering::Relaxed);
+        slot.flags.store(TAKEN, Ordering::Relaxed);
+        // SAFETY: the slot was free and it is this CPU's: nobody else enters it before the first request is sent.
+        slot.cell.with_mut(|cell| unsafe { *cell = Some((operation, edit)) });
+        let id = OpId { cpu: me, slot: at as u16, generation };
+        if self.drive(station, local, slot, id).is_err() {
+            // A CPU that the system does not know has joined the space meanwhile: whoever has been asked may still
+            // reply, so the slot is not used again.
+            // SAFETY: a request could not be sent, so the count will not come to zero: the cell is still this CPU's.
+            drop(slot.cell.with_mut(|cell| unsafe { (*cell).take() }));
+        }
+        Ok(())
+    }
+
+    /// Runs an operation until it waits for others as its last act, or ends. The caller owns the slot's cell.
+    pub(super) fn drive(
+        &self,
+        station: &mut Station<N, W, SLOTS>,
+        local: &mut impl Local<P>,
+        slot: &Slot<Flight<P, E, W>>,
+        id: OpId,
+    ) -> Result<(), Misuse> {
+        loop {
+            match self.ask(station, local, slot, id)? {
+                Progress::Went => {}
+                Progress::Waits => {
+                    self.wait(station, local)?;
+                    local.pause();
+                }
+                Progress::Left => return Ok(()),
+                Progress::Ended => break,
+            }
+        }
+        // SAFETY: the operation has ended on this CPU, which therefore owns the cell.
+        let ended = slot.cell.with_mut(|cell| unsafe { (*cell).take() });
+        slot.flags.fetch_and(!TAKEN, Ordering::Release);
+        if let Some((operation, _)) = ended
+            && let Ok((payload, outcome)) = operation.finish()
+        {
+            local.complete(payload, outcome);
+        }
+        Ok(())
+    }
+
+    /// While the requester waits: serve the queue, in the way that the plan allows.
+    fn wait(&self, station: &mut Station<N, W, SLOTS>, local: &mut impl Local<P>) -> Result<(), Misuse> {
+        if !station.entered {
+            return self.poll(station, local);
+        }
+        if station.plan.rendezvous() == Rendezvous::Serve && !self.mailbox(station.me)?.is_empty() {
+            station.replier.collect();
+            self.reply(station, local)?;
+        }
+        Ok(())
+    }
+
+    /// Does one action of an operation whose slot this CPU owns.
+    fn ask(
+        &self,
+        station: &mut Station<N, W, SLOTS>,
+        local: &mut impl Local<P>,
+        slot: &Slot<Flight<P, E, W>>,
+        id: OpId,
+    ) -> Result<Progress, Misuse> {
+        let me = station.me;
+        let mut leave = None;
+        let progress = slot.cell.with_mut(|cell| {
+            // SAFETY: the caller owns the cell; what is called from here reaches other slots' cells only.
+            let Some((operation, edit)) = (unsafe { &mut *cell }).as_mut() else {
+                return Err(Misuse::NotAsked);
+            };
+            let asked = operation.next();
+            let yes = |yes| if yes { Seen::Yes } else { Seen::No };
+            let seen = match asked {
+                Action::Exclude => yes(edit.exclude()),
+                Action::Release => {
+                    edit.release();
+                    Seen::Did
+                }
+                Action::SetTentative => {
+                    edit.set_tentative();
+                    Seen::Did
+                }
+                Action::SetChanging(on) => {
+                    edit.set_changing(on);
+                    // Before the target set is read, or the next entry is loaded.
+                    fence(Ordering::SeqCst);
+                    Seen::Did
+                }
+                Action::Update | Action::Store => {
+                    edit.update();
+                    fence(Ordering::SeqCst);
+                    Seen::Did
+                }
+                Action::ReadStatus => Seen::Did,
+                Action::ReadTargets | Action::ReadHolders => {
+                    let space = edit.space();
+                    Seen::Targets { members: space.members.load(), running: space.running.load() }
+                }
+                Action::MarkStale(cpu) => {
+                    edit.space().stale.insert(cpu);
+                    // Before it is asked whether it runs; its own half is in `switch`.
+                    fence(Ordering::SeqCst);
+                    Seen::Did
+                }
+                Action::IsRunning(cpu) => yes(edit.space().running.contains(cpu)),
+                Action::FlushLocally { drain } => {
+                    local.flush(edit.what(), drain);
+                    Seen::Did
+                }
+                Action::SetCount(count) => {
+                    slot.word.store(id.generation << 16 | count & 0xffff, Ordering::Release);
+                    slot.flags.fetch_and(!CONTINUED, Ordering::Relaxed);
+                    Seen::Did
+                }
+                Action::Send(to) => {
+                    if self.post(to, Request { op: id, what: edit.what() })? {
+                        local.interrupt(to);
+                        Seen::Did
+                    } else {
+                        self.acknowledge(id)?;
+                        Seen::No
+                    }
+                }
+                Action::SendAndLeave(to) => {
+                    leave = Some((to, Request { op: id, what: edit.what() }));
+                    Seen::Did
+                }
+                Action::AllAcknowledged => yes(slot.word.load(Ordering::Acquire) & 0xffff == 0),
+                Action::Enter => {
+                    station.entered = true;
+                    self.set_stopped(me, true);
+                    Seen::Did
+                }
+                Action::IsStopped(cpu) => yes(self.is_stopped(cpu)?),
+                Action::Continue => {
+                    slot.flags.fetch_or(CONTINUED, Ordering::Release);
+                    Seen::Did
+                }
+                Action::FlushRemotely { cpu, drain } => {
+                    let (ticket, done) = local.flush_remotely(cpu, edit.what(), drain);
+                    Seen::Posted { ticket, done }
+                }
+                Action::IsFlushed { cpu, ticket } => yes(local.is_flushed(cpu, ticket)),
+                Action::Open => {
+                    slot.flags.fetch_or(OPEN, Ordering::AcqRel);
+                    Seen::Did
+                }
+                Action::Close => yes(slot.flags.fetch_and(!OPEN, Ordering::AcqRel) & SUPERSEDED == 0),
+                Action::Check => yes(edit.check()),
+                Action::Serve => {
+                    station.replier.finish();
+                    self.reply(station, local)?;
+                    station.entered = false;
+                    Seen::Did
+                }
+                Action::Done(_) => return Ok(Progress::Ended),
+            };
+            operation.did(seen)?;
+            let again = seen == Seen::No && leave.is_none() && operation.next() == asked;
+            Ok(if again { Progress::Waits } else { Progress::Went })
+        })?;
+        let Some((to, request)) = leave else { return Ok(progress) };
+        // Outside the cell: with this request it is the repliers'.
+        if self.post(to, request)? {
+            local.interrupt(to);
+            return Ok(Progress::Left);
+        }
+        // Nobody there to reply: this CPU counts, and goes on itself if it was the last.
+        if self.acknowledge(id)? > 0 {
+            return Ok(Progress::Left);
+        }
+        Self::take_over(slot, me)?;
+        Ok(Progress::Went)
+    }
+
+    /// Continues an operation on CPU `me`, whose decrement returned zero.
+    pub(super) fn take_over(slot: &Slot<Flight<P, E, W>>, me: usize) -> Result<(), Misuse> {
+        // SAFETY: by the caller's word the cell is this CPU's now.
+        slot.cell.with_mut(|cell| match unsafe { &mut *cell } {
+            Some((operation, _)) => operation.take_over(me),
+            None => Err(Misuse::NotAsked),
+        })
+    }
+
+    /// Raises the rights of a page whose operation is in flight, if it still may be: the operation then ends as
+    /// [`Outcome::Superseded`], and leaves the entry alone. The caller writes the entry if this returns true.
+    ///
+    /// # Errors
+    ///
+    /// [`Misuse::UnknownGeneration`] if the slot is at another operation; as [`acknowledge`](Self::acknowledge).
+    pub fn supersede(&self, op: OpId) -> Result<bool, Misuse> {
+        let slot = self.slot(op.cpu, op.slot)?;
+        let current = slot.word.load(Ordering::Acquire) >> 16;
+        if op.generation & 0xffff != current {
+            return Err(Misuse::UnknownGeneration { op, current });
+        }
+        let open = |flags| (flags & OPEN != 0).then_some(flags | SUPERSEDED);
+        Ok(slot.flags.fetch_update(Ordering::AcqRel, Ordering::Acquire, open).is_ok())
+    }
+}

@@ -1,0 +1,46 @@
+//! The README's picture and table are what the lab gives: both are counts, so they are the same everywhere.
+
+use std::fs;
+use std::path::Path;
+use std::process::Command;
+
+/// Returns the lab's program, if it has been built beside this test.
+fn lab() -> Option<std::path::PathBuf> {
+    let report = Path::new(env!("CARGO_BIN_EXE_tlbkit-report"));
+    let lab = report.with_file_name("tlblab");
+    lab.is_file().then_some(lab)
+}
+
+#[test]
+fn the_readme_shows_what_the_lab_counts() {
+    let root = Path::new(env!("CARGO_MANIFEST_DIR")).join("..");
+    let readme = fs::read_to_string(root.join("README.md")).unwrap();
+    let picture = fs::read_to_string(root.join("docs/sparse.svg")).unwrap();
+    assert!(
+        readme.contains("docs/sparse.svg") && readme.contains("cargo xtask report --readme docs/sparse.svg")
+    );
+    roxmltree::Document::parse(&picture).unwrap();
+    let Some(lab) = lab() else {
+        eprintln!("tlblab has not been built: nothing to compare with; `cargo build -p tlblab` builds it");
+        return;
+    };
+    let folder = tempfile::tempdir().unwrap();
+    let made = folder.path().join("made.svg");
+    let output = Command::new(env!("CARGO_BIN_EXE_tlbkit-report"))
+        .arg("--lab")
+        .arg(lab)
+        .arg("--readme")
+        .arg(&made)
+        .arg("--cache")
+        .arg(folder.path())
+        .current_dir(&root)
+        .output()
+        .unwrap();
+    assert!(output.status.success(), "{}", String::from_utf8_lossy(&output.stderr));
+    let table = String::from_utf8(output.stdout).unwrap();
+    assert!(table.lines().count() > 5);
+    for line in table.lines() {
+        assert!(readme.lines().any(|row| row == line), "the README lacks `{line}`: make it anew");
+    }
+    assert_eq!(picture, fs::read_to_string(made).unwrap(), "the picture is an old one: make it anew");
+}
