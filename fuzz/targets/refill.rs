@@ -58,8 +58,6 @@ impl Act {
 }
 
 fuzz_target!(|input: Input| {
-    const KINDS: [Kind; 7] =
-        [Kind::Mpt, Kind::Lpt, Kind::Hpt, Kind::HptSmall, Kind::Cpt, Kind::CptFour, Kind::CptSixteen];
     const FORMS: [Form; 4] = [Form::PLAIN, Form::REPORTING, Form::SIZED, Form::BOTH];
     let features = [Features::R1, Features::R2, Features::P5600][usize::from(input.processor % 3)];
     let root = [Root::Block, Root::ErrorEpc, Root::KScratch(3)][usize::from(input.root % 3)];
@@ -75,7 +73,7 @@ fuzz_target!(|input: Input| {
         form,
         write: if input.random && !form.reporting { Write::Random } else { Write::Index },
     };
-    let kind = KINDS[usize::from(input.kind) % KINDS.len()];
+    let kind = Kind::ALL[usize::from(input.kind) % Kind::ALL.len()];
     let acts = input.steps.iter().take(STEPS);
     let outcome = if form.sized {
         with::<Va32>(kind, &config, &acts.map(|act| act.step(7)).collect::<Vec<_>>(), Sabotage::default())
