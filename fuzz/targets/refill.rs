@@ -2,7 +2,8 @@
 //! kernel finds at a fault, for every table, with and without the cache in front.
 #![no_main]
 
-use common::{Base32, Config, Kind, Sabotage, Step, with};
+use common::tables::{Kind, with};
+use common::{Base32, Config, Sabotage, Step};
 use libfuzzer_sys::arbitrary::{self, Arbitrary};
 use libfuzzer_sys::fuzz_target;
 use tlbkit_pagetable::geometry::Va32;
@@ -52,7 +53,12 @@ impl Act {
             7 => Step::Protect { first, count, attr },
             8 => Step::Resize { first, size },
             9 => Step::Switch,
-            _ => Step::Touch { page: first, offset: number % 0x400 << 2, store: self.count & 1 == 1 },
+            10 => Step::Forget,
+            _ => {
+                // A page, or mostly one near what was mapped not long ago.
+                let ago = (self.count < 192).then_some(usize::from(self.count >> 1) % 4);
+                Step::Touch { page: first, ago, offset: number % 0x400 << 2, store: self.count & 1 == 1 }
+            }
         }
     }
 }
