@@ -2,7 +2,8 @@
 //! kernel finds at a fault, for every table, with and without the cache in front.
 #![no_main]
 
-use common::{Base32, Config, Kind, Sabotage, Step, with};
+use common::tables::{Kind, with};
+use common::{Base32, Config, Sabotage, Step};
 use libfuzzer_sys::arbitrary::{self, Arbitrary};
 use libfuzzer_sys::fuzz_target;
 use tlbkit_pagetable::geometry::Va32;
@@ -52,14 +53,17 @@ impl Act {
             7 => Step::Protect { first, count, attr },
             8 => Step::Resize { first, size },
             9 => Step::Switch,
-            _ => Step::Touch { page: first, offset: number % 0x400 << 2, store: self.count & 1 == 1 },
+            10 => Step::Forget,
+            _ => {
+                // A page, or mostly one near what was mapped not long ago.
+                let ago = (self.count < 192).then_some(usize::from(self.count >> 1) % 4);
+                Step::Touch { page: first, ago, offset: number % 0x400 << 2, store: self.count & 1 == 1 }
+            }
         }
     }
 }
 
 fuzz_target!(|input: Input| {
-    const KINDS: [Kind; 7] =
-        [Kind::Mpt, Kind::Lpt, Kind::Hpt, Kind::HptSmall, Kind::Cpt, Kind::CptFour, Kind::CptSixteen];
     const FORMS: [Form; 4] = [Form::PLAIN, Form::REPORTING, Form::SIZED, Form::BOTH];
     let features = [Features::R1, Features::R2, Features::P5600][usize::from(input.processor % 3)];
     let root = [Root::Block, Root::ErrorEpc, Root::KScratch(3)][usize::from(input.root % 3)];
@@ -75,7 +79,7 @@ fuzz_target!(|input: Input| {
         form,
         write: if input.random && !form.reporting { Write::Random } else { Write::Index },
     };
-    let kind = KINDS[usize::from(input.kind) % KINDS.len()];
+    let kind = Kind::ALL[usize::from(input.kind) % Kind::ALL.len()];
     let acts = input.steps.iter().take(STEPS);
     let outcome = if form.sized {
         with::<Va32>(kind, &config, &acts.map(|act| act.step(7)).collect::<Vec<_>>(), Sabotage::default())

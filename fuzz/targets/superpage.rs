@@ -164,7 +164,7 @@ fuzz_target!(|input: Input| {
         prefetch: 1 + u32::from(input.prefetch % 2000),
         capacity: 1 + u32::from(input.capacity % 1000),
     };
-    let eager = sizes[usize::from(input.eager) % sizes.len()];
+    let eager = input.eager & 1 == 1;
     let setup = Setup { ladder, costs, eager, ..Setup::PAPER };
     let tlbs = input.tlbs.map(|size| 1 + usize::from(size % 8));
     let references = &input.references[..input.references.len().min(REFERENCES)];
