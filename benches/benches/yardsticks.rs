@@ -15,7 +15,8 @@ const STEPS: usize = 8192;
 /// Each load needs the one before: a shuffled cycle through a buffer, a line a step.
 fn loads(criterion: &mut Criterion) {
     let mut group = criterion.benchmark_group("dependent load");
-    for (name, bytes) in [("16 KiB: L1", 16 << 10), ("256 KiB: L2", 256 << 10), ("64 MiB: memory", 64 << 20)] {
+    for (name, bytes) in [("16 KiB: L1", 16 << 10), ("256 KiB: L2", 256 << 10), ("64 MiB: memory", 64 << 20)]
+    {
         let lines = bytes / 64;
         let order = shuffled((0..lines).collect());
         let mut next = vec![0usize; lines * 8];

@@ -79,7 +79,9 @@ fn lookups<S: Subject + 'static>(cases: &mut Vec<Case>) {
             let (table, _) = chain::<S>(&pages);
             let order = shuffled(pages);
             let add = move |sum: usize, va: usize| sum.wrapping_add(table.translate(va).unwrap_or(0));
-            move || timed(|| (0..times).fold(0, |sum, _| order.iter().fold(sum, |sum, &vpn| add(sum, vpn << 12))))
+            move || {
+                timed(|| (0..times).fold(0, |sum, _| order.iter().fold(sum, |sum, &vpn| add(sum, vpn << 12))))
+            }
         }));
     }
     cases.push(case("STLB in front", S::NAME, PAGES, || {

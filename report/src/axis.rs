@@ -80,7 +80,11 @@ impl Axis {
 /// Returns the smallest of 1, 2 and 5 times a power of ten that is not below `step`.
 fn round_step(step: f64) -> f64 {
     let power = 10f64.powf(step.log10().floor());
-    [1.0, 2.0, 5.0].map(|part| part * power).into_iter().find(|&round| round >= step * 0.999).unwrap_or(10.0 * power)
+    [1.0, 2.0, 5.0]
+        .map(|part| part * power)
+        .into_iter()
+        .find(|&round| round >= step * 0.999)
+        .unwrap_or(10.0 * power)
 }
 
 impl Ranged for Axis {
@@ -161,7 +165,10 @@ mod tests {
                 for value in values {
                     assert!((0..=1000).contains(&axis.map(value, (0, 1000))), "{axis:?}");
                 }
-                assert!(axis.ticks.iter().all(|tick| (0..=1000).contains(&axis.map(tick, (0, 1000)))), "{axis:?}");
+                assert!(
+                    axis.ticks.iter().all(|tick| (0..=1000).contains(&axis.map(tick, (0, 1000)))),
+                    "{axis:?}"
+                );
             }
         }
     }

@@ -179,8 +179,8 @@ impl Chart {
             }
             for &point in &series.points {
                 if series.printed {
-                    chart.draw_series([TriangleMarker::new(point, 6, PAPER.filled())])?;
-                    chart.draw_series([TriangleMarker::new(point, 6, ink.stroke_width(2))])?;
+                    chart.draw_series([TriangleMarker::new(point, 7, ink.filled())])?;
+                    chart.draw_series([TriangleMarker::new(point, 3, PAPER.filled())])?;
                 } else {
                     chart.draw_series([Circle::new(point, 3, ink.filled())])?;
                 }
@@ -192,14 +192,19 @@ impl Chart {
     fn draw_bars(&self, area: &DrawingArea<SVGBackend<'_>, Shift>) -> anyhow::Result<()> {
         let stacked = matches!(self.kind, Kind::Stacks);
         let mut sums = vec![0.0; self.names.len()];
-        for &(at, value) in self.series.iter().filter(|series| !series.printed).flat_map(|series| &series.points) {
+        for &(at, value) in
+            self.series.iter().filter(|series| !series.printed).flat_map(|series| &series.points)
+        {
             if let Some(sum) = sums.get_mut(at as usize) {
                 *sum += value;
             }
         }
         let scale = if self.log.1 { Scale::Log } else { Scale::Linear };
-        let all: Vec<f64> =
-            if stacked { sums.iter().copied().chain(self.values()).collect() } else { self.values().collect() };
+        let all: Vec<f64> = if stacked {
+            sums.iter().copied().chain(self.values()).collect()
+        } else {
+            self.values().collect()
+        };
         let x = Axis::new(scale, all.into_iter(), &[]);
         let low = if self.log.1 { x.low() } else { 0.0 };
         let y = Axis::new(Scale::Names(self.names.clone()), std::iter::empty(), &[]);
@@ -216,8 +221,8 @@ impl Chart {
                 let place = ours.clone().position(|ours| ours.colour == series.colour).unwrap_or(last_bar);
                 for &(at, value) in &series.points {
                     let centre = if stacked { at } else { at + lane(place) + 0.5 * each };
-                    chart.draw_series([TriangleMarker::new((value, centre), 6, PAPER.filled())])?;
-                    chart.draw_series([TriangleMarker::new((value, centre), 6, INK.stroke_width(2))])?;
+                    chart.draw_series([TriangleMarker::new((value, centre), 7, INK.filled())])?;
+                    chart.draw_series([TriangleMarker::new((value, centre), 3, PAPER.filled())])?;
                 }
                 continue;
             }
@@ -297,7 +302,10 @@ mod tests {
 
     fn chart() -> Chart {
         let points = vec![(2.0, 10.0), (4.0, 20.0), (256.0, 900.0)];
-        let series = vec![Series::ours("a", 0, points.clone()).with_spread(vec![1.0; 3]), Series::printed("b", 1, points)];
+        let series = vec![
+            Series::ours("a", 0, points.clone()).with_spread(vec![1.0; 3]),
+            Series::printed("b", 1, points),
+        ];
         Chart::curves("A <chart>", "x", "y", (true, true), series)
     }
 

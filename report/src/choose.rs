@@ -33,12 +33,42 @@ pub(crate) fn choices(lab: &Lab) -> anyhow::Result<Vec<Choice>> {
     let by_both = "the least of loads a refill times bytes a page";
     type By<'a> = &'a dyn Fn(Row<'_>) -> anyhow::Result<f64>;
     let situations: [(&str, &str, By<'_>, &str); 6] = [
-        ("dense: one run of 4096 pages", "tables --workload dense --pages 4096 --layout compact", &both, by_both),
-        ("sparse: 1024 pages anywhere in 64 bits", "tables --workload uniform --pages 1024 --layout compact", &both, by_both),
-        ("sparse, in objects as large as files", "tables --workload file --pages 4096 --layout compact", &both, by_both),
-        ("one of many small tasks: a page each", "tables --workload uniform --pages 1 --layout compact", &memory, "the least memory, which a task's creation has to fill"),
-        ("a real program's, refilled often", "tables --layout compact", &refs, "the fewest loads of a refill that is one trap"),
-        ("in a tiny memory", "tables --workload conventional --pages 64 --layout compact", &bytes, "the fewest bytes a page"),
+        (
+            "dense: one run of 4096 pages",
+            "tables --workload dense --pages 4096 --layout compact",
+            &both,
+            by_both,
+        ),
+        (
+            "sparse: 1024 pages anywhere in 64 bits",
+            "tables --workload uniform --pages 1024 --layout compact",
+            &both,
+            by_both,
+        ),
+        (
+            "sparse, in objects as large as files",
+            "tables --workload file --pages 4096 --layout compact",
+            &both,
+            by_both,
+        ),
+        (
+            "one of many small tasks: a page each",
+            "tables --workload uniform --pages 1 --layout compact",
+            &memory,
+            "the least memory, which a task's creation has to fill",
+        ),
+        (
+            "a real program's, refilled often",
+            "tables --layout compact",
+            &refs,
+            "the fewest loads of a refill that is one trap",
+        ),
+        (
+            "in a tiny memory",
+            "tables --workload conventional --pages 64 --layout compact",
+            &bytes,
+            "the fewest bytes a page",
+        ),
     ];
     let mut all = Vec::new();
     for (when, args, by, why) in situations {
@@ -77,7 +107,10 @@ fn many_cpus(lab: &Lab) -> anyhow::Result<Choice> {
             continue;
         };
         let name = row.text("algorithm");
-        ranked.push((overhead, format!("{name} ({} % of the CPUs, {} ms)", cell(100.0 * overhead), cell(latency))));
+        ranked.push((
+            overhead,
+            format!("{name} ({} % of the CPUs, {} ms)", cell(100.0 * overhead), cell(latency)),
+        ));
     }
     ranked.sort_by(|one, other| one.0.total_cmp(&other.0));
     let texts: Vec<_> = ranked.iter().map(|(_, text)| text.clone()).collect();

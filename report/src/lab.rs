@@ -49,10 +49,14 @@ impl Lab {
         bar: ProgressBar,
     ) -> anyhow::Result<Self> {
         let version = fs::read(program).with_context(|| {
-            format!("cannot read the lab's program {}: run `cargo xtask report`, which builds it", program.display())
+            format!(
+                "cannot read the lab's program {}: run `cargo xtask report`, which builds it",
+                program.display()
+            )
         })?;
-        fs::create_dir_all(cache)
-            .with_context(|| format!("cannot write to {}: choose another folder with --out", cache.display()))?;
+        fs::create_dir_all(cache).with_context(|| {
+            format!("cannot write to {}: choose another folder with --out", cache.display())
+        })?;
         let lab = Self {
             program: program.to_owned(),
             version: Sha256::digest(version).to_vec(),

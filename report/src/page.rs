@@ -175,27 +175,32 @@ fn plot(page: &mut String, chart: &Chart) -> anyhow::Result<()> {
 }
 
 fn table(page: &mut String, table: &Table) -> anyhow::Result<()> {
-    let many = if table.head.len() > 5 { " class=\"many\"" } else { "" };
+    let many = if table.head.len() > 4 { " class=\"many\"" } else { "" };
     writeln!(page, "<div class=\"wide\"><table{many}>")?;
     if !table.title.is_empty() {
         writeln!(page, "<caption>{}</caption>", escape(&table.title))?;
     }
+    // Words begin at the left, numbers end at the right, the head as its column.
+    let class = |column: usize| {
+        let wordy = |cell: &String| cell.chars().filter(|c| c.is_alphabetic()).count() > 6;
+        let words = table.rows.iter().filter_map(|row| row.get(column)).any(wordy);
+        match (table.printed.get(column) == Some(&true), words) {
+            (true, true) => " class=\"printed words\"",
+            (true, false) => " class=\"printed\"",
+            (false, true) => " class=\"words\"",
+            (false, false) => "",
+        }
+    };
+    let classes: Vec<_> = (0..table.head.len()).map(class).collect();
     *page += "<thead><tr>";
-    for (name, &printed) in table.head.iter().zip(&table.printed) {
-        let (class, word) = if printed { (" class=\"printed\"", " (printed)") } else { ("", "") };
+    for ((name, &printed), class) in table.head.iter().zip(&table.printed).zip(&classes) {
+        let word = if printed { " (printed)" } else { "" };
         write!(page, "<th{class}>{}{word}</th>", escape(name))?;
     }
     *page += "</tr></thead>\n<tbody>\n";
     for row in &table.rows {
         *page += "<tr>";
-        for ((cell, head), &printed) in row.iter().zip(&table.head).zip(&table.printed) {
-            let words = cell.chars().filter(|c| c.is_alphabetic()).count() > 6;
-            let class = match (printed, words) {
-                (true, true) => " class=\"printed words\"",
-                (true, false) => " class=\"printed\"",
-                (false, true) => " class=\"words\"",
-                (false, false) => "",
-            };
+        for ((cell, head), class) in row.iter().zip(&table.head).zip(&classes) {
             write!(page, "<td{class} data-head=\"{}\">{}</td>", escape(head), escape(cell))?;
         }
         *page += "</tr>\n";
@@ -216,8 +221,13 @@ pub(crate) fn picture(chart: &Chart) -> anyhow::Result<String> {
     let sheet = include_str!("style.css");
     // The variables, which the page's sheet begins with.
     let sheet = sheet.split("@media print").next().unwrap_or_default();
-    let mut text = String::from("<svg xmlns=\"http://www.w3.org/2000/svg\" viewBox=\"0 0 460 376\" width=\"690\" height=\"564\">\n");
-    writeln!(text, "<style>\n{sheet}text {{ font: 12px system-ui, sans-serif; fill: var(--ink); }}\n</style>")?;
+    let mut text = String::from(
+        "<svg xmlns=\"http://www.w3.org/2000/svg\" viewBox=\"0 0 460 376\" width=\"690\" height=\"564\">\n",
+    );
+    writeln!(
+        text,
+        "<style>\n{sheet}text {{ font: 12px system-ui, sans-serif; fill: var(--ink); }}\n</style>"
+    )?;
     writeln!(text, "<rect width=\"460\" height=\"376\" fill=\"var(--paper)\"/>")?;
     writeln!(text, "<text x=\"12\" y=\"20\" style=\"font-weight:600\">{}</text>", escape(&chart.title))?;
     writeln!(text, "<text x=\"12\" y=\"38\">{}</text>", escape(&chart.y))?;
@@ -257,8 +267,14 @@ mod tests {
     #[test]
     fn what_is_written_is_html() {
         let table = Table::new("a < b", &["x", "*y & z"], vec![vec!["1".into(), "\"2\"".into()]]);
-        let figure = Figure::new("P", "Table 1", "t", "about").table(table).says(Verdict::Agrees, "yes").by("cmd");
-        let chart = Chart::bars("bars", "y", vec!["one".into()], vec![crate::chart::Series::ours("s", 0, vec![(0.0, 1.0)])]);
+        let figure =
+            Figure::new("P", "Table 1", "t", "about").table(table).says(Verdict::Agrees, "yes").by("cmd");
+        let chart = Chart::bars(
+            "bars",
+            "y",
+            vec!["one".into()],
+            vec![crate::chart::Series::ours("s", 0, vec![(0.0, 1.0)])],
+        );
         let sections = [Section { title: "P 1999: title", figures: vec![figure.chart(chart)] }];
         let page = html(true, &[], &sections).unwrap();
         // HTML that is XML but for its first line and its two empty elements.
@@ -268,9 +284,15 @@ mod tests {
         let ids: Vec<_> = xml.descendants().filter_map(|node| node.attribute("id")).collect();
         let links: Vec<_> = xml.descendants().filter_map(|node| node.attribute("href")).collect();
         assert_eq!((ids, links), (vec!["p-table-1"], vec!["#p-table-1"]));
-        assert!(xml.descendants().any(|node| node.has_tag_name("td") && node.attribute("class") == Some("printed")));
+        assert!(
+            xml.descendants()
+                .any(|node| node.has_tag_name("td") && node.attribute("class") == Some("printed"))
+        );
         // Nothing is fetched from elsewhere.
-        assert!(!page.contains("http://") || page.matches("http://").count() == page.matches("http://www.w3.org/").count());
+        assert!(
+            !page.contains("http://")
+                || page.matches("http://").count() == page.matches("http://www.w3.org/").count()
+        );
         assert!(!page.contains("https://") && !page.contains("<script"));
     }
 }

@@ -16,7 +16,9 @@ fn the_readme_shows_what_the_lab_counts() {
     let root = Path::new(env!("CARGO_MANIFEST_DIR")).join("..");
     let readme = fs::read_to_string(root.join("README.md")).unwrap();
     let picture = fs::read_to_string(root.join("docs/sparse.svg")).unwrap();
-    assert!(readme.contains("docs/sparse.svg") && readme.contains("cargo xtask report --readme docs/sparse.svg"));
+    assert!(
+        readme.contains("docs/sparse.svg") && readme.contains("cargo xtask report --readme docs/sparse.svg")
+    );
     roxmltree::Document::parse(&picture).unwrap();
     let Some(lab) = lab() else {
         eprintln!("tlblab has not been built: nothing to compare with; `cargo build -p tlblab` builds it");

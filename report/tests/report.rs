@@ -86,11 +86,19 @@ fn the_papers_numbers_are_json_with_a_place_for_each() {
     let mut papers = 0;
     for file in fs::read_dir(folder).unwrap() {
         let text = fs::read_to_string(file.unwrap().path()).unwrap();
-        let serde_json::Value::Object(places) = serde_json::from_str(&text).unwrap() else { panic!("{text}") };
+        let serde_json::Value::Object(places) = serde_json::from_str(&text).unwrap() else {
+            panic!("{text}")
+        };
         assert!(places["paper"].is_string());
         // A table, a figure, a section: each begins with where it stands.
-        let placed = |name: &str| name.starts_with("Table") || name.starts_with("Figure") || name.as_bytes()[0].is_ascii_digit();
-        assert!(places.keys().filter(|name| *name != "paper").all(|name| placed(name)), "{:?}", places.keys());
+        let placed = |name: &str| {
+            name.starts_with("Table") || name.starts_with("Figure") || name.as_bytes()[0].is_ascii_digit()
+        };
+        assert!(
+            places.keys().filter(|name| *name != "paper").all(|name| placed(name)),
+            "{:?}",
+            places.keys()
+        );
         papers += 1;
     }
     assert_eq!(papers, 5);

@@ -20,6 +20,7 @@ pub(crate) struct BenchArgs {
 
 /// Runs it.
 pub(crate) fn run(shell: &Shell, args: &BenchArgs) -> anyhow::Result<()> {
-    let of = if args.summary { "bench -p tlbkit-benches --bench ratios --" } else { "bench -p tlbkit-benches --" };
+    let of =
+        if args.summary { "bench -p tlbkit-benches --bench ratios --" } else { "bench -p tlbkit-benches --" };
     shell.run(&Line::new("cargo", of).with(&args.jobs).with(args.json.then_some("--json")))
 }

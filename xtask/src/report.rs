@@ -30,7 +30,8 @@ pub(crate) fn run(shell: &Shell, args: &ReportArgs) -> anyhow::Result<()> {
     shell.run(&Line::new("cargo", "build --release -p tlblab -p tlbkit-report"))?;
     let release = places::target().join("release");
     let text = |path: PathBuf| path.to_string_lossy().into_owned();
-    let mut line = Line::new(&text(release.join("tlbkit-report")), "--lab").with([text(release.join("tlblab"))]);
+    let mut line =
+        Line::new(&text(release.join("tlbkit-report")), "--lab").with([text(release.join("tlblab"))]);
     let out = args.out.clone().unwrap_or_else(|| places::target().join("report"));
     line = line.with(["--out".to_owned(), text(out)]);
     if let Some(file) = &args.readme {

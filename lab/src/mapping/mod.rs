@@ -204,8 +204,11 @@ impl Mapping {
         // A chunk of leaves for every 1024 pages and more, for tables of which every page takes 16 bytes and up.
         let chunks = CHUNKS + benchmark.segment_mb as usize * 4;
         let mut memories: Vec<_> = structures.iter().map(|_| vec![Chunk::ZERO; chunks]).collect();
-        let slabs: Vec<Nodes<'_>> =
-            memories.iter_mut().map(|memory| Slab::new(memory, 0)).collect::<Result<_, _>>().map_err(anyhow::Error::msg)?;
+        let slabs: Vec<Nodes<'_>> = memories
+            .iter_mut()
+            .map(|memory| Slab::new(memory, 0))
+            .collect::<Result<_, _>>()
+            .map_err(anyhow::Error::msg)?;
         let mut rounds = Vec::new();
         for ((_, start), slab) in structures.iter().zip(&slabs) {
             rounds.push(start(slab, benchmark, self.seed)?);

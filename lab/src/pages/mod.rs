@@ -73,7 +73,11 @@ mod tests {
             let pages = trace.map(|access| access.unwrap().page.get()).collect();
             let made = serde_json::to_value(runs(&pages)).unwrap();
             let kept = std::fs::read_to_string(format!("{root}/benches/pages/{name}.json")).unwrap();
-            assert_eq!(made, serde_json::from_str::<serde_json::Value>(&kept).unwrap(), "{name}: make it anew");
+            assert_eq!(
+                made,
+                serde_json::from_str::<serde_json::Value>(&kept).unwrap(),
+                "{name}: make it anew"
+            );
         }
     }
 }

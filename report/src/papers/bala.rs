@@ -11,7 +11,8 @@ const OSDI: &str = "OSDI 1994";
 
 const APPS: [&str; 6] = ["video_play", "jpeg_play", "mpeg_play", "IOzone", "ousterhout", "mab"];
 /// The schemes that the thesis draws, as the lab and as it calls them.
-const SCHEMES: [(&str, &str); 4] = [("mach", "Mach"), ("ptlb", "PTLB"), ("stlb-4k", "STLB"), ("ptlb+stlb", "PTLB+STLB")];
+const SCHEMES: [(&str, &str); 4] =
+    [("mach", "Mach"), ("ptlb", "PTLB"), ("stlb-4k", "STLB"), ("ptlb+stlb", "PTLB+STLB")];
 const STAND_INS: &str = "The applications are gone; stand-ins send messages along the same chains of processes and touch \
                          the pages of recorded traces in between, so that shares compare and totals do not.";
 
@@ -36,18 +37,43 @@ pub(crate) fn figures(lab: &Lab) -> anyhow::Result<Vec<Figure>> {
         thesis: printed::thesis()?,
     };
     let mut figures = vec![address_types(lab, ipcs, &data.thesis)?, baseline(&data)?, rates(&data)?];
-    figures.push(removed(&data, "Figure 4-1, Table 4.3", "Kernel TLB misses with prefetching", "ptlb", "Table 4.3 (thousands)")?);
-    figures.push(penalties(&data, "Figure 4-2, Table 4.4", "Penalties with prefetching", &[("ptlb", "PTLB", "Table 4.4 (million cycles)")])?);
+    figures.push(removed(
+        &data,
+        "Figure 4-1, Table 4.3",
+        "Kernel TLB misses with prefetching",
+        "ptlb",
+        "Table 4.3 (thousands)",
+    )?);
+    figures.push(penalties(
+        &data,
+        "Figure 4-2, Table 4.4",
+        "Penalties with prefetching",
+        &[("ptlb", "PTLB", "Table 4.4 (million cycles)")],
+    )?);
     figures.push(hit_rates(&data)?);
     figures.push(cascaded(&data)?);
     figures.push(penalties(
         &data,
         "Figure 4-3, Table 4.7",
         "Penalties with software caches",
-        &[("stlb-1k", "DM 1K", "Table 4.7 (million cycles)"), ("stlb-4k", "DM 4K", "Table 4.7 (million cycles)")],
+        &[
+            ("stlb-1k", "DM 1K", "Table 4.7 (million cycles)"),
+            ("stlb-4k", "DM 4K", "Table 4.7 (million cycles)"),
+        ],
     )?);
-    figures.push(removed(&data, "Table 4.8", "Kernel TLB misses with both", "ptlb+stlb", "Table 4.8 (thousands)")?);
-    figures.push(penalties(&data, "Figure 4-4, Table 4.9", "Penalties with both", &[("ptlb+stlb", "PTLB+STLB", "Table 4.9 (million cycles)")])?);
+    figures.push(removed(
+        &data,
+        "Table 4.8",
+        "Kernel TLB misses with both",
+        "ptlb+stlb",
+        "Table 4.8 (thousands)",
+    )?);
+    figures.push(penalties(
+        &data,
+        "Figure 4-4, Table 4.9",
+        "Penalties with both",
+        &[("ptlb+stlb", "PTLB+STLB", "Table 4.9 (million cycles)")],
+    )?);
     figures.push(speedups(&data)?);
     figures.extend(synthetic(&data)?);
     for (at, granularity) in [("Table 4.11 (%)", 0), ("Table 4.12 (%)", 2), ("Table 4.13 (%)", 5)] {
@@ -74,13 +100,18 @@ fn address_types(lab: &Lab, ipcs: &str, thesis: &Printed) -> anyhow::Result<Figu
         }
         table.push(vec![name, percent(ours), said.map_or("-".into(), percent)]);
     }
-    Ok(Figure::new(PAPER, "Table 3.1", "What the kernel misses are for", "Under Mach, four servers; the thesis's copy leaves the last cell blank.")
-        .table(Table::new("", &["address type", "ours", "*thesis"], table))
-        .says(
-            Verdict::of(worst <= 3.0, worst <= 6.0),
-            format!("the shares lie within {} points of the printed ones.", cell(worst)),
-        )
-        .by(rows.command))
+    Ok(Figure::new(
+        PAPER,
+        "Table 3.1",
+        "What the kernel misses are for",
+        "Under Mach, four servers; the thesis's copy leaves the last cell blank.",
+    )
+    .table(Table::new("", &["address type", "ours", "*thesis"], table))
+    .says(
+        Verdict::of(worst <= 3.0, worst <= 6.0),
+        format!("the shares lie within {} points of the printed ones.", cell(worst)),
+    )
+    .by(rows.command))
 }
 
 fn baseline(data: &Data) -> anyhow::Result<Figure> {
@@ -130,10 +161,12 @@ fn removed(data: &Data, at: &str, title: &str, scheme: &str, table: &str) -> any
     }
     let (sentence, verdict) = closeness(&ours, &theirs, "points of misses removed");
     Ok(Figure::new(PAPER, at, title, STAND_INS)
-        .chart(Chart::bars("Kernel misses removed", "% of Mach's", names(), vec![
-            Series::ours("ours", 1, ours),
-            Series::printed("thesis", 1, theirs),
-        ]))
+        .chart(Chart::bars(
+            "Kernel misses removed",
+            "% of Mach's",
+            names(),
+            vec![Series::ours("ours", 1, ours), Series::printed("thesis", 1, theirs)],
+        ))
         .says(verdict, sentence)
         .by(data.apps.command.clone()))
 }
@@ -212,10 +245,13 @@ fn cascaded(data: &Data) -> anyhow::Result<Figure> {
     let mut rows = Vec::new();
     let mut left = Vec::new();
     for servers in ["2", "4", "6"] {
-        let of = |scheme: &str, field| data.servers.one(&[("servers", servers), ("scheme", scheme)])?.number(field);
+        let of = |scheme: &str, field| {
+            data.servers.one(&[("servers", servers), ("scheme", scheme)])?.number(field)
+        };
         let mach = of("mach", "cascaded")?;
         let share = 100.0 * mach / (of("mach", "l1k")? + of("mach", "l2")? + of("mach", "l3")?);
-        let (small, large) = (100.0 * of("stlb-1k", "cascaded")? / mach, 100.0 * of("stlb-4k", "cascaded")? / mach);
+        let (small, large) =
+            (100.0 * of("stlb-1k", "cascaded")? / mach, 100.0 * of("stlb-4k", "cascaded")? / mach);
         left.push(large);
         rows.push(vec![format!("{servers} servers"), percent(share), percent(small), percent(large)]);
     }
@@ -229,7 +265,12 @@ fn cascaded(data: &Data) -> anyhow::Result<Figure> {
             .sum::<anyhow::Result<f64>>()?;
         let (mach, small, large) = (of("Mach")?, of("DM 1K")?, of("DM 4K")?);
         most = most.max(100.0 * large / mach);
-        paper.push(vec![name.into(), percent(100.0 * mach / total), percent(100.0 * small / mach), percent(100.0 * large / mach)]);
+        paper.push(vec![
+            name.into(),
+            percent(100.0 * mach / total),
+            percent(100.0 * small / mach),
+            percent(100.0 * large / mach),
+        ]);
     }
     let worst = left.iter().copied().fold(0.0, f64::max);
     Ok(Figure::new(PAPER, "Table 4.6", "Misses that a miss causes", "Cascaded misses under Mach as a share of all kernel misses, and what the caches leave of them. The thesis's table is blank in our copy; the OSDI paper's Table 7 has the same numbers.")
@@ -269,7 +310,11 @@ fn speedups(data: &Data) -> anyhow::Result<Figure> {
 }
 
 /// Returns a curve for each scheme over the values of `x`, each value by the scheme's row and Mach's.
-fn curves(rows: &Rows, x: &str, y: impl Fn(Row<'_>, Row<'_>) -> anyhow::Result<f64>) -> anyhow::Result<Vec<Series>> {
+fn curves(
+    rows: &Rows,
+    x: &str,
+    y: impl Fn(Row<'_>, Row<'_>) -> anyhow::Result<f64>,
+) -> anyhow::Result<Vec<Series>> {
     let mut all = Vec::new();
     for (colour, (scheme, name)) in SCHEMES.into_iter().enumerate() {
         let mut points = Vec::new();
@@ -295,13 +340,24 @@ fn synthetic(data: &Data) -> anyhow::Result<Vec<Figure>> {
         Ok(100.0 * row.number("kernel_misses_per_ipc")? / mach.number("kernel_misses_per_ipc")?)
     };
     let cost = |row: Row<'_>, mach: Row<'_>| {
-        let of = |row: Row<'_>| Ok::<_, anyhow::Error>(row.number("penalty_cycles_per_ipc")? + row.number("overhead_cycles_per_ipc")?);
+        let of = |row: Row<'_>| {
+            Ok::<_, anyhow::Error>(
+                row.number("penalty_cycles_per_ipc")? + row.number("overhead_cycles_per_ipc")?,
+            )
+        };
         Ok(100.0 * of(row)? / of(mach)?)
     };
     let mut figures = Vec::new();
     for (at, rows, x, label, section, title) in [
         (5, &data.servers, "servers", "servers", "4.5.1 (Figure 4-5)", "the number of servers"),
-        (7, &data.words, "words", "words a process touches between messages", "4.5.2 (Figure 4-7)", "the data touched"),
+        (
+            7,
+            &data.words,
+            "words",
+            "words a process touches between messages",
+            "4.5.2 (Figure 4-7)",
+            "the data touched",
+        ),
     ] {
         let from = if at == 5 { 2.0 } else { 0.0 };
         let to = if at == 5 { 7.0 } else { 100.0 };
@@ -313,13 +369,20 @@ fn synthetic(data: &Data) -> anyhow::Result<Vec<Figure>> {
         let low = said("PTLB removes, least %").unwrap_or_default();
         let high = said("PTLB removes, most %").unwrap_or_default();
         let cached = said("STLB removes, least %").or(said("STLB removes %")).unwrap_or_default();
-        let near = |range: (f64, f64), low: f64, high: f64, by: f64| range.1 > low - by && range.0 < high + by;
+        let near =
+            |range: (f64, f64), low: f64, high: f64, by: f64| range.1 > low - by && range.0 < high + by;
         let printed_table = vec![
-            vec!["PTLB".into(), format!("{} to {} %", cell(ptlb.0), cell(ptlb.1)), format!("{} to {} %", cell(low), cell(high))],
+            vec![
+                "PTLB".into(),
+                format!("{} to {} %", cell(ptlb.0), cell(ptlb.1)),
+                format!("{} to {} %", cell(low), cell(high)),
+            ],
             vec![
                 "STLB".into(),
                 format!("{} to {} %", cell(stlb.0), cell(stlb.1)),
-                said("STLB removes, most %").map_or(format!("{} %", cell(cached)), |most| format!("{} to {} %", cell(cached), cell(most))),
+                said("STLB removes, most %").map_or(format!("{} %", cell(cached)), |most| {
+                    format!("{} to {} %", cell(cached), cell(most))
+                }),
             ],
         ];
         figures.push(
@@ -340,20 +403,33 @@ fn synthetic(data: &Data) -> anyhow::Result<Vec<Figure>> {
         let (low, high) = (said("PTLB+STLB saves, least %")?, said("PTLB+STLB saves, most %")?);
         let both = (ours_low, ours_high);
         figures.push(
-            Figure::new(PAPER, &format!("Figure 4-{}", at + 1), &format!("Penalties over {title}"), "Cycles of kernel misses and of what the schemes add, over those under Mach.")
-                .chart(Chart::curves("Penalty", label, "% of Mach's", (false, false), costs))
-                .says(
-                    Verdict::of(near(both, low, high, 5.0) && ours_low > low - 15.0, near(both, low, high, 15.0)),
-                    format!("both together save {} to {} % with overheads, the thesis has {} to {} %.", cell(ours_low), cell(ours_high), cell(low), cell(high)),
-                )
-                .by(rows.command.clone()),
+            Figure::new(
+                PAPER,
+                &format!("Figure 4-{}", at + 1),
+                &format!("Penalties over {title}"),
+                "Cycles of kernel misses and of what the schemes add, over those under Mach.",
+            )
+            .chart(Chart::curves("Penalty", label, "% of Mach's", (false, false), costs))
+            .says(
+                Verdict::of(near(both, low, high, 5.0) && ours_low > low - 15.0, near(both, low, high, 15.0)),
+                format!(
+                    "both together save {} to {} % with overheads, the thesis has {} to {} %.",
+                    cell(ours_low),
+                    cell(ours_high),
+                    cell(low),
+                    cell(high)
+                ),
+            )
+            .by(rows.command.clone()),
         );
     }
     Ok(figures)
 }
 
 fn granular(lab: &Lab, ipcs: &str, thesis: &Printed, at: &str, granularity: u32) -> anyhow::Result<Figure> {
-    let rows = lab.rows(&format!("mach --servers 3..10 --scheme mach,ptlb,stlb-4k,ptlb+stlb --granularity {granularity}{ipcs}"))?;
+    let rows = lab.rows(&format!(
+        "mach --servers 3..10 --scheme mach,ptlb,stlb-4k,ptlb+stlb --granularity {granularity}{ipcs}"
+    ))?;
     let mut series = Vec::new();
     let (mut ours_means, mut said_means) = (Vec::new(), Vec::new());
     for (colour, (scheme, name)) in SCHEMES.into_iter().enumerate().skip(1) {
@@ -363,7 +439,8 @@ fn granular(lab: &Lab, ipcs: &str, thesis: &Printed, at: &str, granularity: u32)
             ours.push((servers, row.number("speedup_pct")?));
             said.push((servers, thesis.at(&[at, &row.text("servers"), scheme])?));
         }
-        let mean = |points: &[(f64, f64)]| crate::rows::mean(&points.iter().map(|at| at.1).collect::<Vec<_>>()).0;
+        let mean =
+            |points: &[(f64, f64)]| crate::rows::mean(&points.iter().map(|at| at.1).collect::<Vec<_>>()).0;
         ours_means.push(mean(&ours));
         said_means.push(mean(&said));
         series.push(Series::ours(name, colour, ours));
@@ -377,7 +454,8 @@ fn granular(lab: &Lab, ipcs: &str, thesis: &Printed, at: &str, granularity: u32)
         2 => "Speedup, medium granularity",
         _ => "Speedup, coarse granularity",
     };
-    let about = "Run time of a message and all that goes with it saved, over that under Mach; triangles are printed.";
+    let about =
+        "Run time of a message and all that goes with it saved, over that under Mach; triangles are printed.";
     Ok(Figure::new(PAPER, at.trim_end_matches(" (%)"), title, about)
         .chart(Chart::curves("Speedup", "servers", "%", (false, false), series))
         .says(
@@ -414,12 +492,18 @@ fn models(lab: &Lab) -> anyhow::Result<Vec<Figure>> {
             }
             table.push(vec![row.text("equation"), row.text("quantity"), cell(value), cell(said)]);
         }
-        let why = if remarks.is_empty() { String::new() } else { format!(" The rest: {}.", remarks.join("; ")) };
+        let why =
+            if remarks.is_empty() { String::new() } else { format!(" The rest: {}.", remarks.join("; ")) };
         figures.push(
-            Figure::new(paper, at, title, "The equations with the paper's parameters, beside what it prints.")
-                .table(Table::new("", &["equation", "quantity", "ours", "*paper"], table))
-                .says(Verdict::count(agreeing, all), format!("{agreeing} of {all} printed values are met.{why}"))
-                .by(rows.command.clone()),
+            Figure::new(
+                paper,
+                at,
+                title,
+                "The equations with the paper's parameters, beside what it prints.",
+            )
+            .table(Table::new("", &["equation", "quantity", "ours", "*paper"], table))
+            .says(Verdict::count(agreeing, all), format!("{agreeing} of {all} printed values are met.{why}"))
+            .by(rows.command.clone()),
         );
     }
     Ok(figures)
@@ -435,7 +519,13 @@ fn database(lab: &Lab, ipcs: &str) -> anyhow::Result<Figure> {
         let removed = 100.0 * (1.0 - row.number("kernel_misses_per_ipc")? / mach);
         let speedup = row.number("speedup_pct")?;
         let printed_removed = osdi.maybe(&["6.1", scheme, "removed %"]).map_or_else(
-            || format!("{} to {} %", cell(osdi.maybe(&["6.1", scheme, "removed, least %"]).unwrap_or(f64::NAN)), cell(osdi.maybe(&["6.1", scheme, "removed, most %"]).unwrap_or(f64::NAN))),
+            || {
+                format!(
+                    "{} to {} %",
+                    cell(osdi.maybe(&["6.1", scheme, "removed, least %"]).unwrap_or(f64::NAN)),
+                    cell(osdi.maybe(&["6.1", scheme, "removed, most %"]).unwrap_or(f64::NAN))
+                )
+            },
             percent,
         );
         let hits = row.maybe("stlb_hit_rate").map_or("-".into(), |rate| percent(100.0 * rate));
@@ -443,14 +533,34 @@ fn database(lab: &Lab, ipcs: &str) -> anyhow::Result<Figure> {
         let printed_speedup = osdi.at(&["6.1", scheme, "speedup %"])?;
         ours.push(speedup);
         said.push(printed_speedup);
-        table.push(vec![scheme.into(), percent(removed), printed_removed, hits, printed_hits, percent(speedup), percent(printed_speedup)]);
+        table.push(vec![
+            scheme.into(),
+            percent(removed),
+            printed_removed,
+            hits,
+            printed_hits,
+            percent(speedup),
+            percent(printed_speedup),
+        ]);
     }
     let order = rank_correlation(&ours, &said);
-    Ok(Figure::new(OSDI, "Section 6.1", "Three clients of a database server", "The database's size is not printed; 4 MB is assumed, as in the thesis.")
-        .table(Table::new("", &["", "removed", "*removed", "hits", "*hits", "speedup", "*speedup"], table))
-        .says(
-            Verdict::of(order > 0.99, order > 0.4),
-            format!("the schemes stand in {} order by speedup, ours {} to {} %, the paper's {} to {} %.", if order > 0.99 { "the paper's" } else { "another" }, cell(ours[0]), cell(ours[2]), cell(said[0]), cell(said[2])),
-        )
-        .by(rows.command))
+    Ok(Figure::new(
+        OSDI,
+        "Section 6.1",
+        "Three clients of a database server",
+        "The database's size is not printed; 4 MB is assumed, as in the thesis.",
+    )
+    .table(Table::new("", &["", "removed", "*removed", "hits", "*hits", "speedup", "*speedup"], table))
+    .says(
+        Verdict::of(order > 0.99, order > 0.4),
+        format!(
+            "the schemes stand in {} order by speedup, ours {} to {} %, the paper's {} to {} %.",
+            if order > 0.99 { "the paper's" } else { "another" },
+            cell(ours[0]),
+            cell(ours[2]),
+            cell(said[0]),
+            cell(said[2])
+        ),
+    )
+    .by(rows.command))
 }

@@ -98,7 +98,10 @@ fn programs(traces: &Traces, printed: &Printed) -> anyhow::Result<Figure> {
     let figure = Figure::new(PAPER, "Table 1", "The conventional programs", about)
         .table(Table::new("Ours", &["program", "habit", "size (Mb)", "refills"], rows))
         .table(Table::new("The paper's", &["program", "*size (Mb)"], paper.collect::<anyhow::Result<_>>()?))
-        .says(Verdict::Open, "other programs, so absolute numbers are not comparable: orders and ratios are.");
+        .says(
+            Verdict::Open,
+            "other programs, so absolute numbers are not comparable: orders and ratios are.",
+        );
     Ok(traces.commands(figure, &[&traces.paper]))
 }
 
@@ -106,9 +109,8 @@ fn programs(traces: &Traces, printed: &Printed) -> anyhow::Result<Figure> {
 fn refill_by_size(traces: &Traces) -> anyhow::Result<Figure> {
     let mut series = Vec::new();
     let mut at_four = (0.0, 0.0, 0.0);
-    for (colour, (layout, rows)) in [("the paper's layout", &traces.paper), ("compact layout", &traces.compact)]
-        .into_iter()
-        .enumerate()
+    for (colour, (layout, rows)) in
+        [("the paper's layout", &traces.paper), ("compact layout", &traces.compact)].into_iter().enumerate()
     {
         let (mut points, mut spread) = (Vec::new(), Vec::new());
         for size in SIZES {
@@ -128,7 +130,9 @@ fn refill_by_size(traces: &Traces) -> anyhow::Result<Figure> {
         .ticks(&SIZES.map(f64::from));
     let (two, four, large) = at_four;
     let gained = 100.0 * (two - four) / (two - large);
-    let about = format!("Mean over the programs, bars are standard deviations. {WORDS} GA chooses node sizes online.");
+    let about = format!(
+        "Mean over the programs, bars are standard deviations. {WORDS} GA chooses node sizes online."
+    );
     let figure = Figure::new(PAPER, "Figure 2", "TLB refill cost over GPT node size", &about).chart(chart).says(
         Verdict::of(gained >= 50.0, gained >= 35.0),
         format!(
@@ -155,12 +159,18 @@ fn space_by_size(traces: &Traces) -> anyhow::Result<Figure> {
     let (adaptive, _) = mean(&Traces::all(&traces.paper, "GA", "bytes_per_pte")?);
     let (optimum, _) = mean(&Traces::all(&traces.paper, "GA", "bytes_per_pte_optimum")?);
     let average = points[1].clone();
-    let mut series: Vec<_> =
-        curves.into_iter().zip(points).map(|((name, colour), points)| Series::ours(name, colour, points)).collect();
+    let mut series: Vec<_> = curves
+        .into_iter()
+        .zip(points)
+        .map(|((name, colour), points)| Series::ours(name, colour, points))
+        .collect();
     for (name, colour, value) in [("GA, average", 3, adaptive), ("best possible, average", 4, optimum)] {
         series.push(Series::ours(name, colour, vec![(2.0, value), (256.0, value)]));
     }
-    let least = average.iter().copied().fold((0.0, f64::INFINITY), |least, at| if at.1 < least.1 { at } else { least });
+    let least = average
+        .iter()
+        .copied()
+        .fold((0.0, f64::INFINITY), |least, at| if at.1 < least.1 { at } else { least });
     let sixteen = average[3].1;
     let excess = 100.0 * (sixteen / least.1 - 1.0);
     let chart = Chart::curves("Space", "slots of a node", "bytes for each page", (true, true), series)
@@ -251,10 +261,14 @@ fn elapsed(traces: &Traces, printed: &Printed) -> anyhow::Result<Figure> {
     }
     let ours: Vec<f64> = of_name
         .iter()
-        .map(|loads| geometric(&loads.iter().zip(&of_name[0]).map(|(own, mpt)| own / mpt).collect::<Vec<_>>()))
+        .map(|loads| {
+            geometric(&loads.iter().zip(&of_name[0]).map(|(own, mpt)| own / mpt).collect::<Vec<_>>())
+        })
         .collect();
-    let theirs =
-        names.iter().map(|name| printed.at(&["Table 2", "geom. mean", name])).collect::<anyhow::Result<Vec<_>>>()?;
+    let theirs = names
+        .iter()
+        .map(|name| printed.at(&["Table 2", "geom. mean", name]))
+        .collect::<anyhow::Result<Vec<_>>>()?;
     rows.push(["geom. mean".to_owned()].into_iter().chain(ours.iter().map(|&value| cell(value))).collect());
     let mut head = vec!["program"];
     head.extend(names);
@@ -294,9 +308,8 @@ fn refill(traces: &Traces) -> anyhow::Result<Figure> {
     let names: Vec<String> = STRUCTURES.iter().chain(&CACHES).map(|name| (*name).to_owned()).collect();
     let mut series = Vec::new();
     let mut means = Vec::new();
-    for (colour, (layout, rows)) in [("the paper's layout", &traces.paper), ("compact layout", &traces.compact)]
-        .into_iter()
-        .enumerate()
+    for (colour, (layout, rows)) in
+        [("the paper's layout", &traces.paper), ("compact layout", &traces.compact)].into_iter().enumerate()
     {
         let (mut points, mut spread) = (Vec::new(), Vec::new());
         for (at, name) in names.iter().enumerate() {
@@ -324,7 +337,9 @@ fn refill(traces: &Traces) -> anyhow::Result<Figure> {
         (of("S128k/G16") / of("H128k") - 1.0).abs() < 0.35,
     ];
     let holding = claims.iter().filter(|holds| **holds).count();
-    let about = format!("Mean over the programs, bars are standard deviations. LPT's loads include its nested misses. {WORDS}");
+    let about = format!(
+        "Mean over the programs, bars are standard deviations. LPT's loads include its nested misses. {WORDS}"
+    );
     let figure = Figure::new(PAPER, "Figure 5", "Refill cost of every structure", &about)
         .chart(Chart::bars("Loads of a refill", "loads", names, series))
         .says(
@@ -354,9 +369,8 @@ fn space(traces: &Traces) -> anyhow::Result<Figure> {
     let names: Vec<String> = STRUCTURES.iter().map(|name| (*name).to_owned()).collect();
     let mut series = Vec::new();
     let mut means = Vec::new();
-    for (colour, (layout, rows)) in [("the paper's layout", &traces.paper), ("compact layout", &traces.compact)]
-        .into_iter()
-        .enumerate()
+    for (colour, (layout, rows)) in
+        [("the paper's layout", &traces.paper), ("compact layout", &traces.compact)].into_iter().enumerate()
     {
         let (mut points, mut spread) = (Vec::new(), Vec::new());
         for (at, name) in names.iter().enumerate() {
@@ -369,13 +383,18 @@ fn space(traces: &Traces) -> anyhow::Result<Figure> {
         }
         series.push(Series::ours(layout, colour, points).with_spread(spread));
     }
-    let printed_ones: Vec<_> =
-        means.iter().filter(|(name, _)| !["LPT", "GA", "HR"].contains(name)).collect();
+    let printed_ones: Vec<_> = means.iter().filter(|(name, _)| !["LPT", "GA", "HR"].contains(name)).collect();
     let mut order = printed_ones.clone();
     order.sort_by(|one, other| one.1.total_cmp(&other.1));
     let order: Vec<_> = order.iter().map(|(name, _)| *name).collect();
-    let of = |name: &str| means.iter().find(|(other, _)| *other == name).map_or(f64::NAN, |(_, value)| *value);
-    let claims = [of("G16") < of("H8k") * 1.1, of("H8k") < of("MPT"), of("MPT") < of("C128k"), of("C128k") < of("H128k") * 1.05];
+    let of =
+        |name: &str| means.iter().find(|(other, _)| *other == name).map_or(f64::NAN, |(_, value)| *value);
+    let claims = [
+        of("G16") < of("H8k") * 1.1,
+        of("H8k") < of("MPT"),
+        of("MPT") < of("C128k"),
+        of("C128k") < of("H128k") * 1.05,
+    ];
     let holding = claims.iter().filter(|holds| **holds).count();
     let figure = Figure::new(
         PAPER,
@@ -465,7 +484,8 @@ fn linear(lab: &Lab, printed: &Printed) -> anyhow::Result<Figure> {
         let mut points = Vec::new();
         for entries in entries {
             let trace = lab.trace(name);
-            let rows = lab.rows(&format!("tables MPT LPT --trace {} --tlb-entries {entries}", trace.display()))?;
+            let rows =
+                lab.rows(&format!("tables MPT LPT --trace {} --tlb-entries {entries}", trace.display()))?;
             let (mpt, lpt) = (rows.one(&[("name", "MPT")])?, rows.one(&[("name", "LPT")])?);
             let misses = lpt.number("nested_misses_mean")?;
             // Misses that cascade are counted with those that began them: few, so this is close.
@@ -474,7 +494,11 @@ fn linear(lab: &Lab, printed: &Printed) -> anyhow::Result<Figure> {
             let more = lpt.number("refills")? / mpt.number("refills")?;
             let saved = upper - more * misses * nested;
             points.push((hits, saved));
-            if saved > 0.0 { won_from = won_from.min(hits) } else { lost_to = lost_to.max(hits) }
+            if saved > 0.0 {
+                won_from = won_from.min(hits)
+            } else {
+                lost_to = lost_to.max(hits)
+            }
             figure = figure.by(rows.command);
         }
         series.push(Series::ours(*name, colour, points).scattered());
@@ -482,7 +506,13 @@ fn linear(lab: &Lab, printed: &Printed) -> anyhow::Result<Figure> {
     let (low, high) = (100.0 * (1.0 - upper / cheap), 100.0 * (1.0 - upper / dear));
     let said = printed.at(&["5.5", "hit rate % at which LPT beats MPT"])?;
     series.push(Series::printed("paper: about 80 %", 7, vec![(said, 0.0)]));
-    let chart = Chart::curves("LPT against MPT", "hits on the page table (%)", "cycles saved a refill", (false, false), series);
+    let chart = Chart::curves(
+        "LPT against MPT",
+        "hits on the page table (%)",
+        "cycles saved a refill",
+        (false, false),
+        series,
+    );
     Ok(figure.chart(chart).says(
         Verdict::of((won_from - said).abs() < 10.0 || (lost_to - said).abs() < 10.0, true),
         format!(

@@ -36,12 +36,17 @@ pub(super) fn tasks(lab: &Lab, printed: &Printed) -> anyhow::Result<Figure> {
     }
     let of = |name: &str| ratio(&rows, "task", name);
     let small = of("G16")? / of("H8k")?;
-    let least = [of("MPT")?, of("H128k")?, of("C128k")?].into_iter().fold(f64::INFINITY, f64::min) / of("G16")?;
+    let least =
+        [of("MPT")?, of("H128k")?, of("C128k")?].into_iter().fold(f64::INFINITY, f64::min) / of("G16")?;
     let said = printed.at(&["4.2 (Figure 7)", "GPT over small HPT"])?;
     let tenfold = printed.at(&["4.2 (Figure 7)", "MPT, CPT and large HPT over GPT, at least"])?;
     let table = vec![
         vec!["G16 over H8k".into(), cell(small), cell(said)],
-        vec!["least of MPT, H128k, C128k over G16".into(), cell(least), format!("more than {}", cell(tenfold))],
+        vec![
+            "least of MPT, H128k, C128k over G16".into(),
+            cell(least),
+            format!("more than {}", cell(tenfold)),
+        ],
     ];
     let about = format!("A table created, one page mapped, the table taken apart. {HOST}");
     Ok(Figure::new(PAPER, "Figure 7", "Task creation and deletion", &about)
@@ -77,10 +82,13 @@ pub(super) fn protection(lab: &Lab, printed: &Printed) -> anyhow::Result<[Figure
     }
     let saved: Vec<f64> =
         series[0].points.iter().zip(&series[1].points).map(|(one, n)| 100.0 * (1.0 - n.1 / one.1)).collect();
-    let (least, most) = saved.iter().fold((f64::MAX, f64::MIN), |(low, high), &at| (low.min(at), high.max(at)));
+    let (least, most) =
+        saved.iter().fold((f64::MAX, f64::MIN), |(low, high), &at| (low.min(at), high.max(at)));
     let low = printed.at(&["4.2 (Figure 9)", "PROTN below PROT1, least %"])?;
     let high = printed.at(&["4.2 (Figure 9)", "PROTN below PROT1, most %"])?;
-    let about = format!("128 neighbouring pages write-protected, then unprotected one by one in random order. {HOST}");
+    let about = format!(
+        "128 neighbouring pages write-protected, then unprotected one by one in random order. {HOST}"
+    );
     let ninth = Figure::new(PAPER, "Figure 9", "Protecting a compact region", &about)
         .chart(Chart::bars("A page protected and unprotected", "ns", names(), series))
         .says(
@@ -98,8 +106,7 @@ pub(super) fn protection(lab: &Lab, printed: &Printed) -> anyhow::Result<[Figure
     let tenth = sparse(&rows, "Figure 10", "Protecting a sparse region", "0", "")?;
     let segment = printed.at(&["4.2 (Figure 11)", "additional segment (Mb)"])?;
     let more = format!(" The task has {} Mb mapped besides.", cell(segment));
-    let eleventh =
-        sparse(&rows, "Figure 11", "The same beside a large segment", &cell(segment), &more)?;
+    let eleventh = sparse(&rows, "Figure 11", "The same beside a large segment", &cell(segment), &more)?;
     Ok([ninth, tenth, eleventh])
 }
 
@@ -117,10 +124,13 @@ fn sparse(rows: &Rows, at: &str, title: &str, segment: &str, more: &str) -> anyh
         growth.push((*name, last.1 / first.1));
         series.push(Series::ours(*name, colour, points));
     }
-    let of = |name: &str| growth.iter().find(|(other, _)| *other == name).map_or(f64::NAN, |(_, growth)| *growth);
+    let of =
+        |name: &str| growth.iter().find(|(other, _)| *other == name).map_or(f64::NAN, |(_, growth)| *growth);
     let others = ["MPT", "H128k", "C128k"];
     let worse = others.iter().filter(|name| of(name) > of("G16")).count();
-    let about = format!("16 pages at random places of a region, write-protected in one call and unprotected one by one.{more} {HOST}");
+    let about = format!(
+        "16 pages at random places of a region, write-protected in one call and unprotected one by one.{more} {HOST}"
+    );
     let chart = Chart::curves("A page protected and unprotected", "region (kb)", "ns", (true, true), series);
     Ok(Figure::new(PAPER, at, title, &about)
         .chart(chart.ticks(&[64.0, 256.0, 1024.0, 4096.0, 16384.0]))

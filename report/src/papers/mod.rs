@@ -31,9 +31,7 @@ pub(crate) const ALL: [(&str, Figures); 4] = [
 pub(crate) fn readme(lab: &Lab) -> anyhow::Result<(Chart, String)> {
     let figure = elphinstone::sparse_space(lab)?;
     let chart = figure.charts.into_iter().next().context("the figure has no chart")?;
-    let chart = Chart {
-        title: "Bytes of page table for each page, single pages all over 64 bits".into(),
-        ..chart
-    };
+    let chart =
+        Chart { title: "Bytes of page table for each page, single pages all over 64 bits".into(), ..chart };
     Ok((chart, elphinstone::readme_table(lab)?))
 }

@@ -79,7 +79,13 @@ fn page_sizes(data: &Data) -> anyhow::Result<Figure> {
         more += usize::from(points[6].0 >= points[0].0);
         series.push(Series::ours(*name, at, points));
     }
-    let chart = Chart::curves("4 KB at the left to 256 KB at the right", "memory overhead (%)", "TLBMCPI", (false, false), series);
+    let chart = Chart::curves(
+        "4 KB at the left to 256 KB at the right",
+        "memory overhead (%)",
+        "TLBMCPI",
+        (false, false),
+        series,
+    );
     let figure = Figure::new(PAPER, "Figure 1", "TLB overhead over memory for pages of one size", "Cycles of TLB misses for each instruction, 30 a miss, on two fully associative TLBs of 32 entries; each point is a page size.")
         .chart(chart)
         .says(
@@ -94,7 +100,12 @@ fn baseline(data: &Data) -> anyhow::Result<Figure> {
     for (at, (name, _)) in TRACES.iter().enumerate() {
         let row = data.row(at, "FIXED-4K")?;
         let mcpi = row.number("tlbmcpi")?;
-        rows.push(vec![(*name).into(), cell(row.number("instructions")? / 1e6), cell(row.number("tlb_misses")? / 100.0), percent(100.0 * mcpi / (1.0 + mcpi))]);
+        rows.push(vec![
+            (*name).into(),
+            cell(row.number("instructions")? / 1e6),
+            cell(row.number("tlb_misses")? / 100.0),
+            percent(100.0 * mcpi / (1.0 + mcpi)),
+        ]);
     }
     let mut paper = Vec::new();
     let mut range = (f64::MAX, f64::MIN);
@@ -150,7 +161,12 @@ fn overhead(data: &Data) -> anyhow::Result<Figure> {
         near += usize::from(of("APPROX-ONLINE", "tlbmcpi")? < of("FIXED-4K", "tlbmcpi")?);
         copying += usize::from(of("APPROX-ONLINE", "copy")? > of("APPROX-ONLINE", "book")?);
         asap_behind += usize::from(of("ONLINE", "tlbmcpi")? >= of("APPROX-ONLINE", "tlbmcpi")?);
-        let chart = Chart::bars(&format!("{program} ({habit})"), "cycles for each instruction", names.clone(), series);
+        let chart = Chart::bars(
+            &format!("{program} ({habit})"),
+            "cycles for each instruction",
+            names.clone(),
+            series,
+        );
         figure = figure.chart(chart.stacked());
     }
     let all = TRACES.len();
@@ -192,7 +208,9 @@ fn misses(data: &Data) -> anyhow::Result<Figure> {
     let marked: Vec<_> = POLICIES.iter().map(|policy| format!("*{policy}")).collect();
     let mut paper_head = vec!["program"];
     paper_head.extend(marked.iter().map(String::as_str));
-    let points = |values: &[f64]| values.iter().enumerate().map(|(at, value)| (at as f64, 100.0 * value)).collect::<Vec<_>>();
+    let points = |values: &[f64]| {
+        values.iter().enumerate().map(|(at, value)| (at as f64, 100.0 * value)).collect::<Vec<_>>()
+    };
     let bars = vec![Series::ours("ours", 0, points(&ours)), Series::printed("paper", 0, points(&theirs))];
     let order = rank_correlation(&ours, &theirs);
     let figure = Figure::new(PAPER, "Table 4", "TLB misses under each policy", STAND_INS)
@@ -282,7 +300,12 @@ fn execution(data: &Data) -> anyhow::Result<Figure> {
 
 /// Figure 5.
 fn tradeoff(data: &Data) -> anyhow::Result<Figure> {
-    let mut figure = Figure::new(PAPER, "Figure 5", "Memory against TLB overhead", "The curve joins pages of one size, 4 KB to 256 KB; the nearer the origin the better.");
+    let mut figure = Figure::new(
+        PAPER,
+        "Figure 5",
+        "Memory against TLB overhead",
+        "The curve joins pages of one size, 4 KB to 256 KB; the nearer the origin the better.",
+    );
     let within = data.printed.at(&["8.5 (Figure 5)", "APPROX-ONLINE within"])?;
     let mut close = 0;
     for (at, (program, _)) in TRACES.iter().enumerate() {
@@ -292,11 +315,16 @@ fn tradeoff(data: &Data) -> anyhow::Result<Figure> {
         };
         let fixed = FIXED.iter().map(|policy| point(policy)).collect::<anyhow::Result<Vec<_>>>()?;
         let mut series = vec![Series::ours("one size", 7, fixed)];
-        for (colour, policy) in ["OFFLINE", "APPROX-ONLINE", "ONLINE", "ASAP", "ASAP-4-64", "THRIFT", "RESERVE"].into_iter().enumerate() {
+        for (colour, policy) in
+            ["OFFLINE", "APPROX-ONLINE", "ONLINE", "ASAP", "ASAP-4-64", "THRIFT", "RESERVE"]
+                .into_iter()
+                .enumerate()
+        {
             series.push(Series::ours(policy, colour, vec![point(policy)?]).scattered());
         }
         close += usize::from((point("APPROX-ONLINE")?.1 - point("OFFLINE")?.1).abs() <= within);
-        figure = figure.chart(Chart::curves(program, "memory overhead (%)", "TLBMCPI", (false, false), series));
+        figure =
+            figure.chart(Chart::curves(program, "memory overhead (%)", "TLBMCPI", (false, false), series));
     }
     let all = TRACES.len();
     Ok(data.by(figure.says(
@@ -307,7 +335,10 @@ fn tradeoff(data: &Data) -> anyhow::Result<Figure> {
 
 /// Table 6.
 fn distribution(data: &Data) -> anyhow::Result<Figure> {
-    let sizes = ["4 KB", "8 KB", "16 KB", "32 KB", "64 KB", "128 KB", "256 KB", "512 KB", "1 MB", "2 MB", "4 MB", "8 MB"];
+    let sizes = [
+        "4 KB", "8 KB", "16 KB", "32 KB", "64 KB", "128 KB", "256 KB", "512 KB", "1 MB", "2 MB", "4 MB",
+        "8 MB",
+    ];
     let mut rows = Vec::new();
     let (mut used, mut said_used) = (0, 0);
     for (at, (name, _)) in TRACES.iter().enumerate() {

@@ -66,7 +66,10 @@ fn algorithms(lab: &Lab, printed: &Printed) -> anyhow::Result<Figure> {
         let table = claims.iter().map(|claim| vec![text(claim, 0), text(claim, 1), text(claim, 2)]).collect();
         return Ok(figure
             .table(Table::new("", &["algorithm", "*semantics", "*suits TLBs"], table))
-            .says(Verdict::Open, "exploring all interleavings takes longer than a quick run has: run without --quick.")
+            .says(
+                Verdict::Open,
+                "exploring all interleavings takes longer than a quick run has: run without --quick.",
+            )
             .by("tlblab explore --cpus 2"));
     };
     let mut table = Vec::new();
@@ -81,12 +84,25 @@ fn algorithms(lab: &Lab, printed: &Printed) -> anyhow::Result<Figure> {
             expected += usize::from(row.is("expected"));
             *on.entry(row.text("hardware")).or_insert(true) &= row.text("verdict") == "sound";
         }
-        let names = |sound| on.iter().filter(|(_, is)| **is == sound).map(|(name, _)| name.as_str()).collect::<Vec<_>>().join(", ");
+        let names = |sound| {
+            on.iter()
+                .filter(|(_, is)| **is == sound)
+                .map(|(name, _)| name.as_str())
+                .collect::<Vec<_>>()
+                .join(", ")
+        };
         table.push(vec![name, text(claim, 1), text(claim, 2), names(true), names(false), cases.to_string()]);
     }
     Ok(figure
-        .table(Table::new("", &["algorithm", "*semantics", "*suits TLBs", "sound on", "broken on", "cases"], table))
-        .says(Verdict::of(expected == all, expected * 50 >= all * 49), format!("{expected} of {all} pairings come out as the table has them."))
+        .table(Table::new(
+            "",
+            &["algorithm", "*semantics", "*suits TLBs", "sound on", "broken on", "cases"],
+            table,
+        ))
+        .says(
+            Verdict::of(expected == all, expected * 50 >= all * 49),
+            format!("{expected} of {all} pairings come out as the table has them."),
+        )
         .by(rows.command))
 }
 
@@ -95,10 +111,9 @@ fn verified(lab: &Lab, figure: &str, algorithm: &str) -> anyhow::Result<Figure> 
     let seconds = if lab.quick { " --seconds 4" } else { "" };
     let rows = lab.rows(&format!("shootdown sweep {figure}{seconds}"))?;
     let mut charts = Vec::new();
-    for (field, title, unit, by) in [
-        ("cpu_overhead", "CPU overhead", "%", 100.0),
-        ("latency_ms", "Latency", "ms", 1.0),
-    ] {
+    for (field, title, unit, by) in
+        [("cpu_overhead", "CPU overhead", "%", 100.0), ("latency_ms", "Latency", "ms", 1.0)]
+    {
         let of = |source: &str, times: Option<f64>| {
             let mut points = Vec::new();
             for row in rows.of("source", source) {
@@ -109,15 +124,26 @@ fn verified(lab: &Lab, figure: &str, algorithm: &str) -> anyhow::Result<Figure> 
             }
             Ok::<_, anyhow::Error>(points)
         };
-        charts.push(Chart::curves(title, "CPUs of an operation", unit, (false, false), vec![
-            Series::ours("lower bound", 0, of("lower", None)?),
-            Series::ours("upper bound", 2, of("upper", None)?),
-            Series::ours("simulated, N = M", 1, of("simulation", Some(1.0))?).scattered(),
-            Series::ours("simulated, N = 4M", 3, of("simulation", Some(4.0))?).scattered(),
-        ]));
+        charts.push(Chart::curves(
+            title,
+            "CPUs of an operation",
+            unit,
+            (false, false),
+            vec![
+                Series::ours("lower bound", 0, of("lower", None)?),
+                Series::ours("upper bound", 2, of("upper", None)?),
+                Series::ours("simulated, N = M", 1, of("simulation", Some(1.0))?).scattered(),
+                Series::ours("simulated, N = 4M", 3, of("simulation", Some(4.0))?).scattered(),
+            ],
+        ));
     }
     let worst = |field: &str| {
-        let far: Vec<f64> = rows.iter().filter(|row| row.number("x").is_ok_and(|m| m <= 20.0)).filter_map(|row| row.maybe(field)).map(f64::abs).collect();
+        let far: Vec<f64> = rows
+            .iter()
+            .filter(|row| row.number("x").is_ok_and(|m| m <= 20.0))
+            .filter_map(|row| row.maybe(field))
+            .map(f64::abs)
+            .collect();
         far.iter().copied().fold(0.0, f64::max)
     };
     let (overhead, latency) = (worst("overhead_deviation"), worst("latency_deviation"));
@@ -140,9 +166,21 @@ fn plotted(low: Row<'_>, high: Row<'_>, field: &str) -> Option<f64> {
 }
 
 /// Figures 4.5 to 4.7.
-fn performance(lab: &Lab, claims: &Rows, figure: &str, title: &str, x: &str, section: &str) -> anyhow::Result<Figure> {
+fn performance(
+    lab: &Lab,
+    claims: &Rows,
+    figure: &str,
+    title: &str,
+    x: &str,
+    section: &str,
+) -> anyhow::Result<Figure> {
     let rows = lab.rows(&format!("shootdown sweep {figure}"))?;
-    let mut out = Figure::new(PAPER, &format!("Figure {figure}"), title, "The equations of 4.2, as the thesis plots them.");
+    let mut out = Figure::new(
+        PAPER,
+        &format!("Figure {figure}"),
+        title,
+        "The equations of 4.2, as the thesis plots them.",
+    );
     for (field, name, unit, by) in [
         ("cpu_overhead", "CPU overhead", "%", 100.0),
         ("throughput", "Throughput", "operations a CPU and second", 1.0),
@@ -180,7 +218,10 @@ fn performance(lab: &Lab, claims: &Rows, figure: &str, title: &str, x: &str, sec
     }
     Ok(out
         .table(Table::new("", &["*the text says", "ours", "verdict"], table))
-        .says(Verdict::of(passed == all, passed + partly == all), format!("of {all} statements of the text {passed} hold, {partly} more in part."))
+        .says(
+            Verdict::of(passed == all, passed + partly == all),
+            format!("of {all} statements of the text {passed} hold, {partly} more in part."),
+        )
         .by(rows.command)
         .by(claims.command.clone()))
 }
@@ -195,7 +236,12 @@ fn remapping(lab: &Lab, printed: &Printed) -> anyhow::Result<[Figure; 2]> {
     let beyond = lab.rows(if lab.quick { "shootdown beyond --seconds 1" } else { "shootdown beyond" })?;
     let mut ways = Vec::new();
     for row in beyond.iter() {
-        ways.push(vec![row.text("way"), percent(100.0 * row.number("cpu_overhead")?), cell(row.number("unmaps")?), cell(row.number("interrupts_per_unmap")?)]);
+        ways.push(vec![
+            row.text("way"),
+            percent(100.0 * row.number("cpu_overhead")?),
+            cell(row.number("unmaps")?),
+            cell(row.number("interrupts_per_unmap")?),
+        ]);
     }
     let waits = "the kernel of examples/mips32 makes these data; its boot has not been run into this report.";
     Ok([
