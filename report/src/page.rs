@@ -36,7 +36,7 @@ pub(crate) fn html(quick: bool, choices: &[Choice], sections: &[Section]) -> any
         "<p>Every curve and bar is data of this code, made by the command under its figure. Hollow triangles, and \
          cells in italics on grey, are numbers that a paper printed; they are the only ones that were typed in. This \
          is {mode}. <code>tlblab</code> stands for <code>cargo run --release -p tlblab --</code>, each command \
-         prints its data with <code>--json</code>.</p>"
+         prints its data with <code>--json</code>; where it has words between bars, it is run with each of them.</p>"
     )?;
     first_page(&mut page, choices, sections)?;
     for section in sections {
@@ -104,9 +104,51 @@ fn draw(page: &mut String, figure: &Figure) -> anyhow::Result<()> {
     let (word, says) = (figure.verdict.word(), escape(&figure.agreement));
     writeln!(page, "<p class=\"verdict {class}\"><b>{word}</b>: {says}</p>")?;
     let commands: Vec<_> =
-        figure.commands.iter().map(|command| format!("<code>{}</code>", escape(command))).collect();
+        grouped(&figure.commands).iter().map(|command| format!("<code>{}</code>", escape(command))).collect();
     writeln!(page, "<p class=\"soft\">Data: {}</p>\n</article>", commands.join(" "))?;
     Ok(())
+}
+
+/// Returns the commands, those that differ in a trace or a number alone as one that lists them.
+fn grouped(commands: &[String]) -> Vec<String> {
+    let mut groups: Vec<Vec<Vec<&str>>> = Vec::new();
+    for command in commands {
+        let words: Vec<_> = command.split(' ').collect();
+        let differing = |group: &Vec<Vec<&str>>| {
+            let first = &group[0];
+            if first.len() != words.len() {
+                return false;
+            }
+            // The group's own difference, if it has one yet, is the only one allowed.
+            let with_first = first.iter().zip(&words).positions();
+            let own = group.last().map_or(0, |last| first.iter().zip(last).positions());
+            with_first.count_ones() <= 1 && (own == 0 || own == with_first)
+        };
+        match groups.iter_mut().find(|group| differing(group)) {
+            Some(group) => group.push(words),
+            None => groups.push(vec![words]),
+        }
+    }
+    let join = |group: &Vec<Vec<&str>>| {
+        let words = (0..group[0].len()).map(|at| {
+            let mut all: Vec<&str> = group.iter().map(|words| words[at]).collect();
+            all.dedup();
+            all.join("|")
+        });
+        words.collect::<Vec<_>>().join(" ")
+    };
+    groups.iter().map(join).collect()
+}
+
+/// Where two lists of words differ, as bits.
+trait Positions {
+    fn positions(self) -> u64;
+}
+
+impl<'a, I: Iterator<Item = (&'a &'a str, &'a &'a str)>> Positions for I {
+    fn positions(self) -> u64 {
+        self.enumerate().filter(|(_, (one, other))| one != other).fold(0, |bits, (at, _)| bits | 1 << at)
+    }
 }
 
 fn plot(page: &mut String, chart: &Chart) -> anyhow::Result<()> {
@@ -133,27 +175,33 @@ fn plot(page: &mut String, chart: &Chart) -> anyhow::Result<()> {
 }
 
 fn table(page: &mut String, table: &Table) -> anyhow::Result<()> {
-    *page += "<div class=\"wide\"><table>\n";
+    let many = if table.head.len() > 4 { " class=\"many\"" } else { "" };
+    writeln!(page, "<div class=\"wide\"><table{many}>")?;
     if !table.title.is_empty() {
         writeln!(page, "<caption>{}</caption>", escape(&table.title))?;
     }
+    // Words begin at the left, numbers end at the right, the head as its column.
+    let class = |column: usize| {
+        let wordy = |cell: &String| cell.chars().filter(|c| c.is_alphabetic()).count() > 6;
+        let words = table.rows.iter().filter_map(|row| row.get(column)).any(wordy);
+        match (table.printed.get(column) == Some(&true), words) {
+            (true, true) => " class=\"printed words\"",
+            (true, false) => " class=\"printed\"",
+            (false, true) => " class=\"words\"",
+            (false, false) => "",
+        }
+    };
+    let classes: Vec<_> = (0..table.head.len()).map(class).collect();
     *page += "<thead><tr>";
-    for (name, &printed) in table.head.iter().zip(&table.printed) {
-        let (class, word) = if printed { (" class=\"printed\"", " (printed)") } else { ("", "") };
+    for ((name, &printed), class) in table.head.iter().zip(&table.printed).zip(&classes) {
+        let word = if printed { " (printed)" } else { "" };
         write!(page, "<th{class}>{}{word}</th>", escape(name))?;
     }
     *page += "</tr></thead>\n<tbody>\n";
     for row in &table.rows {
         *page += "<tr>";
-        for (cell, &printed) in row.iter().zip(&table.printed) {
-            let words = cell.chars().filter(|c| c.is_alphabetic()).count() > 6;
-            let class = match (printed, words) {
-                (true, true) => " class=\"printed words\"",
-                (true, false) => " class=\"printed\"",
-                (false, true) => " class=\"words\"",
-                (false, false) => "",
-            };
-            write!(page, "<td{class}>{}</td>", escape(cell))?;
+        for ((cell, head), class) in row.iter().zip(&table.head).zip(&classes) {
+            write!(page, "<td{class} data-head=\"{}\">{}</td>", escape(head), escape(cell))?;
         }
         *page += "</tr>\n";
     }
@@ -203,4 +251,48 @@ pub(crate) fn picture(chart: &Chart) -> anyhow::Result<String> {
 pub(crate) fn json(sections: &[Section]) -> anyhow::Result<String> {
     let figures: Vec<_> = sections.iter().flat_map(|section| &section.figures).collect();
     Ok(serde_json::to_string_pretty(&figures)?)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn commands_that_differ_in_a_word_are_one() {
+        let commands = ["t --trace a", "t --trace b", "t --trace a --x", "t --trace b --x", "s --pages 64"];
+        let commands = commands.map(String::from);
+        assert_eq!(grouped(&commands), ["t --trace a|b", "t --trace a|b --x", "s --pages 64"]);
+    }
+
+    #[test]
+    fn what_is_written_is_html() {
+        let table = Table::new("a < b", &["x", "*y & z"], vec![vec!["1".into(), "\"2\"".into()]]);
+        let figure =
+            Figure::new("P", "Table 1", "t", "about").table(table).says(Verdict::Agrees, "yes").by("cmd");
+        let chart = Chart::bars(
+            "bars",
+            "y",
+            vec!["one".into()],
+            vec![crate::chart::Series::ours("s", 0, vec![(0.0, 1.0)])],
+        );
+        let sections = [Section { title: "P 1999: title", figures: vec![figure.chart(chart)] }];
+        let page = html(true, &[], &sections).unwrap();
+        // HTML that is XML but for its first line and its two empty elements.
+        let body = page.split_once("<body>").unwrap().1.split_once("</body>").unwrap().0;
+        let xml = format!("<body>{body}</body>");
+        let xml = roxmltree::Document::parse(&xml).unwrap();
+        let ids: Vec<_> = xml.descendants().filter_map(|node| node.attribute("id")).collect();
+        let links: Vec<_> = xml.descendants().filter_map(|node| node.attribute("href")).collect();
+        assert_eq!((ids, links), (vec!["p-table-1"], vec!["#p-table-1"]));
+        assert!(
+            xml.descendants()
+                .any(|node| node.has_tag_name("td") && node.attribute("class") == Some("printed"))
+        );
+        // Nothing is fetched from elsewhere.
+        assert!(
+            !page.contains("http://")
+                || page.matches("http://").count() == page.matches("http://www.w3.org/").count()
+        );
+        assert!(!page.contains("https://") && !page.contains("<script"));
+    }
 }

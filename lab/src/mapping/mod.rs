@@ -143,12 +143,12 @@ fn start<'n, T: Table<'n> + 'n>(
         }));
     }
     let mut table = task()?;
-    for page in [TEXT, TEXT + 1, STACK] {
-        table.map(one(page), Pfn::new(page), PageSize::K4, RIGHTS)?;
+    for (frame, page) in [TEXT, TEXT + 1, STACK].into_iter().enumerate() {
+        table.map(one(page), Pfn::new(frame), PageSize::K4, RIGHTS)?;
     }
     let segment = benchmark.segment_mb as usize * 256;
     if let Some(pages) = Pages::count(Vpn::new(SEGMENT), segment) {
-        table.map(pages, Pfn::new(SEGMENT), PageSize::K4, RIGHTS)?;
+        table.map(pages, Pfn::new(0), PageSize::K4, RIGHTS)?;
     }
     let mut random = ChaCha8Rng::seed_from_u64(seed);
     let region = benchmark.region_kb.map_or(COMPACT, |kb| kb as usize / 4);
@@ -156,8 +156,8 @@ fn start<'n, T: Table<'n> + 'n>(
     let mut pages: Vec<usize> = (REGION..REGION + region).collect();
     pages.shuffle(&mut random);
     pages.truncate(count);
-    for &page in &pages {
-        table.map(one(page), Pfn::new(page), PageSize::K4, RIGHTS)?;
+    for (frame, &page) in pages.iter().enumerate() {
+        table.map(one(page), Pfn::new(frame), PageSize::K4, RIGHTS)?;
     }
     let region = Pages::count(Vpn::new(REGION), region).unwrap_or(one(REGION));
     let (protect, unprotect) = (Change::clear(Attr::WRITE), Change::set(Attr::WRITE));
