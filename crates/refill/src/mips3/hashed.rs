@@ -2,7 +2,7 @@
 //!
 //! ```text
 //!   bucket   | tag: 64 bits | PTE, one for each page | as many of the kernel's words | link: 64 bits |
-//!   tag      | 1 | block << 4 |
+//!   tag      | 1 | block << (c + 3) |     of blocks of `2^c` pages
 //! ```
 
 use super::Build;
@@ -18,7 +18,7 @@ pub struct Hashed {
 
 /// How far block numbers are folded onto themselves.
 const FOLD: u32 = 10;
-/// Where the tag has the block's number.
+/// Where the tag has the number of the block's first pair.
 const BLOCK: u32 = 4;
 
 impl Hashed {
@@ -72,7 +72,7 @@ impl Hashed {
         b.asm.ld(K1, 0, K1);
         b.asm.dmfc0(K0, Cp0::BadVAddr);
         b.asm.dsrl(K0, K0, 12 + self.cluster);
-        b.asm.dsll(K0, K0, BLOCK);
+        b.asm.dsll(K0, K0, BLOCK + self.cluster - 1);
         b.asm.xor(K0, K0, K1);
         b.asm.lui(K1, 0x8000);
         b.asm.dsll32(K1, K1, 0);
