@@ -46,6 +46,7 @@ fn with<P: Kind>(config: &Config, steps: &[Step], sabotage: Sabotage) -> Result<
         chunks,
         make: |nodes| Subject32::<P>::new(nodes),
         root: |table| table.root(),
+        grows: false,
     };
     run(config, subject, steps, sabotage)
 }
