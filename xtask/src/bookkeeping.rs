@@ -30,7 +30,7 @@ pub(crate) struct BookkeepingArgs {
 /// Runs it.
 pub(crate) fn run(args: &BookkeepingArgs) -> anyhow::Result<()> {
     let shell = Shell::Plain;
-    tools::valgrind(&shell)?;
+    tools::program(&shell, "valgrind", "valgrind")?;
     shell.run(&Line::new("cargo", "build --release -p tlblab"))?;
     let lab = places::target().join("release/tlblab").to_string_lossy().into_owned();
     let traces = match args.traces.as_slice() {
