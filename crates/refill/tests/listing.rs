@@ -11,10 +11,11 @@ use std::{env, fs};
 use capstone::prelude::*;
 use common::tables::Kind;
 use common::{Base32, Config};
-use tlbkit_pagetable::geometry::Va32;
+use tlbkit_pagetable::geometry::{Va32, Va64};
 use tlbkit_refill::asm::{Asm, Cp0, K0, K1, ZERO};
 use tlbkit_refill::features::{Features, Isa};
-use tlbkit_refill::handler::{Form, Root, Write};
+use tlbkit_refill::handler::{Form, Gpt, Root, Spec, Walk, Write};
+use tlbkit_refill::mips3;
 
 /// Reads words, which are at `at`, as instructions: one line each.
 fn disassemble(words: &[u32], at: u64, wide: bool) -> Vec<String> {
@@ -38,25 +39,45 @@ fn disassemble(words: &[u32], at: u64, wide: bool) -> Vec<String> {
     read.iter().zip(words).map(line).collect()
 }
 
-fn listing(kind: Kind, config: &Config) -> String {
-    let walk = if config.form.sized { kind.walk::<Va32>() } else { kind.walk::<Base32>() };
-    let spec = config.spec(walk);
+/// Lists code that is somewhere above the first vector, if there is any.
+fn list(text: &mut String, name: &str, from: usize, words: &[u32], wide: bool) {
+    if !words.is_empty() {
+        writeln!(text, "{name}: {} instructions", words.len()).unwrap();
+    }
+    for (index, line) in disassemble(words, from as u64, wide).iter().enumerate() {
+        writeln!(text, "  {:03x}  {:08x}  {line}", from + 4 * index, words[index]).unwrap();
+    }
+}
+
+fn listing(spec: &Spec) -> String {
     let handler = spec.assemble().unwrap();
     let mut text = String::new();
-    let parts = [
-        ("refill vector", 0, handler.refill.words()),
-        ("general vector", 0x180, handler.general.words()),
-        ("tail", spec.place.tail as u64, handler.tail.words()),
-    ];
-    for (name, from, words) in parts {
-        if !words.is_empty() {
-            writeln!(text, "{name}: {} instructions", words.len()).unwrap();
-        }
-        for (index, line) in disassemble(words, from, false).iter().enumerate() {
-            writeln!(text, "  {:03x}  {:08x}  {line}", from as usize + 4 * index, words[index]).unwrap();
-        }
-    }
+    list(&mut text, "refill vector", 0, handler.refill.words(), false);
+    list(&mut text, "general vector", 0x180, handler.general.words(), false);
+    list(&mut text, "tail", spec.place.tail as usize, handler.tail.words(), false);
     text
+}
+
+fn wide_listing(spec: &mips3::Spec) -> String {
+    let handler = spec.assemble().unwrap();
+    let mut text = String::new();
+    list(&mut text, "refill vector", mips3::VECTOR as usize, handler.refill.words(), true);
+    list(&mut text, "tail", mips3::TAIL as usize, handler.tail.words(), true);
+    text
+}
+
+/// Compares with the listing of this name, or writes it.
+fn compare(name: &str, text: &str) {
+    let folder = Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/listings");
+    let file = folder.join(format!("{name}.txt"));
+    if env::var_os("UPDATE_LISTINGS").is_some() {
+        fs::create_dir_all(&folder).unwrap();
+        fs::write(&file, text).unwrap();
+    }
+    let listed = fs::read_to_string(&file).unwrap();
+    let different = listed.lines().zip(text.lines()).find(|(old, new)| old != new);
+    assert_eq!(different, None, "{name}: what is listed, and what is assembled");
+    assert_eq!(listed.lines().count(), text.lines().count(), "{name}");
 }
 
 #[test]
@@ -81,30 +102,46 @@ fn handlers_are_as_listed() {
         ("stlb-sized", Config { stlb: true, form: Form::SIZED, ..plain }),
         ("stlb-both", Config { stlb: true, form: Form::BOTH, ..index }),
     ];
+    let fixed = |width| Walk::Gpt(Gpt::fixed::<Base32>(width).unwrap());
+    let adaptive = Walk::Gpt(Gpt::adaptive::<Base32>().unwrap());
+    let both = |kind: Kind| [kind.walk::<Base32>(), kind.walk::<Va32>()];
     let tables = [
-        ("mpt", Kind::Mpt),
-        ("lpt", Kind::Lpt),
-        ("hpt", Kind::Hpt),
-        ("cpt", Kind::Cpt),
-        ("cpt-grows", Kind::CptGrows),
+        ("mpt", both(Kind::Mpt)),
+        ("lpt", both(Kind::Lpt)),
+        ("hpt", both(Kind::Hpt)),
+        ("cpt", both(Kind::Cpt)),
+        ("cpt-grows", both(Kind::CptGrows)),
+        ("g16", [fixed(4); 2]),
+        ("g32", [fixed(5); 2]),
+        ("ga", [adaptive; 2]),
     ];
-    let folder = Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/listings");
-    let update = env::var_os("UPDATE_LISTINGS").is_some();
-    for (table, kind) in tables {
+    for (table, [small, large]) in tables {
         let mut text = String::new();
         for (variant, config) in &variants {
-            writeln!(text, "# {table}, {variant}\n\n{}", listing(kind, config)).unwrap();
+            let spec = config.spec(if config.form.sized { large } else { small });
+            writeln!(text, "# {table}, {variant}\n\n{}", listing(&spec)).unwrap();
         }
-        let file = folder.join(format!("{table}.txt"));
-        if update {
-            fs::create_dir_all(&folder).unwrap();
-            fs::write(&file, &text).unwrap();
-        }
-        let listed = fs::read_to_string(&file).unwrap();
-        let different = listed.lines().zip(text.lines()).find(|(old, new)| old != new);
-        assert_eq!(different, None, "{table}: what is listed, and what is assembled");
-        assert_eq!(listed.lines().count(), text.lines().count(), "{table}");
+        compare(table, &text);
     }
+}
+
+#[test]
+fn wide_handlers_are_as_listed() {
+    let walks = [
+        ("mpt", mips3::Walk::Mpt(mips3::Mpt::of::<Va64>().unwrap())),
+        ("g16", mips3::Walk::Gpt(mips3::Gpt::fixed(4).unwrap())),
+        ("h8k", mips3::Walk::Hashed(mips3::Hashed::of(1, 8).unwrap())),
+        ("c128k", mips3::Walk::Hashed(mips3::Hashed::of(3, 10).unwrap())),
+    ];
+    let caches = [("", None), (", S8k in front", Some(mips3::Stlb::new(0x8010_0000, 8 << 10).unwrap()))];
+    let mut text = String::new();
+    for (table, walk) in walks {
+        for (front, cache) in caches {
+            let spec = mips3::Spec { block: 0x8000_1000, cache, walk };
+            writeln!(text, "# {table}{front}\n\n{}", wide_listing(&spec)).unwrap();
+        }
+    }
+    compare("mips3", &text);
 }
 
 /// Every instruction of the assembler, with what the disassembler must read.
