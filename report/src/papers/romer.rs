@@ -371,7 +371,11 @@ fn distribution(data: &Data) -> anyhow::Result<Figure> {
         .table(Table::new("The paper's", &paper_head, paper))
         .says(
             Verdict::of(ours > 0.7 * theirs, ours > 2.0),
-            format!("a program ends with pages of {} sizes on average, {} in the paper.", cell(ours), cell(theirs)),
+            format!(
+                "a program ends with pages of {} sizes on average, {} in the paper.",
+                cell(ours),
+                cell(theirs)
+            ),
         );
     Ok(data.by(figure))
 }
