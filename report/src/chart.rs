@@ -84,7 +84,7 @@ pub(crate) struct Chart {
 pub(crate) const COLOURS: usize = 8;
 const WIDTH: u32 = 460;
 const HEIGHT: u32 = 280;
-const FONT: i32 = 13;
+const FONT: i32 = 12;
 
 /// The stand-ins, and what they stand for.
 const INK: RGBColor = RGBColor(2, 2, 0);
@@ -260,12 +260,12 @@ impl Chart {
     ) -> anyhow::Result<ChartContext<'a, SVGBackend<'b>, Cartesian2d<Axis, Axis>>> {
         let (say_x, say_y) = (x.clone(), y.clone());
         let (format_x, format_y) = (|value: &f64| say_x.format(value), |value: &f64| say_y.format(value));
-        let left = 14 + 8 * y.label_width() as u32;
+        let left = 14 + 7 * y.label_width() as u32;
         let mut chart = ChartBuilder::on(area)
             .margin_top(10)
             .margin_right(22)
             .margin_bottom(4)
-            .x_label_area_size(28)
+            .x_label_area_size(26)
             .y_label_area_size(left)
             .build_cartesian_2d(x, y)?;
         let text = ("sans-serif", FONT).into_font().color(&INK);
