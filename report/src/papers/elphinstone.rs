@@ -495,9 +495,9 @@ fn linear(lab: &Lab, printed: &Printed) -> anyhow::Result<Figure> {
             let saved = upper - more * misses * nested;
             points.push((hits, saved));
             if saved > 0.0 {
-                won_from = won_from.min(hits)
+                won_from = won_from.min(hits);
             } else {
-                lost_to = lost_to.max(hits)
+                lost_to = lost_to.max(hits);
             }
             figure = figure.by(rows.command);
         }
