@@ -40,10 +40,20 @@ pub trait Local<P> {
     fn interrupt(&mut self, cpu: usize);
     /// Takes a payload back: no CPU can reach it any more (unless the outcome says that it is in use again).
     fn complete(&mut self, payload: P, outcome: Outcome);
-    /// Lets time pass while this CPU waits for another: a pause instruction, or a yield on host threads.
+    /// Lets time pass while this CPU waits for another: a pause instruction, or a yield on host threads. A kernel
+    /// whose CPUs sleep here has [`changed`](Self::changed) wake them.
     fn pause(&mut self) {
         relax();
     }
+    /// Takes notice that something has changed for which another CPU may be in [`pause`](Self::pause): the last
+    /// acknowledgement, a stopped CPU, a continuing signal, an exclusion given up. Whom to wake is the kernel's
+    /// business: each CPU that was about to wait, or had begun to, when this is called.
+    ///
+    /// A CPU sleeps without losing a wake-up if it says that it may wait before it calls into [`System`], and if
+    /// interrupts are disabled from there until it sleeps: nothing happens between the look that made it wait and
+    /// [`pause`](Self::pause). The interrupt that ends the sleep may have been for a request too, so call
+    /// [`System::poll`] once more after whatever may have slept.
+    fn changed(&mut self) {}
     /// Asks another CPU's TLB to flush, and returns the flush's number and the number of the last one done there.
     /// Only plans with [`Style::Remote`] call it.
     fn flush_remotely(&mut self, _cpu: usize, _what: Target, _drain: bool) -> (u32, u32) {
@@ -235,7 +245,9 @@ impl<P, E: Edit<W>, const CPUS: usize, const N: usize, const W: usize, const SLO
         };
         let generation = (slot.word.load(Ordering::Relaxed) >> 16).wrapping_add(1) & 0xffff;
         slot.word.store(generation << 16, Ordering::Relaxed);
-        slot.flags.store(TAKEN, Ordering::Relaxed);
+        // An operation that has asked nobody yet holds nobody up. Who holds the one before it by its slot alone (after
+        // an overflow) must not wait for this one: it may be this one's turn only when he has left.
+        slot.flags.store(TAKEN | CONTINUED, Ordering::Release);
         // SAFETY: the slot was free and it is this CPU's: nobody else enters it before the first request is sent.
         slot.cell.with_mut(|cell| unsafe { *cell = Some((operation, edit)) });
         let id = OpId { cpu: me, slot: at as u16, generation };
@@ -256,8 +268,8 @@ impl<P, E: Edit<W>, const CPUS: usize, const N: usize, const W: usize, const SLO
             match self.ask(station, local, slot, id)? {
                 Progress::Went => {}
                 Progress::Waits => {
-                    self.wait(station, local)?;
                     local.pause();
+                    self.wait(station, local)?;
                 }
                 Progress::Left => return Ok(()),
                 Progress::Ended => break,
@@ -307,6 +319,7 @@ impl<P, E: Edit<W>, const CPUS: usize, const N: usize, const W: usize, const SLO
                 Action::Exclude => yes(edit.exclude()),
                 Action::Release => {
                     edit.release();
+                    local.changed();
                     Seen::Did
                 }
                 Action::SetTentative => {
@@ -362,11 +375,13 @@ impl<P, E: Edit<W>, const CPUS: usize, const N: usize, const W: usize, const SLO
                 Action::Enter => {
                     station.entered = true;
                     self.set_stopped(me, true);
+                    local.changed();
                     Seen::Did
                 }
                 Action::IsStopped(cpu) => yes(self.is_stopped(cpu)?),
                 Action::Continue => {
                     slot.flags.fetch_or(CONTINUED, Ordering::Release);
+                    local.changed();
                     Seen::Did
                 }
                 Action::FlushRemotely { cpu, drain } => {
@@ -467,6 +482,7 @@ impl<P, E: Edit<W>, const CPUS: usize, const N: usize, const W: usize, const SLO
                 Reply::Idle => return Ok(()),
                 Reply::Enter => {
                     self.set_stopped(station.me, true);
+                    local.changed();
                     station.replier.did()?;
                 }
                 Reply::Leave => {
@@ -483,10 +499,16 @@ impl<P, E: Edit<W>, const CPUS: usize, const N: usize, const W: usize, const SLO
                 }
                 Reply::Acknowledge(op) => {
                     let left = self.acknowledge(op)?;
+                    if left == 0 {
+                        local.changed();
+                    }
                     station.replier.counted(left)?;
                 }
                 Reply::AcknowledgeSlot { cpu, slot } => {
                     let left = self.count_down(cpu, slot, None)?;
+                    if left == 0 {
+                        local.changed();
+                    }
                     station.replier.counted(left)?;
                 }
                 Reply::TakeOver { cpu, slot } => {
@@ -554,8 +576,8 @@ impl<P, E: Edit<W>, const CPUS: usize, const N: usize, const W: usize, const SLO
                 SwitchAction::IsChanging => {
                     let changing = is_changing();
                     if changing {
-                        self.poll(station, local)?;
                         local.pause();
+                        self.poll(station, local)?;
                     }
                     changing
                 }
