@@ -32,14 +32,19 @@ unsafe extern "C" {
     static __image_end: u8;
 }
 
-/// Takes the memory for nodes of page tables. Its physical address is its own without [`KSEG0`].
+/// Returns the address of the memory for nodes of page tables, in kseg0, and how many chunks it has.
+pub fn node_range() -> (usize, usize) {
+    let first = (&raw const __image_end).expose_provenance();
+    (first, (KSEG0 + WINDOWS - first) / size_of::<Chunk>())
+}
+
+/// Takes that memory.
 ///
 /// # Safety
 ///
 /// Called once.
 pub unsafe fn nodes() -> &'static mut [Chunk] {
-    let first = (&raw const __image_end).expose_provenance();
-    let chunks = (KSEG0 + WINDOWS - first) / size_of::<Chunk>();
+    let (first, chunks) = node_range();
     // SAFETY: between the image, whose end is aligned, and the windows there is nothing else, and the caller has this
     // memory from nobody else. A chunk is integers, so any bytes are one.
     unsafe { core::slice::from_raw_parts_mut(core::ptr::with_exposed_provenance_mut(first), chunks) }

@@ -34,12 +34,21 @@ impl Entry {
         !(0x8000_0000..0xc000_0000).contains(&self.hi)
     }
 
+    /// Tells whether it matches in an address space.
+    pub fn is_in(&self, asid: u32) -> bool {
+        self.hi & ASID == asid || self.lo[0] & self.lo[1] & GLOBAL != 0
+    }
+
+    /// Returns the first and the last address that it maps.
+    pub fn reach(&self) -> [u32; 2] {
+        let inside = self.mask | !VPN2;
+        [self.hi & !inside, self.hi | inside]
+    }
+
     /// Tells whether there is an address that both match.
     pub fn overlaps(&self, other: &Self) -> bool {
         let both = VPN2 & !(self.mask | other.mask);
-        let global = self.lo[0] & self.lo[1] & other.lo[0] & other.lo[1] & GLOBAL != 0;
-        let one_global = (self.lo[0] & self.lo[1] | other.lo[0] & other.lo[1]) & GLOBAL != 0;
-        (self.hi ^ other.hi) & both == 0 && (global || one_global || (self.hi ^ other.hi) & ASID == 0)
+        (self.hi ^ other.hi) & both == 0 && (self.is_in(other.hi & ASID) || other.is_in(self.hi & ASID))
     }
 }
 

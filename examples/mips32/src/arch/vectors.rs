@@ -39,10 +39,18 @@ pub unsafe fn install(refill: &[u32], general: &[u32]) {
     for (index, word) in refill.chain(general).enumerate() {
         let at = REFILL + index * 4;
         // SAFETY: the vectors are memory that belongs to nobody but this function.
+        unsafe { core::ptr::with_exposed_provenance_mut::<u32>(at).write_volatile(word) };
+    }
+    written(REFILL, END - REFILL);
+}
+
+/// Makes the instruction cache see what was written to memory.
+pub fn written(at: usize, bytes: usize) {
+    // No line is shorter than 16 bytes.
+    for line in (at..at + bytes).step_by(16) {
+        // SAFETY: it writes back, and forgets, a line of the caches.
         unsafe {
-            core::ptr::with_exposed_provenance_mut::<u32>(at).write_volatile(word);
-            // The instruction cache must see what the data cache has.
-            asm!(".set push", ".set noat", ".set mips32r2", "synci 0({})", ".set pop", in(reg) at, options(nostack));
+            asm!(".set push", ".set noat", ".set mips32r2", "synci 0({})", ".set pop", in(reg) line, options(nostack));
         }
     }
     // SAFETY: a barrier.

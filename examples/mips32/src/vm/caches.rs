@@ -12,8 +12,16 @@ use crate::memory;
 /// The hardware TLB of this CPU.
 #[derive(Debug)]
 pub struct Hardware {
-    /// Whether it forgets no pages, or not everything: a planted fault.
-    pub inject: Option<Inject>,
+    inject: Option<Inject>,
+    /// How often it forgot everything.
+    pub cleared: u32,
+}
+
+impl Hardware {
+    /// Returns the TLB; with a planted fault it forgets no pages, or not everything.
+    pub const fn new(inject: Option<Inject>) -> Self {
+        Self { inject, cleared: 0 }
+    }
 }
 
 impl Invalidate<Mips32> for Hardware {
@@ -41,6 +49,7 @@ impl Invalidate<Mips32> for Hardware {
     }
 
     fn invalidate_all(&mut self) {
+        self.cleared += 1;
         if self.inject != Some(Inject::SkipInvalidation) {
             tlb::forget_all(|_| true);
         }
@@ -53,19 +62,20 @@ fn maps_any(entry: &tlb::Entry, pages: Pages) -> bool {
     Pages::new(first, last).is_some_and(|mapped| mapped.intersect(pages).is_some())
 }
 
-/// A software TLB cache, in the window of its CPU.
+/// A software TLB cache, in the window of its CPU: none, or of one of two sizes.
 #[derive(Debug)]
 pub enum Software {
-    /// There is none.
     None,
     /// 512 entries, 8 KiB: S8k.
     Small(Direct<'static, Mips32, 512>),
     /// 8192 entries, 128 KiB: S128k.
     Large(Direct<'static, Mips32, 8192>),
+    /// A cache that is told nothing: a planted fault. The handler goes on using it.
+    Deaf,
 }
 
 impl Software {
-    /// Returns an empty cache for the CPU of `sets` sets, of which there may be 0, 512 or 8192.
+    /// Returns the empty cache of a CPU, which is as large as the refill handler expects it to be.
     ///
     /// # Errors
     ///
@@ -73,23 +83,25 @@ impl Software {
     ///
     /// # Safety
     ///
-    /// The CPU has no other cache.
-    pub unsafe fn new(cpu: usize, sets: usize) -> Result<Self, BadMemory> {
+    /// The CPU has no other cache in use.
+    pub unsafe fn new(cpu: usize, sets: usize, inject: Option<Inject>) -> Result<Self, BadMemory> {
         // SAFETY: the window is this cache's alone.
         let memory = unsafe { memory::window(cpu, 16 * sets) };
-        match sets {
-            0 => Ok(Self::None),
-            512 => Direct::new(memory).map(Self::Small),
-            _ => Direct::new(memory).map(Self::Large),
-        }
+        let cache = match sets {
+            0 => Self::None,
+            512 => Self::Small(Direct::new(memory)?),
+            _ => Self::Large(Direct::new(memory)?),
+        };
+        let is_deaf = sets > 0 && inject == Some(Inject::SkipInvalidation);
+        Ok(if is_deaf { Self::Deaf } else { cache })
     }
 }
 
-/// Does the same in either cache, in one with a planted fault nothing.
-macro_rules! forget {
+/// Does the same in either cache.
+macro_rules! either {
     ($self:ident, $cache:ident => $do:expr) => {
         match $self {
-            Self::None => {}
+            Self::None | Self::Deaf => {}
             Self::Small($cache) => $do,
             Self::Large($cache) => $do,
         }
@@ -98,18 +110,18 @@ macro_rules! forget {
 
 impl Invalidate<Mips32> for Software {
     fn invalidate_pages(&mut self, space: Space<Mips32>, pages: Pages) {
-        forget!(self, cache => cache.invalidate_pages(space, pages));
+        either!(self, cache => cache.invalidate_pages(space, pages));
     }
 
     fn invalidate_global(&mut self, pages: Pages) {
-        forget!(self, cache => cache.invalidate_global(pages));
+        either!(self, cache => cache.invalidate_global(pages));
     }
 
     fn invalidate_space(&mut self, space: Space<Mips32>) {
-        forget!(self, cache => cache.invalidate_space(space));
+        either!(self, cache => cache.invalidate_space(space));
     }
 
     fn invalidate_all(&mut self) {
-        forget!(self, cache => cache.invalidate_all());
+        either!(self, cache => cache.invalidate_all());
     }
 }

@@ -2,13 +2,13 @@
 
 use core::ops::ControlFlow;
 
-use tlbkit_addr::{Flush, PageSize, Pages, Pfn, Reach, VirtAddr};
-use tlbkit_pagetable::{Change, Error, Holes, Pinned, Retired, Table, Writer, destroy};
+use tlbkit_addr::{Attr, Flush, PageSize, Pages, Pfn, Reach, Vpn};
+use tlbkit_pagetable::{Change, Error, Holes, Pinned, Table, Writer, destroy};
 use tlbkit_refill::Block;
 use tlbkit_stlb::{Asids, Invalidate, Mips32};
 
 use super::caches::{Hardware, Software};
-use super::frames::{self, Frames};
+use super::frames::Frames;
 use super::space::Space;
 use super::structure::{Nodes, Structure};
 use crate::arch::tlb;
@@ -17,7 +17,7 @@ use crate::args::Inject;
 /// What the CPU and its refill handler share.
 pub static BLOCK: Block = Block::new();
 
-/// What happened.
+/// What was done about faults.
 #[derive(Clone, Copy, Debug, Default)]
 pub struct Tally {
     /// Pages mapped on demand.
@@ -28,8 +28,6 @@ pub struct Tally {
     pub spurious: u32,
     /// Accesses that were refused.
     pub refused: u32,
-    /// Generations of address-space numbers.
-    pub generations: u32,
 }
 
 /// The machine.
@@ -38,37 +36,47 @@ pub struct Machine<S: Structure> {
     pub nodes: &'static Nodes<S::Window>,
     pub frames: Frames,
     pub tally: Tally,
-    /// Whether weaker translations than the table's are left to faults (Tzou 5.1.1, safe inconsistency) rather than
-    /// flushed.
+    /// Whether translations that are merely weaker than the table's are left in the TLB until they fault (Tzou 5.1.1,
+    /// safe inconsistency).
     pub lazy: bool,
-    caches: (Hardware, Software),
+    pub(super) hardware: Hardware,
+    software: Software,
     asids: Asids<Mips32>,
-    inject: Option<Inject>,
 }
 
 impl<S: Structure> Machine<S> {
-    /// Returns the machine with so many numbers for address spaces.
+    /// Returns the machine with the address-space numbers from 1 to `last`.
     pub fn new(
         nodes: &'static Nodes<S::Window>,
         frames: Frames,
         software: Software,
-        numbers: u16,
+        last: u8,
         inject: Option<Inject>,
     ) -> Self {
-        let Ok(asids) = Asids::new(1, numbers) else { panic!("the TLB tells 255 address spaces apart") };
-        let caches = (Hardware { inject }, software);
-        Self { nodes, frames, tally: Tally::default(), lazy: false, caches, asids, inject }
+        let Ok(asids) = Asids::new(1, u16::from(last)) else { panic!("there is no number 1..={last}") };
+        let hardware = Hardware::new(inject);
+        Self { nodes, frames, tally: Tally::default(), lazy: false, hardware, software, asids }
+    }
+
+    /// Returns how often the numbers for address spaces began anew.
+    pub fn generations(&self) -> u32 {
+        self.hardware.cleared
     }
 
     /// Makes an address space the one that runs.
     pub fn activate(&mut self, space: &mut Space<'_, S>) {
-        let last = space.number;
-        let number = self.asids.activate(&mut space.context, &mut Watched(self.inject, &mut self.caches, &mut self.tally));
+        let mut caches = (&mut self.hardware, &mut self.software);
+        let number = self.asids.activate(&mut space.context, &mut caches);
         space.number = Some(number);
-        let _ = last;
         BLOCK.set_root(S::root(&space.table));
         // SAFETY: the refill handler goes by the root that it has just been given.
         unsafe { tlb::switch(number.asid() as u32) };
+    }
+
+    /// Forgets every translation of every address space.
+    pub fn forget_everything(&mut self) {
+        tlb::forget_all(|_| true);
+        self.software.invalidate_all();
     }
 
     /// Maps pages to frames.
@@ -76,29 +84,23 @@ impl<S: Structure> Machine<S> {
     /// # Errors
     ///
     /// Those of [`Table::map`].
-    pub fn map(
-        &mut self,
-        space: &mut Space<'_, S>,
-        pages: Pages,
-        frame: Pfn,
-        attr: tlbkit_addr::Attr,
-    ) -> Result<(), Error> {
+    pub fn map(&mut self, space: &mut Space<'_, S>, pages: Pages, frame: Pfn, attr: Attr) -> Result<(), Error> {
         self.edit(space, |writer| writer.map(pages, frame, PageSize::K4, attr))
     }
 
-    /// Unmaps a page, and returns its frame, which no TLB knows any more.
+    /// Unmaps a page and returns its frame, which no TLB knows any more.
     ///
     /// # Errors
     ///
     /// Those of [`Table::unmap`].
-    pub fn unmap(&mut self, space: &mut Space<'_, S>, page: tlbkit_addr::Vpn) -> Result<Pfn, Error> {
+    pub fn unmap(&mut self, space: &mut Space<'_, S>, page: Vpn) -> Result<Pfn, Error> {
         let at = page.address(PageSize::K4);
         let leaf = space.lookup(at).ok_or(Error::NotMapped { at })?;
         self.edit(space, |writer| writer.unmap(Pages::one(page), Holes::Refuse, None))?;
         Ok(leaf.frame)
     }
 
-    /// Changes the attributes of pages.
+    /// Changes the attributes of pages, and returns how many there were.
     ///
     /// # Errors
     ///
@@ -122,60 +124,50 @@ impl<S: Structure> Machine<S> {
         let mut writer = Writer::new(&space.table)?;
         let done = change(&mut writer);
         let retired = writer.finish();
-        self.settle(space.number, retired);
-        if space.number.is_some_and(|number| number.asid() as u32 == tlb::current()) {
-            BLOCK.set_root(S::root(&space.table));
+        // A space that never ran is in no cache. One whose number has gone to another costs that one a few refills.
+        if let Some(number) = space.number {
+            self.forget(number, retired.flush());
+            if number.asid() as u32 == tlb::current() {
+                BLOCK.set_root(S::root(&space.table));
+            }
         }
+        // SAFETY: nobody walks but this CPU, which does not now, and it has forgotten what the batch names.
+        unsafe { retired.reclaim() };
         done
     }
 
-    fn settle(&mut self, number: Option<tlbkit_stlb::Space<Mips32>>, retired: Retired<'_>) {
-        self.forget(number, retired.flush());
-        // SAFETY: nobody walks but this CPU, which does not now, and it has just forgotten what the batch names.
-        unsafe { retired.reclaim() };
-    }
-
     /// Forgets what a change has made stale.
-    fn forget(&mut self, number: Option<tlbkit_stlb::Space<Mips32>>, flush: &Flush) {
-        // A space that never ran is in no cache. One whose number has gone to another space costs that one a few
-        // refills.
-        let Some(number) = number else { return };
-        match flush.reach() {
-            Reach::Nowhere => return,
-            // The TLB may wait for a fault. A software cache may not: it would answer the refill that follows.
-            Reach::Local if self.lazy => {
-                flush.ranges().iter().for_each(|&pages| self.software().invalidate_pages(number, pages));
-                return;
-            }
-            Reach::Local | Reach::Everywhere => {}
-        }
+    fn forget(&mut self, number: tlbkit_stlb::Space<Mips32>, flush: &Flush) {
+        // The TLB may wait for a fault. A software cache may not: it would give the same answer to the refill after it.
+        let eager = !(self.lazy && flush.reach() == Reach::Local);
         if flush.is_all() {
-            return self.caches.invalidate_space(number);
+            self.hardware.invalidate_space(number);
+            self.software.invalidate_space(number);
         }
         for &pages in flush.ranges() {
-            self.caches.0.invalidate_pages(number, pages);
-            self.software().invalidate_pages(number, pages);
+            if eager {
+                self.hardware.invalidate_pages(number, pages);
+            }
+            self.software.invalidate_pages(number, pages);
         }
     }
 
-    /// Takes an address space apart and gives its frames back, but those from `keep` on.
-    pub fn delete(&mut self, space: Space<'_, S>, is_shared: impl Fn(Pfn) -> bool) {
-        let halves = space.table.space().halves();
-        for pages in halves.into_iter().flatten() {
-            let frames = &mut self.frames;
-            // SAFETY: as in `Space::lookup`.
-            let _ = space.table.for_each(unsafe { Pinned::by(self.nodes) }, pages, &mut |leaf| {
-                if !is_shared(leaf.frame) {
-                    // SAFETY: the space's own frame; nobody runs in the space any more, and its number is given to
-                    // nobody before the TLB has forgotten everything.
-                    unsafe { frames.give(leaf.frame) };
+    /// Takes an address space apart. The frames that are not `shared` go back.
+    pub fn delete(&mut self, space: Space<'_, S>, shared: impl Fn(Pfn) -> bool) {
+        let nodes = self.nodes;
+        for pages in space.table.space().halves().into_iter().flatten() {
+            // SAFETY: nothing is reclaimed meanwhile.
+            let pinned = unsafe { Pinned::by(nodes) };
+            let _ = space.table.for_each(pinned, pages, &mut |leaf| {
+                if !shared(leaf.frame) {
+                    // SAFETY: the frame was the space's own. What the TLB still has of the space is found under its
+                    // number alone, which nobody gets before the TLB has forgotten everything.
+                    unsafe { self.frames.give(leaf.frame) };
                 }
                 ControlFlow::Continue(())
             });
         }
-        let Space { table, .. } = space;
-        let retired = destroy(table);
-        // SAFETY: nobody walks the table any more. What the TLB still has is found under the number alone.
-        unsafe { retired.reclaim() };
+        // SAFETY: nobody walks the table any more, for the same reason.
+        unsafe { destroy(space.table).reclaim() };
     }
 }

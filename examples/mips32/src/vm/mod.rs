@@ -7,8 +7,10 @@
 //!   machine    all of these together, and which address space runs
 //!   space      an address space: regions, a table, its changes
 //!   fault      what is done about an access that the TLB refuses
+//!   access     the kernel's own accesses to an address space
 //! ```
 
+pub mod access;
 pub mod caches;
 pub mod fault;
 pub mod frames;

@@ -25,6 +25,8 @@ pub struct Space<'n, S: Structure> {
     pub(super) context: Context<Mips32>,
     pub(super) number: Option<tlbkit_stlb::Space<Mips32>>,
     regions: heapless::Vec<Region, 8>,
+    /// What tells its pages' contents from those of other spaces.
+    salt: u32,
 }
 
 impl<'n, S: Structure> Space<'n, S> {
@@ -33,9 +35,14 @@ impl<'n, S: Structure> Space<'n, S> {
     /// # Errors
     ///
     /// [`Error::NoMemory`].
-    pub fn new(nodes: &'n Nodes<S::Window>) -> Result<Self, Error> {
+    pub fn new(nodes: &'n Nodes<S::Window>, salt: u32) -> Result<Self, Error> {
         let table = S::create(nodes)?;
-        Ok(Self { table, context: Context::default(), number: None, regions: heapless::Vec::new() })
+        Ok(Self { table, context: Context::default(), number: None, regions: heapless::Vec::new(), salt })
+    }
+
+    /// Returns the word that a page begins with when it is mapped on demand.
+    pub fn content(&self, page: Vpn) -> u32 {
+        page.address(PageSize::K4).get() as u32 + self.salt
     }
 
     /// Lets pages be mapped on demand. There is room for eight regions.
