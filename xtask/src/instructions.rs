@@ -32,7 +32,7 @@ type Count<'a> = (&'a str, &'a str, f64);
 /// Runs it.
 pub(crate) fn run(args: &InstructionsArgs) -> anyhow::Result<()> {
     let shell = Shell::Plain;
-    tools::valgrind(&shell)?;
+    tools::program(&shell, "valgrind", "valgrind")?;
     shell.run(&Line::new("cargo", "build --release -p tlbkit-benches --bin").with([PROGRAM]))?;
     let program = places::target().join("release").join(PROGRAM).to_string_lossy().into_owned();
     let known = output(&Line::new(&program, ""))?.0;

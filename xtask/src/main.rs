@@ -13,6 +13,7 @@ use std::process::ExitCode;
 use clap::{Parser, Subcommand};
 
 mod bench;
+mod boot;
 mod check;
 mod demo;
 mod doc;
@@ -37,6 +38,7 @@ struct Cli {
 #[derive(Debug, Subcommand)]
 enum Command {
     Demo(demo::DemoArgs),
+    Boot(boot::BootArgs),
     /// Run every test that the gate runs, fastest first, up to the first failure
     Test,
     /// Check the crates and their tests with the oldest Rust they promise
@@ -57,6 +59,7 @@ fn main() -> ExitCode {
     let shell = shell::Shell::Plain;
     let outcome = places::enter_root().and_then(|()| match Cli::parse().command {
         Command::Demo(args) => demo::run(&shell, &args),
+        Command::Boot(args) => boot::run(&args),
         Command::Test => test::run(),
         Command::Msrv => msrv::run(&shell),
         Command::NoStd => no_std::run(&shell),

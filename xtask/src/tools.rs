@@ -50,15 +50,15 @@ fn asked(question: &str) -> anyhow::Result<String> {
     Ok(String::from_utf8_lossy(&output.stdout).into_owned())
 }
 
-/// Sees to valgrind.
-pub(crate) fn valgrind(shell: &Shell) -> anyhow::Result<()> {
-    if succeeds(Command::new("valgrind").arg("--version")) {
+/// Sees to a program of Debian's.
+pub(crate) fn program(shell: &Shell, name: &str, package: &str) -> anyhow::Result<()> {
+    if succeeds(Command::new(name).arg("--version")) {
         return Ok(());
     }
     if !succeeds(Command::new("sh").args(["-c", "test $(id -u) = 0 && command -v apt-get"])) {
-        bail!("valgrind is missing: install it, on Debian by `sudo apt-get install valgrind`");
+        bail!("{name} is missing: install it, on Debian by `sudo apt-get install {package}`");
     }
-    shell.run(&Line::new("apt-get", "install --yes --no-install-recommends valgrind"))
+    shell.run(&Line::new("apt-get", "install --yes --no-install-recommends").with([package]))
 }
 
 fn succeeds(command: &mut Command) -> bool {

@@ -1,0 +1,58 @@
+//! What a handler and its kernel share: a few words in kseg0 for each CPU.
+
+use core::mem::offset_of;
+use core::sync::atomic::{AtomicU32, Ordering};
+
+/// The words of one CPU, which only that CPU and its handler use.
+///
+/// A handler is assembled for the address of its block, so each CPU runs its own copy of the code: EBase is per CPU from
+/// release 2 on, and there are no release 1 multiprocessors. The block lies in kseg0, as all statics of a kernel
+/// that is linked there do.
+///
+/// ```text
+///    0  root     of the table of the running address space, as its walk wants it
+///    4  log      where the next report goes
+///    8  log end  where the log ends
+///   12  save     four words, the handler's own
+/// ```
+#[derive(Debug, Default)]
+#[repr(C)]
+pub struct Block {
+    root: AtomicU32,
+    pub(crate) next: AtomicU32,
+    pub(crate) end: AtomicU32,
+    save: [AtomicU32; 4],
+}
+
+impl Block {
+    /// Returns a block without a table and without a log: every miss goes to the general vector of a handler that
+    /// reports, and must not be taken by one that does not.
+    pub const fn new() -> Self {
+        Self {
+            root: AtomicU32::new(0),
+            next: AtomicU32::new(0),
+            end: AtomicU32::new(0),
+            save: [const { AtomicU32::new(0) }; 4],
+        }
+    }
+
+    /// Makes `root` the word that the handler starts from: [`Walk`](crate::handler::Walk) says what it is.
+    ///
+    /// To be called on this CPU, with interrupts masked or before anything in kuseg is touched.
+    pub fn set_root(&self, root: u32) {
+        self.root.store(root, Ordering::Relaxed);
+    }
+
+    /// Returns the word that the handler starts from.
+    pub fn root(&self) -> u32 {
+        self.root.load(Ordering::Relaxed)
+    }
+
+    pub(crate) const ROOT: u32 = offset_of!(Self, root) as u32;
+    pub(crate) const NEXT: u32 = offset_of!(Self, next) as u32;
+    pub(crate) const END: u32 = offset_of!(Self, end) as u32;
+    pub(crate) const SAVE: u32 = offset_of!(Self, save) as u32;
+
+    /// How many bytes a block has.
+    pub const BYTES: u32 = size_of::<Self>() as u32;
+}

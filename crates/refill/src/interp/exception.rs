@@ -1,0 +1,101 @@
+//! Address translation, and the exceptions that it raises.
+
+use super::execute::Pending;
+use super::{Machine, Memory, State, Stop};
+use crate::features::Isa;
+
+/// What an access does.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Access {
+    /// It reads, or fetches an instruction.
+    Load,
+    /// It writes.
+    Store,
+}
+
+/// A TLB exception.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Cause {
+    /// No entry matches.
+    Refill(Access),
+    /// The matching entry's page is invalid.
+    Invalid(Access),
+    /// A store to a page without D.
+    Modified,
+}
+
+impl Cause {
+    /// Returns the number that the Cause register has for it.
+    pub const fn code(self) -> u64 {
+        match self {
+            Self::Modified => 1,
+            Self::Refill(Access::Load) | Self::Invalid(Access::Load) => 2,
+            Self::Refill(Access::Store) | Self::Invalid(Access::Store) => 3,
+        }
+    }
+}
+
+/// V and D of an EntryLo.
+const VALID: u64 = 2;
+const DIRTY: u64 = 4;
+
+impl<M: Memory, const N: usize> Machine<M, N> {
+    /// Translates a mapped address in the running address space, or says what keeps it from that.
+    ///
+    /// # Errors
+    ///
+    /// [`Stop::Duplicate`].
+    pub fn translate(&self, at: u64, access: Access) -> Result<Result<u64, Cause>, Stop> {
+        let Some(found) = self.tlb.find(at, self.cp0.asid())? else { return Ok(Err(Cause::Refill(access))) };
+        if found.lo & VALID == 0 {
+            return Ok(Err(Cause::Invalid(access)));
+        }
+        if access == Access::Store && found.lo & DIRTY == 0 {
+            return Ok(Err(Cause::Modified));
+        }
+        let frame = (found.lo >> 6 & 0xff_ffff) << 12;
+        Ok(Ok(frame & !(found.bytes - 1) | at & (found.bytes - 1)))
+    }
+
+    /// Translates an address as the kernel uses it: unmapped in kseg0 and kseg1, and in xkphys.
+    pub(super) fn translate_kernel(&self, at: u64, access: Access) -> Result<Result<u64, Cause>, Stop> {
+        match at {
+            0xffff_ffff_8000_0000..=0xffff_ffff_bfff_ffff => Ok(Ok(at & 0x1fff_ffff)),
+            0x8000_0000_0000_0000..=0xbfff_ffff_ffff_ffff if self.features.isa == Isa::Mips3 => {
+                Ok(Ok(at & 0x07ff_ffff_ffff_ffff))
+            }
+            _ => self.translate(at, access),
+        }
+    }
+
+    /// Takes a TLB exception at the current instruction.
+    pub fn raise(&mut self, cause: Cause, at: u64) {
+        let cp0 = &mut self.cp0;
+        self.counts.exceptions += 1;
+        self.counts.nested += u64::from(cp0.exl());
+        cp0.bad_vaddr = at;
+        cp0.context = cp0.context & !0x7f_ffff | at >> 9 & 0x7f_fff0;
+        cp0.xcontext = cp0.xcontext & !0x1_ffff_ffff | at >> 9 & 0x7fff_fff0 | at >> 31 & 0x1_8000_0000;
+        cp0.entry_hi = at & !0x1fff | cp0.asid();
+        let slot = self.target.take().is_some();
+        let vector = match cause {
+            Cause::Refill(_) if !cp0.exl() => {
+                if self.features.isa == Isa::Mips3 {
+                    0x80
+                } else {
+                    0
+                }
+            }
+            _ => 0x180,
+        };
+        if !cp0.exl() {
+            cp0.epc = if slot { self.pc.wrapping_sub(4) } else { self.pc };
+            cp0.cause = if slot { 1 << 31 } else { 0 };
+        }
+        cp0.cause = cp0.cause & !0x7c | cause.code() << 2;
+        cp0.status |= State::EXL;
+        // The CPU does what an `ehb` would when it takes an exception.
+        self.pending = Pending::default();
+        self.pc = self.vectors + vector;
+    }
+}

@@ -1,0 +1,102 @@
+//! The TLB: entries for pairs of pages.
+
+use super::Stop;
+
+/// A TLB entry, as `tlbwi` stores it.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Entry {
+    /// The size of its pages: bits 13 and up are not compared.
+    pub page_mask: u64,
+    /// The pair's address and the ASID.
+    pub hi: u64,
+    /// The even and the odd page. Both have the same G bit.
+    pub lo: [u64; 2],
+}
+
+/// What an address matches.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Found {
+    /// The entry's number.
+    pub index: usize,
+    /// The EntryLo of the page.
+    pub lo: u64,
+    /// How many bytes the page has.
+    pub bytes: u64,
+}
+
+/// What is compared of an address: the pair's number.
+const PAIR: u64 = !0x1fff;
+/// The ASID in EntryHi.
+const ASID: u64 = 0xff;
+
+impl Entry {
+    /// Tells whether the entry is for every address space.
+    pub const fn is_global(&self) -> bool {
+        self.lo[0] & self.lo[1] & 1 != 0
+    }
+
+    const fn matches(&self, hi: u64) -> bool {
+        (self.hi ^ hi) & PAIR & !self.page_mask == 0 && (self.is_global() || (self.hi ^ hi) & ASID == 0)
+    }
+}
+
+/// A TLB of `N` entries.
+#[derive(Clone, Debug)]
+pub struct Tlb<const N: usize> {
+    entries: [Option<Entry>; N],
+}
+
+impl<const N: usize> Tlb<N> {
+    pub(super) const fn new() -> Self {
+        Self { entries: [None; N] }
+    }
+
+    /// Returns the entries; `None` for those that match nothing.
+    pub const fn entries(&self) -> &[Option<Entry>; N] {
+        &self.entries
+    }
+
+    /// Empties the TLB.
+    pub fn flush(&mut self) {
+        self.entries = [None; N];
+    }
+
+    /// Empties every entry that `which` chooses.
+    pub fn retain(&mut self, mut which: impl FnMut(&Entry) -> bool) {
+        for entry in &mut self.entries {
+            *entry = entry.filter(&mut which);
+        }
+    }
+
+    /// Looks an address up in the address space with this ASID.
+    ///
+    /// # Errors
+    ///
+    /// [`Stop::Duplicate`] if more than one entry matches.
+    pub fn find(&self, at: u64, asid: u64) -> Result<Option<Found>, Stop> {
+        let hi = at & PAIR | asid & ASID;
+        let mut matching =
+            self.entries.iter().enumerate().filter_map(|(index, entry)| Some((index, (*entry)?)));
+        let mut matching = matching.by_ref().filter(|(_, entry)| entry.matches(hi));
+        let Some((index, entry)) = matching.next() else { return Ok(None) };
+        if matching.next().is_some() {
+            return Err(Stop::Duplicate { at });
+        }
+        let bytes = (entry.page_mask >> 1 | 0xfff) + 1;
+        let lo = if at & bytes == 0 { entry.lo[0] } else { entry.lo[1] };
+        Ok(Some(Found { index, lo, bytes }))
+    }
+
+    /// Reads an entry.
+    pub(super) fn read(&self, index: u64) -> Entry {
+        self.entries.get(index as usize).copied().flatten().unwrap_or_default()
+    }
+
+    /// Writes an entry: G is the two G bits together.
+    pub(super) fn write(&mut self, index: u64, entry: Entry) {
+        let Some(place) = self.entries.get_mut(index as usize) else { return };
+        let global = entry.lo[0] & entry.lo[1] & 1;
+        let lo = entry.lo.map(|lo| lo & !1 | global);
+        *place = Some(Entry { hi: entry.hi & !entry.page_mask, lo, ..entry });
+    }
+}

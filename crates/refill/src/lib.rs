@@ -1,0 +1,12 @@
+//! TLB refill handlers for MIPS32, as data.
+#![no_std]
+
+pub mod asm;
+mod cpu;
+mod error;
+pub mod features;
+pub mod handler;
+pub mod interp;
+
+pub use cpu::Block;
+pub use error::Error;

@@ -1,0 +1,95 @@
+//! The page tables by name, and what the kernel must know of each.
+
+use tlbkit_pagetable::format::{EntryLo, Format};
+use tlbkit_pagetable::geometry::Va32;
+use tlbkit_pagetable::hpt::Hashed;
+use tlbkit_pagetable::nodes::{Chunk, Identity, Offset, Slab, SlabError, Window};
+use tlbkit_pagetable::{Error, Leaf, Solo, Table};
+use tlbkit_pagetable::{lpt, mpt};
+use tlbkit_refill::handler::{Mpt, Walk};
+
+use crate::memory::KSEG0;
+
+/// Node storage of a table on one CPU.
+pub type Nodes<A> = Slab<'static, u32, Solo, A>;
+
+/// A kind of page table.
+pub trait Structure: 'static {
+    /// What the words of the table hold of a node: its address in kseg0, or its physical address.
+    type Window: Place;
+    /// The table itself.
+    type Table<'n>: Table<'n>;
+
+    /// How a refill handler walks it.
+    const WALK: Walk;
+
+    /// Returns an empty table.
+    ///
+    /// # Errors
+    ///
+    /// [`Error::NoMemory`].
+    fn create(nodes: &Nodes<Self::Window>) -> Result<Self::Table<'_>, Error>;
+
+    /// Returns the word from which the refill handler starts. It may be another one after a change of the table.
+    fn root(table: &Self::Table<'_>) -> u32;
+
+    /// Tells whether a word of a node is what tells a walk that it has found this leaf: a guard or a tag, or where there
+    /// is none the leaf itself. All of them change their meaning with bit [`GUARD`].
+    fn is_guard(word: u32, leaf: &Leaf) -> bool {
+        EntryLo::is_leaf(word, true) && EntryLo::frame(word, leaf.size) == leaf.frame
+    }
+}
+
+/// A bit of an address, of a tag's block number, and of a leaf's frame number.
+pub const GUARD: u32 = 1 << 20;
+
+/// How nodes are addressed.
+pub trait Place: Window + 'static {
+    /// Returns storage for nodes in this memory, which lies in kseg0.
+    ///
+    /// # Errors
+    ///
+    /// If the memory does not do.
+    fn nodes(memory: &'static mut [Chunk]) -> Result<Nodes<Self>, SlabError>;
+}
+
+/// By their addresses in kseg0.
+impl Place for Identity {
+    fn nodes(memory: &'static mut [Chunk]) -> Result<Nodes<Self>, SlabError> {
+        Slab::identity(memory)
+    }
+}
+
+/// By their physical addresses.
+impl Place for Offset {
+    fn nodes(memory: &'static mut [Chunk]) -> Result<Nodes<Self>, SlabError> {
+        let base = memory.as_ptr().addr() - KSEG0;
+        Slab::new(memory, base)
+    }
+}
+
+/// Takes what a handler is made of, or stops the build.
+const fn fits<T: Copy>(part: Result<T, tlbkit_refill::Error>) -> T {
+    match part {
+        Ok(part) => part,
+        Err(_) => panic!("no handler for this geometry"),
+    }
+}
+
+/// Two levels.
+pub enum MultiLevel {}
+
+impl Structure for MultiLevel {
+    type Window = Identity;
+    type Table<'n> = mpt::Mpt<'n, Va32, EntryLo, Nodes<Identity>>;
+
+    const WALK: Walk = Walk::Mpt(fits(Mpt::of::<Va32>()));
+
+    fn create(nodes: &Nodes<Identity>) -> Result<Self::Table<'_>, Error> {
+        mpt::Mpt::new(nodes)
+    }
+
+    fn root(table: &Self::Table<'_>) -> u32 {
+        table.root().get() as u32
+    }
+}
