@@ -50,13 +50,12 @@ pub fn run<S: Structure>(args: &Args, sets: usize) -> u32 {
     let Some(code) = frames.take() else { panic!("no frame for the programs") };
     // SAFETY: the frame was just taken.
     unsafe { user::install(code) };
-    let numbers = if args.work == Work::Stress { stress::NUMBERS } else { 255 };
     // SAFETY: this CPU has no other cache.
     let software = match unsafe { Software::new(cp0::cpu(), sets, args.inject) } {
         Ok(software) => software,
         Err(error) => panic!("no software TLB cache: {error}"),
     };
-    let mut machine = Machine::<S>::new(nodes, frames, software, numbers, args.inject);
+    let mut machine = Machine::<S>::new(nodes, frames, software, 255, args.inject);
     let mut failures = 0;
     if args.work == Work::Measure {
         for (write, how) in WRITES {
@@ -73,6 +72,7 @@ pub fn run<S: Structure>(args: &Args, sets: usize) -> u32 {
         }
     }
     start(&mut machine, &handler::<S>(Front::None, Write::Index));
+    machine.renumber(stress::NUMBERS);
     let mut checks = Checks::default();
     let corrupted = args.inject == Some(Inject::CorruptGuard);
     let stressed = stress::run(&mut machine, args.refills, args.seed, corrupted, &mut checks);

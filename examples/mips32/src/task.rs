@@ -6,6 +6,7 @@ use tlbkit_pagetable::Error;
 use crate::arch::exception::{Exception, Frame, enter_user};
 use crate::arch::touch::Fault;
 use crate::user::{CODE, Program};
+use crate::vm::access::TRIES;
 use crate::vm::fault::Refusal;
 use crate::vm::machine::Machine;
 use crate::vm::space::{self, PLAIN, Space};
@@ -44,6 +45,7 @@ impl<S: Structure> Machine<S> {
     /// Runs a program until it wants something or has gone wrong. Faults that can be resolved are.
     pub fn run(&mut self, task: &mut Task<'_, S>) -> Event {
         self.activate(&mut task.space);
+        let (mut last, mut times) = (0, 0);
         loop {
             // SAFETY: the frame is a program's, and its address space is current.
             unsafe { enter_user(&raw mut task.frame) };
@@ -56,6 +58,11 @@ impl<S: Structure> Machine<S> {
                 Exception::Interrupt => crate::smp::interrupt(),
                 why => {
                     let fault = Fault { why, at: task.frame.bad_vaddr };
+                    times = if fault.at == last { times + 1 } else { 0 };
+                    last = fault.at;
+                    if times == TRIES {
+                        return Event::Refused(Refusal::Again, fault.at);
+                    }
                     if let Err(refusal) = self.resolve(&mut task.space, fault) {
                         return Event::Refused(refusal, fault.at);
                     }

@@ -6,6 +6,9 @@ use super::space::Space;
 use super::structure::Structure;
 use crate::arch::touch::{self, Fault, Touched};
 
+/// How often an access may fault before something must be wrong: nothing mapped, then clean, then spurious.
+pub const TRIES: u32 = 4;
+
 impl<S: Structure> Machine<S> {
     /// Reads a word.
     ///
@@ -34,12 +37,13 @@ impl<S: Structure> Machine<S> {
         access: impl Fn() -> Result<T, Fault>,
     ) -> Result<T, Refusal> {
         self.activate(space);
-        loop {
+        for _ in 0..TRIES {
             match access() {
                 Ok(done) => return Ok(done),
                 Err(fault) if fault.at == at => self.resolve(space, fault)?,
                 Err(fault) => return Err(Refusal::Elsewhere(fault.at)),
             }
         }
+        Err(Refusal::Again)
     }
 }

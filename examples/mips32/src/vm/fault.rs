@@ -38,6 +38,8 @@ pub enum Refusal {
     NoFault(Exception),
     /// The hardware, or the refill handler, names another address than the one that was used.
     Elsewhere(u32),
+    /// It faults however often it is resolved.
+    Again,
 }
 
 impl fmt::Display for Refusal {
@@ -48,6 +50,7 @@ impl fmt::Display for Refusal {
             Self::NoFrame => f.write_str("there is no free frame"),
             Self::NoNode(error) => write!(f, "the page table: {error}"),
             Self::NoFault(exception) => write!(f, "{exception:?}"),
+            Self::Again => f.write_str("it faults again and again"),
             Self::Elsewhere(at) => write!(f, "the fault is said to be at {at:#x}"),
         }
     }

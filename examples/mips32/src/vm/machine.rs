@@ -3,7 +3,7 @@
 use core::ops::ControlFlow;
 
 use tlbkit_addr::{Attr, Flush, PageSize, Pages, Pfn, Reach, Vpn};
-use tlbkit_pagetable::{Change, Error, Holes, Pinned, Table, Writer, destroy};
+use tlbkit_pagetable::{Change, Error, Holes, Pinned, Retired, Table, destroy};
 use tlbkit_refill::Block;
 use tlbkit_stlb::{Asids, Invalidate, Mips32};
 
@@ -53,9 +53,14 @@ impl<S: Structure> Machine<S> {
         last: u8,
         inject: Option<Inject>,
     ) -> Self {
-        let Ok(asids) = Asids::new(1, u16::from(last)) else { panic!("there is no number 1..={last}") };
         let hardware = Hardware::new(inject);
-        Self { nodes, frames, tally: Tally::default(), lazy: false, hardware, software, asids }
+        Self { nodes, frames, tally: Tally::default(), lazy: false, hardware, software, asids: numbers(last) }
+    }
+
+    /// Has the numbers from 1 to `last` for address spaces from now on. There must be no address space.
+    pub fn renumber(&mut self, last: u8) {
+        self.forget_everything();
+        self.asids = numbers(last);
     }
 
     /// Returns how often the numbers for address spaces began anew.
@@ -85,7 +90,8 @@ impl<S: Structure> Machine<S> {
     ///
     /// Those of [`Table::map`].
     pub fn map(&mut self, space: &mut Space<'_, S>, pages: Pages, frame: Pfn, attr: Attr) -> Result<(), Error> {
-        self.edit(space, |writer| writer.map(pages, frame, PageSize::K4, attr))
+        // SAFETY: the space is borrowed alone, so this is the only writer; the batch is the table's. So for the others.
+        self.edit(space, |table, batch| unsafe { table.map(batch, pages, frame, PageSize::K4, attr) })
     }
 
     /// Unmaps a page and returns its frame, which no TLB knows any more.
@@ -96,7 +102,9 @@ impl<S: Structure> Machine<S> {
     pub fn unmap(&mut self, space: &mut Space<'_, S>, page: Vpn) -> Result<Pfn, Error> {
         let at = page.address(PageSize::K4);
         let leaf = space.lookup(at).ok_or(Error::NotMapped { at })?;
-        self.edit(space, |writer| writer.unmap(Pages::one(page), Holes::Refuse, None))?;
+        let page = Pages::one(page);
+        // SAFETY: as above.
+        self.edit(space, |table, batch| unsafe { table.unmap(batch, page, Holes::Refuse, None) })?;
         Ok(leaf.frame)
     }
 
@@ -112,27 +120,29 @@ impl<S: Structure> Machine<S> {
         holes: Holes,
         change: Change,
     ) -> Result<usize, Error> {
-        self.edit(space, |writer| writer.protect(pages, holes, change))
+        // SAFETY: as above.
+        self.edit(space, |table, batch| unsafe { table.protect(batch, pages, holes, change) })
     }
 
     /// Changes a table: flushes what that makes stale, then frees what it took out.
+    ///
+    /// This is what `tlbkit_pagetable::Local` does for a table that has its flush at hand. Here it is the machine that
+    /// can flush, and it has many tables.
     fn edit<'n, T>(
         &mut self,
         space: &mut Space<'n, S>,
-        change: impl FnOnce(&mut Writer<'_, 'n, S::Table<'n>>) -> Result<T, Error>,
+        change: impl FnOnce(&S::Table<'n>, &mut Retired<'n>) -> Result<T, Error>,
     ) -> Result<T, Error> {
-        let mut writer = Writer::new(&space.table)?;
-        let done = change(&mut writer);
-        let retired = writer.finish();
+        let done = change(&space.table, &mut space.batch);
         // A space that never ran is in no cache. One whose number has gone to another costs that one a few refills.
         if let Some(number) = space.number {
-            self.forget(number, retired.flush());
+            self.forget(number, space.batch.flush());
             if number.asid() as u32 == tlb::current() {
                 BLOCK.set_root(S::root(&space.table));
             }
         }
         // SAFETY: nobody walks but this CPU, which does not now, and it has forgotten what the batch names.
-        unsafe { retired.reclaim() };
+        unsafe { space.batch.complete() };
         done
     }
 
@@ -169,5 +179,13 @@ impl<S: Structure> Machine<S> {
         }
         // SAFETY: nobody walks the table any more, for the same reason.
         unsafe { destroy(space.table).reclaim() };
+    }
+}
+
+/// Returns the allocator of the numbers from 1 to `last`: 0 is nobody's.
+fn numbers(last: u8) -> Asids<Mips32> {
+    match Asids::new(1, u16::from(last)) {
+        Ok(asids) => asids,
+        Err(error) => panic!("{error}"),
     }
 }

@@ -1,7 +1,7 @@
 //! An address space: what may be in it, and the table that says what is.
 
 use tlbkit_addr::{Attr, PageSize, Pages, VirtAddr, Vpn};
-use tlbkit_pagetable::{Error, Footprint, Leaf, Pinned, Table};
+use tlbkit_pagetable::{Error, Footprint, Leaf, Pinned, Retired, Table};
 use tlbkit_stlb::{Context, Mips32};
 
 use super::structure::{Nodes, Structure};
@@ -21,6 +21,8 @@ pub struct Region {
 #[derive(Debug)]
 pub struct Space<'n, S: Structure> {
     pub(super) table: S::Table<'n>,
+    /// What changes of the table leave behind, until it is settled.
+    pub(super) batch: Retired<'n>,
     /// By which number the TLB knows it.
     pub(super) context: Context<Mips32>,
     pub(super) number: Option<tlbkit_stlb::Space<Mips32>>,
@@ -37,7 +39,8 @@ impl<'n, S: Structure> Space<'n, S> {
     /// [`Error::NoMemory`].
     pub fn new(nodes: &'n Nodes<S::Window>, salt: u32) -> Result<Self, Error> {
         let table = S::create(nodes)?;
-        Ok(Self { table, context: Context::default(), number: None, regions: heapless::Vec::new(), salt })
+        let batch = table.batch();
+        Ok(Self { table, batch, context: Context::default(), number: None, regions: heapless::Vec::new(), salt })
     }
 
     /// Returns the word that a page begins with when it is mapped on demand.

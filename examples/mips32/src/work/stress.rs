@@ -129,7 +129,12 @@ impl Run<'_> {
             880..920 => self.map(machine, modelled, index),
             920..950 => self.unmap(machine, modelled, index),
             950..970 => self.protect(machine, modelled, index, 1, Change::clear(Attr::WRITE)),
-            970..990 => self.protect(machine, modelled, index, 1, Change::set(Attr::WRITE)),
+            970..990 => {
+                // Read before and written after, so that the TLB has the weaker translation in between.
+                self.read(machine, modelled, index);
+                self.protect(machine, modelled, index, 1, Change::set(Attr::WRITE | Attr::DIRTY));
+                self.write(machine, modelled, index);
+            }
             990..995 => self.protect(machine, modelled, 0, DEMAND, Change::clear(Attr::WRITE)),
             995..999 => self.protect(machine, modelled, 0, DEMAND, Change::set(Attr::WRITE)),
             _ => return true,

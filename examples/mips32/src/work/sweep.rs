@@ -90,7 +90,10 @@ pub fn run<S: Structure>(machine: &mut Machine<S>, code: tlbkit_addr::Pfn, check
         say(format_args!("the program that sweeps ended with {event:?}"));
     });
     let space = &mut task.space;
-    sparse(1, PAGES).for_each(|at| drop(machine.read(space, at)));
+    for at in sparse(1, PAGES) {
+        let read = machine.read(space, at);
+        checks.check(read.is_ok(), |say| say(format_args!("{at:#x} cannot be read: {read:?}")));
+    }
     let compact = measure(machine, space, compact(), ROUNDS, checks);
     let sparse = measure(machine, space, sparse(1, PAGES), ROUNDS, checks);
     let footprint = space.footprint();
