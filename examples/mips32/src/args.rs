@@ -15,6 +15,12 @@ pub struct Args {
     pub refills: u32,
     /// Where random numbers start.
     pub seed: u32,
+    /// How many CPUs take part.
+    pub cpus: usize,
+    /// Shootdowns of each protocol.
+    pub shootdowns: usize,
+    /// The one protocol, if not all.
+    pub protocol: Option<&'static str>,
     /// A fault to plant.
     pub inject: Option<Inject>,
 }
@@ -28,6 +34,8 @@ pub enum Work {
     Stress,
     /// Processes that send messages, over a linear table in mapped memory.
     Ipc,
+    /// Several CPUs, which shoot down what the others use.
+    Shootdown,
 }
 
 /// A fault to plant, which the checks must find.
@@ -40,6 +48,8 @@ pub enum Inject {
     /// What remembers translations is not told that they have changed: the software cache, and, when address-space
     /// numbers begin anew, the TLB.
     SkipInvalidation,
+    /// A CPU that is asked to flush its TLB says that it has, and has not.
+    NoFlush,
 }
 
 /// A word that the kernel does not know.
@@ -59,7 +69,7 @@ impl Args {
     ///
     /// [`Unknown`], with the first word that says nothing.
     pub fn parse(words: &'static str) -> Result<Self, Unknown> {
-        let mut args = Self { table: "MPT", work: Work::Measure, refills: 20_000, seed: 1, inject: None };
+        let mut args = Self { table: "MPT", work: Work::Measure, refills: 20_000, seed: 1, cpus: 1, shootdowns: 1000, protocol: None, inject: None };
         for word in words.split_whitespace() {
             let number = |text: &str| text.parse().map_err(|_| Unknown(word));
             match word.split_once('=').unwrap_or((word, "")) {
@@ -67,10 +77,15 @@ impl Args {
                 ("work", "measure") => args.work = Work::Measure,
                 ("work", "stress") => args.work = Work::Stress,
                 ("work", "ipc") => args.work = Work::Ipc,
+                ("work", "shootdown") => args.work = Work::Shootdown,
+                ("cpus", text) => args.cpus = number(text)? as usize,
+                ("shootdowns", text) => args.shootdowns = number(text)? as usize,
+                ("protocol", name) => args.protocol = Some(name),
                 ("refills", text) => args.refills = number(text)?,
                 ("seed", text) => args.seed = number(text)?,
                 ("inject", "drop-flush") => args.inject = Some(Inject::DropFlush),
                 ("inject", "corrupt-guard") => args.inject = Some(Inject::CorruptGuard),
+                ("inject", "no-flush") => args.inject = Some(Inject::NoFlush),
                 ("inject", "skip-invalidation") => args.inject = Some(Inject::SkipInvalidation),
                 _ => return Err(Unknown(word)),
             }

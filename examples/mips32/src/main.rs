@@ -43,7 +43,7 @@ extern "C" fn main(count: usize, arguments: *const u32) -> ! {
     let failures = match args::Args::parse(words) {
         Ok(args) => {
             println!("CPU {:#010x}, {} TLB entries: {args:?}", arch::cp0::prid::read(), arch::tlb::entries());
-            table(&args)
+            if args.work == args::Work::Shootdown { smp::run(&args) } else { table(&args) }
         }
         Err(error) => {
             println!("error: {error}");

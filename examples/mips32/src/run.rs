@@ -29,12 +29,12 @@ fn features() -> Features {
 fn handler<S: Structure>(front: Front, write: Write) -> Handler {
     let spec = Spec {
         features: features(),
-        place: Room::WIDE,
+        place: Room::VECTOR,
         block: (&raw const BLOCK).addr() as u32,
         root: Root::Block,
         front,
         walk: S::WALK,
-        form: Form::Plain,
+        form: Form::PLAIN,
         write,
     };
     match spec.assemble() {

@@ -55,7 +55,7 @@ impl<S: Structure> Machine<S> {
                     let [a0, a1, a2, a3] = [4, 5, 6, 7].map(|at| task.frame.registers[at]);
                     return Event::Call(task.frame.registers[2], [a0, a1, a2, a3]);
                 }
-                Exception::Interrupt => crate::smp::interrupt(),
+                Exception::Interrupt => crate::smp::interrupt(&mut task.frame),
                 why => {
                     let fault = Fault { why, at: task.frame.bad_vaddr };
                     times = if fault.at == last { times + 1 } else { 0 };

@@ -98,7 +98,7 @@ extern "C" fn kernel_exception(frame: &mut Frame) {
     let (begin, end, fault) =
         (&raw const touch_begin as u32, &raw const touch_end as u32, &raw const touch_fault as u32);
     if Exception::of(frame.cause) == Exception::Interrupt {
-        crate::smp::interrupt();
+        crate::smp::interrupt(frame);
     } else if (begin..end).contains(&frame.epc) {
         // SAFETY: this CPU's own data, which nobody borrows.
         unsafe { (*cpu::this()).fault = (frame.cause, frame.bad_vaddr) };
