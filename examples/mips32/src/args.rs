@@ -36,6 +36,10 @@ pub enum Work {
     Ipc,
     /// Several CPUs, which shoot down what the others use.
     Shootdown,
+    /// Pages that grow where the TLB misses.
+    Superpage,
+    /// Messages, copied and remapped.
+    Moving,
 }
 
 /// A fault to plant, which the checks must find.
@@ -78,6 +82,8 @@ impl Args {
                 ("work", "stress") => args.work = Work::Stress,
                 ("work", "ipc") => args.work = Work::Ipc,
                 ("work", "shootdown") => args.work = Work::Shootdown,
+                ("work", "superpage") => args.work = Work::Superpage,
+                ("work", "moving") => args.work = Work::Moving,
                 ("cpus", text) => args.cpus = number(text)? as usize,
                 ("shootdowns", text) => args.shootdowns = number(text)? as usize,
                 ("protocol", name) => args.protocol = Some(name),

@@ -8,7 +8,8 @@
 //!   user   programs, and task a program in an address space
 //!   work   what the kernel shows: workloads, stress, costs
 //!   run    a boot: the machine around one kind of table, at work
-//!   smp    several CPUs
+//!   smp    several CPUs, and the shootdowns between them
+//!   superpage  pages that grow where the TLB misses
 //! ```
 //!
 //! `cargo xtask boot` builds and runs it. It prints a report and ends QEMU with status 0 if nothing failed.
@@ -22,6 +23,7 @@ mod cpu;
 mod memory;
 mod run;
 mod smp;
+mod superpage;
 mod task;
 mod user;
 mod vm;
@@ -43,7 +45,11 @@ extern "C" fn main(count: usize, arguments: *const u32) -> ! {
     let failures = match args::Args::parse(words) {
         Ok(args) => {
             println!("CPU {:#010x}, {} TLB entries: {args:?}", arch::cp0::prid::read(), arch::tlb::entries());
-            if args.work == args::Work::Shootdown { smp::run(&args) } else { table(&args) }
+            match args.work {
+                args::Work::Shootdown => smp::run(&args),
+                args::Work::Superpage => superpage::run(),
+                _ => table(&args),
+            }
         }
         Err(error) => {
             println!("error: {error}");

@@ -120,6 +120,15 @@ pub unsafe fn write_random(entry: Entry) {
     }
 }
 
+/// Writes an entry in place of the one at an index.
+///
+/// # Safety
+///
+/// The table says the same, and the TLB holds no entry for these addresses but that one.
+pub unsafe fn replace(index: usize, entry: Entry) {
+    write(index, entry);
+}
+
 /// # Safety
 ///
 /// EntryHi is put back afterwards.
