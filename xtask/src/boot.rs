@@ -9,7 +9,7 @@ use anyhow::{Context, bail};
 use clap::Args;
 
 use crate::shell::{Line, Shell};
-use crate::{places, tools};
+use crate::{places, superpage, tools};
 
 /// The kernel's folder, and its program.
 const FOLDER: &str = "examples/mips32";
@@ -33,6 +33,12 @@ pub(crate) struct BootArgs {
     /// How many CPUs
     #[arg(long, default_value_t = 1)]
     cpus: usize,
+    /// With several CPUs: 10 000 shootdowns of each protocol instead of 1000
+    #[arg(long)]
+    stress: bool,
+    /// Plant a fault that the checks must find: drop-flush, corrupt-guard, skip-invalidation; no-flush (several CPUs)
+    #[arg(long, value_name = "FAULT")]
+    inject: Option<String>,
     /// Boot the big-endian kernel
     #[arg(long)]
     big_endian: bool,
@@ -45,10 +51,25 @@ pub(crate) fn run(args: &BootArgs) -> anyhow::Result<()> {
     }
     let shell = Shell::Plain;
     let kernel = build(&shell, args.big_endian)?;
-    for table in &args.table {
-        boot(args, &kernel, &format!("table={table}"))?;
+    let inject = args.inject.iter().map(|fault| format!(" inject={fault}")).collect::<String>();
+    if args.cpus > 1 {
+        if args.cpu != "P5600" {
+            bail!("several CPUs are of the kind P5600: give --cpu P5600");
+        }
+        let count = if args.stress { 10_000 } else { 1_000 };
+        let words = format!("work=shootdown cpus={} shootdowns={count}{inject}", args.cpus);
+        return boot(args, &kernel, &words).map(|_| ());
     }
-    Ok(())
+    for table in &args.table {
+        boot(args, &kernel, &format!("table={table}{inject}"))?;
+    }
+    let agreed = superpage::replay(boot(args, &kernel, "work=superpage")?.iter().map(String::as_str))?;
+    let superpage::Agreed { misses, promotions, refusals, demotions } = agreed;
+    println!(
+        "the host, told of the same {misses} misses, gives the same {promotions} promotions, {refusals} refusals and \
+         {demotions} demotions, line by line"
+    );
+    boot(args, &kernel, "work=moving").map(|_| ())
 }
 
 /// Returns QEMU's program for an endianness.
@@ -69,8 +90,8 @@ fn build(shell: &Shell, big_endian: bool) -> anyhow::Result<PathBuf> {
     Ok(folder.join(target).join("release").join(PROGRAM))
 }
 
-/// Boots the kernel with these words, and shows what it prints.
-fn boot(args: &BootArgs, kernel: &std::path::Path, words: &str) -> anyhow::Result<()> {
+/// Boots the kernel with these words, shows what it prints, and returns that; what is for [`superpage`] is not shown.
+fn boot(args: &BootArgs, kernel: &std::path::Path, words: &str) -> anyhow::Result<Vec<String>> {
     let cpus = args.cpus.to_string();
     let line = Line::new("timeout", "-k 5").with([LIMIT, qemu(args.big_endian)]).with(
         "-M malta -m 256 -nographic -no-reboot -semihosting-config enable=on,target=native".split(' '),
@@ -86,12 +107,17 @@ fn boot(args: &BootArgs, kernel: &std::path::Path, words: &str) -> anyhow::Resul
         .spawn()
         .with_context(|| format!("cannot run `{line}`"))?;
     let output = child.stdout.take().context("no output")?;
+    let mut lines = Vec::new();
     for text in BufReader::new(output).lines() {
-        println!("{}", text?);
+        let text = text?;
+        if !text.starts_with(superpage::MARK) {
+            println!("{text}");
+        }
+        lines.push(text);
     }
     let status = child.wait()?;
     if !status.success() {
         bail!("failed ({status}); to repeat it: {line}");
     }
-    Ok(())
+    Ok(lines)
 }

@@ -24,6 +24,7 @@ mod msrv;
 mod no_std;
 mod places;
 mod shell;
+mod superpage;
 mod test;
 mod tools;
 

@@ -4,7 +4,8 @@
 //!   0x80000000  refill      a page table's handler: a TLB miss, unless one is being handled
 //!   0x80000180  general     everything else: a handler's own part (nested misses of a linear table), if it has
 //!                           one, then a jump to `general_entry`
-//!   0x80000400  the end of both
+//!   0x80000400  tail        what of a refill handler is for few misses
+//!   0x80001000  the end of all
 //! ```
 
 use core::arch::asm;
@@ -14,6 +15,7 @@ use super::exception::general_entry;
 const REFILL: usize = 0x8000_0000;
 const GENERAL: usize = REFILL + 0x180;
 const END: usize = REFILL + 0x400;
+const TAIL_END: usize = REFILL + 0x1000;
 
 /// Writes the handlers: instructions for the refill vector, and for the beginning of the general one.
 ///
@@ -42,6 +44,20 @@ pub unsafe fn install(refill: &[u32], general: &[u32]) {
         unsafe { core::ptr::with_exposed_provenance_mut::<u32>(at).write_volatile(word) };
     }
     written(REFILL, END - REFILL);
+}
+
+/// Writes the tail of a refill handler.
+///
+/// # Safety
+///
+/// As for [`install`].
+pub unsafe fn install_tail(tail: &[u32]) {
+    assert!(tail.len() * 4 <= TAIL_END - END, "the tail of the refill handler is longer than its room");
+    for (index, &word) in tail.iter().enumerate() {
+        // SAFETY: as above.
+        unsafe { core::ptr::with_exposed_provenance_mut::<u32>(END + index * 4).write_volatile(word) };
+    }
+    written(END, TAIL_END - END);
 }
 
 /// Makes the instruction cache see what was written to memory.

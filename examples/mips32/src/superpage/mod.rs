@@ -100,10 +100,10 @@ fn install() {
     };
     match spec.assemble() {
         // SAFETY: the handler is that of the space which runs afterwards.
-        Ok(handler) if handler.tail.words().is_empty() => unsafe {
+        Ok(handler) => unsafe {
             vectors::install(handler.refill.words(), handler.general.words());
+            vectors::install_tail(handler.tail.words());
         },
-        Ok(handler) => panic!("the handler has a tail of {} words", handler.tail.words().len()),
         Err(error) => panic!("no handler: {error}"),
     }
 }

@@ -170,9 +170,13 @@ impl Space {
     }
 
     /// Brings the pages of a range together and maps it with one entry, which takes the place of one of its parts' in the
-    /// TLB. Returns `None`, and has changed nothing, if there is no memory for that.
+    /// TLB. Returns `None`, and has changed nothing, if there is no memory for that, or if a page has rights of its own.
     fn promote(&mut self, range: Superpage) -> Option<()> {
         let pages = range.pages(PageSize::K4);
+        let leaf = |page: Vpn| self.table.lookup(page.address(PageSize::K4));
+        if pages.into_iter().filter_map(leaf).any(|leaf| leaf.attr != WRITABLE) {
+            return None;
+        }
         // An entry maps a pair, so the pages are of half the size.
         let half = PageSize::from_shift(range.size.shift() - 1)?;
         let new = self.aligned(pages.len(), half)?;
