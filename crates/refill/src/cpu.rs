@@ -10,33 +10,33 @@ use core::sync::atomic::{AtomicU32, Ordering};
 /// that is linked there do.
 ///
 /// ```text
-///    0  root     of the table of the running address space, as its walk wants it
-///    4  log      where the next report goes
-///    8  log end  where the log ends
-///   12  save     four words, the handler's own
+///    0  root   of the table of the running address space, as its walk wants it
+///    4  next   where the next report goes   \  the log: see `Miss`
+///    8  end    where the log ends           /
+///   12  save   five words, the handler's own
 /// ```
 #[derive(Debug, Default)]
-#[repr(C)]
+#[repr(C, align(32))]
 pub struct Block {
     root: AtomicU32,
     pub(crate) next: AtomicU32,
     pub(crate) end: AtomicU32,
-    save: [AtomicU32; 4],
+    save: [AtomicU32; 5],
 }
 
 impl Block {
-    /// Returns a block without a table and without a log: every miss goes to the general vector of a handler that
-    /// reports, and must not be taken by one that does not.
+    /// Returns a block without a table and without a log: a handler that reports passes every miss on, and others must
+    /// not run yet.
     pub const fn new() -> Self {
         Self {
             root: AtomicU32::new(0),
             next: AtomicU32::new(0),
             end: AtomicU32::new(0),
-            save: [const { AtomicU32::new(0) }; 4],
+            save: [const { AtomicU32::new(0) }; 5],
         }
     }
 
-    /// Makes `root` the word that the handler starts from: [`Walk`](crate::handler::Walk) says what it is.
+    /// Makes `root` the word that the handler starts from: [`Walk::root`](crate::handler::Walk::root) says what it is.
     ///
     /// To be called on this CPU, with interrupts masked or before anything in kuseg is touched.
     pub fn set_root(&self, root: u32) {
@@ -52,7 +52,7 @@ impl Block {
     pub(crate) const NEXT: u32 = offset_of!(Self, next) as u32;
     pub(crate) const END: u32 = offset_of!(Self, end) as u32;
     pub(crate) const SAVE: u32 = offset_of!(Self, save) as u32;
-
-    /// How many bytes a block has.
-    pub const BYTES: u32 = size_of::<Self>() as u32;
 }
+
+// One `lui` serves all words of a block.
+const _: () = assert!(size_of::<Block>() == 32);

@@ -7,6 +7,8 @@ mod error;
 pub mod features;
 pub mod handler;
 pub mod interp;
+mod log;
 
 pub use cpu::Block;
 pub use error::Error;
+pub use log::{Evicted, Log, Miss};

@@ -1,15 +1,18 @@
 //! Tags: what a bucket is for, and what it is about to be.
 //!
 //! ```text
-//!      top bit                                       4  3       1   0
-//!     +------+------+-------+---------+---------------+-----------+---+
-//!     | LIVE | DEAD | MOVED | CLAIMED | ..0.. | block | grain     | 0 |
-//!     +------+------+-------+---------+---------------+-----------+---+
+//!      top bit                                      4+c    4  3       1   0
+//!     +------+------+-------+---------+---------------+------+----------+---+
+//!     | LIVE | DEAD | MOVED | CLAIMED | ..0.. | block | ..0. | grain    | 0 |
+//!     +------+------+-------+---------+---------------+------+----------+---+
 //! ```
+//!
+//! A block of one pair begins at bit 4, one of `2^c` pairs `c` bits higher.
 //!
 //! A walker compares the whole tag, so only a live one can match. A block number is an address shifted right past the
 //! block. For pairs of 4 KiB pages on MIPS32 a live tag is then, bit for bit, what the Context register holds whose
-//! PTEBase is 0x8000_0000, and `Context & 0x7f_fff0` is 16 times the pair's number: a 16-byte bucket's offset.
+//! PTEBase is 0x8000_0000, and `Context & 0x7f_fff0` is 16 times the pair's number: a 16-byte bucket's offset. Where
+//! the block has more pairs, the tag is Context without the bits that tell those apart.
 //!
 //! # When another tag may take a bucket
 //!
@@ -46,7 +49,6 @@ use crate::{Geometry, Word};
 
 const GRAIN_SHIFT: u32 = 1;
 const GRAIN_MASK: usize = 7;
-const BLOCK_SHIFT: u32 = 4;
 
 impl<'n, G, F, N, const CLUSTER: u32, const BUCKETS: u32, const LOAD: usize>
     Hashed<'n, G, F, N, CLUSTER, BUCKETS, LOAD>
@@ -60,7 +62,7 @@ where
         let block_bits = G::VA_BITS - G::BASE.shift() - CLUSTER;
         // Upper halves of signed spaces are block numbers with ones up to the top of a `usize`.
         let bits = if G::SIGNED { usize::BITS - G::BASE.shift() - CLUSTER } else { block_bits };
-        assert!(bits + BLOCK_SHIFT <= Self::TAG_BITS - 4, "a block number fits beside the flags");
+        assert!(bits + Self::BLOCK_SHIFT <= Self::TAG_BITS - 4, "a block number fits beside the flags");
         1 << (Self::TAG_BITS - 1)
     };
     /// The bucket belonged to the tag's block, and a walker may still think so.
@@ -69,12 +71,14 @@ where
     pub(super) const MOVED: usize = Self::LIVE >> 2;
     /// A change that has not failed yet will give the bucket to the tag's block.
     pub(super) const CLAIMED: usize = Self::LIVE >> 3;
+    /// Where the block's number begins.
+    const BLOCK_SHIFT: u32 = 4 + CLUSTER.saturating_sub(1);
     const FLAGS: usize = Self::LIVE | Self::DEAD | Self::MOVED | Self::CLAIMED;
 
     /// Returns the live tag of a block.
     #[inline(always)]
     pub(super) const fn tag_of(grain: usize, block: usize) -> usize {
-        Self::LIVE | block << BLOCK_SHIFT | grain << GRAIN_SHIFT
+        Self::LIVE | block << Self::BLOCK_SHIFT | grain << GRAIN_SHIFT
     }
 
     /// Returns the live tag of the block that `at` is in.
@@ -86,7 +90,7 @@ where
     /// Returns the granularity and the block number of a tag.
     #[inline(always)]
     pub(super) const fn untag(tag: usize) -> (usize, usize) {
-        (tag >> GRAIN_SHIFT & GRAIN_MASK, (tag & !Self::FLAGS) >> BLOCK_SHIFT)
+        (tag >> GRAIN_SHIFT & GRAIN_MASK, (tag & !Self::FLAGS) >> Self::BLOCK_SHIFT)
     }
 
     /// Returns the tag with another flag in place of its own.

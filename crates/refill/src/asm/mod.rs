@@ -57,6 +57,9 @@ pub struct Asm {
     /// Branches whose offset is filled in at the end: the word, and its label.
     fixups: [(usize, usize); FIXUPS],
     fixup_count: usize,
+    /// The first word of the tail, and where that is, in words from the start.
+    tail: usize,
+    tail_at: i32,
     error: Option<Error>,
 }
 
@@ -85,6 +88,8 @@ impl Asm {
             label_count: 0,
             fixups: [(0, 0); FIXUPS],
             fixup_count: 0,
+            tail: usize::MAX,
+            tail_at: 0,
             error: None,
         }
     }
@@ -129,9 +134,23 @@ impl Asm {
         Label(self.label_count - 1)
     }
 
+    /// Begins the tail: what follows will be `words` words from the start of the code, wherever the words before end.
+    /// Once only; later calls do nothing.
+    pub const fn split(&mut self, words: i32) {
+        if self.tail == usize::MAX {
+            self.tail = self.len;
+            self.tail_at = words;
+        }
+    }
+
+    /// Returns where a word will be, in words from the start.
+    const fn place(&self, word: usize) -> i32 {
+        if word < self.tail { word as i32 } else { self.tail_at + (word - self.tail) as i32 }
+    }
+
     /// Puts a label here.
     pub const fn bind(&mut self, label: Label) {
-        self.labels[label.0] = self.len as i32;
+        self.labels[label.0] = self.place(self.len);
     }
 
     /// Puts a label at a distance in words from the start of the code, before or behind it: a place that somebody else
@@ -162,13 +181,24 @@ impl Asm {
     /// # Errors
     ///
     /// The first thing that went wrong.
-    pub const fn finish(mut self, room: usize) -> Result<Code, Error> {
+    pub const fn finish(self, room: usize) -> Result<Code, Error> {
+        match self.finish_parts(room, 0) {
+            Ok((code, _)) => Ok(code),
+            Err(error) => Err(error),
+        }
+    }
+
+    /// Returns the code and its tail, if all went well and they have at most `room` and `tail_room` words.
+    ///
+    /// # Errors
+    ///
+    /// The first thing that went wrong.
+    pub const fn finish_parts(mut self, room: usize, tail_room: usize) -> Result<(Code, Code), Error> {
         if let Some(error) = self.error {
             return Err(error);
         }
-        let most = if room < MOST { room } else { MOST };
-        if self.len > most {
-            return Err(Error::TooLong { words: self.len, room: most });
+        if self.len > MOST {
+            return Err(Error::TooLong { words: self.len, room: MOST });
         }
         let mut at = 0;
         while at < self.fixup_count {
@@ -178,13 +208,30 @@ impl Asm {
                 return Err(Error::UnboundLabel { word });
             }
             // Offsets count from the delay slot.
-            let offset = target - (word as i32 + 1);
+            let offset = target - (self.place(word) + 1);
             if offset < i16::MIN as i32 || offset > i16::MAX as i32 {
                 return Err(Error::TooFar { word });
             }
             self.words[word] |= offset as u32 & 0xffff;
             at += 1;
         }
-        Ok(Code { words: self.words, len: self.len })
+        let first = if self.tail < self.len { self.tail } else { self.len };
+        match (self.part(0, first, room), self.part(first, self.len, tail_room)) {
+            (Ok(code), Ok(tail)) => Ok((code, tail)),
+            (Err(error), _) | (_, Err(error)) => Err(error),
+        }
+    }
+
+    const fn part(&self, from: usize, to: usize, room: usize) -> Result<Code, Error> {
+        let mut part = Code { words: [0; MOST], len: to - from };
+        if part.len > room {
+            return Err(Error::TooLong { words: part.len, room });
+        }
+        let mut at = from;
+        while at < to {
+            part.words[at - from] = self.words[at];
+            at += 1;
+        }
+        Ok(part)
     }
 }

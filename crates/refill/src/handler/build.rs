@@ -1,15 +1,15 @@
 //! What all handlers have in common: where the root is, how the entry is written, how a miss is passed on.
 
-use super::{Root, Spec, Write};
+use super::{Front, Root, Spec, Write, report};
 use crate::Error;
-use crate::asm::{Asm, Cp0, K0, K1, Label, Reg};
+use crate::asm::{Asm, Cp0, K0, K1, Label, Reg, ZERO};
 use crate::cpu::Block;
 use crate::features::Isa;
 
 /// A handler under construction.
 ///
-/// The parts agree on this: k0 and k1 are free wherever no part says otherwise; EntryHi is what the hardware made it, up
-/// to the write.
+/// The parts agree on this: k0 and k1 are free wherever no part says otherwise; EntryHi is what the hardware made it, and
+/// Index, if the handler reports, what was chosen, up to the write.
 pub(crate) struct Build {
     pub(crate) asm: Asm,
     pub(crate) spec: Spec,
@@ -18,11 +18,18 @@ pub(crate) struct Build {
 }
 
 impl Build {
+    /// Begins the code at the refill vector.
     pub(crate) const fn new(spec: &Spec) -> Self {
-        let mut asm = super::start(spec);
+        let mut build = Self::nested(spec);
+        build.asm.bind_at(build.general, spec.place.general / 4);
+        build
+    }
+
+    /// Begins the code at the general vector.
+    pub(crate) const fn nested(spec: &Spec) -> Self {
+        let mut asm = Asm::new(spec.features.isa);
         let general = asm.label();
-        asm.bind_at(general, spec.place.general / 4);
-        if spec.block & 3 != 0 || spec.block >> 29 != 0b100 {
+        if !(spec.block as usize).is_multiple_of(align_of::<Block>()) || spec.block >> 29 != 0b100 {
             asm.fail(Error::BadAddress { address: spec.block });
         }
         if let Root::KScratch(select) = spec.root
@@ -38,57 +45,98 @@ impl Build {
         matches!(self.spec.features.isa, Isa::R2)
     }
 
-    /// Loads a word of the CPU's block: two instructions.
-    pub(crate) const fn load_block(&mut self, rt: Reg, word: u32) {
-        let (high, low) = split(self.spec.block + word);
-        self.asm.lui(rt, high);
-        self.asm.lw(rt, low, rt);
+    /// Tells whether a cache stands in front, which PTEBase then is the address of.
+    pub(crate) const fn is_fronted(&self) -> bool {
+        !matches!(self.spec.front, Front::None)
     }
 
-    /// Stores a word of the CPU's block: two instructions, and `temporary` is lost.
-    pub(crate) const fn store_block(&mut self, rt: Reg, word: u32, temporary: Reg) {
-        let (high, low) = split(self.spec.block + word);
-        self.asm.lui(temporary, high);
-        self.asm.sw(rt, low, temporary);
+    /// What follows is for few misses: it goes to the tail.
+    pub(crate) const fn cold(&mut self) {
+        self.asm.split(self.spec.place.tail / 4);
+    }
+
+    /// Makes `rt` the base for a word of the CPU's block, and returns the word's offset from there. The base serves all
+    /// words of the block.
+    pub(crate) const fn block_high(&mut self, rt: Reg, word: u32) -> i16 {
+        self.asm.lui(rt, ((self.spec.block + 0x8000) >> 16) as u16);
+        self.block_low(word)
+    }
+
+    /// Returns the offset of a word of the block from its base.
+    pub(crate) const fn block_low(&self, word: u32) -> i16 {
+        (self.spec.block + word) as i16
     }
 
     /// Loads the root word: two instructions, or one.
     pub(crate) const fn load_root(&mut self, rt: Reg) {
         match self.spec.root {
-            Root::Block => self.load_block(rt, Block::ROOT),
+            Root::Block => {
+                let low = self.block_high(rt, Block::ROOT);
+                self.asm.lw(rt, low, rt);
+            }
             Root::KScratch(select) => self.asm.mfc0(rt, Cp0::KScratch(select)),
             Root::ErrorEpc => self.asm.mfc0(rt, Cp0::ErrorEpc),
         }
     }
 
-    /// Ends a path: k0 is for the even page and k1 for the odd one.
+    /// Clears the `bits` low bits of a register.
+    pub(crate) const fn clear_low(&mut self, rt: Reg, bits: u32) {
+        if self.has_fields() {
+            self.asm.ins(rt, ZERO, 0, bits);
+        } else {
+            self.asm.srl(rt, rt, bits);
+            self.asm.sll(rt, rt, bits);
+        }
+    }
+
+    /// Makes PageMask that of 4 KiB, if it can be another: hits of a cache in front leave it as they found it in their
+    /// entry.
+    pub(crate) const fn small(&mut self) {
+        if self.spec.form.sized && self.is_fronted() {
+            self.asm.mtc0(ZERO, Cp0::PageMask);
+        }
+    }
+
+    /// Ends a path for pages of 4 KiB: k0 is for the even page and k1 for the odd one.
     pub(crate) const fn finish(&mut self) {
         self.asm.mtc0(K0, Cp0::EntryLo0);
         self.asm.mtc0(K1, Cp0::EntryLo1);
         self.choose(K0);
+        self.small();
         self.asm.barrier();
-        self.write();
+        self.close();
     }
 
-    /// Chooses the entry that is replaced, if `tlbwr` does not.
+    /// Chooses the entry that is replaced, unless `tlbwr` does, or the report has.
     pub(crate) const fn choose(&mut self, temporary: Reg) {
-        if matches!(self.spec.write, Write::Index) {
+        if matches!(self.spec.write, Write::Index) && !self.spec.form.reporting {
             self.asm.mfc0(temporary, Cp0::Random);
             self.asm.mtc0(temporary, Cp0::Index);
         }
     }
 
+    /// Ends a walk: the EntryLos, PageMask and Index have taken effect.
+    pub(crate) const fn close(&mut self) {
+        if let Front::Stlb(stlb) = self.spec.front {
+            stlb.fill(self);
+        }
+        self.write();
+    }
+
     /// Writes the entry and returns. What it needs has taken effect.
     pub(crate) const fn write(&mut self) {
+        self.write_entry();
+        if self.spec.form.reporting {
+            report::close(self);
+        }
+        self.asm.eret();
+    }
+
+    /// Writes the entry.
+    pub(crate) const fn write_entry(&mut self) {
         match self.spec.write {
             Write::Random => self.asm.tlbwr(),
             Write::Index => self.asm.tlbwi(),
         }
-        self.asm.eret();
     }
-}
-
-/// Returns the halves of an address for `lui` and a signed offset.
-pub(crate) const fn split(address: u32) -> (u16, i16) {
-    ((address.wrapping_add(0x8000) >> 16) as u16, address as i16)
 }

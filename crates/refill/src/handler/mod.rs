@@ -1,14 +1,21 @@
 //! Handlers: a front, a walk, a form and a way to write, put together.
 
 mod build;
+mod hashed;
+mod lpt;
 mod mpt;
+mod report;
+mod stlb;
 
 pub(crate) use build::Build;
+pub use hashed::Hashed;
+pub use lpt::Lpt;
 pub use mpt::Mpt;
+pub use stlb::Stlb;
 
 use crate::Error;
 use crate::asm::{Asm, Code};
-use crate::features::Features;
+use crate::features::{Features, Isa};
 
 /// Everything that a handler is made from.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -25,33 +32,37 @@ pub struct Spec {
     pub front: Front,
     /// The table.
     pub walk: Walk,
-    /// What the handler does beside refilling.
+    /// What the handler does beside refilling with pages of 4 KiB.
     pub form: Form,
     /// Which entry it replaces, and how.
     pub write: Write,
 }
 
 /// Where the code will be, and how long it may be.
+///
+/// ```text
+///   0x000  refill vector     the way that most misses take, up to the cache error vector at 0x100
+///   0x180  general vector
+///   tail   anywhere within 128 KiB: what is left
+/// ```
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Place {
     /// How far the general exception vector is from the first word, in bytes.
     pub general: i32,
     /// How many words there is room for.
     pub room: usize,
+    /// How far the tail is from the first word, in bytes.
+    pub tail: i32,
+    /// How many words the tail has room for.
+    pub tail_room: usize,
 }
 
 impl Place {
-    /// At the refill vector itself, up to the cache error vector.
-    pub const VECTOR: Self = Self { general: 0x180, room: 0x100 / 4 };
+    /// At the refill vector, the tail 0x400 bytes behind it, up to the end of the page.
+    pub const VECTOR: Self = Self { general: 0x180, room: 0x100 / 4, tail: 0x400, tail_room: 0xc00 / 4 };
 
-    /// At the refill vector itself, up to the general vector: for kernels without a cache error handler.
-    pub const WIDE: Self = Self { general: 0x180, room: 0x180 / 4 };
-
-    /// At `address`, with room for `room` words: the refill vector has a jump there, which is
-    /// [`jump`](Self::jump).
-    pub const fn elsewhere(address: u32, general: u32, room: usize) -> Self {
-        Self { general: general.wrapping_sub(address) as i32, room }
-    }
+    /// At the refill vector of 64-bit addresses.
+    pub const VECTOR_64: Self = Self { general: 0x100, room: 0x80 / 4, tail: 0x380, ..Self::VECTOR };
 }
 
 /// Where the root word of the running address space's table is. The kernel writes it when it switches spaces.
@@ -71,20 +82,54 @@ pub enum Root {
 pub enum Front {
     /// Nothing.
     None,
+    /// A software TLB cache, this CPU's own.
+    Stlb(Stlb),
 }
 
 /// The table, and its geometry.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Walk {
-    /// A two-level table. The root word is the address of its root node in kseg0.
+    /// A two-level table.
     Mpt(Mpt),
+    /// A linear table.
+    Lpt(Lpt),
+    /// A hashed or clustered table.
+    Hashed(Hashed),
 }
 
-/// What the handler does beside refilling.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Form {
-    /// Nothing: all pages have 4 KiB.
-    Plain,
+impl Walk {
+    /// Returns the root word, made of what the table says is its root: `root()` of the table. A linear table's is a
+    /// physical address below 512 MiB, those of others are in kseg0.
+    ///
+    /// A table that grows has another root from time to time. The kernel writes the word again after every change, and on
+    /// other CPUs before they acknowledge the shootdown that the change asks for.
+    pub const fn root(&self, root: usize) -> u32 {
+        match self {
+            Self::Mpt(_) => root as u32,
+            Self::Lpt(_) => root as u32 | 0x8000_0000,
+            Self::Hashed(hashed) => hashed.root(root),
+        }
+    }
+}
+
+/// What the handler does beside refilling with pages of 4 KiB.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Form {
+    /// It loads larger pages, with PageMask.
+    pub sized: bool,
+    /// It writes each miss and what was replaced for it into the CPU's [`Log`](crate::Log).
+    pub reporting: bool,
+}
+
+impl Form {
+    /// Nothing.
+    pub const PLAIN: Self = Self { sized: false, reporting: false };
+    /// Larger pages.
+    pub const SIZED: Self = Self { sized: true, reporting: false };
+    /// Reports.
+    pub const REPORTING: Self = Self { sized: false, reporting: true };
+    /// Larger pages and reports: what a promotion policy needs.
+    pub const BOTH: Self = Self { sized: true, reporting: true };
 }
 
 /// Which entry is replaced, and how.
@@ -97,32 +142,65 @@ pub enum Write {
     Index,
 }
 
-/// The code of a handler.
+/// The code of a handler: three pieces, of which the last two may be empty.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Handler {
     /// For the refill vector.
     pub refill: Code,
+    /// For the tail's place.
+    pub tail: Code,
+    /// For the general vector, before the kernel's own code: a linear table's nested misses.
+    pub general: Code,
 }
 
 impl Spec {
+    /// Returns what the kernel writes to the Context register of this CPU: PTEBase.
+    pub const fn context(&self) -> u32 {
+        match (self.front, self.walk) {
+            (Front::Stlb(stlb), _) => stlb.base(),
+            (Front::None, Walk::Lpt(lpt)) => lpt.context(),
+            (Front::None, Walk::Mpt(_) | Walk::Hashed(_)) => 0x8000_0000,
+        }
+    }
+
     /// Assembles the handler.
     ///
     /// # Errors
     ///
     /// What does not fit or does not go together.
     pub const fn assemble(&self) -> Result<Handler, Error> {
+        if self.form.reporting && matches!(self.write, Write::Random) {
+            return Err(Error::ReportNeedsIndex);
+        }
+        if matches!(self.features.isa, Isa::Mips3) {
+            return Err(Error::Unsupported);
+        }
         let mut build = Build::new(self);
+        if self.form.reporting {
+            report::open(&mut build);
+        }
+        if let Front::Stlb(stlb) = self.front {
+            let miss = build.asm.label();
+            stlb.probe(&mut build, miss);
+            build.cold();
+            build.asm.bind(miss);
+        }
+        let mut general = Asm::new(self.features.isa);
         match self.walk {
             Walk::Mpt(mpt) => mpt.emit(&mut build),
+            Walk::Lpt(lpt) => {
+                general = lpt.nested(&build);
+                lpt.emit(&mut build);
+            }
+            Walk::Hashed(hashed) => hashed.emit(&mut build),
         }
-        match build.asm.finish(self.place.room) {
-            Ok(refill) => Ok(Handler { refill }),
+        let general = match general.finish(crate::asm::MOST) {
+            Ok(general) => general,
+            Err(error) => return Err(error),
+        };
+        match build.asm.finish_parts(self.place.room, self.place.tail_room) {
+            Ok((refill, tail)) => Ok(Handler { refill, tail, general }),
             Err(error) => Err(error),
         }
     }
-}
-
-/// Returns an assembler for a specification's CPU.
-const fn start(spec: &Spec) -> Asm {
-    Asm::new(spec.features.isa)
 }

@@ -62,7 +62,7 @@ impl Mpt {
             b.asm.bgez(K1, general);
             // The pair's number stands 4 bits up, and a pair of words has 8 bytes.
             b.asm.srl(K0, K0, 1);
-            b.asm.andi(K0, K0, ((1u32 << pair) - 1 << 3) as u16);
+            b.asm.andi(K0, K0, (((1u32 << pair) - 1) << 3) as u16);
             b.asm.addu(K1, K1, K0);
         }
         b.asm.lw(K0, 0, K1);

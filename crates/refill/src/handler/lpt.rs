@@ -1,0 +1,148 @@
+//! The linear table: one load, which may miss.
+//!
+//! ```text
+//!   Context    | 1 | AT: 8 bits, less its first | pair: 19 bits | 0000 |
+//!   half of it | 1   1 | AT ...                 | pair: 19 bits | 000  |     the pair's PTEs
+//! ```
+//!
+//! An arithmetic shift makes PTEBase the table's address, for a table in the upper half of kseg2. When the load
+//! misses, EXL is set already: the exception goes to the general vector and leaves EPC alone. What is there
+//! ([`nested`](Lpt::nested)) writes the entry for the page of the table and returns to the instruction that missed
+//! first, which misses again, and now the load hits.
+//!
+//! The nested exception has overwritten BadVAddr and EntryHi. So where the table has no such page, the handler cannot pass
+//! the first miss on; it writes an invalid entry for the pair that missed (its number is in the address of the PTE) and
+//! returns. The instruction raises TLB Invalid, with everything as the kernel wants it.
+
+use tlbkit_pagetable::Radix;
+use tlbkit_pagetable::format::EntryLo;
+use tlbkit_pagetable::lpt::Linear;
+
+use super::{Build, Spec, Write};
+use crate::Error;
+use crate::asm::{Asm, Cp0, K0, K1, ZERO};
+
+/// A linear table of two levels of [`EntryLo`] words in kseg2.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Lpt {
+    at: u32,
+    /// The index bits of the root.
+    top: u32,
+}
+
+/// The base-two logarithm of a page of the table and of a PTE.
+const PAGE: u32 = 12;
+const PTE: u32 = 2;
+/// The code of a TLB miss on a load, where it stands in Cause.
+const LOAD_MISS: u16 = 2 << 2;
+/// V of an EntryLo.
+const VALID: u16 = 2;
+
+impl Lpt {
+    /// Returns the handler's idea of a table of geometry `G` at `AT`: `Lpt<G, EntryLo, _, AT>`.
+    ///
+    /// # Errors
+    ///
+    /// [`Error::Geometry`] unless the table has 32 bits of 4 KiB pages in two levels of ten.
+    /// [`Error::BadAddress`] unless it is at 0xc000_0000 or above.
+    pub const fn of<G: Radix, const AT: usize>() -> Result<Self, Error> {
+        // That the table lies within the address space is checked where its geometry is made.
+        const { assert!(Linear::<G, EntryLo, AT>::LINEAR.is_some()) };
+        let widths = G::WIDTHS;
+        if G::VA_BITS != 32 || widths.len() != 2 || widths[0] != 10 || widths[1] != 10 {
+            return Err(Error::Geometry);
+        }
+        let region = 1 << (widths[0] + PAGE);
+        if AT >> 30 != 3 || AT & (region - 1) != 0 {
+            return Err(Error::BadAddress { address: AT as u32 });
+        }
+        Ok(Self { at: AT as u32, top: widths[0] })
+    }
+
+    /// Returns what PTEBase must be.
+    pub(super) const fn context(&self) -> u32 {
+        self.at << 1
+    }
+
+    pub(super) const fn emit(&self, b: &mut Build) {
+        if b.is_fronted() {
+            b.asm.mfc0(K0, Cp0::BadVAddr);
+            b.asm.srl(K0, K0, PAGE + 1);
+            b.asm.sll(K0, K0, PTE + 1);
+            b.asm.lui(K1, (self.at >> 16) as u16);
+            b.asm.or(K0, K0, K1);
+        } else {
+            b.asm.mfc0(K0, Cp0::Context);
+            b.asm.sra(K0, K0, 1);
+        }
+        b.asm.lw(K1, 4, K0);
+        b.asm.lw(K0, 0, K0);
+        b.finish();
+    }
+
+    /// Returns the beginning of the code at the general vector: the kernel's own follows it.
+    ///
+    /// It takes over a load that missed in the table, and falls through with k0 and k1 changed otherwise. Nobody but the
+    /// refill handler may load from there.
+    pub(super) const fn nested(&self, b: &Build) -> Asm {
+        let spec: &Spec = &b.spec;
+        let mut n = Build::nested(spec);
+        let region = self.top + PAGE;
+        let out = n.asm.label();
+        let absent = n.asm.label();
+        let new = n.asm.label();
+        n.asm.mfc0(K0, Cp0::Cause);
+        n.asm.andi(K0, K0, 0x7c);
+        n.asm.xori(K0, K0, LOAD_MISS);
+        n.asm.bne(K0, ZERO, out);
+        n.asm.mfc0(K1, Cp0::BadVAddr);
+        n.asm.srl(K0, K1, region);
+        n.asm.xori(K0, K0, (self.at >> region) as u16);
+        n.asm.bne(K0, ZERO, out);
+        // The table's page, in words of the root.
+        n.asm.srl(K0, K1, PAGE - PTE);
+        n.asm.andi(K0, K0, (1 << (self.top + PTE)) - 4);
+        n.load_root(K1);
+        n.asm.addu(K1, K1, K0);
+        n.asm.lw(K0, 0, K1);
+        n.asm.andi(K0, K0, VALID);
+        n.asm.beq(K0, ZERO, absent);
+        n.asm.srl(K1, K1, PTE + 1);
+        n.asm.sll(K1, K1, PTE + 1);
+        n.asm.lw(K0, 0, K1);
+        n.asm.lw(K1, 4, K1);
+        n.asm.mtc0(K0, Cp0::EntryLo0);
+        n.asm.mtc0(K1, Cp0::EntryLo1);
+        n.small();
+        // The TLB may hold the pair with this half invalid, from before the page was there.
+        n.asm.barrier();
+        n.asm.tlbp();
+        n.asm.barrier();
+        n.asm.mfc0(K0, Cp0::Index);
+        n.asm.bltz(K0, new);
+        n.asm.nop();
+        n.asm.tlbwi();
+        n.asm.eret();
+        n.asm.bind(absent);
+        n.asm.mfc0(K0, Cp0::BadVAddr);
+        // The PTE's distance from the table's start is eight bytes a pair; the table's address is shifted out.
+        n.asm.sll(K0, K0, PAGE - PTE);
+        n.asm.mfc0(K1, Cp0::EntryHi);
+        n.asm.andi(K1, K1, 0xff);
+        n.asm.or(K0, K0, K1);
+        n.asm.mtc0(K0, Cp0::EntryHi);
+        n.asm.mtc0(ZERO, Cp0::EntryLo0);
+        n.asm.mtc0(ZERO, Cp0::EntryLo1);
+        n.small();
+        n.asm.bind(new);
+        if matches!(spec.write, Write::Index) {
+            n.asm.mfc0(K0, Cp0::Random);
+            n.asm.mtc0(K0, Cp0::Index);
+        }
+        n.asm.barrier();
+        n.write_entry();
+        n.asm.eret();
+        n.asm.bind(out);
+        n.asm
+    }
+}

@@ -1,0 +1,50 @@
+//! The form that reports: it reads the entry that it is about to replace.
+
+use super::Build;
+use crate::asm::{Cp0, K0, K1, ZERO};
+use crate::cpu::Block;
+
+/// The bytes of a record.
+const RECORD: i16 = 24;
+
+/// Begins a handler: chooses the entry, and writes a record that does not count yet. EntryHi is as before, PageMask is
+/// that of 4 KiB.
+pub(super) const fn open(b: &mut Build) {
+    let general = b.general;
+    let end = b.block_high(K0, Block::END);
+    b.asm.lw(K1, end, K0);
+    let next = b.block_low(Block::NEXT);
+    b.asm.lw(K0, next, K0);
+    b.asm.beq(K0, K1, general);
+    b.asm.mfc0(K1, Cp0::BadVAddr);
+    b.asm.sw(K1, 0, K0);
+    b.asm.mfc0(K1, Cp0::EntryHi);
+    b.asm.sw(K1, 4, K0);
+    b.asm.mfc0(K1, Cp0::Random);
+    b.asm.mtc0(K1, Cp0::Index);
+    b.asm.barrier();
+    b.asm.tlbr();
+    b.asm.barrier();
+    let parts = [Cp0::EntryHi, Cp0::PageMask, Cp0::EntryLo0, Cp0::EntryLo1];
+    let mut part = 0;
+    while part < parts.len() {
+        b.asm.mfc0(K1, parts[part]);
+        b.asm.sw(K1, 8 + 4 * part as i16, K0);
+        part += 1;
+    }
+    b.asm.lw(K1, 4, K0);
+    b.asm.mtc0(K1, Cp0::EntryHi);
+    b.asm.mtc0(ZERO, Cp0::PageMask);
+    if b.is_fronted() {
+        // The cache's tag is compared with EntryHi.
+        b.asm.barrier();
+    }
+}
+
+/// Makes the record count, once the entry is written.
+pub(super) const fn close(b: &mut Build) {
+    let next = b.block_high(K0, Block::NEXT);
+    b.asm.lw(K1, next, K0);
+    b.asm.addiu(K1, K1, RECORD);
+    b.asm.sw(K1, next, K0);
+}

@@ -1,0 +1,108 @@
+//! The software TLB cache in front of a table.
+//!
+//! ```text
+//!   Context    | PTEBase: 9 bits | pair: 19 bits | 0000 |
+//!   without the pair's high bits |  set          | 0000 |     the address of a 16-byte entry
+//! ```
+//!
+//! PTEBase is the cache, so finding the entry takes two instructions. The EntryLos are moved before the tag is compared:
+//! on a miss they are moved again. The barrier is the delay slot of that comparison's branch, which makes twelve
+//! instructions, two of which are the paper's `nine-cycle` floor's uncounted ones (Elphinstone et al. 3.1, 4.2).
+
+use tlbkit_stlb::{Layout, Mips32};
+
+use super::Build;
+use crate::Error;
+use crate::asm::{Cp0, K0, K1, Label, Reg, ZERO};
+
+/// A direct-mapped cache of [`Mips32`] entries: `Direct<Mips32, SETS>`.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Stlb {
+    base: u32,
+    log_sets: u32,
+}
+
+/// Where the parts of an entry are.
+const TAG: i16 = 0;
+const PAGE_MASK: i16 = 4;
+const LO0: i16 = 8;
+const LO1: i16 = 12;
+/// The base-two logarithm of an entry's bytes, and of what PTEBase counts.
+const LOG_ENTRY: u32 = 4;
+const LOG_BASE: u32 = 23;
+
+const _: () = assert!(Mips32::UNIT.shift() == 13 && Mips32::ASID_BITS == 8);
+
+impl Stlb {
+    /// Returns the cache of `sets` sets at the address `base` in kseg0.
+    ///
+    /// # Errors
+    ///
+    /// [`Error::BadAddress`] unless the address is a multiple of 8 MiB in kseg0: PTEBase holds no other.
+    /// [`Error::Geometry`] unless `sets` is a power of two from 2 to 2^19.
+    pub const fn new(base: u32, sets: usize) -> Result<Self, Error> {
+        if base >> 29 != 0b100 || base & ((1 << LOG_BASE) - 1) != 0 {
+            return Err(Error::BadAddress { address: base });
+        }
+        if !sets.is_power_of_two() || sets < 2 || sets > 1 << (LOG_BASE - LOG_ENTRY) {
+            return Err(Error::Geometry);
+        }
+        Ok(Self { base, log_sets: sets.trailing_zeros() })
+    }
+
+    /// Returns the address of the cache.
+    pub const fn base(&self) -> u32 {
+        self.base
+    }
+
+    /// Finds the entry; `other` is lost.
+    const fn entry(&self, b: &mut Build, to: Reg, other: Reg) {
+        let top = self.log_sets + LOG_ENTRY;
+        b.asm.mfc0(to, Cp0::Context);
+        if top == LOG_BASE {
+        } else if b.has_fields() {
+            b.asm.ins(to, ZERO, top, LOG_BASE - top);
+        } else {
+            b.asm.srl(other, to, LOG_BASE);
+            b.asm.sll(other, other, LOG_BASE);
+            b.asm.sll(to, to, 32 - top);
+            b.asm.srl(to, to, 32 - top);
+            b.asm.or(to, to, other);
+        }
+    }
+
+    /// Serves a hit; a miss goes on at `miss`.
+    pub(super) const fn probe(&self, b: &mut Build, miss: Label) {
+        self.entry(b, K0, K1);
+        if b.spec.form.sized {
+            b.asm.lw(K1, PAGE_MASK, K0);
+            b.asm.mtc0(K1, Cp0::PageMask);
+        }
+        b.asm.lw(K1, LO0, K0);
+        b.asm.mtc0(K1, Cp0::EntryLo0);
+        b.asm.lw(K1, LO1, K0);
+        b.asm.mtc0(K1, Cp0::EntryLo1);
+        b.choose(K1);
+        b.asm.lw(K0, TAG, K0);
+        b.asm.mfc0(K1, Cp0::EntryHi);
+        b.asm.bne(K0, K1, miss);
+        b.asm.barrier();
+        b.write();
+    }
+
+    /// Remembers what is in the EntryLos and PageMask, which has taken effect. The tag goes last, for no reason but
+    /// order: nobody else reads this CPU's cache.
+    pub(super) const fn fill(&self, b: &mut Build) {
+        self.entry(b, K0, K1);
+        b.asm.mfc0(K1, Cp0::EntryLo0);
+        b.asm.sw(K1, LO0, K0);
+        b.asm.mfc0(K1, Cp0::EntryLo1);
+        b.asm.sw(K1, LO1, K0);
+        if b.spec.form.sized {
+            b.asm.mfc0(K1, Cp0::PageMask);
+        }
+        b.asm.sw(if b.spec.form.sized { K1 } else { ZERO }, PAGE_MASK, K0);
+        b.asm.mfc0(K1, Cp0::EntryHi);
+        b.asm.sw(K1, TAG, K0);
+    }
+}

@@ -1,0 +1,464 @@
+//! A guest: tables that Rust edits, the handler's words at the vectors, and a kernel that flushes.
+#![allow(dead_code, reason = "each test uses some of it")]
+
+use std::cell::RefCell;
+use std::mem::size_of;
+use std::rc::Rc;
+use std::sync::atomic::{AtomicU32, Ordering};
+
+use proptest::prelude::*;
+use proptest::test_runner::TestCaseError;
+use tlbkit_addr::{Asid, Attr, Flush, PageSize, Pages, Pfn, VirtAddr, Vpn};
+use tlbkit_pagetable::nodes::{NodeAddr, Nodes, Slab};
+use tlbkit_pagetable::{Change, Geometry, Holes, Local, Radix, Solo, Table};
+use tlbkit_refill::features::Features;
+use tlbkit_refill::handler::{Form, Front, Handler, Place, Root, Spec, Stlb, Walk, Write};
+use tlbkit_refill::interp::{Access, Machine, Stop, Window, Windows};
+use tlbkit_refill::{Block, Log};
+use tlbkit_stlb::{Direct, Invalidate, Memory, Mips32, Space};
+
+/// Where things are in physical memory.
+pub(crate) const NODES: usize = 0x10_0000;
+const BLOCK: usize = 0x2000;
+const LOG: usize = 0x3000;
+const CACHE: usize = 0x80_0000;
+pub(crate) const KSEG0: usize = 0x8000_0000;
+/// The instruction that accesses memory.
+const USER: u64 = 0x0040_0000;
+const SETS: usize = 16;
+const RECORDS: usize = 3;
+const TLB: usize = 16;
+
+pub(crate) type Storage<'m> = Slab<'m, u32, Solo>;
+
+/// 32 bits of 4 KiB pages, and no others.
+#[derive(Debug)]
+pub(crate) struct Base32;
+
+impl Geometry for Base32 {
+    const VA_BITS: u32 = 32;
+    const BASE: PageSize = PageSize::K4;
+    const SIZES: &'static [PageSize] = &[PageSize::K4];
+}
+
+impl Radix for Base32 {
+    const WIDTHS: &'static [u32] = &[10, 10];
+}
+
+/// What varies beside the table.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Config {
+    pub(crate) features: Features,
+    pub(crate) root: Root,
+    pub(crate) stlb: bool,
+    pub(crate) form: Form,
+    pub(crate) write: Write,
+}
+
+impl Config {
+    pub(crate) fn spec(&self, walk: Walk) -> Spec {
+        let cache = Stlb::new((KSEG0 + CACHE) as u32, SETS).unwrap();
+        Spec {
+            features: self.features,
+            place: Place::VECTOR,
+            block: (KSEG0 + BLOCK) as u32,
+            root: self.root,
+            front: if self.stlb { Front::Stlb(cache) } else { Front::None },
+            walk,
+            form: self.form,
+            write: self.write,
+        }
+    }
+}
+
+/// What happens to one of the spaces.
+#[derive(Clone, Copy, Debug)]
+pub(crate) enum Step {
+    Map { first: usize, count: usize, frame: usize, size: usize, attr: usize },
+    Unmap { first: usize, count: usize },
+    Protect { first: usize, count: usize, attr: usize },
+    Resize { first: usize, size: usize },
+    Touch { page: usize, offset: usize, store: bool },
+    Switch,
+}
+
+/// Pages that collide in every way: neighbours, pairs, blocks, nodes of a table, buckets of a hash, ends of the space.
+fn page() -> impl Strategy<Value = usize> {
+    let base = prop_oneof![
+        4 => Just(0usize),
+        2 => Just(0x3f8),
+        2 => Just(0x400),
+        1 => Just(0x800),
+        1 => Just(0x1_0000),
+        1 => Just(0x7_fff0),
+        1 => Just(0xc_0400),
+        1 => Just(0xf_fff0),
+        1 => (0usize..0x80).prop_map(|n| n << 12),
+    ];
+    (base, 0usize..16).prop_map(|(base, page)| base + page)
+}
+
+/// Returns a strategy for steps. `sizes` counts the page sizes, 4 KiB times powers of four.
+pub(crate) fn steps(sizes: usize) -> impl Strategy<Value = Vec<Step>> {
+    let count = prop_oneof![4 => Just(1usize), 2 => Just(2), 1 => 1usize..20];
+    let size = prop_oneof![3 => Just(0), 2 => 0..sizes];
+    let step = prop_oneof![
+        4 => (page(), count.clone(), 0usize..0x8000, size.clone(), 0usize..8)
+            .prop_map(|(first, count, frame, size, attr)| Step::Map { first, count, frame, size, attr }),
+        2 => (page(), count.clone()).prop_map(|(first, count)| Step::Unmap { first, count }),
+        1 => (page(), count, 0usize..8)
+            .prop_map(|(first, count, attr)| Step::Protect { first, count, attr }),
+        1 => (page(), size).prop_map(|(first, size)| Step::Resize { first, size }),
+        12 => (page(), 0usize..0x400, any::<bool>())
+            .prop_map(|(page, offset, store)| Step::Touch { page, offset: offset << 2, store }),
+        1 => Just(Step::Switch),
+    ];
+    prop::collection::vec(step, 1..60)
+}
+
+const fn size_of_index(index: usize) -> PageSize {
+    match PageSize::from_shift(12 + 2 * index as u32) {
+        Some(size) => size,
+        None => PageSize::K4,
+    }
+}
+
+/// Attributes that [`EntryLo`] can express. With two spaces nothing is global.
+fn attr(index: usize) -> Attr {
+    let all = Attr::READ | Attr::EXEC | Attr::USER;
+    all | match index {
+        0..=3 => Attr::WRITE | Attr::DIRTY,
+        4 => Attr::WRITE,
+        5 => Attr::UNCACHED | Attr::WRITE | Attr::DIRTY,
+        6 => Attr::DIRTY,
+        _ => Attr::empty(),
+    }
+}
+
+/// What the kernel must flush, by space.
+type Pending = Rc<RefCell<Vec<Flush>>>;
+
+macro_rules! check {
+    ($cond:expr, $($what:tt)*) => {
+        if !$cond {
+            return Err(TestCaseError::fail(format!($($what)*)));
+        }
+    };
+}
+
+/// What a run can be made to do wrong.
+#[derive(Clone, Copy, Debug, Default)]
+pub(crate) struct Sabotage {
+    /// A word of the refill code that becomes a `nop`.
+    pub(crate) word: Option<usize>,
+    /// Whether the other half of a larger page's pair is not flushed.
+    pub(crate) narrow: bool,
+}
+
+/// What a run has seen.
+#[derive(Clone, Copy, Debug, Default)]
+pub(crate) struct Seen {
+    pub(crate) translated: usize,
+    pub(crate) faults: usize,
+    pub(crate) nested: u64,
+    pub(crate) larger: usize,
+    pub(crate) reports: usize,
+}
+
+/// A kind of table, and how its handler walks it.
+#[derive(Clone, Copy)]
+pub(crate) struct Subject<'n, 'm, T> {
+    pub(crate) walk: Walk,
+    pub(crate) storage: &'n Storage<'m>,
+    /// The first node's address, and how much memory there is.
+    pub(crate) nodes: usize,
+    pub(crate) chunks: usize,
+    pub(crate) make: fn(&'n Storage<'m>) -> T,
+    pub(crate) root: fn(&T) -> usize,
+}
+
+/// Runs steps on two spaces, and compares every access with what the table says.
+pub(crate) fn run<'n, T: Table<'n>>(
+    config: &Config,
+    subject: Subject<'n, '_, T>,
+    steps: &[Step],
+    sabotage: Sabotage,
+) -> Result<Seen, TestCaseError> {
+    let Subject { walk, storage, nodes, chunks, make, root } = subject;
+    let spec = config.spec(walk);
+    let handler = spec.assemble().map_err(|error| TestCaseError::fail(error.to_string()))?;
+    let pending: [Pending; 2] = Default::default();
+    let mut tables: Vec<_> = pending
+        .iter()
+        .map(|pending| {
+            let pending = pending.clone();
+            Local::new(make(storage), move |flush: &Flush| pending.borrow_mut().push(flush.clone()))
+        })
+        .collect();
+
+    let low: Vec<_> = (0..0x2000 / 4).map(|_| AtomicU32::new(0)).collect();
+    install(&low, &handler, &spec, sabotage);
+    let block = Block::new();
+    let log = Log::<RECORDS>::new();
+    log.attach(&block, (KSEG0 + LOG) as u32);
+    let mut memory = Memory::<{ SETS * 16 }>::new();
+    let mut cache = Direct::<Mips32, SETS>::new(memory.bytes()).unwrap();
+    // SAFETY: all of it lives until the end of this function; one thread uses it, either Rust or the machine.
+    let windows = unsafe {
+        Windows([
+            Window::new(0, &low),
+            Window::from_raw(NODES as u64, storage.at(NodeAddr::new(nodes)).cast(), chunks * 1024),
+            Window::from_raw(CACHE as u64, cache.base().cast(), SETS * 4),
+            Window::from_raw(BLOCK as u64, (&raw const block).cast(), size_of::<Block>() / 4),
+            Window::from_raw(LOG as u64, (&raw const log).cast(), size_of::<Log<RECORDS>>() / 4),
+        ])
+    };
+    let mut machine = Machine::<_, TLB>::new(config.features, windows);
+    machine.stop = machine.vectors + 0x180 + 4 * handler.general.words().len() as u64;
+    machine.cp0.context = spec.context() as i32 as u64;
+    machine.cp0.wired = 1;
+
+    let mut seen = Seen::default();
+    let mut now = 0;
+    let mut expected = Vec::new();
+    let mut appeared = PageSize::K4;
+    for step in steps {
+        // The kernel's part of an edit and of a switch.
+        let asid = now as u64 + 5;
+        for (space, pending) in pending.iter().enumerate() {
+            for flush in pending.take() {
+                let widened = if sabotage.narrow { flush } else { widen(&flush, appeared) };
+                forget(&mut machine.tlb, &widened, space as u64 + 5);
+                let space = Space::new(Asid::new(space as u16 + 5, 8).unwrap()).unwrap();
+                for &pages in widened.ranges() {
+                    cache.invalidate_pages(space, pages);
+                }
+                if widened.is_all() {
+                    cache.invalidate_space(space);
+                }
+            }
+        }
+        machine.cp0.entry_hi = asid;
+        let word = walk.root(root(tables[now].table()));
+        match config.root {
+            Root::Block => block.set_root(word),
+            Root::KScratch(select) => machine.cp0.kscratch[usize::from(select) - 2] = word as i32 as u64,
+            Root::ErrorEpc => machine.cp0.error_epc = word as i32 as u64,
+        }
+        let table = &mut tables[now];
+        let k4 = |first: usize, count: usize| Pages::count(Vpn::new(first), count);
+        appeared = PageSize::K4;
+        match *step {
+            Step::Map { first, count, frame, size, attr: rights } => {
+                let size = size_of_index(size);
+                let unit = size.pages(PageSize::K4).unwrap();
+                let count = if unit > 1 { count.min(2) * unit } else { count };
+                appeared = size;
+                if let Some(pages) = k4(first & !(unit - 1), count) {
+                    let _ = table.map(pages, Pfn::new(frame & !(unit - 1)), size, attr(rights));
+                }
+            }
+            Step::Unmap { first, count } => {
+                if let Some(pages) = k4(first, count) {
+                    let _ = table.unmap(pages, Holes::Skip, None);
+                }
+            }
+            Step::Protect { first, count, attr: rights } => {
+                let to = attr(rights);
+                let change =
+                    Change { set: to, clear: (Attr::WRITE | Attr::DIRTY | Attr::UNCACHED).difference(to) };
+                if let Some(pages) = k4(first, count) {
+                    let _ = table.protect(pages, Holes::Skip, change);
+                }
+            }
+            Step::Resize { first, size } => {
+                let size = size_of_index(size);
+                let unit = size.pages(PageSize::K4).unwrap().max(4);
+                appeared = size;
+                if let Some(pages) = k4(first & !(unit - 1), unit) {
+                    let _ = table.resize(pages, size);
+                }
+            }
+            Step::Switch => now = 1 - now,
+            Step::Touch { page, offset, store } => {
+                let at = page << 12 | offset;
+                let access = if store { Access::Store } else { Access::Load };
+                let mut tries = 0;
+                loop {
+                    let before = *machine.tlb.entries();
+                    let stood = block_next(&block);
+                    machine.pc = USER;
+                    machine.cp0.status = 0;
+                    let result = machine.touch(at as u32 as i32 as u64, access);
+                    if block_next(&block) != stood {
+                        expected.push((at as u32, machine.cp0.entry_hi as u32, before, machine.cp0.index));
+                    }
+                    tries += 1;
+                    check!(tries < 12, "{at:#x} is never translated");
+                    match result {
+                        Err(Stop::Returned) => continue,
+                        Err(Stop::Reached) if config.form.reporting && full(&block) => {
+                            drain(&log, &block, &mut expected, &mut seen)?;
+                            continue;
+                        }
+                        Err(Stop::Reached) => {
+                            seen.faults += 1;
+                            judge_fault(&machine, table, at, access)?;
+                        }
+                        Err(stop) => {
+                            check!(false, "{at:#x}: the handler stopped: {stop:x?}");
+                        }
+                        Ok(physical) => {
+                            seen.translated += 1;
+                            judge_entry(&machine, table, at, physical, access, config.form, &mut seen)?;
+                        }
+                    }
+                    break;
+                }
+            }
+        }
+    }
+    drain(&log, &block, &mut expected, &mut seen)?;
+    seen.nested = machine.counts.nested;
+    for table in tables {
+        table.destroy();
+    }
+    Ok(seen)
+}
+
+fn install(low: &[AtomicU32], handler: &Handler, spec: &Spec, sabotage: Sabotage) {
+    let put = |at: usize, words: &[u32]| {
+        for (word, cell) in words.iter().zip(&low[at / 4..]) {
+            cell.store(*word, Ordering::Relaxed);
+        }
+    };
+    put(0, handler.refill.words());
+    put(0x180, handler.general.words());
+    put(spec.place.tail as usize, handler.tail.words());
+    if let Some(word) = sabotage.word {
+        put(4 * word, &[0]);
+    }
+}
+
+fn block_next(block: &Block) -> u32 {
+    // SAFETY: the second word of the block, as its layout says.
+    unsafe { (&raw const *block).cast::<u32>().add(1).read_volatile() }
+}
+
+fn full(block: &Block) -> bool {
+    // SAFETY: the third word of the block, as its layout says.
+    block_next(block) == unsafe { (&raw const *block).cast::<u32>().add(2).read_volatile() }
+}
+
+type Entries = [Option<tlbkit_refill::interp::Entry>; TLB];
+
+fn drain(
+    log: &Log<RECORDS>,
+    block: &Block,
+    expected: &mut Vec<(u32, u32, Entries, u64)>,
+    seen: &mut Seen,
+) -> Result<(), TestCaseError> {
+    let mut misses = Vec::new();
+    log.drain(block, |miss| misses.push(miss));
+    check!(misses.len() == expected.len(), "{} records for {} misses", misses.len(), expected.len());
+    for (miss, (at, entry_hi, before, index)) in misses.into_iter().zip(expected.drain(..)) {
+        seen.reports += 1;
+        let old = before[index as usize].unwrap_or_default();
+        check!(miss.at == at && miss.entry_hi == entry_hi, "{miss:x?} is not the miss at {at:#x}");
+        let evicted = miss.evicted;
+        let same = (evicted.entry_hi, evicted.page_mask, evicted.lo0, evicted.lo1)
+            == (old.hi as u32, old.page_mask as u32, old.lo[0] as u32, old.lo[1] as u32);
+        check!(same, "{miss:x?} is not the eviction of {old:x?}");
+    }
+    Ok(())
+}
+
+/// Rounds the ranges of a flush out to pairs of pages of `size`.
+fn widen(flush: &Flush, size: PageSize) -> Flush {
+    let pair = 2 * size.pages(PageSize::K4).unwrap_or(1) - 1;
+    let mut wide = Flush::none();
+    if flush.is_all() {
+        wide.add_all(flush.reach());
+    }
+    for pages in flush.ranges() {
+        let (first, last) = (Vpn::new(pages.first().get() & !pair), Vpn::new(pages.last().get() | pair));
+        wide.add(flush.reach(), Pages::new(first, last).unwrap_or(*pages));
+    }
+    wide
+}
+
+fn forget(tlb: &mut tlbkit_refill::interp::Tlb<TLB>, flush: &Flush, asid: u64) {
+    tlb.retain(|entry| {
+        let first = entry.hi as u32 as usize >> 12;
+        let span = (entry.page_mask as usize | 0x1fff) >> 12;
+        let pages = Pages::new(Vpn::new(first), Vpn::new(first | span)).unwrap();
+        let hit = flush.is_all() || flush.ranges().iter().any(|range| range.intersect(pages).is_some());
+        !(hit && (entry.hi & 0xff == asid || entry.is_global()))
+    });
+}
+
+type Rig<'m, const W: usize> = Machine<Windows<'m, W>, TLB>;
+
+/// The kernel's fault handler sees the access as it was, and the table agrees that it is one.
+fn judge_fault<'m, T: Table<'m>, F: FnMut(&Flush), const W: usize>(
+    machine: &Rig<'_, W>,
+    table: &Local<'m, T, F>,
+    at: usize,
+    access: Access,
+) -> Result<(), TestCaseError> {
+    let leaf = table.lookup(VirtAddr::new(at));
+    let cp0 = &machine.cp0;
+    let wide = at as u32 as i32 as u64;
+    check!(cp0.bad_vaddr == wide, "BadVAddr is {:#x} for {at:#x}", cp0.bad_vaddr);
+    check!(cp0.entry_hi & !0xff == wide & !0x1fff, "EntryHi is {:#x} for {at:#x}", cp0.entry_hi);
+    check!(cp0.epc == USER && cp0.exl(), "EPC is {:#x}", cp0.epc);
+    check!(cp0.context & 0x7f_fff0 == wide >> 9 & 0x7f_fff0, "Context is {:#x} for {at:#x}", cp0.context);
+    let code = cp0.cause >> 2 & 31;
+    match (code, access) {
+        (1, Access::Store) => {
+            let clean = leaf.is_some_and(|leaf| !leaf.attr.contains(Attr::WRITE | Attr::DIRTY));
+            check!(clean, "TLB Modified at {at:#x}, which is {leaf:?}");
+        }
+        (2, Access::Load) | (3, Access::Store) => check!(leaf.is_none(), "a miss at {at:#x}: {leaf:?}"),
+        _ => check!(false, "cause {code} for {access:?}"),
+    }
+    Ok(())
+}
+
+/// The TLB's entry says what the table says, of both halves.
+fn judge_entry<'m, T: Table<'m>, F: FnMut(&Flush), const W: usize>(
+    machine: &Rig<'_, W>,
+    table: &Local<'m, T, F>,
+    at: usize,
+    physical: u64,
+    access: Access,
+    form: Form,
+    seen: &mut Seen,
+) -> Result<(), TestCaseError> {
+    let translated = table.translate(VirtAddr::new(at)).map(|at| at.get() as u64);
+    check!(translated == Some(physical), "{at:#x} is at {physical:#x}, not {translated:x?}");
+    let asid = machine.cp0.asid();
+    let found = |at: usize| machine.tlb.find(at as u32 as i32 as u64, asid);
+    let Ok(Some(own)) = found(at) else { return Err(TestCaseError::fail("no entry")) };
+    check!(form.sized || own.bytes == 4096, "a page of {} bytes", own.bytes);
+    seen.larger += usize::from(own.bytes > 4096);
+    for half in [at, at ^ own.bytes as usize] {
+        let leaf = table.lookup(VirtAddr::new(half));
+        let Ok(Some(entry)) = found(half) else { return Err(TestCaseError::fail("no entry")) };
+        let Some(leaf) = leaf else {
+            check!(entry.lo & 2 == 0, "{half:#x} is not mapped, and its entry is {:#x}", entry.lo);
+            continue;
+        };
+        let size = leaf.size.bytes() as u64;
+        check!(own.bytes == size || own.bytes == size / 4, "{} bytes of {leaf}", own.bytes);
+        let frame = (entry.lo >> 6 & 0xff_ffff) << 12 & !(own.bytes - 1);
+        let start = leaf.phys(VirtAddr::new(half & !(own.bytes as usize - 1)), PageSize::K4).get() as u64;
+        let dirty = leaf.attr.contains(Attr::WRITE | Attr::DIRTY);
+        let cached = if leaf.attr.contains(Attr::UNCACHED) { 2 } else { 3 };
+        let bits = cached << 3 | u64::from(dirty) << 2 | 2;
+        check!(entry.lo & 0x3e == bits, "{half:#x}: bits {:#x} for {leaf}", entry.lo & 0x3f);
+        check!(frame == start, "{half:#x}: frame {frame:#x}, not {start:#x}");
+    }
+    check!(access == Access::Load || own.lo & 4 != 0, "a store to a page without D");
+    Ok(())
+}
