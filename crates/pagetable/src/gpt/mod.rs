@@ -40,7 +40,9 @@
 //! change while it lives, nor does a leaf's tag, so a walker that went in before finishes in a tree that was true. A
 //! leaf that grows or shrinks takes its PTEs along into a copy. This forks none: the writer changes the new one only,
 //! and a walker still in the old one is waited for by the shootdown of the first change that matters to it. No
-//! hardware may set bits in a PTE, which formats with status bits say, and such formats are refused.
+//! hardware may set bits in a PTE, which formats with status bits say, and such formats are refused. Formats that want a
+//! break between two sizes of a page ([`Format::BREAK`]) get one: the old PTEs are emptied and every TLB told before
+//! the store that links the new ones.
 //!
 //! # Cost
 //!

@@ -38,8 +38,8 @@ pub(super) enum Place {
 impl<'n, G: Geometry, F: Format, N: Nodes<Word = F::Word>, L: Layout<N>, P: Policy> Gpt<'n, G, F, N, L, P> {
     /// The position of the lowest bit of a page number.
     pub(super) const BASE: u32 = {
-        // A table that software walks has no status bits to lose and no entry to break first.
-        assert!(!F::STATUS && !F::BREAK, "no hardware walks a guarded page table");
+        // A leaf is copied when it grows or shrinks, and hardware would note in either.
+        assert!(!F::STATUS, "no hardware walks a guarded page table");
         assert!(P::WIDTH <= L::MAX_WIDTH, "a slot cannot express nodes of this size");
         assert!(usize::BITS <= 64 && F::LINK_ALIGN <= 8);
         G::BASE.shift()
