@@ -5,7 +5,9 @@ mod common;
 use common::{Base32, Config, KSEG0, NODES, Sabotage, Seen, Step, Storage, Subject, run, steps};
 use proptest::prelude::*;
 use proptest::test_runner::TestCaseError;
+use tlbkit_pagetable::Radix;
 use tlbkit_pagetable::format::EntryLo;
+use tlbkit_pagetable::geometry::Va32;
 use tlbkit_pagetable::hpt;
 use tlbkit_pagetable::lpt;
 use tlbkit_pagetable::mpt;
@@ -28,9 +30,14 @@ enum Kind {
     CptSixteen,
 }
 
-type Fixed<'n, 'm, const C: u32, const B: u32> = hpt::Hashed<'n, Base32, EntryLo, Storage<'m>, C, B, 0>;
+type Fixed<'n, 'm, G, const C: u32, const B: u32> = hpt::Hashed<'n, G, EntryLo, Storage<'m>, C, B, 0>;
 
-fn with(kind: Kind, config: &Config, steps: &[Step], sabotage: Sabotage) -> Result<Seen, TestCaseError> {
+fn with<G: Radix>(
+    kind: Kind,
+    config: &Config,
+    steps: &[Step],
+    sabotage: Sabotage,
+) -> Result<Seen, TestCaseError> {
     let chunks = 160;
     let mut memory = vec![Chunk::ZERO; chunks];
     // The linear table names nodes by physical addresses, the others by addresses in kseg0.
@@ -45,20 +52,20 @@ fn with(kind: Kind, config: &Config, steps: &[Step], sabotage: Sabotage) -> Resu
     macro_rules! hashed {
         ($cluster:literal, $buckets:literal) => {
             go!(
-                Walk::Hashed(Hashed::of::<Base32>($cluster, $buckets, 0).unwrap()),
-                Fixed<'_, '_, $cluster, $buckets>,
+                Walk::Hashed(Hashed::of::<G>($cluster, $buckets, 0).unwrap()),
+                Fixed<'_, '_, G, $cluster, $buckets>,
                 |table| table.root()
             )
         };
     }
     match kind {
         Kind::Mpt => {
-            go!(Walk::Mpt(Mpt::of::<Base32>().unwrap()), mpt::Mpt<'_, Base32, EntryLo, _>, |table| {
+            go!(Walk::Mpt(Mpt::of::<G>().unwrap()), mpt::Mpt<'_, G, EntryLo, _>, |table| {
                 table.root().get()
             })
         }
         Kind::Lpt => {
-            go!(Walk::Lpt(Lpt::of::<Base32, AT>().unwrap()), lpt::Lpt<'_, Base32, EntryLo, _, AT>, |table| {
+            go!(Walk::Lpt(Lpt::of::<G, AT>().unwrap()), lpt::Lpt<'_, G, EntryLo, _, AT>, |table| {
                 table.root().get()
             })
         }
@@ -99,7 +106,7 @@ macro_rules! equals {
             #![proptest_config(ProptestConfig::with_cases(256))]
             #[test]
             fn $name(config in config(&[Form::PLAIN, Form::REPORTING]), steps in steps(1)) {
-                with(Kind::$kind, &config, &steps, Sabotage::default())?;
+                with::<Base32>(Kind::$kind, &config, &steps, Sabotage::default())?;
             }
         }
     )* };
@@ -113,4 +120,26 @@ equals! {
     cpt_equals_lookup Cpt
     cpt_of_four_equals_lookup CptFour
     cpt_of_sixteen_equals_lookup CptSixteen
+}
+
+macro_rules! larger {
+    ($($name:ident $kind:ident)*) => { $(
+        proptest! {
+            #![proptest_config(ProptestConfig::with_cases(256))]
+            #[test]
+            fn $name(config in config(&[Form::SIZED, Form::BOTH]), steps in steps(7)) {
+                with::<Va32>(Kind::$kind, &config, &steps, Sabotage::default())?;
+            }
+        }
+    )* };
+}
+
+larger! {
+    mpt_of_all_sizes_equals_lookup Mpt
+    lpt_of_all_sizes_equals_lookup Lpt
+    hpt_of_all_sizes_equals_lookup Hpt
+    hpt_chains_of_all_sizes_equal_lookup HptSmall
+    cpt_of_all_sizes_equals_lookup Cpt
+    cpt_of_four_of_all_sizes_equals_lookup CptFour
+    cpt_of_sixteen_of_all_sizes_equals_lookup CptSixteen
 }

@@ -67,6 +67,16 @@ impl Build {
         (self.spec.block + word) as i16
     }
 
+    /// Makes `rt` the base for the block's word `save`, one of the handler's own, and returns the word's offset.
+    pub(crate) const fn save_high(&mut self, rt: Reg, save: usize) -> i16 {
+        self.block_high(rt, Block::SAVE + 4 * save as u32)
+    }
+
+    /// Returns the offset of one of the handler's own words from the block's base.
+    pub(crate) const fn save_low(&self, save: usize) -> i16 {
+        self.block_low(Block::SAVE + 4 * save as u32)
+    }
+
     /// Loads the root word: two instructions, or one.
     pub(crate) const fn load_root(&mut self, rt: Reg) {
         match self.spec.root {
@@ -101,6 +111,11 @@ impl Build {
     pub(crate) const fn finish(&mut self) {
         self.asm.mtc0(K0, Cp0::EntryLo0);
         self.asm.mtc0(K1, Cp0::EntryLo1);
+        self.finish_moved();
+    }
+
+    /// Ends a path for pages of 4 KiB: the EntryLos are moved.
+    pub(crate) const fn finish_moved(&mut self) {
         self.choose(K0);
         self.small();
         self.asm.barrier();
@@ -121,6 +136,24 @@ impl Build {
             stlb.fill(self);
         }
         self.write();
+    }
+
+    /// Ends a path for larger pages: the EntryLos and PageMask are moved. Leaves PageMask as paths for pages of 4 KiB
+    /// expect it.
+    pub(crate) const fn finish_sized(&mut self) {
+        self.choose(K0);
+        self.asm.barrier();
+        if let Front::Stlb(stlb) = self.spec.front {
+            stlb.fill(self);
+        }
+        self.write_entry();
+        if !self.is_fronted() {
+            self.asm.mtc0(ZERO, Cp0::PageMask);
+        }
+        if self.spec.form.reporting {
+            report::close(self);
+        }
+        self.asm.eret();
     }
 
     /// Writes the entry and returns. What it needs has taken effect.

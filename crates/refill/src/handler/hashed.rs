@@ -12,10 +12,9 @@
 
 use tlbkit_pagetable::Geometry;
 
-use super::Build;
+use super::{Build, sized};
 use crate::Error;
 use crate::asm::{Cp0, K0, K1, Label, Reg, ZERO};
-use crate::cpu::Block;
 
 /// A hashed table of [`EntryLo`](tlbkit_pagetable::format::EntryLo) words for a 32-bit space of 4 KiB pages, all nodes in
 /// kseg0.
@@ -25,6 +24,9 @@ pub struct Hashed {
     cluster: u32,
     /// The base-two logarithm of the buckets, if that is fixed.
     log: Option<u32>,
+    /// From one granularity of tags to the next, in bits of an address, and how many there are.
+    step: u32,
+    grains: u32,
 }
 
 /// How far block numbers are folded onto themselves.
@@ -38,6 +40,26 @@ const LOG: u32 = 31;
 /// Where Context has the pair's number.
 const PAIR: u32 = 4;
 
+/// Returns how far the granularities of tags are apart, in bits of an address, and how many there are; or `None` if they
+/// are not equally far apart. They are the base page, then the next size that the blocks of the one before cannot hold.
+const fn grains<G: Geometry>(cluster: u32) -> Option<(u32, u32)> {
+    let (mut last, mut step, mut count) = (G::BASE.shift(), 0, 1);
+    let mut at = 1;
+    while at < G::SIZES.len() {
+        let size = G::SIZES[at].shift();
+        if size > last + cluster {
+            if step != 0 && size - last != step {
+                return None;
+            }
+            step = size - last;
+            last = size;
+            count += 1;
+        }
+        at += 1;
+    }
+    Some((step, count))
+}
+
 impl Hashed {
     /// Returns the handler's idea of `Hashed<G, EntryLo, _, CLUSTER, BUCKETS, LOAD>`.
     ///
@@ -49,7 +71,8 @@ impl Hashed {
         if G::VA_BITS != 32 || G::BASE.shift() != 12 || cluster < 1 || cluster > 4 {
             return Err(Error::Geometry);
         }
-        let hashed = Self { cluster, log: if load == 0 { Some(buckets) } else { None } };
+        let Some((step, grains)) = grains::<G>(cluster) else { return Err(Error::Geometry) };
+        let hashed = Self { cluster, log: if load == 0 { Some(buckets) } else { None }, step, grains };
         let fits = match hashed.log {
             Some(log) => log + hashed.log_bucket() <= 22,
             None => cluster > 1,
@@ -166,12 +189,18 @@ impl Hashed {
 
     pub(super) const fn emit(&self, b: &mut Build) {
         let chain = b.asm.label();
+        // Blocks of one pair hold no larger pages.
+        let mixed = b.spec.form.sized && self.cluster > 1;
         self.bucket(b);
         b.asm.lw(K0, 4, K1);
         b.asm.mtc0(K0, Cp0::EntryLo0);
+        if mixed {
+            sized::test(b, chain);
+        }
         b.asm.lw(K0, 8, K1);
         b.asm.mtc0(K0, Cp0::EntryLo1);
         b.choose(K0);
+        b.small();
         if self.cluster > 1 {
             b.clear_low(K1, self.cluster + 2);
         }
@@ -181,37 +210,67 @@ impl Hashed {
         b.close();
         b.cold();
         b.asm.bind(chain);
-        self.chain(b);
+        let none = if b.spec.form.sized && self.grains > 1 { b.asm.label() } else { b.general };
+        let sized = b.asm.label();
+        self.chain(b, none, sized);
+        if b.spec.form.sized {
+            if self.grains > 1 {
+                b.asm.bind(none);
+                self.coarse(b, sized);
+            }
+            // The other half of a page that fills a block is in another one.
+            sized::emit(b, sized, 4 << self.cluster);
+        }
     }
 
-    /// Looks behind the first bucket.
-    const fn chain(&self, b: &mut Build) {
-        let general = b.general;
+    /// Passes the miss on if what the first bucket held is in another array: the kernel knows where. k1 is the bucket.
+    const fn moved(&self, b: &mut Build) {
+        if self.log.is_none() {
+            b.asm.lw(K0, 0, K1);
+            b.asm.sll(K0, K0, MOVED);
+            b.asm.bltz(K0, b.general);
+            b.asm.nop();
+        }
+    }
+
+    /// Looks behind the first bucket; where larger pages may be in a block, looks at that one again.
+    const fn chain(&self, b: &mut Build, none: Label, sized: Label) {
+        let mixed = b.spec.form.sized && self.cluster > 1;
         let found = b.asm.label();
         self.bucket(b);
         if self.cluster > 1 {
             b.clear_low(K1, self.cluster + 2);
         }
-        if self.log.is_none() {
-            // What the bucket held is in another array: the kernel knows where.
-            b.asm.lw(K0, 0, K1);
-            b.asm.sll(K0, K0, MOVED);
-            b.asm.bltz(K0, general);
+        self.moved(b);
+        if mixed {
+            b.asm.or(K0, K1, ZERO);
+        } else {
+            b.asm.lw(K0, self.link(), K1);
         }
-        b.asm.lw(K0, self.link(), K1);
         let next = b.asm.here();
-        b.asm.beq(K0, ZERO, general);
-        let save = b.block_high(K1, Block::SAVE);
+        b.asm.beq(K0, ZERO, none);
+        let save = b.save_high(K1, sized::BUCKET);
         b.asm.sw(K0, save, K1);
         b.asm.lw(K0, 0, K0);
         self.compare(b, true, found);
-        b.block_high(K1, Block::SAVE);
+        b.save_high(K1, sized::BUCKET);
         b.asm.lw(K0, save, K1);
         b.asm.b(next);
         b.asm.lw(K0, self.link(), K0);
         b.asm.bind(found);
         b.asm.lw(K1, save, K1);
-        if self.cluster > 1 {
+        if mixed {
+            let small = b.asm.label();
+            b.asm.mfc0(K0, Cp0::BadVAddr);
+            b.asm.srl(K0, K0, 12 - 2);
+            b.asm.andi(K0, K0, (4 << self.cluster) - 4);
+            b.asm.addu(K1, K1, K0);
+            b.asm.addiu(K1, K1, 4);
+            sized::sort(b, 0, small, sized);
+            b.asm.bind(small);
+            b.asm.addiu(K1, K1, -4);
+            b.clear_low(K1, 3);
+        } else if self.cluster > 1 {
             // An overflow bucket is a multiple of eight bytes, and no more.
             b.asm.mfc0(K0, Cp0::BadVAddr);
             b.asm.srl(K0, K0, 13 - 3);
@@ -221,5 +280,91 @@ impl Hashed {
         b.asm.lw(K0, 4, K1);
         b.asm.lw(K1, 8, K1);
         b.finish();
+    }
+
+    /// Looks for the larger granularities one after the other. Goes to `sized` with what it finds.
+    const fn coarse(&self, b: &mut Build, sized: Label) {
+        let low = PAIR + self.cluster - 1;
+        let general = b.general;
+        let (next, walk, found) = (b.asm.label(), b.asm.label(), b.asm.label());
+        // Which granularity: its size, and its number as the tag has it.
+        let size = b.save_high(K1, sized::GRAIN);
+        let number = b.save_low(sized::OWN);
+        let tag = b.save_low(sized::BITS);
+        let bucket = b.save_low(sized::BUCKET);
+        b.asm.sw(ZERO, number, K1);
+        b.asm.sw(ZERO, size, K1);
+        b.asm.bind(next);
+        // k1 is the block's base.
+        b.asm.lw(K0, size, K1);
+        b.asm.addiu(K0, K0, self.step as i16);
+        b.asm.sw(K0, size, K1);
+        b.asm.lw(K0, number, K1);
+        b.asm.addiu(K0, K0, 2);
+        b.asm.sw(K0, number, K1);
+        b.asm.sltiu(K0, K0, 2 * self.grains as i16);
+        b.asm.beq(K0, ZERO, general);
+        b.asm.lw(K0, size, K1);
+        b.asm.mfc0(K1, Cp0::BadVAddr);
+        b.asm.srlv(K1, K1, K0);
+        b.asm.srl(K1, K1, 12 + self.cluster);
+        b.asm.sll(K0, K1, low);
+        b.save_high(K1, sized::OWN);
+        b.asm.lw(K1, number, K1);
+        b.asm.or(K0, K0, K1);
+        b.asm.lui(K1, LIVE);
+        b.asm.or(K0, K0, K1);
+        b.save_high(K1, sized::BITS);
+        b.asm.sw(K0, tag, K1);
+        // The block's number again, without LIVE and the granularity.
+        b.asm.sll(K0, K0, 1);
+        b.asm.srl(K0, K0, low + 1);
+        b.asm.srl(K1, K0, FOLD);
+        b.asm.xor(K0, K0, K1);
+        b.load_root(K1);
+        match self.log {
+            Some(log) => b.asm.andi(K0, K0, ((1u32 << log) - 1) as u16),
+            None => {
+                b.asm.sllv(K0, K0, K1);
+                b.asm.srlv(K0, K0, K1);
+            }
+        }
+        b.asm.sll(K0, K0, self.log_bucket());
+        b.asm.addu(K1, K1, K0);
+        if self.log.is_none() {
+            b.clear_low(K1, 5);
+        }
+        self.moved(b);
+        b.asm.or(K0, K1, ZERO);
+        b.asm.bind(walk);
+        b.save_high(K1, sized::BUCKET);
+        b.asm.sw(K0, bucket, K1);
+        b.asm.lw(K0, 0, K0);
+        b.asm.lw(K1, tag, K1);
+        b.asm.beq(K0, K1, found);
+        b.save_high(K1, sized::BUCKET);
+        b.asm.lw(K0, bucket, K1);
+        b.asm.lw(K0, self.link(), K0);
+        b.asm.bne(K0, ZERO, walk);
+        b.asm.nop();
+        b.asm.b(next);
+        b.asm.nop();
+        b.asm.bind(found);
+        b.asm.lw(K0, size, K1);
+        b.asm.mfc0(K1, Cp0::BadVAddr);
+        b.asm.srlv(K1, K1, K0);
+        b.asm.srl(K1, K1, 12 - 2);
+        b.asm.andi(K1, K1, (4 << self.cluster) - 4);
+        b.save_high(K0, sized::BUCKET);
+        b.asm.lw(K0, bucket, K0);
+        b.asm.addu(K1, K1, K0);
+        b.asm.addiu(K1, K1, 4);
+        b.asm.lw(K0, 0, K1);
+        b.asm.srl(K0, K0, 30);
+        // A block of larger pages has room for no other sizes: nothing is mapped here.
+        b.asm.beq(K0, ZERO, general);
+        let own = b.save_high(K0, sized::OWN);
+        b.asm.b(sized);
+        b.asm.sw(K1, own, K0);
     }
 }

@@ -18,7 +18,7 @@ use tlbkit_pagetable::Radix;
 use tlbkit_pagetable::format::EntryLo;
 use tlbkit_pagetable::lpt::Linear;
 
-use super::{Build, Spec, Write};
+use super::{Build, Spec, Write, sized};
 use crate::Error;
 use crate::asm::{Asm, Cp0, K0, K1, ZERO};
 
@@ -77,7 +77,27 @@ impl Lpt {
         }
         b.asm.lw(K1, 4, K0);
         b.asm.lw(K0, 0, K0);
-        b.finish();
+        if !b.spec.form.sized {
+            return b.finish();
+        }
+        let larger = b.asm.label();
+        let sized = b.asm.label();
+        let small = b.asm.label();
+        b.asm.mtc0(K0, Cp0::EntryLo0);
+        sized::test(b, larger);
+        b.asm.mtc0(K1, Cp0::EntryLo1);
+        b.finish_moved();
+        b.cold();
+        b.asm.bind(larger);
+        b.asm.mfc0(K1, Cp0::BadVAddr);
+        b.asm.srl(K1, K1, PAGE);
+        b.asm.sll(K1, K1, PTE);
+        b.asm.lui(K0, (self.at >> 16) as u16);
+        b.asm.or(K1, K1, K0);
+        sized::sort(b, 0, small, sized);
+        sized::small(b, small);
+        // The other half of a page that fills a page of the table is in another one, which may not exist.
+        sized::emit(b, sized, 1 << PAGE);
     }
 
     /// Returns the beginning of the code at the general vector: the kernel's own follows it.

@@ -5,12 +5,14 @@ mod hashed;
 mod lpt;
 mod mpt;
 mod report;
+mod sized;
 mod stlb;
 
 pub(crate) use build::Build;
 pub use hashed::Hashed;
 pub use lpt::Lpt;
 pub use mpt::Mpt;
+pub use sized::pairs;
 pub use stlb::Stlb;
 
 use crate::Error;

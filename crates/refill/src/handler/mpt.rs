@@ -10,9 +10,9 @@
 
 use tlbkit_pagetable::Radix;
 
-use super::Build;
+use super::{Build, sized};
 use crate::Error;
-use crate::asm::{Cp0, K0, K1};
+use crate::asm::{Cp0, K0, K1, Label, ZERO};
 
 /// A two-level table of [`EntryLo`](tlbkit_pagetable::format::EntryLo) words, all nodes in kseg0.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -40,26 +40,18 @@ impl Mpt {
     }
 
     pub(super) const fn emit(&self, b: &mut Build) {
-        let [top, leaf] = self.widths;
-        let pair = leaf - 1;
-        let general = b.general;
-        b.load_root(K1);
-        b.asm.mfc0(K0, Cp0::BadVAddr);
+        let pair = self.widths[1] - 1;
+        let large = if b.spec.form.sized { b.asm.label() } else { b.general };
+        self.top(b);
+        b.asm.lw(K1, 0, K1);
         if b.has_fields() {
-            b.asm.rotr(K0, K0, 32 - top);
-            b.asm.ins(K1, K0, 2, top);
-            b.asm.lw(K1, 0, K1);
             // A link is an address in kseg0; a larger page, or nothing, has bit 31 clear.
-            b.asm.bgez(K1, general);
+            b.asm.bgez(K1, large);
             b.asm.srl(K0, K0, 32 - pair);
             b.asm.ins(K1, K0, 3, pair);
         } else {
-            b.asm.srl(K0, K0, 32 - top);
-            b.asm.sll(K0, K0, 2);
-            b.asm.addu(K1, K1, K0);
-            b.asm.lw(K1, 0, K1);
             b.asm.mfc0(K0, Cp0::Context);
-            b.asm.bgez(K1, general);
+            b.asm.bgez(K1, large);
             // The pair's number stands 4 bits up, and a pair of words has 8 bytes.
             b.asm.srl(K0, K0, 1);
             b.asm.andi(K0, K0, (((1u32 << pair) - 1) << 3) as u16);
@@ -67,6 +59,56 @@ impl Mpt {
         }
         b.asm.lw(K0, 0, K1);
         b.asm.lw(K1, 4, K1);
-        b.finish();
+        if !b.spec.form.sized {
+            return b.finish();
+        }
+        let larger = b.asm.label();
+        b.asm.mtc0(K0, Cp0::EntryLo0);
+        sized::test(b, larger);
+        b.asm.mtc0(K1, Cp0::EntryLo1);
+        b.finish_moved();
+        b.cold();
+        self.emit_sized(b, large, larger);
+    }
+
+    /// Loads the address of the root's slot into k1. The address that missed is in k0, rotated if there are bit fields.
+    const fn top(&self, b: &mut Build) {
+        let top = self.widths[0];
+        b.load_root(K1);
+        b.asm.mfc0(K0, Cp0::BadVAddr);
+        if b.has_fields() {
+            b.asm.rotr(K0, K0, 32 - top);
+            b.asm.ins(K1, K0, 2, top);
+        } else {
+            b.asm.srl(K0, K0, 32 - top);
+            b.asm.sll(K0, K0, 2);
+            b.asm.addu(K1, K1, K0);
+        }
+    }
+
+    /// Serves what stands in the root (`large`), and what may be larger than 4 KiB in a node (`larger`).
+    const fn emit_sized(&self, b: &mut Build, large: Label, larger: Label) {
+        let leaf = self.widths[1];
+        let sized = b.asm.label();
+        let small = b.asm.label();
+        let general = b.general;
+        b.asm.bind(large);
+        self.top(b);
+        b.asm.lw(K0, 0, K1);
+        b.asm.srl(K0, K0, 30);
+        b.asm.beq(K0, ZERO, general);
+        sized::enter(b, leaf as i16, sized);
+
+        b.asm.bind(larger);
+        self.top(b);
+        b.asm.lw(K1, 0, K1);
+        b.asm.mfc0(K0, Cp0::BadVAddr);
+        b.asm.srl(K0, K0, 12 - 2);
+        b.asm.andi(K0, K0, (((1u32 << leaf) - 1) << 2) as u16);
+        b.asm.addu(K1, K1, K0);
+        sized::sort(b, 0, small, sized);
+        sized::small(b, small);
+        // No pair of pages stands in two nodes.
+        sized::emit(b, sized, i16::MAX);
     }
 }

@@ -1,0 +1,191 @@
+//! The form for larger pages: PageMask, and what stands beside the page in its pair.
+//!
+//! A TLB entry is a pair. If the other half of a larger page's pair is a page of the same size, the entry takes both, with
+//! the size as PageMask. If it is not, such an entry could not be: its other half would cover what smaller pages are
+//! mapped there, and two entries that match one address are a machine check. Then the entry is a pair **within** the
+//! page, of the next smaller size:
+//!
+//! ```text
+//!   16K 16K      one entry, PageMask 16K         16K 4K -       two entries, PageMask 4K, for the halves of the first
+//!   64K 64K      one entry, PageMask 64K         64K 16K ...    two entries, PageMask 16K, ...
+//! ```
+//!
+//! So where a larger page appears beside one of its size, entries of that one may be in the TLB which the pair's entry
+//! would overlap. **A kernel that maps, or promotes to, pages larger than 4 KiB flushes whole pairs of that size**, the
+//! other half too: [`pairs`].
+//!
+//! The size is in the leaf: as many ignored PFN bits as the size asks for, of which the highest two are not both 0
+//! ([`EntryLo`](tlbkit_pagetable::format::EntryLo)).
+
+use tlbkit_addr::{PageSize, Pages, Vpn};
+
+use super::Build;
+use crate::asm::{Cp0, K0, K1, Label, ZERO};
+
+/// Rounds a range of pages out to whole pairs of pages of `size`: what to flush when pages of this size, larger than
+/// 4 KiB, appear in `pages`.
+#[must_use]
+pub fn pairs(pages: Pages, size: PageSize) -> Pages {
+    // A pair of the largest size is far from all of memory.
+    let mask = (size.mask() >> (PageSize::K4.shift() - 1)) | 1;
+    let (first, last) = (pages.first().get() & !mask, pages.last().get() | mask);
+    Pages::new(Vpn::new(first), Vpn::new(last)).unwrap_or(pages)
+}
+
+/// Where the PFN begins in a leaf.
+const PFN: u32 = 6;
+/// Where PageMask begins, and a page's number in an address.
+const MASK: u32 = 13;
+const PAGE: u32 = 12;
+/// Where S begins; 1 is a leaf of more than 4 KiB.
+const S: u32 = 30;
+
+/// The words of the block that are used, besides the first, which is the chains'.
+pub(super) const BUCKET: usize = 0;
+/// The address of the own PTE.
+pub(super) const OWN: usize = 1;
+/// All bits of a PFN that the size ignores.
+pub(super) const BITS: usize = 2;
+/// The address of the PTE of the even half, then one in the PFN's lowest bit that is not ignored any more.
+const EVEN: usize = 3;
+/// The base-two logarithm of the pages of a slot.
+pub(super) const GRAIN: usize = 4;
+
+/// Branches to `larger` if k0, the pair's even word, may be that of a larger page. Loses k0; the next instruction is in
+/// the delay slot. S = 3 gets there too, and is sorted out there: a page of 4 KiB that was written, then protected.
+pub(super) const fn test(b: &mut Build, larger: Label) {
+    b.asm.sll(K0, K0, 31 - S);
+    b.asm.bltz(K0, larger);
+}
+
+/// From here on k1 is the address of the PTE of the page that missed, in a node whose slots have `2^grain` pages. Goes to
+/// `small` with that if it is no larger page, else to `sized`.
+pub(super) const fn sort(b: &mut Build, grain: i16, small: Label, sized: Label) {
+    b.asm.lw(K0, 0, K1);
+    b.asm.srl(K0, K0, S);
+    b.asm.xori(K0, K0, 1);
+    b.asm.bne(K0, ZERO, small);
+    enter(b, grain, sized);
+}
+
+/// Goes to `sized`: k1 is the address of a larger page's PTE, in a node whose slots have `2^grain` pages.
+pub(super) const fn enter(b: &mut Build, grain: i16, sized: Label) {
+    let own = b.save_high(K0, OWN);
+    b.asm.sw(K1, own, K0);
+    b.asm.addiu(K1, ZERO, grain);
+    b.asm.b(sized);
+    b.asm.sw(K1, b.save_low(GRAIN), K0);
+}
+
+/// Loads a word of the block's.
+const fn load(b: &mut Build, to: crate::asm::Reg, word: usize) {
+    let low = b.save_high(to, word);
+    b.asm.lw(to, low, to);
+}
+
+/// Loads the distance in bytes from the PTE of the even half to that of the odd one, of `2^grain` pages a slot, into k0.
+const fn distance(b: &mut Build) {
+    let bits = b.save_high(K1, BITS);
+    b.asm.lw(K0, bits, K1);
+    b.asm.addiu(K0, K0, 1);
+    b.asm.sll(K0, K0, 2);
+    b.asm.lw(K1, b.save_low(GRAIN), K1);
+    b.asm.srlv(K0, K0, K1);
+}
+
+/// Loads both halves of the page's pair, or halves of a pair within it, and ends the handler. Halves that are `reach`
+/// bytes apart, or more, are not in one node.
+pub(super) const fn emit(b: &mut Build, sized: Label, reach: i16) {
+    let within = b.asm.label();
+    let done = b.asm.label();
+    b.asm.bind(sized);
+    load(b, K1, OWN);
+    b.asm.lw(K1, 0, K1);
+    // All bits up to the lowest one that is set, and up to an odd number of them.
+    b.asm.srl(K1, K1, PFN);
+    b.asm.addiu(K0, K1, -1);
+    b.asm.xor(K1, K1, K0);
+    b.asm.andi(K0, K1, 0x5555);
+    b.asm.sll(K0, K0, 1);
+    b.asm.or(K1, K1, K0);
+    let bits = b.save_high(K0, BITS);
+    b.asm.sw(K1, bits, K0);
+    distance(b);
+    b.asm.sltiu(K1, K0, reach);
+    b.asm.beq(K1, ZERO, within);
+    // The even PTE is the own one, or a distance before it if the page is odd.
+    b.asm.mfc0(K1, Cp0::BadVAddr);
+    b.asm.srl(K1, K1, PAGE - 2);
+    load(b, K0, GRAIN);
+    b.asm.srlv(K1, K1, K0);
+    let even = b.save_high(K0, EVEN);
+    b.asm.sw(K1, even, K0);
+    distance(b);
+    load(b, K1, EVEN);
+    b.asm.and(K0, K0, K1);
+    load(b, K1, OWN);
+    b.asm.subu(K1, K1, K0);
+    let even = b.save_high(K0, EVEN);
+    b.asm.sw(K1, even, K0);
+    distance(b);
+    load(b, K1, EVEN);
+    b.asm.addu(K0, K0, K1);
+    b.asm.lw(K1, 0, K1);
+    b.asm.lw(K0, 0, K0);
+    b.asm.mtc0(K1, Cp0::EntryLo0);
+    b.asm.mtc0(K0, Cp0::EntryLo1);
+    // One of them has S = 1 and the size's bits. Does the other?
+    b.asm.xor(K0, K0, K1);
+    b.asm.srl(K1, K0, S);
+    b.asm.bne(K1, ZERO, within);
+    load(b, K1, BITS);
+    b.asm.srl(K1, K1, 2);
+    b.asm.sll(K1, K1, PFN);
+    b.asm.and(K0, K0, K1);
+    b.asm.bne(K0, ZERO, within);
+    load(b, K1, BITS);
+    b.asm.sll(K1, K1, MASK);
+    b.asm.mtc0(K1, Cp0::PageMask);
+    b.asm.bind(done);
+    b.finish_sized();
+
+    b.asm.bind(within);
+    load(b, K0, BITS);
+    b.asm.srl(K0, K0, 2);
+    b.asm.sll(K1, K0, MASK);
+    b.asm.mtc0(K1, Cp0::PageMask);
+    b.asm.addiu(K0, K0, 1);
+    b.asm.sll(K0, K0, PFN);
+    let one = b.save_high(K1, EVEN);
+    b.asm.sw(K0, one, K1);
+    // The leaf's two highest ignored bits become the address's: the higher one that of the pair, the lower one 0 and 1.
+    b.asm.sll(K1, K0, 1);
+    b.asm.addu(K1, K1, K0);
+    b.asm.nor(K1, K1, ZERO);
+    load(b, K0, OWN);
+    b.asm.lw(K0, 0, K0);
+    b.asm.and(K0, K0, K1);
+    let leaf = b.save_high(K1, BUCKET);
+    b.asm.sw(K0, leaf, K1);
+    b.asm.lw(K0, one, K1);
+    b.asm.sll(K0, K0, 1);
+    b.asm.mfc0(K1, Cp0::BadVAddr);
+    b.asm.srl(K1, K1, PAGE - PFN);
+    b.asm.and(K0, K0, K1);
+    load(b, K1, BUCKET);
+    b.asm.or(K0, K0, K1);
+    b.asm.mtc0(K0, Cp0::EntryLo0);
+    load(b, K1, EVEN);
+    b.asm.or(K1, K1, K0);
+    b.asm.b(done);
+    b.asm.mtc0(K1, Cp0::EntryLo1);
+}
+
+/// Ends a path at which k1 is the address of the PTE of a page of 4 KiB.
+pub(super) const fn small(b: &mut Build, small: Label) {
+    b.asm.bind(small);
+    b.clear_low(K1, 3);
+    b.asm.lw(K0, 0, K1);
+    b.asm.lw(K1, 4, K1);
+    b.finish();
+}
