@@ -1,123 +1,167 @@
 //! `cargo xtask boot`: the MIPS32 kernel of `examples/mips32` in QEMU.
+//!
+//! One boot a table. What the kernel says is shown; the lines that it means for this program become rows, and the rows a
+//! table at the end, or with `--json` the output.
 
-use std::env;
-use std::io::{BufRead, BufReader};
-use std::path::PathBuf;
-use std::process::Stdio;
+use anyhow::bail;
+use clap::{Args, ValueEnum};
+use serde_json::Value;
 
-use anyhow::{Context, bail};
-use clap::Args;
+use crate::shell::Shell;
 
-use crate::shell::{Line, Shell};
-use crate::{places, superpage, tools};
+mod break_even;
+mod compare;
+mod machine;
+mod moving;
+mod row;
+mod shootdown;
+mod superpage;
 
-/// The kernel's folder, and its program.
-const FOLDER: &str = "examples/mips32";
-const PROGRAM: &str = "tlbkit-mips32";
+use machine::Machine;
+use row::Row;
 
-/// The CPUs that the kernel is known to run on.
-const CPUS: [&str; 5] = ["24Kf", "34Kf", "74Kf", "4KEc", "P5600"];
+/// Every table that is booted unless some are named: each alone, then those behind a software TLB cache.
+const TABLES: [&str; 16] = [
+    "MPT",
+    "LPT",
+    "G2",
+    "G4",
+    "G16",
+    "G256",
+    "GA",
+    "H8k",
+    "H128k",
+    "C128k",
+    "S8k/MPT",
+    "S128k/MPT",
+    "S8k/G16",
+    "S128k/G16",
+    "S8k/GA",
+    "S128k/LPT",
+];
 
-/// Seconds until a boot that has not ended counts as failed.
-const LIMIT: &str = "300";
+/// Refills of random stress for each table.
+const STRESS: u32 = 1_000_000;
 
 /// Boot the MIPS32 kernel in QEMU, its TLB refilled from every page table
-#[derive(Args, Debug)]
+#[derive(Args, Clone, Debug)]
 pub(crate) struct BootArgs {
-    /// The CPU: 24Kf, 34Kf, 74Kf, 4KEc or P5600
-    #[arg(long, default_value = "24Kf")]
+    /// The CPU: 4KEc, 24Kf, 34Kf, 74Kf or P5600
+    #[arg(long, default_value = "34Kf")]
     cpu: String,
-    /// Tables to boot, as `tlblab tables` names them [default: all]
-    #[arg(long, value_name = "NAME", num_args = 1..)]
+    /// Tables to boot, as `tlblab tables` names them, with `S8k/` or `S128k/` in front for a software TLB cache
+    /// [default: all]
+    #[arg(long, value_name = "NAME", num_args = 1.., value_delimiter = ',')]
     table: Vec<String>,
     /// How many CPUs
     #[arg(long, default_value_t = 1)]
     cpus: usize,
-    /// With several CPUs: 10 000 shootdowns of each protocol instead of 1000
-    #[arg(long)]
-    stress: bool,
-    /// Plant a fault that the checks must find: drop-flush, corrupt-guard, skip-invalidation; no-flush (several CPUs)
-    #[arg(long, value_name = "FAULT")]
-    inject: Option<String>,
     /// Boot the big-endian kernel
     #[arg(long)]
     big_endian: bool,
+    /// Random changes and accesses, a million refills for each table, against a model
+    #[arg(long)]
+    stress: bool,
+    /// Plant a fault: the checks must fail
+    #[arg(long, value_enum)]
+    inject: Option<Inject>,
+    /// Print one JSON array
+    #[arg(long)]
+    json: bool,
+}
+
+/// A fault to plant.
+#[derive(Clone, Copy, Debug, ValueEnum)]
+enum Inject {
+    /// Pages are unmapped without a flush of the TLB
+    DropFlush,
+    /// A guard, or a tag, is another one for a while
+    CorruptGuard,
+    /// Software caches are not told of changes, nor the TLB when address-space numbers begin anew
+    SkipInvalidation,
+    /// A CPU that is asked to flush its TLB says that it has, and has not (with several CPUs)
+    NoFlush,
 }
 
 /// Runs it.
+///
+/// # Errors
+///
+/// If something is missing, a boot goes wrong or a check fails.
 pub(crate) fn run(args: &BootArgs) -> anyhow::Result<()> {
-    if !CPUS.contains(&args.cpu.as_str()) {
-        bail!("no CPU `{}`: choose from {}", args.cpu, CPUS.join(", "));
-    }
-    let shell = Shell::Plain;
-    let kernel = build(&shell, args.big_endian)?;
-    let inject = args.inject.iter().map(|fault| format!(" inject={fault}")).collect::<String>();
     if args.cpus > 1 {
-        if args.cpu != "P5600" {
-            bail!("several CPUs are of the kind P5600: give --cpu P5600");
+        return several(args, args.cpus);
+    }
+    let machine = Machine::new(&Shell::Plain, &args.cpu, args.cpus, args.big_endian, args.json)?;
+    let tables = if args.table.is_empty() { TABLES.map(String::from).to_vec() } else { args.table.clone() };
+    let mut rows = Vec::new();
+    let mut failed = Vec::new();
+    let mut more = Vec::new();
+    for table in &tables {
+        let report = machine.boot(&words(args, table))?;
+        let booted = row::rows(&args.cpu, table, &report.lines);
+        // A kernel that ended without a word about it has failed, too.
+        let failures = booted.iter().map(|row: &Row| row.failures).sum::<u64>();
+        if failures > 0 || report.error.is_some() {
+            failed.push(report.error.unwrap_or_else(|| format!("{table}: {failures} checks failed")));
         }
-        let count = if args.stress { 10_000 } else { 1_000 };
-        let words = format!("work=shootdown cpus={} shootdowns={count}{inject}", args.cpus);
-        return boot(args, &kernel, &words).map(|_| ());
+        rows.extend(booted);
     }
-    for table in &args.table {
-        boot(args, &kernel, &format!("table={table}{inject}"))?;
-    }
-    let agreed = superpage::replay(boot(args, &kernel, "work=superpage")?.iter().map(String::as_str))?;
-    let superpage::Agreed { misses, promotions, refusals, demotions } = agreed;
-    println!(
-        "the host, told of the same {misses} misses, gives the same {promotions} promotions, {refusals} refusals and \
-         {demotions} demotions, line by line"
-    );
-    boot(args, &kernel, "work=moving").map(|_| ())
-}
-
-/// Returns QEMU's program for an endianness.
-fn qemu(big_endian: bool) -> &'static str {
-    if big_endian { "qemu-system-mips" } else { "qemu-system-mipsel" }
-}
-
-/// Builds the kernel and returns its file.
-fn build(shell: &Shell, big_endian: bool) -> anyhow::Result<PathBuf> {
-    tools::program(shell, qemu(big_endian), "qemu-system-mips")?;
-    tools::toolchain(shell, tools::NIGHTLY, &["rust-src"])?;
-    let target = if big_endian { "mips-mti-none-elf" } else { "mipsel-unknown-none" };
-    let folder = env::current_dir().context("no working directory")?.join(places::target()).join("mips32");
-    // In the kernel's folder, for its configuration.
-    let line = Line::new("cargo", "+nightly -Z unstable-options -C").with([FOLDER]);
-    let line = line.with(["build", "--release", "--target", target, "--target-dir"]);
-    shell.run(&line.with([folder.to_string_lossy()]))?;
-    Ok(folder.join(target).join("release").join(PROGRAM))
-}
-
-/// Boots the kernel with these words, shows what it prints, and returns that; what is for [`superpage`] is not shown.
-fn boot(args: &BootArgs, kernel: &std::path::Path, words: &str) -> anyhow::Result<Vec<String>> {
-    let cpus = args.cpus.to_string();
-    let line = Line::new("timeout", "-k 5").with([LIMIT, qemu(args.big_endian)]).with(
-        "-M malta -m 256 -nographic -no-reboot -semihosting-config enable=on,target=native".split(' '),
-    );
-    let line = line.with(["-cpu", &args.cpu, "-smp", &cpus]);
-    // Alone, a CPU counts its instructions by time: one takes 64 ns.
-    let line = if args.cpus == 1 { line.with(["-icount", "shift=6"]) } else { line };
-    let line = line.with(["-kernel", &kernel.to_string_lossy(), "-append", words]);
-    let mut child = line
-        .command()
-        .stdin(Stdio::null())
-        .stdout(Stdio::piped())
-        .spawn()
-        .with_context(|| format!("cannot run `{line}`"))?;
-    let output = child.stdout.take().context("no output")?;
-    let mut lines = Vec::new();
-    for text in BufReader::new(output).lines() {
-        let text = text?;
-        if !text.starts_with(superpage::MARK) {
-            println!("{text}");
+    // Without wishes, everything else that the kernel can show.
+    if args.table.is_empty() && args.inject.is_none() && !args.stress {
+        let grown = superpage::run(&machine)?;
+        let moved = moving::run(&machine)?;
+        let several = Machine::new(&Shell::Plain, "P5600", 4, args.big_endian, args.json)?;
+        more = shootdown::run(&several, 4, false, "")?;
+        let failures = moved.failures + more.iter().map(shootdown::Row::failures).sum::<u64>();
+        if failures > 0 {
+            failed.push(format!("{failures} checks failed"));
         }
-        lines.push(text);
+        if !args.json {
+            print!("{grown}{}{}", moved.text, shootdown::table(4, &more));
+        }
     }
-    let status = child.wait()?;
-    if !status.success() {
-        bail!("failed ({status}); to repeat it: {line}");
+    if args.json {
+        let rows = rows.iter().map(Row::json).chain(more.iter().map(|row| row.json("P5600")));
+        println!("{:#}", Value::from_iter(rows));
+    } else {
+        print!("{}{}", compare::table(&rows), break_even::table(&rows));
     }
-    Ok(lines)
+    match failed.as_slice() {
+        [] => Ok(()),
+        [only] => bail!("{only}"),
+        [first, rest @ ..] => bail!("{first}; and {} more", rest.len()),
+    }
+}
+
+/// Boots several CPUs.
+fn several(args: &BootArgs, cpus: usize) -> anyhow::Result<()> {
+    let machine = Machine::new(&Shell::Plain, &args.cpu, cpus, args.big_endian, args.json)?;
+    let rows = shootdown::run(&machine, cpus, args.stress, &injected(args))?;
+    if args.json {
+        println!("{:#}", Value::from_iter(rows.iter().map(|row| row.json(&args.cpu))));
+    } else {
+        print!("{}", shootdown::table(cpus, &rows));
+    }
+    match rows.iter().map(shootdown::Row::failures).sum() {
+        0 => Ok(()),
+        failures => bail!("{failures} checks failed"),
+    }
+}
+
+/// Returns the word for a planted fault.
+fn injected(args: &BootArgs) -> String {
+    let name = args.inject.and_then(|inject| inject.to_possible_value());
+    name.map(|name| format!(" inject={}", name.get_name())).unwrap_or_default()
+}
+
+/// Returns the kernel's command line.
+fn words(args: &BootArgs, table: &str) -> String {
+    let mut words = format!("table={table}");
+    if args.stress {
+        words += &format!(" work=stress refills={STRESS}");
+    } else if args.inject.is_some() {
+        words += " work=stress";
+    }
+    words + &injected(args)
 }

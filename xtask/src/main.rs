@@ -24,7 +24,6 @@ mod msrv;
 mod no_std;
 mod places;
 mod shell;
-mod superpage;
 mod test;
 mod tools;
 

@@ -5,9 +5,9 @@ mod common;
 
 use common::{Odd, Pair};
 use tlbkit_conformance::conformance;
-use tlbkit_pagetable::format::Compact32;
+use tlbkit_pagetable::format::{Compact32, EntryLo};
 use tlbkit_pagetable::geometry::Va32;
-use tlbkit_pagetable::gpt::{Adaptive, Compact as Word1, Fixed, Gpt};
+use tlbkit_pagetable::gpt::{Adaptive, Compact as Word1, Fixed, Gpt, Gpt32};
 use tlbkit_pagetable::{Shared, Solo};
 
 conformance!(ga_va32_compact32_shared, Compact32, Shared, |nodes| Ok(Gpt::<
@@ -17,6 +17,18 @@ conformance!(ga_va32_compact32_shared, Compact32, Shared, |nodes| Ok(Gpt::<
     Word1,
     Adaptive,
 >::new(nodes)));
+// Break before make, and halves of a TLB entry.
+conformance!(ga_va32_entrylo_shared, EntryLo, Shared, |nodes| Ok(
+    Gpt::<Va32, EntryLo, _, Word1, Adaptive>::new(nodes)
+));
+conformance!(g16_va32_entrylo_solo, EntryLo, Solo, |nodes| Ok(
+    Gpt::<Va32, EntryLo, _, Word1, Fixed<4>>::new(nodes)
+));
+// What MIPS32 handlers walk.
+conformance!(ga32_shared, EntryLo, Shared, |nodes| Ok(Gpt32::<_>::new(nodes)));
+conformance!(g8_32_solo, EntryLo, Solo, |nodes| Ok(Gpt32::<_, Fixed<3>>::new(nodes)));
+conformance!(g16_32_shared, EntryLo, Shared, |nodes| Ok(Gpt32::<_, Fixed<4>>::new(nodes)));
+conformance!(g256_32_solo, EntryLo, Solo, |nodes| Ok(Gpt32::<_, Fixed<8>>::new(nodes)));
 conformance!(g2_va32_compact32_shared, Compact32, Shared, |nodes| Ok(Gpt::<
     Va32,
     Compact32,

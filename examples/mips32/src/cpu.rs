@@ -13,7 +13,7 @@ use crate::arch::exception::Frame;
 pub const CPUS: usize = 8;
 
 /// Bytes of a CPU's stack.
-pub const STACK: usize = 32 * 1024;
+pub const STACK: usize = 128 * 1024;
 
 /// The base-two logarithm of the bytes of a [`Cpu`]: the assembly finds it by a shift.
 pub const SHIFT: u32 = 6;

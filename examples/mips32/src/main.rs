@@ -38,7 +38,7 @@ extern "C" fn main(count: usize, arguments: *const u32) -> ! {
     // SAFETY: user mode may read Count; there is no handler to serve any address space, and none is current.
     unsafe {
         arch::cp0::hwrena::write(1 << 2);
-        arch::vectors::install(&[], &[]);
+        arch::vectors::install(&[], &[], &[]);
     }
     // SAFETY: the firmware's registers, as they came.
     let words = unsafe { arch::firmware::command_line(count, arguments) };
@@ -61,12 +61,22 @@ extern "C" fn main(count: usize, arguments: *const u32) -> ! {
 
 /// Boots with the table of a name, and returns how many checks failed.
 fn table(args: &args::Args) -> u32 {
-    use vm::structure::MultiLevel;
+    use vm::structure::{Hash, Linear, MultiLevel};
 
-    match args.table {
-        "MPT" => run::run::<MultiLevel>(args, 0),
-        name => {
-            println!("error: the kernel knows no table `{name}`");
+    let (sets, name) = match args.table.split_once('/') {
+        None => (0, args.table),
+        Some(("S8k", name)) => (512, name),
+        Some(("S128k", name)) => (8192, name),
+        Some(_) => (0, ""),
+    };
+    match name {
+        "MPT" => run::run::<MultiLevel>(args, sets),
+        "LPT" => run::run::<Linear>(args, sets),
+        "H8k" => run::run::<Hash<1, 9>>(args, sets),
+        "H128k" => run::run::<Hash<1, 13>>(args, sets),
+        "C128k" => run::run::<Hash<3, 11>>(args, sets),
+        _ => {
+            println!("error: the kernel knows no table `{}`", args.table);
             1
         }
     }

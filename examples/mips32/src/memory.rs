@@ -50,13 +50,18 @@ pub unsafe fn nodes() -> &'static mut [Chunk] {
     unsafe { core::slice::from_raw_parts_mut(core::ptr::with_exposed_provenance_mut(first), chunks) }
 }
 
+/// Returns the address of the window of a CPU.
+pub const fn window_of(cpu: usize) -> usize {
+    KSEG0 + WINDOWS + cpu * WINDOW
+}
+
 /// Takes `bytes` bytes of the window of a CPU.
 ///
 /// # Safety
 ///
 /// Called once for each CPU and use of it, with no more than [`WINDOW`] bytes.
 pub unsafe fn window(cpu: usize, bytes: usize) -> &'static mut [MaybeUninit<u8>] {
-    let first = core::ptr::with_exposed_provenance_mut(KSEG0 + WINDOWS + cpu * WINDOW);
+    let first = core::ptr::with_exposed_provenance_mut(window_of(cpu));
     // SAFETY: the window is memory that nothing else uses.
     unsafe { core::slice::from_raw_parts_mut(first, bytes) }
 }

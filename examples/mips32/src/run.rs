@@ -2,7 +2,7 @@
 
 use tlbkit_pagetable::nodes::Chunk;
 use tlbkit_refill::features::{Endian, Features};
-use tlbkit_refill::handler::{Form, Front, Handler, Place as Room, Root, Spec, Write};
+use tlbkit_refill::handler::{self, Form, Front, Root, Spec, Stlb, Write};
 
 use crate::arch::{cp0, tlb, vectors};
 use crate::args::{Args, Inject, Work};
@@ -18,27 +18,25 @@ use crate::{memory, user};
 /// The ways to write the TLB, by name.
 const WRITES: [(&str, Write); 2] = [("random", Write::Random), ("index", Write::Index)];
 
-/// Returns what this CPU's handlers are made for.
-fn features() -> Features {
-    // Scratch registers are not used: the root word's place is the same on all CPUs.
+/// Returns what a handler of a table is made of.
+fn spec<S: Structure>(sets: usize, write: Write) -> Spec {
     let endian = if cfg!(target_endian = "big") { Endian::Big } else { Endian::Little };
-    Features::R2.with_endian(endian)
-}
-
-/// Assembles the handler of a table.
-fn handler<S: Structure>(front: Front, write: Write) -> Handler {
-    let spec = Spec {
-        features: features(),
-        place: Room::VECTOR,
+    let front = if sets == 0 { Front::None } else { Front::Stlb(fits(Stlb::new(memory::window_of(0) as u32, sets))) };
+    Spec {
+        features: Features::R2.with_endian(endian),
+        place: handler::Place::VECTOR,
         block: (&raw const BLOCK).addr() as u32,
-        root: Root::Block,
+        root: Root::ErrorEpc,
         front,
         walk: S::WALK,
         form: Form::PLAIN,
         write,
-    };
-    match spec.assemble() {
-        Ok(handler) => handler,
+    }
+}
+
+fn fits<T>(part: Result<T, tlbkit_refill::Error>) -> T {
+    match part {
+        Ok(part) => part,
         Err(error) => panic!("no handler for this table: {error}"),
     }
 }
@@ -59,19 +57,17 @@ pub fn run<S: Structure>(args: &Args, sets: usize) -> u32 {
     let mut failures = 0;
     if args.work == Work::Measure {
         for (write, how) in WRITES {
-            let handler = handler::<S>(Front::None, how);
             let mut checks = Checks::default();
-            start(&mut machine, &handler);
+            let words = start(&mut machine, &spec::<S>(sets, how));
             let swept = sweep::run(&mut machine, code, &mut checks);
             let task = tasking::run(&mut machine, code, &mut checks);
             let mapping = mapping::run(&mut machine, code, &mut checks);
             exhaust::run(&mut machine, code, &mut checks);
             failures += checks.failed;
-            let words = handler.refill.words().len();
             Report { table: args.table, stlb: sets > 0, write, words, swept, task, mapping, checks }.print();
         }
     }
-    start(&mut machine, &handler::<S>(Front::None, Write::Index));
+    start(&mut machine, &spec::<S>(sets, Write::Index));
     machine.renumber(stress::NUMBERS);
     let mut checks = Checks::default();
     let corrupted = args.inject == Some(Inject::CorruptGuard);
@@ -80,13 +76,18 @@ pub fn run<S: Structure>(args: &Args, sets: usize) -> u32 {
     failures + checks.failed
 }
 
-/// Lets a handler serve the refills from now on.
-fn start<S: Structure>(machine: &mut Machine<S>, handler: &Handler) {
+/// Lets a handler serve the refills from now on, and returns how many instructions it has.
+fn start<S: Structure>(machine: &mut Machine<S>, spec: &Spec) -> usize {
     machine.forget_everything();
-    // SAFETY: the handler is that of the machine's tables.
-    unsafe { vectors::install(handler.refill.words(), &[]) };
-    // SAFETY: number 0 is nobody's.
-    unsafe { tlb::switch(0) };
+    let handler = fits(spec.assemble());
+    let [refill, general, tail] = [&handler.refill, &handler.general, &handler.tail].map(|code| code.words());
+    // SAFETY: the handler is that of the machine's tables, and no address space is current.
+    unsafe {
+        vectors::install(refill, general, tail);
+        cp0::context::write(spec.context());
+        tlb::switch(0);
+    }
+    refill.len() + general.len() + tail.len()
 }
 
 /// Builds the storage for nodes. Its own few words are in the first chunk of the memory.

@@ -18,7 +18,7 @@
 //!                                       +------+------+
 //! ```
 
-use tlbkit_addr::{Attr, PageSize, Pages, Pfn};
+use tlbkit_addr::{Attr, Flush, PageSize, Pages, Pfn};
 
 use super::Gpt;
 use super::bits::{agree, digit, low};
@@ -73,6 +73,8 @@ pub(super) struct Job<'j, 'n, S, W> {
     pub(super) over: bool,
     /// The PTE of the page at an address.
     pub(super) word: W,
+    /// Who makes a break known before what replaces the pages is linked.
+    pub(super) broken: &'j mut dyn FnMut(&Flush),
 }
 
 impl<'n, G: Geometry, F: Format, N: Nodes<Word = F::Word>, L: Layout<N>, P: Policy> Gpt<'n, G, F, N, L, P> {
@@ -150,7 +152,9 @@ impl<'n, G: Geometry, F: Format, N: Nodes<Word = F::Word>, L: Layout<N>, P: Poli
         let refused = || Error::NoMemory { wanted: 1, pending: self.nodes.held().pending() };
         let mut supply = One(Some(self.take(Self::WORDS[kind]).ok_or_else(refused)?));
         N::Mode::release();
-        let mut job = Job { supply: &mut supply, batch, page: Self::BASE, over: false, word: |_| word };
+        let broken = &mut |_: &Flush| ();
+        let mut job =
+            Job { supply: &mut supply, batch, page: Self::BASE, over: false, word: |_| word, broken };
         // SAFETY: the root slot is empty; a leaf for one page is all that is taken.
         unsafe {
             let leaf =
@@ -192,7 +196,7 @@ impl<'n, G: Geometry, F: Format, N: Nodes<Word = F::Word>, L: Layout<N>, P: Poli
         // SAFETY: the caller is the writer.
         unsafe {
             self.check_vacant(span)?;
-            self.grow(batch, span, size.shift(), false, word)?;
+            self.grow(batch, span, size.shift(), false, word, &mut |_| ())?;
         }
         batch.touch(F::APPEARS, pages);
         Ok(())
@@ -206,20 +210,23 @@ impl<'n, G: Geometry, F: Format, N: Nodes<Word = F::Word>, L: Layout<N>, P: Poli
         page: u32,
         over: bool,
         word: impl Fn(usize) -> F::Word,
+        broken: &mut dyn FnMut(&Flush),
     ) -> Result<(), Error> {
         let span = Span { first: span.first, last: span.last & !low(page) };
         let mut count = Count::default();
-        let mut job = Job { supply: &mut count, batch, page, over, word: &word };
+        let mut job = Job { supply: &mut count, batch, page, over, word: &word, broken: &mut *broken };
         // SAFETY: the caller is the writer.
         unsafe { self.graft_root(&mut job, span) };
         let mut stock = Stock::take_within(self.nodes, &Self::WORDS, count.0, L::REACH)?;
         // Frames are whole before the table leads to them.
         N::Mode::release();
-        let mut job = Job { supply: &mut stock, batch, page, over, word: &word };
+        let mut job = Job { supply: &mut stock, batch, page, over, word: &word, broken };
         // SAFETY: as above.
         unsafe {
+            let old = self.edge(Place::Root, G::VA_BITS, 0);
             let root = self.graft_root(&mut job, span);
-            if root != self.edge(Place::Root, G::VA_BITS, 0) {
+            if root != old {
+                self.break_old(&mut job, old, span);
                 self.publish(Place::Root, G::VA_BITS, root);
             }
         }
@@ -287,6 +294,7 @@ impl<'n, G: Geometry, F: Format, N: Nodes<Word = F::Word>, L: Layout<N>, P: Poli
                 };
                 let new = self.graft(job, child, old.shift, part, near);
                 if S::REAL && new != child {
+                    self.break_old(job, child, part);
                     self.publish(place, old.shift, new);
                     self.set_live(old, self.live(old) + usize::from(child.is_empty()));
                     changed = true;

@@ -1,4 +1,4 @@
-//! What a slot is: the one place where the two layouts differ.
+//! What a slot is: the one place where the layouts differ.
 
 use core::fmt::Debug;
 
@@ -69,7 +69,7 @@ impl Found {
     }
 }
 
-/// The layout of a slot: [`Compact`] or [`Paper`](super::Paper).
+/// The layout of a slot: [`Compact`], [`Kseg0`](super::Kseg0) or [`Paper`](super::Paper).
 pub trait Layout<N: Nodes>: Debug + 'static + sealed::Sealed {
     /// Words of a slot.
     #[doc(hidden)]
@@ -78,6 +78,12 @@ pub trait Layout<N: Nodes>: Debug + 'static + sealed::Sealed {
     /// slots, and a leaf is a pair of pages.
     #[doc(hidden)]
     const TAGGED: bool;
+    /// Whether a leaf is one TLB entry, a pair of pages, and there are no larger ones.
+    #[doc(hidden)]
+    const PAIRS: bool = false;
+    /// The logarithm of the slots that every indexing node has memory for, used or not.
+    #[doc(hidden)]
+    const FULL: u32 = 0;
     /// The largest logarithm of a node's slots.
     #[doc(hidden)]
     const MAX_WIDTH: u32;
@@ -123,6 +129,7 @@ pub trait Layout<N: Nodes>: Debug + 'static + sealed::Sealed {
 mod sealed {
     pub trait Sealed {}
     impl Sealed for super::Compact {}
+    impl<P> Sealed for crate::gpt::Kseg0<P> {}
     #[cfg(target_pointer_width = "64")]
     impl Sealed for crate::gpt::Paper {}
 }

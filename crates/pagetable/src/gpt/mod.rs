@@ -29,6 +29,8 @@
 //!   +------+------+------+------+     +-----+-------+-------+-------+-------+
 //! ```
 //!
+//! [`Kseg0`], for MIPS32 refill handlers: the same in 32-bit links that need no masking, each leaf a TLB entry.
+//!
 //! [`Paper`], theirs, to the byte (3.2): a slot is a 64-bit guard and a 64-bit pointer, guards are compared by value
 //! and length at each level, and a leaf is 16 bytes: the PTEs of a page pair and two mapping-tree words. For
 //! comparison, on one CPU.
@@ -40,7 +42,9 @@
 //! change while it lives, nor does a leaf's tag, so a walker that went in before finishes in a tree that was true. A
 //! leaf that grows or shrinks takes its PTEs along into a copy. This forks none: the writer changes the new one only,
 //! and a walker still in the old one is waited for by the shootdown of the first change that matters to it. No
-//! hardware may set bits in a PTE, which formats with status bits say, and such formats are refused.
+//! hardware may set bits in a PTE, which formats with status bits say, and such formats are refused. Formats that want a
+//! break between two sizes of a page ([`Format::BREAK`]) get one: the old PTEs are emptied and every TLB told before
+//! the store that links the new ones.
 //!
 //! # Cost
 //!
@@ -89,6 +93,7 @@
 
 mod bits;
 mod graft;
+mod kseg0;
 mod layout;
 mod link;
 #[cfg(target_pointer_width = "64")]
@@ -110,8 +115,9 @@ use core::marker::PhantomData;
 use crate::footprint::Tally;
 use crate::format::Format;
 use crate::nodes::Nodes;
-use crate::{Geometry, Pinned, Sole};
+use crate::{Geometry, Pinned, Sole, Word};
 
+pub use kseg0::{Digits, Kseg0};
 pub use layout::{Compact, Layout};
 pub use link::Link;
 #[cfg(target_pointer_width = "64")]
@@ -132,6 +138,11 @@ pub struct Gpt<'n, G: Geometry, F: Format, N: Nodes<Word = F::Word>, L: Layout<N
     tally: Tally,
     shape: PhantomData<(G, F, P)>,
 }
+
+/// A table of 32-bit addresses whose leaves are TLB entries: for MIPS32, and its refill handler. `Gpt32<_, Fixed<4>>` is
+/// G16, `Gpt32<_>` GA. Node addresses are physical.
+pub type Gpt32<'n, N, P = Adaptive> =
+    Gpt<'n, crate::geometry::Va32Small, crate::format::EntryLo, N, Kseg0<P>, P>;
 
 /// An adaptive table of 48-bit addresses in the [`Compact`](crate::format::Compact) format.
 #[cfg(target_pointer_width = "64")]
@@ -156,6 +167,20 @@ impl<'n, G: Geometry, F: Format, N: Nodes<Word = F::Word>, L: Layout<N>, P: Poli
         // SAFETY: the caller is pinned.
         unsafe { self.count_sizes(self.look_root(), &mut sizes) };
         sizes
+    }
+}
+
+impl<G, F, N, P> Gpt<'_, G, F, N, Kseg0<P>, P>
+where
+    G: Geometry,
+    F: Format<Word = u32>,
+    N: Nodes<Word = u32>,
+    P: Digits,
+{
+    /// Returns the root word, as a refill handler wants it: the root's link. Every change of the table may change it.
+    pub fn root(&self) -> usize {
+        // SAFETY: the cell is a field.
+        unsafe { u32::follow(&raw const self.root) as usize }
     }
 }
 

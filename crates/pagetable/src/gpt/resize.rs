@@ -2,14 +2,18 @@
 //!
 //! Both are a graft over what is there: the leaf or subtree that maps a piece gives its slot to one that maps the
 //! same frames in pages of the other size.
+//!
+//! Where the hardware wants break before make ([`Format::BREAK`]), the new subtree is complete and not linked yet when
+//! the PTEs of the old one are emptied; then every TLB is told; then the one store links the new.
 
 use core::ops::ControlFlow;
 
-use tlbkit_addr::{Attr, PageSize, Pages, Pfn, Reach, Vpn};
+use tlbkit_addr::{Attr, Flush, PageSize, Pages, Pfn, Reach, VirtAddr, Vpn};
 
 use super::Gpt;
 use super::bits::low;
-use super::layout::Layout;
+use super::graft::Job;
+use super::layout::{Edge, Layout};
 use super::policy::Policy;
 use super::sweep::Span;
 use crate::format::Format;
@@ -30,6 +34,7 @@ impl<'n, G: Geometry, F: Format, N: Nodes<Word = F::Word>, L: Layout<N>, P: Poli
         batch: &mut Retired<'n>,
         pages: Pages,
         to: PageSize,
+        broken: &mut dyn FnMut(&Flush),
     ) -> Result<(), Error> {
         G::SPACE.check_sized(pages, to)?;
         // SAFETY: the caller is the writer.
@@ -46,7 +51,7 @@ impl<'n, G: Geometry, F: Format, N: Nodes<Word = F::Word>, L: Layout<N>, P: Poli
                 return Ok(());
             }
             // The old leaves can be found until the new ones are linked.
-            self.grow(batch, Self::span(pages), to.shift(), true, |at| self.renewed(at, to))?;
+            self.grow(batch, Self::span(pages), to.shift(), true, |at| self.renewed(at, to), broken)?;
             batch.touch(Reach::Everywhere, pages);
             Ok(())
         }
@@ -105,6 +110,44 @@ impl<'n, G: Geometry, F: Format, N: Nodes<Word = F::Word>, L: Layout<N>, P: Poli
             Ok(())
         } else {
             Err(Error::NotMapped { at: Vpn::new(piece.first().get() + seen).address(G::BASE) })
+        }
+    }
+
+    /// Empties the PTEs of a subtree that a slot is about to stop leading to, where it maps the pages of a span with
+    /// another size, and makes that known: what replaces them is complete, and not linked.
+    pub(super) unsafe fn break_old<S, W>(&self, job: &mut Job<'_, 'n, S, W>, old: Edge, span: Span) {
+        if !F::BREAK || !job.over {
+            return;
+        }
+        // A span names its last page by that page's first byte; what maps it now may be smaller.
+        let span = Span { first: span.first, last: span.last | low(job.page) & !low(Self::BASE) };
+        let page = job.page;
+        let mut tell = |(base, bits): (usize, u32)| {
+            let at = |key| VirtAddr::new(Self::address(key)).vpn(G::BASE);
+            if let Some(piece) = Pages::new(at(base), at(base | low(bits))) {
+                let mut flush = Flush::none();
+                flush.add(Reach::Everywhere, piece);
+                (job.broken)(&flush);
+            }
+        };
+        let mut piece = None;
+        // SAFETY: the caller is the writer; what was retired meanwhile is not freed before the batch completes.
+        let _ = unsafe {
+            self.sweep_from(old, span, &mut |leaf, at, _| {
+                if leaf.shift != page {
+                    let bits = leaf.shift.max(page);
+                    let now = (at & !low(bits), bits);
+                    if let Some(done) = piece.replace(now).filter(|&before| before != now) {
+                        tell(done);
+                    }
+                    self.nodes.publish(leaf.node, Self::pte_of(leaf, at), F::Word::ZERO);
+                    self.settle_pair(leaf, at);
+                }
+                ControlFlow::Continue(())
+            })
+        };
+        if let Some(done) = piece {
+            tell(done);
         }
     }
 

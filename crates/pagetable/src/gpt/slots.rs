@@ -38,9 +38,13 @@ pub(super) enum Place {
 impl<'n, G: Geometry, F: Format, N: Nodes<Word = F::Word>, L: Layout<N>, P: Policy> Gpt<'n, G, F, N, L, P> {
     /// The position of the lowest bit of a page number.
     pub(super) const BASE: u32 = {
-        // A table that software walks has no status bits to lose and no entry to break first.
-        assert!(!F::STATUS && !F::BREAK, "no hardware walks a guarded page table");
+        // A leaf is copied when it grows or shrinks, and hardware would note in either.
+        assert!(!F::STATUS, "no hardware walks a guarded page table");
         assert!(P::WIDTH <= L::MAX_WIDTH, "a slot cannot express nodes of this size");
+        assert!(
+            !L::PAIRS || F::PAIRED && G::VA_BITS == 32 && G::BASE.shift() == 12 && G::SIZES.len() == 1,
+            "a TLB entry's layout is for 32-bit addresses and pages of 4 KiB alone"
+        );
         assert!(usize::BITS <= 64 && F::LINK_ALIGN <= 8);
         G::BASE.shift()
     };
@@ -53,7 +57,7 @@ impl<'n, G: Geometry, F: Format, N: Nodes<Word = F::Word>, L: Layout<N>, P: Poli
 
     /// The largest leaf of base pages: up to the next page size, so that a larger page never shares its region with
     /// small ones.
-    pub(super) const LEAF_MAX: u32 = if L::TAGGED {
+    pub(super) const LEAF_MAX: u32 = if L::TAGGED && !L::PAIRS {
         let gap = if G::SIZES.len() > 1 {
             G::SIZES[1].shift() - G::BASE.shift()
         } else {
@@ -87,7 +91,8 @@ impl<'n, G: Geometry, F: Format, N: Nodes<Word = F::Word>, L: Layout<N>, P: Poli
         let mut words = [0; KINDS];
         let mut width = 1;
         while width <= MAX_WIDTH {
-            words[inner_kind(width as u32)] = L::WORDS << width;
+            let full = if width < L::FULL as usize { L::FULL as usize } else { width };
+            words[inner_kind(width as u32)] = L::WORDS << full;
             width += 1;
         }
         let mut width = 0;

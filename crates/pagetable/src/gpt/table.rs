@@ -99,10 +99,10 @@ impl<'n, G: Geometry, F: Format, N: Nodes<Word = F::Word>, L: Layout<N>, P: Poli
         batch: &mut Retired<'n>,
         pages: Pages,
         to: PageSize,
-        _broken: &mut dyn FnMut(&Flush),
+        broken: &mut dyn FnMut(&Flush),
     ) -> Result<(), Error> {
         // SAFETY: the caller's promise.
-        unsafe { self.resize_pages(batch, pages, to) }
+        unsafe { self.resize_pages(batch, pages, to, broken) }
     }
 
     unsafe fn dismantle(&mut self, batch: &mut Retired<'n>) {

@@ -66,7 +66,7 @@ impl Hashed {
     /// # Errors
     ///
     /// [`Error::Geometry`] unless the space has 32 bits of 4 KiB pages, blocks have 2 to 16 pages, and a table of a fixed
-    /// size has at most as many buckets as a 16-bit mask has room for; and for pairs in a table that grows.
+    /// size has at most 4 MiB; and for pairs in a table that grows.
     pub const fn of<G: Geometry>(cluster: u32, buckets: u32, load: usize) -> Result<Self, Error> {
         if G::VA_BITS != 32 || G::BASE.shift() != 12 || cluster < 1 || cluster > 4 {
             return Err(Error::Geometry);
@@ -74,7 +74,7 @@ impl Hashed {
         let Some((step, grains)) = grains::<G>(cluster) else { return Err(Error::Geometry) };
         let hashed = Self { cluster, log: if load == 0 { Some(buckets) } else { None }, step, grains };
         let fits = match hashed.log {
-            Some(log) => log + hashed.log_bucket() <= 16,
+            Some(log) => log + hashed.log_bucket() <= 22,
             None => cluster > 1,
         };
         if fits { Ok(hashed) } else { Err(Error::Geometry) }
@@ -120,7 +120,18 @@ impl Hashed {
         b.asm.xor(K1, K1, K0);
         match self.log {
             Some(log) => {
-                b.asm.andi(K1, K1, (((1u32 << log) - 1) << bytes) as u16);
+                if log + bytes <= 16 {
+                    b.asm.andi(K1, K1, (((1u32 << log) - 1) << bytes) as u16);
+                } else {
+                    // No immediate is as wide.
+                    if b.has_fields() {
+                        b.asm.ext(K1, K1, bytes, log);
+                    } else {
+                        b.asm.sll(K1, K1, 32 - log - bytes);
+                        b.asm.srl(K1, K1, 32 - log);
+                    }
+                    b.asm.sll(K1, K1, bytes);
+                }
                 self.pair(b);
                 b.load_root(K0);
                 b.asm.addu(K1, K1, K0);

@@ -1,6 +1,7 @@
 //! Handlers: a front, a walk, a form and a way to write, put together.
 
 mod build;
+mod gpt;
 mod hashed;
 mod lpt;
 mod mpt;
@@ -9,6 +10,7 @@ mod sized;
 mod stlb;
 
 pub(crate) use build::Build;
+pub use gpt::Gpt;
 pub use hashed::Hashed;
 pub use lpt::Lpt;
 pub use mpt::Mpt;
@@ -97,6 +99,8 @@ pub enum Walk {
     Lpt(Lpt),
     /// A hashed or clustered table.
     Hashed(Hashed),
+    /// A guarded table.
+    Gpt(Gpt),
 }
 
 impl Walk {
@@ -107,7 +111,7 @@ impl Walk {
     /// other CPUs before they acknowledge the shootdown that the change asks for.
     pub const fn root(&self, root: usize) -> u32 {
         match self {
-            Self::Mpt(_) => root as u32,
+            Self::Mpt(_) | Self::Gpt(_) => root as u32,
             Self::Lpt(_) => root as u32 | 0x8000_0000,
             Self::Hashed(hashed) => hashed.root(root),
         }
@@ -161,7 +165,7 @@ impl Spec {
         match (self.front, self.walk) {
             (Front::Stlb(stlb), _) => stlb.base(),
             (Front::None, Walk::Lpt(lpt)) => lpt.context(),
-            (Front::None, Walk::Mpt(_) | Walk::Hashed(_)) => 0x8000_0000,
+            (Front::None, Walk::Mpt(_) | Walk::Hashed(_) | Walk::Gpt(_)) => 0x8000_0000,
         }
     }
 
@@ -195,6 +199,7 @@ impl Spec {
                 lpt.emit(&mut build);
             }
             Walk::Hashed(hashed) => hashed.emit(&mut build),
+            Walk::Gpt(gpt) => gpt.emit(&mut build),
         }
         let general = match general.finish(crate::asm::MOST) {
             Ok(general) => general,

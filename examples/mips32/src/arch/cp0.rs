@@ -117,6 +117,11 @@ register! {
     config4, 16, 4
 }
 
+register! {
+    /// Where an error exception came from. There is none: the refill handler has its root here.
+    error_epc, 30, 0
+}
+
 /// Status: exception level, which masks interrupts and keeps EPC.
 pub const STATUS_EXL: u32 = 1 << 1;
 /// Status: user mode.

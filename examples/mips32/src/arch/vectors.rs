@@ -4,29 +4,26 @@
 //!   0x80000000  refill      a page table's handler: a TLB miss, unless one is being handled
 //!   0x80000180  general     everything else: a handler's own part (nested misses of a linear table), if it has
 //!                           one, then a jump to `general_entry`
-//!   0x80000400  tail        what of a refill handler is for few misses
-//!   0x80001000  the end of all
+//!   0x80000400  tail        the rest of the refill handler: what is seldom needed
+//!   0x80001000  the end
 //! ```
 
 use core::arch::asm;
+use core::ops::Range;
 
 use super::exception::general_entry;
 
 const REFILL: usize = 0x8000_0000;
 const GENERAL: usize = REFILL + 0x180;
-const END: usize = REFILL + 0x400;
-const TAIL_END: usize = REFILL + 0x1000;
+const TAIL: usize = REFILL + 0x400;
+const END: usize = REFILL + 0x1000;
 
-/// Writes the handlers: instructions for the refill vector, and for the beginning of the general one.
-///
-/// Each falls through at its end: to the general vector, and to the kernel.
+/// Writes the pieces of a handler. What follows the general one is the way to the kernel.
 ///
 /// # Safety
 ///
-/// The words are handlers that serve the address spaces which the kernel then makes current.
-pub unsafe fn install(refill: &[u32], general: &[u32]) {
-    assert!(refill.len() * 4 <= GENERAL - REFILL, "the refill handler is longer than its room");
-    assert!(general.len() * 4 + 16 <= END - GENERAL, "the general handler is longer than its room");
+/// The words are a handler that serves the address spaces which the kernel then makes current.
+pub unsafe fn install(refill: &[u32], general: &[u32], tail: &[u32]) {
     let entry = general_entry as *const () as usize as u32;
     let jump = [
         // lui k0, high; ori k0, k0, low; jr k0; nop
@@ -35,29 +32,20 @@ pub unsafe fn install(refill: &[u32], general: &[u32]) {
         0x0340_0008,
         0,
     ];
-    // What no handler fills is `nop`, so that what runs off its end gets to the general vector.
-    let refill = refill.iter().copied().chain(core::iter::repeat(0)).take((GENERAL - REFILL) / 4);
-    let general = general.iter().copied().chain(jump);
-    for (index, word) in refill.chain(general).enumerate() {
-        let at = REFILL + index * 4;
-        // SAFETY: the vectors are memory that belongs to nobody but this function.
-        unsafe { core::ptr::with_exposed_provenance_mut::<u32>(at).write_volatile(word) };
-    }
+    place(REFILL..GENERAL, refill, &[]);
+    place(GENERAL..TAIL, general, &jump);
+    place(TAIL..END, tail, &[]);
     written(REFILL, END - REFILL);
 }
 
-/// Writes the tail of a refill handler.
-///
-/// # Safety
-///
-/// As for [`install`].
-pub unsafe fn install_tail(tail: &[u32]) {
-    assert!(tail.len() * 4 <= TAIL_END - END, "the tail of the refill handler is longer than its room");
-    for (index, &word) in tail.iter().enumerate() {
-        // SAFETY: as above.
-        unsafe { core::ptr::with_exposed_provenance_mut::<u32>(END + index * 4).write_volatile(word) };
+/// Fills a place with words, then others, then `nop`: without a refill handler a miss runs into the general vector.
+fn place(place: Range<usize>, words: &[u32], more: &[u32]) {
+    assert!((words.len() + more.len()) * 4 <= place.len(), "a handler is longer than its room");
+    let words = words.iter().chain(more).copied().chain(core::iter::repeat(0));
+    for (at, word) in place.step_by(4).zip(words) {
+        // SAFETY: the vectors are memory that belongs to nobody but this file.
+        unsafe { core::ptr::with_exposed_provenance_mut::<u32>(at).write_volatile(word) };
     }
-    written(END, TAIL_END - END);
 }
 
 /// Makes the instruction cache see what was written to memory.

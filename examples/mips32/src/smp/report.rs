@@ -7,7 +7,7 @@ use tlbkit_shootdown::{Plan, Rendezvous};
 
 use super::run::Run;
 
-/// A run's numbers. Displayed, they are a line of JSON.
+/// A run's numbers. Displayed, they are a line for `cargo xtask boot`.
 #[derive(Debug)]
 pub(super) struct Report {
     plan: Plan,
@@ -62,17 +62,15 @@ impl Report {
 
 impl fmt::Display for Report {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        let serving = if self.plan.rendezvous() == Rendezvous::Serve { " (serving)" } else { "" };
+        let serving = if self.plan.rendezvous() == Rendezvous::Serve { "/serving" } else { "" };
         let algorithm = self.plan.algorithm();
-        let Self {
-            cpus, shootdowns, touches, faults, spurious, nodes, stale_reads, stale_writes, other, ..
-        } = self;
+        let Self { cpus, shootdowns, touches, faults, spurious, nodes, .. } = self;
+        let Self { stale_reads, stale_writes, other, .. } = self;
         write!(
             f,
-            r#"{{"report":"shootdown","protocol":"{algorithm}{serving}","cpus":{cpus},"shootdowns":{shootdowns},"#
+            "shootdown protocol={algorithm}{serving} cpus={cpus} shootdowns={shootdowns} touches={touches} "
         )?;
-        write!(f, r#""touches":{touches},"faults":{faults},"spurious":{spurious},"nodes":{nodes},"#)?;
-        write!(f, r#""stale_reads":{stale_reads},"stale_writes":{stale_writes},"other":{other},"#)?;
-        write!(f, r#""failures":{}}}"#, self.failures())
+        write!(f, "faults={faults} spurious={spurious} nodes={nodes} stale_reads={stale_reads} ")?;
+        write!(f, "stale_writes={stale_writes} other={other} failures={}", self.failures())
     }
 }

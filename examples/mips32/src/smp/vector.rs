@@ -61,5 +61,5 @@ pub(super) unsafe fn install(plan: &Plan, walk: Walk) {
     };
     words.extend(handler.refill.words().iter().copied());
     // SAFETY: the caller's promise. The words before the handler pass a miss on with everything but k0 intact.
-    unsafe { vectors::install(&words, handler.general.words()) };
+    unsafe { vectors::install(&words, handler.general.words(), handler.tail.words()) };
 }

@@ -69,7 +69,9 @@ pub fn run() -> u32 {
     let duplicates = tlb::duplicates();
     checks.check(duplicates == 0, |say| say(format_args!("{duplicates} pairs of entries match one address")));
     // Each page has a frame; a superpage's holes have one, too.
-    let mapped = (REGION >> 12..(REGION >> 12) + (2 << 12)).filter(|&page| space.size(Vpn::new(page)).is_some()).count();
+    let mapped = (REGION >> 12..(REGION >> 12) + (2 << 12))
+        .filter(|&page| space.size(Vpn::new(page)).is_some())
+        .count();
     checks.check(space.frames() == mapped, |say| {
         say(format_args!("{} frames are in use, {mapped} pages are mapped", space.frames()));
     });
@@ -101,8 +103,7 @@ fn install() {
     match spec.assemble() {
         // SAFETY: the handler is that of the space which runs afterwards.
         Ok(handler) => unsafe {
-            vectors::install(handler.refill.words(), handler.general.words());
-            vectors::install_tail(handler.tail.words());
+            vectors::install(handler.refill.words(), handler.general.words(), handler.tail.words());
         },
         Err(error) => panic!("no handler: {error}"),
     }
@@ -132,8 +133,7 @@ unsafe fn build(setup: &Setup) -> Result<(Space, &'static Nodes), &'static str> 
         return Err("a segment takes more than there is");
     }
     // SAFETY: the caller's promise: the memory and the static are borrowed once.
-    let (nodes, store) =
-        unsafe { (Nodes::identity(crate::memory::nodes()), &mut *(&raw mut STORE)) };
+    let (nodes, store) = unsafe { (Nodes::identity(crate::memory::nodes()), &mut *(&raw mut STORE)) };
     let nodes = nodes.map_err(|_| "no memory for nodes")?;
     let (directory, bits, counters) = ([Slot::default(); _], [0; _], [0; _]);
     let Store { nodes, directory, bits, counters } = store.insert(Store { nodes, directory, bits, counters });

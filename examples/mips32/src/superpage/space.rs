@@ -80,7 +80,11 @@ fn forget(flush: &Flush) {
 
 impl Space {
     /// Returns an empty space, and makes it the one that runs.
-    pub(super) fn new(nodes: &'static Nodes, frames: Frames, policy: ApproxOnline<'static>) -> Result<Self, Error> {
+    pub(super) fn new(
+        nodes: &'static Nodes,
+        frames: Frames,
+        policy: ApproxOnline<'static>,
+    ) -> Result<Self, Error> {
         let table = Table::new(nodes)?;
         BLOCK.set_root(table.root().get() as u32);
         LOG.attach(&BLOCK, (&raw const LOG).addr() as u32);
@@ -179,7 +183,7 @@ impl Space {
         }
         // An entry maps a pair, so the pages are of half the size.
         let half = PageSize::from_shift(range.size.shift() - 1)?;
-        let new = self.aligned(pages.len(), half)?;
+        let new = self.frames.take_run(pages.len(), half)?;
         let mut old: Vec<Pfn, MOST> = Vec::new();
         for (offset, page) in pages.into_iter().enumerate() {
             let to = Pfn::new(new.get() + offset);
@@ -190,7 +194,8 @@ impl Space {
             self.tally.copied += u32::from(from.is_some());
             old.extend(from);
         }
-        let slot = pages.into_iter().step_by(2).find_map(|page| tlb::probe((page.get() * PAGE) as u32, NUMBER));
+        let slot =
+            pages.into_iter().step_by(2).find_map(|page| tlb::probe((page.get() * PAGE) as u32, NUMBER));
         let remapped = self
             .table
             .unmap(pages, Holes::Skip, None)
@@ -210,25 +215,6 @@ impl Space {
             unsafe { tlb::replace(slot, Entry { hi, mask: range.size.mask() as u32 & !0x1fff, lo }) };
         }
         Some(())
-    }
-
-    /// Takes frames in a row, aligned.
-    fn aligned(&mut self, count: usize, size: PageSize) -> Option<Pfn> {
-        let mut before: Vec<Pfn, MOST> = Vec::new();
-        let run = loop {
-            let first = self.frames.take_run(1)?;
-            if first.is_aligned(size, PageSize::K4) {
-                break self.frames.take_run(count - 1).map(|_| first);
-            }
-            if before.push(first).is_err() {
-                break None;
-            }
-        };
-        for frame in before {
-            // SAFETY: just taken.
-            unsafe { self.frames.give(frame) };
-        }
-        run
     }
 
     /// Returns how many frames are in use.

@@ -1,17 +1,26 @@
-//! The physical frame allocator: a stack of free frames, linked through the frames themselves.
+//! The physical frame allocator: a stack of free frames.
 //!
-//! Frames that were never used lie above a mark, so that nothing must be set up at boot, and so that runs of them can
-//! be had. The one that was given back last is taken first, which shows stale translations soonest.
+//! Frames that were never used lie above a mark, so that nothing must be set up at boot. The one that was given back last
+//! is taken first, which shows stale translations soonest; and its link is beside it, not in it, so that a store through
+//! one is found by its owner and not by the allocator.
 
 use tlbkit_addr::{PageSize, Pfn};
 
 use crate::memory::{FRAMES, KSEG0};
+
+/// The number of the first frame, and how many there are.
+const FIRST: usize = FRAMES.start >> PageSize::K4.shift();
+const COUNT: usize = (FRAMES.end - FRAMES.start) >> PageSize::K4.shift();
+
+static mut NEXT: [Option<Pfn>; COUNT] = [None; COUNT];
 
 /// Free frames.
 #[derive(Debug)]
 pub struct Frames {
     /// The frame that was given back last.
     free: Option<Pfn>,
+    /// What was given back before each free frame.
+    next: &'static mut [Option<Pfn>; COUNT],
     /// The first frame that was never taken.
     fresh: usize,
     end: usize,
@@ -24,30 +33,41 @@ impl Frames {
     /// # Safety
     ///
     /// Called once: the frames become the allocator's.
-    pub const unsafe fn all() -> Self {
-        let (fresh, end) = (FRAMES.start >> PageSize::K4.shift(), FRAMES.end >> PageSize::K4.shift());
-        Self { free: None, fresh, end, taken: 0 }
+    pub unsafe fn all() -> Self {
+        // SAFETY: called once, so nobody else has the links.
+        let next = unsafe { &mut *(&raw mut NEXT) };
+        Self { free: None, next, fresh: FIRST, end: FIRST + COUNT, taken: 0 }
     }
 
     /// Takes a frame, or returns `None` if there is none.
     pub fn take(&mut self) -> Option<Pfn> {
-        let Some(frame) = self.free else { return self.take_run(1) };
-        // SAFETY: a free frame is the allocator's, and its first word is the link.
-        let next = unsafe { word(frame).read_volatile() };
-        self.free = (next != 0).then(|| Pfn::new(next as usize));
+        let frame = match self.free {
+            Some(frame) => {
+                self.free = self.next[frame.get() - FIRST];
+                frame
+            }
+            None if self.fresh < self.end => {
+                self.fresh += 1;
+                Pfn::new(self.fresh - 1)
+            }
+            None => return None,
+        };
         self.taken += 1;
         Some(frame)
     }
 
-    /// Takes `frames` frames in a row that were never taken, or returns `None`.
-    pub fn take_run(&mut self, frames: usize) -> Option<Pfn> {
-        if frames > self.end - self.fresh {
+    /// Takes `count` frames in a row that were never taken, the first one fit for a page of `size`, or returns `None`.
+    pub fn take_run(&mut self, count: usize, size: PageSize) -> Option<Pfn> {
+        let first = (self.fresh..self.end).find(|&first| Pfn::new(first).is_aligned(size, PageSize::K4))?;
+        if count > self.end - first {
             return None;
         }
-        let first = Pfn::new(self.fresh);
-        self.fresh += frames;
-        self.taken += frames;
-        Some(first)
+        for skipped in self.fresh..first {
+            self.next[skipped - FIRST] = self.free.replace(Pfn::new(skipped));
+        }
+        self.fresh = first + count;
+        self.taken += count;
+        Some(Pfn::new(first))
     }
 
     /// Gives a frame back.
@@ -56,10 +76,7 @@ impl Frames {
     ///
     /// It was taken, and no TLB has a translation to it.
     pub unsafe fn give(&mut self, frame: Pfn) {
-        let next = self.free.map_or(0, Pfn::get) as u32;
-        // SAFETY: the frame is the allocator's again.
-        unsafe { word(frame).write_volatile(next) };
-        self.free = Some(frame);
+        self.next[frame.get() - FIRST] = self.free.replace(frame);
         self.taken -= 1;
     }
 
@@ -80,13 +97,10 @@ impl Frames {
         self.end = limit.end;
         // What was given back meanwhile goes below what was free before.
         let Some(mut last) = limit.free else { return };
-        // SAFETY: free frames are the allocator's, each links to the next.
-        unsafe {
-            while word(last).read_volatile() != 0 {
-                last = Pfn::new(word(last).read_volatile() as usize);
-            }
-            word(last).write_volatile(self.free.map_or(0, Pfn::get) as u32);
+        while let Some(next) = self.next[last.get() - FIRST] {
+            last = next;
         }
+        self.next[last.get() - FIRST] = self.free;
         self.free = limit.free;
     }
 }

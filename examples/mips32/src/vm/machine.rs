@@ -11,10 +11,10 @@ use super::caches::{Hardware, Software};
 use super::frames::Frames;
 use super::space::Space;
 use super::structure::{Nodes, Structure};
-use crate::arch::tlb;
+use crate::arch::{cp0, tlb};
 use crate::args::Inject;
 
-/// What the CPU and its refill handler share.
+/// What the CPU and its refill handler share, but for the root of the running table, which is in ErrorEPC.
 pub static BLOCK: Block = Block::new();
 
 /// What was done about faults.
@@ -73,7 +73,7 @@ impl<S: Structure> Machine<S> {
         let mut caches = (&mut self.hardware, &mut self.software);
         let number = self.asids.activate(&mut space.context, &mut caches);
         space.number = Some(number);
-        BLOCK.set_root(S::root(&space.table));
+        set_root::<S>(&space.table);
         // SAFETY: the refill handler goes by the root that it has just been given.
         unsafe { tlb::switch(number.asid() as u32) };
     }
@@ -138,7 +138,7 @@ impl<S: Structure> Machine<S> {
         if let Some(number) = space.number {
             self.forget(number, space.batch.flush());
             if number.asid() as u32 == tlb::current() {
-                BLOCK.set_root(S::root(&space.table));
+                set_root::<S>(&space.table);
             }
         }
         // SAFETY: nobody walks but this CPU, which does not now, and it has forgotten what the batch names.
@@ -188,4 +188,10 @@ fn numbers(last: u8) -> Asids<Mips32> {
         Ok(asids) => asids,
         Err(error) => panic!("{error}"),
     }
+}
+
+/// Tells the refill handler where the table of the running address space is.
+fn set_root<S: Structure>(table: &S::Table<'_>) {
+    // SAFETY: ErrorEPC means nothing to anybody else, as long as there is no reset, NMI or cache error.
+    unsafe { cp0::error_epc::write(S::WALK.root(S::root(table))) };
 }

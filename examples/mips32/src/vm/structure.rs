@@ -1,12 +1,13 @@
 //! The page tables by name, and what the kernel must know of each.
 
+use tlbkit_addr::PageSize;
 use tlbkit_pagetable::format::{EntryLo, Format};
 use tlbkit_pagetable::geometry::Va32;
 use tlbkit_pagetable::hpt::Hashed;
 use tlbkit_pagetable::nodes::{Chunk, Identity, Offset, Slab, SlabError, Window};
 use tlbkit_pagetable::{Error, Leaf, Solo, Table};
 use tlbkit_pagetable::{lpt, mpt};
-use tlbkit_refill::handler::{Mpt, Walk};
+use tlbkit_refill::handler::{self, Walk};
 
 use crate::memory::KSEG0;
 
@@ -30,8 +31,8 @@ pub trait Structure: 'static {
     /// [`Error::NoMemory`].
     fn create(nodes: &Nodes<Self::Window>) -> Result<Self::Table<'_>, Error>;
 
-    /// Returns the word from which the refill handler starts. It may be another one after a change of the table.
-    fn root(table: &Self::Table<'_>) -> u32;
+    /// Returns what the table calls its root. It may be another one after a change.
+    fn root(table: &Self::Table<'_>) -> usize;
 
     /// Tells whether a word of a node is what tells a walk that it has found this leaf: a guard or a tag, or where there
     /// is none the leaf itself. All of them change their meaning with bit [`GUARD`].
@@ -76,20 +77,65 @@ const fn fits<T: Copy>(part: Result<T, tlbkit_refill::Error>) -> T {
     }
 }
 
-/// Two levels.
+/// Two levels: `MPT`.
 pub enum MultiLevel {}
 
 impl Structure for MultiLevel {
     type Window = Identity;
     type Table<'n> = mpt::Mpt<'n, Va32, EntryLo, Nodes<Identity>>;
 
-    const WALK: Walk = Walk::Mpt(fits(Mpt::of::<Va32>()));
+    const WALK: Walk = Walk::Mpt(fits(handler::Mpt::of::<Va32>()));
 
     fn create(nodes: &Nodes<Identity>) -> Result<Self::Table<'_>, Error> {
         mpt::Mpt::new(nodes)
     }
 
-    fn root(table: &Self::Table<'_>) -> u32 {
-        table.root().get() as u32
+    fn root(table: &Self::Table<'_>) -> usize {
+        table.root().get()
+    }
+}
+
+/// Where linear tables lie: the bottom of kseg2.
+pub const LINEAR: usize = 0xc000_0000;
+
+/// One array in virtual memory: `LPT`.
+pub enum Linear {}
+
+impl Structure for Linear {
+    type Window = Offset;
+    type Table<'n> = lpt::Lpt<'n, Va32, EntryLo, Nodes<Offset>, LINEAR>;
+
+    const WALK: Walk = Walk::Lpt(fits(handler::Lpt::of::<Va32, LINEAR>()));
+
+    fn create(nodes: &Nodes<Offset>) -> Result<Self::Table<'_>, Error> {
+        lpt::Lpt::new(nodes)
+    }
+
+    fn root(table: &Self::Table<'_>) -> usize {
+        table.root().get()
+    }
+}
+
+/// Hashed, `2^CLUSTER` pages a bucket, `2^BUCKETS` buckets: `H8k`, `H128k`, `C128k`.
+pub enum Hash<const CLUSTER: u32, const BUCKETS: u32> {}
+
+impl<const CLUSTER: u32, const BUCKETS: u32> Structure for Hash<CLUSTER, BUCKETS> {
+    type Window = Identity;
+    type Table<'n> = Hashed<'n, Va32, EntryLo, Nodes<Identity>, CLUSTER, BUCKETS, 0>;
+
+    const WALK: Walk = Walk::Hashed(fits(handler::Hashed::of::<Va32>(CLUSTER, BUCKETS, 0)));
+
+    fn create(nodes: &Nodes<Identity>) -> Result<Self::Table<'_>, Error> {
+        Hashed::new(nodes)
+    }
+
+    fn root(table: &Self::Table<'_>) -> usize {
+        table.root()
+    }
+
+    /// A tag: the block's number above four bits, and that it is in use.
+    fn is_guard(word: u32, leaf: &Leaf) -> bool {
+        let block = leaf.at.get() >> PageSize::K4.shift() >> CLUSTER;
+        word == 1 << 31 | (block as u32) << 4
     }
 }

@@ -5,21 +5,46 @@
 
 use anyhow::{Context, bail};
 use tlbkit_addr::{PageSize, Vpn};
-use tlbkit_superpage::{Action, ApproxOnline, Costs, Footprint, Ladder, Memory, Miss, Policy, Setup, Slot, Superpage, Tlb};
+use tlbkit_superpage::{
+    Action, ApproxOnline, Costs, Footprint, Ladder, Memory, Miss, Policy, Setup, Slot, Superpage, Tlb,
+};
+
+use super::machine::Machine;
 
 /// What begins a line of the transcript.
-pub(crate) const MARK: &str = "+ ";
+pub(super) const MARK: &str = "+ ";
 
 /// Segments that there is room to count: at least as many as in the kernel.
 const SEGMENTS: usize = 64;
 
 /// What both policies were told and answered.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub(crate) struct Agreed {
-    pub(crate) misses: u64,
-    pub(crate) promotions: u64,
-    pub(crate) refusals: u64,
-    pub(crate) demotions: u64,
+pub(super) struct Agreed {
+    pub(super) misses: u64,
+    pub(super) promotions: u64,
+    pub(super) refusals: u64,
+    pub(super) demotions: u64,
+}
+
+/// Boots the workload, and returns what there is to say about it.
+///
+/// # Errors
+///
+/// If the boot fails, or the host's policy does not answer as the guest's.
+pub(super) fn run(machine: &Machine) -> anyhow::Result<String> {
+    let report = machine.boot("work=superpage")?;
+    if let Some(error) = report.error {
+        bail!("{error}");
+    }
+    let Agreed { misses, promotions, refusals, demotions } = replay(report.lines.iter().map(String::as_str))?;
+    let summary = report.lines.iter().find(|line| line.starts_with("superpage ")).context("no report")?;
+    if !summary.ends_with(" failures=0") {
+        bail!("superpages: {summary}");
+    }
+    Ok(format!(
+        "\nSuperpages by APPROX-ONLINE: {misses} misses, {promotions} promotions, {refusals} refusals, {demotions} \
+         demotions;\nthe host's policy, told of the same misses, gives the same answers line by line.\n"
+    ))
 }
 
 /// Replays a transcript.
@@ -27,7 +52,7 @@ pub(crate) struct Agreed {
 /// # Errors
 ///
 /// The first line whose answer is not the host's, or that is none.
-pub(crate) fn replay<'t>(lines: impl IntoIterator<Item = &'t str>) -> anyhow::Result<Agreed> {
+pub(super) fn replay<'t>(lines: impl IntoIterator<Item = &'t str>) -> anyhow::Result<Agreed> {
     let mut lines = lines.into_iter().filter_map(|line| line.strip_prefix(MARK)).enumerate();
     let (_, first) = lines.next().context("the guest has written no transcript")?;
     let setup = setup(first).with_context(|| format!("no setup: `{first}`"))?;
@@ -59,7 +84,9 @@ pub(crate) fn replay<'t>(lines: impl IntoIterator<Item = &'t str>) -> anyhow::Re
                 agreed.misses += 1;
                 wanted = match policy.on_miss(Miss { tlb: Tlb::Data, page, evicted, now: agreed.misses }) {
                     Some(Action::Promote { range, .. }) => Some(range),
-                    Some(Action::OutOfSegments { page }) => bail!("line {number}: no room to count page {page}"),
+                    Some(Action::OutOfSegments { page }) => {
+                        bail!("line {number}: no room to count page {page}")
+                    }
                     None => None,
                 };
             }
@@ -109,7 +136,8 @@ impl Event {
 /// Reads `setup sizes=13,15 r_per_kb=2`.
 fn setup(line: &str) -> Option<Setup> {
     let (sizes, r_per_kb) = line.strip_prefix("setup sizes=")?.split_once(" r_per_kb=")?;
-    let sizes: Option<Vec<_>> = sizes.split(',').map(|shift| PageSize::from_shift(shift.parse().ok()?)).collect();
+    let sizes: Option<Vec<_>> =
+        sizes.split(',').map(|shift| PageSize::from_shift(shift.parse().ok()?)).collect();
     let ladder = Ladder::new(PageSize::K4, &sizes?).ok()?;
     let costs = Costs { r_per_kb: r_per_kb.parse().ok()?, ..Costs::PAPER };
     Some(Setup { ladder, split: false, costs, ..Setup::PAPER })

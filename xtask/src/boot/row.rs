@@ -1,0 +1,98 @@
+//! What a boot says of a table: a row.
+
+use std::collections::BTreeMap;
+
+use serde_json::{Map, Value, json};
+
+/// A table, with one way to write the TLB.
+#[derive(Clone, Debug)]
+pub(crate) struct Row {
+    cpu: String,
+    pub(crate) table: String,
+    /// `random` or `index`.
+    pub(crate) write: String,
+    /// Everything else by name, as the kernel said it.
+    numbers: BTreeMap<String, String>,
+    pub(crate) checks: u64,
+    pub(crate) failures: u64,
+}
+
+impl Row {
+    fn new(cpu: &str, table: &str, write: &str) -> Self {
+        let (cpu, table, write) = (cpu.into(), table.into(), write.into());
+        Self { cpu, table, write, numbers: BTreeMap::new(), checks: 0, failures: 0 }
+    }
+
+    /// Returns a number.
+    pub(crate) fn number(&self, name: &str) -> Option<f64> {
+        self.numbers.get(name)?.parse().ok()
+    }
+
+    /// Returns a number as JSON has it: whole ones are whole.
+    fn value(&self, name: &str) -> Value {
+        let Some(text) = self.numbers.get(name) else { return Value::Null };
+        match text.parse::<u64>() {
+            Ok(number) => json!(number),
+            Err(_) => json!(text.parse::<f64>().ok()),
+        }
+    }
+
+    /// Returns the costs of a primitive by region.
+    fn regions(&self, primitive: &str) -> Value {
+        let all = self.numbers.keys().filter_map(|name| name.strip_prefix(primitive)?.strip_prefix('.'));
+        let all: Map<_, _> =
+            all.map(|region| (region.to_owned(), self.value(&format!("{primitive}.{region}")))).collect();
+        if all.is_empty() { Value::Null } else { Value::Object(all) }
+    }
+
+    /// Returns the row as JSON. `tlbwr` evicts less under QEMU than on a machine, so only the other way to write the TLB
+    /// counts its refills right.
+    pub(crate) fn json(&self) -> Value {
+        let refills = if self.write == "index" { self.value("refills") } else { Value::Null };
+        json!({
+            "cpu": self.cpu,
+            "cpus": 1,
+            "table": self.table,
+            "stlb": self.table.contains('/'),
+            "write": self.write,
+            "refills": refills,
+            "insns_per_refill_mean": self.value("mean"),
+            "insns_per_refill_min": self.value("min"),
+            "insns_per_refill_max": self.value("max"),
+            "task_insns": self.value("task"),
+            "prot1_insns": self.regions("prot1"),
+            "protn_insns": self.regions("protn"),
+            "bytes": self.value("bytes"),
+            "checks": self.checks,
+            "failures": self.failures,
+        })
+    }
+}
+
+/// Makes rows of what a boot said: one for each line `row`. Stress belongs to the last, or is a row of its own.
+pub(crate) fn rows(cpu: &str, table: &str, lines: &[String]) -> Vec<Row> {
+    let mut rows: Vec<Row> = Vec::new();
+    for line in lines {
+        let mut words = line.split(' ');
+        let kind = words.next().unwrap_or_default();
+        let mut numbers: BTreeMap<_, _> = words
+            .filter_map(|word| word.split_once('='))
+            .map(|(name, text)| (name.to_owned(), text.to_owned()))
+            .collect();
+        let mut count = |name| numbers.remove(name).and_then(|text| text.parse().ok()).unwrap_or(0);
+        let (checks, failures): (u64, u64) = (count("checks"), count("failures"));
+        match (kind, rows.last_mut()) {
+            ("row", _) => {
+                let write = numbers.remove("write").unwrap_or_default();
+                rows.push(Row { numbers, checks, failures, ..Row::new(cpu, table, &write) });
+            }
+            ("stress", Some(row)) => {
+                row.checks += checks;
+                row.failures += failures;
+            }
+            ("stress", None) => rows.push(Row { numbers, checks, failures, ..Row::new(cpu, table, "index") }),
+            _ => {}
+        }
+    }
+    rows
+}
