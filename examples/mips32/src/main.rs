@@ -9,6 +9,7 @@
 //!   work   what the kernel shows: workloads, stress, costs
 //!   run    a boot: the machine around one kind of table, at work
 //!   smp    several CPUs, and the shootdowns between them
+//!   moving     messages, copied and remapped
 //!   superpage  pages that grow where the TLB misses
 //! ```
 //!
@@ -21,6 +22,7 @@ mod arch;
 mod args;
 mod cpu;
 mod memory;
+mod moving;
 mod run;
 mod smp;
 mod superpage;

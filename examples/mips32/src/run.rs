@@ -13,7 +13,7 @@ use crate::vm::structure::{Nodes, Place, Structure};
 use crate::work::check::Checks;
 use crate::work::report::{self, Report};
 use crate::work::{exhaust, mapping, stress, sweep, tasking};
-use crate::{memory, user};
+use crate::{memory, moving, user};
 
 /// The ways to write the TLB, by name.
 const WRITES: [(&str, Write); 2] = [("random", Write::Random), ("index", Write::Index)];
@@ -54,6 +54,10 @@ pub fn run<S: Structure>(args: &Args, sets: usize) -> u32 {
         Err(error) => panic!("no software TLB cache: {error}"),
     };
     let mut machine = Machine::<S>::new(nodes, frames, software, 255, args.inject);
+    if args.work == Work::Moving {
+        start(&mut machine, &spec::<S>(sets, Write::Index));
+        return moving::run(&mut machine, code);
+    }
     let mut failures = 0;
     if args.work == Work::Measure {
         for (write, how) in WRITES {
