@@ -1,7 +1,7 @@
 //! A CPU's part in the shootdowns: what it does for the protocol, and the miss handler that the protocol needs.
 
 use core::cell::UnsafeCell;
-use core::sync::atomic::{Ordering, fence};
+use core::sync::atomic::{AtomicU32, Ordering, fence};
 
 use tlbkit_addr::{Attr, Pages};
 use tlbkit_pagetable::format::{EntryLo, Format};
@@ -134,18 +134,30 @@ impl Engine {
         }
     }
 
-    /// Waits for an interrupt.
+    /// Rests until an interrupt, unless `until` says that there is something to do.
     pub(super) fn rest(&mut self, until: impl Fn() -> bool) {
-        self.enter(|engine| {
-            if !until() {
-                engine.cpu.pause();
-            }
-        });
+        let bit = 1 << self.cpu.me;
+        self.run.resting.fetch_or(bit, Ordering::SeqCst);
+        fence(Ordering::SeqCst);
+        if !until() {
+            self.cpu.pause();
+        }
+        self.run.resting.fetch_and(!bit, Ordering::SeqCst);
+        self.poll();
     }
 
-    /// Tells whoever waits that something has changed.
-    pub(super) fn changed(&mut self) {
-        self.cpu.changed();
+    /// Tells whoever rests that it may be his turn.
+    pub(super) fn next(&self) {
+        self.cpu.wake(&self.run.resting);
+    }
+}
+
+impl Cpu {
+    /// Interrupts the other CPUs of a set.
+    fn wake(&self, cpus: &AtomicU32) {
+        fence(Ordering::SeqCst);
+        let cpus = cpus.load(Ordering::SeqCst);
+        (0..self.run.cpus).filter(|&cpu| cpu != self.me && cpus >> cpu & 1 == 1).for_each(gic::send);
     }
 }
 
@@ -185,7 +197,9 @@ impl Local<&'static Hold> for Cpu {
             unsafe { nodes.into_retired().reclaim() };
         }
         run.counts.completed.fetch_add(1, Ordering::SeqCst);
+        // Its requester may wait for the place, and everybody for the end.
         self.changed();
+        self.wake(&run.resting);
     }
 
     fn pause(&mut self) {
@@ -194,9 +208,7 @@ impl Local<&'static Hold> for Cpu {
     }
 
     fn changed(&mut self) {
-        fence(Ordering::SeqCst);
-        let waiting = self.run.waiting.load(Ordering::SeqCst);
-        (0..self.run.cpus).filter(|&cpu| cpu != self.me && waiting >> cpu & 1 == 1).for_each(gic::send);
+        self.wake(&self.run.waiting);
     }
 }
 

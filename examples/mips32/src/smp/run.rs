@@ -115,8 +115,10 @@ pub(super) struct Run {
     pub(super) arena: Arena,
     pub(super) tentative: [Tentative; PAGES],
     pub(super) counts: Counts,
-    /// CPUs that wait for something, or may be about to.
+    /// CPUs that wait for something within a shootdown, or may be about to.
     pub(super) waiting: AtomicU32,
+    /// CPUs that rest until it is their turn.
+    pub(super) resting: AtomicU32,
     /// Whether anybody has the exclusion.
     excluded: AtomicBool,
     model: UnsafeCell<Model>,
@@ -143,6 +145,7 @@ impl Run {
             tentative: Default::default(),
             counts: Counts::default(),
             waiting: AtomicU32::new(0),
+            resting: AtomicU32::new(0),
             excluded: AtomicBool::new(false),
             model: UnsafeCell::new(Model::default()),
         })

@@ -100,7 +100,7 @@ fn turn(run: &'static Run, me: usize, engine: &mut Engine, random: &mut Random) 
         engine.raise(random.below(PAGES));
     }
     if mine() && run.counts.started.fetch_add(1, Ordering::SeqCst) < run.total {
-        engine.changed();
+        engine.next();
         let kind = if random.below(4) == 0 { Kind::Protect } else { Kind::Unmap };
         engine.lower(random.below(PAGES), kind);
     } else if random.below(16) == 0 {
