@@ -17,7 +17,7 @@ const CPUS: usize = 4;
 const EACH: usize = 400;
 
 /// A machine without pages: who holds the exclusion, and an interrupt line for each CPU.
-#[derive(Default)]
+#[derive(Debug, Default)]
 struct Machine {
     excluded: AtomicBool,
     space: SharedSpace,
@@ -38,7 +38,7 @@ impl Machine {
     }
 }
 
-#[derive(Clone, Copy)]
+#[derive(Clone, Copy, Debug)]
 struct Nothing<'m>(&'m Machine);
 
 impl Edit<1> for Nothing<'_> {
