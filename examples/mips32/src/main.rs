@@ -7,6 +7,7 @@
 //!   vm     frames, page tables, address spaces, faults
 //!   user   programs, and task a program in an address space
 //!   work   what the kernel shows: workloads, stress, costs
+//!   ipc    processes that send messages, over page tables in mapped memory
 //!   run    a boot: the machine around one kind of table, at work
 //!   smp    several CPUs
 //! ```
@@ -19,6 +20,7 @@
 mod arch;
 mod args;
 mod cpu;
+mod ipc;
 mod memory;
 mod run;
 mod smp;
@@ -58,6 +60,9 @@ fn table(args: &args::Args) -> u32 {
     use tlbkit_pagetable::gpt::{Adaptive, Fixed};
     use vm::structure::{Guarded, Hash, Linear, MultiLevel};
 
+    if args.work == args::Work::Ipc {
+        return run::ipc();
+    }
     let (sets, name) = match args.table.split_once('/') {
         None => (0, args.table),
         Some(("S8k", name)) => (512, name),

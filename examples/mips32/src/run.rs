@@ -9,7 +9,7 @@ use crate::args::{Args, Inject, Work};
 use crate::vm::caches::Software;
 use crate::vm::frames::Frames;
 use crate::vm::machine::{BLOCK, Machine};
-use crate::vm::structure::{Nodes, Place, Structure};
+use crate::vm::structure::{Linear, Nodes, Place, Structure};
 use crate::work::check::Checks;
 use crate::work::report::{self, Report};
 use crate::work::{exhaust, mapping, stress, sweep, tasking};
@@ -74,6 +74,13 @@ pub fn run<S: Structure>(args: &Args, sets: usize) -> u32 {
     let stressed = stress::run(&mut machine, args.refills, args.seed, corrupted, &mut checks);
     report::stress(args.table, stressed, machine.tally.spurious, machine.generations(), checks);
     failures + checks.failed
+}
+
+/// Boots with processes that send messages, and returns how many checks failed.
+pub fn ipc() -> u32 {
+    // SAFETY: once.
+    let (nodes, frames) = unsafe { (storage::<Linear>(), Frames::all()) };
+    crate::ipc::run(nodes, frames)
 }
 
 /// Lets a handler serve the refills from now on, and returns how many instructions it has.
