@@ -73,9 +73,11 @@ pub(crate) fn run(args: &BootArgs) -> anyhow::Result<()> {
     let machine = Machine::new(&Shell::Plain, &args.cpu, args.cpus, args.big_endian, args.json)?;
     let tables = if args.table.is_empty() { TABLES.map(String::from).to_vec() } else { args.table.clone() };
     let mut rows = Vec::new();
+    let mut curves = break_even::Curves::default();
     let mut failed = Vec::new();
     for table in &tables {
         let report = machine.boot(&words(args, table))?;
+        curves.add(&report.lines);
         let booted = row::rows(&args.cpu, table, &report.lines);
         // A kernel that ended without a word about it has failed, too.
         let failures = booted.iter().map(|row: &Row| row.failures).sum::<u64>();
@@ -87,7 +89,7 @@ pub(crate) fn run(args: &BootArgs) -> anyhow::Result<()> {
     if args.json {
         println!("{:#}", Value::from_iter(rows.iter().map(Row::json)));
     } else {
-        print!("{}{}", compare::table(&rows), break_even::table(&rows));
+        print!("{}{}", compare::table(&rows), curves.table());
     }
     match failed.as_slice() {
         [] => Ok(()),

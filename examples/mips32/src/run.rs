@@ -12,7 +12,7 @@ use crate::vm::machine::{BLOCK, Machine};
 use crate::vm::structure::{Linear, Nodes, Place, Structure};
 use crate::work::check::Checks;
 use crate::work::report::{self, Report};
-use crate::work::{exhaust, mapping, stress, sweep, tasking};
+use crate::work::{curve, exhaust, mapping, stress, sweep, tasking};
 use crate::{memory, user};
 
 /// The ways to write the TLB, by name.
@@ -62,6 +62,9 @@ pub fn run<S: Structure>(args: &Args, sets: usize) -> u32 {
             let swept = sweep::run(&mut machine, code, &mut checks);
             let task = tasking::run(&mut machine, code, &mut checks);
             let mapping = mapping::run(&mut machine, code, &mut checks);
+            if write == "random" {
+                curve::run(&mut machine, args.table, code, &mut checks);
+            }
             exhaust::run(&mut machine, code, &mut checks);
             failures += checks.failed;
             Report { table: args.table, stlb: sets > 0, write, words, swept, task, mapping, checks }.print();

@@ -265,7 +265,8 @@ impl Kernel {
         if let Some(pair) = self.scheme.prefetch(at, everywhere(), rank) {
             self.load(at, pair);
             self.tally.prefetched += 1;
-            // With no room left the oldest are given up for not used.
+            // If it was loaded ahead before, that entry has gone unused. So have the oldest, where there is no room.
+            self.pending.retain(|&pending| pending != pair_of(at));
             if self.pending.is_full() {
                 self.pending.remove(0);
             }

@@ -101,17 +101,30 @@ pub fn run<S: Structure>(machine: &mut Machine<S>, code: tlbkit_addr::Pfn, check
     Swept { compact, sparse, footprint }
 }
 
-/// Reads each page of a set `rounds` times, after a TLB that knows none of them, and returns what that took.
-pub fn measure<S: Structure>(
+/// Reads each page of a set `rounds` times, and returns what that took.
+fn measure<S: Structure>(
     machine: &mut Machine<S>,
     space: &mut Space<'_, S>,
     set: impl Iterator<Item = u32> + Clone,
     rounds: u32,
     checks: &mut Checks,
 ) -> Cost {
+    let mut cost = Cost::none();
+    each(machine, space, set, rounds, checks, |instructions| cost.add(instructions));
+    cost
+}
+
+/// Reads each page of a set `rounds` times, beginning with an empty TLB, and tells `refilled` what each refill took.
+pub fn each<S: Structure>(
+    machine: &mut Machine<S>,
+    space: &mut Space<'_, S>,
+    set: impl Iterator<Item = u32> + Clone,
+    rounds: u32,
+    checks: &mut Checks,
+    mut refilled: impl FnMut(u32),
+) {
     machine.activate(space);
     tlb::forget_all(|_| true);
-    let mut cost = Cost::none();
     for _ in 0..rounds {
         for at in set.clone() {
             let touched = touch::load(at);
@@ -122,11 +135,10 @@ pub fn measure<S: Structure>(
             // A load and the reading of Count take an instruction each.
             let more = touched.map_or(0, |touched| instructions(touched.ticks).saturating_sub(2));
             if more > 0 {
-                cost.add(more);
+                refilled(more);
             }
         }
         let duplicates = tlb::duplicates();
         checks.check(duplicates == 0, |say| say(format_args!("{duplicates} pairs of TLB entries match one address")));
     }
-    cost
 }
