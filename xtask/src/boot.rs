@@ -19,8 +19,22 @@ use row::Row;
 
 /// Every table that is booted unless some are named: each alone, then those behind a software TLB cache.
 const TABLES: [&str; 17] = [
-    "MPT", "LPT", "G8", "G16", "G64", "G256", "GA", "H8k", "H128k", "C128k", "S8k/MPT", "S128k/MPT", "S8k/G16",
-    "S128k/G16", "S8k/GA", "S128k/LPT",
+    "MPT",
+    "LPT",
+    "G8",
+    "G16",
+    "G64",
+    "G256",
+    "GA",
+    "H8k",
+    "H128k",
+    "C128k",
+    "S8k/MPT",
+    "S128k/MPT",
+    "S8k/G16",
+    "S128k/G16",
+    "S8k/GA",
+    "S128k/LPT",
 ];
 
 /// Refills of random stress for each table.

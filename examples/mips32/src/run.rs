@@ -21,7 +21,8 @@ const WRITES: [(&str, Write); 2] = [("random", Write::Random), ("index", Write::
 /// Returns what a handler of a table is made of.
 fn spec<S: Structure>(sets: usize, write: Write) -> Spec {
     let endian = if cfg!(target_endian = "big") { Endian::Big } else { Endian::Little };
-    let front = if sets == 0 { Front::None } else { Front::Stlb(fits(Stlb::new(memory::window_of(0) as u32, sets))) };
+    let front =
+        if sets == 0 { Front::None } else { Front::Stlb(fits(Stlb::new(memory::window_of(0) as u32, sets))) };
     Spec {
         features: Features::R2.with_endian(endian),
         place: handler::Place::VECTOR,

@@ -49,7 +49,11 @@ impl Curves {
     /// Returns a line for each table that was booted with and without a cache.
     pub(crate) fn table(&self) -> String {
         let lines: String = self.0.keys().filter_map(|table| self.line(table)).collect();
-        if lines.is_empty() { lines } else { format!("\nA software TLB cache pays above a hit rate of\n{lines}") }
+        if lines.is_empty() {
+            lines
+        } else {
+            format!("\nA software TLB cache pays above a hit rate of\n{lines}")
+        }
     }
 
     fn line(&self, table: &str) -> Option<String> {
@@ -77,7 +81,9 @@ impl Curves {
         let arithmetic = (miss - walk) / (miss - hit);
         let measured = match (measured, points.first()) {
             (Some(rate), _) => format!("{:5.1} %", rate * 100.0),
-            (None, Some((lowest, dearer))) if *dearer <= 0.0 => format!("any down to {:.1} %", lowest * 100.0),
+            (None, Some((lowest, dearer))) if *dearer <= 0.0 => {
+                format!("any down to {:.1} %", lowest * 100.0)
+            }
             _ => "none".into(),
         };
         Some(format!(
@@ -103,7 +109,8 @@ mod tests {
                 misses * 40
             )
         };
-        let alone = |pages: u32| format!("curve table=T pages={pages} hits=0 hit_insns=0 misses=100 miss_insns=2000");
+        let alone =
+            |pages: u32| format!("curve table=T pages={pages} hits=0 hit_insns=0 misses=100 miss_insns=2000");
         curves.add(&[line("S/T", 1, 90), line("S/T", 2, 50), alone(1), alone(2), "row table=T".into()]);
         assert!(curves.table().contains("66.7 % measured,  66.7 % by arithmetic"), "{}", curves.table());
     }

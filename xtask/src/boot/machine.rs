@@ -111,7 +111,10 @@ impl Machine {
             let part = part?;
             let text = String::from_utf8_lossy(&part);
             let text = text.trim_end();
-            if text.contains('=') && !text.starts_with(' ') && text.split(' ').skip(1).all(|word| word.contains('=')) {
+            if text.contains('=')
+                && !text.starts_with(' ')
+                && text.split(' ').skip(1).all(|word| word.contains('='))
+            {
                 lines.push(text.to_owned());
             } else if self.quiet {
                 eprintln!("{text}");

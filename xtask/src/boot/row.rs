@@ -75,8 +75,10 @@ pub(crate) fn rows(cpu: &str, table: &str, lines: &[String]) -> Vec<Row> {
     for line in lines {
         let mut words = line.split(' ');
         let kind = words.next().unwrap_or_default();
-        let mut numbers: BTreeMap<_, _> =
-            words.filter_map(|word| word.split_once('=')).map(|(name, text)| (name.to_owned(), text.to_owned())).collect();
+        let mut numbers: BTreeMap<_, _> = words
+            .filter_map(|word| word.split_once('='))
+            .map(|(name, text)| (name.to_owned(), text.to_owned()))
+            .collect();
         let mut count = |name| numbers.remove(name).and_then(|text| text.parse().ok()).unwrap_or(0);
         let (checks, failures): (u64, u64) = (count("checks"), count("failures"));
         match (kind, rows.last_mut()) {

@@ -162,6 +162,7 @@ pub fn reset() {
 /// Returns how many pairs of entries match one address: there must be none. Costs the square of the entries.
 pub fn duplicates() -> usize {
     let all: heapless::Vec<Entry, 64> = (0..entries()).map(read).filter(Entry::is_live).collect();
-    let pairs = |(at, entry): (usize, &Entry)| all[at + 1..].iter().filter(|other| entry.overlaps(other)).count();
+    let pairs =
+        |(at, entry): (usize, &Entry)| all[at + 1..].iter().filter(|other| entry.overlaps(other)).count();
     all.iter().enumerate().map(pairs).sum()
 }

@@ -153,7 +153,13 @@ impl Kernel {
         let is_l2 = at < DATA;
         // An L2 miss happens within an L1U miss, which is the last in the log, and will come again.
         self.look_back(is_l2);
-        *(if is_l3 { &mut self.tally.l3 } else if is_l2 { &mut self.tally.l2 } else { &mut self.tally.l1k }) += 1;
+        *(if is_l3 {
+            &mut self.tally.l3
+        } else if is_l2 {
+            &mut self.tally.l2
+        } else {
+            &mut self.tally.l1k
+        }) += 1;
         self.pending.retain(|&pending| pending != pair_of(at));
         let pair = match self.scheme.find(at, everywhere()) {
             Some(pair) => {

@@ -42,8 +42,13 @@ pub fn run(nodes: &'static Nodes<Offset>, mut frames: Frames) -> u32 {
     // SAFETY: the frame was just taken.
     unsafe { user::install(code) };
     handler::install();
-    println!("Messages over linear page tables in kseg2, {} TLB entries: misses and prefetches a message", tlb::entries());
-    println!("servers  scheme         l1u     l2    l1k     l3  cascaded  cached  prefetched   used   instructions");
+    println!(
+        "Messages over linear page tables in kseg2, {} TLB entries: misses and prefetches a message",
+        tlb::entries()
+    );
+    println!(
+        "servers  scheme         l1u     l2    l1k     l3  cascaded  cached  prefetched   used   instructions"
+    );
     let mut checks = Checks::default();
     let mut kernel = match Kernel::new(nodes, frames, QUEUES + SERVERS as u32 + 1) {
         Ok(kernel) => kernel,
@@ -64,14 +69,19 @@ pub fn run(nodes: &'static Nodes<Offset>, mut frames: Frames) -> u32 {
             kernel.tally = Default::default();
             tlb::forget_all(|_| true);
             handler::drain(|_| ());
-            let mut chain = Chain { kernel: &mut kernel, processes: &mut processes, random: Random::new(3), messages: 0 };
+            let mut chain =
+                Chain { kernel: &mut kernel, processes: &mut processes, random: Random::new(3), messages: 0 };
             let (sum, instructions) = counted(|| (0..REQUESTS).map(|_| chain.request(servers)).sum::<u32>());
             let messages = chain.messages;
             kernel.look_back(false);
             // Everyone who got the message added one to it.
-            checks.check(sum == messages, |say| say(format_args!("{messages} messages, but {sum} were counted")));
+            checks.check(sum == messages, |say| {
+                say(format_args!("{messages} messages, but {sum} were counted"))
+            });
             let duplicates = tlb::duplicates();
-            checks.check(duplicates == 0, |say| say(format_args!("{duplicates} pairs of TLB entries match one address")));
+            checks.check(duplicates == 0, |say| {
+                say(format_args!("{duplicates} pairs of TLB entries match one address"))
+            });
             report(servers, name, &kernel, messages, instructions);
         }
     }
@@ -83,7 +93,16 @@ pub fn run(nodes: &'static Nodes<Offset>, mut frames: Frames) -> u32 {
 fn report(servers: usize, name: &str, kernel: &Kernel, messages: u32, instructions: u32) {
     let t = kernel.tally;
     print!("{servers:>7}  {name:<10}");
-    for (count, width) in [(t.l1u, 5), (t.l2, 4), (t.l1k, 4), (t.l3, 4), (t.cascaded, 7), (t.cached, 5), (t.prefetched, 9), (t.used, 4)] {
+    for (count, width) in [
+        (t.l1u, 5),
+        (t.l2, 4),
+        (t.l1k, 4),
+        (t.l3, 4),
+        (t.cascaded, 7),
+        (t.cached, 5),
+        (t.prefetched, 9),
+        (t.used, 4),
+    ] {
         let hundredths = count * 100 / messages;
         print!("{:>width$}.{:02}", hundredths / 100, hundredths % 100);
     }
@@ -132,7 +151,9 @@ impl Chain<'_> {
         kernel.switch(sender);
         kernel.record(sender);
         // The kernel's path: queues and ports, and both processes' control blocks.
-        (0..QUEUES).chain([from, to].map(|process| QUEUES + process as u32)).for_each(|page| kernel.use_data(page));
+        (0..QUEUES)
+            .chain([from, to].map(|process| QUEUES + process as u32))
+            .for_each(|page| kernel.use_data(page));
         kernel.touch(MESSAGE);
         let receiver = &mut self.processes[to];
         kernel.switch(receiver);
@@ -144,7 +165,9 @@ impl Chain<'_> {
             unsafe { enter_user(&raw mut receiver.frame) };
             match receiver.frame.exception() {
                 Exception::Syscall => break,
-                Exception::Load if receiver.frame.bad_vaddr >= 0xc000_0000 => kernel.miss(receiver.frame.bad_vaddr),
+                Exception::Load if receiver.frame.bad_vaddr >= 0xc000_0000 => {
+                    kernel.miss(receiver.frame.bad_vaddr)
+                }
                 other => panic!("{other:?} at {:#x} in a process", receiver.frame.bad_vaddr),
             }
         }

@@ -24,7 +24,9 @@ const SPARSE: u32 = 0x2000_0000;
 /// Prints a line for each size.
 pub fn run<S: Structure>(machine: &mut Machine<S>, table: &str, code: Pfn, checks: &mut Checks) {
     for log in SIZES {
-        let Ok(mut task) = machine.task(code, Program::Message, [0; 4], 0) else { panic!("no nodes for a task") };
+        let Ok(mut task) = machine.task(code, Program::Message, [0; 4], 0) else {
+            panic!("no nodes for a task")
+        };
         let event = machine.run(&mut task);
         checks.check(matches!(event, Event::Call(DONE, [0, ..])), |say| say(format_args!("{event:?}")));
         task.space.allow(Region { pages: space::pages(SPARSE, 1 << 18), write: false });
@@ -41,7 +43,11 @@ pub fn run<S: Structure>(machine: &mut Machine<S>, table: &str, code: Pfn, check
         });
         println!(
             "curve table={table} pages={} hits={} hit_insns={} misses={} miss_insns={}",
-            1 << log, hits.refills, hits.sum, misses.refills, misses.sum
+            1 << log,
+            hits.refills,
+            hits.sum,
+            misses.refills,
+            misses.sum
         );
         machine.delete(task.space, |frame| frame == code);
     }

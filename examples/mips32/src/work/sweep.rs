@@ -81,7 +81,9 @@ fn compact() -> impl Iterator<Item = u32> + Clone {
 pub fn run<S: Structure>(machine: &mut Machine<S>, code: tlbkit_addr::Pfn, checks: &mut Checks) -> Swept {
     const SALT: u32 = 0x111;
     let arguments = [COMPACT, 1 << 12, PAGES, SALT];
-    let Ok(mut task) = machine.task(code, Program::Sweep, arguments, SALT) else { panic!("no nodes for a task") };
+    let Ok(mut task) = machine.task(code, Program::Sweep, arguments, SALT) else {
+        panic!("no nodes for a task")
+    };
     task.space.allow(Region { pages: space::pages(COMPACT, PAGES as usize), write: false });
     task.space.allow(Region { pages: space::pages(SPARSE, 1 << 18), write: false });
 
@@ -139,6 +141,8 @@ pub fn each<S: Structure>(
             }
         }
         let duplicates = tlb::duplicates();
-        checks.check(duplicates == 0, |say| say(format_args!("{duplicates} pairs of TLB entries match one address")));
+        checks.check(duplicates == 0, |say| {
+            say(format_args!("{duplicates} pairs of TLB entries match one address"))
+        });
     }
 }
