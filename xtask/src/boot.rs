@@ -18,7 +18,7 @@ use machine::Machine;
 use row::Row;
 
 /// Every table that is booted unless some are named: each alone, then those behind a software TLB cache.
-const TABLES: [&str; 17] = [
+const TABLES: [&str; 16] = [
     "MPT",
     "LPT",
     "G8",

@@ -50,7 +50,8 @@ pub struct Process {
     /// Its program counter, stack pointer and message buffer, by which the path of messages knows what it will need.
     pub places: [u32; 3],
     number: u32,
-    table: ProcessTable,
+    /// Its page table, which the hardware is shown in kernel memory.
+    _table: ProcessTable,
 }
 
 /// The kernel.
@@ -125,7 +126,7 @@ impl Kernel {
             table.map(one(at), frame, PageSize::K4, PLAIN | Attr::WRITE | Attr::DIRTY)?;
             self.show(number, &table, at)?;
         }
-        Ok(Process { frame, places, number, table })
+        Ok(Process { frame, places, number, _table: table })
     }
 
     /// Maps the page of a process's table that holds the PTE of `at` into the kernel's memory, if it is not there yet.
@@ -167,7 +168,7 @@ impl Kernel {
                 pair
             }
             None => {
-                let pair = if is_l3 { self.from_root(at) } else { self.from_table(at) };
+                let pair = if is_l3 { self.by_root(at) } else { self.by_table(at) };
                 self.scheme.fill(at, everywhere(), pair);
                 pair
             }
@@ -176,7 +177,7 @@ impl Kernel {
     }
 
     /// Looks the pair of an address up in the kernel's page table, through its mapping: this may miss.
-    fn from_table(&mut self, at: u32) -> Pair {
+    fn by_table(&mut self, at: u32) -> Pair {
         let pte = pte(pair_of(at));
         if self.touch(pte) {
             self.tally.cascaded += 1;
@@ -186,7 +187,7 @@ impl Kernel {
     }
 
     /// Looks the pair of a page of the kernel's page table up in physical memory.
-    fn from_root(&self, at: u32) -> Pair {
+    fn by_root(&self, at: u32) -> Pair {
         let index = (pair_of(at) - TABLE as u32) >> 12;
         let word = |index| word_of(self.table.table().root().get(), index) | tlb::GLOBAL;
         Pair { page_mask: 0, lo0: word(index), lo1: word(index + 1) }

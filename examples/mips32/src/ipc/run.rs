@@ -76,11 +76,11 @@ pub fn run(nodes: &'static Nodes<Offset>, mut frames: Frames) -> u32 {
             kernel.look_back(false);
             // Everyone who got the message added one to it.
             checks.check(sum == messages, |say| {
-                say(format_args!("{messages} messages, but {sum} were counted"))
+                say(format_args!("{messages} messages, but {sum} were counted"));
             });
             let duplicates = tlb::duplicates();
             checks.check(duplicates == 0, |say| {
-                say(format_args!("{duplicates} pairs of TLB entries match one address"))
+                say(format_args!("{duplicates} pairs of TLB entries match one address"));
             });
             report(servers, name, &kernel, messages, instructions);
         }
@@ -166,7 +166,7 @@ impl Chain<'_> {
             match receiver.frame.exception() {
                 Exception::Syscall => break,
                 Exception::Load if receiver.frame.bad_vaddr >= 0xc000_0000 => {
-                    kernel.miss(receiver.frame.bad_vaddr)
+                    kernel.miss(receiver.frame.bad_vaddr);
                 }
                 other => panic!("{other:?} at {:#x} in a process", receiver.frame.bad_vaddr),
             }

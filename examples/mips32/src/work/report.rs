@@ -41,9 +41,11 @@ impl Report {
         );
         let all = swept.compact.and(swept.sparse);
         crate::print!(
-            "row table={table} stlb={} write={write} words={words} refills={} min={} mean={} max={} bytes={} task={task}",
+            "row table={table} stlb={} write={write} words={words} refills={} insns={} min={} mean={} max={} \
+             bytes={} task={task}",
             self.stlb,
             all.refills,
+            all.sum,
             all.min,
             Thousandths(all.sum, all.refills),
             all.max,
