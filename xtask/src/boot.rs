@@ -100,6 +100,14 @@ pub(crate) fn run(args: &BootArgs) -> anyhow::Result<()> {
         }
         rows.extend(booted);
     }
+    // Processes that send messages have tables of their own.
+    if args.table.is_empty() && !args.stress && args.inject.is_none() {
+        let report = machine.boot("work=ipc")?;
+        let failures = row::failures(&report.lines);
+        if failures > 0 || report.error.is_some() {
+            failed.push(report.error.unwrap_or_else(|| format!("messages: {failures} checks failed")));
+        }
+    }
     if args.json {
         println!("{:#}", Value::from_iter(rows.iter().map(Row::json)));
     } else {

@@ -89,6 +89,13 @@ impl Row {
     }
 }
 
+/// Returns how many checks failed, as a boot says at its end.
+pub(crate) fn failures(lines: &[String]) -> u64 {
+    let count = |line: &String| line.rsplit_once("failures=").and_then(|(_, text)| text.parse::<u64>().ok());
+    // A boot that says nothing of checks has not come to its end.
+    lines.last().and_then(count).unwrap_or(1)
+}
+
 /// Makes rows of what a boot said: one for each line `row`. Stress belongs to the last, or is a row of its own.
 pub(crate) fn rows(cpu: &str, table: &str, lines: &[String]) -> Vec<Row> {
     let mut rows: Vec<Row> = Vec::new();
