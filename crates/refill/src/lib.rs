@@ -106,6 +106,7 @@ pub mod features;
 pub mod handler;
 pub mod interp;
 mod log;
+pub mod mips3;
 
 pub use cpu::Block;
 pub use error::Error;
