@@ -12,6 +12,7 @@ mod explore;
 mod mach;
 mod model;
 mod parallel;
+mod refill;
 mod rows;
 mod shootdown;
 mod superpage;
@@ -39,6 +40,7 @@ enum Command {
     Sweep(sweep::Sweep),
     Shootdown(shootdown::Shootdown),
     Superpage(superpage::SuperpageArgs),
+    Refill(refill::RefillArgs),
     Tables(tables::TablesArgs),
 }
 
@@ -51,6 +53,7 @@ fn main() -> ExitCode {
         Command::Sweep(args) => args.run().map(|()| ExitCode::SUCCESS),
         Command::Shootdown(args) => shootdown::run(&args).map(|()| ExitCode::SUCCESS),
         Command::Superpage(args) => superpage::run(&args),
+        Command::Refill(args) => refill::run(&args).map(|()| ExitCode::SUCCESS),
         Command::Tables(args) => tables::run(&args).map(|()| ExitCode::SUCCESS),
     });
     outcome.unwrap_or_else(|error| {

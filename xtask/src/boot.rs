@@ -24,9 +24,9 @@ use row::Row;
 const TABLES: [&str; 16] = [
     "MPT",
     "LPT",
-    "G2",
-    "G4",
+    "G8",
     "G16",
+    "G64",
     "G256",
     "GA",
     "H8k",
@@ -95,10 +95,12 @@ pub(crate) fn run(args: &BootArgs) -> anyhow::Result<()> {
     let machine = Machine::new(&Shell::Plain, &args.cpu, args.cpus, args.big_endian, args.json)?;
     let tables = if args.table.is_empty() { TABLES.map(String::from).to_vec() } else { args.table.clone() };
     let mut rows = Vec::new();
+    let mut curves = break_even::Curves::default();
     let mut failed = Vec::new();
     let mut more = Vec::new();
     for table in &tables {
         let report = machine.boot(&words(args, table))?;
+        curves.add(&report.lines);
         let booted = row::rows(&args.cpu, table, &report.lines);
         // A kernel that ended without a word about it has failed, too.
         let failures = booted.iter().map(|row: &Row| row.failures).sum::<u64>();
@@ -109,6 +111,12 @@ pub(crate) fn run(args: &BootArgs) -> anyhow::Result<()> {
     }
     // Without wishes, everything else that the kernel can show.
     if args.table.is_empty() && args.inject.is_none() && !args.stress {
+        // Processes that send messages have tables of their own.
+        let report = machine.boot("work=ipc")?;
+        let failures = row::failures(&report.lines);
+        if failures > 0 || report.error.is_some() {
+            failed.push(report.error.unwrap_or_else(|| format!("messages: {failures} checks failed")));
+        }
         let grown = superpage::run(&machine)?;
         let moved = moving::run(&machine)?;
         let several = Machine::new(&Shell::Plain, "P5600", 4, args.big_endian, args.json)?;
@@ -125,7 +133,7 @@ pub(crate) fn run(args: &BootArgs) -> anyhow::Result<()> {
         let rows = rows.iter().map(Row::json).chain(more.iter().map(|row| row.json("P5600")));
         println!("{:#}", Value::from_iter(rows));
     } else {
-        print!("{}{}", compare::table(&rows), break_even::table(&rows));
+        print!("{}{}", compare::table(&rows), curves.table());
     }
     match failed.as_slice() {
         [] => Ok(()),

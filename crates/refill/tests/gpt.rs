@@ -188,7 +188,7 @@ fn costs<P: Kind>(pages: &[usize]) -> std::collections::BTreeMap<u64, u64> {
 #[test]
 fn a_level_takes_five_instructions_fixed_and_ten_adaptive() {
     let check = |costs: std::collections::BTreeMap<u64, u64>, level| {
-        assert!(costs.len() > 2, "{costs:?}");
+        assert!(costs.len() > 1, "{costs:?}");
         for (levels, instructions) in costs {
             assert_eq!(instructions, 16 + level * levels, "{levels} levels");
             assert!(level > 5 || levels == 0 || instructions < 15 + 7 * levels);

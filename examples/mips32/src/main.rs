@@ -7,6 +7,7 @@
 //!   vm     frames, page tables, address spaces, faults
 //!   user   programs, and task a program in an address space
 //!   work   what the kernel shows: workloads, stress, costs
+//!   ipc    processes that send messages, over page tables in mapped memory
 //!   run    a boot: the machine around one kind of table, at work
 //!   smp    several CPUs, and the shootdowns between them
 //!   moving     messages, copied and remapped
@@ -21,6 +22,7 @@
 mod arch;
 mod args;
 mod cpu;
+mod ipc;
 mod memory;
 mod moving;
 mod run;
@@ -63,8 +65,12 @@ extern "C" fn main(count: usize, arguments: *const u32) -> ! {
 
 /// Boots with the table of a name, and returns how many checks failed.
 fn table(args: &args::Args) -> u32 {
-    use vm::structure::{Hash, Linear, MultiLevel};
+    use tlbkit_pagetable::gpt::{Adaptive, Fixed};
+    use vm::structure::{Guarded, Hash, Linear, MultiLevel};
 
+    if args.work == args::Work::Ipc {
+        return run::ipc();
+    }
     let (sets, name) = match args.table.split_once('/') {
         None => (0, args.table),
         Some(("S8k", name)) => (512, name),
@@ -74,6 +80,11 @@ fn table(args: &args::Args) -> u32 {
     match name {
         "MPT" => run::run::<MultiLevel>(args, sets),
         "LPT" => run::run::<Linear>(args, sets),
+        "G8" => run::run::<Guarded<Fixed<3>>>(args, sets),
+        "G16" => run::run::<Guarded<Fixed<4>>>(args, sets),
+        "G64" => run::run::<Guarded<Fixed<6>>>(args, sets),
+        "G256" => run::run::<Guarded<Fixed<8>>>(args, sets),
+        "GA" => run::run::<Guarded<Adaptive>>(args, sets),
         "H8k" => run::run::<Hash<1, 9>>(args, sets),
         "H128k" => run::run::<Hash<1, 13>>(args, sets),
         "C128k" => run::run::<Hash<3, 11>>(args, sets),

@@ -9,10 +9,10 @@ use crate::args::{Args, Inject, Work};
 use crate::vm::caches::Software;
 use crate::vm::frames::Frames;
 use crate::vm::machine::{BLOCK, Machine};
-use crate::vm::structure::{Nodes, Place, Structure};
+use crate::vm::structure::{Linear, Nodes, Place, Structure};
 use crate::work::check::Checks;
 use crate::work::report::{self, Report};
-use crate::work::{exhaust, mapping, stress, sweep, tasking};
+use crate::work::{curve, exhaust, mapping, stress, sweep, tasking};
 use crate::{memory, moving, user};
 
 /// The ways to write the TLB, by name.
@@ -21,7 +21,8 @@ const WRITES: [(&str, Write); 2] = [("random", Write::Random), ("index", Write::
 /// Returns what a handler of a table is made of.
 fn spec<S: Structure>(sets: usize, write: Write) -> Spec {
     let endian = if cfg!(target_endian = "big") { Endian::Big } else { Endian::Little };
-    let front = if sets == 0 { Front::None } else { Front::Stlb(fits(Stlb::new(memory::window_of(0) as u32, sets))) };
+    let front =
+        if sets == 0 { Front::None } else { Front::Stlb(fits(Stlb::new(memory::window_of(0) as u32, sets))) };
     Spec {
         features: Features::R2.with_endian(endian),
         place: handler::Place::VECTOR,
@@ -66,6 +67,9 @@ pub fn run<S: Structure>(args: &Args, sets: usize) -> u32 {
             let swept = sweep::run(&mut machine, code, &mut checks);
             let task = tasking::run(&mut machine, code, &mut checks);
             let mapping = mapping::run(&mut machine, code, &mut checks);
+            if write == "random" {
+                curve::run(&mut machine, args.table, code, &mut checks);
+            }
             exhaust::run(&mut machine, code, &mut checks);
             failures += checks.failed;
             Report { table: args.table, stlb: sets > 0, write, words, swept, task, mapping, checks }.print();
@@ -78,6 +82,13 @@ pub fn run<S: Structure>(args: &Args, sets: usize) -> u32 {
     let stressed = stress::run(&mut machine, args.refills, args.seed, corrupted, &mut checks);
     report::stress(args.table, stressed, machine.tally.spurious, machine.generations(), checks);
     failures + checks.failed
+}
+
+/// Boots with processes that send messages, and returns how many checks failed.
+pub fn ipc() -> u32 {
+    // SAFETY: once.
+    let (nodes, frames) = unsafe { (storage::<Linear>(), Frames::all()) };
+    crate::ipc::run(nodes, frames)
 }
 
 /// Lets a handler serve the refills from now on, and returns how many instructions it has.

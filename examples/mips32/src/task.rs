@@ -34,7 +34,13 @@ impl<S: Structure> Machine<S> {
     /// # Errors
     ///
     /// [`Error::NoMemory`].
-    pub fn task(&mut self, code: Pfn, program: Program, arguments: [u32; 4], salt: u32) -> Result<Task<'static, S>, Error> {
+    pub fn task(
+        &mut self,
+        code: Pfn,
+        program: Program,
+        arguments: [u32; 4],
+        salt: u32,
+    ) -> Result<Task<'static, S>, Error> {
         let mut space = Space::new(self.nodes, salt)?;
         self.map(&mut space, space::pages(CODE, 1), code, PLAIN)?;
         let mut frame = Frame::new(program.entry(), 0);

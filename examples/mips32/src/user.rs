@@ -32,6 +32,7 @@ unsafe extern "C" {
     static user_sweep: u8;
     static user_list: u8;
     static user_store: u8;
+    static user_serve: u8;
 }
 
 /// A program.
@@ -46,6 +47,9 @@ pub enum Program {
     List,
     /// Stores `a1` at `a0` and loads it again.
     Store,
+    /// Serves messages for ever: touches its stack, its message buffer at `a3` and `a1` words at random in 4 MB from
+    /// `a0` on, adds one to the message in `v0`, and sends it. `a2` is where its random numbers start.
+    Serve,
 }
 
 impl Program {
@@ -56,6 +60,7 @@ impl Program {
             Self::Sweep => &raw const user_sweep,
             Self::List => &raw const user_list,
             Self::Store => &raw const user_store,
+            Self::Serve => &raw const user_serve,
         };
         CODE + (at.addr() - (&raw const user_begin).addr()) as u32
     }
@@ -125,7 +130,31 @@ global_asm!(
     "lw $t0, 0($a0)",
     "xor $t0, $t0, $a1",
     "li $v0, {done}",
+    "b 9f",
     "sltu $a0, $zero, $t0",
+    "",
+    "user_serve:",
+    "lw $t0, 0($sp)",
+    "sw $v0, 0($a3)",
+    "move $t1, $a1",
+    "lui $t2, 0x19",
+    "ori $t2, $t2, 0x660d",
+    // A linear congruential generator, of which the upper bits choose the word.
+    "3:",
+    "mul $a2, $a2, $t2",
+    "addiu $a2, $a2, 0x3c6f",
+    "srl $t3, $a2, 12",
+    "sll $t3, $t3, 2",
+    "addu $t3, $t3, $a0",
+    "addiu $t1, $t1, -1",
+    "bnez $t1, 3b",
+    "lw $t3, 0($t3)",
+    "lw $v0, 0($a3)",
+    "sw $t0, 0($sp)",
+    "addiu $v0, $v0, 1",
+    "syscall",
+    "b user_serve",
+    "nop",
     "",
     // The end of every program.
     "9:",

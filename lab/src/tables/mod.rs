@@ -125,6 +125,36 @@ pub(crate) struct Walks {
     pub(crate) tables: Vec<(String, Vec<u32>)>,
 }
 
+/// The pages that a program needs, and its TLB's misses.
+pub(crate) struct Misses {
+    /// The trace's name, or the workload's.
+    pub(crate) name: String,
+    /// The pages, in the order in which they are first needed.
+    pub(crate) pages: Vec<Vpn>,
+    /// The page of each refill, by its place in `pages`.
+    pub(crate) refills: Vec<u32>,
+}
+
+/// Returns what a trace misses, the shipped one if none is named, or a workload.
+///
+/// # Errors
+///
+/// If the trace or a number is no good.
+pub(crate) fn misses(
+    trace: Option<&Input>,
+    workload: Option<(Workload, Option<usize>, FileSizes)>,
+    tlb: &TlbArgs,
+    seed: u64,
+) -> anyhow::Result<Misses> {
+    let machines = load::Machines::new(tlb, seed, None)?;
+    let load = match workload {
+        Some((workload, pages, sizes)) => load::Load::from_workload(workload, pages, sizes, machines, seed)?,
+        None => load::Load::from_trace(trace, machines)?,
+    };
+    let refills = load.refills.iter().map(|refill| refill.place).collect();
+    Ok(Misses { name: load.name, pages: load.pages, refills })
+}
+
 /// Replays a trace into every structure in the paper's layout but the linear table.
 ///
 /// # Errors

@@ -40,7 +40,11 @@ pub(crate) fn table(rows: &[Row]) -> String {
             let write = if name == "refills" { "index" } else { "random" };
             let number = find(write).and_then(|row| row.number(name));
             text += &number.map_or(format!("{:>10}", "-"), |number| {
-                if name == "mean" || name == "refs" { format!("{number:>10.2}") } else { format!("{number:>10}") }
+                if name == "mean" || name == "refs" {
+                    format!("{number:>10.2}")
+                } else {
+                    format!("{number:>10}")
+                }
             });
         }
     }

@@ -18,12 +18,15 @@ const PROGRAM: &str = "tlbkit-mips32";
 const CPUS: [&str; 5] = ["4KEc", "24Kf", "34Kf", "74Kf", "P5600"];
 
 /// Seconds until a boot that has not ended counts as failed.
-const LIMIT: &str = "400";
+const LIMIT: &str = "900";
 
 /// A machine that is ready to boot.
 #[derive(Debug)]
 pub(crate) struct Machine {
     kernel: PathBuf,
+    /// The plugin that counts, and where it writes.
+    plugin: PathBuf,
+    counts: PathBuf,
     cpu: String,
     cpus: usize,
     big_endian: bool,
@@ -70,7 +73,10 @@ impl Machine {
         shell.run(&line.with([folder.to_string_lossy()]))?;
         let kernel = folder.join(target).join("release").join(PROGRAM);
         fs::metadata(&kernel).with_context(|| format!("cargo built no {}", kernel.display()))?;
-        Ok(Self { kernel, cpu: cpu.into(), cpus, big_endian, quiet })
+        shell.run(&Line::new("cargo", "build --quiet --release -p tlbkit-count"))?;
+        let plugin = root.join(places::target()).join("release").join("libtlbkit_count.so");
+        let counts = folder.join(format!("counts-{}", std::process::id()));
+        Ok(Self { kernel, plugin, counts, cpu: cpu.into(), cpus, big_endian, quiet })
     }
 
     /// Boots the kernel with these words, and shows what it says but for the lines that it says to programs.
@@ -80,7 +86,12 @@ impl Machine {
     /// If QEMU cannot be run at all.
     pub(crate) fn boot(&self, words: &str) -> anyhow::Result<Report> {
         let line = self.line(words);
-        let (lines, status) = self.listen(line.command()).with_context(|| format!("cannot run `{line}`"))?;
+        let (mut lines, status) =
+            self.listen(line.command()).with_context(|| format!("cannot run `{line}`"))?;
+        if let Ok(counts) = fs::read_to_string(&self.counts) {
+            fs::remove_file(&self.counts).with_context(|| format!("cannot remove {}", self.counts.display()))?;
+            lines.extend(counts.lines().map(String::from));
+        }
         let error = match status.code() {
             Some(0) => None,
             // The kernel counts its failed checks itself.
@@ -99,6 +110,8 @@ impl Machine {
         let line = line.with(["-cpu", &self.cpu, "-smp", &cpus]);
         // A CPU that is alone counts its instructions by time: one takes 64 ns.
         let line = if self.cpus == 1 { line.with(["-icount", "shift=6"]) } else { line };
+        let plugin = format!("file={},out={}", self.plugin.display(), self.counts.display());
+        let line = line.with(["-plugin", &plugin]);
         line.with(["-kernel", &self.kernel.to_string_lossy(), "-append", words])
     }
 

@@ -23,6 +23,26 @@ impl Row {
         Self { cpu, table, write, numbers: BTreeMap::new(), checks: 0, failures: 0 }
     }
 
+    /// Takes over what the plugin counted: memory references for each refill. Its instructions must be the kernel's.
+    fn counted(&mut self, numbers: &BTreeMap<String, String>) {
+        let number = |name| numbers.get(name).and_then(|text: &String| text.parse::<f64>().ok());
+        let (Some(refills), Some(instructions), Some(references)) =
+            (number("refills"), number("plugin_insns"), number("refs"))
+        else {
+            return;
+        };
+        self.numbers.insert("refs".into(), format!("{:.3}", references / refills));
+        self.checks += 1;
+        if self.number("insns") != Some(instructions) {
+            self.failures += 1;
+            eprintln!(
+                "{}: the kernel counts {:?} instructions of refills, the plugin {instructions}",
+                self.table,
+                self.number("insns")
+            );
+        }
+    }
+
     /// Returns a number.
     pub(crate) fn number(&self, name: &str) -> Option<f64> {
         self.numbers.get(name)?.parse().ok()
@@ -69,20 +89,37 @@ impl Row {
     }
 }
 
+/// Returns how many checks failed, as a boot says at its end.
+pub(crate) fn failures(lines: &[String]) -> u64 {
+    let count = |line: &String| line.rsplit_once("failures=").and_then(|(_, text)| text.parse::<u64>().ok());
+    // A boot that says nothing of checks has not come to its end.
+    lines.last().and_then(count).unwrap_or(1)
+}
+
 /// Makes rows of what a boot said: one for each line `row`. Stress belongs to the last, or is a row of its own.
 pub(crate) fn rows(cpu: &str, table: &str, lines: &[String]) -> Vec<Row> {
     let mut rows: Vec<Row> = Vec::new();
+    // The plugin counts each sweep, in the order of the rows.
+    let mut counted = 0;
     for line in lines {
         let mut words = line.split(' ');
         let kind = words.next().unwrap_or_default();
-        let mut numbers: BTreeMap<_, _> =
-            words.filter_map(|word| word.split_once('=')).map(|(name, text)| (name.to_owned(), text.to_owned())).collect();
+        let mut numbers: BTreeMap<_, _> = words
+            .filter_map(|word| word.split_once('='))
+            .map(|(name, text)| (name.to_owned(), text.to_owned()))
+            .collect();
         let mut count = |name| numbers.remove(name).and_then(|text| text.parse().ok()).unwrap_or(0);
         let (checks, failures): (u64, u64) = (count("checks"), count("failures"));
         match (kind, rows.last_mut()) {
             ("row", _) => {
                 let write = numbers.remove("write").unwrap_or_default();
                 rows.push(Row { numbers, checks, failures, ..Row::new(cpu, table, &write) });
+            }
+            ("plugin", Some(_)) => {
+                if let Some(row) = rows.get_mut(counted) {
+                    row.counted(&numbers);
+                }
+                counted += 1;
             }
             ("stress", Some(row)) => {
                 row.checks += checks;

@@ -184,6 +184,21 @@ where
     }
 }
 
+#[cfg(target_pointer_width = "64")]
+impl<G, F, N, P> Gpt<'_, G, F, N, Paper, P>
+where
+    G: Geometry,
+    F: Format<Word = u32>,
+    N: Nodes<Word = u32, Mode = crate::Solo>,
+    P: Policy,
+{
+    /// Returns the root slot, guard and pointer, as a refill handler wants it. Every change of the table may change it.
+    pub fn root_slot(&self) -> [u32; 4] {
+        // SAFETY: the cells are a field.
+        core::array::from_fn(|word| unsafe { u32::follow(&raw const self.root[word]) })
+    }
+}
+
 impl<G: Geometry, F: Format, N: Nodes<Word = F::Word>, L: Layout<N>, P: Policy> Drop
     for Gpt<'_, G, F, N, L, P>
 {

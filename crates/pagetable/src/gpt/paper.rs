@@ -10,21 +10,39 @@ use crate::{Mode, Solo};
 /// written with one store, so it is for one CPU: the storage must be in [`Solo`] mode.
 ///
 /// ```text
-///   word 0                     word 1           word 2           word 3
-///  +----------------+-------+----------------+----------------+----------------------+
-///  | guard, low 26  | log2  | guard, high    | node address   | leaf | width | shift |
-///  +----------------+-------+----------------+----------------+----------------------+
+///            63                                   6 5     0
+///           +--------------------------------------+-------+
+///  guard    | address, all bits above the guard's end | log2 |     words 0 (low) and 1
+///           +--------------------------------------+-------+
+///            63       44 43          12 11    8     5     0
+///           +-----------+--------------+-------+---+-------+
+///  pointer  | 1 .. .. 1 | node address | width |   | shift |      words 2 (low) and 3
+///           +-----------+--------------+-------+---+-------+
+///            63   47    40 39    32 31                    0
+///           +---+--------+--------+------------------------+
+///  to leaf  | 0 | width  | shift  | leaf address           |
+///           +---+--------+--------+------------------------+
 /// ```
 ///
-/// The guard's bits stand where they stand in the address; those above it, which the nodes before have resolved, are
-/// zero. The low six bits (addresses of pages have no use for them) say where the guard ends; its length is what
-/// the walk has left before, less that. The last bits of the pointer tell the digit that follows.
+/// A guard is the address that the node's region begins at, so it repeats what the nodes before have resolved: nothing
+/// has to be stripped before it is compared, and a walk may compare the last one alone, which implies the others. The low
+/// six bits (addresses of pages have no use for them) say where it ends. A pointer's digit stands below its address, which
+/// an arithmetic shift uncovers; the sign tells nodes from leaves. Nodes in kseg0, the upper half of 32 bits, are then
+/// addresses of 64.
 #[derive(Clone, Copy, Debug)]
 pub struct Paper;
 
 /// The bits of a guard's word that say where it ends.
 const END: usize = 63;
-const LEAF: u32 = 1 << 16;
+/// Where a pointer has the node's address.
+const NODE: u32 = 12;
+/// Where it has the digit's width.
+const WIDTH: u32 = 8;
+/// What is above the node's address.
+const INNER: usize = usize::MAX << 44;
+/// Where the pointer to a leaf has its digit.
+const LEAF_SHIFT: u32 = 32;
+const LEAF_WIDTH: u32 = 40;
 
 impl<N: Nodes<Word = u32, Mode = Solo>> Layout<N> for Paper {
     const WORDS: usize = 4;
@@ -46,67 +64,73 @@ impl<N: Nodes<Word = u32, Mode = Solo>> Layout<N> for Paper {
     }
 
     #[inline(always)]
-    fn edge(word: impl Fn(usize) -> u32, ceiling: u32, at: usize) -> Edge {
-        let node = word(2);
-        if node == 0 {
+    fn edge(word: impl Fn(usize) -> u32, _ceiling: u32, _at: usize) -> Edge {
+        let pointer = double(&word, 2);
+        if pointer == 0 {
             return Edge::EMPTY;
         }
-        let digit = word(3);
-        let (shift, width) = (digit & 0xff, digit >> 8 & 0xff);
-        let guard = (word(1) as usize) << 32 | word(0) as usize;
-        Edge {
-            node: NodeAddr::new(node as usize),
-            shift,
-            width,
-            leaf: digit & LEAF != 0,
-            base: (at & !low(ceiling) | guard & low(ceiling)) & !low(shift + width),
-        }
+        let edge = follow(pointer);
+        Edge { base: double(&word, 0) & !low(edge.top()), ..edge }
     }
 
     #[inline(always)]
-    fn words(edge: Edge, ceiling: u32) -> [u32; SLOT] {
+    fn words(edge: Edge, _ceiling: u32) -> [u32; SLOT] {
         if edge.is_empty() {
             return [0; SLOT];
         }
-        let guard = edge.base & low(ceiling) & !low(edge.top()) | edge.top() as usize & END;
-        let leaf = if edge.leaf { LEAF } else { 0 };
-        [guard as u32, (guard >> 32) as u32, edge.node.get() as u32, edge.shift | edge.width << 8 | leaf]
+        let guard = edge.base & !low(edge.top()) | edge.top() as usize & END;
+        let (shift, width, node) = (edge.shift as usize, edge.width as usize, edge.node.get());
+        let pointer = if edge.leaf {
+            width << LEAF_WIDTH | shift << LEAF_SHIFT | node
+        } else {
+            INNER | node << NODE | width << WIDTH | shift
+        };
+        [guard as u32, (guard >> 32) as u32, pointer as u32, (pointer >> 32) as u32]
     }
 
     #[inline(always)]
     unsafe fn seek(nodes: &N, root: &Self::Root, bits: u32, _tag: usize, at: usize) -> Option<Found> {
         let cells = <Self as Layout<N>>::cells(root);
+        let at = at & low(bits);
         // SAFETY: the root is live and has four cells; the slots below are within their nodes.
-        let mut edge = Self::step(|word| unsafe { Solo::read(cells.add(word)) }, bits, at)?;
+        let mut edge = step(|word| unsafe { Solo::read(cells.add(word)) }, at)?;
         while !edge.leaf {
             let slot = edge.index(at) * SLOT;
             // SAFETY: a linked node is live, and the slot within it.
-            edge = Self::step(|word| unsafe { nodes.follow(edge.node, slot + word) }, edge.shift, at)?;
+            edge = step(|word| unsafe { nodes.follow(edge.node, slot + word) }, at)?;
         }
         Some(Found { leaf: edge.node, shift: edge.shift, width: edge.width, index: edge.index(at) })
     }
 }
 
-impl Paper {
-    /// Takes a slot's way for `at`, of which `left` bits are not resolved yet, if its guard is a prefix of these.
-    #[inline(always)]
-    fn step(word: impl Fn(usize) -> u32, left: u32, at: usize) -> Option<Edge> {
-        let node = word(2);
-        if node == 0 {
-            return None;
-        }
-        let low_guard = word(0) as usize;
-        let guard = (word(1) as usize) << 32 | low_guard;
-        let digit = word(3);
-        let (shift, width) = (digit & 0xff, digit >> 8 & 0xff);
-        // Six bits cannot say 64, where a guard ends that has no bits at all before the whole address.
-        let end = if low_guard & END == 0 { usize::BITS } else { (low_guard & END) as u32 };
-        agree(at & low(left), guard, end).then_some(Edge {
-            node: NodeAddr::new(node as usize),
-            shift,
-            width,
-            leaf: digit & LEAF != 0,
-            base: 0,
-        })
+/// Reads a double word, the low word first.
+#[inline(always)]
+fn double(word: &impl Fn(usize) -> u32, first: usize) -> usize {
+    word(first) as usize | (word(first + 1) as usize) << 32
+}
+
+/// Decodes a pointer.
+#[inline(always)]
+fn follow(pointer: usize) -> Edge {
+    let leaf = (pointer as isize) >= 0;
+    let (node, width, shift) = if leaf {
+        (pointer, pointer >> LEAF_WIDTH, pointer >> LEAF_SHIFT)
+    } else {
+        (pointer >> NODE, pointer >> WIDTH & 15, pointer)
+    };
+    let node = NodeAddr::new(node as u32 as usize);
+    Edge { node, shift: shift as u32 & 63, width: width as u32 & 15, leaf, base: 0 }
+}
+
+/// Takes a slot's way for `at`, if its guard is a prefix of that.
+#[inline(always)]
+fn step(word: impl Fn(usize) -> u32, at: usize) -> Option<Edge> {
+    let pointer = double(&word, 2);
+    if pointer == 0 {
+        return None;
     }
+    let guard = double(&word, 0);
+    // Six bits cannot say 64, where a guard ends that has no bits at all before the whole address.
+    let end = if guard & END == 0 { usize::BITS } else { (guard & END) as u32 };
+    agree(at, guard, end).then(|| follow(pointer))
 }

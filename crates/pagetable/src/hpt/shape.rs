@@ -59,6 +59,9 @@ where
 
     /// Significant bits of a tag.
     pub(super) const TAG_BITS: u32 = if G::VA_BITS <= 32 { 32 } else { 64 };
+    /// Whether block numbers are folded. A handler that loads the words into a TLB cannot multiply: HI and LO are not its
+    /// own.
+    const FOLDED: bool = Self::TAG_BITS == 32 || F::PAIRED;
     /// Words of a tag. If there are two, the low half comes first, and the flags are in the second.
     pub(super) const TAG: usize = Self::TAG_BITS.div_ceil(F::Word::BITS) as usize;
     /// The first word of the PTEs.
@@ -145,13 +148,13 @@ where
 
     /// Returns the bucket of the array of `root` at which the chain of a block begins.
     ///
-    /// Narrow spaces take the low bits of the block number, folded: two instructions for a refill handler. Wide ones
-    /// take the high bits of a product. In either case a bucket's entries go to buckets of their own when the array
+    /// Narrow spaces, and words that a refill handler loads, take the low bits of the block number, folded: two
+    /// instructions. Others take the high bits of a product. In either case a bucket's entries go to buckets of their own when the array
     /// grows, see [`heirs`](Self::heirs).
     #[inline(always)]
     pub(super) fn bucket(root: usize, block: usize) -> Spot {
         let log = if LOAD == 0 { BUCKETS } else { (root & LOG) as u32 };
-        let index = if Self::TAG_BITS == 32 {
+        let index = if Self::FOLDED {
             (block ^ block >> FOLD) & ((1 << log) - 1)
         } else if LOAD == 0 && BUCKETS == 0 {
             0
@@ -164,7 +167,7 @@ where
     /// Returns the first of the buckets in an array of `2^to` to which the entries of bucket `index` of one of
     /// `2^from` go, and how far it is from each to the next; there are `2^(to - from)` of them.
     pub(super) const fn heirs(index: usize, from: usize, to: usize) -> (usize, usize) {
-        if Self::TAG_BITS == 32 { (index, 1 << from) } else { (index << (to - from), 1) }
+        if Self::FOLDED { (index, 1 << from) } else { (index << (to - from), 1) }
     }
 
     /// Decodes the leaf in a slot of `grain` that maps `at`.

@@ -125,8 +125,6 @@ impl Asm {
         nor 0x27 R1 "`rd = !(rs | rt)`"
         slt 0x2a R1 "`rd = rs < rt`, signed"
         sltu 0x2b R1 "`rd = rs < rt`, unsigned"
-        movn 0x0b R2 "`if rt != 0 { rd = rs }`"
-        movz 0x0a R2 "`if rt == 0 { rd = rs }`"
         daddu 0x2d Mips3 "`rd = rs + rt`, 64 bits"
         dsubu 0x2f Mips3 "`rd = rs - rt`, 64 bits"
     }

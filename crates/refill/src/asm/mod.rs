@@ -34,7 +34,7 @@ use crate::Error;
 use crate::features::Isa;
 
 /// The most words that a piece of code can have.
-pub const MOST: usize = 384;
+pub const MOST: usize = 448;
 const LABELS: usize = 64;
 const FIXUPS: usize = 128;
 /// The place of a label that is not bound yet.

@@ -76,6 +76,12 @@ impl Gpt {
         }
         b.asm.bltz(K1, level);
         b.asm.mfc0(K0, Cp0::BadVAddr);
+        if b.spec.form.reporting && !b.has_fields() {
+            // Without bit fields all of it does not fit at the vector.
+            b.asm.b(leaf);
+            b.asm.nop();
+            b.cold();
+        }
         b.asm.bind(leaf);
         b.asm.blez(K1, general);
         Self::make_kseg0(b);

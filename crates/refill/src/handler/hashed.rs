@@ -323,7 +323,10 @@ impl Hashed {
         b.asm.xor(K0, K0, K1);
         b.load_root(K1);
         match self.log {
-            Some(log) => b.asm.andi(K0, K0, ((1u32 << log) - 1) as u16),
+            Some(log) => {
+                b.asm.sll(K0, K0, 32 - log);
+                b.asm.srl(K0, K0, 32 - log);
+            }
             None => {
                 b.asm.sllv(K0, K0, K1);
                 b.asm.srlv(K0, K0, K1);

@@ -65,6 +65,10 @@ impl Place {
     /// At the refill vector, the tail 0x400 bytes behind it, up to the end of the page.
     pub const VECTOR: Self = Self { general: 0x180, room: 0x100 / 4, tail: 0x400, tail_room: 0xc00 / 4 };
 
+    /// The same over the cache error vector, for kernels that have no use for it: on release 1, a clustered table that
+    /// grows needs that much for the form that reports.
+    pub const WIDE: Self = Self { room: 0x180 / 4, ..Self::VECTOR };
+
     /// At the refill vector of 64-bit addresses.
     pub const VECTOR_64: Self = Self { general: 0x100, room: 0x80 / 4, tail: 0x380, ..Self::VECTOR };
 }

@@ -40,14 +40,15 @@ const PAGE: u32 = 12;
 /// Where S begins; 1 is a leaf of more than 4 KiB.
 const S: u32 = 30;
 
-/// The words of the block that are used, besides the first, which is the chains'.
+/// The words of the block that are used, by turns for different things. This one is the bucket of a chain, then the
+/// distance of the halves' PTEs, or the leaf without its size.
 pub(super) const BUCKET: usize = 0;
 /// The address of the own PTE.
 pub(super) const OWN: usize = 1;
 /// All bits of a PFN that the size ignores.
 pub(super) const BITS: usize = 2;
-/// The address of the PTE of the even half, then one in the PFN's lowest bit that is not ignored any more.
-const EVEN: usize = 3;
+/// Whether the page is the odd half, or one in the PFN's lowest bit that is not ignored any more.
+const HALF: usize = 3;
 /// The base-two logarithm of the pages of a slot.
 pub(super) const GRAIN: usize = 4;
 
@@ -83,16 +84,6 @@ const fn load(b: &mut Build, to: crate::asm::Reg, word: usize) {
     b.asm.lw(to, low, to);
 }
 
-/// Loads the distance in bytes from the PTE of the even half to that of the odd one, of `2^grain` pages a slot, into k0.
-const fn distance(b: &mut Build) {
-    let bits = b.save_high(K1, BITS);
-    b.asm.lw(K0, bits, K1);
-    b.asm.addiu(K0, K0, 1);
-    b.asm.sll(K0, K0, 2);
-    b.asm.lw(K1, b.save_low(GRAIN), K1);
-    b.asm.srlv(K0, K0, K1);
-}
-
 /// Loads both halves of the page's pair, or halves of a pair within it, and ends the handler. Halves that are `reach`
 /// bytes apart, or more, are not in one node.
 pub(super) const fn emit(b: &mut Build, sized: Label, reach: i16) {
@@ -110,30 +101,35 @@ pub(super) const fn emit(b: &mut Build, sized: Label, reach: i16) {
     b.asm.or(K1, K1, K0);
     let bits = b.save_high(K0, BITS);
     b.asm.sw(K1, bits, K0);
-    distance(b);
+    // All ones if the page is the odd half.
+    b.asm.addiu(K1, K1, 1);
+    b.asm.mfc0(K0, Cp0::BadVAddr);
+    b.asm.srl(K0, K0, PAGE);
+    b.asm.and(K0, K0, K1);
+    b.asm.sltu(K0, ZERO, K0);
+    b.asm.subu(K0, ZERO, K0);
+    let odd = b.save_high(K1, HALF);
+    b.asm.sw(K0, odd, K1);
+    // From one half's PTE to the other's, in bytes.
+    b.asm.lw(K0, bits, K1);
+    b.asm.lw(K1, b.save_low(GRAIN), K1);
+    b.asm.addiu(K0, K0, 1);
+    b.asm.sll(K0, K0, 2);
+    b.asm.srlv(K0, K0, K1);
     b.asm.sltiu(K1, K0, reach);
     b.asm.beq(K1, ZERO, within);
-    // The even PTE is the own one, or a distance before it if the page is odd.
-    b.asm.mfc0(K1, Cp0::BadVAddr);
-    b.asm.srl(K1, K1, PAGE - 2);
-    load(b, K0, GRAIN);
-    b.asm.srlv(K1, K1, K0);
-    let even = b.save_high(K0, EVEN);
-    b.asm.sw(K1, even, K0);
-    distance(b);
-    load(b, K1, EVEN);
+    let distance = b.save_high(K1, BUCKET);
+    b.asm.sw(K0, distance, K1);
+    b.asm.lw(K1, odd, K1);
     b.asm.and(K0, K0, K1);
     load(b, K1, OWN);
-    b.asm.subu(K1, K1, K0);
-    let even = b.save_high(K0, EVEN);
-    b.asm.sw(K1, even, K0);
-    distance(b);
-    load(b, K1, EVEN);
-    b.asm.addu(K0, K0, K1);
-    b.asm.lw(K1, 0, K1);
+    b.asm.subu(K0, K1, K0);
+    load(b, K1, BUCKET);
+    b.asm.addu(K1, K1, K0);
     b.asm.lw(K0, 0, K0);
-    b.asm.mtc0(K1, Cp0::EntryLo0);
-    b.asm.mtc0(K0, Cp0::EntryLo1);
+    b.asm.lw(K1, 0, K1);
+    b.asm.mtc0(K0, Cp0::EntryLo0);
+    b.asm.mtc0(K1, Cp0::EntryLo1);
     // One of them has S = 1 and the size's bits. Does the other?
     b.asm.xor(K0, K0, K1);
     b.asm.srl(K1, K0, S);
@@ -156,7 +152,7 @@ pub(super) const fn emit(b: &mut Build, sized: Label, reach: i16) {
     b.asm.mtc0(K1, Cp0::PageMask);
     b.asm.addiu(K0, K0, 1);
     b.asm.sll(K0, K0, PFN);
-    let one = b.save_high(K1, EVEN);
+    let one = b.save_high(K1, HALF);
     b.asm.sw(K0, one, K1);
     // The leaf's two highest ignored bits become the address's: the higher one that of the pair, the lower one 0 and 1.
     b.asm.sll(K1, K0, 1);
@@ -175,7 +171,7 @@ pub(super) const fn emit(b: &mut Build, sized: Label, reach: i16) {
     load(b, K1, BUCKET);
     b.asm.or(K0, K0, K1);
     b.asm.mtc0(K0, Cp0::EntryLo0);
-    load(b, K1, EVEN);
+    load(b, K1, HALF);
     b.asm.or(K1, K1, K0);
     b.asm.b(done);
     b.asm.mtc0(K1, Cp0::EntryLo1);

@@ -163,18 +163,6 @@ impl<M: Memory, const N: usize> Machine<M, N> {
             (0x06, _, 0) => word(u64::from(low >> (rs & 31))),
             (0x06, _, 1) if rotates => word(u64::from(low.rotate_right(rs as u32 & 31))),
             (0x07, _, 0) => (low as i32 >> (rs & 31)) as u64,
-            (0x0a, _, 0) if !wide => {
-                if rt != 0 {
-                    return Ok(());
-                }
-                rs
-            }
-            (0x0b, _, 0) if !wide => {
-                if rt == 0 {
-                    return Ok(());
-                }
-                rs
-            }
             (0x14, _, 0) if wide => rt << (rs & 63),
             (0x16, _, 0) if wide => rt >> (rs & 63),
             (0x17, _, 0) if wide => (rt as i64 >> (rs & 63)) as u64,
@@ -356,7 +344,6 @@ impl<M: Memory, const N: usize> Machine<M, N> {
         self.settled(&ENTRY)?;
         let cp0 = &self.cp0;
         let entry = Entry { page_mask: cp0.page_mask, hi: cp0.entry_hi, lo: [cp0.entry_lo0, cp0.entry_lo1] };
-        self.tlb.write(index, entry);
-        Ok(())
+        self.tlb.write(index, entry)
     }
 }

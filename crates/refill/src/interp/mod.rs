@@ -80,7 +80,7 @@ pub enum Stop {
         /// Where.
         pc: u64,
     },
-    /// Several TLB entries match an address.
+    /// Several TLB entries match an address, or would after a write.
     Duplicate {
         /// The address.
         at: u64,

@@ -35,6 +35,11 @@ impl Entry {
         self.lo[0] & self.lo[1] & 1 != 0
     }
 
+    const fn overlaps(&self, other: &Self) -> bool {
+        (self.hi ^ other.hi) & PAIR & !(self.page_mask | other.page_mask) == 0
+            && (self.is_global() || other.is_global() || (self.hi ^ other.hi) & ASID == 0)
+    }
+
     const fn matches(&self, hi: u64) -> bool {
         (self.hi ^ hi) & PAIR & !self.page_mask == 0 && (self.is_global() || (self.hi ^ hi) & ASID == 0)
     }
@@ -93,10 +98,21 @@ impl<const N: usize> Tlb<N> {
     }
 
     /// Writes an entry: G is the two G bits together.
-    pub(super) fn write(&mut self, index: u64, entry: Entry) {
-        let Some(place) = self.entries.get_mut(index as usize) else { return };
+    ///
+    /// # Errors
+    ///
+    /// [`Stop::Duplicate`] if another entry would match some of its addresses too.
+    pub(super) fn write(&mut self, index: u64, entry: Entry) -> Result<(), Stop> {
         let global = entry.lo[0] & entry.lo[1] & 1;
         let lo = entry.lo.map(|lo| lo & !1 | global);
-        *place = Some(Entry { hi: entry.hi & !entry.page_mask, lo, ..entry });
+        let new = Entry { hi: entry.hi & !entry.page_mask, lo, ..entry };
+        let others = self.entries.iter().enumerate().filter(|&(other, _)| other as u64 != index);
+        if others.filter_map(|(_, old)| *old).any(|old| old.overlaps(&new)) {
+            return Err(Stop::Duplicate { at: entry.hi & PAIR });
+        }
+        if let Some(place) = self.entries.get_mut(index as usize) {
+            *place = Some(new);
+        }
+        Ok(())
     }
 }

@@ -12,8 +12,6 @@ pub const ASID: u32 = 0xff;
 pub const VPN2: u32 = !0x1fff;
 /// EntryLo: in all address spaces.
 pub const GLOBAL: u32 = 1;
-/// EntryLo: there is a translation.
-pub const VALID: u32 = 2;
 
 /// An entry.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -102,22 +100,13 @@ fn write(index: usize, entry: Entry) {
     }
 }
 
-/// Writes an entry where the hardware likes.
+/// Writes an entry.
 ///
 /// # Safety
 ///
-/// The table says the same, and the TLB holds no entry for these addresses.
-pub unsafe fn write_random(entry: Entry) {
-    let current = cp0::entry_hi::read();
-    // SAFETY: the caller's promise, and as in `read`. Random is read rather than used by `tlbwr`, for QEMU keeps what
-    // `tlbwr` replaces.
-    unsafe {
-        cp0::index::write(cp0::random::read());
-        load(entry);
-        asm!("tlbwi", "ehb", options(nostack));
-        cp0::entry_hi::write(current);
-        cp0::page_mask::write(0);
-    }
+/// The table says the same, and no other entry matches these addresses.
+pub unsafe fn write_at(index: usize, entry: Entry) {
+    write(index, entry);
 }
 
 /// Writes an entry in place of the one at an index.
@@ -182,6 +171,7 @@ pub fn reset() {
 /// Returns how many pairs of entries match one address: there must be none. Costs the square of the entries.
 pub fn duplicates() -> usize {
     let all: heapless::Vec<Entry, 64> = (0..entries()).map(read).filter(Entry::is_live).collect();
-    let pairs = |(at, entry): (usize, &Entry)| all[at + 1..].iter().filter(|other| entry.overlaps(other)).count();
+    let pairs =
+        |(at, entry): (usize, &Entry)| all[at + 1..].iter().filter(|other| entry.overlaps(other)).count();
     all.iter().enumerate().map(pairs).sum()
 }

@@ -13,9 +13,11 @@ use super::lower::{Hold, Kind, Lower};
 use super::masked::Masked;
 use super::run::{CHANGING, REQUESTS, Run, SLOTS, SPACE, page_at};
 use super::{gic, run};
-use crate::arch::tlb::{self, Entry, VALID};
+use crate::arch::tlb::{self, Entry};
 use crate::arch::{cp0, touch};
 
+/// EntryLo: there is a translation.
+const VALID: u32 = 2;
 /// EntryLo: stores are allowed.
 const DIRTY: u32 = 4;
 
@@ -250,7 +252,7 @@ fn refill(masked: &Masked, run: &Run, at: usize, write: bool) -> bool {
             tlb::forget(at, space);
         }
         // SAFETY: the pair is what the table (or the tentative entry) says, and nothing is there for it.
-        unsafe { tlb::write_random(Entry { hi: at & tlb::VPN2 | space, mask: 0, lo }) };
+        unsafe { tlb::replace(cp0::random::read() as usize, Entry { hi: at & tlb::VPN2 | space, mask: 0, lo }) };
     }
     allowed
 }

@@ -89,7 +89,13 @@ impl<S: Structure> Machine<S> {
     /// # Errors
     ///
     /// Those of [`Table::map`].
-    pub fn map(&mut self, space: &mut Space<'_, S>, pages: Pages, frame: Pfn, attr: Attr) -> Result<(), Error> {
+    pub fn map(
+        &mut self,
+        space: &mut Space<'_, S>,
+        pages: Pages,
+        frame: Pfn,
+        attr: Attr,
+    ) -> Result<(), Error> {
         // SAFETY: the space is borrowed alone, so this is the only writer; the batch is the table's. So for the others.
         self.edit(space, |table, batch| unsafe { table.map(batch, pages, frame, PageSize::K4, attr) })
     }

@@ -40,7 +40,14 @@ impl<'n, S: Structure> Space<'n, S> {
     pub fn new(nodes: &'n Nodes<S::Window>, salt: u32) -> Result<Self, Error> {
         let table = S::create(nodes)?;
         let batch = table.batch();
-        Ok(Self { table, batch, context: Context::default(), number: None, regions: heapless::Vec::new(), salt })
+        Ok(Self {
+            table,
+            batch,
+            context: Context::default(),
+            number: None,
+            regions: heapless::Vec::new(),
+            salt,
+        })
     }
 
     /// Returns the word that a page begins with when it is mapped on demand.

@@ -1,8 +1,11 @@
 //! The page tables by name, and what the kernel must know of each.
 
+use core::marker::PhantomData;
+
 use tlbkit_addr::PageSize;
 use tlbkit_pagetable::format::{EntryLo, Format};
-use tlbkit_pagetable::geometry::Va32;
+use tlbkit_pagetable::geometry::{Va32, Va32Small};
+use tlbkit_pagetable::gpt::{Adaptive, Fixed, Gpt32};
 use tlbkit_pagetable::hpt::Hashed;
 use tlbkit_pagetable::nodes::{Chunk, Identity, Offset, Slab, SlabError, Window};
 use tlbkit_pagetable::{Error, Leaf, Solo, Table};
@@ -138,4 +141,50 @@ impl<const CLUSTER: u32, const BUCKETS: u32> Structure for Hash<CLUSTER, BUCKETS
         let block = leaf.at.get() >> PageSize::K4.shift() >> CLUSTER;
         word == 1 << 31 | (block as u32) << 4
     }
+}
+
+/// Guarded, with nodes by policy `P`: `G8` .. `G256`, `GA`.
+pub struct Guarded<P>(PhantomData<P>);
+
+impl<const W: u32> Structure for Guarded<Fixed<W>> {
+    type Window = Offset;
+    type Table<'n> = Gpt32<'n, Nodes<Offset>, Fixed<W>>;
+
+    const WALK: Walk = Walk::Gpt(fits(handler::Gpt::fixed::<Va32Small>(W)));
+
+    fn create(nodes: &Nodes<Offset>) -> Result<Self::Table<'_>, Error> {
+        Ok(Gpt32::new(nodes))
+    }
+
+    fn root(table: &Self::Table<'_>) -> usize {
+        table.root()
+    }
+
+    fn is_guard(word: u32, leaf: &Leaf) -> bool {
+        is_pair(word, leaf)
+    }
+}
+
+impl Structure for Guarded<Adaptive> {
+    type Window = Offset;
+    type Table<'n> = Gpt32<'n, Nodes<Offset>>;
+
+    const WALK: Walk = Walk::Gpt(fits(handler::Gpt::adaptive::<Va32Small>()));
+
+    fn create(nodes: &Nodes<Offset>) -> Result<Self::Table<'_>, Error> {
+        Ok(Gpt32::new(nodes))
+    }
+
+    fn root(table: &Self::Table<'_>) -> usize {
+        table.root()
+    }
+
+    fn is_guard(word: u32, leaf: &Leaf) -> bool {
+        is_pair(word, leaf)
+    }
+}
+
+/// Tells whether a word is the guard of a leaf of a guarded table: the address of its pair.
+fn is_pair(word: u32, leaf: &Leaf) -> bool {
+    word as usize == leaf.at.get() & !(2 * PageSize::K4.bytes() - 1)
 }

@@ -20,7 +20,9 @@ const FRAMES: usize = 8;
 pub fn run<S: Structure>(machine: &mut Machine<S>, code: Pfn, checks: &mut Checks) {
     let taken = machine.frames.taken();
     let arguments = [AT, 1 << 12, WANTED, 0];
-    let Ok(mut task) = machine.task(code, Program::Sweep, arguments, 0) else { panic!("no nodes for a task") };
+    let Ok(mut task) = machine.task(code, Program::Sweep, arguments, 0) else {
+        panic!("no nodes for a task")
+    };
     task.space.allow(Region { pages: space::pages(AT, WANTED as usize), write: false });
     let limit = machine.frames.limit(FRAMES);
     let event = machine.run(&mut task);
@@ -38,7 +40,9 @@ pub fn run<S: Structure>(machine: &mut Machine<S>, code: Pfn, checks: &mut Check
         (0x6543_2100, None, Refusal::NoRegion),
         (AT + 8, Some(Region { pages: space::pages(AT, 1), write: false }), Refusal::Protection),
     ] {
-        let Ok(mut task) = machine.task(code, Program::Store, [at, 7, 0, 0], 0) else { panic!("no nodes for a task") };
+        let Ok(mut task) = machine.task(code, Program::Store, [at, 7, 0, 0], 0) else {
+            panic!("no nodes for a task")
+        };
         region.into_iter().for_each(|region| task.space.allow(region));
         let event = machine.run(&mut task);
         checks.check(event == Event::Refused(refusal, at), |say| {

@@ -150,14 +150,22 @@ struct Server<'c> {
 
 impl Server<'_> {
     /// Runs a server that makes a call for each of these pages, and returns the instructions from its first to its last.
-    fn run<S: Structure>(&mut self, machine: &mut Machine<S>, client: &mut Space<'_, S>, call: u32, pages: &[u32]) -> u32 {
+    fn run<S: Structure>(
+        &mut self,
+        machine: &mut Machine<S>,
+        client: &mut Space<'_, S>,
+        call: u32,
+        pages: &[u32],
+    ) -> u32 {
         let (code, Some(list)) = (self.code, machine.frames.take()) else { panic!("no frame") };
         for (index, &at) in pages.iter().enumerate() {
             // SAFETY: the frame was just taken, and has room for a list.
             unsafe { word(list).add(index).write_volatile(at) };
         }
         let arguments = [LIST, pages.len() as u32, call, 0];
-        let Ok(mut server) = machine.task(code, Program::List, arguments, 0) else { panic!("no nodes for a server") };
+        let Ok(mut server) = machine.task(code, Program::List, arguments, 0) else {
+            panic!("no nodes for a server")
+        };
         let mapped = machine.map(&mut server.space, space::pages(LIST, 1), list, PLAIN);
         self.checks.check(mapped.is_ok(), |say| say(format_args!("no list: {mapped:?}")));
         let (served, instructions) = counted(|| self.serve(machine, client, &mut server));

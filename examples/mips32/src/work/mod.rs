@@ -5,6 +5,7 @@
 
 pub mod check;
 pub mod corrupt;
+pub mod curve;
 pub mod exhaust;
 pub mod mapping;
 pub mod report;

@@ -35,16 +35,32 @@ impl Report {
         println!("  refills, sparse    {}", swept.sparse);
         println!("  bytes of table     {} for {} pages", swept.footprint.total(), swept.footprint.ptes);
         println!("  task, to and fro   {task} instructions");
-        println!("  protect            PROT1 {} PROTN {} a page, compact", mapping.compact.alone.prot1, mapping.compact.alone.protn);
+        println!(
+            "  protect            PROT1 {} PROTN {} a page, compact",
+            mapping.compact.alone.prot1, mapping.compact.alone.protn
+        );
         let all = swept.compact.and(swept.sparse);
         crate::print!(
-            "row table={table} stlb={} write={write} words={words} refills={} min={} mean={} max={} bytes={} task={task}",
-            self.stlb, all.refills, all.min, Thousandths(all.sum, all.refills), all.max, swept.footprint.total(),
+            "row table={table} stlb={} write={write} words={words} refills={} insns={} min={} mean={} max={} \
+             bytes={} task={task}",
+            self.stlb,
+            all.refills,
+            all.sum,
+            all.min,
+            Thousandths(all.sum, all.refills),
+            all.max,
+            swept.footprint.total(),
         );
         let sparse = mapping.sparse.iter().zip(REGIONS).map(|(row, log)| (4u32 << log, row));
         for (kilobytes, row) in core::iter::once((0, &mapping.compact)).chain(sparse) {
             for (beside, cost) in [("", row.alone), ("+64M", row.beside)] {
-                crate::print!(" prot1.{}{beside}={} protn.{}{beside}={}", Size(kilobytes), cost.prot1, Size(kilobytes), cost.protn);
+                crate::print!(
+                    " prot1.{}{beside}={} protn.{}{beside}={}",
+                    Size(kilobytes),
+                    cost.prot1,
+                    Size(kilobytes),
+                    cost.protn
+                );
             }
         }
         println!(" checks={} failures={}", self.checks.done, self.checks.failed);
@@ -54,7 +70,9 @@ impl Report {
 /// Prints what stress did.
 pub fn stress(table: &str, stressed: Stressed, spurious: u32, generations: u32, checks: Checks) {
     let Stressed { refills, steps } = stressed;
-    println!("  stress             {steps} steps, {refills} refills, {spurious} spurious faults, {generations} generations");
+    println!(
+        "  stress             {steps} steps, {refills} refills, {spurious} spurious faults, {generations} generations"
+    );
     println!("stress table={table} refills={refills} checks={} failures={}", checks.done, checks.failed);
 }
 

@@ -58,7 +58,8 @@ pub fn run<S: Structure>(
     checks: &mut Checks,
 ) -> Stressed {
     let frames = machine.frames.taken();
-    let mut run = Run { random: Random::new(seed), checks, done: Stressed::default(), at: addresses(seed), born: 0 };
+    let mut run =
+        Run { random: Random::new(seed), checks, done: Stressed::default(), at: addresses(seed), born: 0 };
     let mut spaces: [_; SPACES] = core::array::from_fn(|_| Some(run.begin(machine)));
     let mut current = 0;
     while run.done.refills < refills {
@@ -114,7 +115,9 @@ impl Run<'_> {
     /// Begins an address space, whose contents are like no other's.
     fn begin<S: Structure>(&mut self, machine: &mut Machine<S>) -> Modelled<'static, S> {
         self.born += 1;
-        let Ok(mut space) = Space::new(machine.nodes, self.born << 4 | 5) else { panic!("no nodes for a space") };
+        let Ok(mut space) = Space::new(machine.nodes, self.born << 4 | 5) else {
+            panic!("no nodes for a space")
+        };
         space.allow(Region { pages: space::pages(COMPACT, DEMAND), write: true });
         Modelled { space, pages: [Page::default(); PAGES] }
     }
@@ -176,7 +179,12 @@ impl Run<'_> {
         }
     }
 
-    fn write<S: Structure>(&mut self, machine: &mut Machine<S>, modelled: &mut Modelled<'_, S>, index: usize) {
+    fn write<S: Structure>(
+        &mut self,
+        machine: &mut Machine<S>,
+        modelled: &mut Modelled<'_, S>,
+        index: usize,
+    ) {
         let at = self.at[index];
         let value = self.random.below(1 << 16) << 8 | 0xff;
         let page = self.touched(modelled, index);
@@ -205,7 +213,12 @@ impl Run<'_> {
         modelled.pages[index] = Page { mapped: true, write, value };
     }
 
-    fn unmap<S: Structure>(&mut self, machine: &mut Machine<S>, modelled: &mut Modelled<'_, S>, index: usize) {
+    fn unmap<S: Structure>(
+        &mut self,
+        machine: &mut Machine<S>,
+        modelled: &mut Modelled<'_, S>,
+        index: usize,
+    ) {
         let page = modelled.pages[index];
         let unmapped = machine.unmap(&mut modelled.space, self.page(index));
         self.checks.check(unmapped.is_ok() == page.mapped, |say| {
@@ -232,9 +245,11 @@ impl Run<'_> {
         let mut mapped = 0;
         for page in modelled.pages.iter_mut().skip(first).take(count).filter(|page| page.mapped) {
             mapped += 1;
-            page.write = change.apply(if page.write { Attr::WRITE } else { Attr::empty() }).contains(Attr::WRITE);
+            page.write =
+                change.apply(if page.write { Attr::WRITE } else { Attr::empty() }).contains(Attr::WRITE);
         }
-        self.checks.check(changed == Ok(mapped), |say| say(format_args!("{pages}: {changed:?} and not {mapped}")));
+        self.checks
+            .check(changed == Ok(mapped), |say| say(format_args!("{pages}: {changed:?} and not {mapped}")));
     }
 
     /// Compares the table with the model.
@@ -243,7 +258,8 @@ impl Run<'_> {
             let leaf = modelled.space.lookup(space::page(at).address(PageSize::K4));
             let found = leaf.map(|leaf| leaf.attr.contains(Attr::WRITE));
             let expected = page.mapped.then_some(page.write);
-            self.checks.check(found == expected, |say| say(format_args!("the table has {leaf:?} at {at:#x}")));
+            self.checks
+                .check(found == expected, |say| say(format_args!("the table has {leaf:?} at {at:#x}")));
         }
     }
 
@@ -251,7 +267,9 @@ impl Run<'_> {
     fn corrupt<S: Structure>(&mut self, machine: &mut Machine<S>, spaces: &mut [Option<Modelled<'_, S>>]) {
         for modelled in spaces.iter_mut().flatten() {
             for index in DEMAND..PAGES {
-                let Some(leaf) = modelled.space.lookup(self.page(index).address(PageSize::K4)) else { continue };
+                let Some(leaf) = modelled.space.lookup(self.page(index).address(PageSize::K4)) else {
+                    continue;
+                };
                 let restore = corrupt::guard::<S>(&leaf);
                 machine.forget_everything();
                 let at = self.at[index];
@@ -270,6 +288,7 @@ impl Run<'_> {
         let usage = machine.nodes.usage();
         self.checks.check(usage.nodes == 0, |say| say(format_args!("{} nodes have leaked", usage.nodes)));
         let taken = machine.frames.taken();
-        self.checks.check(taken == frames, |say| say(format_args!("{taken} frames are in use, before {frames}")));
+        self.checks
+            .check(taken == frames, |say| say(format_args!("{taken} frames are in use, before {frames}")));
     }
 }

@@ -4,6 +4,8 @@
 //! mapped on demand, by a program in user mode that reads each; then the kernel reads them again and again, timing each
 //! load. A load that the TLB knows takes no instruction but itself; what another takes more is the refill.
 
+use core::arch::asm;
+
 use tlbkit_pagetable::Footprint;
 
 use super::check::Checks;
@@ -81,7 +83,9 @@ fn compact() -> impl Iterator<Item = u32> + Clone {
 pub fn run<S: Structure>(machine: &mut Machine<S>, code: tlbkit_addr::Pfn, checks: &mut Checks) -> Swept {
     const SALT: u32 = 0x111;
     let arguments = [COMPACT, 1 << 12, PAGES, SALT];
-    let Ok(mut task) = machine.task(code, Program::Sweep, arguments, SALT) else { panic!("no nodes for a task") };
+    let Ok(mut task) = machine.task(code, Program::Sweep, arguments, SALT) else {
+        panic!("no nodes for a task")
+    };
     task.space.allow(Region { pages: space::pages(COMPACT, PAGES as usize), write: false });
     task.space.allow(Region { pages: space::pages(SPARSE, 1 << 18), write: false });
 
@@ -94,24 +98,51 @@ pub fn run<S: Structure>(machine: &mut Machine<S>, code: tlbkit_addr::Pfn, check
         let read = machine.read(space, at);
         checks.check(read.is_ok(), |say| say(format_args!("{at:#x} cannot be read: {read:?}")));
     }
+    plugin_counts(true);
     let compact = measure(machine, space, compact(), ROUNDS, checks);
     let sparse = measure(machine, space, sparse(1, PAGES), ROUNDS, checks);
+    plugin_counts(false);
     let footprint = space.footprint();
     machine.delete(task.space, |frame| frame == code);
     Swept { compact, sparse, footprint }
 }
 
-/// Reads each page of a set `rounds` times, after a TLB that knows none of them, and returns what that took.
-pub fn measure<S: Structure>(
+/// Tells QEMU's plugin, if there is one, to begin counting or to end: by instructions that do nothing else.
+fn plugin_counts(begin: bool) {
+    // SAFETY: register 0 stays what it is.
+    unsafe {
+        if begin {
+            asm!("ori $0, $0, 1", options(nomem, nostack));
+        } else {
+            asm!("ori $0, $0, 2", options(nomem, nostack));
+        }
+    }
+}
+
+/// Reads each page of a set `rounds` times, and returns what that took.
+fn measure<S: Structure>(
     machine: &mut Machine<S>,
     space: &mut Space<'_, S>,
     set: impl Iterator<Item = u32> + Clone,
     rounds: u32,
     checks: &mut Checks,
 ) -> Cost {
+    let mut cost = Cost::none();
+    each(machine, space, set, rounds, checks, |instructions| cost.add(instructions));
+    cost
+}
+
+/// Reads each page of a set `rounds` times, beginning with an empty TLB, and tells `refilled` what each refill took.
+pub fn each<S: Structure>(
+    machine: &mut Machine<S>,
+    space: &mut Space<'_, S>,
+    set: impl Iterator<Item = u32> + Clone,
+    rounds: u32,
+    checks: &mut Checks,
+    mut refilled: impl FnMut(u32),
+) {
     machine.activate(space);
     tlb::forget_all(|_| true);
-    let mut cost = Cost::none();
     for _ in 0..rounds {
         for at in set.clone() {
             let touched = touch::load(at);
@@ -122,11 +153,12 @@ pub fn measure<S: Structure>(
             // A load and the reading of Count take an instruction each.
             let more = touched.map_or(0, |touched| instructions(touched.ticks).saturating_sub(2));
             if more > 0 {
-                cost.add(more);
+                refilled(more);
             }
         }
         let duplicates = tlb::duplicates();
-        checks.check(duplicates == 0, |say| say(format_args!("{duplicates} pairs of TLB entries match one address")));
+        checks.check(duplicates == 0, |say| {
+            say(format_args!("{duplicates} pairs of TLB entries match one address"));
+        });
     }
-    cost
 }

@@ -19,7 +19,9 @@ const TASKS: u32 = 100;
 pub fn run<S: Structure>(machine: &mut Machine<S>, code: Pfn, checks: &mut Checks) -> u32 {
     let ((), total) = counted(|| {
         for _ in 0..TASKS {
-            let Ok(mut task) = machine.task(code, Program::Message, [0; 4], 0) else { panic!("no nodes for a task") };
+            let Ok(mut task) = machine.task(code, Program::Message, [0; 4], 0) else {
+                panic!("no nodes for a task")
+            };
             let event = machine.run(&mut task);
             checks.check(matches!(event, Event::Call(DONE, [0, ..])), |say| {
                 say(format_args!("a task that should have sent a message ended with {event:?}"));

@@ -1,0 +1,64 @@
+//! The paper's PTEs with the bits that a TLB takes.
+
+use tlbkit_addr::{Attr, PageSize, Pfn, Reach};
+use tlbkit_pagetable::format::{EntryLo, Format};
+use tlbkit_pagetable::nodes::NodeAddr;
+use tlbkit_pagetable::{Change, Error};
+
+/// The layout of [`Paper`](tlbkit_pagetable::format::Paper), to the byte, and the PTEs of [`EntryLo`]: "MIPS format", each
+/// pair with its pair of mapping-tree words (Elphinstone et al. 3.2).
+#[derive(Clone, Copy, Debug)]
+pub struct PaperLo;
+
+impl Format for PaperLo {
+    type Word = u32;
+
+    const STEP: u32 = EntryLo::STEP;
+    const LINK_ALIGN: usize = EntryLo::LINK_ALIGN;
+    const IMPLIED: Attr = EntryLo::IMPLIED;
+    const OPTIONAL: Attr = EntryLo::OPTIONAL;
+    const APPEARS: Reach = EntryLo::APPEARS;
+    const BREAK: bool = EntryLo::BREAK;
+    const PAIRED: bool = EntryLo::PAIRED;
+    const EXTRA: usize = 1;
+
+    fn leaf(frame: Pfn, size: PageSize, attr: Attr, last: bool) -> Result<u32, Error> {
+        EntryLo::leaf(frame, size, attr, last)
+    }
+
+    fn link(node: NodeAddr) -> u32 {
+        EntryLo::link(node)
+    }
+
+    fn is_leaf(word: u32, last: bool) -> bool {
+        EntryLo::is_leaf(word, last)
+    }
+
+    fn is_link(word: u32) -> bool {
+        EntryLo::is_link(word)
+    }
+
+    fn node(link: u32) -> NodeAddr {
+        EntryLo::node(link)
+    }
+
+    fn frame(leaf: u32, size: PageSize) -> Pfn {
+        EntryLo::frame(leaf, size)
+    }
+
+    fn attr(leaf: u32) -> Attr {
+        EntryLo::attr(leaf)
+    }
+
+    fn size(leaf: u32, slot: PageSize) -> PageSize {
+        EntryLo::size(leaf, slot)
+    }
+
+    fn change(leaf: u32, change: Change) -> u32 {
+        EntryLo::change(leaf, change)
+    }
+
+    fn beside(changed: u32, beside: u32) -> u32 {
+        EntryLo::beside(changed, beside)
+    }
+}

@@ -1,0 +1,70 @@
+//! The multi-level table: a digit, an address, a load a level.
+
+use tlbkit_pagetable::Radix;
+
+use super::Build;
+use crate::Error;
+use crate::asm::{Cp0, K0, K1};
+
+/// The most levels.
+const MAX: usize = 8;
+
+/// A multi-level table of [`PaperLo`](super::PaperLo) words; its root is the address of its root node.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Mpt {
+    widths: [u32; MAX],
+    levels: usize,
+}
+
+impl Mpt {
+    /// Returns the handler's idea of `Mpt<G, PaperLo, _>`.
+    ///
+    /// # Errors
+    ///
+    /// [`Error::Geometry`] unless the space has 64 bits of 4 KiB pages in levels of at most ten bits.
+    pub const fn of<G: Radix>() -> Result<Self, Error> {
+        let levels = G::WIDTHS.len();
+        if G::VA_BITS != 64 || G::BASE.shift() != 12 || G::LINEAR.is_some() || levels > MAX {
+            return Err(Error::Geometry);
+        }
+        let mut widths = [0; MAX];
+        let mut level = 0;
+        while level < levels {
+            if G::WIDTHS[level] > 10 {
+                return Err(Error::Geometry);
+            }
+            widths[level] = G::WIDTHS[level];
+            level += 1;
+        }
+        Ok(Self { widths, levels })
+    }
+
+    pub(super) const fn emit(&self, b: &mut Build) {
+        let general = b.general;
+        let low = b.block(K1);
+        b.asm.lw(K1, low, K1);
+        b.asm.dmfc0(K0, Cp0::BadVAddr);
+        let mut shift = 64;
+        let mut level = 0;
+        while level + 1 < self.levels {
+            let width = self.widths[level];
+            shift -= width;
+            b.right(K0, K0, shift - 2);
+            b.asm.andi(K0, K0, (((1u32 << width) - 1) << 2) as u16);
+            b.asm.daddu(K1, K1, K0);
+            b.asm.lw(K1, 0, K1);
+            // A link is an address in kseg0.
+            b.asm.bgez(K1, general);
+            b.asm.dmfc0(K0, Cp0::BadVAddr);
+            level += 1;
+        }
+        // Two PTEs, two words of the kernel's: 16 bytes a pair.
+        let pairs = self.widths[level] - 1;
+        b.right(K0, K0, 13 - 4);
+        b.asm.andi(K0, K0, (((1u32 << pairs) - 1) << 4) as u16);
+        b.asm.daddu(K1, K1, K0);
+        b.asm.lw(K0, 0, K1);
+        b.asm.lw(K1, 4, K1);
+        b.finish();
+    }
+}

@@ -1,0 +1,104 @@
+//! The tables by name: how each is made, and what its handler walks.
+
+use proptest::test_runner::TestCaseError;
+use tlbkit_pagetable::format::EntryLo;
+use tlbkit_pagetable::nodes::Chunk;
+use tlbkit_pagetable::{Radix, hpt, lpt, mpt};
+use tlbkit_refill::handler::{Hashed, Lpt, Mpt, Walk};
+
+use super::{Base32, Config, KSEG0, NODES, Sabotage, Seen, Step, Storage, Subject, run};
+
+const AT: usize = 0xc000_0000;
+
+/// The tables.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Kind {
+    Mpt,
+    Lpt,
+    Hpt,
+    /// So few buckets that chains are long.
+    HptSmall,
+    Cpt,
+    CptFour,
+    CptSixteen,
+    CptGrows,
+}
+
+impl Kind {
+    pub(crate) const ALL: [Self; 8] = [
+        Self::Mpt,
+        Self::Lpt,
+        Self::Hpt,
+        Self::HptSmall,
+        Self::Cpt,
+        Self::CptFour,
+        Self::CptSixteen,
+        Self::CptGrows,
+    ];
+
+    /// Returns what the handler walks.
+    pub(crate) fn walk<G: Radix>(self) -> Walk {
+        let hashed = |cluster, buckets, load| Walk::Hashed(Hashed::of::<G>(cluster, buckets, load).unwrap());
+        match self {
+            Self::Mpt => Walk::Mpt(Mpt::of::<G>().unwrap()),
+            Self::Lpt => Walk::Lpt(Lpt::of::<G, AT>().unwrap()),
+            Self::Hpt => hashed(1, 10, 0),
+            Self::HptSmall => hashed(1, 2, 0),
+            Self::Cpt => hashed(3, 10, 0),
+            Self::CptFour => hashed(2, 3, 0),
+            Self::CptSixteen => hashed(4, 2, 0),
+            Self::CptGrows => hashed(3, 1, 50),
+        }
+    }
+
+    /// Returns how many words the handler has at the refill vector.
+    pub(crate) fn words(self, config: &Config) -> usize {
+        config.spec(self.walk::<Base32>()).assemble().unwrap().refill.words().len()
+    }
+}
+
+type Fixed<'n, 'm, G, const C: u32, const B: u32> = hpt::Hashed<'n, G, EntryLo, Storage<'m>, C, B, 0>;
+
+pub(crate) fn with<G: Radix>(
+    kind: Kind,
+    config: &Config,
+    steps: &[Step],
+    sabotage: Sabotage,
+) -> Result<Seen, TestCaseError> {
+    let chunks = 160;
+    let grows = kind == Kind::CptGrows;
+    let mut memory = vec![Chunk::ZERO; chunks];
+    // The linear table names nodes by physical addresses, the others by addresses in kseg0.
+    let nodes = NODES + if kind == Kind::Lpt { 0 } else { KSEG0 };
+    let storage = &Storage::new(&mut memory, nodes).unwrap();
+    macro_rules! go {
+        ($table:ty, $root:expr) => {{
+            let make = |nodes| <$table>::new(nodes).unwrap();
+            run(
+                config,
+                Subject { walk: kind.walk::<G>(), storage, nodes, chunks, make, root: $root, grows },
+                steps,
+                sabotage,
+            )
+        }};
+    }
+    macro_rules! hashed {
+        ($cluster:literal, $buckets:literal) => {
+            go!(Fixed<'_, '_, G, $cluster, $buckets>, |table| table.root())
+        };
+    }
+    match kind {
+        Kind::Mpt => {
+            go!(mpt::Mpt<'_, G, EntryLo, _>, |table| { table.root().get() })
+        }
+        Kind::Lpt => {
+            go!(lpt::Lpt<'_, G, EntryLo, _, AT>, |table| { table.root().get() })
+        }
+        Kind::Hpt => hashed!(1, 10),
+        Kind::HptSmall => hashed!(1, 2),
+        Kind::Cpt => hashed!(3, 10),
+        Kind::CptFour => hashed!(2, 3),
+        Kind::CptSixteen => hashed!(4, 2),
+        Kind::CptGrows => go!(hpt::Hashed<'_, G, EntryLo, _, 3, 1, 50>, |table| table.root()),
+    }
+}

@@ -1,0 +1,208 @@
+//! The machine: a handler's words, a table's memory, and a miss after the other.
+//!
+//! ```text
+//!   physical   0x80      handler             0x400   its tail
+//!              0x1000    block: the root     0x10000 software TLB
+//!              16 MiB    nodes
+//! ```
+
+use std::sync::atomic::{AtomicU32, Ordering};
+
+use anyhow::{Context, bail};
+use tlbkit_addr::{Attr, PageSize, Pages, Pfn, Vpn};
+use tlbkit_pagetable::format::Format;
+use tlbkit_pagetable::nodes::{Chunk, NodeAddr, Nodes, Slab};
+use tlbkit_pagetable::{Error, Local, Table};
+use tlbkit_refill::features::Features;
+use tlbkit_refill::interp::{Access, Machine, Stop, Window, Windows};
+use tlbkit_refill::mips3::{GENERAL, PaperLo, Spec, Stlb, TAIL, VECTOR};
+
+use super::Row;
+use super::structure::{Storage, Structure};
+use crate::tables::Misses;
+
+const KSEG0: u32 = 0x8000_0000;
+const BLOCK: u32 = 0x1000;
+const CACHE: u32 = 0x1_0000;
+const LOW: usize = 0x4_0000;
+const NODES: usize = 16 << 20;
+/// Chunks of node memory to begin with, and as many as kseg0 has room for.
+const CHUNKS: usize = 1 << 11;
+const MOST: usize = ((512 << 20) - NODES) / size_of::<Chunk>();
+/// Entries of the TLB: the R4700's.
+const ENTRIES: usize = 48;
+/// Zero would match an empty entry of the software TLB.
+const ASID: u64 = 1;
+
+/// Runs a structure's handler on every miss, in as much node memory as it needs.
+pub(super) fn run<S: Structure>(
+    name: &'static str,
+    cache: Option<u32>,
+    misses: &Misses,
+) -> anyhow::Result<Row> {
+    let mut chunks = CHUNKS;
+    loop {
+        let mut memory = vec![Chunk::ZERO; chunks];
+        let storage = Slab::new(&mut memory, KSEG0 as usize + NODES).map_err(anyhow::Error::msg)?;
+        match map::<S>(&storage, misses) {
+            Ok(mut table) => {
+                let row = replay::<S>(name, cache, misses, &storage, chunks, table.table());
+                for &page in &misses.pages {
+                    table.unmap(Pages::one(page), tlbkit_pagetable::Holes::Skip, None)?;
+                }
+                table.destroy();
+                return row;
+            }
+            Err(Error::NoMemory { .. }) if chunks < MOST => chunks = MOST.min(chunks * 4),
+            Err(Error::NoMemory { .. }) => bail!("it needs more nodes than kseg0 holds: give fewer --pages"),
+            Err(error) => return Err(error.into()),
+        }
+    }
+}
+
+type Mapped<'n, T> = Local<'n, T, fn(&tlbkit_addr::Flush)>;
+
+fn map<'n, S: Structure>(
+    storage: &'n Storage<'n>,
+    misses: &Misses,
+) -> Result<Mapped<'n, S::Table<'n>>, Error> {
+    let mut table: Mapped<'n, _> = Local::new(S::build(storage)?, |_| ());
+    for (place, &page) in misses.pages.iter().enumerate() {
+        // An odd factor permutes the numbers of 20 bits; no two neighbours.
+        let frame = Pfn::new(place.wrapping_mul(0x9_e377) & 0xf_ffff);
+        let writable = if place % 5 < 3 { Attr::WRITE | Attr::DIRTY } else { Attr::empty() };
+        if let Err(error) = table.map(Pages::one(page), frame, PageSize::K4, PaperLo::IMPLIED | writable) {
+            table.destroy();
+            return Err(error);
+        }
+    }
+    Ok(table)
+}
+
+/// The least, the sum and the most of some numbers.
+#[derive(Debug)]
+struct Spread {
+    min: u64,
+    sum: u64,
+    max: u64,
+}
+
+impl Spread {
+    const NONE: Self = Self { min: u64::MAX, sum: 0, max: 0 };
+
+    fn add(&mut self, value: u64) {
+        self.min = self.min.min(value);
+        self.sum += value;
+        self.max = self.max.max(value);
+    }
+}
+
+fn replay<'n, S: Structure>(
+    name: &'static str,
+    cache: Option<u32>,
+    misses: &Misses,
+    storage: &Storage<'n>,
+    chunks: usize,
+    table: &S::Table<'n>,
+) -> anyhow::Result<Row> {
+    let cache = cache.map(|bytes| Stlb::new(KSEG0 + CACHE, bytes)).transpose()?;
+    let spec = Spec { block: KSEG0 + BLOCK, cache, walk: S::walk()? };
+    let handler = spec.assemble()?;
+    let low: Vec<_> = (0..LOW / 4).map(|_| AtomicU32::new(0)).collect();
+    let put = |at: u32, words: &[u32]| {
+        words
+            .iter()
+            .zip(&low[at as usize / 4..])
+            .for_each(|(word, cell)| cell.store(*word, Ordering::Relaxed));
+    };
+    put(VECTOR, handler.refill.words());
+    put(TAIL, handler.tail.words());
+    put(BLOCK, &S::root(table));
+    // SAFETY: the slab's memory, as long as it is borrowed here; nobody writes while the machine runs.
+    let nodes = unsafe {
+        let first = storage.at(NodeAddr::new(KSEG0 as usize + NODES));
+        Window::from_raw(NODES as u64, first.cast(), chunks * size_of::<Chunk>() / 4)
+    };
+    let mut machine = Machine::<_, ENTRIES>::new(Features::MIPS3, Windows([nodes, Window::new(0, &low)]));
+    machine.cp0.entry_hi = ASID;
+
+    let (mut insns, mut loads, mut hits) = (Spread::NONE, Spread::NONE, 0u64);
+    let mut verified = true;
+    for &place in &misses.refills {
+        let page = *misses.pages.get(place as usize).context("a refill of no page")?;
+        let at = page.address(PageSize::K4).get() as u64;
+        machine.tlb.flush();
+        machine.cp0.status = 0;
+        machine.counts = Default::default();
+        let stop = machine.touch(at, Access::Load);
+        verified &= stop == Err(Stop::Returned);
+        insns.add(machine.counts.instructions);
+        loads.add(machine.counts.loads);
+        // Whatever goes on past the probe stores an entry.
+        hits += u64::from(machine.counts.stores == 0);
+        verified &= answers::<S>(&machine, table, page);
+    }
+    let refills = misses.refills.len() as u64;
+    let mean = |sum: u64| sum as f64 / refills.max(1) as f64;
+    Ok(Row {
+        table: name,
+        workload: misses.name.clone(),
+        pages: misses.pages.len(),
+        refills,
+        insns_min: insns.min,
+        insns_mean: mean(insns.sum),
+        insns_max: insns.max,
+        loads_min: loads.min,
+        loads_mean: mean(loads.sum),
+        loads_max: loads.max,
+        words: handler.refill.words().len() + handler.tail.words().len(),
+        stlb_hit_rate: cache.is_some().then(|| mean(hits)),
+        verified: verified && refuses(&mut machine, misses),
+    })
+}
+
+/// Tells whether the TLB translates a page, and the other half of its pair, as the table does. The lookup moves the entry
+/// of a hashed table to the front of its chain, which the paper's refill routine does itself.
+fn answers<'n, S: Structure>(
+    machine: &Machine<Windows<'_, 2>, ENTRIES>,
+    table: &S::Table<'n>,
+    page: Vpn,
+) -> bool {
+    [page.get(), page.get() ^ 1].into_iter().all(|page| {
+        let at = Vpn::new(page).address(PageSize::K4);
+        // SAFETY: nothing is reclaimed during the walk: this thread is the only one.
+        let pinned = unsafe { tlbkit_pagetable::Pinned::by(table) };
+        let says = table.lookup(pinned, at);
+        let store = if says.is_some_and(|leaf| leaf.attr.contains(Attr::WRITE | Attr::DIRTY)) {
+            Access::Store
+        } else {
+            Access::Load
+        };
+        let other =
+            if store == Access::Load { machine.translate(at.get() as u64, Access::Store) } else { Ok(Ok(0)) };
+        let refused = store == Access::Store || matches!(other, Ok(Err(_)));
+        let translated = machine.translate(at.get() as u64, store).ok().and_then(Result::ok);
+        refused && translated == says.map(|leaf| leaf.phys(at, PageSize::K4).get() as u64)
+    })
+}
+
+/// Tells whether misses of pages that are not mapped are passed on, as they were: neighbours, and pages that differ in one
+/// bit. Some handlers load a pair that is all invalid first.
+fn refuses(machine: &mut Machine<Windows<'_, 2>, ENTRIES>, misses: &Misses) -> bool {
+    let mapped: std::collections::HashSet<_> = misses.pages.iter().map(|page| page.get() >> 1).collect();
+    misses.pages.iter().step_by(misses.pages.len() / 64 + 1).all(|page| {
+        (1..52).all(|bit| {
+            let page = page.get() ^ 1 << bit;
+            if mapped.contains(&(page >> 1)) {
+                return true;
+            }
+            let at = (page << 12) as u64;
+            machine.tlb.flush();
+            machine.cp0.status = 0;
+            machine.cp0.entry_hi = ASID;
+            let stop = machine.settle(at, Access::Load);
+            let stayed = machine.cp0.bad_vaddr == at && machine.cp0.entry_hi == at & !0x1fff | ASID;
+            stop == Err(Stop::Reached) && machine.pc == machine.vectors + u64::from(GENERAL) && stayed
+        })
+    })
+}

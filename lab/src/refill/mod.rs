@@ -1,0 +1,162 @@
+//! `tlblab refill`: the instructions and loads of each structure's refill handler.
+//!
+//! The handlers are those of [`tlbkit_refill::mips3`], in MIPS III words. A program's pages are mapped into a table, and
+//! every miss of the modelled TLB runs the words in the interpreter ([`machine`]): Figures 2 and 5 of Elphinstone et al.
+//! in instructions and loads. What each refill leaves in the TLB is compared with the table's own lookup.
+
+use anyhow::{Context, bail};
+use clap::Args;
+use indicatif::{ProgressBar, ProgressStyle};
+use serde::Serialize;
+
+use crate::rows;
+use crate::tables;
+use crate::tlb::TlbArgs;
+use crate::trace::Input;
+use crate::workload::{FileSizes, Workload};
+
+mod machine;
+mod structure;
+
+/// Count the instructions and loads of the refill handlers
+#[derive(Args, Debug)]
+pub(crate) struct RefillArgs {
+    /// Replay a trace: a file, or `-` for standard input [default: the shipped cc1.tlbt]
+    #[arg(long, value_name = "FILE", conflicts_with_all = ["workload", "pages"])]
+    trace: Option<Input>,
+    /// Map synthetic pages instead and refer to each once
+    #[arg(long, value_enum)]
+    workload: Option<Workload>,
+    /// Pages of the workload [default: 8192; conventional: 2381, the paper's gcc]
+    #[arg(long, value_name = "N", requires = "workload")]
+    pages: Option<usize>,
+    /// A structure to run, by name; may be given again [default: all]
+    #[arg(long, value_name = "NAME")]
+    table: Vec<String>,
+    /// Seed of everything random
+    #[arg(long, default_value_t = 1)]
+    seed: u64,
+    /// Print one JSON array
+    #[arg(long)]
+    json: bool,
+    #[command(flatten)]
+    sizes: FileSizes,
+    #[command(flatten)]
+    tlb: TlbArgs,
+}
+
+/// What a structure's handler did.
+#[derive(Clone, Debug, Serialize)]
+pub(crate) struct Row {
+    /// As the paper calls it.
+    pub(crate) table: &'static str,
+    /// The trace or the workload.
+    pub(crate) workload: String,
+    /// How many pages are mapped.
+    pub(crate) pages: usize,
+    /// How many refills there were.
+    pub(crate) refills: u64,
+    /// Instructions a refill, the return included.
+    pub(crate) insns_min: u64,
+    /// Their mean.
+    pub(crate) insns_mean: f64,
+    /// The most.
+    pub(crate) insns_max: u64,
+    /// Loads a refill.
+    pub(crate) loads_min: u64,
+    /// Their mean.
+    pub(crate) loads_mean: f64,
+    /// The most.
+    pub(crate) loads_max: u64,
+    /// Instructions of the handler.
+    pub(crate) words: usize,
+    /// The share of refills that the software TLB in front served.
+    pub(crate) stlb_hit_rate: Option<f64>,
+    /// Whether every refill left in the TLB what the table says.
+    pub(crate) verified: bool,
+}
+
+/// Runs the handlers of the named structures, or of all, on these misses.
+///
+/// # Errors
+///
+/// If there is no such structure, or memory for one.
+pub(crate) fn rows(misses: &tables::Misses, names: &[String]) -> anyhow::Result<Vec<Row>> {
+    let all = structure::all();
+    for name in names {
+        if !all.iter().any(|structure| structure.name == *name) {
+            let names: Vec<_> = all.iter().map(|structure| structure.name).collect();
+            bail!("there is no structure `{name}`: choose from {}", names.join(", "));
+        }
+    }
+    let chosen: Vec<_> = all
+        .into_iter()
+        .filter(|structure| names.is_empty() || names.iter().any(|name| name == structure.name))
+        .collect();
+    let bar = ProgressBar::new(chosen.len() as u64)
+        .with_style(ProgressStyle::with_template("{msg} {wide_bar} {pos} of {len} structures, {eta} left")?);
+    let mut rows = Vec::new();
+    for structure in bar.wrap_iter(chosen.iter()) {
+        bar.set_message(structure.name);
+        rows.push((structure.run)(structure.name, structure.cache, misses).context(structure.name)?);
+    }
+    Ok(rows)
+}
+
+/// Runs the handlers and prints a row for each structure.
+///
+/// # Errors
+///
+/// If a name, a number or the trace is no good.
+pub(crate) fn run(args: &RefillArgs) -> anyhow::Result<()> {
+    let workload = args.workload.map(|workload| (workload, args.pages, args.sizes));
+    let misses = tables::misses(args.trace.as_ref(), workload, &args.tlb, args.seed)?;
+    rows::print(args.json, &rows(&misses, &args.table)?)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use tlbkit_addr::Vpn;
+
+    /// Neighbours, and pages far apart.
+    fn misses() -> tables::Misses {
+        let mut pages: Vec<_> = (0x400..0x500).map(Vpn::new).collect();
+        pages.extend((1..200usize).map(|n| Vpn::new(n.wrapping_mul(0x9e37_79b9_7f4a_7c15) >> 12)));
+        let refills = (0..3 * pages.len() as u32).map(|n| n * 7 % pages.len() as u32).collect();
+        tables::Misses { name: "test".into(), pages, refills }
+    }
+
+    #[test]
+    fn every_handler_leaves_what_its_table_says() {
+        for row in rows(&misses(), &[]).unwrap() {
+            assert!(row.verified, "{row:?}");
+            assert!(row.insns_min <= row.insns_max && row.refills == 3 * 455);
+            assert_eq!(row.stlb_hit_rate.is_some(), row.table.starts_with('S'));
+        }
+    }
+
+    #[test]
+    fn the_counts_are_those_of_the_documentation() {
+        let row = |name: &str| rows(&misses(), &[name.into()]).unwrap().remove(0);
+        let mpt = row("MPT");
+        assert_eq!((mpt.insns_min, mpt.insns_max, mpt.loads_max), (44, 44, 8));
+        for name in ["G2", "G4", "G16", "G256"] {
+            let guarded = row(name);
+            let nodes = (guarded.loads_min - 4) / 2;
+            assert_eq!(guarded.insns_min, 19 + 9 * nodes, "{name}");
+            let nodes = (guarded.loads_max - 4) / 2;
+            assert_eq!(guarded.insns_max, 19 + 9 * nodes, "{name}");
+        }
+        assert_eq!((row("H8k").insns_min, row("H8k").loads_min), (24, 4));
+        assert_eq!((row("C128k").insns_min, row("C128k").loads_min), (30, 4));
+        assert_eq!((row("S8k/G16").insns_min, row("S8k/G16").loads_min), (14, 3));
+        assert_eq!((row("S128k/G16").insns_min, row("S128k/G16").loads_min), (15, 3));
+    }
+
+    #[test]
+    fn a_structure_that_does_not_exist_is_named() {
+        let error = rows(&misses(), &["G3".into()]).unwrap_err().to_string();
+        assert!(error.starts_with("there is no structure `G3`: choose from MPT, G2"), "{error}");
+    }
+}
