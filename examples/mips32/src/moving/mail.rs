@@ -95,7 +95,7 @@ impl<S: Structure> Mail<S> {
         self.begin(from, Program::Message, [0; 4]);
         let sent = self.timed(Part::Send, |mail| machine.run(&mut mail.tasks[from]));
         checks.check(matches!(sent, Event::Call(DONE, _)), |say| {
-            say(format_args!("instead of a message: {sent:?}"))
+            say(format_args!("instead of a message: {sent:?}"));
         });
         for index in 0..count {
             match self.how {

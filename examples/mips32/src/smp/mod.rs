@@ -73,6 +73,7 @@ static INSIDE: AtomicU32 = AtomicU32::new(0);
 #[unsafe(no_mangle)]
 extern "C" fn secondary(cpu: usize) -> ! {
     tlb::reset();
+    gic::stop_timer();
     gic::listen();
     let mut last = 0;
     loop {
@@ -116,6 +117,7 @@ pub fn run(args: &Args) -> u32 {
         return 1;
     }
     gic::route(args.cpus);
+    gic::stop_timer();
     gic::listen();
     cores::start(args.cpus);
     // SAFETY: called once.

@@ -154,7 +154,7 @@ fn page(number: usize) -> Vpn {
     let at = match number.checked_sub(DENSE) {
         None => REGION + (number << 12),
         // Every third: some pairs have one page, some have none.
-        Some(sparse) => REGION + (1 << 24) + (3 * sparse << 12),
+        Some(sparse) => REGION + (1 << 24) + ((3 * sparse) << 12),
     };
     VirtAddr::new(at).vpn(PageSize::K4)
 }
