@@ -84,6 +84,14 @@ enum Inject {
 ///
 /// If something is missing, a boot goes wrong or a check fails.
 pub(crate) fn run(args: &BootArgs) -> anyhow::Result<()> {
+    for table in &args.table {
+        let alone = table.strip_prefix("S8k/").or(table.strip_prefix("S128k/")).unwrap_or(table);
+        let mut known = TABLES.iter().filter(|name| !name.contains('/'));
+        if !known.any(|name| *name == alone) {
+            let names: Vec<_> = TABLES.into_iter().filter(|name| !name.contains('/')).collect();
+            bail!("there is no table `{table}`: choose from {}, S8k/ or S128k/ in front", names.join(", "));
+        }
+    }
     let machine = Machine::new(&Shell::Plain, &args.cpu, args.cpus, args.big_endian, args.json)?;
     let tables = if args.table.is_empty() { TABLES.map(String::from).to_vec() } else { args.table.clone() };
     let mut rows = Vec::new();

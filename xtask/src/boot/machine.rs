@@ -89,7 +89,8 @@ impl Machine {
         let (mut lines, status) =
             self.listen(line.command()).with_context(|| format!("cannot run `{line}`"))?;
         if let Ok(counts) = fs::read_to_string(&self.counts) {
-            fs::remove_file(&self.counts).with_context(|| format!("cannot remove {}", self.counts.display()))?;
+            fs::remove_file(&self.counts)
+                .with_context(|| format!("cannot remove {}", self.counts.display()))?;
             lines.extend(counts.lines().map(String::from));
         }
         let error = match status.code() {
