@@ -59,8 +59,8 @@ impl Machine {
         if !CPUS.contains(&cpu) {
             bail!("the kernel runs on no CPU `{cpu}`: choose from {}", CPUS.join(", "));
         }
-        if cpus != 1 && (cpu != "P5600" || !(1..=8).contains(&cpus)) {
-            bail!("{cpus} CPUs of type {cpu}: only P5600 comes in numbers, up to 8");
+        if cpus != 1 && (cpu != "P5600" || !(1..=4).contains(&cpus)) {
+            bail!("{cpus} CPUs of type {cpu}: only P5600 comes in numbers, up to 4");
         }
         tools::program(shell, qemu(big_endian), "qemu-system-mips")?;
         tools::toolchain(shell, tools::NIGHTLY, &["rust-src"])?;
@@ -89,7 +89,8 @@ impl Machine {
         let (mut lines, status) =
             self.listen(line.command()).with_context(|| format!("cannot run `{line}`"))?;
         if let Ok(counts) = fs::read_to_string(&self.counts) {
-            fs::remove_file(&self.counts).with_context(|| format!("cannot remove {}", self.counts.display()))?;
+            fs::remove_file(&self.counts)
+                .with_context(|| format!("cannot remove {}", self.counts.display()))?;
             lines.extend(counts.lines().map(String::from));
         }
         let error = match status.code() {

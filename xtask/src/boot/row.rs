@@ -131,3 +131,47 @@ pub(crate) fn rows(cpu: &str, table: &str, lines: &[String]) -> Vec<Row> {
     }
     rows
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// What a boot says, cut short.
+    fn booted() -> Vec<Row> {
+        let lines = [
+            "row table=S8k/MPT stlb=true write=random refills=9 insns=130 mean=14.444 prot1.64K=7 checks=5 failures=0",
+            "row table=S8k/MPT stlb=true write=index refills=10 insns=160 mean=16.000 checks=5 failures=1",
+            "stress table=S8k/MPT refills=20 checks=100 failures=2",
+            "plugin refills=9 plugin_insns=130 refs=36",
+            "plugin refills=10 plugin_insns=161 refs=40",
+        ];
+        rows("34Kf", "S8k/MPT", &lines.map(String::from))
+    }
+
+    #[test]
+    fn refills_are_told_only_where_they_are_counted_right() {
+        let json: Vec<_> = booted().iter().map(Row::json).collect();
+        assert_eq!((&json[0]["refills"], &json[1]["refills"]), (&Value::Null, &json!(10)));
+        assert_eq!(
+            (&json[0]["stlb"], &json[0]["cpu"], &json[0]["cpus"]),
+            (&json!(true), &json!("34Kf"), &json!(1))
+        );
+        assert_eq!(json[0]["prot1_insns"], json!({ "64K": 7 }));
+        assert_eq!(json[1]["prot1_insns"], Value::Null);
+    }
+
+    #[test]
+    fn stress_belongs_to_the_last_row_and_the_plugin_contradicts_one() {
+        let rows = booted();
+        assert_eq!((rows[0].checks, rows[0].failures), (6, 0));
+        assert_eq!((rows[1].checks, rows[1].failures), (106, 4));
+        assert_eq!(rows[0].number("refs"), Some(4.0));
+    }
+
+    #[test]
+    fn a_boot_that_says_nothing_has_failed() {
+        assert_eq!(failures(&["ipc checks=3 failures=0".into()]), 0);
+        assert_eq!(failures(&["ipc checks=3 failures=2".into()]), 2);
+        assert_eq!(failures(&[]), 1);
+    }
+}

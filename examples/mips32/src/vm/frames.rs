@@ -33,6 +33,7 @@ impl Frames {
     /// # Safety
     ///
     /// Called once: the frames become the allocator's.
+    #[expect(clippy::deref_addrof, reason = "a reference to a mutable static is made in this one place")]
     pub unsafe fn all() -> Self {
         // SAFETY: called once, so nobody else has the links.
         let next = unsafe { &mut *(&raw mut NEXT) };
