@@ -14,6 +14,7 @@ use clap::{Parser, Subcommand};
 
 mod bench;
 mod bookkeeping;
+mod boot;
 mod check;
 mod demo;
 mod doc;
@@ -48,6 +49,7 @@ struct Cli {
 #[derive(Debug, Subcommand)]
 enum Command {
     Demo(demo::DemoArgs),
+    Boot(boot::BootArgs),
     /// Run every test that the gate runs, fastest first, up to the first failure
     Test,
     /// Check the crates and their tests with the oldest Rust they promise
@@ -80,6 +82,7 @@ fn main() -> ExitCode {
     let shell = shell::Shell::Plain;
     let outcome = places::enter_root().and_then(|()| match Cli::parse().command {
         Command::Demo(args) => demo::run(&shell, &args),
+        Command::Boot(args) => boot::run(&args),
         Command::Test => test::run(),
         Command::Msrv => msrv::run(&shell),
         Command::NoStd => no_std::run(&shell),

@@ -290,10 +290,12 @@ impl<const PAGES: usize, const SPACES: usize> IpcRegion<PAGES, SPACES> {
         }
         let copy = self.get_ownership(space)?;
         self.seat(space, copy)?.low = Access::Write;
+        self.seat(space, page)?.owned -= 1;
+        // A mapping that the space no longer owns, or of which it has duplicates: it stays until somebody asks that it
+        // be finished.
+        let access = self.high(space, page);
         let seat = self.seat(space, page)?;
-        seat.owned -= 1;
-        // A mapping that the space no longer owns: it stays until somebody asks that it be finished.
-        seat.stale = seat.owned == 0 && seat.low > Access::None;
+        seat.stale = seat.low > access;
         Ok(LowAction::Copy { space, page, copy })
     }
 

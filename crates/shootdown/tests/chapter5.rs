@@ -273,6 +273,21 @@ fn a_page_that_is_mapped_again_fails_its_unmapping() {
     assert!(dash.fault(space(1), Vpn::new(0), Attr::READ), "a stale copy, and no more");
 }
 
+/// Found by the property below: three ownerships of a page that stays mapped for writing, one of which is copied away.
+#[test]
+fn what_was_duplicated_is_still_known_as_stale_after_a_copy() {
+    let mut region = IpcRegion::<2, 1>::new();
+    let page = region.get_ownership(0).unwrap();
+    region.mapin(0, page, Access::Write).unwrap();
+    for _ in 0..2 {
+        assert_eq!(region.duplicate(0, page, true), Ok(LowAction::Nothing));
+    }
+    assert!(matches!(region.make_writable(0, page), Ok(LowAction::Copy { .. })));
+    assert!(region.check());
+    let reduce = LowAction::Reduce { space: 0, page, access: Access::Read };
+    assert_eq!(region.finish_transfer(0, page), Ok(reduce));
+}
+
 proptest! {
     /// Table 5.3: the two maps differ only where the region knows it, and a finished transfer leaves nothing.
     #[test]

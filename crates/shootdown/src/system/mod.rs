@@ -46,10 +46,20 @@ pub trait Local<P> {
     fn interrupt(&mut self, cpu: usize);
     /// Takes a payload back: no CPU can reach it any more (unless the outcome says that it is in use again).
     fn complete(&mut self, payload: P, outcome: Outcome);
-    /// Lets time pass while this CPU waits for another: a pause instruction, or a yield on host threads.
+    /// Lets time pass while this CPU waits for another: a pause instruction, or a yield on host threads. A kernel
+    /// whose CPUs sleep here has [`changed`](Self::changed) wake them.
     fn pause(&mut self) {
         relax();
     }
+    /// Takes notice that something has changed for which another CPU may be in [`pause`](Self::pause): the last
+    /// acknowledgement, a stopped CPU, a continuing signal, an exclusion given up. Whom to wake is the kernel's
+    /// business: each CPU that was about to wait, or had begun to, when this is called.
+    ///
+    /// A CPU sleeps without losing a wake-up if it says that it may wait before it calls into [`System`], and if
+    /// interrupts are disabled from there until it sleeps: nothing happens between the look that made it wait and
+    /// [`pause`](Self::pause). The interrupt that ends the sleep may have been for a request too, so call
+    /// [`System::poll`] once more after whatever may have slept.
+    fn changed(&mut self) {}
     /// Asks another CPU's TLB to flush, and returns the flush's number and the number of the last one done there.
     /// Only plans with [`Style::Remote`] call it.
     fn flush_remotely(&mut self, _cpu: usize, _what: Target, _drain: bool) -> (u32, u32) {

@@ -35,6 +35,7 @@ impl<P, E: Edit<W>, const CPUS: usize, const N: usize, const W: usize, const SLO
                 Reply::Idle => return Ok(()),
                 Reply::Enter => {
                     self.set_stopped(station.me, true);
+                    local.changed();
                     station.replier.did()?;
                 }
                 Reply::Leave => {
@@ -51,10 +52,16 @@ impl<P, E: Edit<W>, const CPUS: usize, const N: usize, const W: usize, const SLO
                 }
                 Reply::Acknowledge(op) => {
                     let left = self.acknowledge(op)?;
+                    if left == 0 {
+                        local.changed();
+                    }
                     station.replier.counted(left)?;
                 }
                 Reply::AcknowledgeSlot { cpu, slot } => {
                     let left = self.count_down(cpu, slot, None)?;
+                    if left == 0 {
+                        local.changed();
+                    }
                     station.replier.counted(left)?;
                 }
                 Reply::TakeOver { cpu, slot } => {
@@ -122,8 +129,8 @@ impl<P, E: Edit<W>, const CPUS: usize, const N: usize, const W: usize, const SLO
                 SwitchAction::IsChanging => {
                     let changing = is_changing();
                     if changing {
-                        self.poll(station, local)?;
                         local.pause();
+                        self.poll(station, local)?;
                     }
                     changing
                 }

@@ -46,7 +46,9 @@ impl<P, E: Edit<W>, const CPUS: usize, const N: usize, const W: usize, const SLO
         };
         let generation = (slot.word.load(Ordering::Relaxed) >> 16).wrapping_add(1) & 0xffff;
         slot.word.store(generation << 16, Ordering::Relaxed);
-        slot.flags.store(TAKEN, Ordering::Relaxed);
+        // An operation that has asked nobody yet holds nobody up. Who holds the one before it by its slot alone (after
+        // an overflow) must not wait for this one: it may be this one's turn only when he has left.
+        slot.flags.store(TAKEN | CONTINUED, Ordering::Release);
         // SAFETY: the slot was free and it is this CPU's: nobody else enters it before the first request is sent.
         slot.cell.with_mut(|cell| unsafe { *cell = Some((operation, edit)) });
         let id = OpId { cpu: me, slot: at as u16, generation };
@@ -71,8 +73,8 @@ impl<P, E: Edit<W>, const CPUS: usize, const N: usize, const W: usize, const SLO
             match self.ask(station, local, slot, id)? {
                 Progress::Went => {}
                 Progress::Waits => {
-                    self.wait(station, local)?;
                     local.pause();
+                    self.wait(station, local)?;
                 }
                 Progress::Left => return Ok(()),
                 Progress::Ended => break,
@@ -122,6 +124,7 @@ impl<P, E: Edit<W>, const CPUS: usize, const N: usize, const W: usize, const SLO
                 Action::Exclude => yes(edit.exclude()),
                 Action::Release => {
                     edit.release();
+                    local.changed();
                     Seen::Did
                 }
                 Action::SetTentative => {
@@ -177,11 +180,13 @@ impl<P, E: Edit<W>, const CPUS: usize, const N: usize, const W: usize, const SLO
                 Action::Enter => {
                     station.entered = true;
                     self.set_stopped(me, true);
+                    local.changed();
                     Seen::Did
                 }
                 Action::IsStopped(cpu) => yes(self.is_stopped(cpu)?),
                 Action::Continue => {
                     slot.flags.fetch_or(CONTINUED, Ordering::Release);
+                    local.changed();
                     Seen::Did
                 }
                 Action::FlushRemotely { cpu, drain } => {

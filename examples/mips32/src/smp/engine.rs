@@ -1,0 +1,287 @@
+//! A CPU's part in the shootdowns: what it does for the protocol, and the miss handler that the protocol needs.
+
+use core::cell::UnsafeCell;
+use core::sync::atomic::{AtomicU32, Ordering, fence};
+
+use tlbkit_addr::{Attr, Pages};
+use tlbkit_pagetable::format::{EntryLo, Format};
+use tlbkit_shootdown::{Change, Local, Miss, MissAction, Misuse, Outcome, Source, Station, Target};
+
+use super::CPUS;
+use super::idle;
+use super::lower::{Hold, Kind, Lower};
+use super::masked::Masked;
+use super::run::{CHANGING, REQUESTS, Run, SLOTS, SPACE, page_at};
+use super::{gic, run};
+use crate::arch::tlb::{self, Entry};
+use crate::arch::{cp0, touch};
+
+/// EntryLo: there is a translation.
+const VALID: u32 = 2;
+/// EntryLo: stores are allowed.
+const DIRTY: u32 = 4;
+
+/// A CPU in a run.
+pub(super) struct Engine {
+    run: &'static Run,
+    station: Station<REQUESTS, 1, SLOTS>,
+    cpu: Cpu,
+}
+
+/// What the protocol can ask of this CPU.
+struct Cpu {
+    run: &'static Run,
+    me: usize,
+    /// What this CPU's own operation flushes.
+    own: Option<Target>,
+}
+
+/// Each CPU's engine while it takes part in a run.
+struct Seats([UnsafeCell<Option<Engine>>; CPUS]);
+
+// SAFETY: a CPU touches its own seat only, with interrupts off.
+unsafe impl Sync for Seats {}
+
+static SEATS: Seats = Seats([const { UnsafeCell::new(None) }; CPUS]);
+
+/// Puts this CPU's engine in place, or takes it away.
+pub(super) fn seat(_masked: &Masked, engine: Option<Engine>) {
+    // SAFETY: this CPU's seat. Interrupts are off, so `with` does not run.
+    unsafe { *SEATS.0[cp0::cpu()].get() = engine };
+}
+
+/// Calls `f` with this CPU's engine, if it takes part in a run.
+pub(super) fn with<R>(_masked: &Masked, f: impl FnOnce(&mut Engine) -> R) -> Option<R> {
+    // SAFETY: as above. Where `f` sleeps, an interrupt is not served, so it does not get here.
+    unsafe { (*SEATS.0[cp0::cpu()].get()).as_mut() }.map(f)
+}
+
+impl Engine {
+    /// Returns the engine of CPU `me`.
+    pub(super) fn new(run: &'static Run, me: usize) -> Result<Self, Misuse> {
+        Ok(Self { run, station: run.system.station(me)?, cpu: Cpu { run, me, own: None } })
+    }
+
+    /// Calls into the shootdowns: meanwhile this CPU may be waiting, so that others wake it.
+    fn enter<R>(&mut self, f: impl FnOnce(&mut Self) -> R) -> R {
+        let bit = 1 << self.cpu.me;
+        self.run.waiting.fetch_or(bit, Ordering::SeqCst);
+        fence(Ordering::SeqCst);
+        let result = f(self);
+        // Where it slept, it has lowered the interrupt of whatever was posted meanwhile.
+        self.serve();
+        self.run.waiting.fetch_and(!bit, Ordering::SeqCst);
+        result
+    }
+
+    /// Serves the requests of other CPUs.
+    pub(super) fn poll(&mut self) {
+        self.enter(|_| {});
+    }
+
+    fn serve(&mut self) {
+        if let Err(why) = self.run.system.poll(&mut self.station, &mut self.cpu) {
+            self.run.wrong(format_args!("a request: {why}"));
+        }
+    }
+
+    /// Begins to run the address space, or stops.
+    pub(super) fn switch(&mut self, change: Change) {
+        self.enter(|engine| {
+            let (run, what) = (engine.run, Target::Space(SPACE));
+            let is_changing = || CHANGING.load(Ordering::SeqCst) > 0;
+            let done = run.system.switch(
+                &mut engine.station,
+                &mut engine.cpu,
+                change,
+                &run.space,
+                what,
+                is_changing,
+            );
+            if let Err(why) = done {
+                run.wrong(format_args!("{change:?}: {why}"));
+            }
+        });
+    }
+
+    /// Lowers the rights of a page, and waits until that is done, unless the plan is asynchronous.
+    pub(super) fn lower(&mut self, page: usize, kind: Kind) {
+        let run = self.run;
+        self.enter(|engine| {
+            let hold = loop {
+                match Hold::take(engine.cpu.me) {
+                    Some(hold) => break hold,
+                    // Its operations are all with the repliers: one must end first.
+                    None => {
+                        engine.cpu.pause();
+                        engine.serve();
+                    }
+                }
+            };
+            let edit = Lower { run, page, kind, hold };
+            engine.cpu.own = Some(Target::Pages(SPACE, Pages::one(run::vpn(page))));
+            if let Err((_, _, why)) = run.system.start(&mut engine.station, &mut engine.cpu, hold, edit) {
+                run.wrong(format_args!("an operation: {why}"));
+            }
+            engine.cpu.own = None;
+        });
+    }
+
+    /// Raises the rights of a page, unless somebody is changing something.
+    pub(super) fn raise(&mut self, page: usize) {
+        if self.run.exclude() {
+            self.run.raise(page);
+            self.run.release();
+            self.cpu.changed();
+        }
+    }
+
+    /// Rests until an interrupt, unless `until` says that there is something to do.
+    pub(super) fn rest(&mut self, until: impl Fn() -> bool) {
+        let bit = 1 << self.cpu.me;
+        self.run.resting.fetch_or(bit, Ordering::SeqCst);
+        fence(Ordering::SeqCst);
+        if !until() {
+            self.cpu.pause();
+        }
+        self.run.resting.fetch_and(!bit, Ordering::SeqCst);
+        self.poll();
+    }
+
+    /// Tells whoever rests that it may be his turn.
+    pub(super) fn next(&self) {
+        self.cpu.wake(&self.run.resting);
+    }
+}
+
+impl Cpu {
+    /// Interrupts the other CPUs of a set.
+    fn wake(&self, cpus: &AtomicU32) {
+        fence(Ordering::SeqCst);
+        let cpus = cpus.load(Ordering::SeqCst);
+        (0..self.run.cpus).filter(|&cpu| cpu != self.me && cpus >> cpu & 1 == 1).for_each(gic::send);
+    }
+}
+
+impl Local<&'static Hold> for Cpu {
+    fn flush(&mut self, what: Target, _drain: bool) {
+        if self.run.no_flush && self.own != Some(what) {
+            return;
+        }
+        let of = |entry: &Entry| entry.hi & tlb::ASID == u32::from(SPACE.get());
+        match what {
+            Target::Pages(_, pages) if pages.len() <= 8 => {
+                for page in pages {
+                    tlb::forget((page.get() << 12) as u32, u32::from(SPACE.get()));
+                }
+            }
+            Target::Pages(..) | Target::Space(_) => tlb::forget_all(of),
+            Target::All => tlb::reset(),
+        }
+    }
+
+    fn interrupt(&mut self, cpu: usize) {
+        gic::send(cpu);
+    }
+
+    fn complete(&mut self, hold: &'static Hold, outcome: Outcome) {
+        let run = self.run;
+        if outcome != Outcome::Done {
+            run.wrong(format_args!("an operation ended as {outcome:?}"));
+        }
+        // SAFETY: it has completed, and this is the CPU that it completed on.
+        let held = unsafe { hold.give_back() };
+        if let Some((frame, page)) = held.frame {
+            run.arena.give(frame, page);
+        }
+        for nodes in held.nodes {
+            // SAFETY: every CPU that runs the space has acknowledged since the nodes were unlinked.
+            unsafe { nodes.into_retired().reclaim() };
+        }
+        run.counts.completed.fetch_add(1, Ordering::SeqCst);
+        // Its requester may wait for the place, and everybody for the end.
+        self.changed();
+        self.wake(&run.resting);
+    }
+
+    fn pause(&mut self) {
+        // SAFETY: the engine is entered with interrupts off.
+        idle::sleep(&unsafe { Masked::assume() });
+    }
+
+    fn changed(&mut self) {
+        self.wake(&self.run.waiting);
+    }
+}
+
+/// Loads a word of the space. A fault that the table does not stand for is repaired, and tried again.
+pub(super) fn load(run: &Run, at: usize) -> Option<u32> {
+    loop {
+        match touch::load(at as u32) {
+            Ok(touched) => return Some(touched.value),
+            Err(_) if super::masked::masked(|masked| refill(masked, run, at, false)) => {}
+            Err(_) => return None,
+        }
+    }
+}
+
+/// Stores a word of the space, as [`load`].
+pub(super) fn store(run: &Run, at: usize, value: u32) -> bool {
+    loop {
+        // SAFETY: the space's pages hold the stress's words, and nothing else.
+        match unsafe { touch::store(at as u32, value) } {
+            Ok(()) => return true,
+            Err(_) if super::masked::masked(|masked| refill(masked, run, at, true)) => {}
+            Err(_) => return false,
+        }
+    }
+}
+
+/// The miss handler in full, for misses and faults that the vector's does not serve: loads the pair, if that allows
+/// the access, and tells whether it does.
+fn refill(masked: &Masked, run: &Run, at: usize, write: bool) -> bool {
+    // An entry is a pair, and TLB-first has a flag for each page: the neighbour of a page that is changing must not
+    // bring the old entry back.
+    let lo = [at & !0x1000, at | 0x1000].map(|half| entry_of(masked, run, half));
+    let wanted = if write { VALID | DIRTY } else { VALID };
+    let allowed = lo[at >> 12 & 1] & wanted == wanted;
+    if allowed {
+        let (at, space) = (at as u32, u32::from(SPACE.get()));
+        if tlb::probe(at, space).is_some() {
+            run.counts.spurious.fetch_add(1, Ordering::Relaxed);
+            tlb::forget(at, space);
+        }
+        // SAFETY: the pair is what the table (or the tentative entry) says, and nothing is there for it.
+        unsafe { tlb::replace(cp0::random::read() as usize, Entry { hi: at & tlb::VPN2 | space, mask: 0, lo }) };
+    }
+    allowed
+}
+
+/// Takes a page's entry from the table, or from the operation that is changing it.
+fn entry_of(masked: &Masked, run: &Run, at: usize) -> u32 {
+    let tentative = page_at(at).map(|page| &run.tentative[page]);
+    let mut miss = Miss::new(&run.plan);
+    let mut word = 0;
+    loop {
+        let changing = match miss.next() {
+            MissAction::IsChanging => tentative.is_some_and(|page| page.changing.load(Ordering::SeqCst)),
+            MissAction::Read(from) => {
+                let leaf = run.look_up(masked, at).and_then(|mut leaf| {
+                    if from == Source::Tentative {
+                        let page = tentative.filter(|page| page.readable.load(Ordering::SeqCst));
+                        leaf.attr.remove(Attr::WRITE | Attr::DIRTY);
+                        page?;
+                    }
+                    Some(leaf)
+                });
+                word =
+                    leaf.map_or(0, |leaf| EntryLo::leaf(leaf.frame, leaf.size, leaf.attr, true).unwrap_or(0));
+                false
+            }
+            MissAction::Load => false,
+        };
+        if miss.did(changing) {
+            return word;
+        }
+    }
+}

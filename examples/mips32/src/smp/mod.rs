@@ -1,0 +1,191 @@
+//! Several CPUs: every shootdown protocol that suits the hardware, while all of them use what is changed.
+//!
+//! ```text
+//!   cores, gic        the other cores, and interrupts between them
+//!   masked, idle      interrupts off; sleeping without missing one
+//!   arena             frames whose contents say whose they are
+//!   run               what the CPUs share: table, model, shootdowns
+//!   lower             the change that a shootdown is for, and what it uncovers
+//!   engine            a CPU's part: what the protocol asks of it, and its miss handler
+//!   vector            the refill vector
+//!   stress            what each CPU does
+//!   report            how it went
+//! ```
+//!
+//! No CPU ever spins for another, except for the few instructions that somebody else holds a list's lock: with more CPUs
+//! than the host has, those who spin keep away the one for whom they wait.
+
+mod arena;
+mod cores;
+mod engine;
+mod gic;
+mod idle;
+mod lower;
+mod masked;
+mod report;
+mod run;
+mod shelf;
+mod stress;
+mod vector;
+
+use core::sync::atomic::{AtomicU32, Ordering};
+
+use tlbkit_pagetable::format::EntryLo;
+use tlbkit_pagetable::geometry::Va32;
+use tlbkit_pagetable::mpt::Mpt;
+use tlbkit_pagetable::nodes::{Identity, Slab};
+use tlbkit_pagetable::{Shared, destroy};
+use tlbkit_shootdown::{Algorithm, Hardware, LowRights, Plan, Rendezvous};
+
+use self::masked::masked;
+use self::report::Report;
+use self::run::Run;
+use self::shelf::Shelf;
+use crate::arch::exception::Frame;
+use crate::arch::{cp0, tlb};
+use crate::args::Args;
+use crate::println;
+use crate::vm::machine::BLOCK;
+use crate::vm::structure::{MultiLevel, Structure};
+
+/// The most CPUs that take part.
+const CPUS: usize = 4;
+
+/// MIPS as the shootdowns see it: software loads the TLBs and nobody writes status bits back, and no CPU flushes another
+/// one's. Tzou's Table 2.1 has it as the RP3.
+const MIPS: Hardware = Hardware::RP3;
+
+/// Node storage of a table that several CPUs walk.
+type Nodes = Slab<'static, u32, Shared, Identity>;
+/// The table under test.
+type Shot = Mpt<'static, Va32, EntryLo, Nodes>;
+
+static NODES: Shelf<Nodes> = Shelf::new();
+static TABLE: Shelf<Shot> = Shelf::new();
+/// The run at hand: CPU 0 puts it there and takes it away, while nobody is in it.
+static RUN: Shelf<Run> = Shelf::new();
+/// How many runs there have been.
+static NUMBER: AtomicU32 = AtomicU32::new(0);
+/// The CPUs but the first that are in the run.
+static INSIDE: AtomicU32 = AtomicU32::new(0);
+
+/// Where every CPU but the first begins, on its own stack, its TLB in no particular state.
+#[unsafe(no_mangle)]
+extern "C" fn secondary(cpu: usize) -> ! {
+    tlb::reset();
+    gic::stop_timer();
+    gic::listen();
+    let mut last = 0;
+    loop {
+        masked(|masked| {
+            while NUMBER.load(Ordering::SeqCst) == last {
+                idle::sleep(masked);
+            }
+        });
+        last = NUMBER.load(Ordering::SeqCst);
+        // SAFETY: CPU 0 has put the run there before it counted it, and takes it away when nobody is inside.
+        if let Some(run) = unsafe { RUN.get() } {
+            stress::take_part(run, cpu);
+        }
+        INSIDE.fetch_sub(1, Ordering::SeqCst);
+        gic::send(0);
+    }
+}
+
+/// An interrupt in kernel mode: another CPU wants something. CPUs that run alone mask all of them.
+///
+/// Nothing here is in mapped memory: a TLB miss while EXL is set would be taken for something else.
+pub fn interrupt(frame: &mut Frame) {
+    if idle::end(frame) {
+        return;
+    }
+    gic::acknowledge(cp0::cpu());
+    // EXL off, interrupts still off, so that a protocol which waits can sleep. The frame has the Status to return to.
+    gic::listen();
+    masked(|masked| engine::with(masked, engine::Engine::poll));
+}
+
+/// Runs the protocols that suit the hardware, one after the other, on so many CPUs. Returns the number of failures.
+pub fn run(args: &Args) -> u32 {
+    let there = gic::find().min(CPUS);
+    if !(1..=there).contains(&args.cpus) {
+        println!("error: {} CPUs are asked for; there may be 1 to {there}", args.cpus);
+        return 1;
+    }
+    if args.table != "MPT" {
+        println!("error: several CPUs share a table MPT, not `{}`", args.table);
+        return 1;
+    }
+    gic::route(args.cpus);
+    gic::stop_timer();
+    gic::listen();
+    cores::start(args.cpus);
+    // SAFETY: called once.
+    let nodes = match Nodes::identity(unsafe { crate::memory::nodes() }) {
+        // SAFETY: the other CPUs do not look there before there is a run.
+        Ok(nodes) => unsafe { NODES.put(nodes) },
+        Err(error) => panic!("no memory for nodes: {error}"),
+    };
+    let mut failures = 0;
+    let mut asked = false;
+    for algorithm in Algorithm::ALL {
+        if args.protocol.is_some_and(|name| name != algorithm.name()) {
+            continue;
+        }
+        asked = true;
+        match Plan::new(algorithm, &MIPS, LowRights::NeverWriteBack) {
+            Ok(plan) => {
+                failures += shoot(args, plan, nodes);
+                // The other way around two requesters' deadlock.
+                if algorithm == Algorithm::TwoPhase {
+                    failures += shoot(args, plan.with_rendezvous(Rendezvous::Serve), nodes);
+                }
+            }
+            Err(why) => println!("{algorithm} is not for this hardware: {why}"),
+        }
+    }
+    if !asked {
+        println!("error: there is no protocol `{}`", args.protocol.unwrap_or_default());
+        return 1;
+    }
+    failures
+}
+
+/// Runs one protocol, and returns the number of failures.
+fn shoot(args: &Args, plan: Plan, nodes: &'static Nodes) -> u32 {
+    let table = match Shot::new(nodes) {
+        // SAFETY: no other CPU is in a run.
+        Ok(table) => unsafe { TABLE.put(table) },
+        Err(error) => panic!("no memory for a table: {error}"),
+    };
+    BLOCK.set_root(table.root().get() as u32);
+    // SAFETY: the block has the table's root.
+    unsafe { vector::install(&plan, MultiLevel::WALK) };
+    let run = match Run::new(plan, table, args) {
+        // SAFETY: as above.
+        Ok(run) => unsafe { RUN.put(run) },
+        Err(error) => panic!("no shootdowns: {error}"),
+    };
+    INSIDE.store(args.cpus as u32 - 1, Ordering::SeqCst);
+    NUMBER.fetch_add(1, Ordering::SeqCst);
+    (1..args.cpus).for_each(gic::send);
+    stress::take_part(run, 0);
+    masked(|masked| {
+        while INSIDE.load(Ordering::SeqCst) > 0 {
+            idle::sleep(masked);
+        }
+    });
+    run.audit();
+    let mut report = Report::of(run);
+    // SAFETY: all CPUs have left the run.
+    unsafe {
+        RUN.take();
+        if let Some(table) = TABLE.take() {
+            // Every TLB has been emptied, and nobody walks.
+            destroy(table).reclaim();
+        }
+    }
+    report.leaked(nodes.usage().nodes);
+    println!("{report}");
+    report.failures()
+}

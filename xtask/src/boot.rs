@@ -1,0 +1,201 @@
+//! `cargo xtask boot`: the MIPS32 kernel of `examples/mips32` in QEMU.
+//!
+//! One boot a table. What the kernel says is shown; the lines that it means for this program become rows, and the rows a
+//! table at the end, or with `--json` the output.
+
+use anyhow::bail;
+use clap::{Args, ValueEnum};
+use serde_json::Value;
+
+use crate::shell::Shell;
+
+mod break_even;
+mod compare;
+mod machine;
+mod moving;
+mod row;
+mod shootdown;
+mod superpage;
+
+use machine::Machine;
+use row::Row;
+
+/// Every table that is booted unless some are named: each alone, then those behind a software TLB cache.
+const TABLES: [&str; 16] = [
+    "MPT",
+    "LPT",
+    "G8",
+    "G16",
+    "G64",
+    "G256",
+    "GA",
+    "H8k",
+    "H128k",
+    "C128k",
+    "S8k/MPT",
+    "S128k/MPT",
+    "S8k/G16",
+    "S128k/G16",
+    "S8k/GA",
+    "S128k/LPT",
+];
+
+/// Refills of random stress for each table.
+const STRESS: u32 = 1_000_000;
+
+/// The CPU that comes in numbers.
+const SEVERAL: &str = "P5600";
+
+/// Boot the MIPS32 kernel in QEMU, its TLB refilled from every page table
+#[derive(Args, Clone, Debug)]
+pub(crate) struct BootArgs {
+    /// The CPU: 4KEc, 24Kf, 34Kf, 74Kf or P5600 [default: 34Kf, and P5600 with several CPUs]
+    #[arg(long)]
+    cpu: Option<String>,
+    /// Tables to boot, as `tlblab tables` names them, with `S8k/` or `S128k/` in front for a software TLB cache
+    /// [default: all]
+    #[arg(long, value_name = "NAME", num_args = 1.., value_delimiter = ',')]
+    table: Vec<String>,
+    /// How many CPUs
+    #[arg(long, default_value_t = 1)]
+    cpus: usize,
+    /// Boot the big-endian kernel
+    #[arg(long)]
+    big_endian: bool,
+    /// Random changes and accesses, a million refills for each table, against a model
+    #[arg(long)]
+    stress: bool,
+    /// Plant a fault: the checks must fail
+    #[arg(long, value_enum)]
+    inject: Option<Inject>,
+    /// Print one JSON array
+    #[arg(long)]
+    json: bool,
+}
+
+/// A fault to plant.
+#[derive(Clone, Copy, Debug, ValueEnum)]
+enum Inject {
+    /// Pages are unmapped without a flush of the TLB
+    DropFlush,
+    /// A guard, or a tag, is another one for a while
+    CorruptGuard,
+    /// Software caches are not told of changes, nor the TLB when address-space numbers begin anew
+    SkipInvalidation,
+    /// A CPU that is asked to flush its TLB says that it has, and has not (with several CPUs)
+    NoFlush,
+}
+
+impl BootArgs {
+    /// The CPU that is asked for, or what has as many cores.
+    fn cpu(&self) -> &str {
+        self.cpu.as_deref().unwrap_or(if self.cpus > 1 { SEVERAL } else { "34Kf" })
+    }
+}
+
+/// Runs it.
+///
+/// # Errors
+///
+/// If something is missing, a boot goes wrong or a check fails.
+pub(crate) fn run(args: &BootArgs) -> anyhow::Result<()> {
+    for table in &args.table {
+        let alone = table.strip_prefix("S8k/").or(table.strip_prefix("S128k/")).unwrap_or(table);
+        let mut known = TABLES.iter().filter(|name| !name.contains('/'));
+        if !known.any(|name| *name == alone) {
+            let names: Vec<_> = TABLES.into_iter().filter(|name| !name.contains('/')).collect();
+            bail!("there is no table `{table}`: choose from {}, S8k/ or S128k/ in front", names.join(", "));
+        }
+    }
+    if args.cpus > 1 {
+        return several(args, args.cpus);
+    }
+    let machine = Machine::new(&Shell::Plain, args.cpu(), args.cpus, args.big_endian, args.json)?;
+    let tables = if args.table.is_empty() { TABLES.map(String::from).to_vec() } else { args.table.clone() };
+    let mut rows = Vec::new();
+    let mut curves = break_even::Curves::default();
+    let mut failed = Vec::new();
+    let mut more = Vec::new();
+    for table in &tables {
+        let report = machine.boot(&words(args, table))?;
+        curves.add(&report.lines);
+        let booted = row::rows(args.cpu(), table, &report.lines);
+        // A kernel that ended without a word about it has failed, too.
+        let failures = booted.iter().map(|row: &Row| row.failures).sum::<u64>();
+        if failures > 0 || report.error.is_some() {
+            failed.push(report.error.unwrap_or_else(|| format!("{table}: {failures} checks failed")));
+        }
+        rows.extend(booted);
+    }
+    // Without wishes, everything else that the kernel can show.
+    if args.table.is_empty() && args.inject.is_none() && !args.stress {
+        // Processes that send messages have tables of their own.
+        let report = machine.boot("work=ipc")?;
+        let failures = row::failures(&report.lines);
+        if failures > 0 || report.error.is_some() {
+            failed.push(report.error.unwrap_or_else(|| format!("messages: {failures} checks failed")));
+        }
+        let grown = superpage::run(&machine)?;
+        let moved = moving::run(&machine)?;
+        if !args.big_endian {
+            let several = Machine::new(&Shell::Plain, SEVERAL, 4, false, args.json)?;
+            more = shootdown::run(&several, 4, false, "")?;
+        }
+        let failures = moved.failures + more.iter().map(shootdown::Row::failures).sum::<u64>();
+        if failures > 0 {
+            failed.push(format!("{failures} checks failed"));
+        }
+        if !args.json {
+            print!("{grown}{}", moved.text);
+            if !more.is_empty() {
+                print!("{}", shootdown::table(4, &more));
+            }
+        }
+    }
+    if args.json {
+        let rows = rows.iter().map(Row::json).chain(more.iter().map(|row| row.json(SEVERAL)));
+        println!("{:#}", Value::from_iter(rows));
+    } else {
+        print!("{}{}", compare::table(&rows), curves.table());
+    }
+    match failed.as_slice() {
+        [] => Ok(()),
+        [only] => bail!("{only}"),
+        [first, rest @ ..] => bail!("{first}; and {} more", rest.len()),
+    }
+}
+
+/// Boots several CPUs.
+fn several(args: &BootArgs, cpus: usize) -> anyhow::Result<()> {
+    if args.big_endian {
+        bail!("Rust's target for big-endian MIPS32 has no atomics between CPUs: leave out --big-endian");
+    }
+    let machine = Machine::new(&Shell::Plain, args.cpu(), cpus, args.big_endian, args.json)?;
+    let rows = shootdown::run(&machine, cpus, args.stress, &injected(args))?;
+    if args.json {
+        println!("{:#}", Value::from_iter(rows.iter().map(|row| row.json(args.cpu()))));
+    } else {
+        print!("{}", shootdown::table(cpus, &rows));
+    }
+    match rows.iter().map(shootdown::Row::failures).sum() {
+        0 => Ok(()),
+        failures => bail!("{failures} checks failed"),
+    }
+}
+
+/// Returns the word for a planted fault.
+fn injected(args: &BootArgs) -> String {
+    let name = args.inject.and_then(|inject| inject.to_possible_value());
+    name.map(|name| format!(" inject={}", name.get_name())).unwrap_or_default()
+}
+
+/// Returns the kernel's command line.
+fn words(args: &BootArgs, table: &str) -> String {
+    let mut words = format!("table={table}");
+    if args.stress {
+        words += &format!(" work=stress refills={STRESS}");
+    } else if args.inject.is_some() {
+        words += " work=stress";
+    }
+    words + &injected(args)
+}

@@ -1,0 +1,146 @@
+//! QEMU, and the kernel built for it.
+
+use std::io::{BufRead, BufReader};
+use std::path::PathBuf;
+use std::process::{Command, Stdio};
+use std::{env, fs};
+
+use anyhow::{Context, bail};
+
+use crate::shell::{Line, Shell};
+use crate::{places, tools};
+
+/// The kernel's folder, and its program.
+const FOLDER: &str = "examples/mips32";
+const PROGRAM: &str = "tlbkit-mips32";
+
+/// The CPUs that the kernel is known to run on.
+const CPUS: [&str; 5] = ["4KEc", "24Kf", "34Kf", "74Kf", "P5600"];
+
+/// Seconds until a boot that has not ended counts as failed.
+const LIMIT: &str = "900";
+
+/// A machine that is ready to boot.
+#[derive(Debug)]
+pub(crate) struct Machine {
+    kernel: PathBuf,
+    /// The plugin that counts, and where it writes.
+    plugin: PathBuf,
+    counts: PathBuf,
+    cpu: String,
+    cpus: usize,
+    big_endian: bool,
+    /// Whether standard output is taken, so that the kernel's goes to standard error.
+    quiet: bool,
+}
+
+/// What a boot said.
+#[derive(Debug)]
+pub(crate) struct Report {
+    /// The lines that are meant for programs: a word, then `name=value`.
+    pub(crate) lines: Vec<String>,
+    /// How it ended, if not well.
+    pub(crate) error: Option<String>,
+}
+
+impl Machine {
+    /// Sees to QEMU and Rust's sources, and builds the kernel.
+    ///
+    /// # Errors
+    ///
+    /// If the machine does not exist, or something is missing.
+    pub(crate) fn new(
+        shell: &Shell,
+        cpu: &str,
+        cpus: usize,
+        big_endian: bool,
+        quiet: bool,
+    ) -> anyhow::Result<Self> {
+        if !CPUS.contains(&cpu) {
+            bail!("the kernel runs on no CPU `{cpu}`: choose from {}", CPUS.join(", "));
+        }
+        if cpus != 1 && (cpu != "P5600" || !(1..=4).contains(&cpus)) {
+            bail!("{cpus} CPUs of type {cpu}: only P5600 comes in numbers, up to 4");
+        }
+        tools::program(shell, qemu(big_endian), "qemu-system-mips")?;
+        tools::toolchain(shell, tools::NIGHTLY, &["rust-src"])?;
+        let target = if big_endian { "mips-mti-none-elf" } else { "mipsel-unknown-none" };
+        let root = env::current_dir().context("no working directory")?;
+        let folder = root.join(places::target()).join("mips32");
+        // In the kernel's folder, for its configuration.
+        let line = Line::new("cargo", "+nightly -Z unstable-options -C").with([FOLDER]);
+        let line = line.with(["build", "--quiet", "--release", "--target", target, "--target-dir"]);
+        shell.run(&line.with([folder.to_string_lossy()]))?;
+        let kernel = folder.join(target).join("release").join(PROGRAM);
+        fs::metadata(&kernel).with_context(|| format!("cargo built no {}", kernel.display()))?;
+        shell.run(&Line::new("cargo", "build --quiet --release -p tlbkit-count"))?;
+        let plugin = root.join(places::target()).join("release").join("libtlbkit_count.so");
+        let counts = folder.join(format!("counts-{}", std::process::id()));
+        Ok(Self { kernel, plugin, counts, cpu: cpu.into(), cpus, big_endian, quiet })
+    }
+
+    /// Boots the kernel with these words, and shows what it says but for the lines that it says to programs.
+    ///
+    /// # Errors
+    ///
+    /// If QEMU cannot be run at all.
+    pub(crate) fn boot(&self, words: &str) -> anyhow::Result<Report> {
+        let line = self.line(words);
+        let (mut lines, status) =
+            self.listen(line.command()).with_context(|| format!("cannot run `{line}`"))?;
+        if let Ok(counts) = fs::read_to_string(&self.counts) {
+            fs::remove_file(&self.counts)
+                .with_context(|| format!("cannot remove {}", self.counts.display()))?;
+            lines.extend(counts.lines().map(String::from));
+        }
+        let error = match status.code() {
+            Some(0) => None,
+            // The kernel counts its failed checks itself.
+            Some(1) if !lines.is_empty() => None,
+            Some(124 | 137) => Some(format!("no end after {LIMIT} s; to repeat it: {line}")),
+            _ => Some(format!("the kernel failed ({status}); to repeat it: {line}")),
+        };
+        Ok(Report { lines, error })
+    }
+
+    /// Returns QEMU's command line.
+    fn line(&self, words: &str) -> Line {
+        let machine = "-M malta -m 256 -nographic -no-reboot -semihosting-config enable=on,target=native";
+        let cpus = self.cpus.to_string();
+        let line = Line::new("timeout", "-k 5").with([LIMIT, qemu(self.big_endian)]).with(machine.split(' '));
+        let line = line.with(["-cpu", &self.cpu, "-smp", &cpus]);
+        // A CPU that is alone counts its instructions by time: one takes 64 ns.
+        let line = if self.cpus == 1 { line.with(["-icount", "shift=6"]) } else { line };
+        let plugin = format!("file={},out={}", self.plugin.display(), self.counts.display());
+        let line = line.with(["-plugin", &plugin]);
+        line.with(["-kernel", &self.kernel.to_string_lossy(), "-append", words])
+    }
+
+    /// Runs a command; returns the lines for programs, and how it ended.
+    fn listen(&self, mut command: Command) -> anyhow::Result<(Vec<String>, std::process::ExitStatus)> {
+        let mut child = command.stdin(Stdio::null()).stdout(Stdio::piped()).spawn()?;
+        let output = child.stdout.take().context("no output")?;
+        let mut lines = Vec::new();
+        for part in BufReader::new(output).split(b'\n') {
+            let part = part?;
+            let text = String::from_utf8_lossy(&part);
+            let text = text.trim_end();
+            let row = text.contains('=')
+                && !text.starts_with(' ')
+                && text.split(' ').skip(1).all(|word| word.contains('='));
+            if row || text.starts_with(super::superpage::MARK) {
+                lines.push(text.to_owned());
+            } else if self.quiet {
+                eprintln!("{text}");
+            } else {
+                println!("{text}");
+            }
+        }
+        Ok((lines, child.wait()?))
+    }
+}
+
+/// Returns QEMU's program for an endianness.
+fn qemu(big_endian: bool) -> &'static str {
+    if big_endian { "qemu-system-mips" } else { "qemu-system-mipsel" }
+}

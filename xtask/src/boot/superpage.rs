@@ -1,0 +1,179 @@
+//! The guest's superpage promotions against the host's: the same policy, told the same, must answer the same.
+//!
+//! The kernel writes a line for each miss that its policy is told of and for each answer; `transcript.rs` in its
+//! folder has the format. Here the lines are read back, and each answer is compared with the host's.
+
+use anyhow::{Context, bail};
+use tlbkit_addr::{PageSize, Vpn};
+use tlbkit_superpage::{
+    Action, ApproxOnline, Costs, Footprint, Ladder, Memory, Miss, Policy, Setup, Slot, Superpage, Tlb,
+};
+
+use super::machine::Machine;
+
+/// What begins a line of the transcript.
+pub(super) const MARK: &str = "+ ";
+
+/// Segments that there is room to count: at least as many as in the kernel.
+const SEGMENTS: usize = 64;
+
+/// What both policies were told and answered.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub(super) struct Agreed {
+    pub(super) misses: u64,
+    pub(super) promotions: u64,
+    pub(super) refusals: u64,
+    pub(super) demotions: u64,
+}
+
+/// Boots the workload, and returns what there is to say about it.
+///
+/// # Errors
+///
+/// If the boot fails, or the host's policy does not answer as the guest's.
+pub(super) fn run(machine: &Machine) -> anyhow::Result<String> {
+    let report = machine.boot("work=superpage")?;
+    if let Some(error) = report.error {
+        bail!("{error}");
+    }
+    let Agreed { misses, promotions, refusals, demotions } = replay(report.lines.iter().map(String::as_str))?;
+    let summary = report.lines.iter().find(|line| line.starts_with("superpage ")).context("no report")?;
+    if !summary.ends_with(" failures=0") {
+        bail!("superpages: {summary}");
+    }
+    Ok(format!(
+        "\nSuperpages by APPROX-ONLINE: {misses} misses, {promotions} promotions, {refusals} refusals, {demotions} \
+         demotions;\nthe host's policy, told of the same misses, gives the same answers line by line.\n"
+    ))
+}
+
+/// Replays a transcript.
+///
+/// # Errors
+///
+/// The first line whose answer is not the host's, or that is none.
+pub(super) fn replay<'t>(lines: impl IntoIterator<Item = &'t str>) -> anyhow::Result<Agreed> {
+    let mut lines = lines.into_iter().filter_map(|line| line.strip_prefix(MARK)).enumerate();
+    let (_, first) = lines.next().context("the guest has written no transcript")?;
+    let setup = setup(first).with_context(|| format!("no setup: `{first}`"))?;
+    let each = ApproxOnline::footprint(&setup)?;
+    let mut directory = vec![Slot::default(); SEGMENTS * Footprint::SLOTS];
+    let mut bits = vec![0; SEGMENTS * each.bits];
+    let mut counters = vec![0; SEGMENTS * each.counters];
+    let memory = Memory { directory: &mut directory, bits: &mut bits, counters: &mut counters };
+    let mut policy = ApproxOnline::new(&setup, memory)?;
+    let mut agreed = Agreed::default();
+    // What the host wants done, until the guest says what came of it.
+    let mut wanted = None;
+    for (number, line) in lines {
+        let event = Event::parse(line).with_context(|| format!("line {number} says nothing: `{line}`"))?;
+        match (event, wanted.take()) {
+            (Event::Promoted(range), Some(host)) if range == host => {
+                policy.promoted(range);
+                agreed.promotions += 1;
+            }
+            (Event::Refused(range), Some(host)) if range == host => {
+                policy.refused(range);
+                agreed.refusals += 1;
+            }
+            (_, Some(host)) => bail!("line {number}: the host promotes {host}, the guest says `{line}`"),
+            (Event::Promoted(_) | Event::Refused(_), None) => {
+                bail!("line {number}: the host promotes nothing, the guest says `{line}`")
+            }
+            (Event::Miss(page, evicted), None) => {
+                agreed.misses += 1;
+                wanted = match policy.on_miss(Miss { tlb: Tlb::Data, page, evicted, now: agreed.misses }) {
+                    Some(Action::Promote { range, .. }) => Some(range),
+                    Some(Action::OutOfSegments { page }) => {
+                        bail!("line {number}: no room to count page {page}")
+                    }
+                    None => None,
+                };
+            }
+            (Event::Demoted(page, range), None) => {
+                let host = policy.demote(page);
+                if host != Some(range) {
+                    bail!("line {number}: the host demotes {host:?}, the guest says `{line}`");
+                }
+                agreed.demotions += 1;
+            }
+        }
+    }
+    match wanted {
+        None => Ok(agreed),
+        Some(host) => bail!("the transcript ends before the guest promotes {host}"),
+    }
+}
+
+/// A line.
+#[derive(Clone, Copy, Debug)]
+enum Event {
+    Miss(Vpn, Option<Vpn>),
+    Promoted(Superpage),
+    Refused(Superpage),
+    Demoted(Vpn, Superpage),
+}
+
+impl Event {
+    fn parse(line: &str) -> Option<Self> {
+        let mut words = line.split(' ');
+        let page = |word: &str| Some(Vpn::new(usize::from_str_radix(word, 16).ok()?));
+        let range = |first: &str, shift: &str| {
+            Some(Superpage { first: page(first)?, size: PageSize::from_shift(shift.parse().ok()?)? })
+        };
+        let event = match (words.next()?, words.next()?, words.next()?) {
+            ("m", missed, "-") => Self::Miss(page(missed)?, None),
+            ("m", missed, evicted) => Self::Miss(page(missed)?, Some(page(evicted)?)),
+            ("p", first, shift) => Self::Promoted(range(first, shift)?),
+            ("r", first, shift) => Self::Refused(range(first, shift)?),
+            ("d", alone, first) => Self::Demoted(page(alone)?, range(first, words.next()?)?),
+            _ => return None,
+        };
+        words.next().is_none().then_some(event)
+    }
+}
+
+/// Reads `setup sizes=13,15 r_per_kb=2`.
+fn setup(line: &str) -> Option<Setup> {
+    let (sizes, r_per_kb) = line.strip_prefix("setup sizes=")?.split_once(" r_per_kb=")?;
+    let sizes: Option<Vec<_>> =
+        sizes.split(',').map(|shift| PageSize::from_shift(shift.parse().ok()?)).collect();
+    let ladder = Ladder::new(PageSize::K4, &sizes?).ok()?;
+    let costs = Costs { r_per_kb: r_per_kb.parse().ok()?, ..Costs::PAPER };
+    Some(Setup { ladder, split: false, costs, ..Setup::PAPER })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// The first promotions of a boot: `-cpu 24Kf -append work=superpage`, its first 640 lines.
+    const TRANSCRIPT: &str = include_str!("superpage/transcript.txt");
+
+    #[test]
+    fn the_guests_promotions_are_the_hosts() {
+        let agreed = replay(TRANSCRIPT.lines()).unwrap();
+        assert_eq!(agreed, Agreed { misses: 634, promotions: 4, refusals: 0, demotions: 1 });
+    }
+
+    #[test]
+    fn a_line_more_or_less_is_noticed() {
+        let lines: Vec<_> = TRANSCRIPT.lines().collect();
+        let promotion = lines.iter().position(|line| line.starts_with("+ p")).unwrap();
+        let mut less = lines.clone();
+        less.remove(promotion);
+        let error = replay(less).unwrap_err().to_string();
+        assert!(error.contains("the host promotes 512K"), "{error}");
+        let mut more = lines.clone();
+        more.insert(promotion, lines[promotion]);
+        let error = replay(more).unwrap_err().to_string();
+        assert!(error.contains("the host promotes nothing") || error.contains("the guest says"), "{error}");
+        // A miss that the guest was not told of makes it promote later than the host.
+        let mut later = lines;
+        later.remove(promotion - 1);
+        assert!(replay(later).is_err());
+        assert!(replay(["+ setup sizes=13 r_per_kb=2"]).is_err());
+        assert!(replay(["+ setup sizes=13,15 r_per_kb=2", "+ x 1 2"]).is_err());
+        assert!(replay(["no transcript"]).is_err());
+    }
+}
