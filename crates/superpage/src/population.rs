@@ -37,6 +37,21 @@ impl<'m> Population<'m> {
         Ok((place, self.mapped(place), new))
     }
 
+    /// Records a reference, and returns whether it is the first there and fills the smallest superpage around it: only
+    /// then can a larger one have become full.
+    #[inline]
+    pub(crate) fn fills(&mut self, place: Place) -> Result<bool, Exhausted> {
+        let shift = self.ladder.shift(1);
+        let chunk = self.segments.touch(place.segment)?;
+        let bits = self.segments.bits(chunk);
+        if !self.units.insert(bits, place.unit) || shift >= WORD {
+            return Ok(shift >= WORD);
+        }
+        let word = bits.get(place.unit >> WORD).copied().unwrap_or(0);
+        let all = (1 << (1 << shift)) - 1;
+        Ok(word >> (place.unit >> shift << shift & ((1 << WORD) - 1)) & all == all)
+    }
+
     /// Records a reference, and returns whether it is the first there.
     #[inline]
     pub(crate) fn insert(&mut self, place: Place) -> Result<bool, Exhausted> {

@@ -87,15 +87,15 @@ impl<'m> Thrift<'m> {
         self.population.mapped(place) < self.reserved
     }
 
-    /// What is to be done after a first touch, or where APPROX-ONLINE asked for something.
+    /// What is to be done after a first touch that filled a superpage, or where APPROX-ONLINE asked for something.
     #[inline(never)]
-    fn decide(&mut self, place: Place, new: bool, asked: Option<Action>) -> Option<Action> {
+    fn decide(&mut self, place: Place, fills: bool, asked: Option<Action>) -> Option<Action> {
         let mapped = self.population.mapped(place);
         if mapped >= self.reserved {
             return asked;
         }
         let ladder = self.population.ladder;
-        let full = if new { self.full(place, mapped) } else { mapped };
+        let full = if fills { self.full(place, mapped) } else { mapped };
         if full > mapped {
             return Some(Action::Promote { range: ladder.superpage(place, full)?, copy: false });
         }
@@ -109,11 +109,11 @@ impl Policy for Thrift<'_> {
     fn on_miss(&mut self, miss: Miss) -> Option<Action> {
         let asked = self.approx.take(&miss);
         let place = self.population.ladder.locate(miss.page);
-        let Ok(new) = self.population.insert(place) else { return asked };
+        let Ok(fills) = self.population.fills(place) else { return asked };
         match asked {
-            None if !new => None,
+            None if !fills => None,
             Some(Action::OutOfSegments { .. }) => asked,
-            _ => self.decide(place, new, asked),
+            _ => self.decide(place, fills, asked),
         }
     }
 
