@@ -119,6 +119,7 @@ pub(crate) const fn set_due(block: &mut Block, after: u8) {
 #[inline]
 pub(crate) fn counts(block: &Block) -> Each {
     let mut counts: Each = core::array::from_fn(|number| block[DUE + number]);
+    counts[0] = 0;
     for number in (1..UNITS / 2).rev() {
         counts[number] = counts[number].wrapping_add(counts[2 * number]).wrapping_add(counts[2 * number + 1]);
     }
@@ -129,8 +130,9 @@ pub(crate) fn counts(block: &Block) -> Each {
 #[inline]
 pub(crate) fn least(counts: &Each, thresholds: &Each) -> u8 {
     let mut least = u16::from(u8::MAX);
-    for number in 1..UNITS {
-        least = least.min(thresholds[number].saturating_sub(counts[number]));
+    // Number zero is no superpage; its count is zero and does not matter.
+    for (threshold, count) in thresholds.iter().zip(counts) {
+        least = least.min(threshold.saturating_sub(*count));
     }
     least as u8
 }

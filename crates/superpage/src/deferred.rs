@@ -63,6 +63,8 @@ pub(crate) struct Rules {
     /// A node whose count is at least this is near its threshold.
     near: [u32; SHIFTS],
     quota: u8,
+    /// Thresholds are so low that something is near from the start.
+    near_at_once: bool,
     /// log2 of the units of a segment, or of a block if that is more.
     top: u32,
 }
@@ -91,7 +93,7 @@ impl Rules {
         for shift in block::SHIFT + 1..=top {
             near[shift as usize] = near[shift as usize].saturating_sub(debtors(shift) * (quota - 1));
         }
-        Self { small, thresholds, near, quota: quota as u8, top }
+        Self { small, thresholds, near, quota: quota as u8, near_at_once: near.contains(&0), top }
     }
 
     /// Returns the number of the node of `1 << shift` units around a block.
@@ -186,8 +188,9 @@ impl Segment<'_> {
         if let Some(node) = self.nodes.first_mut() {
             *node = BEYOND;
         }
-        // Thresholds may be so low that something is near from the start.
-        self.mark();
+        if self.rules.near_at_once {
+            self.mark();
+        }
     }
 
     /// Takes the sums of a block, which are due, and pays what it owes. The last charge was to the superpage of

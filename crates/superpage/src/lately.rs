@@ -7,7 +7,7 @@ use crate::block;
 
 /// How many are remembered, a power of two: several times what two TLBs of the paper hold, so that what is
 /// evicted is there.
-const MANY: usize = 256;
+const MANY: usize = 1024;
 /// No block has this number: a block, and a segment, has two units at least.
 const NONE: usize = usize::MAX;
 

@@ -61,12 +61,22 @@ impl<'m> Segments<'m> {
     }
 
     /// Returns the chunk of `segment`, if it has one.
+    #[inline]
     pub(crate) fn find(&mut self, segment: usize) -> Option<usize> {
-        self.directory.find(segment)
+        self.directory.near(segment).or_else(|| self.directory.find(segment))
     }
 
     /// Returns the chunk of `segment`; a new one is all zero.
+    #[inline]
     pub(crate) fn touch(&mut self, segment: usize) -> Result<usize, Exhausted> {
+        match self.directory.near(segment) {
+            Some(chunk) => Ok(chunk),
+            None => self.touch_far(segment),
+        }
+    }
+
+    #[inline(never)]
+    fn touch_far(&mut self, segment: usize) -> Result<usize, Exhausted> {
         if let Some(chunk) = self.directory.find(segment) {
             return Ok(chunk);
         }
@@ -84,6 +94,13 @@ impl<'m> Segments<'m> {
             self.bits.get_mut(chunk * bits..(chunk + 1) * bits).unwrap_or_default(),
             self.counters.get_mut(chunk * counters..(chunk + 1) * counters).unwrap_or_default(),
         )
+    }
+
+    /// Returns the bit maps of a chunk.
+    #[inline]
+    pub(crate) fn bits(&mut self, chunk: usize) -> &mut [usize] {
+        let bits = self.footprint.bits;
+        self.bits.get_mut(chunk * bits..(chunk + 1) * bits).unwrap_or_default()
     }
 
     /// Returns the bit maps and counters of a chunk, to read.

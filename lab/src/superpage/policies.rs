@@ -12,6 +12,7 @@ use tlbkit_superpage::{
 
 use super::scan::ByScan;
 use super::simulation::{Sizing, Tlbs};
+use super::tlb::Bare;
 
 /// A policy as the command line names it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -158,7 +159,10 @@ impl Arena {
         let [pool, more] =
             [first, second].map(|pool| memory((&mut pool.0[..], &mut pool.1[..], &mut pool.2[..])));
         let (policy, book): (Box<dyn Policy + '_>, u64) = match named {
-            Named::Fixed(size) => return Ok((Sizing::Fixed(size.shift() - PageSize::K4.shift()), 0)),
+            Named::Fixed(size) => {
+                let bare = [Bare::new(tlbs.data), Bare::new(tlbs.instruction)];
+                return Ok((Sizing::Fixed(size.shift() - PageSize::K4.shift(), bare), 0));
+            }
             Named::Offline => return Ok((Sizing::Chosen, 0)),
             Named::Asap => (Box::new(Asap::new(setup.ladder, pool)), 0),
             Named::Asap464 => (Box::new(Asap464::new(setup.ladder, pool)), 0),

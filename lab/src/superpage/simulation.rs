@@ -61,8 +61,8 @@ impl Tlbs {
 
 /// How pages get their size.
 pub(super) enum Sizing<'m> {
-    /// Every page has this many base pages, as a power of two.
-    Fixed(u32),
+    /// Every page has this many base pages, as a power of two: TLBs that need no masks.
+    Fixed(u32, [Bare; 2]),
     /// Superpages chosen beforehand, which the map gets when they are known.
     Chosen,
     /// A policy decides.
@@ -137,15 +137,14 @@ impl<'m> Simulation<'m> {
     /// Takes a piece of the stream. Fails only if the log cannot be written.
     pub(super) fn run(&mut self, references: &[Reference]) -> std::io::Result<()> {
         let start = Instant::now();
-        match self.sizing {
-            Sizing::Fixed(shift) => {
+        match &mut self.sizing {
+            Sizing::Fixed(shift, bare) => {
                 for &Reference { page, fetch, .. } in references {
-                    let Some(tlb) = self.tlbs.route(fetch) else { continue };
-                    if !self.lru[tlb].hit(page) {
-                        self.misses += 1;
-                        self.lru[tlb].refill(Entry::around(page, shift));
+                    if let Some(tlb) = self.tlbs.route(fetch) {
+                        bare[tlb].touch(page >> *shift);
                     }
                 }
+                self.misses = bare.iter().map(|bare| bare.misses).sum();
             }
             Sizing::Chosen => {}
             Sizing::By(_) => {
@@ -210,7 +209,7 @@ impl<'m> Simulation<'m> {
             }
             counts[shift] += n;
         };
-        if let Sizing::Fixed(shift) = self.sizing {
+        if let Sizing::Fixed(shift, _) = self.sizing {
             let ranges = footprint.ranges(shift);
             add(shift, ranges);
             return (counts, ranges << shift);

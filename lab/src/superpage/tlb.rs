@@ -59,7 +59,7 @@ impl Lru {
     }
 }
 
-/// The same TLB for pages of one size and nothing else: what the other simulations' times are measured against.
+/// The same TLB for pages of one size and nothing else: FIXED, and what the simulations' times are measured against.
 #[derive(Debug)]
 pub(super) struct Bare {
     pages: Vec<usize>,

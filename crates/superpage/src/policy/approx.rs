@@ -66,6 +66,20 @@ impl<'m> ApproxOnline<'m> {
 }
 
 impl ApproxOnline<'_> {
+    /// What [`Policy::on_miss`] does, for a policy around this one to have inline.
+    #[inline(always)]
+    pub(super) fn take(&mut self, miss: &Miss) -> Option<Action> {
+        self.back_off.miss();
+        if !self.gate.is_open() {
+            return self.miss(miss);
+        }
+        match self.ledger.miss_swiftly(miss.tlb, miss.page) {
+            Swift::Done => self.evicted_for(miss),
+            Swift::Far(block) => self.miss_far(miss, block),
+            Swift::Not => self.miss(miss),
+        }
+    }
+
     #[inline(never)]
     fn miss(&mut self, miss: &Miss) -> Option<Action> {
         let active = self.gate.active(miss.now);
@@ -108,8 +122,8 @@ impl ApproxOnline<'_> {
         self.finish(miss, charged)
     }
 
-    /// The rest of a miss that comes to nothing.
-    #[inline(always)]
+    /// The rest of a miss that comes to nothing. Apart, so that neither part has to save registers.
+    #[inline(never)]
     fn evicted_for(&mut self, miss: &Miss) -> Option<Action> {
         match miss.evicted {
             Some(evicted) if !self.ledger.evict_swiftly(miss.tlb, evicted) => self.evict(miss.tlb, evicted),
@@ -140,15 +154,7 @@ impl ApproxOnline<'_> {
 
 impl Policy for ApproxOnline<'_> {
     fn on_miss(&mut self, miss: Miss) -> Option<Action> {
-        self.back_off.miss();
-        if !self.gate.is_open() {
-            return self.miss(&miss);
-        }
-        match self.ledger.miss_swiftly(miss.tlb, miss.page) {
-            Swift::Done => self.evicted_for(&miss),
-            Swift::Far(block) => self.miss_far(&miss, block),
-            Swift::Not => self.miss(&miss),
-        }
+        self.take(&miss)
     }
 
     fn promoted(&mut self, range: Superpage) {

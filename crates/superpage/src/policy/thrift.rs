@@ -38,7 +38,7 @@ pub struct ThriftMemory<'m> {
 #[derive(Debug)]
 pub struct Thrift<'m> {
     approx: ApproxOnline<'m>,
-    /// What is populated. Regions without a reservation count as mapped whole: nothing is to be done for them.
+    /// What is populated. Regions without a reservation count as full and mapped whole: nothing is to be done there.
     population: Population<'m>,
     /// The level that is reserved.
     reserved: usize,
@@ -86,29 +86,34 @@ impl<'m> Thrift<'m> {
     fn is_reserved(&mut self, place: Place) -> bool {
         self.population.mapped(place) < self.reserved
     }
-}
 
-impl Policy for Thrift<'_> {
-    #[inline]
-    fn on_miss(&mut self, miss: Miss) -> Option<Action> {
-        let asked = self.approx.on_miss(miss);
-        let Ok((place, mapped, new)) = self.population.reference(miss.page) else { return asked };
+    /// What is to be done after a first touch that filled a superpage, or where APPROX-ONLINE asked for something.
+    #[inline(never)]
+    fn decide(&mut self, place: Place, fills: bool, asked: Option<Action>) -> Option<Action> {
+        let mapped = self.population.mapped(place);
         if mapped >= self.reserved {
             return asked;
         }
         let ladder = self.population.ladder;
+        let full = if fills { self.full(place, mapped) } else { mapped };
+        if full > mapped {
+            return Some(Action::Promote { range: ladder.superpage(place, full)?, copy: false });
+        }
+        let Some(Action::Promote { range, .. }) = asked else { return asked };
+        let copy = ladder.level(range.size) > Some(self.reserved);
+        Some(Action::Promote { range, copy })
+    }
+}
+
+impl Policy for Thrift<'_> {
+    fn on_miss(&mut self, miss: Miss) -> Option<Action> {
+        let asked = self.approx.take(&miss);
+        let place = self.population.ladder.locate(miss.page);
+        let Ok(fills) = self.population.fills(place) else { return asked };
         match asked {
-            None if !new => None,
+            None if !fills => None,
             Some(Action::OutOfSegments { .. }) => asked,
-            _ => {
-                let full = if new { self.full(place, mapped) } else { mapped };
-                if full > mapped {
-                    return Some(Action::Promote { range: ladder.superpage(place, full)?, copy: false });
-                }
-                let Some(Action::Promote { range, .. }) = asked else { return asked };
-                let copy = ladder.level(range.size) > Some(self.reserved);
-                Some(Action::Promote { range, copy })
-            }
+            _ => self.decide(place, fills, asked),
         }
     }
 
@@ -124,8 +129,8 @@ impl Policy for Thrift<'_> {
         let Some((place, level)) = ladder.find(range) else { return };
         if level > self.reserved || !self.is_reserved(place) {
             self.approx.refused(range);
-        } else if let Some(region) = ladder.superpage(place, self.reserved) {
-            self.population.promote(region);
+        } else {
+            self.population.close(place, self.reserved);
         }
     }
 
