@@ -7,7 +7,9 @@ use std::time::Duration;
 use criterion::{Criterion, Throughput, criterion_group, criterion_main};
 use tlbkit_addr::Vpn;
 use tlbkit_benches::work::{CC1, captured, shuffled};
-use tlbkit_superpage::{Action, ApproxOnline, Footprint, Memory, Miss, Policy, Setup, Slot, Thrift, Tlb};
+use tlbkit_superpage::{
+    Action, ApproxOnline, Footprint, Memory, Miss, Policy, Setup, Slot, Thrift, ThriftMemory, Tlb,
+};
 
 /// Entries of the TLB whose misses these are.
 const ENTRIES: usize = 64;
@@ -34,24 +36,42 @@ fn serve(policy: &mut impl Policy, misses: &[Miss]) {
     }
 }
 
+/// Memory for a policy's counters.
+struct Storage {
+    directory: Vec<Slot>,
+    bits: Vec<usize>,
+    counters: Vec<u16>,
+}
+
+impl Storage {
+    fn new(each: Footprint) -> Self {
+        Self {
+            directory: vec![Slot::default(); SEGMENTS * Footprint::SLOTS],
+            bits: vec![0; SEGMENTS * each.bits],
+            counters: vec![0; SEGMENTS * each.counters],
+        }
+    }
+
+    fn memory(&mut self) -> Memory<'_> {
+        Memory { directory: &mut self.directory, bits: &mut self.bits, counters: &mut self.counters }
+    }
+}
+
 fn bookkeeping(criterion: &mut Criterion) {
     let misses = misses();
     let setup = Setup::PAPER;
     let mut group = criterion.benchmark_group("superpage bookkeeping of a miss");
     group.throughput(Throughput::Elements(misses.len() as u64));
-    macro_rules! policy {
-        ($name:literal $policy:ty) => {
-            let each = <$policy>::footprint(&setup).expect("the paper's costs");
-            let mut directory = vec![Slot::default(); SEGMENTS * Footprint::SLOTS];
-            let mut bits = vec![0; SEGMENTS * each.bits];
-            let mut counters = vec![0; SEGMENTS * each.counters];
-            let memory = Memory { directory: &mut directory, bits: &mut bits, counters: &mut counters };
-            let mut policy = <$policy>::new(&setup, memory).expect("the paper's costs");
-            group.bench_function($name, |bench| bench.iter(|| serve(&mut policy, &misses)));
-        };
-    }
-    policy!("APPROX-ONLINE" ApproxOnline<'_>);
-    policy!("THRIFT" Thrift<'_>);
+    let charges = ApproxOnline::footprint(&setup).expect("the paper's costs");
+    let mut storage = Storage::new(charges);
+    let mut policy = ApproxOnline::new(&setup, storage.memory()).expect("the paper's costs");
+    group.bench_function("APPROX-ONLINE", |bench| bench.iter(|| serve(&mut policy, &misses)));
+
+    let (charges, population) = Thrift::footprint(&setup).expect("the paper's costs");
+    let (mut charges, mut population) = (Storage::new(charges), Storage::new(population));
+    let memory = ThriftMemory { charges: charges.memory(), population: population.memory() };
+    let mut policy = Thrift::new(&setup, memory).expect("the paper's costs");
+    group.bench_function("THRIFT", |bench| bench.iter(|| serve(&mut policy, &misses)));
     group.finish();
 }
 

@@ -13,7 +13,7 @@ use crate::{check, demo, doc, fuzz, judge, loom, miri, msrv, no_std};
 type Step = (&'static str, fn(&Shell) -> anyhow::Result<()>);
 
 /// Those that fail fast come first.
-const STEPS: [Step; 12] = [
+const STEPS: [Step; 13] = [
     ("format", check::format),
     ("no std", no_std::run),
     ("clippy", check::clippy),
@@ -25,6 +25,7 @@ const STEPS: [Step; 12] = [
     ("demo", |shell| demo::run(shell, &demo::DemoArgs::default())),
     ("Miri", |shell| miri::run(shell, &miri::MiriArgs::default())),
     ("judge", judge::run),
+    ("boot", boot),
     ("fuzz", fuzz::briefly),
 ];
 
@@ -64,4 +65,9 @@ fn tests(shell: &Shell) -> anyhow::Result<()> {
 /// The examples in the documentation and in the README.
 fn doctests(shell: &Shell) -> anyhow::Result<()> {
     shell.run(&Line::new("cargo", "test --workspace --exclude tlbkit-benches --doc"))
+}
+
+/// Every table in the kernel for MIPS32, then four CPUs.
+fn boot(shell: &Shell) -> anyhow::Result<()> {
+    shell.run(&Line::new("cargo", "xtask boot"))
 }

@@ -73,7 +73,16 @@ impl Args {
     ///
     /// [`Unknown`], with the first word that says nothing.
     pub fn parse(words: &'static str) -> Result<Self, Unknown> {
-        let mut args = Self { table: "MPT", work: Work::Measure, refills: 20_000, seed: 1, cpus: 1, shootdowns: 1000, protocol: None, inject: None };
+        let mut args = Self {
+            table: "MPT",
+            work: Work::Measure,
+            refills: 20_000,
+            seed: 1,
+            cpus: 1,
+            shootdowns: 1000,
+            protocol: None,
+            inject: None,
+        };
         for word in words.split_whitespace() {
             let number = |text: &str| text.parse().map_err(|_| Unknown(word));
             match word.split_once('=').unwrap_or((word, "")) {

@@ -20,11 +20,19 @@ use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 
 /// Where the vectors are, up to the end of their page: the refill vector comes first.
 const VECTORS: std::ops::Range<u32> = 0x8000_0000..0x8000_1000;
+/// Where misses within misses go.
+const GENERAL: u32 = 0x8000_0180;
 
 /// The instructions that say when to count.
 const BEGIN: u32 = 0x3400_0001;
 const END: u32 = 0x3400_0002;
 
+/// The instruction that leaves a handler.
+const ERET: u32 = 0x4200_0018;
+
+/// Whether the last instruction was a handler's. QEMU calls back before an instruction, and one that misses has not been
+/// executed: it comes again.
+static INSIDE: AtomicBool = AtomicBool::new(false);
 static COUNTING: AtomicBool = AtomicBool::new(false);
 static REFILLS: AtomicU64 = AtomicU64::new(0);
 static INSTRUCTIONS: AtomicU64 = AtomicU64::new(0);
@@ -107,6 +115,9 @@ extern "C" fn translated(_id: u64, block: Block) {
             if at == VECTORS.start {
                 on_execution(refill);
             }
+            if at == GENERAL {
+                on_execution(missed);
+            }
             if VECTORS.contains(&at) {
                 on_execution(executed);
                 qemu_plugin_register_vcpu_mem_cb(
@@ -121,6 +132,7 @@ extern "C" fn translated(_id: u64, block: Block) {
             match [u32::from_le_bytes(bytes), u32::from_be_bytes(bytes)] {
                 [BEGIN, _] | [_, BEGIN] => on_execution(begin),
                 [END, _] | [_, END] => on_execution(end),
+                [ERET, _] | [_, ERET] => on_execution(left),
                 _ => {}
             }
         }
@@ -137,8 +149,19 @@ extern "C" fn refill(_cpu: c_uint, _data: *mut c_void) {
     count(&REFILLS);
 }
 
+extern "C" fn missed(_cpu: c_uint, _data: *mut c_void) {
+    if INSIDE.load(Ordering::Relaxed) && COUNTING.load(Ordering::Relaxed) {
+        INSTRUCTIONS.fetch_sub(1, Ordering::Relaxed);
+    }
+}
+
 extern "C" fn executed(_cpu: c_uint, _data: *mut c_void) {
+    INSIDE.store(true, Ordering::Relaxed);
     count(&INSTRUCTIONS);
+}
+
+extern "C" fn left(_cpu: c_uint, _data: *mut c_void) {
+    INSIDE.store(false, Ordering::Relaxed);
 }
 
 extern "C" fn referred(_cpu: c_uint, _info: u32, _at: u64, _data: *mut c_void) {

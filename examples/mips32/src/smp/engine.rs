@@ -252,7 +252,9 @@ fn refill(masked: &Masked, run: &Run, at: usize, write: bool) -> bool {
             tlb::forget(at, space);
         }
         // SAFETY: the pair is what the table (or the tentative entry) says, and nothing is there for it.
-        unsafe { tlb::replace(cp0::random::read() as usize, Entry { hi: at & tlb::VPN2 | space, mask: 0, lo }) };
+        unsafe {
+            tlb::replace(cp0::random::read() as usize, Entry { hi: at & tlb::VPN2 | space, mask: 0, lo })
+        };
     }
     allowed
 }

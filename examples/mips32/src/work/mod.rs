@@ -21,6 +21,7 @@ pub fn instructions(ticks: u32) -> u32 {
 
 /// Counts the instructions of a call.
 pub fn counted<T>(call: impl FnOnce() -> T) -> (T, u32) {
+    crate::arch::cp0::put_timer_off();
     let start = crate::arch::cp0::count::read();
     let result = call();
     let ticks = crate::arch::cp0::count::read().wrapping_sub(start);

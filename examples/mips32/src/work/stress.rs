@@ -10,7 +10,7 @@ use tlbkit_pagetable::{Change, Holes};
 
 use super::check::Checks;
 use super::{Random, corrupt, instructions, sweep};
-use crate::arch::tlb;
+use crate::arch::{cp0, tlb};
 use crate::vm::fault::Refusal;
 use crate::vm::frames::word;
 use crate::vm::machine::Machine;
@@ -64,6 +64,7 @@ pub fn run<S: Structure>(
     let mut current = 0;
     while run.done.refills < refills {
         run.done.steps += 1;
+        cp0::put_timer_off();
         if run.random.below(8) == 0 {
             current = run.random.below(SPACES as u32) as usize;
         }

@@ -10,8 +10,8 @@ use tlbkit_pagetable::Footprint;
 
 use super::check::Checks;
 use super::{Random, instructions};
-use crate::arch::tlb;
 use crate::arch::touch;
+use crate::arch::{cp0, tlb};
 use crate::task::Event;
 use crate::user::{DONE, Program};
 use crate::vm::machine::Machine;
@@ -144,6 +144,7 @@ pub fn each<S: Structure>(
     machine.activate(space);
     tlb::forget_all(|_| true);
     for _ in 0..rounds {
+        cp0::put_timer_off();
         for at in set.clone() {
             let touched = touch::load(at);
             let expected = space.content(space::page(at));
