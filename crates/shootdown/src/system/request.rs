@@ -236,7 +236,7 @@ impl<P, E: Edit<W>, const CPUS: usize, const N: usize, const W: usize, const SLO
     }
 
     /// Raises the rights of a page whose operation is in flight, if it still may be: the operation then ends as
-    /// [`Outcome::Superseded`], and leaves the entry alone. The caller writes the entry if this returns true.
+    /// [`Outcome::Superseded`](crate::Outcome::Superseded), and leaves the entry alone. The caller writes the entry if this returns true.
     ///
     /// # Errors
     ///
