@@ -50,8 +50,7 @@ struct Cli {
 enum Command {
     Demo(demo::DemoArgs),
     Boot(boot::BootArgs),
-    /// Run every test that the gate runs, fastest first, up to the first failure
-    Test,
+    Test(test::TestArgs),
     /// Check the crates and their tests with the oldest Rust they promise
     Msrv,
     /// Check the crates for a bare 32-bit machine: no std, no alloc, no 64-bit atomics
@@ -83,7 +82,7 @@ fn main() -> ExitCode {
     let outcome = places::enter_root().and_then(|()| match Cli::parse().command {
         Command::Demo(args) => demo::run(&shell, &args),
         Command::Boot(args) => boot::run(&args),
-        Command::Test => test::run(),
+        Command::Test(args) => test::run(&args),
         Command::Msrv => msrv::run(&shell),
         Command::NoStd => no_std::run(&shell),
         Command::Fuzz(args) => fuzz::run(&shell, &args),

@@ -3,11 +3,20 @@
 use std::cell::Cell;
 use std::time::{Duration, Instant};
 
-use anyhow::bail;
+use anyhow::{bail, ensure};
+use clap::Args;
 use indicatif::{ProgressBar, ProgressStyle};
 
 use crate::shell::{Line, Shell};
 use crate::{check, demo, doc, fuzz, judge, loom, miri, msrv, no_std};
+
+/// Run every test that the gate runs, fastest first, up to the first failure
+#[derive(Args, Debug)]
+pub(crate) struct TestArgs {
+    /// Only the steps of these names, such as `loom` [default: all]
+    #[arg(value_name = "STEP")]
+    steps: Vec<String>,
+}
 
 /// A step's name and what it does.
 type Step = (&'static str, fn(&Shell) -> anyhow::Result<()>);
@@ -33,9 +42,16 @@ const STEPS: [Step; 13] = [
 ///
 /// # Errors
 ///
-/// If a step fails: its output is shown, and the error says what to repeat.
-pub(crate) fn run() -> anyhow::Result<()> {
-    for (done, (name, step)) in STEPS.into_iter().enumerate() {
+/// If a step fails: its output is shown, and the error says what to repeat. If there is no step of a name.
+pub(crate) fn run(args: &TestArgs) -> anyhow::Result<()> {
+    for step in &args.steps {
+        let names = STEPS.map(|(name, _)| name);
+        ensure!(names.iter().any(|name| name.eq_ignore_ascii_case(step)), "no step {step:?}: {names:?}");
+    }
+    let wanted =
+        |name: &str| args.steps.is_empty() || args.steps.iter().any(|step| step.eq_ignore_ascii_case(name));
+    let steps: Vec<Step> = STEPS.into_iter().filter(|(name, _)| wanted(name)).collect();
+    for (done, &(name, step)) in steps.iter().enumerate() {
         let bar = ProgressBar::new_spinner();
         bar.set_style(ProgressStyle::with_template("{prefix:<14} {elapsed:>5} {wide_msg:.dim}")?);
         bar.set_prefix(name);
@@ -53,7 +69,7 @@ pub(crate) fn run() -> anyhow::Result<()> {
             bail!("{name}: {error:#}");
         }
     }
-    println!("{} steps passed, 0 failed", STEPS.len());
+    println!("{} steps passed, 0 failed", steps.len());
     Ok(())
 }
 
