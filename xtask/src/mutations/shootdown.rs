@@ -64,7 +64,7 @@ const MUTATIONS: [Mutation; 13] = [
     ),
 ];
 
-/// A driver that takes longer has noticed, too.
+/// A driver that takes longer hangs.
 const PATIENCE: Duration = Duration::from_secs(180);
 
 /// Makes each of the changes that are wanted, and returns how many these are.
@@ -78,7 +78,7 @@ pub(super) fn run(shell: &Shell, tree: &Tree, args: &MutationsArgs) -> anyhow::R
         return Ok(0);
     }
     for driver in drivers(shell, tree)? {
-        ensure!(!driver.notices()?, "{} fails without any mutation", driver.name);
+        ensure!(driver.run()? == Ends::Well, "{} fails without any mutation", driver.name);
     }
     let mut survivors = 0;
     for mutation in &wanted {
@@ -86,9 +86,13 @@ pub(super) fn run(shell: &Shell, tree: &Tree, args: &MutationsArgs) -> anyhow::R
             let mut survivors = 0;
             for driver in drivers(shell, tree)? {
                 let start = Instant::now();
-                let noticed = driver.notices()?;
-                survivors += usize::from(!noticed);
-                let verdict = if noticed { "noticed by" } else { "SURVIVED" };
+                let ends = driver.run()?;
+                survivors += usize::from(ends == Ends::Well);
+                let verdict = match ends {
+                    Ends::Well => "SURVIVED",
+                    Ends::Badly => "noticed by",
+                    Ends::Never => "hangs",
+                };
                 println!("{:<56} {verdict:<10} {:<9} {:>6.1?}", mutation.name, driver.name, start.elapsed());
             }
             Ok(survivors)
@@ -133,9 +137,18 @@ fn drivers(shell: &Shell, tree: &Tree) -> anyhow::Result<[Driver; 2]> {
     ])
 }
 
+/// How a run of a driver ends.
+#[derive(Clone, Copy, PartialEq, Eq)]
+enum Ends {
+    Well,
+    Badly,
+    /// Not within [`PATIENCE`]: who waits for an acknowledgement that never comes has noticed, too.
+    Never,
+}
+
 impl Driver {
-    /// Runs the driver, and tells whether it fails.
-    fn notices(&self) -> anyhow::Result<bool> {
+    /// Runs the driver.
+    fn run(&self) -> anyhow::Result<Ends> {
         let mut child = Command::new(&self.program)
             .args(self.arguments.split_whitespace())
             .stdin(Stdio::null())
@@ -146,13 +159,13 @@ impl Driver {
         let start = Instant::now();
         while start.elapsed() < PATIENCE {
             if let Some(status) = child.try_wait()? {
-                return Ok(!status.success());
+                return Ok(if status.success() { Ends::Well } else { Ends::Badly });
             }
             thread::sleep(Duration::from_millis(50));
         }
         child.kill()?;
         child.wait()?;
-        Ok(true)
+        Ok(Ends::Never)
     }
 }
 
