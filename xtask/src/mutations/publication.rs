@@ -74,7 +74,7 @@ const MUTATIONS: [Mutation; 20] = [
     ),
     mutation(
         "MPT: a node is not linked",
-        "crates/pagetable/src/mpt/edit.rs",
+        "crates/pagetable/src/mpt/path.rs",
         [
             "pub(super) unsafe fn reach(",
             "self.nodes.publish(parent, Self::place(path.level, index), F::link(node));",
@@ -84,13 +84,13 @@ const MUTATIONS: [Mutation; 20] = [
     ),
     mutation(
         "MPT: an emptied node stays linked, and is retired",
-        "crates/pagetable/src/mpt/edit.rs",
+        "crates/pagetable/src/mpt/unmap.rs",
         ["unsafe fn prune(", "self.nodes.put(parent, Self::place(path.level, index), F::Word::ZERO);", ""],
         Test::Walkers("mpt::unmap"),
     ),
     mutation(
         "MPT: an emptied node is not retired",
-        "crates/pagetable/src/mpt/edit.rs",
+        "crates/pagetable/src/mpt/unmap.rs",
         ["unsafe fn prune(", "self.retire(batch, node, path.level + 1, true);", ""],
         Test::Walkers("mpt::unmap"),
     ),

@@ -31,12 +31,16 @@
 //! magnitude more than a [guarded table](crate::gpt) (Elphinstone et al. 4.2, Figure 8).
 
 mod dismantle;
-mod edit;
 mod linear;
+mod map;
+mod path;
+mod protect;
 mod resize;
 mod shape;
 mod share;
+mod sweep;
 mod table;
+mod unmap;
 
 use core::fmt;
 use core::marker::PhantomData;

@@ -1,0 +1,197 @@
+//! Mapping a range: a dry run that can fail, then a commit that cannot.
+
+use core::ops::ControlFlow;
+
+use tlbkit_addr::{Attr, PageSize, Pages, Pfn, Vpn};
+
+use super::shape::{MAX, Shape};
+use super::{Mpt, own_pages};
+use crate::format::{Format, check_attr};
+use crate::mode::Mode;
+use crate::nodes::{NodeAddr, Nodes, Stock};
+use crate::{Error, Radix, Retired, Word};
+
+impl<'n, G: Radix, F: Format, N: Nodes<Word = F::Word>> Mpt<'n, G, F, N> {
+    /// See [`Table::map`](crate::Table::map).
+    ///
+    /// # Safety
+    ///
+    /// The caller is the only writer, and the batch came from this table; so for the functions beside it.
+    #[inline(always)]
+    pub(super) unsafe fn map_pages(
+        &self,
+        batch: &mut Retired<'n>,
+        pages: Pages,
+        frame: Pfn,
+        size: PageSize,
+        attr: Attr,
+    ) -> Result<(), Error> {
+        G::SPACE.check_sized(pages, size)?;
+        G::SPACE.check_frames(frame, pages.len(), size)?;
+        self.check_own(pages)?;
+        check_attr::<F>(attr)?;
+        let level = Self::level_of(size);
+        let word = F::leaf(frame, size, attr, level + 1 == Self::LEVELS)?;
+        if pages.len() == 1
+            // SAFETY: the caller is the writer.
+            && let Some((node, old)) = unsafe { self.bottom(pages.first().address(G::BASE)) }
+        {
+            // SAFETY: as above, and it is the node that holds the page.
+            return unsafe { self.map_one(batch, node, old, pages, word) };
+        }
+        // SAFETY: the caller is the writer.
+        unsafe { self.map_range(batch, pages, frame, size, attr) }
+    }
+
+    /// Maps one base page whose node exists.
+    #[inline(always)]
+    unsafe fn map_one(
+        &self,
+        batch: &mut Retired<'n>,
+        node: NodeAddr,
+        old: F::Word,
+        pages: Pages,
+        word: F::Word,
+    ) -> Result<(), Error> {
+        let at = pages.first().address(G::BASE);
+        let last = Self::LEVELS - 1;
+        let index = Self::index(last, at);
+        if F::is_leaf(old, true) {
+            return Err(Error::Occupied { occupant: Self::leaf(old, last, at) });
+        }
+        // SAFETY: the node is ours to write and the index within it.
+        unsafe {
+            self.nodes.publish(node, Self::place(last, index), word);
+            self.settle_pair(node, last, index);
+            self.count(node, last, 1);
+        }
+        self.tally.ptes(1);
+        batch.touch(F::APPEARS, pages);
+        Ok(())
+    }
+
+    /// Maps a range, with whatever nodes that needs.
+    unsafe fn map_range(
+        &self,
+        batch: &mut Retired<'n>,
+        pages: Pages,
+        frame: Pfn,
+        size: PageSize,
+        attr: Attr,
+    ) -> Result<(), Error> {
+        let level = Self::level_of(size);
+        let last = level + 1 == Self::LEVELS;
+        let span = pages.len();
+        let size_pages = size.pages(G::BASE).unwrap_or(1);
+        // The highest frame must fit too; `check_frames` has seen that it exists.
+        F::leaf(Pfn::new(frame.get() + (span - size_pages)), size, attr, last)?;
+        // SAFETY: the caller is the writer.
+        let want = unsafe { self.survey(pages, level) }?;
+        let mut stock = Stock::take(self.nodes, &Self::WORDS, want)?;
+        for level in 1..Self::LEVELS {
+            if want[level] > 0
+                && let Some(own) = own_pages::<G>(level, pages)
+            {
+                batch.touch(F::APPEARS, own);
+            }
+        }
+
+        // Frames are whole before the table leads to them.
+        N::Mode::release();
+        let repeat = size_pages / Self::slot_pages(level).min(size_pages);
+        let mut at = pages.first();
+        loop {
+            let end = self.node_end(level, at).min(pages.last());
+            let slots = (end.get() - at.get()) / Self::slot_pages(level) + 1;
+            let va = at.address(G::BASE);
+            let first = Pfn::new(frame.get() + (at.get() - pages.first().get()));
+            // A page that fills several slots may have begun in the node before.
+            let aligned = Pfn::new(first.get() & !(size_pages - 1));
+            let word = F::leaf(aligned, size, attr, last)?;
+            // SAFETY: the caller is the writer; the survey reserved every node on the way, and found the slots
+            // vacant.
+            unsafe {
+                let node = self.reach(&mut stock, va, level);
+                let index = Self::index(level, va);
+                if repeat == 1 {
+                    let step = F::Word::ZERO.advance(F::STEP, Self::slot_pages(level));
+                    self.fill(node, level, index, slots, word, step);
+                } else {
+                    // Whole pages of `repeat` slots, or a part of one that is larger than a node.
+                    for (page, slot) in (0..slots).step_by(repeat).enumerate() {
+                        let word = word.advance(F::STEP, page * size_pages);
+                        self.fill(node, level, index + slot, repeat.min(slots), word, F::Word::ZERO);
+                    }
+                }
+                self.settle_pair(node, level, index);
+                self.settle_pair(node, level, index + slots - 1);
+                self.count(node, level, slots as i32);
+            }
+            self.tally.ptes(slots as isize);
+            if end == pages.last() {
+                break;
+            }
+            at = Vpn::new(end.get() + 1);
+        }
+        batch.touch(F::APPEARS, pages);
+        Ok(())
+    }
+
+    /// The dry run of a map: finds what is in the way, and counts the missing nodes by level.
+    unsafe fn survey(&self, pages: Pages, level: usize) -> Result<[usize; MAX], Error> {
+        let mut want = [0; MAX];
+        let mut at = pages.first();
+        loop {
+            let end = self.node_end(level, at).min(pages.last());
+            let va = at.address(G::BASE);
+            // SAFETY: the caller is the writer.
+            let path = unsafe { self.path(va, level) };
+            let node = path.nodes[path.level];
+            if path.level < level {
+                let place = Self::place(path.level, Self::index(path.level, va));
+                // SAFETY: the path's last node, within its slots.
+                let word = unsafe { self.nodes.read(node, place) };
+                if F::is_leaf(word, false) {
+                    return Err(Error::Occupied { occupant: Self::leaf(word, path.level, va) });
+                }
+                for missing in path.level + 1..=level {
+                    // A node is new at the first page of the range that it covers.
+                    let cover = Self::slot_pages(missing - 1);
+                    want[missing] += usize::from(at == pages.first() || at.get() & (cover - 1) == 0);
+                }
+            } else {
+                let index = Self::index(level, va);
+                let slots = (end.get() - at.get()) / Self::slot_pages(level) + 1;
+                // SAFETY: the path's last node, within its slots.
+                if unsafe { self.any_taken(node, level, index, slots) } {
+                    // SAFETY: the caller is the writer.
+                    return Err(unsafe { self.occupied(at, end) });
+                }
+            }
+            if end == pages.last() {
+                return Ok(want);
+            }
+            at = Vpn::new(end.get() + 1);
+        }
+    }
+
+    /// Names the first leaf between two pages of which some are mapped.
+    #[cold]
+    unsafe fn occupied(&self, first: Vpn, last: Vpn) -> Error {
+        let mut found = None;
+        if let Some(pages) = Pages::new(first, last) {
+            // SAFETY: the caller is the writer.
+            let _ = unsafe {
+                self.visit(self.root, 0, pages, &mut |leaf| {
+                    found = Some(leaf);
+                    ControlFlow::Break(())
+                })
+            };
+        }
+        match found {
+            Some(occupant) => Error::Occupied { occupant },
+            // A link is there only while something below it is mapped; but lent nodes may be empty.
+            None => Error::WrongSize { size: G::BASE },
+        }
+    }
+}

@@ -1,0 +1,100 @@
+//! The writer's walk: down to a slot, with new nodes where there are none, and what a node's slots are kept together by.
+
+use tlbkit_addr::{VirtAddr, Vpn};
+
+use super::Mpt;
+use super::shape::{MAX, Shape};
+use crate::format::Format;
+use crate::nodes::{NodeAddr, Nodes, Stock};
+use crate::word::atomics::Ordering;
+use crate::{Radix, Word};
+
+/// Where a walk down as the writer ended: the nodes passed by level, and the slot it stopped at.
+#[derive(Clone, Copy)]
+pub(super) struct Path {
+    pub(super) nodes: [NodeAddr; MAX],
+    pub(super) level: usize,
+}
+
+impl<'n, G: Radix, F: Format, N: Nodes<Word = F::Word>> Mpt<'n, G, F, N> {
+    /// Returns the last page that the node of `level` around `at` covers.
+    pub(super) fn node_end(&self, level: usize, at: Vpn) -> Vpn {
+        let cover = Self::slot_pages(level) << G::WIDTHS[level];
+        Vpn::new(at.get() | (cover - 1))
+    }
+
+    /// Returns the last-level node for `at`, if there is one, and the word in it.
+    ///
+    /// # Safety
+    ///
+    /// The caller is the only writer; so for the functions beside it.
+    #[inline(always)]
+    pub(super) unsafe fn bottom(&self, at: VirtAddr) -> Option<(NodeAddr, F::Word)> {
+        // SAFETY: the caller is the writer.
+        unsafe { self.descend(at, |word, level, node| (level + 1 == Self::LEVELS).then_some((node, word))) }
+    }
+
+    /// Walks down towards `level`.
+    #[inline(always)]
+    pub(super) unsafe fn path(&self, at: VirtAddr, level: usize) -> Path {
+        let mut path = Path { nodes: [self.root; MAX], level: 0 };
+        while path.level < level {
+            let place = Self::place(path.level, Self::index(path.level, at));
+            // SAFETY: the node is linked, and the caller is the writer.
+            let word = unsafe { self.nodes.read(path.nodes[path.level], place) };
+            if !F::is_link(word) {
+                break;
+            }
+            path.level += 1;
+            path.nodes[path.level] = F::node(word);
+        }
+        path
+    }
+
+    /// Walks down to the node of `level`, and links nodes from the stock where there are none.
+    pub(super) unsafe fn reach(&self, stock: &mut Stock<'n, N, MAX>, at: VirtAddr, level: usize) -> NodeAddr {
+        // SAFETY: the caller is the writer.
+        let mut path = unsafe { self.path(at, level) };
+        while path.level < level
+            && let Some(node) = stock.next(path.level + 1)
+        {
+            let (parent, index) = (path.nodes[path.level], Self::index(path.level, at));
+            // SAFETY: the slot is vacant; an empty node is complete.
+            unsafe {
+                self.nodes.publish(parent, Self::place(path.level, index), F::link(node));
+                self.count(parent, path.level, 1);
+            }
+            path.level += 1;
+            path.nodes[path.level] = node;
+            self.tally.node(1, Self::WORDS[path.level] * F::Word::BYTES);
+        }
+        path.nodes[level]
+    }
+
+    /// Adds to the live count of a node and returns the result.
+    #[inline(always)]
+    pub(super) unsafe fn count(&self, node: NodeAddr, level: usize, by: i32) -> u32 {
+        // SAFETY: the node is in the table, and only its writer changes its record.
+        let record = unsafe { &*self.nodes.record(node, Self::WORDS[level]) };
+        let live = record.load(Ordering::Relaxed).wrapping_add_signed(by);
+        record.store(live, Ordering::Relaxed);
+        live
+    }
+
+    /// Makes the two words of a TLB entry agree after one of them has changed.
+    #[inline(always)]
+    pub(super) unsafe fn settle_pair(&self, node: NodeAddr, level: usize, index: usize) {
+        if F::PAIRED {
+            for (a, b) in [(index, index ^ 1), (index ^ 1, index)] {
+                // SAFETY: both slots are in the node: it has an even number of them.
+                unsafe {
+                    let other = self.nodes.read(node, Self::place(level, b));
+                    let wanted = F::beside(self.nodes.read(node, Self::place(level, a)), other);
+                    if wanted != other {
+                        self.nodes.publish(node, Self::place(level, b), wanted);
+                    }
+                }
+            }
+        }
+    }
+}

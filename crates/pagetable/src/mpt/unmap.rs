@@ -1,0 +1,178 @@
+//! Unmapping a range: a dry run that can fail, then a commit that cannot; and the nodes that it empties.
+
+use tlbkit_addr::{Pages, Reach, VirtAddr, Vpn};
+
+use super::shape::Shape;
+use super::sweep::Part;
+use super::{Mpt, own_pages};
+use crate::format::Format;
+use crate::nodes::{NodeAddr, Nodes};
+use crate::{Error, Frames, Holes, Radix, Retired, Word};
+
+impl<'n, G: Radix, F: Format, N: Nodes<Word = F::Word>> Mpt<'n, G, F, N> {
+    /// See [`Table::unmap`](crate::Table::unmap).
+    ///
+    /// # Safety
+    ///
+    /// The caller is the only writer, and the batch came from this table; so for the functions beside it.
+    #[inline(always)]
+    pub(super) unsafe fn unmap_pages(
+        &self,
+        batch: &mut Retired<'n>,
+        pages: Pages,
+        holes: Holes,
+        frames: Option<&mut dyn Frames>,
+    ) -> Result<usize, Error> {
+        // SAFETY: the caller is the writer.
+        unsafe {
+            if pages.first() == pages.last() && frames.is_none() && self.unmap_one(batch, pages) {
+                return Ok(1);
+            }
+            self.unmap_range(batch, pages, holes, frames)
+        }
+    }
+
+    /// Unmaps one base page, or returns false if it is not mapped as one, or anything else is out of the ordinary.
+    #[inline(always)]
+    unsafe fn unmap_one(&self, batch: &mut Retired<'n>, pages: Pages) -> bool {
+        let (last, va) = (Self::LEVELS - 1, pages.first().address(G::BASE));
+        let index = Self::index(last, va);
+        if F::STATUS
+            || G::SPACE.check_pages(Pages::one(pages.first())).is_err()
+            || self.check_own(pages).is_err()
+        {
+            return false;
+        }
+        // SAFETY: the caller is the writer.
+        let Some((node, word)) = (unsafe { self.bottom(va) }) else { return false };
+        if !F::is_leaf(word, true) || Self::leaf(word, last, va).size != G::BASE {
+            return false;
+        }
+        self.tally.ptes(-1);
+        batch.touch(Reach::Everywhere, pages);
+        // SAFETY: the caller is the writer, and the slot is a leaf of the range.
+        unsafe {
+            self.nodes.put(node, Self::place(last, index), F::Word::ZERO);
+            self.settle_pair(node, last, index);
+            if self.count(node, last, -1) == 0 && last > 0 {
+                self.prune(batch, last, va);
+            }
+        }
+        true
+    }
+
+    unsafe fn unmap_range(
+        &self,
+        batch: &mut Retired<'n>,
+        pages: Pages,
+        holes: Holes,
+        mut frames: Option<&mut dyn Frames>,
+    ) -> Result<usize, Error> {
+        G::SPACE.check_pages(pages)?;
+        self.check_own(pages)?;
+        // SAFETY: the caller is the writer.
+        let census = unsafe { self.census(pages, holes) }?;
+        if let Some(frames) = &mut frames {
+            // SAFETY: as above, and the range is in the space.
+            frames.reserve(if Self::REPLICATED { unsafe { self.distinct(pages) } } else { census.leaves })?;
+        }
+        if census.pages == 0 {
+            return Ok(0);
+        }
+        // SAFETY: as above; every leaf of the range is whole.
+        unsafe {
+            self.sweep(pages, |part| {
+                // Where holes are refused there are none.
+                let leaves = if holes == Holes::Refuse { part.slots } else { self.leaves(&part) };
+                if leaves == 0 {
+                    return Ok(());
+                }
+                if frames.is_some() || F::STATUS {
+                    for slot in 0..part.slots {
+                        self.uncover(&part, slot, &mut frames);
+                    }
+                }
+                self.empty(batch, &part, leaves);
+                Ok(())
+            })?;
+        }
+        batch.touch(Reach::Everywhere, pages);
+        Ok(census.pages)
+    }
+
+    /// Takes a leaf out of its slot and hands its frame over.
+    unsafe fn uncover(&self, part: &Part, slot: usize, frames: &mut Option<&mut dyn Frames>) {
+        let level = part.path.level;
+        let place = Self::place(level, part.index + slot);
+        // SAFETY: the slot is in the node, and the caller is the writer.
+        let word = unsafe {
+            if F::STATUS {
+                // Hardware may set the dirty bit up to this moment.
+                F::Word::swap(self.nodes.at(part.path.nodes[level]).add(place), F::Word::ZERO)
+            } else {
+                self.slot(part, slot)
+            }
+        };
+        if F::is_leaf(word, level + 1 == Self::LEVELS)
+            && let Some(frames) = frames
+        {
+            let at = Vpn::new(part.first.get() + slot * Self::slot_pages(level)).address(G::BASE);
+            let leaf = Self::leaf(word, level, at);
+            // A page in several slots has one run of frames.
+            if leaf.at == at {
+                frames.push(leaf.frame, leaf.size, G::BASE, leaf.attr);
+            }
+        }
+    }
+
+    /// Clears the slots of a part, of which `leaves` hold leaves, and retires the nodes that this empties.
+    #[inline(always)]
+    unsafe fn empty(&self, batch: &mut Retired<'n>, part: &Part, leaves: usize) {
+        let level = part.path.level;
+        let node = part.path.nodes[level];
+        // SAFETY: the slots are in the node, and the caller is the writer.
+        unsafe {
+            self.fill(node, level, part.index, part.slots, F::Word::ZERO, F::Word::ZERO);
+            self.settle_pair(node, level, part.index);
+            self.settle_pair(node, level, part.index + part.slots - 1);
+            self.tally.ptes(-(leaves as isize));
+            if self.count(node, level, -(leaves as i32)) == 0 && level > 0 {
+                self.prune(batch, level, part.first.address(G::BASE));
+            }
+        }
+    }
+
+    /// Unlinks the node of `level` on the way to `at`, which is empty, and whatever that empties in turn.
+    #[inline(never)]
+    unsafe fn prune(&self, batch: &mut Retired<'n>, level: usize, at: VirtAddr) {
+        // SAFETY: the caller is the writer.
+        let mut path = unsafe { self.path(at, level) };
+        loop {
+            let node = path.nodes[path.level];
+            path.level -= 1;
+            let (parent, index) = (path.nodes[path.level], Self::index(path.level, at));
+            // SAFETY: the caller is the writer; the node has no entries, and after the store no way in.
+            let live = unsafe {
+                self.nodes.put(parent, Self::place(path.level, index), F::Word::ZERO);
+                self.settle_pair(parent, path.level, index);
+                self.retire(batch, node, path.level + 1, true);
+                if let Some(own) = own_pages::<G>(path.level + 1, Pages::one(at.vpn(G::BASE))) {
+                    batch.touch(Reach::Everywhere, own);
+                }
+                self.count(parent, path.level, -1)
+            };
+            if live > 0 || path.level == 0 {
+                return;
+            }
+        }
+    }
+
+    /// Hands an unlinked node over. `clean` if its slots are all empty.
+    pub(super) unsafe fn retire(&self, batch: &mut Retired<'n>, node: NodeAddr, level: usize, clean: bool) {
+        // The kernel may have written its own words beside the leaves.
+        let clean = clean && (F::EXTRA == 0 || level + 1 < Self::LEVELS);
+        self.tally.node(-1, Self::WORDS[level] * F::Word::BYTES);
+        // SAFETY: the caller has unlinked it; it came from the table's storage.
+        unsafe { batch.push(node, clean) };
+    }
+}
