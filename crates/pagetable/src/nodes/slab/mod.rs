@@ -18,11 +18,17 @@
 //!
 //! Nodes go back zeroed (or are known to be clean), so taking one rarely has to clear it.
 
+mod classes;
+mod runs;
+mod window;
+
 use core::cell::{Cell, UnsafeCell};
 use core::marker::PhantomData;
 use core::mem::size_of;
 use core::{fmt, ptr};
 
+use self::classes::{CHUNK, CLASSES, KEPT, MAX_CHUNKS, class_bytes, class_of, span_nodes, span_order};
+pub use self::window::{Identity, Offset, Window};
 use super::{Held, NodeAddr, Nodes, Reclaim, Record};
 use crate::Mode;
 use crate::mode::Lock;
@@ -37,53 +43,6 @@ pub struct Chunk([u64; CHUNK / 8]);
 impl Chunk {
     /// A chunk of zeroes.
     pub const ZERO: Self = Self([0; CHUNK / 8]);
-}
-
-const CHUNK: usize = 4096;
-
-/// So many that node numbers, which count 4 bytes, stay below 2^31.
-const MAX_CHUNKS: usize = 1 << 21;
-
-/// Size classes in bytes: `2^(n/2 + 3)`, and half as much again for odd `n`.
-const CLASSES: usize = 17;
-
-/// The size of class `class` in bytes.
-#[inline(always)]
-const fn class_bytes(class: usize) -> usize {
-    let power = 8 << (class / 2);
-    if class.is_multiple_of(2) { power } else { power + power / 2 }
-}
-
-/// The smallest class of at least `bytes` bytes; [`CLASSES`] or more for whole chunks.
-#[inline(always)]
-const fn class_of(bytes: usize) -> usize {
-    if bytes <= 8 {
-        return 0;
-    }
-    // The highest bit of `bytes - 1` says between which powers of two it lies, the next one in which half.
-    let below = bytes - 1;
-    let log = below.ilog2() as usize;
-    2 * (log - 3) + 1 + (below >> (log - 1) & 1)
-}
-
-/// The chunks of a span, as a power of two: large nodes get longer spans, so that little is lost at the end, but no
-/// longer ones than that takes: a table with one large node takes a whole span for it.
-#[inline(always)]
-const fn span_order(class: usize) -> u32 {
-    match class_bytes(class) {
-        0..=384 => 0,
-        385..=1024 => 1,
-        _ => 2,
-    }
-}
-
-/// The largest class, in bytes, that keeps an empty span.
-const KEPT: usize = 128;
-
-/// The nodes in a span of the class: each needs its record besides.
-#[inline(always)]
-const fn span_nodes(class: usize) -> usize {
-    (CHUNK << span_order(class)) / (class_bytes(class) + size_of::<Record>())
 }
 
 /// Runs of up to 2^(ORDERS-1) chunks: 4 GiB.
@@ -189,43 +148,6 @@ unsafe impl<W, M: Mode, A> Send for Slab<'_, W, M, A> where M::Lock: Send {}
 // SAFETY: as above.
 unsafe impl<W, M: Mode, A> Sync for Slab<'_, W, M, A> where M::Lock: Sync {}
 
-/// How a node's address becomes memory: [`Offset`] or [`Identity`].
-pub trait Window: Copy + sealed::Sealed {
-    /// Returns the memory at an address.
-    fn memory(self, at: usize) -> *mut u8;
-}
-
-/// Addresses count from some base: offsets into an arena, or physical addresses. Costs an addition a node.
-#[derive(Clone, Copy, Debug)]
-pub struct Offset {
-    /// Where address zero would be: adding a node's address gives its memory.
-    origin: *mut u8,
-}
-
-/// Addresses are pointers, as in kseg0 or an identity map. Costs nothing.
-#[derive(Clone, Copy, Debug)]
-pub struct Identity;
-
-mod sealed {
-    pub trait Sealed {}
-    impl Sealed for super::Offset {}
-    impl Sealed for super::Identity {}
-}
-
-impl Window for Offset {
-    #[inline(always)]
-    fn memory(self, at: usize) -> *mut u8 {
-        self.origin.wrapping_add(at)
-    }
-}
-
-impl Window for Identity {
-    #[inline(always)]
-    fn memory(self, at: usize) -> *mut u8 {
-        ptr::with_exposed_provenance_mut(at)
-    }
-}
-
 impl<'m, W: Word, M: Mode> Slab<'m, W, M, Identity> {
     /// Returns storage over `memory` whose words hold the addresses of nodes as they are in memory.
     ///
@@ -320,79 +242,6 @@ impl<'m, W: Word, M: Mode, A: Window> Slab<'m, W, M, A> {
         // SAFETY: chunk numbers come from nodes that were handed out and from the lists, so there is a descriptor;
         // it was zeroed, and all its fields are cells.
         unsafe { &*self.chunk(0).cast::<Descriptor>().add(chunk as usize) }
-    }
-
-    fn push(&self, head: &mut u32, chunk: u32) {
-        let descriptor = self.descriptor(chunk);
-        descriptor.previous.set(NONE);
-        descriptor.next.set(*head);
-        if *head != NONE {
-            self.descriptor(*head).previous.set(chunk);
-        }
-        *head = chunk;
-    }
-
-    fn unlink(&self, head: &mut u32, chunk: u32) {
-        let descriptor = self.descriptor(chunk);
-        let (previous, next) = (descriptor.previous.get(), descriptor.next.get());
-        if previous == NONE {
-            *head = next;
-        } else {
-            self.descriptor(previous).next.set(next);
-        }
-        if next != NONE {
-            self.descriptor(next).previous.set(previous);
-        }
-    }
-
-    fn push_free(&self, lists: &mut Lists, chunk: u32, order: u32) {
-        self.descriptor(chunk).kind.set(FREE + order as u8);
-        self.push(&mut lists.free[order as usize], chunk);
-    }
-
-    /// Takes a run of 2^order chunks.
-    fn take_run(&self, lists: &mut Lists, order: u32) -> Option<u32> {
-        let mut found = (order as usize..ORDERS).find(|&at| lists.free[at] != NONE)? as u32;
-        let chunk = lists.free[found as usize];
-        self.unlink(&mut lists.free[found as usize], chunk);
-        while found > order {
-            found -= 1;
-            self.push_free(lists, chunk + (1 << found), found);
-        }
-        for inner in 1..1 << order {
-            self.descriptor(chunk + inner).kind.set(INNER);
-        }
-        lists.usage.chunks += (CHUNK + size_of::<Descriptor>()) << order;
-        lists.usage.peak = lists.usage.peak.max(lists.usage.chunks);
-        Some(chunk)
-    }
-
-    /// Gives a run back and joins it with its free buddies.
-    fn free_run(&self, lists: &mut Lists, mut chunk: u32, mut order: u32) {
-        lists.usage.chunks -= (CHUNK + size_of::<Descriptor>()) << order;
-        while order + 1 < ORDERS as u32 {
-            let buddy = chunk ^ (1 << order);
-            if buddy as usize + (1 << order) > self.chunks
-                || self.descriptor(buddy).kind.get() != FREE + order as u8
-            {
-                break;
-            }
-            self.unlink(&mut lists.free[order as usize], buddy);
-            self.descriptor(buddy).kind.set(INNER);
-            chunk = chunk.min(buddy);
-            order += 1;
-        }
-        self.push_free(lists, chunk, order);
-    }
-
-    /// Clears those chunks of a run that are not clean. The caller marks them again when it frees the run.
-    fn clean_run(&self, chunk: u32, order: u32) {
-        for at in chunk..chunk + (1 << order) {
-            if !self.descriptor(at).clean.replace(false) {
-                // SAFETY: the chunk belongs to a run that was just taken.
-                unsafe { ptr::write_bytes(self.chunk(at), 0, CHUNK) };
-            }
-        }
     }
 
     /// Takes a node of whole chunks.
@@ -588,13 +437,4 @@ impl<W, M: Mode, A> fmt::Debug for Slab<'_, W, M, A> {
     }
 }
 
-const _: () = {
-    assert!(size_of::<Descriptor>() == 16);
-    let mut class = 0;
-    while class < CLASSES {
-        assert!(class_of(class_bytes(class)) == class && class_of(class_bytes(class) + 1) == class + 1);
-        assert!(span_nodes(class) < 1 << 16);
-        class += 1;
-    }
-    assert!(class_bytes(CLASSES - 1) == CHUNK / 2);
-};
+const _: () = assert!(size_of::<Descriptor>() == 16);

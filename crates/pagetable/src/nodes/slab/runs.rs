@@ -1,0 +1,87 @@
+//! Runs of chunks, handed out by a buddy system.
+
+use core::mem::size_of;
+use core::ptr;
+
+use super::classes::CHUNK;
+use super::{Descriptor, FREE, INNER, Lists, NONE, ORDERS, Slab, Window};
+use crate::Mode;
+use crate::word::Word;
+
+impl<W: Word, M: Mode, A: Window> Slab<'_, W, M, A> {
+    /// Puts a chunk at the head of a list.
+    pub(super) fn push(&self, head: &mut u32, chunk: u32) {
+        let descriptor = self.descriptor(chunk);
+        descriptor.previous.set(NONE);
+        descriptor.next.set(*head);
+        if *head != NONE {
+            self.descriptor(*head).previous.set(chunk);
+        }
+        *head = chunk;
+    }
+
+    /// Takes a chunk out of a list.
+    pub(super) fn unlink(&self, head: &mut u32, chunk: u32) {
+        let descriptor = self.descriptor(chunk);
+        let (previous, next) = (descriptor.previous.get(), descriptor.next.get());
+        if previous == NONE {
+            *head = next;
+        } else {
+            self.descriptor(previous).next.set(next);
+        }
+        if next != NONE {
+            self.descriptor(next).previous.set(previous);
+        }
+    }
+
+    /// Lists a free run of 2^order chunks.
+    pub(super) fn push_free(&self, lists: &mut Lists, chunk: u32, order: u32) {
+        self.descriptor(chunk).kind.set(FREE + order as u8);
+        self.push(&mut lists.free[order as usize], chunk);
+    }
+
+    /// Takes a run of 2^order chunks.
+    pub(super) fn take_run(&self, lists: &mut Lists, order: u32) -> Option<u32> {
+        let mut found = (order as usize..ORDERS).find(|&at| lists.free[at] != NONE)? as u32;
+        let chunk = lists.free[found as usize];
+        self.unlink(&mut lists.free[found as usize], chunk);
+        while found > order {
+            found -= 1;
+            self.push_free(lists, chunk + (1 << found), found);
+        }
+        for inner in 1..1 << order {
+            self.descriptor(chunk + inner).kind.set(INNER);
+        }
+        lists.usage.chunks += (CHUNK + size_of::<Descriptor>()) << order;
+        lists.usage.peak = lists.usage.peak.max(lists.usage.chunks);
+        Some(chunk)
+    }
+
+    /// Gives a run back and joins it with its free buddies.
+    pub(super) fn free_run(&self, lists: &mut Lists, mut chunk: u32, mut order: u32) {
+        lists.usage.chunks -= (CHUNK + size_of::<Descriptor>()) << order;
+        while order + 1 < ORDERS as u32 {
+            let buddy = chunk ^ (1 << order);
+            if buddy as usize + (1 << order) > self.chunks
+                || self.descriptor(buddy).kind.get() != FREE + order as u8
+            {
+                break;
+            }
+            self.unlink(&mut lists.free[order as usize], buddy);
+            self.descriptor(buddy).kind.set(INNER);
+            chunk = chunk.min(buddy);
+            order += 1;
+        }
+        self.push_free(lists, chunk, order);
+    }
+
+    /// Clears those chunks of a run that are not clean. The caller marks them again when it frees the run.
+    pub(super) fn clean_run(&self, chunk: u32, order: u32) {
+        for at in chunk..chunk + (1 << order) {
+            if !self.descriptor(at).clean.replace(false) {
+                // SAFETY: the chunk belongs to a run that was just taken.
+                unsafe { ptr::write_bytes(self.chunk(at), 0, CHUNK) };
+            }
+        }
+    }
+}
