@@ -73,9 +73,15 @@ impl<const N: usize, const W: usize, const SLOTS: usize> Mailbox<N, W, SLOTS> {
         !self.pending.load(Ordering::Acquire)
     }
 
-    /// Takes the next piece of work.
+    /// Takes the next piece of work. Without any it costs a barrier and leaves the lock to those who post.
     pub fn take(&self) -> Option<Work<W, SLOTS>> {
-        fence(Ordering::SeqCst);
+        if self.is_empty() {
+            // Who clears a flag and then looks here, and who posts and then looks at the flag, cannot both see nothing.
+            fence(Ordering::SeqCst);
+            if self.is_empty() {
+                return None;
+            }
+        }
         self.locked(|queue| {
             let work = queue.take();
             if queue.is_empty() {

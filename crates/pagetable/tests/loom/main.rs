@@ -67,6 +67,13 @@ const UNMAP_ONE: Scene = Scene {
     probe: &[0, 7],
 };
 
+/// The other of the two disappears: what stands behind another in a chain leaves it.
+const UNMAP_OTHER: Scene = Scene {
+    before: UNMAP_ONE.before,
+    steps: &[|writer| assert_eq!(writer.unmap(pages(7, 1), Holes::Refuse, None), Ok(1))],
+    probe: &[0, 7],
+};
+
 /// A second page appears, near the first: a table that splits guards does so now.
 const MAP_BESIDE: Scene = Scene {
     before: |writer| writer.map(pages(0, 1), Pfn::new(8), PAGE, WRITE).unwrap(),
@@ -133,6 +140,11 @@ macro_rules! walkers {
             #[test]
             fn unmap_one() {
                 check(1, &UNMAP_ONE, $build);
+            }
+
+            #[test]
+            fn unmap_other() {
+                check(1, &UNMAP_OTHER, $build);
             }
 
             #[test]

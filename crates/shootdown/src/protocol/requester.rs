@@ -112,6 +112,8 @@ pub enum Seen<const W: usize = 1> {
 pub struct Requester<const W: usize = 1> {
     plan: Plan,
     me: u16,
+    /// The line at hand, and its place in the program.
+    line: Line,
     at: u8,
     round: u8,
     /// Within a line: the first half of its two steps is done.
@@ -139,6 +141,7 @@ impl<const W: usize> Requester<W> {
         let mut machine = Self {
             plan,
             me: me as u16,
+            line: Line::Done,
             at: 0,
             round: 1,
             half: false,
@@ -153,10 +156,6 @@ impl<const W: usize> Requester<W> {
         Ok(machine)
     }
 
-    fn line(&self) -> Line {
-        program(&self.plan).get(usize::from(self.at)).copied().unwrap_or(Line::Done)
-    }
-
     fn next_todo(&self) -> Option<usize> {
         self.todo.iter().next()
     }
@@ -164,7 +163,7 @@ impl<const W: usize> Requester<W> {
     /// Returns what is to be done now. Asking twice gives the same answer.
     pub fn next(&self) -> Action {
         let cpu = self.next_todo().unwrap_or_default();
-        match self.line() {
+        match self.line {
             Line::Exclude => Action::Exclude,
             Line::Tentative => Action::SetTentative,
             Line::Changing => Action::SetChanging(true),
@@ -302,17 +301,17 @@ impl<const W: usize> Requester<W> {
 
     /// Goes on at the next line from here that is `wanted`.
     fn jump(&mut self, wanted: impl Fn(Line) -> bool) {
-        while !wanted(self.line()) && self.line() != Line::Done {
-            self.at += 1;
-        }
+        let rest = program(&self.plan).iter().skip(usize::from(self.at));
+        self.at += rest.take_while(|&&line| !wanted(line) && line != Line::Done).count() as u8;
         self.settle();
     }
 
     /// Passes over lines that have nothing to do, and sets up the one that has.
     fn settle(&mut self) {
+        let (program, me) = (program(&self.plan), usize::from(self.me));
         loop {
-            let me = usize::from(self.me);
-            let idle = match self.line() {
+            self.line = program.get(usize::from(self.at)).copied().unwrap_or(Line::Done);
+            let idle = match self.line {
                 Line::Exclude | Line::Release => !self.plan.has(Repair::EXCLUSION),
                 Line::Open | Line::Close => {
                     !self.plan.has(Repair::RAISE_SUPERSEDES) || self.repliers.is_empty()
