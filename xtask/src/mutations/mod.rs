@@ -16,14 +16,15 @@ use crate::shell::Shell;
 /// Change one line at a time of what publishes, retires or shoots down; a test must notice each
 #[derive(Args, Debug)]
 pub(crate) struct MutationsArgs {
-    /// Only the mutations whose names contain each of these [default: all]
+    /// Only the mutations whose names contain each of these; all of a list are called `publication` or `shootdown`
+    /// [default: all]
     #[arg(value_name = "PART")]
     parts: Vec<String>,
 }
 
 impl MutationsArgs {
-    fn wants(&self, name: &str) -> bool {
-        self.parts.iter().all(|part| name.contains(part.as_str()))
+    fn wants(&self, list: &str, name: &str) -> bool {
+        self.parts.iter().all(|part| list == part || name.contains(part.as_str()))
     }
 }
 
@@ -34,7 +35,9 @@ impl MutationsArgs {
 /// If a mutation survives, or is of a line that is no longer there.
 pub(crate) fn run(shell: &Shell, args: &MutationsArgs) -> anyhow::Result<()> {
     let tree = Tree::copy()?;
-    let done = publication::run(&tree, args)? + shootdown::run(shell, &tree, args)?;
+    // The second is run even if the first leaves something unnoticed.
+    let publication = publication::run(&tree, args);
+    let done = shootdown::run(shell, &tree, args)? + publication?;
     ensure!(done > 0, "no mutation is called so: `cargo xtask mutations` without words runs all of them");
     println!("{done} mutations, each noticed");
     Ok(())

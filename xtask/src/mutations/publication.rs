@@ -218,7 +218,8 @@ const MUTATIONS: [Mutation; 20] = [
 ///
 /// If a test notices nothing, or fails without any change.
 pub(super) fn run(tree: &Tree, args: &MutationsArgs) -> anyhow::Result<usize> {
-    let wanted: Vec<_> = MUTATIONS.iter().filter(|mutation| args.wants(mutation.what)).collect();
+    let wanted: Vec<_> =
+        MUTATIONS.iter().filter(|mutation| args.wants("publication", mutation.what)).collect();
     let mut survivors = 0;
     for (at, mutation) in wanted.iter().enumerate() {
         let noticed = tree.with(mutation.file, &mutation.change, || notices(mutation.test, tree))?;

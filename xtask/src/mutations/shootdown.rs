@@ -73,7 +73,7 @@ const PATIENCE: Duration = Duration::from_secs(180);
 ///
 /// If a mutation survives one of the drivers.
 pub(super) fn run(shell: &Shell, tree: &Tree, args: &MutationsArgs) -> anyhow::Result<usize> {
-    let wanted: Vec<_> = MUTATIONS.iter().filter(|mutation| args.wants(mutation.name)).collect();
+    let wanted: Vec<_> = MUTATIONS.iter().filter(|mutation| args.wants("shootdown", mutation.name)).collect();
     if wanted.is_empty() {
         return Ok(0);
     }
