@@ -24,7 +24,10 @@ pub(crate) struct MutationsArgs {
 
 impl MutationsArgs {
     fn wants(&self, list: &str, name: &str) -> bool {
-        self.parts.iter().all(|part| list == part || name.contains(part.as_str()))
+        self.parts.iter().all(|part| match part.as_str() {
+            "publication" | "shootdown" => part == list,
+            part => name.contains(part),
+        })
     }
 }
 

@@ -1,5 +1,6 @@
 //! A copy of the tree, to change lines of: what one works on is never changed.
 
+use std::collections::HashSet;
 use std::fs;
 use std::path::{Path, PathBuf};
 use std::process::Command;
@@ -21,7 +22,10 @@ impl Tree {
             .args(["ls-files", "-z", "--cached", "--others", "--exclude-standard"])
             .output()
             .context("cannot run git")?;
-        for name in String::from_utf8(listed.stdout)?.split_terminator('\0') {
+        let listed = String::from_utf8(listed.stdout)?;
+        let names: HashSet<_> = listed.split_terminator('\0').map(Path::new).collect();
+        remove_others(&tree.root(), Path::new(""), &names)?;
+        for name in names {
             let to = tree.root().join(name);
             // What was deleted, and not yet committed.
             let Ok(new) = fs::read(name) else { continue };
@@ -61,6 +65,22 @@ impl Tree {
         fs::write(&path, text)?;
         outcome
     }
+}
+
+/// Removes the files below a folder of the copy that are not among `names`: what was there when it was last made, and has
+/// gone since.
+fn remove_others(root: &Path, folder: &Path, names: &HashSet<&Path>) -> anyhow::Result<()> {
+    let Ok(entries) = fs::read_dir(root.join(folder)) else { return Ok(()) };
+    for entry in entries {
+        let entry = entry?;
+        let name = folder.join(entry.file_name());
+        if entry.file_type()?.is_dir() {
+            remove_others(root, &name, names)?;
+        } else if !names.contains(name.as_path()) {
+            fs::remove_file(entry.path())?;
+        }
+    }
+    Ok(())
 }
 
 /// The first `line` below `after` becomes `instead`.
