@@ -40,6 +40,9 @@ const TABLES: [&str; 16] = [
     "S128k/LPT",
 ];
 
+/// Guarded tables that are booted if they are named.
+const SMALL_NODES: [&str; 2] = ["G2", "G4"];
+
 /// Refills of random stress for each table.
 const STRESS: u32 = 1_000_000;
 
@@ -101,9 +104,9 @@ impl BootArgs {
 pub(crate) fn run(args: &BootArgs) -> anyhow::Result<()> {
     for table in &args.table {
         let alone = table.strip_prefix("S8k/").or(table.strip_prefix("S128k/")).unwrap_or(table);
-        let mut known = TABLES.iter().filter(|name| !name.contains('/'));
-        if !known.any(|name| *name == alone) {
-            let names: Vec<_> = TABLES.into_iter().filter(|name| !name.contains('/')).collect();
+        let names: Vec<_> =
+            TABLES.into_iter().filter(|name| !name.contains('/')).chain(SMALL_NODES).collect();
+        if !names.contains(&alone) {
             bail!("there is no table `{table}`: choose from {}, S8k/ or S128k/ in front", names.join(", "));
         }
     }
@@ -116,6 +119,7 @@ pub(crate) fn run(args: &BootArgs) -> anyhow::Result<()> {
     let mut curves = break_even::Curves::default();
     let mut failed = Vec::new();
     let mut more = Vec::new();
+    let mut grown = Vec::new();
     for table in &tables {
         let report = machine.boot(&words(args, table))?;
         curves.add(&report.lines);
@@ -126,6 +130,10 @@ pub(crate) fn run(args: &BootArgs) -> anyhow::Result<()> {
             failed.push(report.error.unwrap_or_else(|| format!("{table}: {failures} checks failed")));
         }
         rows.extend(booted);
+        // What stands in front of a table serves larger pages as it serves all.
+        if args.inject.is_none() && !args.stress && !table.contains('/') {
+            grown.push((table.as_str(), superpage::run(&machine, table)?));
+        }
     }
     // Without wishes, everything else that the kernel can show.
     if args.table.is_empty() && args.inject.is_none() && !args.stress {
@@ -135,7 +143,6 @@ pub(crate) fn run(args: &BootArgs) -> anyhow::Result<()> {
         if failures > 0 || report.error.is_some() {
             failed.push(report.error.unwrap_or_else(|| format!("messages: {failures} checks failed")));
         }
-        let grown = superpage::run(&machine)?;
         let moved = moving::run(&machine)?;
         if !args.big_endian {
             let several = Machine::new(&Shell::Plain, SEVERAL, 4, false, args.json)?;
@@ -146,7 +153,7 @@ pub(crate) fn run(args: &BootArgs) -> anyhow::Result<()> {
             failed.push(format!("{failures} checks failed"));
         }
         if !args.json {
-            print!("{grown}{}", moved.text);
+            print!("{}", moved.text);
             if !more.is_empty() {
                 print!("{}", shootdown::table(4, &more));
             }
@@ -156,6 +163,9 @@ pub(crate) fn run(args: &BootArgs) -> anyhow::Result<()> {
         let rows = rows.iter().map(Row::json).chain(more.iter().map(|row| row.json(SEVERAL)));
         println!("{:#}", Value::from_iter(rows));
     } else {
+        if !grown.is_empty() {
+            print!("{}", superpage::text(&grown));
+        }
         print!("{}{}", compare::table(&rows), curves.table());
     }
     match failed.as_slice() {

@@ -26,6 +26,7 @@ conformance!(g16_va32_entrylo_solo, EntryLo, Solo, |nodes| Ok(
 ));
 // What MIPS32 handlers walk.
 conformance!(ga32_shared, EntryLo, Shared, |nodes| Ok(Gpt32::<_>::new(nodes)));
+conformance!(g2_32_shared, EntryLo, Shared, |nodes| Ok(Gpt32::<_, Fixed<1>>::new(nodes)));
 conformance!(g8_32_solo, EntryLo, Solo, |nodes| Ok(Gpt32::<_, Fixed<3>>::new(nodes)));
 conformance!(g16_32_shared, EntryLo, Shared, |nodes| Ok(Gpt32::<_, Fixed<4>>::new(nodes)));
 conformance!(g256_32_solo, EntryLo, Solo, |nodes| Ok(Gpt32::<_, Fixed<8>>::new(nodes)));

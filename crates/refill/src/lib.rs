@@ -72,6 +72,10 @@
 //! | [`Hashed`](handler::Hashed), pairs, first probe | 17 | 16 | 17 | 45 |
 //! | `Hashed`, blocks of eight pages, first probe | 21 | 20 | 23 | 49 |
 //! | the same in a table that grows | 26 | 25 | 28 | 54 |
+//! | [`Gpt`](handler::Gpt), the leaf alone | 16 | 15 | 16 | 44 |
+//! | for each node above it, of 16 or 256 slots | +5 | +5 | +5 | +5 |
+//! | for each of 8, 32, 64 or 128 slots | +6 | +6 | +6 | +6 |
+//! | for each in an adaptive table, or of 2 or 4 slots | +10 | +10 | +10 | +10 |
 //! | [`Stlb`](handler::Stlb) in front of any, hit | 12 | 12 | 14 | |
 //!
 //! `tlbwi` in place of `tlbwr` takes two more.

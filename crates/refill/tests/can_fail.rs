@@ -2,8 +2,9 @@
 
 mod common;
 
+use common::steps::{config, steps};
 use common::tables::{Kind, with};
-use common::{Base32, Config, Sabotage, Seen, Step, config, steps};
+use common::{Base32, Config, Sabotage, Seen, Step};
 use proptest::strategy::{Strategy, ValueTree};
 use proptest::test_runner::TestRunner;
 use tlbkit_pagetable::geometry::Va32;
@@ -27,7 +28,7 @@ const PLAIN: Config = Config {
 #[test]
 fn every_word_of_a_handler_matters() {
     let sequences = sequences(300, 1);
-    for kind in [Kind::Mpt, Kind::Lpt, Kind::Hpt, Kind::Cpt] {
+    for kind in [Kind::Mpt, Kind::Lpt, Kind::Hpt, Kind::Cpt, Kind::G16, Kind::Ga] {
         for stlb in [false, true] {
             let config = Config { stlb, ..PLAIN };
             let run = |steps: &Vec<Step>, sabotage| with::<Base32>(kind, &config, steps, sabotage);

@@ -40,13 +40,16 @@ fn counts(kind: Kind) -> [u64; 5] {
 
 #[test]
 fn tables_alone() {
-    let table = [Kind::Mpt, Kind::Lpt, Kind::Hpt, Kind::Cpt, Kind::CptGrows].map(|kind| (kind, counts(kind)));
+    let kinds = [Kind::Mpt, Kind::Lpt, Kind::Hpt, Kind::Cpt, Kind::CptGrows, Kind::G16];
+    let table = kinds.map(|kind| (kind, counts(kind)));
     let expected = [
         (Kind::Mpt, [16, 15, 18, 44, 18]),
         (Kind::Lpt, [9, 9, 11, 37, 11]),
         (Kind::Hpt, [17, 16, 17, 45, 19]),
         (Kind::Cpt, [21, 20, 23, 49, 23]),
         (Kind::CptGrows, [26, 25, 28, 54, 28]),
+        // The leaf alone: `gpt.rs` counts what the nodes above it take.
+        (Kind::G16, [16, 15, 16, 44, 18]),
     ];
     assert_eq!(table, expected);
 }
@@ -65,7 +68,13 @@ fn a_hit_in_the_cache() {
 #[test]
 fn larger_pages() {
     let sized = |kind, size| count::<Va32>(kind, Config { form: Form::SIZED, ..R2 }, size);
-    let table = [Kind::Mpt, Kind::Hpt, Kind::Cpt].map(|kind| (kind, [1, 2, 5].map(|size| sized(kind, size))));
-    let expected = [(Kind::Mpt, [91, 91, 78]), (Kind::Hpt, [137, 180, 309]), (Kind::Cpt, [105, 150, 193])];
+    let kinds = [Kind::Mpt, Kind::Hpt, Kind::Cpt, Kind::G16];
+    let table = kinds.map(|kind| (kind, [1, 2, 5].map(|size| sized(kind, size))));
+    let expected = [
+        (Kind::Mpt, [91, 91, 78]),
+        (Kind::Hpt, [137, 180, 309]),
+        (Kind::Cpt, [105, 150, 193]),
+        (Kind::G16, [45, 45, 45]),
+    ];
     assert_eq!(table, expected);
 }

@@ -102,8 +102,8 @@ fn handlers_are_as_listed() {
         ("stlb-sized", Config { stlb: true, form: Form::SIZED, ..plain }),
         ("stlb-both", Config { stlb: true, form: Form::BOTH, ..index }),
     ];
-    let fixed = |width| Walk::Gpt(Gpt::fixed::<Base32>(width).unwrap());
-    let adaptive = Walk::Gpt(Gpt::adaptive::<Base32>().unwrap());
+    let fixed = |width| Walk::Gpt(Gpt::fixed::<Va32>(width).unwrap());
+    let adaptive = Walk::Gpt(Gpt::adaptive::<Va32>().unwrap());
     let both = |kind: Kind| [kind.walk::<Base32>(), kind.walk::<Va32>()];
     let tables = [
         ("mpt", both(Kind::Mpt)),

@@ -2,8 +2,9 @@
 
 mod common;
 
+use common::steps::{config, steps};
 use common::tables::{Kind, with};
-use common::{Base32, Sabotage, config, steps};
+use common::{Base32, Sabotage};
 use proptest::prelude::*;
 use tlbkit_pagetable::geometry::Va32;
 use tlbkit_refill::handler::Form;
@@ -29,6 +30,11 @@ equals! {
     cpt_of_four_equals_lookup CptFour
     cpt_of_sixteen_equals_lookup CptSixteen
     cpt_that_grows_equals_lookup CptGrows
+    g2_equals_lookup G2
+    g8_equals_lookup G8
+    g16_equals_lookup G16
+    g256_equals_lookup G256
+    ga_equals_lookup Ga
 }
 
 macro_rules! larger {
@@ -52,4 +58,9 @@ larger! {
     cpt_of_four_of_all_sizes_equals_lookup CptFour
     cpt_of_sixteen_of_all_sizes_equals_lookup CptSixteen
     cpt_that_grows_of_all_sizes_equals_lookup CptGrows
+    g2_of_all_sizes_equals_lookup G2
+    g8_of_all_sizes_equals_lookup G8
+    g16_of_all_sizes_equals_lookup G16
+    g256_of_all_sizes_equals_lookup G256
+    ga_of_all_sizes_equals_lookup Ga
 }

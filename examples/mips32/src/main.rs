@@ -51,7 +51,6 @@ extern "C" fn main(count: usize, arguments: *const u32) -> ! {
             println!("CPU {:#010x}, {} TLB entries: {args:?}", arch::cp0::prid::read(), arch::tlb::entries());
             match args.work {
                 args::Work::Shootdown => smp::run(&args),
-                args::Work::Superpage => superpage::run(),
                 _ => table(&args),
             }
         }
@@ -78,20 +77,30 @@ fn table(args: &args::Args) -> u32 {
         Some(_) => (0, ""),
     };
     match name {
-        "MPT" => run::run::<MultiLevel>(args, sets),
-        "LPT" => run::run::<Linear>(args, sets),
-        "G8" => run::run::<Guarded<Fixed<3>>>(args, sets),
-        "G16" => run::run::<Guarded<Fixed<4>>>(args, sets),
-        "G64" => run::run::<Guarded<Fixed<6>>>(args, sets),
-        "G256" => run::run::<Guarded<Fixed<8>>>(args, sets),
-        "GA" => run::run::<Guarded<Adaptive>>(args, sets),
-        "H8k" => run::run::<Hash<1, 9>>(args, sets),
-        "H128k" => run::run::<Hash<1, 13>>(args, sets),
-        "C128k" => run::run::<Hash<3, 11>>(args, sets),
+        "MPT" => drive::<MultiLevel>(args, sets),
+        "LPT" => drive::<Linear>(args, sets),
+        "G2" => drive::<Guarded<Fixed<1>>>(args, sets),
+        "G4" => drive::<Guarded<Fixed<2>>>(args, sets),
+        "G8" => drive::<Guarded<Fixed<3>>>(args, sets),
+        "G16" => drive::<Guarded<Fixed<4>>>(args, sets),
+        "G64" => drive::<Guarded<Fixed<6>>>(args, sets),
+        "G256" => drive::<Guarded<Fixed<8>>>(args, sets),
+        "GA" => drive::<Guarded<Adaptive>>(args, sets),
+        "H8k" => drive::<Hash<1, 9>>(args, sets),
+        "H128k" => drive::<Hash<1, 13>>(args, sets),
+        "C128k" => drive::<Hash<3, 11>>(args, sets),
         _ => {
             println!("error: the kernel knows no table `{}`", args.table);
             1
         }
+    }
+}
+
+/// Works one kind of table.
+fn drive<S: vm::structure::Structure>(args: &args::Args, sets: usize) -> u32 {
+    match args.work {
+        args::Work::Superpage => superpage::run::<S>(args.table),
+        _ => run::run::<S>(args, sets),
     }
 }
 

@@ -110,7 +110,7 @@ fn start<S: Structure>(machine: &mut Machine<S>, spec: &Spec) -> usize {
 /// # Safety
 ///
 /// Called once.
-unsafe fn storage<S: Structure>() -> &'static Nodes<S::Window> {
+pub unsafe fn storage<S: Structure>() -> &'static Nodes<S::Window> {
     // SAFETY: the caller's promise.
     let memory = unsafe { memory::nodes() };
     let Some((own, rest)) = memory.split_first_mut() else { panic!("no memory for nodes") };

@@ -26,25 +26,33 @@ pub(super) struct Agreed {
     pub(super) demotions: u64,
 }
 
-/// Boots the workload, and returns what there is to say about it.
+/// Boots the workload over a table.
 ///
 /// # Errors
 ///
 /// If the boot fails, or the host's policy does not answer as the guest's.
-pub(super) fn run(machine: &Machine) -> anyhow::Result<String> {
-    let report = machine.boot("work=superpage")?;
+pub(super) fn run(machine: &Machine, table: &str) -> anyhow::Result<Agreed> {
+    let report = machine.boot(&format!("work=superpage table={table}"))?;
     if let Some(error) = report.error {
         bail!("{error}");
     }
-    let Agreed { misses, promotions, refusals, demotions } = replay(report.lines.iter().map(String::as_str))?;
+    let agreed = replay(report.lines.iter().map(String::as_str))?;
     let summary = report.lines.iter().find(|line| line.starts_with("superpage ")).context("no report")?;
     if !summary.ends_with(" failures=0") {
         bail!("superpages: {summary}");
     }
-    Ok(format!(
-        "\nSuperpages by APPROX-ONLINE: {misses} misses, {promotions} promotions, {refusals} refusals, {demotions} \
-         demotions;\nthe host's policy, told of the same misses, gives the same answers line by line.\n"
-    ))
+    Ok(agreed)
+}
+
+/// Returns what there is to say about the workload over some tables.
+pub(super) fn text(tables: &[(&str, Agreed)]) -> String {
+    let mut text = String::from("\nSuperpages by APPROX-ONLINE:\n");
+    for (table, Agreed { misses, promotions, refusals, demotions }) in tables {
+        text += &format!(
+            "  {table:<6} {misses} misses, {promotions} promotions, {refusals} refusals, {demotions} demotions\n"
+        );
+    }
+    text + "The host's policy, told of the same misses, gives the same answers line by line.\n"
 }
 
 /// Replays a transcript.

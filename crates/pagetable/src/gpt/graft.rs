@@ -17,19 +17,22 @@
 //!                                       | page | lower|            X's digit is parted
 //!                                       +------+------+
 //! ```
+//!
+//! Where a larger page may stand in several slots instead, a node that has to change for one is built anew: see
+//! [`compose`](super::compose).
 
-use tlbkit_addr::{Attr, Flush, PageSize, Pages, Pfn};
+use tlbkit_addr::Flush;
 
 use super::Gpt;
 use super::bits::{agree, digit, low};
 use super::layout::{Edge, Layout};
 use super::policy::Policy;
-use super::slots::{KINDS, Place, inner_kind, leaf_kind};
+use super::slots::{KINDS, Place, leaf_kind};
 use super::sweep::Span;
-use crate::format::{Format, check_attr};
+use crate::format::Format;
 use crate::mode::Mode;
 use crate::nodes::{NodeAddr, Nodes, Stock};
-use crate::{Error, Geometry, Retired, Word};
+use crate::{Error, Geometry, Retired};
 
 /// Where nodes come from.
 pub(super) trait Supply {
@@ -78,131 +81,11 @@ pub(super) struct Job<'j, 'n, S, W> {
 }
 
 impl<'n, G: Geometry, F: Format, N: Nodes<Word = F::Word>, L: Layout<N>, P: Policy> Gpt<'n, G, F, N, L, P> {
-    /// See [`Table::map`](crate::Table::map).
+    /// Grafts a span into the tree: counts the nodes, reserves them, commits.
     ///
     /// # Safety
     ///
     /// The caller is the only writer, and the batch came from this table; so for all that follow.
-    #[inline(always)]
-    pub(super) unsafe fn map_pages(
-        &self,
-        batch: &mut Retired<'n>,
-        pages: Pages,
-        frame: Pfn,
-        size: PageSize,
-        attr: Attr,
-    ) -> Result<(), Error> {
-        G::SPACE.check_sized(pages, size)?;
-        G::SPACE.check_frames(frame, pages.len(), size)?;
-        check_attr::<F>(attr)?;
-        let word = F::leaf(frame, size, attr, true)?;
-        if pages.len() == 1 {
-            let at = pages.first().address(G::BASE).get();
-            // SAFETY: the caller is the writer.
-            if let Some(done) = unsafe { self.map_one(batch, pages, at, word) } {
-                return done;
-            }
-        }
-        // SAFETY: the caller is the writer.
-        unsafe { self.map_range(batch, pages, frame, size, attr, word) }
-    }
-
-    /// Maps one base page if that needs no change of the tree: into a leaf with room, or an empty table.
-    #[inline(always)]
-    unsafe fn map_one(
-        &self,
-        batch: &mut Retired<'n>,
-        pages: Pages,
-        at: usize,
-        word: F::Word,
-    ) -> Option<Result<(), Error>> {
-        // SAFETY: the caller is the writer; the leaf is live and the index below its slots.
-        unsafe {
-            let Some(found) = L::seek(self.nodes, &self.root, G::VA_BITS, Self::TAG, at) else {
-                return self.look_root().is_empty().then(|| self.map_first(batch, pages, at, word));
-            };
-            let place = Self::pte_at(found.shift, found.index, at);
-            let old = self.nodes.read(found.leaf, place);
-            if F::is_leaf(old, true) {
-                return Some(Err(Error::Occupied { occupant: Self::leaf(old, found.shift, at) }));
-            }
-            if L::TAGGED && found.width < Self::LEAF_MAX {
-                // The leaf may be worth joining with a neighbour now.
-                return None;
-            }
-            let edge = found.edge();
-            self.nodes.publish(found.leaf, place, word);
-            self.settle_pair(edge, at);
-            self.set_live(edge, self.live(edge) + 1);
-        }
-        self.tally.ptes(1);
-        batch.touch(F::APPEARS, pages);
-        Some(Ok(()))
-    }
-
-    /// Maps the first page of an empty table.
-    unsafe fn map_first(
-        &self,
-        batch: &mut Retired<'n>,
-        pages: Pages,
-        at: usize,
-        word: F::Word,
-    ) -> Result<(), Error> {
-        let kind = leaf_kind(Self::LEAF_MIN);
-        let refused = || Error::NoMemory { wanted: 1, pending: self.nodes.held().pending() };
-        let mut supply = One(Some(self.take(Self::WORDS[kind]).ok_or_else(refused)?));
-        N::Mode::release();
-        let broken = &mut |_: &Flush| ();
-        let mut job =
-            Job { supply: &mut supply, batch, page: Self::BASE, over: false, word: |_| word, broken };
-        // SAFETY: the root slot is empty; a leaf for one page is all that is taken.
-        unsafe {
-            let leaf =
-                self.plant(&mut job, Self::LEAF_MIN, Span { first: Self::key(at), last: Self::key(at) });
-            self.publish(Place::Root, G::VA_BITS, leaf);
-        }
-        batch.touch(F::APPEARS, pages);
-        Ok(())
-    }
-
-    /// Takes a node that a slot can lead to.
-    pub(super) fn take(&self, words: usize) -> Option<NodeAddr> {
-        let node = self.nodes.take(words)?;
-        if node.get() <= L::REACH {
-            return Some(node);
-        }
-        // SAFETY: the node was just taken, and nobody else knows it.
-        unsafe { self.nodes.free(node, true) };
-        None
-    }
-
-    /// Maps a range, with whatever nodes that needs.
-    #[inline(never)]
-    unsafe fn map_range(
-        &self,
-        batch: &mut Retired<'n>,
-        pages: Pages,
-        frame: Pfn,
-        size: PageSize,
-        attr: Attr,
-        word: F::Word,
-    ) -> Result<(), Error> {
-        let size_pages = size.pages(G::BASE).unwrap_or(1);
-        // The highest frame must fit too; `check_frames` has seen that it exists.
-        F::leaf(Pfn::new(frame.get() + (pages.len() - size_pages)), size, attr, true)?;
-        let span = Self::span(pages);
-        // A format's step is that of a base frame's number; the low bits of a larger page's stay what they are.
-        let word = |at: usize| word.advance(F::STEP, (at - span.first) >> Self::BASE);
-        // SAFETY: the caller is the writer.
-        unsafe {
-            self.check_vacant(span)?;
-            self.grow(batch, span, size.shift(), false, word, &mut |_| ())?;
-        }
-        batch.touch(F::APPEARS, pages);
-        Ok(())
-    }
-
-    /// Grafts a span into the tree: counts the nodes, reserves them, commits.
     pub(super) unsafe fn grow(
         &self,
         batch: &mut Retired<'n>,
@@ -248,7 +131,7 @@ impl<'n, G: Geometry, F: Format, N: Nodes<Word = F::Word>, L: Layout<N>, P: Poli
 
     /// Returns what a slot of `2^ceiling` bytes that says `old` shall say so that `span` is mapped. `near` is an
     /// address that `old` covers.
-    unsafe fn graft<S: Supply, W: Fn(usize) -> F::Word>(
+    pub(super) unsafe fn graft<S: Supply, W: Fn(usize) -> F::Word>(
         &self,
         job: &mut Job<'_, 'n, S, W>,
         old: Edge,
@@ -265,7 +148,14 @@ impl<'n, G: Geometry, F: Format, N: Nodes<Word = F::Word>, L: Layout<N>, P: Poli
             if !(agree(span.first, base, old.top()) && agree(span.last, base, old.top())) {
                 return self.branch(job, old, ceiling, span, near);
             }
-            if job.over && !(old.leaf && old.shift == job.page) && (old.leaf || old.top() <= job.page) {
+            if old.leaf && old.shift != job.page || job.over && !old.leaf && old.top() <= job.page {
+                if let Some(other) = self.other_half(job.page, old, base, span) {
+                    let new = self.branch(job, old, ceiling, span, other);
+                    if S::REAL && job.over {
+                        self.release(job.batch, old);
+                    }
+                    return new;
+                }
                 let new = self.build(job, ceiling, span);
                 if S::REAL {
                     self.discard(job.batch, old);
@@ -278,7 +168,10 @@ impl<'n, G: Geometry, F: Format, N: Nodes<Word = F::Word>, L: Layout<N>, P: Poli
                 }
                 return old;
             }
-            if old.shift < job.page {
+            if L::PAIRS && (old.shift < Self::unit(job.page) || job.over && self.splits(old, span)) {
+                return self.renew(job, old, span, base);
+            }
+            if !L::PAIRS && old.shift < job.page {
                 return self.part(job, old, span, base);
             }
             let mut changed = false;
@@ -308,41 +201,39 @@ impl<'n, G: Geometry, F: Format, N: Nodes<Word = F::Word>, L: Layout<N>, P: Poli
     }
 
     /// Maps a span in an empty slot of `2^ceiling` bytes.
-    unsafe fn build<S: Supply, W: Fn(usize) -> F::Word>(
+    pub(super) unsafe fn build<S: Supply, W: Fn(usize) -> F::Word>(
         &self,
         job: &mut Job<'_, 'n, S, W>,
         ceiling: u32,
         span: Span,
     ) -> Edge {
         let bit = Self::top_bit(span.first ^ span.last);
-        let one = span.first == span.last;
         if job.page > Self::BASE {
-            if one {
+            if bit < Self::unit(job.page) {
                 // SAFETY: the caller is the writer.
-                return unsafe { self.plant(job, 0, span) };
+                return unsafe { self.plant(job, Self::unit(job.page) - job.page, span) };
             }
         } else {
+            let one = span.first == span.last;
             let width = if one { Self::LEAF_MIN } else { (bit + 1 - Self::BASE).max(Self::LEAF_MIN) };
-            if width <= Self::LEAF_MAX && Self::worth(Self::pages_in(span), width) {
+            if width <= Self::LEAF_MAX && Self::worth(Self::pages_in(span, job.page), width) {
                 // SAFETY: as above.
                 return unsafe { self.plant(job, width, span) };
             }
         }
         let (shift, width) = Self::choose(bit, Self::floor(job.page, bit), ceiling, Some(span));
-        // SAFETY: as above; the new node is private, and its slots within it.
+        // SAFETY: as above; the new node is private.
         unsafe {
             let base = span.first & !low(shift + width);
             let new = self.sprout(job.supply, shift, width, base);
+            let slots = new.index(span.first)..=new.index(span.last);
             let mut live = 0;
-            for slot in new.index(span.first)..=new.index(span.last) {
-                if let Some(part) = span.within(base | slot << shift, shift, job.page) {
-                    let child = self.build(job, shift, part);
-                    if S::REAL {
-                        self.put(new.node, slot, shift, child);
-                    }
-                    live += 1;
+            self.compose(job, new, base, span, slots, |_| Edge::EMPTY, &mut |slot, child, another| {
+                if S::REAL {
+                    self.put(new.node, slot, shift, child);
                 }
-            }
+                live += usize::from(another);
+            });
             if S::REAL {
                 self.set_live(new, live);
             }
@@ -361,12 +252,14 @@ impl<'n, G: Geometry, F: Format, N: Nodes<Word = F::Word>, L: Layout<N>, P: Poli
         near: usize,
     ) -> Edge {
         let base = near & !low(old.top());
-        let bit = Self::top_bit((span.first ^ span.last) | (span.first ^ base));
-        // SAFETY: the caller is the writer; the new node is private, and its slots within it.
+        // Where the span is the other half of a pair, the bit that tells them apart.
+        let home = near & !low(if L::PAIRS && old.leaf { old.shift } else { old.top() });
+        let bit = Self::top_bit((span.first ^ span.last) | (span.first ^ home));
+        // SAFETY: the caller is the writer; the new node is private.
         unsafe {
             if old.leaf && old.shift == job.page && old.shift == Self::BASE && bit < Self::LEAF_TOP {
                 let width = bit + 1 - Self::BASE;
-                if Self::worth(self.live(old) + Self::pages_in(span), width) {
+                if Self::worth(self.live(old) + Self::pages_in(span, job.page), width) {
                     let leaf = self.plant(job, width, span);
                     if S::REAL {
                         self.copy_leaf(old, base, leaf);
@@ -377,138 +270,38 @@ impl<'n, G: Geometry, F: Format, N: Nodes<Word = F::Word>, L: Layout<N>, P: Poli
             }
             let floor = Self::floor(job.page, bit).max(old.top());
             let (shift, width) = Self::choose(bit, floor, ceiling, None);
-            let new = self.sprout(job.supply, shift, width, base & !low(shift + width));
-            let (first, last, home) = (new.index(span.first), new.index(span.last), new.index(base));
-            let mut live = 0;
-            for slot in first.min(home)..=last.max(home) {
-                let content = if slot == home { old } else { Edge::EMPTY };
-                let start = base & !low(shift + width) | slot << shift;
-                let child = match span.within(start, shift, job.page) {
-                    Some(part) => self.graft(job, content, shift, part, near),
-                    None => content,
+            let region = home & !low(shift + width);
+            let new = self.sprout(job.supply, shift, width, region);
+            let shared = new.shares(old);
+            let content = |slot: usize| {
+                let start = region | slot << shift;
+                let here = if shared {
+                    agree(start, base, old.top()) && self.keeps(old, start, span)
+                } else {
+                    slot == new.index(base)
                 };
-                live += usize::from(!child.is_empty());
+                if here { old } else { Edge::EMPTY }
+            };
+            let last = if shared { base | low(old.top()) } else { base };
+            let slots =
+                new.index(span.first).min(new.index(base))..=new.index(span.last).max(new.index(last));
+            let mut live = 0;
+            self.compose(job, new, region, span, slots, content, &mut |slot, child, another| {
                 if S::REAL {
                     self.put(new.node, slot, shift, child);
                 }
-            }
+                live += usize::from(another);
+            });
             if S::REAL {
                 self.set_live(new, live);
-                return self.tune(job.batch, new, base & !low(shift + width));
+                return self.tune(job.batch, new, region);
             }
             new
-        }
-    }
-
-    /// Parts the digit of a node whose slots are smaller than the pages to be mapped: an upper node with slots of
-    /// that size, and lower ones for what the old node holds.
-    unsafe fn part<S: Supply, W: Fn(usize) -> F::Word>(
-        &self,
-        job: &mut Job<'_, 'n, S, W>,
-        old: Edge,
-        span: Span,
-        base: usize,
-    ) -> Edge {
-        let cut = job.page;
-        // SAFETY: the caller is the writer; the new nodes are private, and slots within their nodes.
-        unsafe {
-            if job.over && span.first == span.last {
-                let gone = old.index(span.first)..old.index(span.last | low(cut)) + 1;
-                let empty = |slot| self.edge(Place::In(old.node, slot), old.shift, base).is_empty();
-                if (0..old.slots()).all(|slot| gone.contains(&slot) || empty(slot)) {
-                    // The page replaces everything that the node holds.
-                    let new = self.build(job, cut, span);
-                    if S::REAL {
-                        self.discard(job.batch, old);
-                    }
-                    return new;
-                }
-            }
-            let upper = self.sprout(job.supply, cut, old.top() - cut, base);
-            let below = cut - old.shift;
-            let mut live = 0;
-            for slot in 0..upper.slots() {
-                let start = base | slot << cut;
-                let group = slot << below..(slot + 1) << below;
-                let child = match span.within(start, cut, cut) {
-                    Some(part) => {
-                        let new = self.build(job, cut, part);
-                        if S::REAL && job.over {
-                            self.discard_slots(job.batch, old, group);
-                        }
-                        new
-                    }
-                    None => self.gather(job.supply, old, group, below, start),
-                };
-                if S::REAL {
-                    let child = self.settle(job.batch, child, cut, start);
-                    self.put(upper.node, slot, cut, child);
-                }
-                live += usize::from(!child.is_empty());
-            }
-            if S::REAL {
-                self.set_live(upper, live);
-                self.retire(job.batch, old);
-                return self.tune(job.batch, upper, base);
-            }
-            upper
-        }
-    }
-
-    /// Returns what stands for some slots of a node, `2^width` of them from `start` on, in a slot of their size: a
-    /// node of their own if there is more than one entry.
-    pub(super) unsafe fn gather<S: Supply>(
-        &self,
-        supply: &mut S,
-        old: Edge,
-        group: core::ops::Range<usize>,
-        width: u32,
-        start: usize,
-    ) -> Edge {
-        let first = group.start;
-        // SAFETY: the caller is the writer; the group is within the node, and the new node private.
-        unsafe {
-            let child = |slot: usize| {
-                self.edge(Place::In(old.node, slot), old.shift, start | (slot - first) << old.shift)
-            };
-            let (mut live, mut only) = (0, Edge::EMPTY);
-            for slot in group.clone() {
-                let child = child(slot);
-                if !child.is_empty() {
-                    (live, only) = (live + 1, child);
-                }
-            }
-            if live < 2 {
-                return only;
-            }
-            let node = supply.take(inner_kind(width));
-            let new = Edge { node, shift: old.shift, width, leaf: false, base: Self::base(start) };
-            if S::REAL {
-                for slot in group {
-                    self.put(node, slot - first, old.shift, child(slot));
-                }
-                self.set_live(new, live);
-                self.count_in(new);
-            }
-            new
-        }
-    }
-
-    /// Discards what some slots of a node lead to.
-    unsafe fn discard_slots(&self, batch: &mut Retired<'n>, old: Edge, group: core::ops::Range<usize>) {
-        for slot in group {
-            // SAFETY: the caller is the writer, and the group is within the node.
-            unsafe {
-                let child = self.edge(Place::In(old.node, slot), old.shift, 0);
-                if !child.is_empty() {
-                    self.discard(batch, child);
-                }
-            }
         }
     }
 
     /// Takes a new leaf of `2^width` pages and maps a span in it.
-    unsafe fn plant<S: Supply, W: Fn(usize) -> F::Word>(
+    pub(super) unsafe fn plant<S: Supply, W: Fn(usize) -> F::Word>(
         &self,
         job: &mut Job<'_, 'n, S, W>,
         width: u32,
@@ -521,7 +314,7 @@ impl<'n, G: Geometry, F: Format, N: Nodes<Word = F::Word>, L: Layout<N>, P: Poli
             // SAFETY: the leaf is private.
             unsafe {
                 self.count_in(leaf);
-                self.put_tag(node, base);
+                self.put_tag(leaf, base);
                 self.fill(job, leaf, span);
             }
         }
@@ -530,7 +323,7 @@ impl<'n, G: Geometry, F: Format, N: Nodes<Word = F::Word>, L: Layout<N>, P: Poli
 
     /// Stores the PTEs of a span in their leaf.
     unsafe fn fill<S, W: Fn(usize) -> F::Word>(&self, job: &Job<'_, 'n, S, W>, leaf: Edge, span: Span) {
-        let pages = Self::pages_in(span);
+        let pages = Self::pages_in(span, leaf.shift);
         // SAFETY: the leaf covers the span, and only the caller writes it.
         unsafe {
             for page in 0..pages {
@@ -562,9 +355,9 @@ impl<'n, G: Geometry, F: Format, N: Nodes<Word = F::Word>, L: Layout<N>, P: Poli
         unsafe { self.set_live(new, self.live(new) + live) };
     }
 
-    /// Returns the number of pages of a span of base pages, or of one of a larger page.
-    fn pages_in(span: Span) -> usize {
-        ((span.last - span.first) >> Self::BASE) + 1
+    /// Returns the number of pages of a span.
+    fn pages_in(span: Span, page: u32) -> usize {
+        ((span.last - span.first) >> page) + 1
     }
 
     /// Tells whether so many pages are worth a leaf of `2^width`: half of it.
@@ -581,7 +374,7 @@ impl<'n, G: Geometry, F: Format, N: Nodes<Word = F::Word>, L: Layout<N>, P: Poli
     /// entries differ in `bit`.
     fn floor(page: u32, bit: u32) -> u32 {
         if page > Self::BASE {
-            page
+            Self::unit(page)
         } else if bit >= Self::LEAF_TOP {
             Self::LEAF_TOP
         } else {
@@ -593,7 +386,8 @@ impl<'n, G: Geometry, F: Format, N: Nodes<Word = F::Word>, L: Layout<N>, P: Poli
     /// `floor` and `ceiling`. `span` is what fills it, if it will hold nothing else.
     fn choose(bit: u32, floor: u32, ceiling: u32, span: Option<Span>) -> (u32, u32) {
         if !P::ADAPTIVE {
-            // Digits stand at multiples of the width above the leaves.
+            // Digits stand at multiples of the width above the leaves; so that they always do, pairs of pages may stand
+            // in several slots.
             let origin = if bit >= Self::LEAF_TOP { Self::LEAF_TOP } else { Self::BASE };
             let low = origin + (bit - origin) / Self::WIDEST * Self::WIDEST;
             let high = if bit >= Self::LEAF_TOP {
@@ -601,7 +395,7 @@ impl<'n, G: Geometry, F: Format, N: Nodes<Word = F::Word>, L: Layout<N>, P: Poli
             } else {
                 Self::LEAF_TOP.min(low + Self::WIDEST)
             };
-            let shift = low.max(floor);
+            let shift = if L::PAIRS { low } else { low.max(floor) };
             return (shift, high.min(ceiling) - shift);
         }
         // The largest that costs no more than two-slot nodes would.
@@ -616,16 +410,5 @@ impl<'n, G: Geometry, F: Format, N: Nodes<Word = F::Word>, L: Layout<N>, P: Poli
             }
         }
         (bit + 1 - width, width)
-    }
-}
-
-/// A supply of one leaf for the first page of a table.
-struct One(Option<NodeAddr>);
-
-impl Supply for One {
-    const REAL: bool = true;
-
-    fn take(&mut self, _kind: usize) -> NodeAddr {
-        self.0.take().unwrap_or(NodeAddr::new(0))
     }
 }

@@ -6,14 +6,19 @@
 //!                           | 1 |  node address, aligned to its 2^(W+2) bytes   shift  |
 //!                           +---+----------------------------+--------------+----------+
 //!  inner link, Adaptive      31  30                          10  9         5  4        0
-//!                           +---+------------------------------+------------+----------+
+//!   and Fixed<1>, Fixed<2>  +---+------------------------------+------------+----------+
 //!                           | 1 |  node address / 4            | 32 - width | 32 - top |
 //!                           +---+------------------------------+------------+----------+
 //!  link to a leaf            31                                             1  0
 //!                           +---+----------------------------------------------+---+
 //!                           | 0 |  leaf address                                | 1 |
 //!                           +---+----------------------------------------------+---+
-//!  leaf                     | tag: the pair's address | EntryLo0 | EntryLo1 |
+//!  leaf                     | tag | EntryLo0 | EntryLo1 |
+//!
+//!  tag                       31        23  22                       4  3        0
+//!                           +------------+----------------------------+----------+
+//!                           |     0      |  number of the 8 KiB pair  |   size   |
+//!                           +------------+----------------------------+----------+
 //! ```
 //!
 //! Node addresses are physical, below 512 MiB; bit 31 makes an inner link an address in kseg0. So the sign tells a walker
@@ -23,11 +28,39 @@
 //!   inserting the digit overwrites it: shift, insert, load. All nodes have the memory of `2^W` slots, the topmost
 //!   too, whose digit may be narrower: what lies above the address shifts in as zeroes.
 //! - *Adaptive*: two counts cut the digit out, from above by a shift to the left, from below by one to the right. The
-//!   address has 21 bits: nodes lie in the first 8 MiB.
+//!   address has 21 bits: nodes lie in the first 8 MiB. Nodes of two and four slots, between whose addresses no shift
+//!   fits, have the same links where the size is fixed.
 //!
-//! A leaf is one TLB entry: a pair of pages and its address, which is compared in full. That comparison is the guard,
-//! checked once: every address takes some way through the nodes, never out of one, and matches the leaf at its end only
-//! if that is its own.
+//! A leaf is one TLB entry: a pair of pages and its tag, which a handler compares with the Context register, in full.
+//! That comparison is the guard, checked once: every address takes some way through the nodes, never out of one,
+//! and matches the leaf at its end only if that is its own.
+//!
+//! # Larger pages
+//!
+//! A pair of larger pages is a leaf as well: `size` is what its pages' logarithm is above that of 4 KiB, and the pair's
+//! number that of its first 8 KiB. For pairs of 4 KiB the tag is Context to the bit, and for others never: whoever serves
+//! 4 KiB alone pays nothing for what else there is, and whoever serves both shifts `size` bits out of both words and
+//! compares again.
+//!
+//! Digits stand where they stand: a handler that inserts `W` bits can use no node of fewer, and where `W` is a multiple
+//! of four every shift must be the same modulo four. So a page **stands in all slots that it covers**; they hold
+//! the same link. This costs a handler nothing, and keeps the leaf, with the page's only PTE, the one place where the page
+//! is mapped, protected and unmapped, by one store.
+//!
+//! ```text
+//!   G8 node, slots of 8 KiB    | link | link | link | link |  0  | link |  0  |  0  |
+//!                                  |     |      |      |            `--> | tag 4K  | PTE | 0 |
+//!                                  `-----+---.  `------+-> | tag 16K | 0   | PTE |
+//!                                            `-----------> | tag 16K | PTE | 0   |     (never two: one leaf, both PTEs)
+//! ```
+//!
+//! A half of a pair is mapped by the pair's leaf if its PTE there is valid, and then all its slots lead there. If it is
+//! not, they lead wherever else: the other half of a larger page's pair may hold smaller pages, and neither is moved when
+//! the one or the other comes, goes, grows or is split. What lies between is a node at the bit that tells the halves
+//! apart, as anywhere in the tree; where there is none, the leaf's link stands for both, one of them empty.
+//!
+//! Maps and resizes that change more than one slot of a node build the node anew and link it with one store, after the
+//! break if pages change their size. An unmap clears the PTE first, and then the slots.
 
 use core::marker::PhantomData;
 
@@ -36,8 +69,8 @@ use super::policy::{Adaptive, Fixed, Policy};
 use crate::nodes::{NodeAddr, Nodes};
 use crate::word::Word;
 
-/// The layout of a guarded table that a MIPS32 handler walks: 32-bit addresses, pages of 4 KiB alone, nodes by their
-/// physical addresses. `P` is the table's policy: [`Fixed<3>`](Fixed) to `Fixed<8>`, or [`Adaptive`].
+/// The layout of a guarded table that a MIPS32 handler walks: 32-bit addresses, pages of 4 KiB to 64 MiB as PageMask has
+/// them, nodes by their physical addresses. `P` is the table's policy: [`Fixed<1>`](Fixed) to `Fixed<8>`, or [`Adaptive`].
 #[derive(Debug)]
 pub struct Kseg0<P>(PhantomData<fn() -> P>);
 
@@ -47,6 +80,13 @@ const INNER: u32 = 1 << 31;
 const LEAF: u32 = 1;
 /// The position of a page's number in an address.
 const PAGE: u32 = 12;
+/// The position of a pair's number in an address, and in a tag.
+const PAIR: u32 = PAGE + 1;
+const NUMBER: u32 = 4;
+/// What a tag has below the number.
+const SIZE: u32 = (1 << NUMBER) - 1;
+/// The least width of nodes that are aligned to so many bytes that a shift fits below their addresses.
+const ALIGNED: u32 = 3;
 
 /// How a link says where a node is and what its digit is.
 pub trait Digits: Policy {
@@ -73,21 +113,27 @@ pub trait Digits: Policy {
 }
 
 impl<const W: u32> Digits for Fixed<W> {
-    const MOST: u32 = W;
-    const FULL: u32 = {
-        assert!(W >= 3 && W <= 8, "the shift has five bits, and a node at least as many below its address");
+    const MOST: u32 = {
+        assert!(W <= Adaptive::MOST, "nodes have at most 256 slots");
         W
     };
+    const FULL: u32 = if W < ALIGNED { Adaptive::FULL } else { W };
     const GROWN: u32 = W;
-    const REACH: usize = (1 << 29) - 1;
+    const REACH: usize = if W < ALIGNED { Adaptive::REACH } else { (1 << 29) - 1 };
 
     #[inline(always)]
-    fn link(node: NodeAddr, shift: u32, _width: u32) -> u32 {
+    fn link(node: NodeAddr, shift: u32, width: u32) -> u32 {
+        if W < ALIGNED {
+            return Adaptive::link(node, shift, width);
+        }
         INNER | node.get() as u32 | shift
     }
 
     #[inline(always)]
     fn edge(link: u32) -> Edge {
+        if W < ALIGNED {
+            return Adaptive::edge(link);
+        }
         let shift = link & 31;
         let node = link & !INNER & !((4 << W) - 1);
         let width = if shift + W > 32 { 32 - shift } else { W };
@@ -136,15 +182,27 @@ impl<N: Nodes<Word = u32>, P: Digits> Layout<N> for Kseg0<P> {
     }
 
     #[inline(always)]
-    fn edge(word: impl Fn(usize) -> u32, _ceiling: u32, _at: usize) -> Edge {
+    unsafe fn edge(nodes: &N, word: impl Fn(usize) -> u32, _ceiling: u32, _at: usize) -> Edge {
         match word(0) {
             0 => Edge::EMPTY,
             link if link & INNER != 0 => P::edge(link),
             link => {
                 let node = NodeAddr::new((link & !LEAF) as usize);
-                Edge { node, shift: PAGE, width: 1, leaf: true, base: 0 }
+                // SAFETY: the caller's promise: a linked leaf is live, or held for pinned walkers, and has its tag.
+                let tag = unsafe { nodes.follow(node, 0) };
+                Edge { node, shift: PAGE + (tag & SIZE), width: 1, leaf: true, base: 0 }
             }
         }
+    }
+
+    #[inline(always)]
+    fn tag(base: usize, leaf: Edge) -> usize {
+        base >> PAIR << NUMBER | (leaf.shift - PAGE) as usize
+    }
+
+    #[inline(always)]
+    fn tagged(tag: usize) -> usize {
+        tag >> NUMBER << PAIR
     }
 
     #[inline(always)]
@@ -172,9 +230,10 @@ impl<N: Nodes<Word = u32>, P: Digits> Layout<N> for Kseg0<P> {
                 return None;
             }
             let leaf = NodeAddr::new((link & !LEAF) as usize);
-            let tag = nodes.follow(leaf, 0) as usize;
-            let index = at >> PAGE & 1;
-            ((at ^ tag) >> (PAGE + 1) == 0).then_some(Found { leaf, shift: PAGE, width: 1, index })
+            let tag = nodes.follow(leaf, 0);
+            let (size, number) = (tag & SIZE, (tag >> NUMBER) as usize);
+            let (shift, own) = (PAGE + size, (at >> PAIR ^ number) >> size == 0);
+            own.then_some(Found { leaf, shift, width: 1, index: at >> shift & 1 })
         }
     }
 }

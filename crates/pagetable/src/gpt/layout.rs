@@ -1,6 +1,7 @@
 //! What a slot is: the one place where the layouts differ.
 
 use core::fmt::Debug;
+use core::ops::Range;
 
 use super::bits::digit;
 use super::link::Link;
@@ -50,6 +51,21 @@ impl Edge {
     pub(super) const fn slots(self) -> usize {
         1 << self.width
     }
+
+    /// Tells whether a child of this node is a leaf of pages larger than a slot, which stand in all the slots that they
+    /// cover.
+    #[inline(always)]
+    pub(super) const fn shares(self, child: Self) -> bool {
+        child.leaf && child.top() > self.shift
+    }
+
+    /// Returns the slots in which the page stands that is in this one, or just this one.
+    #[inline(always)]
+    pub(super) const fn run(self, slot: usize, child: Self) -> Range<usize> {
+        let bits = if self.shares(child) { child.shift.saturating_sub(self.shift) } else { 0 };
+        let first = slot >> bits << bits;
+        first..first + (1 << bits)
+    }
 }
 
 /// Where a walk found the PTE of an address.
@@ -78,7 +94,8 @@ pub trait Layout<N: Nodes>: Debug + 'static + sealed::Sealed {
     /// slots, and a leaf is a pair of pages.
     #[doc(hidden)]
     const TAGGED: bool;
-    /// Whether a leaf is one TLB entry, a pair of pages, and there are no larger ones.
+    /// Whether a leaf is one TLB entry: a pair of pages of any size. Those larger than a slot stand in several; else a
+    /// larger page has a leaf of its own, and a slot of its size.
     #[doc(hidden)]
     const PAIRS: bool = false;
     /// The logarithm of the slots that every indexing node has memory for, used or not.
@@ -109,12 +126,30 @@ pub trait Layout<N: Nodes>: Debug + 'static + sealed::Sealed {
     fn cells(root: &Self::Root) -> *const <N::Word as Word>::Cell;
 
     /// Decodes a slot: `word(k)` loads its word `k`. The slot covers `2^ceiling` bytes, of which `at` is one.
+    ///
+    /// # Safety
+    ///
+    /// The caller is pinned, or the writer, and the slot is one of the table's.
     #[doc(hidden)]
-    fn edge(word: impl Fn(usize) -> N::Word, ceiling: u32, at: usize) -> Edge;
+    unsafe fn edge(nodes: &N, word: impl Fn(usize) -> N::Word, ceiling: u32, at: usize) -> Edge;
 
     /// Encodes an edge for a slot that covers `2^ceiling` bytes.
     #[doc(hidden)]
     fn words(edge: Edge, ceiling: u32) -> [N::Word; SLOT];
+
+    /// Encodes the tag of a leaf that begins at `base`, if leaves have one.
+    #[doc(hidden)]
+    #[inline(always)]
+    fn tag(base: usize, _leaf: Edge) -> usize {
+        base
+    }
+
+    /// Returns where a leaf begins, from its tag.
+    #[doc(hidden)]
+    #[inline(always)]
+    fn tagged(tag: usize) -> usize {
+        tag
+    }
 
     /// Walks to the PTE of `at`. The one walk of readers. `bits` is the width of an address, `tag` the words of a
     /// leaf's tag.
@@ -158,7 +193,7 @@ impl<N: Nodes<Word: Link>> Layout<N> for Compact {
     }
 
     #[inline(always)]
-    fn edge(word: impl Fn(usize) -> N::Word, _ceiling: u32, _at: usize) -> Edge {
+    unsafe fn edge(_nodes: &N, word: impl Fn(usize) -> N::Word, _ceiling: u32, _at: usize) -> Edge {
         let link = word(0);
         if link == N::Word::ZERO {
             return Edge::EMPTY;

@@ -29,7 +29,8 @@
 //!   +------+------+------+------+     +-----+-------+-------+-------+-------+
 //! ```
 //!
-//! [`Kseg0`], for MIPS32 refill handlers: the same in 32-bit links that need no masking, each leaf a TLB entry.
+//! [`Kseg0`], for MIPS32 refill handlers: the same in 32-bit links that need no masking, each leaf a TLB entry, a pair of
+//! pages of any size.
 //!
 //! [`Paper`], theirs, to the byte (3.2): a slot is a 64-bit guard and a 64-bit pointer, guards are compared by value
 //! and length at each level, and a leaf is 16 bytes: the PTEs of a page pair and two mapping-tree words. For
@@ -54,7 +55,7 @@
 //! | lookup, paper | guard and pointer (two words of 64 bits) a node, then the PTE |
 //! | map, unmap, protect of pages whose leaf stays | the walk, one load and one store a page |
 //! | new or emptied leaf | at most one node more or less, and one store; adaptive nodes also look at their slots |
-//! | superpage within a node of smaller slots | that node is parted |
+//! | superpage within a node of smaller slots | that node is parted; or, where pairs may stand in several slots, built anew |
 //! | promote, split | one store a node that changes |
 //!
 //! With `n` single pages at random addresses G2 has `n - 1` nodes: `48 - 32/n` bytes a PTE in the paper's layout with
@@ -89,15 +90,18 @@
 //!
 //! Changes recurse, a frame of the stack for each node on the way: at most one for each bit of a page number, in
 //! practice as many as a walk has loads. A pair format ([`Format::PAIRED`]) keeps both halves of a base page's pair in
-//! one leaf; a larger page stands alone, the half beside it absent.
+//! one leaf; a larger page stands alone, the half beside it absent. In the layout [`Kseg0`] all pages are in pairs.
 
 mod bits;
+mod compose;
 mod graft;
 mod kseg0;
 mod layout;
 mod link;
+mod map;
 #[cfg(target_pointer_width = "64")]
 mod paper;
+mod part;
 mod policy;
 mod reap;
 mod resize;
@@ -141,8 +145,7 @@ pub struct Gpt<'n, G: Geometry, F: Format, N: Nodes<Word = F::Word>, L: Layout<N
 
 /// A table of 32-bit addresses whose leaves are TLB entries: for MIPS32, and its refill handler. `Gpt32<_, Fixed<4>>` is
 /// G16, `Gpt32<_>` GA. Node addresses are physical.
-pub type Gpt32<'n, N, P = Adaptive> =
-    Gpt<'n, crate::geometry::Va32Small, crate::format::EntryLo, N, Kseg0<P>, P>;
+pub type Gpt32<'n, N, P = Adaptive> = Gpt<'n, crate::geometry::Va32, crate::format::EntryLo, N, Kseg0<P>, P>;
 
 /// An adaptive table of 48-bit addresses in the [`Compact`](crate::format::Compact) format.
 #[cfg(target_pointer_width = "64")]

@@ -64,7 +64,7 @@ impl<N: Nodes<Word = u32, Mode = Solo>> Layout<N> for Paper {
     }
 
     #[inline(always)]
-    fn edge(word: impl Fn(usize) -> u32, _ceiling: u32, _at: usize) -> Edge {
+    unsafe fn edge(_nodes: &N, word: impl Fn(usize) -> u32, _ceiling: u32, _at: usize) -> Edge {
         let pointer = double(&word, 2);
         if pointer == 0 {
             return Edge::EMPTY;

@@ -113,15 +113,22 @@ impl<'n, G: Geometry, F: Format, N: Nodes<Word = F::Word>, L: Layout<N>, P: Poli
             }
             let mut live = self.live(old);
             let mut changed = false;
-            for slot in old.index(span.first)..=old.index(span.last) {
-                let place = Place::In(old.node, slot);
-                let child = self.edge(place, old.shift, base | slot << old.shift);
+            let mut slot = old.index(span.first);
+            while slot <= old.index(span.last) {
+                let child = self.edge(Place::In(old.node, slot), old.shift, base | slot << old.shift);
+                let run = old.run(slot, child);
+                slot = run.end;
+                let Some(part) = Self::part_of_run(old, &run, base, span, child) else { continue };
                 if child.is_empty() {
                     continue;
                 }
-                let new = self.reap(batch, child, span);
-                if new != child {
-                    self.publish(place, old.shift, new);
+                let new = self.reap(batch, child, part);
+                if new != child || old.shares(child) {
+                    // What is left of a leaf that several slots lead to is the other page's, which has its own.
+                    let new_here = if old.shares(child) { Edge::EMPTY } else { new };
+                    for slot in run {
+                        self.publish(Place::In(old.node, slot), old.shift, new_here);
+                    }
                     live -= usize::from(new.is_empty());
                     changed = true;
                 }

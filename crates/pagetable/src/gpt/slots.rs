@@ -1,5 +1,7 @@
 //! The constants that geometry, format and layout make of a guarded table, and its slots as the writer handles them.
 
+use core::ops::Range;
+
 use tlbkit_addr::{PageSize, VirtAddr};
 
 use super::bits::low;
@@ -42,9 +44,18 @@ impl<'n, G: Geometry, F: Format, N: Nodes<Word = F::Word>, L: Layout<N>, P: Poli
         assert!(!F::STATUS, "no hardware walks a guarded page table");
         assert!(P::WIDTH <= L::MAX_WIDTH, "a slot cannot express nodes of this size");
         assert!(
-            !L::PAIRS || F::PAIRED && G::VA_BITS == 32 && G::BASE.shift() == 12 && G::SIZES.len() == 1,
-            "a TLB entry's layout is for 32-bit addresses and pages of 4 KiB alone"
+            !L::PAIRS || F::PAIRED && F::BREAK && F::EXTRA == 0 && G::VA_BITS == 32 && G::BASE.shift() == 12,
+            "a TLB entry's layout is for 32-bit addresses of 4 KiB pages, in entries of pairs"
         );
+        let mut at = 0;
+        while L::PAIRS && at < G::SIZES.len() {
+            let shift = G::SIZES[at].shift();
+            assert!(
+                shift % 2 == 0 && shift <= 26,
+                "PageMask has powers of four, and a tag those up to 64 MiB"
+            );
+            at += 1;
+        }
         assert!(usize::BITS <= 64 && F::LINK_ALIGN <= 8);
         G::BASE.shift()
     };
@@ -76,6 +87,11 @@ impl<'n, G: Geometry, F: Format, N: Nodes<Word = F::Word>, L: Layout<N>, P: Poli
 
     /// The same for nodes that a range of neighbours fills at once: there will be several of them.
     pub(super) const RANGE: u32 = if Self::WIDEST + 2 < P::WIDTH { Self::WIDEST + 2 } else { P::WIDTH };
+
+    /// Returns the logarithm of what a leaf of larger pages covers, and a node's slots should: a page, or a pair.
+    pub(super) const fn unit(page: u32) -> u32 {
+        if L::PAIRS { page + 1 } else { page }
+    }
 
     /// The words of a leaf's tag.
     pub(super) const TAG: usize = if !L::TAGGED {
@@ -172,7 +188,7 @@ impl<'n, G: Geometry, F: Format, N: Nodes<Word = F::Word>, L: Layout<N>, P: Poli
     #[inline(always)]
     pub(super) unsafe fn edge(&self, place: Place, ceiling: u32, at: usize) -> Edge {
         // SAFETY: the caller's promise.
-        L::edge(|word| unsafe { self.slot_word(place, word) }, ceiling, at)
+        unsafe { L::edge(self.nodes, |word| self.slot_word(place, word), ceiling, at) }
     }
 
     #[inline(always)]
@@ -254,15 +270,39 @@ impl<'n, G: Geometry, F: Format, N: Nodes<Word = F::Word>, L: Layout<N>, P: Poli
             if edge.leaf {
                 self.tally.ptes(-(self.live(edge) as isize));
             } else {
-                for slot in 0..edge.slots() {
-                    let child = self.edge(Place::In(edge.node, slot), edge.shift, 0);
-                    if !child.is_empty() {
-                        self.discard(batch, child);
-                    }
-                }
+                self.discard_slots(batch, edge, 0..edge.slots());
             }
             self.retire(batch, edge);
         }
+    }
+
+    /// Retires what some slots of a node lead to, with everything below.
+    pub(super) unsafe fn discard_slots(&self, batch: &mut Retired<'n>, node: Edge, slots: Range<usize>) {
+        let mut last = Edge::EMPTY;
+        for slot in slots {
+            // SAFETY: the caller's promise; the slots are within the node.
+            unsafe {
+                let child = self.edge(Place::In(node.node, slot), node.shift, 0);
+                if !child.is_empty() && child != last {
+                    self.discard(batch, child);
+                }
+                last = child;
+            }
+        }
+    }
+
+    /// Counts what a node leads to: slots in which one page stands are one entry.
+    pub(super) unsafe fn entries(&self, node: Edge) -> usize {
+        let mut last = Edge::EMPTY;
+        (0..node.slots())
+            .filter(|&slot| {
+                // SAFETY: the caller's promise; the slots are within the node.
+                let child = unsafe { self.edge(Place::In(node.node, slot), node.shift, 0) };
+                let another = !child.is_empty() && child != last;
+                last = child;
+                another
+            })
+            .count()
     }
 
     /// Returns an address that a subtree covers: the one of `at`'s page if the way there exists, else one as near as
@@ -282,7 +322,12 @@ impl<'n, G: Geometry, F: Format, N: Nodes<Word = F::Word>, L: Layout<N>, P: Poli
                     at = edge.base | at & low(edge.top());
                 }
                 if edge.leaf {
-                    return Some(if L::TAGGED { self.tag(edge.node) } else { edge.base });
+                    // Of a page that stands in a part of the slots that it is in reach of, the part.
+                    return Some(if L::TAGGED {
+                        self.tag(edge.node) | at & low(edge.top())
+                    } else {
+                        edge.base
+                    });
                 }
                 let way = |slot: usize, at| self.look(edge.node, slot, edge.shift, at);
                 let mut child = way(edge.index(at), at);
@@ -303,14 +348,14 @@ impl<'n, G: Geometry, F: Format, N: Nodes<Word = F::Word>, L: Layout<N>, P: Poli
     #[inline(always)]
     pub(super) unsafe fn look(&self, node: NodeAddr, slot: usize, ceiling: u32, at: usize) -> Edge {
         // SAFETY: the caller's promise.
-        L::edge(|word| unsafe { self.nodes.follow(node, slot * L::WORDS + word) }, ceiling, at)
+        unsafe { L::edge(self.nodes, |word| self.nodes.follow(node, slot * L::WORDS + word), ceiling, at) }
     }
 
     /// Decodes the root slot as a walker does.
     #[inline(always)]
     pub(super) unsafe fn look_root(&self) -> Edge {
-        // SAFETY: the root has as many cells as a slot has words.
-        L::edge(|word| unsafe { F::Word::follow(L::cells(&self.root).add(word)) }, G::VA_BITS, 0)
+        // SAFETY: the root has as many cells as a slot has words; the caller's promise.
+        unsafe { L::edge(self.nodes, |word| F::Word::follow(L::cells(&self.root).add(word)), G::VA_BITS, 0) }
     }
 
     /// Reads the tag of a leaf: the key at which it begins. In memory it is the address, for walkers to compare.
@@ -319,24 +364,24 @@ impl<'n, G: Geometry, F: Format, N: Nodes<Word = F::Word>, L: Layout<N>, P: Poli
         // SAFETY: a leaf has its tag words.
         unsafe {
             let tag = self.nodes.follow(leaf, 0).to_usize();
-            Self::key(if Self::TAG == 2 {
+            Self::key(L::tagged(if Self::TAG == 2 {
                 tag | self.nodes.follow(leaf, 1).to_usize() << (usize::BITS / 2)
             } else {
                 tag
-            })
+            }))
         }
     }
 
     /// Writes the tag of a new leaf.
-    pub(super) unsafe fn put_tag(&self, leaf: NodeAddr, base: usize) {
-        let base = Self::address(base);
+    pub(super) unsafe fn put_tag(&self, leaf: Edge, base: usize) {
+        let tag = L::tag(Self::address(base), leaf);
         // SAFETY: as in `tag`, and nobody else knows the leaf.
         unsafe {
             if Self::TAG > 0 {
-                self.nodes.put(leaf, 0, F::Word::from_usize(base));
+                self.nodes.put(leaf.node, 0, F::Word::from_usize(tag));
             }
             if Self::TAG == 2 {
-                self.nodes.put(leaf, 1, F::Word::from_usize(base >> (usize::BITS / 2)));
+                self.nodes.put(leaf.node, 1, F::Word::from_usize(tag >> (usize::BITS / 2)));
             }
         }
     }

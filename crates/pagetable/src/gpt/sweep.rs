@@ -1,6 +1,6 @@
 //! Going over the leaves of a range, in ascending order: what `for_each`, dry runs and `protect` share.
 
-use core::ops::ControlFlow;
+use core::ops::{ControlFlow, Range};
 
 use tlbkit_addr::{Pages, Vpn};
 
@@ -77,20 +77,42 @@ impl<'n, G: Geometry, F: Format, N: Nodes<Word = F::Word>, L: Layout<N>, P: Poli
             let base = near & !low(edge.top());
             // A page that reaches over the span's ends belongs to it: its own slot is what counts.
             let Some(part) = span.within(base, edge.top(), 0) else { return ControlFlow::Continue(()) };
-            for slot in edge.index(part.first)..=edge.index(part.last) {
+            let (mut slot, last) = (edge.index(part.first), edge.index(part.last));
+            while slot <= last {
                 let at = base | slot << edge.shift;
                 if edge.leaf {
                     let word = self.nodes.follow(edge.node, Self::pte_of(edge, at));
                     if F::is_leaf(word, true) {
                         visit(edge, at, word)?;
                     }
+                    slot += 1;
                 } else {
                     let child = self.look(edge.node, slot, edge.shift, at);
-                    self.sweep_from(child, part, visit)?;
+                    let run = edge.run(slot, child);
+                    if let Some(part) = Self::part_of_run(edge, &run, base, part, child) {
+                        self.sweep_from(child, part, visit)?;
+                    }
+                    slot = run.end;
                 }
             }
         }
         ControlFlow::Continue(())
+    }
+
+    /// Returns the part of a span that a child covers by way of a run of slots: of a leaf that stands there, the one
+    /// page.
+    pub(super) fn part_of_run(
+        node: Edge,
+        run: &Range<usize>,
+        base: usize,
+        span: Span,
+        child: Edge,
+    ) -> Option<Span> {
+        if node.shares(child) {
+            span.within(base | run.start << node.shift, child.shift, 0)
+        } else {
+            Some(span)
+        }
     }
 
     /// Visits the leaves that map pages of a range.

@@ -113,11 +113,14 @@ impl<G: Geometry, F: Format, N: Nodes<Word = F::Word>, L: Layout<N>, P: Policy> 
         if edge.is_empty() {
             return;
         }
-        assert!(edge.top() <= ceiling, "a node covers more than its slot");
+        assert!(edge.top() <= ceiling || L::PAIRS && edge.leaf, "a node covers more than its slot");
         // SAFETY: the caller's promise.
         unsafe {
             let base = self.nearest(edge, start).unwrap() & !bits::low(edge.top());
-            assert!(bits::agree(base, start, ceiling), "a node is under another slot than its own");
+            assert!(
+                bits::agree(base, start, ceiling.max(edge.top())),
+                "a node is under another slot than its own"
+            );
             let bytes = Self::WORDS[Self::kind(edge)] * F::Word::BYTES;
             let mut live = 0;
             if edge.leaf {
@@ -128,6 +131,7 @@ impl<G: Geometry, F: Format, N: Nodes<Word = F::Word>, L: Layout<N>, P: Policy> 
                 tally.bytes += bytes;
                 assert!(edge.width >= 1 && edge.width <= P::WIDTH);
             }
+            let mut last = Edge::EMPTY;
             for slot in 0..edge.slots() {
                 let at = base | slot << edge.shift;
                 if edge.leaf {
@@ -138,8 +142,14 @@ impl<G: Geometry, F: Format, N: Nodes<Word = F::Word>, L: Layout<N>, P: Policy> 
                     }
                 } else {
                     let child = self.edge(Place::In(edge.node, slot), edge.shift, at);
-                    self.check_edge(child, edge.shift, at, tally, leaves);
-                    live += usize::from(!child.is_empty());
+                    if edge.shares(child) {
+                        self.check_shared(edge, base, child, at);
+                    }
+                    if child != last {
+                        self.check_edge(child, edge.shift, at, tally, leaves);
+                        live += usize::from(!child.is_empty());
+                    }
+                    last = child;
                 }
             }
             assert_eq!(live, self.live(edge), "the live count is wrong");
@@ -147,6 +157,25 @@ impl<G: Geometry, F: Format, N: Nodes<Word = F::Word>, L: Layout<N>, P: Policy> 
             if edge.leaf {
                 tally.ptes += live;
             }
+        }
+    }
+}
+
+impl<G: Geometry, F: Format, N: Nodes<Word = F::Word>, L: Layout<N>, P: Policy> Gpt<'_, G, F, N, L, P> {
+    /// Checks that a larger page's leaf stands in the slots of those of its two pages that it maps, and in no others.
+    unsafe fn check_shared(&self, node: Edge, base: usize, leaf: Edge, at: usize) {
+        assert!(leaf.top() <= node.top(), "halves of a pair are in two nodes");
+        for half in [0, 1] {
+            let start = at & !bits::low(leaf.top()) | half << leaf.shift;
+            // SAFETY: nobody writes meanwhile; the slots are within the node, the PTEs within the leaf.
+            let (mapped, slots) = unsafe {
+                let word = self.nodes.read(leaf.node, Self::pte_of(leaf, start));
+                let slots = node.run(node.index(start), leaf).map(|slot| {
+                    self.edge(Place::In(node.node, slot), node.shift, base | slot << node.shift) == leaf
+                });
+                (F::is_leaf(word, true), slots)
+            };
+            slots.for_each(|stands| assert_eq!(stands, mapped, "half {half} of {leaf:?}"));
         }
     }
 }
@@ -209,7 +238,7 @@ where
     let mut table = Local::new(Gpt::<G, F, _, L, P>::new(meter), |_| ());
     // By first page: frame, size shift, attributes.
     let mut model = Model::new();
-    let rights = Attr::READ | Attr::WRITE;
+    let rights = Attr::READ | Attr::WRITE | F::IMPLIED;
     let base = G::BASE.shift();
     for op in history {
         let before = (table.footprint(), meter.slab.usage().nodes);
@@ -282,7 +311,7 @@ where
                 if let Some(expected) = census(&model, pages, skip, base) {
                     assert_eq!(outcome, Ok(expected), "{op:?}");
                     for at in hit {
-                        model.get_mut(&at).unwrap().2 = Attr::READ;
+                        model.get_mut(&at).unwrap().2 = Attr::READ | F::IMPLIED;
                     }
                 } else {
                     assert!(
@@ -414,6 +443,12 @@ histories! {
     history_paper_ga: Va64, format::Paper, Paper, Adaptive;
     history_paper_ga_signed: Va48, format::Paper, Paper, Adaptive;
     history_paper_g32_va32: Va32, format::Paper, Paper, Fixed<5>;
+    history_kseg0_g2: Va32, format::EntryLo, Kseg0<Fixed<1>>, Fixed<1>;
+    history_kseg0_g4: Va32, format::EntryLo, Kseg0<Fixed<2>>, Fixed<2>;
+    history_kseg0_g8: Va32, format::EntryLo, Kseg0<Fixed<3>>, Fixed<3>;
+    history_kseg0_g16: Va32, format::EntryLo, Kseg0<Fixed<4>>, Fixed<4>;
+    history_kseg0_g256: Va32, format::EntryLo, Kseg0<Fixed<8>>, Fixed<8>;
+    history_kseg0_ga: Va32, format::EntryLo, Kseg0<Adaptive>, Adaptive;
 }
 
 /// Maps single pages in this order, unmaps every other, and checks the tree and every answer after each.

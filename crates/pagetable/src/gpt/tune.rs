@@ -94,13 +94,13 @@ impl<'n, G: Geometry, F: Format, N: Nodes<Word = F::Word>, L: Layout<N>, P: Poli
         // What halving does: the pairs of slots in use, and what becomes of those in use both.
         let (mut pairs, mut merged) = (0, 0);
         let mut halves = [0; 2];
-        let mut left = Edge::EMPTY;
+        let (mut left, mut last) = (Edge::EMPTY, Edge::EMPTY);
         for slot in 0..node.slots() {
             // SAFETY: the caller is the writer; the slot is within the node.
             let child = unsafe { self.edge(Place::In(node.node, slot), node.shift, 0) };
             if !child.is_empty() {
-                halves[slot >> (node.width - 1)] += 1;
-                if child.top() == node.shift {
+                halves[slot >> (node.width - 1)] += usize::from(child != last);
+                if child.top() >= node.shift {
                     blocked |= child.leaf;
                     below[child.width as usize] += 1;
                     if !child.leaf && child.width == 2 {
@@ -112,12 +112,13 @@ impl<'n, G: Geometry, F: Format, N: Nodes<Word = F::Word>, L: Layout<N>, P: Poli
                     guarded = guarded.max(child.top());
                 }
             }
+            last = child;
             if slot & 1 == 0 {
                 left = child;
                 continue;
             }
             pairs += usize::from(!left.is_empty() || !child.is_empty());
-            if !left.is_empty() && !child.is_empty() {
+            if !left.is_empty() && !child.is_empty() && left != child {
                 merged += if Self::mergeable(left, child, node.shift) {
                     2 * cost(child.width) - cost(child.width + 1)
                 } else {
@@ -224,7 +225,6 @@ impl<'n, G: Geometry, F: Format, N: Nodes<Word = F::Word>, L: Layout<N>, P: Poli
         // SAFETY: the caller is the writer; the new node is private, and slots are within their nodes.
         unsafe {
             let new = self.sprout(supply, shift, old.width + bits, base);
-            let mut live = 0;
             for slot in 0..old.slots() {
                 let start = base | slot << old.shift;
                 let child = self.edge(Place::In(old.node, slot), old.shift, start);
@@ -244,7 +244,6 @@ impl<'n, G: Geometry, F: Format, N: Nodes<Word = F::Word>, L: Layout<N>, P: Poli
                     } else {
                         continue;
                     };
-                    live += usize::from(!entry.is_empty());
                     if S::REAL {
                         if direct && child.width > bits {
                             entry = self.settle(batch, entry, shift, start | part << shift);
@@ -257,7 +256,7 @@ impl<'n, G: Geometry, F: Format, N: Nodes<Word = F::Word>, L: Layout<N>, P: Poli
                 }
             }
             if S::REAL {
-                self.set_live(new, live);
+                self.set_live(new, self.entries(new));
             }
             new
         }
@@ -313,7 +312,7 @@ impl<'n, G: Geometry, F: Format, N: Nodes<Word = F::Word>, L: Layout<N>, P: Poli
                 let start = base | pair << shift;
                 last = if left.is_empty() {
                     right
-                } else if right.is_empty() {
+                } else if right.is_empty() || left == right {
                     left
                 } else if Self::mergeable(left, right, old.shift) {
                     let new = self.sprout(supply, left.shift, left.width + 1, start);
@@ -348,7 +347,7 @@ impl<'n, G: Geometry, F: Format, N: Nodes<Word = F::Word>, L: Layout<N>, P: Poli
                 return last;
             }
             if S::REAL {
-                self.set_live(upper, live);
+                self.set_live(upper, self.entries(upper));
             }
             upper
         }
@@ -370,7 +369,7 @@ impl<'n, G: Geometry, F: Format, N: Nodes<Word = F::Word>, L: Layout<N>, P: Poli
             }
             let new = self.take(Self::WORDS[leaf_kind(width)])?;
             let leaf = Edge { node: new, shift: Self::BASE, width, leaf: true, base: Self::base(base) };
-            self.put_tag(new, base);
+            self.put_tag(leaf, base);
             let _ = self.sweep_from(node, span, &mut |_, at, word| {
                 self.nodes.put(new, Self::pte_of(leaf, at), word);
                 self.settle_pair(leaf, at);
@@ -438,7 +437,7 @@ impl<'n, G: Geometry, F: Format, N: Nodes<Word = F::Word>, L: Layout<N>, P: Poli
                 let node = supply.take(leaf_kind(width));
                 let new = Edge { node, shift: leaf.shift, width, leaf: true, base: Self::base(start) };
                 if S::REAL {
-                    self.put_tag(node, start);
+                    self.put_tag(new, start);
                     self.count_in(new);
                     for slot in first..=last {
                         let at = base | slot << leaf.shift;

@@ -3,6 +3,7 @@
 //! `RUSTFLAGS='--cfg loom' cargo test -p tlbkit-pagetable --release --test loom`
 #![cfg(loom)]
 
+mod pairs;
 #[path = "../common/rebased.rs"]
 mod rebased;
 mod scene;
@@ -48,6 +49,7 @@ const MAP: Scene = Scene {
     before: |_| (),
     steps: &[|writer| writer.map(pages(0, 2), Pfn::new(8), PAGE, WRITE).unwrap()],
     probe: &[1],
+    broken: &[],
 };
 
 /// A page disappears, and its nodes.
@@ -55,6 +57,7 @@ const UNMAP: Scene = Scene {
     before: |writer| writer.map(pages(0, 1), Pfn::new(8), PAGE, WRITE).unwrap(),
     steps: &[|writer| assert_eq!(writer.unmap(pages(0, 1), Holes::Refuse, None), Ok(1))],
     probe: &[0],
+    broken: &[],
 };
 
 /// One of two pages disappears: a table that merges nodes does so now.
@@ -65,6 +68,7 @@ const UNMAP_ONE: Scene = Scene {
     },
     steps: &[|writer| assert_eq!(writer.unmap(pages(0, 1), Holes::Refuse, None), Ok(1))],
     probe: &[0, 7],
+    broken: &[],
 };
 
 /// The other of the two disappears: what stands behind another in a chain leaves it.
@@ -79,6 +83,7 @@ const MAP_BESIDE: Scene = Scene {
     before: |writer| writer.map(pages(0, 1), Pfn::new(8), PAGE, WRITE).unwrap(),
     steps: &[|writer| writer.map(pages(2, 1), Pfn::new(9), PAGE, READ).unwrap()],
     probe: &[0, 2],
+    broken: &[],
 };
 
 /// Two pages lose a right.
@@ -88,6 +93,7 @@ const PROTECT: Scene = Scene {
         assert_eq!(writer.protect(pages(2, 2), Holes::Refuse, Change::clear(Attr::WRITE)), Ok(2));
     }],
     probe: &[3],
+    broken: &[],
 };
 
 /// Two pages become one.
@@ -95,6 +101,7 @@ const PROMOTE: Scene = Scene {
     before: |writer| writer.map(pages(2, 2), Pfn::new(8), PAGE, WRITE).unwrap(),
     steps: &[|writer| writer.resize(pages(2, 2), LARGE, &mut |_| ()).unwrap()],
     probe: &[3],
+    broken: &[],
 };
 
 /// One page becomes two.
@@ -102,6 +109,7 @@ const SPLIT: Scene = Scene {
     before: |writer| writer.map(pages(2, 2), Pfn::new(8), LARGE, WRITE).unwrap(),
     steps: &[|writer| writer.resize(pages(2, 2), PAGE, &mut |_| ()).unwrap()],
     probe: &[3],
+    broken: &[],
 };
 
 /// A page goes, and before anybody has flushed it others come: what was its slot, or its node, must not be taken
@@ -114,6 +122,7 @@ const REPLACE: Scene = Scene {
         |writer| writer.map(pages(0, 1), Pfn::new(10), PAGE, READ).unwrap(),
     ],
     probe: &[0, 4],
+    broken: &[],
 };
 
 /// Writes the tests of one table.

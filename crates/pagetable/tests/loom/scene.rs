@@ -3,7 +3,7 @@
 use loom::sync::atomic::{AtomicBool, Ordering};
 use std::sync::Arc;
 use tlbkit_addr::Vpn;
-use tlbkit_pagetable::{Leaf, Pinned, Retired, Table, Writer, destroy};
+use tlbkit_pagetable::{Leaf, Pinned, Retired, Table, Word, Writer, destroy};
 
 use crate::storage::Watched;
 
@@ -18,20 +18,22 @@ pub(crate) struct Scene {
     pub(crate) steps: &'static [Step],
     /// The pages to look up.
     pub(crate) probe: &'static [usize],
+    /// Those of them that may be absent for a moment: a break before what is made.
+    pub(crate) broken: &'static [usize],
 }
 
 /// Storage that outlives every thread of one execution.
-struct Stage(*mut Watched);
+struct Stage<W: Word>(*mut Watched<W>);
 
-impl Stage {
-    fn new() -> (Self, &'static Watched) {
+impl<W: Word> Stage<W> {
+    fn new() -> (Self, &'static Watched<W>) {
         let storage = Box::into_raw(Box::default());
         // SAFETY: it lives until `self` is dropped, and every user of it is gone by then: see `play`.
         (Self(storage), unsafe { &*storage })
     }
 }
 
-impl Drop for Stage {
+impl<W: Word> Drop for Stage<W> {
     fn drop(&mut self) {
         // While a panic unwinds, other threads may still hold the table.
         if !std::thread::panicking() {
@@ -55,9 +57,9 @@ fn write(table: &dyn Table<'static>, steps: &[Step]) -> Retired<'static> {
 }
 
 /// Returns what each probe finds before and after every step, on a table of its own.
-fn expected<T: Table<'static>>(
+fn expected<W: Word, T: Table<'static>>(
     scene: &Scene,
-    build: impl Fn(&'static Watched) -> T,
+    build: impl Fn(&'static Watched<W>) -> T,
 ) -> Vec<Vec<Option<Leaf>>> {
     let (_stage, storage) = Stage::new();
     let table = build(storage);
@@ -79,7 +81,7 @@ fn expected<T: Table<'static>>(
 
 /// Checks that `walkers` walkers see nothing but what was there at some moment, before and after they have
 /// acknowledged, and that nobody meets a freed node.
-pub(crate) fn check<T>(walkers: usize, scene: &'static Scene, build: fn(&'static Watched) -> T)
+pub(crate) fn check<W: Word, T>(walkers: usize, scene: &'static Scene, build: fn(&'static Watched<W>) -> T)
 where
     T: Table<'static> + Send + Sync + 'static,
 {
@@ -92,7 +94,7 @@ where
 }
 
 /// The same with one walker and a writer that does not wait.
-pub(crate) fn check_early<T>(scene: &'static Scene, build: fn(&'static Watched) -> T)
+pub(crate) fn check_early<W: Word, T>(scene: &'static Scene, build: fn(&'static Watched<W>) -> T)
 where
     T: Table<'static> + Send + Sync + 'static,
 {
@@ -100,7 +102,7 @@ where
 }
 
 /// One execution.
-fn play<T>(walkers: usize, scene: &'static Scene, build: fn(&'static Watched) -> T, wait: bool)
+fn play<W: Word, T>(walkers: usize, scene: &'static Scene, build: fn(&'static Watched<W>) -> T, wait: bool)
 where
     T: Table<'static> + Send + Sync + 'static,
 {
@@ -144,8 +146,18 @@ where
         let seen = walker.join().unwrap();
         for (place, page) in scene.probe.iter().enumerate() {
             let found = seen[0][place];
-            let ever = states.iter().any(|state| state[place] == found);
+            let broken = found.is_none() && scene.broken.contains(page);
+            let ever = broken || states.iter().any(|state| state[place] == found);
             assert!(ever, "page {page}: {found:?} was never there: {states:?}");
+            // A larger page appears and disappears with one store: what was seen of it is there for the next look.
+            for (later, _) in scene.probe.iter().enumerate().skip(place + 1) {
+                let together = states.iter().all(|state| state[place] == state[later]);
+                if together && !broken && seen[0][later].is_some() == seen[0][place].is_none() {
+                    let moment = |found| states.iter().position(|state| state[place] == found);
+                    let newer = moment(seen[0][later]) > moment(found);
+                    assert!(newer, "page {page} was {found:?}, then a part of it {:?}", seen[0][later]);
+                }
+            }
             // Whoever has acknowledged sees the end of it.
             if let Some(after) = seen.get(1) {
                 assert_eq!(after[place], states[states.len() - 1][place], "page {page} after acknowledging");

@@ -9,31 +9,37 @@ use tlbkit_pagetable::{Shared, Word};
 
 /// A node that was handed out.
 #[derive(Debug)]
-struct Node {
-    cells: Box<[<u64 as Word>::Cell]>,
+struct Node<W: Word> {
+    cells: Box<[W::Cell]>,
     record: Box<Record>,
     freed: AtomicBool,
 }
 
 /// Storage that watches over its nodes. Not loom's lock and flags: they are no part of what is checked, and add no
 /// interleavings.
-#[derive(Debug, Default)]
-pub(crate) struct Watched {
-    nodes: Mutex<Vec<Node>>,
+#[derive(Debug)]
+pub(crate) struct Watched<W: Word = u64> {
+    nodes: Mutex<Vec<Node<W>>>,
     out: AtomicUsize,
     held: Held,
+}
+
+impl<W: Word> Default for Watched<W> {
+    fn default() -> Self {
+        Self { nodes: Mutex::default(), out: AtomicUsize::default(), held: Held::default() }
+    }
 }
 
 /// Nodes are as far apart as pages, which is as aligned as any table asks for.
 const SHIFT: u32 = 12;
 
-impl Watched {
+impl<W: Word> Watched<W> {
     /// Returns how many nodes are taken and not free.
     pub(crate) fn out(&self) -> usize {
         self.out.load(Ordering::Relaxed)
     }
 
-    fn with<T>(&self, node: NodeAddr, f: impl FnOnce(&Node) -> T) -> T {
+    fn with<T>(&self, node: NodeAddr, f: impl FnOnce(&Node<W>) -> T) -> T {
         let nodes = self.nodes.lock().unwrap();
         let node = &nodes[(node.get() >> SHIFT) - 1];
         assert!(!node.freed.load(Ordering::Relaxed), "somebody is in a freed node");
@@ -43,12 +49,12 @@ impl Watched {
 
 // SAFETY: every node is a new one, with cells and a record of its own, and its memory stays until the storage is
 // dropped.
-unsafe impl Nodes for Watched {
-    type Word = u64;
+unsafe impl<W: Word> Nodes for Watched<W> {
+    type Word = W;
     type Mode = Shared;
 
     fn take(&self, words: usize) -> Option<NodeAddr> {
-        let cells = (0..words).map(|_| 0u64.cell()).collect();
+        let cells = (0..words).map(|_| W::ZERO.cell()).collect();
         let node = Node { cells, record: Box::new(Record::new(0)), freed: AtomicBool::new(false) };
         let mut nodes = self.nodes.lock().unwrap();
         nodes.push(node);
@@ -56,7 +62,7 @@ unsafe impl Nodes for Watched {
         Some(NodeAddr::new(nodes.len() << SHIFT))
     }
 
-    unsafe fn at(&self, node: NodeAddr) -> *const <u64 as Word>::Cell {
+    unsafe fn at(&self, node: NodeAddr) -> *const W::Cell {
         self.with(node, |node| node.cells.as_ptr())
     }
 
@@ -69,11 +75,11 @@ unsafe impl Nodes for Watched {
 }
 
 // SAFETY: the record is the one that `record` gives; numbers count nodes from one; all parts are `Sync`.
-unsafe impl Reclaim for Watched {
+unsafe impl<W: Word> Reclaim for Watched<W> {
     unsafe fn free(&self, node: NodeAddr, clean: bool) {
         self.with(node, |node| {
             // SAFETY: by the caller's promise nobody else is in the node.
-            let dirty = node.cells.iter().any(|cell| unsafe { u64::read_alone(cell) } != 0);
+            let dirty = node.cells.iter().any(|cell| unsafe { W::read_alone(cell) } != W::ZERO);
             assert!(!(clean && dirty), "a node is not as clean as it is said to be");
             node.freed.store(true, Ordering::Relaxed);
         });

@@ -169,7 +169,8 @@ impl Spec {
         match (self.front, self.walk) {
             (Front::Stlb(stlb), _) => stlb.base(),
             (Front::None, Walk::Lpt(lpt)) => lpt.context(),
-            (Front::None, Walk::Mpt(_) | Walk::Hashed(_) | Walk::Gpt(_)) => 0x8000_0000,
+            (Front::None, Walk::Mpt(_) | Walk::Hashed(_)) => 0x8000_0000,
+            (Front::None, Walk::Gpt(_)) => 0,
         }
     }
 

@@ -20,7 +20,7 @@
 use tlbkit_addr::{PageSize, Pages, Vpn};
 
 use super::Build;
-use crate::asm::{Cp0, K0, K1, Label, ZERO};
+use crate::asm::{Cp0, K0, K1, Label, Reg, ZERO};
 
 /// Rounds a range of pages out to whole pairs of pages of `size`: what to flush when pages of this size, larger than
 /// 4 KiB, appear in `pages`.
@@ -79,7 +79,7 @@ pub(super) const fn enter(b: &mut Build, grain: i16, sized: Label) {
 }
 
 /// Loads a word of the block's.
-const fn load(b: &mut Build, to: crate::asm::Reg, word: usize) {
+const fn load(b: &mut Build, to: Reg, word: usize) {
     let low = b.save_high(to, word);
     b.asm.lw(to, low, to);
 }
@@ -140,12 +140,22 @@ pub(super) const fn emit(b: &mut Build, sized: Label, reach: i16) {
     b.asm.and(K0, K0, K1);
     b.asm.bne(K0, ZERO, within);
     load(b, K1, BITS);
-    b.asm.sll(K1, K1, MASK);
-    b.asm.mtc0(K1, Cp0::PageMask);
+    whole(b, K1, done);
+    b.asm.bind(within);
+    self::within(b, done);
+}
+
+/// Ends the handler at `done` with an entry for two pages: the EntryLos are moved, and all bits that the size ignores are
+/// in a register.
+pub(super) const fn whole(b: &mut Build, bits: Reg, done: Label) {
+    b.asm.sll(bits, bits, MASK);
+    b.asm.mtc0(bits, Cp0::PageMask);
     b.asm.bind(done);
     b.finish_sized();
+}
 
-    b.asm.bind(within);
+/// Goes to `done` with an entry for halves of a pair within the page: `BITS` and `OWN` say which.
+pub(super) const fn within(b: &mut Build, done: Label) {
     load(b, K0, BITS);
     b.asm.srl(K0, K0, 2);
     b.asm.sll(K1, K0, MASK);

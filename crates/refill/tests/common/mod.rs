@@ -1,6 +1,9 @@
 //! A guest: tables that Rust edits, the handler's words at the vectors, and a kernel that flushes.
 #![allow(dead_code, reason = "each test uses some of it")]
 
+mod flush;
+mod judge;
+pub(crate) mod steps;
 pub(crate) mod tables;
 
 use std::cell::RefCell;
@@ -8,16 +11,20 @@ use std::mem::size_of;
 use std::rc::Rc;
 use std::sync::atomic::{AtomicU32, Ordering};
 
-use proptest::prelude::*;
 use proptest::test_runner::TestCaseError;
-use tlbkit_addr::{Asid, Attr, Flush, PageSize, Pages, Pfn, VirtAddr, Vpn};
+use tlbkit_addr::{Asid, Attr, Flush, PageSize, Pages, Pfn, Vpn};
 use tlbkit_pagetable::nodes::{NodeAddr, Nodes, Slab};
 use tlbkit_pagetable::{Change, Geometry, Holes, Local, Radix, Solo, Table};
-use tlbkit_refill::features::{Endian, Features};
+use tlbkit_refill::features::Features;
 use tlbkit_refill::handler::{Form, Front, Handler, Place, Root, Spec, Stlb, Walk, Write};
 use tlbkit_refill::interp::{Access, Machine, Stop, Window, Windows};
 use tlbkit_refill::{Block, Log};
 use tlbkit_stlb::{Direct, Invalidate, Memory, Mips32, Space};
+
+use flush::{forget, widen};
+use judge::{check, drain, judge_entry, judge_fault};
+pub(crate) use steps::Step;
+use steps::{attr, size_of_index};
 
 /// Where things are in physical memory.
 pub(crate) const NODES: usize = 0x10_0000;
@@ -73,132 +80,8 @@ impl Config {
     }
 }
 
-/// What happens to one of the spaces.
-#[derive(Clone, Copy, Debug)]
-pub(crate) enum Step {
-    Map {
-        first: usize,
-        count: usize,
-        frame: usize,
-        size: usize,
-        attr: usize,
-    },
-    Unmap {
-        first: usize,
-        count: usize,
-    },
-    Protect {
-        first: usize,
-        count: usize,
-        attr: usize,
-    },
-    Resize {
-        first: usize,
-        size: usize,
-    },
-    /// Of a page, or of one in or near the range that was mapped so many maps ago.
-    Touch {
-        page: usize,
-        ago: Option<usize>,
-        offset: usize,
-        store: bool,
-    },
-    Switch,
-    /// The kernel empties the TLB.
-    Forget,
-}
-
-/// Pages that collide in every way: neighbours, pairs, blocks, nodes of a table, buckets of a hash, ends of the space.
-fn page() -> impl Strategy<Value = usize> {
-    let base = prop_oneof![
-        4 => Just(0usize),
-        2 => Just(0x3f8),
-        2 => Just(0x400),
-        1 => Just(0x800),
-        1 => Just(0x1_0000),
-        1 => Just(0x7_fff0),
-        1 => Just(0xc_0400),
-        1 => Just(0xf_fff0),
-        1 => (0usize..0x80).prop_map(|n| n << 12),
-    ];
-    (base, 0usize..16).prop_map(|(base, page)| base + page)
-}
-
-/// Returns a strategy for steps. `sizes` counts the page sizes, 4 KiB times powers of four.
-pub(crate) fn steps(sizes: usize) -> impl Strategy<Value = Vec<Step>> {
-    let count = prop_oneof![4 => Just(1usize), 2 => Just(2), 1 => 1usize..20];
-    let size = prop_oneof![3 => Just(0), 2 => 0..sizes];
-    let map = (page(), count.clone(), 0usize..0x8000, size.clone(), 0usize..8)
-        .prop_map(|(first, count, frame, size, attr)| Step::Map { first, count, frame, size, attr })
-        .boxed();
-    let step = prop_oneof![
-        3 => map.clone(),
-        2 => (page(), count.clone()).prop_map(|(first, count)| Step::Unmap { first, count }),
-        1 => (page(), count, 0usize..8)
-            .prop_map(|(first, count, attr)| Step::Protect { first, count, attr }),
-        1 => (page(), size).prop_map(|(first, size)| Step::Resize { first, size }),
-        12 => (page(), prop::option::weighted(0.8, 0usize..6), 0usize..0x400, any::<bool>())
-            .prop_map(|(page, ago, offset, store)| Step::Touch { page, ago, offset: offset << 2, store }),
-        1 => Just(Step::Switch),
-        1 => Just(Step::Forget),
-    ];
-    let begin = prop::collection::vec(map, 0..8);
-    (begin, prop::collection::vec(step, 1..60)).prop_map(|(begin, then)| [begin, then].concat())
-}
-
-/// Returns a strategy for CPUs and handlers of these forms.
-pub(crate) fn config(forms: &'static [Form]) -> impl Strategy<Value = Config> {
-    let features = prop_oneof![Just(Features::R1), Just(Features::R2), Just(Features::P5600)];
-    let endian = prop_oneof![Just(Endian::Little), Just(Endian::Big)];
-    let root = prop_oneof![Just(Root::Block), Just(Root::ErrorEpc), Just(Root::KScratch(3))];
-    let write = prop_oneof![Just(Write::Random), Just(Write::Index)];
-    let form = prop::sample::select(forms);
-    (features, endian, root, any::<bool>(), form, write).prop_map(
-        |(features, endian, root, stlb, form, write)| {
-            let has = match root {
-                Root::KScratch(select) => features.has_kscratch(select),
-                _ => true,
-            };
-            Config {
-                features: features.with_endian(endian),
-                root: if has { root } else { Root::Block },
-                stlb,
-                form,
-                write: if form.reporting { Write::Index } else { write },
-            }
-        },
-    )
-}
-
-const fn size_of_index(index: usize) -> PageSize {
-    match PageSize::from_shift(12 + 2 * index as u32) {
-        Some(size) => size,
-        None => PageSize::K4,
-    }
-}
-
-/// Attributes that [`EntryLo`] can express. With two spaces nothing is global.
-fn attr(index: usize) -> Attr {
-    let all = Attr::READ | Attr::EXEC | Attr::USER;
-    all | match index {
-        0..=3 => Attr::WRITE | Attr::DIRTY,
-        4 => Attr::WRITE,
-        5 => Attr::UNCACHED | Attr::WRITE | Attr::DIRTY,
-        6 => Attr::DIRTY,
-        _ => Attr::empty(),
-    }
-}
-
 /// What the kernel must flush, by space.
 type Pending = Rc<RefCell<Vec<Flush>>>;
-
-macro_rules! check {
-    ($cond:expr, $($what:tt)*) => {
-        if !$cond {
-            return Err(TestCaseError::fail(format!($($what)*)));
-        }
-    };
-}
 
 /// What a run can be made to do wrong.
 #[derive(Clone, Copy, Debug, Default)]
@@ -428,124 +311,4 @@ fn block_next(block: &Block) -> u32 {
 fn full(block: &Block) -> bool {
     // SAFETY: the third word of the block, as its layout says.
     block_next(block) == unsafe { (&raw const *block).cast::<u32>().add(2).read_volatile() }
-}
-
-type Entries = [Option<tlbkit_refill::interp::Entry>; TLB];
-
-fn drain(
-    log: &Log<RECORDS>,
-    block: &Block,
-    expected: &mut Vec<(u32, u32, Entries, u64)>,
-    seen: &mut Seen,
-) -> Result<(), TestCaseError> {
-    let mut misses = Vec::new();
-    log.drain(block, |miss| misses.push(miss));
-    check!(misses.len() == expected.len(), "{} records for {} misses", misses.len(), expected.len());
-    for (miss, (at, entry_hi, before, index)) in misses.into_iter().zip(expected.drain(..)) {
-        seen.reports += 1;
-        let old = before[index as usize].unwrap_or_default();
-        check!(miss.at == at && miss.entry_hi == entry_hi, "{miss:x?} is not the miss at {at:#x}");
-        let evicted = miss.evicted;
-        let same = (evicted.entry_hi, evicted.page_mask, evicted.lo0, evicted.lo1)
-            == (old.hi as u32, old.page_mask as u32, old.lo[0] as u32, old.lo[1] as u32);
-        check!(same, "{miss:x?} is not the eviction of {old:x?}");
-    }
-    Ok(())
-}
-
-/// Rounds the ranges of a flush out to pairs of pages of `size`.
-fn widen(flush: &Flush, size: PageSize) -> Flush {
-    let pair = 2 * size.pages(PageSize::K4).unwrap_or(1) - 1;
-    let mut wide = Flush::none();
-    if flush.is_all() {
-        wide.add_all(flush.reach());
-    }
-    for pages in flush.ranges() {
-        let (first, last) = (Vpn::new(pages.first().get() & !pair), Vpn::new(pages.last().get() | pair));
-        wide.add(flush.reach(), Pages::new(first, last).unwrap_or(*pages));
-    }
-    wide
-}
-
-fn forget(tlb: &mut tlbkit_refill::interp::Tlb<TLB>, flush: &Flush, asid: u64) {
-    tlb.retain(|entry| {
-        let first = entry.hi as u32 as usize >> 12;
-        let span = (entry.page_mask as usize | 0x1fff) >> 12;
-        let pages = Pages::new(Vpn::new(first), Vpn::new(first | span)).unwrap();
-        let hit = flush.is_all() || flush.ranges().iter().any(|range| range.intersect(pages).is_some());
-        !(hit && (entry.hi & 0xff == asid || entry.is_global()))
-    });
-}
-
-type Rig<'m, const W: usize> = Machine<Windows<'m, W>, TLB>;
-
-/// The kernel's fault handler sees the access as it was, and the table agrees that it is one.
-fn judge_fault<'m, T: Table<'m>, F: FnMut(&Flush), const W: usize>(
-    machine: &Rig<'_, W>,
-    table: &Local<'m, T, F>,
-    at: usize,
-    access: Access,
-    grows: bool,
-) -> Result<bool, TestCaseError> {
-    let leaf = table.lookup(VirtAddr::new(at));
-    let cp0 = &machine.cp0;
-    let wide = at as u32 as i32 as u64;
-    check!(cp0.bad_vaddr == wide, "BadVAddr is {:#x} for {at:#x}", cp0.bad_vaddr);
-    check!(cp0.entry_hi & !0xff == wide & !0x1fff, "EntryHi is {:#x} for {at:#x}", cp0.entry_hi);
-    check!(cp0.epc == USER && cp0.exl(), "EPC is {:#x}", cp0.epc);
-    check!(cp0.context & 0x7f_fff0 == wide >> 9 & 0x7f_fff0, "Context is {:#x} for {at:#x}", cp0.context);
-    let code = cp0.cause >> 2 & 31;
-    match (code, access) {
-        (1, Access::Store) => {
-            let clean = leaf.is_some_and(|leaf| !leaf.attr.contains(Attr::WRITE | Attr::DIRTY));
-            check!(clean, "TLB Modified at {at:#x}, which is {leaf:?}");
-        }
-        (2, Access::Load) | (3, Access::Store) => {
-            check!(leaf.is_none() || grows, "a miss at {at:#x}: {leaf:?}");
-            return Ok(leaf.is_some());
-        }
-        _ => check!(false, "cause {code} for {access:?}"),
-    }
-    Ok(false)
-}
-
-/// The TLB's entry says what the table says, of both halves.
-fn judge_entry<'m, T: Table<'m>, F: FnMut(&Flush), const W: usize>(
-    machine: &Rig<'_, W>,
-    table: &Local<'m, T, F>,
-    at: usize,
-    physical: u64,
-    access: Access,
-    form: Form,
-    seen: &mut Seen,
-) -> Result<(), TestCaseError> {
-    let translated = table.translate(VirtAddr::new(at)).map(|at| at.get() as u64);
-    check!(translated == Some(physical), "{at:#x} is at {physical:#x}, not {translated:x?}");
-    let asid = machine.cp0.asid();
-    let found = |at: usize| machine.tlb.find(at as u32 as i32 as u64, asid);
-    let Ok(Some(own)) = found(at) else { return Err(TestCaseError::fail("no entry")) };
-    check!(form.sized || own.bytes == 4096, "a page of {} bytes", own.bytes);
-    seen.larger += usize::from(own.bytes > 4096);
-    let leaf = table.lookup(VirtAddr::new(at));
-    seen.whole +=
-        usize::from(own.bytes > 4096 && leaf.is_some_and(|leaf| leaf.size.bytes() as u64 == own.bytes));
-    for half in [at, at ^ own.bytes as usize] {
-        let leaf = table.lookup(VirtAddr::new(half));
-        let Ok(Some(entry)) = found(half) else { return Err(TestCaseError::fail("no entry")) };
-        let Some(leaf) = leaf else {
-            check!(entry.lo & 2 == 0, "{half:#x} is not mapped, and its entry is {:#x}", entry.lo);
-            continue;
-        };
-        let size = leaf.size.bytes() as u64;
-        check!(own.bytes == size || own.bytes == size / 4, "{} bytes of {leaf}", own.bytes);
-        let frame = (entry.lo >> 6 & 0xff_ffff) << 12 & !(own.bytes - 1);
-        let start = leaf.phys(VirtAddr::new(half & !(own.bytes as usize - 1)), PageSize::K4).get() as u64;
-        let dirty = leaf.attr.contains(Attr::WRITE | Attr::DIRTY);
-        let cached = if leaf.attr.contains(Attr::UNCACHED) { 2 } else { 3 };
-        let bits = cached << 3 | u64::from(dirty) << 2 | 2;
-        check!(entry.lo & 0x3e == bits, "{half:#x}: bits {:#x} for {leaf}", entry.lo & 0x3f);
-        check!(frame == start, "{half:#x}: frame {frame:#x}, not {start:#x}");
-    }
-    check!(access == Access::Load || own.lo & 4 != 0, "a store to a page without D");
-    Ok(())
 }

@@ -2,9 +2,10 @@
 
 use proptest::test_runner::TestCaseError;
 use tlbkit_pagetable::format::EntryLo;
+use tlbkit_pagetable::gpt::{self, Adaptive, Digits, Kseg0};
 use tlbkit_pagetable::nodes::Chunk;
-use tlbkit_pagetable::{Radix, hpt, lpt, mpt};
-use tlbkit_refill::handler::{Hashed, Lpt, Mpt, Walk};
+use tlbkit_pagetable::{Geometry, Radix, hpt, lpt, mpt};
+use tlbkit_refill::handler::{Gpt, Hashed, Lpt, Mpt, Walk};
 
 use super::{Base32, Config, KSEG0, NODES, Sabotage, Seen, Step, Storage, Subject, run};
 
@@ -22,10 +23,15 @@ pub(crate) enum Kind {
     CptFour,
     CptSixteen,
     CptGrows,
+    G2,
+    G8,
+    G16,
+    G256,
+    Ga,
 }
 
 impl Kind {
-    pub(crate) const ALL: [Self; 8] = [
+    pub(crate) const ALL: [Self; 13] = [
         Self::Mpt,
         Self::Lpt,
         Self::Hpt,
@@ -34,6 +40,11 @@ impl Kind {
         Self::CptFour,
         Self::CptSixteen,
         Self::CptGrows,
+        Self::G2,
+        Self::G8,
+        Self::G16,
+        Self::G256,
+        Self::Ga,
     ];
 
     /// Returns what the handler walks.
@@ -48,6 +59,11 @@ impl Kind {
             Self::CptFour => hashed(2, 3, 0),
             Self::CptSixteen => hashed(4, 2, 0),
             Self::CptGrows => hashed(3, 1, 50),
+            Self::G2 => gpt::Fixed::<1>::walk::<G>(),
+            Self::G8 => gpt::Fixed::<3>::walk::<G>(),
+            Self::G16 => gpt::Fixed::<4>::walk::<G>(),
+            Self::G256 => gpt::Fixed::<8>::walk::<G>(),
+            Self::Ga => Adaptive::walk::<G>(),
         }
     }
 
@@ -55,6 +71,46 @@ impl Kind {
     pub(crate) fn words(self, config: &Config) -> usize {
         config.spec(self.walk::<Base32>()).assemble().unwrap().refill.words().len()
     }
+}
+
+/// A policy of a guarded table's node sizes, and its handler.
+pub(crate) trait Guarded: Digits {
+    fn walk<G: Geometry>() -> Walk;
+}
+
+impl<const W: u32> Guarded for gpt::Fixed<W> {
+    fn walk<G: Geometry>() -> Walk {
+        Walk::Gpt(Gpt::fixed::<G>(W).unwrap())
+    }
+}
+
+impl Guarded for Adaptive {
+    fn walk<G: Geometry>() -> Walk {
+        Walk::Gpt(Gpt::adaptive::<G>().unwrap())
+    }
+}
+
+/// A guarded table. It names nodes by physical addresses.
+pub(crate) type GuardedTable<'n, 'm, G, P> = gpt::Gpt<'n, G, EntryLo, Storage<'m>, Kseg0<P>, P>;
+
+/// As [`with`], for a guarded table of this policy.
+pub(crate) fn guarded<G: Geometry, P: Guarded>(
+    config: &Config,
+    steps: &[Step],
+    sabotage: Sabotage,
+) -> Result<Seen, TestCaseError> {
+    let chunks = 160;
+    let mut memory = vec![Chunk::ZERO; chunks];
+    let subject = Subject {
+        walk: P::walk::<G>(),
+        storage: &Storage::new(&mut memory, NODES).unwrap(),
+        nodes: NODES,
+        chunks,
+        make: GuardedTable::<G, P>::new,
+        root: |table| table.root(),
+        grows: false,
+    };
+    run(config, subject, steps, sabotage)
 }
 
 type Fixed<'n, 'm, G, const C: u32, const B: u32> = hpt::Hashed<'n, G, EntryLo, Storage<'m>, C, B, 0>;
@@ -99,6 +155,11 @@ pub(crate) fn with<G: Radix>(
         Kind::Cpt => hashed!(3, 10),
         Kind::CptFour => hashed!(2, 3),
         Kind::CptSixteen => hashed!(4, 2),
+        Kind::G2 => guarded::<G, gpt::Fixed<1>>(config, steps, sabotage),
+        Kind::G8 => guarded::<G, gpt::Fixed<3>>(config, steps, sabotage),
+        Kind::G16 => guarded::<G, gpt::Fixed<4>>(config, steps, sabotage),
+        Kind::G256 => guarded::<G, gpt::Fixed<8>>(config, steps, sabotage),
+        Kind::Ga => guarded::<G, Adaptive>(config, steps, sabotage),
         Kind::CptGrows => go!(hpt::Hashed<'_, G, EntryLo, _, 3, 1, 50>, |table| table.root()),
     }
 }

@@ -13,13 +13,14 @@ use tlbkit_refill::features::{Endian, Features};
 use tlbkit_refill::handler::{Form, Front, Place, Root, Spec, Write};
 use tlbkit_superpage::{ApproxOnline, Costs, Footprint, Ladder, Memory, Setup, Slot};
 
-use self::space::{NUMBER, Nodes, Space};
+use self::space::{NUMBER, Space};
 use self::transcript::Line;
-use crate::arch::{tlb, vectors};
+use crate::arch::{cp0, tlb, vectors};
 use crate::println;
+use crate::run::storage;
 use crate::vm::frames::Frames;
 use crate::vm::machine::BLOCK;
-use crate::vm::structure::{MultiLevel, Structure};
+use crate::vm::structure::Structure;
 use crate::work::check::Checks;
 
 /// The sizes of entries: pairs of 4, 16, 64 and 256 KB.
@@ -47,8 +48,8 @@ const SPARSE: usize = 96;
 /// Touches.
 const STEPS: usize = 8192;
 
-/// Runs the workload. Returns the number of failures.
-pub fn run() -> u32 {
+/// Runs the workload over a kind of table. Returns the number of failures.
+pub fn run<S: Structure>(table: &str) -> u32 {
     let ladder = match Ladder::new(PageSize::K4, &SIZES) {
         Ok(ladder) => ladder,
         Err(error) => panic!("the sizes are no ladder: {error}"),
@@ -56,9 +57,17 @@ pub fn run() -> u32 {
     let costs = Costs { r_per_kb: R_PER_KB, ..Costs::PAPER };
     let setup = Setup { ladder, split: false, costs, ..Setup::PAPER };
     Line::Setup(ladder, R_PER_KB).write();
-    install();
+    install::<S>();
     // SAFETY: called once.
-    let (mut space, nodes) = match unsafe { build(&setup) } {
+    let nodes = unsafe { storage::<S>() };
+    let before = nodes.usage().nodes;
+    // SAFETY: as above.
+    let built = unsafe {
+        policy(&setup).and_then(|policy| {
+            Space::<S>::new(nodes, Frames::all(), policy).map_err(|_| "no memory for a table")
+        })
+    };
+    let mut space = match built {
         Ok(built) => built,
         Err(what) => panic!("{what}"),
     };
@@ -77,10 +86,10 @@ pub fn run() -> u32 {
     });
     let space::Tally { misses, promotions, refusals, demotions, copied } = space.tally;
     space.destroy();
-    let left = nodes.usage().nodes;
+    let left = nodes.usage().nodes - before;
     checks.check(left == 0, |say| say(format_args!("{left} nodes leak")));
     println!(
-        "superpage policy=APPROX-ONLINE misses={misses} promotions={promotions} refusals={refusals} \
+        "superpage table={table} policy=APPROX-ONLINE misses={misses} promotions={promotions} refusals={refusals} \
          demotions={demotions} copied={copied} checks={} failures={}",
         checks.done, checks.failed
     );
@@ -88,7 +97,7 @@ pub fn run() -> u32 {
 }
 
 /// Writes the vectors: the handler that loads pages of any size, and reports.
-fn install() {
+fn install<S: Structure>() {
     let endian = if cfg!(target_endian = "big") { Endian::Big } else { Endian::Little };
     let spec = Spec {
         features: Features::R2.with_endian(endian),
@@ -96,7 +105,7 @@ fn install() {
         block: (&raw const BLOCK).addr() as u32,
         root: Root::Block,
         front: Front::None,
-        walk: MultiLevel::WALK,
+        walk: S::WALK,
         form: Form::BOTH,
         write: Write::Index,
     };
@@ -104,14 +113,14 @@ fn install() {
         // SAFETY: the handler is that of the space which runs afterwards.
         Ok(handler) => unsafe {
             vectors::install(handler.refill.words(), handler.general.words(), handler.tail.words());
+            cp0::context::write(spec.context());
         },
         Err(error) => panic!("no handler: {error}"),
     }
 }
 
-/// What the policy counts in, and where nodes come from.
+/// What the policy counts in.
 struct Store {
-    nodes: Nodes,
     directory: [Slot; SEGMENTS * Footprint::SLOTS],
     bits: [usize; SEGMENTS * BITS],
     counters: [u16; SEGMENTS * COUNTERS],
@@ -121,32 +130,27 @@ struct Store {
 const BITS: usize = 16;
 const COUNTERS: usize = 160;
 
-/// Builds the space, and returns its storage with it.
+/// Builds the policy.
 ///
 /// # Safety
 ///
 /// Called once.
-unsafe fn build(setup: &Setup) -> Result<(Space, &'static Nodes), &'static str> {
+unsafe fn policy(setup: &Setup) -> Result<ApproxOnline<'static>, &'static str> {
     static mut STORE: Option<Store> = None;
     let each = ApproxOnline::footprint(setup).map_err(|_| "the costs do not fit")?;
     if each.bits > BITS || each.counters > COUNTERS {
         return Err("a segment takes more than there is");
     }
-    // SAFETY: the caller's promise: the memory and the static are borrowed once.
-    let (nodes, store) = unsafe { (Nodes::identity(crate::memory::nodes()), &mut *(&raw mut STORE)) };
-    let nodes = nodes.map_err(|_| "no memory for nodes")?;
+    // SAFETY: the caller's promise: the static is borrowed once.
+    let store = unsafe { &mut *(&raw mut STORE) };
     let (directory, bits, counters) = ([Slot::default(); _], [0; _], [0; _]);
-    let Store { nodes, directory, bits, counters } = store.insert(Store { nodes, directory, bits, counters });
+    let Store { directory, bits, counters } = store.insert(Store { directory, bits, counters });
     let memory = Memory {
         directory,
         bits: &mut bits[..SEGMENTS * each.bits],
         counters: &mut counters[..SEGMENTS * each.counters],
     };
-    let policy = ApproxOnline::new(setup, memory).map_err(|_| "the costs do not fit")?;
-    // SAFETY: as above.
-    let frames = unsafe { Frames::all() };
-    let space = Space::new(nodes, frames, policy).map_err(|_| "no memory for a table")?;
-    Ok((space, nodes))
+    ApproxOnline::new(setup, memory).map_err(|_| "the costs do not fit")
 }
 
 /// Pages by number: those of the dense part, then the sparse ones.
@@ -161,7 +165,7 @@ fn page(number: usize) -> Vpn {
 
 /// Touches the pages: the dense ones in turn, the sparse ones at random. Now and then one page of a superpage is needed
 /// with other rights.
-fn work(space: &mut Space, checks: &mut Checks) {
+fn work<S: Structure>(space: &mut Space<S>, checks: &mut Checks) {
     let mut model = [0; DENSE + SPARSE];
     // Neighbours do not get neighbouring frames.
     for turn in 0..model.len() {
@@ -202,7 +206,7 @@ fn work(space: &mut Space, checks: &mut Checks) {
 }
 
 /// Forbids stores to a page, and allows them again.
-fn alone(space: &mut Space, number: usize, model: &[u32], checks: &mut Checks) {
+fn alone<S: Structure>(space: &mut Space<S>, number: usize, model: &[u32], checks: &mut Checks) {
     let writable = Attr::WRITE | Attr::DIRTY;
     let at = page(number).address(PageSize::K4).get();
     let done = space.protect(page(number), Change::clear(writable));

@@ -11,10 +11,7 @@ use core::sync::atomic::Ordering;
 use heapless::Vec;
 use tlbkit_addr::{Attr, Flush, PageSize, Pages, Pfn, VirtAddr, Vpn};
 use tlbkit_pagetable::format::{EntryLo, Format};
-use tlbkit_pagetable::geometry::Va32;
-use tlbkit_pagetable::mpt::Mpt;
-use tlbkit_pagetable::nodes::{Identity, Slab};
-use tlbkit_pagetable::{Change, Error, Holes, Local, Solo};
+use tlbkit_pagetable::{Change, Error, Holes, Local};
 use tlbkit_refill::{Log, Miss};
 use tlbkit_superpage::{Action, ApproxOnline, Policy, Superpage, Tlb};
 
@@ -24,6 +21,7 @@ use crate::arch::touch;
 use crate::memory::KSEG0;
 use crate::vm::frames::{Frames, word};
 use crate::vm::machine::BLOCK;
+use crate::vm::structure::{Nodes, Structure};
 
 /// Its number in the TLB.
 pub(super) const NUMBER: u32 = 1;
@@ -40,10 +38,6 @@ pub(super) const MOST: usize = 128;
 /// Where the handler writes what missed, and what it replaced.
 pub(super) static LOG: Log<1> = Log::new();
 
-/// Node storage.
-pub(super) type Nodes = Slab<'static, u32, Solo, Identity>;
-type Table = Mpt<'static, Va32, EntryLo, Nodes>;
-
 /// What happened.
 #[derive(Clone, Copy, Debug, Default)]
 pub(super) struct Tally {
@@ -55,8 +49,8 @@ pub(super) struct Tally {
 }
 
 /// The space.
-pub(super) struct Space {
-    table: Local<'static, Table, fn(&Flush)>,
+pub(super) struct Space<S: Structure> {
+    table: Local<'static, S::Table<'static>, fn(&Flush)>,
     frames: Frames,
     policy: ApproxOnline<'static>,
     pub(super) tally: Tally,
@@ -78,17 +72,23 @@ fn forget(flush: &Flush) {
     }
 }
 
-impl Space {
+impl<S: Structure> Space<S> {
     /// Returns an empty space, and makes it the one that runs.
     pub(super) fn new(
-        nodes: &'static Nodes,
+        nodes: &'static Nodes<S::Window>,
         frames: Frames,
         policy: ApproxOnline<'static>,
     ) -> Result<Self, Error> {
-        let table = Table::new(nodes)?;
-        BLOCK.set_root(table.root().get() as u32);
+        let table = Local::new(S::create(nodes)?, forget as fn(&Flush));
+        let space = Self { table, frames, policy, tally: Tally::default() };
+        space.changed();
         LOG.attach(&BLOCK, (&raw const LOG).addr() as u32);
-        Ok(Self { table: Local::new(table, forget), frames, policy, tally: Tally::default() })
+        Ok(space)
+    }
+
+    /// Tells the handler where the table's root is, which a change may have moved.
+    fn changed(&self) {
+        BLOCK.set_root(S::WALK.root(S::root(self.table.table())));
     }
 
     /// Maps a page to a frame of its own, which begins with `content`.
@@ -96,7 +96,9 @@ impl Space {
         let Some(frame) = self.frames.take() else { return Err(Error::NoMemory { wanted: 1, pending: 0 }) };
         // SAFETY: the frame was just taken.
         unsafe { word(frame).write_volatile(content) };
-        self.table.map(Pages::one(page), frame, PageSize::K4, WRITABLE)
+        let done = self.table.map(Pages::one(page), frame, PageSize::K4, WRITABLE);
+        self.changed();
+        done
     }
 
     /// Returns the size of the page at an address.
@@ -200,6 +202,7 @@ impl Space {
             .table
             .unmap(pages, Holes::Skip, None)
             .and_then(|_| self.table.map(pages, new, half, WRITABLE));
+        self.changed();
         if let Err(error) = remapped {
             panic!("a range that was looked at cannot be remapped: {error}");
         }
@@ -230,7 +233,9 @@ impl Space {
     /// Gives a page rights of its own: the superpage around it is mapped as small pages again.
     pub(super) fn protect(&mut self, page: Vpn, change: Change) -> Result<(), Error> {
         if let Some(range) = self.policy.demote(page) {
-            self.table.resize(range.pages(PageSize::K4), PageSize::K4)?;
+            let done = self.table.resize(range.pages(PageSize::K4), PageSize::K4);
+            self.changed();
+            done?;
             self.tally.demotions += 1;
             Line::Demoted(page, range).write();
         }

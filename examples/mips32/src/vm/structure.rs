@@ -4,7 +4,7 @@ use core::marker::PhantomData;
 
 use tlbkit_addr::PageSize;
 use tlbkit_pagetable::format::{EntryLo, Format};
-use tlbkit_pagetable::geometry::{Va32, Va32Small};
+use tlbkit_pagetable::geometry::Va32;
 use tlbkit_pagetable::gpt::{Adaptive, Fixed, Gpt32};
 use tlbkit_pagetable::hpt::Hashed;
 use tlbkit_pagetable::nodes::{Chunk, Identity, Offset, Slab, SlabError, Window};
@@ -143,14 +143,14 @@ impl<const CLUSTER: u32, const BUCKETS: u32> Structure for Hash<CLUSTER, BUCKETS
     }
 }
 
-/// Guarded, with nodes by policy `P`: `G8` .. `G256`, `GA`.
+/// Guarded, with nodes by policy `P`: `G2` .. `G256`, `GA`.
 pub struct Guarded<P>(PhantomData<P>);
 
 impl<const W: u32> Structure for Guarded<Fixed<W>> {
     type Window = Offset;
     type Table<'n> = Gpt32<'n, Nodes<Offset>, Fixed<W>>;
 
-    const WALK: Walk = Walk::Gpt(fits(handler::Gpt::fixed::<Va32Small>(W)));
+    const WALK: Walk = Walk::Gpt(fits(handler::Gpt::fixed::<Va32>(W)));
 
     fn create(nodes: &Nodes<Offset>) -> Result<Self::Table<'_>, Error> {
         Ok(Gpt32::new(nodes))
@@ -169,7 +169,7 @@ impl Structure for Guarded<Adaptive> {
     type Window = Offset;
     type Table<'n> = Gpt32<'n, Nodes<Offset>>;
 
-    const WALK: Walk = Walk::Gpt(fits(handler::Gpt::adaptive::<Va32Small>()));
+    const WALK: Walk = Walk::Gpt(fits(handler::Gpt::adaptive::<Va32>()));
 
     fn create(nodes: &Nodes<Offset>) -> Result<Self::Table<'_>, Error> {
         Ok(Gpt32::new(nodes))
@@ -184,7 +184,7 @@ impl Structure for Guarded<Adaptive> {
     }
 }
 
-/// Tells whether a word is the guard of a leaf of a guarded table: the address of its pair.
+/// Tells whether a word is the guard of a leaf of a guarded table: the number of its pair of 4 KiB pages, above four bits.
 fn is_pair(word: u32, leaf: &Leaf) -> bool {
-    word as usize == leaf.at.get() & !(2 * PageSize::K4.bytes() - 1)
+    word as usize == leaf.at.get() >> (PageSize::K4.shift() + 1) << 4
 }

@@ -1,0 +1,108 @@
+//! Parting a digit: an upper node with slots of the size that a larger page needs, lower ones for what was there.
+
+use super::Gpt;
+use super::bits::low;
+use super::graft::{Job, Supply};
+use super::layout::{Edge, Layout};
+use super::policy::Policy;
+use super::slots::{Place, inner_kind};
+use super::sweep::Span;
+use crate::Geometry;
+use crate::format::Format;
+use crate::nodes::Nodes;
+
+impl<'n, G: Geometry, F: Format, N: Nodes<Word = F::Word>, L: Layout<N>, P: Policy> Gpt<'n, G, F, N, L, P> {
+    /// Parts the digit of a node whose slots are smaller than the pages to be mapped: an upper node with slots of
+    /// that size, and lower ones for what the old node holds.
+    pub(super) unsafe fn part<S: Supply, W: Fn(usize) -> F::Word>(
+        &self,
+        job: &mut Job<'_, 'n, S, W>,
+        old: Edge,
+        span: Span,
+        base: usize,
+    ) -> Edge {
+        let cut = job.page;
+        // SAFETY: the caller is the writer; the new nodes are private, and slots within their nodes.
+        unsafe {
+            if job.over && span.first == span.last {
+                let gone = old.index(span.first)..old.index(span.last | low(cut)) + 1;
+                let empty = |slot| self.edge(Place::In(old.node, slot), old.shift, base).is_empty();
+                if (0..old.slots()).all(|slot| gone.contains(&slot) || empty(slot)) {
+                    // The page replaces everything that the node holds.
+                    let new = self.build(job, cut, span);
+                    if S::REAL {
+                        self.discard(job.batch, old);
+                    }
+                    return new;
+                }
+            }
+            let upper = self.sprout(job.supply, cut, old.top() - cut, base);
+            let below = cut - old.shift;
+            let mut live = 0;
+            for slot in 0..upper.slots() {
+                let start = base | slot << cut;
+                let group = slot << below..(slot + 1) << below;
+                let child = match span.within(start, cut, cut) {
+                    Some(part) => {
+                        let new = self.build(job, cut, part);
+                        if S::REAL && job.over {
+                            self.discard_slots(job.batch, old, group);
+                        }
+                        new
+                    }
+                    None => self.gather(job.supply, old, group, below, start),
+                };
+                if S::REAL {
+                    let child = self.settle(job.batch, child, cut, start);
+                    self.put(upper.node, slot, cut, child);
+                }
+                live += usize::from(!child.is_empty());
+            }
+            if S::REAL {
+                self.set_live(upper, live);
+                self.retire(job.batch, old);
+                return self.tune(job.batch, upper, base);
+            }
+            upper
+        }
+    }
+
+    /// Returns what stands for some slots of a node, `2^width` of them from `start` on, in a slot of their size: a
+    /// node of their own if there is more than one entry.
+    pub(super) unsafe fn gather<S: Supply>(
+        &self,
+        supply: &mut S,
+        old: Edge,
+        group: core::ops::Range<usize>,
+        width: u32,
+        start: usize,
+    ) -> Edge {
+        let first = group.start;
+        // SAFETY: the caller is the writer; the group is within the node, and the new node private.
+        unsafe {
+            let child = |slot: usize| {
+                self.edge(Place::In(old.node, slot), old.shift, start | (slot - first) << old.shift)
+            };
+            let (mut live, mut only) = (0, Edge::EMPTY);
+            for slot in group.clone() {
+                let child = child(slot);
+                if !child.is_empty() && child != only {
+                    (live, only) = (live + 1, child);
+                }
+            }
+            if live < 2 {
+                return only;
+            }
+            let node = supply.take(inner_kind(width));
+            let new = Edge { node, shift: old.shift, width, leaf: false, base: Self::base(start) };
+            if S::REAL {
+                for slot in group {
+                    self.put(node, slot - first, old.shift, child(slot));
+                }
+                self.set_live(new, live);
+                self.count_in(new);
+            }
+            new
+        }
+    }
+}
