@@ -88,11 +88,13 @@ fn handlers_are_as_listed() {
         stlb: false,
         form: Form::PLAIN,
         write: Write::Random,
+        near: false,
     };
     let index = Config { write: Write::Index, ..plain };
     let variants = [
         ("plain", plain),
         ("register", Config { root: Root::ErrorEpc, ..plain }),
+        ("near", Config { near: true, ..plain }),
         ("index", index),
         ("r1", Config { features: Features::R1, ..plain }),
         ("p5600", Config { features: Features::P5600, root: Root::KScratch(2), ..plain }),

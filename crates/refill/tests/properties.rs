@@ -25,6 +25,7 @@ equals! {
     lpt_equals_lookup Lpt
     hpt_equals_lookup Hpt
     hpt_chains_equal_lookup HptSmall
+    hpt_that_grows_equals_lookup HptGrows
     cpt_equals_lookup Cpt
     cpt_of_four_equals_lookup CptFour
     cpt_of_sixteen_equals_lookup CptSixteen
@@ -48,6 +49,7 @@ larger! {
     lpt_of_all_sizes_equals_lookup Lpt
     hpt_of_all_sizes_equals_lookup Hpt
     hpt_chains_of_all_sizes_equal_lookup HptSmall
+    hpt_that_grows_of_all_sizes_equals_lookup HptGrows
     cpt_of_all_sizes_equals_lookup Cpt
     cpt_of_four_of_all_sizes_equals_lookup CptFour
     cpt_of_sixteen_of_all_sizes_equals_lookup CptSixteen

@@ -47,6 +47,7 @@ fn pages(first: usize, count: usize) -> Pages {
 const MAP: Scene = Scene {
     before: |_| (),
     steps: &[|writer| writer.map(pages(0, 2), Pfn::new(8), PAGE, WRITE).unwrap()],
+    then: &[],
     probe: &[1],
 };
 
@@ -54,6 +55,7 @@ const MAP: Scene = Scene {
 const UNMAP: Scene = Scene {
     before: |writer| writer.map(pages(0, 1), Pfn::new(8), PAGE, WRITE).unwrap(),
     steps: &[|writer| assert_eq!(writer.unmap(pages(0, 1), Holes::Refuse, None), Ok(1))],
+    then: &[],
     probe: &[0],
 };
 
@@ -64,6 +66,7 @@ const UNMAP_ONE: Scene = Scene {
         writer.map(pages(7, 1), Pfn::new(9), PAGE, READ).unwrap();
     },
     steps: &[|writer| assert_eq!(writer.unmap(pages(0, 1), Holes::Refuse, None), Ok(1))],
+    then: &[],
     probe: &[0, 7],
 };
 
@@ -71,6 +74,7 @@ const UNMAP_ONE: Scene = Scene {
 const MAP_BESIDE: Scene = Scene {
     before: |writer| writer.map(pages(0, 1), Pfn::new(8), PAGE, WRITE).unwrap(),
     steps: &[|writer| writer.map(pages(2, 1), Pfn::new(9), PAGE, READ).unwrap()],
+    then: &[],
     probe: &[0, 2],
 };
 
@@ -80,6 +84,7 @@ const PROTECT: Scene = Scene {
     steps: &[|writer| {
         assert_eq!(writer.protect(pages(2, 2), Holes::Refuse, Change::clear(Attr::WRITE)), Ok(2));
     }],
+    then: &[],
     probe: &[3],
 };
 
@@ -87,6 +92,7 @@ const PROTECT: Scene = Scene {
 const PROMOTE: Scene = Scene {
     before: |writer| writer.map(pages(2, 2), Pfn::new(8), PAGE, WRITE).unwrap(),
     steps: &[|writer| writer.resize(pages(2, 2), LARGE, &mut |_| ()).unwrap()],
+    then: &[],
     probe: &[3],
 };
 
@@ -94,6 +100,7 @@ const PROMOTE: Scene = Scene {
 const SPLIT: Scene = Scene {
     before: |writer| writer.map(pages(2, 2), Pfn::new(8), LARGE, WRITE).unwrap(),
     steps: &[|writer| writer.resize(pages(2, 2), PAGE, &mut |_| ()).unwrap()],
+    then: &[],
     probe: &[3],
 };
 
@@ -106,7 +113,16 @@ const REPLACE: Scene = Scene {
         |writer| writer.map(pages(4, 1), Pfn::new(9), PAGE, WRITE).unwrap(),
         |writer| writer.map(pages(0, 1), Pfn::new(10), PAGE, READ).unwrap(),
     ],
+    then: &[],
     probe: &[0, 4],
+};
+
+/// A page goes, and after everybody has flushed it another takes its place, while walkers ask again for both.
+const REUSE: Scene = Scene {
+    before: |writer| writer.map(pages(2, 1), Pfn::new(8), PAGE, WRITE).unwrap(),
+    steps: &[|writer| assert_eq!(writer.unmap(pages(2, 1), Holes::Refuse, None), Ok(1))],
+    then: &[|writer| writer.map(pages(6, 1), Pfn::new(9), PAGE, WRITE).unwrap()],
+    probe: &[2, 6],
 };
 
 /// Writes the tests of one table.
@@ -154,6 +170,11 @@ macro_rules! walkers {
             fn replace() {
                 check(1, &REPLACE, $build);
             }
+
+            #[test]
+            fn reuse() {
+                check(1, &REUSE, $build);
+            }
         }
     };
 }
@@ -164,7 +185,9 @@ walkers!(g2, |nodes| Gpt::<Tiny, Words, _, gpt::Compact, Fixed<1>>::new(nodes));
 walkers!(ga, |nodes| Gpt::<Tiny, Words, _, gpt::Compact, Adaptive>::new(nodes));
 walkers!(hpt, |nodes| Hashed::<Tiny, Words, _, 0, 0, 0>::new(nodes).unwrap());
 walkers!(hr, |nodes| Hashed::<Tiny, Words, _, 0, 1, 75>::new(nodes).unwrap());
-walkers!(cpt, |nodes| Hashed::<Tiny, Words, _, 1, 0, 0>::new(nodes).unwrap());
+walkers!(pairs, |nodes| Hashed::<Tiny, Words, _, 1, 0, 0>::new(nodes).unwrap());
+walkers!(cpt, |nodes| Hashed::<Tiny, Words, _, 2, 0, 0>::new(nodes).unwrap());
+walkers!(cpt_grows, |nodes| Hashed::<Tiny, Words, _, 2, 1, 40>::new(nodes).unwrap());
 
 /// The check can fail: nodes that are reclaimed before the walkers have acknowledged are walked.
 #[test]

@@ -18,6 +18,7 @@ pub(crate) enum Kind {
     Hpt,
     /// So few buckets that chains are long.
     HptSmall,
+    HptGrows,
     Cpt,
     CptFour,
     CptSixteen,
@@ -25,11 +26,12 @@ pub(crate) enum Kind {
 }
 
 impl Kind {
-    pub(crate) const ALL: [Self; 8] = [
+    pub(crate) const ALL: [Self; 9] = [
         Self::Mpt,
         Self::Lpt,
         Self::Hpt,
         Self::HptSmall,
+        Self::HptGrows,
         Self::Cpt,
         Self::CptFour,
         Self::CptSixteen,
@@ -44,6 +46,7 @@ impl Kind {
             Self::Lpt => Walk::Lpt(Lpt::of::<G, AT>().unwrap()),
             Self::Hpt => hashed(1, 10, 0),
             Self::HptSmall => hashed(1, 2, 0),
+            Self::HptGrows => hashed(1, 1, 50),
             Self::Cpt => hashed(3, 10, 0),
             Self::CptFour => hashed(2, 3, 0),
             Self::CptSixteen => hashed(4, 2, 0),
@@ -66,7 +69,7 @@ pub(crate) fn with<G: Radix>(
     sabotage: Sabotage,
 ) -> Result<Seen, TestCaseError> {
     let chunks = 160;
-    let grows = kind == Kind::CptGrows;
+    let grows = matches!(kind, Kind::HptGrows | Kind::CptGrows);
     let mut memory = vec![Chunk::ZERO; chunks];
     // The linear table names nodes by physical addresses, the others by addresses in kseg0.
     let nodes = NODES + if kind == Kind::Lpt { 0 } else { KSEG0 };
@@ -96,6 +99,7 @@ pub(crate) fn with<G: Radix>(
         }
         Kind::Hpt => hashed!(1, 10),
         Kind::HptSmall => hashed!(1, 2),
+        Kind::HptGrows => go!(hpt::Hashed<'_, G, EntryLo, _, 1, 1, 50>, |table| table.root()),
         Kind::Cpt => hashed!(3, 10),
         Kind::CptFour => hashed!(2, 3),
         Kind::CptSixteen => hashed!(4, 2),
