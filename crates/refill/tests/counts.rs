@@ -42,12 +42,13 @@ fn counts(kind: Kind) -> [u64; 6] {
 
 #[test]
 fn tables_alone() {
-    let kinds = [Kind::Mpt, Kind::Lpt, Kind::Hpt, Kind::HptGrows, Kind::Cpt, Kind::CptGrows];
+    let kinds = [Kind::Mpt, Kind::Lpt, Kind::Hpt, Kind::HptLarge, Kind::HptGrows, Kind::Cpt, Kind::CptGrows];
     let table = kinds.map(|kind| (kind, counts(kind)));
     let expected = [
         (Kind::Mpt, [16, 15, 15, 18, 44, 18]),
         (Kind::Lpt, [9, 9, 9, 11, 37, 11]),
         (Kind::Hpt, [17, 16, 16, 17, 45, 19]),
+        (Kind::HptLarge, [17, 16, 16, 17, 45, 19]),
         (Kind::HptGrows, [20, 19, 19, 20, 48, 22]),
         (Kind::Cpt, [17, 16, 16, 19, 45, 19]),
         (Kind::CptGrows, [20, 19, 19, 22, 48, 22]),

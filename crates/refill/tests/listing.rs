@@ -111,6 +111,7 @@ fn handlers_are_as_listed() {
         ("mpt", both(Kind::Mpt)),
         ("lpt", both(Kind::Lpt)),
         ("hpt", both(Kind::Hpt)),
+        ("hpt-128k", both(Kind::HptLarge)),
         ("cpt", both(Kind::Cpt)),
         ("cpt-grows", both(Kind::CptGrows)),
         ("g16", [fixed(4); 2]),

@@ -72,6 +72,9 @@ const fn grains<G: Geometry>(cluster: u32) -> Option<(u32, u32)> {
 impl Hashed {
     /// Returns the handler's idea of `Hashed<G, EntryLo, _, CLUSTER, BUCKETS, LOAD>`.
     ///
+    /// An array of a fixed size of more than 64 KiB must lie at a multiple of its size, as the runs of a
+    /// [`Slab`](tlbkit_pagetable::nodes::Slab) do.
+    ///
     /// # Errors
     ///
     /// [`Error::Geometry`] unless the space has 32 bits of 4 KiB pages, blocks have 2 to 16 pages, and a table of a fixed
@@ -95,9 +98,19 @@ impl Hashed {
     pub const fn root(&self, root: usize) -> u32 {
         let array = root as u32 & !LOG;
         match self.log {
+            Some(log) if Self::is_wide(log) => {
+                debug_assert!(array.trailing_zeros() >= log + UNIT, "the array is no multiple of its size");
+                array >> (log + UNIT)
+            }
             Some(_) => array,
             None => array | (32 - UNIT).saturating_sub((root as u32 & LOG) + self.cluster - 1),
         }
+    }
+
+    /// Tells whether an array of so many units is too large for an immediate to mask its index. Its root word is the
+    /// address, which is a multiple of the size, without the bits that are zero: `ins` joins the two.
+    const fn is_wide(log: u32) -> bool {
+        log + UNIT > 16
     }
 
     /// Loads Context, but for PTEBase if that is the cache in front.
@@ -117,22 +130,23 @@ impl Hashed {
         b.asm.srl(K1, K0, FOLD);
         b.asm.xor(K1, K1, K0);
         match self.log {
-            Some(log) if log + UNIT <= 16 => {
+            Some(log) if !Self::is_wide(log) => {
                 b.asm.andi(K1, K1, (((1u32 << log) - 1) << UNIT) as u16);
                 b.load_root(K0);
                 b.asm.addu(K1, K1, K0);
             }
             Some(log) => {
-                // No immediate is as wide.
+                b.load_root(K0);
                 if b.has_fields() {
-                    b.asm.ext(K1, K1, UNIT, log);
+                    b.asm.ins(K1, K0, log + UNIT, 32 - log - UNIT);
+                    b.asm.ins(K1, ZERO, 0, UNIT);
                 } else {
                     b.asm.sll(K1, K1, 32 - log - UNIT);
                     b.asm.srl(K1, K1, 32 - log);
+                    b.asm.sll(K1, K1, UNIT);
+                    b.asm.sll(K0, K0, log + UNIT);
+                    b.asm.addu(K1, K1, K0);
                 }
-                b.asm.sll(K1, K1, UNIT);
-                b.load_root(K0);
-                b.asm.addu(K1, K1, K0);
             }
             None => {
                 b.load_root(K0);
@@ -289,6 +303,9 @@ impl Hashed {
             Some(log) => {
                 b.asm.sll(K0, K0, 32 - log);
                 b.asm.srl(K0, K0, 32 - log - UNIT);
+                if Self::is_wide(log) {
+                    b.asm.sll(K1, K1, log + UNIT);
+                }
             }
             None => {
                 b.asm.sll(K0, K0, UNIT);

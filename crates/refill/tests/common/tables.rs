@@ -19,6 +19,8 @@ pub(crate) enum Kind {
     /// So few buckets that chains are long.
     HptSmall,
     HptGrows,
+    /// As many buckets as no immediate masks.
+    HptLarge,
     Cpt,
     CptFour,
     CptSixteen,
@@ -26,12 +28,13 @@ pub(crate) enum Kind {
 }
 
 impl Kind {
-    pub(crate) const ALL: [Self; 9] = [
+    pub(crate) const ALL: [Self; 10] = [
         Self::Mpt,
         Self::Lpt,
         Self::Hpt,
         Self::HptSmall,
         Self::HptGrows,
+        Self::HptLarge,
         Self::Cpt,
         Self::CptFour,
         Self::CptSixteen,
@@ -47,6 +50,7 @@ impl Kind {
             Self::Hpt => hashed(1, 10, 0),
             Self::HptSmall => hashed(1, 2, 0),
             Self::HptGrows => hashed(1, 1, 50),
+            Self::HptLarge => hashed(1, 13, 0),
             Self::Cpt => hashed(3, 10, 0),
             Self::CptFour => hashed(2, 3, 0),
             Self::CptSixteen => hashed(4, 2, 0),
@@ -99,6 +103,7 @@ pub(crate) fn with<G: Radix>(
         }
         Kind::Hpt => hashed!(1, 10),
         Kind::HptSmall => hashed!(1, 2),
+        Kind::HptLarge => hashed!(1, 13),
         Kind::HptGrows => go!(hpt::Hashed<'_, G, EntryLo, _, 1, 1, 50>, |table| table.root()),
         Kind::Cpt => hashed!(3, 10),
         Kind::CptFour => hashed!(2, 3),
