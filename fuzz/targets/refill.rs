@@ -78,6 +78,7 @@ fuzz_target!(|input: Input| {
         stlb: input.stlb,
         form,
         write: if input.random && !form.reporting { Write::Random } else { Write::Index },
+        near: input.root >= 128,
     };
     let kind = Kind::ALL[usize::from(input.kind) % Kind::ALL.len()];
     let acts = input.steps.iter().take(STEPS);

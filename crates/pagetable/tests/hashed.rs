@@ -9,7 +9,7 @@ use std::ops::ControlFlow;
 use tlbkit_addr::{Attr, PageSize, Pages, Pfn, VirtAddr, Vpn};
 use tlbkit_pagetable::format::{Compact, Compact32};
 use tlbkit_pagetable::geometry::{Va32, Va48, Va64};
-use tlbkit_pagetable::hpt::{H8k, H128k, Hashed, Hpt32, Hr, HrSmall};
+use tlbkit_pagetable::hpt::{H8k, H128k, Hashed, Hr, HrSmall};
 use tlbkit_pagetable::nodes::{Chunk, Held, NodeAddr, Nodes, Reclaim, Record, Slab};
 use tlbkit_pagetable::{Error, Holes, Local, Mode, Pinned, Retired, Shared, Solo, Table, Word, cpt, destroy};
 
@@ -262,12 +262,20 @@ fn an_emptied_bucket_waits_for_completion() {
     assert_eq!(slab.usage().nodes, 0);
 }
 
-/// What a MIPS32 handler does with the table, word for word: no multiplication, no Rust.
+/// What a MIPS32 handler does with the table, word for word: no multiplication, no Rust, and no matter how large the
+/// blocks are.
 #[test]
 fn a_handler_finds_a_pair() {
+    finds_a_pair::<1, 12>();
+    finds_a_pair::<2, 11>();
+    finds_a_pair::<3, 10>();
+    finds_a_pair::<4, 9>();
+}
+
+fn finds_a_pair<const CLUSTER: u32, const BUCKETS: u32>() {
     let mut memory = vec![Chunk::ZERO; 64];
     let slab = Slab::<u32, Solo>::new(&mut memory, 0).unwrap();
-    let table = Hpt32::<_, Compact32>::new(&slab).unwrap();
+    let table = Hashed::<Va32, Compact32, _, CLUSTER, BUCKETS, 0>::new(&slab).unwrap();
     let root = table.root();
     let mut table = Local::new(table, |_| ());
     for vpn in [0x400, 0x401, 0x1_0000, 0x7_ffff, 0xf_fffc] {
@@ -276,7 +284,7 @@ fn a_handler_finds_a_pair() {
     for vpn in [0x400, 0x401, 0x1_0000, 0x7_ffff, 0xf_fffc] {
         // The Context register, with PTEBase at 0x8000_0000.
         let context = 0x8000_0000u32 | (vpn as u32 >> 1) << 4;
-        let offset = (context ^ context >> 10) & 0x3ff << 4;
+        let offset = (context ^ context >> 10) & 0xfff << 4;
         let word = |index: usize| {
             // SAFETY: the bucket is in the array, whose node is live.
             unsafe { slab.read(NodeAddr::new(root & !31), offset as usize / 4 + index) }

@@ -12,7 +12,8 @@ const CHUNK: usize = 4096;
 const CHUNKS: usize = if cfg!(miri) { 24 } else { 96 };
 /// The words of the largest nodes that are taken.
 const LARGE: usize = if cfg!(miri) { 3000 } else { 20_000 };
-const BASE: usize = 0x8000_0000;
+/// No multiple of more than a chunk: runs are aligned all the same.
+const BASE: usize = 0x8000_3000;
 
 type Solo32<'m> = Slab<'m, u32, Solo>;
 
@@ -42,7 +43,7 @@ impl<'s, 'm> Model<'s, 'm> {
         let node = self.slab.take(words)?;
         let (at, bytes) = (node.get(), words * 4);
         assert!(at >= BASE && at + bytes <= BASE + CHUNKS * CHUNK, "node {at:#x} is outside");
-        let align = if bytes == 0 { 1 } else { 1 << bytes.trailing_zeros().min(12) };
+        let align = if bytes == 0 { 1 } else { 1 << bytes.trailing_zeros() };
         assert!(at.is_multiple_of(align), "a node of {bytes} bytes at {at:#x}");
         if let Some((below, other)) = self.taken.range(..=at).next_back() {
             assert!(below + other.words * 4 <= at, "{at:#x} is in the node at {below:#x}");

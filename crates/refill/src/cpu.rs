@@ -7,7 +7,8 @@ use core::sync::atomic::{AtomicU32, Ordering};
 ///
 /// A handler is assembled for the address of its block, so each CPU runs its own copy of the code: EBase is per CPU from
 /// release 2 on, and there are no release 1 multiprocessors. The block lies in kseg0, as all statics of a kernel
-/// that is linked there do.
+/// that is linked there do; or a wired TLB entry shows it at the end of kseg3, from 0xffff_8000 on, where a handler loads
+/// the root with one instruction.
 ///
 /// ```text
 ///    0  root   of the table of the running address space, as its walk wants it

@@ -44,7 +44,7 @@ pub enum Error {
     },
     /// More labels or branches than the assembler can keep.
     TooManyLabels,
-    /// The address must be that of a word in kseg0, or a multiple of something larger.
+    /// The address must be that of a word in kseg0, or a multiple of something larger; a block's may be at the end of kseg3.
     BadAddress {
         /// The address.
         address: u32,

@@ -65,20 +65,21 @@
 //! On release 2 with `tlbwr`, `eret` included, along the way that most misses take (`tests/counts.rs` asserts them, and
 //! `tests/listings` has every handler, disassembled):
 //!
-//! | table | root in memory | root in a register | larger pages, a page of 4 KiB | reporting, `tlbwi` |
+//! | table | root in memory | root in a register, or near | larger pages, a page of 4 KiB | reporting, `tlbwi` |
 //! |-|-|-|-|-|
 //! | [`Mpt`](handler::Mpt), two levels | 16 | 15 | 18 | 44 |
 //! | [`Lpt`](handler::Lpt), without a nested miss | 9 | 9 | 11 | 37 |
 //! | [`Hashed`](handler::Hashed), pairs, first probe | 17 | 16 | 17 | 45 |
-//! | `Hashed`, blocks of eight pages, first probe | 21 | 20 | 23 | 49 |
-//! | the same in a table that grows | 26 | 25 | 28 | 54 |
+//! | `Hashed`, blocks of eight pages, first probe | 17 | 16 | 19 | 45 |
+//! | either in a table that grows | 20 | 19 | 20, 22 | 48 |
 //! | [`Gpt`](handler::Gpt), the leaf alone | 16 | 15 | 16 | 44 |
 //! | for each node above it, of 16 or 256 slots | +5 | +5 | +5 | +5 |
 //! | for each of 8, 32, 64 or 128 slots | +6 | +6 | +6 | +6 |
 //! | for each in an adaptive table, or of 2 or 4 slots | +10 | +10 | +10 | +10 |
 //! | [`Stlb`](handler::Stlb) in front of any, hit | 12 | 12 | 14 | |
 //!
-//! `tlbwi` in place of `tlbwr` takes two more.
+//! `tlbwi` in place of `tlbwr` takes two more. Near is where one load reaches from register 0: from 0xffff_8000 on
+//! ([`Block`]).
 //!
 //! # What a handler may rely on, and the kernel
 //!
@@ -86,7 +87,8 @@
 //!   expects PageMask to be 0 and leaves it so; with a cache it leaves what it wrote last. A kernel that writes TLB entries
 //!   sets PageMask before, and clears it after.
 //! * Context holds [`Spec::context`](handler::Spec::context), on each CPU its own.
-//! * All nodes, the [`Block`] and the [`Log`] are in kseg0; the pages of a linear table too, which it reaches in kseg2.
+//! * All nodes, the [`Block`] and the [`Log`] are in kseg0; the pages of a linear table too, which it reaches in kseg2. A
+//!   block at the end of kseg3 is there too, and is seen there through a TLB entry that is wired: one less for everybody.
 //! * A miss that the table does not resolve ends at the general vector, with Cause, EPC, BadVAddr, Context and EntryHi as
 //!   the hardware set them for the access. Either the handler branches there, or it writes a pair whose half is
 //!   invalid, and the access, tried again, raises TLB Invalid. The kernel need not tell the two apart; but once it has mapped

@@ -88,11 +88,13 @@ fn handlers_are_as_listed() {
         stlb: false,
         form: Form::PLAIN,
         write: Write::Random,
+        near: false,
     };
     let index = Config { write: Write::Index, ..plain };
     let variants = [
         ("plain", plain),
         ("register", Config { root: Root::ErrorEpc, ..plain }),
+        ("near", Config { near: true, ..plain }),
         ("index", index),
         ("r1", Config { features: Features::R1, ..plain }),
         ("p5600", Config { features: Features::P5600, root: Root::KScratch(2), ..plain }),
@@ -109,6 +111,7 @@ fn handlers_are_as_listed() {
         ("mpt", both(Kind::Mpt)),
         ("lpt", both(Kind::Lpt)),
         ("hpt", both(Kind::Hpt)),
+        ("hpt-128k", both(Kind::HptLarge)),
         ("cpt", both(Kind::Cpt)),
         ("cpt-grows", both(Kind::CptGrows)),
         ("g16", [fixed(4); 2]),

@@ -26,6 +26,8 @@ equals! {
     lpt_equals_lookup Lpt
     hpt_equals_lookup Hpt
     hpt_chains_equal_lookup HptSmall
+    hpt_that_grows_equals_lookup HptGrows
+    hpt_of_128_kib_equals_lookup HptLarge
     cpt_equals_lookup Cpt
     cpt_of_four_equals_lookup CptFour
     cpt_of_sixteen_equals_lookup CptSixteen
@@ -54,6 +56,8 @@ larger! {
     lpt_of_all_sizes_equals_lookup Lpt
     hpt_of_all_sizes_equals_lookup Hpt
     hpt_chains_of_all_sizes_equal_lookup HptSmall
+    hpt_that_grows_of_all_sizes_equals_lookup HptGrows
+    hpt_of_128_kib_of_all_sizes_equals_lookup HptLarge
     cpt_of_all_sizes_equals_lookup Cpt
     cpt_of_four_of_all_sizes_equals_lookup CptFour
     cpt_of_sixteen_of_all_sizes_equals_lookup CptSixteen

@@ -61,7 +61,7 @@ const fn mutation(
 
 const PAGETABLE: &str = "tlbkit-pagetable";
 
-const MUTATIONS: [Mutation; 20] = [
+const MUTATIONS: [Mutation; 21] = [
     mutation(
         "a word is published without what it leads to",
         "crates/pagetable/src/word.rs",
@@ -115,13 +115,13 @@ const MUTATIONS: [Mutation; 20] = [
     mutation(
         "HPT: a tag is not published",
         "crates/pagetable/src/hpt/tag.rs",
-        ["if Self::TAG == 1 {", "self.nodes.publish(spot.node, spot.at, F::Word::from_usize(tag));", ""],
+        ["for unit in 0..Self::UNITS {", "self.nodes.put(spot.node, spot.at + unit * Self::UNIT, tag);", ""],
         Test::Walkers("hpt::map"),
     ),
     mutation(
         "HPT: an overflow bucket is retired and stays in its chain",
         "crates/pagetable/src/hpt/chain.rs",
-        ["unsafe fn unlink(", "self.nodes.publish(before.node, before.at + Self::LINK, link);", ""],
+        ["unsafe fn unlink(", "self.publish_link(before, self.behind(spot));", ""],
         Test::Walkers("hpt::unmap"),
     ),
     mutation(
@@ -129,6 +129,16 @@ const MUTATIONS: [Mutation; 20] = [
         "crates/pagetable/src/hpt/chain.rs",
         ["unsafe fn unlink(", "self.retire(batch, spot.node);", ""],
         Test::Walkers("hpt::"),
+    ),
+    mutation(
+        "CPT: of a bucket's tags only the first is killed",
+        "crates/pagetable/src/hpt/tag.rs",
+        [
+            "unsafe fn reflag(",
+            "self.publish_tag(spot, Self::flagged(self.read_tag(spot), flag))",
+            "self.nodes.publish(spot.node, spot.at, F::Word::from_usize(Self::flagged(self.read_tag(spot), flag)))",
+        ],
+        Test::Walkers("cpt::reuse"),
     ),
     mutation(
         "HPT: a table that has grown keeps its old root",

@@ -27,7 +27,21 @@
 //! | [`C128k`] | 8 | 64-bit tag, 8 PTEs, 8 mapping-tree words, 64-bit link: 128 bytes with padding, 80 in overflow | the paper's, 1024 buckets |
 //! | [`Cpt4`] | 4 | tag, 4 PTEs, link: 64 bytes, a cache line, with padding | grows |
 //! | [`Cpt8`] | 8 | tag, 8 PTEs, link: 128 bytes with padding | grows |
-//! | [`Cpt16`] | 16 | tag, 16 PTEs, link: 256 bytes with padding | grows; 32-bit words halve all of these |
+//! | [`Cpt16`] | 16 | tag, 16 PTEs, link: 256 bytes with padding | grows |
+//! | [`Cpt32`] | 8 | four times tag, 2 PTEs, link: 64 bytes, also in overflow | for MIPS32; grows |
+//!
+//! In 32-bit spaces, and with pairs of EntryLo words, what would be padding holds a tag and a link for each pair of pages:
+//!
+//! ```text
+//!             +-----+-------+-------+------+-----+-------+-------+------+-- ..
+//!   bucket    | tag | PTE   | PTE   | link | tag | PTE   | PTE   | link |
+//!             +-----+-------+-------+------+-----+-------+-------+------+-- ..
+//! ```
+//!
+//! A refill handler then finds a pair as in a hashed table of pairs, in as many instructions, and loads from one line of
+//! the cache. What that costs is an overflow bucket of 64 bytes instead of 40, of which there are few at half load. In
+//! 64-bit words the layout stays the drawing's: two lines of 64 bytes hold a block's eight PTEs either way, and with one
+//! tag all but the last PTE are in the first.
 //!
 //! ```
 //! use tlbkit_addr::{Attr, PageSize, Pages, Pfn, VirtAddr, Vpn};

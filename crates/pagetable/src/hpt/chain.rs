@@ -29,11 +29,11 @@ where
     /// The caller is the only writer; so for all that follow.
     #[inline(always)]
     pub(super) unsafe fn head(&self, block: usize) -> Spot {
-        let first = Self::bucket(self.root(), block);
+        let first = Self::first(self.root(), Self::lead(block));
         // SAFETY: the caller's promise.
         unsafe {
             if LOAD > 0 && self.read_tag(first) & Self::MOVED != 0 {
-                return Self::bucket(self.next(), block);
+                return Self::first(self.next(), Self::lead(block));
             }
         }
         first
@@ -51,6 +51,19 @@ where
         // SAFETY: the caller's promise.
         let link = unsafe { self.nodes.read(spot.node, spot.at + Self::LINK) };
         (link != F::Word::ZERO).then(|| Spot::node(NodeAddr::new(link.to_usize())))
+    }
+
+    /// Makes a bucket lead to an overflow bucket, or to none: every unit to the one of the same number.
+    #[inline(always)]
+    pub(super) unsafe fn publish_link(&self, spot: Spot, behind: Option<Spot>) {
+        // SAFETY: the caller's promise.
+        unsafe {
+            N::Mode::release();
+            for unit in (0..Self::UNITS).map(|unit| unit * Self::UNIT) {
+                let link = behind.map_or(0, |behind| behind.node.get() + unit * F::Word::BYTES);
+                self.nodes.put(spot.node, spot.at + unit + Self::LINK, F::Word::from_usize(link));
+            }
+        }
     }
 
     /// Finds the bucket with a live tag in the chain that begins at `head`.
@@ -145,21 +158,20 @@ where
         unsafe {
             let head = self.head(block);
             if let Some(spot) = self.seek(head, tag) {
-                let old = self
-                    .count_words(spot.node, Self::place(spot, slot), count, |word| F::is_leaf(word, true));
+                let old = self.count_leaves(spot, block, slot, count);
                 self.tally.ptes(-(old as isize));
-                self.fill_words(spot.node, Self::place(spot, slot), count, word);
-                self.settle_pairs(spot, grain);
+                self.fill(spot, block, slot, count, word);
+                self.settle_pairs(spot, grain, block);
             } else if self.is_claimed(head, tag) {
-                self.fit_out(head, grain, tag, slot, count, word);
+                self.fit_out(head, grain, block, slot, count, word);
             } else if let Some(node) = spare.next(0) {
                 let spot = Spot::node(node);
-                self.fill_words(node, Self::place(spot, slot), count, word);
-                self.settle_pairs(spot, grain);
+                self.fill(spot, block, slot, count, word);
+                self.settle_pairs(spot, grain, block);
                 self.enter(grain);
                 self.publish_tag(spot, tag);
-                self.nodes.put(node, Self::LINK, self.nodes.read(head.node, head.at + Self::LINK));
-                self.nodes.publish(head.node, head.at + Self::LINK, F::Word::from_usize(node.get()));
+                self.publish_link(spot, self.behind(head));
+                self.publish_link(head, Some(spot));
                 self.count_node(1);
             }
         }
@@ -172,7 +184,7 @@ where
         &self,
         spot: Spot,
         grain: usize,
-        tag: usize,
+        block: usize,
         slot: usize,
         count: usize,
         word: impl Fn(usize) -> F::Word,
@@ -180,36 +192,48 @@ where
         // SAFETY: the caller's promise: the slots are within a bucket.
         unsafe {
             self.wipe(spot);
-            self.fill_words(spot.node, Self::place(spot, slot), count, word);
-            self.settle_pairs(spot, grain);
+            self.fill(spot, block, slot, count, word);
+            self.settle_pairs(spot, grain, block);
             self.enter(grain);
-            self.publish_tag(spot, tag);
+            self.publish_tag(spot, Self::tag_of(grain, block));
         }
     }
 
-    /// Counts those of `count` words from `first` on that `is` says yes to.
-    pub(super) unsafe fn count_words(
-        &self,
-        node: NodeAddr,
-        first: usize,
-        count: usize,
-        is: impl Fn(F::Word) -> bool,
-    ) -> usize {
-        // SAFETY: the caller's promise.
-        (first..first + count).filter(|&at| is(unsafe { self.nodes.read(node, at) })).count()
+    /// Counts the leaves in `count` slots of a block from `slot` on.
+    #[inline(always)]
+    pub(super) unsafe fn count_leaves(&self, spot: Spot, block: usize, slot: usize, count: usize) -> usize {
+        let is_leaf = |&slot: &usize| {
+            // SAFETY: the caller's promise: the slots are within a bucket.
+            F::is_leaf(unsafe { self.nodes.read(spot.node, Self::place(spot, block, slot)) }, true)
+        };
+        (slot..slot + count).filter(is_leaf).count()
     }
 
-    /// Stores `word(0)`, `word(1)`, ... in `count` words from `first` on, which lead nowhere.
-    pub(super) unsafe fn fill_words(
+    /// Stores `word(0)`, `word(1)`, ... in `count` slots of a block from `slot` on.
+    #[inline(always)]
+    unsafe fn fill(
         &self,
-        node: NodeAddr,
-        first: usize,
+        spot: Spot,
+        block: usize,
+        slot: usize,
         count: usize,
         word: impl Fn(usize) -> F::Word,
     ) {
         for at in 0..count {
-            // SAFETY: the caller's promise.
-            unsafe { self.nodes.put(node, first + at, word(at)) };
+            // SAFETY: the caller's promise: the slots are within a bucket.
+            unsafe { self.nodes.put(spot.node, Self::place(spot, block, slot + at), word(at)) };
+        }
+    }
+
+    /// Stores what another bucket holds in one that nobody can match, but for its links.
+    pub(super) unsafe fn copy_contents(&self, to: Spot, from: Spot) {
+        for (to_unit, from_unit) in Self::units(to).zip(Self::units(from)) {
+            for word in 0..Self::LINK {
+                // SAFETY: the caller's promise.
+                unsafe {
+                    self.nodes.put(to.node, to_unit + word, self.nodes.read(from.node, from_unit + word));
+                }
+            }
         }
     }
 
@@ -241,19 +265,21 @@ where
         self.growth.note_bytes(self.tally.footprint().bytes);
     }
 
-    /// Clears the PTEs and the kernel's words of a bucket that nobody can match.
-    unsafe fn wipe(&self, spot: Spot) {
-        // SAFETY: the caller's promise.
-        unsafe { self.fill_words(spot.node, spot.at + Self::PTE, Self::LINK - Self::PTE, |_| F::Word::ZERO) };
+    /// Clears all of a bucket that nobody can match but its links.
+    pub(super) unsafe fn wipe(&self, spot: Spot) {
+        for unit in Self::units(spot) {
+            for word in 0..Self::LINK {
+                // SAFETY: the caller's promise.
+                unsafe { self.nodes.put(spot.node, unit + word, F::Word::ZERO) };
+            }
+        }
     }
 
     /// Tells whether a bucket maps nothing.
     #[inline(always)]
     pub(super) unsafe fn is_vacant(&self, spot: Spot) -> bool {
-        // SAFETY: the caller's promise.
-        unsafe {
-            self.count_words(spot.node, Self::place(spot, 0), Self::SLOTS, |word| F::is_leaf(word, true)) == 0
-        }
+        // SAFETY: the caller's promise. All slots are the same in any order.
+        unsafe { self.count_leaves(spot, 0, 0, Self::SLOTS) == 0 }
     }
 
     /// Takes the empty buckets out of the chain that begins at `head`.
@@ -278,13 +304,10 @@ where
                 self.reflag(head, Self::DEAD);
             } else if let Some(spot) = self.behind(head) {
                 // The first bucket is the one that is found soonest.
-                for word in 0..Self::LINK {
-                    self.nodes.put(head.node, head.at + word, self.nodes.read(spot.node, spot.at + word));
-                }
+                self.copy_contents(head, spot);
                 self.unlink(batch, head, spot);
             } else {
                 self.wipe(head);
-                self.publish_tag(head, 0);
             }
         }
     }
@@ -293,8 +316,7 @@ where
     unsafe fn unlink(&self, batch: &mut Retired<'n>, before: Spot, spot: Spot) {
         // SAFETY: the caller's promise; after the store no word leads to the node.
         unsafe {
-            let link = self.nodes.read(spot.node, spot.at + Self::LINK);
-            self.nodes.publish(before.node, before.at + Self::LINK, link);
+            self.publish_link(before, self.behind(spot));
             self.retire(batch, spot.node);
         }
     }
@@ -308,14 +330,14 @@ where
 
     /// Makes the words beside the leaves of a bucket agree with them, where two words are one TLB entry.
     #[inline(always)]
-    pub(super) unsafe fn settle_pairs(&self, spot: Spot, grain: usize) {
+    pub(super) unsafe fn settle_pairs(&self, spot: Spot, grain: usize, block: usize) {
         if !F::PAIRED {
             return;
         }
         for slot in 0..Self::SLOTS {
             // SAFETY: the caller's promise; the slots are in the bucket.
             unsafe {
-                let old = self.nodes.read(spot.node, Self::place(spot, slot));
+                let old = self.nodes.read(spot.node, Self::place(spot, block, slot));
                 if F::is_leaf(old, true) {
                     continue;
                 }
@@ -323,7 +345,7 @@ where
                 let mut wanted = F::Word::ZERO;
                 let mut away = 1;
                 while away < Self::SLOTS {
-                    let word = self.nodes.read(spot.node, Self::place(spot, slot ^ away));
+                    let word = self.nodes.read(spot.node, Self::place(spot, block, slot ^ away));
                     // Only a leaf has a size.
                     if F::is_leaf(word, true)
                         && F::size(word, Self::GRAIN[grain]).pages(Self::GRAIN[grain]) == Some(away)
@@ -333,7 +355,7 @@ where
                     away *= 2;
                 }
                 if wanted != old {
-                    self.nodes.publish(spot.node, Self::place(spot, slot), wanted);
+                    self.nodes.publish(spot.node, Self::place(spot, block, slot), wanted);
                 }
             }
         }

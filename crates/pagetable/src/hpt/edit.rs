@@ -68,19 +68,19 @@ where
                     self.grains.load(Ordering::Relaxed).is_multiple_of(SPLIT) && self.is_free(head, tag);
                 if free {
                     N::Mode::release();
-                    self.fit_out(head, 0, tag, Self::slot(0, at), 1, |_| word);
+                    self.fit_out(head, 0, block, Self::slot(0, at), 1, |_| word);
                     self.tally.ptes(1);
                     self.grow(batch, 1);
                 }
                 return Ok(free);
             };
-            let place = Self::place(spot, Self::slot(0, at));
+            let place = Self::place(spot, block, Self::slot(0, at));
             let old = self.nodes.read(spot.node, place);
             if F::is_leaf(old, true) {
                 return Err(Error::Occupied { occupant: Self::leaf(old, 0, at) });
             }
             self.nodes.publish(spot.node, place, word);
-            self.settle_pairs(spot, 0);
+            self.settle_pairs(spot, 0, block);
         }
         self.tally.ptes(1);
         Ok(true)
@@ -246,13 +246,13 @@ where
         unsafe {
             let head = self.head(block);
             let Some(spot) = self.seek(head, Self::tag_of(0, block)) else { return false };
-            let place = Self::place(spot, Self::slot(0, at));
+            let place = Self::place(spot, block, Self::slot(0, at));
             let old = self.nodes.read(spot.node, place);
             if !F::is_leaf(old, true) || Self::leaf(old, 0, at).size != G::BASE {
                 return false;
             }
             self.nodes.publish(spot.node, place, F::Word::ZERO);
-            self.settle_pairs(spot, 0);
+            self.settle_pairs(spot, 0, block);
             self.tally.ptes(-1);
             if self.is_vacant(spot) {
                 self.tidy(batch, head);
@@ -281,15 +281,15 @@ where
 
     /// Clears the slots of a part.
     pub(super) unsafe fn empty(&self, part: Part) {
-        let place = Self::place(part.spot, part.slot);
+        let Part { spot, block, slot: first, slots, .. } = part;
         // SAFETY: the caller is the writer; the slots of a part are in its bucket.
         unsafe {
-            let leaves = self.count_words(part.spot.node, place, part.slots, |word| F::is_leaf(word, true));
-            for slot in 0..part.slots {
+            let leaves = self.count_leaves(spot, block, first, slots);
+            for slot in first..first + slots {
                 // Not before what may have replaced the leaf.
-                self.nodes.publish(part.spot.node, place + slot, F::Word::ZERO);
+                self.nodes.publish(spot.node, Self::place(spot, block, slot), F::Word::ZERO);
             }
-            self.settle_pairs(part.spot, part.grain);
+            self.settle_pairs(spot, part.grain, block);
             self.tally.ptes(-(leaves as isize));
         }
     }
@@ -312,10 +312,16 @@ where
                 return Ok(0);
             }
             let _ = self.parts(pages, None, |part| {
-                self.nodes.edit(part.spot.node, Self::place(part.spot, part.slot), part.slots, |word| {
-                    if F::is_leaf(word, true) { F::change(word, change) } else { word }
-                });
-                self.settle_pairs(part.spot, part.grain);
+                let change = |word| if F::is_leaf(word, true) { F::change(word, change) } else { word };
+                if Self::UNITS == 1 {
+                    let first = Self::place(part.spot, part.block, part.slot);
+                    self.nodes.edit(part.spot.node, first, part.slots, change);
+                } else {
+                    for slot in part.slot..part.slot + part.slots {
+                        self.nodes.edit(part.spot.node, Self::place(part.spot, part.block, slot), 1, change);
+                    }
+                }
+                self.settle_pairs(part.spot, part.grain, part.block);
                 ControlFlow::Continue(())
             });
             batch.touch(change.reach(), pages);

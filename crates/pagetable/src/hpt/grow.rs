@@ -186,18 +186,18 @@ where
         // SAFETY: the caller's promise: nobody can reach the copy yet.
         unsafe {
             let tag = self.read_tag(from);
-            let head = Self::bucket(self.next(), Self::untag(tag).1);
+            let head = Self::first(self.next(), Self::key_of(tag));
             let to = if self.read_tag(head) == 0 {
                 head
             } else {
                 let Some(node) = self.nodes.take(Self::NODE) else { return false };
                 self.count_node(1);
-                let link = self.nodes.read(head.node, head.at + Self::LINK);
-                self.nodes.put(node, Self::LINK, link);
-                self.nodes.put(head.node, head.at + Self::LINK, F::Word::from_usize(node.get()));
+                let behind = self.behind(head);
+                self.publish_link(Spot::node(node), behind);
+                self.publish_link(head, Some(Spot::node(node)));
                 Spot::node(node)
             };
-            self.fill_words(to.node, to.at, Self::LINK, |word| self.nodes.read(from.node, from.at + word));
+            self.copy_contents(to, from);
         }
         true
     }
@@ -217,7 +217,8 @@ where
                     self.count_node(-1);
                     self.nodes.free(copy.node, false);
                 }
-                self.fill_words(head.node, head.at, Self::STRIDE, |_| F::Word::ZERO);
+                self.publish_link(head, None);
+                self.wipe(head);
             }
         }
     }

@@ -15,7 +15,8 @@
 //! says by a **tag** which block it is for, and has one PTE for each page of that block. Blocks that collide are
 //! chained in overflow buckets (Elphinstone et al. 2.2; 3.2: H8k and H128k). This module has the mechanism for blocks
 //! of one page up to sixteen, [`Hashed`]; a table with blocks of one or two pages is what the literature calls
-//! hashed, one with more is [clustered](crate::cpt).
+//! hashed, one with more is [clustered](crate::cpt). Where a refill handler may walk, the buckets of larger blocks are
+//! made of buckets of pairs, each with a tag and a link: the same handler serves both.
 //!
 //! | | words | bucket | |
 //! |-|-|-|-|

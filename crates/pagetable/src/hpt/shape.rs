@@ -6,6 +6,22 @@
 //! ```
 //!
 //! In the array a bucket is padded to a power of two, so that a shift finds it; an overflow bucket is not.
+//!
+//! # Units
+//!
+//! Where a refill handler may walk, a bucket of more than a pair has no padding: its words are **units** of a pair each,
+//! with a tag and a link of their own.
+//!
+//! ```text
+//!  bucket   | tag | PTE | PTE | link | tag | PTE | PTE | link | ...     of 2^(c-1) units
+//!           0     PTE         LINK   UNIT                       NODE = STRIDE
+//! ```
+//!
+//! That is the bucket of a table of pairs, so many times, and the same handler finds a pair in it with the same
+//! instructions: hash the pair's number, and compare its tag. Here a number that is hashed, and that a tag holds, is called a
+//! **key**: that of a unit, which in other shapes is the whole bucket. Folding a key onto itself leaves its low bits to say
+//! which unit it is and those above to say which bucket; what is folded onto the low ones is the same for a whole
+//! block, so its pairs stand in one bucket, in an order that the block's number turns (`u XOR` [`turn`](Hashed::turn)).
 
 use tlbkit_addr::{PageSize, VirtAddr, Vpn};
 
@@ -64,13 +80,22 @@ where
     const FOLDED: bool = Self::TAG_BITS == 32 || F::PAIRED;
     /// Words of a tag. If there are two, the low half comes first, and the flags are in the second.
     pub(super) const TAG: usize = Self::TAG_BITS.div_ceil(F::Word::BITS) as usize;
-    /// The first word of the PTEs.
+    /// The base-two logarithm of the slots of a unit.
+    const UNIT_LOG: u32 =
+        if Self::FOLDED && Self::TAG == 1 && F::EXTRA == 0 && CLUSTER > 1 { 1 } else { CLUSTER };
+    /// The base-two logarithm of the units of a bucket.
+    pub(super) const GROUP: u32 = CLUSTER - Self::UNIT_LOG;
+    /// Units of a bucket.
+    pub(super) const UNITS: usize = 1 << Self::GROUP;
+    /// The first word of a unit's PTEs.
     pub(super) const PTE: usize = Self::TAG;
-    /// The word of the link. Its second half, in the paper's layout, stays zero.
-    pub(super) const LINK: usize = Self::PTE + Self::SLOTS * (1 + F::EXTRA);
-    /// The words of an overflow bucket. Where the kernel has words in it, the layout is the paper's, whose link is
-    /// as wide as the tag.
-    pub(super) const NODE: usize = Self::LINK + if F::EXTRA > 0 { Self::TAG } else { 1 };
+    /// The word of a unit's link. Its second half, in the paper's layout, stays zero.
+    pub(super) const LINK: usize = Self::PTE + (1 << Self::UNIT_LOG) * (1 + F::EXTRA);
+    /// The words of a unit. Where the kernel has words in it, the layout is the paper's, whose link is as wide as the
+    /// tag.
+    pub(super) const UNIT: usize = Self::LINK + if F::EXTRA > 0 { Self::TAG } else { 1 };
+    /// The words of an overflow bucket.
+    pub(super) const NODE: usize = Self::UNITS * Self::UNIT;
     /// The words from one bucket of the array to the next.
     pub(super) const STRIDE: usize = Self::NODE.next_power_of_two();
 
@@ -140,28 +165,69 @@ where
         (Vpn::new(first), Vpn::new(first | ((Self::SLOTS << Self::slot_shift(grain)) - 1)))
     }
 
-    /// Returns the word of a slot.
+    /// Returns the key of the unit of `grain` that `at` is in.
     #[inline(always)]
-    pub(super) const fn place(spot: Spot, slot: usize) -> usize {
-        spot.at + Self::PTE + slot
+    pub(super) const fn key(grain: usize, at: VirtAddr) -> usize {
+        at.get() >> Self::GRAIN[grain].shift() >> Self::UNIT_LOG
     }
 
-    /// Returns the bucket of the array of `root` at which the chain of a block begins.
+    /// Returns the word of the PTE in a unit that `at` falls into.
+    #[inline(always)]
+    pub(super) const fn pte(unit: Spot, grain: usize, at: VirtAddr) -> usize {
+        let slot = at.get() >> Self::GRAIN[grain].shift() & ((1 << Self::UNIT_LOG) - 1);
+        unit.at + Self::PTE + slot
+    }
+
+    /// Returns by how much the units of a block are out of order in its bucket.
+    #[inline(always)]
+    pub(super) const fn turn(block: usize) -> usize {
+        if Self::FOLDED { block << Self::GROUP >> FOLD & (Self::UNITS - 1) } else { 0 }
+    }
+
+    /// Returns the key of the first unit of a block's bucket.
+    #[inline(always)]
+    pub(super) const fn lead(block: usize) -> usize {
+        block << Self::GROUP | Self::turn(block)
+    }
+
+    /// Returns the word of a slot of a block in its bucket.
+    #[inline(always)]
+    pub(super) const fn place(bucket: Spot, block: usize, slot: usize) -> usize {
+        if Self::UNITS == 1 {
+            // So that the compiler sees that slots follow each other.
+            return bucket.at + Self::PTE + slot;
+        }
+        let unit = slot >> Self::UNIT_LOG ^ Self::turn(block);
+        bucket.at + unit * Self::UNIT + Self::PTE + (slot & ((1 << Self::UNIT_LOG) - 1))
+    }
+
+    /// Returns where the units of a bucket begin.
+    pub(super) fn units(bucket: Spot) -> impl Iterator<Item = usize> {
+        (0..Self::UNITS).map(move |unit| bucket.at + unit * Self::UNIT)
+    }
+
+    /// Returns the bucket that a unit is in: where its first unit is.
+    #[inline(always)]
+    pub(super) const fn bucket(unit: Spot) -> Spot {
+        Spot { at: unit.at & !(Self::STRIDE - 1), ..unit }
+    }
+
+    /// Returns the unit of the array of `root` at which the chain of a key begins.
     ///
-    /// Narrow spaces, and words that a refill handler loads, take the low bits of the block number, folded: two
-    /// instructions. Others take the high bits of a product. In either case a bucket's entries go to buckets of their own when the array
+    /// Narrow spaces, and words that a refill handler loads, take the low bits of the key, folded: two instructions.
+    /// Others take the high bits of a product. In either case a bucket's entries go to buckets of their own when the array
     /// grows, see [`heirs`](Self::heirs).
     #[inline(always)]
-    pub(super) fn bucket(root: usize, block: usize) -> Spot {
+    pub(super) fn first(root: usize, key: usize) -> Spot {
         let log = if LOAD == 0 { BUCKETS } else { (root & LOG) as u32 };
         let index = if Self::FOLDED {
-            (block ^ block >> FOLD) & ((1 << log) - 1)
+            (key ^ key >> FOLD) & ((Self::UNITS << log) - 1)
         } else if LOAD == 0 && BUCKETS == 0 {
             0
         } else {
-            block.wrapping_mul(GOLDEN) >> (usize::BITS - log)
+            key.wrapping_mul(GOLDEN) >> (usize::BITS - log)
         };
-        Spot { node: NodeAddr::new(root & !LOG), at: index * Self::STRIDE }
+        Spot { node: NodeAddr::new(root & !LOG), at: index * (Self::STRIDE >> Self::GROUP) }
     }
 
     /// Returns the first of the buckets in an array of `2^to` to which the entries of bucket `index` of one of
@@ -173,7 +239,18 @@ where
     /// Decodes the leaf in a slot of `grain` that maps `at`.
     #[inline(always)]
     pub(super) fn leaf(word: F::Word, grain: usize, at: VirtAddr) -> Leaf {
-        let size = if Self::REPLICATED || grain > 0 { F::size(word, Self::GRAIN[grain]) } else { G::BASE };
+        Self::leaf_of(word, Self::size(word, grain), at)
+    }
+
+    /// Decodes the size of a leaf in a slot of `grain`.
+    #[inline(always)]
+    pub(super) fn size(word: F::Word, grain: usize) -> PageSize {
+        if Self::REPLICATED || grain > 0 { F::size(word, Self::GRAIN[grain]) } else { G::BASE }
+    }
+
+    /// Decodes the leaf of a known size that maps `at`.
+    #[inline(always)]
+    pub(super) fn leaf_of(word: F::Word, size: PageSize, at: VirtAddr) -> Leaf {
         Leaf { at: at.align_down(size), size, frame: F::frame(word, size), attr: F::attr(word) }
     }
 

@@ -3,7 +3,7 @@
 use core::ops::ControlFlow;
 use core::sync::atomic::Ordering;
 
-use tlbkit_addr::{Attr, Flush, PageSize, Pages, Pfn, VirtAddr};
+use tlbkit_addr::{Attr, Flush, PageSize, Pages, Pfn, PhysAddr, VirtAddr};
 
 use super::{Hashed, SPLIT};
 use crate::format::Format;
@@ -29,6 +29,17 @@ where
         }
         // SAFETY: the caller is pinned.
         unsafe { self.find(at) }
+    }
+
+    #[inline(always)]
+    fn translate(&self, _pinned: Pinned<'_>, at: VirtAddr) -> Option<PhysAddr> {
+        if !G::SPACE.holds(at) {
+            return None;
+        }
+        let decode =
+            |word, size| PhysAddr::new(F::frame(word, size).address(G::BASE).get() | at.offset(size));
+        // SAFETY: the caller is pinned.
+        unsafe { self.find_with(at, decode) }
     }
 
     /// Visits every leaf of a range. Where the range has more blocks than the table has buckets, it reads the buckets

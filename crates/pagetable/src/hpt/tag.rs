@@ -1,18 +1,17 @@
 //! Tags: what a bucket is for, and what it is about to be.
 //!
 //! ```text
-//!      top bit                                      4+c    4  3       1   0
-//!     +------+------+-------+---------+---------------+------+----------+---+
-//!     | LIVE | DEAD | MOVED | CLAIMED | ..0.. | block | ..0. | grain    | 0 |
-//!     +------+------+-------+---------+---------------+------+----------+---+
+//!      top bit                                   4+c    4  3       1   0
+//!     +------+------+-------+---------+------------+------+----------+---+
+//!     | LIVE | DEAD | MOVED | CLAIMED | .0. | key  | ..0. | grain    | 0 |
+//!     +------+------+-------+---------+------------+------+----------+---+
 //! ```
 //!
-//! A block of one pair begins at bit 4, one of `2^c` pairs `c` bits higher.
+//! The key of a pair begins at bit 4, one of `2^c` pairs `c` bits higher.
 //!
-//! A walker compares the whole tag, so only a live one can match. A block number is an address shifted right past the
-//! block. For pairs of 4 KiB pages on MIPS32 a live tag is then, bit for bit, what the Context register holds whose
-//! PTEBase is 0x8000_0000, and `Context & 0x7f_fff0` is 16 times the pair's number: a 16-byte bucket's offset. Where
-//! the block has more pairs, the tag is Context without the bits that tell those apart.
+//! A walker compares the whole tag, so only a live one can match. A key is an address shifted right past the unit. For
+//! pairs of 4 KiB pages on MIPS32 a live tag is then, bit for bit, what the Context register holds whose PTEBase is
+//! 0x8000_0000, and `Context & 0x7f_fff0` is 16 times the pair's number: a 16-byte unit's offset.
 //!
 //! # When another tag may take a bucket
 //!
@@ -34,10 +33,28 @@
 //! ([`Held`](crate::nodes::Held)): while it is not zero, dead buckets serve nobody but their old owners, and other
 //! blocks go to overflow buckets, which are nodes and wait in the batch themselves. In solo mode an empty bucket of
 //! the array is free at once.
+//!
+//! # Several tags
+//!
+//! A bucket of several [units](super::shape) has as many tags, which differ in the unit's bits of the key, and as many
+//! links, each to the unit of the same number in the next bucket. So a walker stays in the column of its unit, as in a table
+//! of pairs, and reads no word of the others. The writer has one bucket: it reads the first tag and link, and stores all of
+//! them, in any order, one after the other. That is as good as one store, because nothing happens between that a
+//! walker could tell apart:
+//!
+//! * **To LIVE**: the PTEs are all there before the first tag. A walker that finds its own still DEAD finds nothing, as it
+//!   would have before the change; it asks for one page and sees one tag.
+//! * **To DEAD**: the PTEs are all zero by then, so that a LIVE tag that is left finds nothing either. What counts is that
+//!   none is left when the batch completes: then the bucket may go to another block, whose PTEs come **before** its tags,
+//!   and would be taken for the old owner's under a tag that still says so. The batch is complete after the call that
+//!   kills the last tag, and a walker that saw a LIVE one has left by then.
+//! * **To MOVED**: until the next change the copy and the old PTEs say the same, and there is no change before the last tag
+//!   is marked.
+//! * **To CLAIMED**: no tag of the bucket was live, and none is.
+//! * **Links**: those to a new bucket lead to complete units. Those that go round a bucket that is taken out are all stored
+//!   before it is retired, and its own stay as they are for those that are in it.
 
 use core::sync::atomic::Ordering;
-
-use tlbkit_addr::VirtAddr;
 
 use super::Hashed;
 use super::shape::Spot;
@@ -59,10 +76,10 @@ where
 {
     /// The bucket belongs to the tag's block.
     pub(super) const LIVE: usize = {
-        let block_bits = G::VA_BITS - G::BASE.shift() - CLUSTER;
-        // Upper halves of signed spaces are block numbers with ones up to the top of a `usize`.
-        let bits = if G::SIGNED { usize::BITS - G::BASE.shift() - CLUSTER } else { block_bits };
-        assert!(bits + Self::BLOCK_SHIFT <= Self::TAG_BITS - 4, "a block number fits beside the flags");
+        // Upper halves of signed spaces are keys with ones up to the top of a `usize`.
+        let wide = if G::SIGNED { usize::BITS } else { G::VA_BITS };
+        let bits = wide - G::BASE.shift() - (CLUSTER - Self::GROUP);
+        assert!(bits + Self::KEY_SHIFT <= Self::TAG_BITS - 4, "a key fits beside the flags");
         1 << (Self::TAG_BITS - 1)
     };
     /// The bucket belonged to the tag's block, and a walker may still think so.
@@ -71,26 +88,32 @@ where
     pub(super) const MOVED: usize = Self::LIVE >> 2;
     /// A change that has not failed yet will give the bucket to the tag's block.
     pub(super) const CLAIMED: usize = Self::LIVE >> 3;
-    /// Where the block's number begins.
-    const BLOCK_SHIFT: u32 = 4 + CLUSTER.saturating_sub(1);
+    /// Where the key begins.
+    const KEY_SHIFT: u32 = 4 + (CLUSTER - Self::GROUP).saturating_sub(1);
     const FLAGS: usize = Self::LIVE | Self::DEAD | Self::MOVED | Self::CLAIMED;
 
-    /// Returns the live tag of a block.
+    /// Returns the live tag of a key.
     #[inline(always)]
-    pub(super) const fn tag_of(grain: usize, block: usize) -> usize {
-        Self::LIVE | block << Self::BLOCK_SHIFT | grain << GRAIN_SHIFT
+    pub(super) const fn tag(grain: usize, key: usize) -> usize {
+        Self::LIVE | key << Self::KEY_SHIFT | grain << GRAIN_SHIFT
     }
 
-    /// Returns the live tag of the block that `at` is in.
+    /// Returns the live tag of a block: that of the first unit of its bucket.
     #[inline(always)]
-    pub(super) const fn tag(grain: usize, at: VirtAddr) -> usize {
-        Self::tag_of(grain, Self::block(grain, at))
+    pub(super) const fn tag_of(grain: usize, block: usize) -> usize {
+        Self::tag(grain, Self::lead(block))
+    }
+
+    /// Returns the key of a tag.
+    #[inline(always)]
+    pub(super) const fn key_of(tag: usize) -> usize {
+        (tag & !Self::FLAGS) >> Self::KEY_SHIFT
     }
 
     /// Returns the granularity and the block number of a tag.
     #[inline(always)]
     pub(super) const fn untag(tag: usize) -> (usize, usize) {
-        (tag >> GRAIN_SHIFT & GRAIN_MASK, (tag & !Self::FLAGS) >> Self::BLOCK_SHIFT)
+        (tag >> GRAIN_SHIFT & GRAIN_MASK, Self::key_of(tag) >> Self::GROUP)
     }
 
     /// Returns the tag with another flag in place of its own.
@@ -98,11 +121,11 @@ where
         tag & !Self::FLAGS | flag
     }
 
-    /// Loads a tag as a walker does.
+    /// Loads a unit's tag as a walker does.
     ///
     /// # Safety
     ///
-    /// The bucket is in the table, or was when the caller was already pinned.
+    /// The unit is in the table, or was when the caller was already pinned.
     #[inline(always)]
     pub(super) unsafe fn follow_tag(&self, spot: Spot) -> usize {
         // SAFETY: the caller's promise.
@@ -120,7 +143,7 @@ where
         }
     }
 
-    /// Reads a tag as the writer.
+    /// Reads a bucket's first tag as the writer.
     ///
     /// # Safety
     ///
@@ -138,27 +161,27 @@ where
         }
     }
 
-    /// Stores a tag, the half with the flags last, after everything that the bucket holds.
+    /// Stores the tags of a bucket, whose first one is `tag`, after everything that the bucket holds: of a wide one the
+    /// half with the flags last.
     #[inline(always)]
     pub(super) unsafe fn publish_tag(&self, spot: Spot, tag: usize) {
         // SAFETY: the caller's promise.
         unsafe {
-            if Self::TAG == 1 {
-                self.nodes.publish(spot.node, spot.at, F::Word::from_usize(tag));
-            } else {
+            if Self::TAG > 1 {
                 self.nodes.put(spot.node, spot.at, F::Word::from_usize(tag));
-                self.nodes.publish(spot.node, spot.at + 1, F::Word::from_usize(tag >> 16 >> 16));
+                return self.nodes.publish(spot.node, spot.at + 1, F::Word::from_usize(tag >> 16 >> 16));
+            }
+            N::Mode::release();
+            for unit in 0..Self::UNITS {
+                let tag = F::Word::from_usize(tag ^ unit << Self::KEY_SHIFT);
+                self.nodes.put(spot.node, spot.at + unit * Self::UNIT, tag);
             }
         }
     }
 
-    /// Changes nothing but the flags of a tag: one store.
+    /// Changes nothing but the flags of a bucket's tags.
     pub(super) unsafe fn reflag(&self, spot: Spot, flag: usize) {
         // SAFETY: the caller's promise.
-        unsafe {
-            let tag = Self::flagged(self.read_tag(spot), flag);
-            let word = if Self::TAG == 1 { tag } else { tag >> 16 >> 16 };
-            self.nodes.publish(spot.node, spot.at + Self::TAG - 1, F::Word::from_usize(word));
-        }
+        unsafe { self.publish_tag(spot, Self::flagged(self.read_tag(spot), flag)) };
     }
 }

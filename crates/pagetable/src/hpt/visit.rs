@@ -19,6 +19,7 @@ use crate::{Geometry, Leaf, Retired};
 pub(super) struct Part {
     pub(super) spot: Spot,
     pub(super) grain: usize,
+    pub(super) block: usize,
     /// The first slot and how many.
     pub(super) slot: usize,
     pub(super) slots: usize,
@@ -51,7 +52,7 @@ where
         let shift = Self::slot_shift(grain);
         let slot = from.get() >> shift & (Self::SLOTS - 1);
         let slots = (to.get() >> shift & (Self::SLOTS - 1)) - slot + 1;
-        Some(Part { spot, grain, slot, slots, first: Vpn::new(from.get() >> shift << shift) })
+        Some(Part { spot, grain, block, slot, slots, first: Vpn::new(from.get() >> shift << shift) })
     }
 
     /// Visits the live buckets of a range, each once. With a batch it takes out those that the visitor has emptied.
@@ -98,7 +99,7 @@ where
             for block in first..=last {
                 // SAFETY: the caller's promise.
                 unsafe {
-                    if let Some(spot) = self.follow(grain, block)
+                    if let Some(spot) = self.follow(grain, Self::lead(block))
                         && let Some(part) = Self::part(spot, grain, block, pages)
                     {
                         visit(part)?;
@@ -187,7 +188,7 @@ where
         let mut slot = part.slot;
         while slot < part.slot + part.slots {
             // SAFETY: the slots of a part are in its bucket.
-            let word = unsafe { self.nodes.follow(part.spot.node, Self::place(part.spot, slot)) };
+            let word = unsafe { self.nodes.follow(part.spot.node, Self::place(part.spot, part.block, slot)) };
             if !F::is_leaf(word, true) {
                 slot += 1;
                 continue;

@@ -2,7 +2,7 @@
 
 use core::sync::atomic::Ordering;
 
-use tlbkit_addr::VirtAddr;
+use tlbkit_addr::{PageSize, VirtAddr};
 
 use super::Hashed;
 use super::shape::{LOG, MAX, Spot};
@@ -12,6 +12,10 @@ use crate::nodes::{NodeAddr, Nodes};
 use crate::word::atomics::fence;
 use crate::{Geometry, Leaf, Word};
 
+/// What a slow path finds: a word, and its size if it is a leaf. Decoded, it would not fit into the registers in which
+/// a function returns it, and the fast path, which ends in the same place, would take a round through the stack too.
+type Found<F> = (<F as Format>::Word, PageSize);
+
 impl<'n, G, F, N, const CLUSTER: u32, const BUCKETS: u32, const LOAD: usize>
     Hashed<'n, G, F, N, CLUSTER, BUCKETS, LOAD>
 where
@@ -19,6 +23,9 @@ where
     F: Format,
     N: Nodes<Word = F::Word>,
 {
+    /// No leaf.
+    const NOTHING: Found<F> = (F::Word::ZERO, G::BASE);
+
     /// Finds the leaf that maps `at`. The one walk of readers.
     ///
     /// # Safety
@@ -26,45 +33,76 @@ where
     /// The caller is pinned, or the writer; so for all that follow.
     #[inline(always)]
     pub(super) unsafe fn find(&self, at: VirtAddr) -> Option<Leaf> {
-        let (root, block) = (self.root(), Self::block(0, at));
-        let first = Self::bucket(root, block);
+        // SAFETY: the caller's promise.
+        unsafe { self.find_with(at, |word, size| Self::leaf_of(word, size, at)) }
+    }
+
+    /// Finds the leaf that maps `at`, and decodes what is asked of it. The decoder stands in every way out, so that in the
+    /// shortest the size is a constant.
+    ///
+    /// # Safety
+    ///
+    /// The caller is pinned, or the writer.
+    #[inline(always)]
+    pub(super) unsafe fn find_with<T>(
+        &self,
+        at: VirtAddr,
+        decode: impl Fn(F::Word, PageSize) -> T,
+    ) -> Option<T> {
+        let (root, key) = (self.root(), Self::key(0, at));
+        let first = Self::first(root, key);
         // SAFETY: the array is live or retired, and pinned walkers are waited for; the hash is below its buckets.
-        unsafe {
+        let (word, size) = unsafe {
             let tag = self.follow_tag(first);
-            if tag == Self::tag_of(0, block) {
-                // Hardware may load the PTE before the tag. All that the two can belong to is the owner of then and
-                // the owner of now, and no bucket changes hands while somebody who saw the old owner is pinned.
-                let word = self.nodes.follow(first.node, Self::place(first, Self::slot(0, at)));
+            // Hardware may load the PTE before the tag. All that the two can belong to is the owner of then and the owner
+            // of now, and no bucket changes hands while somebody who saw the old owner is pinned.
+            if tag == Self::tag(0, key) {
+                let (word, size) = self.load(first, 0, at);
                 if F::is_leaf(word, true) {
-                    return Some(Self::leaf(word, 0, at));
+                    return Some(decode(word, size));
                 }
-            } else if let Some(leaf) = self.find_behind(root, first, tag, at) {
-                return Some(leaf);
+            } else {
+                let (word, size) = self.find_behind(root, first, tag, at);
+                if F::is_leaf(word, true) {
+                    return Some(decode(word, size));
+                }
             }
-            if Self::GRAINS == 1 { None } else { self.find_coarse(at) }
-        }
+            if Self::GRAINS == 1 {
+                return None;
+            }
+            self.find_coarse(at)
+        };
+        F::is_leaf(word, true).then(|| decode(word, size))
+    }
+
+    /// Loads the PTE of a unit that `at` falls into, and says which size it has if it is a leaf.
+    #[inline(always)]
+    unsafe fn load(&self, unit: Spot, grain: usize, at: VirtAddr) -> Found<F> {
+        // SAFETY: the caller's promise; the word is within the unit.
+        let word = unsafe { self.nodes.follow(unit.node, Self::pte(unit, grain, at)) };
+        (word, Self::size(word, grain))
     }
 
     /// Finds the leaf of the finest grain that maps `at` behind the first bucket, whose tag is another's.
     #[inline(never)]
-    unsafe fn find_behind(&self, root: usize, first: Spot, tag: usize, at: VirtAddr) -> Option<Leaf> {
+    unsafe fn find_behind(&self, root: usize, first: Spot, tag: usize, at: VirtAddr) -> Found<F> {
         // SAFETY: the caller's promise.
         unsafe {
-            let spot = self.follow_chain(root, first, tag, Self::tag(0, at))?;
-            let word = self.nodes.follow(spot.node, Self::place(spot, Self::slot(0, at)));
-            if !F::is_leaf(word, true) {
-                return None;
+            let Some(unit) = self.follow_chain(root, first, tag, Self::tag(0, Self::key(0, at))) else {
+                return Self::NOTHING;
+            };
+            let found = self.load(unit, 0, at);
+            let may_write = !N::Mode::SHARED && LOAD == 0 && self.visits.load(Ordering::Relaxed) == 0;
+            if may_write && F::is_leaf(found.0, true) {
+                self.move_to_front(Self::bucket(first), Self::bucket(unit));
             }
-            if !N::Mode::SHARED && LOAD == 0 && self.visits.load(Ordering::Relaxed) == 0 {
-                self.move_to_front(first, spot);
-            }
-            Some(Self::leaf(word, 0, at))
+            found
         }
     }
 
     /// Finds the leaf that maps `at`, whatever its grain, once the finest has failed.
     #[inline]
-    unsafe fn find_coarse(&self, at: VirtAddr) -> Option<Leaf> {
+    unsafe fn find_coarse(&self, at: VirtAddr) -> Found<F> {
         loop {
             if N::Mode::SHARED {
                 // Whoever saw a page's small leaves gone must see the large one that was there before they went.
@@ -72,23 +110,22 @@ where
             }
             let before = self.grains.load(Ordering::Acquire);
             if before == 0 {
-                return None;
+                return Self::NOTHING;
             }
             // SAFETY: the caller's promise.
-            if let Some(leaf) = unsafe { self.find_grains(at, before) } {
-                return Some(leaf);
-            }
+            let found = unsafe { self.find_grains(at, before) };
             // A split puts small leaves where we had looked, counts, and takes away the large one before we look
             // there.
-            if !N::Mode::SHARED || self.grains.load(Ordering::Relaxed) == before {
-                return None;
+            let is_sure = !N::Mode::SHARED || self.grains.load(Ordering::Relaxed) == before;
+            if F::is_leaf(found.0, true) || is_sure {
+                return found;
             }
         }
     }
 
     /// Probes every grain that is in use.
     #[inline(never)]
-    unsafe fn find_grains(&self, at: VirtAddr, grains: usize) -> Option<Leaf> {
+    unsafe fn find_grains(&self, at: VirtAddr, grains: usize) -> Found<F> {
         for grain in 0..Self::GRAINS {
             // The finest has been tried; a split that is under way makes a second try necessary.
             if grain == 0 && !N::Mode::SHARED || grain > 0 && grains >> grain & 1 == 0 {
@@ -96,10 +133,10 @@ where
             }
             // SAFETY: the caller's promise.
             unsafe {
-                if let Some(spot) = self.follow(grain, Self::block(grain, at)) {
-                    let word = self.nodes.follow(spot.node, Self::place(spot, Self::slot(grain, at)));
-                    if F::is_leaf(word, true) {
-                        return Some(Self::leaf(word, grain, at));
+                if let Some(unit) = self.follow(grain, Self::key(grain, at)) {
+                    let found = self.load(unit, grain, at);
+                    if F::is_leaf(found.0, true) {
+                        return found;
                     }
                 }
             }
@@ -107,28 +144,28 @@ where
                 fence(Ordering::Acquire);
             }
         }
-        None
+        Self::NOTHING
     }
 
-    /// Finds the bucket of a block as a walker does.
-    pub(super) unsafe fn follow(&self, grain: usize, block: usize) -> Option<Spot> {
+    /// Finds the unit of a key as a walker does.
+    pub(super) unsafe fn follow(&self, grain: usize, key: usize) -> Option<Spot> {
         let root = self.root();
-        let first = Self::bucket(root, block);
+        let first = Self::first(root, key);
         // SAFETY: the caller's promise.
         unsafe {
-            let (tag, wanted) = (self.follow_tag(first), Self::tag_of(grain, block));
+            let (tag, wanted) = (self.follow_tag(first), Self::tag(grain, key));
             if tag == wanted { Some(first) } else { self.follow_chain(root, first, tag, wanted) }
         }
     }
 
-    /// Goes on from the first bucket, which has the wrong `tag`, to the one with the tag wanted.
+    /// Goes on from the first unit, which has the wrong `tag`, to the one with the tag wanted.
     unsafe fn follow_chain(&self, mut root: usize, first: Spot, tag: usize, wanted: usize) -> Option<Spot> {
         let (mut spot, mut tag) = (first, tag);
         // SAFETY: the caller's promise; a node that a link leads to is live or retired.
         unsafe {
             while LOAD > 0 && tag & Self::MOVED != 0 {
                 root = self.successor(root);
-                spot = Self::bucket(root, Self::untag(wanted).1);
+                spot = Self::first(root, Self::key_of(wanted));
                 tag = self.follow_tag(spot);
                 if tag == wanted {
                     return Some(spot);
@@ -143,12 +180,15 @@ where
         }
     }
 
-    /// Returns the overflow bucket behind a bucket.
+    /// Returns the unit behind a unit, in an overflow bucket.
     #[inline(always)]
     pub(super) unsafe fn follow_link(&self, spot: Spot) -> Option<Spot> {
         // SAFETY: the caller's promise.
         let link = unsafe { self.nodes.follow(spot.node, spot.at + Self::LINK) };
-        (link != F::Word::ZERO).then(|| Spot::node(NodeAddr::new(link.to_usize())))
+        // It has the same number there.
+        let at = spot.at & (Self::STRIDE - 1);
+        let node = || NodeAddr::new(link.to_usize() - at * F::Word::BYTES);
+        (link != F::Word::ZERO).then(|| Spot { node: node(), at })
     }
 
     /// Returns the root word of the array that the moved buckets of `root` are in.
@@ -180,10 +220,12 @@ where
             if self.read_tag(first) & Self::LIVE == 0 {
                 return;
             }
-            for word in 0..Self::LINK {
-                let front = self.nodes.read(first.node, first.at + word);
-                self.nodes.put(first.node, first.at + word, self.nodes.read(hit.node, hit.at + word));
-                self.nodes.put(hit.node, hit.at + word, front);
+            for (first_unit, hit_unit) in Self::units(first).zip(Self::units(hit)) {
+                for word in 0..Self::LINK {
+                    let front = self.nodes.read(first.node, first_unit + word);
+                    self.nodes.put(first.node, first_unit + word, self.nodes.read(hit.node, hit_unit + word));
+                    self.nodes.put(hit.node, hit_unit + word, front);
+                }
             }
         }
     }

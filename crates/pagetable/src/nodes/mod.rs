@@ -59,7 +59,8 @@ pub type Record = atomics::AtomicU32;
 /// # Safety
 ///
 /// An implementation hands out a node to one taker at a time: until it is freed, `at` maps its address to `words`
-/// live cells that nobody else was given, aligned to the largest power of two (up to 4096) that divides its size in bytes, all [`Word::ZERO`] at first; `record` maps it to one live record of its own.
+/// live cells that nobody else was given, all [`Word::ZERO`] at first, aligned to the largest power of two (up to 4096) that
+/// divides its size in bytes; `record` maps it to one live record of its own.
 pub unsafe trait Nodes: Reclaim + Debug {
     /// The words of the nodes.
     type Word: Word;

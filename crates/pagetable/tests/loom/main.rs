@@ -48,6 +48,7 @@ fn pages(first: usize, count: usize) -> Pages {
 const MAP: Scene = Scene {
     before: |_| (),
     steps: &[|writer| writer.map(pages(0, 2), Pfn::new(8), PAGE, WRITE).unwrap()],
+    then: &[],
     probe: &[1],
     broken: &[],
 };
@@ -56,6 +57,7 @@ const MAP: Scene = Scene {
 const UNMAP: Scene = Scene {
     before: |writer| writer.map(pages(0, 1), Pfn::new(8), PAGE, WRITE).unwrap(),
     steps: &[|writer| assert_eq!(writer.unmap(pages(0, 1), Holes::Refuse, None), Ok(1))],
+    then: &[],
     probe: &[0],
     broken: &[],
 };
@@ -67,6 +69,7 @@ const UNMAP_ONE: Scene = Scene {
         writer.map(pages(7, 1), Pfn::new(9), PAGE, READ).unwrap();
     },
     steps: &[|writer| assert_eq!(writer.unmap(pages(0, 1), Holes::Refuse, None), Ok(1))],
+    then: &[],
     probe: &[0, 7],
     broken: &[],
 };
@@ -75,13 +78,16 @@ const UNMAP_ONE: Scene = Scene {
 const UNMAP_OTHER: Scene = Scene {
     before: UNMAP_ONE.before,
     steps: &[|writer| assert_eq!(writer.unmap(pages(7, 1), Holes::Refuse, None), Ok(1))],
+    then: &[],
     probe: &[0, 7],
+    broken: &[],
 };
 
 /// A second page appears, near the first: a table that splits guards does so now.
 const MAP_BESIDE: Scene = Scene {
     before: |writer| writer.map(pages(0, 1), Pfn::new(8), PAGE, WRITE).unwrap(),
     steps: &[|writer| writer.map(pages(2, 1), Pfn::new(9), PAGE, READ).unwrap()],
+    then: &[],
     probe: &[0, 2],
     broken: &[],
 };
@@ -92,6 +98,7 @@ const PROTECT: Scene = Scene {
     steps: &[|writer| {
         assert_eq!(writer.protect(pages(2, 2), Holes::Refuse, Change::clear(Attr::WRITE)), Ok(2));
     }],
+    then: &[],
     probe: &[3],
     broken: &[],
 };
@@ -100,6 +107,7 @@ const PROTECT: Scene = Scene {
 const PROMOTE: Scene = Scene {
     before: |writer| writer.map(pages(2, 2), Pfn::new(8), PAGE, WRITE).unwrap(),
     steps: &[|writer| writer.resize(pages(2, 2), LARGE, &mut |_| ()).unwrap()],
+    then: &[],
     probe: &[3],
     broken: &[],
 };
@@ -108,6 +116,7 @@ const PROMOTE: Scene = Scene {
 const SPLIT: Scene = Scene {
     before: |writer| writer.map(pages(2, 2), Pfn::new(8), LARGE, WRITE).unwrap(),
     steps: &[|writer| writer.resize(pages(2, 2), PAGE, &mut |_| ()).unwrap()],
+    then: &[],
     probe: &[3],
     broken: &[],
 };
@@ -121,7 +130,17 @@ const REPLACE: Scene = Scene {
         |writer| writer.map(pages(4, 1), Pfn::new(9), PAGE, WRITE).unwrap(),
         |writer| writer.map(pages(0, 1), Pfn::new(10), PAGE, READ).unwrap(),
     ],
+    then: &[],
     probe: &[0, 4],
+    broken: &[],
+};
+
+/// A page goes, and after everybody has flushed it another takes its place, while walkers ask again for both.
+const REUSE: Scene = Scene {
+    before: |writer| writer.map(pages(2, 1), Pfn::new(8), PAGE, WRITE).unwrap(),
+    steps: &[|writer| assert_eq!(writer.unmap(pages(2, 1), Holes::Refuse, None), Ok(1))],
+    then: &[|writer| writer.map(pages(6, 1), Pfn::new(9), PAGE, WRITE).unwrap()],
+    probe: &[2, 6],
     broken: &[],
 };
 
@@ -175,6 +194,11 @@ macro_rules! walkers {
             fn replace() {
                 check(1, &REPLACE, $build);
             }
+
+            #[test]
+            fn reuse() {
+                check(1, &REUSE, $build);
+            }
         }
     };
 }
@@ -185,7 +209,9 @@ walkers!(g2, |nodes| Gpt::<Tiny, Words, _, gpt::Compact, Fixed<1>>::new(nodes));
 walkers!(ga, |nodes| Gpt::<Tiny, Words, _, gpt::Compact, Adaptive>::new(nodes));
 walkers!(hpt, |nodes| Hashed::<Tiny, Words, _, 0, 0, 0>::new(nodes).unwrap());
 walkers!(hr, |nodes| Hashed::<Tiny, Words, _, 0, 1, 75>::new(nodes).unwrap());
-walkers!(cpt, |nodes| Hashed::<Tiny, Words, _, 1, 0, 0>::new(nodes).unwrap());
+walkers!(hpt_pairs, |nodes| Hashed::<Tiny, Words, _, 1, 0, 0>::new(nodes).unwrap());
+walkers!(cpt, |nodes| Hashed::<Tiny, Words, _, 2, 0, 0>::new(nodes).unwrap());
+walkers!(cpt_grows, |nodes| Hashed::<Tiny, Words, _, 2, 1, 40>::new(nodes).unwrap());
 
 /// The check can fail: nodes that are reclaimed before the walkers have acknowledged are walked.
 #[test]

@@ -22,6 +22,7 @@ const FAR: usize = 8;
 const MAP: Scene = Scene {
     before: |writer| writer.map(pages(FAR, 2), Pfn::new(8), SMALL, WRITE).unwrap(),
     steps: &[|writer| writer.map(pages(0, 4), Pfn::new(16), LARGE, WRITE).unwrap()],
+    then: &[],
     probe: &[1, 2, FAR],
     broken: &[],
 };
@@ -33,6 +34,7 @@ const MAP_BESIDE: Scene = Scene {
         writer.map(pages(4, 4), Pfn::new(20), LARGE, WRITE).unwrap();
     },
     steps: &[|writer| writer.map(pages(0, 4), Pfn::new(16), LARGE, WRITE).unwrap()],
+    then: &[],
     probe: &[2, 6],
     broken: &[],
 };
@@ -41,6 +43,7 @@ const MAP_BESIDE: Scene = Scene {
 const MAP_SMALL: Scene = Scene {
     before: |writer| writer.map(pages(0, 4), Pfn::new(16), LARGE, WRITE).unwrap(),
     steps: &[|writer| writer.map(pages(5, 1), Pfn::new(8), SMALL, WRITE).unwrap()],
+    then: &[],
     probe: &[3, 5],
     broken: &[],
 };
@@ -52,6 +55,7 @@ const UNMAP: Scene = Scene {
         writer.map(pages(0, 8), Pfn::new(16), LARGE, WRITE).unwrap();
     },
     steps: &[|writer| assert_eq!(writer.unmap(pages(0, 4), Holes::Refuse, None), Ok(4))],
+    then: &[],
     probe: &[0, 2, 4],
     broken: &[],
 };
@@ -62,6 +66,7 @@ const PROTECT: Scene = Scene {
     steps: &[|writer| {
         assert_eq!(writer.protect(pages(4, 4), Holes::Refuse, Change::clear(Attr::WRITE)), Ok(4));
     }],
+    then: &[],
     probe: &[3, 5],
     broken: &[],
 };
@@ -75,6 +80,7 @@ const REPLACE: Scene = Scene {
         |writer| assert_eq!(writer.unmap(pages(2, 1), Holes::Refuse, None), Ok(1)),
         |writer| writer.map(pages(0, 4), Pfn::new(24), LARGE, WRITE).unwrap(),
     ],
+    then: &[],
     probe: &[2, 4],
     broken: &[],
 };
@@ -86,6 +92,7 @@ const PROMOTE: Scene = Scene {
         writer.map(pages(4, 4), Pfn::new(20), LARGE, WRITE).unwrap();
     },
     steps: &[|writer| writer.resize(pages(0, 4), LARGE, &mut |_| ()).unwrap()],
+    then: &[],
     probe: &[2, 6],
     broken: &[2],
 };
@@ -94,6 +101,7 @@ const PROMOTE: Scene = Scene {
 const SPLIT: Scene = Scene {
     before: UNMAP.before,
     steps: &[|writer| writer.resize(pages(0, 4), SMALL, &mut |_| ()).unwrap()],
+    then: &[],
     probe: &[2, 6],
     broken: &[2],
 };

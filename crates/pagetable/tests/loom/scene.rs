@@ -16,6 +16,8 @@ pub(crate) struct Scene {
     pub(crate) before: Step,
     /// The changes.
     pub(crate) steps: &'static [Step],
+    /// More of them, once the shootdown of the first has completed, if it has before the walkers are done.
+    pub(crate) then: &'static [Step],
     /// The pages to look up.
     pub(crate) probe: &'static [usize],
     /// Those of them that may be absent for a moment: a break before what is made.
@@ -67,7 +69,7 @@ fn expected<W: Word, T: Table<'static>>(
     unsafe { write(&table, &[scene.before]).reclaim() };
     let find = |table: &T| scene.probe.iter().map(|&page| look(table, page)).collect();
     let mut states = vec![find(&table)];
-    for step in scene.steps {
+    for step in scene.steps.iter().chain(scene.then) {
         // SAFETY: as above.
         unsafe { write(&table, &[*step]).reclaim() };
         states.push(find(&table));
@@ -134,12 +136,14 @@ where
 
     let mut batch = Some(write(&*table, scene.steps));
     shootdown.store(true, Ordering::Release);
+    let mut again = None;
     let all = || walking.iter().all(|(_, acknowledged)| acknowledged.load(Ordering::Acquire));
     if (!wait || all())
         && let Some(batch) = batch.take()
     {
         // SAFETY: every walker has acknowledged, or that it has not is what the test is about.
         unsafe { batch.reclaim() };
+        again = (!scene.then.is_empty()).then(|| write(&*table, scene.then));
     }
 
     for (walker, _) in walking {
@@ -158,13 +162,15 @@ where
                     assert!(newer, "page {page} was {found:?}, then a part of it {:?}", seen[0][later]);
                 }
             }
-            // Whoever has acknowledged sees the end of it.
+            // Whoever has acknowledged sees the end of it, and what came then.
             if let Some(after) = seen.get(1) {
-                assert_eq!(after[place], states[states.len() - 1][place], "page {page} after acknowledging");
+                let found = after[place];
+                let later = states[scene.steps.len()..].iter().any(|state| state[place] == found);
+                assert!(later, "page {page} after acknowledging: {found:?} of {states:?}");
             }
         }
     }
-    if let Some(batch) = batch {
+    for batch in batch.into_iter().chain(again) {
         // SAFETY: every walker is gone.
         unsafe { batch.reclaim() };
     }

@@ -6,6 +6,9 @@ use crate::asm::{Asm, Cp0, K0, K1, Label, Reg, ZERO};
 use crate::cpu::Block;
 use crate::features::Isa;
 
+/// From here on, at the end of kseg3, register 0 is the base of a load's 16-bit offset.
+const NEAR: u32 = 0xffff_8000;
+
 /// A handler under construction.
 ///
 /// The parts agree on this: k0 and k1 are free wherever no part says otherwise; EntryHi is what the hardware made it, and
@@ -29,7 +32,8 @@ impl Build {
     pub(crate) const fn nested(spec: &Spec) -> Self {
         let mut asm = Asm::new(spec.features.isa);
         let general = asm.label();
-        if !(spec.block as usize).is_multiple_of(align_of::<Block>()) || spec.block >> 29 != 0b100 {
+        let reached = spec.block >> 29 == 0b100 || spec.block >= NEAR;
+        if !(spec.block as usize).is_multiple_of(align_of::<Block>()) || !reached {
             asm.fail(Error::BadAddress { address: spec.block });
         }
         if let Root::KScratch(select) = spec.root
@@ -55,11 +59,19 @@ impl Build {
         self.asm.split(self.spec.place.tail / 4);
     }
 
-    /// Makes `rt` the base for a word of the CPU's block, and returns the word's offset from there. The base serves all
-    /// words of the block.
-    pub(crate) const fn block_high(&mut self, rt: Reg, word: u32) -> i16 {
-        self.asm.lui(rt, ((self.spec.block + 0x8000) >> 16) as u16);
-        self.block_low(word)
+    /// Returns the base for the words of the CPU's block: `rt`, or, if the block is that near, register 0, which takes no
+    /// instruction.
+    pub(crate) const fn block_base(&mut self, rt: Reg) -> Reg {
+        if self.spec.block >= NEAR {
+            return ZERO;
+        }
+        self.block_high(rt);
+        rt
+    }
+
+    /// Makes `rt` the base for the words of the CPU's block.
+    const fn block_high(&mut self, rt: Reg) {
+        self.asm.lui(rt, (self.spec.block.wrapping_add(0x8000) >> 16) as u16);
     }
 
     /// Returns the offset of a word of the block from its base.
@@ -67,9 +79,11 @@ impl Build {
         (self.spec.block + word) as i16
     }
 
-    /// Makes `rt` the base for the block's word `save`, one of the handler's own, and returns the word's offset.
+    /// Makes `rt` the base for the block's word `save`, one of the handler's own, and returns the word's offset. These are
+    /// for few misses, and the base is often made in a delay slot: `rt` is it wherever the block is.
     pub(crate) const fn save_high(&mut self, rt: Reg, save: usize) -> i16 {
-        self.block_high(rt, Block::SAVE + 4 * save as u32)
+        self.block_high(rt);
+        self.save_low(save)
     }
 
     /// Returns the offset of one of the handler's own words from the block's base.
@@ -77,12 +91,12 @@ impl Build {
         self.block_low(Block::SAVE + 4 * save as u32)
     }
 
-    /// Loads the root word: two instructions, or one.
+    /// Loads the root word: two instructions, or one if it is in a register or near.
     pub(crate) const fn load_root(&mut self, rt: Reg) {
         match self.spec.root {
             Root::Block => {
-                let low = self.block_high(rt, Block::ROOT);
-                self.asm.lw(rt, low, rt);
+                let base = self.block_base(rt);
+                self.asm.lw(rt, self.block_low(Block::ROOT), base);
             }
             Root::KScratch(select) => self.asm.mfc0(rt, Cp0::KScratch(select)),
             Root::ErrorEpc => self.asm.mfc0(rt, Cp0::ErrorEpc),

@@ -1,14 +1,16 @@
 //! Hashed and clustered tables: a probe, and the chain behind it.
 //!
 //! ```text
-//!   Context      | 1 0000 0000 | block | pair of the block | 0000 |     with PTEBase = 0x8000_0000
-//!   tag          | 1 0000 0000 | block | 0                 | 0000 |     (of blocks of pages of 4 KiB)
-//!   bucket       | tag | PTE pair | PTE pair | ... | link |
+//!   Context      | 1 0000 0000 | pair: 19 bits | 0000 |     with PTEBase = 0x8000_0000
+//!   folded       |             | which unit    | .... |     Context XOR (Context >> 10)
+//!   unit         | tag | PTE even | PTE odd | link |
 //! ```
 //!
-//! Context is the tag of a block of one pair, and without the pair's bits that of a larger one. Sixteen times the pair's
-//! number is also the distance of a bucket: one of `2^c` pages has `8 * 2^c` bytes. So hash and tag come from
-//! one register. The EntryLos are moved before the tag is compared, with the barrier in the delay slot.
+//! Context is the pair's tag, and sixteen times the pair's number, which is also the distance of a unit: so hash and tag come
+//! from one register. A block of several pairs is as many units side by side, each with a tag and a link of its own
+//! ([`hpt`](tlbkit_pagetable::hpt)), so that this code need not know of blocks: the fold's low bits say which unit of a
+//! bucket it is, the others which bucket. The EntryLos are moved before the tag is compared, with the barrier in the delay
+//! slot.
 
 use tlbkit_pagetable::Geometry;
 
@@ -22,14 +24,14 @@ use crate::asm::{Cp0, K0, K1, Label, Reg, ZERO};
 pub struct Hashed {
     /// The base-two logarithm of the pages of a block.
     cluster: u32,
-    /// The base-two logarithm of the buckets, if that is fixed.
+    /// The base-two logarithm of the units in the array, if that is fixed.
     log: Option<u32>,
     /// From one granularity of tags to the next, in bits of an address, and how many there are.
     step: u32,
     grains: u32,
 }
 
-/// How far block numbers are folded onto themselves.
+/// How far pair numbers are folded onto themselves.
 const FOLD: u32 = 10;
 /// LIVE, for `lui`: the tag's top bit.
 const LIVE: u16 = 0x8000;
@@ -37,8 +39,15 @@ const LIVE: u16 = 0x8000;
 const MOVED: u32 = 2;
 /// The bits of a root word that say how many buckets there are.
 const LOG: u32 = 31;
-/// Where Context has the pair's number.
+/// Where Context, and a tag, have the pair's number.
 const PAIR: u32 = 4;
+/// The words of a unit.
+const TAG: i16 = 0;
+const EVEN: i16 = 4;
+const ODD: i16 = 8;
+const LINK: i16 = 12;
+/// The base-two logarithm of its bytes.
+const UNIT: u32 = 4;
 
 /// Returns how far the granularities of tags are apart, in bits of an address, and how many there are; or `None` if they
 /// are not equally far apart. They are the base page, then the next size that the blocks of the one before cannot hold.
@@ -63,42 +72,45 @@ const fn grains<G: Geometry>(cluster: u32) -> Option<(u32, u32)> {
 impl Hashed {
     /// Returns the handler's idea of `Hashed<G, EntryLo, _, CLUSTER, BUCKETS, LOAD>`.
     ///
+    /// An array of a fixed size of more than 64 KiB must lie at a multiple of its size, as the runs of a
+    /// [`Slab`](tlbkit_pagetable::nodes::Slab) do.
+    ///
     /// # Errors
     ///
     /// [`Error::Geometry`] unless the space has 32 bits of 4 KiB pages, blocks have 2 to 16 pages, and a table of a fixed
-    /// size has at most 4 MiB; and for pairs in a table that grows.
+    /// size has at most 4 MiB.
     pub const fn of<G: Geometry>(cluster: u32, buckets: u32, load: usize) -> Result<Self, Error> {
         if G::VA_BITS != 32 || G::BASE.shift() != 12 || cluster < 1 || cluster > 4 {
             return Err(Error::Geometry);
         }
         let Some((step, grains)) = grains::<G>(cluster) else { return Err(Error::Geometry) };
-        let hashed = Self { cluster, log: if load == 0 { Some(buckets) } else { None }, step, grains };
-        let fits = match hashed.log {
-            Some(log) => log + hashed.log_bucket() <= 22,
-            None => cluster > 1,
-        };
-        if fits { Ok(hashed) } else { Err(Error::Geometry) }
+        let units = buckets + cluster - 1;
+        if load == 0 && units + UNIT > 22 {
+            return Err(Error::Geometry);
+        }
+        Ok(Self { cluster, log: if load == 0 { Some(units) } else { None }, step, grains })
     }
 
     /// Returns what the handler starts from, made of what the table calls its root.
     ///
-    /// The low bits of a table that grows are the number of its buckets, as the handler needs it: how far to shift a word
-    /// left, and right again, to keep the bits of the hash.
+    /// The low bits of a table that grows are the number of its units, as the handler needs it: how far to shift a folded
+    /// Context left, and right again, to keep the bits that count.
     pub const fn root(&self, root: usize) -> u32 {
         let array = root as u32 & !LOG;
         match self.log {
+            Some(log) if Self::is_wide(log) => {
+                debug_assert!(array.trailing_zeros() >= log + UNIT, "the array is no multiple of its size");
+                array >> (log + UNIT)
+            }
             Some(_) => array,
-            None => array | (32 - (root as u32 & LOG)) & LOG,
+            None => array | (32 - UNIT).saturating_sub((root as u32 & LOG) + self.cluster - 1),
         }
     }
 
-    /// Returns the base-two logarithm of a bucket's bytes.
-    const fn log_bucket(&self) -> u32 {
-        self.cluster + 3
-    }
-
-    const fn link(&self) -> i16 {
-        4 + (4 << self.cluster)
+    /// Tells whether an array of so many units is too large for an immediate to mask its index. Its root word is the
+    /// address, which is a multiple of the size, without the bits that are zero: `ins` joins the two.
+    const fn is_wide(log: u32) -> bool {
+        log + UNIT > 16
     }
 
     /// Loads Context, but for PTEBase if that is the cache in front.
@@ -112,73 +124,52 @@ impl Hashed {
         }
     }
 
-    /// Loads the address of the first bucket, plus eight times the pair within the block, into k1.
-    const fn bucket(&self, b: &mut Build) {
-        let bytes = self.log_bucket();
+    /// Loads the address of the first unit into k1.
+    const fn first(&self, b: &mut Build) {
         Self::context(b, K0);
         b.asm.srl(K1, K0, FOLD);
         b.asm.xor(K1, K1, K0);
         match self.log {
-            Some(log) => {
-                if log + bytes <= 16 {
-                    b.asm.andi(K1, K1, (((1u32 << log) - 1) << bytes) as u16);
-                } else {
-                    // No immediate is as wide.
-                    if b.has_fields() {
-                        b.asm.ext(K1, K1, bytes, log);
-                    } else {
-                        b.asm.sll(K1, K1, 32 - log - bytes);
-                        b.asm.srl(K1, K1, 32 - log);
-                    }
-                    b.asm.sll(K1, K1, bytes);
-                }
-                self.pair(b);
+            Some(log) if !Self::is_wide(log) => {
+                b.asm.andi(K1, K1, (((1u32 << log) - 1) << UNIT) as u16);
                 b.load_root(K0);
                 b.asm.addu(K1, K1, K0);
             }
+            Some(log) => {
+                b.load_root(K0);
+                if b.has_fields() {
+                    b.asm.ins(K1, K0, log + UNIT, 32 - log - UNIT);
+                    b.asm.ins(K1, ZERO, 0, UNIT);
+                } else {
+                    b.asm.sll(K1, K1, 32 - log - UNIT);
+                    b.asm.srl(K1, K1, 32 - log);
+                    b.asm.sll(K1, K1, UNIT);
+                    b.asm.sll(K0, K0, log + UNIT);
+                    b.asm.addu(K1, K1, K0);
+                }
+            }
             None => {
-                b.asm.srl(K1, K1, bytes);
                 b.load_root(K0);
                 b.asm.sllv(K1, K1, K0);
                 b.asm.srlv(K1, K1, K0);
-                b.asm.sll(K1, K1, bytes);
+                b.clear_low(K0, LOG.trailing_ones());
                 b.asm.addu(K1, K1, K0);
-                b.clear_low(K1, 5);
-                Self::context(b, K0);
-                self.pair(b);
+                b.clear_low(K1, UNIT);
             }
         }
     }
 
-    /// Adds eight times the pair within the block to k1, whose low bits are zero. Context is in k0.
-    const fn pair(&self, b: &mut Build) {
-        if self.cluster == 1 {
-            return;
-        }
-        b.asm.srl(K0, K0, PAIR - 3);
-        if b.has_fields() {
-            b.asm.ins(K1, K0, 0, self.cluster + 2);
-        } else {
-            b.asm.andi(K0, K0, (8 << (self.cluster - 1)) - 8);
-            b.asm.or(K1, K1, K0);
-        }
-    }
-
-    /// Branches by whether k0 is the tag of the block that missed: if it is and `equal`, or is not and not. Loses both
+    /// Branches by whether k0 is the tag of the pair that missed: if it is and `equal`, or is not and not. Loses both
     /// registers.
-    const fn compare(&self, b: &mut Build, equal: bool, to: Label) {
-        let low = PAIR + self.cluster - 1;
+    const fn compare(b: &mut Build, equal: bool, to: Label) {
         if b.is_fronted() {
             b.asm.mfc0(K1, Cp0::BadVAddr);
-            b.asm.srl(K1, K1, 12 + self.cluster);
-            b.asm.sll(K1, K1, low);
+            b.asm.srl(K1, K1, 13);
+            b.asm.sll(K1, K1, PAIR);
             b.asm.xor(K0, K0, K1);
             b.asm.lui(K1, LIVE);
         } else {
             b.asm.mfc0(K1, Cp0::Context);
-            if self.cluster > 1 {
-                b.clear_low(K1, low);
-            }
         }
         if equal {
             b.asm.beq(K0, K1, to);
@@ -191,21 +182,18 @@ impl Hashed {
         let chain = b.asm.label();
         // Blocks of one pair hold no larger pages.
         let mixed = b.spec.form.sized && self.cluster > 1;
-        self.bucket(b);
-        b.asm.lw(K0, 4, K1);
+        self.first(b);
+        b.asm.lw(K0, EVEN, K1);
         b.asm.mtc0(K0, Cp0::EntryLo0);
         if mixed {
             sized::test(b, chain);
         }
-        b.asm.lw(K0, 8, K1);
+        b.asm.lw(K0, ODD, K1);
         b.asm.mtc0(K0, Cp0::EntryLo1);
         b.choose(K0);
         b.small();
-        if self.cluster > 1 {
-            b.clear_low(K1, self.cluster + 2);
-        }
-        b.asm.lw(K0, 0, K1);
-        self.compare(b, false, chain);
+        b.asm.lw(K0, TAG, K1);
+        Self::compare(b, false, chain);
         b.asm.barrier();
         b.close();
         b.cold();
@@ -219,72 +207,61 @@ impl Hashed {
                 self.coarse(b, sized);
             }
             // The other half of a page that fills a block is in another one.
-            sized::emit(b, sized, 4 << self.cluster);
+            sized::emit_units(b, sized, 4 << self.cluster);
         }
     }
 
-    /// Passes the miss on if what the first bucket held is in another array: the kernel knows where. k1 is the bucket.
+    /// Passes the miss on if what the first bucket held is in another array: the kernel knows where. k1 is the unit.
     const fn moved(&self, b: &mut Build) {
         if self.log.is_none() {
-            b.asm.lw(K0, 0, K1);
+            b.asm.lw(K0, TAG, K1);
             b.asm.sll(K0, K0, MOVED);
             b.asm.bltz(K0, b.general);
             b.asm.nop();
         }
     }
 
-    /// Looks behind the first bucket; where larger pages may be in a block, looks at that one again.
+    /// Looks behind the first unit; where larger pages may be in a block, looks at that one again.
     const fn chain(&self, b: &mut Build, none: Label, sized: Label) {
         let mixed = b.spec.form.sized && self.cluster > 1;
         let found = b.asm.label();
-        self.bucket(b);
-        if self.cluster > 1 {
-            b.clear_low(K1, self.cluster + 2);
-        }
+        self.first(b);
         self.moved(b);
         if mixed {
             b.asm.or(K0, K1, ZERO);
         } else {
-            b.asm.lw(K0, self.link(), K1);
+            b.asm.lw(K0, LINK, K1);
         }
         let next = b.asm.here();
         b.asm.beq(K0, ZERO, none);
         let save = b.save_high(K1, sized::BUCKET);
         b.asm.sw(K0, save, K1);
-        b.asm.lw(K0, 0, K0);
-        self.compare(b, true, found);
+        b.asm.lw(K0, TAG, K0);
+        Self::compare(b, true, found);
         b.save_high(K1, sized::BUCKET);
         b.asm.lw(K0, save, K1);
         b.asm.b(next);
-        b.asm.lw(K0, self.link(), K0);
+        b.asm.lw(K0, LINK, K0);
         b.asm.bind(found);
         b.asm.lw(K1, save, K1);
         if mixed {
             let small = b.asm.label();
             b.asm.mfc0(K0, Cp0::BadVAddr);
             b.asm.srl(K0, K0, 12 - 2);
-            b.asm.andi(K0, K0, (4 << self.cluster) - 4);
+            b.asm.andi(K0, K0, 4);
             b.asm.addu(K1, K1, K0);
-            b.asm.addiu(K1, K1, 4);
+            b.asm.addiu(K1, K1, EVEN);
             sized::sort(b, 0, small, sized);
             b.asm.bind(small);
-            b.asm.addiu(K1, K1, -4);
-            b.clear_low(K1, 3);
-        } else if self.cluster > 1 {
-            // An overflow bucket is a multiple of eight bytes, and no more.
-            b.asm.mfc0(K0, Cp0::BadVAddr);
-            b.asm.srl(K0, K0, 13 - 3);
-            b.asm.andi(K0, K0, (8 << (self.cluster - 1)) - 8);
-            b.asm.addu(K1, K1, K0);
+            b.clear_low(K1, UNIT);
         }
-        b.asm.lw(K0, 4, K1);
-        b.asm.lw(K1, 8, K1);
+        b.asm.lw(K0, EVEN, K1);
+        b.asm.lw(K1, ODD, K1);
         b.finish();
     }
 
     /// Looks for the larger granularities one after the other. Goes to `sized` with what it finds.
     const fn coarse(&self, b: &mut Build, sized: Label) {
-        let low = PAIR + self.cluster - 1;
         let general = b.general;
         let (next, walk, found) = (b.asm.label(), b.asm.label(), b.asm.label());
         // Which granularity: its size, and its number as the tag has it.
@@ -295,7 +272,7 @@ impl Hashed {
         b.asm.sw(ZERO, number, K1);
         b.asm.sw(ZERO, size, K1);
         b.asm.bind(next);
-        // k1 is the block's base.
+        // k1 is the base of the CPU's block.
         b.asm.lw(K0, size, K1);
         b.asm.addiu(K0, K0, self.step as i16);
         b.asm.sw(K0, size, K1);
@@ -307,8 +284,8 @@ impl Hashed {
         b.asm.lw(K0, size, K1);
         b.asm.mfc0(K1, Cp0::BadVAddr);
         b.asm.srlv(K1, K1, K0);
-        b.asm.srl(K1, K1, 12 + self.cluster);
-        b.asm.sll(K0, K1, low);
+        b.asm.srl(K1, K1, 13);
+        b.asm.sll(K0, K1, PAIR);
         b.save_high(K1, sized::OWN);
         b.asm.lw(K1, number, K1);
         b.asm.or(K0, K0, K1);
@@ -316,38 +293,39 @@ impl Hashed {
         b.asm.or(K0, K0, K1);
         b.save_high(K1, sized::BITS);
         b.asm.sw(K0, tag, K1);
-        // The block's number again, without LIVE and the granularity.
+        // The pair's number again, without LIVE and the granularity.
         b.asm.sll(K0, K0, 1);
-        b.asm.srl(K0, K0, low + 1);
+        b.asm.srl(K0, K0, PAIR + 1);
         b.asm.srl(K1, K0, FOLD);
         b.asm.xor(K0, K0, K1);
         b.load_root(K1);
         match self.log {
             Some(log) => {
                 b.asm.sll(K0, K0, 32 - log);
-                b.asm.srl(K0, K0, 32 - log);
+                b.asm.srl(K0, K0, 32 - log - UNIT);
+                if Self::is_wide(log) {
+                    b.asm.sll(K1, K1, log + UNIT);
+                }
             }
             None => {
+                b.asm.sll(K0, K0, UNIT);
                 b.asm.sllv(K0, K0, K1);
                 b.asm.srlv(K0, K0, K1);
+                b.clear_low(K1, LOG.trailing_ones());
             }
         }
-        b.asm.sll(K0, K0, self.log_bucket());
         b.asm.addu(K1, K1, K0);
-        if self.log.is_none() {
-            b.clear_low(K1, 5);
-        }
         self.moved(b);
         b.asm.or(K0, K1, ZERO);
         b.asm.bind(walk);
         b.save_high(K1, sized::BUCKET);
         b.asm.sw(K0, bucket, K1);
-        b.asm.lw(K0, 0, K0);
+        b.asm.lw(K0, TAG, K0);
         b.asm.lw(K1, tag, K1);
         b.asm.beq(K0, K1, found);
         b.save_high(K1, sized::BUCKET);
         b.asm.lw(K0, bucket, K1);
-        b.asm.lw(K0, self.link(), K0);
+        b.asm.lw(K0, LINK, K0);
         b.asm.bne(K0, ZERO, walk);
         b.asm.nop();
         b.asm.b(next);
@@ -357,11 +335,11 @@ impl Hashed {
         b.asm.mfc0(K1, Cp0::BadVAddr);
         b.asm.srlv(K1, K1, K0);
         b.asm.srl(K1, K1, 12 - 2);
-        b.asm.andi(K1, K1, (4 << self.cluster) - 4);
+        b.asm.andi(K1, K1, 4);
         b.save_high(K0, sized::BUCKET);
         b.asm.lw(K0, bucket, K0);
         b.asm.addu(K1, K1, K0);
-        b.asm.addiu(K1, K1, 4);
+        b.asm.addiu(K1, K1, EVEN);
         b.asm.lw(K0, 0, K1);
         b.asm.srl(K0, K0, 30);
         // A block of larger pages has room for no other sizes: nothing is mapped here.

@@ -28,7 +28,7 @@ pub struct Spec {
     pub features: Features,
     /// Where the code will be.
     pub place: Place,
-    /// The address in kseg0 of this CPU's [`Block`](crate::Block).
+    /// The address of this CPU's [`Block`](crate::Block): in kseg0, or, through a wired TLB entry, from 0xffff_8000 on.
     pub block: u32,
     /// Where the root word of the running address space's table is.
     pub root: Root,
@@ -76,7 +76,7 @@ impl Place {
 /// Where the root word of the running address space's table is. The kernel writes it when it switches spaces.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Root {
-    /// In the CPU's [`Block`](crate::Block): two instructions.
+    /// In the CPU's [`Block`](crate::Block): two instructions, or one from 0xffff_8000 on.
     Block,
     /// In a scratch register, with this select: one instruction.
     KScratch(u8),

@@ -11,10 +11,9 @@ const RECORD: i16 = 24;
 /// that of 4 KiB.
 pub(super) const fn open(b: &mut Build) {
     let general = b.general;
-    let end = b.block_high(K0, Block::END);
-    b.asm.lw(K1, end, K0);
-    let next = b.block_low(Block::NEXT);
-    b.asm.lw(K0, next, K0);
+    let base = b.block_base(K0);
+    b.asm.lw(K1, b.block_low(Block::END), base);
+    b.asm.lw(K0, b.block_low(Block::NEXT), base);
     b.asm.beq(K0, K1, general);
     b.asm.mfc0(K1, Cp0::BadVAddr);
     b.asm.sw(K1, 0, K0);
@@ -43,8 +42,9 @@ pub(super) const fn open(b: &mut Build) {
 
 /// Makes the record count, once the entry is written.
 pub(super) const fn close(b: &mut Build) {
-    let next = b.block_high(K0, Block::NEXT);
-    b.asm.lw(K1, next, K0);
+    let base = b.block_base(K0);
+    let next = b.block_low(Block::NEXT);
+    b.asm.lw(K1, next, base);
     b.asm.addiu(K1, K1, RECORD);
-    b.asm.sw(K1, next, K0);
+    b.asm.sw(K1, next, base);
 }

@@ -87,6 +87,15 @@ const fn load(b: &mut Build, to: Reg, word: usize) {
 /// Loads both halves of the page's pair, or halves of a pair within it, and ends the handler. Halves that are `reach`
 /// bytes apart, or more, are not in one node.
 pub(super) const fn emit(b: &mut Build, sized: Label, reach: i16) {
+    emit_by(b, sized, reach, false);
+}
+
+/// The same for nodes of units: two slots each in four words, in any order that keeps pairs of units together.
+pub(super) const fn emit_units(b: &mut Build, sized: Label, reach: i16) {
+    emit_by(b, sized, reach, true);
+}
+
+const fn emit_by(b: &mut Build, sized: Label, reach: i16, units: bool) {
     let within = b.asm.label();
     let done = b.asm.label();
     b.asm.bind(sized);
@@ -118,16 +127,30 @@ pub(super) const fn emit(b: &mut Build, sized: Label, reach: i16) {
     b.asm.srlv(K0, K0, K1);
     b.asm.sltiu(K1, K0, reach);
     b.asm.beq(K1, ZERO, within);
+    if units {
+        // Halves of a slot are in one unit. Those of four slots are two units apart: all words of both are alike.
+        b.asm.sll(K0, K0, 1);
+        b.asm.andi(K0, K0, 32);
+    }
     let distance = b.save_high(K1, BUCKET);
     b.asm.sw(K0, distance, K1);
     b.asm.lw(K1, odd, K1);
     b.asm.and(K0, K0, K1);
     load(b, K1, OWN);
-    b.asm.subu(K0, K1, K0);
-    load(b, K1, BUCKET);
-    b.asm.addu(K1, K1, K0);
-    b.asm.lw(K0, 0, K0);
-    b.asm.lw(K1, 0, K1);
+    if units {
+        b.clear_low(K1, 4);
+        b.asm.xor(K0, K1, K0);
+        load(b, K1, BUCKET);
+        b.asm.xor(K1, K1, K0);
+        b.asm.lw(K0, 4, K0);
+        b.asm.lw(K1, 8, K1);
+    } else {
+        b.asm.subu(K0, K1, K0);
+        load(b, K1, BUCKET);
+        b.asm.addu(K1, K1, K0);
+        b.asm.lw(K0, 0, K0);
+        b.asm.lw(K1, 0, K1);
+    }
     b.asm.mtc0(K0, Cp0::EntryLo0);
     b.asm.mtc0(K1, Cp0::EntryLo1);
     // One of them has S = 1 and the size's bits. Does the other?

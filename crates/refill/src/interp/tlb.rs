@@ -97,12 +97,12 @@ impl<const N: usize> Tlb<N> {
         self.entries.get(index as usize).copied().flatten().unwrap_or_default()
     }
 
-    /// Writes an entry: G is the two G bits together.
+    /// Writes an entry, as `tlbwi` does: G is the two G bits together.
     ///
     /// # Errors
     ///
     /// [`Stop::Duplicate`] if another entry would match some of its addresses too.
-    pub(super) fn write(&mut self, index: u64, entry: Entry) -> Result<(), Stop> {
+    pub fn write(&mut self, index: u64, entry: Entry) -> Result<(), Stop> {
         let global = entry.lo[0] & entry.lo[1] & 1;
         let lo = entry.lo.map(|lo| lo & !1 | global);
         let new = Entry { hi: entry.hi & !entry.page_mask, lo, ..entry };

@@ -22,7 +22,7 @@ use tlbkit_refill::{Block, Log};
 use tlbkit_stlb::{Direct, Invalidate, Memory, Mips32, Space};
 
 use flush::{forget, widen};
-use judge::{check, drain, judge_entry, judge_fault};
+use judge::{Rig, check, drain, judge_entry, judge_fault};
 pub(crate) use steps::Step;
 use steps::{attr, size_of_index};
 
@@ -32,6 +32,8 @@ const BLOCK: usize = 0x2000;
 const LOG: usize = 0x3000;
 const CACHE: usize = 0x80_0000;
 pub(crate) const KSEG0: usize = 0x8000_0000;
+/// The last pair of pages: where a wired entry shows the block, if one does.
+const NEAR: u32 = 0xffff_e000;
 /// The instruction that accesses memory.
 const USER: u64 = 0x0040_0000;
 const SETS: usize = 16;
@@ -62,6 +64,8 @@ pub(crate) struct Config {
     pub(crate) stlb: bool,
     pub(crate) form: Form,
     pub(crate) write: Write,
+    /// Whether the block is seen at the end of kseg3, through a wired entry, and not in kseg0.
+    pub(crate) near: bool,
 }
 
 impl Config {
@@ -70,7 +74,7 @@ impl Config {
         Spec {
             features: self.features,
             place: Place::WIDE,
-            block: (KSEG0 + BLOCK) as u32,
+            block: if self.near { NEAR } else { (KSEG0 + BLOCK) as u32 },
             root: self.root,
             front: if self.stlb { Front::Stlb(cache) } else { Front::None },
             walk,
@@ -184,6 +188,9 @@ pub(crate) fn run<'n, T: Table<'n>>(
                 }
             }
         }
+        if config.near {
+            wire(&mut machine);
+        }
         machine.cp0.entry_hi = asid;
         let word = walk.root(root(tables[now].table()));
         match config.root {
@@ -195,6 +202,9 @@ pub(crate) fn run<'n, T: Table<'n>>(
         let k4 = |first: usize, count: usize| Pages::count(Vpn::new(first), count);
         appeared = PageSize::K4;
         match *step {
+            // No larger page, nor its pair, may cover the kernel's own.
+            Step::Map { first, size: 1.., .. } | Step::Resize { first, size: 1.. }
+                if config.near && first >= 0xf_e000 => {}
             Step::Map { first, count, frame, size, attr: rights } => {
                 let size = size_of_index(size);
                 let unit = size.pages(PageSize::K4).unwrap();
@@ -229,7 +239,12 @@ pub(crate) fn run<'n, T: Table<'n>>(
                 }
             }
             Step::Switch => now = 1 - now,
-            Step::Forget => machine.tlb.flush(),
+            Step::Forget => {
+                machine.tlb.flush();
+                if config.near {
+                    wire(&mut machine);
+                }
+            }
             Step::Touch { page, ago, offset, store } => {
                 // Neighbours on both sides too: the other half of a pair, or a hole.
                 let near = |&(first, count): &(usize, usize)| (first + page % (count + 2)).saturating_sub(1);
@@ -237,6 +252,10 @@ pub(crate) fn run<'n, T: Table<'n>>(
                 let page = recent.unwrap_or(page) & 0xf_ffff;
                 if matches!(walk, Walk::Lpt(_)) && page >> 10 == 0xc_0000 >> 10 {
                     // The table itself: nobody's business but the handler's.
+                    continue;
+                }
+                if config.near && page >> 1 == NEAR as usize >> 13 {
+                    // The kernel's own.
                     continue;
                 }
                 let at = page << 12 | offset;
@@ -287,6 +306,14 @@ pub(crate) fn run<'n, T: Table<'n>>(
         table.destroy();
     }
     Ok(seen)
+}
+
+/// Wires the entry that shows the block where register 0 reaches it.
+fn wire<const W: usize>(machine: &mut Rig<'_, W>) {
+    // The page with the block: cached, writable, valid. Its neighbour is nothing. Both are in every address space.
+    let lo = [(BLOCK as u64 >> 12) << 6 | 0b01_1111, 1];
+    let entry = tlbkit_refill::interp::Entry { page_mask: 0, hi: NEAR as i32 as u64, lo };
+    machine.tlb.write(0, entry).unwrap();
 }
 
 fn install(low: &[AtomicU32], handler: &Handler, spec: &Spec, sabotage: Sabotage) {

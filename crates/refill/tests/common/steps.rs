@@ -87,8 +87,8 @@ pub(crate) fn config(forms: &'static [Form]) -> impl Strategy<Value = Config> {
     let root = prop_oneof![Just(Root::Block), Just(Root::ErrorEpc), Just(Root::KScratch(3))];
     let write = prop_oneof![Just(Write::Random), Just(Write::Index)];
     let form = prop::sample::select(forms);
-    (features, endian, root, any::<bool>(), form, write).prop_map(
-        |(features, endian, root, stlb, form, write)| {
+    (features, endian, root, any::<bool>(), form, write, any::<bool>()).prop_map(
+        |(features, endian, root, stlb, form, write, near)| {
             let has = match root {
                 Root::KScratch(select) => features.has_kscratch(select),
                 _ => true,
@@ -99,6 +99,7 @@ pub(crate) fn config(forms: &'static [Form]) -> impl Strategy<Value = Config> {
                 stlb,
                 form,
                 write: if form.reporting { Write::Index } else { write },
+                near,
             }
         },
     )

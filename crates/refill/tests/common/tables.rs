@@ -19,6 +19,9 @@ pub(crate) enum Kind {
     Hpt,
     /// So few buckets that chains are long.
     HptSmall,
+    HptGrows,
+    /// As many buckets as no immediate masks.
+    HptLarge,
     Cpt,
     CptFour,
     CptSixteen,
@@ -31,11 +34,13 @@ pub(crate) enum Kind {
 }
 
 impl Kind {
-    pub(crate) const ALL: [Self; 13] = [
+    pub(crate) const ALL: [Self; 15] = [
         Self::Mpt,
         Self::Lpt,
         Self::Hpt,
         Self::HptSmall,
+        Self::HptGrows,
+        Self::HptLarge,
         Self::Cpt,
         Self::CptFour,
         Self::CptSixteen,
@@ -55,6 +60,8 @@ impl Kind {
             Self::Lpt => Walk::Lpt(Lpt::of::<G, AT>().unwrap()),
             Self::Hpt => hashed(1, 10, 0),
             Self::HptSmall => hashed(1, 2, 0),
+            Self::HptGrows => hashed(1, 1, 50),
+            Self::HptLarge => hashed(1, 13, 0),
             Self::Cpt => hashed(3, 10, 0),
             Self::CptFour => hashed(2, 3, 0),
             Self::CptSixteen => hashed(4, 2, 0),
@@ -122,7 +129,7 @@ pub(crate) fn with<G: Radix>(
     sabotage: Sabotage,
 ) -> Result<Seen, TestCaseError> {
     let chunks = 160;
-    let grows = kind == Kind::CptGrows;
+    let grows = matches!(kind, Kind::HptGrows | Kind::CptGrows);
     let mut memory = vec![Chunk::ZERO; chunks];
     // The linear table names nodes by physical addresses, the others by addresses in kseg0.
     let nodes = NODES + if kind == Kind::Lpt { 0 } else { KSEG0 };
@@ -152,6 +159,8 @@ pub(crate) fn with<G: Radix>(
         }
         Kind::Hpt => hashed!(1, 10),
         Kind::HptSmall => hashed!(1, 2),
+        Kind::HptLarge => hashed!(1, 13),
+        Kind::HptGrows => go!(hpt::Hashed<'_, G, EntryLo, _, 1, 1, 50>, |table| table.root()),
         Kind::Cpt => hashed!(3, 10),
         Kind::CptFour => hashed!(2, 3),
         Kind::CptSixteen => hashed!(4, 2),

@@ -12,6 +12,10 @@ pub const ASID: u32 = 0xff;
 pub const VPN2: u32 = !0x1fff;
 /// EntryLo: in all address spaces.
 pub const GLOBAL: u32 = 1;
+/// EntryLo of a page of the kernel's memory: cached, writable, valid, in all address spaces.
+const KERNEL: u32 = 0b01_1111;
+/// The last 32 KiB, which a load reaches from register 0. They are for what is wired there.
+const NEAR: u32 = 0xffff_8000;
 
 /// An entry.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -32,6 +36,11 @@ impl Entry {
         !(0x8000_0000..0xc000_0000).contains(&self.hi)
     }
 
+    /// Tells whether it is the wired one.
+    fn is_wired(&self) -> bool {
+        self.hi >= NEAR
+    }
+
     /// Tells whether it matches in an address space.
     pub fn is_in(&self, asid: u32) -> bool {
         self.hi & ASID == asid || self.lo[0] & self.lo[1] & GLOBAL != 0
@@ -48,6 +57,27 @@ impl Entry {
         let both = VPN2 & !(self.mask | other.mask);
         (self.hi ^ other.hi) & both == 0 && (self.is_in(other.hi & ASID) || other.is_in(self.hi & ASID))
     }
+}
+
+/// Returns where the kernel's memory at `at` is seen near register 0, once it is [wired](wire): as far into 32 KiB as it is
+/// anyway, so that a cache which finds lines by virtual addresses has them once.
+pub const fn near(at: u32) -> u32 {
+    NEAR | at & !NEAR
+}
+
+/// Shows a page of the kernel's memory, the one that `at` in kseg0 is in, [near](near) register 0, for good: in the first
+/// entry, which `tlbwr` writes no more.
+///
+/// # Safety
+///
+/// The TLB has no other such entry.
+pub unsafe fn wire(at: u32) {
+    let frame = (at & 0x1fff_ffff) >> 12;
+    let mut lo = [GLOBAL; 2];
+    lo[frame as usize & 1] |= frame << 6 | KERNEL;
+    write(0, Entry { hi: near(at) & VPN2, mask: 0, lo });
+    // SAFETY: the entry is there.
+    unsafe { cp0::wired::write(1) };
 }
 
 /// Returns how many entries there are.
@@ -151,11 +181,11 @@ pub fn forget(at: u32, asid: u32) {
     }
 }
 
-/// Forgets every entry that `is_stale`.
+/// Forgets every entry that `is_stale`, but for the wired one.
 pub fn forget_all(is_stale: impl Fn(&Entry) -> bool) {
     for index in 0..entries() {
         let entry = read(index);
-        if entry.is_live() && is_stale(&entry) {
+        if entry.is_live() && !entry.is_wired() && is_stale(&entry) {
             write(index, Entry::nothing(index));
         }
     }

@@ -176,7 +176,7 @@ impl Local<&'static Hold> for Cpu {
                 }
             }
             Target::Pages(..) | Target::Space(_) => tlb::forget_all(of),
-            Target::All => tlb::reset(),
+            Target::All => tlb::forget_all(|_| true),
         }
     }
 

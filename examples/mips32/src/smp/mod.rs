@@ -73,6 +73,8 @@ static INSIDE: AtomicU32 = AtomicU32::new(0);
 #[unsafe(no_mangle)]
 extern "C" fn secondary(cpu: usize) -> ! {
     tlb::reset();
+    // SAFETY: the TLB has just been emptied.
+    unsafe { vector::wire() };
     gic::stop_timer();
     gic::listen();
     let mut last = 0;
@@ -116,6 +118,8 @@ pub fn run(args: &Args) -> u32 {
         println!("error: several CPUs share a table MPT, not `{}`", args.table);
         return 1;
     }
+    // SAFETY: this CPU has wired nothing.
+    unsafe { vector::wire() };
     gic::route(args.cpus);
     gic::stop_timer();
     gic::listen();

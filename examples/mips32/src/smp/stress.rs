@@ -63,7 +63,7 @@ pub(super) fn take_part(run: &'static Run, me: usize) {
     });
     super::masked::disable();
     // What is left is of no space that lives.
-    tlb::reset();
+    tlb::forget_all(|_| true);
 }
 
 /// Loads from a page, and perhaps stores to it.

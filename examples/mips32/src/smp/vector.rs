@@ -6,11 +6,21 @@ use tlbkit_refill::handler::{Form, Front, Place, Root, Spec, Walk, Write};
 use tlbkit_shootdown::{Order, Plan};
 
 use super::run::CHANGING;
-use crate::arch::vectors;
+use crate::arch::{tlb, vectors};
 use crate::vm::machine::BLOCK;
 
 /// Words up to the general vector.
 const ROOM: usize = Place::VECTOR.general as usize / 4;
+
+/// Shows this CPU the block within reach of register 0: from there the handler loads the root with one instruction.
+///
+/// # Safety
+///
+/// The CPU has wired nothing, and there is no such entry in its TLB.
+pub(super) unsafe fn wire() {
+    // SAFETY: the caller's promise.
+    unsafe { tlb::wire((&raw const BLOCK).addr() as u32) };
+}
 
 /// Writes the vectors: the handler of a table that is walked like this.
 ///
@@ -47,7 +57,7 @@ pub(super) unsafe fn install(plan: &Plan, walk: Walk) {
     let spec = Spec {
         features: Features::R2.with_endian(endian),
         place,
-        block: (&raw const BLOCK).addr() as u32,
+        block: tlb::near((&raw const BLOCK).addr() as u32),
         root: Root::Block,
         front: Front::None,
         walk,

@@ -136,10 +136,10 @@ impl<const CLUSTER: u32, const BUCKETS: u32> Structure for Hash<CLUSTER, BUCKETS
         table.root()
     }
 
-    /// A tag: the block's number above four bits, and that it is in use.
+    /// A tag: the pair's number above four bits, and that it is in use.
     fn is_guard(word: u32, leaf: &Leaf) -> bool {
-        let block = leaf.at.get() >> PageSize::K4.shift() >> CLUSTER;
-        word == 1 << 31 | (block as u32) << 4
+        let pair = leaf.at.get() >> (PageSize::K4.shift() + 1);
+        word == 1 << 31 | (pair as u32) << 4
     }
 }
 

@@ -13,8 +13,8 @@
 //!
 //! Chunks are 4 KiB. A buddy system hands out runs of 2^n of them, for nodes above half a chunk and for **spans**. A
 //! span is cut into nodes of one size class (powers of two and three times powers of two), their records packed at
-//! its end, so that a node of a power-of-two size is aligned to it. A node of 4 KiB costs 16 bytes of descriptor, one
-//! of 16 bytes costs 4 bytes of record.
+//! its end, so that a node of a power-of-two size is aligned to it, and so are runs. A node of 4 KiB costs 16 bytes of
+//! descriptor, one of 16 bytes costs 4 bytes of record.
 //!
 //! Nodes go back zeroed (or are known to be clean), so taking one rarely has to clear it.
 
@@ -208,7 +208,8 @@ impl<'m, W: Word, M: Mode, A: Window> Slab<'m, W, M, A> {
         let lists = unsafe { &mut *slab.lists.get() };
         let mut at = descriptors;
         while at < chunks {
-            let order = (at.trailing_zeros()).min((chunks - at).ilog2()).min(ORDERS as u32 - 1);
+            let aligned = slab.number(at as u32).trailing_zeros();
+            let order = aligned.min((chunks - at).ilog2()).min(ORDERS as u32 - 1);
             slab.push_free(lists, at as u32, order);
             at += 1 << order;
         }
@@ -308,19 +309,19 @@ impl<'m, W: Word, M: Mode, A: Window> Slab<'m, W, M, A> {
     /// Returns the span and the number in it of a small node of a known class.
     #[inline(always)]
     fn place(&self, node: NodeAddr, class: usize) -> (u32, usize) {
-        let offset = node.get() - self.base;
-        let span = offset >> (CHUNK.ilog2() + span_order(class)) << span_order(class);
-        (span as u32, (offset - span * CHUNK) / class_bytes(class))
+        let span = node.get() & !((CHUNK << span_order(class)) - 1);
+        (((span - self.base) / CHUNK) as u32, (node.get() - span) / class_bytes(class))
     }
 
     /// Returns the class of a node by its chunk, or [`CLASSES`] and the order for one of whole chunks.
     fn class_at(&self, node: NodeAddr) -> Result<usize, u32> {
-        let mut chunk = ((node.get() - self.base) / CHUNK) as u32;
+        let mut number = (node.get() / CHUNK) as u32;
+        let kind_at = |number: u32| self.descriptor(number.wrapping_sub(self.number(0))).kind.get();
         // An inner chunk belongs to the span whose first one has its number with low bits cleared.
-        while self.descriptor(chunk).kind.get() == INNER {
-            chunk &= chunk - 1;
+        while kind_at(number) == INNER {
+            number &= number - 1;
         }
-        let kind = self.descriptor(chunk).kind.get();
+        let kind = kind_at(number);
         if kind < RUN { Ok(kind as usize) } else { Err(u32::from(kind - RUN)) }
     }
 }

@@ -34,6 +34,11 @@ impl<W: Word, M: Mode, A: Window> Slab<'_, W, M, A> {
         }
     }
 
+    /// Returns the number of a chunk among all of memory: runs are aligned there.
+    pub(super) fn number(&self, chunk: u32) -> u32 {
+        ((self.base / CHUNK) as u32).wrapping_add(chunk)
+    }
+
     /// Lists a free run of 2^order chunks.
     pub(super) fn push_free(&self, lists: &mut Lists, chunk: u32, order: u32) {
         self.descriptor(chunk).kind.set(FREE + order as u8);
@@ -61,8 +66,10 @@ impl<W: Word, M: Mode, A: Window> Slab<'_, W, M, A> {
     pub(super) fn free_run(&self, lists: &mut Lists, mut chunk: u32, mut order: u32) {
         lists.usage.chunks -= (CHUNK + size_of::<Descriptor>()) << order;
         while order + 1 < ORDERS as u32 {
-            let buddy = chunk ^ (1 << order);
-            if buddy as usize + (1 << order) > self.chunks
+            // Below the first chunk it wraps, and is beyond the last.
+            let buddy = (self.number(chunk) ^ (1 << order)).wrapping_sub(self.number(0));
+            let end = (buddy as usize).checked_add(1 << order);
+            if end.is_none_or(|end| end > self.chunks)
                 || self.descriptor(buddy).kind.get() != FREE + order as u8
             {
                 break;
