@@ -1,7 +1,8 @@
 //! The papers' figures, redrawn from the lab's data beside the numbers that the papers print.
 //!
 //! ```text
-//! papers/* ── a figure each: data, printed numbers, a sentence ──┬── lab      runs tlblab, keeps what it printed
+//! papers/* ── a figure each: data, printed numbers, a sentence ──┬── lab      runs tlblab and boots the kernel,
+//!    │                                                           │            keeps what they printed ── children
 //!    │                                                           ├── rows     numbers by name
 //!    └── choose: the first page                                  └── printed  the papers' own numbers
 //! page: HTML ── chart: SVG ── axis
@@ -11,6 +12,7 @@
 
 use std::path::PathBuf;
 use std::process::ExitCode;
+use std::sync::Arc;
 use std::time::Duration;
 
 use anyhow::{Context, bail};
@@ -19,6 +21,7 @@ use indicatif::{ProgressBar, ProgressStyle};
 
 mod axis;
 mod chart;
+mod children;
 mod choose;
 mod figure;
 mod lab;
@@ -27,6 +30,7 @@ mod papers;
 mod printed;
 mod rows;
 
+use children::Children;
 use lab::Lab;
 use page::Section;
 
@@ -46,6 +50,9 @@ struct Cli {
     /// The lab's program
     #[arg(long, value_name = "FILE", default_value = "target/release/tlblab")]
     lab: PathBuf,
+    /// The program that boots the kernel: xtask [default: none, and figures do without what the kernel says]
+    #[arg(long, value_name = "FILE")]
+    boot: Option<PathBuf>,
     /// The shipped traces
     #[arg(long, value_name = "DIR", default_value = "lab/traces")]
     traces: PathBuf,
@@ -58,8 +65,17 @@ struct Cli {
 }
 
 fn main() -> ExitCode {
-    match run(&Cli::parse()) {
+    let children = Arc::new(Children::default());
+    let outcome = listen(&children).and_then(|()| run(&Cli::parse(), &children));
+    match outcome {
         Ok(()) => ExitCode::SUCCESS,
+        // Whatever else went wrong went wrong because of it.
+        Err(_) if children.interrupted() => {
+            eprintln!(
+                "report: interrupted: an earlier report is as it was, and what was measured is kept for the next"
+            );
+            ExitCode::from(130)
+        }
         Err(error) => {
             let line: Vec<_> = format!("{error:#}").split_whitespace().map(str::to_owned).collect();
             eprintln!("report: {}", line.join(" "));
@@ -68,12 +84,17 @@ fn main() -> ExitCode {
     }
 }
 
-fn run(args: &Cli) -> anyhow::Result<()> {
+/// Ends the programs that are being run when the report is interrupted, and with them the report.
+fn listen(children: &Arc<Children>) -> anyhow::Result<()> {
+    let children = Arc::clone(children);
+    ctrlc::set_handler(move || children.interrupt()).context("cannot listen for interruptions")
+}
+
+fn run(args: &Cli, children: &Arc<Children>) -> anyhow::Result<()> {
     let bar = ProgressBar::new(papers::ALL.len() as u64 + 1);
     bar.set_style(ProgressStyle::with_template("{bar:12} {pos} of {len} papers, {elapsed}: {wide_msg}")?);
     bar.enable_steady_tick(Duration::from_millis(200));
-    let cache = args.cache.clone().unwrap_or_else(|| args.out.join("cache"));
-    let lab = Lab::new(&args.lab, &args.traces, &cache, args.quick, bar.clone())?;
+    let lab = Lab::new(args, Arc::clone(children), bar.clone())?;
     if let Some(file) = &args.readme {
         let (picture, table) = papers::readme(&lab)?;
         lab::write(file, page::picture(&picture)?.as_bytes())?;
@@ -83,8 +104,13 @@ fn run(args: &Cli) -> anyhow::Result<()> {
     }
     let (choices, sections) = collect(&lab, &bar)?;
     bar.finish_and_clear();
+    let html = page::html(args.quick, &choices, &sections)?;
+    // A figure that does without the kernel's data must not do so because of an interruption.
+    if children.interrupted() {
+        bail!("interrupted");
+    }
     let index = args.out.join("index.html");
-    lab::write(&index, page::html(args.quick, &choices, &sections)?.as_bytes())?;
+    lab::write(&index, html.as_bytes())?;
     if args.json {
         println!("{}", page::json(&sections)?);
     }

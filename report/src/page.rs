@@ -95,6 +95,9 @@ fn draw(page: &mut String, figure: &Figure) -> anyhow::Result<()> {
     for of in &figure.tables {
         table(page, of)?;
     }
+    for why in &figure.lacks {
+        writeln!(page, "<p class=\"soft\">Missing: {}</p>", escape(why))?;
+    }
     let class = match figure.verdict {
         Verdict::Agrees => "agrees",
         Verdict::Partly => "partly",

@@ -8,7 +8,6 @@ use crate::lab::Lab;
 
 mod bala;
 mod elphinstone;
-mod mapping;
 mod romer;
 mod tzou;
 
