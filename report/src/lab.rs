@@ -1,10 +1,12 @@
 //! The data: runs of `tlblab ... --json`, and of `cargo xtask boot ... --json`, each kept under a name that is the hash of
 //! all that it depends on.
 
+use std::collections::HashMap;
 use std::fs;
+use std::io;
 use std::path::{Path, PathBuf};
-use std::process::Command;
-use std::sync::Arc;
+use std::process::{Command, Output};
+use std::sync::{Arc, Mutex, PoisonError};
 
 use anyhow::{Context, bail};
 use indicatif::ProgressBar;
@@ -39,6 +41,8 @@ pub(crate) struct Lab {
     /// The program that boots the kernel: xtask.
     boot: Option<PathBuf>,
     children: Arc<Children>,
+    /// A lock for each file of the cache: what two papers want is made once.
+    kept: Mutex<HashMap<PathBuf, Arc<Mutex<()>>>>,
     /// The hash of the program: another build may give other data.
     version: Vec<u8>,
     traces: PathBuf,
@@ -70,6 +74,7 @@ impl Lab {
             program: program.clone(),
             boot: args.boot.clone(),
             children,
+            kept: Mutex::default(),
             version: Sha256::digest(version).to_vec(),
             traces: traces.clone(),
             cache,
@@ -98,50 +103,64 @@ impl Lab {
     /// If it fails: its own line, which says what to do.
     pub(crate) fn rows(&self, args: &str) -> anyhow::Result<Rows> {
         let command = format!("tlblab {args}");
-        self.bar.set_message(command.clone());
-        let kept = self.cache.join(format!("{}.json", self.key(args)?));
-        if let Some(rows) = fs::read(&kept).ok().and_then(|text| rows(&text)) {
-            return Ok(Rows::new(command, rows));
-        }
-        self.run(Command::new(&self.program).args(args.split_whitespace()), command, &kept)
+        self.keep(&self.key(args)?, &command, || {
+            Ok(self.run(Command::new(&self.program).args(args.split_whitespace())))
+        })
     }
 
     /// Returns what the kernel in the emulator says, when booted with these arguments; or, as the report does without,
     /// why there is nothing.
     pub(crate) fn guest(&self, args: &str) -> Result<Rows, String> {
         let command = format!("cargo xtask boot {args}");
-        let once = || {
+        let rows = || {
             let mut hash = Sha256::new();
             for source in GUEST {
                 sources(Path::new(source), &mut hash)?;
             }
             hash.update(args);
-            let kept = self.cache.join(format!("{}.json", hex(hash)));
-            if let Some(rows) = fs::read(&kept).ok().and_then(|text| rows(&text)) {
-                return Ok(Rows::new(command.clone(), rows));
-            }
-            let Some(boot) = &self.boot else { bail!("only `cargo xtask report` boots the kernel") };
-            if self.children.output(Command::new(EMULATOR).arg("--version")).is_err() {
-                bail!("{EMULATOR} is missing: `cargo xtask boot` installs it, or says how");
-            }
-            self.bar.set_message(command.clone());
-            self.run(Command::new(boot).arg("boot").args(args.split_whitespace()), command.clone(), &kept)
+            self.keep(&hex(hash), &command, || {
+                let Some(boot) = &self.boot else { bail!("only `cargo xtask report` boots the kernel") };
+                if self.children.output(Command::new(EMULATOR).arg("--version")).is_err() {
+                    bail!("{EMULATOR} is missing: `cargo xtask boot` installs it, or says how");
+                }
+                Ok(self.run(Command::new(boot).arg("boot").args(args.split_whitespace())))
+            })
         };
-        once().map_err(|error: anyhow::Error| format!("{error:#}"))
+        rows().map_err(|error: anyhow::Error| format!("{error:#}"))
     }
 
-    /// Runs a command, keeps what it prints, and returns that.
-    fn run(&self, line: &mut Command, command: String, kept: &Path) -> anyhow::Result<Rows> {
-        let output = self.children.output(line.arg("--json"));
-        let output = output.with_context(|| format!("cannot run `{command}`"))?;
+    /// Returns the data that are kept under a name, or makes them and keeps them.
+    fn keep(
+        &self,
+        name: &str,
+        command: &str,
+        make: impl FnOnce() -> anyhow::Result<io::Result<Output>>,
+    ) -> anyhow::Result<Rows> {
+        let kept = self.cache.join(format!("{name}.json"));
+        // Whoever panicked with a lock has left no part of a file.
+        let lock = {
+            let mut all = self.kept.lock().unwrap_or_else(PoisonError::into_inner);
+            Arc::clone(all.entry(kept.clone()).or_default())
+        };
+        let _made_by_one = lock.lock().unwrap_or_else(PoisonError::into_inner);
+        self.bar.set_message(command.to_owned());
+        if let Some(rows) = fs::read(&kept).ok().and_then(|text| rows(&text)) {
+            return Ok(Rows::new(command.to_owned(), rows));
+        }
+        let output = make()?.with_context(|| format!("cannot run `{command}`"))?;
         if !output.status.success() {
             let said = String::from_utf8_lossy(&output.stderr);
             let line = said.lines().last().unwrap_or("it failed without a word");
             bail!("`{command}`: {}", line.trim_start_matches("tlblab: ").trim_start_matches("xtask: "));
         }
         let Some(rows) = rows(&output.stdout) else { bail!("`{command} --json` printed no array of rows") };
-        write(kept, &output.stdout)?;
-        Ok(Rows::new(command, rows))
+        write(&kept, &output.stdout)?;
+        Ok(Rows::new(command.to_owned(), rows))
+    }
+
+    /// Runs a program for its rows.
+    fn run(&self, line: &mut Command) -> io::Result<Output> {
+        self.children.output(line.arg("--json"))
     }
 
     /// Returns the data of a command that a full run has left, if there is any and this run is quick; a full run
@@ -186,7 +205,7 @@ fn sources(path: &Path, hash: &mut Sha256) -> anyhow::Result<()> {
     let unreadable = || format!("cannot read {}", path.display());
     if path.is_dir() {
         let entries = fs::read_dir(path).with_context(unreadable)?;
-        let mut within: Vec<_> = entries.map(|entry| Ok(entry?.path())).collect::<std::io::Result<_>>()?;
+        let mut within: Vec<_> = entries.map(|entry| Ok(entry?.path())).collect::<io::Result<_>>()?;
         within.sort();
         return within.iter().try_for_each(|path| sources(path, hash));
     }

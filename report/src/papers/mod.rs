@@ -22,6 +22,8 @@ pub(crate) const ALL: [(&str, Figures); 4] = [
     ("Tzou 1989: multiprocessor TLB consistency", tzou::figures),
 ];
 
+pub(crate) use elphinstone::timed;
+
 /// Returns what the README shows: a chart and the lines of a table.
 ///
 /// # Errors

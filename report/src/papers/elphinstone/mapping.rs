@@ -90,7 +90,12 @@ impl Of<'_> {
     }
 }
 
-fn run(lab: &Lab) -> anyhow::Result<Rows> {
+/// Returns what the host's clock says of every table.
+///
+/// # Errors
+///
+/// If the lab fails.
+pub(crate) fn timed(lab: &Lab) -> anyhow::Result<Rows> {
     lab.rows(if lab.quick { "mapping --rounds 50" } else { "mapping --rounds 1000" })
 }
 
@@ -109,7 +114,7 @@ fn names(of: Of<'_>) -> Vec<String> {
 ///
 /// If the lab fails.
 pub(super) fn tasks(lab: &Lab, guest: &Guest, printed: &Printed) -> anyhow::Result<Figure> {
-    let rows = run(lab)?;
+    let rows = timed(lab)?;
     let about = format!(
         "A table created, one page mapped, the table taken apart; in the kernel the task also runs and sends a message. \
          {HOST}"
@@ -163,7 +168,7 @@ pub(super) fn tasks(lab: &Lab, guest: &Guest, printed: &Printed) -> anyhow::Resu
 ///
 /// If the lab fails.
 pub(super) fn protection(lab: &Lab, guest: &Guest, printed: &Printed) -> anyhow::Result<[Figure; 3]> {
-    let rows = run(lab)?;
+    let rows = timed(lab)?;
     let about = format!(
         "128 neighbouring pages write-protected, then unprotected one by one in random order. {HOST}"
     );

@@ -10,6 +10,7 @@ mod mapping;
 mod refill;
 mod space;
 
+pub(crate) use mapping::timed;
 pub(crate) use space::sparse_space;
 
 const PAPER: &str = "Elphinstone";
