@@ -85,7 +85,9 @@ fn best(
     for name in CANDIDATES {
         let row = rows.one(&[("name", name)])?;
         let (refs, bytes) = (row.number("refs_per_lookup_mean")?, row.number("bytes_per_pte")?);
-        ranked.push((by(row)?, format!("{name} ({} loads, {} bytes)", cell(refs), cell(bytes))));
+        let nested = row.maybe("nested_misses_mean");
+        let traps = nested.map_or(String::new(), |nested| format!(" in {} traps", cell(1.0 + nested)));
+        ranked.push((by(row)?, format!("{name} ({} loads{traps}, {} bytes)", cell(refs), cell(bytes))));
     }
     ranked.sort_by(|one, other| one.0.total_cmp(&other.0));
     let take = ranked[0].1.split(' ').next().unwrap_or_default().to_owned();

@@ -70,7 +70,8 @@ fn an_interruption_is_one_line_and_the_earlier_report_stays() {
         let (folder, index) = earlier();
         let begun = folder.path().join("begun");
         let lab = lab(folder.path(), &format!("touch {}; exec sleep 60", begun.display()));
-        let mut child = command(&["--quick", "--lab", &lab], folder.path()).stderr(Stdio::piped()).spawn().unwrap();
+        let mut child =
+            command(&["--quick", "--lab", &lab], folder.path()).stderr(Stdio::piped()).spawn().unwrap();
         while !begun.exists() {
             assert!(child.try_wait().unwrap().is_none(), "it ended by itself");
             std::thread::sleep(std::time::Duration::from_millis(5));

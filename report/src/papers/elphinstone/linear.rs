@@ -18,13 +18,15 @@ pub(super) fn against_levels(lab: &Lab, printed: &Printed) -> anyhow::Result<Fig
     let dear = printed.at(&["5.5", "most cycles of a secondary miss"])?;
     let nested = 0.5 * (cheap + dear);
     let entries: &[u32] = if lab.quick { &[16, 64] } else { &[8, 16, 32, 48, 64, 96, 128] };
-    let mut figure = Figure::new(
-        PAPER,
-        "Section 5.5",
-        "The hit rate on the page table from which LPT beats MPT",
-        "Each point is a program on a TLB of so many pairs, 8 to 128. A hit is a refill whose page of the linear table was in \
-         the TLB; cycles are the paper's: 110 for the upper levels of MPT, 450 for each nested miss.",
+    let about = format!(
+        "Each point is a program on a TLB of so many pairs, {entries:?}. A hit is a refill whose page of the linear table was \
+         in the TLB; cycles are the paper's: {} for the upper levels of MPT, {} for each nested miss, the middle of what it \
+         prints.",
+        cell(upper),
+        cell(nested)
     );
+    let title = "The hit rate on the page table from which LPT beats MPT";
+    let mut figure = Figure::new(PAPER, "Section 5.5", title, &about);
     let mut series = Vec::new();
     let (mut won_from, mut lost_to) = (100.0f64, 0.0f64);
     for (colour, (name, _)) in TRACES.iter().enumerate() {

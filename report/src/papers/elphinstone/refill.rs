@@ -67,7 +67,7 @@ pub(super) fn by_size(traces: &Traces) -> anyhow::Result<Figure> {
         .chart(chart("Instructions of a refill", "instructions", instructions))
         .chart(chart("Loads of a refill", "loads", memory))
         .says(
-            Verdict::of(gained >= 50.0 && falls, falls),
+            Verdict::of(gained >= 50.0 && falls, gained >= 35.0),
             format!(
                 "the paper sees little improvement beyond four entries; of the instructions that 256 slots save over 2, \
                  four save {} %, and the curve {}.",
@@ -229,7 +229,8 @@ pub(super) fn elapsed(traces: &Traces, printed: &Printed) -> anyhow::Result<Figu
     let mut paper = Vec::new();
     for program in printed.names(&["Table 2"]) {
         let row = names.iter().map(|name| printed.at(&["Table 2", program, name]));
-        paper.push(row_of(program, &row.collect::<anyhow::Result<Vec<_>>>()?));
+        let row = row.map(|said| Ok(format!("{:.2}", said?))).collect::<anyhow::Result<Vec<_>>>()?;
+        paper.push([program.to_owned()].into_iter().chain(row).collect());
     }
     let head: Vec<&str> = [""].into_iter().chain(names.iter().copied()).collect();
     let marked: Vec<_> = names.iter().map(|name| format!("*{name}")).collect();
