@@ -1,9 +1,9 @@
-//! Programs that are run for what they print, all of which end when the report is interrupted.
+//! Programs that are run for what they print, all of which end when the report is interrupted, or cannot be made.
 //!
 //! ```text
 //! output ── spawn ──┬── a thread reads standard output ──┐
 //!                   └── a thread reads standard error ───┼── channel ── output goes on
-//! interrupt ── kill ─────────────────────────────────────┘
+//! end ── kill ───────────────────────────────────────────┘
 //! ```
 //!
 //! What a killed program has itself started may live on and keep both pipes open, so nobody waits for them then.
@@ -20,7 +20,7 @@ pub(crate) struct Children(Mutex<Running>);
 #[derive(Debug, Default)]
 struct Running {
     children: Vec<(Child, Sender<Heard>)>,
-    interrupted: bool,
+    ended: bool,
 }
 
 /// What the one who waits for a program hears of it.
@@ -28,7 +28,7 @@ struct Running {
 enum Heard {
     Output(io::Result<Vec<u8>>),
     Error(io::Result<Vec<u8>>),
-    Interrupted,
+    Ended,
 }
 
 impl Children {
@@ -41,13 +41,13 @@ impl Children {
     ///
     /// # Errors
     ///
-    /// If it cannot be run, or all has been interrupted.
+    /// If it cannot be run, or all have been ended.
     pub(crate) fn output(&self, command: &mut Command) -> io::Result<Output> {
         command.stdin(Stdio::null()).stdout(Stdio::piped()).stderr(Stdio::piped());
         let (say, hear) = mpsc::channel();
         let id = {
             let mut running = self.lock();
-            if running.interrupted {
+            if running.ended {
                 return Err(io::ErrorKind::Interrupted.into());
             }
             let mut child = command.spawn()?;
@@ -63,7 +63,7 @@ impl Children {
             match hear.recv() {
                 Ok(Heard::Output(bytes)) => stdout = Some(bytes?),
                 Ok(Heard::Error(bytes)) => stderr = Some(bytes?),
-                Ok(Heard::Interrupted) | Err(_) => break,
+                Ok(Heard::Ended) | Err(_) => break,
             }
         }
         let place = |running: &Running| running.children.iter().position(|(child, _)| child.id() == id);
@@ -79,19 +79,19 @@ impl Children {
     }
 
     /// Ends them all, and lets no other begin.
-    pub(crate) fn interrupt(&self) {
+    pub(crate) fn end(&self) {
         let mut running = self.lock();
-        running.interrupted = true;
+        running.ended = true;
         for (child, say) in &mut running.children {
             // Of one that has ended by itself, or whose output nobody waits for any more, there is nothing to say.
             let _ = child.kill();
-            let _ = say.send(Heard::Interrupted);
+            let _ = say.send(Heard::Ended);
         }
     }
 
     /// Tells whether they have been ended.
-    pub(crate) fn interrupted(&self) -> bool {
-        self.lock().interrupted
+    pub(crate) fn ended(&self) -> bool {
+        self.lock().ended
     }
 }
 
@@ -105,7 +105,7 @@ fn read(
     std::thread::spawn(move || {
         let mut bytes = Vec::new();
         let read = pipe.map_or(Ok(0), |mut pipe| pipe.read_to_end(&mut bytes));
-        // After an interruption nobody listens.
+        // After an end nobody listens.
         let _ = say.send(heard(read.map(|_| bytes)));
     });
 }
@@ -116,7 +116,7 @@ mod tests {
     use std::time::{Duration, Instant};
 
     #[test]
-    fn an_interruption_ends_what_runs_and_lets_nothing_begin() {
+    fn an_end_ends_what_runs_and_lets_nothing_begin() {
         let children = Children::default();
         let begun = Instant::now();
         std::thread::scope(|scope| {
@@ -126,11 +126,11 @@ mod tests {
             while children.lock().children.is_empty() {
                 std::thread::sleep(Duration::from_millis(1));
             }
-            children.interrupt();
+            children.end();
             let error = asleep.join().unwrap().unwrap_err();
             assert_eq!(error.kind(), io::ErrorKind::Interrupted);
         });
-        assert!(begun.elapsed() < Duration::from_secs(30) && children.interrupted());
+        assert!(begun.elapsed() < Duration::from_secs(30) && children.ended());
         let refused = children.output(&mut Command::new("true")).unwrap_err();
         assert_eq!(refused.kind(), io::ErrorKind::Interrupted);
     }

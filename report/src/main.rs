@@ -12,7 +12,8 @@
 
 use std::path::PathBuf;
 use std::process::ExitCode;
-use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::{Arc, OnceLock};
 use std::time::Duration;
 
 use anyhow::{Context, bail};
@@ -66,11 +67,12 @@ struct Cli {
 
 fn main() -> ExitCode {
     let children = Arc::new(Children::default());
-    let outcome = listen(&children).and_then(|()| run(&Cli::parse(), &children));
+    let interrupted = Arc::new(AtomicBool::new(false));
+    let outcome = listen(&children, &interrupted).and_then(|()| run(&Cli::parse(), &children));
     match outcome {
         Ok(()) => ExitCode::SUCCESS,
         // Whatever else went wrong went wrong because of it.
-        Err(_) if children.interrupted() => {
+        Err(_) if interrupted.load(Ordering::Relaxed) => {
             eprintln!(
                 "report: interrupted: an earlier report is as it was, and what was measured is kept for the next"
             );
@@ -85,9 +87,13 @@ fn main() -> ExitCode {
 }
 
 /// Ends the programs that are being run when the report is interrupted, and with them the report.
-fn listen(children: &Arc<Children>) -> anyhow::Result<()> {
-    let children = Arc::clone(children);
-    ctrlc::set_handler(move || children.interrupt()).context("cannot listen for interruptions")
+fn listen(children: &Arc<Children>, interrupted: &Arc<AtomicBool>) -> anyhow::Result<()> {
+    let (children, interrupted) = (Arc::clone(children), Arc::clone(interrupted));
+    let end = move || {
+        interrupted.store(true, Ordering::Relaxed);
+        children.end();
+    };
+    ctrlc::set_handler(end).context("cannot listen for interruptions")
 }
 
 fn run(args: &Cli, children: &Arc<Children>) -> anyhow::Result<()> {
@@ -102,11 +108,11 @@ fn run(args: &Cli, children: &Arc<Children>) -> anyhow::Result<()> {
         println!("{table}");
         return Ok(());
     }
-    let (choices, sections) = collect(&lab, &bar)?;
+    let (choices, sections) = collect(&lab, children, &bar)?;
     bar.finish_and_clear();
     let html = page::html(args.quick, &choices, &sections)?;
     // A figure that does without the kernel's data must not do so because of an interruption.
-    if children.interrupted() {
+    if children.ended() {
         bail!("interrupted");
     }
     let index = args.out.join("index.html");
@@ -118,25 +124,44 @@ fn run(args: &Cli, children: &Arc<Children>) -> anyhow::Result<()> {
     Ok(())
 }
 
-/// Collects the papers side by side: the lab's programs mostly use one CPU each.
-fn collect(lab: &Lab, bar: &ProgressBar) -> anyhow::Result<(Vec<choose::Choice>, Vec<Section>)> {
-    std::thread::scope(|scope| {
-        let sections: Vec<_> = papers::ALL
-            .iter()
-            .map(|&(title, figures)| {
-                scope.spawn(move || {
-                    let figures = figures(lab).with_context(|| title.split(':').next().unwrap_or_default());
-                    bar.inc(1);
-                    Ok(Section { title, figures: figures? })
-                })
+/// Collects the papers side by side: the lab's programs mostly use one CPU each. What goes wrong first ends all.
+fn collect(
+    lab: &Lab,
+    children: &Children,
+    bar: &ProgressBar,
+) -> anyhow::Result<(Vec<choose::Choice>, Vec<Section>)> {
+    let first = OnceLock::new();
+    let or_end = |error: anyhow::Error| {
+        // That it has been ended by another is no reason.
+        if !children.ended() {
+            let _ = first.set(error);
+            children.end();
+        }
+    };
+    let (choices, sections) = std::thread::scope(|scope| {
+        let section = |&(title, figures): &(&'static str, papers::Figures)| {
+            scope.spawn(move || {
+                let figures = figures(lab).with_context(|| title.split(':').next().unwrap_or_default());
+                bar.inc(1);
+                figures.map(|figures| Section { title, figures }).map_err(or_end)
             })
-            .collect();
-        let choices = choose::choices(lab)?;
+        };
+        let sections: Vec<_> = papers::ALL.iter().map(section).collect();
+        let choices = choose::choices(lab).map_err(or_end);
         bar.inc(1);
-        let sections = sections.into_iter().map(|section| match section.join() {
-            Ok(section) => section,
-            Err(_) => bail!("a section panicked"),
-        });
-        Ok((choices, sections.collect::<anyhow::Result<_>>()?))
-    })
+        (choices, sections.into_iter().map(|section| section.join()).collect::<Vec<_>>())
+    });
+    if let Some(error) = first.into_inner() {
+        return Err(error);
+    }
+    let sections = sections.into_iter().map(|section| match section {
+        Ok(Ok(section)) => Ok(section),
+        Ok(Err(())) => bail!("interrupted"),
+        Err(_) => bail!("a section panicked"),
+    });
+    let sections = sections.collect::<anyhow::Result<_>>()?;
+    match choices {
+        Ok(choices) => Ok((choices, sections)),
+        Err(()) => bail!("interrupted"),
+    }
 }

@@ -12,7 +12,7 @@ mod romer;
 mod tzou;
 
 /// Collects a paper's figures.
-type Figures = fn(&Lab) -> anyhow::Result<Vec<Figure>>;
+pub(crate) type Figures = fn(&Lab) -> anyhow::Result<Vec<Figure>>;
 
 /// The papers in the order of the report.
 pub(crate) const ALL: [(&str, Figures); 4] = [
