@@ -67,9 +67,11 @@ impl Lab {
                 program.display()
             )
         })?;
-        fs::create_dir_all(&cache).with_context(|| {
-            format!("cannot write to {}: choose another folder with --out", cache.display())
-        })?;
+        for folder in [&args.out, &cache] {
+            fs::create_dir_all(folder).with_context(|| {
+                format!("cannot write to {}: choose another folder with --out", folder.display())
+            })?;
+        }
         let lab = Self {
             program: program.clone(),
             boot: args.boot.clone(),
@@ -161,19 +163,6 @@ impl Lab {
     /// Runs a program for its rows.
     fn run(&self, line: &mut Command) -> io::Result<Output> {
         self.children.output(line.arg("--json"))
-    }
-
-    /// Returns the data of a command that a full run has left, if there is any and this run is quick; a full run
-    /// makes it.
-    ///
-    /// # Errors
-    ///
-    /// As [`rows`](Self::rows).
-    pub(crate) fn rows_if_full(&self, args: &str) -> anyhow::Result<Option<Rows>> {
-        if self.quick && !self.cache.join(format!("{}.json", self.key(args)?)).is_file() {
-            return Ok(None);
-        }
-        self.rows(args).map(Some)
     }
 
     /// Returns the hash of all that the data of a command depends on: program, arguments, traces.

@@ -39,7 +39,7 @@ use page::Section;
 #[derive(Debug, Parser)]
 #[command(version, max_term_width = 100)]
 struct Cli {
-    /// A few minutes: fewer messages, fewer simulated seconds; what takes longer is taken from an earlier full run
+    /// A few minutes: fewer messages, fewer simulated seconds
     #[arg(long)]
     quick: bool,
     /// Print every figure's data as one JSON array, too
