@@ -9,7 +9,7 @@ use std::collections::HashSet;
 use std::hint::black_box;
 use std::time::{Duration, Instant};
 
-use criterion::{Criterion, Throughput};
+use criterion::Throughput;
 use tlbkit_addr::{Asid, PageSize, VirtAddr};
 use tlbkit_benches::Subject;
 use tlbkit_benches::peers::X86;
@@ -206,11 +206,7 @@ fn quartiles(mut values: Vec<f64>) -> [f64; 3] {
 fn main() {
     let mut cases = cases();
     ratios(&mut cases);
-    let mut criterion = Criterion::default()
-        .sample_size(10)
-        .warm_up_time(Duration::from_millis(100))
-        .measurement_time(Duration::from_millis(400))
-        .configure_from_args();
+    let mut criterion = tlbkit_benches::criterion().configure_from_args();
     for mut case in cases {
         let mut group = criterion.benchmark_group(case.job);
         group.throughput(Throughput::Elements(case.operations as u64));

@@ -2,7 +2,6 @@
 #![allow(missing_docs)]
 
 use std::hint::black_box;
-use std::time::Duration;
 
 use criterion::{Criterion, Throughput, criterion_group, criterion_main};
 use tlbkit_addr::Vpn;
@@ -77,10 +76,7 @@ fn bookkeeping(criterion: &mut Criterion) {
 
 criterion_group! {
     name = benches;
-    config = Criterion::default()
-        .sample_size(10)
-        .warm_up_time(Duration::from_millis(200))
-        .measurement_time(Duration::from_millis(800));
+    config = tlbkit_benches::criterion();
     targets = bookkeeping
 }
 criterion_main!(benches);

@@ -4,7 +4,7 @@
 
 use std::hint::{black_box, spin_loop};
 use std::sync::atomic::{AtomicU32, Ordering};
-use std::time::{Duration, Instant};
+use std::time::Instant;
 
 use criterion::{Criterion, criterion_group, criterion_main};
 use tlbkit_benches::work::shuffled;
@@ -71,10 +71,7 @@ fn ping_pong(criterion: &mut Criterion) {
 
 criterion_group! {
     name = benches;
-    config = Criterion::default()
-        .sample_size(10)
-        .warm_up_time(Duration::from_millis(200))
-        .measurement_time(Duration::from_millis(800));
+    config = tlbkit_benches::criterion();
     targets = loads, ping_pong
 }
 criterion_main!(benches);

@@ -21,6 +21,9 @@ pub struct Case {
     pub start: Box<dyn FnOnce() -> Round>,
 }
 
+/// Draws so many pages.
+type Pages = fn(usize) -> Vec<usize>;
+
 /// Does a round of a case and returns the time of what counts.
 pub type Round = Box<dyn FnMut() -> Duration>;
 
@@ -49,15 +52,13 @@ fn case<R: FnMut() -> Duration + 'static>(
 }
 
 fn lookups<S: Subject + 'static>(cases: &mut Vec<Case>) {
-    for (job, pages) in [("chain dense", dense as fn(usize) -> Vec<usize>), ("chain sparse", sparse)] {
+    for (job, pages) in [("chain dense", dense as Pages), ("chain sparse", sparse)] {
         cases.push(case(job, S::NAME, PAGES, move || {
             let (table, start) = chain::<S>(&pages(PAGES));
             move || timed(|| follow(&table, start, PAGES))
         }));
     }
-    for (job, pages) in
-        [("throughput dense", dense as fn(usize) -> Vec<usize>), ("throughput sparse", sparse)]
-    {
+    for (job, pages) in [("throughput dense", dense as Pages), ("throughput sparse", sparse)] {
         cases.push(case(job, S::NAME, PAGES, move || {
             let (table, _) = chain::<S>(&pages(PAGES));
             let order = shuffled(pages(PAGES));
@@ -117,16 +118,20 @@ fn lookups<S: Subject + 'static>(cases: &mut Vec<Case>) {
         let far = shuffled(sparse(PAGES));
         move || timed(|| far.iter().filter(|&&vpn| table.translate(vpn << 12).is_some()).count())
     }));
-    cases.push(case("cold chain sparse", S::NAME, COLD, || {
-        // A chain right after the caches were filled with something else.
-        let (table, mut at) = chain::<S>(&sparse(PAGES));
-        let mut other = vec![0u64; 8 << 20];
-        move || {
-            other.iter_mut().step_by(8).for_each(|line| *line += 1);
-            let start = at;
-            timed(|| at = follow(&table, start, COLD) >> 12)
-        }
-    }));
+    for (job, pages) in
+        [("cold chain dense", dense as Pages), ("cold chain sparse", sparse), ("cold chain file", file)]
+    {
+        cases.push(case(job, S::NAME, COLD, move || {
+            // A chain right after the caches were filled with something else.
+            let (table, mut at) = chain::<S>(&pages(PAGES));
+            let mut other = vec![0u64; 8 << 20];
+            move || {
+                other.iter_mut().step_by(8).for_each(|line| *line += 1);
+                let start = at;
+                timed(|| at = follow(&table, start, COLD) >> 12)
+            }
+        }));
+    }
 }
 
 /// A table half of whose node is mapped, so that mapping in the other half creates and frees none.
@@ -264,6 +269,8 @@ pub fn all() -> Vec<Case> {
         peers::BTree: lookups edits life freeing iteration;
         ours::MptSolo: lookups edits life freeing iteration resizing;
         ours::MptShared: lookups edits life freeing iteration resizing;
+        ours::LptSolo: lookups edits life freeing iteration resizing;
+        ours::LptShared: lookups edits life freeing iteration resizing;
         ours::G16Solo: lookups edits life freeing iteration resizing;
         ours::G16Shared: lookups edits life freeing iteration resizing;
         ours::GaSolo: lookups edits life freeing iteration resizing;
@@ -294,7 +301,9 @@ const JOBS: &[&str] = &[
     "STLB in front",
     "near miss",
     "far miss",
+    "cold chain dense",
     "cold chain sparse",
+    "cold chain file",
     "map page",
     "unmap page",
     "map 128",

@@ -4,10 +4,23 @@
 //! documentation does for a kernel with a direct map, its nodes in a host arena, with flushes ignored, as ours are.
 #![allow(missing_docs, missing_debug_implementations)]
 
+use std::time::Duration;
+
 pub mod cases;
 pub mod ours;
 pub mod peers;
 pub mod work;
+
+/// Returns criterion as all benches are run: a subject takes about half a second, so that all of them take minutes. Ten
+/// samples bear no finer statistics than a few thousand resamples, and nobody looks at five hundred plots.
+pub fn criterion() -> criterion::Criterion {
+    criterion::Criterion::default()
+        .without_plots()
+        .nresamples(2000)
+        .sample_size(10)
+        .warm_up_time(Duration::from_millis(100))
+        .measurement_time(Duration::from_millis(300))
+}
 
 /// Leaks `bytes` of zeroed memory, aligned to a page, that is touched only as it is used.
 pub fn arena(bytes: usize) -> *mut u8 {

@@ -7,7 +7,7 @@ use tlbkit_addr::{Attr, PageSize, Pages, Pfn, VirtAddr, Vpn};
 use tlbkit_pagetable::geometry::Va48;
 use tlbkit_pagetable::nodes::{Chunk, Identity, Slab};
 use tlbkit_pagetable::{
-    Change, Error, Holes, Pinned, Retired, Shared, Solo, Table, cpt, destroy, format, gpt, hpt, mpt,
+    Change, Error, Holes, Pinned, Retired, Shared, Solo, Table, cpt, destroy, format, gpt, hpt, lpt, mpt,
 };
 
 use crate::{Iterate, Resize, Subject, arena};
@@ -50,6 +50,9 @@ macro_rules! subjects {
 }
 
 type Mpt<M> = mpt::Mpt4<'static, Storage<M>>;
+/// In the upper half, of which nothing is mapped here. No MMU translates the array on this host, so a lookup finds it from
+/// the root, as a kernel's own does.
+type Lpt<M> = lpt::Lpt<'static, Va48, format::Compact, Storage<M>, 0xffff_8000_0000_0000>;
 type G16<M> = gpt::Gpt<'static, Va48, format::Compact, Storage<M>, gpt::Compact, gpt::Fixed<4>>;
 type Ga<M> = gpt::Gpt<'static, Va48, format::Compact, Storage<M>, gpt::Compact, gpt::Adaptive>;
 type Hr<M> = hpt::Hr<'static, Storage<M>>;
@@ -58,6 +61,7 @@ type Cpt8<M> = cpt::Cpt8<'static, Storage<M>>;
 
 subjects! {
     MptSolo MptShared "MPT": Mpt, mpt::Mpt4::new;
+    LptSolo LptShared "LPT": Lpt, lpt::Lpt::new;
     G16Solo G16Shared "G16": G16, |nodes| Ok(gpt::Gpt::new(nodes));
     GaSolo GaShared "GA": Ga, |nodes| Ok(gpt::Gpt::new(nodes));
     HrSolo HrShared "HR": Hr, hpt::Hr::new;

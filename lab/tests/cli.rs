@@ -116,6 +116,26 @@ fn a_planted_fault_is_found_in_every_structure() {
 }
 
 #[test]
+fn superpages_are_measured_where_they_are_named() {
+    for load in
+        [&["--workload", "dense", "--pages", "5000"][..], &["--workload", "file", "--pages", "700"], &[]]
+    {
+        for layout in ["paper", "compact"] {
+            let args = [&["tables", "CS", "MPT", "--json", "--layout", layout], load].concat();
+            let [mpt, superpages] = &rows(&tlblab(&args).output().unwrap())[..] else { panic!("two names") };
+            assert_eq!((&superpages["name"], &superpages["verified"]), (&"CS".into(), &true.into()));
+            assert_eq!(superpages["pages"], mpt["pages"]);
+            // What is one superpage needs no PTE for each page.
+            assert!(superpages["ptes"].as_u64() < mpt["ptes"].as_u64(), "{superpages}");
+        }
+    }
+    for fault in ["stale", "lost", "wrong"] {
+        let args = ["tables", "CS", "--workload", "dense", "--pages", "300", "--inject", fault, "--json"];
+        assert_eq!(rows(&tlblab(&args).output().unwrap())[0]["verified"], false);
+    }
+}
+
+#[test]
 fn lackeys_text_runs_from_standard_input() {
     let output = with_input(&["tables", "--trace", "-", "--json", "MPT"], LACKEY.as_bytes());
     let [row] = &rows(&output)[..] else { panic!("one name, one row") };

@@ -2,6 +2,7 @@
 
 use crate::figure::cell;
 use crate::lab::Lab;
+use crate::papers;
 use crate::rows::{Row, Rows};
 
 /// A line of the first page.
@@ -29,10 +30,9 @@ pub(crate) fn choices(lab: &Lab) -> anyhow::Result<Vec<Choice>> {
     };
     let bytes = |row: Row<'_>| row.number("bytes_per_pte");
     let both = |row: Row<'_>| Ok(row.number("refs_per_lookup_mean")? * row.number("bytes_per_pte")?);
-    let memory = |row: Row<'_>| row.number("bytes");
     let by_both = "the least of loads a refill times bytes a page";
     type By<'a> = &'a dyn Fn(Row<'_>) -> anyhow::Result<f64>;
-    let situations: [(&str, &str, By<'_>, &str); 6] = [
+    let situations: [(&str, &str, By<'_>, &str); 5] = [
         (
             "dense: one run of 4096 pages",
             "tables --workload dense --pages 4096 --layout compact",
@@ -50,12 +50,6 @@ pub(crate) fn choices(lab: &Lab) -> anyhow::Result<Vec<Choice>> {
             "tables --workload file --pages 4096 --layout compact",
             &both,
             by_both,
-        ),
-        (
-            "one of many small tasks: a page each",
-            "tables --workload uniform --pages 1 --layout compact",
-            &memory,
-            "the least memory, which a task's creation has to fill",
         ),
         (
             "a real program's, refilled often",
@@ -76,6 +70,7 @@ pub(crate) fn choices(lab: &Lab) -> anyhow::Result<Vec<Choice>> {
         let (take, because) = best(&rows, by, why)?;
         all.push(Choice { when: when.into(), take, because, command: rows.command });
     }
+    all.push(small_tasks(lab)?);
     all.push(many_cpus(lab)?);
     Ok(all)
 }
@@ -90,12 +85,39 @@ fn best(
     for name in CANDIDATES {
         let row = rows.one(&[("name", name)])?;
         let (refs, bytes) = (row.number("refs_per_lookup_mean")?, row.number("bytes_per_pte")?);
-        ranked.push((by(row)?, format!("{name} ({} loads, {} bytes)", cell(refs), cell(bytes))));
+        let nested = row.maybe("nested_misses_mean");
+        let traps = nested.map_or(String::new(), |nested| format!(" in {} traps", cell(1.0 + nested)));
+        ranked.push((by(row)?, format!("{name} ({} loads{traps}, {} bytes)", cell(refs), cell(bytes))));
     }
     ranked.sort_by(|one, other| one.0.total_cmp(&other.0));
     let take = ranked[0].1.split(' ').next().unwrap_or_default().to_owned();
     let texts: Vec<_> = ranked.iter().map(|(_, text)| text.as_str()).collect();
     Ok((take, format!("{why}: {}; then {}.", texts[0], texts[1..].join(", "))))
+}
+
+/// Returns the candidate whose creation, one page mapped, and end take the least time; timed are all but the linear one.
+fn small_tasks(lab: &Lab) -> anyhow::Result<Choice> {
+    let times = papers::timed(lab)?;
+    let space = lab.rows("tables --workload uniform --pages 1 --layout compact")?;
+    let mut ranked = Vec::new();
+    for name in CANDIDATES.into_iter().filter(|name| *name != "LPT") {
+        let of_mpt = times.one(&[("benchmark", "task"), ("name", name)])?.number("of_mpt")?;
+        let bytes = space.one(&[("name", name)])?.number("bytes")?;
+        let text = format!("{name} ({} of MPT's time, {} bytes)", cell(of_mpt), cell(bytes));
+        ranked.push((of_mpt, name, text));
+    }
+    ranked.sort_by(|one, other| one.0.total_cmp(&other.0));
+    let texts: Vec<_> = ranked.iter().map(|(.., text)| text.as_str()).collect();
+    Ok(Choice {
+        when: "one of many small tasks: a page each".into(),
+        take: ranked[0].1.into(),
+        because: format!(
+            "the cheapest to create and to destroy: {}; then {}.",
+            texts[0],
+            texts[1..].join(", ")
+        ),
+        command: times.command,
+    })
 }
 
 /// Returns the algorithm that leaves most of the CPUs' time at fifty of them.

@@ -72,6 +72,9 @@ pub(crate) struct Figure {
     pub(crate) charts: Vec<Chart>,
     pub(crate) tables: Vec<Table>,
     pub(crate) verdict: Verdict,
+    /// What could not be had, and why.
+    #[serde(skip_serializing_if = "Vec::is_empty")]
+    pub(crate) lacks: Vec<String>,
     /// One sentence on agreement.
     pub(crate) agreement: String,
     pub(crate) commands: Vec<String>,
@@ -87,6 +90,7 @@ impl Figure {
             charts: Vec::new(),
             tables: Vec::new(),
             verdict: Verdict::Open,
+            lacks: Vec::new(),
             agreement: String::new(),
             commands: Vec::new(),
         }
@@ -111,6 +115,12 @@ impl Figure {
         if !self.commands.contains(&command) {
             self.commands.push(command);
         }
+        self
+    }
+
+    /// Says that something is missing, and why.
+    pub(crate) fn lacks(mut self, why: impl Into<String>) -> Self {
+        self.lacks.push(why.into());
         self
     }
 

@@ -1,7 +1,8 @@
 //! The papers' figures, redrawn from the lab's data beside the numbers that the papers print.
 //!
 //! ```text
-//! papers/* ── a figure each: data, printed numbers, a sentence ──┬── lab      runs tlblab, keeps what it printed
+//! papers/* ── a figure each: data, printed numbers, a sentence ──┬── lab      runs tlblab and boots the kernel,
+//!    │                                                           │            keeps what they printed ── children
 //!    │                                                           ├── rows     numbers by name
 //!    └── choose: the first page                                  └── printed  the papers' own numbers
 //! page: HTML ── chart: SVG ── axis
@@ -11,6 +12,8 @@
 
 use std::path::PathBuf;
 use std::process::ExitCode;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::{Arc, OnceLock};
 use std::time::Duration;
 
 use anyhow::{Context, bail};
@@ -19,6 +22,7 @@ use indicatif::{ProgressBar, ProgressStyle};
 
 mod axis;
 mod chart;
+mod children;
 mod choose;
 mod figure;
 mod lab;
@@ -27,6 +31,7 @@ mod papers;
 mod printed;
 mod rows;
 
+use children::Children;
 use lab::Lab;
 use page::Section;
 
@@ -34,7 +39,7 @@ use page::Section;
 #[derive(Debug, Parser)]
 #[command(version, max_term_width = 100)]
 struct Cli {
-    /// A few minutes: fewer messages, fewer simulated seconds; what takes longer is taken from an earlier full run
+    /// A few minutes: fewer messages, fewer simulated seconds
     #[arg(long)]
     quick: bool,
     /// Print every figure's data as one JSON array, too
@@ -46,6 +51,9 @@ struct Cli {
     /// The lab's program
     #[arg(long, value_name = "FILE", default_value = "target/release/tlblab")]
     lab: PathBuf,
+    /// The program that boots the kernel: xtask [default: none, and figures do without what the kernel says]
+    #[arg(long, value_name = "FILE")]
+    boot: Option<PathBuf>,
     /// The shipped traces
     #[arg(long, value_name = "DIR", default_value = "lab/traces")]
     traces: PathBuf,
@@ -58,8 +66,18 @@ struct Cli {
 }
 
 fn main() -> ExitCode {
-    match run(&Cli::parse()) {
+    let children = Arc::new(Children::default());
+    let interrupted = Arc::new(AtomicBool::new(false));
+    let outcome = listen(&children, &interrupted).and_then(|()| run(&Cli::parse(), &children));
+    match outcome {
         Ok(()) => ExitCode::SUCCESS,
+        // Whatever else went wrong went wrong because of it.
+        Err(_) if interrupted.load(Ordering::Relaxed) => {
+            eprintln!(
+                "report: interrupted: an earlier report is as it was, and what was measured is kept for the next"
+            );
+            ExitCode::from(130)
+        }
         Err(error) => {
             let line: Vec<_> = format!("{error:#}").split_whitespace().map(str::to_owned).collect();
             eprintln!("report: {}", line.join(" "));
@@ -68,12 +86,21 @@ fn main() -> ExitCode {
     }
 }
 
-fn run(args: &Cli) -> anyhow::Result<()> {
+/// Ends the programs that are being run when the report is interrupted, and with them the report.
+fn listen(children: &Arc<Children>, interrupted: &Arc<AtomicBool>) -> anyhow::Result<()> {
+    let (children, interrupted) = (Arc::clone(children), Arc::clone(interrupted));
+    let end = move || {
+        interrupted.store(true, Ordering::Relaxed);
+        children.end();
+    };
+    ctrlc::set_handler(end).context("cannot listen for interruptions")
+}
+
+fn run(args: &Cli, children: &Arc<Children>) -> anyhow::Result<()> {
     let bar = ProgressBar::new(papers::ALL.len() as u64 + 1);
     bar.set_style(ProgressStyle::with_template("{bar:12} {pos} of {len} papers, {elapsed}: {wide_msg}")?);
     bar.enable_steady_tick(Duration::from_millis(200));
-    let cache = args.cache.clone().unwrap_or_else(|| args.out.join("cache"));
-    let lab = Lab::new(&args.lab, &args.traces, &cache, args.quick, bar.clone())?;
+    let lab = Lab::new(args, Arc::clone(children), bar.clone())?;
     if let Some(file) = &args.readme {
         let (picture, table) = papers::readme(&lab)?;
         lab::write(file, page::picture(&picture)?.as_bytes())?;
@@ -81,10 +108,15 @@ fn run(args: &Cli) -> anyhow::Result<()> {
         println!("{table}");
         return Ok(());
     }
-    let (choices, sections) = collect(&lab, &bar)?;
+    let (choices, sections) = collect(&lab, children, &bar)?;
     bar.finish_and_clear();
+    let html = page::html(args.quick, &choices, &sections)?;
+    // A figure that does without the kernel's data must not do so because of an interruption.
+    if children.ended() {
+        bail!("interrupted");
+    }
     let index = args.out.join("index.html");
-    lab::write(&index, page::html(args.quick, &choices, &sections)?.as_bytes())?;
+    lab::write(&index, html.as_bytes())?;
     if args.json {
         println!("{}", page::json(&sections)?);
     }
@@ -92,25 +124,44 @@ fn run(args: &Cli) -> anyhow::Result<()> {
     Ok(())
 }
 
-/// Collects the papers side by side: the lab's programs mostly use one CPU each.
-fn collect(lab: &Lab, bar: &ProgressBar) -> anyhow::Result<(Vec<choose::Choice>, Vec<Section>)> {
-    std::thread::scope(|scope| {
-        let sections: Vec<_> = papers::ALL
-            .iter()
-            .map(|&(title, figures)| {
-                scope.spawn(move || {
-                    let figures = figures(lab).with_context(|| title.split(':').next().unwrap_or_default());
-                    bar.inc(1);
-                    Ok(Section { title, figures: figures? })
-                })
+/// Collects the papers side by side: the lab's programs mostly use one CPU each. What goes wrong first ends all.
+fn collect(
+    lab: &Lab,
+    children: &Children,
+    bar: &ProgressBar,
+) -> anyhow::Result<(Vec<choose::Choice>, Vec<Section>)> {
+    let first = OnceLock::new();
+    let or_end = |error: anyhow::Error| {
+        // That it has been ended by another is no reason.
+        if !children.ended() {
+            let _ = first.set(error);
+            children.end();
+        }
+    };
+    let (choices, sections) = std::thread::scope(|scope| {
+        let section = |&(title, figures): &(&'static str, papers::Figures)| {
+            scope.spawn(move || {
+                let figures = figures(lab).with_context(|| title.split(':').next().unwrap_or_default());
+                bar.inc(1);
+                figures.map(|figures| Section { title, figures }).map_err(or_end)
             })
-            .collect();
-        let choices = choose::choices(lab)?;
+        };
+        let sections: Vec<_> = papers::ALL.iter().map(section).collect();
+        let choices = choose::choices(lab).map_err(or_end);
         bar.inc(1);
-        let sections = sections.into_iter().map(|section| match section.join() {
-            Ok(section) => section,
-            Err(_) => bail!("a section panicked"),
-        });
-        Ok((choices, sections.collect::<anyhow::Result<_>>()?))
-    })
+        (choices, sections.into_iter().map(|section| section.join()).collect::<Vec<_>>())
+    });
+    if let Some(error) = first.into_inner() {
+        return Err(error);
+    }
+    let sections = sections.into_iter().map(|section| match section {
+        Ok(Ok(section)) => Ok(section),
+        Ok(Err(())) => bail!("interrupted"),
+        Err(_) => bail!("a section panicked"),
+    });
+    let sections = sections.collect::<anyhow::Result<_>>()?;
+    match choices {
+        Ok(choices) => Ok((choices, sections)),
+        Err(()) => bail!("interrupted"),
+    }
 }

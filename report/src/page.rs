@@ -36,7 +36,7 @@ pub(crate) fn html(quick: bool, choices: &[Choice], sections: &[Section]) -> any
         "<p>Every curve and bar is data of this code, made by the command under its figure. Hollow triangles, and \
          cells in italics on grey, are numbers that a paper printed; they are the only ones that were typed in. This \
          is {mode}. <code>tlblab</code> stands for <code>cargo run --release -p tlblab --</code>, each command \
-         prints its data with <code>--json</code>; where it has words between bars, it is run with each of them.</p>"
+         prints its data with <code>--json</code>; where it has words in braces, it is run with each of them.</p>"
     )?;
     first_page(&mut page, choices, sections)?;
     for section in sections {
@@ -95,6 +95,9 @@ fn draw(page: &mut String, figure: &Figure) -> anyhow::Result<()> {
     for of in &figure.tables {
         table(page, of)?;
     }
+    for why in &figure.lacks {
+        writeln!(page, "<p class=\"soft\">Missing: {}</p>", escape(why))?;
+    }
     let class = match figure.verdict {
         Verdict::Agrees => "agrees",
         Verdict::Partly => "partly",
@@ -133,11 +136,25 @@ fn grouped(commands: &[String]) -> Vec<String> {
         let words = (0..group[0].len()).map(|at| {
             let mut all: Vec<&str> = group.iter().map(|words| words[at]).collect();
             all.dedup();
-            all.join("|")
+            either(&all)
         });
         words.collect::<Vec<_>>().join(" ")
     };
     groups.iter().map(join).collect()
+}
+
+/// Returns words as one, those that differ in braces: without the folder and the extension that they have in common.
+fn either(words: &[&str]) -> String {
+    let [first, rest @ ..] = words else { return String::new() };
+    if rest.is_empty() {
+        return (*first).to_owned();
+    }
+    let before = first.rfind('/').map_or("", |at| &first[..=at]);
+    let before = if rest.iter().all(|word| word.starts_with(before)) { before } else { "" };
+    let after = first.rfind('.').map_or("", |at| &first[at..]);
+    let after = if rest.iter().all(|word| word.ends_with(after)) { after } else { "" };
+    let inner = words.iter().filter_map(|word| word.get(before.len()..word.len() - after.len()));
+    format!("{before}{{{}}}{after}", inner.collect::<Vec<_>>().join(","))
 }
 
 /// Where two lists of words differ, as bits.
@@ -261,7 +278,14 @@ mod tests {
     fn commands_that_differ_in_a_word_are_one() {
         let commands = ["t --trace a", "t --trace b", "t --trace a --x", "t --trace b --x", "s --pages 64"];
         let commands = commands.map(String::from);
-        assert_eq!(grouped(&commands), ["t --trace a|b", "t --trace a|b --x", "s --pages 64"]);
+        assert_eq!(grouped(&commands), ["t --trace {a,b}", "t --trace {a,b} --x", "s --pages 64"]);
+    }
+
+    #[test]
+    fn what_words_have_in_common_stands_once() {
+        assert_eq!(either(&["lab/a.tlbt", "lab/bc.tlbt"]), "lab/{a,bc}.tlbt");
+        assert_eq!(either(&["64", "1024"]), "{64,1024}");
+        assert_eq!(either(&["one"]), "one");
     }
 
     #[test]

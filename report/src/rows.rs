@@ -67,6 +67,16 @@ impl<'a> Row<'a> {
         self.0[field].as_f64()
     }
 
+    /// Returns the number of a name within a field, if it is one.
+    pub(crate) fn within(self, field: &str, name: &str) -> Option<f64> {
+        self.0[field][name].as_f64()
+    }
+
+    /// Returns the names of all fields.
+    pub(crate) fn fields(self) -> impl Iterator<Item = &'a str> {
+        self.0.as_object().into_iter().flat_map(|fields| fields.keys().map(String::as_str))
+    }
+
     /// Returns a field's numbers.
     pub(crate) fn numbers(self, field: &str) -> Vec<f64> {
         self.0[field].as_array().into_iter().flatten().filter_map(Value::as_f64).collect()

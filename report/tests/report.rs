@@ -2,18 +2,19 @@
 
 use std::fs;
 use std::path::{Path, PathBuf};
-use std::process::{Command, Output};
+use std::process::{Command, Output, Stdio};
+
+/// Returns the report's command.
+fn command(args: &[&str], out: &Path) -> Command {
+    let root = Path::new(env!("CARGO_MANIFEST_DIR")).join("..");
+    let mut command = Command::new(env!("CARGO_BIN_EXE_tlbkit-report"));
+    command.args(args).arg("--out").arg(out).current_dir(root);
+    command
+}
 
 /// Runs the report.
 fn report(args: &[&str], out: &Path) -> Output {
-    let root = Path::new(env!("CARGO_MANIFEST_DIR")).join("..");
-    Command::new(env!("CARGO_BIN_EXE_tlbkit-report"))
-        .args(args)
-        .arg("--out")
-        .arg(out)
-        .current_dir(root)
-        .output()
-        .unwrap()
+    command(args, out).output().unwrap()
 }
 
 fn refused(output: &Output, saying: &str) {
@@ -60,6 +61,29 @@ fn rows_of_another_lab_are_refused() {
         refused(&report(&["--quick", "--lab", &lab], folder.path()), saying);
     }
     assert_eq!(fs::read_to_string(index).unwrap(), "an earlier report");
+}
+
+#[test]
+#[cfg(unix)]
+fn an_interruption_is_one_line_and_the_earlier_report_stays() {
+    for signal in ["-INT", "-TERM"] {
+        let (folder, index) = earlier();
+        let begun = folder.path().join("begun");
+        let lab = lab(folder.path(), &format!("touch {}; exec sleep 60", begun.display()));
+        let mut child =
+            command(&["--quick", "--lab", &lab], folder.path()).stderr(Stdio::piped()).spawn().unwrap();
+        while !begun.exists() {
+            assert!(child.try_wait().unwrap().is_none(), "it ended by itself");
+            std::thread::sleep(std::time::Duration::from_millis(5));
+        }
+        let id = child.id().to_string();
+        assert!(Command::new("kill").args([signal, &id]).status().unwrap().success());
+        let output = child.wait_with_output().unwrap();
+        let said = String::from_utf8_lossy(&output.stderr);
+        assert_eq!(output.status.code(), Some(130), "{said}");
+        assert!(said.lines().count() == 1 && said.starts_with("report: interrupted: "), "{said}");
+        assert_eq!(fs::read_to_string(index).unwrap(), "an earlier report");
+    }
 }
 
 #[test]

@@ -71,9 +71,21 @@ pub(crate) struct BootArgs {
     /// Plant a fault: the checks must fail
     #[arg(long, value_enum)]
     inject: Option<Inject>,
+    /// Boot one of the workloads that no table alone serves
+    #[arg(long, value_enum, conflicts_with_all = ["table", "cpus", "stress", "inject"])]
+    work: Option<Work>,
     /// Print one JSON array
     #[arg(long)]
     json: bool,
+}
+
+/// A workload of its own.
+#[derive(Clone, Copy, Debug, ValueEnum)]
+enum Work {
+    /// A client and a chain of servers over linear page tables, under Bala's schemes
+    Ipc,
+    /// Messages that are copied or remapped from one address space to another: Tzou's Figures 5.5 and 5.6
+    Moving,
 }
 
 /// A fault to plant.
@@ -114,6 +126,9 @@ pub(crate) fn run(args: &BootArgs) -> anyhow::Result<()> {
         return several(args, args.cpus);
     }
     let machine = Machine::new(&Shell::Plain, args.cpu(), args.cpus, args.big_endian, args.json)?;
+    if let Some(work) = args.work {
+        return alone(&machine, work, args.json);
+    }
     let tables = if args.table.is_empty() { TABLES.map(String::from).to_vec() } else { args.table.clone() };
     let mut rows = Vec::new();
     let mut curves = break_even::Curves::default();
@@ -172,6 +187,28 @@ pub(crate) fn run(args: &BootArgs) -> anyhow::Result<()> {
         [] => Ok(()),
         [only] => bail!("{only}"),
         [first, rest @ ..] => bail!("{first}; and {} more", rest.len()),
+    }
+}
+
+/// Boots a workload alone. Its rows are the lines that the kernel means for programs.
+fn alone(machine: &Machine, work: Work, json: bool) -> anyhow::Result<()> {
+    let name = match work {
+        Work::Ipc => "ipc",
+        Work::Moving => "moving",
+    };
+    let report = machine.boot(&format!("work={name}"))?;
+    let rows: Vec<_> = report.lines.iter().filter_map(|line| row::said(line)).collect();
+    let failures = rows.iter().rev().find_map(|row| row["failures"].as_u64());
+    if json {
+        println!("{:#}", Value::from_iter(rows));
+    } else if let Work::Moving = work {
+        print!("{}", moving::read(&report.lines)?.text);
+    }
+    match (report.error, failures) {
+        (Some(error), _) => bail!("{error}"),
+        (None, Some(0)) => Ok(()),
+        (None, Some(failures)) => bail!("{failures} checks failed"),
+        (None, None) => bail!("the kernel has not come to the end of {name}"),
     }
 }
 

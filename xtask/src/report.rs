@@ -1,8 +1,9 @@
 //! `cargo xtask report`: the papers' figures from the lab's data, as one HTML file.
 
+use std::env;
 use std::path::PathBuf;
 
-use anyhow::{Context, bail};
+use anyhow::Context;
 use clap::Args;
 
 use crate::places;
@@ -25,7 +26,7 @@ pub(crate) struct ReportArgs {
     readme: Option<PathBuf>,
 }
 
-/// Builds the lab and the report's program, and runs that.
+/// Builds the lab and the report's program, and becomes that.
 pub(crate) fn run(shell: &Shell, args: &ReportArgs) -> anyhow::Result<()> {
     shell.run(&Line::new("cargo", "build --release -p tlblab -p tlbkit-report"))?;
     let release = places::target().join("release");
@@ -34,15 +35,25 @@ pub(crate) fn run(shell: &Shell, args: &ReportArgs) -> anyhow::Result<()> {
         Line::new(&text(release.join("tlbkit-report")), "--lab").with([text(release.join("tlblab"))]);
     let out = args.out.clone().unwrap_or_else(|| places::target().join("report"));
     line = line.with(["--out".to_owned(), text(out)]);
+    let own = env::current_exe().context("this program does not know where it is")?;
+    line = line.with(["--boot".to_owned(), text(own)]);
     if let Some(file) = &args.readme {
         line = line.with(["--readme".to_owned(), text(file.clone())]);
     }
     line = line.with(args.quick.then_some("--quick")).with(args.json.then_some("--json"));
+    become_it(&line)
+}
+
+/// Lets the report take this program's place, so that who interrupts the one interrupts the other.
+#[cfg(unix)]
+fn become_it(line: &Line) -> anyhow::Result<()> {
+    use std::os::unix::process::CommandExt;
+    Err(line.command().exec()).with_context(|| format!("cannot run `{line}`"))
+}
+
+/// Runs the report. It says itself, in one line, what is wrong.
+#[cfg(not(unix))]
+fn become_it(line: &Line) -> anyhow::Result<()> {
     let status = line.command().status().with_context(|| format!("cannot run `{line}`"))?;
-    match status.code() {
-        Some(0) => Ok(()),
-        // It has said in one line what to do.
-        Some(code) => std::process::exit(code),
-        None => bail!("failed ({status}); to repeat it: {line}"),
-    }
+    std::process::exit(status.code().unwrap_or(1))
 }

@@ -86,8 +86,8 @@ fn main() {
         )* };
     }
     subjects! {
-        peers::X86; peers::Multiarch; peers::HashBrown;
-        ours::MptSolo; ours::MptShared; ours::G16Solo; ours::G16Shared; ours::GaSolo; ours::GaShared;
+        peers::X86; peers::Multiarch; peers::Aarch64; peers::HashBrown; peers::BTree;
+        ours::MptSolo; ours::MptShared; ours::LptSolo; ours::LptShared; ours::G16Solo; ours::G16Shared; ours::GaSolo; ours::GaShared;
         ours::HrSolo; ours::HrShared; ours::Cpt4Solo; ours::Cpt4Shared; ours::Cpt8Solo; ours::Cpt8Shared;
     }
     println!("{}\n\n{}", known.join("\n"), OPERATIONS.join("\n"));

@@ -149,6 +149,7 @@ fn replay<'n, S: Structure>(
         workload: misses.name.clone(),
         pages: misses.pages.len(),
         refills,
+        program_insns: misses.instructions,
         insns_min: insns.min,
         insns_mean: mean(insns.sum),
         insns_max: insns.max,

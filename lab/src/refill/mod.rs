@@ -56,6 +56,8 @@ pub(crate) struct Row {
     pub(crate) pages: usize,
     /// How many refills there were.
     pub(crate) refills: u64,
+    /// Instructions of the program itself, if a trace was recorded.
+    pub(crate) program_insns: Option<u64>,
     /// Instructions a refill, the return included.
     pub(crate) insns_min: u64,
     /// Their mean.
@@ -124,7 +126,7 @@ mod tests {
         let mut pages: Vec<_> = (0x400..0x500).map(Vpn::new).collect();
         pages.extend((1..200usize).map(|n| Vpn::new(n.wrapping_mul(0x9e37_79b9_7f4a_7c15) >> 12)));
         let refills = (0..3 * pages.len() as u32).map(|n| n * 7 % pages.len() as u32).collect();
-        tables::Misses { name: "test".into(), pages, refills }
+        tables::Misses { name: "test".into(), pages, refills, instructions: None }
     }
 
     #[test]

@@ -11,6 +11,7 @@ use tlbkit_pagetable::{Change, Error, Holes, Leaf, Observe, Pinned, Table, Word,
 use super::load::Load;
 use super::machine::Refill;
 use super::optimum::Optimum;
+use super::pieces::{Piece, singles, superpages};
 use super::refs::Refs;
 use super::storage::Storage;
 use super::structure::Structure;
@@ -56,7 +57,8 @@ fn measure_in<'n, S: Structure>(
     let table = S::build(storage)?;
     let empty = storage.bytes();
     let refills = if S::LINEAR { &run.load.linear } else { &run.load.refills };
-    let mut row = examine(name, run, storage, refills, &table)?;
+    let pieces = if S::SUPERPAGES { superpages(&run.load.pages) } else { singles(&run.load.pages) };
+    let mut row = examine(name, run, storage, refills, &table, &pieces)?;
     row.nested_misses_mean = row.nested_misses_mean.filter(|_| S::LINEAR);
     row.moved_max = S::moved_max(&table);
     // An array that has grown stays; nothing else does.
@@ -86,12 +88,13 @@ fn examine<'t, 'n, W: Word>(
     storage: &Storage<'n, W>,
     refills: &[Refill],
     table: &'t (dyn Table<'n> + 't),
+    pieces: &[Piece],
 ) -> Result<Row, Error> {
     let mut model = Model::new();
-    for (place, &page) in run.load.pages.iter().enumerate() {
-        let (frame, attr) = (frame(place), attr(place));
-        change(table, |writer| writer.map(Pages::one(page), frame, PageSize::K4, attr))?;
-        model.insert(page, (frame, attr));
+    for &piece in pieces {
+        let Piece { pages, size, frame, attr } = piece;
+        change(table, |writer| writer.map(pages, frame, size, attr))?;
+        model.extend(piece.each().map(|(page, frame)| (page, (frame, attr))));
     }
 
     // Space, now that the load has settled.
@@ -108,9 +111,14 @@ fn examine<'t, 'n, W: Word>(
         *nodes -= footprint.leaves.min(*nodes);
     }
     node_bytes.retain(|_, nodes| *nodes > 0);
-    let mut verified = footprint.total() == storage.bytes() && footprint.ptes == model.len();
+    let mut verified = footprint.total() == storage.bytes();
+    // A superpage beyond a block has fewer.
+    verified &= footprint.ptes == model.len() || pieces.len() < model.len();
 
     // A fault in the table that the model knows nothing of; the pages of a stale entry are unmapped below.
+    if run.inject.is_some() {
+        split(table, pieces)?;
+    }
     if let (Some(Inject::Lost | Inject::Wrong), Some((&page, &(frame, attr)))) =
         (run.inject, model.iter().nth(model.len() / 2))
     {
@@ -133,9 +141,12 @@ fn examine<'t, 'n, W: Word>(
         refs.add(loads);
         walks.push(u32::try_from(loads).unwrap_or(u32::MAX));
         nested.add(refill.nested.into());
-        verified &= says(leaf) == model.get(&page).copied();
+        verified &= says(page, leaf) == model.get(&page).copied();
     }
     verified &= agrees(table, &model);
+    if run.inject.is_none() {
+        split(table, pieces)?;
+    }
 
     // Change every third page, unmap every other, and look again.
     for (place, &page) in run.load.pages.iter().enumerate() {
@@ -203,26 +214,25 @@ impl Observe for Nested {
     }
 }
 
-/// The frame of the page that is mapped as number `place`: no two neighbours, so that a wrong one shows.
-fn frame(place: usize) -> Pfn {
-    // An odd factor permutes the numbers of 20 bits, which every format holds.
-    Pfn::new(place.wrapping_mul(0x9_e377) & 0xf_ffff)
-}
-
-fn attr(place: usize) -> Attr {
-    let writable = if place % 5 < 3 { Attr::WRITE } else { Attr::empty() };
-    Attr::READ | Attr::USER | writable
+/// Makes base pages of the superpages, so that each can be changed alone.
+fn split<'t, 'n>(table: &'t (dyn Table<'n> + 't), pieces: &[Piece]) -> Result<(), Error> {
+    for piece in pieces.iter().filter(|piece| piece.size > PageSize::K4) {
+        change(table, |writer| writer.resize(piece.pages, PageSize::K4, &mut |_| ()))?;
+    }
+    Ok(())
 }
 
 /// Tells whether the table says about `page` what the model does.
 fn answers(table: &dyn Table<'_>, model: &Model, page: Vpn) -> bool {
     // SAFETY: nothing is reclaimed during the walk: this thread is the only one.
     let pinned = unsafe { Pinned::by(&page) };
-    says(table.lookup(pinned, page.address(PageSize::K4))) == model.get(&page).copied()
+    says(page, table.lookup(pinned, page.address(PageSize::K4))) == model.get(&page).copied()
 }
 
-fn says(leaf: Option<Leaf>) -> Option<(Pfn, Attr)> {
-    leaf.map(|leaf| (leaf.frame, leaf.attr))
+/// Returns what the leaf that maps a page says of it.
+fn says(page: Vpn, leaf: Option<Leaf>) -> Option<(Pfn, Attr)> {
+    let at = page.address(PageSize::K4);
+    leaf.map(|leaf| (leaf.phys(at, PageSize::K4).pfn(PageSize::K4), leaf.attr))
 }
 
 /// Tells whether the table maps exactly what the model does: by looking up every page and its neighbours, and by
@@ -239,8 +249,11 @@ fn agrees(table: &dyn Table<'_>, model: &Model) -> bool {
     let mut listed = 0;
     let everything = Pages::new(Vpn::default(), last);
     let mut visit = |leaf: Leaf| {
-        listed += 1;
-        agree &= model.get(&leaf.at.vpn(PageSize::K4)) == Some(&(leaf.frame, leaf.attr));
+        let pages = leaf.size.pages(PageSize::K4).unwrap_or(0);
+        for page in Pages::count(leaf.at.vpn(PageSize::K4), pages).into_iter().flat_map(Pages::iter) {
+            listed += 1;
+            agree &= model.get(&page).copied() == says(page, Some(leaf));
+        }
         ControlFlow::Continue(())
     };
     // SAFETY: as in `answers`.

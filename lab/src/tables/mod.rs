@@ -23,6 +23,7 @@ mod load;
 mod machine;
 mod measure;
 mod optimum;
+mod pieces;
 mod refs;
 mod storage;
 mod structure;
@@ -30,7 +31,7 @@ mod structure;
 /// Map a program's pages into every page table, replay its TLB misses, compare
 #[derive(Args, Debug)]
 pub(crate) struct TablesArgs {
-    /// Structures to run, by name [default: all]
+    /// Structures to run, by name [default: all that map the same pages]
     #[arg(value_name = "NAME")]
     names: Vec<String>,
     /// Replay a trace: a file, or `-` for standard input [default: the shipped cc1.tlbt]
@@ -133,6 +134,8 @@ pub(crate) struct Misses {
     pub(crate) pages: Vec<Vpn>,
     /// The page of each refill, by its place in `pages`.
     pub(crate) refills: Vec<u32>,
+    /// Instructions of the program, if a trace was recorded.
+    pub(crate) instructions: Option<u64>,
 }
 
 /// Returns what a trace misses, the shipped one if none is named, or a workload.
@@ -152,7 +155,8 @@ pub(crate) fn misses(
         None => load::Load::from_trace(trace, machines)?,
     };
     let refills = load.refills.iter().map(|refill| refill.place).collect();
-    Ok(Misses { name: load.name, pages: load.pages, refills })
+    let instructions = load.about.as_ref().map(|about| about.counts.instructions);
+    Ok(Misses { name: load.name, pages: load.pages, refills, instructions })
 }
 
 /// Replays a trace into every structure in the paper's layout but the linear table.
@@ -166,7 +170,8 @@ pub(crate) fn walks(trace: Option<&Input>, tlb: &TlbArgs, seed: u64) -> anyhow::
     let run = measure::Run { load: &load, seed, layout: Layout::Paper, inject: None, optimum };
     let mut tables = Vec::new();
     // A table in virtual memory has misses of its own.
-    for structure in structure::all(Layout::Paper).iter().filter(|structure| structure.name != "LPT") {
+    let others = structure::all(Layout::Paper);
+    for structure in others.iter().filter(|structure| structure.name != "LPT" && !structure.aside) {
         if let Some(row) = (structure.run)(structure.name, &run)? {
             tables.push((structure.name.to_owned(), row.walks));
         }
@@ -188,8 +193,10 @@ pub(crate) fn run(args: &TablesArgs) -> anyhow::Result<()> {
             bail!("there is no structure `{name}`: choose from {}", names.join(", "));
         }
     }
-    structures
-        .retain(|structure| args.names.is_empty() || args.names.iter().any(|name| name == structure.name));
+    structures.retain(|structure| match args.names.as_slice() {
+        [] => !structure.aside,
+        names => names.iter().any(|name| name == structure.name),
+    });
     // Without one there is no need to model its machine.
     let way = structures.iter().any(|structure| structure.name == "LPT").then(|| structure::way(args.layout));
     let machines = load::Machines::new(&args.tlb, args.seed, way)?;

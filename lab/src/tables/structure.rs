@@ -8,6 +8,10 @@
 //! | `H8k`, `H128k` | 32-byte entries of a pair | 16-byte entries of a page |
 //! | `HR` | the same, from 2 entries on | the same, from 16 entries on, twice as many pages before it grows |
 //! | `C128k` | 128-byte entries of 8 pages | 64-byte entries of 8 pages |
+//! | `CS` | the same, from 2 entries on, with superpages | the same |
+//!
+//! `CS` is measured only where it is named: aligned runs of pages are mapped in it as superpages, to neighbouring frames,
+//! which is another job than the other structures have.
 //!
 //! The compact layout's 32-bit words hold frames below 4 GB, and guarded nodes in 8 MB: a guarded table of more takes
 //! 64-bit words, and so do its PTEs.
@@ -37,6 +41,8 @@ pub(super) trait Structure {
 
     /// Whether it lies in virtual memory and competes for the TLB.
     const LINEAR: bool = false;
+    /// Whether aligned runs of pages are mapped as superpages.
+    const SUPERPAGES: bool = false;
     /// How much node storage its words can address, in bytes.
     const REACH: usize = 1 << 32;
 
@@ -54,18 +60,21 @@ pub(super) trait Structure {
 pub(super) struct Named {
     /// As the paper calls it, or the house.
     pub(super) name: &'static str,
+    /// Whether it is measured only where it is named.
+    pub(super) aside: bool,
     /// Measures it; nothing, if it needs more node storage than it can address.
     pub(super) run: fn(&'static str, &Run<'_>) -> anyhow::Result<Option<Row>>,
 }
 
 fn named<S: Structure>(name: &'static str) -> Named {
-    Named { name, run: measure::<S> }
+    Named { name, aside: S::SUPERPAGES, run: measure::<S> }
 }
 
 /// As [`named`], with another structure for what is too large for the first.
 fn widening<S: Structure, Wider: Structure>(name: &'static str) -> Named {
     Named {
         name,
+        aside: false,
         run: |name, run| match measure::<S>(name, run)? {
             None => measure::<Wider>(name, run),
             row => Ok(row),
@@ -95,6 +104,7 @@ pub(super) fn all(layout: Layout) -> Vec<Named> {
                 named::<HashTable<format::Paper, 1, 12, 0>>("H128k"),
                 named::<HashTable<format::Paper, 1, 1, 100>>("HR"),
                 named::<HashTable<format::Paper, 3, 10, 0>>("C128k"),
+                named::<Superpages<format::Paper>>("CS"),
             ]
         }
         Layout::Compact => {
@@ -120,6 +130,7 @@ pub(super) fn all(layout: Layout) -> Vec<Named> {
                 named::<HashTable<format::Compact32, 0, 13, 0>>("H128k"),
                 named::<HashTable<format::Compact32, 0, 4, 200>>("HR"),
                 named::<HashTable<format::Compact32, 3, 11, 0>>("C128k"),
+                named::<Superpages<format::Compact32>>("CS"),
             ]
         }
     }
@@ -193,5 +204,24 @@ impl<F: Format, const CLUSTER: u32, const BUCKETS: u32, const LOAD: usize> Struc
 
     fn moved_max(table: &Self::Table<'_>) -> Option<usize> {
         (LOAD > 0).then(|| table.most_moved())
+    }
+}
+
+/// Clustered by eight pages, growing, with superpages: those of up to a block in its bucket, larger ones under a coarser
+/// tag.
+struct Superpages<F>(PhantomData<F>);
+
+impl<F: Format> Structure for Superpages<F> {
+    type Word = F::Word;
+    type Table<'n> = Hashed<'n, Va64, F, Storage<'n, F::Word>, 3, 1, 100>;
+
+    const SUPERPAGES: bool = true;
+
+    fn build<'n>(nodes: &'n Storage<'n, F::Word>) -> Result<Self::Table<'n>, Error> {
+        Hashed::new(nodes)
+    }
+
+    fn moved_max(table: &Self::Table<'_>) -> Option<usize> {
+        Some(table.most_moved())
     }
 }

@@ -8,12 +8,11 @@ use crate::lab::Lab;
 
 mod bala;
 mod elphinstone;
-mod mapping;
 mod romer;
 mod tzou;
 
 /// Collects a paper's figures.
-type Figures = fn(&Lab) -> anyhow::Result<Vec<Figure>>;
+pub(crate) type Figures = fn(&Lab) -> anyhow::Result<Vec<Figure>>;
 
 /// The papers in the order of the report.
 pub(crate) const ALL: [(&str, Figures); 4] = [
@@ -22,6 +21,8 @@ pub(crate) const ALL: [(&str, Figures); 4] = [
     ("Romer, Ohlrich, Karlin and Bershad 1995: online superpage promotion", romer::figures),
     ("Tzou 1989: multiprocessor TLB consistency", tzou::figures),
 ];
+
+pub(crate) use elphinstone::timed;
 
 /// Returns what the README shows: a chart and the lines of a table.
 ///

@@ -330,7 +330,7 @@ fn tradeoff(data: &Data) -> anyhow::Result<Figure> {
         }
         close += usize::from((point("APPROX-ONLINE")?.1 - point("OFFLINE")?.1).abs() <= within);
         figure =
-            figure.chart(Chart::curves(program, "memory overhead (%)", "TLBMCPI", (false, false), series));
+            figure.chart(Chart::curves(program, "memory overhead (%)", "TLBMCPI", (false, true), series));
     }
     let all = TRACES.len();
     Ok(data.by(figure.says(

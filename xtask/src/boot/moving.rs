@@ -28,7 +28,11 @@ pub(super) fn run(machine: &Machine) -> anyhow::Result<Moved> {
 }
 
 /// Reads lines `moving how=... accessed=... 4K=... 8K=...`, `passing part=... insns=...` and `moved failures=...`.
-fn read(lines: &[String]) -> anyhow::Result<Moved> {
+///
+/// # Errors
+///
+/// If a line lacks something, or the last of them is missing.
+pub(super) fn read(lines: &[String]) -> anyhow::Result<Moved> {
     let mut text = String::from(
         "\nBytes moved between address spaces per 1000 instructions, by size of message (Tzou 5.5)\n",
     );

@@ -96,6 +96,21 @@ pub(crate) fn failures(lines: &[String]) -> u64 {
     lines.last().and_then(count).unwrap_or(1)
 }
 
+/// Returns a line `word name=value ...` as JSON, `word` under the name `kind`; nothing of any other line, among them those
+/// of the plugin, which counts what the kernel has counted itself.
+pub(crate) fn said(line: &str) -> Option<Value> {
+    let (kind, words) = line.split_once(' ')?;
+    let value = |text: &str| match text.parse::<u64>() {
+        Ok(number) => json!(number),
+        Err(_) => json!(text),
+    };
+    let words = words.split(' ').map(|word| word.split_once('='));
+    let mut row: Map<_, _> =
+        words.map(|word| word.map(|(name, text)| (name.to_owned(), value(text)))).collect::<Option<_>>()?;
+    row.insert("kind".into(), json!(kind));
+    (kind != "plugin").then_some(Value::Object(row))
+}
+
 /// Makes rows of what a boot said: one for each line `row`. Stress belongs to the last, or is a row of its own.
 pub(crate) fn rows(cpu: &str, table: &str, lines: &[String]) -> Vec<Row> {
     let mut rows: Vec<Row> = Vec::new();
@@ -166,6 +181,17 @@ mod tests {
         assert_eq!((rows[0].checks, rows[0].failures), (6, 0));
         assert_eq!((rows[1].checks, rows[1].failures), (106, 4));
         assert_eq!(rows[0].number("refs"), Some(4.0));
+    }
+
+    #[test]
+    fn what_the_kernel_says_to_programs_is_json() {
+        let row = said("moving how=copy accessed=no 4K=1200").unwrap();
+        assert_eq!(row, json!({ "kind": "moving", "how": "copy", "accessed": "no", "4K": 1200 }));
+        for other in
+            ["plugin refills=9 plugin_insns=130 refs=36", "+ m 10 -", "Messages over linear page tables"]
+        {
+            assert_eq!(said(other), None);
+        }
     }
 
     #[test]

@@ -1,12 +1,14 @@
-//! Tzou: the performance of shootdown algorithms, which hardware each suits, and what remapping costs.
+//! Tzou: the performance of shootdown algorithms, which hardware each suits, and what moving data costs.
 
 use std::collections::BTreeMap;
 
 use crate::chart::{Chart, Series};
-use crate::figure::{Figure, Table, Verdict, cell, percent};
+use crate::figure::{Figure, Table, Verdict, cell};
 use crate::lab::Lab;
 use crate::printed::{self, Printed};
 use crate::rows::{Row, Rows};
+
+mod moving;
 
 const PAPER: &str = "Tzou";
 
@@ -32,7 +34,7 @@ pub(crate) fn figures(lab: &Lab) -> anyhow::Result<Vec<Figure>> {
     ] {
         figures.push(performance(lab, &claims, figure, title, x, section)?);
     }
-    figures.extend(remapping(lab, &printed)?);
+    figures.extend(moving::figures(lab, &printed)?);
     Ok(figures)
 }
 
@@ -61,17 +63,7 @@ fn algorithms(lab: &Lab, printed: &Printed) -> anyhow::Result<Figure> {
     let figure = Figure::new(PAPER, "Table 3.1", "Algorithms, and the hardware that each suits", about);
     let claims = printed.list(&["Table 3.1"]);
     let text = |claim: &serde_json::Value, at: usize| claim[at].as_str().unwrap_or_default().to_owned();
-    let explored = lab.rows_if_full("explore --cpus 2")?;
-    let Some(rows) = explored else {
-        let table = claims.iter().map(|claim| vec![text(claim, 0), text(claim, 1), text(claim, 2)]).collect();
-        return Ok(figure
-            .table(Table::new("", &["algorithm", "*semantics", "*suits TLBs"], table))
-            .says(
-                Verdict::Open,
-                "exploring all interleavings takes longer than a quick run has: run without --quick.",
-            )
-            .by("tlblab explore --cpus 2"));
-    };
+    let rows = lab.rows("explore --cpus 2")?;
     let mut table = Vec::new();
     let (mut expected, mut all) = (0, 0);
     for claim in claims {
@@ -224,34 +216,4 @@ fn performance(
         )
         .by(rows.command)
         .by(claims.command.clone()))
-}
-
-/// Figures 5.5 and 5.6: the kernel's message passing.
-fn remapping(lab: &Lab, printed: &Printed) -> anyhow::Result<[Figure; 2]> {
-    let names = printed.names(&["Figure 5.6 (us)"]);
-    let mut table = Vec::new();
-    for name in names {
-        table.push(vec![name.into(), cell(printed.at(&["Figure 5.6 (us)", name])?)]);
-    }
-    let beyond = lab.rows(if lab.quick { "shootdown beyond --seconds 1" } else { "shootdown beyond" })?;
-    let mut ways = Vec::new();
-    for row in beyond.iter() {
-        ways.push(vec![
-            row.text("way"),
-            percent(100.0 * row.number("cpu_overhead")?),
-            cell(row.number("unmaps")?),
-            cell(row.number("interrupts_per_unmap")?),
-        ]);
-    }
-    let waits = "the kernel of examples/mips32 makes these data; its boot has not been run into this report.";
-    Ok([
-        Figure::new(PAPER, "Figure 5.5", "Moving data by remapping", "What tolerating inconsistency and batching save for a kernel that moves pages by remapping: 64 CPUs that each unmap a thousand pages a second, simulated.")
-            .table(Table::new("", &["way", "CPU overhead", "unmaps a CPU and second", "interrupts an unmap"], ways))
-            .says(Verdict::Open, format!("the thesis plots throughput over message size on a Sun 3/50; {waits}"))
-            .by(beyond.command),
-        Figure::new(PAPER, "Figure 5.6", "What a message costs", "The thesis's breakdown of a message of one 8 KB page on a Sun 3/50, in microseconds.")
-            .table(Table::new("", &["part", "*us"], table))
-            .says(Verdict::Open, waits)
-            .by("cargo xtask boot"),
-    ])
 }

@@ -1,0 +1,179 @@
+//! Elphinstone et al.: refill cost and space of every structure, on our traces and the paper's workloads.
+
+use crate::figure::{Figure, Table, Verdict, cell};
+use crate::lab::{Lab, TRACES};
+use crate::printed::{self, Printed};
+use crate::rows::{Rows, mean};
+
+mod linear;
+mod mapping;
+mod refill;
+mod space;
+
+pub(crate) use mapping::timed;
+pub(crate) use space::sparse_space;
+
+const PAPER: &str = "Elphinstone";
+
+/// The guarded tables' node sizes.
+const SIZES: [u32; 8] = [2, 4, 8, 16, 32, 64, 128, 256];
+/// The structures that the paper compares and we have, and the new ones.
+const STRUCTURES: [&str; 8] = ["MPT", "LPT", "G16", "GA", "H8k", "H128k", "HR", "C128k"];
+/// Superpages in a clustered table that grows.
+const SUPERPAGES: &str = "CS";
+/// Load costs are of 32-bit words.
+const WORDS: &str = "Loads are of 32-bit words, as a 32-bit handler makes them: a slot of the paper's guarded tables, a \
+                     64-bit pointer and a 64-bit guard, is four, and a 64-bit tag is two.";
+/// The kernel in the emulator with every table that the paper compares and ours, and caches in front.
+const GUEST: &str = "--table MPT,LPT,G8,G16,G64,G256,GA,H8k,H128k,C128k,S8k/MPT,S128k/MPT,S8k/G16,S128k/G16";
+
+/// What one command gave for every program.
+struct Programs {
+    /// What a row calls its structure.
+    key: &'static str,
+    runs: Vec<Rows>,
+}
+
+impl Programs {
+    fn new(lab: &Lab, command: &str, options: &str, key: &'static str) -> anyhow::Result<Self> {
+        let traces = TRACES.iter().map(|(name, _)| lab.trace(name));
+        let runs = traces.map(|trace| lab.rows(&format!("{command} --trace {}{options}", trace.display())));
+        Ok(Self { key, runs: runs.collect::<anyhow::Result<_>>()? })
+    }
+
+    /// Returns a field of a structure in every trace.
+    fn all(&self, name: &str, field: &str) -> anyhow::Result<Vec<f64>> {
+        self.runs.iter().map(|rows| rows.one(&[(self.key, name)])?.number(field)).collect()
+    }
+
+    /// Returns its mean and standard deviation.
+    fn mean(&self, name: &str, field: &str) -> anyhow::Result<(f64, f64)> {
+        Ok(mean(&self.all(name, field)?))
+    }
+
+    /// Returns the figure with the commands that made these data.
+    fn cite(&self, figure: Figure) -> Figure {
+        self.runs.iter().fold(figure, |figure, run| figure.by(run.command.clone()))
+    }
+}
+
+/// What the traces' runs gave.
+struct Traces {
+    /// Every table in the paper's layout and in ours.
+    paper: Programs,
+    compact: Programs,
+    /// The table with superpages in both.
+    superpages: [Programs; 2],
+    /// The handlers' words, run by the interpreter, caches in front among them.
+    handlers: Programs,
+}
+
+impl Traces {
+    fn new(lab: &Lab) -> anyhow::Result<Self> {
+        let of = |options| Programs::new(lab, "tables", options, "name");
+        let superpages = |options| Programs::new(lab, &format!("tables {SUPERPAGES}"), options, "name");
+        Ok(Self {
+            paper: of("")?,
+            compact: of(" --layout compact")?,
+            superpages: [superpages("")?, superpages(" --layout compact")?],
+            handlers: Programs::new(lab, "refill", "", "table")?,
+        })
+    }
+
+    /// Returns a field of a structure, the one with superpages among them, in the paper's layout or in ours.
+    fn mean(&self, compact: bool, name: &str, field: &str) -> anyhow::Result<(f64, f64)> {
+        let of = match (name == SUPERPAGES, compact) {
+            (true, _) => &self.superpages[usize::from(compact)],
+            (false, false) => &self.paper,
+            (false, true) => &self.compact,
+        };
+        of.mean(name, field)
+    }
+}
+
+/// The kernel's rows, or why there are none.
+type Guest = Result<Rows, String>;
+
+/// Returns what the kernel says of a table as it writes the TLB by `tlbwr`.
+fn booted(rows: &Rows, table: &str, field: &str) -> anyhow::Result<f64> {
+    rows.one(&[("table", table), ("write", "random")])?.number(field)
+}
+
+/// Returns the figure with the kernel's command, and a word on why nothing of the kernel's is in it if that is so.
+fn with_guest(figure: Figure, guest: &Guest) -> Figure {
+    match guest {
+        Ok(rows) => figure.by(rows.command.clone()),
+        Err(why) => figure.lacks(format!("what the kernel counts in the emulator: {why}")),
+    }
+}
+
+/// Returns the paper's figures.
+///
+/// # Errors
+///
+/// If the lab fails.
+pub(crate) fn figures(lab: &Lab) -> anyhow::Result<Vec<Figure>> {
+    let printed = printed::elphinstone()?;
+    let traces = Traces::new(lab)?;
+    let guest = lab.guest(GUEST);
+    let mut figures = vec![
+        programs(&traces, &printed)?,
+        refill::by_size(&traces)?,
+        space::by_size(&traces)?,
+        space::sparse_by_size(lab, &printed)?,
+        refill::elapsed(&traces, &printed)?,
+        refill::of_structures(lab, &traces, &guest, &printed)?,
+        space::of_structures(&traces)?,
+        mapping::tasks(lab, &guest, &printed)?,
+        sparse_space(lab)?,
+    ];
+    figures.extend(mapping::protection(lab, &guest, &printed)?);
+    figures.push(linear::against_levels(lab, &printed)?);
+    Ok(figures)
+}
+
+/// Table 1.
+fn programs(traces: &Traces, printed: &Printed) -> anyhow::Result<Figure> {
+    let mut rows = Vec::new();
+    for (((name, habit), of), handlers) in TRACES.iter().zip(&traces.paper.runs).zip(&traces.handlers.runs) {
+        let row = of.one(&[("name", "MPT")])?;
+        let megabytes = row.number("pages")? * 4096.0 / f64::from(1 << 20);
+        let instructions = handlers.one(&[("table", "MPT")])?.number("program_insns")?;
+        rows.push(vec![
+            (*name).into(),
+            (*habit).into(),
+            cell(megabytes),
+            cell(instructions / 1e6),
+            cell(row.number("refills")?),
+        ]);
+    }
+    let paper = printed.names(&["Table 1 (Mb)"]).into_iter();
+    let paper = paper.map(|name| Ok(vec![name.into(), cell(printed.at(&["Table 1 (Mb)", name])?)]));
+    let about = "The programs of the paper are gone with its machine; these take their place, each recorded whole, its \
+                 references replayed through the paper's TLB of 48 page pairs with random replacement.";
+    let ours = ["program", "habit", "size (Mb)", "instructions (10^6)", "refills"];
+    let figure = Figure::new(PAPER, "Table 1", "The conventional programs", about)
+        .table(Table::new("Ours", &ours, rows))
+        .table(Table::new("The paper's", &["program", "*size (Mb)"], paper.collect::<anyhow::Result<_>>()?))
+        .says(
+            Verdict::Open,
+            "other programs, so absolute numbers are not comparable: orders and ratios are.",
+        );
+    Ok(traces.handlers.cite(traces.paper.cite(figure)))
+}
+
+/// Returns the README's table: structures on the shipped trace.
+///
+/// # Errors
+///
+/// If the lab fails.
+pub(crate) fn readme_table(lab: &Lab) -> anyhow::Result<String> {
+    let rows = lab.rows("tables --layout compact")?;
+    let mut text = String::from("| table | loads a refill | bytes a page |\n|-|-|-|\n");
+    for name in STRUCTURES {
+        let row = rows.one(&[("name", name)])?;
+        let (refs, bytes) = (row.number("refs_per_lookup_mean")?, row.number("bytes_per_pte")?);
+        text += &format!("| `{name}` | {refs:.3} | {bytes:.3} |\n");
+    }
+    Ok(text.trim_end().to_owned())
+}
