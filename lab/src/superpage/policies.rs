@@ -7,7 +7,7 @@ use anyhow::bail;
 use tlbkit_addr::PageSize;
 use tlbkit_superpage::{
     ApproxOnline, Asap, Asap464, Background, Footprint, Memory, Online, OnlineMemory, Policy, Reservation,
-    Setup, Slot, StackEntry, Thrift, ThriftMemory, Utilization,
+    Setup, Slot, StackEntry, Thrift, Utilization,
 };
 
 use super::scan::ByScan;
@@ -134,8 +134,7 @@ impl Arena {
                 arena.pools[0] = Self::pool(Background::footprint(&setup.ladder), segments);
             }
             Named::Thrift => {
-                let (charges, population) = Thrift::footprint(setup)?;
-                arena.pools = [Self::pool(charges, segments), Self::pool(population, segments)];
+                arena.pools[0] = Self::pool(Thrift::footprint(setup)?, segments);
             }
             Named::Online => {
                 let (prefetch, capacity) = Online::footprint(setup)?;
@@ -173,10 +172,7 @@ impl Arena {
             Named::Subblock => (Box::new(Reservation::partial(setup.ladder, pool)), 0),
             Named::Khugepaged => (Box::new(Background::new(setup.ladder, Utilization::KHUGEPAGED, pool)), 0),
             Named::Ingens => (Box::new(Background::new(setup.ladder, Utilization::INGENS, pool)), 0),
-            Named::Thrift => {
-                let memory = ThriftMemory { charges: pool, population: more };
-                (Box::new(Thrift::new(setup, memory)?), 100)
-            }
+            Named::Thrift => (Box::new(Thrift::new(setup, pool)?), 100),
             Named::Online => {
                 let [data, instruction] = &mut self.stacks;
                 let memory = OnlineMemory { prefetch: pool, capacity: more, stacks: [data, instruction] };

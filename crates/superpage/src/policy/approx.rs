@@ -12,12 +12,15 @@ use crate::{CostError, Footprint, Memory, Setup};
 /// Promotes a superpage when its prefetch charges reach their threshold, and then lowers those of the larger ones
 /// around it by the threshold.
 ///
-/// A miss costs a few dozen instructions, and once in 512 misses to a segment a pass over its deferred charges.
+/// A miss costs a few dozen instructions, and one in which a count comes near its threshold a pass over what is deferred
+/// below it.
 #[derive(Debug)]
 pub struct ApproxOnline<'m> {
-    ledger: Ledger<'m>,
+    pub(super) ledger: Ledger<'m>,
     gate: Gate,
     back_off: BackOff,
+    /// What was asked for last needs no copy.
+    pub(super) in_place: bool,
     told: bool,
 }
 
@@ -38,11 +41,17 @@ impl<'m> ApproxOnline<'m> {
     ///
     /// See [`CostError`].
     pub fn new(setup: &Setup, memory: Memory<'m>) -> Result<Self, CostError> {
+        Self::with(setup, false, memory)
+    }
+
+    /// The same for a policy around this one, which may reserve memory at first touches.
+    pub(super) fn with(setup: &Setup, reserves: bool, memory: Memory<'m>) -> Result<Self, CostError> {
         let counts = thresholds(&setup.ladder, setup.costs, setup.costs.prefetch, When::Reaches)?;
         Ok(Self {
-            ledger: Ledger::new(setup.ladder, counts, setup.eager, setup.tlbs(), memory)?,
+            ledger: Ledger::new(setup.ladder, counts, setup.eager, reserves, setup.tlbs(), memory)?,
             gate: Gate::new(setup.activity),
             back_off: BackOff::new(),
+            in_place: false,
             told: false,
         })
     }
@@ -54,7 +63,7 @@ impl<'m> ApproxOnline<'m> {
     }
 
     /// Returns the prefetch charges of a superpage, which stop at the threshold. `None` if the ladder has no such
-    /// superpage. Passes deferred charges of its segment on.
+    /// superpage. Costs a pass over what is deferred below it.
     pub fn prefetch(&mut self, superpage: Superpage) -> Option<u32> {
         self.ledger.charged(superpage)
     }
@@ -66,65 +75,26 @@ impl<'m> ApproxOnline<'m> {
 }
 
 impl ApproxOnline<'_> {
-    /// What [`Policy::on_miss`] does, for a policy around this one to have inline.
+    /// What [`Policy::on_miss`] does, for a policy around this one to have inline. `RESERVES` says that memory is
+    /// reserved at first touches.
     #[inline(always)]
-    pub(super) fn take(&mut self, miss: &Miss) -> Option<Action> {
+    pub(super) fn take<const RESERVES: bool>(&mut self, miss: &Miss) -> Option<Action> {
         self.back_off.miss();
         if !self.gate.is_open() {
             return self.miss(miss);
         }
-        match self.ledger.miss_swiftly(miss.tlb, miss.page) {
-            Swift::Done => self.evicted_for(miss),
+        // Whatever has to be called is called last, so that no register is saved for later.
+        match self.ledger.miss_swiftly::<RESERVES>(miss) {
+            Swift::Done => self.evict_for(miss),
+            Swift::Due(block, from) => self.account(miss, block, from),
             Swift::Far(block) => self.miss_far(miss, block),
             Swift::Not => self.miss(miss),
         }
     }
 
-    #[inline(never)]
-    fn miss(&mut self, miss: &Miss) -> Option<Action> {
-        let active = self.gate.active(miss.now);
-        let charged = self.ledger.miss(miss.tlb, miss.page, active);
-        self.finish(miss, charged)
-    }
-
+    /// The rest of a miss that comes to nothing.
     #[inline(always)]
-    fn finish(&mut self, miss: &Miss, charged: Charged) -> Option<Action> {
-        if let Some(evicted) = miss.evicted {
-            self.ledger.evict(miss.tlb, evicted);
-        }
-        match charged {
-            Charged::Nothing => None,
-            Charged::Ready(level) => self.ask(miss.page, level),
-            Charged::Exhausted => self.exhausted(miss.page),
-        }
-    }
-
-    /// Records a promotion that charges need not have asked for: larger superpages lose what it had.
-    pub(super) fn promoted_early(&mut self, range: Superpage) {
-        if let Some((place, level)) = self.ledger.ladder.find(range) {
-            self.back_off.granted(level);
-            self.ledger.promote(place, level, None);
-        }
-    }
-
-    #[inline(never)]
-    fn miss_far(&mut self, miss: &Miss, block: usize) -> Option<Action> {
-        match self.ledger.miss_far(miss.tlb, miss.page, block) {
-            Far::Done => self.evicted_for(miss),
-            Far::Pays(from) => self.pay(miss, block, from),
-            Far::Not => self.miss(miss),
-        }
-    }
-
-    #[inline(never)]
-    fn pay(&mut self, miss: &Miss, block: usize, from: u32) -> Option<Action> {
-        let charged = self.ledger.pay_at(block, from);
-        self.finish(miss, charged)
-    }
-
-    /// The rest of a miss that comes to nothing. Apart, so that neither part has to save registers.
-    #[inline(never)]
-    fn evicted_for(&mut self, miss: &Miss) -> Option<Action> {
+    fn evict_for(&mut self, miss: &Miss) -> Option<Action> {
         match miss.evicted {
             Some(evicted) if !self.ledger.evict_swiftly(miss.tlb, evicted) => self.evict(miss.tlb, evicted),
             _ => None,
@@ -137,11 +107,70 @@ impl ApproxOnline<'_> {
         None
     }
 
+    #[inline(never)]
+    fn miss_far(&mut self, miss: &Miss, block: usize) -> Option<Action> {
+        match self.ledger.miss_far(miss, block) {
+            Far::Done => self.evict_for(miss),
+            Far::Pays(from) => self.pay(miss, block, from),
+            Far::Not => self.miss(miss),
+        }
+    }
+
+    #[inline(never)]
+    fn account(&mut self, miss: &Miss, block: usize, from: u32) -> Option<Action> {
+        let charged = self.ledger.account_at(block, miss.page, from);
+        self.finish(miss, charged, None)
+    }
+
+    #[inline(never)]
+    fn pay(&mut self, miss: &Miss, block: usize, from: u32) -> Option<Action> {
+        let charged = self.ledger.pay_at(block, from);
+        self.finish(miss, charged, None)
+    }
+
+    #[inline(never)]
+    fn miss(&mut self, miss: &Miss) -> Option<Action> {
+        let active = self.gate.active(miss.now);
+        let charged = self.ledger.miss(miss.tlb, miss.page, active);
+        let full = self.ledger.populate(miss.page);
+        self.finish(miss, charged, full)
+    }
+
+    /// The eviction, and the answer to a miss with which a superpage of one reservation became `full`.
+    #[inline(always)]
+    fn finish(&mut self, miss: &Miss, charged: Charged, full: Option<usize>) -> Option<Action> {
+        if let Some(evicted) = miss.evicted
+            && !self.ledger.evict_swiftly(miss.tlb, evicted)
+        {
+            self.ledger.evict(miss.tlb, evicted);
+        }
+        match (charged, full) {
+            (Charged::Exhausted, _) => self.exhausted(miss.page),
+            (_, Some(level)) => self.ask(miss.page, level, true),
+            (Charged::Ready(level), None) => self.ask(miss.page, level, false),
+            (Charged::Nothing, None) => None,
+        }
+    }
+
+    /// Records a promotion that charges need not have asked for: larger superpages lose what it had.
+    pub(super) fn promoted_early(&mut self, range: Superpage) {
+        if let Some((place, level)) = self.ledger.ladder.find(range) {
+            self.back_off.granted(level);
+            self.ledger.promote(place, level, None);
+        }
+    }
+
+    /// Asks for the superpage of `level` around a page. One that is full costs nothing, and need not wait.
     #[cold]
-    fn ask(&mut self, page: Vpn, level: usize) -> Option<Action> {
+    fn ask(&mut self, page: Vpn, level: usize, full: bool) -> Option<Action> {
+        if !full && !self.back_off.allows(level) {
+            return None;
+        }
         let ladder = self.ledger.ladder;
-        let range = ladder.superpage(ladder.locate(page), level).filter(|_| self.back_off.allows(level))?;
-        Some(Action::Promote { range, copy: true })
+        let range = ladder.superpage(ladder.locate(page), level)?;
+        let copy = !full && (level > self.ledger.reserved() || self.ledger.is_full(page));
+        self.in_place = !copy;
+        Some(Action::Promote { range, copy })
     }
 
     #[cold]
@@ -154,7 +183,7 @@ impl ApproxOnline<'_> {
 
 impl Policy for ApproxOnline<'_> {
     fn on_miss(&mut self, miss: Miss) -> Option<Action> {
-        self.take(&miss)
+        self.take::<false>(&miss)
     }
 
     fn promoted(&mut self, range: Superpage) {
