@@ -7,9 +7,7 @@ use std::time::Duration;
 use criterion::{Criterion, Throughput, criterion_group, criterion_main};
 use tlbkit_addr::Vpn;
 use tlbkit_benches::work::{CC1, captured, shuffled};
-use tlbkit_superpage::{
-    Action, ApproxOnline, Footprint, Memory, Miss, Policy, Setup, Slot, Thrift, Tlb,
-};
+use tlbkit_superpage::{Action, ApproxOnline, Footprint, Memory, Miss, Policy, Setup, Slot, Thrift, Tlb};
 
 /// Entries of the TLB whose misses these are.
 const ENTRIES: usize = 64;

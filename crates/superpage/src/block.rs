@@ -21,6 +21,8 @@
 //!
 //! The array has a fixed size, and offsets are constants and a few masked bits of the unit.
 
+use core::array::from_fn;
+
 /// log2 of the units of a block.
 pub(crate) const SHIFT: u32 = 4;
 /// Units of a block.
@@ -71,7 +73,7 @@ pub(crate) const fn within(shift: u32, unit: usize) -> u16 {
 }
 
 /// For each unit, what [`within`] gives for the shifts 1 to 4, one in each quarter of a word, the smallest lowest.
-const AROUND: [u64; UNITS] = {
+pub(crate) const AROUND: [u64; UNITS] = {
     let mut around = [0; UNITS];
     let mut unit = 0;
     while unit < UNITS {
@@ -85,18 +87,19 @@ const AROUND: [u64; UNITS] = {
     around
 };
 
-/// Returns the shift of the smallest superpage around `unit` that holds a unit of `resident`, or `None` if nothing is.
+/// Returns how much larger than a pair, as a power of two, the smallest superpage around `unit` is that holds a unit of
+/// `resident`, or `None` if nothing is. `around` is [`AROUND`].
 #[inline(always)]
-pub(crate) const fn smallest(resident: u16, unit: usize) -> Option<u32> {
+pub(crate) const fn smallest(resident: u16, unit: usize, around: &[u64; UNITS]) -> Option<u32> {
     // Four times the set, against the four superpages at once: the lowest quarter that has a bit in common.
-    let common = (resident as u64).wrapping_mul(0x0001_0001_0001_0001) & AROUND[unit % UNITS];
-    if common == 0 { None } else { Some(1 + common.trailing_zeros() / u16::BITS) }
+    let common = (resident as u64).wrapping_mul(0x0001_0001_0001_0001) & around[unit % UNITS];
+    if common == 0 { None } else { Some(common.trailing_zeros() / u16::BITS) }
 }
 
-/// Charges a miss to a superpage and all around it. Returns whether the sums are due.
+/// Charges a miss to a superpage of `2 << beyond_pair` units and all around it. Returns whether the sums are due.
 #[inline(always)]
-pub(crate) fn charge(block: &mut Block, shift: u32, unit: usize) -> bool {
-    if let Some(charges) = block.get_mut(DUE + number(shift, unit)) {
+pub(crate) fn charge(block: &mut Block, beyond_pair: u32, unit: usize) -> bool {
+    if let Some(charges) = block.get_mut(DUE + (number(1, unit) >> beyond_pair)) {
         *charges = charges.wrapping_add(1);
     }
     block[DUE] = block[DUE].wrapping_sub(1);
@@ -121,12 +124,15 @@ pub(crate) const fn set_due(block: &mut Block, after: u16) {
 /// Returns the counts of the superpages within.
 #[inline]
 pub(crate) fn counts(block: &Block) -> Each {
-    let mut counts: Each = core::array::from_fn(|number| block[DUE + number]);
-    counts[0] = 0;
-    for number in (1..UNITS / 2).rev() {
-        counts[number] = counts[number].wrapping_add(counts[2 * number]).wrapping_add(counts[2 * number + 1]);
-    }
-    counts
+    let own = |number| block[DUE + number];
+    // One size after the other: no count waits for one of its own size.
+    let pairs: [u16; 8] = from_fn(|n| own(8 + n));
+    let fours: [u16; 4] = from_fn(|n| own(4 + n).wrapping_add(pairs[2 * n]).wrapping_add(pairs[2 * n + 1]));
+    let eights: [u16; 2] = from_fn(|n| own(2 + n).wrapping_add(fours[2 * n]).wrapping_add(fours[2 * n + 1]));
+    let all = own(1).wrapping_add(eights[0]).wrapping_add(eights[1]);
+    let [a, b, c, d] = fours;
+    let [e, f, g, h, i, j, k, l] = pairs;
+    [0, all, eights[0], eights[1], a, b, c, d, e, f, g, h, i, j, k, l]
 }
 
 /// Returns after how many misses one of these counts can reach its threshold, zero if one has.
@@ -148,6 +154,12 @@ pub(crate) fn set_counts(block: &mut Block, counts: &mut Each, thresholds: &Each
             if number < UNITS / 2 { counts[2 * number].wrapping_add(counts[2 * number + 1]) } else { 0 };
         block[DUE + number] = counts[number].wrapping_sub(parts);
     }
+}
+
+/// Tells whether `unit` is part of a superpage.
+#[inline(always)]
+pub(crate) const fn is_joined(block: &Block, unit: usize) -> bool {
+    block[JOINED] >> ((unit % UNITS) | 1) & 1 != 0
 }
 
 /// Returns the shift of the mapping of `unit`, 4 for one that is that large or larger.

@@ -132,6 +132,19 @@ impl Rules {
         (1 << (self.top - shift)) | (block >> (shift - block::SHIFT))
     }
 
+    /// Does what [`Segment::account`] does to a block and the node above it, if nothing more comes of it. Returns whether it
+    /// did.
+    #[inline(always)]
+    pub(crate) fn account_swiftly(&self, block: &mut Block, node: &mut Node) -> bool {
+        let (least, owed) = (block::least(&block::counts(block), &self.small), block::owed(block));
+        if least == 0 || owed >= node[0] {
+            return false;
+        }
+        node[0] -= owed;
+        block::set_due(block, least.min(node[1] >> 8));
+        true
+    }
+
     fn threshold(&self, shift: u32) -> u32 {
         self.thresholds[shift as usize % SHIFTS]
     }
@@ -162,13 +175,13 @@ impl Segment<'_> {
     /// Prepares a segment that nothing has been charged to. Blocks are left for [`prepare`](Self::prepare).
     pub(crate) fn open(&mut self) {
         self.blocks.fill([0; block::WORDS]);
-        let mut nodes = self.nodes.iter_mut();
-        if let Some(beyond) = nodes.next() {
-            set_left(beyond, 0, self.rules.most);
+        for (depth, shift) in (block::SHIFT + 1..=self.rules.top).rev().enumerate() {
+            if let Some(level) = self.nodes.get_mut(1 << depth..2 << depth) {
+                level.fill(self.rules.fresh[shift as usize % SHIFTS]);
+            }
         }
-        for shift in (block::SHIFT + 1..=self.rules.top).rev() {
-            let fresh = self.rules.fresh[shift as usize % SHIFTS];
-            nodes.by_ref().take(1 << (self.rules.top - shift)).for_each(|node| *node = fresh);
+        if let Some(beyond) = self.nodes.first_mut() {
+            set_left(beyond, 0, self.rules.most);
         }
     }
 
@@ -312,7 +325,7 @@ impl Segment<'_> {
     }
 
     /// Starts the superpage of `1 << shift` units around `unit` and its parts anew, and takes `less` off every larger
-    /// one around it.
+    /// one around it. Its blocks must have been prepared.
     pub(crate) fn restart(&mut self, unit: usize, shift: u32, less: u32) {
         let rules = self.rules;
         let beyond = less > 0 || shift > block::SHIFT;
@@ -321,9 +334,6 @@ impl Segment<'_> {
         }
         let blocks = 1 << shift.saturating_sub(block::SHIFT);
         let first = unit >> block::SHIFT & !(blocks - 1);
-        for number in first..first + blocks {
-            self.prepare(number);
-        }
         for block in self.blocks.iter_mut().skip(first).take(blocks) {
             let mut counts = block::counts(block);
             for part in 1..=shift.min(block::SHIFT) {

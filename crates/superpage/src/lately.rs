@@ -15,18 +15,23 @@ const NONE: usize = usize::MAX;
 #[derive(Clone, Debug)]
 pub(crate) struct Lately {
     numbers: [usize; MANY],
-    places: [u32; MANY],
+    places: [usize; MANY],
     /// From pages to units.
-    to_unit: u32,
+    to_unit: u8,
     /// Segments are smaller than blocks: nothing is remembered.
     never: bool,
 }
 
 impl Lately {
     pub(crate) fn new(ladder: &Ladder) -> Self {
-        let to_unit = ladder.size(0).map_or(0, |unit| unit.shift() - ladder.page().shift());
+        let to_unit = ladder.size(0).map_or(0, |unit| (unit.shift() - ladder.page().shift()) as u8);
         let never = ladder.shift(ladder.top()) < block::SHIFT;
         Self { numbers: [NONE; MANY], places: [0; MANY], to_unit, never }
+    }
+
+    /// Tells whether units are pages.
+    pub(crate) const fn is_plain(&self) -> bool {
+        self.to_unit == 0
     }
 
     /// Returns the number of the page's unit in the address space: its lowest bits say which of its block it is.
@@ -40,13 +45,13 @@ impl Lately {
     pub(crate) const fn find(&self, unit: usize) -> Option<usize> {
         let number = unit >> block::SHIFT;
         let slot = number % MANY;
-        if self.numbers[slot] == number { Some(self.places[slot] as usize) } else { None }
+        if self.numbers[slot] == number { Some(self.places[slot]) } else { None }
     }
 
     /// Remembers where a unit's block was found.
     pub(crate) fn found(&mut self, unit: usize, place: usize) {
         let number = unit >> block::SHIFT;
-        if let (Ok(place), false) = (u32::try_from(place), self.never) {
+        if !self.never {
             (self.numbers[number % MANY], self.places[number % MANY]) = (number, place);
         }
     }

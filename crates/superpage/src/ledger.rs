@@ -6,17 +6,22 @@
 //!   block, 16 units:             nineteen counters (block.rs)
 //! ```
 //!
-//! Most misses touch one block and stay in [`Ledger::miss`] and [`Ledger::evict`].
+//! Most misses touch one block and take a short way ([`swift`]).
 
 use tlbkit_addr::{PageSize, Pages, Vpn};
 
-use crate::block::{self, Block, JOINED, POPULATED};
-use crate::deferred::{self, Node, Rules, Segment};
+use crate::block::{self, Block, JOINED};
+use crate::deferred::{Node, Rules, Segment};
 use crate::directory::Directory;
 use crate::ladder::{MAX_LEVELS, Place};
 use crate::lately::Lately;
 use crate::occupied::Occupied;
-use crate::{CostError, Footprint, Ladder, Memory, Miss, Superpage, Tlb};
+use crate::{CostError, Footprint, Ladder, Memory, Superpage, Tlb};
+
+mod reserved;
+mod swift;
+
+pub(crate) use swift::{Far, Swift};
 
 /// What a miss came to.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -27,28 +32,6 @@ pub(crate) enum Charged {
     Ready(usize),
     /// There is no memory to count the segment.
     Exhausted,
-}
-
-/// Whether the little that most misses take was done.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) enum Swift {
-    Done,
-    /// It was, in the block at this place, with a charge to the superpages of this shift and up. The sums are due.
-    Due(usize, u32),
-    /// Nothing is resident in the block at this place, and nothing was done.
-    Far(usize),
-    /// Nothing was.
-    Not,
-}
-
-/// What was done of a miss in a block that holds nothing.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) enum Far {
-    Done,
-    /// All but the charge, which is to the superpages of this shift and up.
-    Pays(u32),
-    /// Nothing was.
-    Not,
 }
 
 /// Counters in one segment of so many blocks: those of the blocks, and of the nodes above.
@@ -65,11 +48,15 @@ pub(crate) struct Ledger<'m> {
     rules: Rules,
     /// log2 of the blocks of a segment.
     spread: u32,
+    /// The bits of a block's number within its segment.
+    mask: usize,
     /// The last TLB: 0 if there is one.
     last_tlb: usize,
     directory: Directory<'m>,
     lately: Lately,
     occupied: Occupied<'m>,
+    /// [`block::AROUND`], where its address need not be found.
+    around: [u64; block::UNITS],
     blocks: &'m mut [Block],
     nodes: &'m mut [Node],
 }
@@ -116,7 +103,8 @@ impl<'m> Ledger<'m> {
         let threshold =
             |shift| (1..ladder.levels()).find(|&l| ladder.shift(l) == shift).map(|level| thresholds[level]);
         let fits = |&level: &usize| {
-            ladder.shift(level) <= block::SHIFT && ladder.size(level).is_some_and(|size| size <= PageSize::K64)
+            ladder.shift(level) <= block::SHIFT
+                && ladder.size(level).is_some_and(|size| size <= PageSize::K64)
         };
         let reserved = (0..ladder.levels()).rfind(fits).filter(|_| reserves).unwrap_or(0);
         let populated = if reserved == 0 { u16::MAX } else { 0 };
@@ -126,10 +114,12 @@ impl<'m> Ledger<'m> {
             reserved,
             rules: Rules::new(&ladder, eager, populated, threshold),
             spread,
+            mask: (1 << spread) - 1,
             last_tlb: tlbs - 1,
             directory: Directory::new(directory, chunks),
             lately: Lately::new(&ladder),
             occupied: Occupied::new(bits, spread),
+            around: block::AROUND,
             blocks: counters.as_chunks_mut().0,
             nodes: rest.as_chunks_mut().0,
             ladder,
@@ -144,11 +134,6 @@ impl<'m> Ledger<'m> {
     /// Returns the count at which a superpage of `level` is a candidate.
     pub(crate) fn threshold(&self, level: usize) -> u32 {
         self.levels.get(level).copied().unwrap_or(u32::MAX)
-    }
-
-    /// Returns the level of the regions that memory is reserved for, 0 if it is for none.
-    pub(crate) fn reserved(&self) -> usize {
-        self.reserved
     }
 
     /// Returns the chunk of a segment, all zero if it is new.
@@ -169,85 +154,6 @@ impl<'m> Ledger<'m> {
         let all = chunk << self.spread..(chunk + 1) << self.spread;
         let (blocks, nodes) = (self.blocks.get_mut(all.clone())?, self.nodes.get_mut(all)?);
         Some(Segment { rules: &self.rules, blocks, nodes })
-    }
-
-    /// Does what [`miss`](Self::miss) does, if that is little.
-    ///
-    /// Little is: the block was found lately, and holds resident entries. Nothing has to be called then, and the
-    /// registers that calls would need are not saved. `RESERVES` looks whether this is the first touch of a page with a
-    /// reservation; one that fills something is not little.
-    #[inline(always)]
-    pub(crate) fn miss_swiftly<const RESERVES: bool>(&mut self, miss: &Miss) -> Swift {
-        let (tlb, unit) = (self.tlb(miss.tlb), self.lately.unit(miss.page));
-        let Some(index) = self.lately.find(unit) else { return Swift::Not };
-        let Some(block) = self.blocks.get_mut(index) else { return Swift::Not };
-        let bit = 1 << (unit % block::UNITS);
-        if RESERVES && block[POPULATED] & bit == 0 {
-            let populated = block[POPULATED] | bit;
-            if !populated & block::within(1, unit) == 0 {
-                return Swift::Not;
-            }
-            block[POPULATED] = populated;
-        }
-        let resident = block[tlb];
-        let Some(shift) = block::smallest(resident, unit) else { return Swift::Far(index) };
-        let (shift, bit) = if block[JOINED] == 0 {
-            (shift, bit)
-        } else {
-            let mapped = block::mapped(block, unit);
-            if mapped == block::SHIFT {
-                return Swift::Not;
-            }
-            (shift.max(mapped + 1), 1 << (unit % block::UNITS >> mapped << mapped))
-        };
-        block[tlb] = resident | bit;
-        if block::charge(block, shift, unit) { Swift::Due(index, shift) } else { Swift::Done }
-    }
-
-    /// Does what [`miss`](Self::miss) does in a block that was found lately and in which nothing was resident.
-    #[inline(always)]
-    pub(crate) fn miss_far(&mut self, miss: &Miss, index: usize) -> Far {
-        let (tlb, unit) = (self.tlb(miss.tlb), self.lately.unit(miss.page));
-        let Some(block) = self.blocks.get_mut(index) else { return Far::Not };
-        let mapped = if block[JOINED] == 0 { 0 } else { block::mapped(block, unit) };
-        if mapped == block::SHIFT {
-            return Far::Not;
-        }
-        block[tlb] = 1 << (unit % block::UNITS >> mapped << mapped);
-        let Some(group) = self.occupied.occupy(tlb, index) else { return Far::Done };
-        let blocks = 1 << self.spread;
-        let number = (blocks | index & (blocks - 1)) >> group;
-        let Some(node) = self.nodes.get_mut(index & !(blocks - 1) | number) else { return Far::Done };
-        if deferred::charge_swiftly(node) { Far::Done } else { Far::Pays(block::SHIFT + group) }
-    }
-
-    /// Charges a miss to the superpages of `1 << from` units or more around a block.
-    pub(crate) fn pay_at(&mut self, index: usize, from: u32) -> Charged {
-        self.pay(index >> self.spread, index % (1 << self.spread), from)
-    }
-
-    /// Takes the sums of a block, which are due after a charge to the superpages of `1 << from` units and more.
-    pub(crate) fn account_at(&mut self, index: usize, page: Vpn, from: u32) -> Charged {
-        let unit = (index % (1 << self.spread)) << block::SHIFT | self.lately.unit(page) % block::UNITS;
-        self.account(index >> self.spread, unit, from)
-    }
-
-    /// Does what [`evict`](Self::evict) does, if the block was found lately, and says whether it was.
-    #[inline(always)]
-    pub(crate) fn evict_swiftly(&mut self, tlb: Tlb, page: Vpn) -> bool {
-        let (tlb, unit) = (self.tlb(tlb), self.lately.unit(page));
-        let Some(index) = self.lately.find(unit) else { return false };
-        self.leave(index, tlb, unit);
-        true
-    }
-
-    #[inline(always)]
-    fn leave(&mut self, index: usize, tlb: usize, unit: usize) {
-        let Some(block) = self.blocks.get_mut(index) else { return };
-        block[tlb] &= !(1 << (unit % block::UNITS));
-        if block[tlb] == 0 {
-            self.occupied.remove(tlb, index);
-        }
     }
 
     /// Returns the place of a page's block, ready for use.
@@ -275,59 +181,16 @@ impl<'m> Ledger<'m> {
             return self.miss_in_large(chunk, tlb, unit, count);
         }
         let resident = block[tlb];
-        block[tlb] = resident | 1 << (unit % block::UNITS >> mapped << mapped);
-        let Some(shift) = block::smallest(resident, unit) else {
+        block[tlb] = resident | 1 << ((unit % block::UNITS) >> mapped << mapped);
+        let Some(beyond) = block::smallest(resident, unit, &self.around) else {
             let from = self.occupied.occupy(tlb, index).map_or(u32::MAX, |group| block::SHIFT + group);
             return if count { self.pay(chunk, number, from) } else { Charged::Nothing };
         };
-        let shift = shift.max(mapped + 1);
-        if count && block::charge(block, shift, unit) {
-            return self.account(chunk, unit, shift);
+        let beyond = beyond.max(mapped);
+        if count && block::charge(block, beyond, unit) {
+            return self.account(chunk, unit, beyond + 1);
         }
         Charged::Nothing
-    }
-
-    /// Counts a page as populated. Returns the level of the largest superpage around it, larger than its mapping, that is
-    /// full with it and lies in one reservation.
-    pub(crate) fn populate(&mut self, page: Vpn) -> Option<usize> {
-        let unit = self.lately.unit(page);
-        let index = self.lately.find(unit).or_else(|| self.find(page))?;
-        let block = self.blocks.get_mut(index)?;
-        let bit = 1 << (unit % block::UNITS);
-        if block[POPULATED] & bit != 0 {
-            return None;
-        }
-        block[POPULATED] |= bit;
-        let (populated, mapped) = (block[POPULATED], block::mapped(block, unit));
-        let full = |&level: &usize| !populated & block::within(self.ladder.shift(level), unit) == 0;
-        (1..=self.reserved).rfind(full).filter(|&level| self.ladder.shift(level) > mapped)
-    }
-
-    /// Tells whether the region around a page is all populated, or has no reservation.
-    pub(crate) fn is_full(&mut self, page: Vpn) -> bool {
-        let region = block::within(self.ladder.shift(self.reserved), self.ladder.locate(page).unit);
-        let Some(block) = self.find(page).and_then(|index| self.blocks.get(index)) else { return true };
-        !block[POPULATED] & region == 0
-    }
-
-    /// Records that the region around a page has no reservation.
-    pub(crate) fn close(&mut self, page: Vpn) {
-        let region = block::within(self.ladder.shift(self.reserved), self.ladder.locate(page).unit);
-        if let Some(index) = self.find(page)
-            && let Some(block) = self.blocks.get_mut(index)
-        {
-            block[POPULATED] |= region;
-        }
-    }
-
-    /// Records that the pages of a superpage within one reservation are no longer populated.
-    pub(crate) fn depopulate(&mut self, range: Superpage) {
-        if let Some((place, level)) = self.ladder.find(range)
-            && let Some(index) = self.find(range.first)
-            && let Some(block) = self.blocks.get_mut(index)
-        {
-            block[POPULATED] &= !block::within(self.ladder.shift(level), place.unit);
-        }
     }
 
     /// A miss to a mapping of a block or more.
@@ -398,7 +261,7 @@ impl<'m> Ledger<'m> {
         if let Some(chunk) = self.directory.find(segment) {
             let index = chunk << self.spread | unit >> block::SHIFT;
             self.lately.found(self.lately.unit(page), index);
-            self.leave(index, tlb, unit);
+            self.leave::<false>(index, tlb, unit);
         }
     }
 
@@ -415,11 +278,21 @@ impl<'m> Ledger<'m> {
                 any = true;
                 block[tlb] &= !gone;
                 if block[tlb] == 0 {
-                    self.occupied.remove(tlb, base | number);
+                    self.occupied.remove::<false>(tlb, base | number);
                 }
             }
         }
         any
+    }
+
+    /// Prepares the blocks of the superpage of `1 << shift` units around `unit`.
+    fn prepare(&mut self, chunk: usize, unit: usize, shift: u32) {
+        let blocks = 1 << shift.saturating_sub(block::SHIFT);
+        let first = unit >> block::SHIFT & !(blocks - 1);
+        let Some(mut segment) = self.segment(chunk) else { return };
+        for number in first..first + blocks {
+            segment.prepare(number);
+        }
     }
 
     /// Marks the superpage of `1 << shift` units around `unit` as one mapping, or as units.
@@ -441,6 +314,7 @@ impl<'m> Ledger<'m> {
         let Some(chunk) = self.directory.find(place.segment) else { return };
         let shift = self.ladder.shift(level);
         let first = place.unit >> shift << shift;
+        self.prepare(chunk, first, shift);
         for tlb in 0..=self.last_tlb {
             if self.evict_all(chunk, tlb, first, shift) {
                 self.enter(chunk, tlb, first);

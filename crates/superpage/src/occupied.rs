@@ -29,16 +29,23 @@ impl<'m> Occupied<'m> {
         Self { words: bits.as_chunks_mut().0, wide, words_shift: spread - wide }
     }
 
-    /// Returns a block's word, and its bit there.
+    /// Tells whether a segment fills words, two at the least.
+    pub(crate) const fn is_plain(&self) -> bool {
+        self.words_shift > 0
+    }
+
+    /// Returns a block's word, and its bit there. `PLAIN` says that [`is_plain`](Self::is_plain).
     #[inline(always)]
-    const fn at(&self, block: usize) -> (usize, u32) {
+    const fn at<const PLAIN: bool>(&self, block: usize) -> (usize, u32) {
+        if PLAIN {
+            return (block >> WORD, (block % (1 << WORD)) as u32);
+        }
         (block >> self.wide, (block & ((1 << self.wide) - 1)) as u32)
     }
 
     /// Adds a block. `tlb` is 0 or 1.
-    #[inline(always)]
     pub(crate) fn insert(&mut self, tlb: usize, block: usize) {
-        let (word, bit) = self.at(block);
+        let (word, bit) = self.at::<false>(block);
         if let Some(words) = self.words.get_mut(word) {
             words[tlb & 1] |= 1 << bit;
         }
@@ -46,28 +53,38 @@ impl<'m> Occupied<'m> {
 
     /// Removes a block.
     #[inline(always)]
-    pub(crate) fn remove(&mut self, tlb: usize, block: usize) {
-        let (word, bit) = self.at(block);
+    pub(crate) fn remove<const PLAIN: bool>(&mut self, tlb: usize, block: usize) {
+        let (word, bit) = self.at::<PLAIN>(block);
         if let Some(words) = self.words.get_mut(word) {
             words[tlb & 1] &= !(1 << bit);
         }
     }
 
+    /// Adds a block that was not there, if there is another in its word or, if `PLAIN`, in the next. Returns log2 of the
+    /// blocks in the smallest aligned group around it that had one before.
+    #[inline(always)]
+    pub(crate) fn near<const PLAIN: bool>(&mut self, tlb: usize, block: usize) -> Option<u32> {
+        let (word, bit) = self.at::<PLAIN>(block);
+        let others = self.words.get(word)?[tlb & 1];
+        if others == 0 && (!PLAIN || self.words.get(word ^ 1)?[tlb & 1] == 0) {
+            return None;
+        }
+        self.words.get_mut(word)?[tlb & 1] = others | 1 << bit;
+        Some(if others == 0 { WORD + 1 } else { nearest(others, bit) })
+    }
+
     /// Adds a block that was not there. Returns log2 of the blocks in the smallest aligned group around it that had one
     /// before, or `None` if the segment had none.
-    #[inline(always)]
     pub(crate) fn occupy(&mut self, tlb: usize, block: usize) -> Option<u32> {
-        let (word, bit) = self.at(block);
-        let own = &mut self.words.get_mut(word)?[tlb & 1];
-        let others = *own;
-        *own = others | 1 << bit;
-        if others == 0 { self.in_words(tlb, word) } else { Some(nearest(others, bit)) }
+        let group = self.around(tlb, block);
+        self.insert(tlb, block);
+        group
     }
 
     /// Returns log2 of the blocks in the smallest aligned group around one that has another in it, or `None` if the
     /// segment has none.
     pub(crate) fn around(&self, tlb: usize, block: usize) -> Option<u32> {
-        let (word, bit) = self.at(block);
+        let (word, bit) = self.at::<false>(block);
         let others = self.words.get(word)?[tlb & 1] & !(1 << bit);
         if others == 0 { self.in_words(tlb, word) } else { Some(nearest(others, bit)) }
     }
@@ -96,9 +113,9 @@ impl<'m> Occupied<'m> {
 /// nearest to it in that sense.
 #[inline(always)]
 const fn nearest(others: usize, bit: u32) -> u32 {
-    let up = (others >> bit).trailing_zeros();
-    let down = (others << (usize::BITS - 1 - bit)).leading_zeros();
-    // Where there is none, the distance is a whole word, and what differs is beyond every bit of a number in it.
-    let (above, below) = ((bit + up) ^ bit, bit.wrapping_sub(down) ^ bit);
-    u32::BITS - (if above < below { above } else { below }).leading_zeros()
+    let (above, below) = (others & (usize::MAX << bit), others & !(usize::MAX << bit));
+    // One at the least, as they differ.
+    let (above_by, below_by) = (above.trailing_zeros() ^ bit | 1, (below | 1).ilog2() ^ bit | 1);
+    let least = if below == 0 || above != 0 && above_by < below_by { above_by } else { below_by };
+    1 + least.ilog2()
 }

@@ -19,9 +19,11 @@ pub struct ApproxOnline<'m> {
     pub(super) ledger: Ledger<'m>,
     gate: Gate,
     back_off: BackOff,
-    /// What was asked for last needs no copy.
-    pub(super) in_place: bool,
+    /// What was asked for last.
+    asked: Option<Action>,
     told: bool,
+    /// Every miss is charged, none is counted for a refusal, and the ledger is plain.
+    plain: bool,
 }
 
 impl<'m> ApproxOnline<'m> {
@@ -47,11 +49,14 @@ impl<'m> ApproxOnline<'m> {
     /// The same for a policy around this one, which may reserve memory at first touches.
     pub(super) fn with(setup: &Setup, reserves: bool, memory: Memory<'m>) -> Result<Self, CostError> {
         let counts = thresholds(&setup.ladder, setup.costs, setup.costs.prefetch, When::Reaches)?;
+        let ledger = Ledger::new(setup.ladder, counts, setup.eager, reserves, setup.tlbs(), memory)?;
+        let gate = Gate::new(setup.activity);
         Ok(Self {
-            ledger: Ledger::new(setup.ladder, counts, setup.eager, reserves, setup.tlbs(), memory)?,
-            gate: Gate::new(setup.activity),
+            plain: Self::is_plain(&ledger, &gate),
+            ledger,
+            gate,
             back_off: BackOff::new(),
-            in_place: false,
+            asked: None,
             told: false,
         })
     }
@@ -75,72 +80,118 @@ impl<'m> ApproxOnline<'m> {
 }
 
 impl ApproxOnline<'_> {
-    /// What [`Policy::on_miss`] does, for a policy around this one to have inline. `RESERVES` says that memory is
-    /// reserved at first touches.
-    #[inline(always)]
-    pub(super) fn take<const RESERVES: bool>(&mut self, miss: &Miss) -> Option<Action> {
+    /// What [`Policy::on_miss`] does, for this policy and one around it. `RESERVES` says that memory is reserved at first
+    /// touches, `PLAIN` that `self.plain` is true.
+    ///
+    /// This and what it ends in return a reference, which fits a register: so the calls are jumps, and no register has to
+    /// be saved for what comes after.
+    #[inline(never)]
+    pub(super) fn take<const RESERVES: bool, const PLAIN: bool>(&mut self, miss: &Miss) -> Option<&Action> {
+        if PLAIN && !self.plain {
+            return self.take_otherwise::<RESERVES>(miss);
+        }
+        match self.ledger.miss_swiftly::<RESERVES, PLAIN>(miss) {
+            Swift::Done => self.evict_for::<PLAIN>(miss),
+            Swift::Due(block, from) => self.account(miss, block, from),
+            Swift::InSuperpage(block) => self.miss_in_superpage::<PLAIN>(miss, block),
+            Swift::Far(block) => self.miss_far::<PLAIN, false>(miss, block),
+            Swift::Large(_) | Swift::Not => self.miss(miss),
+        }
+    }
+
+    /// The same on other machines than the paper's, when not every miss is charged, and after a refusal.
+    #[inline(never)]
+    fn take_otherwise<const RESERVES: bool>(&mut self, miss: &Miss) -> Option<&Action> {
         self.back_off.miss();
         if !self.gate.is_open() {
             return self.miss(miss);
         }
-        // Whatever has to be called is called last, so that no register is saved for later.
-        match self.ledger.miss_swiftly::<RESERVES>(miss) {
-            Swift::Done => self.evict_for(miss),
+        match self.ledger.miss_swiftly::<RESERVES, false>(miss) {
+            Swift::Done => self.evict_for::<false>(miss),
             Swift::Due(block, from) => self.account(miss, block, from),
-            Swift::Far(block) => self.miss_far(miss, block),
-            Swift::Not => self.miss(miss),
+            Swift::InSuperpage(block) => self.miss_in_superpage::<false>(miss, block),
+            Swift::Far(block) => self.miss_far::<false, false>(miss, block),
+            Swift::Large(_) | Swift::Not => self.miss(miss),
         }
     }
 
     /// The rest of a miss that comes to nothing.
     #[inline(always)]
-    fn evict_for(&mut self, miss: &Miss) -> Option<Action> {
+    fn evict_for<const PLAIN: bool>(&mut self, miss: &Miss) -> Option<&Action> {
         match miss.evicted {
-            Some(evicted) if !self.ledger.evict_swiftly(miss.tlb, evicted) => self.evict(miss.tlb, evicted),
+            Some(evicted) if !self.ledger.evict_swiftly::<PLAIN>(miss.tlb, evicted) => {
+                self.finish(miss, Charged::Nothing, None)
+            }
             _ => None,
         }
     }
 
     #[inline(never)]
-    fn evict(&mut self, tlb: Tlb, page: Vpn) -> Option<Action> {
-        self.ledger.evict(tlb, page);
-        None
+    fn miss_in_superpage<const PLAIN: bool>(&mut self, miss: &Miss, block: usize) -> Option<&Action> {
+        match self.ledger.miss_in_superpage::<PLAIN>(miss, block) {
+            Swift::Done => self.evict_for::<PLAIN>(miss),
+            Swift::Due(block, from) => self.account(miss, block, from),
+            Swift::Far(block) => self.miss_far::<PLAIN, true>(miss, block),
+            Swift::Large(block) => self.miss_large::<PLAIN>(miss, block),
+            Swift::InSuperpage(_) | Swift::Not => self.miss(miss),
+        }
     }
 
     #[inline(never)]
-    fn miss_far(&mut self, miss: &Miss, block: usize) -> Option<Action> {
-        match self.ledger.miss_far(miss, block) {
-            Far::Done => self.evict_for(miss),
+    fn miss_far<const PLAIN: bool, const JOINED: bool>(
+        &mut self,
+        miss: &Miss,
+        block: usize,
+    ) -> Option<&Action> {
+        match self.ledger.miss_far::<PLAIN, JOINED>(miss, block) {
+            Far::Done => self.evict_for::<PLAIN>(miss),
+            Far::Pays(from) => self.pay(miss, block, from),
+            Far::Not => self.miss_farther::<PLAIN>(miss, block),
+        }
+    }
+
+    #[inline(never)]
+    fn miss_large<const PLAIN: bool>(&mut self, miss: &Miss, block: usize) -> Option<&Action> {
+        match self.ledger.miss_large::<PLAIN>(miss, block) {
+            Far::Pays(from) => self.pay(miss, block, from),
+            _ => self.evict_for::<PLAIN>(miss),
+        }
+    }
+
+    #[inline(never)]
+    fn miss_farther<const PLAIN: bool>(&mut self, miss: &Miss, block: usize) -> Option<&Action> {
+        match self.ledger.miss_farther::<PLAIN>(miss, block) {
+            Far::Done => self.evict_for::<PLAIN>(miss),
             Far::Pays(from) => self.pay(miss, block, from),
             Far::Not => self.miss(miss),
         }
     }
 
     #[inline(never)]
-    fn account(&mut self, miss: &Miss, block: usize, from: u32) -> Option<Action> {
+    fn account(&mut self, miss: &Miss, block: usize, from: u32) -> Option<&Action> {
         let charged = self.ledger.account_at(block, miss.page, from);
         self.finish(miss, charged, None)
     }
 
     #[inline(never)]
-    fn pay(&mut self, miss: &Miss, block: usize, from: u32) -> Option<Action> {
+    fn pay(&mut self, miss: &Miss, block: usize, from: u32) -> Option<&Action> {
         let charged = self.ledger.pay_at(block, from);
         self.finish(miss, charged, None)
     }
 
     #[inline(never)]
-    fn miss(&mut self, miss: &Miss) -> Option<Action> {
+    fn miss(&mut self, miss: &Miss) -> Option<&Action> {
         let active = self.gate.active(miss.now);
         let charged = self.ledger.miss(miss.tlb, miss.page, active);
-        let full = self.ledger.populate(miss.page);
+        let full = if self.ledger.reserved() > 0 { self.ledger.populate(miss.page) } else { None };
         self.finish(miss, charged, full)
     }
 
     /// The eviction, and the answer to a miss with which a superpage of one reservation became `full`.
-    #[inline(always)]
-    fn finish(&mut self, miss: &Miss, charged: Charged, full: Option<usize>) -> Option<Action> {
+    #[inline(never)]
+    fn finish(&mut self, miss: &Miss, charged: Charged, full: Option<usize>) -> Option<&Action> {
         if let Some(evicted) = miss.evicted
-            && !self.ledger.evict_swiftly(miss.tlb, evicted)
+            && !self.ledger.evict_swiftly::<false>(miss.tlb, evicted)
         {
             self.ledger.evict(miss.tlb, evicted);
         }
@@ -152,43 +203,56 @@ impl ApproxOnline<'_> {
         }
     }
 
+    fn is_plain(ledger: &Ledger<'_>, gate: &Gate) -> bool {
+        ledger.is_plain() && gate.is_open()
+    }
+
+    fn granted(&mut self, level: usize) {
+        self.back_off.granted(level);
+        self.plain = Self::is_plain(&self.ledger, &self.gate) && !self.back_off.waits();
+    }
+
     /// Records a promotion that charges need not have asked for: larger superpages lose what it had.
     pub(super) fn promoted_early(&mut self, range: Superpage) {
         if let Some((place, level)) = self.ledger.ladder.find(range) {
-            self.back_off.granted(level);
+            self.granted(level);
             self.ledger.promote(place, level, None);
         }
     }
 
+    /// Tells whether what was asked for last needs no copy.
+    pub(super) fn in_place(&self) -> bool {
+        matches!(self.asked, Some(Action::Promote { copy: false, .. }))
+    }
+
     /// Asks for the superpage of `level` around a page. One that is full costs nothing, and need not wait.
     #[cold]
-    fn ask(&mut self, page: Vpn, level: usize, full: bool) -> Option<Action> {
+    fn ask(&mut self, page: Vpn, level: usize, full: bool) -> Option<&Action> {
         if !full && !self.back_off.allows(level) {
             return None;
         }
         let ladder = self.ledger.ladder;
         let range = ladder.superpage(ladder.locate(page), level)?;
         let copy = !full && (level > self.ledger.reserved() || self.ledger.is_full(page));
-        self.in_place = !copy;
-        Some(Action::Promote { range, copy })
+        Some(self.asked.insert(Action::Promote { range, copy }))
     }
 
     #[cold]
-    fn exhausted(&mut self, page: Vpn) -> Option<Action> {
+    fn exhausted(&mut self, page: Vpn) -> Option<&Action> {
         let first = !self.told;
         self.told = true;
-        first.then_some(Action::OutOfSegments { page })
+        first.then_some(self.asked.insert(Action::OutOfSegments { page }))
     }
 }
 
 impl Policy for ApproxOnline<'_> {
     fn on_miss(&mut self, miss: Miss) -> Option<Action> {
-        self.take::<false>(&miss)
+        self.take::<false, true>(&miss).copied()
     }
 
     fn promoted(&mut self, range: Superpage) {
         let Some((place, level)) = self.ledger.ladder.find(range) else { return };
-        self.back_off.granted(level);
+        self.granted(level);
         let threshold = self.ledger.threshold(level);
         self.ledger.promote(place, level, Some(threshold));
     }
@@ -196,6 +260,7 @@ impl Policy for ApproxOnline<'_> {
     fn refused(&mut self, range: Superpage) {
         let Some((_, level)) = self.ledger.ladder.find(range) else { return };
         self.back_off.refused(level, self.ledger.threshold(level));
+        self.plain = false;
     }
 
     fn demote(&mut self, page: Vpn) -> Option<Superpage> {

@@ -58,7 +58,7 @@ impl<'m> Thrift<'m> {
 
 impl Policy for Thrift<'_> {
     fn on_miss(&mut self, miss: Miss) -> Option<Action> {
-        self.0.take::<true>(&miss)
+        self.0.take::<true, true>(&miss).copied()
     }
 
     fn promoted(&mut self, range: Superpage) {
@@ -68,9 +68,9 @@ impl Policy for Thrift<'_> {
     /// Records that a reservation was not to be had, or is broken, if one stands there: it is up to the charges from
     /// now on. Otherwise like APPROX-ONLINE.
     fn refused(&mut self, range: Superpage) {
-        let ledger = &mut self.0.ledger;
+        let (in_place, ledger) = (self.0.in_place(), &mut self.0.ledger);
         let may_be_reserved = ledger.ladder.level(range.size).is_some_and(|level| level <= ledger.reserved());
-        if may_be_reserved && (self.0.in_place || !ledger.is_full(range.first)) {
+        if may_be_reserved && (in_place || !ledger.is_full(range.first)) {
             ledger.close(range.first);
         } else {
             self.0.refused(range);
