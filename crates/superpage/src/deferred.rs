@@ -231,6 +231,7 @@ impl Segment<'_> {
 
     /// Pays to the node of `1 << from` units around a block. Returns the shifts of the nodes from that one up whose
     /// counts stand at their thresholds, as a set.
+    #[inline(never)]
     pub(crate) fn pay(&mut self, block: usize, from: u32, mut charges: u32) -> u32 {
         let (mut number, mut shift, mut reached) = (self.rules.node(block, from), from, 0);
         while let (1.., Some(node)) = (number, self.nodes.get_mut(number)) {

@@ -212,11 +212,11 @@ impl ApproxOnline<'_> {
         self.plain = Self::is_plain(&self.ledger, &self.gate) && !self.back_off.waits();
     }
 
-    /// Records a promotion that charges need not have asked for: larger superpages lose what it had.
-    pub(super) fn promoted_early(&mut self, range: Superpage) {
+    /// Records a promotion, after which larger superpages lose so many charges, or what it had.
+    pub(super) fn promote(&mut self, range: Superpage, less: Option<u32>) {
         if let Some((place, level)) = self.ledger.ladder.find(range) {
             self.granted(level);
-            self.ledger.promote(place, level, None);
+            self.ledger.promote(place, level, less);
         }
     }
 
@@ -251,10 +251,8 @@ impl Policy for ApproxOnline<'_> {
     }
 
     fn promoted(&mut self, range: Superpage) {
-        let Some((place, level)) = self.ledger.ladder.find(range) else { return };
-        self.granted(level);
-        let threshold = self.ledger.threshold(level);
-        self.ledger.promote(place, level, Some(threshold));
+        let level = self.ledger.ladder.level(range.size).unwrap_or(0);
+        self.promote(range, Some(self.ledger.threshold(level)));
     }
 
     fn refused(&mut self, range: Superpage) {

@@ -61,8 +61,10 @@ impl Policy for Thrift<'_> {
         self.0.take::<true, true>(&miss).copied()
     }
 
+    /// Records a promotion. One without a copy takes no charges off larger superpages: they have not been asked to pay.
     fn promoted(&mut self, range: Superpage) {
-        self.0.promoted_early(range);
+        let less = if self.0.in_place() { Some(0) } else { None };
+        self.0.promote(range, less);
     }
 
     /// Records that a reservation was not to be had, or is broken, if one stands there: it is up to the charges from
