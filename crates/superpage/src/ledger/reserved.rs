@@ -17,6 +17,13 @@ impl Ledger<'_> {
     pub(crate) fn populate(&mut self, page: Vpn) -> Option<usize> {
         let unit = self.lately.unit(page);
         let index = self.lately.find(unit).or_else(|| self.find(page))?;
+        self.populate_at(index, page)
+    }
+
+    /// The same in the block at a place.
+    #[inline]
+    pub(crate) fn populate_at(&mut self, index: usize, page: Vpn) -> Option<usize> {
+        let unit = self.lately.unit(page);
         let block = self.blocks.get_mut(index)?;
         let bit = 1 << (unit % block::UNITS);
         if block[POPULATED] & bit != 0 {
@@ -24,8 +31,10 @@ impl Ledger<'_> {
         }
         block[POPULATED] |= bit;
         let (populated, mapped) = (block[POPULATED], block::mapped(block, unit));
+        // What is full has full parts.
         let full = |&level: &usize| !populated & block::within(self.ladder.shift(level), unit) == 0;
-        (1..=self.reserved).rfind(full).filter(|&level| self.ladder.shift(level) > mapped)
+        let level = (1..=self.reserved).take_while(full).last()?;
+        (self.ladder.shift(level) > mapped).then_some(level)
     }
 
     /// Tells whether the region around a page is all populated, or has no reservation.

@@ -16,6 +16,8 @@ pub(crate) enum Swift {
     Done,
     /// It was, in the block at this place, with a charge to the superpages of this shift and up. The sums are due.
     Due(usize, u32),
+    /// This is the first touch of a page in the block at this place, and one that may fill a superpage. Nothing was done.
+    Fills(usize),
     /// The page is part of a superpage, in the block at this place, and nothing was done.
     InSuperpage(usize),
     /// The superpage has the block at this place whole, and nothing was done.
@@ -65,7 +67,7 @@ impl Ledger<'_> {
         if RESERVES && block[POPULATED] >> (unit % block::UNITS) & 1 == 0 {
             let populated = block[POPULATED] | 1 << (unit % block::UNITS);
             if !populated & block::within(1, unit) == 0 {
-                return Swift::Not;
+                return Swift::Fills(index);
             }
             block[POPULATED] = populated;
         }

@@ -93,6 +93,7 @@ impl ApproxOnline<'_> {
         match self.ledger.miss_swiftly::<RESERVES, PLAIN>(miss) {
             Swift::Done => self.evict_for::<PLAIN>(miss),
             Swift::Due(block, from) => self.account(miss, block, from),
+            Swift::Fills(block) => self.fill::<PLAIN>(miss, block),
             Swift::InSuperpage(block) => self.miss_in_superpage::<PLAIN>(miss, block),
             Swift::Far(block) => self.miss_far::<PLAIN, false>(miss, block),
             Swift::Large(_) | Swift::Not => self.miss(miss),
@@ -109,6 +110,7 @@ impl ApproxOnline<'_> {
         match self.ledger.miss_swiftly::<RESERVES, false>(miss) {
             Swift::Done => self.evict_for::<false>(miss),
             Swift::Due(block, from) => self.account(miss, block, from),
+            Swift::Fills(block) => self.fill::<false>(miss, block),
             Swift::InSuperpage(block) => self.miss_in_superpage::<false>(miss, block),
             Swift::Far(block) => self.miss_far::<false, false>(miss, block),
             Swift::Large(_) | Swift::Not => self.miss(miss),
@@ -126,6 +128,20 @@ impl ApproxOnline<'_> {
         }
     }
 
+    /// A first touch that may fill a superpage.
+    #[inline(never)]
+    fn fill<const PLAIN: bool>(&mut self, miss: &Miss, block: usize) -> Option<&Action> {
+        let Some(level) = self.ledger.populate_at(block, miss.page) else {
+            return self.take::<false, PLAIN>(miss);
+        };
+        let charged = match self.ledger.miss_swiftly::<false, PLAIN>(miss) {
+            Swift::Done => Charged::Nothing,
+            Swift::Due(block, from) => self.ledger.account_at(block, miss.page, from),
+            _ => self.ledger.miss(miss.tlb, miss.page, true),
+        };
+        self.finish(miss, charged, Some(level))
+    }
+
     #[inline(never)]
     fn miss_in_superpage<const PLAIN: bool>(&mut self, miss: &Miss, block: usize) -> Option<&Action> {
         match self.ledger.miss_in_superpage::<PLAIN>(miss, block) {
@@ -133,7 +149,7 @@ impl ApproxOnline<'_> {
             Swift::Due(block, from) => self.account(miss, block, from),
             Swift::Far(block) => self.miss_far::<PLAIN, true>(miss, block),
             Swift::Large(block) => self.miss_large::<PLAIN>(miss, block),
-            Swift::InSuperpage(_) | Swift::Not => self.miss(miss),
+            _ => self.miss(miss),
         }
     }
 
