@@ -12,8 +12,8 @@
 //!   promote, populated or not, when it would: that copies nothing, and takes the memory that it takes there.
 //! - Everything else, larger or without a reservation, is APPROX-ONLINE: the same charges, the same thresholds, copied.
 //!
-//! So it never copies more than APPROX-ONLINE nor promotes what costs more memory, and where no reservation succeeds it
-//! *is* APPROX-ONLINE, promotion by promotion. No number in it was tuned.
+//! A promotion without a copy takes no charges off larger superpages: nothing was paid for it. Where no reservation
+//! succeeds THRIFT *is* APPROX-ONLINE, promotion by promotion. No number in it was tuned.
 
 use tlbkit_addr::{Pages, Vpn};
 
