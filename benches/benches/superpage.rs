@@ -6,9 +6,7 @@ use std::hint::black_box;
 use criterion::{Criterion, Throughput, criterion_group, criterion_main};
 use tlbkit_addr::Vpn;
 use tlbkit_benches::work::{CC1, captured, shuffled};
-use tlbkit_superpage::{
-    Action, ApproxOnline, Footprint, Memory, Miss, Policy, Setup, Slot, Thrift, ThriftMemory, Tlb,
-};
+use tlbkit_superpage::{Action, ApproxOnline, Footprint, Memory, Miss, Policy, Setup, Slot, Thrift, Tlb};
 
 /// Entries of the TLB whose misses these are.
 const ENTRIES: usize = 64;
@@ -66,10 +64,8 @@ fn bookkeeping(criterion: &mut Criterion) {
     let mut policy = ApproxOnline::new(&setup, storage.memory()).expect("the paper's costs");
     group.bench_function("APPROX-ONLINE", |bench| bench.iter(|| serve(&mut policy, &misses)));
 
-    let (charges, population) = Thrift::footprint(&setup).expect("the paper's costs");
-    let (mut charges, mut population) = (Storage::new(charges), Storage::new(population));
-    let memory = ThriftMemory { charges: charges.memory(), population: population.memory() };
-    let mut policy = Thrift::new(&setup, memory).expect("the paper's costs");
+    let mut storage = Storage::new(Thrift::footprint(&setup).expect("the paper's costs"));
+    let mut policy = Thrift::new(&setup, storage.memory()).expect("the paper's costs");
     group.bench_function("THRIFT", |bench| bench.iter(|| serve(&mut policy, &misses)));
     group.finish();
 }

@@ -1,23 +1,27 @@
-//! The accounts of one block: sixteen units, 64 KB of 4 KB pages, in nineteen counters of sixteen bits.
+//! The accounts of one block: sixteen units, 64 KB of 4 KB pages, in 21 counters of sixteen bits.
 //!
 //! ```text
-//!   0 1       2       3     4        5 6     7 .. 10    11 .. 18
-//!   resident  joined  due   the 16   the 8s  the 4s     the pairs
-//!   a bit a unit            charges of the superpages within, in heap order: that of 1 << shift units around
-//!   for each  a bit         unit u is number (16 + u) >> shift, at 3 + its number
-//!   TLB       a unit
+//!   0 1       2       3          4     5     6       7 8     9 .. 12    13 .. 20
+//!   resident  joined  populated  start due   the 16  the 8s  the 4s     the pairs
+//!   a bit a unit                             charges of the superpages within, in heap order: that of
+//!   for each  a bit a unit                   1 << shift units around unit u is number (16 + u) >> shift,
+//!   TLB                                      at 5 + its number
 //! ```
 //!
 //! - `resident` has the bit of the first unit of every mapping that the TLB holds. Appendix A's `tlbcount(P) > 0` is
 //!   "some bit in P", and the whole counter follows from the set: [`Ledger::tlbcount`](crate::ledger::Ledger).
 //! - `joined` has the bit of every unit that shares its mapping with the unit before it.
+//! - `populated` has the units that were touched since memory was reserved for them. Units without a reservation count
+//!   as populated: nothing is to be done at their first touch.
 //! - A miss writes *one* charge, to the smallest superpage that also holds a resident entry: the prefetch count of a
 //!   superpage is the sum of the charges within it. Sums wrap; counts do not.
-//! - `due` says after how many misses the sums have to be taken: so many that no count can reach its threshold before,
-//!   and none can be kept from the superpages above for long ([`crate::deferred`]). Its low byte counts down; its high
-//!   byte is where it started, so the difference is what the superpages above are owed: Appendix A's `deferred`.
+//! - `due` counts down the misses until the sums have to be taken: so many that no count can reach its threshold before,
+//!   and none can be kept from the superpages above for long ([`crate::deferred`]). It began at `start`, and the
+//!   difference is what the superpages above are owed: Appendix A's `deferred`.
 //!
 //! The array has a fixed size, and offsets are constants and a few masked bits of the unit.
+
+use core::array::from_fn;
 
 /// log2 of the units of a block.
 pub(crate) const SHIFT: u32 = 4;
@@ -27,27 +31,29 @@ pub(crate) const UNITS: usize = 1 << SHIFT;
 pub(crate) const WORDS: usize = DUE + UNITS;
 /// Where `joined` is.
 pub(crate) const JOINED: usize = 2;
+/// Where `populated` is.
+pub(crate) const POPULATED: usize = 3;
+/// Where `start` is.
+const START: usize = 4;
 /// Where `due` is. The superpages' numbers begin with one.
-const DUE: usize = 3;
+const DUE: usize = 5;
 
-/// A count stops here if the superpage is no rung of the ladder; no threshold may be as large. As many charges as are
-/// ever outstanding do not make a sum wrap.
-pub(crate) const MOST: u16 = u16::MAX - u8::MAX as u16;
+/// No threshold may be as large: as many charges as are ever outstanding do not make a sum of counts wrap.
+pub(crate) const MOST: u16 = NEVER - u8::MAX as u16;
+/// The threshold of a superpage that is no rung. Its count may wrap: nobody asks.
+pub(crate) const NEVER: u16 = u16::MAX;
 
 /// A block. Index 0 and 1 are the resident units of the two TLBs.
 pub(crate) type Block = [u16; WORDS];
-/// A number for each superpage in a block: its count, or its threshold, which is [`MOST`] if it is no rung.
+/// A number for each superpage in a block: its count, or its threshold.
 pub(crate) type Each = [u16; UNITS];
 
 /// An untouched block whose sums are due after so many misses.
-pub(crate) const fn untouched(after: u8) -> Block {
+pub(crate) const fn untouched(after: u16, populated: u16) -> Block {
     let mut block = [0; WORDS];
-    block[DUE] = due(after);
+    block[POPULATED] = populated;
+    set_due(&mut block, after);
     block
-}
-
-const fn due(after: u8) -> u16 {
-    u16::from_le_bytes([after, after])
 }
 
 /// The number of the superpage of `1 << shift` units around `unit`; `shift` must be 1 to 4.
@@ -66,75 +72,78 @@ pub(crate) const fn within(shift: u32, unit: usize) -> u16 {
     (((1 << (1 << shift)) - 1) << first) as u16
 }
 
-/// Returns the shift of the smallest superpage around `unit`, larger than its mapping of `1 << mapped` units, that
-/// holds a unit of `resident`, which must not be empty.
+/// For each unit, what [`within`] gives for the shifts 1 to 4, one in each quarter of a word, the smallest lowest.
+pub(crate) const AROUND: [u64; UNITS] = {
+    let mut around = [0; UNITS];
+    let mut unit = 0;
+    while unit < UNITS {
+        let mut shift = SHIFT;
+        while shift > 0 {
+            around[unit] = around[unit] << u16::BITS | within(shift, unit) as u64;
+            shift -= 1;
+        }
+        unit += 1;
+    }
+    around
+};
+
+/// Returns how much larger than a pair, as a power of two, the smallest superpage around `unit` is that holds a unit of
+/// `resident`, or `None` if nothing is. `around` is [`AROUND`].
 #[inline(always)]
-pub(crate) const fn smallest(resident: u16, unit: usize, mapped: u32) -> u32 {
-    // Without a loop every mask is a constant.
-    let shift = if resident & within(1, unit) != 0 {
-        1
-    } else if resident & within(2, unit) != 0 {
-        2
-    } else if resident & within(3, unit) != 0 {
-        3
-    } else {
-        4
-    };
-    if shift > mapped { shift } else { mapped + 1 }
+pub(crate) const fn smallest(resident: u16, unit: usize, around: &[u64; UNITS]) -> Option<u32> {
+    // Four times the set, against the four superpages at once: the lowest quarter that has a bit in common.
+    let common = (resident as u64).wrapping_mul(0x0001_0001_0001_0001) & around[unit % UNITS];
+    if common == 0 { None } else { Some(common.trailing_zeros() / u16::BITS) }
 }
 
-/// Tells whether the sums are due with the next charge.
+/// Charges a miss to a superpage of `2 << beyond_pair` units and all around it. Returns whether the sums are due.
 #[inline(always)]
-pub(crate) const fn is_due(block: &Block) -> bool {
-    block[DUE].to_le_bytes()[0] == 1
-}
-
-/// Charges a miss to a superpage and all around it. Returns whether the sums are due.
-#[inline(always)]
-pub(crate) fn charge(block: &mut Block, shift: u32, unit: usize) -> bool {
-    if let Some(charges) = block.get_mut(DUE + number(shift, unit)) {
+pub(crate) fn charge(block: &mut Block, beyond_pair: u32, unit: usize) -> bool {
+    if let Some(charges) = block.get_mut(DUE + (number(1, unit) >> beyond_pair)) {
         *charges = charges.wrapping_add(1);
     }
-    block[DUE] -= 1;
-    block[DUE].to_le_bytes()[0] == 0
+    block[DUE] = block[DUE].wrapping_sub(1);
+    block[DUE] == 0
 }
 
 /// Returns what the superpages above are owed.
 pub(crate) const fn owed(block: &Block) -> u16 {
-    let [left, start] = block[DUE].to_le_bytes();
-    (start - left) as u16
+    block[START].wrapping_sub(block[DUE])
 }
 
-/// Records that the superpages above are owed nothing any longer.
-pub(crate) const fn paid(block: &mut Block) {
-    block[DUE] = due(block[DUE].to_le_bytes()[0]);
+/// Returns after how many misses the sums are due.
+pub(crate) const fn left(block: &Block) -> u16 {
+    block[DUE]
 }
 
-/// Says after how many misses the sums are due, of a block that owes nothing.
-pub(crate) const fn set_due(block: &mut Block, after: u8) {
-    block[DUE] = due(after);
+/// Says after how many misses the sums are due, and that nothing is owed any longer.
+pub(crate) const fn set_due(block: &mut Block, after: u16) {
+    (block[START], block[DUE]) = (after, after);
 }
 
 /// Returns the counts of the superpages within.
 #[inline]
 pub(crate) fn counts(block: &Block) -> Each {
-    let mut counts: Each = core::array::from_fn(|number| block[DUE + number]);
-    counts[0] = 0;
-    for number in (1..UNITS / 2).rev() {
-        counts[number] = counts[number].wrapping_add(counts[2 * number]).wrapping_add(counts[2 * number + 1]);
-    }
-    counts
+    let own = |number| block[DUE + number];
+    // One size after the other: no count waits for one of its own size.
+    let pairs: [u16; 8] = from_fn(|n| own(8 + n));
+    let fours: [u16; 4] = from_fn(|n| own(4 + n).wrapping_add(pairs[2 * n]).wrapping_add(pairs[2 * n + 1]));
+    let eights: [u16; 2] = from_fn(|n| own(2 + n).wrapping_add(fours[2 * n]).wrapping_add(fours[2 * n + 1]));
+    let all = own(1).wrapping_add(eights[0]).wrapping_add(eights[1]);
+    let [a, b, c, d] = fours;
+    let [e, f, g, h, i, j, k, l] = pairs;
+    [0, all, eights[0], eights[1], a, b, c, d, e, f, g, h, i, j, k, l]
 }
 
 /// Returns after how many misses one of these counts can reach its threshold, zero if one has.
 #[inline]
-pub(crate) fn least(counts: &Each, thresholds: &Each) -> u8 {
-    let mut least = u16::from(u8::MAX);
+pub(crate) fn least(counts: &Each, thresholds: &Each) -> u16 {
+    let mut least = u16::MAX;
     // Number zero is no superpage; its count is zero and does not matter.
     for (threshold, count) in thresholds.iter().zip(counts) {
         least = least.min(threshold.saturating_sub(*count));
     }
-    least as u8
+    least
 }
 
 /// Writes counts, which stop at their thresholds.
@@ -145,6 +154,12 @@ pub(crate) fn set_counts(block: &mut Block, counts: &mut Each, thresholds: &Each
             if number < UNITS / 2 { counts[2 * number].wrapping_add(counts[2 * number + 1]) } else { 0 };
         block[DUE + number] = counts[number].wrapping_sub(parts);
     }
+}
+
+/// Tells whether `unit` is part of a superpage.
+#[inline(always)]
+pub(crate) const fn is_joined(block: &Block, unit: usize) -> bool {
+    block[JOINED] >> ((unit % UNITS) | 1) & 1 != 0
 }
 
 /// Returns the shift of the mapping of `unit`, 4 for one that is that large or larger.

@@ -13,14 +13,20 @@
 //!
 //! A miss charges all superpages from the smallest that also holds a resident entry up. Where that is within the block,
 //! the block *owes* one charge to the node above it; where it is a node, that counts it and owes one to its parent. A
-//! debt is paid when it has grown to the *quota*, a few dozen charges: the parent counts them, and owes them in turn.
+//! debt is paid before it exceeds the node's *quota*: the parent counts it, and owes it in turn.
 //!
 //! Promotions must fall exactly where eager counting puts them. Appendix A waits until 1600 misses have happened, the
-//! threshold at 128 KB; but counts do not all start at zero when the wait does. Here a node is *near* when its count and
-//! all that can be owed within, a quota less one by each node and block, could reach its threshold. Whatever
-//! lies at or below a near node pays at once: nodes are marked so, blocks are due after one miss. So a count is exact
-//! whenever it could matter. When a node becomes near, and when a superpage is promoted, the whole segment is settled:
-//! one pass over its 255 debts for 8 MB. That is the worst that a miss can cost.
+//! threshold at 128 KB; but counts do not all start at zero when the wait does. Here what the blocks and nodes below a
+//! node can owe at most, a quota less one each, never reaches what the node lacks of its threshold:
+//!
+//! ```text
+//!   count + owed below  <  threshold     as long as     count + (quota - 1) * blocks and nodes below  <  threshold
+//! ```
+//!
+//! When that is about to fail, all below the node is settled, and quotas are chosen anew, so that half of what is lacking
+//! can be owed. So they shrink as a count grows, down to one, nothing owed and the count exact, and settling is so much
+//! rarer than charges as what is settled takes longer. No quota is larger than that of the node above. A whole segment,
+//! 254 debts for 8 MB, is the most that one miss can have to settle.
 //!
 //! Counts stop at their threshold: beyond it there is nothing to learn.
 
@@ -28,29 +34,47 @@ use crate::Ladder;
 use crate::block::{self, Block, Each};
 use crate::ladder::MAX_SPAN;
 
-/// In place of a node's debt: what is owed is paid at every miss.
-const AT_ONCE: u16 = 1 << 15;
-/// Debts are paid while what they can hide is this part of a threshold.
-const SHARE: u32 = 8;
 /// More shifts than a superpage can have, and a power of two.
 const SHIFTS: usize = (MAX_SPAN as usize + 1).next_power_of_two();
 
-/// A superpage larger than a block: what it owes, the lower and upper half of its count, and for each TLB, in a byte,
-/// how many of its two parts hold resident entries: Appendix A's `tlbcount`.
+/// A superpage larger than a block:
+///
+/// - after how many charges it has to be looked at;
+/// - how many that were at first (what it owes is the difference), and in the upper byte its quota;
+/// - the lower and the upper half of its count, without what it owes.
+///
+/// Number zero is above the root, and has the largest quota.
 pub(crate) type Node = [u16; 4];
 
 fn count(node: &Node) -> u32 {
-    u32::from(node[1]) | u32::from(node[2]) << 16
+    u32::from(node[2]) | u32::from(node[3]) << 16
 }
 
 fn set(node: &mut Node, count: u32) {
-    (node[1], node[2]) = (count as u16, (count >> 16) as u16);
+    (node[2], node[3]) = (count as u16, (count >> 16) as u16);
 }
 
-/// Counts charges that a node is paid, and owes them in turn.
-fn credit(node: &mut Node, charges: u16, threshold: u32) {
-    set(node, count(node).saturating_add(charges.into()).min(threshold));
-    node[0] += charges;
+fn quota(node: &Node) -> u32 {
+    (node[1] >> 8).into()
+}
+
+fn owed(node: &Node) -> u32 {
+    u32::from(node[1] & 0xff) - u32::from(node[0])
+}
+
+/// Lets a node that owes nothing take so many charges before it has to be looked at, at most 255.
+fn set_left(node: &mut Node, left: u32, quota: u32) {
+    (node[0], node[1]) = (left as u16, (quota << 8 | left) as u16);
+}
+
+/// Counts one charge to a node, and owes it to the parent, if nothing more comes of it. Returns whether it did.
+#[inline(always)]
+pub(crate) fn charge_swiftly(node: &mut Node) -> bool {
+    if node[0] <= 1 {
+        return false;
+    }
+    node[0] -= 1;
+    true
 }
 
 /// Thresholds and quotas, by the shift of a superpage from units.
@@ -60,40 +84,46 @@ pub(crate) struct Rules {
     small: Each,
     /// Of larger ones.
     thresholds: [u32; SHIFTS],
-    /// A node whose count is at least this is near its threshold.
-    near: [u32; SHIFTS],
-    quota: u8,
-    /// Thresholds are so low that something is near from the start.
-    near_at_once: bool,
+    /// The largest quota.
+    most: u32,
+    /// Nodes that nothing has been charged to.
+    fresh: [Node; SHIFTS],
+    /// A block that nothing has been charged to.
+    untouched: Block,
     /// log2 of the units of a segment, or of a block if that is more.
     top: u32,
 }
 
 impl Rules {
     /// `threshold` gives that of the superpages of so many units, as a power of two, or nothing for what is no rung.
-    pub(crate) fn new(ladder: &Ladder, eager: bool, threshold: impl Fn(u32) -> Option<u32>) -> Self {
+    /// `eager` owes nothing.
+    pub(crate) fn new(
+        ladder: &Ladder,
+        eager: bool,
+        populated: u16,
+        threshold: impl Fn(u32) -> Option<u32>,
+    ) -> Self {
         let top = ladder.shift(ladder.top()).max(block::SHIFT);
         let small = core::array::from_fn(|number| {
             let shift = block::SHIFT.saturating_sub(number.max(1).ilog2());
-            threshold(shift).map_or(block::MOST, |threshold| threshold.min(block::MOST.into()) as u16)
+            threshold(shift).map_or(block::NEVER, |threshold| threshold.min(block::MOST.into()) as u16)
         });
-        // Blocks and nodes that can owe to a superpage.
-        let debtors = |shift: u32| 2 * (1 << (shift - block::SHIFT)) - 1;
         let mut thresholds = [u32::MAX; SHIFTS];
-        // What a whole segment owes must be a debt itself when it is settled.
-        let mut quota = (u32::from(AT_ONCE) / (debtors(top) + 1)).min(u8::MAX.into());
         for shift in block::SHIFT + 1..=top {
-            if let Some(threshold) = threshold(shift) {
-                thresholds[shift as usize] = threshold;
-                quota = quota.min(threshold / (SHARE * debtors(shift)));
-            }
+            thresholds[shift as usize % SHIFTS] = threshold(shift).unwrap_or(u32::MAX);
         }
-        let quota = if eager { 1 } else { quota.max(1) };
-        let mut near = thresholds;
-        for shift in block::SHIFT + 1..=top {
-            near[shift as usize] = near[shift as usize].saturating_sub(debtors(shift) * (quota - 1));
+        // What a whole segment owes must fit sixteen bits when it is settled.
+        let fits = 1 + (u32::from(u16::MAX) >> hidden(1, top).ilog2());
+        let most = if eager { 1 } else { fits.min(u8::MAX.into()) };
+        let (mut fresh, mut above) = ([Node::default(); SHIFTS], most);
+        for shift in (block::SHIFT + 1..=top).rev() {
+            let node = &mut fresh[shift as usize % SHIFTS];
+            choose(node, thresholds[shift as usize % SHIFTS], shift, above);
+            above = quota(node);
         }
-        Self { small, thresholds, near, quota: quota as u8, near_at_once: near.contains(&0), top }
+        let least = block::least(&[0; block::UNITS], &small).clamp(1, above as u16);
+        let untouched = block::untouched(least, populated);
+        Self { small, thresholds, most, fresh, untouched, top }
     }
 
     /// Returns the number of the node of `1 << shift` units around a block.
@@ -102,73 +132,34 @@ impl Rules {
         (1 << (self.top - shift)) | (block >> (shift - block::SHIFT))
     }
 
-    /// Counts one charge to a node, and owes it to the parent, if nothing more comes of it. Returns whether it did.
+    /// Does what [`Segment::account`] does to a block and the node above it, if nothing more comes of it. Returns whether it
+    /// did.
     #[inline(always)]
-    pub(crate) fn charge_swiftly(&self, node: &mut Node, shift: u32) -> bool {
-        let more = count(node) + 1;
-        // A node that pays at once has a debt larger than any quota.
-        if more >= self.near[shift as usize % SHIFTS] || node[0] + 1 >= u16::from(self.quota) {
+    pub(crate) fn account_swiftly(&self, block: &mut Block, node: &mut Node) -> bool {
+        let (least, owed) = (block::least(&block::counts(block), &self.small), block::owed(block));
+        if least == 0 || owed >= node[0] {
             return false;
         }
-        set(node, more);
-        node[0] += 1;
+        node[0] -= owed;
+        block::set_due(block, least.min(node[1] >> 8));
         true
     }
 
-    /// Returns a block that nothing has been charged to.
-    pub(crate) fn untouched(&self) -> Block {
-        block::untouched(block::least(&[0; block::UNITS], &self.small).clamp(1, self.quota))
+    fn threshold(&self, shift: u32) -> u32 {
+        self.thresholds[shift as usize % SHIFTS]
     }
 }
 
-/// Node number zero, beyond the root, ends every walk up: it always has an occupied part.
-const BEYOND: Node = [0, 0, 0, 0x0101];
-
-/// Records that a block, one of `1 << spread` of a segment with these nodes, holds resident entries. Returns the shift
-/// of the smallest node around it that has some in its other part; that of a segment and one if there is none.
-#[inline(always)]
-pub(crate) fn occupy(nodes: &mut [Node], spread: u32, tlb: usize, block: usize) -> u32 {
-    let (mut number, mut shift) = (1 << spread | block, block::SHIFT);
-    loop {
-        (number, shift) = (number >> 1, shift + 1);
-        let Some(node) = nodes.get_mut(number) else { return shift };
-        let parts = node[3] >> (8 * tlb) & 3;
-        node[3] += 1 << (8 * tlb);
-        if parts > 0 {
-            return shift;
-        }
-    }
+/// Returns what those below a node can owe if each owes `more`: there are fewer of them than twice its blocks.
+fn hidden(more: u32, shift: u32) -> u32 {
+    more << (shift - block::SHIFT + 1)
 }
 
-/// Records that a block no longer holds resident entries.
-#[inline(always)]
-pub(crate) fn vacate(nodes: &mut [Node], spread: u32, tlb: usize, block: usize) {
-    let mut number = 1 << spread | block;
-    loop {
-        number >>= 1;
-        let Some(node) = nodes.get_mut(number) else { return };
-        node[3] -= 1 << (8 * tlb);
-        if node[3] >> (8 * tlb) & 3 > 0 {
-            return;
-        }
-    }
-}
-
-/// Returns the shift of the smallest node around a block that holds a resident entry; that of a segment and one if
-/// there is none.
-pub(crate) fn occupied(nodes: &[Node], spread: u32, tlb: usize, block: usize) -> u32 {
-    let empty = |&shift: &u32| {
-        let number = (1 << spread | block) >> (shift - block::SHIFT);
-        nodes.get(number).is_some_and(|node| node[3] >> (8 * tlb) & 3 == 0)
-    };
-    (block::SHIFT + 1..).find(|shift| !empty(shift)).unwrap_or(u32::MAX)
-}
-
-/// Forgets what a TLB held.
-pub(crate) fn vacate_all(nodes: &mut [Node], tlb: usize) {
-    for (number, node) in nodes.iter_mut().enumerate() {
-        node[3] = node[3] & !(0xff << (8 * tlb)) | u16::from(number == 0) << (8 * tlb);
-    }
+/// Chooses the quota of a node that owes nothing, no larger than that above.
+fn choose(node: &mut Node, threshold: u32, shift: u32, above: u32) {
+    let lacking = threshold.saturating_sub(count(node));
+    let more = (lacking.saturating_sub(1) >> hidden(2, shift).ilog2()).min(above - 1);
+    set_left(node, lacking.saturating_sub(hidden(more, shift)).clamp(1, more + 1), more + 1);
 }
 
 /// The accounts of one segment.
@@ -181,15 +172,27 @@ pub(crate) struct Segment<'a> {
 }
 
 impl Segment<'_> {
-    /// Prepares a segment that nothing has been charged to.
+    /// Prepares a segment that nothing has been charged to. Blocks are left for [`prepare`](Self::prepare).
     pub(crate) fn open(&mut self) {
-        self.blocks.fill(self.rules.untouched());
-        self.nodes.fill(Node::default());
-        if let Some(node) = self.nodes.first_mut() {
-            *node = BEYOND;
+        self.blocks.fill([0; block::WORDS]);
+        for (depth, shift) in (block::SHIFT + 1..=self.rules.top).rev().enumerate() {
+            if let Some(level) = self.nodes.get_mut(1 << depth..2 << depth) {
+                level.fill(self.rules.fresh[shift as usize % SHIFTS]);
+            }
         }
-        if self.rules.near_at_once {
-            self.mark();
+        if let Some(beyond) = self.nodes.first_mut() {
+            set_left(beyond, 0, self.rules.most);
+        }
+    }
+
+    /// Prepares a block, if nothing has been done to it.
+    pub(crate) fn prepare(&mut self, number: usize) {
+        let most = self.quota_above(number);
+        if let Some(block) = self.blocks.get_mut(number)
+            && block::left(block) == 0
+        {
+            *block = self.rules.untouched;
+            block::set_due(block, block::left(block).min(most));
         }
     }
 
@@ -210,117 +213,126 @@ impl Segment<'_> {
             }
         }
         let owed = block::owed(block);
-        block::set_due(block, least.clamp(1, rules.quota));
-        if rules.top == block::SHIFT {
-            return reached;
+        block::set_due(block, 1);
+        if rules.top > block::SHIFT {
+            reached |= self.pay(number, block::SHIFT + 1, owed.into());
         }
-        // If a node that is near stands above, it says that the next sums are due with the next miss.
-        reached | self.pay(number, block::SHIFT + 1, owed)
+        let most = self.quota_above(number);
+        if let Some(block) = self.blocks.get_mut(number) {
+            block::set_due(block, least.clamp(1, most));
+        }
+        reached
     }
 
-    /// The shifts of nodes, from one on.
-    fn above(&self, shift: u32) -> core::ops::RangeInclusive<u32> {
-        shift.max(block::SHIFT + 1)..=self.rules.top
+    /// Returns the quota of the node above a block.
+    fn quota_above(&self, block: usize) -> u16 {
+        self.nodes.get((self.blocks.len() + block) >> 1).map_or(1, quota) as u16
     }
 
     /// Pays to the node of `1 << from` units around a block. Returns the shifts of the nodes from that one up whose
     /// counts stand at their thresholds, as a set.
-    pub(crate) fn pay(&mut self, block: usize, from: u32, mut charges: u16) -> u32 {
-        let (mut number, mut shift) = (self.rules.node(block, from), from);
-        let (mut near, mut newly) = (false, false);
+    #[inline(never)]
+    pub(crate) fn pay(&mut self, block: usize, from: u32, mut charges: u32) -> u32 {
+        let (mut number, mut shift, mut reached) = (self.rules.node(block, from), from, 0);
         while let (1.., Some(node)) = (number, self.nodes.get_mut(number)) {
-            let more = count(node) + u32::from(charges);
-            if more >= self.rules.near[shift as usize % SHIFTS] {
-                near = true;
-                newly |= node[0] != AT_ONCE;
-                set(node, more.min(self.rules.thresholds[shift as usize % SHIFTS]));
-            } else {
-                set(node, more);
+            if charges < node[0].into() {
+                node[0] -= charges as u16;
+                break;
             }
-            if node[0] != AT_ONCE {
-                node[0] += charges;
-                if node[0] < u16::from(self.rules.quota) {
-                    break;
-                }
-                charges = core::mem::take(&mut node[0]);
+            let (threshold, more) = (self.rules.threshold(shift), quota(node) - 1);
+            let sum = count(node).saturating_add(owed(node) + charges);
+            let lacking = threshold.saturating_sub(sum);
+            if more > 0 && lacking <= hidden(more, shift) {
+                // Without what it owes itself: settling counts that.
+                let sum = sum - owed(node);
+                set(node, sum);
+                charges += self.settle(number, shift);
+                self.mark(number, shift);
+            } else {
+                charges += owed(node);
+                set(node, sum.min(threshold));
+                set_left(node, lacking.saturating_sub(hidden(more, shift)).clamp(1, more + 1), more + 1);
+            }
+            if self.nodes.get(number).is_some_and(|node| count(node) >= threshold) {
+                reached |= 1 << shift;
             }
             (number, shift) = (number >> 1, shift + 1);
         }
-        if newly {
-            self.settle();
-            self.mark();
-        } else if near && let Some(block) = self.blocks.get_mut(block) {
-            block::set_due(block, 1);
-        }
-        if !near {
-            // Far from every threshold, nothing can be at one.
-            return 0;
-        }
-        let standing = |shift: &u32| self.exact(block, *shift) == self.threshold(*shift);
-        self.above(from).filter(standing).fold(0, |reached, shift| reached | 1 << shift)
+        reached
     }
 
-    fn threshold(&self, shift: u32) -> u32 {
-        self.rules.thresholds.get(shift as usize).copied().unwrap_or(u32::MAX)
-    }
-
-    fn near(&self, shift: u32) -> u32 {
-        self.rules.near.get(shift as usize).copied().unwrap_or(u32::MAX)
-    }
-
-    /// Returns the count of a node, exact if the segment is settled or the node near.
+    /// Returns the exact count of the superpage of `1 << shift` units, larger than a block, around a block.
     pub(crate) fn exact(&self, block: usize, shift: u32) -> u32 {
-        self.nodes.get(self.rules.node(block, shift)).map_or(0, count)
+        let number = self.rules.node(block, shift);
+        let blocks = number << (shift - block::SHIFT);
+        let first = blocks - self.blocks.len();
+        let in_blocks = self.blocks.iter().skip(first).take(1 << (shift - block::SHIFT));
+        let mut sum: u32 = in_blocks.map(|block| u32::from(block::owed(block))).sum();
+        for depth in 0..shift - block::SHIFT {
+            sum += self.nodes.iter().skip(number << depth).take(1 << depth).map(owed).sum::<u32>();
+        }
+        let counted = self.nodes.get(number).map_or(0, count);
+        counted.saturating_add(sum).min(self.rules.threshold(shift))
     }
 
-    /// Pays every debt.
-    pub(crate) fn settle(&mut self) {
-        let blocks = self.blocks.len();
-        let threshold = self.threshold(block::SHIFT + 1);
-        for (number, block) in self.blocks.iter_mut().enumerate() {
-            let owed = block::owed(block);
-            block::paid(block);
-            // What pays at once owes nothing, and has only such below it: marks and debts do not mix.
-            if let (1.., Some(node)) = (owed, self.nodes.get_mut((blocks + number) >> 1)) {
-                credit(node, owed, threshold);
+    /// Counts all that is owed below a node and by it. Returns what its parent has to get of that. Quotas have to be
+    /// chosen anew.
+    fn settle(&mut self, number: usize, shift: u32) -> u32 {
+        let all = self.blocks.len();
+        for level in block::SHIFT + 1..=shift {
+            let threshold = self.rules.threshold(level);
+            let depth = shift - level;
+            for number in number << depth..(number + 1) << depth {
+                let below: u32 = if level == block::SHIFT + 1 {
+                    let pair = self.blocks.iter_mut().skip(2 * number - all).take(2);
+                    pair.map(|block| {
+                        let owed = block::owed(block);
+                        block::set_due(block, block::left(block));
+                        u32::from(owed)
+                    })
+                    .sum()
+                } else {
+                    self.nodes.iter().skip(2 * number).take(2).map(|node| u32::from(node[0])).sum()
+                };
+                let Some(node) = self.nodes.get_mut(number) else { continue };
+                let owed = owed(node) + below;
+                set(node, count(node).saturating_add(owed).min(threshold));
+                // Where its parent finds it; `mark` writes it anew.
+                node[0] = owed as u16;
             }
         }
-        for number in (2..blocks).rev() {
-            let threshold = self.threshold(self.rules.top - number.ilog2() + 1);
-            let Some(node) = self.nodes.get_mut(number) else { continue };
-            let owed = core::mem::take(&mut node[0]);
-            if let (1..AT_ONCE, Some(parent)) = (owed, self.nodes.get_mut(number >> 1)) {
-                credit(parent, owed, threshold);
-            }
-        }
-        if let Some(root) = self.nodes.get_mut(1) {
-            root[0] = 0;
-        }
+        self.nodes.get(number).map_or(0, |node| node[0].into())
     }
 
-    /// Finds what is near, in a settled segment.
-    pub(crate) fn mark(&mut self) {
-        let blocks = self.blocks.len();
-        for number in 1..blocks {
-            let near_from = self.near(self.rules.top - number.ilog2());
-            let below_near = number > 1 && self.nodes.get(number >> 1).is_some_and(|node| node[0] == AT_ONCE);
-            if let Some(node) = self.nodes.get_mut(number)
-                && (below_near || count(node) >= near_from)
-            {
-                node[0] = AT_ONCE;
+    /// Chooses quotas for a node and all below it, which owe nothing.
+    fn mark(&mut self, number: usize, shift: u32) {
+        for level in (block::SHIFT + 1..=shift).rev() {
+            let threshold = self.rules.threshold(level);
+            let depth = shift - level;
+            for number in number << depth..(number + 1) << depth {
+                let above = self.nodes.get(number >> 1).map_or(1, quota);
+                let Some(node) = self.nodes.get_mut(number) else { continue };
+                choose(node, threshold, level, above);
             }
         }
-        for (number, block) in self.blocks.iter_mut().enumerate() {
-            if blocks > 1 && self.nodes.get((blocks + number) >> 1).is_some_and(|node| node[0] == AT_ONCE) {
-                block::set_due(block, 1);
+        let (all, below) = (self.blocks.len(), shift - block::SHIFT);
+        let first = (number << below) - all;
+        for number in first..first + (1 << below) {
+            let most = self.quota_above(number);
+            if let Some(block) = self.blocks.get_mut(number) {
+                block::set_due(block, block::left(block).min(most));
             }
         }
     }
 
     /// Starts the superpage of `1 << shift` units around `unit` and its parts anew, and takes `less` off every larger
-    /// one around it, in a settled segment; what is near has to be found again.
+    /// one around it. Its blocks must have been prepared.
     pub(crate) fn restart(&mut self, unit: usize, shift: u32, less: u32) {
         let rules = self.rules;
+        let beyond = less > 0 || shift > block::SHIFT;
+        if beyond {
+            self.settle(1, rules.top);
+        }
         let blocks = 1 << shift.saturating_sub(block::SHIFT);
         let first = unit >> block::SHIFT & !(blocks - 1);
         for block in self.blocks.iter_mut().skip(first).take(blocks) {
@@ -338,17 +350,23 @@ impl Segment<'_> {
                 }
             }
             block::set_counts(block, &mut counts, &rules.small);
-            block::set_due(block, block::least(&counts, &rules.small).clamp(1, rules.quota));
+            if beyond {
+                block::set_due(block, block::least(&counts, &rules.small).max(1));
+            }
+        }
+        if !beyond {
+            return;
         }
         for part in block::SHIFT + 1..=shift {
             for node in self.nodes.iter_mut().skip(rules.node(first, part)).take(1 << (shift - part)) {
                 set(node, 0);
             }
         }
-        for larger in self.above(shift + 1) {
+        for larger in shift.max(block::SHIFT) + 1..=rules.top {
             if let Some(node) = self.nodes.get_mut(rules.node(first, larger)) {
                 set(node, count(node).saturating_sub(less));
             }
         }
+        self.mark(1, rules.top);
     }
 }

@@ -6,16 +6,22 @@
 //!   block, 16 units:             nineteen counters (block.rs)
 //! ```
 //!
-//! Most misses touch one block and stay in [`Ledger::miss`] and [`Ledger::evict`].
+//! Most misses touch one block and take a short way ([`swift`]).
 
-use tlbkit_addr::{Pages, Vpn};
+use tlbkit_addr::{PageSize, Pages, Vpn};
 
 use crate::block::{self, Block, JOINED};
-use crate::deferred::{self, Node, Rules, Segment};
+use crate::deferred::{Node, Rules, Segment};
 use crate::directory::Directory;
 use crate::ladder::{MAX_LEVELS, Place};
 use crate::lately::Lately;
+use crate::occupied::Occupied;
 use crate::{CostError, Footprint, Ladder, Memory, Superpage, Tlb};
+
+mod reserved;
+mod swift;
+
+pub(crate) use swift::{Far, Swift};
 
 /// What a miss came to.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -28,26 +34,6 @@ pub(crate) enum Charged {
     Exhausted,
 }
 
-/// Whether the little that most misses take was done.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) enum Swift {
-    Done,
-    /// Nothing was: nothing is resident in this block.
-    Far(usize),
-    /// Nothing was.
-    Not,
-}
-
-/// What was done of a miss in a block that holds nothing.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) enum Far {
-    Done,
-    /// All but the charge, which is to the superpages of this shift and up.
-    Pays(u32),
-    /// Nothing was.
-    Not,
-}
-
 /// Counters in one segment of so many blocks: those of the blocks, and of the nodes above.
 const PER_BLOCK: usize = size_of::<Block>() / size_of::<u16>() + size_of::<Node>() / size_of::<u16>();
 
@@ -57,13 +43,20 @@ pub(crate) struct Ledger<'m> {
     levels: [u32; MAX_LEVELS],
     /// The ladder's shifts, as a set.
     rungs: u32,
+    /// The level of the regions that memory is reserved for: 0 if it is for none.
+    reserved: usize,
     rules: Rules,
     /// log2 of the blocks of a segment.
     spread: u32,
+    /// The bits of a block's number within its segment.
+    mask: usize,
     /// The last TLB: 0 if there is one.
     last_tlb: usize,
     directory: Directory<'m>,
     lately: Lately,
+    occupied: Occupied<'m>,
+    /// [`block::AROUND`], where its address need not be found.
+    around: [u64; block::UNITS],
     blocks: &'m mut [Block],
     nodes: &'m mut [Node],
 }
@@ -85,7 +78,7 @@ impl<'m> Ledger<'m> {
             }
         }
         let spread = spread(ladder);
-        Ok(Footprint { bits: 0, counters: PER_BLOCK << spread })
+        Ok(Footprint { bits: Occupied::words(spread), counters: PER_BLOCK << spread })
     }
 
     /// Makes the ledger; `eager` charges superpages of every size at each miss.
@@ -97,32 +90,43 @@ impl<'m> Ledger<'m> {
         ladder: Ladder,
         thresholds: [u32; MAX_LEVELS],
         eager: bool,
+        reserves: bool,
         tlbs: usize,
         memory: Memory<'m>,
     ) -> Result<Self, CostError> {
         let footprint = Self::footprint(&ladder, thresholds)?;
         let chunks = footprint.fits(&memory).min(memory.directory.len());
-        let Memory { directory, counters, .. } = memory;
+        let Memory { directory, bits, counters } = memory;
         let spread = spread(&ladder);
         let blocks = chunks << spread;
         let (counters, rest) = counters.split_at_mut(counters.len().min(blocks * block::WORDS));
         let threshold =
             |shift| (1..ladder.levels()).find(|&l| ladder.shift(l) == shift).map(|level| thresholds[level]);
+        let fits = |&level: &usize| {
+            ladder.shift(level) <= block::SHIFT
+                && ladder.size(level).is_some_and(|size| size <= PageSize::K64)
+        };
+        let reserved = (0..ladder.levels()).rfind(fits).filter(|_| reserves).unwrap_or(0);
+        let populated = if reserved == 0 { u16::MAX } else { 0 };
         Ok(Self {
             levels: thresholds,
             rungs: (1..ladder.levels()).fold(0, |rungs, level| rungs | 1 << ladder.shift(level)),
-            rules: Rules::new(&ladder, eager, threshold),
+            reserved,
+            rules: Rules::new(&ladder, eager, populated, threshold),
             spread,
+            mask: (1 << spread) - 1,
             last_tlb: tlbs - 1,
             directory: Directory::new(directory, chunks),
             lately: Lately::new(&ladder),
+            occupied: Occupied::new(bits, spread),
+            around: block::AROUND,
             blocks: counters.as_chunks_mut().0,
             nodes: rest.as_chunks_mut().0,
             ladder,
         })
     }
 
-    #[inline]
+    #[inline(always)]
     pub(crate) fn tlb(&self, tlb: Tlb) -> usize {
         usize::from(tlb == Tlb::Instruction) & self.last_tlb
     }
@@ -139,6 +143,9 @@ impl<'m> Ledger<'m> {
             return Some(chunk);
         }
         let chunk = self.directory.insert(segment).ok()?;
+        for tlb in 0..=self.last_tlb {
+            self.occupied.clear(tlb, chunk);
+        }
         self.segment(chunk)?.open();
         Some(chunk)
     }
@@ -149,85 +156,15 @@ impl<'m> Ledger<'m> {
         Some(Segment { rules: &self.rules, blocks, nodes })
     }
 
-    /// Does what [`miss`](Self::miss) does, if that is little.
-    ///
-    /// Little is: the block was found lately, holds resident entries, its sums are not due. Nothing has to be called
-    /// then, and the registers that calls would need are not saved.
-    #[inline(always)]
-    pub(crate) fn miss_swiftly(&mut self, tlb: Tlb, page: Vpn) -> Swift {
-        let tlb = self.tlb(tlb);
-        let Some((index, unit)) = self.lately.find(page) else { return Swift::Not };
-        let Some(block) = self.blocks.get_mut(index) else { return Swift::Not };
-        let resident = block[tlb];
-        if resident == 0 {
-            return Swift::Far(index);
-        }
-        if block::is_due(block) {
-            return Swift::Not;
-        }
-        if block[JOINED] == 0 {
-            block::charge(block, block::smallest(resident, unit, 0), unit);
-            block[tlb] = resident | 1 << (unit % block::UNITS);
-            return Swift::Done;
-        }
-        let mapped = block::mapped(block, unit);
-        if mapped == block::SHIFT {
-            return Swift::Not;
-        }
-        block::charge(block, block::smallest(resident, unit, mapped), unit);
-        block[tlb] = resident | 1 << ((unit % block::UNITS) >> mapped << mapped);
-        Swift::Done
-    }
-
-    /// Does what [`miss`](Self::miss) does in a block that was found lately and in which nothing was resident.
-    #[inline(always)]
-    pub(crate) fn miss_far(&mut self, tlb: Tlb, page: Vpn, index: usize) -> Far {
-        let tlb = self.tlb(tlb);
-        let (number, base) = (index % (1 << self.spread), index >> self.spread << self.spread);
-        let (Some(block), Some(nodes)) =
-            (self.blocks.get_mut(index), self.nodes.get_mut(base..base + (1 << self.spread)))
-        else {
-            return Far::Not;
-        };
-        let unit = self.lately.unit(page);
-        let mapped = if block[JOINED] == 0 { 0 } else { block::mapped(block, unit) };
-        if mapped == block::SHIFT {
-            return Far::Not;
-        }
-        block[tlb] = 1 << ((unit % block::UNITS) >> mapped << mapped);
-        let shift = deferred::occupy(nodes, self.spread, tlb, number);
-        if shift > self.spread + block::SHIFT {
-            return Far::Done;
-        }
-        let Some(node) = nodes.get_mut(self.rules.node(number, shift)) else { return Far::Done };
-        if self.rules.charge_swiftly(node, shift) { Far::Done } else { Far::Pays(shift) }
-    }
-
-    /// Charges a miss to the superpages of `1 << from` units or more around a block.
-    pub(crate) fn pay_at(&mut self, index: usize, from: u32) -> Charged {
-        self.pay(index >> self.spread, index % (1 << self.spread), from)
-    }
-
-    /// Does what [`evict`](Self::evict) does, if the block was found lately, and says whether it was.
-    #[inline(always)]
-    pub(crate) fn evict_swiftly(&mut self, tlb: Tlb, page: Vpn) -> bool {
-        let tlb = self.tlb(tlb);
-        let Some((index, unit)) = self.lately.find(page) else { return false };
-        self.leave(index, tlb, unit);
-        true
-    }
-
-    #[inline(always)]
-    fn leave(&mut self, index: usize, tlb: usize, unit: usize) {
-        let Some(block) = self.blocks.get_mut(index) else { return };
-        let was = block[tlb];
-        block[tlb] = was & !(1 << (unit % block::UNITS));
-        if was != 0 && block[tlb] == 0 {
-            let (number, base) = (index % (1 << self.spread), index >> self.spread << self.spread);
-            if let Some(nodes) = self.nodes.get_mut(base..base + (1 << self.spread)) {
-                deferred::vacate(nodes, self.spread, tlb, number);
-            }
-        }
+    /// Returns the place of a page's block, ready for use.
+    fn find(&mut self, page: Vpn) -> Option<usize> {
+        let Place { segment, unit } = self.ladder.locate(page);
+        let chunk = self.directory.near(segment).or_else(|| self.touch(segment))?;
+        let number = unit >> block::SHIFT;
+        self.segment(chunk)?.prepare(number);
+        let index = chunk << self.spread | number;
+        self.lately.found(self.lately.unit(page), index);
+        Some(index)
     }
 
     /// Charges a miss, unless `count` is false, and records that the TLB now holds the entry.
@@ -235,28 +172,23 @@ impl<'m> Ledger<'m> {
     /// Charges go by what was resident before this miss changed anything, the entry about to be evicted included.
     /// Candidates are strictly larger than what maps the page now.
     pub(crate) fn miss(&mut self, tlb: Tlb, page: Vpn, count: bool) -> Charged {
-        let (Place { segment, unit }, tlb) = (self.ladder.locate(page), self.tlb(tlb));
-        let Some(chunk) = self.directory.near(segment).or_else(|| self.touch(segment)) else {
-            return Charged::Exhausted;
-        };
-        let number = unit >> block::SHIFT;
-        let index = (chunk << self.spread) | number;
+        let (tlb, unit) = (self.tlb(tlb), self.ladder.locate(page).unit);
+        let Some(index) = self.find(page) else { return Charged::Exhausted };
+        let (chunk, number) = (index >> self.spread, unit >> block::SHIFT);
         let Some(block) = self.blocks.get_mut(index) else { return Charged::Exhausted };
-        self.lately.found(page, index);
         let mapped = block::mapped(block, unit);
         if mapped == block::SHIFT {
             return self.miss_in_large(chunk, tlb, unit, count);
         }
         let resident = block[tlb];
         block[tlb] = resident | 1 << ((unit % block::UNITS) >> mapped << mapped);
-        if resident == 0 {
-            let nodes = self.nodes.get_mut(chunk << self.spread..(chunk + 1) << self.spread);
-            let from = nodes.map_or(u32::MAX, |nodes| deferred::occupy(nodes, self.spread, tlb, number));
+        let Some(beyond) = block::smallest(resident, unit, &self.around) else {
+            let from = self.occupied.occupy(tlb, index).map_or(u32::MAX, |group| block::SHIFT + group);
             return if count { self.pay(chunk, number, from) } else { Charged::Nothing };
-        }
-        let shift = block::smallest(resident, unit, mapped);
-        if count && block::charge(block, shift, unit) {
-            return self.account(chunk, unit, shift);
+        };
+        let beyond = beyond.max(mapped);
+        if count && block::charge(block, beyond, unit) {
+            return self.account(chunk, unit, beyond + 1);
         }
         Charged::Nothing
     }
@@ -264,10 +196,8 @@ impl<'m> Ledger<'m> {
     /// A miss to a mapping of a block or more.
     fn miss_in_large(&mut self, chunk: usize, tlb: usize, unit: usize, count: bool) -> Charged {
         let (shift, number) = (self.mapped_shift(chunk, unit), unit >> block::SHIFT);
-        let spread = self.spread;
-        let from = self.segment(chunk).map_or(u32::MAX, |segment| {
-            deferred::occupied(segment.nodes, spread, tlb, number).max(shift + 1)
-        });
+        let around = self.occupied.around(tlb, chunk << self.spread | number);
+        let from = around.map_or(u32::MAX, |group| (block::SHIFT + group).max(shift + 1));
         let charged = if count { self.pay(chunk, number, from) } else { Charged::Nothing };
         self.enter(chunk, tlb, unit >> shift << shift);
         charged
@@ -319,24 +249,19 @@ impl<'m> Ledger<'m> {
 
     /// Records that the TLB holds the entry that starts at `unit`.
     fn enter(&mut self, chunk: usize, tlb: usize, unit: usize) {
-        let (base, number) = (chunk << self.spread, unit >> block::SHIFT);
-        let Some(block) = self.blocks.get_mut(base | number) else { return };
-        let was = block[tlb];
-        block[tlb] = was | 1 << (unit % block::UNITS);
-        if was == 0
-            && let Some(nodes) = self.nodes.get_mut(base..base + (1 << self.spread))
-        {
-            deferred::occupy(nodes, self.spread, tlb, number);
-        }
+        let index = chunk << self.spread | unit >> block::SHIFT;
+        let Some(block) = self.blocks.get_mut(index) else { return };
+        block[tlb] |= 1 << (unit % block::UNITS);
+        self.occupied.insert(tlb, index);
     }
 
     /// Records that the TLB no longer holds the entry that starts at `page`. Nothing happens if it did not.
     pub(crate) fn evict(&mut self, tlb: Tlb, page: Vpn) {
         let (Place { segment, unit }, tlb) = (self.ladder.locate(page), self.tlb(tlb));
         if let Some(chunk) = self.directory.find(segment) {
-            let index = (chunk << self.spread) | unit >> block::SHIFT;
-            self.lately.found(page, index);
-            self.leave(index, tlb, unit);
+            let index = chunk << self.spread | unit >> block::SHIFT;
+            self.lately.found(self.lately.unit(page), index);
+            self.leave::<false>(index, tlb, unit);
         }
     }
 
@@ -352,14 +277,22 @@ impl<'m> Ledger<'m> {
             if block[tlb] & gone != 0 {
                 any = true;
                 block[tlb] &= !gone;
-                if block[tlb] == 0
-                    && let Some(nodes) = self.nodes.get_mut(base..base + (1 << self.spread))
-                {
-                    deferred::vacate(nodes, self.spread, tlb, number);
+                if block[tlb] == 0 {
+                    self.occupied.remove::<false>(tlb, base | number);
                 }
             }
         }
         any
+    }
+
+    /// Prepares the blocks of the superpage of `1 << shift` units around `unit`.
+    fn prepare(&mut self, chunk: usize, unit: usize, shift: u32) {
+        let blocks = 1 << shift.saturating_sub(block::SHIFT);
+        let first = unit >> block::SHIFT & !(blocks - 1);
+        let Some(mut segment) = self.segment(chunk) else { return };
+        for number in first..first + blocks {
+            segment.prepare(number);
+        }
     }
 
     /// Marks the superpage of `1 << shift` units around `unit` as one mapping, or as units.
@@ -381,6 +314,7 @@ impl<'m> Ledger<'m> {
         let Some(chunk) = self.directory.find(place.segment) else { return };
         let shift = self.ladder.shift(level);
         let first = place.unit >> shift << shift;
+        self.prepare(chunk, first, shift);
         for tlb in 0..=self.last_tlb {
             if self.evict_all(chunk, tlb, first, shift) {
                 self.enter(chunk, tlb, first);
@@ -392,10 +326,9 @@ impl<'m> Ledger<'m> {
     }
 
     fn restart(&mut self, chunk: usize, unit: usize, shift: u32, less: u32) {
-        let Some(mut segment) = self.segment(chunk) else { return };
-        segment.settle();
-        segment.restart(unit, shift, less);
-        segment.mark();
+        if let Some(mut segment) = self.segment(chunk) {
+            segment.restart(unit, shift, less);
+        }
     }
 
     /// Splits the superpage that maps `page` into units, none of them resident. Returns it, or `None` if `page` is
@@ -426,10 +359,10 @@ impl<'m> Ledger<'m> {
         let tlb = self.tlb(tlb);
         for (_, chunk) in self.directory.iter() {
             let all = chunk << self.spread..(chunk + 1) << self.spread;
-            for block in self.blocks.get_mut(all.clone()).into_iter().flatten() {
+            for block in self.blocks.get_mut(all).into_iter().flatten() {
                 block[tlb] = 0;
             }
-            deferred::vacate_all(self.nodes.get_mut(all).unwrap_or_default(), tlb);
+            self.occupied.clear(tlb, chunk);
         }
     }
 
@@ -470,14 +403,12 @@ impl<'m> Ledger<'m> {
     pub(crate) fn count(&mut self, place: Place, level: usize) -> u32 {
         let (number, shift) = (place.unit >> block::SHIFT, self.ladder.shift(level));
         let Some(chunk) = self.directory.find(place.segment) else { return 0 };
-        let Some(mut segment) = self.segment(chunk) else { return 0 };
+        let Some(segment) = self.segment(chunk) else { return 0 };
         if shift <= block::SHIFT {
             return segment.blocks.get(number).map_or(0, |block| {
                 block::counts(block).get(block::number(shift, place.unit)).copied().unwrap_or(0).into()
             });
         }
-        segment.settle();
-        segment.mark();
         segment.exact(number, shift)
     }
 

@@ -77,6 +77,7 @@ mod directory;
 mod ladder;
 mod lately;
 mod ledger;
+mod occupied;
 mod policy;
 mod population;
 mod segments;
@@ -89,7 +90,7 @@ pub use directory::Slot;
 pub use ladder::{Ladder, LadderError, MAX_LEVELS};
 pub use policy::{
     Action, Activity, ApproxOnline, Asap, Asap464, Background, Miss, Online, OnlineMemory, Policy,
-    Reservation, Superpage, Thrift, ThriftMemory, Tlb, Utilization,
+    Reservation, Superpage, Thrift, Tlb, Utilization,
 };
 pub use segments::{Footprint, Memory};
 pub use setup::Setup;

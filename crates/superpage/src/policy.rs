@@ -19,7 +19,7 @@ pub use background::{Background, Utilization};
 pub use gate::Activity;
 pub use online::{Online, OnlineMemory};
 pub use reserve::Reservation;
-pub use thrift::{Thrift, ThriftMemory};
+pub use thrift::Thrift;
 
 /// Which of the machine's TLBs.
 ///

@@ -33,38 +33,9 @@ impl<'m> Population<'m> {
     /// Records a reference, and returns where it is, the level it is mapped at, and whether it is the first there.
     pub(crate) fn reference(&mut self, page: Vpn) -> Result<(Place, usize, bool), Exhausted> {
         let place = self.ladder.locate(page);
-        let new = self.insert(place)?;
+        let chunk = self.segments.touch(place.segment)?;
+        let new = self.units.insert(self.segments.bits(chunk), place.unit);
         Ok((place, self.mapped(place), new))
-    }
-
-    /// Records a reference, and returns whether it is the first there and fills the smallest superpage around it: only
-    /// then can a larger one have become full.
-    #[inline]
-    pub(crate) fn fills(&mut self, place: Place) -> Result<bool, Exhausted> {
-        let shift = self.ladder.shift(1);
-        let chunk = self.segments.touch(place.segment)?;
-        let bits = self.segments.bits(chunk);
-        if !self.units.insert(bits, place.unit) || shift >= WORD {
-            return Ok(shift >= WORD);
-        }
-        let word = bits.get(place.unit >> WORD).copied().unwrap_or(0);
-        let all = (1 << (1 << shift)) - 1;
-        Ok(word >> (place.unit >> shift << shift & ((1 << WORD) - 1)) & all == all)
-    }
-
-    /// Records a reference, and returns whether it is the first there.
-    #[inline]
-    pub(crate) fn insert(&mut self, place: Place) -> Result<bool, Exhausted> {
-        let chunk = self.segments.touch(place.segment)?;
-        Ok(self.units.insert(self.segments.bits(chunk), place.unit))
-    }
-
-    /// Counts the superpage of `level` around `place` as referenced whole and mapped as one.
-    pub(crate) fn close(&mut self, place: Place, level: usize) {
-        let Ok(chunk) = self.segments.touch(place.segment) else { return };
-        let bits = self.segments.bits(chunk);
-        self.units.fill(bits, place.unit, level);
-        self.units.join(bits, place.unit, level, true);
     }
 
     /// Returns the largest level from `mapped` on all of whose units around `place` have been referenced, level by

@@ -50,12 +50,6 @@ impl Units {
         set(joined, first + 1, first + (1 << self.ladder.shift(level)), one);
     }
 
-    /// Adds the units of the superpage of `level` around `unit`.
-    pub(crate) fn fill(&self, bits: &mut [usize], unit: usize, level: usize) {
-        let first = unit >> self.ladder.shift(level) << self.ladder.shift(level);
-        set(bits, first, first + (1 << self.ladder.shift(level)), true);
-    }
-
     /// Adds a unit. Returns whether it is new.
     #[inline]
     pub(crate) fn insert(&self, bits: &mut [usize], unit: usize) -> bool {

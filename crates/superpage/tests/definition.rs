@@ -11,7 +11,7 @@ fn sizes(shifts: &[u32]) -> Vec<PageSize> {
     shifts.iter().map(|&shift| PageSize::from_shift(shift).unwrap()).collect()
 }
 
-/// Binary, mixed and MIPS ladders, a unit of two pages, one of more units than a summary word has bits.
+/// Binary, mixed and MIPS ladders, a unit of two pages, one of more blocks than a word has bits, the paper's.
 fn ladders() -> impl Strategy<Value = Ladder> {
     prop_oneof![
         Just(vec![12, 13, 14, 15, 16, 17, 18, 19]),
@@ -20,6 +20,7 @@ fn ladders() -> impl Strategy<Value = Ladder> {
         Just(vec![12, 15, 16, 20]),
         Just(vec![12, 13, 16, 25]),
         Just(vec![12, 21]),
+        Just((12..=23).collect()),
     ]
     .prop_map(|shifts| Ladder::new(PageSize::K4, &sizes(&shifts)).unwrap())
 }

@@ -4,6 +4,7 @@ use std::fs::File;
 use std::io::{BufWriter, Write};
 use std::path::PathBuf;
 use std::process::ExitCode;
+use std::str::FromStr;
 use std::time::Duration;
 
 use anyhow::{Context, bail};
@@ -62,7 +63,7 @@ pub(crate) struct SuperpageArgs {
     #[arg(long, value_name = "N")]
     instructions: Option<u64>,
     /// Print rows for every prefix of a multiple of this many instructions, too (all but OFFLINE)
-    #[arg(long, value_name = "N", value_parser = clap::value_parser!(u64).range(1..), conflicts_with_all = ["thresholds", "end_to_end", "speed"])]
+    #[arg(long, value_name = "N", value_parser = clap::value_parser!(u64).range(1..), conflicts_with_all = ["thresholds", "end_to_end", "speed", "overlap"])]
     every: Option<u64>,
     /// Keep counting policies inactive below this many misses per million instructions
     #[arg(long, value_name = "N", default_value_t = 0)]
@@ -73,6 +74,9 @@ pub(crate) struct SuperpageArgs {
     /// How many of THRIFT's reservations of 64 KB succeed, in percent; with none it is APPROX-ONLINE
     #[arg(long, value_name = "N", default_value_t = 50, value_parser = clap::value_parser!(u32).range(..=100))]
     reserved: u32,
+    /// Cycles that the bookkeeping of a miss takes, by policy, instead of the paper's: THRIFT=109.5,APPROX-ONLINE=98
+    #[arg(long, value_name = "NAME=N,...", value_delimiter = ',')]
+    book: Vec<Book>,
     /// Go on after malformed lines of a lackey trace
     #[arg(long)]
     skip_bad: bool,
@@ -88,9 +92,35 @@ pub(crate) struct SuperpageArgs {
     /// Instead: time of each simulation over that of a bare LRU TLB
     #[arg(long, conflicts_with_all = ["thresholds", "end_to_end"])]
     speed: bool,
+    /// Instead: how much of what OFFLINE maps by superpages the policies do, and how much of what they do it does
+    #[arg(long, conflicts_with_all = ["thresholds", "end_to_end", "speed"])]
+    overlap: bool,
     /// Print JSON
     #[arg(long)]
     json: bool,
+}
+
+/// A policy's cycles of bookkeeping a miss.
+#[derive(Clone, Debug)]
+struct Book {
+    policy: Named,
+    cycles: f64,
+}
+
+impl FromStr for Book {
+    type Err = anyhow::Error;
+
+    fn from_str(text: &str) -> anyhow::Result<Self> {
+        let (policy, cycles) = text
+            .split_once('=')
+            .with_context(|| format!("`{text}` is no policy and number: give APPROX-ONLINE=98"))?;
+        let cycles = cycles
+            .parse()
+            .ok()
+            .filter(|cycles: &f64| cycles.is_finite() && *cycles >= 0.0)
+            .with_context(|| format!("`{cycles}` is no number of cycles: give 98, or 98.5"))?;
+        Ok(Self { policy: policy.parse()?, cycles })
+    }
 }
 
 /// One policy on one trace. Handler, copy and book are cycles.
@@ -128,6 +158,18 @@ struct Share {
     p99_of_r: f64,
 }
 
+/// Base pages that superpages map at the end, those of OFFLINE, and those of both.
+#[derive(Serialize)]
+struct Overlap {
+    trace: String,
+    policy: String,
+    pages: u64,
+    offline_pages: u64,
+    both: u64,
+    of_offline_pct: f64,
+    of_policy_pct: f64,
+}
+
 #[derive(Serialize)]
 struct Speed {
     trace: String,
@@ -155,6 +197,9 @@ pub(crate) fn run(args: &SuperpageArgs) -> anyhow::Result<ExitCode> {
     }
     if args.thresholds {
         policies = vec![Named::Offline];
+    }
+    if args.overlap && !policies.contains(&Named::Offline) {
+        policies.push(Named::Offline);
     }
     if args.end_to_end && !policies.contains(&Named::Fixed(PageSize::K4)) {
         policies.insert(0, Named::Fixed(PageSize::K4));
@@ -233,6 +278,9 @@ impl<'m> Lab<'m> {
         for (&named, arena) in policies.iter().zip(arenas) {
             let (sizing, book) = arena.build(named, setup, args.tlb)?;
             let mut simulation = Simulation::new(named.to_string(), sizing, book, args.tlb);
+            if let Some(book) = args.book.iter().rfind(|book| book.policy == named) {
+                simulation.book_per_miss = book.cycles;
+            }
             if let (Some(path), true) = (&args.promotions, named != Named::Offline) {
                 simulation.log = Some(Box::new(BufWriter::new(create(path)?)));
             }
@@ -406,6 +454,9 @@ impl<'m> Lab<'m> {
             }
             rows.push(row(&self.name, self.instructions, &self.footprint, simulation, args.r_per_kb));
         }
+        if args.overlap {
+            return rows::print(args.json, &self.overlaps());
+        }
         if !args.end_to_end {
             return rows::print(args.json, &rows);
         }
@@ -450,6 +501,33 @@ impl<'m> Lab<'m> {
         vec![share("prefetch", &|left| left.1), share("capacity", &|left| left.2)]
     }
 
+    /// Whether policies promote where OFFLINE does.
+    fn overlaps(&self) -> Vec<Overlap> {
+        let offline = self.simulations.iter().find(|(named, _)| *named == Named::Offline);
+        let Some((_, offline)) = offline else { return Vec::new() };
+        let pages = |map: &tlb::Map| map.superpages().map(|(_, shift)| 1u64 << shift).sum::<u64>();
+        let offline_pages = pages(&offline.map);
+        let others = self
+            .simulations
+            .iter()
+            .filter(|(named, _)| *named != Named::Offline && !matches!(named, Named::Fixed(_)));
+        others
+            .map(|(_, simulation)| {
+                let (pages, both) = (pages(&simulation.map), simulation.map.in_common(&offline.map));
+                let percent = |of: u64| 100.0 * both as f64 / of.max(1) as f64;
+                Overlap {
+                    trace: self.name.clone(),
+                    policy: simulation.name.clone(),
+                    pages,
+                    offline_pages,
+                    both,
+                    of_offline_pct: percent(offline_pages),
+                    of_policy_pct: percent(pages),
+                }
+            })
+            .collect()
+    }
+
     fn speeds(&self, yardstick: &Yardstick) -> Vec<Speed> {
         let bare = yardstick.time.as_secs_f64();
         let speed = |policy: String, time: Duration| Speed {
@@ -474,7 +552,8 @@ fn row(
 ) -> Row {
     let (page_sizes, taken) = simulation.sizes(footprint);
     let touched = footprint.pages();
-    let (handler, book) = (simulation.misses * MISS, simulation.misses * simulation.book_per_miss);
+    let handler = simulation.misses * MISS;
+    let book = (simulation.misses as f64 * simulation.book_per_miss).round() as u64;
     let copy = simulation.kb_copied * u64::from(r_per_kb) * MISS;
     Row {
         trace: trace.into(),

@@ -7,7 +7,7 @@ use anyhow::bail;
 use tlbkit_addr::PageSize;
 use tlbkit_superpage::{
     ApproxOnline, Asap, Asap464, Background, Footprint, Memory, Online, OnlineMemory, Policy, Reservation,
-    Setup, Slot, StackEntry, Thrift, ThriftMemory, Utilization,
+    Setup, Slot, StackEntry, Thrift, Utilization,
 };
 
 use super::scan::ByScan;
@@ -134,8 +134,7 @@ impl Arena {
                 arena.pools[0] = Self::pool(Background::footprint(&setup.ladder), segments);
             }
             Named::Thrift => {
-                let (charges, population) = Thrift::footprint(setup)?;
-                arena.pools = [Self::pool(charges, segments), Self::pool(population, segments)];
+                arena.pools[0] = Self::pool(Thrift::footprint(setup)?, segments);
             }
             Named::Online => {
                 let (prefetch, capacity) = Online::footprint(setup)?;
@@ -153,34 +152,33 @@ impl Arena {
         named: Named,
         setup: &Setup,
         tlbs: Tlbs,
-    ) -> anyhow::Result<(Sizing<'_>, u64)> {
+    ) -> anyhow::Result<(Sizing<'_>, f64)> {
         let [first, second] = &mut self.pools;
         let memory = |(directory, bits, counters)| Memory { directory, bits, counters };
         let [pool, more] =
             [first, second].map(|pool| memory((&mut pool.0[..], &mut pool.1[..], &mut pool.2[..])));
-        let (policy, book): (Box<dyn Policy + '_>, u64) = match named {
+        let (policy, book): (Box<dyn Policy + '_>, f64) = match named {
             Named::Fixed(size) => {
                 let bare = [Bare::new(tlbs.data), Bare::new(tlbs.instruction)];
-                return Ok((Sizing::Fixed(size.shift() - PageSize::K4.shift(), bare), 0));
+                return Ok((Sizing::Fixed(size.shift() - PageSize::K4.shift(), bare), 0.0));
             }
-            Named::Offline => return Ok((Sizing::Chosen, 0)),
-            Named::Asap => (Box::new(Asap::new(setup.ladder, pool)), 0),
-            Named::Asap464 => (Box::new(Asap464::new(setup.ladder, pool)), 0),
-            Named::Approx => (Box::new(ApproxOnline::new(setup, pool)?), 100),
-            Named::ApproxEager => (Box::new(ApproxOnline::new(&eager(setup), pool)?), 100),
-            Named::ApproxScan => (Box::new(ByScan::new(setup)), 100),
-            Named::Reserve => (Box::new(Reservation::new(setup.ladder, pool)), 0),
-            Named::Subblock => (Box::new(Reservation::partial(setup.ladder, pool)), 0),
-            Named::Khugepaged => (Box::new(Background::new(setup.ladder, Utilization::KHUGEPAGED, pool)), 0),
-            Named::Ingens => (Box::new(Background::new(setup.ladder, Utilization::INGENS, pool)), 0),
-            Named::Thrift => {
-                let memory = ThriftMemory { charges: pool, population: more };
-                (Box::new(Thrift::new(setup, memory)?), 100)
+            Named::Offline => return Ok((Sizing::Chosen, 0.0)),
+            Named::Asap => (Box::new(Asap::new(setup.ladder, pool)), 0.0),
+            Named::Asap464 => (Box::new(Asap464::new(setup.ladder, pool)), 0.0),
+            Named::Approx => (Box::new(ApproxOnline::new(setup, pool)?), 100.0),
+            Named::ApproxEager => (Box::new(ApproxOnline::new(&eager(setup), pool)?), 100.0),
+            Named::ApproxScan => (Box::new(ByScan::new(setup)), 100.0),
+            Named::Reserve => (Box::new(Reservation::new(setup.ladder, pool)), 0.0),
+            Named::Subblock => (Box::new(Reservation::partial(setup.ladder, pool)), 0.0),
+            Named::Khugepaged => {
+                (Box::new(Background::new(setup.ladder, Utilization::KHUGEPAGED, pool)), 0.0)
             }
+            Named::Ingens => (Box::new(Background::new(setup.ladder, Utilization::INGENS, pool)), 0.0),
+            Named::Thrift => (Box::new(Thrift::new(setup, pool)?), 100.0),
             Named::Online => {
                 let [data, instruction] = &mut self.stacks;
                 let memory = OnlineMemory { prefetch: pool, capacity: more, stacks: [data, instruction] };
-                (Box::new(Online::new(setup, [tlbs.data, tlbs.instruction], memory)?), 2570)
+                (Box::new(Online::new(setup, [tlbs.data, tlbs.instruction], memory)?), 2570.0)
             }
         };
         Ok((Sizing::By(policy), book))

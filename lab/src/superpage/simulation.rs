@@ -97,7 +97,7 @@ impl Reservations {
 pub(super) struct Simulation<'m> {
     pub(super) name: String,
     pub(super) sizing: Sizing<'m>,
-    pub(super) book_per_miss: u64,
+    pub(super) book_per_miss: f64,
     tlbs: Tlbs,
     lru: [Lru; 2],
     pub(super) map: Map,
@@ -115,7 +115,7 @@ pub(super) struct Simulation<'m> {
 }
 
 impl<'m> Simulation<'m> {
-    pub(super) fn new(name: String, sizing: Sizing<'m>, book_per_miss: u64, tlbs: Tlbs) -> Self {
+    pub(super) fn new(name: String, sizing: Sizing<'m>, book_per_miss: f64, tlbs: Tlbs) -> Self {
         Self {
             name,
             sizing,

@@ -176,6 +176,22 @@ proptest! {
         prop_assert_eq!(misses, bare.misses());
     }
 
+    /// What two maps have in common is what both map by superpages, page by page.
+    #[test]
+    fn maps_in_common(picks in prop::collection::vec((any::<bool>(), 0usize..16, 1u32..5), 0..12)) {
+        let (mut maps, mut sets) = ([Map::default(), Map::default()], [0u64; 2]);
+        for (which, at, shift) in picks {
+            let (which, whole) = (usize::from(which), Entry::around(at << 2, shift));
+            // A superpage never becomes smaller.
+            if maps[which].shift(whole.first) < shift {
+                maps[which].promote(whole);
+                sets[which] |= ((1 << (1 << shift)) - 1) << whole.first;
+            }
+        }
+        let both = u64::from((sets[0] & sets[1]).count_ones());
+        prop_assert_eq!([maps[0].in_common(&maps[1]), maps[1].in_common(&maps[0])], [both; 2]);
+    }
+
     #[test]
     fn footprints_are_sets(pages in prop::collection::vec(0usize..5000, 0..300), shift in 0u32..11) {
         let mut footprint = Footprint::default();

@@ -153,4 +153,21 @@ impl Map {
     pub(super) fn superpages(&self) -> impl Iterator<Item = (usize, u32)> + '_ {
         self.superpages.iter().map(|(&first, &shift)| (first, shift))
     }
+
+    /// Returns how many pages superpages map here and there.
+    pub(super) fn in_common(&self, other: &Self) -> u64 {
+        // Of two superpages that overlap, one holds the other.
+        let within = |map: &Self, first: usize, shift: u32| -> u64 {
+            let last = first | ((1 << shift) - 1);
+            map.superpages.range(first..=last).map(|(_, &inside)| 1u64 << inside.min(shift)).sum()
+        };
+        self.superpages()
+            .map(|(first, shift)| match other.superpages.range(..=first).next_back() {
+                Some((&start, &around)) if around >= shift && first >> around == start >> around => {
+                    1 << shift
+                }
+                _ => within(other, first, shift),
+            })
+            .sum()
+    }
 }

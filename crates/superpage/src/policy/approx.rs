@@ -12,13 +12,18 @@ use crate::{CostError, Footprint, Memory, Setup};
 /// Promotes a superpage when its prefetch charges reach their threshold, and then lowers those of the larger ones
 /// around it by the threshold.
 ///
-/// A miss costs a few dozen instructions, and once in 512 misses to a segment a pass over its deferred charges.
+/// A miss costs a few dozen instructions, and one in which a count comes near its threshold a pass over what is deferred
+/// below it.
 #[derive(Debug)]
 pub struct ApproxOnline<'m> {
-    ledger: Ledger<'m>,
+    pub(super) ledger: Ledger<'m>,
     gate: Gate,
     back_off: BackOff,
+    /// What was asked for last.
+    asked: Option<Action>,
     told: bool,
+    /// Every miss is charged, none is counted for a refusal, and the ledger is plain.
+    plain: bool,
 }
 
 impl<'m> ApproxOnline<'m> {
@@ -38,11 +43,20 @@ impl<'m> ApproxOnline<'m> {
     ///
     /// See [`CostError`].
     pub fn new(setup: &Setup, memory: Memory<'m>) -> Result<Self, CostError> {
+        Self::with(setup, false, memory)
+    }
+
+    /// The same for a policy around this one, which may reserve memory at first touches.
+    pub(super) fn with(setup: &Setup, reserves: bool, memory: Memory<'m>) -> Result<Self, CostError> {
         let counts = thresholds(&setup.ladder, setup.costs, setup.costs.prefetch, When::Reaches)?;
+        let ledger = Ledger::new(setup.ladder, counts, setup.eager, reserves, setup.tlbs(), memory)?;
+        let gate = Gate::new(setup.activity);
         Ok(Self {
-            ledger: Ledger::new(setup.ladder, counts, setup.eager, setup.tlbs(), memory)?,
-            gate: Gate::new(setup.activity),
+            plain: Self::is_plain(&ledger, &gate),
+            ledger,
+            gate,
             back_off: BackOff::new(),
+            asked: None,
             told: false,
         })
     }
@@ -54,7 +68,7 @@ impl<'m> ApproxOnline<'m> {
     }
 
     /// Returns the prefetch charges of a superpage, which stop at the threshold. `None` if the ladder has no such
-    /// superpage. Passes deferred charges of its segment on.
+    /// superpage. Costs a pass over what is deferred below it.
     pub fn prefetch(&mut self, superpage: Superpage) -> Option<u32> {
         self.ledger.charged(superpage)
     }
@@ -66,107 +80,201 @@ impl<'m> ApproxOnline<'m> {
 }
 
 impl ApproxOnline<'_> {
-    /// What [`Policy::on_miss`] does, for a policy around this one to have inline.
-    #[inline(always)]
-    pub(super) fn take(&mut self, miss: &Miss) -> Option<Action> {
+    /// What [`Policy::on_miss`] does, for this policy and one around it. `RESERVES` says that memory is reserved at first
+    /// touches, `PLAIN` that `self.plain` is true.
+    ///
+    /// This and what it ends in return a reference, which fits a register: so the calls are jumps, and no register has to
+    /// be saved for what comes after.
+    #[inline(never)]
+    pub(super) fn take<const RESERVES: bool, const PLAIN: bool>(&mut self, miss: &Miss) -> Option<&Action> {
+        if PLAIN && !self.plain {
+            return self.take_otherwise::<RESERVES>(miss);
+        }
+        match self.ledger.miss_swiftly::<RESERVES, PLAIN>(miss) {
+            Swift::Done => self.evict_for::<PLAIN>(miss),
+            Swift::Due(block, from) => self.account(miss, block, from),
+            Swift::Fills(block) => self.fill::<PLAIN>(miss, block),
+            Swift::InSuperpage(block) => self.miss_in_superpage::<PLAIN>(miss, block),
+            Swift::Far(block) => self.miss_far::<PLAIN, false>(miss, block),
+            Swift::Large(_) | Swift::Not => self.miss(miss),
+        }
+    }
+
+    /// The same on other machines than the paper's, when not every miss is charged, and after a refusal.
+    #[inline(never)]
+    fn take_otherwise<const RESERVES: bool>(&mut self, miss: &Miss) -> Option<&Action> {
         self.back_off.miss();
         if !self.gate.is_open() {
             return self.miss(miss);
         }
-        match self.ledger.miss_swiftly(miss.tlb, miss.page) {
-            Swift::Done => self.evicted_for(miss),
-            Swift::Far(block) => self.miss_far(miss, block),
-            Swift::Not => self.miss(miss),
+        match self.ledger.miss_swiftly::<RESERVES, false>(miss) {
+            Swift::Done => self.evict_for::<false>(miss),
+            Swift::Due(block, from) => self.account(miss, block, from),
+            Swift::Fills(block) => self.fill::<false>(miss, block),
+            Swift::InSuperpage(block) => self.miss_in_superpage::<false>(miss, block),
+            Swift::Far(block) => self.miss_far::<false, false>(miss, block),
+            Swift::Large(_) | Swift::Not => self.miss(miss),
         }
     }
 
-    #[inline(never)]
-    fn miss(&mut self, miss: &Miss) -> Option<Action> {
-        let active = self.gate.active(miss.now);
-        let charged = self.ledger.miss(miss.tlb, miss.page, active);
-        self.finish(miss, charged)
-    }
-
+    /// The rest of a miss that comes to nothing.
     #[inline(always)]
-    fn finish(&mut self, miss: &Miss, charged: Charged) -> Option<Action> {
-        if let Some(evicted) = miss.evicted {
-            self.ledger.evict(miss.tlb, evicted);
-        }
-        match charged {
-            Charged::Nothing => None,
-            Charged::Ready(level) => self.ask(miss.page, level),
-            Charged::Exhausted => self.exhausted(miss.page),
+    fn evict_for<const PLAIN: bool>(&mut self, miss: &Miss) -> Option<&Action> {
+        match miss.evicted {
+            Some(evicted) if !self.ledger.evict_swiftly::<PLAIN>(miss.tlb, evicted) => {
+                self.finish(miss, Charged::Nothing, None)
+            }
+            _ => None,
         }
     }
 
-    /// Records a promotion that charges need not have asked for: larger superpages lose what it had.
-    pub(super) fn promoted_early(&mut self, range: Superpage) {
-        if let Some((place, level)) = self.ledger.ladder.find(range) {
-            self.back_off.granted(level);
-            self.ledger.promote(place, level, None);
+    /// A first touch that may fill a superpage.
+    #[inline(never)]
+    fn fill<const PLAIN: bool>(&mut self, miss: &Miss, block: usize) -> Option<&Action> {
+        let Some(level) = self.ledger.populate_at(block, miss.page) else {
+            return self.take::<false, PLAIN>(miss);
+        };
+        let charged = match self.ledger.miss_swiftly::<false, PLAIN>(miss) {
+            Swift::Done => Charged::Nothing,
+            Swift::Due(block, from) => self.ledger.account_at(block, miss.page, from),
+            _ => self.ledger.miss(miss.tlb, miss.page, true),
+        };
+        self.finish(miss, charged, Some(level))
+    }
+
+    #[inline(never)]
+    fn miss_in_superpage<const PLAIN: bool>(&mut self, miss: &Miss, block: usize) -> Option<&Action> {
+        match self.ledger.miss_in_superpage::<PLAIN>(miss, block) {
+            Swift::Done => self.evict_for::<PLAIN>(miss),
+            Swift::Due(block, from) => self.account(miss, block, from),
+            Swift::Far(block) => self.miss_far::<PLAIN, true>(miss, block),
+            Swift::Large(block) => self.miss_large::<PLAIN>(miss, block),
+            _ => self.miss(miss),
         }
     }
 
     #[inline(never)]
-    fn miss_far(&mut self, miss: &Miss, block: usize) -> Option<Action> {
-        match self.ledger.miss_far(miss.tlb, miss.page, block) {
-            Far::Done => self.evicted_for(miss),
+    fn miss_far<const PLAIN: bool, const JOINED: bool>(
+        &mut self,
+        miss: &Miss,
+        block: usize,
+    ) -> Option<&Action> {
+        match self.ledger.miss_far::<PLAIN, JOINED>(miss, block) {
+            Far::Done => self.evict_for::<PLAIN>(miss),
+            Far::Pays(from) => self.pay(miss, block, from),
+            Far::Not => self.miss_farther::<PLAIN>(miss, block),
+        }
+    }
+
+    #[inline(never)]
+    fn miss_large<const PLAIN: bool>(&mut self, miss: &Miss, block: usize) -> Option<&Action> {
+        match self.ledger.miss_large::<PLAIN>(miss, block) {
+            Far::Pays(from) => self.pay(miss, block, from),
+            _ => self.evict_for::<PLAIN>(miss),
+        }
+    }
+
+    #[inline(never)]
+    fn miss_farther<const PLAIN: bool>(&mut self, miss: &Miss, block: usize) -> Option<&Action> {
+        match self.ledger.miss_farther::<PLAIN>(miss, block) {
+            Far::Done => self.evict_for::<PLAIN>(miss),
             Far::Pays(from) => self.pay(miss, block, from),
             Far::Not => self.miss(miss),
         }
     }
 
     #[inline(never)]
-    fn pay(&mut self, miss: &Miss, block: usize, from: u32) -> Option<Action> {
-        let charged = self.ledger.pay_at(block, from);
-        self.finish(miss, charged)
+    fn account(&mut self, miss: &Miss, block: usize, from: u32) -> Option<&Action> {
+        let charged = self.ledger.account_at(block, miss.page, from);
+        self.finish(miss, charged, None)
     }
 
-    /// The rest of a miss that comes to nothing. Apart, so that neither part has to save registers.
     #[inline(never)]
-    fn evicted_for(&mut self, miss: &Miss) -> Option<Action> {
-        match miss.evicted {
-            Some(evicted) if !self.ledger.evict_swiftly(miss.tlb, evicted) => self.evict(miss.tlb, evicted),
-            _ => None,
+    fn pay(&mut self, miss: &Miss, block: usize, from: u32) -> Option<&Action> {
+        let charged = self.ledger.pay_at(block, from);
+        self.finish(miss, charged, None)
+    }
+
+    #[inline(never)]
+    fn miss(&mut self, miss: &Miss) -> Option<&Action> {
+        let active = self.gate.active(miss.now);
+        let charged = self.ledger.miss(miss.tlb, miss.page, active);
+        let full = if self.ledger.reserved() > 0 { self.ledger.populate(miss.page) } else { None };
+        self.finish(miss, charged, full)
+    }
+
+    /// The eviction, and the answer to a miss with which a superpage of one reservation became `full`.
+    #[inline(never)]
+    fn finish(&mut self, miss: &Miss, charged: Charged, full: Option<usize>) -> Option<&Action> {
+        if let Some(evicted) = miss.evicted
+            && !self.ledger.evict_swiftly::<false>(miss.tlb, evicted)
+        {
+            self.ledger.evict(miss.tlb, evicted);
+        }
+        match (charged, full) {
+            (Charged::Exhausted, _) => self.exhausted(miss.page),
+            (_, Some(level)) => self.ask(miss.page, level, true),
+            (Charged::Ready(level), None) => self.ask(miss.page, level, false),
+            (Charged::Nothing, None) => None,
         }
     }
 
-    #[inline(never)]
-    fn evict(&mut self, tlb: Tlb, page: Vpn) -> Option<Action> {
-        self.ledger.evict(tlb, page);
-        None
+    fn is_plain(ledger: &Ledger<'_>, gate: &Gate) -> bool {
+        ledger.is_plain() && gate.is_open()
     }
 
+    fn granted(&mut self, level: usize) {
+        self.back_off.granted(level);
+        self.plain = Self::is_plain(&self.ledger, &self.gate) && !self.back_off.waits();
+    }
+
+    /// Records a promotion, after which larger superpages lose so many charges, or what it had.
+    pub(super) fn promote(&mut self, range: Superpage, less: Option<u32>) {
+        if let Some((place, level)) = self.ledger.ladder.find(range) {
+            self.granted(level);
+            self.ledger.promote(place, level, less);
+        }
+    }
+
+    /// Tells whether what was asked for last needs no copy.
+    pub(super) fn in_place(&self) -> bool {
+        matches!(self.asked, Some(Action::Promote { copy: false, .. }))
+    }
+
+    /// Asks for the superpage of `level` around a page. One that is full costs nothing, and need not wait.
     #[cold]
-    fn ask(&mut self, page: Vpn, level: usize) -> Option<Action> {
+    fn ask(&mut self, page: Vpn, level: usize, full: bool) -> Option<&Action> {
+        if !full && !self.back_off.allows(level) {
+            return None;
+        }
         let ladder = self.ledger.ladder;
-        let range = ladder.superpage(ladder.locate(page), level).filter(|_| self.back_off.allows(level))?;
-        Some(Action::Promote { range, copy: true })
+        let range = ladder.superpage(ladder.locate(page), level)?;
+        let copy = !full && (level > self.ledger.reserved() || self.ledger.is_full(page));
+        Some(self.asked.insert(Action::Promote { range, copy }))
     }
 
     #[cold]
-    fn exhausted(&mut self, page: Vpn) -> Option<Action> {
+    fn exhausted(&mut self, page: Vpn) -> Option<&Action> {
         let first = !self.told;
         self.told = true;
-        first.then_some(Action::OutOfSegments { page })
+        first.then_some(self.asked.insert(Action::OutOfSegments { page }))
     }
 }
 
 impl Policy for ApproxOnline<'_> {
     fn on_miss(&mut self, miss: Miss) -> Option<Action> {
-        self.take(&miss)
+        self.take::<false, true>(&miss).copied()
     }
 
     fn promoted(&mut self, range: Superpage) {
-        let Some((place, level)) = self.ledger.ladder.find(range) else { return };
-        self.back_off.granted(level);
-        let threshold = self.ledger.threshold(level);
-        self.ledger.promote(place, level, Some(threshold));
+        let level = self.ledger.ladder.level(range.size).unwrap_or(0);
+        self.promote(range, Some(self.ledger.threshold(level)));
     }
 
     fn refused(&mut self, range: Superpage) {
         let Some((_, level)) = self.ledger.ladder.find(range) else { return };
         self.back_off.refused(level, self.ledger.threshold(level));
+        self.plain = false;
     }
 
     fn demote(&mut self, page: Vpn) -> Option<Superpage> {

@@ -18,6 +18,11 @@ impl BackOff {
         Self { misses: 0, until: 0, wait: 0, level: usize::MAX }
     }
 
+    /// Tells whether something may not be asked for, so that misses have to be counted.
+    pub(crate) const fn waits(&self) -> bool {
+        self.level != usize::MAX
+    }
+
     #[inline]
     pub(crate) fn miss(&mut self) {
         self.misses += 1;

@@ -60,7 +60,7 @@ impl<'m> Online<'m> {
         let (prefetch, capacity) = both(setup)?;
         let OnlineMemory { prefetch: ledger, capacity: counts, stacks } = memory;
         Ok(Self {
-            ledger: Ledger::new(setup.ladder, prefetch, setup.eager, setup.tlbs(), ledger)?,
+            ledger: Ledger::new(setup.ladder, prefetch, setup.eager, false, setup.tlbs(), ledger)?,
             capacity: Capacity::new(setup.ladder, capacity, sizes, counts, stacks),
             gate: Gate::new(setup.activity),
             back_off: BackOff::new(),

@@ -12,46 +12,30 @@
 //!   promote, populated or not, when it would: that copies nothing, and takes the memory that it takes there.
 //! - Everything else, larger or without a reservation, is APPROX-ONLINE: the same charges, the same thresholds, copied.
 //!
-//! So it never copies more than APPROX-ONLINE nor promotes what costs more memory, and where no reservation succeeds it
-//! *is* APPROX-ONLINE, promotion by promotion. No number in it was tuned.
+//! A promotion without a copy takes no charges off larger superpages: nothing was paid for it. Where no reservation
+//! succeeds THRIFT *is* APPROX-ONLINE, promotion by promotion. No number in it was tuned.
 
-use tlbkit_addr::{PageSize, Pages, Vpn};
+use tlbkit_addr::{Pages, Vpn};
 
 use super::approx::ApproxOnline;
 use super::{Action, Miss, Policy, Superpage, Tlb};
-use crate::ladder::Place;
-use crate::population::Population;
-use crate::{CostError, Footprint, Ladder, Memory, Setup};
-
-/// Memory for [`Thrift`], by [`Thrift::footprint`].
-#[derive(Debug)]
-pub struct ThriftMemory<'m> {
-    /// For prefetch charges: its first part.
-    pub charges: Memory<'m>,
-    /// For what is populated: its second part.
-    pub population: Memory<'m>,
-}
+use crate::{CostError, Footprint, Memory, Setup};
 
 /// Promotes reserved regions as they fill, and everything else like APPROX-ONLINE.
 ///
-/// The kernel asks [`reservation`](Self::reservation) where to place a page that it allocates.
+/// The kernel asks [`reservation`](Self::reservation) where to place a page that it allocates. A miss costs some
+/// instructions more than APPROX-ONLINE's, for a look whether it is the first touch, and no memory.
 #[derive(Debug)]
-pub struct Thrift<'m> {
-    approx: ApproxOnline<'m>,
-    /// What is populated. Regions without a reservation count as full and mapped whole: nothing is to be done there.
-    population: Population<'m>,
-    /// The level that is reserved.
-    reserved: usize,
-}
+pub struct Thrift<'m>(ApproxOnline<'m>);
 
 impl<'m> Thrift<'m> {
-    /// Returns what one segment takes for charges and for its population.
+    /// Returns what one segment takes.
     ///
     /// # Errors
     ///
     /// See [`CostError`].
-    pub fn footprint(setup: &Setup) -> Result<(Footprint, Footprint), CostError> {
-        Ok((ApproxOnline::footprint(setup)?, Population::footprint(&setup.ladder, 0)))
+    pub fn footprint(setup: &Setup) -> Result<Footprint, CostError> {
+        ApproxOnline::footprint(setup)
     }
 
     /// Makes the policy, with memory for as many segments as fit.
@@ -59,101 +43,63 @@ impl<'m> Thrift<'m> {
     /// # Errors
     ///
     /// See [`CostError`].
-    pub fn new(setup: &Setup, memory: ThriftMemory<'m>) -> Result<Self, CostError> {
-        Ok(Self {
-            approx: ApproxOnline::new(setup, memory.charges)?,
-            population: Population::new(setup.ladder, 0, memory.population),
-            reserved: Self::reserved(&setup.ladder),
-        })
+    pub fn new(setup: &Setup, memory: Memory<'m>) -> Result<Self, CostError> {
+        ApproxOnline::with(setup, true, memory).map(Self)
     }
 
-    fn reserved(ladder: &Ladder) -> usize {
-        ladder.level_reaching(PageSize::K64).max(1)
-    }
-
-    /// Returns the region to reserve for `page`, 64 KB or the ladder's next larger size: it belongs at its own offset
-    /// there.
+    /// Returns the region to reserve for `page`, where it belongs at its own offset: 64 KB, or the ladder's next smaller
+    /// size, of 16 units at most. `None` if there is no such size.
     pub fn reservation(&self, page: Vpn) -> Option<Superpage> {
-        let ladder = self.population.ladder;
-        ladder.superpage(ladder.locate(page), self.reserved)
-    }
-
-    /// Returns the largest level of up to the reserved one all of whose units are populated.
-    fn full(&mut self, place: Place, mapped: usize) -> usize {
-        self.population.full(place, mapped).min(self.reserved)
-    }
-
-    fn is_reserved(&mut self, place: Place) -> bool {
-        self.population.mapped(place) < self.reserved
-    }
-
-    /// What is to be done after a first touch that filled a superpage, or where APPROX-ONLINE asked for something.
-    #[inline(never)]
-    fn decide(&mut self, place: Place, fills: bool, asked: Option<Action>) -> Option<Action> {
-        let mapped = self.population.mapped(place);
-        if mapped >= self.reserved {
-            return asked;
-        }
-        let ladder = self.population.ladder;
-        let full = if fills { self.full(place, mapped) } else { mapped };
-        if full > mapped {
-            return Some(Action::Promote { range: ladder.superpage(place, full)?, copy: false });
-        }
-        let Some(Action::Promote { range, .. }) = asked else { return asked };
-        let copy = ladder.level(range.size) > Some(self.reserved);
-        Some(Action::Promote { range, copy })
+        let ladder = self.0.ledger.ladder;
+        let level = Some(self.0.ledger.reserved()).filter(|&level| level > 0)?;
+        ladder.superpage(ladder.locate(page), level)
     }
 }
 
 impl Policy for Thrift<'_> {
     fn on_miss(&mut self, miss: Miss) -> Option<Action> {
-        let asked = self.approx.take(&miss);
-        let place = self.population.ladder.locate(miss.page);
-        let Ok(fills) = self.population.fills(place) else { return asked };
-        match asked {
-            None if !fills => None,
-            Some(Action::OutOfSegments { .. }) => asked,
-            _ => self.decide(place, fills, asked),
-        }
+        self.0.take::<true, true>(&miss).copied()
     }
 
+    /// Records a promotion. One without a copy takes no charges off larger superpages: they have not been asked to pay.
     fn promoted(&mut self, range: Superpage) {
-        self.approx.promoted_early(range);
-        self.population.promote(range);
+        let less = if self.0.in_place() { Some(0) } else { None };
+        self.0.promote(range, less);
     }
 
     /// Records that a reservation was not to be had, or is broken, if one stands there: it is up to the charges from
     /// now on. Otherwise like APPROX-ONLINE.
     fn refused(&mut self, range: Superpage) {
-        let ladder = self.population.ladder;
-        let Some((place, level)) = ladder.find(range) else { return };
-        if level > self.reserved || !self.is_reserved(place) {
-            self.approx.refused(range);
+        let (in_place, ledger) = (self.0.in_place(), &mut self.0.ledger);
+        let may_be_reserved = ledger.ladder.level(range.size).is_some_and(|level| level <= ledger.reserved());
+        if may_be_reserved && (in_place || !ledger.is_full(range.first)) {
+            ledger.close(range.first);
         } else {
-            self.population.close(place, self.reserved);
+            self.0.refused(range);
         }
     }
 
     fn demote(&mut self, page: Vpn) -> Option<Superpage> {
-        let range = self.approx.demote(page)?;
-        let (place, level) = self.population.ladder.find(range)?;
+        let range = self.0.demote(page)?;
+        let ledger = &mut self.0.ledger;
+        let level = ledger.ladder.level(range.size)?;
         // Its pages lie where they belong, and may be promoted again without copying when they have been used again.
-        if self.population.mapped(place) == level {
-            self.population.demote(page);
+        // What is part of a full region has no reservation, or it would have been promoted whole.
+        if level == ledger.reserved() || level < ledger.reserved() && !ledger.is_full(page) {
+            ledger.depopulate(range);
         }
         Some(range)
     }
 
     fn evicted(&mut self, tlb: Tlb, page: Vpn) {
-        self.approx.evicted(tlb, page);
+        self.0.evicted(tlb, page);
     }
 
     fn flushed(&mut self, tlb: Tlb) {
-        self.approx.flushed(tlb);
+        self.0.flushed(tlb);
     }
 
     fn unmapped(&mut self, pages: Pages) {
-        self.approx.unmapped(pages);
-        self.population.unmapped(pages);
+        self.0.unmapped(pages);
     }
 }

@@ -8,7 +8,7 @@ use std::collections::HashMap;
 use tlbkit_addr::{Pages, Vpn};
 use tlbkit_superpage::{
     Action, ApproxOnline, Asap, Asap464, Footprint, Ladder, Memory, Miss, Online, OnlineMemory, Policy,
-    Setup, Slot, StackEntry, Superpage, Thrift, ThriftMemory, Tlb,
+    Setup, Slot, StackEntry, Superpage, Thrift, Tlb,
 };
 
 /// A node: level, and number of the superpage at that level in the whole address space.
@@ -44,12 +44,7 @@ pub(crate) fn approx(setup: &Setup, segments: usize) -> ApproxOnline<'static> {
 }
 
 pub(crate) fn thrift(setup: &Setup, segments: usize) -> Thrift<'static> {
-    let (charges, population) = Thrift::footprint(setup).unwrap();
-    let memory = ThriftMemory {
-        charges: Arena::leak(charges, segments),
-        population: Arena::leak(population, segments),
-    };
-    Thrift::new(setup, memory).unwrap()
+    Thrift::new(setup, Arena::leak(Thrift::footprint(setup).unwrap(), segments)).unwrap()
 }
 
 pub(crate) fn asap(ladder: Ladder, segments: usize) -> Asap<'static> {
