@@ -10,8 +10,8 @@ use loom::sync::atomic::{AtomicUsize, Ordering};
 use loom::thread;
 use tlbkit_addr::{Asid, Pages, Vpn};
 use tlbkit_shootdown::{
-    Algorithm, Change, Edit, Hardware, Local, LowRights, OpId, Outcome, Plan, Request, SharedSpace, System,
-    Target,
+    Algorithm, Change, Edit, Hardware, Local, LowRights, Miss, MissAction, OpId, Outcome, Plan, Request,
+    SharedSpace, Source, System, Target,
 };
 
 const SOFT: Hardware = Hardware::RP3;
@@ -22,10 +22,29 @@ struct Shared {
     entry: AtomicUsize,
     locked: AtomicUsize,
     changing: AtomicUsize,
+    tentative: AtomicUsize,
     /// The frame that the entry maps; it is overwritten when the operation hands it back.
     frame: AtomicUsize,
     completed: AtomicUsize,
     space: SharedSpace,
+}
+
+/// Returns a page that `cpus` CPUs run the space of.
+fn shared(cpus: usize) -> Arc<Shared> {
+    let shared = Arc::new(Shared {
+        entry: AtomicUsize::new(1),
+        locked: AtomicUsize::new(0),
+        changing: AtomicUsize::new(0),
+        tentative: AtomicUsize::new(1),
+        frame: AtomicUsize::new(0),
+        completed: AtomicUsize::new(0),
+        space: SharedSpace::new(),
+    });
+    for cpu in 0..cpus {
+        shared.space.members.insert(cpu);
+        shared.space.running.insert(cpu);
+    }
+    shared
 }
 
 struct Unmap(Arc<Shared>);
@@ -36,6 +55,9 @@ impl Edit<1> for Unmap {
     }
     fn release(&self) {
         self.0.locked.store(0, Ordering::Release);
+    }
+    fn set_tentative(&self) {
+        self.0.tentative.store(0, Ordering::SeqCst);
     }
     fn set_changing(&self, on: bool) {
         self.0.changing.store(usize::from(on), Ordering::SeqCst);
@@ -54,6 +76,7 @@ impl Edit<1> for Unmap {
 /// A CPU with a TLB of one entry.
 struct Cpu {
     shared: Arc<Shared>,
+    plan: Plan,
     held: usize,
 }
 
@@ -72,7 +95,26 @@ impl Local<()> for Cpu {
 impl Cpu {
     fn touch(&mut self) {
         if self.held == 0 {
-            self.held = self.shared.entry.load(Ordering::Relaxed);
+            let (mut miss, mut word) = (Miss::new(&self.plan), 0);
+            loop {
+                let yes = match miss.next() {
+                    MissAction::IsChanging => self.shared.changing.load(Ordering::SeqCst) != 0,
+                    MissAction::Read(from) => {
+                        word = match from {
+                            Source::Table => self.shared.entry.load(Ordering::Relaxed),
+                            Source::Tentative => self.shared.tentative.load(Ordering::Relaxed),
+                        };
+                        false
+                    }
+                    MissAction::Load => {
+                        self.held = word;
+                        false
+                    }
+                };
+                if miss.did(yes) {
+                    break;
+                }
+            }
         }
         if self.held != 0 {
             assert_ne!(self.shared.frame.load(Ordering::Relaxed), FREE, "a frame that has been handed back");
@@ -100,24 +142,13 @@ fn run<const CPUS: usize>(algorithm: Algorithm) {
 
 fn play<const CPUS: usize>(algorithm: Algorithm, requester_last: bool) {
     let plan = Plan::new(algorithm, &SOFT, LowRights::NeverWriteBack).expect("it suits");
-    let shared = Arc::new(Shared {
-        entry: AtomicUsize::new(1),
-        locked: AtomicUsize::new(0),
-        changing: AtomicUsize::new(0),
-        frame: AtomicUsize::new(0),
-        completed: AtomicUsize::new(0),
-        space: SharedSpace::new(),
-    });
-    for cpu in 0..CPUS {
-        shared.space.members.insert(cpu);
-        shared.space.running.insert(cpu);
-    }
+    let shared = shared(CPUS);
     let kernel: Arc<Kernel<CPUS>> = Arc::new(System::new(plan).expect("sizes are not zero"));
     let work = |me: usize| {
         let (shared, kernel) = (shared.clone(), kernel.clone());
         move || {
             let mut station = kernel.station(me).expect("it exists");
-            let mut cpu = Cpu { shared: shared.clone(), held: 0 };
+            let mut cpu = Cpu { shared: shared.clone(), plan, held: 0 };
             if me == 0 {
                 assert!(kernel.start(&mut station, &mut cpu, (), Unmap(shared)).is_ok());
                 return;
@@ -155,6 +186,11 @@ fn pte_first_asynchronous_with_three() {
 }
 
 #[test]
+fn tlb_first_with_two() {
+    run::<2>(Algorithm::TlbFirst);
+}
+
+#[test]
 fn two_phase_with_two() {
     run::<2>(Algorithm::TwoPhase);
 }
@@ -164,16 +200,7 @@ fn two_phase_with_two() {
 fn a_lazy_cpu_and_a_requester_do_not_miss_each_other() {
     loom::model(|| {
         let plan = Plan::new(Algorithm::PteFirst, &SOFT, LowRights::NeverWriteBack).expect("it suits");
-        let shared = Arc::new(Shared {
-            entry: AtomicUsize::new(1),
-            locked: AtomicUsize::new(0),
-            changing: AtomicUsize::new(0),
-            frame: AtomicUsize::new(0),
-            completed: AtomicUsize::new(0),
-            space: SharedSpace::new(),
-        });
-        shared.space.members.insert(0);
-        shared.space.running.insert(0);
+        let shared = shared(1);
         shared.space.members.insert(1);
         let kernel: Arc<Kernel<2>> = Arc::new(System::new(plan).expect("sizes are not zero"));
         let lazy = {
@@ -181,7 +208,7 @@ fn a_lazy_cpu_and_a_requester_do_not_miss_each_other() {
             thread::spawn(move || {
                 let mut station = kernel.station(1).expect("it exists");
                 // Held from when it last ran the space.
-                let mut cpu = Cpu { shared, held: 1 };
+                let mut cpu = Cpu { shared, plan, held: 1 };
                 let space = &cpu.shared.clone().space;
                 let all = Target::Space(Asid::default());
                 kernel.switch(&mut station, &mut cpu, Change::In, space, all, || false).expect("it fits");
@@ -194,9 +221,39 @@ fn a_lazy_cpu_and_a_requester_do_not_miss_each_other() {
             })
         };
         let mut station = kernel.station(0).expect("it exists");
-        let mut cpu = Cpu { shared: shared.clone(), held: 0 };
+        let mut cpu = Cpu { shared: shared.clone(), plan, held: 0 };
         assert!(kernel.start(&mut station, &mut cpu, (), Unmap(shared.clone())).is_ok());
         lazy.join().expect("it holds");
+    });
+}
+
+/// Who goes offline is not waited for, and holds nothing any more when it has gone.
+#[test]
+fn a_cpu_that_goes_offline_holds_nobody_up() {
+    let mut builder = loom::model::Builder::new();
+    builder.preemption_bound = Some(2);
+    builder.check(|| {
+        let plan = Plan::new(Algorithm::PteFirst, &SOFT, LowRights::NeverWriteBack).expect("it suits");
+        let shared = shared(2);
+        let kernel: Arc<Kernel<2>> = Arc::new(System::new(plan).expect("sizes are not zero"));
+        let requester = {
+            let (shared, kernel) = (shared.clone(), kernel.clone());
+            thread::spawn(move || {
+                let mut station = kernel.station(0).expect("it exists");
+                let mut cpu = Cpu { shared: shared.clone(), plan, held: 0 };
+                assert!(kernel.start(&mut station, &mut cpu, (), Unmap(shared)).is_ok());
+            })
+        };
+        let mut station = kernel.station(1).expect("it exists");
+        let mut cpu = Cpu { shared: shared.clone(), plan, held: 0 };
+        cpu.touch();
+        let all = Target::Space(Asid::default());
+        kernel
+            .switch(&mut station, &mut cpu, Change::Offline, &shared.space, all, || false)
+            .expect("it fits");
+        assert_eq!(cpu.held, 0);
+        requester.join().expect("it holds");
+        assert_eq!(shared.completed.load(Ordering::Relaxed), 1);
     });
 }
 

@@ -116,7 +116,7 @@ impl World {
             });
         }
         let stops = scene.plan.algorithm() == Algorithm::TwoPhase;
-        if self.is_interrupted(cpu) && scene.alone() && scene.still() && !stops {
+        if self.is_interrupted(scene, cpu) && scene.alone() && scene.still() && !stops {
             self.cpus[cpu].replier.interrupt();
             return Some(Step::Interrupt { cpu });
         }

@@ -1,6 +1,6 @@
 //! What the software on a CPU does: miss handler, replier, requester, and what a CPU does to itself.
 
-use tlbkit_shootdown::{Action, Outcome, Repair, Reply, Switch, SwitchAction, Target};
+use tlbkit_shootdown::{Action, Change, Outcome, Repair, Reply, Switch, SwitchAction, Target};
 
 use super::step::{Step, Turns};
 use super::world::{PTES, Scene, World};
@@ -19,7 +19,7 @@ impl World {
             turns.offer(self, Step::Reply { cpu, now }, |w, _| w.reply(scene, cpu, now));
             return;
         }
-        if self.is_interrupted(cpu) {
+        if self.is_interrupted(scene, cpu) {
             turns.offer(self, Step::Interrupt { cpu }, |w, steps| {
                 w.cpus[cpu].replier.interrupt();
                 w.begin_reply(scene, cpu, steps);
@@ -56,10 +56,12 @@ impl World {
         !self.cpus[cpu].replier.is_idle() && self.cpus[cpu].taken.is_none()
     }
 
-    /// Tells whether the CPU takes an interrupt now. In 2-phase, and in the midst of a reply, none is taken.
-    pub(super) fn is_interrupted(&self, cpu: usize) -> bool {
+    /// Tells whether the CPU takes an interrupt now. In 2-phase, in the midst of a reply, and once the CPU is offline, none is
+    /// taken.
+    pub(super) fn is_interrupted(&self, scene: &Scene, cpu: usize) -> bool {
         let at = &self.cpus[cpu];
-        !at.queue.is_empty() && !at.stopped && at.taken.is_none() && at.replier.is_idle()
+        let offline = scene.change == Some((cpu, Change::Offline)) && at.changed && at.switch.is_none();
+        !at.queue.is_empty() && !at.stopped && at.taken.is_none() && at.replier.is_idle() && !offline
     }
 
     /// Returns the operation that the CPU runs.
