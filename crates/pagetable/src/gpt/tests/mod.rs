@@ -1,0 +1,248 @@
+//! What is particular to guarded tables: minimal trees, exact space, sizes that follow the load.
+
+mod history;
+mod space;
+
+use core::cell::Cell;
+use std::collections::BTreeMap;
+
+use proptest::prelude::*;
+use tlbkit_addr::{Attr, PageSize, Pages, Pfn, VirtAddr, Vpn};
+
+use super::layout::Edge;
+use super::slots::Place;
+use super::*;
+use crate::format;
+use crate::geometry::{Va32, Va48, Va64};
+use crate::nodes::{Chunk, Held, NodeAddr, Reclaim, Record, Slab};
+use crate::{Change, Error, Holes, Leaf, Local, Solo, Table, Word};
+
+/// A slab that refuses when it is told to, and counts a walker's loads.
+#[derive(Debug)]
+struct Meter<'m, W: Word> {
+    slab: Slab<'m, W, Solo>,
+    left: Cell<usize>,
+    loads: Cell<usize>,
+}
+
+impl<'m, W: Word> Meter<'m, W> {
+    fn new(memory: &'m mut [Chunk]) -> Self {
+        Self { slab: Slab::new(memory, 0).unwrap(), left: Cell::new(usize::MAX), loads: Cell::new(0) }
+    }
+}
+
+// SAFETY: the slab does it all.
+unsafe impl<W: Word> Nodes for Meter<'_, W> {
+    type Word = W;
+    type Mode = Solo;
+
+    fn take(&self, words: usize) -> Option<NodeAddr> {
+        self.left.set(self.left.get().checked_sub(1)?);
+        self.slab.take(words)
+    }
+
+    unsafe fn at(&self, node: NodeAddr) -> *const W::Cell {
+        // SAFETY: the caller's promise; likewise below.
+        unsafe { self.slab.at(node) }
+    }
+
+    unsafe fn record(&self, node: NodeAddr, words: usize) -> *const Record {
+        // SAFETY: as above.
+        unsafe { self.slab.record(node, words) }
+    }
+
+    unsafe fn follow(&self, node: NodeAddr, index: usize) -> W {
+        self.loads.set(self.loads.get() + 1);
+        // SAFETY: as above.
+        unsafe { self.slab.follow(node, index) }
+    }
+}
+
+// SAFETY: the slab does it all.
+unsafe impl<W: Word> Reclaim for Meter<'_, W> {
+    unsafe fn free(&self, node: NodeAddr, clean: bool) {
+        // SAFETY: the caller's promise; likewise below.
+        unsafe { self.slab.free(node, clean) }
+    }
+
+    unsafe fn link(&self, node: NodeAddr) -> *const Record {
+        // SAFETY: as above.
+        unsafe { self.slab.link(node) }
+    }
+
+    fn index_of(&self, node: NodeAddr) -> u32 {
+        self.slab.index_of(node)
+    }
+
+    fn node_of(&self, index: u32) -> NodeAddr {
+        self.slab.node_of(index)
+    }
+
+    fn shared(&self) -> bool {
+        false
+    }
+
+    fn held(&self) -> &Held {
+        self.slab.held()
+    }
+}
+
+fn memory(chunks: usize) -> Vec<Chunk> {
+    vec![Chunk::ZERO; chunks]
+}
+
+impl<G: Geometry, F: Format, N: Nodes<Word = F::Word>, L: Layout<N>, P: Policy> Gpt<'_, G, F, N, L, P> {
+    /// Checks what holds between any two changes, and returns the leaves in order.
+    fn check(&self) -> Vec<Leaf> {
+        let mut tally = crate::Footprint::default();
+        let mut leaves = Vec::new();
+        // SAFETY: nobody writes meanwhile.
+        unsafe {
+            let root = self.edge(Place::Root, G::VA_BITS, 0);
+            self.check_edge(root, G::VA_BITS, 0, &mut tally, &mut leaves);
+        }
+        assert_eq!(self.footprint(), tally);
+        leaves
+    }
+
+    unsafe fn check_edge(
+        &self,
+        edge: Edge,
+        ceiling: u32,
+        start: usize,
+        tally: &mut crate::Footprint,
+        leaves: &mut Vec<Leaf>,
+    ) {
+        if edge.is_empty() {
+            return;
+        }
+        assert!(edge.top() <= ceiling || L::PAIRS && edge.leaf, "a node covers more than its slot");
+        // SAFETY: the caller's promise.
+        unsafe {
+            let base = self.nearest(edge, start).unwrap() & !bits::low(edge.top());
+            assert!(
+                bits::agree(base, start, ceiling.max(edge.top())),
+                "a node is under another slot than its own"
+            );
+            let bytes = Self::WORDS[Self::kind(edge)] * F::Word::BYTES;
+            let mut live = 0;
+            if edge.leaf {
+                tally.leaves += 1;
+                tally.leaf_bytes += bytes;
+            } else {
+                tally.nodes += 1;
+                tally.bytes += bytes;
+                assert!(edge.width >= 1 && edge.width <= P::WIDTH);
+            }
+            let mut last = Edge::EMPTY;
+            for slot in 0..edge.slots() {
+                let at = base | slot << edge.shift;
+                if edge.leaf {
+                    let word = self.nodes.read(edge.node, Self::pte_of(edge, at));
+                    if F::is_leaf(word, true) {
+                        leaves.push(Self::leaf(word, edge.shift, at));
+                        live += 1;
+                    }
+                } else {
+                    let child = self.edge(Place::In(edge.node, slot), edge.shift, at);
+                    if edge.shares(child) {
+                        self.check_shared(edge, base, child, at);
+                    }
+                    if child != last {
+                        self.check_edge(child, edge.shift, at, tally, leaves);
+                        live += usize::from(!child.is_empty());
+                    }
+                    last = child;
+                }
+            }
+            assert_eq!(live, self.live(edge), "the live count is wrong");
+            assert!(live >= if edge.leaf { 1 } else { 2 }, "a node with {live} entries stays");
+            if edge.leaf {
+                tally.ptes += live;
+            }
+        }
+    }
+}
+
+impl<G: Geometry, F: Format, N: Nodes<Word = F::Word>, L: Layout<N>, P: Policy> Gpt<'_, G, F, N, L, P> {
+    /// Checks that a larger page's leaf stands in the slots of those of its two pages that it maps, and in no others.
+    unsafe fn check_shared(&self, node: Edge, base: usize, leaf: Edge, at: usize) {
+        assert!(leaf.top() <= node.top(), "halves of a pair are in two nodes");
+        for half in [0, 1] {
+            let start = at & !bits::low(leaf.top()) | half << leaf.shift;
+            // SAFETY: nobody writes meanwhile; the slots are within the node, the PTEs within the leaf.
+            let (mapped, slots) = unsafe {
+                let word = self.nodes.read(leaf.node, Self::pte_of(leaf, start));
+                let slots = node.run(node.index(start), leaf).map(|slot| {
+                    self.edge(Place::In(node.node, slot), node.shift, base | slot << node.shift) == leaf
+                });
+                (F::is_leaf(word, true), slots)
+            };
+            slots.for_each(|stands| assert_eq!(stands, mapped, "half {half} of {leaf:?}"));
+        }
+    }
+}
+#[test]
+fn gpt_a_page_that_comes_and_goes_does_not_make_nodes_flap() {
+    let mut memory = memory(100);
+    let slab = Slab::<u32, Solo>::new(&mut memory, 0).unwrap();
+    let mut table = Local::new(PaperGpt::<_, Adaptive>::new(&slab), |_| ());
+    for count in 1..if cfg!(miri) { 6 } else { 130 } {
+        let page = Pages::one(Vpn::new(2 * count));
+        let sizes = |table: &Local<'_, PaperGpt<'_, _, Adaptive>, _>| {
+            // SAFETY: nobody writes meanwhile.
+            table.table().node_sizes(unsafe { Pinned::by(table) })
+        };
+        table.map(page, Pfn::new(1), PageSize::K4, Attr::READ).unwrap();
+        let with = sizes(&table);
+        table.unmap(page, Holes::Refuse, None).unwrap();
+        let without = sizes(&table);
+        for _ in 0..3 {
+            table.map(page, Pfn::new(1), PageSize::K4, Attr::READ).unwrap();
+            assert_eq!(sizes(&table), with);
+            table.unmap(page, Holes::Refuse, None).unwrap();
+            assert_eq!(sizes(&table), without);
+        }
+        table.map(page, Pfn::new(1), PageSize::K4, Attr::READ).unwrap();
+    }
+    table.destroy();
+}
+
+#[test]
+fn gpt_a_table_of_one_page_takes_one_leaf() {
+    let mut memory = memory(4);
+    let meter = Meter::<u64>::new(&mut memory);
+    let mut table = Local::new(Gpt48::new(&meter), |_| ());
+    assert_eq!(meter.slab.usage().nodes, 0);
+    let page = Vpn::new(0x1234);
+    table.map(Pages::one(page), Pfn::new(9), PageSize::K4, Attr::READ).unwrap();
+    assert_eq!((meter.slab.usage().nodes, meter.slab.usage().bytes), (1, 16));
+    meter.loads.set(0);
+    assert_eq!(table.lookup(page.address(PageSize::K4)).unwrap().frame, Pfn::new(9));
+    assert_eq!(meter.loads.get(), 2, "the tag and the PTE");
+    table.destroy();
+    assert_eq!(meter.slab.usage().nodes, 0);
+}
+
+#[test]
+fn gpt_a_dropped_table_counts_its_nodes_as_lost() {
+    let mut memory = memory(4);
+    let meter = Meter::<u64>::new(&mut memory);
+    let mut table = Local::new(Gpt48::new(&meter), |_| ());
+    for page in [1, 1 << 20] {
+        table.map(Pages::one(Vpn::new(page)), Pfn::new(9), PageSize::K4, Attr::READ).unwrap();
+    }
+    drop(table);
+    assert_eq!(meter.held().lost(), 3);
+}
+
+#[test]
+fn gpt_a_node_out_of_a_links_reach_is_no_memory() {
+    let mut memory = memory(4);
+    // The words of a 32-bit link hold addresses below 8 MiB.
+    let slab = Slab::<u32, Solo>::new(&mut memory, 8 << 20).unwrap();
+    let mut table = Local::new(Gpt::<Va64, format::Compact32, _, Compact>::new(&slab), |_| ());
+    let refused = table.map(Pages::one(Vpn::new(1)), Pfn::new(9), PageSize::K4, Attr::READ);
+    assert!(matches!(refused, Err(Error::NoMemory { wanted: 1, .. })));
+    assert_eq!(slab.usage().nodes, 0);
+}
