@@ -57,7 +57,7 @@ impl Act {
             _ => {
                 // A page, or mostly one near what was mapped not long ago.
                 let ago = (self.count < 192).then_some(usize::from(self.count >> 1) % 4);
-                Step::Touch { page: first, ago, offset: number % 0x400 << 2, store: self.count & 1 == 1 }
+                Step::Touch { page: first, ago, offset: (number % 0x400) << 2, store: self.count & 1 == 1 }
             }
         }
     }

@@ -13,7 +13,6 @@ use tlbkit_superpage::{
 };
 
 #[path = "../../crates/superpage/tests/model/mod.rs"]
-#[allow(dead_code, reason = "the tests use the rest")]
 mod model;
 
 #[derive(Arbitrary, Debug)]

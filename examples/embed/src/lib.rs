@@ -198,7 +198,11 @@ mod wide {
 
     /// Looks an address up in a direct-mapped cache.
     #[unsafe(no_mangle)]
-    pub fn hit_stlb_page(cache: &Direct<'_, Page64, 1024>, at: VirtAddr, space: Space<Page64>) -> Option<u64> {
+    pub fn hit_stlb_page(
+        cache: &Direct<'_, Page64, 1024>,
+        at: VirtAddr,
+        space: Space<Page64>,
+    ) -> Option<u64> {
         cache.lookup(at, space)
     }
 }

@@ -118,11 +118,15 @@ pub(crate) fn stop(why: &str, code: u32) -> ! {
     let block = [0x2_0026, u64::from(code)];
     // SAFETY: QEMU, run with semihosting, reads the block and ends.
     unsafe { asm!("hlt #0xf000", in("x0") 0x18, in("x1") block.as_ptr(), options(nostack)) };
-    loop {}
+    loop {
+        core::hint::spin_loop();
+    }
 }
 
 /// Maps memory and the serial line one to one: the kernel runs on this table.
-pub(crate) fn map_kernel<'n, T: Table<'n>, F: FnMut(&Flush)>(table: &mut Local<'n, T, F>) -> Result<(), Error> {
+pub(crate) fn map_kernel<'n, T: Table<'n>, F: FnMut(&Flush)>(
+    table: &mut Local<'n, T, F>,
+) -> Result<(), Error> {
     let attr = Attr::READ | Attr::WRITE | Attr::GLOBAL | Attr::ACCESSED | Attr::DIRTY;
     let first = MEMORY >> PageSize::K4.shift();
     let memory = Pages::count(Vpn::new(first), MEMORY_PAGES).unwrap_or(Pages::one(Vpn::new(first)));

@@ -44,7 +44,10 @@ enum Access {
 
 /// What the processor says when it does not.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-#[cfg_attr(target_arch = "riscv64", expect(dead_code, reason = "every fault of translation is the same there"))]
+#[cfg_attr(
+    target_arch = "riscv64",
+    expect(dead_code, reason = "every fault of translation is the same there")
+)]
 enum Fault {
     /// There is no translation.
     Absent,

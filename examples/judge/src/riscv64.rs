@@ -122,7 +122,9 @@ pub(crate) fn stop(why: &str, code: u32) -> ! {
     let word = if code == 0 { 0x5555 } else { code << 16 | 0x3333 };
     // SAFETY: the address is that of the machine's test device.
     unsafe { TEST.write_volatile(word) };
-    loop {}
+    loop {
+        core::hint::spin_loop();
+    }
 }
 
 /// Nothing: machine mode needs no translation.

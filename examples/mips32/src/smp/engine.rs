@@ -251,10 +251,9 @@ fn refill(masked: &Masked, run: &Run, at: usize, write: bool) -> bool {
             run.counts.spurious.fetch_add(1, Ordering::Relaxed);
             tlb::forget(at, space);
         }
+        let (any, entry) = (cp0::random::read() as usize, Entry { hi: at & tlb::VPN2 | space, mask: 0, lo });
         // SAFETY: the pair is what the table (or the tentative entry) says, and nothing is there for it.
-        unsafe {
-            tlb::replace(cp0::random::read() as usize, Entry { hi: at & tlb::VPN2 | space, mask: 0, lo })
-        };
+        unsafe { tlb::replace(any, entry) };
     }
     allowed
 }

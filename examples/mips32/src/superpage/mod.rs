@@ -141,8 +141,9 @@ unsafe fn policy(setup: &Setup) -> Result<ApproxOnline<'static>, &'static str> {
     if each.bits > BITS || each.counters > COUNTERS {
         return Err("a segment takes more than there is");
     }
+    let store = &raw mut STORE;
     // SAFETY: the caller's promise: the static is borrowed once.
-    let store = unsafe { &mut *(&raw mut STORE) };
+    let store = unsafe { &mut *store };
     let (directory, bits, counters) = ([Slot::default(); _], [0; _], [0; _]);
     let Store { directory, bits, counters } = store.insert(Store { directory, bits, counters });
     let memory = Memory {
