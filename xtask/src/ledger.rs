@@ -12,7 +12,7 @@ use anyhow::Context;
 
 use crate::places;
 
-/// The jobs of a command that succeeded on the tree as it is now: a file in the target directory.
+/// The jobs of a command that succeeded on the code as it is now: a file in the target directory.
 #[derive(Debug)]
 pub(crate) struct Ledger {
     path: PathBuf,
@@ -20,7 +20,7 @@ pub(crate) struct Ledger {
 }
 
 impl Ledger {
-    /// Opens the ledger of a command. It begins anew if anything in the tree has changed since.
+    /// Opens the ledger of a command. It begins anew if any of the tree's code has changed since.
     pub(crate) fn open(command: &str) -> anyhow::Result<Self> {
         let folder = places::target().join("ledgers");
         fs::create_dir_all(&folder).with_context(|| format!("cannot make {}", folder.display()))?;
@@ -49,11 +49,12 @@ impl Ledger {
     }
 }
 
-/// Returns a number for the tree's contents: the commit, and what is changed.
+/// Returns a number for the tree's contents, staged or not. What is only read by people is not counted.
 fn tree() -> anyhow::Result<u64> {
+    const CODE: [&str; 4] = ["--", ".", ":!docs", ":!*.md"];
     let mut hasher = DefaultHasher::new();
-    for arguments in [&["rev-parse", "HEAD"][..], &["diff", "HEAD"]] {
-        let output = Command::new("git").args(arguments).output().context("cannot run git")?;
+    for arguments in [&["ls-files", "--stage"][..], &["diff"]] {
+        let output = Command::new("git").args(arguments).args(CODE).output().context("cannot run git")?;
         output.stdout.hash(&mut hasher);
     }
     Ok(hasher.finish())
