@@ -219,20 +219,6 @@ impl Radix for Va32 {
     const WIDTHS: &'static [u32] = &[10, 10];
 }
 
-/// A 32-bit space of 4 KiB pages alone, in two levels of 10 bits: MIPS32 without PageMask.
-#[derive(Clone, Copy, Debug)]
-pub struct Va32Small;
-
-impl Geometry for Va32Small {
-    const VA_BITS: u32 = 32;
-    const BASE: PageSize = PageSize::K4;
-    const SIZES: &'static [PageSize] = &[PageSize::K4];
-}
-
-impl Radix for Va32Small {
-    const WIDTHS: &'static [u32] = &[10, 10];
-}
-
 /// A signed 39-bit space in three levels of 9 bits: RISC-V Sv39.
 #[cfg(target_pointer_width = "64")]
 #[derive(Clone, Copy, Debug)]
