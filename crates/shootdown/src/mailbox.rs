@@ -11,7 +11,7 @@ use crate::{Misuse, Queue, Request, Work};
 ///
 /// Call it with interrupts disabled, or with a handler that does not touch this CPU's mailbox.
 #[derive(Debug)]
-#[repr(align(64))]
+#[repr(C, align(64))]
 pub struct Mailbox<const N: usize, const W: usize = 1, const SLOTS: usize = 1> {
     pending: AtomicBool,
     locked: AtomicBool,
