@@ -127,7 +127,7 @@ pub struct Requester<const W: usize = 1> {
     /// Which others may.
     others: CpuSet<W>,
     repliers: CpuSet<W>,
-    /// Whom the line at hand has still to do.
+    /// Whom the line at hand concerns; where it goes from one to the next, who is left.
     todo: CpuSet<W>,
 }
 
@@ -299,6 +299,7 @@ impl<const W: usize> Requester<W> {
         if self.round < self.plan.rounds() || (!unchanged && !self.plan.is_conditional()) {
             // Counted no further than matters, so that an explorer sees finitely many states.
             self.round = (self.round + 1).min(self.plan.rounds());
+            self.todo = CpuSet::empty();
             return self.place(0, |line| matches!(line, Line::Update));
         }
         if !unchanged {
