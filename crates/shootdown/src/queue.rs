@@ -113,8 +113,8 @@ pub enum Work<const W: usize = 1, const SLOTS: usize = 1> {
 
 /// The requests for one CPU: up to `N`, from up to `SLOTS` operations of each CPU of a `CpuSet<W>`.
 ///
-/// Plain data; [`Mailbox`](crate::Mailbox) puts a lock around it. The first request follows what tells that there is
-/// one, so that both are on the cache line that a mailbox begins with.
+/// Plain data; [`Mailbox`](crate::Mailbox) puts a lock around it, and wants the first request close to what tells
+/// that there is one.
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
 #[repr(C)]
 pub struct Queue<const N: usize, const W: usize = 1, const SLOTS: usize = 1> {

@@ -129,6 +129,7 @@ impl<const N: usize, const W: usize, const SLOTS: usize> Replier<N, W, SLOTS> {
     }
 
     /// Returns what is to be done now.
+    // This and the answers are parts of the driver's one loop, as the requester's are.
     #[inline(always)]
     pub fn next(&self) -> Reply {
         let drain = self.plan.has(Repair::DRAIN);

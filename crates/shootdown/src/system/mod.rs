@@ -98,7 +98,8 @@ const OPEN: u32 = 1;
 const SUPERSEDED: u32 = 2;
 
 /// An operation in flight. Its count says whose the cell is: the repliers' while it is not zero, and then of the one
-/// who made it zero.
+/// who made it zero. A replier of a synchronous operation touches `word` alone: the cache line that the requester looks
+/// at goes to him once, and comes back.
 #[derive(Debug)]
 #[repr(align(64))]
 struct Slot<T> {
