@@ -51,17 +51,25 @@ const TIMES: u32 = 64;
 /// Rounds of each subject; fewer where two CPUs must run at a time.
 const ROUNDS: usize = 4000;
 const ROUNDS_OF_TWO: usize = 400;
+/// Places in memory for what two CPUs share. How far a cache line travels from one CPU to another depends on its
+/// address, by half of the way and more; no two subjects can be at the same one.
+const PLACES: usize = 32;
 
-/// Runs the subjects in turn; prints the fastest round of each, by operation, and its ratio to the first subject's.
-fn job(name: &str, bound: &str, rounds: usize, subjects: &mut [(&str, &mut dyn FnMut() -> f64)]) {
-    let mut best = vec![f64::INFINITY; subjects.len()];
+/// Runs the subjects in turn, and returns the fastest round of each, by operation.
+fn fastest<const N: usize>(rounds: usize, mut subjects: [&mut dyn FnMut() -> f64; N]) -> [f64; N] {
+    let mut best = [f64::INFINITY; N];
     for _ in 0..rounds {
-        for (best, (_, round)) in best.iter_mut().zip(subjects.iter_mut()) {
+        for (best, round) in best.iter_mut().zip(&mut subjects) {
             *best = best.min(round());
         }
     }
-    for (time, (subject, _)) in best.iter().zip(subjects.iter()) {
-        println!("{name:<12} {subject:<26} {time:>8.2} ns  {:>6.2}  {bound}", time / best[0]);
+    best
+}
+
+/// Prints the time of each subject, and its ratio to that of the subject `one`.
+fn print<const N: usize>(job: &str, bound: &str, subjects: [&str; N], times: [f64; N], one: usize) {
+    for (subject, time) in subjects.iter().zip(times) {
+        println!("{job:<12} {subject:<26} {time:>8.2} ns  {:>6.2}  {bound}", time / times[one]);
     }
 }
 
@@ -85,80 +93,104 @@ fn one_cpu() {
         op: OpId { cpu: 1, slot: 0, generation: 1 },
         what: Target::Pages(Asid::default(), Pages::one(Vpn::new(3))),
     };
-    job(
-        "publish",
-        "at most 6",
-        ROUNDS,
-        &mut [
-            ("locked add", &mut || {
-                timed(|| {
-                    black_box(black_box(&word).fetch_add(1, Ordering::SeqCst));
-                })
-            }),
-            ("a request", &mut || {
-                let time = timed(|| {
-                    black_box(black_box(&mailbox).post(black_box(request)).is_ok());
-                });
-                while let Some(work) = mailbox.take() {
-                    black_box(matches!(work, Work::One(_)));
-                }
-                time
-            }),
-        ],
-    );
+    let mut locked_add = || {
+        timed(|| {
+            black_box(black_box(&word).fetch_add(1, Ordering::SeqCst));
+        })
+    };
+    let mut publish = || {
+        let time = timed(|| {
+            black_box(black_box(&mailbox).post(black_box(request)).is_ok());
+        });
+        while let Some(work) = mailbox.take() {
+            black_box(matches!(work, Work::One(_)));
+        }
+        time
+    };
+    let times = fastest(ROUNDS, [&mut locked_add, &mut publish]);
+    print("publish", "at most 6", ["locked add", "a request"], times, 0);
     let flag = AtomicBool::new(false);
     let kernel = Kernel::new(plan()).expect("sizes are not zero");
     let mut station = kernel.station(0).expect("it exists");
-    job(
-        "empty poll",
-        "one load",
-        ROUNDS,
-        &mut [
-            ("load", &mut || {
-                timed(|| {
-                    black_box(black_box(&flag).load(Ordering::Acquire));
-                })
-            }),
-            ("poll", &mut || {
-                timed(|| _ = black_box(black_box(&kernel).poll(&mut station, &mut Quiet).is_ok()))
-            }),
-        ],
-    );
+    let mut load = || {
+        timed(|| {
+            black_box(black_box(&flag).load(Ordering::Acquire));
+        })
+    };
+    let mut poll = || timed(|| _ = black_box(black_box(&kernel).poll(&mut station, &mut Quiet).is_ok()));
+    print("empty poll", "one load", ["load", "poll"], fastest(ROUNDS, [&mut load, &mut poll]), 0);
     let alone = SharedSpace::new();
     alone.members.insert(0);
     alone.running.insert(0);
     let mut station = kernel.station(0).expect("it exists");
-    job(
-        "unshared",
-        "",
-        ROUNDS,
-        &mut [
-            ("locked add", &mut || {
-                timed(|| {
-                    black_box(black_box(&word).fetch_add(1, Ordering::SeqCst));
-                })
-            }),
-            ("unmap", &mut || {
-                timed(|| _ = black_box(kernel.start(&mut station, &mut Quiet, (), Page(&alone)).is_ok()))
-            }),
-        ],
-    );
+    let mut unmap =
+        || timed(|| _ = black_box(kernel.start(&mut station, &mut Quiet, (), Page(&alone)).is_ok()));
+    let times = fastest(ROUNDS, [&mut locked_add, &mut unmap]);
+    print("unshared", "", ["locked add", "unmap"], times, 0);
 }
 
 #[repr(align(64))]
 struct Line(AtomicU32);
 
-/// A requester here and a responder that polls on another CPU; both subjects' responders spin only in their turns.
+impl Line {
+    fn new() -> Self {
+        Self(AtomicU32::new(0))
+    }
+}
+
+/// What the requester and the responder share: each subject's, side by side.
+struct Shared<'a> {
+    /// Two words: a number to be answered by the same number.
+    ask: Line,
+    answer: Line,
+    /// A mailbox, and how many acknowledgements are to come.
+    mailbox: Mailbox<4>,
+    left: Line,
+    kernel: Kernel<'a>,
+}
+
+/// The subjects of [`round_trips`], whose turns these are.
+const SUBJECTS: [&str; 3] = ["two words", "mailbox of requests", "shootdown, polled"];
+
+/// From the time that a requester says what it wants to the time that it knows that a responder, which polls on
+/// another CPU, has done it. In this order:
+///
+/// - two words, one in each direction: the least that there is;
+/// - the crate's [`Mailbox`], and nothing else of it: set the number of acknowledgements to come, post a request;
+///   look whether there is one, take it, subtract one; wait until there is none to come;
+/// - a whole operation of PTE-first on an entry that two CPUs may hold, its change and its flushes empty: from
+///   `System::start` to the payload's return, with a `System::poll` on the other side.
 fn round_trips() {
-    let (ask, answer) = (Line(AtomicU32::new(0)), Line(AtomicU32::new(0)));
     let space = SharedSpace::new();
     for cpu in [0, 1] {
         space.members.insert(cpu);
         space.running.insert(cpu);
     }
-    let kernel = Kernel::new(plan()).expect("sizes are not zero");
-    let (mailbox, left) = (Mailbox::<4>::new().expect("room for 4"), Line(AtomicU32::new(0)));
-    let (turn, stop) = (Line(AtomicU32::new(0)), AtomicBool::new(false));
+    // Each stays where it is until the end, so that the next one is elsewhere.
+    let places: Vec<_> = (0..PLACES)
+        .map(|_| {
+            Box::new(Shared {
+                ask: Line::new(),
+                answer: Line::new(),
+                mailbox: Mailbox::new().expect("room for 4"),
+                left: Line::new(),
+                kernel: Kernel::new(plan()).expect("sizes are not zero"),
+            })
+        })
+        .collect();
+    let mut sums = [0.0; SUBJECTS.len()];
+    for shared in &places {
+        for (sum, time) in sums.iter_mut().zip(round_trips_at(shared, &space)) {
+            *sum += time / PLACES as f64;
+        }
+    }
+    print("round trip", "shootdown at most 1.3", SUBJECTS, sums, 1);
+}
+
+/// A requester here and a responder on another CPU, which spins for the subject whose turn it is.
+fn round_trips_at<'a>(shared: &Shared<'a>, space: &'a SharedSpace) -> [f64; SUBJECTS.len()] {
+    let Shared { ask, answer, mailbox, left, kernel } = shared;
+    let (turn, stop) = (Line::new(), AtomicBool::new(false));
     std::thread::scope(|scope| {
         scope.spawn(|| {
             let mut station = kernel.station(1).expect("it exists");
@@ -186,9 +218,8 @@ fn round_trips() {
                 }
             }
         });
-        let mut station = kernel.station(0).expect("it exists");
         let mut n = 0;
-        let mut bare = || {
+        let mut words = || {
             n += 1;
             ask.0.store(n, Ordering::Release);
             while answer.0.load(Ordering::Acquire) != n {
@@ -199,39 +230,31 @@ fn round_trips() {
             op: OpId { cpu: 0, slot: 0, generation: 1 },
             what: Target::Pages(Asid::default(), Pages::one(Vpn::new(3))),
         };
-        let mut posted = || {
+        let posted = || {
             left.0.store(1, Ordering::Release);
             black_box(mailbox.post(black_box(request)).is_ok());
             while left.0.load(Ordering::Acquire) != 0 {
                 spin_loop();
             }
         };
-        job(
-            "round trip",
-            "shootdown at most 1.3 of a bare mailbox",
+        let mut station = kernel.station(0).expect("it exists");
+        let mut shootdown = || _ = black_box(kernel.start(&mut station, &mut Quiet, (), Page(space)).is_ok());
+        let times = fastest(
             ROUNDS_OF_TWO,
-            &mut [
-                ("two words", &mut || {
-                    turn.0.store(0, Ordering::Release);
-                    bare(); // The responder has seen whose turn it is.
-                    timed(&mut bare)
-                }),
-                ("mailbox of requests", &mut || {
-                    turn.0.store(1, Ordering::Release);
-                    posted();
-                    timed(&mut posted)
-                }),
-                ("shootdown, polled", &mut || {
-                    turn.0.store(2, Ordering::Release);
-                    let mut shootdown =
-                        || _ = black_box(kernel.start(&mut station, &mut Quiet, (), Page(&space)).is_ok());
-                    shootdown();
-                    timed(shootdown)
-                }),
-            ],
+            [&mut || round(&turn, 0, &mut words), &mut || round(&turn, 1, posted), &mut || {
+                round(&turn, 2, &mut shootdown)
+            }],
         );
         stop.store(true, Ordering::Relaxed);
-    });
+        times
+    })
+}
+
+/// Returns the time of one of [`TIMES`] trips of the subject whose turn it becomes.
+fn round(turn: &Line, subject: u32, mut trip: impl FnMut()) -> f64 {
+    turn.0.store(subject, Ordering::Release);
+    trip(); // The responder has seen whose turn it is.
+    timed(trip)
 }
 
 fn main() {

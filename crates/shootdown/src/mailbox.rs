@@ -5,13 +5,15 @@ use crate::{Misuse, Queue, Request, Work};
 
 /// A [`Queue`] that other CPUs post to: a lock around it, and a flag beside it.
 ///
-/// Posting takes the lock, which is held for a few stores; looking whether there is anything is one load. Whoever
-/// posts, and then reads what the replier wrote before it last looked, or the other way around, sees it: both sides
-/// have a full fence in between ([`Repair::ENQUEUE_BEFORE_FLAG`](crate::Repair::ENQUEUE_BEFORE_FLAG)).
+/// Posting takes the lock, which is held for a few stores; looking whether there is anything is one load. Flag, lock
+/// and first request are on one cache line where `W` and `SLOTS` are 1: no other goes from who posts to who replies.
+///
+/// Whoever posts, and then reads what the replier wrote before it last looked, or the other way around, sees it: both
+/// sides have a full fence in between ([`Repair::ENQUEUE_BEFORE_FLAG`](crate::Repair::ENQUEUE_BEFORE_FLAG)).
 ///
 /// Call it with interrupts disabled, or with a handler that does not touch this CPU's mailbox.
 #[derive(Debug)]
-#[repr(align(64))]
+#[repr(C, align(64))]
 pub struct Mailbox<const N: usize, const W: usize = 1, const SLOTS: usize = 1> {
     pending: AtomicBool,
     locked: AtomicBool,

@@ -38,6 +38,7 @@ impl<P, const W: usize> Operation<P, W> {
     }
 
     /// Returns what is to be done now.
+    #[inline]
     pub fn next(&self) -> Action {
         self.machine.next()
     }
@@ -47,6 +48,7 @@ impl<P, const W: usize> Operation<P, W> {
     /// # Errors
     ///
     /// As [`Requester::did`].
+    #[inline]
     pub fn did(&mut self, seen: Seen<W>) -> Result<(), Misuse> {
         self.machine.did(seen)
     }

@@ -8,7 +8,6 @@
 //!
 //! Overflow loses precision, never a request. The bits cannot overflow: there are only so many operations.
 
-use heapless::Vec;
 use tlbkit_addr::{Asid, CpuSet, Pages};
 
 use crate::{Misuse, OpId};
@@ -57,6 +56,11 @@ pub struct Request {
     pub op: OpId,
     /// What to flush.
     pub what: Target,
+}
+
+impl Request {
+    /// What is where no request is.
+    const NONE: Self = Self { op: OpId { cpu: 0, slot: 0, generation: 0 }, what: Target::All };
 }
 
 /// A set of operations: one bit for each slot of each CPU.
@@ -109,12 +113,16 @@ pub enum Work<const W: usize = 1, const SLOTS: usize = 1> {
 
 /// The requests for one CPU: up to `N`, from up to `SLOTS` operations of each CPU of a `CpuSet<W>`.
 ///
-/// Plain data; [`Mailbox`](crate::Mailbox) puts a lock around it.
-#[derive(Clone, Debug)]
+/// Plain data; [`Mailbox`](crate::Mailbox) puts a lock around it, and wants the first request close to what tells
+/// that there is one.
+#[derive(Clone, Debug, PartialEq, Eq, Hash)]
+#[repr(C)]
 pub struct Queue<const N: usize, const W: usize = 1, const SLOTS: usize = 1> {
-    requests: Vec<Request, N>,
-    owed: OpSet<W, SLOTS>,
+    len: usize,
     closed: bool,
+    owed: OpSet<W, SLOTS>,
+    /// The first `len` of them; the others are all [`Request::NONE`].
+    requests: [Request; N],
 }
 
 impl<const N: usize, const W: usize, const SLOTS: usize> Queue<N, W, SLOTS> {
@@ -132,7 +140,7 @@ impl<const N: usize, const W: usize, const SLOTS: usize> Queue<N, W, SLOTS> {
 
     /// As [`new`](Self::new), for sizes that are known not to be zero.
     pub(crate) const fn of_checked_size() -> Self {
-        Self { requests: Vec::new(), owed: OpSet::empty(), closed: false }
+        Self { len: 0, closed: false, owed: OpSet::empty(), requests: [Request::NONE; N] }
     }
 
     /// Adds a request, and tells whether the CPU will reply: not if it is offline, where nothing is to be flushed.
@@ -155,9 +163,11 @@ impl<const N: usize, const W: usize, const SLOTS: usize> Queue<N, W, SLOTS> {
         }
         if !self.owed.is_empty() {
             self.owed.insert(request.op);
-        } else if self.requests.push(request).is_err() {
-            self.owed.insert(request.op);
-            self.forget_requests();
+        } else if let Some(free) = self.requests.get_mut(self.len) {
+            *free = request;
+            self.len += 1;
+        } else {
+            self.owe(request.op);
         }
         Ok(true)
     }
@@ -165,13 +175,11 @@ impl<const N: usize, const W: usize, const SLOTS: usize> Queue<N, W, SLOTS> {
     /// Adds an operation without its request: everything is to be flushed.
     pub(crate) fn owe(&mut self, op: OpId) {
         self.owed.insert(op);
-        self.forget_requests();
-    }
-
-    fn forget_requests(&mut self) {
-        while let Some(earlier) = self.requests.pop() {
+        for earlier in self.requests.iter_mut().take(self.len) {
             self.owed.insert(earlier.op);
+            *earlier = Request::NONE;
         }
+        self.len = 0;
     }
 
     /// Takes the next piece of work: the oldest request, or after an overflow everything at once.
@@ -181,17 +189,23 @@ impl<const N: usize, const W: usize, const SLOTS: usize> Queue<N, W, SLOTS> {
         if !self.owed.is_empty() {
             return Some(Work::Everything(core::mem::replace(&mut self.owed, OpSet::empty())));
         }
-        if self.requests.is_empty() { None } else { Some(Work::One(self.requests.remove(0))) }
+        // Each moves up one place, the last one's becomes free, and the first is left over.
+        let mut moved = Request::NONE;
+        for place in self.requests.iter_mut().take(self.len).rev() {
+            core::mem::swap(place, &mut moved);
+        }
+        self.len = self.len.checked_sub(1)?;
+        Some(Work::One(moved))
     }
 
     /// Tells whether there is nothing to do.
     pub fn is_empty(&self) -> bool {
-        self.requests.is_empty() && self.owed.is_empty()
+        self.len == 0 && self.owed.is_empty()
     }
 
     /// Returns the number of requests that wait.
     pub fn len(&self) -> usize {
-        self.requests.len() + self.owed.len()
+        self.len + self.owed.len()
     }
 
     /// Tells whether the queue has overflowed since it was last empty.
@@ -207,25 +221,5 @@ impl<const N: usize, const W: usize, const SLOTS: usize> Queue<N, W, SLOTS> {
     /// Accepts requests again.
     pub fn open(&mut self) {
         self.closed = false;
-    }
-}
-
-impl<const N: usize, const W: usize, const SLOTS: usize> PartialEq for Queue<N, W, SLOTS> {
-    fn eq(&self, other: &Self) -> bool {
-        self.owed == other.owed
-            && self.closed == other.closed
-            && self.requests.iter().eq(other.requests.iter())
-    }
-}
-
-impl<const N: usize, const W: usize, const SLOTS: usize> Eq for Queue<N, W, SLOTS> {}
-
-impl<const N: usize, const W: usize, const SLOTS: usize> core::hash::Hash for Queue<N, W, SLOTS> {
-    fn hash<H: core::hash::Hasher>(&self, state: &mut H) {
-        self.owed.hash(state);
-        self.closed.hash(state);
-        for request in &self.requests {
-            request.hash(state);
-        }
     }
 }

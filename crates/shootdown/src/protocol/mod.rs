@@ -19,7 +19,7 @@ pub use miss::{Miss, MissAction, Source};
 pub use replier::{Replier, Reply};
 pub use requester::{Action, Requester, Seen};
 
-use crate::{Order, Plan, Repair, Style};
+use crate::{Algorithm, Plan, Repair};
 
 /// A line of a requester's pseudocode.
 ///
@@ -75,24 +75,23 @@ enum Line {
 
 /// Returns the requester's program.
 fn program(plan: &Plan) -> &'static [Line] {
+    use Algorithm as A;
     let after = plan.has(Repair::TARGETS_AFTER);
-    match (plan.algorithm().order(), plan.algorithm().style()) {
-        (Order::PteFirst, _) if !after => pte_first::TARGETS_TOO_EARLY,
-        (Order::PteFirst, Style::Synchronous) => pte_first::SYNCHRONOUS,
-        (Order::PteFirst, Style::Asynchronous) => pte_first::ASYNCHRONOUS,
-        (Order::PteFirst, Style::Remote) => pte_first::REMOTE,
-        (Order::TlbFirst, Style::Synchronous) if !plan.has(Repair::VALUE_BEFORE_FLAG) => {
-            tlb_first::FLAG_BEFORE_VALUE
-        }
-        (Order::TlbFirst, Style::Synchronous) if !after => tlb_first::TARGETS_TOO_EARLY,
-        (Order::TlbFirst, Style::Synchronous) => tlb_first::SYNCHRONOUS,
-        (Order::TlbFirst, Style::Asynchronous) => tlb_first::ASYNCHRONOUS,
-        (Order::TlbFirst, Style::Remote) => tlb_first::REMOTE,
-        (Order::TwoPhase, _) if !plan.has(Repair::REQUESTER_FLUSHES_AFTER) => two_phase::REQUESTER_AS_PRINTED,
-        (Order::TwoPhase, _) => two_phase::SYNCHRONOUS,
-        (Order::Optimistic, _) if !after => optimistic::TARGETS_TOO_EARLY,
-        (Order::Optimistic, Style::Synchronous) => optimistic::SYNCHRONOUS,
-        (Order::Optimistic, Style::Asynchronous) => optimistic::ASYNCHRONOUS,
-        (Order::Optimistic, Style::Remote) => optimistic::REMOTE,
+    match plan.algorithm() {
+        A::PteFirst | A::PteFirstAsync | A::PteFirstRemote if !after => pte_first::TARGETS_TOO_EARLY,
+        A::PteFirst => pte_first::SYNCHRONOUS,
+        A::PteFirstAsync => pte_first::ASYNCHRONOUS,
+        A::PteFirstRemote => pte_first::REMOTE,
+        A::TlbFirst if !plan.has(Repair::VALUE_BEFORE_FLAG) => tlb_first::FLAG_BEFORE_VALUE,
+        A::TlbFirst if !after => tlb_first::TARGETS_TOO_EARLY,
+        A::TlbFirst => tlb_first::SYNCHRONOUS,
+        A::TlbFirstAsync => tlb_first::ASYNCHRONOUS,
+        A::TlbFirstRemote => tlb_first::REMOTE,
+        A::TwoPhase if !plan.has(Repair::REQUESTER_FLUSHES_AFTER) => two_phase::REQUESTER_AS_PRINTED,
+        A::TwoPhase => two_phase::SYNCHRONOUS,
+        A::Optimistic | A::OptimisticAsync | A::OptimisticRemote if !after => optimistic::TARGETS_TOO_EARLY,
+        A::Optimistic => optimistic::SYNCHRONOUS,
+        A::OptimisticAsync => optimistic::ASYNCHRONOUS,
+        A::OptimisticRemote => optimistic::REMOTE,
     }
 }

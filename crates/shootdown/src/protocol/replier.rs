@@ -129,6 +129,8 @@ impl<const N: usize, const W: usize, const SLOTS: usize> Replier<N, W, SLOTS> {
     }
 
     /// Returns what is to be done now.
+    // This and the answers are parts of the driver's one loop, as the requester's are.
+    #[inline(always)]
     pub fn next(&self) -> Reply {
         let drain = self.plan.has(Repair::DRAIN);
         match (self.at, &self.work) {
@@ -157,6 +159,7 @@ impl<const N: usize, const W: usize, const SLOTS: usize> Replier<N, W, SLOTS> {
     /// # Errors
     ///
     /// [`Misuse::NotAsked`] if the action at hand wants an answer.
+    #[inline(always)]
     pub fn did(&mut self) -> Result<(), Misuse> {
         match self.at {
             At::Enter if self.work.is_some() => self.begin(),
@@ -182,6 +185,7 @@ impl<const N: usize, const W: usize, const SLOTS: usize> Replier<N, W, SLOTS> {
     /// # Errors
     ///
     /// [`Misuse::NotAsked`] if nothing was to be taken.
+    #[inline(always)]
     pub fn took(&mut self, work: Option<Work<W, SLOTS>>) -> Result<(), Misuse> {
         match (self.at, work) {
             (At::LookAgain, Some(_)) => {
@@ -208,6 +212,7 @@ impl<const N: usize, const W: usize, const SLOTS: usize> Replier<N, W, SLOTS> {
     /// # Errors
     ///
     /// [`Misuse::NotAsked`] if no acknowledgement was asked for.
+    #[inline(always)]
     pub fn counted(&mut self, left: u32) -> Result<(), Misuse> {
         let op = match (self.at, &self.work) {
             (At::Acknowledge, Some(Work::One(Request { op, .. }))) => (op.cpu, op.slot),

@@ -122,9 +122,12 @@ pub struct Requester<const W: usize = 1> {
     left: bool,
     outcome: Outcome,
     ticket: u32,
-    members: CpuSet<W>,
+    /// Whether this CPU may hold the entry.
+    here: bool,
+    /// Which others may.
+    others: CpuSet<W>,
     repliers: CpuSet<W>,
-    /// Whom the line at hand has still to do.
+    /// Whom the line at hand concerns; where it goes from one to the next, who is left.
     todo: CpuSet<W>,
 }
 
@@ -148,7 +151,8 @@ impl<const W: usize> Requester<W> {
             left: false,
             outcome: Outcome::Done,
             ticket: 0,
-            members: CpuSet::empty(),
+            here: false,
+            others: CpuSet::empty(),
             repliers: CpuSet::empty(),
             todo: CpuSet::empty(),
         };
@@ -156,13 +160,16 @@ impl<const W: usize> Requester<W> {
         Ok(machine)
     }
 
-    fn next_todo(&self) -> Option<usize> {
-        self.todo.iter().next()
+    /// Returns the CPU that the line at hand is to be done for now.
+    #[inline]
+    fn next_todo(&self) -> usize {
+        self.todo.iter().next().unwrap_or_default()
     }
 
     /// Returns what is to be done now. Asking twice gives the same answer.
+    // This and `did` are parts of the driver's one loop: there a step costs a few jumps, and no call.
+    #[inline(always)]
     pub fn next(&self) -> Action {
-        let cpu = self.next_todo().unwrap_or_default();
         match self.line {
             Line::Exclude => Action::Exclude,
             Line::Tentative => Action::SetTentative,
@@ -174,21 +181,21 @@ impl<const W: usize> Requester<W> {
             Line::Targets if self.plan.has(Repair::ALL_WHO_MAY_LOAD) => Action::ReadTargets,
             Line::Targets => Action::ReadHolders,
             Line::FlushLocally => Action::FlushLocally { drain: self.plan.has(Repair::DRAIN) },
-            Line::Defer if !self.half => Action::MarkStale(cpu),
-            Line::Defer => Action::IsRunning(cpu),
+            Line::Defer if !self.half => Action::MarkStale(self.next_todo()),
+            Line::Defer => Action::IsRunning(self.next_todo()),
             Line::Count => Action::SetCount(self.repliers.len() as u32),
-            Line::RequestAndLeave if self.todo.len() == 1 => Action::SendAndLeave(cpu),
-            Line::Request | Line::RequestAndLeave => Action::Send(cpu),
+            Line::RequestAndLeave if self.todo.len() == 1 => Action::SendAndLeave(self.next_todo()),
+            Line::Request | Line::RequestAndLeave => Action::Send(self.next_todo()),
             Line::Wait => Action::AllAcknowledged,
             Line::WaitStopped if self.plan.rendezvous() == Rendezvous::Serve => Action::AllAcknowledged,
             Line::WaitStopped if !self.plan.has(Repair::RENDEZVOUS) => Action::AllAcknowledged,
-            Line::WaitStopped => Action::IsStopped(cpu),
+            Line::WaitStopped => Action::IsStopped(self.next_todo()),
             Line::Enter => Action::Enter,
             Line::Continue => Action::Continue,
             Line::FlushRemotely if !self.half => {
-                Action::FlushRemotely { cpu, drain: self.plan.has(Repair::REMOTE_DRAIN) }
+                Action::FlushRemotely { cpu: self.next_todo(), drain: self.plan.has(Repair::REMOTE_DRAIN) }
             }
-            Line::FlushRemotely => Action::IsFlushed { cpu, ticket: self.ticket },
+            Line::FlushRemotely => Action::IsFlushed { cpu: self.next_todo(), ticket: self.ticket },
             Line::Open => Action::Open,
             Line::Close => Action::Close,
             Line::Check => Action::Check,
@@ -203,146 +210,146 @@ impl<const W: usize> Requester<W> {
     /// # Errors
     ///
     /// [`Misuse::NotAsked`] if the answer does not fit the action, or the operation has ended.
+    #[inline(always)]
     pub fn did(&mut self, seen: Seen<W>) -> Result<(), Misuse> {
         if self.left {
             return Err(Misuse::NotAsked);
         }
-        match (self.next(), seen) {
-            (Action::Done(_), _) => return Err(Misuse::NotAsked),
-            // Not yet: the same is asked again.
-            (
-                Action::Exclude | Action::AllAcknowledged | Action::IsStopped(_) | Action::IsFlushed { .. },
-                Seen::No,
-            ) => {}
-            (Action::Exclude | Action::AllAcknowledged, Seen::Yes) => self.advance(),
-            (Action::ReadTargets | Action::ReadHolders, Seen::Targets { members, running }) => {
-                self.members = members;
-                self.repliers = members.intersection(running);
-                self.repliers.remove(usize::from(self.me));
-                self.advance();
+        let (done, yes, no) =
+            (matches!(seen, Seen::Did), matches!(seen, Seen::Yes), matches!(seen, Seen::No));
+        let (same, next) = (self.at, self.at + 1);
+        let to = match self.next() {
+            Action::SetTentative
+            | Action::SetChanging(_)
+            | Action::Update
+            | Action::Store
+            | Action::FlushLocally { .. }
+            | Action::SetCount(_)
+            | Action::Enter
+            | Action::Continue
+            | Action::Open
+            | Action::Release
+            | Action::Serve
+                if done =>
+            {
+                next
             }
-            (Action::ReadStatus | Action::MarkStale(_), Seen::Did) => self.half = true,
-            (Action::IsRunning(cpu), Seen::Yes | Seen::No) => {
-                // It may have switched to the space before it could see the mark: then it is asked like the rest.
-                if seen == Seen::Yes {
-                    self.repliers.insert(cpu);
+            Action::ReadStatus | Action::MarkStale(_) if done => {
+                self.half = true;
+                same
+            }
+            Action::ReadTargets | Action::ReadHolders => match seen {
+                Seen::Targets { members, running } => {
+                    self.others = members;
+                    self.here = self.others.remove(usize::from(self.me));
+                    self.repliers = self.others.intersection(running);
+                    next
                 }
-                self.each(cpu);
+                _ => return Err(Misuse::NotAsked),
+            },
+            Action::Exclude | Action::AllAcknowledged | Action::Close if yes => next,
+            Action::IsStopped(cpu) | Action::IsFlushed { cpu, .. } if yes => self.each(cpu),
+            // Not yet: the same is asked again.
+            Action::Exclude | Action::AllAcknowledged | Action::IsStopped(_) | Action::IsFlushed { .. }
+                if no =>
+            {
+                same
             }
-            (Action::Send(cpu), Seen::Did) | (Action::IsStopped(cpu), Seen::Yes) => self.each(cpu),
-            (Action::Send(cpu), Seen::No) => {
+            Action::IsRunning(cpu) if yes => {
+                // It may have switched to the space before it could see the mark: then it is asked like the rest.
+                self.repliers.insert(cpu);
+                self.each(cpu)
+            }
+            Action::IsRunning(cpu) if no => self.each(cpu),
+            Action::Send(cpu) if done => self.each(cpu),
+            Action::Send(cpu) if no => {
                 // It may be back before its flag is looked at, and then stops for nobody.
                 self.repliers.remove(cpu);
-                self.each(cpu);
+                self.each(cpu)
             }
-            (Action::SendAndLeave(cpu), Seen::Did) => {
-                self.each(cpu);
+            Action::SendAndLeave(cpu) if done => {
                 self.left = true;
+                self.each(cpu)
             }
-            (Action::FlushRemotely { .. }, Seen::Posted { ticket, done }) => {
-                self.ticket = if self.plan.has(Repair::GENERATION) { ticket } else { done.wrapping_add(1) };
-                self.half = true;
-            }
-            (Action::IsFlushed { cpu, .. }, Seen::Yes) => self.each(cpu),
-            (Action::Close, Seen::Yes) => self.advance(),
-            (Action::Close, Seen::No) => {
+            Action::FlushRemotely { .. } => match seen {
+                Seen::Posted { ticket, done } => {
+                    self.ticket =
+                        if self.plan.has(Repair::GENERATION) { ticket } else { done.wrapping_add(1) };
+                    self.half = true;
+                    same
+                }
+                _ => return Err(Misuse::NotAsked),
+            },
+            Action::Close if no => {
                 self.outcome = Outcome::Superseded;
-                self.jump(|line| matches!(line, Line::Unchanging | Line::Release));
+                self.place(same, |line| matches!(line, Line::Unchanging | Line::Release))
             }
-            (Action::Check, Seen::Yes | Seen::No) => self.check(seen == Seen::Yes),
-            (
-                Action::SetTentative
-                | Action::SetChanging(_)
-                | Action::Update
-                | Action::Store
-                | Action::FlushLocally { .. }
-                | Action::SetCount(_)
-                | Action::Enter
-                | Action::Continue
-                | Action::Open
-                | Action::Release
-                | Action::Serve,
-                Seen::Did,
-            ) => self.advance(),
+            Action::Check if yes || no => self.check(yes),
             _ => return Err(Misuse::NotAsked),
+        };
+        if to != self.at {
+            self.half = false;
+            self.at = to;
+            self.settle();
         }
         Ok(())
     }
 
-    /// `while (PTE.access_rights != new_PTE.access_rights)`
-    fn check(&mut self, unchanged: bool) {
+    /// `while (PTE.access_rights != new_PTE.access_rights)`: returns the place where to go on.
+    fn check(&mut self, unchanged: bool) -> u8 {
         if self.round < self.plan.rounds() || (!unchanged && !self.plan.is_conditional()) {
             // Counted no further than matters, so that an explorer sees finitely many states.
             self.round = (self.round + 1).min(self.plan.rounds());
-            self.at = 0;
-            self.jump(|line| matches!(line, Line::Update));
-            return;
+            self.todo = CpuSet::empty();
+            return self.place(0, |line| matches!(line, Line::Update));
         }
         if !unchanged {
             self.outcome = Outcome::Overwritten;
         }
-        self.advance();
+        self.at + 1
     }
 
-    /// The line at hand is done for `cpu`; perhaps for all.
-    fn each(&mut self, cpu: usize) {
+    /// The line at hand is done for `cpu`; perhaps for all. Returns the place where to go on.
+    fn each(&mut self, cpu: usize) -> u8 {
         self.half = false;
         self.todo.remove(cpu);
-        if self.todo.is_empty() {
-            self.advance();
-        }
+        self.at + u8::from(self.todo.is_empty())
     }
 
-    fn advance(&mut self) {
-        self.half = false;
-        self.at += 1;
-        self.settle();
+    /// Returns the place of the next line, at `from` or after it, that is `wanted`.
+    fn place(&self, from: u8, wanted: impl Fn(Line) -> bool) -> u8 {
+        let rest = program(&self.plan).iter().skip(usize::from(from));
+        from + rest.take_while(|&&line| !wanted(line) && line != Line::Done).count() as u8
     }
 
-    /// Goes on at the next line from here that is `wanted`.
-    fn jump(&mut self, wanted: impl Fn(Line) -> bool) {
-        let rest = program(&self.plan).iter().skip(usize::from(self.at));
-        self.at += rest.take_while(|&&line| !wanted(line) && line != Line::Done).count() as u8;
-        self.settle();
-    }
-
-    /// Passes over lines that have nothing to do, and sets up the one that has.
+    /// Passes over lines that concern nobody, and sets up the one that does.
+    #[inline(always)]
     fn settle(&mut self) {
-        let (program, me) = (program(&self.plan), usize::from(self.me));
+        let program = program(&self.plan);
         loop {
             self.line = program.get(usize::from(self.at)).copied().unwrap_or(Line::Done);
-            let idle = match self.line {
-                Line::Exclude | Line::Release => !self.plan.has(Repair::EXCLUSION),
-                Line::Open | Line::Close => {
-                    !self.plan.has(Repair::RAISE_SUPERSEDES) || self.repliers.is_empty()
-                }
-                Line::FlushLocally => !self.members.contains(me),
-                Line::Defer => {
-                    self.todo = self.members.difference(self.repliers);
-                    self.todo.remove(me);
-                    self.todo.is_empty()
-                }
-                Line::FlushRemotely => {
-                    self.todo = self.members;
-                    self.todo.remove(me);
-                    self.todo.is_empty()
-                }
-                Line::RequestAndLeave => {
-                    self.todo = self.repliers;
-                    // Nobody will ever take it over.
-                    self.left = self.todo.is_empty() && !self.plan.has(Repair::ZERO_REPLIERS);
-                    self.todo.is_empty()
-                }
-                Line::Request | Line::WaitStopped => {
-                    self.todo = self.repliers;
-                    self.todo.is_empty()
-                }
-                Line::Count | Line::Wait | Line::Continue => self.repliers.is_empty(),
-                _ => false,
+            let whom = match self.line {
+                Line::Exclude | Line::Release if !self.plan.has(Repair::EXCLUSION) => CpuSet::empty(),
+                Line::Open | Line::Close if !self.plan.has(Repair::RAISE_SUPERSEDES) => CpuSet::empty(),
+                Line::FlushLocally if !self.here => CpuSet::empty(),
+                Line::Defer => self.others.difference(self.repliers),
+                Line::FlushRemotely => self.others,
+                Line::Count
+                | Line::Request
+                | Line::RequestAndLeave
+                | Line::Wait
+                | Line::WaitStopped
+                | Line::Continue
+                | Line::Open
+                | Line::Close => self.repliers,
+                _ => return,
             };
-            if !idle {
+            self.todo = whom;
+            if !whom.is_empty() {
                 return;
             }
+            // Nobody will ever take it over.
+            self.left |= self.line == Line::RequestAndLeave && !self.plan.has(Repair::ZERO_REPLIERS);
             self.at += 1;
         }
     }

@@ -9,6 +9,8 @@
 
 use core::array::from_fn;
 
+use tlbkit_addr::CpuSet;
+
 use crate::sync::{AtomicBool, AtomicU32, Cell, Ordering, fence, relax};
 use crate::{Mailbox, Misuse, OpId, Operation, Outcome, Plan, Replier, Request, SharedSpace, Style, Target};
 
@@ -88,19 +90,25 @@ impl<const N: usize, const W: usize, const SLOTS: usize> Station<N, W, SLOTS> {
     }
 }
 
-const CONTINUED: u32 = 1;
-const OPEN: u32 = 2;
-const SUPERSEDED: u32 = 4;
-const TAKEN: u32 = 8;
+/// Of [`Slot::state`]: there is an operation; it is not one that holds its repliers up.
+const TAKEN: u32 = 1;
+const CONTINUED: u32 = 2;
+/// Of [`Slot::rights`]: they may be raised; they have been.
+const OPEN: u32 = 1;
+const SUPERSEDED: u32 = 2;
 
 /// An operation in flight. Its count says whose the cell is: the repliers' while it is not zero, and then of the one
-/// who made it zero.
+/// who made it zero. A replier of a synchronous operation touches `word` alone: the cache line that the requester looks
+/// at goes to him once, and comes back.
 #[derive(Debug)]
 #[repr(align(64))]
 struct Slot<T> {
     /// Generation in the upper half, acknowledgements to come in the lower.
     word: AtomicU32,
-    flags: AtomicU32,
+    /// Written by the cell's owner alone.
+    state: AtomicU32,
+    /// Written by anybody while they are [`OPEN`], otherwise by the cell's owner.
+    rights: AtomicU32,
     cell: Cell<Option<T>>,
 }
 
@@ -116,6 +124,7 @@ type Flight<P, E, const W: usize> = (Operation<P, W>, E);
 #[derive(Debug)]
 pub struct System<P, E, const CPUS: usize, const N: usize, const W: usize = 1, const SLOTS: usize = 1> {
     plan: Plan,
+    cpus: CpuSet<W>,
     mailboxes: [Mailbox<N, W, SLOTS>; CPUS],
     stopped: [Flag; CPUS],
     slots: [[Slot<Flight<P, E, W>>; SLOTS]; CPUS],
@@ -142,15 +151,17 @@ impl<P, E: Edit<W>, const CPUS: usize, const N: usize, const W: usize, const SLO
         if CPUS == 0 {
             return Err(Misuse::NobodyThere);
         }
-        if CPUS > tlbkit_addr::CpuSet::<W>::CAPACITY {
+        if CPUS > CpuSet::<W>::CAPACITY {
             return Err(Misuse::NoSuchCpu { cpu: CPUS - 1 });
         }
         if N == 0 || W == 0 || SLOTS == 0 {
             return Err(Misuse::NoRoom);
         }
-        let slot = |_| Slot { word: AtomicU32::new(0), flags: AtomicU32::new(0), cell: Cell::new(None) };
+        let word = || AtomicU32::new(0);
+        let slot = |_| Slot { word: word(), state: word(), rights: word(), cell: Cell::new(None) };
         Ok(Self {
             plan,
+            cpus: (0..CPUS).collect(),
             mailboxes: from_fn(|_| Mailbox::of_checked_size()),
             stopped: from_fn(|_| Flag(AtomicBool::new(false))),
             slots: from_fn(|_| from_fn(slot)),
@@ -199,7 +210,9 @@ impl<P, E: Edit<W>, const CPUS: usize, const N: usize, const W: usize, const SLO
 
     fn count_down(&self, cpu: u16, slot: u16, generation: Option<u32>) -> Result<u32, Misuse> {
         let word = &self.slot(cpu, slot)?.word;
-        let mut seen = word.load(Ordering::Relaxed);
+        // Guessed that this is the last one: if so, the word's cache line comes here once, to be written. A look at
+        // it would fetch it to be read, and the write would then take it from the requester once more.
+        let mut seen = generation.map_or_else(|| word.load(Ordering::Relaxed), |of| of << 16 | 1);
         loop {
             let (current, count) = (seen >> 16, seen & 0xffff);
             let op = OpId { cpu, slot, generation: generation.unwrap_or(current) };

@@ -92,9 +92,9 @@ impl<P, E: Edit<W>, const CPUS: usize, const N: usize, const W: usize, const SLO
     /// An operation that has ended has continued.
     fn has_continued(&self, cpu: u16, slot: u16, generation: Option<u32>) -> Result<bool, Misuse> {
         let slot = self.slot(cpu, slot)?;
-        let flags = slot.flags.load(Ordering::Acquire);
+        let state = slot.state.load(Ordering::Acquire);
         let other = generation.is_some_and(|of| of & 0xffff != slot.word.load(Ordering::Acquire) >> 16);
-        Ok(other || flags & CONTINUED != 0 || flags & TAKEN == 0)
+        Ok(other || state & CONTINUED != 0 || state & TAKEN == 0)
     }
 
     /// Carries out `change` for this CPU and an address space. `is_changing` tells whether one of the space's

@@ -4,13 +4,6 @@ use super::{CONTINUED, Edit, Flight, Local, OPEN, SUPERSEDED, Slot, Station, Sys
 use crate::sync::{Ordering, fence};
 use crate::{Action, Misuse, OpId, Operation, Rendezvous, Request, Seen};
 
-enum Progress {
-    Went,
-    Waits,
-    Left,
-    Ended,
-}
-
 impl<P, E: Edit<W>, const CPUS: usize, const N: usize, const W: usize, const SLOTS: usize>
     System<P, E, CPUS, N, W, SLOTS>
 {
@@ -30,14 +23,14 @@ impl<P, E: Edit<W>, const CPUS: usize, const N: usize, const W: usize, const SLO
         edit: E,
     ) -> Result<(), (P, E, Misuse)> {
         let me = station.me as u16;
-        let free = |slot: &Slot<_>| slot.flags.load(Ordering::Acquire) & TAKEN == 0;
+        let free = |slot: &Slot<_>| slot.state.load(Ordering::Acquire) & TAKEN == 0;
         let mine =
             self.slots.get(station.me).map(|slots| slots.iter().enumerate().find(|(_, slot)| free(slot)));
         let Some(Some((at, slot))) = mine else {
             let op = OpId { cpu: me, slot: 0, generation: 0 };
             return Err((payload, edit, Misuse::Busy { op }));
         };
-        if let Some(cpu) = edit.space().members.load().iter().find(|&cpu| cpu >= CPUS) {
+        if let Some(cpu) = edit.space().members.load().difference(self.cpus).iter().next() {
             return Err((payload, edit, Misuse::NoSuchCpu { cpu }));
         }
         let operation = match Operation::new(station.plan, station.me, payload) {
@@ -48,7 +41,7 @@ impl<P, E: Edit<W>, const CPUS: usize, const N: usize, const W: usize, const SLO
         slot.word.store(generation << 16, Ordering::Relaxed);
         // An operation that has asked nobody yet holds nobody up. Who holds the one before it by its slot alone (after
         // an overflow) must not wait for this one: it may be this one's turn only when he has left.
-        slot.flags.store(TAKEN | CONTINUED, Ordering::Release);
+        slot.state.store(TAKEN | CONTINUED, Ordering::Release);
         // SAFETY: the slot was free and it is this CPU's: nobody else enters it before the first request is sent.
         slot.cell.with_mut(|cell| unsafe { *cell = Some((operation, edit)) });
         let id = OpId { cpu: me, slot: at as u16, generation };
@@ -61,7 +54,7 @@ impl<P, E: Edit<W>, const CPUS: usize, const N: usize, const W: usize, const SLO
         Ok(())
     }
 
-    /// Runs an operation until it waits for others as its last act, or ends. The caller owns the slot's cell.
+    /// Runs an operation until it is the repliers', or ends. The caller owns the slot's cell.
     pub(super) fn drive(
         &self,
         station: &mut Station<N, W, SLOTS>,
@@ -70,19 +63,28 @@ impl<P, E: Edit<W>, const CPUS: usize, const N: usize, const W: usize, const SLO
         id: OpId,
     ) -> Result<(), Misuse> {
         loop {
-            match self.ask(station, local, slot, id)? {
-                Progress::Went => {}
-                Progress::Waits => {
-                    local.pause();
-                    self.wait(station, local)?;
+            let last = slot.cell.with_mut(|cell| {
+                // SAFETY: the caller owns the cell; what is called from here reaches other slots' cells only.
+                match unsafe { &mut *cell } {
+                    Some((operation, edit)) => self.run(station, local, slot, id, operation, edit),
+                    None => Err(Misuse::NotAsked),
                 }
-                Progress::Left => return Ok(()),
-                Progress::Ended => break,
+            })?;
+            let Some((to, request)) = last else { break };
+            // Outside the cell: with this request it is the repliers'.
+            if self.post(to, request)? {
+                local.interrupt(to);
+                return Ok(());
             }
+            // Nobody there to reply: this CPU counts, and goes on itself if it was the last.
+            if self.acknowledge(id)? > 0 {
+                return Ok(());
+            }
+            Self::take_over(slot, station.me)?;
         }
         // SAFETY: the operation has ended on this CPU, which therefore owns the cell.
         let ended = slot.cell.with_mut(|cell| unsafe { (*cell).take() });
-        slot.flags.fetch_and(!TAKEN, Ordering::Release);
+        slot.state.store(0, Ordering::Release);
         if let Some((operation, _)) = ended
             && let Ok((payload, outcome)) = operation.finish()
         {
@@ -91,37 +93,21 @@ impl<P, E: Edit<W>, const CPUS: usize, const N: usize, const W: usize, const SLO
         Ok(())
     }
 
-    /// While the requester waits: serve the queue, in the way that the plan allows.
-    fn wait(&self, station: &mut Station<N, W, SLOTS>, local: &mut impl Local<P>) -> Result<(), Misuse> {
-        if !station.entered {
-            return self.poll(station, local);
-        }
-        if station.plan.rendezvous() == Rendezvous::Serve && !self.mailbox(station.me)?.is_empty() {
-            station.replier.collect();
-            self.reply(station, local)?;
-        }
-        Ok(())
-    }
-
-    /// Does one action of an operation whose slot this CPU owns.
-    fn ask(
+    /// Does what an operation asks for, until it has ended, or is to leave with the request that this returns.
+    fn run(
         &self,
         station: &mut Station<N, W, SLOTS>,
         local: &mut impl Local<P>,
         slot: &Slot<Flight<P, E, W>>,
         id: OpId,
-    ) -> Result<Progress, Misuse> {
-        let me = station.me;
-        let mut leave = None;
-        let progress = slot.cell.with_mut(|cell| {
-            // SAFETY: the caller owns the cell; what is called from here reaches other slots' cells only.
-            let Some((operation, edit)) = (unsafe { &mut *cell }).as_mut() else {
-                return Err(Misuse::NotAsked);
-            };
-            let asked = operation.next();
-            let yes = |yes| if yes { Seen::Yes } else { Seen::No };
-            let seen = match asked {
-                Action::Exclude => yes(edit.exclude()),
+        operation: &mut Operation<P, W>,
+        edit: &E,
+    ) -> Result<Option<(usize, Request)>, Misuse> {
+        let answer = |yes| if yes { Seen::Yes } else { Seen::No };
+        let mut last = None;
+        loop {
+            let seen = match operation.next() {
+                Action::Exclude => self.wait(station, local, |_| Ok(edit.exclude()))?,
                 Action::Release => {
                     edit.release();
                     local.changed();
@@ -153,14 +139,14 @@ impl<P, E: Edit<W>, const CPUS: usize, const N: usize, const W: usize, const SLO
                     fence(Ordering::SeqCst);
                     Seen::Did
                 }
-                Action::IsRunning(cpu) => yes(edit.space().running.contains(cpu)),
+                Action::IsRunning(cpu) => answer(edit.space().running.contains(cpu)),
                 Action::FlushLocally { drain } => {
                     local.flush(edit.what(), drain);
                     Seen::Did
                 }
                 Action::SetCount(count) => {
                     slot.word.store(id.generation << 16 | count & 0xffff, Ordering::Release);
-                    slot.flags.fetch_and(!CONTINUED, Ordering::Relaxed);
+                    slot.state.store(TAKEN, Ordering::Relaxed);
                     Seen::Did
                 }
                 Action::Send(to) => {
@@ -173,19 +159,21 @@ impl<P, E: Edit<W>, const CPUS: usize, const N: usize, const W: usize, const SLO
                     }
                 }
                 Action::SendAndLeave(to) => {
-                    leave = Some((to, Request { op: id, what: edit.what() }));
+                    last = Some((to, Request { op: id, what: edit.what() }));
                     Seen::Did
                 }
-                Action::AllAcknowledged => yes(slot.word.load(Ordering::Acquire) & 0xffff == 0),
+                Action::AllAcknowledged => {
+                    self.wait(station, local, |_| Ok(slot.word.load(Ordering::Acquire) & 0xffff == 0))?
+                }
                 Action::Enter => {
                     station.entered = true;
-                    self.set_stopped(me, true);
+                    self.set_stopped(station.me, true);
                     local.changed();
                     Seen::Did
                 }
-                Action::IsStopped(cpu) => yes(self.is_stopped(cpu)?),
+                Action::IsStopped(cpu) => self.wait(station, local, |_| self.is_stopped(cpu))?,
                 Action::Continue => {
-                    slot.flags.fetch_or(CONTINUED, Ordering::Release);
+                    slot.state.store(TAKEN | CONTINUED, Ordering::Release);
                     local.changed();
                     Seen::Did
                 }
@@ -193,37 +181,49 @@ impl<P, E: Edit<W>, const CPUS: usize, const N: usize, const W: usize, const SLO
                     let (ticket, done) = local.flush_remotely(cpu, edit.what(), drain);
                     Seen::Posted { ticket, done }
                 }
-                Action::IsFlushed { cpu, ticket } => yes(local.is_flushed(cpu, ticket)),
+                Action::IsFlushed { cpu, ticket } => {
+                    self.wait(station, local, |local| Ok(local.is_flushed(cpu, ticket)))?
+                }
                 Action::Open => {
-                    slot.flags.fetch_or(OPEN, Ordering::AcqRel);
+                    slot.rights.store(OPEN, Ordering::Release);
                     Seen::Did
                 }
-                Action::Close => yes(slot.flags.fetch_and(!OPEN, Ordering::AcqRel) & SUPERSEDED == 0),
-                Action::Check => yes(edit.check()),
+                Action::Close => answer(slot.rights.swap(0, Ordering::AcqRel) & SUPERSEDED == 0),
+                Action::Check => answer(edit.check()),
                 Action::Serve => {
                     station.replier.finish();
                     self.reply(station, local)?;
                     station.entered = false;
                     Seen::Did
                 }
-                Action::Done(_) => return Ok(Progress::Ended),
+                Action::Done(_) => return Ok(None),
             };
             operation.did(seen)?;
-            let again = seen == Seen::No && leave.is_none() && operation.next() == asked;
-            Ok(if again { Progress::Waits } else { Progress::Went })
-        })?;
-        let Some((to, request)) = leave else { return Ok(progress) };
-        // Outside the cell: with this request it is the repliers'.
-        if self.post(to, request)? {
-            local.interrupt(to);
-            return Ok(Progress::Left);
+            if last.is_some() {
+                return Ok(last);
+            }
         }
-        // Nobody there to reply: this CPU counts, and goes on itself if it was the last.
-        if self.acknowledge(id)? > 0 {
-            return Ok(Progress::Left);
+    }
+
+    /// Waits until `is_so`, and serves this CPU's queue meanwhile, in the way that the plan allows. Told that it is
+    /// not so yet, the machine would only ask again; so it is not told.
+    fn wait<L: Local<P>>(
+        &self,
+        station: &mut Station<N, W, SLOTS>,
+        local: &mut L,
+        is_so: impl Fn(&mut L) -> Result<bool, Misuse>,
+    ) -> Result<Seen<W>, Misuse> {
+        while !is_so(local)? {
+            local.pause();
+            if !station.entered {
+                self.poll(station, local)?;
+            } else if station.plan.rendezvous() == Rendezvous::Serve && !self.mailbox(station.me)?.is_empty()
+            {
+                station.replier.collect();
+                self.reply(station, local)?;
+            }
         }
-        Self::take_over(slot, me)?;
-        Ok(Progress::Went)
+        Ok(Seen::Yes)
     }
 
     /// Continues an operation on CPU `me`, whose decrement returned zero.
@@ -247,7 +247,7 @@ impl<P, E: Edit<W>, const CPUS: usize, const N: usize, const W: usize, const SLO
         if op.generation & 0xffff != current {
             return Err(Misuse::UnknownGeneration { op, current });
         }
-        let open = |flags| (flags & OPEN != 0).then_some(flags | SUPERSEDED);
-        Ok(slot.flags.fetch_update(Ordering::AcqRel, Ordering::Acquire, open).is_ok())
+        let open = |rights| (rights & OPEN != 0).then_some(rights | SUPERSEDED);
+        Ok(slot.rights.fetch_update(Ordering::AcqRel, Ordering::Acquire, open).is_ok())
     }
 }
