@@ -11,7 +11,7 @@
 //! - `resident` has the bit of the first unit of every mapping that the TLB holds. Appendix A's `tlbcount(P) > 0` is
 //!   "some bit in P", and the whole counter follows from the set: [`Ledger::tlbcount`](crate::ledger::Ledger).
 //! - `joined` has the bit of every unit that shares its mapping with the unit before it.
-//! - `populated` has the units that were touched since memory was reserved for them. Units without a reservation count
+//! - `populated` has the units that were touched, for policies that reserve memory at first touches. For others all count
 //!   as populated: nothing is to be done at their first touch.
 //! - A miss writes *one* charge, to the smallest superpage that also holds a resident entry: the prefetch count of a
 //!   superpage is the sum of the charges within it. Sums wrap; counts do not.
@@ -121,6 +121,13 @@ pub(crate) const fn set_due(block: &mut Block, after: u16) {
     (block[START], block[DUE]) = (after, after);
 }
 
+/// Lets the sums be due with the next charge.
+pub(crate) const fn hasten(block: &mut Block) {
+    if block[DUE] > 1 {
+        (block[START], block[DUE]) = (block[START] - (block[DUE] - 1), 1);
+    }
+}
+
 /// Returns the counts of the superpages within.
 #[inline]
 pub(crate) fn counts(block: &Block) -> Each {
@@ -146,10 +153,10 @@ pub(crate) fn least(counts: &Each, thresholds: &Each) -> u16 {
     least
 }
 
-/// Writes counts, which stop at their thresholds.
-pub(crate) fn set_counts(block: &mut Block, counts: &mut Each, thresholds: &Each) {
+/// Writes counts, which stop at these prices.
+pub(crate) fn set_counts(block: &mut Block, counts: &mut Each, prices: &Each) {
     for number in (1..UNITS).rev() {
-        counts[number] = counts[number].min(thresholds[number]);
+        counts[number] = counts[number].min(prices[number]);
         let parts =
             if number < UNITS / 2 { counts[2 * number].wrapping_add(counts[2 * number + 1]) } else { 0 };
         block[DUE + number] = counts[number].wrapping_sub(parts);

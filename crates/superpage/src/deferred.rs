@@ -28,7 +28,8 @@
 //! rarer than charges as what is settled takes longer. No quota is larger than that of the node above. A whole segment,
 //! 254 debts for 8 MB, is the most that one miss can have to settle.
 //!
-//! Counts stop at their threshold: beyond it there is nothing to learn.
+//! Counts stop at their threshold, or at their *price* where one may have to go on: [`Thrift`](crate::Thrift) asks for more
+//! than the threshold where memory would be taken that nobody has touched. From the threshold on nothing is owed.
 
 use crate::Ladder;
 use crate::block::{self, Block, Each};
@@ -84,6 +85,9 @@ pub(crate) struct Rules {
     small: Each,
     /// Of larger ones.
     thresholds: [u32; SHIFTS],
+    /// Where the counts of either stop: at the threshold, or later.
+    small_prices: Each,
+    prices: [u32; SHIFTS],
     /// The largest quota.
     most: u32,
     /// Nodes that nothing has been charged to.
@@ -104,14 +108,7 @@ impl Rules {
         threshold: impl Fn(u32) -> Option<u32>,
     ) -> Self {
         let top = ladder.shift(ladder.top()).max(block::SHIFT);
-        let small = core::array::from_fn(|number| {
-            let shift = block::SHIFT.saturating_sub(number.max(1).ilog2());
-            threshold(shift).map_or(block::NEVER, |threshold| threshold.min(block::MOST.into()) as u16)
-        });
-        let mut thresholds = [u32::MAX; SHIFTS];
-        for shift in block::SHIFT + 1..=top {
-            thresholds[shift as usize % SHIFTS] = threshold(shift).unwrap_or(u32::MAX);
-        }
+        let (small, thresholds) = counts(top, threshold);
         // What a whole segment owes must fit sixteen bits when it is settled.
         let fits = 1 + (u32::from(u16::MAX) >> hidden(1, top).ilog2());
         let most = if eager { 1 } else { fits.min(u8::MAX.into()) };
@@ -123,7 +120,13 @@ impl Rules {
         }
         let least = block::least(&[0; block::UNITS], &small).clamp(1, above as u16);
         let untouched = block::untouched(least, populated);
-        Self { small, thresholds, most, fresh, untouched, top }
+        let (small_prices, prices) = (small, thresholds);
+        Self { small, thresholds, small_prices, prices, most, fresh, untouched, top }
+    }
+
+    /// Lets counts go on beyond their thresholds, to the prices that are given in the same way and no smaller.
+    pub(crate) fn go_on(&mut self, price: impl Fn(u32) -> Option<u32>) {
+        (self.small_prices, self.prices) = counts(self.top, price);
     }
 
     /// Returns the number of the node of `1 << shift` units around a block.
@@ -148,6 +151,23 @@ impl Rules {
     fn threshold(&self, shift: u32) -> u32 {
         self.thresholds[shift as usize % SHIFTS]
     }
+
+    fn price(&self, shift: u32) -> u32 {
+        self.prices[shift as usize % SHIFTS]
+    }
+}
+
+/// Writes down counts that are given by shift: by number those within a block, and by shift the larger ones.
+fn counts(top: u32, of: impl Fn(u32) -> Option<u32>) -> (Each, [u32; SHIFTS]) {
+    let small = core::array::from_fn(|number| {
+        let shift = block::SHIFT.saturating_sub(number.max(1).ilog2());
+        of(shift).map_or(block::NEVER, |count| count.min(block::MOST.into()) as u16)
+    });
+    let mut large = [u32::MAX; SHIFTS];
+    for shift in block::SHIFT + 1..=top {
+        large[shift as usize % SHIFTS] = of(shift).unwrap_or(u32::MAX);
+    }
+    (small, large)
 }
 
 /// Returns what those below a node can owe if each owes `more`: there are fewer of them than twice its blocks.
@@ -197,7 +217,7 @@ impl Segment<'_> {
     }
 
     /// Takes the sums of a block, which are due, and pays what it owes. The last charge was to the superpage of
-    /// `1 << from` units around `unit`. Returns the shifts of the superpages that it was for whose counts stand at
+    /// `1 << from` units around `unit`. Returns the shifts of the superpages that it was for whose counts have reached
     /// their thresholds, as a set.
     pub(crate) fn account(&mut self, unit: usize, from: u32) -> u32 {
         let (rules, number) = (self.rules, unit >> block::SHIFT);
@@ -206,10 +226,10 @@ impl Segment<'_> {
         let least = block::least(&counts, &rules.small);
         let mut reached = 0;
         if least == 0 {
-            block::set_counts(block, &mut counts, &rules.small);
+            block::set_counts(block, &mut counts, &rules.small_prices);
             for shift in from..=block::SHIFT {
                 let number = block::number(shift, unit);
-                reached |= u32::from(counts.get(number) == rules.small.get(number)) << shift;
+                reached |= u32::from(counts.get(number) >= rules.small.get(number)) << shift;
             }
         }
         let owed = block::owed(block);
@@ -230,7 +250,7 @@ impl Segment<'_> {
     }
 
     /// Pays to the node of `1 << from` units around a block. Returns the shifts of the nodes from that one up whose
-    /// counts stand at their thresholds, as a set.
+    /// counts have reached their thresholds, as a set.
     #[inline(never)]
     pub(crate) fn pay(&mut self, block: usize, from: u32, mut charges: u32) -> u32 {
         let (mut number, mut shift, mut reached) = (self.rules.node(block, from), from, 0);
@@ -250,7 +270,7 @@ impl Segment<'_> {
                 self.mark(number, shift);
             } else {
                 charges += owed(node);
-                set(node, sum.min(threshold));
+                set(node, sum.min(self.rules.price(shift)));
                 set_left(node, lacking.saturating_sub(hidden(more, shift)).clamp(1, more + 1), more + 1);
             }
             if self.nodes.get(number).is_some_and(|node| count(node) >= threshold) {
@@ -272,7 +292,7 @@ impl Segment<'_> {
             sum += self.nodes.iter().skip(number << depth).take(1 << depth).map(owed).sum::<u32>();
         }
         let counted = self.nodes.get(number).map_or(0, count);
-        counted.saturating_add(sum).min(self.rules.threshold(shift))
+        counted.saturating_add(sum).min(self.rules.price(shift))
     }
 
     /// Counts all that is owed below a node and by it. Returns what its parent has to get of that. Quotas have to be
@@ -280,7 +300,7 @@ impl Segment<'_> {
     fn settle(&mut self, number: usize, shift: u32) -> u32 {
         let all = self.blocks.len();
         for level in block::SHIFT + 1..=shift {
-            let threshold = self.rules.threshold(level);
+            let price = self.rules.price(level);
             let depth = shift - level;
             for number in number << depth..(number + 1) << depth {
                 let below: u32 = if level == block::SHIFT + 1 {
@@ -296,7 +316,7 @@ impl Segment<'_> {
                 };
                 let Some(node) = self.nodes.get_mut(number) else { continue };
                 let owed = owed(node) + below;
-                set(node, count(node).saturating_add(owed).min(threshold));
+                set(node, count(node).saturating_add(owed).min(price));
                 // Where its parent finds it; `mark` writes it anew.
                 node[0] = owed as u16;
             }
@@ -306,8 +326,13 @@ impl Segment<'_> {
 
     /// Chooses quotas for a node and all below it, which owe nothing.
     fn mark(&mut self, number: usize, shift: u32) {
+        self.mark_until(number, shift, self.rules.threshold(shift));
+    }
+
+    /// The same for a node that need not be looked at until its count comes to this.
+    fn mark_until(&mut self, number: usize, shift: u32, count: u32) {
         for level in (block::SHIFT + 1..=shift).rev() {
-            let threshold = self.rules.threshold(level);
+            let threshold = if level == shift { count } else { self.rules.threshold(level) };
             let depth = shift - level;
             for number in number << depth..(number + 1) << depth {
                 let above = self.nodes.get(number >> 1).map_or(1, quota);
@@ -322,6 +347,38 @@ impl Segment<'_> {
             if let Some(block) = self.blocks.get_mut(number) {
                 block::set_due(block, block::left(block).min(most));
             }
+        }
+    }
+
+    /// Puts off the next look at the node of `1 << shift` units around a block, whose count has reached its threshold, until
+    /// it comes to `price`. So nothing is owed below it.
+    pub(crate) fn put_off(&mut self, block: usize, shift: u32, price: u32) {
+        self.mark_until(self.rules.node(block, shift), shift, price);
+    }
+
+    /// Sees to it that the next charge to a block, or to a node above it whose count has reached its threshold, leads to a
+    /// look at it.
+    pub(crate) fn hasten(&mut self, number: usize) {
+        if let Some(block) = self.blocks.get_mut(number) {
+            block::hasten(block);
+        }
+        for shift in block::SHIFT + 1..=self.rules.top {
+            let node = self.rules.node(number, shift);
+            if self.nodes.get(node).is_some_and(|node| count(node) >= self.rules.threshold(shift)) {
+                let owed = self.settle(node, shift);
+                self.mark(node, shift);
+                if shift < self.rules.top {
+                    self.pay(number, shift + 1, owed);
+                }
+            }
+        }
+    }
+
+    /// Lets the sums of a block, which owes nothing, be due after so many misses at the most.
+    pub(crate) fn rest(&mut self, number: usize, misses: u16) {
+        let most = self.quota_above(number);
+        if let Some(block) = self.blocks.get_mut(number) {
+            block::set_due(block, misses.clamp(1, most));
         }
     }
 
@@ -349,7 +406,7 @@ impl Segment<'_> {
                     *count = u32::from(*count).saturating_sub(less) as u16;
                 }
             }
-            block::set_counts(block, &mut counts, &rules.small);
+            block::set_counts(block, &mut counts, &rules.small_prices);
             if beyond {
                 block::set_due(block, block::least(&counts, &rules.small).max(1));
             }

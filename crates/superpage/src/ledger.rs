@@ -26,9 +26,9 @@ pub(crate) use swift::{Far, Swift};
 /// What a miss came to.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Charged {
-    /// No count stands at its threshold.
+    /// No count has what its superpage takes.
     Nothing,
-    /// The level of the smallest superpage around the page that was charged and stands at its threshold.
+    /// The level of the smallest superpage around the page that was charged and has what it takes.
     Ready(usize),
     /// There is no memory to count the segment.
     Exhausted,
@@ -45,6 +45,13 @@ pub(crate) struct Ledger<'m> {
     rungs: u32,
     /// The level of the regions that memory is reserved for: 0 if it is for none.
     reserved: usize,
+    /// What a superpage takes that nobody has touched, by level; no less than its threshold.
+    prices: [u32; MAX_LEVELS],
+    /// Whether untouched pages have to be paid for, and whether a superpage waits for that.
+    frugal: bool,
+    waits: bool,
+    /// The units of each block that have no reservation, where there are any.
+    closed: &'m mut [u16],
     rules: Rules,
     /// log2 of the blocks of a segment.
     spread: u32,
@@ -65,23 +72,34 @@ fn spread(ladder: &Ladder) -> u32 {
     ladder.shift(ladder.top()).saturating_sub(block::SHIFT)
 }
 
+/// Gives what is given by level for a rung of a shift, or nothing if the ladder has none.
+fn by_shift<'a>(ladder: &'a Ladder, of: &'a [u32; MAX_LEVELS]) -> impl Fn(u32) -> Option<u32> + 'a {
+    move |shift| (1..ladder.levels()).find(|&l| ladder.shift(l) == shift).map(|level| of[level])
+}
+
 impl<'m> Ledger<'m> {
     /// Returns what one segment takes.
     ///
     /// # Errors
     ///
     /// [`CostError::TooLarge`] if a threshold of up to 16 units does not fit a counter.
-    pub(crate) fn footprint(ladder: &Ladder, thresholds: [u32; MAX_LEVELS]) -> Result<Footprint, CostError> {
+    pub(crate) fn footprint(
+        ladder: &Ladder,
+        thresholds: [u32; MAX_LEVELS],
+        reserves: bool,
+    ) -> Result<Footprint, CostError> {
         for (level, &threshold) in thresholds.iter().enumerate().take(ladder.levels()) {
             if ladder.shift(level) <= block::SHIFT && threshold >= block::MOST.into() {
                 return Err(CostError::TooLarge);
             }
         }
         let spread = spread(ladder);
-        Ok(Footprint { bits: Occupied::words(spread), counters: PER_BLOCK << spread })
+        let per_block = PER_BLOCK + usize::from(reserves);
+        Ok(Footprint { bits: Occupied::words(spread), counters: per_block << spread })
     }
 
-    /// Makes the ledger; `eager` charges superpages of every size at each miss.
+    /// Makes the ledger; `eager` charges superpages of every size at each miss. With `prices`, memory is reserved at first
+    /// touches, and counts may go on beyond the thresholds to these.
     ///
     /// # Errors
     ///
@@ -90,18 +108,19 @@ impl<'m> Ledger<'m> {
         ladder: Ladder,
         thresholds: [u32; MAX_LEVELS],
         eager: bool,
-        reserves: bool,
+        prices: Option<[u32; MAX_LEVELS]>,
         tlbs: usize,
         memory: Memory<'m>,
     ) -> Result<Self, CostError> {
-        let footprint = Self::footprint(&ladder, thresholds)?;
+        let reserves = prices.is_some();
+        let footprint = Self::footprint(&ladder, thresholds, reserves)?;
         let chunks = footprint.fits(&memory).min(memory.directory.len());
         let Memory { directory, bits, counters } = memory;
         let spread = spread(&ladder);
         let blocks = chunks << spread;
         let (counters, rest) = counters.split_at_mut(counters.len().min(blocks * block::WORDS));
-        let threshold =
-            |shift| (1..ladder.levels()).find(|&l| ladder.shift(l) == shift).map(|level| thresholds[level]);
+        let (nodes, rest) = rest.split_at_mut(rest.len().min(blocks * size_of::<Node>() / size_of::<u16>()));
+        let threshold = by_shift(&ladder, &thresholds);
         let fits = |&level: &usize| {
             ladder.shift(level) <= block::SHIFT
                 && ladder.size(level).is_some_and(|size| size <= PageSize::K64)
@@ -112,6 +131,10 @@ impl<'m> Ledger<'m> {
             levels: thresholds,
             rungs: (1..ladder.levels()).fold(0, |rungs, level| rungs | 1 << ladder.shift(level)),
             reserved,
+            prices: prices.unwrap_or(thresholds),
+            frugal: false,
+            waits: false,
+            closed: rest,
             rules: Rules::new(&ladder, eager, populated, threshold),
             spread,
             mask: (1 << spread) - 1,
@@ -121,7 +144,7 @@ impl<'m> Ledger<'m> {
             occupied: Occupied::new(bits, spread),
             around: block::AROUND,
             blocks: counters.as_chunks_mut().0,
-            nodes: rest.as_chunks_mut().0,
+            nodes: nodes.as_chunks_mut().0,
             ladder,
         })
     }
@@ -147,6 +170,9 @@ impl<'m> Ledger<'m> {
             self.occupied.clear(tlb, chunk);
         }
         self.segment(chunk)?.open();
+        if let Some(closed) = self.closed.get_mut(chunk << self.spread..(chunk + 1) << self.spread) {
+            closed.fill(0);
+        }
         Some(chunk)
     }
 
@@ -209,21 +235,34 @@ impl<'m> Ledger<'m> {
             return Charged::Nothing;
         }
         let reached = self.segment(chunk).map_or(0, |mut segment| segment.pay(block, from, 1));
-        self.smallest(reached)
+        self.smallest(reached, chunk, block << block::SHIFT)
     }
 
     #[inline(never)]
     fn account(&mut self, chunk: usize, unit: usize, from: u32) -> Charged {
         let reached = self.segment(chunk).map_or(0, |mut segment| segment.account(unit, from));
-        self.smallest(reached)
+        let charged = self.smallest(reached, chunk, unit);
+        if self.frugal {
+            self.rest(chunk, unit >> block::SHIFT);
+        }
+        charged
     }
 
-    /// Returns the smallest rung among superpages of these shifts.
-    fn smallest(&self, reached: u32) -> Charged {
-        match reached & self.rungs {
-            0 => Charged::Nothing,
-            rungs => Charged::Ready(self.level(rungs.trailing_zeros())),
+    /// Returns the smallest rung among superpages of these shifts around a unit, whose counts have reached their
+    /// thresholds, that has what it takes.
+    fn smallest(&mut self, reached: u32, chunk: usize, unit: usize) -> Charged {
+        let mut rungs = reached & self.rungs;
+        while rungs != 0 {
+            let level = self.level(rungs.trailing_zeros());
+            if !self.frugal || self.count_in(chunk, unit, level) >= self.price(chunk, unit, level) {
+                return Charged::Ready(level);
+            }
+            rungs &= rungs - 1;
         }
+        if self.frugal {
+            self.put_off(reached & self.rungs, chunk, unit);
+        }
+        Charged::Nothing
     }
 
     /// Returns the level whose superpages are of `1 << shift` units or, if there is none, the next smaller.
@@ -401,12 +440,15 @@ impl<'m> Ledger<'m> {
 
     /// Returns the exact prefetch charges of the superpage of `level` around `place`.
     pub(crate) fn count(&mut self, place: Place, level: usize) -> u32 {
-        let (number, shift) = (place.unit >> block::SHIFT, self.ladder.shift(level));
-        let Some(chunk) = self.directory.find(place.segment) else { return 0 };
+        self.directory.find(place.segment).map_or(0, |chunk| self.count_in(chunk, place.unit, level))
+    }
+
+    fn count_in(&mut self, chunk: usize, unit: usize, level: usize) -> u32 {
+        let (number, shift) = (unit >> block::SHIFT, self.ladder.shift(level));
         let Some(segment) = self.segment(chunk) else { return 0 };
         if shift <= block::SHIFT {
             return segment.blocks.get(number).map_or(0, |block| {
-                block::counts(block).get(block::number(shift, place.unit)).copied().unwrap_or(0).into()
+                block::counts(block).get(block::number(shift, unit)).copied().unwrap_or(0).into()
             });
         }
         segment.exact(number, shift)

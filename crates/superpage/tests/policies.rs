@@ -239,22 +239,65 @@ fn thrift_copies_where_no_reservation_stands() {
     // What is used again after a demotion has stayed in place, but is not reserved.
     assert_eq!(policy.demote(Vpn::new(1)), Some(pair));
     assert_eq!([policy.on_miss(miss(0)), policy.on_miss(miss(1))], [None, None]);
+    // With holes it takes charges: two pages of 16 KB, half its R of 1600.
     for (first, reserved) in [(16, true), (32, false)] {
         if !reserved {
             policy.refused(region(first));
         }
-        // With a hole it takes the charges: 0.125 R of 16 KB is 200.
-        let mut pages = [first, first + 2];
-        let found = (0..).find_map(|n| {
-            let evicted = (n > 0).then_some(Vpn::new(pages[1]));
-            let action = policy.on_miss(Miss { evicted, ..miss(pages[0]) });
-            pages.reverse();
-            action.map(|action| (n, action))
-        });
         let range = Superpage { first: Vpn::new(first), size: PageSize::K16 };
-        assert_eq!(found, Some((200, Action::Promote { range, copy: !reserved })));
+        let found = alternate(&mut policy, [first, first + 2], 0..2000);
+        assert_eq!(found, Some((800, Action::Promote { range, copy: !reserved })));
         policy.promoted(range);
         policy.evicted(Tlb::Data, Vpn::new(first));
+    }
+}
+
+/// Misses two pages in turn in a TLB of one entry, the first of them without one evicted. Returns the first action.
+fn alternate(
+    policy: &mut dyn Policy,
+    mut pages: [usize; 2],
+    turns: std::ops::Range<usize>,
+) -> Option<(usize, Action)> {
+    turns.into_iter().find_map(|n| {
+        let evicted = (n > 0).then_some(Vpn::new(pages[1]));
+        let action = policy.on_miss(Miss { evicted, ..miss(pages[0]) });
+        pages.reverse();
+        action.map(|action| (n, action))
+    })
+}
+
+/// THRIFT's holes are free until a reservation has been of use, and cost their share of R from then on. A page that is
+/// touched while a superpage waits is no hole any longer: with the next charge the superpage has what it takes.
+#[test]
+fn thrift_pays_for_holes() {
+    for eager in [false, true] {
+        let mut policy = thrift(&Setup { eager, ..Setup::PAPER }, 1);
+        let region = |first| Superpage { first: Vpn::new(first), size: PageSize::K64 };
+        let of = |first, shift| {
+            let range = Superpage { first: Vpn::new(first), size: PageSize::from_shift(shift).unwrap() };
+            Action::Promote { range, copy: true }
+        };
+        policy.refused(region(0));
+        // 0.125 R of 16 KB, whatever its holes.
+        assert_eq!(alternate(&mut policy, [0, 2], 0..2000), Some((200, of(0, 14))));
+        policy.promoted(Superpage { first: Vpn::new(0), size: PageSize::K16 });
+        policy.evicted(Tlb::Data, Vpn::new(0));
+
+        let pair = Superpage { first: Vpn::new(32), size: PageSize::from_shift(13).unwrap() };
+        assert_eq!(policy.on_miss(miss(32)), None);
+        assert_eq!(policy.on_miss(miss(33)), Some(Action::Promote { range: pair, copy: false }));
+        policy.promoted(pair);
+        policy.evicted(Tlb::Data, Vpn::new(32));
+        // Half of R, 800, for two pages of four; and a quarter, which has been charged, when one of them is touched.
+        policy.refused(region(64));
+        assert_eq!(alternate(&mut policy, [64, 66], 0..450), None);
+        assert_eq!(policy.on_miss(Miss { evicted: Some(Vpn::new(66)), ..miss(65) }), Some(of(64, 14)));
+        // 128 KB, one region of it untouched but for a page: 0.125 R and the rest for 30 of 32 pages.
+        for first in [128, 144] {
+            policy.refused(region(first));
+        }
+        let price = 1600 + (12800 - 1600) * 30 / 32;
+        assert_eq!(alternate(&mut policy, [128, 144], 0..20_000), Some((price, of(128, 17))));
     }
 }
 

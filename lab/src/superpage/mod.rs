@@ -92,7 +92,8 @@ pub(crate) struct SuperpageArgs {
     /// Instead: time of each simulation over that of a bare LRU TLB
     #[arg(long, conflicts_with_all = ["thresholds", "end_to_end"])]
     speed: bool,
-    /// Instead: how much of what OFFLINE maps by superpages the policies do, and how much of what they do it does
+    /// Instead: how much of what OFFLINE maps by superpages the policies do, and how much of what they do it does; and the
+    /// same of an OFFLINE that has THRIFT's reservations, and need not copy there
     #[arg(long, conflicts_with_all = ["thresholds", "end_to_end", "speed"])]
     overlap: bool,
     /// Print JSON
@@ -163,6 +164,7 @@ struct Share {
 struct Overlap {
     trace: String,
     policy: String,
+    offline: &'static str,
     pages: u64,
     offline_pages: u64,
     both: u64,
@@ -286,8 +288,7 @@ impl<'m> Lab<'m> {
             }
             simulation.holes = named == Named::Subblock;
             if named == Named::Thrift {
-                let region = setup.ladder.size(setup.ladder.level_reaching(PageSize::K64).max(1));
-                simulation.reservations = region.map(|size| Reservations::new(size, args.reserved));
+                simulation.reservations = reservations(setup, args.reserved);
             }
             simulations.push((named, simulation));
         }
@@ -416,13 +417,25 @@ impl<'m> Lab<'m> {
         if self.instructions == 0 && self.footprint.pages() == 0 {
             bail!("the trace is empty: record one with `tlblab capture`");
         }
-        let mut outcome = None;
+        let (mut outcome, mut reserving) = (None, None);
         if let Some(OfflineInput { spool, unit, .. }) = &mut self.offline {
             let bar = progress("OFFLINE").with_style(ProgressStyle::with_template("{msg} {elapsed}")?);
-            let found = offline::choose(spool, &setup.ladder, args.tlb, args.r_per_kb, |round, misses| {
+            let told = |round, misses| {
                 bar.set_message(format!("OFFLINE, round {round}: {misses} misses"));
                 bar.tick();
-            })?;
+            };
+            let copying = offline::copying(&setup.ladder, args.r_per_kb);
+            let found = offline::choose(spool, &setup.ladder, args.tlb, &copying, told)?;
+            if args.overlap {
+                let reservations = reservations(setup, args.reserved);
+                let in_place = |(first, level): offline::Node| {
+                    let held = reservations.as_ref().zip(setup.ladder.size(level));
+                    let held = held.is_some_and(|(all, size)| all.hold(first << *unit, size));
+                    if held { 0 } else { copying((first, level)) }
+                };
+                let found = offline::choose(spool, &setup.ladder, args.tlb, in_place, told)?;
+                reserving = Some(offline_map(&found, setup, *unit));
+            }
             bar.finish_and_clear();
             if let Some(path) = args.promotions.as_ref() {
                 let mut log = BufWriter::new(create(path)?);
@@ -442,11 +455,10 @@ impl<'m> Lab<'m> {
         for (named, simulation) in &mut self.simulations {
             if let (Named::Offline, Some((found, unit))) = (*named, &outcome) {
                 simulation.misses = found.misses;
-                for (&first, &level) in &found.chosen {
-                    let shift = setup.ladder.shift(level) + unit;
-                    simulation.map.promote(Entry::around(first << unit, shift));
+                simulation.map = offline_map(found, setup, *unit);
+                for &level in found.chosen.values() {
                     simulation.promotions += 1;
-                    simulation.kb_copied += 4 << shift;
+                    simulation.kb_copied += 4 << (setup.ladder.shift(level) + unit);
                 }
             }
             if let Some(mut log) = simulation.log.take() {
@@ -455,7 +467,7 @@ impl<'m> Lab<'m> {
             rows.push(row(&self.name, self.instructions, &self.footprint, simulation, args.r_per_kb));
         }
         if args.overlap {
-            return rows::print(args.json, &self.overlaps());
+            return rows::print(args.json, &self.overlaps(reserving.as_ref()));
         }
         if !args.end_to_end {
             return rows::print(args.json, &rows);
@@ -502,30 +514,32 @@ impl<'m> Lab<'m> {
     }
 
     /// Whether policies promote where OFFLINE does.
-    fn overlaps(&self) -> Vec<Overlap> {
+    fn overlaps(&self, reserving: Option<&tlb::Map>) -> Vec<Overlap> {
         let offline = self.simulations.iter().find(|(named, _)| *named == Named::Offline);
-        let Some((_, offline)) = offline else { return Vec::new() };
+        let copying = offline.map(|(_, offline)| ("copying", &offline.map));
         let pages = |map: &tlb::Map| map.superpages().map(|(_, shift)| 1u64 << shift).sum::<u64>();
-        let offline_pages = pages(&offline.map);
-        let others = self
-            .simulations
-            .iter()
-            .filter(|(named, _)| *named != Named::Offline && !matches!(named, Named::Fixed(_)));
-        others
-            .map(|(_, simulation)| {
-                let (pages, both) = (pages(&simulation.map), simulation.map.in_common(&offline.map));
+        let mut rows = Vec::new();
+        for (offline, map) in copying.into_iter().chain(reserving.map(|map| ("reserving", map))) {
+            let offline_pages = pages(map);
+            for (named, simulation) in &self.simulations {
+                if *named == Named::Offline || matches!(named, Named::Fixed(_)) {
+                    continue;
+                }
+                let (pages, both) = (pages(&simulation.map), simulation.map.in_common(map));
                 let percent = |of: u64| 100.0 * both as f64 / of.max(1) as f64;
-                Overlap {
+                rows.push(Overlap {
                     trace: self.name.clone(),
                     policy: simulation.name.clone(),
+                    offline,
                     pages,
                     offline_pages,
                     both,
                     of_offline_pct: percent(offline_pages),
                     of_policy_pct: percent(pages),
-                }
-            })
-            .collect()
+                });
+            }
+        }
+        rows
     }
 
     fn speeds(&self, yardstick: &Yardstick) -> Vec<Speed> {
@@ -541,6 +555,21 @@ impl<'m> Lab<'m> {
         rows.extend(simulated.map(|(_, simulation)| speed(simulation.name.clone(), simulation.time)));
         rows
     }
+}
+
+/// The reservations that THRIFT's kernel makes.
+fn reservations(setup: &Setup, percent: u32) -> Option<Reservations> {
+    let region = setup.ladder.size(setup.ladder.level_reaching(PageSize::K64).max(1));
+    region.map(|size| Reservations::new(size, percent))
+}
+
+/// What OFFLINE maps; `unit` is the shift from base pages to units.
+fn offline_map(found: &Outcome, setup: &Setup, unit: u32) -> tlb::Map {
+    let mut map = tlb::Map::default();
+    for (&first, &level) in &found.chosen {
+        map.promote(Entry::around(first << unit, setup.ladder.shift(level) + unit));
+    }
+    map
 }
 
 fn row(

@@ -71,18 +71,14 @@ pub(super) struct Outcome {
 /// Up to this many spooled misses a round chooses one superpage; beyond, all that do not take from one another.
 const SMALL: u64 = 100_000;
 
-/// Runs the greedy choice. `r_per_kb` is the cost of copying 1 KB, in misses; `round` is told the rounds and misses.
+/// Runs the greedy choice. `cost` is that of a superpage, in misses; `round` is told the rounds and misses.
 pub(super) fn choose(
     spool: &mut Spool,
     ladder: &Ladder,
     tlbs: Tlbs,
-    r_per_kb: u32,
+    cost: impl Fn(Node) -> u64,
     mut round: impl FnMut(usize, u64),
 ) -> io::Result<Outcome> {
-    let cost = |level: usize| {
-        let bytes = ladder.size(level).map_or(0, |size| size.bytes() as u64);
-        if level == 0 { 0 } else { u64::from(r_per_kb) * bytes / 1024 }
-    };
     let mut chosen = BTreeMap::new();
     let mut rounds = 0;
     loop {
@@ -95,8 +91,8 @@ pub(super) fn choose(
         // What a superpage adds to the cost: those within it are not built then.
         let extra = |&(first, level): &Node| {
             let units = 1usize << ladder.shift(level);
-            let within: u64 = chosen.range(first..=first + (units - 1)).map(|(_, &level)| cost(level)).sum();
-            cost(level).saturating_sub(within)
+            let within = chosen.range(first..=first + (units - 1));
+            cost((first, level)).saturating_sub(within.map(|(&first, &level)| cost((first, level))).sum())
         };
         let mut worth: Vec<(f64, Node, bool)> = left
             .iter()
@@ -123,6 +119,14 @@ pub(super) fn choose(
             chosen.retain(|&inside, _| !(first..=last).contains(&inside));
             chosen.insert(first, level);
         }
+    }
+}
+
+/// Returns the cost of copying a superpage's pages, in misses, at `r_per_kb` for 1 KB.
+pub(super) fn copying(ladder: &Ladder, r_per_kb: u32) -> impl Fn(Node) -> u64 + '_ {
+    move |(_, level)| {
+        let bytes = ladder.size(level).map_or(0, |size| size.bytes() as u64);
+        if level == 0 { 0 } else { u64::from(r_per_kb) * bytes / 1024 }
     }
 }
 

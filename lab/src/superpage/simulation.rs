@@ -87,9 +87,20 @@ impl Reservations {
     fn fail(&mut self, page: usize) -> Option<Superpage> {
         let shift = self.size.shift() - PageSize::K4.shift();
         let region = page >> shift;
-        let hash = (region as u64).wrapping_mul(0x9e37_79b9_7f4a_7c15) >> 32;
-        let fails = self.touched.insert(region) && (hash * 100) >> 32 >= u64::from(self.percent);
+        let fails = self.touched.insert(region) && !self.stands(page);
         fails.then_some(Superpage { first: Vpn::new(region << shift), size: self.size })
+    }
+
+    /// Tells whether the region of a page can be reserved.
+    fn stands(&self, page: usize) -> bool {
+        let region = page >> (self.size.shift() - PageSize::K4.shift());
+        let hash = (region as u64).wrapping_mul(0x9e37_79b9_7f4a_7c15) >> 32;
+        (hash * 100) >> 32 < u64::from(self.percent)
+    }
+
+    /// Tells whether a superpage lies in one reservation.
+    pub(super) fn hold(&self, first: usize, size: PageSize) -> bool {
+        size <= self.size && self.stands(first)
     }
 }
 

@@ -158,7 +158,14 @@ proptest! {
             misses_under(&stream, tlbs, chosen, &ladder) + kb * u64::from(r_per_kb)
         };
         let best = every_choice(0, 3).iter().map(price).min().unwrap();
-        let found = offline::choose(&mut spool(&stream, tlbs), &ladder, tlbs, r_per_kb, |_, _| ()).unwrap();
+        let found = offline::choose(
+            &mut spool(&stream, tlbs),
+            &ladder,
+            tlbs,
+            offline::copying(&ladder, r_per_kb),
+            |_, _| (),
+        )
+        .unwrap();
         let price = price(&found.chosen);
         prop_assert!(price >= best && 4 * price <= 5 * best, "{} against {}: {:?}", price, best, found.chosen);
         prop_assert_eq!(found.misses, misses_under(&stream, tlbs, &found.chosen, &ladder));

@@ -1,8 +1,9 @@
-//! What is populated in reserved memory: the first touches that [`Thrift`](crate::Thrift) looks for.
+//! What is populated in reserved memory: the first touches that [`Thrift`](crate::Thrift) looks for, and what it makes of
+//! pages that were never touched.
 
 use tlbkit_addr::Vpn;
 
-use super::Ledger;
+use super::{Ledger, by_shift};
 use crate::Superpage;
 use crate::block::{self, POPULATED};
 
@@ -10,6 +11,14 @@ impl Ledger<'_> {
     /// Returns the level of the regions that memory is reserved for, 0 if it is for none.
     pub(crate) fn reserved(&self) -> usize {
         self.reserved
+    }
+
+    /// From now on untouched pages have to be paid for.
+    pub(crate) fn be_frugal(&mut self) {
+        if !self.frugal {
+            self.frugal = true;
+            self.rules.go_on(by_shift(&self.ladder, &self.prices));
+        }
     }
 
     /// Counts a page as populated. Returns the level of the largest superpage around it, larger than its mapping, that is
@@ -31,26 +40,36 @@ impl Ledger<'_> {
         }
         block[POPULATED] |= bit;
         let (populated, mapped) = (block[POPULATED], block::mapped(block, unit));
+        let number = index & self.mask;
+        if self.waits
+            && let Some(mut segment) = self.segment(index >> self.spread)
+        {
+            // What waited for the price of this page need not wait as long.
+            segment.hasten(number);
+        }
+        if self.closed.get(index)? & bit != 0 {
+            return None;
+        }
         // What is full has full parts.
         let full = |&level: &usize| !populated & block::within(self.ladder.shift(level), unit) == 0;
         let level = (1..=self.reserved).take_while(full).last()?;
         (self.ladder.shift(level) > mapped).then_some(level)
     }
 
-    /// Tells whether the region around a page is all populated, or has no reservation.
-    pub(crate) fn is_full(&mut self, page: Vpn) -> bool {
-        let region = block::within(self.ladder.shift(self.reserved), self.ladder.locate(page).unit);
-        let Some(block) = self.find(page).and_then(|index| self.blocks.get(index)) else { return true };
-        !block[POPULATED] & region == 0
+    /// Tells whether the region around a page has no reservation. In segments without memory none has.
+    pub(crate) fn is_closed(&mut self, page: Vpn) -> bool {
+        let bit = 1 << (self.lately.unit(page) % block::UNITS);
+        let Some(index) = self.find(page) else { return true };
+        self.closed.get(index).is_none_or(|closed| closed & bit != 0)
     }
 
     /// Records that the region around a page has no reservation.
     pub(crate) fn close(&mut self, page: Vpn) {
-        let region = block::within(self.ladder.shift(self.reserved), self.ladder.locate(page).unit);
+        let region = block::within(self.ladder.shift(self.reserved), self.lately.unit(page));
         if let Some(index) = self.find(page)
-            && let Some(block) = self.blocks.get_mut(index)
+            && let Some(closed) = self.closed.get_mut(index)
         {
-            block[POPULATED] |= region;
+            *closed |= region;
         }
     }
 
@@ -62,5 +81,67 @@ impl Ledger<'_> {
         {
             block[POPULATED] &= !block::within(self.ladder.shift(level), place.unit);
         }
+    }
+
+    /// Returns how many charges the superpage of `level` around a unit takes: its threshold, and more if it has pages that
+    /// were never touched.
+    ///
+    /// Within a region that is their share of R, if that is more. In larger superpages, where holes come by the region,
+    /// it is R for their share and the threshold for the rest.
+    pub(super) fn price(&self, chunk: usize, unit: usize, level: usize) -> u32 {
+        let (threshold, price) = (self.threshold(level), self.prices.get(level).copied().unwrap_or(u32::MAX));
+        let shift = self.ladder.shift(level);
+        let holes = |of: u32| (u64::from(of) * self.holes(chunk, unit, shift) >> shift) as u32;
+        if level <= self.reserved {
+            threshold.max(holes(price))
+        } else {
+            threshold + holes(price - threshold)
+        }
+    }
+
+    /// Puts off the next look at superpages around a unit that have reached their thresholds, and not their prices. The
+    /// shifts of them are given as a set.
+    pub(super) fn put_off(&mut self, mut rungs: u32, chunk: usize, unit: usize) {
+        self.waits |= rungs != 0;
+        // The largest first: quotas go by what is above.
+        while rungs >> (block::SHIFT + 1) != 0 {
+            let shift = rungs.ilog2();
+            rungs ^= 1 << shift;
+            let price = self.price(chunk, unit, self.level(shift));
+            if let Some(mut segment) = self.segment(chunk) {
+                segment.put_off(unit >> block::SHIFT, shift, price);
+            }
+        }
+    }
+
+    /// Puts off the next look at a block until a count can have come to its threshold or, if it has, to its price.
+    pub(super) fn rest(&mut self, chunk: usize, number: usize) {
+        let Some(block) = self.blocks.get(chunk << self.spread | number) else { return };
+        if block::left(block) > 1 {
+            return;
+        }
+        let (first, counts) = (number << block::SHIFT, block::counts(block));
+        let mut misses = u32::MAX;
+        for level in (1..self.ladder.levels()).take_while(|&level| self.ladder.shift(level) <= block::SHIFT) {
+            let shift = self.ladder.shift(level);
+            for unit in (first..first + block::UNITS).step_by(1 << shift) {
+                let count = counts.get(block::number(shift, unit)).copied().unwrap_or(0).into();
+                let threshold = self.threshold(level);
+                let until = if count < threshold { threshold } else { self.price(chunk, unit, level) };
+                misses = misses.min(until.saturating_sub(count));
+            }
+        }
+        if let Some(mut segment) = self.segment(chunk) {
+            segment.rest(number, misses.min(u16::MAX.into()) as u16);
+        }
+    }
+
+    /// Returns how many units of the superpage of `1 << shift` units around one were never touched.
+    fn holes(&self, chunk: usize, unit: usize, shift: u32) -> u64 {
+        let blocks = 1 << shift.saturating_sub(block::SHIFT);
+        let first = chunk << self.spread | (unit >> block::SHIFT & !(blocks - 1));
+        let within = block::within(shift, unit);
+        let blocks = self.blocks.iter().skip(first).take(blocks);
+        blocks.map(|block| u64::from((!block[POPULATED] & within).count_ones())).sum()
     }
 }

@@ -16,7 +16,8 @@ pub(crate) enum Swift {
     Done,
     /// It was, in the block at this place, with a charge to the superpages of this shift and up. The sums are due.
     Due(usize, u32),
-    /// This is the first touch of a page in the block at this place, and one that may fill a superpage. Nothing was done.
+    /// This is the first touch of a page in the block at this place, and one that may fill a superpage, or lower the price
+    /// of one. Nothing was done.
     Fills(usize),
     /// The page is part of a superpage, in the block at this place, and nothing was done.
     InSuperpage(usize),
@@ -66,7 +67,7 @@ impl Ledger<'_> {
         let Some(block) = self.blocks.get_mut(index) else { return Swift::Not };
         if RESERVES && block[POPULATED] >> (unit % block::UNITS) & 1 == 0 {
             let populated = block[POPULATED] | 1 << (unit % block::UNITS);
-            if !populated & block::within(1, unit) == 0 {
+            if self.waits || !populated & block::within(1, unit) == 0 {
                 return Swift::Fills(index);
             }
             block[POPULATED] = populated;

@@ -6,6 +6,7 @@ use super::backoff::BackOff;
 use super::gate::Gate;
 use super::{Action, Miss, Policy, Superpage, Tlb};
 use crate::costs::{When, thresholds};
+use crate::ladder::MAX_LEVELS;
 use crate::ledger::{Charged, Far, Ledger, Swift};
 use crate::{CostError, Footprint, Memory, Setup};
 
@@ -34,7 +35,7 @@ impl<'m> ApproxOnline<'m> {
     /// See [`CostError`].
     pub fn footprint(setup: &Setup) -> Result<Footprint, CostError> {
         let counts = thresholds(&setup.ladder, setup.costs, setup.costs.prefetch, When::Reaches)?;
-        Ledger::footprint(&setup.ladder, counts)
+        Ledger::footprint(&setup.ladder, counts, false)
     }
 
     /// Makes the policy, with memory for as many segments as fit.
@@ -43,13 +44,18 @@ impl<'m> ApproxOnline<'m> {
     ///
     /// See [`CostError`].
     pub fn new(setup: &Setup, memory: Memory<'m>) -> Result<Self, CostError> {
-        Self::with(setup, false, memory)
+        Self::with(setup, None, memory)
     }
 
-    /// The same for a policy around this one, which may reserve memory at first touches.
-    pub(super) fn with(setup: &Setup, reserves: bool, memory: Memory<'m>) -> Result<Self, CostError> {
+    /// The same for a policy around this one, which reserves memory at first touches and has prices for superpages that
+    /// nobody has touched.
+    pub(super) fn with(
+        setup: &Setup,
+        prices: Option<[u32; MAX_LEVELS]>,
+        memory: Memory<'m>,
+    ) -> Result<Self, CostError> {
         let counts = thresholds(&setup.ladder, setup.costs, setup.costs.prefetch, When::Reaches)?;
-        let ledger = Ledger::new(setup.ladder, counts, setup.eager, reserves, setup.tlbs(), memory)?;
+        let ledger = Ledger::new(setup.ladder, counts, setup.eager, prices, setup.tlbs(), memory)?;
         let gate = Gate::new(setup.activity);
         Ok(Self {
             plain: Self::is_plain(&ledger, &gate),
@@ -198,8 +204,9 @@ impl ApproxOnline<'_> {
     #[inline(never)]
     fn miss(&mut self, miss: &Miss) -> Option<&Action> {
         let active = self.gate.active(miss.now);
-        let charged = self.ledger.miss(miss.tlb, miss.page, active);
+        // First, as what is charged goes by it.
         let full = if self.ledger.reserved() > 0 { self.ledger.populate(miss.page) } else { None };
+        let charged = self.ledger.miss(miss.tlb, miss.page, active);
         self.finish(miss, charged, full)
     }
 
@@ -236,9 +243,9 @@ impl ApproxOnline<'_> {
         }
     }
 
-    /// Tells whether what was asked for last needs no copy.
-    pub(super) fn in_place(&self) -> bool {
-        matches!(self.asked, Some(Action::Promote { copy: false, .. }))
+    /// Returns what was asked for last, if it has not been answered.
+    pub(super) fn answered(&mut self) -> Option<Action> {
+        self.asked.take()
     }
 
     /// Asks for the superpage of `level` around a page. One that is full costs nothing, and need not wait.
@@ -249,7 +256,7 @@ impl ApproxOnline<'_> {
         }
         let ladder = self.ledger.ladder;
         let range = ladder.superpage(ladder.locate(page), level)?;
-        let copy = !full && (level > self.ledger.reserved() || self.ledger.is_full(page));
+        let copy = !full && (level > self.ledger.reserved() || self.ledger.is_closed(page));
         Some(self.asked.insert(Action::Promote { range, copy }))
     }
 

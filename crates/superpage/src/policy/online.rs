@@ -43,7 +43,7 @@ impl<'m> Online<'m> {
     /// See [`CostError`].
     pub fn footprint(setup: &Setup) -> Result<(Footprint, Footprint), CostError> {
         let (prefetch, capacity) = both(setup)?;
-        Ok((Ledger::footprint(&setup.ladder, prefetch)?, Capacity::footprint(&setup.ladder, capacity)))
+        Ok((Ledger::footprint(&setup.ladder, prefetch, false)?, Capacity::footprint(&setup.ladder, capacity)))
     }
 
     /// Returns how many entries the LRU stack of a TLB of `size` entries takes.
@@ -60,7 +60,7 @@ impl<'m> Online<'m> {
         let (prefetch, capacity) = both(setup)?;
         let OnlineMemory { prefetch: ledger, capacity: counts, stacks } = memory;
         Ok(Self {
-            ledger: Ledger::new(setup.ladder, prefetch, setup.eager, false, setup.tlbs(), ledger)?,
+            ledger: Ledger::new(setup.ladder, prefetch, setup.eager, None, setup.tlbs(), ledger)?,
             capacity: Capacity::new(setup.ladder, capacity, sizes, counts, stacks),
             gate: Gate::new(setup.activity),
             back_off: BackOff::new(),
