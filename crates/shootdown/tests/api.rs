@@ -5,11 +5,10 @@
 use std::cell::Cell;
 
 use proptest::prelude::*;
-use tlbkit_addr::{Asid, CpuSet, Pages, Reach, Vpn};
+use tlbkit_addr::{Asid, CpuSet, Pages, Vpn};
 use tlbkit_shootdown::{
-    Action, Algorithm, Batch, Consistency, Edit, Hardware, Local, LowRights, Misuse, OpId, Operation,
-    Outcome, Plan, Queue, Replier, Request, Requester, Seen, SharedSpace, Status, System, Target, Unsuitable,
-    Want, Work, leaked,
+    Action, Algorithm, Edit, Hardware, Local, LowRights, Misuse, OpId, Operation, Outcome, Plan, Queue,
+    Replier, Request, Requester, Seen, SharedSpace, System, Target, Work, leaked,
 };
 
 fn plan(algorithm: Algorithm) -> Plan {
@@ -223,56 +222,6 @@ fn a_member_that_appears_too_late_costs_the_payload() {
     assert!(here.completed.is_empty(), "the payload is not handed back");
     let again = kernel.start(&mut zero, &mut here, 4, Joining(SharedSpace::new()));
     assert!(matches!(again, Err((4, _, Misuse::Busy { .. }))), "the slot is not used again");
-}
-
-#[test]
-fn table_3_1_and_what_the_explorer_adds() {
-    use LowRights::{MayWriteBack, NeverWriteBack};
-    let suits = |a: Algorithm, h: &Hardware| a.suits(h, NeverWriteBack);
-    assert_eq!(suits(Algorithm::PteFirst, &Hardware::VAX), Err(Unsuitable::StatusOverwrites));
-    assert_eq!(suits(Algorithm::TlbFirst, &Hardware::I386), Err(Unsuitable::LoadedByHardware));
-    assert_eq!(suits(Algorithm::OptimisticRemote, &Hardware::VAX), Err(Unsuitable::NoRemoteFlush));
-    assert!(suits(Algorithm::PteFirstRemote, &Hardware::MC88200).is_ok());
-    let leaky = Hardware { drains: false, ..Hardware::VAX };
-    assert_eq!(suits(Algorithm::TwoPhase, &leaky), Err(Unsuitable::StatusNeverDrains));
-    assert_eq!(
-        Algorithm::Optimistic.suits(&Hardware::VAX, MayWriteBack),
-        Err(Unsuitable::NewRightsWriteBack)
-    );
-    assert!(Algorithm::PteFirst.suits(&Hardware::VAX.status_by_faults(), MayWriteBack).is_ok());
-    for (_, hardware) in Hardware::TABLE {
-        assert!(Algorithm::TwoPhase.suits(&hardware, MayWriteBack).is_ok());
-    }
-    let nonatomic = Hardware { status: Status::ReadThenWrite, status_bits: 2, ..Hardware::I386 };
-    assert_eq!(Plan::new(Algorithm::Optimistic, &nonatomic, MayWriteBack).unwrap().rounds(), 3);
-}
-
-#[test]
-fn the_chooser_takes_the_cheapest_that_is_sound() {
-    let want = |consistency, asynchronous| Want { consistency, asynchronous, low: LowRights::NeverWriteBack };
-    let chosen = |h: &Hardware, w| Plan::choose(h, w).unwrap().algorithm();
-    let when_done = Consistency::WhenDone;
-    assert_eq!(chosen(&Hardware::I386, want(when_done, false)), Algorithm::PteFirst);
-    assert_eq!(chosen(&Hardware::I386, want(when_done, true)), Algorithm::PteFirstAsync);
-    assert_eq!(chosen(&Hardware::I386, want(Consistency::Always, true)), Algorithm::TwoPhase);
-    assert_eq!(chosen(&Hardware::RP3, want(Consistency::Always, false)), Algorithm::TlbFirst);
-    assert_eq!(chosen(&Hardware::VAX, want(when_done, false)), Algorithm::Optimistic);
-    assert_eq!(chosen(&Hardware::MC88200, want(when_done, false)), Algorithm::PteFirstRemote);
-}
-
-#[test]
-fn a_batch_is_one_request() {
-    let mut batch = Batch::new(Asid::default(), 64);
-    for page in 0..32 {
-        batch.add(Reach::Everywhere, Pages::one(Vpn::new(page)));
-    }
-    let all = Pages::new(Vpn::new(0), Vpn::new(31)).unwrap();
-    assert_eq!(batch.take(), Some(Target::Pages(Asid::default(), all)));
-    assert_eq!(batch.take(), None);
-    batch.add(Reach::Local, all);
-    assert_eq!(batch.take(), None, "nobody else needs to know");
-    batch.add(Reach::Everywhere, Pages::new(Vpn::new(0), Vpn::new(64)).unwrap());
-    assert_eq!(batch.take(), Some(Target::Space(Asid::default())));
 }
 
 proptest! {
