@@ -2,12 +2,13 @@
 
 #![cfg(not(loom))]
 
-use std::collections::HashSet;
+use std::collections::{BTreeSet, HashSet};
 
 use SwitchAction as S;
+use proptest::prelude::*;
 use tlbkit_shootdown::{
-    Action, Algorithm, Change, Hardware, LowRights, Misuse, Plan, Requester, Seen, Space, Switch,
-    SwitchAction,
+    Action, Algorithm, Change, Hardware, LowRights, Misuse, Plan, Requester, Seen, SharedSpace, Space,
+    Switch, SwitchAction,
 };
 
 fn plan(algorithm: Algorithm) -> Plan {
@@ -225,5 +226,23 @@ fn nobody_runs_with_rights_that_an_operation_has_taken_away() {
         }
         // Each way of hearing of it has been taken, or the test says little.
         assert!(ended && marked && asked, "{changes:?}: {ended} {marked} {asked}");
+    }
+}
+
+proptest! {
+    /// A set that CPUs enter and leave by themselves, against a set. Beyond its capacity there is nobody.
+    #[test]
+    fn a_shared_set_is_a_set(steps in proptest::collection::vec((any::<bool>(), 0..130usize), 0..60)) {
+        let (shared, mut set) = (SharedSpace::<2>::new(), BTreeSet::new());
+        for (enter, cpu) in steps {
+            if enter {
+                prop_assert_eq!(shared.running.insert(cpu), cpu < 128 && set.insert(cpu));
+            } else {
+                prop_assert_eq!(shared.running.remove(cpu), set.remove(&cpu));
+            }
+            prop_assert_eq!(shared.running.contains(cpu), set.contains(&cpu));
+            prop_assert!(shared.running.load().iter().eq(set.iter().copied()));
+            prop_assert!(shared.members.load().is_empty() && shared.stale.load().is_empty());
+        }
     }
 }
