@@ -5,7 +5,7 @@ mod algorithm;
 mod batch;
 pub mod dash;
 mod hardware;
-#[cfg(all(test, not(loom)))]
+#[cfg(test)]
 mod hazards;
 pub mod ipc;
 mod lazy;

@@ -242,7 +242,7 @@ impl<const FRAMES: usize> PageOut<FRAMES> {
     }
 }
 
-#[cfg(all(test, not(loom)))]
+#[cfg(test)]
 mod tests {
     use super::*;
 

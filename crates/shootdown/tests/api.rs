@@ -293,6 +293,20 @@ fn after_an_overflow_everybody_who_waits_is_woken() {
     assert_eq!(there.1, 3);
 }
 
+/// A 2-phase CPU that stops changes something for those who wait for it. One that looks into an empty mailbox does not.
+#[test]
+fn a_look_for_nothing_disturbs_nobody() {
+    let kernel = Kernel::new(plan(Algorithm::TwoPhase)).unwrap();
+    let mut one = kernel.station(1).unwrap();
+    let mut there = Waiting(|| panic!("CPU 1 waits for nobody"), 0);
+    kernel.poll(&mut one, &mut there).unwrap();
+    assert_eq!(there.1, 0);
+    // An operation that is not in its slot any more has continued.
+    kernel.post(1, request(0)).unwrap();
+    kernel.poll(&mut one, &mut there).unwrap();
+    assert_eq!(there.1, 1, "it has stopped");
+}
+
 /// Who goes offline replies to what he has been asked, flushes all, and is asked no more until he is back.
 #[test]
 fn going_offline_leaves_nobody_waiting() {

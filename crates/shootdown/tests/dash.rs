@@ -257,15 +257,19 @@ fn shared() -> Dash<Map, u32, 3, 4> {
     dash
 }
 
-/// The last one who writes to it through one space leaves it dirty for all.
+/// Whoever writes to it leaves it dirty for all.
 #[test]
 fn a_shared_page_is_one_page() {
     let at = Vpn::new(9);
     let mut dash = shared();
     dash.tables().clone().exchange(space(2), at, Some(page(RW | Attr::DIRTY)));
-    assert_eq!(dash.is_dirty(space(1), at), Ok(true));
+    assert_eq!([1, 2].map(|of| dash.is_dirty(space(of), at)), [Ok(true); 2]);
     let unmapping = dash.unmap_synch(space(1), at, true, Hint::default()).unwrap();
     assert_eq!(unmapping.old, page(RW | Attr::DIRTY), "or the page would be dropped unwritten");
+    // Two who have written to it are no fewer than one.
+    let dirty = page(Attr::READ | Attr::DIRTY);
+    dash.tables().clone().exchange(space(1), at, Some(dirty));
+    assert_eq!(dash.is_dirty(space(1), at), Ok(true));
     // While a TLB of either may write to it, neither starts again nor forgets that it is dirty.
     let busy = DashError::BeingUnmapped(unmapping.ticket);
     for of in [1, 2].map(space) {

@@ -129,6 +129,22 @@ fn who_is_not_there_yet_is_waited_for() {
     }
 }
 
+/// Who changes an entry of a space that is not his own has nothing to flush; with nobody else there, nothing is asked.
+#[test]
+fn who_does_not_hold_the_entry_does_not_flush() {
+    let held_by = |members: &'static [usize]| {
+        move |action| match action {
+            ReadTargets => Seen::Targets { members: cpus(members), running: cpus(members) },
+            _ => well(action),
+        }
+    };
+    let waits = [SetCount(1), Send(1), AllAcknowledged];
+    let (head, end) = ([Exclude, Update, ReadTargets], [Release, DONE]);
+    assert_eq!(run(plan(Algorithm::PteFirst), held_by(&[1])), [&head[..], &waits, &end].concat());
+    assert_eq!(run(plan(Algorithm::PteFirst), held_by(&[])), [&head[..], &end].concat());
+    assert_eq!(run(plan(Algorithm::PteFirstAsync), held_by(&[0])), [&head[..], &[FLUSH], &end].concat());
+}
+
 /// CPU 2 has begun to run the space before it could see the mark: then it is asked like the rest.
 #[test]
 fn who_runs_the_space_by_now_is_asked() {
