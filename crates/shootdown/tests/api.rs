@@ -275,9 +275,10 @@ impl<F: FnMut()> Local<u8> for Waiting<F> {
     }
 }
 
-/// Three requests in a mailbox for two: CPU 1 knows the operations by their slots alone, and wakes each of their requesters.
+/// CPU 1 wakes each requester that waits for its acknowledgement; also where three requests have come to a mailbox for two,
+/// and it knows the operations by their slots alone.
 #[test]
-fn after_an_overflow_everybody_who_waits_is_woken() {
+fn everybody_who_waits_for_an_acknowledgement_is_woken() {
     fn ask(kernel: &Kernel, cpu: usize, meanwhile: impl FnMut()) {
         let space = SharedSpace::new();
         space.members.insert(1);
@@ -289,8 +290,42 @@ fn after_an_overflow_everybody_who_waits_is_woken() {
     let mut one = kernel.station(1).unwrap();
     let mut there = Waiting(|| panic!("CPU 1 waits for nobody"), 0);
     let mut reply = || kernel.poll(&mut one, &mut there).unwrap();
+    ask(&kernel, 0, &mut reply);
     ask(&kernel, 0, || ask(&kernel, 2, || ask(&kernel, 3, &mut reply)));
-    assert_eq!(there.1, 3);
+    assert_eq!(there.1, 4);
+}
+
+/// The entry has been overwritten: the last replier starts over, and is the one who asks the others now.
+#[test]
+fn an_operation_taken_over_goes_on_under_its_name() {
+    struct Overwritten(SharedSpace, Cell<bool>);
+    impl Edit<1> for Overwritten {
+        fn exclude(&self) -> bool {
+            true
+        }
+        fn release(&self) {}
+        fn update(&self) {}
+        fn check(&self) -> bool {
+            self.1.replace(true)
+        }
+        fn space(&self) -> &SharedSpace {
+            &self.0
+        }
+        fn what(&self) -> Target {
+            Target::All
+        }
+    }
+    let kernel = System::<u8, Overwritten, 4, 2>::new(plan(Algorithm::OptimisticAsync)).unwrap();
+    let (mut zero, mut one) = (kernel.station(0).unwrap(), kernel.station(1).unwrap());
+    let (mut here, mut there) = (Counting::default(), Counting::default());
+    for nth in 1..4 {
+        let edit = Overwritten(page(2).0, Cell::new(false));
+        assert!(kernel.start(&mut zero, &mut here, 9, edit).is_ok());
+        kernel.poll(&mut one, &mut there).unwrap();
+        assert_eq!(there.interrupts, [0].repeat(nth));
+        kernel.poll(&mut zero, &mut here).unwrap();
+        assert_eq!((here.completed.len(), there.completed.len()), (nth, 0));
+    }
 }
 
 /// A 2-phase CPU that stops changes something for those who wait for it. One that looks into an empty mailbox does not.
