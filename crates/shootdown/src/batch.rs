@@ -70,7 +70,8 @@ impl Batch {
             return None;
         }
         Some(match taken.flush.ranges() {
-            [only] if !taken.flush.is_all() => Target::Pages(self.space, *only),
+            [only] => Target::Pages(self.space, *only),
+            // Separate ones, or none as it is the whole space anyway.
             _ => Target::Space(self.space),
         })
     }

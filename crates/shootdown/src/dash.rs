@@ -7,11 +7,16 @@
 //! Invariants, which [`Dash::check`] tests: a page has at most one unmapping in flight; a page whose unmapping has
 //! not been superseded has an entry with no more than the reduced rights; every message comes back exactly once.
 
+use core::fmt;
+
 use heapless::Vec;
 use tlbkit_addr::{Asid, Attr, Flush, PageSize, Pages, Reach, Vpn};
 
 use crate::tolerance::{Context, Entry, Tolerance, classify};
 use crate::{Outcome, Plan};
+
+/// What the hardware sets in an entry.
+const STATUS: Attr = Attr::ACCESSED.union(Attr::DIRTY);
 
 /// Page tables, as far as this interface needs them.
 pub trait Tables {
@@ -41,9 +46,9 @@ pub struct Unmapping {
     pub ticket: Ticket,
     /// The plan that the hint asks for.
     pub plan: Plan,
-    /// What the entry was, with its status bits.
+    /// What the entry was, with its status bits in all spaces that share the page.
     pub old: Entry,
-    /// What is stale, and for whom.
+    /// What is stale, and for whom; in all spaces that share the page.
     pub flush: Flush,
 }
 
@@ -73,8 +78,8 @@ pub enum DashError {
     UnknownTicket(Ticket),
 }
 
-impl core::fmt::Display for DashError {
-    fn fmt(&self, f: &mut core::fmt::Formatter<'_>) -> core::fmt::Result {
+impl fmt::Display for DashError {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
             Self::NotMapped => f.write_str("no page is mapped there"),
             Self::BeingUnmapped(_) => f.write_str("the page is being unmapped"),
@@ -140,8 +145,11 @@ impl<T: Tables, M, const PENDING: usize, const SHARES: usize> Dash<T, M, PENDING
         &self.tables
     }
 
+    /// The unmapping in flight of the page at `at`, whichever of the spaces that share it has asked for it.
     fn pending(&mut self, space: Asid, at: Vpn) -> Option<&mut Pending<M>> {
-        self.pending.iter_mut().find(|p| p.space == space && p.at == at && !p.superseded)
+        let sharers = self.sharers(space, at);
+        let sees = |of| of == space || sharers.contains(&of);
+        self.pending.iter_mut().find(|p| p.at == at && !p.superseded && sees(p.space))
     }
 
     /// The other spaces that see the same segment at `at`.
@@ -166,27 +174,21 @@ impl<T: Tables, M, const PENDING: usize, const SHARES: usize> Dash<T, M, PENDING
     ///
     /// [`DashError::Occupied`] by another frame, or with rights that this call would take away.
     pub fn map(&mut self, space: Asid, at: Vpn, new: Entry) -> Result<(), DashError> {
-        let mut spaces = self.sharers(space, at);
-        let _ = spaces.push(space);
-        for &of in spaces.iter().chain([&space]) {
+        let sharers = self.sharers(space, at);
+        for &of in sharers.iter().chain([&space]) {
             if let Some(old) = self.tables.entry(of, at)
                 && classify(Some(old), Some(new), Context::Plain) != Tolerance::Safe
             {
                 return Err(DashError::Occupied(old));
             }
         }
-        for &of in &self.sharers(space, at) {
-            self.raise(of, at, new);
+        for &of in sharers.iter().chain([&space]) {
+            if let Some(pending) = self.pending(of, at) {
+                pending.superseded = true;
+            }
+            self.tables.exchange(of, at, Some(new));
         }
-        self.raise(space, at, new);
         Ok(())
-    }
-
-    fn raise(&mut self, space: Asid, at: Vpn, new: Entry) {
-        if let Some(pending) = self.pending(space, at) {
-            pending.superseded = true;
-        }
-        self.tables.exchange(space, at, Some(new));
     }
 
     /// `unmap_synch(virt_addr, readonly_flag, hint)`: unmaps a page or makes it read-only. The kernel runs the
@@ -233,27 +235,28 @@ impl<T: Tables, M, const PENDING: usize, const SHARES: usize> Dash<T, M, PENDING
         if let Some(pending) = self.pending(space, at) {
             return Err((DashError::BeingUnmapped(pending.ticket), message));
         }
-        let Some(old) = self.tables.entry(space, at) else { return Err((DashError::NotMapped, message)) };
+        let Some(mut old) = self.tables.entry(space, at) else { return Err((DashError::NotMapped, message)) };
         if self.pending.is_full() {
             return Err((DashError::Full, message));
         }
-        let limit = if readonly { old.attr.difference(Attr::WRITE) } else { Attr::empty() };
-        let new = readonly.then_some(Entry { attr: limit, ..old });
-        let sharers = self.sharers(space, at);
-        for &of in &sharers {
-            self.tables.exchange(of, at, new);
+        let lowered = |attr: Attr| if readonly { attr.difference(Attr::WRITE) } else { Attr::empty() };
+        let limit = lowered(old.attr);
+        let mut flush = Flush::none();
+        for &of in self.sharers(space, at).iter().chain([&space]) {
+            let Some(seen) = self.tables.entry(of, at) else { continue };
+            let new = readonly.then_some(Entry { attr: lowered(seen.attr), ..seen });
+            // What comes back has the status bits of the last moment, and those that others have set.
+            let last = self.tables.exchange(of, at, new).unwrap_or(seen);
+            old.attr |= last.attr.intersection(STATUS);
+            if classify(Some(last), new, Context::Plain) != Tolerance::Safe {
+                flush.add(Reach::Everywhere, Pages::one(at));
+            }
         }
-        // What comes back has the status bits of the last moment.
-        let old = self.tables.exchange(space, at, new).unwrap_or(old);
         let ticket = Ticket(self.next);
         self.next = self.next.wrapping_add(1);
         let pending = Pending { ticket, space, at, limit, superseded: false, message };
         // There is room: it was looked for above.
         let _ = self.pending.push(pending);
-        let mut flush = Flush::none();
-        if classify(Some(old), new, Context::Plain) != Tolerance::Safe {
-            flush.add(Reach::Everywhere, Pages::one(at));
-        }
         let plan = if hint.slow { self.config.cheap } else { self.config.prompt };
         let plan = if hint.conditional { plan.conditional() } else { plan };
         Ok(Unmapping { ticket, plan, old, flush })
@@ -272,36 +275,48 @@ impl<T: Tables, M, const PENDING: usize, const SHARES: usize> Dash<T, M, PENDING
         Ok((ended.message, if ended.superseded { Outcome::Superseded } else { outcome }))
     }
 
-    /// `is_dirty(virt_addr)`.
+    /// `is_dirty(virt_addr)`: tells whether anybody who shares the page has written to it.
     ///
     /// # Errors
     ///
     /// [`DashError::NotMapped`].
     pub fn is_dirty(&self, space: Asid, at: Vpn) -> Result<bool, DashError> {
-        let entry = self.tables.entry(space, at).ok_or(DashError::NotMapped)?;
-        Ok(entry.attr.contains(Attr::DIRTY))
+        Ok(self.everybodys(space, at)?.contains(Attr::DIRTY))
     }
 
-    /// `clear_dirty(virt_addr)`.
+    /// What the entries of a page allow and say in all spaces that share it.
+    fn everybodys(&self, space: Asid, at: Vpn) -> Result<Attr, DashError> {
+        let mine = self.tables.entry(space, at).ok_or(DashError::NotMapped)?;
+        let sharers = self.sharers(space, at);
+        let others = sharers.iter().filter_map(|&of| self.tables.entry(of, at));
+        Ok(others.fold(mine.attr, |attr, entry| attr | entry.attr))
+    }
+
+    /// `clear_dirty(virt_addr)`, in all spaces that share the page.
     ///
     /// # Errors
     ///
     /// [`DashError::NotMapped`]; [`DashError::Writable`]; [`DashError::BeingUnmapped`] while a TLB may still have it
     /// writable.
     pub fn clear_dirty(&mut self, space: Asid, at: Vpn) -> Result<(), DashError> {
-        let entry = self.tables.entry(space, at).ok_or(DashError::NotMapped)?;
-        if entry.attr.contains(Attr::WRITE) {
+        if self.everybodys(space, at)?.contains(Attr::WRITE) {
             return Err(DashError::Writable);
         }
         if let Some(pending) = self.pending(space, at) {
             return Err(DashError::BeingUnmapped(pending.ticket));
         }
-        self.tables.exchange(space, at, Some(Entry { attr: entry.attr.difference(Attr::DIRTY), ..entry }));
+        for &of in self.sharers(space, at).iter().chain([&space]) {
+            if let Some(entry) = self.tables.entry(of, at) {
+                let clean = Entry { attr: entry.attr.difference(Attr::DIRTY), ..entry };
+                self.tables.exchange(of, at, Some(clean));
+            }
+        }
         Ok(())
     }
 
     /// `share(sharing_id, seg_start, seg_end)`: from now on, mapping and unmapping in these pages affects every
-    /// space that has said the same. Spaces that share something for everybody have all to say so.
+    /// space that has said the same. Spaces that share something for everybody have all to say so. What is mapped
+    /// there already stays as it is: let it be the same frames.
     ///
     /// # Errors
     ///
@@ -339,5 +354,50 @@ impl<T: Tables, M, const PENDING: usize, const SHARES: usize> Dash<T, M, PENDING
             let rights = self.tables.entry(p.space, p.at).map_or(Attr::empty(), |entry| entry.attr);
             alone && (p.superseded || p.limit.contains(rights.intersection(Attr::RIGHTS)))
         })
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    struct Nowhere;
+
+    impl Tables for Nowhere {
+        fn entry(&self, _space: Asid, _at: Vpn) -> Option<Entry> {
+            None
+        }
+        fn exchange(&mut self, _space: Asid, _at: Vpn, _new: Option<Entry>) -> Option<Entry> {
+            None
+        }
+    }
+
+    /// No sequence of calls leads there, short of 2^32 tickets.
+    #[test]
+    fn check_finds_two_unmappings_of_one_page_and_two_of_one_ticket() {
+        let plan =
+            Plan::new(crate::Algorithm::TwoPhase, &crate::Hardware::RP3, crate::LowRights::NeverWriteBack);
+        let Ok(plan) = plan else { panic!("2-phase suits any hardware") };
+        let of = |ticket, page, superseded| {
+            let (space, at) = (Asid::default(), Vpn::new(page));
+            Pending {
+                ticket: Ticket(ticket),
+                space,
+                at,
+                limit: Attr::empty(),
+                superseded,
+                message: None::<()>,
+            }
+        };
+        let check = |pending: [Pending<()>; 2]| {
+            let config = Config { page: PageSize::K4, prompt: plan, cheap: plan };
+            let mut dash = Dash::<_, _, 2, 0>::new(Nowhere, config);
+            dash.pending.extend(pending);
+            dash.check()
+        };
+        assert!(check([of(0, 4, false), of(1, 5, false)]));
+        assert!(check([of(0, 4, true), of(1, 4, false)]) && check([of(0, 4, false), of(1, 4, true)]));
+        assert!(!check([of(0, 4, false), of(1, 4, false)]), "two unmappings of a page");
+        assert!(!check([of(0, 4, false), of(0, 5, false)]), "two unmappings of a ticket");
     }
 }

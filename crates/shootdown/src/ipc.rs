@@ -14,6 +14,8 @@
 //! Invariant ([`IpcRegion::check`]): a low mapping that allows more than the high one is being removed, or is known
 //! as stale; and [`IpcRegion::finish_transfer`] leaves none in the space it is called for.
 
+use core::fmt;
+
 /// Rights of a space to an IPC page.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub enum Access {
@@ -84,8 +86,8 @@ pub enum IpcError {
     TooMany,
 }
 
-impl core::fmt::Display for IpcError {
-    fn fmt(&self, f: &mut core::fmt::Formatter<'_>) -> core::fmt::Result {
+impl fmt::Display for IpcError {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.write_str(match self {
             Self::OutOfRange => "there is no such page or space",
             Self::NoPage => "no IPC page is free",
@@ -106,7 +108,7 @@ struct Seat {
     low: Access,
     /// What it is being reduced to.
     reducing: Option<Access>,
-    /// It allows more than the ownerships do, by somebody's trust.
+    /// It may allow more than the ownerships do, by somebody's trust.
     stale: bool,
 }
 
@@ -165,11 +167,10 @@ impl<const PAGES: usize, const SPACES: usize> IpcRegion<PAGES, SPACES> {
         if seat.low <= access {
             return Ok(LowAction::Nothing);
         }
+        seat.stale = ownership_only;
         if ownership_only {
-            seat.stale = true;
             return Ok(LowAction::Nothing);
         }
-        seat.stale = false;
         seat.reducing = Some(access);
         Ok(LowAction::Reduce { space, page, access })
     }
@@ -203,7 +204,10 @@ impl<const PAGES: usize, const SPACES: usize> IpcRegion<PAGES, SPACES> {
     /// Returns a space whose mapping of the page is known as stale. A page that nobody owns is not free before
     /// [`finish_transfer`](Self::finish_transfer) has been called for each.
     pub fn stale_in(&self, page: usize) -> Option<usize> {
-        self.seats.get(page)?.iter().position(|seat| seat.stale)
+        // What had gone stale is good again if the others have given their ownerships up.
+        let exceeds = |space| self.low(space, page) > self.high(space, page);
+        let seats = self.seats.get(page)?.iter().enumerate();
+        seats.filter(|(_, seat)| seat.stale).map(|(space, _)| space).find(|&space| exceeds(space))
     }
 
     /// `start_transfer(source_vas, dest_vas, virt_addr, ownership_only_fg)`: moves one ownership. With
@@ -225,10 +229,6 @@ impl<const PAGES: usize, const SPACES: usize> IpcRegion<PAGES, SPACES> {
         let receiver = self.seat(to, page)?;
         receiver.owned = receiver.owned.checked_add(1).ok_or(IpcError::TooMany)?;
         self.seat(from, page)?.owned -= 1;
-        // Mappings of its own that had gone stale are good again as far as the ownerships now go.
-        let access = self.high(to, page);
-        let receiver = self.seat(to, page)?;
-        receiver.stale &= receiver.low > access;
         self.follow(from, page, ownership_only)
     }
 
@@ -293,9 +293,7 @@ impl<const PAGES: usize, const SPACES: usize> IpcRegion<PAGES, SPACES> {
         self.seat(space, page)?.owned -= 1;
         // A mapping that the space no longer owns, or of which it has duplicates: it stays until somebody asks that it
         // be finished.
-        let access = self.high(space, page);
-        let seat = self.seat(space, page)?;
-        seat.stale = seat.low > access;
+        self.follow(space, page, true)?;
         Ok(LowAction::Copy { space, page, copy })
     }
 
@@ -427,5 +425,23 @@ impl Passing {
     /// Tells whether the receive operation may return.
     pub const fn is_received(&self) -> bool {
         self.at >= 4
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// No sequence of calls leads there.
+    #[test]
+    fn check_finds_a_mapping_that_allows_too_much() {
+        let check = |seat| IpcRegion { seats: [[Seat { owned: 1, ..Seat::default() }, seat]] }.check();
+        let seat = Seat { owned: 1, low: Access::Read, reducing: None, stale: false };
+        assert!(check(seat), "two own it and may read");
+        let seat = Seat { low: Access::Write, ..seat };
+        assert!(!check(seat));
+        assert!(check(Seat { stale: true, ..seat }), "it is known");
+        assert!(check(Seat { reducing: Some(Access::Read), ..seat }), "it will not for long");
+        assert!(!check(Seat { reducing: Some(Access::Write), ..seat }), "what stays is too much");
     }
 }

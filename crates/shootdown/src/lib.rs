@@ -5,6 +5,8 @@ mod algorithm;
 mod batch;
 pub mod dash;
 mod hardware;
+#[cfg(test)]
+mod hazards;
 pub mod ipc;
 mod lazy;
 mod mailbox;

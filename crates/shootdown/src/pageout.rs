@@ -15,6 +15,8 @@
 //! the right page (transient inconsistency). The invariant that makes it so is that a frame leaves `BeingUnmapped`
 //! for a list from which it can be allocated only by the message that says that its unmapping is done.
 
+use core::fmt;
+
 use crate::Outcome;
 
 /// The states of a physical page (5.3.3.1).
@@ -56,8 +58,8 @@ pub struct WrongState {
     pub state: Option<State>,
 }
 
-impl core::fmt::Display for WrongState {
-    fn fmt(&self, f: &mut core::fmt::Formatter<'_>) -> core::fmt::Result {
+impl fmt::Display for WrongState {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self.state {
             Some(state) => write!(f, "frame {} is {state:?}, which does not allow this", self.frame),
             None => write!(f, "there is no frame {}", self.frame),
@@ -237,5 +239,24 @@ impl<const FRAMES: usize> PageOut<FRAMES> {
             State::BeingWritten => page.due == Due::Written,
             State::InUse => true,
         })
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// No sequence of calls leads to those that it finds.
+    #[test]
+    fn check_finds_a_page_whose_message_does_not_fit_its_state() {
+        let check = |state, due| PageOut { pages: [Page { state, due }], threshold: 0, hand: 0 }.check();
+        for due in [Due::Nothing, Due::Unmapped, Due::Written] {
+            assert!(check(State::InUse, due), "it may have been reclaimed");
+            assert_eq!(check(State::BeingUnmapped, due), due == Due::Unmapped);
+            assert_eq!(check(State::BeingWritten, due), due == Due::Written);
+            for idle in [State::Clean, State::Zeroed, State::BeingRead] {
+                assert_eq!(check(idle, due), due == Due::Nothing);
+            }
+        }
     }
 }

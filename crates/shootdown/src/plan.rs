@@ -86,7 +86,7 @@ pub struct Plan {
     rounds: u8,
     rendezvous: Rendezvous,
     conditional: bool,
-    #[cfg(feature = "hazards")]
+    #[cfg(any(test, feature = "hazards"))]
     off: Repair,
 }
 
@@ -119,7 +119,7 @@ impl Plan {
             rounds,
             rendezvous: Rendezvous::Flag,
             conditional: false,
-            #[cfg(feature = "hazards")]
+            #[cfg(any(test, feature = "hazards"))]
             off: Repair::empty(),
         }
     }
@@ -169,14 +169,14 @@ impl Plan {
     }
 
     /// Returns a plan that nobody has checked: any algorithm on any hardware.
-    #[cfg(feature = "hazards")]
+    #[cfg(any(test, feature = "hazards"))]
     #[must_use]
     pub const fn unsound(algorithm: Algorithm, hardware: &Hardware) -> Self {
         Self::unchecked(algorithm, hardware)
     }
 
     /// Returns the plan with some repairs switched off.
-    #[cfg(feature = "hazards")]
+    #[cfg(any(test, feature = "hazards"))]
     #[must_use]
     pub const fn without(self, off: Repair) -> Self {
         Self { off, ..self }
@@ -185,9 +185,9 @@ impl Plan {
     /// Tells whether `repair` is in force: always, except in an explorer.
     #[inline]
     pub const fn has(&self, repair: Repair) -> bool {
-        #[cfg(feature = "hazards")]
+        #[cfg(any(test, feature = "hazards"))]
         return !self.off.contains(repair);
-        #[cfg(not(feature = "hazards"))]
+        #[cfg(not(any(test, feature = "hazards")))]
         {
             let _ = repair;
             true

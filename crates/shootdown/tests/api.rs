@@ -4,12 +4,10 @@
 
 use std::cell::Cell;
 
-use proptest::prelude::*;
-use tlbkit_addr::{Asid, CpuSet, Pages, Reach, Vpn};
+use tlbkit_addr::{Asid, CpuSet, Pages, Vpn};
 use tlbkit_shootdown::{
-    Action, Algorithm, Batch, Consistency, Edit, Hardware, Local, LowRights, Misuse, OpId, Operation,
-    Outcome, Plan, Queue, Replier, Request, Requester, Seen, SharedSpace, Status, System, Target, Unsuitable,
-    Want, Work, leaked,
+    Action, Algorithm, Change, Edit, Hardware, Local, LowRights, Misuse, OpId, Operation, Outcome, Plan,
+    Queue, Replier, Request, Requester, Seen, SharedSpace, Style, System, Target, leaked,
 };
 
 fn plan(algorithm: Algorithm) -> Plan {
@@ -225,100 +223,193 @@ fn a_member_that_appears_too_late_costs_the_payload() {
     assert!(matches!(again, Err((4, _, Misuse::Busy { .. }))), "the slot is not used again");
 }
 
-#[test]
-fn table_3_1_and_what_the_explorer_adds() {
-    use LowRights::{MayWriteBack, NeverWriteBack};
-    let suits = |a: Algorithm, h: &Hardware| a.suits(h, NeverWriteBack);
-    assert_eq!(suits(Algorithm::PteFirst, &Hardware::VAX), Err(Unsuitable::StatusOverwrites));
-    assert_eq!(suits(Algorithm::TlbFirst, &Hardware::I386), Err(Unsuitable::LoadedByHardware));
-    assert_eq!(suits(Algorithm::OptimisticRemote, &Hardware::VAX), Err(Unsuitable::NoRemoteFlush));
-    assert!(suits(Algorithm::PteFirstRemote, &Hardware::MC88200).is_ok());
-    let leaky = Hardware { drains: false, ..Hardware::VAX };
-    assert_eq!(suits(Algorithm::TwoPhase, &leaky), Err(Unsuitable::StatusNeverDrains));
-    assert_eq!(
-        Algorithm::Optimistic.suits(&Hardware::VAX, MayWriteBack),
-        Err(Unsuitable::NewRightsWriteBack)
-    );
-    assert!(Algorithm::PteFirst.suits(&Hardware::VAX.status_by_faults(), MayWriteBack).is_ok());
-    for (_, hardware) in Hardware::TABLE {
-        assert!(Algorithm::TwoPhase.suits(&hardware, MayWriteBack).is_ok());
+/// CPUs 0 to `running` run the space.
+fn page(running: usize) -> Page {
+    let space = SharedSpace::new();
+    for cpu in 0..running {
+        space.members.insert(cpu);
+        space.running.insert(cpu);
     }
-    let nonatomic = Hardware { status: Status::ReadThenWrite, status_bits: 2, ..Hardware::I386 };
-    assert_eq!(Plan::new(Algorithm::Optimistic, &nonatomic, MayWriteBack).unwrap().rounds(), 3);
+    Page(space)
 }
 
+/// Nobody is there to reply: who sends the last request counts for him, and goes on himself if that was all.
 #[test]
-fn the_chooser_takes_the_cheapest_that_is_sound() {
-    let want = |consistency, asynchronous| Want { consistency, asynchronous, low: LowRights::NeverWriteBack };
-    let chosen = |h: &Hardware, w| Plan::choose(h, w).unwrap().algorithm();
-    let when_done = Consistency::WhenDone;
-    assert_eq!(chosen(&Hardware::I386, want(when_done, false)), Algorithm::PteFirst);
-    assert_eq!(chosen(&Hardware::I386, want(when_done, true)), Algorithm::PteFirstAsync);
-    assert_eq!(chosen(&Hardware::I386, want(Consistency::Always, true)), Algorithm::TwoPhase);
-    assert_eq!(chosen(&Hardware::RP3, want(Consistency::Always, false)), Algorithm::TlbFirst);
-    assert_eq!(chosen(&Hardware::VAX, want(when_done, false)), Algorithm::Optimistic);
-    assert_eq!(chosen(&Hardware::MC88200, want(when_done, false)), Algorithm::PteFirstRemote);
-}
-
-#[test]
-fn a_batch_is_one_request() {
-    let mut batch = Batch::new(Asid::default(), 64);
-    for page in 0..32 {
-        batch.add(Reach::Everywhere, Pages::one(Vpn::new(page)));
-    }
-    let all = Pages::new(Vpn::new(0), Vpn::new(31)).unwrap();
-    assert_eq!(batch.take(), Some(Target::Pages(Asid::default(), all)));
-    assert_eq!(batch.take(), None);
-    batch.add(Reach::Local, all);
-    assert_eq!(batch.take(), None, "nobody else needs to know");
-    batch.add(Reach::Everywhere, Pages::new(Vpn::new(0), Vpn::new(64)).unwrap());
-    assert_eq!(batch.take(), Some(Target::Space(Asid::default())));
-}
-
-proptest! {
-    /// Whatever is pushed comes out: each operation's request in order, or all of them at once.
-    #[test]
-    fn a_queue_loses_nothing(cpus in proptest::collection::vec(0..100u16, 0..12), takes in 0..6usize) {
-        let mut queue = Queue::<4, 2>::new().unwrap();
-        let (mut pushed, mut taken) = (Vec::new(), Vec::new());
-        let take = |queue: &mut Queue<4, 2>, taken: &mut Vec<u16>| match queue.take() {
-            Some(Work::One(one)) => {
-                taken.push(one.op.cpu);
-                true
-            }
-            Some(Work::Everything(mut owed)) => {
-                while let Some((cpu, _)) = owed.pop() {
-                    taken.push(cpu);
-                }
-                true
-            }
-            None => false,
-        };
-        for (at, cpu) in cpus.into_iter().enumerate() {
-            // One operation of each CPU at a time, as there is one slot.
-            if !pushed.contains(&cpu) {
-                prop_assert_eq!(queue.push(request(cpu)), Ok(true));
-                pushed.push(cpu);
-            }
-            if at == takes {
-                take(&mut queue, &mut taken);
-            }
+fn an_operation_whose_last_replier_is_offline_is_its_requesters_again() {
+    for online in [0, 1] {
+        let kernel = Kernel::new(plan(Algorithm::PteFirstAsync)).unwrap();
+        let (mut zero, mut one) = (kernel.station(0).unwrap(), kernel.station(1).unwrap());
+        let (mut here, mut there) = (Counting::default(), Counting::default());
+        let elsewhere = SharedSpace::new();
+        let mut last = kernel.station(online + 1).unwrap();
+        kernel.switch(&mut last, &mut there, Change::Offline, &elsewhere, Target::All, || false).unwrap();
+        there = Counting::default();
+        kernel.start(&mut zero, &mut here, 9, page(online + 2)).ok().unwrap();
+        if online == 1 {
+            assert_eq!(
+                (here.interrupts.as_slice(), here.completed.len()),
+                ([1].as_slice(), 0),
+                "one has still to reply"
+            );
+            kernel.poll(&mut one, &mut there).unwrap();
+            assert_eq!(there.completed, [(9, Outcome::Done)]);
+        } else {
+            assert!(here.interrupts.is_empty());
+            assert_eq!(here.completed, [(9, Outcome::Done)]);
         }
-        while take(&mut queue, &mut taken) {}
-        pushed.sort_unstable();
-        taken.sort_unstable();
-        prop_assert_eq!(pushed, taken);
-        queue.close();
-        prop_assert_eq!(queue.push(request(0)), Ok(false));
     }
+}
 
-    /// Merging targets never covers less.
-    #[test]
-    fn a_widened_target_covers_both(a in 0..64usize, n in 1..9usize, b in 0..64usize, m in 1..9usize, other: bool) {
-        let pages = |first, n| Pages::count(Vpn::new(first), n).unwrap();
-        let spaces = [Asid::default(), Asid::new(u16::from(other), 8).unwrap()];
-        let wide = Target::Pages(spaces[0], pages(a, n)).widened(Target::Pages(spaces[1], pages(b, m)));
-        prop_assert!(pages(a, n).iter().all(|page| wide.covers(spaces[0], page)));
-        prop_assert!(pages(b, m).iter().all(|page| wide.covers(spaces[1], page)));
+/// Lets others go on where it waits, and counts how often others may have waited for it.
+struct Waiting<F>(F, usize);
+
+impl<F: FnMut()> Local<u8> for Waiting<F> {
+    fn flush(&mut self, _what: Target, _drain: bool) {}
+    fn interrupt(&mut self, _cpu: usize) {}
+    fn complete(&mut self, _payload: u8, _outcome: Outcome) {}
+    fn pause(&mut self) {
+        (self.0)();
     }
+    fn changed(&mut self) {
+        self.1 += 1;
+    }
+}
+
+/// CPU 1 wakes each requester that waits for its acknowledgement; also where three requests have come to a mailbox for two,
+/// and it knows the operations by their slots alone.
+#[test]
+fn everybody_who_waits_for_an_acknowledgement_is_woken() {
+    fn ask(kernel: &Kernel, cpu: usize, meanwhile: impl FnMut()) {
+        let space = SharedSpace::new();
+        space.members.insert(1);
+        space.running.insert(1);
+        let mut station = kernel.station(cpu).unwrap();
+        assert!(kernel.start(&mut station, &mut Waiting(meanwhile, 0), 0, Page(space)).is_ok());
+    }
+    let kernel = Kernel::new(plan(Algorithm::PteFirst)).unwrap();
+    let mut one = kernel.station(1).unwrap();
+    let mut there = Waiting(|| panic!("CPU 1 waits for nobody"), 0);
+    let mut reply = || kernel.poll(&mut one, &mut there).unwrap();
+    ask(&kernel, 0, &mut reply);
+    ask(&kernel, 0, || ask(&kernel, 2, || ask(&kernel, 3, &mut reply)));
+    assert_eq!(there.1, 4);
+}
+
+/// The entry has been overwritten: the last replier starts over, and is the one who asks the others now.
+#[test]
+fn an_operation_taken_over_goes_on_under_its_name() {
+    struct Overwritten(SharedSpace, Cell<bool>);
+    impl Edit<1> for Overwritten {
+        fn exclude(&self) -> bool {
+            true
+        }
+        fn release(&self) {}
+        fn update(&self) {}
+        fn check(&self) -> bool {
+            self.1.replace(true)
+        }
+        fn space(&self) -> &SharedSpace {
+            &self.0
+        }
+        fn what(&self) -> Target {
+            Target::All
+        }
+    }
+    let kernel = System::<u8, Overwritten, 4, 2>::new(plan(Algorithm::OptimisticAsync)).unwrap();
+    let (mut zero, mut one) = (kernel.station(0).unwrap(), kernel.station(1).unwrap());
+    let (mut here, mut there) = (Counting::default(), Counting::default());
+    for nth in 1..4 {
+        let edit = Overwritten(page(2).0, Cell::new(false));
+        assert!(kernel.start(&mut zero, &mut here, 9, edit).is_ok());
+        kernel.poll(&mut one, &mut there).unwrap();
+        assert_eq!(there.interrupts, [0].repeat(nth));
+        kernel.poll(&mut zero, &mut here).unwrap();
+        assert_eq!((here.completed.len(), there.completed.len()), (nth, 0));
+    }
+}
+
+/// A 2-phase CPU that stops changes something for those who wait for it. One that looks into an empty mailbox does not.
+#[test]
+fn a_look_for_nothing_disturbs_nobody() {
+    let kernel = Kernel::new(plan(Algorithm::TwoPhase)).unwrap();
+    let mut one = kernel.station(1).unwrap();
+    let mut there = Waiting(|| panic!("CPU 1 waits for nobody"), 0);
+    kernel.poll(&mut one, &mut there).unwrap();
+    assert_eq!(there.1, 0);
+    // An operation that is not in its slot any more has continued.
+    kernel.post(1, request(0)).unwrap();
+    kernel.poll(&mut one, &mut there).unwrap();
+    assert_eq!(there.1, 1, "it has stopped");
+}
+
+/// Who goes offline replies to what he has been asked, flushes all, and is asked no more until he is back.
+#[test]
+fn going_offline_leaves_nobody_waiting() {
+    let kernel = Kernel::new(plan(Algorithm::PteFirstAsync)).unwrap();
+    let (mut zero, mut one) = (kernel.station(0).unwrap(), kernel.station(1).unwrap());
+    assert_eq!((zero.cpu(), one.cpu(), kernel.station(3).unwrap().cpu()), (0, 1, 3));
+    let (mut here, mut there) = (Counting::default(), Counting::default());
+    let elsewhere = SharedSpace::new();
+    let mut switch = |there: &mut Counting, change| {
+        kernel.switch(&mut one, there, change, &elsewhere, Target::Space(Asid::default()), || false).unwrap();
+    };
+    switch(&mut there, Change::In);
+    assert!(elsewhere.members.contains(1) && elsewhere.running.contains(1));
+    kernel.start(&mut zero, &mut here, 9, page(2)).ok().unwrap();
+    switch(&mut there, Change::Offline);
+    assert_eq!(there.completed, [(9, Outcome::Done)]);
+    assert!(!elsewhere.members.contains(1) && !elsewhere.running.contains(1));
+    assert_eq!(kernel.post(1, request(0)), Ok(false));
+    switch(&mut there, Change::In);
+    assert_eq!(kernel.post(1, request(0)), Ok(true));
+}
+
+/// A page that is mapped again while its unmapping is in flight: said once or twice, the operation ends as superseded.
+/// Before it is in flight, or after, there is nothing to supersede.
+#[test]
+fn rights_can_be_raised_again_while_replies_are_outstanding() {
+    for times in 0..3 {
+        let kernel = Kernel::new(plan(Algorithm::PteFirstAsync)).unwrap();
+        let (mut zero, mut one) = (kernel.station(0).unwrap(), kernel.station(1).unwrap());
+        let (mut here, mut there) = (Counting::default(), Counting::default());
+        let at_rest = OpId { cpu: 0, slot: 0, generation: 0 };
+        assert_eq!(kernel.supersede(at_rest), Ok(false));
+        kernel.start(&mut zero, &mut here, 9, page(2)).ok().unwrap();
+        assert_eq!(kernel.supersede(at_rest), Err(Misuse::UnknownGeneration { op: at_rest, current: 1 }));
+        let op = OpId { generation: 1, ..at_rest };
+        for _ in 0..times {
+            assert_eq!(kernel.supersede(op), Ok(true));
+        }
+        kernel.poll(&mut one, &mut there).unwrap();
+        let outcome = if times == 0 { Outcome::Done } else { Outcome::Superseded };
+        assert_eq!(there.completed, [(9, outcome)]);
+        assert_eq!(kernel.supersede(op), Ok(false), "it has ended");
+        // The slot forgets it.
+        kernel.start(&mut zero, &mut here, 8, page(2)).ok().unwrap();
+        kernel.poll(&mut one, &mut there).unwrap();
+        assert_eq!(there.completed[1], (8, Outcome::Done));
+    }
+    let kernel = Kernel::new(plan(Algorithm::PteFirst)).unwrap();
+    let far = OpId { cpu: 4, slot: 0, generation: 0 };
+    assert_eq!(kernel.supersede(far), Err(Misuse::NoSuchCpu { cpu: 4 }));
+    assert_eq!(kernel.supersede(OpId { cpu: 0, slot: 1, ..far }), Err(Misuse::NoRoom));
+    assert_eq!(kernel.style(), Style::Synchronous);
+}
+
+#[test]
+fn a_misuse_says_what_does_not_fit() {
+    let op = OpId { cpu: 3, slot: 1, generation: 7 };
+    let texts = [
+        Misuse::NoSuchCpu { cpu: 900 },
+        Misuse::NobodyThere,
+        Misuse::NoRoom,
+        Misuse::UnknownGeneration { op, current: 8 },
+        Misuse::AlreadyComplete { op },
+        Misuse::NotAsked,
+        Misuse::Busy { op },
+    ]
+    .map(|why| why.to_string());
+    assert!(texts[0].contains("900") && texts[3].contains("3.1#7") && texts[3].contains("#8"));
+    assert!(texts.iter().all(|text| !text.is_empty()));
+    assert_eq!(std::collections::BTreeSet::from(texts).len(), 7, "each says something else");
 }

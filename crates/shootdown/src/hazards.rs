@@ -1,0 +1,206 @@
+//! A plan without one of its repairs does what the text prints, and no more than that changes.
+
+use tlbkit_addr::{Asid, CpuSet};
+
+use crate::{
+    Action, Algorithm, Change, Hardware, LowRights, Miss, Misuse, OpId, Operation, Outcome, Plan, Rendezvous,
+    Repair, Replier, Reply, Request, Requester, Seen, Status, Switch, SwitchAction, Target, Work,
+};
+
+fn plan(algorithm: Algorithm, without: Repair) -> Plan {
+    let hardware = Hardware { remote_flush: true, ..Hardware::RP3 };
+    let plan = Plan::new(algorithm, &hardware, LowRights::NeverWriteBack);
+    plan.map(|plan| plan.without(without)).unwrap_or_else(|why| panic!("{why}"))
+}
+
+/// What CPU 0 asks for to change an entry that CPU 1 may have, too; everything goes well.
+fn asked(plan: Plan) -> Vec<Action> {
+    let mut machine = Requester::<1>::new(plan, 0).unwrap();
+    let both: CpuSet = [0, 1].into_iter().collect();
+    let mut asked = Vec::new();
+    loop {
+        if machine.is_left() {
+            machine.take_over(1).unwrap();
+        }
+        let action = machine.next();
+        asked.push(action);
+        let seen = match action {
+            Action::Done(_) => return asked,
+            Action::Exclude
+            | Action::AllAcknowledged
+            | Action::IsStopped(_)
+            | Action::IsFlushed { .. }
+            | Action::Close
+            | Action::Check => Seen::Yes,
+            Action::ReadTargets | Action::ReadHolders => Seen::Targets { members: both, running: both },
+            Action::FlushRemotely { .. } => Seen::Posted { ticket: 9, done: 3 },
+            _ => Seen::Did,
+        };
+        machine.did(seen).unwrap();
+    }
+}
+
+/// The difference that a repair makes to one algorithm: those actions, where the others are.
+fn differs(algorithm: Algorithm, without: Repair, sound: &[Action], printed: &[Action]) {
+    let [mut with, mut without] = [Repair::empty(), without].map(|off| asked(plan(algorithm, off)));
+    while with.first() == without.first() {
+        with.remove(0);
+        without.remove(0);
+    }
+    while with.last() == without.last() {
+        with.pop();
+        without.pop();
+    }
+    assert_eq!((with.as_slice(), without.as_slice()), (sound, printed), "{algorithm}");
+}
+
+const FLUSH: Action = Action::FlushLocally { drain: true };
+
+#[test]
+fn the_target_set_is_read_too_early() {
+    for algorithm in [Algorithm::PteFirst, Algorithm::Optimistic] {
+        let (sound, printed) = ([Action::Update, Action::ReadTargets], [Action::ReadTargets, Action::Update]);
+        differs(algorithm, Repair::TARGETS_AFTER, &sound, &printed);
+    }
+    let (set, changing) = (Action::SetTentative, Action::SetChanging(true));
+    let (sound, printed) = ([set, changing, Action::ReadTargets], [Action::ReadTargets, set, changing]);
+    differs(Algorithm::TlbFirst, Repair::TARGETS_AFTER, &sound, &printed);
+}
+
+/// Optimistic reads it once, too, however many rounds it makes.
+#[test]
+fn the_target_set_is_read_once() {
+    let hardware = Hardware { status: Status::ReadThenWrite, status_bits: 1, ..Hardware::I386 };
+    let rounds = |without: Repair| {
+        let asked = asked(Plan::unsound(Algorithm::Optimistic, &hardware).without(without));
+        let count = |wanted| asked.iter().filter(|&&action| action == wanted).count();
+        (count(Action::Update), count(Action::ReadTargets))
+    };
+    assert_eq!(rounds(Repair::empty()), (2, 2));
+    assert_eq!(rounds(Repair::TARGETS_AFTER), (2, 1));
+    assert_eq!(rounds(Repair::ROUNDS), (1, 1));
+}
+
+#[test]
+fn lines_are_in_the_printed_order_or_missing() {
+    let (set, changing) = (Action::SetTentative, Action::SetChanging(true));
+    differs(Algorithm::TlbFirst, Repair::VALUE_BEFORE_FLAG, &[set, changing], &[changing, set]);
+    let unchanging = Action::SetChanging(false);
+    let stop = [
+        Action::SetCount(1),
+        Action::Send(1),
+        Action::IsStopped(1),
+        Action::Update,
+        unchanging,
+        Action::Continue,
+    ];
+    let (after, before) = ([&stop[..], &[FLUSH]].concat(), [&[FLUSH], &stop[..]].concat());
+    differs(Algorithm::TwoPhase, Repair::REQUESTER_FLUSHES_AFTER, &after, &before);
+    let (sound, printed) = ([Action::IsStopped(1)], [Action::AllAcknowledged]);
+    differs(Algorithm::TwoPhase, Repair::RENDEZVOUS, &sound, &printed);
+    differs(Algorithm::TwoPhase, Repair::ALL_WHO_MAY_LOAD, &[Action::ReadTargets], &[Action::ReadHolders]);
+    let (sound, printed) = ([Action::Update], [Action::ReadStatus, Action::Store]);
+    differs(Algorithm::PteFirst, Repair::EXCHANGE, &sound, &printed);
+    differs(Algorithm::PteFirst, Repair::DRAIN, &[FLUSH], &[Action::FlushLocally { drain: false }]);
+    let remote = |drain| [Action::FlushRemotely { cpu: 1, drain }];
+    differs(Algorithm::PteFirstRemote, Repair::REMOTE_DRAIN, &remote(true), &remote(false));
+    let ticket = |ticket| [Action::IsFlushed { cpu: 1, ticket }];
+    differs(Algorithm::PteFirstRemote, Repair::GENERATION, &ticket(9), &ticket(4));
+
+    let missing = |algorithm, without: Repair, lines: &[Action]| {
+        let mut sound = asked(plan(algorithm, Repair::empty()));
+        sound.retain(|action| !lines.contains(action));
+        assert_eq!(sound, asked(plan(algorithm, without)));
+    };
+    missing(Algorithm::PteFirst, Repair::EXCLUSION, &[Action::Exclude, Action::Release]);
+    missing(Algorithm::PteFirstAsync, Repair::RAISE_SUPERSEDES, &[Action::Open, Action::Close]);
+}
+
+/// Nobody is asked, so nobody takes it over, not even where nothing is left to do: the payload is never handed back.
+#[test]
+fn an_operation_without_repliers_is_nobodys() {
+    let plan = plan(Algorithm::PteFirstAsync, Repair::ZERO_REPLIERS | Repair::EXCLUSION);
+    let mut operation = Operation::<_, 1>::new(plan, 0, ()).ok().unwrap();
+    let nobody = Seen::Targets { members: CpuSet::empty(), running: CpuSet::empty() };
+    while !operation.is_left() {
+        let seen = if operation.next() == Action::ReadTargets { nobody } else { Seen::Did };
+        operation.did(seen).unwrap();
+    }
+    assert_eq!(operation.next(), Action::Done(Outcome::Done));
+    assert_eq!(operation.did(Seen::Did), Err(Misuse::NotAsked));
+    assert!(operation.finish().is_err());
+}
+
+/// What a 2-phase replier does with one request, up to `Idle`.
+fn replied(plan: Plan) -> Vec<Reply> {
+    let op = OpId { cpu: 0, slot: 0, generation: 1 };
+    let mut work = Some(Work::One(Request { op, what: Target::All }));
+    let mut replier = Replier::<2>::new(plan).unwrap();
+    replier.interrupt();
+    let mut asked = Vec::new();
+    while !replier.is_idle() {
+        asked.push(replier.next());
+        match replier.next() {
+            Reply::Take => replier.took(work.take()),
+            Reply::Acknowledge(_) => replier.counted(0),
+            Reply::MayContinue(_) => replier.may_continue(true),
+            _ => replier.did(),
+        }
+        .unwrap();
+    }
+    asked
+}
+
+#[test]
+fn a_replier_flushes_as_it_stops_and_leaves_without_looking_back() {
+    let op = OpId { cpu: 0, slot: 0, generation: 1 };
+    let flush = |drain| Reply::Flush { what: Target::All, drain };
+    let (go, ack) = (Reply::MayContinue(op), Reply::Acknowledge(op));
+    let replied = |without: Repair| {
+        let mut replied = replied(plan(Algorithm::TwoPhase, without));
+        let looks_back = replied.pop_if(|last| *last == Reply::Take).is_some();
+        replied.retain(|&reply| reply != Reply::Take);
+        (replied, looks_back)
+    };
+    let (enter, leave) = (Reply::Enter, Reply::Leave);
+    assert_eq!(replied(Repair::empty()), (vec![enter, go, flush(true), leave], true));
+    assert_eq!(replied(Repair::DRAIN), (vec![enter, go, flush(false), leave], true));
+    assert_eq!(replied(Repair::ENQUEUE_BEFORE_FLAG), (vec![enter, go, flush(true), leave], false));
+    assert_eq!(replied(Repair::FLUSH_AFTER_UPDATE), (vec![enter, flush(true), go, leave], true));
+    assert_eq!(replied(Repair::RENDEZVOUS), (vec![enter, ack, go, flush(true), leave], true));
+    let serve = plan(Algorithm::TwoPhase, Repair::FLUSH_AFTER_UPDATE).with_rendezvous(Rendezvous::Serve);
+    // Who only collects does not stop, and does not flush.
+    let mut replier = Replier::<2>::new(serve).unwrap();
+    replier.collect();
+    replier.took(Some(Work::One(Request { op, what: Target::Space(Asid::default()) }))).unwrap();
+    replier.counted(1).unwrap();
+    assert_eq!(replier.next(), Reply::Take);
+}
+
+#[test]
+fn what_others_see_of_a_plan() {
+    let without = |repair| plan(Algorithm::TwoPhase, repair);
+    assert!(
+        Miss::new(&without(Repair::DRAIN)).is_masked()
+            && !Miss::new(&without(Repair::MISS_MASKED)).is_masked()
+    );
+    assert_eq!([0, 7].map(|entry| without(Repair::FLAG_PER_PTE).flag_of(entry)), [0, 0]);
+    let gated = |plan| {
+        let mut switch = Switch::new(&plan, Change::In);
+        while !matches!(switch.next(), SwitchAction::IsChanging | SwitchAction::TakeStale) {
+            switch.did(false).unwrap();
+        }
+        switch.next() == SwitchAction::IsChanging
+    };
+    assert!(gated(without(Repair::DRAIN)) && !gated(without(Repair::ALL_WHO_MAY_LOAD)));
+    for (algorithm, hardware) in [(Algorithm::PteFirst, Hardware::VAX), (Algorithm::TlbFirst, Hardware::I386)]
+    {
+        let plan = Plan::unsound(algorithm, &hardware);
+        assert_eq!((plan.algorithm(), plan.has(Repair::all())), (algorithm, true));
+        assert_eq!(plan, plan.without(Repair::empty()));
+        for repair in Repair::all().iter() {
+            let less = plan.without(repair);
+            assert!(!less.has(repair) && less.has(Repair::all().difference(repair)));
+        }
+    }
+}

@@ -1,0 +1,126 @@
+//! A batch of changes becomes one request. It may ask for more than was added, never for less.
+
+#![cfg(not(loom))]
+
+use std::collections::BTreeSet;
+
+use proptest::prelude::*;
+use tlbkit_addr::{Asid, Flush, Pages, Reach, Vpn};
+use tlbkit_shootdown::{Batch, Target};
+
+const SPACE: Asid = Asid::new(7, 8).unwrap();
+
+fn pages(first: usize, count: usize) -> Pages {
+    Pages::count(Vpn::new(first), count).unwrap()
+}
+
+#[test]
+fn a_batch_is_one_request() {
+    let mut batch = Batch::new(SPACE, 64);
+    for page in 0..32 {
+        batch.add(Reach::Everywhere, pages(page, 1));
+    }
+    assert_eq!(batch.changes(), 32);
+    assert_eq!(batch.take(), Some(Target::Pages(SPACE, pages(0, 32))));
+    assert_eq!((batch.take(), batch.changes()), (None, 0));
+    batch.add(Reach::Local, pages(0, 32));
+    assert_eq!(batch.take(), None, "nobody else needs to know");
+    batch.add(Reach::Everywhere, pages(0, 65));
+    assert_eq!(batch.take(), Some(Target::Space(SPACE)));
+}
+
+#[test]
+fn the_limit_is_the_most_that_is_flushed_page_by_page() {
+    let mut batch = Batch::new(SPACE, 8);
+    batch.add(Reach::Everywhere, pages(0, 5));
+    batch.add(Reach::Everywhere, pages(5, 3));
+    assert_eq!(batch.flush().ranges(), [pages(0, 8)]);
+    batch.add(Reach::Everywhere, pages(8, 1));
+    assert!(batch.flush().is_all(), "nine pages of eight");
+}
+
+#[test]
+fn a_request_says_one_range_or_the_space() {
+    let mut batch = Batch::new(SPACE, 8);
+    batch.add(Reach::Everywhere, pages(0, 1));
+    batch.add(Reach::Everywhere, pages(9, 1));
+    assert_eq!(batch.flush().ranges().len(), 2, "who looks can still flush them one by one");
+    assert_eq!(batch.take(), Some(Target::Space(SPACE)));
+}
+
+/// What is added: one change, or what an edit of a page table asked for.
+#[derive(Clone, Debug)]
+enum Addition {
+    Change(Reach, Pages),
+    Edit(Flush),
+}
+
+fn change() -> impl Strategy<Value = (Reach, Pages)> {
+    let reach = prop_oneof![Just(Reach::Nowhere), Just(Reach::Local), Just(Reach::Everywhere)];
+    (reach, 0..40usize, 1..6usize).prop_map(|(reach, first, count)| (reach, pages(first, count)))
+}
+
+fn addition() -> impl Strategy<Value = Addition> {
+    let edit = (change(), change(), proptest::bool::weighted(0.2)).prop_map(|(one, other, all)| {
+        let mut flush = Flush::none();
+        flush.add(one.0, one.1);
+        flush.add(other.0, other.1);
+        if all {
+            flush.add_all(one.0);
+        }
+        flush
+    });
+    prop_oneof![
+        change().prop_map(|(reach, pages)| Addition::Change(reach, pages)),
+        edit.prop_map(Addition::Edit)
+    ]
+}
+
+proptest! {
+    /// Against sets of pages: what was added is covered, nothing else is unless the limit is passed or somebody asks
+    /// for all, and others hear of it if they must. With four additions of two ranges no flush runs out of ranges.
+    #[test]
+    fn a_batch_asks_for_what_was_added(limit in 0..24usize, additions in proptest::collection::vec(addition(), 0..5)) {
+        let mut batch = Batch::new(SPACE, limit);
+        let (mut changes, mut counted, mut all) = (0, 0, false);
+        let (mut stale, mut reach) = (BTreeSet::new(), Reach::Nowhere);
+        for addition in &additions {
+            let mut count = |far: Reach, pages: Pages| {
+                if far != Reach::Nowhere {
+                    reach = reach.max(far);
+                    stale.extend(pages);
+                    changes += 1;
+                    counted += pages.len();
+                }
+            };
+            match addition {
+                Addition::Change(far, pages) => {
+                    batch.add(*far, *pages);
+                    count(*far, *pages);
+                }
+                Addition::Edit(flush) => {
+                    batch.merge(flush);
+                    flush.ranges().iter().for_each(|pages| count(flush.reach(), *pages));
+                    if flush.is_all() {
+                        reach = reach.max(flush.reach());
+                        changes += 1;
+                        all = true;
+                    }
+                }
+            }
+            all |= counted > limit;
+        }
+        let flush = batch.flush();
+        prop_assert_eq!((batch.changes(), flush.reach(), flush.is_all()), (changes, reach, all));
+        let asked: BTreeSet<_> = flush.ranges().iter().flat_map(|pages| pages.iter()).collect();
+        prop_assert!(all || asked == stale);
+
+        let target = batch.take();
+        prop_assert_eq!(target.is_some(), reach == Reach::Everywhere);
+        if let Some(target) = target {
+            prop_assert!(stale.iter().all(|&page| target.covers(SPACE, page)));
+            prop_assert!(!target.covers(Asid::default(), Vpn::new(0)), "another space");
+        }
+        prop_assert_eq!((batch.changes(), batch.flush().is_none(), batch.take()), (0, true, None));
+    }
+}

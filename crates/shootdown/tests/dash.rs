@@ -1,0 +1,377 @@
+//! Table 5.2: a page's way through the machine-dependent interface.
+
+#![cfg(not(loom))]
+
+use std::cell::{Cell, RefCell};
+use std::collections::{BTreeSet, HashMap};
+use std::rc::Rc;
+
+use proptest::prelude::*;
+use tlbkit_addr::{Asid, Attr, Flush, PageSize, Pages, Pfn, Reach, Vpn};
+use tlbkit_shootdown::dash::{Config, Dash, DashError, Hint, SharingId, Tables};
+use tlbkit_shootdown::tolerance::Entry;
+use tlbkit_shootdown::{Algorithm, Hardware, LowRights, Outcome, Plan};
+
+/// Page tables. A clone is the same tables: the hardware has one, to write status bits.
+#[derive(Clone, Default)]
+struct Map(Rc<RefCell<HashMap<(Asid, Vpn), Entry>>>);
+
+impl Tables for Map {
+    fn entry(&self, space: Asid, at: Vpn) -> Option<Entry> {
+        self.0.borrow().get(&(space, at)).copied()
+    }
+    fn exchange(&mut self, space: Asid, at: Vpn, new: Option<Entry>) -> Option<Entry> {
+        let mut entries = self.0.borrow_mut();
+        match new {
+            Some(new) => entries.insert((space, at), new),
+            None => entries.remove(&(space, at)),
+        }
+    }
+}
+
+fn dash() -> Dash<Map, u32, 3, 4> {
+    let plan = |algorithm| Plan::new(algorithm, &Hardware::I386, LowRights::NeverWriteBack).unwrap();
+    let config = Config {
+        page: PageSize::K4,
+        prompt: plan(Algorithm::PteFirst),
+        cheap: plan(Algorithm::PteFirstAsync),
+    };
+    Dash::new(Map::default(), config)
+}
+
+fn space(id: u16) -> Asid {
+    Asid::new(id, 8).unwrap()
+}
+
+const RW: Attr = Attr::READ.union(Attr::WRITE);
+
+fn page(attr: Attr) -> Entry {
+    Entry { frame: Pfn::new(3), attr }
+}
+
+proptest! {
+    /// Table 5.2: every message comes back exactly once, and the invariants hold after every call.
+    #[test]
+    fn every_message_comes_back_once(calls in proptest::collection::vec((0..5u8, 0..3usize, any::<bool>()), 0..120)) {
+        let mut dash = dash();
+        let mut out = Vec::new();
+        let (mut sent, mut came) = (0u32, Vec::new());
+        for (call, page, flag) in calls {
+            let at = Vpn::new(page);
+            match call {
+                0 => {
+                    let new = Entry { frame: Pfn::new(page), attr: RW };
+                    prop_assert!(dash.map(space(1), at, new).is_ok());
+                }
+                1 => match dash.unmap_asynch(space(1), at, flag, sent, Hint { slow: flag, conditional: true }) {
+                    Ok(unmapping) => {
+                        prop_assert_eq!(unmapping.plan.algorithm() == Algorithm::PteFirstAsync, flag);
+                        prop_assert!(unmapping.plan.is_conditional());
+                        out.push(unmapping.ticket);
+                        sent += 1;
+                    }
+                    Err((_, message)) => prop_assert_eq!(message, Some(sent)),
+                },
+                2 if !out.is_empty() => {
+                    let ticket = out.swap_remove(page % out.len());
+                    let (message, _) = dash.completed(ticket, Outcome::Done).unwrap();
+                    came.push(message.unwrap());
+                    prop_assert_eq!(dash.completed(ticket, Outcome::Done), Err(DashError::UnknownTicket(ticket)));
+                }
+                3 if dash.clear_dirty(space(1), at).is_ok() => {
+                    prop_assert_eq!(dash.is_dirty(space(1), at), Ok(false));
+                }
+                _ => {}
+            }
+            prop_assert!(dash.check());
+        }
+        for ticket in out {
+            came.push(dash.completed(ticket, Outcome::Done).unwrap().0.unwrap());
+        }
+        came.sort_unstable();
+        prop_assert_eq!(came, (0..sent).collect::<Vec<_>>());
+    }
+}
+
+/// An unmapping in flight is of one page of one space; what is beside it goes on as if there were none.
+#[test]
+fn an_unmapping_in_flight_holds_up_its_page_only() {
+    let mut dash = dash();
+    let places = [(space(1), Vpn::new(0)), (space(1), Vpn::new(1)), (space(2), Vpn::new(0))];
+    for (space, at) in places {
+        dash.map(space, at, page(RW)).unwrap();
+    }
+    let tickets = places.map(|(space, at)| {
+        let unmapping = dash.unmap_asynch(space, at, true, 0, Hint::default());
+        unmapping.expect("the others are other pages").ticket
+    });
+    for ((space, at), ticket) in places.into_iter().zip(tickets) {
+        let again = dash.unmap_asynch(space, at, false, 7, Hint::default());
+        assert_eq!(again.map(|_| ()), Err((DashError::BeingUnmapped(ticket), Some(7))));
+        // A TLB that has it writable may still set the dirty bit.
+        assert_eq!(dash.clear_dirty(space, at), Err(DashError::BeingUnmapped(ticket)));
+        dash.completed(ticket, Outcome::Done).unwrap();
+        assert_eq!(dash.clear_dirty(space, at), Ok(()));
+    }
+}
+
+#[test]
+fn what_cannot_be_done_changes_nothing() {
+    let mut dash = dash();
+    let at = Vpn::new(0);
+    let missing = dash.unmap_asynch(space(1), at, false, 7, Hint::default()).map(|_| ());
+    assert_eq!(missing, Err((DashError::NotMapped, Some(7))));
+    assert_eq!(dash.is_dirty(space(1), at), Err(DashError::NotMapped));
+    assert_eq!(dash.clear_dirty(space(1), at), Err(DashError::NotMapped));
+
+    let dirty = page(RW | Attr::DIRTY);
+    dash.map(space(1), at, dirty).unwrap();
+    assert_eq!(
+        dash.map(space(1), at, page(Attr::READ)),
+        Err(DashError::Occupied(dirty)),
+        "rights are lowered"
+    );
+    let other = Entry { frame: Pfn::new(9), ..dirty };
+    assert_eq!(dash.map(space(1), at, other), Err(DashError::Occupied(dirty)), "another frame");
+    assert_eq!(dash.clear_dirty(space(1), at), Err(DashError::Writable));
+    assert_eq!(dash.tables().entry(space(1), at), Some(dirty));
+
+    let many = |nth: usize| Vpn::new(1 + nth);
+    for nth in 0..4 {
+        dash.map(space(1), many(nth), page(RW)).unwrap();
+    }
+    for nth in 0..3 {
+        dash.unmap_asynch(space(1), many(nth), false, 0, Hint::default()).unwrap();
+    }
+    let full = dash.unmap_asynch(space(1), many(3), false, 7, Hint::default()).map(|_| ());
+    assert_eq!(full, Err((DashError::Full, Some(7))));
+    assert_eq!(dash.tables().entry(space(1), many(3)), Some(page(RW)));
+
+    for _ in 0..4 {
+        dash.share(space(1), SharingId::Everybody, Pages::one(at)).unwrap();
+    }
+    assert_eq!(dash.share(space(2), SharingId::Everybody, Pages::one(at)), Err(DashError::Full));
+}
+
+/// Who waits gets the plan for those who wait, however slow he may take it.
+#[test]
+fn hints_choose_the_plan() {
+    for (slow, conditional) in [(false, false), (false, true), (true, false), (true, true)] {
+        let mut dash = dash();
+        let hint = Hint { slow, conditional };
+        for at in [Vpn::new(0), Vpn::new(1)] {
+            dash.map(space(1), at, page(RW)).unwrap();
+        }
+        let synch = dash.unmap_synch(space(1), Vpn::new(0), false, hint).unwrap();
+        let asynch = dash.unmap_asynch(space(1), Vpn::new(1), false, 0, hint).unwrap();
+        let Config { prompt, cheap, .. } = *dash.config();
+        let wanted = |plan: Plan| if conditional { plan.conditional() } else { plan };
+        assert_eq!(synch.plan, wanted(prompt));
+        assert_eq!(asynch.plan, wanted(if slow { cheap } else { prompt }));
+    }
+}
+
+#[test]
+fn what_no_tlb_can_misuse_is_not_flushed() {
+    let cases = [
+        (RW, false, true),
+        (RW, true, true),
+        (Attr::READ, false, true),
+        (Attr::READ, true, false),
+        (Attr::DIRTY, false, false),
+    ];
+    for (attr, readonly, flushed) in cases {
+        let mut dash = dash();
+        let at = Vpn::new(5);
+        dash.map(space(1), at, page(attr)).unwrap();
+        let unmapping = dash.unmap_synch(space(1), at, readonly, Hint::default()).unwrap();
+        assert_eq!(unmapping.old, page(attr));
+        let mut flush = Flush::none();
+        if flushed {
+            flush.add(Reach::Everywhere, Pages::one(at));
+        }
+        assert_eq!(unmapping.flush, flush, "{attr:?} {readonly}");
+        let left = readonly.then_some(page(attr.difference(Attr::WRITE)));
+        assert_eq!(dash.tables().entry(space(1), at), left);
+    }
+}
+
+#[test]
+fn clearing_the_dirty_bit_clears_no_other() {
+    let mut dash = dash();
+    let (dirty, clean) = (Attr::READ | Attr::DIRTY | Attr::ACCESSED, Attr::READ | Attr::ACCESSED);
+    dash.map(space(1), Vpn::new(0), page(dirty)).unwrap();
+    assert_eq!(dash.is_dirty(space(1), Vpn::new(0)), Ok(true));
+    dash.clear_dirty(space(1), Vpn::new(0)).unwrap();
+    assert_eq!(dash.is_dirty(space(1), Vpn::new(0)), Ok(false));
+    assert_eq!(dash.tables().entry(space(1), Vpn::new(0)), Some(page(clean)));
+}
+
+fn sharing() -> impl Strategy<Value = (u16, SharingId, Pages)> {
+    let id = prop_oneof![Just(SharingId::Everybody), Just(SharingId::Group(0)), Just(SharingId::Group(7))];
+    let segment = (0..4usize, 1..4usize).prop_map(|(first, n)| Pages::count(Vpn::new(first), n).unwrap());
+    (1..4u16, id, segment)
+}
+
+proptest! {
+    /// A page is seen by those who have declared the same of it, against the definition; and each of them may end it.
+    #[test]
+    fn sharers_are_those_who_said_the_same(
+        declarations in proptest::collection::vec(sharing(), 1..5), me in 1..4u16, at in 0..7usize, last: proptest::sample::Index,
+    ) {
+        let at = Vpn::new(at);
+        let mut dash = dash();
+        for &(of, id, segment) in &declarations {
+            dash.share(space(of), id, segment).unwrap();
+        }
+        let sees = |declarations: &[(u16, SharingId, Pages)]| {
+            let here = declarations.iter().filter(|(.., segment)| segment.contains(at));
+            let mine: Vec<_> = here.clone().filter(|(of, ..)| *of == me).map(|(_, id, _)| id).collect();
+            let same = here.filter(|(_, id, _)| mine.contains(&id)).map(|(of, ..)| *of);
+            same.chain([me]).collect::<BTreeSet<_>>()
+        };
+        let mapped = |dash: &Dash<Map, u32, 3, 4>| {
+            (1..4).filter(|&of| dash.tables().entry(space(of), at).is_some()).collect::<BTreeSet<_>>()
+        };
+        dash.map(space(me), at, page(RW)).unwrap();
+        prop_assert_eq!(mapped(&dash), sees(&declarations));
+        dash.unmap_synch(space(me), at, false, Hint::default()).unwrap();
+        prop_assert_eq!(mapped(&dash), BTreeSet::new());
+
+        let &(of, _, segment) = last.get(&declarations);
+        dash.unshare(space(of), segment);
+        let rest: Vec<_> = declarations.into_iter().filter(|&(o, _, s)| (o, s) != (of, segment)).collect();
+        dash.map(space(me), at, page(RW)).unwrap();
+        prop_assert_eq!(mapped(&dash), sees(&rest));
+    }
+}
+
+/// Two spaces that share pages 8 to 15, of which page 9 is mapped.
+fn shared() -> Dash<Map, u32, 3, 4> {
+    let mut dash = dash();
+    let segment = Pages::new(Vpn::new(8), Vpn::new(15)).unwrap();
+    for of in [1, 2] {
+        dash.share(space(of), SharingId::Group(5), segment).unwrap();
+    }
+    dash.map(space(1), Vpn::new(9), page(RW)).unwrap();
+    dash
+}
+
+/// Whoever writes to it leaves it dirty for all.
+#[test]
+fn a_shared_page_is_one_page() {
+    let at = Vpn::new(9);
+    let mut dash = shared();
+    dash.tables().clone().exchange(space(2), at, Some(page(RW | Attr::DIRTY)));
+    assert_eq!([1, 2].map(|of| dash.is_dirty(space(of), at)), [Ok(true); 2]);
+    let unmapping = dash.unmap_synch(space(1), at, true, Hint::default()).unwrap();
+    assert_eq!(unmapping.old, page(RW | Attr::DIRTY), "or the page would be dropped unwritten");
+    // Two who have written to it are no fewer than one.
+    let dirty = page(Attr::READ | Attr::DIRTY);
+    dash.tables().clone().exchange(space(1), at, Some(dirty));
+    assert_eq!(dash.is_dirty(space(1), at), Ok(true));
+    // While a TLB of either may write to it, neither starts again nor forgets that it is dirty.
+    let busy = DashError::BeingUnmapped(unmapping.ticket);
+    for of in [1, 2].map(space) {
+        assert_eq!(dash.unmap_synch(of, at, false, Hint::default()).map(|_| ()), Err(busy));
+        assert_eq!(dash.clear_dirty(of, at), Err(busy));
+    }
+    dash.completed(unmapping.ticket, Outcome::Done).unwrap();
+    dash.clear_dirty(space(1), at).unwrap();
+    assert_eq!([1, 2].map(|of| dash.tables().entry(space(of), at)), [Some(page(Attr::READ)); 2]);
+}
+
+/// What two spaces had mapped before they said that they share it is theirs, and each entry is lowered from what it was.
+#[test]
+fn a_sharer_that_has_more_is_flushed_too() {
+    let mut dash = shared();
+    let mut tables = dash.tables().clone();
+    tables.exchange(space(1), Vpn::new(9), Some(page(Attr::READ)));
+    tables.exchange(space(1), Vpn::new(10), Some(page(RW)));
+    let lowered = dash.unmap_synch(space(1), Vpn::new(9), true, Hint::default()).unwrap();
+    assert_eq!(lowered.flush.reach(), Reach::Everywhere, "the other could write");
+    dash.unmap_synch(space(1), Vpn::new(10), true, Hint::default()).unwrap();
+    assert_eq!(tables.entry(space(2), Vpn::new(10)), None, "lowering maps nothing");
+}
+
+/// Either space brings the page back: the unmapping that the other one asked for has failed.
+#[test]
+fn a_shared_page_that_is_mapped_again_fails_its_unmapping() {
+    for of in [1, 2] {
+        let mut dash = shared();
+        let unmapping = dash.unmap_synch(space(1), Vpn::new(9), false, Hint::default()).unwrap();
+        dash.map(space(of), Vpn::new(9), page(RW)).unwrap();
+        let ended = dash.completed(unmapping.ticket, Outcome::Done);
+        assert_eq!(ended, Ok((None, Outcome::Superseded)));
+    }
+}
+
+#[test]
+fn a_page_that_is_mapped_again_fails_its_unmapping() {
+    let mut dash = dash();
+    let at = Vpn::new(0);
+    dash.map(space(1), at, page(RW)).unwrap();
+    let hint = Hint { slow: true, conditional: true };
+    let first = dash.unmap_asynch(space(1), at, false, 1, hint).unwrap();
+    dash.map(space(1), at, page(RW)).unwrap();
+    // The next one does not wait for it.
+    let second = dash.unmap_asynch(space(1), at, false, 2, hint).unwrap();
+    assert!(dash.check());
+    assert_eq!(dash.completed(first.ticket, Outcome::Done), Ok((Some(1), Outcome::Superseded)));
+    assert_eq!(dash.completed(second.ticket, Outcome::Overwritten), Ok((Some(2), Outcome::Overwritten)));
+}
+
+thread_local! {
+    /// What the hook was told last.
+    static FAULT: Cell<Option<(Asid, Vpn, Attr)>> = const { Cell::new(None) };
+}
+
+#[test]
+fn a_fault_that_the_entry_allows_is_a_stale_copys_and_goes_no_further() {
+    let mut dash = dash();
+    let at = Vpn::new(0);
+    dash.map(space(1), at, page(Attr::READ)).unwrap();
+    assert!(!dash.fault(space(1), at, Attr::WRITE), "nobody to be told yet");
+    dash.set_page_fault_hdr(|space, at, wanted| FAULT.set(Some((space, at, wanted))));
+    assert!(dash.fault(space(1), at, Attr::READ));
+    assert_eq!(FAULT.take(), None);
+    for (of, at, wanted) in [(1, 0, Attr::WRITE), (1, 0, RW), (1, 1, Attr::READ), (2, 0, Attr::READ)] {
+        assert!(!dash.fault(space(of), Vpn::new(at), wanted));
+        assert_eq!(FAULT.take(), Some((space(of), Vpn::new(at), wanted)));
+    }
+}
+
+/// Figure 2.2: a status write puts the old entry back while the page is being unmapped.
+#[test]
+fn check_finds_an_entry_that_has_been_overwritten() {
+    let mut dash = dash();
+    let mut hardware = dash.tables().clone();
+    let at = Vpn::new(0);
+    dash.map(space(1), at, page(RW)).unwrap();
+    let unmapping = dash.unmap_synch(space(1), at, true, Hint::default()).unwrap();
+    hardware.exchange(space(1), at, Some(page(Attr::READ | Attr::DIRTY)));
+    assert!(dash.check(), "status bits are no rights");
+    hardware.exchange(space(1), at, Some(page(RW)));
+    assert!(!dash.check());
+    dash.map(space(1), at, page(RW)).unwrap();
+    assert!(dash.check(), "now somebody wants it so");
+    assert_eq!(dash.completed(unmapping.ticket, Outcome::Done), Ok((None, Outcome::Superseded)));
+}
+
+#[test]
+fn an_error_says_what_is_in_the_way() {
+    let mut dash = dash();
+    dash.map(space(1), Vpn::new(0), page(RW)).unwrap();
+    let ticket = dash.unmap_synch(space(1), Vpn::new(0), true, Hint::default()).unwrap().ticket;
+    let texts = [
+        DashError::NotMapped,
+        DashError::BeingUnmapped(ticket),
+        DashError::Occupied(page(RW)),
+        DashError::Writable,
+        DashError::Full,
+        DashError::UnknownTicket(ticket),
+    ]
+    .map(|error| error.to_string());
+    assert!(texts[2].contains("frame 0x3"), "{}", texts[2]);
+    assert_eq!(BTreeSet::from(texts).len(), 6, "each says something else");
+}

@@ -1,0 +1,334 @@
+//! Table 5.3: who owns an IPC page, what the page table says of it, and how a message is passed.
+
+#![cfg(not(loom))]
+
+use proptest::prelude::*;
+use tlbkit_shootdown::ipc::{Access, IpcError, IpcRegion, LowAction, MessageStep, Passing, Receive, Send};
+
+/// Found by the property below: three ownerships of a page that stays mapped for writing, one of which is copied away.
+#[test]
+fn what_was_duplicated_is_still_known_as_stale_after_a_copy() {
+    let mut region = IpcRegion::<2, 1>::new();
+    let page = region.get_ownership(0).unwrap();
+    region.mapin(0, page, Access::Write).unwrap();
+    for _ in 0..2 {
+        assert_eq!(region.duplicate(0, page, true), Ok(LowAction::Nothing));
+    }
+    assert!(matches!(region.make_writable(0, page), Ok(LowAction::Copy { .. })));
+    assert!(region.check());
+    let reduce = LowAction::Reduce { space: 0, page, access: Access::Read };
+    assert_eq!(region.finish_transfer(0, page), Ok(reduce));
+}
+
+proptest! {
+    /// Table 5.3: the two maps differ only where the region knows it, and a finished transfer leaves nothing.
+    #[test]
+    fn the_low_map_follows_the_high_one(
+        calls in proptest::collection::vec((0..8u8, 0..3usize, 0..3usize, 0..3usize, any::<bool>()), 0..150),
+    ) {
+        let mut region = IpcRegion::<3, 3>::new();
+        let mut reducing = Vec::new();
+        for (call, space, other, page, flag) in calls {
+            let before = region.clone();
+            let action = match call {
+                0 => match region.get_ownership(space) {
+                    Ok(page) => {
+                        prop_assert_eq!(region.high(space, page), Access::Write);
+                        prop_assert_eq!((0..3).map(|s| region.low(s, page)).max(), Some(Access::None));
+                        Ok(LowAction::Nothing)
+                    }
+                    Err(why) => Err(why),
+                },
+                1 => region.release_ownership(space, page),
+                2 => {
+                    let action = region.start_transfer(space, other, page, flag);
+                    prop_assert_eq!(region.ownerships(page), before.ownerships(page));
+                    action
+                }
+                3 => region.finish_transfer(space, page),
+                4 => region.duplicate(space, page, flag),
+                5 => region.make_writable(space, page),
+                6 => region.mapin(space, page, if flag { Access::Read } else { Access::Write }),
+                _ => {
+                    if let Some((space, page)) = reducing.pop() {
+                        prop_assert!(region.reduced(space, page).is_ok());
+                    }
+                    Ok(LowAction::Nothing)
+                }
+            };
+            match action {
+                Ok(LowAction::Reduce { space, page, .. }) => reducing.push((space, page)),
+                Ok(_) => {}
+                Err(_) => prop_assert_eq!(format!("{:?}", region), format!("{:?}", before), "an error changes nothing"),
+            }
+            if call == 3 && action == Ok(LowAction::Nothing) {
+                prop_assert!(region.low(space, page) <= region.high(space, page));
+            }
+            prop_assert!(region.check(), "after {call} {space} {other} {page} {flag}: {region:?}");
+        }
+    }
+
+    /// 5.3.4.5: after an untrusting receive, nobody else can use the page for more than his ownerships allow; a
+    /// trusting one never touches the sender's map if it was there first or was guessed right.
+    #[test]
+    fn a_received_message_is_protected(
+        duplicate: bool, hint: bool, trust: bool, receive_first: bool, mapped: bool, use_at_once in 0..3u8,
+    ) {
+        let immediate_use = [Access::None, Access::Read, Access::Write][usize::from(use_at_once)];
+        prop_assume!(!(duplicate && immediate_use == Access::Write));
+        let (from, to) = (0, 1);
+        let mut region = IpcRegion::<2, 2>::new();
+        let page = region.get_ownership(from).unwrap();
+        if mapped {
+            region.mapin(from, page, Access::Write).unwrap();
+        }
+        let mut passing = Passing::new();
+        let (send, receive) = (Send { duplicate, trust_hint: hint }, Receive { trust, immediate_use });
+        if receive_first {
+            prop_assert!(passing.receive(receive) && passing.send(send));
+        } else {
+            prop_assert!(passing.send(send) && !passing.send(send));
+        }
+        let mut reductions = 0;
+        let mut turn = |passing: &mut Passing, region: &mut IpcRegion<2, 2>| {
+            while let Some(step) = passing.step() {
+                let act = |region: &mut IpcRegion<2, 2>| match step {
+                    MessageStep::Duplicate { ownership_only } => region.duplicate(from, page, ownership_only),
+                    MessageStep::StartTransfer { ownership_only } => {
+                        region.start_transfer(from, to, page, ownership_only)
+                    }
+                    MessageStep::FinishTransfer => region.finish_transfer(from, page),
+                    MessageStep::Mapin(access) => region.mapin(to, page, access),
+                };
+                while let LowAction::Reduce { space, page, .. } = act(region).unwrap() {
+                    reductions += 1;
+                    region.reduced(space, page).unwrap();
+                    if step != MessageStep::FinishTransfer {
+                        break;
+                    }
+                }
+            }
+        };
+        turn(&mut passing, &mut region);
+        if !receive_first {
+            prop_assert!(passing.receive(receive));
+            turn(&mut passing, &mut region);
+        }
+        prop_assert!(passing.is_received());
+        prop_assert!(region.low(to, page) >= immediate_use);
+        if !trust {
+            prop_assert!(region.low(from, page) <= region.high(from, page));
+        } else if receive_first || hint {
+            prop_assert_eq!(reductions, 0, "a trusted transfer synchronizes nothing");
+        }
+        prop_assert!(region.check());
+    }
+}
+
+const NOTHING: Result<LowAction, IpcError> = Ok(LowAction::Nothing);
+
+fn map(space: usize, page: usize, access: Access) -> Result<LowAction, IpcError> {
+    Ok(LowAction::Map { space, page, access })
+}
+
+fn reduce(space: usize, page: usize, access: Access) -> Result<LowAction, IpcError> {
+    Ok(LowAction::Reduce { space, page, access })
+}
+
+/// A page is free when nobody owns it and every TLB has forgotten it.
+#[test]
+fn a_page_is_given_out_again_when_it_is_mapped_nowhere() {
+    let mut region = IpcRegion::<1, 2>::new();
+    let page = region.get_ownership(0).unwrap();
+    region.mapin(0, page, Access::Write).unwrap();
+    assert_eq!(region.duplicate(0, page, false), reduce(0, page, Access::Read));
+    region.reduced(0, page).unwrap();
+    assert_eq!(region.release_ownership(0, page), NOTHING, "what is left is one ownership");
+    assert_eq!((region.ownerships(page), region.high(0, page)), (1, Access::Write));
+    assert_eq!(region.release_ownership(0, page), reduce(0, page, Access::None));
+    assert_eq!(region.ownerships(page), 0);
+    assert_eq!(region.release_ownership(0, page), Err(IpcError::NotOwner));
+    assert_eq!(region.get_ownership(1), Err(IpcError::NoPage));
+    assert_eq!(region.finish_transfer(0, page), Ok(LowAction::Wait { space: 0, page }));
+    region.reduced(0, page).unwrap();
+    assert_eq!(region.finish_transfer(0, page), NOTHING);
+    assert_eq!(region.get_ownership(1), Ok(page));
+}
+
+/// A page passed on by trust leaves a stale mapping behind wherever it has been used, and each is found.
+#[test]
+fn stale_mappings_are_found_one_by_one() {
+    let mut region = IpcRegion::<2, 4>::new();
+    // The other page has nothing to do with it.
+    region.get_ownership(3).unwrap();
+    let page = region.get_ownership(0).unwrap();
+    assert_eq!(region.stale_in(page), None);
+    for space in 0..3 {
+        assert_eq!(region.mapin(space, page, Access::Write), map(space, page, Access::Write));
+        assert_eq!(region.start_transfer(space, space + 1, page, true), NOTHING);
+    }
+    assert_eq!(region.release_ownership(3, page), NOTHING, "it was not mapped there");
+    for space in 0..3 {
+        assert_eq!(region.stale_in(page), Some(space));
+        assert_eq!(region.finish_transfer(space, page), reduce(space, page, Access::None));
+        region.reduced(space, page).unwrap();
+    }
+    assert_eq!(region.stale_in(page), None);
+    assert_eq!(region.get_ownership(0), Ok(page));
+    assert_eq!(region.stale_in(9), None);
+}
+
+/// What one has passed on by trust is still mapped when it comes back: good again if it comes back for writing, but not if
+/// others have kept a copy.
+#[test]
+fn a_page_that_comes_back_finds_its_old_mapping() {
+    for duplicate in [false, true] {
+        let mut region = IpcRegion::<1, 2>::new();
+        let page = region.get_ownership(0).unwrap();
+        region.mapin(0, page, Access::Write).unwrap();
+        if duplicate {
+            assert_eq!(region.duplicate(0, page, true), NOTHING);
+        }
+        assert_eq!(region.start_transfer(0, 1, page, true), NOTHING);
+        assert_eq!(region.stale_in(page), Some(0));
+        assert_eq!(region.start_transfer(1, 0, page, true), NOTHING);
+        assert_eq!(region.stale_in(page), duplicate.then_some(0));
+        assert!(region.check());
+        assert_eq!(region.make_writable(0, page).is_ok(), !duplicate, "there is no page for the copy");
+    }
+}
+
+/// The receiver of a duplicate gives its copy up: the sender is the only owner again and may write, as its mapping, which
+/// was stale, always let it. Who finishes all stale mappings comes to an end.
+#[test]
+fn a_stale_mapping_is_good_again_when_the_others_let_go() {
+    let mut region = IpcRegion::<1, 2>::new();
+    let page = region.get_ownership(0).unwrap();
+    region.mapin(0, page, Access::Write).unwrap();
+    region.duplicate(0, page, true).unwrap();
+    region.start_transfer(0, 1, page, true).unwrap();
+    assert_eq!(region.stale_in(page), Some(0));
+    region.release_ownership(1, page).unwrap();
+    assert_eq!((region.low(0, page), region.high(0, page)), (Access::Write, Access::Write));
+    assert_eq!(region.stale_in(page), None);
+    assert_eq!(region.finish_transfer(0, page), NOTHING);
+}
+
+#[test]
+fn a_copy_leaves_a_stale_mapping_where_there_was_one() {
+    for mapped in [Access::None, Access::Read] {
+        let mut region = IpcRegion::<2, 2>::new();
+        let page = region.get_ownership(0).unwrap();
+        region.duplicate(0, page, false).unwrap();
+        region.start_transfer(0, 1, page, false).unwrap();
+        region.mapin(0, page, mapped).unwrap();
+        assert!(matches!(region.make_writable(0, page), Ok(LowAction::Copy { space: 0, .. })));
+        assert_eq!(region.stale_in(page), (mapped > Access::None).then_some(0));
+    }
+}
+
+/// While a mapping is being reduced its space can do nothing with the page; nor is it stale.
+#[test]
+fn a_reduction_is_waited_for() {
+    let mut region = IpcRegion::<1, 2>::new();
+    let page = region.get_ownership(0).unwrap();
+    assert_eq!(region.reduced(0, page), Err(IpcError::NotOwner), "nothing is being reduced");
+    region.mapin(0, page, Access::Write).unwrap();
+    assert_eq!(region.duplicate(0, page, false), reduce(0, page, Access::Read));
+    assert_eq!(region.stale_in(page), None);
+    for busy in [
+        region.release_ownership(0, page),
+        region.start_transfer(0, 1, page, true),
+        region.duplicate(0, page, true),
+        region.make_writable(0, page),
+        region.mapin(0, page, Access::Read),
+    ] {
+        assert_eq!(busy, Err(IpcError::Busy));
+    }
+    region.reduced(0, page).unwrap();
+    assert_eq!(region.low(0, page), Access::Read);
+    assert_eq!(region.mapin(0, page, Access::Read), NOTHING);
+}
+
+#[test]
+fn what_is_not_there_or_not_owned_is_refused() {
+    let mut region = IpcRegion::<1, 1>::new();
+    let page = region.get_ownership(0).unwrap();
+    for (space, of) in [(1, page), (0, 1)] {
+        let out = Err(IpcError::OutOfRange);
+        assert_eq!(region.release_ownership(space, of), out);
+        assert_eq!(region.finish_transfer(space, of), out);
+        assert_eq!(region.mapin(space, of, Access::None), out);
+        assert_eq!((region.high(space, of), region.low(space, of)), (Access::None, Access::None));
+    }
+    assert_eq!(region.start_transfer(0, 1, page, false), Err(IpcError::OutOfRange));
+    assert_eq!(region.ownerships(page), 1, "and nothing is lost");
+    for _ in 1..u16::MAX {
+        region.duplicate(0, page, false).unwrap();
+    }
+    assert_eq!(region.duplicate(0, page, false), Err(IpcError::TooMany));
+    assert_eq!(region.ownerships(page), usize::from(u16::MAX));
+}
+
+#[test]
+fn an_error_says_what_is_in_the_way() {
+    use IpcError::{Busy, Denied, NoPage, NotOwner, OutOfRange, TooMany};
+    let texts = [OutOfRange, NoPage, NotOwner, Denied, Busy, TooMany].map(|error| error.to_string());
+    assert!(texts.iter().all(|text| !text.is_empty()));
+    assert_eq!(std::collections::BTreeSet::from(texts).len(), 6, "each says something else");
+}
+
+/// 5.3.4.6: whose word decides whether the low map is left alone, what waits for the receiver, and what he can spare.
+#[test]
+fn a_message_is_passed_as_its_flags_say() {
+    let flags = [false, true];
+    for case in 0..48 {
+        let [receive_first, duplicate, trust_hint, trust] = [0, 1, 2, 3].map(|bit| flags[case >> bit & 1]);
+        let immediate_use = [Access::None, Access::Read, Access::Write][case / 16];
+        let (send, receive) = (Send { duplicate, trust_hint }, Receive { trust, immediate_use });
+
+        let ownership_only = if receive_first { trust } else { trust_hint };
+        let mut sending = Vec::new();
+        if duplicate {
+            sending.push(MessageStep::Duplicate { ownership_only });
+        }
+        sending.push(MessageStep::StartTransfer { ownership_only });
+        let mut receiving = Vec::new();
+        if !trust {
+            receiving.push(MessageStep::FinishTransfer);
+        }
+        if immediate_use != Access::None {
+            receiving.push(MessageStep::Mapin(immediate_use));
+        }
+
+        let mut passing = Passing::new();
+        let steps = |passing: &mut Passing| std::iter::from_fn(|| passing.step()).collect::<Vec<_>>();
+        if receive_first {
+            assert!(passing.receive(receive) && !passing.receive(Receive::default()));
+            assert_eq!(steps(&mut passing), []);
+            assert!(passing.send(send) && !passing.is_received());
+            assert_eq!(steps(&mut passing), [sending, receiving].concat(), "{send:?} {receive:?}");
+        } else {
+            assert!(passing.send(send) && !passing.send(Send::default()));
+            assert_eq!(steps(&mut passing), sending, "{send:?}");
+            assert!(!passing.is_received(), "nobody has asked for it");
+            assert!(passing.receive(receive) && !passing.is_received());
+            assert_eq!(steps(&mut passing), receiving, "{receive:?}");
+        }
+        assert!(passing.is_received());
+        assert!(!passing.send(send) && !passing.receive(receive), "it is one message");
+        assert_eq!(steps(&mut passing), []);
+    }
+}
+
+#[test]
+fn a_writable_copy_is_the_callers_alone() {
+    let mut region = IpcRegion::<2, 2>::new();
+    let page = region.get_ownership(0).unwrap();
+    assert_eq!(region.mapin(1, page, Access::Read), Err(IpcError::Denied));
+    region.duplicate(0, page, false).unwrap();
+    region.start_transfer(0, 1, page, false).unwrap();
+    let Ok(LowAction::Copy { copy, .. }) = region.make_writable(1, page) else { panic!("two own it") };
+    assert_eq!((region.high(1, copy), region.high(0, page)), (Access::Write, Access::Write));
+    assert_eq!(region.make_writable(0, page), Ok(LowAction::Map { space: 0, page, access: Access::Write }));
+}

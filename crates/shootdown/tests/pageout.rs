@@ -1,0 +1,155 @@
+//! Page-out (Figure 5.4): when a page may be used again.
+
+#![cfg(not(loom))]
+
+use proptest::prelude::*;
+use tlbkit_shootdown::Outcome;
+use tlbkit_shootdown::pageout::{PageAction, PageOut, State, WrongState};
+
+/// What can happen to a page on its way out.
+#[derive(Clone, Debug)]
+enum Event {
+    Allocate(bool),
+    Zero(usize),
+    PageIn,
+    Read(usize),
+    Unmapper,
+    Fault(usize),
+    Unmapped(usize, bool, bool),
+    Written(usize),
+}
+
+fn event() -> impl Strategy<Value = Event> {
+    let frame = 0..6usize;
+    prop_oneof![
+        2 => any::<bool>().prop_map(Event::Allocate),
+        1 => frame.clone().prop_map(Event::Zero),
+        1 => Just(Event::PageIn),
+        1 => frame.clone().prop_map(Event::Read),
+        3 => Just(Event::Unmapper),
+        2 => frame.clone().prop_map(Event::Fault),
+        3 => (frame.clone(), any::<bool>(), any::<bool>()).prop_map(|(f, ok, d)| Event::Unmapped(f, ok, d)),
+        2 => frame.prop_map(Event::Written),
+    ]
+}
+
+proptest! {
+    /// Figure 5.4, with the messages that are due kept beside it: a page is never allocated while an unmapping or a write
+    /// of it is in flight, and no dirty page becomes free unwritten. Frame 5 does not exist.
+    #[test]
+    fn no_page_is_reused_before_its_message(events in proptest::collection::vec(event(), 0..200)) {
+        let mut pages = PageOut::<5>::new(3);
+        let (mut unmapping, mut writing, mut hand) = ([false; 6], [false; 6], 0);
+        for event in events {
+            let before = pages.clone();
+            let was = |frame| before.state(frame);
+            let wrong = |frame| Err(WrongState { frame, state: was(frame) });
+            let due = |frame: usize| unmapping[frame] || writing[frame];
+            match event {
+                Event::Allocate(zeroed) => {
+                    let wanted = Some(if zeroed { State::Zeroed } else { State::Clean });
+                    let frame = pages.allocate(zeroed);
+                    prop_assert_eq!(frame.is_some(), (0..5).any(|frame| was(frame) == wanted));
+                    if let Some(frame) = frame {
+                        prop_assert_eq!((was(frame), due(frame)), (wanted, false));
+                        prop_assert_eq!(pages.state(frame), Some(State::InUse));
+                    }
+                }
+                Event::PageIn => {
+                    let frame = pages.page_in();
+                    prop_assert_eq!(frame.is_some(), (0..5).any(|frame| was(frame) == Some(State::Clean)));
+                    if let Some(frame) = frame {
+                        prop_assert_eq!((was(frame), due(frame)), (Some(State::Clean), false));
+                        prop_assert_eq!(pages.state(frame), Some(State::BeingRead));
+                    }
+                }
+                Event::Zero(frame) => {
+                    let clean = was(frame) == Some(State::Clean);
+                    prop_assert_eq!(pages.zero(frame), if clean { Ok(()) } else { wrong(frame) });
+                }
+                Event::Read(frame) => {
+                    let reading = was(frame) == Some(State::BeingRead);
+                    prop_assert_eq!(pages.read(frame), if reading { Ok(()) } else { wrong(frame) });
+                }
+                // What is free or will be soon is enough; otherwise the next one in use with nothing under way.
+                Event::Unmapper => {
+                    let is_free = |frame| matches!(was(frame), Some(State::Clean | State::Zeroed));
+                    let comes = |frame| due(frame) && was(frame) != Some(State::InUse);
+                    let enough = (0..5).filter(|&frame| is_free(frame) || comes(frame)).count() >= 3;
+                    let mut round = (0..5).map(|step| (hand + step) % 5);
+                    let next = round.find(|&frame| was(frame) == Some(State::InUse) && !due(frame));
+                    match next.filter(|_| !enough) {
+                        Some(frame) => {
+                            prop_assert_eq!(pages.unmapper(), PageAction::Unmap(frame));
+                            (unmapping[frame], hand) = (true, frame + 1);
+                        }
+                        None => prop_assert_eq!(pages.unmapper(), PageAction::Nothing),
+                    }
+                }
+                Event::Fault(frame) => {
+                    let kept = [State::BeingUnmapped, State::BeingWritten, State::Clean];
+                    if was(frame).is_some_and(|state| kept.contains(&state)) {
+                        prop_assert_eq!(pages.fault(frame), Ok(PageAction::Map(frame)));
+                        prop_assert_eq!(pages.state(frame), Some(State::InUse));
+                    } else {
+                        prop_assert_eq!(pages.fault(frame).map(|_| ()), wrong(frame));
+                    }
+                }
+                Event::Unmapped(frame, ok, dirty) => {
+                    let outcome = if ok { Outcome::Done } else { Outcome::Overwritten };
+                    let (action, state) = match was(frame) {
+                        Some(State::BeingUnmapped) if ok && dirty => (PageAction::Write(frame), State::BeingWritten),
+                        Some(State::BeingUnmapped) if ok => (PageAction::Nothing, State::Clean),
+                        _ => (PageAction::Nothing, State::InUse),
+                    };
+                    if unmapping[frame] {
+                        prop_assert_eq!(pages.unmapped(frame, outcome, dirty), Ok(action));
+                        prop_assert_eq!(pages.state(frame), Some(state));
+                        (unmapping[frame], writing[frame]) = (false, state == State::BeingWritten);
+                    } else {
+                        prop_assert_eq!(pages.unmapped(frame, outcome, dirty).map(|_| ()), wrong(frame));
+                    }
+                }
+                Event::Written(frame) => {
+                    if writing[frame] {
+                        let reclaimed = was(frame) == Some(State::InUse);
+                        prop_assert_eq!(pages.written(frame), Ok(()));
+                        let state = if reclaimed { State::InUse } else { State::Clean };
+                        prop_assert_eq!(pages.state(frame), Some(state));
+                        writing[frame] = false;
+                    } else {
+                        prop_assert_eq!(pages.written(frame), wrong(frame));
+                    }
+                }
+            }
+            prop_assert!(pages.check());
+        }
+    }
+}
+
+#[test]
+fn the_unmapper_goes_round_and_keeps_as_many_free_as_it_was_told() {
+    let mut pages = PageOut::<4>::new(2);
+    while pages.allocate(false).is_some() {}
+    let unmapper = |pages: &mut PageOut<4>| [(); 3].map(|()| pages.unmapper());
+    assert_eq!(unmapper(&mut pages), [PageAction::Unmap(0), PageAction::Unmap(1), PageAction::Nothing]);
+    for frame in [0, 1] {
+        assert_eq!(pages.unmapped(frame, Outcome::Done, false), Ok(PageAction::Nothing));
+    }
+    assert_eq!(pages.unmapper(), PageAction::Nothing, "two are free");
+    while pages.allocate(false).is_some() {}
+    assert_eq!(unmapper(&mut pages), [PageAction::Unmap(2), PageAction::Unmap(3), PageAction::Nothing]);
+    // Both are wanted again at once; until their messages have come they cannot be selected again.
+    for frame in [2, 3] {
+        assert_eq!(pages.fault(frame), Ok(PageAction::Map(frame)));
+    }
+    assert_eq!(unmapper(&mut pages), [PageAction::Unmap(0), PageAction::Unmap(1), PageAction::Nothing]);
+}
+
+#[test]
+fn an_error_says_what_the_page_is() {
+    let mut pages = PageOut::<1>::new(1);
+    let text = |error: WrongState| error.to_string();
+    assert_eq!(pages.read(0).map_err(text), Err("frame 0 is Clean, which does not allow this".into()));
+    assert_eq!(pages.read(1).map_err(text), Err("there is no frame 1".into()));
+}
