@@ -111,7 +111,8 @@ fn score(folder: &str, only: &[String]) -> anyhow::Result<Score> {
     let missed = Notes::open(place.join(format!("missed-{:016x}", copy.all)))?;
     let built = viable::build(&copy.root, &package, &cloths)?;
     let tests_in = copy.root.join("crates").join(folder);
-    let tests = tests::survey(&built.programs, &tests_in, &place.join("reached"))?;
+    let mut tests = tests::tests(&built)?;
+    tests::survey(&mut tests, &tests_in, &place.join("reached"))?;
 
     let names: BTreeMap<Number, &str> = cloths
         .values()

@@ -11,6 +11,7 @@ use std::time::{Duration, Instant};
 use anyhow::{Context, bail};
 use indicatif::ProgressBar;
 
+use super::viable::Built;
 use super::weave::Number;
 
 /// A test.
@@ -19,8 +20,8 @@ pub(super) struct Test {
     /// Its program and its name there.
     pub(super) name: String,
     program: PathBuf,
-    /// The name alone.
-    alone: String,
+    /// What to tell the program.
+    arguments: Vec<String>,
     pub(super) time: Duration,
     pub(super) reaches: BTreeSet<Number>,
 }
@@ -28,7 +29,7 @@ pub(super) struct Test {
 /// KiB that a test may have.
 const MEMORY: u32 = 6 << 20;
 
-/// Runs its first two arguments' worth of seconds, of the processor's and of the clock's, at most.
+/// Runs a program with so much memory, and for so many seconds of the processor's and of the clock's.
 const LIMITED: &str =
     "ulimit -v $0 && ulimit -t $1 && wall=$2 && shift 2 && exec timeout --foreground -s KILL $wall \"$@\"";
 
@@ -36,17 +37,13 @@ impl Test {
     /// Does the test pass? It has some times as long as it took at first.
     pub(super) fn passes(&self, folder: &Path, variable: (&str, &str)) -> anyhow::Result<bool> {
         let seconds = self.time.as_secs() + 1;
+        // Not of the clock, as other work goes on, unless it sleeps.
+        let [processor, clock] = [2 * seconds, 5 + 5 * seconds].map(|seconds| seconds.to_string());
         let mut command = Command::new("sh");
         command
-            .args([
-                "-c",
-                LIMITED,
-                &MEMORY.to_string(),
-                &(5 * seconds).to_string(),
-                &(20 * seconds).to_string(),
-            ])
+            .args(["-c", LIMITED, &MEMORY.to_string(), &processor, &clock])
             .arg(&self.program)
-            .args(["--exact", &self.alone, "--test-threads=1"])
+            .args(&self.arguments)
             .current_dir(folder)
             .env(variable.0, variable.1)
             // A property that fails has done so at its first counterexample, the same whenever it is asked.
@@ -59,27 +56,33 @@ impl Test {
     }
 }
 
-/// Runs every test of the programs, which must pass as no mutant is on, and finds what it reaches.
-pub(super) fn survey(
-    programs: &[(String, PathBuf)],
-    folder: &Path,
-    lists: &Path,
-) -> anyhow::Result<Vec<Test>> {
+/// Finds the tests of what was built.
+pub(super) fn tests(built: &Built) -> anyhow::Result<Vec<Test>> {
+    let test = |name, program: &Path, arguments| {
+        let (program, time) = (program.to_owned(), Duration::from_secs(300));
+        Test { name, program, arguments, time, reaches: BTreeSet::new() }
+    };
     let mut tests = Vec::new();
-    for (program, path) in programs {
-        let output = Command::new(path).args(["--list", "--format", "terse"]).output()?;
+    for (name, program) in &built.programs {
+        let output = Command::new(program).args(["--list", "--format", "terse"]).output()?;
         for line in String::from_utf8(output.stdout)?.lines() {
             let Some(alone) = line.strip_suffix(": test") else { continue };
-            let (name, alone) = (format!("{program} {alone}"), alone.to_owned());
-            let time = Duration::from_secs(300);
-            tests.push(Test { name, program: path.clone(), alone, time, reaches: BTreeSet::new() });
+            let arguments = ["--exact", alone, "--test-threads=1"].map(String::from);
+            tests.push(test(format!("{name} {alone}"), program, arguments.into()));
         }
     }
+    // These run all that is in them, whatever they are told.
+    tests.extend(built.examples.iter().map(|program| test("documentation".into(), program, Vec::new())));
+    Ok(tests)
+}
+
+/// Runs every test, which must pass as no mutant is on, and finds what it reaches; the quickest are first then.
+pub(super) fn survey(tests: &mut [Test], folder: &Path, lists: &Path) -> anyhow::Result<()> {
     if lists.exists() {
         fs::remove_dir_all(lists)?;
     }
     fs::create_dir_all(lists)?;
-    each("tests", &mut tests, |at, test| {
+    each("tests", tests, |at, test| {
         let list = std::path::absolute(lists)?.join(at.to_string());
         let start = Instant::now();
         let mut passes = test.passes(folder, ("MUTANT", "0"))?;
@@ -95,10 +98,10 @@ pub(super) fn survey(
         Ok(())
     })?;
     tests.sort_by_key(|test| test.time);
-    Ok(tests)
+    Ok(())
 }
 
-/// Does something with each of the items, as many at once as there are processors.
+/// Does something with each of the items, one more at once than there are processors, as some tests sleep.
 pub(super) fn each<T: Send>(
     what: &'static str,
     items: &mut [T],
@@ -117,7 +120,7 @@ pub(super) fn each<T: Send>(
             bar.inc(1);
         }
     };
-    let workers = thread::available_parallelism().map_or(1, usize::from);
+    let workers = thread::available_parallelism().map_or(1, usize::from) + 1;
     let outcome = thread::scope(|scope| {
         let workers: Vec<_> = (0..workers).map(|_| scope.spawn(worker)).collect();
         workers.into_iter().try_for_each(|worker| match worker.join() {

@@ -1,6 +1,7 @@
 //! The woven sources built, without the mutants that do not compile.
 
 use std::collections::{BTreeMap, BTreeSet};
+use std::fs;
 use std::io::{BufRead, BufReader};
 use std::path::{Path, PathBuf};
 use std::process::Stdio;
@@ -22,6 +23,8 @@ pub(super) struct Built {
     pub(super) unwoven: BTreeSet<Number>,
     /// The programs of the tests, with their names.
     pub(super) programs: Vec<(String, PathBuf)>,
+    /// The programs of the examples in the documentation.
+    pub(super) examples: Vec<PathBuf>,
 }
 
 /// What cargo said.
@@ -34,7 +37,12 @@ struct Said {
 /// Weaves and builds until it compiles.
 pub(super) fn build(root: &Path, package: &str, cloths: &BTreeMap<String, Cloth>) -> anyhow::Result<Built> {
     let mut built = Built::default();
-    for step in ["check --lib", "test --no-run"] {
+    // The programs of examples stay where they are told to.
+    let place = root.join("examples-built");
+    if place.exists() {
+        fs::remove_dir_all(&place)?;
+    }
+    for step in ["check --lib", "test --no-run", "test --doc"] {
         loop {
             let without = &built.unviable | &built.unwoven;
             let mut woven = BTreeMap::new();
@@ -43,9 +51,9 @@ pub(super) fn build(root: &Path, package: &str, cloths: &BTreeMap<String, Cloth>
                 copy::write(&root.join(file), text.text.as_bytes())?;
                 woven.insert(file.as_str(), text);
             }
-            let said = cargo(root, step, package)?;
+            let said = cargo(root, step, package, &place)?;
             if said.errors.is_empty() {
-                built.programs = said.programs;
+                built.programs.extend(said.programs);
                 break;
             }
             let before = without.len();
@@ -59,6 +67,11 @@ pub(super) fn build(root: &Path, package: &str, cloths: &BTreeMap<String, Cloth>
             }
         }
     }
+    for entry in fs::read_dir(place).into_iter().flatten() {
+        let program = entry?.path().join("rust_out");
+        built.examples.extend(program.exists().then_some(program));
+    }
+    built.examples.sort();
     Ok(built)
 }
 
@@ -99,13 +112,16 @@ fn rendered(error: &Value) -> &str {
     error["rendered"].as_str().unwrap_or_default()
 }
 
-/// Lets cargo check or build the package's tests.
-fn cargo(root: &Path, step: &str, package: &str) -> anyhow::Result<Said> {
+/// Lets cargo check or build the package's tests, the documentation's programs at a place of their own.
+fn cargo(root: &Path, step: &str, package: &str, place: &Path) -> anyhow::Result<Said> {
     let target = std::path::absolute(places::target())?.join("mutants/build");
     let line = Line::new("cargo", "+nightly").with(step.split(' ')).with(["--package", package]);
     let line = line.with(["--quiet", "--message-format", "json", "--target-dir", &target.to_string_lossy()]);
     // Errors only, which lints that are errors by themselves are as well.
-    let line = line.set("RUSTFLAGS", "-Awarnings");
+    let line = line.set("RUSTFLAGS", "-Awarnings").set(
+        "RUSTDOCFLAGS",
+        &format!("-Awarnings -Zunstable-options --persist-doctests {}", place.display()),
+    );
     let mut command = line.command();
     let mut child = command.current_dir(root).stdout(Stdio::piped()).stderr(Stdio::null()).spawn()?;
     let mut said = Said::default();
