@@ -2,7 +2,8 @@
 //!
 //! The mutants are those of cargo-mutants, which builds and tests the crate once for each of them: days, for some
 //! thousands. Here all of them are woven into one copy of the sources, each behind a switch, which is built once; the
-//! tests that come by a mutant then run with its switch on, one by one, until the first fails.
+//! tests that come by a mutant then run with its switch on, one by one, until the first fails. Only what is evaluated
+//! at compile time has no switch: those mutants are built one by one.
 //!
 //! ```text
 //! list ── the mutants, as cargo-mutants finds them
@@ -11,6 +12,8 @@
 //! viable ── built, without those that do not compile
 //! tests ── each test's time and the mutants it comes by
 //! judge ── which mutants are noticed
+//! alone ── those that are built one by one
+//! notes ── what is known so far
 //! ```
 
 use std::collections::{BTreeMap, BTreeSet};
@@ -20,15 +23,18 @@ use std::path::Path;
 use anyhow::{Context, bail};
 use clap::Args;
 
-use self::judge::Notes;
+use self::alone::{ALONE, Alone};
 use self::list::Mutant;
-use self::weave::{Cloth, Homeless, Number};
+use self::notes::{Notes, Verdict};
+use self::weave::{Cloth, Homeless};
 use crate::shell::Shell;
 use crate::{places, tools};
 
+mod alone;
 mod copy;
 mod judge;
 mod list;
+mod notes;
 mod sites;
 mod tests;
 mod viable;
@@ -47,6 +53,9 @@ pub(crate) struct MutantsArgs {
     /// Only mutants in these files
     #[arg(long, value_name = "GLOB")]
     file: Vec<String>,
+    /// Only those that need no build of their own, as they matter at run time
+    #[arg(long)]
+    woven: bool,
 }
 
 const CRATES: [&str; 6] = ["addr", "pagetable", "stlb", "superpage", "shootdown", "refill"];
@@ -58,9 +67,9 @@ const ENOUGH: usize = 95;
 #[derive(Debug, Default)]
 struct Score {
     noticed: usize,
-    missed: Vec<String>,
     unviable: usize,
-    unwoven: Vec<String>,
+    missed: Vec<String>,
+    open: Vec<String>,
 }
 
 /// Judges the mutants of the crates.
@@ -71,22 +80,16 @@ pub(crate) fn run(shell: &Shell, args: &MutantsArgs) -> anyhow::Result<()> {
         [] => CRATES.into_iter().filter(|folder| Path::new("crates").join(folder).exists()).collect(),
         crates => crates.iter().map(String::as_str).collect(),
     };
-    let only: Vec<_> = args.shard.iter().map(|shard| format!("--shard={shard}")).collect();
-    let only = [only, args.file.iter().map(|file| format!("--file={file}")).collect()].concat();
     let mut short = Vec::new();
     for folder in chosen {
-        let score = score(folder, &only)?;
-        let Score { noticed, missed, unviable, unwoven } = &score;
+        let Score { noticed, unviable, missed, open } = score(folder, args)?;
         let viable = noticed + missed.len();
-        println!(
-            "{folder}: {noticed} of {viable} viable mutants noticed, {unviable} do not compile, {} not woven",
-            unwoven.len()
-        );
-        for mutant in missed {
-            println!("  not noticed: {mutant}");
-        }
-        for mutant in unwoven {
-            println!("  not woven: {mutant}");
+        print!("{folder}: {noticed} of {viable} viable mutants noticed, {unviable} more do not compile");
+        println!(", {} are evaluated at compile time and not judged", open.len());
+        for (state, mutants) in [("not noticed", &missed), ("not judged", &open)] {
+            for mutant in mutants {
+                println!("  {state}: {mutant}");
+            }
         }
         if noticed * 100 < viable * ENOUGH {
             short.push(folder);
@@ -98,57 +101,73 @@ pub(crate) fn run(shell: &Shell, args: &MutantsArgs) -> anyhow::Result<()> {
     Ok(())
 }
 
-fn score(folder: &str, only: &[String]) -> anyhow::Result<Score> {
+fn score(folder: &str, args: &MutantsArgs) -> anyhow::Result<Score> {
     let package = format!("tlbkit-{folder}");
     let place = std::path::absolute(places::target())?.join("mutants").join(folder);
     // The numbers are those of all mutants, whichever are asked for.
     let all = list::list(&package, &[])?;
-    let chosen: BTreeSet<_> = list::list(&package, only)?.into_iter().map(|mutant| mutant.name).collect();
-    let copy = copy::copy(place.join("copy"), folder)?;
+    let shard = args.shard.iter().map(|shard| format!("--shard={shard}"));
+    let only: Vec<_> = shard.chain(args.file.iter().map(|file| format!("--file={file}"))).collect();
+    let asked: BTreeSet<_> = list::list(&package, &only)?.into_iter().map(|mutant| mutant.name).collect();
+    let copy = copy::copy(place.join("woven"), folder)?;
+    let notes = Notes::open(&place, &copy)?;
     let (cloths, homeless) = cloths(all)?;
+    let is_unviable = |name: &str| matches!(notes.get(name), Some((Verdict::Unviable, _)));
+    let unviable =
+        cloths.values().flat_map(Cloth::mutants).filter(|(_, mutant, _)| is_unviable(&mutant.name));
+    let unviable = unviable.map(|(number, ..)| number).collect();
+    let built = viable::build(&copy.root, &package, &cloths, unviable)?;
 
-    let noticed = Notes::open(place.join(format!("noticed-{:016x}", copy.sources)))?;
-    let missed = Notes::open(place.join(format!("missed-{:016x}", copy.all)))?;
-    let built = viable::build(&copy.root, &package, &cloths)?;
-    let tests_in = copy.root.join("crates").join(folder);
-    let mut tests = tests::tests(&built)?;
-    tests::survey(&mut tests, &tests_in, &place.join("reached"))?;
-
-    let names: BTreeMap<Number, &str> = cloths
+    let woven: Vec<_> = cloths
         .values()
         .flat_map(Cloth::mutants)
-        .map(|(number, mutant)| (number, mutant.name.as_str()))
-        .filter(|(_, name)| chosen.contains(*name))
+        .filter(|(_, mutant, _)| asked.contains(&mutant.name))
         .collect();
+    let homeless: Vec<_> = homeless.iter().filter(|homeless| asked.contains(&homeless.mutant.name)).collect();
     let left_out = &built.unviable | &built.unwoven;
-    let trials: Vec<_> = names
-        .iter()
-        .filter(|(number, _)| !left_out.contains(number))
-        .map(|(&number, &name)| (number, name))
-        .collect();
-    judge::judge(&trials, &tests, &tests_in, &noticed, &missed)?;
-
-    let noticed = Notes::open(place.join(format!("noticed-{:016x}", copy.sources)))?;
-    let missed = Notes::open(place.join(format!("missed-{:016x}", copy.all)))?;
-    let mut score = Score::default();
-    for (number, name) in &names {
-        if built.unviable.contains(number) {
-            score.unviable += 1;
-        } else if noticed.known.contains_key(*name) {
-            score.noticed += 1;
-        } else if let Some(why) = missed.known.get(*name) {
-            score.missed.push(format!("{name} ({why})"));
-        } else {
-            score.unwoven.push((*name).to_owned());
+    let mut trials = Vec::new();
+    for &(number, mutant, _) in &woven {
+        if !left_out.contains(&number) {
+            trials.push((number, mutant.name.as_str()));
+        } else if built.unviable.contains(&number) && notes.get(&mutant.name).is_none() {
+            notes.add(&mutant.name, Verdict::Unviable, "")?;
         }
     }
-    for Homeless { name, ungrammatical } in
-        homeless.into_iter().filter(|homeless| chosen.contains(&homeless.name))
-    {
-        if ungrammatical {
-            score.unviable += 1;
-        } else {
-            score.unwoven.push(name);
+    for Homeless { mutant, ungrammatical } in &homeless {
+        if *ungrammatical && notes.get(&mutant.name).is_none() {
+            notes.add(&mutant.name, Verdict::Unviable, "")?;
+        }
+    }
+    let folder_of_tests = copy.root.join("crates").join(folder);
+    let mut tests = tests::tests(&built)?;
+    tests::survey(&mut tests, &folder_of_tests, &place.join("reached"))?;
+    judge::judge(&trials, &tests, &folder_of_tests, &notes)?;
+
+    // What was missed may matter at compile time only.
+    let alone = |mutant: &Mutant, constant: bool| match notes.get(&mutant.name) {
+        None => true,
+        Some((Verdict::Missed, why)) => constant && why != ALONE,
+        Some(_) => false,
+    };
+    let mutants = woven.iter().map(|&(_, mutant, constant)| (mutant, constant));
+    let mutants: Vec<_> = mutants.chain(homeless.iter().map(|homeless| (&homeless.mutant, true))).collect();
+    let alone: Vec<_> = mutants
+        .iter()
+        .filter(|(mutant, constant)| alone(mutant, *constant))
+        .map(|(mutant, _)| *mutant)
+        .collect();
+    if !alone.is_empty() && !args.woven {
+        Alone::new(place.join("alone"), folder, &alone)?.judge(&alone, &notes)?;
+    }
+
+    let mut score = Score::default();
+    for (mutant, _) in mutants {
+        let name = &mutant.name;
+        match notes.get(name) {
+            Some((Verdict::Noticed, _)) => score.noticed += 1,
+            Some((Verdict::Unviable, _)) => score.unviable += 1,
+            Some((Verdict::Missed, why)) => score.missed.push(format!("{name} ({why})")),
+            None => score.open.push(name.clone()),
         }
     }
     Ok(score)

@@ -6,7 +6,9 @@ use std::ops::Range;
 
 use syn::spanned::Spanned;
 use syn::visit::{self, Visit};
-use syn::{Arm, BinOp, Block, Expr, ExprBinary, ExprUnary, Pat, UnOp};
+use syn::{
+    Arm, BinOp, Block, Expr, ExprBinary, ExprUnary, ImplItemFn, ItemFn, Pat, Signature, TraitItemFn, UnOp,
+};
 
 /// What can be chosen there.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
@@ -26,6 +28,8 @@ pub(super) struct Site {
     pub(super) range: Range<usize>,
     /// What a mutant of this site must lie in.
     pub(super) covers: Range<usize>,
+    /// It may be evaluated at compile time, too.
+    pub(super) constant: bool,
 }
 
 /// The sites of a file.
@@ -38,6 +42,8 @@ pub(super) struct Sites {
     operand: bool,
     /// It is one of the conditions of an `if let`.
     condition: bool,
+    /// It is in a constant function.
+    constant: bool,
 }
 
 impl Sites {
@@ -50,13 +56,21 @@ impl Sites {
 
     fn expression(&mut self, expression: &impl Spanned) {
         let range = expression.span().byte_range();
-        self.sites.push(Site { choice: Choice::Expression, covers: range.clone(), range });
+        self.sites.push(Site {
+            choice: Choice::Expression,
+            covers: range.clone(),
+            range,
+            constant: self.constant,
+        });
     }
 
-    fn body(&mut self, block: &Block) {
+    fn function(&mut self, signature: &Signature, block: &Block) {
+        let around = mem::replace(&mut self.constant, signature.constness.is_some());
         let inner = block.brace_token.span.open().byte_range().end;
         let covers = inner..block.brace_token.span.close().byte_range().start;
-        self.sites.push(Site { choice: Choice::Body, range: inner..inner, covers });
+        self.sites.push(Site { choice: Choice::Body, range: inner..inner, covers, constant: self.constant });
+        self.visit_block(block);
+        self.constant = around;
     }
 }
 
@@ -101,25 +115,27 @@ impl<'ast> Visit<'ast> for Sites {
                 end..end
             }
         };
-        self.sites.push(Site { choice: Choice::Arm, range, covers: arm.span().byte_range() });
+        self.sites.push(Site {
+            choice: Choice::Arm,
+            range,
+            covers: arm.span().byte_range(),
+            constant: self.constant,
+        });
         visit::visit_arm(self, arm);
     }
 
-    fn visit_item_fn(&mut self, function: &'ast syn::ItemFn) {
-        self.body(&function.block);
-        visit::visit_item_fn(self, function);
+    fn visit_item_fn(&mut self, function: &'ast ItemFn) {
+        self.function(&function.sig, &function.block);
     }
 
-    fn visit_impl_item_fn(&mut self, function: &'ast syn::ImplItemFn) {
-        self.body(&function.block);
-        visit::visit_impl_item_fn(self, function);
+    fn visit_impl_item_fn(&mut self, function: &'ast ImplItemFn) {
+        self.function(&function.sig, &function.block);
     }
 
-    fn visit_trait_item_fn(&mut self, function: &'ast syn::TraitItemFn) {
+    fn visit_trait_item_fn(&mut self, function: &'ast TraitItemFn) {
         if let Some(block) = &function.default {
-            self.body(block);
+            self.function(&function.sig, block);
         }
-        visit::visit_trait_item_fn(self, function);
     }
 
     fn visit_expr_repeat(&mut self, repeat: &'ast syn::ExprRepeat) {

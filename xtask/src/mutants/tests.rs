@@ -9,7 +9,7 @@ use std::thread;
 use std::time::{Duration, Instant};
 
 use anyhow::{Context, bail};
-use indicatif::ProgressBar;
+use indicatif::{ProgressBar, ProgressStyle};
 
 use super::viable::Built;
 use super::weave::Number;
@@ -34,6 +34,11 @@ const LIMITED: &str =
     "ulimit -v $0 && ulimit -t $1 && wall=$2 && shift 2 && exec timeout --foreground -s KILL $wall \"$@\"";
 
 impl Test {
+    /// Is it one of that program's?
+    pub(super) fn is_in(&self, program: &str) -> bool {
+        self.name.split(' ').next() == Some(program)
+    }
+
     /// Does the test pass? It has some times as long as it took at first.
     pub(super) fn passes(&self, folder: &Path, variable: (&str, &str)) -> anyhow::Result<bool> {
         let seconds = self.time.as_secs() + 1;
@@ -101,16 +106,19 @@ pub(super) fn survey(tests: &mut [Test], folder: &Path, lists: &Path) -> anyhow:
     Ok(())
 }
 
+/// Returns a bar that counts things.
+pub(super) fn bar(count: usize, what: &'static str) -> anyhow::Result<ProgressBar> {
+    let style = ProgressStyle::with_template("{pos}/{len} {msg} {wide_bar} {elapsed}, {eta} more")?;
+    Ok(ProgressBar::new(count as u64).with_style(style).with_message(what))
+}
+
 /// Does something with each of the items, one more at once than there are processors, as some tests sleep.
 pub(super) fn each<T: Send>(
     what: &'static str,
     items: &mut [T],
     job: impl Fn(usize, &mut T) -> anyhow::Result<()> + Sync,
 ) -> anyhow::Result<()> {
-    let bar = ProgressBar::new(items.len() as u64).with_message(what);
-    let style =
-        indicatif::ProgressStyle::with_template("{pos}/{len} {msg} {wide_bar} {elapsed}, {eta} more")?;
-    bar.set_style(style);
+    let bar = bar(items.len(), what)?;
     let open = Mutex::new(items.iter_mut().enumerate());
     let worker = || -> anyhow::Result<()> {
         loop {

@@ -29,14 +29,19 @@ pub(super) struct Built {
 
 /// What cargo said.
 #[derive(Debug, Default)]
-struct Said {
-    errors: Vec<Value>,
-    programs: Vec<(String, PathBuf)>,
+pub(super) struct Said {
+    pub(super) errors: Vec<Value>,
+    pub(super) programs: Vec<(String, PathBuf)>,
 }
 
-/// Weaves and builds until it compiles.
-pub(super) fn build(root: &Path, package: &str, cloths: &BTreeMap<String, Cloth>) -> anyhow::Result<Built> {
-    let mut built = Built::default();
+/// Weaves and builds until it compiles, without those that are known not to from the beginning.
+pub(super) fn build(
+    root: &Path,
+    package: &str,
+    cloths: &BTreeMap<String, Cloth>,
+    unviable: BTreeSet<Number>,
+) -> anyhow::Result<Built> {
+    let mut built = Built { unviable, ..Built::default() };
     // The programs of examples stay where they are told to.
     let place = root.join("examples-built");
     if place.exists() {
@@ -113,7 +118,7 @@ fn rendered(error: &Value) -> &str {
 }
 
 /// Lets cargo check or build the package's tests, the documentation's programs at a place of their own.
-fn cargo(root: &Path, step: &str, package: &str, place: &Path) -> anyhow::Result<Said> {
+pub(super) fn cargo(root: &Path, step: &str, package: &str, place: &Path) -> anyhow::Result<Said> {
     let target = std::path::absolute(places::target())?.join("mutants/build");
     let line = Line::new("cargo", "+nightly").with(step.split(' ')).with(["--package", package]);
     let line = line.with(["--quiet", "--message-format", "json", "--target-dir", &target.to_string_lossy()]);

@@ -37,7 +37,7 @@ struct Place {
 /// A mutant that has no site.
 #[derive(Debug)]
 pub(super) struct Homeless {
-    pub(super) name: String,
+    pub(super) mutant: Mutant,
     /// It is no Rust; else it is evaluated at compile time.
     pub(super) ungrammatical: bool,
 }
@@ -58,16 +58,10 @@ impl Cloth {
         next: &mut Number,
     ) -> syn::Result<(Self, Vec<Homeless>)> {
         let Sites { sites, chained, .. } = Sites::of(&source)?;
-        let lines: Vec<_> =
-            std::iter::once(0).chain(source.match_indices('\n').map(|(at, _)| at + 1)).collect();
-        let offset = |(line, column): (usize, usize)| {
-            let line = lines[line - 1];
-            line + source[line..].chars().take(column - 1).map(char::len_utf8).sum::<usize>()
-        };
         let mut homeless = Vec::new();
         let mut at: BTreeMap<usize, Vec<(Mutant, Range<usize>)>> = BTreeMap::new();
         for mutant in mutants {
-            let span = offset(mutant.from)..offset(mutant.to);
+            let span = span(&source, &mutant);
             let choice = match mutant.kind {
                 Kind::Body => Choice::Body,
                 Kind::Arm => Choice::Arm,
@@ -80,7 +74,7 @@ impl Cloth {
             let home = sites.iter().enumerate().filter(|(_, site)| fits(site));
             match home.min_by_key(|(_, site)| site.covers.len()) {
                 Some((home, _)) if !ungrammatical => at.entry(home).or_default().push((mutant, span)),
-                _ => homeless.push(Homeless { name: mutant.name, ungrammatical }),
+                _ => homeless.push(Homeless { mutant, ungrammatical }),
             }
         }
         let places = at.into_iter().map(|(site, mutants)| {
@@ -92,11 +86,12 @@ impl Cloth {
         Ok((Self { source, places }, homeless))
     }
 
-    /// Returns the mutants and their numbers.
-    pub(super) fn mutants(&self) -> impl Iterator<Item = (Number, &Mutant)> {
-        self.places
-            .iter()
-            .flat_map(|place| (place.first..).zip(place.mutants.iter().map(|(mutant, _)| mutant)))
+    /// Returns the mutants and their numbers, and whether they may be evaluated at compile time, too.
+    pub(super) fn mutants(&self) -> impl Iterator<Item = (Number, &Mutant, bool)> {
+        self.places.iter().flat_map(|place| {
+            let mutants = place.mutants.iter().map(|(mutant, _)| mutant);
+            (place.first..).zip(mutants).map(|(number, mutant)| (number, mutant, place.site.constant))
+        })
     }
 
     /// Weaves all mutants in, but those that are left out.
@@ -126,6 +121,21 @@ impl Cloth {
     }
 }
 
+/// Returns what a mutant replaces, in bytes.
+fn span(source: &str, mutant: &Mutant) -> Range<usize> {
+    let offset = |(line, column): (usize, usize)| {
+        let start: usize = source.split_inclusive('\n').take(line - 1).map(str::len).sum();
+        start + source[start..].chars().take(column - 1).map(char::len_utf8).sum::<usize>()
+    };
+    offset(mutant.from)..offset(mutant.to)
+}
+
+/// Returns a source file with one mutant in it, as cargo-mutants makes it.
+pub(super) fn mutated(source: &str, mutant: &Mutant) -> String {
+    let span = span(source, mutant);
+    [&source[..span.start], &mutant.replacement, &source[span.end..]].concat()
+}
+
 /// Text to be put in before or behind a site.
 struct Thread {
     at: usize,
@@ -137,7 +147,7 @@ struct Thread {
 impl Place {
     /// Adds what is to be put in for those of its mutants that are live.
     fn threads(&self, source: &str, live: &[(Number, &(Mutant, Range<usize>))], threads: &mut Vec<Thread>) {
-        let Site { choice, range, covers } = &self.site;
+        let Site { choice, range, covers, .. } = &self.site;
         let pick = format!("::tlbkit_mutant::pick({}, {})", self.first, self.mutants.len());
         let plain = |text: String| (text, None);
         let mut before = Vec::new();

@@ -94,9 +94,10 @@ fn a_woven_program_is_each_of_its_mutants() {
     };
     assert_eq!(run("MUTANT", "0"), AS_IT_IS);
     let mut numbers: Vec<_> = cloth.mutants().collect();
-    numbers.sort_by_key(|(_, mutant)| names.iter().position(|name| *name == mutant.name));
-    for ((number, mutant), output) in numbers.iter().zip(outputs) {
+    numbers.sort_by_key(|(_, mutant, _)| names.iter().position(|name| *name == mutant.name));
+    for ((number, mutant, constant), output) in numbers.iter().zip(outputs) {
         assert_eq!(run("MUTANT", &number.to_string()), output, "{}", mutant.name);
+        assert_eq!(*constant, mutant.name.contains("early"));
     }
     // Each site is come by, and says so once.
     let list = folder.join("reached");
@@ -112,7 +113,7 @@ fn a_woven_program_is_each_of_its_mutants() {
 fn mutants_left_out_are_not_in_the_text() {
     let (mutants, _): (Vec<_>, Vec<_>) = mutants().into_iter().unzip();
     let (cloth, _) = Cloth::new(SOURCE.into(), mutants, &mut 1).unwrap();
-    let all: BTreeSet<_> = cloth.mutants().map(|(number, _)| number).collect();
+    let all: BTreeSet<_> = cloth.mutants().map(|(number, ..)| number).collect();
     assert_eq!(cloth.weave(&all).text, SOURCE);
     for &only in &all {
         let woven = cloth.weave(&all.iter().copied().filter(|&number| number != only).collect());
@@ -128,4 +129,11 @@ fn what_is_evaluated_at_compile_time_or_is_no_rust_has_no_site() {
     let (cloth, homeless) = Cloth::new(SOURCE.into(), vec![fixed, chained], &mut 1).unwrap();
     assert_eq!(cloth.mutants().count(), 0);
     assert_eq!(homeless.iter().map(|homeless| homeless.ungrammatical).collect::<Vec<_>>(), [false, true]);
+}
+
+#[test]
+fn a_mutant_alone_replaces_its_text_only() {
+    let mutant = mutant(Kind::Binary, "AT_COMPILE_TIME: u32 = early()", "+", "-");
+    let change = ("u32 = early() + 1", "u32 = early() - 1");
+    assert_eq!(mutated(SOURCE, &mutant), SOURCE.replace(change.0, change.1));
 }
