@@ -112,7 +112,7 @@ pub(super) fn bar(count: usize, what: &'static str) -> anyhow::Result<ProgressBa
     Ok(ProgressBar::new(count as u64).with_style(style).with_message(what))
 }
 
-/// Does something with each of the items, one more at once than there are processors, as some tests sleep.
+/// Does something with each of the items, some more at once than there are processors: tests with threads wait a lot.
 pub(super) fn each<T: Send>(
     what: &'static str,
     items: &mut [T],
@@ -128,7 +128,7 @@ pub(super) fn each<T: Send>(
             bar.inc(1);
         }
     };
-    let workers = thread::available_parallelism().map_or(1, usize::from) + 1;
+    let workers = thread::available_parallelism().map_or(1, usize::from) * 3;
     let outcome = thread::scope(|scope| {
         let workers: Vec<_> = (0..workers).map(|_| scope.spawn(worker)).collect();
         workers.into_iter().try_for_each(|worker| match worker.join() {
