@@ -11,7 +11,6 @@ use serde_json::Value;
 
 use super::copy;
 use super::weave::{Cloth, Number, Woven};
-use crate::places;
 use crate::shell::Line;
 
 /// What was built.
@@ -119,14 +118,18 @@ fn rendered(error: &Value) -> &str {
 
 /// Lets cargo check or build the package's tests, the documentation's programs at a place of their own.
 pub(super) fn cargo(root: &Path, step: &str, package: &str, place: &Path) -> anyhow::Result<Said> {
-    let target = std::path::absolute(places::target())?.join("mutants/build");
+    // A place for each crate, so that several can be judged at once.
+    let target = root.with_file_name("build");
     let line = Line::new("cargo", "+nightly").with(step.split(' ')).with(["--package", package]);
     let line = line.with(["--quiet", "--message-format", "json", "--target-dir", &target.to_string_lossy()]);
     // Errors only, which lints that are errors by themselves are as well.
-    let line = line.set("RUSTFLAGS", "-Awarnings").set(
-        "RUSTDOCFLAGS",
-        &format!("-Awarnings -Zunstable-options --persist-doctests {}", place.display()),
+    let line = line.set("RUSTFLAGS", "-Awarnings");
+    // With switches in it, what the examples evaluate at compile time takes longer.
+    let flags = format!(
+        "-Awarnings -Along_running_const_eval -Zunstable-options --persist-doctests {}",
+        place.display()
     );
+    let line = line.set("RUSTDOCFLAGS", &flags);
     let mut command = line.command();
     let mut child = command.current_dir(root).stdout(Stdio::piped()).stderr(Stdio::null()).spawn()?;
     let mut said = Said::default();
