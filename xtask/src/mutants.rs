@@ -24,6 +24,7 @@ use anyhow::{Context, bail};
 use clap::Args;
 
 use self::alone::{ALONE, Alone};
+use self::copy::Copy;
 use self::list::Mutant;
 use self::notes::{Notes, Verdict};
 use self::weave::{Cloth, Homeless};
@@ -56,6 +57,14 @@ pub(crate) struct MutantsArgs {
     /// Only those that need no build of their own, as they matter at run time
     #[arg(long)]
     woven: bool,
+}
+
+impl MutantsArgs {
+    /// Returns what cargo-mutants is to be told of the mutants that are asked for.
+    fn only(&self) -> Vec<String> {
+        let shard = self.shard.iter().map(|shard| format!("--shard={shard}"));
+        shard.chain(self.file.iter().map(|file| format!("--file={file}"))).collect()
+    }
 }
 
 const CRATES: [&str; 6] = ["addr", "pagetable", "stlb", "superpage", "shootdown", "refill"];
@@ -102,67 +111,37 @@ pub(crate) fn run(shell: &Shell, args: &MutantsArgs) -> anyhow::Result<()> {
 }
 
 fn score(folder: &str, args: &MutantsArgs) -> anyhow::Result<Score> {
-    let package = format!("tlbkit-{folder}");
     let place = std::path::absolute(places::target())?.join("mutants").join(folder);
+    let asked = list::list(&package(folder), &args.only())?;
+    let asked: BTreeSet<_> = asked.into_iter().map(|mutant| mutant.name).collect();
     // The numbers are those of all mutants, whichever are asked for.
-    let all = list::list(&package, &[])?;
-    let shard = args.shard.iter().map(|shard| format!("--shard={shard}"));
-    let only: Vec<_> = shard.chain(args.file.iter().map(|file| format!("--file={file}"))).collect();
-    let asked: BTreeSet<_> = list::list(&package, &only)?.into_iter().map(|mutant| mutant.name).collect();
+    let (cloths, homeless) = cloths(list::list(&package(folder), &[])?)?;
     let copy = copy::copy(place.join("woven"), folder)?;
     let notes = Notes::open(&place, &copy)?;
-    let (cloths, homeless) = cloths(all)?;
-    let is_unviable = |name: &str| matches!(notes.get(name), Some((Verdict::Unviable, _)));
-    let unviable =
-        cloths.values().flat_map(Cloth::mutants).filter(|(_, mutant, _)| is_unviable(&mutant.name));
-    let unviable = unviable.map(|(number, ..)| number).collect();
-    let built = viable::build(&copy.root, &package, &cloths, unviable)?;
-
-    let woven: Vec<_> = cloths
-        .values()
-        .flat_map(Cloth::mutants)
-        .filter(|(_, mutant, _)| asked.contains(&mutant.name))
-        .collect();
-    let homeless: Vec<_> = homeless.iter().filter(|homeless| asked.contains(&homeless.mutant.name)).collect();
-    let left_out = &built.unviable | &built.unwoven;
-    let mut trials = Vec::new();
-    for &(number, mutant, _) in &woven {
-        if !left_out.contains(&number) {
-            trials.push((number, mutant.name.as_str()));
-        } else if built.unviable.contains(&number) && notes.get(&mutant.name).is_none() {
-            notes.add(&mutant.name, Verdict::Unviable, "")?;
+    for Homeless { mutant, .. } in homeless.iter().filter(|homeless| homeless.ungrammatical) {
+        if notes.get(&mutant.name).is_none() {
+            notes.add(&mutant.name, Verdict::Unviable, "no Rust")?;
         }
     }
-    for Homeless { mutant, ungrammatical } in &homeless {
-        if *ungrammatical && notes.get(&mutant.name).is_none() {
-            notes.add(&mutant.name, Verdict::Unviable, "")?;
-        }
-    }
-    let folder_of_tests = copy.root.join("crates").join(folder);
-    let mut tests = tests::tests(&built)?;
-    tests::survey(&mut tests, &folder_of_tests, &place.join("reached"))?;
-    judge::judge(&trials, &tests, &folder_of_tests, &notes)?;
+    woven(folder, &copy, &cloths, &asked, &notes)?;
 
-    // What was missed may matter at compile time only.
-    let alone = |mutant: &Mutant, constant: bool| match notes.get(&mutant.name) {
+    let mutants = cloths.values().flat_map(Cloth::mutants).map(|(_, mutant, constant)| (mutant, constant));
+    let mutants = mutants.chain(homeless.iter().map(|homeless| (&homeless.mutant, true)));
+    let mutants: Vec<_> = mutants.filter(|(mutant, _)| asked.contains(&mutant.name)).collect();
+    let is_open = |mutant: &Mutant, constant: bool| match notes.get(&mutant.name) {
         None => true,
+        // It may matter at compile time only.
         Some((Verdict::Missed, why)) => constant && why != ALONE,
         Some(_) => false,
     };
-    let mutants = woven.iter().map(|&(_, mutant, constant)| (mutant, constant));
-    let mutants: Vec<_> = mutants.chain(homeless.iter().map(|homeless| (&homeless.mutant, true))).collect();
-    let alone: Vec<_> = mutants
-        .iter()
-        .filter(|(mutant, constant)| alone(mutant, *constant))
-        .map(|(mutant, _)| *mutant)
-        .collect();
-    if !alone.is_empty() && !args.woven {
-        Alone::new(place.join("alone"), folder, &alone)?.judge(&alone, &notes)?;
+    let open = mutants.iter().filter(|(mutant, constant)| is_open(mutant, *constant));
+    let open: Vec<_> = open.map(|(mutant, _)| *mutant).collect();
+    if !open.is_empty() && !args.woven {
+        Alone::new(place.join("alone"), folder, &open)?.judge(&open, &notes)?;
     }
 
     let mut score = Score::default();
-    for (mutant, _) in mutants {
-        let name = &mutant.name;
+    for (Mutant { name, .. }, _) in mutants {
         match notes.get(name) {
             Some((Verdict::Noticed, _)) => score.noticed += 1,
             Some((Verdict::Unviable, _)) => score.unviable += 1,
@@ -171,6 +150,38 @@ fn score(folder: &str, args: &MutantsArgs) -> anyhow::Result<Score> {
         }
     }
     Ok(score)
+}
+
+/// Judges the mutants that can be woven into the sources.
+fn woven(
+    folder: &str,
+    copy: &Copy,
+    cloths: &BTreeMap<String, Cloth>,
+    asked: &BTreeSet<String>,
+    notes: &Notes,
+) -> anyhow::Result<()> {
+    let mutants: Vec<_> = cloths.values().flat_map(Cloth::mutants).collect();
+    let verdict = |mutant: &Mutant| notes.get(&mutant.name).map(|(verdict, _)| verdict);
+    let unviable = mutants.iter().filter(|(_, mutant, _)| verdict(mutant) == Some(Verdict::Unviable));
+    let unviable = unviable.map(|&(number, ..)| number).collect();
+    let built = viable::build(&copy.root, &package(folder), cloths, unviable)?;
+    for (_, mutant, _) in mutants.iter().filter(|(number, ..)| built.unviable.contains(number)) {
+        if verdict(mutant).is_none() {
+            notes.add(&mutant.name, Verdict::Unviable, "as the compiler says")?;
+        }
+    }
+    let tests_in = copy.root.join("crates").join(folder);
+    let mut tests = tests::tests(&built)?;
+    tests::survey(&mut tests, &tests_in, &copy.root.join("reached"))?;
+    let trials = mutants.iter().filter(|(number, mutant, _)| {
+        asked.contains(&mutant.name) && verdict(mutant).is_none() && !built.unwoven.contains(number)
+    });
+    let mut trials: Vec<_> = trials.map(|&(number, mutant, _)| (number, mutant.name.as_str())).collect();
+    judge::judge(&mut trials, &tests, &tests_in, notes)
+}
+
+fn package(folder: &str) -> String {
+    format!("tlbkit-{folder}")
 }
 
 /// Finds the sites of the mutants, file by file.

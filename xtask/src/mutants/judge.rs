@@ -6,15 +6,14 @@ use super::notes::{Notes, Verdict};
 use super::tests::{self, Test};
 use super::weave::Number;
 
-/// Lets the tests that come by a mutant judge it, the quickest first, for each that is not noted yet.
+/// Lets the tests that come by a mutant judge it, the quickest first.
 pub(super) fn judge(
-    mutants: &[(Number, &str)],
+    mutants: &mut [(Number, &str)],
     tests: &[Test],
     folder: &Path,
     notes: &Notes,
 ) -> anyhow::Result<()> {
-    let mut open: Vec<_> = mutants.iter().filter(|(_, name)| notes.get(name).is_none()).collect();
-    tests::each("mutants", &mut open, |_, (number, name)| {
+    tests::each("mutants", mutants, |_, (number, name)| {
         let mut reach = 0;
         for test in tests.iter().filter(|test| test.reaches.contains(number)) {
             reach += 1;

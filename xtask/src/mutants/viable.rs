@@ -124,6 +124,8 @@ pub(super) fn cargo(root: &Path, step: &str, package: &str, place: &Path) -> any
     let line = line.with(["--quiet", "--message-format", "json", "--target-dir", &target.to_string_lossy()]);
     // Errors only, which lints that are errors by themselves are as well.
     let line = line.set("RUSTFLAGS", "-Awarnings");
+    // All those switches take the optimizer longer than they take the tests.
+    let line = line.set("CARGO_PROFILE_TEST_OPT_LEVEL", "1").set("CARGO_PROFILE_TEST_DEBUG", "0");
     // With switches in it, what the examples evaluate at compile time takes longer.
     let flags = format!(
         "-Awarnings -Along_running_const_eval -Zunstable-options --persist-doctests {}",
