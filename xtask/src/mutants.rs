@@ -176,7 +176,7 @@ fn woven(
     let trials = mutants.iter().filter(|(number, mutant, _)| {
         asked.contains(&mutant.name) && verdict(mutant).is_none() && !built.unwoven.contains(number)
     });
-    let mut trials: Vec<_> = trials.map(|&(number, mutant, _)| (number, mutant.name.as_str())).collect();
+    let mut trials: Vec<_> = trials.map(|&(number, mutant, _)| (number, mutant)).collect();
     judge::judge(&mut trials, &tests, &tests_in, notes)
 }
 
