@@ -84,13 +84,16 @@ fn flushes_degrade_and_never_forget() {
     }
     assert_eq!((flush.reach(), flush.is_all(), flush.ranges().len()), (Reach::Local, false, Flush::RANGES));
     flush.add(Reach::Everywhere, page(1));
-    assert_eq!((flush.reach(), flush.is_all()), (Reach::Everywhere, false));
+    assert_eq!((flush.reach(), flush.is_all(), flush.is_none()), (Reach::Everywhere, false, false));
     flush.add(Reach::Local, page(1000));
     assert!(flush.is_all() && flush.ranges().is_empty() && flush.covers(page(7)));
     assert_eq!(flush.reach(), Reach::Everywhere);
     let mut other = Flush::none();
     other.merge(&flush);
     assert!(other.is_all() && other.reach() == Reach::Everywhere);
+    flush.clear();
+    assert_eq!(flush, Flush::none());
+    assert!(flush.is_none() && !flush.is_all() && !flush.covers(page(7)));
     other = Flush::none();
     other.add_all(Reach::Nowhere);
     assert!(other.is_none() && !other.is_all());

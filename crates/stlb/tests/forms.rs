@@ -1,12 +1,15 @@
 //! What each form keeps, what it pushes out, and what it says about bad input.
 #![cfg(not(loom))]
 
+mod ops;
+
 use std::collections::HashMap;
 
+use ops::{Op, op};
 use proptest::prelude::*;
 use tlbkit_addr::{Asid, PageSize, Pages, VirtAddr, Vpn};
 use tlbkit_stlb::{
-    AsidRange, Asids, Assoc, BadMemory, Cache, Counters, Direct, Integrated, Invalidate, LINE, Layout,
+    AsidRange, Asids, Assoc, BadMemory, Cache, Count, Counters, Direct, Integrated, Invalidate, LINE, Layout,
     Memory, Mips32, Page64, Pair, Probe, Ptlb, Rank, Recorded, Shared, Space, Victim, folded,
 };
 
@@ -33,10 +36,12 @@ fn page(number: usize) -> VirtAddr {
 #[test]
 fn an_assembly_handler_finds_entry_hi_page_mask_lo0_lo1() {
     let mut memory = Memory::<{ 64 * 16 }>::new();
+    let place = memory.bytes().as_ptr().addr();
     let mut stlb = Direct::<Mips32, 64>::new(memory.bytes()).unwrap();
     let pair = Pair { page_mask: 0x6000, lo0: 0x1111_1111, lo1: 0x2222_2222 };
     stlb.fill(VirtAddr::new(0x0040_7abc), space(0x5a), pair);
     let base = stlb.base().cast::<[u32; 4]>();
+    assert_eq!(base.addr(), place);
     // Slot BadVPN2 & 63, in the words of the machine.
     // SAFETY: the cache has 64 slots of 16 bytes at `base`, initialized by `new`, aligned to a cache line; `stlb`
     // is not used meanwhile.
@@ -148,6 +153,37 @@ fn ways_and_victims_take_what_conflicts() {
 }
 
 #[test]
+fn counters_count() {
+    let mut memory = Memory::<4096>::new();
+    let mut cache = Direct::<Counted, 16>::new(memory.bytes()).unwrap();
+    for round in 1..=3 {
+        // Page 9 pushes page 25 out, which is missed then, and found again.
+        cache.fill(page(25), space(1), 0);
+        cache.fill(page(9), space(1), 0);
+        assert_eq!(cache.lookup(page(25), space(1)), None);
+        assert_eq!(cache.lookup(page(9), space(1)), Some(0));
+        let count = cache.count();
+        Count::prefetched(count);
+        Count::prefetched(count);
+        count.prefetch_used();
+        assert_eq!((count.hits(), count.misses(), count.conflicts()), (round, round, 2 * round - 1));
+        assert_eq!((count.prefetched(), count.prefetches_used()), (2 * round, round));
+    }
+}
+
+#[test]
+fn folding_xors_a_unit_with_its_higher_bits() {
+    // A handler in assembly computes the same: each bit of the unit is in three places.
+    for bit in 0..usize::BITS {
+        let expected =
+            [0, 6, 11].iter().filter(|&&down| down <= bit).fold(0, |sum, down| sum | 1 << (bit - down));
+        assert_eq!(folded(1 << bit, 0), expected, "bit {bit}");
+        assert_eq!(folded(1 << bit, 0xff), expected ^ (0xff * 0x95));
+    }
+    assert_eq!(folded(usize::MAX, 0), usize::MAX ^ (usize::MAX >> 6) ^ (usize::MAX >> 11));
+}
+
+#[test]
 fn folding_keeps_neighbours_and_like_spaces_apart() {
     for first in [0, 4096, 0x7_f000] {
         let sets: std::collections::HashSet<_> =
@@ -199,6 +235,7 @@ fn the_integrated_table_prefetches_no_top_level_entry() {
     assert_eq!(table.prefetch(page(9), space(1), Rank::Top, &mut tlb), None);
     assert_eq!(table.prefetch(page(9), space(1), Rank::Lower, &mut tlb), Some(99));
     assert_eq!(table.find(page(9), space(1)).map(|found| found.data), Some(99));
+    assert_eq!((table.peek(page(9), space(1)), table.peek(page(8), space(1))), (Some(99), None));
 }
 
 #[test]
@@ -213,26 +250,6 @@ fn an_old_ticket_fills_nothing() {
     assert!(cache.fill(other, page(4), space(1), 4));
     assert!(!cache.fill(other, page(4), space(1), 5), "used up");
     assert_eq!(cache.lookup(page(4), space(1)).ok(), Some(4));
-}
-
-#[derive(Clone, Debug)]
-enum Op {
-    Fill(usize, u16, u64),
-    Pages(usize, usize, u16),
-    Global(usize, usize),
-    Space(u16),
-    All,
-}
-
-fn op() -> impl Strategy<Value = Op> {
-    let (at, asid) = (0..80usize, 0..3u16);
-    prop_oneof![
-        12 => (at.clone(), asid.clone(), any::<u64>()).prop_map(|(p, s, d)| Op::Fill(p, s, d)),
-        3 => (at.clone(), 1..40usize, asid.clone()).prop_map(|(p, n, s)| Op::Pages(p, n, s)),
-        1 => (at, 1..40usize).prop_map(|(p, n)| Op::Global(p, n)),
-        1 => asid.prop_map(Op::Space),
-        1 => Just(Op::All),
-    ]
 }
 
 proptest! {

@@ -1,0 +1,195 @@
+//! A cache in which nothing can be pushed out knows what was filled in and not forgotten since: no less, and no more.
+#![cfg(not(loom))]
+
+mod ops;
+
+use std::collections::HashMap;
+use std::fmt::Debug;
+
+use ops::{Op, op};
+use proptest::prelude::*;
+use tlbkit_addr::{Asid, PageSize, Pages, VirtAddr, Vpn};
+use tlbkit_stlb::{
+    Assoc, Atomic, Cache, Found, Integrated, Invalidate, Layout, Memory, Mips32, Page64, Pair, Shared, Space,
+    Victim,
+};
+
+const PAGES: usize = 120;
+const SPACES: u16 = 3;
+
+fn space<L: Layout>(asid: u16) -> Space<L> {
+    Space::new(Asid::new(asid, 8).unwrap()).unwrap()
+}
+
+fn page(number: usize) -> VirtAddr {
+    Vpn::new(number).address(PageSize::K4)
+}
+
+/// The shared form, as one CPU uses it.
+struct OfMany<'a, L: Layout<Tag: Atomic, Data: Atomic>, const SETS: usize, const WAYS: usize>(
+    Shared<'a, L, SETS, WAYS>,
+);
+
+impl<L: Layout<Tag: Atomic, Data: Atomic>, const SETS: usize, const WAYS: usize> Invalidate<L>
+    for OfMany<'_, L, SETS, WAYS>
+{
+    fn invalidate_pages(&mut self, space: Space<L>, pages: Pages) {
+        self.0.invalidate_pages(space, pages);
+    }
+    fn invalidate_global(&mut self, pages: Pages) {
+        self.0.invalidate_global(pages);
+    }
+    fn invalidate_space(&mut self, space: Space<L>) {
+        self.0.invalidate_space(space);
+    }
+    fn invalidate_all(&mut self) {
+        self.0.invalidate_all();
+    }
+}
+
+impl<L: Layout<Tag: Atomic, Data: Atomic>, const SETS: usize, const WAYS: usize> Cache<L>
+    for OfMany<'_, L, SETS, WAYS>
+{
+    fn find(&mut self, at: VirtAddr, space: Space<L>) -> Option<Found<L::Data>> {
+        self.peek(at, space).map(|data| Found { data, probes: 1 })
+    }
+    fn peek(&self, at: VirtAddr, space: Space<L>) -> Option<L::Data> {
+        self.0.lookup(at, space).ok()
+    }
+    fn fill(&mut self, at: VirtAddr, space: Space<L>, data: L::Data) {
+        // Only who missed can fill.
+        if self.peek(at, space).is_some() {
+            self.invalidate_page(space, at.vpn(L::BASE));
+        }
+        let ticket = self.0.lookup(at, space).unwrap_err();
+        assert!(self.0.fill(ticket, at, space, data), "nobody else is there");
+    }
+    fn count(&self) -> &L::Count {
+        self.0.count()
+    }
+}
+
+/// Does to each cache what is done to a map of units and address spaces; each must be the map.
+fn is_the_map<L: Layout<Data: PartialEq + Debug>>(
+    cache: &mut dyn Cache<L>,
+    ops: &[Op],
+    data: impl Fn(u64) -> L::Data,
+) -> Result<(), TestCaseError> {
+    let unit = L::UNIT.pages(L::BASE).unwrap();
+    let mut map = HashMap::new();
+    for op in ops {
+        let touched = |first: usize, count: usize| {
+            move |at: usize| first / unit <= at && at <= (first + count - 1) / unit
+        };
+        match *op {
+            Op::Fill(at, asid, datum) => {
+                map.insert((at / unit, asid), data(datum));
+                cache.fill(page(at), space(asid), data(datum));
+            }
+            Op::Pages(first, count, asid) => {
+                let touched = touched(first, count);
+                map.retain(|&(at, of), _| of != asid || !touched(at));
+                cache.invalidate_pages(space(asid), Pages::count(Vpn::new(first), count).unwrap());
+            }
+            Op::Global(first, count) => {
+                let touched = touched(first, count);
+                map.retain(|&(at, _), _| !touched(at));
+                cache.invalidate_global(Pages::count(Vpn::new(first), count).unwrap());
+            }
+            Op::Space(asid) => {
+                map.retain(|&(_, of), _| of != asid);
+                cache.invalidate_space(space(asid));
+            }
+            Op::All => {
+                map.clear();
+                cache.invalidate_all();
+            }
+        }
+        for at in 0..PAGES {
+            for asid in 0..SPACES {
+                prop_assert_eq!(cache.peek(page(at), space(asid)), map.get(&(at / unit, asid)).copied());
+            }
+        }
+    }
+    Ok(())
+}
+
+proptest! {
+    #![proptest_config(ProptestConfig { failure_persistence: None, cases: if cfg!(miri) { 1 } else { 64 },
+        ..ProptestConfig::default() })]
+
+    /// Many sets of a few ways, so that a range is forgotten set by set, and a few sets of many, so that all are looked
+    /// through.
+    #[test]
+    fn as_a_map(ops in proptest::collection::vec(op(), 1..if cfg!(miri) { 8 } else { 120 })) {
+        let mut memory = Box::new([const { Memory::<16384>::new() }; 9]);
+        let [a, b, c, d, e, f, g, h, i] = &mut *memory;
+        let page64: [&mut dyn Cache<Page64>; 6] = [
+            &mut Assoc::<Page64, 128, 4>::new(a.bytes()).unwrap(),
+            &mut Assoc::<Page64, 4, 128>::new(b.bytes()).unwrap(),
+            &mut Victim::<Page64, 8, 512>::new(c.bytes()).unwrap(),
+            &mut OfMany(Shared::<Page64, 128, 4>::new(d.bytes()).unwrap()),
+            &mut OfMany(Shared::<Page64, 4, 128>::new(e.bytes()).unwrap()),
+            &mut Integrated::new(Assoc::<Page64, 64, 8>::new(f.bytes()).unwrap()),
+        ];
+        for cache in page64 {
+            is_the_map(cache, &ops, |datum| datum)?;
+        }
+        let mips: [&mut dyn Cache<Mips32>; 3] = [
+            &mut Assoc::<Mips32, 64, 4>::new(g.bytes()).unwrap(),
+            &mut Assoc::<Mips32, 2, 128>::new(h.bytes()).unwrap(),
+            &mut OfMany(Shared::<Mips32, 64, 4>::new(i.bytes()).unwrap()),
+        ];
+        for cache in mips {
+            is_the_map(cache, &ops, |datum| Pair { page_mask: 0, lo0: datum as u32, lo1: !datum as u32 })?;
+        }
+    }
+}
+
+#[test]
+fn pages_beyond_the_address_space_are_nobodys() {
+    let mut memory = [const { Memory::<4096>::new() }; 2];
+    let [one, two] = &mut memory;
+    let beyond = Vpn::new((usize::MAX >> PageSize::K4.shift()) + 1);
+    let caches: [&mut dyn Cache<Page64>; 2] = [
+        &mut Assoc::<Page64, 16, 4>::new(one.bytes()).unwrap(),
+        &mut OfMany(Shared::<Page64, 16, 4>::new(two.bytes()).unwrap()),
+    ];
+    for cache in caches {
+        // Its address would be that of page 0, if it had one.
+        cache.fill(page(0), space(1), 5);
+        cache.invalidate_page(space(1), beyond);
+        cache.invalidate_global(Pages::new(beyond, Vpn::new(usize::MAX)).unwrap());
+        assert_eq!(cache.peek(page(0), space(1)), Some(5));
+        // And a range that goes on there costs no more than one pass.
+        cache.invalidate_pages(space(1), Pages::new(Vpn::new(1), Vpn::new(usize::MAX)).unwrap());
+        assert_eq!(cache.peek(page(0), space(1)), Some(5));
+        cache.invalidate_pages(space(1), Pages::new(Vpn::new(0), Vpn::new(usize::MAX)).unwrap());
+        assert_eq!(cache.peek(page(0), space(1)), None);
+    }
+}
+
+#[test]
+fn victims_leave_in_the_order_in_which_they_came() {
+    let mut memory = Memory::<64>::new();
+    let mut cache = Victim::<Page64, 1, 3>::new(memory.bytes()).unwrap();
+    for last in 0..12 {
+        cache.fill(page(last), space(1), last as u64);
+        for at in 0..=last {
+            // The slot's own entry, and the three before it.
+            let expected = (at + 3 >= last).then_some(at as u64);
+            assert_eq!(cache.peek(page(at), space(1)), expected, "page {at} of {last}");
+        }
+    }
+}
+
+#[test]
+fn atomic_words_hold_their_value() {
+    let pair = Pair { page_mask: 1, lo0: 2, lo1: 3 };
+    let cell = pair.cell();
+    assert_eq!(Pair::load(&cell), pair);
+    let other = Pair { page_mask: 4, lo0: 5, lo1: 6 };
+    other.store(&cell);
+    assert_eq!(Pair::load(&cell), other);
+    assert_eq!((u32::load(&7_u32.cell()), usize::load(&8_usize.cell())), (7, 8));
+}

@@ -1,0 +1,79 @@
+//! What the mutants are: cargo-mutants says.
+
+use std::process::Stdio;
+
+use anyhow::{Context, bail};
+use serde_json::Value;
+
+use crate::shell::Line;
+
+/// A change to one place of the sources.
+#[derive(Clone, Debug)]
+pub(super) struct Mutant {
+    /// As cargo-mutants calls it: file, line, column, and what is changed.
+    pub(super) name: String,
+    pub(super) file: String,
+    pub(super) kind: Kind,
+    /// What is replaced, lines and columns from 1.
+    pub(super) from: (usize, usize),
+    pub(super) to: (usize, usize),
+    pub(super) replacement: String,
+}
+
+/// What is changed.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Kind {
+    /// A function's body becomes a value.
+    Body,
+    /// An operator becomes another one.
+    Binary,
+    /// An operator is left out.
+    Unary,
+    /// An arm of a match is left out.
+    Arm,
+    /// The condition of an arm becomes true or false.
+    Guard,
+    /// A field is left to the base of a struct expression.
+    Field,
+}
+
+/// Asks cargo-mutants for the mutants of a package, or those of them that `only` chooses.
+pub(super) fn list(package: &str, only: &[String]) -> anyhow::Result<Vec<Mutant>> {
+    let line = Line::new("cargo", "mutants --list --json --package").with([package]).with(only);
+    let output = line.command().stderr(Stdio::inherit()).output()?;
+    if !output.status.success() {
+        bail!("failed ({}); to repeat it: {line}", output.status);
+    }
+    let Value::Array(values) = serde_json::from_slice(&output.stdout)? else {
+        bail!("`{line}` prints no list");
+    };
+    values
+        .iter()
+        .map(|value| read(value).with_context(|| format!("`{line}` prints what is no mutant: {value}")))
+        .collect()
+}
+
+fn read(value: &Value) -> Option<Mutant> {
+    let text = |name: &str| value[name].as_str().map(String::from);
+    let place = |end: &str| {
+        let number = |name: &str| value["span"][end][name].as_u64().map(|number| number as usize);
+        Some((number("line")?, number("column")?))
+    };
+    let kind = match value["genre"].as_str()? {
+        "FnValue" => Kind::Body,
+        "BinaryOperator" => Kind::Binary,
+        "UnaryOperator" => Kind::Unary,
+        "MatchArm" => Kind::Arm,
+        "MatchArmGuard" => Kind::Guard,
+        "StructField" => Kind::Field,
+        _ => return None,
+    };
+    Some(Mutant {
+        name: text("name")?,
+        file: text("file")?,
+        kind,
+        from: place("start")?,
+        to: place("end")?,
+        replacement: text("replacement")?,
+    })
+}

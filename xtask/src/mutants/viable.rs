@@ -1,0 +1,152 @@
+//! The woven sources built, without the mutants that do not compile.
+
+use std::collections::{BTreeMap, BTreeSet};
+use std::fs;
+use std::io::{BufRead, BufReader};
+use std::path::{Path, PathBuf};
+use std::process::Stdio;
+
+use anyhow::{Context, bail};
+use serde_json::Value;
+
+use super::copy;
+use super::weave::{Cloth, Number, Woven};
+use crate::shell::Line;
+
+/// What was built.
+#[derive(Debug, Default)]
+pub(super) struct Built {
+    /// Mutants that do not compile.
+    pub(super) unviable: BTreeSet<Number>,
+    /// Mutants that were left out because something else does not compile with them.
+    pub(super) unwoven: BTreeSet<Number>,
+    /// The programs of the tests, with their names.
+    pub(super) programs: Vec<(String, PathBuf)>,
+    /// The programs of the examples in the documentation.
+    pub(super) examples: Vec<PathBuf>,
+}
+
+/// What cargo said.
+#[derive(Debug, Default)]
+pub(super) struct Said {
+    pub(super) errors: Vec<Value>,
+    pub(super) programs: Vec<(String, PathBuf)>,
+}
+
+/// Weaves and builds until it compiles, without those that are known not to from the beginning.
+pub(super) fn build(
+    root: &Path,
+    package: &str,
+    cloths: &BTreeMap<String, Cloth>,
+    unviable: BTreeSet<Number>,
+) -> anyhow::Result<Built> {
+    let mut built = Built { unviable, ..Built::default() };
+    // The programs of examples stay where they are told to.
+    let place = root.join("examples-built");
+    if place.exists() {
+        fs::remove_dir_all(&place)?;
+    }
+    for step in ["check --lib", "test --no-run", "test --doc"] {
+        loop {
+            let without = &built.unviable | &built.unwoven;
+            let mut woven = BTreeMap::new();
+            for (file, cloth) in cloths {
+                let text = cloth.weave(&without);
+                copy::write(&root.join(file), text.text.as_bytes())?;
+                woven.insert(file.as_str(), text);
+            }
+            let said = cargo(root, step, package, &place)?;
+            if said.errors.is_empty() {
+                built.programs.extend(said.programs);
+                break;
+            }
+            let before = without.len();
+            for error in &said.errors {
+                blame(error, &woven, &mut built);
+            }
+            let now = built.unviable.union(&built.unwoven).count();
+            eprintln!("  {} errors; {} mutants do not compile", said.errors.len(), now);
+            if now == before {
+                bail!("the woven sources do not compile:\n{}", rendered(&said.errors[0]));
+            }
+        }
+    }
+    for entry in fs::read_dir(place).into_iter().flatten() {
+        let program = entry?.path().join("rust_out");
+        built.examples.extend(program.exists().then_some(program));
+    }
+    built.examples.sort();
+    Ok(built)
+}
+
+/// Finds the mutants that an error comes from.
+fn blame(error: &Value, woven: &BTreeMap<&str, Woven>, built: &mut Built) {
+    let spans = error["spans"].as_array().map_or(&[][..], Vec::as_slice);
+    for primary in [true, false] {
+        for span in spans.iter().filter(|span| span["is_primary"] == primary) {
+            let Some((woven, start, end)) = place(span, woven) else { continue };
+            let around = woven.mutants.iter().filter(|(range, _)| range.start <= start && end <= range.end);
+            if let Some((_, number)) = around.min_by_key(|(range, _)| range.len()) {
+                built.unviable.insert(*number);
+                return;
+            }
+            let inside = woven.mutants.iter().filter(|(range, _)| start <= range.start && range.end <= end);
+            let before = built.unwoven.len();
+            built.unwoven.extend(inside.map(|(_, number)| number));
+            if built.unwoven.len() > before {
+                eprintln!("  left out for:\n{}", rendered(error));
+                return;
+            }
+        }
+    }
+}
+
+/// Returns where a span of an error is, or where the macro was called that it is in.
+fn place<'a>(mut span: &Value, woven: &'a BTreeMap<&str, Woven>) -> Option<(&'a Woven, usize, usize)> {
+    loop {
+        if let Some(woven) = span["file_name"].as_str().and_then(|file| woven.get(file)) {
+            let byte = |name: &str| span[name].as_u64().map(|byte| byte as usize);
+            return Some((woven, byte("byte_start")?, byte("byte_end")?));
+        }
+        span = span["expansion"].get("span")?;
+    }
+}
+
+fn rendered(error: &Value) -> &str {
+    error["rendered"].as_str().unwrap_or_default()
+}
+
+/// Lets cargo check or build the package's tests, the documentation's programs at a place of their own.
+pub(super) fn cargo(root: &Path, step: &str, package: &str, place: &Path) -> anyhow::Result<Said> {
+    // A place for each crate, so that several can be judged at once.
+    let target = root.with_file_name("build");
+    let line = Line::new("cargo", "+nightly").with(step.split(' ')).with(["--package", package]);
+    let line = line.with(["--quiet", "--message-format", "json", "--target-dir", &target.to_string_lossy()]);
+    // Errors only, which lints that are errors by themselves are as well.
+    let line = line.set("RUSTFLAGS", "-Awarnings");
+    // All those switches take the optimizer longer than they take the tests.
+    let line = line.set("CARGO_PROFILE_TEST_OPT_LEVEL", "1").set("CARGO_PROFILE_TEST_DEBUG", "0");
+    // With switches in it, what the examples evaluate at compile time takes longer.
+    let flags = format!(
+        "-Awarnings -Along_running_const_eval -Zunstable-options --persist-doctests {}",
+        place.display()
+    );
+    let line = line.set("RUSTDOCFLAGS", &flags);
+    let mut command = line.command();
+    let mut child = command.current_dir(root).stdout(Stdio::piped()).stderr(Stdio::null()).spawn()?;
+    let mut said = Said::default();
+    for text in BufReader::new(child.stdout.take().context("cargo has no output")?).lines() {
+        let Ok(value) = serde_json::from_str::<Value>(&text?) else { continue };
+        let message = &value["message"];
+        if message["level"] == "error" && message["spans"].as_array().is_some_and(|spans| !spans.is_empty()) {
+            said.errors.push(message.clone());
+        }
+        if let (Some(path), true) = (value["executable"].as_str(), value["profile"]["test"] == true) {
+            said.programs.push((value["target"]["name"].as_str().unwrap_or("").into(), path.into()));
+        }
+    }
+    if !child.wait()?.success() && said.errors.is_empty() {
+        bail!("failed; to repeat it in {}: {line}", root.display());
+    }
+    Ok(said)
+}
