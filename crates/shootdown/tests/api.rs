@@ -396,6 +396,22 @@ fn rights_can_be_raised_again_while_replies_are_outstanding() {
     assert_eq!(kernel.style(), Style::Synchronous);
 }
 
+/// A slot counts its operations, modulo 2^16.
+#[test]
+fn a_name_is_one_operations_until_the_count_comes_round() {
+    let kernel = Kernel::new(plan(Algorithm::PteFirst)).unwrap();
+    let (mut zero, mut here) = (kernel.station(0).unwrap(), Counting::default());
+    for generation in 1..0x1_0010 {
+        assert!(kernel.start(&mut zero, &mut here, 0, page(1)).is_ok());
+        let op = OpId { cpu: 0, slot: 0, generation };
+        assert_eq!(kernel.supersede(op), Ok(false));
+        assert_eq!(kernel.acknowledge(op), Err(Misuse::AlreadyComplete { op }));
+        let (op, current) = (OpId { generation: generation - 1, ..op }, generation & 0xffff);
+        assert_eq!(kernel.supersede(op), Err(Misuse::UnknownGeneration { op, current }));
+        assert_eq!(kernel.acknowledge(op), Err(Misuse::UnknownGeneration { op, current }));
+    }
+}
+
 #[test]
 fn a_misuse_says_what_does_not_fit() {
     let op = OpId { cpu: 3, slot: 1, generation: 7 };
