@@ -323,6 +323,8 @@ fn an_operation_taken_over_goes_on_under_its_name() {
         assert!(kernel.start(&mut zero, &mut here, 9, edit).is_ok());
         kernel.poll(&mut one, &mut there).unwrap();
         assert_eq!(there.interrupts, [0].repeat(nth));
+        let op = OpId { cpu: 0, slot: 0, generation: 99 };
+        assert_eq!(kernel.supersede(op), Err(Misuse::UnknownGeneration { op, current: nth as u32 }));
         kernel.poll(&mut zero, &mut here).unwrap();
         assert_eq!((here.completed.len(), there.completed.len()), (nth, 0));
     }
