@@ -323,6 +323,8 @@ fn an_operation_taken_over_goes_on_under_its_name() {
         assert!(kernel.start(&mut zero, &mut here, 9, edit).is_ok());
         kernel.poll(&mut one, &mut there).unwrap();
         assert_eq!(there.interrupts, [0].repeat(nth));
+        let op = OpId { cpu: 0, slot: 0, generation: 99 };
+        assert_eq!(kernel.supersede(op), Err(Misuse::UnknownGeneration { op, current: nth as u32 }));
         kernel.poll(&mut zero, &mut here).unwrap();
         assert_eq!((here.completed.len(), there.completed.len()), (nth, 0));
     }
@@ -394,6 +396,22 @@ fn rights_can_be_raised_again_while_replies_are_outstanding() {
     assert_eq!(kernel.supersede(far), Err(Misuse::NoSuchCpu { cpu: 4 }));
     assert_eq!(kernel.supersede(OpId { cpu: 0, slot: 1, ..far }), Err(Misuse::NoRoom));
     assert_eq!(kernel.style(), Style::Synchronous);
+}
+
+/// A slot counts its operations, modulo 2^16.
+#[test]
+fn a_name_is_one_operations_until_the_count_comes_round() {
+    let kernel = Kernel::new(plan(Algorithm::PteFirst)).unwrap();
+    let (mut zero, mut here) = (kernel.station(0).unwrap(), Counting::default());
+    for generation in 1..0x1_0010 {
+        assert!(kernel.start(&mut zero, &mut here, 0, page(1)).is_ok());
+        let op = OpId { cpu: 0, slot: 0, generation };
+        assert_eq!(kernel.supersede(op), Ok(false));
+        assert_eq!(kernel.acknowledge(op), Err(Misuse::AlreadyComplete { op }));
+        let (op, current) = (OpId { generation: generation - 1, ..op }, generation & 0xffff);
+        assert_eq!(kernel.supersede(op), Err(Misuse::UnknownGeneration { op, current }));
+        assert_eq!(kernel.acknowledge(op), Err(Misuse::UnknownGeneration { op, current }));
+    }
 }
 
 #[test]

@@ -100,3 +100,27 @@ fn a_replier_does_not_wait_for_the_next_operation_in_the_slot() {
         assert_eq!(seen, [Replier::Waits, Replier::Left]);
     });
 }
+
+/// Nor does it spin before: it pauses where it waits, and only there.
+#[test]
+fn a_replier_pauses_until_it_may_continue() {
+    let plan = Plan::new(Algorithm::TwoPhase, &Hardware::RP3, LowRights::NeverWriteBack).expect("it suits");
+    let (held, space) = (AtomicBool::new(false), SharedSpace::new());
+    let kernel = Kernel::new(plan).expect("sizes are not zero");
+    space.members.insert(1);
+    space.running.insert(1);
+    let ((tell, go), (at, heard)) = (channel(), channel());
+    std::thread::scope(|scope| {
+        let kernel = &kernel;
+        scope.spawn(move || reply(kernel, &go, &at));
+        let mut station = kernel.station(0).expect("it exists");
+        let mut seen = Vec::new();
+        let mut step = || {
+            tell.send(()).expect("CPU 1 has not ended");
+            seen.push(heard.recv().expect("CPU 1 has not ended"));
+        };
+        kernel.start(&mut station, &mut Cpu(&mut step), (), Nothing(&held, &space)).expect("a slot is free");
+        step();
+        assert_eq!(seen, [Replier::Waits, Replier::Left]);
+    });
+}
