@@ -242,7 +242,7 @@ impl<'m> Ledger<'m> {
     fn account(&mut self, chunk: usize, unit: usize, from: u32) -> Charged {
         let reached = self.segment(chunk).map_or(0, |mut segment| segment.account(unit, from));
         let charged = self.smallest(reached, chunk, unit);
-        if self.frugal {
+        if self.waits {
             self.rest(chunk, unit >> block::SHIFT);
         }
         charged
@@ -250,19 +250,13 @@ impl<'m> Ledger<'m> {
 
     /// Returns the smallest rung among superpages of these shifts around a unit, whose counts have reached their
     /// thresholds, that has what it takes.
+    #[inline(always)]
     fn smallest(&mut self, reached: u32, chunk: usize, unit: usize) -> Charged {
-        let mut rungs = reached & self.rungs;
-        while rungs != 0 {
-            let level = self.level(rungs.trailing_zeros());
-            if !self.frugal || self.count_in(chunk, unit, level) >= self.price(chunk, unit, level) {
-                return Charged::Ready(level);
-            }
-            rungs &= rungs - 1;
+        match reached & self.rungs {
+            0 => Charged::Nothing,
+            rungs if self.frugal => self.smallest_paid(rungs, chunk, unit),
+            rungs => Charged::Ready(self.level(rungs.trailing_zeros())),
         }
-        if self.frugal {
-            self.put_off(reached & self.rungs, chunk, unit);
-        }
-        Charged::Nothing
     }
 
     /// Returns the level whose superpages are of `1 << shift` units or, if there is none, the next smaller.

@@ -3,7 +3,7 @@
 
 use tlbkit_addr::Vpn;
 
-use super::{Ledger, by_shift};
+use super::{Charged, Ledger, by_shift};
 use crate::Superpage;
 use crate::block::{self, POPULATED};
 
@@ -88,7 +88,7 @@ impl Ledger<'_> {
     ///
     /// Within a region that is their share of R, if that is more. In larger superpages, where holes come by the region,
     /// it is R for their share and the threshold for the rest.
-    pub(super) fn price(&self, chunk: usize, unit: usize, level: usize) -> u32 {
+    fn price(&self, chunk: usize, unit: usize, level: usize) -> u32 {
         let (threshold, price) = (self.threshold(level), self.prices.get(level).copied().unwrap_or(u32::MAX));
         let shift = self.ladder.shift(level);
         let holes = |of: u32| (u64::from(of) * self.holes(chunk, unit, shift) >> shift) as u32;
@@ -99,9 +99,25 @@ impl Ledger<'_> {
         }
     }
 
+    /// Returns the smallest among superpages of these shifts around a unit, rungs whose counts have reached their
+    /// thresholds, that has its price. If none has, the next look is put off.
+    #[inline(never)]
+    pub(super) fn smallest_paid(&mut self, rungs: u32, chunk: usize, unit: usize) -> Charged {
+        let mut left = rungs;
+        while left != 0 {
+            let level = self.level(left.trailing_zeros());
+            if self.count_in(chunk, unit, level) >= self.price(chunk, unit, level) {
+                return Charged::Ready(level);
+            }
+            left &= left - 1;
+        }
+        self.put_off(rungs, chunk, unit);
+        Charged::Nothing
+    }
+
     /// Puts off the next look at superpages around a unit that have reached their thresholds, and not their prices. The
     /// shifts of them are given as a set.
-    pub(super) fn put_off(&mut self, mut rungs: u32, chunk: usize, unit: usize) {
+    fn put_off(&mut self, mut rungs: u32, chunk: usize, unit: usize) {
         self.waits |= rungs != 0;
         // The largest first: quotas go by what is above.
         while rungs >> (block::SHIFT + 1) != 0 {

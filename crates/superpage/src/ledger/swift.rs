@@ -66,8 +66,10 @@ impl Ledger<'_> {
         let Some(index) = self.lately.find(unit) else { return Swift::Not };
         let Some(block) = self.blocks.get_mut(index) else { return Swift::Not };
         if RESERVES && block[POPULATED] >> (unit % block::UNITS) & 1 == 0 {
-            let populated = block[POPULATED] | 1 << (unit % block::UNITS);
-            if self.waits || !populated & block::within(1, unit) == 0 {
+            let bit = 1 << (unit % block::UNITS);
+            let populated = block[POPULATED] | bit;
+            let may_fill = !populated & block::within(1, unit) == 0;
+            if self.waits || may_fill && self.closed.get(index).is_some_and(|closed| closed & bit == 0) {
                 return Swift::Fills(index);
             }
             block[POPULATED] = populated;
