@@ -257,6 +257,42 @@ fn a_cpu_that_goes_offline_holds_nobody_up() {
     });
 }
 
+/// Keeps how operations ended.
+#[derive(Default)]
+struct Ends(Vec<Outcome>);
+
+impl Local<()> for Ends {
+    fn flush(&mut self, _what: Target, _drain: bool) {}
+    fn interrupt(&mut self, _cpu: usize) {}
+    fn complete(&mut self, (): (), outcome: Outcome) {
+        self.0.push(outcome);
+    }
+}
+
+/// Who supersedes an operation that may be ending does so or is told, and never touches the slot's next one.
+#[test]
+fn superseding_reaches_no_later_operation() {
+    loom::model(|| {
+        let plan = Plan::new(Algorithm::PteFirstAsync, &SOFT, LowRights::NeverWriteBack).expect("it suits");
+        let shared = shared(2);
+        let kernel: Arc<Kernel<2>> = Arc::new(System::new(plan).expect("sizes are not zero"));
+        let first = OpId { cpu: 0, slot: 0, generation: 1 };
+        let superseder = {
+            let kernel = kernel.clone();
+            thread::spawn(move || kernel.supersede(first) == Ok(true))
+        };
+        let mut stations = [0, 1].map(|cpu| kernel.station(cpu).expect("it exists"));
+        let mut ends = Ends::default();
+        for _ in 0..2 {
+            assert!(kernel.start(&mut stations[0], &mut ends, (), Unmap(shared.clone())).is_ok());
+            kernel.poll(&mut stations[1], &mut ends).expect("in flight");
+        }
+        let superseded = superseder.join().expect("it ends");
+        let first = if superseded { Outcome::Superseded } else { Outcome::Done };
+        assert_eq!(ends.0, [first, Outcome::Done]);
+    });
+}
+
 /// A mailbox of one request, two posters: nothing is lost when it overflows.
 #[test]
 fn an_overflow_loses_nothing() {

@@ -93,7 +93,7 @@ impl<const N: usize, const W: usize, const SLOTS: usize> Station<N, W, SLOTS> {
 /// Of [`Slot::state`]: there is an operation; it is not one that holds its repliers up.
 const TAKEN: u32 = 1;
 const CONTINUED: u32 = 2;
-/// Of [`Slot::rights`]: they may be raised; they have been.
+/// Of [`Slot::rights`], whose upper half is the operation's generation: they may be raised; they have been.
 const OPEN: u32 = 1;
 const SUPERSEDED: u32 = 2;
 

@@ -185,7 +185,7 @@ impl<P, E: Edit<W>, const CPUS: usize, const N: usize, const W: usize, const SLO
                     self.wait(station, local, |local| Ok(local.is_flushed(cpu, ticket)))?
                 }
                 Action::Open => {
-                    slot.rights.store(OPEN, Ordering::Release);
+                    slot.rights.store(id.generation << 16 | OPEN, Ordering::Release);
                     Seen::Did
                 }
                 Action::Close => answer(slot.rights.swap(0, Ordering::AcqRel) & SUPERSEDED == 0),
@@ -247,7 +247,9 @@ impl<P, E: Edit<W>, const CPUS: usize, const N: usize, const W: usize, const SLO
         if op.generation & 0xffff != current {
             return Err(Misuse::UnknownGeneration { op, current });
         }
-        let open = |rights| (rights & OPEN != 0).then_some(rights | SUPERSEDED);
+        // It may have ended since, and the slot's next operation have begun, which this must not touch.
+        let mine = op.generation << 16 | OPEN;
+        let open = |rights| (rights & (!0 << 16 | OPEN) == mine).then_some(rights | SUPERSEDED);
         Ok(slot.rights.fetch_update(Ordering::AcqRel, Ordering::Acquire, open).is_ok())
     }
 }
