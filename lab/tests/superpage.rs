@@ -119,7 +119,7 @@ fn what_is_no_trace_no_policy_no_ladder_and_no_cost() {
     refused(&with(&["--policy", "APPROX-ONLINE", "--r-per-kb", "0"]), &["--r-per-kb"]);
     refused(&with(&["--policy", "ASAP", "--repeat", "2"]), &["standard input"]);
     refused(&run("no such file", b"", &["--policy", "ASAP"]), &["no such file"]);
-    refused(&run("-", b"", &["--policy", "ASAP"]), &["empty"]);
+    refused(&run("-", b"", &["--policy", "ASAP"]), &["no trace"]);
     assert!(!run("-", b"MZ\x90\x00 no trace", &["--policy", "ASAP"]).status.success());
 }
 

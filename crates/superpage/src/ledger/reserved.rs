@@ -91,7 +91,7 @@ impl Ledger<'_> {
     fn price(&self, chunk: usize, unit: usize, level: usize) -> u32 {
         let (threshold, price) = (self.threshold(level), self.prices.get(level).copied().unwrap_or(u32::MAX));
         let shift = self.ladder.shift(level);
-        let holes = |of: u32| (u64::from(of) * self.holes(chunk, unit, shift) >> shift) as u32;
+        let holes = |of: u32| ((u64::from(of) * self.holes(chunk, unit, shift)) >> shift) as u32;
         if level <= self.reserved {
             threshold.max(holes(price))
         } else {
