@@ -295,6 +295,17 @@ fn everybody_who_waits_for_an_acknowledgement_is_woken() {
     assert_eq!(there.1, 4);
 }
 
+/// A kernel's CPU may sleep where it pauses: an operation that nobody holds up must not.
+#[test]
+fn who_has_nothing_to_wait_for_does_not_pause() {
+    let kernel = Kernel::new(plan(Algorithm::PteFirst)).unwrap();
+    let mut zero = kernel.station(0).unwrap();
+    let mut here = Waiting(|| panic!("nobody would wake CPU 0"), 0);
+    let lazy = page(1);
+    lazy.0.members.insert(2);
+    assert!(kernel.start(&mut zero, &mut here, 0, lazy).is_ok());
+}
+
 /// The entry has been overwritten: the last replier starts over, and is the one who asks the others now.
 #[test]
 fn an_operation_taken_over_goes_on_under_its_name() {
