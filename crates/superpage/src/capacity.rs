@@ -52,7 +52,9 @@ impl Stack<'_> {
                 self.used += 1;
                 self.used - 1
             }
-            None => self.used.saturating_sub(1),
+            // The least recent goes. If all are resident, more than the TLB has, then it dropped some and nobody said so:
+            // there is no place for another.
+            None => self.used.saturating_sub(1).max(self.resident),
         };
         if let Some(moved) = self.entries.get_mut(self.resident..=at) {
             moved.rotate_right(1);
@@ -92,13 +94,11 @@ impl Stack<'_> {
 
     /// Puts `entry` first, as resident or as the most recent of the rest. Something was removed before.
     fn put(&mut self, entry: StackEntry, resident: bool) {
-        if self.used < self.entries.len() {
+        if let Some(moved) = self.entries.get_mut(self.resident..=self.used) {
+            moved.rotate_right(1);
+            moved[0] = entry;
             self.used += 1;
-            if let Some(moved) = self.entries.get_mut(self.resident..self.used) {
-                moved.rotate_right(1);
-                moved[0] = entry;
-                self.resident += usize::from(resident);
-            }
+            self.resident += usize::from(resident);
         }
     }
 }
@@ -324,3 +324,6 @@ fn layout(ladder: &Ladder, thresholds: [u32; MAX_LEVELS]) -> ([Level; MAX_LEVELS
     }
     (levels, counters)
 }
+
+#[cfg(test)]
+mod tests;

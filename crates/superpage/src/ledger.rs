@@ -260,8 +260,11 @@ impl<'m> Ledger<'m> {
         let (Place { segment, unit }, tlb) = (self.ladder.locate(page), self.tlb(tlb));
         if let Some(chunk) = self.directory.find(segment) {
             let index = chunk << self.spread | unit >> block::SHIFT;
-            self.lately.found(self.lately.unit(page), index);
-            self.leave::<false>(index, tlb, unit);
+            // A block that was never touched holds nothing, and is not ready for a miss that finds it remembered.
+            if self.blocks.get(index).is_some_and(|block| block::left(block) > 0) {
+                self.lately.found(self.lately.unit(page), index);
+                self.leave::<false>(index, tlb, unit);
+            }
         }
     }
 

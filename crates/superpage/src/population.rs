@@ -56,7 +56,7 @@ impl<'m> Population<'m> {
             let words = bits.get(first >> WORD..(first >> WORD) + (1 << (shift - WORD)));
             words.is_some_and(|words| words.iter().all(|&word| word == usize::MAX))
         };
-        (mapped + 1..ladder.levels()).take_while(is_full).last().unwrap_or(mapped)
+        (mapped..ladder.levels()).take_while(is_full).last().unwrap_or(mapped)
     }
 
     /// Sets the mark of a segment.

@@ -5,8 +5,8 @@ mod model;
 use model::{Arena, Machine, all_pages, approx, asap, asap464, online, step, thrift};
 use tlbkit_addr::{PageSize, Pages, Vpn};
 use tlbkit_superpage::{
-    Action, Activity, ApproxOnline, Asap, Background, CostError, Costs, Ladder, LadderError, Miss, Policy,
-    Reservation, Setup, Superpage, Tlb, Utilization,
+    Action, Activity, ApproxOnline, Asap, Background, CostError, Costs, Footprint, Ladder, LadderError, Miss,
+    Online, Policy, Reservation, Setup, Slot, Superpage, Tlb, Utilization,
 };
 
 const TOP: PageSize = PageSize::from_shift(23).unwrap();
@@ -45,6 +45,8 @@ fn what_is_no_ladder() {
     assert_eq!(ladder(&[12, 31]), Err(LadderError::TooWide));
     assert_eq!(ladder(&[12, 30]), Ok(()));
     assert_eq!(ladder(&[13, 15, 17]), Ok(()));
+    let ladder = Ladder::new(PageSize::K4, &[size(13), size(15), size(17)]).unwrap();
+    assert_eq!([1, 2, 3, 16].map(|level| ladder.size(level)), [Some(size(15)), Some(size(17)), None, None]);
 }
 
 #[test]
@@ -67,6 +69,9 @@ fn space() {
         let bytes = ApproxOnline::footprint(&Setup { split, ..Setup::PAPER }).unwrap().bytes();
         assert!(bytes * 10_000 <= TOP.bytes() * 8, "{bytes} bytes for 8 MB");
     }
+    let words = Footprint { bits: 3, counters: 5 };
+    assert_eq!(words.bytes(), 2 * size_of::<Slot>() + 3 * size_of::<usize>() + 5 * 2);
+    assert_eq!(Online::stack_len(&Setup::PAPER, 64), 64 + 2048);
 }
 
 #[test]
@@ -95,6 +100,17 @@ fn refusals_back_off() {
     assert_eq!(policy.tlbcount(Tlb::Data, Superpage { first: Vpn::new(1), size: PageSize::K4 }), Some(-1));
 }
 
+/// A TLB may drop what it had before the policy was told of anything.
+#[test]
+fn an_eviction_of_what_was_never_seen() {
+    let mut policy = approx(&Setup::PAPER, 1);
+    policy.evicted(Tlb::Data, Vpn::new(1));
+    policy.on_miss(miss(40));
+    policy.evicted(Tlb::Data, Vpn::new(40));
+    policy.evicted(Tlb::Data, Vpn::new(1));
+    assert_eq!(ping_pong(&mut policy, 101, |_| 0)[0].0, 100);
+}
+
 #[test]
 fn inactive_below_a_miss_rate() {
     let setup = Setup { activity: Activity { misses_per_million: 1000 }, ..Setup::PAPER };
@@ -114,6 +130,11 @@ fn exhausted_segments_are_said_once() {
         Box::new(asap(Ladder::PAPER, 2)),
         Box::new(asap464(Ladder::PAPER, 2)),
         Box::new(Reservation::new(Ladder::PAPER, Arena::leak(Reservation::footprint(&Ladder::PAPER), 2))),
+        Box::new(Background::new(
+            Ladder::PAPER,
+            Utilization { size: TOP, percent: 50, period: 1 },
+            Arena::leak(Background::footprint(&Ladder::PAPER), 2),
+        )),
     ];
     for policy in &mut policies {
         assert_eq!(policy.on_miss(miss(0)), None);
