@@ -293,3 +293,6 @@ impl Policy for ApproxOnline<'_> {
         self.ledger.unmapped(pages);
     }
 }
+
+#[cfg(test)]
+mod tests;
