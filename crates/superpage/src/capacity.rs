@@ -11,7 +11,7 @@
 //! A superpage that does not hold `p` and has `n` entries above it brings `p` up by `n - 1`; so it takes
 //! `depth - T + 1` of them, resident or not. (Appendix A's loop counts resident ones alone, and would not charge
 //! {4..7} in Figure 2.) No superpage has more entries than units, so the stack ends at T plus the units of a segment:
-//! beyond that no superpage can help.
+//! beyond that no superpage can help. What has fallen off stays forgotten when a promotion makes the stack shorter.
 
 use core::fmt;
 
@@ -234,9 +234,12 @@ impl<'m> Capacity<'m> {
         }
     }
 
-    /// The TLB was flushed: nothing is resident.
+    /// The TLB was flushed: nothing is resident. What it took in last counts as the most recent.
     pub(crate) fn flushed(&mut self, tlb: usize) {
         if let Some(stack) = self.stacks.get_mut(tlb) {
+            if let Some(resident) = stack.entries.get_mut(..stack.resident) {
+                resident.reverse();
+            }
             stack.resident = 0;
         }
     }
