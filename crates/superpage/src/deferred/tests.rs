@@ -96,7 +96,7 @@ impl Both {
     }
 
     fn restart(&mut self, unit: usize, shift: u32, less: u32) -> Result<(), TestCaseError> {
-        let (first, end) = (unit >> shift << shift, (unit >> shift) + 1 << shift);
+        let (first, end) = (unit >> shift << shift, ((unit >> shift) + 1) << shift);
         for number in first >> block::SHIFT..end.div_ceil(block::UNITS) {
             self.segment().prepare(number);
         }
@@ -219,7 +219,7 @@ proptest! {
                 Event::Pay(unit, from, charges) if top > block::SHIFT => {
                     let from = block::SHIFT + 1 + from % (top - block::SHIFT);
                     let reached = both.count(unit % units, from, charges);
-                    prop_assert_eq!(both.segment().pay(unit % units >> block::SHIFT, from, charges), reached);
+                    prop_assert_eq!(both.segment().pay((unit % units) >> block::SHIFT, from, charges), reached);
                 }
                 Event::Pay(..) => {}
                 Event::Restart(unit, shift, less) => both.restart(unit % units, 1 + shift % top, less)?,
