@@ -73,7 +73,7 @@ pub(crate) fn online(setup: &Setup, sizes: [usize; 2], segments: usize) -> Onlin
 pub(crate) struct Machine {
     pub(crate) ladder: Ladder,
     pub(crate) sizes: [usize; 2],
-    /// Whole LRU stacks, most recent first; an entry with `true` is resident.
+    /// LRU stacks, most recent first; an entry with `true` is resident.
     pub(crate) stacks: [Vec<(Node, bool)>; 2],
     /// Superpages promoted, largest mapping of a unit wins.
     pub(crate) mapped: Vec<Node>,
@@ -141,6 +141,8 @@ impl Machine {
             stack[victim].1 = false;
             stack[victim].0
         });
+        // ONLINE's stack has an end.
+        stack.truncate(size + self.ladder.units_per_segment());
         Some(Missed { node, evicted, before })
     }
 

@@ -102,12 +102,7 @@ impl World {
     ) -> Result<Option<(usize, Vpn)>, TestCaseError> {
         match event {
             Event::Reference(tlb, page, refuse) => {
-                let own = self.own(tlb);
-                let missed = self.machine.touch(own, page);
-                // ONLINE's stack has an end.
-                self.machine.stacks[own]
-                    .truncate(self.machine.sizes[own] + self.machine.ladder.units_per_segment());
-                let Some(missed) = missed else { return Ok(None) };
+                let Some(missed) = self.machine.touch(self.own(tlb), page) else { return Ok(None) };
                 self.miss(policy, tlb, page, &missed, (now, refuse))?;
                 return Ok(Some((tlb, page)));
             }
