@@ -358,10 +358,21 @@ impl<'m> Ledger<'m> {
         self.ladder.superpage(place, self.level(shift))
     }
 
-    /// Forgets the segments that lie in `pages` whole, for reuse.
+    /// Forgets the segments that lie in `pages` whole, for reuse, and what is mapped and resident in parts of others.
     pub(crate) fn unmapped(&mut self, pages: Pages) {
         self.lately.forget();
         self.directory.unmapped(&self.ladder, pages);
+        for (segment, units) in self.ladder.edges(pages) {
+            let Some(chunk) = self.directory.find(segment) else { continue };
+            for unit in units {
+                let index = self.index(chunk, unit >> block::SHIFT);
+                let Some(block) = self.blocks.get_mut(index) else { break };
+                block[JOINED] &= !(1 << (unit % block::UNITS));
+                for tlb in 0..=self.last_tlb {
+                    self.leave::<false>(index, tlb, unit);
+                }
+            }
+        }
     }
 
     /// Records that the TLB was flushed.

@@ -53,6 +53,7 @@ fn events(ladder: Ladder) -> impl Strategy<Value = Vec<Event>> {
         2 => (0usize..2, any::<usize>()).prop_map(|(tlb, nth)| Event::DropOneOf(tlb, nth)),
         1 => (0usize..2).prop_map(Event::Flush),
         1 => page().prop_map(Event::Unmap),
+        2 => (page(), 0usize..70).prop_map(|(page, more)| Event::UnmapPart(page, more)),
     ];
     prop_oneof![prop::collection::vec(reference(0.1), 1..1500), prop::collection::vec(any, 1..1500)]
 }

@@ -33,6 +33,8 @@ enum Event {
     Promotion(Vpn, usize),
     /// The whole segment around a page is unmapped.
     Unmap(Vpn),
+    /// So many units after that of a page are unmapped with it.
+    UnmapPart(Vpn, usize),
     /// Memory is short.
     Pressure,
 }
@@ -51,6 +53,7 @@ fn events(ladder: Ladder) -> impl Strategy<Value = Vec<Event>> {
         2 => page().prop_map(Event::Demotion),
         2 => (page(), any::<usize>()).prop_map(|(page, level)| Event::Promotion(page, level)),
         1 => page().prop_map(Event::Unmap),
+        2 => (page(), 0usize..200).prop_map(|(page, more)| Event::UnmapPart(page, more)),
         2 => Just(Event::Pressure),
     ];
     prop::collection::vec(event, 1..60)
@@ -175,6 +178,15 @@ fn drive<D: Definition>(
             world.forget(segment);
             world.touched.remove(&segment);
             definition.unmapped(segment);
+        }
+        Event::UnmapPart(page, more) => {
+            let Some((units, cut)) = world.machine.part(page, more) else { return Ok(()) };
+            for page in cut {
+                drive(policy, definition, world, Event::Demotion(page))?;
+            }
+            policy.unmapped(world.machine.pages(&units));
+            world.used.retain(|unit| !units.contains(&unit.1));
+            world.machine.unmap_units(units);
         }
         Event::Pressure => {}
     }

@@ -4,6 +4,7 @@
 #![allow(dead_code, reason = "each test binary uses its part")]
 
 use std::collections::HashMap;
+use std::ops::RangeInclusive;
 
 pub(crate) mod world;
 
@@ -194,14 +195,38 @@ impl Machine {
 
     /// Nothing in a superpage is mapped any longer.
     pub(crate) fn unmap(&mut self, whole: Node) {
-        for tlb in 0..2 {
-            let mut stack = std::mem::take(&mut self.stacks[tlb]);
-            stack.retain(|e| !self.holds(whole, e.0));
-            self.stacks[tlb] = stack;
+        let shift = self.ladder.shift(whole.0);
+        self.unmap_units(whole.1 << shift..=(whole.1 << shift) + ((1 << shift) - 1));
+    }
+
+    /// Nothing in these units is, which cut no mapping in two.
+    pub(crate) fn unmap_units(&mut self, units: RangeInclusive<usize>) {
+        let ladder = self.ladder;
+        let outside = |node: Node| !units.contains(&(node.1 << ladder.shift(node.0)));
+        for stack in &mut self.stacks {
+            stack.retain(|e| outside(e.0));
         }
-        let mut mapped = std::mem::take(&mut self.mapped);
-        mapped.retain(|&node| !self.holds(whole, node));
-        self.mapped = mapped;
+        self.mapped.retain(|&node| outside(node));
+    }
+
+    /// The units from a page on, so many more at most and not all of its segment, and a page of each mapping that these
+    /// cut in two.
+    pub(crate) fn part(&self, page: Vpn, more: usize) -> Option<(RangeInclusive<usize>, Vec<Vpn>)> {
+        let segment = 1 << self.ladder.shift(self.ladder.top());
+        let first = page.get() >> self.shift0;
+        let last = (first + more.min(segment)).min(first | (segment - 1));
+        let cut = [first, last].into_iter().filter(|&unit| {
+            let (level, number) = self.map(self.vpn((0, unit)));
+            let shift = self.ladder.shift(level);
+            number << shift < first || (number << shift) + ((1 << shift) - 1) > last
+        });
+        (last - first + 1 < segment).then(|| (first..=last, cut.map(|unit| self.vpn((0, unit))).collect()))
+    }
+
+    /// The pages of units.
+    pub(crate) fn pages(&self, units: &RangeInclusive<usize>) -> Pages {
+        let last = self.superpage((0, *units.end())).pages(self.ladder.page()).last();
+        Pages::new(self.vpn((0, *units.start())), last).unwrap()
     }
 
     /// What is told of a miss to an entry that is resident: it was not as the access wanted it.

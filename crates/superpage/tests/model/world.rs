@@ -26,6 +26,8 @@ pub(crate) enum Event {
     Flush(usize),
     /// The whole segment around a page is unmapped.
     Unmap(Vpn),
+    /// So many units after that of a page are unmapped with it.
+    UnmapPart(Vpn, usize),
 }
 
 /// A limit on the miss rate, of those that are met at some misses every 10 references; mostly none.
@@ -155,6 +157,14 @@ impl World {
                 self.machine.unmap(whole);
                 self.scan.unmap(&self.machine, whole);
                 self.touched.remove(&whole);
+            }
+            Event::UnmapPart(page, more) => {
+                let Some((units, cut)) = self.machine.part(page, more) else { return Ok(None) };
+                for page in cut {
+                    self.happens(policy, Event::Demotion(page), now)?;
+                }
+                policy.unmapped(self.machine.pages(&units));
+                self.machine.unmap_units(units);
             }
         }
         Ok(None)
