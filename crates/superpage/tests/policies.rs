@@ -124,14 +124,16 @@ fn asked_again_where_it_would_help() {
         (range, Some(Action::Promote { range, copy: true }))
     };
     let ((pair, ask_pair), (four, ask_four), (_, ask_eight)) = (promotion(13), promotion(14), promotion(15));
-    let mut policy = online(&at_once(100_000), [4, 4], 1);
-    assert_eq!([policy.on_miss(miss(0)), policy.on_miss(miss(1))], [None, ask_pair]);
-    policy.refused(pair);
-    for page in [0, 1] {
-        policy.evicted(Tlb::Data, Vpn::new(page));
+    let (mut by_both, mut by_prefetch) = (online(&at_once(100_000), [4, 4], 1), approx(&at_once(1), 1));
+    for policy in [&mut by_both as &mut dyn Policy, &mut by_prefetch] {
+        assert_eq!([policy.on_miss(miss(0)), policy.on_miss(miss(1))], [None, ask_pair]);
+        policy.refused(pair);
+        for page in [0, 1] {
+            policy.evicted(Tlb::Data, Vpn::new(page));
+        }
+        // With 2 resident, {0, 1} does not help.
+        assert_eq!([policy.on_miss(miss(2)), policy.on_miss(miss(0))], [None, ask_four]);
     }
-    // With 2 resident, {0, 1} does not help.
-    assert_eq!([policy.on_miss(miss(2)), policy.on_miss(miss(0))], [None, ask_four]);
 
     let mut policy = approx(&at_once(1), 1);
     assert_eq!([policy.on_miss(miss(0)), policy.on_miss(miss(1))], [None, ask_pair]);
