@@ -187,3 +187,38 @@ pub(crate) const fn mapped(block: &Block, unit: usize) -> u32 {
         4
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// Thresholds 100, 101, ... by number; one that is no rung, and has the count zero, is no nearer than the others.
+    #[test]
+    fn the_nearest_threshold() {
+        let mut thresholds: Each = from_fn(|number| 100 + number as u16);
+        thresholds[0] = NEVER;
+        let mut counts = [0; UNITS];
+        assert_eq!(least(&counts, &thresholds), 101);
+        counts[9] = 40;
+        assert_eq!(least(&counts, &thresholds), 69);
+        counts[15] = 115;
+        assert_eq!(least(&counts, &thresholds), 0);
+        counts[15] = 116;
+        assert_eq!(least(&counts, &thresholds), 0);
+    }
+
+    /// Whatever is joined elsewhere, a unit is in a superpage if its pair is.
+    #[test]
+    fn joined_units() {
+        let mut block = untouched(1, 0);
+        for (shift, first) in [(1, 6), (2, 12), (3, 0), (4, 0)] {
+            let all = within(shift, first);
+            block[JOINED] = all & (all - 1);
+            for unit in 0..UNITS {
+                let inside = all >> unit & 1 == 1;
+                assert_eq!(is_joined(&block, unit), inside, "{unit} with {shift} around {first}");
+                assert_eq!(mapped(&block, unit), if inside { shift } else { 0 });
+            }
+        }
+    }
+}

@@ -11,7 +11,7 @@
 //! A superpage that does not hold `p` and has `n` entries above it brings `p` up by `n - 1`; so it takes
 //! `depth - T + 1` of them, resident or not. (Appendix A's loop counts resident ones alone, and would not charge
 //! {4..7} in Figure 2.) No superpage has more entries than units, so the stack ends at T plus the units of a segment:
-//! beyond that no superpage can help.
+//! beyond that no superpage can help. What has fallen off stays forgotten when a promotion makes the stack shorter.
 
 use core::fmt;
 
@@ -52,7 +52,9 @@ impl Stack<'_> {
                 self.used += 1;
                 self.used - 1
             }
-            None => self.used.saturating_sub(1),
+            // The least recent goes. If all are resident, more than the TLB has, then it dropped some and nobody said so:
+            // there is no place for another.
+            None => self.used.saturating_sub(1).max(self.resident),
         };
         if let Some(moved) = self.entries.get_mut(self.resident..=at) {
             moved.rotate_right(1);
@@ -92,13 +94,11 @@ impl Stack<'_> {
 
     /// Puts `entry` first, as resident or as the most recent of the rest. Something was removed before.
     fn put(&mut self, entry: StackEntry, resident: bool) {
-        if self.used < self.entries.len() {
+        if let Some(moved) = self.entries.get_mut(self.resident..=self.used) {
+            moved.rotate_right(1);
+            moved[0] = entry;
             self.used += 1;
-            if let Some(moved) = self.entries.get_mut(self.resident..self.used) {
-                moved.rotate_right(1);
-                moved[0] = entry;
-                self.resident += usize::from(resident);
-            }
+            self.resident += usize::from(resident);
         }
     }
 }
@@ -234,9 +234,12 @@ impl<'m> Capacity<'m> {
         }
     }
 
-    /// The TLB was flushed: nothing is resident.
+    /// The TLB was flushed: nothing is resident. What it took in last counts as the most recent.
     pub(crate) fn flushed(&mut self, tlb: usize) {
         if let Some(stack) = self.stacks.get_mut(tlb) {
+            if let Some(resident) = stack.entries.get_mut(..stack.resident) {
+                resident.reverse();
+            }
             stack.resident = 0;
         }
     }
@@ -324,3 +327,6 @@ fn layout(ladder: &Ladder, thresholds: [u32; MAX_LEVELS]) -> ([Level; MAX_LEVELS
     }
     (levels, counters)
 }
+
+#[cfg(test)]
+mod tests;

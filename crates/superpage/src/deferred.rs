@@ -195,13 +195,11 @@ impl Segment<'_> {
     /// Prepares a segment that nothing has been charged to. Blocks are left for [`prepare`](Self::prepare).
     pub(crate) fn open(&mut self) {
         self.blocks.fill([0; block::WORDS]);
-        for (depth, shift) in (block::SHIFT + 1..=self.rules.top).rev().enumerate() {
-            if let Some(level) = self.nodes.get_mut(1 << depth..2 << depth) {
-                level.fill(self.rules.fresh[shift as usize % SHIFTS]);
+        for (number, node) in self.nodes.iter_mut().enumerate() {
+            match number.checked_ilog2() {
+                Some(depth) => *node = self.rules.fresh[(self.rules.top - depth) as usize % SHIFTS],
+                None => set_left(node, 0, self.rules.most),
             }
-        }
-        if let Some(beyond) = self.nodes.first_mut() {
-            set_left(beyond, 0, self.rules.most);
         }
     }
 
@@ -283,12 +281,11 @@ impl Segment<'_> {
 
     /// Returns the exact count of the superpage of `1 << shift` units, larger than a block, around a block.
     pub(crate) fn exact(&self, block: usize, shift: u32) -> u32 {
-        let number = self.rules.node(block, shift);
-        let blocks = number << (shift - block::SHIFT);
-        let first = blocks - self.blocks.len();
-        let in_blocks = self.blocks.iter().skip(first).take(1 << (shift - block::SHIFT));
+        let (number, below) = (self.rules.node(block, shift), shift - block::SHIFT);
+        let first = (number << below) - self.blocks.len();
+        let in_blocks = self.blocks.iter().skip(first).take(1 << below);
         let mut sum: u32 = in_blocks.map(|block| u32::from(block::owed(block))).sum();
-        for depth in 0..shift - block::SHIFT {
+        for depth in 0..below {
             sum += self.nodes.iter().skip(number << depth).take(1 << depth).map(owed).sum::<u32>();
         }
         let counted = self.nodes.get(number).map_or(0, count);
@@ -401,10 +398,10 @@ impl Segment<'_> {
                     *count = 0;
                 }
             }
-            for larger in shift + 1..=block::SHIFT {
-                if let Some(count) = counts.get_mut(block::number(larger, unit)) {
-                    *count = u32::from(*count).saturating_sub(less) as u16;
-                }
+            let mut larger = block::number(shift, unit) >> 1;
+            while let (1.., Some(count)) = (larger, counts.get_mut(larger)) {
+                *count = u32::from(*count).saturating_sub(less) as u16;
+                larger >>= 1;
             }
             block::set_counts(block, &mut counts, &rules.small_prices);
             if beyond {
@@ -414,16 +411,21 @@ impl Segment<'_> {
         if !beyond {
             return;
         }
-        for part in block::SHIFT + 1..=shift {
-            for node in self.nodes.iter_mut().skip(rules.node(first, part)).take(1 << (shift - part)) {
+        // A block is numbered as if it were one of the nodes.
+        let own = rules.node(first, shift.max(block::SHIFT));
+        for depth in 0..shift.saturating_sub(block::SHIFT) {
+            for node in self.nodes.iter_mut().skip(own << depth).take(1 << depth) {
                 set(node, 0);
             }
         }
-        for larger in shift.max(block::SHIFT) + 1..=rules.top {
-            if let Some(node) = self.nodes.get_mut(rules.node(first, larger)) {
-                set(node, count(node).saturating_sub(less));
-            }
+        let mut larger = own >> 1;
+        while let (1.., Some(node)) = (larger, self.nodes.get_mut(larger)) {
+            set(node, count(node).saturating_sub(less));
+            larger >>= 1;
         }
         self.mark(1, rules.top);
     }
 }
+
+#[cfg(test)]
+mod tests;

@@ -181,3 +181,6 @@ impl<'m> Directory<'m> {
         }
     }
 }
+
+#[cfg(test)]
+mod tests;

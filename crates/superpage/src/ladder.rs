@@ -1,8 +1,9 @@
 //! The page sizes that a TLB can map: a ladder of powers of two.
 
-use core::fmt;
+use core::ops::RangeInclusive;
+use core::{fmt, iter};
 
-use tlbkit_addr::{PageSize, Vpn};
+use tlbkit_addr::{PageSize, Pages, Vpn};
 
 use crate::Superpage;
 
@@ -182,6 +183,15 @@ impl Ladder {
         let unit = page.get() >> self.unit;
         let segment = unit >> self.segment;
         Place { segment, unit: unit & self.mask as usize }
+    }
+
+    /// Returns the first and the last segment that `pages` have a part of, each with the units of that part.
+    pub(crate) fn edges(&self, pages: Pages) -> impl Iterator<Item = (usize, RangeInclusive<usize>)> + use<> {
+        let (first, last) = (self.locate(pages.first()), self.locate(pages.last()));
+        let one = first.segment == last.segment;
+        let end = if one { last.unit } else { self.units_per_segment() - 1 };
+        let other = (!one).then_some((last.segment, 0..=last.unit));
+        iter::once((first.segment, first.unit..=end)).chain(other)
     }
 
     /// Returns the superpage of `level` around `place`.

@@ -61,3 +61,47 @@ impl Lately {
         self.numbers = [NONE; MANY];
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use tlbkit_addr::PageSize;
+
+    use super::*;
+
+    fn lately(shifts: [u32; 2]) -> Lately {
+        let sizes = shifts.map(|shift| PageSize::from_shift(shift).unwrap());
+        Lately::new(&Ladder::new(PageSize::K4, &sizes).unwrap())
+    }
+
+    #[test]
+    fn what_was_found_last_is_remembered() {
+        let mut lately = lately([12, 23]);
+        assert_eq!(lately.find(0), None);
+        lately.found(35, 7);
+        // All of the block from 32 on, and nothing else.
+        assert_eq!([32, 47].map(|unit| lately.find(unit)), [Some(7); 2]);
+        assert_eq!([31, 48].map(|unit| lately.find(unit)), [None; 2]);
+        // Another block takes its place, one beside it does not.
+        lately.found(48, 8);
+        lately.found(32 + MANY * block::UNITS, 9);
+        assert_eq!([32, 48].map(|unit| lately.find(unit)), [None, Some(8)]);
+        lately.forget();
+        assert_eq!([48, 32 + MANY * block::UNITS].map(|unit| lately.find(unit)), [None; 2]);
+    }
+
+    #[test]
+    fn nothing_is_remembered_of_segments_smaller_than_blocks() {
+        let mut lately = lately([12, 15]);
+        lately.found(3, 7);
+        assert_eq!(lately.find(3), None);
+    }
+
+    #[test]
+    fn units_may_be_pairs_of_pages() {
+        for (shift, unit) in [(12, 9), (13, 4)] {
+            let lately = lately([shift, 23]);
+            assert_eq!(lately.unit(Vpn::new(9)), unit);
+            assert_eq!(lately.is_plain(), shift == 12);
+        }
+    }
+}

@@ -182,13 +182,19 @@ impl<'m> Ledger<'m> {
         Some(Segment { rules: &self.rules, blocks, nodes })
     }
 
+    /// Returns the place among all blocks of one of a chunk.
+    #[inline(always)]
+    const fn index(&self, chunk: usize, number: usize) -> usize {
+        chunk << self.spread | number
+    }
+
     /// Returns the place of a page's block, ready for use.
     fn find(&mut self, page: Vpn) -> Option<usize> {
         let Place { segment, unit } = self.ladder.locate(page);
         let chunk = self.directory.near(segment).or_else(|| self.touch(segment))?;
         let number = unit >> block::SHIFT;
         self.segment(chunk)?.prepare(number);
-        let index = chunk << self.spread | number;
+        let index = self.index(chunk, number);
         self.lately.found(self.lately.unit(page), index);
         Some(index)
     }
@@ -222,7 +228,7 @@ impl<'m> Ledger<'m> {
     /// A miss to a mapping of a block or more.
     fn miss_in_large(&mut self, chunk: usize, tlb: usize, unit: usize, count: bool) -> Charged {
         let (shift, number) = (self.mapped_shift(chunk, unit), unit >> block::SHIFT);
-        let around = self.occupied.around(tlb, chunk << self.spread | number);
+        let around = self.occupied.around(tlb, self.index(chunk, number));
         let from = around.map_or(u32::MAX, |group| (block::SHIFT + group).max(shift + 1));
         let charged = if count { self.pay(chunk, number, from) } else { Charged::Nothing };
         self.enter(chunk, tlb, unit >> shift << shift);
@@ -266,7 +272,7 @@ impl<'m> Ledger<'m> {
 
     /// Returns the shift of the mapping of a unit.
     fn mapped_shift(&self, chunk: usize, unit: usize) -> u32 {
-        let block = |number: usize| self.blocks.get((chunk << self.spread) | number);
+        let block = |number: usize| self.blocks.get(self.index(chunk, number));
         let Some(own) = block(unit >> block::SHIFT) else { return 0 };
         let mut shift = block::mapped(own, unit);
         // A larger superpage lies within one mapping if the block in its middle is joined to the one before.
@@ -282,7 +288,7 @@ impl<'m> Ledger<'m> {
 
     /// Records that the TLB holds the entry that starts at `unit`.
     fn enter(&mut self, chunk: usize, tlb: usize, unit: usize) {
-        let index = chunk << self.spread | unit >> block::SHIFT;
+        let index = self.index(chunk, unit >> block::SHIFT);
         let Some(block) = self.blocks.get_mut(index) else { return };
         block[tlb] |= 1 << (unit % block::UNITS);
         self.occupied.insert(tlb, index);
@@ -292,9 +298,12 @@ impl<'m> Ledger<'m> {
     pub(crate) fn evict(&mut self, tlb: Tlb, page: Vpn) {
         let (Place { segment, unit }, tlb) = (self.ladder.locate(page), self.tlb(tlb));
         if let Some(chunk) = self.directory.find(segment) {
-            let index = chunk << self.spread | unit >> block::SHIFT;
-            self.lately.found(self.lately.unit(page), index);
-            self.leave::<false>(index, tlb, unit);
+            let index = self.index(chunk, unit >> block::SHIFT);
+            // A block that was never touched holds nothing, and is not ready for a miss that finds it remembered.
+            if self.blocks.get(index).is_some_and(|block| block::left(block) > 0) {
+                self.lately.found(self.lately.unit(page), index);
+                self.leave::<false>(index, tlb, unit);
+            }
         }
     }
 
@@ -303,15 +312,15 @@ impl<'m> Ledger<'m> {
         let blocks = 1 << shift.saturating_sub(block::SHIFT);
         let first = unit >> block::SHIFT & !(blocks - 1);
         let gone = block::within(shift, unit);
-        let base = chunk << self.spread;
         let mut any = false;
         for number in first..first + blocks {
-            let Some(block) = self.blocks.get_mut(base | number) else { break };
+            let index = self.index(chunk, number);
+            let Some(block) = self.blocks.get_mut(index) else { break };
             if block[tlb] & gone != 0 {
                 any = true;
                 block[tlb] &= !gone;
                 if block[tlb] == 0 {
-                    self.occupied.remove::<false>(tlb, base | number);
+                    self.occupied.remove::<false>(tlb, index);
                 }
             }
         }
@@ -333,7 +342,8 @@ impl<'m> Ledger<'m> {
         let blocks = 1 << shift.saturating_sub(block::SHIFT);
         let first = unit >> block::SHIFT & !(blocks - 1);
         for number in first..first + blocks {
-            let Some(block) = self.blocks.get_mut((chunk << self.spread) | number) else { break };
+            let index = self.index(chunk, number);
+            let Some(block) = self.blocks.get_mut(index) else { break };
             let all = block::within(shift, unit);
             // All but the first unit of the superpage.
             let joined = if number == first { all & (all - 1) } else { all };
@@ -381,10 +391,21 @@ impl<'m> Ledger<'m> {
         self.ladder.superpage(place, self.level(shift))
     }
 
-    /// Forgets the segments that lie in `pages` whole, for reuse.
+    /// Forgets the segments that lie in `pages` whole, for reuse, and what is mapped and resident in parts of others.
     pub(crate) fn unmapped(&mut self, pages: Pages) {
         self.lately.forget();
         self.directory.unmapped(&self.ladder, pages);
+        for (segment, units) in self.ladder.edges(pages) {
+            let Some(chunk) = self.directory.find(segment) else { continue };
+            for unit in units {
+                let index = self.index(chunk, unit >> block::SHIFT);
+                let Some(block) = self.blocks.get_mut(index) else { break };
+                block[JOINED] &= !(1 << (unit % block::UNITS));
+                for tlb in 0..=self.last_tlb {
+                    self.leave::<false>(index, tlb, unit);
+                }
+            }
+        }
     }
 
     /// Records that the TLB was flushed.
@@ -421,7 +442,7 @@ impl<'m> Ledger<'m> {
     /// Tells whether the TLB holds an entry that starts in the superpage of `1 << shift` units around `unit`.
     fn holds(&self, chunk: usize, tlb: usize, unit: usize, shift: u32) -> bool {
         let blocks = 1 << shift.saturating_sub(block::SHIFT);
-        let first = chunk << self.spread | (unit >> block::SHIFT & !(blocks - 1));
+        let first = self.index(chunk, unit >> block::SHIFT & !(blocks - 1));
         let blocks = self.blocks.iter().skip(first).take(blocks);
         blocks.into_iter().any(|block| block[tlb] & block::within(shift, unit) != 0)
     }

@@ -69,6 +69,9 @@
 #![no_std]
 #![forbid(unsafe_code)]
 
+#[cfg(test)]
+extern crate std;
+
 mod block;
 mod capacity;
 mod costs;

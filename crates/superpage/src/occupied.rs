@@ -119,3 +119,80 @@ const fn nearest(others: usize, bit: u32) -> u32 {
     let least = if below == 0 || above != 0 && above_by < below_by { above_by } else { below_by };
     1 + least.ilog2()
 }
+
+#[cfg(test)]
+mod tests {
+    use std::collections::BTreeSet;
+    use std::vec;
+
+    use proptest::prelude::*;
+
+    use super::*;
+
+    /// log2 of the smallest aligned group around a block, within its segment, that has another of the set.
+    fn smallest_group(set: &BTreeSet<usize>, block: usize, spread: u32) -> Option<u32> {
+        (1..=spread).find(|&group| {
+            let first = block >> group << group;
+            set.range(first..first + (1 << group)).any(|&other| other != block)
+        })
+    }
+
+    /// The same among the blocks that share a word, or two if it is plain.
+    fn near(set: &BTreeSet<usize>, block: usize, spread: u32, plain: bool) -> Option<u32> {
+        smallest_group(set, block, spread.min(WORD + u32::from(plain)))
+    }
+
+    proptest! {
+        #![proptest_config(ProptestConfig::with_cases(200))]
+
+        /// In segments of one block to those of several words, beside a set of the other TLB and other segments.
+        #[test]
+        fn a_set_of_blocks(spread in 0u32..=9, events in prop::collection::vec((0..7, any::<u16>(), 0usize..2), 1..200)) {
+            let mut words = vec![usize::MAX; 3 * Occupied::words(spread)];
+            let mut occupied = Occupied::new(&mut words, spread);
+            prop_assert_eq!(occupied.is_plain(), spread > WORD);
+            let plain = occupied.is_plain();
+            let mut sets = [BTreeSet::new(), BTreeSet::new()];
+            for (event, at, tlb) in events {
+                let block = usize::from(at) % (3 << spread);
+                let set = &mut sets[tlb];
+                match event {
+                    0..2 if set.contains(&block) => {
+                        occupied.insert(tlb, block);
+                    }
+                    0 => {
+                        let group = near(set, block, spread, plain);
+                        let found = if plain { occupied.near::<true>(tlb, block) } else { occupied.near::<false>(tlb, block) };
+                        prop_assert_eq!(found, group);
+                        if group.is_some() {
+                            set.insert(block);
+                        }
+                    }
+                    1 => {
+                        prop_assert_eq!(occupied.occupy(tlb, block), smallest_group(set, block, spread));
+                        set.insert(block);
+                    }
+                    2 | 3 => {
+                        occupied.insert(tlb, block);
+                        set.insert(block);
+                    }
+                    4 => {
+                        if plain { occupied.remove::<true>(tlb, block) } else { occupied.remove::<false>(tlb, block) }
+                        set.remove(&block);
+                    }
+                    5 => {
+                        if at % 8 == 0 {
+                            let chunk = block >> spread;
+                            occupied.clear(tlb, chunk);
+                            set.retain(|&other| other >> spread != chunk);
+                        }
+                    }
+                    _ => prop_assert_eq!(occupied.around(tlb, block), smallest_group(set, block, spread)),
+                }
+                for set in [0, 1] {
+                    prop_assert_eq!(occupied.around(set, block), smallest_group(&sets[set], block, spread));
+                }
+            }
+        }
+    }
+}

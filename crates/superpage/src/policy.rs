@@ -114,7 +114,7 @@ pub trait Policy: fmt::Debug {
     /// Records that a TLB was flushed.
     fn flushed(&mut self, tlb: Tlb);
 
-    /// Records that `pages` are mapped no longer and flushed; segments wholly within are reclaimed. The caller has
-    /// demoted superpages that `pages` cut in two.
+    /// Records that `pages` are mapped no longer and flushed: no TLB holds them, no superpage is there. Segments wholly
+    /// within are reclaimed; in others charges stay. The caller has demoted superpages that `pages` cut in two.
     fn unmapped(&mut self, pages: Pages);
 }

@@ -56,7 +56,7 @@ impl<'m> Population<'m> {
             let words = bits.get(first >> WORD..(first >> WORD) + (1 << (shift - WORD)));
             words.is_some_and(|words| words.iter().all(|&word| word == usize::MAX))
         };
-        (mapped + 1..ladder.levels()).take_while(is_full).last().unwrap_or(mapped)
+        (mapped..ladder.levels()).take_while(is_full).last().unwrap_or(mapped)
     }
 
     /// Sets the mark of a segment.
@@ -124,8 +124,14 @@ impl<'m> Population<'m> {
         self.ladder.superpage(place, level)
     }
 
+    /// Forgets the segments that lie in `pages` whole, and what was referenced and is mapped in parts of others.
     pub(crate) fn unmapped(&mut self, pages: Pages) {
         self.segments.unmapped(&self.ladder, pages);
+        for (segment, units) in self.ladder.edges(pages) {
+            if let Some(chunk) = self.segments.find(segment) {
+                self.units.clear(self.segments.bits(chunk), units);
+            }
+        }
     }
 
     /// Returns the number of the `nth` touched segment, in no order.

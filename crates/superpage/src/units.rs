@@ -5,6 +5,8 @@
 //!   joined   .... .xxx ....    the units that share their mapping with the unit before: 4..7 are one superpage
 //! ```
 
+use core::ops::RangeInclusive;
+
 use crate::Ladder;
 
 /// log2 of the bits of a word.
@@ -63,6 +65,15 @@ impl Units {
     pub(crate) fn remove(&self, bits: &mut [usize], unit: usize, level: usize) {
         let first = unit >> self.ladder.shift(level) << self.ladder.shift(level);
         set(bits, first, first + (1 << self.ladder.shift(level)), false);
+    }
+
+    /// Removes these units, and splits the superpages that they are.
+    pub(crate) fn clear(&self, bits: &mut [usize], units: RangeInclusive<usize>) {
+        let (first, end) = (*units.start(), *units.end() + 1);
+        set(bits, first, end, false);
+        if let Some(joined) = bits.get_mut(self.joined..) {
+            set(joined, first, end, false);
+        }
     }
 }
 

@@ -2,7 +2,10 @@
 
 mod model;
 
-use model::{ByScan, Counts, Machine, approx, online, step};
+use std::collections::HashMap;
+
+use model::world::{Event, World, activity};
+use model::{Counts, Machine, Node, TLBS, approx, online, step};
 use proptest::prelude::*;
 use tlbkit_addr::{PageSize, Vpn};
 use tlbkit_superpage::{ApproxOnline, Costs, Ladder, Online, Policy, Setup, Tlb};
@@ -11,30 +14,66 @@ fn sizes(shifts: &[u32]) -> Vec<PageSize> {
     shifts.iter().map(|&shift| PageSize::from_shift(shift).unwrap()).collect()
 }
 
-/// Binary, mixed and MIPS ladders, a unit of two pages, one of more blocks than a word has bits, the paper's.
+/// Binary, mixed and MIPS ladders, a unit of two pages, segments of one block, of two, and of more blocks than a word has
+/// bits, the paper's.
 fn ladders() -> impl Strategy<Value = Ladder> {
     prop_oneof![
         Just(vec![12, 13, 14, 15, 16, 17, 18, 19]),
         Just(vec![12, 14, 16, 18]),
         Just(vec![13, 15, 17, 19]),
         Just(vec![12, 15, 16, 20]),
+        Just(vec![12, 13, 17]),
         Just(vec![12, 13, 16, 25]),
+        Just(vec![12, 14]),
         Just(vec![12, 21]),
         Just((12..=23).collect()),
+        Just((13..=24).collect()),
     ]
     .prop_map(|shifts| Ladder::new(PageSize::K4, &sizes(&shifts)).unwrap())
 }
 
-/// References in clusters over three segments, so that everything has neighbours and charges gather.
-fn references() -> impl Strategy<Value = Vec<(usize, u8, u16)>> {
-    prop::collection::vec((0usize..2, 0u8..3, prop_oneof![0u16..12, 0u16..70, any::<u16>()]), 1..1500)
+/// Pages in clusters, so that everything has neighbours and charges gather, and in blocks apart from each other.
+fn places() -> impl Strategy<Value = u16> {
+    prop_oneof![0u16..12, 0u16..70, any::<u16>(), (0u16..40).prop_map(|n| 16 * n + 1)]
 }
 
+/// Mostly references; everything else only in every other run, so that in some charges gather for long.
+fn events(ladder: Ladder) -> impl Strategy<Value = Vec<Event>> {
+    let page = move || (0u8..3, places()).prop_map(move |(segment, at)| page(&ladder, segment, at));
+    let reference = move |refused: f64| {
+        (0usize..2, page(), prop::bool::weighted(refused))
+            .prop_map(|(tlb, page, refuse)| Event::Reference(tlb, page, refuse))
+    };
+    let any = prop_oneof![
+        100 => reference(0.3),
+        5 => (0usize..2, page()).prop_map(|(tlb, page)| Event::Again(tlb, page)),
+        2 => page().prop_map(Event::Demotion),
+        2 => (page(), any::<usize>()).prop_map(|(page, level)| Event::Promotion(page, level)),
+        2 => (0usize..2, page()).prop_map(|(tlb, page)| Event::Drop(tlb, page)),
+        2 => (0usize..2, any::<usize>()).prop_map(|(tlb, nth)| Event::DropOneOf(tlb, nth)),
+        1 => (0usize..2).prop_map(Event::Flush),
+        1 => page().prop_map(Event::Unmap),
+        2 => (page(), 0usize..70).prop_map(|(page, more)| Event::UnmapPart(page, more)),
+    ];
+    prop_oneof![prop::collection::vec(reference(0.1), 1..1500), prop::collection::vec(any, 1..1500)]
+}
+
+/// A ladder, and what happens on it.
+fn histories() -> impl Strategy<Value = (Ladder, Vec<Event>)> {
+    ladders().prop_flat_map(|ladder| (Just(ladder), events(ladder)))
+}
+
+/// References to three segments.
+fn references() -> impl Strategy<Value = Vec<(usize, u8, u16)>> {
+    prop::collection::vec((0usize..2, 0u8..3, places()), 1..1500)
+}
+
+/// The second segment shares its places in all caches of what was found last with the first, and the third is that at
+/// the top of the address space.
 fn page(ladder: &Ladder, segment: u8, at: u16) -> Vpn {
     let pages = ladder.size(ladder.top()).unwrap().pages(PageSize::K4).unwrap();
-    // The last segment is that at the top of the address space.
     let top = usize::MAX >> PageSize::K4.shift() << PageSize::K4.shift();
-    let first = [0, 5 * pages, (top / pages) * pages][usize::from(segment)];
+    let first = [0, 1024 * pages, (top / pages) * pages][usize::from(segment)];
     Vpn::new(first + usize::from(at) % pages)
 }
 
@@ -66,45 +105,37 @@ proptest! {
     #![proptest_config(ProptestConfig::with_cases(100))]
 
     /// Eager and deferred APPROX-ONLINE promote exactly where scanning does, whatever the ladder, the costs, and
-    /// whether charges are deferred; counts agree at the end, demotions and flushes included.
+    /// whether charges are deferred; after every miss it counts what scanning counts.
     #[test]
     fn approx_online_is_its_definition(
-        ladder in ladders(),
-        refs in references(),
+        (ladder, events) in histories(),
         r in 1u32..6,
-        prefetch in prop_oneof![Just(125u32), 1u32..2000],
+        prefetch in prop_oneof![Just(125u32), 1u32..2000, 1u32..20],
         eager in any::<bool>(),
+        split in any::<bool>(),
+        activity in activity(),
         tlb_sizes in [1usize..6, 1usize..6],
-        demote_every in 5usize..400,
     ) {
-        let setup = setup(ladder, Costs { r_per_kb: r, prefetch, ..Costs::PAPER }, eager);
-        let mut machine = Machine::new(ladder, tlb_sizes);
+        let costs = Costs { r_per_kb: r, prefetch, ..Costs::PAPER };
+        let setup = Setup { split, activity, ..setup(ladder, costs, eager) };
+        let mut world = World::new(&setup, tlb_sizes, false);
         let mut policy = approx(&setup, 4);
-        let mut scan = ByScan::new(&setup, false);
-        for (n, &(tlb, segment, at)) in refs.iter().enumerate() {
-            let page = page(&ladder, segment, at);
-            if n % demote_every == demote_every - 1 {
-                let node = machine.demote(page);
-                prop_assert_eq!(policy.demote(page), node.map(|node| machine.superpage(node)));
-                if let Some(node) = node {
-                    scan.restart(&machine, node);
-                }
-            }
-            if let Some(missed) = machine.touch(tlb, page) {
-                let expected = scan.miss(&machine, tlb, &missed);
-                let range = step(&mut policy, &machine, tlb, page, &missed, 0);
-                prop_assert_eq!(range, expected.map(|node| machine.superpage(node)), "reference {}", n);
-                if let (Some(node), Some(range)) = (expected, range) {
-                    scan.promoted(&machine, node);
-                    machine.promote(node);
-                    policy.promoted(range);
-                }
+        for (n, &event) in events.iter().enumerate() {
+            let Some((tlb, page)) = world.happens(&mut policy, event, 10 * n as u64)? else { continue };
+            let unit = world.unit(page);
+            for level in 0..ladder.levels() {
+                let node = world.machine.up(unit, level);
+                let superpage = world.machine.superpage(node);
+                let count = world.scan.prefetch.get(&node).copied().unwrap_or(0);
+                prop_assert_eq!(policy.prefetch(superpage).map(u64::from), (level > 0).then_some(count), "{:?}", node);
+                let held = world.machine.tlbcount(world.own(tlb), node);
+                prop_assert_eq!(policy.tlbcount(TLBS[tlb], superpage), Some(held), "{:?}", node);
             }
         }
-        let counted: Vec<_> = scan.prefetch.iter().map(|(&node, &count)| (node, count)).collect();
-        for (node, count) in counted {
-            prop_assert_eq!(policy.prefetch(machine.superpage(node)).map(u64::from), Some(count), "{:?}", node);
+        for (&node, &count) in &world.scan.prefetch {
+            prop_assert_eq!(policy.prefetch(world.machine.superpage(node)).map(u64::from), Some(count), "{:?}", node);
         }
+        prop_assert_eq!(policy.segments(), (world.touched.len(), 4));
     }
 
     /// Over runs of many periods at the paper's costs, deferring never moves a promotion. References are skewed, so that
@@ -172,45 +203,30 @@ proptest! {
         }
     }
 
-    /// ONLINE promotes exactly where scanning the TLB and the LRU stack does.
+    /// ONLINE promotes exactly where scanning the TLB and the LRU stack does, and counts the same.
     #[test]
     fn online_is_its_definition(
-        ladder in ladders(),
-        refs in references(),
+        (ladder, events) in histories(),
         r in 1u32..6,
-        capacity in 50u32..1000,
+        prefetch in prop_oneof![Just(500u32), Just(100_000), 1u32..2000],
+        capacity in prop_oneof![50u32..1000, 1u32..50],
         eager in any::<bool>(),
+        split in any::<bool>(),
+        activity in activity(),
         tlb_sizes in [1usize..6, 1usize..6],
-        demote_every in 5usize..400,
     ) {
-        let setup = setup(ladder, Costs { r_per_kb: r, prefetch: 500, capacity }, eager);
-        let mut machine = Machine::new(ladder, tlb_sizes);
+        let setup = Setup { split, activity, ..setup(ladder, Costs { r_per_kb: r, prefetch, capacity }, eager) };
+        let mut world = World::new(&setup, tlb_sizes, true);
         let mut policy = online(&setup, tlb_sizes, 4);
-        let mut scan = ByScan::new(&setup, true);
-        for (n, &(tlb, segment, at)) in refs.iter().enumerate() {
-            let page = page(&ladder, segment, at);
-            if n % demote_every == demote_every - 1 {
-                let node = machine.demote(page);
-                prop_assert_eq!(policy.demote(page), node.map(|node| machine.superpage(node)));
-                if let Some(node) = node {
-                    scan.restart(&machine, node);
-                }
+        for (n, &event) in events.iter().enumerate() {
+            let Some((_, page)) = world.happens(&mut policy, event, 10 * n as u64)? else { continue };
+            let unit = world.unit(page);
+            let around = (1..ladder.levels()).map(|level| world.machine.up(unit, level));
+            for node in around.chain(world.scan.capacity.keys().copied()) {
+                let count = |of: &HashMap<Node, u64>| of.get(&node).copied().unwrap_or(0) as u32;
+                let expected = (count(&world.scan.prefetch), count(&world.scan.capacity));
+                prop_assert_eq!(policy.charges(world.machine.superpage(node)), Some(expected), "{:?}", node);
             }
-            if let Some(missed) = machine.touch(tlb, page) {
-                let expected = scan.miss(&machine, tlb, &missed);
-                let range = step(&mut policy, &machine, tlb, page, &missed, 0);
-                prop_assert_eq!(range, expected.map(|node| machine.superpage(node)), "reference {}", n);
-                if let (Some(node), Some(range)) = (expected, range) {
-                    scan.promoted(&machine, node);
-                    machine.promote(node);
-                    policy.promoted(range);
-                }
-            }
-        }
-        let counted: Vec<_> = scan.capacity.iter().map(|(&node, &count)| (node, count)).collect();
-        for (node, count) in counted {
-            let charged = policy.charges(machine.superpage(node)).map(|(_, capacity)| u64::from(capacity));
-            prop_assert_eq!(charged, Some(count), "{:?}", node);
         }
     }
 

@@ -5,8 +5,8 @@ mod model;
 use model::{Arena, Machine, all_pages, approx, asap, asap464, online, step, thrift};
 use tlbkit_addr::{PageSize, Pages, Vpn};
 use tlbkit_superpage::{
-    Action, Activity, ApproxOnline, Asap, Background, CostError, Costs, Ladder, LadderError, Miss, Policy,
-    Reservation, Setup, Superpage, Tlb, Utilization,
+    Action, Activity, ApproxOnline, Asap, Background, CostError, Costs, Footprint, Ladder, LadderError, Miss,
+    Online, Policy, Reservation, Setup, Slot, Superpage, Tlb, Utilization,
 };
 
 const TOP: PageSize = PageSize::from_shift(23).unwrap();
@@ -45,6 +45,8 @@ fn what_is_no_ladder() {
     assert_eq!(ladder(&[12, 31]), Err(LadderError::TooWide));
     assert_eq!(ladder(&[12, 30]), Ok(()));
     assert_eq!(ladder(&[13, 15, 17]), Ok(()));
+    let ladder = Ladder::new(PageSize::K4, &[size(13), size(15), size(17)]).unwrap();
+    assert_eq!([1, 2, 3, 16].map(|level| ladder.size(level)), [Some(size(15)), Some(size(17)), None, None]);
 }
 
 #[test]
@@ -67,6 +69,9 @@ fn space() {
         let bytes = ApproxOnline::footprint(&Setup { split, ..Setup::PAPER }).unwrap().bytes();
         assert!(bytes * 10_000 <= TOP.bytes() * 8, "{bytes} bytes for 8 MB");
     }
+    let words = Footprint { bits: 3, counters: 5 };
+    assert_eq!(words.bytes(), 2 * size_of::<Slot>() + 3 * size_of::<usize>() + 5 * 2);
+    assert_eq!(Online::stack_len(&Setup::PAPER, 64), 64 + 2048);
 }
 
 #[test]
@@ -95,6 +100,94 @@ fn refusals_back_off() {
     assert_eq!(policy.tlbcount(Tlb::Data, Superpage { first: Vpn::new(1), size: PageSize::K4 }), Some(-1));
 }
 
+/// A TLB may drop what it had before the policy was told of anything.
+#[test]
+fn an_eviction_of_what_was_never_seen() {
+    let mut policy = approx(&Setup::PAPER, 1);
+    policy.evicted(Tlb::Data, Vpn::new(1));
+    policy.on_miss(miss(40));
+    policy.evicted(Tlb::Data, Vpn::new(40));
+    policy.evicted(Tlb::Data, Vpn::new(1));
+    assert_eq!(ping_pong(&mut policy, 101, |_| 0)[0].0, 100);
+}
+
+/// Thresholds that a single charge reaches, or for capacity that nothing reaches.
+fn at_once(capacity: u32) -> Setup {
+    Setup { costs: Costs { r_per_kb: 1, prefetch: 1, capacity }, ..Setup::PAPER }
+}
+
+/// What stands at its threshold after a refusal is asked for again by a miss that it would have prevented, not by others.
+#[test]
+fn asked_again_where_it_would_help() {
+    let promotion = |shift| {
+        let range = Superpage { first: Vpn::new(0), size: PageSize::from_shift(shift).unwrap() };
+        (range, Some(Action::Promote { range, copy: true }))
+    };
+    let ((pair, ask_pair), (four, ask_four), (_, ask_eight)) = (promotion(13), promotion(14), promotion(15));
+    let (mut by_both, mut by_prefetch) = (online(&at_once(100_000), [4, 4], 1), approx(&at_once(1), 1));
+    for policy in [&mut by_both as &mut dyn Policy, &mut by_prefetch] {
+        assert_eq!([policy.on_miss(miss(0)), policy.on_miss(miss(1))], [None, ask_pair]);
+        policy.refused(pair);
+        for page in [0, 1] {
+            policy.evicted(Tlb::Data, Vpn::new(page));
+        }
+        // With 2 resident, {0, 1} does not help.
+        assert_eq!([policy.on_miss(miss(2)), policy.on_miss(miss(0))], [None, ask_four]);
+    }
+
+    let mut policy = approx(&at_once(1), 1);
+    assert_eq!([policy.on_miss(miss(0)), policy.on_miss(miss(1))], [None, ask_pair]);
+    policy.promoted(pair);
+    assert_eq!(policy.on_miss(miss(2)), ask_four);
+    policy.refused(four);
+    for page in [0, 2] {
+        policy.evicted(Tlb::Data, Vpn::new(page));
+    }
+    // With 4 resident, {0..3} does not help.
+    assert_eq!([policy.on_miss(miss(4)), policy.on_miss(miss(0))], [None, ask_eight]);
+}
+
+/// The last of the misses asks for this superpage of two or four pages, if what the first ones asked for was not done.
+fn asked_by_the_last(policy: &mut dyn Policy, entries: usize, pages: &[usize]) -> Option<(usize, usize)> {
+    let mut last = None;
+    for (n, &page) in pages.iter().enumerate() {
+        let evicted = n.checked_sub(entries).map(|oldest| Vpn::new(pages[oldest]));
+        last = policy.on_miss(Miss { evicted, ..miss(page) });
+    }
+    match last {
+        Some(Action::Promote { range, .. }) => Some((range.first.get(), range.size.pages(PageSize::K4)?)),
+        _ => None,
+    }
+}
+
+/// Of the candidates the smallest is promoted, of two as small the one around the page that missed, and of those for
+/// capacity the lowest.
+#[test]
+fn one_of_several_candidates() {
+    let by_capacity = Setup { costs: Costs { prefetch: 100_000, ..at_once(1).costs }, ..at_once(1) };
+    for pages in [[8, 2, 3, 6, 7, 8], [8, 6, 7, 2, 3, 8]] {
+        assert_eq!(asked_by_the_last(&mut online(&by_capacity, [4, 4], 1), 4, &pages), Some((2, 2)));
+    }
+    let both = |pages: &[usize]| asked_by_the_last(&mut online(&at_once(1), [4, 4], 1), 4, pages);
+    // {2, 3} for capacity, {0..15} for prefetch.
+    assert_eq!(both(&[8, 2, 3, 6, 7, 8]), Some((2, 2)));
+    // {2, 3} for capacity, {8, 9} for prefetch.
+    assert_eq!(both(&[8, 9, 2, 3, 40, 8]), Some((8, 2)));
+    // {0..3} for capacity, {8, 9} for prefetch.
+    assert_eq!(both(&[8, 9, 0, 2, 40, 8]), Some((8, 2)));
+}
+
+/// What a flush takes out may be charged for capacity when it misses again.
+#[test]
+fn a_flush_empties_the_lru_stack_of_residents() {
+    let by_capacity = Setup { costs: Costs { prefetch: 100_000, ..at_once(1).costs }, ..at_once(1) };
+    let mut policy = online(&by_capacity, [3, 3], 1);
+    assert_eq!(asked_by_the_last(&mut policy, 3, &[8, 2, 3]), None);
+    policy.flushed(Tlb::Data);
+    let pair = Superpage { first: Vpn::new(2), size: PageSize::from_shift(13).unwrap() };
+    assert_eq!(policy.on_miss(miss(8)), Some(Action::Promote { range: pair, copy: true }));
+}
+
 #[test]
 fn inactive_below_a_miss_rate() {
     let setup = Setup { activity: Activity { misses_per_million: 1000 }, ..Setup::PAPER };
@@ -114,6 +207,11 @@ fn exhausted_segments_are_said_once() {
         Box::new(asap(Ladder::PAPER, 2)),
         Box::new(asap464(Ladder::PAPER, 2)),
         Box::new(Reservation::new(Ladder::PAPER, Arena::leak(Reservation::footprint(&Ladder::PAPER), 2))),
+        Box::new(Background::new(
+            Ladder::PAPER,
+            Utilization { size: TOP, percent: 50, period: 1 },
+            Arena::leak(Background::footprint(&Ladder::PAPER), 2),
+        )),
     ];
     for policy in &mut policies {
         assert_eq!(policy.on_miss(miss(0)), None);

@@ -300,3 +300,6 @@ impl Policy for ApproxOnline<'_> {
         self.ledger.unmapped(pages);
     }
 }
+
+#[cfg(test)]
+mod tests;

@@ -35,11 +35,10 @@ impl AsSoon<'_> {
     fn wanted(&mut self, place: crate::ladder::Place, mapped: usize) -> usize {
         let ladder = self.population.ladder;
         match self.rule {
-            Rule::Half { level } if mapped < level => {
+            Rule::Half { level } => {
                 let enough = 2 * self.population.populated(place, level) >= 1 << ladder.shift(level);
                 if enough { level } else { mapped }
             }
-            Rule::Half { .. } => mapped,
             Rule::Full => self.population.full(place, mapped),
         }
     }
@@ -54,7 +53,7 @@ impl Policy for AsSoon<'_> {
             return first.then_some(Action::OutOfSegments { page: miss.page });
         };
         let level = self.wanted(place, mapped);
-        if level == mapped || !self.back_off.allows(level) {
+        if level <= mapped || !self.back_off.allows(level) {
             return None;
         }
         Some(Action::Promote { range: self.population.ladder.superpage(place, level)?, copy: true })

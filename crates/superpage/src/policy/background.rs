@@ -64,10 +64,11 @@ impl<'m> Background<'m> {
         }
     }
 
+    /// Tells whether a region is used enough, one unit of which has just been referenced.
     fn wanted(&mut self, place: Place) -> bool {
         let all = 1u64 << self.population.ladder.shift(self.level);
         let used = self.population.populated(place, self.level) as u64;
-        used > 0 && used * 100 >= all * u64::from(self.utilization.percent)
+        used * 100 >= all * u64::from(self.utilization.percent)
     }
 
     /// Memory is short: splits the superpage with the fewest referenced units and returns it, so that the kernel can

@@ -46,3 +46,51 @@ impl BackOff {
         }
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// Returns how many misses it takes until a level is allowed.
+    fn waits_for(back_off: &mut BackOff, level: usize) -> u64 {
+        let start = back_off.misses;
+        while !back_off.allows(level) {
+            back_off.miss();
+        }
+        back_off.misses - start
+    }
+
+    #[test]
+    fn waits_double_until_a_grant() {
+        let mut back_off = BackOff::new();
+        assert!(!back_off.waits() && back_off.allows(0));
+        back_off.refused(3, 10);
+        assert!(back_off.waits());
+        // Smaller ones need not wait, larger ones as long.
+        assert!(back_off.allows(2) && !back_off.allows(3) && !back_off.allows(4));
+        assert_eq!(waits_for(&mut back_off, 3), 10);
+        back_off.refused(5, 10);
+        assert_eq!(waits_for(&mut back_off, 3), 20);
+        // A larger threshold than twice the wait.
+        back_off.refused(2, 100);
+        assert!(back_off.allows(1));
+        assert_eq!(waits_for(&mut back_off, 2), 100);
+        back_off.refused(2, 1);
+        // One that need not wait ends nothing.
+        back_off.granted(1);
+        assert!(back_off.waits() && !back_off.allows(2));
+        back_off.granted(2);
+        assert!(!back_off.waits() && back_off.allows(2));
+        back_off.refused(2, 10);
+        assert_eq!(waits_for(&mut back_off, 2), 10);
+    }
+
+    #[test]
+    fn no_wait_is_longer_than_the_longest() {
+        let mut back_off = BackOff::new();
+        for _ in 0..40 {
+            back_off.refused(1, u32::MAX);
+        }
+        assert_eq!(back_off.until, BackOff::LONGEST);
+    }
+}

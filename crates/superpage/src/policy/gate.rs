@@ -57,3 +57,14 @@ impl Gate {
         self.active
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn only_a_gate_without_a_limit_is_always_open() {
+        assert!(Gate::new(Activity::ALWAYS).is_open());
+        assert!(!Gate::new(Activity { misses_per_million: 1 }).is_open());
+    }
+}

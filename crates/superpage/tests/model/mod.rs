@@ -4,6 +4,9 @@
 #![allow(dead_code, reason = "each test binary uses its part")]
 
 use std::collections::HashMap;
+use std::ops::RangeInclusive;
+
+pub(crate) mod world;
 
 use tlbkit_addr::{Pages, Vpn};
 use tlbkit_superpage::{
@@ -71,7 +74,7 @@ pub(crate) fn online(setup: &Setup, sizes: [usize; 2], segments: usize) -> Onlin
 pub(crate) struct Machine {
     pub(crate) ladder: Ladder,
     pub(crate) sizes: [usize; 2],
-    /// Whole LRU stacks, most recent first; an entry with `true` is resident.
+    /// LRU stacks, most recent first; an entry with `true` is resident.
     pub(crate) stacks: [Vec<(Node, bool)>; 2],
     /// Superpages promoted, largest mapping of a unit wins.
     pub(crate) mapped: Vec<Node>,
@@ -139,6 +142,8 @@ impl Machine {
             stack[victim].1 = false;
             stack[victim].0
         });
+        // ONLINE's stack has an end.
+        stack.truncate(size + self.ladder.units_per_segment());
         Some(Missed { node, evicted, before })
     }
 
@@ -174,6 +179,82 @@ impl Machine {
         Some(node)
     }
 
+    /// A TLB drops an entry, other than for a refill.
+    pub(crate) fn drop_entry(&mut self, tlb: usize, node: Node) {
+        let stack = &mut self.stacks[tlb];
+        stack.retain(|e| e.0 != node);
+        let first = stack.iter().filter(|e| e.1).count();
+        stack.insert(first, (node, false));
+    }
+
+    pub(crate) fn flush(&mut self, tlb: usize) {
+        for entry in &mut self.stacks[tlb] {
+            entry.1 = false;
+        }
+    }
+
+    /// Nothing in a superpage is mapped any longer.
+    pub(crate) fn unmap(&mut self, whole: Node) {
+        let shift = self.ladder.shift(whole.0);
+        self.unmap_units(whole.1 << shift..=(whole.1 << shift) + ((1 << shift) - 1));
+    }
+
+    /// Nothing in these units is, which cut no mapping in two.
+    pub(crate) fn unmap_units(&mut self, units: RangeInclusive<usize>) {
+        let ladder = self.ladder;
+        let outside = |node: Node| !units.contains(&(node.1 << ladder.shift(node.0)));
+        for stack in &mut self.stacks {
+            stack.retain(|e| outside(e.0));
+        }
+        self.mapped.retain(|&node| outside(node));
+    }
+
+    /// The units from a page on, so many more at most and not all of its segment, and a page of each mapping that these
+    /// cut in two.
+    pub(crate) fn part(&self, page: Vpn, more: usize) -> Option<(RangeInclusive<usize>, Vec<Vpn>)> {
+        let segment = 1 << self.ladder.shift(self.ladder.top());
+        let first = page.get() >> self.shift0;
+        let last = (first + more.min(segment)).min(first | (segment - 1));
+        let cut = [first, last].into_iter().filter(|&unit| {
+            let (level, number) = self.map(self.vpn((0, unit)));
+            let shift = self.ladder.shift(level);
+            number << shift < first || (number << shift) + ((1 << shift) - 1) > last
+        });
+        (last - first + 1 < segment).then(|| (first..=last, cut.map(|unit| self.vpn((0, unit))).collect()))
+    }
+
+    /// The pages of units.
+    pub(crate) fn pages(&self, units: &RangeInclusive<usize>) -> Pages {
+        let last = self.superpage((0, *units.end())).pages(self.ladder.page()).last();
+        Pages::new(self.vpn((0, *units.start())), last).unwrap()
+    }
+
+    /// What is told of a miss to an entry that is resident: it was not as the access wanted it.
+    pub(crate) fn again(&self, tlb: usize, page: Vpn) -> Option<Missed> {
+        let node = self.map(page);
+        self.resident(tlb).any(|e| e == node).then(|| Missed {
+            node,
+            evicted: None,
+            before: self.stacks[tlb].clone(),
+        })
+    }
+
+    /// `tlbcount` as the documentation defines it.
+    pub(crate) fn tlbcount(&self, tlb: usize, node: Node) -> i32 {
+        let mapped = self.map(self.vpn(node)).0;
+        if mapped > node.0 {
+            return -1;
+        }
+        let mut components: Vec<_> = self
+            .resident(tlb)
+            .filter(|&e| self.holds(node, e))
+            .map(|e| if e == node { e } else { self.up(e, node.0 - 1) })
+            .collect();
+        components.sort_unstable();
+        components.dedup();
+        components.len() as i32
+    }
+
     pub(crate) fn resident(&self, tlb: usize) -> impl Iterator<Item = Node> + '_ {
         self.stacks[tlb].iter().filter(|e| e.1).map(|e| e.0)
     }
@@ -206,17 +287,16 @@ impl ByScan {
         for level in missed.node.0 + 1..=top {
             let node = machine.up(missed.node, level);
             if missed.before.iter().any(|&(e, resident)| resident && machine.holds(node, e)) {
+                let enough = self.enough(self.thresholds[level].0);
                 let count = self.prefetch.entry(node).or_default();
-                *count += 1;
-                let threshold = self.thresholds[level].0;
-                let ready = if self.online { *count as f64 > threshold } else { *count as f64 >= threshold };
-                if ready {
+                *count = enough.min(*count + 1);
+                if *count == enough {
                     candidates.push((level, 0, node));
                 }
             }
         }
         if self.online
-            && let Some(depth) = missed.before.iter().position(|e| e.0 == missed.node)
+            && let Some(depth) = missed.before.iter().position(|&e| e == (missed.node, false))
         {
             let needed = (depth + 2).saturating_sub(machine.sizes[tlb]).max(2);
             let mut covered: HashMap<Node, usize> = HashMap::new();
@@ -229,9 +309,10 @@ impl ByScan {
                 }
             }
             for (node, _) in covered.into_iter().filter(|&(_, n)| n >= needed) {
+                let enough = self.enough(self.thresholds[node.0].1);
                 let count = self.capacity.entry(node).or_default();
-                *count += 1;
-                if *count as f64 > self.thresholds[node.0].1 {
+                *count = enough.min(*count + 1);
+                if *count == enough {
                     candidates.push((node.0, 1 + node.1, node));
                 }
             }
@@ -239,9 +320,19 @@ impl ByScan {
         candidates.into_iter().min().map(|(_, _, node)| node)
     }
 
+    /// The count that reaches a threshold or, for ONLINE, exceeds it; counts stop there.
+    fn enough(&self, threshold: f64) -> u64 {
+        if self.online { threshold.floor() as u64 + 1 } else { threshold.ceil() as u64 }
+    }
+
+    /// The prefetch threshold of a level, as a count of misses.
+    pub(crate) fn threshold(&self, level: usize) -> u64 {
+        self.enough(self.thresholds[level].0)
+    }
+
     pub(crate) fn promoted(&mut self, machine: &Machine, node: Node) {
         let own = self.prefetch.get(&node).copied().unwrap_or(0);
-        let less = if self.online { own } else { self.thresholds[node.0].0.ceil() as u64 };
+        let less = if self.online { own } else { self.threshold(node.0) };
         for level in node.0 + 1..=machine.ladder.top() {
             if let Some(count) = self.prefetch.get_mut(&machine.up(node, level)) {
                 *count = count.saturating_sub(less);
@@ -253,6 +344,43 @@ impl ByScan {
 
     pub(crate) fn restart(&mut self, machine: &Machine, node: Node) {
         self.prefetch.retain(|&n, _| !machine.holds(node, n));
+    }
+
+    pub(crate) fn unmap(&mut self, machine: &Machine, whole: Node) {
+        self.restart(machine, whole);
+        self.capacity.retain(|&n, _| !machine.holds(whole, n));
+    }
+}
+
+/// Refusals: what was refused and everything larger waits, twice as long each time, until one of those is granted.
+#[derive(Default)]
+pub(crate) struct Waiting {
+    /// The smallest level that was refused, and how many misses are left to wait.
+    refused: Option<(usize, u64)>,
+    wait: u64,
+}
+
+impl Waiting {
+    pub(crate) fn miss(&mut self) {
+        if let Some((_, left)) = &mut self.refused {
+            *left = left.saturating_sub(1);
+        }
+    }
+
+    pub(crate) fn allows(&self, level: usize) -> bool {
+        self.refused.is_none_or(|(smallest, left)| level < smallest || left == 0)
+    }
+
+    pub(crate) fn refused(&mut self, level: usize, threshold: u64) {
+        self.wait = (2 * self.wait).max(threshold);
+        let smallest = self.refused.map_or(level, |(smallest, _)| smallest.min(level));
+        self.refused = Some((smallest, self.wait));
+    }
+
+    pub(crate) fn granted(&mut self, level: usize) {
+        if self.refused.is_some_and(|(smallest, _)| level >= smallest) {
+            *self = Self::default();
+        }
     }
 }
 

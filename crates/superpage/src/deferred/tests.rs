@@ -1,0 +1,287 @@
+//! The tree of deferred counts against counts that are not deferred, and the bounds that it keeps on what is owed.
+
+use std::collections::BTreeMap;
+use std::vec;
+use std::vec::Vec;
+
+use proptest::prelude::*;
+use tlbkit_addr::PageSize;
+
+use super::*;
+
+/// A superpage: its shift, and its number among those of its size.
+type Node = (u32, usize);
+
+/// Every size from 4 KB to `1 << top` pages.
+fn ladder(top: u32) -> Ladder {
+    let sizes: Vec<_> = (12..=12 + top).filter_map(PageSize::from_shift).collect();
+    Ladder::new(PageSize::K4, &sizes).unwrap()
+}
+
+/// A segment, and what its counts should be.
+#[derive(Debug)]
+struct Both {
+    rules: Rules,
+    blocks: Vec<Block>,
+    nodes: Vec<super::Node>,
+    thresholds: Vec<u32>,
+    counts: BTreeMap<Node, u32>,
+}
+
+impl Both {
+    fn new(thresholds: Vec<u32>, eager: bool) -> Self {
+        let top = thresholds.len() as u32 - 1;
+        let rules = Rules::new(&ladder(top), eager, 0x1234, |shift| thresholds.get(shift as usize).copied());
+        // What is in them does not matter.
+        let mut both = Self {
+            rules,
+            blocks: vec![[0x5a5a; block::WORDS]; 1 << (top - block::SHIFT)],
+            nodes: vec![[0x5a5a; 4]; 1 << (top - block::SHIFT)],
+            thresholds,
+            counts: BTreeMap::new(),
+        };
+        both.segment().open();
+        both
+    }
+
+    fn segment(&mut self) -> Segment<'_> {
+        Segment { rules: &self.rules, blocks: &mut self.blocks, nodes: &mut self.nodes }
+    }
+
+    fn top(&self) -> u32 {
+        self.rules.top
+    }
+
+    /// Counts charges to the superpages of `1 << from` units and more. Returns those that are at their thresholds.
+    fn count(&mut self, unit: usize, from: u32, charges: u32) -> u32 {
+        (from..=self.top())
+            .filter(|&shift| {
+                let count = self.counts.entry((shift, unit >> shift)).or_default();
+                *count = self.thresholds[shift as usize].min(*count + charges);
+                *count == self.thresholds[shift as usize]
+            })
+            .fold(0, |reached, shift| reached | 1 << shift)
+    }
+
+    /// Charges a miss as the ledger does it.
+    fn charge(&mut self, unit: usize, from: u32) -> Result<(), TestCaseError> {
+        let reached = self.count(unit, from, 1);
+        let number = unit >> block::SHIFT;
+        self.segment().prepare(number);
+        if from > block::SHIFT {
+            let at = self.rules.node(number, from);
+            let mut swift = self.nodes[at];
+            let swiftly = charge_swiftly(&mut swift);
+            prop_assert_eq!(swiftly, self.nodes[at][0] > 1);
+            let found = self.segment().pay(number, from, 1);
+            prop_assert_eq!(found, reached);
+            if swiftly {
+                prop_assert_eq!((swift, found), (self.nodes[at], 0));
+            }
+        } else if block::charge(&mut self.blocks[number], from - 1, unit) {
+            let (mut block, above) = (self.blocks[number], (self.blocks.len() + number) >> 1);
+            let mut node = self.nodes[above];
+            let near = block::least(&block::counts(&block), &self.rules.small) == 0;
+            let swiftly = self.rules.account_swiftly(&mut block, &mut node);
+            prop_assert_eq!(swiftly, !near && block::owed(&self.blocks[number]) < self.nodes[above][0]);
+            let found = self.segment().account(unit, from);
+            prop_assert_eq!(found, reached);
+            if swiftly {
+                prop_assert_eq!((block, node, found), (self.blocks[number], self.nodes[above], 0));
+            }
+        } else {
+            prop_assert_eq!(reached, 0, "{} is not due", number);
+        }
+        Ok(())
+    }
+
+    fn restart(&mut self, unit: usize, shift: u32, less: u32) -> Result<(), TestCaseError> {
+        let (first, end) = (unit >> shift << shift, ((unit >> shift) + 1) << shift);
+        for number in first >> block::SHIFT..end.div_ceil(block::UNITS) {
+            self.segment().prepare(number);
+        }
+        let (blocks, nodes) = (self.blocks.clone(), self.nodes.clone());
+        self.segment().restart(unit, shift, less);
+        self.counts.retain(|&(part, number), _| part > shift || number >> (shift - part) != unit >> shift);
+        for larger in shift + 1..=self.top() {
+            if let Some(count) = self.counts.get_mut(&(larger, unit >> larger)) {
+                *count = count.saturating_sub(less);
+            }
+        }
+        // What matters within one block alone is done there.
+        if less == 0 && shift <= block::SHIFT {
+            let own = unit >> block::SHIFT;
+            let others = (0..blocks.len()).filter(|&number| number != own);
+            prop_assert!(others.clone().all(|number| blocks[number] == self.blocks[number]));
+            prop_assert_eq!(&nodes, &self.nodes);
+            prop_assert_eq!(block::owed(&blocks[own]), block::owed(&self.blocks[own]));
+        }
+        Ok(())
+    }
+
+    fn read(&mut self, (shift, number): Node) -> u32 {
+        let unit = number << shift;
+        if shift > block::SHIFT {
+            return self.segment().exact(unit >> block::SHIFT, shift);
+        }
+        block::counts(&self.blocks[unit >> block::SHIFT])[block::number(shift, unit)].into()
+    }
+
+    /// No quota is larger than that above, no debt than its quota allows, and no count can reach its threshold by what
+    /// is owed below it.
+    fn check(&self) -> Result<(), TestCaseError> {
+        let most = quota(&self.nodes[0]);
+        prop_assert!((1..256).contains(&most) && most * 2 * (1 << self.top() >> block::SHIFT) <= 1 << 17);
+        for (number, node) in self.nodes.iter().enumerate().skip(1) {
+            let (quota, start) = (quota(node), u32::from(node[1] & 0xff));
+            prop_assert!(
+                (1..=super::quota(&self.nodes[number >> 1])).contains(&quota),
+                "{} {:?}",
+                number,
+                node
+            );
+            prop_assert!(
+                (1..=quota).contains(&start) && (1..=start).contains(&node[0].into()),
+                "{} {:?}",
+                number,
+                node
+            );
+            let shift = self.top() - number.ilog2();
+            let below = (2 << (shift - block::SHIFT)) - 2;
+            let hidden = start - 1 + (quota - 1) * below;
+            prop_assert!(
+                quota == 1 || count(node) + hidden < self.thresholds[shift as usize],
+                "{} {:?}",
+                number,
+                node
+            );
+        }
+        for (number, block) in self.blocks.iter().enumerate().filter(|(_, block)| block::left(block) > 0) {
+            let most = quota(&self.nodes[(self.blocks.len() + number) >> 1]) as u16;
+            prop_assert!(block::owed(block) + block::left(block) <= most, "{} {:?}", number, block);
+            prop_assert_eq!(block[block::POPULATED], 0x1234);
+        }
+        Ok(())
+    }
+}
+
+/// Thresholds by shift: like the paper's, and any.
+fn thresholds() -> impl Strategy<Value = Vec<u32>> {
+    let any = prop_oneof![1u32..30, 1u32..3000, 60_000u32..300_000];
+    let paper =
+        (1u32..200, 4usize..=11).prop_map(|(pair, top)| (0..=top).map(|shift| pair << shift >> 1).collect());
+    let any = prop::collection::vec(any, 5..=12).prop_map(|mut all: Vec<u32>| {
+        all.iter_mut().take(5).for_each(|threshold| *threshold = (*threshold).min(60_000));
+        all
+    });
+    prop_oneof![paper, any]
+        .prop_map(|all: Vec<u32>| all.into_iter().map(|threshold| threshold.max(1)).collect())
+}
+
+#[derive(Clone, Debug)]
+enum Event {
+    /// Charges of single misses: a unit, what the smallest superpage is, and how many.
+    Charge(usize, u32, u32),
+    /// Many charges at once to what is larger than a block.
+    Pay(usize, u32, u32),
+    Restart(usize, u32, u32),
+}
+
+fn events() -> impl Strategy<Value = Vec<Event>> {
+    let unit = || prop_oneof![0usize..40, any::<usize>()];
+    prop::collection::vec(
+        prop_oneof![
+            20 => (unit(), any::<u32>(), 1u32..200).prop_map(|(unit, from, times)| Event::Charge(unit, from, times)),
+            1 => (unit(), any::<u32>(), 1u32..60_000).prop_map(|(unit, from, times)| Event::Pay(unit, from, times)),
+            1 => (unit(), any::<u32>(), prop_oneof![Just(0), 0u32..300]).prop_map(|(unit, shift, less)| Event::Restart(unit, shift, less)),
+        ],
+        1..60,
+    )
+}
+
+proptest! {
+    #![proptest_config(ProptestConfig::with_cases(150))]
+
+    /// Whatever is charged, the superpages at their thresholds are those that exact counting says, miss by miss, and
+    /// every count can be had.
+    #[test]
+    fn deferred_counts_are_exact(thresholds in thresholds(), eager in any::<bool>(), events in events()) {
+        let mut both = Both::new(thresholds, eager);
+        let (top, units) = (both.top(), 1 << both.top());
+        both.check()?;
+        for event in events {
+            match event {
+                Event::Charge(unit, from, times) => {
+                    for _ in 0..times {
+                        both.charge(unit % units, 1 + from % top)?;
+                    }
+                }
+                Event::Pay(unit, from, charges) if top > block::SHIFT => {
+                    let from = block::SHIFT + 1 + from % (top - block::SHIFT);
+                    let reached = both.count(unit % units, from, charges);
+                    prop_assert_eq!(both.segment().pay((unit % units) >> block::SHIFT, from, charges), reached);
+                }
+                Event::Pay(..) => {}
+                Event::Restart(unit, shift, less) => both.restart(unit % units, 1 + shift % top, less)?,
+            }
+            both.check()?;
+        }
+        for shift in 1..=top {
+            for number in 0..units >> shift {
+                let expected = both.counts.get(&(shift, number)).copied().unwrap_or(0);
+                prop_assert_eq!(both.read((shift, number)), expected, "{} {}", shift, number);
+            }
+        }
+    }
+
+    /// A quota is as large as half of what is lacking can be owed by all below, and no more than that above.
+    #[test]
+    fn quotas_are_as_large_as_can_be(threshold in 1u32..400_000, counted in 0u32..400_000, shift in 5u32..=18, above in 1u32..256) {
+        let mut node = super::Node::default();
+        set(&mut node, counted);
+        choose(&mut node, threshold, shift, above);
+        prop_assert_eq!((count(&node), owed(&node)), (counted, 0));
+        let lacking = threshold.saturating_sub(counted);
+        let all_owe = |quota: u32| (quota - 1) * 2 * (1 << shift >> block::SHIFT);
+        let largest = (1..=above).rfind(|&quota| quota == 1 || 2 * all_owe(quota) < lacking);
+        prop_assert_eq!(Some(quota(&node)), largest);
+        let left = lacking.saturating_sub(all_owe(quota(&node))).clamp(1, quota(&node));
+        prop_assert_eq!(u32::from(node[0]), left);
+    }
+}
+
+/// Quotas are chosen anew when what both blocks could owe would be all that is lacking, neither before nor after: six
+/// times in a thousand charges.
+#[test]
+fn quotas_shrink_as_a_count_grows() {
+    let mut both = Both::new(vec![1, 50_000, 50_000, 50_000, 50_000, 1000], false);
+    let (mut chosen, mut old) = (0, quota(&both.nodes[1]));
+    assert_eq!(old, 1 + 999 / 8);
+    for charged in 1..1000 {
+        assert_eq!(both.segment().pay(charged % 2, 5, 1), 0);
+        let quota = quota(&both.nodes[1]);
+        if quota != old {
+            assert_eq!((1000 - charged as u32, quota), (4 * (old - 1), 1 + (4 * (old - 1) - 1) / 8));
+            (chosen, old) = (chosen + 1, quota);
+        }
+    }
+    assert_eq!((chosen, old), (6, 1));
+    assert_eq!(both.segment().pay(0, 5, 1), 1 << 5);
+    assert_eq!(both.segment().pay(0, 5, 1), 1 << 5);
+}
+
+/// The first accounts of a segment owe as much as the tree allows: a miss seldom has more to do than to count.
+#[test]
+fn fresh_accounts() {
+    let mut both = Both::new((0..=11).map(|shift| 50 << shift).collect(), false);
+    both.segment().prepare(77);
+    let least = 100;
+    assert_eq!(both.segment().quota_above(77), quota(&both.nodes[(128 + 77) / 2]) as u16);
+    assert_eq!(block::left(&both.blocks[77]), least.min(both.segment().quota_above(77)));
+    assert!(both.segment().quota_above(77) > 50);
+    // What was prepared is not prepared again.
+    assert!(!block::charge(&mut both.blocks[77], 0, 77 * block::UNITS));
+    let before = both.blocks[77];
+    both.segment().prepare(77);
+    assert_eq!(both.blocks[77], before);
+}

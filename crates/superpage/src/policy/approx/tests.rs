@@ -1,0 +1,96 @@
+//! The short way is taken where it can be. That it does what the long one does, the properties in `tests` say.
+
+use std::boxed::Box;
+use std::vec;
+use std::vec::Vec;
+
+use tlbkit_addr::PageSize;
+
+use super::*;
+use crate::{Activity, Ladder, Slot};
+
+fn policy(setup: &Setup) -> ApproxOnline<'static> {
+    let each = ApproxOnline::footprint(setup).unwrap();
+    let memory = Memory {
+        directory: Box::leak(vec![Slot::default(); 4 * Footprint::SLOTS].into()),
+        bits: Box::leak(vec![0; 4 * each.bits].into()),
+        counters: Box::leak(vec![0; 4 * each.counters].into()),
+    };
+    ApproxOnline::new(setup, memory).unwrap()
+}
+
+fn miss(page: usize) -> Miss {
+    Miss { tlb: Tlb::Data, page: Vpn::new(page), evicted: None, now: 0 }
+}
+
+fn superpage(first: usize, shift: u32) -> Superpage {
+    Superpage { first: Vpn::new(first), size: PageSize::from_shift(shift).unwrap() }
+}
+
+fn ladder(shifts: &[u32]) -> Ladder {
+    let sizes: Vec<_> = shifts.iter().filter_map(|&shift| PageSize::from_shift(shift)).collect();
+    Ladder::new(PageSize::K4, &sizes).unwrap()
+}
+
+/// Plain are two TLBs, units that are pages, and segments whose blocks fill two words, while every miss is charged.
+#[test]
+fn what_is_plain() {
+    let plain = |setup: &Setup| policy(setup).plain;
+    assert!(plain(&Setup::PAPER));
+    assert!(!plain(&Setup { split: false, ..Setup::PAPER }));
+    assert!(!plain(&Setup { ladder: ladder(&[13, 24]), ..Setup::PAPER }));
+    assert!(!plain(&Setup { ladder: ladder(&[12, 13, 19]), ..Setup::PAPER }));
+    assert!(!plain(&Setup { activity: Activity { misses_per_million: 1 }, ..Setup::PAPER }));
+}
+
+/// While something waits after a refusal misses are counted, and until nothing does.
+#[test]
+fn nothing_is_plain_while_something_waits() {
+    let mut policy = policy(&Setup::PAPER);
+    policy.on_miss(miss(0));
+    policy.refused(superpage(0, 15));
+    assert!(!policy.plain);
+    policy.promoted(superpage(0, 13));
+    assert!(!policy.plain);
+    policy.promoted(superpage(0, 15));
+    assert!(policy.plain);
+}
+
+#[test]
+fn a_miss_beside_something_resident() {
+    let mut policy = policy(&Setup::PAPER);
+    assert_eq!(policy.ledger.miss_swiftly::<false, true>(&miss(1)), Swift::Not);
+    policy.on_miss(miss(0));
+    assert_eq!(policy.ledger.miss_swiftly::<false, true>(&miss(1)), Swift::Done);
+    assert_eq!(policy.prefetch(superpage(0, 13)), Some(1));
+    // A superpage elsewhere in the block does not matter.
+    policy.promoted(superpage(8, 14));
+    assert_eq!(policy.ledger.miss_swiftly::<false, true>(&miss(3)), Swift::Done);
+    assert!(matches!(policy.ledger.miss_swiftly::<false, true>(&miss(11)), Swift::InSuperpage(_)));
+}
+
+#[test]
+fn a_miss_far_from_everything_resident() {
+    let mut policy = policy(&Setup::PAPER);
+    for page in [0, 80] {
+        policy.on_miss(miss(page));
+    }
+    policy.evicted(Tlb::Data, Vpn::new(80));
+    let Swift::Far(block) = policy.ledger.miss_swiftly::<false, true>(&miss(81)) else {
+        panic!("nothing is resident there")
+    };
+    assert_eq!(policy.ledger.miss_far::<true, false>(&miss(81), block), Far::Done);
+    // To {0..127} and larger, by either.
+    let charged = [18, 19, 23].map(|shift| policy.prefetch(superpage(0, shift)));
+    assert_eq!(charged, [Some(0), Some(2), Some(2)]);
+    assert_eq!(policy.tlbcount(Tlb::Data, superpage(81, 12)), Some(1));
+}
+
+#[test]
+fn an_eviction_of_what_was_found_lately() {
+    let mut policy = policy(&Setup::PAPER);
+    assert!(!policy.ledger.evict_swiftly::<true>(Tlb::Data, Vpn::new(5)));
+    policy.on_miss(miss(5));
+    assert!(policy.ledger.evict_swiftly::<true>(Tlb::Data, Vpn::new(5)));
+    assert_eq!(policy.tlbcount(Tlb::Data, superpage(5, 12)), Some(0));
+}

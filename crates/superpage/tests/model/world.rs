@@ -1,0 +1,211 @@
+//! What happens to a policy, and what should come of it: a machine, counts by scanning, refusals and a miss rate.
+
+use std::collections::HashSet;
+
+use proptest::prelude::*;
+use tlbkit_addr::{PageSize, Vpn};
+use tlbkit_superpage::{Action, Activity, Miss, Policy, Setup};
+
+use super::{ByScan, Machine, Missed, Node, TLBS, Waiting};
+
+/// An event. Pages are given by segment and place, as the test that uses them numbers them.
+#[derive(Clone, Copy, Debug)]
+pub(crate) enum Event {
+    /// A reference through a TLB. A promotion that it leads to is refused if the last field says so.
+    Reference(usize, Vpn, bool),
+    /// A miss to an entry that the TLB holds, if it does: it was not as the access wanted it.
+    Again(usize, Vpn),
+    /// A page is needed alone.
+    Demotion(Vpn),
+    /// A promotion to a level that the policy did not ask for.
+    Promotion(Vpn, usize),
+    /// A TLB drops the mapping of a page, whether it has it or not.
+    Drop(usize, Vpn),
+    /// A TLB drops one of the entries that it has.
+    DropOneOf(usize, usize),
+    Flush(usize),
+    /// The whole segment around a page is unmapped.
+    Unmap(Vpn),
+    /// So many units after that of a page are unmapped with it.
+    UnmapPart(Vpn, usize),
+}
+
+/// A limit on the miss rate, of those that are met at some misses every 10 references; mostly none.
+pub(crate) fn activity() -> impl Strategy<Value = Activity> {
+    prop_oneof![5 => Just(0), 1 => 20_000u32..100_000]
+        .prop_map(|misses_per_million| Activity { misses_per_million })
+}
+
+/// The miss rate, taken anew every 256 misses.
+struct Rate {
+    limit: u64,
+    misses: u64,
+    since: u64,
+    active: bool,
+}
+
+impl Rate {
+    fn miss(&mut self, now: u64) -> bool {
+        self.misses += 1;
+        if self.misses.is_multiple_of(256) {
+            self.active = 256_000_000 >= (now - self.since) * self.limit;
+            self.since = now;
+        }
+        self.active || self.limit == 0
+    }
+}
+
+pub(crate) struct World {
+    pub(crate) machine: Machine,
+    pub(crate) scan: ByScan,
+    /// Segments that a page missed in.
+    pub(crate) touched: HashSet<Node>,
+    waiting: Waiting,
+    rate: Rate,
+    split: bool,
+    online: bool,
+}
+
+impl World {
+    pub(crate) fn new(setup: &Setup, sizes: [usize; 2], online: bool) -> Self {
+        Self {
+            machine: Machine::new(setup.ladder, sizes),
+            scan: ByScan::new(setup, online),
+            touched: HashSet::new(),
+            waiting: Waiting::default(),
+            rate: Rate {
+                limit: setup.activity.misses_per_million.into(),
+                misses: 0,
+                since: 0,
+                active: false,
+            },
+            split: setup.split,
+            online,
+        }
+    }
+
+    /// The machine's TLB that has a name: there may be one that has both.
+    pub(crate) fn own(&self, tlb: usize) -> usize {
+        if self.split { tlb } else { 0 }
+    }
+
+    pub(crate) fn unit(&self, page: Vpn) -> Node {
+        let ladder = &self.machine.ladder;
+        let pages = ladder.size(0).unwrap().pages(PageSize::K4).unwrap();
+        (0, page.get() / pages)
+    }
+
+    /// Lets something happen, at a time. Returns the TLB and the page that missed, if it was a miss.
+    pub(crate) fn happens(
+        &mut self,
+        policy: &mut dyn Policy,
+        event: Event,
+        now: u64,
+    ) -> Result<Option<(usize, Vpn)>, TestCaseError> {
+        match event {
+            Event::Reference(tlb, page, refuse) => {
+                let Some(missed) = self.machine.touch(self.own(tlb), page) else { return Ok(None) };
+                self.miss(policy, tlb, page, &missed, (now, refuse))?;
+                return Ok(Some((tlb, page)));
+            }
+            Event::Again(tlb, page) => {
+                // From 16 units on nothing is said of such misses.
+                let large = self.machine.ladder.shift(self.machine.map(page).0) >= 4;
+                let missed = self.machine.again(self.own(tlb), page).filter(|_| !large);
+                let Some(missed) = missed else { return Ok(None) };
+                self.miss(policy, tlb, page, &missed, (now, false))?;
+                return Ok(Some((tlb, page)));
+            }
+            Event::Demotion(page) => {
+                let node = self.machine.demote(page);
+                prop_assert_eq!(policy.demote(page), node.map(|node| self.machine.superpage(node)));
+                if let Some(node) = node {
+                    self.scan.restart(&self.machine, node);
+                }
+            }
+            Event::Promotion(page, level) => {
+                let level = 1 + level % self.machine.ladder.top();
+                let node = self.machine.up(self.unit(page), level);
+                if level > self.machine.map(page).0 && self.touched.contains(&self.segment(page)) {
+                    self.promote(policy, node);
+                }
+            }
+            Event::Drop(tlb, page) => {
+                let node = self.machine.map(page);
+                policy.evicted(TLBS[tlb], self.machine.vpn(node));
+                if self.machine.resident(self.own(tlb)).any(|e| e == node) {
+                    self.machine.drop_entry(self.own(tlb), node);
+                }
+            }
+            Event::DropOneOf(tlb, nth) => {
+                let resident: Vec<_> = self.machine.resident(self.own(tlb)).collect();
+                if let Some(&node) = resident.get(nth % resident.len().max(1)) {
+                    policy.evicted(TLBS[tlb], self.machine.vpn(node));
+                    self.machine.drop_entry(self.own(tlb), node);
+                }
+            }
+            Event::Flush(tlb) => {
+                // ONLINE does not see hits, and has no order for what was resident.
+                if !self.online || self.machine.resident(self.own(tlb)).count() < 2 {
+                    policy.flushed(TLBS[tlb]);
+                    self.machine.flush(self.own(tlb));
+                }
+            }
+            Event::Unmap(page) => {
+                let whole = self.segment(page);
+                policy.unmapped(self.machine.superpage(whole).pages(PageSize::K4));
+                self.machine.unmap(whole);
+                self.scan.unmap(&self.machine, whole);
+                self.touched.remove(&whole);
+            }
+            Event::UnmapPart(page, more) => {
+                let Some((units, cut)) = self.machine.part(page, more) else { return Ok(None) };
+                for page in cut {
+                    self.happens(policy, Event::Demotion(page), now)?;
+                }
+                policy.unmapped(self.machine.pages(&units));
+                self.machine.unmap_units(units);
+            }
+        }
+        Ok(None)
+    }
+
+    fn segment(&self, page: Vpn) -> Node {
+        self.machine.up(self.unit(page), self.machine.ladder.top())
+    }
+
+    fn miss(
+        &mut self,
+        policy: &mut dyn Policy,
+        tlb: usize,
+        page: Vpn,
+        missed: &Missed,
+        (now, refuse): (u64, bool),
+    ) -> Result<(), TestCaseError> {
+        self.touched.insert(self.segment(page));
+        self.waiting.miss();
+        let active = self.rate.miss(now);
+        let candidate = if active { self.scan.miss(&self.machine, self.own(tlb), missed) } else { None };
+        let expected = candidate.filter(|node| self.waiting.allows(node.0));
+        let evicted = missed.evicted.map(|node| self.machine.vpn(node));
+        let asked = policy.on_miss(Miss { tlb: TLBS[tlb], page, evicted, now });
+        let promotion =
+            expected.map(|node| Action::Promote { range: self.machine.superpage(node), copy: true });
+        prop_assert_eq!(asked, promotion, "at {}", now);
+        let Some(node) = expected else { return Ok(()) };
+        if refuse {
+            policy.refused(self.machine.superpage(node));
+            self.waiting.refused(node.0, self.scan.threshold(node.0));
+        } else {
+            self.promote(policy, node);
+        }
+        Ok(())
+    }
+
+    fn promote(&mut self, policy: &mut dyn Policy, node: Node) {
+        self.scan.promoted(&self.machine, node);
+        self.machine.promote(node);
+        policy.promoted(self.machine.superpage(node));
+        self.waiting.granted(node.0);
+    }
+}
