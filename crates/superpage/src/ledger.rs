@@ -10,7 +10,7 @@
 
 use tlbkit_addr::{PageSize, Pages, Vpn};
 
-use crate::block::{self, Block, JOINED};
+use crate::block::{self, Block, JOINED, POPULATED};
 use crate::deferred::{Node, Rules, Segment};
 use crate::directory::Directory;
 use crate::ladder::{MAX_LEVELS, Place};
@@ -400,7 +400,11 @@ impl<'m> Ledger<'m> {
             for unit in units {
                 let index = self.index(chunk, unit >> block::SHIFT);
                 let Some(block) = self.blocks.get_mut(index) else { break };
-                block[JOINED] &= !(1 << (unit % block::UNITS));
+                let bit = 1 << (unit % block::UNITS);
+                block[JOINED] &= !bit;
+                if self.reserved > 0 {
+                    block[POPULATED] &= !bit;
+                }
                 for tlb in 0..=self.last_tlb {
                     self.leave::<false>(index, tlb, unit);
                 }

@@ -350,6 +350,17 @@ fn thrift_copies_where_no_reservation_stands() {
     }
 }
 
+/// A page that is unmapped is a hole in its reservation again.
+#[test]
+fn thrift_promotes_no_hole_in_place() {
+    let mut policy = thrift(&Setup::PAPER, 1);
+    let range = Superpage { first: Vpn::new(0), size: PageSize::from_shift(13).unwrap() };
+    assert_eq!(policy.on_miss(miss(0)), None);
+    policy.unmapped(Pages::one(Vpn::new(0)));
+    assert_eq!(policy.on_miss(miss(1)), None);
+    assert_eq!(policy.on_miss(miss(0)), Some(Action::Promote { range, copy: false }));
+}
+
 /// Misses two pages in turn in a TLB of one entry, the first of them without one evicted. Returns the first action.
 fn alternate(
     policy: &mut dyn Policy,
