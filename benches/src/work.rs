@@ -38,7 +38,7 @@ pub fn file(pages: usize) -> Vec<usize> {
 pub fn captured(json: &str) -> Vec<usize> {
     let numbers = json.split(|c: char| !c.is_ascii_digit()).filter_map(|number| number.parse().ok());
     let numbers: Vec<usize> = numbers.collect();
-    numbers.chunks_exact(2).flat_map(|run| run[0]..run[0] + run[1]).collect()
+    numbers.as_chunks().0.iter().flat_map(|&[first, len]| first..first + len).collect()
 }
 
 /// The compiler's, the database's and the interpreter's.

@@ -81,14 +81,12 @@ unsafe impl<N: Nodes> Nodes for Failing<N> {
     type Mode = N::Mode;
 
     fn take(&self, words: usize) -> Option<NodeAddr> {
-        let step = |left| match left {
-            NEVER | DONE => None,
-            0 => Some(DONE),
-            left => Some(left - 1),
-        };
-        if self.left.fetch_update(Ordering::Relaxed, Ordering::Relaxed, step) == Ok(0)
-            || self.out() >= self.limit.load(Ordering::Relaxed)
-        {
+        // Of a property there is one thread.
+        let left = self.left.load(Ordering::Relaxed);
+        if !matches!(left, NEVER | DONE) {
+            self.left.store(left.checked_sub(1).unwrap_or(DONE), Ordering::Relaxed);
+        }
+        if left == 0 || self.out() >= self.limit.load(Ordering::Relaxed) {
             return None;
         }
         let node = self.inner.take(words)?;

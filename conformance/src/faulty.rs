@@ -86,8 +86,12 @@ impl<N: Nodes, P: Fn(N::Word) -> bool> Faulty<N, P> {
             Fault::Stale => !(self.pte)(word) && (self.pte)(unsafe { self.inner.read(node, index) }),
             Fault::Lost | Fault::Wrong => (self.pte)(word),
         };
-        let step = |left: usize| if left == DONE { None } else { Some(left.checked_sub(1).unwrap_or(DONE)) };
-        if !hit || self.left.fetch_update(Ordering::Relaxed, Ordering::Relaxed, step) != Ok(0) {
+        let left = self.left.load(Ordering::Relaxed);
+        if hit && left != DONE {
+            // There is one writer.
+            self.left.store(left.checked_sub(1).unwrap_or(DONE), Ordering::Relaxed);
+        }
+        if !hit || left != 0 {
             return Some(word);
         }
         (self.fault == Fault::Wrong).then(|| (word | self.bit) & !(word & self.bit))

@@ -134,11 +134,7 @@ impl Op {
 
     /// Decodes as many operations as the bytes hold: what a fuzz target does with its input.
     pub fn decode_all(space: Space, bytes: &[u8]) -> impl Iterator<Item = Self> + '_ {
-        bytes.chunks_exact(Self::BYTES).map(move |chunk| {
-            let mut bytes = [0; Self::BYTES];
-            bytes.copy_from_slice(chunk);
-            Self::decode(&space, bytes)
-        })
+        bytes.as_chunks().0.iter().map(move |&bytes| Self::decode(&space, bytes))
     }
 
     /// Returns the range that the operation is about, if it has one.

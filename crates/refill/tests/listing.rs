@@ -152,14 +152,14 @@ fn wide_handlers_are_as_listed() {
 fn the_disassembler_reads_what_was_written() {
     let mut a = Asm::new(Isa::R2);
     let mut expected = Vec::new();
-    macro_rules! write {
+    macro_rules! assemble {
         ($a:ident: $($name:ident($($operand:expr),*) $text:literal)*) => { $(
             $a.$name($($operand),*);
             expected.push($text);
         )* };
     }
     let (start, end) = (a.here(), a.label());
-    write! { a:
+    assemble! { a:
         lb(K0, -1, K1) "lb     $k0, -1($k1)"
         lbu(K0, 1, K1) "lbu    $k0, 1($k1)"
         lh(K0, -2, K1) "lh     $k0, -2($k1)"
@@ -216,13 +216,13 @@ fn the_disassembler_reads_what_was_written() {
 
     let mut a = Asm::new(Isa::Mips3);
     let mut expected = Vec::new();
-    macro_rules! write {
+    macro_rules! assemble {
         ($a:ident: $($name:ident($($operand:expr),*) $text:literal)*) => { $(
             $a.$name($($operand),*);
             expected.push($text);
         )* };
     }
-    write! { a:
+    assemble! { a:
         lwu(K0, 8, K1) "lwu    $k0, 8($k1)"
         ld(K0, 8, K1) "ld     $k0, 8($k1)"
         sd(K0, 8, K1) "sd     $k0, 8($k1)"

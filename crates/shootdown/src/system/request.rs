@@ -248,8 +248,9 @@ impl<P, E: Edit<W>, const CPUS: usize, const N: usize, const W: usize, const SLO
             return Err(Misuse::UnknownGeneration { op, current });
         }
         // It may have ended since, and the slot's next operation have begun, which this must not touch.
-        let mine = op.generation << 16 | OPEN;
-        let open = |rights| (rights & (!0 << 16 | OPEN) == mine).then_some(rights | SUPERSEDED);
-        Ok(slot.rights.fetch_update(Ordering::AcqRel, Ordering::Acquire, open).is_ok())
+        let open = op.generation << 16 | OPEN;
+        let raised = open | SUPERSEDED;
+        let was = slot.rights.compare_exchange(open, raised, Ordering::AcqRel, Ordering::Acquire);
+        Ok(was.is_ok() || was == Err(raised))
     }
 }
