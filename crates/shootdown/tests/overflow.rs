@@ -54,6 +54,19 @@ enum Replier {
 
 type Kernel<'m> = System<(), Nothing<'m>, 2, 1>;
 
+fn kernel<'m>() -> Kernel<'m> {
+    let plan = Plan::new(Algorithm::TwoPhase, &Hardware::RP3, LowRights::NeverWriteBack).expect("it suits");
+    Kernel::new(plan).expect("sizes are not zero")
+}
+
+/// A space that CPU 1 runs.
+fn space() -> SharedSpace {
+    let space = SharedSpace::new();
+    space.members.insert(1);
+    space.running.insert(1);
+    space
+}
+
 /// CPU 1: replies once, and goes on where it waits only when it is told to.
 fn reply(kernel: &Kernel<'_>, go: &Receiver<()>, at: &Sender<Replier>) {
     let mut station = kernel.station(1).expect("it exists");
@@ -68,11 +81,8 @@ fn reply(kernel: &Kernel<'_>, go: &Receiver<()>, at: &Sender<Replier>) {
 
 #[test]
 fn a_replier_does_not_wait_for_the_next_operation_in_the_slot() {
-    let plan = Plan::new(Algorithm::TwoPhase, &Hardware::RP3, LowRights::NeverWriteBack).expect("it suits");
-    let (held, space) = (AtomicBool::new(false), SharedSpace::new());
-    let kernel = Kernel::new(plan).expect("sizes are not zero");
-    space.members.insert(1);
-    space.running.insert(1);
+    let (held, space) = (AtomicBool::new(false), space());
+    let kernel = kernel();
     // With this one in it, the mailbox overflows at the next request.
     let before = Request { op: OpId { cpu: 1, slot: 0, generation: 0 }, what: WHAT };
     assert_eq!(kernel.post(1, before), Ok(true));
@@ -104,11 +114,8 @@ fn a_replier_does_not_wait_for_the_next_operation_in_the_slot() {
 /// Nor does it spin before: it pauses where it waits, and only there.
 #[test]
 fn a_replier_pauses_until_it_may_continue() {
-    let plan = Plan::new(Algorithm::TwoPhase, &Hardware::RP3, LowRights::NeverWriteBack).expect("it suits");
-    let (held, space) = (AtomicBool::new(false), SharedSpace::new());
-    let kernel = Kernel::new(plan).expect("sizes are not zero");
-    space.members.insert(1);
-    space.running.insert(1);
+    let (held, space) = (AtomicBool::new(false), space());
+    let kernel = kernel();
     let ((tell, go), (at, heard)) = (channel(), channel());
     std::thread::scope(|scope| {
         let kernel = &kernel;
