@@ -73,6 +73,7 @@ mod mode;
 pub mod mpt;
 pub mod nodes;
 mod observe;
+mod pairs;
 mod pinned;
 mod retired;
 mod table;

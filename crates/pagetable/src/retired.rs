@@ -143,7 +143,7 @@ impl<'n> Retired<'n> {
         }
     }
 
-    /// Adds pages whose translations have changed.
+    /// Adds pages whose translations have changed, or whose TLB entries hold some that have.
     #[inline]
     pub fn touch(&mut self, reach: Reach, pages: Pages) {
         self.flush.add(reach, pages);

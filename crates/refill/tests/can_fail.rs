@@ -71,6 +71,21 @@ fn half_a_flush_is_seen() {
 }
 
 #[test]
+fn half_a_flush_is_seen_in_the_cache() {
+    // A pair's entry is cached by an address of its second page; then the first is split.
+    let map = Step::Map { first: 0, count: 2, frame: 0x40, size: 1, attr: 0 };
+    let touch = |page| Step::Touch { page, ago: None, offset: 0, store: false };
+    let steps = [map, touch(5), Step::Resize { first: 0, size: 0 }, Step::Forget, touch(4)];
+    let config = Config { form: Form::SIZED, stlb: true, ..PLAIN };
+    for kind in Kind::ALL {
+        let run = |sabotage| with::<Va32>(kind, &config, &steps, sabotage);
+        run(Sabotage::default()).unwrap();
+        let fails = run(Sabotage { narrow: true, ..Sabotage::default() }).is_err();
+        assert_eq!(fails, kind != Kind::CptFour, "{kind:?}");
+    }
+}
+
+#[test]
 fn the_properties_reach_everything() {
     let mut runner = TestRunner::deterministic();
     let forms = &[Form::SIZED, Form::BOTH];

@@ -75,8 +75,9 @@ pub trait Format: Debug + 'static {
     /// seen (break before make).
     const BREAK: bool = false;
 
-    /// Whether two neighbouring leaves are one TLB entry, so that a change to one can concern the other's word; see
-    /// [`beside`](Format::beside).
+    /// Whether two neighbouring leaves are one TLB entry. A change to one can concern the other's word then (see
+    /// [`beside`](Format::beside)), and what it makes stale is the entry: where pages are larger than the base size,
+    /// flushes name whole pairs of them.
     const PAIRED: bool = false;
 
     /// Words beside each leaf word in a leaf node, which the table keeps room for and leaves to the kernel: the

@@ -11,6 +11,7 @@ use super::sweep::Span;
 use crate::format::{Format, check_attr};
 use crate::mode::Mode;
 use crate::nodes::{NodeAddr, Nodes};
+use crate::pairs::stale;
 use crate::{Error, Geometry, Retired, Word};
 
 impl<'n, G: Geometry, F: Format, N: Nodes<Word = F::Word>, L: Layout<N>, P: Policy> Gpt<'n, G, F, N, L, P> {
@@ -134,7 +135,7 @@ impl<'n, G: Geometry, F: Format, N: Nodes<Word = F::Word>, L: Layout<N>, P: Poli
             self.check_vacant(span)?;
             self.grow(batch, span, size.shift(), false, word, &mut |_| ())?;
         }
-        batch.touch(F::APPEARS, pages);
+        batch.touch(F::APPEARS, stale::<G, F>(pages, |_| Some(size)));
         Ok(())
     }
 }

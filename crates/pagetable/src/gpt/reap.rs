@@ -2,7 +2,7 @@
 
 use core::ops::ControlFlow;
 
-use tlbkit_addr::{Pages, Reach};
+use tlbkit_addr::{Pages, Reach, Vpn};
 
 use super::Gpt;
 use super::bits::low;
@@ -12,6 +12,7 @@ use super::slots::Place;
 use super::sweep::Span;
 use crate::format::{Format, check_change};
 use crate::nodes::Nodes;
+use crate::pairs::stale;
 use crate::{Change, Error, Frames, Geometry, Holes, Retired, Word};
 
 impl<'n, G: Geometry, F: Format, N: Nodes<Word = F::Word>, L: Layout<N>, P: Policy> Gpt<'n, G, F, N, L, P> {
@@ -91,14 +92,21 @@ impl<'n, G: Geometry, F: Format, N: Nodes<Word = F::Word>, L: Layout<N>, P: Poli
                     ControlFlow::Continue(())
                 });
             }
+            batch.touch(Reach::Everywhere, self.stale(pages));
             let root = self.edge(Place::Root, G::VA_BITS, 0);
             let new = self.reap(batch, root, span);
             if new != root {
                 self.publish(Place::Root, G::VA_BITS, new);
             }
-            batch.touch(Reach::Everywhere, pages);
             Ok(census.pages)
         }
+    }
+
+    /// Returns what a change of the leaves in `pages`, all of them whole, makes stale.
+    unsafe fn stale(&self, pages: Pages) -> Pages {
+        // SAFETY: the caller is the writer.
+        let find = |page: Vpn| unsafe { self.find(page.address(G::BASE).get()) };
+        stale::<G, F>(pages, |page| find(page).map(|leaf| leaf.size))
     }
 
     /// Empties the part of a span that a subtree covers, and returns what its slot shall say then.
@@ -205,7 +213,7 @@ impl<'n, G: Geometry, F: Format, N: Nodes<Word = F::Word>, L: Layout<N>, P: Poli
                 self.settle_pair(leaf, at);
                 ControlFlow::Continue(())
             });
-            batch.touch(change.reach(), pages);
+            batch.touch(change.reach(), self.stale(pages));
             Ok(census.pages)
         }
     }

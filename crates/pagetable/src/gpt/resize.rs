@@ -18,6 +18,7 @@ use super::policy::Policy;
 use super::sweep::Span;
 use crate::format::Format;
 use crate::nodes::Nodes;
+use crate::pairs::stale;
 use crate::{Error, Geometry, Leaf, Retired, Word};
 
 /// What is noted in a leaf and does not keep pages from being one.
@@ -50,9 +51,12 @@ impl<'n, G: Geometry, F: Format, N: Nodes<Word = F::Word>, L: Layout<N>, P: Poli
             if !changes {
                 return Ok(());
             }
+            let stale = stale::<G, F>(pages, |page| {
+                self.find(page.address(G::BASE).get()).map(|leaf| leaf.size.max(to))
+            });
             // The old leaves can be found until the new ones are linked.
             self.grow(batch, Self::span(pages), to.shift(), true, |at| self.renewed(at, to), broken)?;
-            batch.touch(Reach::Everywhere, pages);
+            batch.touch(Reach::Everywhere, stale);
             Ok(())
         }
     }
@@ -125,6 +129,7 @@ impl<'n, G: Geometry, F: Format, N: Nodes<Word = F::Word>, L: Layout<N>, P: Poli
         let mut tell = |(base, bits): (usize, u32)| {
             let at = |key| VirtAddr::new(Self::address(key)).vpn(G::BASE);
             if let Some(piece) = Pages::new(at(base), at(base | low(bits))) {
+                let piece = stale::<G, F>(piece, |_| PageSize::from_shift(bits));
                 let mut flush = Flush::none();
                 flush.add(Reach::Everywhere, piece);
                 (job.broken)(&flush);

@@ -11,6 +11,7 @@ use super::{Hashed, SPLIT};
 use crate::format::{Format, check_attr, check_change};
 use crate::mode::Mode;
 use crate::nodes::Nodes;
+use crate::pairs::stale;
 use crate::{Change, Error, Frames, Geometry, Holes, Leaf, Retired, Word};
 
 /// What a range holds.
@@ -110,7 +111,7 @@ where
             self.write(&mut spare, pages, frame, size, attr);
             self.grow(batch, self.blocks() - before);
         }
-        batch.touch(F::APPEARS, pages);
+        batch.touch(F::APPEARS, stale::<G, F>(pages, |_| Some(size)));
         Ok(())
     }
 
@@ -229,9 +230,9 @@ where
                 frames.reserve(census.leaves)?;
             }
             if census.pages > 0 {
+                batch.touch(Reach::Everywhere, self.stale(pages));
                 self.clear(batch, pages, frames);
                 self.grow(batch, 0);
-                batch.touch(Reach::Everywhere, pages);
             }
             Ok(census.pages)
         }
@@ -260,6 +261,12 @@ where
             }
         }
         true
+    }
+
+    /// Returns what a change of the leaves in `pages`, all of them whole, makes stale.
+    unsafe fn stale(&self, pages: Pages) -> Pages {
+        // SAFETY: the caller is the writer.
+        stale::<G, F>(pages, |page| unsafe { self.find(page.address(G::BASE)) }.map(|leaf| leaf.size))
     }
 
     /// Takes every leaf out of a range.
@@ -324,7 +331,7 @@ where
                 self.settle_pairs(part.spot, part.grain, part.block);
                 ControlFlow::Continue(())
             });
-            batch.touch(change.reach(), pages);
+            batch.touch(change.reach(), self.stale(pages));
             Ok(census.pages)
         }
     }

@@ -9,6 +9,7 @@ use super::chain::Spare;
 use crate::format::Format;
 use crate::mode::Mode;
 use crate::nodes::Nodes;
+use crate::pairs::stale;
 use crate::{Error, Geometry, Leaf, Retired};
 
 /// What the kernel notes in a leaf, which does not keep pages from being one.
@@ -125,6 +126,7 @@ where
     ) {
         let grain = Self::grain_of(to);
         let mut attr = leaf.attr;
+        let stale = stale::<G, F>(piece, |_| Some(leaf.size.max(to)));
         // SAFETY: the caller is the writer, and the dry run has seen that leaves fill the piece.
         unsafe {
             let _ = self.each_leaf(piece, |leaf| {
@@ -137,7 +139,7 @@ where
                     ControlFlow::Continue(())
                 });
                 let mut flush = Flush::none();
-                flush.add(Reach::Everywhere, piece);
+                flush.add(Reach::Everywhere, stale);
                 broken(&flush);
             }
             self.write(spare, piece, leaf.frame, to, attr);
@@ -152,6 +154,6 @@ where
                 ControlFlow::Continue(())
             });
         }
-        batch.touch(Reach::Everywhere, piece);
+        batch.touch(Reach::Everywhere, stale);
     }
 }

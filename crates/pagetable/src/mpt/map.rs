@@ -9,6 +9,7 @@ use super::{Mpt, own_pages};
 use crate::format::{Format, check_attr};
 use crate::mode::Mode;
 use crate::nodes::{NodeAddr, Nodes, Stock};
+use crate::pairs::stale;
 use crate::{Error, Radix, Retired, Word};
 
 impl<'n, G: Radix, F: Format, N: Nodes<Word = F::Word>> Mpt<'n, G, F, N> {
@@ -133,7 +134,7 @@ impl<'n, G: Radix, F: Format, N: Nodes<Word = F::Word>> Mpt<'n, G, F, N> {
             }
             at = Vpn::new(end.get() + 1);
         }
-        batch.touch(F::APPEARS, pages);
+        batch.touch(F::APPEARS, stale::<G, F>(pages, |_| Some(size)));
         Ok(())
     }
 

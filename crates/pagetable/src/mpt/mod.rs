@@ -50,6 +50,7 @@ use tlbkit_addr::{Pages, VirtAddr};
 use crate::footprint::Tally;
 use crate::format::Format;
 use crate::nodes::{NodeAddr, Nodes};
+use crate::pairs::stale;
 use crate::{Error, Leaf, Radix, Sole, Word};
 
 pub(crate) use linear::{own_pages, region};
@@ -109,6 +110,31 @@ impl<'n, G: Radix, F: Format, N: Nodes<Word = F::Word>> Mpt<'n, G, F, N> {
         let slot = Self::SLOTS[level];
         let size = if Self::REPLICATED { F::size(word, slot) } else { slot };
         Leaf { at: at.align_down(size), size, frame: F::frame(word, size), attr: F::attr(word) }
+    }
+
+    /// Returns the leaf that maps `at`, an address of the space.
+    ///
+    /// # Safety
+    ///
+    /// The caller is pinned, or the writer.
+    #[inline(always)]
+    unsafe fn find(&self, at: VirtAddr) -> Option<Leaf> {
+        // SAFETY: the caller's promise.
+        unsafe {
+            self.descend(at, |word, level, _| {
+                F::is_leaf(word, level + 1 == Self::LEVELS).then(|| Self::leaf(word, level, at))
+            })
+        }
+    }
+
+    /// Returns what a change of the leaves in `pages`, all of them whole, makes stale.
+    ///
+    /// # Safety
+    ///
+    /// As for [`find`](Self::find).
+    unsafe fn stale(&self, pages: Pages) -> Pages {
+        // SAFETY: the caller's promise.
+        stale::<G, F>(pages, |page| unsafe { self.find(page.address(G::BASE)) }.map(|leaf| leaf.size))
     }
 
     /// Walks down to the word that ends the walk for `at`, and returns what `end` makes of it, its level and its node.

@@ -59,7 +59,8 @@ impl<'n, G: Radix, F: Format, N: Nodes<Word = F::Word>> Mpt<'n, G, F, N> {
                 Ok(())
             })?;
         }
-        batch.touch(change.reach(), pages);
+        // SAFETY: as above.
+        batch.touch(change.reach(), unsafe { self.stale(pages) });
         Ok(census.pages)
     }
 

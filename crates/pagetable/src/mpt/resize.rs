@@ -8,6 +8,7 @@ use super::Mpt;
 use super::shape::{MAX, Shape};
 use crate::format::Format;
 use crate::nodes::{Nodes, Stock};
+use crate::pairs::stale;
 use crate::{Error, Leaf, Radix, Retired, Word};
 
 /// What hardware notes in a leaf, which does not keep pages from being one.
@@ -134,6 +135,7 @@ impl<'n, G: Radix, F: Format, N: Nodes<Word = F::Word>> Mpt<'n, G, F, N> {
         broken: &mut dyn FnMut(&Flush),
     ) {
         let at = piece.first().address(G::BASE);
+        let stale = stale::<G, F>(piece, |_| Some(leaf.size.max(to)));
         // The slots that change: those of the larger of the two sizes.
         let level = Self::level_of(leaf.size.max(to));
         let slots = piece.len() / Self::slot_pages(level).min(piece.len());
@@ -153,7 +155,7 @@ impl<'n, G: Radix, F: Format, N: Nodes<Word = F::Word>> Mpt<'n, G, F, N> {
                     }
                 }
                 let mut flush = Flush::none();
-                flush.add(Reach::Everywhere, piece);
+                flush.add(Reach::Everywhere, stale);
                 broken(&flush);
                 if F::STATUS {
                     // Below a link hardware goes on noting until every CPU has forgotten the way there. What it has
@@ -174,7 +176,7 @@ impl<'n, G: Radix, F: Format, N: Nodes<Word = F::Word>> Mpt<'n, G, F, N> {
             self.settle_pair(node, level, index + slots - 1);
         }
         self.tally.ptes(entries as isize);
-        batch.touch(Reach::Everywhere, piece);
+        batch.touch(Reach::Everywhere, stale);
     }
 
     /// Returns the status bits that the leaves of a piece have.

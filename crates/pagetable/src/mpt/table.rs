@@ -21,11 +21,7 @@ impl<'n, G: Radix, F: Format, N: Nodes<Word = F::Word>> Table<'n> for Mpt<'n, G,
             return None;
         }
         // SAFETY: the caller is pinned.
-        unsafe {
-            self.descend(at, |word, level, _| {
-                F::is_leaf(word, level + 1 == Self::LEVELS).then(|| Self::leaf(word, level, at))
-            })
-        }
+        unsafe { self.find(at) }
     }
 
     #[inline(always)]

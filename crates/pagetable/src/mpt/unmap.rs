@@ -79,6 +79,8 @@ impl<'n, G: Radix, F: Format, N: Nodes<Word = F::Word>> Mpt<'n, G, F, N> {
         if census.pages == 0 {
             return Ok(0);
         }
+        // SAFETY: as above.
+        batch.touch(Reach::Everywhere, unsafe { self.stale(pages) });
         // SAFETY: as above; every leaf of the range is whole.
         unsafe {
             self.sweep(pages, |part| {
@@ -96,7 +98,6 @@ impl<'n, G: Radix, F: Format, N: Nodes<Word = F::Word>> Mpt<'n, G, F, N> {
                 Ok(())
             })?;
         }
-        batch.touch(Reach::Everywhere, pages);
         Ok(census.pages)
     }
 

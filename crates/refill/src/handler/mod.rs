@@ -14,7 +14,6 @@ pub use gpt::Gpt;
 pub use hashed::Hashed;
 pub use lpt::Lpt;
 pub use mpt::Mpt;
-pub use sized::pairs;
 pub use stlb::Stlb;
 
 use crate::Error;

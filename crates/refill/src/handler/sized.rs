@@ -11,26 +11,14 @@
 //! ```
 //!
 //! So where a larger page appears beside one of its size, entries of that one may be in the TLB which the pair's entry
-//! would overlap. **A kernel that maps, or promotes to, pages larger than 4 KiB flushes whole pairs of that size**, the
-//! other half too: [`pairs`].
+//! would overlap; and where one of two goes, a cache in software may know the pair's entry by an address of the other. The
+//! flushes that the tables of [`tlbkit_pagetable`] ask for name whole pairs: a kernel that does what they say has neither.
 //!
 //! The size is in the leaf: as many ignored PFN bits as the size asks for, of which the highest two are not both 0
 //! ([`EntryLo`](tlbkit_pagetable::format::EntryLo)).
 
-use tlbkit_addr::{PageSize, Pages, Vpn};
-
 use super::Build;
 use crate::asm::{Cp0, K0, K1, Label, Reg, ZERO};
-
-/// Rounds a range of pages out to whole pairs of pages of `size`: what to flush when pages of this size, larger than
-/// 4 KiB, appear in `pages`.
-#[must_use]
-pub fn pairs(pages: Pages, size: PageSize) -> Pages {
-    // A pair of the largest size is far from all of memory.
-    let mask = (size.mask() >> (PageSize::K4.shift() - 1)) | 1;
-    let (first, last) = (pages.first().get() & !mask, pages.last().get() | mask);
-    Pages::new(Vpn::new(first), Vpn::new(last)).unwrap_or(pages)
-}
 
 /// Where the PFN begins in a leaf.
 const PFN: u32 = 6;

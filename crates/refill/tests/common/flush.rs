@@ -1,21 +1,17 @@
 //! What a kernel does about flushes.
 
-use tlbkit_addr::{Flush, PageSize, Pages, Vpn};
+use tlbkit_addr::{Flush, Pages, Vpn};
 
 use super::TLB;
 
-/// Rounds the ranges of a flush out to pairs of pages of `size`.
-pub(super) fn widen(flush: &Flush, size: PageSize) -> Flush {
-    let pair = 2 * size.pages(PageSize::K4).unwrap_or(1) - 1;
-    let mut wide = Flush::none();
-    if flush.is_all() {
-        wide.add_all(flush.reach());
+/// Cuts what an edit of `pages` makes stale down to those pages.
+pub(super) fn narrow(flush: &Flush, pages: Pages) -> Flush {
+    let mut narrow = Flush::none();
+    for &range in flush.ranges() {
+        // Others are of the table's own.
+        narrow.add(flush.reach(), range.intersect(pages).unwrap_or(range));
     }
-    for pages in flush.ranges() {
-        let (first, last) = (Vpn::new(pages.first().get() & !pair), Vpn::new(pages.last().get() | pair));
-        wide.add(flush.reach(), Pages::new(first, last).unwrap_or(*pages));
-    }
-    wide
+    narrow
 }
 
 pub(super) fn forget(tlb: &mut tlbkit_refill::interp::Tlb<TLB>, flush: &Flush, asid: u64) {

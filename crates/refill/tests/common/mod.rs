@@ -21,7 +21,7 @@ use tlbkit_refill::interp::{Access, Machine, Stop, Window, Windows};
 use tlbkit_refill::{Block, Log};
 use tlbkit_stlb::{Direct, Invalidate, Memory, Mips32, Space};
 
-use flush::{forget, widen};
+use flush::{forget, narrow};
 use judge::{Rig, check, drain, judge_entry, judge_fault};
 pub(crate) use steps::Step;
 use steps::{attr, size_of_index};
@@ -171,19 +171,22 @@ pub(crate) fn run<'n, T: Table<'n>>(
     let mut now = 0;
     let mut mapped = [Vec::new(), Vec::new()];
     let mut expected = Vec::new();
-    let mut appeared = PageSize::K4;
+    let mut edited = None;
     for step in steps {
         // The kernel's part of an edit and of a switch.
         let asid = now as u64 + 5;
         for (space, pending) in pending.iter().enumerate() {
             for flush in pending.take() {
-                let widened = if sabotage.narrow { flush } else { widen(&flush, appeared) };
-                forget(&mut machine.tlb, &widened, space as u64 + 5);
+                let flush = match edited {
+                    Some(pages) if sabotage.narrow => narrow(&flush, pages),
+                    _ => flush,
+                };
+                forget(&mut machine.tlb, &flush, space as u64 + 5);
                 let space = Space::new(Asid::new(space as u16 + 5, 8).unwrap()).unwrap();
-                for &pages in widened.ranges() {
+                for &pages in flush.ranges() {
                     cache.invalidate_pages(space, pages);
                 }
-                if widened.is_all() {
+                if flush.is_all() {
                     cache.invalidate_space(space);
                 }
             }
@@ -200,7 +203,6 @@ pub(crate) fn run<'n, T: Table<'n>>(
         }
         let table = &mut tables[now];
         let k4 = |first: usize, count: usize| Pages::count(Vpn::new(first), count);
-        appeared = PageSize::K4;
         match *step {
             // No larger page, nor its pair, may cover the kernel's own.
             Step::Map { first, size: 1.., .. } | Step::Resize { first, size: 1.. }
@@ -209,8 +211,8 @@ pub(crate) fn run<'n, T: Table<'n>>(
                 let size = size_of_index(size);
                 let unit = size.pages(PageSize::K4).unwrap();
                 let count = if unit > 1 { count.min(2) * unit } else { count };
-                appeared = size;
                 if let Some(pages) = k4(first & !(unit - 1), count) {
+                    edited = Some(pages);
                     let done = table.map(pages, Pfn::new(frame & !(unit - 1)), size, attr(rights));
                     if done.is_ok() {
                         mapped[now].push((pages.first().get(), pages.len()));
@@ -219,6 +221,7 @@ pub(crate) fn run<'n, T: Table<'n>>(
             }
             Step::Unmap { first, count } => {
                 if let Some(pages) = k4(first, count) {
+                    edited = Some(pages);
                     let _ = table.unmap(pages, Holes::Skip, None);
                 }
             }
@@ -227,14 +230,15 @@ pub(crate) fn run<'n, T: Table<'n>>(
                 let change =
                     Change { set: to, clear: (Attr::WRITE | Attr::DIRTY | Attr::UNCACHED).difference(to) };
                 if let Some(pages) = k4(first, count) {
+                    edited = Some(pages);
                     let _ = table.protect(pages, Holes::Skip, change);
                 }
             }
             Step::Resize { first, size } => {
                 let size = size_of_index(size);
                 let unit = size.pages(PageSize::K4).unwrap().max(4);
-                appeared = size;
                 if let Some(pages) = k4(first & !(unit - 1), unit) {
+                    edited = Some(pages);
                     let _ = table.resize(pages, size);
                 }
             }

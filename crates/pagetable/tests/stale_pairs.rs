@@ -1,0 +1,105 @@
+//! What is flushed where a TLB entry is a pair of larger pages: both of them, and nothing else.
+#![cfg(not(loom))]
+
+use tlbkit_addr::{Attr, Flush, PageSize, Pages, Pfn, Vpn};
+use tlbkit_pagetable::format::{EntryLo, Format};
+use tlbkit_pagetable::geometry::Va32;
+use tlbkit_pagetable::gpt::{Adaptive, Fixed, Gpt32};
+use tlbkit_pagetable::nodes::{Chunk, Slab};
+use tlbkit_pagetable::{Change, Holes, Solo, Table, Writer, hpt, lpt, mpt};
+
+const K4: PageSize = PageSize::K4;
+const K16: PageSize = PageSize::K16;
+const K64: PageSize = PageSize::K64;
+const RIGHTS: Attr = EntryLo::IMPLIED.union(Attr::WRITE).union(Attr::DIRTY);
+/// Where the pages are: some of what is flushed is the linear table's own.
+const AT: usize = 0x1_0000;
+
+type Storage<'m> = Slab<'m, u32, Solo>;
+
+fn pages(first: usize, count: usize) -> Pages {
+    Pages::count(Vpn::new(AT + first), count).unwrap()
+}
+
+/// Makes a change. It and every break of entries in it must flush `wanted`, and none of the pages around.
+#[track_caller]
+fn check<'n, T: Table<'n>>(
+    table: &T,
+    wanted: Pages,
+    change: impl FnOnce(&mut Writer<'_, 'n, T>, &mut dyn FnMut(&Flush)),
+) {
+    let exact = |flush: &Flush| {
+        assert!(flush.covers(wanted), "{flush:?} is not {wanted}");
+        for page in (AT - 0x40..AT + 0x80).map(Vpn::new) {
+            let within = wanted.first() <= page && page <= wanted.last();
+            assert!(within || !flush.covers(Pages::one(page)), "{flush:?} is more than {wanted}");
+        }
+    };
+    let mut writer = Writer::new(table).unwrap();
+    change(&mut writer, &mut |flush| exact(flush));
+    let batch = writer.finish();
+    exact(batch.flush());
+    // SAFETY: nobody else has the table.
+    unsafe { batch.reclaim() };
+}
+
+fn whole_pairs<'n, T: Table<'n>>(table: &T) {
+    check(table, pages(0, 8), |writer, _| writer.map(pages(0, 8), Pfn::new(16), K16, RIGHTS).unwrap());
+    // One of two goes, comes, changes.
+    check(table, pages(0, 8), |writer, _| {
+        assert_eq!(writer.unmap(pages(4, 4), Holes::Refuse, None), Ok(4));
+    });
+    check(table, pages(0, 8), |writer, _| writer.map(pages(4, 4), Pfn::new(20), K16, RIGHTS).unwrap());
+    check(table, pages(0, 8), |writer, _| {
+        assert_eq!(writer.protect(pages(0, 4), Holes::Refuse, Change::clear(Attr::WRITE)), Ok(4));
+    });
+    check(table, pages(0, 8), |writer, _| {
+        assert_eq!(writer.protect(pages(0, 4), Holes::Refuse, Change::set(Attr::WRITE)), Ok(4));
+    });
+    // It is split, then whole again.
+    check(table, pages(0, 8), |writer, broken| writer.resize(pages(0, 4), K4, broken).unwrap());
+    check(table, pages(1, 1), |writer, _| {
+        assert_eq!(writer.unmap(pages(1, 1), Holes::Refuse, None), Ok(1));
+    });
+    check(table, pages(1, 1), |writer, _| writer.map(pages(1, 1), Pfn::new(17), K4, RIGHTS).unwrap());
+    check(table, pages(0, 8), |writer, broken| writer.resize(pages(0, 4), K16, broken).unwrap());
+    // Four of 16K become one of 64K.
+    check(table, pages(8, 8), |writer, _| writer.map(pages(8, 8), Pfn::new(24), K16, RIGHTS).unwrap());
+    check(table, pages(0, 32), |writer, broken| writer.resize(pages(0, 16), K64, broken).unwrap());
+    check(table, pages(0, 32), |writer, broken| writer.resize(pages(0, 16), K16, broken).unwrap());
+    // What is mapped at the ends of a range counts.
+    check(table, pages(0x20, 32), |writer, _| {
+        writer.map(pages(0x20, 16), Pfn::new(0x40), K64, RIGHTS).unwrap();
+    });
+    check(table, pages(0, 0x40), |writer, _| {
+        assert_eq!(writer.unmap(pages(4, 0x2c), Holes::Skip, None), Ok(28));
+    });
+    check(table, pages(0, 8), |writer, _| {
+        assert_eq!(writer.unmap(pages(0, 4), Holes::Refuse, None), Ok(4));
+    });
+}
+
+macro_rules! tables {
+    ($($name:ident: $base:literal, |$nodes:ident| $make:expr;)*) => { $(
+        #[test]
+        fn $name() {
+            let mut memory = vec![Chunk::ZERO; 64];
+            let storage = Storage::new(&mut memory, $base).unwrap();
+            let $nodes = &storage;
+            let table = $make;
+            whole_pairs(&table);
+            // SAFETY: nobody else has the table.
+            unsafe { tlbkit_pagetable::destroy(table).reclaim() };
+            assert_eq!(storage.usage().nodes, 0);
+        }
+    )* };
+}
+
+tables! {
+    mpt: 0x8000_0000, |nodes| mpt::Mpt::<Va32, EntryLo, _>::new(nodes).unwrap();
+    lpt: 0x10_0000, |nodes| lpt::Lpt::<Va32, EntryLo, _, 0xc000_0000>::new(nodes).unwrap();
+    hpt: 0x8000_0000, |nodes| hpt::Hashed::<Va32, EntryLo, _, 1, 6, 0>::new(nodes).unwrap();
+    cpt: 0x8000_0000, |nodes| hpt::Hashed::<Va32, EntryLo, _, 3, 4, 50>::new(nodes).unwrap();
+    g16: 0x10_0000, |nodes| Gpt32::<_, Fixed<4>>::new(nodes);
+    adaptive: 0x10_0000, |nodes| Gpt32::<_, Adaptive>::new(nodes);
+}
