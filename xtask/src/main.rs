@@ -30,6 +30,7 @@ mod mutations;
 mod no_std;
 mod places;
 mod portability;
+mod properties;
 mod reach;
 mod release;
 mod report;
@@ -51,6 +52,7 @@ enum Command {
     Demo(demo::DemoArgs),
     Boot(boot::BootArgs),
     Test(test::TestArgs),
+    Properties(properties::PropertiesArgs),
     /// Check the crates and their tests with the oldest Rust they promise
     Msrv,
     /// Check the crates for a bare 32-bit machine: no std, no alloc, no 64-bit atomics
@@ -83,6 +85,7 @@ fn main() -> ExitCode {
         Command::Demo(args) => demo::run(&shell, &args),
         Command::Boot(args) => boot::run(&args),
         Command::Test(args) => test::run(&args),
+        Command::Properties(args) => properties::run(&shell, &args),
         Command::Msrv => msrv::run(&shell),
         Command::NoStd => no_std::run(&shell),
         Command::Fuzz(args) => fuzz::run(&shell, &args),

@@ -8,7 +8,7 @@ use clap::Args;
 use indicatif::{ProgressBar, ProgressStyle};
 
 use crate::shell::{Line, Shell};
-use crate::{check, demo, doc, fuzz, judge, loom, miri, msrv, no_std};
+use crate::{check, demo, doc, fuzz, judge, loom, miri, msrv, no_std, properties};
 
 /// Run every test that the gate runs, fastest first, up to the first failure
 #[derive(Args, Debug)]
@@ -26,7 +26,7 @@ const STEPS: [Step; 13] = [
     ("format", check::format),
     ("no std", no_std::run),
     ("clippy", check::clippy),
-    ("tests", tests),
+    ("tests", properties::gate),
     ("doctests", doctests),
     ("documentation", doc::run),
     ("oldest Rust", msrv::run),
@@ -71,11 +71,6 @@ pub(crate) fn run(args: &TestArgs) -> anyhow::Result<()> {
     }
     println!("{} steps passed, 0 failed", steps.len());
     Ok(())
-}
-
-/// Every test of every package but the benches, whose peers are not ours to test.
-fn tests(shell: &Shell) -> anyhow::Result<()> {
-    shell.run(&Line::new("cargo", "test --workspace --exclude tlbkit-benches --all-targets"))
 }
 
 /// The examples in the documentation and in the README.

@@ -12,7 +12,7 @@
 //!
 //! Rust's memory model has no dependent loads: a relaxed `follow` beside the writer is sound only because the
 //! compiler cannot know the address before it has loaded the word. Where the model is checked rather than run (loom,
-//! Miri) `follow` is an acquire.
+//! Miri, the thread sanitizer) `follow` is an acquire.
 
 use core::fmt::Debug;
 use core::ops::{BitAnd, BitOr, Not};
@@ -25,7 +25,7 @@ pub(crate) use loom::sync::atomic as atomics;
 pub(crate) use core::sync::atomic as atomics;
 
 /// The ordering of a walker's load.
-const FOLLOW: Ordering = if cfg!(any(loom, miri)) { Ordering::Acquire } else { Ordering::Relaxed };
+const FOLLOW: Ordering = if cfg!(any(loom, miri, tsan)) { Ordering::Acquire } else { Ordering::Relaxed };
 
 /// An unsigned integer that hardware, or a refill handler, loads and stores in one access: `u32` or `u64`.
 ///

@@ -1,0 +1,39 @@
+//! `cargo xtask properties`: the tests again and again, each time with other random cases.
+
+use clap::Args;
+
+use crate::ledger::Ledger;
+use crate::shell::{Line, Shell};
+
+/// Run every test in several rounds, each with random cases of its own; the gate draws the same ones every time
+#[derive(Args, Debug)]
+pub(crate) struct PropertiesArgs {
+    /// How many rounds; goes on where it was interrupted
+    #[arg(long, default_value_t = 10, value_name = "N")]
+    rounds: u64,
+}
+
+/// The seed of the gate: whoever changes nothing breaks nothing.
+const GATE: u64 = 0;
+
+/// Returns the command that runs all tests with the cases that a seed draws. Benches are left out: their peers are not
+/// ours to test.
+fn tests(seed: u64) -> Line {
+    let line = Line::new("cargo", "test --workspace --exclude tlbkit-benches --all-targets");
+    line.set("PROPTEST_RNG_SEED", &seed.to_string())
+}
+
+/// Runs the tests with the gate's cases.
+pub(crate) fn gate(shell: &Shell) -> anyhow::Result<()> {
+    shell.run(&tests(GATE))
+}
+
+/// Runs the rounds.
+pub(crate) fn run(shell: &Shell, args: &PropertiesArgs) -> anyhow::Result<()> {
+    let mut ledger = Ledger::open("properties")?;
+    for round in 1..=args.rounds {
+        let line = tests(GATE + round);
+        ledger.job(&line.to_string(), || shell.run(&line))?;
+    }
+    Ok(())
+}
