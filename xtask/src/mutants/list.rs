@@ -37,9 +37,12 @@ pub(super) enum Kind {
     Field,
 }
 
+/// What cargo-mutants does not know to be tests where there is more than `test` to their condition.
+const TESTS: [&str; 4] = ["--exclude", "**/src/**/tests/**", "--exclude", "**/src/**/tests.rs"];
+
 /// Asks cargo-mutants for the mutants of a package, or those of them that `only` chooses.
 pub(super) fn list(package: &str, only: &[String]) -> anyhow::Result<Vec<Mutant>> {
-    let line = Line::new("cargo", "mutants --list --json --package").with([package]).with(only);
+    let line = Line::new("cargo", "mutants --list --json --package").with([package]).with(TESTS).with(only);
     let output = line.command().stderr(Stdio::inherit()).output()?;
     if !output.status.success() {
         bail!("failed ({}); to repeat it: {line}", output.status);
