@@ -27,6 +27,10 @@ pub(crate) use core::sync::atomic as atomics;
 /// The ordering of a walker's load.
 const FOLLOW: Ordering = if cfg!(any(loom, miri, tsan)) { Ordering::Acquire } else { Ordering::Relaxed };
 
+/// The ordering of the writer's store to a word that leads to nothing new. The thread sanitizer does not know the fence
+/// that a batch of them may follow ([`Mode::release`](crate::mode::Mode::release)).
+const PUT: Ordering = if cfg!(tsan) { Ordering::Release } else { Ordering::Relaxed };
+
 /// An unsigned integer that hardware, or a refill handler, loads and stores in one access: `u32` or `u64`.
 ///
 /// The functions take pointers, not references: a node's words live in memory that the caller handed over, and a
@@ -179,7 +183,7 @@ macro_rules! word {
             #[inline(always)]
             unsafe fn put(cell: *const Self::Cell, word: Self) {
                 // SAFETY: the caller's promise.
-                unsafe { (*cell).store(word, Ordering::Relaxed) }
+                unsafe { (*cell).store(word, PUT) }
             }
 
             #[inline(always)]
