@@ -118,8 +118,9 @@ pub trait Table<'n>: Debug {
     /// are contiguous and aligned and whose rights agree. What hardware noted as accessed or dirty is kept for the
     /// whole.
     ///
-    /// Where the hardware wants break before make, the entries are empty while `broken` runs: it must make the flush
-    /// that it is given known to all CPUs before it returns. Otherwise it is not called.
+    /// Where the hardware wants break before make, the range is broken part by part: its entries are empty while `broken`
+    /// runs, which must make the flush that it is given known to all CPUs before it returns. The flush names that part and
+    /// what shares TLB entries with it. Otherwise `broken` is not called.
     ///
     /// # Errors
     ///
