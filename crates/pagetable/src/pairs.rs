@@ -30,8 +30,8 @@ pub(crate) fn stale<G: Geometry, F: Format>(
     pages: Pages,
     size_at: impl Fn(Vpn) -> Option<PageSize>,
 ) -> Pages {
-    // The leaf of one page is of the base size.
-    if !F::PAIRED || pages.first() == pages.last() {
+    // The leaf of one page is of the base size; in some spaces all are.
+    if !F::PAIRED || G::SIZES.len() == 1 || pages.first() == pages.last() {
         return pages;
     }
     // The bits of a page's number that differ within its pair.
