@@ -7,7 +7,9 @@ use anyhow::Context;
 
 /// Makes the workspace's root the working directory, wherever the command was given.
 pub(crate) fn enter_root() -> anyhow::Result<()> {
-    let root = Path::new(env!("CARGO_MANIFEST_DIR")).parent().context("xtask is no folder of a workspace")?;
+    // As cargo runs it: work trees that share a target directory share its program.
+    let own = env::var_os("CARGO_MANIFEST_DIR").unwrap_or_else(|| env!("CARGO_MANIFEST_DIR").into());
+    let root = Path::new(&own).parent().context("xtask is no folder of a workspace")?;
     env::set_current_dir(root).with_context(|| format!("cannot enter {}", root.display()))
 }
 
