@@ -2,7 +2,8 @@
 //!
 //! It hides how TLBs are synchronized, but not *that* they are: unmapping can be asynchronous, with hints, and says
 //! by a message when it is through. It runs no operation itself. It edits entries, decides which plan a hint asks
-//! for, and hands out tickets; the kernel runs the operation and calls [`Dash::completed`].
+//! for, and hands out tickets; the kernel runs the operation, once for each of the [`Dash::spaces`] that share the page,
+//! and calls [`Dash::completed`].
 //!
 //! Invariants, which [`Dash::check`] tests: a page has at most one unmapping in flight; a page whose unmapping has
 //! not been superseded has an entry with no more than the reduced rights; every message comes back exactly once.
@@ -48,7 +49,7 @@ pub struct Unmapping {
     pub plan: Plan,
     /// What the entry was, with its status bits in all spaces that share the page.
     pub old: Entry,
-    /// What is stale, and for whom; in all spaces that share the page.
+    /// What is stale, and for whom; in each of [`Dash::spaces`].
     pub flush: Flush,
 }
 
@@ -145,17 +146,16 @@ impl<T: Tables, M, const PENDING: usize, const SHARES: usize> Dash<T, M, PENDING
         &self.tables
     }
 
-    /// The unmapping in flight of the page at `at`, whichever of the spaces that share it has asked for it.
-    fn pending(&mut self, space: Asid, at: Vpn) -> Option<&mut Pending<M>> {
-        let sharers = self.sharers(space, at);
-        let sees = |of| of == space || sharers.contains(&of);
-        self.pending.iter_mut().find(|p| p.at == at && !p.superseded && sees(p.space))
-    }
-
-    /// The other spaces that see the same segment at `at`.
-    fn sharers(&self, space: Asid, at: Vpn) -> Vec<Asid, SHARES> {
+    /// Returns the spaces that see the page at `at` of `space`, which is the last of them: what an
+    /// [`Unmapping`] has made stale is stale in each. They are those that share it now, so ask before anybody shares
+    /// or unshares it.
+    pub fn spaces(
+        &self,
+        space: Asid,
+        at: Vpn,
+    ) -> impl Iterator<Item = Asid> + Clone + use<T, M, PENDING, SHARES> {
         let mine = self.shares.iter().filter(|(_, of, pages)| *of == space && pages.contains(at));
-        let mut others = Vec::new();
+        let mut others = Vec::<Asid, SHARES>::new();
         for (id, ..) in mine {
             for (other, of, pages) in &self.shares {
                 if other == id && *of != space && pages.contains(at) && !others.contains(of) {
@@ -164,7 +164,14 @@ impl<T: Tables, M, const PENDING: usize, const SHARES: usize> Dash<T, M, PENDING
                 }
             }
         }
-        others
+        others.into_iter().chain([space])
+    }
+
+    /// The unmapping in flight of the page at `at`, whichever of the spaces that share it has asked for it.
+    fn pending(&mut self, space: Asid, at: Vpn) -> Option<&mut Pending<M>> {
+        let spaces = self.spaces(space, at);
+        let sees = |it| spaces.clone().any(|of| of == it);
+        self.pending.iter_mut().find(|p| p.at == at && !p.superseded && sees(p.space))
     }
 
     /// `map(virt_addr, phys_addr, access_type)`: maps a page, or raises its rights, in every space that shares it.
@@ -174,15 +181,14 @@ impl<T: Tables, M, const PENDING: usize, const SHARES: usize> Dash<T, M, PENDING
     ///
     /// [`DashError::Occupied`] by another frame, or with rights that this call would take away.
     pub fn map(&mut self, space: Asid, at: Vpn, new: Entry) -> Result<(), DashError> {
-        let sharers = self.sharers(space, at);
-        for &of in sharers.iter().chain([&space]) {
+        for of in self.spaces(space, at) {
             if let Some(old) = self.tables.entry(of, at)
                 && classify(Some(old), Some(new), Context::Plain) != Tolerance::Safe
             {
                 return Err(DashError::Occupied(old));
             }
         }
-        for &of in sharers.iter().chain([&space]) {
+        for of in self.spaces(space, at) {
             if let Some(pending) = self.pending(of, at) {
                 pending.superseded = true;
             }
@@ -242,7 +248,7 @@ impl<T: Tables, M, const PENDING: usize, const SHARES: usize> Dash<T, M, PENDING
         let lowered = |attr: Attr| if readonly { attr.difference(Attr::WRITE) } else { Attr::empty() };
         let limit = lowered(old.attr);
         let mut flush = Flush::none();
-        for &of in self.sharers(space, at).iter().chain([&space]) {
+        for of in self.spaces(space, at) {
             let Some(seen) = self.tables.entry(of, at) else { continue };
             let new = readonly.then_some(Entry { attr: lowered(seen.attr), ..seen });
             // What comes back has the status bits of the last moment, and those that others have set.
@@ -287,9 +293,8 @@ impl<T: Tables, M, const PENDING: usize, const SHARES: usize> Dash<T, M, PENDING
     /// What the entries of a page allow and say in all spaces that share it.
     fn everybodys(&self, space: Asid, at: Vpn) -> Result<Attr, DashError> {
         let mine = self.tables.entry(space, at).ok_or(DashError::NotMapped)?;
-        let sharers = self.sharers(space, at);
-        let others = sharers.iter().filter_map(|&of| self.tables.entry(of, at));
-        Ok(others.fold(mine.attr, |attr, entry| attr | entry.attr))
+        let entries = self.spaces(space, at).filter_map(|of| self.tables.entry(of, at));
+        Ok(entries.fold(mine.attr, |attr, entry| attr | entry.attr))
     }
 
     /// `clear_dirty(virt_addr)`, in all spaces that share the page.
@@ -305,7 +310,7 @@ impl<T: Tables, M, const PENDING: usize, const SHARES: usize> Dash<T, M, PENDING
         if let Some(pending) = self.pending(space, at) {
             return Err(DashError::BeingUnmapped(pending.ticket));
         }
-        for &of in self.sharers(space, at).iter().chain([&space]) {
+        for of in self.spaces(space, at) {
             if let Some(entry) = self.tables.entry(of, at) {
                 let clean = Entry { attr: entry.attr.difference(Attr::DIRTY), ..entry };
                 self.tables.exchange(of, at, Some(clean));

@@ -235,6 +235,11 @@ proptest! {
         };
         dash.map(space(me), at, page(RW)).unwrap();
         prop_assert_eq!(mapped(&dash), sees(&declarations));
+        // A kernel runs an operation for each: nobody is flushed twice.
+        let mut flushed: Vec<_> = dash.spaces(space(me), at).collect();
+        prop_assert_eq!(flushed.last(), Some(&space(me)));
+        flushed.sort_unstable();
+        prop_assert!(flushed.into_iter().eq(sees(&declarations).into_iter().map(space)));
         dash.unmap_synch(space(me), at, false, Hint::default()).unwrap();
         prop_assert_eq!(mapped(&dash), BTreeSet::new());
 
