@@ -2,9 +2,10 @@
 //!
 //! It hides how TLBs are synchronized, but not *that* they are: unmapping can be asynchronous, with hints, and says
 //! by a message when it is through. It runs no operation itself. It edits entries, decides which plan a hint asks
-//! for, and hands out tickets; the kernel runs the operation and calls [`Dash::completed`].
+//! for, and hands out tickets; the kernel runs the operation, in each space that shares the page ([`Dash::stale_in`]),
+//! and calls [`Dash::completed`].
 //!
-//! Invariants, which [`Dash::check`] tests: a page has at most one unmapping in flight; a page whose unmapping has
+//! Invariants, which [`Dash::check`] tests: a page has at most one unmapping in flight in a space; a page whose unmapping has
 //! not been superseded has an entry with no more than the reduced rights; every message comes back exactly once.
 
 use core::fmt;
@@ -48,7 +49,7 @@ pub struct Unmapping {
     pub plan: Plan,
     /// What the entry was, with its status bits in all spaces that share the page.
     pub old: Entry,
-    /// What is stale, and for whom; in all spaces that share the page.
+    /// What is stale, and for whom; in all spaces that share the page ([`Dash::stale_in`]).
     pub flush: Flush,
 }
 
@@ -94,13 +95,26 @@ impl fmt::Display for DashError {
 impl core::error::Error for DashError {}
 
 #[derive(Clone, Debug)]
-struct Pending<M> {
+struct Pending<M, const SHARES: usize> {
     ticket: Ticket,
     space: Asid,
+    /// Who shared the page when it began. Who stops sharing it is not rid of its stale copies.
+    sharers: Vec<Asid, SHARES>,
     at: Vpn,
     limit: Attr,
     superseded: bool,
     message: Option<M>,
+}
+
+impl<M, const SHARES: usize> Pending<M, SHARES> {
+    fn spaces(&self) -> impl Iterator<Item = Asid> {
+        self.sharers.iter().copied().chain([self.space])
+    }
+
+    /// Tells whether some TLB may have the page at `at` of this space as it was.
+    fn concerns(&self, space: Asid, at: Vpn) -> bool {
+        self.at == at && !self.superseded && self.spaces().any(|of| of == space)
+    }
 }
 
 /// What the machine is like: `config()`.
@@ -124,7 +138,7 @@ pub struct Dash<T, M, const PENDING: usize, const SHARES: usize> {
     tables: T,
     config: Config,
     next: u32,
-    pending: Vec<Pending<M>, PENDING>,
+    pending: Vec<Pending<M, SHARES>, PENDING>,
     shares: Vec<(SharingId, Asid, Pages), SHARES>,
     hook: Option<FaultHook>,
 }
@@ -145,13 +159,6 @@ impl<T: Tables, M, const PENDING: usize, const SHARES: usize> Dash<T, M, PENDING
         &self.tables
     }
 
-    /// The unmapping in flight of the page at `at`, whichever of the spaces that share it has asked for it.
-    fn pending(&mut self, space: Asid, at: Vpn) -> Option<&mut Pending<M>> {
-        let sharers = self.sharers(space, at);
-        let sees = |of| of == space || sharers.contains(&of);
-        self.pending.iter_mut().find(|p| p.at == at && !p.superseded && sees(p.space))
-    }
-
     /// The other spaces that see the same segment at `at`.
     fn sharers(&self, space: Asid, at: Vpn) -> Vec<Asid, SHARES> {
         let mine = self.shares.iter().filter(|(_, of, pages)| *of == space && pages.contains(at));
@@ -167,6 +174,33 @@ impl<T: Tables, M, const PENDING: usize, const SHARES: usize> Dash<T, M, PENDING
         others
     }
 
+    /// All spaces that see it.
+    fn spaces(
+        &self,
+        space: Asid,
+        at: Vpn,
+    ) -> impl Iterator<Item = Asid> + Clone + use<T, M, PENDING, SHARES> {
+        self.sharers(space, at).into_iter().chain([space])
+    }
+
+    /// The unmapping in flight of the page at `at` that has made it stale in any of the spaces that share it.
+    fn pending(&mut self, space: Asid, at: Vpn) -> Option<&mut Pending<M, SHARES>> {
+        let mut spaces = self.spaces(space, at);
+        let nth = spaces.find_map(|of| self.pending.iter().position(|p| p.concerns(of, at)))?;
+        self.pending.get_mut(nth)
+    }
+
+    /// Returns the spaces in which an unmapping has made its page stale, each once: those that shared the page when
+    /// it began. The kernel runs the operation for each of them.
+    ///
+    /// # Errors
+    ///
+    /// [`DashError::UnknownTicket`].
+    pub fn stale_in(&self, ticket: Ticket) -> Result<impl Iterator<Item = Asid>, DashError> {
+        let pending = self.pending.iter().find(|p| p.ticket == ticket);
+        Ok(pending.ok_or(DashError::UnknownTicket(ticket))?.spaces())
+    }
+
     /// `map(virt_addr, phys_addr, access_type)`: maps a page, or raises its rights, in every space that shares it.
     /// It causes safe inconsistency only. If the page is being unmapped, that operation is superseded.
     ///
@@ -174,15 +208,14 @@ impl<T: Tables, M, const PENDING: usize, const SHARES: usize> Dash<T, M, PENDING
     ///
     /// [`DashError::Occupied`] by another frame, or with rights that this call would take away.
     pub fn map(&mut self, space: Asid, at: Vpn, new: Entry) -> Result<(), DashError> {
-        let sharers = self.sharers(space, at);
-        for &of in sharers.iter().chain([&space]) {
+        for of in self.spaces(space, at) {
             if let Some(old) = self.tables.entry(of, at)
                 && classify(Some(old), Some(new), Context::Plain) != Tolerance::Safe
             {
                 return Err(DashError::Occupied(old));
             }
         }
-        for &of in sharers.iter().chain([&space]) {
+        for of in self.spaces(space, at) {
             if let Some(pending) = self.pending(of, at) {
                 pending.superseded = true;
             }
@@ -242,7 +275,8 @@ impl<T: Tables, M, const PENDING: usize, const SHARES: usize> Dash<T, M, PENDING
         let lowered = |attr: Attr| if readonly { attr.difference(Attr::WRITE) } else { Attr::empty() };
         let limit = lowered(old.attr);
         let mut flush = Flush::none();
-        for &of in self.sharers(space, at).iter().chain([&space]) {
+        let sharers = self.sharers(space, at);
+        for of in sharers.iter().copied().chain([space]) {
             let Some(seen) = self.tables.entry(of, at) else { continue };
             let new = readonly.then_some(Entry { attr: lowered(seen.attr), ..seen });
             // What comes back has the status bits of the last moment, and those that others have set.
@@ -254,7 +288,7 @@ impl<T: Tables, M, const PENDING: usize, const SHARES: usize> Dash<T, M, PENDING
         }
         let ticket = Ticket(self.next);
         self.next = self.next.wrapping_add(1);
-        let pending = Pending { ticket, space, at, limit, superseded: false, message };
+        let pending = Pending { ticket, space, sharers, at, limit, superseded: false, message };
         // There is room: it was looked for above.
         let _ = self.pending.push(pending);
         let plan = if hint.slow { self.config.cheap } else { self.config.prompt };
@@ -287,9 +321,8 @@ impl<T: Tables, M, const PENDING: usize, const SHARES: usize> Dash<T, M, PENDING
     /// What the entries of a page allow and say in all spaces that share it.
     fn everybodys(&self, space: Asid, at: Vpn) -> Result<Attr, DashError> {
         let mine = self.tables.entry(space, at).ok_or(DashError::NotMapped)?;
-        let sharers = self.sharers(space, at);
-        let others = sharers.iter().filter_map(|&of| self.tables.entry(of, at));
-        Ok(others.fold(mine.attr, |attr, entry| attr | entry.attr))
+        let entries = self.spaces(space, at).filter_map(|of| self.tables.entry(of, at));
+        Ok(entries.fold(mine.attr, |attr, entry| attr | entry.attr))
     }
 
     /// `clear_dirty(virt_addr)`, in all spaces that share the page.
@@ -305,7 +338,7 @@ impl<T: Tables, M, const PENDING: usize, const SHARES: usize> Dash<T, M, PENDING
         if let Some(pending) = self.pending(space, at) {
             return Err(DashError::BeingUnmapped(pending.ticket));
         }
-        for &of in self.sharers(space, at).iter().chain([&space]) {
+        for of in self.spaces(space, at) {
             if let Some(entry) = self.tables.entry(of, at) {
                 let clean = Entry { attr: entry.attr.difference(Attr::DIRTY), ..entry };
                 self.tables.exchange(of, at, Some(clean));
@@ -349,7 +382,7 @@ impl<T: Tables, M, const PENDING: usize, const SHARES: usize> Dash<T, M, PENDING
     pub fn check(&self) -> bool {
         self.pending.iter().enumerate().all(|(nth, p)| {
             let alone = self.pending.iter().skip(nth + 1).all(|q| {
-                q.ticket != p.ticket && (q.superseded || p.superseded || (q.space, q.at) != (p.space, p.at))
+                q.ticket != p.ticket && (p.superseded || !p.spaces().any(|of| q.concerns(of, p.at)))
             });
             let rights = self.tables.entry(p.space, p.at).map_or(Attr::empty(), |entry| entry.attr);
             alone && (p.superseded || p.limit.contains(rights.intersection(Attr::RIGHTS)))
@@ -383,13 +416,14 @@ mod tests {
             Pending {
                 ticket: Ticket(ticket),
                 space,
+                sharers: Vec::new(),
                 at,
                 limit: Attr::empty(),
                 superseded,
                 message: None::<()>,
             }
         };
-        let check = |pending: [Pending<()>; 2]| {
+        let check = |pending: [Pending<(), 0>; 2]| {
             let config = Config { page: PageSize::K4, prompt: plan, cheap: plan };
             let mut dash = Dash::<_, _, 2, 0>::new(Nowhere, config);
             dash.pending.extend(pending);

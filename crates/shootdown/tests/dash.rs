@@ -235,7 +235,11 @@ proptest! {
         };
         dash.map(space(me), at, page(RW)).unwrap();
         prop_assert_eq!(mapped(&dash), sees(&declarations));
-        dash.unmap_synch(space(me), at, false, Hint::default()).unwrap();
+        let ticket = dash.unmap_synch(space(me), at, false, Hint::default()).unwrap().ticket;
+        // A kernel runs an operation for each: nobody is flushed twice.
+        let mut stale: Vec<_> = dash.stale_in(ticket).unwrap().collect();
+        stale.sort_unstable();
+        prop_assert!(stale.into_iter().eq(sees(&declarations).into_iter().map(space)));
         prop_assert_eq!(mapped(&dash), BTreeSet::new());
 
         let &(of, _, segment) = last.get(&declarations);
@@ -279,6 +283,29 @@ fn a_shared_page_is_one_page() {
     dash.completed(unmapping.ticket, Outcome::Done).unwrap();
     dash.clear_dirty(space(1), at).unwrap();
     assert_eq!([1, 2].map(|of| dash.tables().entry(space(of), at)), [Some(page(Attr::READ)); 2]);
+}
+
+/// Whoever stops sharing the page may still have it in a TLB as it was; whoever begins to has what the others have.
+#[test]
+fn what_is_in_flight_goes_on_for_those_who_shared_the_page() {
+    let at = Vpn::new(9);
+    let segment = Pages::new(Vpn::new(8), Vpn::new(15)).unwrap();
+    let mut dash = shared();
+    let unmapping = dash.unmap_synch(space(1), at, true, Hint::default()).unwrap();
+    dash.unshare(space(2), segment);
+    dash.share(space(3), SharingId::Group(5), segment).unwrap();
+    dash.tables().clone().exchange(space(3), at, Some(page(Attr::READ)));
+    let stale =
+        |dash: &Dash<Map, u32, 3, 4>| dash.stale_in(unmapping.ticket).map(|of| of.collect::<Vec<_>>());
+    assert_eq!(stale(&dash), Ok(vec![space(2), space(1)]));
+    for of in [1, 2, 3].map(space) {
+        assert_eq!(dash.clear_dirty(of, at), Err(DashError::BeingUnmapped(unmapping.ticket)), "{of}");
+    }
+    dash.map(space(2), at, page(RW)).unwrap();
+    assert!(dash.check());
+    assert_eq!(dash.clear_dirty(space(3), at), Ok(()), "it is superseded");
+    assert_eq!(dash.completed(unmapping.ticket, Outcome::Done), Ok((None, Outcome::Superseded)));
+    assert_eq!(stale(&dash), Err(DashError::UnknownTicket(unmapping.ticket)));
 }
 
 /// What two spaces had mapped before they said that they share it is theirs, and each entry is lowered from what it was.

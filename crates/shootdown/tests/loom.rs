@@ -293,6 +293,24 @@ fn superseding_reaches_no_later_operation() {
     });
 }
 
+/// Of two who do the same to a set, one is told that he has done it.
+#[test]
+fn a_cpu_enters_a_set_once_and_leaves_it_once() {
+    loom::model(|| {
+        let space = Arc::new(SharedSpace::<1>::new());
+        let both: [fn(&SharedSpace) -> bool; 2] =
+            [|space| space.stale.insert(5), |space| space.stale.remove(5)];
+        for go in both {
+            let told = [(); 2].map(|()| {
+                let space = space.clone();
+                thread::spawn(move || go(&space))
+            });
+            let told = told.map(|thread| thread.join().expect("it ends"));
+            assert_ne!(told[0], told[1]);
+        }
+    });
+}
+
 /// A mailbox of one request, two posters: nothing is lost when it overflows.
 #[test]
 fn an_overflow_loses_nothing() {

@@ -3,6 +3,7 @@
 
 mod ops;
 
+use std::cell::Cell;
 use std::collections::HashMap;
 use std::fmt::Debug;
 
@@ -166,6 +167,46 @@ fn pages_beyond_the_address_space_are_nobodys() {
         assert_eq!(cache.peek(page(0), space(1)), Some(5));
         cache.invalidate_pages(space(1), Pages::new(Vpn::new(0), Vpn::new(usize::MAX)).unwrap());
         assert_eq!(cache.peek(page(0), space(1)), None);
+    }
+}
+
+/// A layout that counts how often a set is looked for.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+struct Watched;
+
+thread_local! {
+    static LOOKS: Cell<usize> = const { Cell::new(0) };
+}
+
+impl Layout for Watched {
+    type Tag = u64;
+    type Data = u64;
+    type Count = ();
+    const BASE: PageSize = PageSize::K4;
+    const UNIT: PageSize = PageSize::K4;
+    const ASID_BITS: u32 = 8;
+
+    fn index(unit: usize, _asid: usize) -> usize {
+        LOOKS.set(LOOKS.get() + 1);
+        unit
+    }
+}
+
+/// The cost that [`Invalidate`] states: a set for each unit, or one pass over all, which looks for none.
+#[test]
+fn a_range_costs_its_sets_or_one_pass() {
+    let mut memory = [const { Memory::<1024>::new() }; 2];
+    let [one, two] = &mut memory;
+    let caches: [&mut dyn Cache<Watched>; 2] = [
+        &mut Assoc::<Watched, 16, 2>::new(one.bytes()).unwrap(),
+        &mut OfMany(Shared::<Watched, 16, 2>::new(two.bytes()).unwrap()),
+    ];
+    for cache in caches {
+        for units in 1..40 {
+            LOOKS.set(0);
+            cache.invalidate_pages(space(1), Pages::count(Vpn::new(5), units).unwrap());
+            assert_eq!(LOOKS.get(), if units <= 16 { units } else { 0 }, "{units} units of 16 sets");
+        }
     }
 }
 

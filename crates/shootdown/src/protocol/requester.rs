@@ -316,10 +316,10 @@ impl<const W: usize> Requester<W> {
         self.at + u8::from(self.todo.is_empty())
     }
 
-    /// Returns the place of the next line, at `from` or after it, that is `wanted`.
+    /// Returns the place of the next line, at `from` or after it, that is `wanted`: there is one.
     fn place(&self, from: u8, wanted: impl Fn(Line) -> bool) -> u8 {
         let rest = program(&self.plan).iter().skip(usize::from(from));
-        from + rest.take_while(|&&line| !wanted(line) && line != Line::Done).count() as u8
+        from + rest.take_while(|&&line| !wanted(line)).count() as u8
     }
 
     /// Passes over lines that concern nobody, and sets up the one that does.

@@ -90,12 +90,18 @@ impl<const N: usize, const W: usize, const SLOTS: usize> Station<N, W, SLOTS> {
     }
 }
 
-/// Of [`Slot::state`]: there is an operation; it is not one that holds its repliers up.
+/// Of [`Slot::state`]: there is no operation; there is one, and who stops for it waits; there is one that goes on.
+const FREE: u32 = 0;
 const TAKEN: u32 = 1;
 const CONTINUED: u32 = 2;
-/// Of [`Slot::rights`], whose upper half is the operation's generation: they may be raised; they have been.
+/// Of [`Slot::rights`], in its lower half: they may be raised; they have been.
 const OPEN: u32 = 1;
 const SUPERSEDED: u32 = 2;
+
+/// Returns what is in a slot's word under the operation's generation.
+const fn tagged(generation: u32, half: u32) -> u32 {
+    generation << 16 | half
+}
 
 /// An operation in flight. Its count says whose the cell is: the repliers' while it is not zero, and then of the one
 /// who made it zero. A replier of a synchronous operation touches `word` alone: the cache line that the requester looks
@@ -107,7 +113,7 @@ struct Slot<T> {
     word: AtomicU32,
     /// Written by the cell's owner alone.
     state: AtomicU32,
-    /// Written by anybody while they are [`OPEN`], otherwise by the cell's owner.
+    /// Generation in the upper half. Written by anybody while it is [`OPEN`], otherwise by the cell's owner.
     rights: AtomicU32,
     cell: Cell<Option<T>>,
 }
@@ -212,7 +218,7 @@ impl<P, E: Edit<W>, const CPUS: usize, const N: usize, const W: usize, const SLO
         let word = &self.slot(cpu, slot)?.word;
         // Guessed that this is the last one: if so, the word's cache line comes here once, to be written. A look at
         // it would fetch it to be read, and the write would then take it from the requester once more.
-        let mut seen = generation.map_or_else(|| word.load(Ordering::Relaxed), |of| of << 16 | 1);
+        let mut seen = generation.map_or_else(|| word.load(Ordering::Relaxed), |of| tagged(of, 1));
         loop {
             let (current, count) = (seen >> 16, seen & 0xffff);
             let op = OpId { cpu, slot, generation: generation.unwrap_or(current) };

@@ -1,6 +1,6 @@
 //! The loop of a CPU that is asked to flush, and of one that comes and goes.
 
-use super::{CONTINUED, Edit, Local, Station, System, TAKEN};
+use super::{Edit, Local, Station, System, TAKEN};
 use crate::sync::{Ordering, fence};
 use crate::{Change, Misuse, OpId, Reply, SharedSpace, Switch, SwitchAction, Target};
 
@@ -94,7 +94,7 @@ impl<P, E: Edit<W>, const CPUS: usize, const N: usize, const W: usize, const SLO
         let slot = self.slot(cpu, slot)?;
         let state = slot.state.load(Ordering::Acquire);
         let other = generation.is_some_and(|of| of & 0xffff != slot.word.load(Ordering::Acquire) >> 16);
-        Ok(other || state & CONTINUED != 0 || state & TAKEN == 0)
+        Ok(other || state != TAKEN)
     }
 
     /// Carries out `change` for this CPU and an address space. `is_changing` tells whether one of the space's

@@ -1,6 +1,6 @@
 //! The loop of a CPU that changes something: asks its operation's machine what to do, and does it.
 
-use super::{CONTINUED, Edit, Flight, Local, OPEN, SUPERSEDED, Slot, Station, System, TAKEN};
+use super::{CONTINUED, Edit, FREE, Flight, Local, OPEN, SUPERSEDED, Slot, Station, System, TAKEN, tagged};
 use crate::sync::{Ordering, fence};
 use crate::{Action, Misuse, OpId, Operation, Rendezvous, Request, Seen};
 
@@ -23,7 +23,7 @@ impl<P, E: Edit<W>, const CPUS: usize, const N: usize, const W: usize, const SLO
         edit: E,
     ) -> Result<(), (P, E, Misuse)> {
         let me = station.me as u16;
-        let free = |slot: &Slot<_>| slot.state.load(Ordering::Acquire) & TAKEN == 0;
+        let free = |slot: &Slot<_>| slot.state.load(Ordering::Acquire) == FREE;
         let mine =
             self.slots.get(station.me).map(|slots| slots.iter().enumerate().find(|(_, slot)| free(slot)));
         let Some(Some((at, slot))) = mine else {
@@ -38,10 +38,10 @@ impl<P, E: Edit<W>, const CPUS: usize, const N: usize, const W: usize, const SLO
             Err((payload, why)) => return Err((payload, edit, why)),
         };
         let generation = (slot.word.load(Ordering::Relaxed) >> 16).wrapping_add(1) & 0xffff;
-        slot.word.store(generation << 16, Ordering::Relaxed);
+        slot.word.store(tagged(generation, 0), Ordering::Relaxed);
         // An operation that has asked nobody yet holds nobody up. Who holds the one before it by its slot alone (after
         // an overflow) must not wait for this one: it may be this one's turn only when he has left.
-        slot.state.store(TAKEN | CONTINUED, Ordering::Release);
+        slot.state.store(CONTINUED, Ordering::Release);
         // SAFETY: the slot was free and it is this CPU's: nobody else enters it before the first request is sent.
         slot.cell.with_mut(|cell| unsafe { *cell = Some((operation, edit)) });
         let id = OpId { cpu: me, slot: at as u16, generation };
@@ -84,7 +84,7 @@ impl<P, E: Edit<W>, const CPUS: usize, const N: usize, const W: usize, const SLO
         }
         // SAFETY: the operation has ended on this CPU, which therefore owns the cell.
         let ended = slot.cell.with_mut(|cell| unsafe { (*cell).take() });
-        slot.state.store(0, Ordering::Release);
+        slot.state.store(FREE, Ordering::Release);
         if let Some((operation, _)) = ended
             && let Ok((payload, outcome)) = operation.finish()
         {
@@ -145,7 +145,7 @@ impl<P, E: Edit<W>, const CPUS: usize, const N: usize, const W: usize, const SLO
                     Seen::Did
                 }
                 Action::SetCount(count) => {
-                    slot.word.store(id.generation << 16 | count & 0xffff, Ordering::Release);
+                    slot.word.store(tagged(id.generation, count & 0xffff), Ordering::Release);
                     slot.state.store(TAKEN, Ordering::Relaxed);
                     Seen::Did
                 }
@@ -173,7 +173,7 @@ impl<P, E: Edit<W>, const CPUS: usize, const N: usize, const W: usize, const SLO
                 }
                 Action::IsStopped(cpu) => self.wait(station, local, |_| self.is_stopped(cpu))?,
                 Action::Continue => {
-                    slot.state.store(TAKEN | CONTINUED, Ordering::Release);
+                    slot.state.store(CONTINUED, Ordering::Release);
                     local.changed();
                     Seen::Did
                 }
@@ -185,10 +185,13 @@ impl<P, E: Edit<W>, const CPUS: usize, const N: usize, const W: usize, const SLO
                     self.wait(station, local, |local| Ok(local.is_flushed(cpu, ticket)))?
                 }
                 Action::Open => {
-                    slot.rights.store(id.generation << 16 | OPEN, Ordering::Release);
+                    slot.rights.store(tagged(id.generation, OPEN), Ordering::Release);
                     Seen::Did
                 }
-                Action::Close => answer(slot.rights.swap(0, Ordering::AcqRel) & SUPERSEDED == 0),
+                Action::Close => {
+                    let raised = tagged(id.generation, SUPERSEDED);
+                    answer(slot.rights.swap(0, Ordering::AcqRel) != raised)
+                }
                 Action::Check => answer(edit.check()),
                 Action::Serve => {
                     station.replier.finish();
@@ -248,8 +251,7 @@ impl<P, E: Edit<W>, const CPUS: usize, const N: usize, const W: usize, const SLO
             return Err(Misuse::UnknownGeneration { op, current });
         }
         // It may have ended since, and the slot's next operation have begun, which this must not touch.
-        let open = op.generation << 16 | OPEN;
-        let raised = open | SUPERSEDED;
+        let [open, raised] = [OPEN, SUPERSEDED].map(|rights| tagged(op.generation, rights));
         let was = slot.rights.compare_exchange(open, raised, Ordering::AcqRel, Ordering::Acquire);
         Ok(was.is_ok() || was == Err(raised))
     }
