@@ -1,0 +1,274 @@
+//! THRIFT against its definition, and what its documentation promises.
+
+mod model;
+
+use std::collections::HashSet;
+
+use model::thrift;
+use model::world::{Event, World, activity, ladders, page, sizes};
+use proptest::prelude::*;
+use tlbkit_addr::{PageSize, Pages, Vpn};
+use tlbkit_superpage::{Action, Costs, Ladder, Miss, Policy, Setup, Superpage, Tlb};
+
+/// Pages beside each other, some in each region, and one in each.
+fn places() -> impl Strategy<Value = u16> {
+    let some = |apart: u16, first: u16| (0u16..40).prop_map(move |n| apart * n + first);
+    prop_oneof![0u16..16, 0u16..70, some(4, 0), some(16, 1), any::<u16>()]
+}
+
+/// References to a few pages, over and over, so that superpages with holes come to their price, and now and then to
+/// others; in every other run other events, too. First of all some reservations fail.
+fn events(ladder: Ladder) -> impl Strategy<Value = Vec<Event>> {
+    let any_page = move || {
+        (prop_oneof![4 => Just(0u8), 1 => 0u8..3], places())
+            .prop_map(move |(segment, at)| page(&ladder, segment, at))
+    };
+    prop::collection::vec(any_page(), 1..14).prop_flat_map(move |few| {
+        let page = move || prop_oneof![30 => prop::sample::select(few.clone()), 1 => any_page()];
+        let reference = {
+            let page = page.clone();
+            move |refused: f64| {
+                (0usize..2, page(), prop::bool::weighted(refused))
+                    .prop_map(|(tlb, page, refuse)| Event::Reference(tlb, page, refuse))
+            }
+        };
+        let broken = (page(), any::<usize>()).prop_map(|(page, level)| Event::Broken(page, level));
+        let other = prop_oneof![
+            100 => reference(0.3),
+            3 => (0usize..2, page()).prop_map(|(tlb, page)| Event::Again(tlb, page)),
+            2 => page().prop_map(Event::Demotion),
+            1 => (page(), any::<usize>()).prop_map(|(page, level)| Event::Promotion(page, level)),
+            2 => (0usize..2, page()).prop_map(|(tlb, page)| Event::Drop(tlb, page)),
+            2 => (0usize..2, any::<usize>()).prop_map(|(tlb, nth)| Event::DropOneOf(tlb, nth)),
+            1 => (0usize..2).prop_map(Event::Flush),
+            1 => page().prop_map(Event::Unmap),
+            2 => (page(), 0usize..40).prop_map(|(page, more)| Event::UnmapPart(page, more)),
+            1 => broken.clone(),
+        ];
+        let mostly_references = prop::collection::vec(reference(0.05), 1..1500);
+        let rest = prop_oneof![mostly_references, prop::collection::vec(other, 1..1500)];
+        (prop::collection::vec(broken, 0..8), rest).prop_map(|(broken, rest)| [broken, rest].concat())
+    })
+}
+
+fn histories() -> impl Strategy<Value = (Ladder, Vec<Event>)> {
+    ladders().prop_flat_map(|ladder| (Just(ladder), events(ladder)))
+}
+
+fn setups() -> impl Strategy<Value = Setup> {
+    let prefetch = prop_oneof![Just(125u32), 1u32..2000, 1u32..20];
+    (1u32..6, prefetch, any::<bool>(), any::<bool>(), activity()).prop_map(
+        |(r_per_kb, prefetch, eager, split, activity)| {
+            let costs = Costs { r_per_kb, prefetch, ..Costs::PAPER };
+            Setup { costs, eager, split, activity, ..Setup::PAPER }
+        },
+    )
+}
+
+proptest! {
+    #![proptest_config(ProptestConfig::with_cases(150))]
+
+    /// It asks for what is full at once, and otherwise for what has its price in charges, holes included, and copies
+    /// exactly where no reservation stands; whatever the ladder, the costs, and how charges are counted.
+    #[test]
+    fn thrift_is_its_definition(
+        (ladder, events) in histories(),
+        setup in setups(),
+        tlb_sizes in [1usize..6, 1usize..6],
+    ) {
+        let setup = Setup { ladder, ..setup };
+        let mut world = World::thrift(&setup, tlb_sizes);
+        let mut policy = thrift(&setup, 4);
+        for (n, &event) in events.iter().enumerate() {
+            world.happens(&mut policy, event, 10 * n as u64)?;
+        }
+    }
+
+    /// Where no reservation succeeds it is APPROX-ONLINE.
+    #[test]
+    fn without_reservations_thrift_is_approx_online(
+        (ladder, events) in histories(),
+        setup in setups(),
+        tlb_sizes in [1usize..6, 1usize..6],
+    ) {
+        let setup = Setup { ladder, ..setup };
+        let mut world = World::new(&setup, tlb_sizes, false);
+        let mut policy = thrift(&setup, 4);
+        let mut refused = HashSet::new();
+        for (n, &event) in events.iter().enumerate() {
+            match event {
+                Event::Reference(_, page, _) => {
+                    if let Some(region) = policy.reservation(page).filter(|&region| refused.insert(region)) {
+                        policy.refused(region);
+                    }
+                }
+                Event::Unmap(_) => refused.clear(),
+                _ => {}
+            }
+            world.happens(&mut policy, event, 10 * n as u64)?;
+        }
+    }
+}
+
+fn miss(page: usize) -> Miss {
+    Miss { tlb: Tlb::Data, page: Vpn::new(page), evicted: None, now: 0 }
+}
+
+fn superpage(first: usize, shift: u32) -> Superpage {
+    Superpage { first: Vpn::new(first), size: PageSize::from_shift(shift).unwrap() }
+}
+
+fn in_place(range: Superpage) -> Option<Action> {
+    Some(Action::Promote { range, copy: false })
+}
+
+fn copied(range: Superpage) -> Option<Action> {
+    Some(Action::Promote { range, copy: true })
+}
+
+/// 64 KB or the next smaller size, of sixteen units at most.
+#[test]
+fn what_is_reserved() {
+    let reservation = |shifts: &[u32], page| {
+        let ladder = Ladder::new(PageSize::K4, &sizes(shifts)).unwrap();
+        let region = thrift(&Setup { ladder, ..Setup::PAPER }, 1).reservation(Vpn::new(page))?;
+        Some((region.first.get(), region.size.shift()))
+    };
+    assert_eq!(reservation(&(12..=23).collect::<Vec<_>>(), 37), Some((32, 16)));
+    assert_eq!(reservation(&[12, 14, 20], 37), Some((36, 14)));
+    assert_eq!(reservation(&[13, 15, 17, 19], 37), Some((32, 15)));
+    assert_eq!(reservation(&[12, 21], 37), None);
+    let top = usize::MAX >> PageSize::K4.shift();
+    assert_eq!(reservation(&[12, 16, 21], top), Some((top - 15, 16)));
+}
+
+/// An answer is one to the question, whatever else the kernel says before.
+#[test]
+fn a_reservation_breaks_before_the_answer() {
+    let region = |first| superpage(first, 16);
+    let pair = |first| superpage(first, 13);
+    // A promotion in place is still one: {0..3} keeps what it was charged, and its holes have their price from now on.
+    let mut policy = thrift(&Setup::PAPER, 1);
+    assert_eq!(alternate(&mut policy, [0, 2], 0..150), None);
+    assert_eq!(policy.on_miss(miss(1)), in_place(pair(0)));
+    policy.refused(region(16));
+    policy.promoted(pair(0));
+    policy.evicted(Tlb::Data, Vpn::new(0));
+    policy.evicted(Tlb::Data, Vpn::new(2));
+    // A quarter of R, 400, and 150 of that have been paid.
+    assert_eq!(alternate(&mut policy, [0, 2], 0..2000), Some((250, in_place(superpage(0, 14)).unwrap())));
+
+    // What was not copied waits.
+    let mut policy = thrift(&Setup::PAPER, 1);
+    for first in [0, 16] {
+        policy.refused(region(first));
+    }
+    assert_eq!(alternate(&mut policy, [0, 1], 0..2000), Some((100, copied(pair(0)).unwrap())));
+    policy.refused(region(32));
+    policy.refused(pair(0));
+    assert_eq!(alternate(&mut policy, [1, 0], 101..2000), Some((200, copied(pair(0)).unwrap())));
+}
+
+/// A price that no counter holds is what one holds at the most: sixteen bits, less eight that are owed.
+#[test]
+fn the_highest_price() {
+    let setup = Setup { costs: Costs { r_per_kb: 1500, ..Costs::PAPER }, ..Setup::PAPER };
+    let mut policy = thrift(&setup, 1);
+    let pair = superpage(32, 13);
+    assert_eq!([policy.on_miss(miss(32)), policy.on_miss(miss(33))], [None, in_place(pair)]);
+    policy.promoted(pair);
+    policy.evicted(Tlb::Data, pair.first);
+    let price = (65535 - 255) * 14 / 16;
+    assert_eq!(
+        alternate(&mut policy, [0, 8], 0..100_000),
+        Some((price, in_place(superpage(0, 16)).unwrap()))
+    );
+}
+
+/// THRIFT: at once and in place what is full, in place what is charged enough, and by copying what is not reserved.
+#[test]
+fn thrift_copies_where_no_reservation_stands() {
+    let mut policy = thrift(&Setup::PAPER, 1);
+    let region = |first| Superpage { first: Vpn::new(first), size: PageSize::K64 };
+    let pair = Superpage { first: Vpn::new(0), size: PageSize::from_shift(13).unwrap() };
+    assert_eq!(policy.reservation(Vpn::new(5)), Some(region(0)));
+    assert_eq!(policy.on_miss(miss(0)), None);
+    assert_eq!(policy.on_miss(miss(1)), Some(Action::Promote { range: pair, copy: false }));
+    policy.promoted(pair);
+    policy.refused(region(0));
+    assert_eq!([policy.on_miss(miss(2)), policy.on_miss(miss(3))], [None, None]);
+    // What is used again after a demotion has stayed in place, but is not reserved.
+    assert_eq!(policy.demote(Vpn::new(1)), Some(pair));
+    assert_eq!([policy.on_miss(miss(0)), policy.on_miss(miss(1))], [None, None]);
+    // With holes it takes charges: two pages of 16 KB, half its R of 1600.
+    for (first, reserved) in [(16, true), (32, false)] {
+        if !reserved {
+            policy.refused(region(first));
+        }
+        let range = Superpage { first: Vpn::new(first), size: PageSize::K16 };
+        let found = alternate(&mut policy, [first, first + 2], 0..2000);
+        assert_eq!(found, Some((800, Action::Promote { range, copy: !reserved })));
+        policy.promoted(range);
+        policy.evicted(Tlb::Data, Vpn::new(first));
+    }
+}
+
+/// A page that is unmapped is a hole in its reservation again.
+#[test]
+fn thrift_promotes_no_hole_in_place() {
+    let mut policy = thrift(&Setup::PAPER, 1);
+    let range = Superpage { first: Vpn::new(0), size: PageSize::from_shift(13).unwrap() };
+    assert_eq!(policy.on_miss(miss(0)), None);
+    policy.unmapped(Pages::one(Vpn::new(0)));
+    assert_eq!(policy.on_miss(miss(1)), None);
+    assert_eq!(policy.on_miss(miss(0)), Some(Action::Promote { range, copy: false }));
+}
+
+/// Misses two pages in turn in a TLB of one entry, the first of them without one evicted. Returns the first action.
+fn alternate(
+    policy: &mut dyn Policy,
+    mut pages: [usize; 2],
+    turns: std::ops::Range<usize>,
+) -> Option<(usize, Action)> {
+    turns.into_iter().find_map(|n| {
+        let evicted = (n > 0).then_some(Vpn::new(pages[1]));
+        let action = policy.on_miss(Miss { evicted, ..miss(pages[0]) });
+        pages.reverse();
+        action.map(|action| (n, action))
+    })
+}
+
+/// THRIFT's holes are free until a reservation has been of use, and cost their share of R from then on. A page that is
+/// touched while a superpage waits is no hole any longer: with the next charge the superpage has what it takes.
+#[test]
+fn thrift_pays_for_holes() {
+    for eager in [false, true] {
+        let mut policy = thrift(&Setup { eager, ..Setup::PAPER }, 1);
+        let region = |first| Superpage { first: Vpn::new(first), size: PageSize::K64 };
+        let of = |first, shift| {
+            let range = Superpage { first: Vpn::new(first), size: PageSize::from_shift(shift).unwrap() };
+            Action::Promote { range, copy: true }
+        };
+        policy.refused(region(0));
+        // 0.125 R of 16 KB, whatever its holes.
+        assert_eq!(alternate(&mut policy, [0, 2], 0..2000), Some((200, of(0, 14))));
+        policy.promoted(Superpage { first: Vpn::new(0), size: PageSize::K16 });
+        policy.evicted(Tlb::Data, Vpn::new(0));
+
+        let pair = Superpage { first: Vpn::new(32), size: PageSize::from_shift(13).unwrap() };
+        assert_eq!(policy.on_miss(miss(32)), None);
+        assert_eq!(policy.on_miss(miss(33)), Some(Action::Promote { range: pair, copy: false }));
+        policy.promoted(pair);
+        policy.evicted(Tlb::Data, Vpn::new(32));
+        // Half of R, 800, for two pages of four; and a quarter, which has been charged, when one of them is touched.
+        policy.refused(region(64));
+        assert_eq!(alternate(&mut policy, [64, 66], 0..450), None);
+        assert_eq!(policy.on_miss(Miss { evicted: Some(Vpn::new(66)), ..miss(65) }), Some(of(64, 14)));
+        // 128 KB, one region of it untouched but for a page: 0.125 R and the rest for 30 of 32 pages.
+        for first in [128, 144] {
+            policy.refused(region(first));
+        }
+        let price = 1600 + (12800 - 1600) * 30 / 32;
+        assert_eq!(alternate(&mut policy, [128, 144], 0..20_000), Some((price, of(128, 17))));
+    }
+}
