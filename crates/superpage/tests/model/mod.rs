@@ -216,7 +216,7 @@ impl Machine {
     pub(crate) fn part(&self, page: Vpn, more: usize) -> Option<(RangeInclusive<usize>, Vec<Vpn>)> {
         let segment = 1 << self.ladder.shift(self.ladder.top());
         let first = page.get() >> self.shift0;
-        let last = (first + more.min(segment)).min(first | (segment - 1));
+        let last = first.saturating_add(more).min(first | (segment - 1));
         let cut = [first, last].into_iter().filter(|&unit| {
             let (level, number) = self.map(self.vpn((0, unit)));
             let shift = self.ladder.shift(level);
