@@ -84,6 +84,32 @@ proptest! {
         }
     }
 
+    /// Over long waits for prices, too, which fall with every page that is touched while much is owed.
+    #[test]
+    fn prices_fall_while_charges_are_deferred(
+        (ladder, r_per_kb) in (prop_oneof![Just(12..=20), Just(13..=21)], 10u32..60),
+        few in prop::collection::vec(0usize..16, 2..6),
+        references in prop::collection::vec((0usize..2, any::<prop::sample::Index>(), 0usize..64 * 256), 2000..4000),
+        size in 1usize..3,
+    ) {
+        let ladder = Ladder::new(PageSize::K4, &sizes(&ladder.collect::<Vec<_>>())).unwrap();
+        let costs = Costs { r_per_kb, ..Costs::PAPER };
+        let setup = Setup { ladder, costs, ..Setup::PAPER };
+        let mut world = World::thrift(&setup, [size, size]);
+        let mut policy = thrift(&setup, 1);
+        let refused = (0..16).map(|region| Event::Broken(Vpn::new(16 * region), 1));
+        let in_place = [128, 129].map(|page| Event::Reference(0, Vpn::new(page), false));
+        let references = references.into_iter().map(|(tlb, nth, other)| {
+            // A page elsewhere once in 64 times.
+            let page = if other < 256 { other } else { 16 * few[nth.index(few.len())] };
+            Event::Reference(tlb, Vpn::new(page), false)
+        });
+        let refused = refused.filter(|event| !matches!(event, Event::Broken(page, _) if page.get() == 128));
+        for (n, event) in refused.chain(in_place).chain(references).enumerate() {
+            world.happens(&mut policy, event, n as u64)?;
+        }
+    }
+
     /// Where no reservation succeeds it is APPROX-ONLINE.
     #[test]
     fn without_reservations_thrift_is_approx_online(
@@ -270,5 +296,33 @@ fn thrift_pays_for_holes() {
         }
         let price = 1600 + (12800 - 1600) * 30 / 32;
         assert_eq!(alternate(&mut policy, [128, 144], 0..20_000), Some((price, of(128, 17))));
+    }
+}
+
+/// Nor does a larger superpage wait for pages that have been touched: with the next charge it is looked at, however much
+/// was owed to it.
+#[test]
+fn thrift_looks_at_once_when_a_price_falls() {
+    for (apart, shift) in [(16, 17), (32, 18), (64, 19)] {
+        let mut policy = thrift(&Setup::PAPER, 1);
+        let pair = superpage(1024, 13);
+        assert_eq!([policy.on_miss(miss(1024)), policy.on_miss(miss(1025))], [None, in_place(pair)]);
+        policy.promoted(pair);
+        policy.evicted(Tlb::Data, pair.first);
+        for first in (128..128 + 2 * apart).step_by(16) {
+            policy.refused(superpage(first, 16));
+        }
+        let (units, whole) = (2 * apart, 6400 * 2 * apart / 16);
+        let price = |holes: usize| whole / 8 + (whole - whole / 8) * holes / units;
+        // A charge less than it takes with four holes less, the first of which is touched by the last of them.
+        let charges = price(units - 2 - 4) - 5;
+        assert_eq!(alternate(&mut policy, [128, 128 + apart], 0..charges + 1), None);
+        let mut evicted = 128 + if charges % 2 == 0 { 0 } else { apart };
+        let asked = [130, 132, 134, 136, 138].map(|page| {
+            let action = policy.on_miss(Miss { evicted: Some(Vpn::new(evicted)), ..miss(page) });
+            evicted = page;
+            action
+        });
+        assert_eq!(asked, [None, None, None, None, copied(superpage(128, shift))], "{shift}");
     }
 }
