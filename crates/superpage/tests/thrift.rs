@@ -88,24 +88,28 @@ proptest! {
     #[test]
     fn prices_fall_while_charges_are_deferred(
         (ladder, r_per_kb) in (prop_oneof![Just(12..=20), Just(13..=21)], 10u32..60),
+        prefetch in 100u32..150,
         few in prop::collection::vec(0usize..16, 2..6),
         references in prop::collection::vec((0usize..2, any::<prop::sample::Index>(), 0usize..64 * 256), 2000..4000),
+        segment in 0usize..2,
         size in 1usize..3,
     ) {
         let ladder = Ladder::new(PageSize::K4, &sizes(&ladder.collect::<Vec<_>>())).unwrap();
-        let costs = Costs { r_per_kb, ..Costs::PAPER };
+        let costs = Costs { r_per_kb, prefetch, ..Costs::PAPER };
         let setup = Setup { ladder, costs, ..Setup::PAPER };
         let mut world = World::thrift(&setup, [size, size]);
-        let mut policy = thrift(&setup, 1);
-        let refused = (0..16).map(|region| Event::Broken(Vpn::new(16 * region), 1));
-        let in_place = [128, 129].map(|page| Event::Reference(0, Vpn::new(page), false));
+        let mut policy = thrift(&setup, 2);
+        let first = segment * ladder.size(ladder.top()).unwrap().pages(PageSize::K4).unwrap();
+        // Where one reservation is of use, in the first segment, holes have their price; the others fail.
+        let refused = (0..16).filter(|&region| segment > 0 || region != 8);
+        let refused = refused.map(|region| Event::Broken(Vpn::new(first + 16 * region), 1));
+        let in_place = [128, 129, 130, 131].map(|page| Event::Reference(0, Vpn::new(page), false));
         let references = references.into_iter().map(|(tlb, nth, other)| {
             // A page elsewhere once in 64 times.
             let page = if other < 256 { other } else { 16 * few[nth.index(few.len())] };
-            Event::Reference(tlb, Vpn::new(page), false)
+            Event::Reference(tlb, Vpn::new(first + page), false)
         });
-        let refused = refused.filter(|event| !matches!(event, Event::Broken(page, _) if page.get() == 128));
-        for (n, event) in refused.chain(in_place).chain(references).enumerate() {
+        for (n, event) in in_place.into_iter().chain(refused).chain(references).enumerate() {
             world.happens(&mut policy, event, n as u64)?;
         }
     }

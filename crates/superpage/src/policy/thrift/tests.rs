@@ -7,18 +7,19 @@ use std::vec;
 use tlbkit_addr::PageSize;
 
 use super::*;
-use crate::Slot;
 use crate::ledger::{Charged, Far, Swift};
+use crate::{Costs, Slot};
 
-/// A policy for which holes have their price.
-fn frugal() -> Thrift<'static> {
-    let each = Thrift::footprint(&Setup::PAPER).unwrap();
+/// A policy for which holes have their price, with thresholds of so many thousandths of R.
+fn frugal(prefetch: u32) -> Thrift<'static> {
+    let setup = Setup { costs: Costs { prefetch, ..Costs::PAPER }, ..Setup::PAPER };
+    let each = Thrift::footprint(&setup).unwrap();
     let memory = Memory {
         directory: Box::leak(vec![Slot::default(); 2 * Footprint::SLOTS].into()),
         bits: Box::leak(vec![0; 2 * each.bits].into()),
         counters: Box::leak(vec![0; 2 * each.counters].into()),
     };
-    let mut policy = Thrift::new(&Setup::PAPER, memory).unwrap();
+    let mut policy = Thrift::new(&setup, memory).unwrap();
     let pair = Superpage { first: Vpn::new(1024), size: PageSize::from_shift(13).unwrap() };
     for page in [1024, 1025] {
         policy.on_miss(miss(page));
@@ -61,11 +62,12 @@ fn looks(policy: &mut Thrift<'_>, pages: [usize; 2], threshold: u32) -> (usize, 
     unreachable!("it is asked for some time")
 }
 
-/// Within a block: {0..3} has 0.125 R of charges at 200, and half its R, for two holes, at 800.
+/// Within a block: {0..3} takes half its R, 800, for two holes, whatever its threshold.
 #[test]
 fn a_block_rests_while_something_waits_in_it() {
-    for first in [0, 64 + 8] {
-        let (level, charges, looks) = looks(&mut frugal(), [first, first + 2], 200);
+    for (first, prefetch) in [(0, 125), (72, 125), (72, 130)] {
+        let threshold = 16 * prefetch / 10;
+        let (level, charges, looks) = looks(&mut frugal(prefetch), [first, first + 2], threshold);
         assert_eq!((level, charges), (2, 800));
         assert!(looks < 20, "{looks}");
     }
@@ -75,7 +77,7 @@ fn a_block_rests_while_something_waits_in_it() {
 #[test]
 fn a_look_at_what_waits_is_put_off() {
     for first in [0, 64] {
-        let (level, charges, looks) = looks(&mut frugal(), [first, first + 16], 1600);
+        let (level, charges, looks) = looks(&mut frugal(125), [first, first + 16], 1600);
         assert_eq!((level, charges), (5, 1600 + 11200 * 30 / 32));
         assert!(looks < 400, "{looks}");
     }
