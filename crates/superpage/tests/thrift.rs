@@ -330,3 +330,26 @@ fn thrift_looks_at_once_when_a_price_falls() {
         assert_eq!(asked, [None, None, None, None, copied(superpage(128, shift))], "{shift}");
     }
 }
+
+/// After a refusal every miss counts once, the first to a page that something waits for, too.
+#[test]
+fn a_wait_after_a_refusal_is_counted_in_misses() {
+    let mut policy = thrift(&Setup::PAPER, 1);
+    let (pair, region) = (superpage(0, 13), |first| superpage(first, 16));
+    assert_eq!(
+        [policy.on_miss(miss(1024)), policy.on_miss(miss(1025))],
+        [None, in_place(superpage(1024, 13))]
+    );
+    policy.promoted(superpage(1024, 13));
+    for first in [0, 64] {
+        policy.refused(region(first));
+    }
+    // {64..67} has 0.125 R, and waits for the price of two holes.
+    assert_eq!(alternate(&mut policy, [64, 66], 0..450), None);
+    assert_eq!(alternate(&mut policy, [0, 1], 0..200), Some((100, copied(pair).unwrap())));
+    policy.refused(pair);
+    let touches =
+        (68..78).map(|page| policy.on_miss(Miss { evicted: Some(Vpn::new(page - 1)), ..miss(page) }));
+    assert_eq!(touches.collect::<Vec<_>>(), [None; 10]);
+    assert_eq!(alternate(&mut policy, [1, 0], 0..200), Some((89, copied(pair).unwrap())));
+}
