@@ -307,8 +307,10 @@ fn thrift_pays_for_holes() {
 /// was owed to it.
 #[test]
 fn thrift_looks_at_once_when_a_price_falls() {
-    for (apart, shift) in [(16, 17), (32, 18), (64, 19)] {
-        let mut policy = thrift(&Setup::PAPER, 1);
+    // Also where nothing is larger.
+    for (apart, shift, top) in [(16, 17, 17), (16, 17, 23), (32, 18, 18), (32, 18, 23), (64, 19, 23)] {
+        let ladder = Ladder::new(PageSize::K4, &sizes(&(12..=top).collect::<Vec<_>>())).unwrap();
+        let mut policy = thrift(&Setup { ladder, ..Setup::PAPER }, 2);
         let pair = superpage(1024, 13);
         assert_eq!([policy.on_miss(miss(1024)), policy.on_miss(miss(1025))], [None, in_place(pair)]);
         policy.promoted(pair);
@@ -352,4 +354,39 @@ fn a_wait_after_a_refusal_is_counted_in_misses() {
         (68..78).map(|page| policy.on_miss(Miss { evicted: Some(Vpn::new(page - 1)), ..miss(page) }));
     assert_eq!(touches.collect::<Vec<_>>(), [None; 10]);
     assert_eq!(alternate(&mut policy, [1, 0], 0..200), Some((89, copied(pair).unwrap())));
+}
+
+/// What a superpage that waits owes to those around it is paid when its price falls: {0..127} is asked for after as many
+/// misses as if nothing were ever owed.
+#[test]
+fn what_is_owed_is_paid_when_a_price_falls() {
+    let ladder = Ladder::new(PageSize::K4, &sizes(&(12..=19).collect::<Vec<_>>())).unwrap();
+    let asked = [false, true].map(|eager| {
+        let mut policy = thrift(&Setup { ladder, eager, ..Setup::PAPER }, 1);
+        assert_eq!(
+            [policy.on_miss(miss(100)), policy.on_miss(miss(101))],
+            [None, in_place(superpage(100, 13))]
+        );
+        policy.promoted(superpage(100, 13));
+        policy.evicted(Tlb::Data, Vpn::new(100));
+        for first in [0, 32, 64] {
+            policy.refused(superpage(first, 16));
+        }
+        let mut misses = 0;
+        // {0..63} waits, and a page of it is touched now and then.
+        for page in [2, 4, 6, 8, 10] {
+            assert_eq!(alternate(&mut policy, [0, 32], 0..3001), None);
+            assert_eq!(policy.on_miss(Miss { evicted: Some(Vpn::new(0)), ..miss(page) }), None);
+            policy.evicted(Tlb::Data, Vpn::new(page));
+        }
+        for (pages, shift) in [([0, 32], 18), ([0, 64], 19)] {
+            let (more, action) = alternate(&mut policy, pages, 0..100_000).unwrap();
+            assert_eq!(Some(action), copied(superpage(0, shift)));
+            policy.promoted(superpage(0, shift));
+            policy.evicted(Tlb::Data, Vpn::new(0));
+            misses += more;
+        }
+        misses
+    });
+    assert_eq!(asked[0], asked[1]);
 }
