@@ -220,3 +220,32 @@ pub(crate) struct Place {
     pub(crate) segment: usize,
     pub(crate) unit: usize,
 }
+
+#[cfg(test)]
+mod tests {
+    use std::vec;
+    use std::vec::Vec;
+
+    use super::*;
+
+    /// What pages have of their first and their last segment is up to the end of the one and from the beginning of the
+    /// other, or within it if that is one and the same.
+    #[test]
+    fn edges() {
+        let edges = |ladder: Ladder, first, last| {
+            let pages = Pages::new(Vpn::new(first), Vpn::new(last)).unwrap();
+            ladder.edges(pages).collect::<Vec<_>>()
+        };
+        let paper = |first, last| edges(Ladder::PAPER, first, last);
+        assert_eq!(paper(2048 + 5, 2048 + 5), vec![(1, 5..=5)]);
+        assert_eq!(paper(2048, 2 * 2048 - 1), vec![(1, 0..=2047)]);
+        assert_eq!(paper(2048 + 7, 2 * 2048), vec![(1, 7..=2047), (2, 0..=0)]);
+        assert_eq!(paper(3, 9 * 2048 - 1), vec![(0, 3..=2047), (8, 0..=2047)]);
+        let top = usize::MAX >> 11;
+        assert_eq!(paper(usize::MAX - 1, usize::MAX), vec![(top, 2046..=2047)]);
+        // A page of a unit of two is all of it.
+        let sizes = [13, 15].map(|shift| PageSize::from_shift(shift).unwrap());
+        let pairs = Ladder::new(PageSize::K4, &sizes).unwrap();
+        assert_eq!(edges(pairs, 7, 9), vec![(0, 3..=3), (1, 0..=0)]);
+    }
+}

@@ -45,7 +45,8 @@ pub(crate) struct Ledger<'m> {
     rungs: u32,
     /// The level of the regions that memory is reserved for: 0 if it is for none.
     reserved: usize,
-    /// What a superpage takes that nobody has touched, by level; no less than its threshold.
+    /// What a superpage takes that nobody has touched, by level; no less than its threshold, and what its counter holds at
+    /// the most.
     prices: [u32; MAX_LEVELS],
     /// Whether untouched pages have to be paid for, and whether a superpage waits for that.
     frugal: bool,
@@ -127,11 +128,17 @@ impl<'m> Ledger<'m> {
         };
         let reserved = (0..ladder.levels()).rfind(fits).filter(|_| reserves).unwrap_or(0);
         let populated = if reserved == 0 { u16::MAX } else { 0 };
+        let mut prices = prices.unwrap_or(thresholds);
+        for (level, price) in prices.iter_mut().enumerate() {
+            if ladder.shift(level) <= block::SHIFT {
+                *price = (*price).min(block::MOST.into());
+            }
+        }
         Ok(Self {
             levels: thresholds,
             rungs: (1..ladder.levels()).fold(0, |rungs, level| rungs | 1 << ladder.shift(level)),
             reserved,
-            prices: prices.unwrap_or(thresholds),
+            prices,
             frugal: false,
             waits: false,
             closed: rest,
@@ -186,6 +193,12 @@ impl<'m> Ledger<'m> {
     #[inline(always)]
     const fn index(&self, chunk: usize, number: usize) -> usize {
         chunk << self.spread | number
+    }
+
+    /// Returns the place among all nodes of that of `1 << group` blocks around one; their segment has as many.
+    #[inline(always)]
+    const fn node(&self, index: usize, group: u32) -> usize {
+        (index & !self.mask) | ((self.mask + 1) | (index & self.mask)) >> group
     }
 
     /// Returns the place of a page's block, ready for use.

@@ -4,33 +4,11 @@ mod model;
 
 use std::collections::HashMap;
 
-use model::world::{Event, World, activity};
+use model::world::{Event, World, activity, ladders, page, sizes};
 use model::{Counts, Machine, Node, TLBS, approx, online, step};
 use proptest::prelude::*;
 use tlbkit_addr::{PageSize, Vpn};
 use tlbkit_superpage::{ApproxOnline, Costs, Ladder, Online, Policy, Setup, Tlb};
-
-fn sizes(shifts: &[u32]) -> Vec<PageSize> {
-    shifts.iter().map(|&shift| PageSize::from_shift(shift).unwrap()).collect()
-}
-
-/// Binary, mixed and MIPS ladders, a unit of two pages, segments of one block, of two, and of more blocks than a word has
-/// bits, the paper's.
-fn ladders() -> impl Strategy<Value = Ladder> {
-    prop_oneof![
-        Just(vec![12, 13, 14, 15, 16, 17, 18, 19]),
-        Just(vec![12, 14, 16, 18]),
-        Just(vec![13, 15, 17, 19]),
-        Just(vec![12, 15, 16, 20]),
-        Just(vec![12, 13, 17]),
-        Just(vec![12, 13, 16, 25]),
-        Just(vec![12, 14]),
-        Just(vec![12, 21]),
-        Just((12..=23).collect()),
-        Just((13..=24).collect()),
-    ]
-    .prop_map(|shifts| Ladder::new(PageSize::K4, &sizes(&shifts)).unwrap())
-}
 
 /// Pages in clusters, so that everything has neighbours and charges gather, and in blocks apart from each other.
 fn places() -> impl Strategy<Value = u16> {
@@ -66,15 +44,6 @@ fn histories() -> impl Strategy<Value = (Ladder, Vec<Event>)> {
 /// References to three segments.
 fn references() -> impl Strategy<Value = Vec<(usize, u8, u16)>> {
     prop::collection::vec((0usize..2, 0u8..3, places()), 1..1500)
-}
-
-/// The second segment shares its places in all caches of what was found last with the first, and the third is that at
-/// the top of the address space.
-fn page(ladder: &Ladder, segment: u8, at: u16) -> Vpn {
-    let pages = ladder.size(ladder.top()).unwrap().pages(PageSize::K4).unwrap();
-    let top = usize::MAX >> PageSize::K4.shift() << PageSize::K4.shift();
-    let first = [0, 1024 * pages, (top / pages) * pages][usize::from(segment)];
-    Vpn::new(first + usize::from(at) % pages)
 }
 
 fn setup(ladder: Ladder, costs: Costs, eager: bool) -> Setup {

@@ -2,7 +2,7 @@
 
 mod model;
 
-use model::{Arena, Machine, all_pages, approx, asap, asap464, online, step, thrift};
+use model::{Arena, Machine, all_pages, approx, asap, asap464, online, step};
 use tlbkit_addr::{PageSize, Pages, Vpn};
 use tlbkit_superpage::{
     Action, Activity, ApproxOnline, Asap, Background, CostError, Costs, Footprint, Ladder, LadderError, Miss,
@@ -320,94 +320,6 @@ fn reservations_are_promoted_when_full_and_broken_when_old() {
     let block = Superpage { first: Vpn::new(16), size: PageSize::K64 };
     assert_eq!(policy.on_miss(miss(17)), None);
     assert_eq!(policy.on_miss(miss(30)), Some(Action::Promote { range: block, copy: false }));
-}
-
-/// THRIFT: at once and in place what is full, in place what is charged enough, and by copying what is not reserved.
-#[test]
-fn thrift_copies_where_no_reservation_stands() {
-    let mut policy = thrift(&Setup::PAPER, 1);
-    let region = |first| Superpage { first: Vpn::new(first), size: PageSize::K64 };
-    let pair = Superpage { first: Vpn::new(0), size: PageSize::from_shift(13).unwrap() };
-    assert_eq!(policy.reservation(Vpn::new(5)), Some(region(0)));
-    assert_eq!(policy.on_miss(miss(0)), None);
-    assert_eq!(policy.on_miss(miss(1)), Some(Action::Promote { range: pair, copy: false }));
-    policy.promoted(pair);
-    policy.refused(region(0));
-    assert_eq!([policy.on_miss(miss(2)), policy.on_miss(miss(3))], [None, None]);
-    // What is used again after a demotion has stayed in place, but is not reserved.
-    assert_eq!(policy.demote(Vpn::new(1)), Some(pair));
-    assert_eq!([policy.on_miss(miss(0)), policy.on_miss(miss(1))], [None, None]);
-    // With holes it takes charges: two pages of 16 KB, half its R of 1600.
-    for (first, reserved) in [(16, true), (32, false)] {
-        if !reserved {
-            policy.refused(region(first));
-        }
-        let range = Superpage { first: Vpn::new(first), size: PageSize::K16 };
-        let found = alternate(&mut policy, [first, first + 2], 0..2000);
-        assert_eq!(found, Some((800, Action::Promote { range, copy: !reserved })));
-        policy.promoted(range);
-        policy.evicted(Tlb::Data, Vpn::new(first));
-    }
-}
-
-/// A page that is unmapped is a hole in its reservation again.
-#[test]
-fn thrift_promotes_no_hole_in_place() {
-    let mut policy = thrift(&Setup::PAPER, 1);
-    let range = Superpage { first: Vpn::new(0), size: PageSize::from_shift(13).unwrap() };
-    assert_eq!(policy.on_miss(miss(0)), None);
-    policy.unmapped(Pages::one(Vpn::new(0)));
-    assert_eq!(policy.on_miss(miss(1)), None);
-    assert_eq!(policy.on_miss(miss(0)), Some(Action::Promote { range, copy: false }));
-}
-
-/// Misses two pages in turn in a TLB of one entry, the first of them without one evicted. Returns the first action.
-fn alternate(
-    policy: &mut dyn Policy,
-    mut pages: [usize; 2],
-    turns: std::ops::Range<usize>,
-) -> Option<(usize, Action)> {
-    turns.into_iter().find_map(|n| {
-        let evicted = (n > 0).then_some(Vpn::new(pages[1]));
-        let action = policy.on_miss(Miss { evicted, ..miss(pages[0]) });
-        pages.reverse();
-        action.map(|action| (n, action))
-    })
-}
-
-/// THRIFT's holes are free until a reservation has been of use, and cost their share of R from then on. A page that is
-/// touched while a superpage waits is no hole any longer: with the next charge the superpage has what it takes.
-#[test]
-fn thrift_pays_for_holes() {
-    for eager in [false, true] {
-        let mut policy = thrift(&Setup { eager, ..Setup::PAPER }, 1);
-        let region = |first| Superpage { first: Vpn::new(first), size: PageSize::K64 };
-        let of = |first, shift| {
-            let range = Superpage { first: Vpn::new(first), size: PageSize::from_shift(shift).unwrap() };
-            Action::Promote { range, copy: true }
-        };
-        policy.refused(region(0));
-        // 0.125 R of 16 KB, whatever its holes.
-        assert_eq!(alternate(&mut policy, [0, 2], 0..2000), Some((200, of(0, 14))));
-        policy.promoted(Superpage { first: Vpn::new(0), size: PageSize::K16 });
-        policy.evicted(Tlb::Data, Vpn::new(0));
-
-        let pair = Superpage { first: Vpn::new(32), size: PageSize::from_shift(13).unwrap() };
-        assert_eq!(policy.on_miss(miss(32)), None);
-        assert_eq!(policy.on_miss(miss(33)), Some(Action::Promote { range: pair, copy: false }));
-        policy.promoted(pair);
-        policy.evicted(Tlb::Data, Vpn::new(32));
-        // Half of R, 800, for two pages of four; and a quarter, which has been charged, when one of them is touched.
-        policy.refused(region(64));
-        assert_eq!(alternate(&mut policy, [64, 66], 0..450), None);
-        assert_eq!(policy.on_miss(Miss { evicted: Some(Vpn::new(66)), ..miss(65) }), Some(of(64, 14)));
-        // 128 KB, one region of it untouched but for a page: 0.125 R and the rest for 30 of 32 pages.
-        for first in [128, 144] {
-            policy.refused(region(first));
-        }
-        let price = 1600 + (12800 - 1600) * 30 / 32;
-        assert_eq!(alternate(&mut policy, [128, 144], 0..20_000), Some((price, of(128, 17))));
-    }
 }
 
 #[test]

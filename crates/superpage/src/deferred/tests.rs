@@ -285,3 +285,20 @@ fn fresh_accounts() {
     both.segment().prepare(77);
     assert_eq!(both.blocks[77], before);
 }
+
+/// A segment is opened with quotas as large as can be: none of its superpages has been charged, so each has that of its
+/// size.
+#[test]
+fn what_a_fresh_segment_may_owe() {
+    let both = Both::new((0..=10).map(|shift| 1 << (2 * shift)).collect(), false);
+    let all = both.blocks.len();
+    for shift in (block::SHIFT + 1..=both.top()).rev() {
+        for number in (0..all << block::SHIFT).step_by(1 << shift) {
+            let at = both.rules.node(number >> block::SHIFT, shift);
+            let mut node = super::Node::default();
+            let above = if at == 1 { u8::MAX.into() } else { quota(&both.nodes[at >> 1]) };
+            choose(&mut node, 1 << (2 * shift), shift, above);
+            assert_eq!(both.nodes[at], node, "{at}");
+        }
+    }
+}

@@ -132,7 +132,7 @@ impl Ledger<'_> {
 
     /// Puts off the next look at a block until a count can have come to its threshold or, if it has, to its price.
     pub(super) fn rest(&mut self, chunk: usize, number: usize) {
-        let Some(block) = self.blocks.get(chunk << self.spread | number) else { return };
+        let Some(block) = self.blocks.get(self.index(chunk, number)) else { return };
         if block::left(block) > 1 {
             return;
         }
@@ -155,7 +155,7 @@ impl Ledger<'_> {
     /// Returns how many units of the superpage of `1 << shift` units around one were never touched.
     fn holes(&self, chunk: usize, unit: usize, shift: u32) -> u64 {
         let blocks = 1 << shift.saturating_sub(block::SHIFT);
-        let first = chunk << self.spread | (unit >> block::SHIFT & !(blocks - 1));
+        let first = self.index(chunk, unit >> block::SHIFT & !(blocks - 1));
         let within = block::within(shift, unit);
         let blocks = self.blocks.iter().skip(first).take(blocks);
         blocks.map(|block| u64::from((!block[POPULATED] & within).count_ones())).sum()

@@ -118,8 +118,8 @@ impl Ledger<'_> {
     /// Charges a miss to the node of `1 << group` blocks around one, if nothing more comes of it.
     #[inline(always)]
     fn charge_group(&mut self, index: usize, group: u32) -> Far {
-        let number = ((self.mask + 1) | (index & self.mask)) >> group;
-        let Some(node) = self.nodes.get_mut((index & !self.mask) | number) else { return Far::Done };
+        let at = self.node(index, group);
+        let Some(node) = self.nodes.get_mut(at) else { return Far::Done };
         if deferred::charge_swiftly(node) { Far::Done } else { Far::Pays(block::SHIFT + group) }
     }
 
@@ -156,14 +156,13 @@ impl Ledger<'_> {
 
     /// Takes the sums of a block, which are due after a charge to the superpages of `1 << from` units and more.
     pub(crate) fn account_at(&mut self, index: usize, page: Vpn, from: u32) -> Charged {
-        let number = index & self.mask;
-        let above = (index & !self.mask) | (((self.mask + 1) | number) >> 1);
+        let above = self.node(index, 1);
         if let (Some(block), Some(node)) = (self.blocks.get_mut(index), self.nodes.get_mut(above))
             && self.rules.account_swiftly(block, node)
         {
             return Charged::Nothing;
         }
-        let unit = (number << block::SHIFT) | (self.lately.unit(page) % block::UNITS);
+        let unit = ((index & self.mask) << block::SHIFT) | (self.lately.unit(page) % block::UNITS);
         self.account(index >> self.spread, unit, from)
     }
 

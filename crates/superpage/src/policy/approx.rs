@@ -243,9 +243,9 @@ impl ApproxOnline<'_> {
         }
     }
 
-    /// Returns what was asked for last, if it has not been answered.
-    pub(super) fn answered(&mut self) -> Option<Action> {
-        self.asked.take()
+    /// Returns what was asked for last, if it is this range and has not been answered. Now it is.
+    pub(super) fn answered(&mut self, by: Superpage) -> Option<Action> {
+        self.asked.take_if(|asked| matches!(asked, Action::Promote { range, .. } if *range == by))
     }
 
     /// Asks for the superpage of `level` around a page. One that is full costs nothing, and need not wait.

@@ -74,7 +74,7 @@ impl Policy for Thrift<'_> {
 
     /// Records a promotion. One without a copy takes no charges off larger superpages: they have not been asked to pay.
     fn promoted(&mut self, range: Superpage) {
-        if let Some(Action::Promote { copy: false, .. }) = self.0.answered() {
+        if let Some(Action::Promote { copy: false, .. }) = self.0.answered(range) {
             self.0.ledger.be_frugal();
             self.0.promote(range, Some(0));
         } else {
@@ -86,7 +86,7 @@ impl Policy for Thrift<'_> {
     /// or is broken: from now on its region is up to the charges.
     fn refused(&mut self, range: Superpage) {
         let copy = Action::Promote { range, copy: true };
-        if self.0.answered() == Some(copy) {
+        if self.0.answered(range) == Some(copy) {
             self.0.refused(range);
             return;
         }
@@ -119,3 +119,6 @@ impl Policy for Thrift<'_> {
         self.0.unmapped(pages);
     }
 }
+
+#[cfg(test)]
+mod tests;

@@ -6,8 +6,10 @@
 use std::collections::HashMap;
 use std::ops::RangeInclusive;
 
+pub(crate) mod reserved;
 pub(crate) mod world;
 
+use reserved::Reserved;
 use tlbkit_addr::{Pages, Vpn};
 use tlbkit_superpage::{
     Action, ApproxOnline, Asap, Asap464, Footprint, Ladder, Memory, Miss, Online, OnlineMemory, Policy,
@@ -214,7 +216,7 @@ impl Machine {
     pub(crate) fn part(&self, page: Vpn, more: usize) -> Option<(RangeInclusive<usize>, Vec<Vpn>)> {
         let segment = 1 << self.ladder.shift(self.ladder.top());
         let first = page.get() >> self.shift0;
-        let last = (first + more.min(segment)).min(first | (segment - 1));
+        let last = first.saturating_add(more).min(first | (segment - 1));
         let cut = [first, last].into_iter().filter(|&unit| {
             let (level, number) = self.map(self.vpn((0, unit)));
             let shift = self.ladder.shift(level);
@@ -260,10 +262,12 @@ impl Machine {
     }
 }
 
-/// APPROX-ONLINE or ONLINE by definition: scans on every miss, counts without bounds, everything in maps.
+/// APPROX-ONLINE, ONLINE or THRIFT by definition: scans on every miss, counts without bounds, everything in maps.
 pub(crate) struct ByScan {
     pub(crate) prefetch: HashMap<Node, u64>,
     pub(crate) capacity: HashMap<Node, u64>,
+    /// What THRIFT knows beside.
+    pub(crate) reserved: Option<Reserved>,
     online: bool,
     thresholds: Vec<(f64, f64)>,
 }
@@ -277,7 +281,11 @@ impl ByScan {
                 (r * f64::from(setup.costs.prefetch) / 1000.0, r * f64::from(setup.costs.capacity) / 1000.0)
             })
             .collect();
-        Self { prefetch: HashMap::new(), capacity: HashMap::new(), online, thresholds }
+        Self { prefetch: HashMap::new(), capacity: HashMap::new(), reserved: None, online, thresholds }
+    }
+
+    pub(crate) fn thrift(setup: &Setup) -> Self {
+        Self { reserved: Some(Reserved::new(setup)), ..Self::new(setup, false) }
     }
 
     /// Charges a miss and returns the candidate, if there is one.
@@ -287,10 +295,13 @@ impl ByScan {
         for level in missed.node.0 + 1..=top {
             let node = machine.up(missed.node, level);
             if missed.before.iter().any(|&(e, resident)| resident && machine.holds(node, e)) {
-                let enough = self.enough(self.thresholds[level].0);
+                let threshold = self.threshold(level);
+                let reserved = self.reserved.as_ref();
+                let (most, enough) = reserved
+                    .map_or((threshold, threshold), |reserved| reserved.price(machine, node, threshold));
                 let count = self.prefetch.entry(node).or_default();
-                *count = enough.min(*count + 1);
-                if *count == enough {
+                *count = most.min(*count + 1);
+                if *count >= enough {
                     candidates.push((level, 0, node));
                 }
             }
@@ -332,14 +343,18 @@ impl ByScan {
 
     pub(crate) fn promoted(&mut self, machine: &Machine, node: Node) {
         let own = self.prefetch.get(&node).copied().unwrap_or(0);
-        let less = if self.online { own } else { self.threshold(node.0) };
+        self.pay(machine, node, if self.online { own } else { self.threshold(node.0) });
+        self.capacity.clear();
+    }
+
+    /// Takes charges off the larger superpages around a node, and all off the node and its parts.
+    pub(crate) fn pay(&mut self, machine: &Machine, node: Node, less: u64) {
         for level in node.0 + 1..=machine.ladder.top() {
             if let Some(count) = self.prefetch.get_mut(&machine.up(node, level)) {
                 *count = count.saturating_sub(less);
             }
         }
         self.restart(machine, node);
-        self.capacity.clear();
     }
 
     pub(crate) fn restart(&mut self, machine: &Machine, node: Node) {
@@ -347,6 +362,9 @@ impl ByScan {
     }
 
     pub(crate) fn unmap(&mut self, machine: &Machine, whole: Node) {
+        if let Some(reserved) = &mut self.reserved {
+            reserved.unmap(machine, whole);
+        }
         self.restart(machine, whole);
         self.capacity.retain(|&n, _| !machine.holds(whole, n));
     }

@@ -4,7 +4,7 @@ use std::collections::HashSet;
 
 use proptest::prelude::*;
 use tlbkit_addr::{PageSize, Vpn};
-use tlbkit_superpage::{Action, Activity, Miss, Policy, Setup};
+use tlbkit_superpage::{Action, Activity, Ladder, Miss, Policy, Setup};
 
 use super::{ByScan, Machine, Missed, Node, TLBS, Waiting};
 
@@ -28,6 +28,39 @@ pub(crate) enum Event {
     Unmap(Vpn),
     /// So many units after that of a page are unmapped with it.
     UnmapPart(Vpn, usize),
+    /// There is no memory to reserve for the superpage of a level around a page, or it is taken back.
+    Broken(Vpn, usize),
+}
+
+pub(crate) fn sizes(shifts: &[u32]) -> Vec<PageSize> {
+    shifts.iter().map(|&shift| PageSize::from_shift(shift).unwrap()).collect()
+}
+
+/// Binary, mixed and MIPS ladders, a unit of two pages, segments of one block, of two, and of more blocks than a word has
+/// bits, the paper's.
+pub(crate) fn ladders() -> impl Strategy<Value = Ladder> {
+    prop_oneof![
+        Just(vec![12, 13, 14, 15, 16, 17, 18, 19]),
+        Just(vec![12, 14, 16, 18]),
+        Just(vec![13, 15, 17, 19]),
+        Just(vec![12, 15, 16, 20]),
+        Just(vec![12, 13, 17]),
+        Just(vec![12, 13, 16, 25]),
+        Just(vec![12, 14]),
+        Just(vec![12, 21]),
+        Just((12..=23).collect()),
+        Just((13..=24).collect()),
+    ]
+    .prop_map(|shifts| Ladder::new(PageSize::K4, &sizes(&shifts)).unwrap())
+}
+
+/// The second segment shares its places in all caches of what was found last with the first, and the third is that at
+/// the top of the address space.
+pub(crate) fn page(ladder: &Ladder, segment: u8, at: u16) -> Vpn {
+    let pages = ladder.size(ladder.top()).unwrap().pages(PageSize::K4).unwrap();
+    let top = usize::MAX >> PageSize::K4.shift() << PageSize::K4.shift();
+    let first = [0, 1024 * pages, (top / pages) * pages][usize::from(segment)];
+    Vpn::new(first + usize::from(at) % pages)
 }
 
 /// A limit on the miss rate, of those that are met at some misses every 10 references; mostly none.
@@ -84,6 +117,10 @@ impl World {
         }
     }
 
+    pub(crate) fn thrift(setup: &Setup, sizes: [usize; 2]) -> Self {
+        Self { scan: ByScan::thrift(setup), ..Self::new(setup, sizes, false) }
+    }
+
     /// The machine's TLB that has a name: there may be one that has both.
     pub(crate) fn own(&self, tlb: usize) -> usize {
         if self.split { tlb } else { 0 }
@@ -121,13 +158,16 @@ impl World {
                 prop_assert_eq!(policy.demote(page), node.map(|node| self.machine.superpage(node)));
                 if let Some(node) = node {
                     self.scan.restart(&self.machine, node);
+                    if let Some(reserved) = &mut self.scan.reserved {
+                        reserved.demoted(&self.machine, node);
+                    }
                 }
             }
             Event::Promotion(page, level) => {
                 let level = 1 + level % self.machine.ladder.top();
                 let node = self.machine.up(self.unit(page), level);
                 if level > self.machine.map(page).0 && self.touched.contains(&self.segment(page)) {
-                    self.promote(policy, node);
+                    self.promote(policy, node, true);
                 }
             }
             Event::Drop(tlb, page) => {
@@ -164,7 +204,17 @@ impl World {
                     self.happens(policy, Event::Demotion(page), now)?;
                 }
                 policy.unmapped(self.machine.pages(&units));
+                if let Some(reserved) = &mut self.scan.reserved {
+                    reserved.unmap_units(&units);
+                }
                 self.machine.unmap_units(units);
+            }
+            Event::Broken(page, level) => {
+                let node = self.machine.up(self.unit(page), level % self.machine.ladder.levels());
+                if let Some(reserved) = &mut self.scan.reserved {
+                    policy.refused(self.machine.superpage(node));
+                    reserved.broken(&self.machine, node);
+                }
             }
         }
         Ok(None)
@@ -185,25 +235,42 @@ impl World {
         self.touched.insert(self.segment(page));
         self.waiting.miss();
         let active = self.rate.miss(now);
-        let candidate = if active { self.scan.miss(&self.machine, self.own(tlb), missed) } else { None };
-        let expected = candidate.filter(|node| self.waiting.allows(node.0));
+        let (unit, own) = (self.unit(page), self.own(tlb));
+        let full = self.scan.reserved.as_mut().and_then(|reserved| reserved.touch(&self.machine, unit));
+        let candidate = if active { self.scan.miss(&self.machine, own, missed) } else { None };
+        let expected = full.or(candidate.filter(|node| self.waiting.allows(node.0)));
+        let in_place =
+            |node| self.scan.reserved.as_ref().is_some_and(|reserved| reserved.in_place(&self.machine, node));
+        let expected = expected.map(|node| (node, !in_place(node)));
         let evicted = missed.evicted.map(|node| self.machine.vpn(node));
         let asked = policy.on_miss(Miss { tlb: TLBS[tlb], page, evicted, now });
         let promotion =
-            expected.map(|node| Action::Promote { range: self.machine.superpage(node), copy: true });
+            expected.map(|(node, copy)| Action::Promote { range: self.machine.superpage(node), copy });
         prop_assert_eq!(asked, promotion, "at {}", now);
-        let Some(node) = expected else { return Ok(()) };
-        if refuse {
-            policy.refused(self.machine.superpage(node));
-            self.waiting.refused(node.0, self.scan.threshold(node.0));
-        } else {
-            self.promote(policy, node);
+        match (expected, &mut self.scan.reserved) {
+            (Some((node, copy)), _) if !refuse => self.promote(policy, node, copy),
+            (Some((node, false)), Some(reserved)) => {
+                policy.refused(self.machine.superpage(node));
+                reserved.broken(&self.machine, node);
+            }
+            (Some((node, _)), _) => {
+                policy.refused(self.machine.superpage(node));
+                self.waiting.refused(node.0, self.scan.threshold(node.0));
+            }
+            (None, _) => {}
         }
         Ok(())
     }
 
-    fn promote(&mut self, policy: &mut dyn Policy, node: Node) {
-        self.scan.promoted(&self.machine, node);
+    fn promote(&mut self, policy: &mut dyn Policy, node: Node, copy: bool) {
+        if copy {
+            self.scan.promoted(&self.machine, node);
+        } else {
+            self.scan.pay(&self.machine, node, 0);
+        }
+        if let Some(reserved) = &mut self.scan.reserved {
+            reserved.promoted(copy);
+        }
         self.machine.promote(node);
         policy.promoted(self.machine.superpage(node));
         self.waiting.granted(node.0);

@@ -94,3 +94,26 @@ fn an_eviction_of_what_was_found_lately() {
     assert!(policy.ledger.evict_swiftly::<true>(Tlb::Data, Vpn::new(5)));
     assert_eq!(policy.tlbcount(Tlb::Data, superpage(5, 12)), Some(0));
 }
+
+/// Charged is what is larger than the mapping, also when the TLB holds that: the entry was not as the access wanted it.
+#[test]
+fn a_miss_to_a_large_superpage_that_is_resident() {
+    let mut policy = policy(&Setup::PAPER);
+    let large = superpage(0, 17);
+    for page in [0, 16] {
+        policy.on_miss(miss(page));
+    }
+    policy.promoted(large);
+    let charges = |policy: &mut ApproxOnline<'_>| {
+        [superpage(16, 16), large, superpage(0, 18)].map(|range| policy.prefetch(range).unwrap())
+    };
+    let [block, own, above] = charges(&mut policy);
+    assert!(matches!(policy.ledger.miss_swiftly::<false, true>(&miss(21)), Swift::InSuperpage(_)));
+    policy.on_miss(miss(21));
+    assert_eq!(charges(&mut policy), [block, own, above + 1]);
+    // Nor the long way.
+    policy.unmapped(Pages::one(Vpn::new(1 << 20)));
+    assert_eq!(policy.ledger.miss_swiftly::<false, true>(&miss(21)), Swift::Not);
+    policy.on_miss(miss(21));
+    assert_eq!(charges(&mut policy), [block, own, above + 2]);
+}

@@ -1,0 +1,84 @@
+//! What waits for the price of its holes is looked at seldom: the short way goes on. When it is looked at, the properties
+//! in `tests` say.
+
+use std::boxed::Box;
+use std::vec;
+
+use tlbkit_addr::PageSize;
+
+use super::*;
+use crate::ledger::{Charged, Far, Swift};
+use crate::{Costs, Slot};
+
+/// A policy for which holes have their price, with thresholds of so many thousandths of R.
+fn frugal(prefetch: u32) -> Thrift<'static> {
+    let setup = Setup { costs: Costs { prefetch, ..Costs::PAPER }, ..Setup::PAPER };
+    let each = Thrift::footprint(&setup).unwrap();
+    let memory = Memory {
+        directory: Box::leak(vec![Slot::default(); 2 * Footprint::SLOTS].into()),
+        bits: Box::leak(vec![0; 2 * each.bits].into()),
+        counters: Box::leak(vec![0; 2 * each.counters].into()),
+    };
+    let mut policy = Thrift::new(&setup, memory).unwrap();
+    let pair = Superpage { first: Vpn::new(1024), size: PageSize::from_shift(13).unwrap() };
+    for page in [1024, 1025] {
+        policy.on_miss(miss(page));
+    }
+    policy.promoted(pair);
+    policy.evicted(Tlb::Data, pair.first);
+    policy
+}
+
+fn miss(page: usize) -> Miss {
+    Miss { tlb: Tlb::Data, page: Vpn::new(page), evicted: None, now: 0 }
+}
+
+/// Lets two pages miss in turn in a TLB of one entry until a superpage is asked for. Returns its level, its charges, and
+/// at how many of them, of those from `threshold` on, something was looked at.
+fn looks(policy: &mut Thrift<'_>, pages: [usize; 2], threshold: u32) -> (usize, u32, u32) {
+    for page in pages {
+        policy.on_miss(miss(page));
+    }
+    policy.evicted(Tlb::Data, Vpn::new(pages[0]));
+    let (ledger, mut looks) = (&mut policy.0.ledger, 0);
+    for (charges, n) in (2..).zip((0..2).cycle()) {
+        let (miss, evicted) = (miss(pages[n]), Vpn::new(pages[1 - n]));
+        let charged = match ledger.miss_swiftly::<true, true>(&miss) {
+            Swift::Done => None,
+            Swift::Due(block, from) => Some(ledger.account_at(block, miss.page, from)),
+            Swift::Far(block) => match ledger.miss_far::<true, false>(&miss, block) {
+                Far::Done => None,
+                Far::Pays(from) => Some(ledger.pay_at(block, from)),
+                Far::Not => panic!("the other page is near"),
+            },
+            other => panic!("{other:?} at {charges}"),
+        };
+        assert!(ledger.evict_swiftly::<true>(miss.tlb, evicted));
+        looks += u32::from(charges >= threshold && charged.is_some());
+        if let Some(Charged::Ready(level)) = charged {
+            return (level, charges, looks);
+        }
+    }
+    unreachable!("it is asked for some time")
+}
+
+/// Within a block: {0..3} takes half its R, 800, for two holes, whatever its threshold.
+#[test]
+fn a_block_rests_while_something_waits_in_it() {
+    for (first, prefetch) in [(0, 125), (72, 125), (72, 130)] {
+        let threshold = 16 * prefetch / 10;
+        let (level, charges, looks) = looks(&mut frugal(prefetch), [first, first + 2], threshold);
+        assert_eq!((level, charges), (2, 800));
+        assert!(looks < 20, "{looks}");
+    }
+}
+
+/// Beyond: {0..31} has 1600 of 12800 at its threshold, and lacks 30 pages.
+#[test]
+fn a_look_at_what_waits_is_put_off() {
+    for first in [0, 64] {
+        let (level, charges, looks) = looks(&mut frugal(125), [first, first + 16], 1600);
+        assert_eq!((level, charges), (5, 1600 + 11200 * 30 / 32));
+        assert!(looks < 400, "{looks}");
+    }
+}
