@@ -92,11 +92,11 @@ fn the_first_error_is_the_one_that_is_told() {
 #[test]
 fn words_are_counted() {
     let mut a = Asm::new(Isa::R2);
-    assert!(a.is_empty() && a.len() == 0);
+    assert_eq!((a.is_empty(), a.len()), (true, 0));
     for _ in 0..MOST {
         a.nop();
     }
-    assert!(!a.is_empty() && a.len() == MOST);
+    assert_eq!((a.is_empty(), a.len()), (false, MOST));
     assert_eq!(a.clone().finish(MOST).map(|code| code.words().len()), Ok(MOST));
     assert_eq!(a.clone().finish(MOST - 1), Err(Error::TooLong { words: MOST, room: MOST - 1 }));
     a.nop();

@@ -56,12 +56,14 @@ fn written(features: Features, register: Cp0, old: fn(&mut State), value: u64) -
     let ram = Ram::new();
     let code = assemble(features, |a| {
         if features.isa == Isa::Mips3 {
-            a.dmtc0(K0, register)
+            a.dmtc0(K0, register);
+            a.barrier();
+            a.dmfc0(K1, register);
         } else {
-            a.mtc0(K0, register)
+            a.mtc0(K0, register);
+            a.barrier();
+            a.mfc0(K1, register);
         }
-        a.barrier();
-        if features.isa == Isa::Mips3 { a.dmfc0(K1, register) } else { a.mfc0(K1, register) }
     });
     let mut cpu = ram.cpu(features, code.words());
     old(&mut cpu.cp0);
@@ -152,8 +154,9 @@ const ENTRY: [Cp0; 4] = [Cp0::EntryHi, Cp0::PageMask, Cp0::EntryLo0, Cp0::EntryL
 #[test]
 fn what_was_written_takes_effect_behind_a_barrier() {
     type Code = fn(&mut Asm);
+    type Change = Box<dyn Fn(&mut Asm)>;
     let write = |register| move |a: &mut Asm| a.mtc0(K1, register);
-    let mut hazards: Vec<(Box<dyn Fn(&mut Asm)>, Code)> = vec![
+    let mut hazards: Vec<(Change, Code)> = vec![
         (Box::new(write(Cp0::Index)), |a| a.mfc0(K0, Cp0::Index)),
         (Box::new(write(Cp0::ErrorEpc)), |a| a.mfc0(K0, Cp0::ErrorEpc)),
         (Box::new(write(Cp0::EntryHi)), Asm::tlbp),
