@@ -51,6 +51,20 @@ fn places_that_are_too_small() {
     assert!(matches!(Spec { place, ..spec() }.assemble(), Err(Error::TooFar { .. })));
 }
 
+/// The refill vectors are 0x80 apart, the cache error vector is at 0x100 and the general one at 0x180, and the tail ends
+/// with the page.
+#[test]
+fn places_end_where_the_next_thing_begins() {
+    let ends = |place: Place, from: i32| {
+        let behind = |words: usize| 4 * words as i32;
+        let tail = from + place.tail;
+        (from + behind(place.room), from + place.general, tail, tail + behind(place.tail_room))
+    };
+    assert_eq!(ends(Place::VECTOR, 0), (0x100, 0x180, 0x400, 0x1000));
+    assert_eq!(ends(Place::WIDE, 0), (0x180, 0x180, 0x400, 0x1000));
+    assert_eq!(ends(Place::VECTOR_64, 0x80), (0x100, 0x180, 0x400, 0x1000));
+}
+
 /// A shape: bits of an address, of the base page, and of the levels.
 macro_rules! shapes {
     ($($name:ident $bits:literal $widths:expr, $sizes:expr;)*) => { $(
@@ -97,6 +111,7 @@ shapes! {
     WideTop64 64 [11, 8, 8, 8, 8, 9], [12];
     WideLeaf64 64 [9, 8, 8, 8, 8, 11], [12];
     Linear64 64 [2, 10, 10, 10, 10, 10], [12];
+    Tens64 64 [10, 10, 10, 10, 10, 2], [12];
     Narrow60 60 [10, 10, 10, 10, 8], [12];
 }
 
@@ -191,6 +206,9 @@ fn shapes_that_no_wide_handler_knows() {
     }
     let walk = mips3::Walk::Mpt(mips3::Mpt::of::<Va64>().unwrap());
     let assemble = |block| mips3::Spec { block, cache: None, walk }.assemble().map(|_| ());
+    // A shift by 32 is the first of the other kind.
+    let tens = mips3::Walk::Mpt(mips3::Mpt::of::<Tens64>().unwrap());
+    assert!(mips3::Spec { block: 0x8000_1000, cache: None, walk: tens }.assemble().is_ok());
     assert_eq!(assemble(0x9fff_fff0), Ok(()));
     for block in [0x1000, 0xa000_1000, 0x8000_1008] {
         assert_eq!(assemble(block), Err(Error::BadAddress { address: block }));
