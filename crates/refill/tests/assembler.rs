@@ -107,7 +107,7 @@ fn words_are_counted() {
 fn labels_and_branches_are_counted() {
     let mut a = Asm::new(Isa::R2);
     for _ in 0..64 {
-        let _ = a.label();
+        let _ = a.here();
     }
     assert_eq!(a.clone().finish(0).map(|code| code.words().len()), Ok(0));
     let _ = a.label();
