@@ -68,3 +68,24 @@ larger! {
     g256_of_all_sizes_equals_lookup G256
     ga_of_all_sizes_equals_lookup Ga
 }
+
+/// A space with pages of 4 KiB alone has nothing for the form to find beside them.
+macro_rules! only_small {
+    ($($name:ident $kind:ident)*) => { $(
+        proptest! {
+            #![proptest_config(ProptestConfig::with_cases(32))]
+            #[test]
+            fn $name(config in config(&[Form::SIZED, Form::BOTH]), steps in steps(1)) {
+                with::<Base32>(Kind::$kind, &config, &steps, Sabotage::default())?;
+            }
+        }
+    )* };
+}
+
+only_small! {
+    mpt_of_one_size_equals_lookup Mpt
+    lpt_of_one_size_equals_lookup Lpt
+    hpt_of_one_size_equals_lookup HptSmall
+    cpt_of_one_size_equals_lookup CptFour
+    g16_of_one_size_equals_lookup G16
+}

@@ -9,20 +9,25 @@ const fn immediate(op: u32, rs: Reg, rt: Reg, value: u32) -> u32 {
     op << 26 | rs.number() << 21 | rt.number() << 16 | value & 0xffff
 }
 
+/// `op | rs | rt | rd | shift | function`: the immediate is three fields.
+const fn fields(op: u32, [rs, rt]: [Reg; 2], rd: u32, shift: u32, function: u32) -> u32 {
+    immediate(op, rs, rt, rd << 11 | shift << 6 | function)
+}
+
 /// `0 | rs | rt | rd | shift | function`.
 const fn register(rs: Reg, rt: Reg, rd: Reg, shift: u32, function: u32) -> u32 {
-    rs.number() << 21 | rt.number() << 16 | rd.number() << 11 | shift << 6 | function
+    fields(0, [rs, rt], rd.number(), shift, function)
 }
 
 /// `0x1f | rs | rt | msb | lsb | function`: bit fields.
 const fn field(rs: Reg, rt: Reg, high: u32, low: u32, function: u32) -> u32 {
-    0x1f << 26 | rs.number() << 21 | rt.number() << 16 | high << 11 | low << 6 | function
+    fields(0x1f, [rs, rt], high, low, function)
 }
 
-/// `0x10 | move | rt | rd | select`.
-const fn move_cp0(direction: u32, rt: Reg, cp0: Cp0) -> u32 {
+/// `0x10 | move | rt | rd | 0 | select`.
+const fn move_cp0(direction: u8, rt: Reg, cp0: Cp0) -> u32 {
     let (number, select) = cp0.number();
-    0x10 << 26 | direction << 21 | rt.number() << 16 | number << 11 | select
+    fields(0x10, [Reg::from_number(direction), rt], number, 0, select)
 }
 
 /// Loads, stores and arithmetic with an immediate: name, opcode, and what it does.

@@ -215,7 +215,10 @@ impl Asm {
             self.words[word] |= offset as u32 & 0xffff;
             at += 1;
         }
-        let first = if self.tail < self.len { self.tail } else { self.len };
+        let first = match self.tail {
+            usize::MAX => self.len,
+            tail => tail,
+        };
         match (self.part(0, first, room), self.part(first, self.len, tail_room)) {
             (Ok(code), Ok(tail)) => Ok((code, tail)),
             (Err(error), _) | (_, Err(error)) => Err(error),

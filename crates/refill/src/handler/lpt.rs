@@ -26,13 +26,15 @@ use crate::asm::{Asm, Cp0, K0, K1, ZERO};
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Lpt {
     at: u32,
-    /// The index bits of the root.
-    top: u32,
 }
 
+/// The index bits of the root.
+const TOP: u32 = 10;
 /// The base-two logarithm of a page of the table and of a PTE.
 const PAGE: u32 = 12;
 const PTE: u32 = 2;
+/// The base-two logarithm of the table.
+const REGION: u32 = TOP + PAGE;
 /// The code of a TLB miss on a load, where it stands in Cause.
 const LOAD_MISS: u16 = 2 << 2;
 /// V of an EntryLo.
@@ -43,20 +45,18 @@ impl Lpt {
     ///
     /// # Errors
     ///
-    /// [`Error::Geometry`] unless the table has 32 bits of 4 KiB pages in two levels of ten.
-    /// [`Error::BadAddress`] unless it is at 0xc000_0000 or above.
+    /// [`Error::Geometry`] unless the table has two levels of ten bits: then it has 32 bits of 4 KiB pages, as the nodes
+    /// of a linear table are pages. [`Error::BadAddress`] unless it is at a multiple of 4 MiB from 0xc000_0000 on.
     pub const fn of<G: Radix, const AT: usize>() -> Result<Self, Error> {
-        // That the table lies within the address space is checked where its geometry is made.
+        // That the table lies within the address space, and in pages, is checked where its geometry is made.
         const { assert!(Linear::<G, EntryLo, AT>::LINEAR.is_some()) };
-        let widths = G::WIDTHS;
-        if G::VA_BITS != 32 || widths.len() != 2 || widths[0] != 10 || widths[1] != 10 {
+        if !matches!(G::WIDTHS, [TOP, 10]) {
             return Err(Error::Geometry);
         }
-        let region = 1 << (widths[0] + PAGE);
-        if AT >> 30 != 3 || AT & (region - 1) != 0 {
+        if AT >> 30 != 3 || !AT.is_multiple_of(1 << REGION) {
             return Err(Error::BadAddress { address: AT as u32 });
         }
-        Ok(Self { at: AT as u32, top: widths[0] })
+        Ok(Self { at: AT as u32 })
     }
 
     /// Returns what PTEBase must be.
@@ -107,7 +107,6 @@ impl Lpt {
     pub(super) const fn nested(&self, b: &Build) -> Asm {
         let spec: &Spec = &b.spec;
         let mut n = Build::nested(spec);
-        let region = self.top + PAGE;
         let out = n.asm.label();
         let absent = n.asm.label();
         let new = n.asm.label();
@@ -116,12 +115,12 @@ impl Lpt {
         n.asm.xori(K0, K0, LOAD_MISS);
         n.asm.bne(K0, ZERO, out);
         n.asm.mfc0(K1, Cp0::BadVAddr);
-        n.asm.srl(K0, K1, region);
-        n.asm.xori(K0, K0, (self.at >> region) as u16);
+        n.asm.srl(K0, K1, REGION);
+        n.asm.xori(K0, K0, (self.at >> REGION) as u16);
         n.asm.bne(K0, ZERO, out);
         // The table's page, in words of the root.
         n.asm.srl(K0, K1, PAGE - PTE);
-        n.asm.andi(K0, K0, (1 << (self.top + PTE)) - 4);
+        n.asm.andi(K0, K0, (1 << (TOP + PTE)) - 4);
         n.load_root(K1);
         n.asm.addu(K1, K1, K0);
         n.asm.lw(K0, 0, K1);

@@ -43,7 +43,8 @@ pub(super) const GRAIN: usize = 4;
 /// Branches to `larger` if k0, the pair's even word, may be that of a larger page. Loses k0; the next instruction is in
 /// the delay slot. S = 3 gets there too, and is sorted out there: a page of 4 KiB that was written, then protected.
 pub(super) const fn test(b: &mut Build, larger: Label) {
-    b.asm.sll(K0, K0, 31 - S);
+    // The low bit of S becomes the sign.
+    b.asm.sll(K0, K0, 1);
     b.asm.bltz(K0, larger);
 }
 

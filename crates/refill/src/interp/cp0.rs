@@ -1,5 +1,6 @@
 //! The registers of coprocessor 0.
 
+use super::merge;
 use crate::asm::Cp0;
 
 /// Coprocessor 0 without the TLB.
@@ -109,7 +110,7 @@ impl State {
             Cp0::Random | Cp0::BadVAddr => {}
             Cp0::EntryLo0 => self.entry_lo0 = value & 0x3fff_ffff,
             Cp0::EntryLo1 => self.entry_lo1 = value & 0x3fff_ffff,
-            Cp0::Context => self.context = value & !0x7f_ffff | self.context & 0x7f_fff0,
+            Cp0::Context => self.context = merge(value, self.context, 0x7f_ffff),
             Cp0::PageMask => self.page_mask = value & 0x1fff_e000,
             Cp0::Wired => {
                 self.wired = value.min(self.entries - 1);
@@ -119,7 +120,7 @@ impl State {
             Cp0::Status => self.status = value,
             Cp0::Cause => self.cause = value,
             Cp0::Epc => self.epc = value,
-            Cp0::XContext => self.xcontext = value & !0x1_ffff_ffff | self.xcontext & 0x1_ffff_fff0,
+            Cp0::XContext => self.xcontext = merge(value, self.xcontext, 0x1_ffff_ffff),
             Cp0::ErrorEpc => self.error_epc = value,
             Cp0::KScratch(select) => {
                 if let Some(scratch) = self.kscratch.get_mut(usize::from(select).wrapping_sub(2)) {

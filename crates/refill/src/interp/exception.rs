@@ -1,7 +1,7 @@
 //! Address translation, and the exceptions that it raises.
 
 use super::execute::Pending;
-use super::{Machine, Memory, State, Stop};
+use super::{Machine, Memory, State, Stop, merge};
 use crate::features::Isa;
 
 /// What an access does.
@@ -54,7 +54,7 @@ impl<M: Memory, const N: usize> Machine<M, N> {
             return Ok(Err(Cause::Modified));
         }
         let frame = (found.lo >> 6 & 0xff_ffff) << 12;
-        Ok(Ok(frame & !(found.bytes - 1) | at & (found.bytes - 1)))
+        Ok(Ok(merge(frame, at, found.bytes - 1)))
     }
 
     /// Translates an address as the kernel uses it: unmapped in kseg0 and kseg1, and in xkphys.
@@ -74,9 +74,11 @@ impl<M: Memory, const N: usize> Machine<M, N> {
         self.counts.exceptions += 1;
         self.counts.nested += u64::from(cp0.exl());
         cp0.bad_vaddr = at;
-        cp0.context = cp0.context & !0x7f_ffff | at >> 9 & 0x7f_fff0;
-        cp0.xcontext = cp0.xcontext & !0x1_ffff_ffff | at >> 9 & 0x7fff_fff0 | at >> 31 & 0x1_8000_0000;
-        cp0.entry_hi = at & !0x1fff | cp0.asid();
+        // The pair's number, times 16; above it the two highest bits of an address of 64.
+        let pair = at >> 13 << 4;
+        cp0.context = merge(cp0.context, pair, 0x7f_ffff);
+        cp0.xcontext = merge(cp0.xcontext, merge(pair, at >> 31, 3 << 31), 0x1_ffff_ffff);
+        cp0.entry_hi = merge(at, cp0.asid(), 0x1fff);
         let slot = self.target.take().is_some();
         let vector = match cause {
             Cause::Refill(_) if !cp0.exl() => {
@@ -92,7 +94,7 @@ impl<M: Memory, const N: usize> Machine<M, N> {
             cp0.epc = if slot { self.pc.wrapping_sub(4) } else { self.pc };
             cp0.cause = if slot { 1 << 31 } else { 0 };
         }
-        cp0.cause = cp0.cause & !0x7c | cause.code() << 2;
+        cp0.cause = merge(cp0.cause, cause.code() << 2, 0x7c);
         cp0.status |= State::EXL;
         // The CPU does what an `ehb` would when it takes an exception.
         self.pending = Pending::default();

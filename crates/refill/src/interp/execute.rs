@@ -1,24 +1,22 @@
 //! One instruction.
 
-use super::{Access, Entry, Machine, Memory, State, Stop};
+use super::{Access, Entry, Machine, Memory, State, Stop, merge};
 use crate::asm::Cp0;
 use crate::features::Isa;
 
 /// What was changed of coprocessor 0 since the last barrier.
 #[derive(Clone, Copy, Debug, Default)]
 pub(super) struct Pending {
-    /// A bit for each register.
-    registers: u32,
-    /// The number of the instruction that changed it last.
-    since: u64,
+    /// The number of the instruction that changed a register last, or 0.
+    since: [u64; 32],
 }
 
 /// What `tlbr` reads, and `tlbwi` and `tlbwr` write.
 const ENTRY: [Cp0; 4] = [Cp0::EntryHi, Cp0::PageMask, Cp0::EntryLo0, Cp0::EntryLo1];
 
-/// A register's bit among those that are pending.
-const fn bit(register: Cp0) -> u32 {
-    1 << register.number().0
+/// A register's place among those that are pending.
+const fn place(register: Cp0) -> usize {
+    register.number().0 as usize
 }
 
 /// The fields of an instruction.
@@ -76,15 +74,14 @@ impl<M: Memory, const N: usize> Machine<M, N> {
         };
         self.executed += 1;
         self.counts.instructions += 1;
-        let slot = self.target;
+        let (slot, exceptions) = (self.target, self.counts.exceptions);
         if let Some(branch) = self.execute(Fields(fetched))? {
             if slot.is_some() {
                 return Err(Stop::Slot { pc });
             }
             self.target = Some(branch);
             self.pc = pc.wrapping_add(4);
-        } else if self.pc == pc {
-            // No exception was taken.
+        } else if self.counts.exceptions == exceptions {
             self.target = None;
             self.pc = slot.unwrap_or(pc.wrapping_add(4));
         }
@@ -103,10 +100,7 @@ impl<M: Memory, const N: usize> Machine<M, N> {
             0x00 => return self.special(i, rs, rt).map(|()| None),
             0x01 if i.rt() == 0 => return branch((rs as i64) < 0),
             0x01 if i.rt() == 1 => return branch((rs as i64) >= 0),
-            0x02 => {
-                let region = self.pc.wrapping_add(4) & !0x0fff_ffff;
-                return Ok(Some(region | u64::from(i.0 & 0x03ff_ffff) << 2));
-            }
+            0x02 => return Ok(Some(merge(self.pc.wrapping_add(4), u64::from(i.0) << 2, 0x0fff_ffff))),
             0x04 => return branch(rs == rt),
             0x05 => return branch(rs != rt),
             0x06 if i.rt() == 0 => return branch((rs as i64) <= 0),
@@ -149,9 +143,10 @@ impl<M: Memory, const N: usize> Machine<M, N> {
         let rotates = self.features.isa == Isa::R2;
         let (shift, low) = (i.shift(), rt as u32);
         let value = match (i.function(), i.rs(), shift) {
-            // Only what is all zero but the shift waits for coprocessor 0; any shift of register 0 is a `nop`.
+            // Only what is all zero but the shift, 3, waits for coprocessor 0, and before release 2 not even that; any
+            // shift of register 0 is a `nop`.
             (0x00, 0, _) => {
-                if i.0 == 0xc0 {
+                if i.0 == 0xc0 && rotates {
                     self.pending = Pending::default();
                 }
                 word(u64::from(low << shift))
@@ -194,31 +189,32 @@ impl<M: Memory, const N: usize> Machine<M, N> {
             0x00 if high + low < 32 => Ok(word(rs >> low & ((2 << high) - 1))),
             0x04 if high >= low => {
                 let mask = ((2u64 << (high - low)) - 1) << low;
-                Ok(word(rt & !mask | rs << low & mask))
+                Ok(word(merge(rt, rs << low, mask)))
             }
             _ => Err(self.unknown(i)),
         }
     }
 
-    /// Returns the physical address of a kernel access of `bytes` bytes, or `None` if it took an exception.
-    fn address(&mut self, i: Fields, base: u64, bytes: u64, access: Access) -> Result<Option<u64>, Stop> {
+    /// Returns the virtual and the physical address of a kernel access of `bytes` bytes, or `None` if it took an exception.
+    fn address(
+        &mut self,
+        i: Fields,
+        base: u64,
+        bytes: u64,
+        access: Access,
+    ) -> Result<Option<(u64, u64)>, Stop> {
         let sum = base.wrapping_add(i.signed());
         let at = if self.features.isa == Isa::Mips3 { sum } else { word(sum) };
         if !at.is_multiple_of(bytes) {
             return Err(Stop::Bus { pc: self.pc, at });
         }
         match self.translate_kernel(at, access)? {
-            Ok(physical) => Ok(Some(physical)),
+            Ok(physical) => Ok(Some((at, physical))),
             Err(cause) => {
                 self.raise(cause, at);
                 Ok(None)
             }
         }
-    }
-
-    fn memory(&mut self, physical: u64) -> Result<u64, Stop> {
-        let loaded = self.memory.load(physical & !3);
-        loaded.map(u64::from).ok_or(Stop::Bus { pc: self.pc, at: physical })
     }
 
     fn load(&mut self, i: Fields, base: u64) -> Result<(), Stop> {
@@ -228,14 +224,17 @@ impl<M: Memory, const N: usize> Machine<M, N> {
             0x37 => 8,
             _ => 4,
         };
-        let Some(at) = self.address(i, base, bytes, Access::Load)? else { return Ok(()) };
+        let Some((at, physical)) = self.address(i, base, bytes, Access::Load)? else { return Ok(()) };
         self.counts.loads += 1;
+        let (big, pc) = (self.is_big(), self.pc);
+        let mut load = |physical| self.memory.load(physical).map(u64::from).ok_or(Stop::Bus { pc, at });
         let value = if bytes == 8 {
-            let (first, second) = (self.memory(at)?, self.memory(at + 4)?);
-            if self.is_big() { first << 32 | second } else { second << 32 | first }
+            let (first, second) = (load(physical)?, load(physical + 4)?);
+            let (high, low) = if big { (first, second) } else { (second, first) };
+            high << 32 | low
         } else {
-            let place = if self.is_big() { 4 - bytes - at % 4 } else { at % 4 };
-            self.memory(at)? >> (8 * place)
+            let place = if big { 4 - bytes - physical % 4 } else { physical % 4 };
+            load(physical & !3)? >> (8 * place)
         };
         let value = match i.op() {
             0x20 => value as u8 as i8 as u64,
@@ -250,30 +249,33 @@ impl<M: Memory, const N: usize> Machine<M, N> {
 
     fn store(&mut self, i: Fields, base: u64, value: u64) -> Result<(), Stop> {
         let double = i.op() == 0x3f;
-        let Some(at) = self.address(i, base, if double { 8 } else { 4 }, Access::Store)? else {
-            return Ok(());
-        };
+        let bytes = if double { 8 } else { 4 };
+        let Some((at, physical)) = self.address(i, base, bytes, Access::Store)? else { return Ok(()) };
         self.counts.stores += 1;
         let (low, high) = (value as u32, (value >> 32) as u32);
         let stored = match (double, self.is_big()) {
-            (false, _) => self.memory.store(at, low),
-            (true, false) => self.memory.store(at, low) && self.memory.store(at + 4, high),
-            (true, true) => self.memory.store(at, high) && self.memory.store(at + 4, low),
+            (false, _) => self.memory.store(physical, low),
+            (true, false) => self.memory.store(physical, low) && self.memory.store(physical + 4, high),
+            (true, true) => self.memory.store(physical, high) && self.memory.store(physical + 4, low),
         };
         if stored { Ok(()) } else { Err(Stop::Bus { pc: self.pc, at }) }
     }
 
     /// Notes that registers of coprocessor 0 have changed.
     fn changed(&mut self, registers: &[Cp0]) {
-        self.pending.registers |= registers.iter().fold(0, |all, &register| all | bit(register));
-        self.pending.since = self.executed;
+        for &register in registers {
+            self.pending.since[place(register)] = self.executed;
+        }
     }
 
     /// Stops if a change of one of these registers may not have taken effect. Before release 2 that takes two
     /// instructions between.
     fn settled(&self, registers: &[Cp0]) -> Result<(), Stop> {
-        let waited = self.features.isa != Isa::R2 && self.executed - self.pending.since > 2;
-        if !waited && registers.iter().any(|&register| self.pending.registers & bit(register) != 0) {
+        let hazard = |&register: &Cp0| {
+            let since = self.pending.since[place(register)];
+            since != 0 && (self.features.isa == Isa::R2 || self.executed - since <= 2)
+        };
+        if registers.iter().any(hazard) {
             return Err(Stop::Hazard { pc: self.pc });
         }
         Ok(())
@@ -292,8 +294,8 @@ impl<M: Memory, const N: usize> Machine<M, N> {
                 self.changed(&ENTRY);
                 return Ok(());
             }
-            0x4200_0002 => return self.write(self.cp0.index),
-            0x4200_0006 => return self.write(self.cp0.random),
+            0x4200_0002 => return self.write(Cp0::Index, self.cp0.index),
+            0x4200_0006 => return self.write(Cp0::Wired, self.cp0.random),
             0x4200_0008 => {
                 self.settled(&[Cp0::EntryHi])?;
                 let found = self.tlb.find(self.cp0.entry_hi, self.cp0.asid())?;
@@ -338,9 +340,9 @@ impl<M: Memory, const N: usize> Machine<M, N> {
         }
     }
 
-    /// `tlbwi` and `tlbwr`.
-    fn write(&mut self, index: u64) -> Result<(), Stop> {
-        self.settled(&[Cp0::Index])?;
+    /// `tlbwi` and `tlbwr`: the number of the entry depends on a register.
+    fn write(&mut self, chooser: Cp0, index: u64) -> Result<(), Stop> {
+        self.settled(&[chooser])?;
         self.settled(&ENTRY)?;
         let cp0 = &self.cp0;
         let entry = Entry { page_mask: cp0.page_mask, hi: cp0.entry_hi, lo: [cp0.entry_lo0, cp0.entry_lo1] };

@@ -27,6 +27,11 @@ pub use tlb::{Entry, Found, Tlb};
 
 use crate::features::{Endian, Features};
 
+/// Returns a value with the bits in `mask` taken from another one.
+const fn merge(value: u64, other: u64, mask: u64) -> u64 {
+    value & !mask | other & mask
+}
+
 /// What was counted.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Counts {

@@ -1,6 +1,6 @@
 //! The TLB: entries for pairs of pages.
 
-use super::Stop;
+use super::{Stop, merge};
 
 /// A TLB entry, as `tlbwi` stores it.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
@@ -40,8 +40,8 @@ impl Entry {
             && (self.is_global() || other.is_global() || (self.hi ^ other.hi) & ASID == 0)
     }
 
-    const fn matches(&self, hi: u64) -> bool {
-        (self.hi ^ hi) & PAIR & !self.page_mask == 0 && (self.is_global() || (self.hi ^ hi) & ASID == 0)
+    const fn matches(&self, at: u64, asid: u64) -> bool {
+        (self.hi ^ at) & PAIR & !self.page_mask == 0 && (self.is_global() || (self.hi ^ asid) & ASID == 0)
     }
 }
 
@@ -79,15 +79,15 @@ impl<const N: usize> Tlb<N> {
     ///
     /// [`Stop::Duplicate`] if more than one entry matches.
     pub fn find(&self, at: u64, asid: u64) -> Result<Option<Found>, Stop> {
-        let hi = at & PAIR | asid & ASID;
-        let mut matching =
-            self.entries.iter().enumerate().filter_map(|(index, entry)| Some((index, (*entry)?)));
-        let mut matching = matching.by_ref().filter(|(_, entry)| entry.matches(hi));
+        let entries = self.entries.iter().enumerate();
+        let mut matching = entries
+            .filter_map(|(index, entry)| Some((index, (*entry)?)))
+            .filter(|(_, entry)| entry.matches(at, asid));
         let Some((index, entry)) = matching.next() else { return Ok(None) };
         if matching.next().is_some() {
             return Err(Stop::Duplicate { at });
         }
-        let bytes = (entry.page_mask >> 1 | 0xfff) + 1;
+        let bytes = (entry.page_mask >> 1) + 0x1000;
         let lo = if at & bytes == 0 { entry.lo[0] } else { entry.lo[1] };
         Ok(Some(Found { index, lo, bytes }))
     }
@@ -104,7 +104,7 @@ impl<const N: usize> Tlb<N> {
     /// [`Stop::Duplicate`] if another entry would match some of its addresses too.
     pub fn write(&mut self, index: u64, entry: Entry) -> Result<(), Stop> {
         let global = entry.lo[0] & entry.lo[1] & 1;
-        let lo = entry.lo.map(|lo| lo & !1 | global);
+        let lo = entry.lo.map(|lo| merge(lo, global, 1));
         let new = Entry { hi: entry.hi & !entry.page_mask, lo, ..entry };
         let others = self.entries.iter().enumerate().filter(|&(other, _)| other as u64 != index);
         if others.filter_map(|(_, old)| *old).any(|old| old.overlaps(&new)) {
