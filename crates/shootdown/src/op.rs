@@ -56,6 +56,16 @@ pub enum Misuse {
     },
     /// The machine did not ask for this answer.
     NotAsked,
+    /// Somebody has the CPU's station.
+    Manned {
+        /// The CPU.
+        cpu: usize,
+    },
+    /// The station is another system's.
+    Stranger {
+        /// The station's CPU.
+        cpu: usize,
+    },
     /// The slot is still in use by an earlier operation.
     Busy {
         /// The operation in it.
@@ -75,6 +85,8 @@ impl fmt::Display for Misuse {
             Self::AlreadyComplete { op } => write!(f, "operation {op} has had all its acknowledgements"),
             Self::NotAsked => f.write_str("the machine did not ask for this"),
             Self::Busy { op } => write!(f, "operation {op} is still under way"),
+            Self::Manned { cpu } => write!(f, "CPU {cpu} has its station: pass that on, or drop it"),
+            Self::Stranger { cpu } => write!(f, "the station of CPU {cpu} is another system's"),
         }
     }
 }

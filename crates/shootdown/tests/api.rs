@@ -56,6 +56,18 @@ impl Local<u8> for Counting {
 
 type Kernel = System<u8, Page, 4, 2>;
 
+/// Posts by hand a request of an operation that is not in flight.
+fn post(kernel: &Kernel, cpu: usize, request: Request) -> Result<bool, Misuse> {
+    // SAFETY: as said.
+    unsafe { kernel.post(cpu, request) }
+}
+
+/// Acknowledges by hand an operation that is not in flight.
+fn acknowledge(kernel: &Kernel, op: OpId) -> Result<u32, Misuse> {
+    // SAFETY: as said.
+    unsafe { kernel.acknowledge(op) }
+}
+
 #[test]
 fn bad_input_is_refused() {
     assert!(matches!(Queue::<0>::new(), Err(Misuse::NoRoom)));
@@ -72,11 +84,11 @@ fn bad_input_is_refused() {
 
     let kernel = Kernel::new(plan(Algorithm::PteFirst)).unwrap();
     assert!(matches!(kernel.station(4), Err(Misuse::NoSuchCpu { cpu: 4 })));
-    assert_eq!(kernel.post(4, request(0)), Err(Misuse::NoSuchCpu { cpu: 4 }));
+    assert_eq!(post(&kernel, 4, request(0)), Err(Misuse::NoSuchCpu { cpu: 4 }));
     let unknown = OpId { cpu: 0, slot: 0, generation: 5 };
-    assert_eq!(kernel.acknowledge(unknown), Err(Misuse::UnknownGeneration { op: unknown, current: 0 }));
+    assert_eq!(acknowledge(&kernel, unknown), Err(Misuse::UnknownGeneration { op: unknown, current: 0 }));
     let twice = OpId { cpu: 0, slot: 0, generation: 0 };
-    assert_eq!(kernel.acknowledge(twice), Err(Misuse::AlreadyComplete { op: twice }));
+    assert_eq!(acknowledge(&kernel, twice), Err(Misuse::AlreadyComplete { op: twice }));
 }
 
 #[test]
@@ -241,8 +253,9 @@ fn an_operation_whose_last_replier_is_offline_is_its_requesters_again() {
         let (mut zero, mut one) = (kernel.station(0).unwrap(), kernel.station(1).unwrap());
         let (mut here, mut there) = (Counting::default(), Counting::default());
         let elsewhere = SharedSpace::new();
-        let mut last = kernel.station(online + 1).unwrap();
-        kernel.switch(&mut last, &mut there, Change::Offline, &elsewhere, Target::All, || false).unwrap();
+        let mut two = kernel.station(2).unwrap();
+        let last = if online == 0 { &mut one } else { &mut two };
+        kernel.switch(last, &mut there, Change::Offline, &elsewhere, Target::All, || false).unwrap();
         there = Counting::default();
         kernel.start(&mut zero, &mut here, 9, page(online + 2)).ok().unwrap();
         if online == 1 {
@@ -350,9 +363,29 @@ fn a_look_for_nothing_disturbs_nobody() {
     kernel.poll(&mut one, &mut there).unwrap();
     assert_eq!(there.1, 0);
     // An operation that is not in its slot any more has continued.
-    kernel.post(1, request(0)).unwrap();
+    post(&kernel, 1, request(0)).unwrap();
     kernel.poll(&mut one, &mut there).unwrap();
     assert_eq!(there.1, 1, "it has stopped");
+}
+
+/// One at a time is a CPU, and of one system: not even by mistake do two run one CPU's operations.
+#[test]
+fn a_station_is_one_cpus_of_one_system() {
+    let (kernel, other) = [(); 2].map(|()| Kernel::new(plan(Algorithm::PteFirst)).unwrap()).into();
+    let mut zero = kernel.station(0).unwrap();
+    assert!(matches!(kernel.station(0), Err(Misuse::Manned { cpu: 0 })));
+    assert!(kernel.station(1).is_ok() && kernel.station(1).is_ok(), "given back when dropped");
+    let mut here = Counting::default();
+    let stranger = Misuse::Stranger { cpu: 0 };
+    assert!(matches!(other.start(&mut zero, &mut here, 7, page(1)), Err((7, _, why)) if why == stranger));
+    let space = SharedSpace::new();
+    let what = Target::Space(Asid::default());
+    assert_eq!(other.switch(&mut zero, &mut here, Change::In, &space, what, || false), Err(stranger));
+    assert!(!space.members.contains(0));
+    post(&other, 0, request(0)).unwrap();
+    assert_eq!(other.poll(&mut zero, &mut here), Err(stranger));
+    assert_eq!(here.flushes, 0);
+    assert!(kernel.start(&mut zero, &mut here, 7, page(1)).is_ok());
 }
 
 /// Who goes offline replies to what he has been asked, flushes all, and is asked no more until he is back.
@@ -372,9 +405,9 @@ fn going_offline_leaves_nobody_waiting() {
     switch(&mut there, Change::Offline);
     assert_eq!(there.completed, [(9, Outcome::Done)]);
     assert!(!elsewhere.members.contains(1) && !elsewhere.running.contains(1));
-    assert_eq!(kernel.post(1, request(0)), Ok(false));
+    assert_eq!(post(&kernel, 1, request(0)), Ok(false));
     switch(&mut there, Change::In);
-    assert_eq!(kernel.post(1, request(0)), Ok(true));
+    assert_eq!(post(&kernel, 1, request(0)), Ok(true));
 }
 
 /// A page that is mapped again while its unmapping is in flight: said once or twice, the operation ends as superseded.
@@ -418,10 +451,10 @@ fn a_name_is_one_operations_until_the_count_comes_round() {
         assert!(kernel.start(&mut zero, &mut here, 0, page(1)).is_ok());
         let op = OpId { cpu: 0, slot: 0, generation };
         assert_eq!(kernel.supersede(op), Ok(false));
-        assert_eq!(kernel.acknowledge(op), Err(Misuse::AlreadyComplete { op }));
+        assert_eq!(acknowledge(&kernel, op), Err(Misuse::AlreadyComplete { op }));
         let (op, current) = (OpId { generation: generation - 1, ..op }, generation & 0xffff);
         assert_eq!(kernel.supersede(op), Err(Misuse::UnknownGeneration { op, current }));
-        assert_eq!(kernel.acknowledge(op), Err(Misuse::UnknownGeneration { op, current }));
+        assert_eq!(acknowledge(&kernel, op), Err(Misuse::UnknownGeneration { op, current }));
     }
 }
 

@@ -171,7 +171,7 @@ impl Cpu<usize> for Tlb {
 #[unsafe(no_mangle)]
 pub fn hit_shootdown(
     system: &System<usize, Change, 4, 4, 1, 2>,
-    station: &mut Station<4, 1, 2>,
+    station: &mut Station<'_, 4, 1, 2>,
 ) -> Result<(), Misuse> {
     system.poll(station, &mut Tlb)
 }

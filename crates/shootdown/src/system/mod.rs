@@ -73,20 +73,28 @@ pub trait Local<P> {
     }
 }
 
-/// What each CPU keeps for itself.
+/// What each CPU keeps for itself: the right to be that CPU of a [`System`], given back when it is dropped.
 #[derive(Debug)]
-pub struct Station<const N: usize, const W: usize = 1, const SLOTS: usize = 1> {
+pub struct Station<'s, const N: usize, const W: usize = 1, const SLOTS: usize = 1> {
     me: usize,
+    /// The system's own note that somebody is that CPU.
+    manned: &'s AtomicBool,
     plan: Plan,
     replier: Replier<N, W, SLOTS>,
     /// In 2-phase as a requester: only [`System::poll`]'s rendezvous part may run.
     entered: bool,
 }
 
-impl<const N: usize, const W: usize, const SLOTS: usize> Station<N, W, SLOTS> {
+impl<const N: usize, const W: usize, const SLOTS: usize> Station<'_, N, W, SLOTS> {
     /// Returns the CPU.
     pub const fn cpu(&self) -> usize {
         self.me
+    }
+}
+
+impl<const N: usize, const W: usize, const SLOTS: usize> Drop for Station<'_, N, W, SLOTS> {
+    fn drop(&mut self) {
+        self.manned.store(false, Ordering::Release);
     }
 }
 
@@ -133,6 +141,8 @@ pub struct System<P, E, const CPUS: usize, const N: usize, const W: usize = 1, c
     cpus: CpuSet<W>,
     mailboxes: [Mailbox<N, W, SLOTS>; CPUS],
     stopped: [Flag; CPUS],
+    /// Whose station somebody has.
+    manned: [AtomicBool; CPUS],
     slots: [[Slot<Flight<P, E, W>>; SLOTS]; CPUS],
 }
 
@@ -170,20 +180,30 @@ impl<P, E: Edit<W>, const CPUS: usize, const N: usize, const W: usize, const SLO
             cpus: (0..CPUS).collect(),
             mailboxes: from_fn(|_| Mailbox::of_checked_size()),
             stopped: from_fn(|_| Flag(AtomicBool::new(false))),
+            manned: from_fn(|_| AtomicBool::new(false)),
             slots: from_fn(|_| from_fn(slot)),
         })
     }
 
-    /// Returns what CPU `me` keeps for itself.
+    /// Returns what CPU `me` keeps for itself. There is one at a time.
     ///
     /// # Errors
     ///
-    /// [`Misuse::NoSuchCpu`].
-    pub fn station(&self, me: usize) -> Result<Station<N, W, SLOTS>, Misuse> {
-        if me >= CPUS {
-            return Err(Misuse::NoSuchCpu { cpu: me });
+    /// [`Misuse::NoSuchCpu`], or [`Misuse::Manned`] if somebody has it.
+    pub fn station(&self, me: usize) -> Result<Station<'_, N, W, SLOTS>, Misuse> {
+        let manned = self.manned.get(me).ok_or(Misuse::NoSuchCpu { cpu: me })?;
+        let replier = Replier::new(self.plan)?;
+        if manned.swap(true, Ordering::Acquire) {
+            return Err(Misuse::Manned { cpu: me });
         }
-        Ok(Station { me, plan: self.plan, replier: Replier::new(self.plan)?, entered: false })
+        Ok(Station { me, manned, plan: self.plan, replier, entered: false })
+    }
+
+    /// Checks that a station is one of this system's: it speaks for its CPU alone, and there alone.
+    #[inline]
+    fn check(&self, station: &Station<'_, N, W, SLOTS>) -> Result<(), Misuse> {
+        let own = self.manned.get(station.me).is_some_and(|manned| core::ptr::eq(manned, station.manned));
+        if own { Ok(()) } else { Err(Misuse::Stranger { cpu: station.me }) }
     }
 
     fn mailbox(&self, cpu: usize) -> Result<&Mailbox<N, W, SLOTS>, Misuse> {
@@ -195,22 +215,39 @@ impl<P, E: Edit<W>, const CPUS: usize, const N: usize, const W: usize, const SLO
         self.slots.get(cpu).ok_or(Misuse::NoSuchCpu { cpu })?.get(usize::from(slot)).ok_or(Misuse::NoRoom)
     }
 
-    /// Posts a request to `cpu`'s mailbox: the hot half of an operation.
+    /// Posts a request to `cpu`'s mailbox by hand.
     ///
     /// # Errors
     ///
     /// [`Misuse::NoSuchCpu`]; otherwise as [`Mailbox::post`].
-    pub fn post(&self, cpu: usize, request: Request) -> Result<bool, Misuse> {
-        self.mailbox(cpu)?.post(request)
+    ///
+    /// # Safety
+    ///
+    /// No operation is in flight, nor will be before the reply, that would count the reply as one that it waits for.
+    pub unsafe fn post(&self, cpu: usize, request: Request) -> Result<bool, Misuse> {
+        self.send(cpu, request)
     }
 
-    /// Counts one acknowledgement of `op`, and returns how many are left.
+    /// Counts one acknowledgement of `op` by hand, and returns how many are left.
     ///
     /// # Errors
     ///
     /// [`Misuse::UnknownGeneration`] if the slot is at another operation, [`Misuse::AlreadyComplete`] if none was
     /// left, [`Misuse::NoSuchCpu`] or [`Misuse::NoRoom`] if there is no such slot.
-    pub fn acknowledge(&self, op: OpId) -> Result<u32, Misuse> {
+    ///
+    /// # Safety
+    ///
+    /// It is not one that a CPU has still to give by [`poll`](Self::poll). Whoever gives the last one owns what is in
+    /// flight.
+    pub unsafe fn acknowledge(&self, op: OpId) -> Result<u32, Misuse> {
+        self.reply_to(op)
+    }
+
+    fn send(&self, cpu: usize, request: Request) -> Result<bool, Misuse> {
+        self.mailbox(cpu)?.post(request)
+    }
+
+    fn reply_to(&self, op: OpId) -> Result<u32, Misuse> {
         self.count_down(op.cpu, op.slot, Some(op.generation))
     }
 

@@ -12,11 +12,17 @@ impl<P, E: Edit<W>, const CPUS: usize, const N: usize, const W: usize, const SLO
     ///
     /// # Errors
     ///
-    /// [`Misuse`] only if a mailbox holds a request of an operation that does not exist.
+    /// [`Misuse::Stranger`], told where there is something to reply to; otherwise only if a mailbox holds a request of
+    /// an operation that does not exist.
     #[inline]
-    pub fn poll(&self, station: &mut Station<N, W, SLOTS>, local: &mut impl Local<P>) -> Result<(), Misuse> {
+    pub fn poll(
+        &self,
+        station: &mut Station<'_, N, W, SLOTS>,
+        local: &mut impl Local<P>,
+    ) -> Result<(), Misuse> {
         match self.mailboxes.get(station.me) {
             Some(mailbox) if !mailbox.is_empty() && station.replier.is_idle() => {
+                self.check(station)?;
                 station.replier.interrupt();
                 self.reply(station, local)
             }
@@ -27,7 +33,7 @@ impl<P, E: Edit<W>, const CPUS: usize, const N: usize, const W: usize, const SLO
     #[cold]
     pub(super) fn reply(
         &self,
-        station: &mut Station<N, W, SLOTS>,
+        station: &mut Station<'_, N, W, SLOTS>,
         local: &mut impl Local<P>,
     ) -> Result<(), Misuse> {
         loop {
@@ -51,7 +57,7 @@ impl<P, E: Edit<W>, const CPUS: usize, const N: usize, const W: usize, const SLO
                     station.replier.did()?;
                 }
                 Reply::Acknowledge(op) => {
-                    let left = self.acknowledge(op)?;
+                    let left = self.reply_to(op)?;
                     if left == 0 {
                         local.changed();
                     }
@@ -105,13 +111,14 @@ impl<P, E: Edit<W>, const CPUS: usize, const N: usize, const W: usize, const SLO
     /// As [`poll`](Self::poll).
     pub fn switch(
         &self,
-        station: &mut Station<N, W, SLOTS>,
+        station: &mut Station<'_, N, W, SLOTS>,
         local: &mut impl Local<P>,
         change: Change,
         space: &SharedSpace<W>,
         what: Target,
         is_changing: impl Fn() -> bool,
     ) -> Result<(), Misuse> {
+        self.check(station)?;
         let me = station.me;
         let mut switch = Switch::new(&station.plan, change);
         loop {

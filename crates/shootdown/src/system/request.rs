@@ -12,16 +12,19 @@ impl<P, E: Edit<W>, const CPUS: usize, const N: usize, const W: usize, const SLO
     ///
     /// # Errors
     ///
-    /// The payload and the edit, with [`Misuse::Busy`] if all of this CPU's slots are in flight, or
+    /// The payload and the edit, with [`Misuse::Busy`] if all of this CPU's slots are in flight, [`Misuse::Stranger`], or
     /// [`Misuse::NoSuchCpu`] if a CPU that the system does not have is a member of the space. (One that becomes a
     /// member later has the payload leaked: [`leaked`](crate::leaked).)
     pub fn start(
         &self,
-        station: &mut Station<N, W, SLOTS>,
+        station: &mut Station<'_, N, W, SLOTS>,
         local: &mut impl Local<P>,
         payload: P,
         edit: E,
     ) -> Result<(), (P, E, Misuse)> {
+        if let Err(why) = self.check(station) {
+            return Err((payload, edit, why));
+        }
         let me = station.me as u16;
         let free = |slot: &Slot<_>| slot.state.load(Ordering::Acquire) == FREE;
         let mine =
@@ -57,7 +60,7 @@ impl<P, E: Edit<W>, const CPUS: usize, const N: usize, const W: usize, const SLO
     /// Runs an operation until it is the repliers', or ends. The caller owns the slot's cell.
     pub(super) fn drive(
         &self,
-        station: &mut Station<N, W, SLOTS>,
+        station: &mut Station<'_, N, W, SLOTS>,
         local: &mut impl Local<P>,
         slot: &Slot<Flight<P, E, W>>,
         id: OpId,
@@ -72,12 +75,12 @@ impl<P, E: Edit<W>, const CPUS: usize, const N: usize, const W: usize, const SLO
             })?;
             let Some((to, request)) = last else { break };
             // Outside the cell: with this request it is the repliers'.
-            if self.post(to, request)? {
+            if self.send(to, request)? {
                 local.interrupt(to);
                 return Ok(());
             }
             // Nobody there to reply: this CPU counts, and goes on itself if it was the last.
-            if self.acknowledge(id)? > 0 {
+            if self.reply_to(id)? > 0 {
                 return Ok(());
             }
             Self::take_over(slot, station.me)?;
@@ -96,7 +99,7 @@ impl<P, E: Edit<W>, const CPUS: usize, const N: usize, const W: usize, const SLO
     /// Does what an operation asks for, until it has ended, or is to leave with the request that this returns.
     fn run(
         &self,
-        station: &mut Station<N, W, SLOTS>,
+        station: &mut Station<'_, N, W, SLOTS>,
         local: &mut impl Local<P>,
         slot: &Slot<Flight<P, E, W>>,
         id: OpId,
@@ -150,11 +153,11 @@ impl<P, E: Edit<W>, const CPUS: usize, const N: usize, const W: usize, const SLO
                     Seen::Did
                 }
                 Action::Send(to) => {
-                    if self.post(to, Request { op: id, what: edit.what() })? {
+                    if self.send(to, Request { op: id, what: edit.what() })? {
                         local.interrupt(to);
                         Seen::Did
                     } else {
-                        self.acknowledge(id)?;
+                        self.reply_to(id)?;
                         Seen::No
                     }
                 }
@@ -212,7 +215,7 @@ impl<P, E: Edit<W>, const CPUS: usize, const N: usize, const W: usize, const SLO
     /// not so yet, the machine would only ask again; so it is not told.
     fn wait<L: Local<P>>(
         &self,
-        station: &mut Station<N, W, SLOTS>,
+        station: &mut Station<'_, N, W, SLOTS>,
         local: &mut L,
         is_so: impl Fn(&mut L) -> Result<bool, Misuse>,
     ) -> Result<Seen<W>, Misuse> {
@@ -243,7 +246,8 @@ impl<P, E: Edit<W>, const CPUS: usize, const N: usize, const W: usize, const SLO
     ///
     /// # Errors
     ///
-    /// [`Misuse::UnknownGeneration`] if the slot is at another operation; as [`acknowledge`](Self::acknowledge).
+    /// [`Misuse::UnknownGeneration`] if the slot is at another operation, [`Misuse::NoSuchCpu`] or [`Misuse::NoRoom`] if
+    /// there is no such slot.
     pub fn supersede(&self, op: OpId) -> Result<bool, Misuse> {
         let slot = self.slot(op.cpu, op.slot)?;
         let current = slot.word.load(Ordering::Acquire) >> 16;

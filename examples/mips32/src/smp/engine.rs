@@ -24,7 +24,7 @@ const DIRTY: u32 = 4;
 /// A CPU in a run.
 pub(super) struct Engine {
     run: &'static Run,
-    station: Station<REQUESTS, 1, SLOTS>,
+    station: Station<'static, REQUESTS, 1, SLOTS>,
     cpu: Cpu,
 }
 
