@@ -1,10 +1,10 @@
 //! Guarded tables word for word: what refill handlers and the papers' figures find in memory.
 #![cfg(not(loom))]
 
+#[cfg(target_pointer_width = "64")]
 mod common;
 
-use common::watched::Watched;
-use tlbkit_addr::{Attr, PageSize, Pages, Pfn, VirtAddr, Vpn};
+use tlbkit_addr::{Attr, PageSize, Pages, Pfn, Vpn};
 use tlbkit_pagetable::gpt::{Adaptive, Digits, Fixed, Gpt32};
 use tlbkit_pagetable::nodes::{Chunk, NodeAddr, Nodes, Slab};
 use tlbkit_pagetable::{Holes, Local, Solo};
@@ -80,6 +80,8 @@ fn a_handler_walks_ga_from_the_root() {
 #[cfg(target_pointer_width = "64")]
 mod wide {
     use super::*;
+    use crate::common::watched::Watched;
+    use tlbkit_addr::VirtAddr;
     use tlbkit_pagetable::format;
     use tlbkit_pagetable::geometry::Va48;
     use tlbkit_pagetable::gpt::{Compact, Gpt, Paper, PaperGpt};
