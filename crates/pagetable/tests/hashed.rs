@@ -2,16 +2,18 @@
 #![cfg(not(loom))]
 #![cfg(target_pointer_width = "64")]
 
-use std::cell::Cell;
+mod common;
+
 use std::collections::BTreeMap;
 use std::ops::ControlFlow;
 
+use common::watched::Watched;
 use tlbkit_addr::{Attr, PageSize, Pages, Pfn, VirtAddr, Vpn};
 use tlbkit_pagetable::format::{Compact, Compact32};
 use tlbkit_pagetable::geometry::{Va32, Va48, Va64};
 use tlbkit_pagetable::hpt::{H8k, H128k, Hashed, Hr, HrSmall};
-use tlbkit_pagetable::nodes::{Chunk, Held, NodeAddr, Nodes, Reclaim, Record, Slab};
-use tlbkit_pagetable::{Error, Holes, Local, Mode, Pinned, Retired, Shared, Solo, Table, Word, cpt, destroy};
+use tlbkit_pagetable::nodes::{Chunk, NodeAddr, Nodes, Slab};
+use tlbkit_pagetable::{Error, Holes, Local, Pinned, Retired, Shared, Solo, Table, cpt, destroy};
 
 const RW: Attr = Attr::READ.union(Attr::WRITE);
 
@@ -35,82 +37,6 @@ fn uniform(pages: usize) -> Vec<usize> {
         (bits ^ bits >> 31) as usize >> 12
     };
     (0..pages).map(|_| next()).collect()
-}
-
-/// A slab that counts the loads of walkers, and refuses nodes above a size.
-#[derive(Debug)]
-struct Watched<'m, W, M: Mode> {
-    slab: Slab<'m, W, M>,
-    loads: Cell<usize>,
-    most_words: Cell<usize>,
-}
-
-impl<'m, W: Word, M: Mode> Watched<'m, W, M> {
-    fn new(memory: &'m mut [Chunk]) -> Self {
-        let slab = Slab::new(memory, 0).unwrap();
-        Self { slab, loads: Cell::new(0), most_words: Cell::new(usize::MAX) }
-    }
-
-    fn loads_of<T>(&self, f: impl FnOnce() -> T) -> (T, usize) {
-        self.loads.set(0);
-        let result = f();
-        (result, self.loads.get())
-    }
-}
-
-// SAFETY: everything is the slab's.
-unsafe impl<W: Word, M: Mode> Nodes for Watched<'_, W, M> {
-    type Word = W;
-    type Mode = M;
-
-    fn take(&self, words: usize) -> Option<NodeAddr> {
-        if words > self.most_words.get() { None } else { self.slab.take(words) }
-    }
-
-    unsafe fn at(&self, node: NodeAddr) -> *const W::Cell {
-        // SAFETY: the caller's promise; so below.
-        unsafe { self.slab.at(node) }
-    }
-
-    unsafe fn record(&self, node: NodeAddr, words: usize) -> *const Record {
-        // SAFETY: as above.
-        unsafe { self.slab.record(node, words) }
-    }
-
-    unsafe fn follow(&self, node: NodeAddr, index: usize) -> W {
-        self.loads.set(self.loads.get() + 1);
-        // SAFETY: as above.
-        unsafe { self.slab.follow(node, index) }
-    }
-}
-
-// SAFETY: as above, except that it never is `Sync`.
-unsafe impl<W: Word, M: Mode> Reclaim for Watched<'_, W, M> {
-    unsafe fn free(&self, node: NodeAddr, clean: bool) {
-        // SAFETY: as above.
-        unsafe { self.slab.free(node, clean) }
-    }
-
-    unsafe fn link(&self, node: NodeAddr) -> *const Record {
-        // SAFETY: as above.
-        unsafe { self.slab.link(node) }
-    }
-
-    fn index_of(&self, node: NodeAddr) -> u32 {
-        self.slab.index_of(node)
-    }
-
-    fn node_of(&self, index: u32) -> NodeAddr {
-        self.slab.node_of(index)
-    }
-
-    fn shared(&self) -> bool {
-        false
-    }
-
-    fn held(&self) -> &Held {
-        self.slab.held()
-    }
 }
 
 /// Elphinstone et al. 3.2: H8k, H128k and C128k.
@@ -175,6 +101,20 @@ fn loads_of_a_lookup() {
     table.map(page(7), Pfn::new(3), PageSize::K4, RW).unwrap();
     let (leaf, loads) = nodes.loads_of(|| table.lookup(VirtAddr::new(7 << 12)));
     assert_eq!((leaf.unwrap().frame, loads), (Pfn::new(3), 3));
+    table.destroy();
+}
+
+/// Fibonacci hashing keeps neighbours apart: blocks up to a quarter of the buckets all have one of their own.
+#[test]
+fn neighbours_have_buckets_of_their_own() {
+    let mut memory = vec![Chunk::ZERO; 80];
+    let slab = Slab::<u32, Solo>::new(&mut memory, 0).unwrap();
+    let mut table = Local::new(H128k::new(&slab).unwrap(), |_| ());
+    let blocks = 4096 / 4;
+    for block in 0..blocks {
+        table.map(page(2 * block), Pfn::new(block), PageSize::K4, RW).unwrap();
+    }
+    assert_eq!((table.table().blocks(), table.footprint().nodes), (blocks, 1), "an overflow bucket");
     table.destroy();
 }
 
@@ -408,6 +348,54 @@ fn larger_pages() {
     assert_eq!(table.lookup(VirtAddr::new(0x1_f123)).unwrap().frame, Pfn::new(47));
     assert_eq!(nodes.loads_of(|| table.lookup(missing)).1, before);
     table.destroy();
+}
+
+/// As long as all pages are in buckets of the finest grain, a walker that finds nothing has looked once, beside a
+/// writer too.
+#[test]
+fn small_pages_make_nobody_look_for_larger_ones() {
+    let mut memory = vec![Chunk::ZERO; 16];
+    let nodes = Watched::<u32, Shared>::new(&mut memory);
+    let mut table = Local::new(Hashed::<Va32, Compact32, _, 3, 6, 0>::new(&nodes).unwrap(), |_| ());
+    let missing = VirtAddr::new(0x700_0000);
+    let before = nodes.loads_of(|| table.lookup(missing));
+    table.map(page(3), Pfn::new(1), PageSize::K4, RW).unwrap();
+    assert_eq!(nodes.loads_of(|| table.lookup(missing)), before);
+    table.map(run(16, 16), Pfn::new(32), PageSize::K64, RW).unwrap();
+    assert!(nodes.loads_of(|| table.lookup(missing)).1 > before.1);
+    table.destroy();
+}
+
+/// A page that is split while a visit is under way is seen, though its small leaves come where the visit has been, and
+/// the large one goes before it gets there.
+#[test]
+fn a_visit_sees_what_is_split_meanwhile() {
+    let mut memory = vec![Chunk::ZERO; 16];
+    let slab = Slab::<u32, Shared>::new(&mut memory, 0).unwrap();
+    let table = Hashed::<Va32, Compact32, _, 3, 6, 0>::new(&slab).unwrap();
+    let mut batch = table.batch();
+    // SAFETY: the only writer, and the table's own batch; so below.
+    unsafe { table.map(&mut batch, run(16, 16), Pfn::new(16), PageSize::K64, RW) }.unwrap();
+    map(&table, &mut batch, 40);
+    let mut seen = BTreeMap::new();
+    // SAFETY: nothing is reclaimed meanwhile.
+    let pinned = unsafe { Pinned::by(&()) };
+    let _ = table.for_each(pinned, run(0, 64), &mut |leaf| {
+        if seen.is_empty() {
+            assert_eq!(leaf.frame, Pfn::new(40), "larger pages come last");
+            // SAFETY: as above.
+            unsafe { table.resize(&mut batch, run(16, 16), PageSize::K4, &mut |_| ()) }.unwrap();
+        }
+        seen.insert(leaf.at.get() >> 12, leaf.frame.get());
+        ControlFlow::Continue(())
+    });
+    assert_eq!(seen, (16..32).chain([40]).map(|vpn| (vpn, vpn)).collect());
+    // SAFETY: nobody walks.
+    unsafe {
+        batch.reclaim();
+        destroy(table).reclaim();
+    }
+    assert_eq!(slab.usage().nodes, 0);
 }
 
 /// Memory that runs out in the middle of a range leaves nothing claimed.

@@ -1,11 +1,14 @@
 //! The linear table: one load where the TLB helps, cascades where it does not, and its own pages flushed.
 #![cfg(all(target_pointer_width = "64", not(loom)))]
 
+mod common;
+
 use std::cell::Cell;
 
+use common::Pair;
 use proptest::prelude::*;
 use tlbkit_addr::{Attr, Flush, PageSize, Pages, Pfn, Reach, VirtAddr, Vpn};
-use tlbkit_pagetable::format::{Compact, EntryLo, Format};
+use tlbkit_pagetable::format::{Compact, Compact32, EntryLo, Format};
 use tlbkit_pagetable::geometry::Va48;
 use tlbkit_pagetable::lpt::{Lpt, MipsLpt, PaperLpt};
 use tlbkit_pagetable::mpt::Mpt4;
@@ -352,4 +355,22 @@ proptest! {
         reclaim(destroy(tree));
         prop_assert_eq!((slab.usage().nodes, plain.usage().nodes), (0, 0));
     }
+}
+
+/// The pages of the table's last level, and of those above where they are not the root: no page more, none less.
+#[test]
+fn the_region_is_all_that_the_table_can_take() {
+    let mut memory = vec![Chunk::ZERO; 8];
+    let slab = Slab::<u32, Solo>::new(&mut memory, 0).unwrap();
+    // A million PTEs of four bytes.
+    let mips = MipsLpt::new(&slab).unwrap();
+    assert_eq!(mips.region(), pages(0xc_0000, 1024));
+    assert_eq!(mips.pte(VirtAddr::new(0xffff_ffff)), VirtAddr::new(0xc03f_fffc));
+    // A table of one level is its root.
+    let root = Lpt::<Pair, Compact32, _, 0xc000_0000>::new(&slab).unwrap();
+    assert_eq!(root.region(), pages(0xc_0000, 1));
+    assert_eq!(root.pte(VirtAddr::new(0x1fff)), VirtAddr::new(0xc000_0004));
+    reclaim(destroy(mips));
+    reclaim(destroy(root));
+    assert_eq!(slab.usage().nodes, 0);
 }

@@ -1,0 +1,98 @@
+//! Storage that is watched: what walkers load, and nodes that it refuses on demand.
+
+use std::cell::Cell;
+
+use tlbkit_pagetable::nodes::{Chunk, Held, NodeAddr, Nodes, Reclaim, Record, Slab};
+use tlbkit_pagetable::{Mode, Word};
+
+/// A slab that counts the loads of walkers, remembers the last, and refuses nodes above a size or beyond a number.
+#[derive(Debug)]
+pub(crate) struct Watched<'m, W, M: Mode> {
+    pub(crate) slab: Slab<'m, W, M>,
+    loads: Cell<usize>,
+    /// The node and the word that a walker loaded last.
+    pub(crate) last: Cell<(NodeAddr, usize)>,
+    /// The words of the largest node that can be had.
+    pub(crate) most_words: Cell<usize>,
+    /// How many more nodes can be had.
+    pub(crate) left: Cell<usize>,
+}
+
+impl<'m, W: Word, M: Mode> Watched<'m, W, M> {
+    pub(crate) fn new(memory: &'m mut [Chunk]) -> Self {
+        let slab = Slab::new(memory, 0).unwrap();
+        Self {
+            slab,
+            loads: Cell::new(0),
+            last: Cell::new((NodeAddr::new(0), 0)),
+            most_words: Cell::new(usize::MAX),
+            left: Cell::new(usize::MAX),
+        }
+    }
+
+    pub(crate) fn loads_of<T>(&self, f: impl FnOnce() -> T) -> (T, usize) {
+        self.loads.set(0);
+        let result = f();
+        (result, self.loads.get())
+    }
+}
+
+// SAFETY: everything is the slab's.
+unsafe impl<W: Word, M: Mode> Nodes for Watched<'_, W, M> {
+    type Word = W;
+    type Mode = M;
+
+    fn take(&self, words: usize) -> Option<NodeAddr> {
+        if words > self.most_words.get() {
+            return None;
+        }
+        self.left.set(self.left.get().checked_sub(1)?);
+        self.slab.take(words)
+    }
+
+    unsafe fn at(&self, node: NodeAddr) -> *const W::Cell {
+        // SAFETY: the caller's promise; so below.
+        unsafe { self.slab.at(node) }
+    }
+
+    unsafe fn record(&self, node: NodeAddr, words: usize) -> *const Record {
+        // SAFETY: as above.
+        unsafe { self.slab.record(node, words) }
+    }
+
+    unsafe fn follow(&self, node: NodeAddr, index: usize) -> W {
+        self.loads.set(self.loads.get() + 1);
+        self.last.set((node, index));
+        // SAFETY: as above.
+        unsafe { self.slab.follow(node, index) }
+    }
+}
+
+// SAFETY: as above, except that it never is `Sync`.
+unsafe impl<W: Word, M: Mode> Reclaim for Watched<'_, W, M> {
+    unsafe fn free(&self, node: NodeAddr, clean: bool) {
+        // SAFETY: as above.
+        unsafe { self.slab.free(node, clean) }
+    }
+
+    unsafe fn link(&self, node: NodeAddr) -> *const Record {
+        // SAFETY: as above.
+        unsafe { self.slab.link(node) }
+    }
+
+    fn index_of(&self, node: NodeAddr) -> u32 {
+        self.slab.index_of(node)
+    }
+
+    fn node_of(&self, index: u32) -> NodeAddr {
+        self.slab.node_of(index)
+    }
+
+    fn shared(&self) -> bool {
+        false
+    }
+
+    fn held(&self) -> &Held {
+        self.slab.held()
+    }
+}

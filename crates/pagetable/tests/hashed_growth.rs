@@ -1,0 +1,106 @@
+//! Growing to the byte: what a larger array takes, what is moved at once, and memory that ends in the middle.
+#![cfg(not(loom))]
+#![cfg(target_pointer_width = "64")]
+
+mod common;
+
+use std::collections::BTreeMap;
+use std::ops::ControlFlow;
+
+use common::watched::Watched;
+use tlbkit_addr::{Attr, Flush, PageSize, Pages, Pfn, VirtAddr, Vpn};
+use tlbkit_pagetable::format::Compact;
+use tlbkit_pagetable::geometry::Va48;
+use tlbkit_pagetable::hpt::Hashed;
+use tlbkit_pagetable::nodes::Chunk;
+use tlbkit_pagetable::{Holes, Local, Pinned, Solo, Table};
+
+/// Single pages in two buckets at first, of four words each; it grows beyond `LOAD` percent.
+type Two<'n, const LOAD: usize> = Hashed<'n, Va48, Compact, Watched<'n, u64, Solo>, 0, 1, LOAD>;
+
+fn page(vpn: usize) -> Pages {
+    Pages::one(Vpn::new(vpn))
+}
+
+/// Pages 1 and 2 have first buckets of their own among two and among four: nothing but the arrays counts.
+#[test]
+fn a_growth_has_both_arrays_and_then_the_larger() {
+    let mut memory = vec![Chunk::ZERO; 8];
+    let nodes = Watched::new(&mut memory);
+    let mut table = Local::new(Two::<50>::new(&nodes).unwrap(), |_| ());
+    table.map(page(1), Pfn::new(1), PageSize::K4, Attr::READ).unwrap();
+    let of = |table: &Local<'_, Two<'_, 50>, _>| {
+        let (footprint, usage) = (table.footprint(), nodes.slab.usage());
+        assert_eq!((footprint.nodes, footprint.bytes), (usage.nodes, usage.bytes));
+        (footprint.bytes, table.table().peak_bytes(), table.table().most_moved())
+    };
+    assert_eq!(of(&table), (2 * 32, 2 * 32, 0));
+    // More than one block in two buckets: both are moved at once, and the old array goes.
+    table.map(page(2), Pfn::new(2), PageSize::K4, Attr::READ).unwrap();
+    assert_eq!(of(&table), (4 * 32, 2 * 32 + 4 * 32, 2));
+    // The most stays what it was.
+    table.unmap(page(1), Holes::Refuse, None).unwrap();
+    assert_eq!(of(&table), (4 * 32, 2 * 32 + 4 * 32, 2));
+    table.destroy();
+    assert_eq!(nodes.slab.usage().nodes, 0);
+}
+
+/// Checks that a table has these pages and no others, each once, and counts what it takes.
+fn check<'n>(
+    table: &Local<'n, Two<'n, 200>, impl FnMut(&Flush)>,
+    nodes: &Watched<'_, u64, Solo>,
+    pages: &[usize],
+) {
+    let expected: BTreeMap<_, _> = pages.iter().map(|&vpn| (vpn << 12, Pfn::new(vpn))).collect();
+    for (&at, &frame) in &expected {
+        assert_eq!(table.lookup(VirtAddr::new(at)).map(|leaf| leaf.frame), Some(frame));
+    }
+    let mut seen = BTreeMap::new();
+    // SAFETY: nothing is reclaimed meanwhile.
+    let pinned = unsafe { Pinned::by(table) };
+    for half in table.table().space().halves().into_iter().flatten() {
+        let _ = table.table().for_each(pinned, half, &mut |leaf| {
+            assert_eq!(seen.insert(leaf.at.get(), leaf.frame), None, "a leaf is seen twice");
+            ControlFlow::Continue(())
+        });
+    }
+    assert_eq!(seen, expected);
+    assert_eq!(table.table().blocks(), pages.len());
+    let (footprint, usage) = (table.footprint(), nodes.slab.usage());
+    assert_eq!((footprint.nodes, footprint.bytes), (usage.nodes, usage.bytes));
+}
+
+/// Memory may end at any node of a growth from two buckets to four. What was copied of a chain is forgotten, what was
+/// moved stays, and the next change goes on.
+#[test]
+fn a_growth_may_stop_at_any_node() {
+    let (mut refused, mut stopped) = (0, 0);
+    for seed in 1..if cfg!(miri) { 4 } else { 40 } {
+        // Five blocks are too many for two buckets at 200 %.
+        let pages: Vec<_> = (0..8).map(|at| seed * 0x1357 + at * seed * seed).collect();
+        for left in 0..7 {
+            let mut memory = vec![Chunk::ZERO; 8];
+            let nodes = Watched::new(&mut memory);
+            let mut table = Local::new(Two::<200>::new(&nodes).unwrap(), |_| ());
+            let mut mapped = Vec::new();
+            for (at, &vpn) in pages.iter().enumerate() {
+                nodes.left.set(if at == 4 { left } else { usize::MAX });
+                if table.map(page(vpn), Pfn::new(vpn), PageSize::K4, Attr::READ).is_ok() {
+                    mapped.push(vpn);
+                } else {
+                    refused += 1;
+                }
+                stopped += usize::from(at == 4 && nodes.left.get() == 0);
+                check(&table, &nodes, &mapped);
+            }
+            assert!(table.table().root() & 31 >= 2, "it never grew");
+            while let Some(vpn) = mapped.pop() {
+                table.unmap(page(vpn), Holes::Refuse, None).unwrap();
+                check(&table, &nodes, &mapped);
+            }
+            table.destroy();
+            assert_eq!(nodes.slab.usage().nodes, 0);
+        }
+    }
+    assert!(refused > 0 && stopped > refused, "nothing was refused");
+}
