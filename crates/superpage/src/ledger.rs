@@ -78,6 +78,14 @@ fn by_shift<'a>(ladder: &'a Ladder, of: &'a [u32; MAX_LEVELS]) -> impl Fn(u32) -
     move |shift| (1..ladder.levels()).find(|&l| ladder.shift(l) == shift).map(|level| of[level])
 }
 
+/// Returns the level of the regions that memory can be reserved for: 0 if there is none.
+pub(crate) fn reserved(ladder: &Ladder) -> usize {
+    let fits = |&level: &usize| {
+        ladder.shift(level) <= block::SHIFT && ladder.size(level).is_some_and(|size| size <= PageSize::K64)
+    };
+    (0..ladder.levels()).rfind(fits).unwrap_or(0)
+}
+
 impl<'m> Ledger<'m> {
     /// Returns what one segment takes.
     ///
@@ -122,11 +130,7 @@ impl<'m> Ledger<'m> {
         let (counters, rest) = counters.split_at_mut(counters.len().min(blocks * block::WORDS));
         let (nodes, rest) = rest.split_at_mut(rest.len().min(blocks * size_of::<Node>() / size_of::<u16>()));
         let threshold = by_shift(&ladder, &thresholds);
-        let fits = |&level: &usize| {
-            ladder.shift(level) <= block::SHIFT
-                && ladder.size(level).is_some_and(|size| size <= PageSize::K64)
-        };
-        let reserved = (0..ladder.levels()).rfind(fits).filter(|_| reserves).unwrap_or(0);
+        let reserved = if reserves { reserved(&ladder) } else { 0 };
         let populated = if reserved == 0 { u16::MAX } else { 0 };
         let mut prices = prices.unwrap_or(thresholds);
         for (level, price) in prices.iter_mut().enumerate() {

@@ -161,7 +161,9 @@ fn copied(range: Superpage) -> Option<Action> {
 fn what_is_reserved() {
     let reservation = |shifts: &[u32], page| {
         let ladder = Ladder::new(PageSize::K4, &sizes(shifts)).unwrap();
-        let region = thrift(&Setup { ladder, ..Setup::PAPER }, 1).reservation(Vpn::new(page))?;
+        let region = thrift(&Setup { ladder, ..Setup::PAPER }, 1).reservation(Vpn::new(page));
+        assert_eq!(tlbkit_superpage::Thrift::region(&ladder), region.map(|region| region.size));
+        let region = region?;
         Some((region.first.get(), region.size.shift()))
     };
     assert_eq!(reservation(&(12..=23).collect::<Vec<_>>(), 37), Some((32, 16)));

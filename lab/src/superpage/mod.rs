@@ -10,7 +10,7 @@ use anyhow::{Context, bail};
 use clap::Args;
 use indicatif::{ProgressBar, ProgressStyle};
 use tlbkit_addr::PageSize;
-use tlbkit_superpage::{Activity, Costs, Ladder, Setup};
+use tlbkit_superpage::{Activity, Costs, Ladder, Setup, Thrift};
 
 use crate::rows;
 use crate::trace::{self, Input, TraceError};
@@ -422,8 +422,7 @@ impl<'m> Lab<'m> {
 
 /// The reservations that THRIFT's kernel makes.
 fn reservations(setup: &Setup, percent: u32) -> Option<Reservations> {
-    let region = setup.ladder.size(setup.ladder.level_reaching(PageSize::K64).max(1));
-    region.map(|size| Reservations::new(size, percent))
+    Thrift::region(&setup.ladder).map(|size| Reservations::new(size, percent))
 }
 
 /// What OFFLINE maps; `unit` is the shift from base pages to units.

@@ -21,13 +21,13 @@
 //! holes are free: where no reservation succeeds THRIFT *is* APPROX-ONLINE, promotion by promotion. No number in it was
 //! tuned; among rules for holes this one was chosen on cc1, sqlite, xz and long-sqlite (`docs/superpage.md`).
 
-use tlbkit_addr::{Pages, Vpn};
+use tlbkit_addr::{PageSize, Pages, Vpn};
 
 use super::approx::ApproxOnline;
 use super::{Action, Miss, Policy, Superpage, Tlb};
 use crate::costs::{When, thresholds};
-use crate::ledger::Ledger;
-use crate::{CostError, Footprint, Memory, Setup};
+use crate::ledger::{Ledger, reserved};
+use crate::{CostError, Footprint, Ladder, Memory, Setup};
 
 /// Promotes reserved regions as they fill, and everything else like APPROX-ONLINE, but with a price on holes.
 ///
@@ -58,8 +58,14 @@ impl<'m> Thrift<'m> {
         ApproxOnline::with(setup, Some(prices), memory).map(Self)
     }
 
-    /// Returns the region to reserve for `page`, where it belongs at its own offset: 64 KB, or the ladder's next smaller
-    /// size, of 16 units at most. `None` if there is no such size.
+    /// Returns the size of the regions that the policy wants reserved: 64 KB, or the ladder's next smaller size, of 16
+    /// units at most. `None` if there is no such size.
+    pub fn region(ladder: &Ladder) -> Option<PageSize> {
+        Some(reserved(ladder)).filter(|&level| level > 0).and_then(|level| ladder.size(level))
+    }
+
+    /// Returns the region to reserve for `page`, where it belongs at its own offset: [`region`](Self::region) says how
+    /// large it is. `None` if there is no such size.
     pub fn reservation(&self, page: Vpn) -> Option<Superpage> {
         let ladder = self.0.ledger.ladder;
         let level = Some(self.0.ledger.reserved()).filter(|&level| level > 0)?;
