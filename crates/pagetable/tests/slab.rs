@@ -260,6 +260,12 @@ fn overhead_is_small() {
     }
 }
 
+/// Whoever hands memory over counts it in pages.
+#[test]
+fn a_chunk_is_a_page() {
+    assert_eq!((size_of::<Chunk>(), align_of::<Chunk>()), (CHUNK, CHUNK));
+}
+
 #[test]
 fn memory_that_does_not_do_is_refused() {
     let error = |chunks: usize, base| Slab::<u64, Solo>::new(&mut vec![Chunk::ZERO; chunks], base).err();
