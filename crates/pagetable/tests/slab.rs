@@ -322,14 +322,17 @@ fn runs_reach_to_the_end_of_memory() {
         let mut memory = vec![Chunk::ZERO; chunks];
         let slab = Solo32::new(&mut memory, base).unwrap();
         assert_eq!(largest_runs(&slab), runs);
-        // Cut to pieces.
-        let nodes: Vec<_> = std::iter::from_fn(|| slab.take(CHUNK / 4)).collect();
-        assert_eq!(nodes.len(), chunks - 1);
-        for node in nodes {
-            // SAFETY: just taken, and nothing was written to it.
-            unsafe { slab.free(node, true) };
+        // Cut to pieces, which come back from either end.
+        for upwards in [true, false] {
+            let mut nodes: Vec<_> = std::iter::from_fn(|| slab.take(CHUNK / 4)).collect();
+            assert_eq!(nodes.len(), chunks - 1);
+            nodes.sort_unstable_by_key(|node| if upwards { node.get() } else { usize::MAX - node.get() });
+            for node in nodes {
+                // SAFETY: just taken, and nothing was written to it.
+                unsafe { slab.free(node, true) };
+            }
+            assert_eq!(largest_runs(&slab), runs, "{chunks} chunks from {base:#x}");
         }
-        assert_eq!(largest_runs(&slab), runs, "{chunks} chunks from {base:#x}");
     }
 }
 
