@@ -10,7 +10,7 @@ use tlbkit_addr::{PageSize, PhysAddr};
 use tlbkit_conformance::{Profile, Runner, ops};
 use tlbkit_pagetable::format::Compact;
 use tlbkit_pagetable::nodes::{Chunk, Direct, FrameSource, NodeAddr, Nodes, Reclaim, Record};
-use tlbkit_pagetable::{Error, Shared, Table, destroy, mpt};
+use tlbkit_pagetable::{Error, Retired, Shared, Solo, Table, destroy, mpt};
 
 /// A stack of free frames.
 #[derive(Debug)]
@@ -84,6 +84,15 @@ fn frames_that_cannot_be_nodes_go_back() {
         over(&mut memory, &frames, 7, |nodes| assert_eq!(nodes.take(512), None));
         assert_eq!(frames.free(), 1);
     }
+}
+
+#[test]
+fn batches_of_shared_storage_alone_leave_their_cpu() {
+    let frames = Frames::new(1..1);
+    let solo = Direct::<u64, Solo, _>::new(&frames, 0, PageSize::K4, &[]);
+    let shared = Direct::<u64, Shared, _>::new(&frames, 0, PageSize::K4, &[]);
+    assert!(Retired::new(&solo).across_cpus().is_err());
+    assert!(Retired::new(&shared).across_cpus().is_ok());
 }
 
 #[test]

@@ -237,19 +237,39 @@ fn aarch64_golden_words() {
     assert_eq!(Aarch64::link(NodeAddr::new(0x4008_0000)), 0x4008_0003);
 }
 
+/// The last frame that a format has bits for, and the first that it has not.
+fn ends_at<F: Format>(frame_bits: u32) {
+    let last = Pfn::new((1 << frame_bits) - 1);
+    let leaf = F::leaf(last, PageSize::K4, Attr::READ, true).unwrap();
+    assert_eq!((F::frame(leaf, PageSize::K4), F::attr(leaf)), (last, Attr::READ | F::IMPLIED));
+    for frame in [Pfn::new(1 << frame_bits), Pfn::new(usize::MAX)] {
+        assert_eq!(F::leaf(frame, PageSize::K4, Attr::READ, true), Err(Error::FrameTooLarge { frame }));
+    }
+}
+
 #[test]
-fn what_does_not_fit_is_refused() {
+fn physical_memory_ends_where_the_manuals_say() {
+    // 4 GiB for a word that holds an address; EntryLo has a PFN of 24 bits: 64 GiB.
+    ends_at::<Compact32>(32 - 12);
+    ends_at::<Paper>(32 - 12);
+    ends_at::<EntryLo>(36 - 12);
+    #[cfg(target_pointer_width = "64")]
+    {
+        ends_at::<Compact>(64 - 12);
+        // A PPN of 44 bits; a physical address of 52 bits; one of 48.
+        ends_at::<Sv39>(56 - 12);
+        ends_at::<X86>(52 - 12);
+        ends_at::<Aarch64>(48 - 12);
+    }
+}
+
+#[test]
+fn sizes_that_hardware_does_not_have_are_refused() {
     let k4 = PageSize::K4;
-    let frame = Pfn::new(1 << 24);
-    assert_eq!(EntryLo::leaf(frame, k4, RW, true), Err(Error::FrameTooLarge { frame }));
     let wrong = size(13);
     assert_eq!(EntryLo::leaf(Pfn::new(0), wrong, RW, true), Err(Error::WrongSize { size: wrong }));
     #[cfg(target_pointer_width = "64")]
     {
-        let frame = Pfn::new(1 << 44);
-        assert_eq!(Sv39::leaf(frame, k4, RW, true), Err(Error::FrameTooLarge { frame }));
-        assert_eq!(X86::leaf(frame, k4, RW, true), Err(Error::FrameTooLarge { frame }));
-        assert_eq!(Aarch64::leaf(frame, k4, RW, true), Err(Error::FrameTooLarge { frame }));
         let large = Err(Error::WrongSize { size: PageSize::M2 });
         assert_eq!(X86::leaf(Pfn::new(0), PageSize::M2, RW, true), large);
         assert_eq!(Sv39::leaf(Pfn::new(0), k4, RW, false), Err(Error::WrongSize { size: k4 }));

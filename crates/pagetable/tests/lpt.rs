@@ -127,6 +127,21 @@ fn flush_of(batch: Retired<'_>) -> Flush {
 }
 
 #[test]
+fn a_table_in_physical_memory_asks_nothing() {
+    let mut memory = vec![Chunk::ZERO; 8];
+    let nodes = Counted::new(&mut memory);
+    let table = Mpt4::new(&nodes).unwrap();
+    let mut writer = Writer::new(&table).unwrap();
+    writer.map(pages(7, 1), Pfn::new(5), K4, RW).unwrap();
+    reclaim(writer.finish());
+    let mut tlb = Tlb::default();
+    let mut walk = |at: usize| table.walk(pin(&nodes), VirtAddr::new(at), &mut tlb).map(|leaf| leaf.frame);
+    assert_eq!((walk(0x7abc), walk(0x8000)), (Some(Pfn::new(5)), None));
+    assert_eq!(tlb.asked, []);
+    reclaim(destroy(table));
+}
+
+#[test]
 fn sixty_four_bits_cascade_up_to_five_times() {
     let mut memory = vec![Chunk::ZERO; 16];
     let nodes = Counted::new(&mut memory);

@@ -260,6 +260,12 @@ fn overhead_is_small() {
     }
 }
 
+/// Whoever hands memory over counts it in pages.
+#[test]
+fn a_chunk_is_a_page() {
+    assert_eq!((size_of::<Chunk>(), align_of::<Chunk>()), (CHUNK, CHUNK));
+}
+
 #[test]
 fn memory_that_does_not_do_is_refused() {
     let error = |chunks: usize, base| Slab::<u64, Solo>::new(&mut vec![Chunk::ZERO; chunks], base).err();
@@ -272,6 +278,98 @@ fn memory_that_does_not_do_is_refused() {
     assert_eq!(error(2, usize::MAX - 3 * 4096 + 1), None);
     for error in [SlabError::TooSmall, SlabError::TooLarge, SlabError::Misaligned] {
         assert!(error.to_string().contains("slab"), "{error}");
+    }
+}
+
+/// A word of 32 bits holds the addresses of nodes below 4 GiB, the last chunk's too.
+#[test]
+#[cfg(target_pointer_width = "64")]
+fn addresses_end_with_the_words_that_hold_them() {
+    let end = 1 << 32;
+    for base in [end - CHUNK, end] {
+        assert_eq!(Solo32::new(&mut vec![Chunk::ZERO; 2], base).err(), Some(SlabError::TooLarge));
+    }
+    let mut memory = vec![Chunk::ZERO; 2];
+    let slab = Solo32::new(&mut memory, end - 2 * CHUNK).unwrap();
+    assert_eq!(slab.take(CHUNK / 4), Some(NodeAddr::new(0xffff_f000)));
+}
+
+/// Descriptors have chunks of their own, as many as they fill, and it does not matter what was in memory before.
+#[test]
+fn memory_may_have_been_used() {
+    for (chunks, descriptors) in [(256, 1), (257, 2), (513, 3)] {
+        let mut memory = vec![Chunk::ZERO; chunks];
+        // SAFETY: a chunk is numbers, of which any bytes are some.
+        unsafe { memory.as_mut_ptr().write_bytes(1, chunks) };
+        let slab = Solo32::new(&mut memory, BASE).unwrap();
+        let nodes: Vec<_> = std::iter::from_fn(|| slab.take(CHUNK / 4)).collect();
+        assert_eq!(nodes.len(), chunks - descriptors);
+        for node in nodes {
+            assert!(node.get() >= BASE + descriptors * CHUNK, "{node:?} is among the descriptors");
+            // SAFETY: the node was just taken, and the indexes are below its words.
+            let words = [0, 511, 1023].map(|index| unsafe { slab.read(node, index) });
+            assert_eq!(words, [0; 3], "{node:?} of {chunks} chunks");
+        }
+    }
+}
+
+/// Runs are as long as their alignment and the end of memory allow, and are so again when all of them have come back.
+#[test]
+fn runs_reach_to_the_end_of_memory() {
+    let memories: [(usize, usize, &[usize]); 4] =
+        [(0, 64, &[32, 16, 8, 4, 2, 1]), (0, 6, &[2, 2, 1]), (0x3000, 7, &[4, 2]), (0x3000, 8, &[4, 2, 1])];
+    for (base, chunks, runs) in memories {
+        let mut memory = vec![Chunk::ZERO; chunks];
+        let slab = Solo32::new(&mut memory, base).unwrap();
+        assert_eq!(largest_runs(&slab), runs);
+        // Cut to pieces, which come back from either end.
+        for upwards in [true, false] {
+            let mut nodes: Vec<_> = std::iter::from_fn(|| slab.take(CHUNK / 4)).collect();
+            assert_eq!(nodes.len(), chunks - 1);
+            nodes.sort_unstable_by_key(|node| if upwards { node.get() } else { usize::MAX - node.get() });
+            for node in nodes {
+                // SAFETY: just taken, and nothing was written to it.
+                unsafe { slab.free(node, true) };
+            }
+            assert_eq!(largest_runs(&slab), runs, "{chunks} chunks from {base:#x}");
+        }
+    }
+}
+
+/// One node takes a span, which is a chunk, two or four as nodes get larger; then whole chunks, a power of two.
+#[test]
+fn a_node_takes_no_longer_a_span_than_its_size_asks_for() {
+    let sizes =
+        [(1, 1), (96, 1), (97, 2), (256, 2), (257, 4), (512, 4), (513, 1), (1024, 1), (1025, 2), (2049, 4)];
+    for (words, chunks) in sizes {
+        let mut memory = vec![Chunk::ZERO; 16];
+        let slab = Solo32::new(&mut memory, 0).unwrap();
+        slab.take(words).unwrap();
+        // Each chunk has a descriptor of 16 bytes.
+        assert_eq!(slab.usage().chunks, chunks * (CHUNK + 16), "one node of {words} words");
+    }
+}
+
+/// As in kseg0, or under an identity map.
+#[test]
+#[cfg(all(target_pointer_width = "64", not(miri)))]
+fn an_address_may_be_the_pointer_itself() {
+    let mut memory = vec![Chunk::ZERO; 8];
+    let within = memory.as_ptr_range();
+    let within = within.start.addr()..within.end.addr();
+    let slab = Slab::<u64, Solo, _>::identity(&mut memory).unwrap();
+    let nodes: Vec<_> = std::iter::from_fn(|| slab.take(64)).collect();
+    for (mark, &node) in nodes.iter().enumerate() {
+        assert!(within.contains(&node.get()) && within.contains(&(node.get() + 511)), "{node:?}");
+        // SAFETY: the node was just taken, and the indexes are below its words.
+        unsafe {
+            assert_eq!((slab.at(node).addr(), slab.read(node, 63)), (node.get(), 0));
+            slab.put(node, 63, mark as u64);
+        }
+    }
+    for (mark, &node) in nodes.iter().enumerate() {
+        // SAFETY: as above.
+        assert_eq!(unsafe { slab.read(node, 63) }, mark as u64);
     }
 }
 

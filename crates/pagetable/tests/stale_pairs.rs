@@ -1,12 +1,12 @@
-//! What is flushed where a TLB entry is a pair of larger pages: both of them, and nothing else.
+//! What is flushed where a TLB entry is a pair of larger pages: both of them, and nothing else; and where it is not.
 #![cfg(not(loom))]
 
 use tlbkit_addr::{Attr, Flush, PageSize, Pages, Pfn, Vpn};
-use tlbkit_pagetable::format::{EntryLo, Format};
+use tlbkit_pagetable::format::{Compact32, EntryLo, Format};
 use tlbkit_pagetable::geometry::Va32;
 use tlbkit_pagetable::gpt::{Adaptive, Fixed, Gpt32};
 use tlbkit_pagetable::nodes::{Chunk, Slab};
-use tlbkit_pagetable::{Change, Holes, Solo, Table, Writer, hpt, lpt, mpt};
+use tlbkit_pagetable::{Change, Holes, Solo, Table, Writer, gpt, hpt, lpt, mpt};
 
 const K4: PageSize = PageSize::K4;
 const K16: PageSize = PageSize::K16;
@@ -62,6 +62,11 @@ fn whole_pairs<'n, T: Table<'n>>(table: &T) {
         assert_eq!(writer.unmap(pages(1, 1), Holes::Refuse, None), Ok(1));
     });
     check(table, pages(1, 1), |writer, _| writer.map(pages(1, 1), Pfn::new(17), K4, RIGHTS).unwrap());
+    // Pages of the base size are paired as they are loaded, so a range of them is flushed as it is, wherever it ends.
+    check(table, pages(1, 2), |writer, _| {
+        assert_eq!(writer.unmap(pages(1, 2), Holes::Refuse, None), Ok(2));
+    });
+    check(table, pages(1, 2), |writer, _| writer.map(pages(1, 2), Pfn::new(17), K4, RIGHTS).unwrap());
     check(table, pages(0, 8), |writer, broken| writer.resize(pages(0, 4), K16, broken).unwrap());
     // Four of 16K become one of 64K.
     check(table, pages(8, 8), |writer, _| writer.map(pages(8, 8), Pfn::new(24), K16, RIGHTS).unwrap());
@@ -79,15 +84,30 @@ fn whole_pairs<'n, T: Table<'n>>(table: &T) {
     });
 }
 
+/// Where each page has a TLB entry of its own.
+fn single_pages<'n, T: Table<'n>>(table: &T) {
+    let mut writer = Writer::new(table).unwrap();
+    writer.map(pages(0, 16), Pfn::new(16), K16, Attr::READ).unwrap();
+    // SAFETY: nobody else has the table.
+    unsafe { writer.finish().reclaim() };
+    check(table, pages(4, 8), |writer, _| {
+        assert_eq!(writer.protect(pages(4, 8), Holes::Refuse, Change::set(Attr::WRITE)), Ok(8));
+    });
+    check(table, pages(4, 4), |writer, _| {
+        assert_eq!(writer.unmap(pages(4, 4), Holes::Refuse, None), Ok(4));
+    });
+    check(table, pages(8, 4), |writer, broken| writer.resize(pages(8, 4), K4, broken).unwrap());
+}
+
 macro_rules! tables {
-    ($($name:ident: $base:literal, |$nodes:ident| $make:expr;)*) => { $(
+    ($test:ident: $($name:ident: $base:literal, |$nodes:ident| $make:expr;)*) => { $(
         #[test]
         fn $name() {
             let mut memory = vec![Chunk::ZERO; 64];
             let storage = Storage::new(&mut memory, $base).unwrap();
             let $nodes = &storage;
             let table = $make;
-            whole_pairs(&table);
+            $test(&table);
             // SAFETY: nobody else has the table.
             unsafe { tlbkit_pagetable::destroy(table).reclaim() };
             assert_eq!(storage.usage().nodes, 0);
@@ -96,10 +116,19 @@ macro_rules! tables {
 }
 
 tables! {
+    whole_pairs:
     mpt: 0x8000_0000, |nodes| mpt::Mpt::<Va32, EntryLo, _>::new(nodes).unwrap();
     lpt: 0x10_0000, |nodes| lpt::Lpt::<Va32, EntryLo, _, 0xc000_0000>::new(nodes).unwrap();
     hpt: 0x8000_0000, |nodes| hpt::Hashed::<Va32, EntryLo, _, 1, 6, 0>::new(nodes).unwrap();
     cpt: 0x8000_0000, |nodes| hpt::Hashed::<Va32, EntryLo, _, 3, 4, 50>::new(nodes).unwrap();
     g16: 0x10_0000, |nodes| Gpt32::<_, Fixed<4>>::new(nodes);
     adaptive: 0x10_0000, |nodes| Gpt32::<_, Adaptive>::new(nodes);
+}
+
+tables! {
+    single_pages:
+    single_mpt: 0, |nodes| mpt::Mpt::<Va32, Compact32, _>::new(nodes).unwrap();
+    single_hpt: 0, |nodes| hpt::Hashed::<Va32, Compact32, _, 1, 6, 0>::new(nodes).unwrap();
+    single_cpt: 0, |nodes| hpt::Hashed::<Va32, Compact32, _, 3, 4, 50>::new(nodes).unwrap();
+    single_gpt: 0, |nodes| gpt::Gpt::<Va32, Compact32, _, gpt::Compact, Adaptive>::new(nodes);
 }
