@@ -110,6 +110,7 @@ fn one_cpu() {
     let times = fastest(ROUNDS, [&mut locked_add, &mut publish]);
     print("publish", "at most 6", ["locked add", "a request"], times, 0);
     let flag = AtomicBool::new(false);
+    let alone = SharedSpace::new();
     let kernel = Kernel::new(plan()).expect("sizes are not zero");
     let mut station = kernel.station(0).expect("it exists");
     let mut load = || {
@@ -119,10 +120,8 @@ fn one_cpu() {
     };
     let mut poll = || timed(|| _ = black_box(black_box(&kernel).poll(&mut station, &mut Quiet).is_ok()));
     print("empty poll", "one load", ["load", "poll"], fastest(ROUNDS, [&mut load, &mut poll]), 0);
-    let alone = SharedSpace::new();
     alone.members.insert(0);
     alone.running.insert(0);
-    let mut station = kernel.station(0).expect("it exists");
     let mut unmap =
         || timed(|| _ = black_box(kernel.start(&mut station, &mut Quiet, (), Page(&alone)).is_ok()));
     let times = fastest(ROUNDS, [&mut locked_add, &mut unmap]);
