@@ -148,7 +148,8 @@ pub struct System<P, E, const CPUS: usize, const N: usize, const W: usize = 1, c
 
 // SAFETY: mailboxes and atomics are shared by design. A slot's cell is reached by one CPU at a time: by its owner
 // before the first request is sent, then by nobody, then by the CPU whose decrement returned zero, which the
-// acquire-release decrements order after everything the others did. Payload and edit move between CPUs with it.
+// acquire-release decrements order after everything the others did. Payload and edit move between CPUs with it. The owner
+// is one thread, as a CPU has one station at a time, and nobody else gives acknowledgements (`System::acknowledge`).
 unsafe impl<P: Send, E: Send, const CPUS: usize, const N: usize, const W: usize, const SLOTS: usize> Sync
     for System<P, E, CPUS, N, W, SLOTS>
 {
