@@ -32,4 +32,4 @@ pub use plan::{Plan, Rendezvous, Repair, Want};
 pub use protocol::{Action, Miss, MissAction, Replier, Reply, Requester, Seen, Source};
 pub use queue::{OpSet, Queue, Request, Target, Work};
 pub use space::{SharedSet, SharedSpace};
-pub use system::{Edit, Local, Station, System};
+pub use system::{Edit, Local, RemoteTlbs, Station, System};

@@ -66,6 +66,8 @@ pub enum Misuse {
         /// The station's CPU.
         cpu: usize,
     },
+    /// The plan flushes other CPUs' TLBs, and this CPU has not said how.
+    NoRemoteTlbs,
     /// The slot is still in use by an earlier operation.
     Busy {
         /// The operation in it.
@@ -84,6 +86,7 @@ impl fmt::Display for Misuse {
             }
             Self::AlreadyComplete { op } => write!(f, "operation {op} has had all its acknowledgements"),
             Self::NotAsked => f.write_str("the machine did not ask for this"),
+            Self::NoRemoteTlbs => f.write_str("the plan flushes other CPUs' TLBs: implement `Local::remote`"),
             Self::Busy { op } => write!(f, "operation {op} is still under way"),
             Self::Manned { cpu } => write!(f, "CPU {cpu} has its station: pass that on, or drop it"),
             Self::Stranger { cpu } => write!(f, "the station of CPU {cpu} is another system's"),

@@ -7,7 +7,7 @@ use std::cell::Cell;
 use tlbkit_addr::{Asid, CpuSet, Pages, Vpn};
 use tlbkit_shootdown::{
     Action, Algorithm, Change, Edit, Hardware, Local, LowRights, Misuse, OpId, Operation, Outcome, Plan,
-    Queue, Replier, Request, Requester, Seen, SharedSpace, Style, System, Target, leaked,
+    Queue, RemoteTlbs, Replier, Request, Requester, Seen, SharedSpace, Style, System, Target, leaked,
 };
 
 fn plan(algorithm: Algorithm) -> Plan {
@@ -474,4 +474,67 @@ fn a_misuse_says_what_does_not_fit() {
     assert!(texts[0].contains("900") && texts[3].contains("3.1#7") && texts[3].contains("#8"));
     assert!(texts.iter().all(|text| !text.is_empty()));
     assert_eq!(std::collections::BTreeSet::from(texts).len(), 7, "each says something else");
+}
+
+/// A CPU whose flush of another one's TLB takes some looks.
+struct Remote {
+    here: usize,
+    asked: Vec<(usize, Target, bool)>,
+    looks: u32,
+}
+
+impl Local<u8> for Remote {
+    fn flush(&mut self, _what: Target, _drain: bool) {
+        self.here += 1;
+    }
+    fn interrupt(&mut self, cpu: usize) {
+        panic!("CPU {cpu} is flushed from here");
+    }
+    fn complete(&mut self, payload: u8, outcome: Outcome) {
+        assert_eq!((payload, outcome), (9, Outcome::Done));
+        assert_eq!(self.looks, 0, "the flush has not been done");
+        self.here += 100;
+    }
+    fn remote(&mut self) -> Option<&mut dyn RemoteTlbs> {
+        Some(self)
+    }
+}
+
+impl RemoteTlbs for Remote {
+    fn flush(&mut self, cpu: usize, what: Target, drain: bool) -> (u32, u32) {
+        self.asked.push((cpu, what, drain));
+        (7, 6)
+    }
+    fn is_flushed(&mut self, cpu: usize, ticket: u32) -> bool {
+        assert_eq!((cpu, ticket), (2, 7));
+        self.looks -= 1;
+        self.looks == 0
+    }
+}
+
+#[test]
+fn a_remote_flush_is_awaited_and_needs_a_way_to_do_it() {
+    let remote = Plan::new(Algorithm::PteFirstRemote, &Hardware::MC88200, LowRights::NeverWriteBack).unwrap();
+    let kernel = Kernel::new(remote).unwrap();
+    let space = || {
+        let space = SharedSpace::new();
+        for cpu in [0, 2] {
+            space.members.insert(cpu);
+            space.running.insert(cpu);
+        }
+        Page(space)
+    };
+    let mut station = kernel.station(0).unwrap();
+
+    let mut without = Counting::default();
+    let (payload, _, why) = kernel.start(&mut station, &mut without, 9, space()).err().unwrap();
+    assert_eq!((payload, why), (9, Misuse::NoRemoteTlbs));
+    assert!(why.to_string().contains("implement `Local::remote`"));
+    assert_eq!((without.flushes, without.completed.len()), (0, 0));
+
+    let mut local = Remote { here: 0, asked: Vec::new(), looks: 3 };
+    assert!(kernel.start(&mut station, &mut local, 9, space()).is_ok());
+    let drain = remote.has(tlbkit_shootdown::Repair::REMOTE_DRAIN);
+    assert_eq!(local.asked, [(2, Target::All, drain)]);
+    assert_eq!((local.here, local.looks), (101, 0));
 }

@@ -8,8 +8,8 @@ use std::sync::{Mutex, MutexGuard};
 
 use tlbkit_addr::{Asid, Pages, Vpn};
 use tlbkit_shootdown::{
-    Algorithm, Change, Edit, Hardware, Loader, Local, LowRights, Miss, MissAction, Outcome, Plan, Rendezvous,
-    SharedSpace, Source, System, Target,
+    Algorithm, Change, Edit, Hardware, Loader, Local, LowRights, Miss, MissAction, Outcome, Plan, RemoteTlbs,
+    Rendezvous, SharedSpace, Source, System, Target,
 };
 
 const THREADS: usize = 4;
@@ -183,9 +183,18 @@ impl Local<usize> for Cpu<'_> {
         assert_eq!((payload, outcome), (7, Outcome::Done));
         self.memory.completed.fetch_add(1, Ordering::SeqCst);
     }
-    fn flush_remotely(&mut self, cpu: usize, what: Target, _drain: bool) -> (u32, u32) {
+    fn remote(&mut self) -> Option<&mut dyn RemoteTlbs> {
+        Some(self)
+    }
+}
+
+impl RemoteTlbs for Cpu<'_> {
+    fn flush(&mut self, cpu: usize, what: Target, _drain: bool) -> (u32, u32) {
         self.memory.flush(cpu, what);
-        (1, 1)
+        (1, 0)
+    }
+    fn is_flushed(&mut self, _cpu: usize, ticket: u32) -> bool {
+        ticket == 1
     }
 }
 

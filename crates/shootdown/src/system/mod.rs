@@ -62,15 +62,19 @@ pub trait Local<P> {
     /// [`pause`](Self::pause). The interrupt that ends the sleep may have been for a request too, so call
     /// [`System::poll`] once more after whatever may have slept.
     fn changed(&mut self) {}
-    /// Asks another CPU's TLB to flush, and returns the flush's number and the number of the last one done there.
-    /// Only plans with [`Style::Remote`] call it.
-    fn flush_remotely(&mut self, _cpu: usize, _what: Target, _drain: bool) -> (u32, u32) {
-        (0, 0)
+    /// The other CPUs' TLBs, if this CPU can flush them itself. Only plans with [`Style::Remote`] ask for them.
+    fn remote(&mut self) -> Option<&mut dyn RemoteTlbs> {
+        None
     }
+}
+
+/// The TLBs of other CPUs, where the hardware lets one CPU flush another one's (as on the MC88200; algorithms with two primes).
+pub trait RemoteTlbs {
+    /// Asks a CPU's TLB to flush; with `drain`, also to wait for the walks and status writes under way there. Returns
+    /// the flush's number and the number of the last one done there.
+    fn flush(&mut self, cpu: usize, what: Target, drain: bool) -> (u32, u32);
     /// Tells whether flush `ticket` of that TLB is done.
-    fn is_flushed(&mut self, _cpu: usize, _ticket: u32) -> bool {
-        true
-    }
+    fn is_flushed(&mut self, cpu: usize, ticket: u32) -> bool;
 }
 
 /// What each CPU keeps for itself: the right to be that CPU of a [`System`], given back when it is dropped.

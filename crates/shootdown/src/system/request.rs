@@ -1,8 +1,10 @@
 //! The loop of a CPU that changes something: asks its operation's machine what to do, and does it.
 
-use super::{CONTINUED, Edit, FREE, Flight, Local, OPEN, SUPERSEDED, Slot, Station, System, TAKEN, tagged};
+use super::{
+    CONTINUED, Edit, FREE, Flight, Local, OPEN, RemoteTlbs, SUPERSEDED, Slot, Station, System, TAKEN, tagged,
+};
 use crate::sync::{Ordering, fence};
-use crate::{Action, Misuse, OpId, Operation, Rendezvous, Request, Seen};
+use crate::{Action, Misuse, OpId, Operation, Rendezvous, Request, Seen, Style};
 
 impl<P, E: Edit<W>, const CPUS: usize, const N: usize, const W: usize, const SLOTS: usize>
     System<P, E, CPUS, N, W, SLOTS>
@@ -12,7 +14,8 @@ impl<P, E: Edit<W>, const CPUS: usize, const N: usize, const W: usize, const SLO
     ///
     /// # Errors
     ///
-    /// The payload and the edit, with [`Misuse::Busy`] if all of this CPU's slots are in flight, [`Misuse::Stranger`], or
+    /// The payload and the edit, with [`Misuse::Busy`] if all of this CPU's slots are in flight, [`Misuse::Stranger`],
+    /// [`Misuse::NoRemoteTlbs`] if the plan is to flush other CPUs' TLBs and [`Local::remote`] has none, or
     /// [`Misuse::NoSuchCpu`] if a CPU that the system does not have is a member of the space. (One that becomes a
     /// member later has the payload leaked: [`leaked`](crate::leaked).)
     pub fn start(
@@ -24,6 +27,9 @@ impl<P, E: Edit<W>, const CPUS: usize, const N: usize, const W: usize, const SLO
     ) -> Result<(), (P, E, Misuse)> {
         if let Err(why) = self.check(station) {
             return Err((payload, edit, why));
+        }
+        if station.plan.algorithm().style() == Style::Remote && local.remote().is_none() {
+            return Err((payload, edit, Misuse::NoRemoteTlbs));
         }
         let me = station.me as u16;
         let free = |slot: &Slot<_>| slot.state.load(Ordering::Acquire) == FREE;
@@ -181,11 +187,13 @@ impl<P, E: Edit<W>, const CPUS: usize, const N: usize, const W: usize, const SLO
                     Seen::Did
                 }
                 Action::FlushRemotely { cpu, drain } => {
-                    let (ticket, done) = local.flush_remotely(cpu, edit.what(), drain);
+                    let tlbs = local.remote().ok_or(Misuse::NoRemoteTlbs)?;
+                    let (ticket, done) = tlbs.flush(cpu, edit.what(), drain);
                     Seen::Posted { ticket, done }
                 }
                 Action::IsFlushed { cpu, ticket } => {
-                    self.wait(station, local, |local| Ok(local.is_flushed(cpu, ticket)))?
+                    let flushed = |tlbs: &mut dyn RemoteTlbs| tlbs.is_flushed(cpu, ticket);
+                    self.wait(station, local, |local| Ok(local.remote().is_some_and(flushed)))?
                 }
                 Action::Open => {
                     slot.rights.store(tagged(id.generation, OPEN), Ordering::Release);
