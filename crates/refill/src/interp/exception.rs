@@ -1,7 +1,7 @@
 //! Address translation, and the exceptions that it raises.
 
 use super::execute::Pending;
-use super::{Machine, Memory, State, Stop, merge};
+use super::{Machine, Memory, State, merge};
 use crate::features::Isa;
 
 /// What an access does.
@@ -44,25 +44,25 @@ impl<M: Memory, const N: usize> Machine<M, N> {
     ///
     /// # Errors
     ///
-    /// [`Stop::Duplicate`].
-    pub fn translate(&self, at: u64, access: Access) -> Result<Result<u64, Cause>, Stop> {
-        let Some(found) = self.tlb.find(at, self.cp0.asid())? else { return Ok(Err(Cause::Refill(access))) };
+    /// The exception that the access would raise.
+    pub fn translate(&self, at: u64, access: Access) -> Result<u64, Cause> {
+        let found = self.tlb.find(at, self.cp0.asid()).ok_or(Cause::Refill(access))?;
         if found.lo & VALID == 0 {
-            return Ok(Err(Cause::Invalid(access)));
+            return Err(Cause::Invalid(access));
         }
         if access == Access::Store && found.lo & DIRTY == 0 {
-            return Ok(Err(Cause::Modified));
+            return Err(Cause::Modified);
         }
         let frame = (found.lo >> 6 & 0xff_ffff) << 12;
-        Ok(Ok(merge(frame, at, found.bytes - 1)))
+        Ok(merge(frame, at, found.bytes - 1))
     }
 
     /// Translates an address as the kernel uses it: unmapped in kseg0 and kseg1, and in xkphys.
-    pub(super) fn translate_kernel(&self, at: u64, access: Access) -> Result<Result<u64, Cause>, Stop> {
+    pub(super) fn translate_kernel(&self, at: u64, access: Access) -> Result<u64, Cause> {
         match at {
-            0xffff_ffff_8000_0000..=0xffff_ffff_bfff_ffff => Ok(Ok(at & 0x1fff_ffff)),
+            0xffff_ffff_8000_0000..=0xffff_ffff_bfff_ffff => Ok(at & 0x1fff_ffff),
             0x8000_0000_0000_0000..=0xbfff_ffff_ffff_ffff if self.features.isa == Isa::Mips3 => {
-                Ok(Ok(at & 0x07ff_ffff_ffff_ffff))
+                Ok(at & 0x07ff_ffff_ffff_ffff)
             }
             _ => self.translate(at, access),
         }

@@ -65,7 +65,7 @@ impl<M: Memory, const N: usize> Machine<M, N> {
     /// Why the machine stopped.
     pub fn step(&mut self) -> Result<(), Stop> {
         let pc = self.pc;
-        let fetched = match self.translate_kernel(pc, Access::Load)? {
+        let fetched = match self.translate_kernel(pc, Access::Load) {
             Ok(physical) => self.memory.load(physical).ok_or(Stop::Bus { pc, at: pc })?,
             Err(cause) => {
                 self.raise(cause, pc);
@@ -208,7 +208,7 @@ impl<M: Memory, const N: usize> Machine<M, N> {
         if !at.is_multiple_of(bytes) {
             return Err(Stop::Bus { pc: self.pc, at });
         }
-        match self.translate_kernel(at, access)? {
+        match self.translate_kernel(at, access) {
             Ok(physical) => Ok(Some((at, physical))),
             Err(cause) => {
                 self.raise(cause, at);
@@ -298,7 +298,7 @@ impl<M: Memory, const N: usize> Machine<M, N> {
             0x4200_0006 => return self.write(Cp0::Wired, self.cp0.random),
             0x4200_0008 => {
                 self.settled(&[Cp0::EntryHi])?;
-                let found = self.tlb.find(self.cp0.entry_hi, self.cp0.asid())?;
+                let found = self.tlb.find(self.cp0.entry_hi, self.cp0.asid());
                 self.cp0.index = found.map_or(1 << 31, |found| found.index as u64);
                 self.changed(&[Cp0::Index]);
                 return Ok(());

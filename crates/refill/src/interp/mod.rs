@@ -8,8 +8,8 @@
 //!   the general one without touching EPC; delay slots;
 //! * kseg0 and kseg1 unmapped, everything else through the TLB, so that a handler's own loads can miss;
 //! * hazards: reading what `mtc0`, `tlbp` or `tlbr` has changed without a [`barrier`](crate::asm::Asm::barrier) stops
-//!   the machine ([`Stop::Hazard`]), where a real one would now and then do the wrong thing. So do two TLB entries that
-//!   match one address ([`Stop::Duplicate`]).
+//!   the machine ([`Stop::Hazard`]), where a real one would now and then do the wrong thing. So does a
+//!   write that would leave two TLB entries for one address ([`Stop::Duplicate`]).
 //!
 //! On MIPS III it has 64-bit registers and all 64 bits of an address in EntryHi, as the tables of Elphinstone et al. do,
 //! where the R4700 has 40.
@@ -85,7 +85,7 @@ pub enum Stop {
         /// Where.
         pc: u64,
     },
-    /// Several TLB entries match an address, or would after a write.
+    /// Several TLB entries would match an address after a write.
     Duplicate {
         /// The address.
         at: u64,
@@ -166,7 +166,7 @@ impl<M: Memory, const N: usize> Machine<M, N> {
     ///
     /// Why the machine stopped.
     pub fn touch(&mut self, at: u64, access: Access) -> Result<u64, Stop> {
-        match self.translate(at, access)? {
+        match self.translate(at, access) {
             Ok(physical) => Ok(physical),
             Err(cause) => {
                 self.raise(cause, at);

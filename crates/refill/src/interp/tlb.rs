@@ -73,23 +73,15 @@ impl<const N: usize> Tlb<N> {
         }
     }
 
-    /// Looks an address up in the address space with this ASID.
-    ///
-    /// # Errors
-    ///
-    /// [`Stop::Duplicate`] if more than one entry matches.
-    pub fn find(&self, at: u64, asid: u64) -> Result<Option<Found>, Stop> {
+    /// Looks an address up in the address space with this ASID. At most one entry matches: [`write`](Self::write) sees
+    /// to that.
+    pub fn find(&self, at: u64, asid: u64) -> Option<Found> {
         let entries = self.entries.iter().enumerate();
-        let mut matching = entries
-            .filter_map(|(index, entry)| Some((index, (*entry)?)))
-            .filter(|(_, entry)| entry.matches(at, asid));
-        let Some((index, entry)) = matching.next() else { return Ok(None) };
-        if matching.next().is_some() {
-            return Err(Stop::Duplicate { at });
-        }
+        let mut entries = entries.filter_map(|(index, entry)| Some((index, (*entry)?)));
+        let (index, entry) = entries.find(|(_, entry)| entry.matches(at, asid))?;
         let bytes = (entry.page_mask >> 1) + 0x1000;
         let lo = if at & bytes == 0 { entry.lo[0] } else { entry.lo[1] };
-        Ok(Some(Found { index, lo, bytes }))
+        Some(Found { index, lo, bytes })
     }
 
     /// Reads an entry.

@@ -88,7 +88,7 @@ pub(super) fn judge_entry<'m, T: Table<'m>, F: FnMut(&Flush), const W: usize>(
     check!(translated == Some(physical), "{at:#x} is at {physical:#x}, not {translated:x?}");
     let asid = machine.cp0.asid();
     let found = |at: usize| machine.tlb.find(at as u32 as i32 as u64, asid);
-    let Ok(Some(own)) = found(at) else { return Err(TestCaseError::fail("no entry")) };
+    let Some(own) = found(at) else { return Err(TestCaseError::fail("no entry")) };
     check!(form.sized || own.bytes == 4096, "a page of {} bytes", own.bytes);
     seen.larger += usize::from(own.bytes > 4096);
     let leaf = table.lookup(VirtAddr::new(at));
@@ -96,7 +96,7 @@ pub(super) fn judge_entry<'m, T: Table<'m>, F: FnMut(&Flush), const W: usize>(
         usize::from(own.bytes > 4096 && leaf.is_some_and(|leaf| leaf.size.bytes() as u64 == own.bytes));
     for half in [at, at ^ own.bytes as usize] {
         let leaf = table.lookup(VirtAddr::new(half));
-        let Ok(Some(entry)) = found(half) else { return Err(TestCaseError::fail("no entry")) };
+        let Some(entry) = found(half) else { return Err(TestCaseError::fail("no entry")) };
         let Some(leaf) = leaf else {
             check!(entry.lo & 2 == 0, "{half:#x} is not mapped, and its entry is {:#x}", entry.lo);
             continue;
