@@ -3,90 +3,21 @@
 
 mod common;
 
-use std::cell::Cell;
-
 use common::Pair;
 use proptest::prelude::*;
 use tlbkit_addr::{Attr, Flush, PageSize, Pages, Pfn, Reach, VirtAddr, Vpn};
+use tlbkit_conformance::Counting;
 use tlbkit_pagetable::format::{Compact, Compact32, EntryLo, Format};
 use tlbkit_pagetable::geometry::Va48;
 use tlbkit_pagetable::lpt::{Lpt, MipsLpt, PaperLpt};
 use tlbkit_pagetable::mpt::Mpt4;
-use tlbkit_pagetable::nodes::{Chunk, Held, NodeAddr, Nodes, Reclaim, Record, Slab};
+use tlbkit_pagetable::nodes::{Chunk, NodeAddr, Nodes, Slab};
 use tlbkit_pagetable::{
-    Change, Error, Holes, Leaf, Local, Observe, Pinned, Retired, Solo, Table, Word, Writer, destroy,
+    Change, Error, Holes, Leaf, Local, Observe, Pinned, Retired, Solo, Table, Writer, destroy,
 };
 
 const K4: PageSize = PageSize::K4;
 const RW: Attr = Attr::READ.union(Attr::WRITE);
-
-/// Storage that counts what walkers load.
-#[derive(Debug)]
-struct Counted<'m, W: Word> {
-    slab: Slab<'m, W, Solo>,
-    loads: Cell<usize>,
-}
-
-impl<'m, W: Word> Counted<'m, W> {
-    fn new(memory: &'m mut [Chunk]) -> Self {
-        Self { slab: Slab::new(memory, 0).unwrap(), loads: Cell::new(0) }
-    }
-}
-
-// SAFETY: everything is the slab's.
-unsafe impl<W: Word> Nodes for Counted<'_, W> {
-    type Word = W;
-    type Mode = Solo;
-
-    fn take(&self, words: usize) -> Option<NodeAddr> {
-        self.slab.take(words)
-    }
-
-    unsafe fn at(&self, node: NodeAddr) -> *const W::Cell {
-        // SAFETY: the caller's promise; so for all that follow.
-        unsafe { self.slab.at(node) }
-    }
-
-    unsafe fn record(&self, node: NodeAddr, words: usize) -> *const Record {
-        // SAFETY: as above.
-        unsafe { self.slab.record(node, words) }
-    }
-
-    unsafe fn follow(&self, node: NodeAddr, index: usize) -> W {
-        self.loads.set(self.loads.get() + 1);
-        // SAFETY: as above.
-        unsafe { self.slab.follow(node, index) }
-    }
-}
-
-// SAFETY: everything is the slab's.
-unsafe impl<W: Word> Reclaim for Counted<'_, W> {
-    unsafe fn free(&self, node: NodeAddr, clean: bool) {
-        // SAFETY: as above.
-        unsafe { self.slab.free(node, clean) }
-    }
-
-    unsafe fn link(&self, node: NodeAddr) -> *const Record {
-        // SAFETY: as above.
-        unsafe { self.slab.link(node) }
-    }
-
-    fn index_of(&self, node: NodeAddr) -> u32 {
-        self.slab.index_of(node)
-    }
-
-    fn node_of(&self, index: u32) -> NodeAddr {
-        self.slab.node_of(index)
-    }
-
-    fn shared(&self) -> bool {
-        false
-    }
-
-    fn held(&self) -> &Held {
-        self.slab.held()
-    }
-}
 
 /// A TLB without limits, which notes what it is asked.
 #[derive(Default)]
@@ -129,7 +60,7 @@ fn flush_of(batch: Retired<'_>) -> Flush {
 #[test]
 fn a_table_in_physical_memory_asks_nothing() {
     let mut memory = vec![Chunk::ZERO; 8];
-    let nodes = Counted::new(&mut memory);
+    let nodes = Slab::<u64, Solo>::new(&mut memory, 0).unwrap();
     let table = Mpt4::new(&nodes).unwrap();
     let mut writer = Writer::new(&table).unwrap();
     writer.map(pages(7, 1), Pfn::new(5), K4, RW).unwrap();
@@ -144,7 +75,7 @@ fn a_table_in_physical_memory_asks_nothing() {
 #[test]
 fn sixty_four_bits_cascade_up_to_five_times() {
     let mut memory = vec![Chunk::ZERO; 16];
-    let nodes = Counted::new(&mut memory);
+    let nodes = Counting::new(Slab::<_, Solo>::new(&mut memory, 0).unwrap());
     let table = PaperLpt::new(&nodes).unwrap();
     let at = 0x0123_4567_89ab_c123_usize;
     let mut writer = Writer::new(&table).unwrap();
@@ -161,10 +92,10 @@ fn sixty_four_bits_cascade_up_to_five_times() {
         base += 1 << (bits + 12);
     }
     let walk = |tlb: &mut Tlb, at: usize| {
-        nodes.loads.set(0);
+        let before = nodes.loads();
         tlb.asked.clear();
         let leaf = table.walk(pin(&nodes), VirtAddr::new(at), tlb);
-        (leaf.map(|leaf| leaf.frame.get()), nodes.loads.get())
+        (leaf.map(|leaf| leaf.frame.get()), nodes.loads() - before)
     };
     let mut tlb = Tlb::default();
     assert_eq!(walk(&mut tlb, at), (Some(5), 6), "cold: a load a level, the root's included");
@@ -184,11 +115,11 @@ fn sixty_four_bits_cascade_up_to_five_times() {
         assert_eq!(tlb.asked.len(), 2);
     }
 
-    nodes.loads.set(0);
+    let before = nodes.loads();
     assert_eq!(table.lookup(pin(&nodes), VirtAddr::new(at)).unwrap().frame, Pfn::new(5));
-    assert_eq!(nodes.loads.get(), 1, "a lookup takes everything as translated");
+    assert_eq!(nodes.loads() - before, 1, "a lookup takes everything as translated");
     reclaim(destroy(table));
-    assert_eq!(nodes.slab.usage().nodes, 0);
+    assert_eq!(nodes.inner().usage().nodes, 0);
 }
 
 #[test]
