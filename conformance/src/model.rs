@@ -207,16 +207,17 @@ impl Model {
         let mut refusals = Vec::new();
         self.refuse_range(&mut refusals, pages);
         self.refuse_size(&mut refusals, pages, size);
-        if !frame.is_aligned(size, self.space.base()) {
-            refusals.push(Error::MisalignedFrame { frame, size });
-        }
         let attr = if self.profile.takes(attr) {
             attr
         } else {
             refusals.push(Error::WrongAttr { attr });
             self.profile.implied
         };
-        self.refuse_frames(&mut refusals, frame, pages.len(), size, attr);
+        if frame.is_aligned(size, self.space.base()) {
+            self.refuse_frames(&mut refusals, frame, pages.len(), size, attr);
+        } else {
+            refusals.push(Error::MisalignedFrame { frame, size });
+        }
         refusals.extend(self.overlap(pages).map(|occupant| Error::Occupied { occupant }));
         refusals
     }

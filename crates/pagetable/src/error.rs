@@ -13,7 +13,7 @@ pub enum Error {
     /// The address lies outside what the table's geometry can map, or in the hole between the halves of a
     /// sign-extended address space.
     OutOfRange {
-        /// The first such address.
+        /// The address of the first page, if that is outside, else of the last.
         at: VirtAddr,
     },
     /// A range does not begin and end where pages of the size do.
@@ -30,9 +30,9 @@ pub enum Error {
         /// The page size asked for.
         size: PageSize,
     },
-    /// The frame number is beyond what the entry format can hold.
+    /// There is no such frame, or its number is beyond what the entry format can hold.
     FrameTooLarge {
-        /// The first such frame.
+        /// The first frame of the range, or of its last page.
         frame: Pfn,
     },
     /// The table cannot map pages of this size.

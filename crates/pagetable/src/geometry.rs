@@ -50,11 +50,7 @@ impl Space {
             !G::SIZES.is_empty() && G::SIZES[0].shift() == G::BASE.shift(),
             "the first size is the base page"
         );
-        let mut at = 1;
-        while at < G::SIZES.len() {
-            assert!(G::SIZES[at - 1].shift() < G::SIZES[at].shift(), "sizes ascend");
-            at += 1;
-        }
+        assert!(ascend(G::SIZES), "sizes ascend");
         assert!(
             G::SIZES[G::SIZES.len() - 1].shift() < G::VA_BITS,
             "a page is smaller than the address space"
@@ -105,8 +101,8 @@ impl Space {
         let spare = usize::BITS - self.va_bits;
         let shift = self.base.shift();
         if self.signed {
-            let low = (usize::MAX >> (spare + 1)) >> shift;
-            let high = ((usize::MAX >> (spare + 1)) + 1).wrapping_neg() >> shift;
+            let half = usize::MAX >> (spare + 1);
+            let (low, high) = (half >> shift, !half >> shift);
             [Pages::new(Vpn::new(0), Vpn::new(low)), Pages::new(Vpn::new(high), Vpn::new(last))]
         } else {
             [Pages::new(Vpn::new(0), Vpn::new((usize::MAX >> spare) >> shift)), None]
@@ -117,18 +113,22 @@ impl Space {
     ///
     /// # Errors
     ///
-    /// [`Error::OutOfRange`] with an end that cannot.
+    /// [`Error::OutOfRange`] with the first page's address if that one cannot, else with the last page's.
     #[inline(always)]
     pub const fn check_pages(&self, pages: Pages) -> Result<(), Error> {
-        let top = usize::MAX >> self.base.shift();
         let (first, last) = (pages.first().address(self.base), pages.last().address(self.base));
-        if pages.last().get() > top || !self.holds(first) {
-            return Err(Error::OutOfRange { at: if pages.first().get() > top { last } else { first } });
+        let one_half = !self.signed || ((first.get() ^ last.get()) as isize) >= 0;
+        // If an address reaches the last page, one reaches the first.
+        if self.has(pages.last()) && self.holds(first) && one_half {
+            return Ok(());
         }
-        if !self.holds(last) || (self.signed && ((first.get() ^ last.get()) as isize) < 0) {
-            return Err(Error::OutOfRange { at: last });
-        }
-        Ok(())
+        Err(Error::OutOfRange { at: if self.has(pages.first()) { last } else { first } })
+    }
+
+    /// Tells whether the table can map a page, which may be one that no address reaches.
+    #[inline(always)]
+    const fn has(&self, page: Vpn) -> bool {
+        page.get() <= usize::MAX >> self.base.shift() && self.holds(page.address(self.base))
     }
 
     /// Checks what every `map` and `resize` checks of its range: that it can be mapped, in pages of `size`.
@@ -168,7 +168,7 @@ impl Space {
     ///
     /// # Errors
     ///
-    /// [`Error::MisalignedFrame`] or [`Error::FrameTooLarge`].
+    /// [`Error::MisalignedFrame`] or [`Error::FrameTooLarge`], either with `frame`.
     #[inline(always)]
     pub const fn check_frames(&self, frame: Pfn, frames: usize, size: PageSize) -> Result<(), Error> {
         if !frame.is_aligned(size, self.base) {
@@ -184,11 +184,21 @@ impl Space {
     #[inline]
     pub fn pages_of(&self, leaf: &Leaf) -> Pages {
         let first = leaf.at.vpn(self.base);
-        let last = Vpn::new(first.get() | (leaf.size.mask() >> self.base.shift()));
+        let last = Vpn::new(first.get() + (leaf.size.mask() >> self.base.shift()));
         Pages::new(first, last).unwrap_or(Pages::one(first))
     }
 }
 
+/// Tells whether each size is larger than the one before.
+const fn ascend(sizes: &[PageSize]) -> bool {
+    match sizes {
+        [one, next, ..] if one.shift() >= next.shift() => false,
+        [_, rest @ ..] => ascend(rest),
+        [] => true,
+    }
+}
+
+/// Returns the sizes of `1 << shift` bytes.
 const fn sizes<const N: usize>(shifts: [u32; N]) -> [PageSize; N] {
     let mut sizes = [PageSize::K4; N];
     let mut at = 0;
@@ -271,4 +281,26 @@ impl Geometry for Va64 {
 #[cfg(target_pointer_width = "64")]
 impl Radix for Va64 {
     const WIDTHS: &'static [u32] = &[3, 10, 10, 10, 10, 9];
+}
+
+#[cfg(test)]
+mod tests {
+    use super::{ascend, sizes};
+
+    #[test]
+    fn sizes_are_powers_of_two() {
+        assert_eq!(sizes([12, 13, 30]).map(|size| size.bytes()), [0x1000, 0x2000, 0x4000_0000]);
+        assert_eq!(sizes([]), []);
+    }
+
+    #[test]
+    fn no_size_comes_after_a_larger_one_or_itself() {
+        for shifts in [[12, 13, 30], [12, 14, 16]] {
+            assert!(ascend(&sizes(shifts)), "{shifts:?}");
+        }
+        for shifts in [[12, 12, 30], [13, 12, 30], [12, 30, 13], [12, 30, 30]] {
+            assert!(!ascend(&sizes(shifts)), "{shifts:?}");
+        }
+        assert!(ascend(&sizes([12])) && ascend(&[]));
+    }
 }

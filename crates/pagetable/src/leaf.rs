@@ -4,6 +4,8 @@ use core::fmt;
 
 use tlbkit_addr::{Attr, PageSize, Pfn, PhysAddr, VirtAddr};
 
+use crate::fields::fields;
+
 /// A mapped page, as a lookup finds it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Leaf {
@@ -22,8 +24,14 @@ impl Leaf {
     /// size, in which frames are counted.
     #[inline]
     pub fn phys(&self, at: VirtAddr, base: PageSize) -> PhysAddr {
-        PhysAddr::new(self.frame.address(base).get() | at.offset(self.size))
+        phys(self.frame, self.size, at, base)
     }
+}
+
+/// Returns where `at` lies in physical memory, if it is within a page of `size` that begins at `frame`.
+#[inline(always)]
+pub(crate) fn phys(frame: Pfn, size: PageSize, at: VirtAddr, base: PageSize) -> PhysAddr {
+    PhysAddr::new(fields([frame.address(base).get(), at.offset(size)]))
 }
 
 impl fmt::Display for Leaf {

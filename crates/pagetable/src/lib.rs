@@ -60,6 +60,7 @@
 
 pub mod cpt;
 mod error;
+mod fields;
 mod footprint;
 pub mod format;
 mod frames;

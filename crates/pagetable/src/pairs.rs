@@ -30,14 +30,14 @@ pub(crate) fn stale<G: Geometry, F: Format>(
     pages: Pages,
     size_at: impl Fn(Vpn) -> Option<PageSize>,
 ) -> Pages {
-    // The leaf of one page is of the base size; in some spaces all are.
-    if !F::PAIRED || G::SIZES.len() == 1 || pages.first() == pages.last() {
+    // The leaf of one page is of the base size.
+    if !F::PAIRED || pages.first() == pages.last() {
         return pages;
     }
     // The bits of a page's number that differ within its pair.
     let within = |page| {
         let size = size_at(page).filter(|&size| size > G::BASE);
-        size.and_then(|size| size.pages(G::BASE)).map_or(0, |count| 2 * count - 1)
+        size.and_then(|size| size.pages(G::BASE)).map_or(0, |count| (count << 1) - 1)
     };
     let (first, last) = (pages.first(), pages.last());
     let (first, last) = (first.get() & !within(first), last.get() | within(last));

@@ -170,7 +170,7 @@ const CLEAN: u32 = 1 << 31;
 
 impl Drop for Retired<'_> {
     fn drop(&mut self) {
-        if self.count > 0 {
+        if self.head.is_some() {
             self.nodes.held().lose(self.count);
             self.nodes.held().reclaim(self.count);
         }

@@ -48,8 +48,8 @@ pub trait Word:
     + Sync
     + 'static
 {
-    /// The atomic cell that holds such a word.
-    type Cell: Send + Sync + Debug;
+    /// The atomic cell that holds such a word, zero by default.
+    type Cell: Default + Send + Sync + Debug;
 
     /// The word's width in bits.
     const BITS: u32;

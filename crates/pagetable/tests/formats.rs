@@ -237,6 +237,22 @@ fn aarch64_golden_words() {
     assert_eq!(Aarch64::link(NodeAddr::new(0x4008_0000)), 0x4008_0003);
 }
 
+/// Hardware takes no notice of what stands in an entry whose bit 0 is clear.
+#[test]
+#[cfg(target_pointer_width = "64")]
+fn an_entry_that_is_not_valid_says_nothing() {
+    fn check<F: Format<Word = u64>>() {
+        let leaves = [word::<F>(0x12345, 12, RW | USED), word::<F>(0x40000, 30, RX)];
+        for word in leaves.into_iter().chain([F::link(NodeAddr::new(0x1000))]) {
+            let word = word & !1;
+            assert!(!F::is_leaf(word, true) && !F::is_leaf(word, false) && !F::is_link(word), "{word:#x}");
+        }
+    }
+    check::<Sv39>();
+    check::<X86>();
+    check::<Aarch64>();
+}
+
 /// The last frame that a format has bits for, and the first that it has not.
 fn ends_at<F: Format>(frame_bits: u32) {
     let last = Pfn::new((1 << frame_bits) - 1);

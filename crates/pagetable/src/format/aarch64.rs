@@ -46,6 +46,7 @@
 use tlbkit_addr::{Attr, PageSize, Pfn};
 
 use super::{Format, bits_of, has};
+use crate::fields::fields;
 use crate::nodes::NodeAddr;
 use crate::{Change, Error};
 
@@ -91,13 +92,13 @@ const ALL: u64 = ATTR_INDX | AP_EL0 | AP_READ_ONLY | INNER_SHAREABLE | AF | NG |
 fn encode(attr: Attr) -> u64 {
     let dirty = match (attr.contains(Attr::WRITE), attr.contains(Attr::DIRTY)) {
         (true, true) => 0,
-        (false, true) => AP_READ_ONLY | WAS_DIRTY,
+        (false, true) => fields([AP_READ_ONLY, WAS_DIRTY]),
         (_, false) => AP_READ_ONLY,
     };
     let execute = match (attr.contains(Attr::EXEC), attr.contains(Attr::USER)) {
         (true, true) => PXN,
         (true, false) => UXN,
-        (false, _) => PXN | UXN,
+        (false, _) => fields([PXN, UXN]),
     };
     let memory = if attr.contains(Attr::DEVICE) {
         DEVICE
@@ -107,7 +108,7 @@ fn encode(attr: Attr) -> u64 {
         0
     };
     let ng = if attr.contains(Attr::GLOBAL) { 0 } else { NG };
-    bits_of(attr, &BITS) | dirty | execute | memory | ng | INNER_SHAREABLE
+    fields([bits_of(attr, &BITS), dirty, execute, memory, ng, INNER_SHAREABLE])
 }
 
 /// 64-bit words that AArch64 walks: 4 KiB, 2 MiB and 1 GiB pages below 2^48 bytes of physical memory.
@@ -144,22 +145,23 @@ impl Format for Aarch64 {
             return Err(Error::FrameTooLarge { frame });
         }
         super::check_level(size, last)?;
-        Ok((frame.get() as u64) << PAGE_SHIFT | encode(attr) | VALID | if last { TABLE } else { 0 })
+        let kind = if last { TABLE } else { 0 };
+        Ok(fields([(frame.get() as u64) << PAGE_SHIFT, encode(attr), kind, VALID]))
     }
 
     #[inline(always)]
     fn link(node: NodeAddr) -> u64 {
-        node.get() as u64 | TABLE | VALID
+        fields([node.get() as u64, TABLE, VALID])
     }
 
     #[inline(always)]
     fn is_leaf(word: u64, last: bool) -> bool {
-        word & (TABLE | VALID) == if last { TABLE | VALID } else { VALID }
+        word & VALID != 0 && (word & TABLE != 0) == last
     }
 
     #[inline(always)]
     fn is_link(word: u64) -> bool {
-        word & (TABLE | VALID) == TABLE | VALID
+        word & VALID != 0 && word & TABLE != 0
     }
 
     #[inline(always)]
@@ -174,7 +176,7 @@ impl Format for Aarch64 {
 
     #[inline(always)]
     fn attr(leaf: u64) -> Attr {
-        let mut attr = has(leaf, &BITS) | Self::IMPLIED;
+        let mut attr = has(leaf, &BITS).union(Self::IMPLIED);
         let never = if attr.contains(Attr::USER) { UXN } else { PXN };
         attr.set(Attr::EXEC, leaf & never == 0);
         attr.set(Attr::DIRTY, leaf & AP_READ_ONLY == 0 || leaf & WAS_DIRTY != 0);
@@ -186,6 +188,6 @@ impl Format for Aarch64 {
 
     #[inline(always)]
     fn change(leaf: u64, change: Change) -> u64 {
-        leaf & !ALL | encode(change.apply(Self::attr(leaf)))
+        fields([leaf & !ALL, encode(change.apply(Self::attr(leaf)))])
     }
 }

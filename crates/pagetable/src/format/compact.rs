@@ -17,6 +17,7 @@
 use tlbkit_addr::{Attr, PageSize, Pfn};
 
 use super::Format;
+use crate::fields::fields;
 use crate::nodes::NodeAddr;
 use crate::{Change, Error};
 
@@ -47,17 +48,19 @@ macro_rules! compact {
                     return Err(Error::FrameTooLarge { frame });
                 }
                 let base = (frame.get() as $word) << FRAME_SHIFT;
-                let word = base | $word::from(attr.bits()) << ATTR_SHIFT | LEAF as $word;
+                let word = fields([base, $word::from(attr.bits()) << ATTR_SHIFT, LEAF as $word]);
                 Ok(match size.shift() {
                     FRAME_SHIFT => word,
-                    shift if shift > FRAME_SHIFT && shift <= $word::BITS => word | NAPOT as $word | 1 << (shift - 1),
+                    shift if shift > FRAME_SHIFT && shift <= $word::BITS => {
+                        fields([word, NAPOT as $word, 1 << (shift - 1)])
+                    }
                     _ => return Err(Error::WrongSize { size }),
                 })
             }
 
             #[inline(always)]
             fn link(node: NodeAddr) -> $word {
-                (node.get() | LINK) as $word
+                fields([node.get(), LINK]) as $word
             }
 
             #[inline(always)]

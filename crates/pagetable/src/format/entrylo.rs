@@ -63,6 +63,7 @@
 use tlbkit_addr::{Attr, PageSize, Pfn, Reach};
 
 use super::Format;
+use crate::fields::fields;
 use crate::nodes::NodeAddr;
 use crate::{Change, Error};
 
@@ -100,7 +101,7 @@ pub struct EntryLo;
 impl EntryLo {
     /// Returns the attribute bits of a page, D included, and what S or the size digit says of it.
     #[inline(always)]
-    const fn encode(attr: Attr) -> (u32, u32) {
+    fn encode(attr: Attr) -> (u32, u32) {
         let (write, dirty) = (attr.contains(Attr::WRITE), attr.contains(Attr::DIRTY));
         let (d, state) = match (write, dirty) {
             (true, true) => (D, READ_ONLY),
@@ -110,7 +111,7 @@ impl EntryLo {
         };
         let c = if attr.contains(Attr::UNCACHED) { UNCACHED } else { CACHED };
         let g = if attr.contains(Attr::GLOBAL) { G } else { 0 };
-        (c | d | V | g, state)
+        (fields([c, d, V, g]), state)
     }
 
     /// Returns where the two bits stand that say what a page is: S, or its size digit.
@@ -152,11 +153,12 @@ impl Format for EntryLo {
             return Err(Error::FrameTooLarge { frame });
         }
         let (low, state) = Self::encode(attr);
-        let word = (frame.get() as u32) << PFN_SHIFT | low;
+        let word = fields([(frame.get() as u32) << PFN_SHIFT, low]);
         match size.shift() {
-            SMALL => Ok(word | Self::digit(state, S_SHIFT)),
+            SMALL => Ok(fields([word, Self::digit(state, S_SHIFT)])),
             shift @ SMALL..=LARGE if shift.is_multiple_of(2) => {
-                Ok(word | SIZED << S_SHIFT | Self::digit(state, shift - SMALL - 2 + PFN_SHIFT))
+                let digit = Self::digit(state, shift - SMALL - 2 + PFN_SHIFT);
+                Ok(fields([word, SIZED << S_SHIFT, digit]))
             }
             _ => Err(Error::WrongSize { size }),
         }
@@ -212,7 +214,8 @@ impl Format for EntryLo {
     fn change(leaf: u32, change: Change) -> u32 {
         let shift = Self::state_shift(leaf);
         let (low, state) = Self::encode(change.apply(Self::attr(leaf)));
-        leaf & !(3 << shift) & !(C | D | V | G) | low | Self::digit(state, shift)
+        let kept = leaf & !fields([3 << shift, C, D, V, G]);
+        fields([kept, low, Self::digit(state, shift)])
     }
 
     /// An absent half has the G bit of the half that is there, and nothing else: a global pair says so twice.

@@ -84,7 +84,7 @@ pub trait Format: Debug + 'static {
     /// mapping-tree pointers of Elphinstone et al. A pair of pages has its two leaf words first, then these.
     const EXTRA: usize = 0;
 
-    /// Encodes a leaf. `last` tells whether it stands where only leaves stand.
+    /// Encodes a leaf of `size`, to which `frame` is aligned. `last` tells whether it stands where only leaves stand.
     ///
     /// # Errors
     ///
@@ -173,7 +173,7 @@ fn bits_of(attr: Attr, table: &[(Attr, u64)]) -> u64 {
 fn has(word: u64, table: &[(Attr, u64)]) -> Attr {
     table
         .iter()
-        .fold(Attr::empty(), |attr, &(which, bit)| if word & bit == bit { attr | which } else { attr })
+        .fold(Attr::empty(), |attr, &(which, bit)| if word & bit == bit { attr.union(which) } else { attr })
 }
 
 /// Checks the size of a page that hardware finds by level: 4 KiB at the last, 2 MiB or 1 GiB above it.

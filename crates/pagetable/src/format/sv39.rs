@@ -31,6 +31,7 @@
 use tlbkit_addr::{Attr, PageSize, Pfn, Reach};
 
 use super::{Format, bits_of, has};
+use crate::fields::fields;
 use crate::nodes::NodeAddr;
 use crate::{Change, Error};
 
@@ -92,22 +93,22 @@ impl Format for Sv39 {
             return Err(Error::FrameTooLarge { frame });
         }
         super::check_level(size, last)?;
-        Ok((frame.get() as u64) << PPN_SHIFT | bits_of(attr, &BITS) | R | V)
+        Ok(fields([(frame.get() as u64) << PPN_SHIFT, bits_of(attr, &BITS), R, V]))
     }
 
     #[inline(always)]
     fn link(node: NodeAddr) -> u64 {
-        (node.get() as u64 >> PAGE_SHIFT) << PPN_SHIFT | V
+        fields([node.get() as u64 >> PAGE_SHIFT << PPN_SHIFT, V])
     }
 
     #[inline(always)]
     fn is_leaf(word: u64, _last: bool) -> bool {
-        word & (V | R) == V | R
+        word & V != 0 && word & R != 0
     }
 
     #[inline(always)]
     fn is_link(word: u64) -> bool {
-        word & (V | R) == V
+        word & V != 0 && word & R == 0
     }
 
     #[inline(always)]
@@ -122,7 +123,7 @@ impl Format for Sv39 {
 
     #[inline(always)]
     fn attr(leaf: u64) -> Attr {
-        has(leaf, &BITS) | Self::IMPLIED
+        has(leaf, &BITS).union(Self::IMPLIED)
     }
 
     #[inline(always)]

@@ -28,6 +28,7 @@
 use tlbkit_addr::{Attr, PageSize, Pfn};
 
 use super::{Format, bits_of, has};
+use crate::fields::fields;
 use crate::nodes::NodeAddr;
 use crate::{Change, Error};
 
@@ -69,7 +70,7 @@ const BITS: [(Attr, u64); 7] = [
 /// Returns the bits of a page with these attributes, but P and PS.
 #[inline(always)]
 fn encode(attr: Attr) -> u64 {
-    bits_of(attr, &BITS) | if attr.contains(Attr::EXEC) { 0 } else { XD }
+    fields([bits_of(attr, &BITS), if attr.contains(Attr::EXEC) { 0 } else { XD }])
 }
 
 /// 64-bit words that x86-64 walks: 4 KiB, 2 MiB and 1 GiB pages below 2^52 bytes of physical memory.
@@ -99,12 +100,13 @@ impl Format for X86 {
             return Err(Error::FrameTooLarge { frame });
         }
         super::check_level(size, last)?;
-        Ok((frame.get() as u64) << PAGE_SHIFT | encode(attr) | P | if last { 0 } else { PS })
+        let kind = if last { 0 } else { PS };
+        Ok(fields([(frame.get() as u64) << PAGE_SHIFT, encode(attr), kind, P]))
     }
 
     #[inline(always)]
     fn link(node: NodeAddr) -> u64 {
-        node.get() as u64 | US | RW | P
+        fields([node.get() as u64, US, RW, P])
     }
 
     #[inline(always)]
@@ -114,7 +116,7 @@ impl Format for X86 {
 
     #[inline(always)]
     fn is_link(word: u64) -> bool {
-        word & (P | PS) == P
+        word & P != 0 && word & PS == 0
     }
 
     #[inline(always)]
@@ -130,13 +132,14 @@ impl Format for X86 {
 
     #[inline(always)]
     fn attr(leaf: u64) -> Attr {
-        let exec = if leaf & XD == 0 { Attr::EXEC } else { Attr::empty() };
-        has(leaf, &BITS) | exec | Self::IMPLIED
+        let mut attr = has(leaf, &BITS).union(Self::IMPLIED);
+        attr.set(Attr::EXEC, leaf & XD == 0);
+        attr
     }
 
     #[inline(always)]
     fn change(leaf: u64, change: Change) -> u64 {
-        let all = bits_of(Attr::all(), &BITS) | XD;
-        leaf & !all | encode(change.apply(Self::attr(leaf)))
+        let all = fields([bits_of(Attr::all(), &BITS), XD]);
+        fields([leaf & !all, encode(change.apply(Self::attr(leaf)))])
     }
 }

@@ -66,6 +66,7 @@ use core::marker::PhantomData;
 
 use super::layout::{Edge, Found, Layout, SLOT};
 use super::policy::{Adaptive, Fixed, Policy};
+use crate::fields::fields;
 use crate::nodes::{NodeAddr, Nodes};
 use crate::word::Word;
 
@@ -126,7 +127,7 @@ impl<const W: u32> Digits for Fixed<W> {
         if W < ALIGNED {
             return Adaptive::link(node, shift, width);
         }
-        INNER | node.get() as u32 | shift
+        fields([INNER, node.get() as u32, shift])
     }
 
     #[inline(always)]
@@ -136,8 +137,7 @@ impl<const W: u32> Digits for Fixed<W> {
         }
         let shift = link & 31;
         let node = link & !INNER & !((4 << W) - 1);
-        let width = if shift + W > 32 { 32 - shift } else { W };
-        Edge { node: NodeAddr::new(node as usize), shift, width, leaf: false, base: 0 }
+        Edge { node: NodeAddr::new(node as usize), shift, width: W.min(32 - shift), leaf: false, base: 0 }
     }
 }
 
@@ -149,7 +149,7 @@ impl Digits for Adaptive {
 
     #[inline(always)]
     fn link(node: NodeAddr, shift: u32, width: u32) -> u32 {
-        INNER | (node.get() as u32 / 4) << 10 | (32 - width) << 5 | (32 - shift - width)
+        fields([INNER, (node.get() as u32 / 4) << 10, (32 - width) << 5, 32 - shift - width])
     }
 
     #[inline(always)]
@@ -172,10 +172,6 @@ impl<N: Nodes<Word = u32>, P: Digits> Layout<N> for Kseg0<P> {
 
     type Root = <u32 as Word>::Cell;
 
-    fn root() -> Self::Root {
-        u32::ZERO.cell()
-    }
-
     #[inline(always)]
     fn cells(root: &Self::Root) -> *const <u32 as Word>::Cell {
         root
@@ -197,7 +193,7 @@ impl<N: Nodes<Word = u32>, P: Digits> Layout<N> for Kseg0<P> {
 
     #[inline(always)]
     fn tag(base: usize, leaf: Edge) -> usize {
-        base >> PAIR << NUMBER | (leaf.shift - PAGE) as usize
+        fields([base >> PAIR << NUMBER, (leaf.shift - PAGE) as usize])
     }
 
     #[inline(always)]
@@ -209,7 +205,7 @@ impl<N: Nodes<Word = u32>, P: Digits> Layout<N> for Kseg0<P> {
     fn words(edge: Edge, _ceiling: u32) -> [u32; SLOT] {
         let mut words = [0; SLOT];
         if edge.leaf {
-            words[0] = edge.node.get() as u32 | LEAF;
+            words[0] = fields([edge.node.get() as u32, LEAF]);
         } else if !edge.is_empty() {
             words[0] = P::link(edge.node, edge.shift, edge.width);
         }

@@ -113,13 +113,9 @@ pub trait Layout<N: Nodes>: Debug + 'static + sealed::Sealed {
     #[doc(hidden)]
     const BESIDE: usize;
 
-    /// The root slot, as the handle holds it.
+    /// The root slot, as the handle holds it: empty by default.
     #[doc(hidden)]
-    type Root: Debug + Send + Sync;
-
-    /// Returns an empty root slot.
-    #[doc(hidden)]
-    fn root() -> Self::Root;
+    type Root: Debug + Default + Send + Sync;
 
     /// Returns the root slot's cells.
     #[doc(hidden)]
@@ -182,10 +178,6 @@ impl<N: Nodes<Word: Link>> Layout<N> for Compact {
     const BESIDE: usize = size_of::<crate::nodes::Record>();
 
     type Root = <N::Word as Word>::Cell;
-
-    fn root() -> Self::Root {
-        N::Word::ZERO.cell()
-    }
 
     #[inline(always)]
     fn cells(root: &Self::Root) -> *const <N::Word as Word>::Cell {

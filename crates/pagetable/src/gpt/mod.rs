@@ -159,7 +159,13 @@ impl<'n, G: Geometry, F: Format, N: Nodes<Word = F::Word>, L: Layout<N>, P: Poli
     /// Returns an empty table. Takes no memory: the first page mapped is a leaf and no more.
     pub fn new(nodes: &'n N) -> Self {
         const { assert!(G::BASE.shift() == F::BASE.shift(), "the format counts frames of another size") };
-        Self { nodes, root: L::root(), sole: Sole::default(), tally: Tally::default(), shape: PhantomData }
+        Self {
+            nodes,
+            root: L::Root::default(),
+            sole: Sole::default(),
+            tally: Tally::default(),
+            shape: PhantomData,
+        }
     }
 
     /// Returns how many indexing nodes there are of each size: element `w` counts those of `2^w` slots.

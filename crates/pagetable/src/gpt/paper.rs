@@ -2,6 +2,7 @@
 
 use super::bits::{agree, low};
 use super::layout::{Edge, Found, Layout, SLOT};
+use crate::fields::fields;
 use crate::nodes::{NodeAddr, Nodes};
 use crate::word::Word;
 use crate::{Mode, Solo};
@@ -54,10 +55,6 @@ impl<N: Nodes<Word = u32, Mode = Solo>> Layout<N> for Paper {
 
     type Root = [<u32 as Word>::Cell; 4];
 
-    fn root() -> Self::Root {
-        [0u32; 4].map(Word::cell)
-    }
-
     #[inline(always)]
     fn cells(root: &Self::Root) -> *const <u32 as Word>::Cell {
         root.as_ptr()
@@ -78,12 +75,12 @@ impl<N: Nodes<Word = u32, Mode = Solo>> Layout<N> for Paper {
         if edge.is_empty() {
             return [0; SLOT];
         }
-        let guard = edge.base & !low(edge.top()) | edge.top() as usize & END;
+        let guard = fields([edge.base & !low(edge.top()), edge.top() as usize & END]);
         let (shift, width, node) = (edge.shift as usize, edge.width as usize, edge.node.get());
         let pointer = if edge.leaf {
-            width << LEAF_WIDTH | shift << LEAF_SHIFT | node
+            fields([width << LEAF_WIDTH, shift << LEAF_SHIFT, node])
         } else {
-            INNER | node << NODE | width << WIDTH | shift
+            fields([INNER, node << NODE, width << WIDTH, shift])
         };
         [guard as u32, (guard >> 32) as u32, pointer as u32, (pointer >> 32) as u32]
     }
@@ -106,7 +103,7 @@ impl<N: Nodes<Word = u32, Mode = Solo>> Layout<N> for Paper {
 /// Reads a double word, the low word first.
 #[inline(always)]
 fn double(word: &impl Fn(usize) -> u32, first: usize) -> usize {
-    word(first) as usize | (word(first + 1) as usize) << 32
+    fields([word(first) as usize, (word(first + 1) as usize) << 32])
 }
 
 /// Decodes a pointer.

@@ -4,7 +4,7 @@ use core::ops::Range;
 
 use tlbkit_addr::{PageSize, VirtAddr};
 
-use super::bits::low;
+use super::bits::{digit, low};
 use super::layout::{Edge, Layout};
 use super::policy::Policy;
 use super::{Gpt, MAX_WIDTH};
@@ -102,6 +102,9 @@ impl<'n, G: Geometry, F: Format, N: Nodes<Word = F::Word>, L: Layout<N>, P: Poli
         2
     };
 
+    /// Whether that is all of an address.
+    pub(super) const TAG_IS_WHOLE: bool = Self::TAG * F::Word::BITS as usize >= usize::BITS as usize;
+
     /// The words of a node by kind.
     pub(super) const WORDS: [usize; KINDS] = {
         let mut words = [0; KINDS];
@@ -125,18 +128,17 @@ impl<'n, G: Geometry, F: Format, N: Nodes<Word = F::Word>, L: Layout<N>, P: Poli
         ((L::WORDS << width) * F::Word::BYTES + L::BESIDE) as isize
     }
 
-    /// Returns where in its leaf the PTE of a page is.
+    /// Returns where in its leaf the PTE of a page is: behind the PTEs before, and the other words of whole pairs.
     #[inline(always)]
     pub(super) const fn pte(index: usize) -> usize {
-        if F::EXTRA > 0 { Self::TAG + (index & !1) * (1 + F::EXTRA) + (index & 1) } else { Self::TAG + index }
+        Self::TAG + index + (index & !1) * F::EXTRA
     }
 
     /// Returns where in its leaf the PTE of the page at `at` is: a lone half of a pair stands where it would beside
     /// the other.
     #[inline(always)]
-    pub(super) const fn pte_of(edge: Edge, at: usize) -> usize {
-        let width = if edge.width < Self::ROOM { Self::ROOM } else { edge.width };
-        Self::pte(super::bits::digit(at, edge.shift, width))
+    pub(super) fn pte_of(edge: Edge, at: usize) -> usize {
+        Self::pte(digit(at, edge.shift, edge.width.max(Self::ROOM)))
     }
 
     /// Returns the kind of the node at an edge.
@@ -144,11 +146,9 @@ impl<'n, G: Geometry, F: Format, N: Nodes<Word = F::Word>, L: Layout<N>, P: Poli
         if edge.leaf { leaf_kind(edge.width) } else { inner_kind(edge.width) }
     }
 
-    /// Returns the position of the highest bit that is set, bits beyond the address left out: they repeat its
-    /// highest.
-    pub(super) const fn top_bit(differ: usize) -> u32 {
-        let bit = if differ == 0 { 0 } else { differ.ilog2() };
-        if bit >= G::VA_BITS { G::VA_BITS - 1 } else { bit }
+    /// Returns the position of the highest bit in which two keys differ, 0 if there is none.
+    pub(super) fn top_bit(differ: usize) -> u32 {
+        differ.checked_ilog2().unwrap_or(0)
     }
 
     /// Returns the key of an address: its significant bits. In keys, a space of two halves has no hole.

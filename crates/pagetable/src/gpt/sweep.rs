@@ -24,7 +24,7 @@ impl Span {
     #[inline(always)]
     pub(super) fn within(self, base: usize, bits: u32, page: u32) -> Option<Self> {
         let first = self.first.max(base);
-        let last = self.last.min((base | low(bits)) & !low(page));
+        let last = self.last.min((base + low(bits)) & !low(page));
         (first <= last).then_some(Self { first, last })
     }
 }
@@ -109,7 +109,7 @@ impl<'n, G: Geometry, F: Format, N: Nodes<Word = F::Word>, L: Layout<N>, P: Poli
         child: Edge,
     ) -> Option<Span> {
         if node.shares(child) {
-            span.within(base | run.start << node.shift, child.shift, 0)
+            span.within(base + (run.start << node.shift), child.shift, 0)
         } else {
             Some(span)
         }

@@ -9,9 +9,7 @@ use super::layout::Layout;
 use super::policy::Policy;
 use crate::format::Format;
 use crate::nodes::Nodes;
-use crate::{
-    Change, Error, Footprint, Frames, Geometry, Holes, Leaf, Pinned, Retired, Sole, Space, Table, Word,
-};
+use crate::{Change, Error, Footprint, Frames, Geometry, Holes, Leaf, Pinned, Retired, Sole, Space, Table};
 
 impl<'n, G: Geometry, F: Format, N: Nodes<Word = F::Word>, L: Layout<N>, P: Policy> Table<'n>
     for Gpt<'n, G, F, N, L, P>
@@ -23,7 +21,7 @@ impl<'n, G: Geometry, F: Format, N: Nodes<Word = F::Word>, L: Layout<N>, P: Poli
     #[inline(always)]
     fn lookup(&self, _pinned: Pinned<'_>, at: VirtAddr) -> Option<Leaf> {
         // A tag of the whole address rejects those that the space does not hold.
-        if Self::TAG * (F::Word::BITS as usize) < usize::BITS as usize && !G::SPACE.holds(at) {
+        if !Self::TAG_IS_WHOLE && !G::SPACE.holds(at) {
             return None;
         }
         // SAFETY: the caller is pinned.

@@ -409,7 +409,7 @@ impl<'n, G: Geometry, F: Format, N: Nodes<Word = F::Word>, L: Layout<N>, P: Poli
 
     /// Tells whether a leaf of `2^width` with `live` PTEs is too large: an eighth is in use, or one PTE of four.
     pub(super) const fn sparse(width: u32, live: usize) -> bool {
-        width > Self::LEAF_MIN && (live * 8 <= 1 << width || live == 1 && width > 1)
+        live * 8 <= 1 << width || live == 1 && width > 1
     }
 
     /// Returns smaller leaves for some slots of a leaf.

@@ -5,7 +5,8 @@ use core::sync::atomic::Ordering;
 use tlbkit_addr::Pages;
 
 use super::shape::Spot;
-use super::{Hashed, SPLIT};
+use super::{Hashed, SPLIT, SPLITS};
+use crate::fields::fields;
 use crate::format::Format;
 use crate::mode::Mode;
 use crate::nodes::{NodeAddr, Nodes, Stock};
@@ -240,7 +241,8 @@ where
     /// Counts a bucket in.
     fn enter(&self, grain: usize) {
         if bump(&self.used[grain], 1) == 1 && grain > 0 {
-            self.grains.store(self.grains.load(Ordering::Relaxed) | 1 << grain, Ordering::Release);
+            let others = self.grains.load(Ordering::Relaxed);
+            self.grains.store(fields([others, 1 << grain]), Ordering::Release);
         }
     }
 
@@ -253,9 +255,7 @@ where
 
     /// Tells walkers that what they did not find may have moved to a finer grain.
     pub(super) fn count_split(&self) {
-        let now = self.grains.load(Ordering::Relaxed).wrapping_add(SPLIT);
-        // Without any split and any grain the word is zero: walkers then need not look again.
-        let now = if now < SPLIT { now + SPLIT } else { now };
+        let now = self.grains.load(Ordering::Relaxed).wrapping_add(SPLITS) | SPLIT;
         self.grains.store(now, Ordering::Release);
     }
 

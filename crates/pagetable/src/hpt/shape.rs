@@ -132,11 +132,12 @@ where
     /// Returns the granularity whose buckets hold pages of `size`: the finest that can.
     #[inline(always)]
     pub(super) fn grain_of(size: PageSize) -> usize {
+        // The finest first: it needs no search.
         if size.shift() <= G::BASE.shift() + CLUSTER {
             return 0;
         }
-        let fits = |&grain: &usize| size.shift() <= Self::GRAIN[grain].shift() + CLUSTER;
-        (0..Self::GRAINS).find(fits).unwrap_or(Self::GRAINS - 1)
+        // As many are too fine.
+        (1..Self::GRAINS).filter(|grain| size.shift() > Self::GRAIN[grain - 1].shift() + CLUSTER).count()
     }
 
     /// Returns the base-two logarithm of the base pages of a slot.
@@ -162,7 +163,7 @@ where
     #[inline(always)]
     pub(super) const fn bounds(grain: usize, block: usize) -> (Vpn, Vpn) {
         let first = block << CLUSTER << Self::slot_shift(grain);
-        (Vpn::new(first), Vpn::new(first | ((Self::SLOTS << Self::slot_shift(grain)) - 1)))
+        (Vpn::new(first), Vpn::new(first + ((Self::SLOTS << Self::slot_shift(grain)) - 1)))
     }
 
     /// Returns the key of the unit of `grain` that `at` is in.
@@ -187,7 +188,7 @@ where
     /// Returns the key of the first unit of a block's bucket.
     #[inline(always)]
     pub(super) const fn lead(block: usize) -> usize {
-        block << Self::GROUP | Self::turn(block)
+        (block << Self::GROUP) + Self::turn(block)
     }
 
     /// Returns the word of a slot of a block in its bucket.

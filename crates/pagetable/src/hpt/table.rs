@@ -7,6 +7,7 @@ use tlbkit_addr::{Attr, Flush, PageSize, Pages, Pfn, PhysAddr, VirtAddr};
 
 use super::{Hashed, SPLIT};
 use crate::format::Format;
+use crate::leaf::phys;
 use crate::mode::Mode;
 use crate::nodes::Nodes;
 use crate::{Change, Error, Footprint, Frames, Geometry, Holes, Leaf, Pinned, Retired, Sole, Space, Table};
@@ -36,8 +37,7 @@ where
         if !G::SPACE.holds(at) {
             return None;
         }
-        let decode =
-            |word, size| PhysAddr::new(F::frame(word, size).address(G::BASE).get() | at.offset(size));
+        let decode = |word, size| phys(F::frame(word, size), size, at, G::BASE);
         // SAFETY: the caller is pinned.
         unsafe { self.find_with(at, decode) }
     }

@@ -58,6 +58,7 @@ use core::sync::atomic::Ordering;
 
 use super::Hashed;
 use super::shape::Spot;
+use crate::fields::fields;
 use crate::format::Format;
 use crate::mode::Mode;
 use crate::nodes::Nodes;
@@ -94,13 +95,13 @@ where
 
     /// Returns the live tag of a key.
     #[inline(always)]
-    pub(super) const fn tag(grain: usize, key: usize) -> usize {
-        Self::LIVE | key << Self::KEY_SHIFT | grain << GRAIN_SHIFT
+    pub(super) fn tag(grain: usize, key: usize) -> usize {
+        fields([Self::LIVE, key << Self::KEY_SHIFT, grain << GRAIN_SHIFT])
     }
 
     /// Returns the live tag of a block: that of the first unit of its bucket.
     #[inline(always)]
-    pub(super) const fn tag_of(grain: usize, block: usize) -> usize {
+    pub(super) fn tag_of(grain: usize, block: usize) -> usize {
         Self::tag(grain, Self::lead(block))
     }
 
@@ -117,8 +118,8 @@ where
     }
 
     /// Returns the tag with another flag in place of its own.
-    pub(super) const fn flagged(tag: usize, flag: usize) -> usize {
-        tag & !Self::FLAGS | flag
+    pub(super) fn flagged(tag: usize, flag: usize) -> usize {
+        fields([tag & !Self::FLAGS, flag])
     }
 
     /// Loads a unit's tag as a walker does.

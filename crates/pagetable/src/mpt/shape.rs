@@ -101,11 +101,8 @@ impl<G: Radix, F: Format, N: Nodes<Word = F::Word>> Shape for Mpt<'_, G, F, N> {
 
     #[inline(always)]
     fn place(level: usize, index: usize) -> usize {
-        if F::EXTRA > 0 && level + 1 == Self::LEVELS {
-            (index & !1) * (1 + F::EXTRA) + (index & 1)
-        } else {
-            index
-        }
+        // Behind the words before, and the other words of whole pairs.
+        if level + 1 == Self::LEVELS { index + (index & !1) * F::EXTRA } else { index }
     }
 
     #[inline(always)]
@@ -124,6 +121,7 @@ impl<G: Radix, F: Format, N: Nodes<Word = F::Word>> Shape for Mpt<'_, G, F, N> {
         if size.shift() == G::BASE.shift() || G::LINEAR.is_some() {
             return Self::LEVELS - 1;
         }
-        (0..Self::LEVELS).find(|&level| Self::SLOTS[level] <= size).unwrap_or(Self::LEVELS - 1)
+        // At as many the slots are larger.
+        (1..Self::LEVELS).filter(|level| Self::SLOTS[level - 1] > size).count()
     }
 }

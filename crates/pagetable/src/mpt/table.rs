@@ -7,6 +7,7 @@ use tlbkit_addr::{Attr, Flush, PageSize, Pages, Pfn, PhysAddr, VirtAddr, Vpn};
 use super::Mpt;
 use super::shape::Shape;
 use crate::format::Format;
+use crate::leaf::phys;
 use crate::nodes::{NodeAddr, Nodes};
 use crate::{Change, Error, Footprint, Frames, Holes, Leaf, Pinned, Radix, Retired, Sole, Space, Table};
 
@@ -38,7 +39,7 @@ impl<'n, G: Radix, F: Format, N: Nodes<Word = F::Word>> Table<'n> for Mpt<'n, G,
                 }
                 let size =
                     if Self::REPLICATED { F::size(word, Self::SLOTS[level]) } else { Self::SLOTS[level] };
-                Some(PhysAddr::new(F::frame(word, size).address(G::BASE).get() | at.offset(size)))
+                Some(phys(F::frame(word, size), size, at, G::BASE))
             })
         }
     }

@@ -31,6 +31,7 @@ use self::classes::{CHUNK, CLASSES, KEPT, MAX_CHUNKS, class_bytes, class_of, spa
 pub use self::window::{Identity, Offset, Window};
 use super::{Held, NodeAddr, Nodes, Reclaim, Record};
 use crate::Mode;
+use crate::fields::fields;
 use crate::mode::Lock;
 use crate::word::Word;
 use crate::word::atomics::Ordering;
@@ -45,8 +46,9 @@ impl Chunk {
     pub const ZERO: Self = Self([0; CHUNK / 8]);
 }
 
-/// Runs of up to 2^(ORDERS-1) chunks: 4 GiB.
+/// Runs of up to 2^(ORDERS-1) chunks: 4 GiB. There is no room for two of those, for descriptors come first.
 const ORDERS: usize = 21;
+const _: () = assert!(MAX_CHUNKS == 1 << ORDERS);
 
 /// No chunk, in a list. Chunk 0 holds descriptors, so it is in no list.
 const NONE: u32 = 0;
@@ -178,19 +180,7 @@ impl<'m, W: Word, M: Mode, A: Window> Slab<'m, W, M, A> {
     /// Lays storage over so many chunks from `base` on. The borrow stays with the callers: taken here once more, it
     /// would end what the window's pointer may do.
     fn over(window: A, base: usize, chunks: usize) -> Result<Self, SlabError> {
-        let end = base.checked_add(chunks.saturating_mul(CHUNK));
-        if chunks > MAX_CHUNKS
-            || end.is_none_or(|end| (end as u64).saturating_sub(1) > u64::MAX >> (64 - W::BITS))
-        {
-            return Err(SlabError::TooLarge);
-        }
-        if !base.is_multiple_of(CHUNK) {
-            return Err(SlabError::Misaligned);
-        }
-        let descriptors = (chunks * size_of::<Descriptor>()).div_ceil(CHUNK);
-        if chunks <= descriptors {
-            return Err(SlabError::TooSmall);
-        }
+        let descriptors = Self::descriptors(base, chunks)?;
         // SAFETY: the first chunks are as large as the descriptors, aligned beyond them, and ours; a zeroed
         // descriptor is a valid one.
         unsafe { ptr::write_bytes(window.memory(base), 0, descriptors * CHUNK) };
@@ -209,11 +199,26 @@ impl<'m, W: Word, M: Mode, A: Window> Slab<'m, W, M, A> {
         let mut at = descriptors;
         while at < chunks {
             let aligned = slab.number(at as u32).trailing_zeros();
-            let order = aligned.min((chunks - at).ilog2()).min(ORDERS as u32 - 1);
+            let order = aligned.min((chunks - at).ilog2());
             slab.push_free(lists, at as u32, order);
             at += 1 << order;
         }
         Ok(slab)
+    }
+
+    /// Returns how many chunks hold the descriptors of a slab over so many chunks from `base` on.
+    fn descriptors(base: usize, chunks: usize) -> Result<usize, SlabError> {
+        let end = base.checked_add(chunks.saturating_mul(CHUNK));
+        if chunks > MAX_CHUNKS
+            || end.is_none_or(|end| (end as u64).saturating_sub(1) > u64::MAX >> (64 - W::BITS))
+        {
+            return Err(SlabError::TooLarge);
+        }
+        if !base.is_multiple_of(CHUNK) {
+            return Err(SlabError::Misaligned);
+        }
+        let descriptors = (chunks * size_of::<Descriptor>()).div_ceil(CHUNK);
+        if chunks <= descriptors { Err(SlabError::TooSmall) } else { Ok(descriptors) }
     }
 
     /// Returns what is in use. Costs the lock.
@@ -286,7 +291,7 @@ impl<'m, W: Word, M: Mode, A: Window> Slab<'m, W, M, A> {
                     unsafe { (*self.small_record(span, class, free as usize - 1)).load(Ordering::Relaxed) };
                 (free - 1, next)
             };
-            descriptor.record.store(free | used << 16, Ordering::Relaxed);
+            descriptor.record.store(fields([free, used << 16]), Ordering::Relaxed);
             if used as usize == span_nodes(class) {
                 self.unlink(&mut lists.partial[class], span);
             }
@@ -373,7 +378,7 @@ unsafe impl<W: Word, M: Mode, A: Window> Reclaim for Slab<'_, W, M, A> {
                     let (free, used) = (state & 0xffff, state >> 16);
                     // SAFETY: the node is free now, and its record with it.
                     unsafe { (*self.small_record(span, class, index)).store(free, Ordering::Relaxed) };
-                    descriptor.record.store((index as u32 + 1) | (used - 1) << 16, Ordering::Relaxed);
+                    descriptor.record.store(fields([index as u32 + 1, (used - 1) << 16]), Ordering::Relaxed);
                     if used as usize == span_nodes(class) {
                         self.push(&mut lists.partial[class], span);
                     }
@@ -439,3 +444,16 @@ impl<W, M: Mode, A> fmt::Debug for Slab<'_, W, M, A> {
 }
 
 const _: () = assert!(size_of::<Descriptor>() == 16);
+
+#[cfg(all(test, not(loom), target_pointer_width = "64"))]
+mod tests {
+    use super::{Slab, SlabError};
+    use crate::Solo;
+
+    #[test]
+    fn a_slab_ends_at_eight_gibibytes() {
+        let descriptors = Slab::<'_, u64, Solo>::descriptors;
+        assert_eq!(descriptors(0, 1 << 21), Ok((1 << 21) / 256));
+        assert_eq!(descriptors(0, (1 << 21) + 1), Err(SlabError::TooLarge));
+    }
+}

@@ -65,7 +65,8 @@ impl<W: Word, M: Mode, A: Window> Slab<'_, W, M, A> {
     /// Gives a run back and joins it with its free buddies.
     pub(super) fn free_run(&self, lists: &mut Lists, mut chunk: u32, mut order: u32) {
         lists.usage.chunks -= (CHUNK + size_of::<Descriptor>()) << order;
-        while order + 1 < ORDERS as u32 {
+        // The longest have no free buddy.
+        loop {
             // Below the first chunk it wraps, and is beyond the last.
             let buddy = (self.number(chunk) ^ (1 << order)).wrapping_sub(self.number(0));
             let end = (buddy as usize).checked_add(1 << order);
