@@ -136,8 +136,9 @@ where
         if size.shift() <= G::BASE.shift() + CLUSTER {
             return 0;
         }
-        // As many are too fine.
-        (1..Self::GRAINS).filter(|grain| size.shift() > Self::GRAIN[grain - 1].shift() + CLUSTER).count()
+        // The default is never taken, but tells the compiler that the result is a grain.
+        let fits = |&grain: &usize| size.shift() <= Self::GRAIN[grain].shift() + CLUSTER;
+        (1..Self::GRAINS).find(fits).unwrap_or(Self::GRAINS - 1)
     }
 
     /// Returns the base-two logarithm of the base pages of a slot.
