@@ -4,7 +4,7 @@ use core::fmt;
 
 use tlbkit_addr::{Attr, PageSize, Pfn, PhysAddr, VirtAddr};
 
-use crate::fields::fields;
+use crate::fields::Fields as _;
 
 /// A mapped page, as a lookup finds it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -31,7 +31,7 @@ impl Leaf {
 /// Returns where `at` lies in physical memory, if it is within a page of `size` that begins at `frame`.
 #[inline(always)]
 pub(crate) fn phys(frame: Pfn, size: PageSize, at: VirtAddr, base: PageSize) -> PhysAddr {
-    PhysAddr::new(fields([frame.address(base).get(), at.offset(size)]))
+    PhysAddr::new(frame.address(base).get().with(at.offset(size)))
 }
 
 impl fmt::Display for Leaf {

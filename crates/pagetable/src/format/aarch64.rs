@@ -46,7 +46,7 @@
 use tlbkit_addr::{Attr, PageSize, Pfn};
 
 use super::{Format, bits_of, has};
-use crate::fields::fields;
+use crate::fields::Fields as _;
 use crate::nodes::NodeAddr;
 use crate::{Change, Error};
 
@@ -92,13 +92,13 @@ const ALL: u64 = ATTR_INDX | AP_EL0 | AP_READ_ONLY | INNER_SHAREABLE | AF | NG |
 fn encode(attr: Attr) -> u64 {
     let dirty = match (attr.contains(Attr::WRITE), attr.contains(Attr::DIRTY)) {
         (true, true) => 0,
-        (false, true) => fields([AP_READ_ONLY, WAS_DIRTY]),
+        (false, true) => AP_READ_ONLY.with(WAS_DIRTY),
         (_, false) => AP_READ_ONLY,
     };
     let execute = match (attr.contains(Attr::EXEC), attr.contains(Attr::USER)) {
         (true, true) => PXN,
         (true, false) => UXN,
-        (false, _) => fields([PXN, UXN]),
+        (false, _) => PXN.with(UXN),
     };
     let memory = if attr.contains(Attr::DEVICE) {
         DEVICE
@@ -108,7 +108,7 @@ fn encode(attr: Attr) -> u64 {
         0
     };
     let ng = if attr.contains(Attr::GLOBAL) { 0 } else { NG };
-    fields([bits_of(attr, &BITS), dirty, execute, memory, ng, INNER_SHAREABLE])
+    bits_of(attr, &BITS).with(dirty).with(execute).with(memory).with(ng).with(INNER_SHAREABLE)
 }
 
 /// 64-bit words that AArch64 walks: 4 KiB, 2 MiB and 1 GiB pages below 2^48 bytes of physical memory.
@@ -146,12 +146,12 @@ impl Format for Aarch64 {
         }
         super::check_level(size, last)?;
         let kind = if last { TABLE } else { 0 };
-        Ok(fields([(frame.get() as u64) << PAGE_SHIFT, encode(attr), kind, VALID]))
+        Ok(((frame.get() as u64) << PAGE_SHIFT).with(encode(attr)).with(kind).with(VALID))
     }
 
     #[inline(always)]
     fn link(node: NodeAddr) -> u64 {
-        fields([node.get() as u64, TABLE, VALID])
+        (node.get() as u64).with(TABLE).with(VALID)
     }
 
     #[inline(always)]
@@ -188,6 +188,6 @@ impl Format for Aarch64 {
 
     #[inline(always)]
     fn change(leaf: u64, change: Change) -> u64 {
-        fields([leaf & !ALL, encode(change.apply(Self::attr(leaf)))])
+        (leaf & !ALL).with(encode(change.apply(Self::attr(leaf))))
     }
 }

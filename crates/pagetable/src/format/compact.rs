@@ -17,7 +17,7 @@
 use tlbkit_addr::{Attr, PageSize, Pfn};
 
 use super::Format;
-use crate::fields::fields;
+use crate::fields::Fields as _;
 use crate::nodes::NodeAddr;
 use crate::{Change, Error};
 
@@ -48,11 +48,11 @@ macro_rules! compact {
                     return Err(Error::FrameTooLarge { frame });
                 }
                 let base = (frame.get() as $word) << FRAME_SHIFT;
-                let word = fields([base, $word::from(attr.bits()) << ATTR_SHIFT, LEAF as $word]);
+                let word = base.with($word::from(attr.bits()) << ATTR_SHIFT).with(LEAF as $word);
                 Ok(match size.shift() {
                     FRAME_SHIFT => word,
                     shift if shift > FRAME_SHIFT && shift <= $word::BITS => {
-                        fields([word, NAPOT as $word, 1 << (shift - 1)])
+                        word.with(NAPOT as $word).with(1 << (shift - 1))
                     }
                     _ => return Err(Error::WrongSize { size }),
                 })
@@ -60,7 +60,7 @@ macro_rules! compact {
 
             #[inline(always)]
             fn link(node: NodeAddr) -> $word {
-                fields([node.get(), LINK]) as $word
+                node.get().with(LINK) as $word
             }
 
             #[inline(always)]

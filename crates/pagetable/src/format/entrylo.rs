@@ -63,7 +63,7 @@
 use tlbkit_addr::{Attr, PageSize, Pfn, Reach};
 
 use super::Format;
-use crate::fields::fields;
+use crate::fields::Fields as _;
 use crate::nodes::NodeAddr;
 use crate::{Change, Error};
 
@@ -111,7 +111,7 @@ impl EntryLo {
         };
         let c = if attr.contains(Attr::UNCACHED) { UNCACHED } else { CACHED };
         let g = if attr.contains(Attr::GLOBAL) { G } else { 0 };
-        (fields([c, d, V, g]), state)
+        (c.with(d).with(V).with(g), state)
     }
 
     /// Returns where the two bits stand that say what a page is: S, or its size digit.
@@ -153,12 +153,12 @@ impl Format for EntryLo {
             return Err(Error::FrameTooLarge { frame });
         }
         let (low, state) = Self::encode(attr);
-        let word = fields([(frame.get() as u32) << PFN_SHIFT, low]);
+        let word = ((frame.get() as u32) << PFN_SHIFT).with(low);
         match size.shift() {
-            SMALL => Ok(fields([word, Self::digit(state, S_SHIFT)])),
+            SMALL => Ok(word.with(Self::digit(state, S_SHIFT))),
             shift @ SMALL..=LARGE if shift.is_multiple_of(2) => {
                 let digit = Self::digit(state, shift - SMALL - 2 + PFN_SHIFT);
-                Ok(fields([word, SIZED << S_SHIFT, digit]))
+                Ok(word.with(SIZED << S_SHIFT).with(digit))
             }
             _ => Err(Error::WrongSize { size }),
         }
@@ -214,8 +214,8 @@ impl Format for EntryLo {
     fn change(leaf: u32, change: Change) -> u32 {
         let shift = Self::state_shift(leaf);
         let (low, state) = Self::encode(change.apply(Self::attr(leaf)));
-        let kept = leaf & !fields([3 << shift, C, D, V, G]);
-        fields([kept, low, Self::digit(state, shift)])
+        let kept = leaf & !(3 << shift).with(C).with(D).with(V).with(G);
+        kept.with(low).with(Self::digit(state, shift))
     }
 
     /// An absent half has the G bit of the half that is there, and nothing else: a global pair says so twice.

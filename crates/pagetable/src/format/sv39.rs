@@ -31,7 +31,7 @@
 use tlbkit_addr::{Attr, PageSize, Pfn, Reach};
 
 use super::{Format, bits_of, has};
-use crate::fields::fields;
+use crate::fields::Fields as _;
 use crate::nodes::NodeAddr;
 use crate::{Change, Error};
 
@@ -93,12 +93,12 @@ impl Format for Sv39 {
             return Err(Error::FrameTooLarge { frame });
         }
         super::check_level(size, last)?;
-        Ok(fields([(frame.get() as u64) << PPN_SHIFT, bits_of(attr, &BITS), R, V]))
+        Ok(((frame.get() as u64) << PPN_SHIFT).with(bits_of(attr, &BITS)).with(R).with(V))
     }
 
     #[inline(always)]
     fn link(node: NodeAddr) -> u64 {
-        fields([node.get() as u64 >> PAGE_SHIFT << PPN_SHIFT, V])
+        (node.get() as u64 >> PAGE_SHIFT << PPN_SHIFT).with(V)
     }
 
     #[inline(always)]

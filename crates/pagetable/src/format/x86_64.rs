@@ -28,7 +28,7 @@
 use tlbkit_addr::{Attr, PageSize, Pfn};
 
 use super::{Format, bits_of, has};
-use crate::fields::fields;
+use crate::fields::Fields as _;
 use crate::nodes::NodeAddr;
 use crate::{Change, Error};
 
@@ -70,7 +70,7 @@ const BITS: [(Attr, u64); 7] = [
 /// Returns the bits of a page with these attributes, but P and PS.
 #[inline(always)]
 fn encode(attr: Attr) -> u64 {
-    fields([bits_of(attr, &BITS), if attr.contains(Attr::EXEC) { 0 } else { XD }])
+    bits_of(attr, &BITS).with(if attr.contains(Attr::EXEC) { 0 } else { XD })
 }
 
 /// 64-bit words that x86-64 walks: 4 KiB, 2 MiB and 1 GiB pages below 2^52 bytes of physical memory.
@@ -101,12 +101,12 @@ impl Format for X86 {
         }
         super::check_level(size, last)?;
         let kind = if last { 0 } else { PS };
-        Ok(fields([(frame.get() as u64) << PAGE_SHIFT, encode(attr), kind, P]))
+        Ok(((frame.get() as u64) << PAGE_SHIFT).with(encode(attr)).with(kind).with(P))
     }
 
     #[inline(always)]
     fn link(node: NodeAddr) -> u64 {
-        fields([node.get() as u64, US, RW, P])
+        (node.get() as u64).with(US).with(RW).with(P)
     }
 
     #[inline(always)]
@@ -139,7 +139,7 @@ impl Format for X86 {
 
     #[inline(always)]
     fn change(leaf: u64, change: Change) -> u64 {
-        let all = fields([bits_of(Attr::all(), &BITS), XD]);
-        fields([leaf & !all, encode(change.apply(Self::attr(leaf)))])
+        let all = bits_of(Attr::all(), &BITS).with(XD);
+        (leaf & !all).with(encode(change.apply(Self::attr(leaf))))
     }
 }

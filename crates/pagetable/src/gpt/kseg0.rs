@@ -66,7 +66,7 @@ use core::marker::PhantomData;
 
 use super::layout::{Edge, Found, Layout, SLOT};
 use super::policy::{Adaptive, Fixed, Policy};
-use crate::fields::fields;
+use crate::fields::Fields as _;
 use crate::nodes::{NodeAddr, Nodes};
 use crate::word::Word;
 
@@ -127,7 +127,7 @@ impl<const W: u32> Digits for Fixed<W> {
         if W < ALIGNED {
             return Adaptive::link(node, shift, width);
         }
-        fields([INNER, node.get() as u32, shift])
+        INNER.with(node.get() as u32).with(shift)
     }
 
     #[inline(always)]
@@ -149,7 +149,7 @@ impl Digits for Adaptive {
 
     #[inline(always)]
     fn link(node: NodeAddr, shift: u32, width: u32) -> u32 {
-        fields([INNER, (node.get() as u32 / 4) << 10, (32 - width) << 5, 32 - shift - width])
+        INNER.with((node.get() as u32 / 4) << 10).with((32 - width) << 5).with(32 - shift - width)
     }
 
     #[inline(always)]
@@ -193,7 +193,7 @@ impl<N: Nodes<Word = u32>, P: Digits> Layout<N> for Kseg0<P> {
 
     #[inline(always)]
     fn tag(base: usize, leaf: Edge) -> usize {
-        fields([base >> PAIR << NUMBER, (leaf.shift - PAGE) as usize])
+        (base >> PAIR << NUMBER).with((leaf.shift - PAGE) as usize)
     }
 
     #[inline(always)]
@@ -205,7 +205,7 @@ impl<N: Nodes<Word = u32>, P: Digits> Layout<N> for Kseg0<P> {
     fn words(edge: Edge, _ceiling: u32) -> [u32; SLOT] {
         let mut words = [0; SLOT];
         if edge.leaf {
-            words[0] = fields([edge.node.get() as u32, LEAF]);
+            words[0] = (edge.node.get() as u32).with(LEAF);
         } else if !edge.is_empty() {
             words[0] = P::link(edge.node, edge.shift, edge.width);
         }

@@ -2,7 +2,7 @@
 
 use super::bits::{agree, low};
 use super::layout::{Edge, Found, Layout, SLOT};
-use crate::fields::fields;
+use crate::fields::Fields as _;
 use crate::nodes::{NodeAddr, Nodes};
 use crate::word::Word;
 use crate::{Mode, Solo};
@@ -75,12 +75,12 @@ impl<N: Nodes<Word = u32, Mode = Solo>> Layout<N> for Paper {
         if edge.is_empty() {
             return [0; SLOT];
         }
-        let guard = fields([edge.base & !low(edge.top()), edge.top() as usize & END]);
+        let guard = (edge.base & !low(edge.top())).with(edge.top() as usize & END);
         let (shift, width, node) = (edge.shift as usize, edge.width as usize, edge.node.get());
         let pointer = if edge.leaf {
-            fields([width << LEAF_WIDTH, shift << LEAF_SHIFT, node])
+            (width << LEAF_WIDTH).with(shift << LEAF_SHIFT).with(node)
         } else {
-            fields([INNER, node << NODE, width << WIDTH, shift])
+            INNER.with(node << NODE).with(width << WIDTH).with(shift)
         };
         [guard as u32, (guard >> 32) as u32, pointer as u32, (pointer >> 32) as u32]
     }
@@ -103,7 +103,7 @@ impl<N: Nodes<Word = u32, Mode = Solo>> Layout<N> for Paper {
 /// Reads a double word, the low word first.
 #[inline(always)]
 fn double(word: &impl Fn(usize) -> u32, first: usize) -> usize {
-    fields([word(first) as usize, (word(first + 1) as usize) << 32])
+    (word(first) as usize).with((word(first + 1) as usize) << 32)
 }
 
 /// Decodes a pointer.

@@ -6,7 +6,7 @@ use tlbkit_addr::Pages;
 
 use super::shape::Spot;
 use super::{Hashed, SPLIT, SPLITS};
-use crate::fields::fields;
+use crate::fields::Fields as _;
 use crate::format::Format;
 use crate::mode::Mode;
 use crate::nodes::{NodeAddr, Nodes, Stock};
@@ -242,7 +242,7 @@ where
     fn enter(&self, grain: usize) {
         if bump(&self.used[grain], 1) == 1 && grain > 0 {
             let others = self.grains.load(Ordering::Relaxed);
-            self.grains.store(fields([others, 1 << grain]), Ordering::Release);
+            self.grains.store(others.with(1 << grain), Ordering::Release);
         }
     }
 

@@ -58,7 +58,7 @@ use core::sync::atomic::Ordering;
 
 use super::Hashed;
 use super::shape::Spot;
-use crate::fields::fields;
+use crate::fields::Fields as _;
 use crate::format::Format;
 use crate::mode::Mode;
 use crate::nodes::Nodes;
@@ -96,7 +96,7 @@ where
     /// Returns the live tag of a key.
     #[inline(always)]
     pub(super) fn tag(grain: usize, key: usize) -> usize {
-        fields([Self::LIVE, key << Self::KEY_SHIFT, grain << GRAIN_SHIFT])
+        Self::LIVE.with(key << Self::KEY_SHIFT).with(grain << GRAIN_SHIFT)
     }
 
     /// Returns the live tag of a block: that of the first unit of its bucket.
@@ -119,7 +119,7 @@ where
 
     /// Returns the tag with another flag in place of its own.
     pub(super) fn flagged(tag: usize, flag: usize) -> usize {
-        fields([tag & !Self::FLAGS, flag])
+        (tag & !Self::FLAGS).with(flag)
     }
 
     /// Loads a unit's tag as a walker does.

@@ -31,7 +31,7 @@ use self::classes::{CHUNK, CLASSES, KEPT, MAX_CHUNKS, class_bytes, class_of, spa
 pub use self::window::{Identity, Offset, Window};
 use super::{Held, NodeAddr, Nodes, Reclaim, Record};
 use crate::Mode;
-use crate::fields::fields;
+use crate::fields::Fields as _;
 use crate::mode::Lock;
 use crate::word::Word;
 use crate::word::atomics::Ordering;
@@ -291,7 +291,7 @@ impl<'m, W: Word, M: Mode, A: Window> Slab<'m, W, M, A> {
                     unsafe { (*self.small_record(span, class, free as usize - 1)).load(Ordering::Relaxed) };
                 (free - 1, next)
             };
-            descriptor.record.store(fields([free, used << 16]), Ordering::Relaxed);
+            descriptor.record.store(free.with(used << 16), Ordering::Relaxed);
             if used as usize == span_nodes(class) {
                 self.unlink(&mut lists.partial[class], span);
             }
@@ -378,7 +378,7 @@ unsafe impl<W: Word, M: Mode, A: Window> Reclaim for Slab<'_, W, M, A> {
                     let (free, used) = (state & 0xffff, state >> 16);
                     // SAFETY: the node is free now, and its record with it.
                     unsafe { (*self.small_record(span, class, index)).store(free, Ordering::Relaxed) };
-                    descriptor.record.store(fields([index as u32 + 1, (used - 1) << 16]), Ordering::Relaxed);
+                    descriptor.record.store((index as u32 + 1).with((used - 1) << 16), Ordering::Relaxed);
                     if used as usize == span_nodes(class) {
                         self.push(&mut lists.partial[class], span);
                     }
