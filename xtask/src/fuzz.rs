@@ -59,8 +59,10 @@ pub(crate) fn run(shell: &Shell, args: &FuzzArgs) -> anyhow::Result<()> {
     let chosen = if args.targets.is_empty() { &known } else { &args.targets };
     tools::toolchain(shell, tools::NIGHTLY, &["rust-src"])?;
     tools::cargo(shell, "fuzz")?;
+    // Without a name all are built, the large ones side by side.
+    let named = if chosen.len() == 1 { chosen.as_slice() } else { &[] };
+    shell.run(&cargo_fuzz("build").with(named))?;
     for target in chosen {
-        shell.run(&cargo_fuzz("build", target))?;
         let tally = fuzz(shell, target, args.seconds)?;
         if matches!(shell, Shell::Plain) {
             let Tally { executions, edges, corpus } = tally;
@@ -77,10 +79,10 @@ pub(crate) fn briefly(shell: &Shell) -> anyhow::Result<()> {
     run(shell, &FuzzArgs { seconds: 10, targets: Vec::new() })
 }
 
-fn cargo_fuzz(verb: &str, target: &str) -> Line {
+fn cargo_fuzz(verb: &str) -> Line {
     let place = places::target().join("fuzz");
     // Their nightly compiler and its sanitizer have a place of their own.
-    Line::new("cargo", "+nightly fuzz").with([verb, "--target-dir", &place.to_string_lossy(), target])
+    Line::new("cargo", "+nightly fuzz").with([verb, "--target-dir", &place.to_string_lossy()])
 }
 
 fn fuzz(shell: &Shell, target: &str, seconds: u64) -> anyhow::Result<Tally> {
@@ -93,7 +95,7 @@ fn fuzz(shell: &Shell, target: &str, seconds: u64) -> anyhow::Result<Tally> {
     }
     // Long inputs from the start: a table does not show its faults in two operations.
     let limits = format!("-- -max_total_time={seconds} -len_control=0 -max_len=1024 -rss_limit_mb=4096");
-    let line = cargo_fuzz("run", target).with(folders).with(limits.split(' '));
+    let line = cargo_fuzz("run").with([target]).with(folders).with(limits.split(' '));
     let bar = match shell {
         Shell::Plain => ProgressBar::new(seconds),
         Shell::Quiet { bar, .. } => bar.clone(),
