@@ -3,10 +3,11 @@
 //! One boot a table. What the kernel says is shown; the lines that it means for this program become rows, and the rows a
 //! table at the end, or with `--json` the output.
 
-use anyhow::bail;
+use anyhow::{bail, ensure};
 use clap::{Args, ValueEnum};
 use serde_json::Value;
 
+use crate::ledger::Ledger;
 use crate::shell::Shell;
 
 mod break_even;
@@ -65,7 +66,8 @@ pub(crate) struct BootArgs {
     /// Boot the big-endian kernel
     #[arg(long)]
     big_endian: bool,
-    /// Random changes and accesses, a million refills for each table, against a model
+    /// Random changes and accesses, a million refills for each table, against a model; with several CPUs, ten thousand
+    /// shootdowns by each protocol. Goes on where it was interrupted
     #[arg(long)]
     stress: bool,
     /// Plant a fault: the checks must fail
@@ -135,16 +137,27 @@ pub(crate) fn run(args: &BootArgs) -> anyhow::Result<()> {
     let mut failed = Vec::new();
     let mut more = Vec::new();
     let mut grown = Vec::new();
+    let mut ledger = ledger(args)?;
     for table in &tables {
-        let report = machine.boot(&words(args, table))?;
-        curves.add(&report.lines);
-        let booted = row::rows(args.cpu(), table, &report.lines);
-        // A kernel that ended without a word about it has failed, too.
-        let failures = booted.iter().map(|row: &Row| row.failures).sum::<u64>();
-        if failures > 0 || report.error.is_some() {
-            failed.push(report.error.unwrap_or_else(|| format!("{table}: {failures} checks failed")));
-        }
-        rows.extend(booted);
+        let words = words(args, table);
+        let mut boot = || {
+            let report = machine.boot(&words)?;
+            curves.add(&report.lines);
+            let booted = row::rows(args.cpu(), table, &report.lines);
+            // A kernel that ended without a word about it has failed, too.
+            let failures = booted.iter().map(|row: &Row| row.failures).sum::<u64>();
+            rows.extend(booted);
+            match report.error {
+                Some(error) => bail!("{error}"),
+                None => ensure!(failures == 0, "{table}: {failures} checks failed"),
+            }
+            Ok(())
+        };
+        let outcome = match &mut ledger {
+            Some(ledger) => ledger.job(&machine.job(&words), boot),
+            None => boot(),
+        };
+        failed.extend(outcome.err().map(|error| format!("{error:#}")));
         // What stands in front of a table serves larger pages as it serves all.
         if args.inject.is_none() && !args.stress && !table.contains('/') {
             grown.push((table.as_str(), superpage::run(&machine, table)?));
@@ -161,7 +174,7 @@ pub(crate) fn run(args: &BootArgs) -> anyhow::Result<()> {
         let moved = moving::run(&machine)?;
         if !args.big_endian {
             let several = Machine::new(&Shell::Plain, SEVERAL, 4, false, args.json)?;
-            more = shootdown::run(&several, 4, false, "")?;
+            more = shootdown::run(&several, 4, false, "", None)?;
         }
         let failures = moved.failures + more.iter().map(shootdown::Row::failures).sum::<u64>();
         if failures > 0 {
@@ -188,6 +201,12 @@ pub(crate) fn run(args: &BootArgs) -> anyhow::Result<()> {
         [only] => bail!("{only}"),
         [first, rest @ ..] => bail!("{first}; and {} more", rest.len()),
     }
+}
+
+/// Opens the ledger of the long form. What is read by programs is whole, or planted to fail, so it has none.
+fn ledger(args: &BootArgs) -> anyhow::Result<Option<Ledger>> {
+    let long = args.stress && args.inject.is_none() && !args.json;
+    long.then(|| Ledger::open("boot")).transpose()
 }
 
 /// Boots a workload alone. Its rows are the lines that the kernel means for programs.
@@ -218,7 +237,8 @@ fn several(args: &BootArgs, cpus: usize) -> anyhow::Result<()> {
         bail!("Rust's target for big-endian MIPS32 has no atomics between CPUs: leave out --big-endian");
     }
     let machine = Machine::new(&Shell::Plain, args.cpu(), cpus, args.big_endian, args.json)?;
-    let rows = shootdown::run(&machine, cpus, args.stress, &injected(args))?;
+    let mut ledger = ledger(args)?;
+    let rows = shootdown::run(&machine, cpus, args.stress, &injected(args), ledger.as_mut())?;
     if args.json {
         println!("{:#}", Value::from_iter(rows.iter().map(|row| row.json(args.cpu()))));
     } else {

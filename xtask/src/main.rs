@@ -18,6 +18,7 @@ mod boot;
 mod check;
 mod demo;
 mod doc;
+mod explore;
 mod fuzz;
 mod instructions;
 mod judge;
@@ -60,6 +61,7 @@ enum Command {
     Fuzz(fuzz::FuzzArgs),
     /// Let the MMUs of a RISC-V and an AArch64 processor judge what lookup says, in QEMU
     Judge,
+    Explore(explore::ExploreArgs),
     /// Explore walkers beside a writer in every interleaving
     Loom,
     Miri(miri::MiriArgs),
@@ -90,6 +92,7 @@ fn main() -> ExitCode {
         Command::NoStd => no_std::run(&shell),
         Command::Fuzz(args) => fuzz::run(&shell, &args),
         Command::Judge => judge::run(&shell),
+        Command::Explore(args) => explore::run(&shell, &args),
         Command::Loom => loom::run(&shell),
         Command::Miri(args) => miri::run(&shell, &args),
         Command::Sanitize => sanitize::run(&shell),

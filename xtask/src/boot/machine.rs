@@ -117,6 +117,12 @@ impl Machine {
         Ok(Report { lines, error })
     }
 
+    /// Returns what a boot with these words is called in a ledger.
+    pub(crate) fn job(&self, words: &str) -> String {
+        let order = if self.big_endian { "big-endian" } else { "little-endian" };
+        format!("{} x {}, {order}: {words}", self.cpus, self.cpu)
+    }
+
     /// Returns QEMU's command line.
     fn line(&self, words: &str) -> Line {
         let machine = "-M malta -m 256 -nographic -no-reboot -semihosting-config enable=on,target=native";

@@ -3,11 +3,12 @@
 use std::collections::BTreeMap;
 use std::fmt::Write;
 
-use anyhow::bail;
+use anyhow::{bail, ensure};
 use serde_json::{Value, json};
 use tlbkit_shootdown::Algorithm;
 
 use super::machine::Machine;
+use crate::ledger::Ledger;
 
 /// Shootdowns of each protocol: by default, and with `--stress`.
 const FEW: usize = 1_000;
@@ -59,12 +60,19 @@ impl Row {
     }
 }
 
-/// Boots `cpus` CPUs and runs every protocol that suits them: a boot each for many shootdowns, one for few.
+/// Boots `cpus` CPUs and runs every protocol that suits them: a boot each for many shootdowns, one for few. Those that
+/// the ledger knows are left out.
 ///
 /// # Errors
 ///
-/// If QEMU cannot be run, or a boot ends without a word about it.
-pub(super) fn run(machine: &Machine, cpus: usize, stress: bool, inject: &str) -> anyhow::Result<Vec<Row>> {
+/// If QEMU cannot be run, or a boot ends without a word about it; with a ledger, if a check fails.
+pub(super) fn run(
+    machine: &Machine,
+    cpus: usize,
+    stress: bool,
+    inject: &str,
+    mut ledger: Option<&mut Ledger>,
+) -> anyhow::Result<Vec<Row>> {
     let count = if stress { MANY } else { FEW };
     let words = format!("work=shootdown cpus={cpus} shootdowns={count}{inject}");
     let boots = match stress {
@@ -73,13 +81,24 @@ pub(super) fn run(machine: &Machine, cpus: usize, stress: bool, inject: &str) ->
     };
     let mut rows = Vec::new();
     for words in boots {
-        let report = machine.boot(&words)?;
-        if let Some(error) = report.error {
-            bail!("{error}");
+        let boot = || -> anyhow::Result<Vec<Row>> {
+            let report = machine.boot(&words)?;
+            match report.error {
+                Some(error) => bail!("{error}"),
+                None => Ok(report.lines.iter().filter_map(|line| Row::parse(line)).collect()),
+            }
+        };
+        match &mut ledger {
+            None => rows.extend(boot()?),
+            Some(ledger) => ledger.job(&machine.job(&words), || {
+                rows.extend(boot()?);
+                let failures = rows.iter().map(Row::failures).sum::<u64>();
+                ensure!(failures == 0, "{failures} checks failed");
+                Ok(())
+            })?,
         }
-        rows.extend(report.lines.iter().filter_map(|line| Row::parse(line)));
     }
-    if rows.is_empty() {
+    if rows.is_empty() && ledger.is_none() {
         bail!("the kernel has run no protocol");
     }
     Ok(rows)

@@ -1,0 +1,27 @@
+//! `cargo xtask explore`: every shootdown algorithm on every kind of hardware, over all interleavings.
+
+use clap::Args;
+use tlbkit_shootdown::Algorithm;
+
+use crate::ledger::Ledger;
+use crate::shell::{Line, Shell};
+
+/// Explore every shootdown algorithm over all interleavings of two CPUs, and what each repair is for
+#[derive(Args, Debug)]
+pub(crate) struct ExploreArgs {
+    /// Of three CPUs: minutes for each algorithm. Goes on where it was interrupted
+    #[arg(long)]
+    full: bool,
+}
+
+/// Runs `tlblab explore`, which fails if any verdict is not the crate's own.
+pub(crate) fn run(shell: &Shell, args: &ExploreArgs) -> anyhow::Result<()> {
+    let cpus = if args.full { 3 } else { 2 };
+    let pairings = Algorithm::ALL.map(|algorithm| format!("--cpus {cpus} --algorithm {algorithm}"));
+    let mut ledger = Ledger::open("explore")?;
+    for what in ["--hazards", "--damages"].into_iter().chain(pairings.iter().map(String::as_str)) {
+        let line = Line::new("cargo", "run --quiet --release -p tlblab -- explore").with(what.split(' '));
+        ledger.job(&line.to_string(), || shell.run(&line))?;
+    }
+    Ok(())
+}
