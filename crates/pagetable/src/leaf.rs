@@ -4,8 +4,6 @@ use core::fmt;
 
 use tlbkit_addr::{Attr, PageSize, Pfn, PhysAddr, VirtAddr};
 
-use crate::fields::Fields as _;
-
 /// A mapped page, as a lookup finds it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Leaf {
@@ -31,7 +29,7 @@ impl Leaf {
 /// Returns where `at` lies in physical memory, if it is within a page of `size` that begins at `frame`.
 #[inline(always)]
 pub(crate) fn phys(frame: Pfn, size: PageSize, at: VirtAddr, base: PageSize) -> PhysAddr {
-    PhysAddr::new(frame.address(base).get().with(at.offset(size)))
+    PhysAddr::new(frame.address(base).get() | at.offset(size))
 }
 
 impl fmt::Display for Leaf {

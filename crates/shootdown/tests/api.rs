@@ -35,6 +35,16 @@ impl Edit<1> for Page {
     }
 }
 
+/// Returns a page of a space that runs on these CPUs.
+fn on(cpus: [usize; 2]) -> Page {
+    let space = SharedSpace::new();
+    for cpu in cpus {
+        space.members.insert(cpu);
+        space.running.insert(cpu);
+    }
+    Page(space)
+}
+
 #[derive(Default)]
 struct Counting {
     flushes: usize,
@@ -172,14 +182,7 @@ fn slots_run_out_with_an_error_that_hands_everything_back() {
     let kernel = Kernel::new(plan(Algorithm::PteFirstAsync)).unwrap();
     let mut zero = kernel.station(0).unwrap();
     let mut here = Counting::default();
-    let shared = || {
-        let space = SharedSpace::new();
-        for cpu in [0, 1] {
-            space.members.insert(cpu);
-            space.running.insert(cpu);
-        }
-        Page(space)
-    };
+    let shared = || on([0, 1]);
     assert!(kernel.start(&mut zero, &mut here, 1, shared()).is_ok());
     let Err((payload, _, Misuse::Busy { .. })) = kernel.start(&mut zero, &mut here, 2, shared()) else {
         panic!("there is one slot");
@@ -516,24 +519,16 @@ impl RemoteTlbs for Remote {
 fn a_remote_flush_is_awaited_and_needs_a_way_to_do_it() {
     let remote = Plan::new(Algorithm::PteFirstRemote, &Hardware::MC88200, LowRights::NeverWriteBack).unwrap();
     let kernel = Kernel::new(remote).unwrap();
-    let space = || {
-        let space = SharedSpace::new();
-        for cpu in [0, 2] {
-            space.members.insert(cpu);
-            space.running.insert(cpu);
-        }
-        Page(space)
-    };
     let mut station = kernel.station(0).unwrap();
 
     let mut without = Counting::default();
-    let (payload, _, why) = kernel.start(&mut station, &mut without, 9, space()).err().unwrap();
+    let (payload, _, why) = kernel.start(&mut station, &mut without, 9, on([0, 2])).err().unwrap();
     assert_eq!((payload, why), (9, Misuse::NoRemoteTlbs));
     assert!(why.to_string().contains("implement `Local::remote`"));
     assert_eq!((without.flushes, without.completed.len()), (0, 0));
 
     let mut local = Remote { here: 0, asked: Vec::new(), looks: 3 };
-    assert!(kernel.start(&mut station, &mut local, 9, space()).is_ok());
+    assert!(kernel.start(&mut station, &mut local, 9, on([0, 2])).is_ok());
     let drain = remote.has(tlbkit_shootdown::Repair::REMOTE_DRAIN);
     assert_eq!(local.asked, [(2, Target::All, drain)]);
     assert_eq!((local.here, local.looks), (101, 0));

@@ -89,9 +89,18 @@ pub trait Format: Debug + 'static {
     /// # Errors
     ///
     /// [`Error::FrameTooLarge`], or [`Error::WrongSize`] where hardware has no such page.
+    ///
+    /// # Panics
+    ///
+    /// With debug assertions, if `frame` is not aligned and would overflow into another field. Tables check that first
+    /// ([`Error::MisalignedFrame`]).
     fn leaf(frame: Pfn, size: PageSize, attr: Attr, last: bool) -> Result<Self::Word, Error>;
 
     /// Encodes a link to a node, whose address is aligned to [`LINK_ALIGN`](Format::LINK_ALIGN).
+    ///
+    /// # Panics
+    ///
+    /// With debug assertions, if it is not.
     fn link(node: NodeAddr) -> Self::Word;
 
     /// Tells whether the word is a leaf. `last` as for [`leaf`](Format::leaf).
