@@ -1,6 +1,6 @@
 //! The suite: each property over many random sequences of operations, shrunk to the smallest that fails.
 
-use std::cell::RefCell;
+use std::cell::{Cell, RefCell};
 
 use proptest::test_runner::{Config, TestCaseError, TestRunner};
 use tlbkit_addr::Reach;
@@ -72,12 +72,13 @@ pub fn waits<S: Subject>() {
 }
 
 /// Wherever an allocation can fail, the operation fails with [`Error::NoMemory`] and changes nothing, or does without
-/// the node.
+/// the node. Prints how many have failed.
 ///
 /// # Panics
 ///
 /// If not.
 pub fn fails_cleanly<S: Subject>() {
+    let failures = Cell::new(0_u64);
     each_case::<S>(|nodes, table, ops| {
         let mut runner = Runner::new(table, Profile::of::<S::Format>(), 0);
         for op in ops {
@@ -86,6 +87,7 @@ pub fn fails_cleanly<S: Subject>() {
                 nodes.fail_at(takes);
                 let outcome = runner.step(table, op);
                 let failed = nodes.failed();
+                failures.set(failures.get() + u64::from(failed));
                 let Outcome::NoMemory { wanted, .. } = outcome? else { break };
                 let after = (nodes.out(), nodes.inner().usage().nodes, table.footprint());
                 if !failed || wanted <= takes || before != after {
@@ -100,6 +102,7 @@ pub fn fails_cleanly<S: Subject>() {
         }
         Ok(())
     });
+    println!("{} allocations failed", failures.get());
 }
 
 /// A table in memory that is too small for it refuses what does not fit, and keeps the rest right.

@@ -8,6 +8,7 @@ pub(crate) fn run(shell: &Shell) -> anyhow::Result<()> {
     // Loom's atomics are other types, so what is built with them has a place of its own.
     let target = places::target().join("loom");
     let test = Line::new("cargo", "test --target-dir").with([target.to_string_lossy()]);
-    let test = test.with(places::kernel_packages()?).with(["--test", "*loom*"]);
+    // Each test says how many interleavings there were.
+    let test = test.with(places::kernel_packages()?).with(["--test", "*loom*", "--", "--show-output"]);
     shell.run(&test.set("RUSTFLAGS", "--cfg loom"))
 }

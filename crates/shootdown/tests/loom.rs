@@ -132,12 +132,25 @@ fn run<const CPUS: usize>(algorithm: Algorithm) {
             // Too many interleavings of those that poll.
             break;
         }
-        let mut builder = loom::model::Builder::new();
-        // Threads that poll take many branches; three of them are given one preemption.
-        builder.preemption_bound = Some(if CPUS > 2 { 1 } else { 2 });
-        builder.max_branches = 100_000;
-        builder.check(move || play::<CPUS>(algorithm, requester_last));
+        // Interleavings of three threads that poll are many.
+        let preemptions = if CPUS > 2 { 1 } else { 2 };
+        explore(Some(preemptions), move || play::<CPUS>(algorithm, requester_last));
     }
+}
+
+/// Plays in every interleaving with so many preemptions at the most, and prints how many those are.
+fn explore(preemptions: Option<usize>, play: impl Fn() + Send + Sync + 'static) {
+    let mut model = loom::model::Builder::new();
+    model.preemption_bound = preemptions;
+    // Threads that poll take many branches.
+    model.max_branches = 100_000;
+    let played = std::sync::Arc::new(std::sync::atomic::AtomicUsize::new(0));
+    let count = played.clone();
+    model.check(move || {
+        play();
+        count.fetch_add(1, Ordering::Relaxed);
+    });
+    println!("{} interleavings", played.load(Ordering::Relaxed));
 }
 
 fn play<const CPUS: usize>(algorithm: Algorithm, requester_last: bool) {
@@ -198,7 +211,7 @@ fn two_phase_with_two() {
 /// Who switches to the space, and who unmaps a page of it: one of them sees the other.
 #[test]
 fn a_lazy_cpu_and_a_requester_do_not_miss_each_other() {
-    loom::model(|| {
+    explore(None, || {
         let plan = Plan::new(Algorithm::PteFirst, &SOFT, LowRights::NeverWriteBack).expect("it suits");
         let shared = shared(1);
         shared.space.members.insert(1);
@@ -230,9 +243,7 @@ fn a_lazy_cpu_and_a_requester_do_not_miss_each_other() {
 /// Who goes offline is not waited for, and holds nothing any more when it has gone.
 #[test]
 fn a_cpu_that_goes_offline_holds_nobody_up() {
-    let mut builder = loom::model::Builder::new();
-    builder.preemption_bound = Some(2);
-    builder.check(|| {
+    explore(Some(2), || {
         let plan = Plan::new(Algorithm::PteFirst, &SOFT, LowRights::NeverWriteBack).expect("it suits");
         let shared = shared(2);
         let kernel: Arc<Kernel<2>> = Arc::new(System::new(plan).expect("sizes are not zero"));
@@ -272,7 +283,7 @@ impl Local<()> for Ends {
 /// Who supersedes an operation that may be ending does so or is told, and never touches the slot's next one.
 #[test]
 fn superseding_reaches_no_later_operation() {
-    loom::model(|| {
+    explore(None, || {
         let plan = Plan::new(Algorithm::PteFirstAsync, &SOFT, LowRights::NeverWriteBack).expect("it suits");
         let shared = shared(2);
         let kernel: Arc<Kernel<2>> = Arc::new(System::new(plan).expect("sizes are not zero"));
@@ -296,7 +307,7 @@ fn superseding_reaches_no_later_operation() {
 /// Of two who do the same to a set, one is told that he has done it.
 #[test]
 fn a_cpu_enters_a_set_once_and_leaves_it_once() {
-    loom::model(|| {
+    explore(None, || {
         let space = Arc::new(SharedSpace::<1>::new());
         let both: [fn(&SharedSpace) -> bool; 2] =
             [|space| space.stale.insert(5), |space| space.stale.remove(5)];
@@ -314,7 +325,7 @@ fn a_cpu_enters_a_set_once_and_leaves_it_once() {
 /// A mailbox of one request, two posters: nothing is lost when it overflows.
 #[test]
 fn an_overflow_loses_nothing() {
-    loom::model(|| {
+    explore(None, || {
         let mailbox: Arc<tlbkit_shootdown::Mailbox<1>> =
             Arc::new(tlbkit_shootdown::Mailbox::new().expect("room for one"));
         let post = |cpu: u16| {

@@ -42,13 +42,26 @@ fn refill(cache: &Cache, table: &AtomicU64, at: VirtAddr) -> u64 {
     }
 }
 
+/// Plays in every interleaving with so many preemptions at the most, and prints how many those are.
+fn explore(preemptions: Option<usize>, play: impl Fn() + Send + Sync + 'static) {
+    let mut model = loom::model::Builder::new();
+    model.preemption_bound = preemptions;
+    let played = std::sync::Arc::new(std::sync::atomic::AtomicUsize::new(0));
+    let count = played.clone();
+    model.check(move || {
+        play();
+        count.fetch_add(1, Ordering::Relaxed);
+    });
+    println!("{} interleavings", played.load(Ordering::Relaxed));
+}
+
 /// A reader never pairs one entry's tag with another's datum, even if the first comes back.
 ///
 /// The reader is the spawned thread, which loom runs last at first. The other way round it explores nothing: it looks
 /// for a race only with the last access to a word, and the writer loads each word itself before it stores it.
 #[test]
 fn never_torn() {
-    loom::model(|| {
+    explore(None, || {
         let cache = cache();
         let table = Arc::new(AtomicU64::new(0));
         refill(&cache, &table, page(1));
@@ -72,7 +85,7 @@ fn never_torn() {
 /// Once an invalidation is over, nobody hits the old entry, although another CPU was in the middle of filling it in.
 #[test]
 fn never_stale_after_a_racing_fill() {
-    loom::model(|| {
+    explore(None, || {
         let cache = cache();
         let table = Arc::new(AtomicU64::new(0));
         let filler = thread::spawn({
@@ -97,9 +110,7 @@ fn never_stale_after_a_racing_fill() {
 /// stale afterwards.
 #[test]
 fn two_invalidations_and_a_fill() {
-    let mut model = loom::model::Builder::new();
-    model.preemption_bound = Some(3);
-    model.check(|| {
+    explore(Some(3), || {
         let cache = cache();
         let table = Arc::new(AtomicU64::new(0));
         let spawn = |work: fn(&Cache, &AtomicU64)| {

@@ -2,6 +2,7 @@
 
 use loom::sync::atomic::{AtomicBool, Ordering};
 use std::sync::Arc;
+use std::sync::atomic::{AtomicUsize, Ordering::Relaxed};
 use tlbkit_addr::Vpn;
 use tlbkit_pagetable::{Leaf, Pinned, Retired, Table, Word, Writer, destroy};
 
@@ -87,12 +88,9 @@ pub(crate) fn check<W: Word, T>(walkers: usize, scene: &'static Scene, build: fn
 where
     T: Table<'static> + Send + Sync + 'static,
 {
-    let mut model = loom::model::Builder::new();
     // Every schedule with so many preemptions; bugs that need more are rare, and schedules are many.
-    model.preemption_bound = Some(if walkers > 1 { 2 } else { 3 });
-    // The lookups that say what to expect are steps of the model too.
-    model.max_branches = 20_000;
-    model.check(move || play(walkers, scene, build, true));
+    let preemptions = if walkers > 1 { 2 } else { 3 };
+    explore(Some(preemptions), move || play(walkers, scene, build, true));
 }
 
 /// The same with one walker and a writer that does not wait.
@@ -100,7 +98,22 @@ pub(crate) fn check_early<W: Word, T>(scene: &'static Scene, build: fn(&'static 
 where
     T: Table<'static> + Send + Sync + 'static,
 {
-    loom::model(move || play(1, scene, build, false));
+    explore(None, move || play(1, scene, build, false));
+}
+
+/// Plays in every interleaving with so many preemptions at the most, and prints how many those are.
+fn explore(preemptions: Option<usize>, play: impl Fn() + Send + Sync + 'static) {
+    let mut model = loom::model::Builder::new();
+    model.preemption_bound = preemptions;
+    // The lookups that say what to expect are steps of the model too.
+    model.max_branches = 20_000;
+    let played = Arc::new(AtomicUsize::new(0));
+    let count = Arc::clone(&played);
+    model.check(move || {
+        play();
+        count.fetch_add(1, Relaxed);
+    });
+    println!("{} interleavings", played.load(Relaxed));
 }
 
 /// One execution.
