@@ -121,7 +121,7 @@ impl Model {
             Op::Protect { pages, change, .. } => {
                 let removed: Vec<_> = self.overlap(pages).collect();
                 let added = removed.iter().map(|leaf| self.protected(leaf, change)).collect();
-                self.tally(change.reach(), removed, added)
+                self.tally(reach(change), removed, added)
             }
             Op::Resize { pages, to } => self.resized(pages, to),
             Op::Lookup { .. } | Op::ForEach { .. } => Effect::default(),
@@ -375,5 +375,16 @@ impl Model {
         }
         effect.pages = pages.len();
         effect
+    }
+}
+
+/// How far a change must be made known: a TLB that does not know of more rights is told so by a fault, and reads again.
+fn reach(change: Change) -> Reach {
+    let rights = Attr::READ | Attr::WRITE | Attr::EXEC | Attr::ACCESSED | Attr::DIRTY;
+    let (lost, new) = (change.clear - change.set, change.set);
+    match (lost.is_empty() && rights.contains(new), new.is_empty()) {
+        (true, true) => Reach::Nowhere,
+        (true, false) => Reach::Local,
+        (false, _) => Reach::Everywhere,
     }
 }

@@ -17,9 +17,15 @@ pub trait Geometry: core::fmt::Debug + 'static {
     const SIGNED: bool = false;
     /// The mappable sizes in ascending order, the base page first.
     const SIZES: &'static [PageSize];
+}
 
-    /// The same as a value.
-    const SPACE: Space = Space::of::<Self>();
+/// A geometry's space, checked: not a part of [`Geometry`], where it could be given another.
+pub(crate) trait Checked: Geometry {
+    const SPACE: Space;
+}
+
+impl<G: Geometry> Checked for G {
+    const SPACE: Space = Space::of::<G>();
 }
 
 /// The shape of a radix table: a [`Geometry`] and how its address bits are dealt out to the levels.
@@ -43,8 +49,13 @@ pub struct Space {
 }
 
 impl Space {
-    /// Checks a geometry at compile time.
-    const fn of<G: Geometry + ?Sized>() -> Self {
+    /// Returns the space of a geometry.
+    ///
+    /// # Panics
+    ///
+    /// At compile time in all tables, if the geometry contradicts itself: an address that does not fit a `usize`, sizes
+    /// that do not ascend from the base page.
+    pub const fn of<G: Geometry>() -> Self {
         assert!(G::VA_BITS <= usize::BITS && G::VA_BITS > G::BASE.shift(), "the address must fit a usize");
         assert!(
             !G::SIZES.is_empty() && G::SIZES[0].shift() == G::BASE.shift(),

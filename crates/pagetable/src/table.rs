@@ -41,6 +41,9 @@ pub trait Table<'n>: Debug {
 
     /// Visits every leaf that maps a page of `pages`, in no particular order, until told to stop. A leaf that
     /// reaches over the end of the range is visited too, once.
+    ///
+    /// What changes meanwhile is visited as it was or as it is. In [`Solo`](crate::Solo) mode nothing may change: the
+    /// visitor that edits the table is shown what was never there.
     fn for_each(
         &self,
         pinned: Pinned<'_>,
@@ -197,11 +200,12 @@ impl Change {
     ///
     /// Raising rights is Tzou's safe inconsistency (5.1.1): a CPU that still has the old entry faults and finds the
     /// new one. Lowering them, and whatever else a stale entry would do wrongly (a cleared dirty bit that the next
-    /// store must set again, another memory type, another address-space tag), must reach every CPU.
+    /// store must set again, another memory type, another address-space tag), must reach every CPU. So must giving a page to user mode: the
+    /// kernel loses it where that is one or the other (PXN, SUM, SMAP).
     #[inline(always)]
     pub const fn reach(self) -> Reach {
         let clear = self.clear.difference(self.set);
-        let strict = Attr::MEMORY.union(Attr::GLOBAL);
+        let strict = Attr::MEMORY.union(Attr::GLOBAL).union(Attr::USER);
         if !clear.is_empty() || self.set.intersects(strict) {
             Reach::Everywhere
         } else if !self.set.is_empty() {

@@ -34,9 +34,11 @@ const PUT: Ordering = if cfg!(tsan) { Ordering::Release } else { Ordering::Relax
 /// An unsigned integer that hardware, or a refill handler, loads and stores in one access: `u32` or `u64`.
 ///
 /// The functions take pointers, not references: a node's words live in memory that the caller handed over, and a
-/// reference would claim more about that memory than a walker knows.
+/// reference would claim more about that memory than a walker knows. Tables rely on what they do, so there are no
+/// other words.
 pub trait Word:
-    Copy
+    sealed::Sealed
+    + Copy
     + Debug
     + Default
     + Eq
@@ -131,8 +133,14 @@ pub trait Word:
     unsafe fn write_alone(cell: *const Self::Cell, word: Self);
 }
 
+mod sealed {
+    pub trait Sealed {}
+}
+
 macro_rules! word {
     ($word:ident, $cell:ident) => {
+        impl sealed::Sealed for $word {}
+
         impl Word for $word {
             type Cell = atomics::$cell;
 

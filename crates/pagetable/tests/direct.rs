@@ -6,11 +6,12 @@ use std::sync::atomic::Ordering;
 
 use proptest::strategy::{Strategy, ValueTree};
 use proptest::test_runner::TestRunner;
-use tlbkit_addr::{PageSize, PhysAddr};
+use tlbkit_addr::{Attr, PageSize, Pages, Pfn, PhysAddr, Vpn};
 use tlbkit_conformance::{Profile, Runner, ops};
-use tlbkit_pagetable::format::Compact;
+use tlbkit_pagetable::format::{Compact, Compact32};
+use tlbkit_pagetable::geometry::Va32;
 use tlbkit_pagetable::nodes::{Chunk, Direct, FrameSource, NodeAddr, Nodes, Reclaim, Record};
-use tlbkit_pagetable::{Error, Retired, Shared, Solo, Table, destroy, mpt};
+use tlbkit_pagetable::{Error, Local, Retired, Shared, Solo, Table, destroy, mpt};
 
 /// A stack of free frames.
 #[derive(Debug)]
@@ -47,7 +48,8 @@ fn over<T>(
 ) -> T {
     let records: Vec<_> = (0..records).map(|_| Record::new(7)).collect();
     let offset = memory.as_mut_ptr().expose_provenance();
-    test(&Direct::new(frames, offset, PageSize::K4, &records))
+    // SAFETY: frame 0 is the first of the memory, and nobody else knows the records.
+    test(&unsafe { Direct::new(frames, offset, PageSize::K4, &records) })
 }
 
 #[test]
@@ -89,8 +91,10 @@ fn frames_that_cannot_be_nodes_go_back() {
 #[test]
 fn batches_of_shared_storage_alone_leave_their_cpu() {
     let frames = Frames::new(1..1);
-    let solo = Direct::<u64, Solo, _>::new(&frames, 0, PageSize::K4, &[]);
-    let shared = Direct::<u64, Shared, _>::new(&frames, 0, PageSize::K4, &[]);
+    // SAFETY: there are no frames; likewise below.
+    let solo = unsafe { Direct::<u64, Solo, _>::new(&frames, 0, PageSize::K4, &[]) };
+    // SAFETY: as above.
+    let shared = unsafe { Direct::<u64, Shared, _>::new(&frames, 0, PageSize::K4, &[]) };
     assert!(Retired::new(&solo).across_cpus().is_err());
     assert!(Retired::new(&shared).across_cpus().is_ok());
 }
@@ -103,6 +107,24 @@ fn exhaustion_is_an_error_of_the_table() {
         let error = mpt::Mpt4::new(nodes).unwrap_err();
         assert_eq!(error, Error::NoMemory { wanted: 1, pending: 0 });
     });
+}
+
+/// A frame that a word of 32 bits cannot lead to goes back to where it came from.
+#[test]
+fn no_node_lies_beyond_what_a_word_holds() {
+    const HIGH: usize = 1 << 32;
+    let mut memory = vec![Chunk::ZERO; 4];
+    let frames = Frames::new([1, HIGH >> 12].into_iter());
+    let offset = memory.as_mut_ptr().expose_provenance();
+    let records: Vec<_> = (0..=HIGH >> 12).map(|_| Record::new(0)).collect();
+    // SAFETY: frame 0 is the first of the memory, the high one is handed back untouched, and nobody else knows the records.
+    let nodes = unsafe { Direct::<u32, Solo, _>::new(&frames, offset, PageSize::K4, &records) };
+    let mut table = Local::new(mpt::Mpt::<Va32, Compact32, _>::new(&nodes).unwrap(), |_| ());
+    let refused = table.map(Pages::one(Vpn::new(5)), Pfn::new(7), PageSize::K4, Attr::READ);
+    assert_eq!(refused, Err(Error::NoMemory { wanted: 1, pending: 0 }));
+    assert_eq!(frames.free(), 1);
+    table.destroy();
+    assert_eq!(frames.free(), 2);
 }
 
 /// A table in frames behaves like one in a slab.

@@ -83,7 +83,9 @@ fn check<F: Format>(known: &Known, c: Choice) {
     };
     assert_eq!(reads(leaf), attr);
 
-    let change = Change { set: can(c.set), clear: can(c.clear) };
+    // Bits that are no attribute are none to lose.
+    let stray = Attr::from_bits_retain(c.clear & !Attr::all().bits());
+    let change = Change { set: can(c.set), clear: can(c.clear) | stray };
     assert_eq!(reads(F::change(leaf, change)), normal(change.apply(attr)));
 
     // The next page of a range is some steps away.

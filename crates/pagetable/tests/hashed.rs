@@ -13,7 +13,7 @@ use tlbkit_pagetable::format::{Compact, Compact32};
 use tlbkit_pagetable::geometry::{Va32, Va48, Va64};
 use tlbkit_pagetable::hpt::{H8k, H128k, Hashed, Hr, HrSmall};
 use tlbkit_pagetable::nodes::{Chunk, NodeAddr, Nodes, Slab};
-use tlbkit_pagetable::{Error, Holes, Local, Pinned, Retired, Shared, Solo, Table, cpt, destroy};
+use tlbkit_pagetable::{Error, Holes, Local, Pinned, Retired, Shared, Solo, Table, Writer, cpt, destroy};
 
 const RW: Attr = Attr::READ.union(Attr::WRITE);
 
@@ -414,4 +414,48 @@ fn a_failed_range_leaves_no_trace() {
     // Eight blocks fit the eight buckets, whoever claimed them before.
     table.map(run(0x100, 8), Pfn::new(1), PageSize::K4, RW).unwrap();
     table.destroy();
+}
+
+/// A page that is mapped all the time is visited, at whatever moment another CPU promotes it, block by block or bucket by
+/// bucket.
+#[test]
+fn no_visit_misses_what_is_promoted_meanwhile() {
+    fn check<'n, T: Table<'n>>(table: &T, all: Pages, apart: usize) {
+        let small = run(512 * apart, 512);
+        for moment in 0.. {
+            let mut writer = Writer::new(table).unwrap();
+            let _ = writer.map(page(0), Pfn::new(7), PageSize::K4, RW);
+            writer.map(small, Pfn::new(512), PageSize::K4, RW).unwrap();
+            let (mut leaves, mut seen) = (0, [false; 512]);
+            // SAFETY: nothing is reclaimed meanwhile.
+            let pinned = unsafe { Pinned::by(&all) };
+            let _ = table.for_each(pinned, all, &mut |leaf| {
+                if leaves == moment {
+                    // In another CPU's place.
+                    writer.resize(small, PageSize::M2, &mut |_| ()).unwrap();
+                }
+                leaves += 1;
+                let first = leaf.at.vpn(PageSize::K4).get();
+                for page in first..first + leaf.size.bytes() / 4096 {
+                    if page != 0 {
+                        seen[page - 512 * apart] = true;
+                    }
+                }
+                ControlFlow::Continue(())
+            });
+            assert!(seen.iter().all(|&seen| seen), "promoted at leaf {moment}, {apart} large pages up");
+            writer.unmap(small, Holes::Refuse, None).unwrap();
+            // SAFETY: nobody walks.
+            unsafe { writer.finish().reclaim() };
+            if leaves <= moment {
+                break;
+            }
+        }
+    }
+    for apart in 1..4 {
+        let mut memory = vec![Chunk::ZERO; 256];
+        let slab = Slab::<u64, Shared>::new(&mut memory, 0).unwrap();
+        check(&Hr::new(&slab).unwrap(), run(512 * (apart - 1), 1024), apart);
+        check(&cpt::Cpt16::new(&slab).unwrap(), run(0, 1 << 35), apart);
+    }
 }

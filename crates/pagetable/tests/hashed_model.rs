@@ -13,7 +13,7 @@ use tlbkit_pagetable::geometry::{Geometry, Va32, Va48, Va64};
 use tlbkit_pagetable::hpt::Hashed;
 use tlbkit_pagetable::nodes::{Chunk, Nodes, Slab};
 use tlbkit_pagetable::{
-    Change, Error, Holes, Leaf, Mode, Pinned, Retired, Run, Runs, Shared, Solo, Table, Word, destroy,
+    Change, Error, Holes, Leaf, Mode, Pinned, Retired, Run, Runs, Shared, Solo, Space, Table, Word, destroy,
 };
 
 #[derive(Clone, Copy, Debug)]
@@ -60,7 +60,7 @@ impl Place {
     /// Windows of 1024 pages: at both ends of each half, and one in the middle.
     fn pages<G: Geometry>(self) -> Option<Pages> {
         let window = 1024;
-        let halves = G::SPACE.halves();
+        let halves = Space::of::<G>().halves();
         let low = halves[0]?;
         let high = halves[1].unwrap_or(low);
         let base = match self.window {
@@ -196,7 +196,7 @@ where
                 self.unmap(&mut batch, pages, skip, frames);
             }
             Op::UnmapAll => {
-                for half in G::SPACE.halves().into_iter().flatten() {
+                for half in Space::of::<G>().halves().into_iter().flatten() {
                     self.unmap(&mut batch, half, true, false);
                 }
                 assert!(self.model.0.is_empty());
@@ -349,7 +349,7 @@ where
         // SAFETY: nothing is reclaimed meanwhile.
         let pinned = unsafe { Pinned::by(&guard) };
         let mut seen = BTreeMap::new();
-        for half in G::SPACE.halves().into_iter().flatten() {
+        for half in Space::of::<G>().halves().into_iter().flatten() {
             let _ = self.table.for_each(pinned, half, &mut |leaf| {
                 assert_eq!(self.table.lookup(pinned, leaf.at), Some(leaf));
                 assert_eq!(seen.insert(leaf.at.vpn(G::BASE).get(), leaf), None, "a leaf was visited twice");

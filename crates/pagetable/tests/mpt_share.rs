@@ -2,9 +2,11 @@
 #![cfg(all(target_pointer_width = "64", not(loom)))]
 
 use tlbkit_addr::{Attr, PageSize, Pages, Pfn, VirtAddr, Vpn};
-use tlbkit_pagetable::mpt::Mpt4;
+use tlbkit_pagetable::format::{Compact, Compact32, Format};
+use tlbkit_pagetable::geometry::{Va32, Va39};
+use tlbkit_pagetable::mpt::{Mpt, Mpt4};
 use tlbkit_pagetable::nodes::{Chunk, Slab};
-use tlbkit_pagetable::{Change, Error, Holes, Leaf, Pinned, Shared, Table, Writer, destroy};
+use tlbkit_pagetable::{Change, Error, Holes, Leaf, Pinned, Radix, Shared, Solo, Table, Writer, destroy};
 
 const K4: PageSize = PageSize::K4;
 const RW: Attr = Attr::READ.union(Attr::WRITE);
@@ -48,8 +50,8 @@ fn borrowers_see_what_the_lender_maps_later() {
     kernel.lend(kernel_half()).unwrap();
     let with_kernel = slab.usage().nodes;
 
-    let user = Tree::sharing(&slab, &kernel).unwrap();
-    let other = Tree::sharing(&slab, &kernel).unwrap();
+    let user = Tree::sharing(&kernel).unwrap();
+    let other = Tree::sharing(&kernel).unwrap();
     assert_eq!(slab.usage().nodes, with_kernel + 2, "a borrower is its root");
     assert_eq!(look(&user, HIGH).unwrap().frame, Pfn::new(1));
 
@@ -90,7 +92,7 @@ fn a_borrower_cannot_change_what_it_borrows() {
     let mut kernel = Tree::new(&slab).unwrap();
     kernel.lend(kernel_half()).unwrap();
     map(&kernel, HIGH, 1).unwrap();
-    let user = Tree::sharing(&slab, &kernel).unwrap();
+    let user = Tree::sharing(&kernel).unwrap();
 
     let borrowed = Error::Borrowed { at: VirtAddr::new(HIGH) };
     assert_eq!(map(&user, HIGH, 9), Err(borrowed));
@@ -137,4 +139,44 @@ fn lending_without_memory_changes_nothing() {
     assert_eq!(kernel.lend(kernel_half()), Err(Error::NoMemory { wanted: 2, pending: 0 }));
     assert_eq!((slab.usage().nodes, kernel.footprint().nodes), (1, 1));
     take_apart(kernel);
+}
+
+/// A page as large as a slot of the root would take the place of a link that borrowers have copied.
+#[test]
+fn no_page_takes_a_lent_links_place() {
+    fn check<G: Radix, F: Format>(first: usize, small: u32, larger: &[u32]) {
+        let size = |shift| PageSize::from_shift(shift).unwrap();
+        let mut memory = vec![Chunk::ZERO; 32];
+        let slab = Slab::<F::Word, Solo>::new(&mut memory, 0).unwrap();
+        let mut kernel = Mpt::<G, F, _>::new(&slab).unwrap();
+        let at = VirtAddr::new(first);
+        let largest = size(*larger.last().unwrap());
+        let pages = Pages::count(at.vpn(K4), largest.bytes() >> 12).unwrap();
+        kernel.lend(pages).unwrap();
+        let user = Mpt::sharing(&kernel).unwrap();
+        let lent = slab.usage().nodes;
+        let frame = Pfn::new(1 << 18);
+        let mut writer = Writer::new(&kernel).unwrap();
+        // While there is nothing, and while there is what could be promoted.
+        for mapped in [false, true] {
+            if mapped {
+                writer.map(pages, frame, size(small), RW).unwrap();
+            }
+            for &shift in larger {
+                let to = size(shift);
+                let pages = Pages::count(pages.first(), to.bytes() >> 12).unwrap();
+                let refused = Err(Error::WrongSize { size: to });
+                assert_eq!(writer.resize(pages, to, &mut |_| ()), refused);
+                if !mapped {
+                    assert_eq!(writer.map(pages, frame, to, RW), refused);
+                }
+            }
+        }
+        let batch = writer.finish();
+        assert_eq!((batch.nodes(), slab.usage().nodes), (0, lent));
+        drop(batch);
+        assert_eq!(look(&user, first).unwrap().frame, frame);
+    }
+    check::<Va39, Compact>(0xffff_ffc0_0000_0000, 21, &[30]);
+    check::<Va32, Compact32>(0xc000_0000, 14, &[22, 24]);
 }

@@ -1,11 +1,17 @@
 //! Nodes whose addresses a table's links cannot hold: they are refused like memory that is exhausted.
 #![cfg(not(loom))]
 
-use tlbkit_addr::{PageSize, Pages, Pfn, VirtAddr};
+use tlbkit_addr::{Attr, PageSize, Pages, Pfn, VirtAddr};
+#[cfg(target_pointer_width = "64")]
+use tlbkit_pagetable::format::{Aarch64, Sv39, X86};
 use tlbkit_pagetable::format::{EntryLo, Format};
+#[cfg(target_pointer_width = "64")]
+use tlbkit_pagetable::geometry::{Va39, Va48};
 use tlbkit_pagetable::gpt::{Adaptive, Fixed, Gpt32};
 use tlbkit_pagetable::nodes::{Chunk, Reclaim, Slab};
 use tlbkit_pagetable::{Error, Local, Solo};
+#[cfg(target_pointer_width = "64")]
+use tlbkit_pagetable::{Radix, mpt::Mpt};
 
 const CHUNKS: usize = 16;
 
@@ -61,4 +67,35 @@ fn a_table_uses_the_nodes_that_it_can_name() {
         0 < mapped && mapped < 64 && matches!(result, Err(Error::NoMemory { .. })),
         "{mapped}, {result:?}"
     );
+}
+
+/// What hardware reads of a link is narrower than the word.
+#[test]
+#[cfg(target_pointer_width = "64")]
+fn no_node_lies_beyond_what_hardware_reads_of_a_link() {
+    fn check<G: Radix, F: Format<Word = u64>>(bits: u32) {
+        let page = Pages::one(VirtAddr::new(0x5000).vpn(PageSize::K4));
+        let below = |chunks: usize| {
+            let mut memory = vec![Chunk::ZERO; CHUNKS];
+            let slab = Slab::<u64, Solo>::new(&mut memory, (1 << bits) - chunks * 4096).unwrap();
+            let outcome = Mpt::<G, F, _>::new(&slab).and_then(|table| {
+                let mut table = Local::new(table, |_stale| ());
+                let outcome = table.map(page, Pfn::new(7), PageSize::K4, F::IMPLIED.union(Attr::READ));
+                let found = table.lookup(VirtAddr::new(0x5000)).map(|leaf| leaf.frame);
+                assert_eq!(found, outcome.is_ok().then_some(Pfn::new(7)));
+                table.destroy();
+                outcome
+            });
+            assert_eq!((slab.usage().nodes, slab.held().lost()), (0, 0));
+            outcome
+        };
+        let levels = G::WIDTHS.len();
+        assert_eq!(below(CHUNKS), Ok(()));
+        // The first chunk has the descriptors: there is room for the root.
+        assert_eq!(below(2), Err(Error::NoMemory { wanted: levels - 1, pending: 0 }));
+        assert_eq!(below(0), Err(Error::NoMemory { wanted: 1, pending: 0 }));
+    }
+    check::<Va39, Sv39>(56);
+    check::<Va48, X86>(52);
+    check::<Va48, Aarch64>(48);
 }

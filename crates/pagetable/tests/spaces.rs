@@ -6,7 +6,7 @@ mod common;
 use common::{Ends, Odd};
 use tlbkit_addr::{Attr, PageSize, Pages, Pfn, VirtAddr, Vpn};
 use tlbkit_pagetable::geometry::Va32;
-use tlbkit_pagetable::{Error, Geometry, Leaf, Space};
+use tlbkit_pagetable::{Error, Leaf, Space};
 
 /// What is known of a space besides its constants.
 #[derive(Debug)]
@@ -24,10 +24,16 @@ struct Known {
 fn spaces() -> Vec<Known> {
     let masks = &[12, 14, 16, 18, 20, 22, 24];
     let mut spaces = vec![
-        Known { space: Va32::SPACE, bits: 32, sizes: masks, low: 0xffff_ffff, high: None },
-        Known { space: Odd::SPACE, bits: 24, sizes: &[12, 13, 16, 19, 21], low: 0xff_ffff, high: None },
+        Known { space: Space::of::<Va32>(), bits: 32, sizes: masks, low: 0xffff_ffff, high: None },
         Known {
-            space: Ends::SPACE,
+            space: Space::of::<Odd>(),
+            bits: 24,
+            sizes: &[12, 13, 16, 19, 21],
+            low: 0xff_ffff,
+            high: None,
+        },
+        Known {
+            space: Space::of::<Ends>(),
             bits: 17,
             sizes: &[14, 15, 16],
             low: 0xffff,
@@ -41,12 +47,24 @@ fn spaces() -> Vec<Known> {
 
         let levels = &[12, 21, 30];
         let high = Some(0xffff_ffc0_0000_0000);
-        spaces.push(Known { space: Va39::SPACE, bits: 39, sizes: levels, low: 0x3f_ffff_ffff, high });
+        spaces.push(Known { space: Space::of::<Va39>(), bits: 39, sizes: levels, low: 0x3f_ffff_ffff, high });
         let high = Some(0xffff_8000_0000_0000);
-        spaces.push(Known { space: Va48::SPACE, bits: 48, sizes: levels, low: 0x7fff_ffff_ffff, high });
-        spaces.push(Known { space: Va64::SPACE, bits: 64, sizes: masks, low: usize::MAX, high: None });
+        spaces.push(Known {
+            space: Space::of::<Va48>(),
+            bits: 48,
+            sizes: levels,
+            low: 0x7fff_ffff_ffff,
+            high,
+        });
+        spaces.push(Known {
+            space: Space::of::<Va64>(),
+            bits: 64,
+            sizes: masks,
+            low: usize::MAX,
+            high: None,
+        });
         let (low, high) = (0x7fff_ffff_ffff_ffff, Some(0x8000_0000_0000_0000));
-        spaces.push(Known { space: Full::SPACE, bits: 64, sizes: &[12, 14, 19, 28, 39], low, high });
+        spaces.push(Known { space: Space::of::<Full>(), bits: 64, sizes: &[12, 14, 19, 28, 39], low, high });
     }
     spaces
 }
@@ -121,8 +139,9 @@ fn a_range_lies_in_one_half() {
 
 #[test]
 fn a_range_begins_and_ends_where_pages_of_the_size_do() {
-    let check =
-        |first, last, shift| Va32::SPACE.check_sized(pages(Vpn::new(first), Vpn::new(last)), size(shift));
+    let check = |first, last, shift| {
+        Space::of::<Va32>().check_sized(pages(Vpn::new(first), Vpn::new(last)), size(shift))
+    };
     let off =
         |page, shift| Err(Error::Misaligned { at: Vpn::new(page).address(PageSize::K4), size: size(shift) });
     assert_eq!(check(5, 5, 12), Ok(()));
@@ -168,7 +187,7 @@ fn frames_end_where_physical_addresses_do() {
 fn a_leaf_covers_its_pages_and_its_frames() {
     let leaf =
         Leaf { at: VirtAddr::new(0x1_4000), size: PageSize::K16, frame: Pfn::new(8), attr: Attr::READ };
-    assert_eq!(Va32::SPACE.pages_of(&leaf), pages(Vpn::new(0x14), Vpn::new(0x17)));
+    assert_eq!(Space::of::<Va32>().pages_of(&leaf), pages(Vpn::new(0x14), Vpn::new(0x17)));
     assert_eq!(leaf.phys(VirtAddr::new(0x1_4000), PageSize::K4).get(), 0x8000);
     assert_eq!(leaf.phys(VirtAddr::new(0x1_7fff), PageSize::K4).get(), 0xbfff);
 }

@@ -23,7 +23,7 @@ use core::sync::atomic::{AtomicBool, Ordering};
 use tlbkit_addr::{Attr, Flush, PageSize, Pages, Pfn, PhysAddr, VirtAddr, Vpn};
 use tlbkit_pagetable::mpt::Mpt;
 use tlbkit_pagetable::nodes::{Chunk, Slab};
-use tlbkit_pagetable::{Change, Error, Geometry, Holes, Leaf, Local, Solo};
+use tlbkit_pagetable::{Change, Error, Geometry, Holes, Leaf, Local, Solo, Space};
 
 #[cfg_attr(target_arch = "riscv64", path = "riscv64.rs")]
 #[cfg_attr(target_arch = "aarch64", path = "aarch64.rs")]
@@ -154,7 +154,7 @@ extern "C" fn judge() -> ! {
 /// Returns a range at one of four places: in the middle and at the end of the lower half, at both ends of the upper.
 /// Its ends are mostly those of pages of the size.
 fn range(random: &mut Random) -> (Pages, PageSize) {
-    let [low, high] = Shape::SPACE.halves();
+    let [low, high] = Space::of::<Shape>().halves();
     let (Some(low), Some(high)) = (low, high) else { machine::stop("the space has no two halves", 2) };
     const GIB: usize = 1 << 18;
     let place = [3 * GIB, low.last().get() + 1 - GIB, high.first().get(), high.last().get() - (GIB - 1)];
@@ -221,7 +221,7 @@ fn operate(table: &mut Judged<'_>, pages: Pages, size: PageSize, random: &mut Ra
 fn widened(table: &Judged<'_>, range: Pages) -> Pages {
     let around = |page: Vpn| {
         let leaf = table.lookup(page.address(K4));
-        leaf.map_or(Pages::one(page), |leaf| Shape::SPACE.pages_of(&leaf))
+        leaf.map_or(Pages::one(page), |leaf| Space::of::<Shape>().pages_of(&leaf))
     };
     Pages::new(around(range.first()).first(), around(range.last()).last()).unwrap_or(range)
 }

@@ -122,11 +122,13 @@ impl Aarch64 {
     pub const MAIR: u64 = 0x04_44_ff;
 }
 
-impl Format for Aarch64 {
+// SAFETY: the bit TABLE, or the last level, tells a leaf from a link, and a link's bits 12 to 47 are the node's address.
+unsafe impl Format for Aarch64 {
     type Word = u64;
 
     const STEP: u64 = 1 << PAGE_SHIFT;
     const LINK_ALIGN: usize = 4096;
+    const REACH: usize = ((1_u64 << 48) - 1) as usize;
     const IMPLIED: Attr = Attr::READ;
     const OPTIONAL: Attr = Attr::WRITE
         .union(Attr::EXEC)

@@ -34,7 +34,8 @@ macro_rules! compact {
         #[derive(Clone, Copy, Debug)]
         pub struct $name;
 
-        impl Format for $name {
+        // SAFETY: bit 0 tells a link from a leaf, and what is left of a link is the node's address, as it was.
+        unsafe impl Format for $name {
             type Word = $word;
 
             const STEP: $word = 1 << FRAME_SHIFT;
@@ -99,7 +100,7 @@ macro_rules! compact {
 
             #[inline(always)]
             fn change(leaf: $word, change: Change) -> $word {
-                leaf & !($word::from(change.clear.bits()) << ATTR_SHIFT)
+                leaf & !($word::from(change.clear.bits() & ATTRS) << ATTR_SHIFT)
                     | $word::from(change.set.bits()) << ATTR_SHIFT
             }
         }

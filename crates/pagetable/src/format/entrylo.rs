@@ -131,7 +131,8 @@ impl EntryLo {
     }
 }
 
-impl Format for EntryLo {
+// SAFETY: a leaf is valid; a link is the node's address, which leaves V clear.
+unsafe impl Format for EntryLo {
     type Word = u32;
 
     const STEP: u32 = 1 << PFN_SHIFT;

@@ -43,7 +43,14 @@ use crate::{Change, Error};
 /// The encoding of leaves and links in the words of one machine.
 ///
 /// The zero word is always empty: neither a leaf nor a link.
-pub trait Format: Debug + 'static {
+///
+/// # Safety
+///
+/// Walkers go where a link leads. So no word is both a leaf and a link where links may stand, [`link`](Format::link) of
+/// a node whose address is aligned to [`LINK_ALIGN`](Format::LINK_ALIGN) and at most [`REACH`](Format::REACH) is a link,
+/// [`node`](Format::node) of it is the same address, whatever status bits hardware has set meanwhile, and
+/// [`leaf`](Format::leaf), [`change`](Format::change) and [`beside`](Format::beside) make no link of what was none.
+pub unsafe trait Format: Debug + 'static {
     /// What an entry is loaded and stored as, in one access.
     type Word: Word;
 
@@ -55,6 +62,9 @@ pub trait Format: Debug + 'static {
 
     /// The alignment in bytes that a node's address needs, so that its low bits can be something else.
     const LINK_ALIGN: usize;
+
+    /// The highest node address that a link can hold, if the word itself can: a table takes no node beyond it.
+    const REACH: usize = usize::MAX;
 
     /// Attributes that a leaf always has, whether asked for or not.
     const IMPLIED: Attr;

@@ -18,7 +18,8 @@ use crate::{Change, Error};
 #[derive(Clone, Copy, Debug)]
 pub struct Paper;
 
-impl Format for Paper {
+// SAFETY: leaves and links are those of `Compact32`.
+unsafe impl Format for Paper {
     type Word = u32;
 
     const STEP: u32 = Compact32::STEP;

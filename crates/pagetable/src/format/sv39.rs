@@ -72,11 +72,13 @@ const BITS: [(Attr, u64); 6] = [
 #[derive(Clone, Copy, Debug)]
 pub struct Sv39;
 
-impl Format for Sv39 {
+// SAFETY: a leaf can be read and a link cannot, and a link's bits 10 to 53 are the number of the node's frame.
+unsafe impl Format for Sv39 {
     type Word = u64;
 
     const STEP: u64 = 1 << PPN_SHIFT;
     const LINK_ALIGN: usize = 4096;
+    const REACH: usize = ((1_u64 << 56) - 1) as usize;
     const IMPLIED: Attr = Attr::READ;
     const OPTIONAL: Attr = Attr::WRITE
         .union(Attr::EXEC)

@@ -79,11 +79,13 @@ fn encode(attr: Attr) -> u64 {
 #[derive(Clone, Copy, Debug)]
 pub struct X86;
 
-impl Format for X86 {
+// SAFETY: PS, or the last level, tells a leaf from a link, and a link's bits 12 to 51 are the node's address.
+unsafe impl Format for X86 {
     type Word = u64;
 
     const STEP: u64 = 1 << PAGE_SHIFT;
     const LINK_ALIGN: usize = 4096;
+    const REACH: usize = ((1_u64 << 52) - 1) as usize;
     const IMPLIED: Attr = Attr::READ;
     const OPTIONAL: Attr = Attr::WRITE
         .union(Attr::EXEC)

@@ -9,6 +9,7 @@ use super::policy::Policy;
 use super::slots::{Place, leaf_kind};
 use super::sweep::Span;
 use crate::format::{Format, check_attr};
+use crate::geometry::Checked as _;
 use crate::mode::Mode;
 use crate::nodes::{NodeAddr, Nodes};
 use crate::pairs::stale;

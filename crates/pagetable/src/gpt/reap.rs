@@ -11,6 +11,7 @@ use super::policy::Policy;
 use super::slots::Place;
 use super::sweep::Span;
 use crate::format::{Format, check_change};
+use crate::geometry::Checked as _;
 use crate::nodes::Nodes;
 use crate::pairs::stale;
 use crate::{Change, Error, Frames, Geometry, Holes, Retired, Word};

@@ -17,6 +17,7 @@ use super::layout::{Edge, Layout};
 use super::policy::Policy;
 use super::sweep::Span;
 use crate::format::Format;
+use crate::geometry::Checked as _;
 use crate::nodes::Nodes;
 use crate::pairs::stale;
 use crate::{Error, Geometry, Leaf, Retired, Word};

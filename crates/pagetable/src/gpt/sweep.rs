@@ -9,6 +9,7 @@ use super::layout::{Edge, Layout};
 use super::policy::Policy;
 use super::{Gpt, MAX_WIDTH};
 use crate::format::Format;
+use crate::geometry::Checked as _;
 use crate::nodes::Nodes;
 use crate::{Error, Geometry, Holes, Leaf};
 

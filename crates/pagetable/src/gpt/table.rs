@@ -8,6 +8,7 @@ use super::Gpt;
 use super::layout::Layout;
 use super::policy::Policy;
 use crate::format::Format;
+use crate::geometry::Checked as _;
 use crate::nodes::Nodes;
 use crate::{Change, Error, Footprint, Frames, Geometry, Holes, Leaf, Pinned, Retired, Sole, Space, Table};
 

@@ -5,7 +5,7 @@ use core::sync::atomic::Ordering;
 use tlbkit_addr::Pages;
 
 use super::shape::Spot;
-use super::{Hashed, SPLIT, SPLITS};
+use super::{Hashed, MOVE, MOVES};
 use crate::fields::Fields as _;
 use crate::format::Format;
 use crate::mode::Mode;
@@ -253,9 +253,9 @@ where
         }
     }
 
-    /// Tells walkers that what they did not find may have moved to a finer grain.
-    pub(super) fn count_split(&self) {
-        let now = self.grains.load(Ordering::Relaxed).wrapping_add(SPLITS) | SPLIT;
+    /// Tells walkers that what they did not find may have moved to another grain.
+    pub(super) fn count_move(&self) {
+        let now = self.grains.load(Ordering::Relaxed).wrapping_add(MOVES) | MOVE;
         self.grains.store(now, Ordering::Release);
     }
 

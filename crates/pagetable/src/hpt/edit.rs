@@ -7,8 +7,9 @@ use tlbkit_addr::{Attr, PageSize, Pages, Pfn, Reach, Vpn};
 
 use super::chain::Spare;
 use super::visit::Part;
-use super::{Hashed, SPLIT};
+use super::{Hashed, MOVE};
 use crate::format::{Format, check_attr, check_change};
+use crate::geometry::Checked as _;
 use crate::mode::Mode;
 use crate::nodes::Nodes;
 use crate::pairs::stale;
@@ -66,7 +67,7 @@ where
             let Some(spot) = self.seek(head, tag) else {
                 // A larger page may be in the way.
                 let free =
-                    self.grains.load(Ordering::Relaxed).is_multiple_of(SPLIT) && self.is_free(head, tag);
+                    self.grains.load(Ordering::Relaxed).is_multiple_of(MOVE) && self.is_free(head, tag);
                 if free {
                     N::Mode::release();
                     self.fit_out(head, 0, block, Self::slot(0, at), 1, |_| word);

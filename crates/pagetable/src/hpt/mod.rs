@@ -116,8 +116,8 @@ pub struct Hashed<
     root: <F::Word as Word>::Cell,
     /// The same of the array that buckets are moved to, or zero.
     next: <F::Word as Word>::Cell,
-    /// Which grains but the finest are in use, whether there was a [split](SPLIT), and [how many](SPLITS). While it is zero,
-    /// walkers need not look again.
+    /// Which grains but the finest are in use, whether pages have [moved](MOVE) from one to another, and
+    /// [how often](MOVES). While it is zero, walkers need not look again.
     grains: AtomicUsize,
     /// Buckets in use by grain.
     used: [AtomicUsize; shape::MAX],
@@ -129,10 +129,10 @@ pub struct Hashed<
     shape: PhantomData<(G, F)>,
 }
 
-/// In the grains word, that there was a split: it is not zero any more, even where the count comes round.
-const SPLIT: usize = 1 << shape::MAX;
-/// What one split adds to it.
-const SPLITS: usize = SPLIT << 1;
+/// In the grains word, that pages were split or promoted: it is not zero any more, even where the count comes round.
+const MOVE: usize = 1 << shape::MAX;
+/// What one split or promotion adds to it.
+const MOVES: usize = MOVE << 1;
 
 /// The paper's hashed table of 8 KiB: 256 buckets of a page pair, to the byte.
 #[cfg(target_pointer_width = "64")]

@@ -7,6 +7,7 @@ use tlbkit_addr::{Attr, Flush, PageSize, Pages, Pfn, Reach, Vpn};
 use super::Hashed;
 use super::chain::Spare;
 use crate::format::Format;
+use crate::geometry::Checked as _;
 use crate::mode::Mode;
 use crate::nodes::Nodes;
 use crate::pairs::stale;
@@ -113,8 +114,8 @@ where
     ///
     /// The new leaves are there before the old ones go, unless the format wants a break between. A walker looks for
     /// small leaves first: while pages are promoted it finds those, or else the large leaf, which came before they
-    /// went. While one is split it may look for the small ones too early and for the large one too late: the count of
-    /// splits tells it to look again.
+    /// went. While one is split it may look for the small ones too early and for the large one too late, and who visits
+    /// bucket after bucket may so miss either: the count of moves tells it to look again.
     unsafe fn remake(
         &self,
         batch: &mut Retired<'n>,
@@ -143,8 +144,8 @@ where
                 broken(&flush);
             }
             self.write(spare, piece, leaf.frame, to, attr);
-            if Self::grain_of(leaf.size) > grain {
-                self.count_split();
+            if Self::grain_of(leaf.size) != grain {
+                self.count_move();
             }
             // What is left of other grains. Buckets that the break has emptied go too.
             let _ = self.parts(piece, Some(batch), |part| {

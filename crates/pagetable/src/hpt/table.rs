@@ -5,11 +5,13 @@ use core::sync::atomic::Ordering;
 
 use tlbkit_addr::{Attr, Flush, PageSize, Pages, Pfn, PhysAddr, VirtAddr};
 
-use super::{Hashed, SPLIT};
+use super::{Hashed, MOVE};
 use crate::format::Format;
+use crate::geometry::Checked as _;
 use crate::leaf::phys;
 use crate::mode::Mode;
 use crate::nodes::Nodes;
+use crate::word::atomics::fence;
 use crate::{Change, Error, Footprint, Frames, Geometry, Holes, Leaf, Pinned, Retired, Sole, Space, Table};
 
 impl<'n, G, F, N, const CLUSTER: u32, const BUCKETS: u32, const LOAD: usize> Table<'n>
@@ -45,7 +47,7 @@ where
     /// Visits every leaf of a range. Where the range has more blocks than the table has buckets, it reads the buckets
     /// instead, and the order is that of their hashes.
     ///
-    /// If a larger page of the range is split meanwhile, it visits the leaves of the range again.
+    /// If pages are split or promoted meanwhile, it visits the leaves of the range again.
     fn for_each(
         &self,
         _pinned: Pinned<'_>,
@@ -55,10 +57,16 @@ where
         for half in G::SPACE.halves().into_iter().flatten() {
             let Some(pages) = half.intersect(pages) else { continue };
             loop {
-                let before = self.grains.load(Ordering::Acquire) / SPLIT;
+                let before = self.grains.load(Ordering::Acquire) / MOVE;
                 // SAFETY: the caller is pinned, and the pages are in the space.
                 unsafe { self.each_leaf(pages, &mut *visit) }?;
-                if !N::Mode::SHARED || self.grains.load(Ordering::Acquire) / SPLIT == before {
+                if !N::Mode::SHARED {
+                    break;
+                }
+                // What moved was put in its new place, counted, and taken from the old: whoever has missed it in both
+                // sees the count, if all was read before.
+                fence(Ordering::Acquire);
+                if self.grains.load(Ordering::Relaxed) / MOVE == before {
                     break;
                 }
             }

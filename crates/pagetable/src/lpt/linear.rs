@@ -60,12 +60,14 @@ impl<G: Radix, F: Format, const AT: usize> Linear<G, F, AT> {
     );
 }
 
-impl<G: Radix, F: Format, const AT: usize> Format for Linear<G, F, AT> {
+// SAFETY: leaves stand at the last level alone and links above it; a link is a leaf of `F`, which says what it holds.
+unsafe impl<G: Radix, F: Format, const AT: usize> Format for Linear<G, F, AT> {
     type Word = F::Word;
 
     const BASE: PageSize = F::BASE;
     const STEP: F::Word = F::STEP;
     const LINK_ALIGN: usize = G::BASE.bytes();
+    const REACH: usize = F::REACH;
     const IMPLIED: Attr = F::IMPLIED;
     const OPTIONAL: Attr = F::OPTIONAL;
     const FIXED: Attr = F::FIXED;

@@ -91,6 +91,7 @@ pub use linear::Linear;
 
 use crate::Word;
 use crate::format::{EntryLo, Format};
+use crate::geometry::Checked as _;
 use crate::geometry::Va32;
 use crate::mpt::{Mpt, own_pages, region};
 use crate::nodes::{NodeAddr, Nodes};

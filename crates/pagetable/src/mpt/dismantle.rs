@@ -5,6 +5,7 @@ use tlbkit_addr::Reach;
 use super::shape::Shape;
 use super::{Mpt, region};
 use crate::format::Format;
+use crate::geometry::Checked as _;
 use crate::nodes::{NodeAddr, Nodes};
 use crate::{Radix, Retired, Word};
 

@@ -7,6 +7,7 @@ use tlbkit_addr::{Attr, PageSize, Pages, Pfn, Vpn};
 use super::shape::{MAX, Shape};
 use super::{Mpt, own_pages};
 use crate::format::{Format, check_attr};
+use crate::geometry::Checked as _;
 use crate::mode::Mode;
 use crate::nodes::{NodeAddr, Nodes, Stock};
 use crate::pairs::stale;
@@ -87,8 +88,8 @@ impl<'n, G: Radix, F: Format, N: Nodes<Word = F::Word>> Mpt<'n, G, F, N> {
         // The highest frame must fit too; `check_frames` has seen that it exists.
         F::leaf(Pfn::new(frame.get() + (span - size_pages)), size, attr, last)?;
         // SAFETY: the caller is the writer.
-        let want = unsafe { self.survey(pages, level) }?;
-        let mut stock = Stock::take(self.nodes, &Self::WORDS, want)?;
+        let want = unsafe { self.survey(pages, size) }?;
+        let mut stock = Stock::take_within(self.nodes, &Self::WORDS, want, F::REACH)?;
         for level in 1..Self::LEVELS {
             if want[level] > 0
                 && let Some(own) = own_pages::<G>(level, pages)
@@ -139,7 +140,8 @@ impl<'n, G: Radix, F: Format, N: Nodes<Word = F::Word>> Mpt<'n, G, F, N> {
     }
 
     /// The dry run of a map: finds what is in the way, and counts the missing nodes by level.
-    unsafe fn survey(&self, pages: Pages, level: usize) -> Result<[usize; MAX], Error> {
+    unsafe fn survey(&self, pages: Pages, size: PageSize) -> Result<[usize; MAX], Error> {
+        let level = Self::level_of(size);
         let mut want = [0; MAX];
         let mut at = pages.first();
         loop {
@@ -166,7 +168,7 @@ impl<'n, G: Radix, F: Format, N: Nodes<Word = F::Word>> Mpt<'n, G, F, N> {
                 // SAFETY: the path's last node, within its slots.
                 if unsafe { self.any_taken(node, level, index, slots) } {
                     // SAFETY: the caller is the writer.
-                    return Err(unsafe { self.occupied(at, end) });
+                    return Err(unsafe { self.occupied(at, end, size) });
                 }
             }
             if end == pages.last() {
@@ -176,9 +178,9 @@ impl<'n, G: Radix, F: Format, N: Nodes<Word = F::Word>> Mpt<'n, G, F, N> {
         }
     }
 
-    /// Names the first leaf between two pages of which some are mapped.
+    /// Names the first leaf between two pages of which some are mapped, where pages of `size` were to be.
     #[cold]
-    unsafe fn occupied(&self, first: Vpn, last: Vpn) -> Error {
+    unsafe fn occupied(&self, first: Vpn, last: Vpn, size: PageSize) -> Error {
         let mut found = None;
         if let Some(pages) = Pages::new(first, last) {
             // SAFETY: the caller is the writer.
@@ -192,7 +194,7 @@ impl<'n, G: Radix, F: Format, N: Nodes<Word = F::Word>> Mpt<'n, G, F, N> {
         match found {
             Some(occupant) => Error::Occupied { occupant },
             // A link is there only while something below it is mapped; but lent nodes may be empty.
-            None => Error::WrongSize { size: G::BASE },
+            None => Error::WrongSize { size },
         }
     }
 }

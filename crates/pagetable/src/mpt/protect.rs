@@ -5,6 +5,7 @@ use tlbkit_addr::{Attr, Pages};
 use super::Mpt;
 use super::shape::Shape;
 use crate::format::{Format, check_change};
+use crate::geometry::Checked as _;
 use crate::nodes::{NodeAddr, Nodes};
 use crate::{Change, Error, Holes, Radix, Retired, Word};
 

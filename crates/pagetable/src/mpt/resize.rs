@@ -7,6 +7,7 @@ use tlbkit_addr::{Attr, Flush, PageSize, Pages, Pfn, Reach, VirtAddr, Vpn};
 use super::Mpt;
 use super::shape::{MAX, Shape};
 use crate::format::Format;
+use crate::geometry::Checked as _;
 use crate::nodes::{Nodes, Stock};
 use crate::pairs::stale;
 use crate::{Error, Leaf, Radix, Retired, Word};
@@ -29,10 +30,11 @@ impl<'n, G: Radix, F: Format, N: Nodes<Word = F::Word>> Mpt<'n, G, F, N> {
     ) -> Result<(), Error> {
         G::SPACE.check_sized(pages, to)?;
         self.check_own(pages)?;
+        self.check_lent(pages, to)?;
         // SAFETY: the caller is the writer.
         unsafe {
             let want = self.plan(pages, to)?;
-            let mut stock = Stock::take(self.nodes, &Self::WORDS, want)?;
+            let mut stock = Stock::take_within(self.nodes, &Self::WORDS, want, F::REACH)?;
             self.each_piece(pages, to, |piece, leaf| {
                 if leaf.size != to {
                     self.remake(batch, &mut stock, piece, leaf, to, broken);

@@ -1,17 +1,19 @@
 //! A kernel half that every address space shares: top-level slots lent by one table and borrowed by others.
 
-use tlbkit_addr::{Pages, Vpn};
+use tlbkit_addr::{PageSize, Pages, Vpn};
 
 use super::Mpt;
 use super::shape::Shape;
 use crate::format::Format;
+use crate::geometry::Checked as _;
 use crate::nodes::{Nodes, Stock};
 use crate::{Error, Radix};
 
 impl<'n, G: Radix, F: Format, N: Nodes<Word = F::Word>> Mpt<'n, G, F, N> {
     /// Prepares the top-level slots of `pages` for lending: each gets a node, which stays when it is empty.
     ///
-    /// A borrower copies the links, so what this table maps there later is seen by all. Costs a node a slot.
+    /// A borrower copies the links, so what this table maps there later is seen by all; but pages that would fill a slot,
+    /// and so take its link's place, are refused from now on ([`Error::WrongSize`]). Costs a node a slot.
     ///
     /// # Errors
     ///
@@ -44,7 +46,7 @@ impl<'n, G: Radix, F: Format, N: Nodes<Word = F::Word>> Mpt<'n, G, F, N> {
             }
             want[1] += usize::from(!F::is_link(word));
         }
-        let mut stock = Stock::take(self.nodes, &Self::WORDS, want)?;
+        let mut stock = Stock::take_within(self.nodes, &Self::WORDS, want, F::REACH)?;
         for at in slots() {
             // SAFETY: as above. The loan counts as an entry, so that the node is never empty.
             unsafe {
@@ -56,14 +58,14 @@ impl<'n, G: Radix, F: Format, N: Nodes<Word = F::Word>> Mpt<'n, G, F, N> {
         Ok(())
     }
 
-    /// Returns an empty table that shares what `kernel` lends. It cannot change the shared part, and leaves it alone
-    /// when it is taken apart.
+    /// Returns an empty table that shares what `kernel` lends, with nodes from the same storage, where the links lead. It
+    /// cannot change the shared part, and leaves it alone when it is taken apart.
     ///
     /// # Errors
     ///
     /// [`Error::NoMemory`].
-    pub fn sharing(nodes: &'n N, kernel: &'n Self) -> Result<Self, Error> {
-        let mut table = Self::new(nodes)?;
+    pub fn sharing(kernel: &'n Self) -> Result<Self, Error> {
+        let mut table = Self::new(kernel.nodes)?;
         if let Some(pages) = kernel.lent {
             let (first, last) = (pages.first().address(G::BASE), pages.last().address(G::BASE));
             let slots = Self::index(0, first)..=Self::index(0, last);
@@ -88,6 +90,17 @@ impl<'n, G: Radix, F: Format, N: Nodes<Word = F::Word>> Mpt<'n, G, F, N> {
                 None => Ok(()),
             },
             None => Ok(()),
+        }
+    }
+
+    /// Checks that pages of `size` take no lent link's place: borrowers have it for as long as they live.
+    #[inline(always)]
+    pub(super) fn check_lent(&self, pages: Pages, size: PageSize) -> Result<(), Error> {
+        match self.lent {
+            Some(lent) if Self::level_of(size) == 0 && lent.intersect(pages).is_some() => {
+                Err(Error::WrongSize { size })
+            }
+            _ => Ok(()),
         }
     }
 

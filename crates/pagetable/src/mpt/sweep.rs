@@ -8,6 +8,7 @@ use super::Mpt;
 use super::path::Path;
 use super::shape::Shape;
 use crate::format::Format;
+use crate::geometry::Checked as _;
 use crate::nodes::{NodeAddr, Nodes};
 use crate::{Error, Holes, Leaf, Radix, Word};
 

@@ -7,6 +7,7 @@ use tlbkit_addr::{Attr, Flush, PageSize, Pages, Pfn, PhysAddr, VirtAddr, Vpn};
 use super::Mpt;
 use super::shape::Shape;
 use crate::format::Format;
+use crate::geometry::Checked as _;
 use crate::leaf::phys;
 use crate::nodes::{NodeAddr, Nodes};
 use crate::{Change, Error, Footprint, Frames, Holes, Leaf, Pinned, Radix, Retired, Sole, Space, Table};

@@ -6,6 +6,7 @@ use super::shape::Shape;
 use super::sweep::Part;
 use super::{Mpt, own_pages};
 use crate::format::Format;
+use crate::geometry::Checked as _;
 use crate::nodes::{NodeAddr, Nodes};
 use crate::{Error, Frames, Holes, Radix, Retired, Word};
 

@@ -14,8 +14,7 @@ use crate::word::atomics::Ordering;
 ///
 /// # Safety
 ///
-/// A frame that `take` returns belongs to the caller until it is given back, is mapped for reading and writing in the
-/// direct map that the [`Direct`] storage was built with.
+/// A frame that `take` returns is aligned to its size and belongs to the caller until it is given back.
 pub unsafe trait FrameSource: Sync {
     /// Takes a frame of `size`, or returns `None` if there is none.
     fn take(&self, size: PageSize) -> Option<PhysAddr>;
@@ -41,8 +40,14 @@ impl<'m, W: Word, M: Mode, S: FrameSource> Direct<'m, W, M, S> {
     /// Returns storage of nodes of `size` from `source`.
     ///
     /// `offset` is the virtual address at which physical address 0 is mapped; `records[n]` belongs to frame `n`,
-    /// counted in frames of `size` from physical address 0. There must be fewer than 2^31 records.
-    pub const fn new(source: S, offset: usize, size: PageSize, records: &'m [Record]) -> Self {
+    /// counted in frames of `size` from physical address 0.
+    ///
+    /// # Safety
+    ///
+    /// Every frame of `size` that the source hands out is mapped there for reading and writing, its provenance
+    /// [exposed](core::ptr::with_exposed_provenance) if it has one. There are fewer than 2^31 records, and until the last
+    /// table and batch with nodes from here is gone, nobody else uses them, no other storage either.
+    pub const unsafe fn new(source: S, offset: usize, size: PageSize, records: &'m [Record]) -> Self {
         Self {
             source,
             offset,
@@ -83,8 +88,10 @@ unsafe impl<W: Word, M: Mode, S: FrameSource> Nodes for Direct<'_, W, M, S> {
         }
         let frame = self.source.take(self.size)?;
         let node = NodeAddr::new(frame.get());
-        // A frame beyond the records cannot be a node, and frame 0 cannot be told from no node.
-        let Some(record) = self.records.get(self.number(node)).filter(|_| node.get() != 0) else {
+        // A frame beyond the records cannot be a node, nor one that a word cannot lead to, and frame 0 cannot be told
+        // from no node.
+        let fits = node.get() != 0 && node.get() as u64 <= u64::MAX >> (64 - W::BITS);
+        let Some(record) = self.records.get(self.number(node)).filter(|_| fits) else {
             self.source.give(frame, self.size);
             return None;
         };

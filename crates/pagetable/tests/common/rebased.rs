@@ -16,7 +16,8 @@ impl<const SHIFT: u32> Rebased<SHIFT> {
     }
 }
 
-impl<const SHIFT: u32> Format for Rebased<SHIFT> {
+// SAFETY: leaves and links are those of `Compact`.
+unsafe impl<const SHIFT: u32> Format for Rebased<SHIFT> {
     type Word = u64;
 
     const BASE: PageSize = PageSize::from_shift(SHIFT).unwrap();

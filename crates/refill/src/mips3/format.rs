@@ -10,7 +10,8 @@ use tlbkit_pagetable::{Change, Error};
 #[derive(Clone, Copy, Debug)]
 pub struct PaperLo;
 
-impl Format for PaperLo {
+// SAFETY: leaves and links are those of `EntryLo`.
+unsafe impl Format for PaperLo {
     type Word = u32;
 
     const STEP: u32 = EntryLo::STEP;

@@ -1,6 +1,7 @@
 //! Random histories against a model, with storage that fails at every point; and orders that broke it once.
 
 use super::*;
+use crate::geometry::Checked as _;
 
 /// One change of a random history.
 #[derive(Clone, Debug)]
