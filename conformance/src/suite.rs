@@ -150,7 +150,7 @@ fn each_case<S: Subject>(
     };
     let mut config = Config { failure_persistence: None, ..Config::default() };
     if std::env::var_os("PROPTEST_CASES").is_none() {
-        config.cases = if cfg!(miri) { 2 } else { 32 };
+        config.cases = if cfg!(miri) { 1 } else { 32 };
     }
     let outcome = TestRunner::new(config).run(&ops(space, OPS), |ops| {
         let mut memory = memory.borrow_mut();

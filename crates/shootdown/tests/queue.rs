@@ -139,6 +139,9 @@ fn covered(target: Target) -> BTreeSet<(u16, usize)> {
 }
 
 proptest! {
+    #![proptest_config(ProptestConfig { failure_persistence: None, cases: if cfg!(miri) { 1 } else { 256 },
+        ..ProptestConfig::default() })]
+
     /// Of all that one request can say, a widened target is the least that covers both.
     #[test]
     fn a_widened_target_is_the_least_that_covers_both(a in target(), b in target()) {
