@@ -34,7 +34,8 @@ impl Lately {
         self.to_unit == 0
     }
 
-    /// Returns the number of the page's unit in the address space: its lowest bits say which of its block it is.
+    /// Returns the number of the page's unit in the address space: its lowest bits say which of its block it is, unless
+    /// segments are smaller than blocks.
     #[inline(always)]
     pub(crate) const fn unit(&self, page: Vpn) -> usize {
         page.get() >> self.to_unit

@@ -4,7 +4,7 @@ mod model;
 
 use std::collections::HashMap;
 
-use model::world::{Event, World, activity, ladders, page, sizes};
+use model::world::{Event, SEGMENTS, World, activity, ladders, page, sizes};
 use model::{Counts, Machine, Node, TLBS, approx, online, step};
 use proptest::prelude::*;
 use tlbkit_addr::{PageSize, Vpn};
@@ -17,7 +17,7 @@ fn places() -> impl Strategy<Value = u16> {
 
 /// Mostly references; everything else only in every other run, so that in some charges gather for long.
 fn events(ladder: Ladder) -> impl Strategy<Value = Vec<Event>> {
-    let page = move || (0u8..3, places()).prop_map(move |(segment, at)| page(&ladder, segment, at));
+    let page = move || (0..SEGMENTS, places()).prop_map(move |(segment, at)| page(&ladder, segment, at));
     let reference = move |refused: f64| {
         (0usize..2, page(), prop::bool::weighted(refused))
             .prop_map(|(tlb, page, refuse)| Event::Reference(tlb, page, refuse))
@@ -41,9 +41,9 @@ fn histories() -> impl Strategy<Value = (Ladder, Vec<Event>)> {
     ladders().prop_flat_map(|ladder| (Just(ladder), events(ladder)))
 }
 
-/// References to three segments.
+/// References to all segments.
 fn references() -> impl Strategy<Value = Vec<(usize, u8, u16)>> {
-    prop::collection::vec((0usize..2, 0u8..3, places()), 1..1500)
+    prop::collection::vec((0usize..2, 0..SEGMENTS, places()), 1..1500)
 }
 
 fn setup(ladder: Ladder, costs: Costs, eager: bool) -> Setup {

@@ -5,7 +5,7 @@ mod model;
 use std::collections::HashSet;
 
 use model::thrift;
-use model::world::{Event, World, activity, ladders, page, sizes};
+use model::world::{Event, SEGMENTS, World, activity, ladders, page, sizes};
 use proptest::prelude::*;
 use tlbkit_addr::{PageSize, Pages, Vpn};
 use tlbkit_superpage::{Action, Costs, Ladder, Miss, Policy, Setup, Superpage, Tlb};
@@ -20,7 +20,7 @@ fn places() -> impl Strategy<Value = u16> {
 /// others; in every other run other events, too. First of all some reservations fail.
 fn events(ladder: Ladder) -> impl Strategy<Value = Vec<Event>> {
     let any_page = move || {
-        (prop_oneof![4 => Just(0u8), 1 => 0u8..3], places())
+        (prop_oneof![4 => Just(1), 1 => 0..SEGMENTS], places())
             .prop_map(move |(segment, at)| page(&ladder, segment, at))
     };
     prop::collection::vec(any_page(), 1..14).prop_flat_map(move |few| {
@@ -254,6 +254,32 @@ fn thrift_promotes_no_hole_in_place() {
     policy.unmapped(Pages::one(Vpn::new(0)));
     assert_eq!(policy.on_miss(miss(1)), None);
     assert_eq!(policy.on_miss(miss(0)), Some(Action::Promote { range, copy: false }));
+}
+
+/// Segments of less than a block begin anywhere among sixteen units: wherever it lies, a region has holes, fills, fills
+/// again after a demotion, and breaks.
+#[test]
+fn segments_smaller_than_a_block() {
+    let ladder = Ladder::new(PageSize::K4, &sizes(&[12, 14])).unwrap();
+    for segment in [0, 1, 2, 3, 1025] {
+        let first = 4 * segment;
+        let mut policy = thrift(&Setup { ladder, ..Setup::PAPER }, 1);
+        let whole = superpage(first, 14);
+        let touch = |policy: &mut dyn Policy, page| policy.on_miss(miss(first + page));
+        assert_eq!([0, 1, 2].map(|page| touch(&mut policy, page)), [None; 3]);
+        policy.unmapped(Pages::one(Vpn::new(first + 1)));
+        assert_eq!([3, 1].map(|page| touch(&mut policy, page)), [None, in_place(whole)], "{segment}");
+        policy.promoted(whole);
+        assert_eq!(policy.demote(Vpn::new(first + 2)), Some(whole));
+        assert_eq!([3, 2, 1].map(|page| touch(&mut policy, page)), [None; 3]);
+        assert_eq!(touch(&mut policy, 0), in_place(whole), "{segment}");
+        policy.refused(whole);
+        for page in 0..4 {
+            policy.evicted(Tlb::Data, Vpn::new(first + page));
+        }
+        // 0.125 R, three charges of which it has had.
+        assert_eq!(alternate(&mut policy, [first, first + 2], 0..500), Some((197, copied(whole).unwrap())));
+    }
 }
 
 /// Misses two pages in turn in a TLB of one entry, the first of them without one evicted. Returns the first action.

@@ -32,7 +32,7 @@ impl Ledger<'_> {
     /// The same in the block at a place.
     #[inline]
     pub(crate) fn populate_at(&mut self, index: usize, page: Vpn) -> Option<usize> {
-        let unit = self.lately.unit(page);
+        let unit = self.ladder.locate(page).unit;
         let block = self.blocks.get_mut(index)?;
         let bit = 1 << (unit % block::UNITS);
         if block[POPULATED] & bit != 0 {
@@ -58,14 +58,14 @@ impl Ledger<'_> {
 
     /// Tells whether the region around a page has no reservation. In segments without memory none has.
     pub(crate) fn is_closed(&mut self, page: Vpn) -> bool {
-        let bit = 1 << (self.lately.unit(page) % block::UNITS);
+        let bit = 1 << (self.ladder.locate(page).unit % block::UNITS);
         let Some(index) = self.find(page) else { return true };
         self.closed.get(index).is_none_or(|closed| closed & bit != 0)
     }
 
     /// Records that the region around a page has no reservation.
     pub(crate) fn close(&mut self, page: Vpn) {
-        let region = block::within(self.ladder.shift(self.reserved), self.lately.unit(page));
+        let region = block::within(self.ladder.shift(self.reserved), self.ladder.locate(page).unit);
         if let Some(index) = self.find(page)
             && let Some(closed) = self.closed.get_mut(index)
         {

@@ -36,8 +36,8 @@ pub(crate) fn sizes(shifts: &[u32]) -> Vec<PageSize> {
     shifts.iter().map(|&shift| PageSize::from_shift(shift).unwrap()).collect()
 }
 
-/// Binary, mixed and MIPS ladders, a unit of two pages, segments of one block, of two, and of more blocks than a word has
-/// bits, the paper's.
+/// Binary, mixed and MIPS ladders, a unit of two pages, segments of less than a block, of one, of two, and of more blocks
+/// than a word has bits, the paper's.
 pub(crate) fn ladders() -> impl Strategy<Value = Ladder> {
     prop_oneof![
         Just(vec![12, 13, 14, 15, 16, 17, 18, 19]),
@@ -47,6 +47,7 @@ pub(crate) fn ladders() -> impl Strategy<Value = Ladder> {
         Just(vec![12, 13, 17]),
         Just(vec![12, 13, 16, 25]),
         Just(vec![12, 14]),
+        Just(vec![13, 14, 16]),
         Just(vec![12, 21]),
         Just((12..=23).collect()),
         Just((13..=24).collect()),
@@ -54,12 +55,16 @@ pub(crate) fn ladders() -> impl Strategy<Value = Ladder> {
     .prop_map(|shifts| Ladder::new(PageSize::K4, &sizes(&shifts)).unwrap())
 }
 
-/// The second segment shares its places in all caches of what was found last with the first, and the third is that at
-/// the top of the address space.
+/// The segments that [`page`] knows.
+pub(crate) const SEGMENTS: u8 = 4;
+
+/// The third segment shares its places in all caches of what was found last with the second, and the fourth is that at
+/// the top of the address space. The second and the third have odd numbers, so that a segment of less than 16 units does
+/// not begin at a multiple of 16.
 pub(crate) fn page(ladder: &Ladder, segment: u8, at: u16) -> Vpn {
     let pages = ladder.size(ladder.top()).unwrap().pages(PageSize::K4).unwrap();
     let top = usize::MAX >> PageSize::K4.shift() << PageSize::K4.shift();
-    let first = [0, 1024 * pages, (top / pages) * pages][usize::from(segment)];
+    let first = [0, 5, 1024 + 5, top / pages][usize::from(segment)] * pages;
     Vpn::new(first + usize::from(at) % pages)
 }
 
