@@ -9,7 +9,8 @@ use libfuzzer_sys::fuzz_target;
 use model::{Arena, ByScan, Machine, Missed, Node, step};
 use tlbkit_addr::{PageSize, Vpn};
 use tlbkit_superpage::{
-    ApproxOnline, Asap, Asap464, Costs, Ladder, Online, OnlineMemory, Policy, Setup, StackEntry,
+    ApproxOnline, Asap, Asap464, Costs, Ladder, Online, OnlineMemory, Policy, Setup, StackEntry, Superpage,
+    Thrift,
 };
 
 #[path = "../../crates/superpage/tests/model/mod.rs"]
@@ -28,7 +29,7 @@ struct Input {
 
 #[derive(Arbitrary, Clone, Copy, Debug)]
 struct Reference {
-    /// The TLB, the segment, and sometimes a demotion before.
+    /// The TLB, the segment, and sometimes a demotion or a reservation's end before.
     how: u8,
     at: u16,
 }
@@ -37,13 +38,15 @@ struct Reference {
 const REFERENCES: usize = 500;
 const SEGMENTS: usize = 4;
 
-const LADDERS: [&[u32]; 6] = [
+const LADDERS: [&[u32]; 8] = [
     &[12, 13, 14, 15, 16, 17, 18, 19],
     &[12, 14, 16, 18],
     &[13, 15, 17, 19],
     &[12, 15, 16, 20],
     &[12, 13, 16, 25],
     &[12, 21],
+    &[12, 14],
+    &[13, 14, 16],
 ];
 
 fn size(shift: u32) -> PageSize {
@@ -53,6 +56,11 @@ fn size(shift: u32) -> PageSize {
 impl Reference {
     fn demotes(self) -> bool {
         self.how >= 240
+    }
+
+    /// Whether the reservation around the page is broken before, if the policy wants one.
+    fn breaks(self) -> bool {
+        (232..240).contains(&self.how)
     }
 
     /// Near the beginning of one of three segments, mostly; the last is that at the top of the address space.
@@ -71,17 +79,44 @@ trait Definition {
     fn miss(&mut self, machine: &Machine, tlb: usize, page: Vpn, missed: &Missed) -> Option<Node>;
     fn promoted(&mut self, _: &Machine, _: Node) {}
     fn demoted(&mut self, _: &Machine, _: Node) {}
+    /// The region around a page has no reservation any longer. Returns it, if there are regions.
+    fn broken(&mut self, _: &Machine, _: Vpn) -> Option<Node> {
+        None
+    }
+}
+
+fn unit(machine: &Machine, page: Vpn) -> Node {
+    machine.node(Superpage { first: page, size: machine.ladder.size(0).expect("the smallest size") })
 }
 
 impl Definition for ByScan {
-    fn miss(&mut self, machine: &Machine, tlb: usize, _: Vpn, missed: &Missed) -> Option<Node> {
-        Self::miss(self, machine, tlb, missed)
+    fn miss(&mut self, machine: &Machine, tlb: usize, page: Vpn, missed: &Missed) -> Option<Node> {
+        let full = self.reserved.as_mut().and_then(|reserved| reserved.touch(machine, unit(machine, page)));
+        let charged = Self::miss(self, machine, tlb, missed);
+        full.or(charged)
     }
     fn promoted(&mut self, machine: &Machine, node: Node) {
-        Self::promoted(self, machine, node);
+        let copy = !self.reserved.as_ref().is_some_and(|reserved| reserved.in_place(machine, node));
+        if copy {
+            Self::promoted(self, machine, node);
+        } else {
+            self.pay(machine, node, 0);
+        }
+        if let Some(reserved) = &mut self.reserved {
+            reserved.promoted(copy);
+        }
     }
     fn demoted(&mut self, machine: &Machine, node: Node) {
         self.restart(machine, node);
+        if let Some(reserved) = &mut self.reserved {
+            reserved.demoted(machine, node);
+        }
+    }
+    fn broken(&mut self, machine: &Machine, page: Vpn) -> Option<Node> {
+        let reserved = self.reserved.as_mut()?;
+        let region = reserved.region(machine, unit(machine, page))?;
+        reserved.broken(machine, region);
+        Some(region)
     }
 }
 
@@ -93,8 +128,7 @@ struct BySet {
 
 impl Definition for BySet {
     fn miss(&mut self, machine: &Machine, _: usize, page: Vpn, missed: &Missed) -> Option<Node> {
-        let shift = machine.ladder.size(0)?.pages(PageSize::K4)?.trailing_zeros();
-        let unit = (0, page.get() >> shift);
+        let unit = unit(machine, page);
         self.units.insert(unit.1);
         let populated = |level: usize| {
             let (_, number) = machine.up(unit, level);
@@ -141,6 +175,11 @@ fn run(
                 definition.demoted(&machine, node);
             }
         }
+        if reference.breaks()
+            && let Some(region) = definition.broken(&machine, page)
+        {
+            policy.refused(machine.superpage(region));
+        }
         let tlb = usize::from(reference.how & 1);
         let Some(missed) = machine.touch(tlb, page) else { continue };
         let wanted = definition.miss(&machine, tlb, page, &missed);
@@ -172,6 +211,10 @@ fuzz_target!(|input: Input| {
     let mut memory = arena(ApproxOnline::footprint(&setup).expect("costs that can be"));
     let mut policy = ApproxOnline::new(&setup, memory.memory()).expect("costs that can be");
     run("APPROX-ONLINE", ladder, tlbs, references, &mut policy, &mut ByScan::new(&setup, false));
+
+    let mut memory = arena(Thrift::footprint(&setup).expect("costs that can be"));
+    let mut policy = Thrift::new(&setup, memory.memory()).expect("costs that can be");
+    run("THRIFT", ladder, tlbs, references, &mut policy, &mut ByScan::thrift(&setup));
 
     let (prefetch, capacity) = Online::footprint(&setup).expect("costs that can be");
     let (mut prefetch, mut capacity) = (arena(prefetch), arena(capacity));
