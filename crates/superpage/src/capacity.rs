@@ -161,10 +161,16 @@ impl<'m> Capacity<'m> {
     }
 
     /// Charges a miss on the entry of `level` around `place`, before the TLB refills it. Returns the smallest
-    /// superpage that is a candidate, the lowest of those of one size.
+    /// superpage that is a candidate, the lowest of those of one size. Segments that are not `counted` are not charged.
     ///
     /// Costs the entries above it in the stack, times the levels large enough to matter.
-    pub(crate) fn charge(&mut self, tlb: usize, place: Place, level: usize) -> Option<(Place, usize)> {
+    pub(crate) fn charge(
+        &mut self,
+        tlb: usize,
+        place: Place,
+        level: usize,
+        mut counted: impl FnMut(usize) -> bool,
+    ) -> Option<(Place, usize)> {
         let missed = self.entry(place, level);
         let stack = self.stacks.get(tlb)?;
         let depth = stack.live().iter().position(|entry| *entry == missed)?;
@@ -180,6 +186,9 @@ impl<'m> Capacity<'m> {
             for at in 0..depth {
                 let Some(&above) = self.stacks.get(tlb).and_then(|stack| stack.live().get(at)) else { break };
                 let place = self.place(above.unit);
+                if !counted(place.segment) {
+                    continue;
+                }
                 let Ok(chunk) = self.segments.touch(place.segment) else { continue };
                 let counters = self.segments.parts(chunk).1;
                 for level in lowest.max(usize::from(above.level) + 1)..=self.ladder.top() {

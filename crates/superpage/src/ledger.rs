@@ -497,6 +497,11 @@ impl<'m> Ledger<'m> {
         self.level(shift)
     }
 
+    /// Tells whether there is memory for a segment, and it was touched.
+    pub(crate) fn counts(&mut self, segment: usize) -> bool {
+        self.directory.near(segment).or_else(|| self.directory.find(segment)).is_some()
+    }
+
     /// Returns the segments in use and those there is memory for.
     pub(crate) fn segments(&self) -> (usize, usize) {
         (self.directory.used(), self.directory.capacity())

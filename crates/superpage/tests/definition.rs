@@ -4,7 +4,7 @@ mod model;
 
 use std::collections::HashMap;
 
-use model::world::{Event, SEGMENTS, World, activity, ladders, page, sizes};
+use model::world::{Event, SEGMENTS, World, activity, ladders, memory, page, sizes};
 use model::{Counts, Machine, Node, TLBS, approx, online, step};
 use proptest::prelude::*;
 use tlbkit_addr::{PageSize, Vpn};
@@ -83,12 +83,13 @@ proptest! {
         eager in any::<bool>(),
         split in any::<bool>(),
         activity in activity(),
+        memory in memory(),
         tlb_sizes in [1usize..6, 1usize..6],
     ) {
         let costs = Costs { r_per_kb: r, prefetch, ..Costs::PAPER };
         let setup = Setup { split, activity, ..setup(ladder, costs, eager) };
-        let mut world = World::new(&setup, tlb_sizes, false);
-        let mut policy = approx(&setup, 4);
+        let mut world = World::new(&setup, tlb_sizes, false).with_memory(memory);
+        let mut policy = approx(&setup, memory);
         for (n, &event) in events.iter().enumerate() {
             let Some((tlb, page)) = world.happens(&mut policy, event, 10 * n as u64)? else { continue };
             let unit = world.unit(page);
@@ -97,14 +98,15 @@ proptest! {
                 let superpage = world.machine.superpage(node);
                 let count = world.scan.prefetch.get(&node).copied().unwrap_or(0);
                 prop_assert_eq!(policy.prefetch(superpage).map(u64::from), (level > 0).then_some(count), "{:?}", node);
-                let held = world.machine.tlbcount(world.own(tlb), node);
+                let counted = world.touched.contains(&world.segment(page));
+                let held = if counted { world.machine.tlbcount(world.own(tlb), node) } else { 0 };
                 prop_assert_eq!(policy.tlbcount(TLBS[tlb], superpage), Some(held), "{:?}", node);
             }
         }
         for (&node, &count) in &world.scan.prefetch {
             prop_assert_eq!(policy.prefetch(world.machine.superpage(node)).map(u64::from), Some(count), "{:?}", node);
         }
-        prop_assert_eq!(policy.segments(), (world.touched.len(), 4));
+        prop_assert_eq!(policy.segments(), (world.touched.len(), memory));
     }
 
     /// Over runs of many periods at the paper's costs, deferring never moves a promotion. References are skewed, so that
@@ -172,7 +174,8 @@ proptest! {
         }
     }
 
-    /// ONLINE promotes exactly where scanning the TLB and the LRU stack does, and counts the same.
+    /// ONLINE promotes exactly where scanning the TLB and the LRU stack does, and counts the same. Where there is no memory
+    /// it does neither.
     #[test]
     fn online_is_its_definition(
         (ladder, events) in histories(),
@@ -182,11 +185,12 @@ proptest! {
         eager in any::<bool>(),
         split in any::<bool>(),
         activity in activity(),
+        memory in memory(),
         tlb_sizes in [1usize..6, 1usize..6],
     ) {
         let setup = Setup { split, activity, ..setup(ladder, Costs { r_per_kb: r, prefetch, capacity }, eager) };
-        let mut world = World::new(&setup, tlb_sizes, true);
-        let mut policy = online(&setup, tlb_sizes, 4);
+        let mut world = World::new(&setup, tlb_sizes, true).with_memory(memory);
+        let mut policy = online(&setup, tlb_sizes, memory);
         for (n, &event) in events.iter().enumerate() {
             let Some((_, page)) = world.happens(&mut policy, event, 10 * n as u64)? else { continue };
             let unit = world.unit(page);

@@ -232,6 +232,29 @@ fn exhausted_segments_are_said_once() {
     assert_eq!(none.on_miss(miss(1)), None);
 }
 
+/// With memory for the first of two segments, ONLINE asks for nothing in the second, of which it would know nothing; and
+/// for what is in the first whichever segment the page that misses is in.
+#[test]
+fn online_charges_segments_that_it_has_memory_for() {
+    let sizes = [12, 13, 14].map(|shift| PageSize::from_shift(shift).unwrap());
+    let ladder = Ladder::new(PageSize::K4, &sizes).unwrap();
+    let costs = Costs { r_per_kb: 1, prefetch: 100_000, capacity: 100 };
+    let setup = Setup { ladder, costs, ..Setup::PAPER };
+    // Three pages in turn in a TLB of two entries. Two of them as one would keep the third.
+    let asked = |pages: [usize; 3]| {
+        let mut policy = online(&setup, [2, 2], 1);
+        let asked = (0..).zip(pages.into_iter().cycle()).take(60).filter_map(|(n, page)| {
+            let evicted = (n > 1).then(|| Vpn::new(pages[(n + 1) % 3]));
+            policy.on_miss(Miss { evicted, ..miss(page) }).map(|action| (n, action))
+        });
+        asked.take(2).collect::<Vec<_>>()
+    };
+    let out = |n, page| (n, Action::OutOfSegments { page: Vpn::new(page) });
+    assert_eq!(asked([0, 4, 5]), [out(1, 4)]);
+    let pair = Superpage { first: Vpn::new(0), size: sizes[1] };
+    assert_eq!(asked([0, 1, 4]), [out(2, 4), (5, Action::Promote { range: pair, copy: true })]);
+}
+
 #[test]
 fn reclaimed_segments_start_anew() {
     let segment = Ladder::PAPER.units_per_segment();

@@ -5,7 +5,7 @@ mod model;
 use std::collections::HashSet;
 
 use model::thrift;
-use model::world::{Event, SEGMENTS, World, activity, ladders, page, sizes};
+use model::world::{Event, SEGMENTS, World, activity, ladders, memory, page, sizes};
 use proptest::prelude::*;
 use tlbkit_addr::{PageSize, Pages, Vpn};
 use tlbkit_superpage::{Action, Costs, Ladder, Miss, Policy, Setup, Superpage, Tlb};
@@ -74,11 +74,12 @@ proptest! {
     fn thrift_is_its_definition(
         (ladder, events) in histories(),
         setup in setups(),
+        memory in memory(),
         tlb_sizes in [1usize..6, 1usize..6],
     ) {
         let setup = Setup { ladder, ..setup };
-        let mut world = World::thrift(&setup, tlb_sizes);
-        let mut policy = thrift(&setup, 4);
+        let mut world = World::thrift(&setup, tlb_sizes).with_memory(memory);
+        let mut policy = thrift(&setup, memory);
         for (n, &event) in events.iter().enumerate() {
             world.happens(&mut policy, event, 10 * n as u64)?;
         }

@@ -94,7 +94,9 @@ impl Policy for Online<'_> {
         let tlb = self.ledger.tlb(miss.tlb);
         let at = self.ledger.ladder.locate(miss.page);
         let level = self.ledger.mapped(at);
-        let for_capacity = if active { self.capacity.charge(tlb, at, level) } else { None };
+        // Of a promotion where the ledger has no memory nothing would be known afterwards.
+        let counted = |segment| self.ledger.counts(segment);
+        let for_capacity = if active { self.capacity.charge(tlb, at, level, counted) } else { None };
         let charged = self.ledger.miss(miss.tlb, miss.page, active);
         self.capacity.refill(tlb, at, level);
         if let Some(evicted) = miss.evicted {
@@ -103,11 +105,12 @@ impl Policy for Online<'_> {
         let for_prefetch = match charged {
             Charged::Nothing => None,
             Charged::Ready(level) => Some((at, level)),
-            Charged::Exhausted => {
-                let first = !self.told;
+            // A candidate elsewhere remains one.
+            Charged::Exhausted if !self.told => {
                 self.told = true;
-                return first.then_some(Action::OutOfSegments { page: miss.page });
+                return Some(Action::OutOfSegments { page: miss.page });
             }
+            Charged::Exhausted => None,
         };
         // The smallest first, and of two as small the one around the page that missed.
         let (place, level) = match (for_prefetch, for_capacity) {

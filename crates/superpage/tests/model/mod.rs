@@ -3,7 +3,7 @@
 
 #![allow(dead_code, reason = "each test binary uses its part")]
 
-use std::collections::HashMap;
+use std::collections::{HashMap, HashSet};
 use std::ops::RangeInclusive;
 
 pub(crate) mod reserved;
@@ -268,6 +268,8 @@ pub(crate) struct ByScan {
     pub(crate) capacity: HashMap<Node, u64>,
     /// What THRIFT knows beside.
     pub(crate) reserved: Option<Reserved>,
+    /// Segments without memory for their counts.
+    pub(crate) uncounted: HashSet<Node>,
     online: bool,
     thresholds: Vec<(f64, f64)>,
 }
@@ -281,11 +283,22 @@ impl ByScan {
                 (r * f64::from(setup.costs.prefetch) / 1000.0, r * f64::from(setup.costs.capacity) / 1000.0)
             })
             .collect();
-        Self { prefetch: HashMap::new(), capacity: HashMap::new(), reserved: None, online, thresholds }
+        Self {
+            prefetch: HashMap::new(),
+            capacity: HashMap::new(),
+            reserved: None,
+            uncounted: HashSet::new(),
+            online,
+            thresholds,
+        }
     }
 
     pub(crate) fn thrift(setup: &Setup) -> Self {
         Self { reserved: Some(Reserved::new(setup)), ..Self::new(setup, false) }
+    }
+
+    fn counts(&self, machine: &Machine, node: Node) -> bool {
+        !self.uncounted.contains(&machine.up(node, machine.ladder.top()))
     }
 
     /// Charges a miss and returns the candidate, if there is one.
@@ -294,7 +307,9 @@ impl ByScan {
         let mut candidates = Vec::new();
         for level in missed.node.0 + 1..=top {
             let node = machine.up(missed.node, level);
-            if missed.before.iter().any(|&(e, resident)| resident && machine.holds(node, e)) {
+            if self.counts(machine, node)
+                && missed.before.iter().any(|&(e, resident)| resident && machine.holds(node, e))
+            {
                 let threshold = self.threshold(level);
                 let reserved = self.reserved.as_ref();
                 let (most, enough) = reserved
@@ -319,7 +334,8 @@ impl ByScan {
                     }
                 }
             }
-            for (node, _) in covered.into_iter().filter(|&(_, n)| n >= needed) {
+            covered.retain(|&node, n| *n >= needed && self.counts(machine, node));
+            for node in covered.into_keys() {
                 let enough = self.enough(self.thresholds[node.0].1);
                 let count = self.capacity.entry(node).or_default();
                 *count = enough.min(*count + 1);

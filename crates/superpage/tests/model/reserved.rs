@@ -10,7 +10,7 @@ use super::{Machine, Node};
 
 pub(crate) struct Reserved {
     /// The level of the regions: 64 KB or the next smaller size, of 16 units at most. 0 if there is none.
-    level: usize,
+    pub(crate) level: usize,
     /// Units that were touched.
     populated: HashSet<Node>,
     /// Regions without a reservation.

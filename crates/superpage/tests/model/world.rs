@@ -68,6 +68,11 @@ pub(crate) fn page(ladder: &Ladder, segment: u8, at: u16) -> Vpn {
     Vpn::new(first + usize::from(at) % pages)
 }
 
+/// For how many segments there is memory: mostly for all.
+pub(crate) fn memory() -> impl Strategy<Value = usize> {
+    prop_oneof![2 => Just(usize::from(SEGMENTS)), 1 => 0..usize::from(SEGMENTS)]
+}
+
 /// A limit on the miss rate, of those that are met at some misses every 10 references; mostly none.
 pub(crate) fn activity() -> impl Strategy<Value = Activity> {
     prop_oneof![5 => Just(0), 1 => 20_000u32..100_000]
@@ -96,8 +101,12 @@ impl Rate {
 pub(crate) struct World {
     pub(crate) machine: Machine,
     pub(crate) scan: ByScan,
-    /// Segments that a page missed in.
+    /// How many segments there is memory for.
+    memory: usize,
+    /// Segments that a page missed in, or that had a reservation broken, while there was.
     pub(crate) touched: HashSet<Node>,
+    /// Whether it was said that there is none.
+    told: bool,
     waiting: Waiting,
     rate: Rate,
     split: bool,
@@ -109,7 +118,9 @@ impl World {
         Self {
             machine: Machine::new(setup.ladder, sizes),
             scan: ByScan::new(setup, online),
+            memory: SEGMENTS.into(),
             touched: HashSet::new(),
+            told: false,
             waiting: Waiting::default(),
             rate: Rate {
                 limit: setup.activity.misses_per_million.into(),
@@ -124,6 +135,11 @@ impl World {
 
     pub(crate) fn thrift(setup: &Setup, sizes: [usize; 2]) -> Self {
         Self { scan: ByScan::thrift(setup), ..Self::new(setup, sizes, false) }
+    }
+
+    /// The same with memory for so many segments.
+    pub(crate) fn with_memory(self, memory: usize) -> Self {
+        Self { memory, ..self }
     }
 
     /// The machine's TLB that has a name: there may be one that has both.
@@ -198,9 +214,14 @@ impl World {
             }
             Event::Unmap(page) => {
                 let whole = self.segment(page);
+                if !self.scan.uncounted.is_empty() && self.touched.contains(&whole) {
+                    // There would be memory for others, of which it is not known what the TLBs hold.
+                    return Ok(None);
+                }
                 policy.unmapped(self.machine.superpage(whole).pages(PageSize::K4));
                 self.machine.unmap(whole);
                 self.scan.unmap(&self.machine, whole);
+                self.scan.uncounted.remove(&whole);
                 self.touched.remove(&whole);
             }
             Event::UnmapPart(page, more) => {
@@ -216,6 +237,9 @@ impl World {
             }
             Event::Broken(page, level) => {
                 let node = self.machine.up(self.unit(page), level % self.machine.ladder.levels());
+                if self.scan.reserved.as_ref().is_some_and(|reserved| node.0 <= reserved.level) {
+                    self.counts(page);
+                }
                 if let Some(reserved) = &mut self.scan.reserved {
                     policy.refused(self.machine.superpage(node));
                     reserved.broken(&self.machine, node);
@@ -225,8 +249,17 @@ impl World {
         Ok(None)
     }
 
-    fn segment(&self, page: Vpn) -> Node {
+    pub(crate) fn segment(&self, page: Vpn) -> Node {
         self.machine.up(self.unit(page), self.machine.ladder.top())
+    }
+
+    /// Tells whether there is memory for the segment of a page, which now is taken.
+    fn counts(&mut self, page: Vpn) -> bool {
+        let segment = self.segment(page);
+        let counted = self.touched.contains(&segment) || self.touched.len() < self.memory;
+        let segments = if counted { &mut self.touched } else { &mut self.scan.uncounted };
+        segments.insert(segment);
+        counted
     }
 
     fn miss(
@@ -237,18 +270,23 @@ impl World {
         missed: &Missed,
         (now, refuse): (u64, bool),
     ) -> Result<(), TestCaseError> {
-        self.touched.insert(self.segment(page));
+        let counted = self.counts(page);
         self.waiting.miss();
         let active = self.rate.miss(now);
         let (unit, own) = (self.unit(page), self.own(tlb));
         let full = self.scan.reserved.as_mut().and_then(|reserved| reserved.touch(&self.machine, unit));
         let candidate = if active { self.scan.miss(&self.machine, own, missed) } else { None };
-        let expected = full.or(candidate.filter(|node| self.waiting.allows(node.0)));
+        let expected = full.filter(|_| counted).or(candidate.filter(|node| self.waiting.allows(node.0)));
         let in_place =
             |node| self.scan.reserved.as_ref().is_some_and(|reserved| reserved.in_place(&self.machine, node));
         let expected = expected.map(|node| (node, !in_place(node)));
         let evicted = missed.evicted.map(|node| self.machine.vpn(node));
         let asked = policy.on_miss(Miss { tlb: TLBS[tlb], page, evicted, now });
+        if !counted && !self.told {
+            self.told = true;
+            prop_assert_eq!(asked, Some(Action::OutOfSegments { page }), "at {}", now);
+            return Ok(());
+        }
         let promotion =
             expected.map(|(node, copy)| Action::Promote { range: self.machine.superpage(node), copy });
         prop_assert_eq!(asked, promotion, "at {}", now);
