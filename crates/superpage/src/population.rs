@@ -10,6 +10,14 @@ use crate::{Footprint, Ladder, Memory, Superpage};
 
 const WORD: u32 = usize::BITS.trailing_zeros();
 
+/// The counters that a segment's mark takes.
+const MARK: usize = size_of::<u64>() / size_of::<u16>();
+
+/// Returns the mark in these counters.
+fn read(counters: &[u16]) -> u64 {
+    counters.iter().rfold(0, |mark, &counter| mark << 16 | u64::from(counter))
+}
+
 /// The referenced units and the mappings of every touched segment.
 #[derive(Debug)]
 pub(crate) struct Population<'m> {
@@ -20,12 +28,12 @@ pub(crate) struct Population<'m> {
 }
 
 impl<'m> Population<'m> {
-    /// `marks` is 1 if segments have a mark, else 0.
-    pub(crate) fn footprint(ladder: &Ladder, marks: usize) -> Footprint {
-        Footprint { bits: Units::new(*ladder).words(), counters: marks }
+    /// `marks` says whether segments have a mark.
+    pub(crate) fn footprint(ladder: &Ladder, marks: bool) -> Footprint {
+        Footprint { bits: Units::new(*ladder).words(), counters: if marks { MARK } else { 0 } }
     }
 
-    pub(crate) fn new(ladder: Ladder, marks: usize, memory: Memory<'m>) -> Self {
+    pub(crate) fn new(ladder: Ladder, marks: bool, memory: Memory<'m>) -> Self {
         let segments = Segments::new(memory, Self::footprint(&ladder, marks));
         Self { ladder, units: Units::new(ladder), segments }
     }
@@ -60,27 +68,26 @@ impl<'m> Population<'m> {
     }
 
     /// Sets the mark of a segment.
-    pub(crate) fn mark(&mut self, place: Place, mark: u16) {
-        if let Some(chunk) = self.segments.find(place.segment)
-            && let Some(counter) = self.segments.parts(chunk).1.first_mut()
-        {
-            *counter = mark;
+    pub(crate) fn mark(&mut self, place: Place, mark: u64) {
+        if let Some(chunk) = self.segments.find(place.segment) {
+            for (n, counter) in self.segments.parts(chunk).1.iter_mut().enumerate() {
+                *counter = (mark >> (16 * n)) as u16;
+            }
         }
     }
 
     /// Returns the mark of a segment, at first zero.
-    pub(crate) fn mark_of(&mut self, place: Place) -> u16 {
-        let Some(chunk) = self.segments.find(place.segment) else { return 0 };
-        self.segments.peek(chunk).1.first().copied().unwrap_or(0)
+    pub(crate) fn mark_of(&mut self, place: Place) -> u64 {
+        self.segments.find(place.segment).map_or(0, |chunk| read(self.segments.peek(chunk).1))
     }
 
     /// Returns every touched segment with its mark and its referenced units.
-    pub(crate) fn marks(&self) -> impl Iterator<Item = (usize, u16, usize)> + '_ {
+    pub(crate) fn marks(&self) -> impl Iterator<Item = (usize, u64, usize)> + '_ {
         let words = self.ladder.units_per_segment().div_ceil(1 << WORD);
         self.segments.iter().map(move |(segment, chunk)| {
             let (bits, marks) = self.segments.peek(chunk);
             let populated = bits.iter().take(words).map(|word| word.count_ones() as usize).sum();
-            (segment, marks.first().copied().unwrap_or(0), populated)
+            (segment, read(marks), populated)
         })
     }
 

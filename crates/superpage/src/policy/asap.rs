@@ -91,14 +91,14 @@ macro_rules! as_soon {
         impl<'m> $name<'m> {
             /// Returns what one segment takes.
             pub fn footprint(ladder: &Ladder) -> Footprint {
-                Population::footprint(ladder, 0)
+                Population::footprint(ladder, false)
             }
 
             /// Makes the policy, with memory for as many segments as fit.
             pub fn new(ladder: Ladder, memory: Memory<'m>) -> Self {
                 let rule: fn(&Ladder) -> Rule = $rule;
                 Self(AsSoon {
-                    population: Population::new(ladder, 0, memory),
+                    population: Population::new(ladder, false, memory),
                     rule: rule(&ladder),
                     back_off: BackOff::new(),
                     told: false,

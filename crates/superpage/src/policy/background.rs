@@ -49,13 +49,13 @@ pub struct Background<'m> {
 impl<'m> Background<'m> {
     /// Returns what one segment takes.
     pub fn footprint(ladder: &Ladder) -> Footprint {
-        Population::footprint(ladder, 0)
+        Population::footprint(ladder, false)
     }
 
     /// Makes the policy. A size that the ladder lacks stands for the next larger one, or the largest.
     pub fn new(ladder: Ladder, utilization: Utilization, memory: Memory<'m>) -> Self {
         Self {
-            population: Population::new(ladder, 0, memory),
+            population: Population::new(ladder, false, memory),
             level: ladder.level_reaching(utilization.size).max(1),
             utilization,
             left: utilization.period.max(1),

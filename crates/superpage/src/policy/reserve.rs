@@ -26,24 +26,25 @@ pub struct Reservation<'m> {
     /// The level that is reserved.
     reserved: usize,
     partial: bool,
-    clock: u16,
+    /// First touches so far, by which segments are marked.
+    clock: u64,
     told: bool,
 }
 
-/// In a segment's counter: its reservation is broken.
-const BROKEN: u16 = u16::MAX;
+/// A segment's mark: its reservation is broken. The clock does not come to it in the age of the universe.
+const BROKEN: u64 = u64::MAX;
 
 impl<'m> Reservation<'m> {
     /// Returns what one segment takes.
     pub fn footprint(ladder: &Ladder) -> Footprint {
-        Population::footprint(ladder, 1)
+        Population::footprint(ladder, true)
     }
 
     /// Makes a policy that reserves segments, the ladder's largest size, and promotes what is fully populated.
     pub fn new(ladder: Ladder, memory: Memory<'m>) -> Self {
         let reserved = ladder.top();
         Self {
-            population: Population::new(ladder, 1, memory),
+            population: Population::new(ladder, true, memory),
             reserved,
             partial: false,
             clock: 0,
@@ -56,7 +57,7 @@ impl<'m> Reservation<'m> {
     pub fn partial(ladder: Ladder, memory: Memory<'m>) -> Self {
         let reserved = ladder.level_reaching(PageSize::K64).max(1);
         Self {
-            population: Population::new(ladder, 1, memory),
+            population: Population::new(ladder, true, memory),
             reserved,
             partial: true,
             clock: 0,
@@ -76,12 +77,11 @@ impl<'m> Reservation<'m> {
     /// Costs a pass over the touched segments.
     pub fn under_pressure(&mut self) -> Option<Superpage> {
         let ladder = self.population.ladder;
-        let clock = self.clock;
         let oldest = self
             .population
             .marks()
             .filter(|&(_, mark, populated)| mark != BROKEN && populated < ladder.units_per_segment())
-            .max_by_key(|&(_, mark, _)| clock.wrapping_sub(mark))?
+            .min_by_key(|&(_, mark, _)| mark)?
             .0;
         let place = crate::ladder::Place { segment: oldest, unit: 0 };
         self.population.mark(place, BROKEN);
@@ -99,8 +99,7 @@ impl Policy for Reservation<'_> {
         if !new || self.population.mark_of(place) == BROKEN {
             return None;
         }
-        // A clock of sixteen bits that skips the mark of broken ones: only the order of recent marks matters.
-        self.clock = if self.clock + 1 == BROKEN { 0 } else { self.clock + 1 };
+        self.clock += 1;
         self.population.mark(place, self.clock);
         let ladder = self.population.ladder;
         let level = if self.partial {
