@@ -1,5 +1,7 @@
 //! Numbers for address spaces, and what happens when they run out.
 
+use core::sync::atomic::{AtomicU32, Ordering};
+
 use tlbkit_addr::Asid;
 
 use crate::{AsidRange, Invalidate, Layout, Space};
@@ -10,7 +12,7 @@ use crate::{AsidRange, Invalidate, Layout, Space};
 /// run out, a new generation begins: everything is forgotten, and each address space gets a new number when it
 /// runs next. An address space may thus die without any invalidation.
 ///
-/// One for each CPU, beside the per-CPU cache. Where CPUs share a cache and numbers, the beginning of a generation is
+/// One for each CPU, beside the per-CPU cache, with a [`Context`] of each address space for it. Where CPUs share a cache and numbers, the beginning of a generation is
 /// a shootdown and the kernel's own affair, with [`Shared::invalidate_space`](crate::Shared::invalidate_space).
 ///
 /// ```
@@ -28,6 +30,7 @@ use crate::{AsidRange, Invalidate, Layout, Space};
 /// ```
 #[derive(Debug)]
 pub struct Asids<L> {
+    /// No two allocators ever have one in common.
     generation: u64,
     first: Space<L>,
     last: Space<L>,
@@ -36,7 +39,11 @@ pub struct Asids<L> {
 }
 
 /// What an address space keeps to know its number by: belongs in its control block. Starts without a number.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+///
+/// Keep one for each CPU that has an [`Asids`] of its own. One that was numbered by another allocator, or by an earlier
+/// one of this CPU, counts as without a number: an address space that took a single one from CPU to CPU would use up a
+/// number each time. It is never copied: two address spaces would have one number.
+#[derive(Debug, PartialEq, Eq)]
 pub struct Context<L> {
     given: Option<(u64, Space<L>)>,
 }
@@ -47,8 +54,15 @@ impl<L> Default for Context<L> {
     }
 }
 
+/// Returns the first of 2^32 generations that nobody else has.
+fn generations() -> u64 {
+    // Not loom's: it orders nothing.
+    static TAKEN: AtomicU32 = AtomicU32::new(0);
+    u64::from(TAKEN.fetch_add(1, Ordering::Relaxed)) << 32
+}
+
 impl<L: Layout> Asids<L> {
-    /// Returns the allocator of the numbers `first..=last`.
+    /// Returns the allocator of the numbers `first..=last`. Nothing may remember one of them from before.
     ///
     /// # Errors
     ///
@@ -62,7 +76,7 @@ impl<L: Layout> Asids<L> {
             return Err(AsidRange { asid: first as usize, bits: L::ASID_BITS });
         }
         let (first, last) = (space(first)?, space(last)?);
-        Ok(Self { generation: 0, first, last, next: Some(first) })
+        Ok(Self { generation: generations(), first, last, next: Some(first) })
     }
 
     /// Returns the number under which an address space is to run now, giving it one if it has none of this generation.
@@ -78,12 +92,32 @@ impl<L: Layout> Asids<L> {
         }
         let space = self.next.unwrap_or_else(|| {
             caches.invalidate_all();
-            // Not reached twice with one number in the age of the universe.
-            self.generation = self.generation.wrapping_add(1);
+            let next = self.generation.wrapping_add(1);
+            self.generation = if next as u32 == 0 { generations() } else { next };
             self.first
         });
         self.next = (space != self.last).then(|| space.successor());
         context.given = Some((self.generation, space));
         space
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::{Direct, Memory, Page64};
+
+    /// After the last generation of its own an allocator takes others, and not those of the next.
+    #[test]
+    fn generations_are_ones_own() {
+        let mut memory = Memory::<256>::new();
+        let mut cache = Direct::<Page64, 16>::new(memory.bytes()).unwrap();
+        let mut asids = [(); 2].map(|()| Asids::<Page64>::new(1, 1).unwrap());
+        asids[0].generation |= u64::from(u32::MAX);
+        let before = [asids[0].generation, asids[1].generation];
+        assert_eq!(asids[0].activate(&mut Context::default(), &mut cache).asid(), 1);
+        assert_eq!([asids[0].generation, asids[1].generation], before);
+        assert_eq!(asids[0].activate(&mut Context::default(), &mut cache).asid(), 1);
+        assert!(before.iter().all(|generation| generation >> 32 != asids[0].generation >> 32));
     }
 }

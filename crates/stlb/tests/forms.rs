@@ -9,8 +9,8 @@ use ops::{Op, op};
 use proptest::prelude::*;
 use tlbkit_addr::{Asid, PageSize, Pages, VirtAddr, Vpn};
 use tlbkit_stlb::{
-    AsidRange, Asids, Assoc, BadMemory, Cache, Count, Counters, Direct, Integrated, Invalidate, LINE, Layout,
-    Memory, Mips32, Page64, Pair, Probe, Ptlb, Rank, Recorded, Shared, Space, Victim, folded,
+    AsidRange, Asids, Assoc, BadMemory, Cache, Context, Count, Counters, Direct, Integrated, Invalidate,
+    LINE, Layout, Memory, Mips32, Page64, Pair, Probe, Ptlb, Rank, Recorded, Shared, Space, Victim, folded,
 };
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -88,6 +88,27 @@ fn an_asid_without_room_is_a_typed_error() {
     assert!(Asids::<Mips32>::new(0, 255).is_ok());
     assert_eq!(Asids::<Mips32>::new(0, 256).unwrap_err(), AsidRange { asid: 256, bits: 8 });
     assert_eq!(Asids::<Mips32>::new(9, 8).unwrap_err(), AsidRange { asid: 9, bits: 8 });
+}
+
+/// What has a number of one allocator gets another of the next, whose numbers others have.
+#[test]
+fn a_number_is_one_of_its_allocator() {
+    let mut memory = [const { Memory::<1024>::new() }; 2];
+    let mut caches = memory.each_mut().map(|memory| Direct::<Page64, 64>::new(memory.bytes()).unwrap());
+    let mut asids = [(); 2].map(|()| Asids::<Page64>::new(1, 3).unwrap());
+    let (mut process, mut other) = (Context::default(), Context::default());
+    assert_eq!(asids[0].activate(&mut process, &mut caches[0]).asid(), 1);
+    let there = asids[1].activate(&mut other, &mut caches[1]);
+    caches[1].fill(page(5), there, 5);
+    let here = asids[1].activate(&mut process, &mut caches[1]);
+    assert_eq!((there.asid(), here.asid(), caches[1].lookup(page(5), here)), (1, 2, None));
+    // It has that one until it is elsewhere again.
+    assert_eq!([1, 0, 1].map(|cpu| asids[cpu].activate(&mut process, &mut caches[cpu]).asid()), [2, 2, 3]);
+    // An allocator that replaces one knows nothing of what that one gave.
+    caches[0].invalidate_all();
+    asids[0] = Asids::new(1, 3).unwrap();
+    assert_eq!(asids[0].activate(&mut other, &mut caches[0]).asid(), 1);
+    assert_eq!(asids[0].activate(&mut process, &mut caches[0]).asid(), 2);
 }
 
 #[test]
