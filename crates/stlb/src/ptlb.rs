@@ -6,6 +6,7 @@ use core::mem::MaybeUninit;
 use tlbkit_addr::VirtAddr;
 
 use crate::cache::forward;
+use crate::entry::Bits;
 use crate::{BadMemory, Cache, Count, Direct, Found, Invalidate, Layout, Space};
 
 /// The hardware TLB, as a kernel can ask it (`tlbp` and `tlbr` on MIPS).
@@ -21,7 +22,8 @@ pub enum Recorded {
     Now,
     /// Its entry was there already.
     Before,
-    /// The TLB does not hold it at present; it is asked again at the next IPC.
+    /// The TLB does not hold it at present; it is asked again at the next IPC. So it is with an address for which the tag
+    /// has no room, and the TLB is not asked.
     NotInTlb,
 }
 
@@ -152,6 +154,9 @@ fn record<L: Layout>(
     space: Space<L>,
     tlb: &mut impl Probe<L>,
 ) -> Recorded {
+    if Bits::<L>::tag(at, space).is_none() {
+        return Recorded::NotInTlb;
+    }
     if table.peek(at, space).is_some() {
         return Recorded::Before;
     }

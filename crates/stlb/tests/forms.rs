@@ -119,6 +119,12 @@ fn an_address_wider_than_the_tag_is_never_cached() {
         stlb.fill(VirtAddr::new(at), space(1), Pair::default());
         assert_eq!(stlb.lookup(VirtAddr::new(at), space(1)), None);
         assert_eq!(stlb.lookup(VirtAddr::new(0x40_0000), space(1)), None);
+        // Nor recorded, whatever the TLB holds.
+        let mut ptlb = Ptlb::<Mips32, 16>::new(memory.bytes()).unwrap();
+        for recorded in [Recorded::NotInTlb; 2] {
+            assert_eq!(ptlb.record(VirtAddr::new(at), space(1), &mut Full), recorded);
+        }
+        assert_eq!(ptlb.record(VirtAddr::new(0x40_0000), space(1), &mut Full), Recorded::Now);
     }
 }
 
@@ -224,6 +230,15 @@ struct Held(HashMap<usize, u64>);
 impl<L: Layout<Data = u64>> Probe<L> for Held {
     fn probe(&mut self, at: VirtAddr, _: Space<L>) -> Option<u64> {
         self.0.get(&(at.get() >> 12)).copied()
+    }
+}
+
+/// A TLB that holds everything.
+struct Full;
+
+impl<L: Layout> Probe<L> for Full {
+    fn probe(&mut self, _: VirtAddr, _: Space<L>) -> Option<L::Data> {
+        Some(L::Data::default())
     }
 }
 
