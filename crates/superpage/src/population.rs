@@ -18,6 +18,17 @@ fn read(counters: &[u16]) -> u64 {
     counters.iter().rfold(0, |mark, &counter| mark << 16 | u64::from(counter))
 }
 
+/// Returns how many units of the superpage of `1 << shift` units around one are in the set that these bits begin with.
+fn count(bits: &[usize], unit: usize, shift: u32) -> usize {
+    let first = unit >> shift << shift;
+    if shift < WORD {
+        let word = bits.get(first >> WORD).copied().unwrap_or(0) >> (first & ((1 << WORD) - 1));
+        return (word & ((1 << (1 << shift)) - 1)).count_ones() as usize;
+    }
+    let words = bits.get(first >> WORD..(first >> WORD) + (1 << (shift - WORD))).unwrap_or_default();
+    words.iter().map(|word| word.count_ones() as usize).sum()
+}
+
 /// The referenced units and the mappings of every touched segment.
 #[derive(Debug)]
 pub(crate) struct Population<'m> {
@@ -94,15 +105,18 @@ impl<'m> Population<'m> {
     /// Returns how many units of the superpage of `level` around `place` have been referenced.
     pub(crate) fn populated(&mut self, place: Place, level: usize) -> usize {
         let Some(chunk) = self.segments.find(place.segment) else { return 0 };
-        let bits = self.segments.peek(chunk).0;
+        count(self.segments.peek(chunk).0, place.unit, self.ladder.shift(level))
+    }
+
+    /// Returns every superpage of `level` with its referenced units, in no order.
+    pub(crate) fn superpages(&self, level: usize) -> impl Iterator<Item = (Place, usize)> + '_ {
         let shift = self.ladder.shift(level);
-        let first = place.unit >> shift << shift;
-        if shift < WORD {
-            let word = bits.get(first >> WORD).copied().unwrap_or(0) >> (first & ((1 << WORD) - 1));
-            return (word & ((1 << (1 << shift)) - 1)).count_ones() as usize;
-        }
-        let words = bits.get(first >> WORD..(first >> WORD) + (1 << (shift - WORD))).unwrap_or_default();
-        words.iter().map(|word| word.count_ones() as usize).sum()
+        self.segments.iter().flat_map(move |(segment, chunk)| {
+            let bits = self.segments.peek(chunk).0;
+            let units = (0..self.ladder.units_per_segment()).step_by(1 << shift);
+            let mapped = units.filter(move |&unit| self.units.mapped(bits, unit) == level);
+            mapped.map(move |unit| (Place { segment, unit }, count(bits, unit, shift)))
+        })
     }
 
     /// Returns the level at which `place` is mapped.
@@ -139,10 +153,5 @@ impl<'m> Population<'m> {
                 self.units.clear(self.segments.bits(chunk), units);
             }
         }
-    }
-
-    /// Returns the number of the `nth` touched segment, in no order.
-    pub(crate) fn nth_segment(&self, nth: usize) -> Option<usize> {
-        self.segments.iter().nth(nth).map(|(segment, _)| segment)
     }
 }

@@ -77,22 +77,10 @@ impl<'m> Background<'m> {
     /// Costs a pass over the touched segments.
     pub fn under_pressure(&mut self) -> Option<Superpage> {
         let ladder = self.population.ladder;
-        let mut least: Option<(usize, Place)> = None;
-        for nth in 0.. {
-            let Some(segment) = self.population.nth_segment(nth) else { break };
-            for number in 0..ladder.nodes(self.level) {
-                let place = Place { segment, unit: number << ladder.shift(self.level) };
-                let used = self.population.populated(place, self.level);
-                let better = least.is_none_or(|(fewest, _)| used < fewest);
-                if better
-                    && used < 1 << ladder.shift(self.level)
-                    && self.population.mapped(place) == self.level
-                {
-                    least = Some((used, place));
-                }
-            }
-        }
-        let range = ladder.superpage(least?.1, self.level)?;
+        let all = 1 << ladder.shift(self.level);
+        let superpages = self.population.superpages(self.level).filter(|&(_, used)| used < all);
+        let (place, _) = superpages.min_by_key(|&(_, used)| used)?;
+        let range = ladder.superpage(place, self.level)?;
         self.population.demote(range.first)
     }
 }
