@@ -367,6 +367,26 @@ fn the_background_promotes_what_is_used_and_demotes_what_is_not() {
     assert_eq!(policy.under_pressure(), None);
 }
 
+/// Looking at every miss, the background waits twice as long after each refusal, from one miss on.
+#[test]
+fn the_background_waits_without_a_period() {
+    for period in [0, 1] {
+        let utilization = Utilization { period, ..Utilization::KHUGEPAGED };
+        let footprint = Background::footprint(&Ladder::PAPER);
+        let mut policy = Background::new(Ladder::PAPER, utilization, Arena::leak(footprint, 1));
+        let range = Superpage { first: Vpn::new(0), size: PageSize::M2 };
+        let asked = (0..40).filter(|_| {
+            let action = policy.on_miss(miss(0));
+            assert!(action.is_none_or(|action| action == Action::Promote { range, copy: true }));
+            if action.is_some() {
+                policy.refused(range);
+            }
+            action.is_some()
+        });
+        assert_eq!(asked.collect::<Vec<_>>(), [0, 1, 3, 7, 15, 31], "{period}");
+    }
+}
+
 /// A page at the top of the address space is like any other.
 #[test]
 fn the_top_of_the_address_space() {

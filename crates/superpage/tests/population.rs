@@ -229,6 +229,7 @@ impl Definition for AsSoon {
 struct WellUsed {
     level: usize,
     percent: usize,
+    /// Misses, one at the least.
     period: u64,
     /// Misses since it last asked.
     misses: u64,
@@ -325,14 +326,14 @@ proptest! {
         (ladder, events) in histories(),
         shift in 12u32..22,
         percent in 0u32..=100,
-        period in 0u32..20,
+        period in prop_oneof![0u32..3, 0u32..20],
     ) {
         let size = PageSize::from_shift(shift).unwrap();
         let utilization = Utilization { size, percent, period };
         let arena = Arena::leak(Background::footprint(&ladder), 4);
         let mut policy = Background::new(ladder, utilization, arena);
         let level = level_reaching(&ladder, size);
-        let (percent, period) = (percent as usize, u64::from(period));
+        let (percent, period) = (percent as usize, u64::from(period).max(1));
         let mut definition = WellUsed { level, percent, period, misses: 0, waiting: Waiting::default() };
         let mut world = World::new(ladder);
         for event in events {

@@ -24,7 +24,7 @@ pub struct Utilization {
     pub size: PageSize,
     /// Referenced units for a promotion, in percent, at least one.
     pub percent: u32,
-    /// Misses from one look to the next.
+    /// Misses from one look to the next; none is as one.
     pub period: u32,
 }
 
@@ -54,11 +54,12 @@ impl<'m> Background<'m> {
 
     /// Makes the policy. A size that the ladder lacks stands for the next larger one, or the largest.
     pub fn new(ladder: Ladder, utilization: Utilization, memory: Memory<'m>) -> Self {
+        let utilization = Utilization { period: utilization.period.max(1), ..utilization };
         Self {
             population: Population::new(ladder, false, memory),
             level: ladder.level_reaching(utilization.size).max(1),
             utilization,
-            left: utilization.period.max(1),
+            left: utilization.period,
             back_off: BackOff::new(),
             told: false,
         }
@@ -97,7 +98,7 @@ impl Policy for Background<'_> {
         if self.left > 0 || mapped >= self.level || !self.back_off.allows(self.level) || !self.wanted(place) {
             return None;
         }
-        self.left = self.utilization.period.max(1);
+        self.left = self.utilization.period;
         Some(Action::Promote { range: self.population.ladder.superpage(place, self.level)?, copy: true })
     }
 
