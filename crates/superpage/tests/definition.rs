@@ -4,7 +4,7 @@ mod model;
 
 use std::collections::HashMap;
 
-use model::world::{Event, SEGMENTS, World, activity, ladders, memory, page, sizes};
+use model::world::{Event, SEGMENTS, World, activity, ladders, memory, page, sizes, start};
 use model::{Counts, Machine, Node, TLBS, approx, online, step};
 use proptest::prelude::*;
 use tlbkit_addr::{PageSize, Vpn};
@@ -82,7 +82,7 @@ proptest! {
         prefetch in prop_oneof![Just(125u32), 1u32..2000, 1u32..20],
         eager in any::<bool>(),
         split in any::<bool>(),
-        activity in activity(),
+        (activity, start) in (activity(), start()),
         memory in memory(),
         tlb_sizes in [1usize..6, 1usize..6],
     ) {
@@ -91,7 +91,7 @@ proptest! {
         let mut world = World::new(&setup, tlb_sizes, false).with_memory(memory);
         let mut policy = approx(&setup, memory);
         for (n, &event) in events.iter().enumerate() {
-            let Some((tlb, page)) = world.happens(&mut policy, event, 10 * n as u64)? else { continue };
+            let Some((tlb, page)) = world.happens(&mut policy, event, start + 10 * n as u64)? else { continue };
             let unit = world.unit(page);
             for level in 0..ladder.levels() {
                 let node = world.machine.up(unit, level);
@@ -184,7 +184,7 @@ proptest! {
         capacity in prop_oneof![50u32..1000, 1u32..50],
         eager in any::<bool>(),
         split in any::<bool>(),
-        activity in activity(),
+        (activity, start) in (activity(), start()),
         memory in memory(),
         tlb_sizes in [1usize..6, 1usize..6],
     ) {
@@ -192,7 +192,7 @@ proptest! {
         let mut world = World::new(&setup, tlb_sizes, true).with_memory(memory);
         let mut policy = online(&setup, tlb_sizes, memory);
         for (n, &event) in events.iter().enumerate() {
-            let Some((_, page)) = world.happens(&mut policy, event, 10 * n as u64)? else { continue };
+            let Some((_, page)) = world.happens(&mut policy, event, start + 10 * n as u64)? else { continue };
             let unit = world.unit(page);
             let around = (1..ladder.levels()).map(|level| world.machine.up(unit, level));
             for node in around.chain(world.scan.capacity.keys().copied()) {

@@ -5,7 +5,7 @@ mod model;
 use std::collections::HashSet;
 
 use model::thrift;
-use model::world::{Event, SEGMENTS, World, activity, ladders, memory, page, sizes};
+use model::world::{Event, SEGMENTS, World, activity, ladders, memory, page, sizes, start};
 use proptest::prelude::*;
 use tlbkit_addr::{PageSize, Pages, Vpn};
 use tlbkit_superpage::{Action, Costs, Ladder, Miss, Policy, Setup, Superpage, Tlb};
@@ -73,7 +73,7 @@ proptest! {
     #[test]
     fn thrift_is_its_definition(
         (ladder, events) in histories(),
-        setup in setups(),
+        (setup, start) in (setups(), start()),
         memory in memory(),
         tlb_sizes in [1usize..6, 1usize..6],
     ) {
@@ -81,7 +81,7 @@ proptest! {
         let mut world = World::thrift(&setup, tlb_sizes).with_memory(memory);
         let mut policy = thrift(&setup, memory);
         for (n, &event) in events.iter().enumerate() {
-            world.happens(&mut policy, event, 10 * n as u64)?;
+            world.happens(&mut policy, event, start + 10 * n as u64)?;
         }
     }
 

@@ -79,7 +79,12 @@ pub(crate) fn activity() -> impl Strategy<Value = Activity> {
         .prop_map(|misses_per_million| Activity { misses_per_million })
 }
 
-/// The miss rate, taken anew every 256 misses.
+/// The time at which a program starts on the clock that the miss rate goes by.
+pub(crate) fn start() -> impl Strategy<Value = u64> {
+    prop_oneof![Just(0), 0..1u64 << 50]
+}
+
+/// The miss rate, taken anew every 256 misses, and for the first time since the first.
 struct Rate {
     limit: u64,
     misses: u64,
@@ -89,6 +94,9 @@ struct Rate {
 
 impl Rate {
     fn miss(&mut self, now: u64) -> bool {
+        if self.misses == 0 {
+            self.since = now;
+        }
         self.misses += 1;
         if self.misses.is_multiple_of(256) {
             self.active = 256_000_000 >= (now - self.since) * self.limit;
