@@ -177,7 +177,8 @@ impl<'m> Capacity<'m> {
         if depth < stack.resident {
             return None;
         }
-        // Two entries at the least: one entry alone is not coalesced with anything.
+        // Two entries at the least: one entry alone is not coalesced with anything. More than a counter holds are never
+        // found.
         let needed = u16::try_from((depth + 2).saturating_sub(stack.size).max(2)).ok()?;
         let lowest =
             (1..self.ladder.levels()).find(|&l| 1usize << self.ladder.shift(l) >= usize::from(needed))?;

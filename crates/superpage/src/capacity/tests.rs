@@ -8,6 +8,7 @@ use proptest::prelude::*;
 use tlbkit_addr::PageSize;
 
 use super::*;
+use crate::Slot;
 
 /// What is resident, in no order, and the rest, most recent first.
 #[derive(Debug, Default)]
@@ -154,6 +155,29 @@ fn charges_of_every_size() {
         }
     }
     assert_eq!((counts[&(4, 0)], counts[&(3, 1)], counts[&(2, 1)]), (70_000, 65_536, 65_535));
+}
+
+/// A superpage that takes as many entries as a counter holds is charged, and one that takes more is not.
+#[test]
+fn the_most_entries() {
+    let sizes = [12, 30].map(|shift| PageSize::from_shift(shift).unwrap());
+    let ladder = Ladder::new(PageSize::K4, &sizes).unwrap();
+    let thresholds = [1000; MAX_LEVELS];
+    for (needed, charges) in [(65_535, 1), (65_536, 0)] {
+        // A TLB of two, and a page of the next segment behind what it takes of the first.
+        let mut entries = vec![StackEntry::default(); Capacity::stack_len(&ladder, 2)];
+        for (unit, entry) in entries.iter_mut().enumerate().take(needed) {
+            entry.unit = unit;
+        }
+        entries[needed].unit = ladder.units_per_segment();
+        let counters = Capacity::footprint(&ladder, thresholds).counters;
+        let mut memory = (vec![Slot::default(); Footprint::SLOTS], Vec::new(), vec![0; counters]);
+        let memory = Memory { directory: &mut memory.0, bits: &mut memory.1, counters: &mut memory.2 };
+        let mut capacity = Capacity::new(ladder, thresholds, [2, 0], memory, [&mut entries, &mut []]);
+        (capacity.stacks[0].resident, capacity.stacks[0].used) = (2, needed + 1);
+        assert_eq!(capacity.charge(0, Place { segment: 1, unit: 0 }, 0, |_| true), None);
+        assert_eq!(capacity.charged(Place { segment: 0, unit: 0 }, 1), charges, "{needed}");
+    }
 }
 
 /// A TLB with more entries than it was said to have does not make the stack overflow.
