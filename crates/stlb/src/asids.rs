@@ -12,8 +12,9 @@ use crate::{AsidRange, Invalidate, Layout, Space};
 /// run out, a new generation begins: everything is forgotten, and each address space gets a new number when it
 /// runs next. An address space may thus die without any invalidation.
 ///
-/// One for each CPU, beside the per-CPU cache, with a [`Context`] of each address space for it. Where CPUs share a cache and numbers, the beginning of a generation is
-/// a shootdown and the kernel's own affair, with [`Shared::invalidate_space`](crate::Shared::invalidate_space).
+/// One for each CPU, beside the per-CPU cache, with a [`Context`] of each address space for it. Where CPUs share a cache
+/// and numbers, the beginning of a generation is a shootdown and the kernel's own affair, with
+/// [`Shared::invalidate_space`](crate::Shared::invalidate_space).
 ///
 /// ```
 /// use tlbkit_stlb::{Asids, Context, Direct, Invalidate, Memory, Page64};
