@@ -41,7 +41,9 @@ pub(crate) fn run(shell: &Shell) -> anyhow::Result<()> {
         shell.run(&build.with([&place.to_string_lossy(), "--target", processor.target]))?;
         let kernel = place.join(processor.target).join("release/tlbkit-judge");
         let boot = Line::new("timeout", LIMIT).with([processor.program]).with(processor.machine.split(' '));
-        let boot = boot.with("-m 256M -display none -monitor none -serial stdio -kernel".split(' '));
+        // A network card would want firmware, which is in another package than QEMU.
+        let boot =
+            boot.with("-m 256M -nic none -display none -monitor none -serial stdio -kernel".split(' '));
         shell.run(&boot.with([kernel.to_string_lossy()]))?;
     }
     Ok(())
