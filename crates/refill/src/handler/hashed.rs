@@ -2,7 +2,7 @@
 //!
 //! ```text
 //!   Context      | 1 0000 0000 | pair: 19 bits | 0000 |     with PTEBase = 0x8000_0000
-//!   folded       |             | which unit    | .... |     Context XOR (Context >> 10)
+//!   folded       |             | which unit    | .... |     Context XOR (Context >> 10), without what PTEBase adds
 //!   unit         | tag | PTE even | PTE odd | link |
 //! ```
 //!
@@ -16,7 +16,7 @@ use tlbkit_pagetable::Geometry;
 
 use super::{Build, sized};
 use crate::Error;
-use crate::asm::{Cp0, K0, K1, Label, Reg, ZERO};
+use crate::asm::{Cp0, K0, K1, Label, ZERO};
 
 /// A hashed table of [`EntryLo`](tlbkit_pagetable::format::EntryLo) words for a 32-bit space of 4 KiB pages, all nodes in
 /// kseg0.
@@ -39,8 +39,9 @@ const LIVE: u16 = 0x8000;
 const MOVED: u32 = 2;
 /// The bits of a root word that say how many buckets there are.
 const LOG: u32 = 31;
-/// Where Context, and a tag, have the pair's number.
+/// Where Context, and a tag, have the pair's number, and how many bits that has.
 const PAIR: u32 = 4;
+const PAIR_BITS: u32 = 19;
 /// The words of a unit.
 const TAG: i16 = 0;
 const EVEN: i16 = 4;
@@ -113,48 +114,71 @@ impl Hashed {
         log + UNIT > 16
     }
 
-    /// Loads Context, but for PTEBase if that is the cache in front.
-    const fn context(b: &mut Build, to: Reg) {
+    /// Folds the pair's number into k1, from bit `UNIT` on; what is below means nothing. On release 1 LIVE is in it: there
+    /// that is for arrays in which an immediate masks the index.
+    const fn fold(b: &mut Build) {
         if b.is_fronted() {
-            b.asm.mfc0(to, Cp0::BadVAddr);
-            b.asm.srl(to, to, 13);
-            b.asm.sll(to, to, PAIR);
-        } else {
-            b.asm.mfc0(to, Cp0::Context);
+            Self::fold_address(b, UNIT);
+            return;
         }
+        b.asm.mfc0(K0, Cp0::Context);
+        if b.has_fields() {
+            b.asm.ext(K1, K0, FOLD, PAIR + PAIR_BITS - FOLD);
+        } else {
+            b.asm.srl(K1, K0, FOLD);
+        }
+        b.asm.xor(K1, K1, K0);
+    }
+
+    /// The same from bit `at` on, of the address, whose top bits are nothing but the pair's: neither LIVE nor a cache's.
+    const fn fold_address(b: &mut Build, at: u32) {
+        b.asm.mfc0(K0, Cp0::BadVAddr);
+        b.asm.srl(K1, K0, 13 + FOLD - at);
+        b.asm.srl(K0, K0, 13 - at);
+        b.asm.xor(K1, K1, K0);
     }
 
     /// Loads the address of the first unit into k1.
     const fn first(&self, b: &mut Build) {
-        Self::context(b, K0);
-        b.asm.srl(K1, K0, FOLD);
-        b.asm.xor(K1, K1, K0);
         match self.log {
             Some(log) if !Self::is_wide(log) => {
+                Self::fold(b);
                 b.asm.andi(K1, K1, (((1u32 << log) - 1) << UNIT) as u16);
                 b.load_root(K0);
                 b.asm.addu(K1, K1, K0);
             }
-            Some(log) => {
+            Some(log) if b.has_fields() => {
+                Self::fold(b);
                 b.load_root(K0);
-                if b.has_fields() {
-                    b.asm.ins(K1, K0, log + UNIT, 32 - log - UNIT);
-                    b.asm.ins(K1, ZERO, 0, UNIT);
-                } else {
-                    b.asm.sll(K1, K1, 32 - log - UNIT);
-                    b.asm.srl(K1, K1, 32 - log);
-                    b.asm.sll(K1, K1, UNIT);
-                    b.asm.sll(K0, K0, log + UNIT);
-                    b.asm.addu(K1, K1, K0);
-                }
+                b.asm.ins(K1, K0, log + UNIT, 32 - log - UNIT);
+                b.asm.ins(K1, ZERO, 0, UNIT);
             }
-            None => {
+            Some(log) => {
+                Self::fold_address(b, 0);
+                b.load_root(K0);
+                b.asm.sll(K1, K1, 32 - log);
+                b.asm.srl(K1, K1, 32 - log - UNIT);
+                b.asm.sll(K0, K0, log + UNIT);
+                b.asm.addu(K1, K1, K0);
+            }
+            None if b.has_fields() => {
+                Self::fold(b);
                 b.load_root(K0);
                 b.asm.sllv(K1, K1, K0);
                 b.asm.srlv(K1, K1, K0);
                 b.clear_low(K0, LOG.trailing_ones());
                 b.asm.addu(K1, K1, K0);
                 b.clear_low(K1, UNIT);
+            }
+            None => {
+                // Nothing is left below the index: that is one instruction less than to clear it behind.
+                Self::fold_address(b, 0);
+                b.load_root(K0);
+                b.asm.sll(K1, K1, UNIT);
+                b.asm.sllv(K1, K1, K0);
+                b.asm.srlv(K1, K1, K0);
+                b.clear_low(K0, LOG.trailing_ones());
+                b.asm.addu(K1, K1, K0);
             }
         }
     }

@@ -28,6 +28,8 @@ use steps::{attr, size_of_index};
 
 /// Where things are in physical memory.
 pub(crate) const NODES: usize = 0x10_0000;
+/// Where there is room for more of them, at a multiple of the largest array.
+pub(crate) const MORE: usize = 0x100_0000;
 const BLOCK: usize = 0x2000;
 const LOG: usize = 0x3000;
 const CACHE: usize = 0x80_0000;
@@ -156,7 +158,7 @@ pub(crate) fn run<'n, T: Table<'n>>(
     let windows = unsafe {
         Windows([
             Window::new(0, &low),
-            Window::from_raw(NODES as u64, storage.at(NodeAddr::new(nodes)).cast(), chunks * 1024),
+            Window::from_raw((nodes & !KSEG0) as u64, storage.at(NodeAddr::new(nodes)).cast(), chunks * 1024),
             Window::from_raw(CACHE as u64, cache.base().cast(), SETS * 4),
             Window::from_raw(BLOCK as u64, (&raw const block).cast(), size_of::<Block>() / 4),
             Window::from_raw(LOG as u64, (&raw const log).cast(), size_of::<Log<RECORDS>>() / 4),

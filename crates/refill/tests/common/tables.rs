@@ -7,7 +7,7 @@ use tlbkit_pagetable::nodes::Chunk;
 use tlbkit_pagetable::{Geometry, Radix, hpt, lpt, mpt};
 use tlbkit_refill::handler::{Gpt, Hashed, Lpt, Mpt, Walk};
 
-use super::{Base32, Config, KSEG0, NODES, Sabotage, Seen, Step, Storage, Subject, run};
+use super::{Base32, Config, KSEG0, MORE, NODES, Sabotage, Seen, Step, Storage, Subject, run};
 
 const AT: usize = 0xc000_0000;
 
@@ -118,6 +118,26 @@ pub(crate) fn guarded<G: Geometry, P: Guarded>(
         grows: false,
     };
     run(config, subject, steps, sabotage)
+}
+
+/// As [`with`], for a hashed table of any shape: clusters, buckets, load, and how much memory it has.
+pub(crate) fn hashed<G: Geometry, const C: u32, const B: u32, const L: usize>(
+    chunks: usize,
+    config: &Config,
+    steps: &[Step],
+) -> Result<Seen, TestCaseError> {
+    let mut memory = vec![Chunk::ZERO; chunks];
+    let nodes = KSEG0 + MORE;
+    let subject = Subject {
+        walk: Walk::Hashed(Hashed::of::<G>(C, B, L).unwrap()),
+        storage: &Storage::new(&mut memory, nodes).unwrap(),
+        nodes,
+        chunks,
+        make: |nodes| hpt::Hashed::<G, EntryLo, _, C, B, L>::new(nodes).unwrap(),
+        root: |table| table.root(),
+        grows: L > 0,
+    };
+    run(config, subject, steps, Sabotage::default())
 }
 
 type Fixed<'n, 'm, G, const C: u32, const B: u32> = hpt::Hashed<'n, G, EntryLo, Storage<'m>, C, B, 0>;
