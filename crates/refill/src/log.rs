@@ -76,9 +76,13 @@ impl<const N: usize> Log<N> {
     }
 
     /// Hands every record to `each`, the oldest first, and empties the log. To be called on the CPU that it belongs to,
-    /// with no miss in between.
+    /// with no miss in between. A CPU that no log was given to has seen none.
     pub fn drain(&self, block: &Block, mut each: impl FnMut(Miss)) {
         let end = block.end.load(Ordering::Relaxed);
+        if end == 0 {
+            // To its handler the log is full, and must stay so.
+            return;
+        }
         let start = end.wrapping_sub(size_of::<Self>() as u32);
         let used =
             block.next.load(Ordering::Relaxed).wrapping_sub(start) as usize / size_of::<[u32; WORDS]>();

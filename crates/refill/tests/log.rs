@@ -63,6 +63,14 @@ fn records_are_drained_in_order() {
     }
 }
 
+/// What the handler finds in a fresh block is a log that is full. It would store a record to wherever else `next` was.
+#[test]
+fn draining_what_was_never_attached_does_nothing() {
+    let (block, log) = (Block::new(), Log::<3>::new());
+    log.drain(&block, |miss| panic!("{miss:?} did not happen"));
+    assert_eq!([1, 2].map(|word| words(&block)[word].load(Ordering::Relaxed)), [0, 0]);
+}
+
 #[test]
 fn an_entry_that_translated_nothing_was_empty() {
     let mapped = Evicted { entry_hi: 0x0040_0005, page_mask: 0, lo0: 0x1e, lo1: 0x1e };
