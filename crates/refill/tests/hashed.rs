@@ -1,4 +1,5 @@
-//! The hashed tables' handlers in shapes that `properties.rs` has not: the largest arrays, fixed and grown, and the smallest.
+//! The hashed tables' handlers in shapes that `properties.rs` has not: the largest arrays, fixed and grown, the smallest, and
+//! the largest pages.
 
 mod common;
 
@@ -10,7 +11,7 @@ use tlbkit_addr::{Attr, PageSize, Pages, Pfn, VirtAddr};
 use tlbkit_pagetable::format::EntryLo;
 use tlbkit_pagetable::geometry::Va32;
 use tlbkit_pagetable::nodes::Chunk;
-use tlbkit_pagetable::{Local, hpt};
+use tlbkit_pagetable::{Geometry, Local, hpt};
 use tlbkit_refill::features::{Endian, Features};
 use tlbkit_refill::handler::{Form, Root, Write};
 
@@ -110,6 +111,34 @@ fn grown<const CLUSTER: u32>() -> usize {
 #[test]
 fn that_is_how_far_they_grow() {
     assert_eq!([grown::<1>(), grown::<4>()], [18; 2]);
+}
+
+/// All sizes that PageMask has: two more than in [`Va32`].
+#[derive(Debug)]
+struct All;
+
+impl Geometry for All {
+    const VA_BITS: u32 = 32;
+    const BASE: PageSize = PageSize::K4;
+    const SIZES: &'static [PageSize] = &{
+        let mut sizes = [PageSize::K4; 9];
+        let mut at = 0;
+        while at < sizes.len() {
+            if let Some(size) = PageSize::from_shift(12 + 2 * at as u32) {
+                sizes[at] = size;
+            }
+            at += 1;
+        }
+        sizes
+    };
+}
+
+proptest! {
+    #![proptest_config(ProptestConfig::with_cases(64))]
+    #[test]
+    fn pages_of_up_to_256_mebibytes(config in config(&[Form::SIZED, Form::BOTH]), steps in steps(9)) {
+        hashed::<All, 2, 3, 0>(160, &config, &steps)?;
+    }
 }
 
 macro_rules! equals {

@@ -207,8 +207,8 @@ pub(crate) fn run<'n, T: Table<'n>>(
         let k4 = |first: usize, count: usize| Pages::count(Vpn::new(first), count);
         match *step {
             // No larger page, nor its pair, may cover the kernel's own.
-            Step::Map { first, size: 1.., .. } | Step::Resize { first, size: 1.. }
-                if config.near && first >= 0xf_e000 => {}
+            Step::Map { first, size: size @ 1.., .. } | Step::Resize { first, size: size @ 1.. }
+                if config.near && first + (2 << (2 * size)) >= 1 << 20 => {}
             Step::Map { first, count, frame, size, attr: rights } => {
                 let size = size_of_index(size);
                 let unit = size.pages(PageSize::K4).unwrap();
