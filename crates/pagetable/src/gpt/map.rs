@@ -11,7 +11,7 @@ use super::sweep::Span;
 use crate::format::{Format, check_attr};
 use crate::geometry::Checked as _;
 use crate::mode::Mode;
-use crate::nodes::{NodeAddr, Nodes};
+use crate::nodes::{NodeAddr, Nodes, take_within};
 use crate::pairs::stale;
 use crate::{Error, Geometry, Retired, Word};
 
@@ -105,13 +105,7 @@ impl<'n, G: Geometry, F: Format, N: Nodes<Word = F::Word>, L: Layout<N>, P: Poli
 
     /// Takes a node that a slot can lead to.
     pub(super) fn take(&self, words: usize) -> Option<NodeAddr> {
-        let node = self.nodes.take(words)?;
-        if node.get() <= L::REACH {
-            return Some(node);
-        }
-        // SAFETY: the node was just taken, and nobody else knows it.
-        unsafe { self.nodes.free(node, true) };
-        None
+        take_within(self.nodes, words, L::REACH)
     }
 
     /// Maps a range, with whatever nodes that needs.

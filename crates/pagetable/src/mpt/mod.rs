@@ -49,7 +49,7 @@ use tlbkit_addr::{Pages, VirtAddr};
 
 use crate::footprint::Tally;
 use crate::format::Format;
-use crate::nodes::{NodeAddr, Nodes, Stock};
+use crate::nodes::{NodeAddr, Nodes, take_within};
 use crate::pairs::stale;
 use crate::{Error, Leaf, Radix, Sole, Word};
 
@@ -87,12 +87,11 @@ impl<'n, G: Radix, F: Format, N: Nodes<Word = F::Word>> Mpt<'n, G, F, N> {
     /// [`Error::NoMemory`] if there is no node for the root.
     pub fn new(nodes: &'n N) -> Result<Self, Error> {
         const { assert!(G::BASE.shift() == F::BASE.shift(), "the format counts frames of another size") };
-        let mut want = [0; shape::MAX];
-        want[0] = 1;
-        let root = Stock::take_within(nodes, &Self::WORDS, want, F::REACH)?.next(0);
+        let words = Self::WORDS[0];
+        let root = take_within(nodes, words, F::REACH);
         let root = root.ok_or(Error::NoMemory { wanted: 1, pending: nodes.held().pending() })?;
         let tally = Tally::default();
-        tally.node(1, Self::WORDS[0] * F::Word::BYTES);
+        tally.node(1, words * F::Word::BYTES);
         Ok(Self { nodes, root, sole: Sole::default(), tally, borrowed: None, lent: None, shape: PhantomData })
     }
 

@@ -23,7 +23,7 @@ use core::fmt::Debug;
 pub use direct::{Direct, FrameSource};
 #[cfg(not(loom))]
 pub use slab::{Chunk, Identity, Offset, Slab, SlabError, Usage, Window};
-pub(crate) use stock::Stock;
+pub(crate) use stock::{Stock, take_within};
 
 use crate::Mode;
 use crate::word::{Word, atomics};

@@ -4,6 +4,18 @@ use super::{NodeAddr, Nodes};
 use crate::Error;
 use crate::word::atomics::Ordering;
 
+/// Takes a node of `words` whose address is at most `reach`.
+#[inline]
+pub(crate) fn take_within<N: Nodes>(nodes: &N, words: usize, reach: usize) -> Option<NodeAddr> {
+    let node = nodes.take(words)?;
+    if node.get() <= reach {
+        return Some(node);
+    }
+    // SAFETY: the node was just taken, and nobody else knows it.
+    unsafe { nodes.free(node, true) };
+    None
+}
+
 /// Nodes of up to `KINDS` kinds, reserved by a dry run and spent by the commit. What is left over goes back.
 ///
 /// Each kind is a list through the nodes' records, so a stock of any depth costs no memory of its own.
@@ -44,17 +56,14 @@ impl<'n, N: Nodes, const KINDS: usize> Stock<'n, N, KINDS> {
         let mut stock = Self { nodes, kinds: [0; KINDS], words };
         for kind in 0..KINDS {
             for _ in 0..want[kind] {
-                let node = nodes.take(words[kind]);
-                if let Some(node) = node {
-                    stock.push(kind, node);
-                }
-                if node.is_none_or(|node| node.get() > reach) {
+                let Some(node) = take_within(nodes, words[kind], reach) else {
                     // What was taken goes back when `stock` is dropped.
                     return Err(Error::NoMemory {
                         wanted: want.iter().sum(),
                         pending: nodes.held().pending(),
                     });
-                }
+                };
+                stock.push(kind, node);
             }
         }
         Ok(stock)
