@@ -84,6 +84,7 @@ pub struct Want {
 pub struct Plan {
     algorithm: Algorithm,
     rounds: u8,
+    overwrites: bool,
     rendezvous: Rendezvous,
     conditional: bool,
     #[cfg(any(test, feature = "hazards"))]
@@ -117,6 +118,7 @@ impl Plan {
         Self {
             algorithm,
             rounds,
+            overwrites: hardware.status.overwrites(),
             rendezvous: Rendezvous::Flag,
             conditional: false,
             #[cfg(any(test, feature = "hazards"))]
@@ -204,6 +206,12 @@ impl Plan {
     #[inline]
     pub const fn rounds(&self) -> u8 {
         if self.has(Repair::ROUNDS) { self.rounds } else { 1 }
+    }
+
+    /// Tells whether a status write that lands late can undo the change: who stops for one waits for his own first.
+    #[inline]
+    pub const fn status_overwrites(&self) -> bool {
+        self.overwrites
     }
 
     /// Tells whether an operation gives up after a failed check.

@@ -45,7 +45,7 @@ pub enum Action {
     SendAndLeave(usize),
     /// Tell whether all acknowledgements are in. While they are not, serve this CPU's own queue.
     AllAcknowledged,
-    /// Enter 2-phase: disable interrupts, then set this CPU's flag; wait for its status writes.
+    /// Enter 2-phase: disable interrupts, wait for this CPU's status writes, then set its flag.
     Enter,
     /// Tell whether this CPU is in 2-phase.
     IsStopped(usize),

@@ -44,6 +44,11 @@ pub trait Edit<const W: usize> {
 pub trait Local<P> {
     /// Flushes this CPU's TLB; with `drain`, when its status writes are in memory.
     fn flush(&mut self, what: Target, drain: bool);
+    /// Waits until this CPU's status writes are in memory. Asked of a CPU that stops for 2-phase, and only where they
+    /// could undo a change. A flush that drains does it at the cost of the TLB; who can wait without one says how.
+    fn drain(&mut self) {
+        self.flush(Target::All, true);
+    }
     /// Interrupts another CPU, which is to call [`System::poll`].
     fn interrupt(&mut self, cpu: usize);
     /// Takes a payload back: no CPU can reach it any more (unless the outcome says that it is in use again).
@@ -283,6 +288,16 @@ impl<P, E: Edit<W>, const CPUS: usize, const N: usize, const W: usize, const SLO
             flag.0.store(on, Ordering::SeqCst);
             fence(Ordering::SeqCst);
         }
+    }
+
+    /// Stops this CPU for 2-phase. Its flag says that nothing of its own is under way any more: who sees it changes the
+    /// entry, and a status write that landed after that would bring the old one back.
+    fn stop(&self, cpu: usize, local: &mut impl Local<P>) {
+        if self.plan.status_overwrites() {
+            local.drain();
+        }
+        self.set_stopped(cpu, true);
+        local.changed();
     }
 
     fn is_stopped(&self, cpu: usize) -> Result<bool, Misuse> {

@@ -40,8 +40,7 @@ impl<P, E: Edit<W>, const CPUS: usize, const N: usize, const W: usize, const SLO
             match station.replier.next() {
                 Reply::Idle => return Ok(()),
                 Reply::Enter => {
-                    self.set_stopped(station.me, true);
-                    local.changed();
+                    self.stop(station.me, local);
                     station.replier.did()?;
                 }
                 Reply::Leave => {
@@ -146,7 +145,7 @@ impl<P, E: Edit<W>, const CPUS: usize, const N: usize, const W: usize, const SLO
                     local.flush(what, true);
                     false
                 }
-                // A flush that drains does both; there is nothing else to wait with.
+                // A flush that drains does both.
                 SwitchAction::Drain => {
                     local.flush(what, true);
                     false

@@ -176,8 +176,7 @@ impl<P, E: Edit<W>, const CPUS: usize, const N: usize, const W: usize, const SLO
                 }
                 Action::Enter => {
                     station.entered = true;
-                    self.set_stopped(station.me, true);
-                    local.changed();
+                    self.stop(station.me, local);
                     Seen::Did
                 }
                 Action::IsStopped(cpu) => self.wait(station, local, |_| self.is_stopped(cpu))?,

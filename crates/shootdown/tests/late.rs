@@ -1,0 +1,139 @@
+//! 2-phase where the hardware writes a whole word to set a status bit: who stops has such a write under way.
+
+#![cfg(not(loom))]
+
+use std::sync::atomic::{AtomicBool, AtomicU8, Ordering};
+
+use tlbkit_shootdown::{
+    Algorithm, Edit, Hardware, Local, LowRights, Outcome, Plan, Rendezvous, SharedSpace, System, Target,
+};
+
+const OLD: u8 = 0b0111;
+const OLD_AND_DIRTY: u8 = 0b1111;
+const NEW: u8 = 0;
+
+/// A page-table word, and who runs its space.
+struct Page {
+    entry: AtomicU8,
+    space: SharedSpace,
+}
+
+impl Page {
+    fn on(cpus: impl Iterator<Item = usize>) -> Self {
+        let space = SharedSpace::new();
+        for cpu in cpus {
+            space.members.insert(cpu);
+            space.running.insert(cpu);
+        }
+        Self { entry: AtomicU8::new(OLD), space }
+    }
+}
+
+impl Edit<1> for &Page {
+    fn exclude(&self) -> bool {
+        true
+    }
+    fn release(&self) {}
+    fn update(&self) {
+        self.entry.store(NEW, Ordering::SeqCst);
+    }
+    fn space(&self) -> &SharedSpace {
+        &self.space
+    }
+    fn what(&self) -> Target {
+        Target::All
+    }
+}
+
+/// A CPU whose status write lands when it is waited for, and not before.
+struct Cpu<'p> {
+    page: &'p Page,
+    late: bool,
+    /// Whether it can wait without a flush.
+    drains: bool,
+    flushes: usize,
+    completed: &'p AtomicBool,
+}
+
+impl Cpu<'_> {
+    fn land(&mut self) {
+        if std::mem::take(&mut self.late) {
+            self.page.entry.store(OLD_AND_DIRTY, Ordering::SeqCst);
+        }
+    }
+}
+
+impl Local<()> for Cpu<'_> {
+    fn flush(&mut self, _what: Target, drain: bool) {
+        self.flushes += 1;
+        if drain {
+            self.land();
+        }
+    }
+    fn drain(&mut self) {
+        if self.drains { self.land() } else { self.flush(Target::All, true) }
+    }
+    fn interrupt(&mut self, _cpu: usize) {}
+    fn complete(&mut self, (): (), outcome: Outcome) {
+        assert_eq!(outcome, Outcome::Done);
+        self.completed.store(true, Ordering::SeqCst);
+    }
+    fn pause(&mut self) {
+        std::thread::yield_now();
+    }
+}
+
+/// CPU 0 changes the entry, all others reply. Returns what is in it then, and how often each CPU has flushed.
+fn change<const CPUS: usize>(plan: Plan, drains: bool) -> (u8, Vec<usize>) {
+    let kernel = System::<(), &Page, CPUS, 2>::new(plan).expect("sizes are not zero");
+    let (page, completed) = (Page::on(0..CPUS), AtomicBool::new(false));
+    let cpu = || Cpu { page: &page, late: true, drains, flushes: 0, completed: &completed };
+    let flushes = std::thread::scope(|scope| {
+        let run = |me| {
+            let (kernel, page, mut cpu) = (&kernel, &page, cpu());
+            scope.spawn(move || {
+                let mut station = kernel.station(me).expect("it exists");
+                if me == 0 {
+                    assert!(kernel.start(&mut station, &mut cpu, (), page).is_ok());
+                }
+                while cpu.flushes == 0 || !cpu.completed.load(Ordering::SeqCst) {
+                    kernel.poll(&mut station, &mut cpu).expect("in flight");
+                    std::thread::yield_now();
+                }
+                cpu.flushes
+            })
+        };
+        let cpus: Vec<_> = (0..CPUS).map(run).collect();
+        cpus.into_iter().map(|cpu| cpu.join().expect("it ends")).collect()
+    });
+    (page.entry.into_inner(), flushes)
+}
+
+fn two_phase(hardware: &Hardware) -> Plan {
+    Plan::new(Algorithm::TwoPhase, hardware, LowRights::NeverWriteBack).expect("it suits any")
+}
+
+/// The write lands before the CPU counts as stopped: the requester's own, and a replier's.
+#[test]
+fn a_status_write_lands_before_its_cpu_has_stopped() {
+    for hardware in [Hardware::VAX, Hardware::NS32332] {
+        for rendezvous in [Rendezvous::Flag, Rendezvous::Serve] {
+            let plan = two_phase(&hardware).with_rendezvous(rendezvous);
+            for drains in [false, true] {
+                assert_eq!(change::<1>(plan, drains).0, NEW, "{hardware:?} {rendezvous:?}");
+                assert_eq!(change::<3>(plan, drains).0, NEW, "{hardware:?} {rendezvous:?}");
+            }
+        }
+    }
+}
+
+/// Who can wait without a flush flushes once. So does everybody where no status write can do harm: nobody waits there.
+#[test]
+fn who_stops_waits_only_where_a_status_write_could_undo_the_change() {
+    for (name, hardware) in Hardware::TABLE {
+        let plan = two_phase(&hardware);
+        assert_eq!(plan.status_overwrites(), hardware.status.overwrites(), "{name}");
+        assert_eq!(change::<1>(plan, true).1, [1], "{name}");
+        assert_eq!(change::<1>(plan, false).1, [1 + usize::from(hardware.status.overwrites())], "{name}");
+    }
+}
