@@ -7,7 +7,8 @@ use std::cell::Cell;
 use tlbkit_addr::{Asid, CpuSet, Pages, Vpn};
 use tlbkit_shootdown::{
     Action, Algorithm, Change, Edit, Hardware, Local, LowRights, Misuse, OpId, Operation, Outcome, Plan,
-    Queue, RemoteTlbs, Replier, Request, Requester, Seen, SharedSpace, Style, System, Target, leaked,
+    Queue, RemoteTlbs, Rendezvous, Replier, Request, Requester, Seen, SharedSpace, Status, Style, System,
+    Target, leaked,
 };
 
 fn plan(algorithm: Algorithm) -> Plan {
@@ -207,35 +208,52 @@ fn a_member_that_the_system_does_not_have_is_refused_before_anything_changes() {
     assert_eq!((here.flushes, here.interrupts.len(), here.completed.len()), (0, 0, 0));
 }
 
-/// It joins while the operation runs: too late to refuse it, so the payload is leaked, and that is counted.
+/// It joins while the operation runs, too late to refuse it: nobody of this system is asked for it, however often.
 #[test]
-fn a_member_that_appears_too_late_costs_the_payload() {
-    struct Joining(SharedSpace);
+fn a_member_that_appears_too_late_is_not_asked() {
+    struct Joining(Page);
+    impl Joining {
+        fn join(&self) {
+            self.0.0.members.insert(9);
+            self.0.0.running.insert(9);
+        }
+    }
     impl Edit<1> for Joining {
         fn exclude(&self) -> bool {
+            self.join();
             true
         }
         fn release(&self) {}
         fn update(&self) {
-            self.0.members.insert(9);
-            self.0.running.insert(9);
+            self.join();
         }
         fn space(&self) -> &SharedSpace {
-            &self.0
+            self.0.space()
         }
         fn what(&self) -> Target {
             Target::All
         }
     }
-    let kernel = System::<u8, Joining, 4, 2>::new(plan(Algorithm::PteFirst)).unwrap();
-    let mut zero = kernel.station(0).unwrap();
-    let mut here = Counting::default();
-    let before = leaked();
-    assert!(kernel.start(&mut zero, &mut here, 3, Joining(SharedSpace::new())).is_ok());
-    assert!(leaked() > before, "it says so");
-    assert!(here.completed.is_empty(), "the payload is not handed back");
-    let again = kernel.start(&mut zero, &mut here, 4, Joining(SharedSpace::new()));
-    assert!(matches!(again, Err((4, _, Misuse::Busy { .. }))), "the slot is not used again");
+    for (algorithm, others) in Algorithm::ALL.into_iter().flat_map(|a| [(a, 0), (a, 1)]) {
+        // Optimistic makes a second round there, which is the replier's.
+        let twice = Hardware { status: Status::ReadThenWrite, status_bits: 1, ..Hardware::RP3 };
+        let suits = |hardware| Plan::new(algorithm, hardware, LowRights::NeverWriteBack);
+        // Who flushes remotely asks nobody, and who waits would wait here for ever.
+        let Ok(plan) = suits(&twice).or_else(|_| suits(&Hardware::RP3)) else { continue };
+        if others == 1 && algorithm.style() != Style::Asynchronous {
+            continue;
+        }
+        let kernel = System::<u8, Joining, 4, 2>::new(plan).unwrap();
+        let (mut zero, mut one) = (kernel.station(0).unwrap(), kernel.station(1).unwrap());
+        let (mut here, mut there) = (Counting::default(), Counting::default());
+        for payload in [3, 4] {
+            assert!(kernel.start(&mut zero, &mut here, payload, Joining(page(1 + others))).is_ok());
+            kernel.poll(&mut one, &mut there).unwrap();
+            kernel.poll(&mut zero, &mut here).unwrap();
+        }
+        here.completed.append(&mut there.completed);
+        assert_eq!(here.completed, [3, 4].map(|payload| (payload, Outcome::Done)), "{algorithm} {others}");
+    }
 }
 
 /// CPUs 0 to `running` run the space.
@@ -369,6 +387,80 @@ fn a_look_for_nothing_disturbs_nobody() {
     post(&kernel, 1, request(0)).unwrap();
     kernel.poll(&mut one, &mut there).unwrap();
     assert_eq!(there.1, 1, "it has stopped");
+}
+
+/// What is wrong in a mailbox is told, and nothing else in it goes without its reply: not what came before, nor what comes
+/// after, nor what an overflow has lumped together with it.
+#[test]
+fn a_request_of_nothing_costs_nobody_his_reply() {
+    fn replied<const N: usize>() {
+        let kernel = System::<u8, Page, 4, N>::new(plan(Algorithm::PteFirstAsync)).unwrap();
+        let (mut zero, mut one) = (kernel.station(0).unwrap(), kernel.station(1).unwrap());
+        let (mut here, mut there) = (Counting::default(), Counting::default());
+        let never = |cpu| OpId { cpu, slot: 0, generation: 0 };
+        let post = |cpu| {
+            // SAFETY: that CPU has no operation in flight, nor will it have.
+            unsafe { kernel.post(1, Request { op: never(cpu), what: Target::All }) }.unwrap();
+        };
+        for payload in [7, 8] {
+            post(2);
+            kernel.start(&mut zero, &mut here, payload, page(2)).ok().unwrap();
+            post(3);
+            let wrong = Misuse::AlreadyComplete { op: never(2) };
+            assert_eq!(kernel.poll(&mut one, &mut there), Err(wrong), "the first one");
+            assert_eq!(there.completed.pop(), Some((payload, Outcome::Done)));
+            assert_eq!(kernel.poll(&mut one, &mut there), Ok(()), "told once");
+        }
+    }
+    replied::<4>();
+    replied::<1>();
+}
+
+/// A 2-phase CPU neither waits for what does not exist, nor stays stopped for it.
+#[test]
+fn nobody_stops_for_a_request_of_nothing() {
+    let twophase = plan(Algorithm::TwoPhase);
+    for plan in [twophase, twophase.with_rendezvous(Rendezvous::Serve)] {
+        let kernel = Kernel::new(plan).unwrap();
+        let mut one = kernel.station(1).unwrap();
+        let mut there = Waiting(|| panic!("CPU 1 waits for nobody"), 0);
+        for _ in 0..2 {
+            post(&kernel, 1, request(9)).unwrap();
+            assert_eq!(kernel.poll(&mut one, &mut there), Err(Misuse::NoSuchCpu { cpu: 9 }));
+        }
+        assert_eq!(kernel.poll(&mut one, &mut there), Ok(()));
+    }
+}
+
+/// Its own operation is not to blame for what a CPU finds in its mailbox while it waits, nor is what it does to itself.
+#[test]
+fn what_is_wrong_in_a_mailbox_is_told_when_the_call_is_through() {
+    let kernel = Kernel::new(plan(Algorithm::PteFirst)).unwrap();
+    let (mut zero, mut one) = (kernel.station(0).unwrap(), kernel.station(1).unwrap());
+    let mut there = Waiting(|| panic!("CPU 1 waits for nobody"), 0);
+    post(&kernel, 0, request(9)).unwrap();
+    let mut looks = 0;
+    let mut here = Waiting(
+        || {
+            looks += 1;
+            if looks == 2 {
+                kernel.poll(&mut one, &mut there).unwrap();
+            }
+        },
+        0,
+    );
+    assert!(kernel.start(&mut zero, &mut here, 9, page(2)).is_ok());
+    assert_eq!(looks, 2, "CPU 0 has waited until CPU 1 had replied");
+
+    let (elsewhere, what) = (SharedSpace::new(), Target::Space(Asid::default()));
+    let mut here = Counting::default();
+    let wrong = Err(Misuse::NoSuchCpu { cpu: 9 });
+    assert_eq!(kernel.switch(&mut zero, &mut here, Change::In, &elsewhere, what, || false), wrong);
+    assert!(elsewhere.running.contains(0));
+    post(&kernel, 0, request(9)).unwrap();
+    assert_eq!(kernel.switch(&mut zero, &mut here, Change::Offline, &elsewhere, what, || false), wrong);
+    assert_eq!(here.flushes, 3, "as it leaves, for the request, and all in the end");
+    assert_eq!(post(&kernel, 0, request(9)), Ok(false));
 }
 
 /// One at a time is a CPU, and of one system: not even by mistake do two run one CPU's operations.

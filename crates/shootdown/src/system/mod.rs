@@ -92,12 +92,19 @@ pub struct Station<'s, const N: usize, const W: usize = 1, const SLOTS: usize = 
     replier: Replier<N, W, SLOTS>,
     /// In 2-phase as a requester: only [`System::poll`]'s rendezvous part may run.
     entered: bool,
+    /// What was wrong in the CPU's mailbox first, until somebody can be told.
+    wrong: Option<Misuse>,
 }
 
 impl<const N: usize, const W: usize, const SLOTS: usize> Station<'_, N, W, SLOTS> {
     /// Returns the CPU.
     pub const fn cpu(&self) -> usize {
         self.me
+    }
+
+    /// Keeps what is wrong for who can be told, if nothing was before, and returns what is not.
+    fn note<T>(&mut self, result: Result<T, Misuse>) -> Option<T> {
+        result.map_err(|why| self.wrong.get_or_insert(why)).ok()
     }
 }
 
@@ -206,7 +213,7 @@ impl<P, E: Edit<W>, const CPUS: usize, const N: usize, const W: usize, const SLO
         if manned.swap(true, Ordering::Acquire) {
             return Err(Misuse::Manned { cpu: me });
         }
-        Ok(Station { me, manned, plan: self.plan, replier, entered: false })
+        Ok(Station { me, manned, plan: self.plan, replier, entered: false, wrong: None })
     }
 
     /// Checks that a station is one of this system's: it speaks for its CPU alone, and there alone.

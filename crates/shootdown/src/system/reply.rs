@@ -13,7 +13,8 @@ impl<P, E: Edit<W>, const CPUS: usize, const N: usize, const W: usize, const SLO
     /// # Errors
     ///
     /// [`Misuse::Stranger`], told where there is something to reply to; otherwise only if a mailbox holds a request of
-    /// an operation that does not exist.
+    /// an operation that does not exist: this one or, where that could not be told, the one that [`start`](Self::start)
+    /// came upon as it waited. All others in it have had their reply even so.
     #[inline]
     pub fn poll(
         &self,
@@ -38,7 +39,7 @@ impl<P, E: Edit<W>, const CPUS: usize, const N: usize, const W: usize, const SLO
     ) -> Result<(), Misuse> {
         loop {
             match station.replier.next() {
-                Reply::Idle => return Ok(()),
+                Reply::Idle => return station.wrong.take().map_or(Ok(()), Err),
                 Reply::Enter => {
                     self.stop(station.me, local);
                     station.replier.did()?;
@@ -56,42 +57,59 @@ impl<P, E: Edit<W>, const CPUS: usize, const N: usize, const W: usize, const SLO
                     station.replier.did()?;
                 }
                 Reply::Acknowledge(op) => {
-                    let left = self.reply_to(op)?;
-                    if left == 0 {
-                        local.changed();
-                    }
-                    station.replier.counted(left)?;
+                    let left = self.reply_to(op);
+                    Self::counted(station, local, left)?;
                 }
                 Reply::AcknowledgeSlot { cpu, slot } => {
-                    let left = self.count_down(cpu, slot, None)?;
-                    if left == 0 {
-                        local.changed();
-                    }
-                    station.replier.counted(left)?;
+                    let left = self.count_down(cpu, slot, None);
+                    Self::counted(station, local, left)?;
                 }
                 Reply::TakeOver { cpu, slot } => {
-                    let at = self.slot(cpu, slot)?;
-                    let generation = at.word.load(Ordering::Relaxed) >> 16;
-                    Self::take_over(at, station.me)?;
-                    self.drive(station, local, at, OpId { cpu, slot, generation })?;
+                    let driven = self.slot(cpu, slot).and_then(|at| {
+                        let generation = at.word.load(Ordering::Relaxed) >> 16;
+                        Self::take_over(at, station.me)?;
+                        self.drive(station, local, at, OpId { cpu, slot, generation })
+                    });
+                    station.note(driven);
                     station.replier.did()?;
                 }
                 Reply::MayContinue(op) => {
-                    let yes = self.has_continued(op.cpu, op.slot, Some(op.generation))?;
-                    if !yes {
-                        local.pause();
-                    }
-                    station.replier.may_continue(yes)?;
+                    let yes = self.has_continued(op.cpu, op.slot, Some(op.generation));
+                    Self::may_continue(station, local, yes)?;
                 }
                 Reply::MayContinueSlot { cpu, slot } => {
-                    let yes = self.has_continued(cpu, slot, None)?;
-                    if !yes {
-                        local.pause();
-                    }
-                    station.replier.may_continue(yes)?;
+                    let yes = self.has_continued(cpu, slot, None);
+                    Self::may_continue(station, local, yes)?;
                 }
             }
         }
+    }
+
+    /// An acknowledgement has been counted. Where there was none to count, nobody waits for it, and there is nothing to
+    /// take over.
+    fn counted(
+        station: &mut Station<'_, N, W, SLOTS>,
+        local: &mut impl Local<P>,
+        left: Result<u32, Misuse>,
+    ) -> Result<(), Misuse> {
+        if left == Ok(0) {
+            local.changed();
+        }
+        let left = station.note(left).unwrap_or(u32::MAX);
+        station.replier.counted(left)
+    }
+
+    /// Of an operation that does not exist there is nothing to wait for.
+    fn may_continue(
+        station: &mut Station<'_, N, W, SLOTS>,
+        local: &mut impl Local<P>,
+        yes: Result<bool, Misuse>,
+    ) -> Result<(), Misuse> {
+        if yes == Ok(false) {
+            local.pause();
+        }
+        let yes = station.note(yes).unwrap_or(true);
+        station.replier.may_continue(yes)
     }
 
     /// An operation that has ended has continued.
@@ -107,7 +125,7 @@ impl<P, E: Edit<W>, const CPUS: usize, const N: usize, const W: usize, const SLO
     ///
     /// # Errors
     ///
-    /// As [`poll`](Self::poll).
+    /// As [`poll`](Self::poll); the change has been carried out, unless it is [`Misuse::Stranger`].
     pub fn switch(
         &self,
         station: &mut Station<'_, N, W, SLOTS>,
@@ -136,7 +154,8 @@ impl<P, E: Edit<W>, const CPUS: usize, const N: usize, const W: usize, const SLO
                     let changing = is_changing();
                     if changing {
                         local.pause();
-                        self.poll(station, local)?;
+                        let served = self.poll(station, local);
+                        station.note(served);
                     }
                     changing
                 }
@@ -156,7 +175,8 @@ impl<P, E: Edit<W>, const CPUS: usize, const N: usize, const W: usize, const SLO
                     false
                 }
                 SwitchAction::Serve => {
-                    self.poll(station, local)?;
+                    let served = self.poll(station, local);
+                    station.note(served);
                     false
                 }
                 SwitchAction::FlushAll => {
@@ -164,7 +184,7 @@ impl<P, E: Edit<W>, const CPUS: usize, const N: usize, const W: usize, const SLO
                     false
                 }
                 SwitchAction::Part => space.members.remove(me),
-                SwitchAction::Finished => return Ok(()),
+                SwitchAction::Finished => return station.wrong.take().map_or(Ok(()), Err),
             };
             switch.did(yes)?;
         }

@@ -17,7 +17,7 @@ impl<P, E: Edit<W>, const CPUS: usize, const N: usize, const W: usize, const SLO
     /// The payload and the edit, with [`Misuse::Busy`] if all of this CPU's slots are in flight, [`Misuse::Stranger`],
     /// [`Misuse::NoRemoteTlbs`] if the plan is to flush other CPUs' TLBs and [`Local::remote`] has none, or
     /// [`Misuse::NoSuchCpu`] if a CPU that the system does not have is a member of the space. (One that becomes a
-    /// member later has the payload leaked: [`leaked`](crate::leaked).)
+    /// member later is not asked: there is nobody to flush.)
     pub fn start(
         &self,
         station: &mut Station<'_, N, W, SLOTS>,
@@ -55,9 +55,9 @@ impl<P, E: Edit<W>, const CPUS: usize, const N: usize, const W: usize, const SLO
         slot.cell.with_mut(|cell| unsafe { *cell = Some((operation, edit)) });
         let id = OpId { cpu: me, slot: at as u16, generation };
         if self.drive(station, local, slot, id).is_err() {
-            // A CPU that the system does not know has joined the space meanwhile: whoever has been asked may still
-            // reply, so the slot is not used again.
-            // SAFETY: a request could not be sent, so the count will not come to zero: the cell is still this CPU's.
+            // `Local::remote` has gone back on what it said. What it was to flush may be in use, so the payload is
+            // leaked, and the slot is not used again.
+            // SAFETY: no other algorithm fails half-way, and this one asks nobody: the cell is still this CPU's.
             drop(slot.cell.with_mut(|cell| unsafe { (*cell).take() }));
         }
         Ok(())
@@ -140,7 +140,9 @@ impl<P, E: Edit<W>, const CPUS: usize, const N: usize, const W: usize, const SLO
                 Action::ReadStatus => Seen::Did,
                 Action::ReadTargets | Action::ReadHolders => {
                     let space = edit.space();
-                    Seen::Targets { members: space.members.load(), running: space.running.load() }
+                    // Somebody may have joined since `start` looked whether there are only CPUs of this system.
+                    let members = space.members.load().intersection(self.cpus);
+                    Seen::Targets { members, running: space.running.load() }
                 }
                 Action::MarkStale(cpu) => {
                     edit.space().stale.insert(cpu);
@@ -205,7 +207,8 @@ impl<P, E: Edit<W>, const CPUS: usize, const N: usize, const W: usize, const SLO
                 Action::Check => answer(edit.check()),
                 Action::Serve => {
                     station.replier.finish();
-                    self.reply(station, local)?;
+                    let served = self.reply(station, local);
+                    station.note(served);
                     station.entered = false;
                     Seen::Did
                 }
@@ -228,13 +231,17 @@ impl<P, E: Edit<W>, const CPUS: usize, const N: usize, const W: usize, const SLO
     ) -> Result<Seen<W>, Misuse> {
         while !is_so(local)? {
             local.pause();
-            if !station.entered {
-                self.poll(station, local)?;
+            let served = if !station.entered {
+                self.poll(station, local)
             } else if station.plan.rendezvous() == Rendezvous::Serve && !self.mailbox(station.me)?.is_empty()
             {
                 station.replier.collect();
-                self.reply(station, local)?;
-            }
+                self.reply(station, local)
+            } else {
+                Ok(())
+            };
+            // That concerns others' operations, not the one at hand.
+            station.note(served);
         }
         Ok(Seen::Yes)
     }
