@@ -101,6 +101,8 @@ struct Pending<M, const SHARES: usize> {
     /// Who shared the page when it began. Who stops sharing it is not rid of its stale copies.
     sharers: Vec<Asid, SHARES>,
     at: Vpn,
+    /// What a TLB may still have: the entry as it was, with the rights of all who shared the page.
+    old: Entry,
     limit: Attr,
     superseded: bool,
     message: Option<M>,
@@ -115,6 +117,17 @@ impl<M, const SHARES: usize> Pending<M, SHARES> {
     fn concerns(&self, space: Asid, at: Vpn) -> bool {
         self.at == at && !self.superseded && self.spaces().any(|of| of == space)
     }
+}
+
+/// Returns `new` with the status bits of `old`, if that is the same frame.
+fn with_status(new: Entry, old: Option<Entry>) -> Entry {
+    let status = old.filter(|old| old.frame == new.frame).map_or(Attr::empty(), |old| old.attr & STATUS);
+    Entry { attr: new.attr | status, ..new }
+}
+
+/// Tells whether a TLB may have `old` where `new` is mapped.
+fn is_safe(old: Entry, new: Entry) -> bool {
+    classify(Some(old), Some(with_status(new, Some(old))), Context::Plain) == Tolerance::Safe
 }
 
 /// What the machine is like: `config()`.
@@ -201,27 +214,49 @@ impl<T: Tables, M, const PENDING: usize, const SHARES: usize> Dash<T, M, PENDING
         Ok(pending.ok_or(DashError::UnknownTicket(ticket))?.spaces())
     }
 
-    /// `map(virt_addr, phys_addr, access_type)`: maps a page, or raises its rights, in every space that shares it.
-    /// It causes safe inconsistency only. If the page is being unmapped, that operation is superseded.
+    /// `map(virt_addr, phys_addr, access_type)`: maps a page, or raises its rights, in every space that shares it. Its
+    /// status bits stay. It causes safe inconsistency only. If the page is being unmapped, and whatever a TLB still has
+    /// of it is right again, that operation is superseded.
     ///
     /// # Errors
     ///
-    /// [`DashError::Occupied`] by another frame, or with rights that this call would take away.
-    pub fn map(&mut self, space: Asid, at: Vpn, new: Entry) -> Result<(), DashError> {
-        for of in self.spaces(space, at) {
-            if let Some(old) = self.tables.entry(of, at)
-                && classify(Some(old), Some(new), Context::Plain) != Tolerance::Safe
-            {
-                return Err(DashError::Occupied(old));
-            }
+    /// [`DashError::Occupied`] by another frame, or with rights that this call would take away;
+    /// [`DashError::BeingUnmapped`] if a TLB may still have one of these, or has the page in a space that has stopped
+    /// sharing it.
+    pub fn map(&mut self, space: Asid, at: Vpn, mut new: Entry) -> Result<(), DashError> {
+        let spaces = self.spaces(space, at);
+        if let Some(old) =
+            spaces.clone().filter_map(|of| self.tables.entry(of, at)).find(|&old| !is_safe(old, new))
+        {
+            return Err(DashError::Occupied(old));
         }
-        for of in self.spaces(space, at) {
-            if let Some(pending) = self.pending(of, at) {
-                pending.superseded = true;
-            }
-            self.tables.exchange(of, at, Some(new));
+        let here = |of: Asid| spaces.clone().any(|space| space == of);
+        let stale = |p: &Pending<M, SHARES>| spaces.clone().any(|of| p.concerns(of, at));
+        let wrong = |p: &&Pending<M, SHARES>| stale(p) && !(p.spaces().all(here) && is_safe(p.old, new));
+        if let Some(pending) = self.pending.iter().find(wrong) {
+            return Err(DashError::BeingUnmapped(pending.ticket));
+        }
+        for pending in self.pending.iter_mut().filter(|p| stale(p)) {
+            pending.superseded = true;
+            // The page is as if it had never been unmapped.
+            new = with_status(new, Some(pending.old));
+        }
+        for of in spaces {
+            self.replace(of, at, new);
         }
         Ok(())
+    }
+
+    /// Exchanges an entry for one that keeps the status bits, those of the last moment too. Returns what was there.
+    fn replace(&mut self, of: Asid, at: Vpn, mut new: Entry) -> Option<Entry> {
+        let old = self.tables.exchange(of, at, Some(new));
+        let mut last = old;
+        // Once more for what comes back, and for what is set meanwhile: as often as there are status bits, at most.
+        while with_status(new, last) != new {
+            new = with_status(new, last);
+            last = self.tables.exchange(of, at, Some(new));
+        }
+        old.map(|old| with_status(old, Some(new)))
     }
 
     /// `unmap_synch(virt_addr, readonly_flag, hint)`: unmaps a page or makes it read-only. The kernel runs the
@@ -274,21 +309,28 @@ impl<T: Tables, M, const PENDING: usize, const SHARES: usize> Dash<T, M, PENDING
         }
         let lowered = |attr: Attr| if readonly { attr.difference(Attr::WRITE) } else { Attr::empty() };
         let limit = lowered(old.attr);
+        let mut rights = Attr::empty();
         let mut flush = Flush::none();
         let sharers = self.sharers(space, at);
         for of in sharers.iter().copied().chain([space]) {
             let Some(seen) = self.tables.entry(of, at) else { continue };
             let new = readonly.then_some(Entry { attr: lowered(seen.attr), ..seen });
             // What comes back has the status bits of the last moment, and those that others have set.
-            let last = self.tables.exchange(of, at, new).unwrap_or(seen);
+            let last = match new {
+                Some(new) => self.replace(of, at, new),
+                None => self.tables.exchange(of, at, None),
+            };
+            let last = last.unwrap_or(seen);
             old.attr |= last.attr.intersection(STATUS);
+            rights |= last.attr.intersection(Attr::RIGHTS);
             if classify(Some(last), new, Context::Plain) != Tolerance::Safe {
                 flush.add(Reach::Everywhere, Pages::one(at));
             }
         }
         let ticket = Ticket(self.next);
         self.next = self.next.wrapping_add(1);
-        let pending = Pending { ticket, space, sharers, at, limit, superseded: false, message };
+        let held = Entry { attr: old.attr | rights, ..old };
+        let pending = Pending { ticket, space, sharers, at, old: held, limit, superseded: false, message };
         // There is room: it was looked for above.
         let _ = self.pending.push(pending);
         let plan = if hint.slow { self.config.cheap } else { self.config.prompt };
@@ -392,6 +434,8 @@ impl<T: Tables, M, const PENDING: usize, const SHARES: usize> Dash<T, M, PENDING
 
 #[cfg(test)]
 mod tests {
+    use tlbkit_addr::Pfn;
+
     use super::*;
 
     struct Nowhere;
@@ -418,6 +462,7 @@ mod tests {
                 space,
                 sharers: Vec::new(),
                 at,
+                old: Entry { frame: Pfn::new(3), attr: Attr::READ },
                 limit: Attr::empty(),
                 superseded,
                 message: None::<()>,

@@ -3,7 +3,7 @@
 #![cfg(not(loom))]
 
 use std::cell::{Cell, RefCell};
-use std::collections::{BTreeSet, HashMap};
+use std::collections::{BTreeSet, HashMap, VecDeque};
 use std::rc::Rc;
 
 use proptest::prelude::*;
@@ -14,14 +14,21 @@ use tlbkit_shootdown::{Algorithm, Hardware, LowRights, Outcome, Plan};
 
 /// Page tables. A clone is the same tables: the hardware has one, to write status bits.
 #[derive(Clone, Default)]
-struct Map(Rc<RefCell<HashMap<(Asid, Vpn), Entry>>>);
+struct Map {
+    entries: Rc<RefCell<HashMap<(Asid, Vpn), Entry>>>,
+    /// What the hardware sets at the last moment: in the entry that is exchanged next, in the one after that, and so on.
+    last: Rc<RefCell<VecDeque<Attr>>>,
+}
 
 impl Tables for Map {
     fn entry(&self, space: Asid, at: Vpn) -> Option<Entry> {
-        self.0.borrow().get(&(space, at)).copied()
+        self.entries.borrow().get(&(space, at)).copied()
     }
     fn exchange(&mut self, space: Asid, at: Vpn, new: Option<Entry>) -> Option<Entry> {
-        let mut entries = self.0.borrow_mut();
+        let mut entries = self.entries.borrow_mut();
+        if let Some(old) = entries.get_mut(&(space, at)) {
+            old.attr |= self.last.borrow_mut().pop_front().unwrap_or_default();
+        }
         match new {
             Some(new) => entries.insert((space, at), new),
             None => entries.remove(&(space, at)),
@@ -243,6 +250,7 @@ proptest! {
         prop_assert_eq!(mapped(&dash), BTreeSet::new());
 
         let &(of, _, segment) = last.get(&declarations);
+        dash.completed(ticket, Outcome::Done).unwrap();
         dash.unshare(space(of), segment);
         let rest: Vec<_> = declarations.into_iter().filter(|&(o, _, s)| (o, s) != (of, segment)).collect();
         dash.map(space(me), at, page(RW)).unwrap();
@@ -301,10 +309,13 @@ fn what_is_in_flight_goes_on_for_those_who_shared_the_page() {
     for of in [1, 2, 3].map(space) {
         assert_eq!(dash.clear_dirty(of, at), Err(DashError::BeingUnmapped(unmapping.ticket)), "{of}");
     }
-    dash.map(space(2), at, page(RW)).unwrap();
+    for of in [1, 2, 3].map(space) {
+        let why = "in another space, which does not share it, its rights would stay lowered";
+        assert_eq!(dash.map(of, at, page(RW)), Err(DashError::BeingUnmapped(unmapping.ticket)), "{why}");
+    }
     assert!(dash.check());
-    assert_eq!(dash.clear_dirty(space(3), at), Ok(()), "it is superseded");
-    assert_eq!(dash.completed(unmapping.ticket, Outcome::Done), Ok((None, Outcome::Superseded)));
+    assert_eq!(dash.completed(unmapping.ticket, Outcome::Done), Ok((None, Outcome::Done)));
+    assert_eq!(dash.clear_dirty(space(3), at), Ok(()));
     assert_eq!(stale(&dash), Err(DashError::UnknownTicket(unmapping.ticket)));
 }
 
@@ -346,6 +357,127 @@ fn a_page_that_is_mapped_again_fails_its_unmapping() {
     assert!(dash.check());
     assert_eq!(dash.completed(first.ticket, Outcome::Done), Ok((Some(1), Outcome::Superseded)));
     assert_eq!(dash.completed(second.ticket, Outcome::Overwritten), Ok((Some(2), Outcome::Overwritten)));
+}
+
+/// A TLB may still have the page as it was before. What that would allow beyond the new entry is not allowed yet.
+#[test]
+fn a_page_is_mapped_again_only_as_a_tlb_may_have_it() {
+    let at = Vpn::new(0);
+    let executable = Entry { frame: Pfn::new(3), attr: Attr::READ | Attr::EXEC };
+    let elsewhere = Entry { frame: Pfn::new(9), ..page(RW) };
+    for readonly in [false, true] {
+        for too_little in [page(Attr::READ), executable, elsewhere] {
+            let mut dash = dash();
+            dash.map(space(1), at, page(RW)).unwrap();
+            let first = dash.unmap_asynch(space(1), at, readonly, 1, Hint::default()).unwrap();
+            let left = dash.tables().entry(space(1), at);
+            let busy = DashError::BeingUnmapped(first.ticket);
+            let why =
+                if readonly && too_little == elsewhere { DashError::Occupied(left.unwrap()) } else { busy };
+            assert_eq!(dash.map(space(1), at, too_little), Err(why));
+            assert_eq!(dash.tables().entry(space(1), at), left);
+            assert_eq!(dash.completed(first.ticket, Outcome::Done), Ok((Some(1), Outcome::Done)));
+            assert_eq!(dash.map(space(1), at, too_little).is_ok(), !readonly || too_little != elsewhere);
+        }
+    }
+}
+
+/// Of a shared page it is what any of them may have.
+#[test]
+fn a_page_is_mapped_again_only_as_a_sharers_tlb_may_have_it() {
+    let at = Vpn::new(9);
+    let mut dash = shared();
+    dash.tables().clone().exchange(space(1), at, Some(page(Attr::READ)));
+    let unmapping = dash.unmap_synch(space(1), at, false, Hint::default()).unwrap();
+    let busy = Err(DashError::BeingUnmapped(unmapping.ticket));
+    assert_eq!([1, 2].map(|of| dash.map(space(of), at, page(Attr::READ))), [busy; 2]);
+    assert_eq!(dash.map(space(1), at, page(RW)), Ok(()));
+}
+
+proptest! {
+    /// A TLB that holds whatever it can: all rights that an entry has had since the last flush of it began. Nobody clears
+    /// the dirty bit while it may write, and what it holds too much is flushed.
+    #[test]
+    fn what_a_tlb_may_hold_is_never_forgotten(calls in proptest::collection::vec((0..5u8, any::<bool>(), 0..3usize), 0..60)) {
+        let (mut dash, at) = (dash(), Vpn::new(0));
+        let mut held = Attr::empty();
+        let mut flights = Vec::new();
+        for (call, flag, nth) in calls {
+            match call {
+                0 => _ = dash.map(space(1), at, page(if flag { RW } else { Attr::READ })),
+                1 | 2 => if let Ok(unmapping) = dash.unmap_asynch(space(1), at, flag, 0, Hint::default()) {
+                    let left = dash.tables().entry(space(1), at).map_or(Attr::empty(), |entry| entry.attr);
+                    if unmapping.flush.reach() == Reach::Everywhere {
+                        flights.push((unmapping.ticket, left));
+                    } else {
+                        prop_assert!(left.contains(held), "{held:?} is not flushed");
+                        dash.completed(unmapping.ticket, Outcome::Done).unwrap();
+                    }
+                },
+                3 if !flights.is_empty() => {
+                    let (ticket, since) = flights.swap_remove(nth % flights.len());
+                    dash.completed(ticket, Outcome::Done).unwrap();
+                    held &= since;
+                }
+                _ => if dash.clear_dirty(space(1), at).is_ok() {
+                    prop_assert!(!held.contains(Attr::WRITE));
+                },
+            }
+            let now = dash.tables().entry(space(1), at).map_or(Attr::empty(), |entry| entry.attr);
+            held |= now;
+            flights.iter_mut().for_each(|(_, since)| *since |= now);
+            prop_assert!(dash.check());
+        }
+    }
+}
+
+/// What has been written to is not clean because its rights are raised, or because it is back before it was gone.
+#[test]
+fn a_page_that_is_mapped_again_is_as_dirty_as_it_was() {
+    let at = Vpn::new(0);
+    let used = RW | Attr::DIRTY | Attr::ACCESSED;
+    for (unmapped, ended) in [(Some(true), true), (Some(true), false), (Some(false), false), (None, false)] {
+        let mut dash = dash();
+        dash.map(space(1), at, page(RW)).unwrap();
+        dash.tables().clone().exchange(space(1), at, Some(page(used)));
+        let unmapping =
+            unmapped.map(|readonly| dash.unmap_synch(space(1), at, readonly, Hint::default()).unwrap());
+        if ended {
+            dash.completed(unmapping.unwrap().ticket, Outcome::Done).unwrap();
+        }
+        dash.map(space(1), at, page(RW)).unwrap();
+        assert_eq!(dash.tables().entry(space(1), at), Some(page(used)), "{unmapped:?} {ended}");
+    }
+    // Another page has nothing of it.
+    let mut dash = dash();
+    dash.map(space(1), at, page(Attr::DIRTY)).unwrap();
+    let other = Entry { frame: Pfn::new(9), attr: RW };
+    dash.map(space(1), at, other).unwrap();
+    assert_eq!(dash.tables().entry(space(1), at), Some(other));
+}
+
+/// The hardware sets status bits just before the entry is exchanged, and before it is exchanged again for that.
+#[test]
+fn a_status_bit_of_the_last_moment_is_kept() {
+    let at = Vpn::new(0);
+    let both = Attr::DIRTY | Attr::ACCESSED;
+    for late in [vec![both], vec![Attr::DIRTY, Attr::ACCESSED], vec![Attr::ACCESSED, Attr::DIRTY]] {
+        let used = || {
+            let mut dash = dash();
+            dash.map(space(1), at, page(RW)).unwrap();
+            dash.tables().last.borrow_mut().extend(late.iter().copied());
+            dash
+        };
+        let mut dash = used();
+        dash.map(space(1), at, page(RW | Attr::EXEC)).unwrap();
+        assert_eq!(dash.tables().entry(space(1), at), Some(page(RW | Attr::EXEC | both)));
+        let mut dash = used();
+        let lowered = dash.unmap_synch(space(1), at, true, Hint::default()).unwrap();
+        assert_eq!(lowered.old, page(RW | both));
+        assert_eq!(dash.tables().entry(space(1), at), Some(page(Attr::READ | both)));
+        let unmapped = used().unmap_synch(space(1), at, false, Hint::default()).unwrap();
+        assert_eq!(unmapped.old, page(RW | late[0]));
+    }
 }
 
 thread_local! {
