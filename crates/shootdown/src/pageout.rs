@@ -81,6 +81,8 @@ enum Due {
 struct Page {
     state: State,
     due: Due,
+    /// Written to before it was reclaimed, which its new entry does not say, and not yet to backing store.
+    dirty: bool,
 }
 
 /// The unmapper and the launderers for `FRAMES` physical pages.
@@ -95,7 +97,11 @@ pub struct PageOut<const FRAMES: usize> {
 impl<const FRAMES: usize> PageOut<FRAMES> {
     /// Returns `FRAMES` free pages, of which `threshold` are to be kept free.
     pub const fn new(threshold: usize) -> Self {
-        Self { pages: [Page { state: State::Clean, due: Due::Nothing }; FRAMES], threshold, hand: 0 }
+        Self {
+            pages: [Page { state: State::Clean, due: Due::Nothing, dirty: false }; FRAMES],
+            threshold,
+            hand: 0,
+        }
     }
 
     /// Returns a page's state.
@@ -161,7 +167,7 @@ impl<const FRAMES: usize> PageOut<FRAMES> {
                 && page.state == State::InUse
                 && page.due == Due::Nothing
             {
-                *page = Page { state: State::BeingUnmapped, due: Due::Unmapped };
+                (page.state, page.due) = (State::BeingUnmapped, Due::Unmapped);
                 self.hand = frame + 1;
                 return PageAction::Unmap(frame);
             }
@@ -181,7 +187,8 @@ impl<const FRAMES: usize> PageOut<FRAMES> {
         Ok(PageAction::Map(frame))
     }
 
-    /// A launderer takes the unmapper's message: the unmapping has ended, and `dirty` is what the old entry said.
+    /// A launderer takes the unmapper's message: the unmapping has ended, and `dirty` is what the old entry said. If
+    /// the page is in use again, that is kept for the next time.
     ///
     /// # Errors
     ///
@@ -196,17 +203,17 @@ impl<const FRAMES: usize> PageOut<FRAMES> {
         let failed = outcome != Outcome::Done || self.state(frame) == Some(State::InUse);
         if failed {
             self.go(frame, &due, Due::Unmapped, State::InUse)?;
-            self.due(frame, Due::Nothing);
+            self.due(frame, Due::Nothing, dirty || self.is_dirty(frame));
             // A reclaimed page has been mapped by the fault; one whose unmapping failed has its entry back.
             return Ok(PageAction::Nothing);
         }
-        if dirty {
+        if dirty || self.is_dirty(frame) {
             self.go(frame, &[State::BeingUnmapped], Due::Unmapped, State::BeingWritten)?;
-            self.due(frame, Due::Written);
+            self.due(frame, Due::Written, false);
             return Ok(PageAction::Write(frame));
         }
         self.go(frame, &[State::BeingUnmapped], Due::Unmapped, State::Clean)?;
-        self.due(frame, Due::Nothing);
+        self.due(frame, Due::Nothing, false);
         Ok(PageAction::Nothing)
     }
 
@@ -221,22 +228,27 @@ impl<const FRAMES: usize> PageOut<FRAMES> {
         } else {
             self.go(frame, &[State::BeingWritten], Due::Written, State::Clean)?;
         }
-        self.due(frame, Due::Nothing);
+        self.due(frame, Due::Nothing, false);
         Ok(())
     }
 
-    fn due(&mut self, frame: usize, due: Due) {
+    fn due(&mut self, frame: usize, due: Due, dirty: bool) {
         if let Some(page) = self.pages.get_mut(frame) {
-            page.due = due;
+            (page.due, page.dirty) = (due, dirty);
         }
     }
 
-    /// Tells whether the invariants hold: what can be allocated has nothing in flight, and what is on its way has.
+    fn is_dirty(&self, frame: usize) -> bool {
+        self.pages.get(frame).is_some_and(|page| page.dirty)
+    }
+
+    /// Tells whether the invariants hold: what can be allocated has nothing in flight and nothing to be written, and what
+    /// is on its way has its message to come.
     pub fn check(&self) -> bool {
         self.pages.iter().all(|page| match page.state {
-            State::Clean | State::Zeroed | State::BeingRead => page.due == Due::Nothing,
+            State::Clean | State::Zeroed | State::BeingRead => page.due == Due::Nothing && !page.dirty,
             State::BeingUnmapped => page.due == Due::Unmapped,
-            State::BeingWritten => page.due == Due::Written,
+            State::BeingWritten => page.due == Due::Written && !page.dirty,
             State::InUse => true,
         })
     }
@@ -249,13 +261,17 @@ mod tests {
     /// No sequence of calls leads to those that it finds.
     #[test]
     fn check_finds_a_page_whose_message_does_not_fit_its_state() {
-        let check = |state, due| PageOut { pages: [Page { state, due }], threshold: 0, hand: 0 }.check();
-        for due in [Due::Nothing, Due::Unmapped, Due::Written] {
-            assert!(check(State::InUse, due), "it may have been reclaimed");
-            assert_eq!(check(State::BeingUnmapped, due), due == Due::Unmapped);
-            assert_eq!(check(State::BeingWritten, due), due == Due::Written);
+        for (due, dirty) in [Due::Nothing, Due::Unmapped, Due::Written]
+            .into_iter()
+            .flat_map(|due| [(due, false), (due, true)])
+        {
+            let check =
+                |state| PageOut { pages: [Page { state, due, dirty }], threshold: 0, hand: 0 }.check();
+            assert!(check(State::InUse), "it may have been reclaimed");
+            assert_eq!(check(State::BeingUnmapped), due == Due::Unmapped);
+            assert_eq!(check(State::BeingWritten), due == Due::Written && !dirty);
             for idle in [State::Clean, State::Zeroed, State::BeingRead] {
-                assert_eq!(check(idle, due), due == Due::Nothing);
+                assert_eq!(check(idle), due == Due::Nothing && !dirty);
             }
         }
     }

@@ -35,11 +35,12 @@ fn event() -> impl Strategy<Value = Event> {
 
 proptest! {
     /// Figure 5.4, with the messages that are due kept beside it: a page is never allocated while an unmapping or a write
-    /// of it is in flight, and no dirty page becomes free unwritten. Frame 5 does not exist.
+    /// of it is in flight, and no dirty page becomes free unwritten, not even if it has been reclaimed since. Frame 5 does not
+    /// exist.
     #[test]
     fn no_page_is_reused_before_its_message(events in proptest::collection::vec(event(), 0..200)) {
         let mut pages = PageOut::<5>::new(3);
-        let (mut unmapping, mut writing, mut hand) = ([false; 6], [false; 6], 0);
+        let (mut unmapping, mut writing, mut unwritten, mut hand) = ([false; 6], [false; 6], [false; 6], 0);
         for event in events {
             let before = pages.clone();
             let was = |frame| before.state(frame);
@@ -98,7 +99,7 @@ proptest! {
                 Event::Unmapped(frame, ok, dirty) => {
                     let outcome = if ok { Outcome::Done } else { Outcome::Overwritten };
                     let (action, state) = match was(frame) {
-                        Some(State::BeingUnmapped) if ok && dirty => (PageAction::Write(frame), State::BeingWritten),
+                        Some(State::BeingUnmapped) if ok && (dirty || unwritten[frame]) => (PageAction::Write(frame), State::BeingWritten),
                         Some(State::BeingUnmapped) if ok => (PageAction::Nothing, State::Clean),
                         _ => (PageAction::Nothing, State::InUse),
                     };
@@ -106,6 +107,7 @@ proptest! {
                         prop_assert_eq!(pages.unmapped(frame, outcome, dirty), Ok(action));
                         prop_assert_eq!(pages.state(frame), Some(state));
                         (unmapping[frame], writing[frame]) = (false, state == State::BeingWritten);
+                        unwritten[frame] = (dirty || unwritten[frame]) && state == State::InUse;
                     } else {
                         prop_assert_eq!(pages.unmapped(frame, outcome, dirty).map(|_| ()), wrong(frame));
                     }
@@ -144,6 +146,33 @@ fn the_unmapper_goes_round_and_keeps_as_many_free_as_it_was_told() {
         assert_eq!(pages.fault(frame), Ok(PageAction::Map(frame)));
     }
     assert_eq!(unmapper(&mut pages), [PageAction::Unmap(0), PageAction::Unmap(1), PageAction::Nothing]);
+}
+
+/// The new entry of a page that has been reclaimed says nothing of what was written through the old one.
+#[test]
+fn a_reclaimed_page_is_as_dirty_as_it_was() {
+    for (reclaimed, outcome) in
+        [(true, Outcome::Superseded), (true, Outcome::Done), (false, Outcome::Overwritten)]
+    {
+        let mut pages = PageOut::<1>::new(1);
+        let frame = pages.allocate(false).unwrap();
+        let unmap = |pages: &mut PageOut<1>, outcome, dirty| {
+            assert_eq!(pages.unmapper(), PageAction::Unmap(frame));
+            if reclaimed && dirty {
+                pages.fault(frame).unwrap();
+            }
+            pages.unmapped(frame, outcome, dirty)
+        };
+        assert_eq!(unmap(&mut pages, outcome, true), Ok(PageAction::Nothing));
+        // Once more for nothing: it has not been written yet.
+        assert_eq!(unmap(&mut pages, Outcome::Superseded, false), Ok(PageAction::Nothing));
+        assert_eq!(unmap(&mut pages, Outcome::Done, false), Ok(PageAction::Write(frame)));
+        // What is written to from here on, the entry says.
+        pages.fault(frame).unwrap();
+        pages.written(frame).unwrap();
+        assert_eq!(unmap(&mut pages, Outcome::Done, false), Ok(PageAction::Nothing));
+        assert_eq!(pages.state(frame), Some(State::Clean));
+    }
 }
 
 #[test]
