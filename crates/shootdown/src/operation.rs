@@ -29,7 +29,7 @@ impl<P, const W: usize> Operation<P, W> {
     ///
     /// # Errors
     ///
-    /// The payload, with [`Misuse::NoSuchCpu`] if a `CpuSet<W>` cannot hold `me`.
+    /// The payload, with [`Misuse::NoSuchCpu`] as for [`Requester::new`].
     pub fn new(plan: Plan, me: usize, payload: P) -> Result<Self, (P, Misuse)> {
         match Requester::new(plan, me) {
             Ok(machine) => Ok(Self { machine, payload: ManuallyDrop::new(payload), given_back: false }),

@@ -112,7 +112,8 @@ impl Plan {
         // the new entry to set the bit in it, and writes that back. Where the word is built from the TLB's copy,
         // only copies of the new rights write new rights; if those never do, one passing check is proof enough.
         let rounds = match hardware.status {
-            Status::ReadThenWrite => hardware.status_bits + 1,
+            // No word has as many bits as would be a round too few.
+            Status::ReadThenWrite => hardware.status_bits.saturating_add(1),
             _ => 1,
         };
         Self {

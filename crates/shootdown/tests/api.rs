@@ -87,6 +87,11 @@ fn bad_input_is_refused() {
     assert!(matches!(System::<u8, Page, 4, 0>::new(plan(Algorithm::PteFirst)), Err(Misuse::NoRoom)));
     assert!(matches!(Requester::<1>::new(plan(Algorithm::PteFirst), 64), Err(Misuse::NoSuchCpu { cpu: 64 })));
     assert!(Requester::<2>::new(plan(Algorithm::PteFirst), 64).is_ok());
+    // An operation's name has 16 bits for its CPU.
+    let last = Requester::<2049>::new(plan(Algorithm::PteFirst), 0xffff);
+    assert_eq!(last.map(|machine| machine.cpu()), Ok(0xffff));
+    let none = Requester::<2049>::new(plan(Algorithm::PteFirst), 0x1_0000);
+    assert_eq!(none.map(|machine| machine.cpu()), Err(Misuse::NoSuchCpu { cpu: 0x1_0000 }));
 
     let mut queue = Queue::<2>::new().unwrap();
     let far = Request { op: OpId { cpu: 900, slot: 0, generation: 1 }, what: Target::All };

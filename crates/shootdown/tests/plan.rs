@@ -142,6 +142,9 @@ fn rounds_are_one_more_than_the_status_bits_that_are_written_late() {
         let plan = Plan::new(Algorithm::Optimistic, &hardware, LowRights::NeverWriteBack).unwrap();
         assert_eq!(plan.rounds(), rounds, "{status:?}");
     }
+    let wide = Hardware { status: Status::ReadThenWrite, status_bits: u8::MAX, ..Hardware::I386 };
+    let plan = Plan::new(Algorithm::Optimistic, &wide, LowRights::NeverWriteBack).unwrap();
+    assert_eq!(plan.rounds(), u8::MAX);
 }
 
 #[test]

@@ -132,13 +132,17 @@ pub struct Requester<const W: usize = 1> {
 }
 
 impl<const W: usize> Requester<W> {
+    /// How many CPUs a set can hold and a name can tell apart.
+    pub(crate) const CPUS: usize =
+        if CpuSet::<W>::CAPACITY < 1 << 16 { CpuSet::<W>::CAPACITY } else { 1 << 16 };
+
     /// Returns the machine of an operation that CPU `me` starts.
     ///
     /// # Errors
     ///
-    /// [`Misuse::NoSuchCpu`] if a `CpuSet<W>` cannot hold `me`.
+    /// [`Misuse::NoSuchCpu`] if a `CpuSet<W>` cannot hold `me`, or an [`OpId`](crate::OpId) cannot name it.
     pub fn new(plan: Plan, me: usize) -> Result<Self, Misuse> {
-        if me >= CpuSet::<W>::CAPACITY {
+        if me >= Self::CPUS {
             return Err(Misuse::NoSuchCpu { cpu: me });
         }
         let mut machine = Self {
@@ -299,7 +303,7 @@ impl<const W: usize> Requester<W> {
     fn check(&mut self, unchanged: bool) -> u8 {
         if self.round < self.plan.rounds() || (!unchanged && !self.plan.is_conditional()) {
             // Counted no further than matters, so that an explorer sees finitely many states.
-            self.round = (self.round + 1).min(self.plan.rounds());
+            self.round = self.round.saturating_add(1).min(self.plan.rounds());
             self.todo = CpuSet::empty();
             return self.place(0, |line| matches!(line, Line::Update));
         }
@@ -369,7 +373,7 @@ impl<const W: usize> Requester<W> {
         if !self.is_left() {
             return Err(Misuse::NotAsked);
         }
-        if me >= CpuSet::<W>::CAPACITY {
+        if me >= Self::CPUS {
             return Err(Misuse::NoSuchCpu { cpu: me });
         }
         self.me = me as u16;

@@ -12,7 +12,9 @@ use core::array::from_fn;
 use tlbkit_addr::CpuSet;
 
 use crate::sync::{AtomicBool, AtomicU32, Cell, Ordering, fence, relax};
-use crate::{Mailbox, Misuse, OpId, Operation, Outcome, Plan, Replier, Request, SharedSpace, Style, Target};
+use crate::{
+    Mailbox, Misuse, OpId, Operation, Outcome, Plan, Replier, Request, Requester, SharedSpace, Style, Target,
+};
 
 mod reply;
 mod request;
@@ -179,12 +181,12 @@ impl<P, E: Edit<W>, const CPUS: usize, const N: usize, const W: usize, const SLO
     /// # Errors
     ///
     /// [`Misuse::NobodyThere`] without CPUs, [`Misuse::NoRoom`] if a queue would have no room,
-    /// [`Misuse::NoSuchCpu`] if a `CpuSet<W>` cannot hold all CPUs.
+    /// [`Misuse::NoSuchCpu`] if a `CpuSet<W>` cannot hold all CPUs, or an [`OpId`] cannot name them.
     pub fn new(plan: Plan) -> Result<Self, Misuse> {
         if CPUS == 0 {
             return Err(Misuse::NobodyThere);
         }
-        if CPUS > CpuSet::<W>::CAPACITY {
+        if CPUS > Requester::<W>::CPUS {
             return Err(Misuse::NoSuchCpu { cpu: CPUS - 1 });
         }
         if N == 0 || W == 0 || SLOTS == 0 {
