@@ -9,7 +9,8 @@ pub struct OpId {
     pub cpu: u16,
     /// The slot.
     pub slot: u16,
-    /// The generation: it tells the operation from earlier ones in the same slot, modulo 2^32.
+    /// The generation: it tells the operation from earlier ones in the same slot. A [`System`](crate::System) counts them
+    /// modulo 2^16, so a name is another operation's again after as many.
     pub generation: u32,
 }
 

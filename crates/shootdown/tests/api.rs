@@ -520,9 +520,9 @@ fn rights_can_be_raised_again_while_replies_are_outstanding() {
         let (mut here, mut there) = (Counting::default(), Counting::default());
         let at_rest = OpId { cpu: 0, slot: 0, generation: 0 };
         assert_eq!(kernel.supersede(at_rest), Ok(false));
-        kernel.start(&mut zero, &mut here, 9, page(2)).ok().unwrap();
+        let op = kernel.start(&mut zero, &mut here, 9, page(2)).ok().unwrap();
+        assert_eq!(op, OpId { generation: 1, ..at_rest });
         assert_eq!(kernel.supersede(at_rest), Err(Misuse::UnknownGeneration { op: at_rest, current: 1 }));
-        let op = OpId { generation: 1, ..at_rest };
         for _ in 0..times {
             assert_eq!(kernel.supersede(op), Ok(true));
         }
@@ -548,8 +548,9 @@ fn a_name_is_one_operations_until_the_count_comes_round() {
     let kernel = Kernel::new(plan(Algorithm::PteFirst)).unwrap();
     let (mut zero, mut here) = (kernel.station(0).unwrap(), Counting::default());
     for generation in 1..0x1_0010 {
-        assert!(kernel.start(&mut zero, &mut here, 0, page(1)).is_ok());
+        let name = kernel.start(&mut zero, &mut here, 0, page(1)).ok().unwrap();
         let op = OpId { cpu: 0, slot: 0, generation };
+        assert_eq!(name, OpId { generation: generation & 0xffff, ..op });
         assert_eq!(kernel.supersede(op), Ok(false));
         assert_eq!(acknowledge(&kernel, op), Err(Misuse::AlreadyComplete { op }));
         let (op, current) = (OpId { generation: generation - 1, ..op }, generation & 0xffff);

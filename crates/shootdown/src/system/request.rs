@@ -10,7 +10,8 @@ impl<P, E: Edit<W>, const CPUS: usize, const N: usize, const W: usize, const SLO
     System<P, E, CPUS, N, W, SLOTS>
 {
     /// Starts an operation, and runs it as far as this CPU can: to its end, unless the plan is asynchronous. Its
-    /// payload comes back through [`Local::complete`], here or on another CPU.
+    /// payload comes back through [`Local::complete`], here or on another CPU. Returns its name, for
+    /// [`supersede`](Self::supersede).
     ///
     /// # Errors
     ///
@@ -24,7 +25,7 @@ impl<P, E: Edit<W>, const CPUS: usize, const N: usize, const W: usize, const SLO
         local: &mut impl Local<P>,
         payload: P,
         edit: E,
-    ) -> Result<(), (P, E, Misuse)> {
+    ) -> Result<OpId, (P, E, Misuse)> {
         if let Err(why) = self.check(station) {
             return Err((payload, edit, why));
         }
@@ -60,7 +61,7 @@ impl<P, E: Edit<W>, const CPUS: usize, const N: usize, const W: usize, const SLO
             // SAFETY: no other algorithm fails half-way, and this one asks nobody: the cell is still this CPU's.
             drop(slot.cell.with_mut(|cell| unsafe { (*cell).take() }));
         }
-        Ok(())
+        Ok(id)
     }
 
     /// Runs an operation until it is the repliers', or ends. The caller owns the slot's cell.
@@ -257,6 +258,11 @@ impl<P, E: Edit<W>, const CPUS: usize, const N: usize, const W: usize, const SLO
 
     /// Raises the rights of a page whose operation is in flight, if it still may be: the operation then ends as
     /// [`Outcome::Superseded`](crate::Outcome::Superseded), and leaves the entry alone. The caller writes the entry if this returns true.
+    ///
+    /// From before this call until the entry is written, the caller holds a lock without which nobody starts an operation
+    /// on that entry. The operation may end right after this call, exclusion and all: the next one would lower the entry
+    /// before it is written, and be done, with the page mapped. Whoever wants the lock polls while he waits: who has it
+    /// may be waiting for his reply.
     ///
     /// # Errors
     ///
