@@ -7,12 +7,14 @@
 //! ```text
 //!   send                     start_transfer --------> ownership moves; the sender's mapping is being removed
 //!                              ownership only ------> ownership moves; the sender's mapping stays, and is stale
-//!   receive, no trust        finish_transfer -------> nobody else's mapping allows anything any more
+//!   receive, no trust        finish_transfer -------> called wherever unfinished_in says: nobody else's mapping
+//!                                                     allows anything any more
 //!   receive, immediate use   mapin -----------------> the receiver's mapping is there before it faults
 //! ```
 //!
 //! Invariant ([`IpcRegion::check`]): a low mapping that allows more than the high one is being removed, or is known
-//! as stale; and [`IpcRegion::finish_transfer`] leaves none in the space it is called for.
+//! as stale; and [`IpcRegion::finish_transfer`] leaves none in the space it is called for. The sender's is not the only one:
+//! who has trusted an earlier sender has left that one's mapping as it was, and passed it on with the page.
 
 use core::fmt;
 
@@ -210,6 +212,12 @@ impl<const PAGES: usize, const SPACES: usize> IpcRegion<PAGES, SPACES> {
         seats.filter(|(_, seat)| seat.stale).map(|(space, _)| space).find(|&space| exceeds(space))
     }
 
+    /// Returns a space whose mapping of the page allows more than it owns, as stale or as still being reduced. Who calls
+    /// [`finish_transfer`](Self::finish_transfer) for one after the other until there is none is safe from all of them.
+    pub fn unfinished_in(&self, page: usize) -> Option<usize> {
+        (0..SPACES).find(|&space| self.low(space, page) > self.high(space, page))
+    }
+
     /// `start_transfer(source_vas, dest_vas, virt_addr, ownership_only_fg)`: moves one ownership. With
     /// `ownership_only` the source's mapping is left as it is.
     ///
@@ -362,7 +370,8 @@ pub enum MessageStep {
         /// Leave the low map.
         ownership_only: bool,
     },
-    /// [`IpcRegion::finish_transfer`], until it has nothing more to do.
+    /// [`IpcRegion::finish_transfer`], in each space that [`IpcRegion::unfinished_in`] names, until it names none: the
+    /// sender's, and those of earlier senders whom somebody else has trusted.
     FinishTransfer,
     /// [`IpcRegion::mapin`] in the receiver's space.
     Mapin(Access),

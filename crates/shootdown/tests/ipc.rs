@@ -68,17 +68,23 @@ proptest! {
         }
     }
 
-    /// 5.3.4.5: after an untrusting receive, nobody else can use the page for more than his ownerships allow; a
-    /// trusting one never touches the sender's map if it was there first or was guessed right.
+    /// 5.3.4.5: after an untrusting receive, nobody else can use the page for more than his ownerships allow, not even who
+    /// has sent it to the sender; a trusting one never touches the sender's map if it was there first or was guessed right.
     #[test]
     fn a_received_message_is_protected(
         duplicate: bool, hint: bool, trust: bool, receive_first: bool, mapped: bool, use_at_once in 0..3u8,
+        earlier: Option<bool>,
     ) {
         let immediate_use = [Access::None, Access::Read, Access::Write][usize::from(use_at_once)];
         prop_assume!(!(duplicate && immediate_use == Access::Write));
-        let (from, to) = (0, 1);
-        let mut region = IpcRegion::<2, 2>::new();
-        let page = region.get_ownership(from).unwrap();
+        let (from, to, before) = (0, 1, 2);
+        let mut region = IpcRegion::<2, 3>::new();
+        let page = region.get_ownership(if earlier.is_some() { before } else { from }).unwrap();
+        if let Some(trusted) = earlier {
+            region.mapin(before, page, Access::Write).unwrap();
+            // Where the sender did not trust it, its mapping is still being reduced: the sender did not wait.
+            region.start_transfer(before, from, page, trusted).unwrap();
+        }
         if mapped {
             region.mapin(from, page, Access::Write).unwrap();
         }
@@ -90,23 +96,33 @@ proptest! {
             prop_assert!(passing.send(send) && !passing.send(send));
         }
         let mut reductions = 0;
-        let mut turn = |passing: &mut Passing, region: &mut IpcRegion<2, 2>| {
+        let mut turn = |passing: &mut Passing, region: &mut IpcRegion<2, 3>| {
             while let Some(step) = passing.step() {
-                let act = |region: &mut IpcRegion<2, 2>| match step {
+                let mut act = |region: &mut IpcRegion<2, 3>, action: Result<LowAction, IpcError>| {
+                    match action.unwrap() {
+                        LowAction::Reduce { space, page, .. } => {
+                            reductions += 1;
+                            region.reduced(space, page).unwrap();
+                        }
+                        LowAction::Wait { space, page } => region.reduced(space, page).unwrap(),
+                        _ => {}
+                    }
+                };
+                let action = match step {
                     MessageStep::Duplicate { ownership_only } => region.duplicate(from, page, ownership_only),
                     MessageStep::StartTransfer { ownership_only } => {
                         region.start_transfer(from, to, page, ownership_only)
                     }
-                    MessageStep::FinishTransfer => region.finish_transfer(from, page),
+                    MessageStep::FinishTransfer => {
+                        while let Some(space) = region.unfinished_in(page) {
+                            let action = region.finish_transfer(space, page);
+                            act(region, action);
+                        }
+                        continue;
+                    }
                     MessageStep::Mapin(access) => region.mapin(to, page, access),
                 };
-                while let LowAction::Reduce { space, page, .. } = act(region).unwrap() {
-                    reductions += 1;
-                    region.reduced(space, page).unwrap();
-                    if step != MessageStep::FinishTransfer {
-                        break;
-                    }
-                }
+                act(region, action);
             }
         };
         turn(&mut passing, &mut region);
@@ -117,7 +133,7 @@ proptest! {
         prop_assert!(passing.is_received());
         prop_assert!(region.low(to, page) >= immediate_use);
         if !trust {
-            prop_assert!(region.low(from, page) <= region.high(from, page));
+            prop_assert!((0..3).all(|space| region.low(space, page) <= region.high(space, page)));
         } else if receive_first || hint {
             prop_assert_eq!(reductions, 0, "a trusted transfer synchronizes nothing");
         }
@@ -176,6 +192,28 @@ fn stale_mappings_are_found_one_by_one() {
     assert_eq!(region.stale_in(page), None);
     assert_eq!(region.get_ownership(0), Ok(page));
     assert_eq!(region.stale_in(9), None);
+}
+
+/// Who trusts nobody has the page to himself when each of those who have had it has been finished: the one whom nobody has
+/// told, and the one whose mapping was being reduced, for which nobody has waited.
+#[test]
+fn an_untrusting_receiver_is_safe_from_those_whom_others_have_trusted() {
+    let mut region = IpcRegion::<2, 4>::new();
+    let page = region.get_ownership(0).unwrap();
+    for (space, trusted) in [(0, true), (1, false), (2, false)] {
+        region.mapin(space, page, Access::Write).unwrap();
+        let asked = if trusted { NOTHING } else { reduce(space, page, Access::None) };
+        assert_eq!(region.start_transfer(space, space + 1, page, trusted), asked);
+    }
+    assert_eq!(region.unfinished_in(page), Some(0));
+    assert_eq!(region.finish_transfer(0, page), reduce(0, page, Access::None));
+    for space in 0..3 {
+        assert_eq!(region.unfinished_in(page), Some(space), "its TLBs may still have it");
+        assert_eq!(region.finish_transfer(space, page), Ok(LowAction::Wait { space, page }));
+        region.reduced(space, page).unwrap();
+        assert_eq!(region.low(space, page), Access::None);
+    }
+    assert_eq!((region.unfinished_in(page), region.unfinished_in(9)), (None, None));
 }
 
 /// What one has passed on by trust is still mapped when it comes back: good again if it comes back for writing, but not if
