@@ -61,7 +61,7 @@ const fn mutation(
 
 const PAGETABLE: &str = "tlbkit-pagetable";
 
-const MUTATIONS: [Mutation; 21] = [
+const MUTATIONS: [Mutation; 23] = [
     mutation(
         "a word is published without what it leads to",
         "crates/pagetable/src/word.rs",
@@ -181,6 +181,18 @@ const MUTATIONS: [Mutation; 21] = [
         "crates/pagetable/src/hpt/chain.rs",
         ["pub(super) unsafe fn retire(", "batch.push(node, false)", "batch.push(node, true)"],
         Test::Walkers("hpt::"),
+    ),
+    mutation(
+        "HPT: a page moves to another grain uncounted",
+        "crates/pagetable/src/hpt/resize.rs",
+        ["unsafe fn remake(", "self.count_move();", ""],
+        Test::Plain(PAGETABLE, "hashed", "no_visit_misses"),
+    ),
+    mutation(
+        "MPT: a lent link is replaced and its node retired",
+        "crates/pagetable/src/mpt/resize.rs",
+        ["unsafe fn resize_pages(", "self.check_lent(pages, to)?;", ""],
+        Test::Plain(PAGETABLE, "mpt_share", "no_page_takes"),
     ),
     mutation(
         "a table has two writers",
