@@ -1,6 +1,6 @@
 //! Storage that counts the loads of walkers.
 
-use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::atomic::{AtomicUsize, Ordering};
 
 use tlbkit_pagetable::nodes::{NodeAddr, Nodes, Reclaim};
 
@@ -30,17 +30,17 @@ use crate::wrap::forward;
 #[derive(Debug)]
 pub struct Counting<N> {
     inner: N,
-    loads: AtomicU64,
+    loads: AtomicUsize,
 }
 
 impl<N> Counting<N> {
     /// Wraps a storage.
     pub const fn new(inner: N) -> Self {
-        Self { inner, loads: AtomicU64::new(0) }
+        Self { inner, loads: AtomicUsize::new(0) }
     }
 
     /// Returns how many words walkers have loaded so far.
-    pub fn loads(&self) -> u64 {
+    pub fn loads(&self) -> usize {
         self.loads.load(Ordering::Relaxed)
     }
 
