@@ -266,9 +266,15 @@ fn a_chunk_is_a_page() {
     assert_eq!((size_of::<Chunk>(), align_of::<Chunk>()), (CHUNK, CHUNK));
 }
 
+/// A word that holds any address.
+#[cfg(target_pointer_width = "64")]
+type Any = u64;
+#[cfg(target_pointer_width = "32")]
+type Any = u32;
+
 #[test]
 fn memory_that_does_not_do_is_refused() {
-    let error = |chunks: usize, base| Slab::<u64, Solo>::new(&mut vec![Chunk::ZERO; chunks], base).err();
+    let error = |chunks: usize, base| Slab::<Any, Solo>::new(&mut vec![Chunk::ZERO; chunks], base).err();
     assert_eq!(error(0, 0), Some(SlabError::TooSmall));
     assert_eq!(error(1, 0), Some(SlabError::TooSmall));
     assert_eq!(error(2, 0), None);
@@ -376,8 +382,8 @@ fn an_address_may_be_the_pointer_itself() {
 #[test]
 fn nodes_beyond_all_memory_are_refused() {
     let mut memory = vec![Chunk::ZERO; 8];
-    let slab = Slab::<u64, Solo>::new(&mut memory, 0).unwrap();
-    for words in [8 * 512, 1 << 30, usize::MAX / 8, usize::MAX / 2, usize::MAX] {
+    let slab = Slab::<u32, Solo>::new(&mut memory, 0).unwrap();
+    for words in [8 * 1024, 1 << 29, usize::MAX / 4, usize::MAX / 2, usize::MAX] {
         assert_eq!(slab.take(words), None, "{words} words");
     }
     assert_eq!(slab.usage().nodes, 0);
@@ -388,9 +394,9 @@ fn nodes_beyond_all_memory_are_refused() {
 fn threads_share_a_slab() {
     let (rounds, held) = if cfg!(miri) { (12, 3) } else { (20_000, 30) };
     let mut memory = vec![Chunk::ZERO; 256];
-    let slab = Slab::<u64, Shared>::new(&mut memory, 0).unwrap();
+    let slab = Slab::<u32, Shared>::new(&mut memory, 0).unwrap();
     std::thread::scope(|scope| {
-        for me in 1..=3u64 {
+        for me in 1..=3u32 {
             let slab = &slab;
             scope.spawn(move || {
                 let mut mine = VecDeque::new();
@@ -400,9 +406,9 @@ fn threads_share_a_slab() {
                     // SAFETY: the node is this thread's until it frees it.
                     unsafe {
                         assert_eq!(slab.read(node, words - 1), 0);
-                        slab.put(node, words - 1, me << 32 | round as u64);
+                        slab.put(node, words - 1, me << 24 | round as u32);
                     }
-                    mine.push_back((node, words, me << 32 | round as u64));
+                    mine.push_back((node, words, me << 24 | round as u32));
                     if mine.len() > held {
                         let (node, words, mark) = mine.pop_front().unwrap();
                         // SAFETY: as above.

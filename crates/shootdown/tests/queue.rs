@@ -5,13 +5,16 @@
 use std::collections::{BTreeSet, HashSet, VecDeque};
 
 use proptest::prelude::*;
-use tlbkit_addr::{Asid, Pages, Vpn};
+use tlbkit_addr::{Asid, CpuSet, Pages, Vpn};
 use tlbkit_shootdown::{Mailbox, Misuse, OpId, OpSet, Queue, Request, Target, Work};
 
 fn request(cpu: u16, slot: u16) -> Request {
     let what = Target::Pages(Asid::default(), Pages::one(Vpn::new(usize::from(cpu))));
     Request { op: OpId { cpu, slot, generation: 1 }, what }
 }
+
+/// As many as two words have bits.
+const CPUS: u16 = CpuSet::<2>::CAPACITY as u16;
 
 /// The operations of a set, as (CPU, slot).
 fn ops<const W: usize, const SLOTS: usize>(mut set: OpSet<W, SLOTS>) -> BTreeSet<(u16, u16)> {
@@ -25,7 +28,7 @@ proptest! {
     /// Against a queue without end: each request in order, or after one too many everything at once. A CPU that is offline
     /// is asked for nothing, and what it was asked before is still there.
     #[test]
-    fn a_queue_loses_nothing(steps in proptest::collection::vec((0..10u8, 0..100u16, 0..2u16), 0..60)) {
+    fn a_queue_loses_nothing(steps in proptest::collection::vec((0..10u8, 0..CPUS, 0..2u16), 0..60)) {
         let mut queue = Queue::<4, 2, 2>::new().unwrap();
         let (mut waiting, mut overflowed, mut closed) = (VecDeque::new(), false, false);
         for (step, cpu, slot) in steps {
@@ -69,10 +72,10 @@ proptest! {
 #[test]
 fn what_no_set_has_room_for_is_refused() {
     let mut queue = Queue::<4, 2, 2>::new().unwrap();
-    assert_eq!(queue.push(request(128, 0)), Err(Misuse::NoSuchCpu { cpu: 128 }));
+    assert_eq!(queue.push(request(CPUS, 0)), Err(Misuse::NoSuchCpu { cpu: CPUS.into() }));
     assert_eq!(queue.push(request(0, 2)), Err(Misuse::NoRoom));
     assert!(queue.is_empty());
-    assert_eq!(queue.push(request(127, 1)), Ok(true));
+    assert_eq!(queue.push(request(CPUS - 1, 1)), Ok(true));
 }
 
 /// An explorer keeps the states that it has seen in a set: what differs in anything differs.

@@ -3,10 +3,14 @@
 
 mod machine;
 
-use machine::{Alone, Both, Kind, Machine, OfMany, Paired, Prefetching, Single, Subject, op};
+#[cfg(target_has_atomic = "64")]
+use machine::OfMany;
+use machine::{Alone, Both, Kind, Machine, Paired, Prefetching, Single, Subject, op};
 use proptest::collection::vec;
 use proptest::test_runner::{Config, TestCaseError, TestRunner};
-use tlbkit_stlb::{Assoc, Direct, Integrated, Layout, Memory, Ptlb, Shared, Victim};
+#[cfg(target_has_atomic = "64")]
+use tlbkit_stlb::Shared;
+use tlbkit_stlb::{Assoc, Direct, Integrated, Layout, Memory, Ptlb, Victim};
 
 /// Runs random kernels on fresh subjects; `Err` once one got a stale translation.
 fn run<L: Layout<Data = u64>>(
@@ -77,6 +81,11 @@ forms! {
     integrated: Single, |memory| Both(Integrated::new(Direct::<Single, 32>::new(memory.bytes()).unwrap()));
     integrated_victim: Paired, |memory|
         Both(Integrated::new(Victim::<Paired, 16, 8>::new(memory.bytes()).unwrap()));
+}
+
+// Their entries are two words of 64 bits.
+#[cfg(target_has_atomic = "64")]
+forms! {
     shared: Single, |memory|
         OfMany::new(Shared::<Single, 16, 1>::new(memory.bytes()).unwrap());
     shared_four_ways: Paired, |memory|

@@ -6,9 +6,13 @@ use proptest::prelude::*;
 use tlbkit_addr::{Asid, PageSize, Pages, VirtAddr, Vpn};
 use tlbkit_stlb::{Asids, Context, Counters, Invalidate, Layout, Probe, Space, folded};
 
+#[cfg(target_has_atomic = "64")]
+mod of_many;
 mod subject;
 
-pub(crate) use subject::{Alone, Both, OfMany, Prefetching};
+#[cfg(target_has_atomic = "64")]
+pub(crate) use of_many::OfMany;
+pub(crate) use subject::{Alone, Both, Prefetching};
 
 /// One 4 KiB page for each entry.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -85,7 +89,7 @@ impl Kind {
 
 /// Pages 0..PAGES belong to a space; GLOBAL..GLOBAL + 8 to all.
 pub(crate) const PAGES: usize = 24;
-pub(crate) const GLOBAL: usize = 1 << 20;
+pub(crate) const GLOBAL: usize = if usize::BITS > 32 { 1 << 20 } else { 1 << 19 };
 const BLOCK: usize = 8;
 /// Spaces 0 and 1 have numbers of [`Asids`], 2 and 3 fixed ones.
 pub(crate) const SPACES: usize = 4;
