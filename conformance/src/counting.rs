@@ -40,8 +40,8 @@ impl<N> Counting<N> {
     }
 
     /// Returns how many words walkers have loaded so far.
-    pub fn loads(&self) -> usize {
-        self.loads.load(Ordering::Relaxed)
+    pub fn loads(&self) -> u64 {
+        self.loads.load(Ordering::Relaxed) as u64
     }
 
     /// Returns the storage inside.
