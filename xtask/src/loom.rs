@@ -9,6 +9,11 @@ pub(crate) fn run(shell: &Shell) -> anyhow::Result<()> {
     let target = places::target().join("loom");
     let test = Line::new("cargo", "test --target-dir").with([target.to_string_lossy()]);
     // Each test says how many interleavings there were.
-    let test = test.with(places::kernel_packages()?).with(["--test", "*loom*", "--", "--show-output"]);
-    shell.run(&test.set("RUSTFLAGS", "--cfg loom"))
+    let test = explored(test).with(places::kernel_packages()?);
+    shell.run(&test.with(["--test", "*loom*", "--", "--show-output"]))
+}
+
+/// Returns the command line of `cargo test` with loom's atomics in the packages that it builds.
+pub(crate) fn explored(test: Line) -> Line {
+    test.set("RUSTFLAGS", "--cfg tlbkit_loom").with(["--features", "loom"])
 }

@@ -23,6 +23,7 @@ mod fuzz;
 mod instructions;
 mod judge;
 mod ledger;
+mod locks;
 mod loom;
 mod miri;
 mod msrv;
@@ -64,6 +65,8 @@ enum Command {
     Explore(explore::ExploreArgs),
     /// Explore walkers beside a writer in every interleaving
     Loom,
+    /// Check that whoever depends on a crate locks only the packages that it builds
+    Locks,
     Miri(miri::MiriArgs),
     /// Run the tests with threads under the address and the thread sanitizer
     Sanitize,
@@ -94,6 +97,7 @@ fn main() -> ExitCode {
         Command::Judge => judge::run(&shell),
         Command::Explore(args) => explore::run(&shell, &args),
         Command::Loom => loom::run(&shell),
+        Command::Locks => locks::run(&shell),
         Command::Miri(args) => miri::run(&shell, &args),
         Command::Sanitize => sanitize::run(&shell),
         Command::Mutations(args) => mutations::run(&shell, &args),

@@ -18,8 +18,8 @@ pub(crate) fn target() -> PathBuf {
     env::var_os("CARGO_TARGET_DIR").map_or_else(|| "target".into(), PathBuf::from)
 }
 
-/// Returns `-p` and the package for each folder of `crates`: those that a kernel embeds.
-pub(crate) fn kernel_packages() -> anyhow::Result<Vec<String>> {
+/// Returns the folders of `crates`: what a kernel embeds.
+pub(crate) fn kernel_folders() -> anyhow::Result<Vec<String>> {
     let mut folders = Vec::new();
     for entry in fs::read_dir("crates").context("cannot list crates")? {
         let entry = entry?;
@@ -28,5 +28,11 @@ pub(crate) fn kernel_packages() -> anyhow::Result<Vec<String>> {
         }
     }
     folders.sort();
-    Ok(folders.into_iter().flat_map(|folder| ["-p".into(), format!("tlbkit-{folder}")]).collect())
+    Ok(folders)
+}
+
+/// Returns `-p` and the package for each folder of `crates`.
+pub(crate) fn kernel_packages() -> anyhow::Result<Vec<String>> {
+    let package = |folder| ["-p".into(), format!("tlbkit-{folder}")];
+    Ok(kernel_folders()?.into_iter().flat_map(package).collect())
 }

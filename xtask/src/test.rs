@@ -8,7 +8,7 @@ use clap::Args;
 use indicatif::{ProgressBar, ProgressStyle};
 
 use crate::shell::{Line, Shell};
-use crate::{check, demo, doc, fuzz, judge, loom, miri, msrv, no_std, properties};
+use crate::{check, demo, doc, fuzz, judge, locks, loom, miri, msrv, no_std, properties};
 
 /// Run every test that the gate runs, fastest first, up to the first failure
 #[derive(Args, Debug)]
@@ -22,9 +22,10 @@ pub(crate) struct TestArgs {
 type Step = (&'static str, fn(&Shell) -> anyhow::Result<()>);
 
 /// Those that fail fast come first.
-const STEPS: [Step; 13] = [
+const STEPS: [Step; 14] = [
     ("format", check::format),
     ("no std", no_std::run),
+    ("locks", locks::run),
     ("clippy", check::clippy),
     ("tests", properties::gate),
     ("doctests", doctests),

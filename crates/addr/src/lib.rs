@@ -40,6 +40,7 @@
 //! | [`CpuSet`] | a set of CPUs of any fixed capacity |
 //! | [`Flush`], [`Reach`] | which translations a change makes stale, and for whom |
 #![no_std]
+#![cfg_attr(not(test), warn(unused_crate_dependencies))]
 #![forbid(unsafe_code)]
 
 mod address;

@@ -56,7 +56,8 @@
 //!
 //! It executes no instruction of any architecture: flushing a TLB, switching spaces and masking interrupts are the
 //! kernel's. Addresses are a `usize`: no 64-bit space on a 32-bit host. A hashed table is per address space.
-#![cfg_attr(not(any(test, loom)), no_std)]
+#![cfg_attr(not(any(test, tlbkit_loom)), no_std)]
+#![cfg_attr(not(test), warn(unused_crate_dependencies))]
 
 pub mod cpt;
 mod error;

@@ -142,9 +142,9 @@ impl Lock for SpinLock {
     #[inline]
     fn lock(&self) {
         while self.0.swap(true, Ordering::Acquire) {
-            #[cfg(loom)]
+            #[cfg(tlbkit_loom)]
             loom::thread::yield_now();
-            #[cfg(not(loom))]
+            #[cfg(not(tlbkit_loom))]
             while self.0.load(Ordering::Relaxed) {
                 core::hint::spin_loop();
             }

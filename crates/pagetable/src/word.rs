@@ -18,14 +18,15 @@ use core::fmt::Debug;
 use core::ops::{BitAnd, BitOr, Not};
 use core::sync::atomic::Ordering;
 
-#[cfg(loom)]
+#[cfg(tlbkit_loom)]
 pub(crate) use loom::sync::atomic as atomics;
 
-#[cfg(not(loom))]
+#[cfg(not(tlbkit_loom))]
 pub(crate) use core::sync::atomic as atomics;
 
 /// The ordering of a walker's load.
-const FOLLOW: Ordering = if cfg!(any(loom, miri, tsan)) { Ordering::Acquire } else { Ordering::Relaxed };
+const FOLLOW: Ordering =
+    if cfg!(any(tlbkit_loom, miri, tsan)) { Ordering::Acquire } else { Ordering::Relaxed };
 
 /// The ordering of the writer's store to a word that leads to nothing new. The thread sanitizer does not know the fence
 /// that a batch of them may follow ([`Mode::release`](crate::mode::Mode::release)).
@@ -206,14 +207,14 @@ macro_rules! word {
                 unsafe { (*cell).compare_exchange(old, word, Ordering::AcqRel, Ordering::Acquire).map(drop) }
             }
 
-            #[cfg(not(loom))]
+            #[cfg(not(tlbkit_loom))]
             #[inline(always)]
             unsafe fn read_alone(cell: *const Self::Cell) -> Self {
                 // SAFETY: the cell is live and nobody writes it; an atomic has the layout of its integer.
                 unsafe { cell.cast::<Self>().read() }
             }
 
-            #[cfg(not(loom))]
+            #[cfg(not(tlbkit_loom))]
             #[inline(always)]
             unsafe fn write_alone(cell: *const Self::Cell, word: Self) {
                 // SAFETY: the cell is live and nobody else accesses it; atomics are interior mutable, so writing
@@ -221,13 +222,13 @@ macro_rules! word {
                 unsafe { cell.cast_mut().cast::<Self>().write(word) }
             }
 
-            #[cfg(loom)]
+            #[cfg(tlbkit_loom)]
             unsafe fn read_alone(cell: *const Self::Cell) -> Self {
                 // SAFETY: the caller's promise.
                 unsafe { (*cell).unsync_load() }
             }
 
-            #[cfg(loom)]
+            #[cfg(tlbkit_loom)]
             unsafe fn write_alone(cell: *const Self::Cell, word: Self) {
                 // SAFETY: the caller's promise.
                 unsafe { (*cell).store(word, Ordering::Relaxed) }

@@ -1,5 +1,5 @@
 //! Nodes that are a kernel's frames, on a host: "physical" memory is an array, mapped further up.
-#![cfg(all(not(loom), not(miri), target_pointer_width = "64"))]
+#![cfg(all(not(tlbkit_loom), not(miri), target_pointer_width = "64"))]
 
 use std::sync::Mutex;
 use std::sync::atomic::Ordering;

@@ -1,5 +1,5 @@
 //! A table that is dropped, not destroyed, leaks its nodes, and the storage knows how many.
-#![cfg(all(target_pointer_width = "64", not(loom)))]
+#![cfg(all(target_pointer_width = "64", not(tlbkit_loom)))]
 
 use tlbkit_addr::{Attr, PageSize, Pages, Pfn, Vpn};
 use tlbkit_pagetable::format::Compact;

@@ -1,5 +1,5 @@
 //! Entry formats: what goes in comes out, changes touch nothing else, and words are those of the manuals.
-#![cfg(not(loom))]
+#![cfg(not(tlbkit_loom))]
 
 use proptest::prelude::*;
 use tlbkit_addr::{Attr, PageSize, Pfn};

@@ -1,5 +1,5 @@
 //! Where uncovered frames go: room is counted exactly, and found wanting before anything has changed.
-#![cfg(not(loom))]
+#![cfg(not(tlbkit_loom))]
 
 use tlbkit_addr::{Attr, PageSize, Pages, Pfn, VirtAddr, Vpn};
 use tlbkit_pagetable::format::Compact32;

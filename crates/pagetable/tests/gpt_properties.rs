@@ -1,5 +1,5 @@
 //! The shared property suite over guarded tables: fixed and adaptive node sizes, both layouts.
-#![cfg(not(loom))]
+#![cfg(not(tlbkit_loom))]
 
 mod common;
 

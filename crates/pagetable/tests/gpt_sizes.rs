@@ -1,5 +1,5 @@
 //! How large the nodes and leaves of a guarded table are, for pages that are few enough to count by hand.
-#![cfg(not(loom))]
+#![cfg(not(tlbkit_loom))]
 #![cfg(target_pointer_width = "64")]
 
 use tlbkit_addr::{Attr, Flush, PageSize, Pages, Pfn, Vpn};

@@ -1,5 +1,5 @@
 //! Guarded tables word for word: what refill handlers and the papers' figures find in memory.
-#![cfg(not(loom))]
+#![cfg(not(tlbkit_loom))]
 
 #[cfg(target_pointer_width = "64")]
 mod common;

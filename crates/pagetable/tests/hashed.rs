@@ -1,5 +1,5 @@
 //! What the papers and the module docs say of hashed and clustered tables.
-#![cfg(not(loom))]
+#![cfg(not(tlbkit_loom))]
 #![cfg(target_pointer_width = "64")]
 
 mod common;

@@ -1,5 +1,5 @@
 //! Growing to the byte: what a larger array takes, what is moved at once, and memory that ends in the middle.
-#![cfg(not(loom))]
+#![cfg(not(tlbkit_loom))]
 #![cfg(target_pointer_width = "64")]
 
 mod common;

@@ -1,6 +1,6 @@
 //! Hashed and clustered tables against a plain map: every operation, every shape, pages of several sizes at both ends
 //! of the address space, batches completed at once, late or out of order, and memory that runs out.
-#![cfg(not(loom))]
+#![cfg(not(tlbkit_loom))]
 #![cfg(target_pointer_width = "64")]
 
 use std::collections::BTreeMap;

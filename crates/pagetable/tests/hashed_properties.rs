@@ -1,5 +1,5 @@
 //! The shared property suite over hashed and clustered tables: fixed and growing, chains short and long.
-#![cfg(not(loom))]
+#![cfg(not(tlbkit_loom))]
 
 mod common;
 

@@ -1,6 +1,6 @@
 //! Walkers beside the writer of a hashed table: they never miss what is mapped all the time, and never see one block's
 //! frame under another's address.
-#![cfg(not(loom))]
+#![cfg(not(tlbkit_loom))]
 #![cfg(target_pointer_width = "64")]
 
 use std::sync::RwLock;

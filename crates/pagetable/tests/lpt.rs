@@ -1,5 +1,5 @@
 //! The linear table: one load where the TLB helps, cascades where it does not, and its own pages flushed.
-#![cfg(all(target_pointer_width = "64", not(loom)))]
+#![cfg(all(target_pointer_width = "64", not(tlbkit_loom)))]
 
 mod common;
 

@@ -1,5 +1,5 @@
 //! The shared property suite over linear tables.
-#![cfg(not(loom))]
+#![cfg(not(tlbkit_loom))]
 
 use tlbkit_conformance::conformance;
 use tlbkit_pagetable::format::{Compact32, EntryLo};

@@ -1,5 +1,5 @@
 //! The shared property suite over multi-level tables.
-#![cfg(not(loom))]
+#![cfg(not(tlbkit_loom))]
 
 mod common;
 

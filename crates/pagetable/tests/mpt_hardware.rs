@@ -1,5 +1,5 @@
 //! Multi-level tables that hardware walks: status bits, break before make, and links that no change can harm.
-#![cfg(all(target_pointer_width = "64", not(loom)))]
+#![cfg(all(target_pointer_width = "64", not(tlbkit_loom)))]
 
 use std::sync::atomic::{AtomicU64, Ordering};
 

@@ -1,5 +1,5 @@
 //! EntryLo pairs in a two-level table: what a refill handler loads is always a pair that agrees.
-#![cfg(not(loom))]
+#![cfg(not(tlbkit_loom))]
 
 use tlbkit_addr::{Attr, PageSize, Pages, Pfn, VirtAddr, Vpn};
 use tlbkit_pagetable::format::{EntryLo, Format};

@@ -1,5 +1,5 @@
 //! A kernel half that every address space shares.
-#![cfg(all(target_pointer_width = "64", not(loom)))]
+#![cfg(all(target_pointer_width = "64", not(tlbkit_loom)))]
 
 use tlbkit_addr::{Attr, PageSize, Pages, Pfn, VirtAddr, Vpn};
 use tlbkit_pagetable::format::{Compact, Compact32, Format};

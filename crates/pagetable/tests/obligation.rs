@@ -1,5 +1,5 @@
 //! The batch that owns what a change took out: it is reclaimed, carried to another CPU, or lost and counted.
-#![cfg(not(loom))]
+#![cfg(not(tlbkit_loom))]
 
 use tlbkit_addr::{Attr, PageSize, Pages, Pfn, Vpn};
 use tlbkit_pagetable::format::Compact32;

@@ -1,5 +1,5 @@
 //! Nodes whose addresses a table's links cannot hold: they are refused like memory that is exhausted.
-#![cfg(not(loom))]
+#![cfg(not(tlbkit_loom))]
 
 use tlbkit_addr::{Attr, PageSize, Pages, Pfn, VirtAddr};
 #[cfg(target_pointer_width = "64")]

@@ -1,5 +1,5 @@
 //! The slab against a model of what node storage is.
-#![cfg(not(loom))]
+#![cfg(not(tlbkit_loom))]
 
 use std::collections::{BTreeMap, VecDeque};
 use std::sync::atomic::Ordering;

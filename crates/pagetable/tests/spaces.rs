@@ -1,5 +1,5 @@
 //! Address spaces at their exact edges, in the numbers of the machines' manuals.
-#![cfg(not(loom))]
+#![cfg(not(tlbkit_loom))]
 
 mod common;
 

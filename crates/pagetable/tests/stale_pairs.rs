@@ -1,5 +1,5 @@
 //! What is flushed where a TLB entry is a pair of larger pages: both of them, and nothing else; and where it is not.
-#![cfg(not(loom))]
+#![cfg(not(tlbkit_loom))]
 
 use tlbkit_addr::{Attr, Flush, PageSize, Pages, Pfn, Vpn};
 use tlbkit_pagetable::format::{Compact32, EntryLo, Format};

@@ -2,7 +2,7 @@
 //!
 //! A frame's number says which page it belongs to and in which generation of its mapping, so every answer can be
 //! judged. Walkers acknowledge between two walks, and the writer reclaims when all have.
-#![cfg(not(loom))]
+#![cfg(not(tlbkit_loom))]
 
 use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 use std::time::{Duration, Instant};

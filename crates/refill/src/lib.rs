@@ -104,6 +104,7 @@
 //! * What a nested miss of a linear table replaces is not reported.
 //! * Move to front in a hashed table's chain: a handler only reads.
 #![no_std]
+#![cfg_attr(not(test), warn(unused_crate_dependencies))]
 
 pub mod asm;
 mod cpu;

@@ -1,5 +1,6 @@
 #![doc = include_str!("lib.md")]
 #![cfg_attr(not(test), no_std)]
+#![cfg_attr(not(test), warn(unused_crate_dependencies))]
 
 mod algorithm;
 mod batch;

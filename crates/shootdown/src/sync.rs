@@ -1,19 +1,19 @@
-//! Atomics and cells: `core`'s, or loom's under `cfg(loom)`.
+//! Atomics and cells: `core`'s, or loom's under `cfg(tlbkit_loom)`.
 
-#[cfg(not(loom))]
+#[cfg(not(tlbkit_loom))]
 pub(crate) use core::sync::atomic::{AtomicBool, AtomicU32, AtomicUsize, Ordering, fence};
-#[cfg(loom)]
+#[cfg(tlbkit_loom)]
 pub(crate) use loom::sync::atomic::{AtomicBool, AtomicU32, AtomicUsize, Ordering, fence};
 
 /// An `UnsafeCell` with loom's interface, so that loom sees who enters it.
-#[cfg(loom)]
+#[cfg(tlbkit_loom)]
 pub(crate) type Cell<T> = loom::cell::UnsafeCell<T>;
 
-#[cfg(not(loom))]
+#[cfg(not(tlbkit_loom))]
 #[derive(Debug)]
 pub(crate) struct Cell<T>(core::cell::UnsafeCell<T>);
 
-#[cfg(not(loom))]
+#[cfg(not(tlbkit_loom))]
 impl<T> Cell<T> {
     pub(crate) const fn new(value: T) -> Self {
         Self(core::cell::UnsafeCell::new(value))
@@ -28,8 +28,8 @@ impl<T> Cell<T> {
 /// Lets another hardware thread, or loom's next thread, go on.
 #[inline]
 pub(crate) fn relax() {
-    #[cfg(not(loom))]
+    #[cfg(not(tlbkit_loom))]
     core::hint::spin_loop();
-    #[cfg(loom)]
+    #[cfg(tlbkit_loom)]
     loom::thread::yield_now();
 }

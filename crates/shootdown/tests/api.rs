@@ -1,6 +1,6 @@
 //! Bad input gives typed errors and changes nothing; payloads come back once or leak; an unshared unmap is silent.
 
-#![cfg(not(loom))]
+#![cfg(not(tlbkit_loom))]
 
 use std::cell::Cell;
 

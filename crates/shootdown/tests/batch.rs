@@ -1,6 +1,6 @@
 //! A batch of changes becomes one request. It may ask for more than was added, never for less.
 
-#![cfg(not(loom))]
+#![cfg(not(tlbkit_loom))]
 
 use std::collections::BTreeSet;
 

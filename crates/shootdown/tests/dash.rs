@@ -1,6 +1,6 @@
 //! Table 5.2: a page's way through the machine-dependent interface.
 
-#![cfg(not(loom))]
+#![cfg(not(tlbkit_loom))]
 
 use std::cell::{Cell, RefCell};
 use std::collections::{BTreeSet, HashMap, VecDeque};

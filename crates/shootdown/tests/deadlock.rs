@@ -1,6 +1,6 @@
 //! 3.3.3: two 2-phase requesters, each with interrupts disabled and waiting for the other one.
 
-#![cfg(not(loom))]
+#![cfg(not(tlbkit_loom))]
 
 use std::sync::Barrier;
 use std::sync::atomic::{AtomicUsize, Ordering};

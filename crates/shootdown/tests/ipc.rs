@@ -1,6 +1,6 @@
 //! Table 5.3: who owns an IPC page, what the page table says of it, and how a message is passed.
 
-#![cfg(not(loom))]
+#![cfg(not(tlbkit_loom))]
 
 use proptest::prelude::*;
 use tlbkit_shootdown::ipc::{Access, IpcError, IpcRegion, LowAction, MessageStep, Passing, Receive, Send};

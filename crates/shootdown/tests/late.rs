@@ -1,6 +1,6 @@
 //! 2-phase where the hardware writes a whole word to set a status bit: who stops has such a write under way.
 
-#![cfg(not(loom))]
+#![cfg(not(tlbkit_loom))]
 
 use std::sync::atomic::{AtomicBool, AtomicU8, Ordering};
 

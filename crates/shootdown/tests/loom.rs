@@ -1,9 +1,9 @@
 //! The driver's memory orderings under loom: two or three threads, every interleaving with a few preemptions, every
 //! value that the C11 model lets a load see.
 //!
-//! `RUSTFLAGS="--cfg loom" cargo test --release -p tlbkit-shootdown --test loom`
+//! `RUSTFLAGS="--cfg tlbkit_loom" cargo test --release --features loom -p tlbkit-shootdown --test loom`
 
-#![cfg(loom)]
+#![cfg(tlbkit_loom)]
 
 use loom::sync::Arc;
 use loom::sync::atomic::{AtomicUsize, Ordering};

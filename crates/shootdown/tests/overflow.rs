@@ -1,7 +1,7 @@
 //! After an overflow a 2-phase replier knows an operation by its slot alone. It must not take the next operation in that
 //! slot for it: that one may get its turn only when the replier has left.
 
-#![cfg(not(loom))]
+#![cfg(not(tlbkit_loom))]
 
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::mpsc::{Receiver, Sender, channel};

@@ -1,6 +1,6 @@
 //! Page-out (Figure 5.4): when a page may be used again.
 
-#![cfg(not(loom))]
+#![cfg(not(tlbkit_loom))]
 
 use proptest::prelude::*;
 use tlbkit_shootdown::Outcome;

@@ -1,6 +1,6 @@
 //! Which algorithm suits which hardware (Tables 2.1 and 3.1), and which of them is chosen.
 
-#![cfg(not(loom))]
+#![cfg(not(tlbkit_loom))]
 
 use tlbkit_shootdown::{
     Algorithm, Consistency, Hardware, LowRights, Order, Plan, Rendezvous, Status, Style, Unsuitable, Want,

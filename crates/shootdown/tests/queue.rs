@@ -1,6 +1,6 @@
 //! Requests: what they say, and that a queue of fixed size loses none.
 
-#![cfg(not(loom))]
+#![cfg(not(tlbkit_loom))]
 
 use std::collections::{BTreeSet, HashSet, VecDeque};
 

@@ -1,6 +1,6 @@
 //! The replier and the miss handler, step by step.
 
-#![cfg(not(loom))]
+#![cfg(not(tlbkit_loom))]
 
 use tlbkit_addr::{Asid, Pages, Vpn};
 use tlbkit_shootdown::{

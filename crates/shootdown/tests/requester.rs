@@ -2,7 +2,7 @@
 //!
 //! CPU 0 changes an entry of a space that 0 and 1 run. CPU 2 has run it, and may hold it still.
 
-#![cfg(not(loom))]
+#![cfg(not(tlbkit_loom))]
 
 use Action::{
     AllAcknowledged, Check, Close, Continue, Done, Enter, Exclude, FlushLocally, FlushRemotely, IsFlushed,

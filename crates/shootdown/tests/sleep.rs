@@ -2,7 +2,7 @@
 //!
 //! An interrupt stays pending until its CPU looks, and a sleep uses it up, whatever it was for.
 
-#![cfg(not(loom))]
+#![cfg(not(tlbkit_loom))]
 
 use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 use std::sync::{Condvar, Mutex};

@@ -1,6 +1,6 @@
 //! CPUs that come and go (3.3.2): what each change asks for, in which order, and that no request falls in between.
 
-#![cfg(not(loom))]
+#![cfg(not(tlbkit_loom))]
 
 use std::collections::{BTreeSet, HashSet};
 

@@ -1,7 +1,7 @@
 //! The machines over host threads: a software TLB per thread, mailboxes for interrupts, frames that are marked free
 //! when an operation hands them back. A thread that reaches a free frame, or another page's, has been let down.
 
-#![cfg(not(loom))]
+#![cfg(not(tlbkit_loom))]
 
 use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 use std::sync::{Mutex, MutexGuard};

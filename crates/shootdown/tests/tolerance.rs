@@ -1,6 +1,6 @@
 //! What an inconsistency costs (5.1): the text's own cases, and what none of them may allow.
 
-#![cfg(not(loom))]
+#![cfg(not(tlbkit_loom))]
 
 use proptest::prelude::*;
 use tlbkit_addr::{Attr, Pfn};

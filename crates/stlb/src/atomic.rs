@@ -1,13 +1,13 @@
 //! Atomic words, those of `core` or those that loom explores.
 
-#[cfg(all(not(loom), target_has_atomic = "64"))]
+#[cfg(all(not(tlbkit_loom), target_has_atomic = "64"))]
 use core::sync::atomic::AtomicU64;
-#[cfg(not(loom))]
+#[cfg(not(tlbkit_loom))]
 pub(crate) use core::sync::atomic::{AtomicU32, AtomicUsize, Ordering, fence};
 
-#[cfg(loom)]
+#[cfg(tlbkit_loom)]
 use loom::sync::atomic::AtomicU64;
-#[cfg(loom)]
+#[cfg(tlbkit_loom)]
 pub(crate) use loom::sync::atomic::{AtomicU32, AtomicUsize, Ordering, fence};
 
 use crate::Pair;
@@ -52,7 +52,7 @@ macro_rules! atomic {
 
 atomic!(u32, AtomicU32);
 atomic!(usize, AtomicUsize);
-#[cfg(any(loom, target_has_atomic = "64"))]
+#[cfg(any(tlbkit_loom, target_has_atomic = "64"))]
 atomic!(u64, AtomicU64);
 
 impl Atomic for Pair {

@@ -70,6 +70,7 @@
 //!   presents the current ASID with every miss. [`Invalidate::invalidate_global`] forgets all of them.
 //! * A victim cache, or a prefetch TLB, in the shared form.
 #![no_std]
+#![cfg_attr(not(test), warn(unused_crate_dependencies))]
 
 mod asids;
 mod atomic;

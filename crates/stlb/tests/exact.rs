@@ -1,5 +1,5 @@
 //! A cache in which nothing can be pushed out knows what was filled in and not forgotten since: no less, and no more.
-#![cfg(not(loom))]
+#![cfg(not(tlbkit_loom))]
 
 mod ops;
 

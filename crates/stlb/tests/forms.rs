@@ -1,5 +1,5 @@
 //! What each form keeps, what it pushes out, and what it says about bad input.
-#![cfg(all(not(loom), target_has_atomic = "64"))]
+#![cfg(all(not(tlbkit_loom), target_has_atomic = "64"))]
 
 mod ops;
 

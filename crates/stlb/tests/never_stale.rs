@@ -1,5 +1,5 @@
 //! No cache of any form gives what the page table would not, and each kind of invalidation is needed for that.
-#![cfg(not(loom))]
+#![cfg(not(tlbkit_loom))]
 
 mod machine;
 

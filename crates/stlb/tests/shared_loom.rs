@@ -1,7 +1,7 @@
 //! Every interleaving of a few accesses to the shared form.
 //!
-//! `RUSTFLAGS="--cfg loom" cargo test -p tlbkit-stlb --test shared_loom --release`
-#![cfg(loom)]
+//! `RUSTFLAGS="--cfg tlbkit_loom" cargo test --release --features loom -p tlbkit-stlb --test shared_loom`
+#![cfg(tlbkit_loom)]
 
 use loom::sync::Arc;
 use loom::sync::atomic::{AtomicU64, Ordering};

@@ -1,5 +1,5 @@
 //! The shared form under real threads.
-#![cfg(not(loom))]
+#![cfg(not(tlbkit_loom))]
 
 use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
 use std::thread;

@@ -67,6 +67,7 @@
 //! Address-space identifiers: a kernel has one policy an address space, and tells it of evictions by others with
 //! [`Policy::evicted`]. Locks: a policy is driven by one CPU at a time.
 #![no_std]
+#![cfg_attr(not(test), warn(unused_crate_dependencies))]
 #![forbid(unsafe_code)]
 
 #[cfg(test)]

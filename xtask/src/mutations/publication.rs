@@ -6,6 +6,7 @@ use anyhow::{Context, bail, ensure};
 
 use super::MutationsArgs;
 use super::tree::{Change, Tree};
+use crate::loom;
 use crate::shell::Line;
 
 /// One line less, or another.
@@ -39,12 +40,8 @@ impl Test {
                 .with(["--target-dir", &tree.build(place).to_string_lossy(), name])
         };
         match self {
-            Self::Walkers(name) => {
-                cargo("tlbkit-pagetable", "loom", name, "loom").set("RUSTFLAGS", "--cfg loom")
-            }
-            Self::SharedCache(name) => {
-                cargo("tlbkit-stlb", "shared_loom", name, "loom").set("RUSTFLAGS", "--cfg loom")
-            }
+            Self::Walkers(name) => loom::explored(cargo("tlbkit-pagetable", "loom", name, "loom")),
+            Self::SharedCache(name) => loom::explored(cargo("tlbkit-stlb", "shared_loom", name, "loom")),
             Self::Plain(package, file, name) => cargo(package, file, name, "plain"),
         }
     }

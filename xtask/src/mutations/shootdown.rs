@@ -10,6 +10,7 @@ use serde_json::Value;
 
 use super::MutationsArgs;
 use super::tree::{Change, Tree};
+use crate::loom;
 use crate::shell::{Line, Shell};
 
 /// One wrong line, in a file below `crates/shootdown/src`.
@@ -142,7 +143,7 @@ fn interleavings(tree: &Tree) -> anyhow::Result<Driver> {
     let build = tree.build("interleavings").to_string_lossy().into_owned();
     let line = Line::new("cargo", "test --release -p tlbkit-shootdown --test loom");
     let line = line.with(["--manifest-path", &manifest, "--target-dir", &build]);
-    test(line.set("RUSTFLAGS", "--cfg loom"), "loom")
+    test(loom::explored(line), "loom")
 }
 
 /// Builds a test, and returns it as a driver.

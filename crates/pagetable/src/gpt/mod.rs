@@ -110,7 +110,7 @@ mod sweep;
 mod table;
 mod tune;
 
-#[cfg(all(test, not(loom), target_pointer_width = "64"))]
+#[cfg(all(test, not(tlbkit_loom), target_pointer_width = "64"))]
 mod tests;
 
 use core::fmt;

@@ -11,17 +11,17 @@
 //! | [`Slab`] | an array that the caller hands over | every table; the arena may be mapped anywhere |
 //! | [`Direct`] | the kernel's own frames, through a direct map | tables whose nodes are whole pages |
 
-#[cfg(not(loom))]
+#[cfg(not(tlbkit_loom))]
 mod direct;
-#[cfg(not(loom))]
+#[cfg(not(tlbkit_loom))]
 mod slab;
 mod stock;
 
 use core::fmt::Debug;
 
-#[cfg(not(loom))]
+#[cfg(not(tlbkit_loom))]
 pub use direct::{Direct, FrameSource};
-#[cfg(not(loom))]
+#[cfg(not(tlbkit_loom))]
 pub use slab::{Chunk, Identity, Offset, Slab, SlabError, Usage, Window};
 pub(crate) use stock::{Stock, take_within};
 

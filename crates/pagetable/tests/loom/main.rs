@@ -1,7 +1,7 @@
 //! Walkers beside a writer, in every interleaving and with every stale value that the memory model allows.
 //!
-//! `RUSTFLAGS='--cfg loom' cargo test -p tlbkit-pagetable --release --test loom`
-#![cfg(loom)]
+//! `RUSTFLAGS="--cfg tlbkit_loom" cargo test --release --features loom -p tlbkit-pagetable --test loom`
+#![cfg(tlbkit_loom)]
 
 mod pairs;
 #[path = "../common/rebased.rs"]

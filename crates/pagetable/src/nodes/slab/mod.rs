@@ -445,7 +445,7 @@ impl<W, M: Mode, A> fmt::Debug for Slab<'_, W, M, A> {
 
 const _: () = assert!(size_of::<Descriptor>() == 16);
 
-#[cfg(all(test, not(loom), target_pointer_width = "64"))]
+#[cfg(all(test, not(tlbkit_loom), target_pointer_width = "64"))]
 mod tests {
     use super::{Slab, SlabError};
     use crate::Solo;
