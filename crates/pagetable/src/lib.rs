@@ -92,7 +92,7 @@ pub use mode::{Mode, Shared, Solo};
 pub use observe::Observe;
 pub use pinned::Pinned;
 pub use retired::{Carried, Retired};
-pub use table::{Change, Holes, Sole, Table, destroy};
+pub use table::{Change, Holes, Private, Sole, Table, destroy};
 pub use word::Word;
 pub use writer::Writer;
 

@@ -2,7 +2,7 @@
 
 use tlbkit_addr::{Attr, Flush, PageSize, Pages, Pfn, PhysAddr, VirtAddr};
 
-use crate::{Change, Error, Footprint, Frames, Holes, Leaf, Pinned, Retired, Table};
+use crate::{Change, Error, Footprint, Frames, Holes, Leaf, Pinned, Private, Retired, Table};
 
 /// A table and the function that flushes the TLB: changes flush, then free, before they return.
 ///
@@ -35,17 +35,20 @@ pub struct Local<'n, T: Table<'n>, F> {
     flush: F,
 }
 
-impl<'n, T: Table<'n>, F: FnMut(&Flush)> Local<'n, T, F> {
+impl<'n, T: Private<'n>, F: FnMut(&Flush)> Local<'n, T, F> {
     /// Wraps `table`. `flush` forgets the translations that it is given before it returns.
     pub fn new(table: T, flush: F) -> Self {
         let batch = table.batch();
         Self { table, batch, flush }
     }
+}
 
+impl<'n, T: Table<'n>, F: FnMut(&Flush)> Local<'n, T, F> {
     /// Returns the leaf that maps `at`; see [`Table::lookup`].
     #[inline(always)]
     pub fn lookup(&self, at: VirtAddr) -> Option<Leaf> {
-        // SAFETY: reclaiming needs `&mut self`, so it cannot happen during the walk.
+        // SAFETY: the table is private, so the only batch that frees its nodes is this value's, which needs `&mut self`;
+        // or it is in solo mode, and no other CPU frees what it borrows during the walk.
         self.table.lookup(unsafe { Pinned::by(self) }, at)
     }
 

@@ -14,8 +14,29 @@ use crate::{Error, Footprint, Frames, Leaf, Observe, Pinned, Retired, Space};
 /// one CPU does everything: these hold the promise that the unsafe functions ask for. Every change is all or nothing
 /// over its range of pages, and adds what it makes stale to a [`Retired`] batch.
 ///
-/// `'n` is the life of the node storage. The trait is object-safe; kernels use it monomorphic.
-pub trait Table<'n>: Debug {
+/// `'n` is the lifetime of the node storage. The trait is object-safe; kernels use it with static dispatch.
+///
+/// # Safety
+///
+/// [`Writer`](crate::Writer), [`Local`](crate::Local) and [`destroy`] free what a batch owns on the word of the table
+/// that filled it. So an implementation promises:
+///
+/// - [`batch`](Self::batch) returns a batch over the storage that this table's nodes come from, which owns nothing, or
+///   what a dropped batch of this table did; [`sole`](Self::sole) returns the same flag on every call, and no other
+///   table's.
+/// - A change pushes nodes of this table alone, and each of them after the store that unlinks it, so that at every
+///   moment, also when a call to the caller's code unwinds, no word of any table leads to what the batch owns. It
+///   leaves what the batch holds there, and keeps nothing of it elsewhere.
+/// - What a change makes stale is in the batch's flush before the change stores anything.
+/// - A walk reaches nodes of this table alone (and of one that lends it a part), by words that lead to live nodes.
+/// - If the table is [`Send`], its storage may be used by every thread that the table may be sent to.
+///
+/// ```compile_fail,E0200
+/// # #[derive(Debug)]
+/// struct Mine;
+/// impl tlbkit_pagetable::Table<'static> for Mine {}
+/// ```
+pub unsafe trait Table<'n>: Debug {
     /// Returns the addresses and sizes that the table maps.
     fn space(&self) -> Space;
 
@@ -149,6 +170,24 @@ pub trait Table<'n>: Debug {
     /// As for [`map`](Self::map), and the table is not used any more.
     unsafe fn dismantle(&mut self, batch: &mut Retired<'n>);
 }
+
+/// A table of which no other CPU frees a node: what [`Local`](crate::Local) wraps.
+///
+/// # Safety
+///
+/// Only a batch of this table frees nodes that its walks reach; or the table is in [`Solo`](crate::Solo) mode, and so is
+/// the one that lends it a part.
+///
+/// ```compile_fail,E0271
+/// # use tlbkit_pagetable::nodes::{Chunk, Slab};
+/// # use tlbkit_pagetable::{Local, Shared, mpt};
+/// # let mut memory = vec![Chunk::ZERO; 16];
+/// let slab = Slab::<u64, Shared>::new(&mut memory, 0).unwrap();
+/// let kernel = mpt::Mpt4::new(&slab).unwrap();
+/// // The kernel's writer may free what the lookups of this table walk.
+/// let table = Local::new(mpt::Mpt4::sharing(&kernel).unwrap(), |_flush| ());
+/// ```
+pub unsafe trait Private<'n>: Table<'n> {}
 
 /// Takes a table apart and returns the obligation that owns all its nodes.
 ///

@@ -8,10 +8,10 @@ use tlbkit_pagetable::gpt::Gpt48;
 use tlbkit_pagetable::hpt::Hashed;
 use tlbkit_pagetable::mpt::Mpt4;
 use tlbkit_pagetable::nodes::{Chunk, Reclaim, Slab};
-use tlbkit_pagetable::{Local, Solo, Table};
+use tlbkit_pagetable::{Local, Private, Solo};
 
 /// Maps pages in a new table, drops that, and returns how many nodes were lost.
-fn lost<'n, T: Table<'n>>(slab: &'n Slab<'_, u64, Solo>, table: T, pages: &[usize]) -> usize {
+fn lost<'n, T: Private<'n>>(slab: &'n Slab<'_, u64, Solo>, table: T, pages: &[usize]) -> usize {
     let (before, others) = (slab.held().lost(), slab.usage().nodes - table.footprint().nodes);
     let mut table = Local::new(table, |_| ());
     for &vpn in pages {

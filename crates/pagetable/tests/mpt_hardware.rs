@@ -8,16 +8,14 @@ use tlbkit_pagetable::format::{Aarch64, Format, Sv39, X86};
 use tlbkit_pagetable::geometry::{Va39, Va48};
 use tlbkit_pagetable::mpt::Mpt;
 use tlbkit_pagetable::nodes::{Chunk, NodeAddr, Nodes, Slab};
-use tlbkit_pagetable::{
-    Change, Error, Holes, Local, Pinned, Radix, Run, Runs, Shared, Table, Writer, destroy,
-};
+use tlbkit_pagetable::{Change, Error, Holes, Local, Pinned, Radix, Run, Runs, Solo, Table, Writer, destroy};
 
 const PHYS: usize = 0x8020_0000;
 const K4: PageSize = PageSize::K4;
 const M2: PageSize = PageSize::M2;
 const RW: Attr = Attr::READ.union(Attr::WRITE);
 
-type Storage<'m> = Slab<'m, u64, Shared>;
+type Storage<'m> = Slab<'m, u64, Solo>;
 
 fn pages(first: usize, count: usize) -> Pages {
     Pages::count(Vpn::new(first), count).unwrap()

@@ -6,14 +6,14 @@ use tlbkit_pagetable::format::{EntryLo, Format};
 use tlbkit_pagetable::geometry::Va32;
 use tlbkit_pagetable::mpt::Mpt;
 use tlbkit_pagetable::nodes::{Chunk, NodeAddr, Nodes, Slab};
-use tlbkit_pagetable::{Change, Error, Holes, Local, Shared, Table};
+use tlbkit_pagetable::{Change, Error, Holes, Local, Solo, Table};
 
 const KSEG0: usize = 0x8000_0000;
 const GLOBAL: Attr = Attr::READ.union(Attr::WRITE).union(Attr::DIRTY).union(Attr::GLOBAL);
 const LOCAL: Attr = GLOBAL.difference(Attr::GLOBAL);
 const K4: PageSize = PageSize::K4;
 
-type Storage<'m> = Slab<'m, u32, Shared>;
+type Storage<'m> = Slab<'m, u32, Solo>;
 type Mips<'n, 'm> = Mpt<'n, Va32, EntryLo, Storage<'m>>;
 
 fn pages(first: usize, count: usize) -> Pages {

@@ -14,7 +14,7 @@ use tlbkit_pagetable::gpt::{self, Gpt};
 use tlbkit_pagetable::hpt::Hashed;
 use tlbkit_pagetable::mpt::Mpt;
 use tlbkit_pagetable::nodes::{Chunk, NodeAddr, Nodes, Slab};
-use tlbkit_pagetable::{Change, Holes, Local, Solo, Table};
+use tlbkit_pagetable::{Change, Holes, Local, Private, Solo};
 use tlbkit_refill::features::Features;
 use tlbkit_refill::interp::{Access, Machine, Stop, Window, Windows};
 use tlbkit_refill::mips3::{self, Block, GENERAL, PaperLo, Spec, Stlb, TAIL, VECTOR, Walk};
@@ -46,7 +46,7 @@ type Cost = (u64, u64);
 
 /// A table with every page, and its handler behind a cache of so many bytes or none: refills all of them twice. Returns what
 /// the first refill of each took, and what the second did, which finds the cache full.
-fn refills<'n, T: Table<'n>>(
+fn refills<'n, T: Private<'n>>(
     storage: &'n Storage<'n>,
     table: T,
     root: fn(&T) -> Block,

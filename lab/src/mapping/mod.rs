@@ -28,7 +28,7 @@ use tlbkit_pagetable::gpt::{self, Adaptive, Fixed, Gpt};
 use tlbkit_pagetable::hpt::Hashed;
 use tlbkit_pagetable::mpt::Mpt;
 use tlbkit_pagetable::nodes::{Chunk, Slab};
-use tlbkit_pagetable::{Change, Error, Holes, Local, Solo, Table};
+use tlbkit_pagetable::{Change, Error, Holes, Local, Private, Solo};
 
 use crate::rows;
 
@@ -123,7 +123,7 @@ fn structures() -> Vec<(&'static str, Start)> {
 }
 
 /// Sets a table up and returns its round.
-fn start<'n, T: Table<'n> + 'n>(
+fn start<'n, T: Private<'n> + 'n>(
     benchmark: Benchmark,
     seed: u64,
     make: impl Fn() -> Result<T, Error> + 'n,

@@ -5,7 +5,7 @@ use tlbkit_pagetable::gpt::{self, Fixed, Gpt};
 use tlbkit_pagetable::hpt::Hashed;
 use tlbkit_pagetable::mpt::Mpt;
 use tlbkit_pagetable::nodes::Slab;
-use tlbkit_pagetable::{Error, Solo, Table};
+use tlbkit_pagetable::{Error, Private, Solo};
 use tlbkit_refill::mips3::{self, Block, PaperLo, Walk};
 
 use super::Row;
@@ -18,7 +18,7 @@ pub(super) type Storage<'m> = Slab<'m, u32, Solo>;
 /// A table with a handler.
 pub(super) trait Structure {
     /// The table.
-    type Table<'n>: Table<'n>;
+    type Table<'n>: Private<'n>;
 
     /// Returns an empty table in `nodes`.
     fn build<'n>(nodes: &'n Storage<'n>) -> Result<Self::Table<'n>, Error>;

@@ -10,9 +10,13 @@ use super::policy::Policy;
 use crate::format::Format;
 use crate::geometry::Checked as _;
 use crate::nodes::Nodes;
-use crate::{Change, Error, Footprint, Frames, Geometry, Holes, Leaf, Pinned, Retired, Sole, Space, Table};
+use crate::{
+    Change, Error, Footprint, Frames, Geometry, Holes, Leaf, Pinned, Private, Retired, Sole, Space, Table,
+};
 
-impl<'n, G: Geometry, F: Format, N: Nodes<Word = F::Word>, L: Layout<N>, P: Policy> Table<'n>
+// SAFETY: the batch is over the table's storage, and the flag is a field. Nodes that a change replaces are pushed when the
+// word that replaces them is stored.
+unsafe impl<'n, G: Geometry, F: Format, N: Nodes<Word = F::Word>, L: Layout<N>, P: Policy> Table<'n>
     for Gpt<'n, G, F, N, L, P>
 {
     fn space(&self) -> Space {
@@ -108,4 +112,10 @@ impl<'n, G: Geometry, F: Format, N: Nodes<Word = F::Word>, L: Layout<N>, P: Poli
         // SAFETY: the caller's promise.
         unsafe { self.take_apart(batch) }
     }
+}
+
+// SAFETY: nobody lends it anything.
+unsafe impl<'n, G: Geometry, F: Format, N: Nodes<Word = F::Word>, L: Layout<N>, P: Policy> Private<'n>
+    for Gpt<'n, G, F, N, L, P>
+{
 }

@@ -12,9 +12,13 @@ use crate::leaf::phys;
 use crate::mode::Mode;
 use crate::nodes::Nodes;
 use crate::word::atomics::fence;
-use crate::{Change, Error, Footprint, Frames, Geometry, Holes, Leaf, Pinned, Retired, Sole, Space, Table};
+use crate::{
+    Change, Error, Footprint, Frames, Geometry, Holes, Leaf, Pinned, Private, Retired, Sole, Space, Table,
+};
 
-impl<'n, G, F, N, const CLUSTER: u32, const BUCKETS: u32, const LOAD: usize> Table<'n>
+// SAFETY: the batch is over the table's storage, and the flag is a field. Every change stores the word that unlinks a node
+// before it pushes that, but where the whole table is taken apart.
+unsafe impl<'n, G, F, N, const CLUSTER: u32, const BUCKETS: u32, const LOAD: usize> Table<'n>
     for Hashed<'n, G, F, N, CLUSTER, BUCKETS, LOAD>
 where
     G: Geometry,
@@ -138,4 +142,14 @@ where
         // SAFETY: the caller's promise.
         unsafe { self.take_apart(batch) }
     }
+}
+
+// SAFETY: nobody lends it anything.
+unsafe impl<'n, G, F, N, const CLUSTER: u32, const BUCKETS: u32, const LOAD: usize> Private<'n>
+    for Hashed<'n, G, F, N, CLUSTER, BUCKETS, LOAD>
+where
+    G: Geometry,
+    F: Format,
+    N: Nodes<Word = F::Word>,
+{
 }

@@ -96,7 +96,8 @@ use crate::geometry::Va32;
 use crate::mpt::{Mpt, own_pages, region};
 use crate::nodes::{NodeAddr, Nodes};
 use crate::{
-    Change, Error, Footprint, Frames, Holes, Leaf, Observe, Pinned, Radix, Retired, Sole, Space, Table,
+    Change, Error, Footprint, Frames, Holes, Leaf, Observe, Pinned, Private, Radix, Retired, Sole, Space,
+    Table,
 };
 
 /// A linear page table at virtual address `AT` of geometry `G` with entries of format `F`. `N` names nodes by their
@@ -146,7 +147,10 @@ impl<'n, G: Radix, F: Format, N: Nodes<Word = F::Word>, const AT: usize> Lpt<'n,
     }
 }
 
-impl<'n, G: Radix, F: Format, N: Nodes<Word = F::Word>, const AT: usize> Table<'n> for Lpt<'n, G, F, N, AT> {
+// SAFETY: everything is the tree's.
+unsafe impl<'n, G: Radix, F: Format, N: Nodes<Word = F::Word>, const AT: usize> Table<'n>
+    for Lpt<'n, G, F, N, AT>
+{
     fn space(&self) -> Space {
         self.tree.space()
     }
@@ -241,4 +245,10 @@ impl<'n, G: Radix, F: Format, N: Nodes<Word = F::Word>, const AT: usize> Table<'
         // SAFETY: as above.
         unsafe { self.tree.dismantle(batch) }
     }
+}
+
+// SAFETY: nobody lends it anything.
+unsafe impl<'n, G: Radix, F: Format, N: Nodes<Word = F::Word>, const AT: usize> Private<'n>
+    for Lpt<'n, G, F, N, AT>
+{
 }

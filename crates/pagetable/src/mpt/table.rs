@@ -10,9 +10,13 @@ use crate::format::Format;
 use crate::geometry::Checked as _;
 use crate::leaf::phys;
 use crate::nodes::{NodeAddr, Nodes};
-use crate::{Change, Error, Footprint, Frames, Holes, Leaf, Pinned, Radix, Retired, Sole, Space, Table};
+use crate::{
+    Change, Error, Footprint, Frames, Holes, Leaf, Pinned, Private, Radix, Retired, Sole, Solo, Space, Table,
+};
 
-impl<'n, G: Radix, F: Format, N: Nodes<Word = F::Word>> Table<'n> for Mpt<'n, G, F, N> {
+// SAFETY: the batch is over the table's storage, and the flag is a field. Every change stores the word that unlinks a node
+// before it pushes that.
+unsafe impl<'n, G: Radix, F: Format, N: Nodes<Word = F::Word>> Table<'n> for Mpt<'n, G, F, N> {
     fn space(&self) -> Space {
         G::SPACE
     }
@@ -125,6 +129,10 @@ impl<'n, G: Radix, F: Format, N: Nodes<Word = F::Word>> Table<'n> for Mpt<'n, G,
         unsafe { self.take_apart(batch) }
     }
 }
+
+// SAFETY: in solo mode no other CPU frees anything. In shared mode the lender of a borrowed part may, while a CPU walks
+// the borrower that could acknowledge a shootdown meanwhile: so there is no such implementation.
+unsafe impl<'n, G: Radix, F: Format, N: Nodes<Word = F::Word, Mode = Solo>> Private<'n> for Mpt<'n, G, F, N> {}
 
 impl<G: Radix, F: Format, N: Nodes<Word = F::Word>> Mpt<'_, G, F, N> {
     /// Visits the leaves of `pages` under `node`, in ascending order.

@@ -14,7 +14,7 @@ use std::sync::atomic::{AtomicU32, Ordering};
 use proptest::test_runner::TestCaseError;
 use tlbkit_addr::{Asid, Attr, Flush, PageSize, Pages, Pfn, Vpn};
 use tlbkit_pagetable::nodes::{NodeAddr, Nodes, Slab};
-use tlbkit_pagetable::{Change, Geometry, Holes, Local, Radix, Solo, Table};
+use tlbkit_pagetable::{Change, Geometry, Holes, Local, Private, Radix, Solo};
 use tlbkit_refill::features::Features;
 use tlbkit_refill::handler::{Form, Front, Handler, Place, Root, Spec, Stlb, Walk, Write};
 use tlbkit_refill::interp::{Access, Machine, Stop, Window, Windows};
@@ -129,7 +129,7 @@ pub(crate) struct Subject<'n, 'm, T> {
 }
 
 /// Runs steps on two spaces, and compares every access with what the table says.
-pub(crate) fn run<'n, T: Table<'n>>(
+pub(crate) fn run<'n, T: Private<'n>>(
     config: &Config,
     subject: Subject<'n, '_, T>,
     steps: &[Step],

@@ -8,7 +8,7 @@ use tlbkit_pagetable::geometry::Va32;
 use tlbkit_pagetable::gpt::{Adaptive, Fixed, Gpt32};
 use tlbkit_pagetable::hpt::Hashed;
 use tlbkit_pagetable::nodes::{Chunk, Identity, Offset, Slab, SlabError, Window};
-use tlbkit_pagetable::{Error, Leaf, Solo, Table};
+use tlbkit_pagetable::{Error, Leaf, Private, Solo};
 use tlbkit_pagetable::{lpt, mpt};
 use tlbkit_refill::handler::{self, Walk};
 
@@ -22,7 +22,7 @@ pub trait Structure: 'static {
     /// What the words of the table hold of a node: its address in kseg0, or its physical address.
     type Window: Place;
     /// The table itself.
-    type Table<'n>: Table<'n>;
+    type Table<'n>: Private<'n>;
 
     /// How a refill handler walks it.
     const WALK: Walk;
