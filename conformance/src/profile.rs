@@ -1,6 +1,6 @@
 //! What the model knows of an entry format.
 
-use tlbkit_addr::{Attr, PageSize, Pfn, Reach};
+use tlbkit_addr::{Attr, PageSize, Pfn, Reach, WalkCache};
 use tlbkit_pagetable::format::Format;
 use tlbkit_pagetable::{Change, Error};
 
@@ -18,6 +18,8 @@ pub struct Profile {
     pub fixed: Attr,
     /// How far a new mapping must be made known.
     pub appears: Reach,
+    /// What hardware may cache of links.
+    pub cache: WalkCache,
     /// Whether a change of size must go by way of an empty entry.
     pub breaks: bool,
     /// Whether a change of size may go by way of an empty entry.
@@ -34,6 +36,7 @@ impl Profile {
             optional: F::OPTIONAL,
             fixed: F::FIXED,
             appears: F::APPEARS,
+            cache: F::WALK_CACHE,
             breaks: F::BREAK,
             may_break: F::BREAK || F::STATUS,
             encode: |frame, size, attr, last| F::leaf(frame, size, attr, last).map(F::attr),

@@ -3,7 +3,7 @@
 use std::fmt;
 use std::ops::ControlFlow;
 
-use tlbkit_addr::{Attr, Flush, PageSize, Pages, Pfn, Reach, VirtAddr, Vpn};
+use tlbkit_addr::{Attr, Flush, PageSize, Pages, Pfn, Reach, VirtAddr, Vpn, WalkCache};
 use tlbkit_pagetable::{Error, Footprint, Frames, Leaf, Pinned, Retired, Table, Writer};
 
 use crate::{Effect, Model, Op, Profile};
@@ -152,6 +152,7 @@ impl<'n> Runner<'n> {
         if !matches!(Writer::new(table), Err(Error::Busy)) {
             return mismatch!("two writers at a time");
         }
+        let nodes = table.footprint().nodes;
         let mut frames = Collector::default();
         let wanted = if refusals.is_empty() { self.model.effect(op).touched } else { Vec::new() };
         let mut broken = Broken::default();
@@ -191,6 +192,7 @@ impl<'n> Runner<'n> {
                     return mismatch!("it returned {count} pages, not {}", effect.pages);
                 }
                 self.check_flush(op, &effect, batch.flush(), &broken)?;
+                self.check_links(op, nodes, table.footprint().nodes, &batch)?;
                 if let Op::Unmap { room: Some(_), .. } = op {
                     frames.check(&effect, self.model.space().base())?;
                 }
@@ -238,6 +240,7 @@ impl<'n> Runner<'n> {
         let profile = self.model.profile();
         for &(reach, pages) in &effect.touched {
             let named = flush.reach() >= reach && flush.covers(pages);
+            let named = named || (reach == Reach::Barrier && flush.reach() == reach);
             if reach > Reach::Nowhere && !named {
                 return mismatch!("{flush:?} does not flush {pages} {reach:?}");
             }
@@ -250,6 +253,20 @@ impl<'n> Runner<'n> {
         }
         if effect.touched.is_empty() && !flush.is_none() {
             return mismatch!("nothing changed, and yet {flush:?}");
+        }
+        Ok(())
+    }
+
+    /// Checks that a batch says of links what the nodes say that came and went: where hardware caches links, one that is
+    /// gone or replaced, and a new one where the hardware may know that there was none; nowhere else.
+    fn check_links(&self, op: &Op, before: usize, after: usize, batch: &Retired<'_>) -> Result<(), Mismatch> {
+        let profile = self.model.profile();
+        let (gone, new) = (batch.nodes(), after + batch.nodes() - before);
+        let seen =
+            gone > 0 || (new > 0 && (profile.appears >= Reach::Local || matches!(op, Op::Resize { .. })));
+        let wanted = seen && profile.cache != WalkCache::Nothing;
+        if batch.flush().links() != wanted {
+            return mismatch!("{gone} nodes are gone and {new} new, and the batch says {:?}", batch.flush());
         }
         Ok(())
     }

@@ -2,30 +2,74 @@
 
 use heapless::Vec;
 
-use crate::Pages;
+use crate::{Pages, Vpn};
 
 /// How far a change must be made known before its promise holds.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub enum Reach {
-    /// No TLB can hold anything that the change made wrong: nothing to flush.
+    /// No TLB can hold anything that the change made wrong, and hardware sees its stores: nothing to do.
     #[default]
     Nowhere,
-    /// A TLB may hold a translation that is merely weaker than the new one (Tzou 5.1.1, safe inconsistency). The
-    /// CPU that changed it should flush its own copy; others fault once and find out.
+    /// No TLB can hold anything that the change made wrong, but a hardware walker may not see its stores yet. The CPU
+    /// that made the change executes the architecture's barrier before anything relies on the new translation:
+    /// `dsb ishst; isb` on AArch64.
+    Barrier,
+    /// A TLB may hold a translation that is merely weaker than the new one (Tzou 5.1.1, safe inconsistency), or that
+    /// there is none. The CPU that made the change flushes its own copy.
+    ///
+    /// Another CPU finds out by a fault, and **flushes its own copy, of the links too, before it tries again**: no
+    /// architecture but x86-64 promises that a fault evicts the entry that caused it. AArch64 keeps an entry after a
+    /// permission fault, and a cached link after a translation fault (`TLBI VAE1`); RISC-V may keep an invalid entry
+    /// or link (`SFENCE.VMA` without an address); a MIPS TLB keeps everything.
     Local,
     /// A TLB may hold a translation that allows what is no longer allowed: every CPU that may have loaded it must
     /// flush before the change counts as done.
     Everywhere,
 }
 
+/// What a hardware walker may cache of a table's links, the entries above the leaves, and what makes it forget them.
+///
+/// An entry format says which of the three its hardware is.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub enum WalkCache {
+    /// No link is cached: software walks the table.
+    Nothing,
+    /// A flush by address forgets the links on the way to the address: `INVLPG` on x86-64, `TLBI VAE1` on AArch64, and
+    /// not those forms that name the last level alone (`TLBI VALE1`).
+    ByAddress,
+    /// Only a flush without an address forgets links: `SFENCE.VMA` with an address orders leaf entries alone.
+    Whole,
+}
+
 /// The pages whose translations a batch of changes made stale, and how far that must be made known.
 ///
 /// Holds up to [`RANGES`](Self::RANGES) separate ranges and merges what touches; with one range more it degrades to
 /// the whole address space ([`is_all`](Self::is_all)): it may ask for more than needed, never for less.
+///
+/// ```
+/// use tlbkit_addr::{Flush, Pages, Reach, Vpn, WalkCache};
+///
+/// // What a kernel for RISC-V does with a flush, in the hart that executes it.
+/// fn forget(flush: &Flush) -> Vec<String> {
+///     match flush.by_address(WalkCache::Whole, 64) {
+///         Some(pages) => pages.map(|page| format!("sfence.vma {:#x}", page.get() << 12)).collect(),
+///         None => vec!["sfence.vma".into()],
+///     }
+/// }
+///
+/// let mut flush = Flush::none();
+/// assert_eq!(forget(&flush), [""; 0]);
+/// flush.add(Reach::Everywhere, Pages::one(Vpn::new(0x80)));
+/// assert_eq!(forget(&flush), ["sfence.vma 0x80000"]);
+/// // A node was taken out: an address would not do.
+/// flush.add_links(Reach::Everywhere, Pages::one(Vpn::new(0x80)));
+/// assert_eq!(forget(&flush), ["sfence.vma"]);
+/// ```
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Flush {
     reach: Reach,
     all: bool,
+    links: bool,
     ranges: Vec<Pages, 8>,
 }
 
@@ -36,20 +80,18 @@ impl Flush {
     /// Returns the flush that asks for nothing.
     #[inline]
     pub const fn none() -> Self {
-        Self { reach: Reach::Nowhere, all: false, ranges: Vec::new() }
+        Self { reach: Reach::Nowhere, all: false, links: false, ranges: Vec::new() }
     }
 
-    /// Adds `pages`, to be made known as far as `reach`. [`Reach::Nowhere`] adds nothing.
+    /// Adds a change of the leaf entries of `pages`, to be made known as far as `reach`. [`Reach::Nowhere`] adds
+    /// nothing, and [`Reach::Barrier`] adds no pages.
     ///
     /// The reach of the whole is the furthest of its parts. Costs one comparison for a run of neighbours, a few
     /// for each separate range otherwise.
     #[inline(always)]
     pub fn add(&mut self, reach: Reach, pages: Pages) {
-        if reach == Reach::Nowhere {
-            return;
-        }
         self.reach = self.reach.max(reach);
-        if self.all {
+        if reach < Reach::Local || self.all {
             return;
         }
         // The common cases: the first range, and a run of neighbours. With more ranges a new one may close a gap.
@@ -74,10 +116,19 @@ impl Flush {
         }
     }
 
-    /// Asks for the whole address space, to be made known as far as `reach`.
+    /// Adds a change of links on the way to `pages`: a node was linked, unlinked, or replaced by a leaf or another node.
+    /// Asks for all that [`add`](Self::add) asks for, and for the links.
+    #[inline]
+    pub fn add_links(&mut self, reach: Reach, pages: Pages) {
+        self.add(reach, pages);
+        self.links |= reach >= Reach::Local;
+    }
+
+    /// Asks for the whole address space, links included, to be made known as far as `reach`.
     pub fn add_all(&mut self, reach: Reach) {
-        if reach > Reach::Nowhere {
-            self.reach = self.reach.max(reach);
+        self.reach = self.reach.max(reach);
+        if reach >= Reach::Local {
+            self.links = true;
             self.widen();
         }
     }
@@ -89,8 +140,10 @@ impl Flush {
 
     /// Adds everything that `other` asks for.
     pub fn merge(&mut self, other: &Self) {
+        self.reach = self.reach.max(other.reach);
+        self.links |= other.links;
         if other.all {
-            self.add_all(other.reach);
+            self.widen();
         }
         for &pages in &other.ranges {
             self.add(other.reach, pages);
@@ -102,6 +155,7 @@ impl Flush {
     pub fn clear(&mut self) {
         self.reach = Reach::Nowhere;
         self.all = false;
+        self.links = false;
         self.ranges.clear();
     }
 
@@ -111,7 +165,7 @@ impl Flush {
         self.reach
     }
 
-    /// Tells whether there is nothing to flush.
+    /// Tells whether there is nothing to do: no TLB to flush, and no barrier to execute.
     #[inline]
     pub fn is_none(&self) -> bool {
         self.reach == Reach::Nowhere
@@ -121,6 +175,30 @@ impl Flush {
     #[inline]
     pub const fn is_all(&self) -> bool {
         self.all
+    }
+
+    /// Tells whether links changed that hardware may have cached, so that a flush of leaf entries alone is too little:
+    /// see [`by_address`](Self::by_address).
+    #[inline]
+    pub const fn links(&self) -> bool {
+        self.links
+    }
+
+    /// Returns the pages to flush one at a time, or `None` if the flush is to name no address: the whole address space
+    /// was asked for, there are more than `most` pages, or links changed and `cache` forgets them no other way.
+    ///
+    /// No page is returned twice, and none where the TLBs hold nothing wrong ([`Reach::Barrier`]). A page larger than
+    /// the base page is returned as all base pages in it, though one of them would do. `most` is the number from which
+    /// on one flush of everything costs the kernel less; it bounds the cost of the iteration. Costs a few additions for
+    /// each range.
+    pub fn by_address(
+        &self,
+        cache: WalkCache,
+        most: usize,
+    ) -> Option<impl Iterator<Item = Vpn> + Clone + '_> {
+        let count = self.ranges.iter().fold(0_usize, |count, range| count.saturating_add(range.len()));
+        let whole = self.all || count > most || (self.links && cache == WalkCache::Whole);
+        (!whole).then(|| self.ranges.iter().flat_map(|range| range.iter()))
     }
 
     /// Returns the ranges to flush, disjoint and in no order.

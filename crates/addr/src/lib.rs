@@ -39,6 +39,7 @@
 //! | [`Asid`] | an address-space identifier, as a TLB tags its entries with |
 //! | [`CpuSet`] | a set of CPUs of any fixed capacity |
 //! | [`Flush`], [`Reach`] | which translations a change makes stale, and for whom |
+//! | [`WalkCache`] | what hardware caches of the entries above the leaves |
 #![no_std]
 #![cfg_attr(not(test), warn(unused_crate_dependencies))]
 #![forbid(unsafe_code)]
@@ -55,6 +56,6 @@ pub use address::{PhysAddr, VirtAddr};
 pub use asid::Asid;
 pub use attr::Attr;
 pub use cpuset::{CpuSet, Cpus};
-pub use flush::{Flush, Reach};
+pub use flush::{Flush, Reach, WalkCache};
 pub use page::{PageSize, Pfn, Vpn};
 pub use pages::{Pages, PagesIter};

@@ -3,7 +3,7 @@
 use std::collections::BTreeSet;
 
 use proptest::prelude::*;
-use tlbkit_addr::{Asid, CpuSet, Flush, PageSize, Pages, Pfn, PhysAddr, Reach, VirtAddr, Vpn};
+use tlbkit_addr::{Asid, CpuSet, Flush, PageSize, Pages, Pfn, PhysAddr, Reach, VirtAddr, Vpn, WalkCache};
 
 #[test]
 fn sizes_are_powers_of_two_that_a_usize_holds() {
@@ -97,6 +97,50 @@ fn flushes_degrade_and_never_forget() {
     other = Flush::none();
     other.add_all(Reach::Nowhere);
     assert!(other.is_none() && !other.is_all());
+    other.add_all(Reach::Local);
+    assert!(other.is_all() && other.links());
+}
+
+#[test]
+fn a_barrier_names_no_pages() {
+    let mut flush = Flush::none();
+    flush.add(Reach::Barrier, Pages::one(Vpn::new(3)));
+    flush.add_links(Reach::Barrier, Pages::one(Vpn::new(4)));
+    flush.add_all(Reach::Barrier);
+    assert_eq!((flush.reach(), flush.is_none(), flush.links()), (Reach::Barrier, false, false));
+    assert_eq!(flush.by_address(WalkCache::Whole, 0).unwrap().count(), 0);
+    let mut other = Flush::none();
+    other.merge(&flush);
+    assert_eq!(other, flush, "a barrier is carried along");
+    other.clear();
+    other.add_links(Reach::Nowhere, Pages::one(Vpn::new(4)));
+    assert_eq!(other, Flush::none());
+}
+
+#[test]
+fn links_are_flushed_as_the_hardware_needs_it() {
+    let mut flush = Flush::none();
+    flush.add(Reach::Local, Pages::one(Vpn::new(3)));
+    flush.add_links(Reach::Everywhere, Pages::one(Vpn::new(7)));
+    assert!(flush.links() && !flush.is_all() && flush.reach() == Reach::Everywhere);
+    for cache in [WalkCache::Nothing, WalkCache::ByAddress] {
+        assert_eq!(flush.by_address(cache, 2).unwrap().map(Vpn::get).collect::<BTreeSet<_>>(), [3, 7].into());
+    }
+    assert!(flush.by_address(WalkCache::Whole, 2).is_none());
+    let mut leaves = Flush::none();
+    leaves.add(Reach::Everywhere, Pages::one(Vpn::new(3)));
+    assert!(!leaves.links() && leaves.by_address(WalkCache::Whole, 1).is_some());
+    leaves.merge(&flush);
+    assert!(leaves.links() && leaves.by_address(WalkCache::Whole, 2).is_none());
+    leaves.clear();
+    assert!(!leaves.links());
+    // One range too many asks for all addresses, and says of links what it knew.
+    for n in 0..=Flush::RANGES {
+        leaves.add(Reach::Local, Pages::one(Vpn::new(2 * n)));
+    }
+    assert!(
+        leaves.is_all() && !leaves.links() && leaves.by_address(WalkCache::Nothing, usize::MAX).is_none()
+    );
 }
 
 fn pages() -> impl Strategy<Value = Pages> {
@@ -133,6 +177,16 @@ proptest! {
         let all: BTreeSet<_> = parts.iter().flat_map(|p| p.iter()).collect();
         if !flush.is_all() {
             prop_assert_eq!(flush.ranges().iter().map(|r| r.len()).sum::<usize>(), all.len());
+        }
+        for most in [0, all.len() - 1, all.len(), usize::MAX] {
+            let pages = flush.by_address(WalkCache::Nothing, most).map(|pages| pages.collect::<Vec<_>>());
+            match pages {
+                Some(pages) => {
+                    prop_assert!(!flush.is_all() && pages.len() <= most);
+                    prop_assert_eq!((pages.len(), pages.into_iter().collect::<BTreeSet<_>>()), (all.len(), all.clone()));
+                }
+                None => prop_assert!(flush.is_all() || all.len() > most),
+            }
         }
         let mut copy = Flush::none();
         copy.merge(&flush);

@@ -148,6 +148,18 @@ impl<'n> Retired<'n> {
     pub fn touch(&mut self, reach: Reach, pages: Pages) {
         self.flush.add(reach, pages);
     }
+
+    /// Adds pages to which other nodes lead than before, in a table whose links hardware may cache
+    /// ([`Format::WALK_CACHE`](crate::format::Format::WALK_CACHE)).
+    #[inline]
+    pub fn relink(&mut self, reach: Reach, pages: Pages) {
+        self.flush.add_links(reach, pages);
+    }
+
+    /// Adds the whole address space.
+    pub fn touch_all(&mut self, reach: Reach) {
+        self.flush.add_all(reach);
+    }
 }
 
 /// A [`Retired`] batch of a shared table, which any CPU may reclaim.

@@ -189,7 +189,8 @@ pub unsafe trait Table<'n>: Debug {
 /// ```
 pub unsafe trait Private<'n>: Table<'n> {}
 
-/// Takes a table apart and returns the obligation that owns all its nodes.
+/// Takes a table apart and returns the obligation that owns all its nodes. Its flush asks for the whole address space
+/// ([`Flush::is_all`]), at all CPUs.
 ///
 /// Dropping a table without this leaks its nodes and counts them as lost.
 pub fn destroy<'n, T: Table<'n>>(table: T) -> Retired<'n> {
@@ -197,6 +198,7 @@ pub fn destroy<'n, T: Table<'n>>(table: T) -> Retired<'n> {
     let mut batch = table.batch();
     // SAFETY: the table is ours alone, and forgotten.
     unsafe { table.dismantle(&mut batch) };
+    batch.touch_all(Reach::Everywhere);
     batch
 }
 

@@ -47,6 +47,8 @@ impl Batch {
         for &pages in flush.ranges() {
             self.add(flush.reach(), pages);
         }
+        // What the flush says besides: of links, and of barriers.
+        self.flush.merge(flush);
     }
 
     /// Returns what the batch asks of the TLBs.
@@ -70,8 +72,8 @@ impl Batch {
             return None;
         }
         Some(match taken.flush.ranges() {
-            [only] => Target::Pages(self.space, *only),
-            // Separate ones, or none as it is the whole space anyway.
+            [only] if !taken.flush.links() => Target::Pages(self.space, *only),
+            // Separate ones, none as it is the whole space anyway, or one whose links a flush by address may leave.
             _ => Target::Space(self.space),
         })
     }

@@ -6,7 +6,8 @@
 use core::arch::{asm, global_asm};
 use core::fmt::{self, Write};
 
-use tlbkit_addr::{Attr, Flush, PageSize, Pages, Pfn, Reach, VirtAddr, Vpn};
+use tlbkit_addr::{Attr, Flush, PageSize, Pages, Pfn, VirtAddr, Vpn};
+use tlbkit_pagetable::format::Format as _;
 use tlbkit_pagetable::nodes::NodeAddr;
 use tlbkit_pagetable::{Error, Local, Table};
 
@@ -171,21 +172,26 @@ pub(crate) fn enter(root: NodeAddr) {
 
 /// Tells the processor what has changed.
 pub(crate) fn flush(flush: &Flush) {
-    if flush.reach() == Reach::Nowhere {
+    if flush.is_none() {
         return;
     }
-    let pages = flush.ranges().iter().map(|range| range.len()).sum::<usize>();
     // SAFETY: forgetting translations is always allowed here.
     unsafe {
+        // What was stored is seen by the walker from here on: all that a new mapping needs (`Reach::Barrier`).
         asm!("dsb ishst");
-        if flush.is_all() || pages > 512 {
-            asm!("tlbi vmalle1");
-        } else {
-            for range in flush.ranges() {
-                for page in range.first().get()..=range.last().get() {
-                    asm!("tlbi vaae1, {0}", in(reg) page & ((1 << 44) - 1));
+        match flush.by_address(Format::WALK_CACHE, 512) {
+            Some(pages) => {
+                for page in pages {
+                    let page = page.get() & ((1 << 44) - 1);
+                    // The form for the last level leaves links where they are.
+                    if flush.links() {
+                        asm!("tlbi vaae1, {0}", in(reg) page);
+                    } else {
+                        asm!("tlbi vaale1, {0}", in(reg) page);
+                    }
                 }
             }
+            None => asm!("tlbi vmalle1"),
         }
         asm!("dsb ish", "isb");
     }

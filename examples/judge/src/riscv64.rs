@@ -8,7 +8,8 @@
 use core::arch::{asm, global_asm};
 use core::fmt::{self, Write};
 
-use tlbkit_addr::{Attr, Flush, PageSize, Reach, VirtAddr};
+use tlbkit_addr::{Attr, Flush, PageSize, VirtAddr};
+use tlbkit_pagetable::format::Format as _;
 use tlbkit_pagetable::nodes::NodeAddr;
 use tlbkit_pagetable::{Error, Local, Table};
 
@@ -145,20 +146,16 @@ pub(crate) fn enter(root: NodeAddr) {
 
 /// Tells the processor what has changed.
 pub(crate) fn flush(flush: &Flush) {
-    if flush.reach() == Reach::Nowhere {
-        return;
-    }
-    let pages = flush.ranges().iter().map(|range| range.len()).sum::<usize>();
-    // SAFETY: a fence is always allowed here.
+    // SAFETY: a fence is always allowed here. One with an address orders leaf entries alone, so where links changed
+    // there is none.
     unsafe {
-        if flush.is_all() || pages > 512 {
-            asm!("sfence.vma");
-            return;
-        }
-        for range in flush.ranges() {
-            for page in range.first().get()..=range.last().get() {
-                asm!("sfence.vma {0}, zero", in(reg) page << PageSize::K4.shift());
+        match flush.by_address(Format::WALK_CACHE, 512) {
+            Some(pages) => {
+                for page in pages {
+                    asm!("sfence.vma {0}, zero", in(reg) page.address(PageSize::K4).get());
+                }
             }
+            None => asm!("sfence.vma"),
         }
     }
 }

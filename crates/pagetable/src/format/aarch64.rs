@@ -43,7 +43,7 @@
 //! One table of [`Va48`](crate::geometry::Va48) serves both translation table base registers: with T0SZ = T1SZ = 17,
 //! TTBR0 gets the root, and TTBR1 the root plus 2 KiB, its upper half.
 
-use tlbkit_addr::{Attr, PageSize, Pfn};
+use tlbkit_addr::{Attr, PageSize, Pfn, Reach, WalkCache};
 
 use super::{Format, bits_of, has};
 use crate::fields::Fields as _;
@@ -138,6 +138,8 @@ unsafe impl Format for Aarch64 {
         .union(Attr::DIRTY)
         .union(Attr::MEMORY);
     const FIXED: Attr = Attr::MEMORY.union(Attr::GLOBAL);
+    const APPEARS: Reach = Reach::Barrier;
+    const WALK_CACHE: WalkCache = WalkCache::ByAddress;
     const STATUS: bool = true;
     const BREAK: bool = true;
 

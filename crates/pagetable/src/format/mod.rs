@@ -22,7 +22,7 @@ mod x86_64;
 
 use core::fmt::Debug;
 
-use tlbkit_addr::{Attr, PageSize, Pfn, Reach};
+use tlbkit_addr::{Attr, PageSize, Pfn, Reach, WalkCache};
 
 #[cfg(target_has_atomic = "64")]
 pub use aarch64::Aarch64;
@@ -77,6 +77,11 @@ pub unsafe trait Format: Debug + 'static {
 
     /// The reach of a mapping that appears where there was none. Not free where hardware may cache the absence.
     const APPEARS: Reach = Reach::Nowhere;
+
+    /// What hardware may cache of links. Anything but [`WalkCache::Nothing`] says that hardware walks the table beside
+    /// the CPU: then every store to it is one atomic store, one that links a node releases what the node holds, and a
+    /// change of links is told to the batch ([`Retired::relink`](crate::Retired::relink)).
+    const WALK_CACHE: WalkCache = WalkCache::Nothing;
 
     /// Whether hardware sets [`Attr::ACCESSED`] or [`Attr::DIRTY`] in the word. Edits then swap.
     const STATUS: bool = false;
@@ -147,6 +152,12 @@ pub unsafe trait Format: Debug + 'static {
         let _ = changed;
         beside
     }
+}
+
+/// Tells whether hardware walks tables of a format.
+#[inline(always)]
+pub(crate) const fn walked<F: Format>() -> bool {
+    !matches!(F::WALK_CACHE, WalkCache::Nothing)
 }
 
 /// Checks that a format can encode a leaf's attributes.

@@ -28,7 +28,7 @@
 //!
 //! The root's physical page number goes into `satp`; give the storage physical addresses as its base.
 
-use tlbkit_addr::{Attr, PageSize, Pfn, Reach};
+use tlbkit_addr::{Attr, PageSize, Pfn, Reach, WalkCache};
 
 use super::{Format, bits_of, has};
 use crate::fields::Fields as _;
@@ -87,6 +87,7 @@ unsafe impl Format for Sv39 {
         .union(Attr::ACCESSED)
         .union(Attr::DIRTY);
     const APPEARS: Reach = Reach::Local;
+    const WALK_CACHE: WalkCache = WalkCache::Whole;
     const STATUS: bool = true;
 
     #[inline(always)]

@@ -25,7 +25,7 @@
 //! [`READ`](Attr::READ) is implied by P. [`EXEC`](Attr::EXEC) is the absence of XD, so EFER.NXE must be on;
 //! [`GLOBAL`](Attr::GLOBAL) needs CR4.PGE.
 
-use tlbkit_addr::{Attr, PageSize, Pfn};
+use tlbkit_addr::{Attr, PageSize, Pfn, WalkCache};
 
 use super::{Format, bits_of, has};
 use crate::fields::Fields as _;
@@ -94,6 +94,7 @@ unsafe impl Format for X86 {
         .union(Attr::ACCESSED)
         .union(Attr::DIRTY)
         .union(Attr::MEMORY);
+    const WALK_CACHE: WalkCache = WalkCache::ByAddress;
     const STATUS: bool = true;
 
     #[inline(always)]

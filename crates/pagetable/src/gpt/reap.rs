@@ -229,8 +229,5 @@ impl<'n, G: Geometry, F: Format, N: Nodes<Word = F::Word>, L: Layout<N>, P: Poli
                 self.discard(batch, root);
             }
         }
-        for half in G::SPACE.halves().into_iter().flatten() {
-            batch.touch(Reach::Everywhere, half);
-        }
     }
 }

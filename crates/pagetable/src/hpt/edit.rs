@@ -342,8 +342,5 @@ where
         // SAFETY: the caller is the only one left who uses the table.
         unsafe { self.retire_all(batch) };
         self.tally.ptes(-(self.tally.footprint().ptes as isize));
-        for half in G::SPACE.halves().into_iter().flatten() {
-            batch.touch(Reach::Everywhere, half);
-        }
     }
 }

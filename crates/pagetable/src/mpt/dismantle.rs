@@ -1,11 +1,8 @@
 //! Taking a whole table apart.
 
-use tlbkit_addr::Reach;
-
+use super::Mpt;
 use super::shape::Shape;
-use super::{Mpt, region};
 use crate::format::Format;
-use crate::geometry::Checked as _;
 use crate::nodes::{NodeAddr, Nodes};
 use crate::{Radix, Retired, Word};
 
@@ -14,12 +11,6 @@ impl<'n, G: Radix, F: Format, N: Nodes<Word = F::Word>> Mpt<'n, G, F, N> {
     pub(super) unsafe fn take_apart(&mut self, batch: &mut Retired<'n>) {
         // SAFETY: the caller is the only one left who uses the table.
         unsafe { self.take_node(batch, self.root, 0) };
-        for half in G::SPACE.halves().into_iter().flatten() {
-            batch.touch(Reach::Everywhere, half);
-        }
-        if let Some(own) = region::<G>() {
-            batch.touch(Reach::Everywhere, own);
-        }
     }
 
     /// Empties a node and retires it with everything below.

@@ -6,7 +6,7 @@ use tlbkit_addr::{Attr, PageSize, Pages, Pfn, Vpn};
 
 use super::shape::{MAX, Shape};
 use super::{Mpt, own_pages};
-use crate::format::{Format, check_attr};
+use crate::format::{Format, check_attr, walked};
 use crate::geometry::Checked as _;
 use crate::mode::Mode;
 use crate::nodes::{NodeAddr, Nodes, Stock};
@@ -135,7 +135,12 @@ impl<'n, G: Radix, F: Format, N: Nodes<Word = F::Word>> Mpt<'n, G, F, N> {
             }
             at = Vpn::new(end.get() + 1);
         }
-        batch.touch(F::APPEARS, stale::<G, F>(pages, |_| Some(size)));
+        let stale = stale::<G, F>(pages, |_| Some(size));
+        if walked::<F>() && want.iter().any(|&nodes| nodes > 0) {
+            batch.relink(F::APPEARS, stale);
+        } else {
+            batch.touch(F::APPEARS, stale);
+        }
         Ok(())
     }
 

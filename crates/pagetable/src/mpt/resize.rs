@@ -6,7 +6,7 @@ use tlbkit_addr::{Attr, Flush, PageSize, Pages, Pfn, Reach, VirtAddr, Vpn};
 
 use super::Mpt;
 use super::shape::{MAX, Shape};
-use crate::format::Format;
+use crate::format::{Format, walked};
 use crate::geometry::Checked as _;
 use crate::nodes::{Nodes, Stock};
 use crate::pairs::stale;
@@ -178,7 +178,11 @@ impl<'n, G: Radix, F: Format, N: Nodes<Word = F::Word>> Mpt<'n, G, F, N> {
             self.settle_pair(node, level, index + slots - 1);
         }
         self.tally.ptes(entries as isize);
-        batch.touch(Reach::Everywhere, stale);
+        if walked::<F>() && Self::level_of(to) != Self::level_of(leaf.size) {
+            batch.relink(Reach::Everywhere, stale);
+        } else {
+            batch.touch(Reach::Everywhere, stale);
+        }
     }
 
     /// Returns the status bits that the leaves of a piece have.

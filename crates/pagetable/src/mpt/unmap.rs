@@ -5,7 +5,7 @@ use tlbkit_addr::{Pages, Reach, VirtAddr, Vpn};
 use super::shape::Shape;
 use super::sweep::Part;
 use super::{Mpt, own_pages};
-use crate::format::Format;
+use crate::format::{Format, walked};
 use crate::geometry::Checked as _;
 use crate::nodes::{NodeAddr, Nodes};
 use crate::{Error, Frames, Holes, Radix, Retired, Word};
@@ -158,6 +158,9 @@ impl<'n, G: Radix, F: Format, N: Nodes<Word = F::Word>> Mpt<'n, G, F, N> {
                 self.nodes.put(parent, Self::place(path.level, index), F::Word::ZERO);
                 self.settle_pair(parent, path.level, index);
                 self.retire(batch, node, path.level + 1, true);
+                if walked::<F>() {
+                    batch.relink(Reach::Everywhere, Pages::one(at.vpn(G::BASE)));
+                }
                 if let Some(own) = own_pages::<G>(path.level + 1, Pages::one(at.vpn(G::BASE))) {
                     batch.touch(Reach::Everywhere, own);
                 }
