@@ -94,6 +94,10 @@ unsafe impl<N: Nodes> Nodes for Failing<N> {
         Some(node)
     }
 
+    fn room(&self, words: usize) -> usize {
+        self.inner.room(words)
+    }
+
     forward!(cells);
     forward!(follow);
     forward!(store);

@@ -8,6 +8,10 @@ macro_rules! forward {
         fn take(&self, words: usize) -> Option<NodeAddr> {
             self.inner.take(words)
         }
+
+        fn room(&self, words: usize) -> usize {
+            self.inner.room(words)
+        }
     };
     (cells) => {
         unsafe fn at(&self, node: NodeAddr) -> *const <N::Word as tlbkit_pagetable::Word>::Cell {

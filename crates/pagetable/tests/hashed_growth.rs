@@ -13,7 +13,7 @@ use tlbkit_pagetable::format::Compact;
 use tlbkit_pagetable::geometry::Va48;
 use tlbkit_pagetable::hpt::Hashed;
 use tlbkit_pagetable::nodes::Chunk;
-use tlbkit_pagetable::{Holes, Local, Pinned, Solo, Table};
+use tlbkit_pagetable::{Error, Holes, Local, Pinned, Solo, Table};
 
 /// Single pages in two buckets at first, of four words each; it grows beyond `LOAD` percent.
 type Two<'n, const LOAD: usize> = Hashed<'n, Va48, Compact, Watched<'n, u64, Solo>, 0, 1, LOAD>;
@@ -103,4 +103,28 @@ fn a_growth_may_stop_at_any_node() {
         }
     }
     assert!(refused > 0 && stopped > refused, "nothing was refused");
+}
+
+/// A range that cannot fit is refused before anybody looks at its pages, however long it is.
+#[test]
+fn a_huge_range_is_refused_at_once() {
+    fn refuses<const CLUSTER: u32, const LOAD: usize>(nodes: &Watched<'_, u64, Solo>) {
+        let table = Hashed::<Va48, Compact, _, CLUSTER, 1, LOAD>::new(nodes).unwrap();
+        let mut table = Local::new(table, |_| ());
+        table.map(page(7), Pfn::new(7), PageSize::K4, Attr::READ).unwrap();
+        let before = (table.footprint(), nodes.slab.usage());
+        for count in [1 << 20, 1 << 26, 1 << 34] {
+            let huge = Pages::count(Vpn::new(1 << 34), count).unwrap();
+            let (result, loads) = nodes.loads_of(|| table.map(huge, Pfn::new(0), PageSize::K4, Attr::READ));
+            assert!(matches!(result, Err(Error::NoMemory { .. })), "{result:?}");
+            assert!(loads <= 16, "{loads} loads for {count} pages");
+            assert_eq!((table.footprint(), nodes.slab.usage()), before);
+        }
+        table.destroy();
+    }
+    let mut memory = vec![Chunk::ZERO; 64];
+    let nodes = Watched::new(&mut memory);
+    refuses::<0, 75>(&nodes);
+    refuses::<0, 0>(&nodes);
+    refuses::<3, 50>(&nodes);
 }

@@ -6,6 +6,7 @@ use core::sync::atomic::Ordering;
 use tlbkit_addr::{Attr, PageSize, Pages, Pfn, Reach, Vpn};
 
 use super::chain::Spare;
+use super::shape::LOG;
 use super::visit::Part;
 use super::{Hashed, MOVE};
 use crate::format::{Format, check_attr, check_change};
@@ -102,6 +103,7 @@ where
         F::leaf(Pfn::new(frame.get() + (pages.len() - size_pages)), size, attr, true)?;
         let grain = Self::grain_of(size);
         let before = self.blocks();
+        self.check_room(grain, pages)?;
         // SAFETY: the caller is the writer.
         unsafe {
             self.check_vacant(pages)?;
@@ -113,6 +115,19 @@ where
             self.grow(batch, self.blocks() - before);
         }
         batch.touch(F::APPEARS, stale::<G, F>(pages, |_| Some(size)));
+        Ok(())
+    }
+
+    /// Refuses a range that cannot fit, without looking at what it holds: every block of it needs a bucket of its own, and
+    /// those are the buckets in use, the first ones, and what the storage still has.
+    fn check_room(&self, grain: usize, pages: Pages) -> Result<(), Error> {
+        let (first, last) = Self::blocks_of(grain, pages);
+        let there = self.blocks() + (1 << (self.root() & LOG));
+        // One less than the blocks, which are as many as a `usize` can count.
+        let wanted = (last - first).saturating_sub(there);
+        if wanted > 0 && wanted > self.nodes.room(Self::NODE) {
+            return Err(Error::NoMemory { wanted, pending: self.nodes.held().pending() });
+        }
         Ok(())
     }
 

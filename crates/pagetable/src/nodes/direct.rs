@@ -101,6 +101,10 @@ unsafe impl<W: Word, M: Mode, S: FrameSource> Nodes for Direct<'_, W, M, S> {
         Some(node)
     }
 
+    fn room(&self, _words: usize) -> usize {
+        self.records.len()
+    }
+
     #[inline(always)]
     unsafe fn at(&self, node: NodeAddr) -> *const W::Cell {
         // A kernel's direct map is memory that Rust never allocated: its addresses have no other provenance.

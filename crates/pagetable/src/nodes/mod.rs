@@ -70,6 +70,15 @@ pub unsafe trait Nodes: Reclaim + Debug {
     /// Takes a node of `words` words, all zero, or returns `None` if memory is exhausted. The record is zero too.
     fn take(&self, words: usize) -> Option<NodeAddr>;
 
+    /// Returns at least as many as the nodes of `words` words that [`take`](Self::take) can still hand out. A change that needs
+    /// more is refused before it looks for anything.
+    ///
+    /// The default knows no bound.
+    fn room(&self, words: usize) -> usize {
+        let _ = words;
+        usize::MAX
+    }
+
     /// Returns the node's cells.
     ///
     /// # Safety

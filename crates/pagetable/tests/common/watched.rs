@@ -50,6 +50,10 @@ unsafe impl<W: Word, M: Mode> Nodes for Watched<'_, W, M> {
         self.slab.take(words)
     }
 
+    fn room(&self, words: usize) -> usize {
+        self.slab.room(words)
+    }
+
     unsafe fn at(&self, node: NodeAddr) -> *const W::Cell {
         // SAFETY: the caller's promise; so below.
         unsafe { self.slab.at(node) }

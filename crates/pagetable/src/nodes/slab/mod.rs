@@ -344,6 +344,11 @@ unsafe impl<W: Word, M: Mode, A: Window> Nodes for Slab<'_, W, M, A> {
         if class < CLASSES { self.take_small(class) } else { self.take_chunks(bytes) }
     }
 
+    fn room(&self, words: usize) -> usize {
+        let free = self.chunks * CHUNK - self.usage().bytes;
+        free / words.saturating_mul(W::BYTES).max(1)
+    }
+
     #[inline(always)]
     unsafe fn at(&self, node: NodeAddr) -> *const W::Cell {
         self.window.memory(node.get()).cast::<W::Cell>().cast_const()
