@@ -2,7 +2,7 @@
 
 use core::fmt;
 
-use crate::{Hardware, Loader, Status};
+use crate::{Hardware, Loader};
 
 /// The order of the two halves of an update: changing the entry, and flushing the TLBs (Tzou 3.2.1).
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
@@ -105,6 +105,9 @@ pub enum Unsuitable {
     WriteBackNeedsEntry,
     /// The new rights allow entries that write status bits back, by reading the old entry.
     NewRightsWriteBack,
+    /// Status writes may add no bit to what they write back, so the old entry may come back in every round, and be
+    /// covered up before each check.
+    RewritesSetBits,
 }
 
 impl fmt::Display for Unsuitable {
@@ -120,6 +123,9 @@ impl fmt::Display for Unsuitable {
             Self::StatusNeverDrains => "status writes under way outlive a flush",
             Self::WriteBackNeedsEntry => "a dirty cache line cannot be written back without the old entry",
             Self::NewRightsWriteBack => "entries with the new rights write status bits back non-atomically",
+            Self::RewritesSetBits => {
+                "status bits that are set already are written back, in any number of rounds"
+            }
         })
     }
 }
@@ -129,7 +135,8 @@ impl core::error::Error for Unsuitable {}
 /// What the hardware does with an entry that has the new, lower rights.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub enum LowRights {
-    /// It never writes it back: the page is unmapped, or every status bit is set already.
+    /// It never writes it back: the page is unmapped, or every status bit is set already, by hardware that does not
+    /// [write such a bit again](Hardware::rewrites_set_bits).
     NeverWriteBack,
     /// It may set a status bit in it: the page stays readable and has a referenced bit.
     MayWriteBack,
@@ -146,15 +153,19 @@ impl Algorithm {
 
     /// Checks whether the algorithm keeps its promise on `hardware`, for a change to rights of the kind `low`.
     ///
-    /// It is Table 3.1's last column, and what the explorer adds to it: TLB-first leaves the old entry in memory
-    /// while entries with the new rights are in use, so a status write that reads the old entry for one of those
-    /// puts it back later.
+    /// It is Table 3.1's last column, and what the explorer adds to it. TLB-first leaves the old entry in memory while
+    /// entries with the new rights are in use, so a status write that reads the old entry for one of those puts it back
+    /// later. A check of optimistic proves something where nothing covers the old entry up, or where each late write of the
+    /// old entry uses a status bit up. On hardware that [rewrites set bits](Hardware::rewrites_set_bits) the second does not
+    /// hold, so the new rights must never be written back: not by copies of the new entry, nor, after the first round, by
+    /// stale copies, of which none lacks a bit then if there is only one.
     ///
     /// # Errors
     ///
     /// What stands in the way; the first of the reasons where there are several.
     pub const fn suits(self, hardware: &Hardware, low: LowRights) -> Result<(), Unsuitable> {
-        let overwrites = hardware.status.overwrites();
+        let overwrites = hardware.status_overwrites();
+        let writes_back = matches!(low, LowRights::MayWriteBack);
         if matches!(self.style(), Style::Remote) && !hardware.remote_flush {
             return Err(Unsuitable::NoRemoteFlush);
         }
@@ -169,16 +180,15 @@ impl Algorithm {
             Order::TlbFirst if matches!(hardware.loader, Loader::Hardware) => {
                 Err(Unsuitable::LoadedByHardware)
             }
-            Order::TlbFirst
-                if matches!(hardware.status, Status::ReadThenWrite)
-                    && matches!(low, LowRights::MayWriteBack) =>
-            {
+            Order::TlbFirst if hardware.reads_entry_on_hit() && writes_back => {
                 Err(Unsuitable::NewRightsWriteBack)
             }
             Order::Optimistic
-                if matches!(hardware.status, Status::FromTlb) && matches!(low, LowRights::MayWriteBack) =>
+                if hardware.rewrites()
+                    && (writes_back
+                        || hardware.reads_entry_on_hit() && hardware.bits_that_overwrite() > 1) =>
             {
-                Err(Unsuitable::NewRightsWriteBack)
+                Err(Unsuitable::RewritesSetBits)
             }
             _ => Ok(()),
         }

@@ -1,4 +1,5 @@
-//! What the hardware does with page-table entries: the three variables of Tzou 2.1.2, and Table 2.1.
+//! What the hardware does with page-table entries: the three variables of Tzou 2.1.2, Table 2.1, and the machines of
+//! today.
 
 /// Who loads a TLB entry on a miss.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
@@ -9,10 +10,10 @@ pub enum Loader {
     Software,
 }
 
-/// How the hardware writes the referenced and the dirty bit to a page-table entry (Tzou 2.1.2).
+/// One way in which the hardware writes a status bit to a page-table entry (Tzou 2.1.2).
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub enum Status {
-    /// Not at all: it has none, or it faults and leaves it to software.
+    /// Not at all: the hardware has no such bit, or faults and leaves the bit to software.
     Never,
     /// By an atomic read-modify-write, which fails where the entry no longer allows the access.
     Atomic,
@@ -29,19 +30,56 @@ impl Status {
     }
 }
 
+/// The ways in which the hardware writes one status bit: Table 2.1 has a column for each of the two bits, and its note 2
+/// has two ways for one bit.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub struct StatusBit {
+    /// As a TLB miss loads the entry. The hardware reads the entry for the load, so [`Status::ReadThenWrite`] and
+    /// [`Status::FromTlb`] mean the same here: it writes what it has just loaded, with the bit set. Without effect where
+    /// software loads the TLB: what a miss handler writes, it writes atomically.
+    pub on_miss: Status,
+    /// As a translation is used that the TLB already holds, without the bit.
+    pub on_hit: Status,
+}
+
+impl StatusBit {
+    /// The hardware never writes the bit.
+    pub const NEVER: Self = Self::by(Status::Never);
+    /// The hardware writes the bit atomically.
+    pub const ATOMIC: Self = Self::by(Status::Atomic);
+
+    /// Returns a bit that the hardware writes in the same way on a miss and on a hit.
+    pub const fn by(status: Status) -> Self {
+        Self { on_miss: status, on_hit: status }
+    }
+
+    /// Tells whether one of the writes can undo another CPU's change of the entry.
+    pub const fn overwrites(self) -> bool {
+        self.on_miss.overwrites() || self.on_hit.overwrites()
+    }
+}
+
 /// The hardware, as far as the algorithms care.
 ///
 /// What is assumed of all hardware: a flush of the CPU's own TLB also ends the walks that this CPU has under way,
-/// and can be told to wait for its status writes; interprocessor interrupts are not lost.
+/// and can be told to wait for its status writes; interprocessor interrupts are not lost; each CPU has one status write
+/// under way at a time, and a TLB entry whose bit is set writes that bit no more.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub struct Hardware {
     /// Who loads TLB entries.
     pub loader: Loader,
-    /// How status bits reach the page-table entry.
-    pub status: Status,
-    /// How many different status bits the hardware writes to one entry; 0 if [`Status::Never`].
-    pub status_bits: u8,
-    /// Whether a CPU can flush another CPU's TLB, and be told when what was under way there has ended.
+    /// How the referenced (accessed) bit reaches the page-table entry.
+    pub referenced: StatusBit,
+    /// How the dirty (modified, changed) bit reaches the page-table entry.
+    pub dirty: StatusBit,
+    /// Whether hardware that reads the entry to set a bit, and finds the bit set already, writes the word even so.
+    ///
+    /// If not, each such write adds a bit to the word that it was read from, and there are only so many bits: the bound
+    /// on the rounds of the optimistic algorithms stands on that. Say `true` where the manual does not say.
+    pub rewrites_set_bits: bool,
+    /// Whether a CPU can flush another CPU's TLB, and be told when the hardware walks and status writes that were under
+    /// way there have ended. Such a flush does not end a walk that software makes there, with interrupts masked or not:
+    /// page-table nodes that software walks are retired in another way.
     pub remote_flush: bool,
     /// Whether a flush can wait for the status writes that its CPU still has under way.
     pub drains: bool,
@@ -52,25 +90,92 @@ pub struct Hardware {
 }
 
 impl Hardware {
-    const fn of(loader: Loader, status: Status, status_bits: u8) -> Self {
-        Self { loader, status, status_bits, remote_flush: false, drains: true, lines_need_entry: false }
+    const fn of(loader: Loader, referenced: StatusBit, dirty: StatusBit) -> Self {
+        Self {
+            loader,
+            referenced,
+            dirty,
+            rewrites_set_bits: false,
+            remote_flush: false,
+            drains: true,
+            lines_need_entry: false,
+        }
     }
 
-    /// VAX 8800 (Table 2.1): the dirty bit by a read-then-write on a miss, from the TLB on a hit. The second of the
-    /// two is the harder one, and stands for both.
-    pub const VAX: Self = Self::of(Loader::Hardware, Status::FromTlb, 1);
-    /// NS32332 in the Encore Multimax (Table 2.1): as the VAX, and here with the milder of its two ways.
-    pub const NS32332: Self = Self::of(Loader::Hardware, Status::ReadThenWrite, 1);
+    const fn flushed_remotely(self) -> Self {
+        Self { remote_flush: true, ..self }
+    }
+
+    /// VAX 8800 (Table 2.1): the dirty bit by a non-atomic read-modify-write on a TLB miss, and by a write from the TLB
+    /// on a hit. The table does not say whether a bit that is set already is written again.
+    pub const VAX: Self = Self {
+        rewrites_set_bits: true,
+        ..Self::of(
+            Loader::Hardware,
+            StatusBit::NEVER,
+            StatusBit { on_miss: Status::ReadThenWrite, on_hit: Status::FromTlb },
+        )
+    };
+    /// NS32332 in the Encore Multimax (Table 2.1): as the VAX.
+    pub const NS32332: Self = Self::VAX;
     /// SUN3 MMU (Table 2.1): loaded by software, status bits stay in the MMU.
-    pub const SUN3: Self = Self::of(Loader::Software, Status::Never, 0);
-    /// Intel 386 in the Sequent Symmetry (Table 2.1), and x86 since.
-    pub const I386: Self = Self::of(Loader::Hardware, Status::Atomic, 2);
+    pub const SUN3: Self = Self::of(Loader::Software, StatusBit::NEVER, StatusBit::NEVER);
+    /// Intel 386 in the Sequent Symmetry (Table 2.1).
+    pub const I386: Self = Self::of(Loader::Hardware, StatusBit::ATOMIC, StatusBit::ATOMIC);
     /// Intel N10, the i860 (Table 2.1): the referenced bit atomically, the dirty bit by a trap.
-    pub const N10: Self = Self::of(Loader::Hardware, Status::Atomic, 1);
-    /// IBM RP3 (Table 2.1): a software miss handler, no status bits. MIPS is the same.
-    pub const RP3: Self = Self::of(Loader::Software, Status::Never, 0);
+    pub const N10: Self = Self::of(Loader::Hardware, StatusBit::ATOMIC, StatusBit::NEVER);
+    /// IBM RP3 (Table 2.1): a software miss handler, no status bits.
+    pub const RP3: Self = Self::of(Loader::Software, StatusBit::NEVER, StatusBit::NEVER);
     /// Motorola MC88200: any CPU reaches any CMMU's control registers; it writes both status bits in a locked cycle.
-    pub const MC88200: Self = Self { remote_flush: true, ..Self::of(Loader::Hardware, Status::Atomic, 2) };
+    pub const MC88200: Self = Self::I386.flushed_remotely();
+
+    /// x86-64: locked cycles set the accessed and dirty flags (Intel SDM volume 3A, "Automatic Locking"; AMD64 manual
+    /// volume 2, "Notes on Accessed and Dirty Bits"). A stale translation that would set the dirty flag looks at the
+    /// entry again, and faults if it is not present.
+    pub const X86_64: Self = Self::I386;
+    /// x86-64 with `INVLPGB`, which flushes the TLBs of all CPUs, and `TLBSYNC`, which waits for them (AMD64 manual
+    /// volume 3, on the two instructions).
+    pub const X86_64_INVLPGB: Self = Self::X86_64.flushed_remotely();
+    /// AArch64 that leaves the access flag and the dirty state to faults. `TLBI` with `IS` is broadcast, and the `DSB`
+    /// after it waits for what the old entry was used for on all CPUs (Arm ARM, DDI 0487, chapter D8, "TLB maintenance
+    /// instructions").
+    pub const AARCH64: Self =
+        Self::of(Loader::Hardware, StatusBit::NEVER, StatusBit::NEVER).flushed_remotely();
+    /// AArch64 with `FEAT_HAFDBS` switched on, by `TCR_ELx.HA` and `HD`: atomic updates (Arm ARM, DDI 0487, chapter D8,
+    /// "Hardware management of the Access flag" and "of the dirty state").
+    pub const AARCH64_HAFDBS: Self =
+        Self::of(Loader::Hardware, StatusBit::ATOMIC, StatusBit::ATOMIC).flushed_remotely();
+    /// RISC-V with Svade: an access that would set A or D faults (privileged manual, "Svade"). `SFENCE.VMA` reaches its
+    /// own hart; a remote fence of the SBI is a service of the firmware, which interrupts the other harts.
+    pub const RISCV_SVADE: Self = Self::of(Loader::Hardware, StatusBit::NEVER, StatusBit::NEVER);
+    /// RISC-V with Svadu: A and D are set atomically, together with the checks of the leaf entry (privileged manual,
+    /// "Svadu").
+    pub const RISCV_SVADU: Self = Self::of(Loader::Hardware, StatusBit::ATOMIC, StatusBit::ATOMIC);
+    /// MIPS32 and MIPS64: TLB refill and TLB modified exceptions (MIPS architecture for programmers, volume III, "TLB
+    /// Refill Exception", "TLB Modified Exception"). Without the optional hardware page-table walker and the optional
+    /// `GINVT`.
+    pub const MIPS32: Self = Self::of(Loader::Software, StatusBit::NEVER, StatusBit::NEVER);
+    /// LoongArch64: TLB refill and page modification exceptions (LoongArch reference manual, volume 1, "Exceptions
+    /// related to the TLB"). Without the optional hardware page-table walker, which sets bits itself.
+    pub const LOONGARCH64: Self = Self::of(Loader::Software, StatusBit::NEVER, StatusBit::NEVER);
+    /// PowerPC with a radix tree: R and C atomically, or a storage interrupt if that fails; `tlbie` is broadcast, and
+    /// `ptesync` waits for it (Power ISA 3.1, book III, "Reference and Change Recording", "Translation Table Update
+    /// Synchronization Requirements").
+    pub const POWERPC_RADIX: Self =
+        Self::of(Loader::Hardware, StatusBit::ATOMIC, StatusBit::ATOMIC).flushed_remotely();
+    /// PowerPC with a hashed page table: R and C by table searches that need not be atomic, and that may write beside
+    /// the rights (the same sections). This is for entries whose rights change in place. An entry is deleted by its
+    /// valid bit, in a doubleword that no status write touches: if a kernel changes entries in no other way, they behave
+    /// as [`POWERPC_RADIX`](Self::POWERPC_RADIX).
+    pub const POWERPC_HASH: Self = Self {
+        rewrites_set_bits: true,
+        ..Self::of(
+            Loader::Hardware,
+            StatusBit::by(Status::ReadThenWrite),
+            StatusBit::by(Status::ReadThenWrite),
+        )
+    }
+    .flushed_remotely();
 
     /// The rows of Table 2.1 and the machine of its text with remote flush, each with its name.
     pub const TABLE: [(&'static str, Self); 7] = [
@@ -83,10 +188,59 @@ impl Hardware {
         ("mc88200", Self::MC88200),
     ];
 
+    /// The machines of today, each with its name.
+    pub const TODAY: [(&'static str, Self); 10] = [
+        ("x86-64", Self::X86_64),
+        ("x86-64-invlpgb", Self::X86_64_INVLPGB),
+        ("aarch64", Self::AARCH64),
+        ("aarch64-hafdbs", Self::AARCH64_HAFDBS),
+        ("riscv-svade", Self::RISCV_SVADE),
+        ("riscv-svadu", Self::RISCV_SVADU),
+        ("mips32", Self::MIPS32),
+        ("loongarch64", Self::LOONGARCH64),
+        ("powerpc-radix", Self::POWERPC_RADIX),
+        ("powerpc-hash", Self::POWERPC_HASH),
+    ];
+
     /// Returns this hardware with its status bits forced: set in every entry beforehand, or emulated by faults
     /// (Tzou 2.1.3), so that it never writes one. It makes every algorithm that fails over status bits suitable.
+    ///
+    /// Bits that are set beforehand are no help where the hardware [rewrites](Self::rewrites_set_bits) them on a miss.
     #[must_use]
     pub const fn status_by_faults(self) -> Self {
-        Self { status: Status::Never, status_bits: 0, ..self }
+        Self { referenced: StatusBit::NEVER, dirty: StatusBit::NEVER, rewrites_set_bits: false, ..self }
+    }
+
+    /// Tells whether a status write can undo another CPU's change of an entry (Tzou Figure 2.2).
+    pub const fn status_overwrites(&self) -> bool {
+        self.bits_that_overwrite() > 0
+    }
+
+    /// Returns how many status bits are written in a way that can undo a change.
+    pub(crate) const fn bits_that_overwrite(&self) -> u8 {
+        self.of_this_loader(self.referenced).overwrites() as u8
+            + self.of_this_loader(self.dirty).overwrites() as u8
+    }
+
+    /// Tells whether the use of a translation that the TLB holds can make the hardware read the entry in memory,
+    /// whatever is in it by then, and write that back.
+    pub(crate) const fn reads_entry_on_hit(&self) -> bool {
+        matches!(self.referenced.on_hit, Status::ReadThenWrite)
+            || matches!(self.dirty.on_hit, Status::ReadThenWrite)
+    }
+
+    /// Tells whether a status write may carry no bit that the word it was read from had not.
+    pub(crate) const fn rewrites(&self) -> bool {
+        let on_miss = self.of_this_loader(self.referenced).on_miss.overwrites()
+            || self.of_this_loader(self.dirty).on_miss.overwrites();
+        self.rewrites_set_bits && (on_miss || self.reads_entry_on_hit())
+    }
+
+    /// Only hardware that loads an entry on a miss can write it on a miss.
+    const fn of_this_loader(&self, bit: StatusBit) -> StatusBit {
+        match self.loader {
+            Loader::Hardware => bit,
+            Loader::Software => StatusBit { on_miss: Status::Never, ..bit },
+        }
     }
 }

@@ -4,7 +4,7 @@ use tlbkit_addr::{Asid, CpuSet};
 
 use crate::{
     Action, Algorithm, Change, Hardware, LowRights, Miss, Misuse, OpId, Operation, Outcome, Plan, Rendezvous,
-    Repair, Replier, Reply, Request, Requester, Seen, Status, Switch, SwitchAction, Target, Work,
+    Repair, Replier, Reply, Request, Requester, Seen, Status, StatusBit, Switch, SwitchAction, Target, Work,
 };
 
 fn plan(algorithm: Algorithm, without: Repair) -> Plan {
@@ -70,9 +70,10 @@ fn the_target_set_is_read_too_early() {
 /// Optimistic reads it once, too, however many rounds it makes.
 #[test]
 fn the_target_set_is_read_once() {
-    let hardware = Hardware { status: Status::ReadThenWrite, status_bits: 1, ..Hardware::I386 };
+    let hardware = Hardware { dirty: StatusBit::by(Status::ReadThenWrite), ..Hardware::I386 };
     let rounds = |without: Repair| {
-        let asked = asked(Plan::unsound(Algorithm::Optimistic, &hardware).without(without));
+        let plan = Plan::unsound(Algorithm::Optimistic, &hardware, LowRights::NeverWriteBack);
+        let asked = asked(plan.without(without));
         let count = |wanted| asked.iter().filter(|&&action| action == wanted).count();
         (count(Action::Update), count(Action::ReadTargets))
     };
@@ -195,7 +196,7 @@ fn what_others_see_of_a_plan() {
     assert!(gated(without(Repair::DRAIN)) && !gated(without(Repair::ALL_WHO_MAY_LOAD)));
     for (algorithm, hardware) in [(Algorithm::PteFirst, Hardware::VAX), (Algorithm::TlbFirst, Hardware::I386)]
     {
-        let plan = Plan::unsound(algorithm, &hardware);
+        let plan = Plan::unsound(algorithm, &hardware, LowRights::NeverWriteBack);
         assert_eq!((plan.algorithm(), plan.has(Repair::all())), (algorithm, true));
         assert_eq!(plan, plan.without(Repair::empty()));
         for repair in Repair::all().iter() {

@@ -24,7 +24,7 @@ pub mod tolerance;
 
 pub use algorithm::{Algorithm, Consistency, LowRights, Order, Style, Unsuitable};
 pub use batch::Batch;
-pub use hardware::{Hardware, Loader, Status};
+pub use hardware::{Hardware, Loader, Status, StatusBit};
 pub use lazy::{Change, Space, Switch, SwitchAction};
 pub use mailbox::Mailbox;
 pub use op::{Misuse, OpId, Outcome};

@@ -2,15 +2,16 @@
 
 use bitflags::bitflags;
 
-use crate::{Algorithm, Consistency, Hardware, LowRights, Order, Status, Style, Unsuitable};
+use crate::{Algorithm, Consistency, Hardware, LowRights, Order, Style, Unsuitable};
 
 bitflags! {
     /// What the text leaves out of its pseudocode, or prints in an order that does not work on all the hardware
     /// that it names. A plan has them all; an explorer switches one off to show what it is for (feature `hazards`).
     #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
     pub struct Repair: u32 {
-        /// Optimistic: as many rounds as the hardware has status bits, and one more. One passing check proves
-        /// nothing where a second late status write can hide the first (A-B-A).
+        /// Optimistic: as many rounds as the hardware has status bits that overwrite, and one more. One passing check
+        /// proves nothing where a second late status write can hide the first (A-B-A). Without it there is one round
+        /// fewer.
         const ROUNDS = 1 << 0;
         /// A flush waits for the status writes of its CPU that are under way.
         const DRAIN = 1 << 1;
@@ -99,27 +100,25 @@ impl Plan {
     /// [`Unsuitable`]: the algorithm would not keep its promise there.
     pub const fn new(algorithm: Algorithm, hardware: &Hardware, low: LowRights) -> Result<Self, Unsuitable> {
         match algorithm.suits(hardware, low) {
-            Ok(()) => Ok(Self::unchecked(algorithm, hardware)),
+            Ok(()) => Ok(Self::unchecked(algorithm, hardware, low)),
             Err(why) => Err(why),
         }
     }
 
-    const fn unchecked(algorithm: Algorithm, hardware: &Hardware) -> Self {
-        // A late write puts the old rights back with at least one status bit more than they were read with. A
-        // round flushes every copy that was loaded before it, so each round in which the old rights reappear uses
-        // up one more bit; in the round after the last bit they cannot. Another late write, of the new rights, can
-        // cover a reappearance up even if the new rights allow nothing: a stale copy is used, the hardware reads
-        // the new entry to set the bit in it, and writes that back. Where the word is built from the TLB's copy,
-        // only copies of the new rights write new rights; if those never do, one passing check is proof enough.
-        let rounds = match hardware.status {
-            // No word has as many bits as would be a round too few.
-            Status::ReadThenWrite => hardware.status_bits.saturating_add(1),
-            _ => 1,
-        };
+    const fn unchecked(algorithm: Algorithm, hardware: &Hardware, low: LowRights) -> Self {
+        // A late write puts the old rights back with at least one status bit more than the word that it was made from:
+        // `suits` refuses hardware of which that is not so. A round flushes every copy that was loaded before it, and
+        // waits for every write, so each round in which the old rights reappear uses up one more bit; in the round after
+        // the last bit they cannot. Another late write, of the new rights, can cover a reappearance up even if the new
+        // rights allow nothing: a stale copy is used, the hardware reads the new entry to set the bit in it, and writes
+        // that back. If nothing but copies of the new rights can write those, and they never do, one passing check
+        // is proof enough.
+        let covered = hardware.reads_entry_on_hit() || matches!(low, LowRights::MayWriteBack);
+        let rounds = if covered { hardware.bits_that_overwrite() + 1 } else { 1 };
         Self {
             algorithm,
             rounds,
-            overwrites: hardware.status.overwrites(),
+            overwrites: hardware.status_overwrites(),
             rendezvous: Rendezvous::Flag,
             conditional: false,
             #[cfg(any(test, feature = "hazards"))]
@@ -174,8 +173,8 @@ impl Plan {
     /// Returns a plan that nobody has checked: any algorithm on any hardware.
     #[cfg(any(test, feature = "hazards"))]
     #[must_use]
-    pub const fn unsound(algorithm: Algorithm, hardware: &Hardware) -> Self {
-        Self::unchecked(algorithm, hardware)
+    pub const fn unsound(algorithm: Algorithm, hardware: &Hardware, low: LowRights) -> Self {
+        Self::unchecked(algorithm, hardware, low)
     }
 
     /// Returns the plan with some repairs switched off.
@@ -206,7 +205,7 @@ impl Plan {
     /// Returns how many rounds an operation makes at least.
     #[inline]
     pub const fn rounds(&self) -> u8 {
-        if self.has(Repair::ROUNDS) { self.rounds } else { 1 }
+        if self.has(Repair::ROUNDS) || self.rounds == 1 { self.rounds } else { self.rounds - 1 }
     }
 
     /// Tells whether a status write that lands late can undo the change: who stops for one waits for his own first.

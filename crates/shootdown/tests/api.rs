@@ -7,8 +7,8 @@ use std::cell::Cell;
 use tlbkit_addr::{Asid, CpuSet, Pages, Vpn};
 use tlbkit_shootdown::{
     Action, Algorithm, Change, Edit, Hardware, Local, LowRights, Misuse, OpId, Operation, Outcome, Plan,
-    Queue, RemoteTlbs, Rendezvous, Replier, Request, Requester, Seen, SharedSpace, Status, Style, System,
-    Target, leaked,
+    Queue, RemoteTlbs, Rendezvous, Replier, Request, Requester, Seen, SharedSpace, Status, StatusBit, Style,
+    System, Target, leaked,
 };
 
 fn plan(algorithm: Algorithm) -> Plan {
@@ -243,7 +243,7 @@ fn a_member_that_appears_too_late_is_not_asked() {
     }
     for (algorithm, others) in Algorithm::ALL.into_iter().flat_map(|a| [(a, 0), (a, 1)]) {
         // Optimistic makes a second round there, which is the replier's.
-        let twice = Hardware { status: Status::ReadThenWrite, status_bits: 1, ..Hardware::RP3 };
+        let twice = Hardware { dirty: StatusBit::by(Status::ReadThenWrite), ..Hardware::RP3 };
         let suits = |hardware| Plan::new(algorithm, hardware, LowRights::NeverWriteBack);
         // Who flushes remotely asks nobody, and who waits would wait here for ever.
         let Ok(plan) = suits(&twice).or_else(|_| suits(&Hardware::RP3)) else { continue };

@@ -3,8 +3,15 @@
 #![cfg(not(tlbkit_loom))]
 
 use tlbkit_shootdown::{
-    Algorithm, Consistency, Hardware, LowRights, Order, Plan, Rendezvous, Status, Style, Unsuitable, Want,
+    Algorithm, Consistency, Hardware, Loader, LowRights, Order, Plan, Rendezvous, Status, StatusBit, Style,
+    Unsuitable, Want,
 };
+
+/// Hardware that writes the two bits in these ways, on a miss and on a hit alike.
+fn writing(referenced: Status, dirty: Status) -> Hardware {
+    let (referenced, dirty) = (StatusBit::by(referenced), StatusBit::by(dirty));
+    Hardware { referenced, dirty, ..Hardware::RISCV_SVADE }
+}
 
 #[test]
 fn table_3_1_and_what_the_explorer_adds() {
@@ -16,16 +23,94 @@ fn table_3_1_and_what_the_explorer_adds() {
     assert!(suits(Algorithm::PteFirstRemote, &Hardware::MC88200).is_ok());
     let leaky = Hardware { drains: false, ..Hardware::VAX };
     assert_eq!(suits(Algorithm::TwoPhase, &leaky), Err(Unsuitable::StatusNeverDrains));
-    assert_eq!(
-        Algorithm::Optimistic.suits(&Hardware::VAX, MayWriteBack),
-        Err(Unsuitable::NewRightsWriteBack)
-    );
     assert!(Algorithm::PteFirst.suits(&Hardware::VAX.status_by_faults(), MayWriteBack).is_ok());
-    for (_, hardware) in Hardware::TABLE {
+    for (_, hardware) in Hardware::TABLE.into_iter().chain(Hardware::TODAY) {
         assert!(Algorithm::TwoPhase.suits(&hardware, MayWriteBack).is_ok());
     }
-    let nonatomic = Hardware { status: Status::ReadThenWrite, status_bits: 2, ..Hardware::I386 };
-    assert_eq!(Plan::new(Algorithm::Optimistic, &nonatomic, MayWriteBack).unwrap().rounds(), 3);
+}
+
+/// Table 2.1, column by column: who loads, and who sets which bit.
+#[test]
+fn table_2_1_is_as_printed() {
+    let (none, atomic) = (StatusBit::NEVER, StatusBit::ATOMIC);
+    let twice = StatusBit { on_miss: Status::ReadThenWrite, on_hit: Status::FromTlb };
+    let printed = [
+        ("vax", Loader::Hardware, none, twice),
+        ("ns32332", Loader::Hardware, none, twice),
+        ("sun3", Loader::Software, none, none),
+        ("i386", Loader::Hardware, atomic, atomic),
+        ("n10", Loader::Hardware, atomic, none),
+        ("rp3", Loader::Software, none, none),
+    ];
+    let is = Hardware::TABLE.map(|(name, h)| (name, h.loader, h.referenced, h.dirty));
+    assert_eq!(is[..6], printed);
+    let remote = Hardware::TABLE.map(|(_, hardware)| hardware.remote_flush);
+    assert_eq!(remote, [false, false, false, false, false, false, true]);
+}
+
+/// What a kernel on a machine of today gets: to reclaim memory (nobody need wait), and to protect at once.
+#[test]
+fn the_machines_of_today_get_what_they_can_use() {
+    use Algorithm::{
+        OptimisticRemote, PteFirst, PteFirstAsync, PteFirstRemote, TlbFirst, TlbFirstAsync, TwoPhase,
+    };
+    let expected = [
+        ("x86-64", [PteFirst, PteFirstAsync, TwoPhase]),
+        ("x86-64-invlpgb", [PteFirstRemote, PteFirstRemote, TwoPhase]),
+        ("aarch64", [PteFirstRemote, PteFirstRemote, TwoPhase]),
+        ("aarch64-hafdbs", [PteFirstRemote, PteFirstRemote, TwoPhase]),
+        ("riscv-svade", [PteFirst, PteFirstAsync, TwoPhase]),
+        ("riscv-svadu", [PteFirst, PteFirstAsync, TwoPhase]),
+        ("mips32", [PteFirst, PteFirstAsync, TlbFirst]),
+        ("loongarch64", [PteFirst, PteFirstAsync, TlbFirst]),
+        ("powerpc-radix", [PteFirstRemote, PteFirstRemote, TwoPhase]),
+        // Two bits that are written again although they are set: no number of rounds is enough.
+        ("powerpc-hash", [TwoPhase, TwoPhase, TwoPhase]),
+    ];
+    let chosen = |hardware: &Hardware, consistency, asynchronous| {
+        let want = Want { consistency, asynchronous, low: LowRights::NeverWriteBack };
+        Plan::choose(hardware, want).unwrap().algorithm()
+    };
+    for ((name, hardware), (of, algorithms)) in Hardware::TODAY.into_iter().zip(expected) {
+        let done = |asynchronous| chosen(&hardware, Consistency::WhenDone, asynchronous);
+        let is = [done(false), done(true), chosen(&hardware, Consistency::Always, false)];
+        assert_eq!((name, is), (of, algorithms));
+    }
+    // Whose rights are raised meanwhile, and who does not wait.
+    assert_eq!(chosen(&Hardware::MIPS32, Consistency::Always, true), TlbFirstAsync);
+    let once = Hardware { rewrites_set_bits: false, ..Hardware::POWERPC_HASH };
+    assert_eq!(chosen(&once, Consistency::WhenDone, true), OptimisticRemote);
+}
+
+/// Where a status write may add no bit, the old entry can come back in every round and be covered up before the check.
+#[test]
+fn who_writes_set_bits_again_is_refused_what_counts_on_the_bits() {
+    use LowRights::{MayWriteBack, NeverWriteBack};
+    use Status::{Atomic, FromTlb, Never, ReadThenWrite};
+    let suits = |referenced, dirty| {
+        let hardware = Hardware { rewrites_set_bits: true, ..writing(referenced, dirty) };
+        [NeverWriteBack, MayWriteBack].map(|low| Algorithm::Optimistic.suits(&hardware, low).is_ok())
+    };
+    for atomic in [Never, Atomic] {
+        assert_eq!(suits(atomic, atomic), [true; 2], "nothing is written late");
+        for late in [ReadThenWrite, FromTlb] {
+            assert_eq!([suits(atomic, late), suits(late, atomic)], [[true, false]; 2], "one bit");
+        }
+    }
+    assert_eq!(suits(ReadThenWrite, FromTlb), [false; 2], "two bits, of which each may miss in a stale copy");
+    assert_eq!(suits(FromTlb, FromTlb), [true, false], "nobody covers anything up");
+    for algorithm in [Algorithm::Optimistic, Algorithm::OptimisticAsync] {
+        let why = algorithm.suits(&Hardware::VAX, MayWriteBack);
+        assert_eq!(why, Err(Unsuitable::RewritesSetBits), "{algorithm}");
+        assert!(algorithm.suits(&Hardware::VAX, NeverWriteBack).is_ok());
+    }
+    // A bit that is set on a miss alone: software that loads the TLB sets it another way.
+    let on_miss = StatusBit { on_miss: ReadThenWrite, on_hit: Never };
+    for (loader, suits) in [(Loader::Hardware, false), (Loader::Software, true)] {
+        let hardware = Hardware { loader, dirty: on_miss, rewrites_set_bits: true, ..Hardware::RISCV_SVADE };
+        assert_eq!(Algorithm::Optimistic.suits(&hardware, MayWriteBack).is_ok(), suits, "{loader:?}");
+        assert_eq!(hardware.status_overwrites(), !suits, "{loader:?}");
+    }
 }
 
 #[test]
@@ -46,7 +131,8 @@ fn the_chooser_takes_the_cheapest_that_is_sound() {
 fn what_each_order_makes_of_status_writes() {
     let suits = |algorithm: Algorithm| {
         [Status::Never, Status::Atomic, Status::ReadThenWrite, Status::FromTlb].map(|status| {
-            let hardware = Hardware { status, ..Hardware::RP3 };
+            let dirty = StatusBit::by(status);
+            let hardware = Hardware { dirty, ..Hardware::RP3 };
             let on = |low| algorithm.suits(&hardware, low).is_ok();
             [on(LowRights::NeverWriteBack), on(LowRights::MayWriteBack)]
         })
@@ -55,7 +141,7 @@ fn what_each_order_makes_of_status_writes() {
     assert_eq!(suits(Algorithm::TwoPhase), [always; 4]);
     assert_eq!(suits(Algorithm::PteFirst), [always, always, [false; 2], [false; 2]]);
     assert_eq!(suits(Algorithm::TlbFirst), [always, always, [true, false], always]);
-    assert_eq!(suits(Algorithm::Optimistic), [always, always, always, [true, false]]);
+    assert_eq!(suits(Algorithm::Optimistic), [always; 4]);
 }
 
 /// 2.3.3: such a cache is flushed while the old entry is still there, or somebody looks whether it has come back.
@@ -74,14 +160,15 @@ fn a_cache_that_needs_the_entry_to_write_back_wants_it_unchanged() {
 /// 2.1.3: whatever stands in the way then, it is no status bit.
 #[test]
 fn emulated_status_bits_are_in_nobodys_way() {
-    use Unsuitable::{NewRightsWriteBack, StatusNeverDrains, StatusOverwrites};
+    use Unsuitable::{NewRightsWriteBack, RewritesSetBits, StatusNeverDrains, StatusOverwrites};
     for (name, hardware) in Hardware::TABLE {
         let hardware = Hardware { drains: false, ..hardware };
         let emulated = hardware.status_by_faults();
-        assert_eq!(emulated, Hardware { status: Status::Never, status_bits: 0, ..hardware });
+        assert_eq!((emulated.referenced, emulated.dirty), (StatusBit::NEVER, StatusBit::NEVER));
+        assert!(!emulated.status_overwrites(), "{name}");
         for algorithm in Algorithm::ALL {
             let why = algorithm.suits(&emulated, LowRights::MayWriteBack).err();
-            let status = [StatusOverwrites, NewRightsWriteBack, StatusNeverDrains];
+            let status = [StatusOverwrites, NewRightsWriteBack, StatusNeverDrains, RewritesSetBits];
             assert!(why.is_none_or(|why| !status.contains(&why)), "{algorithm} on {name}: {why:?}");
         }
     }
@@ -132,26 +219,33 @@ fn a_plan_says_what_it_was_told() {
     }
 }
 
-/// Each late write of the old rights uses a status bit up; in the round after the last one none can come.
+/// Each late write of the old rights uses a status bit up; in the round after the last one none can come. One check is
+/// enough where nothing writes the new rights.
 #[test]
 fn rounds_are_one_more_than_the_status_bits_that_are_written_late() {
-    for (status, rounds) in
-        [(Status::Never, 1), (Status::Atomic, 1), (Status::FromTlb, 1), (Status::ReadThenWrite, 3)]
-    {
-        let hardware = Hardware { status, status_bits: 2, ..Hardware::I386 };
-        let plan = Plan::new(Algorithm::Optimistic, &hardware, LowRights::NeverWriteBack).unwrap();
-        assert_eq!(plan.rounds(), rounds, "{status:?}");
+    use LowRights::{MayWriteBack, NeverWriteBack};
+    use Status::{Atomic, FromTlb, Never, ReadThenWrite};
+    let rounds = |referenced, dirty| {
+        let hardware = writing(referenced, dirty);
+        [NeverWriteBack, MayWriteBack]
+            .map(|low| Plan::new(Algorithm::Optimistic, &hardware, low).unwrap().rounds())
+    };
+    for atomic in [Never, Atomic] {
+        assert_eq!(rounds(atomic, atomic), [1, 1]);
+        assert_eq!([rounds(FromTlb, atomic), rounds(atomic, FromTlb)], [[1, 2]; 2]);
+        assert_eq!([rounds(ReadThenWrite, atomic), rounds(atomic, ReadThenWrite)], [[2, 2]; 2]);
     }
-    let wide = Hardware { status: Status::ReadThenWrite, status_bits: u8::MAX, ..Hardware::I386 };
-    let plan = Plan::new(Algorithm::Optimistic, &wide, LowRights::NeverWriteBack).unwrap();
-    assert_eq!(plan.rounds(), u8::MAX);
+    assert_eq!(rounds(FromTlb, FromTlb), [1, 3]);
+    // Two ways on one machine.
+    assert_eq!([rounds(ReadThenWrite, FromTlb), rounds(FromTlb, ReadThenWrite)], [[3, 3]; 2]);
+    assert_eq!(rounds(ReadThenWrite, ReadThenWrite), [3, 3]);
 }
 
 #[test]
 fn what_is_unsuitable_is_said() {
     use Unsuitable::{
-        LoadedByHardware, NewRightsWriteBack, NoRemoteFlush, StatusNeverDrains, StatusOverwrites,
-        WriteBackNeedsEntry,
+        LoadedByHardware, NewRightsWriteBack, NoRemoteFlush, RewritesSetBits, StatusNeverDrains,
+        StatusOverwrites, WriteBackNeedsEntry,
     };
     let texts = [
         StatusOverwrites,
@@ -160,10 +254,11 @@ fn what_is_unsuitable_is_said() {
         StatusNeverDrains,
         WriteBackNeedsEntry,
         NewRightsWriteBack,
+        RewritesSetBits,
     ]
     .map(|why| why.to_string());
     assert!(texts.iter().all(|text| !text.is_empty()));
-    assert_eq!(std::collections::BTreeSet::from(texts).len(), 6, "each says something else");
+    assert_eq!(std::collections::BTreeSet::from(texts).len(), 7, "each says something else");
 }
 
 /// With nothing that suits, 2-phase says why not: it needs least.

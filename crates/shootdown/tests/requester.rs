@@ -12,7 +12,7 @@ use Action::{
 use tlbkit_addr::CpuSet;
 use tlbkit_shootdown::{
     Action, Algorithm, Hardware, LowRights, Misuse, Operation, Outcome, Plan, Rendezvous, Requester, Seen,
-    Status,
+    Status, StatusBit,
 };
 
 fn plan(algorithm: Algorithm) -> Plan {
@@ -199,10 +199,11 @@ fn what_is_superseded_ends_without_another_write() {
     }
 }
 
-/// Runs optimistic on hardware that writes so many status bits late, which makes one round more at least, and returns how
+/// Runs optimistic on hardware that writes both status bits late, which makes three rounds at least, and returns how
 /// many there were. The entry is what it should be at the checks that are told.
-fn rounds(status_bits: u8, conditional: bool, checks: &[bool]) -> (usize, Action) {
-    let hardware = Hardware { status: Status::ReadThenWrite, status_bits, ..Hardware::I386 };
+fn rounds(conditional: bool, checks: &[bool]) -> (usize, Action) {
+    let late = StatusBit::by(Status::ReadThenWrite);
+    let hardware = Hardware { referenced: late, dirty: late, ..Hardware::I386 };
     let plan = Plan::new(Algorithm::Optimistic, &hardware, LowRights::MayWriteBack).unwrap();
     let mut checks = checks.iter();
     let asked = run(if conditional { plan.conditional() } else { plan }, |action| match action {
@@ -219,14 +220,14 @@ fn rounds(status_bits: u8, conditional: bool, checks: &[bool]) -> (usize, Action
 
 #[test]
 fn optimistic_goes_on_until_the_entry_stays() {
-    assert_eq!(rounds(2, false, &[true, true, true]), (3, DONE));
-    assert_eq!(rounds(2, false, &[false, false, true]), (3, DONE));
-    assert_eq!(rounds(2, false, &[true, true, false, false, true]), (5, DONE));
+    assert_eq!(rounds(false, &[true, true, true]), (3, DONE));
+    assert_eq!(rounds(false, &[false, false, true]), (3, DONE));
+    assert_eq!(rounds(false, &[true, true, false, false, true]), (5, DONE));
     // With the hint, the last of the rounds decides.
-    assert_eq!(rounds(2, true, &[false, true, true]), (3, DONE));
-    assert_eq!(rounds(2, true, &[true, true, false]), (3, Done(Outcome::Overwritten)));
+    assert_eq!(rounds(true, &[false, true, true]), (3, DONE));
+    assert_eq!(rounds(true, &[true, true, false]), (3, Done(Outcome::Overwritten)));
     // They are counted no further than they are wanted.
-    assert_eq!(rounds(u8::MAX, false, &[false; 300]), (301, DONE));
+    assert_eq!(rounds(false, &[false; 300]), (301, DONE));
 }
 
 /// Between the last request and the last acknowledgement the operation is nobody's, and keeps what it holds.

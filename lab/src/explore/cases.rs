@@ -1,44 +1,64 @@
 //! What is explored: every algorithm on every hardware, every repair switched off, every damage of Table 2.2.
 
 use tlbkit_shootdown::{
-    Algorithm, Change, Hardware, Loader, LowRights, Plan, Rendezvous, Repair, Status, Style,
+    Algorithm, Change, Hardware, Loader, LowRights, Plan, Rendezvous, Repair, Status, StatusBit, Style,
 };
 
 use super::world::{Damage, Scene, Word};
 
-/// A machine to explore on: the crate's presets, with the status bits that the model knows.
+/// A machine to explore on.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Machine {
     pub(crate) name: &'static str,
     pub(crate) hardware: Hardware,
-    bits: u8,
 }
+
+const fn machine(name: &'static str, hardware: Hardware) -> Machine {
+    Machine { name, hardware }
+}
+
+const NEVER: StatusBit = StatusBit::NEVER;
+const READ_THEN_WRITE: StatusBit = StatusBit::by(Status::ReadThenWrite);
+const FROM_TLB: StatusBit = StatusBit::by(Status::FromTlb);
+/// Neither atomic nor known to leave a set bit alone, and on a miss only.
+const ON_MISS: StatusBit = StatusBit { on_miss: Status::ReadThenWrite, on_hit: Status::Never };
+
+/// A machine like the NS32332, with these status bits instead of its own.
+const fn writing(referenced: StatusBit, dirty: StatusBit) -> Hardware {
+    Hardware { referenced, dirty, rewrites_set_bits: false, ..Hardware::NS32332 }
+}
+
+const fn rewriting(hardware: Hardware) -> Hardware {
+    Hardware { rewrites_set_bits: true, ..hardware }
+}
+
+/// The rows of Table 2.1, those machines of today that are like none of these, and what both leave out: each way of
+/// non-atomic status writes, alone and beside another, with and without bits that are written again although they are
+/// set, with remote flush or a software-loaded TLB, and a virtually tagged cache (2.3).
+pub(crate) const MACHINES: [Machine; 19] = [
+    machine("vax", Hardware::VAX),
+    machine("ns32332", Hardware::NS32332),
+    machine("sun3", Hardware::SUN3),
+    machine("i386", Hardware::I386),
+    machine("n10", Hardware::N10),
+    machine("rp3", Hardware::RP3),
+    machine("mc88200", Hardware::MC88200),
+    machine("aarch64", Hardware::AARCH64),
+    machine("riscv-svade", Hardware::RISCV_SVADE),
+    machine("powerpc-hash", Hardware::POWERPC_HASH),
+    machine("read-then-write", writing(READ_THEN_WRITE, NEVER)),
+    machine("read-then-rewrite", rewriting(writing(READ_THEN_WRITE, NEVER))),
+    machine("from-tlb", writing(FROM_TLB, NEVER)),
+    machine("on-miss", rewriting(writing(ON_MISS, NEVER))),
+    machine("read-and-from-tlb", writing(READ_THEN_WRITE, FROM_TLB)),
+    machine("soft-read-then-write", Hardware { loader: Loader::Software, ..writing(READ_THEN_WRITE, NEVER) }),
+    machine("soft-remote", Hardware { remote_flush: true, ..Hardware::RP3 }),
+    machine("remote-read-then-write", Hardware { remote_flush: true, ..writing(READ_THEN_WRITE, NEVER) }),
+    machine("virtual-cache", Hardware { lines_need_entry: true, ..writing(NEVER, FROM_TLB) }),
+];
 
 const D: u8 = Word::DIRTY;
 const R: u8 = Word::REFERENCED;
-
-const fn machine(name: &'static str, hardware: Hardware, bits: u8) -> Machine {
-    let hardware = Hardware { status_bits: bits.count_ones() as u8, ..hardware };
-    Machine { name, hardware, bits }
-}
-
-/// The rows of Table 2.1, and what they leave out: both ways of non-atomic status writes with a referenced bit too,
-/// their remote-flush variants, and a virtually tagged cache (2.3).
-pub(crate) const MACHINES: [Machine; 13] = [
-    machine("vax", Hardware::VAX, D),
-    machine("ns32332", Hardware::NS32332, D),
-    machine("sun3", Hardware::SUN3, 0),
-    machine("i386", Hardware::I386, R | D),
-    machine("n10", Hardware::N10, R),
-    machine("rp3", Hardware::RP3, 0),
-    machine("mc88200", Hardware::MC88200, R | D),
-    machine("read-then-write", Hardware { status: Status::ReadThenWrite, ..Hardware::NS32332 }, R),
-    machine("from-tlb", Hardware { status: Status::FromTlb, ..Hardware::VAX }, R),
-    machine("soft-read-then-write", Hardware { loader: Loader::Software, ..Hardware::NS32332 }, R),
-    machine("soft-remote", Hardware { remote_flush: true, ..Hardware::RP3 }, 0),
-    machine("remote-read-then-write", Hardware { remote_flush: true, ..Hardware::NS32332 }, R),
-    machine("virtual-cache", Hardware { lines_need_entry: true, ..Hardware::VAX }, D),
-];
 
 /// One exploration.
 #[derive(Clone, Debug)]
@@ -56,18 +76,18 @@ pub(crate) struct Case {
 
 impl Machine {
     fn low(&self, new: Word) -> LowRights {
-        if new.missing(self.bits).is_some() && self.hardware.status.overwrites() {
-            LowRights::MayWriteBack
-        } else {
-            LowRights::NeverWriteBack
-        }
+        let dirty = self.hardware.dirty.overwrites() && new.rights() == 2;
+        let referenced = self.hardware.referenced.overwrites() && new.rights() != 0;
+        if dirty || referenced { LowRights::MayWriteBack } else { LowRights::NeverWriteBack }
     }
 
     fn scene(&self, algorithm: Algorithm, cpus: usize, ops: &[(usize, Word)]) -> Scene {
+        let lows = ops.iter().map(|&(_, new)| self.low(new));
+        let low = lows.reduce(|a, b| if a == LowRights::MayWriteBack { a } else { b });
+        let low = low.unwrap_or(LowRights::NeverWriteBack);
         Scene {
             hardware: self.hardware,
-            bits: self.bits,
-            plan: Plan::unsound(algorithm, &self.hardware),
+            plan: Plan::unsound(algorithm, &self.hardware, low),
             cpus,
             ptes: ops.iter().map(|&(pte, _)| pte + 1).max().unwrap_or(1),
             ops: ops.to_vec(),
@@ -84,8 +104,11 @@ impl Machine {
         algorithm.suits(&self.hardware, self.low(new)).is_ok()
     }
 
+    /// Returns the machine of that name, or the one that has the properties of the machine of that name.
     pub(crate) fn named(name: &str) -> Option<&'static Self> {
-        MACHINES.iter().find(|machine| machine.name == name)
+        let like = Hardware::TODAY.iter().find(|(today, _)| *today == name).map(|(_, hardware)| hardware);
+        let is = |machine: &&Self| machine.name == name || Some(&machine.hardware) == like;
+        MACHINES.iter().find(is)
     }
 }
 
@@ -170,6 +193,12 @@ pub(crate) fn hazards() -> Vec<Case> {
             if algorithm == A::OptimisticRemote { "remote-read-then-write" } else { "read-then-write" };
         add(algorithm, name, Repair::ROUNDS, "write-protect", &|m| m.scene(algorithm, 3, &[(0, Word::READ)]));
     }
+    // Of words from the TLB, only copies of the new rights write the new rights. Two bits need three rounds.
+    for (name, doing, new) in
+        [("from-tlb", "write-protect", Word::READ), ("read-and-from-tlb", "unmap", GONE)]
+    {
+        add(A::Optimistic, name, Repair::ROUNDS, doing, &|m| m.scene(A::Optimistic, 3, &[(0, new)]));
+    }
     add(A::Optimistic, "from-tlb", Repair::DRAIN, "unmap", &|m| m.scene(A::Optimistic, 3, &[(0, GONE)]));
     add(A::TwoPhase, "from-tlb", Repair::FLUSH_AFTER_UPDATE, "unmap", &|m| {
         m.scene(A::TwoPhase, 2, &[(0, GONE)])
@@ -177,8 +206,9 @@ pub(crate) fn hazards() -> Vec<Case> {
     for (algorithm, name) in [(A::PteFirst, "n10"), (A::Optimistic, "from-tlb")] {
         add(algorithm, name, Repair::EXCLUSION, "two on one page", &|m| {
             let mut scene = m.scene(algorithm, 2, &[(0, Word::READ), (0, GONE)]);
-            // Reprotection with every status bit set beforehand: it never writes back.
-            scene.bits = D;
+            // Reprotection with the referenced bit set beforehand: it never writes back.
+            scene.hardware.dirty = std::mem::replace(&mut scene.hardware.referenced, NEVER);
+            scene.plan = Plan::unsound(algorithm, &scene.hardware, LowRights::NeverWriteBack);
             scene
         });
     }
@@ -279,7 +309,7 @@ pub(crate) fn damages() -> Vec<Case> {
     rows.into_iter()
         .map(|(doing, start, new, damage)| {
             let mut scene = machine.scene(Algorithm::PteFirst, 2, &[(0, new)]);
-            scene.bits = R | D;
+            scene.hardware.dirty = READ_THEN_WRITE;
             scene.start = start;
             scene.bare = Some(damage);
             Case {

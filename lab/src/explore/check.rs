@@ -65,7 +65,7 @@ impl World {
         }
         // A late write of lower rights may still take them away: damage that a fault repairs (Table 2.2).
         (self.memory.raised
-            && !scene.hardware.status.overwrites()
+            && !scene.hardware.status_overwrites()
             && self.finished()
             && self.memory.ptes[0].rights() < 2)
             .then(|| "the raised rights of entry 0 have been taken away again".into())

@@ -29,6 +29,7 @@ impl World {
                 // There is nothing to load.
             } else if !scene.walks() {
                 turns.offer(self, Step::Load { cpu, pte }, |w, _| w.cpus[cpu].tlb[pte] = w.memory.ptes[pte]);
+                self.load_to_use(cpu, pte, self.memory.ptes[pte], turns);
             } else if at.walk.is_none() {
                 turns.offer(self, Step::Walk { cpu, pte }, |w, _| {
                     w.cpus[cpu].tlb[pte] = Word::NONE;
@@ -41,6 +42,7 @@ impl World {
                 w.cpus[cpu].walk = None;
                 w.cpus[cpu].tlb[usize::from(pte)] = word;
             });
+            self.load_to_use(cpu, usize::from(pte), word, turns);
         }
         if at.late.is_some() {
             turns.offer(self, Step::Land { cpu }, |w, _| w.land(cpu));
@@ -111,25 +113,59 @@ impl World {
             }
             return;
         }
-        let Some(bit) = entry.missing(scene.bits) else { return };
-        turns.offer(self, Step::Use { cpu, pte, bit }, |w, _| {
-            w.cpus[cpu].tlb[pte].0 |= bit;
-            match scene.hardware.status {
-                Status::Never => {}
-                // What it reads may have the bit already; then there is nothing to write.
-                Status::ReadThenWrite if w.memory.ptes[pte].0 & bit != 0 => {}
-                Status::ReadThenWrite => {
-                    w.cpus[cpu].late = Some((pte as u8, Word(w.memory.ptes[pte].0 | bit)));
-                }
-                Status::FromTlb => w.cpus[cpu].late = Some((pte as u8, Word(entry.0 | bit))),
-                Status::Atomic if w.memory.ptes[pte].rights() >= entry.rights() => {
-                    w.memory.ptes[pte].0 |= bit;
-                    w.memory.written[pte] |= bit == Word::DIRTY;
-                }
-                // The entry does not allow it any more: a fault, and the stale copy is gone.
-                Status::Atomic => w.cpus[cpu].tlb[pte] = Word::NONE,
-            }
+        let mut missing = [Word::REFERENCED, Word::DIRTY].into_iter().filter(|bit| {
+            entry.settable() & scene.bits() & !entry.0 & bit != 0 && scene.ways(*bit).on_hit != Status::Never
         });
+        // Where each is set atomically, nobody can tell which is first.
+        let order = if scene.hardware.status_overwrites() { 2 } else { 1 };
+        for bit in missing.by_ref().take(order) {
+            turns.offer(self, Step::Use { cpu, pte, bit }, |w, _| w.mark(scene, cpu, pte, bit, entry));
+        }
+    }
+
+    /// A use of the translation `entry` sets a status bit.
+    fn mark(&mut self, scene: &Scene, cpu: usize, pte: usize, bit: u8, entry: Word) {
+        self.cpus[cpu].tlb[pte].0 |= bit;
+        let memory = self.memory.ptes[pte];
+        match scene.ways(bit).on_hit {
+            Status::Never => {}
+            // What it reads may have the bit already; then there may be nothing to write.
+            Status::ReadThenWrite if memory.0 & bit != 0 && !scene.hardware.rewrites_set_bits => {}
+            Status::ReadThenWrite => self.cpus[cpu].late = Some((pte as u8, Word(memory.0 | bit))),
+            Status::FromTlb => self.cpus[cpu].late = Some((pte as u8, Word(entry.0 | bit))),
+            Status::Atomic if memory.rights() >= entry.rights() => {
+                self.memory.ptes[pte].0 |= bit;
+                self.memory.written[pte] |= bit == Word::DIRTY;
+            }
+            // The entry does not allow it any more: a fault, and the stale copy is gone.
+            Status::Atomic => self.cpus[cpu].tlb[pte] = Word::NONE,
+        }
+    }
+
+    /// A miss on a use that sets status bits non-atomically: the walker has read `word`, loads it with the bits, and
+    /// writes it so later. (Atomically it is a load and a use.)
+    fn load_to_use(&self, cpu: usize, pte: usize, word: Word, turns: &mut Turns<'_>) {
+        let scene = turns.scene;
+        if self.cpus[cpu].late.is_some() || !self.may_use(scene, cpu) || scene.hardware.lines_need_entry {
+            return;
+        }
+        let on_miss = |bit| {
+            let sets = word.settable() & bit != 0 && scene.ways(bit).on_miss.overwrites();
+            if sets { bit } else { 0 }
+        };
+        let (referenced, dirty) = (on_miss(Word::REFERENCED), on_miss(Word::DIRTY));
+        for bits in [referenced, referenced | dirty] {
+            let writes = bits & !word.0 != 0 || scene.hardware.rewrites_set_bits;
+            if bits == 0 || !writes {
+                continue;
+            }
+            turns.offer(self, Step::LoadToUse { cpu, pte, bits }, |w, _| {
+                let word = Word(word.0 | bits);
+                w.cpus[cpu].walk = None;
+                w.cpus[cpu].tlb[pte] = word;
+                w.cpus[cpu].late = Some((pte as u8, word));
+            });
+        }
     }
 
     pub(super) fn land(&mut self, cpu: usize) {

@@ -3,7 +3,7 @@
 use anyhow::bail;
 use clap::Args;
 use serde::Serialize;
-use tlbkit_shootdown::Algorithm;
+use tlbkit_shootdown::{Algorithm, Hardware};
 
 use self::cases::{Case, MACHINES, Machine};
 pub(crate) use self::schedule::{Choice, one_schedule};
@@ -30,8 +30,10 @@ pub(crate) struct Explore {
     /// Only this algorithm, by its name in Table 3.1 (PTE-first, TLB-first, 2-phase, optimistic, with ' or '')
     #[arg(long)]
     algorithm: Option<String>,
-    /// Only this hardware: a row of Table 2.1 (vax, ns32332, sun3, i386, n10, rp3, mc88200), or read-then-write,
-    /// from-tlb, soft-read-then-write, soft-remote, remote-read-then-write, virtual-cache
+    /// Only this hardware: a row of Table 2.1 (vax, ns32332, sun3, i386, n10, rp3, mc88200), a machine of today (x86-64,
+    /// x86-64-invlpgb, aarch64, aarch64-hafdbs, riscv-svade, riscv-svadu, mips32, loongarch64, powerpc-radix,
+    /// powerpc-hash; those that are alike are explored as one), or read-then-write, read-then-rewrite, from-tlb, on-miss,
+    /// read-and-from-tlb, soft-read-then-write, soft-remote, remote-read-then-write, virtual-cache
     #[arg(long)]
     hardware: Option<String>,
     /// CPUs in the cases with one requester
@@ -109,11 +111,16 @@ fn select(args: &Explore) -> anyhow::Result<Vec<Case>> {
         },
         None => None,
     };
-    if let Some(name) = &args.hardware
-        && Machine::named(name).is_none()
-    {
-        bail!("no hardware `{name}`: say one of {}", MACHINES.map(|m| m.name).join(", "));
-    }
+    let machine = match &args.hardware {
+        Some(name) => match Machine::named(name) {
+            Some(machine) => Some(machine.name),
+            None => {
+                let known = MACHINES.map(|m| m.name).into_iter().chain(Hardware::TODAY.map(|(name, _)| name));
+                bail!("no hardware `{name}`: say one of {}", known.collect::<Vec<_>>().join(", "))
+            }
+        },
+        None => None,
+    };
     let mut cases = Vec::new();
     if args.hazards {
         cases.extend(cases::hazards());
@@ -130,7 +137,7 @@ fn select(args: &Explore) -> anyhow::Result<Vec<Case>> {
         }
     }
     cases.retain(|case| algorithm.is_none() || case.algorithm == algorithm);
-    cases.retain(|case| args.hardware.as_deref().is_none_or(|name| case.machine == name));
+    cases.retain(|case| machine.is_none_or(|name| case.machine == name));
     Ok(cases)
 }
 

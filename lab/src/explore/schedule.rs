@@ -72,6 +72,7 @@ const fn is_whim(taken: &[Step]) -> bool {
         taken,
         [
             Step::Load { .. }
+                | Step::LoadToUse { .. }
                 | Step::Walk { .. }
                 | Step::Evict { .. }
                 | Step::Use { .. }

@@ -11,6 +11,8 @@ use super::world::{Scene, Word, World};
 pub(crate) enum Step {
     /// A TLB loads an entry.
     Load { cpu: usize, pte: usize },
+    /// A TLB loads an entry for a use that sets these bits.
+    LoadToUse { cpu: usize, pte: usize, bits: u8 },
     /// A walker reads an entry, and will load it.
     Walk { cpu: usize, pte: usize },
     /// A TLB drops an entry.
@@ -41,11 +43,13 @@ impl fmt::Display for Step {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match *self {
             Self::Load { cpu, pte } => write!(f, "CPU {cpu}'s TLB loads entry {pte}"),
+            Self::LoadToUse { cpu, pte, bits } => {
+                write!(f, "CPU {cpu}'s TLB loads entry {pte} for a use, to be marked {}", marks(bits))
+            }
             Self::Walk { cpu, pte } => write!(f, "CPU {cpu}'s walker reads entry {pte}"),
             Self::Evict { cpu, pte } => write!(f, "CPU {cpu}'s TLB drops entry {pte}"),
             Self::Use { cpu, pte, bit } => {
-                let bit = if bit == Word::DIRTY { "dirty" } else { "referenced" };
-                write!(f, "CPU {cpu} uses page {pte}, to be marked {bit}")
+                write!(f, "CPU {cpu} uses page {pte}, to be marked {}", marks(bit))
             }
             Self::Land { cpu } => write!(f, "CPU {cpu}'s status write (or walk) lands"),
             Self::Miss { cpu, pte } => write!(f, "CPU {cpu} misses on page {pte}"),
@@ -57,6 +61,14 @@ impl fmt::Display for Step {
             Self::Flushed { cpu, pte } => write!(f, "CPU {cpu}'s TLB is flushed of entry {pte} from outside"),
             Self::Raise { cpu } => write!(f, "CPU {cpu} raises the rights of entry 0 again"),
         }
+    }
+}
+
+const fn marks(bits: u8) -> &'static str {
+    match bits {
+        Word::REFERENCED => "referenced",
+        Word::DIRTY => "dirty",
+        _ => "referenced and dirty",
     }
 }
 

@@ -6,7 +6,7 @@ use std::fmt;
 use tlbkit_addr::{Asid, CpuSet, Pages, Vpn};
 use tlbkit_shootdown::{
     Change, Hardware, Loader, Miss, OpId, Outcome, Plan, Queue, Rendezvous, Repair, Replier, Requester,
-    Space, Status, Switch, Target,
+    Space, StatusBit, Switch, Target,
 };
 
 /// Most page-table entries, and operations.
@@ -31,16 +31,12 @@ impl Word {
         self.0 & 3
     }
 
-    /// Which status bit a use of this copy would set next.
-    pub(crate) const fn missing(self, bits: u8) -> Option<u8> {
-        if self.rights() == 0 {
-            None
-        } else if bits & Self::REFERENCED != 0 && self.0 & Self::REFERENCED == 0 {
-            Some(Self::REFERENCED)
-        } else if bits & Self::DIRTY != 0 && self.0 & Self::DIRTY == 0 && self.rights() == 2 {
-            Some(Self::DIRTY)
-        } else {
-            None
+    /// Which status bits a use of this copy may set: the dirty bit if it may be written through.
+    pub(crate) const fn settable(self) -> u8 {
+        match self.rights() {
+            0 => 0,
+            2 => Self::REFERENCED | Self::DIRTY,
+            _ => Self::REFERENCED,
         }
     }
 }
@@ -81,8 +77,6 @@ impl fmt::Display for Damage {
 #[derive(Clone, Debug)]
 pub(crate) struct Scene {
     pub(crate) hardware: Hardware,
-    /// Which status bits the hardware writes: of [`Word::REFERENCED`] and [`Word::DIRTY`].
-    pub(crate) bits: u8,
     pub(crate) plan: Plan,
     pub(crate) cpus: usize,
     pub(crate) ptes: usize,
@@ -258,7 +252,7 @@ impl Scene {
     }
 
     fn starts_with(&self, pte: usize) -> Word {
-        let bits = if pte == 0 || self.hardware.lines_need_entry { 0 } else { self.bits };
+        let bits = if pte == 0 || self.hardware.lines_need_entry { 0 } else { self.bits() };
         Word(self.start.0 | bits)
     }
 
@@ -274,7 +268,18 @@ impl Scene {
 
     /// Tells whether the hardware keeps the dirty bit, so that none may be lost.
     pub(crate) fn counts_dirty(&self) -> bool {
-        self.hardware.status == Status::Atomic && self.bits & Word::DIRTY != 0
+        self.hardware.dirty == StatusBit::ATOMIC && !self.hardware.status_overwrites()
+    }
+
+    /// Returns which status bits the hardware writes: of [`Word::REFERENCED`] and [`Word::DIRTY`].
+    pub(crate) fn bits(&self) -> u8 {
+        let written = |of, bit| if of == StatusBit::NEVER { 0 } else { bit };
+        written(self.hardware.referenced, Word::REFERENCED) | written(self.hardware.dirty, Word::DIRTY)
+    }
+
+    /// Returns in which ways the hardware writes a status bit.
+    pub(crate) const fn ways(&self, bit: u8) -> StatusBit {
+        if bit == Word::DIRTY { self.hardware.dirty } else { self.hardware.referenced }
     }
 }
 
