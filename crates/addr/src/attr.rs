@@ -28,6 +28,9 @@ bitflags! {
         const UNCACHED = 1 << 7;
         /// The page is a device's: uncached, and accesses are neither merged nor reordered.
         const DEVICE = 1 << 8;
+        /// The kernel's own mark, which no hardware reads: the page lost [`WRITE`](Attr::WRITE) because its frame is
+        /// shared, and gets a copy of the frame when it is next written.
+        const COPY_ON_WRITE = 1 << 9;
     }
 }
 

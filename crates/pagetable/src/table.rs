@@ -245,11 +245,13 @@ impl Change {
     /// kernel loses it where that is one or the other (PXN, SUM, SMAP).
     #[inline(always)]
     pub const fn reach(self) -> Reach {
-        let clear = self.clear.difference(self.set);
+        // No TLB knows of the kernel's own mark.
+        let clear = self.clear.difference(self.set).difference(Attr::COPY_ON_WRITE);
+        let set = self.set.difference(Attr::COPY_ON_WRITE);
         let strict = Attr::MEMORY.union(Attr::GLOBAL).union(Attr::USER);
-        if !clear.is_empty() || self.set.intersects(strict) {
+        if !clear.is_empty() || set.intersects(strict) {
             Reach::Everywhere
-        } else if !self.set.is_empty() {
+        } else if !set.is_empty() {
             Reach::Local
         } else {
             Reach::Nowhere

@@ -91,6 +91,12 @@ impl<'t, 'n, T: Table<'n> + ?Sized> Writer<'t, 'n, T> {
         unsafe { table.resize(self.batch(), pages, to, broken) }
     }
 
+    /// Returns the obligation for the changes so far, and stays the writer: what follows goes into another batch.
+    pub fn take(&mut self) -> Retired<'n> {
+        let table = self.table;
+        self.batch.take().unwrap_or_else(|| table.batch())
+    }
+
     /// Gives the right to write back and returns the obligation.
     pub fn finish(mut self) -> Retired<'n> {
         let table = self.table;

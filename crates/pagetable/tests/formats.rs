@@ -2,7 +2,7 @@
 #![cfg(not(tlbkit_loom))]
 
 use proptest::prelude::*;
-use tlbkit_addr::{Attr, PageSize, Pfn};
+use tlbkit_addr::{Attr, PageSize, Pfn, Reach};
 #[cfg(target_pointer_width = "64")]
 use tlbkit_pagetable::format::{Aarch64, Compact, Sv39, X86};
 use tlbkit_pagetable::format::{Compact32, EntryLo, Format, Paper};
@@ -292,4 +292,14 @@ fn sizes_that_hardware_does_not_have_are_refused() {
         assert_eq!(X86::leaf(Pfn::new(0), PageSize::M2, RW, true), large);
         assert_eq!(Sv39::leaf(Pfn::new(0), k4, RW, false), Err(Error::WrongSize { size: k4 }));
     }
+}
+
+/// The kernel's own mark is in no TLB: to set or clear it costs nothing.
+#[test]
+fn copy_on_write_marks_need_no_flush() {
+    let mark = Attr::COPY_ON_WRITE;
+    assert_eq!(Change::set(mark).reach(), Reach::Nowhere);
+    assert_eq!(Change::clear(mark).reach(), Reach::Nowhere);
+    assert_eq!(Change { clear: Attr::WRITE, set: mark }.reach(), Reach::Everywhere);
+    assert_eq!(Change { clear: mark, set: Attr::WRITE }.reach(), Reach::Local);
 }

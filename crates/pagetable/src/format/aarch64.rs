@@ -37,6 +37,8 @@
 //! | [`UNCACHED`](Attr::UNCACHED) | 1 | 0x44 | normal, non-cacheable |
 //! | [`DEVICE`](Attr::DEVICE), which brings `UNCACHED` with it | 2 | 0x04 | Device-nGnRE |
 //!
+//! [`COPY_ON_WRITE`](Attr::COPY_ON_WRITE) is bit 56, the second that is reserved for software.
+//!
 //! *Rights*: [`READ`](Attr::READ) is implied. A page of [`USER`](Attr::USER) is executed by user mode alone (PXN), one
 //! of the kernel by the kernel alone (UXN).
 //!
@@ -80,12 +82,25 @@ const PXN: u64 = 1 << 53;
 const UXN: u64 = 1 << 54;
 /// S, the first bit that is reserved for software.
 const WAS_DIRTY: u64 = 1 << 55;
+/// The second of them.
+const COPY_ON_WRITE: u64 = 1 << 56;
 
 /// The attributes that have bits of their own.
-const BITS: [(Attr, u64); 3] = [(Attr::WRITE, DBM), (Attr::USER, AP_EL0), (Attr::ACCESSED, AF)];
+const BITS: [(Attr, u64); 4] =
+    [(Attr::WRITE, DBM), (Attr::USER, AP_EL0), (Attr::ACCESSED, AF), (Attr::COPY_ON_WRITE, COPY_ON_WRITE)];
 
 /// All bits that attributes decide.
-const ALL: u64 = ATTR_INDX | AP_EL0 | AP_READ_ONLY | INNER_SHAREABLE | AF | NG | DBM | PXN | UXN | WAS_DIRTY;
+const ALL: u64 = ATTR_INDX
+    | AP_EL0
+    | AP_READ_ONLY
+    | INNER_SHAREABLE
+    | AF
+    | NG
+    | DBM
+    | PXN
+    | UXN
+    | WAS_DIRTY
+    | COPY_ON_WRITE;
 
 /// Returns the bits of a page with these attributes.
 #[inline(always)]
@@ -136,7 +151,8 @@ unsafe impl Format for Aarch64 {
         .union(Attr::GLOBAL)
         .union(Attr::ACCESSED)
         .union(Attr::DIRTY)
-        .union(Attr::MEMORY);
+        .union(Attr::MEMORY)
+        .union(Attr::COPY_ON_WRITE);
     const FIXED: Attr = Attr::MEMORY.union(Attr::GLOBAL);
     const APPEARS: Reach = Reach::Barrier;
     const WALK_CACHE: WalkCache = WalkCache::ByAddress;

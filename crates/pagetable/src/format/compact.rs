@@ -41,7 +41,7 @@ macro_rules! compact {
             const STEP: $word = 1 << FRAME_SHIFT;
             const LINK_ALIGN: usize = 4;
             const IMPLIED: Attr = Attr::empty();
-            const OPTIONAL: Attr = Attr::all();
+            const OPTIONAL: Attr = Attr::from_bits_truncate(ATTRS);
 
             #[inline(always)]
             fn leaf(frame: Pfn, size: PageSize, attr: Attr, _last: bool) -> Result<$word, Error> {

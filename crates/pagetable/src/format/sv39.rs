@@ -26,6 +26,8 @@
 //! *Memory types* need Svpbmt, and sizes between the levels' Svnapot; neither is supported. What is cached is decided
 //! by the physical memory attributes, so [`UNCACHED`](Attr::UNCACHED) and [`DEVICE`](Attr::DEVICE) are refused.
 //!
+//! [`COPY_ON_WRITE`](Attr::COPY_ON_WRITE) is bit 8, the first of RSW.
+//!
 //! The root's physical page number goes into `satp`; give the storage physical addresses as its base.
 
 use tlbkit_addr::{Attr, PageSize, Pfn, Reach, WalkCache};
@@ -51,19 +53,22 @@ const G: u64 = 1 << 5;
 const A: u64 = 1 << 6;
 /// D, Dirty.
 const D: u64 = 1 << 7;
+/// The first of the two bits that are reserved for software (RSW).
+const COPY_ON_WRITE: u64 = 1 << 8;
 /// Where the PPN stands, physical page number: bits 53 to 10.
 const PPN_SHIFT: u32 = 10;
 const PPN_BITS: u32 = 44;
 const PAGE_SHIFT: u32 = 12;
 
 /// Each attribute with its bit.
-const BITS: [(Attr, u64); 6] = [
+const BITS: [(Attr, u64); 7] = [
     (Attr::WRITE, W),
     (Attr::EXEC, X),
     (Attr::USER, U),
     (Attr::GLOBAL, G),
     (Attr::ACCESSED, A),
     (Attr::DIRTY, D),
+    (Attr::COPY_ON_WRITE, COPY_ON_WRITE),
 ];
 
 /// 64-bit words that RISC-V walks in Sv39: 4 KiB, 2 MiB and 1 GiB pages below 2^56 bytes of physical memory.
@@ -85,7 +90,8 @@ unsafe impl Format for Sv39 {
         .union(Attr::USER)
         .union(Attr::GLOBAL)
         .union(Attr::ACCESSED)
-        .union(Attr::DIRTY);
+        .union(Attr::DIRTY)
+        .union(Attr::COPY_ON_WRITE);
     const APPEARS: Reach = Reach::Local;
     const WALK_CACHE: WalkCache = WalkCache::Whole;
     const STATUS: bool = true;

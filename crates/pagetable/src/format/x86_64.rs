@@ -22,6 +22,8 @@
 //! | [`UNCACHED`](Attr::UNCACHED) | 1 | 0 | UC-, which an MTRR may turn into write-combining |
 //! | [`DEVICE`](Attr::DEVICE), which brings `UNCACHED` with it | 1 | 1 | UC |
 //!
+//! [`COPY_ON_WRITE`](Attr::COPY_ON_WRITE) is bit 9, the first that the processor ignores.
+//!
 //! [`READ`](Attr::READ) is implied by P. [`EXEC`](Attr::EXEC) is the absence of XD, so EFER.NXE must be on;
 //! [`GLOBAL`](Attr::GLOBAL) needs CR4.PGE.
 
@@ -50,6 +52,8 @@ const D: u64 = 1 << 6;
 const PS: u64 = 1 << 7;
 /// G, Global.
 const G: u64 = 1 << 8;
+/// The first of the bits that the processor ignores and leaves to software.
+const COPY_ON_WRITE: u64 = 1 << 9;
 /// XD, eXecute Disable.
 const XD: u64 = 1 << 63;
 /// The physical address: bits 51 to 12.
@@ -57,7 +61,7 @@ const ADDRESS: u64 = (1 << 52) - (1 << PAGE_SHIFT);
 const PAGE_SHIFT: u32 = 12;
 
 /// Each attribute with its bits.
-const BITS: [(Attr, u64); 7] = [
+const BITS: [(Attr, u64); 8] = [
     (Attr::WRITE, RW),
     (Attr::USER, US),
     (Attr::GLOBAL, G),
@@ -65,6 +69,7 @@ const BITS: [(Attr, u64); 7] = [
     (Attr::DIRTY, D),
     (Attr::UNCACHED, PCD),
     (Attr::DEVICE, PCD | PWT),
+    (Attr::COPY_ON_WRITE, COPY_ON_WRITE),
 ];
 
 /// Returns the bits of a page with these attributes, but P and PS.
@@ -93,7 +98,8 @@ unsafe impl Format for X86 {
         .union(Attr::GLOBAL)
         .union(Attr::ACCESSED)
         .union(Attr::DIRTY)
-        .union(Attr::MEMORY);
+        .union(Attr::MEMORY)
+        .union(Attr::COPY_ON_WRITE);
     const WALK_CACHE: WalkCache = WalkCache::ByAddress;
     const STATUS: bool = true;
 
