@@ -1,6 +1,6 @@
 //! Direct-mapped with a victim cache.
 
-use core::mem::MaybeUninit;
+use core::mem::{MaybeUninit, swap};
 
 use tlbkit_addr::{Pages, VirtAddr};
 
@@ -12,8 +12,8 @@ use crate::{BadMemory, Cache, Count, Direct, Found, Invalidate, Layout, Space};
 /// after Jouppi).
 ///
 /// An entry that is found among the victims changes places with the one that had taken its slot, so two addresses
-/// that share a slot cost a longer search when they alternate, but never a walk. Beyond the memory of
-/// [`Direct`], the victims live in this value.
+/// that share a slot cost a longer search when they alternate, but never a walk. The victims are searched from the one
+/// that came last on, and the one that came first gives way. Beyond the memory of [`Direct`], they live in this value.
 #[derive(Debug)]
 pub struct Victim<'a, L: Layout, const SETS: usize, const VICTIMS: usize> {
     main: Direct<'a, L, SETS>,
@@ -30,10 +30,7 @@ impl<'a, L: Layout, const SETS: usize, const VICTIMS: usize> Victim<'a, L, SETS,
     ///
     /// As for [`Direct`](crate::Assoc::new).
     pub fn new(memory: &'a mut [MaybeUninit<u8>]) -> Result<Self, BadMemory> {
-        Ok(Self {
-            main: Direct::new(memory)?,
-            victims: Victims { entries: [Entry::empty(); VICTIMS], next: 0 },
-        })
+        Ok(Self { main: Direct::new(memory)?, victims: Victims([Entry::empty(); VICTIMS]) })
     }
 
     /// Returns what is known of `at`. Costs one probe, or up to `1 + VICTIMS`.
@@ -51,26 +48,27 @@ impl<L: Layout, const SETS: usize, const VICTIMS: usize> Cache<L> for Victim<'_,
             count.hit();
             return Some(found);
         }
-        let Some(slot) = self.victims.slot(at, space) else {
+        let Some(place) = self.victims.position(at, space) else {
             count.miss();
             return None;
         };
         count.hit();
-        let data = slot.entry.data;
-        *slot.entry = self.main.replace(at, space, data).unwrap_or_else(Entry::empty);
-        Some(Found { data, probes: 2 + slot.at })
+        let entry = self.victims.take(place);
+        if let Some(old) = self.main.replace(at, space, entry.data) {
+            self.victims.push(old);
+        }
+        Some(Found { data: entry.data, probes: 2 + place })
     }
 
     fn peek(&self, at: VirtAddr, space: Space<L>) -> Option<L::Data> {
-        let victim =
-            || self.victims.entries.iter().find(|entry| Some(entry.tag) == Bits::<L>::tag(at, space));
-        self.main.peek(at, space).or_else(|| victim().map(|entry| entry.data))
+        let victim = || self.victims.0.get(self.victims.position(at, space)?).map(|entry| entry.data);
+        self.main.peek(at, space).or_else(victim)
     }
 
     fn fill(&mut self, at: VirtAddr, space: Space<L>, data: L::Data) {
         // What is known of `at` may be among the victims; there must not be two answers.
-        if let Some(slot) = self.victims.slot(at, space) {
-            *slot.entry = Entry::empty();
+        if let Some(place) = self.victims.position(at, space) {
+            self.victims.take(place);
         }
         if let Some(old) = self.main.replace(at, space, data) {
             self.main.count().conflict();
@@ -88,39 +86,44 @@ impl<L: Layout, const SETS: usize, const VICTIMS: usize> Invalidate<L> for Victi
 }
 
 /// The victims, replaced first in, first out.
+///
+/// They stand in the order in which they came, the youngest first, and empty slots behind them all. So what falls off
+/// the end when one more comes is an empty slot if there is one, or else the oldest victim.
 #[derive(Debug)]
-struct Victims<L: Layout, const VICTIMS: usize> {
-    entries: [Entry<L>; VICTIMS],
-    next: usize,
-}
-
-/// A victim that matched, and its place.
-struct Slot<'a, L: Layout> {
-    entry: &'a mut Entry<L>,
-    at: usize,
-}
+struct Victims<L: Layout, const VICTIMS: usize>([Entry<L>; VICTIMS]);
 
 impl<L: Layout, const VICTIMS: usize> Victims<L, VICTIMS> {
+    /// Returns the place of what is known of `at`.
     #[inline]
-    fn slot(&mut self, at: VirtAddr, space: Space<L>) -> Option<Slot<'_, L>> {
+    fn position(&self, at: VirtAddr, space: Space<L>) -> Option<usize> {
         let tag = Bits::<L>::tag(at, space)?;
-        let found = self.entries.iter_mut().enumerate().find(|(_, entry)| entry.tag == tag);
-        found.map(|(at, entry)| Slot { entry, at })
+        self.0.iter().position(|entry| entry.tag == tag)
     }
 
-    fn push(&mut self, entry: Entry<L>) {
-        // An empty slot, or the one that was filled longest ago.
-        let slot = self.entries.iter().position(|entry| Bits::<L>::is_empty(entry.tag)).unwrap_or(self.next);
-        if let Some(victim) = self.entries.get_mut(slot) {
-            *victim = entry;
-            self.next = (slot + 1) % VICTIMS;
+    fn push(&mut self, mut entry: Entry<L>) {
+        for slot in &mut self.0 {
+            swap(slot, &mut entry);
         }
+    }
+
+    /// Takes the victim at `place` out: the older ones move up.
+    fn take(&mut self, place: usize) -> Entry<L> {
+        let mut entry = Entry::empty();
+        for slot in self.0.iter_mut().skip(place).rev() {
+            swap(slot, &mut entry);
+        }
+        entry
     }
 
     fn sweep(&mut self, is_stale: impl Fn(L::Tag) -> bool) {
-        for entry in self.entries.iter_mut().filter(|entry| is_stale(entry.tag)) {
-            *entry = Entry::empty();
+        let mut kept = 0;
+        for place in 0..VICTIMS {
+            if !is_stale(self.0[place].tag) {
+                self.0.swap(kept, place);
+                kept += 1;
+            }
         }
+        self.0[kept..].fill(Entry::empty());
     }
 
     fn sweep_units(&mut self, pages: Pages, is_stale: impl Fn(L::Tag, Units) -> bool) {

@@ -224,6 +224,43 @@ fn victims_leave_in_the_order_in_which_they_came() {
     }
 }
 
+/// An invalidation makes room in the middle. What comes then is younger than all that was there before.
+#[test]
+fn the_oldest_victim_leaves_after_an_invalidation_too() {
+    let mut memory = Memory::<16>::new();
+    let mut cache = Victim::<Page64, 1, 3>::new(memory.bytes()).unwrap();
+    // 3 is in the main cache, 0, 1 and 2 are its victims.
+    for number in 0..4 {
+        cache.fill(page(number), space(0), number as u64);
+    }
+    cache.invalidate_pages(space(0), Pages::one(Vpn::new(1)));
+    // 3 takes the place of 1, and 4 that of the oldest: 0, not the one behind the place that 3 took.
+    for number in 4..6 {
+        cache.fill(page(number), space(0), number as u64);
+    }
+    let known = (0..6).filter(|&number| cache.peek(page(number), space(0)).is_some());
+    assert_eq!(known.collect::<Vec<_>>(), [2, 3, 4, 5]);
+}
+
+/// What changes places with a victim that was found has come last.
+#[test]
+fn what_a_hit_pushes_out_is_the_youngest_victim() {
+    let mut memory = Memory::<16>::new();
+    let mut cache = Victim::<Page64, 1, 3>::new(memory.bytes()).unwrap();
+    for number in 0..4 {
+        cache.fill(page(number), space(0), number as u64);
+    }
+    // 0 and 3 change places. Of 1, 2 and 3 the first to leave is 1, then 2, then 3.
+    assert!(cache.find(page(0), space(0)).is_some());
+    for (number, left) in [(4, 1), (5, 2), (6, 3)] {
+        cache.fill(page(number), space(0), number as u64);
+        assert_eq!(cache.peek(page(left), space(0)), None, "{left}");
+        let others = (left + 1..4).chain([0]).chain(4..=number);
+        let known = others.filter(|&number| cache.peek(page(number), space(0)).is_some());
+        assert_eq!(known.count(), 4, "after {number}");
+    }
+}
+
 #[test]
 fn atomic_words_hold_their_value() {
     let pair = Pair { page_mask: 1, lo0: 2, lo1: 3 };
