@@ -6,7 +6,9 @@ use std::hint::black_box;
 use criterion::{Criterion, Throughput, criterion_group, criterion_main};
 use tlbkit_addr::Vpn;
 use tlbkit_benches::work::{CC1, captured, shuffled};
-use tlbkit_superpage::{Action, ApproxOnline, Footprint, Memory, Miss, Policy, Setup, Slot, Thrift, Tlb};
+use tlbkit_superpage::{
+    Action, ApproxOnline, Footprint, Memory, Miss, Policy, Refusal, Setup, Slot, Thrift, Tlb,
+};
 
 /// Entries of the TLB whose misses these are.
 const ENTRIES: usize = 64;
@@ -28,7 +30,7 @@ fn misses() -> Vec<Miss> {
 fn serve(policy: &mut impl Policy, misses: &[Miss]) {
     for &miss in misses {
         if let Some(Action::Promote { range, .. }) = policy.on_miss(black_box(miss)) {
-            policy.refused(range);
+            policy.refused(range, Refusal::NoMemory);
         }
     }
 }

@@ -9,8 +9,8 @@ use libfuzzer_sys::fuzz_target;
 use model::{Arena, ByScan, Machine, Missed, Node, step};
 use tlbkit_addr::{PageSize, Vpn};
 use tlbkit_superpage::{
-    ApproxOnline, Asap, Asap464, Costs, Ladder, Online, OnlineMemory, Policy, Setup, StackEntry, Superpage,
-    Thrift,
+    ApproxOnline, Asap, Asap464, Costs, Ladder, Online, OnlineMemory, Policy, Refusal, Setup, StackEntry,
+    Superpage, Thrift,
 };
 
 #[path = "../../crates/superpage/tests/model/mod.rs"]
@@ -178,7 +178,7 @@ fn run(
         if reference.breaks()
             && let Some(region) = definition.broken(&machine, page)
         {
-            policy.refused(machine.superpage(region));
+            policy.refused(machine.superpage(region), Refusal::NoMemory);
         }
         let tlb = usize::from(reference.how & 1);
         let Some(missed) = machine.touch(tlb, page) else { continue };

@@ -263,6 +263,14 @@ impl<'m> Capacity<'m> {
         self.segments.unmapped(&self.ladder, pages);
     }
 
+    /// Lets the capacity charges of a superpage begin anew.
+    pub(crate) fn start_over(&mut self, place: Place, level: usize) {
+        if let Some(chunk) = self.segments.find(place.segment) {
+            let node = place.unit >> self.ladder.shift(level);
+            self.levels[level].write(self.segments.parts(chunk).1, node, 0);
+        }
+    }
+
     /// Returns the capacity charges of a superpage.
     pub(crate) fn charged(&mut self, place: Place, level: usize) -> u32 {
         let Some(chunk) = self.segments.find(place.segment) else { return 0 };
@@ -300,6 +308,11 @@ impl Level {
             return false;
         }
         let count = self.read(counters, node).saturating_add(1).min(self.threshold);
+        self.write(counters, node, count);
+        count >= self.threshold
+    }
+
+    fn write(&self, counters: &mut [u16], node: usize, count: u32) {
         let mut put = |at: usize, half: u32| {
             if let Some(counter) = counters.get_mut(at) {
                 *counter = half as u16;
@@ -311,7 +324,6 @@ impl Level {
         } else {
             put(self.at + node, count);
         }
-        count >= self.threshold
     }
 
     fn read(&self, counters: &[u16], node: usize) -> u32 {

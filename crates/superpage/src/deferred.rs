@@ -365,12 +365,36 @@ impl Segment<'_> {
         for shift in block::SHIFT + 1..=self.rules.top {
             let node = self.rules.node(number, shift);
             if self.nodes.get(node).is_some_and(|node| count(node) >= self.rules.threshold(shift)) {
-                let owed = self.settle(node, shift);
-                self.mark(node, shift);
-                if shift < self.rules.top {
-                    self.pay(number, shift + 1, owed);
-                }
+                self.settle_with(number, shift, |_| ());
             }
+        }
+    }
+
+    /// Settles the node of `1 << shift` units around a block, changes it, and pays its parent.
+    fn settle_with(&mut self, block: usize, shift: u32, change: impl FnOnce(&mut Node)) {
+        let number = self.rules.node(block, shift);
+        let owed = self.settle(number, shift);
+        if let Some(node) = self.nodes.get_mut(number) {
+            change(node);
+        }
+        self.mark(number, shift);
+        if shift < self.rules.top {
+            self.pay(block, shift + 1, owed);
+        }
+    }
+
+    /// Lets the count of the superpage of `1 << shift` units around `unit` start at zero, and no other.
+    pub(crate) fn start_over(&mut self, unit: usize, shift: u32) {
+        let number = unit >> block::SHIFT;
+        if shift > block::SHIFT {
+            self.settle_with(number, shift, |node| set(node, 0));
+        } else if let Some(block) = self.blocks.get_mut(number) {
+            // The sums are due no later than before.
+            let mut counts = block::counts(block);
+            if let Some(count) = counts.get_mut(block::number(shift, unit)) {
+                *count = 0;
+            }
+            block::set_counts(block, &mut counts, &self.rules.small_prices);
         }
     }
 

@@ -194,6 +194,19 @@ impl Ladder {
         iter::once((first.segment, first.unit..=end)).chain(other)
     }
 
+    /// Returns the first and the last of `pages`, each if it lies in a superpage that reaches beyond them. `mapping` gives
+    /// the superpage that maps a page.
+    pub(crate) fn cut(
+        &self,
+        pages: Pages,
+        mut mapping: impl FnMut(Vpn) -> Option<Superpage>,
+    ) -> [Option<Vpn>; 2] {
+        [pages.first(), pages.last()].map(|end| {
+            let whole = mapping(end)?.pages(self.page);
+            (whole.first() < pages.first() || whole.last() > pages.last()).then_some(end)
+        })
+    }
+
     /// Returns the superpage of `level` around `place`.
     pub(crate) fn superpage(&self, place: Place, level: usize) -> Option<Superpage> {
         let unit = (place.segment << self.shift(self.top()))

@@ -152,7 +152,7 @@ impl<'m> Ledger<'m> {
             last_tlb: tlbs - 1,
             directory: Directory::new(directory, chunks),
             lately: Lately::new(&ladder),
-            occupied: Occupied::new(bits, spread),
+            occupied: Occupied::new(bits, spread, chunks),
             around: block::AROUND,
             blocks: counters.as_chunks_mut().0,
             nodes: nodes.as_chunks_mut().0,
@@ -369,11 +369,15 @@ impl<'m> Ledger<'m> {
     }
 
     /// Records that `level` around `place` is one mapping now: its components are gone from both TLBs, one entry
-    /// stands where there were any. Its ancestors lose `less` charges, or what it had of its own.
+    /// stands where there were any. Its ancestors lose `less` charges, or what it had of its own. Nothing happens if one
+    /// mapping covers it already.
     pub(crate) fn promote(&mut self, place: Place, level: usize, less: Option<u32>) {
         let Some(chunk) = self.directory.find(place.segment) else { return };
         let shift = self.ladder.shift(level);
         let first = place.unit >> shift << shift;
+        if self.mapped_shift(chunk, first) >= shift {
+            return;
+        }
         self.prepare(chunk, first, shift);
         for tlb in 0..=self.last_tlb {
             if self.evict_all(chunk, tlb, first, shift) {
@@ -389,6 +393,28 @@ impl<'m> Ledger<'m> {
         if let Some(mut segment) = self.segment(chunk) {
             segment.restart(unit, shift, less);
         }
+    }
+
+    /// Lets the charges of the superpage of `level` around `place` begin anew, and no others.
+    pub(crate) fn start_over(&mut self, place: Place, level: usize) {
+        let Some(chunk) = self.directory.find(place.segment) else { return };
+        let shift = self.ladder.shift(level);
+        if let Some(mut segment) = self.segment(chunk) {
+            segment.start_over(place.unit, shift);
+        }
+    }
+
+    /// Returns the superpage that maps a page, if one does.
+    fn superpage(&mut self, page: Vpn) -> Option<Superpage> {
+        let place = self.ladder.locate(page);
+        let level = self.mapped(place);
+        self.ladder.superpage(place, level).filter(|_| level > 0)
+    }
+
+    /// Returns a page of each superpage that `pages` cut in two: it has to be demoted before they are unmapped.
+    pub(crate) fn cut(&mut self, pages: Pages) -> [Option<Vpn>; 2] {
+        let ladder = self.ladder;
+        ladder.cut(pages, |page| self.superpage(page))
     }
 
     /// Splits the superpage that maps `page` into units, none of them resident. Returns it, or `None` if `page` is
@@ -408,7 +434,8 @@ impl<'m> Ledger<'m> {
         self.ladder.superpage(place, self.level(shift))
     }
 
-    /// Forgets the segments that lie in `pages` whole, for reuse, and what is mapped and resident in parts of others.
+    /// Forgets the segments that lie in `pages` whole, for reuse, and what is mapped and resident in parts of others. No
+    /// superpage may be [cut](Self::cut).
     pub(crate) fn unmapped(&mut self, pages: Pages) {
         self.lately.forget();
         self.directory.unmapped(&self.ladder, pages);
@@ -429,16 +456,14 @@ impl<'m> Ledger<'m> {
         }
     }
 
-    /// Records that the TLB was flushed.
+    /// Records that the TLB was flushed. Costs a few steps for each block that has a resident entry.
     pub(crate) fn flushed(&mut self, tlb: Tlb) {
         let tlb = self.tlb(tlb);
-        for (_, chunk) in self.directory.iter() {
-            let all = chunk << self.spread..(chunk + 1) << self.spread;
-            for block in self.blocks.get_mut(all).into_iter().flatten() {
+        self.occupied.drain(tlb, |index| {
+            if let Some(block) = self.blocks.get_mut(index) {
                 block[tlb] = 0;
             }
-            self.occupied.clear(tlb, chunk);
-        }
+        });
     }
 
     /// Returns Appendix A's `tlbcount`: -1 inside a larger mapping, 0 if nothing of it is resident, 1 if it is itself

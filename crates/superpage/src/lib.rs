@@ -59,8 +59,9 @@
 //!   the number, -1 included, for any radix; the tests hold it against Appendix A's increments and decrements.
 //! - A capacity charge needs two entries at the least (with a TLB that is not full, `depth - T + 1` can be less).
 //! - ONLINE's promotion by capacity of something that has no resident part brings no entry into the TLB.
-//! - After a refusal, that size and larger ones wait for the refused superpage's threshold in misses, then twice that,
-//!   and so on, until one is granted. Counts stay at their threshold meanwhile.
+//! - After a refusal for want of memory, that size and larger ones wait for the refused superpage's threshold in misses,
+//!   then twice that, and so on, until one is granted. Counts stay at their threshold meanwhile. A refusal because the
+//!   range cannot be one mapping concerns that range alone, whose charges begin anew.
 //!
 //! # Not here
 //!
@@ -93,7 +94,7 @@ pub use costs::{CostError, Costs};
 pub use directory::Slot;
 pub use ladder::{Ladder, LadderError, MAX_LEVELS};
 pub use policy::{
-    Action, Activity, ApproxOnline, Asap, Asap464, Background, Miss, Online, OnlineMemory, Policy,
+    Action, Activity, ApproxOnline, Asap, Asap464, Background, Miss, Online, OnlineMemory, Policy, Refusal,
     Reservation, Superpage, Thrift, Tlb, Utilization,
 };
 pub use segments::{Footprint, Memory};

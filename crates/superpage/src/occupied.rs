@@ -3,14 +3,84 @@
 //! What a miss far from everything resident asks for, the smallest superpage that reaches something, is one look at the
 //! bits before and behind its own: of all in a set, what has most leading bits in common with a number is the next
 //! smaller or the next larger one. Appendix A climbs a tree of counters for it, and again when the last entry goes.
+//!
+//! Above the words of all segments stands an [`Index`] of those that are not empty, so that a flush visits no others.
 
 /// log2 of the bits of a word.
 const WORD: u32 = usize::BITS.trailing_zeros();
+
+/// The most levels of an index.
+const LEVELS: usize = usize::BITS.div_ceil(WORD) as usize;
+
+/// Numbers in sets, one for each TLB: a tree of bits, each of which says whether a word of the level below has any.
+///
+/// A change costs one word unless a word becomes empty or stops being so, and then one more on each level where that is
+/// the same.
+#[derive(Debug)]
+struct Index<'m> {
+    words: &'m mut [[usize; 2]],
+    /// Where each level begins, the lowest first; the highest is one word.
+    levels: [usize; LEVELS],
+    depth: usize,
+}
+
+impl<'m> Index<'m> {
+    /// Makes empty sets of numbers below `many`.
+    fn new(words: &'m mut [[usize; 2]], many: usize) -> Self {
+        words.fill([0; 2]);
+        let (mut levels, mut depth, mut begin, mut many) = ([0; LEVELS], 0, 0, many);
+        while let Some(level) = levels.get_mut(depth) {
+            many = many.div_ceil(1 << WORD);
+            (*level, begin, depth) = (begin, begin + many, depth + 1);
+            if many <= 1 {
+                break;
+            }
+        }
+        Self { words, levels, depth }
+    }
+
+    /// Adds a number.
+    fn insert(&mut self, tlb: usize, mut number: usize) {
+        for &begin in self.levels.iter().take(self.depth) {
+            let Some(words) = self.words.get_mut(begin + (number >> WORD)) else { return };
+            let was = words[tlb & 1];
+            words[tlb & 1] = was | 1 << (number % (1 << WORD));
+            if was != 0 {
+                return;
+            }
+            number >>= WORD;
+        }
+    }
+
+    /// Removes a number.
+    #[cold]
+    #[inline(never)]
+    fn remove(&mut self, tlb: usize, mut number: usize) {
+        for &begin in self.levels.iter().take(self.depth) {
+            let Some(words) = self.words.get_mut(begin + (number >> WORD)) else { return };
+            words[tlb & 1] &= !(1 << (number % (1 << WORD)));
+            if words[tlb & 1] != 0 {
+                return;
+            }
+            number >>= WORD;
+        }
+    }
+
+    /// Returns the lowest number.
+    fn first(&self, tlb: usize) -> Option<usize> {
+        self.levels.iter().take(self.depth).rev().try_fold(0, |number, &begin| {
+            let word = self.words.get(begin + number)?[tlb & 1];
+            (word != 0).then(|| number << WORD | word.trailing_zeros() as usize)
+        })
+    }
+}
 
 /// The bit maps of all segments: a word for each TLB.
 #[derive(Debug)]
 pub(crate) struct Occupied<'m> {
     words: &'m mut [[usize; 2]],
+    /// Of each two words, whether one is not empty: by the number of the first over two.
+    index: Index<'m>,
     /// log2 of the blocks of a segment that share a word: all of them, or as many as it has bits.
     wide: u32,
     /// log2 of the words of a segment.
@@ -20,13 +90,19 @@ pub(crate) struct Occupied<'m> {
 impl<'m> Occupied<'m> {
     /// Returns how many words a segment of `1 << spread` blocks takes.
     pub(crate) const fn words(spread: u32) -> usize {
-        2 << spread.saturating_sub(WORD)
+        let words = 1 << spread.saturating_sub(WORD);
+        // One more for the index, and where a segment has so many words that it takes more, one for each 64.
+        2 * (words + 1 + (words >> WORD))
     }
 
-    pub(crate) fn new(bits: &'m mut [usize], spread: u32) -> Self {
-        bits.fill(0);
+    /// Makes empty sets, with memory for so many segments at least.
+    pub(crate) fn new(bits: &'m mut [usize], spread: u32, segments: usize) -> Self {
         let wide = if spread < WORD { spread } else { WORD };
-        Self { words: bits.as_chunks_mut().0, wide, words_shift: spread - wide }
+        let all = bits.as_chunks_mut().0;
+        let (words, index) = all.split_at_mut(all.len().min(segments << (spread - wide)));
+        words.fill([0; 2]);
+        let index = Index::new(index, words.len().div_ceil(2));
+        Self { words, index, wide, words_shift: spread - wide }
     }
 
     /// Tells whether a segment fills words, two at the least.
@@ -47,6 +123,9 @@ impl<'m> Occupied<'m> {
     pub(crate) fn insert(&mut self, tlb: usize, block: usize) {
         let (word, bit) = self.at::<false>(block);
         if let Some(words) = self.words.get_mut(word) {
+            if words[tlb & 1] == 0 {
+                self.index.insert(tlb, word / 2);
+            }
             words[tlb & 1] |= 1 << bit;
         }
     }
@@ -57,6 +136,24 @@ impl<'m> Occupied<'m> {
         let (word, bit) = self.at::<PLAIN>(block);
         if let Some(words) = self.words.get_mut(word) {
             words[tlb & 1] &= !(1 << bit);
+            if words[tlb & 1] == 0 && self.words.get(word ^ 1).is_none_or(|words| words[tlb & 1] == 0) {
+                self.index.remove(tlb, word / 2);
+            }
+        }
+    }
+
+    /// Removes every block of a TLB and hands it over. Costs one step for each, and one for each of the index's levels.
+    pub(crate) fn drain(&mut self, tlb: usize, mut take: impl FnMut(usize)) {
+        while let Some(pair) = self.index.first(tlb) {
+            for word in [2 * pair, 2 * pair + 1] {
+                let mut left =
+                    self.words.get_mut(word).map_or(0, |words| core::mem::take(&mut words[tlb & 1]));
+                while left != 0 {
+                    take(word << self.wide | left.trailing_zeros() as usize);
+                    left &= left - 1;
+                }
+            }
+            self.index.remove(tlb, pair);
         }
     }
 
@@ -103,8 +200,13 @@ impl<'m> Occupied<'m> {
     /// Empties a segment's words, `chunk` being its place among the segments.
     pub(crate) fn clear(&mut self, tlb: usize, chunk: usize) {
         let first = chunk << self.words_shift;
-        for words in self.words.iter_mut().skip(first).take(1 << self.words_shift) {
-            words[tlb & 1] = 0;
+        for word in first..first + (1 << self.words_shift) {
+            if let Some(words) = self.words.get_mut(word) {
+                words[tlb & 1] = 0;
+            }
+            if self.words.get(word ^ 1).is_none_or(|words| words[tlb & 1] == 0) {
+                self.index.remove(tlb, word / 2);
+            }
         }
     }
 }
@@ -124,6 +226,7 @@ const fn nearest(others: usize, bit: u32) -> u32 {
 mod tests {
     use std::collections::BTreeSet;
     use std::vec;
+    use std::vec::Vec;
 
     use proptest::prelude::*;
 
@@ -147,9 +250,9 @@ mod tests {
 
         /// In segments of one block to those of several words, beside a set of the other TLB and other segments.
         #[test]
-        fn a_set_of_blocks(spread in 0u32..=9, events in prop::collection::vec((0..7, any::<u16>(), 0usize..2), 1..200)) {
+        fn a_set_of_blocks(spread in 0u32..=9, events in prop::collection::vec((0..8, any::<u16>(), 0usize..2), 1..200)) {
             let mut words = vec![usize::MAX; 3 * Occupied::words(spread)];
-            let mut occupied = Occupied::new(&mut words, spread);
+            let mut occupied = Occupied::new(&mut words, spread, 3);
             prop_assert_eq!(occupied.is_plain(), spread > WORD);
             let plain = occupied.is_plain();
             let mut sets = [BTreeSet::new(), BTreeSet::new()];
@@ -187,12 +290,52 @@ mod tests {
                             set.retain(|&other| other >> spread != chunk);
                         }
                     }
-                    _ => prop_assert_eq!(occupied.around(tlb, block), smallest_group(set, block, spread)),
+                    6 => prop_assert_eq!(occupied.around(tlb, block), smallest_group(set, block, spread)),
+                    _ => {
+                        let mut gone = BTreeSet::new();
+                        occupied.drain(tlb, |block| assert!(gone.insert(block)));
+                        prop_assert_eq!(&gone, &*set);
+                        set.clear();
+                    }
+                }
+                // A flush would look where something is, and nowhere else.
+                for (tlb, set) in sets.iter().enumerate() {
+                    let words = |blocks: usize| blocks >> spread.min(WORD) >> 1;
+                    prop_assert_eq!(occupied.index.first(tlb), set.first().map(|&block| words(block)));
                 }
                 for set in [0, 1] {
                     prop_assert_eq!(occupied.around(set, block), smallest_group(&sets[set], block, spread));
                 }
             }
+        }
+    }
+
+    /// Many segments, in numbers for which the index has one level and more; what is left in the end is what a flush takes.
+    #[test]
+    fn a_flush_visits_what_is_left() {
+        for (spread, segments) in [(7, 1), (7, 64), (7, 65), (7, 5000), (0, 129), (14, 1), (14, 40)] {
+            let mut words = vec![usize::MAX; segments * Occupied::words(spread)];
+            let mut occupied = Occupied::new(&mut words, spread, segments);
+            let blocks: Vec<_> = (0..segments << spread).step_by(31).collect();
+            for &block in &blocks {
+                occupied.insert(1, block);
+            }
+            let left: Vec<_> = blocks.iter().copied().filter(|block| block % 7 == 3).collect();
+            for &block in blocks.iter().filter(|block| *block % 7 != 3) {
+                occupied.remove::<false>(1, block);
+            }
+            let pairs: BTreeSet<_> = left.iter().map(|block| block >> spread.min(WORD) >> 1).collect();
+            let mut indexed = BTreeSet::new();
+            for pair in 0..(segments << spread >> spread.min(WORD)).div_ceil(2) {
+                if occupied.index.words[pair >> WORD][1] >> (pair % (1 << WORD)) & 1 == 1 {
+                    indexed.insert(pair);
+                }
+            }
+            assert_eq!(indexed, pairs, "{segments} segments of 2^{spread}");
+            let mut taken = Vec::new();
+            occupied.drain(1, |block| taken.push(block));
+            assert_eq!(taken, left);
+            assert_eq!((occupied.index.first(0), occupied.index.first(1)), (None, None));
         }
     }
 }

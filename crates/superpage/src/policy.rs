@@ -87,6 +87,19 @@ pub enum Action {
     },
 }
 
+/// Why a promotion was not done.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Refusal {
+    /// There is no contiguous memory of this size now. It concerns every range of this size and of larger ones: none is
+    /// asked for during a wait, which doubles with each refusal of this size until a promotion to it or to a larger one
+    /// succeeds.
+    NoMemory,
+    /// This range cannot be one mapping, however much memory there is: part of it is not mapped, its pages differ in
+    /// rights, or one of them has to stay where it is. It concerns this range alone, whose charges (or whose population)
+    /// begin anew. So the policy asks again, but no sooner than the range has been charged once more for what it costs.
+    NotHere,
+}
+
 /// A promotion policy: takes TLB misses, asks for promotions.
 ///
 /// The order of events on a miss is the machine's: the TLB refills `page` and evicts something, the kernel calls
@@ -99,10 +112,10 @@ pub trait Policy: fmt::Debug {
     /// held one holds the superpage instead.
     fn promoted(&mut self, range: Superpage);
 
-    /// Records that the promotion asked for was not done, for want of contiguous memory. The policy will not ask for
-    /// that size or a larger one for a while, longer each time. To one that reserves, it says that a reservation was
-    /// not to be had or is broken.
-    fn refused(&mut self, range: Superpage);
+    /// Records that the promotion asked for was not done, and why. To a policy that reserves memory,
+    /// [`Refusal::NoMemory`] for a range that it has not asked to copy says that a reservation was not to be had or is
+    /// broken.
+    fn refused(&mut self, range: Superpage, why: Refusal);
 
     /// Records that one page of a superpage is needed alone (page-out, copy-on-write, another protection). Returns
     /// the superpage that the caller must now map as base pages and flush, or `None` if `page` is in none.
@@ -111,10 +124,11 @@ pub trait Policy: fmt::Debug {
     /// Records that a TLB dropped the entry whose first page is `page`, other than for a refill.
     fn evicted(&mut self, tlb: Tlb, page: Vpn);
 
-    /// Records that a TLB was flushed.
+    /// Records that a TLB was flushed. Costs a step for each entry that it held.
     fn flushed(&mut self, tlb: Tlb);
 
     /// Records that `pages` are mapped no longer and flushed: no TLB holds them, no superpage is there. Segments wholly
-    /// within are reclaimed; in others charges stay. The caller has demoted superpages that `pages` cut in two.
+    /// within are reclaimed; in others charges stay. Superpages that `pages` cut in two count as demoted: what is left of
+    /// them is mapped as base pages, and no TLB holds it.
     fn unmapped(&mut self, pages: Pages);
 }

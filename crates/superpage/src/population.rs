@@ -125,10 +125,32 @@ impl<'m> Population<'m> {
         self.units.mapped(self.segments.peek(chunk).0, place.unit)
     }
 
+    /// Lets the population of a superpage start at nothing.
+    pub(crate) fn start_over(&mut self, range: Superpage) {
+        let Some((place, level)) = self.ladder.find(range) else { return };
+        if let Some(chunk) = self.segments.find(place.segment) {
+            self.units.remove(self.segments.bits(chunk), place.unit, level);
+        }
+    }
+
+    /// Maps a superpage as one. Nothing happens if one mapping covers it already.
     pub(crate) fn promote(&mut self, range: Superpage) {
         let Some((place, level)) = self.ladder.find(range) else { return };
         let Ok(chunk) = self.segments.touch(place.segment) else { return };
+        if self.mapped(place) >= level {
+            return;
+        }
         self.units.join(self.segments.parts(chunk).0, place.unit, level, true);
+    }
+
+    /// Returns a page of each superpage that `pages` cut in two: it has to be demoted before they are unmapped.
+    fn cut(&mut self, pages: Pages) -> [Option<Vpn>; 2] {
+        let ladder = self.ladder;
+        ladder.cut(pages, |page| {
+            let place = ladder.locate(page);
+            let level = self.mapped(place);
+            ladder.superpage(place, level).filter(|_| level > 0)
+        })
     }
 
     /// Splits the superpage around `page`, none of whose units count as referenced any longer.
@@ -146,7 +168,11 @@ impl<'m> Population<'m> {
     }
 
     /// Forgets the segments that lie in `pages` whole, and what was referenced and is mapped in parts of others.
+    /// Superpages that `pages` cut in two are demoted.
     pub(crate) fn unmapped(&mut self, pages: Pages) {
+        for page in self.cut(pages).into_iter().flatten() {
+            self.demote(page);
+        }
         self.segments.unmapped(&self.ladder, pages);
         for (segment, units) in self.ladder.edges(pages) {
             if let Some(chunk) = self.segments.find(segment) {

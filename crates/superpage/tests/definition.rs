@@ -4,7 +4,7 @@ mod model;
 
 use std::collections::HashMap;
 
-use model::world::{Event, SEGMENTS, World, activity, ladders, memory, page, sizes, start};
+use model::world::{Event, SEGMENTS, World, activity, ladders, memory, page, refusals, sizes, start};
 use model::{Counts, Machine, Node, TLBS, approx, online, step};
 use proptest::prelude::*;
 use tlbkit_addr::{PageSize, Vpn};
@@ -18,12 +18,12 @@ fn places() -> impl Strategy<Value = u16> {
 /// Mostly references; everything else only in every other run, so that in some charges gather for long.
 fn events(ladder: Ladder) -> impl Strategy<Value = Vec<Event>> {
     let page = move || (0..SEGMENTS, places()).prop_map(move |(segment, at)| page(&ladder, segment, at));
-    let reference = move |refused: f64| {
-        (0usize..2, page(), prop::bool::weighted(refused))
+    let reference = move |refused: u32| {
+        (0usize..2, page(), refusals(refused))
             .prop_map(|(tlb, page, refuse)| Event::Reference(tlb, page, refuse))
     };
     let any = prop_oneof![
-        100 => reference(0.3),
+        100 => reference(300),
         5 => (0usize..2, page()).prop_map(|(tlb, page)| Event::Again(tlb, page)),
         2 => page().prop_map(Event::Demotion),
         2 => (page(), any::<usize>()).prop_map(|(page, level)| Event::Promotion(page, level)),
@@ -31,9 +31,10 @@ fn events(ladder: Ladder) -> impl Strategy<Value = Vec<Event>> {
         2 => (0usize..2, any::<usize>()).prop_map(|(tlb, nth)| Event::DropOneOf(tlb, nth)),
         1 => (0usize..2).prop_map(Event::Flush),
         1 => page().prop_map(Event::Unmap),
-        2 => (page(), 0usize..70).prop_map(|(page, more)| Event::UnmapPart(page, more)),
+        2 => (page(), 0usize..70, any::<bool>())
+            .prop_map(|(page, more, told)| Event::UnmapPart(page, more, told)),
     ];
-    prop_oneof![prop::collection::vec(reference(0.1), 1..1500), prop::collection::vec(any, 1..1500)]
+    prop_oneof![prop::collection::vec(reference(100), 1..1500), prop::collection::vec(any, 1..1500)]
 }
 
 /// A ladder, and what happens on it.

@@ -2,11 +2,11 @@
 
 mod model;
 
-use model::{Arena, Machine, all_pages, approx, asap, asap464, online, step};
+use model::{Arena, Machine, all_pages, approx, asap, asap464, online, step, thrift};
 use tlbkit_addr::{PageSize, Pages, Vpn};
 use tlbkit_superpage::{
     Action, Activity, ApproxOnline, Asap, Background, CostError, Costs, Footprint, Ladder, LadderError, Miss,
-    Online, Policy, Reservation, Setup, Slot, Superpage, Tlb, Utilization,
+    Online, Policy, Refusal, Reservation, Setup, Slot, Superpage, Tlb, Utilization,
 };
 
 const TOP: PageSize = PageSize::from_shift(23).unwrap();
@@ -23,7 +23,7 @@ fn ping_pong(policy: &mut dyn Policy, misses: usize, now: impl Fn(usize) -> u64)
         let action = policy.on_miss(Miss { tlb: Tlb::Data, page: Vpn::new(n % 2), evicted, now: now(n) });
         if let Some(Action::Promote { range, copy: true }) = action {
             asked.push((n, range));
-            policy.refused(range);
+            policy.refused(range, Refusal::NoMemory);
         }
     }
     asked
@@ -127,7 +127,7 @@ fn asked_again_where_it_would_help() {
     let (mut by_both, mut by_prefetch) = (online(&at_once(100_000), [4, 4], 1), approx(&at_once(1), 1));
     for policy in [&mut by_both as &mut dyn Policy, &mut by_prefetch] {
         assert_eq!([policy.on_miss(miss(0)), policy.on_miss(miss(1))], [None, ask_pair]);
-        policy.refused(pair);
+        policy.refused(pair, Refusal::NoMemory);
         for page in [0, 1] {
             policy.evicted(Tlb::Data, Vpn::new(page));
         }
@@ -139,7 +139,7 @@ fn asked_again_where_it_would_help() {
     assert_eq!([policy.on_miss(miss(0)), policy.on_miss(miss(1))], [None, ask_pair]);
     policy.promoted(pair);
     assert_eq!(policy.on_miss(miss(2)), ask_four);
-    policy.refused(four);
+    policy.refused(four, Refusal::NoMemory);
     for page in [0, 2] {
         policy.evicted(Tlb::Data, Vpn::new(page));
     }
@@ -305,7 +305,7 @@ fn as_soon_as_possible() {
     }
     let all = Superpage { first: Vpn::new(0), size: PageSize::from_shift(15).unwrap() };
     assert_eq!(policy.on_miss(miss(1)), Some(Action::Promote { range: all, copy: true }));
-    policy.refused(all);
+    policy.refused(all, Refusal::NoMemory);
     assert_eq!(policy.on_miss(miss(1)), None);
     let again = (0..20).filter(|_| policy.on_miss(miss(1)).is_some()).count();
     // It waits for 8 misses, as many as there are pages.
@@ -383,11 +383,123 @@ fn the_background_waits_without_a_period() {
             let action = policy.on_miss(miss(0));
             assert!(action.is_none_or(|action| action == Action::Promote { range, copy: true }));
             if action.is_some() {
-                policy.refused(range);
+                policy.refused(range, Refusal::NoMemory);
             }
             action.is_some()
         });
         assert_eq!(asked.collect::<Vec<_>>(), [0, 1, 3, 7, 15, 31], "{period}");
+    }
+}
+
+/// Every policy, with memory for two segments; by its charges or at every miss.
+const POLICIES: [fn() -> Box<dyn Policy>; 7] = [
+    || Box::new(approx(&Setup::PAPER, 2)),
+    || {
+        let mut policy = thrift(&Setup::PAPER, 2);
+        for first in [0, 64] {
+            policy.refused(Superpage { first: Vpn::new(first), size: PageSize::K64 }, Refusal::NoMemory);
+        }
+        Box::new(policy)
+    },
+    || Box::new(online(&Setup::PAPER, [2, 2], 2)),
+    || Box::new(asap(Ladder::PAPER, 2)),
+    || Box::new(asap464(Ladder::PAPER, 2)),
+    || Box::new(Reservation::new(Ladder::PAPER, Arena::leak(Reservation::footprint(&Ladder::PAPER), 2))),
+    || {
+        let utilization = Utilization { size: PageSize::K64, percent: 10, period: 1 };
+        let memory = Arena::leak(Background::footprint(&Ladder::PAPER), 2);
+        Box::new(Background::new(Ladder::PAPER, utilization, memory))
+    },
+];
+
+/// Pages 0 to 7 miss four times in five, and cannot be one mapping; the fifth miss is to one of the pages from 64 on.
+/// Those are promoted after as many misses of their own as if they were alone.
+#[test]
+fn a_region_beside_one_that_never_can_be_promoted() {
+    for (which, policy) in POLICIES.iter().enumerate() {
+        let promoted_after = |beside: bool| {
+            let mut policy = policy();
+            let (mut own, mut others) = (0, 0);
+            while own < 20_000 {
+                for n in 0..if beside { 5 } else { 1 } {
+                    let (page, before) = match n {
+                        4 => (64 + own % 8, 64 + (own + 7) % 8),
+                        _ if !beside => (64 + own % 8, 64 + (own + 7) % 8),
+                        _ => (others % 8, (others + 7) % 8),
+                    };
+                    let evicted = Some(Vpn::new(before)).filter(|_| own > 0);
+                    if page < 64 {
+                        others += 1;
+                    } else {
+                        own += 1;
+                    }
+                    match policy.on_miss(Miss { evicted, ..miss(page) }) {
+                        Some(Action::Promote { range, .. }) if range.first >= Vpn::new(64) => return own,
+                        Some(Action::Promote { range, .. }) => policy.refused(range, Refusal::NotHere),
+                        _ => {}
+                    }
+                }
+            }
+            own
+        };
+        let alone = promoted_after(false);
+        assert!(alone < 1000, "policy {which}: {alone}");
+        assert_eq!(promoted_after(true), alone, "policy {which}");
+    }
+}
+
+/// A promotion that one mapping covers already changes nothing.
+#[test]
+fn a_promotion_within_a_superpage() {
+    for (which, policy) in POLICIES.iter().enumerate() {
+        let mut policy = policy();
+        let whole = Superpage { first: Vpn::new(0), size: PageSize::K64 };
+        for page in 0..16 {
+            policy.on_miss(miss(page));
+        }
+        policy.promoted(whole);
+        for (first, shift) in [(0, 13), (4, 14), (0, 16)] {
+            policy.promoted(Superpage { first: Vpn::new(first), size: PageSize::from_shift(shift).unwrap() });
+        }
+        assert_eq!(policy.demote(Vpn::new(5)), Some(whole), "policy {which}");
+        assert_eq!(policy.demote(Vpn::new(5)), None, "policy {which}");
+    }
+}
+
+/// A superpage that is unmapped in part counts as demoted, whether the kernel has said so or not: whatever comes after is
+/// the same for every policy.
+#[test]
+fn a_demotion_that_was_not_told() {
+    for (which, policy) in POLICIES.iter().enumerate() {
+        for shift in 13..=23 {
+            let whole = Superpage { first: Vpn::new(2048), size: PageSize::from_shift(shift).unwrap() };
+            let pages = whole.pages(PageSize::K4);
+            let middle = Vpn::new(whole.first.get() + pages.len() / 2);
+            // Its first page, one in its middle, its last, and both ends with what is beyond.
+            for gone in [
+                Pages::one(pages.first()),
+                Pages::one(middle),
+                Pages::one(pages.last()),
+                Pages::new(Vpn::new(0), pages.first()).unwrap(),
+                Pages::new(pages.last(), Vpn::new(1 << 20)).unwrap(),
+            ] {
+                let after = |told: bool| {
+                    let mut policy = policy();
+                    for page in pages.first().get()..=pages.last().get().min(pages.first().get() + 40) {
+                        policy.on_miss(miss(page));
+                    }
+                    policy.promoted(whole);
+                    if told {
+                        assert_eq!(policy.demote(gone.first()).or(policy.demote(gone.last())), Some(whole));
+                    }
+                    policy.unmapped(gone);
+                    let more = [0, 1, pages.len() / 2, pages.len() - 1, 17, 16, 3];
+                    let more = more.map(|page| policy.on_miss(miss(pages.first().get() + page)));
+                    (more, policy.demote(middle))
+                };
+                assert_eq!(after(false), after(true), "policy {which}, {whole}, {gone:?}");
+            }
+        }
     }
 }
 

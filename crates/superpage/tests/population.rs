@@ -4,10 +4,13 @@ mod model;
 
 use std::collections::{HashMap, HashSet};
 
+use model::world::refusals;
 use model::{Arena, Machine, Node, Waiting, asap, asap464};
 use proptest::prelude::*;
 use tlbkit_addr::{PageSize, Vpn};
-use tlbkit_superpage::{Action, Background, Ladder, Miss, Policy, Reservation, Superpage, Tlb, Utilization};
+use tlbkit_superpage::{
+    Action, Background, Ladder, Miss, Policy, Refusal, Reservation, Superpage, Tlb, Utilization,
+};
 
 /// Sizes of less than a word of units, of one, and of several.
 fn ladders() -> impl Strategy<Value = Ladder> {
@@ -26,15 +29,16 @@ fn ladders() -> impl Strategy<Value = Ladder> {
 
 #[derive(Clone, Copy, Debug)]
 enum Event {
-    /// Misses to so many pages in turn. Promotions that they lead to are refused if it says so.
-    Run(Vpn, usize, bool),
+    /// Misses to so many pages in turn. Promotions that they lead to are refused if it says why.
+    Run(Vpn, usize, Option<Refusal>),
     Demotion(Vpn),
     /// A promotion to a level that the policy did not ask for.
     Promotion(Vpn, usize),
     /// The whole segment around a page is unmapped.
     Unmap(Vpn),
-    /// So many units after that of a page are unmapped with it.
-    UnmapPart(Vpn, usize),
+    /// So many units after that of a page are unmapped with it. Superpages that these cut in two are demoted before, or
+    /// nothing is told of them.
+    UnmapPart(Vpn, usize, bool),
     /// Memory is short.
     Pressure,
 }
@@ -47,13 +51,14 @@ fn events(ladder: Ladder) -> impl Strategy<Value = Vec<Event>> {
         (prop::sample::select(vec![0, 5, top]), at)
             .prop_map(move |(segment, at)| Vpn::new(segment * pages + at))
     };
-    let run = (page(), prop_oneof![1usize..4, 1usize..20, 1usize..300], prop::bool::weighted(0.1));
+    let run = (page(), prop_oneof![1usize..4, 1usize..20, 1usize..300], refusals(100));
     let event = prop_oneof![
         30 => run.prop_map(|(page, len, refuse)| Event::Run(page, len, refuse)),
         2 => page().prop_map(Event::Demotion),
         2 => (page(), any::<usize>()).prop_map(|(page, level)| Event::Promotion(page, level)),
         1 => page().prop_map(Event::Unmap),
-        2 => (page(), 0usize..200).prop_map(|(page, more)| Event::UnmapPart(page, more)),
+        2 => (page(), 0usize..200, any::<bool>())
+            .prop_map(|(page, more, told)| Event::UnmapPart(page, more, told)),
         2 => Just(Event::Pressure),
     ];
     prop::collection::vec(event, 1..60)
@@ -141,17 +146,22 @@ fn drive<D: Definition>(
                     "{}",
                     page
                 );
-                match node {
-                    Some(node) if refuse => {
-                        policy.refused(world.machine.superpage(node));
-                        definition.refused(world, node);
-                    }
-                    Some(node) => {
-                        policy.promoted(world.machine.superpage(node));
+                let Some(node) = node else { continue };
+                let range = world.machine.superpage(node);
+                match refuse {
+                    None => {
+                        policy.promoted(range);
                         world.machine.promote(node);
                         definition.granted(node);
                     }
-                    None => {}
+                    Some(Refusal::NoMemory) => {
+                        policy.refused(range, Refusal::NoMemory);
+                        definition.refused(world, node);
+                    }
+                    Some(Refusal::NotHere) => {
+                        policy.refused(range, Refusal::NotHere);
+                        world.forget(node);
+                    }
                 }
             }
         }
@@ -179,10 +189,14 @@ fn drive<D: Definition>(
             world.touched.remove(&segment);
             definition.unmapped(segment);
         }
-        Event::UnmapPart(page, more) => {
+        Event::UnmapPart(page, more, told) => {
             let Some((units, cut)) = world.machine.part(page, more) else { return Ok(()) };
             for page in cut {
-                drive(policy, definition, world, Event::Demotion(page))?;
+                if told {
+                    drive(policy, definition, world, Event::Demotion(page))?;
+                } else if let Some(node) = world.machine.demote(page) {
+                    world.forget(node);
+                }
             }
             policy.unmapped(world.machine.pages(&units));
             world.used.retain(|unit| !units.contains(&unit.1));

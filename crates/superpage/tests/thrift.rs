@@ -5,10 +5,10 @@ mod model;
 use std::collections::HashSet;
 
 use model::thrift;
-use model::world::{Event, SEGMENTS, World, activity, ladders, memory, page, sizes, start};
+use model::world::{Event, SEGMENTS, World, activity, ladders, memory, page, refusals, sizes, start};
 use proptest::prelude::*;
 use tlbkit_addr::{PageSize, Pages, Vpn};
-use tlbkit_superpage::{Action, Costs, Ladder, Miss, Policy, Setup, Superpage, Tlb};
+use tlbkit_superpage::{Action, Costs, Ladder, Miss, Policy, Refusal, Setup, Superpage, Tlb};
 
 /// Pages beside each other, some in each region, and one in each.
 fn places() -> impl Strategy<Value = u16> {
@@ -27,14 +27,14 @@ fn events(ladder: Ladder) -> impl Strategy<Value = Vec<Event>> {
         let page = move || prop_oneof![30 => prop::sample::select(few.clone()), 1 => any_page()];
         let reference = {
             let page = page.clone();
-            move |refused: f64| {
-                (0usize..2, page(), prop::bool::weighted(refused))
+            move |refused: u32| {
+                (0usize..2, page(), refusals(refused))
                     .prop_map(|(tlb, page, refuse)| Event::Reference(tlb, page, refuse))
             }
         };
         let broken = (page(), any::<usize>()).prop_map(|(page, level)| Event::Broken(page, level));
         let other = prop_oneof![
-            100 => reference(0.3),
+            100 => reference(300),
             3 => (0usize..2, page()).prop_map(|(tlb, page)| Event::Again(tlb, page)),
             2 => page().prop_map(Event::Demotion),
             1 => (page(), any::<usize>()).prop_map(|(page, level)| Event::Promotion(page, level)),
@@ -42,10 +42,11 @@ fn events(ladder: Ladder) -> impl Strategy<Value = Vec<Event>> {
             2 => (0usize..2, any::<usize>()).prop_map(|(tlb, nth)| Event::DropOneOf(tlb, nth)),
             1 => (0usize..2).prop_map(Event::Flush),
             1 => page().prop_map(Event::Unmap),
-            2 => (page(), 0usize..40).prop_map(|(page, more)| Event::UnmapPart(page, more)),
+            2 => (page(), 0usize..40, any::<bool>())
+                .prop_map(|(page, more, told)| Event::UnmapPart(page, more, told)),
             1 => broken.clone(),
         ];
-        let mostly_references = prop::collection::vec(reference(0.05), 1..1500);
+        let mostly_references = prop::collection::vec(reference(50), 1..1500);
         let rest = prop_oneof![mostly_references, prop::collection::vec(other, 1..1500)];
         (prop::collection::vec(broken, 0..8), rest).prop_map(|(broken, rest)| [broken, rest].concat())
     })
@@ -104,11 +105,11 @@ proptest! {
         // Where one reservation is of use, in the first segment, holes have their price; the others fail.
         let refused = (0..16).filter(|&region| segment > 0 || region != 8);
         let refused = refused.map(|region| Event::Broken(Vpn::new(first + 16 * region), 1));
-        let in_place = [128, 129, 130, 131].map(|page| Event::Reference(0, Vpn::new(page), false));
+        let in_place = [128, 129, 130, 131].map(|page| Event::Reference(0, Vpn::new(page), None));
         let references = references.into_iter().map(|(tlb, nth, other)| {
             // A page elsewhere once in 64 times.
             let page = if other < 256 { other } else { 16 * few[nth.index(few.len())] };
-            Event::Reference(tlb, Vpn::new(first + page), false)
+            Event::Reference(tlb, Vpn::new(first + page), None)
         });
         for (n, event) in in_place.into_iter().chain(refused).chain(references).enumerate() {
             world.happens(&mut policy, event, n as u64)?;
@@ -130,7 +131,7 @@ proptest! {
             match event {
                 Event::Reference(_, page, _) => {
                     if let Some(region) = policy.reservation(page).filter(|&region| refused.insert(region)) {
-                        policy.refused(region);
+                        policy.refused(region, Refusal::NoMemory);
                     }
                 }
                 Event::Unmap(_) => refused.clear(),
@@ -184,7 +185,7 @@ fn a_reservation_breaks_before_the_answer() {
     let mut policy = thrift(&Setup::PAPER, 1);
     assert_eq!(alternate(&mut policy, [0, 2], 0..150), None);
     assert_eq!(policy.on_miss(miss(1)), in_place(pair(0)));
-    policy.refused(region(16));
+    policy.refused(region(16), Refusal::NoMemory);
     policy.promoted(pair(0));
     policy.evicted(Tlb::Data, Vpn::new(0));
     policy.evicted(Tlb::Data, Vpn::new(2));
@@ -194,11 +195,11 @@ fn a_reservation_breaks_before_the_answer() {
     // What was not copied waits.
     let mut policy = thrift(&Setup::PAPER, 1);
     for first in [0, 16] {
-        policy.refused(region(first));
+        policy.refused(region(first), Refusal::NoMemory);
     }
     assert_eq!(alternate(&mut policy, [0, 1], 0..2000), Some((100, copied(pair(0)).unwrap())));
-    policy.refused(region(32));
-    policy.refused(pair(0));
+    policy.refused(region(32), Refusal::NoMemory);
+    policy.refused(pair(0), Refusal::NoMemory);
     assert_eq!(alternate(&mut policy, [1, 0], 101..2000), Some((200, copied(pair(0)).unwrap())));
 }
 
@@ -228,7 +229,7 @@ fn thrift_copies_where_no_reservation_stands() {
     assert_eq!(policy.on_miss(miss(0)), None);
     assert_eq!(policy.on_miss(miss(1)), Some(Action::Promote { range: pair, copy: false }));
     policy.promoted(pair);
-    policy.refused(region(0));
+    policy.refused(region(0), Refusal::NoMemory);
     assert_eq!([policy.on_miss(miss(2)), policy.on_miss(miss(3))], [None, None]);
     // What is used again after a demotion has stayed in place, but is not reserved.
     assert_eq!(policy.demote(Vpn::new(1)), Some(pair));
@@ -236,7 +237,7 @@ fn thrift_copies_where_no_reservation_stands() {
     // With holes it takes charges: two pages of 16 KB, half its R of 1600.
     for (first, reserved) in [(16, true), (32, false)] {
         if !reserved {
-            policy.refused(region(first));
+            policy.refused(region(first), Refusal::NoMemory);
         }
         let range = Superpage { first: Vpn::new(first), size: PageSize::K16 };
         let found = alternate(&mut policy, [first, first + 2], 0..2000);
@@ -274,7 +275,7 @@ fn segments_smaller_than_a_block() {
         assert_eq!(policy.demote(Vpn::new(first + 2)), Some(whole));
         assert_eq!([3, 2, 1].map(|page| touch(&mut policy, page)), [None; 3]);
         assert_eq!(touch(&mut policy, 0), in_place(whole), "{segment}");
-        policy.refused(whole);
+        policy.refused(whole, Refusal::NoMemory);
         for page in 0..4 {
             policy.evicted(Tlb::Data, Vpn::new(first + page));
         }
@@ -308,7 +309,7 @@ fn thrift_pays_for_holes() {
             let range = Superpage { first: Vpn::new(first), size: PageSize::from_shift(shift).unwrap() };
             Action::Promote { range, copy: true }
         };
-        policy.refused(region(0));
+        policy.refused(region(0), Refusal::NoMemory);
         // 0.125 R of 16 KB, whatever its holes.
         assert_eq!(alternate(&mut policy, [0, 2], 0..2000), Some((200, of(0, 14))));
         policy.promoted(Superpage { first: Vpn::new(0), size: PageSize::K16 });
@@ -320,12 +321,12 @@ fn thrift_pays_for_holes() {
         policy.promoted(pair);
         policy.evicted(Tlb::Data, Vpn::new(32));
         // Half of R, 800, for two pages of four; and a quarter, which has been charged, when one of them is touched.
-        policy.refused(region(64));
+        policy.refused(region(64), Refusal::NoMemory);
         assert_eq!(alternate(&mut policy, [64, 66], 0..450), None);
         assert_eq!(policy.on_miss(Miss { evicted: Some(Vpn::new(66)), ..miss(65) }), Some(of(64, 14)));
         // 128 KB, one region of it untouched but for a page: 0.125 R and the rest for 30 of 32 pages.
         for first in [128, 144] {
-            policy.refused(region(first));
+            policy.refused(region(first), Refusal::NoMemory);
         }
         let price = 1600 + (12800 - 1600) * 30 / 32;
         assert_eq!(alternate(&mut policy, [128, 144], 0..20_000), Some((price, of(128, 17))));
@@ -345,7 +346,7 @@ fn thrift_looks_at_once_when_a_price_falls() {
         policy.promoted(pair);
         policy.evicted(Tlb::Data, pair.first);
         for first in (128..128 + 2 * apart).step_by(16) {
-            policy.refused(superpage(first, 16));
+            policy.refused(superpage(first, 16), Refusal::NoMemory);
         }
         let (units, whole) = (2 * apart, 6400 * 2 * apart / 16);
         let price = |holes: usize| whole / 8 + (whole - whole / 8) * holes / units;
@@ -373,12 +374,12 @@ fn a_wait_after_a_refusal_is_counted_in_misses() {
     );
     policy.promoted(superpage(1024, 13));
     for first in [0, 64] {
-        policy.refused(region(first));
+        policy.refused(region(first), Refusal::NoMemory);
     }
     // {64..67} has 0.125 R, and waits for the price of two holes.
     assert_eq!(alternate(&mut policy, [64, 66], 0..450), None);
     assert_eq!(alternate(&mut policy, [0, 1], 0..200), Some((100, copied(pair).unwrap())));
-    policy.refused(pair);
+    policy.refused(pair, Refusal::NoMemory);
     let touches =
         (68..78).map(|page| policy.on_miss(Miss { evicted: Some(Vpn::new(page - 1)), ..miss(page) }));
     assert_eq!(touches.collect::<Vec<_>>(), [None; 10]);
@@ -399,7 +400,7 @@ fn what_is_owed_is_paid_when_a_price_falls() {
         policy.promoted(superpage(100, 13));
         policy.evicted(Tlb::Data, Vpn::new(100));
         for first in [0, 32, 64] {
-            policy.refused(superpage(first, 16));
+            policy.refused(superpage(first, 16), Refusal::NoMemory);
         }
         let mut misses = 0;
         // {0..63} waits, and a page of it is touched now and then.

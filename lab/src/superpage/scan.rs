@@ -4,7 +4,7 @@
 use std::collections::HashMap;
 
 use tlbkit_addr::{PageSize, Pages, Vpn};
-use tlbkit_superpage::{Action, Miss, Policy, Setup, Superpage, Tlb};
+use tlbkit_superpage::{Action, Miss, Policy, Refusal, Setup, Superpage, Tlb};
 
 #[derive(Debug)]
 pub(super) struct ByScan {
@@ -94,7 +94,7 @@ impl Policy for ByScan {
         self.map.promote(super::tlb::Entry::around(range.first.get(), pages(range.size).trailing_zeros()));
     }
 
-    fn refused(&mut self, _: Superpage) {}
+    fn refused(&mut self, _: Superpage, _: Refusal) {}
 
     fn demote(&mut self, _: Vpn) -> Option<Superpage> {
         None

@@ -5,7 +5,7 @@ use std::io::Write;
 use std::time::{Duration, Instant};
 
 use tlbkit_addr::{PageSize, Vpn};
-use tlbkit_superpage::{Action, Miss, Policy, Superpage, Tlb};
+use tlbkit_superpage::{Action, Miss, Policy, Refusal, Superpage, Tlb};
 
 use super::footprint::Footprint;
 use super::tlb::{Bare, Entry, Lru, Map};
@@ -179,7 +179,7 @@ impl<'m> Simulation<'m> {
         if let Some(reservations) = &mut self.reservations
             && let Some(region) = reservations.fail(reference.page)
         {
-            policy.refused(region);
+            policy.refused(region, Refusal::NoMemory);
         }
         let action = policy.on_miss(Miss {
             tlb: [Tlb::Data, Tlb::Instruction][tlb],

@@ -6,7 +6,8 @@
 use anyhow::{Context, bail};
 use tlbkit_addr::{PageSize, Vpn};
 use tlbkit_superpage::{
-    Action, ApproxOnline, Costs, Footprint, Ladder, Memory, Miss, Policy, Setup, Slot, Superpage, Tlb,
+    Action, ApproxOnline, Costs, Footprint, Ladder, Memory, Miss, Policy, Refusal, Setup, Slot, Superpage,
+    Tlb,
 };
 
 use super::machine::Machine;
@@ -80,12 +81,12 @@ pub(super) fn replay<'t>(lines: impl IntoIterator<Item = &'t str>) -> anyhow::Re
                 policy.promoted(range);
                 agreed.promotions += 1;
             }
-            (Event::Refused(range), Some(host)) if range == host => {
-                policy.refused(range);
+            (Event::Refused(range, why), Some(host)) if range == host => {
+                policy.refused(range, why);
                 agreed.refusals += 1;
             }
             (_, Some(host)) => bail!("line {number}: the host promotes {host}, the guest says `{line}`"),
-            (Event::Promoted(_) | Event::Refused(_), None) => {
+            (Event::Promoted(_) | Event::Refused(..), None) => {
                 bail!("line {number}: the host promotes nothing, the guest says `{line}`")
             }
             (Event::Miss(page, evicted), None) => {
@@ -118,7 +119,7 @@ pub(super) fn replay<'t>(lines: impl IntoIterator<Item = &'t str>) -> anyhow::Re
 enum Event {
     Miss(Vpn, Option<Vpn>),
     Promoted(Superpage),
-    Refused(Superpage),
+    Refused(Superpage, Refusal),
     Demoted(Vpn, Superpage),
 }
 
@@ -133,7 +134,8 @@ impl Event {
             ("m", missed, "-") => Self::Miss(page(missed)?, None),
             ("m", missed, evicted) => Self::Miss(page(missed)?, Some(page(evicted)?)),
             ("p", first, shift) => Self::Promoted(range(first, shift)?),
-            ("r", first, shift) => Self::Refused(range(first, shift)?),
+            ("r", first, shift) => Self::Refused(range(first, shift)?, Refusal::NoMemory),
+            ("n", first, shift) => Self::Refused(range(first, shift)?, Refusal::NotHere),
             ("d", alone, first) => Self::Demoted(page(alone)?, range(first, words.next()?)?),
             _ => return None,
         };

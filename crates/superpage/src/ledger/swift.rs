@@ -132,8 +132,8 @@ impl Ledger<'_> {
         let shift = self.mapped_shift(index >> self.spread, unit);
         let around = self.occupied.around(tlb, index);
         self.enter(first >> self.spread, tlb, unit >> shift << shift);
-        match around.map(|group| group.max(shift + 1 - block::SHIFT)) {
-            Some(group) if group <= self.spread => self.charge_group(index, group),
+        match around.map(|group| (block::SHIFT + group).max(shift + 1)) {
+            Some(from) if from <= self.spread + block::SHIFT => self.charge_group(index, from - block::SHIFT),
             _ => Far::Done,
         }
     }

@@ -4,7 +4,7 @@ use tlbkit_addr::{Pages, Vpn};
 
 use super::backoff::BackOff;
 use super::gate::Gate;
-use super::{Action, Miss, Policy, Superpage, Tlb};
+use super::{Action, Miss, Policy, Refusal, Superpage, Tlb};
 use crate::costs::{When, thresholds};
 use crate::ladder::MAX_LEVELS;
 use crate::ledger::{Charged, Far, Ledger, Swift};
@@ -230,19 +230,6 @@ impl ApproxOnline<'_> {
         ledger.is_plain() && gate.is_open()
     }
 
-    fn granted(&mut self, level: usize) {
-        self.back_off.granted(level);
-        self.plain = Self::is_plain(&self.ledger, &self.gate) && !self.back_off.waits();
-    }
-
-    /// Records a promotion, after which larger superpages lose so many charges, or what it had.
-    pub(super) fn promote(&mut self, range: Superpage, less: Option<u32>) {
-        if let Some((place, level)) = self.ledger.ladder.find(range) {
-            self.granted(level);
-            self.ledger.promote(place, level, less);
-        }
-    }
-
     /// Returns what was asked for last, if it is this range and has not been answered. Now it is.
     pub(super) fn answered(&mut self, by: Superpage) -> Option<Action> {
         self.asked.take_if(|asked| matches!(asked, Action::Promote { range, .. } if *range == by))
@@ -274,14 +261,21 @@ impl Policy for ApproxOnline<'_> {
     }
 
     fn promoted(&mut self, range: Superpage) {
-        let level = self.ledger.ladder.level(range.size).unwrap_or(0);
-        self.promote(range, Some(self.ledger.threshold(level)));
+        let Some((place, level)) = self.ledger.ladder.find(range) else { return };
+        self.back_off.granted(level);
+        self.plain = Self::is_plain(&self.ledger, &self.gate) && !self.back_off.waits();
+        self.ledger.promote(place, level, Some(self.ledger.threshold(level)));
     }
 
-    fn refused(&mut self, range: Superpage) {
-        let Some((_, level)) = self.ledger.ladder.find(range) else { return };
-        self.back_off.refused(level, self.ledger.threshold(level));
-        self.plain = false;
+    fn refused(&mut self, range: Superpage, why: Refusal) {
+        let Some((place, level)) = self.ledger.ladder.find(range) else { return };
+        match why {
+            Refusal::NoMemory => {
+                self.back_off.refused(level, self.ledger.threshold(level));
+                self.plain = false;
+            }
+            Refusal::NotHere => self.ledger.start_over(place, level),
+        }
     }
 
     fn demote(&mut self, page: Vpn) -> Option<Superpage> {
@@ -297,6 +291,9 @@ impl Policy for ApproxOnline<'_> {
     }
 
     fn unmapped(&mut self, pages: Pages) {
+        for page in self.ledger.cut(pages).into_iter().flatten() {
+            self.demote(page);
+        }
         self.ledger.unmapped(pages);
     }
 }

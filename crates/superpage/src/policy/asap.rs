@@ -3,7 +3,7 @@
 use tlbkit_addr::{PageSize, Pages, Vpn};
 
 use super::backoff::BackOff;
-use super::{Action, Miss, Policy, Superpage, Tlb};
+use super::{Action, Miss, Policy, Refusal, Superpage, Tlb};
 use crate::population::Population;
 use crate::{Footprint, Ladder, Memory};
 
@@ -66,10 +66,12 @@ impl Policy for AsSoon<'_> {
         }
     }
 
-    /// Waits for as many misses as the superpage has units, then twice as many, and so on.
-    fn refused(&mut self, range: Superpage) {
-        if let Some(level) = self.population.ladder.level(range.size) {
-            self.back_off.refused(level, 1 << self.population.ladder.shift(level));
+    /// For want of memory, waits for as many misses as the superpage has units, then twice as many, and so on.
+    fn refused(&mut self, range: Superpage, why: Refusal) {
+        let Some(level) = self.population.ladder.level(range.size) else { return };
+        match why {
+            Refusal::NoMemory => self.back_off.refused(level, 1 << self.population.ladder.shift(level)),
+            Refusal::NotHere => self.population.start_over(range),
         }
     }
 
@@ -115,8 +117,8 @@ macro_rules! as_soon {
                 self.0.promoted(range);
             }
 
-            fn refused(&mut self, range: Superpage) {
-                self.0.refused(range);
+            fn refused(&mut self, range: Superpage, why: Refusal) {
+                self.0.refused(range, why);
             }
 
             fn demote(&mut self, page: Vpn) -> Option<Superpage> {

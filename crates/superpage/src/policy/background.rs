@@ -12,7 +12,7 @@
 use tlbkit_addr::{PageSize, Pages, Vpn};
 
 use super::backoff::BackOff;
-use super::{Action, Miss, Policy, Superpage, Tlb};
+use super::{Action, Miss, Policy, Refusal, Superpage, Tlb};
 use crate::ladder::Place;
 use crate::population::Population;
 use crate::{Footprint, Ladder, Memory};
@@ -107,8 +107,11 @@ impl Policy for Background<'_> {
         self.population.promote(range);
     }
 
-    fn refused(&mut self, _: Superpage) {
-        self.back_off.refused(self.level, self.utilization.period);
+    fn refused(&mut self, range: Superpage, why: Refusal) {
+        match why {
+            Refusal::NoMemory => self.back_off.refused(self.level, self.utilization.period),
+            Refusal::NotHere => self.population.start_over(range),
+        }
     }
 
     fn demote(&mut self, page: Vpn) -> Option<Superpage> {

@@ -1,13 +1,22 @@
-//! Not asking for contiguous memory where there was none.
+//! Not asking for contiguous memory of a size that there was none of.
 
-/// After a refusal, promotions of that level and up wait; the wait starts at the refused superpage's threshold and
-/// doubles with every further refusal, until one is granted.
+use crate::ladder::MAX_LEVELS;
+
+/// After a refusal of a size for want of memory, promotions to that size and to larger ones wait. The wait starts at the
+/// refused superpage's threshold and doubles with every further refusal of that size, until it or a larger one is granted.
+///
+/// Each size has a wait of its own: refusals of a large size do not make smaller ones wait longer.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct BackOff {
     misses: u64,
+    waits: [Wait; MAX_LEVELS],
+}
+
+/// How long promotions to a size and to larger ones have to wait, and until which miss. None if both are zero.
+#[derive(Clone, Copy, Debug, Default)]
+struct Wait {
+    misses: u64,
     until: u64,
-    wait: u64,
-    level: usize,
 }
 
 impl BackOff {
@@ -15,12 +24,12 @@ impl BackOff {
     const LONGEST: u64 = 1 << 32;
 
     pub(crate) const fn new() -> Self {
-        Self { misses: 0, until: 0, wait: 0, level: usize::MAX }
+        Self { misses: 0, waits: [Wait { misses: 0, until: 0 }; MAX_LEVELS] }
     }
 
     /// Tells whether something may not be asked for, so that misses have to be counted.
-    pub(crate) const fn waits(&self) -> bool {
-        self.level != usize::MAX
+    pub(crate) fn waits(&self) -> bool {
+        self.waits.iter().any(|wait| wait.misses > 0)
     }
 
     #[inline]
@@ -30,19 +39,21 @@ impl BackOff {
 
     /// Tells whether a superpage of `level` may be asked for.
     #[inline]
-    pub(crate) const fn allows(&self, level: usize) -> bool {
-        level < self.level || self.misses >= self.until
+    pub(crate) fn allows(&self, level: usize) -> bool {
+        self.waits.iter().take(level + 1).all(|wait| self.misses >= wait.until)
     }
 
     pub(crate) fn refused(&mut self, level: usize, threshold: u32) {
-        self.wait = (self.wait * 2).max(u64::from(threshold)).min(Self::LONGEST);
-        self.until = self.misses + self.wait;
-        self.level = self.level.min(level);
+        if let Some(wait) = self.waits.get_mut(level) {
+            wait.misses = (wait.misses * 2).max(u64::from(threshold)).min(Self::LONGEST);
+            wait.until = self.misses + wait.misses;
+        }
     }
 
+    /// Contiguous memory of this size was there, and so was some of every smaller size.
     pub(crate) fn granted(&mut self, level: usize) {
-        if level >= self.level {
-            (self.wait, self.until, self.level) = (0, 0, usize::MAX);
+        for wait in self.waits.iter_mut().take(level + 1) {
+            *wait = Wait::default();
         }
     }
 }
@@ -68,21 +79,35 @@ mod tests {
         assert!(back_off.waits());
         // Smaller ones need not wait, larger ones as long.
         assert!(back_off.allows(2) && !back_off.allows(3) && !back_off.allows(4));
-        assert_eq!(waits_for(&mut back_off, 3), 10);
-        back_off.refused(5, 10);
+        assert_eq!(waits_for(&mut back_off, 4), 10);
+        back_off.refused(3, 10);
         assert_eq!(waits_for(&mut back_off, 3), 20);
         // A larger threshold than twice the wait.
-        back_off.refused(2, 100);
-        assert!(back_off.allows(1));
-        assert_eq!(waits_for(&mut back_off, 2), 100);
-        back_off.refused(2, 1);
+        back_off.refused(3, 100);
+        assert_eq!(waits_for(&mut back_off, 3), 100);
+        back_off.refused(3, 1);
         // One that need not wait ends nothing.
-        back_off.granted(1);
-        assert!(back_off.waits() && !back_off.allows(2));
         back_off.granted(2);
-        assert!(!back_off.waits() && back_off.allows(2));
+        assert!(back_off.waits() && !back_off.allows(3));
+        // A larger one ends it.
+        back_off.granted(4);
+        assert!(!back_off.waits() && back_off.allows(3));
+        back_off.refused(3, 10);
+        assert_eq!(waits_for(&mut back_off, 3), 10);
+    }
+
+    /// However often a large size is refused, a smaller one waits for its own refusals.
+    #[test]
+    fn sizes_wait_apart() {
+        let mut back_off = BackOff::new();
         back_off.refused(2, 10);
+        for _ in 0..10 {
+            back_off.refused(5, 100);
+        }
         assert_eq!(waits_for(&mut back_off, 2), 10);
+        assert!(back_off.allows(4) && !back_off.allows(5));
+        back_off.granted(2);
+        assert!(back_off.waits() && !back_off.allows(5));
     }
 
     #[test]
@@ -91,6 +116,6 @@ mod tests {
         for _ in 0..40 {
             back_off.refused(1, u32::MAX);
         }
-        assert_eq!(back_off.until, BackOff::LONGEST);
+        assert_eq!(back_off.waits[1].until, BackOff::LONGEST);
     }
 }

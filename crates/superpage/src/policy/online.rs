@@ -4,7 +4,7 @@ use tlbkit_addr::{Pages, Vpn};
 
 use super::backoff::BackOff;
 use super::gate::Gate;
-use super::{Action, Miss, Policy, Superpage, Tlb};
+use super::{Action, Miss, Policy, Refusal, Superpage, Tlb};
 use crate::capacity::{Capacity, StackEntry};
 use crate::costs::{When, thresholds};
 use crate::ladder::MAX_LEVELS;
@@ -127,14 +127,23 @@ impl Policy for Online<'_> {
 
     fn promoted(&mut self, range: Superpage) {
         let Some((place, level)) = self.ledger.ladder.find(range) else { return };
+        if self.ledger.mapped(place) >= level {
+            return;
+        }
         self.back_off.granted(level);
         self.ledger.promote(place, level, None);
         self.capacity.promote(place, level);
     }
 
-    fn refused(&mut self, range: Superpage) {
-        let Some((_, level)) = self.ledger.ladder.find(range) else { return };
-        self.back_off.refused(level, self.ledger.threshold(level));
+    fn refused(&mut self, range: Superpage, why: Refusal) {
+        let Some((place, level)) = self.ledger.ladder.find(range) else { return };
+        match why {
+            Refusal::NoMemory => self.back_off.refused(level, self.ledger.threshold(level)),
+            Refusal::NotHere => {
+                self.ledger.start_over(place, level);
+                self.capacity.start_over(place, level);
+            }
+        }
     }
 
     fn demote(&mut self, page: Vpn) -> Option<Superpage> {
@@ -157,6 +166,9 @@ impl Policy for Online<'_> {
     }
 
     fn unmapped(&mut self, pages: Pages) {
+        for page in self.ledger.cut(pages).into_iter().flatten() {
+            self.demote(page);
+        }
         let (first, last) =
             (self.ledger.ladder.locate(pages.first()), self.ledger.ladder.locate(pages.last()));
         self.capacity.unmapped(pages, first, last);

@@ -12,14 +12,14 @@
 
 use tlbkit_addr::{PageSize, Pages, Vpn};
 
-use super::{Action, Miss, Policy, Superpage, Tlb};
+use super::{Action, Miss, Policy, Refusal, Superpage, Tlb};
 use crate::population::Population;
 use crate::{Footprint, Ladder, Memory};
 
 /// Promotes reserved regions as they fill, without copying.
 ///
 /// The kernel asks [`reservation`](Self::reservation) where to place a page that it allocates. A promotion that it
-/// refuses has lost its reservation: that region and those around it are not asked for again until unmapped.
+/// refuses for want of memory has lost its reservation: nothing in its segment is asked for again until it is unmapped.
 #[derive(Debug)]
 pub struct Reservation<'m> {
     population: Population<'m>,
@@ -117,9 +117,11 @@ impl Policy for Reservation<'_> {
         self.population.promote(range);
     }
 
-    fn refused(&mut self, range: Superpage) {
-        if let Some((place, _)) = self.population.ladder.find(range) {
-            self.population.mark(place, BROKEN);
+    fn refused(&mut self, range: Superpage, why: Refusal) {
+        let Some((place, _)) = self.population.ladder.find(range) else { return };
+        match why {
+            Refusal::NoMemory => self.population.mark(place, BROKEN),
+            Refusal::NotHere => self.population.start_over(range),
         }
     }
 

@@ -24,7 +24,7 @@
 use tlbkit_addr::{PageSize, Pages, Vpn};
 
 use super::approx::ApproxOnline;
-use super::{Action, Miss, Policy, Superpage, Tlb};
+use super::{Action, Miss, Policy, Refusal, Superpage, Tlb};
 use crate::costs::{When, thresholds};
 use crate::ledger::{Ledger, reserved};
 use crate::{CostError, Footprint, Ladder, Memory, Setup};
@@ -80,21 +80,24 @@ impl Policy for Thrift<'_> {
 
     /// Records a promotion. One without a copy takes no charges off larger superpages: they have not been asked to pay.
     fn promoted(&mut self, range: Superpage) {
-        if let Some(Action::Promote { copy: false, .. }) = self.0.answered(range) {
-            self.0.ledger.be_frugal();
-            self.0.promote(range, Some(0));
-        } else {
-            self.0.promoted(range);
+        let in_place = Action::Promote { range, copy: false };
+        if self.0.answered(range) != Some(in_place) {
+            return self.0.promoted(range);
+        }
+        let ledger = &mut self.0.ledger;
+        ledger.be_frugal();
+        // No wait ends by it: it says nothing of memory.
+        if let Some((place, level)) = ledger.ladder.find(range) {
+            ledger.promote(place, level, Some(0));
         }
     }
 
-    /// Records that what was asked for was not copied, like APPROX-ONLINE. Otherwise, that a reservation was not to be had
-    /// or is broken: from now on its region is up to the charges.
-    fn refused(&mut self, range: Superpage) {
+    /// Records that what was asked for was not copied, or cannot be one mapping, like APPROX-ONLINE. Otherwise, that a
+    /// reservation was not to be had or is broken: from now on its region is up to the charges.
+    fn refused(&mut self, range: Superpage, why: Refusal) {
         let copy = Action::Promote { range, copy: true };
-        if self.0.answered(range) == Some(copy) {
-            self.0.refused(range);
-            return;
+        if self.0.answered(range) == Some(copy) || why == Refusal::NotHere {
+            return self.0.refused(range, why);
         }
         let ledger = &mut self.0.ledger;
         if ledger.ladder.level(range.size).is_some_and(|level| level <= ledger.reserved()) {
@@ -122,6 +125,9 @@ impl Policy for Thrift<'_> {
     }
 
     fn unmapped(&mut self, pages: Pages) {
+        for page in self.0.ledger.cut(pages).into_iter().flatten() {
+            self.demote(page);
+        }
         self.0.unmapped(pages);
     }
 }

@@ -377,6 +377,12 @@ impl ByScan {
         self.prefetch.retain(|&n, _| !machine.holds(node, n));
     }
 
+    /// A superpage cannot be one mapping: its charges begin anew.
+    pub(crate) fn not_here(&mut self, node: Node) {
+        self.prefetch.remove(&node);
+        self.capacity.remove(&node);
+    }
+
     pub(crate) fn unmap(&mut self, machine: &Machine, whole: Node) {
         if let Some(reserved) = &mut self.reserved {
             reserved.unmap(machine, whole);
@@ -386,35 +392,33 @@ impl ByScan {
     }
 }
 
-/// Refusals: what was refused and everything larger waits, twice as long each time, until one of those is granted.
+/// Refusals for want of memory: the size that was refused and everything larger waits, twice as long each time, until
+/// that size or a larger one is granted.
 #[derive(Default)]
 pub(crate) struct Waiting {
-    /// The smallest level that was refused, and how many misses are left to wait.
-    refused: Option<(usize, u64)>,
-    wait: u64,
+    /// By the level that was refused: how long the wait is, and how many misses are left of it.
+    refused: HashMap<usize, (u64, u64)>,
 }
 
 impl Waiting {
     pub(crate) fn miss(&mut self) {
-        if let Some((_, left)) = &mut self.refused {
+        for (_, left) in self.refused.values_mut() {
             *left = left.saturating_sub(1);
         }
     }
 
     pub(crate) fn allows(&self, level: usize) -> bool {
-        self.refused.is_none_or(|(smallest, left)| level < smallest || left == 0)
+        self.refused.iter().all(|(&refused, &(_, left))| level < refused || left == 0)
     }
 
     pub(crate) fn refused(&mut self, level: usize, threshold: u64) {
-        self.wait = (2 * self.wait).max(threshold);
-        let smallest = self.refused.map_or(level, |(smallest, _)| smallest.min(level));
-        self.refused = Some((smallest, self.wait));
+        let (wait, _) = self.refused.get(&level).copied().unwrap_or_default();
+        let wait = (2 * wait).max(threshold);
+        self.refused.insert(level, (wait, wait));
     }
 
     pub(crate) fn granted(&mut self, level: usize) {
-        if self.refused.is_some_and(|(smallest, _)| level >= smallest) {
-            *self = Self::default();
-        }
+        self.refused.retain(|&refused, _| refused > level);
     }
 }
 

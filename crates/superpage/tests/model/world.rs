@@ -4,15 +4,15 @@ use std::collections::HashSet;
 
 use proptest::prelude::*;
 use tlbkit_addr::{PageSize, Vpn};
-use tlbkit_superpage::{Action, Activity, Ladder, Miss, Policy, Setup};
+use tlbkit_superpage::{Action, Activity, Ladder, Miss, Policy, Refusal, Setup};
 
 use super::{ByScan, Machine, Missed, Node, TLBS, Waiting};
 
 /// An event. Pages are given by segment and place, as the test that uses them numbers them.
 #[derive(Clone, Copy, Debug)]
 pub(crate) enum Event {
-    /// A reference through a TLB. A promotion that it leads to is refused if the last field says so.
-    Reference(usize, Vpn, bool),
+    /// A reference through a TLB. A promotion that it leads to is refused if the last field says why.
+    Reference(usize, Vpn, Option<Refusal>),
     /// A miss to an entry that the TLB holds, if it does: it was not as the access wanted it.
     Again(usize, Vpn),
     /// A page is needed alone.
@@ -26,8 +26,9 @@ pub(crate) enum Event {
     Flush(usize),
     /// The whole segment around a page is unmapped.
     Unmap(Vpn),
-    /// So many units after that of a page are unmapped with it.
-    UnmapPart(Vpn, usize),
+    /// So many units after that of a page are unmapped with it. Superpages that these cut in two are demoted before, or
+    /// nothing is told of them.
+    UnmapPart(Vpn, usize, bool),
     /// There is no memory to reserve for the superpage of a level around a page, or it is taken back.
     Broken(Vpn, usize),
 }
@@ -66,6 +67,14 @@ pub(crate) fn page(ladder: &Ladder, segment: u8, at: u16) -> Vpn {
     let top = usize::MAX >> PageSize::K4.shift() << PageSize::K4.shift();
     let first = [0, 5, 1024 + 5, top / pages][usize::from(segment)] * pages;
     Vpn::new(first + usize::from(at) % pages)
+}
+
+/// Whether and why a promotion is refused, in so many of a thousand cases.
+pub(crate) fn refusals(thousandths: u32) -> impl Strategy<Value = Option<Refusal>> {
+    prop_oneof![
+        1000 - thousandths => Just(None),
+        thousandths => prop_oneof![Just(Refusal::NoMemory), Just(Refusal::NotHere)].prop_map(Some),
+    ]
 }
 
 /// For how many segments there is memory: mostly for all.
@@ -179,18 +188,12 @@ impl World {
                 let large = self.machine.ladder.shift(self.machine.map(page).0) >= 4;
                 let missed = self.machine.again(self.own(tlb), page).filter(|_| !large);
                 let Some(missed) = missed else { return Ok(None) };
-                self.miss(policy, tlb, page, &missed, (now, false))?;
+                self.miss(policy, tlb, page, &missed, (now, None))?;
                 return Ok(Some((tlb, page)));
             }
             Event::Demotion(page) => {
-                let node = self.machine.demote(page);
+                let node = self.demote(page);
                 prop_assert_eq!(policy.demote(page), node.map(|node| self.machine.superpage(node)));
-                if let Some(node) = node {
-                    self.scan.restart(&self.machine, node);
-                    if let Some(reserved) = &mut self.scan.reserved {
-                        reserved.demoted(&self.machine, node);
-                    }
-                }
             }
             Event::Promotion(page, level) => {
                 let level = 1 + level % self.machine.ladder.top();
@@ -232,10 +235,14 @@ impl World {
                 self.scan.uncounted.remove(&whole);
                 self.touched.remove(&whole);
             }
-            Event::UnmapPart(page, more) => {
+            Event::UnmapPart(page, more, told) => {
                 let Some((units, cut)) = self.machine.part(page, more) else { return Ok(None) };
                 for page in cut {
-                    self.happens(policy, Event::Demotion(page), now)?;
+                    if told {
+                        self.happens(policy, Event::Demotion(page), now)?;
+                    } else {
+                        self.demote(page);
+                    }
                 }
                 policy.unmapped(self.machine.pages(&units));
                 if let Some(reserved) = &mut self.scan.reserved {
@@ -249,7 +256,7 @@ impl World {
                     self.counts(page);
                 }
                 if let Some(reserved) = &mut self.scan.reserved {
-                    policy.refused(self.machine.superpage(node));
+                    policy.refused(self.machine.superpage(node), Refusal::NoMemory);
                     reserved.broken(&self.machine, node);
                 }
             }
@@ -276,7 +283,7 @@ impl World {
         tlb: usize,
         page: Vpn,
         missed: &Missed,
-        (now, refuse): (u64, bool),
+        (now, refuse): (u64, Option<Refusal>),
     ) -> Result<(), TestCaseError> {
         let counted = self.counts(page);
         self.waiting.miss();
@@ -298,19 +305,28 @@ impl World {
         let promotion =
             expected.map(|(node, copy)| Action::Promote { range: self.machine.superpage(node), copy });
         prop_assert_eq!(asked, promotion, "at {}", now);
-        match (expected, &mut self.scan.reserved) {
-            (Some((node, copy)), _) if !refuse => self.promote(policy, node, copy),
-            (Some((node, false)), Some(reserved)) => {
-                policy.refused(self.machine.superpage(node));
-                reserved.broken(&self.machine, node);
-            }
-            (Some((node, _)), _) => {
-                policy.refused(self.machine.superpage(node));
-                self.waiting.refused(node.0, self.scan.threshold(node.0));
-            }
-            (None, _) => {}
+        let Some((node, copy)) = expected else { return Ok(()) };
+        let Some(why) = refuse else {
+            self.promote(policy, node, copy);
+            return Ok(());
+        };
+        policy.refused(self.machine.superpage(node), why);
+        match (why, &mut self.scan.reserved) {
+            (Refusal::NotHere, _) => self.scan.not_here(node),
+            (Refusal::NoMemory, Some(reserved)) if !copy => reserved.broken(&self.machine, node),
+            (Refusal::NoMemory, _) => self.waiting.refused(node.0, self.scan.threshold(node.0)),
         }
         Ok(())
+    }
+
+    /// Demotes the superpage around a page, and returns it.
+    fn demote(&mut self, page: Vpn) -> Option<Node> {
+        let node = self.machine.demote(page)?;
+        self.scan.restart(&self.machine, node);
+        if let Some(reserved) = &mut self.scan.reserved {
+            reserved.demoted(&self.machine, node);
+        }
+        Some(node)
     }
 
     fn promote(&mut self, policy: &mut dyn Policy, node: Node, copy: bool) {
@@ -324,6 +340,9 @@ impl World {
         }
         self.machine.promote(node);
         policy.promoted(self.machine.superpage(node));
-        self.waiting.granted(node.0);
+        // What was in place says nothing of memory.
+        if copy {
+            self.waiting.granted(node.0);
+        }
     }
 }

@@ -13,7 +13,7 @@ use tlbkit_addr::{Attr, Flush, PageSize, Pages, Pfn, VirtAddr, Vpn};
 use tlbkit_pagetable::format::{EntryLo, Format};
 use tlbkit_pagetable::{Change, Error, Holes, Local};
 use tlbkit_refill::{Log, Miss};
-use tlbkit_superpage::{Action, ApproxOnline, Policy, Superpage, Tlb};
+use tlbkit_superpage::{Action, ApproxOnline, Policy, Refusal, Superpage, Tlb};
 
 use super::transcript::Line;
 use crate::arch::tlb::{self, Entry};
@@ -159,33 +159,38 @@ impl<S: Structure> Space<S> {
         self.tally.misses += 1;
         let now = u64::from(self.tally.misses);
         match self.policy.on_miss(tlbkit_superpage::Miss { tlb: Tlb::Data, page, evicted, now }) {
-            Some(Action::Promote { range, .. }) => {
-                if self.promote(range).is_some() {
+            Some(Action::Promote { range, .. }) => match self.promote(range) {
+                Ok(()) => {
                     self.policy.promoted(range);
                     self.tally.promotions += 1;
                     Line::Promoted(range).write();
-                } else {
-                    self.policy.refused(range);
-                    self.tally.refusals += 1;
-                    Line::Refused(range).write();
                 }
-            }
+                Err(why) => {
+                    self.policy.refused(range, why);
+                    self.tally.refusals += 1;
+                    Line::Refused(range, why).write();
+                }
+            },
             Some(Action::OutOfSegments { page }) => panic!("no memory to count the misses of page {page:x?}"),
             None => {}
         }
     }
 
     /// Brings the pages of a range together and maps it with one entry, which takes the place of one of its parts' in the
-    /// TLB. Returns `None`, and has changed nothing, if there is no memory for that, or if a page has rights of its own.
-    fn promote(&mut self, range: Superpage) -> Option<()> {
+    /// TLB.
+    ///
+    /// # Errors
+    ///
+    /// Changes nothing if there is no memory for that, or if a page has rights of its own.
+    fn promote(&mut self, range: Superpage) -> Result<(), Refusal> {
         let pages = range.pages(PageSize::K4);
         let leaf = |page: Vpn| self.table.lookup(page.address(PageSize::K4));
         if pages.into_iter().filter_map(leaf).any(|leaf| leaf.attr != WRITABLE) {
-            return None;
+            return Err(Refusal::NotHere);
         }
         // An entry maps a pair, so the pages are of half the size.
-        let half = PageSize::from_shift(range.size.shift() - 1)?;
-        let new = self.frames.take_run(pages.len(), half)?;
+        let half = PageSize::from_shift(range.size.shift() - 1).ok_or(Refusal::NotHere)?;
+        let new = self.frames.take_run(pages.len(), half).ok_or(Refusal::NoMemory)?;
         let mut old: Vec<Pfn, MOST> = Vec::new();
         for (offset, page) in pages.into_iter().enumerate() {
             let to = Pfn::new(new.get() + offset);
@@ -217,7 +222,7 @@ impl<S: Structure> Space<S> {
             // SAFETY: it is what the table says, and the entries of the parts have been forgotten.
             unsafe { tlb::replace(slot, Entry { hi, mask: range.size.mask() as u32 & !0x1fff, lo }) };
         }
-        Some(())
+        Ok(())
     }
 
     /// Returns how many frames are in use.

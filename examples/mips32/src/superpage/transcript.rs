@@ -5,13 +5,14 @@
 //!   + m 4000 4012                          a miss of page 0x4000, which replaced the entry of page 0x4012 (or -)
 //!   + p 4000 15                            the answer: promote 2^15 bytes at page 0x4000; it was done
 //!   + r 4000 17                            the same, but there is no memory for it
+//!   + n 4000 17                            the same, but the range cannot be one mapping
 //!   + d 4003 4000 15                       page 0x4003 is needed alone; the policy gave up what it was in
 //! ```
 
 use core::fmt::{self, Display};
 
 use tlbkit_addr::{PageSize, Vpn};
-use tlbkit_superpage::{Ladder, Superpage};
+use tlbkit_superpage::{Ladder, Refusal, Superpage};
 
 use crate::println;
 
@@ -21,7 +22,7 @@ pub(super) enum Line {
     Setup(Ladder, u32),
     Miss(Vpn, Option<Vpn>),
     Promoted(Superpage),
-    Refused(Superpage),
+    Refused(Superpage, Refusal),
     Demoted(Vpn, Superpage),
 }
 
@@ -46,7 +47,10 @@ impl Display for Line {
             Self::Miss(page, Some(evicted)) => write!(f, "m {:x} {:x}", page.get(), evicted.get()),
             Self::Miss(page, None) => write!(f, "m {:x} -", page.get()),
             Self::Promoted(range) => write!(f, "p {:x} {}", range.first.get(), range.size.shift()),
-            Self::Refused(range) => write!(f, "r {:x} {}", range.first.get(), range.size.shift()),
+            Self::Refused(range, why) => {
+                let why = if why == Refusal::NoMemory { "r" } else { "n" };
+                write!(f, "{why} {:x} {}", range.first.get(), range.size.shift())
+            }
             Self::Demoted(page, range) => {
                 write!(f, "d {:x} {:x} {}", page.get(), range.first.get(), range.size.shift())
             }

@@ -7,7 +7,7 @@ use std::vec::Vec;
 use tlbkit_addr::PageSize;
 
 use super::*;
-use crate::{Activity, Ladder, Slot};
+use crate::{Activity, Ladder, Refusal, Slot};
 
 fn policy(setup: &Setup) -> ApproxOnline<'static> {
     let each = ApproxOnline::footprint(setup).unwrap();
@@ -48,7 +48,7 @@ fn what_is_plain() {
 fn nothing_is_plain_while_something_waits() {
     let mut policy = policy(&Setup::PAPER);
     policy.on_miss(miss(0));
-    policy.refused(superpage(0, 15));
+    policy.refused(superpage(0, 15), Refusal::NoMemory);
     assert!(!policy.plain);
     policy.promoted(superpage(0, 13));
     assert!(!policy.plain);
