@@ -16,6 +16,10 @@ pub(crate) struct Beyond {
     /// Unmaps per CPU and second
     #[arg(long, default_value_t = 1000.0)]
     rate: f64,
+    /// Milliseconds that each page after the first adds to a request and to a reply. [default: 0.004, a few of the VAX's
+    /// instructions (4.4.1); where a page's cache lines have to be flushed it is more]
+    #[arg(long, default_value_t = 0.004, hide_default_value = true)]
+    x_page: f64,
     /// Simulated seconds
     #[arg(long, default_value_t = 5.0)]
     seconds: f64,
@@ -49,8 +53,13 @@ pub(super) fn run(args: &Beyond) -> anyhow::Result<()> {
         "--seconds {}: give a number above 0",
         args.seconds
     );
+    anyhow::ensure!(
+        args.x_page.is_finite() && args.x_page >= 0.0,
+        "--x-page {}: give a number from 0 on",
+        args.x_page
+    );
     let p = Parameters { m: args.m, n: args.m, lambda_t: args.rate, ..Parameters::CANONICAL };
-    let base = Options { seconds: args.seconds, ..Options::default() };
+    let base = Options { seconds: args.seconds, x_page: args.x_page * 1e-3, ..Options::default() };
     let ways = [
         ("one by one, synchronous", Kind::OpSynch, base),
         ("Linux-like: synchronous, 32 unmaps a flush", Kind::OpSynch, Options { batch: 32, ..base }),

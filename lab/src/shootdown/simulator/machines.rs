@@ -1,7 +1,8 @@
 //! The crate's machines, action by action, and the time that each takes.
 
-use tlbkit_shootdown::{Action, Misuse, OpId, Reply, Request, Seen};
+use tlbkit_shootdown::{Action, Misuse, OpId, Reply, Request, Seen, Target};
 
+use super::changes::further_pages;
 use super::clock::Event;
 use super::processors::{Doing, SLOTS, Simulator};
 use super::{Kind, Sends};
@@ -65,8 +66,8 @@ impl Simulator<'_> {
                 self.cpus[cpu].replier.took(work)?;
             }
             Reply::Flush { .. } if paid => self.cpus[cpu].replier.did()?,
-            Reply::Flush { .. } => {
-                let time = self.random.exponential(self.p.x_reply);
+            Reply::Flush { what, .. } => {
+                let time = self.random.exponential(self.p.x_reply) + self.further_pages(what);
                 self.compute(cpu, time);
                 return Ok(false);
             }
@@ -117,6 +118,11 @@ impl Simulator<'_> {
         }
     }
 
+    /// The time that the pages after the first take to be flushed.
+    fn further_pages(&self, what: Target) -> f64 {
+        self.o.x_page * further_pages(what) as f64
+    }
+
     /// The share of a request's computation that this action takes.
     fn cost(&mut self, op: usize, now: Action) -> f64 {
         let begins = match self.kind {
@@ -127,9 +133,10 @@ impl Simulator<'_> {
             self.ops[op].computation = self.random.exponential(self.p.x_req());
         }
         let (whole, share) = (self.ops[op].computation, 1.0 / self.p.x_req());
+        let further = self.further_pages(self.ops[op].what);
         match (now, self.o.sends) {
-            _ if begins && self.o.sends == Sends::After => whole,
-            _ if begins => whole * self.p.x_req1 * share,
+            _ if begins && self.o.sends == Sends::After => whole + further,
+            _ if begins => whole * self.p.x_req1 * share + further,
             (Action::Send(_) | Action::SendAndLeave(_), Sends::Spread) => whole * self.p.x_req2 * share,
             _ => 0.0,
         }

@@ -7,7 +7,7 @@
 //! |-|-|
 //! | `Update` (2-phase: `Enter`) | the request's computation, or with [`Sends::Spread`] its fixed part |
 //! | `Send` | nothing, or with [`Sends::Spread`] its share of the computation |
-//! | the replier's `Flush` | a reply's computation |
+//! | the replier's `Flush` | a reply's computation, and [`Options::x_page`] for each page after the first |
 //! | an interrupt on a CPU that is not busy | the dispatch |
 //! | `AllAcknowledged`, `IsStopped`, `MayContinue` | until it is so |
 //!
@@ -57,6 +57,9 @@ pub(crate) struct Options {
     pub(crate) independent: bool,
     /// Unmaps that one operation covers.
     pub(crate) batch: usize,
+    /// Seconds that each page after the first adds to what a requester and a replier compute. A whole address space counts
+    /// as the most pages that a batch flushes one by one: more would cost more than the flush and the misses after it.
+    pub(crate) x_page: f64,
     /// Share of the targets that do not run the address space.
     pub(crate) lazy: f64,
     /// Share of the unmaps whose inconsistency is tolerated (chapter 5).
@@ -73,6 +76,7 @@ impl Default for Options {
             slices_only: false,
             independent: false,
             batch: 1,
+            x_page: 0.0,
             lazy: 0.0,
             tolerated: 0.0,
         }
@@ -165,6 +169,27 @@ mod tests {
         for kind in Kind::ALL {
             let run = simulate(kind, &p, &Options { seconds: 5.0, ..Options::default() }).expect("it runs");
             assert!(run.interrupts == 0.0 && run.measures.throughput > 20.0, "{kind:?}: {run:?}");
+        }
+    }
+
+    /// A batch of many pages takes longer to flush than one of few, and the CPUs are busy for as long.
+    #[test]
+    fn a_batch_pays_for_its_pages() {
+        let p = Parameters { m: 8, n: 8, lambda_t: 500.0, ..Parameters::CANONICAL };
+        for kind in Kind::ALL {
+            let overhead_of_an_operation = |batch, x_page| {
+                let options = Options { seconds: 10.0, batch, x_page, ..Options::default() };
+                let Measures { overhead, throughput, .. } =
+                    simulate(kind, &p, &options).expect("it runs").measures;
+                overhead / throughput
+            };
+            let [free, paid] = [0.0, 0.02e-3].map(|x_page| overhead_of_an_operation(32, x_page));
+            // 31 further pages on each of eight CPUs.
+            let more = (paid - free) / (8.0 * 31.0 * 0.02e-3);
+            assert!((0.8..2.0).contains(&more), "{kind:?}: {more} of what the pages take");
+            // Beyond what is flushed page by page, all is flushed: no more than for as many.
+            let [most, beyond] = [64, 128].map(|batch| overhead_of_an_operation(batch, 0.02e-3));
+            assert!((0.8..1.25).contains(&(beyond / most)), "{kind:?}: {beyond} after {most}");
         }
     }
 }
