@@ -22,8 +22,8 @@ pub struct Profile {
     pub cache: WalkCache,
     /// Whether a change of size must go by way of an empty entry.
     pub breaks: bool,
-    /// Whether a change of size may go by way of an empty entry.
-    pub may_break: bool,
+    /// Whether hardware notes status bits in leaves.
+    pub notes: bool,
     encode: fn(Pfn, PageSize, Attr, bool) -> Result<Attr, Error>,
     change: fn(PageSize, Attr, bool, Change) -> Attr,
 }
@@ -38,7 +38,7 @@ impl Profile {
             appears: F::APPEARS,
             cache: F::WALK_CACHE,
             breaks: F::BREAK,
-            may_break: F::BREAK || F::STATUS,
+            notes: F::STATUS,
             encode: |frame, size, attr, last| F::leaf(frame, size, attr, last).map(F::attr),
             change: |size, attr, last, change| match F::leaf(Pfn::new(0), size, attr, last) {
                 Ok(leaf) => F::attr(F::change(leaf, change)),
@@ -50,7 +50,7 @@ impl Profile {
     /// Tells whether a leaf can be mapped with these attributes.
     pub fn takes(&self, attr: Attr) -> bool {
         self.implied.union(self.optional).contains(attr)
-            && attr.contains(self.implied.intersection(Attr::READ))
+            && (!self.implied.contains(Attr::READ) || attr.intersects(Attr::READ | Attr::WRITE | Attr::EXEC))
     }
 
     /// Returns the attributes that a lookup finds after a leaf was mapped with `attr`, which it

@@ -80,6 +80,9 @@ pub enum Error {
     },
     /// The place for uncovered frames is full.
     NoRoom,
+    /// The hardware wants break before make: pages that change their size are not mapped for a while.
+    /// [`Writer::resize_breaking`](crate::Writer::resize_breaking) does that to pages that nobody needs meanwhile.
+    Breaks,
     /// Somebody else is writing this table.
     Busy,
 }
@@ -106,6 +109,9 @@ impl fmt::Display for Error {
             }
             Self::Borrowed { at } => write!(f, "{at} is borrowed from another table, change it there"),
             Self::NoRoom => write!(f, "no room to keep the uncovered frames"),
+            Self::Breaks => {
+                write!(f, "pages of this format change their size only by not being mapped meanwhile")
+            }
             Self::Busy => write!(f, "another writer holds the table"),
         }
     }

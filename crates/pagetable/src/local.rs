@@ -103,13 +103,31 @@ impl<'n, T: Table<'n>, F: FnMut(&Flush)> Local<'n, T, F> {
         done
     }
 
-    /// Splits or promotes the leaves of a range; see [`Table::resize`].
+    /// Splits or promotes the leaves of a range in place; see [`Table::resize`].
+    ///
+    /// # Errors
+    ///
+    /// [`Error::Breaks`] if the hardware wants break before make; else those of [`Table::resize`].
+    pub fn resize(&mut self, pages: Pages, to: PageSize) -> Result<(), Error> {
+        if self.table.breaks() {
+            return Err(Error::Breaks);
+        }
+        // SAFETY: the table does not break.
+        unsafe { self.resize_breaking(pages, to) }
+    }
+
+    /// Splits or promotes the leaves of a range, by way of empty entries where the hardware wants break before make; see
+    /// [`Table::resize`].
     ///
     /// # Errors
     ///
     /// Those of [`Table::resize`].
-    pub fn resize(&mut self, pages: Pages, to: PageSize) -> Result<(), Error> {
-        // SAFETY: as in `map`.
+    ///
+    /// # Safety
+    ///
+    /// As for [`Writer::resize_breaking`](crate::Writer::resize_breaking); the flush is what must not need the pages.
+    pub unsafe fn resize_breaking(&mut self, pages: Pages, to: PageSize) -> Result<(), Error> {
+        // SAFETY: as in `map`, and the caller's promise.
         let done = unsafe { self.table.resize(&mut self.batch, pages, to, &mut self.flush) };
         self.settle();
         done

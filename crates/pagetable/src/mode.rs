@@ -9,8 +9,8 @@ use crate::word::{Word, atomics};
 ///
 /// | | [`Solo`] | [`Shared`] |
 /// |-|-|-|
-/// | walkers | this CPU | any number of CPUs |
-/// | a writer's stores | plain, the compiler may widen them | atomic |
+/// | walkers | this CPU, and its MMU | any number of CPUs, and their MMUs |
+/// | a writer's stores | plain, the compiler may widen them; atomic, and releasing where they link a node, in a format that hardware walks | atomic |
 /// | node storage | no lock | a spin lock |
 /// | hashed chains | the hit entry moves to the front | stay in order |
 /// | retired nodes | free after the local flush | held until the shootdown has completed |

@@ -156,6 +156,11 @@ impl<'n> Retired<'n> {
         self.flush.add_links(reach, pages);
     }
 
+    /// Adds all that `flush` asks for.
+    pub fn merge(&mut self, flush: &Flush) {
+        self.flush.merge(flush);
+    }
+
     /// Adds the whole address space.
     pub fn touch_all(&mut self, reach: Reach) {
         self.flush.add_all(reach);

@@ -142,9 +142,14 @@ pub unsafe trait Table<'n>: Debug {
     /// are contiguous and aligned and whose rights agree. What hardware noted as accessed or dirty is kept for the
     /// whole.
     ///
-    /// Where the hardware wants break before make, the range is broken part by part: its entries are empty while `broken`
-    /// runs, which must make the flush that it is given known to all CPUs before it returns. The flush names that part and
-    /// what shares TLB entries with it. Otherwise `broken` is not called.
+    /// Entries change in place, each by one store or exchange, so that every page of the range is mapped at every moment,
+    /// unless the hardware wants break before make ([`breaks`](Self::breaks)): then the range is broken part by part, and
+    /// the entries of a part are empty until `known` has returned.
+    ///
+    /// `known` must make the flush that it is given known to all CPUs before it returns. The flush names one part of the
+    /// range and what shares TLB entries with it. `known` is called for a part that is broken; and for small pages that
+    /// have become a larger one in place, where hardware may have noted something in the old entries until then. It is
+    /// not called for a part that is split in place, or promoted with all status bits set.
     ///
     /// # Errors
     ///
@@ -153,14 +158,19 @@ pub unsafe trait Table<'n>: Debug {
     ///
     /// # Safety
     ///
-    /// As for [`map`](Self::map).
+    /// As for [`map`](Self::map). If the table [`breaks`](Self::breaks), nothing that runs until the call returns needs
+    /// the range: see [`Writer::resize_breaking`](crate::Writer::resize_breaking).
     unsafe fn resize(
         &self,
         batch: &mut Retired<'n>,
         pages: Pages,
         to: PageSize,
-        broken: &mut dyn FnMut(&Flush),
+        known: &mut dyn FnMut(&Flush),
     ) -> Result<(), Error>;
+
+    /// Tells whether [`resize`](Self::resize) empties entries for a while: its format's
+    /// [`BREAK`](crate::format::Format::BREAK).
+    fn breaks(&self) -> bool;
 
     /// Takes the table apart: unmaps everything and retires every node, the root included. Nodes borrowed from
     /// another table stay.

@@ -10,6 +10,12 @@
 //! | [`put`](Word::put) | the writer | relaxed | a word that nobody can reach yet, or one that leads nowhere |
 //! | [`swap`](Word::swap) | the writer | acquire-release | hardware may set a status bit between a load and a store |
 //!
+//! In [`Solo`](crate::Solo) mode the writer's accesses are plain ([`read_alone`](Word::read_alone),
+//! [`write_alone`](Word::write_alone)), for nobody looks meanwhile; but where hardware walks the table, its walker looks at
+//! any moment, by speculation, and they are those of the table above. No barrier instruction is here: the one that a
+//! machine wants after the last store is the kernel's ([`Reach::Barrier`](tlbkit_addr::Reach::Barrier)), in the function
+//! that it gives to [`Local`](crate::Local), or before it uses what a [`Writer`](crate::Writer) has mapped.
+//!
 //! Rust's memory model has no dependent loads: a relaxed `follow` beside the writer is sound only because the
 //! compiler cannot know the address before it has loaded the word. Where the model is checked rather than run (loom,
 //! Miri, the thread sanitizer) `follow` is an acquire.

@@ -75,20 +75,43 @@ impl<'t, 'n, T: Table<'n> + ?Sized> Writer<'t, 'n, T> {
         unsafe { table.protect(self.batch(), pages, holes, change) }
     }
 
-    /// Splits or promotes the leaves of a range; see [`Table::resize`].
+    /// Splits or promotes the leaves of a range in place; see [`Table::resize`], also for `known`.
+    ///
+    /// # Errors
+    ///
+    /// [`Error::Breaks`] if the hardware wants break before make; else those of [`Table::resize`].
+    pub fn resize(&mut self, pages: Pages, to: PageSize, known: &mut dyn FnMut(&Flush)) -> Result<(), Error> {
+        if self.table.breaks() {
+            return Err(Error::Breaks);
+        }
+        // SAFETY: the table does not break.
+        unsafe { self.resize_breaking(pages, to, known) }
+    }
+
+    /// Splits or promotes the leaves of a range, by way of empty entries where the hardware wants break before make; see
+    /// [`Table::resize`].
+    ///
+    /// The pages are not mapped while `known` runs. A user's access to one of them faults, and the fault path finds
+    /// nothing mapped: it must wait for the writer before it takes that for an error.
     ///
     /// # Errors
     ///
     /// Those of [`Table::resize`].
-    pub fn resize(
+    ///
+    /// # Safety
+    ///
+    /// If the table [`breaks`](Table::breaks): nothing that runs on any CPU until this returns needs the pages of the
+    /// range to be mapped. They hold no code, stack or data of the kernel, nothing that `known` or a fault or interrupt
+    /// handler touches, and no node of the table. Pages that only user mode uses are fine.
+    pub unsafe fn resize_breaking(
         &mut self,
         pages: Pages,
         to: PageSize,
-        broken: &mut dyn FnMut(&Flush),
+        known: &mut dyn FnMut(&Flush),
     ) -> Result<(), Error> {
         let table = self.table;
         // SAFETY: as in `map`.
-        unsafe { table.resize(self.batch(), pages, to, broken) }
+        unsafe { table.resize(self.batch(), pages, to, known) }
     }
 
     /// Returns the obligation for the changes so far, and stays the writer: what follows goes into another batch.

@@ -5,7 +5,7 @@ use proptest::prelude::*;
 use tlbkit_addr::{Attr, PageSize, Pfn, Reach};
 #[cfg(target_pointer_width = "64")]
 use tlbkit_pagetable::format::{Aarch64, Compact, Sv39, X86};
-use tlbkit_pagetable::format::{Compact32, EntryLo, Format, Paper};
+use tlbkit_pagetable::format::{Compact32, EntryLo, EntryLoCoherent, Format, Paper};
 use tlbkit_pagetable::nodes::NodeAddr;
 use tlbkit_pagetable::{Change, Error, Word};
 
@@ -117,6 +117,7 @@ proptest! {
         check::<Compact32>(&COMPACT32, c);
         check::<Paper>(&COMPACT32, c);
         check::<EntryLo>(&MIPS, c);
+        check::<EntryLoCoherent>(&MIPS, c);
         #[cfg(target_pointer_width = "64")]
         check::<Compact>(&COMPACT, c);
     }
@@ -175,6 +176,10 @@ fn entrylo_golden_words() {
     assert_eq!(word(0x12344, 14, Attr::READ | Attr::DIRTY), 0x4048_d1da);
     assert_eq!(word(0x12340, 16, dirty), 0x4048_d11e);
     assert_eq!(word(0x12000, 24, dirty), 0x4049_001e);
+    // Where caches are coherent C is 5, 0x28.
+    let coherent = |attr| EntryLoCoherent::leaf(Pfn::new(0x12345), PageSize::K4, attr, true).unwrap();
+    assert_eq!(coherent(dirty), 0x0048_d16e);
+    assert_eq!(coherent(dirty | Attr::UNCACHED), 0x0048_d156);
     // A node in kseg0 is its own link.
     assert_eq!(EntryLo::link(NodeAddr::new(0x8012_3000)), 0x8012_3000);
 }

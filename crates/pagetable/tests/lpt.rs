@@ -198,10 +198,12 @@ fn the_pages_of_a_mips_table_are_pages_to_the_tlb() {
     let size = PageSize::from_shift(24).unwrap();
     let wide = table.map(pages(0x1000, 0x1000), Pfn::new(0x1000), size, RW);
     assert_eq!(wide, Err(Error::WrongSize { size }));
-    table.resize(pages(0x400, 0x400), K4).unwrap();
+    // SAFETY: nothing runs on these pages; so below.
+    unsafe { table.resize_breaking(pages(0x400, 0x400), K4) }.unwrap();
     assert_eq!(table.lookup(VirtAddr::new(0x7f_f123)).unwrap().frame, Pfn::new(0x7ff));
     table.protect(pages(0x500, 1), Holes::Refuse, Change::clear(Attr::WRITE)).unwrap();
-    let mixed = table.resize(pages(0x400, 0x400), PageSize::M4);
+    // SAFETY: as above.
+    let mixed = unsafe { table.resize_breaking(pages(0x400, 0x400), PageSize::M4) };
     assert_eq!(mixed, Err(Error::NotUniform { at: VirtAddr::new(0x50_0000) }));
     table.destroy();
     assert_eq!(slab.usage().nodes, 0);
@@ -255,7 +257,8 @@ fn apply<'n>(table: &impl Table<'n>, edit: &Edit, top: usize) -> Result<usize, E
             writer.protect(range(first, count), Holes::Refuse, change)
         }
         Edit::Resize { first, count, large } => {
-            writer.resize(range(first, count), size(large), &mut |_| ()).map(|()| 0)
+            // SAFETY: nothing runs on these pages.
+            unsafe { writer.resize_breaking(range(first, count), size(large), &mut |_| ()) }.map(|()| 0)
         }
     };
     reclaim(writer.finish());

@@ -115,12 +115,14 @@ fn larger_pages_stand_in_all_their_slots_and_split_and_join() {
 
     // A page that was written and then protected stays dirty through a split and a promotion.
     table.protect(pages(4, 4), Holes::Refuse, Change::clear(Attr::WRITE)).unwrap();
-    table.resize(pages(4, 4), K4).unwrap();
+    // SAFETY: nothing runs on these pages.
+    unsafe { table.resize_breaking(pages(4, 4), K4) }.unwrap();
     let leaf = table.lookup(VirtAddr::new(0x6123)).unwrap();
     assert_eq!((leaf.size, leaf.frame), (K4, Pfn::new(10)));
     assert_eq!(leaf.attr, EntryLo::IMPLIED | Attr::DIRTY);
     table.protect(pages(5, 3), Holes::Refuse, Change::clear(Attr::DIRTY)).unwrap();
-    table.resize(pages(4, 4), k16).unwrap();
+    // SAFETY: nothing runs on these pages.
+    unsafe { table.resize_breaking(pages(4, 4), k16) }.unwrap();
     let leaf = table.lookup(VirtAddr::new(0x6123)).unwrap();
     assert_eq!((leaf.size, leaf.frame), (k16, Pfn::new(8)));
     assert_eq!(leaf.attr, EntryLo::IMPLIED | Attr::DIRTY);
@@ -131,10 +133,13 @@ fn larger_pages_stand_in_all_their_slots_and_split_and_join() {
     assert!((handler(&slab, table.table(), 0x0140_0000).0 as i32) > 0, "a leaf's sign bit is clear");
     let cut = table.unmap(pages(0x1400, 1), Holes::Refuse, None);
     assert!(matches!(cut, Err(Error::Partial { occupant }) if occupant.size.shift() == 24));
-    table.resize(pages(0x1000, 0x1000), PageSize::M4).unwrap();
-    table.resize(pages(0x1400, 0x400), K4).unwrap();
+    // SAFETY: nothing runs on these pages.
+    unsafe { table.resize_breaking(pages(0x1000, 0x1000), PageSize::M4) }.unwrap();
+    // SAFETY: nothing runs on these pages.
+    unsafe { table.resize_breaking(pages(0x1400, 0x400), K4) }.unwrap();
     assert_eq!(table.lookup(VirtAddr::new(0x0140_5000)).unwrap().frame, Pfn::new(0x3405));
-    table.resize(whole, PageSize::from_shift(24).unwrap()).unwrap();
+    // SAFETY: nothing runs on these pages.
+    unsafe { table.resize_breaking(whole, PageSize::from_shift(24).unwrap()) }.unwrap();
     assert_eq!(table.lookup(VirtAddr::new(0x0140_5000)).unwrap().frame, Pfn::new(0x3000));
     table.destroy();
     assert_eq!(slab.usage().nodes, 0);

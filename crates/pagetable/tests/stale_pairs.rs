@@ -43,6 +43,17 @@ fn check<'n, T: Table<'n>>(
     unsafe { batch.reclaim() };
 }
 
+/// Changes the size of pages, which are not mapped for a while.
+fn resize<'n, T: Table<'n>>(
+    writer: &mut Writer<'_, 'n, T>,
+    pages: Pages,
+    to: PageSize,
+    broken: &mut dyn FnMut(&Flush),
+) {
+    // SAFETY: nothing runs on these pages.
+    unsafe { writer.resize_breaking(pages, to, broken) }.unwrap();
+}
+
 fn whole_pairs<'n, T: Table<'n>>(table: &T) {
     check(table, pages(0, 8), |writer, _| writer.map(pages(0, 8), Pfn::new(16), K16, RIGHTS).unwrap());
     // One of two goes, comes, changes.
@@ -57,7 +68,7 @@ fn whole_pairs<'n, T: Table<'n>>(table: &T) {
         assert_eq!(writer.protect(pages(0, 4), Holes::Refuse, Change::set(Attr::WRITE)), Ok(4));
     });
     // It is split, then whole again.
-    check(table, pages(0, 8), |writer, broken| writer.resize(pages(0, 4), K4, broken).unwrap());
+    check(table, pages(0, 8), |writer, broken| resize(writer, pages(0, 4), K4, broken));
     check(table, pages(1, 1), |writer, _| {
         assert_eq!(writer.unmap(pages(1, 1), Holes::Refuse, None), Ok(1));
     });
@@ -67,11 +78,11 @@ fn whole_pairs<'n, T: Table<'n>>(table: &T) {
         assert_eq!(writer.unmap(pages(1, 2), Holes::Refuse, None), Ok(2));
     });
     check(table, pages(1, 2), |writer, _| writer.map(pages(1, 2), Pfn::new(17), K4, RIGHTS).unwrap());
-    check(table, pages(0, 8), |writer, broken| writer.resize(pages(0, 4), K16, broken).unwrap());
+    check(table, pages(0, 8), |writer, broken| resize(writer, pages(0, 4), K16, broken));
     // Four of 16K become one of 64K.
     check(table, pages(8, 8), |writer, _| writer.map(pages(8, 8), Pfn::new(24), K16, RIGHTS).unwrap());
-    check(table, pages(0, 32), |writer, broken| writer.resize(pages(0, 16), K64, broken).unwrap());
-    check(table, pages(0, 32), |writer, broken| writer.resize(pages(0, 16), K16, broken).unwrap());
+    check(table, pages(0, 32), |writer, broken| resize(writer, pages(0, 16), K64, broken));
+    check(table, pages(0, 32), |writer, broken| resize(writer, pages(0, 16), K16, broken));
     // What is mapped at the ends of a range counts.
     check(table, pages(0x20, 32), |writer, _| {
         writer.map(pages(0x20, 16), Pfn::new(0x40), K64, RIGHTS).unwrap();
@@ -96,7 +107,7 @@ fn single_pages<'n, T: Table<'n>>(table: &T) {
     check(table, pages(4, 4), |writer, _| {
         assert_eq!(writer.unmap(pages(4, 4), Holes::Refuse, None), Ok(4));
     });
-    check(table, pages(8, 4), |writer, broken| writer.resize(pages(8, 4), K4, broken).unwrap());
+    check(table, pages(8, 4), |writer, broken| resize(writer, pages(8, 4), K4, broken));
 }
 
 macro_rules! tables {

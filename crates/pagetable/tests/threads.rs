@@ -11,6 +11,8 @@ use tlbkit_addr::{Attr, PageSize, Pages, Pfn, Vpn};
 use tlbkit_conformance::{Fault, Faulty};
 use tlbkit_pagetable::cpt::Cpt32;
 use tlbkit_pagetable::format::{self, Compact32, EntryLo, Format};
+#[cfg(all(target_pointer_width = "64", not(miri)))]
+use tlbkit_pagetable::geometry;
 use tlbkit_pagetable::geometry::Va32;
 use tlbkit_pagetable::gpt::{self, Adaptive, Fixed, Gpt};
 use tlbkit_pagetable::hpt::{Hashed, Hpt32};
@@ -104,7 +106,8 @@ fn change<'n, T: Table<'n>>(table: &T, block: &Block, shootdown: &Shootdown) {
             let change = Change::clear(Attr::WRITE);
             assert_eq!(writer.protect(pages, Holes::Refuse, change), Ok(pages.len()));
         }
-        _ => writer.resize(pages, large, &mut |_| ()).unwrap(),
+        // SAFETY: nothing runs on these pages.
+        _ => unsafe { writer.resize_breaking(pages, large, &mut |_| ()) }.unwrap(),
     }
     let batch = writer.finish();
     let request = shootdown.request.fetch_add(1, Ordering::AcqRel) + 1;
@@ -194,6 +197,11 @@ race!(mpt_va32_entrylo, EntryLo, |nodes| mpt::Mpt::<Va32, EntryLo, _>::new(nodes
 race!(lpt_mips, EntryLo, |nodes| lpt::MipsLpt::new(nodes));
 #[cfg(all(target_pointer_width = "64", not(miri)))]
 race!(mpt_va48_compact, format::Compact, |nodes| mpt::Mpt4::new(nodes));
+// Hardware's formats: in place, or broken first.
+#[cfg(all(target_pointer_width = "64", not(miri)))]
+race!(mpt_va39_sv39, format::Sv39, |nodes| mpt::Mpt::<geometry::Va39, format::Sv39, _>::new(nodes));
+#[cfg(all(target_pointer_width = "64", not(miri)))]
+race!(mpt_va48_aarch64, format::Aarch64, |nodes| mpt::Mpt::<geometry::Va48, format::Aarch64, _>::new(nodes));
 race!(g4_va32_compact32, Compact32, |nodes| Ok::<_, Error>(
     Gpt::<Va32, Compact32, _, gpt::Compact, Fixed<2>>::new(nodes)
 ));

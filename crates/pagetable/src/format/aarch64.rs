@@ -25,8 +25,17 @@
 //!
 //! *Break before make*: the size of a live page changes only by way of an invalid entry that every TLB has seen.
 //! Its memory type, and whether it is global, cannot change at all ([`FIXED`](Format::FIXED)): unmap it, and map it
-//! anew. A mapping that appears costs no flush, for TLBs hold nothing that faults; the kernel orders the store before
-//! its use with a DSB.
+//! anew, in another batch than the one that unmapped it. A CPU with FEAT_BBM level 2 could do without the break; this
+//! format does not ask.
+//!
+//! *A mapping that appears* costs no flush, for TLBs hold nothing that faults. It costs a barrier
+//! ([`Reach::Barrier`]): `dsb ishst; isb` on the CPU that made it, after the last store and before the first use. The
+//! release (`stlr`, or `dmb ish`) that orders a node's words before the link to it is in the store.
+//!
+//! *Links* are cached (the walk cache): after a change of one, `TLBI VAE1IS` or `VAAE1IS`, not the forms for the last
+//! level, `VALE1IS` and `VAALE1IS` ([`WalkCache::ByAddress`]). Around any TLBI: `dsb ishst` before, `dsb ish; isb`
+//! after. A permission fault does not evict the entry that caused it: a CPU that faults on a page that lookup finds
+//! allowed executes its own TLBI, of the first kind, before it tries again.
 //!
 //! *Memory types*: SH is inner shareable, and AttrIndx names one of three fields of MAIR_EL1, which must hold
 //! [`Aarch64::MAIR`].

@@ -14,7 +14,7 @@
 //! | G | Global | the TLB entry ignores the ASID, if **both** words of its pair say so |
 //! | 1 | V, Valid | what tells a leaf from everything else |
 //! | D | Dirty | stores are allowed: [`WRITE`](Attr::WRITE) and [`DIRTY`](Attr::DIRTY) together |
-//! | C | cache attribute | 3 is cacheable, 2 is uncached: the two values that every core has |
+//! | C | cacheability and coherency | 2 is uncached; of cached pages it is the format's parameter, 3 for [`EntryLo`] |
 //! | PFN | physical address bits 35 to 12 | at a size of `4^n` frames without its low `2n` bits |
 //! | S | RI and XI, or Fill | software's, see below |
 //!
@@ -57,7 +57,8 @@
 //!
 //! Always there: [`READ`](Attr::READ) and [`EXEC`](Attr::EXEC), which V stands for, and [`USER`](Attr::USER), which
 //! the address decides: user mode reaches kuseg only. To have or to lack: `WRITE`, `DIRTY`, [`GLOBAL`](Attr::GLOBAL)
-//! and [`UNCACHED`](Attr::UNCACHED). C = 2 is as strict as a device needs; [`DEVICE`](Attr::DEVICE) itself has no
+//! and [`UNCACHED`](Attr::UNCACHED). What C is where that is lacking is one value for the machine: 3, which every core
+//! has, or 5 where hardware keeps the caches of several CPUs coherent ([`EntryLoCoherent`]). C = 2 is as strict as a device needs; [`DEVICE`](Attr::DEVICE) itself has no
 //! encoding, and neither has [`ACCESSED`](Attr::ACCESSED).
 
 use tlbkit_addr::{Attr, PageSize, Pfn, Reach};
@@ -74,9 +75,9 @@ const V: u32 = 1 << 1;
 /// D, Dirty: in truth a write enable.
 const D: u32 = 1 << 2;
 /// C, the cache attribute.
-const C: u32 = 7 << 3;
-const UNCACHED: u32 = 2 << 3;
-const CACHED: u32 = 3 << 3;
+const C: u32 = 7 << C_SHIFT;
+const C_SHIFT: u32 = 3;
+const UNCACHED: u32 = 2 << C_SHIFT;
 /// Where the PFN begins, and how many bits it has.
 const PFN_SHIFT: u32 = 6;
 const PFN_BITS: u32 = 24;
@@ -94,11 +95,24 @@ const SIZED: u32 = 1;
 const WRITABLE: u32 = 2;
 const WAS_DIRTY: u32 = 3;
 
-/// 32-bit words that a MIPS32 TLB takes as they are: frames of 4 KiB below 64 GiB, PageMask sizes, in pairs.
+/// 32-bit words that a MIPS32 TLB takes as they are: frames of 4 KiB below 64 GiB, PageMask sizes, in pairs. `CCA` is the
+/// cacheability and coherency attribute, C, of pages that are cached: 0 to 7 and not 2.
 #[derive(Clone, Copy, Debug)]
-pub struct EntryLo;
+pub struct EntryLoOf<const CCA: u32>;
 
-impl EntryLo {
+/// [`EntryLoOf`] with C = 3, cacheable: for one CPU, and for several whose caches nothing keeps coherent.
+pub type EntryLo = EntryLoOf<3>;
+
+/// [`EntryLoOf`] with C = 5, cacheable and coherent, shared: for multiprocessors whose caches hardware keeps coherent.
+pub type EntryLoCoherent = EntryLoOf<5>;
+
+impl<const CCA: u32> EntryLoOf<CCA> {
+    /// C of a page that is cached.
+    const CACHED: u32 = {
+        assert!(CCA < 8 && CCA << C_SHIFT != UNCACHED, "C has three bits, and 2 is uncached");
+        CCA << C_SHIFT
+    };
+
     /// Returns the attribute bits of a page, D included, and what S or the size digit says of it.
     #[inline(always)]
     fn encode(attr: Attr) -> (u32, u32) {
@@ -109,7 +123,7 @@ impl EntryLo {
             (false, true) => (0, WAS_DIRTY),
             (false, false) => (0, READ_ONLY),
         };
-        let c = if attr.contains(Attr::UNCACHED) { UNCACHED } else { CACHED };
+        let c = if attr.contains(Attr::UNCACHED) { UNCACHED } else { Self::CACHED };
         let g = if attr.contains(Attr::GLOBAL) { G } else { 0 };
         (c.with(d).with(V).with(g), state)
     }
@@ -132,7 +146,7 @@ impl EntryLo {
 }
 
 // SAFETY: a leaf is valid; a link is the node's address, which leaves V clear.
-unsafe impl Format for EntryLo {
+unsafe impl<const CCA: u32> Format for EntryLoOf<CCA> {
     type Word = u32;
 
     const STEP: u32 = 1 << PFN_SHIFT;

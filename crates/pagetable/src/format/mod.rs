@@ -6,7 +6,7 @@
 //! |-|-|-|-|
 //! | [`Compact`] | 64 bits | software | any size, every attribute |
 //! | [`Compact32`] | 32 bits | software | any size, every attribute, 4 GiB of physical memory |
-//! | [`EntryLo`] | 32 bits | a MIPS32 refill handler, which loads leaves as they are | PageMask sizes, in pairs |
+//! | [`EntryLo`], [`EntryLoCoherent`] | 32 bits | a MIPS32 refill handler, which loads leaves as they are | PageMask sizes, in pairs |
 //! | [`Paper`] | 32 bits | software | Elphinstone et al. 3.2: PTE pairs with mapping-tree words |
 //! | [`Sv39`], [`X86`], [`Aarch64`] | 64 bits | hardware | the sizes of their levels |
 
@@ -29,7 +29,7 @@ pub use aarch64::Aarch64;
 #[cfg(target_has_atomic = "64")]
 pub use compact::Compact;
 pub use compact::Compact32;
-pub use entrylo::EntryLo;
+pub use entrylo::{EntryLo, EntryLoCoherent, EntryLoOf};
 pub use paper::Paper;
 #[cfg(target_has_atomic = "64")]
 pub use sv39::Sv39;
@@ -66,7 +66,9 @@ pub unsafe trait Format: Debug + 'static {
     /// The highest node address that a link can hold, if the word itself can: a table takes no node beyond it.
     const REACH: usize = usize::MAX;
 
-    /// Attributes that a leaf always has, whether asked for or not.
+    /// Attributes that a leaf always has, whether asked for or not. If [`Attr::READ`] is one, a mapping asks for at least
+    /// one of `READ`, [`Attr::WRITE`] and [`Attr::EXEC`], and is readable: a page that allows nothing has no encoding
+    /// ([`Error::WrongAttr`]).
     const IMPLIED: Attr;
 
     /// Attributes that a leaf can have or lack.
@@ -87,7 +89,8 @@ pub unsafe trait Format: Debug + 'static {
     const STATUS: bool = false;
 
     /// Whether a valid entry may be replaced by one of another size only by way of an empty one that every TLB has
-    /// seen (break before make).
+    /// seen (break before make). Else a change of size is one store or exchange, and either translation may be used until
+    /// the flush. Where it is, a page must not be unmapped and mapped to something else in one batch either.
     const BREAK: bool = false;
 
     /// Whether two neighbouring leaves are one TLB entry. A change to one can concern the other's word then (see
@@ -164,11 +167,12 @@ pub(crate) const fn walked<F: Format>() -> bool {
 ///
 /// # Errors
 ///
-/// [`Error::WrongAttr`] if `attr` lacks what the format implies of rights, or has what it cannot express.
+/// [`Error::WrongAttr`] if `attr` has what the format cannot express, or no right where it implies one.
 #[inline(always)]
 pub(crate) fn check_attr<F: Format>(attr: Attr) -> Result<(), Error> {
     let known = F::IMPLIED.union(F::OPTIONAL);
-    if known.contains(attr) && attr.contains(F::IMPLIED.intersection(Attr::READ)) {
+    let access = Attr::READ.union(Attr::WRITE).union(Attr::EXEC);
+    if known.contains(attr) && (!F::IMPLIED.contains(Attr::READ) || attr.intersects(access)) {
         Ok(())
     } else {
         Err(Error::WrongAttr { attr })

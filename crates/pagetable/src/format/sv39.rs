@@ -3,10 +3,10 @@
 //! ```text
 //!        63 62  61 60      54 53                       10 9   8  7  6  5  4  3  2  1  0
 //!       +--+------+----------+---------------------------+-----+--+--+--+--+--+--+--+--+
-//! leaf  | 0|  0   |    0     |            PPN            | RSW | D| A| G| U| X| W| 1| 1|
+//! leaf  | 0|  0   |    0     |            PPN            |d  c | D| A| G| U| X| W| 1| 1|
 //! link  | 0|  0   |    0     |       PPN of the node     |  0  | 0| 0| 0| 0| 0| 0| 0| 1|
 //!       +--+------+----------+---------------------------+-----+--+--+--+--+--+--+--+--+
-//!        N  PBMT                                                            R  V
+//!        N  PBMT                                            RSW             R  V
 //! ```
 //!
 //! An entry with R, W and X all clear is a link, at any level; R is set in every leaf. That keeps the encodings apart
@@ -20,11 +20,23 @@
 //! *A mapping that appears* is not free: a hart may hold the invalid entry in its address-translation cache, unless
 //! it has Svvptc. It costs a local `SFENCE.VMA`; a hart that still has the old entry faults once and fences then.
 //!
-//! *Changing the size* of a live page is well defined here: either translation may be used until the fence. Edits
-//! break first all the same, for a D that is set through the old entry meanwhile would be lost.
+//! *Links*: `SFENCE.VMA` with an address orders accesses to leaf entries alone (section
+//! *Supervisor Memory-Management Fence Instruction*). After a change of a link, a new
+//! one included, it is executed without an address ([`WalkCache::Whole`]); the ASID may be named, unless a page on the
+//! way is global. A hart that faults on a page that is mapped does the same, for it may hold the invalid link. `SFENCE.VMA`
+//! is also what orders the stores before it with the walks after it, so no other barrier is needed; the release that
+//! orders a node's words before the link to it is a `fence rw, w`.
 //!
-//! *Memory types* need Svpbmt, and sizes between the levels' Svnapot; neither is supported. What is cached is decided
-//! by the physical memory attributes, so [`UNCACHED`](Attr::UNCACHED) and [`DEVICE`](Attr::DEVICE) are refused.
+//! *Changing the size* of a live page is well defined here: either translation may be used until the fence. So it is done
+//! in place, by one exchange of the entry. No A or D is lost: a hart that has cached the old leaf without D
+//! does not set D from there; to set it, it compares the entry in memory with what it has, atomically, and walks again
+//! if they differ (section *Virtual Address Translation Process*), so it sets D in the new leaf. A hart that has cached the *link* to leaves that have
+//! become one page may set their bits until the fence: they are read again after it.
+//!
+//! *Memory types* need Svpbmt, and sizes between the levels' Svnapot; neither is supported. The physical memory
+//! attributes decide what is cached: a device's registers are not, whatever the entry says. So
+//! [`DEVICE`](Attr::DEVICE) is accepted, kept in bit 9, the second of RSW, and changes nothing; memory cannot be made
+//! [`UNCACHED`](Attr::UNCACHED), and that is refused.
 //!
 //! [`COPY_ON_WRITE`](Attr::COPY_ON_WRITE) is bit 8, the first of RSW.
 //!
@@ -55,13 +67,15 @@ const A: u64 = 1 << 6;
 const D: u64 = 1 << 7;
 /// The first of the two bits that are reserved for software (RSW).
 const COPY_ON_WRITE: u64 = 1 << 8;
+/// The second of them: the page is a device's.
+const DEVICE: u64 = 1 << 9;
 /// Where the PPN stands, physical page number: bits 53 to 10.
 const PPN_SHIFT: u32 = 10;
 const PPN_BITS: u32 = 44;
 const PAGE_SHIFT: u32 = 12;
 
 /// Each attribute with its bit.
-const BITS: [(Attr, u64); 7] = [
+const BITS: [(Attr, u64); 8] = [
     (Attr::WRITE, W),
     (Attr::EXEC, X),
     (Attr::USER, U),
@@ -69,6 +83,7 @@ const BITS: [(Attr, u64); 7] = [
     (Attr::ACCESSED, A),
     (Attr::DIRTY, D),
     (Attr::COPY_ON_WRITE, COPY_ON_WRITE),
+    (Attr::DEVICE, DEVICE),
 ];
 
 /// 64-bit words that RISC-V walks in Sv39: 4 KiB, 2 MiB and 1 GiB pages below 2^56 bytes of physical memory.
@@ -91,7 +106,8 @@ unsafe impl Format for Sv39 {
         .union(Attr::GLOBAL)
         .union(Attr::ACCESSED)
         .union(Attr::DIRTY)
-        .union(Attr::COPY_ON_WRITE);
+        .union(Attr::COPY_ON_WRITE)
+        .union(Attr::DEVICE);
     const APPEARS: Reach = Reach::Local;
     const WALK_CACHE: WalkCache = WalkCache::Whole;
     const STATUS: bool = true;

@@ -12,9 +12,22 @@
 //! P alone tells a leaf where only leaves stand, P and PS elsewhere; a change of attributes never touches either, so
 //! an entry that points to a table cannot become a page. Links allow everything: the leaf decides.
 //!
-//! Hardware sets A and D in leaves, and A in links, with locked cycles, so edits swap. It caches no absence: a mapping
-//! that appears costs nothing. Either size may be used after a live page has changed its size, and some CPUs check
-//! the machine over it; edits break first in any case, because of D.
+//! Hardware sets A and D in leaves, and A in links, with locked cycles, so edits swap. It caches no absence, and its
+//! walks see stores in order: a mapping that appears costs nothing, and no barrier.
+//!
+//! *Links* are cached by PCID (4.10.3). `INVLPG` forgets all of the current PCID's, `INVPCID` of type 0 those on the way
+//! to its address under its PCID, so a flush by address does ([`WalkCache::ByAddress`]). What does not: a load of CR3 with
+//! bit 63 set; either instruction for the links of *other* PCIDs, on the way to global pages too, so that a change of links
+//! that several spaces share is flushed under each of them (`INVPCID` of type 2 or 3, or a new PCID for each); on AMD
+//! `INVLPGB` with the bit for the final translation alone, and, with EFER.TCE, `INVLPG` for other addresses. A page
+//! fault forgets what led to it.
+//!
+//! *Changing the size* of a live page: either size may be used until the flush (4.10.2.3). So it is done in place, by
+//! one exchange of the entry. No A or D is lost: a store through a TLB entry without D walks the table again and sets D by a
+//! locked cycle in the entry that it finds there, which is the new one; Linux's deferred flushes rely on that as well
+//! (`mm/rmap.c`). A CPU that has cached the *link* to leaves that have become one page may set their bits until the
+//! flush: they are read again after it. AMD's family 10h checks the machine when it holds both sizes (erratum 383); set
+//! bit 47 of DC_CFG (MSR C001_1022) there.
 //!
 //! | [`Attr`] | PCD | PWT | type with the PAT of reset |
 //! |-|-|-|-|

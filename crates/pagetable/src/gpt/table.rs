@@ -108,6 +108,10 @@ unsafe impl<'n, G: Geometry, F: Format, N: Nodes<Word = F::Word>, L: Layout<N>, 
         unsafe { self.resize_pages(batch, pages, to, broken) }
     }
 
+    fn breaks(&self) -> bool {
+        F::BREAK
+    }
+
     unsafe fn dismantle(&mut self, batch: &mut Retired<'n>) {
         // SAFETY: the caller's promise.
         unsafe { self.take_apart(batch) }

@@ -138,6 +138,10 @@ where
         unsafe { self.resize_pages(batch, pages, to, broken) }
     }
 
+    fn breaks(&self) -> bool {
+        F::BREAK
+    }
+
     unsafe fn dismantle(&mut self, batch: &mut Retired<'n>) {
         // SAFETY: the caller's promise.
         unsafe { self.take_apart(batch) }

@@ -235,10 +235,14 @@ unsafe impl<'n, G: Radix, F: Format, N: Nodes<Word = F::Word>, const AT: usize> 
         batch: &mut Retired<'n>,
         pages: Pages,
         to: PageSize,
-        broken: &mut dyn FnMut(&Flush),
+        known: &mut dyn FnMut(&Flush),
     ) -> Result<(), Error> {
         // SAFETY: as above.
-        unsafe { self.tree.resize(batch, pages, to, broken) }
+        unsafe { self.tree.resize(batch, pages, to, known) }
+    }
+
+    fn breaks(&self) -> bool {
+        F::BREAK
     }
 
     unsafe fn dismantle(&mut self, batch: &mut Retired<'n>) {

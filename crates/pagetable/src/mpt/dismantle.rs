@@ -23,9 +23,9 @@ impl<'n, G: Radix, F: Format, N: Nodes<Word = F::Word>> Mpt<'n, G, F, N> {
             // The count says when the last entry has been seen. A lent node's is one too many for each loan.
             while live > 0 && index < Self::slots(level) {
                 let place = Self::place(level, index);
-                let word = self.nodes.read(node, place);
+                let word = self.read(node, place);
                 if word != F::Word::ZERO {
-                    self.nodes.put(node, place, F::Word::ZERO);
+                    self.put(node, place, F::Word::ZERO);
                     let link = !last && F::is_link(word);
                     if link && !(level == 0 && self.is_borrowed(index)) {
                         self.take_node(batch, F::node(word), level + 1);

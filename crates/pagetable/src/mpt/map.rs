@@ -8,7 +8,6 @@ use super::shape::{MAX, Shape};
 use super::{Mpt, own_pages};
 use crate::format::{Format, check_attr, walked};
 use crate::geometry::Checked as _;
-use crate::mode::Mode;
 use crate::nodes::{NodeAddr, Nodes, Stock};
 use crate::pairs::stale;
 use crate::{Error, Radix, Retired, Word};
@@ -63,7 +62,7 @@ impl<'n, G: Radix, F: Format, N: Nodes<Word = F::Word>> Mpt<'n, G, F, N> {
         }
         // SAFETY: the node is ours to write and the index within it.
         unsafe {
-            self.nodes.publish(node, Self::place(last, index), word);
+            self.publish(node, Self::place(last, index), word);
             self.settle_pair(node, last, index);
             self.count(node, last, 1);
         }
@@ -97,9 +96,15 @@ impl<'n, G: Radix, F: Format, N: Nodes<Word = F::Word>> Mpt<'n, G, F, N> {
                 batch.touch(F::APPEARS, own);
             }
         }
+        let stale = stale::<G, F>(pages, |_| Some(size));
+        if walked::<F>() && want.iter().any(|&nodes| nodes > 0) {
+            batch.relink(F::APPEARS, stale);
+        } else {
+            batch.touch(F::APPEARS, stale);
+        }
 
         // Frames are whole before the table leads to them.
-        N::Mode::release();
+        Self::release();
         let repeat = size_pages / Self::slot_pages(level).min(size_pages);
         let mut at = pages.first();
         loop {
@@ -135,12 +140,6 @@ impl<'n, G: Radix, F: Format, N: Nodes<Word = F::Word>> Mpt<'n, G, F, N> {
             }
             at = Vpn::new(end.get() + 1);
         }
-        let stale = stale::<G, F>(pages, |_| Some(size));
-        if walked::<F>() && want.iter().any(|&nodes| nodes > 0) {
-            batch.relink(F::APPEARS, stale);
-        } else {
-            batch.touch(F::APPEARS, stale);
-        }
         Ok(())
     }
 
@@ -158,7 +157,7 @@ impl<'n, G: Radix, F: Format, N: Nodes<Word = F::Word>> Mpt<'n, G, F, N> {
             if path.level < level {
                 let place = Self::place(path.level, Self::index(path.level, va));
                 // SAFETY: the path's last node, within its slots.
-                let word = unsafe { self.nodes.read(node, place) };
+                let word = unsafe { self.read(node, place) };
                 if F::is_leaf(word, false) {
                     return Err(Error::Occupied { occupant: Self::leaf(word, path.level, va) });
                 }

@@ -38,6 +38,7 @@ mod protect;
 mod resize;
 mod shape;
 mod share;
+mod store;
 mod sweep;
 mod table;
 mod unmap;

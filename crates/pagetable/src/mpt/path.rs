@@ -41,7 +41,7 @@ impl<'n, G: Radix, F: Format, N: Nodes<Word = F::Word>> Mpt<'n, G, F, N> {
         while path.level < level {
             let place = Self::place(path.level, Self::index(path.level, at));
             // SAFETY: the node is linked, and the caller is the writer.
-            let word = unsafe { self.nodes.read(path.nodes[path.level], place) };
+            let word = unsafe { self.read(path.nodes[path.level], place) };
             if !F::is_link(word) {
                 break;
             }
@@ -61,7 +61,7 @@ impl<'n, G: Radix, F: Format, N: Nodes<Word = F::Word>> Mpt<'n, G, F, N> {
             let (parent, index) = (path.nodes[path.level], Self::index(path.level, at));
             // SAFETY: the slot is vacant; an empty node is complete.
             unsafe {
-                self.nodes.publish(parent, Self::place(path.level, index), F::link(node));
+                self.publish(parent, Self::place(path.level, index), F::link(node));
                 self.count(parent, path.level, 1);
             }
             path.level += 1;
@@ -88,10 +88,10 @@ impl<'n, G: Radix, F: Format, N: Nodes<Word = F::Word>> Mpt<'n, G, F, N> {
             for (a, b) in [(index, index ^ 1), (index ^ 1, index)] {
                 // SAFETY: both slots are in the node: it has an even number of them.
                 unsafe {
-                    let other = self.nodes.read(node, Self::place(level, b));
-                    let wanted = F::beside(self.nodes.read(node, Self::place(level, a)), other);
+                    let other = self.read(node, Self::place(level, b));
+                    let wanted = F::beside(self.read(node, Self::place(level, a)), other);
                     if wanted != other {
-                        self.nodes.publish(node, Self::place(level, b), wanted);
+                        self.publish(node, Self::place(level, b), wanted);
                     }
                 }
             }

@@ -32,6 +32,8 @@ impl<'n, G: Radix, F: Format, N: Nodes<Word = F::Word>> Mpt<'n, G, F, N> {
             return Ok(0);
         }
         // SAFETY: as above.
+        batch.touch(change.reach(), unsafe { self.stale(pages) });
+        // SAFETY: as above.
         unsafe {
             self.sweep(pages, |part| {
                 let level = part.path.level;
@@ -44,12 +46,8 @@ impl<'n, G: Radix, F: Format, N: Nodes<Word = F::Word>> Mpt<'n, G, F, N> {
                     for slot in 0..part.slots {
                         self.change_live(node, Self::place(level, part.index + slot), last, change);
                     }
-                } else if F::EXTRA == 0 {
-                    self.nodes.edit(node, part.index, part.slots, changed);
                 } else {
-                    for slot in 0..part.slots {
-                        self.nodes.edit(node, Self::place(level, part.index + slot), 1, changed);
-                    }
+                    self.edit(node, level, part.index, part.slots, changed);
                 }
                 if F::PAIRED && change.set.union(change.clear).contains(Attr::GLOBAL) {
                     // Any slot of the range may have an absent one beside it, not only those at its ends.
@@ -60,16 +58,14 @@ impl<'n, G: Radix, F: Format, N: Nodes<Word = F::Word>> Mpt<'n, G, F, N> {
                 Ok(())
             })?;
         }
-        // SAFETY: as above.
-        batch.touch(change.reach(), unsafe { self.stale(pages) });
         Ok(census.pages)
     }
 
     /// Changes a leaf whose status bits hardware may be setting.
-    unsafe fn change_live(&self, node: NodeAddr, place: usize, last: bool, change: Change) {
+    pub(super) unsafe fn change_live(&self, node: NodeAddr, place: usize, last: bool, change: Change) {
         // SAFETY: the place is in the node, and the caller is the only writer but hardware.
         unsafe {
-            let cell = self.nodes.at(node).add(place);
+            let cell = self.cell(node, place);
             let mut old = F::Word::follow(cell);
             while F::is_leaf(old, last)
                 && let Err(now) = F::Word::exchange(cell, old, F::change(old, change))

@@ -8,12 +8,31 @@ use super::Mpt;
 use super::shape::{MAX, Shape};
 use crate::format::{Format, walked};
 use crate::geometry::Checked as _;
-use crate::nodes::{Nodes, Stock};
+use crate::nodes::{NodeAddr, Nodes, Stock};
 use crate::pairs::stale;
-use crate::{Error, Leaf, Radix, Retired, Word};
+use crate::{Change, Error, Leaf, Radix, Retired, Word};
 
 /// What hardware notes in a leaf, which does not keep pages from being one.
 const STATUS: Attr = Attr::ACCESSED.union(Attr::DIRTY);
+
+/// The slots of one piece, which maps `at` on and is to become leaves of size `to`.
+struct Remade {
+    node: NodeAddr,
+    level: usize,
+    index: usize,
+    slots: usize,
+    at: VirtAddr,
+    to: PageSize,
+}
+
+/// Runs a function when it is dropped, whether the caller's code has returned or unwinds.
+struct Finally<F: FnMut()>(F);
+
+impl<F: FnMut()> Drop for Finally<F> {
+    fn drop(&mut self) {
+        (self.0)();
+    }
+}
 
 impl<'n, G: Radix, F: Format, N: Nodes<Word = F::Word>> Mpt<'n, G, F, N> {
     /// See [`Table::resize`](crate::Table::resize).
@@ -26,7 +45,7 @@ impl<'n, G: Radix, F: Format, N: Nodes<Word = F::Word>> Mpt<'n, G, F, N> {
         batch: &mut Retired<'n>,
         pages: Pages,
         to: PageSize,
-        broken: &mut dyn FnMut(&Flush),
+        known: &mut dyn FnMut(&Flush),
     ) -> Result<(), Error> {
         G::SPACE.check_sized(pages, to)?;
         self.check_own(pages)?;
@@ -37,7 +56,7 @@ impl<'n, G: Radix, F: Format, N: Nodes<Word = F::Word>> Mpt<'n, G, F, N> {
             let mut stock = Stock::take_within(self.nodes, &Self::WORDS, want, F::REACH)?;
             self.each_piece(pages, to, |piece, leaf| {
                 if leaf.size != to {
-                    self.remake(batch, &mut stock, piece, leaf, to, broken);
+                    self.remake(batch, &mut stock, piece, leaf, to, known);
                 }
                 Ok(())
             })
@@ -134,55 +153,146 @@ impl<'n, G: Radix, F: Format, N: Nodes<Word = F::Word>> Mpt<'n, G, F, N> {
         piece: Pages,
         leaf: Leaf,
         to: PageSize,
-        broken: &mut dyn FnMut(&Flush),
+        known: &mut dyn FnMut(&Flush),
     ) {
         let at = piece.first().address(G::BASE);
-        let stale = stale::<G, F>(piece, |_| Some(leaf.size.max(to)));
         // The slots that change: those of the larger of the two sizes.
         let level = Self::level_of(leaf.size.max(to));
         let slots = piece.len() / Self::slot_pages(level).min(piece.len());
-        let index = Self::index(level, at);
-        let entries = piece.len() / Self::slot_pages(Self::level_of(to)).min(piece.len());
+        let mut flush = Flush::none();
+        let stale = stale::<G, F>(piece, |_| Some(leaf.size.max(to)));
+        if walked::<F>() && Self::level_of(to) != Self::level_of(leaf.size) {
+            flush.add_links(Reach::Everywhere, stale);
+        } else {
+            flush.add(Reach::Everywhere, stale);
+        }
+        batch.merge(&flush);
         // SAFETY: the caller is the writer, and the dry run has seen that these slots map the piece.
         unsafe {
             let node = self.path(at, level).nodes[level];
-            let mut attr = leaf.attr.union(self.gather(piece));
-            if F::BREAK || F::STATUS {
-                let mut broke = F::Word::ZERO;
+            // Where hardware notes something it does so until the last moment, and is read then.
+            let noted = if F::STATUS { Attr::empty() } else { self.gather(piece) };
+            let attr = leaf.attr.union(noted);
+            let part = Remade { node, level, index: Self::index(level, at), slots, at, to };
+            if F::BREAK {
+                self.break_and_make(batch, stock, &part, Leaf { attr, ..leaf }, &mut || known(&flush));
+            } else if F::STATUS {
+                self.exchange(batch, stock, &part, Leaf { attr, ..leaf }, &mut || known(&flush));
+            } else {
                 for slot in 0..slots {
-                    let cell = self.nodes.at(node).add(Self::place(level, index + slot));
-                    broke = F::Word::swap(cell, F::Word::ZERO);
-                    if !F::STATUS {
-                        self.discard(batch, broke, level);
-                    }
+                    let place = Self::place(level, part.index + slot);
+                    let old = self.read(node, place);
+                    let word = self.build(stock, level, self.frame_of(leaf, level, slot), to, attr);
+                    self.publish(node, place, word);
+                    self.discard(batch, old, level);
                 }
-                let mut flush = Flush::none();
-                flush.add(Reach::Everywhere, stale);
-                broken(&flush);
-                if F::STATUS {
-                    // Below a link hardware goes on noting until every CPU has forgotten the way there. What it has
-                    // noted by then belongs to the new leaves. (There is but one slot: leaves that hardware writes
-                    // are not repeated.)
-                    attr = attr.union(self.status(broke, level, at));
-                    self.discard(batch, broke, level);
-                }
+                self.settle_pair(node, level, part.index);
+                self.settle_pair(node, level, part.index + slots - 1);
             }
-            for slot in 0..slots {
-                let place = Self::place(level, index + slot);
-                let old = self.nodes.read(node, place);
-                let first = Pfn::new(leaf.frame.get() + slot * Self::slot_pages(level));
-                self.nodes.publish(node, place, self.build(stock, level, first, to, attr));
-                self.discard(batch, old, level);
-            }
-            self.settle_pair(node, level, index);
-            self.settle_pair(node, level, index + slots - 1);
         }
+        let entries = piece.len() / Self::slot_pages(Self::level_of(to)).min(piece.len());
         self.tally.ptes(entries as isize);
-        if walked::<F>() && Self::level_of(to) != Self::level_of(leaf.size) {
-            batch.relink(Reach::Everywhere, stale);
-        } else {
-            batch.touch(Reach::Everywhere, stale);
+    }
+
+    /// Returns the first frame of a slot of the leaf that begins a piece.
+    fn frame_of(&self, leaf: Leaf, level: usize, slot: usize) -> Pfn {
+        Pfn::new(leaf.frame.get() + slot * Self::slot_pages(level))
+    }
+
+    /// Replaces a slot in place, which hardware may be writing: either translation is in use until the flush.
+    ///
+    /// *No status bit is lost.* One that hardware sets in the slot before the exchange makes it fail, and it is done
+    /// again with that bit. (Hardware sets each of two bits once, so it is done three times at most.) After the exchange
+    /// hardware sets bits where its walk ends then: for a TLB entry of the old leaf without D, too, because it sets D by
+    /// another walk or by an exchange of its own. What the format's module quotes says so. One case is left: when pages
+    /// become one, a CPU that has cached the link goes on noting in the node that it led to. So unless the new leaf has
+    /// all bits anyway, the flush is made known, and then the old node is read once more.
+    unsafe fn exchange(
+        &self,
+        batch: &mut Retired<'n>,
+        stock: &mut Stock<'n, N, MAX>,
+        part: &Remade,
+        leaf: Leaf,
+        known: &mut dyn FnMut(),
+    ) {
+        let &Remade { node, level, index, at, to, .. } = part;
+        let place = Self::place(level, index);
+        // SAFETY: the caller's promise. (There is but one slot: leaves that hardware writes are not repeated.)
+        unsafe {
+            let cell = self.cell(node, place);
+            let mut old = F::Word::follow(cell);
+            let attr = leaf.attr.union(self.status(old, level, at));
+            let mut word = self.build(stock, level, leaf.frame, to, attr);
+            while let Err(now) = F::Word::exchange(cell, old, word) {
+                old = now;
+                word = self.noted(word, level, self.status(old, level, at));
+            }
+            self.discard(batch, old, level);
+            let last = level + 1 == Self::LEVELS;
+            let all = F::OPTIONAL.intersection(STATUS);
+            if !last && F::is_link(old) && !F::attr(word).contains(all) {
+                known();
+                self.change_live(node, place, last, Change::set(self.status(old, level, at)));
+            }
         }
+    }
+
+    /// Empties the slots of a piece, makes that known, and only then fills them.
+    ///
+    /// What hardware has noted by then belongs to the new leaves: below a link it goes on noting until every CPU has
+    /// forgotten the way there. If `known` unwinds, the piece is mapped again all the same.
+    unsafe fn break_and_make(
+        &self,
+        batch: &mut Retired<'n>,
+        stock: &mut Stock<'n, N, MAX>,
+        part: &Remade,
+        leaf: Leaf,
+        known: &mut dyn FnMut(),
+    ) {
+        let &Remade { node, level, index, slots, at, to } = part;
+        let mut broke = F::Word::ZERO;
+        // SAFETY: the caller's promise.
+        unsafe {
+            for slot in 0..slots {
+                broke = F::Word::swap(self.cell(node, Self::place(level, index + slot)), F::Word::ZERO);
+                self.discard(batch, broke, level);
+            }
+        }
+        let make = Finally(|| {
+            // SAFETY: as above; what was discarded is not freed before the batch completes. (Where hardware notes
+            // anything there is but one slot: leaves that it writes are not repeated.)
+            unsafe {
+                let noted = if F::STATUS { self.status(broke, level, at) } else { Attr::empty() };
+                for slot in 0..slots {
+                    let frame = self.frame_of(leaf, level, slot);
+                    let word = self.build(stock, level, frame, to, leaf.attr.union(noted));
+                    self.publish(node, Self::place(level, index + slot), word);
+                }
+                self.settle_pair(node, level, index);
+                self.settle_pair(node, level, index + slots - 1);
+            }
+        });
+        known();
+        drop(make);
+    }
+
+    /// Returns a word that nobody can reach yet, with status bits added to every leaf that it is or leads to.
+    unsafe fn noted(&self, word: F::Word, level: usize, status: Attr) -> F::Word {
+        let last = level + 1 == Self::LEVELS;
+        if status.is_empty() {
+            return word;
+        }
+        if F::is_leaf(word, last) {
+            return F::change(word, Change::set(status));
+        }
+        if !last && F::is_link(word) {
+            for index in 0..Self::slots(level + 1) {
+                let (node, place) = (F::node(word), Self::place(level + 1, index));
+                // SAFETY: the node is new, and nobody else knows it.
+                unsafe { self.put(node, place, self.noted(self.read(node, place), level + 1, status)) };
+            }
+        }
+        word
     }
 
     /// Returns the status bits that the leaves of a piece have.
@@ -216,7 +326,8 @@ impl<'n, G: Radix, F: Format, N: Nodes<Word = F::Word>> Mpt<'n, G, F, N> {
         status
     }
 
-    /// Discards a word that was taken out of the table: retires the nodes that it led to, and counts its PTEs out.
+    /// Discards a word that was taken out of the table: retires the nodes that it led to, whose words stay as they are,
+    /// and counts its PTEs out.
     unsafe fn discard(&self, batch: &mut Retired<'n>, word: F::Word, level: usize) {
         let last = level + 1 == Self::LEVELS;
         if F::is_leaf(word, last) {
@@ -226,7 +337,7 @@ impl<'n, G: Radix, F: Format, N: Nodes<Word = F::Word>> Mpt<'n, G, F, N> {
             // SAFETY: the caller has unlinked it.
             unsafe {
                 for index in 0..Self::slots(level + 1) {
-                    self.discard(batch, self.nodes.read(node, Self::place(level + 1, index)), level + 1);
+                    self.discard(batch, self.read(node, Self::place(level + 1, index)), level + 1);
                 }
                 self.retire(batch, node, level + 1, false);
             }
@@ -256,7 +367,7 @@ impl<'n, G: Radix, F: Format, N: Nodes<Word = F::Word>> Mpt<'n, G, F, N> {
             for index in 0..Self::slots(level + 1) {
                 let frame = Pfn::new(frame.get() + index * Self::slot_pages(level + 1));
                 let word = self.build(stock, level + 1, frame, to, attr);
-                self.nodes.put(node, Self::place(level + 1, index), word);
+                self.put(node, Self::place(level + 1, index), word);
             }
             self.count(node, level + 1, Self::slots(level + 1) as i32);
         }

@@ -40,7 +40,7 @@ impl<'n, G: Radix, F: Format, N: Nodes<Word = F::Word>> Mpt<'n, G, F, N> {
         let mut want = [0; super::shape::MAX];
         for at in slots() {
             // SAFETY: `&mut self`: nobody else writes.
-            let word = unsafe { self.nodes.read(self.root, Self::place(0, Self::index(0, at))) };
+            let word = unsafe { self.read(self.root, Self::place(0, Self::index(0, at))) };
             if F::is_leaf(word, false) {
                 return Err(Error::Occupied { occupant: Self::leaf(word, 0, at) });
             }
@@ -72,7 +72,7 @@ impl<'n, G: Radix, F: Format, N: Nodes<Word = F::Word>> Mpt<'n, G, F, N> {
             let borrowed = slots.clone().count() as i32;
             for place in slots {
                 // SAFETY: lent links never change, and the new root is ours alone.
-                unsafe { table.nodes.publish(table.root, place, kernel.nodes.follow(kernel.root, place)) };
+                unsafe { table.publish(table.root, place, kernel.nodes.follow(kernel.root, place)) };
             }
             // SAFETY: as above.
             unsafe { table.count(table.root, 0, borrowed) };

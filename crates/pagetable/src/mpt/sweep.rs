@@ -62,52 +62,6 @@ impl<'n, G: Radix, F: Format, N: Nodes<Word = F::Word>> Mpt<'n, G, F, N> {
         }
     }
 
-    /// Stores a run of slots: `word`, `word + step`, ...
-    #[inline(always)]
-    pub(super) unsafe fn fill(
-        &self,
-        node: NodeAddr,
-        level: usize,
-        index: usize,
-        slots: usize,
-        word: F::Word,
-        step: F::Word,
-    ) {
-        // SAFETY: the caller's promise: the slots are in the node.
-        unsafe {
-            if F::EXTRA == 0 {
-                self.nodes.fill(node, index, slots, word, step);
-            } else {
-                for slot in 0..slots {
-                    self.nodes.put(node, Self::place(level, index + slot), word.advance(step, slot));
-                }
-            }
-        }
-    }
-
-    /// Folds a run of slots.
-    #[inline(always)]
-    unsafe fn fold(
-        &self,
-        node: NodeAddr,
-        level: usize,
-        index: usize,
-        slots: usize,
-        start: F::Word,
-        with: impl Fn(F::Word, F::Word) -> F::Word,
-    ) -> F::Word {
-        // SAFETY: the caller's promise: the slots are in the node.
-        unsafe {
-            if F::EXTRA == 0 {
-                self.nodes.fold(node, index, slots, start, with)
-            } else {
-                (0..slots).fold(start, |all, slot| {
-                    with(all, self.nodes.read(node, Self::place(level, index + slot)))
-                })
-            }
-        }
-    }
-
     /// Tells whether a run of slots holds a leaf or a link.
     #[inline(always)]
     pub(super) unsafe fn any_taken(&self, node: NodeAddr, level: usize, index: usize, slots: usize) -> bool {
@@ -117,7 +71,7 @@ impl<'n, G: Radix, F: Format, N: Nodes<Word = F::Word>> Mpt<'n, G, F, N> {
             // Nothing but zeroes is the common case, and found a few words at a time.
             self.fold(node, level, index, slots, F::Word::ZERO, |all, word| all | word) != F::Word::ZERO
                 && (0..slots).any(|slot| {
-                    let word = self.nodes.read(node, Self::place(level, index + slot));
+                    let word = self.read(node, Self::place(level, index + slot));
                     F::is_leaf(word, last) || (!last && F::is_link(word))
                 })
         }
@@ -148,7 +102,7 @@ impl<'n, G: Radix, F: Format, N: Nodes<Word = F::Word>> Mpt<'n, G, F, N> {
     pub(super) unsafe fn slot(&self, part: &Part, slot: usize) -> F::Word {
         let level = part.path.level;
         // SAFETY: the slots of a part are in its node.
-        unsafe { self.nodes.read(part.path.nodes[level], Self::place(level, part.index + slot)) }
+        unsafe { self.read(part.path.nodes[level], Self::place(level, part.index + slot)) }
     }
 
     /// The dry run of an unmap or protect: counts what is mapped, and finds holes and pages cut by the ends.

@@ -118,10 +118,14 @@ unsafe impl<'n, G: Radix, F: Format, N: Nodes<Word = F::Word>> Table<'n> for Mpt
         batch: &mut Retired<'n>,
         pages: Pages,
         to: PageSize,
-        broken: &mut dyn FnMut(&Flush),
+        known: &mut dyn FnMut(&Flush),
     ) -> Result<(), Error> {
         // SAFETY: the caller's promise.
-        unsafe { self.resize_pages(batch, pages, to, broken) }
+        unsafe { self.resize_pages(batch, pages, to, known) }
+    }
+
+    fn breaks(&self) -> bool {
+        F::BREAK
     }
 
     unsafe fn dismantle(&mut self, batch: &mut Retired<'n>) {

@@ -53,7 +53,7 @@ impl<'n, G: Radix, F: Format, N: Nodes<Word = F::Word>> Mpt<'n, G, F, N> {
         batch.touch(Reach::Everywhere, pages);
         // SAFETY: the caller is the writer, and the slot is a leaf of the range.
         unsafe {
-            self.nodes.put(node, Self::place(last, index), F::Word::ZERO);
+            self.put(node, Self::place(last, index), F::Word::ZERO);
             self.settle_pair(node, last, index);
             if self.count(node, last, -1) == 0 && last > 0 {
                 self.prune(batch, last, va);
@@ -110,7 +110,7 @@ impl<'n, G: Radix, F: Format, N: Nodes<Word = F::Word>> Mpt<'n, G, F, N> {
         let word = unsafe {
             if F::STATUS {
                 // Hardware may set the dirty bit up to this moment.
-                F::Word::swap(self.nodes.at(part.path.nodes[level]).add(place), F::Word::ZERO)
+                F::Word::swap(self.cell(part.path.nodes[level], place), F::Word::ZERO)
             } else {
                 self.slot(part, slot)
             }
@@ -153,17 +153,18 @@ impl<'n, G: Radix, F: Format, N: Nodes<Word = F::Word>> Mpt<'n, G, F, N> {
             let node = path.nodes[path.level];
             path.level -= 1;
             let (parent, index) = (path.nodes[path.level], Self::index(path.level, at));
+            let page = Pages::one(at.vpn(G::BASE));
+            if walked::<F>() {
+                batch.relink(Reach::Everywhere, page);
+            }
+            if let Some(own) = own_pages::<G>(path.level + 1, page) {
+                batch.touch(Reach::Everywhere, own);
+            }
             // SAFETY: the caller is the writer; the node has no entries, and after the store no way in.
             let live = unsafe {
-                self.nodes.put(parent, Self::place(path.level, index), F::Word::ZERO);
+                self.put(parent, Self::place(path.level, index), F::Word::ZERO);
                 self.settle_pair(parent, path.level, index);
                 self.retire(batch, node, path.level + 1, true);
-                if walked::<F>() {
-                    batch.relink(Reach::Everywhere, Pages::one(at.vpn(G::BASE)));
-                }
-                if let Some(own) = own_pages::<G>(path.level + 1, Pages::one(at.vpn(G::BASE))) {
-                    batch.touch(Reach::Everywhere, own);
-                }
                 self.count(parent, path.level, -1)
             };
             if live > 0 || path.level == 0 {

@@ -1,0 +1,148 @@
+//! How the writer reads and stores the words of a node.
+//!
+//! Where software walks, as the storage's mode says: in solo mode by plain loads and stores, which the compiler may
+//! widen. Where hardware walks ([`Format::WALK_CACHE`]), it walks beside the writer in every mode, the same CPU's too, by
+//! speculation: each access is one atomic access of the whole word, and a word that leads to something is stored with
+//! release ordering, so that a walker that finds a node finds what is in it. (Hardware's loads of a walk are in order of
+//! dependence, as a walker's are.) The barrier after the last store of a change, which makes the walker see it, is the
+//! kernel's: see [`Reach::Barrier`](tlbkit_addr::Reach::Barrier).
+
+use super::Mpt;
+use super::shape::Shape;
+use crate::format::{Format, walked};
+use crate::mode::Mode;
+use crate::nodes::{NodeAddr, Nodes};
+use crate::word::atomics;
+use crate::{Radix, Word};
+
+impl<G: Radix, F: Format, N: Nodes<Word = F::Word>> Mpt<'_, G, F, N> {
+    /// Returns the cell at a place in a node.
+    ///
+    /// # Safety
+    ///
+    /// The node is in the table, or retired and not reclaimed, or new, and the place within it; so for all that follow,
+    /// and the caller is its only writer but hardware.
+    #[inline(always)]
+    pub(super) unsafe fn cell(&self, node: NodeAddr, place: usize) -> *const <F::Word as Word>::Cell {
+        // SAFETY: the caller's promise.
+        unsafe { self.nodes.at(node).add(place) }
+    }
+
+    /// Reads a word.
+    #[inline(always)]
+    pub(super) unsafe fn read(&self, node: NodeAddr, place: usize) -> F::Word {
+        // SAFETY: the caller's promise.
+        unsafe {
+            if walked::<F>() { F::Word::follow(self.cell(node, place)) } else { self.nodes.read(node, place) }
+        }
+    }
+
+    /// Stores a word that leads nowhere, or into a node that nobody can reach yet.
+    #[inline(always)]
+    pub(super) unsafe fn put(&self, node: NodeAddr, place: usize, word: F::Word) {
+        // SAFETY: the caller's promise.
+        unsafe {
+            if walked::<F>() {
+                F::Word::put(self.cell(node, place), word);
+            } else {
+                self.nodes.put(node, place, word);
+            }
+        }
+    }
+
+    /// Stores a word that leads to something complete.
+    #[inline(always)]
+    pub(super) unsafe fn publish(&self, node: NodeAddr, place: usize, word: F::Word) {
+        // SAFETY: the caller's promise.
+        unsafe {
+            if walked::<F>() {
+                F::Word::publish(self.cell(node, place), word);
+            } else {
+                self.nodes.publish(node, place, word);
+            }
+        }
+    }
+
+    /// Makes everything stored so far visible before anything stored by [`put`](Self::put) or [`fill`](Self::fill) after
+    /// it.
+    #[inline(always)]
+    pub(super) fn release() {
+        if walked::<F>() {
+            atomics::fence(atomics::Ordering::Release);
+        } else {
+            N::Mode::release();
+        }
+    }
+
+    /// Stores a run of slots that lead nowhere new: `word`, `word + step`, ...
+    #[inline(always)]
+    pub(super) unsafe fn fill(
+        &self,
+        node: NodeAddr,
+        level: usize,
+        index: usize,
+        slots: usize,
+        word: F::Word,
+        step: F::Word,
+    ) {
+        // SAFETY: the caller's promise: the slots are in the node.
+        unsafe {
+            if F::EXTRA == 0 && !walked::<F>() {
+                self.nodes.fill(node, index, slots, word, step);
+            } else {
+                for slot in 0..slots {
+                    self.put(node, Self::place(level, index + slot), word.advance(step, slot));
+                }
+            }
+        }
+    }
+
+    /// Folds a run of slots.
+    #[inline(always)]
+    pub(super) unsafe fn fold(
+        &self,
+        node: NodeAddr,
+        level: usize,
+        index: usize,
+        slots: usize,
+        start: F::Word,
+        with: impl Fn(F::Word, F::Word) -> F::Word,
+    ) -> F::Word {
+        // SAFETY: the caller's promise: the slots are in the node.
+        unsafe {
+            if F::EXTRA == 0 && !walked::<F>() {
+                self.nodes.fold(node, index, slots, start, with)
+            } else {
+                (0..slots)
+                    .fold(start, |all, slot| with(all, self.read(node, Self::place(level, index + slot))))
+            }
+        }
+    }
+
+    /// Replaces each word of a run of slots, which hardware does not write, by what `change` makes of it.
+    #[inline(always)]
+    pub(super) unsafe fn edit(
+        &self,
+        node: NodeAddr,
+        level: usize,
+        index: usize,
+        slots: usize,
+        change: impl Fn(F::Word) -> F::Word,
+    ) {
+        // SAFETY: the caller's promise: the slots are in the node.
+        unsafe {
+            if F::EXTRA == 0 && !walked::<F>() {
+                self.nodes.edit(node, index, slots, change);
+            } else if walked::<F>() {
+                for slot in index..index + slots {
+                    let place = Self::place(level, slot);
+                    self.put(node, place, change(self.read(node, place)));
+                }
+            } else {
+                for slot in index..index + slots {
+                    self.nodes.edit(node, Self::place(level, slot), 1, &change);
+                }
+            }
+        }
+    }
+}
