@@ -109,6 +109,7 @@ mod slots;
 mod sweep;
 mod table;
 mod tune;
+mod way;
 
 #[cfg(all(test, not(tlbkit_loom), target_pointer_width = "64"))]
 mod tests;

@@ -44,6 +44,10 @@ impl<'n, G: Geometry, F: Format, N: Nodes<Word = F::Word>, L: Layout<N>, P: Poli
         assert!(!F::STATUS, "no hardware walks a guarded page table");
         assert!(P::WIDTH <= L::MAX_WIDTH, "a slot cannot express nodes of this size");
         assert!(
+            (G::VA_BITS - G::BASE.shift()) as usize <= super::way::DEPTH,
+            "pages are smaller than a path has room for"
+        );
+        assert!(
             !L::PAIRS || F::PAIRED && F::BREAK && F::EXTRA == 0 && G::VA_BITS == 32 && G::BASE.shift() == 12,
             "a TLB entry's layout is for 32-bit addresses of 4 KiB pages, in entries of pairs"
         );

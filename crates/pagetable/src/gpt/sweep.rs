@@ -4,9 +4,10 @@ use core::ops::{ControlFlow, Range};
 
 use tlbkit_addr::{Pages, Vpn};
 
-use super::bits::low;
+use super::bits::{agree, low};
 use super::layout::{Edge, Layout};
 use super::policy::Policy;
+use super::way::Way;
 use super::{Gpt, MAX_WIDTH};
 use crate::format::Format;
 use crate::geometry::Checked as _;
@@ -63,6 +64,12 @@ impl<'n, G: Geometry, F: Format, N: Nodes<Word = F::Word>, L: Layout<N>, P: Poli
     }
 
     /// As [`sweep`](Self::sweep), of a subtree.
+    ///
+    /// Beside a writer it reads every slot once, and that one load decides: what the slot led to is visited, whatever
+    /// the slot says afterwards. The slots that lead to a page are never all empty while the page stays mapped, and
+    /// what a walker has reached leads on to the page until the walker is done, so a page that does not change is
+    /// visited. That a node's region, digit and size never change while it lives is all that is known about a node
+    /// from outside it: where its region is, only a leaf's tag tells.
     pub(super) unsafe fn sweep_from(
         &self,
         edge: Edge,
@@ -72,32 +79,132 @@ impl<'n, G: Geometry, F: Format, N: Nodes<Word = F::Word>, L: Layout<N>, P: Poli
         if edge.is_empty() {
             return ControlFlow::Continue(());
         }
-        // SAFETY: the caller's promise; the slots are within the node.
+        // SAFETY: the caller's promise; the slots are within their nodes.
         unsafe {
-            let Some(near) = self.nearest(edge, span.first) else { return ControlFlow::Continue(()) };
-            let base = near & !low(edge.top());
-            // A page that reaches over the span's ends belongs to it: its own slot is what counts.
-            let Some(part) = span.within(base, edge.top(), 0) else { return ControlFlow::Continue(()) };
-            let (mut slot, last) = (edge.index(part.first), edge.index(part.last));
-            while slot <= last {
-                let at = base | slot << edge.shift;
-                if edge.leaf {
-                    let word = self.nodes.follow(edge.node, Self::pte_of(edge, at));
-                    if F::is_leaf(word, true) {
-                        visit(edge, at, word)?;
+            if edge.leaf {
+                let base = self.base_of(edge);
+                return self.sweep_leaf(edge, base, span, visit);
+            }
+            let mut way = Way::new();
+            self.enter(&mut way, edge, span.first);
+            while let Some(level) = way.levels().last_mut() {
+                let (node, slot) = (level.edge(), level.slot as usize);
+                if slot >= node.slots() {
+                    way.pop();
+                    continue;
+                }
+                level.slot += 1;
+                let child = self.look(node.node, slot, node.shift, 0);
+                if child.is_empty() {
+                    continue;
+                }
+                if !child.leaf {
+                    way.push(child, 0);
+                    continue;
+                }
+                let base = self.base_of(child);
+                if base > span.last {
+                    // Leaves come in ascending order.
+                    break;
+                }
+                if node.shares(child) {
+                    // One of the pair's pages stands in this run of slots.
+                    let run = node.run(slot, child);
+                    level.slot = run.end as u16;
+                    let start = base & !low(node.top()) | run.start << node.shift;
+                    if let Some(part) = span.within(start, child.shift, 0) {
+                        self.sweep_leaf(child, base, part, visit)?;
                     }
-                    slot += 1;
                 } else {
-                    let child = self.look(edge.node, slot, edge.shift, at);
-                    let run = edge.run(slot, child);
-                    if let Some(part) = Self::part_of_run(edge, &run, base, part, child) {
-                        self.sweep_from(child, part, visit)?;
-                    }
-                    slot = run.end;
+                    self.sweep_leaf(child, base, span, visit)?;
                 }
             }
         }
         ControlFlow::Continue(())
+    }
+
+    /// Visits the PTEs of one leaf at `base`, each loaded once.
+    #[inline(always)]
+    unsafe fn sweep_leaf(
+        &self,
+        leaf: Edge,
+        base: usize,
+        span: Span,
+        visit: &mut impl FnMut(Edge, usize, F::Word) -> ControlFlow<()>,
+    ) -> ControlFlow<()> {
+        // A page that reaches over the span's ends belongs to it: its own slot is what counts.
+        let Some(part) = span.within(base, leaf.top(), 0) else { return ControlFlow::Continue(()) };
+        for slot in leaf.index(part.first)..=leaf.index(part.last) {
+            let at = base | slot << leaf.shift;
+            // SAFETY: the caller's promise; the slot is within the leaf.
+            let word = unsafe { self.nodes.follow(leaf.node, Self::pte_of(leaf, at)) };
+            if F::is_leaf(word, true) {
+                visit(leaf, at, word)?;
+            }
+        }
+        ControlFlow::Continue(())
+    }
+
+    /// Fills a path with the nodes of a subtree that cover `at`, and beside them the slots from which on everything at
+    /// or above `at` lies.
+    ///
+    /// Where the subtree says nothing of its region, because all below was unmapped meanwhile, the path is the
+    /// subtree's root and its first slot: then a visit passes over what lies below `at`.
+    unsafe fn enter(&self, way: &mut Way, root: Edge, at: usize) {
+        let mut node = root;
+        // SAFETY: the caller's promise; the slots are within their nodes.
+        unsafe {
+            let child = loop {
+                let slot = node.index(at);
+                // The child in this slot is on the path; what is right of it is next.
+                way.push(node, slot + 1);
+                let child = self.look(node.node, slot, node.shift, 0);
+                if child.is_empty() || child.leaf {
+                    break child;
+                }
+                node = child;
+            };
+            // The last node's slot is read again: by then it may lead elsewhere, and that is what will be visited.
+            if let Some(last) = way.levels().last_mut() {
+                last.slot -= 1;
+            }
+            let witness = if child.is_empty() { self.any_base(node) } else { Some(self.base_of(child)) };
+            let Some(witness) = witness else {
+                way.truncate(0);
+                way.push(root, 0);
+                return;
+            };
+            // The nodes on the path above the first bit in which a page below them differs from `at` cover `at`.
+            if let Some(other) = way.levels().iter().position(|level| !agree(witness, at, level.edge().top()))
+            {
+                if witness > at {
+                    way.truncate(other + 1);
+                    way.levels()[other].slot = 0;
+                } else {
+                    way.truncate(other);
+                }
+            }
+        }
+    }
+
+    /// Returns the first key of some leaf below a node, `None` if a walker finds none there.
+    unsafe fn any_base(&self, mut node: Edge) -> Option<usize> {
+        // SAFETY: the caller's promise; the slots are within their nodes.
+        unsafe {
+            while !node.leaf {
+                node = (0..node.slots())
+                    .map(|slot| self.look(node.node, slot, node.shift, 0))
+                    .find(|child| !child.is_empty())?;
+            }
+            Some(self.base_of(node))
+        }
+    }
+
+    /// Returns the first key that a leaf covers.
+    #[inline(always)]
+    pub(super) unsafe fn base_of(&self, leaf: Edge) -> usize {
+        // SAFETY: the caller's promise.
+        if L::TAGGED { unsafe { self.tag(leaf.node) } } else { leaf.base }
     }
 
     /// Returns the part of a span that a child covers by way of a run of slots: of a leaf that stands there, the one

@@ -10,13 +10,13 @@ mod scene;
 mod storage;
 
 use rebased::Rebased;
-use scene::{Scene, check};
+use scene::{Scene, check, check_visit};
 use tlbkit_addr::{Attr, PageSize, Pages, Pfn, Vpn};
 use tlbkit_pagetable::gpt::{self, Adaptive, Fixed, Gpt};
 use tlbkit_pagetable::hpt::Hashed;
 use tlbkit_pagetable::lpt::Lpt;
 use tlbkit_pagetable::mpt::Mpt;
-use tlbkit_pagetable::{Change, Geometry, Holes, Radix};
+use tlbkit_pagetable::{Change, Geometry, Holes, Radix, Table};
 
 /// Eight pages in three levels of one bit. A page is two words, so that it can be a page of a linear table too.
 #[derive(Debug)]
@@ -39,6 +39,12 @@ impl Radix for Tiny {
 
 const READ: Attr = Attr::READ;
 const WRITE: Attr = Attr::READ.union(Attr::WRITE);
+
+type Writing<'w, 't> = tlbkit_pagetable::Writer<'w, 'static, dyn Table<'static> + 't>;
+
+fn set(writer: &mut Writing<'_, '_>, page: usize) {
+    writer.map(pages(page, 1), Pfn::new(8 + page), PAGE, WRITE).unwrap();
+}
 
 fn pages(first: usize, count: usize) -> Pages {
     Pages::count(Vpn::new(first), count).unwrap()
@@ -144,6 +150,24 @@ const REUSE: Scene = Scene {
     broken: &[],
 };
 
+/// The first of three pages disappears, and none is in the first slot of a node of four slots: a visitor goes on to the others.
+const VISIT_UNMAP: Scene = Scene {
+    before: |writer| [2, 4, 7].map(|page| set(writer, page)).into_iter().collect(),
+    steps: &[|writer| assert_eq!(writer.unmap(pages(2, 1), Holes::Refuse, None), Ok(1))],
+    then: &[],
+    probe: &[2],
+    broken: &[],
+};
+
+/// A page appears before, between or behind two others.
+const VISIT_MAP: Scene = Scene {
+    before: |writer| [4, 7].map(|page| set(writer, page)).into_iter().collect(),
+    steps: &[|writer| set(writer, 2)],
+    then: &[],
+    probe: &[2],
+    broken: &[],
+};
+
 /// Writes the tests of one table.
 macro_rules! walkers {
     ($table:ident, $build:expr) => {
@@ -199,6 +223,16 @@ macro_rules! walkers {
             fn reuse() {
                 check(1, &REUSE, $build);
             }
+
+            #[test]
+            fn visit_unmap() {
+                check_visit(&VISIT_UNMAP, &[4, 7], $build);
+            }
+
+            #[test]
+            fn visit_map() {
+                check_visit(&VISIT_MAP, &[4, 7], $build);
+            }
         }
     };
 }
@@ -206,6 +240,7 @@ macro_rules! walkers {
 walkers!(mpt, |nodes| Mpt::<Tiny, Words, _>::new(nodes).unwrap());
 walkers!(lpt, |nodes| Lpt::<Tiny, Words, _, 0x1000>::new(nodes).unwrap());
 walkers!(g2, |nodes| Gpt::<Tiny, Words, _, gpt::Compact, Fixed<1>>::new(nodes));
+walkers!(g4, |nodes| Gpt::<Tiny, Words, _, gpt::Compact, Fixed<2>>::new(nodes));
 walkers!(ga, |nodes| Gpt::<Tiny, Words, _, gpt::Compact, Adaptive>::new(nodes));
 walkers!(hpt, |nodes| Hashed::<Tiny, Words, _, 0, 0, 0>::new(nodes).unwrap());
 walkers!(hr, |nodes| Hashed::<Tiny, Words, _, 0, 1, 75>::new(nodes).unwrap());

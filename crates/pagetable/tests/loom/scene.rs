@@ -1,6 +1,7 @@
 //! One writer, one or two walkers, and a shootdown between them.
 
 use loom::sync::atomic::{AtomicBool, Ordering};
+use std::ops::ControlFlow;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering::Relaxed};
 use tlbkit_addr::Vpn;
@@ -91,6 +92,57 @@ where
     // Every schedule with so many preemptions; bugs that need more are rare, and schedules are many.
     let preemptions = if walkers > 1 { 2 } else { 3 };
     explore(Some(preemptions), move || play(walkers, scene, build, true));
+}
+
+/// Checks that one visitor of the whole table meets every page of `stay` once, which no step changes, and of the probes what
+/// was there at some moment.
+pub(crate) fn check_visit<W: Word, T>(
+    scene: &'static Scene,
+    stay: &'static [usize],
+    build: fn(&'static Watched<W>) -> T,
+) where
+    T: Table<'static> + Send + Sync + 'static,
+{
+    explore(Some(3), move || {
+        let states = expected(scene, build);
+        let (stage, storage) = Stage::new();
+        let table = Arc::new(build(storage));
+        // SAFETY: nobody walks yet.
+        unsafe { write(&*table, &[scene.before]).reclaim() };
+        let visitor = {
+            let table = Arc::clone(&table);
+            loom::thread::spawn(move || visit(&*table))
+        };
+        let batch = write(&*table, scene.steps);
+        let seen = visitor.join().unwrap();
+        let base = table.space().base();
+        for &page in stay {
+            let times = seen.iter().filter(|leaf| leaf.at.vpn(base).get() == page).count();
+            assert_eq!(times, 1, "page {page} stays: {seen:?}");
+        }
+        for leaf in seen.iter().filter(|leaf| !stay.contains(&leaf.at.vpn(base).get())) {
+            let ever = states.iter().flatten().any(|known| *known == Some(*leaf));
+            assert!(ever, "{leaf:?} was never there: {states:?}");
+        }
+        // SAFETY: the visitor is gone.
+        unsafe { batch.reclaim() };
+        let table = Arc::into_inner(table).expect("the visitor is gone");
+        // SAFETY: as above.
+        unsafe { destroy(table).reclaim() };
+        drop(stage);
+    });
+}
+
+/// Returns the leaves that a visit of the whole table meets.
+fn visit(table: &dyn Table<'static>) -> Vec<Leaf> {
+    let mut seen = Vec::new();
+    let whole = table.space().halves()[0].unwrap();
+    // SAFETY: the caller acknowledges no shootdown during the call.
+    let _ = table.for_each(unsafe { Pinned::by(&()) }, whole, &mut |leaf| {
+        seen.push(leaf);
+        ControlFlow::Continue(())
+    });
+    seen
 }
 
 /// The same with one walker and a writer that does not wait.

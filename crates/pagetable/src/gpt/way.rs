@@ -1,0 +1,82 @@
+//! A path of bounded length: how readers and the writer go over a subtree in a loop, without recursion.
+//!
+//! ```text
+//!   levels[0]  | node | slot ------.         each level says which slot of its node is read next
+//!                                  v
+//!   levels[1]            | node | slot --.   a child is pushed; a node whose slots are all read is popped
+//!                                        v
+//!   levels[2]                    | node | slot
+//! ```
+//!
+//! Every inner node resolves at least one bit of a page number, so a path is no longer than a page number is wide:
+//! [`DEPTH`] bounds it, and with it the stack that any visit takes.
+
+use core::mem::MaybeUninit;
+
+use super::layout::Edge;
+use crate::nodes::NodeAddr;
+
+/// The most nodes on a path: an address has so many bits above the smallest pages, of 1 KiB.
+pub(super) const DEPTH: usize = usize::BITS as usize - 10;
+
+/// A node on a path, and the slot of it that is read next.
+#[derive(Clone, Copy)]
+pub(super) struct Level {
+    node: NodeAddr,
+    /// The slot to read next; `slots()` if all have been read.
+    pub(super) slot: u16,
+    shift: u8,
+    width: u8,
+}
+
+impl Level {
+    /// Returns the edge that leads to the node, without its guard.
+    #[inline(always)]
+    pub(super) const fn edge(self) -> Edge {
+        Edge { node: self.node, shift: self.shift as u32, width: self.width as u32, leaf: false, base: 0 }
+    }
+}
+
+/// The inner nodes from the root of a subtree to the one whose slots are being read.
+pub(super) struct Way {
+    levels: [MaybeUninit<Level>; DEPTH],
+    len: usize,
+}
+
+impl Way {
+    #[inline(always)]
+    pub(super) const fn new() -> Self {
+        Self { levels: [const { MaybeUninit::uninit() }; DEPTH], len: 0 }
+    }
+
+    /// Adds an inner node below the last one. There is room for it: a node's digit lies below the digit of the node
+    /// before, and above the offset in a page.
+    #[inline(always)]
+    pub(super) fn push(&mut self, edge: Edge, slot: usize) {
+        // A node has at most 2^12 slots and a digit within 64 bits.
+        let (slot, shift, width) = (slot as u16, edge.shift as u8, edge.width as u8);
+        if let Some(level) = self.levels.get_mut(self.len) {
+            *level = MaybeUninit::new(Level { node: edge.node, slot, shift, width });
+            self.len += 1;
+        }
+    }
+
+    /// Removes the last node.
+    #[inline(always)]
+    pub(super) fn pop(&mut self) {
+        self.len = self.len.saturating_sub(1);
+    }
+
+    /// Leaves the first `len` nodes.
+    #[inline(always)]
+    pub(super) fn truncate(&mut self, len: usize) {
+        self.len = self.len.min(len);
+    }
+
+    /// Returns the nodes, the root of the subtree first.
+    #[inline(always)]
+    pub(super) fn levels(&mut self) -> &mut [Level] {
+        // SAFETY: `push` has written the first `len` levels.
+        unsafe { core::slice::from_raw_parts_mut(self.levels.as_mut_ptr().cast(), self.len) }
+    }
+}
