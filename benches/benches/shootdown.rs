@@ -9,42 +9,54 @@ use std::hint::{black_box, spin_loop};
 use std::sync::atomic::{AtomicBool, AtomicU32, Ordering};
 use std::time::Instant;
 
-use tlbkit_addr::{Asid, Pages, Vpn};
+use tlbkit_addr::{Asid, CpuSet, Flush, Pages, Reach, Vpn};
 use tlbkit_shootdown::{
-    Algorithm, Edit, Hardware, Local, LowRights, Mailbox, OpId, Outcome, Plan, Request, SharedSpace, System,
-    Target, Work,
+    Algorithm, Duty, Edit, Hardware, Local, LowRights, Mailbox, OpId, Outcome, Plan, Request, SharedSpace,
+    Synchronous, System, Target, Work,
 };
 
-struct Page<'a>(&'a SharedSpace);
+struct Page<'a>(&'a SharedSpace, &'a Flush);
 
-impl Edit<1> for Page<'_> {
-    fn exclude(&self) -> bool {
+impl Edit for Page<'_> {
+    type Payload = ();
+
+    fn exclude(&mut self) -> bool {
         true
     }
-    fn release(&self) {}
-    fn update(&self) {}
+    fn release(&mut self) {}
+    fn update(&mut self) {}
     fn space(&self) -> &SharedSpace {
         self.0
     }
-    fn what(&self) -> Target {
-        Target::Pages(Asid::default(), Pages::one(Vpn::new(3)))
+    fn asid(&self) -> Asid {
+        Asid::default()
     }
+    fn flush(&self) -> &Flush {
+        self.1
+    }
+}
+
+/// Returns the flush of one page.
+fn one_page() -> Flush {
+    let mut flush = Flush::none();
+    flush.add(Reach::Everywhere, Pages::one(Vpn::new(3)));
+    flush
 }
 
 /// A CPU whose interrupts are polled for, and whose TLB is empty.
 struct Quiet;
 
 impl Local<()> for Quiet {
-    fn flush(&mut self, what: Target, _drain: bool) {
+    fn flush(&mut self, _space: Option<Asid>, what: &Flush, _drain: bool) {
         black_box(what);
     }
-    fn interrupt(&mut self, _cpu: usize) {}
-    fn complete(&mut self, (): (), outcome: Outcome) {
+    fn interrupt(&mut self, _cpus: CpuSet) {}
+    fn complete(&mut self, _op: OpId, (): (), outcome: Outcome) {
         black_box(outcome);
     }
 }
 
-type Kernel<'a> = System<(), Page<'a>, 2, 4>;
+type Kernel = System<(), Synchronous<()>, 2, 4>;
 
 /// Operations of a round: few enough to fit between two interruptions.
 const TIMES: u32 = 64;
@@ -92,6 +104,7 @@ fn one_cpu() {
     let request = Request {
         op: OpId { cpu: 1, slot: 0, generation: 1 },
         what: Target::Pages(Asid::default(), Pages::one(Vpn::new(3))),
+        duty: Duty::Flush,
     };
     let mut locked_add = || {
         timed(|| {
@@ -111,7 +124,7 @@ fn one_cpu() {
     print("publish", "at most 6", ["locked add", "a request"], times, 0);
     let flag = AtomicBool::new(false);
     let alone = SharedSpace::new();
-    let kernel = Kernel::new(plan()).expect("sizes are not zero");
+    let kernel = Kernel::new(Hardware::I386);
     let mut station = kernel.station(0).expect("it exists");
     let mut load = || {
         timed(|| {
@@ -120,10 +133,12 @@ fn one_cpu() {
     };
     let mut poll = || timed(|| _ = black_box(black_box(&kernel).poll(&mut station, &mut Quiet).is_ok()));
     print("empty poll", "one load", ["load", "poll"], fastest(ROUNDS, [&mut load, &mut poll]), 0);
+    let (plan, page) = (plan(), one_page());
     alone.members.insert(0);
     alone.running.insert(0);
-    let mut unmap =
-        || timed(|| _ = black_box(kernel.start(&mut station, &mut Quiet, (), Page(&alone)).is_ok()));
+    let mut unmap = || {
+        timed(|| _ = black_box(kernel.run(&mut station, &mut Quiet, plan, &mut Page(&alone, &page)).is_ok()))
+    };
     let times = fastest(ROUNDS, [&mut locked_add, &mut unmap]);
     print("unshared", "", ["locked add", "unmap"], times, 0);
 }
@@ -138,14 +153,14 @@ impl Line {
 }
 
 /// What the requester and the responder share: each subject's, side by side.
-struct Shared<'a> {
+struct Shared {
     /// Two words: a number to be answered by the same number.
     ask: Line,
     answer: Line,
     /// A mailbox, and how many acknowledgements are to come.
     mailbox: Mailbox<4>,
     left: Line,
-    kernel: Kernel<'a>,
+    kernel: Kernel,
 }
 
 /// The subjects of [`round_trips`], whose turns these are.
@@ -158,7 +173,7 @@ const SUBJECTS: [&str; 3] = ["two words", "mailbox of requests", "shootdown, pol
 /// - the crate's [`Mailbox`], and nothing else of it: set the number of acknowledgements to come, post a request;
 ///   look whether there is one, take it, subtract one; wait until there is none to come;
 /// - a whole operation of PTE-first on an entry that two CPUs may hold, its change and its flushes empty: from
-///   `System::start` to the payload's return, with a `System::poll` on the other side.
+///   `System::run` to the payload's return, with a `System::poll` on the other side.
 fn round_trips() {
     let space = SharedSpace::new();
     for cpu in [0, 1] {
@@ -173,7 +188,7 @@ fn round_trips() {
                 answer: Line::new(),
                 mailbox: Mailbox::new().expect("room for 4"),
                 left: Line::new(),
-                kernel: Kernel::new(plan()).expect("sizes are not zero"),
+                kernel: Kernel::new(Hardware::I386),
             })
         })
         .collect();
@@ -187,7 +202,7 @@ fn round_trips() {
 }
 
 /// A requester here and a responder on another CPU, which spins for the subject whose turn it is.
-fn round_trips_at<'a>(shared: &Shared<'a>, space: &'a SharedSpace) -> [f64; SUBJECTS.len()] {
+fn round_trips_at(shared: &Shared, space: &SharedSpace) -> [f64; SUBJECTS.len()] {
     let Shared { ask, answer, mailbox, left, kernel } = shared;
     let (turn, stop) = (Line::new(), AtomicBool::new(false));
     std::thread::scope(|scope| {
@@ -228,6 +243,7 @@ fn round_trips_at<'a>(shared: &Shared<'a>, space: &'a SharedSpace) -> [f64; SUBJ
         let request = Request {
             op: OpId { cpu: 0, slot: 0, generation: 1 },
             what: Target::Pages(Asid::default(), Pages::one(Vpn::new(3))),
+            duty: Duty::Flush,
         };
         let posted = || {
             left.0.store(1, Ordering::Release);
@@ -237,7 +253,9 @@ fn round_trips_at<'a>(shared: &Shared<'a>, space: &'a SharedSpace) -> [f64; SUBJ
             }
         };
         let mut station = kernel.station(0).expect("it exists");
-        let mut shootdown = || _ = black_box(kernel.start(&mut station, &mut Quiet, (), Page(space)).is_ok());
+        let (plan, page) = (plan(), one_page());
+        let mut shootdown =
+            || _ = black_box(kernel.run(&mut station, &mut Quiet, plan, &mut Page(space, &page)).is_ok());
         let times = fastest(
             ROUNDS_OF_TWO,
             [&mut || round(&turn, 0, &mut words), &mut || round(&turn, 1, posted), &mut || {

@@ -71,10 +71,6 @@ impl Batch {
         if taken.flush.reach() != Reach::Everywhere {
             return None;
         }
-        Some(match taken.flush.ranges() {
-            [only] if !taken.flush.links() => Target::Pages(self.space, *only),
-            // Separate ones, none as it is the whole space anyway, or one whose links a flush by address may leave.
-            _ => Target::Space(self.space),
-        })
+        Some(Target::of(self.space, &taken.flush))
     }
 }

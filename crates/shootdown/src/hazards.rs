@@ -3,8 +3,9 @@
 use tlbkit_addr::{Asid, CpuSet};
 
 use crate::{
-    Action, Algorithm, Change, Hardware, LowRights, Miss, Misuse, OpId, Operation, Outcome, Plan, Rendezvous,
-    Repair, Replier, Reply, Request, Requester, Seen, Status, StatusBit, Switch, SwitchAction, Target, Work,
+    Action, Algorithm, Change, Duty, Hardware, LowRights, Miss, Misuse, OpId, Operation, Outcome, Plan,
+    Rendezvous, Repair, Replier, Reply, Request, Requester, Seen, Status, StatusBit, Switch, SwitchAction,
+    Target, Work,
 };
 
 fn plan(algorithm: Algorithm, without: Repair) -> Plan {
@@ -121,7 +122,7 @@ fn lines_are_in_the_printed_order_or_missing() {
 #[test]
 fn an_operation_without_repliers_is_nobodys() {
     let plan = plan(Algorithm::PteFirstAsync, Repair::ZERO_REPLIERS | Repair::EXCLUSION);
-    let mut operation = Operation::<_, 1>::new(plan, 0, ()).ok().unwrap();
+    let mut operation = Operation::<(), 1>::new(plan, 0, None).ok().unwrap();
     let nobody = Seen::Targets { members: CpuSet::empty(), running: CpuSet::empty() };
     while !operation.is_left() {
         let seen = if operation.next() == Action::ReadTargets { nobody } else { Seen::Did };
@@ -135,7 +136,7 @@ fn an_operation_without_repliers_is_nobodys() {
 /// What a 2-phase replier does with one request, up to `Idle`.
 fn replied(plan: Plan) -> Vec<Reply> {
     let op = OpId { cpu: 0, slot: 0, generation: 1 };
-    let mut work = Some(Work::One(Request { op, what: Target::All }));
+    let mut work = Some(Work::One(Request { op, what: Target::All, duty: Duty::Stop }));
     let mut replier = Replier::<2>::new(plan).unwrap();
     replier.interrupt();
     let mut asked = Vec::new();
@@ -173,7 +174,9 @@ fn a_replier_flushes_as_it_stops_and_leaves_without_looking_back() {
     // Who only collects does not stop, and does not flush.
     let mut replier = Replier::<2>::new(serve).unwrap();
     replier.collect();
-    replier.took(Some(Work::One(Request { op, what: Target::Space(Asid::default()) }))).unwrap();
+    replier
+        .took(Some(Work::One(Request { op, what: Target::Space(Asid::default()), duty: Duty::Stop })))
+        .unwrap();
     replier.counted(1).unwrap();
     assert_eq!(replier.next(), Reply::Take);
 }

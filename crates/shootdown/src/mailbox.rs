@@ -1,6 +1,6 @@
 //! A CPU's request queue in shared memory.
 
-use crate::sync::{AtomicBool, Cell, Ordering, fence, relax};
+use crate::sync::{AtomicBool, Cell, Ordering, constructor, fence, relax};
 use crate::{Misuse, Queue, Request, Work};
 
 /// A [`Queue`] that other CPUs post to: a lock around it, and a flag beside it.
@@ -34,12 +34,14 @@ impl<const N: usize, const W: usize, const SLOTS: usize> Mailbox<N, W, SLOTS> {
         Ok(Self::of_checked_size())
     }
 
-    /// As [`new`](Self::new), for sizes that are known not to be zero.
-    pub(crate) fn of_checked_size() -> Self {
-        Self {
-            pending: AtomicBool::new(false),
-            locked: AtomicBool::new(false),
-            queue: Cell::new(Queue::of_checked_size()),
+    constructor! {
+        /// As [`new`](Self::new), for sizes that are known not to be zero.
+        pub(crate) fn of_checked_size() -> Self {
+            Self {
+                pending: AtomicBool::new(false),
+                locked: AtomicBool::new(false),
+                queue: Cell::new(Queue::of_checked_size()),
+            }
         }
     }
 

@@ -67,6 +67,11 @@ pub enum Misuse {
         /// The station's CPU.
         cpu: usize,
     },
+    /// The CPU is to go offline, and runs an address space.
+    StillRuns {
+        /// The CPU.
+        cpu: usize,
+    },
     /// The plan flushes other CPUs' TLBs, and this CPU has not said how.
     NoRemoteTlbs,
     /// The slot is still in use by an earlier operation.
@@ -87,6 +92,7 @@ impl fmt::Display for Misuse {
             }
             Self::AlreadyComplete { op } => write!(f, "operation {op} has had all its acknowledgements"),
             Self::NotAsked => f.write_str("the machine did not ask for this"),
+            Self::StillRuns { cpu } => write!(f, "CPU {cpu} runs another address space: leave that first"),
             Self::NoRemoteTlbs => f.write_str("the plan flushes other CPUs' TLBs: implement `Local::remote`"),
             Self::Busy { op } => write!(f, "operation {op} is still under way"),
             Self::Manned { cpu } => write!(f, "CPU {cpu} has its station: pass that on, or drop it"),

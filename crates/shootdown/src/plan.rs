@@ -2,7 +2,7 @@
 
 use bitflags::bitflags;
 
-use crate::{Algorithm, Consistency, Hardware, LowRights, Order, Style, Unsuitable};
+use crate::{Algorithm, Consistency, Duty, Hardware, LowRights, Order, Style, Unsuitable};
 
 bitflags! {
     /// What the text leaves out of its pseudocode, or prints in an order that does not work on all the hardware
@@ -105,7 +105,7 @@ impl Plan {
         }
     }
 
-    const fn unchecked(algorithm: Algorithm, hardware: &Hardware, low: LowRights) -> Self {
+    pub(crate) const fn unchecked(algorithm: Algorithm, hardware: &Hardware, low: LowRights) -> Self {
         // A late write puts the old rights back with at least one status bit more than the word that it was made from:
         // `suits` refuses hardware of which that is not so. A round flushes every copy that was loaded before it, and
         // waits for every write, so each round in which the old rights reappear uses up one more bit; in the round after
@@ -224,6 +224,29 @@ impl Plan {
     #[inline]
     pub const fn rendezvous(&self) -> Rendezvous {
         self.rendezvous
+    }
+
+    /// Returns the plan with the same algorithm's synchronous form, if it is asynchronous: the requester waits for its
+    /// end. What suits the one suits the other.
+    #[must_use]
+    pub const fn waited_for(self) -> Self {
+        let algorithm = match self.algorithm {
+            Algorithm::PteFirstAsync => Algorithm::PteFirst,
+            Algorithm::TlbFirstAsync => Algorithm::TlbFirst,
+            Algorithm::OptimisticAsync => Algorithm::Optimistic,
+            synchronous => synchronous,
+        };
+        Self { algorithm, ..self }
+    }
+
+    /// Returns what the algorithm asks of a replier.
+    #[inline]
+    pub const fn duty(&self) -> Duty {
+        match (self.algorithm.order(), self.algorithm.style()) {
+            (Order::TwoPhase, _) => Duty::Stop,
+            (_, Style::Asynchronous) => Duty::FlushAndFinish,
+            _ => Duty::Flush,
+        }
     }
 
     /// Tells whether repliers stop until the entry has changed.

@@ -8,13 +8,15 @@
 //!
 //! Overflow loses precision, never a request. The bits cannot overflow: there are only so many operations.
 
-use tlbkit_addr::{Asid, CpuSet, Pages};
+use tlbkit_addr::{Asid, CpuSet, Flush, Pages, Reach};
 
 use crate::{Misuse, OpId};
 
 /// What to flush.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub enum Target {
+    /// Nothing: the CPU is only to leave the walk that it is in.
+    Nothing,
     /// Some pages of an address space.
     Pages(Asid, Pages),
     /// A whole address space.
@@ -24,10 +26,42 @@ pub enum Target {
 }
 
 impl Target {
+    /// Returns the smallest target that covers what `flush` asks for and can be said in one request.
+    pub fn of(space: Asid, flush: &Flush) -> Self {
+        match flush.ranges() {
+            [only] if !flush.links() => Self::Pages(space, *only),
+            [] if !flush.is_all() => Self::Nothing,
+            // Separate ones, none as it is the whole space anyway, or one whose links a flush by address may leave.
+            _ => Self::Space(space),
+        }
+    }
+
+    /// Calls `f` with what is to be flushed, of one address space or of all; not if that is nothing.
+    pub(crate) fn with(self, f: impl FnOnce(Option<Asid>, &Flush)) {
+        let mut flush = Flush::none();
+        let space = match self {
+            Self::Nothing => return,
+            Self::Pages(space, pages) => {
+                flush.add(Reach::Everywhere, pages);
+                Some(space)
+            }
+            Self::Space(space) => {
+                flush.add_all(Reach::Everywhere);
+                Some(space)
+            }
+            Self::All => {
+                flush.add_all(Reach::Everywhere);
+                None
+            }
+        };
+        f(space, &flush);
+    }
+
     /// Returns the smallest target that covers both and can be said in one request.
     #[must_use]
     pub fn widened(self, other: Self) -> Self {
         match (self, other) {
+            (Self::Nothing, any) | (any, Self::Nothing) => any,
             (Self::Pages(a, x), Self::Pages(b, y)) if a == b => match x.merge(y) {
                 Some(both) => Self::Pages(a, both),
                 None => Self::Space(a),
@@ -42,11 +76,24 @@ impl Target {
     /// Tells whether the target covers `page` of `space`.
     pub fn covers(&self, space: Asid, page: tlbkit_addr::Vpn) -> bool {
         match self {
+            Self::Nothing => false,
             Self::Pages(of, pages) => *of == space && pages.contains(page),
             Self::Space(of) => *of == space,
             Self::All => true,
         }
     }
+}
+
+/// What an operation asks of a replier.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash)]
+pub enum Duty {
+    /// Flush, then acknowledge.
+    #[default]
+    Flush,
+    /// Flush, then acknowledge; whoever gives the last acknowledgement runs the operation to its end.
+    FlushAndFinish,
+    /// Stop until the entry has changed, then flush.
+    Stop,
 }
 
 /// One request: what to flush, and for whom.
@@ -56,11 +103,14 @@ pub struct Request {
     pub op: OpId,
     /// What to flush.
     pub what: Target,
+    /// What else is asked.
+    pub duty: Duty,
 }
 
 impl Request {
     /// What is where no request is.
-    const NONE: Self = Self { op: OpId { cpu: 0, slot: 0, generation: 0 }, what: Target::All };
+    const NONE: Self =
+        Self { op: OpId { cpu: 0, slot: 0, generation: 0 }, what: Target::Nothing, duty: Duty::Flush };
 }
 
 /// A set of operations: one bit for each slot of each CPU.
@@ -118,7 +168,8 @@ pub enum Work<const W: usize = 1, const SLOTS: usize = 1> {
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
 #[repr(C)]
 pub struct Queue<const N: usize, const W: usize = 1, const SLOTS: usize = 1> {
-    len: usize,
+    /// Of 32 bits, so that the first request is on the line of what tells that there is one.
+    len: u32,
     closed: bool,
     owed: OpSet<W, SLOTS>,
     /// The first `len` of them; the others are all [`Request::NONE`].
@@ -163,7 +214,7 @@ impl<const N: usize, const W: usize, const SLOTS: usize> Queue<N, W, SLOTS> {
         }
         if !self.owed.is_empty() {
             self.owed.insert(request.op);
-        } else if let Some(free) = self.requests.get_mut(self.len) {
+        } else if let Some(free) = self.requests.get_mut(self.len as usize) {
             *free = request;
             self.len += 1;
         } else {
@@ -175,7 +226,7 @@ impl<const N: usize, const W: usize, const SLOTS: usize> Queue<N, W, SLOTS> {
     /// Adds an operation without its request: everything is to be flushed.
     pub(crate) fn owe(&mut self, op: OpId) {
         self.owed.insert(op);
-        for earlier in self.requests.iter_mut().take(self.len) {
+        for earlier in self.requests.iter_mut().take(self.len as usize) {
             self.owed.insert(earlier.op);
             *earlier = Request::NONE;
         }
@@ -191,7 +242,7 @@ impl<const N: usize, const W: usize, const SLOTS: usize> Queue<N, W, SLOTS> {
         }
         // Each moves up one place, the last one's becomes free, and the first is left over.
         let mut moved = Request::NONE;
-        for place in self.requests.iter_mut().take(self.len).rev() {
+        for place in self.requests.iter_mut().take(self.len as usize).rev() {
             core::mem::swap(place, &mut moved);
         }
         self.len = self.len.checked_sub(1)?;
@@ -205,7 +256,7 @@ impl<const N: usize, const W: usize, const SLOTS: usize> Queue<N, W, SLOTS> {
 
     /// Returns the number of requests that wait.
     pub fn len(&self) -> usize {
-        self.len + self.owed.len()
+        self.len as usize + self.owed.len()
     }
 
     /// Tells whether the queue has overflowed since it was last empty.

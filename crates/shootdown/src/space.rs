@@ -1,16 +1,20 @@
 //! An address space's three sets of CPUs in shared memory.
 
+use core::sync::atomic::AtomicUsize as Plain;
+
 use tlbkit_addr::CpuSet;
 
-use crate::sync::{AtomicUsize, Ordering};
+use crate::sync::{AtomicUsize, Ordering, array, constructor};
 
 /// A set of CPUs that CPUs enter and leave by themselves.
 #[derive(Debug)]
 pub struct SharedSet<const W: usize = 1>([AtomicUsize; W]);
 
 impl<const W: usize> SharedSet<W> {
-    fn new() -> Self {
-        Self(core::array::from_fn(|_| AtomicUsize::new(0)))
+    constructor! {
+        fn new() -> Self {
+            Self(array!(AtomicUsize::new(0); W))
+        }
     }
 
     fn place(&self, cpu: usize) -> Option<(&AtomicUsize, usize)> {
@@ -48,6 +52,11 @@ impl<const W: usize> SharedSet<W> {
 
 /// [`Space`](crate::Space)'s three sets as atomics, sequentially consistent: who marks and then looks, and who
 /// enters and then looks, cannot both see nothing.
+///
+/// A kernel lets [`System::switch`](crate::System::switch) keep them: a CPU that uses the space without being among
+/// those that run it is not asked to flush, and what it walks is freed under it.
+///
+/// Before a kernel drops the space it calls [`System::drain`](crate::System::drain).
 #[derive(Debug)]
 pub struct SharedSpace<const W: usize = 1> {
     /// Who may hold translations.
@@ -56,12 +65,63 @@ pub struct SharedSpace<const W: usize = 1> {
     pub running: SharedSet<W>,
     /// Who must flush first.
     pub stale: SharedSet<W>,
+    /// How many 2-phase changes of its entries have begun, and how many of those are over.
+    begun: AtomicUsize,
+    over: AtomicUsize,
+    /// What tells the space from all others, those that are no more included; 0 until somebody asks.
+    name: Plain,
 }
 
 impl<const W: usize> SharedSpace<W> {
-    /// Returns the sets of a new address space: nobody knows it.
-    pub fn new() -> Self {
-        Self { members: SharedSet::new(), running: SharedSet::new(), stale: SharedSet::new() }
+    constructor! {
+        /// Returns the sets of a new address space: nobody knows it.
+        pub fn new() -> Self {
+            Self {
+                members: SharedSet::new(),
+                running: SharedSet::new(),
+                stale: SharedSet::new(),
+                begun: AtomicUsize::new(0),
+                over: AtomicUsize::new(0),
+                name: Plain::new(0),
+            }
+        }
+    }
+
+    /// Counts a 2-phase change that begins, or is over.
+    pub(crate) fn set_changing(&self, on: bool) {
+        let count = if on { &self.begun } else { &self.over };
+        count.fetch_add(1, Ordering::SeqCst);
+    }
+
+    /// Returns how many 2-phase changes have begun.
+    pub(crate) fn changes(&self) -> usize {
+        self.begun.load(Ordering::SeqCst)
+    }
+
+    /// Tells whether a 2-phase change is under way.
+    pub(crate) fn is_changing(&self) -> bool {
+        // In this order: a change that ends in between counts as under way, and is asked for again.
+        let over = self.over.load(Ordering::SeqCst);
+        self.begun.load(Ordering::SeqCst) != over
+    }
+
+    /// Returns the space's name, if it has one.
+    pub(crate) fn name(&self) -> Option<usize> {
+        Some(self.name.load(Ordering::Relaxed)).filter(|&name| name != 0)
+    }
+
+    /// Gives the space a name that no other one has had, if it has none, and returns it. There are as many as a word
+    /// can count; then there is none.
+    pub(crate) fn named(&self) -> Option<usize> {
+        static NEXT: Plain = Plain::new(1);
+        if self.name().is_none() {
+            let next = NEXT.fetch_update(Ordering::Relaxed, Ordering::Relaxed, |next| next.checked_add(1));
+            if let Ok(next) = next {
+                // If it has got one meanwhile, it keeps that.
+                let _ = self.name.compare_exchange(0, next, Ordering::Relaxed, Ordering::Relaxed);
+            }
+        }
+        self.name()
     }
 }
 

@@ -25,6 +25,32 @@ impl<T> Cell<T> {
     }
 }
 
+/// Writes a constructor that is `const`, except under loom, whose atomics cannot be constants.
+macro_rules! constructor {
+    ($(#[$about:meta])* $see:vis fn $name:ident($($argument:ident: $type:ty),*) -> Self $body:block) => {
+        #[cfg(not(tlbkit_loom))]
+        $(#[$about])*
+        $see const fn $name($($argument: $type),*) -> Self $body
+
+        #[cfg(tlbkit_loom)]
+        $(#[$about])*
+        $see fn $name($($argument: $type),*) -> Self $body
+    };
+}
+pub(crate) use constructor;
+
+/// Returns an array of so many values of an expression, which is a constant except under loom.
+macro_rules! array {
+    ($value:expr; $count:expr) => {{
+        #[cfg(not(tlbkit_loom))]
+        let array = [const { $value }; $count];
+        #[cfg(tlbkit_loom)]
+        let array = core::array::from_fn(|_| $value);
+        array
+    }};
+}
+pub(crate) use array;
+
 /// Lets another hardware thread, or loom's next thread, go on.
 #[inline]
 pub(crate) fn relax() {

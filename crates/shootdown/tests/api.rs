@@ -4,12 +4,15 @@
 
 use std::cell::Cell;
 
-use tlbkit_addr::{Asid, CpuSet, Pages, Vpn};
+use tlbkit_addr::{Asid, CpuSet, Flush, Pages, Vpn};
 use tlbkit_shootdown::{
-    Action, Algorithm, Change, Edit, Hardware, Local, LowRights, Misuse, OpId, Operation, Outcome, Plan,
-    Queue, RemoteTlbs, Rendezvous, Replier, Request, Requester, Seen, SharedSpace, Status, StatusBit, Style,
-    System, Target, leaked,
+    Action, Algorithm, Change, Duty, Edit, Hardware, Local, LowRights, Misuse, OpId, Operation, Outcome,
+    Plan, Queue, RemoteTlbs, Rendezvous, Replier, Request, Requester, Seen, SharedSpace, Status, StatusBit,
+    Style, System, Target, leaked,
 };
+
+mod support;
+use support::EVERYTHING;
 
 fn plan(algorithm: Algorithm) -> Plan {
     Plan::new(algorithm, &Hardware::I386, LowRights::NeverWriteBack).unwrap()
@@ -17,33 +20,41 @@ fn plan(algorithm: Algorithm) -> Plan {
 
 fn request(cpu: u16) -> Request {
     let what = Target::Pages(Asid::default(), Pages::one(Vpn::new(usize::from(cpu))));
-    Request { op: OpId { cpu, slot: 0, generation: 1 }, what }
+    Request { op: OpId { cpu, slot: 0, generation: 1 }, what, duty: Duty::Flush }
 }
 
-struct Page(SharedSpace);
+/// A page whose unmapping uncovers a number.
+struct Page(SharedSpace, u8);
 
 impl Edit<1> for Page {
-    fn exclude(&self) -> bool {
+    type Payload = u8;
+
+    fn exclude(&mut self) -> bool {
         true
     }
-    fn release(&self) {}
-    fn update(&self) {}
+    fn release(&mut self) {}
+    fn update(&mut self) -> u8 {
+        self.1
+    }
     fn space(&self) -> &SharedSpace {
         &self.0
     }
-    fn what(&self) -> Target {
-        Target::All
+    fn asid(&self) -> Asid {
+        Asid::default()
+    }
+    fn flush(&self) -> &Flush {
+        &EVERYTHING
     }
 }
 
 /// Returns a page of a space that runs on these CPUs.
-fn on(cpus: [usize; 2]) -> Page {
+fn on(cpus: [usize; 2], payload: u8) -> Page {
     let space = SharedSpace::new();
     for cpu in cpus {
         space.members.insert(cpu);
         space.running.insert(cpu);
     }
-    Page(space)
+    Page(space, payload)
 }
 
 #[derive(Default)]
@@ -54,13 +65,13 @@ struct Counting {
 }
 
 impl Local<u8> for Counting {
-    fn flush(&mut self, _what: Target, _drain: bool) {
+    fn flush(&mut self, _space: Option<Asid>, _what: &Flush, _drain: bool) {
         self.flushes += 1;
     }
-    fn interrupt(&mut self, cpu: usize) {
-        self.interrupts.push(cpu);
+    fn interrupt(&mut self, cpus: CpuSet) {
+        self.interrupts.extend(cpus.iter());
     }
-    fn complete(&mut self, payload: u8, outcome: Outcome) {
+    fn complete(&mut self, _op: OpId, payload: u8, outcome: Outcome) {
         self.completed.push((payload, outcome));
     }
 }
@@ -83,8 +94,6 @@ fn acknowledge(kernel: &Kernel, op: OpId) -> Result<u32, Misuse> {
 fn bad_input_is_refused() {
     assert!(matches!(Queue::<0>::new(), Err(Misuse::NoRoom)));
     assert!(matches!(Replier::<0>::new(plan(Algorithm::PteFirst)), Err(Misuse::NoRoom)));
-    assert!(matches!(System::<u8, Page, 0, 2>::new(plan(Algorithm::PteFirst)), Err(Misuse::NobodyThere)));
-    assert!(matches!(System::<u8, Page, 4, 0>::new(plan(Algorithm::PteFirst)), Err(Misuse::NoRoom)));
     let beyond = CpuSet::<1>::CAPACITY;
     let one = Requester::<1>::new(plan(Algorithm::PteFirst), beyond);
     assert_eq!(one.map(|machine| machine.cpu()), Err(Misuse::NoSuchCpu { cpu: beyond }));
@@ -96,11 +105,11 @@ fn bad_input_is_refused() {
     assert_eq!(none.map(|machine| machine.cpu()), Err(Misuse::NoSuchCpu { cpu: 0x1_0000 }));
 
     let mut queue = Queue::<2>::new().unwrap();
-    let far = Request { op: OpId { cpu: 900, slot: 0, generation: 1 }, what: Target::All };
+    let far = Request { op: OpId { cpu: 900, slot: 0, generation: 1 }, what: Target::All, duty: Duty::Flush };
     assert_eq!(queue.push(far), Err(Misuse::NoSuchCpu { cpu: 900 }));
     assert!(queue.is_empty());
 
-    let kernel = Kernel::new(plan(Algorithm::PteFirst)).unwrap();
+    let kernel = Kernel::new(Hardware::I386);
     assert!(matches!(kernel.station(4), Err(Misuse::NoSuchCpu { cpu: 4 })));
     assert_eq!(post(&kernel, 4, request(0)), Err(Misuse::NoSuchCpu { cpu: 4 }));
     let unknown = OpId { cpu: 0, slot: 0, generation: 5 };
@@ -130,13 +139,15 @@ fn an_operation_dropped_half_way_leaks_its_payload_and_says_so() {
     }
     let dropped = Cell::new(0);
     let before = leaked();
-    drop(Operation::<_, 1>::new(plan(Algorithm::PteFirst), 0, Bomb(&dropped)).ok());
+    let plan = plan(Algorithm::PteFirst);
+    drop(Operation::<_, 1>::new(plan, 0, Some(Bomb(&dropped))).ok());
     assert_eq!((leaked() > before, dropped.get()), (true, 0));
-    let half = Operation::<_, 1>::new(plan(Algorithm::PteFirst), 0, Bomb(&dropped)).ok().unwrap();
+    let mut half = Operation::<_, 1>::new(plan, 0, Some(Bomb(&dropped))).ok().unwrap();
+    *half.uncovered() = Some(Bomb(&dropped));
     let back = half.finish().expect_err("it has not ended");
     assert_eq!(dropped.get(), 0);
     drop(back);
-    assert_eq!((leaked() >= before + 2, dropped.get()), (true, 0));
+    assert_eq!((leaked() >= before + 3, dropped.get()), (true, 0));
 }
 
 #[test]
@@ -169,7 +180,7 @@ fn an_unmap_that_nobody_else_can_have_seen_sends_nothing() {
 
 #[test]
 fn two_cpus_by_hand() {
-    let kernel = Kernel::new(plan(Algorithm::PteFirstAsync)).unwrap();
+    let (kernel, plan) = (Kernel::new(Hardware::I386), plan(Algorithm::PteFirstAsync));
     let (mut zero, mut one) = (kernel.station(0).unwrap(), kernel.station(1).unwrap());
     let (mut here, mut there) = (Counting::default(), Counting::default());
     let space = SharedSpace::new();
@@ -177,7 +188,7 @@ fn two_cpus_by_hand() {
         space.members.insert(cpu);
         space.running.insert(cpu);
     }
-    kernel.start(&mut zero, &mut here, 9, Page(space)).ok().unwrap();
+    kernel.start(&mut zero, &mut here, plan, Page(space, 9)).ok().unwrap();
     assert_eq!((here.flushes, here.interrupts.as_slice()), (1, [1].as_slice()));
     assert!(here.completed.is_empty(), "a reply is outstanding");
     kernel.poll(&mut one, &mut there).unwrap();
@@ -187,20 +198,19 @@ fn two_cpus_by_hand() {
 
 #[test]
 fn slots_run_out_with_an_error_that_hands_everything_back() {
-    let kernel = Kernel::new(plan(Algorithm::PteFirstAsync)).unwrap();
+    let (kernel, plan) = (Kernel::new(Hardware::I386), plan(Algorithm::PteFirstAsync));
     let mut zero = kernel.station(0).unwrap();
     let mut here = Counting::default();
-    let shared = || on([0, 1]);
-    assert!(kernel.start(&mut zero, &mut here, 1, shared()).is_ok());
-    let Err((payload, _, Misuse::Busy { .. })) = kernel.start(&mut zero, &mut here, 2, shared()) else {
+    assert!(kernel.start(&mut zero, &mut here, plan, on([0, 1], 1)).is_ok());
+    let Err((edit, Misuse::Busy { .. })) = kernel.start(&mut zero, &mut here, plan, on([0, 1], 2)) else {
         panic!("there is one slot");
     };
-    assert_eq!(payload, 2);
+    assert_eq!(edit.1, 2);
 }
 
 #[test]
 fn a_member_that_the_system_does_not_have_is_refused_before_anything_changes() {
-    let kernel = Kernel::new(plan(Algorithm::PteFirst)).unwrap();
+    let (kernel, plan) = (Kernel::new(Hardware::I386), plan(Algorithm::PteFirst));
     let mut zero = kernel.station(0).unwrap();
     let mut here = Counting::default();
     let space = SharedSpace::new();
@@ -208,37 +218,43 @@ fn a_member_that_the_system_does_not_have_is_refused_before_anything_changes() {
         space.members.insert(cpu);
         space.running.insert(cpu);
     }
-    let Err((payload, _, why)) = kernel.start(&mut zero, &mut here, 3, Page(space)) else {
+    let Err((edit, why)) = kernel.start(&mut zero, &mut here, plan, Page(space, 3)) else {
         panic!("there are four CPUs, 0 to 3");
     };
-    assert_eq!((payload, why), (3, Misuse::NoSuchCpu { cpu: 4 }));
+    assert_eq!((edit.1, why), (3, Misuse::NoSuchCpu { cpu: 4 }));
     assert_eq!((here.flushes, here.interrupts.len(), here.completed.len()), (0, 0, 0));
 }
 
 /// It joins while the operation runs, too late to refuse it: nobody of this system is asked for it, however often.
 #[test]
 fn a_member_that_appears_too_late_is_not_asked() {
-    struct Joining(Page);
-    impl Joining {
+    struct Joining<'s>(&'s SharedSpace, u8);
+    impl Joining<'_> {
         fn join(&self) {
-            self.0.0.members.insert(9);
-            self.0.0.running.insert(9);
+            self.0.members.insert(9);
+            self.0.running.insert(9);
         }
     }
-    impl Edit<1> for Joining {
-        fn exclude(&self) -> bool {
+    impl Edit<1> for Joining<'_> {
+        type Payload = u8;
+
+        fn exclude(&mut self) -> bool {
             self.join();
             true
         }
-        fn release(&self) {}
-        fn update(&self) {
+        fn release(&mut self) {}
+        fn update(&mut self) -> u8 {
             self.join();
+            self.1
         }
         fn space(&self) -> &SharedSpace {
-            self.0.space()
+            self.0
         }
-        fn what(&self) -> Target {
-            Target::All
+        fn asid(&self) -> Asid {
+            Asid::default()
+        }
+        fn flush(&self) -> &Flush {
+            &EVERYTHING
         }
     }
     for (algorithm, others) in Algorithm::ALL.into_iter().flat_map(|a| [(a, 0), (a, 1)]) {
@@ -250,42 +266,45 @@ fn a_member_that_appears_too_late_is_not_asked() {
         if others == 1 && algorithm.style() != Style::Asynchronous {
             continue;
         }
-        let kernel = System::<u8, Joining, 4, 2>::new(plan).unwrap();
+        let kernel = System::<u8, Joining<'_>, 4, 2>::new(twice);
+        let spaces = [page(1 + others, 0).0, page(1 + others, 0).0];
         let (mut zero, mut one) = (kernel.station(0).unwrap(), kernel.station(1).unwrap());
         let (mut here, mut there) = (Counting::default(), Counting::default());
-        for payload in [3, 4] {
-            assert!(kernel.start(&mut zero, &mut here, payload, Joining(page(1 + others))).is_ok());
+        for (space, payload) in spaces.iter().zip([3, 4]) {
+            assert!(kernel.start(&mut zero, &mut here, plan, Joining(space, payload)).is_ok());
             kernel.poll(&mut one, &mut there).unwrap();
             kernel.poll(&mut zero, &mut here).unwrap();
         }
+        // TLB-first carries the last one.
+        kernel.drain(&mut zero, &mut here, &spaces[1]).unwrap();
         here.completed.append(&mut there.completed);
         assert_eq!(here.completed, [3, 4].map(|payload| (payload, Outcome::Done)), "{algorithm} {others}");
     }
 }
 
 /// CPUs 0 to `running` run the space.
-fn page(running: usize) -> Page {
+fn page(running: usize, payload: u8) -> Page {
     let space = SharedSpace::new();
     for cpu in 0..running {
         space.members.insert(cpu);
         space.running.insert(cpu);
     }
-    Page(space)
+    Page(space, payload)
 }
 
 /// Nobody is there to reply: who sends the last request counts for him, and goes on himself if that was all.
 #[test]
 fn an_operation_whose_last_replier_is_offline_is_its_requesters_again() {
     for online in [0, 1] {
-        let kernel = Kernel::new(plan(Algorithm::PteFirstAsync)).unwrap();
+        let (kernel, plan) = (Kernel::new(Hardware::I386), plan(Algorithm::PteFirstAsync));
         let (mut zero, mut one) = (kernel.station(0).unwrap(), kernel.station(1).unwrap());
         let (mut here, mut there) = (Counting::default(), Counting::default());
         let elsewhere = SharedSpace::new();
         let mut two = kernel.station(2).unwrap();
         let last = if online == 0 { &mut one } else { &mut two };
-        kernel.switch(last, &mut there, Change::Offline, &elsewhere, Target::All, || false).unwrap();
+        kernel.switch(last, &mut there, Change::Offline, &elsewhere, Asid::default()).unwrap();
         there = Counting::default();
-        kernel.start(&mut zero, &mut here, 9, page(online + 2)).ok().unwrap();
+        kernel.start(&mut zero, &mut here, plan, page(online + 2, 9)).ok().unwrap();
         if online == 1 {
             assert_eq!(
                 (here.interrupts.as_slice(), here.completed.len()),
@@ -305,9 +324,9 @@ fn an_operation_whose_last_replier_is_offline_is_its_requesters_again() {
 struct Waiting<F>(F, usize);
 
 impl<F: FnMut()> Local<u8> for Waiting<F> {
-    fn flush(&mut self, _what: Target, _drain: bool) {}
-    fn interrupt(&mut self, _cpu: usize) {}
-    fn complete(&mut self, _payload: u8, _outcome: Outcome) {}
+    fn flush(&mut self, _space: Option<Asid>, _what: &Flush, _drain: bool) {}
+    fn interrupt(&mut self, _cpus: CpuSet) {}
+    fn complete(&mut self, _op: OpId, _payload: u8, _outcome: Outcome) {}
     fn pause(&mut self) {
         (self.0)();
     }
@@ -325,9 +344,13 @@ fn everybody_who_waits_for_an_acknowledgement_is_woken() {
         space.members.insert(1);
         space.running.insert(1);
         let mut station = kernel.station(cpu).unwrap();
-        assert!(kernel.start(&mut station, &mut Waiting(meanwhile, 0), 0, Page(space)).is_ok());
+        assert!(
+            kernel
+                .start(&mut station, &mut Waiting(meanwhile, 0), plan(Algorithm::PteFirst), Page(space, 0))
+                .is_ok()
+        );
     }
-    let kernel = Kernel::new(plan(Algorithm::PteFirst)).unwrap();
+    let kernel = Kernel::new(Hardware::I386);
     let mut one = kernel.station(1).unwrap();
     let mut there = Waiting(|| panic!("CPU 1 waits for nobody"), 0);
     let mut reply = || kernel.poll(&mut one, &mut there).unwrap();
@@ -339,12 +362,12 @@ fn everybody_who_waits_for_an_acknowledgement_is_woken() {
 /// A kernel's CPU may sleep where it pauses: an operation that nobody holds up must not.
 #[test]
 fn who_has_nothing_to_wait_for_does_not_pause() {
-    let kernel = Kernel::new(plan(Algorithm::PteFirst)).unwrap();
+    let (kernel, plan) = (Kernel::new(Hardware::I386), plan(Algorithm::PteFirst));
     let mut zero = kernel.station(0).unwrap();
     let mut here = Waiting(|| panic!("nobody would wake CPU 0"), 0);
-    let lazy = page(1);
+    let lazy = page(1, 0);
     lazy.0.members.insert(2);
-    assert!(kernel.start(&mut zero, &mut here, 0, lazy).is_ok());
+    assert!(kernel.start(&mut zero, &mut here, plan, lazy).is_ok());
 }
 
 /// The entry has been overwritten: the last replier starts over, and is the one who asks the others now.
@@ -352,27 +375,35 @@ fn who_has_nothing_to_wait_for_does_not_pause() {
 fn an_operation_taken_over_goes_on_under_its_name() {
     struct Overwritten(SharedSpace, Cell<bool>);
     impl Edit<1> for Overwritten {
-        fn exclude(&self) -> bool {
+        type Payload = u8;
+
+        fn exclude(&mut self) -> bool {
             true
         }
-        fn release(&self) {}
-        fn update(&self) {}
-        fn check(&self) -> bool {
+        fn release(&mut self) {}
+        fn update(&mut self) -> u8 {
+            9
+        }
+        fn check(&mut self) -> bool {
             self.1.replace(true)
         }
         fn space(&self) -> &SharedSpace {
             &self.0
         }
-        fn what(&self) -> Target {
-            Target::All
+        fn asid(&self) -> Asid {
+            Asid::default()
+        }
+        fn flush(&self) -> &Flush {
+            &EVERYTHING
         }
     }
-    let kernel = System::<u8, Overwritten, 4, 2>::new(plan(Algorithm::OptimisticAsync)).unwrap();
+    let kernel = System::<u8, Overwritten, 4, 2>::new(Hardware::I386);
     let (mut zero, mut one) = (kernel.station(0).unwrap(), kernel.station(1).unwrap());
     let (mut here, mut there) = (Counting::default(), Counting::default());
     for nth in 1..4 {
-        let edit = Overwritten(page(2).0, Cell::new(false));
-        assert!(kernel.start(&mut zero, &mut here, 9, edit).is_ok());
+        let edit = Overwritten(page(2, 9).0, Cell::new(false));
+        let plan = plan(Algorithm::OptimisticAsync);
+        assert!(kernel.start(&mut zero, &mut here, plan, edit).is_ok());
         kernel.poll(&mut one, &mut there).unwrap();
         assert_eq!(there.interrupts, [0].repeat(nth));
         let op = OpId { cpu: 0, slot: 0, generation: 99 };
@@ -385,13 +416,13 @@ fn an_operation_taken_over_goes_on_under_its_name() {
 /// A 2-phase CPU that stops changes something for those who wait for it. One that looks into an empty mailbox does not.
 #[test]
 fn a_look_for_nothing_disturbs_nobody() {
-    let kernel = Kernel::new(plan(Algorithm::TwoPhase)).unwrap();
+    let kernel = Kernel::new(Hardware::I386);
     let mut one = kernel.station(1).unwrap();
     let mut there = Waiting(|| panic!("CPU 1 waits for nobody"), 0);
     kernel.poll(&mut one, &mut there).unwrap();
     assert_eq!(there.1, 0);
     // An operation that is not in its slot any more has continued.
-    post(&kernel, 1, request(0)).unwrap();
+    post(&kernel, 1, Request { duty: Duty::Stop, ..request(0) }).unwrap();
     kernel.poll(&mut one, &mut there).unwrap();
     assert_eq!(there.1, 1, "it has stopped");
 }
@@ -401,17 +432,18 @@ fn a_look_for_nothing_disturbs_nobody() {
 #[test]
 fn a_request_of_nothing_costs_nobody_his_reply() {
     fn replied<const N: usize>() {
-        let kernel = System::<u8, Page, 4, N>::new(plan(Algorithm::PteFirstAsync)).unwrap();
+        let (kernel, plan) = (System::<u8, Page, 4, N>::new(Hardware::I386), plan(Algorithm::PteFirstAsync));
         let (mut zero, mut one) = (kernel.station(0).unwrap(), kernel.station(1).unwrap());
         let (mut here, mut there) = (Counting::default(), Counting::default());
         let never = |cpu| OpId { cpu, slot: 0, generation: 0 };
         let post = |cpu| {
             // SAFETY: that CPU has no operation in flight, nor will it have.
-            unsafe { kernel.post(1, Request { op: never(cpu), what: Target::All }) }.unwrap();
+            unsafe { kernel.post(1, Request { op: never(cpu), what: Target::All, duty: Duty::Flush }) }
+                .unwrap();
         };
         for payload in [7, 8] {
             post(2);
-            kernel.start(&mut zero, &mut here, payload, page(2)).ok().unwrap();
+            kernel.start(&mut zero, &mut here, plan, page(2, payload)).ok().unwrap();
             post(3);
             let wrong = Misuse::AlreadyComplete { op: never(2) };
             assert_eq!(kernel.poll(&mut one, &mut there), Err(wrong), "the first one");
@@ -426,13 +458,12 @@ fn a_request_of_nothing_costs_nobody_his_reply() {
 /// A 2-phase CPU neither waits for what does not exist, nor stays stopped for it.
 #[test]
 fn nobody_stops_for_a_request_of_nothing() {
-    let twophase = plan(Algorithm::TwoPhase);
-    for plan in [twophase, twophase.with_rendezvous(Rendezvous::Serve)] {
-        let kernel = Kernel::new(plan).unwrap();
+    for rendezvous in [Rendezvous::Flag, Rendezvous::Serve] {
+        let kernel = Kernel::new(Hardware::I386).with_rendezvous(rendezvous);
         let mut one = kernel.station(1).unwrap();
         let mut there = Waiting(|| panic!("CPU 1 waits for nobody"), 0);
         for _ in 0..2 {
-            post(&kernel, 1, request(9)).unwrap();
+            post(&kernel, 1, Request { duty: Duty::Stop, ..request(9) }).unwrap();
             assert_eq!(kernel.poll(&mut one, &mut there), Err(Misuse::NoSuchCpu { cpu: 9 }));
         }
         assert_eq!(kernel.poll(&mut one, &mut there), Ok(()));
@@ -442,7 +473,7 @@ fn nobody_stops_for_a_request_of_nothing() {
 /// Its own operation is not to blame for what a CPU finds in its mailbox while it waits, nor is what it does to itself.
 #[test]
 fn what_is_wrong_in_a_mailbox_is_told_when_the_call_is_through() {
-    let kernel = Kernel::new(plan(Algorithm::PteFirst)).unwrap();
+    let (kernel, plan) = (Kernel::new(Hardware::I386), plan(Algorithm::PteFirst));
     let (mut zero, mut one) = (kernel.station(0).unwrap(), kernel.station(1).unwrap());
     let mut there = Waiting(|| panic!("CPU 1 waits for nobody"), 0);
     post(&kernel, 0, request(9)).unwrap();
@@ -456,54 +487,56 @@ fn what_is_wrong_in_a_mailbox_is_told_when_the_call_is_through() {
         },
         0,
     );
-    assert!(kernel.start(&mut zero, &mut here, 9, page(2)).is_ok());
+    assert!(kernel.start(&mut zero, &mut here, plan, page(2, 9)).is_ok());
     assert_eq!(looks, 2, "CPU 0 has waited until CPU 1 had replied");
 
-    let (elsewhere, what) = (SharedSpace::new(), Target::Space(Asid::default()));
+    let elsewhere = SharedSpace::new();
     let mut here = Counting::default();
     let wrong = Err(Misuse::NoSuchCpu { cpu: 9 });
-    assert_eq!(kernel.switch(&mut zero, &mut here, Change::In, &elsewhere, what, || false), wrong);
+    assert_eq!(kernel.switch(&mut zero, &mut here, Change::In, &elsewhere, Asid::default()), wrong);
     assert!(elsewhere.running.contains(0));
     post(&kernel, 0, request(9)).unwrap();
-    assert_eq!(kernel.switch(&mut zero, &mut here, Change::Offline, &elsewhere, what, || false), wrong);
-    assert_eq!(here.flushes, 3, "as it leaves, for the request, and all in the end");
+    assert_eq!(kernel.switch(&mut zero, &mut here, Change::Offline, &elsewhere, Asid::default()), wrong);
+    assert_eq!(here.flushes, 2, "for the request, and all in the end");
     assert_eq!(post(&kernel, 0, request(9)), Ok(false));
 }
 
 /// One at a time is a CPU, and of one system: not even by mistake do two run one CPU's operations.
 #[test]
 fn a_station_is_one_cpus_of_one_system() {
-    let (kernel, other) = [(); 2].map(|()| Kernel::new(plan(Algorithm::PteFirst)).unwrap()).into();
+    let (kernel, other) = (Kernel::new(Hardware::I386), Kernel::new(Hardware::I386));
+    let plan = plan(Algorithm::PteFirst);
     let mut zero = kernel.station(0).unwrap();
     assert!(matches!(kernel.station(0), Err(Misuse::Manned { cpu: 0 })));
     assert!(kernel.station(1).is_ok() && kernel.station(1).is_ok(), "given back when dropped");
     let mut here = Counting::default();
     let stranger = Misuse::Stranger { cpu: 0 };
-    assert!(matches!(other.start(&mut zero, &mut here, 7, page(1)), Err((7, _, why)) if why == stranger));
+    assert!(
+        matches!(other.start(&mut zero, &mut here, plan, page(1, 7)), Err((edit, why)) if (edit.1, why) == (7, stranger))
+    );
     let space = SharedSpace::new();
-    let what = Target::Space(Asid::default());
-    assert_eq!(other.switch(&mut zero, &mut here, Change::In, &space, what, || false), Err(stranger));
+    assert_eq!(other.switch(&mut zero, &mut here, Change::In, &space, Asid::default()), Err(stranger));
     assert!(!space.members.contains(0));
     post(&other, 0, request(0)).unwrap();
     assert_eq!(other.poll(&mut zero, &mut here), Err(stranger));
     assert_eq!(here.flushes, 0);
-    assert!(kernel.start(&mut zero, &mut here, 7, page(1)).is_ok());
+    assert!(kernel.start(&mut zero, &mut here, plan, page(1, 7)).is_ok());
 }
 
 /// Who goes offline replies to what he has been asked, flushes all, and is asked no more until he is back.
 #[test]
 fn going_offline_leaves_nobody_waiting() {
-    let kernel = Kernel::new(plan(Algorithm::PteFirstAsync)).unwrap();
+    let (kernel, plan) = (Kernel::new(Hardware::I386), plan(Algorithm::PteFirstAsync));
     let (mut zero, mut one) = (kernel.station(0).unwrap(), kernel.station(1).unwrap());
     assert_eq!((zero.cpu(), one.cpu(), kernel.station(3).unwrap().cpu()), (0, 1, 3));
     let (mut here, mut there) = (Counting::default(), Counting::default());
     let elsewhere = SharedSpace::new();
     let mut switch = |there: &mut Counting, change| {
-        kernel.switch(&mut one, there, change, &elsewhere, Target::Space(Asid::default()), || false).unwrap();
+        kernel.switch(&mut one, there, change, &elsewhere, Asid::default()).unwrap();
     };
     switch(&mut there, Change::In);
     assert!(elsewhere.members.contains(1) && elsewhere.running.contains(1));
-    kernel.start(&mut zero, &mut here, 9, page(2)).ok().unwrap();
+    kernel.start(&mut zero, &mut here, plan, page(2, 9)).ok().unwrap();
     switch(&mut there, Change::Offline);
     assert_eq!(there.completed, [(9, Outcome::Done)]);
     assert!(!elsewhere.members.contains(1) && !elsewhere.running.contains(1));
@@ -517,12 +550,12 @@ fn going_offline_leaves_nobody_waiting() {
 #[test]
 fn rights_can_be_raised_again_while_replies_are_outstanding() {
     for times in 0..3 {
-        let kernel = Kernel::new(plan(Algorithm::PteFirstAsync)).unwrap();
+        let (kernel, plan) = (Kernel::new(Hardware::I386), plan(Algorithm::PteFirstAsync));
         let (mut zero, mut one) = (kernel.station(0).unwrap(), kernel.station(1).unwrap());
         let (mut here, mut there) = (Counting::default(), Counting::default());
         let at_rest = OpId { cpu: 0, slot: 0, generation: 0 };
         assert_eq!(kernel.supersede(at_rest), Ok(false));
-        let op = kernel.start(&mut zero, &mut here, 9, page(2)).ok().unwrap();
+        let op = kernel.start(&mut zero, &mut here, plan, page(2, 9)).ok().unwrap();
         assert_eq!(op, OpId { generation: 1, ..at_rest });
         assert_eq!(kernel.supersede(at_rest), Err(Misuse::UnknownGeneration { op: at_rest, current: 1 }));
         for _ in 0..times {
@@ -533,24 +566,23 @@ fn rights_can_be_raised_again_while_replies_are_outstanding() {
         assert_eq!(there.completed, [(9, outcome)]);
         assert_eq!(kernel.supersede(op), Ok(false), "it has ended");
         // The slot forgets it.
-        kernel.start(&mut zero, &mut here, 8, page(2)).ok().unwrap();
+        kernel.start(&mut zero, &mut here, plan, page(2, 8)).ok().unwrap();
         kernel.poll(&mut one, &mut there).unwrap();
         assert_eq!(there.completed[1], (8, Outcome::Done));
     }
-    let kernel = Kernel::new(plan(Algorithm::PteFirst)).unwrap();
+    let kernel = Kernel::new(Hardware::I386);
     let far = OpId { cpu: 4, slot: 0, generation: 0 };
     assert_eq!(kernel.supersede(far), Err(Misuse::NoSuchCpu { cpu: 4 }));
     assert_eq!(kernel.supersede(OpId { cpu: 0, slot: 1, ..far }), Err(Misuse::NoRoom));
-    assert_eq!(kernel.style(), Style::Synchronous);
 }
 
 /// A slot counts its operations, modulo 2^16.
 #[test]
 fn a_name_is_one_operations_until_the_count_comes_round() {
-    let kernel = Kernel::new(plan(Algorithm::PteFirst)).unwrap();
+    let (kernel, plan) = (Kernel::new(Hardware::I386), plan(Algorithm::PteFirst));
     let (mut zero, mut here) = (kernel.station(0).unwrap(), Counting::default());
     for generation in 1..0x1_0010 {
-        let name = kernel.start(&mut zero, &mut here, 0, page(1)).ok().unwrap();
+        let name = kernel.start(&mut zero, &mut here, plan, page(1, 0)).ok().unwrap();
         let op = OpId { cpu: 0, slot: 0, generation };
         assert_eq!(name, OpId { generation: generation & 0xffff, ..op });
         assert_eq!(kernel.supersede(op), Ok(false));
@@ -582,18 +614,18 @@ fn a_misuse_says_what_does_not_fit() {
 /// A CPU whose flush of another one's TLB takes some looks.
 struct Remote {
     here: usize,
-    asked: Vec<(usize, Target, bool)>,
+    asked: Vec<(usize, bool)>,
     looks: u32,
 }
 
 impl Local<u8> for Remote {
-    fn flush(&mut self, _what: Target, _drain: bool) {
+    fn flush(&mut self, _space: Option<Asid>, _what: &Flush, _drain: bool) {
         self.here += 1;
     }
-    fn interrupt(&mut self, cpu: usize) {
-        panic!("CPU {cpu} is flushed from here");
+    fn interrupt(&mut self, cpus: CpuSet) {
+        panic!("{cpus:?} are flushed from here");
     }
-    fn complete(&mut self, payload: u8, outcome: Outcome) {
+    fn complete(&mut self, _op: OpId, payload: u8, outcome: Outcome) {
         assert_eq!((payload, outcome), (9, Outcome::Done));
         assert_eq!(self.looks, 0, "the flush has not been done");
         self.here += 100;
@@ -604,8 +636,9 @@ impl Local<u8> for Remote {
 }
 
 impl RemoteTlbs for Remote {
-    fn flush(&mut self, cpu: usize, what: Target, drain: bool) -> (u32, u32) {
-        self.asked.push((cpu, what, drain));
+    fn flush(&mut self, cpu: usize, space: Option<Asid>, what: &Flush, drain: bool) -> (u32, u32) {
+        assert_eq!((space, what.is_all()), (Some(Asid::default()), true));
+        self.asked.push((cpu, drain));
         (7, 6)
     }
     fn is_flushed(&mut self, cpu: usize, ticket: u32) -> bool {
@@ -618,18 +651,18 @@ impl RemoteTlbs for Remote {
 #[test]
 fn a_remote_flush_is_awaited_and_needs_a_way_to_do_it() {
     let remote = Plan::new(Algorithm::PteFirstRemote, &Hardware::MC88200, LowRights::NeverWriteBack).unwrap();
-    let kernel = Kernel::new(remote).unwrap();
+    let kernel = Kernel::new(Hardware::MC88200);
     let mut station = kernel.station(0).unwrap();
 
     let mut without = Counting::default();
-    let (payload, _, why) = kernel.start(&mut station, &mut without, 9, on([0, 2])).err().unwrap();
-    assert_eq!((payload, why), (9, Misuse::NoRemoteTlbs));
+    let (edit, why) = kernel.start(&mut station, &mut without, remote, on([0, 2], 9)).err().unwrap();
+    assert_eq!((edit.1, why), (9, Misuse::NoRemoteTlbs));
     assert!(why.to_string().contains("implement `Local::remote`"));
     assert_eq!((without.flushes, without.completed.len()), (0, 0));
 
     let mut local = Remote { here: 0, asked: Vec::new(), looks: 3 };
-    assert!(kernel.start(&mut station, &mut local, 9, on([0, 2])).is_ok());
+    assert!(kernel.start(&mut station, &mut local, remote, on([0, 2], 9)).is_ok());
     let drain = remote.has(tlbkit_shootdown::Repair::REMOTE_DRAIN);
-    assert_eq!(local.asked, [(2, Target::All, drain)]);
+    assert_eq!(local.asked, [(2, drain)]);
     assert_eq!((local.here, local.looks), (101, 0));
 }

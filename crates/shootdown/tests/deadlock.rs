@@ -5,45 +5,55 @@
 use std::sync::Barrier;
 use std::sync::atomic::{AtomicUsize, Ordering};
 
-use tlbkit_addr::Asid;
+use tlbkit_addr::{Asid, CpuSet, Flush};
 use tlbkit_shootdown::{
-    Algorithm, Edit, Hardware, Local, LowRights, Outcome, Plan, Rendezvous, SharedSpace, System, Target,
+    Algorithm, Edit, Hardware, Local, LowRights, OpId, Outcome, Plan, Rendezvous, SharedSpace, System,
 };
 
-/// A change of an entry of its own. Both have entered the algorithm before either asks the other.
-struct Change<'m>(&'m Barrier, &'m SharedSpace);
+mod support;
+use support::EVERYTHING;
+
+/// A change of an entry of its own.
+struct Change<'m>(&'m SharedSpace);
 
 impl Edit<1> for Change<'_> {
-    fn exclude(&self) -> bool {
+    type Payload = ();
+
+    fn exclude(&mut self) -> bool {
         true
     }
-    fn release(&self) {}
-    fn set_changing(&self, on: bool) {
-        if on {
-            self.0.wait();
-        }
-    }
-    fn update(&self) {}
+    fn release(&mut self) {}
+    fn update(&mut self) {}
     fn space(&self) -> &SharedSpace {
-        self.1
+        self.0
     }
-    fn what(&self) -> Target {
-        Target::Space(Asid::default())
+    fn asid(&self) -> Asid {
+        Asid::default()
+    }
+    fn flush(&self) -> &Flush {
+        &EVERYTHING
     }
 }
 
-struct Cpu<'m>(&'m AtomicUsize);
+/// A CPU. The first thing that it tells the other one is that it has entered the algorithm: both have, before either
+/// asks the other.
+struct Cpu<'m>(&'m AtomicUsize, Option<&'m Barrier>);
 
 impl Local<()> for Cpu<'_> {
-    fn flush(&mut self, _what: Target, _drain: bool) {
+    fn flush(&mut self, _space: Option<Asid>, _what: &Flush, _drain: bool) {
         self.0.fetch_add(1, Ordering::SeqCst);
     }
-    fn interrupt(&mut self, _cpu: usize) {}
-    fn complete(&mut self, (): (), outcome: Outcome) {
+    fn interrupt(&mut self, _cpus: CpuSet) {}
+    fn complete(&mut self, _op: OpId, (): (), outcome: Outcome) {
         assert_eq!(outcome, Outcome::Done);
     }
     fn pause(&mut self) {
         std::thread::yield_now();
+    }
+    fn changed(&mut self) {
+        if let Some(both) = self.1.take() {
+            both.wait();
+        }
     }
 }
 
@@ -52,8 +62,7 @@ impl Local<()> for Cpu<'_> {
 fn two_requesters_do_not_wait_for_each_other_for_ever() {
     let plan = Plan::new(Algorithm::TwoPhase, &Hardware::RP3, LowRights::NeverWriteBack).expect("it suits");
     for rendezvous in [Rendezvous::Flag, Rendezvous::Serve] {
-        let kernel = System::<(), Change<'_>, 2, 1>::new(plan.with_rendezvous(rendezvous));
-        let kernel = kernel.expect("sizes are not zero");
+        let kernel = System::<(), Change<'_>, 2, 1>::new(Hardware::RP3).with_rendezvous(rendezvous);
         let (space, barrier) = (SharedSpace::new(), Barrier::new(2));
         let (flushes, ended) = (AtomicUsize::new(0), AtomicUsize::new(0));
         for cpu in [0, 1] {
@@ -65,12 +74,13 @@ fn two_requesters_do_not_wait_for_each_other_for_ever() {
                 let (kernel, space, barrier, flushes, ended) = (&kernel, &space, &barrier, &flushes, &ended);
                 scope.spawn(move || {
                     let mut station = kernel.station(me).expect("it exists");
-                    let started = kernel.start(&mut station, &mut Cpu(flushes), (), Change(barrier, space));
+                    let mut cpu = Cpu(flushes, Some(barrier));
+                    let started = kernel.start(&mut station, &mut cpu, plan, Change(space));
                     assert!(started.is_ok());
                     ended.fetch_add(1, Ordering::SeqCst);
                     // The other one may ask only now: an interrupt.
                     while ended.load(Ordering::SeqCst) < 2 {
-                        kernel.poll(&mut station, &mut Cpu(flushes)).expect("it is in flight");
+                        kernel.poll(&mut station, &mut cpu).expect("it is in flight");
                         std::thread::yield_now();
                     }
                 });

@@ -4,9 +4,13 @@
 
 use std::sync::atomic::{AtomicBool, AtomicU8, Ordering};
 
+use tlbkit_addr::{Asid, CpuSet, Flush};
 use tlbkit_shootdown::{
-    Algorithm, Edit, Hardware, Local, LowRights, Outcome, Plan, Rendezvous, SharedSpace, System, Target,
+    Algorithm, Edit, Hardware, Local, LowRights, OpId, Outcome, Plan, Rendezvous, SharedSpace, System,
 };
+
+mod support;
+use support::EVERYTHING;
 
 const OLD: u8 = 0b0111;
 const OLD_AND_DIRTY: u8 = 0b1111;
@@ -30,18 +34,23 @@ impl Page {
 }
 
 impl Edit<1> for &Page {
-    fn exclude(&self) -> bool {
+    type Payload = ();
+
+    fn exclude(&mut self) -> bool {
         true
     }
-    fn release(&self) {}
-    fn update(&self) {
+    fn release(&mut self) {}
+    fn update(&mut self) {
         self.entry.store(NEW, Ordering::SeqCst);
     }
     fn space(&self) -> &SharedSpace {
         &self.space
     }
-    fn what(&self) -> Target {
-        Target::All
+    fn asid(&self) -> Asid {
+        Asid::default()
+    }
+    fn flush(&self) -> &Flush {
+        &EVERYTHING
     }
 }
 
@@ -64,17 +73,17 @@ impl Cpu<'_> {
 }
 
 impl Local<()> for Cpu<'_> {
-    fn flush(&mut self, _what: Target, drain: bool) {
+    fn flush(&mut self, _space: Option<Asid>, _what: &Flush, drain: bool) {
         self.flushes += 1;
         if drain {
             self.land();
         }
     }
     fn drain(&mut self) {
-        if self.drains { self.land() } else { self.flush(Target::All, true) }
+        if self.drains { self.land() } else { self.flush(None, &EVERYTHING, true) }
     }
-    fn interrupt(&mut self, _cpu: usize) {}
-    fn complete(&mut self, (): (), outcome: Outcome) {
+    fn interrupt(&mut self, _cpus: CpuSet) {}
+    fn complete(&mut self, _op: OpId, (): (), outcome: Outcome) {
         assert_eq!(outcome, Outcome::Done);
         self.completed.store(true, Ordering::SeqCst);
     }
@@ -84,8 +93,9 @@ impl Local<()> for Cpu<'_> {
 }
 
 /// CPU 0 changes the entry, all others reply. Returns what is in it then, and how often each CPU has flushed.
-fn change<const CPUS: usize>(plan: Plan, drains: bool) -> (u8, Vec<usize>) {
-    let kernel = System::<(), &Page, CPUS, 2>::new(plan).expect("sizes are not zero");
+fn change<const CPUS: usize>(hardware: Hardware, rendezvous: Rendezvous, drains: bool) -> (u8, Vec<usize>) {
+    let plan = two_phase(&hardware);
+    let kernel = System::<(), &Page, CPUS, 2>::new(hardware).with_rendezvous(rendezvous);
     let (page, completed) = (Page::on(0..CPUS), AtomicBool::new(false));
     let cpu = || Cpu { page: &page, late: true, drains, flushes: 0, completed: &completed };
     let flushes = std::thread::scope(|scope| {
@@ -94,7 +104,7 @@ fn change<const CPUS: usize>(plan: Plan, drains: bool) -> (u8, Vec<usize>) {
             scope.spawn(move || {
                 let mut station = kernel.station(me).expect("it exists");
                 if me == 0 {
-                    assert!(kernel.start(&mut station, &mut cpu, (), page).is_ok());
+                    assert!(kernel.start(&mut station, &mut cpu, plan, page).is_ok());
                 }
                 while cpu.flushes == 0 || !cpu.completed.load(Ordering::SeqCst) {
                     kernel.poll(&mut station, &mut cpu).expect("in flight");
@@ -118,10 +128,9 @@ fn two_phase(hardware: &Hardware) -> Plan {
 fn a_status_write_lands_before_its_cpu_has_stopped() {
     for hardware in [Hardware::VAX, Hardware::NS32332] {
         for rendezvous in [Rendezvous::Flag, Rendezvous::Serve] {
-            let plan = two_phase(&hardware).with_rendezvous(rendezvous);
             for drains in [false, true] {
-                assert_eq!(change::<1>(plan, drains).0, NEW, "{hardware:?} {rendezvous:?}");
-                assert_eq!(change::<3>(plan, drains).0, NEW, "{hardware:?} {rendezvous:?}");
+                assert_eq!(change::<1>(hardware, rendezvous, drains).0, NEW, "{hardware:?} {rendezvous:?}");
+                assert_eq!(change::<3>(hardware, rendezvous, drains).0, NEW, "{hardware:?} {rendezvous:?}");
             }
         }
     }
@@ -133,7 +142,11 @@ fn who_stops_waits_only_where_a_status_write_could_undo_the_change() {
     for (name, hardware) in Hardware::TABLE {
         let plan = two_phase(&hardware);
         assert_eq!(plan.status_overwrites(), hardware.status_overwrites(), "{name}");
-        assert_eq!(change::<1>(plan, true).1, [1], "{name}");
-        assert_eq!(change::<1>(plan, false).1, [1 + usize::from(hardware.status_overwrites())], "{name}");
+        assert_eq!(change::<1>(hardware, Rendezvous::Flag, true).1, [1], "{name}");
+        assert_eq!(
+            change::<1>(hardware, Rendezvous::Flag, false).1,
+            [1 + usize::from(hardware.status_overwrites())],
+            "{name}"
+        );
     }
 }

@@ -8,11 +8,14 @@
 use loom::sync::Arc;
 use loom::sync::atomic::{AtomicUsize, Ordering};
 use loom::thread;
-use tlbkit_addr::{Asid, Pages, Vpn};
+use tlbkit_addr::{Asid, CpuSet, Flush};
 use tlbkit_shootdown::{
-    Algorithm, Change, Edit, Hardware, Local, LowRights, Miss, MissAction, OpId, Outcome, Plan, Request,
-    SharedSpace, Source, System, Target,
+    Algorithm, Change, Duty, Edit, Hardware, Local, LowRights, Miss, MissAction, OpId, Outcome, Plan,
+    Request, SharedSpace, Source, System, Target,
 };
+
+mod support;
+use support::PAGE;
 
 const SOFT: Hardware = Hardware::RP3;
 /// What a freed frame holds.
@@ -50,26 +53,31 @@ fn shared(cpus: usize) -> Arc<Shared> {
 struct Unmap(Arc<Shared>);
 
 impl Edit<1> for Unmap {
-    fn exclude(&self) -> bool {
+    type Payload = ();
+
+    fn exclude(&mut self) -> bool {
         self.0.locked.swap(1, Ordering::AcqRel) == 0
     }
-    fn release(&self) {
+    fn release(&mut self) {
         self.0.locked.store(0, Ordering::Release);
     }
-    fn set_tentative(&self) {
+    fn set_tentative(&mut self) {
         self.0.tentative.store(0, Ordering::SeqCst);
     }
-    fn set_changing(&self, on: bool) {
+    fn set_changing(&mut self, on: bool) {
         self.0.changing.store(usize::from(on), Ordering::SeqCst);
     }
-    fn update(&self) {
+    fn update(&mut self) {
         self.0.entry.store(0, Ordering::Relaxed);
     }
     fn space(&self) -> &SharedSpace {
         &self.0.space
     }
-    fn what(&self) -> Target {
-        Target::Pages(Asid::default(), Pages::one(Vpn::new(0)))
+    fn asid(&self) -> Asid {
+        Asid::default()
+    }
+    fn flush(&self) -> &Flush {
+        &PAGE[0]
     }
 }
 
@@ -81,11 +89,11 @@ struct Cpu {
 }
 
 impl Local<()> for Cpu {
-    fn flush(&mut self, _what: Target, _drain: bool) {
+    fn flush(&mut self, _space: Option<Asid>, _what: &Flush, _drain: bool) {
         self.held = 0;
     }
-    fn interrupt(&mut self, _cpu: usize) {}
-    fn complete(&mut self, (): (), outcome: Outcome) {
+    fn interrupt(&mut self, _cpus: CpuSet) {}
+    fn complete(&mut self, _op: OpId, (): (), outcome: Outcome) {
         assert_eq!(outcome, Outcome::Done);
         self.shared.frame.store(FREE, Ordering::Relaxed);
         self.shared.completed.fetch_add(1, Ordering::Release);
@@ -156,14 +164,14 @@ fn explore(preemptions: Option<usize>, play: impl Fn() + Send + Sync + 'static) 
 fn play<const CPUS: usize>(algorithm: Algorithm, requester_last: bool) {
     let plan = Plan::new(algorithm, &SOFT, LowRights::NeverWriteBack).expect("it suits");
     let shared = shared(CPUS);
-    let kernel: Arc<Kernel<CPUS>> = Arc::new(System::new(plan).expect("sizes are not zero"));
+    let kernel: Arc<Kernel<CPUS>> = Arc::new(System::new(SOFT));
     let work = |me: usize| {
         let (shared, kernel) = (shared.clone(), kernel.clone());
         move || {
             let mut station = kernel.station(me).expect("it exists");
             let mut cpu = Cpu { shared: shared.clone(), plan, held: 0 };
             if me == 0 {
-                assert!(kernel.start(&mut station, &mut cpu, (), Unmap(shared)).is_ok());
+                assert!(kernel.start(&mut station, &mut cpu, plan, Unmap(shared)).is_ok());
                 return;
             }
             cpu.touch();
@@ -208,6 +216,110 @@ fn two_phase_with_two() {
     run::<2>(Algorithm::TwoPhase);
 }
 
+/// What CPU 0 takes out of a table, and CPU 1 walks.
+struct Node {
+    /// Whether the table leads to the node.
+    linked: AtomicUsize,
+    contents: AtomicUsize,
+    ended: AtomicUsize,
+    space: SharedSpace,
+}
+
+/// The first time, its payload is the node.
+struct Unlink(Arc<Node>);
+
+impl Edit<1> for Unlink {
+    type Payload = bool;
+
+    fn exclude(&mut self) -> bool {
+        true
+    }
+    fn release(&mut self) {}
+    fn update(&mut self) -> bool {
+        self.0.linked.swap(0, Ordering::Relaxed) == 1
+    }
+    fn space(&self) -> &SharedSpace {
+        &self.0.space
+    }
+    fn asid(&self) -> Asid {
+        Asid::default()
+    }
+    fn flush(&self) -> &Flush {
+        &PAGE[0]
+    }
+}
+
+struct Walker(Arc<Node>);
+
+impl Local<bool> for Walker {
+    fn flush(&mut self, _space: Option<Asid>, _what: &Flush, _drain: bool) {}
+    fn interrupt(&mut self, _cpus: CpuSet) {}
+    fn ended(&mut self, _op: OpId, _outcome: Outcome) {
+        self.0.ended.fetch_add(1, Ordering::Release);
+    }
+    fn complete(&mut self, _op: OpId, node: bool, _outcome: Outcome) {
+        if node {
+            self.0.contents.store(FREE, Ordering::Relaxed);
+        }
+    }
+}
+
+/// Where a CPU acknowledges before the table changes, its next walk may still enter what the change takes out: that is
+/// free when it has acknowledged once more, for the next operation, or to drain.
+#[test]
+fn what_a_walk_may_enter_after_its_acknowledgement_is_carried() {
+    for (algorithm, drains) in [Algorithm::TlbFirst, Algorithm::TlbFirstAsync, Algorithm::PteFirst]
+        .into_iter()
+        .flat_map(|algorithm| [(algorithm, false), (algorithm, true)])
+    {
+        explore(Some(2), move || {
+            let node = Arc::new(Node {
+                linked: AtomicUsize::new(1),
+                contents: AtomicUsize::new(0),
+                ended: AtomicUsize::new(0),
+                space: SharedSpace::new(),
+            });
+            for cpu in [0, 1] {
+                node.space.members.insert(cpu);
+                node.space.running.insert(cpu);
+            }
+            let plan = Plan::new(algorithm, &SOFT, LowRights::NeverWriteBack).expect("it suits");
+            let kernel: Arc<System<bool, Unlink, 2, 1, 1, 2>> = Arc::new(System::new(SOFT));
+            let ends = if drains { 1 } else { 2 };
+            let walker = {
+                let (node, kernel) = (node.clone(), kernel.clone());
+                thread::spawn(move || {
+                    let mut station = kernel.station(1).expect("it exists");
+                    let mut cpu = Walker(node.clone());
+                    while node.ended.load(Ordering::Acquire) < ends {
+                        if node.linked.load(Ordering::Relaxed) == 1 {
+                            assert_ne!(
+                                node.contents.load(Ordering::Relaxed),
+                                FREE,
+                                "it is freed beneath a walk"
+                            );
+                        }
+                        kernel.poll(&mut station, &mut cpu).expect("in flight");
+                        thread::yield_now();
+                    }
+                    kernel
+                        .switch(&mut station, &mut cpu, Change::Out, &node.space, Asid::default())
+                        .expect("it fits");
+                    kernel.poll(&mut station, &mut cpu).expect("in flight");
+                })
+            };
+            let mut station = kernel.station(0).expect("it exists");
+            let mut cpu = Walker(node.clone());
+            for _ in 0..ends {
+                assert!(kernel.start(&mut station, &mut cpu, plan, Unlink(node.clone())).is_ok());
+            }
+            walker.join().expect("it holds");
+            kernel.drain(&mut station, &mut cpu, &node.space).expect("a slot is free");
+            assert_eq!(node.contents.load(Ordering::Relaxed), FREE);
+        });
+    }
+}
+
 /// Who switches to the space, and who unmaps a page of it: one of them sees the other.
 #[test]
 fn a_lazy_cpu_and_a_requester_do_not_miss_each_other() {
@@ -215,7 +327,7 @@ fn a_lazy_cpu_and_a_requester_do_not_miss_each_other() {
         let plan = Plan::new(Algorithm::PteFirst, &SOFT, LowRights::NeverWriteBack).expect("it suits");
         let shared = shared(1);
         shared.space.members.insert(1);
-        let kernel: Arc<Kernel<2>> = Arc::new(System::new(plan).expect("sizes are not zero"));
+        let kernel: Arc<Kernel<2>> = Arc::new(System::new(SOFT));
         let lazy = {
             let (shared, kernel) = (shared.clone(), kernel.clone());
             thread::spawn(move || {
@@ -223,8 +335,7 @@ fn a_lazy_cpu_and_a_requester_do_not_miss_each_other() {
                 // Held from when it last ran the space.
                 let mut cpu = Cpu { shared, plan, held: 1 };
                 let space = &cpu.shared.clone().space;
-                let all = Target::Space(Asid::default());
-                kernel.switch(&mut station, &mut cpu, Change::In, space, all, || false).expect("it fits");
+                kernel.switch(&mut station, &mut cpu, Change::In, space, Asid::default()).expect("it fits");
                 cpu.touch();
                 while cpu.shared.completed.load(Ordering::Acquire) == 0 {
                     kernel.poll(&mut station, &mut cpu).expect("in flight");
@@ -235,7 +346,7 @@ fn a_lazy_cpu_and_a_requester_do_not_miss_each_other() {
         };
         let mut station = kernel.station(0).expect("it exists");
         let mut cpu = Cpu { shared: shared.clone(), plan, held: 0 };
-        assert!(kernel.start(&mut station, &mut cpu, (), Unmap(shared.clone())).is_ok());
+        assert!(kernel.start(&mut station, &mut cpu, plan, Unmap(shared.clone())).is_ok());
         lazy.join().expect("it holds");
     });
 }
@@ -246,21 +357,20 @@ fn a_cpu_that_goes_offline_holds_nobody_up() {
     explore(Some(2), || {
         let plan = Plan::new(Algorithm::PteFirst, &SOFT, LowRights::NeverWriteBack).expect("it suits");
         let shared = shared(2);
-        let kernel: Arc<Kernel<2>> = Arc::new(System::new(plan).expect("sizes are not zero"));
+        let kernel: Arc<Kernel<2>> = Arc::new(System::new(SOFT));
         let requester = {
             let (shared, kernel) = (shared.clone(), kernel.clone());
             thread::spawn(move || {
                 let mut station = kernel.station(0).expect("it exists");
                 let mut cpu = Cpu { shared: shared.clone(), plan, held: 0 };
-                assert!(kernel.start(&mut station, &mut cpu, (), Unmap(shared)).is_ok());
+                assert!(kernel.start(&mut station, &mut cpu, plan, Unmap(shared)).is_ok());
             })
         };
         let mut station = kernel.station(1).expect("it exists");
         let mut cpu = Cpu { shared: shared.clone(), plan, held: 0 };
         cpu.touch();
-        let all = Target::Space(Asid::default());
         kernel
-            .switch(&mut station, &mut cpu, Change::Offline, &shared.space, all, || false)
+            .switch(&mut station, &mut cpu, Change::Offline, &shared.space, Asid::default())
             .expect("it fits");
         assert_eq!(cpu.held, 0);
         requester.join().expect("it holds");
@@ -273,9 +383,9 @@ fn a_cpu_that_goes_offline_holds_nobody_up() {
 struct Ends(Vec<Outcome>);
 
 impl Local<()> for Ends {
-    fn flush(&mut self, _what: Target, _drain: bool) {}
-    fn interrupt(&mut self, _cpu: usize) {}
-    fn complete(&mut self, (): (), outcome: Outcome) {
+    fn flush(&mut self, _space: Option<Asid>, _what: &Flush, _drain: bool) {}
+    fn interrupt(&mut self, _cpus: CpuSet) {}
+    fn complete(&mut self, _op: OpId, (): (), outcome: Outcome) {
         self.0.push(outcome);
     }
 }
@@ -286,7 +396,7 @@ fn superseding_reaches_no_later_operation() {
     explore(None, || {
         let plan = Plan::new(Algorithm::PteFirstAsync, &SOFT, LowRights::NeverWriteBack).expect("it suits");
         let shared = shared(2);
-        let kernel: Arc<Kernel<2>> = Arc::new(System::new(plan).expect("sizes are not zero"));
+        let kernel: Arc<Kernel<2>> = Arc::new(System::new(SOFT));
         let first = OpId { cpu: 0, slot: 0, generation: 1 };
         let superseder = {
             let kernel = kernel.clone();
@@ -295,7 +405,7 @@ fn superseding_reaches_no_later_operation() {
         let mut stations = [0, 1].map(|cpu| kernel.station(cpu).expect("it exists"));
         let mut ends = Ends::default();
         for _ in 0..2 {
-            assert!(kernel.start(&mut stations[0], &mut ends, (), Unmap(shared.clone())).is_ok());
+            assert!(kernel.start(&mut stations[0], &mut ends, plan, Unmap(shared.clone())).is_ok());
             kernel.poll(&mut stations[1], &mut ends).expect("in flight");
         }
         let superseded = superseder.join().expect("it ends");
@@ -331,7 +441,11 @@ fn an_overflow_loses_nothing() {
         let post = |cpu: u16| {
             let mailbox = mailbox.clone();
             thread::spawn(move || {
-                let request = Request { op: OpId { cpu, slot: 0, generation: 1 }, what: Target::All };
+                let request = Request {
+                    op: OpId { cpu, slot: 0, generation: 1 },
+                    what: Target::All,
+                    duty: Duty::Flush,
+                };
                 assert_eq!(mailbox.post(request), Ok(true));
             })
         };

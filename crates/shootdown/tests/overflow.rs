@@ -6,28 +6,35 @@
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::mpsc::{Receiver, Sender, channel};
 
-use tlbkit_addr::{Asid, Pages, Vpn};
+use tlbkit_addr::{Asid, CpuSet, Flush};
 use tlbkit_shootdown::{
-    Algorithm, Edit, Hardware, Local, LowRights, OpId, Outcome, Plan, Request, SharedSpace, System, Target,
+    Algorithm, Duty, Edit, Hardware, Local, LowRights, OpId, Outcome, Plan, Request, SharedSpace, System,
+    Target,
 };
 
-const WHAT: Target = Target::Pages(Asid::new(0, 8).unwrap(), Pages::one(Vpn::new(0)));
+mod support;
+use support::PAGE;
 
 /// A change of nothing, under an exclusion that somebody may have.
 #[derive(Clone, Copy, Debug)]
 struct Nothing<'m>(&'m AtomicBool, &'m SharedSpace);
 
 impl Edit<1> for Nothing<'_> {
-    fn exclude(&self) -> bool {
+    type Payload = ();
+
+    fn exclude(&mut self) -> bool {
         !self.0.load(Ordering::SeqCst)
     }
-    fn release(&self) {}
-    fn update(&self) {}
+    fn release(&mut self) {}
+    fn update(&mut self) {}
     fn space(&self) -> &SharedSpace {
         self.1
     }
-    fn what(&self) -> Target {
-        WHAT
+    fn asid(&self) -> Asid {
+        Asid::default()
+    }
+    fn flush(&self) -> &Flush {
+        &PAGE[0]
     }
 }
 
@@ -35,9 +42,9 @@ impl Edit<1> for Nothing<'_> {
 struct Cpu<F>(F);
 
 impl<F: FnMut()> Local<()> for Cpu<F> {
-    fn flush(&mut self, _what: Target, _drain: bool) {}
-    fn interrupt(&mut self, _cpu: usize) {}
-    fn complete(&mut self, (): (), outcome: Outcome) {
+    fn flush(&mut self, _space: Option<Asid>, _what: &Flush, _drain: bool) {}
+    fn interrupt(&mut self, _cpus: CpuSet) {}
+    fn complete(&mut self, _op: OpId, (): (), outcome: Outcome) {
         assert_eq!(outcome, Outcome::Done);
     }
     fn pause(&mut self) {
@@ -54,9 +61,8 @@ enum Replier {
 
 type Kernel<'m> = System<(), Nothing<'m>, 2, 1>;
 
-fn kernel<'m>() -> Kernel<'m> {
-    let plan = Plan::new(Algorithm::TwoPhase, &Hardware::RP3, LowRights::NeverWriteBack).expect("it suits");
-    Kernel::new(plan).expect("sizes are not zero")
+fn plan() -> Plan {
+    Plan::new(Algorithm::TwoPhase, &Hardware::RP3, LowRights::NeverWriteBack).expect("it suits")
 }
 
 /// A space that CPU 1 runs.
@@ -82,9 +88,9 @@ fn reply(kernel: &Kernel<'_>, go: &Receiver<()>, at: &Sender<Replier>) {
 #[test]
 fn a_replier_does_not_wait_for_the_next_operation_in_the_slot() {
     let (held, space) = (AtomicBool::new(false), space());
-    let kernel = kernel();
+    let kernel = Kernel::new(Hardware::RP3);
     // With this one in it, the mailbox overflows at the next request.
-    let before = Request { op: OpId { cpu: 1, slot: 0, generation: 0 }, what: WHAT };
+    let before = Request { op: OpId { cpu: 1, slot: 0, generation: 0 }, what: Target::All, duty: Duty::Stop };
     // SAFETY: CPU 1 starts no operation, so none of its own is in flight.
     assert_eq!(unsafe { kernel.post(1, before) }, Ok(true));
     let ((tell, go), (at, heard)) = (channel(), channel());
@@ -100,12 +106,16 @@ fn a_replier_does_not_wait_for_the_next_operation_in_the_slot() {
             held.store(false, Ordering::SeqCst);
         };
         // The first operation: CPU 1 stops for it, and waits for its continuing signal.
-        kernel.start(&mut station, &mut Cpu(&mut step), (), Nothing(&held, &space)).expect("a slot is free");
+        kernel
+            .start(&mut station, &mut Cpu(&mut step), plan(), Nothing(&held, &space))
+            .expect("a slot is free");
         // The second, in the same slot, has to wait for the exclusion. Only now does CPU 1 look again.
         space.running.remove(1);
         space.members.remove(1);
         held.store(true, Ordering::SeqCst);
-        kernel.start(&mut station, &mut Cpu(&mut step), (), Nothing(&held, &space)).expect("a slot is free");
+        kernel
+            .start(&mut station, &mut Cpu(&mut step), plan(), Nothing(&held, &space))
+            .expect("a slot is free");
         // Without anybody to tell it more, CPU 1 ends in any case.
         drop(tell);
         assert_eq!(seen, [Replier::Waits, Replier::Left]);
@@ -116,7 +126,7 @@ fn a_replier_does_not_wait_for_the_next_operation_in_the_slot() {
 #[test]
 fn a_replier_pauses_until_it_may_continue() {
     let (held, space) = (AtomicBool::new(false), space());
-    let kernel = kernel();
+    let kernel = Kernel::new(Hardware::RP3);
     let ((tell, go), (at, heard)) = (channel(), channel());
     std::thread::scope(|scope| {
         let kernel = &kernel;
@@ -127,7 +137,9 @@ fn a_replier_pauses_until_it_may_continue() {
             tell.send(()).expect("CPU 1 has not ended");
             seen.push(heard.recv().expect("CPU 1 has not ended"));
         };
-        kernel.start(&mut station, &mut Cpu(&mut step), (), Nothing(&held, &space)).expect("a slot is free");
+        kernel
+            .start(&mut station, &mut Cpu(&mut step), plan(), Nothing(&held, &space))
+            .expect("a slot is free");
         step();
         assert_eq!(seen, [Replier::Waits, Replier::Left]);
     });

@@ -6,11 +6,11 @@ use std::collections::{BTreeSet, HashSet, VecDeque};
 
 use proptest::prelude::*;
 use tlbkit_addr::{Asid, CpuSet, Pages, Vpn};
-use tlbkit_shootdown::{Mailbox, Misuse, OpId, OpSet, Queue, Request, Target, Work};
+use tlbkit_shootdown::{Duty, Mailbox, Misuse, OpId, OpSet, Queue, Request, Target, Work};
 
 fn request(cpu: u16, slot: u16) -> Request {
     let what = Target::Pages(Asid::default(), Pages::one(Vpn::new(usize::from(cpu))));
-    Request { op: OpId { cpu, slot, generation: 1 }, what }
+    Request { op: OpId { cpu, slot, generation: 1 }, what, duty: Duty::Flush }
 }
 
 /// As many as two words have bits.

@@ -4,8 +4,8 @@
 
 use tlbkit_addr::{Asid, Pages, Vpn};
 use tlbkit_shootdown::{
-    Algorithm, Hardware, LowRights, Miss, MissAction, Misuse, OpId, Plan, Queue, Rendezvous, Replier, Reply,
-    Request, Source, Target, Work,
+    Algorithm, Duty, Hardware, LowRights, Miss, MissAction, Misuse, OpId, Plan, Queue, Rendezvous, Replier,
+    Reply, Request, Source, Target, Work,
 };
 
 fn plan(algorithm: Algorithm) -> Plan {
@@ -53,7 +53,7 @@ impl Cpu {
     }
 
     fn asked(&mut self, from: u16) {
-        self.queue.push(Request { op: op(from), what: what(from) }).unwrap();
+        self.queue.push(Request { op: op(from), what: what(from), duty: Duty::Flush }).unwrap();
     }
 
     /// Runs until it is idle, and returns what it asked for.
@@ -238,7 +238,7 @@ fn a_replier_takes_only_the_answer_it_asked_for() {
     assert_eq!(replier, busy);
     replier.did().unwrap();
     assert_eq!(refused(&replier), [true, false, true, true]);
-    replier.took(Some(Work::One(Request { op: op(4), what: what(4) }))).unwrap();
+    replier.took(Some(Work::One(Request { op: op(4), what: what(4), duty: Duty::Flush }))).unwrap();
     replier.took(None).unwrap();
     assert_eq!(refused(&replier), [true, true, true, false]);
 }

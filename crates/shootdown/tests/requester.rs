@@ -11,8 +11,8 @@ use Action::{
 };
 use tlbkit_addr::CpuSet;
 use tlbkit_shootdown::{
-    Action, Algorithm, Hardware, LowRights, Misuse, Operation, Outcome, Plan, Rendezvous, Requester, Seen,
-    Status, StatusBit,
+    Action, Algorithm, Hardware, LowRights, Misuse, Operation, Order, Outcome, Plan, Rendezvous, Requester,
+    Seen, Status, StatusBit,
 };
 
 fn plan(algorithm: Algorithm) -> Plan {
@@ -233,7 +233,9 @@ fn optimistic_goes_on_until_the_entry_stays() {
 /// Between the last request and the last acknowledgement the operation is nobody's, and keeps what it holds.
 #[test]
 fn an_operation_that_is_left_is_the_last_repliers() {
-    let mut operation = Operation::<_, 1>::new(plan(Algorithm::PteFirstAsync), 0, "the frame").ok().unwrap();
+    let mut operation =
+        Operation::<_, 1>::new(plan(Algorithm::PteFirstAsync), 0, Some("the node")).ok().unwrap();
+    *operation.uncovered() = Some("the frame");
     assert_eq!(operation.take_over(1), Err(Misuse::NotAsked));
     while !operation.is_left() {
         operation.did(well(operation.next())).unwrap();
@@ -250,5 +252,36 @@ fn an_operation_that_is_left_is_the_last_repliers() {
     while operation.next() != DONE {
         operation.did(well(operation.next())).unwrap();
     }
-    assert_eq!(operation.finish().ok(), Some(("the frame", Outcome::Done)));
+    let ended = operation.finish().expect("it has ended");
+    assert_eq!(
+        (ended.outcome, ended.earlier, ended.free),
+        (Outcome::Done, Some("the node"), Some("the frame"))
+    );
+}
+
+/// Where all have acknowledged before the update, what that uncovers is not free at the end; what an earlier one did is.
+#[test]
+fn what_comes_after_the_acknowledgements_is_carried() {
+    for algorithm in Algorithm::ALL {
+        let hardware = Hardware { remote_flush: true, ..Hardware::RP3 };
+        let plan = Plan::new(algorithm, &hardware, LowRights::NeverWriteBack).expect("all suit it");
+        let mut operation = Operation::<_, 1>::new(plan, 0, Some("earlier")).ok().expect("there is a CPU 0");
+        while !matches!(operation.next(), Done(_)) {
+            if operation.next() == Update {
+                *operation.uncovered() = Some("now");
+            }
+            operation.did(well(operation.next())).expect("it is what it asked for");
+            if operation.is_left() {
+                operation.take_over(1).expect("it is left");
+            }
+        }
+        let ended = operation.finish().expect("it has ended");
+        let carries = algorithm.order() == Order::TlbFirst;
+        let (free, carried) = if carries { (None, Some("now")) } else { (Some("now"), None) };
+        assert_eq!(
+            (ended.earlier, ended.free, ended.carried),
+            (Some("earlier"), free, carried),
+            "{algorithm}"
+        );
+    }
 }

@@ -8,11 +8,13 @@ use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 use std::sync::{Condvar, Mutex};
 use std::time::Duration;
 
-use tlbkit_addr::{Asid, Pages, Vpn};
+use tlbkit_addr::{Asid, CpuSet, Flush};
 use tlbkit_shootdown::{
-    Algorithm, Change, Edit, Hardware, Local, LowRights, Outcome, Plan, Rendezvous, SharedSpace, System,
-    Target,
+    Algorithm, Change, Edit, Hardware, Local, LowRights, OpId, Outcome, Plan, Rendezvous, SharedSpace, System,
 };
+
+mod support;
+use support::PAGE;
 
 const CPUS: usize = 4;
 const EACH: usize = 400;
@@ -22,10 +24,9 @@ const EACH: usize = 400;
 struct Machine {
     excluded: AtomicBool,
     space: SharedSpace,
-    changing: AtomicUsize,
     waiting: [AtomicBool; CPUS],
     lines: [(Mutex<bool>, Condvar); CPUS],
-    completed: AtomicUsize,
+    ended: AtomicUsize,
 }
 
 impl Machine {
@@ -35,7 +36,7 @@ impl Machine {
     }
 
     fn is_over(&self) -> bool {
-        self.completed.load(Ordering::SeqCst) == CPUS * EACH
+        self.ended.load(Ordering::SeqCst) == CPUS * EACH
     }
 }
 
@@ -43,25 +44,23 @@ impl Machine {
 struct Nothing<'m>(&'m Machine);
 
 impl Edit<1> for Nothing<'_> {
-    fn exclude(&self) -> bool {
+    type Payload = ();
+
+    fn exclude(&mut self) -> bool {
         !self.0.excluded.swap(true, Ordering::SeqCst)
     }
-    fn release(&self) {
+    fn release(&mut self) {
         self.0.excluded.store(false, Ordering::SeqCst);
     }
-    fn set_changing(&self, on: bool) {
-        if on {
-            self.0.changing.fetch_add(1, Ordering::SeqCst);
-        } else {
-            self.0.changing.fetch_sub(1, Ordering::SeqCst);
-        }
-    }
-    fn update(&self) {}
+    fn update(&mut self) {}
     fn space(&self) -> &SharedSpace {
         &self.0.space
     }
-    fn what(&self) -> Target {
-        Target::Pages(Asid::default(), Pages::one(Vpn::new(0)))
+    fn asid(&self) -> Asid {
+        Asid::default()
+    }
+    fn flush(&self) -> &Flush {
+        &PAGE[0]
     }
 }
 
@@ -71,13 +70,14 @@ struct Cpu<'m> {
 }
 
 impl Local<()> for Cpu<'_> {
-    fn flush(&mut self, _what: Target, _drain: bool) {}
-    fn interrupt(&mut self, cpu: usize) {
-        self.machine.interrupt(cpu);
+    fn flush(&mut self, _space: Option<Asid>, _what: &Flush, _drain: bool) {}
+    fn interrupt(&mut self, cpus: CpuSet) {
+        cpus.iter().for_each(|cpu| self.machine.interrupt(cpu));
     }
-    fn complete(&mut self, (): (), outcome: Outcome) {
+    fn complete(&mut self, _op: OpId, (): (), _outcome: Outcome) {}
+    fn ended(&mut self, _op: OpId, outcome: Outcome) {
         assert_eq!(outcome, Outcome::Done);
-        self.machine.completed.fetch_add(1, Ordering::SeqCst);
+        self.machine.ended.fetch_add(1, Ordering::SeqCst);
         self.changed();
     }
     fn pause(&mut self) {
@@ -102,9 +102,9 @@ impl Local<()> for Cpu<'_> {
 }
 
 /// Every CPU starts operations as fast as it can. Mailboxes have room for one request, so they overflow.
-fn sleep_through(plan: Plan) {
+fn sleep_through(plan: Plan, rendezvous: Rendezvous) {
     let machine = Machine::default();
-    let kernel = System::<(), Nothing<'_>, CPUS, 1, 1, 1>::new(plan).expect("sizes are not zero");
+    let kernel = System::<(), Nothing<'_>, CPUS, 1, 1, 1>::new(Hardware::RP3).with_rendezvous(rendezvous);
     std::thread::scope(|scope| {
         for me in 0..CPUS {
             let (machine, kernel) = (&machine, &kernel);
@@ -112,15 +112,13 @@ fn sleep_through(plan: Plan) {
                 let mut station = kernel.station(me).expect("it exists");
                 let mut cpu = Cpu { machine, me };
                 machine.waiting[me].store(true, Ordering::SeqCst);
-                let (what, is_changing) =
-                    (Target::Space(Asid::default()), || machine.changing.load(Ordering::SeqCst) > 0);
                 kernel
-                    .switch(&mut station, &mut cpu, Change::In, &machine.space, what, is_changing)
+                    .switch(&mut station, &mut cpu, Change::In, &machine.space, Asid::default())
                     .expect("it fits");
                 let mut left = EACH;
                 while !machine.is_over() {
                     // An asynchronous operation may have the slot; then, and in the end, there is only to wait.
-                    if left > 0 && kernel.start(&mut station, &mut cpu, (), Nothing(machine)).is_ok() {
+                    if left > 0 && kernel.start(&mut station, &mut cpu, plan, Nothing(machine)).is_ok() {
                         left -= 1;
                     } else if !machine.is_over() {
                         cpu.pause();
@@ -137,8 +135,8 @@ fn nobody_oversleeps() {
     for algorithm in Algorithm::ALL {
         // MIPS: loaded by software, no status bits, no remote flush.
         let Ok(plan) = Plan::new(algorithm, &Hardware::RP3, LowRights::NeverWriteBack) else { continue };
-        sleep_through(plan);
+        sleep_through(plan, Rendezvous::Flag);
     }
     let plan = Plan::new(Algorithm::TwoPhase, &Hardware::RP3, LowRights::NeverWriteBack).expect("it suits");
-    sleep_through(plan.with_rendezvous(Rendezvous::Serve));
+    sleep_through(plan, Rendezvous::Serve);
 }

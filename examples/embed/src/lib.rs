@@ -6,7 +6,7 @@
 
 use core::panic::PanicInfo;
 
-use tlbkit_addr::{Attr, Flush, PageSize, Pages, Pfn, VirtAddr};
+use tlbkit_addr::{Asid, Attr, CpuSet, Flush, PageSize, Pages, Pfn, VirtAddr};
 use tlbkit_pagetable::format::{Compact32, EntryLo};
 use tlbkit_pagetable::geometry::Va32;
 use tlbkit_pagetable::gpt::{Adaptive, Compact as OneWord, Gpt};
@@ -14,7 +14,7 @@ use tlbkit_pagetable::lpt::MipsLpt;
 use tlbkit_pagetable::mpt::Mpt;
 use tlbkit_pagetable::nodes::Slab;
 use tlbkit_pagetable::{Error, Holes, Leaf, Local, Pinned, Shared, Solo, Table, cpt, hpt};
-use tlbkit_shootdown::{Edit, Local as Cpu, Misuse, Outcome, SharedSpace, Station, System, Target};
+use tlbkit_shootdown::{Edit, Local as Cpu, Misuse, OpId, Outcome, SharedSpace, Station, System};
 use tlbkit_stlb::{Assoc, Direct, Mips32, Pair, Probe, Ptlb, Shared as SharedStlb, Space, Ticket, Victim};
 use tlbkit_superpage::{Action, ApproxOnline, Miss, Policy};
 
@@ -134,35 +134,41 @@ pub fn miss_superpage(policy: &mut ApproxOnline<'_>, miss: Miss) -> Option<Actio
 
 /// A change of an entry, all of it the kernel's.
 #[derive(Debug)]
-pub struct Change(SharedSpace);
+pub struct Change(SharedSpace, Flush);
 
-impl Edit<1> for Change {
-    fn exclude(&self) -> bool {
+impl Edit for Change {
+    type Payload = usize;
+
+    fn exclude(&mut self) -> bool {
         tlbkit_kernel();
         true
     }
-    fn release(&self) {
+    fn release(&mut self) {
         tlbkit_kernel();
     }
-    fn update(&self) {
+    fn update(&mut self) -> usize {
         tlbkit_kernel();
+        0
     }
-    fn space(&self) -> &SharedSpace<1> {
+    fn space(&self) -> &SharedSpace {
         &self.0
     }
-    fn what(&self) -> Target {
-        Target::All
+    fn asid(&self) -> Asid {
+        Asid::default()
+    }
+    fn flush(&self) -> &Flush {
+        &self.1
     }
 }
 
 impl Cpu<usize> for Tlb {
-    fn flush(&mut self, _: Target, _: bool) {
+    fn flush(&mut self, _: Option<Asid>, _: &Flush, _: bool) {
         tlbkit_kernel();
     }
-    fn interrupt(&mut self, _: usize) {
+    fn interrupt(&mut self, _: CpuSet) {
         tlbkit_kernel();
     }
-    fn complete(&mut self, _: usize, _: Outcome) {
+    fn complete(&mut self, _: OpId, _: usize, _: Outcome) {
         tlbkit_kernel();
     }
 }

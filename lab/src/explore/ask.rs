@@ -176,7 +176,8 @@ impl World {
     }
 
     fn send(&mut self, scene: &Scene, cpu: usize, op: usize, to: usize) -> bool {
-        let request = Request { op: self.ops[op].id, what: target(self.ops[op].pte) };
+        let duty = scene.plan.duty();
+        let request = Request { op: self.ops[op].id, what: target(self.ops[op].pte), duty };
         match self.cpus[to].queue.push(request) {
             Ok(true) => return true,
             // Offline: acknowledged in its place.

@@ -83,15 +83,21 @@ impl<const N: usize, const W: usize, const SLOTS: usize> Replier<N, W, SLOTS> {
     ///
     /// [`Misuse::NoRoom`] as for [`Queue::new`].
     pub fn new(plan: Plan) -> Result<Self, Misuse> {
-        Ok(Self {
+        Queue::<N, W, SLOTS>::new()?;
+        Ok(Self::of_checked_size(plan))
+    }
+
+    /// As [`new`](Self::new), for sizes that are known not to be zero.
+    pub(crate) const fn of_checked_size(plan: Plan) -> Self {
+        Self {
             plan,
             at: At::Idle,
             work: None,
             slot: None,
             taken_over: (0, 0),
-            held: Queue::new()?,
+            held: Queue::of_checked_size(),
             collecting: false,
-        })
+        }
     }
 
     /// Begins: an interrupt has come in, or a look at the queue found a request.
@@ -115,6 +121,14 @@ impl<const N: usize, const W: usize, const SLOTS: usize> Replier<N, W, SLOTS> {
         if self.at == At::Idle {
             self.collecting = false;
             self.at = At::Take;
+        }
+    }
+
+    /// Returns the request at hand, if there is one and its mailbox has not overflowed.
+    pub const fn request(&self) -> Option<&Request> {
+        match &self.work {
+            Some(Work::One(request)) => Some(request),
+            _ => None,
         }
     }
 

@@ -1,13 +1,19 @@
 //! The loop of a CPU that is asked to flush, and of one that comes and goes.
 
-use super::{Edit, Local, Station, System, TAKEN};
-use crate::sync::{Ordering, fence};
-use crate::{Change, Misuse, OpId, Reply, SharedSpace, Switch, SwitchAction, Target};
+use tlbkit_addr::Asid;
 
-impl<P, E: Edit<W>, const CPUS: usize, const N: usize, const W: usize, const SLOTS: usize>
+use super::edit::everything;
+use super::slot::{LEFT, TAKEN};
+use super::{Edit, Local, Post, Station, System};
+use crate::sync::{Ordering, fence};
+use crate::{Change, Duty, Misuse, OpId, Reply, SharedSpace, Switch, SwitchAction};
+
+impl<P, E, const CPUS: usize, const N: usize, const W: usize, const SLOTS: usize>
     System<P, E, CPUS, N, W, SLOTS>
+where
+    E: Edit<W, Payload = P>,
 {
-    /// Replies to what is in this CPU's mailbox: on an interrupt, or whenever it suits. One load if there is
+    /// Replies to what is in this CPU's mailboxes: on an interrupt, or whenever it suits. Two loads if there is
     /// nothing.
     ///
     /// # Errors
@@ -19,50 +25,69 @@ impl<P, E: Edit<W>, const CPUS: usize, const N: usize, const W: usize, const SLO
     pub fn poll(
         &self,
         station: &mut Station<'_, N, W, SLOTS>,
-        local: &mut impl Local<P>,
+        local: &mut impl Local<P, W>,
     ) -> Result<(), Misuse> {
-        match self.mailboxes.get(station.me) {
-            Some(mailbox) if !mailbox.is_empty() && station.replier.is_idle() => {
-                self.check(station)?;
-                station.replier.interrupt();
-                self.reply(station, local)
-            }
-            _ => Ok(()),
-        }
+        let asked = |of| self.mailbox(of, station.me).is_ok_and(|mailbox| !mailbox.is_empty());
+        if asked(Post::Flushes) || asked(Post::Stops) { self.poll_both(station, local) } else { Ok(()) }
     }
 
+    #[cold]
+    fn poll_both(
+        &self,
+        station: &mut Station<'_, N, W, SLOTS>,
+        local: &mut impl Local<P, W>,
+    ) -> Result<(), Misuse> {
+        self.check(station)?;
+        // Who waits for a flush waits the shorter if this CPU does not stop first.
+        for of in [Post::Flushes, Post::Stops] {
+            if !self.mailbox(of, station.me)?.is_empty() && station.replier(of).is_idle() {
+                station.replier(of).interrupt();
+                let replied = self.reply(station, local, of);
+                station.note(replied);
+            }
+        }
+        station.wrong.take().map_or(Ok(()), Err)
+    }
+
+    /// Runs one of this CPU's two repliers until it is idle.
     #[cold]
     pub(super) fn reply(
         &self,
         station: &mut Station<'_, N, W, SLOTS>,
-        local: &mut impl Local<P>,
+        local: &mut impl Local<P, W>,
+        of: Post,
     ) -> Result<(), Misuse> {
         loop {
-            match station.replier.next() {
+            match station.replier(of).next() {
                 Reply::Idle => return station.wrong.take().map_or(Ok(()), Err),
                 Reply::Enter => {
                     self.stop(station.me, local);
-                    station.replier.did()?;
+                    station.replier(of).did()?;
                 }
                 Reply::Leave => {
                     self.set_stopped(station.me, false);
-                    station.replier.did()?;
+                    station.replier(of).did()?;
                 }
                 Reply::Take => {
-                    let work = self.mailbox(station.me)?.take();
-                    station.replier.took(work)?;
+                    let work = self.mailbox(of, station.me)?.take();
+                    station.replier(of).took(work)?;
                 }
                 Reply::Flush { what, drain } => {
-                    local.flush(what, drain);
-                    station.replier.did()?;
+                    what.with(|space, flush| local.flush(space, flush, drain));
+                    station.replier(of).did()?;
                 }
                 Reply::Acknowledge(op) => {
+                    let finishes = |request: &crate::Request| request.duty == Duty::FlushAndFinish;
+                    let finish = station.replier(of).request().is_some_and(finishes);
                     let left = self.reply_to(op);
-                    Self::counted(station, local, left)?;
+                    Self::counted(station, local, of, left, finish)?;
                 }
                 Reply::AcknowledgeSlot { cpu, slot } => {
+                    // It does not end before it is acknowledged.
+                    let finish =
+                        self.slot(cpu, slot).is_ok_and(|slot| slot.state.load(Ordering::Acquire) == LEFT);
                     let left = self.count_down(cpu, slot, None);
-                    Self::counted(station, local, left)?;
+                    Self::counted(station, local, of, left, finish)?;
                 }
                 Reply::TakeOver { cpu, slot } => {
                     let driven = self.slot(cpu, slot).and_then(|at| {
@@ -71,45 +96,48 @@ impl<P, E: Edit<W>, const CPUS: usize, const N: usize, const W: usize, const SLO
                         self.drive(station, local, at, OpId { cpu, slot, generation })
                     });
                     station.note(driven);
-                    station.replier.did()?;
+                    station.replier(of).did()?;
                 }
                 Reply::MayContinue(op) => {
                     let yes = self.has_continued(op.cpu, op.slot, Some(op.generation));
-                    Self::may_continue(station, local, yes)?;
+                    Self::may_continue(station, local, of, yes)?;
                 }
                 Reply::MayContinueSlot { cpu, slot } => {
                     let yes = self.has_continued(cpu, slot, None);
-                    Self::may_continue(station, local, yes)?;
+                    Self::may_continue(station, local, of, yes)?;
                 }
             }
         }
     }
 
-    /// An acknowledgement has been counted. Where there was none to count, nobody waits for it, and there is nothing to
-    /// take over.
+    /// An acknowledgement has been counted; whoever counts the last one is to `finish` the operation, or its requester
+    /// waits for that. Where there was none to count, nobody waits for it, and there is nothing to take over.
     fn counted(
         station: &mut Station<'_, N, W, SLOTS>,
-        local: &mut impl Local<P>,
+        local: &mut impl Local<P, W>,
+        of: Post,
         left: Result<u32, Misuse>,
+        finish: bool,
     ) -> Result<(), Misuse> {
         if left == Ok(0) {
             local.changed();
         }
-        let left = station.note(left).unwrap_or(u32::MAX);
-        station.replier.counted(left)
+        let left = station.note(left).filter(|_| finish).unwrap_or(u32::MAX);
+        station.replier(of).counted(left)
     }
 
     /// Of an operation that does not exist there is nothing to wait for.
     fn may_continue(
         station: &mut Station<'_, N, W, SLOTS>,
-        local: &mut impl Local<P>,
+        local: &mut impl Local<P, W>,
+        of: Post,
         yes: Result<bool, Misuse>,
     ) -> Result<(), Misuse> {
         if yes == Ok(false) {
             local.pause();
         }
         let yes = station.note(yes).unwrap_or(true);
-        station.replier.may_continue(yes)
+        station.replier(of).may_continue(yes)
     }
 
     /// An operation that has ended has continued.
@@ -120,58 +148,99 @@ impl<P, E: Edit<W>, const CPUS: usize, const N: usize, const W: usize, const SLO
         Ok(other || state != TAKEN)
     }
 
-    /// Carries out `change` for this CPU and an address space. `is_changing` tells whether one of the space's
-    /// entries is changing (2-phase's gate).
+    /// Carries out `change` for this CPU and an address space, which has the identifier `asid`.
+    ///
+    /// Called with interrupts disabled, or at least that one whose handler polls. The CPU uses the space, and has its
+    /// root installed, only after a [`Change::In`] and before any other one.
+    ///
+    /// A CPU that leaves the space keeps its translations, and nothing is flushed; where the hardware writes status
+    /// bits back over a change, [`Local::drain`] waits for those under way. On hardware whose cache lines
+    /// [need the entry](crate::Hardware::lines_need_entry), a CPU that leaves forgets.
     ///
     /// # Errors
     ///
-    /// As [`poll`](Self::poll); the change has been carried out, unless it is [`Misuse::Stranger`].
+    /// [`Misuse::Stranger`]; [`Misuse::StillRuns`] if the CPU is to go offline and runs another space. Then nothing has
+    /// been done. Otherwise as [`poll`](Self::poll), and the change has been carried out.
     pub fn switch(
         &self,
         station: &mut Station<'_, N, W, SLOTS>,
-        local: &mut impl Local<P>,
+        local: &mut impl Local<P, W>,
         change: Change,
         space: &SharedSpace<W>,
-        what: Target,
-        is_changing: impl Fn() -> bool,
+        asid: Asid,
     ) -> Result<(), Misuse> {
         self.check(station)?;
         let me = station.me;
-        let mut switch = Switch::new(&station.plan, change);
+        let runs = self.runs.get(me).ok_or(Misuse::NoSuchCpu { cpu: me })?;
+        let count = |up: bool| {
+            let now = runs.load(Ordering::Relaxed);
+            runs.store(if up { now + 1 } else { now.saturating_sub(1) }, Ordering::Relaxed);
+        };
+        if change == Change::Offline && runs.load(Ordering::Relaxed) > usize::from(space.running.contains(me))
+        {
+            return Err(Misuse::StillRuns { cpu: me });
+        }
+        let change = match change {
+            Change::Out if self.hardware.lines_need_entry => Change::OutAndForget,
+            other => other,
+        };
+        let mut changes = 0;
+        let mut switch = Switch::new(&self.stopping(), change);
         loop {
             let yes = match switch.next() {
                 SwitchAction::Open => {
-                    self.mailbox(me)?.open();
+                    self.mailbox(Post::Flushes, me)?.open();
+                    self.mailbox(Post::Stops, me)?.open();
                     false
                 }
-                SwitchAction::Join => space.members.insert(me),
+                SwitchAction::Join => {
+                    // What changes now may be over before this CPU looks again.
+                    changes = space.changes();
+                    let changing = space.is_changing();
+                    space.members.insert(me);
+                    changing
+                }
                 SwitchAction::SetRunning => {
                     let absent = space.running.insert(me);
                     fence(Ordering::SeqCst);
+                    if absent {
+                        count(true);
+                    }
                     absent
                 }
                 SwitchAction::IsChanging => {
-                    let changing = is_changing();
+                    let changing = space.is_changing();
+                    let begun = core::mem::replace(&mut changes, space.changes()) != changes;
                     if changing {
                         local.pause();
                         let served = self.poll(station, local);
                         station.note(served);
                     }
-                    changing
+                    changing || begun
                 }
                 SwitchAction::TakeStale => space.stale.remove(me),
                 SwitchAction::FlushSpace => {
-                    local.flush(what, true);
+                    local.flush(Some(asid), &everything(), true);
                     false
                 }
-                // A flush that drains does both.
                 SwitchAction::Drain => {
-                    local.flush(what, true);
+                    // A CPU that does not run the space is not asked to flush before it does, so nothing else would
+                    // wait for a write of its own.
+                    if self.hardware.status_overwrites() {
+                        local.drain();
+                    }
                     false
                 }
-                SwitchAction::ClearRunning => space.running.remove(me),
+                SwitchAction::ClearRunning => {
+                    let present = space.running.remove(me);
+                    if present {
+                        count(false);
+                    }
+                    present
+                }
                 SwitchAction::Close => {
-                    self.mailbox(me)?.close();
+                    self.mailbox(Post::Flushes, me)?.close();
+                    self.mailbox(Post::Stops, me)?.close();
                     false
                 }
                 SwitchAction::Serve => {
@@ -180,7 +249,7 @@ impl<P, E: Edit<W>, const CPUS: usize, const N: usize, const W: usize, const SLO
                     false
                 }
                 SwitchAction::FlushAll => {
-                    local.flush(Target::All, true);
+                    local.flush(None, &everything(), true);
                     false
                 }
                 SwitchAction::Part => space.members.remove(me),

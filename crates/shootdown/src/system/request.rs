@@ -1,122 +1,247 @@
 //! The loop of a CPU that changes something: asks its operation's machine what to do, and does it.
 
-use super::{
-    CONTINUED, Edit, FREE, Flight, Local, OPEN, RemoteTlbs, SUPERSEDED, Slot, Station, System, TAKEN, tagged,
-};
-use crate::sync::{Ordering, fence};
-use crate::{Action, Misuse, OpId, Operation, Rendezvous, Request, Seen, Style};
+use tlbkit_addr::CpuSet;
 
-impl<P, E: Edit<W>, const CPUS: usize, const N: usize, const W: usize, const SLOTS: usize>
+use super::slot::{
+    CARRIES, CONTINUED, Cargo, Carried, FREE, Kept, LEFT, OPEN, SUPERSEDED, Slot, TAKEN, tagged,
+};
+use super::{Edit, Local, Post, RemoteTlbs, Station, System};
+use crate::sync::{Ordering, fence};
+use crate::{
+    Action, Duty, Misuse, OpId, Operation, Outcome, Plan, Rendezvous, Request, Seen, SharedSpace, Style,
+    Target,
+};
+
+/// The request with which an operation becomes the repliers', and whom else to interrupt with its receiver.
+type Last<const W: usize> = (usize, Request, CpuSet<W>);
+/// A slot for an operation, its place, and what it carries for the same address space.
+pub(super) type Taken<'s, P, E, const W: usize> = (&'s Slot<P, E, W>, usize, Option<Carried<P, W>>);
+
+impl<P, E, const CPUS: usize, const N: usize, const W: usize, const SLOTS: usize>
     System<P, E, CPUS, N, W, SLOTS>
+where
+    E: Edit<W, Payload = P>,
 {
-    /// Starts an operation, and runs it as far as this CPU can: to its end, unless the plan is asynchronous. Its
-    /// payload comes back through [`Local::complete`], here or on another CPU. Returns its name, for
-    /// [`supersede`](Self::supersede).
+    /// Runs an operation to its end, and tells its name and how it ended. An asynchronous plan's algorithm runs in its
+    /// synchronous form. The payload comes back through [`Local::complete`] before this returns, unless the plan is
+    /// TLB-first ([`drain`](Self::drain)).
+    ///
+    /// With `CPUS` 1 it is the edit and the local flush, and nothing else.
+    ///
+    /// Called with interrupts disabled, or at least that one whose handler polls; with 2-phase, any one whose handler may
+    /// touch the page (Tzou 3.3.1). This CPU is in no walk of the table, and relies on none that it has been in.
     ///
     /// # Errors
     ///
-    /// The payload and the edit, with [`Misuse::Busy`] if all of this CPU's slots are in flight, [`Misuse::Stranger`],
+    /// Nothing has been done: [`Misuse::Busy`] if all of this CPU's slots are in flight, [`Misuse::Stranger`],
     /// [`Misuse::NoRemoteTlbs`] if the plan is to flush other CPUs' TLBs and [`Local::remote`] has none, or
     /// [`Misuse::NoSuchCpu`] if a CPU that the system does not have is a member of the space. (One that becomes a
     /// member later is not asked: there is nobody to flush.)
+    #[inline]
+    pub fn run<X: Edit<W, Payload = P>>(
+        &self,
+        station: &mut Station<'_, N, W, SLOTS>,
+        local: &mut impl Local<P, W>,
+        plan: Plan,
+        edit: &mut X,
+    ) -> Result<(OpId, Outcome), Misuse> {
+        let plan = plan.waited_for().with_rendezvous(self.rendezvous);
+        if CPUS == 1 {
+            return self.run_alone(station, local, plan, edit);
+        }
+        let (slot, id, operation) = self.begin(station, local, plan, edit)?;
+        let mut operation = operation;
+        // No synchronous algorithm leaves.
+        let ran = self.advance(station, local, slot, id, &mut operation, edit);
+        ran.and_then(|_| self.end(station, local, slot, id, operation, edit.space()))
+            .map(|outcome| (id, outcome))
+    }
+
+    /// Starts an operation, and runs it as far as this CPU can: to its end, unless the plan is asynchronous. Its end is
+    /// told by [`Local::ended`] and [`Local::complete`], here or on another CPU. Returns its name, which the edit
+    /// [has been told](Edit::begin) before.
+    ///
+    /// Called as [`run`](Self::run) is.
+    ///
+    /// # Errors
+    ///
+    /// The edit, with the reason as for [`run`](Self::run).
     pub fn start(
         &self,
         station: &mut Station<'_, N, W, SLOTS>,
-        local: &mut impl Local<P>,
-        payload: P,
-        edit: E,
-    ) -> Result<OpId, (P, E, Misuse)> {
-        if let Err(why) = self.check(station) {
-            return Err((payload, edit, why));
+        local: &mut impl Local<P, W>,
+        plan: Plan,
+        mut edit: E,
+    ) -> Result<OpId, (E, Misuse)> {
+        if plan.algorithm().style() != Style::Asynchronous || CPUS == 1 {
+            return match self.run(station, local, plan, &mut edit) {
+                Ok((id, _)) => Ok(id),
+                Err(why) => Err((edit, why)),
+            };
         }
-        if station.plan.algorithm().style() == Style::Remote && local.remote().is_none() {
-            return Err((payload, edit, Misuse::NoRemoteTlbs));
-        }
-        let me = station.me as u16;
-        let free = |slot: &Slot<_>| slot.state.load(Ordering::Acquire) == FREE;
-        let mine =
-            self.slots.get(station.me).map(|slots| slots.iter().enumerate().find(|(_, slot)| free(slot)));
-        let Some(Some((at, slot))) = mine else {
-            let op = OpId { cpu: me, slot: 0, generation: 0 };
-            return Err((payload, edit, Misuse::Busy { op }));
+        let plan = plan.with_rendezvous(self.rendezvous);
+        let (slot, id, operation) = match self.begin(station, local, plan, &mut edit) {
+            Ok(begun) => begun,
+            Err(why) => return Err((edit, why)),
         };
-        if let Some(cpu) = edit.space().members.load().difference(self.cpus).iter().next() {
-            return Err((payload, edit, Misuse::NoSuchCpu { cpu }));
-        }
-        let operation = match Operation::new(station.plan, station.me, payload) {
-            Ok(operation) => operation,
-            Err((payload, why)) => return Err((payload, edit, why)),
-        };
-        let generation = (slot.word.load(Ordering::Relaxed) >> 16).wrapping_add(1) & 0xffff;
-        slot.word.store(tagged(generation, 0), Ordering::Relaxed);
-        // An operation that has asked nobody yet holds nobody up. Who holds the one before it by its slot alone (after
-        // an overflow) must not wait for this one: it may be this one's turn only when he has left.
-        slot.state.store(CONTINUED, Ordering::Release);
-        // SAFETY: the slot was free and it is this CPU's: nobody else enters it before the first request is sent.
-        slot.cell.with_mut(|cell| unsafe { *cell = Some((operation, edit)) });
-        let id = OpId { cpu: me, slot: at as u16, generation };
-        if self.drive(station, local, slot, id).is_err() {
-            // `Local::remote` has gone back on what it said. What it was to flush may be in use, so the payload is
-            // leaked, and the slot is not used again.
-            // SAFETY: no other algorithm fails half-way, and this one asks nobody: the cell is still this CPU's.
-            drop(slot.cell.with_mut(|cell| unsafe { (*cell).take() }));
-        }
+        // SAFETY: the slot was free or claimed, and it is this CPU's: nobody else enters it before the first request.
+        slot.cell.with_mut(|cell| unsafe { *cell = Cargo::Flight(operation, edit) });
+        // No algorithm that leaves its operation to the repliers fails half-way.
+        let driven = self.drive(station, local, slot, id);
+        station.note(driven);
         Ok(id)
     }
 
-    /// Runs an operation until it is the repliers', or ends. The caller owns the slot's cell.
+    /// Takes a slot for an operation, and tells the edit its name.
+    #[inline]
+    #[expect(clippy::type_complexity, reason = "what an operation is made of")]
+    fn begin<X: Edit<W, Payload = P>>(
+        &self,
+        station: &mut Station<'_, N, W, SLOTS>,
+        local: &mut impl Local<P, W>,
+        plan: Plan,
+        edit: &mut X,
+    ) -> Result<(&Slot<P, E, W>, OpId, Operation<Kept<P>, W>), Misuse> {
+        self.check(station)?;
+        if plan.algorithm().style() == Style::Remote && local.remote().is_none() {
+            return Err(Misuse::NoRemoteTlbs);
+        }
+        self.has_all(edit.space())?;
+        let (slot, at, carried) = self.take_slot(station, local, edit.space().name())?;
+        let earlier = carried.and_then(|mut carried| carried.kept.take());
+        let id = Self::name(station.me, slot, at);
+        // The sizes were checked, so every CPU can be named.
+        let operation = Operation::new(plan, station.me, earlier).map_err(|(_, why)| why)?;
+        edit.begin(id);
+        Ok((slot, id, operation))
+    }
+
+    /// Finds a slot of this CPU's: one that carries something for the same address space, which the operation takes
+    /// along; or a free one; or one that carries something else, which is settled first.
+    #[inline]
+    pub(super) fn take_slot(
+        &self,
+        station: &mut Station<'_, N, W, SLOTS>,
+        local: &mut impl Local<P, W>,
+        space: Option<usize>,
+    ) -> Result<Taken<'_, P, E, W>, Misuse> {
+        let own = self.slots.get(station.me).ok_or(Misuse::NoSuchCpu { cpu: station.me })?;
+        if space.is_some() {
+            for (at, slot) in own.iter().enumerate() {
+                if let Some(carried) = Self::claim(slot, space) {
+                    return Ok((slot, at, Some(carried)));
+                }
+            }
+        }
+        for (at, slot) in own.iter().enumerate() {
+            if slot.state.load(Ordering::Acquire) == FREE {
+                // An operation that has asked nobody yet holds nobody up. Who holds the one before it by its slot alone
+                // (after an overflow) must not wait for this one: it may be this one's turn only when he has left.
+                slot.state.store(CONTINUED, Ordering::Release);
+                return Ok((slot, at, None));
+            }
+        }
+        self.unload(station, local, own).map(|(slot, at)| (slot, at, None))
+    }
+
+    /// Gives the operation that begins in a slot its name.
+    #[inline]
+    pub(super) fn name(me: usize, slot: &Slot<P, E, W>, at: usize) -> OpId {
+        let generation = (slot.word.load(Ordering::Relaxed) >> 16).wrapping_add(1) & 0xffff;
+        slot.word.store(tagged(generation, 0), Ordering::Relaxed);
+        OpId { cpu: me as u16, slot: at as u16, generation }
+    }
+
+    /// Runs an operation that others may take over, until it is the repliers', or ends. The caller owns the slot's cell.
     pub(super) fn drive(
         &self,
         station: &mut Station<'_, N, W, SLOTS>,
-        local: &mut impl Local<P>,
-        slot: &Slot<Flight<P, E, W>>,
+        local: &mut impl Local<P, W>,
+        slot: &Slot<P, E, W>,
         id: OpId,
     ) -> Result<(), Misuse> {
         loop {
             let last = slot.cell.with_mut(|cell| {
                 // SAFETY: the caller owns the cell; what is called from here reaches other slots' cells only.
                 match unsafe { &mut *cell } {
-                    Some((operation, edit)) => self.run(station, local, slot, id, operation, edit),
-                    None => Err(Misuse::NotAsked),
+                    Cargo::Flight(operation, edit) => self.advance(station, local, slot, id, operation, edit),
+                    _ => Err(Misuse::NotAsked),
                 }
             })?;
-            let Some((to, request)) = last else { break };
+            let Some((to, request, mut asked)) = last else { break };
             // Outside the cell: with this request it is the repliers'.
             if self.send(to, request)? {
-                local.interrupt(to);
+                asked.insert(to);
+                local.interrupt(asked);
                 return Ok(());
             }
             // Nobody there to reply: this CPU counts, and goes on itself if it was the last.
             if self.reply_to(id)? > 0 {
+                local.interrupt(asked);
                 return Ok(());
             }
             Self::take_over(slot, station.me)?;
         }
         // SAFETY: the operation has ended on this CPU, which therefore owns the cell.
-        let ended = slot.cell.with_mut(|cell| unsafe { (*cell).take() });
-        slot.state.store(FREE, Ordering::Release);
-        if let Some((operation, _)) = ended
-            && let Ok((payload, outcome)) = operation.finish()
-        {
-            local.complete(payload, outcome);
+        let ended = slot.cell.with_mut(|cell| unsafe { core::mem::replace(&mut *cell, Cargo::Nothing) });
+        match ended {
+            Cargo::Flight(operation, edit) => {
+                self.end(station, local, slot, id, operation, edit.space()).map(|_| ())
+            }
+            _ => Err(Misuse::NotAsked),
         }
-        Ok(())
+    }
+
+    /// An operation has ended: hands back what is free, and keeps what is not. The caller owns the slot's cell.
+    #[inline]
+    fn end(
+        &self,
+        station: &Station<'_, N, W, SLOTS>,
+        local: &mut impl Local<P, W>,
+        slot: &Slot<P, E, W>,
+        id: OpId,
+        operation: Operation<Kept<P>, W>,
+        space: &SharedSpace<W>,
+    ) -> Result<Outcome, Misuse> {
+        let Ok(ended) = operation.finish() else { return Err(Misuse::NotAsked) };
+        let outcome = ended.outcome;
+        let named = |kept: Kept<P>| Kept { outcome, ..kept };
+        let (mut free, mut state) = (ended.free.map(named), FREE);
+        if let Some(kept) = ended.carried.map(named) {
+            free = Self::carry(station.me, slot, space, kept);
+            state = if free.is_some() { FREE } else { CARRIES };
+        }
+        slot.state.store(state, Ordering::Release);
+        local.ended(id, outcome);
+        for kept in ended.earlier.into_iter().chain(free) {
+            local.complete(kept.op, kept.payload, kept.outcome);
+        }
+        Ok(outcome)
     }
 
     /// Does what an operation asks for, until it has ended, or is to leave with the request that this returns.
-    fn run(
+    #[inline]
+    fn advance<X: Edit<W, Payload = P>>(
         &self,
         station: &mut Station<'_, N, W, SLOTS>,
-        local: &mut impl Local<P>,
-        slot: &Slot<Flight<P, E, W>>,
+        local: &mut impl Local<P, W>,
+        slot: &Slot<P, E, W>,
         id: OpId,
-        operation: &mut Operation<P, W>,
-        edit: &E,
-    ) -> Result<Option<(usize, Request)>, Misuse> {
+        operation: &mut Operation<Kept<P>, W>,
+        edit: &mut X,
+    ) -> Result<Option<Last<W>>, Misuse> {
+        let plan = *operation.machine().plan();
         let answer = |yes| if yes { Seen::Yes } else { Seen::No };
-        let mut last = None;
+        let request =
+            |edit: &X| Request { op: id, what: Target::of(edit.asid(), edit.flush()), duty: plan.duty() };
+        // Who has a request, and has not been interrupted for it yet.
+        let mut asked = CpuSet::empty();
         loop {
-            let seen = match operation.next() {
+            let action = operation.next();
+            if !asked.is_empty() && !matches!(action, Action::Send(_) | Action::SendAndLeave(_)) {
+                local.interrupt(core::mem::replace(&mut asked, CpuSet::empty()));
+            }
+            let seen = match action {
                 Action::Exclude => self.wait(station, local, |_| Ok(edit.exclude()))?,
                 Action::Release => {
                     edit.release();
@@ -128,21 +253,30 @@ impl<P, E: Edit<W>, const CPUS: usize, const N: usize, const W: usize, const SLO
                     Seen::Did
                 }
                 Action::SetChanging(on) => {
-                    edit.set_changing(on);
+                    if plan.stops_repliers() {
+                        edit.space().set_changing(on);
+                    } else {
+                        edit.set_changing(on);
+                    }
                     // Before the target set is read, or the next entry is loaded.
                     fence(Ordering::SeqCst);
                     Seen::Did
                 }
                 Action::Update | Action::Store => {
-                    edit.update();
+                    match operation.uncovered() {
+                        Some(kept) => edit.update_again(&mut kept.payload),
+                        empty => {
+                            *empty = Some(Kept { op: id, outcome: Outcome::Done, payload: edit.update() });
+                        }
+                    }
                     fence(Ordering::SeqCst);
                     Seen::Did
                 }
                 Action::ReadStatus => Seen::Did,
                 Action::ReadTargets | Action::ReadHolders => {
                     let space = edit.space();
-                    // Somebody may have joined since `start` looked whether there are only CPUs of this system.
-                    let members = space.members.load().intersection(self.cpus);
+                    // Somebody may have joined since it was looked whether there are only CPUs of this system.
+                    let members = space.members.load().intersection(Self::ALL);
                     Seen::Targets { members, running: space.running.load() }
                 }
                 Action::MarkStale(cpu) => {
@@ -153,17 +287,22 @@ impl<P, E: Edit<W>, const CPUS: usize, const N: usize, const W: usize, const SLO
                 }
                 Action::IsRunning(cpu) => answer(edit.space().running.contains(cpu)),
                 Action::FlushLocally { drain } => {
-                    local.flush(edit.what(), drain);
+                    local.flush(Some(edit.asid()), edit.flush(), drain);
                     Seen::Did
                 }
                 Action::SetCount(count) => {
                     slot.word.store(tagged(id.generation, count & 0xffff), Ordering::Release);
-                    slot.state.store(TAKEN, Ordering::Relaxed);
+                    let state = match plan.duty() {
+                        Duty::Stop => TAKEN,
+                        Duty::FlushAndFinish => LEFT,
+                        Duty::Flush => CONTINUED,
+                    };
+                    slot.state.store(state, Ordering::Relaxed);
                     Seen::Did
                 }
                 Action::Send(to) => {
-                    if self.send(to, Request { op: id, what: edit.what() })? {
-                        local.interrupt(to);
+                    if self.send(to, request(edit))? {
+                        asked.insert(to);
                         Seen::Did
                     } else {
                         self.reply_to(id)?;
@@ -171,8 +310,9 @@ impl<P, E: Edit<W>, const CPUS: usize, const N: usize, const W: usize, const SLO
                     }
                 }
                 Action::SendAndLeave(to) => {
-                    last = Some((to, Request { op: id, what: edit.what() }));
-                    Seen::Did
+                    let last = (to, request(edit), asked);
+                    operation.did(Seen::Did)?;
+                    return Ok(Some(last));
                 }
                 Action::AllAcknowledged => {
                     self.wait(station, local, |_| Ok(slot.word.load(Ordering::Acquire) & 0xffff == 0))?
@@ -190,7 +330,7 @@ impl<P, E: Edit<W>, const CPUS: usize, const N: usize, const W: usize, const SLO
                 }
                 Action::FlushRemotely { cpu, drain } => {
                     let tlbs = local.remote().ok_or(Misuse::NoRemoteTlbs)?;
-                    let (ticket, done) = tlbs.flush(cpu, edit.what(), drain);
+                    let (ticket, done) = tlbs.flush(cpu, Some(edit.asid()), edit.flush(), drain);
                     Seen::Posted { ticket, done }
                 }
                 Action::IsFlushed { cpu, ticket } => {
@@ -207,8 +347,8 @@ impl<P, E: Edit<W>, const CPUS: usize, const N: usize, const W: usize, const SLO
                 }
                 Action::Check => answer(edit.check()),
                 Action::Serve => {
-                    station.replier.finish();
-                    let served = self.reply(station, local);
+                    station.stopper.finish();
+                    let served = self.reply(station, local, Post::Stops);
                     station.note(served);
                     station.entered = false;
                     Seen::Did
@@ -216,28 +356,26 @@ impl<P, E: Edit<W>, const CPUS: usize, const N: usize, const W: usize, const SLO
                 Action::Done(_) => return Ok(None),
             };
             operation.did(seen)?;
-            if last.is_some() {
-                return Ok(last);
-            }
         }
     }
 
     /// Waits until `is_so`, and serves this CPU's queue meanwhile, in the way that the plan allows. Told that it is
     /// not so yet, the machine would only ask again; so it is not told.
-    fn wait<L: Local<P>>(
+    pub(super) fn wait<L: Local<P, W>>(
         &self,
         station: &mut Station<'_, N, W, SLOTS>,
         local: &mut L,
-        is_so: impl Fn(&mut L) -> Result<bool, Misuse>,
+        mut is_so: impl FnMut(&mut L) -> Result<bool, Misuse>,
     ) -> Result<Seen<W>, Misuse> {
         while !is_so(local)? {
             local.pause();
             let served = if !station.entered {
                 self.poll(station, local)
-            } else if station.plan.rendezvous() == Rendezvous::Serve && !self.mailbox(station.me)?.is_empty()
+            } else if self.rendezvous == Rendezvous::Serve
+                && !self.mailbox(Post::Stops, station.me)?.is_empty()
             {
-                station.replier.collect();
-                self.reply(station, local)
+                station.stopper.collect();
+                self.reply(station, local, Post::Stops)
             } else {
                 Ok(())
             };
@@ -248,11 +386,11 @@ impl<P, E: Edit<W>, const CPUS: usize, const N: usize, const W: usize, const SLO
     }
 
     /// Continues an operation on CPU `me`, whose decrement returned zero.
-    pub(super) fn take_over(slot: &Slot<Flight<P, E, W>>, me: usize) -> Result<(), Misuse> {
+    pub(super) fn take_over(slot: &Slot<P, E, W>, me: usize) -> Result<(), Misuse> {
         // SAFETY: by the caller's word the cell is this CPU's now.
         slot.cell.with_mut(|cell| match unsafe { &mut *cell } {
-            Some((operation, _)) => operation.take_over(me),
-            None => Err(Misuse::NotAsked),
+            Cargo::Flight(operation, _) => operation.take_over(me),
+            _ => Err(Misuse::NotAsked),
         })
     }
 

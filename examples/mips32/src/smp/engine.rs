@@ -3,16 +3,16 @@
 use core::cell::UnsafeCell;
 use core::sync::atomic::{AtomicU32, Ordering, fence};
 
-use tlbkit_addr::{Attr, Pages};
+use tlbkit_addr::{Asid, Attr, CpuSet, Flush, Pages};
 use tlbkit_pagetable::format::{EntryLo, Format};
-use tlbkit_shootdown::{Change, Local, Miss, MissAction, Misuse, Outcome, Source, Station, Target};
+use tlbkit_shootdown::{Change, Local, Miss, MissAction, Misuse, OpId, Outcome, Source, Station};
 
 use super::CPUS;
+use super::gic;
 use super::idle;
-use super::lower::{Hold, Kind, Lower};
+use super::lower::{Held, Kind, Lower};
 use super::masked::Masked;
-use super::run::{CHANGING, REQUESTS, Run, SLOTS, SPACE, page_at};
-use super::{gic, run};
+use super::run::{REQUESTS, Run, SLOTS, SPACE, page_at, vpn};
 use crate::arch::tlb::{self, Entry};
 use crate::arch::{cp0, touch};
 
@@ -32,8 +32,8 @@ pub(super) struct Engine {
 struct Cpu {
     run: &'static Run,
     me: usize,
-    /// What this CPU's own operation flushes.
-    own: Option<Target>,
+    /// The page that this CPU's own operation flushes.
+    own: Option<usize>,
 }
 
 /// Each CPU's engine while it takes part in a run.
@@ -85,19 +85,21 @@ impl Engine {
         }
     }
 
+    /// Takes back what operations have left for others that never came.
+    pub(super) fn drain(&mut self) {
+        self.enter(|engine| {
+            let run = engine.run;
+            if let Err(why) = run.system.drain(&mut engine.station, &mut engine.cpu, &run.space) {
+                run.wrong(format_args!("what is carried: {why}"));
+            }
+        });
+    }
+
     /// Begins to run the address space, or stops.
     pub(super) fn switch(&mut self, change: Change) {
         self.enter(|engine| {
-            let (run, what) = (engine.run, Target::Space(SPACE));
-            let is_changing = || CHANGING.load(Ordering::SeqCst) > 0;
-            let done = run.system.switch(
-                &mut engine.station,
-                &mut engine.cpu,
-                change,
-                &run.space,
-                what,
-                is_changing,
-            );
+            let run = engine.run;
+            let done = run.system.switch(&mut engine.station, &mut engine.cpu, change, &run.space, SPACE);
             if let Err(why) = done {
                 run.wrong(format_args!("{change:?}: {why}"));
             }
@@ -108,20 +110,22 @@ impl Engine {
     pub(super) fn lower(&mut self, page: usize, kind: Kind) {
         let run = self.run;
         self.enter(|engine| {
-            let hold = loop {
-                match Hold::take(engine.cpu.me) {
-                    Some(hold) => break hold,
+            engine.cpu.own = Some(page);
+            let mut edit = Lower::new(run, page, kind);
+            loop {
+                match run.system.start(&mut engine.station, &mut engine.cpu, run.plan, edit) {
+                    Ok(_) => break,
                     // Its operations are all with the repliers: one must end first.
-                    None => {
+                    Err((same, Misuse::Busy { .. })) => {
+                        edit = same;
                         engine.cpu.pause();
                         engine.serve();
                     }
+                    Err((_, why)) => {
+                        run.wrong(format_args!("an operation: {why}"));
+                        break;
+                    }
                 }
-            };
-            let edit = Lower { run, page, kind, hold };
-            engine.cpu.own = Some(Target::Pages(SPACE, Pages::one(run::vpn(page))));
-            if let Err((_, _, why)) = run.system.start(&mut engine.station, &mut engine.cpu, hold, edit) {
-                run.wrong(format_args!("an operation: {why}"));
             }
             engine.cpu.own = None;
         });
@@ -163,45 +167,47 @@ impl Cpu {
     }
 }
 
-impl Local<&'static Hold> for Cpu {
-    fn flush(&mut self, what: Target, _drain: bool) {
-        if self.run.no_flush && self.own != Some(what) {
+impl Local<Held> for Cpu {
+    fn flush(&mut self, space: Option<Asid>, what: &Flush, _drain: bool) {
+        let mine = |page: usize| what.ranges() == [Pages::one(vpn(page))];
+        if self.run.no_flush && !self.own.is_some_and(mine) {
             return;
         }
-        let of = |entry: &Entry| entry.hi & tlb::ASID == u32::from(SPACE.get());
-        match what {
-            Target::Pages(_, pages) if pages.len() <= 8 => {
-                for page in pages {
-                    tlb::forget((page.get() << 12) as u32, u32::from(SPACE.get()));
-                }
+        let few = what.ranges().iter().map(Pages::len).sum::<usize>() <= 8;
+        if what.is_all() || !few {
+            let of = |space: Asid| move |entry: &Entry| entry.hi & tlb::ASID == u32::from(space.get());
+            space.map_or_else(|| tlb::forget_all(|_| true), |space| tlb::forget_all(of(space)));
+        } else {
+            for page in what.ranges().iter().copied().flatten() {
+                tlb::forget((page.get() << 12) as u32, u32::from(SPACE.get()));
             }
-            Target::Pages(..) | Target::Space(_) => tlb::forget_all(of),
-            Target::All => tlb::forget_all(|_| true),
         }
     }
 
-    fn interrupt(&mut self, cpu: usize) {
-        gic::send(cpu);
+    fn interrupt(&mut self, cpus: CpuSet) {
+        cpus.iter().for_each(gic::send);
     }
 
-    fn complete(&mut self, hold: &'static Hold, outcome: Outcome) {
+    fn ended(&mut self, _op: OpId, outcome: Outcome) {
         let run = self.run;
         if outcome != Outcome::Done {
             run.wrong(format_args!("an operation ended as {outcome:?}"));
         }
-        // SAFETY: it has completed, and this is the CPU that it completed on.
-        let held = unsafe { hold.give_back() };
-        if let Some((frame, page)) = held.frame {
-            run.arena.give(frame, page);
-        }
-        for nodes in held.nodes {
-            // SAFETY: every CPU that runs the space has acknowledged since the nodes were unlinked.
-            unsafe { nodes.into_retired().reclaim() };
-        }
         run.counts.completed.fetch_add(1, Ordering::SeqCst);
-        // Its requester may wait for the place, and everybody for the end.
+        // Its requester may wait for the slot, and everybody for the end.
         self.changed();
         self.wake(&run.resting);
+    }
+
+    fn complete(&mut self, _op: OpId, held: Held, _outcome: Outcome) {
+        if let Some((frame, page)) = held.frame {
+            self.run.arena.give(frame, page);
+        }
+        for nodes in held.nodes {
+            // SAFETY: the operation has completed: every CPU that runs the space has left its walks since the nodes were
+            // unlinked, and flushed.
+            unsafe { nodes.into_retired().reclaim() };
+        }
     }
 
     fn pause(&mut self) {

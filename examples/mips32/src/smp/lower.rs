@@ -1,17 +1,15 @@
 //! Lowering the rights of a page: the change that a shootdown is for.
 
-use core::cell::UnsafeCell;
-use core::sync::atomic::{AtomicBool, Ordering};
+use core::sync::atomic::Ordering;
 
 use heapless::Vec;
-use tlbkit_addr::{Attr, Pages};
+use tlbkit_addr::{Asid, Attr, Flush, Pages, Reach};
 use tlbkit_pagetable::{Carried, Change, Holes, Run as Frames, Runs};
-use tlbkit_shootdown::{Edit, Order, SharedSpace, Target};
+use tlbkit_shootdown::{Edit, SharedSpace};
 
-use super::CPUS;
 use super::arena::Frame;
 use super::masked::Masked;
-use super::run::{CHANGING, Model, PENDING, Run, SLOTS, SPACE, State, address, vpn};
+use super::run::{CHANGING, Model, PENDING, Run, SPACE, State, address, vpn};
 
 /// What to do to a page.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -22,94 +20,48 @@ pub(super) enum Kind {
     Protect,
 }
 
-/// An operation's payload: the nodes and the frame that it has uncovered.
-///
-/// What they are is known in the midst of the operation; so the payload is a place for them.
-#[derive(Debug)]
-pub(super) struct Hold {
-    taken: AtomicBool,
-    held: UnsafeCell<Held>,
-}
-
-// SAFETY: `held` is touched by who runs the operation that has taken the place: one CPU after the other, in the order
-// that the shootdown's acknowledgements make.
-unsafe impl Sync for Hold {}
-
+/// What an operation uncovers.
 #[derive(Debug, Default)]
 pub(super) struct Held {
+    /// The nodes that the table gave up, and those that have waited for an operation.
     pub(super) nodes: Vec<Carried<'static>, { PENDING + 1 }>,
     /// The frame, and the page that it was mapped at.
     pub(super) frame: Option<(Frame, usize)>,
-    done: bool,
-}
-
-/// A place for each operation that a CPU may have in flight.
-static HOLDS: [[Hold; SLOTS]; CPUS] = [const { [const { Hold::new() }; SLOTS] }; CPUS];
-
-impl Hold {
-    const fn new() -> Self {
-        let held = Held { nodes: Vec::new(), frame: None, done: false };
-        Self { taken: AtomicBool::new(false), held: UnsafeCell::new(held) }
-    }
-
-    /// Takes a free place of CPU `me`, if there is one.
-    pub(super) fn take(me: usize) -> Option<&'static Self> {
-        HOLDS[me].iter().find(|place| !place.taken.swap(true, Ordering::Acquire))
-    }
-
-    /// Gives the place back, and returns what was in it.
-    ///
-    /// # Safety
-    ///
-    /// The operation has completed, on this CPU.
-    pub(super) unsafe fn give_back(&self) -> Held {
-        // SAFETY: the caller's promise.
-        let held = unsafe { core::mem::take(&mut *self.held.get()) };
-        self.taken.store(false, Ordering::Release);
-        held
-    }
 }
 
 /// The change, as the shootdown makes it.
 pub(super) struct Lower {
-    pub(super) run: &'static Run,
-    pub(super) page: usize,
-    pub(super) kind: Kind,
-    pub(super) hold: &'static Hold,
+    run: &'static Run,
+    page: usize,
+    kind: Kind,
+    flush: Flush,
 }
 
 impl Lower {
-    /// Returns the model, and the payload.
+    /// Returns a change that nobody has begun.
+    pub(super) fn new(run: &'static Run, page: usize, kind: Kind) -> Self {
+        let mut flush = Flush::none();
+        flush.add(Reach::Everywhere, Pages::one(vpn(page)));
+        Self { run, page, kind, flush }
+    }
+
+    /// Returns the model.
     #[expect(clippy::mut_from_ref, reason = "the exclusion stands for the borrow")]
-    fn parts(&self) -> (&mut Model, &mut Held) {
+    fn model(&self) -> &mut Model {
         // SAFETY: called between `exclude` and `release` only, and by one action of the operation at a time.
-        unsafe { (self.run.model(), &mut *self.hold.held.get()) }
-    }
-
-    /// Takes along the nodes that have waited for an operation.
-    fn collect(&self) {
-        let (model, held) = self.parts();
-        while let Some(nodes) = model.pending.pop() {
-            if held.nodes.push(nodes).is_err() {
-                self.run.wrong(format_args!("nodes leak"));
-            }
-        }
-    }
-
-    /// Returns whether the update comes after the acknowledgements, and not before them or while everybody stops.
-    fn updates_last(&self) -> bool {
-        self.run.plan.algorithm().order() == Order::TlbFirst
+        unsafe { self.run.model() }
     }
 }
 
-impl Edit<1> for Lower {
-    fn exclude(&self) -> bool {
+impl Edit for Lower {
+    type Payload = Held;
+
+    fn exclude(&mut self) -> bool {
         self.run.exclude()
     }
 
-    fn release(&self) {
-        let (model, _) = self.parts();
-        if let State::ReadOnly(frame, stored) = &mut model.states[self.page]
+    fn release(&mut self) {
+        if let State::ReadOnly(frame, stored) = &mut self.model().states[self.page]
             && self.kind == Kind::Protect
         {
             // Every TLB knows: from here on nobody stores.
@@ -118,14 +70,12 @@ impl Edit<1> for Lower {
         self.run.release();
     }
 
-    fn set_tentative(&self) {
+    fn set_tentative(&mut self) {
         let readable = self.kind == Kind::Protect;
         self.run.tentative[self.page].readable.store(readable, Ordering::SeqCst);
-        // Whoever acknowledges is out of these nodes, too.
-        self.collect();
     }
 
-    fn set_changing(&self, on: bool) {
+    fn set_changing(&mut self, on: bool) {
         self.run.tentative[self.page].changing.store(on, Ordering::SeqCst);
         if on {
             CHANGING.fetch_add(1, Ordering::SeqCst);
@@ -134,15 +84,10 @@ impl Edit<1> for Lower {
         }
     }
 
-    fn update(&self) {
-        let run = self.run;
-        if !self.updates_last() {
-            self.collect();
-        }
-        let (model, held) = self.parts();
-        if core::mem::replace(&mut held.done, true) {
-            return;
-        }
+    fn update(&mut self) -> Held {
+        let (run, model) = (self.run, self.model());
+        let mut held = Held::default();
+        held.nodes.extend(core::mem::take(&mut model.pending));
         let pages = Pages::one(vpn(self.page));
         let retired = match (self.kind, model.states[self.page]) {
             (Kind::Unmap, State::Writable(frame) | State::ReadOnly(frame, _)) => {
@@ -165,18 +110,16 @@ impl Edit<1> for Lower {
                 run.edit(|writer| writer.protect(pages, Holes::Refuse, change)).1
             }
             // Somebody has been there first: an operation that changes nothing.
-            _ => return,
+            _ => return held,
         };
         run.counts.nodes.fetch_add(retired.nodes(), Ordering::Relaxed);
-        if self.updates_last() {
-            // A walk may have entered these nodes after its CPU had acknowledged: the next operation takes them.
-            run.keep(model, retired);
-        } else if let Err(_) | Ok(Err(_)) = retired.across_cpus().map(|nodes| held.nodes.push(nodes)) {
+        if let Err(_) | Ok(Err(_)) = retired.across_cpus().map(|nodes| held.nodes.push(nodes)) {
             run.wrong(format_args!("nodes leak"));
         }
+        held
     }
 
-    fn check(&self) -> bool {
+    fn check(&mut self) -> bool {
         // SAFETY: an operation runs with interrupts off, except where it sleeps.
         let masked = unsafe { Masked::assume() };
         match (self.run.look_up(&masked, address(self.page)), self.kind) {
@@ -190,7 +133,11 @@ impl Edit<1> for Lower {
         &self.run.space
     }
 
-    fn what(&self) -> Target {
-        Target::Pages(SPACE, Pages::one(vpn(self.page)))
+    fn asid(&self) -> Asid {
+        SPACE
+    }
+
+    fn flush(&self) -> &Flush {
+        &self.flush
     }
 }

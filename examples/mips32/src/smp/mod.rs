@@ -165,11 +165,8 @@ fn shoot(args: &Args, plan: Plan, nodes: &'static Nodes) -> u32 {
     BLOCK.set_root(table.root().get() as u32);
     // SAFETY: the block has the table's root.
     unsafe { vector::install(&plan, MultiLevel::WALK) };
-    let run = match Run::new(plan, table, args) {
-        // SAFETY: as above.
-        Ok(run) => unsafe { RUN.put(run) },
-        Err(error) => panic!("no shootdowns: {error}"),
-    };
+    // SAFETY: as above.
+    let run = unsafe { RUN.put(Run::new(plan, table, args)) };
     INSIDE.store(args.cpus as u32 - 1, Ordering::SeqCst);
     NUMBER.fetch_add(1, Ordering::SeqCst);
     (1..args.cpus).for_each(gic::send);

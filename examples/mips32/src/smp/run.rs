@@ -7,12 +7,12 @@ use core::sync::atomic::{AtomicBool, AtomicU32, AtomicUsize, Ordering};
 use heapless::Vec;
 use tlbkit_addr::{Asid, Attr, PageSize, Pages, VirtAddr, Vpn};
 use tlbkit_pagetable::{Carried, Change, Error, Holes, Leaf, Pinned, Retired, Table, Writer};
-use tlbkit_shootdown::{Misuse, Plan, SharedSpace, System};
+use tlbkit_shootdown::{Plan, SharedSpace, System};
 
-use super::CPUS;
 use super::arena::{Arena, Frame};
-use super::lower::{Hold, Lower};
+use super::lower::{Held, Lower};
 use super::masked::{Masked, masked};
+use super::{CPUS, MIPS};
 use crate::arch::tlb;
 use crate::args::{Args, Inject};
 use crate::println;
@@ -26,7 +26,7 @@ pub(super) const REQUESTS: usize = 2;
 pub(super) const SLOTS: usize = 2;
 
 /// The shootdowns of the kernel.
-pub(super) type Shootdowns = System<&'static Hold, Lower, CPUS, REQUESTS, 1, SLOTS>;
+pub(super) type Shootdowns = System<Held, Lower, CPUS, REQUESTS, 1, SLOTS>;
 
 /// Pages under test: some side by side, and some that share nothing, so that unmapping one retires nodes.
 pub(super) const PAGES: usize = 24;
@@ -74,8 +74,7 @@ pub(super) const PENDING: usize = 4;
 pub(super) struct Model {
     pub(super) states: [State; PAGES],
     generations: [u32; PAGES],
-    /// Nodes that the next operation is to take along: retired by a change that no operation was to wait for, or
-    /// whose operation had all its acknowledgements already.
+    /// Nodes that the next operation is to take along: retired by a change that no operation was to wait for.
     pub(super) pending: Vec<Carried<'static>, PENDING>,
 }
 
@@ -132,14 +131,14 @@ pub(super) static CHANGING: AtomicU32 = AtomicU32::new(0);
 
 impl Run {
     /// Returns a run that has not begun.
-    pub(super) fn new(plan: Plan, table: &'static AnyTable, args: &Args) -> Result<Self, Misuse> {
-        Ok(Self {
+    pub(super) fn new(plan: Plan, table: &'static AnyTable, args: &Args) -> Self {
+        Self {
             plan,
             cpus: args.cpus,
             total: args.shootdowns,
             no_flush: args.inject == Some(Inject::NoFlush),
             table,
-            system: System::new(plan)?,
+            system: System::new(MIPS).with_rendezvous(plan.rendezvous()),
             space: SharedSpace::new(),
             arena: Arena::default(),
             tentative: Default::default(),
@@ -148,7 +147,7 @@ impl Run {
             resting: AtomicU32::new(0),
             excluded: AtomicBool::new(false),
             model: UnsafeCell::new(Model::default()),
-        })
+        }
     }
 
     /// Tells whether every operation has completed.

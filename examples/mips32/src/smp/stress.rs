@@ -54,7 +54,9 @@ pub(super) fn take_part(run: &'static Run, me: usize) {
     masked(|masked| {
         engine::with(masked, |engine| {
             engine.poll();
-            engine.switch(Change::OutAndForget);
+            // From here on it replies to nobody.
+            engine.switch(Change::Offline);
+            engine.drain();
         });
         if tlb::duplicates() > 0 {
             run.wrong(format_args!("two entries of CPU {me}'s TLB match one address"));

@@ -241,7 +241,11 @@ impl Simulator<'_> {
     }
 
     fn send(&mut self, op: usize, to: usize) -> Result<(), Misuse> {
-        let request = Request { op: self.ops[op].id, what: self.ops[op].what };
+        let request = Request {
+            op: self.ops[op].id,
+            what: self.ops[op].what,
+            duty: self.ops[op].machine.plan().duty(),
+        };
         self.cpus[to].queue.push(request)?;
         let at = &self.cpus[to];
         let waits = at.doing == Doing::Synchronizing && !at.computing;

@@ -1,0 +1,55 @@
+//! The same on a machine of one CPU: the edit and the local flush. There is nobody to ask, to stop, or to hide a flag
+//! from.
+
+use super::{Edit, Local, Station, System};
+use crate::{Misuse, OpId, Order, Outcome, Plan};
+
+impl<P, E, const CPUS: usize, const N: usize, const W: usize, const SLOTS: usize>
+    System<P, E, CPUS, N, W, SLOTS>
+where
+    E: Edit<W, Payload = P>,
+{
+    /// [`run`](Self::run) with `CPUS` 1. The rounds of an optimistic plan remain: the CPU's own late status write may
+    /// bring the old entry back.
+    #[inline]
+    pub(super) fn run_alone<X: Edit<W, Payload = P>>(
+        &self,
+        station: &mut Station<'_, N, W, SLOTS>,
+        local: &mut impl Local<P, W>,
+        plan: Plan,
+        edit: &mut X,
+    ) -> Result<(OpId, Outcome), Misuse> {
+        self.check(station)?;
+        let slot = self.slot(0, 0)?;
+        let id = Self::name(0, slot, 0);
+        edit.begin(id);
+        while !edit.exclude() {
+            local.pause();
+        }
+        if plan.stops_repliers() && self.hardware.status_overwrites() {
+            local.drain();
+        }
+        let mut payload = edit.update();
+        let (mut round, mut outcome) = (1, Outcome::Done);
+        loop {
+            if edit.space().members.contains(0) {
+                local.flush(Some(edit.asid()), edit.flush(), true);
+            }
+            if !matches!(plan.algorithm().order(), Order::Optimistic) {
+                break;
+            }
+            let unchanged = edit.check();
+            if round >= plan.rounds() && (unchanged || plan.is_conditional()) {
+                outcome = if unchanged { Outcome::Done } else { Outcome::Overwritten };
+                break;
+            }
+            round = round.saturating_add(1);
+            edit.update_again(&mut payload);
+        }
+        edit.release();
+        local.changed();
+        local.ended(id, outcome);
+        local.complete(id, payload, outcome);
+        Ok((id, outcome))
+    }
+}

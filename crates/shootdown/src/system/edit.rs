@@ -1,0 +1,132 @@
+//! What a kernel says of a change, and of a CPU.
+
+use core::convert::Infallible;
+use core::marker::PhantomData;
+
+use tlbkit_addr::{Asid, CpuSet, Flush};
+
+use crate::sync::relax;
+use crate::{OpId, Outcome, SharedSpace};
+
+/// A change of page-table entries, as a kernel knows how to make it. Each call is one action of a
+/// [`Requester`](crate::Requester), whose documentation says what it must do.
+///
+/// The calls come from one CPU at a time, in the order of the plan's algorithm. If one panics, the operation never ends:
+/// its slot and its payload are lost, and who waits for it waits for ever.
+pub trait Edit<const W: usize = 1> {
+    /// What an update uncovers, and what must not be used again while any CPU can reach it: page-table nodes, frames.
+    type Payload;
+
+    /// Takes notice of the operation's name, before anything else is asked.
+    fn begin(&mut self, _op: OpId) {}
+    /// [`Action::Exclude`](crate::Action::Exclude).
+    fn exclude(&mut self) -> bool;
+    /// [`Action::Release`](crate::Action::Release). It may come on another CPU than [`exclude`](Self::exclude): the one
+    /// that gave the last acknowledgement of an asynchronous operation. A lock that belongs to a CPU will not do there.
+    fn release(&mut self);
+    /// [`Action::SetTentative`](crate::Action::SetTentative); nothing unless the plan is TLB-first.
+    fn set_tentative(&mut self) {}
+    /// [`Action::SetChanging`](crate::Action::SetChanging) of TLB-first, whose miss handlers look at the flag. (2-phase's
+    /// is the driver's.)
+    fn set_changing(&mut self, _on: bool) {}
+    /// [`Action::Update`](crate::Action::Update), the first time: changes the entry, and returns what that uncovers.
+    fn update(&mut self) -> Self::Payload;
+    /// [`Action::Update`](crate::Action::Update) in a further round: changes the entry once more, since the hardware may
+    /// have written the old one back, and adds what that uncovers. Nothing unless the plan is optimistic.
+    fn update_again(&mut self, _payload: &mut Self::Payload) {}
+    /// [`Action::Check`](crate::Action::Check); always true unless the plan is optimistic.
+    fn check(&mut self) -> bool {
+        true
+    }
+    /// Returns the address space's CPUs.
+    fn space(&self) -> &SharedSpace<W>;
+    /// Returns the address space's identifier.
+    fn asid(&self) -> Asid;
+    /// Returns what is to be flushed: asked after [`update`](Self::update), or after
+    /// [`set_tentative`](Self::set_tentative) if the plan is TLB-first. With 2-phase it is asked before.
+    fn flush(&self) -> &Flush;
+}
+
+/// The edit of a [`System`](crate::System) in which nobody leaves an operation to the repliers: there is none.
+#[derive(Debug)]
+pub struct Synchronous<P>(Infallible, PhantomData<fn() -> P>);
+
+impl<P, const W: usize> Edit<W> for Synchronous<P> {
+    type Payload = P;
+
+    fn exclude(&mut self) -> bool {
+        match self.0 {}
+    }
+    fn release(&mut self) {
+        match self.0 {}
+    }
+    fn update(&mut self) -> P {
+        match self.0 {}
+    }
+    fn space(&self) -> &SharedSpace<W> {
+        match self.0 {}
+    }
+    fn asid(&self) -> Asid {
+        match self.0 {}
+    }
+    fn flush(&self) -> &Flush {
+        match self.0 {}
+    }
+}
+
+/// What a kernel can do on the CPU at hand.
+pub trait Local<P, const W: usize = 1> {
+    /// Flushes `what` of an address space from this CPU's TLB, or of all spaces if none is given; with `drain`, when its
+    /// status writes are in memory. The CPU has left the walks that it was in when this returns.
+    fn flush(&mut self, space: Option<Asid>, what: &Flush, drain: bool);
+    /// Waits until this CPU's status writes are in memory. Asked of a CPU that stops for 2-phase or ceases to run an
+    /// address space, and only where they could undo a change. A flush that drains does it at the cost of the TLB; who
+    /// can wait without one says how.
+    fn drain(&mut self) {
+        self.flush(None, &everything(), true);
+    }
+    /// Interrupts other CPUs, each of which is to call [`System::poll`](crate::System::poll). There is at least one.
+    fn interrupt(&mut self, cpus: CpuSet<W>);
+    /// Takes notice that an operation has ended: from now on every TLB is consistent with the entry.
+    fn ended(&mut self, _op: OpId, _outcome: Outcome) {}
+    /// Takes back what the update of an operation returned: no CPU can reach it any more, by a translation or a walk
+    /// (unless the outcome says that it is in use again). Called once for each payload: as the operation ends, or
+    /// later if its plan was TLB-first ([`System::drain`](crate::System::drain)).
+    fn complete(&mut self, op: OpId, payload: P, outcome: Outcome);
+    /// Lets time pass while this CPU waits for another: a pause instruction, or a yield on host threads. A kernel
+    /// whose CPUs sleep here has [`changed`](Self::changed) wake them.
+    fn pause(&mut self) {
+        relax();
+    }
+    /// Takes notice that something has changed for which another CPU may be in [`pause`](Self::pause): the last
+    /// acknowledgement, a stopped CPU, a continuing signal, an exclusion given up. Whom to wake is the kernel's
+    /// business: each CPU that was about to wait, or had begun to, when this is called.
+    ///
+    /// A CPU sleeps without losing a wake-up if it says that it may wait before it calls into [`System`](crate::System),
+    /// and if interrupts are disabled from there until it sleeps: nothing happens between the look that made it wait and
+    /// [`pause`](Self::pause). The interrupt that ends the sleep may have been for a request too, so call
+    /// [`System::poll`](crate::System::poll) once more after whatever may have slept.
+    fn changed(&mut self) {}
+    /// The other CPUs' TLBs, if this CPU can flush them itself. Only plans with
+    /// [`Style::Remote`](crate::Style::Remote) ask for them.
+    fn remote(&mut self) -> Option<&mut dyn RemoteTlbs> {
+        None
+    }
+}
+
+/// The TLBs of other CPUs, where the hardware lets one CPU flush another one's (as on the MC88200; algorithms with two primes).
+pub trait RemoteTlbs {
+    /// Asks a CPU's TLB to flush `what` of an address space, or of all if none is given; with `drain`, also to wait for
+    /// the walks and status writes under way there. Returns the flush's number and the number of the last one done
+    /// there.
+    fn flush(&mut self, cpu: usize, space: Option<Asid>, what: &Flush, drain: bool) -> (u32, u32);
+    /// Tells whether flush `ticket` of that TLB is done.
+    fn is_flushed(&mut self, cpu: usize, ticket: u32) -> bool;
+}
+
+/// Returns the flush of a whole address space.
+pub(super) fn everything() -> Flush {
+    let mut flush = Flush::none();
+    flush.add_all(tlbkit_addr::Reach::Everywhere);
+    flush
+}
