@@ -66,7 +66,9 @@ impl<'n> Retired<'n> {
     ///
     /// Since the last change of this batch, every CPU that may hold a translation of the table (and every one that
     /// walks it in memory, whatever the [`reach`](Flush::reach)) has left the walks it was in and flushed what
-    /// [`flush`](Self::flush) names. A completed shootdown says so.
+    /// [`flush`](Self::flush) names. A shootdown that hands the batch back as complete says so, if the batch is what its
+    /// update returned: one that asks the CPUs before it changes the table keeps the batch until they have been asked
+    /// once more.
     pub unsafe fn reclaim(mut self) {
         // SAFETY: the caller's promise.
         unsafe { self.complete() };

@@ -265,7 +265,7 @@ fn what_comes_after_the_acknowledgements_is_carried() {
     for algorithm in Algorithm::ALL {
         let hardware = Hardware { remote_flush: true, ..Hardware::RP3 };
         let plan = Plan::new(algorithm, &hardware, LowRights::NeverWriteBack).expect("all suit it");
-        let mut operation = Operation::<_, 1>::new(plan, 0, Some("earlier")).ok().expect("there is a CPU 0");
+        let mut operation = Operation::<_, 1>::new(plan, 0, Some("earlier")).expect("there is a CPU 0");
         while !matches!(operation.next(), Done(_)) {
             if operation.next() == Update {
                 *operation.uncovered() = Some("now");

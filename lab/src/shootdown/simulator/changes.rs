@@ -11,6 +11,7 @@ const LIMIT: usize = 64;
 pub(super) fn further_pages(what: Target) -> usize {
     let pages = match what {
         Target::Pages(_, pages) => pages.len().min(LIMIT),
+        Target::Nothing => return 0,
         Target::Space(_) | Target::All => LIMIT,
     };
     pages - 1
