@@ -5,12 +5,12 @@
 use std::ffi::OsString;
 use std::io::{Cursor, Read};
 
-use clap::Parser;
+use clap::CommandFactory;
 use tlbkit_shootdown::Algorithm;
 
 use crate::explore::{self, Choice};
 use crate::trace::{self, Access, Header, TraceError, Writer};
-use crate::{Cli, one_line};
+use crate::{Cli, parse};
 
 /// The most that is unpacked of one input: a few bytes of xz can stand for gigabytes.
 const ACCESSES: usize = 1 << 16;
@@ -83,11 +83,14 @@ fn expand(accesses: &[Access]) -> impl Iterator<Item = (trace::Kind, usize, u64)
 ///
 /// If it takes more lines.
 pub fn command_line(words: impl IntoIterator<Item = OsString>) {
-    let words = [OsString::from("tlblab")].into_iter().chain(words);
-    if let Err(error) = Cli::try_parse_from(words)
-        && error.use_stderr()
-    {
-        let line = one_line(error).to_string();
+    let words: Vec<_> = [OsString::from("tlblab")].into_iter().chain(words).collect();
+    // Help and version end the program.
+    match Cli::command().try_get_matches_from(words.clone()) {
+        Err(error) if !error.use_stderr() => return,
+        _ => {}
+    }
+    if let Err(error) = parse(words) {
+        let line = error.to_string();
         assert!(!line.contains('\n') && !line.is_empty(), "{line}");
     }
 }

@@ -3,9 +3,10 @@
 //! Every command prints a table for people, or under `--json` one array of rows and nothing else. Progress goes to
 //! standard error. What the user got wrong is one line that says what to do, and exit code 2.
 
+use std::ffi::OsString;
 use std::process::ExitCode;
 
-use clap::{Parser, Subcommand};
+use clap::{CommandFactory, FromArgMatches, Parser, Subcommand};
 
 mod capture;
 mod explore;
@@ -13,6 +14,7 @@ pub mod fuzzing;
 mod mach;
 mod mapping;
 mod model;
+mod modes;
 mod pages;
 mod parallel;
 mod refill;
@@ -51,7 +53,7 @@ enum Command {
 
 /// Runs the command that the program's arguments say.
 pub fn main() -> ExitCode {
-    let outcome = Cli::try_parse().map_err(one_line).and_then(|cli| match cli.command {
+    let outcome = parse(std::env::args_os()).and_then(|cli| match cli.command {
         Command::Capture(args) => capture::run(&args),
         Command::Explore(args) => explore::run(&args).map(|()| ExitCode::SUCCESS),
         Command::Mach(args) => args.run().map(|()| ExitCode::SUCCESS),
@@ -68,6 +70,18 @@ pub fn main() -> ExitCode {
         eprintln!("tlblab: {error:#}");
         ExitCode::from(2)
     })
+}
+
+/// Reads the arguments, the program's name first.
+///
+/// # Errors
+///
+/// What is wrong with them, in one line: also an option that the chosen mode does not use.
+fn parse(words: impl IntoIterator<Item = impl Into<OsString> + Clone>) -> anyhow::Result<Cli> {
+    let mut program = Cli::command();
+    let given = program.try_get_matches_from_mut(words).map_err(one_line)?;
+    modes::check(&program, &given)?;
+    Cli::from_arg_matches(&given).map_err(one_line)
 }
 
 /// Makes one line of clap's paragraphs. Help and version are no errors: they are printed, and that is all.

@@ -160,7 +160,7 @@ fn the_tlb_is_modelled_as_asked() {
 
 #[test]
 fn bad_arguments_are_refused_in_one_line() {
-    let bad: [&[&str]; 15] = [
+    let bad: [&[&str]; 25] = [
         &[],
         &["table"],
         &["tables", "H7"],
@@ -171,6 +171,16 @@ fn bad_arguments_are_refused_in_one_line() {
         &["tables", "--pages", "10"],
         &["tables", "--workload", "dense", "--trace", "x"],
         &["tables", "--workload", "file", "--file-sigma", "NaN"],
+        &["tables", "--file-sigma", "1"],
+        &["tables", "--workload", "dense", "--file-median", "10"],
+        &["explore", "--damages", "--algorithm", "2-phase"],
+        &["explore", "--damages", "--hardware", "vax"],
+        &["explore", "--hazards", "--algorithm", "TLB-first''", "--hardware", "vax"],
+        &["mach", "--sensitivity", "--servers", "3"],
+        &["mach", "--address-types", "--fill", "load"],
+        &["mach", "--apps", "--words", "3"],
+        &["mach", "--sensitivity", "--apps"],
+        &["shootdown", "sweep", "4.7", "--seconds", "1"],
         &["tables", "--tlb-entries", "0"],
         &["tables", "--tlb-ways", "36"],
         &["tables", "--inject", "typo"],

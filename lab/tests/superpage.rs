@@ -118,9 +118,55 @@ fn what_is_no_trace_no_policy_no_ladder_and_no_cost() {
     refused(&with(&["--policy", "ASAP", "--sizes", "4K"]), &["--sizes"]);
     refused(&with(&["--policy", "APPROX-ONLINE", "--r-per-kb", "0"]), &["--r-per-kb"]);
     refused(&with(&["--policy", "ASAP", "--repeat", "2"]), &["standard input"]);
+    refused(&with(&["--policy", "ASAP", "--inactive-below", "10"]), &["--inactive-below"]);
+    refused(&with(&["--policy", "ASAP", "--book", "ONLINE=3"]), &["--book", "ONLINE"]);
+    refused(&with(&["--thresholds", "--policy", "ASAP"]), &["--thresholds", "--policy"]);
     refused(&run("no such file", b"", &["--policy", "ASAP"]), &["no such file"]);
     refused(&run("-", b"", &["--policy", "ASAP"]), &["no trace"]);
     assert!(!run("-", b"MZ\x90\x00 no trace", &["--policy", "ASAP"]).status.success());
+}
+
+/// A policy that is off is charged nothing, but for the misses before it was known that there are few.
+#[test]
+fn an_inactive_policy_costs_nothing() {
+    let text = lackey();
+    for policy in ["APPROX-ONLINE", "ONLINE", "THRIFT"] {
+        let book = |more: &[&str]| {
+            let cycles = format!("{policy}=100");
+            let args = [&["--policy", policy, "--book", &cycles], more].concat();
+            let rows = rows(&run("-", text.as_bytes(), &args));
+            (rows[0]["book"].as_u64().unwrap(), rows[0]["tlb_misses"].as_u64().unwrap())
+        };
+        let (book_always, misses) = book(&[]);
+        assert_eq!(book_always, 100 * misses, "{policy}");
+        // Every instruction misses, which is a million of a million.
+        let (never, misses) = book(&["--inactive-below", "4000000000"]);
+        assert_eq!(never, 0, "{policy}: {misses} misses");
+        // It begins inactive and is active from the 256th miss on.
+        let (active, misses) = book(&["--inactive-below", "1"]);
+        assert_eq!(active, 100 * (misses - 255), "{policy}");
+    }
+}
+
+/// With the same memory what lies in a reservation is copied by nobody, and what finds no memory is not promoted.
+#[test]
+fn every_policy_has_the_same_memory() {
+    let text = lackey();
+    let row = |policy: &str, memory: &[&str]| {
+        let args = [&["--policy", policy, "--sizes", "4K,8K,16K,32K,64K"], memory].concat();
+        rows(&run("-", text.as_bytes(), &args)).remove(0)
+    };
+    for policy in ["OFFLINE", "ASAP", "ASAP-4-64", "ONLINE", "APPROX-ONLINE", "THRIFT", "RESERVE"] {
+        let all = row(policy, &["--reserved", "100"]);
+        assert_eq!(all["kb_copied"], 0, "{all}");
+        assert!(all["promotions"].as_u64() > Some(0), "{all}");
+        let none = row(policy, &["--reserved", "0"]);
+        assert_eq!(none["kb_copied"].as_u64() > Some(0), policy != "RESERVE", "{none}");
+        if policy != "OFFLINE" {
+            let short = row(policy, &["--reserved", "0", "--refuse", "100"]);
+            assert_eq!((&short["kb_copied"], &short["promotions"]), (&0.into(), &0.into()), "{short}");
+        }
+    }
 }
 
 /// A policy without memory for a segment promotes nothing there, says so once, and goes on.

@@ -124,6 +124,7 @@ pub(crate) fn run(args: &BootArgs) -> anyhow::Result<()> {
             bail!("there is no table `{table}`: choose from {}, S8k/ or S128k/ in front", names.join(", "));
         }
     }
+    check_fault(args)?;
     if args.cpus > 1 {
         return several(args, args.cpus);
     }
@@ -203,6 +204,19 @@ pub(crate) fn run(args: &BootArgs) -> anyhow::Result<()> {
     }
 }
 
+/// Checks that the fault that is asked for can be planted: one that is not would be one that nothing has noticed.
+fn check_fault(args: &BootArgs) -> anyhow::Result<()> {
+    let wants = match (args.inject, args.cpus) {
+        (Some(Inject::NoFlush), ..2) => "several CPUs: give --cpus 4",
+        (Some(Inject::DropFlush | Inject::CorruptGuard | Inject::SkipInvalidation), 2..) => {
+            "one CPU: leave --cpus out"
+        }
+        _ => return Ok(()),
+    };
+    let name = args.inject.and_then(|inject| inject.to_possible_value());
+    bail!("--inject {} wants {wants}", name.as_ref().map_or("", |name| name.get_name()))
+}
+
 /// Opens the ledger of the long form. What is read by programs is whole, or planted to fail, so it has none.
 fn ledger(args: &BootArgs) -> anyhow::Result<Option<Ledger>> {
     let long = args.stress && args.inject.is_none() && !args.json;
@@ -265,4 +279,34 @@ fn words(args: &BootArgs, table: &str) -> String {
         words += " work=stress";
     }
     words + &injected(args)
+}
+
+#[cfg(test)]
+mod tests {
+    use clap::Parser;
+
+    use super::*;
+
+    #[derive(Parser)]
+    struct Boot {
+        #[command(flatten)]
+        args: BootArgs,
+    }
+
+    /// A fault that the kernel does not plant on so many CPUs is refused, by a word on what it wants.
+    #[test]
+    fn a_fault_that_cannot_be_planted_is_refused() {
+        let check = |words: &[&str]| {
+            let boot = Boot::try_parse_from([&["boot"], words].concat()).unwrap();
+            check_fault(&boot.args).map_err(|error| error.to_string())
+        };
+        let refused = check(&["--inject", "no-flush"]).unwrap_err();
+        assert!(refused.contains("no-flush") && refused.contains("--cpus"), "{refused}");
+        assert_eq!(check(&["--inject", "no-flush", "--cpus", "2"]), Ok(()));
+        for fault in ["drop-flush", "corrupt-guard", "skip-invalidation"] {
+            assert_eq!(check(&["--inject", fault]), Ok(()));
+            assert!(check(&["--inject", fault, "--cpus", "4"]).is_err(), "{fault}");
+        }
+        assert_eq!(check(&["--cpus", "4"]), Ok(()));
+    }
 }

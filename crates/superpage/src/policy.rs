@@ -108,6 +108,11 @@ pub trait Policy: fmt::Debug {
     /// Takes a miss. Returns at most one action.
     fn on_miss(&mut self, miss: Miss) -> Option<Action>;
 
+    /// Tells whether the last miss was charged: it was not while [`Activity`] keeps the policy out of the way.
+    fn is_active(&self) -> bool {
+        true
+    }
+
     /// Records that the promotion asked for was done: entries for its parts are gone from all TLBs, and each TLB that
     /// held one holds the superpage instead.
     fn promoted(&mut self, range: Superpage);

@@ -138,6 +138,9 @@ fn select(args: &Explore) -> anyhow::Result<Vec<Case>> {
     }
     cases.retain(|case| algorithm.is_none() || case.algorithm == algorithm);
     cases.retain(|case| machine.is_none_or(|name| case.machine == name));
+    if cases.is_empty() {
+        bail!("there is no such case: leave --algorithm or --hardware out");
+    }
     Ok(cases)
 }
 

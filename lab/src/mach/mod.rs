@@ -50,7 +50,7 @@ pub(crate) struct Mach {
     #[arg(long)]
     handoff: bool,
     /// A published experiment in place of servers, clients and words
-    #[arg(long, conflicts_with_all = ["servers", "clients", "words"])]
+    #[arg(long)]
     preset: Option<Preset>,
     /// When the STLB takes an entry: on load into the TLB (thesis) or on eviction from it (OSDI paper)
     #[arg(long, default_value = "load")]
@@ -71,13 +71,13 @@ pub(crate) struct Mach {
     #[arg(long)]
     address_types: bool,
     /// Show instead which claims of the thesis hold as what it leaves open is varied
-    #[arg(long, conflicts_with = "address_types")]
+    #[arg(long)]
     sensitivity: bool,
     /// Show instead the stand-ins for the thesis's six applications, beside what it printed for them
-    #[arg(long, conflicts_with_all = ["address_types", "sensitivity"])]
+    #[arg(long)]
     apps: bool,
     /// Three recorded traces for `--apps`: client, X server, Unix server [default: stretches of the shipped one]
-    #[arg(long, value_name = "FILE", requires = "apps")]
+    #[arg(long, value_name = "FILE")]
     trace: Vec<Input>,
     /// Print one JSON array
     #[arg(long)]

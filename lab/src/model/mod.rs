@@ -4,6 +4,7 @@
 mod osdi;
 mod thesis;
 
+use anyhow::Context;
 use clap::Args;
 use serde::Serialize;
 use thesis::{Change, Machine};
@@ -92,11 +93,11 @@ impl Model {
             anyhow::bail!("{bad} is no parameter of the model: give numbers from 0 up");
         }
         let mut rows = printed();
-        rows.extend(self.given());
+        rows.extend(self.given()?);
         rows::print(self.json, &rows)
     }
 
-    fn given(&self) -> Vec<Row> {
+    fn given(&self) -> anyhow::Result<Vec<Row>> {
         let change = Change {
             s_t: self.saved,
             i_t: self.handler,
@@ -107,18 +108,21 @@ impl Model {
             t_new: self.new,
         };
         let (gamma_t, gamma_a) = (self.gamma_t, self.gamma_a);
-        let old = Machine {
-            i_a: self.application,
-            i_t: self.handler,
-            m_a: self.application_misses,
-            m_t: self.handler_misses,
-            t_c: self.old,
-        };
+        let old = Machine::of_share(self.handler, self.handler_misses, self.application_misses, self.old)
+            .with_context(|| {
+                format!(
+                    "--handler {} with its cache misses takes all of the run time: lower it",
+                    self.handler
+                )
+            })?;
         let new = Machine { t_c: self.new, m_a: gamma_a * old.m_a, m_t: gamma_t * old.m_t, ..old };
         let as_given = "thesis, as given";
         let mut rows = vec![
-            Row::new(as_given, "5.3", "R, old machine", old.run_time()),
-            Row::new(as_given, "5.4", "R, new machine", new.run_time()),
+            Row::new(as_given, "5.3", "R, old machine", old.run_time())
+                .remark("the unit: I_T is given in parts of it, and I_A follows"),
+            Row::new(as_given, "5.4", "R, new machine, in parts of the old one's", new.run_time()),
+            Row::new(as_given, "5.4", "I_A in parts of R, new machine", new.i_a / new.run_time())
+                .remark("what --application estimates, on which 5.7 to 5.15 stand"),
             Row::new(as_given, "5.5", "delta, old machine", old.benefit(self.saved)),
             Row::new(as_given, "5.6", "delta, new machine", new.benefit(self.saved)),
             Row::new(as_given, "5.7", "increase of delta, same caches", change.same_caches()),
@@ -136,7 +140,7 @@ impl Model {
         rows.extend(osdi::PATHS.map(|path| {
             Row::new("OSDI paper, as given", "6.2", format!("{}, {} MHz", path.name, self.mhz), path.time(t))
         }));
-        rows
+        Ok(rows)
     }
 }
 

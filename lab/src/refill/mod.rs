@@ -22,13 +22,13 @@ mod structure;
 #[derive(Args, Debug)]
 pub(crate) struct RefillArgs {
     /// Replay a trace: a file, or `-` for standard input [default: the shipped cc1.tlbt]
-    #[arg(long, value_name = "FILE", conflicts_with_all = ["workload", "pages"])]
+    #[arg(long, value_name = "FILE")]
     trace: Option<Input>,
     /// Map synthetic pages instead and refer to each once
     #[arg(long, value_enum)]
     workload: Option<Workload>,
     /// Pages of the workload [default: 8192; conventional: 2381, the paper's gcc]
-    #[arg(long, value_name = "N", requires = "workload")]
+    #[arg(long, value_name = "N")]
     pages: Option<usize>,
     /// A structure to run, by name; may be given again [default: all]
     #[arg(long, value_name = "NAME")]

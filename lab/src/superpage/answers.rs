@@ -77,7 +77,7 @@ pub(super) fn row(
     let (page_sizes, taken) = simulation.sizes(footprint);
     let touched = footprint.pages();
     let handler = simulation.misses * MISS;
-    let book = (simulation.misses as f64 * simulation.book_per_miss).round() as u64;
+    let book = (simulation.charged as f64 * simulation.book_per_miss).round() as u64;
     let copy = simulation.kb_copied * u64::from(r_per_kb) * MISS;
     Row {
         trace: trace.into(),

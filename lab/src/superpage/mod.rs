@@ -29,7 +29,7 @@ use answers::{Row, row};
 use footprint::Footprint;
 use offline::{Outcome, Spool};
 use policies::{ALL, Arena, Named};
-use simulation::{Reference, Reservations, Simulation, Tlbs, Yardstick};
+use simulation::{Memory, Reference, Reservations, Simulation, Tlbs, Yardstick};
 use tlb::{Entry, Lru};
 
 /// Cycles of a TLB miss (section 8.1).
@@ -63,7 +63,7 @@ pub(crate) struct SuperpageArgs {
     #[arg(long, value_name = "N")]
     instructions: Option<u64>,
     /// Print rows for every prefix of a multiple of this many instructions, too (all but OFFLINE)
-    #[arg(long, value_name = "N", value_parser = clap::value_parser!(u64).range(1..), conflicts_with_all = ["thresholds", "end_to_end", "speed", "overlap"])]
+    #[arg(long, value_name = "N", value_parser = clap::value_parser!(u64).range(1..))]
     every: Option<u64>,
     /// Keep counting policies inactive below this many misses per million instructions
     #[arg(long, value_name = "N", default_value_t = 0)]
@@ -71,9 +71,14 @@ pub(crate) struct SuperpageArgs {
     /// Memory for the counters of this many segments (of the largest page size)
     #[arg(long, value_name = "N", default_value_t = 4096)]
     segments: usize,
-    /// How many of THRIFT's reservations of 64 KB succeed, in percent; with none it is APPROX-ONLINE
-    #[arg(long, value_name = "N", default_value_t = 50, value_parser = clap::value_parser!(u32).range(..=100))]
-    reserved: u32,
+    /// How many of the kernel's reservations of 64 KB succeed, in percent, whatever the policy: what a policy promotes
+    /// within one is not copied [default: 50 for THRIFT, which with none is APPROX-ONLINE; all for RESERVE and SUBBLOCK;
+    /// none for the others]
+    #[arg(long, value_name = "N", value_parser = clap::value_parser!(u32).range(..=100))]
+    reserved: Option<u32>,
+    /// How many of the promotions that have to be copied are refused, in percent, for want of contiguous memory
+    #[arg(long, value_name = "N", default_value_t = 0, value_parser = clap::value_parser!(u32).range(..=100))]
+    refuse: u32,
     /// Cycles that the bookkeeping of a miss takes, by policy, instead of the paper's: THRIFT=109.5,APPROX-ONLINE=98
     #[arg(long, value_name = "NAME=N,...", value_delimiter = ',')]
     book: Vec<Book>,
@@ -87,14 +92,14 @@ pub(crate) struct SuperpageArgs {
     #[arg(long)]
     thresholds: bool,
     /// Instead: improvement of execution time over fixed 4 KB pages, at one cycle an instruction (Table 5)
-    #[arg(long, conflicts_with = "thresholds")]
+    #[arg(long)]
     end_to_end: bool,
     /// Instead: time of each simulation over that of a bare LRU TLB
-    #[arg(long, conflicts_with_all = ["thresholds", "end_to_end"])]
+    #[arg(long)]
     speed: bool,
     /// Instead: how much of what OFFLINE maps by superpages the policies do, and how much of what they do it does; and the
     /// same of an OFFLINE that has THRIFT's reservations, and need not copy there
-    #[arg(long, conflicts_with_all = ["thresholds", "end_to_end", "speed"])]
+    #[arg(long)]
     overlap: bool,
     /// Print JSON
     #[arg(long)]
@@ -149,6 +154,12 @@ pub(crate) fn run(args: &SuperpageArgs) -> anyhow::Result<ExitCode> {
     }
     if args.end_to_end && !policies.contains(&Named::Fixed(PageSize::K4)) {
         policies.insert(0, Named::Fixed(PageSize::K4));
+    }
+    if let Some(book) = args.book.iter().find(|book| !policies.contains(&book.policy)) {
+        bail!("--book has cycles for {}, which is none of the policies: leave it out", book.policy);
+    }
+    if args.inactive_below > 0 && !policies.iter().any(|policy| policy.is_counting()) {
+        bail!("--inactive-below is for policies that count: ONLINE, APPROX-ONLINE or THRIFT");
     }
     if args.promotions.is_some() && policies.len() != 1 {
         bail!("--promotions takes the promotions of one policy: name it with --policy");
@@ -231,9 +242,8 @@ impl<'m> Lab<'m> {
                 simulation.log = Some(Box::new(BufWriter::new(create(path)?)));
             }
             simulation.holes = named == Named::Subblock;
-            if named == Named::Thrift {
-                simulation.reservations = reservations(setup, args.reserved);
-            }
+            simulation.memory = memory(args, setup, named);
+            simulation.tells = named == Named::Thrift;
             simulations.push((named, simulation));
         }
         let unit = setup.ladder.size(0).map_or(0, |unit| unit.shift() - PageSize::K4.shift());
@@ -369,15 +379,13 @@ impl<'m> Lab<'m> {
                 bar.tick();
             };
             let copying = offline::copying(&setup.ladder, args.r_per_kb);
-            let found = offline::choose(spool, &setup.ladder, args.tlb, &copying, told)?;
+            let choose = |spool: &mut Spool, memory: &Memory| {
+                let cost = |node| if memory.has_reserved(setup, node, *unit) { 0 } else { copying(node) };
+                offline::choose(spool, &setup.ladder, args.tlb, cost, told)
+            };
+            let found = choose(spool, &memory(args, setup, Named::Offline))?;
             if args.overlap {
-                let reservations = reservations(setup, args.reserved);
-                let in_place = |(first, level): offline::Node| {
-                    let held = reservations.as_ref().zip(setup.ladder.size(level));
-                    let held = held.is_some_and(|(all, size)| all.hold(first << *unit, size));
-                    if held { 0 } else { copying((first, level)) }
-                };
-                let found = offline::choose(spool, &setup.ladder, args.tlb, in_place, told)?;
+                let found = choose(spool, &memory(args, setup, Named::Thrift))?;
                 reserving = Some(offline_map(&found, setup, *unit));
             }
             bar.finish_and_clear();
@@ -400,9 +408,11 @@ impl<'m> Lab<'m> {
             if let (Named::Offline, Some((found, unit))) = (*named, &outcome) {
                 simulation.misses = found.misses;
                 simulation.map = offline_map(found, setup, *unit);
-                for &level in found.chosen.values() {
+                for (&first, &level) in &found.chosen {
                     simulation.promotions += 1;
-                    simulation.kb_copied += 4 << (setup.ladder.shift(level) + unit);
+                    if !simulation.memory.has_reserved(setup, (first, level), *unit) {
+                        simulation.kb_copied += 4 << (setup.ladder.shift(level) + unit);
+                    }
                 }
             }
             if let Some(mut log) = simulation.log.take() {
@@ -420,9 +430,13 @@ impl<'m> Lab<'m> {
     }
 }
 
-/// The reservations that THRIFT's kernel makes.
-fn reservations(setup: &Setup, percent: u32) -> Option<Reservations> {
-    Thrift::region(&setup.ladder).map(|size| Reservations::new(size, percent))
+/// The memory that a policy's kernel has: the same for all if there is a word on reservations, otherwise what the policy's
+/// authors assume.
+fn memory(args: &SuperpageArgs, setup: &Setup, named: Named) -> Memory {
+    let percent = args.reserved.or((named == Named::Thrift).then_some(50));
+    // RESERVE and SUBBLOCK ask for nothing that they have not reserved.
+    let size = Thrift::region(&setup.ladder).unwrap_or(PageSize::K4);
+    Memory::new(percent.map(|percent| Reservations::new(size, percent)), args.refuse)
 }
 
 /// What OFFLINE maps; `unit` is the shift from base pages to units.

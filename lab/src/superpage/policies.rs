@@ -88,6 +88,13 @@ impl fmt::Display for Named {
     }
 }
 
+impl Named {
+    /// Tells whether the policy counts misses, and so can be inactive while there are few.
+    pub(super) fn is_counting(self) -> bool {
+        matches!(self, Self::Online | Self::Approx | Self::ApproxEager | Self::Thrift)
+    }
+}
+
 /// Parses `4K`, `8M`, `1G`.
 pub(super) fn size(text: &str) -> Option<PageSize> {
     let (digits, shift) = match text.as_bytes().last()? {

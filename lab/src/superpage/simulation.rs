@@ -5,7 +5,7 @@ use std::io::Write;
 use std::time::{Duration, Instant};
 
 use tlbkit_addr::{PageSize, Vpn};
-use tlbkit_superpage::{Action, Miss, Policy, Refusal, Superpage, Tlb};
+use tlbkit_superpage::{Action, Miss, Policy, Refusal, Setup, Superpage, Tlb};
 
 use super::footprint::Footprint;
 use super::tlb::{Bare, Entry, Lru, Map};
@@ -104,6 +104,60 @@ impl Reservations {
     }
 }
 
+/// What memory a kernel has for superpages: regions that it has reserved, and what it finds for copies. A function of the
+/// regions and of the promotions asked for, so that every policy meets the same.
+pub(super) struct Memory {
+    reservations: Option<Reservations>,
+    /// How many copies find no contiguous memory, in percent.
+    refuse: u32,
+    /// How many have looked for some.
+    asked: u64,
+}
+
+/// What becomes of a promotion.
+enum Found {
+    /// Its pages lie where they belong.
+    InPlace,
+    /// There is memory to copy them to.
+    ToCopy,
+    Not(Refusal),
+}
+
+impl Memory {
+    /// `refuse` percent of the copies find no memory.
+    pub(super) fn new(reservations: Option<Reservations>, refuse: u32) -> Self {
+        Self { reservations, refuse, asked: 0 }
+    }
+
+    /// Returns what becomes of a promotion, which a policy wants copied or in place.
+    fn find(&mut self, range: Superpage, copy: bool) -> Found {
+        let held = self.reservations.as_ref().map(|all| all.hold(range.first.get(), range.size));
+        match (held, copy) {
+            (Some(true), _) | (None, false) => return Found::InPlace,
+            // The policy does not copy, and this was never reserved as one.
+            (Some(false), false) => return Found::Not(Refusal::NotHere),
+            (_, true) => {}
+        }
+        self.asked += 1;
+        let hash = self.asked.wrapping_mul(0x9e37_79b9_7f4a_7c15) >> 32;
+        if (hash * 100) >> 32 < u64::from(self.refuse) {
+            return Found::Not(Refusal::NoMemory);
+        }
+        Found::ToCopy
+    }
+
+    /// Tells whether a superpage that OFFLINE chooses is reserved. `unit` is the shift from base pages to units.
+    pub(super) fn has_reserved(
+        &self,
+        setup: &Setup,
+        (first, level): super::offline::Node,
+        unit: u32,
+    ) -> bool {
+        let size = setup.ladder.size(level);
+        self.reservations.as_ref().zip(size).is_some_and(|(all, size)| all.hold(first << unit, size))
+    }
+}
+
 /// A policy at work, and what it has come to.
 pub(super) struct Simulation<'m> {
     pub(super) name: String,
@@ -113,13 +167,16 @@ pub(super) struct Simulation<'m> {
     lru: [Lru; 2],
     pub(super) map: Map,
     pub(super) misses: u64,
+    /// Misses that the policy charged to superpages: not those while it was inactive.
+    pub(super) charged: u64,
     pub(super) promotions: u64,
     pub(super) kb_copied: u64,
     pub(super) time: Duration,
     /// Superpages may have holes: untouched pages in them take no memory.
     pub(super) holes: bool,
-    /// The kernel's reservations, for a policy that lives with some of them failing.
-    pub(super) reservations: Option<Reservations>,
+    pub(super) memory: Memory,
+    /// The policy is told of a reservation that fails when its region is touched first.
+    pub(super) tells: bool,
     /// Where promotions are written down.
     pub(super) log: Option<Box<dyn Write>>,
     pub(super) out_of_segments: Option<Vpn>,
@@ -135,11 +192,13 @@ impl<'m> Simulation<'m> {
             lru: [Lru::new(tlbs.data), Lru::new(tlbs.instruction)],
             map: Map::default(),
             misses: 0,
+            charged: 0,
             promotions: 0,
             kb_copied: 0,
             time: Duration::ZERO,
             holes: false,
-            reservations: None,
+            memory: Memory::new(None, 0),
+            tells: false,
             log: None,
             out_of_segments: None,
         }
@@ -176,7 +235,8 @@ impl<'m> Simulation<'m> {
         let Sizing::By(policy) = &mut self.sizing else { return Ok(()) };
         let shift = self.map.shift(reference.page);
         let evicted = self.lru[tlb].refill(Entry::around(reference.page, shift));
-        if let Some(reservations) = &mut self.reservations
+        if self.tells
+            && let Some(reservations) = &mut self.memory.reservations
             && let Some(region) = reservations.fail(reference.page)
         {
             policy.refused(region, Refusal::NoMemory);
@@ -187,10 +247,16 @@ impl<'m> Simulation<'m> {
             evicted: evicted.map(|entry| Vpn::new(entry.first)),
             now: reference.now,
         });
+        self.charged += u64::from(policy.is_active());
         match action {
             None => {}
             Some(Action::OutOfSegments { page }) => self.out_of_segments = Some(page),
             Some(Action::Promote { range, copy }) => {
+                let found = self.memory.find(range, copy);
+                if let Found::Not(why) = found {
+                    policy.refused(range, why);
+                    return Ok(());
+                }
                 let shift = range.size.shift() - PageSize::K4.shift();
                 let whole = Entry::around(range.first.get(), shift);
                 self.map.promote(whole);
@@ -199,7 +265,7 @@ impl<'m> Simulation<'m> {
                 }
                 policy.promoted(range);
                 self.promotions += 1;
-                if copy {
+                if let Found::ToCopy = found {
                     self.kb_copied += range.size.bytes() as u64 / 1024;
                 }
                 if let Some(log) = &mut self.log {

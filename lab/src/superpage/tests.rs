@@ -9,7 +9,7 @@ use tlbkit_superpage::{Costs, Ladder, Setup};
 use super::footprint::Footprint;
 use super::offline::{self, Spool};
 use super::policies::{Arena, Named};
-use super::simulation::{Reference, Reservations, Simulation, Tlbs, Yardstick};
+use super::simulation::{Memory, Reference, Reservations, Simulation, Tlbs, Yardstick};
 use super::tlb::{Entry, Lru, Map};
 
 const SPLIT: Tlbs = Tlbs { instruction: 3, data: 4, unified: false };
@@ -56,7 +56,8 @@ fn simulate_reserving(
     let mut simulation = Simulation::new(named.to_string(), sizing, book, tlbs);
     let log = Shared::default();
     simulation.log = Some(Box::new(log.clone()));
-    simulation.reservations = percent.map(|percent| Reservations::new(PageSize::K64, percent));
+    simulation.memory = Memory::new(percent.map(|percent| Reservations::new(PageSize::K64, percent)), 0);
+    simulation.tells = true;
     for piece in stream.chunks(777) {
         simulation.run(piece).unwrap();
     }

@@ -35,13 +35,13 @@ pub(crate) struct TablesArgs {
     #[arg(value_name = "NAME")]
     names: Vec<String>,
     /// Replay a trace: a file, or `-` for standard input [default: the shipped cc1.tlbt]
-    #[arg(long, value_name = "FILE", conflicts_with_all = ["workload", "pages"])]
+    #[arg(long, value_name = "FILE")]
     trace: Option<Input>,
     /// Map synthetic pages instead and refer to each once
     #[arg(long, value_enum)]
     workload: Option<Workload>,
     /// Pages of the workload [default: 8192; conventional: 2381, the paper's gcc]
-    #[arg(long, value_name = "N", requires = "workload")]
+    #[arg(long, value_name = "N")]
     pages: Option<usize>,
     /// Seed of everything random
     #[arg(long, default_value_t = 1)]

@@ -282,6 +282,10 @@ impl Policy for ApproxOnline<'_> {
         self.ledger.demote(page)
     }
 
+    fn is_active(&self) -> bool {
+        self.gate.was_active()
+    }
+
     fn evicted(&mut self, tlb: Tlb, page: Vpn) {
         self.ledger.evict(tlb, page);
     }

@@ -43,6 +43,11 @@ impl Gate {
         self.limit.misses_per_million == 0
     }
 
+    /// Tells whether the last miss was to be charged.
+    pub(crate) const fn was_active(&self) -> bool {
+        self.active
+    }
+
     /// Takes a miss at time `now` and tells whether it is to be charged.
     #[inline]
     pub(crate) fn active(&mut self, now: u64) -> bool {

@@ -153,6 +153,10 @@ impl Policy for Online<'_> {
         Some(range)
     }
 
+    fn is_active(&self) -> bool {
+        self.gate.was_active()
+    }
+
     fn evicted(&mut self, tlb: Tlb, page: Vpn) {
         let place = self.ledger.ladder.locate(page);
         let level = self.ledger.mapped(place);

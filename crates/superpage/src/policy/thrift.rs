@@ -116,6 +116,10 @@ impl Policy for Thrift<'_> {
         Some(range)
     }
 
+    fn is_active(&self) -> bool {
+        self.0.is_active()
+    }
+
     fn evicted(&mut self, tlb: Tlb, page: Vpn) {
         self.0.evicted(tlb, page);
     }
