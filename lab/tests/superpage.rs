@@ -133,7 +133,9 @@ fn an_inactive_policy_costs_nothing() {
     for policy in ["APPROX-ONLINE", "ONLINE", "THRIFT"] {
         let book = |more: &[&str]| {
             let cycles = format!("{policy}=100");
-            let args = [&["--policy", policy, "--book", &cycles], more].concat();
+            // At this cost of a copy, and without reservations, nothing is promoted.
+            let dear = ["--sizes", "4K,8K", "--r-per-kb", "4000", "--reserved", "0"];
+            let args = [&["--policy", policy, "--book", &cycles], &dear[..], more].concat();
             let rows = rows(&run("-", text.as_bytes(), &args));
             (rows[0]["book"].as_u64().unwrap(), rows[0]["tlb_misses"].as_u64().unwrap())
         };
@@ -153,7 +155,8 @@ fn an_inactive_policy_costs_nothing() {
 fn every_policy_has_the_same_memory() {
     let text = lackey();
     let row = |policy: &str, memory: &[&str]| {
-        let args = [&["--policy", policy, "--sizes", "4K,8K,16K,32K,64K"], memory].concat();
+        let cheap = ["--sizes", "4K,8K,16K,32K,64K", "--r-per-kb", "1"];
+        let args = [&["--policy", policy], &cheap[..], memory].concat();
         rows(&run("-", text.as_bytes(), &args)).remove(0)
     };
     for policy in ["OFFLINE", "ASAP", "ASAP-4-64", "ONLINE", "APPROX-ONLINE", "THRIFT", "RESERVE"] {

@@ -31,6 +31,11 @@ impl Verdict {
         Self::of(holding == all, 2 * holding >= all)
     }
 
+    /// Returns the verdict of claims, each with whether it holds: all of them, half at the least, or fewer.
+    pub(crate) fn claims(claims: &[(&str, bool)]) -> Self {
+        Self::count(claims.iter().filter(|(_, holds)| *holds).count(), claims.len())
+    }
+
     pub(crate) fn word(self) -> &'static str {
         match self {
             Self::Agrees => "agrees",
@@ -39,6 +44,15 @@ impl Verdict {
             Self::Open => "not compared",
         }
     }
+}
+
+/// Returns a sentence's part on which of these claims hold: `3 of 4 hold; not: ...`.
+pub(crate) fn holding(claims: &[(&str, bool)]) -> String {
+    let not: Vec<_> = claims.iter().filter(|(_, holds)| !holds).map(|(claim, _)| *claim).collect();
+    let count = claims.len() - not.len();
+    let hold = if count == 1 { "holds" } else { "hold" };
+    let not = if not.is_empty() { String::new() } else { format!("; not: {}", not.join(", ")) };
+    format!("{count} of {} {hold}{not}", claims.len())
 }
 
 /// A table; cells that the paper printed are marked.

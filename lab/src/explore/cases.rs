@@ -276,7 +276,7 @@ pub(crate) fn hazards() -> Vec<Case> {
     cases
 }
 
-/// The rows of Table 2.2: how entry and copies come to differ, and the damage, where no algorithm is used.
+/// Every damage of every row of Table 2.2: how entry and copies come to differ, and the damage, where no algorithm is used.
 pub(crate) fn damages() -> Vec<Case> {
     let dirty = Word(Word::WRITE.0 | D);
     let rows = [
@@ -303,7 +303,14 @@ pub(crate) fn damages() -> Vec<Case> {
             Word(Word::WRITE.0),
             Damage::RejectedReference,
         ),
+        (
+            "clear status bits, increase rights",
+            Word(Word::READ.0 | R),
+            Word(Word::WRITE.0),
+            Damage::WrongStatus,
+        ),
         ("clear status bits, reduce rights", Word(dirty.0 | R), Word(Word::READ.0), Damage::IllegalReference),
+        ("clear status bits, reduce rights", Word(dirty.0 | R), Word(Word::READ.0), Damage::WrongStatus),
     ];
     let Some(machine) = Machine::named("read-then-write") else { return Vec::new() };
     rows.into_iter()

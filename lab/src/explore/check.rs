@@ -85,10 +85,12 @@ impl World {
             Damage::RejectedReference => {
                 copies().any(|copy| copy.rights() != 0 && copy.rights() < entry.rights())
             }
-            // The next write sets no bit: the copy says that it is set already.
+            // The next write, or the next reference, sets no bit: the copy says that it is set already.
             Damage::WrongStatus => {
-                entry.0 & Word::DIRTY == 0
-                    && copies().any(|copy| copy.rights() == 2 && copy.0 & Word::DIRTY != 0)
+                let wrong = |bit: u8, rights: u8| {
+                    entry.0 & bit == 0 && copies().any(|copy| copy.rights() >= rights && copy.0 & bit != 0)
+                };
+                (wrong(Word::DIRTY, 2) || wrong(Word::REFERENCED, 1))
                     && self.cpus.iter().all(|cpu| cpu.late.is_none())
             }
         };

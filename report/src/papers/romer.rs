@@ -68,15 +68,23 @@ fn programs() -> Vec<String> {
 /// Figure 1.
 fn page_sizes(data: &Data) -> anyhow::Result<Figure> {
     let mut series = Vec::new();
-    let (mut fewer, mut more) = (0, 0);
+    // Near the origin is where the paper sees its best policy: within 0.10 TLBMCPI (8.5) and 4 % of memory (8.4).
+    let near = data.printed.at(&["8.5 (Figure 5)", "APPROX-ONLINE within"])?;
+    let little = data.printed.at(&["8.4 (Figure 4)", "online policies, at most %"])?;
+    let (mut fewer, mut more, mut missing, mut far) = (0, 0, 0, 0);
     for (at, (name, _)) in TRACES.iter().enumerate() {
         let mut points = Vec::new();
         for policy in FIXED {
             let row = data.row(at, policy)?;
             points.push((row.number("memory_overhead_pct")?, row.number("tlbmcpi")?));
         }
-        fewer += usize::from(points[6].1 <= points[0].1);
-        more += usize::from(points[6].0 >= points[0].0);
+        let significant = points[0].1 > near;
+        missing += usize::from(significant);
+        far += usize::from(
+            significant && points.iter().all(|&(memory, misses)| memory > little || misses > near),
+        );
+        fewer += usize::from(points[6].1 < points[0].1);
+        more += usize::from(points[6].0 > points[0].0);
         series.push(Series::ours(*name, at, points));
     }
     let chart = Chart::curves(
@@ -89,8 +97,8 @@ fn page_sizes(data: &Data) -> anyhow::Result<Figure> {
     let figure = Figure::new(PAPER, "Figure 1", "TLB overhead over memory for pages of one size", "Cycles of TLB misses for each instruction, 30 a miss, on two fully associative TLBs of 32 entries; each point is a page size.")
         .chart(chart)
         .says(
-            Verdict::of(fewer == TRACES.len() && more == TRACES.len(), true),
-            format!("as in the paper no size is near the origin: larger pages lower TLBMCPI in {fewer} of {} programs and take more memory in {more}.", TRACES.len()),
+            Verdict::count(far + fewer.min(more), missing + TRACES.len()),
+            format!("of {missing} programs with more than {near:.2} TLBMCPI no size is near the origin in {far}, in all in the paper; 256 KB pages lower TLBMCPI in {fewer} of {} programs and take more memory in {more}.", TRACES.len()),
         );
     Ok(data.by(figure))
 }
@@ -125,19 +133,17 @@ fn baseline(data: &Data) -> anyhow::Result<Figure> {
 /// Table 3.
 fn costs(data: &Data) -> anyhow::Result<Figure> {
     let mut rows = Vec::new();
-    let mut same = 0;
     for policy in POLICIES {
         // The busiest trace has the most misses to divide by.
         let row = data.row(4, policy)?;
         let count = row.number("tlb_misses")?.max(1.0);
         let ours = (row.number("handler")? + row.number("book")?) / count;
         let said = data.printed.at(&["Table 3 (cycles)", policy])?;
-        same += usize::from((ours - said).abs() < 1.0);
         rows.push(vec![policy.into(), cell(ours), cell(said)]);
     }
     let figure = Figure::new(PAPER, "Table 3", "Cycles charged for a miss", "Handler and bookkeeping cycles over misses, on the database's trace: what the simulation was told to charge, as the paper's was.")
         .table(Table::new("", &["policy", "ours", "*paper"], rows))
-        .says(Verdict::count(same, POLICIES.len()), format!("{same} of {} charges are the paper's.", POLICIES.len()));
+        .says(Verdict::Open, "the simulation is told to charge what the paper charges, so there is nothing to compare; what our bookkeeping takes of instructions, `cargo xtask bookkeeping` counts.");
     Ok(data.by(figure))
 }
 
