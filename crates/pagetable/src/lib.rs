@@ -77,6 +77,7 @@ pub mod nodes;
 mod observe;
 mod pairs;
 mod pinned;
+mod replace;
 mod retired;
 mod table;
 mod word;

@@ -103,6 +103,36 @@ impl<'n, T: Table<'n>, F: FnMut(&Flush)> Local<'n, T, F> {
         done
     }
 
+    /// Replaces the leaf that maps `at`, in one store, flushes, and returns the old one; see [`Table::replace`].
+    ///
+    /// # Errors
+    ///
+    /// [`Error::Breaks`] if the hardware wants break before make; else those of [`Table::replace`].
+    pub fn replace(&mut self, at: VirtAddr, frame: Pfn, attr: Attr) -> Result<Leaf, Error> {
+        if self.table.breaks_frames() {
+            return Err(Error::Breaks);
+        }
+        // SAFETY: the table does not break.
+        unsafe { self.replace_breaking(at, frame, attr) }
+    }
+
+    /// Replaces the leaf that maps `at`, by way of an empty entry where the hardware wants break before make, flushes, and
+    /// returns the old one; see [`Table::replace`].
+    ///
+    /// # Errors
+    ///
+    /// Those of [`Table::replace`].
+    ///
+    /// # Safety
+    ///
+    /// As for [`Writer::resize_breaking`](crate::Writer::resize_breaking), of the page; the flush is what must not need it.
+    pub unsafe fn replace_breaking(&mut self, at: VirtAddr, frame: Pfn, attr: Attr) -> Result<Leaf, Error> {
+        // SAFETY: as in `map`, and the caller's promise.
+        let old = unsafe { self.table.replace(&mut self.batch, at, frame, attr, &mut self.flush) };
+        self.settle();
+        old
+    }
+
     /// Splits or promotes the leaves of a range in place; see [`Table::resize`].
     ///
     /// # Errors

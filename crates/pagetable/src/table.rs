@@ -138,6 +138,36 @@ pub unsafe trait Table<'n>: Debug {
         change: Change,
     ) -> Result<usize, Error>;
 
+    /// Replaces the leaf that maps `at` by one of the same size that leads to `frame`, in one store, and returns the old
+    /// one, with what hardware has noted in it up to that store. No walker finds the page absent; one may find the old
+    /// leaf until the flush. This is how a copy-on-write page gets a frame of its own.
+    ///
+    /// Where the format's [`BREAK_FRAME`](crate::format::Format::BREAK_FRAME) says so, the entry is empty for a while:
+    /// `known` is called then, and must make its flush known to all CPUs before it returns.
+    ///
+    /// A page that stands in several slots is replaced slot by slot.
+    ///
+    /// # Errors
+    ///
+    /// [`Error::OutOfRange`], [`Error::NotMapped`], [`Error::MisalignedFrame`], [`Error::FrameTooLarge`] or
+    /// [`Error::WrongAttr`].
+    ///
+    /// # Safety
+    ///
+    /// As for [`map`](Self::map). If the format breaks, nothing that runs until the call returns needs the page.
+    unsafe fn replace(
+        &self,
+        batch: &mut Retired<'n>,
+        at: VirtAddr,
+        frame: Pfn,
+        attr: Attr,
+        known: &mut dyn FnMut(&Flush),
+    ) -> Result<Leaf, Error>;
+
+    /// Tells whether [`replace`](Self::replace) empties the entry for a while: its format's
+    /// [`BREAK_FRAME`](crate::format::Format::BREAK_FRAME).
+    fn breaks_frames(&self) -> bool;
+
     /// Makes every leaf of the range `pages` one of size `to`: splits larger ones, promotes smaller ones whose frames
     /// are contiguous and aligned and whose rights agree. What hardware noted as accessed or dirty is kept for the
     /// whole.

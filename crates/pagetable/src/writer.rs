@@ -1,8 +1,8 @@
 //! The one writer of a table that others walk.
 
-use tlbkit_addr::{Attr, Flush, PageSize, Pages, Pfn};
+use tlbkit_addr::{Attr, Flush, PageSize, Pages, Pfn, VirtAddr};
 
-use crate::{Change, Error, Frames, Holes, Retired, Table};
+use crate::{Change, Error, Frames, Holes, Leaf, Retired, Table};
 
 /// The right to write a table, and the batch that its changes go into.
 ///
@@ -73,6 +73,42 @@ impl<'t, 'n, T: Table<'n> + ?Sized> Writer<'t, 'n, T> {
         let table = self.table;
         // SAFETY: as in `map`.
         unsafe { table.protect(self.batch(), pages, holes, change) }
+    }
+
+    /// Replaces the leaf that maps `at`, in one store; see [`Table::replace`].
+    ///
+    /// # Errors
+    ///
+    /// [`Error::Breaks`] if the hardware wants break before make; else those of [`Table::replace`].
+    #[inline]
+    pub fn replace(&mut self, at: VirtAddr, frame: Pfn, attr: Attr) -> Result<Leaf, Error> {
+        if self.table.breaks_frames() {
+            return Err(Error::Breaks);
+        }
+        // SAFETY: the table does not break.
+        unsafe { self.replace_breaking(at, frame, attr, &mut |_| ()) }
+    }
+
+    /// Replaces the leaf that maps `at`, by way of an empty entry where the hardware wants break before make; see
+    /// [`Table::replace`].
+    ///
+    /// # Errors
+    ///
+    /// Those of [`Table::replace`].
+    ///
+    /// # Safety
+    ///
+    /// As for [`resize_breaking`](Self::resize_breaking), of the page.
+    pub unsafe fn replace_breaking(
+        &mut self,
+        at: VirtAddr,
+        frame: Pfn,
+        attr: Attr,
+        known: &mut dyn FnMut(&Flush),
+    ) -> Result<Leaf, Error> {
+        let table = self.table;
+        // SAFETY: as in `map`, and the caller's promise.
+        unsafe { table.replace(self.batch(), at, frame, attr, known) }
     }
 
     /// Splits or promotes the leaves of a range in place; see [`Table::resize`], also for `known`.

@@ -159,6 +159,9 @@ unsafe impl<const CCA: u32> Format for EntryLoOf<CCA> {
 
     /// Two TLB entries that match one address are a machine check, or worse.
     const BREAK: bool = true;
+    // Two entries for one pair would be a machine check, but there is one: a CPU that still has the old frame's does not
+    // miss there before it has been flushed.
+    const BREAK_FRAME: bool = false;
 
     const PAIRED: bool = true;
 

@@ -93,6 +93,9 @@ pub unsafe trait Format: Debug + 'static {
     /// the flush. Where it is, a page must not be unmapped and mapped to something else in one batch either.
     const BREAK: bool = false;
 
+    /// Whether a valid entry may be replaced by one that leads to another frame only by way of an empty one.
+    const BREAK_FRAME: bool = Self::BREAK;
+
     /// Whether two neighbouring leaves are one TLB entry. A change to one can concern the other's word then (see
     /// [`beside`](Format::beside)), and what it makes stale is the entry: where pages are larger than the base size,
     /// flushes name whole pairs of them.

@@ -104,6 +104,7 @@ mod paper;
 mod part;
 mod policy;
 mod reap;
+mod replace;
 mod resize;
 mod slots;
 mod sweep;

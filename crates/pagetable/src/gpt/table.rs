@@ -97,6 +97,22 @@ unsafe impl<'n, G: Geometry, F: Format, N: Nodes<Word = F::Word>, L: Layout<N>, 
         unsafe { self.protect_pages(batch, pages, holes, change) }
     }
 
+    unsafe fn replace(
+        &self,
+        batch: &mut Retired<'n>,
+        at: VirtAddr,
+        frame: Pfn,
+        attr: Attr,
+        known: &mut dyn FnMut(&Flush),
+    ) -> Result<Leaf, Error> {
+        // SAFETY: the caller's promise.
+        unsafe { self.replace_leaf(batch, at, frame, attr, known) }
+    }
+
+    fn breaks_frames(&self) -> bool {
+        F::BREAK_FRAME
+    }
+
     unsafe fn resize(
         &self,
         batch: &mut Retired<'n>,

@@ -75,6 +75,7 @@ unsafe impl<G: Radix, F: Format, const AT: usize> Format for Linear<G, F, AT> {
     const WALK_CACHE: WalkCache = F::WALK_CACHE;
     const STATUS: bool = F::STATUS;
     const BREAK: bool = F::BREAK;
+    const BREAK_FRAME: bool = F::BREAK_FRAME;
     const PAIRED: bool = F::PAIRED;
     const EXTRA: usize = F::EXTRA;
 

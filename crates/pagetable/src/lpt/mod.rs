@@ -230,6 +230,22 @@ unsafe impl<'n, G: Radix, F: Format, N: Nodes<Word = F::Word>, const AT: usize> 
         unsafe { self.tree.protect(batch, pages, holes, change) }
     }
 
+    unsafe fn replace(
+        &self,
+        batch: &mut Retired<'n>,
+        at: VirtAddr,
+        frame: Pfn,
+        attr: Attr,
+        known: &mut dyn FnMut(&Flush),
+    ) -> Result<Leaf, Error> {
+        // SAFETY: as above.
+        unsafe { self.tree.replace(batch, at, frame, attr, known) }
+    }
+
+    fn breaks_frames(&self) -> bool {
+        self.tree.breaks_frames()
+    }
+
     unsafe fn resize(
         &self,
         batch: &mut Retired<'n>,

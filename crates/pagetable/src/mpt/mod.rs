@@ -35,6 +35,7 @@ mod linear;
 mod map;
 mod path;
 mod protect;
+mod replace;
 mod resize;
 mod shape;
 mod share;

@@ -113,6 +113,22 @@ unsafe impl<'n, G: Radix, F: Format, N: Nodes<Word = F::Word>> Table<'n> for Mpt
         unsafe { self.protect_pages(batch, pages, holes, change) }
     }
 
+    unsafe fn replace(
+        &self,
+        batch: &mut Retired<'n>,
+        at: VirtAddr,
+        frame: Pfn,
+        attr: Attr,
+        known: &mut dyn FnMut(&Flush),
+    ) -> Result<Leaf, Error> {
+        // SAFETY: the caller's promise.
+        unsafe { self.replace_leaf(batch, at, frame, attr, known) }
+    }
+
+    fn breaks_frames(&self) -> bool {
+        F::BREAK_FRAME
+    }
+
     unsafe fn resize(
         &self,
         batch: &mut Retired<'n>,

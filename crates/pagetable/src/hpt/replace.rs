@@ -1,0 +1,59 @@
+//! Replacing a leaf.
+
+use core::ops::ControlFlow;
+
+use tlbkit_addr::{Attr, Flush, Pages, Pfn, Reach, VirtAddr};
+
+use super::Hashed;
+use crate::format::Format;
+use crate::geometry::Checked as _;
+use crate::nodes::Nodes;
+use crate::pairs::stale;
+use crate::replace::{exchange, replacement};
+use crate::{Error, Geometry, Leaf, Retired, Word};
+
+impl<'n, G, F, N, const CLUSTER: u32, const BUCKETS: u32, const LOAD: usize>
+    Hashed<'n, G, F, N, CLUSTER, BUCKETS, LOAD>
+where
+    G: Geometry,
+    F: Format,
+    N: Nodes<Word = F::Word>,
+{
+    /// See [`Table::replace`](crate::Table::replace).
+    ///
+    /// # Safety
+    ///
+    /// The caller is the only writer, and the batch came from this table.
+    pub(super) unsafe fn replace_leaf(
+        &self,
+        batch: &mut Retired<'n>,
+        at: VirtAddr,
+        frame: Pfn,
+        attr: Attr,
+        known: &mut dyn FnMut(&Flush),
+    ) -> Result<Leaf, Error> {
+        G::SPACE.check_pages(Pages::one(at.vpn(G::BASE)))?;
+        // SAFETY: the caller is the writer.
+        let old = unsafe { self.find(at) }.ok_or(Error::NotMapped { at })?;
+        let new = replacement::<G, F>(&old, frame, attr, true)?;
+        let pages = G::SPACE.pages_of(&old);
+        let stale = stale::<G, F>(pages, |_| Some(old.size));
+        batch.touch(if F::BREAK_FRAME { F::APPEARS } else { Reach::Everywhere }, stale);
+        // SAFETY: the caller is the writer; the parts of a leaf's pages are the slots that it stands in.
+        let store = |word| unsafe {
+            let mut was = F::Word::ZERO;
+            let _ = self.parts(pages, None, |part| {
+                for slot in part.slot..part.slot + part.slots {
+                    let place = Self::place(part.spot, part.block, slot);
+                    was = self.nodes.read(part.spot.node, place);
+                    self.nodes.publish(part.spot.node, place, word);
+                }
+                self.settle_pairs(part.spot, part.grain, part.block);
+                ControlFlow::Continue(())
+            });
+            was
+        };
+        exchange::<F>(store, new, stale, known);
+        Ok(old)
+    }
+}

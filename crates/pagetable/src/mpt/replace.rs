@@ -1,0 +1,65 @@
+//! Replacing a leaf.
+
+use tlbkit_addr::{Attr, Flush, Pages, Pfn, Reach, VirtAddr};
+
+use super::Mpt;
+use super::shape::Shape;
+use crate::format::Format;
+use crate::geometry::Checked as _;
+use crate::nodes::Nodes;
+use crate::pairs::stale;
+use crate::replace::{exchange, replacement};
+use crate::{Error, Leaf, Radix, Retired, Word};
+
+impl<'n, G: Radix, F: Format, N: Nodes<Word = F::Word>> Mpt<'n, G, F, N> {
+    /// See [`Table::replace`](crate::Table::replace).
+    ///
+    /// # Safety
+    ///
+    /// The caller is the only writer, and the batch came from this table.
+    pub(super) unsafe fn replace_leaf(
+        &self,
+        batch: &mut Retired<'n>,
+        at: VirtAddr,
+        frame: Pfn,
+        attr: Attr,
+        known: &mut dyn FnMut(&Flush),
+    ) -> Result<Leaf, Error> {
+        let page = Pages::one(at.vpn(G::BASE));
+        G::SPACE.check_pages(page)?;
+        self.check_own(page)?;
+        // SAFETY: the caller is the writer.
+        let (word, level) = unsafe { self.descend(at, |word, level, _| (word, level)) };
+        let last = level + 1 == Self::LEVELS;
+        if !F::is_leaf(word, last) {
+            return Err(Error::NotMapped { at });
+        }
+        let old = Self::leaf(word, level, at);
+        let new = replacement::<G, F>(&old, frame, attr, last)?;
+        let pages = G::SPACE.pages_of(&old);
+        let stale = stale::<G, F>(pages, |_| Some(old.size));
+        batch.touch(if F::BREAK_FRAME { F::APPEARS } else { Reach::Everywhere }, stale);
+        // SAFETY: the caller is the writer; the parts of a leaf's pages are the slots that it stands in.
+        let store = |word| unsafe {
+            let mut was = F::Word::ZERO;
+            let _ = self.sweep(pages, |part| {
+                for slot in part.index..part.index + part.slots {
+                    let (node, place) = (part.path.nodes[level], Self::place(level, slot));
+                    was = if F::STATUS {
+                        // Hardware may note an access up to this moment.
+                        F::Word::swap(self.cell(node, place), word)
+                    } else {
+                        let was = self.read(node, place);
+                        self.publish(node, place, word);
+                        was
+                    };
+                    self.settle_pair(node, level, slot);
+                }
+                Ok(())
+            });
+            was
+        };
+        let was = exchange::<F>(store, new, stale, known);
+        Ok(Self::leaf(was, level, at))
+    }
+}

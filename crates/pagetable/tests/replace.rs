@@ -1,0 +1,131 @@
+//! Replacing a leaf: one store, the old frame back with what hardware noted, and all or nothing.
+#![cfg(not(tlbkit_loom))]
+#![cfg(target_pointer_width = "64")]
+
+use std::cell::{Cell, RefCell};
+use std::panic::{AssertUnwindSafe, catch_unwind};
+
+use tlbkit_addr::{Attr, Flush, PageSize, Pages, Pfn, Reach, VirtAddr};
+use tlbkit_pagetable::format::{self, Format};
+use tlbkit_pagetable::geometry::{Va32, Va39, Va48, Va64};
+use tlbkit_pagetable::mpt::Mpt;
+use tlbkit_pagetable::nodes::{Chunk, Slab};
+use tlbkit_pagetable::{Error, Holes, Local, Private, Solo, cpt, gpt, hpt};
+
+const AT: VirtAddr = VirtAddr::new(0x40_3000);
+
+fn pages(at: VirtAddr, size: PageSize) -> Pages {
+    Pages::count(at.vpn(PageSize::K4), size.pages(PageSize::K4).unwrap()).unwrap()
+}
+
+/// Maps two pages of `size` beside each other, replaces the second, and looks at everything.
+fn check<'n, T: Private<'n>>(table: T, size: PageSize, attr: Attr, name: &str) {
+    let flushes = RefCell::new(Vec::<Flush>::new());
+    let breaks = table.breaks_frames();
+    let mut table = Local::new(table, |flush: &Flush| flushes.borrow_mut().push(flush.clone()));
+    let first = AT.align_down(size);
+    let second = first.checked_add(size.bytes()).unwrap();
+    let inside = second.checked_add(size.mask()).unwrap();
+    let frames = size.pages(PageSize::K4).unwrap();
+    let [one, two, three] = [2, 4, 8].map(|at| Pfn::new(at * frames));
+    // SAFETY: nothing stands on these pages.
+    let unmapped = unsafe { table.replace_breaking(second, three, attr) };
+    assert_eq!(unmapped, Err(Error::NotMapped { at: second }), "{name}");
+    table.map(pages(first, size), one, size, attr).unwrap();
+    table.map(pages(second, size), two, size, attr).unwrap();
+    let footprint = table.footprint();
+    flushes.borrow_mut().clear();
+
+    let mut old = table.replace(inside, three, attr);
+    if breaks {
+        assert_eq!(old, Err(Error::Breaks), "{name}");
+        // SAFETY: nothing stands on the page.
+        old = unsafe { table.replace_breaking(inside, three, attr) };
+    }
+    let old = old.unwrap();
+    assert_eq!((old.at, old.size, old.frame), (second, size, two), "{name}");
+    let [left, right] = [first, inside].map(|at| table.lookup(at).unwrap());
+    assert_eq!([left.frame, right.frame], [one, three], "{name}");
+    assert_eq!((right.size, right.attr), (size, left.attr), "{name}");
+    assert_eq!(table.footprint(), footprint, "{name}");
+    let told = flushes.take();
+    let told = told.iter().find(|flush| flush.reach() == Reach::Everywhere);
+    assert!(
+        told.is_some_and(|flush| flush.covers(pages(second, size)) && !flush.links()),
+        "{name}: {told:?}"
+    );
+
+    // What is refused changes nothing.
+    if frames > 1 {
+        let frame = Pfn::new(1);
+        // SAFETY: nothing stands on the page.
+        let refused = unsafe { table.replace_breaking(second, frame, attr) };
+        assert_eq!(refused, Err(Error::MisalignedFrame { frame, size }), "{name}");
+    }
+    // SAFETY: nothing stands on the page.
+    let refused = unsafe { table.replace_breaking(VirtAddr::new(1 << 60), one, attr) };
+    assert!(refused.is_err(), "{name}");
+    assert_eq!(table.lookup(second).unwrap().frame, three, "{name}");
+    table
+        .unmap(
+            Pages::new(pages(first, size).first(), pages(second, size).last()).unwrap(),
+            Holes::Refuse,
+            None,
+        )
+        .unwrap();
+    table.destroy();
+}
+
+#[test]
+fn every_table_replaces_leaves_of_every_size() {
+    const RW: Attr = Attr::READ.union(Attr::WRITE);
+    let size = |shift| PageSize::from_shift(shift).unwrap();
+    let (k4, k16, k64, m2) = (PageSize::K4, PageSize::K16, PageSize::K64, PageSize::M2);
+    macro_rules! tables {
+        ($($word:ty, $chunks:literal: $name:literal, $make:expr, $attr:expr, $sizes:expr;)*) => { $(
+            for size in $sizes {
+                let mut memory = vec![Chunk::ZERO; $chunks];
+                let slab = Slab::<$word, Solo>::new(&mut memory, 0).unwrap();
+                check(($make)(&slab), size, $attr, &format!("{} {size}", $name));
+            }
+        )* };
+    }
+    let (mips, arm) = (format::EntryLo::IMPLIED | Attr::WRITE, RW | Attr::ACCESSED);
+    tables! {
+        u64, 64: "MPT", |slab| Mpt::<Va48, format::Compact, _>::new(slab).unwrap(), RW, [k4, m2];
+        u64, 64: "MPT in several slots", |slab| Mpt::<Va64, format::Compact, _>::new(slab).unwrap(), RW, [k4, k16, size(24)];
+        u64, 64: "Sv39", |slab| Mpt::<Va39, format::Sv39, _>::new(slab).unwrap(), RW, [k4, m2];
+        u64, 64: "x86-64", |slab| Mpt::<Va48, format::X86, _>::new(slab).unwrap(), RW, [k4, m2];
+        u64, 64: "AArch64", |slab| Mpt::<Va48, format::Aarch64, _>::new(slab).unwrap(), arm, [k4, m2];
+        u32, 64: "EntryLo", |slab| Mpt::<Va32, format::EntryLo, _>::new(slab).unwrap(), mips, [k4, k16, k64];
+        u64, 64: "G16", gpt::Gpt::<Va64, format::Compact, _, gpt::Compact, gpt::Fixed<4>>::new, RW, [k4, k16, k64];
+        u64, 64: "GA", gpt::Gpt::<Va64, format::Compact, _, gpt::Compact>::new, RW, [k4, k16, k64];
+        u64, 64: "HR", |slab| hpt::Hr::new(slab).unwrap(), RW, [k4, m2];
+        u32, 64: "H32", |slab| hpt::Hpt32::<_, format::Compact32>::new(slab).unwrap(), RW, [k4, k16];
+        u64, 64: "CPT8", |slab| cpt::Cpt8::new(slab).unwrap(), RW, [k4, m2];
+        u32, 64: "CPT32", |slab| cpt::Cpt32::<_, format::Compact32>::new(slab).unwrap(), RW, [k4, k16, k64];
+        u32, 64: "GA, EntryLo", gpt::Gpt32::<_, gpt::Adaptive>::new, mips, [k4, k16, k64];
+    }
+}
+
+/// A flush that unwinds in the midst of break before make: the old leaf is back.
+#[test]
+fn a_page_is_there_again_if_the_flush_unwinds() {
+    let mut memory = vec![Chunk::ZERO; 64];
+    let slab = Slab::<u64, Solo>::new(&mut memory, 0).unwrap();
+    let panics = Cell::new(false);
+    let flush = |_: &Flush| assert!(!panics.get(), "as planned");
+    let mut table = Local::new(Mpt::<Va48, format::Aarch64, _>::new(&slab).unwrap(), flush);
+    let attr = Attr::READ | Attr::WRITE | Attr::ACCESSED;
+    table.map(pages(AT, PageSize::K4), Pfn::new(7), PageSize::K4, attr).unwrap();
+    let before = table.lookup(AT);
+    panics.set(true);
+    // SAFETY: nothing stands on the page.
+    let unwound = catch_unwind(AssertUnwindSafe(|| unsafe { table.replace_breaking(AT, Pfn::new(8), attr) }));
+    assert!(unwound.is_err());
+    panics.set(false);
+    assert_eq!(table.lookup(AT), before);
+    assert_eq!(table.unmap(pages(AT, PageSize::K4), Holes::Refuse, None), Ok(1));
+    table.destroy();
+    assert_eq!(slab.usage().nodes, 0);
+}
