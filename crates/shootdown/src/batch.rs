@@ -2,8 +2,6 @@
 
 use tlbkit_addr::{Asid, Flush, Pages, Reach};
 
-use crate::Target;
-
 /// The changes to one address space that are to become known together.
 ///
 /// A kernel that pages out gathers its victims here and starts one operation for all of them; nothing else removes
@@ -61,16 +59,16 @@ impl Batch {
         self.changes
     }
 
-    /// Takes the batch as the one target of an operation, or returns `None` if no other CPU needs to know. The
-    /// batch is empty afterwards.
-    ///
-    /// One request says one range or the whole space; separate ranges become the whole space. Who wants them apart
-    /// starts an operation for each.
-    pub fn take(&mut self) -> Option<Target> {
+    /// Takes what the batch asks of the TLBs, for one operation, or returns `None` if no other CPU needs to know. The
+    /// batch is empty afterwards. With up to [`Flush::RANGES`] separate ranges, and no more pages than the limit, every CPU
+    /// flushes those and nothing else.
+    pub fn take(&mut self) -> Option<Flush> {
         let taken = core::mem::replace(self, Self::new(self.space, self.limit));
-        if taken.flush.reach() != Reach::Everywhere {
-            return None;
-        }
-        Some(Target::of(self.space, &taken.flush))
+        (taken.flush.reach() == Reach::Everywhere).then_some(taken.flush)
+    }
+
+    /// Returns the address space.
+    pub const fn space(&self) -> Asid {
+        self.space
     }
 }

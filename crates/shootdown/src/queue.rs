@@ -19,6 +19,9 @@ pub enum Target {
     Nothing,
     /// Some pages of an address space.
     Pages(Asid, Pages),
+    /// What the operation's own [`Flush`] asks for, which is in shared memory as long as the operation waits for this CPU:
+    /// separate pages, or links.
+    Listed(Asid),
     /// A whole address space.
     Space(Asid),
     /// Everything.
@@ -26,17 +29,19 @@ pub enum Target {
 }
 
 impl Target {
-    /// Returns the smallest target that covers what `flush` asks for and can be said in one request.
+    /// Returns what `flush` asks for, as a request says it.
     pub fn of(space: Asid, flush: &Flush) -> Self {
         match flush.ranges() {
             [only] if !flush.links() => Self::Pages(space, *only),
             [] if !flush.is_all() => Self::Nothing,
-            // Separate ones, none as it is the whole space anyway, or one whose links a flush by address may leave.
-            _ => Self::Space(space),
+            [] => Self::Space(space),
+            // Separate ones, or one whose links a flush by address may leave.
+            _ => Self::Listed(space),
         }
     }
 
-    /// Calls `f` with what is to be flushed, of one address space or of all; not if that is nothing.
+    /// Calls `f` with what is to be flushed, of one address space or of all; not if that is nothing. A list whose
+    /// operation is not at hand is the whole space.
     pub(crate) fn with(self, f: impl FnOnce(Option<Asid>, &Flush)) {
         let mut flush = Flush::none();
         let space = match self {
@@ -45,7 +50,7 @@ impl Target {
                 flush.add(Reach::Everywhere, pages);
                 Some(space)
             }
-            Self::Space(space) => {
+            Self::Listed(space) | Self::Space(space) => {
                 flush.add_all(Reach::Everywhere);
                 Some(space)
             }
@@ -66,19 +71,20 @@ impl Target {
                 Some(both) => Self::Pages(a, both),
                 None => Self::Space(a),
             },
-            (Self::Pages(a, _) | Self::Space(a), Self::Pages(b, _) | Self::Space(b)) if a == b => {
-                Self::Space(a)
-            }
+            (
+                Self::Pages(a, _) | Self::Listed(a) | Self::Space(a),
+                Self::Pages(b, _) | Self::Listed(b) | Self::Space(b),
+            ) if a == b => Self::Space(a),
             _ => Self::All,
         }
     }
 
-    /// Tells whether the target covers `page` of `space`.
+    /// Tells whether the target covers `page` of `space`, or may.
     pub fn covers(&self, space: Asid, page: tlbkit_addr::Vpn) -> bool {
         match self {
             Self::Nothing => false,
             Self::Pages(of, pages) => *of == space && pages.contains(page),
-            Self::Space(of) => *of == space,
+            Self::Listed(of) | Self::Space(of) => *of == space,
             Self::All => true,
         }
     }

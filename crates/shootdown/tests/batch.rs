@@ -21,12 +21,12 @@ fn a_batch_is_one_request() {
         batch.add(Reach::Everywhere, pages(page, 1));
     }
     assert_eq!(batch.changes(), 32);
-    assert_eq!(batch.take(), Some(Target::Pages(SPACE, pages(0, 32))));
+    assert_eq!(batch.take().map(|flush| Target::of(SPACE, &flush)), Some(Target::Pages(SPACE, pages(0, 32))));
     assert_eq!((batch.take(), batch.changes()), (None, 0));
     batch.add(Reach::Local, pages(0, 32));
     assert_eq!(batch.take(), None, "nobody else needs to know");
     batch.add(Reach::Everywhere, pages(0, 65));
-    assert_eq!(batch.take(), Some(Target::Space(SPACE)));
+    assert_eq!(batch.take().map(|flush| Target::of(batch.space(), &flush)), Some(Target::Space(SPACE)));
 }
 
 #[test]
@@ -40,12 +40,18 @@ fn the_limit_is_the_most_that_is_flushed_page_by_page() {
 }
 
 #[test]
-fn a_request_says_one_range_or_the_space() {
+fn a_request_says_one_range_or_has_it_looked_up() {
     let mut batch = Batch::new(SPACE, 8);
     batch.add(Reach::Everywhere, pages(0, 1));
     batch.add(Reach::Everywhere, pages(9, 1));
-    assert_eq!(batch.flush().ranges().len(), 2, "who looks can still flush them one by one");
-    assert_eq!(batch.take(), Some(Target::Space(SPACE)));
+    let flush = batch.take().unwrap();
+    assert_eq!((flush.ranges().len(), Target::of(SPACE, &flush)), (2, Target::Listed(SPACE)));
+    let mut links = Flush::none();
+    links.add_links(Reach::Everywhere, pages(4, 1));
+    assert_eq!(Target::of(SPACE, &links), Target::Listed(SPACE), "an address does not say it");
+    let mut barrier = Flush::none();
+    barrier.add(Reach::Barrier, pages(4, 1));
+    assert_eq!(Target::of(SPACE, &barrier), Target::Nothing);
 }
 
 /// What is added: one change, or what an edit of a page table asked for.
@@ -115,9 +121,10 @@ proptest! {
         let asked: BTreeSet<_> = flush.ranges().iter().flat_map(|pages| pages.iter()).collect();
         prop_assert!(all || asked == stale);
 
-        let target = batch.take();
-        prop_assert_eq!(target.is_some(), reach == Reach::Everywhere);
-        if let Some(target) = target {
+        let taken = batch.take();
+        prop_assert_eq!(taken.is_some(), reach == Reach::Everywhere);
+        if let Some(taken) = taken {
+            let target = Target::of(SPACE, &taken);
             prop_assert!(stale.iter().all(|&page| target.covers(SPACE, page)));
             prop_assert!(!target.covers(Asid::default(), Vpn::new(0)), "another space");
         }

@@ -42,6 +42,9 @@ impl Edit for Note<'_> {
         self.log.borrow_mut().push("update".into());
         self.payload
     }
+    fn is_walked(&self, payload: &u8) -> bool {
+        *payload < 100
+    }
     fn space(&self) -> &SharedSpace {
         self.space
     }
@@ -57,6 +60,8 @@ impl Edit for Note<'_> {
 struct Cpu<'s, F = fn()> {
     log: &'s RefCell<Vec<String>>,
     remote: bool,
+    /// Whether a remote flush ends the walks that are under way on its CPUs.
+    ends_walks: bool,
     asked: Vec<usize>,
     flushes: usize,
     wait: F,
@@ -84,20 +89,23 @@ impl<F: FnMut()> Local<u8> for Cpu<'_, F> {
 }
 
 impl<F: FnMut()> RemoteTlbs for Cpu<'_, F> {
-    fn flush(&mut self, cpu: usize, _space: Option<Asid>, _what: &Flush, drain: bool) -> (u32, u32) {
-        assert!(drain, "walks are waited for");
-        self.asked.push(cpu);
-        (1, 1)
+    fn flush(&mut self, cpus: CpuSet, _space: Option<Asid>, _what: &Flush, drain: bool) -> u32 {
+        assert!(drain, "status writes are waited for");
+        self.asked.extend(cpus.iter());
+        1
     }
-    fn is_flushed(&mut self, _cpu: usize, _ticket: u32) -> bool {
+    fn is_flushed(&mut self, _ticket: u32) -> bool {
         true
+    }
+    fn ends_walks(&self) -> bool {
+        self.ends_walks
     }
 }
 
 type Kernel<'s, const SLOTS: usize> = System<u8, Note<'s>, 3, 4, 1, SLOTS>;
 
 fn cpu<F: FnMut()>(log: &RefCell<Vec<String>>, wait: F) -> Cpu<'_, F> {
-    Cpu { log, remote: false, asked: Vec::new(), flushes: 0, wait }
+    Cpu { log, remote: false, ends_walks: true, asked: Vec::new(), flushes: 0, wait }
 }
 
 fn space(running: &[usize]) -> SharedSpace {
@@ -146,6 +154,45 @@ fn a_name_is_known_from_beginning_to_end() {
         kernel.drain(&mut station, &mut cpu(&log, || ()), &running).unwrap();
         let last = if carries { vec!["complete 0.0#2 8 Done".to_string()] } else { vec![] };
         assert_eq!(*log.borrow(), last, "{algorithm}");
+    }
+}
+
+/// A broadcast flush is asked for once, whoever is to flush. Where it ends no walk, nodes wait until each CPU has replied
+/// to something; frames do not.
+#[test]
+fn what_a_broadcast_flush_leaves_to_walks_is_carried() {
+    for (ends_walks, walked) in [(true, true), (false, true), (false, false)] {
+        let (log, running) = (RefCell::default(), space(&[0, 1, 2]));
+        let kernel = Kernel::<2>::new(SOFT);
+        let [mut zero, mut one, mut two] = [0, 1, 2].map(|cpu| kernel.station(cpu).unwrap());
+        let mut there = cpu(&log, || ());
+        let mut also = cpu(&log, || ());
+        let mut here = cpu(&log, || {
+            kernel.poll(&mut one, &mut there).unwrap();
+            kernel.poll(&mut two, &mut also).unwrap();
+        });
+        (here.remote, here.ends_walks) = (true, ends_walks);
+        let mut back = Vec::new();
+        for payload in [1, 2, 3] {
+            let mut note =
+                Note { space: &running, payload: if walked { payload } else { 100 + payload }, log: &log };
+            kernel.run(&mut zero, &mut here, plan(Algorithm::PteFirstRemote), &mut note).unwrap();
+            back.push(completed(&log));
+        }
+        kernel.drain(&mut zero, &mut here, &running).unwrap();
+        back.push(completed(&log));
+        let asked = std::mem::take(&mut here.asked);
+        drop(here);
+        let expected: [&[u8]; 4] = match (ends_walks, walked) {
+            (true, _) => [&[1], &[2], &[3], &[]],
+            (false, false) => [&[101], &[102], &[103], &[]],
+            // Two slots: the third operation needs the first one's, and interrupts for it.
+            (false, true) => [&[], &[], &[1], &[3, 2]],
+        };
+        assert_eq!(back, expected, "{ends_walks} {walked}");
+        let interrupts = if ends_walks || !walked { 0 } else { 3 };
+        assert_eq!(asked, [1, 2].repeat(3 + interrupts), "{ends_walks} {walked}");
+        assert_eq!((there.flushes, also.flushes), (0, 0), "they have only to leave their walks");
     }
 }
 

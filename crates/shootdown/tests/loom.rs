@@ -70,6 +70,9 @@ impl Edit<1> for Unmap {
     fn update(&mut self) {
         self.0.entry.store(0, Ordering::Relaxed);
     }
+    fn is_walked(&self, (): &()) -> bool {
+        false // It is a frame.
+    }
     fn space(&self) -> &SharedSpace {
         &self.0.space
     }

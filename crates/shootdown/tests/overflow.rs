@@ -1,5 +1,5 @@
-//! After an overflow a 2-phase replier knows an operation by its slot alone. It must not take the next operation in that
-//! slot for it: that one may get its turn only when the replier has left.
+//! After an overflow a 2-phase replier knows an operation by its slot alone, so that slot must not be another operation's
+//! before the replier has left.
 
 #![cfg(not(tlbkit_loom))]
 
@@ -85,62 +85,39 @@ fn reply(kernel: &Kernel<'_>, go: &Receiver<()>, at: &Sender<Replier>) {
     at.send(Replier::Left).expect("CPU 0 has not ended");
 }
 
+/// With an overflow or without one, an operation ends when the CPU that stopped for it has gone on, and so has flushed: its
+/// slot is not another operation's before. The CPU does not spin until it may go on, but pauses, and only there.
 #[test]
-fn a_replier_does_not_wait_for_the_next_operation_in_the_slot() {
-    let (held, space) = (AtomicBool::new(false), space());
-    let kernel = Kernel::new(Hardware::RP3);
-    // With this one in it, the mailbox overflows at the next request.
-    let before = Request { op: OpId { cpu: 1, slot: 0, generation: 0 }, what: Target::All, duty: Duty::Stop };
-    // SAFETY: CPU 1 starts no operation, so none of its own is in flight.
-    assert_eq!(unsafe { kernel.post(1, before) }, Ok(true));
-    let ((tell, go), (at, heard)) = (channel(), channel());
-    std::thread::scope(|scope| {
-        let kernel = &kernel;
-        scope.spawn(move || reply(kernel, &go, &at));
-        let mut station = kernel.station(0).expect("it exists");
-        let mut seen = Vec::new();
-        let mut step = || {
-            tell.send(()).expect("CPU 1 has not ended");
-            seen.push(heard.recv().expect("CPU 1 has not ended"));
-            // Whoever held it gives it up when CPU 1 has left.
-            held.store(false, Ordering::SeqCst);
-        };
-        // The first operation: CPU 1 stops for it, and waits for its continuing signal.
-        kernel
-            .start(&mut station, &mut Cpu(&mut step), plan(), Nothing(&held, &space))
-            .expect("a slot is free");
-        // The second, in the same slot, has to wait for the exclusion. Only now does CPU 1 look again.
-        space.running.remove(1);
-        space.members.remove(1);
-        held.store(true, Ordering::SeqCst);
-        kernel
-            .start(&mut station, &mut Cpu(&mut step), plan(), Nothing(&held, &space))
-            .expect("a slot is free");
-        // Without anybody to tell it more, CPU 1 ends in any case.
-        drop(tell);
-        assert_eq!(seen, [Replier::Waits, Replier::Left]);
-    });
-}
-
-/// Nor does it spin before: it pauses where it waits, and only there.
-#[test]
-fn a_replier_pauses_until_it_may_continue() {
-    let (held, space) = (AtomicBool::new(false), space());
-    let kernel = Kernel::new(Hardware::RP3);
-    let ((tell, go), (at, heard)) = (channel(), channel());
-    std::thread::scope(|scope| {
-        let kernel = &kernel;
-        scope.spawn(move || reply(kernel, &go, &at));
-        let mut station = kernel.station(0).expect("it exists");
-        let mut seen = Vec::new();
-        let mut step = || {
-            tell.send(()).expect("CPU 1 has not ended");
-            seen.push(heard.recv().expect("CPU 1 has not ended"));
-        };
-        kernel
-            .start(&mut station, &mut Cpu(&mut step), plan(), Nothing(&held, &space))
-            .expect("a slot is free");
-        step();
-        assert_eq!(seen, [Replier::Waits, Replier::Left]);
-    });
+fn an_operation_ends_when_its_replier_has_left() {
+    for overflows in [false, true] {
+        let (held, space) = (AtomicBool::new(false), space());
+        let kernel = Kernel::new(Hardware::RP3);
+        if overflows {
+            // With this one in it, the mailbox overflows at the next request.
+            let before = OpId { cpu: 1, slot: 0, generation: 0 };
+            let before = Request { op: before, what: Target::All, duty: Duty::Stop };
+            // SAFETY: CPU 1 starts no operation, so none of its own is in flight.
+            assert_eq!(unsafe { kernel.post(1, before) }, Ok(true));
+        }
+        let ((tell, go), (at, heard)) = (channel(), channel());
+        std::thread::scope(|scope| {
+            let kernel = &kernel;
+            scope.spawn(move || reply(kernel, &go, &at));
+            let mut station = kernel.station(0).expect("it exists");
+            let mut seen = Vec::new();
+            let mut step = || {
+                tell.send(()).expect("CPU 1 has not ended");
+                seen.push(heard.recv().expect("CPU 1 has not ended"));
+            };
+            // CPU 1 stops for it, and waits for its continuing signal.
+            let mut cpu = Cpu(&mut step);
+            kernel.start(&mut station, &mut cpu, plan(), Nothing(&held, &space)).expect("a slot is free");
+            // The next one, in the same slot, concerns nobody.
+            space.running.remove(1);
+            space.members.remove(1);
+            kernel.start(&mut station, &mut cpu, plan(), Nothing(&held, &space)).expect("a slot is free");
+            drop(tell);
+            assert_eq!(seen, [Replier::Waits, Replier::Left], "overflows: {overflows}");
+        });
+    }
 }

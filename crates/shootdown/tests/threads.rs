@@ -198,12 +198,15 @@ impl Local<Option<usize>> for Cpu<'_> {
 }
 
 impl RemoteTlbs for Cpu<'_> {
-    fn flush(&mut self, cpu: usize, _space: Option<Asid>, what: &Flush, _drain: bool) -> (u32, u32) {
-        self.memory.flush(cpu, what);
-        (1, 0)
+    fn flush(&mut self, cpus: CpuSet, _space: Option<Asid>, what: &Flush, _drain: bool) -> u32 {
+        cpus.iter().for_each(|cpu| self.memory.flush(cpu, what));
+        1
     }
-    fn is_flushed(&mut self, _cpu: usize, ticket: u32) -> bool {
+    fn is_flushed(&mut self, ticket: u32) -> bool {
         ticket == 1
+    }
+    fn ends_walks(&self) -> bool {
+        true // A miss handler holds the TLB's lock.
     }
 }
 

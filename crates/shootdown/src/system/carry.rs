@@ -149,13 +149,10 @@ where
         let mut walkers = carried.walkers;
         walkers.remove(station.me);
         let op = Self::name(station.me, slot, at);
-        if local.remote().is_some() {
-            for cpu in walkers.iter() {
-                let Some(tlbs) = local.remote() else { return Err(Misuse::NoRemoteTlbs) };
-                let (ticket, _) = tlbs.flush(cpu, None, &Flush::none(), true);
-                let left = |tlbs: &mut dyn RemoteTlbs| tlbs.is_flushed(cpu, ticket);
-                self.wait(station, local, |local| Ok(local.remote().is_some_and(left)))?;
-            }
+        let remote = local.remote().filter(|tlbs| tlbs.ends_walks());
+        if let Some(ticket) = remote.map(|tlbs| tlbs.flush(walkers, None, &Flush::none(), true)) {
+            let left = |tlbs: &mut dyn RemoteTlbs<W>| tlbs.is_flushed(ticket);
+            self.wait(station, local, |local| Ok(local.remote().is_some_and(left)))?;
         } else {
             slot.word.store(tagged(op.generation, walkers.len() as u32), Ordering::Release);
             let mut asked = CpuSet::empty();

@@ -38,6 +38,11 @@ pub trait Edit<const W: usize = 1> {
     fn check(&mut self) -> bool {
         true
     }
+    /// Tells whether a walk may be in what the update has uncovered, as in page-table nodes. Frames alone are nobody's
+    /// when every TLB has been flushed: they need not wait for walks to end where a flush does not end them.
+    fn is_walked(&self, _payload: &Self::Payload) -> bool {
+        true
+    }
     /// Returns the address space's CPUs.
     fn space(&self) -> &SharedSpace<W>;
     /// Returns the address space's identifier.
@@ -109,19 +114,36 @@ pub trait Local<P, const W: usize = 1> {
     fn changed(&mut self) {}
     /// The other CPUs' TLBs, if this CPU can flush them itself. Only plans with
     /// [`Style::Remote`](crate::Style::Remote) ask for them.
-    fn remote(&mut self) -> Option<&mut dyn RemoteTlbs> {
+    fn remote(&mut self) -> Option<&mut dyn RemoteTlbs<W>> {
         None
     }
 }
 
-/// The TLBs of other CPUs, where the hardware lets one CPU flush another one's (as on the MC88200; algorithms with two primes).
-pub trait RemoteTlbs {
-    /// Asks a CPU's TLB to flush `what` of an address space, or of all if none is given; with `drain`, also to wait for
-    /// the walks and status writes under way there. Returns the flush's number and the number of the last one done
-    /// there.
-    fn flush(&mut self, cpu: usize, space: Option<Asid>, what: &Flush, drain: bool) -> (u32, u32);
-    /// Tells whether flush `ticket` of that TLB is done.
-    fn is_flushed(&mut self, cpu: usize, ticket: u32) -> bool;
+/// The TLBs of other CPUs, where one CPU can have them flushed without their help (algorithms with two primes). What a
+/// flush tells when it is done differs:
+///
+/// | way | a flush of some CPUs | walks by hardware | walks by software |
+/// |-|-|-|-|
+/// | control registers in reach of all (MC88200) | one after the other | ended | ended, if the kernel asks for it |
+/// | `TLBI ...IS`, then `DSB ISH` (AArch64) | one instruction for all | ended | not ended |
+/// | `INVLPGB`, then `TLBSYNC` (x86-64) | one instruction for all | ended | not ended |
+/// | SBI remote fence (RISC-V) | one call for a set of harts | ended | not ended |
+///
+/// A walk by software is a miss handler's, or a lookup in the kernel. An interprocessor interrupt ends it, since the
+/// walker masks it; firmware does its fence in machine mode, masked or not, and hardware asks nobody. So whatever a walk
+/// may be in stays with the [`System`](crate::System) until the CPU replies to something else
+/// ([`System::drain`](crate::System::drain)), unless [`ends_walks`](Self::ends_walks) says that it need not.
+pub trait RemoteTlbs<const W: usize = 1> {
+    /// Has CPUs flush `what` of an address space, or of all if none is given; with `drain`, also wait for the status
+    /// writes under way there. Returns the flush's number.
+    fn flush(&mut self, cpus: CpuSet<W>, space: Option<Asid>, what: &Flush, drain: bool) -> u32;
+    /// Tells whether flush `ticket` is done on all its CPUs.
+    fn is_flushed(&mut self, ticket: u32) -> bool;
+    /// Tells whether a flush that is done has ended the walks by software that were under way on its CPUs. So it is where
+    /// no software walks.
+    fn ends_walks(&self) -> bool {
+        false
+    }
 }
 
 /// Returns the flush of a whole address space.

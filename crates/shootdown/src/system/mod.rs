@@ -13,7 +13,7 @@
 
 use tlbkit_addr::CpuSet;
 
-use crate::sync::{AtomicBool, AtomicUsize, Ordering, array, constructor, fence};
+use crate::sync::{AtomicBool, AtomicU32, AtomicUsize, Ordering, array, constructor, fence};
 use crate::{
     Algorithm, Duty, Hardware, LowRights, Mailbox, Misuse, OpId, Plan, Rendezvous, Replier, Request,
     Requester, SharedSpace,
@@ -79,10 +79,11 @@ impl<const N: usize, const W: usize, const SLOTS: usize> Drop for Station<'_, N,
     }
 }
 
-/// A CPU's 2-phase flag, on a cache line of its own.
+/// A CPU's 2-phase flag, on a cache line of its own: how often the CPU has stopped and gone on. It is stopped while that is
+/// odd.
 #[derive(Debug)]
 #[repr(align(64))]
-struct Flag(AtomicBool);
+struct Flag(AtomicU32);
 
 /// The shared memory of up to `CPUS` CPUs: two mailboxes of `N` requests and `SLOTS` operations for each.
 ///
@@ -120,7 +121,8 @@ pub struct System<P, E, const CPUS: usize, const N: usize, const W: usize = 1, c
 // before the first request is sent, then by nobody, then by the CPU whose decrement returned zero, which the
 // acquire-release decrements order after everything the others did; then, if the slot carries something, by whoever
 // claims it with an acquiring exchange of its state, which a releasing store has set. Payload and edit move between CPUs
-// with it. The owner is one thread, as a CPU has one station at a time, and nobody else gives acknowledgements
+// with it. A slot's flush is written by the cell's owner when nobody has still to acknowledge, and read by those who have,
+// whom the mailbox's lock orders after the write, and whose acknowledgement comes after the reading. The owner is one thread, as a CPU has one station at a time, and nobody else gives acknowledgements
 // (`System::acknowledge`).
 unsafe impl<P: Send, E: Send, const CPUS: usize, const N: usize, const W: usize, const SLOTS: usize> Sync
     for System<P, E, CPUS, N, W, SLOTS>
@@ -154,7 +156,7 @@ impl<P, E, const CPUS: usize, const N: usize, const W: usize, const SLOTS: usize
                 rendezvous: Rendezvous::Flag,
                 flushes: array!(Mailbox::of_checked_size(); CPUS),
                 stops: array!(Mailbox::of_checked_size(); CPUS),
-                stopped: array!(Flag(AtomicBool::new(false)); CPUS),
+                stopped: array!(Flag(AtomicU32::new(0)); CPUS),
                 manned: array!(AtomicBool::new(false); CPUS),
                 runs: array!(AtomicUsize::new(0); CPUS),
                 slots: array!(array!(Slot::new(); SLOTS); CPUS),
@@ -220,7 +222,8 @@ impl<P, E, const CPUS: usize, const N: usize, const W: usize, const SLOTS: usize
     ///
     /// # Safety
     ///
-    /// No operation is in flight, nor will be before the reply, that would count the reply as one that it waits for.
+    /// No operation is in flight, nor will be before the reply, that would count the reply as one that it waits for. The
+    /// request does not say [`Target::Listed`](crate::Target::Listed).
     pub unsafe fn post(&self, cpu: usize, request: Request) -> Result<bool, Misuse> {
         self.send(cpu, request)
     }
@@ -273,7 +276,11 @@ impl<P, E, const CPUS: usize, const N: usize, const W: usize, const SLOTS: usize
 
     fn set_stopped(&self, cpu: usize, on: bool) {
         if let Some(flag) = self.stopped.get(cpu) {
-            flag.0.store(on, Ordering::SeqCst);
+            // Written by this CPU alone.
+            let count = flag.0.load(Ordering::Relaxed);
+            if (count & 1 == 1) != on {
+                flag.0.store(count.wrapping_add(1), Ordering::SeqCst);
+            }
             fence(Ordering::SeqCst);
         }
     }
@@ -288,9 +295,14 @@ impl<P, E, const CPUS: usize, const N: usize, const W: usize, const SLOTS: usize
         local.changed();
     }
 
-    fn is_stopped(&self, cpu: usize) -> Result<bool, Misuse> {
+    /// Returns how often a CPU has stopped and gone on.
+    fn stops_of(&self, cpu: usize) -> Result<u32, Misuse> {
         let flag = self.stopped.get(cpu).ok_or(Misuse::NoSuchCpu { cpu })?;
         Ok(flag.0.load(Ordering::SeqCst))
+    }
+
+    fn is_stopped(&self, cpu: usize) -> Result<bool, Misuse> {
+        Ok(self.stops_of(cpu)? & 1 == 1)
     }
 
     /// Refuses a space of which a CPU is a member that the system does not have.

@@ -6,7 +6,7 @@ use super::edit::everything;
 use super::slot::{LEFT, TAKEN};
 use super::{Edit, Local, Post, Station, System};
 use crate::sync::{Ordering, fence};
-use crate::{Change, Duty, Misuse, OpId, Reply, SharedSpace, Switch, SwitchAction};
+use crate::{Change, Duty, Misuse, OpId, Reply, Request, SharedSpace, Switch, SwitchAction, Target};
 
 impl<P, E, const CPUS: usize, const N: usize, const W: usize, const SLOTS: usize>
     System<P, E, CPUS, N, W, SLOTS>
@@ -66,6 +66,8 @@ where
                 }
                 Reply::Leave => {
                     self.set_stopped(station.me, false);
+                    // It has flushed: who stopped it may be waiting for that.
+                    local.changed();
                     station.replier(of).did()?;
                 }
                 Reply::Take => {
@@ -73,11 +75,19 @@ where
                     station.replier(of).took(work)?;
                 }
                 Reply::Flush { what, drain } => {
-                    what.with(|space, flush| local.flush(space, flush, drain));
+                    match (what, station.replier(of).request()) {
+                        (Target::Listed(space), Some(&Request { op, .. })) => {
+                            let slot = self.slot(op.cpu, op.slot)?;
+                            // SAFETY: the operation waits for this CPU, which was asked after the list was written: it
+                            // is not written again before this CPU has acknowledged, or gone on.
+                            slot.flush.with(|flush| local.flush(Some(space), unsafe { &*flush }, drain));
+                        }
+                        (what, _) => what.with(|space, flush| local.flush(space, flush, drain)),
+                    }
                     station.replier(of).did()?;
                 }
                 Reply::Acknowledge(op) => {
-                    let finishes = |request: &crate::Request| request.duty == Duty::FlushAndFinish;
+                    let finishes = |request: &Request| request.duty == Duty::FlushAndFinish;
                     let finish = station.replier(of).request().is_some_and(finishes);
                     let left = self.reply_to(op);
                     Self::counted(station, local, of, left, finish)?;

@@ -7,15 +7,17 @@ use super::slot::{
 };
 use super::{Edit, Local, Post, RemoteTlbs, Station, System};
 use crate::sync::{Ordering, fence};
-use crate::{
-    Action, Duty, Misuse, OpId, Operation, Outcome, Plan, Rendezvous, Request, Seen, SharedSpace, Style,
-    Target,
-};
+use crate::{Action, Duty, Misuse, OpId, Operation, Outcome, Plan, Rendezvous, Request, Seen, Style, Target};
 
 /// The request with which an operation becomes the repliers', and whom else to interrupt with its receiver.
 type Last<const W: usize> = (usize, Request, CpuSet<W>);
 /// A slot for an operation, its place, and what it carries for the same address space.
 pub(super) type Taken<'s, P, E, const W: usize> = (&'s Slot<P, E, W>, usize, Option<Carried<P, W>>);
+
+/// Tells whether an operation's acknowledgements say that walks by software have ended.
+fn ends_walks<P, const W: usize>(plan: &Plan, local: &mut impl Local<P, W>) -> bool {
+    plan.algorithm().style() != Style::Remote || local.remote().is_some_and(|tlbs| tlbs.ends_walks())
+}
 
 impl<P, E, const CPUS: usize, const N: usize, const W: usize, const SLOTS: usize>
     System<P, E, CPUS, N, W, SLOTS>
@@ -53,8 +55,7 @@ where
         let mut operation = operation;
         // No synchronous algorithm leaves.
         let ran = self.advance(station, local, slot, id, &mut operation, edit);
-        ran.and_then(|_| self.end(station, local, slot, id, operation, edit.space()))
-            .map(|outcome| (id, outcome))
+        ran.and_then(|_| self.end(station, local, slot, id, operation, edit)).map(|outcome| (id, outcome))
     }
 
     /// Starts an operation, and runs it as far as this CPU can: to its end, unless the plan is asynchronous. Its end is
@@ -107,7 +108,9 @@ where
             return Err(Misuse::NoRemoteTlbs);
         }
         self.has_all(edit.space())?;
-        let (slot, at, carried) = self.take_slot(station, local, edit.space().name())?;
+        // What is carried can be taken along where this operation has all who may be in a walk of it leave it.
+        let name = edit.space().name().filter(|_| ends_walks(&plan, local));
+        let (slot, at, carried) = self.take_slot(station, local, name)?;
         let earlier = carried.and_then(|mut carried| carried.kept.take());
         let id = Self::name(station.me, slot, at);
         // The sizes were checked, so every CPU can be named.
@@ -186,7 +189,7 @@ where
         let ended = slot.cell.with_mut(|cell| unsafe { core::mem::replace(&mut *cell, Cargo::Nothing) });
         match ended {
             Cargo::Flight(operation, edit) => {
-                self.end(station, local, slot, id, operation, edit.space()).map(|_| ())
+                self.end(station, local, slot, id, operation, &edit).map(|_| ())
             }
             _ => Err(Misuse::NotAsked),
         }
@@ -194,23 +197,31 @@ where
 
     /// An operation has ended: hands back what is free, and keeps what is not. The caller owns the slot's cell.
     #[inline]
-    fn end(
+    fn end<X: Edit<W, Payload = P>>(
         &self,
         station: &Station<'_, N, W, SLOTS>,
         local: &mut impl Local<P, W>,
         slot: &Slot<P, E, W>,
         id: OpId,
         operation: Operation<Kept<P>, W>,
-        space: &SharedSpace<W>,
+        edit: &X,
     ) -> Result<Outcome, Misuse> {
+        let ends_walks = ends_walks(operation.machine().plan(), local);
         let Ok(ended) = operation.finish() else { return Err(Misuse::NotAsked) };
         let outcome = ended.outcome;
-        let named = |kept: Kept<P>| Kept { outcome, ..kept };
-        let (mut free, mut state) = (ended.free.map(named), FREE);
-        if let Some(kept) = ended.carried.map(named) {
-            free = Self::carry(station.me, slot, space, kept);
+        let (mut free, mut carried) = (ended.free, ended.carried);
+        if !ends_walks {
+            carried = carried.or(free.take());
+        }
+        let mut state = FREE;
+        if let Some(kept) = carried.map(|kept| Kept { outcome, ..kept }) {
+            free = match edit.is_walked(&kept.payload) {
+                true => Self::carry(station.me, slot, edit.space(), kept),
+                false => Some(kept),
+            };
             state = if free.is_some() { FREE } else { CARRIES };
         }
+        let free = free.map(|kept| Kept { outcome, ..kept });
         slot.state.store(state, Ordering::Release);
         local.ended(id, outcome);
         for kept in ended.earlier.into_iter().chain(free) {
@@ -232,8 +243,8 @@ where
     ) -> Result<Option<Last<W>>, Misuse> {
         let plan = *operation.machine().plan();
         let answer = |yes| if yes { Seen::Yes } else { Seen::No };
-        let request =
-            |edit: &X| Request { op: id, what: Target::of(edit.asid(), edit.flush()), duty: plan.duty() };
+        // What this round's requests say, whom it flushes remotely, and the number of that flush.
+        let (mut what, mut others, mut remote) = (Target::Nothing, CpuSet::empty(), None);
         // Who has a request, and has not been interrupted for it yet.
         let mut asked = CpuSet::empty();
         loop {
@@ -277,6 +288,8 @@ where
                     let space = edit.space();
                     // Somebody may have joined since it was looked whether there are only CPUs of this system.
                     let members = space.members.load().intersection(Self::ALL);
+                    (others, remote) = (members, None);
+                    others.remove(station.me);
                     Seen::Targets { members, running: space.running.load() }
                 }
                 Action::MarkStale(cpu) => {
@@ -291,6 +304,12 @@ where
                     Seen::Did
                 }
                 Action::SetCount(count) => {
+                    what = Target::of(edit.asid(), edit.flush());
+                    if let Target::Listed(_) = what {
+                        // SAFETY: nobody has been asked in this round, and all have replied in the last one: those of
+                        // the slot's earlier operations, too.
+                        slot.flush.with_mut(|flush| unsafe { (*flush).clone_from(edit.flush()) });
+                    }
                     slot.word.store(tagged(id.generation, count & 0xffff), Ordering::Release);
                     let state = match plan.duty() {
                         Duty::Stop => TAKEN,
@@ -301,7 +320,7 @@ where
                     Seen::Did
                 }
                 Action::Send(to) => {
-                    if self.send(to, request(edit))? {
+                    if self.send(to, Request { op: id, what, duty: plan.duty() })? {
                         asked.insert(to);
                         Seen::Did
                     } else {
@@ -310,7 +329,7 @@ where
                     }
                 }
                 Action::SendAndLeave(to) => {
-                    let last = (to, request(edit), asked);
+                    let last = (to, Request { op: id, what, duty: plan.duty() }, asked);
                     operation.did(Seen::Did)?;
                     return Ok(Some(last));
                 }
@@ -328,13 +347,15 @@ where
                     local.changed();
                     Seen::Did
                 }
-                Action::FlushRemotely { cpu, drain } => {
+                Action::FlushRemotely { drain, .. } => {
                     let tlbs = local.remote().ok_or(Misuse::NoRemoteTlbs)?;
-                    let (ticket, done) = tlbs.flush(cpu, Some(edit.asid()), edit.flush(), drain);
-                    Seen::Posted { ticket, done }
+                    // Once for all: they are asked for one by one, each when the one before has flushed.
+                    let ticket = *remote
+                        .get_or_insert_with(|| tlbs.flush(others, Some(edit.asid()), edit.flush(), drain));
+                    Seen::Posted { ticket, done: ticket.wrapping_sub(1) }
                 }
-                Action::IsFlushed { cpu, ticket } => {
-                    let flushed = |tlbs: &mut dyn RemoteTlbs| tlbs.is_flushed(cpu, ticket);
+                Action::IsFlushed { ticket, .. } => {
+                    let flushed = |tlbs: &mut dyn RemoteTlbs<W>| tlbs.is_flushed(ticket);
                     self.wait(station, local, |local| Ok(local.remote().is_some_and(flushed)))?
                 }
                 Action::Open => {
@@ -351,12 +372,34 @@ where
                     let served = self.reply(station, local, Post::Stops);
                     station.note(served);
                     station.entered = false;
+                    local.changed();
                     Seen::Did
                 }
-                Action::Done(_) => return Ok(None),
+                Action::Done(_) => {
+                    if plan.stops_repliers() {
+                        self.wait_until_flushed(station, local, operation.machine().repliers())?;
+                    }
+                    return Ok(None);
+                }
             };
             operation.did(seen)?;
         }
+    }
+
+    /// Waits until CPUs that have stopped have flushed, too. A CPU that goes on has flushed for all for which it stopped.
+    fn wait_until_flushed(
+        &self,
+        station: &mut Station<'_, N, W, SLOTS>,
+        local: &mut impl Local<P, W>,
+        cpus: CpuSet<W>,
+    ) -> Result<(), Misuse> {
+        for cpu in cpus.iter() {
+            let stopped = self.stops_of(cpu)?;
+            if stopped & 1 == 1 {
+                self.wait(station, local, |_| Ok(self.stops_of(cpu)? != stopped))?;
+            }
+        }
+        Ok(())
     }
 
     /// Waits until `is_so`, and serves this CPU's queue meanwhile, in the way that the plan allows. Told that it is

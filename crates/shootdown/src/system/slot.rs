@@ -1,6 +1,6 @@
 //! An operation in shared memory.
 
-use tlbkit_addr::CpuSet;
+use tlbkit_addr::{CpuSet, Flush};
 
 use crate::operation::Hold;
 use crate::sync::{AtomicU32, AtomicUsize, Cell, constructor};
@@ -69,6 +69,9 @@ pub(super) struct Slot<P, E, const W: usize> {
     /// The name of the address space that the slot carries something for.
     pub(super) space: AtomicUsize,
     pub(super) cell: Cell<Cargo<P, E, W>>,
+    /// What the operation asks to flush, where a request has no room for it. Written by the cell's owner while no
+    /// request is out; read by repliers until they acknowledge.
+    pub(super) flush: Cell<Flush>,
 }
 
 impl<P, E, const W: usize> Slot<P, E, W> {
@@ -80,6 +83,7 @@ impl<P, E, const W: usize> Slot<P, E, W> {
                 rights: AtomicU32::new(0),
                 space: AtomicUsize::new(0),
                 cell: Cell::new(Cargo::Nothing),
+                flush: Cell::new(Flush::none()),
             }
         }
     }

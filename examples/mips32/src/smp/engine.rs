@@ -173,7 +173,7 @@ impl Local<Held> for Cpu {
         if self.run.no_flush && !self.own.is_some_and(mine) {
             return;
         }
-        let few = what.ranges().iter().map(Pages::len).sum::<usize>() <= 8;
+        let few = what.ranges().iter().map(|pages| pages.len()).sum::<usize>() <= 8;
         if what.is_all() || !few {
             let of = |space: Asid| move |entry: &Entry| entry.hi & tlb::ASID == u32::from(space.get());
             space.map_or_else(|| tlb::forget_all(|_| true), |space| tlb::forget_all(of(space)));

@@ -12,7 +12,7 @@ pub(super) fn further_pages(what: Target) -> usize {
     let pages = match what {
         Target::Pages(_, pages) => pages.len().min(LIMIT),
         Target::Nothing => return 0,
-        Target::Space(_) | Target::All => LIMIT,
+        Target::Listed(_) | Target::Space(_) | Target::All => LIMIT,
     };
     pages - 1
 }
@@ -57,7 +57,7 @@ impl Changes {
         self.batch.add(Reach::Everywhere, page);
         let unmaps = self.batch.changes();
         match (unmaps >= enough).then(|| self.batch.take()).flatten() {
-            Some(what) => Gathered::Ready(what, unmaps),
+            Some(flush) => Gathered::Ready(Target::of(self.batch.space(), &flush), unmaps),
             None => Gathered::Waits,
         }
     }

@@ -1,0 +1,138 @@
+//! What a CPU does to itself, through the driver: leaving keeps what it may keep, and offline is a CPU, not a space.
+
+#![cfg(not(tlbkit_loom))]
+
+use tlbkit_addr::{Asid, CpuSet, Flush};
+use tlbkit_shootdown::{
+    Algorithm, Change, Edit, Hardware, Local, LowRights, Misuse, OpId, Outcome, Plan, SharedSpace, System,
+};
+
+mod support;
+use support::PAGE;
+
+#[derive(Debug)]
+struct Page<'s>(&'s SharedSpace);
+
+impl Edit for Page<'_> {
+    type Payload = ();
+
+    fn exclude(&mut self) -> bool {
+        true
+    }
+    fn release(&mut self) {}
+    fn update(&mut self) {}
+    fn space(&self) -> &SharedSpace {
+        self.0
+    }
+    fn asid(&self) -> Asid {
+        Asid::default()
+    }
+    fn flush(&self) -> &Flush {
+        &PAGE[0]
+    }
+}
+
+/// A CPU that counts what it does to its own TLB.
+#[derive(Debug, Default, PartialEq, Eq)]
+struct Cpu {
+    /// One address space flushed, all of them, and status writes waited for.
+    flushes: usize,
+    all: usize,
+    drains: usize,
+    asked: Vec<usize>,
+    ended: usize,
+}
+
+impl Local<()> for Cpu {
+    fn flush(&mut self, space: Option<Asid>, _what: &Flush, _drain: bool) {
+        match space {
+            Some(_) => self.flushes += 1,
+            None => self.all += 1,
+        }
+    }
+    fn drain(&mut self) {
+        self.drains += 1;
+    }
+    fn interrupt(&mut self, cpus: CpuSet) {
+        self.asked.extend(cpus.iter());
+    }
+    fn ended(&mut self, _op: OpId, _outcome: Outcome) {
+        self.ended += 1;
+    }
+    fn complete(&mut self, _op: OpId, (): (), _outcome: Outcome) {}
+}
+
+type Kernel<'s> = System<(), Page<'s>, 2, 2>;
+
+fn plan(hardware: &Hardware) -> Plan {
+    let suits = |algorithm| Plan::new(algorithm, hardware, LowRights::NeverWriteBack);
+    suits(Algorithm::PteFirstAsync).or_else(|_| suits(Algorithm::OptimisticAsync)).unwrap()
+}
+
+/// 3.3.2: a CPU that stops running a space keeps its translations. It waits for its status writes where one could undo a
+/// change that nobody asks it about. Nothing else costs anything, until the space has changed: then it flushes as it comes
+/// back.
+#[test]
+fn leaving_keeps_translations() {
+    for (name, hardware) in Hardware::TABLE {
+        let (space, kernel) = (SharedSpace::new(), Kernel::new(hardware));
+        let [mut zero, mut one] = [0, 1].map(|cpu| kernel.station(cpu).unwrap());
+        let mut here = Cpu::default();
+        let mut switch = |cpu: &mut Cpu, change| {
+            kernel.switch(&mut one, cpu, change, &space, Asid::default()).unwrap();
+            std::mem::take(cpu)
+        };
+        let drains = usize::from(hardware.status_overwrites());
+        assert_eq!(switch(&mut here, Change::In), Cpu::default(), "{name}: it has nothing yet");
+        assert_eq!(switch(&mut here, Change::Out), Cpu { drains, ..Cpu::default() }, "{name}");
+        assert!(space.members.contains(1) && !space.running.contains(1), "{name}");
+        assert_eq!(switch(&mut here, Change::In), Cpu::default(), "{name}: it has kept what it had");
+        switch(&mut here, Change::Out);
+        let mut requester = Cpu::default();
+        kernel.start(&mut zero, &mut requester, plan(&hardware), Page(&space)).unwrap();
+        assert_eq!((requester.asked.len(), requester.ended), (0, 1), "{name}: nobody waits for it");
+        assert_eq!(switch(&mut here, Change::In), Cpu { flushes: 1, ..Cpu::default() }, "{name}");
+        let forgets = Cpu { flushes: 1, drains, ..Cpu::default() };
+        assert_eq!(switch(&mut here, Change::OutAndForget), forgets, "{name}");
+        assert!(!space.members.contains(1), "{name}");
+    }
+}
+
+/// Lines of a virtually tagged cache that need the entry must not outlive the running of their space (2.3.3).
+#[test]
+fn a_cache_that_needs_the_entry_keeps_nothing() {
+    let (space, kernel) =
+        (SharedSpace::new(), Kernel::new(Hardware { lines_need_entry: true, ..Hardware::RP3 }));
+    let (mut one, mut cpu) = (kernel.station(1).unwrap(), Cpu::default());
+    for change in [Change::In, Change::Out] {
+        kernel.switch(&mut one, &mut cpu, change, &space, Asid::default()).unwrap();
+    }
+    assert_eq!((cpu.flushes, space.members.contains(1)), (1, false));
+}
+
+/// A CPU that still runs another space would be acknowledged for, and go on with what it has of that.
+#[test]
+fn a_cpu_that_runs_another_space_does_not_go_offline() {
+    let (one_space, other, kernel) = (SharedSpace::new(), SharedSpace::new(), Kernel::new(Hardware::I386));
+    let [mut zero, mut one] = [0, 1].map(|cpu| kernel.station(cpu).unwrap());
+    let (mut here, mut there) = (Cpu::default(), Cpu::default());
+    let mut switch = |cpu: &mut Cpu, change, space: &SharedSpace| {
+        kernel.switch(&mut one, cpu, change, space, Asid::default())
+    };
+    switch(&mut there, Change::In, &one_space).unwrap();
+    switch(&mut there, Change::In, &other).unwrap();
+    let refused = Err(Misuse::StillRuns { cpu: 1 });
+    let before = std::mem::take(&mut there);
+    assert_eq!(before, Cpu::default());
+    assert_eq!(switch(&mut there, Change::Offline, &one_space), refused);
+    assert_eq!(switch(&mut there, Change::Offline, &SharedSpace::new()), refused);
+    assert_eq!((there, one_space.running.contains(1)), (Cpu::default(), true), "nothing has been done");
+    let mut there = Cpu::default();
+    kernel.start(&mut zero, &mut here, plan(&Hardware::I386), Page(&other)).unwrap();
+    assert_eq!((here.asked.as_slice(), here.ended), ([1].as_slice(), 0), "it is asked");
+    // Having left that one, it goes offline with the other, and replies before it does.
+    switch(&mut there, Change::Out, &other).unwrap();
+    switch(&mut there, Change::Offline, &one_space).unwrap();
+    assert_eq!((there.ended, there.all), (1, 1));
+    assert!(refused.unwrap_err().to_string().contains("leave that first"));
+}
