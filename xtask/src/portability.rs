@@ -54,6 +54,11 @@ pub(crate) fn run(shell: &Shell) -> anyhow::Result<()> {
                 checked.insert(name.to_owned());
             }
             sizes.entry(name.to_owned()).or_insert_with(|| vec![None; TARGETS.len()])[at] = Some(found.bytes);
+            // Another walker sees what these publish: the MMU of the CPU that runs them, at least.
+            let walked = ["edit_sv39_map", "edit_x86_map", "edit_aarch64_map"].contains(&name);
+            if walked && !found.code.iter().any(|code| releases(target.name, code)) {
+                wrong.push(format!("{}: {name} links nodes without a release", target.name));
+            }
             if name.starts_with("hit_") {
                 let bad = found.names.iter().filter(|(name, _)| forbidden(name));
                 wrong.extend(bad.map(|(bad, way)| format!("{}: {name} can reach {bad}:{way}", target.name)));
@@ -85,6 +90,34 @@ fn build(shell: &Shell, target: &Target) -> anyhow::Result<Vec<u8>> {
     shell.run(&line.set("RUSTFLAGS", "-D warnings"))?;
     let archive = place.join(target.name).join("release/libtlbkit_embed.a");
     fs::read(&archive).with_context(|| format!("cannot read {}", archive.display()))
+}
+
+/// Tells whether a function has an instruction that makes what was stored before it seen before what is stored after it.
+/// Where every store does that there need be none; on processors of which nothing is known here it is taken for granted.
+fn releases(target: &str, code: &[u8]) -> bool {
+    let word = |bytes: &[u8]| bytes.try_into().map_or(0, u32::from_le_bytes);
+    match target.split('-').next() {
+        // STLR, of 64 bits; DMB ISH and ISHST.
+        Some("aarch64") => code
+            .chunks_exact(4)
+            .map(word)
+            .any(|word| word & 0xffff_fc00 == 0xc89f_fc00 || [0xd503_3bbf, 0xd503_3abf].contains(&word)),
+        // FENCE, among instructions of 16 and of 32 bits.
+        Some("riscv64gc") => {
+            let mut rest = code;
+            while let Some(&first) = rest.first() {
+                let length = if first & 3 == 3 { 4 } else { 2 };
+                let Some((instruction, after)) = rest.split_at_checked(length) else { break };
+                // Of reads and writes, before writes at least; PAUSE is a fence, too.
+                if length == 4 && word(instruction) & 0x0310_707f == 0x0310_000f {
+                    return true;
+                }
+                rest = after;
+            }
+            false
+        }
+        _ => true,
+    }
 }
 
 /// Tells whether a hit path may not need this.
@@ -132,6 +165,20 @@ fn print(sizes: &BTreeMap<String, Vec<Option<u64>>>, checked: &BTreeSet<String>)
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn releases_are_known_by_their_words() {
+        let code = |words: &[u32]| words.iter().flat_map(|word| word.to_le_bytes()).collect::<Vec<_>>();
+        // stlr x9, [x8]; str x9, [x8].
+        assert!(releases("aarch64-unknown-none", &code(&[0xd503_201f, 0xc89f_fd09])));
+        assert!(!releases("aarch64-unknown-none", &code(&[0xd503_201f, 0xf900_0109])));
+        // fence rw, w after an instruction of 16 bits; and those 16 bits within one of 32.
+        let nop = 1_u16.to_le_bytes();
+        assert!(releases("riscv64gc-unknown-none-elf", &[&nop[..], &code(&[0x0310_000f])].concat()));
+        assert!(!releases("riscv64gc-unknown-none-elf", &[&nop[..], &code(&[0x000f_0013])].concat()));
+        // pause; fence r, rw.
+        assert!(!releases("riscv64gc-unknown-none-elf", &code(&[0x0100_000f, 0x0230_000f])));
+    }
 
     #[test]
     fn routines_of_floating_point_are_known_by_name() {

@@ -24,8 +24,8 @@ pub(crate) struct Reach {
 #[derive(Debug)]
 struct Content {
     name: String,
-    /// Bytes of code.
-    bytes: u64,
+    /// The code.
+    code: Vec<u8>,
     targets: Vec<Target>,
 }
 
@@ -41,6 +41,8 @@ enum Target {
 pub(crate) struct Found {
     /// Bytes of code, its own included.
     pub(crate) bytes: u64,
+    /// The code of each function.
+    pub(crate) code: Vec<Vec<u8>>,
     /// The names of what it needs from elsewhere, and of functions of other objects that it calls; with the way there,
     /// section by section.
     pub(crate) names: BTreeMap<String, String>,
@@ -75,9 +77,10 @@ impl Reach {
                     None => Target::Name(symbol.name()?.to_owned()),
                 });
             }
-            let bytes = if section.kind() == SectionKind::Text { section.size() } else { 0 };
+            let text = section.kind() == SectionKind::Text;
+            let code = if text { section.data()?.to_vec() } else { Vec::new() };
             let name = section.name()?.to_owned();
-            self.parts.insert((at, section.index().0), Content { name, bytes, targets });
+            self.parts.insert((at, section.index().0), Content { name, code, targets });
         }
         Ok(())
     }
@@ -99,7 +102,8 @@ impl Reach {
                 continue;
             }
             let way = format!("{way} > {}", content.name);
-            found.bytes += content.bytes;
+            found.bytes += content.code.len() as u64;
+            found.code.push(content.code.clone());
             for target in &content.targets {
                 match target {
                     Target::Part(part) => open.push((*part, way.clone())),

@@ -279,8 +279,8 @@ impl Change {
 
     /// Returns how far the change must be made known.
     ///
-    /// Raising rights is Tzou's safe inconsistency (5.1.1): a CPU that still has the old entry faults and finds the
-    /// new one. Lowering them, and whatever else a stale entry would do wrongly (a cleared dirty bit that the next
+    /// Raising rights is Tzou's safe inconsistency (5.1.1): a CPU that still has the old entry faults, forgets
+    /// it ([`Reach::Local`]) and finds the new one. Lowering them, and whatever else a stale entry would do wrongly (a cleared dirty bit that the next
     /// store must set again, another memory type, another address-space tag), must reach every CPU. So must giving a page to user mode: the
     /// kernel loses it where that is one or the other (PXN, SUM, SMAP).
     #[inline(always)]

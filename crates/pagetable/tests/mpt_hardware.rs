@@ -7,7 +7,7 @@ use std::rc::Rc;
 use std::sync::atomic::{AtomicU64, Ordering};
 
 use tlbkit_addr::{Attr, Flush, PageSize, Pages, Pfn, Reach, VirtAddr, Vpn};
-use tlbkit_pagetable::format::{Aarch64, Format, Sv39, X86};
+use tlbkit_pagetable::format::{Aarch64, Compact, Format, Sv39, X86};
 use tlbkit_pagetable::geometry::{Va39, Va48};
 use tlbkit_pagetable::mpt::Mpt;
 use tlbkit_pagetable::nodes::{Chunk, Held, NodeAddr, Nodes, Reclaim, Record, Slab};
@@ -350,6 +350,25 @@ fn what_can_be_written_or_executed_can_be_read() {
     maps::<Va39, Sv39>();
     maps::<Va48, X86>();
     maps::<Va48, Aarch64>();
+}
+
+#[test]
+fn lent_links_are_to_be_flushed_where_absence_may_be_cached() {
+    fn lends<G: Radix, F: Format<Word = u64>>() -> Flush {
+        let mut memory = vec![Chunk::ZERO; 16];
+        let slab = Slab::<u64, Solo>::new(&mut memory, PHYS).unwrap();
+        let mut table = Mpt::<'_, G, F, _>::new(&slab).unwrap();
+        let slot = 1 << (G::VA_BITS - 12 - G::WIDTHS[0]);
+        let flush = table.lend(pages(0, 2 * slot)).unwrap();
+        assert!(flush.reach() < Reach::Local || flush.covers(pages(0, 2 * slot)));
+        // SAFETY: nobody walks.
+        unsafe { destroy(table).reclaim() };
+        flush
+    }
+    let riscv = lends::<Va39, Sv39>();
+    assert!(riscv.links() && riscv.reach() == Reach::Local);
+    assert_eq!(lends::<Va48, X86>(), Flush::none());
+    assert_eq!((lends::<Va48, Aarch64>().is_none(), lends::<Va39, Compact>()), (false, Flush::none()));
 }
 
 #[test]

@@ -202,6 +202,15 @@ mod wide {
         hit_cpt_wide: cpt::Cpt8<'_, Nodes<'_>>;
     }
 
+    type Solitary<'n> = Slab<'n, u64, Solo>;
+
+    // One CPU, and its MMU beside it.
+    edits! {
+        edit_sv39_map, edit_sv39_unmap: Mpt<'static, Va39, Sv39, Solitary<'static>>;
+        edit_x86_map, edit_x86_unmap: Mpt<'static, Va48, X86, Solitary<'static>>;
+        edit_aarch64_map, edit_aarch64_unmap: Mpt<'static, Va48, Aarch64, Solitary<'static>>;
+    }
+
     /// Looks an address up in a direct-mapped cache.
     #[unsafe(no_mangle)]
     pub fn hit_stlb_page(

@@ -58,7 +58,7 @@ const fn mutation(
 
 const PAGETABLE: &str = "tlbkit-pagetable";
 
-const MUTATIONS: [Mutation; 23] = [
+const MUTATIONS: [Mutation; 26] = [
     mutation(
         "a word is published without what it leads to",
         "crates/pagetable/src/word.rs",
@@ -74,7 +74,7 @@ const MUTATIONS: [Mutation; 23] = [
         "crates/pagetable/src/mpt/path.rs",
         [
             "pub(super) unsafe fn reach(",
-            "self.nodes.publish(parent, Self::place(path.level, index), F::link(node));",
+            "self.publish(parent, Self::place(path.level, index), F::link(node));",
             "",
         ],
         Test::Walkers("mpt::map"),
@@ -82,7 +82,7 @@ const MUTATIONS: [Mutation; 23] = [
     mutation(
         "MPT: an emptied node stays linked, and is retired",
         "crates/pagetable/src/mpt/unmap.rs",
-        ["unsafe fn prune(", "self.nodes.put(parent, Self::place(path.level, index), F::Word::ZERO);", ""],
+        ["unsafe fn prune(", "self.put(parent, Self::place(path.level, index), F::Word::ZERO);", ""],
         Test::Walkers("mpt::unmap"),
     ),
     mutation(
@@ -94,7 +94,7 @@ const MUTATIONS: [Mutation; 23] = [
     mutation(
         "MPT: what a change of size replaces is not retired",
         "crates/pagetable/src/mpt/resize.rs",
-        ["self.nodes.publish(node, place, self.build", "self.discard(batch, old, level);", ""],
+        ["self.publish(node, place, word);", "self.discard(batch, old, level);", ""],
         Test::Walkers("mpt::promote"),
     ),
     mutation(
@@ -190,6 +190,24 @@ const MUTATIONS: [Mutation; 23] = [
         "crates/pagetable/src/mpt/resize.rs",
         ["unsafe fn resize_pages(", "self.check_lent(pages, to)?;", ""],
         Test::Plain(PAGETABLE, "mpt_share", "no_page_takes"),
+    ),
+    mutation(
+        "MPT: a link goes, and the flush does not say so",
+        "crates/pagetable/src/mpt/unmap.rs",
+        ["unsafe fn prune(", "batch.relink(Reach::Everywhere, page);", ""],
+        Test::Plain(PAGETABLE, "mpt", "va48_x86_shared::agrees"),
+    ),
+    mutation(
+        "MPT: what hardware notes before the exchange is overwritten",
+        "crates/pagetable/src/mpt/resize.rs",
+        ["old = now;", "word = self.noted(word, level, self.status(old, level, at));", ""],
+        Test::Plain(PAGETABLE, "mpt_hardware", "any_moment"),
+    ),
+    mutation(
+        "MPT: what hardware notes through a cached link is not read",
+        "crates/pagetable/src/mpt/resize.rs",
+        ["known();", "self.change_live(node, place, last, Change::set(self.status(old, level, at)));", ""],
+        Test::Plain(PAGETABLE, "mpt_hardware", "any_moment"),
     ),
     mutation(
         "a table has two writers",

@@ -20,17 +20,17 @@
 //! *A mapping that appears* is not free: a hart may hold the invalid entry in its address-translation cache, unless
 //! it has Svvptc. It costs a local `SFENCE.VMA`; a hart that still has the old entry faults once and fences then.
 //!
-//! *Links*: `SFENCE.VMA` with an address orders accesses to leaf entries alone (section
-//! *Supervisor Memory-Management Fence Instruction*). After a change of a link, a new
-//! one included, it is executed without an address ([`WalkCache::Whole`]); the ASID may be named, unless a page on the
-//! way is global. A hart that faults on a page that is mapped does the same, for it may hold the invalid link. `SFENCE.VMA`
-//! is also what orders the stores before it with the walks after it, so no other barrier is needed; the release that
-//! orders a node's words before the link to it is a `fence rw, w`.
+//! *Links*: `SFENCE.VMA` with an address orders accesses to leaf entries alone (section *Supervisor Memory-Management
+//! Fence Instruction*). After a change of a link, a new one included, it is executed without an address
+//! ([`WalkCache::Whole`]); the ASID may be named, unless a page on the way is global. A hart that faults on a page that is
+//! mapped does the same, for it may hold the invalid link. `SFENCE.VMA` also orders the stores before it with the walks
+//! after it, so that no other barrier is needed. The release that orders a node's words before the link to it is a
+//! `fence rw, w`.
 //!
-//! *Changing the size* of a live page is well defined here: either translation may be used until the fence. So it is done
-//! in place, by one exchange of the entry. No A or D is lost: a hart that has cached the old leaf without D
-//! does not set D from there; to set it, it compares the entry in memory with what it has, atomically, and walks again
-//! if they differ (section *Virtual Address Translation Process*), so it sets D in the new leaf. A hart that has cached the *link* to leaves that have
+//! *Changing the size* of a live page is well defined here: either translation may be used until the fence. So the size
+//! changes in place, by one exchange of the entry. No A or D is lost: to set D, a hart that has cached the old leaf
+//! without it compares the entry in memory with what it has, atomically, and walks again if they differ (section *Virtual
+//! Address Translation Process*); so it sets D in the new leaf. A hart that has cached the *link* to leaves that have
 //! become one page may set their bits until the fence: they are read again after it.
 //!
 //! *Memory types* need Svpbmt, and sizes between the levels' Svnapot; neither is supported. The physical memory

@@ -22,9 +22,9 @@
 //! `INVLPGB` with the bit for the final translation alone, and, with EFER.TCE, `INVLPG` for other addresses. A page
 //! fault forgets what led to it.
 //!
-//! *Changing the size* of a live page: either size may be used until the flush (4.10.2.3). So it is done in place, by
-//! one exchange of the entry. No A or D is lost: a store through a TLB entry without D walks the table again and sets D by a
-//! locked cycle in the entry that it finds there, which is the new one; Linux's deferred flushes rely on that as well
+//! *Changing the size* of a live page: either size may be used until the flush (4.10.2.3). So the size changes in place,
+//! by one exchange of the entry. No A or D is lost: a store through a TLB entry without D walks the table again and sets
+//! D by a locked cycle in the entry that the walk finds, which is the new one; Linux's deferred flushes rely on the same
 //! (`mm/rmap.c`). A CPU that has cached the *link* to leaves that have become one page may set their bits until the
 //! flush: they are read again after it. AMD's family 10h checks the machine when it holds both sizes (erratum 383); set
 //! bit 47 of DC_CFG (MSR C001_1022) there.

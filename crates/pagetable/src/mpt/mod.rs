@@ -25,7 +25,7 @@
 //! | lookup | one load a level down to the leaf |
 //! | map, unmap, protect a range | the walk once for each node at the bottom, then one load and one store a page (twice the loads: a dry run comes first) |
 //! | new or emptied nodes | one store and one count a level |
-//! | promote, split | one store that swaps a leaf for a subtree, which is built before or retired after |
+//! | promote, split | one store that exchanges a leaf and a subtree, which is built before or retired after; two, with a flush between, in formats that [break](Format::BREAK) |
 //!
 //! A wide space that is used sparsely wastes almost a page per level for each page mapped: about two orders of
 //! magnitude more than a [guarded table](crate::gpt) (Elphinstone et al. 4.2, Figure 8).

@@ -1,10 +1,10 @@
 //! A kernel half that every address space shares: top-level slots lent by one table and borrowed by others.
 
-use tlbkit_addr::{PageSize, Pages, Vpn};
+use tlbkit_addr::{Flush, PageSize, Pages, Vpn};
 
 use super::Mpt;
 use super::shape::Shape;
-use crate::format::Format;
+use crate::format::{Format, walked};
 use crate::geometry::Checked as _;
 use crate::nodes::{Nodes, Stock};
 use crate::{Error, Radix};
@@ -15,12 +15,15 @@ impl<'n, G: Radix, F: Format, N: Nodes<Word = F::Word>> Mpt<'n, G, F, N> {
     /// A borrower copies the links, so what this table maps there later is seen by all; but pages that would fill a slot,
     /// and so take its link's place, are refused from now on ([`Error::WrongSize`]). Costs a node a slot.
     ///
+    /// Returns what the new links ask of the TLBs. What changes in the lent part later is in every space that borrows it: its
+    /// flushes, of links above all, are for all of their ASIDs.
+    ///
     /// # Errors
     ///
     /// [`Error::OutOfRange`]; [`Error::Misaligned`] if the range does not begin and end with a top-level slot;
     /// [`Error::Occupied`] if a slot holds a leaf; [`Error::Borrowed`]; [`Error::Busy`] if the table lends already;
     /// [`Error::WrongSize`] if it has but one level; [`Error::NoMemory`].
-    pub fn lend(&mut self, pages: Pages) -> Result<(), Error> {
+    pub fn lend(&mut self, pages: Pages) -> Result<Flush, Error> {
         G::SPACE.check_pages(pages)?;
         let cover = Self::slot_pages(0);
         let (first, last) = (pages.first(), pages.last());
@@ -55,7 +58,11 @@ impl<'n, G: Radix, F: Format, N: Nodes<Word = F::Word>> Mpt<'n, G, F, N> {
             }
         }
         self.lent = Some(pages);
-        Ok(())
+        let mut flush = Flush::none();
+        if walked::<F>() && want[1] > 0 {
+            flush.add_links(F::APPEARS, pages);
+        }
+        Ok(flush)
     }
 
     /// Returns an empty table that shares what `kernel` lends, with nodes from the same storage, where the links lead. It
