@@ -186,7 +186,7 @@ fn dirtied_at<G: Radix, F: Format<Word = u64>>(
 }
 
 fn dirtied<G: Radix, F: Format<Word = u64>>(step: usize) {
-    let step = if cfg!(miri) { 211 } else { step };
+    let step = if cfg!(miri) { 1201 } else { step };
     // A TLB entry of the larger page is no way past the table: D is set by a walk.
     for (sizes, cached) in [((K4, M2), true), ((K4, M2), false), ((M2, K4), false)] {
         let moments =

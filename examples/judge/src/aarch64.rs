@@ -24,7 +24,8 @@ pub(crate) const ATTRIBUTES: Attr = Attr::WRITE
     .union(Attr::GLOBAL)
     .union(Attr::ACCESSED)
     .union(Attr::DIRTY)
-    .union(Attr::UNCACHED);
+    .union(Attr::UNCACHED)
+    .union(Attr::COPY_ON_WRITE);
 
 /// `svc #0`: an exception to EL1 from wherever it is.
 pub(crate) const TRAP: u64 = 0xd400_0001;

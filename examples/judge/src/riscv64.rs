@@ -25,7 +25,9 @@ pub(crate) const ATTRIBUTES: Attr = Attr::WRITE
     .union(Attr::USER)
     .union(Attr::GLOBAL)
     .union(Attr::ACCESSED)
-    .union(Attr::DIRTY);
+    .union(Attr::DIRTY)
+    .union(Attr::COPY_ON_WRITE)
+    .union(Attr::DEVICE);
 
 /// `ecall`: traps to machine mode from wherever it is.
 pub(crate) const TRAP: u64 = 0x0000_0073;
