@@ -17,8 +17,8 @@
 //! and flush. Ranges lie at both ends of the address space and collide, cut superpages, leave one page of a pair,
 //! reach over the hole of a signed space or out of it. After every operation every page, the visits of a range
 //! and the footprint are compared; in the end the table is taken apart and its storage must be empty. The same runs
-//! while retired nodes wait, with a failure at every single allocation, and in memory that is too small. What fails is
-//! shrunk to a few operations.
+//! while retired nodes wait, with a failure at every single allocation, in memory that is too small, and with a panic at
+//! every single call to the caller's code. What fails is shrunk to a few operations.
 //!
 //! Piece by piece, as a fuzzer or a test of one's own wants it:
 //!
@@ -49,7 +49,7 @@
 //! | [`Op`], [`ops`] | operations, from bytes, biased to what goes wrong |
 //! | [`Runner`], [`Mismatch`] | performs and compares |
 //! | [`suite`], [`conformance!`] | the properties |
-//! | [`Failing`], [`Counting`], [`Faulty`] | node storage that fails, counts loads, plants a fault |
+//! | [`Failing`], [`Counting`], [`Faulty`], [`Tripping`] | node storage that fails, counts loads, plants a fault, unwinds |
 
 mod counting;
 mod failing;
@@ -59,6 +59,7 @@ mod ops;
 mod profile;
 mod run;
 pub mod suite;
+mod tripping;
 mod wrap;
 
 pub use counting::Counting;
@@ -69,6 +70,7 @@ pub use ops::{Op, ops};
 pub use profile::Profile;
 pub use run::{Mismatch, Outcome, Runner};
 pub use suite::Subject;
+pub use tripping::{Trip, Tripping};
 
 #[doc(hidden)]
 pub use tlbkit_pagetable as pagetable;

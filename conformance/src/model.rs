@@ -128,6 +128,11 @@ impl Model {
         }
     }
 
+    /// Takes other leaves for what is mapped.
+    pub(crate) fn adopt(&mut self, leaves: &[Leaf]) {
+        self.leaves = leaves.iter().map(|leaf| (self.whole(leaf).first().get(), *leaf)).collect();
+    }
+
     /// Makes an effect true.
     pub fn commit(&mut self, effect: &Effect) {
         for leaf in &effect.removed {

@@ -2,11 +2,12 @@
 
 use std::fmt;
 use std::ops::ControlFlow;
+use std::panic::{AssertUnwindSafe, catch_unwind};
 
 use tlbkit_addr::{Attr, Flush, PageSize, Pages, Pfn, Reach, VirtAddr, Vpn, WalkCache};
 use tlbkit_pagetable::{Error, Footprint, Frames, Leaf, Pinned, Retired, Table, Writer};
 
-use crate::{Effect, Model, Op, Profile};
+use crate::{Effect, Model, Op, Profile, Trip};
 
 /// What a table did that the model did not predict.
 #[derive(Clone, Debug)]
@@ -27,6 +28,12 @@ impl fmt::Display for Mismatch {
 }
 
 impl std::error::Error for Mismatch {}
+
+impl Mismatch {
+    pub(crate) fn no_table(error: Error) -> Self {
+        Self { op: None, what: format!("no new table: {error}") }
+    }
+}
 
 /// What became of an operation.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -118,6 +125,16 @@ impl<'n> Runner<'n> {
         Ok(())
     }
 
+    /// Performs all operations, and compares nothing but their results.
+    pub(crate) fn replay(&mut self, table: &dyn Table<'n>, ops: &[Op]) -> Result<(), Mismatch> {
+        for op in ops.iter().filter(|op| !matches!(op, Op::Lookup { .. } | Op::ForEach { .. })) {
+            if self.model.weight(op) <= Self::MOST {
+                self.perform(table, op)?;
+            }
+        }
+        Ok(())
+    }
+
     /// Unmaps everything, one range for each half of the space, and checks that an empty table takes no more nodes
     /// than a new one if `shrinks`.
     ///
@@ -143,6 +160,132 @@ impl<'n> Runner<'n> {
             // SAFETY: there is no TLB here, and nobody walks but the runner, which does not now.
             unsafe { batch.reclaim() };
         }
+    }
+
+    /// Performs an operation of which one call to the caller's code unwinds, the one that `trip` is set to: changes to the
+    /// table that do not, and what is left is compared with the model. Every page must be as it was, as it was to
+    /// become, or, of those that were to change, unmapped; what has changed must be flushed; and no frame is handed over
+    /// that the table leads to. The model takes over what is there. With `keep` the writer outlives the panic, otherwise the
+    /// next one takes over what it owed.
+    ///
+    /// Returns whether a call has unwound. Without one the operation was performed.
+    ///
+    /// # Errors
+    ///
+    /// The first thing that differs.
+    pub fn unwind(
+        &mut self,
+        table: &dyn Table<'n>,
+        op: &Op,
+        trip: &Trip,
+        keep: bool,
+    ) -> Result<bool, Mismatch> {
+        let may = self.model.refusals(op).is_empty();
+        let effect = if may { self.model.effect(op) } else { Effect::default() };
+        let Ok(mut writer) = Writer::new(table) else { return mismatch!("a writer was left behind") };
+        let mut frames = Collector { trip: Some(trip), ..Collector::default() };
+        let change = AssertUnwindSafe(|| match *op {
+            Op::Map { pages, frame, size, attr } => writer.map(pages, frame, size, attr).is_ok(),
+            Op::Unmap { pages, holes, room: None } => writer.unmap(pages, holes, None).is_ok(),
+            Op::Unmap { pages, holes, room: Some(room) } => {
+                frames.room = room;
+                writer.unmap(pages, holes, Some(&mut frames)).is_ok()
+            }
+            Op::Protect { pages, holes, change } => writer.protect(pages, holes, change).is_ok(),
+            Op::Resize { pages, to } => {
+                // SAFETY: nobody needs the pages.
+                unsafe { writer.resize_breaking(pages, to, &mut |_| trip.call()) }.is_ok()
+            }
+            Op::Lookup { .. } => true,
+            Op::ForEach { pages, .. } => {
+                // SAFETY: the runner is the only one who reclaims, and does not during the call.
+                let pinned = unsafe { Pinned::by(&*self) };
+                let visit = &mut |_: Leaf| {
+                    trip.call();
+                    ControlFlow::Continue(())
+                };
+                table.for_each(pinned, pages, visit).is_continue()
+            }
+        });
+        let unwound = catch_unwind(change).is_err();
+        if unwound != trip.tripped() {
+            return mismatch!("a panic that was not planned");
+        }
+        let batch = if keep || !unwound {
+            writer.finish()
+        } else {
+            drop(writer);
+            let Ok(writer) = Writer::new(table) else {
+                return mismatch!("the writer's flag was left behind");
+            };
+            writer.finish()
+        };
+        let found = self.all(table);
+        if unwound {
+            self.check_unwound(&effect, &found, batch.flush(), &frames)?;
+        }
+        self.model.adopt(&found);
+        self.batches.push(batch);
+        Ok(unwound)
+    }
+
+    /// Returns everything that the table maps, in ascending order.
+    fn all(&self, table: &dyn Table<'n>) -> Vec<Leaf> {
+        let mut found = Vec::new();
+        for pages in self.model.space().halves().into_iter().flatten() {
+            // SAFETY: the runner is the only one who reclaims, and does not during the call.
+            let _ = table.for_each(unsafe { Pinned::by(self) }, pages, &mut |leaf| {
+                found.push(leaf);
+                ControlFlow::Continue(())
+            });
+        }
+        found.sort_unstable_by_key(|leaf| leaf.at);
+        found
+    }
+
+    /// Checks what an operation has left that unwound.
+    fn check_unwound(
+        &self,
+        effect: &Effect,
+        found: &[Leaf],
+        flush: &Flush,
+        frames: &Collector<'_>,
+    ) -> Result<(), Mismatch> {
+        let base = self.model.space().base();
+        let is_there = |leaf: &Leaf| {
+            found.binary_search_by_key(&leaf.at, |leaf| leaf.at).is_ok_and(|at| found[at] == *leaf)
+        };
+        if let Some(leaf) = found
+            .iter()
+            .find(|leaf| self.model.lookup(leaf.at) != Some(**leaf) && !effect.added.contains(leaf))
+        {
+            return mismatch!("an operation that unwound left {leaf:?}");
+        }
+        if let Some(leaf) = self.model.leaves().find(|leaf| !effect.removed.contains(leaf) && !is_there(leaf))
+        {
+            return mismatch!("an operation that unwound lost {leaf:?}");
+        }
+        for &(reach, pages) in &effect.touched {
+            let now = found
+                .iter()
+                .copied()
+                .filter(|leaf| self.model.space().pages_of(leaf).intersect(pages).is_some());
+            if reach > Reach::Nowhere
+                && !now.eq(self.model.overlap(pages))
+                && !(flush.reach() >= reach && flush.covers(pages))
+            {
+                return mismatch!("an operation that unwound changed {pages}, and asks for {flush:?}");
+            }
+        }
+        for &(frame, size, ..) in &frames.frames {
+            let same =
+                |leaf: &&Leaf| leaf.frame == frame && leaf.size == size && effect.removed.contains(leaf);
+            let gone = effect.removed.iter().filter(|leaf| same(leaf)).count();
+            if gone > 0 && found.iter().filter(same).count() == gone {
+                return mismatch!("frame {frame} was handed over ({base}), and is still mapped");
+            }
+        }
+        Ok(())
     }
 
     /// Performs an operation and judges its result and its batch.
@@ -381,14 +524,17 @@ struct Broken {
 
 /// Where uncovered frames go: a list with room for some.
 #[derive(Debug, Default)]
-struct Collector {
+struct Collector<'t> {
+    /// Counts the calls.
+    trip: Option<&'t Trip>,
     room: usize,
     reserved: usize,
     frames: Vec<(Pfn, PageSize, PageSize, Attr)>,
 }
 
-impl Frames for Collector {
+impl Frames for Collector<'_> {
     fn reserve(&mut self, leaves: usize) -> Result<(), Error> {
+        self.trip.into_iter().for_each(Trip::call);
         if leaves > self.room - self.reserved {
             return Err(Error::NoRoom);
         }
@@ -398,10 +544,11 @@ impl Frames for Collector {
 
     fn push(&mut self, frame: Pfn, size: PageSize, base: PageSize, attr: Attr) {
         self.frames.push((frame, size, base, attr));
+        self.trip.into_iter().for_each(Trip::call);
     }
 }
 
-impl Collector {
+impl Collector<'_> {
     /// Compares what was uncovered with what was removed.
     fn check(mut self, effect: &Effect, base: PageSize) -> Result<(), Mismatch> {
         let mut wanted: Vec<_> =

@@ -8,7 +8,7 @@ use tlbkit_pagetable::format::Format;
 use tlbkit_pagetable::nodes::{Chunk, Nodes, Reclaim, Slab};
 use tlbkit_pagetable::{Error, Mode, Table, destroy};
 
-use crate::{Failing, Mismatch, Op, Outcome, Profile, Runner, ops};
+use crate::{Failing, Mismatch, Op, Outcome, Profile, Runner, Tripping, ops};
 
 /// A kind of table that the suite can make as many of as it likes. [`conformance!`](crate::conformance) writes the
 /// implementation.
@@ -32,7 +32,8 @@ pub trait Subject {
 }
 
 /// The storage that the suite's tables stand on.
-pub type Storage<'m, S> = Failing<Slab<'m, <<S as Subject>::Format as Format>::Word, <S as Subject>::Mode>>;
+pub type Storage<'m, S> =
+    Failing<Tripping<Slab<'m, <<S as Subject>::Format as Format>::Word, <S as Subject>::Mode>>>;
 
 /// Memory for the storage: enough for what the operations of one case can map.
 const CHUNKS: usize = if cfg!(miri) { 192 } else { 2048 };
@@ -83,13 +84,13 @@ pub fn fails_cleanly<S: Subject>() {
         let mut runner = Runner::new(table, Profile::of::<S::Format>(), 0);
         for op in ops {
             for takes in 0.. {
-                let before = (nodes.out(), nodes.inner().usage().nodes, table.footprint());
+                let before = (nodes.out(), nodes.inner().inner().usage().nodes, table.footprint());
                 nodes.fail_at(takes);
                 let outcome = runner.step(table, op);
                 let failed = nodes.failed();
                 failures.set(failures.get() + u64::from(failed));
                 let Outcome::NoMemory { wanted, .. } = outcome? else { break };
-                let after = (nodes.out(), nodes.inner().usage().nodes, table.footprint());
+                let after = (nodes.out(), nodes.inner().inner().usage().nodes, table.footprint());
                 if !failed || wanted <= takes || before != after {
                     return Err(Mismatch {
                         op: Some(*op),
@@ -123,6 +124,61 @@ pub fn survives_exhaustion<S: Subject>() {
     });
 }
 
+/// Whichever call to the caller's code unwinds, the table is whole afterwards, and what it leaks is counted. The last
+/// operation of each sequence is the one that does. Prints how many have.
+///
+/// # Panics
+///
+/// If not.
+pub fn survives_unwinding<S: Subject>() {
+    let unwound = Cell::new(0_u64);
+    let memory = RefCell::new(vec![Chunk::ZERO; CHUNKS]);
+    each_sequence::<S>(OPS.min(16), |ops| {
+        let Some((last, first)) = ops.split_last() else { return Ok(()) };
+        for calls in 0.. {
+            let mut memory = memory.borrow_mut();
+            let nodes = storage::<S>(&mut memory);
+            let mut table = S::build(&nodes).map_err(Mismatch::no_table)?;
+            let mut runner = Runner::new(&table, Profile::of::<S::Format>(), 0);
+            runner.replay(&table, first)?;
+            if runner.model().weight(last) > Runner::MOST {
+                // SAFETY: nobody walks the table any more.
+                unsafe { destroy(table).reclaim() };
+                return Ok(());
+            }
+            let trip = nodes.inner().trip();
+            trip.set(calls);
+            let stopped = runner.unwind(&table, last, trip, true)?;
+            unwound.set(unwound.get() + u64::from(stopped));
+            let mismatch = |what| Mismatch { op: Some(*last), what };
+            let (out, lost, left) = (nodes.out(), nodes.held().lost(), table.footprint());
+            if out != left.nodes + left.leaves + runner.pending() + lost {
+                let pending = runner.pending();
+                let what =
+                    format!("call {calls}: {out} nodes are out, {lost} lost, {pending} pending, of {left:?}");
+                return Err(mismatch(what));
+            }
+            check_pending(&nodes, &runner)?;
+            // Goes on with it as with any other table.
+            runner.settle();
+            runner.compare(&table, last.pages())?;
+            runner.run(&mut table, ops)?;
+            runner.clear(&mut table, false)?;
+            // SAFETY: nobody walks the table any more.
+            unsafe { destroy(table).reclaim() };
+            if nodes.out() != lost || nodes.held().lost() != lost || nodes.held().pending() != 0 {
+                let what = format!("call {calls}: {lost} nodes were lost, and {} are out", nodes.out());
+                return Err(mismatch(what));
+            }
+            if !stopped {
+                return Ok(());
+            }
+        }
+        Ok(())
+    });
+    println!("{} calls unwound", unwound.get());
+}
+
 /// Checks that the storage agrees about the nodes that wait.
 fn check_pending<N: Nodes>(nodes: &Failing<N>, runner: &Runner<'_>) -> Result<(), Mismatch> {
     let (pending, held) = (nodes.held().pending(), runner.pending());
@@ -139,8 +195,17 @@ fn each_case<S: Subject>(
 ) {
     // One allocation for all cases; storage does not ask for clean memory.
     let memory = RefCell::new(vec![Chunk::ZERO; CHUNKS]);
-    let space = {
+    each_sequence::<S>(OPS, |ops| {
         let mut memory = memory.borrow_mut();
+        let nodes = storage::<S>(&mut memory);
+        one_case::<S>(&nodes, &property, ops)
+    });
+}
+
+/// Runs a property for each of many sequences of operations.
+fn each_sequence<S: Subject>(most: usize, property: impl Fn(&[Op]) -> Result<(), Mismatch>) {
+    let space = {
+        let mut memory = vec![Chunk::ZERO; CHUNKS];
         let nodes = storage::<S>(&mut memory);
         let table = S::build(&nodes).expect("a new table");
         let space = table.space();
@@ -152,10 +217,8 @@ fn each_case<S: Subject>(
     if std::env::var_os("PROPTEST_CASES").is_none() {
         config.cases = if cfg!(miri) { 1 } else { 32 };
     }
-    let outcome = TestRunner::new(config).run(&ops(space, OPS), |ops| {
-        let mut memory = memory.borrow_mut();
-        let nodes = storage::<S>(&mut memory);
-        one_case::<S>(&nodes, &property, &ops).map_err(|mismatch| TestCaseError::fail(mismatch.to_string()))
+    let outcome = TestRunner::new(config).run(&ops(space, most), |ops| {
+        property(&ops).map_err(|mismatch| TestCaseError::fail(mismatch.to_string()))
     });
     if let Err(error) = outcome {
         panic!("{error}");
@@ -163,7 +226,7 @@ fn each_case<S: Subject>(
 }
 
 fn storage<S: Subject>(memory: &mut [Chunk]) -> Storage<'_, S> {
-    Failing::new(Slab::new(memory, 0).expect("memory for a slab"))
+    Failing::new(Tripping::new(Slab::new(memory, 0).expect("memory for a slab")))
 }
 
 fn one_case<S: Subject>(
@@ -171,8 +234,7 @@ fn one_case<S: Subject>(
     property: impl Fn(&Storage<'_, S>, &mut dyn Table<'_>, &[Op]) -> Result<(), Mismatch>,
     ops: &[Op],
 ) -> Result<(), Mismatch> {
-    let mut table =
-        S::build(nodes).map_err(|error| Mismatch { op: None, what: format!("no new table: {error}") })?;
+    let mut table = S::build(nodes).map_err(Mismatch::no_table)?;
     property(nodes, &mut table, ops)?;
     let batch = destroy(table);
     let flush = batch.flush();
@@ -185,7 +247,8 @@ fn one_case<S: Subject>(
     }
     // SAFETY: the table is gone, and nobody walks.
     unsafe { batch.reclaim() };
-    let left = (nodes.out(), nodes.inner().usage().nodes, nodes.held().pending(), nodes.held().lost());
+    let left =
+        (nodes.out(), nodes.inner().inner().usage().nodes, nodes.held().pending(), nodes.held().lost());
     if left == (0, 0, 0, 0) {
         Ok(())
     } else {
@@ -263,6 +326,11 @@ macro_rules! conformance {
             #[test]
             fn survives_exhaustion() {
                 $crate::suite::survives_exhaustion::<Tested>();
+            }
+
+            #[test]
+            fn survives_unwinding() {
+                $crate::suite::survives_unwinding::<Tested>();
             }
         }
     };

@@ -16,11 +16,11 @@ pub(crate) struct MiriArgs {
 }
 
 /// What the gate runs: small tests, for a step takes a hundred times as long. (`tlbkit-addr` forbids unsafe code.)
-const SOME: &str = "-p tlbkit-pagetable --lib --test slab";
+const SOME: &str = "-p tlbkit-pagetable --lib --test slab --test unwinding";
 
 /// What is run on every machine.
 const EACH: [&str; 5] = [
-    "-p tlbkit-pagetable --lib --test slab --test formats --test lpt --test mpt_share --test mpt_pairs",
+    "-p tlbkit-pagetable --lib --test slab --test unwinding --test formats --test lpt --test mpt_share --test mpt_pairs",
     "-p tlbkit-pagetable --test mpt --test lpt_properties",
     "-p tlbkit-pagetable --test gpt_properties --test hashed_properties",
     "-p tlbkit-stlb --test forms --test never_stale",

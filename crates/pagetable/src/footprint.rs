@@ -63,6 +63,13 @@ impl Tally {
         bump(&self.ptes, by);
     }
 
+    /// Begins to count anew.
+    pub(crate) fn clear(&self) {
+        for counter in [&self.nodes, &self.bytes, &self.leaves, &self.leaf_bytes, &self.ptes] {
+            counter.store(0, Ordering::Relaxed);
+        }
+    }
+
     pub(crate) fn footprint(&self) -> Footprint {
         let read = |counter: &AtomicUsize| counter.load(Ordering::Relaxed);
         Footprint {

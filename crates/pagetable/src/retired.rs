@@ -13,12 +13,22 @@
 //! Freeing a node earlier, or after only a part of the range is flushed, is the bug that this type exists to prevent:
 //! it owns the nodes. Dropping it leaks them and counts the loss in [`Held`](crate::nodes::Held), for a leak is an
 //! error that a kernel survives.
+//!
+//! # Unwinding
+//!
+//! A change calls the caller's code: flush functions, sinks for frames, frame sources, the storage. Any of these may
+//! unwind in the middle of a change. A table whose changes push each node after the store that unlinks it uses
+//! [`Retired::change`]. One whose changes build first, push what they replace, and link last uses
+//! [`Retired::change_late`]: what such a change pushes belongs to the batch only when the change returns. After a change
+//! that unwinds the batch asks for a flush of everything, and the table is mended: it counts its entries anew from the
+//! words that are there, and what no word leads to, and no batch owns, is lost and counted. The pages of the change are
+//! then as before it, as after it, or unmapped.
 
-use core::fmt;
+use core::{fmt, mem};
 
 use tlbkit_addr::{Flush, Pages, Reach};
 
-use crate::nodes::{NodeAddr, Reclaim};
+use crate::nodes::{Freed, NodeAddr, Reclaim};
 use crate::word::atomics::Ordering;
 
 /// The nodes that changes took out of a table, and the flush after which they may be freed.
@@ -94,18 +104,50 @@ impl<'n> Retired<'n> {
 
     #[cold]
     unsafe fn free_all(&mut self) {
-        let mut next = self.head.take();
-        while let Some(node) = next {
+        self.nodes.held().reclaim(self.count);
+        while let Some(node) = self.head {
             // SAFETY: the list holds taken nodes only.
             let record = unsafe { &*self.nodes.link(node) };
             let link = record.load(Ordering::Relaxed);
             let (clean, index) = (link >> 31 != 0, link & !CLEAN);
-            next = (index != 0).then(|| self.nodes.node_of(index));
+            self.head = (index != 0).then(|| self.nodes.node_of(index));
+            self.count -= 1;
+            let freed = Freed::new(self.nodes.held(), self.count);
             // SAFETY: it is out of the table, and by the caller's promise no walker is in it any more.
             unsafe { self.nodes.free(node, clean) };
+            freed.done();
         }
-        self.nodes.held().reclaim(self.count);
-        self.count = 0;
+    }
+
+    /// Makes a change of a table that pushes each node after the store that unlinks it.
+    ///
+    /// If `change` unwinds, the batch keeps what was pushed, asks for a flush of everything, and calls `mend`.
+    #[inline(always)]
+    pub fn change<T>(&mut self, change: impl FnOnce(&mut Self) -> T, mend: impl FnOnce(&mut Self)) -> T {
+        let guard = Unwound { batch: self, mend: Some(mend) };
+        let result = change(guard.batch);
+        mem::forget(guard);
+        result
+    }
+
+    /// Makes a change of a table that pushes nodes before it unlinks them: its pushes count when `change` returns.
+    ///
+    /// If `change` unwinds, the batch forgets how many nodes were pushed, asks for a flush of everything, and calls `mend`
+    /// with that number. These nodes' records hold links of the batch's list. Some of them are still linked in the table:
+    /// `mend` restores their records, and counts the others as [lost](crate::nodes::Held::lose).
+    #[inline(always)]
+    pub fn change_late<T>(
+        &mut self,
+        change: impl FnOnce(&mut Self) -> T,
+        mend: impl FnOnce(&mut Self, usize),
+    ) -> T {
+        let (head, count) = (self.head, self.count);
+        self.change(change, |batch| {
+            let forgotten = batch.count - count;
+            batch.nodes.held().reclaim(forgotten);
+            (batch.head, batch.count) = (head, count);
+            mend(batch, forgotten);
+        })
     }
 
     /// Makes the batch fit to be carried to another CPU, as the payload of an asynchronous shootdown is.
@@ -118,19 +160,21 @@ impl<'n> Retired<'n> {
         if self.nodes.shared() { Ok(Carried(self)) } else { Err(self) }
     }
 
-    /// Takes over a node that a change has unlinked. `clean` means that all its words are zero.
+    /// Takes over a node that a change unlinks. `clean` means that all its words are zero.
     ///
     /// # Safety
     ///
-    /// The node was taken from the storage of this batch, no word leads to it any more, and its record counts
-    /// nothing.
+    /// The node was taken from the storage of this batch, and its record counts nothing any more. No word leads to it now;
+    /// or, within [`change_late`](Self::change_late), when that returns.
     #[inline]
     pub unsafe fn push(&mut self, node: NodeAddr, clean: bool) {
+        let held = self.nodes.held();
         let next = self.head.map_or(0, |head| self.nodes.index_of(head));
         let link = if clean { next | CLEAN } else { next };
         // SAFETY: the node is taken, so its record is live.
         unsafe { (*self.nodes.link(node)).store(link, Ordering::Relaxed) };
-        self.nodes.held().retire();
+        // From here on nothing is called that could unwind.
+        held.retire(1);
         self.head = Some(node);
         self.count += 1;
     }
@@ -166,6 +210,22 @@ impl<'n> Retired<'n> {
     /// Adds the whole address space.
     pub fn touch_all(&mut self, reach: Reach) {
         self.flush.add_all(reach);
+    }
+}
+
+/// A change of a table that has unwound, when it is dropped.
+struct Unwound<'b, 'n, M: FnOnce(&mut Retired<'n>)> {
+    batch: &'b mut Retired<'n>,
+    mend: Option<M>,
+}
+
+impl<'n, M: FnOnce(&mut Retired<'n>)> Drop for Unwound<'_, 'n, M> {
+    #[cold]
+    fn drop(&mut self) {
+        self.batch.flush.add_all(Reach::Everywhere);
+        if let Some(mend) = self.mend.take() {
+            mend(self.batch);
+        }
     }
 }
 

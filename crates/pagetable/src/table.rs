@@ -24,10 +24,10 @@ use crate::{Error, Footprint, Frames, Leaf, Observe, Pinned, Retired, Space};
 /// - [`batch`](Self::batch) returns a batch over the storage that this table's nodes come from, which owns nothing, or
 ///   what a dropped batch of this table did; [`sole`](Self::sole) returns the same flag on every call, and no other
 ///   table's.
-/// - A change pushes nodes of this table alone, and each of them after the store that unlinks it, so that at every
-///   moment, also when a call to the caller's code unwinds, no word of any table leads to what the batch owns. It
-///   leaves what the batch holds there, and keeps nothing of it elsewhere.
-/// - What a change makes stale is in the batch's flush before the change stores anything.
+/// - A change pushes nodes of this table alone. When it returns, and when it unwinds, no word of any table leads to what
+///   the batch owns, and the flush names what the change has made stale ([`Retired::change`] and
+///   [`Retired::change_late`] see to it where a call to
+///   the caller's code may unwind). A change leaves what the batch holds there, and keeps nothing of it elsewhere.
 /// - A walk reaches nodes of this table alone (and of one that lends it a part), by words that lead to live nodes.
 /// - If the table is [`Send`], its storage may be used by every thread that the table may be sent to.
 ///

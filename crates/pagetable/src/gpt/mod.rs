@@ -99,6 +99,7 @@ mod kseg0;
 mod layout;
 mod link;
 mod map;
+mod mend;
 #[cfg(target_pointer_width = "64")]
 mod paper;
 mod part;

@@ -96,11 +96,11 @@ impl<'n, G: Geometry, F: Format, N: Nodes<Word = F::Word>, L: Layout<N>, P: Poli
             let node = supply.take(inner_kind(width));
             let new = Edge { node, shift: old.shift, width, leaf: false, base: Self::base(start) };
             if S::REAL {
+                self.count_in(new);
                 for slot in group {
                     self.put(node, slot - first, old.shift, child(slot));
                 }
                 self.set_live(new, live);
-                self.count_in(new);
             }
             new
         }

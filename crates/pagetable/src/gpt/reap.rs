@@ -87,15 +87,9 @@ impl<'n, G: Geometry, F: Format, N: Nodes<Word = F::Word>, L: Layout<N>, P: Poli
                 return Ok(0);
             }
             let span = Self::span(pages);
-            if let Some(frames) = &mut frames {
-                let _ = self.visit(span, &mut |leaf| {
-                    frames.push(leaf.frame, leaf.size, G::BASE, leaf.attr);
-                    ControlFlow::Continue(())
-                });
-            }
             batch.touch(Reach::Everywhere, self.stale(pages));
             let root = self.edge(Place::Root, G::VA_BITS, 0);
-            let new = self.reap(batch, root, span);
+            let new = self.reap(batch, root, span, &mut frames);
             if new != root {
                 self.publish(Place::Root, G::VA_BITS, new);
             }
@@ -111,14 +105,20 @@ impl<'n, G: Geometry, F: Format, N: Nodes<Word = F::Word>, L: Layout<N>, P: Poli
     }
 
     /// Empties the part of a span that a subtree covers, and returns what its slot shall say then.
-    unsafe fn reap(&self, batch: &mut Retired<'n>, old: Edge, span: Span) -> Edge {
+    unsafe fn reap(
+        &self,
+        batch: &mut Retired<'n>,
+        old: Edge,
+        span: Span,
+        frames: &mut Option<&mut dyn Frames>,
+    ) -> Edge {
         // SAFETY: the caller is the writer; slots are within their nodes.
         unsafe {
             let Some(near) = self.nearest(old, span.first) else { return old };
             let base = near & !low(old.top());
             let Some(span) = span.within(base, old.top(), 0) else { return old };
             if old.leaf {
-                return self.reap_leaf(batch, old, span, base);
+                return self.reap_leaf(batch, old, span, base, frames);
             }
             let mut live = self.live(old);
             let mut changed = false;
@@ -131,7 +131,7 @@ impl<'n, G: Geometry, F: Format, N: Nodes<Word = F::Word>, L: Layout<N>, P: Poli
                 if child.is_empty() {
                     continue;
                 }
-                let new = self.reap(batch, child, part);
+                let new = self.reap(batch, child, part, frames);
                 if new != child || old.shares(child) {
                     // What is left of a leaf that several slots lead to is the other page's, which has its own.
                     let new_here = if old.shares(child) { Edge::EMPTY } else { new };
@@ -169,17 +169,30 @@ impl<'n, G: Geometry, F: Format, N: Nodes<Word = F::Word>, L: Layout<N>, P: Poli
     }
 
     /// Empties the slots of a leaf that a span covers.
-    unsafe fn reap_leaf(&self, batch: &mut Retired<'n>, leaf: Edge, span: Span, base: usize) -> Edge {
+    unsafe fn reap_leaf(
+        &self,
+        batch: &mut Retired<'n>,
+        leaf: Edge,
+        span: Span,
+        base: usize,
+        frames: &mut Option<&mut dyn Frames>,
+    ) -> Edge {
         // SAFETY: the caller is the writer; the slots are within the leaf.
         unsafe {
             let mut gone = 0;
             for slot in leaf.index(span.first)..=leaf.index(span.last) {
                 let at = base | slot << leaf.shift;
                 let place = Self::pte_of(leaf, at);
-                if F::is_leaf(self.nodes.read(leaf.node, place), true) {
+                let word = self.nodes.read(leaf.node, place);
+                if F::is_leaf(word, true) {
                     self.nodes.put(leaf.node, place, F::Word::ZERO);
                     self.settle_pair(leaf, at);
                     gone += 1;
+                    if let Some(frames) = frames {
+                        // Nothing leads to the frame any more, whatever this call does.
+                        let page = Self::leaf(word, leaf.shift, at);
+                        frames.push(page.frame, page.size, G::BASE, page.attr);
+                    }
                 }
             }
             self.tally.ptes(-(gone as isize));

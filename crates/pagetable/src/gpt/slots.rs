@@ -257,14 +257,14 @@ impl<'n, G: Geometry, F: Format, N: Nodes<Word = F::Word>, L: Layout<N>, P: Poli
 
     /// Hands over a node that the table will not lead to any more.
     pub(super) unsafe fn retire(&self, batch: &mut Retired<'n>, edge: Edge) {
+        // SAFETY: the node is the table's, and the caller unlinks it before the change is over.
+        unsafe { batch.push(edge.node, false) };
         let bytes = Self::WORDS[Self::kind(edge)] * F::Word::BYTES;
         if edge.leaf {
             self.tally.leaf(-1, bytes);
         } else {
             self.tally.node(-1, bytes);
         }
-        // SAFETY: the node is the table's, and the caller unlinks it before the change is over.
-        unsafe { batch.push(edge.node, false) };
     }
 
     /// Retires a node with everything below it.

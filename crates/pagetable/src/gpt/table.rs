@@ -14,8 +14,8 @@ use crate::{
     Change, Error, Footprint, Frames, Geometry, Holes, Leaf, Pinned, Private, Retired, Sole, Space, Table,
 };
 
-// SAFETY: the batch is over the table's storage, and the flag is a field. Nodes that a change replaces are pushed when the
-// word that replaces them is stored.
+// SAFETY: the batch is over the table's storage, and the flag is a field. When a change returns, the nodes that it pushes
+// are unlinked; one that unwinds is mended.
 unsafe impl<'n, G: Geometry, F: Format, N: Nodes<Word = F::Word>, L: Layout<N>, P: Policy> Table<'n>
     for Gpt<'n, G, F, N, L, P>
 {
@@ -70,7 +70,12 @@ unsafe impl<'n, G: Geometry, F: Format, N: Nodes<Word = F::Word>, L: Layout<N>, 
         attr: Attr,
     ) -> Result<(), Error> {
         // SAFETY: the caller's promise.
-        unsafe { self.map_pages(batch, pages, frame, size, attr) }
+        unsafe {
+            batch.change_late(
+                |batch| self.map_pages(batch, pages, frame, size, attr),
+                |batch, forgotten| self.mend(batch, forgotten),
+            )
+        }
     }
 
     #[inline]
@@ -82,7 +87,12 @@ unsafe impl<'n, G: Geometry, F: Format, N: Nodes<Word = F::Word>, L: Layout<N>, 
         frames: Option<&mut dyn Frames>,
     ) -> Result<usize, Error> {
         // SAFETY: the caller's promise.
-        unsafe { self.unmap_pages(batch, pages, holes, frames) }
+        unsafe {
+            batch.change_late(
+                |batch| self.unmap_pages(batch, pages, holes, frames),
+                |batch, forgotten| self.mend(batch, forgotten),
+            )
+        }
     }
 
     #[inline]
@@ -94,7 +104,12 @@ unsafe impl<'n, G: Geometry, F: Format, N: Nodes<Word = F::Word>, L: Layout<N>, 
         change: Change,
     ) -> Result<usize, Error> {
         // SAFETY: the caller's promise.
-        unsafe { self.protect_pages(batch, pages, holes, change) }
+        unsafe {
+            batch.change_late(
+                |batch| self.protect_pages(batch, pages, holes, change),
+                |batch, forgotten| self.mend(batch, forgotten),
+            )
+        }
     }
 
     unsafe fn replace(
@@ -121,7 +136,12 @@ unsafe impl<'n, G: Geometry, F: Format, N: Nodes<Word = F::Word>, L: Layout<N>, 
         broken: &mut dyn FnMut(&Flush),
     ) -> Result<(), Error> {
         // SAFETY: the caller's promise.
-        unsafe { self.resize_pages(batch, pages, to, broken) }
+        unsafe {
+            batch.change_late(
+                |batch| self.resize_pages(batch, pages, to, broken),
+                |batch, forgotten| self.mend(batch, forgotten),
+            )
+        }
     }
 
     fn breaks(&self) -> bool {

@@ -369,6 +369,7 @@ impl<'n, G: Geometry, F: Format, N: Nodes<Word = F::Word>, L: Layout<N>, P: Poli
             }
             let new = self.take(Self::WORDS[leaf_kind(width)])?;
             let leaf = Edge { node: new, shift: Self::BASE, width, leaf: true, base: Self::base(base) };
+            self.count_in(leaf);
             self.put_tag(leaf, base);
             let _ = self.sweep_from(node, span, &mut |_, at, word| {
                 self.nodes.put(new, Self::pte_of(leaf, at), word);
@@ -376,7 +377,6 @@ impl<'n, G: Geometry, F: Format, N: Nodes<Word = F::Word>, L: Layout<N>, P: Poli
                 ControlFlow::Continue(())
             });
             self.set_live(leaf, live);
-            self.count_in(leaf);
             self.discard(batch, node);
             self.tally.ptes(live as isize);
             Some(leaf)
@@ -437,8 +437,8 @@ impl<'n, G: Geometry, F: Format, N: Nodes<Word = F::Word>, L: Layout<N>, P: Poli
                 let node = supply.take(leaf_kind(width));
                 let new = Edge { node, shift: leaf.shift, width, leaf: true, base: Self::base(start) };
                 if S::REAL {
-                    self.put_tag(new, start);
                     self.count_in(new);
+                    self.put_tag(new, start);
                     for slot in first..=last {
                         let at = base | slot << leaf.shift;
                         if F::is_leaf(word(slot), true) {

@@ -166,6 +166,7 @@ where
             } else if self.is_claimed(head, tag) {
                 self.fit_out(head, grain, block, slot, count, word);
             } else if let Some(node) = spare.next(0) {
+                self.count_node(1);
                 let spot = Spot::node(node);
                 self.fill(spot, block, slot, count, word);
                 self.settle_pairs(spot, grain, block);
@@ -173,7 +174,6 @@ where
                 self.publish_tag(spot, tag);
                 self.publish_link(spot, self.behind(head));
                 self.publish_link(head, Some(spot));
-                self.count_node(1);
             }
         }
         self.tally.ptes(count as isize);
@@ -323,9 +323,9 @@ where
 
     /// Hands an overflow bucket over to which no word leads any more.
     pub(super) unsafe fn retire(&self, batch: &mut Retired<'n>, node: NodeAddr) {
-        self.count_node(-1);
         // SAFETY: the caller's promise. The node has a tag, so it is not clean.
         unsafe { batch.push(node, false) };
+        self.count_node(-1);
     }
 
     /// Makes the words beside the leaves of a bucket agree with them, where two words are one TLB entry.

@@ -290,14 +290,17 @@ where
         // SAFETY: the caller is the writer.
         let _ = unsafe {
             self.parts(pages, Some(batch), |part| {
-                if let Some(frames) = &mut frames {
-                    let _ = self.leaves(part, |_, leaf| {
-                        frames.push(leaf.frame, leaf.size, G::BASE, leaf.attr);
-                        ControlFlow::Continue(())
-                    });
-                }
-                self.empty(part);
-                ControlFlow::Continue(())
+                let Some(frames) = &mut frames else {
+                    self.empty(part);
+                    return ControlFlow::Continue(());
+                };
+                self.leaves(part, |slot, leaf| {
+                    // Nothing leads to the frame when it is handed over, whatever that call does.
+                    let slots = 1 << (leaf.size.shift() - Self::GRAIN[part.grain].shift());
+                    self.empty(Part { slot, slots, ..part });
+                    frames.push(leaf.frame, leaf.size, G::BASE, leaf.attr);
+                    ControlFlow::Continue(())
+                })
             })
         };
     }

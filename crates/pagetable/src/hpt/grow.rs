@@ -8,7 +8,7 @@ use super::Hashed;
 use super::chain::bump;
 use super::shape::{LOG, Spot};
 use crate::format::Format;
-use crate::nodes::{NodeAddr, Nodes};
+use crate::nodes::{Freed, NodeAddr, Nodes};
 use crate::word::atomics::AtomicUsize;
 use crate::{Geometry, Retired, Word};
 
@@ -23,7 +23,7 @@ const MAX_LOG: usize = 30;
 #[derive(Debug, Default)]
 pub(super) struct Growth {
     /// Buckets of the old array that have been moved.
-    moved: AtomicUsize,
+    pub(super) moved: AtomicUsize,
     /// The most blocks that one operation has moved.
     most: AtomicUsize,
     /// The most bytes that the table has had.
@@ -147,7 +147,7 @@ where
         }
     }
 
-    fn count_array(&self, sign: isize, log: usize) {
+    pub(super) fn count_array(&self, sign: isize, log: usize) {
         self.tally.node(sign, (Self::STRIDE << log) * F::Word::BYTES);
         self.growth.note_bytes(self.tally.footprint().bytes);
     }
@@ -204,20 +204,20 @@ where
 
     /// Forgets the copies of a bucket's chain.
     #[cold]
-    unsafe fn undo_copies(&self, index: usize) {
+    pub(super) unsafe fn undo_copies(&self, index: usize) {
         let (old, next) = (self.root() & LOG, self.next());
         let (first, step) = Self::heirs(index, old, next & LOG);
         for heir in 0..1 << ((next & LOG) - old) {
             let head = Spot { node: NodeAddr::new(next & !LOG), at: (first + heir * step) * Self::STRIDE };
             // SAFETY: the caller's promise: nobody ever knew these buckets.
             unsafe {
-                let mut spot = self.behind(head);
-                while let Some(copy) = spot {
-                    spot = self.behind(copy);
+                while let Some(copy) = self.behind(head) {
+                    self.publish_link(head, self.behind(copy));
                     self.count_node(-1);
+                    let freed = Freed::new(self.nodes.held(), 0);
                     self.nodes.free(copy.node, false);
+                    freed.done();
                 }
-                self.publish_link(head, None);
                 self.wipe(head);
             }
         }
@@ -243,9 +243,9 @@ where
                     }
                 }
             }
-            self.count_array(-1, root & LOG);
             // SAFETY: as above.
             unsafe { batch.push(NodeAddr::new(root & !LOG), false) };
+            self.count_array(-1, root & LOG);
         }
     }
 }

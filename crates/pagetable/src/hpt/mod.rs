@@ -80,6 +80,7 @@
 mod chain;
 mod edit;
 mod grow;
+mod mend;
 mod replace;
 mod resize;
 mod shape;

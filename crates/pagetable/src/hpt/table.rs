@@ -16,8 +16,8 @@ use crate::{
     Change, Error, Footprint, Frames, Geometry, Holes, Leaf, Pinned, Private, Retired, Sole, Space, Table,
 };
 
-// SAFETY: the batch is over the table's storage, and the flag is a field. Every change stores the word that unlinks a node
-// before it pushes that, but where the whole table is taken apart.
+// SAFETY: the batch is over the table's storage, and the flag is a field. When a change returns, the nodes that it pushes
+// are unlinked; one that unwinds is mended.
 unsafe impl<'n, G, F, N, const CLUSTER: u32, const BUCKETS: u32, const LOAD: usize> Table<'n>
     for Hashed<'n, G, F, N, CLUSTER, BUCKETS, LOAD>
 where
@@ -100,7 +100,9 @@ where
         attr: Attr,
     ) -> Result<(), Error> {
         // SAFETY: the caller's promise.
-        unsafe { self.map_pages(batch, pages, frame, size, attr) }
+        unsafe {
+            batch.change(|batch| self.map_pages(batch, pages, frame, size, attr), |batch| self.mend(batch))
+        }
     }
 
     #[inline]
@@ -112,7 +114,9 @@ where
         frames: Option<&mut dyn Frames>,
     ) -> Result<usize, Error> {
         // SAFETY: the caller's promise.
-        unsafe { self.unmap_pages(batch, pages, holes, frames) }
+        unsafe {
+            batch.change(|batch| self.unmap_pages(batch, pages, holes, frames), |batch| self.mend(batch))
+        }
     }
 
     #[inline]
@@ -124,7 +128,9 @@ where
         change: Change,
     ) -> Result<usize, Error> {
         // SAFETY: the caller's promise.
-        unsafe { self.protect_pages(batch, pages, holes, change) }
+        unsafe {
+            batch.change(|batch| self.protect_pages(batch, pages, holes, change), |batch| self.mend(batch))
+        }
     }
 
     unsafe fn replace(
@@ -151,7 +157,7 @@ where
         broken: &mut dyn FnMut(&Flush),
     ) -> Result<(), Error> {
         // SAFETY: the caller's promise.
-        unsafe { self.resize_pages(batch, pages, to, broken) }
+        unsafe { batch.change(|batch| self.resize_pages(batch, pages, to, broken), |batch| self.mend(batch)) }
     }
 
     fn breaks(&self) -> bool {

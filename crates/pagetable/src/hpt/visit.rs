@@ -11,8 +11,24 @@ use super::shape::{LOG, Spot};
 use crate::format::Format;
 use crate::mode::Mode;
 use crate::nodes::{NodeAddr, Nodes};
-use crate::word::atomics::fence;
+use crate::word::atomics::{AtomicUsize, fence};
 use crate::{Geometry, Leaf, Retired};
+
+/// A visit, which may unwind: no lookup reorders a chain during it.
+struct Still<'t>(&'t AtomicUsize);
+
+impl<'t> Still<'t> {
+    fn new(visits: &'t AtomicUsize) -> Self {
+        bump(visits, 1);
+        Self(visits)
+    }
+}
+
+impl Drop for Still<'_> {
+    fn drop(&mut self) {
+        bump(self.0, -1);
+    }
+}
 
 /// The slots of one bucket that a range covers.
 #[derive(Clone, Copy)]
@@ -68,21 +84,15 @@ where
     ) -> ControlFlow<()> {
         let (first, last) = Self::blocks_of(0, pages);
         let root = self.root();
-        if !N::Mode::SHARED {
-            bump(&self.visits, 1);
-        }
+        let _still = (!N::Mode::SHARED).then(|| Still::new(&self.visits));
         // SAFETY: the caller's promise. Looking a block up costs about as much as reading a bucket.
-        let flow = unsafe {
+        unsafe {
             if last - first < 1 << (root & LOG) {
                 self.visit_blocks(pages, empties, &mut visit)
             } else {
                 self.visit_buckets(root, pages, empties, &mut visit)
             }
-        };
-        if !N::Mode::SHARED {
-            bump(&self.visits, -1);
         }
-        flow
     }
 
     /// Looks up every block of a range.

@@ -33,6 +33,7 @@
 mod dismantle;
 mod linear;
 mod map;
+mod mend;
 mod path;
 mod protect;
 mod replace;

@@ -58,6 +58,7 @@ impl<'n, G: Radix, F: Format, N: Nodes<Word = F::Word>> Mpt<'n, G, F, N> {
         while path.level < level
             && let Some(node) = stock.next(path.level + 1)
         {
+            self.tally.node(1, Self::WORDS[path.level + 1] * F::Word::BYTES);
             let (parent, index) = (path.nodes[path.level], Self::index(path.level, at));
             // SAFETY: the slot is vacant; an empty node is complete.
             unsafe {
@@ -66,7 +67,6 @@ impl<'n, G: Radix, F: Format, N: Nodes<Word = F::Word>> Mpt<'n, G, F, N> {
             }
             path.level += 1;
             path.nodes[path.level] = node;
-            self.tally.node(1, Self::WORDS[path.level] * F::Word::BYTES);
         }
         path.nodes[level]
     }

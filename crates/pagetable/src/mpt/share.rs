@@ -113,9 +113,16 @@ impl<'n, G: Radix, F: Format, N: Nodes<Word = F::Word>> Mpt<'n, G, F, N> {
 
     /// Tells whether a top-level slot is borrowed.
     pub(super) fn is_borrowed(&self, slot: usize) -> bool {
-        self.borrowed.is_some_and(|pages| {
-            let (first, last) = (pages.first().address(G::BASE), pages.last().address(G::BASE));
-            (Self::index(0, first)..=Self::index(0, last)).contains(&slot)
-        })
+        self.borrowed.is_some_and(|pages| Self::is_slot_of(slot, pages))
+    }
+
+    /// Tells whether a top-level slot is lent.
+    pub(super) fn is_lent(&self, slot: usize) -> bool {
+        self.lent.is_some_and(|pages| Self::is_slot_of(slot, pages))
+    }
+
+    fn is_slot_of(slot: usize, pages: Pages) -> bool {
+        let (first, last) = (pages.first().address(G::BASE), pages.last().address(G::BASE));
+        (Self::index(0, first)..=Self::index(0, last)).contains(&slot)
     }
 }

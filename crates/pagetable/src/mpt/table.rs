@@ -14,8 +14,8 @@ use crate::{
     Change, Error, Footprint, Frames, Holes, Leaf, Pinned, Private, Radix, Retired, Sole, Solo, Space, Table,
 };
 
-// SAFETY: the batch is over the table's storage, and the flag is a field. Every change stores the word that unlinks a node
-// before it pushes that.
+// SAFETY: the batch is over the table's storage, and the flag is a field. When a change returns, the nodes that it pushes
+// are unlinked; one that unwinds is mended.
 unsafe impl<'n, G: Radix, F: Format, N: Nodes<Word = F::Word>> Table<'n> for Mpt<'n, G, F, N> {
     fn space(&self) -> Space {
         G::SPACE
@@ -86,7 +86,9 @@ unsafe impl<'n, G: Radix, F: Format, N: Nodes<Word = F::Word>> Table<'n> for Mpt
         attr: Attr,
     ) -> Result<(), Error> {
         // SAFETY: the caller's promise.
-        unsafe { self.map_pages(batch, pages, frame, size, attr) }
+        unsafe {
+            batch.change(|batch| self.map_pages(batch, pages, frame, size, attr), |batch| self.mend(batch))
+        }
     }
 
     #[inline]
@@ -98,7 +100,9 @@ unsafe impl<'n, G: Radix, F: Format, N: Nodes<Word = F::Word>> Table<'n> for Mpt
         frames: Option<&mut dyn Frames>,
     ) -> Result<usize, Error> {
         // SAFETY: the caller's promise.
-        unsafe { self.unmap_pages(batch, pages, holes, frames) }
+        unsafe {
+            batch.change(|batch| self.unmap_pages(batch, pages, holes, frames), |batch| self.mend(batch))
+        }
     }
 
     #[inline]
@@ -110,7 +114,9 @@ unsafe impl<'n, G: Radix, F: Format, N: Nodes<Word = F::Word>> Table<'n> for Mpt
         change: Change,
     ) -> Result<usize, Error> {
         // SAFETY: the caller's promise.
-        unsafe { self.protect_pages(batch, pages, holes, change) }
+        unsafe {
+            batch.change(|batch| self.protect_pages(batch, pages, holes, change), |batch| self.mend(batch))
+        }
     }
 
     unsafe fn replace(
@@ -137,7 +143,7 @@ unsafe impl<'n, G: Radix, F: Format, N: Nodes<Word = F::Word>> Table<'n> for Mpt
         known: &mut dyn FnMut(&Flush),
     ) -> Result<(), Error> {
         // SAFETY: the caller's promise.
-        unsafe { self.resize_pages(batch, pages, to, known) }
+        unsafe { batch.change(|batch| self.resize_pages(batch, pages, to, known), |batch| self.mend(batch)) }
     }
 
     fn breaks(&self) -> bool {

@@ -106,13 +106,17 @@ impl<'n, G: Radix, F: Format, N: Nodes<Word = F::Word>> Mpt<'n, G, F, N> {
     unsafe fn uncover(&self, part: &Part, slot: usize, frames: &mut Option<&mut dyn Frames>) {
         let level = part.path.level;
         let place = Self::place(level, part.index + slot);
+        let node = part.path.nodes[level];
         // SAFETY: the slot is in the node, and the caller is the writer.
         let word = unsafe {
             if F::STATUS {
                 // Hardware may set the dirty bit up to this moment.
-                F::Word::swap(self.cell(part.path.nodes[level], place), F::Word::ZERO)
+                F::Word::swap(self.cell(node, place), F::Word::ZERO)
             } else {
-                self.slot(part, slot)
+                // Nothing leads to a frame when it is handed over, whatever that call does.
+                let word = self.slot(part, slot);
+                self.put(node, place, F::Word::ZERO);
+                word
             }
         };
         if F::is_leaf(word, level + 1 == Self::LEVELS)
@@ -120,8 +124,8 @@ impl<'n, G: Radix, F: Format, N: Nodes<Word = F::Word>> Mpt<'n, G, F, N> {
         {
             let at = Vpn::new(part.first.get() + slot * Self::slot_pages(level)).address(G::BASE);
             let leaf = Self::leaf(word, level, at);
-            // A page in several slots has one run of frames.
-            if leaf.at == at {
+            // A page in several slots has one run of frames, to which nothing leads when the last of them is empty.
+            if at.get() + Self::SLOTS[level].mask() == leaf.at.get() + leaf.size.mask() {
                 frames.push(leaf.frame, leaf.size, G::BASE, leaf.attr);
             }
         }
@@ -177,8 +181,8 @@ impl<'n, G: Radix, F: Format, N: Nodes<Word = F::Word>> Mpt<'n, G, F, N> {
     pub(super) unsafe fn retire(&self, batch: &mut Retired<'n>, node: NodeAddr, level: usize, clean: bool) {
         // The kernel may have written its own words beside the leaves.
         let clean = clean && (F::EXTRA == 0 || level + 1 < Self::LEVELS);
-        self.tally.node(-1, Self::WORDS[level] * F::Word::BYTES);
         // SAFETY: the caller has unlinked it; it came from the table's storage.
         unsafe { batch.push(node, clean) };
+        self.tally.node(-1, Self::WORDS[level] * F::Word::BYTES);
     }
 }

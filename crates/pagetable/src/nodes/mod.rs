@@ -61,6 +61,9 @@ pub type Record = atomics::AtomicU32;
 /// An implementation hands out a node to one taker at a time: until it is freed, `at` maps its address to `words`
 /// live cells that nobody else was given, all [`Word::ZERO`] at first, aligned to the largest power of two (up to 4096) that
 /// divides its size in bytes; `record` maps it to one live record of its own.
+///
+/// `take` and [`free`](Reclaim::free) may unwind. Nothing else may, here and in [`Reclaim`]: the others are loads and
+/// stores to the tables, which call them between two states.
 pub unsafe trait Nodes: Reclaim + Debug {
     /// The words of the nodes.
     type Word: Word;
@@ -269,15 +272,40 @@ impl Held {
         self.quarantined.fetch_sub(1, atomics::Ordering::Release);
     }
 
-    pub(crate) fn retire(&self) {
-        self.pending.fetch_add(1, atomics::Ordering::Relaxed);
+    pub(crate) fn retire(&self, nodes: usize) {
+        self.pending.fetch_add(nodes, atomics::Ordering::Relaxed);
     }
 
     pub(crate) fn reclaim(&self, nodes: usize) {
         self.pending.fetch_sub(nodes, atomics::Ordering::Relaxed);
     }
 
-    pub(crate) fn lose(&self, nodes: usize) {
+    /// Counts nodes as lost: no word leads to them, and no batch owns them.
+    pub fn lose(&self, nodes: usize) {
         self.lost.fetch_add(nodes, atomics::Ordering::Relaxed);
+    }
+}
+
+/// A node that is being freed. If the storage unwinds, the node is lost, and what was to be freed after it goes on waiting.
+pub(crate) struct Freed<'h> {
+    held: &'h Held,
+    after: usize,
+}
+
+impl<'h> Freed<'h> {
+    pub(crate) fn new(held: &'h Held, after: usize) -> Self {
+        Self { held, after }
+    }
+
+    pub(crate) fn done(self) {
+        core::mem::forget(self);
+    }
+}
+
+impl Drop for Freed<'_> {
+    #[cold]
+    fn drop(&mut self) {
+        self.held.lose(1);
+        self.held.retire(self.after);
     }
 }

@@ -1,6 +1,6 @@
 //! Nodes taken before a change begins, so that nothing can fail once it has.
 
-use super::{NodeAddr, Nodes};
+use super::{Freed, NodeAddr, Nodes};
 use crate::Error;
 use crate::word::atomics::Ordering;
 
@@ -12,8 +12,20 @@ pub(crate) fn take_within<N: Nodes>(nodes: &N, words: usize, reach: usize) -> Op
         return Some(node);
     }
     // SAFETY: the node was just taken, and nobody else knows it.
-    unsafe { nodes.free(node, true) };
+    unsafe { give_back(nodes, node) };
     None
+}
+
+/// Frees a node that was taken and is still zero.
+///
+/// # Safety
+///
+/// Nobody else knows the node.
+unsafe fn give_back<N: Nodes>(nodes: &N, node: NodeAddr) {
+    let freed = Freed::new(nodes.held(), 0);
+    // SAFETY: the caller's promise.
+    unsafe { nodes.free(node, true) };
+    freed.done();
 }
 
 /// Nodes of up to `KINDS` kinds, reserved by a dry run and spent by the commit. What is left over goes back.
@@ -75,6 +87,17 @@ impl<'n, N: Nodes, const KINDS: usize> Stock<'n, N, KINDS> {
         self.kinds[kind] = self.nodes.index_of(node);
     }
 
+    /// Gives everything back.
+    #[inline]
+    fn empty(&mut self) {
+        for kind in 0..KINDS {
+            while let Some(node) = self.next(kind) {
+                // SAFETY: in stock: taken, known to nobody, and still zero.
+                unsafe { give_back(self.nodes, node) };
+            }
+        }
+    }
+
     /// Takes a node of the kind out of the stock, zeroed, its record zero; `None` beyond what was reserved.
     #[inline]
     pub(crate) fn next(&mut self, kind: usize) -> Option<NodeAddr> {
@@ -91,12 +114,20 @@ impl<'n, N: Nodes, const KINDS: usize> Stock<'n, N, KINDS> {
 }
 
 impl<N: Nodes, const KINDS: usize> Drop for Stock<'_, N, KINDS> {
+    #[inline]
     fn drop(&mut self) {
-        for kind in 0..KINDS {
-            while let Some(node) = self.next(kind) {
-                // SAFETY: in stock: taken, known to nobody, and still zero.
-                unsafe { self.nodes.free(node, true) };
-            }
-        }
+        let rest = Rest(self);
+        rest.0.empty();
+        core::mem::forget(rest);
+    }
+}
+
+/// What is left in a stock if the storage unwinds while a node goes back: the others go back nevertheless.
+struct Rest<'s, 'n, N: Nodes, const KINDS: usize>(&'s mut Stock<'n, N, KINDS>);
+
+impl<N: Nodes, const KINDS: usize> Drop for Rest<'_, '_, N, KINDS> {
+    #[cold]
+    fn drop(&mut self) {
+        self.0.empty();
     }
 }

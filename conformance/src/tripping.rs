@@ -1,0 +1,108 @@
+//! Storage that unwinds when it is told to, and the count-down that it shares with the caller's closures.
+
+use std::panic::resume_unwind;
+use std::sync::atomic::{AtomicUsize, Ordering};
+
+use tlbkit_pagetable::nodes::{NodeAddr, Nodes, Reclaim};
+
+use crate::wrap::forward;
+
+/// A count-down over the calls of a table to its caller's code, the last of which unwinds.
+#[derive(Debug)]
+pub struct Trip {
+    /// How many calls return before the one that unwinds.
+    left: AtomicUsize,
+}
+
+/// No call unwinds.
+const NEVER: usize = usize::MAX;
+/// One has.
+const DONE: usize = usize::MAX - 1;
+
+impl Trip {
+    /// Returns a count-down that has not begun.
+    pub const fn new() -> Self {
+        Self { left: AtomicUsize::new(NEVER) }
+    }
+
+    /// Lets `calls` calls return from now on, and the next one unwind.
+    pub fn set(&self, calls: usize) {
+        self.left.store(calls, Ordering::Relaxed);
+    }
+
+    /// Ends the count-down, and tells whether a call has unwound.
+    pub fn tripped(&self) -> bool {
+        self.left.swap(NEVER, Ordering::Relaxed) == DONE
+    }
+
+    /// Counts a call.
+    ///
+    /// # Panics
+    ///
+    /// If it is the chosen one; without a message.
+    pub fn call(&self) {
+        let left = self.left.load(Ordering::Relaxed);
+        if !matches!(left, NEVER | DONE) {
+            self.left.store(left.checked_sub(1).unwrap_or(DONE), Ordering::Relaxed);
+        }
+        if left == 0 {
+            resume_unwind(Box::new("a call of the table's caller unwinds"));
+        }
+    }
+}
+
+impl Default for Trip {
+    fn default() -> Self {
+        Self::new()
+    }
+}
+
+/// Storage whose `take` and `free` are calls of a [`Trip`]. One that unwinds has done nothing.
+#[derive(Debug)]
+pub struct Tripping<N> {
+    inner: N,
+    trip: Trip,
+}
+
+impl<N> Tripping<N> {
+    /// Wraps a storage.
+    pub const fn new(inner: N) -> Self {
+        Self { inner, trip: Trip::new() }
+    }
+
+    /// Returns the count-down.
+    pub const fn trip(&self) -> &Trip {
+        &self.trip
+    }
+
+    /// Returns the storage inside.
+    pub const fn inner(&self) -> &N {
+        &self.inner
+    }
+}
+
+// SAFETY: whatever it hands out came from the storage inside, as it was.
+unsafe impl<N: Nodes> Nodes for Tripping<N> {
+    type Word = N::Word;
+    type Mode = N::Mode;
+
+    fn take(&self, words: usize) -> Option<NodeAddr> {
+        self.trip.call();
+        self.inner.take(words)
+    }
+
+    forward!(cells);
+    forward!(follow);
+    forward!(store);
+}
+
+// SAFETY: every answer is that of the storage inside; the count-down is atomic, so the wrapper is `Sync` if that is.
+unsafe impl<N: Nodes> Reclaim for Tripping<N> {
+    unsafe fn free(&self, node: NodeAddr, clean: bool) {
+        self.trip.call();
+        // SAFETY: the caller's promise, about the storage inside.
+        unsafe { self.inner.free(node, clean) };
+    }
+
+    forward!(reclaim);
+}

@@ -1,0 +1,65 @@
+//! Mending a table after a change that has unwound.
+
+use super::shape::Shape;
+use super::{Mpt, region};
+use crate::format::Format;
+use crate::nodes::{NodeAddr, Nodes};
+use crate::word::atomics::Ordering;
+use crate::{Radix, Retired, Word};
+
+impl<'n, G: Radix, F: Format, N: Nodes<Word = F::Word>> Mpt<'n, G, F, N> {
+    /// Counts the table's entries anew, from the words that are there, after a change that has unwound. Takes out nodes
+    /// that are empty now. Nodes that the change had taken for itself are lost.
+    ///
+    /// Costs a walk over the whole table.
+    ///
+    /// # Safety
+    ///
+    /// The caller is the only writer, and the batch came from this table.
+    #[cold]
+    pub(super) unsafe fn mend(&self, batch: &mut Retired<'n>) {
+        let owned = self.tally.footprint().nodes;
+        let before = batch.nodes();
+        self.tally.clear();
+        // SAFETY: the caller is the writer.
+        unsafe { self.mend_node(batch, self.root, 0, false) };
+        if let Some(own) = region::<G>() {
+            batch.touch(tlbkit_addr::Reach::Everywhere, own);
+        }
+        let found = self.tally.footprint().nodes + (batch.nodes() - before);
+        self.nodes.held().lose(owned.saturating_sub(found));
+    }
+
+    /// Counts what is in use of a node and below it, and returns how many of its slots are. `lent` says that the node is
+    /// one that other tables may borrow.
+    unsafe fn mend_node(&self, batch: &mut Retired<'n>, node: NodeAddr, level: usize, lent: bool) -> u32 {
+        let last = level + 1 == Self::LEVELS;
+        self.tally.node(1, Self::WORDS[level] * F::Word::BYTES);
+        // The loan counts as an entry.
+        let mut live = u32::from(lent);
+        for index in 0..Self::slots(level) {
+            let place = Self::place(level, index);
+            // SAFETY: the place is in the node, and a link leads to a node of the next level.
+            unsafe {
+                let word = self.read(node, place);
+                if F::is_leaf(word, last) {
+                    self.tally.ptes(1);
+                    live += 1;
+                } else if last || !F::is_link(word) {
+                    continue;
+                } else if level == 0 && self.is_borrowed(index)
+                    || self.mend_node(batch, F::node(word), level + 1, level == 0 && self.is_lent(index)) > 0
+                {
+                    live += 1;
+                } else {
+                    self.put(node, place, F::Word::ZERO);
+                    self.settle_pair(node, level, index);
+                    self.retire(batch, F::node(word), level + 1, false);
+                }
+            }
+        }
+        // SAFETY: the node is in the table, and only its writer changes its record.
+        unsafe { (*self.nodes.record(node, Self::WORDS[level])).store(live, Ordering::Relaxed) };
+        live
+    }
+}
