@@ -383,10 +383,11 @@ impl Model {
     }
 }
 
-/// How far a change must be made known: a TLB that does not know of more rights is told so by a fault, and reads again.
+/// How far a change must be made known: a TLB that does not know of more rights is told so by a fault, and reads again. It
+/// never knows of the kernel's own mark.
 fn reach(change: Change) -> Reach {
     let rights = Attr::READ | Attr::WRITE | Attr::EXEC | Attr::ACCESSED | Attr::DIRTY;
-    let (lost, new) = (change.clear - change.set, change.set);
+    let (lost, new) = (change.clear - change.set - Attr::COPY_ON_WRITE, change.set - Attr::COPY_ON_WRITE);
     match (lost.is_empty() && rights.contains(new), new.is_empty()) {
         (true, true) => Reach::Nowhere,
         (true, false) => Reach::Local,
