@@ -148,7 +148,7 @@ pub fn survives_unwinding<S: Subject>() {
             }
             let trip = nodes.inner().trip();
             trip.set(calls);
-            let stopped = runner.unwind(&table, last, trip, true)?;
+            let stopped = runner.unwind(&table, last, trip, calls % 2 == 0)?;
             unwound.set(unwound.get() + u64::from(stopped));
             let mismatch = |what| Mismatch { op: Some(*last), what };
             let (out, lost, left) = (nodes.out(), nodes.held().lost(), table.footprint());

@@ -2,6 +2,7 @@
 
 use tlbkit_addr::{Attr, Flush, PageSize, Pages, Pfn, PhysAddr, VirtAddr};
 
+use crate::table::destroy_into;
 use crate::{Change, Error, Footprint, Frames, Holes, Leaf, Pinned, Private, Retired, Table};
 
 /// A table and the function that flushes the TLB: changes flush, then free, before they return.
@@ -30,16 +31,19 @@ use crate::{Change, Error, Footprint, Frames, Holes, Leaf, Pinned, Private, Reti
 /// ```
 #[derive(Debug)]
 pub struct Local<'n, T: Table<'n>, F> {
-    table: T,
+    // First, so that what it owes is counted with the table's own nodes when both are dropped.
     batch: Retired<'n>,
+    table: T,
     flush: F,
 }
 
 impl<'n, T: Private<'n>, F: FnMut(&Flush)> Local<'n, T, F> {
     /// Wraps `table`. `flush` forgets the translations that it is given before it returns.
     pub fn new(table: T, flush: F) -> Self {
-        let batch = table.batch();
-        Self { table, batch, flush }
+        let mut batch = table.batch();
+        // SAFETY: the table is ours alone, and the batch came from it.
+        unsafe { batch.take_up() };
+        Self { batch, table, flush }
     }
 }
 
@@ -185,7 +189,7 @@ impl<'n, T: Table<'n>, F: FnMut(&Flush)> Local<'n, T, F> {
 
     /// Takes the table apart, flushes and frees every node.
     pub fn destroy(mut self) {
-        let batch = crate::destroy(self.table);
+        let batch = destroy_into(self.table, self.batch);
         (self.flush)(batch.flush());
         // SAFETY: the table is gone, nobody walks it, and the TLB has just been flushed.
         unsafe { batch.reclaim() };

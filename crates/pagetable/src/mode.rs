@@ -138,6 +138,14 @@ impl Lock for NoLock {
 #[derive(Debug, Default)]
 pub struct SpinLock(atomics::AtomicBool);
 
+impl SpinLock {
+    /// Returns a lock that is free.
+    #[cfg(not(tlbkit_loom))]
+    pub(crate) const fn new() -> Self {
+        Self(atomics::AtomicBool::new(false))
+    }
+}
+
 impl Lock for SpinLock {
     #[inline]
     fn lock(&self) {

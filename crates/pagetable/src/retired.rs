@@ -11,7 +11,8 @@
 //! ```
 //!
 //! Freeing a node earlier, or after only a part of the range is flushed, is the bug that this type exists to prevent:
-//! it owns the nodes. Dropping it leaks them and counts the loss in [`Held`](crate::nodes::Held), for a leak is an
+//! it owns the nodes. A batch that is dropped is counted in [`Held`](crate::nodes::Held), and the table owes what it
+//! owned: its next writer's batch takes that up. Where nobody can, the nodes are leaked and counted, for a leak is an
 //! error that a kernel survives.
 //!
 //! # Unwinding
@@ -28,13 +29,16 @@ use core::{fmt, mem};
 
 use tlbkit_addr::{Flush, Pages, Reach};
 
-use crate::nodes::{Freed, NodeAddr, Reclaim};
+use crate::Sole;
+use crate::nodes::{Debt, Freed, NodeAddr, Reclaim};
 use crate::word::atomics::Ordering;
 
 /// The nodes that changes took out of a table, and the flush after which they may be freed.
-#[must_use = "dropping it leaks the retired nodes: carry it through a shootdown, then reclaim it"]
+#[must_use = "what it owes is still owed: carry it through a shootdown, then reclaim it"]
 pub struct Retired<'n> {
     nodes: &'n dyn Reclaim,
+    /// The number of the table, or 0 if nobody takes the batch up when it is dropped.
+    table: u32,
     /// The last node retired; the list goes on through the records.
     head: Option<NodeAddr>,
     count: usize,
@@ -44,10 +48,75 @@ pub struct Retired<'n> {
 }
 
 impl<'n> Retired<'n> {
-    /// Returns a batch without nodes and without anything to flush, for tables whose nodes come from `nodes`: what
-    /// [`Table::batch`](crate::Table::batch) returns.
+    /// Returns a batch without nodes and without anything to flush, for tables whose nodes come from `nodes`. If it is
+    /// dropped, what it has come to own is lost.
     pub fn new(nodes: &'n dyn Reclaim) -> Self {
-        Self { nodes, head: None, count: 0, quarantine: false, flush: Flush::none() }
+        Self::numbered(nodes, 0)
+    }
+
+    /// Returns an empty batch of a table with nodes from `nodes` and the flag `sole`: what
+    /// [`Table::batch`](crate::Table::batch) returns. If it is dropped, the table owes what it has come to own.
+    #[inline]
+    pub fn of(nodes: &'n dyn Reclaim, sole: &Sole) -> Self {
+        Self::numbered(nodes, sole.number())
+    }
+
+    #[inline]
+    fn numbered(nodes: &'n dyn Reclaim, table: u32) -> Self {
+        Self { nodes, table, head: None, count: 0, quarantine: false, flush: Flush::none() }
+    }
+
+    /// Takes up what dropped batches of the table have left. They must have left nothing to other batches: this one asks
+    /// for a flush of everything, and owns their nodes.
+    ///
+    /// Costs a load if no table of the storage owes anything.
+    ///
+    /// # Safety
+    ///
+    /// The caller is the table's only writer, and the batch came from the table.
+    #[inline]
+    pub unsafe fn take_up(&mut self) {
+        if let Some(debt) = self.nodes.held().take_up(self.table) {
+            self.add_debt(debt);
+        }
+    }
+
+    #[cold]
+    fn add_debt(&mut self, debt: Debt) {
+        self.flush.add_all(Reach::Everywhere);
+        if debt.head != 0 {
+            self.join(debt.head, self.head);
+            self.head = Some(self.nodes.node_of(debt.head));
+            self.count += debt.nodes;
+        }
+        if debt.quarantine && self.quarantine {
+            self.nodes.held().release();
+        }
+        self.quarantine |= debt.quarantine;
+    }
+
+    /// Makes the list that begins with a node go on with another list.
+    fn join(&self, first: u32, rest: Option<NodeAddr>) {
+        let mut last = first;
+        loop {
+            // SAFETY: the list holds taken nodes only.
+            let record = unsafe { &*self.nodes.link(self.nodes.node_of(last)) };
+            let link = record.load(Ordering::Relaxed);
+            if link & !CLEAN == 0 {
+                let rest = rest.map_or(0, |node| self.nodes.index_of(node));
+                return record.store(link | rest, Ordering::Relaxed);
+            }
+            last = link & !CLEAN;
+        }
+    }
+
+    /// Makes the batch that of a table that is gone: nobody takes it up, and it holds no place back.
+    pub(crate) fn outlive(&mut self) {
+        self.table = 0;
+        if self.quarantine {
+            self.quarantine = false;
+            self.nodes.held().release();
+        }
     }
 
     /// Returns what must be flushed, and how far, before the nodes may be freed.
@@ -62,10 +131,10 @@ impl<'n> Retired<'n> {
         self.count
     }
 
-    /// Tells whether there is nothing to flush and nothing to free.
+    /// Tells whether there is nothing to flush, nothing to free and nothing that is held back.
     #[inline]
     pub fn is_empty(&self) -> bool {
-        self.count == 0 && self.flush.is_none()
+        self.count == 0 && self.flush.is_none() && !self.quarantine
     }
 
     /// Frees the nodes.
@@ -231,7 +300,7 @@ impl<'n, M: FnOnce(&mut Retired<'n>)> Drop for Unwound<'_, 'n, M> {
 
 /// A [`Retired`] batch of a shared table, which any CPU may reclaim.
 #[derive(Debug)]
-#[must_use = "dropping it leaks the retired nodes"]
+#[must_use = "what it owes is still owed: carry it through a shootdown, then reclaim it"]
 pub struct Carried<'n>(Retired<'n>);
 
 // SAFETY: built only over storage that says it is `Sync`; the rest of the batch is plain data.
@@ -249,9 +318,29 @@ const CLEAN: u32 = 1 << 31;
 
 impl Drop for Retired<'_> {
     fn drop(&mut self) {
-        if self.head.is_some() {
-            self.nodes.held().lose(self.count);
-            self.nodes.held().reclaim(self.count);
+        if !self.is_empty() {
+            self.default_on();
+        }
+    }
+}
+
+impl Retired<'_> {
+    /// Leaves the obligation to the table, or loses it where that cannot be.
+    #[cold]
+    fn default_on(&mut self) {
+        let held = self.nodes.held();
+        held.note_dropped();
+        let head = self.head.map_or(0, |head| self.nodes.index_of(head));
+        let debt = Debt { head, nodes: self.count, quarantine: self.quarantine };
+        let join = |rest: u32| self.join(head, (rest != 0).then(|| self.nodes.node_of(rest)));
+        if held.owe(self.table, debt, join) {
+            // From here on only the table that owes it is held up.
+            if self.quarantine {
+                held.release();
+            }
+        } else {
+            held.lose(self.count);
+            held.reclaim(self.count);
         }
     }
 }

@@ -5,6 +5,7 @@ use core::ops::ControlFlow;
 
 use tlbkit_addr::{Attr, Flush, PageSize, Pages, Pfn, PhysAddr, Reach, VirtAddr};
 
+use crate::nodes::Held;
 use crate::word::atomics::{AtomicBool, Ordering};
 use crate::{Error, Footprint, Frames, Leaf, Observe, Pinned, Retired, Space};
 
@@ -21,9 +22,8 @@ use crate::{Error, Footprint, Frames, Leaf, Observe, Pinned, Retired, Space};
 /// [`Writer`](crate::Writer), [`Local`](crate::Local) and [`destroy`] free what a batch owns on the word of the table
 /// that filled it. So an implementation promises:
 ///
-/// - [`batch`](Self::batch) returns a batch over the storage that this table's nodes come from, which owns nothing, or
-///   what a dropped batch of this table did; [`sole`](Self::sole) returns the same flag on every call, and no other
-///   table's.
+/// - [`batch`](Self::batch) returns an empty batch of this table, over the storage that its nodes come from;
+///   [`sole`](Self::sole) returns the same flag on every call, and no other table's.
 /// - A change pushes nodes of this table alone. When it returns, and when it unwinds, no word of any table leads to what
 ///   the batch owns, and the flush names what the change has made stale ([`Retired::change`] and
 ///   [`Retired::change_late`] see to it where a call to
@@ -234,11 +234,19 @@ pub unsafe trait Private<'n>: Table<'n> {}
 ///
 /// Dropping a table without this leaks its nodes and counts them as lost.
 pub fn destroy<'n, T: Table<'n>>(table: T) -> Retired<'n> {
-    let mut table = core::mem::ManuallyDrop::new(table);
-    let mut batch = table.batch();
-    // SAFETY: the table is ours alone, and forgotten.
-    unsafe { table.dismantle(&mut batch) };
+    let batch = table.batch();
+    destroy_into(table, batch)
+}
+
+/// As [`destroy`], into a batch of the table.
+pub(crate) fn destroy_into<'n, T: Table<'n>>(mut table: T, mut batch: Retired<'n>) -> Retired<'n> {
+    // SAFETY: the table is ours alone, and dropped.
+    unsafe {
+        batch.take_up();
+        table.dismantle(&mut batch);
+    }
     batch.touch_all(Reach::Everywhere);
+    batch.outlive();
     batch
 }
 
@@ -299,17 +307,30 @@ impl Change {
     }
 }
 
-/// The flag that a table's one writer holds.
+/// The flag that a table's one writer holds, and the number by which its storage knows the table.
 #[derive(Debug, Default)]
-pub struct Sole(AtomicBool);
+pub struct Sole {
+    taken: AtomicBool,
+    number: u32,
+}
 
 impl Sole {
+    /// Returns the flag of a new table with nodes from the storage of `held`. With that of [`default`](Self::default)
+    /// instead, nobody takes up the table's dropped obligations.
+    pub fn new(held: &Held) -> Self {
+        Self { taken: AtomicBool::new(false), number: held.number() }
+    }
+
+    pub(crate) const fn number(&self) -> u32 {
+        self.number
+    }
+
     /// Takes the flag and tells whether it was free.
     pub(crate) fn try_take(&self) -> bool {
-        !self.0.swap(true, Ordering::Acquire)
+        !self.taken.swap(true, Ordering::Acquire)
     }
 
     pub(crate) fn give_back(&self) {
-        self.0.store(false, Ordering::Release);
+        self.taken.store(false, Ordering::Release);
     }
 }

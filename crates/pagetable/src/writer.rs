@@ -7,8 +7,10 @@ use crate::{Change, Error, Frames, Holes, Leaf, Retired, Table};
 /// The right to write a table, and the batch that its changes go into.
 ///
 /// There is at most one per table. [`finish`](Self::finish) gives the right back and returns the batch: flush what it
-/// names on every CPU, then reclaim it.
+/// names on every CPU, then reclaim it. If the writer is dropped instead, the table owes the flush and the nodes, and the
+/// next writer's batch takes them up.
 #[derive(Debug)]
+#[must_use = "what its changes owe is still owed: finish it, and carry the batch through a shootdown"]
 pub struct Writer<'t, 'n, T: Table<'n> + ?Sized> {
     table: &'t T,
     batch: Option<Retired<'n>>,
@@ -22,7 +24,10 @@ impl<'t, 'n, T: Table<'n> + ?Sized> Writer<'t, 'n, T> {
     /// [`Error::Busy`] if there is one already. It does not wait: what to do meanwhile is the kernel's business.
     pub fn new(table: &'t T) -> Result<Self, Error> {
         if table.sole().try_take() {
-            Ok(Self { table, batch: Some(table.batch()) })
+            let mut batch = table.batch();
+            // SAFETY: this is the only writer, and the batch came from this table.
+            unsafe { batch.take_up() };
+            Ok(Self { table, batch: Some(batch) })
         } else {
             Err(Error::Busy)
         }
@@ -165,6 +170,8 @@ impl<'t, 'n, T: Table<'n> + ?Sized> Writer<'t, 'n, T> {
 
 impl<'n, T: Table<'n> + ?Sized> Drop for Writer<'_, 'n, T> {
     fn drop(&mut self) {
+        // Before another writer begins, which takes up what is owed.
+        drop(self.batch.take());
         self.table.sole().give_back();
     }
 }

@@ -212,7 +212,11 @@ const MUTATIONS: [Mutation; 26] = [
     mutation(
         "a table has two writers",
         "crates/pagetable/src/table.rs",
-        ["fn try_take(", "!self.0.swap(true, Ordering::Acquire)", "!self.0.swap(false, Ordering::Acquire)"],
+        [
+            "fn try_take(",
+            "!self.taken.swap(true, Ordering::Acquire)",
+            "!self.taken.swap(false, Ordering::Acquire)",
+        ],
         Test::Plain(PAGETABLE, "mpt", "va32_compact32_shared::agrees"),
     ),
     mutation(

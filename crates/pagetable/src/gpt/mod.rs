@@ -165,7 +165,7 @@ impl<'n, G: Geometry, F: Format, N: Nodes<Word = F::Word>, L: Layout<N>, P: Poli
         Self {
             nodes,
             root: L::Root::default(),
-            sole: Sole::default(),
+            sole: Sole::new(nodes.held()),
             tally: Tally::default(),
             shape: PhantomData,
         }
@@ -216,7 +216,7 @@ impl<G: Geometry, F: Format, N: Nodes<Word = F::Word>, L: Layout<N>, P: Policy> 
 {
     fn drop(&mut self) {
         let left = self.tally.footprint();
-        self.nodes.held().lose(left.nodes + left.leaves);
+        self.nodes.held().bury(self.sole.number(), left.nodes + left.leaves);
     }
 }
 

@@ -57,7 +57,7 @@ unsafe impl<'n, G: Geometry, F: Format, N: Nodes<Word = F::Word>, L: Layout<N>, 
     }
 
     fn batch(&self) -> Retired<'n> {
-        Retired::new(self.nodes)
+        Retired::of(self.nodes, &self.sole)
     }
 
     #[inline]

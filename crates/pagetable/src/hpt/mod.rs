@@ -197,7 +197,7 @@ where
             used: core::array::from_fn(|_| AtomicUsize::new(0)),
             visits: AtomicUsize::new(0),
             growth: grow::Growth::new(words * F::Word::BYTES),
-            sole: Sole::default(),
+            sole: Sole::new(nodes.held()),
             tally,
             shape: PhantomData,
         })
@@ -224,7 +224,7 @@ where
     N: Nodes<Word = F::Word>,
 {
     fn drop(&mut self) {
-        self.nodes.held().lose(self.tally.footprint().nodes);
+        self.nodes.held().bury(self.sole.number(), self.tally.footprint().nodes);
     }
 }
 

@@ -87,7 +87,7 @@ where
     }
 
     fn batch(&self) -> Retired<'n> {
-        Retired::new(self.nodes)
+        Retired::of(self.nodes, &self.sole)
     }
 
     #[inline]

@@ -95,7 +95,15 @@ impl<'n, G: Radix, F: Format, N: Nodes<Word = F::Word>> Mpt<'n, G, F, N> {
         let root = root.ok_or(Error::NoMemory { wanted: 1, pending: nodes.held().pending() })?;
         let tally = Tally::default();
         tally.node(1, words * F::Word::BYTES);
-        Ok(Self { nodes, root, sole: Sole::default(), tally, borrowed: None, lent: None, shape: PhantomData })
+        Ok(Self {
+            nodes,
+            root,
+            sole: Sole::new(nodes.held()),
+            tally,
+            borrowed: None,
+            lent: None,
+            shape: PhantomData,
+        })
     }
 
     /// Returns the root node's address, as a register of the machine or a refill handler wants it.
@@ -173,7 +181,7 @@ impl<'n, G: Radix, F: Format, N: Nodes<Word = F::Word>> Mpt<'n, G, F, N> {
 
 impl<G: Radix, F: Format, N: Nodes<Word = F::Word>> Drop for Mpt<'_, G, F, N> {
     fn drop(&mut self) {
-        self.nodes.held().lose(self.tally.footprint().nodes);
+        self.nodes.held().bury(self.sole.number(), self.tally.footprint().nodes);
     }
 }
 

@@ -73,7 +73,7 @@ unsafe impl<'n, G: Radix, F: Format, N: Nodes<Word = F::Word>> Table<'n> for Mpt
     }
 
     fn batch(&self) -> Retired<'n> {
-        Retired::new(self.nodes)
+        Retired::of(self.nodes, &self.sole)
     }
 
     #[inline]

@@ -48,14 +48,7 @@ impl<'m, W: Word, M: Mode, S: FrameSource> Direct<'m, W, M, S> {
     /// [exposed](core::ptr::with_exposed_provenance) if it has one. There are fewer than 2^31 records, and until the last
     /// table and batch with nodes from here is gone, nobody else uses them, no other storage either.
     pub const unsafe fn new(source: S, offset: usize, size: PageSize, records: &'m [Record]) -> Self {
-        Self {
-            source,
-            offset,
-            size,
-            records,
-            held: Held { pending: Record0::ZERO, lost: Record0::ZERO, quarantined: Record0::ZERO },
-            mode: PhantomData,
-        }
+        Self { source, offset, size, records, held: Held::new(), mode: PhantomData }
     }
 
     /// Returns the frame source.
@@ -66,14 +59,6 @@ impl<'m, W: Word, M: Mode, S: FrameSource> Direct<'m, W, M, S> {
     fn number(&self, node: NodeAddr) -> usize {
         node.get() >> self.size.shift()
     }
-}
-
-/// A zero for the tally, in a constant.
-struct Record0;
-
-impl Record0 {
-    #[expect(clippy::declare_interior_mutable_const, reason = "every use is a fresh counter")]
-    const ZERO: crate::word::atomics::AtomicUsize = crate::word::atomics::AtomicUsize::new(0);
 }
 
 // SAFETY: the source hands out each frame once, mapped at `offset`; frames without a record are refused; a frame is

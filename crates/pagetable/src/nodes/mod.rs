@@ -13,6 +13,7 @@
 
 #[cfg(not(tlbkit_loom))]
 mod direct;
+mod held;
 #[cfg(not(tlbkit_loom))]
 mod slab;
 mod stock;
@@ -21,6 +22,8 @@ use core::fmt::Debug;
 
 #[cfg(not(tlbkit_loom))]
 pub use direct::{Direct, FrameSource};
+pub use held::Held;
+pub(crate) use held::{Debt, Freed};
 #[cfg(not(tlbkit_loom))]
 pub use slab::{Chunk, Identity, Offset, Slab, SlabError, Usage, Window};
 pub(crate) use stock::{Stock, take_within};
@@ -238,74 +241,4 @@ pub unsafe trait Reclaim {
 
     /// Returns the tally of nodes that are out of the tables and not yet free.
     fn held(&self) -> &Held;
-}
-
-/// Nodes that are in no table and not free either.
-#[derive(Debug, Default)]
-pub struct Held {
-    pending: atomics::AtomicUsize,
-    lost: atomics::AtomicUsize,
-    quarantined: atomics::AtomicUsize,
-}
-
-impl Held {
-    /// Returns how many nodes wait for a shootdown to complete.
-    pub fn pending(&self) -> usize {
-        self.pending.load(atomics::Ordering::Relaxed)
-    }
-
-    /// Returns how many nodes were leaked because somebody dropped the obligation, or the table, that owned them.
-    pub fn lost(&self) -> usize {
-        self.lost.load(atomics::Ordering::Relaxed)
-    }
-
-    /// Returns how many batches wait that took a place out of use which is part of a larger node.
-    pub(crate) fn quarantined(&self) -> usize {
-        self.quarantined.load(atomics::Ordering::Acquire)
-    }
-
-    pub(crate) fn quarantine(&self) {
-        self.quarantined.fetch_add(1, atomics::Ordering::Relaxed);
-    }
-
-    pub(crate) fn release(&self) {
-        self.quarantined.fetch_sub(1, atomics::Ordering::Release);
-    }
-
-    pub(crate) fn retire(&self, nodes: usize) {
-        self.pending.fetch_add(nodes, atomics::Ordering::Relaxed);
-    }
-
-    pub(crate) fn reclaim(&self, nodes: usize) {
-        self.pending.fetch_sub(nodes, atomics::Ordering::Relaxed);
-    }
-
-    /// Counts nodes as lost: no word leads to them, and no batch owns them.
-    pub fn lose(&self, nodes: usize) {
-        self.lost.fetch_add(nodes, atomics::Ordering::Relaxed);
-    }
-}
-
-/// A node that is being freed. If the storage unwinds, the node is lost, and what was to be freed after it goes on waiting.
-pub(crate) struct Freed<'h> {
-    held: &'h Held,
-    after: usize,
-}
-
-impl<'h> Freed<'h> {
-    pub(crate) fn new(held: &'h Held, after: usize) -> Self {
-        Self { held, after }
-    }
-
-    pub(crate) fn done(self) {
-        core::mem::forget(self);
-    }
-}
-
-impl Drop for Freed<'_> {
-    #[cold]
-    fn drop(&mut self) {
-        self.held.lose(1);
-        self.held.retire(self.after);
-    }
 }
