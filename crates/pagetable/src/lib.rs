@@ -88,7 +88,7 @@ pub use footprint::Footprint;
 pub use frames::{Frames, Run, Runs};
 pub use geometry::{Geometry, Radix, Space};
 pub use leaf::Leaf;
-pub use local::Local;
+pub use local::{Invalidate, Local, OneCpu};
 pub use mode::{Mode, Shared, Solo};
 pub use observe::Observe;
 pub use pinned::Pinned;

@@ -1,9 +1,96 @@
 //! A table that one CPU uses alone: no pin, no token, no batch in sight.
 
+use core::ops::{Deref, DerefMut};
+
 use tlbkit_addr::{Attr, Flush, PageSize, Pages, Pfn, PhysAddr, VirtAddr};
 
 use crate::table::destroy_into;
 use crate::{Change, Error, Footprint, Frames, Holes, Leaf, Pinned, Private, Retired, Table};
+
+/// The TLB, as a [`Local`] flushes it. Every function of a [`Flush`] is one; a kernel's own type has a name.
+pub trait Invalidate {
+    /// Forgets the translations that `flush` names before it returns.
+    fn invalidate(&mut self, flush: &Flush);
+}
+
+impl<F: FnMut(&Flush)> Invalidate for F {
+    #[inline(always)]
+    fn invalidate(&mut self, flush: &Flush) {
+        self(flush);
+    }
+}
+
+/// A value that one CPU uses alone, so that a static may hold it.
+///
+/// Tables and storage in [`Solo`](crate::Solo) mode are not [`Send`]: nothing keeps two CPUs apart that use them. A
+/// kernel with one CPU knows that there is no other.
+///
+/// ```
+/// use std::sync::Mutex;
+///
+/// use tlbkit_addr::{Attr, Flush, PageSize, Pages, Pfn, VirtAddr};
+/// use tlbkit_pagetable::nodes::{Chunk, Slab};
+/// use tlbkit_pagetable::{Invalidate, Local, OneCpu, Solo, mpt};
+///
+/// struct Tlb;
+/// impl Invalidate for Tlb {
+///     fn invalidate(&mut self, _flush: &Flush) {
+///         // The machine's instructions.
+///     }
+/// }
+///
+/// type Space = Local<'static, mpt::Mpt4<'static, Slab<'static, u64, Solo>>, Tlb>;
+/// static SPACE: Mutex<Option<OneCpu<Space>>> = Mutex::new(None);
+///
+/// let memory = Box::leak(Box::new([const { Chunk::ZERO }; 16]));
+/// let slab = Box::leak(Box::new(Slab::new(memory, 0)?));
+/// let space = Local::with(mpt::Mpt4::new(slab)?, Tlb);
+/// // SAFETY: this kernel has one CPU, and masks interrupts while it holds the lock.
+/// *SPACE.lock().unwrap() = Some(unsafe { OneCpu::new(space) });
+///
+/// let at = VirtAddr::new(0x7000_0000);
+/// if let Some(space) = &mut *SPACE.lock().unwrap() {
+///     space.map(Pages::one(at.vpn(PageSize::K4)), Pfn::new(3), PageSize::K4, Attr::READ)?;
+///     assert_eq!(space.lookup(at).unwrap().frame, Pfn::new(3));
+/// }
+/// # Ok::<(), Box<dyn std::error::Error>>(())
+/// ```
+#[derive(Debug)]
+pub struct OneCpu<T>(T);
+
+// SAFETY: by the promise of `new` there is no other CPU to send it to.
+unsafe impl<T> Send for OneCpu<T> {}
+
+impl<T> OneCpu<T> {
+    /// Wraps a value.
+    ///
+    /// # Safety
+    ///
+    /// One CPU alone uses the value and whatever shares state with it: its node storage, and the other tables there. No
+    /// such use begins within another one, as it would in an interrupt handler.
+    pub const unsafe fn new(value: T) -> Self {
+        Self(value)
+    }
+
+    /// Returns the value.
+    pub fn into_inner(self) -> T {
+        self.0
+    }
+}
+
+impl<T> Deref for OneCpu<T> {
+    type Target = T;
+
+    fn deref(&self) -> &T {
+        &self.0
+    }
+}
+
+impl<T> DerefMut for OneCpu<T> {
+    fn deref_mut(&mut self) -> &mut T {
+        &mut self.0
+    }
+}
 
 /// A table and the function that flushes the TLB: changes flush, then free, before they return.
 ///
@@ -37,9 +124,20 @@ pub struct Local<'n, T: Table<'n>, F> {
     flush: F,
 }
 
+// SAFETY: a table that can be sent says that its storage may be used where it is sent to; the rest of the batch is plain
+// data.
+unsafe impl<'n, T: Table<'n> + Send, F: Send> Send for Local<'n, T, F> {}
+
 impl<'n, T: Private<'n>, F: FnMut(&Flush)> Local<'n, T, F> {
     /// Wraps `table`. `flush` forgets the translations that it is given before it returns.
     pub fn new(table: T, flush: F) -> Self {
+        Self::with(table, flush)
+    }
+}
+
+impl<'n, T: Private<'n>, F: Invalidate> Local<'n, T, F> {
+    /// Wraps `table`. As [`new`](Self::new), with a TLB whose type has a name, as a static that holds this must give one.
+    pub fn with(table: T, flush: F) -> Self {
         let mut batch = table.batch();
         // SAFETY: the table is ours alone, and the batch came from it.
         unsafe { batch.take_up() };
@@ -47,7 +145,7 @@ impl<'n, T: Private<'n>, F: FnMut(&Flush)> Local<'n, T, F> {
     }
 }
 
-impl<'n, T: Table<'n>, F: FnMut(&Flush)> Local<'n, T, F> {
+impl<'n, T: Table<'n>, F: Invalidate> Local<'n, T, F> {
     /// Returns the leaf that maps `at`; see [`Table::lookup`].
     #[inline(always)]
     pub fn lookup(&self, at: VirtAddr) -> Option<Leaf> {
@@ -132,7 +230,9 @@ impl<'n, T: Table<'n>, F: FnMut(&Flush)> Local<'n, T, F> {
     /// As for [`Writer::resize_breaking`](crate::Writer::resize_breaking), of the page; the flush is what must not need it.
     pub unsafe fn replace_breaking(&mut self, at: VirtAddr, frame: Pfn, attr: Attr) -> Result<Leaf, Error> {
         // SAFETY: as in `map`, and the caller's promise.
-        let old = unsafe { self.table.replace(&mut self.batch, at, frame, attr, &mut self.flush) };
+        let old = unsafe {
+            self.table.replace(&mut self.batch, at, frame, attr, &mut |flush| self.flush.invalidate(flush))
+        };
         self.settle();
         old
     }
@@ -162,7 +262,9 @@ impl<'n, T: Table<'n>, F: FnMut(&Flush)> Local<'n, T, F> {
     /// As for [`Writer::resize_breaking`](crate::Writer::resize_breaking); the flush is what must not need the pages.
     pub unsafe fn resize_breaking(&mut self, pages: Pages, to: PageSize) -> Result<(), Error> {
         // SAFETY: as in `map`, and the caller's promise.
-        let done = unsafe { self.table.resize(&mut self.batch, pages, to, &mut self.flush) };
+        let done = unsafe {
+            self.table.resize(&mut self.batch, pages, to, &mut |flush| self.flush.invalidate(flush))
+        };
         self.settle();
         done
     }
@@ -171,7 +273,7 @@ impl<'n, T: Table<'n>, F: FnMut(&Flush)> Local<'n, T, F> {
     #[inline(always)]
     fn settle(&mut self) {
         if !self.batch.is_empty() {
-            (self.flush)(self.batch.flush());
+            self.flush.invalidate(self.batch.flush());
             // SAFETY: nobody walks but this CPU, which does not now, and its TLB has just been flushed.
             unsafe { self.batch.complete() };
         }
@@ -190,7 +292,7 @@ impl<'n, T: Table<'n>, F: FnMut(&Flush)> Local<'n, T, F> {
     /// Takes the table apart, flushes and frees every node.
     pub fn destroy(mut self) {
         let batch = destroy_into(self.table, self.batch);
-        (self.flush)(batch.flush());
+        self.flush.invalidate(batch.flush());
         // SAFETY: the table is gone, nobody walks it, and the TLB has just been flushed.
         unsafe { batch.reclaim() };
     }
