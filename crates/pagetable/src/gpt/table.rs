@@ -121,7 +121,12 @@ unsafe impl<'n, G: Geometry, F: Format, N: Nodes<Word = F::Word>, L: Layout<N>, 
         known: &mut dyn FnMut(&Flush),
     ) -> Result<Leaf, Error> {
         // SAFETY: the caller's promise.
-        unsafe { self.replace_leaf(batch, at, frame, attr, known) }
+        unsafe {
+            batch.change_late(
+                |batch| self.replace_leaf(batch, at, frame, attr, known),
+                |batch, forgotten| self.mend(batch, forgotten),
+            )
+        }
     }
 
     fn breaks_frames(&self) -> bool {

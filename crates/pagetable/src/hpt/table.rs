@@ -142,7 +142,9 @@ where
         known: &mut dyn FnMut(&Flush),
     ) -> Result<Leaf, Error> {
         // SAFETY: the caller's promise.
-        unsafe { self.replace_leaf(batch, at, frame, attr, known) }
+        unsafe {
+            batch.change(|batch| self.replace_leaf(batch, at, frame, attr, known), |batch| self.mend(batch))
+        }
     }
 
     fn breaks_frames(&self) -> bool {

@@ -128,7 +128,9 @@ unsafe impl<'n, G: Radix, F: Format, N: Nodes<Word = F::Word>> Table<'n> for Mpt
         known: &mut dyn FnMut(&Flush),
     ) -> Result<Leaf, Error> {
         // SAFETY: the caller's promise.
-        unsafe { self.replace_leaf(batch, at, frame, attr, known) }
+        unsafe {
+            batch.change(|batch| self.replace_leaf(batch, at, frame, attr, known), |batch| self.mend(batch))
+        }
     }
 
     fn breaks_frames(&self) -> bool {
