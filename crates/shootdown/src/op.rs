@@ -67,6 +67,8 @@ pub enum Misuse {
         /// The station's CPU.
         cpu: usize,
     },
+    /// The plan was made for unmapping, and the change leaves rights that the hardware may write back.
+    OtherRights,
     /// The CPU is to go offline, and runs an address space.
     StillRuns {
         /// The CPU.
@@ -92,6 +94,9 @@ impl fmt::Display for Misuse {
             }
             Self::AlreadyComplete { op } => write!(f, "operation {op} has had all its acknowledgements"),
             Self::NotAsked => f.write_str("the machine did not ask for this"),
+            Self::OtherRights => {
+                f.write_str("the plan is for unmapping: make one with `LowRights::MayWriteBack`")
+            }
             Self::StillRuns { cpu } => write!(f, "CPU {cpu} runs another address space: leave that first"),
             Self::NoRemoteTlbs => f.write_str("the plan flushes other CPUs' TLBs: implement `Local::remote`"),
             Self::Busy { op } => write!(f, "operation {op} is still under way"),

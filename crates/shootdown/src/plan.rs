@@ -80,10 +80,11 @@ pub struct Want {
 
 /// An algorithm that has been checked against the hardware, with what the hardware makes it do.
 ///
-/// All CPUs of a kernel work from the same plan.
+/// Every operation names its plan; a [`System`](crate::System) runs operations of different plans side by side.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub struct Plan {
     algorithm: Algorithm,
+    low: LowRights,
     rounds: u8,
     overwrites: bool,
     rendezvous: Rendezvous,
@@ -117,6 +118,7 @@ impl Plan {
         let rounds = if covered { hardware.bits_that_overwrite() + 1 } else { 1 };
         Self {
             algorithm,
+            low,
             rounds,
             overwrites: hardware.status_overwrites(),
             rendezvous: Rendezvous::Flag,
@@ -212,6 +214,15 @@ impl Plan {
     #[inline]
     pub const fn status_overwrites(&self) -> bool {
         self.overwrites
+    }
+
+    /// Tells whether the plan is right for changes to rights of the kind `low`. One that was made for unmapping is not, for
+    /// rights that the hardware may write back, where such a write can undo a change.
+    #[inline]
+    pub const fn allows(&self, low: LowRights) -> bool {
+        !self.overwrites
+            || matches!(low, LowRights::NeverWriteBack)
+            || matches!(self.low, LowRights::MayWriteBack)
     }
 
     /// Tells whether an operation gives up after a failed check.

@@ -6,7 +6,8 @@ use std::sync::atomic::{AtomicBool, AtomicU8, Ordering};
 
 use tlbkit_addr::{Asid, CpuSet, Flush};
 use tlbkit_shootdown::{
-    Algorithm, Edit, Hardware, Local, LowRights, OpId, Outcome, Plan, Rendezvous, SharedSpace, System,
+    Algorithm, Edit, Hardware, Local, LowRights, Misuse, OpId, Outcome, Plan, Rendezvous, SharedSpace,
+    Synchronous, System,
 };
 
 mod support;
@@ -148,5 +149,50 @@ fn who_stops_waits_only_where_a_status_write_could_undo_the_change() {
             [1 + usize::from(hardware.status_overwrites())],
             "{name}"
         );
+    }
+}
+
+/// A page that is protected, and stays readable: the hardware may set a bit in the new entry.
+struct Protect<'p>(&'p Page);
+
+impl Edit for Protect<'_> {
+    type Payload = ();
+
+    fn exclude(&mut self) -> bool {
+        true
+    }
+    fn release(&mut self) {}
+    fn update(&mut self) {}
+    fn low_rights(&self) -> LowRights {
+        LowRights::MayWriteBack
+    }
+    fn space(&self) -> &SharedSpace {
+        &self.0.space
+    }
+    fn asid(&self) -> Asid {
+        Asid::default()
+    }
+    fn flush(&self) -> &Flush {
+        &EVERYTHING
+    }
+}
+
+/// A plan for unmapping makes too few rounds where rights that stay may be written back, or is unsound with any number.
+#[test]
+fn a_plan_for_unmapping_does_not_protect() {
+    fn protect<const CPUS: usize>(hardware: Hardware, low: LowRights) -> Result<Outcome, Misuse> {
+        let page = Page::on(0..1);
+        let completed = AtomicBool::new(false);
+        let mut cpu = Cpu { page: &page, late: false, drains: true, flushes: 0, completed: &completed };
+        let kernel = System::<(), Synchronous<()>, CPUS, 2>::new(hardware);
+        let plan = Plan::new(Algorithm::TwoPhase, &hardware, low).expect("it suits any");
+        let mut station = kernel.station(0)?;
+        kernel.run(&mut station, &mut cpu, plan, &mut Protect(&page)).map(|(_, outcome)| outcome)
+    }
+    for (name, hardware) in Hardware::TABLE {
+        let refused = if hardware.status_overwrites() { Err(Misuse::OtherRights) } else { Ok(Outcome::Done) };
+        assert_eq!(protect::<1>(hardware, LowRights::NeverWriteBack), refused, "{name}");
+        assert_eq!(protect::<2>(hardware, LowRights::NeverWriteBack), refused, "{name}");
+        assert_eq!(protect::<2>(hardware, LowRights::MayWriteBack), Ok(Outcome::Done), "{name}");
     }
 }

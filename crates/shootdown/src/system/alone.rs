@@ -20,6 +20,9 @@ where
         edit: &mut X,
     ) -> Result<(OpId, Outcome), Misuse> {
         self.check(station)?;
+        if !plan.allows(edit.low_rights()) {
+            return Err(Misuse::OtherRights);
+        }
         let slot = self.slot(0, 0)?;
         let id = Self::name(0, slot, 0);
         edit.begin(id);

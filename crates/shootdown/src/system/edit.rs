@@ -6,7 +6,7 @@ use core::marker::PhantomData;
 use tlbkit_addr::{Asid, CpuSet, Flush};
 
 use crate::sync::relax;
-use crate::{OpId, Outcome, SharedSpace};
+use crate::{LowRights, OpId, Outcome, SharedSpace};
 
 /// A change of page-table entries, as a kernel knows how to make it. Each call is one action of a
 /// [`Requester`](crate::Requester), whose documentation says what it must do.
@@ -37,6 +37,10 @@ pub trait Edit<const W: usize = 1> {
     /// [`Action::Check`](crate::Action::Check); always true unless the plan is optimistic.
     fn check(&mut self) -> bool {
         true
+    }
+    /// Returns what the hardware does with the new entry: nothing unless the page stays mapped.
+    fn low_rights(&self) -> LowRights {
+        LowRights::NeverWriteBack
     }
     /// Tells whether a walk may be in what the update has uncovered, as in page-table nodes. Frames alone are nobody's
     /// when every TLB has been flushed: they need not wait for walks to end where a flush does not end them.

@@ -36,6 +36,7 @@ where
     /// # Errors
     ///
     /// Nothing has been done: [`Misuse::Busy`] if all of this CPU's slots are in flight, [`Misuse::Stranger`],
+    /// [`Misuse::OtherRights`] if the plan is for unmapping and the edit is not,
     /// [`Misuse::NoRemoteTlbs`] if the plan is to flush other CPUs' TLBs and [`Local::remote`] has none, or
     /// [`Misuse::NoSuchCpu`] if a CPU that the system does not have is a member of the space. (One that becomes a
     /// member later is not asked: there is nobody to flush.)
@@ -104,6 +105,9 @@ where
         edit: &mut X,
     ) -> Result<(&Slot<P, E, W>, OpId, Operation<Kept<P>, W>), Misuse> {
         self.check(station)?;
+        if !plan.allows(edit.low_rights()) {
+            return Err(Misuse::OtherRights);
+        }
         if plan.algorithm().style() == Style::Remote && local.remote().is_none() {
             return Err(Misuse::NoRemoteTlbs);
         }
