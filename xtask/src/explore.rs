@@ -6,7 +6,7 @@ use tlbkit_shootdown::Algorithm;
 use crate::ledger::Ledger;
 use crate::shell::{Line, Shell};
 
-/// Explore every shootdown algorithm over all interleavings of two CPUs, and what each repair is for
+/// Explore every shootdown algorithm over all interleavings of two CPUs, what each repair is for, and the driver
 #[derive(Args, Debug)]
 pub(crate) struct ExploreArgs {
     /// Of three CPUs: minutes for each algorithm. Goes on where it was interrupted
@@ -18,8 +18,11 @@ pub(crate) struct ExploreArgs {
 pub(crate) fn run(shell: &Shell, args: &ExploreArgs) -> anyhow::Result<()> {
     let cpus = if args.full { 3 } else { 2 };
     let pairings = Algorithm::ALL.map(|algorithm| format!("--cpus {cpus} --algorithm {algorithm}"));
+    let bounds = if args.full { " --preemptions 3 --schedules 1000000" } else { "" };
+    let driver = ["", " --hazards"].map(|hazards| format!("--driver{hazards}{bounds}"));
     let mut ledger = Ledger::open("explore")?;
-    for what in ["--hazards", "--damages"].into_iter().chain(pairings.iter().map(String::as_str)) {
+    let all = driver.iter().chain(&pairings).map(String::as_str);
+    for what in ["--hazards", "--damages"].into_iter().chain(all) {
         let line = Line::new("cargo", "run --quiet --release -p tlblab -- explore").with(what.split(' '));
         ledger.job(&line.to_string(), || shell.run(&line))?;
     }

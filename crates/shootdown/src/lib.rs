@@ -1,5 +1,5 @@
 #![doc = include_str!("lib.md")]
-#![cfg_attr(not(test), no_std)]
+#![cfg_attr(not(any(test, feature = "hazards")), no_std)]
 #![cfg_attr(not(test), warn(unused_crate_dependencies))]
 
 mod algorithm;
@@ -21,6 +21,8 @@ mod space;
 mod sync;
 mod system;
 pub mod tolerance;
+#[cfg(all(feature = "hazards", not(tlbkit_loom)))]
+mod watched;
 
 pub use algorithm::{Algorithm, Consistency, LowRights, Order, Style, Unsuitable};
 pub use batch::Batch;
@@ -34,3 +36,5 @@ pub use protocol::{Action, Miss, MissAction, Replier, Reply, Requester, Seen, So
 pub use queue::{Duty, OpSet, Queue, Request, Target, Work};
 pub use space::{SharedSet, SharedSpace};
 pub use system::{Edit, Local, RemoteTlbs, Station, Synchronous, System};
+#[cfg(all(feature = "hazards", not(tlbkit_loom)))]
+pub use watched::{Access, watch};

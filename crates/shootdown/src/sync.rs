@@ -1,7 +1,11 @@
-//! Atomics and cells: `core`'s, or loom's under `cfg(tlbkit_loom)`.
+//! Atomics and cells: `core`'s, or loom's under `cfg(tlbkit_loom)`, or an explorer's (feature `hazards`).
 
+#[cfg(all(feature = "hazards", not(tlbkit_loom)))]
+pub(crate) use crate::watched::{AtomicBool, AtomicU32, AtomicUsize};
+#[cfg(not(any(feature = "hazards", tlbkit_loom)))]
+pub(crate) use core::sync::atomic::{AtomicBool, AtomicU32, AtomicUsize};
 #[cfg(not(tlbkit_loom))]
-pub(crate) use core::sync::atomic::{AtomicBool, AtomicU32, AtomicUsize, Ordering, fence};
+pub(crate) use core::sync::atomic::{Ordering, fence};
 #[cfg(tlbkit_loom)]
 pub(crate) use loom::sync::atomic::{AtomicBool, AtomicU32, AtomicUsize, Ordering, fence};
 
@@ -61,6 +65,8 @@ pub(crate) use array;
 pub(crate) fn relax() {
     #[cfg(not(tlbkit_loom))]
     core::hint::spin_loop();
+    #[cfg(all(feature = "hazards", not(tlbkit_loom)))]
+    crate::watched::waits();
     #[cfg(tlbkit_loom)]
     loom::thread::yield_now();
 }

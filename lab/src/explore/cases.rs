@@ -119,6 +119,9 @@ pub(crate) fn pairing(algorithm: Algorithm, machine: &Machine, cpus: usize, fewe
     if algorithm.style() == Style::Remote && !machine.hardware.remote_flush {
         return cases; // There is nothing to run it on.
     }
+    // Two bits that are written late make more worlds of three CPUs that all do something than can be told apart.
+    let late = machine.hardware.referenced.overwrites() && machine.hardware.dirty.overwrites();
+    let fewer = if late { fewer.min(2) } else { fewer };
     let mut add = |doing: &str, sound: bool, scene: Scene| {
         cases.push(Case {
             algorithm: Some(algorithm),

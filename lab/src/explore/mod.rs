@@ -12,6 +12,7 @@ use self::search::{Search, Verdict};
 mod ask;
 mod cases;
 mod check;
+mod driver;
 mod hardware;
 mod pack;
 mod reduce;
@@ -57,10 +58,23 @@ pub(crate) struct Explore {
     /// Tell all worlds apart, those too that nobody can: slow, and a check of what is left out otherwise
     #[arg(long)]
     unreduced: bool,
+    /// The crate's driver itself, loops included, with CPUs that are stopped before each access to a shared word; with
+    /// `--hazards`, each of which must be found
+    #[arg(long, conflicts_with_all = ["damages", "hardware", "cpus", "fewer", "unreduced", "limit"])]
+    driver: bool,
+    /// Most times that the driver is interrupted by another CPU's going on
+    #[arg(long, default_value_t = 1, requires = "driver")]
+    preemptions: usize,
+    /// Most schedules of one scene of the driver, with each number of preemptions
+    #[arg(long, default_value_t = 2_000, requires = "driver")]
+    schedules: usize,
     /// Print JSON
     #[arg(long)]
     json: bool,
 }
+
+/// Most worlds of a case that is to be found wrong.
+const BROKEN_EARLY: usize = 400_000;
 
 /// One exploration's result.
 #[derive(Clone, Debug, Serialize)]
@@ -81,7 +95,23 @@ pub(crate) struct Row {
     why: Option<String>,
 }
 
+impl Explore {
+    /// Returns the algorithm that is named.
+    fn algorithm(&self) -> anyhow::Result<Option<Algorithm>> {
+        let Some(name) = &self.algorithm else { return Ok(None) };
+        match Algorithm::ALL.into_iter().find(|a| a.name() == name) {
+            Some(algorithm) => Ok(Some(algorithm)),
+            None => {
+                bail!("no algorithm `{name}`: say one of {}", Algorithm::ALL.map(Algorithm::name).join(", "))
+            }
+        }
+    }
+}
+
 pub(crate) fn run(args: &Explore) -> anyhow::Result<()> {
+    if args.driver {
+        return driver::run(args);
+    }
     let mut cases = select(args)?;
     for case in &mut cases {
         case.scene.reduce = !args.unreduced;
@@ -102,15 +132,7 @@ pub(crate) fn run(args: &Explore) -> anyhow::Result<()> {
 }
 
 fn select(args: &Explore) -> anyhow::Result<Vec<Case>> {
-    let algorithm = match &args.algorithm {
-        Some(name) => match Algorithm::ALL.into_iter().find(|a| a.name() == name) {
-            Some(algorithm) => Some(algorithm),
-            None => {
-                bail!("no algorithm `{name}`: say one of {}", Algorithm::ALL.map(Algorithm::name).join(", "))
-            }
-        },
-        None => None,
-    };
+    let algorithm = args.algorithm()?;
     let machine = match &args.hardware {
         Some(name) => match Machine::named(name) {
             Some(machine) => Some(machine.name),
@@ -145,7 +167,9 @@ fn select(args: &Explore) -> anyhow::Result<Vec<Case>> {
 }
 
 fn explore(cases: &[Case], limit: usize) -> anyhow::Result<Vec<Search>> {
-    crate::parallel::map(cases, |case| search::search(&case.scene, limit))
+    // What is to be found wrong is found early, or in another case: it need not be looked for everywhere.
+    let limit = |case: &Case| if case.sound { limit } else { limit.min(BROKEN_EARLY) };
+    crate::parallel::map(cases, |case| search::search(&case.scene, limit(case)))
 }
 
 /// An unsuitable pairing is as it should be if any of its cases is found wrong: not all of them show it.

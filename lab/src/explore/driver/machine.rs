@@ -1,0 +1,695 @@
+//! The machine under the driver: page-table entries, what each TLB may hold, and status writes that land late.
+//!
+//! No load of a TLB is a step. For each CPU and page the machine keeps *all* words that the TLB may have loaded since
+//! it was last flushed: every word that the entry has been while the CPU could load it. What is wrong of one of those is
+//! wrong in some interleaving. What software walks is kept likewise: every node that was linked since the CPU was last in
+//! the driver. Only what writes to memory is chosen step by step: a use that sets a status bit non-atomically, and the
+//! landing of its write.
+
+use std::cell::{Cell, RefCell};
+use std::rc::Rc;
+
+use tlbkit_addr::{Asid, CpuSet, Flush, Pages, Reach, Vpn};
+use tlbkit_shootdown::{
+    Edit, Hardware, Loader, Local, OpId, Order, Outcome, Plan, RemoteTlbs, SharedSpace, Status,
+};
+
+use super::turns::{Choices, Machine, Stop, stop, wrote};
+
+/// Page-table entries, and copies: rights in the low two bits, then the status bits, then the frame, one of two.
+pub(crate) type Word = u8;
+pub(crate) const READ: Word = 1;
+pub(crate) const WRITE: Word = 2;
+const RIGHTS: Word = 3;
+const REFERENCED: Word = 4;
+const DIRTY: Word = 8;
+const FRAME: Word = 16;
+
+pub(crate) const PAGES: usize = 3;
+pub(crate) const CPUS: usize = 3;
+
+const fn rights(word: Word) -> Word {
+    word & RIGHTS
+}
+
+/// A set of words.
+type Words = u32;
+
+fn each(words: Words) -> impl Iterator<Item = Word> {
+    (0..32).filter(move |&word| words >> word & 1 != 0)
+}
+
+#[derive(Clone, Debug, Default)]
+struct Tlb {
+    /// What it may hold of each page.
+    copies: [Words; PAGES],
+    /// A status write under way.
+    late: Option<(usize, Word)>,
+    /// Nodes, each named as its frame, that walks by software and by hardware may be in.
+    walks: [[Words; 2]; PAGES],
+    /// What a miss handler may have seen the flag to be.
+    flags: [[bool; 2]; PAGES],
+    /// The CPU is in the user's program.
+    user: bool,
+    /// The space's root is installed.
+    installed: bool,
+    interrupted: bool,
+}
+
+/// A flush of other CPUs' TLBs that is not done.
+#[derive(Clone, Debug)]
+struct Asked {
+    ticket: u32,
+    cpus: CpuSet,
+    space: Option<Asid>,
+    what: Flush,
+    drain: bool,
+}
+
+const SOFTWARE: usize = 0;
+const HARDWARE: usize = 1;
+
+impl Tlb {
+    /// Its walks of this kind have ended.
+    fn leave(&mut self, kind: usize) {
+        for walks in &mut self.walks {
+            walks[kind] = 0;
+        }
+    }
+}
+
+#[derive(Clone, Debug)]
+struct State {
+    entries: [Word; PAGES],
+    tentative: [Word; PAGES],
+    changing: [bool; PAGES],
+    locked: [bool; PAGES],
+    tlbs: Vec<Tlb>,
+    asked: Vec<Asked>,
+    tickets: u32,
+    /// Frames that have been handed back.
+    freed: [Words; PAGES],
+    /// The rights that a copy may have at the most: any CPU's, and that of a CPU in the user's program.
+    most: [[Word; 2]; PAGES],
+    /// The operations, in the order in which they began.
+    ops: Vec<Op>,
+    whims: usize,
+    /// A CPU that has stopped may hold what it must not, as long as it does not go on (2-phase).
+    stops: bool,
+    wrong: Option<String>,
+}
+
+#[derive(Clone, Debug)]
+struct Op {
+    id: OpId,
+    pages: Vec<usize>,
+    new: Word,
+    ended: Option<Outcome>,
+    completed: bool,
+}
+
+/// What a run begins with.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Setup {
+    pub(crate) hardware: Hardware,
+    pub(crate) plan: Plan,
+    pub(crate) cpus: usize,
+    /// How many of them run the space, and how many have run it and may hold its translations.
+    pub(crate) running: usize,
+    pub(crate) members: usize,
+    /// How many operations there are to be.
+    pub(crate) operations: usize,
+    /// How many status bits the hardware may set.
+    pub(crate) whims: usize,
+    /// How many of the pages anything is done with.
+    pub(crate) pages: usize,
+    pub(crate) trace: bool,
+}
+
+/// The machine, and what the driver's hooks do with it.
+pub(crate) struct World {
+    setup: Setup,
+    pub(crate) space: SharedSpace,
+    state: RefCell<State>,
+    /// CPUs that have come to the end of their script.
+    pub(crate) ready: Cell<usize>,
+}
+
+pub(crate) fn asid() -> Asid {
+    Asid::new(1, 8).unwrap_or_default()
+}
+
+fn place(page: usize) -> Vpn {
+    Vpn::new(page * 16)
+}
+
+impl World {
+    pub(crate) fn new(setup: Setup) -> Rc<Self> {
+        let space = SharedSpace::new();
+        for cpu in 0..setup.members {
+            space.members.insert(cpu);
+        }
+        for cpu in 0..setup.running {
+            space.running.insert(cpu);
+        }
+        let tlb = |cpu: usize| Tlb {
+            copies: [if cpu < setup.members { 1 << WRITE } else { 0 }; PAGES],
+            user: true,
+            installed: cpu < setup.running,
+            ..Tlb::default()
+        };
+        let mut state = State {
+            entries: [WRITE; PAGES],
+            tentative: [WRITE; PAGES],
+            changing: [false; PAGES],
+            locked: [false; PAGES],
+            tlbs: (0..setup.cpus).map(tlb).collect(),
+            asked: Vec::new(),
+            tickets: 0,
+            freed: [0; PAGES],
+            most: [[WRITE; 2]; PAGES],
+            ops: Vec::new(),
+            whims: setup.whims,
+            stops: setup.plan.stops_repliers(),
+            wrong: None,
+        };
+        state.spread(&setup.hardware);
+        Rc::new(Self { setup, space, state: RefCell::new(state), ready: Cell::new(0) })
+    }
+
+    fn step(&self, what: &'static str) {
+        stop(Stop::Before(what));
+    }
+
+    /// All that was to be done is done.
+    pub(crate) fn is_over(&self) -> bool {
+        let state = self.state.borrow();
+        state.ops.len() >= self.setup.operations
+            && state.ops.iter().all(|op| op.ended.is_some() && op.completed)
+            && self.ready.get() >= self.setup.cpus
+    }
+
+    pub(crate) fn has_ended(&self, at: usize) -> bool {
+        self.state.borrow().ops.get(at).is_some_and(|op| op.ended.is_some())
+    }
+
+    /// Every operation has been begun, and has ended.
+    pub(crate) fn have_ended(&self) -> bool {
+        let state = self.state.borrow();
+        state.ops.len() == self.setup.operations && state.ops.iter().all(|op| op.ended.is_some())
+    }
+
+    pub(crate) fn name(&self, at: usize) -> Option<OpId> {
+        self.state.borrow().ops.get(at).map(|op| op.id)
+    }
+
+    /// The CPU enters the driver, or leaves it.
+    pub(crate) fn user(&self, cpu: usize, is: bool) {
+        let mut state = self.state.borrow_mut();
+        let tlb = &mut state.tlbs[cpu];
+        tlb.user = is;
+        tlb.flags = Default::default();
+        if !is {
+            // Software walks with interrupts masked, and not in the driver.
+            tlb.leave(SOFTWARE);
+        }
+        state.spread(&self.setup.hardware);
+        state.judge();
+    }
+
+    pub(crate) fn install(&self, cpu: usize, is: bool) {
+        let mut state = self.state.borrow_mut();
+        state.tlbs[cpu].installed = is;
+        if !is {
+            state.tlbs[cpu].walks = Default::default();
+        }
+        state.spread(&self.setup.hardware);
+        state.judge();
+    }
+
+    /// Waits until another CPU has written something, or has interrupted this one.
+    pub(crate) fn wait(&self, cpu: usize) {
+        stop(Stop::Wait);
+        self.state.borrow_mut().tlbs[cpu].interrupted = false;
+    }
+
+    /// Runs the user's program until it is interrupted, or everything is over. Tells whether it was interrupted.
+    pub(crate) fn program(&self, cpu: usize) -> bool {
+        self.user(cpu, true);
+        stop(Stop::User);
+        self.user(cpu, false);
+        std::mem::take(&mut self.state.borrow_mut().tlbs[cpu].interrupted)
+    }
+
+    pub(crate) fn wrong(&self, why: impl Into<String>) {
+        self.state.borrow_mut().wrong.get_or_insert(why.into());
+    }
+
+    /// Raises the rights of a page, or maps it anew with its other frame, under the lock of `exclude`.
+    pub(crate) fn raise(&self, page: usize, other_frame: bool) {
+        let mut state = self.state.borrow_mut();
+        let frame = state.entries[page] & FRAME ^ if other_frame { FRAME } else { 0 };
+        state.freed[page] &= !(1 << (frame / FRAME));
+        state.most[page] = [WRITE; 2];
+        state.entries[page] = WRITE | frame;
+        state.spread(&self.setup.hardware);
+        drop(state);
+        wrote();
+    }
+}
+
+impl State {
+    /// Every TLB may load what it can see now.
+    fn spread(&mut self, hardware: &Hardware) {
+        let hard = hardware.loader == Loader::Hardware;
+        for tlb in self.tlbs.iter_mut().filter(|tlb| tlb.installed && (hard || tlb.user)) {
+            for page in 0..PAGES {
+                let (entry, tentative) = (self.entries[page], self.tentative[page]);
+                tlb.flags[page][usize::from(self.changing[page])] = true;
+                let [table, instead] = tlb.flags[page];
+                if (hard || table) && rights(entry) != 0 {
+                    tlb.copies[page] |= 1 << entry;
+                }
+                if !hard && instead && rights(tentative) != 0 {
+                    tlb.copies[page] |= 1 << tentative;
+                }
+                let linked = if rights(entry) == 0 { 0 } else { 1 << (entry / FRAME) };
+                let walks = &mut tlb.walks[page];
+                walks[SOFTWARE] |= if tlb.user { linked } else { 0 };
+                walks[HARDWARE] |= if hard { linked } else { 0 };
+            }
+        }
+    }
+
+    /// Looks for a copy that must not be there.
+    fn judge(&mut self) {
+        let mut wrong = None;
+        for page in 0..PAGES {
+            let [most, in_user] = self.most[page];
+            if rights(self.entries[page]) > most {
+                wrong = Some(format!("entry {page} has the old rights again"));
+            }
+            let uses = |tlb: &Tlb| tlb.installed && (tlb.user || !self.stops);
+            for (cpu, tlb) in self.tlbs.iter().enumerate().filter(|(_, tlb)| uses(tlb)) {
+                for word in each(tlb.copies[page]) {
+                    let too_much = rights(word) > most || tlb.user && rights(word) > in_user;
+                    let freed = self.freed[page] >> (word / FRAME) & 1 != 0;
+                    if too_much || freed {
+                        let what = if freed { "that has been handed back" } else { "that it must not" };
+                        wrong = Some(format!("CPU {cpu} may use page {page} in a way {what}: {word:#x}"));
+                    }
+                }
+            }
+        }
+        if let Some(why) = wrong {
+            self.wrong.get_or_insert(why);
+        }
+    }
+
+    fn op(&mut self, id: OpId) -> Option<&mut Op> {
+        self.ops.iter_mut().rev().find(|op| op.id == id)
+    }
+
+    /// What the hardware may do of itself: the landing of a write, a use that sets a bit.
+    fn whims(&self, setup: &Setup) -> Vec<Whim> {
+        let hardware = &setup.hardware;
+        let mut whims = Vec::new();
+        for (cpu, tlb) in self.tlbs.iter().enumerate() {
+            if tlb.late.is_some() {
+                whims.push(Whim::Land { cpu });
+                continue;
+            }
+            if !tlb.installed || self.stops && !tlb.user {
+                continue;
+            }
+            for (page, &copies) in tlb.copies.iter().enumerate().take(setup.pages) {
+                for word in each(copies) {
+                    for (bit, ways) in [(REFERENCED, hardware.referenced), (DIRTY, hardware.dirty)] {
+                        let may = bit == REFERENCED || rights(word) == WRITE;
+                        if may && word & bit == 0 && ways.on_hit.overwrites() {
+                            whims.push(Whim::Use { cpu, page, word, bit, way: ways.on_hit });
+                        }
+                    }
+                }
+            }
+        }
+        whims
+    }
+
+    fn indulge(&mut self, hardware: &Hardware, whim: Whim) {
+        match whim {
+            Whim::Land { cpu } => self.land(cpu),
+            Whim::Use { cpu, page, word, bit, way } => {
+                let entry = self.entries[page];
+                let tlb = &mut self.tlbs[cpu];
+                // It is that copy which the TLB holds, and no other one.
+                tlb.copies[page] = 1 << (word | bit);
+                match way {
+                    Status::ReadThenWrite if entry & bit != 0 && !hardware.rewrites_set_bits => {}
+                    Status::ReadThenWrite => tlb.late = Some((page, entry | bit)),
+                    _ => tlb.late = Some((page, word | bit)),
+                }
+            }
+        }
+        self.spread(hardware);
+    }
+
+    fn land(&mut self, cpu: usize) {
+        if let Some((page, word)) = self.tlbs[cpu].late.take() {
+            self.entries[page] = word;
+        }
+    }
+
+    fn flush(&mut self, cpu: usize, space: Option<Asid>, what: &Flush, drain: bool, hardware: &Hardware) {
+        if drain {
+            self.land(cpu);
+        }
+        let covers = |page: usize| {
+            space.is_none_or(|of| of == asid()) && (what.is_all() || what.covers(Pages::one(place(page))))
+        };
+        let tlb = &mut self.tlbs[cpu];
+        for page in (0..PAGES).filter(|&page| covers(page)) {
+            tlb.copies[page] = 0;
+        }
+        tlb.leave(HARDWARE);
+        self.spread(hardware);
+    }
+}
+
+#[derive(Clone, Copy, Debug)]
+enum Whim {
+    Land { cpu: usize },
+    Use { cpu: usize, page: usize, word: Word, bit: Word, way: Status },
+}
+
+impl Machine for World {
+    fn leaves_user(&self, cpu: usize) -> bool {
+        self.state.borrow().tlbs[cpu].interrupted || self.is_over()
+    }
+
+    fn end(&self) -> Result<(), String> {
+        let mut state = self.state.borrow_mut();
+        for cpu in 0..state.tlbs.len() {
+            state.land(cpu);
+        }
+        state.judge();
+        state.wrong.clone().map_or(Ok(()), Err)
+    }
+
+    fn wakes(&self, cpu: usize) -> bool {
+        self.state.borrow().tlbs[cpu].interrupted
+    }
+
+    fn between(&self, choices: &Choices, next: usize, before: Stop) -> Result<(), String> {
+        let mut state = self.state.borrow_mut();
+        // Nothing else looks at entries and TLBs: what happens earlier may as well happen now.
+        if matches!(before, Stop::Before("update" | "flush" | "drain" | "check" | "ended" | "look at TLBs")) {
+            while state.whims > 0 {
+                let whims = state.whims(&self.setup);
+                let chosen = choices.choose(whims.len() + 1);
+                if chosen == 0 {
+                    break;
+                }
+                if self.setup.trace {
+                    eprintln!("        {:?}", whims[chosen - 1]);
+                }
+                // A landing is the other half of a use.
+                state.whims -= usize::from(matches!(whims[chosen - 1], Whim::Use { .. }));
+                state.indulge(&self.setup.hardware, whims[chosen - 1]);
+            }
+            if state.whims == 0 {
+                // What is under way lands at some time.
+                loop {
+                    let late: Vec<_> =
+                        (0..state.tlbs.len()).filter(|&cpu| state.tlbs[cpu].late.is_some()).collect();
+                    let chosen = choices.choose(late.len() + 1);
+                    if chosen == 0 {
+                        break;
+                    }
+                    if self.setup.trace {
+                        eprintln!("        CPU {}'s write lands", late[chosen - 1]);
+                    }
+                    state.land(late[chosen - 1]);
+                    state.spread(&self.setup.hardware);
+                }
+            }
+            state.judge();
+        }
+        if self.setup.trace {
+            let copies: Vec<_> = state.tlbs.iter().map(|tlb| tlb.copies).collect();
+            eprintln!("  {next}     entries {:?} copies {copies:x?}", state.entries);
+        }
+        state.wrong.clone().map_or(Ok(()), Err)
+    }
+}
+
+/// A change of pages' rights.
+pub(crate) struct Change {
+    world: Rc<World>,
+    pages: Vec<usize>,
+    new: Word,
+    flush: Flush,
+    /// What the entries are to be, as worked out under the exclusion: rights only go down.
+    lower: Vec<Word>,
+}
+
+impl Change {
+    pub(crate) fn new(world: &Rc<World>, pages: &[usize], new: Word) -> Self {
+        let mut flush = Flush::none();
+        for &page in pages {
+            flush.add(Reach::Everywhere, Pages::one(place(page)));
+        }
+        Self { world: world.clone(), pages: pages.to_vec(), new, flush, lower: vec![new; pages.len()] }
+    }
+
+    /// Lowers the entries, and returns the frames that they had.
+    fn lower(&self) -> Vec<(usize, Word)> {
+        let mut state = self.world.state.borrow_mut();
+        let mut frames = Vec::new();
+        for (&page, &new) in self.pages.iter().zip(&self.lower) {
+            let old = state.entries[page];
+            state.entries[page] = old & FRAME | new;
+            if new == 0 && rights(old) != 0 {
+                frames.push((page, old / FRAME));
+            }
+            if matches!(self.world.setup.plan.algorithm().order(), Order::TlbFirst | Order::TwoPhase) {
+                state.most[page][1] = new;
+            }
+        }
+        state.spread(&self.world.setup.hardware);
+        state.judge();
+        drop(state);
+        wrote();
+        frames
+    }
+}
+
+impl Edit<1> for Change {
+    type Payload = Vec<(usize, Word)>;
+
+    fn begin(&mut self, id: OpId) {
+        let op = Op { id, pages: self.pages.clone(), new: self.new, ended: None, completed: false };
+        self.world.state.borrow_mut().ops.push(op);
+        wrote();
+    }
+    fn exclude(&mut self) -> bool {
+        self.world.step("exclude");
+        let mut state = self.world.state.borrow_mut();
+        let free = self.pages.iter().all(|&page| !state.locked[page]);
+        if free {
+            for &page in &self.pages {
+                state.locked[page] = true;
+            }
+            self.lower = self.pages.iter().map(|&page| rights(state.entries[page]).min(self.new)).collect();
+            drop(state);
+            wrote();
+        }
+        free
+    }
+    fn release(&mut self) {
+        self.world.step("release");
+        let mut state = self.world.state.borrow_mut();
+        for &page in &self.pages {
+            state.locked[page] = false;
+        }
+        drop(state);
+        wrote();
+    }
+    fn set_tentative(&mut self) {
+        self.world.step("set tentative");
+        let mut state = self.world.state.borrow_mut();
+        for (&page, &new) in self.pages.iter().zip(&self.lower) {
+            state.tentative[page] = state.entries[page] & FRAME | new;
+        }
+        state.spread(&self.world.setup.hardware);
+    }
+    fn set_changing(&mut self, on: bool) {
+        self.world.step("set changing");
+        let mut state = self.world.state.borrow_mut();
+        for &page in &self.pages {
+            state.changing[page] = on;
+        }
+        state.spread(&self.world.setup.hardware);
+    }
+    fn update(&mut self) -> Self::Payload {
+        self.world.step("update");
+        self.lower()
+    }
+    fn update_again(&mut self, payload: &mut Self::Payload) {
+        self.world.step("update");
+        for frame in self.lower() {
+            if !payload.contains(&frame) {
+                payload.push(frame);
+            }
+        }
+    }
+    fn check(&mut self) -> bool {
+        self.world.step("check");
+        let state = self.world.state.borrow();
+        self.pages.iter().all(|&page| rights(state.entries[page]) <= self.new)
+    }
+    fn space(&self) -> &SharedSpace {
+        &self.world.space
+    }
+    fn asid(&self) -> Asid {
+        asid()
+    }
+    fn flush(&self) -> &Flush {
+        &self.flush
+    }
+}
+
+/// A CPU, as the driver sees it.
+pub(crate) struct Here {
+    pub(crate) world: Rc<World>,
+    pub(crate) me: usize,
+    remote: Option<Others>,
+}
+
+/// The other CPUs' TLBs.
+struct Others(Rc<World>);
+
+impl Here {
+    pub(crate) fn new(world: &Rc<World>, me: usize) -> Self {
+        let remote = world.setup.hardware.remote_flush.then(|| Others(world.clone()));
+        Self { world: world.clone(), me, remote }
+    }
+}
+
+impl Local<Vec<(usize, Word)>> for Here {
+    fn flush(&mut self, space: Option<Asid>, what: &Flush, drain: bool) {
+        self.world.step("flush");
+        let mut state = self.world.state.borrow_mut();
+        state.flush(self.me, space, what, drain, &self.world.setup.hardware);
+        state.judge();
+    }
+    fn drain(&mut self) {
+        self.world.step("drain");
+        let mut state = self.world.state.borrow_mut();
+        state.land(self.me);
+        state.spread(&self.world.setup.hardware);
+    }
+    fn interrupt(&mut self, cpus: CpuSet) {
+        self.world.step("interrupt");
+        for cpu in cpus.iter() {
+            self.world.state.borrow_mut().tlbs[cpu].interrupted = true;
+        }
+        wrote();
+    }
+    fn ended(&mut self, id: OpId, outcome: Outcome) {
+        self.world.step("ended");
+        let mut state = self.world.state.borrow_mut();
+        let Some(op) = state.op(id) else {
+            state.wrong = Some("an operation has ended that nobody began".into());
+            return;
+        };
+        if op.ended.replace(outcome).is_some() {
+            state.wrong = Some("an operation has ended twice".into());
+            return;
+        }
+        if outcome == Outcome::Done {
+            let (pages, new) = (op.pages.clone(), op.new);
+            for page in pages {
+                state.most[page] = state.most[page].map(|most| most.min(new));
+            }
+        } else if self.world.setup.plan.algorithm().order() == Order::TlbFirst {
+            // Superseded before its update, it has uncovered nothing.
+            op.completed = true;
+        }
+        state.judge();
+        drop(state);
+        wrote();
+    }
+    fn complete(&mut self, id: OpId, payload: Vec<(usize, Word)>, outcome: Outcome) {
+        self.world.step("complete");
+        let mut state = self.world.state.borrow_mut();
+        let Some(op) = state.op(id) else {
+            state.wrong = Some("a payload comes back that nobody gave".into());
+            return;
+        };
+        if std::mem::replace(&mut op.completed, true) {
+            state.wrong = Some("a payload comes back twice".into());
+        }
+        if outcome == Outcome::Done {
+            let stops = state.stops;
+            for (page, frame) in payload {
+                let walker = state.tlbs.iter().position(|tlb| {
+                    tlb.installed
+                        && (tlb.user || !stops)
+                        && tlb.walks[page].iter().any(|walks| walks >> frame & 1 != 0)
+                });
+                if let Some(cpu) = walker {
+                    let why = format!("CPU {cpu} may be in a walk of what page {page} hands back");
+                    state.wrong.get_or_insert(why);
+                }
+                state.freed[page] |= 1 << frame;
+            }
+        }
+        state.judge();
+        drop(state);
+        wrote();
+    }
+    fn pause(&mut self) {
+        // An interrupt may end it, whose handler cannot have the station.
+        self.world.wait(self.me);
+    }
+    fn remote(&mut self) -> Option<&mut dyn RemoteTlbs> {
+        match &mut self.remote {
+            Some(others) => Some(others),
+            None => None,
+        }
+    }
+}
+
+impl RemoteTlbs for Others {
+    fn flush(&mut self, cpus: CpuSet, space: Option<Asid>, what: &Flush, drain: bool) -> u32 {
+        self.0.step("ask TLBs");
+        let mut state = self.0.state.borrow_mut();
+        state.tickets += 1;
+        let asked = Asked { ticket: state.tickets, cpus, space, what: what.clone(), drain };
+        state.asked.push(asked);
+        state.tickets
+    }
+    /// It is as late as can be: when somebody looks.
+    fn is_flushed(&mut self, ticket: u32) -> bool {
+        self.0.step("look at TLBs");
+        let mut state = self.0.state.borrow_mut();
+        if let Some(at) = state.asked.iter().position(|asked| asked.ticket == ticket) {
+            let Asked { cpus, space, what, drain, .. } = state.asked.remove(at);
+            for cpu in cpus.iter() {
+                if drain && self.ends_walks() {
+                    // Miss handlers under way have ended.
+                    state.tlbs[cpu].flags = Default::default();
+                    state.tlbs[cpu].leave(SOFTWARE);
+                }
+                state.flush(cpu, space, &what, drain, &self.0.setup.hardware);
+            }
+            state.judge();
+        }
+        true
+    }
+    /// Where software loads the TLB, the flush waits for it; where hardware does, it knows of no other walk.
+    fn ends_walks(&self) -> bool {
+        self.0.setup.hardware.loader == Loader::Software
+    }
+}

@@ -1,0 +1,318 @@
+//! What the CPUs do, and what goes wrong without a repair.
+
+use std::fmt;
+use std::rc::Rc;
+
+use tlbkit_addr::{Attr, Pfn};
+use tlbkit_shootdown::tolerance::{Advice, Context, Entry, classify};
+use tlbkit_shootdown::{
+    Algorithm, Change as Switch, Hardware, LowRights, Misuse, Order, Plan, Rendezvous, Repair, Station,
+    Status, StatusBit, Style, System,
+};
+
+use super::machine::{CPUS, Change, Here, READ, Setup, Word, World, asid};
+use super::turns::{Choices, Stop, run, stop};
+
+/// Queues of one request, so that the second overflows them; one slot, so that each operation uses it again.
+type Kernel = System<Vec<(usize, Word)>, Change, CPUS, 1, 1, 1>;
+type Seat<'k> = Station<'k, 1, 1, 1>;
+
+/// What one CPU does before it serves.
+#[derive(Clone, Debug)]
+pub(crate) enum Deed {
+    /// Lowers the rights of these pages, in one operation.
+    Lower(&'static [usize], Word),
+    /// Comes, goes.
+    Switch(Switch),
+    /// Raises the rights of a page again, if an operation on it is still under way.
+    Supersede(usize),
+    /// Gives a page back the rights that an operation took: no CPU is asked, as a stale copy allows less (5.1.1).
+    Raise(usize),
+    /// Maps a page with another frame, once the operation of this number has ended.
+    Map(usize, usize),
+}
+
+/// CPUs that do something, in all schedules.
+#[derive(Clone, Debug)]
+pub(crate) struct Scene {
+    pub(crate) name: &'static str,
+    pub(crate) hardware: Hardware,
+    pub(crate) algorithm: Algorithm,
+    pub(crate) rendezvous: Rendezvous,
+    pub(crate) deeds: Vec<Vec<Deed>>,
+    /// How many CPUs run the space at first, and how many more have run it before.
+    pub(crate) running: usize,
+    pub(crate) lazy: usize,
+    /// How many status bits the hardware may set.
+    pub(crate) whims: usize,
+    /// The repairs that are switched off.
+    pub(crate) off: Repair,
+}
+
+/// How an exploration ended.
+#[derive(Debug)]
+pub(crate) struct Found {
+    /// How many schedules were run.
+    pub(crate) schedules: usize,
+    /// Whether these were all, with so many preemptions.
+    pub(crate) all: bool,
+    pub(crate) wrong: Option<String>,
+}
+
+impl fmt::Display for Scene {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let serving = if self.rendezvous == Rendezvous::Serve { ", serving" } else { "" };
+        write!(f, "{}{serving}, {} CPUs", self.name, self.deeds.len())
+    }
+}
+
+impl Scene {
+    /// Runs all schedules with no preemption, with one at the most, and so on, as long as each is no more than `most`
+    /// schedules.
+    pub(crate) fn explore(&self, preemptions: usize, most: usize, trace: bool) -> Found {
+        let mut found = Found { schedules: 0, all: true, wrong: None };
+        for preemptions in 0..=preemptions {
+            let choices = Choices::default();
+            let last = found.schedules + most;
+            loop {
+                found.schedules += 1;
+                if let Err(why) = self.once(&choices, preemptions, false) {
+                    if trace {
+                        choices.again();
+                        let _ = self.once(&choices, preemptions, true);
+                    }
+                    return Found { wrong: Some(why), ..found };
+                }
+                if !choices.next() {
+                    break;
+                }
+                if found.schedules == last {
+                    found.all = false;
+                    break;
+                }
+            }
+        }
+        found
+    }
+
+    /// How many pages anything is done with.
+    fn pages(&self) -> usize {
+        let last = |deed: &Deed| match deed {
+            Deed::Lower(pages, _) => pages.iter().max().copied(),
+            _ => None,
+        };
+        self.deeds.iter().flatten().filter_map(last).max().map_or(0, |last| last + 1)
+    }
+
+    fn once(&self, choices: &Choices, preemptions: usize, trace: bool) -> Result<(), String> {
+        let plan = Plan::unsound(self.algorithm, &self.hardware, LowRights::NeverWriteBack);
+        let plan = plan.without(self.off).with_rendezvous(self.rendezvous);
+        let lowers = |deeds: &Vec<Deed>| deeds.iter().filter(|deed| matches!(deed, Deed::Lower(..))).count();
+        let world = World::new(Setup {
+            hardware: self.hardware,
+            plan,
+            cpus: self.deeds.len(),
+            running: self.running,
+            members: self.running + self.lazy,
+            operations: self.deeds.iter().map(lowers).sum(),
+            whims: self.whims,
+            pages: self.pages(),
+            trace,
+        });
+        let kernel = Rc::new(Kernel::new(self.hardware).with_rendezvous(self.rendezvous));
+        let body = |me: usize| {
+            let (world, kernel, deeds) = (world.clone(), kernel.clone(), self.deeds[me].clone());
+            Box::new(move || {
+                let Ok(mut seat) = kernel.station(me) else { return world.wrong("a station is taken") };
+                let mut here = Here::new(&world, me);
+                for deed in deeds {
+                    act(&kernel, &mut seat, &mut here, plan, &deed);
+                }
+                let algorithm = plan.algorithm();
+                if me == 0 && (algorithm.order() == Order::TlbFirst || algorithm.style() == Style::Remote) {
+                    drain(&kernel, &mut seat, &mut here);
+                }
+                world.ready.set(world.ready.get() + 1);
+                while !world.is_over() {
+                    if world.program(me) {
+                        poll(&kernel, &mut seat, &mut here);
+                    }
+                }
+            }) as Box<dyn FnOnce()>
+        };
+        let bodies = (0..self.deeds.len()).map(body).collect();
+        run(bodies, &*world, choices, preemptions, trace)
+    }
+}
+
+fn poll(kernel: &Kernel, seat: &mut Seat<'_>, here: &mut Here) {
+    if let Err(why) = kernel.poll(seat, here) {
+        here.world.wrong(format!("CPU {}: {why}", here.me));
+    }
+}
+
+/// Has what was uncovered with no acknowledgement after it handed back, when there is nothing else left to do.
+fn drain(kernel: &Kernel, seat: &mut Seat<'_>, here: &mut Here) {
+    let world = here.world.clone();
+    while !world.have_ended() {
+        wait(kernel, seat, here);
+    }
+    while let Err(why) = kernel.drain(seat, here, &world.space) {
+        if !matches!(why, Misuse::Busy { .. }) {
+            return world.wrong(format!("CPU {}: {why}", here.me));
+        }
+        wait(kernel, seat, here);
+    }
+}
+
+/// Waits in the user's program until something has changed, and replies if asked.
+fn wait(kernel: &Kernel, seat: &mut Seat<'_>, here: &mut Here) {
+    here.world.user(here.me, true);
+    here.world.wait(here.me);
+    here.world.user(here.me, false);
+    poll(kernel, seat, here);
+}
+
+fn act(kernel: &Kernel, seat: &mut Seat<'_>, here: &mut Here, plan: Plan, deed: &Deed) {
+    let (world, me) = (here.world.clone(), here.me);
+    world.user(me, false);
+    match deed {
+        Deed::Lower(pages, new) => {
+            let mut change = Change::new(&world, pages, *new);
+            loop {
+                match kernel.start(seat, here, plan, change) {
+                    Ok(_) => break,
+                    Err((back, Misuse::Busy { .. })) => change = back,
+                    Err((_, why)) => return world.wrong(format!("CPU {me}: {why}")),
+                }
+                wait(kernel, seat, here);
+            }
+        }
+        Deed::Switch(change) => {
+            if *change != Switch::In {
+                world.install(me, false);
+            }
+            if let Err(why) = kernel.switch(seat, here, *change, &world.space, asid()) {
+                return world.wrong(format!("CPU {me}: {why}"));
+            }
+            if *change == Switch::In {
+                world.install(me, true);
+            }
+        }
+        Deed::Supersede(page) => {
+            stop(Stop::Before("supersede"));
+            if let Some(op) = world.name(0)
+                && kernel.supersede(op) == Ok(true)
+            {
+                world.raise(*page, false);
+            }
+        }
+        Deed::Raise(page) => {
+            let [old, new] =
+                [Attr::READ, Attr::READ.union(Attr::WRITE)].map(|attr| Entry { frame: Pfn::new(0), attr });
+            match classify(Some(old), Some(new), Context::Plain).advice() {
+                Advice::Skip => world.raise(*page, false),
+                advice => world.wrong(format!("more rights: {advice:?}")),
+            }
+        }
+        Deed::Map(page, after) => {
+            while !world.has_ended(*after) {
+                wait(kernel, seat, here);
+            }
+            world.raise(*page, true);
+        }
+    }
+    // An interrupt may have ended a wait in there.
+    poll(kernel, seat, here);
+    world.user(me, true);
+}
+
+/// The hazards: a scene without one of the plan's repairs, in which something must be found wrong.
+pub(crate) fn hazards() -> Vec<Scene> {
+    use Algorithm as A;
+    let late = |way| Hardware { referenced: StatusBit::by(way), ..Hardware::RISCV_SVADE };
+    let (own, read) = (None, Some(late(Status::ReadThenWrite)));
+    let table = [
+        (A::PteFirst, Repair::TARGETS_AFTER, "a CPU joins", own),
+        (A::TlbFirst, Repair::TARGETS_AFTER, "a CPU joins", own),
+        (A::Optimistic, Repair::TARGETS_AFTER, "a CPU joins", own),
+        (A::PteFirst, Repair::EXCLUSION, "two on one page", own),
+        (A::PteFirstAsync, Repair::EXCLUSION, "two on one page", own),
+        (A::TwoPhase, Repair::RENDEZVOUS, "two on two pages", own),
+        (A::TwoPhase, Repair::REQUESTER_FLUSHES_AFTER, "unmap", own),
+        (A::PteFirstAsync, Repair::ZERO_REPLIERS, "a lazy CPU comes back", own),
+        (A::Optimistic, Repair::DRAIN, "unmap", own),
+        (A::Optimistic, Repair::ROUNDS, "three CPUs", read),
+        (A::OptimisticAsync, Repair::ROUNDS, "three CPUs", read),
+        (A::TlbFirstRemote, Repair::REMOTE_DRAIN, "unmap", own),
+    ];
+    let scene = |(algorithm, off, name, hardware): (Algorithm, Repair, &str, Option<Hardware>)| {
+        let scene = scenes().into_iter().find(|scene| scene.algorithm == algorithm && scene.name == name)?;
+        let whims = if hardware.is_some() { 2 } else { scene.whims };
+        Some(Scene { off, whims, hardware: hardware.unwrap_or(scene.hardware), ..scene })
+    };
+    table.into_iter().filter_map(scene).collect()
+}
+
+/// All that is explored.
+pub(crate) fn scenes() -> Vec<Scene> {
+    let mut scenes = Vec::new();
+    let machine = |algorithm: Algorithm| {
+        let hardware = match algorithm.order() {
+            Order::TlbFirst => Hardware::RP3,
+            Order::Optimistic => Hardware { rewrites_set_bits: false, ..Hardware::NS32332 },
+            _ => Hardware::I386,
+        };
+        Hardware { remote_flush: algorithm.style() == Style::Remote, ..hardware }
+    };
+    const GONE: Word = 0;
+    for algorithm in Algorithm::ALL {
+        let mut add = |name, running, lazy, deeds: &[&[Deed]]| {
+            scenes.push(Scene {
+                name,
+                hardware: machine(algorithm),
+                algorithm,
+                rendezvous: Rendezvous::Flag,
+                deeds: deeds.iter().map(|deeds| deeds.to_vec()).collect(),
+                running,
+                lazy,
+                whims: if algorithm.order() == Order::Optimistic { 1 } else { 0 },
+                off: Repair::empty(),
+            });
+        };
+        use Deed::{Lower, Map, Raise, Supersede, Switch as Go};
+        add("unmap", 2, 0, &[&[Lower(&[0], GONE)], &[]]);
+        add("write-protect a batch of two ranges", 2, 0, &[&[Lower(&[0, 2], READ)], &[]]);
+        add("three CPUs", 3, 0, &[&[Lower(&[0], GONE)], &[], &[]]);
+        add("a slot used again", 2, 0, &[&[Lower(&[0], GONE), Map(0, 0), Lower(&[0, 1], GONE)], &[]]);
+        if algorithm.style() != Style::Asynchronous {
+            add(
+                "rights raised without a flush",
+                2,
+                0,
+                &[&[Lower(&[0], READ), Raise(0), Lower(&[0], GONE)], &[]],
+            );
+        }
+        add("two on two pages", 2, 0, &[&[Lower(&[0], GONE)], &[Lower(&[1], GONE)]]);
+        add("two on one page", 2, 0, &[&[Lower(&[0], READ)], &[Lower(&[0], GONE)]]);
+        add("two, and a queue of one", 3, 0, &[&[Lower(&[0], GONE)], &[Lower(&[1], GONE)], &[]]);
+        add("a CPU joins", 1, 0, &[&[Lower(&[0], GONE)], &[Go(Switch::In)]]);
+        add("a lazy CPU comes back", 1, 1, &[&[Lower(&[0], GONE)], &[Go(Switch::In)]]);
+        add("a CPU goes and comes", 2, 0, &[&[Lower(&[0], GONE)], &[Go(Switch::Out), Go(Switch::In)]]);
+        add("a CPU forgets", 2, 0, &[&[Lower(&[0], GONE)], &[Go(Switch::OutAndForget), Go(Switch::In)]]);
+        add("a CPU goes offline", 2, 0, &[&[Lower(&[0], GONE)], &[Go(Switch::Offline)]]);
+        if algorithm.style() == Style::Asynchronous {
+            add("rights raised again", 2, 0, &[&[Lower(&[0], GONE)], &[Supersede(0)]]);
+            add(
+                "rights raised again, and lowered",
+                2,
+                0,
+                &[&[Lower(&[0], GONE), Lower(&[0], READ)], &[Supersede(0)]],
+            );
+        }
+    }
+    let serving = |scene: &Scene| scene.algorithm == Algorithm::TwoPhase && scene.name.starts_with("two");
+    let serving: Vec<_> = scenes.iter().filter(|scene| serving(scene)).cloned().collect();
+    scenes.extend(serving.into_iter().map(|scene| Scene { rendezvous: Rendezvous::Serve, ..scene }));
+    scenes
+}
