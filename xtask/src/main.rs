@@ -38,6 +38,7 @@ mod release;
 mod report;
 mod sanitize;
 mod shell;
+mod stack;
 mod test;
 mod tools;
 
@@ -80,6 +81,8 @@ enum Command {
     Doc,
     Bench(bench::BenchArgs),
     Instructions(instructions::InstructionsArgs),
+    /// Measure the stack that each operation of each table takes; more than 3 KiB is an error
+    Stack,
     Report(report::ReportArgs),
     Bookkeeping(bookkeeping::BookkeepingArgs),
 }
@@ -107,6 +110,7 @@ fn main() -> ExitCode {
         Command::Doc => doc::run(&shell),
         Command::Bench(args) => bench::run(&shell, &args),
         Command::Instructions(args) => instructions::run(&args),
+        Command::Stack => stack::run(&shell),
         Command::Report(args) => report::run(&shell, &args),
         Command::Bookkeeping(args) => bookkeeping::run(&args),
     });

@@ -19,17 +19,17 @@ use super::policy::Policy;
 use super::slots::Place;
 use super::sweep::Span;
 use crate::format::Format;
-use crate::nodes::Nodes;
+use crate::nodes::{NodeAddr, Nodes};
 use crate::{Geometry, Retired};
 
 impl<'n, G: Geometry, F: Format, N: Nodes<Word = F::Word>, L: Layout<N>, P: Policy> Gpt<'n, G, F, N, L, P> {
-    /// Maps a span in some slots of a new node at `base`, in which `content` says what there is. Tells `put` what every
-    /// slot leads to, and whether that is another entry than the slot's before.
+    /// Maps a span in some slots of a new node at `base`, whose slots are smaller than the pages; `content` says what else
+    /// there is. Counts the node's entries, and returns how many they are and the last.
     ///
     /// # Safety
     ///
     /// The caller is the only writer, and retires what `content` comes from; so for all that follow.
-    #[expect(clippy::too_many_arguments, reason = "a node, what is put into it, and what it is put between")]
+    #[inline(never)]
     pub(super) unsafe fn compose<S: Supply, W: Fn(usize) -> F::Word>(
         &self,
         job: &mut Job<'_, 'n, S, W>,
@@ -38,64 +38,68 @@ impl<'n, G: Geometry, F: Format, N: Nodes<Word = F::Word>, L: Layout<N>, P: Poli
         span: Span,
         slots: RangeInclusive<usize>,
         content: impl Fn(usize) -> Edge,
-        put: &mut impl FnMut(usize, Edge, bool),
-    ) {
-        let unit = Self::unit(job.page).max(new.shift);
+    ) -> (usize, Edge) {
+        let unit = Self::unit(job.page);
         let step = 1 << (unit - new.shift);
-        let mut last = Edge::EMPTY;
+        let (mut live, mut last) = (0, Edge::EMPTY);
         let mut put = |slot, entry: Edge| {
-            put(slot, entry, !entry.is_empty() && entry != last);
+            if !entry.is_empty() {
+                live += usize::from(entry != last);
+                if S::REAL && !new.is_empty() {
+                    // SAFETY: the node is private, and the slot within it.
+                    unsafe { self.put(new.node, slot, new.shift, entry) };
+                }
+            }
             last = entry;
         };
+        let mut only = Edge::EMPTY;
         let mut slot = slots.start() & !(step - 1);
         while slot <= *slots.end() {
             let start = base | slot << new.shift;
-            match span.within(start, unit, job.page) {
-                None => (slot..slot + step).for_each(|slot| put(slot, content(slot))),
-                Some(part) if step == 1 => {
-                    let now = content(slot);
-                    // SAFETY: the caller's promise, also below.
-                    unsafe {
-                        let near = if now.is_empty() { None } else { self.nearest(now, part.first) };
-                        put(slot, self.graft(job, now, new.shift, part, near.unwrap_or(start)));
-                    }
+            let Some(part) = span.within(start, unit, job.page) else {
+                for slot in slot..slot + step {
+                    put(slot, content(slot));
                 }
-                Some(part) => {
-                    let half = |which: usize| slot + which * step / 2..slot + (which + 1) * step / 2;
-                    let own = digit(part.first, job.page, 1)..=digit(part.last, job.page, 1);
-                    // The leaf of this size that a half has.
-                    let same = |which: usize| {
-                        Some(content(half(which).start)).filter(|now| now.leaf && now.shift == job.page)
-                    };
-                    let beside = if own.start() == own.end() { same(1 - own.start()) } else { None };
-                    let leaf = if own.clone().all(|which| same(which).is_some()) {
-                        None
-                    } else {
+                slot += step;
+                continue;
+            };
+            let half = |which: usize| slot + which * step / 2..slot + (which + 1) * step / 2;
+            let own = digit(part.first, job.page, 1)..=digit(part.last, job.page, 1);
+            // The leaf of this size that a half has.
+            let same = |which: usize| {
+                Some(content(half(which).start)).filter(|now| now.leaf && now.shift == job.page)
+            };
+            let beside = if own.start() == own.end() { same(1 - own.start()) } else { None };
+            let leaf = if own.clone().all(|which| same(which).is_some()) {
+                None
+            } else {
+                // SAFETY: the caller's promise, also below.
+                Some(unsafe { self.couple(job, part, start, beside) })
+            };
+            for which in 0..2 {
+                let mut last = Edge::EMPTY;
+                for slot in half(which) {
+                    let now = content(slot);
+                    let new = leaf.filter(|_| beside.is_some() || own.contains(&which));
+                    if S::REAL && new.is_some() && own.contains(&which) && !now.is_empty() && now != last {
                         // SAFETY: as above.
-                        Some(unsafe { self.couple(job, part, start, beside) })
-                    };
-                    for which in 0..2 {
-                        let mut last = Edge::EMPTY;
-                        for slot in half(which) {
-                            let now = content(slot);
-                            let new = leaf.filter(|_| beside.is_some() || own.contains(&which));
-                            if S::REAL
-                                && new.is_some()
-                                && own.contains(&which)
-                                && !now.is_empty()
-                                && now != last
-                            {
-                                // SAFETY: as above.
-                                unsafe { self.discard(job.batch, now) };
-                            }
-                            last = now;
-                            put(slot, new.unwrap_or(now));
-                        }
+                        unsafe { self.discard(job.batch, now) };
+                    }
+                    last = now;
+                    let entry = new.unwrap_or(now);
+                    put(slot, entry);
+                    if !entry.is_empty() {
+                        only = entry;
                     }
                 }
             }
             slot += step;
         }
+        if S::REAL && !new.is_empty() {
+            // SAFETY: the node is private.
+            unsafe { self.set_live(new, live) };
+        }
+        (live, only)
     }
 
     /// Takes a new leaf for the one or two pages of a span, and the other page that `beside` has, in whose place it is.
@@ -119,8 +123,8 @@ impl<'n, G: Geometry, F: Format, N: Nodes<Word = F::Word>, L: Layout<N>, P: Poli
         }
     }
 
-    /// Builds a node anew, with the pages of a span in it that its slots are too small for, or are a part of one of whose
-    /// page they hold now.
+    /// Builds a node anew, with the pages of a span in it that its slots are too small for.
+    #[inline(never)]
     pub(super) unsafe fn renew<S: Supply, W: Fn(usize) -> F::Word>(
         &self,
         job: &mut Job<'_, 'n, S, W>,
@@ -131,16 +135,11 @@ impl<'n, G: Geometry, F: Format, N: Nodes<Word = F::Word>, L: Layout<N>, P: Poli
         // SAFETY: the caller is the writer; the new node is private, and slots are within their nodes.
         unsafe {
             let page = job.page;
-            let child =
-                |slot: usize| self.edge(Place::In(old.node, slot), old.shift, base | slot << old.shift);
-            let split = |slot: usize, now: Edge| {
-                old.shares(now) && now.shift > page && !self.keeps(now, base | slot << old.shift, span)
-            };
             let content =
-                |slot: usize| Some(child(slot)).filter(|&now| !split(slot, now)).unwrap_or(Edge::EMPTY);
+                |slot: usize| self.edge(Place::In(old.node, slot), old.shift, base | slot << old.shift);
             // A pair that takes the place of all that there is needs no node.
             let pair = span.first & !low(Self::unit(page));
-            let lone = Self::unit(page) > old.shift && pair == span.last & !low(Self::unit(page)) && {
+            let lone = pair == span.last & !low(Self::unit(page)) && {
                 let run = old.index(pair)..=old.index(pair | low(Self::unit(page)));
                 let own = old.index(span.first)..=old.index(span.last | low(page));
                 (0..old.slots()).all(|slot| {
@@ -149,43 +148,17 @@ impl<'n, G: Geometry, F: Format, N: Nodes<Word = F::Word>, L: Layout<N>, P: Poli
                     now.is_empty() || own.contains(&slot) || joins
                 })
             };
-            let new = if lone { old } else { self.sprout(job.supply, old.shift, old.width, base) };
-            let (mut live, mut only) = (0, Edge::EMPTY);
-            self.compose(job, new, base, span, 0..=old.slots() - 1, content, &mut |slot, entry, another| {
-                if lone {
-                    only = if entry.is_empty() { only } else { entry };
-                } else if S::REAL {
-                    self.put(new.node, slot, new.shift, entry);
-                }
-                live += usize::from(another);
-            });
+            let new = if lone {
+                Edge { node: NodeAddr::new(0), ..old }
+            } else {
+                self.sprout(job.supply, old.shift, old.width, base)
+            };
+            let (_, only) = self.compose(job, new, base, span, 0..=old.slots() - 1, content);
             if S::REAL {
-                let mut slot = 0;
-                while slot < old.slots() {
-                    let (now, here) = (child(slot), slot);
-                    slot = old.run(slot, now).end;
-                    if split(here, now) {
-                        self.release(job.batch, now);
-                    }
-                }
                 self.retire(job.batch, old);
             }
-            if lone {
-                return only;
-            }
-            if S::REAL {
-                self.set_live(new, live);
-                return self.tune(job.batch, new, base);
-            }
-            new
+            if lone { only } else { new }
         }
-    }
-
-    /// Tells whether a span is a part of larger pages that stand in several slots of a node.
-    pub(super) unsafe fn splits(&self, node: Edge, span: Span) -> bool {
-        (node.index(span.first)..=node.index(span.last))
-            // SAFETY: the caller is the writer; the slots are within the node.
-            .any(|slot| unsafe { node.shares(self.edge(Place::In(node.node, slot), node.shift, 0)) })
     }
 
     /// Tells whether a leaf of larger pages maps the one at `at`, and a span of smaller ones leaves it alone.

@@ -1,8 +1,8 @@
-//! Mapping: how a range of pages grows into the tree.
+//! Insertion: how a range of pages gets into the tree.
 //!
-//! One recursion does it, over what a slot says: it returns what the slot shall say instead. It runs twice, first
-//! with a supply that only counts nodes, then with one that hands out exactly those. Existing nodes are entered and
-//! their slots replaced one by one; every replacement is built privately and linked with one store.
+//! The range is inserted part by part, in a loop. For the first page that is not in yet, one walk from the root finds the
+//! slot that has to change ([`insert_next`](Gpt::insert_next)); the part is what that one change is enough for; its new
+//! nodes are built privately and linked with one store. The loop ends because every part has one page at least.
 //!
 //! ```text
 //!   slot -> X, pages outside X         slot -> new                 insert splits X's guard
@@ -18,6 +18,26 @@
 //!                                       +------+------+
 //! ```
 //!
+//! The loop runs twice, first with a supply that counts nodes, then with one that hands out exactly those: a range gets in
+//! as a whole or not at all. The dry run sees the tree without its own parts. That makes no difference but in one place.
+//! Nothing is mapped in the range, so each node there is reaches over one end of the range, and a part is either all that an
+//! empty slot covers, whose neighbours it does not touch, or it branches off something that is there. Parts that branch off the
+//! same thing meet the nodes of those before: on the way towards it each branches off below the last new node, and away from it
+//! above. So the dry run remembers the last new node ([`Planned`]), and no other; and how many PTEs it has put
+//! into the leaf at hand, for that decides whether leaves join.
+//!
+//! Costs, for a part: a walk, and with a new node the stores of its slots. A range of `n` leaves has at most as many parts
+//! as there are nodes on the ways to its two ends, and what it builds in one part costs a constant a leaf.
+//!
+//! | term | here |
+//! |-|-|
+//! | edge | what a slot says: the way to a node or leaf, or nothing |
+//! | digit | the address bits by which a node chooses; `shift` is the lowest, `top` the position above the highest |
+//! | guard | the bits between two digits, which all pages below agree in |
+//! | near | an address in the subtree that a slot leads to; no inner node says where it is |
+//! | unit | what a leaf of larger pages covers: a page, or a pair |
+//! | over | whether pages of another size are replaced |
+//!
 //! Where a larger page may stand in several slots instead, a node that has to change for one is built anew: see
 //! [`compose`](super::compose).
 
@@ -29,6 +49,7 @@ use super::layout::{Edge, Layout};
 use super::policy::Policy;
 use super::slots::{KINDS, Place, leaf_kind};
 use super::sweep::Span;
+use super::way::Way;
 use crate::format::Format;
 use crate::mode::Mode;
 use crate::nodes::{NodeAddr, Nodes, Stock};
@@ -80,12 +101,49 @@ pub(super) struct Job<'j, 'n, S, W> {
     pub(super) broken: &'j mut dyn FnMut(&Flush),
 }
 
+/// The node that the dry run has planned last.
+#[derive(Clone, Copy)]
+struct Planned {
+    /// A key that it covers.
+    at: usize,
+    shift: u32,
+    top: u32,
+}
+
+/// What the dry run remembers of the parts before.
+struct Plan {
+    node: Option<Planned>,
+    /// The leaf that they filled last, and with how many PTEs.
+    filled: (NodeAddr, usize),
+}
+
+/// How far one step of an insertion came.
+struct Done {
+    /// The last key that is inserted.
+    last: usize,
+    /// Whether nodes have changed.
+    changed: bool,
+}
+
+/// What becomes of what a slot led to, once the slot leads to something else.
+enum Gone {
+    /// It stays below the new node, or is taken care of.
+    Nothing,
+    /// A leaf whose PTEs have been copied.
+    Copied,
+    /// A leaf of two pages loses one.
+    Page,
+    /// Everything below goes.
+    Subtree,
+}
+
 impl<'n, G: Geometry, F: Format, N: Nodes<Word = F::Word>, L: Layout<N>, P: Policy> Gpt<'n, G, F, N, L, P> {
-    /// Grafts a span into the tree: counts the nodes, reserves them, commits.
+    /// Maps a span: inserts it, and tunes what that has changed.
     ///
     /// # Safety
     ///
     /// The caller is the only writer, and the batch came from this table; so for all that follow.
+    #[inline(always)]
     pub(super) unsafe fn grow(
         &self,
         batch: &mut Retired<'n>,
@@ -96,205 +154,421 @@ impl<'n, G: Geometry, F: Format, N: Nodes<Word = F::Word>, L: Layout<N>, P: Poli
         broken: &mut dyn FnMut(&Flush),
     ) -> Result<(), Error> {
         let span = Span { first: span.first, last: span.last & !low(page) };
-        let mut count = Count::default();
-        let mut job = Job { supply: &mut count, batch, page, over, word: &word, broken: &mut *broken };
         // SAFETY: the caller is the writer.
-        unsafe { self.graft_root(&mut job, span) };
-        let mut stock = Stock::take_within(self.nodes, &Self::WORDS, count.0, L::REACH)?;
-        // Frames are whole before the table leads to them.
-        N::Mode::release();
-        let mut job = Job { supply: &mut stock, batch, page, over, word: &word, broken };
-        // SAFETY: as above.
         unsafe {
-            let old = self.edge(Place::Root, G::VA_BITS, 0);
-            let root = self.graft_root(&mut job, span);
-            if root != old {
-                self.break_old(&mut job, old, span);
-                self.publish(Place::Root, G::VA_BITS, root);
+            if self.insert(batch, span, page, over, word, broken)? {
+                self.tune_span(batch, span, over);
             }
         }
         Ok(())
     }
 
-    unsafe fn graft_root<S: Supply, W: Fn(usize) -> F::Word>(
+    /// Counts the nodes that a span needs, reserves them, commits. Tells whether nodes have changed.
+    #[inline(never)]
+    unsafe fn insert(
+        &self,
+        batch: &mut Retired<'n>,
+        span: Span,
+        page: u32,
+        over: bool,
+        word: impl Fn(usize) -> F::Word,
+        broken: &mut dyn FnMut(&Flush),
+    ) -> Result<bool, Error> {
+        // SAFETY: the caller is the writer.
+        let mut stock = unsafe { self.reserve(batch, span, page, over, &word) }?;
+        // Frames are whole before the table leads to them.
+        N::Mode::release();
+        let mut job = Job { supply: &mut stock, batch, page, over, word: &word, broken };
+        // SAFETY: as above.
+        unsafe { Ok(self.insert_all(&mut job, span)) }
+    }
+
+    /// The dry run: takes the nodes that mapping a span needs.
+    #[inline(never)]
+    unsafe fn reserve(
+        &self,
+        batch: &mut Retired<'n>,
+        span: Span,
+        page: u32,
+        over: bool,
+        word: impl Fn(usize) -> F::Word,
+    ) -> Result<Stock<'n, N, KINDS>, Error> {
+        let mut count = Count::default();
+        let mut job = Job { supply: &mut count, batch, page, over, word, broken: &mut |_| () };
+        // SAFETY: the caller is the writer.
+        unsafe { self.insert_all(&mut job, span) };
+        Stock::take_within(self.nodes, &Self::WORDS, count.0, L::REACH)
+    }
+
+    /// Inserts the parts of a span one after the other, and tells whether any changed more than a leaf.
+    #[inline(never)]
+    unsafe fn insert_all<S: Supply, W: Fn(usize) -> F::Word>(
         &self,
         job: &mut Job<'_, 'n, S, W>,
         span: Span,
-    ) -> Edge {
+    ) -> bool {
+        let (mut rest, mut changed) = (span, false);
+        let mut plan = Plan { node: None, filled: (NodeAddr::new(0), 0) };
+        loop {
+            // SAFETY: the caller is the writer.
+            let done = unsafe { self.insert_next(job, rest, &mut plan) };
+            changed |= done.changed;
+            match (done.last | low(job.page)).checked_add(1).filter(|&next| next <= span.last) {
+                Some(next) => rest.first = next,
+                None => return changed,
+            }
+        }
+    }
+
+    /// Tunes the nodes that a span has changed: those that reach over one of its ends, and where pages were resized
+    /// those within, too.
+    #[inline(never)]
+    unsafe fn tune_span(&self, batch: &mut Retired<'n>, span: Span, within: bool) {
+        let all = span.first != span.last;
+        let mut at = span.first;
         // SAFETY: the caller is the writer.
         unsafe {
-            let root = self.edge(Place::Root, G::VA_BITS, span.first);
-            let near = if root.is_empty() { None } else { self.nearest(root, span.first) };
-            self.graft(job, root, G::VA_BITS, span, near.unwrap_or(span.first))
+            loop {
+                let lowest = self.tune_path(batch, at, all);
+                if !within || at == span.last {
+                    break;
+                }
+                match (at | low(lowest)).checked_add(1) {
+                    Some(next) if next < span.last => at = next,
+                    _ => break,
+                }
+            }
+            if all {
+                self.tune_path(batch, span.last, all);
+            }
         }
     }
 
-    /// Returns what a slot of `2^ceiling` bytes that says `old` shall say so that `span` is mapped. `near` is an
-    /// address that `old` covers.
-    pub(super) unsafe fn graft<S: Supply, W: Fn(usize) -> F::Word>(
+    /// Inserts the first part of a span that one slot's change is enough for, and returns where that ends.
+    ///
+    /// One walk for the span's first page finds the slot. The step depends on what the slot says:
+    ///
+    /// | the slot leads to | the part | the step |
+    /// |-|-|-|
+    /// | nothing | what the slot covers | a new subtree |
+    /// | a node or leaf elsewhere, or one page of a pair | up to that | a new node above both: `branch` |
+    /// | a leaf of such pages that covers the part | what the leaf covers | the PTEs |
+    /// | pages that the part replaces | what they cover | a new subtree, the old one retired |
+    /// | a node of slots smaller than the pages | what the node covers | the node built anew: `part`, `renew` |
+    ///
+    /// The dry run sees the tree without the parts before. All that these can have added above or beside the next part is
+    /// one node and some PTEs, which `plan` says.
+    #[inline(never)]
+    unsafe fn insert_next<S: Supply, W: Fn(usize) -> F::Word>(
         &self,
         job: &mut Job<'_, 'n, S, W>,
-        old: Edge,
-        ceiling: u32,
-        span: Span,
-        near: usize,
-    ) -> Edge {
-        // SAFETY: the caller is the writer, in everything called.
+        rest: Span,
+        plan: &mut Plan,
+    ) -> Done {
+        let (at, page) = (rest.first, job.page);
+        // SAFETY: the caller is the writer, in everything called; slots are within their nodes.
         unsafe {
-            if old.is_empty() {
-                return self.build(job, ceiling, span);
-            }
-            let base = near & !low(old.top());
-            if !(agree(span.first, base, old.top()) && agree(span.last, base, old.top())) {
-                return self.branch(job, old, ceiling, span, near);
-            }
-            if old.leaf && old.shift != job.page || job.over && !old.leaf && old.top() <= job.page {
-                if let Some(other) = self.other_half(job.page, old, base, span) {
-                    let new = self.branch(job, old, ceiling, span, other);
-                    if S::REAL && job.over {
-                        self.release(job.batch, old);
+            let (mut place, mut ceiling, mut above) = (Place::Root, G::VA_BITS, Edge::EMPTY);
+            let mut old = self.edge(place, ceiling, at);
+            let near = if old.is_empty() { at } else { self.nearest(old, at).unwrap_or(at) };
+            let (part, new, gone) = loop {
+                if old.is_empty() {
+                    let part = rest.clip(at, ceiling, page);
+                    break (part, self.build(job, ceiling, part), Gone::Nothing);
+                }
+                let base = near & !low(old.top());
+                if !agree(at, near, old.top()) {
+                    break self.branch(job, old, ceiling, rest, near, plan);
+                }
+                if old.leaf && old.shift == page {
+                    let part = rest.clip(at, old.top(), page);
+                    if S::REAL && !job.over {
+                        self.fill(job, old, part);
                     }
-                    return new;
+                    plan.filled = (old.node, Self::pages_in(part, page));
+                    let changed = !above.is_empty() && above.top() <= Self::LEAF_TOP;
+                    return Done { last: part.last, changed };
                 }
-                let new = self.build(job, ceiling, span);
-                if S::REAL {
-                    self.discard(job.batch, old);
+                if old.leaf {
+                    if let Some(other) = self.other_half(page, old, base, rest) {
+                        let rest = if job.over { rest.clip(at, old.shift, page) } else { rest };
+                        break self.branch(job, old, ceiling, rest, other, plan);
+                    }
+                    let part = rest.clip(at, old.top().max(page), page);
+                    break (part, self.build(job, ceiling, part), Gone::Subtree);
                 }
-                return new;
-            }
-            if old.leaf {
-                if S::REAL && !job.over {
-                    self.fill(job, old, span);
+                if job.over && old.top() <= page {
+                    let part = Span { first: at, last: at };
+                    break (part, self.build(job, ceiling, part), Gone::Subtree);
                 }
-                return old;
-            }
-            if L::PAIRS && (old.shift < Self::unit(job.page) || job.over && self.splits(old, span)) {
-                return self.renew(job, old, span, base);
-            }
-            if !L::PAIRS && old.shift < job.page {
-                return self.part(job, old, span, base);
-            }
-            let mut changed = false;
-            for slot in old.index(span.first)..=old.index(span.last) {
-                let start = base | slot << old.shift;
-                let Some(part) = span.within(start, old.shift, job.page) else { continue };
-                let place = Place::In(old.node, slot);
-                let child = self.edge(place, old.shift, start);
-                let near = if child.is_empty() || slot == old.index(near) {
-                    near
-                } else {
-                    self.nearest(child, part.first).unwrap_or(start)
-                };
-                let new = self.graft(job, child, old.shift, part, near);
-                if S::REAL && new != child {
-                    self.break_old(job, child, part);
-                    self.publish(place, old.shift, new);
-                    self.set_live(old, self.live(old) + usize::from(child.is_empty()));
-                    changed = true;
+                let part = rest.clip(at, old.top(), page);
+                if L::PAIRS && old.shift < Self::unit(page) {
+                    break (part, self.renew(job, old, part, base), Gone::Nothing);
+                }
+                if !L::PAIRS && old.shift < page {
+                    break (part, self.part(job, old, part, base), Gone::Nothing);
+                }
+                let slot = Place::In(old.node, old.index(at));
+                let child = self.edge(slot, old.shift, at);
+                if old.shares(child) {
+                    // One page of a pair, which stands in several slots.
+                    let part = rest.clip(at, child.shift, page);
+                    if child.shift == page {
+                        return Done { last: part.last, changed: false };
+                    }
+                    break (part, self.split_page(job, old, part, base), Gone::Nothing);
+                }
+                (place, ceiling, above) = (slot, old.shift, old);
+                old = child;
+            };
+            if S::REAL {
+                self.break_old(job, old, part);
+                self.publish(place, ceiling, new);
+                if old.is_empty() && !above.is_empty() {
+                    self.set_live(above, self.live(above) + 1);
+                }
+                match gone {
+                    Gone::Nothing => (),
+                    Gone::Copied => self.retire(job.batch, old),
+                    Gone::Page => self.release(job.batch, old),
+                    Gone::Subtree => self.discard(job.batch, old),
                 }
             }
-            if S::REAL && (changed || old.top() <= Self::LEAF_TOP) {
-                return self.tune(job.batch, old, base);
-            }
-            old
+            Done { last: part.last, changed: true }
         }
     }
 
-    /// Maps a span in an empty slot of `2^ceiling` bytes.
+    /// Maps a span in an empty slot of `2^ceiling` bytes: in a leaf, or in leaves under new nodes.
+    ///
+    /// The nodes are filled from left to right, the lowest one that covers the next page first. Nobody can reach them
+    /// yet.
+    #[inline(never)]
     pub(super) unsafe fn build<S: Supply, W: Fn(usize) -> F::Word>(
         &self,
         job: &mut Job<'_, 'n, S, W>,
         ceiling: u32,
         span: Span,
     ) -> Edge {
-        let bit = Self::top_bit(span.first ^ span.last);
-        if job.page > Self::BASE {
-            if bit < Self::unit(job.page) {
-                // SAFETY: the caller is the writer.
-                return unsafe { self.plant(job, Self::unit(job.page) - job.page, span) };
+        // SAFETY: the caller is the writer; the new nodes are private, and slots are within them.
+        unsafe {
+            if let Some(width) = Self::fits(job.page, span) {
+                return self.plant(job, width, span);
             }
-        } else {
-            let one = span.first == span.last;
-            let width = if one { Self::LEAF_MIN } else { (bit + 1 - Self::BASE).max(Self::LEAF_MIN) };
-            if width <= Self::LEAF_MAX && Self::worth(Self::pages_in(span, job.page), width) {
-                // SAFETY: as above.
-                return unsafe { self.plant(job, width, span) };
+            let mut way = Way::new();
+            let top = self.frame(job, ceiling, span);
+            if top.shift < Self::unit(job.page) && job.page > Self::BASE {
+                return top;
+            }
+            if S::REAL {
+                way.push(self.nodes, top, 0);
+            } else {
+                way.push_counted(top);
+            }
+            let mut rest = span;
+            loop {
+                let at = rest.first;
+                let Some(level) = way.levels().last_mut() else { return top };
+                let node = level.edge(self.nodes);
+                let slot = node.index(at);
+                let part = rest.clip(at, node.shift, job.page);
+                let child = match Self::fits(job.page, part) {
+                    Some(width) => self.plant(job, width, part),
+                    None => self.frame(job, node.shift, part),
+                };
+                if S::REAL {
+                    self.put(node.node, slot, node.shift, child);
+                    self.set_live(node, self.live(node) + 1);
+                }
+                let full = job.page > Self::BASE && child.shift < Self::unit(job.page);
+                if !(child.leaf || full) {
+                    if S::REAL {
+                        way.push(self.nodes, child, 0);
+                    } else {
+                        way.push_counted(child);
+                    }
+                    continue;
+                }
+                if part.last >= span.last {
+                    return top;
+                }
+                rest.first = (part.last | low(job.page)) + 1;
+                while way.levels().last().is_some_and(|level| !agree(at, rest.first, level.top())) {
+                    way.pop();
+                }
             }
         }
+    }
+
+    /// Returns the logarithm of the pages of the one leaf that a span is worth, if it is.
+    fn fits(page: u32, span: Span) -> Option<u32> {
+        let bit = Self::top_bit(span.first ^ span.last);
+        if page > Self::BASE {
+            return (bit < Self::unit(page)).then_some(Self::unit(page) - page);
+        }
+        let one = span.first == span.last;
+        let width = if one { Self::LEAF_MIN } else { (bit + 1 - Self::BASE).max(Self::LEAF_MIN) };
+        (width <= Self::LEAF_MAX && Self::worth(Self::pages_in(span, page), width)).then_some(width)
+    }
+
+    /// Takes an indexing node for a span. Where its slots are smaller than the pages, these are mapped in it.
+    #[inline(never)]
+    unsafe fn frame<S: Supply, W: Fn(usize) -> F::Word>(
+        &self,
+        job: &mut Job<'_, 'n, S, W>,
+        ceiling: u32,
+        span: Span,
+    ) -> Edge {
+        let bit = Self::top_bit(span.first ^ span.last);
         let (shift, width) = Self::choose(bit, Self::floor(job.page, bit), ceiling, Some(span));
-        // SAFETY: as above; the new node is private.
+        // SAFETY: the caller is the writer; the new node is private.
         unsafe {
             let base = span.first & !low(shift + width);
             let new = self.sprout(job.supply, shift, width, base);
-            let slots = new.index(span.first)..=new.index(span.last);
-            let mut live = 0;
-            self.compose(job, new, base, span, slots, |_| Edge::EMPTY, &mut |slot, child, another| {
-                if S::REAL {
-                    self.put(new.node, slot, shift, child);
-                }
-                live += usize::from(another);
-            });
-            if S::REAL {
-                self.set_live(new, live);
+            if job.page > Self::BASE && shift < Self::unit(job.page) {
+                let slots = new.index(span.first)..=new.index(span.last);
+                self.compose(job, new, base, span, slots, |_| Edge::EMPTY);
             }
             new
         }
     }
 
-    /// Joins what a slot says and a span outside of that: in one larger leaf, or under a new node at the highest bit
-    /// in which they differ.
+    /// Joins what a slot says, in which `near` is, and the first part of a span outside of that: in one larger leaf, or
+    /// under a new node at the highest bit in which they differ.
+    #[inline(never)]
     unsafe fn branch<S: Supply, W: Fn(usize) -> F::Word>(
         &self,
         job: &mut Job<'_, 'n, S, W>,
         old: Edge,
-        ceiling: u32,
-        span: Span,
+        mut ceiling: u32,
+        rest: Span,
         near: usize,
-    ) -> Edge {
+        plan: &mut Plan,
+    ) -> (Span, Edge, Gone) {
+        let at = rest.first;
         let base = near & !low(old.top());
         // Where the span is the other half of a pair, the bit that tells them apart.
         let home = near & !low(if L::PAIRS && old.leaf { old.shift } else { old.top() });
-        let bit = Self::top_bit((span.first ^ span.last) | (span.first ^ home));
+        let bit = Self::top_bit(at ^ home);
+        let (mut top, mut alone) = (old.top(), old.leaf);
         // SAFETY: the caller is the writer; the new node is private.
         unsafe {
-            if old.leaf && old.shift == job.page && old.shift == Self::BASE && bit < Self::LEAF_TOP {
-                let width = bit + 1 - Self::BASE;
-                if Self::worth(self.live(old) + Self::pages_in(span, job.page), width) {
-                    let leaf = self.plant(job, width, span);
-                    if S::REAL {
-                        self.copy_leaf(old, base, leaf);
-                        self.retire(job.batch, old);
+            if let Some(new) = plan.node
+                && !S::REAL
+            {
+                if agree(new.at, at, new.top) {
+                    if bit >= new.shift {
+                        let part = rest.clip(at, new.shift, job.page);
+                        return (part, self.build(job, new.shift, part), Gone::Nothing);
                     }
-                    return leaf;
+                    ceiling = new.shift;
+                } else if agree(new.at, near, new.top) {
+                    (top, alone) = (top.max(new.top), false);
                 }
             }
-            let floor = Self::floor(job.page, bit).max(old.top());
+            if alone && old.shift == job.page && old.shift == Self::BASE && bit < Self::LEAF_TOP {
+                let part = rest.clip(at, Self::LEAF_TOP.min(ceiling), job.page);
+                let width = Self::top_bit((part.last ^ at) | (at ^ home)) + 1 - Self::BASE;
+                // The commit has filled the leaf by now.
+                let filled = if !S::REAL && plan.filled.0 == old.node { plan.filled.1 } else { 0 };
+                if Self::worth(self.live(old) + filled + Self::pages_in(part, job.page), width) {
+                    let leaf = self.plant(job, width, part);
+                    if S::REAL {
+                        self.copy_leaf(old, base, leaf);
+                    }
+                    return (part, leaf, Gone::Copied);
+                }
+            }
+            let floor = Self::floor(job.page, bit).max(top);
             let (shift, width) = Self::choose(bit, floor, ceiling, None);
             let region = home & !low(shift + width);
             let new = self.sprout(job.supply, shift, width, region);
+            plan.node = Some(Planned { at, shift, top: shift + width });
             let shared = new.shares(old);
-            let content = |slot: usize| {
-                let start = region | slot << shift;
-                let here = if shared {
-                    agree(start, base, old.top()) && self.keeps(old, start, span)
-                } else {
-                    slot == new.index(base)
-                };
-                if here { old } else { Edge::EMPTY }
-            };
             let last = if shared { base | low(old.top()) } else { base };
-            let slots =
-                new.index(span.first).min(new.index(base))..=new.index(span.last).max(new.index(last));
-            let mut live = 0;
-            self.compose(job, new, region, span, slots, content, &mut |slot, child, another| {
-                if S::REAL {
-                    self.put(new.node, slot, shift, child);
-                }
-                live += usize::from(another);
-            });
+            let gone = if job.over { Gone::Page } else { Gone::Nothing };
+            if Self::unit(job.page) > shift {
+                let part = rest.clip(at, shift + width, job.page);
+                let content = |slot: usize| {
+                    let start = region | slot << shift;
+                    let here = if shared {
+                        agree(start, base, old.top()) && self.keeps(old, start, part)
+                    } else {
+                        slot == new.index(base)
+                    };
+                    if here { old } else { Edge::EMPTY }
+                };
+                let slots =
+                    new.index(part.first).min(new.index(base))..=new.index(part.last).max(new.index(last));
+                self.compose(job, new, region, part, slots, content);
+                return (part, new, gone);
+            }
+            // The new PTEs of pages that are split come from the old leaf, which can be found until the node is linked.
+            let part = if job.over { rest } else { rest.clip(at, shift, job.page) };
             if S::REAL {
-                self.set_live(new, live);
-                return self.tune(job.batch, new, region);
+                for slot in new.index(base)..=new.index(last) {
+                    if !shared || self.keeps(old, region | slot << shift, part) {
+                        self.put(new.node, slot, shift, old);
+                    }
+                }
+                self.set_live(new, 1);
+            }
+            for slot in new.index(part.first)..=new.index(part.last) {
+                if let Some(part) = part.within(region | slot << shift, shift, job.page) {
+                    self.build_in(job, new, slot, part);
+                }
+            }
+            (part, new, gone)
+        }
+    }
+
+    /// Maps a span in an empty slot of a private node.
+    unsafe fn build_in<S: Supply, W: Fn(usize) -> F::Word>(
+        &self,
+        job: &mut Job<'_, 'n, S, W>,
+        node: Edge,
+        slot: usize,
+        part: Span,
+    ) {
+        // SAFETY: the caller is the writer; the slot is within the node.
+        unsafe {
+            let child = self.build(job, node.shift, part);
+            if S::REAL {
+                self.put(node.node, slot, node.shift, child);
+                self.set_live(node, self.live(node) + 1);
+            }
+        }
+    }
+
+    /// Builds a node anew in which one larger page, of a leaf of two that stands in several slots, gives its slots to smaller
+    /// pages.
+    #[inline(never)]
+    unsafe fn split_page<S: Supply, W: Fn(usize) -> F::Word>(
+        &self,
+        job: &mut Job<'_, 'n, S, W>,
+        old: Edge,
+        part: Span,
+        base: usize,
+    ) -> Edge {
+        // SAFETY: the caller is the writer; the new node is private, and slots are within their nodes.
+        unsafe {
+            let new = self.sprout(job.supply, old.shift, old.width, base);
+            let own = old.index(part.first)..=old.index(part.last);
+            let child = |slot: usize| self.edge(Place::In(old.node, slot), old.shift, 0);
+            if S::REAL {
+                for slot in (0..old.slots()).filter(|slot| !own.contains(slot)) {
+                    self.put(new.node, slot, new.shift, child(slot));
+                }
+                self.set_live(new, self.entries(new));
+            }
+            let leaf = child(*own.start());
+            for slot in own {
+                if let Some(part) = part.within(base | slot << new.shift, new.shift, job.page) {
+                    self.build_in(job, new, slot, part);
+                }
+            }
+            if S::REAL {
+                self.release(job.batch, leaf);
+                self.retire(job.batch, old);
             }
             new
         }

@@ -54,7 +54,7 @@
 //! | lookup, compact | one load a node, then the tag (two words where the address is wider than a word) and the PTE |
 //! | lookup, paper | guard and pointer (two words of 64 bits) a node, then the PTE |
 //! | map, unmap, protect of pages whose leaf stays | the walk, one load and one store a page |
-//! | new or emptied leaf | at most one node more or less, and one store; adaptive nodes also look at their slots |
+//! | new or emptied leaf | a walk, at most one node more or less, and one store; adaptive nodes also look at their slots |
 //! | superpage within a node of smaller slots | that node is parted; or, where pairs may stand in several slots, built anew |
 //! | promote, split | one store a node that changes |
 //!
@@ -88,8 +88,11 @@
 //!
 //! # Limits
 //!
-//! Changes recurse, a frame of the stack for each node on the way: at most one for each bit of a page number, in
-//! practice as many as a walk has loads. A pair format ([`Format::PAIRED`]) keeps both halves of a base page's pair in
+//! No operation recurses with the depth of the tree: walks, visits and changes are loops, and a path of bounded length takes the
+//! place of the stack. On x86-64 every operation takes less than 3 KiB of stack, whatever is mapped, in every layout, node size
+//! and mode: `cargo xtask stack` measures that for pages at powers of two, and prints the figures.
+//!
+//! A pair format ([`Format::PAIRED`]) keeps both halves of a base page's pair in
 //! one leaf; a larger page stands alone, the half beside it absent. In the layout [`Kseg0`] all pages are in pairs.
 
 mod bits;
@@ -177,7 +180,7 @@ impl<'n, G: Geometry, F: Format, N: Nodes<Word = F::Word>, L: Layout<N>, P: Poli
     pub fn node_sizes(&self, _pinned: Pinned<'_>) -> [usize; MAX_WIDTH + 1] {
         let mut sizes = [0; MAX_WIDTH + 1];
         // SAFETY: the caller is pinned.
-        unsafe { self.count_sizes(self.look_root(), &mut sizes) };
+        unsafe { self.count_sizes(&mut sizes) };
         sizes
     }
 }

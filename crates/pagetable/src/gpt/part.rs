@@ -7,6 +7,7 @@ use super::layout::{Edge, Layout};
 use super::policy::Policy;
 use super::slots::{Place, inner_kind};
 use super::sweep::Span;
+use super::tune::DEEP;
 use crate::Geometry;
 use crate::format::Format;
 use crate::nodes::Nodes;
@@ -14,6 +15,7 @@ use crate::nodes::Nodes;
 impl<'n, G: Geometry, F: Format, N: Nodes<Word = F::Word>, L: Layout<N>, P: Policy> Gpt<'n, G, F, N, L, P> {
     /// Parts the digit of a node whose slots are smaller than the pages to be mapped: an upper node with slots of
     /// that size, and lower ones for what the old node holds.
+    #[inline(never)]
     pub(super) unsafe fn part<S: Supply, W: Fn(usize) -> F::Word>(
         &self,
         job: &mut Job<'_, 'n, S, W>,
@@ -53,7 +55,7 @@ impl<'n, G: Geometry, F: Format, N: Nodes<Word = F::Word>, L: Layout<N>, P: Poli
                     None => self.gather(job.supply, old, group, below, start),
                 };
                 if S::REAL {
-                    let child = self.settle(job.batch, child, cut, start);
+                    let child = self.settle(job.batch, child, cut, start, DEEP);
                     self.put(upper.node, slot, cut, child);
                 }
                 live += usize::from(!child.is_empty());
@@ -61,7 +63,6 @@ impl<'n, G: Geometry, F: Format, N: Nodes<Word = F::Word>, L: Layout<N>, P: Poli
             if S::REAL {
                 self.set_live(upper, live);
                 self.retire(job.batch, old);
-                return self.tune(job.batch, upper, base);
             }
             upper
         }
@@ -69,6 +70,7 @@ impl<'n, G: Geometry, F: Format, N: Nodes<Word = F::Word>, L: Layout<N>, P: Poli
 
     /// Returns what stands for some slots of a node, `2^width` of them from `start` on, in a slot of their size: a
     /// node of their own if there is more than one entry.
+    #[inline(never)]
     pub(super) unsafe fn gather<S: Supply>(
         &self,
         supply: &mut S,

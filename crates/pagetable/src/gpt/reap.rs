@@ -1,4 +1,4 @@
-//! Unmapping and protecting: how pages leave the tree, and what is left of it closes up.
+//! Removal and protection: how pages leave the tree, leaf by leaf, and what is left closes up. Removal needs no memory.
 
 use core::ops::ControlFlow;
 
@@ -10,6 +10,7 @@ use super::layout::{Edge, Layout};
 use super::policy::Policy;
 use super::slots::Place;
 use super::sweep::Span;
+use super::way::Way;
 use crate::format::{Format, check_change};
 use crate::geometry::Checked as _;
 use crate::nodes::Nodes;
@@ -88,10 +89,15 @@ impl<'n, G: Geometry, F: Format, N: Nodes<Word = F::Word>, L: Layout<N>, P: Poli
             }
             let span = Self::span(pages);
             batch.touch(Reach::Everywhere, self.stale(pages));
-            let root = self.edge(Place::Root, G::VA_BITS, 0);
-            let new = self.reap(batch, root, span, &mut frames);
-            if new != root {
-                self.publish(Place::Root, G::VA_BITS, new);
+            let mut next = Some(span.first);
+            while let Some(at) = next {
+                next = self.remove_next(batch, Span { first: at, last: span.last }, &mut frames);
+            }
+            // A node that has lost a part of what it led to reaches over one end of the span.
+            let all = pages.len() > 1;
+            self.tune_path(batch, span.first, all);
+            if all {
+                self.tune_path(batch, span.last, all);
             }
             Ok(census.pages)
         }
@@ -104,55 +110,104 @@ impl<'n, G: Geometry, F: Format, N: Nodes<Word = F::Word>, L: Layout<N>, P: Poli
         stale::<G, F>(pages, |page| find(page).map(|leaf| leaf.size))
     }
 
-    /// Empties the part of a span that a subtree covers, and returns what its slot shall say then.
-    unsafe fn reap(
+    /// Unmaps the pages of a span in the first leaf that has any, and closes the tree up where that leaf was. Returns
+    /// where to go on.
+    ///
+    /// ```text
+    ///   parent  | X | leaf |      leaf empty: its slot is emptied. If X is then the node's last entry, X takes the
+    ///                             node's place, and the node's digit becomes a part of X's guard
+    /// ```
+    ///
+    /// Needs no memory: a smaller leaf that cannot be had leaves the larger one where it is.
+    #[inline(never)]
+    unsafe fn remove_next(
         &self,
         batch: &mut Retired<'n>,
-        old: Edge,
         span: Span,
         frames: &mut Option<&mut dyn Frames>,
-    ) -> Edge {
+    ) -> Option<usize> {
+        let mut way = Way::new();
         // SAFETY: the caller is the writer; slots are within their nodes.
         unsafe {
-            let Some(near) = self.nearest(old, span.first) else { return old };
-            let base = near & !low(old.top());
-            let Some(span) = span.within(base, old.top(), 0) else { return old };
-            if old.leaf {
-                return self.reap_leaf(batch, old, span, base, frames);
+            let root = self.edge(Place::Root, G::VA_BITS, 0);
+            if root.is_empty() {
+                return None;
             }
-            let mut live = self.live(old);
-            let mut changed = false;
-            let mut slot = old.index(span.first);
-            while slot <= old.index(span.last) {
-                let child = self.edge(Place::In(old.node, slot), old.shift, base | slot << old.shift);
-                let run = old.run(slot, child);
-                slot = run.end;
-                let Some(part) = Self::part_of_run(old, &run, base, span, child) else { continue };
-                if child.is_empty() {
+            if root.leaf {
+                let base = self.base_of(root);
+                let part = span.within(base, root.top(), 0)?;
+                let new = self.reap_leaf(batch, root, part, base, frames);
+                if new != root {
+                    self.publish(Place::Root, G::VA_BITS, new);
+                }
+                return None;
+            }
+            self.enter(&mut way, root, span.first);
+            loop {
+                let level = way.levels().last_mut()?;
+                let (node, slot) = (level.edge(self.nodes), level.slot as usize);
+                if slot >= node.slots() {
+                    way.pop();
                     continue;
                 }
-                let new = self.reap(batch, child, part, frames);
-                if new != child || old.shares(child) {
-                    // What is left of a leaf that several slots lead to is the other page's, which has its own.
-                    let new_here = if old.shares(child) { Edge::EMPTY } else { new };
-                    for slot in run {
-                        self.publish(Place::In(old.node, slot), old.shift, new_here);
-                    }
-                    live -= usize::from(new.is_empty());
-                    changed = true;
+                level.slot += 1;
+                let leaf = self.edge(Place::In(node.node, slot), node.shift, 0);
+                if leaf.is_empty() {
+                    continue;
                 }
+                if !leaf.leaf {
+                    way.push(self.nodes, leaf, 0);
+                    continue;
+                }
+                let base = self.base_of(leaf);
+                if base > span.last {
+                    return None;
+                }
+                let run = node.run(slot, leaf);
+                level.slot = run.end as u16;
+                let start = base & !low(node.top()) | run.start << node.shift;
+                let part = if node.shares(leaf) {
+                    span.within(start, leaf.shift, 0)
+                } else {
+                    span.within(base, leaf.top(), 0)
+                };
+                let Some(part) = part else { continue };
+                let new = self.reap_leaf(batch, leaf, part, base, frames);
+                if node.shares(leaf) {
+                    // What is left of a leaf that several slots lead to is the other page's, which has its own.
+                    for slot in run {
+                        self.publish(Place::In(node.node, slot), node.shift, Edge::EMPTY);
+                    }
+                } else if new != leaf {
+                    self.publish(Place::In(node.node, slot), node.shift, new);
+                }
+                if new.is_empty() {
+                    let live = self.live(node) - 1;
+                    self.set_live(node, live);
+                    if live < 2 {
+                        self.close_up(batch, &mut way, base);
+                    }
+                }
+                return (part.last | low(Self::BASE)).checked_add(1).filter(|&next| next <= span.last);
             }
-            if live < 2 {
-                // The entry that is left, if any, takes the node's place: digit and guards become one guard.
-                let only = self.only(old, base);
-                self.retire(batch, old);
-                return only;
+        }
+    }
+
+    /// Puts the one entry of the last node of a path in the node's place.
+    unsafe fn close_up(&self, batch: &mut Retired<'n>, way: &mut Way, at: usize) {
+        // SAFETY: the caller is the writer; the path covers `at`.
+        unsafe {
+            if let [.., last] = *way.levels() {
+                let node = last.edge(self.nodes);
+                let only = self.only(node, at & !low(node.top()));
+                way.pop();
+                let place = match way.levels() {
+                    [.., above] => Place::In(above.edge(self.nodes).node, above.edge(self.nodes).index(at)),
+                    [] => Place::Root,
+                };
+                self.publish(place, G::VA_BITS, only);
+                self.retire(batch, node);
             }
-            self.set_live(old, live);
-            if changed || old.top() <= Self::LEAF_TOP {
-                return self.tune(batch, old, base);
-            }
-            old
         }
     }
 
@@ -169,6 +224,7 @@ impl<'n, G: Geometry, F: Format, N: Nodes<Word = F::Word>, L: Layout<N>, P: Poli
     }
 
     /// Empties the slots of a leaf that a span covers.
+    #[inline(never)]
     unsafe fn reap_leaf(
         &self,
         batch: &mut Retired<'n>,
@@ -216,6 +272,10 @@ impl<'n, G: Geometry, F: Format, N: Nodes<Word = F::Word>, L: Layout<N>, P: Poli
     ) -> Result<usize, Error> {
         G::SPACE.check_pages(pages)?;
         check_change::<F>(change)?;
+        // SAFETY: the caller is the writer.
+        if pages.len() == 1 && unsafe { self.protect_one(batch, pages, change) } {
+            return Ok(1);
+        }
         // SAFETY: the caller is the writer; a swept PTE is in the table.
         unsafe {
             let census = self.census(pages, holes)?;
@@ -230,6 +290,27 @@ impl<'n, G: Geometry, F: Format, N: Nodes<Word = F::Word>, L: Layout<N>, P: Poli
             batch.touch(change.reach(), self.stale(pages));
             Ok(census.pages)
         }
+    }
+
+    /// Protects one base page in place, if it is mapped: a walk and a store.
+    #[inline(always)]
+    unsafe fn protect_one(&self, batch: &mut Retired<'n>, pages: Pages, change: Change) -> bool {
+        let at = pages.first().address(G::BASE).get();
+        // SAFETY: the caller is the writer; the leaf is live and the index below its slots.
+        unsafe {
+            let Some(found) = L::seek(self.nodes, &self.root, G::VA_BITS, Self::TAG, at) else {
+                return false;
+            };
+            let place = Self::pte_at(found.shift, found.index, at);
+            let old = self.nodes.read(found.leaf, place);
+            if found.shift != Self::BASE || !F::is_leaf(old, true) {
+                return false;
+            }
+            self.nodes.put(found.leaf, place, F::change(old, change));
+            self.settle_pair(found.edge(), at);
+        }
+        batch.touch(change.reach(), pages);
+        true
     }
 
     /// Takes the whole table apart.

@@ -120,6 +120,7 @@ impl<'n, G: Geometry, F: Format, N: Nodes<Word = F::Word>, L: Layout<N>, P: Poli
 
     /// Empties the PTEs of a subtree that a slot is about to stop leading to, where it maps the pages of a span with
     /// another size, and makes that known: what replaces them is complete, and not linked.
+    #[inline(never)]
     pub(super) unsafe fn break_old<S, W>(&self, job: &mut Job<'_, 'n, S, W>, old: Edge, span: Span) {
         if !F::BREAK || !job.over {
             return;

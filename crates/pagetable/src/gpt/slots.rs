@@ -7,6 +7,7 @@ use tlbkit_addr::{PageSize, VirtAddr};
 use super::bits::{digit, low};
 use super::layout::{Edge, Layout};
 use super::policy::Policy;
+use super::way::Way;
 use super::{Gpt, MAX_WIDTH};
 use crate::format::Format;
 use crate::mode::Mode;
@@ -267,16 +268,39 @@ impl<'n, G: Geometry, F: Format, N: Nodes<Word = F::Word>, L: Layout<N>, P: Poli
         }
     }
 
-    /// Retires a node with everything below it.
+    /// Retires a node with everything below it, in a loop.
+    #[inline(never)]
     pub(super) unsafe fn discard(&self, batch: &mut Retired<'n>, edge: Edge) {
-        // SAFETY: the caller's promise, for all nodes below too.
+        // SAFETY: the caller's promise, for all nodes below too; slots are within their nodes.
         unsafe {
             if edge.leaf {
                 self.tally.ptes(-(self.live(edge) as isize));
-            } else {
-                self.discard_slots(batch, edge, 0..edge.slots());
+                self.retire(batch, edge);
+                return;
             }
-            self.retire(batch, edge);
+            let mut way = Way::new();
+            let mut last = Edge::EMPTY;
+            way.push(self.nodes, edge, 0);
+            while let Some(level) = way.levels().last_mut() {
+                let (node, slot) = (level.edge(self.nodes), level.slot as usize);
+                if slot >= node.slots() {
+                    way.pop();
+                    self.retire(batch, node);
+                    continue;
+                }
+                level.slot += 1;
+                let child = self.edge(Place::In(node.node, slot), node.shift, 0);
+                if child.is_empty() || child == last {
+                    continue;
+                }
+                last = child;
+                if child.leaf {
+                    self.tally.ptes(-(self.live(child) as isize));
+                    self.retire(batch, child);
+                } else {
+                    way.push(self.nodes, child, 0);
+                }
+            }
         }
     }
 

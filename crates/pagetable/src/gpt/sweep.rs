@@ -1,12 +1,13 @@
 //! Going over the leaves of a range, in ascending order: what `for_each`, dry runs and `protect` share.
 
-use core::ops::{ControlFlow, Range};
+use core::ops::ControlFlow;
 
 use tlbkit_addr::{Pages, Vpn};
 
 use super::bits::{agree, low};
 use super::layout::{Edge, Layout};
 use super::policy::Policy;
+use super::slots::Place;
 use super::way::Way;
 use super::{Gpt, MAX_WIDTH};
 use crate::format::Format;
@@ -28,6 +29,13 @@ impl Span {
         let first = self.first.max(base);
         let last = self.last.min((base + low(bits)) & !low(page));
         (first <= last).then_some(Self { first, last })
+    }
+}
+
+impl Span {
+    /// Returns the part of a span of pages within the `2^bits` bytes around its first one.
+    pub(super) fn clip(self, at: usize, bits: u32, page: u32) -> Self {
+        self.within(at & !low(bits), bits, page).unwrap_or(Self { first: self.first, last: self.first })
     }
 }
 
@@ -88,7 +96,7 @@ impl<'n, G: Geometry, F: Format, N: Nodes<Word = F::Word>, L: Layout<N>, P: Poli
             let mut way = Way::new();
             self.enter(&mut way, edge, span.first);
             while let Some(level) = way.levels().last_mut() {
-                let (node, slot) = (level.edge(), level.slot as usize);
+                let (node, slot) = (level.edge(self.nodes), level.slot as usize);
                 if slot >= node.slots() {
                     way.pop();
                     continue;
@@ -99,7 +107,7 @@ impl<'n, G: Geometry, F: Format, N: Nodes<Word = F::Word>, L: Layout<N>, P: Poli
                     continue;
                 }
                 if !child.leaf {
-                    way.push(child, 0);
+                    way.push(self.nodes, child, 0);
                     continue;
                 }
                 let base = self.base_of(child);
@@ -150,14 +158,33 @@ impl<'n, G: Geometry, F: Format, N: Nodes<Word = F::Word>, L: Layout<N>, P: Poli
     ///
     /// Where the subtree says nothing of its region, because all below was unmapped meanwhile, the path is the
     /// subtree's root and its first slot: then a visit passes over what lies below `at`.
-    unsafe fn enter(&self, way: &mut Way, root: Edge, at: usize) {
+    pub(super) unsafe fn enter(&self, way: &mut Way, root: Edge, at: usize) {
+        // SAFETY: the caller's promise.
+        let Some(witness) = (unsafe { self.follow_to(way, root, at) }) else {
+            way.truncate(0);
+            way.push(self.nodes, root, 0);
+            return;
+        };
+        // The nodes on the path above the first bit in which a page below them differs from `at` cover `at`.
+        if let Some(other) = way.levels().iter().position(|level| !agree(witness, at, level.top())) {
+            if witness > at {
+                way.truncate(other + 1);
+                way.levels()[other].slot = 0;
+            } else {
+                way.truncate(other);
+            }
+        }
+    }
+
+    /// Fills a path with the nodes that a walk for `at` goes through, and returns the first key of a leaf below the last.
+    unsafe fn follow_to(&self, way: &mut Way, root: Edge, at: usize) -> Option<usize> {
         let mut node = root;
         // SAFETY: the caller's promise; the slots are within their nodes.
         unsafe {
             let child = loop {
                 let slot = node.index(at);
                 // The child in this slot is on the path; what is right of it is next.
-                way.push(node, slot + 1);
+                way.push(self.nodes, node, slot + 1);
                 let child = self.look(node.node, slot, node.shift, 0);
                 if child.is_empty() || child.leaf {
                     break child;
@@ -168,23 +195,24 @@ impl<'n, G: Geometry, F: Format, N: Nodes<Word = F::Word>, L: Layout<N>, P: Poli
             if let Some(last) = way.levels().last_mut() {
                 last.slot -= 1;
             }
-            let witness = if child.is_empty() { self.any_base(node) } else { Some(self.base_of(child)) };
-            let Some(witness) = witness else {
-                way.truncate(0);
-                way.push(root, 0);
-                return;
-            };
-            // The nodes on the path above the first bit in which a page below them differs from `at` cover `at`.
-            if let Some(other) = way.levels().iter().position(|level| !agree(witness, at, level.edge().top()))
-            {
-                if witness > at {
-                    way.truncate(other + 1);
-                    way.levels()[other].slot = 0;
-                } else {
-                    way.truncate(other);
-                }
+            if child.is_empty() { self.any_base(node) } else { Some(self.base_of(child)) }
+        }
+    }
+
+    /// Returns how many nodes cover `at`, and the position above the digit of the lowest, for the writer.
+    #[inline(never)]
+    pub(super) unsafe fn covering(&self, at: usize) -> (usize, u32) {
+        let (mut depth, mut lowest) = (0, G::VA_BITS);
+        // SAFETY: the caller is the writer; slots are within their nodes.
+        unsafe {
+            let mut node = self.edge(Place::Root, G::VA_BITS, 0);
+            let near = if node.is_empty() { at } else { self.nearest(node, at).unwrap_or(at) };
+            while !node.is_empty() && !node.leaf && agree(near, at, node.top()) {
+                (depth, lowest) = (depth + 1, node.top());
+                node = self.edge(Place::In(node.node, node.index(at)), node.shift, at);
             }
         }
+        (depth, lowest)
     }
 
     /// Returns the first key of some leaf below a node, `None` if a walker finds none there.
@@ -205,22 +233,6 @@ impl<'n, G: Geometry, F: Format, N: Nodes<Word = F::Word>, L: Layout<N>, P: Poli
     pub(super) unsafe fn base_of(&self, leaf: Edge) -> usize {
         // SAFETY: the caller's promise.
         if L::TAGGED { unsafe { self.tag(leaf.node) } } else { leaf.base }
-    }
-
-    /// Returns the part of a span that a child covers by way of a run of slots: of a leaf that stands there, the one
-    /// page.
-    pub(super) fn part_of_run(
-        node: Edge,
-        run: &Range<usize>,
-        base: usize,
-        span: Span,
-        child: Edge,
-    ) -> Option<Span> {
-        if node.shares(child) {
-            span.within(base + (run.start << node.shift), child.shift, 0)
-        } else {
-            Some(span)
-        }
     }
 
     /// Visits the leaves that map pages of a range.
@@ -309,21 +321,39 @@ impl<'n, G: Geometry, F: Format, N: Nodes<Word = F::Word>, L: Layout<N>, P: Poli
         if whole.intersect(pages) == Some(whole) { Ok(()) } else { Err(Error::Partial { occupant: leaf }) }
     }
 
-    /// Counts the indexing nodes of a subtree by size.
+    /// Counts the indexing nodes by size.
     ///
     /// # Safety
     ///
     /// The caller is pinned.
-    pub(super) unsafe fn count_sizes(&self, edge: Edge, sizes: &mut [usize; MAX_WIDTH + 1]) {
-        if edge.is_empty() || edge.leaf {
-            return;
-        }
-        if let Some(count) = sizes.get_mut(edge.width as usize) {
-            *count += 1;
-        }
-        for slot in 0..edge.slots() {
-            // SAFETY: the caller's promise; the slot is within the node.
-            unsafe { self.count_sizes(self.look(edge.node, slot, edge.shift, 0), sizes) };
+    pub(super) unsafe fn count_sizes(&self, sizes: &mut [usize; MAX_WIDTH + 1]) {
+        let mut count = |node: Edge| {
+            if let Some(count) = sizes.get_mut(node.width as usize) {
+                *count += 1;
+            }
+        };
+        // SAFETY: the caller's promise; slots are within their nodes.
+        unsafe {
+            let root = self.look_root();
+            if root.is_empty() || root.leaf {
+                return;
+            }
+            count(root);
+            let mut way = Way::new();
+            way.push(self.nodes, root, 0);
+            while let Some(level) = way.levels().last_mut() {
+                let (node, slot) = (level.edge(self.nodes), level.slot as usize);
+                if slot >= node.slots() {
+                    way.pop();
+                    continue;
+                }
+                level.slot += 1;
+                let child = self.look(node.node, slot, node.shift, 0);
+                if !child.is_empty() && !child.leaf {
+                    count(child);
+                    way.push(self.nodes, child, 0);
+                }
+            }
         }
     }
 }

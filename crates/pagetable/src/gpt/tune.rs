@@ -20,21 +20,25 @@
 //! pair. So at any moment the indexing nodes take at most twice the bytes that two-slot nodes alone would take: below
 //! 64 bytes a leaf in the paper's layout. On the loads of Elphinstone et al. 3.3 it is within 3 % of the best choice.
 //!
+//! A range is tuned when all of it has changed, along the paths to its ends ([`tune_path`](Gpt::tune_path)): a node that lost or
+//! gained only a part reaches over one of them. Each step makes a node smaller or swallows nodes, for fewer bytes in all, so the
+//! steps end. What a step makes anew is tuned [`DEEP`] levels below the node, so the stack that it takes is bounded.
+//!
 //! Everything here saves memory and nothing depends on it, so a step that finds no memory for the new nodes is left
 //! for the next change.
 
-use core::ops::ControlFlow;
-
-use super::bits::{digit, low};
+use super::bits::{agree, digit, low};
 use super::graft::{Count, Supply};
 use super::layout::{Edge, Layout};
 use super::policy::Policy;
-use super::slots::{Place, inner_kind, leaf_kind};
-use super::sweep::Span;
+use super::slots::{KINDS, Place, inner_kind, leaf_kind};
 use super::{Gpt, MAX_WIDTH};
 use crate::format::Format;
 use crate::nodes::{Nodes, Stock};
 use crate::{Geometry, Retired};
+
+/// How many levels down the nodes are tuned that a step makes below the node that is tuned.
+pub(super) const DEEP: u32 = 1;
 
 /// A change of a node's size.
 #[derive(Clone, Copy)]
@@ -57,6 +61,14 @@ impl<'n, G: Geometry, F: Format, N: Nodes<Word = F::Word>, L: Layout<N>, P: Poli
     /// The caller is the only writer, and puts the result in the node's place; so for all that follow.
     pub(super) unsafe fn tune(&self, batch: &mut Retired<'n>, old: Edge, base: usize) -> Edge {
         // SAFETY: the caller's promise.
+        unsafe { self.tune_to(batch, old, base, DEEP) }
+    }
+
+    /// As [`tune`](Self::tune); what a step makes new below the node is tuned `deep` levels down. So its recursion is
+    /// bounded: what lies deeper was tuned before and has not changed since.
+    #[inline(never)]
+    unsafe fn tune_to(&self, batch: &mut Retired<'n>, old: Edge, base: usize, deep: u32) -> Edge {
+        // SAFETY: the caller's promise.
         unsafe {
             if L::TAGGED
                 && old.top() <= Self::LEAF_TOP
@@ -70,12 +82,8 @@ impl<'n, G: Geometry, F: Format, N: Nodes<Word = F::Word>, L: Layout<N>, P: Poli
                 && now.top() > Self::LEAF_TOP
                 && let Some(step) = self.step(now)
             {
-                let mut count = Count::default();
-                self.take_step(&mut count, batch, now, base, step);
-                let Ok(mut stock) = Stock::take_within(self.nodes, &Self::WORDS, count.0, L::REACH) else {
-                    break;
-                };
-                now = self.take_step(&mut stock, batch, now, base, step);
+                let Some(mut stock) = self.stock_for(batch, now, base, step) else { break };
+                now = self.take_step(&mut stock, batch, now, base, step, deep);
                 if let Some(near) = self.nearest(now, base) {
                     base = near & !low(now.top());
                 }
@@ -84,7 +92,23 @@ impl<'n, G: Geometry, F: Format, N: Nodes<Word = F::Word>, L: Layout<N>, P: Poli
         }
     }
 
+    /// Takes the nodes that a step needs, if there is memory.
+    #[inline(never)]
+    unsafe fn stock_for(
+        &self,
+        batch: &mut Retired<'n>,
+        node: Edge,
+        base: usize,
+        step: Step,
+    ) -> Option<Stock<'n, N, KINDS>> {
+        let mut count = Count::default();
+        // SAFETY: the caller is the writer.
+        unsafe { self.take_step(&mut count, batch, node, base, step, 0) };
+        Stock::take_within(self.nodes, &Self::WORDS, count.0, L::REACH).ok()
+    }
+
     /// Chooses a step that saves enough, if there is one.
+    #[inline(never)]
     unsafe fn step(&self, node: Edge) -> Option<Step> {
         let cost = Self::cost;
         // The nodes right below the digit, which can give their highest bits, by width. A leaf there cannot.
@@ -177,12 +201,13 @@ impl<'n, G: Geometry, F: Format, N: Nodes<Word = F::Word>, L: Layout<N>, P: Poli
         old: Edge,
         base: usize,
         step: Step,
+        deep: u32,
     ) -> Edge {
         // SAFETY: the caller is the writer.
         unsafe {
             let new = match step {
-                Step::Grow(bits) => self.wider(supply, batch, old, base, bits),
-                Step::Split => self.split(supply, batch, old, base),
+                Step::Grow(bits) => self.wider(supply, batch, old, base, bits, deep),
+                Step::Split => self.split(supply, batch, old, base, deep),
                 Step::Halve => self.narrower(supply, batch, old, base),
                 Step::Trim(half) => {
                     let slots = old.slots() / 2;
@@ -204,15 +229,17 @@ impl<'n, G: Geometry, F: Format, N: Nodes<Word = F::Word>, L: Layout<N>, P: Poli
         entry: Edge,
         shift: u32,
         start: usize,
+        deep: u32,
     ) -> Edge {
-        if entry.is_empty() || entry.leaf || entry.top() < shift {
+        if deep == 0 || entry.is_empty() || entry.leaf || entry.top() < shift {
             return entry;
         }
         // SAFETY: the caller is the writer.
-        unsafe { self.tune(batch, entry, start) }
+        unsafe { self.tune_to(batch, entry, start, deep - 1) }
     }
 
     /// Returns a node of so many bits more. What is behind a guard goes on as it is: it fits in one of the new slots.
+    #[inline(never)]
     unsafe fn wider<S: Supply>(
         &self,
         supply: &mut S,
@@ -220,6 +247,7 @@ impl<'n, G: Geometry, F: Format, N: Nodes<Word = F::Word>, L: Layout<N>, P: Poli
         old: Edge,
         base: usize,
         bits: u32,
+        deep: u32,
     ) -> Edge {
         let shift = old.shift - bits;
         // SAFETY: the caller is the writer; the new node is private, and slots are within their nodes.
@@ -246,7 +274,7 @@ impl<'n, G: Geometry, F: Format, N: Nodes<Word = F::Word>, L: Layout<N>, P: Poli
                     };
                     if S::REAL {
                         if direct && child.width > bits {
-                            entry = self.settle(batch, entry, shift, start | part << shift);
+                            entry = self.settle(batch, entry, shift, start | part << shift, deep);
                         }
                         self.put(new.node, slot << bits | part, shift, entry);
                     }
@@ -263,12 +291,14 @@ impl<'n, G: Geometry, F: Format, N: Nodes<Word = F::Word>, L: Layout<N>, P: Poli
     }
 
     /// Returns a node of two slots, and below it one for each half that has more than one entry.
+    #[inline(never)]
     unsafe fn split<S: Supply>(
         &self,
         supply: &mut S,
         batch: &mut Retired<'n>,
         old: Edge,
         base: usize,
+        deep: u32,
     ) -> Edge {
         let (shift, slots) = (old.top() - 1, old.slots() / 2);
         // SAFETY: the caller is the writer; the new nodes are private, and slots within the node.
@@ -279,7 +309,7 @@ impl<'n, G: Geometry, F: Format, N: Nodes<Word = F::Word>, L: Layout<N>, P: Poli
                 let group = half * slots..(half + 1) * slots;
                 let entry = self.gather(supply, old, group, old.width - 1, start);
                 if S::REAL {
-                    let entry = self.settle(batch, entry, shift, start);
+                    let entry = self.settle(batch, entry, shift, start, deep);
                     self.put(new.node, half, shift, entry);
                 }
             }
@@ -291,6 +321,7 @@ impl<'n, G: Geometry, F: Format, N: Nodes<Word = F::Word>, L: Layout<N>, P: Poli
     }
 
     /// Returns a node of half the slots, or the one entry that it would have.
+    #[inline(never)]
     unsafe fn narrower<S: Supply>(
         &self,
         supply: &mut S,
@@ -354,16 +385,13 @@ impl<'n, G: Geometry, F: Format, N: Nodes<Word = F::Word>, L: Layout<N>, P: Poli
     }
 
     /// Returns one leaf for all that is under a node no larger than a leaf can be, if there is enough.
+    #[inline(never)]
     unsafe fn join(&self, batch: &mut Retired<'n>, node: Edge, base: usize) -> Option<Edge> {
         let width = node.top() - Self::BASE;
-        let span = Span { first: base, last: base | low(node.top()) };
+        let pages = || (0..1usize << width).map(|page| base | page << Self::BASE);
         // SAFETY: the caller is the writer; the new leaf is private and covers what the node covers.
         unsafe {
-            let mut live = 0;
-            let _ = self.sweep_from(node, span, &mut |_, _, _| {
-                live += 1;
-                ControlFlow::Continue(())
-            });
+            let live = pages().filter(|&at| self.pte_below(node, at).is_some()).count();
             if !Self::worth(live, width) {
                 return None;
             }
@@ -371,11 +399,12 @@ impl<'n, G: Geometry, F: Format, N: Nodes<Word = F::Word>, L: Layout<N>, P: Poli
             let leaf = Edge { node: new, shift: Self::BASE, width, leaf: true, base: Self::base(base) };
             self.count_in(leaf);
             self.put_tag(leaf, base);
-            let _ = self.sweep_from(node, span, &mut |_, at, word| {
-                self.nodes.put(new, Self::pte_of(leaf, at), word);
-                self.settle_pair(leaf, at);
-                ControlFlow::Continue(())
-            });
+            for at in pages() {
+                if let Some(word) = self.pte_below(node, at) {
+                    self.nodes.put(new, Self::pte_of(leaf, at), word);
+                    self.settle_pair(leaf, at);
+                }
+            }
             self.set_live(leaf, live);
             self.discard(batch, node);
             self.tally.ptes(live as isize);
@@ -383,7 +412,64 @@ impl<'n, G: Geometry, F: Format, N: Nodes<Word = F::Word>, L: Layout<N>, P: Poli
         }
     }
 
+    /// Returns the PTE of a base page below a node that covers it, if the page is mapped.
+    unsafe fn pte_below(&self, mut node: Edge, at: usize) -> Option<F::Word> {
+        // SAFETY: the caller is the writer; slots are within their nodes.
+        unsafe {
+            while !node.leaf {
+                node = self.edge(Place::In(node.node, node.index(at)), node.shift, at);
+                if node.is_empty() {
+                    return None;
+                }
+            }
+            let word = self.nodes.read(node.node, Self::pte_of(node, at));
+            (agree(self.base_of(node), at, node.top()) && F::is_leaf(word, true)).then_some(word)
+        }
+    }
+
+    /// Tunes the nodes that cover `at`, from below: the two lowest, which a change may have touched, or `all`, and others as
+    /// long as a node below has changed. Returns the position above the digit of the lowest.
+    ///
+    /// Each is found by a walk from the root, for a path of all of them would lie on the stack while they are tuned.
+    #[inline(never)]
+    pub(super) unsafe fn tune_path(&self, batch: &mut Retired<'n>, at: usize, all: bool) -> u32 {
+        // SAFETY: the caller is the writer.
+        unsafe {
+            let (depth, lowest) = self.covering(at);
+            let mut touched = if all { depth } else { 2 };
+            for level in (0..depth).rev() {
+                if touched == 0 {
+                    break;
+                }
+                touched -= 1;
+                if self.tune_level(batch, at, level) {
+                    touched = touched.max(1);
+                }
+            }
+            lowest
+        }
+    }
+
+    /// Tunes the node that a walk for `at` meets after `level` others, and tells whether that has changed.
+    unsafe fn tune_level(&self, batch: &mut Retired<'n>, at: usize, level: usize) -> bool {
+        // SAFETY: the caller is the writer; slots are within their nodes.
+        unsafe {
+            let mut place = Place::Root;
+            let mut node = self.edge(place, G::VA_BITS, at);
+            for _ in 0..level {
+                place = Place::In(node.node, node.index(at));
+                node = self.edge(place, G::VA_BITS, at);
+            }
+            let new = self.tune(batch, node, at & !low(node.top()));
+            if new != node {
+                self.publish(place, G::VA_BITS, new);
+            }
+            new != node
+        }
+    }
+
     /// Returns what stands best for a leaf that has lost PTEs and has `live` left.
+    #[inline(never)]
     pub(super) unsafe fn shrink(
         &self,
         batch: &mut Retired<'n>,

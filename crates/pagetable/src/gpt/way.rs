@@ -14,7 +14,7 @@
 use core::mem::MaybeUninit;
 
 use super::layout::Edge;
-use crate::nodes::NodeAddr;
+use crate::nodes::{NodeAddr, Nodes};
 
 /// The most nodes on a path: an address has so many bits above the smallest pages, of 1 KiB.
 pub(super) const DEPTH: usize = usize::BITS as usize - 10;
@@ -22,7 +22,8 @@ pub(super) const DEPTH: usize = usize::BITS as usize - 10;
 /// A node on a path, and the slot of it that is read next.
 #[derive(Clone, Copy)]
 pub(super) struct Level {
-    node: NodeAddr,
+    /// The node's number in its storage, or zero for one that a dry run only counts.
+    node: u32,
     /// The slot to read next; `slots()` if all have been read.
     pub(super) slot: u16,
     shift: u8,
@@ -32,8 +33,15 @@ pub(super) struct Level {
 impl Level {
     /// Returns the edge that leads to the node, without its guard.
     #[inline(always)]
-    pub(super) const fn edge(self) -> Edge {
-        Edge { node: self.node, shift: self.shift as u32, width: self.width as u32, leaf: false, base: 0 }
+    pub(super) fn edge(self, nodes: &impl Nodes) -> Edge {
+        let node = if self.node == 0 { NodeAddr::new(1) } else { nodes.node_of(self.node) };
+        Edge { node, shift: self.shift.into(), width: self.width.into(), leaf: false, base: 0 }
+    }
+
+    /// Returns the position above the node's digit.
+    #[inline(always)]
+    pub(super) const fn top(self) -> u32 {
+        self.shift as u32 + self.width as u32
     }
 }
 
@@ -52,11 +60,22 @@ impl Way {
     /// Adds an inner node below the last one. There is room for it: a node's digit lies below the digit of the node
     /// before, and above the offset in a page.
     #[inline(always)]
-    pub(super) fn push(&mut self, edge: Edge, slot: usize) {
-        // A node has at most 2^12 slots and a digit within 64 bits.
-        let (slot, shift, width) = (slot as u16, edge.shift as u8, edge.width as u8);
+    pub(super) fn push(&mut self, nodes: &impl Nodes, edge: Edge, slot: usize) {
+        self.push_number(nodes.index_of(edge.node), edge, slot);
+    }
+
+    /// As [`push`](Self::push), of a node that a dry run only counts.
+    #[inline(always)]
+    pub(super) fn push_counted(&mut self, edge: Edge) {
+        self.push_number(0, edge, 0);
+    }
+
+    #[inline(always)]
+    fn push_number(&mut self, node: u32, edge: Edge, slot: usize) {
         if let Some(level) = self.levels.get_mut(self.len) {
-            *level = MaybeUninit::new(Level { node: edge.node, slot, shift, width });
+            // A node has at most 2^12 slots and a digit within 64 bits.
+            let (slot, shift, width) = (slot as u16, edge.shift as u8, edge.width as u8);
+            *level = MaybeUninit::new(Level { node, slot, shift, width });
             self.len += 1;
         }
     }
@@ -76,7 +95,7 @@ impl Way {
     /// Returns the nodes, the root of the subtree first.
     #[inline(always)]
     pub(super) fn levels(&mut self) -> &mut [Level] {
-        // SAFETY: `push` has written the first `len` levels.
+        // SAFETY: `push_number` has written the first `len` levels.
         unsafe { core::slice::from_raw_parts_mut(self.levels.as_mut_ptr().cast(), self.len) }
     }
 }

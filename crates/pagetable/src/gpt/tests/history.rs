@@ -305,6 +305,22 @@ where
     assert_eq!(slab.usage().nodes, 0);
 }
 
+/// A range fills one leaf and then joins it with the next page: the dry run must know that it is full by then, or it reserves
+/// another leaf than the one that is taken.
+#[test]
+fn gpt_a_range_fills_a_leaf_and_joins_it() {
+    let mut memory = memory(4);
+    let slab = Slab::<u64, Solo>::new(&mut memory, 0).unwrap();
+    let mut table = Local::new(Gpt48::new(&slab), |_| ());
+    for first in [0x811, 0x815] {
+        let pages = Pages::count(Vpn::new(first), 4).unwrap();
+        table.map(pages, Pfn::new(first), PageSize::K4, Attr::READ).unwrap();
+        table.table().check();
+    }
+    assert_eq!((table.footprint().nodes, table.footprint().leaves), (0, 1));
+    table.destroy();
+}
+
 /// The second node below reaches half as high as its slot. When the others fill up, the upper node would gain by two
 /// bits more, but not for that one, whose two leaves would share one slot.
 #[test]

@@ -1,0 +1,9 @@
+//! `cargo xtask stack`: how many bytes of stack each operation of each table takes, on inputs that an adversary chooses.
+
+use crate::shell::{Line, Shell};
+
+/// Measures it in the release profile, as a kernel builds the code, and fails above 3 KiB.
+pub(crate) fn run(shell: &Shell) -> anyhow::Result<()> {
+    let test = "test --release -p tlbkit-pagetable --test stack -- --nocapture";
+    shell.run(&Line::new("cargo", test))
+}
