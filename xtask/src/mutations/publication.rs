@@ -58,7 +58,7 @@ const fn mutation(
 
 const PAGETABLE: &str = "tlbkit-pagetable";
 
-const MUTATIONS: [Mutation; 26] = [
+const MUTATIONS: [Mutation; 28] = [
     mutation(
         "a word is published without what it leads to",
         "crates/pagetable/src/word.rs",
@@ -172,6 +172,18 @@ const MUTATIONS: [Mutation; 26] = [
             "let link = if clean { CLEAN } else { 0 };",
         ],
         Test::Walkers("mpt::unmap"),
+    ),
+    mutation(
+        "a batch keeps what a change pushed that has unwound",
+        "crates/pagetable/src/retired.rs",
+        ["pub fn change_late<T>(", "(batch.head, batch.count) = (head, count);", ""],
+        Test::Plain(PAGETABLE, "unwinding", "g16"),
+    ),
+    mutation(
+        "nobody takes up what a dropped writer owes",
+        "crates/pagetable/src/writer.rs",
+        ["pub fn new(table: &'t T)", "unsafe { batch.take_up() };", ""],
+        Test::Plain(PAGETABLE, "obligation", "a_writer"),
     ),
     mutation(
         "a node is retired as clean that is not",
