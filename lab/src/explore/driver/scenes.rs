@@ -13,9 +13,9 @@ use tlbkit_shootdown::{
 use super::machine::{CPUS, Change, Here, READ, Setup, Word, World, asid};
 use super::turns::{Choices, Stop, run, stop};
 
-/// Queues of one request, so that the second overflows them; one slot, so that each operation uses it again.
-type Kernel = System<Vec<(usize, Word)>, Change, CPUS, 1, 1, 1>;
-type Seat<'k> = Station<'k, 1, 1, 1>;
+/// One slot a CPU, so that each of its operations uses it again.
+type Kernel<const N: usize> = System<Vec<(usize, Word)>, Change, CPUS, N, 1, 1>;
+type Seat<'k, const N: usize> = Station<'k, N, 1, 1>;
 
 /// What one CPU does before it serves.
 #[derive(Clone, Debug)]
@@ -43,6 +43,8 @@ pub(crate) struct Scene {
     /// How many CPUs run the space at first, and how many more have run it before.
     pub(crate) running: usize,
     pub(crate) lazy: usize,
+    /// How many requests a queue holds, one or two: the second or the third overflows it.
+    pub(crate) queue: usize,
     /// How many status bits the hardware may set.
     pub(crate) whims: usize,
     /// The repairs that are switched off.
@@ -76,10 +78,10 @@ impl Scene {
             let last = found.schedules + most;
             loop {
                 found.schedules += 1;
-                if let Err(why) = self.once(&choices, preemptions, false) {
+                if let Err(why) = self.run(&choices, preemptions, false) {
                     if trace {
                         choices.again();
-                        let _ = self.once(&choices, preemptions, true);
+                        let _ = self.run(&choices, preemptions, true);
                     }
                     return Found { wrong: Some(why), ..found };
                 }
@@ -104,7 +106,14 @@ impl Scene {
         self.deeds.iter().flatten().filter_map(last).max().map_or(0, |last| last + 1)
     }
 
-    fn once(&self, choices: &Choices, preemptions: usize, trace: bool) -> Result<(), String> {
+    fn run(&self, choices: &Choices, preemptions: usize, trace: bool) -> Result<(), String> {
+        match self.queue {
+            1 => self.once::<1>(choices, preemptions, trace),
+            _ => self.once::<2>(choices, preemptions, trace),
+        }
+    }
+
+    fn once<const N: usize>(&self, choices: &Choices, preemptions: usize, trace: bool) -> Result<(), String> {
         let plan = Plan::unsound(self.algorithm, &self.hardware, LowRights::NeverWriteBack);
         let plan = plan.without(self.off).with_rendezvous(self.rendezvous);
         let lowers = |deeds: &Vec<Deed>| deeds.iter().filter(|deed| matches!(deed, Deed::Lower(..))).count();
@@ -119,7 +128,7 @@ impl Scene {
             pages: self.pages(),
             trace,
         });
-        let kernel = Rc::new(Kernel::new(self.hardware).with_rendezvous(self.rendezvous));
+        let kernel = Rc::new(Kernel::<N>::new(self.hardware).with_rendezvous(self.rendezvous));
         let body = |me: usize| {
             let (world, kernel, deeds) = (world.clone(), kernel.clone(), self.deeds[me].clone());
             Box::new(move || {
@@ -145,14 +154,14 @@ impl Scene {
     }
 }
 
-fn poll(kernel: &Kernel, seat: &mut Seat<'_>, here: &mut Here) {
+fn poll<const N: usize>(kernel: &Kernel<N>, seat: &mut Seat<'_, N>, here: &mut Here) {
     if let Err(why) = kernel.poll(seat, here) {
         here.world.wrong(format!("CPU {}: {why}", here.me));
     }
 }
 
 /// Has what was uncovered with no acknowledgement after it handed back, when there is nothing else left to do.
-fn drain(kernel: &Kernel, seat: &mut Seat<'_>, here: &mut Here) {
+fn drain<const N: usize>(kernel: &Kernel<N>, seat: &mut Seat<'_, N>, here: &mut Here) {
     let world = here.world.clone();
     while !world.have_ended() {
         wait(kernel, seat, here);
@@ -166,14 +175,14 @@ fn drain(kernel: &Kernel, seat: &mut Seat<'_>, here: &mut Here) {
 }
 
 /// Waits in the user's program until something has changed, and replies if asked.
-fn wait(kernel: &Kernel, seat: &mut Seat<'_>, here: &mut Here) {
+fn wait<const N: usize>(kernel: &Kernel<N>, seat: &mut Seat<'_, N>, here: &mut Here) {
     here.world.user(here.me, true);
     here.world.wait(here.me);
     here.world.user(here.me, false);
     poll(kernel, seat, here);
 }
 
-fn act(kernel: &Kernel, seat: &mut Seat<'_>, here: &mut Here, plan: Plan, deed: &Deed) {
+fn act<const N: usize>(kernel: &Kernel<N>, seat: &mut Seat<'_, N>, here: &mut Here, plan: Plan, deed: &Deed) {
     let (world, me) = (here.world.clone(), here.me);
     world.user(me, false);
     match deed {
@@ -254,6 +263,8 @@ pub(crate) fn hazards() -> Vec<Scene> {
     table.into_iter().filter_map(scene).collect()
 }
 
+const TWO_IN_A_QUEUE: &str = "two, and a queue of two";
+
 /// All that is explored.
 pub(crate) fn scenes() -> Vec<Scene> {
     let mut scenes = Vec::new();
@@ -276,6 +287,7 @@ pub(crate) fn scenes() -> Vec<Scene> {
                 deeds: deeds.iter().map(|deeds| deeds.to_vec()).collect(),
                 running,
                 lazy,
+                queue: if name == TWO_IN_A_QUEUE { 2 } else { 1 },
                 whims: if algorithm.order() == Order::Optimistic { 1 } else { 0 },
                 off: Repair::empty(),
             });
@@ -296,6 +308,7 @@ pub(crate) fn scenes() -> Vec<Scene> {
         add("two on two pages", 2, 0, &[&[Lower(&[0], GONE)], &[Lower(&[1], GONE)]]);
         add("two on one page", 2, 0, &[&[Lower(&[0], READ)], &[Lower(&[0], GONE)]]);
         add("two, and a queue of one", 3, 0, &[&[Lower(&[0], GONE)], &[Lower(&[1], GONE)], &[]]);
+        add(TWO_IN_A_QUEUE, 3, 0, &[&[Lower(&[0], GONE)], &[Lower(&[1], GONE)], &[]]);
         add("a CPU joins", 1, 0, &[&[Lower(&[0], GONE)], &[Go(Switch::In)]]);
         add("a lazy CPU comes back", 1, 1, &[&[Lower(&[0], GONE)], &[Go(Switch::In)]]);
         add("a CPU goes and comes", 2, 0, &[&[Lower(&[0], GONE)], &[Go(Switch::Out), Go(Switch::In)]]);
