@@ -91,7 +91,7 @@ mod tests {
 
     #[test]
     fn the_driver_holds_in_every_scene() {
-        check(&scenes::scenes(), 1, 600);
+        check(&scenes::scenes(), 1, 1_500);
     }
 
     /// Without a repair something is found: an exploration that finds nothing means something.

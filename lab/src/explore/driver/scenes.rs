@@ -314,6 +314,7 @@ pub(crate) fn scenes() -> Vec<Scene> {
         add("a CPU goes and comes", 2, 0, &[&[Lower(&[0], GONE)], &[Go(Switch::Out), Go(Switch::In)]]);
         add("a CPU forgets", 2, 0, &[&[Lower(&[0], GONE)], &[Go(Switch::OutAndForget), Go(Switch::In)]]);
         add("a CPU goes offline", 2, 0, &[&[Lower(&[0], GONE)], &[Go(Switch::Offline)]]);
+        add("one of three goes offline", 3, 0, &[&[Lower(&[0], GONE)], &[], &[Go(Switch::Offline)]]);
         if algorithm.style() == Style::Asynchronous {
             add("rights raised again", 2, 0, &[&[Lower(&[0], GONE)], &[Supersede(0)]]);
             add(
