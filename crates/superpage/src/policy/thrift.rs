@@ -17,6 +17,9 @@
 //!   reservation stands.
 //! - Everything else is APPROX-ONLINE: the same charges, the same thresholds, copied.
 //!
+//! So what THRIFT gains over APPROX-ONLINE is what its reservations save, and it gains nothing where the kernel has none to
+//! give; what the kernel pays for keeping them is the kernel's to weigh.
+//!
 //! A promotion without a copy takes no charges off larger superpages: nothing was paid for it. Until one has been done,
 //! holes are free: where no reservation succeeds THRIFT *is* APPROX-ONLINE, promotion by promotion. No number in it was
 //! tuned; among rules for holes this one was chosen on cc1, sqlite, xz and long-sqlite (`docs/superpage.md`).
