@@ -402,8 +402,16 @@ impl Machine for World {
 
     fn between(&self, choices: &Choices, next: usize, before: Stop) -> Result<(), String> {
         let mut state = self.state.borrow_mut();
-        // Nothing else looks at entries and TLBs: what happens earlier may as well happen now.
-        if matches!(before, Stop::Before("update" | "flush" | "drain" | "check" | "ended" | "look at TLBs")) {
+        // Nothing else looks at entries and TLBs: what happens earlier may as well happen now. But a CPU that is about to
+        // be stopped uses the page before that.
+        let looks = match before {
+            Stop::Before(what) => {
+                matches!(what, "update" | "flush" | "drain" | "check" | "ended" | "look at TLBs")
+                    || what == "interrupt" && state.stops
+            }
+            _ => false,
+        };
+        if looks {
             while state.whims > 0 {
                 let whims = state.whims(&self.setup);
                 let chosen = choices.choose(whims.len() + 1);
