@@ -84,7 +84,7 @@ fn neighbours_share_a_bucket() {
     table.destroy();
 }
 
-/// Two loads where the tag is one word, three where it is two.
+/// Two loads where the tag is one word, three where it is two; one more, of the directory, in a table that grows.
 #[test]
 fn loads_of_a_lookup() {
     let mut memory = vec![Chunk::ZERO; 8];
@@ -92,7 +92,7 @@ fn loads_of_a_lookup() {
     let mut table = Local::new(Hr::new(&nodes).unwrap(), |_| ());
     table.map(page(7), Pfn::new(3), PageSize::K4, RW).unwrap();
     let (leaf, loads) = nodes.loads_of(|| table.lookup(VirtAddr::new(7 << 12)));
-    assert_eq!((leaf.unwrap().frame, loads), (Pfn::new(3), 2));
+    assert_eq!((leaf.unwrap().frame, loads), (Pfn::new(3), 3));
     table.destroy();
 
     let mut memory = vec![Chunk::ZERO; 8];
@@ -235,10 +235,10 @@ fn finds_a_pair<const CLUSTER: u32, const BUCKETS: u32>() {
     table.destroy();
 }
 
-/// Space beyond the paper: 8192 single pages of a 64-bit space at most 20 bytes a page, everything counted.
+/// Space beyond the paper: 8192 single pages of a 64-bit space at most 21 bytes a page, everything counted.
 #[test]
 #[cfg(not(miri))]
-fn uniform_pages_take_twenty_bytes() {
+fn uniform_pages_take_twenty_one_bytes() {
     let mut memory = vec![Chunk::ZERO; 256];
     let slab = Slab::<u32, Solo>::new(&mut memory, 0).unwrap();
     let mut table = Local::new(HrSmall::new(&slab).unwrap(), |_| ());
@@ -246,22 +246,22 @@ fn uniform_pages_take_twenty_bytes() {
         table.map(page(vpn), Pfn::new(at), PageSize::K4, RW).unwrap();
     }
     let bytes = slab.usage().chunks as f64 / 8192.0;
-    assert!(bytes <= 20.0, "{bytes} bytes a page: {:?}, {:?}", table.table(), slab.usage());
+    assert!(bytes <= 21.0, "{bytes} bytes a page: {:?}, {:?}", table.table(), slab.usage());
     table.destroy();
 }
 
-/// A small address space in a clustered table is two buckets.
+/// A small address space in a clustered table is two buckets, and what leads to them.
 #[test]
 fn one_page_takes_two_buckets() {
     let mut memory = vec![Chunk::ZERO; 8];
     let slab = Slab::<u64, Solo>::new(&mut memory, 0).unwrap();
     let mut table = Local::new(cpt::Cpt8::new(&slab).unwrap(), |_| ());
     table.map(page(9), Pfn::new(3), PageSize::K4, RW).unwrap();
-    assert_eq!((table.footprint().total(), slab.usage().bytes), (256, 256));
+    assert_eq!((table.footprint().total(), slab.usage().bytes), (288, 288));
     table.destroy();
 }
 
-/// No single map moves more than a few blocks, however large the table.
+/// No single map moves more blocks than a segment has buckets, however large the table.
 #[test]
 fn growing_is_bounded() {
     let pages = uniform(if cfg!(miri) { 200 } else { 20_000 });
@@ -275,9 +275,9 @@ fn growing_is_bounded() {
         assert_eq!(table.lookup(VirtAddr::new(vpn << 12)).unwrap().frame, Pfn::new(at));
     }
     let most = table.table().most_moved();
-    assert!(most > 0 && most <= 32, "{most} blocks moved at once");
+    assert!(most > 0 && most <= 128, "{most} blocks moved at once");
     let peak = table.table().peak_bytes();
-    assert!(peak >= table.footprint().bytes && peak < 4 * table.footprint().bytes, "{peak} bytes");
+    assert!(peak >= table.footprint().bytes && peak < table.footprint().bytes + (16 << 10), "{peak} bytes");
     table.destroy();
     assert_eq!(slab.usage().nodes, 0);
 }
@@ -290,17 +290,16 @@ fn growth_may_fail() {
     let nodes = Watched::<u64, Solo>::new(&mut memory);
     nodes.most_words.set(8);
     let mut table = Local::new(Hr::new(&nodes).unwrap(), |_| ());
-    let root = table.table().root();
     let vpn = |at: usize| pages[at] & 0x3_ffff_ffff;
     for at in 0..100 {
         table.map(page(vpn(at)), Pfn::new(at), PageSize::K4, RW).unwrap();
     }
-    assert_eq!(table.table().root(), root);
+    assert_eq!(table.table().buckets(), 2);
     nodes.most_words.set(usize::MAX);
     for at in 100..200 {
         table.map(page(vpn(at)), Pfn::new(at), PageSize::K4, RW).unwrap();
     }
-    assert!(table.table().root() & 31 >= 8);
+    assert!(table.table().buckets() >= 128);
     for at in 0..200 {
         assert_eq!(table.lookup(VirtAddr::new(vpn(at) << 12)).unwrap().frame, Pfn::new(at));
     }
@@ -316,13 +315,14 @@ fn a_range_makes_room() {
     let nodes = Watched::<u64, Solo>::new(&mut memory);
     let mut table = Local::new(cpt::Cpt4::new(&nodes).unwrap(), |_| ());
     table.map(run(5, pages), Pfn::new(5), PageSize::K4, RW).unwrap();
-    let mut most = 0;
+    let (mut most, mut all) = (0, 0);
     for vpn in 5..5 + pages {
         let (leaf, loads) = nodes.loads_of(|| table.lookup(VirtAddr::new(vpn << 12)));
         assert_eq!(leaf.unwrap().frame, Pfn::new(vpn));
         most = most.max(loads);
+        all += loads;
     }
-    assert!(most <= 10, "{most} loads");
+    assert!(most <= 32 && all <= 6 * pages, "{most} loads, {all} in all");
     table.destroy();
 }
 

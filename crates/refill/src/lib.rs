@@ -71,7 +71,7 @@
 //! | [`Lpt`](handler::Lpt), without a nested miss | 9 | 9 | 11 | 37 |
 //! | [`Hashed`](handler::Hashed), pairs, first probe | 17 | 16 | 17 | 45 |
 //! | `Hashed`, blocks of eight pages, first probe | 17 | 16 | 19 | 45 |
-//! | either in a table that grows | 20 | 19 | 20, 22 | 48 |
+//! | either in a table that grows, release 2 | 24 | 23 | 24, 26 | 52 |
 //! | [`Gpt`](handler::Gpt), the leaf alone | 16 | 15 | 16 | 44 |
 //! | for each node above it, of 16 or 256 slots | +5 | +5 | +5 | +5 |
 //! | for each of 8, 32, 64 or 128 slots | +6 | +6 | +6 | +6 |
@@ -98,9 +98,9 @@
 //!
 //! # Not supported
 //!
-//! * Two misses go to the general vector although the table maps the page: one of a page that a growing table has
-//!   moved to its next array already, and one whose log is full. The kernel looks it up and writes the entry, or drains the
-//!   log, and returns.
+//! * Two misses go to the general vector although the table maps the page: one that a writer on another CPU has led astray
+//!   while it changed a growing table's chains, and one whose log is full. The kernel drains the log and returns, and the
+//!   access is tried again.
 //! * What a nested miss of a linear table replaces is not reported.
 //! * Move to front in a hashed table's chain: a handler only reads.
 #![no_std]

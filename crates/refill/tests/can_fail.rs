@@ -101,12 +101,10 @@ fn the_properties_reach_everything() {
             total.larger += seen.larger;
             total.whole += seen.whole;
             total.reports += seen.reports;
-            total.passed += seen.passed;
         }
         println!("{kind:?} {total:?}");
         assert!(total.translated > 300 && total.faults > 300 && total.reports > 100, "{kind:?} {total:?}");
         assert!(total.larger > 50 && total.whole > 10, "{kind:?} {total:?}");
         assert_eq!(total.nested > 0, kind == Kind::Lpt, "{kind:?} {total:?}");
-        assert_eq!(total.passed > 0, matches!(kind, Kind::HptGrows | Kind::CptGrows), "{kind:?} {total:?}");
     }
 }

@@ -58,7 +58,7 @@ const fn mutation(
 
 const PAGETABLE: &str = "tlbkit-pagetable";
 
-const MUTATIONS: [Mutation; 28] = [
+const MUTATIONS: [Mutation; 29] = [
     mutation(
         "a word is published without what it leads to",
         "crates/pagetable/src/word.rs",
@@ -118,7 +118,7 @@ const MUTATIONS: [Mutation; 28] = [
     mutation(
         "HPT: an overflow bucket is retired and stays in its chain",
         "crates/pagetable/src/hpt/chain.rs",
-        ["unsafe fn unlink(", "self.publish_link(before, self.behind(spot));", ""],
+        ["unsafe fn unlink(", "self.lead_past(before, spot);", ""],
         Test::Walkers("hpt::unmap"),
     ),
     mutation(
@@ -138,24 +138,22 @@ const MUTATIONS: [Mutation; 28] = [
         Test::Walkers("cpt::reuse"),
     ),
     mutation(
-        "HPT: a table that has grown keeps its old root",
+        "HPT: a segment that is split is not published",
         "crates/pagetable/src/hpt/grow.rs",
-        [
-            "if self.growth.moved.load(",
-            "F::Word::publish(&raw const self.root, F::Word::from_usize(self.next()));",
-            "",
-        ],
+        ["unsafe fn split(", "self.publish_only(batch, directory, new[0], 2 * heads);", ""],
         Test::Plain(PAGETABLE, "hashed_properties", "grows_odd_shared"),
     ),
     mutation(
-        "HPT: the array that a table has outgrown is not retired",
+        "HPT: a segment that is split is not retired",
         "crates/pagetable/src/hpt/grow.rs",
-        [
-            "F::Word::publish(&raw const self.next, F::Word::ZERO);",
-            "batch.push(NodeAddr::new(root & !LOG), false);",
-            "",
-        ],
+        ["unsafe fn split(", "self.retire_array(batch, old.node, added * Self::STRIDE);", ""],
         Test::Plain(PAGETABLE, "hashed_properties", "grows_odd_shared"),
+    ),
+    mutation(
+        "HPT: a change that may lead a walker astray is not counted",
+        "crates/pagetable/src/hpt/grow.rs",
+        ["unsafe fn unzip(", "self.count_change(self.numbered(head).node);", ""],
+        Test::Walkers("grows::grow"),
     ),
     mutation(
         "a place in a bucket is used again before the shootdown of its page",

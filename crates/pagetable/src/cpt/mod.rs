@@ -39,7 +39,7 @@
 //! ```
 //!
 //! A refill handler then finds a pair as in a hashed table of pairs, in as many instructions, and loads from one line of
-//! the cache. What that costs is an overflow bucket of 64 bytes instead of 40, of which there are few at half load. In
+//! the cache. What that costs is an overflow bucket of 64 bytes instead of 40. In
 //! 64-bit words the layout stays the drawing's: two lines of 64 bytes hold a block's eight PTEs either way, and with one
 //! tag all but the last PTE are in the first.
 //!
@@ -65,7 +65,9 @@
 //! ```
 //!
 //! A table that grows starts with two buckets, so a small address space costs no more than a few nodes of any other
-//! table. It keeps at most half of its buckets in use: then a dense run has hardly a collision.
+//! table; where a refill handler may walk, with a directory of 4 KiB besides. In 64-bit words it grows at three blocks to two
+//! buckets: a page takes at most 25 bytes where its neighbours are mapped and 145 where they are not. For MIPS32 it keeps
+//! half of its buckets free, and a refill ends at the first.
 
 use crate::format::Compact32;
 #[cfg(target_pointer_width = "64")]
@@ -81,15 +83,15 @@ pub type C128k<'n, N> = Hashed<'n, Va64, Paper, N, 3, 10, 0>;
 
 /// Blocks of four pages of a 48-bit space.
 #[cfg(target_pointer_width = "64")]
-pub type Cpt4<'n, N> = Hashed<'n, Va48, Compact, N, 2, 1, 50>;
+pub type Cpt4<'n, N> = Hashed<'n, Va48, Compact, N, 2, 1, 150>;
 
 /// Blocks of eight pages of a 48-bit space.
 #[cfg(target_pointer_width = "64")]
-pub type Cpt8<'n, N> = Hashed<'n, Va48, Compact, N, 3, 1, 50>;
+pub type Cpt8<'n, N> = Hashed<'n, Va48, Compact, N, 3, 1, 150>;
 
 /// Blocks of sixteen pages of a 48-bit space.
 #[cfg(target_pointer_width = "64")]
-pub type Cpt16<'n, N> = Hashed<'n, Va48, Compact, N, 4, 1, 50>;
+pub type Cpt16<'n, N> = Hashed<'n, Va48, Compact, N, 4, 1, 150>;
 
 /// Blocks of eight pages of a 32-bit space: for MIPS32.
 pub type Cpt32<'n, N, F = Compact32> = Hashed<'n, Va32, F, N, 3, 1, 50>;

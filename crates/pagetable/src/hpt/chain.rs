@@ -23,27 +23,15 @@ where
     F: Format,
     N: Nodes<Word = F::Word>,
 {
-    /// Returns the bucket at which the chain of a block begins now.
+    /// Returns the bucket at which the chain of a block begins.
     ///
     /// # Safety
     ///
     /// The caller is the only writer; so for all that follow.
     #[inline(always)]
     pub(super) unsafe fn head(&self, block: usize) -> Spot {
-        let first = Self::first(self.root(), Self::lead(block));
-        // SAFETY: the caller's promise.
-        unsafe {
-            if LOAD > 0 && self.read_tag(first) & Self::MOVED != 0 {
-                return Self::first(self.next(), Self::lead(block));
-            }
-        }
-        first
-    }
-
-    /// Returns the root word of the array that buckets are moved to, or zero.
-    pub(super) fn next(&self) -> usize {
-        // SAFETY: the cell is a field.
-        unsafe { F::Word::follow(&raw const self.next) }.to_usize()
+        // SAFETY: the caller's promise. In the array a block's bucket is where its first unit is.
+        Self::bucket(unsafe { self.first(self.root(), Self::lead(block)) })
     }
 
     /// Returns the overflow bucket behind a bucket.
@@ -89,8 +77,8 @@ where
                 && (old == Self::flagged(tag, Self::DEAD) || self.nodes.held().is_quiet(self.sole.number()))
     }
 
-    /// Tells whether a chain's first bucket was claimed for the block of a live `tag`. If the array has grown since, it
-    /// is one that was never used.
+    /// Tells whether a chain's first bucket was claimed for the block of a live `tag`. If the table has grown since, the block
+    /// may have one that was never used.
     unsafe fn is_claimed(&self, head: Spot, tag: usize) -> bool {
         // SAFETY: the caller's promise.
         let old = unsafe { self.read_tag(head) };
@@ -118,10 +106,6 @@ where
                 }
                 if self.is_free(head, tag) {
                     self.publish_tag(head, Self::flagged(tag, Self::CLAIMED));
-                    // Should the array grow before the range is written, a bucket behind may come before the claim.
-                    if LOAD > 0 && first != last && self.behind(head).is_some() {
-                        want += 1;
-                    }
                 } else {
                     want += 1;
                 }
@@ -172,8 +156,7 @@ where
                 self.settle_pairs(spot, grain, block);
                 self.enter(grain);
                 self.publish_tag(spot, tag);
-                self.publish_link(spot, self.behind(head));
-                self.publish_link(head, Some(spot));
+                self.link(head, Self::lead(block), spot);
             }
         }
         self.tally.ptes(count as isize);
@@ -226,10 +209,22 @@ where
         }
     }
 
-    /// Stores what another bucket holds in one that nobody can match, but for its links.
+    /// Stores what another bucket holds in one that nobody can reach, but for its links.
     pub(super) unsafe fn copy_contents(&self, to: Spot, from: Spot) {
+        // SAFETY: the caller's promise.
+        unsafe { self.copy_words(to, from, 0) };
+    }
+
+    /// The same in one that nobody can match, but for its tags too.
+    pub(super) unsafe fn copy_entries(&self, to: Spot, from: Spot) {
+        // SAFETY: the caller's promise.
+        unsafe { self.copy_words(to, from, Self::PTE) };
+    }
+
+    #[inline(always)]
+    unsafe fn copy_words(&self, to: Spot, from: Spot, first: usize) {
         for (to_unit, from_unit) in Self::units(to).zip(Self::units(from)) {
-            for word in 0..Self::LINK {
+            for word in first..Self::LINK {
                 // SAFETY: the caller's promise.
                 unsafe {
                     self.nodes.put(to.node, to_unit + word, self.nodes.read(from.node, from_unit + word));
@@ -302,7 +297,9 @@ where
             if N::Mode::SHARED {
                 batch.quarantine();
                 self.reflag(head, Self::DEAD);
-            } else if let Some(spot) = self.behind(head) {
+            } else if let Some(spot) = self.behind(head)
+                && self.leads_to(head, self.read_tag(spot))
+            {
                 // The first bucket is the one that is found soonest.
                 self.copy_contents(head, spot);
                 self.unlink(batch, head, spot);
@@ -316,7 +313,7 @@ where
     unsafe fn unlink(&self, batch: &mut Retired<'n>, before: Spot, spot: Spot) {
         // SAFETY: the caller's promise; after the store no word leads to the node.
         unsafe {
-            self.publish_link(before, self.behind(spot));
+            self.lead_past(before, spot);
             self.retire(batch, spot.node);
         }
     }

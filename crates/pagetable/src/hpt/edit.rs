@@ -6,7 +6,6 @@ use core::sync::atomic::Ordering;
 use tlbkit_addr::{Attr, PageSize, Pages, Pfn, Reach, Vpn};
 
 use super::chain::Spare;
-use super::shape::LOG;
 use super::visit::Part;
 use super::{Hashed, MOVE};
 use crate::format::{Format, check_attr, check_change};
@@ -73,7 +72,7 @@ where
                     N::Mode::release();
                     self.fit_out(head, 0, block, Self::slot(0, at), 1, |_| word);
                     self.tally.ptes(1);
-                    self.grow(batch, 1);
+                    self.adapt(batch, 1);
                 }
                 return Ok(free);
             };
@@ -108,11 +107,12 @@ where
         unsafe {
             self.check_vacant(pages)?;
             let mut spare = self.reserve(grain, pages)?;
-            self.make_room(batch, grain, pages);
+            let (first, last) = Self::blocks_of(grain, pages);
+            self.make_room(batch, last - first);
             // Frames are whole before the table leads to them.
             N::Mode::release();
             self.write(&mut spare, pages, frame, size, attr);
-            self.grow(batch, self.blocks() - before);
+            self.adapt(batch, self.blocks() - before);
         }
         batch.touch(F::APPEARS, stale::<G, F>(pages, |_| Some(size)));
         Ok(())
@@ -122,7 +122,7 @@ where
     /// those are the buckets in use, the first ones, and what the storage still has.
     fn check_room(&self, grain: usize, pages: Pages) -> Result<(), Error> {
         let (first, last) = Self::blocks_of(grain, pages);
-        let there = self.blocks() + (1 << (self.root() & LOG));
+        let there = self.blocks() + self.buckets();
         // One less than the blocks, which are as many as a `usize` can count.
         let wanted = (last - first).saturating_sub(there);
         if wanted > 0 && wanted > self.nodes.room(Self::NODE) {
@@ -247,8 +247,9 @@ where
             }
             if census.pages > 0 {
                 batch.touch(Reach::Everywhere, self.stale(pages));
+                let before = self.blocks();
                 self.clear(batch, pages, frames);
-                self.grow(batch, 0);
+                self.adapt(batch, before - self.blocks());
             }
             Ok(census.pages)
         }
@@ -273,7 +274,7 @@ where
             self.tally.ptes(-1);
             if self.is_vacant(spot) {
                 self.tidy(batch, head);
-                self.grow(batch, 0);
+                self.adapt(batch, 1);
             }
         }
         true

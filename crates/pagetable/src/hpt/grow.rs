@@ -1,43 +1,115 @@
-//! Growing: a larger array, to which every change moves a few buckets.
+//! Growing and shrinking: linear hashing, a segment of buckets at a time.
+//!
+//! ```text
+//!   root --> directory                    segments of first buckets
+//!            | 0 | 1 | 2 | 3 |
+//!              |   |   |   |
+//!              +---|---+---|-----------> | 0 |    not split yet: two entries lead to it
+//!                  |       |
+//!                  +-------|-----------> | 1 |    split: one bit more of the hash
+//!                          +-----------> | 3 |    says which of the two
+//! ```
+//!
+//! The first buckets are numbered, and a table has any number of them (Litwin 1980; Larson 1988: the bucket to split is the
+//! next one in turn, not the full one). They stand in **segments**, and a **directory** has the segments' addresses. An entry
+//! for a segment that does not exist yet leads to the one that it will be split from, so a walker takes as many bits of the
+//! hash as the directory has, and does not ask how far the splitting has come.
+//!
+//! # Splitting
+//!
+//! A table that is beyond its load splits the next segment in turn. The writer builds two segments, copies each first
+//! bucket into the one that its hash belongs to, lets the first buckets of the same place in both lead to **one chain**, and
+//! publishes the segments in the directory; the old one is retired. So a segment is split without a look at any chain, however
+//! long chains are, and a walker finds what it looks for at once: what else is in the chain has other tags.
+//!
+//! Each change after that takes a few steps to part the chains. A **step** looks at the first overflow bucket that two chains
+//! have in common, and makes the other chain lead past it; or, where the first bucket is free, moves the overflow bucket's
+//! contents there. The next segment is split when all chains of the last have been parted.
+//!
+//! # Merging
+//!
+//! A table with less than a quarter of its load merges the segment that was split last with the one that it came from: it
+//! links one chain to the end of the other, builds a segment, publishes and retires. If both chains of a pair are longer than
+//! [`SHORT`], the table stays as it is: nothing goes through them to find an end.
+//!
+//! # Walkers
+//!
+//! Nothing is ever out of reach for a walk that begins. A walk that is under way can be led astray by one thing alone: it is in
+//! an overflow bucket of the other chain when that is made to lead past the next one. Each such store comes behind a count in
+//! the **record** of the segment, so a walker that has found nothing looks whether the directory leads to the same segment as
+//! before and the count is what it was, and if not it walks again. A walker that finds what it looks for does not look at
+//! the count. (A refill handler never does: it finds nothing once, and the kernel's own lookup finds the page.)
+//!
+//! # Bounds
+//!
+//! A change of one page splits or merges one segment at the most, of 128 first buckets (512 units), and takes [`STEPS`] steps;
+//! a range does so for each of its blocks. Once for each doubling the directory is copied; it has up to 32,768 entries.
+//! Beyond that, or without memory, chains get longer.
 
 use core::sync::atomic::Ordering;
 
-use tlbkit_addr::Pages;
-
 use super::Hashed;
-use super::chain::bump;
+use super::chain::Spare;
 use super::shape::{LOG, Spot};
+use crate::footprint::Tally;
 use crate::format::Format;
 use crate::nodes::{Freed, NodeAddr, Nodes};
 use crate::word::atomics::AtomicUsize;
 use crate::{Geometry, Retired, Word};
 
-/// How many buckets are moved for each that a change has filled. Four suffice: the new array is in place before it is
-/// itself full, whatever the load.
-const STEPS: usize = 4;
+/// How many steps a change takes for each bucket that it has filled or emptied.
+const STEPS: usize = 16;
 
-/// The most that the array can be: a bound on shifts, far beyond any memory.
-const MAX_LOG: usize = 30;
+/// The longest chain whose end is looked for.
+const SHORT: usize = 32;
 
-/// Where a growth is, and what growth has cost.
-#[derive(Debug, Default)]
+/// Where growth is, and what it has cost. The writer's own.
+#[derive(Debug)]
 pub(super) struct Growth {
-    /// Buckets of the old array that have been moved.
-    pub(super) moved: AtomicUsize,
-    /// The most blocks that one operation has moved.
+    /// How many first buckets there are.
+    heads: AtomicUsize,
+    /// The first of those whose chain has not been parted from that of the bucket it was split from.
+    joined: AtomicUsize,
+    /// Of that pair, the last bucket in each chain that the other does not have: the node and the word.
+    tails: [[AtomicUsize; 2]; 2],
+    /// The most blocks that one step has moved.
     most: AtomicUsize,
     /// The most bytes that the table has had.
     peak: AtomicUsize,
 }
 
 impl Growth {
-    pub(super) fn new(bytes: usize) -> Self {
-        Self { peak: AtomicUsize::new(bytes), ..Self::default() }
+    pub(super) fn new(heads: usize) -> Self {
+        Self {
+            heads: AtomicUsize::new(heads),
+            joined: AtomicUsize::new(heads),
+            tails: core::array::from_fn(|_| core::array::from_fn(|_| AtomicUsize::new(0))),
+            most: AtomicUsize::new(0),
+            peak: AtomicUsize::new(0),
+        }
     }
 
     /// Remembers the most.
     pub(super) fn note_bytes(&self, bytes: usize) {
         self.peak.store(self.peak.load(Ordering::Relaxed).max(bytes), Ordering::Relaxed);
+    }
+
+    fn note_moved(&self, moved: usize) {
+        self.most.store(self.most.load(Ordering::Relaxed).max(moved), Ordering::Relaxed);
+    }
+
+    fn tails(&self) -> [Spot; 2] {
+        self.tails.each_ref().map(|[node, at]| Spot {
+            node: NodeAddr::new(node.load(Ordering::Relaxed)),
+            at: at.load(Ordering::Relaxed),
+        })
+    }
+
+    fn set_tails(&self, tails: [Spot; 2]) {
+        for ([node, at], tail) in self.tails.iter().zip(tails) {
+            node.store(tail.node.get(), Ordering::Relaxed);
+            at.store(tail.at, Ordering::Relaxed);
+        }
     }
 }
 
@@ -48,7 +120,12 @@ where
     F: Format,
     N: Nodes<Word = F::Word>,
 {
-    /// Returns the most blocks that growing has moved in any one operation.
+    /// Returns how many first buckets the table has.
+    pub fn buckets(&self) -> usize {
+        if LOAD == 0 { 1 << BUCKETS } else { self.growth.heads.load(Ordering::Relaxed) }
+    }
+
+    /// Returns the most blocks that growing or shrinking has moved in one step: at most 128.
     pub fn most_moved(&self) -> usize {
         self.growth.most.load(Ordering::Relaxed)
     }
@@ -58,194 +135,611 @@ where
         self.growth.peak.load(Ordering::Relaxed)
     }
 
-    /// Tells whether so many blocks are too many for an array of `2^log` buckets.
-    fn is_full(blocks: usize, log: usize) -> bool {
-        blocks.saturating_mul(100) > LOAD.saturating_mul(1 << log)
+    /// The words of the smallest directory of a table that multiplies: its address has [`LOG`] bits to spare.
+    const DIRECTORY: usize = (LOG + 1) / F::Word::BYTES;
+
+    /// Returns how many first buckets a table of so many gets by a split, and how far each is from the one it is split from.
+    const fn split_of(heads: usize) -> (usize, usize) {
+        let segment = 1 << Self::SEGMENT;
+        (if heads < segment { heads } else { segment }, 1 << heads.ilog2())
     }
 
-    /// Goes on growing after a change that has filled so many buckets, or begins.
+    /// Returns how many first buckets there were before the last split.
+    const fn before(heads: usize) -> usize {
+        let segment = 1 << Self::SEGMENT;
+        if heads <= segment { heads / 2 } else { heads - segment }
+    }
+
+    /// Returns the base-two logarithm of the entries of a root's directory.
+    pub(super) const fn entries(root: usize) -> u32 {
+        if Self::FOLDED { Self::ENTRIES } else { (32 - (root & LOG) as u32).saturating_sub(Self::SEGMENT) }
+    }
+
+    /// Returns how many first buckets the segment of an entry has.
+    pub(super) const fn segment_of(root: usize, entry: usize) -> usize {
+        if Self::FOLDED {
+            (1 << Self::SEGMENT) >> (entry & LOG)
+        } else {
+            let all = 32 - (root & LOG) as u32;
+            1 << if all < Self::SEGMENT { all } else { Self::SEGMENT }
+        }
+    }
+
+    /// Returns the segment that a directory's entry leads to.
+    pub(super) const fn segment(entry: usize) -> NodeAddr {
+        NodeAddr::new(if Self::FOLDED { entry & !LOG } else { entry })
+    }
+
+    /// Loads an entry of a root's directory as a walker does.
+    ///
+    /// # Safety
+    ///
+    /// The caller is pinned, or the writer; so for all that follow. The directory has the entry.
+    #[inline(always)]
+    pub(super) unsafe fn entry(&self, root: usize, index: usize) -> usize {
+        // SAFETY: the caller's promise.
+        unsafe { self.nodes.follow(NodeAddr::new(root & !LOG), index) }.to_usize()
+    }
+
+    /// Returns how often the chains of a segment have been changed so that a walker may be led astray.
+    pub(super) unsafe fn version(&self, segment: NodeAddr) -> u32 {
+        // SAFETY: the caller's promise: the segment is live or retired, and its record with it.
+        unsafe { (*self.nodes.link(segment)).load(Ordering::Acquire) }
+    }
+
+    /// Counts another change of the chains of a segment, before it is made.
+    unsafe fn count_change(&self, segment: NodeAddr) {
+        // SAFETY: the caller is the writer, and the segment live.
+        unsafe {
+            let record = &*self.nodes.link(segment);
+            record.store(record.load(Ordering::Relaxed).wrapping_add(1), Ordering::Release);
+        }
+    }
+
+    /// Returns a first bucket by its number.
+    pub(super) unsafe fn numbered(&self, number: usize) -> Spot {
+        // SAFETY: the caller's promise: there are so many first buckets, and a directory has an entry for each segment.
+        let entry = unsafe { self.entry(self.root(), number >> Self::SEGMENT) };
+        let within = number & ((1 << Self::SEGMENT) - 1);
+        Spot { node: Self::segment(entry), at: within * Self::STRIDE }
+    }
+
+    /// Returns the first bucket that a key's chain begins at, by its number.
+    fn number(&self, key: usize) -> usize {
+        let (heads, hash) = (self.buckets(), self.bucket_hash(key));
+        let all = heads.next_power_of_two();
+        let number = hash & (all - 1);
+        if number < heads { number } else { number - all / 2 }
+    }
+
+    /// Returns the last buckets that two chains do not have in common, if a key's is one of a pair that has not been parted.
+    unsafe fn joined(&self, key: usize) -> Option<[Spot; 2]> {
+        if LOAD == 0 {
+            return None;
+        }
+        let (joined, heads) = (self.growth.joined.load(Ordering::Relaxed), self.buckets());
+        if joined == heads {
+            return None;
+        }
+        let (_, apart) = Self::split_of(Self::before(heads));
+        let number = self.number(key);
+        let high = if number >= joined { number } else { number + apart };
+        if high < joined || high >= heads {
+            return None;
+        }
+        if high == joined {
+            return Some(self.growth.tails());
+        }
+        // SAFETY: the caller is the writer; both are below the first buckets.
+        Some(unsafe { [self.numbered(high - apart), self.numbered(high)] })
+    }
+
+    /// Links a bucket that is complete into the chain of a key that begins at `head`.
+    ///
+    /// # Safety
+    ///
+    /// The caller is the only writer; so for all that follow.
+    pub(super) unsafe fn link(&self, head: Spot, key: usize, spot: Spot) {
+        // SAFETY: the caller's promise.
+        unsafe {
+            // Where chains have an end in common, a bucket joins that, so that they still have all of it in common.
+            let [one, other] = self.joined(key).unwrap_or([head; 2]);
+            self.publish_link(spot, self.behind(one));
+            self.publish_link(one, Some(spot));
+            if other != one {
+                self.publish_link(other, Some(spot));
+            }
+        }
+    }
+
+    /// Makes nothing lead to the overflow bucket behind `before`. Walkers that are in it still find their way on.
+    pub(super) unsafe fn lead_past(&self, before: Spot, spot: Spot) {
+        // SAFETY: the caller's promise.
+        unsafe {
+            let behind = self.behind(spot);
+            let key = Self::key_of(self.read_tag(spot));
+            if self.joined(key).is_none() {
+                return self.publish_link(before, behind);
+            }
+            let (_, apart) = Self::split_of(Self::before(self.buckets()));
+            let number = self.number(key);
+            let low =
+                if number >= self.growth.joined.load(Ordering::Relaxed) { number - apart } else { number };
+            let mut tails = self.growth.tails();
+            for (head, tail) in [low, low + apart].into_iter().zip(&mut tails) {
+                let mut at = self.numbered(head);
+                while let Some(next) = self.behind(at) {
+                    if next == spot {
+                        self.publish_link(at, behind);
+                        if *tail == spot {
+                            *tail = at;
+                        }
+                        break;
+                    }
+                    at = next;
+                }
+            }
+            self.growth.set_tails(tails);
+        }
+    }
+
+    /// Tells whether a bucket with this tag, in the chain that begins at `head`, is there for its own sake, and not for that of
+    /// a chain that has not been parted from it.
+    ///
+    /// # Safety
+    ///
+    /// The caller is pinned, or the writer.
+    pub(super) unsafe fn leads_to(&self, head: Spot, tag: usize) -> bool {
+        // SAFETY: the caller's promise.
+        LOAD == 0 || Self::bucket(unsafe { self.first(self.root(), Self::key_of(tag)) }) == head
+    }
+
+    /// Goes on growing or shrinking after a change that has filled or emptied so many buckets.
     ///
     /// # Safety
     ///
     /// The caller is the only writer, and the batch came from this table; so for all that follow.
     #[inline]
-    pub(super) unsafe fn grow(&self, batch: &mut Retired<'n>, filled: usize) {
+    pub(super) unsafe fn adapt(&self, batch: &mut Retired<'n>, changed: usize) {
+        // SAFETY: the caller's promise.
+        unsafe { self.adapt_to(batch, self.blocks(), changed) }
+    }
+
+    /// Makes the table fit for so many blocks that are about to be mapped: the buckets for them are reserved already, so
+    /// that a change that fails leaves everything where it is. A claim is copied as the bucket is that it is in, so no block
+    /// needs more buckets than before.
+    #[inline]
+    pub(super) unsafe fn make_room(&self, batch: &mut Retired<'n>, more: usize) {
+        // One block more or less can wait.
+        if more > 1 {
+            // SAFETY: the caller's promise.
+            unsafe { self.adapt_to(batch, self.blocks().saturating_add(more), more) };
+        }
+    }
+
+    #[inline]
+    unsafe fn adapt_to(&self, batch: &mut Retired<'n>, blocks: usize, changed: usize) {
         if LOAD == 0 {
             return;
         }
+        for _ in 0..changed.max(1) {
+            let heads = self.buckets();
+            // SAFETY: the caller's promise.
+            let goes_on = unsafe {
+                if self.growth.joined.load(Ordering::Relaxed) < heads {
+                    self.unzip(batch, STEPS);
+                    true
+                } else if blocks.saturating_mul(100) > LOAD.saturating_mul(heads) {
+                    self.split(batch)
+                } else if heads > 1 << BUCKETS && blocks.saturating_mul(400) < LOAD * heads {
+                    self.merge(batch)
+                } else {
+                    false
+                }
+            };
+            if !goes_on {
+                break;
+            }
+        }
+    }
+
+    /// Parts chains that the last split has left joined.
+    #[inline(never)]
+    unsafe fn unzip(&self, batch: &mut Retired<'n>, steps: usize) {
+        let heads = self.buckets();
+        let (_, apart) = Self::split_of(Self::before(heads));
+        let mut high = self.growth.joined.load(Ordering::Relaxed);
+        let mut tails = self.growth.tails();
+        let mut moved = 0;
+        for _ in 0..steps {
+            // SAFETY: the caller's promise; the bucket is in both chains, and each tail in one.
+            unsafe {
+                let Some(spot) = self.behind(tails[0]) else {
+                    high += 1;
+                    self.growth.joined.store(high, Ordering::Relaxed);
+                    if high == heads {
+                        break;
+                    }
+                    tails = [self.numbered(high - apart), self.numbered(high)];
+                    continue;
+                };
+                let behind = self.behind(spot);
+                let side = usize::from(self.bucket_hash(Self::key_of(self.read_tag(spot))) & apart != 0);
+                let owner = self.numbered(high - apart + side * apart);
+                let is_free = self.read_tag(owner) == 0;
+                if is_free {
+                    self.move_contents(owner, spot);
+                    moved += 1;
+                }
+                // Before the store that may lead a walker astray.
+                for head in [high - apart, high] {
+                    self.count_change(self.numbered(head).node);
+                }
+                self.publish_link(tails[1 - side], behind);
+                if is_free {
+                    self.publish_link(tails[side], behind);
+                    self.retire(batch, spot.node);
+                } else {
+                    tails[side] = spot;
+                }
+            }
+        }
+        self.growth.set_tails(tails);
+        self.growth.note_moved(moved);
+    }
+
+    /// Copies a bucket into a first one that is free, for walkers to find.
+    unsafe fn move_contents(&self, to: Spot, from: Spot) {
         // SAFETY: the caller's promise.
         unsafe {
-            if self.next() != 0 || filled > 0 && Self::is_full(self.blocks(), self.root() & LOG) {
-                self.grow_for(batch, self.blocks(), STEPS * filled.max(1));
-            }
+            self.copy_entries(to, from);
+            self.publish_tag(to, self.read_tag(from));
         }
     }
 
-    /// Makes the array fit for a range that is about to be mapped, if that is much beyond its load: one long chain
-    /// after the other would cost the square of the range. What this moves is less than what the change itself adds.
-    ///
-    /// The buckets for the range are reserved already, so that a change that fails leaves everything where it is.
-    /// Claims are not moved, nor missed: the blocks of a chain need no more overflow buckets once they are spread over
-    /// several first ones, which are new and free.
-    #[inline]
-    pub(super) unsafe fn make_room(&self, batch: &mut Retired<'n>, grain: usize, pages: Pages) {
-        let (first, last) = Self::blocks_of(grain, pages);
-        if LOAD == 0 || last == first {
-            return;
-        }
-        let (now, blocks) = (self.blocks(), self.blocks().saturating_add(last - first));
-        let log = if self.next() == 0 { self.root() & LOG } else { self.next() & LOG };
-        if last - first >= now && Self::is_full(blocks, log + 1) {
-            // SAFETY: the caller's promise.
-            unsafe {
-                if self.next() != 0 {
-                    self.grow_for(batch, now, usize::MAX);
-                }
-                self.grow_for(batch, blocks, usize::MAX);
-            }
-        }
-    }
-
-    /// Begins to grow, if that has not begun, to a size for so many blocks, then moves up to `steps` buckets.
+    /// Splits the next segment in turn, and tells whether there was memory.
     #[inline(never)]
-    unsafe fn grow_for(&self, batch: &mut Retired<'n>, blocks: usize, steps: usize) {
-        let root = self.root();
-        if self.next() == 0 {
-            let mut log = (root & LOG) + 1;
-            while Self::is_full(blocks, log) && log < MAX_LOG {
-                log += 1;
-            }
-            // Without memory for a larger array the chains get longer, that is all.
-            let Some(array) = self.nodes.take(Self::STRIDE << log) else { return };
-            self.count_array(1, log);
-            self.growth.moved.store(0, Ordering::Relaxed);
-            // SAFETY: the cell is a field, and the caller the only writer.
-            unsafe { F::Word::publish(&raw const self.next, F::Word::from_usize(array.get() | log)) };
-        }
-        let first = self.growth.moved.load(Ordering::Relaxed);
-        let end = first.saturating_add(steps).min(1 << (root & LOG));
-        let mut entries = 0;
-        for index in first..end {
-            // SAFETY: the caller's promise; the index is below the buckets.
-            match unsafe { self.move_bucket(batch, index) } {
-                Some(moved) => entries += moved,
-                None => break,
-            }
-            bump(&self.growth.moved, 1);
-        }
-        let most = self.growth.most.load(Ordering::Relaxed).max(entries);
-        self.growth.most.store(most, Ordering::Relaxed);
-        if self.growth.moved.load(Ordering::Relaxed) == 1 << (root & LOG) {
-            // SAFETY: the cells are fields, and the caller the only writer. Walkers that still have the old root find
-            // every bucket marked, and then the new root, which is there before the next array is not.
-            unsafe {
-                F::Word::publish(&raw const self.root, F::Word::from_usize(self.next()));
-                F::Word::publish(&raw const self.next, F::Word::ZERO);
-                batch.push(NodeAddr::new(root & !LOG), false);
-            }
-            self.count_array(-1, root & LOG);
-        }
-    }
-
-    pub(super) fn count_array(&self, sign: isize, log: usize) {
-        self.tally.node(sign, (Self::STRIDE << log) * F::Word::BYTES);
-        self.growth.note_bytes(self.tally.footprint().bytes);
-    }
-
-    /// Moves a bucket with its chain to the next array: copies it, marks it, and retires what was copied. Returns how
-    /// many blocks that were, or `None` if there was no memory, and then nothing has happened.
-    unsafe fn move_bucket(&self, batch: &mut Retired<'n>, index: usize) -> Option<usize> {
-        let head = Spot { node: NodeAddr::new(self.root() & !LOG), at: index * Self::STRIDE };
-        let mut entries = 0;
-        let mut spot = Some(head);
-        // SAFETY: the caller's promise. Nobody can reach the heirs before the mark is there.
+    unsafe fn split(&self, batch: &mut Retired<'n>) -> bool {
+        let heads = self.buckets();
+        let (added, apart) = Self::split_of(heads);
+        let is_small = heads < 1 << Self::SEGMENT;
+        // SAFETY: the caller's promise; nobody can reach the new segments before they are published.
         unsafe {
-            while let Some(from) = spot {
-                // The first bucket may be dead.
-                if self.read_tag(from) & Self::LIVE != 0 {
-                    if !self.copy(from) {
-                        self.undo_copies(index);
-                        return None;
-                    }
-                    entries += 1;
+            if heads >= Self::MOST || !is_small && !self.widen(batch, heads >> Self::SEGMENT) {
+                return false;
+            }
+            let Some((directory, new)) = self.take_for_split(is_small, added) else { return false };
+            let old = self.numbered(heads - apart);
+            let mut moved = 0;
+            for at in 0..added {
+                let from = Spot { at: at * Self::STRIDE, ..old };
+                let to = [0, 1].map(|side| Spot {
+                    node: new[side],
+                    at: (at + if is_small { side * added } else { 0 }) * Self::STRIDE,
+                });
+                let tag = self.read_tag(from);
+                // What is dead was dead for walkers that saw it live there, and nobody has seen the new bucket.
+                if tag & (Self::LIVE | Self::CLAIMED) != 0 {
+                    let side = usize::from(self.bucket_hash(Self::key_of(tag)) & apart != 0);
+                    self.copy_contents(to[side], from);
+                    moved += 1;
                 }
-                spot = self.behind(from);
+                let behind = self.behind(from);
+                if behind.is_some() {
+                    self.publish_link(to[0], behind);
+                    self.publish_link(to[1], behind);
+                }
             }
-            self.reflag(head, Self::MOVED);
-            let mut old = self.behind(head);
-            while let Some(spot) = old {
-                old = self.behind(spot);
-                self.retire(batch, spot.node);
-            }
-        }
-        Some(entries)
-    }
-
-    /// Copies a bucket into the next array, to a first bucket or one behind it, and tells whether there was memory.
-    unsafe fn copy(&self, from: Spot) -> bool {
-        // SAFETY: the caller's promise: nobody can reach the copy yet.
-        unsafe {
-            let tag = self.read_tag(from);
-            let head = Self::first(self.next(), Self::key_of(tag));
-            let to = if self.read_tag(head) == 0 {
-                head
+            if is_small {
+                self.publish_only(batch, directory, new[0], 2 * heads);
             } else {
-                let Some(node) = self.nodes.take(Self::NODE) else { return false };
-                self.count_node(1);
-                let behind = self.behind(head);
-                self.publish_link(Spot::node(node), behind);
-                self.publish_link(head, Some(Spot::node(node)));
-                Spot::node(node)
-            };
-            self.copy_contents(to, from);
+                self.publish_segment((heads - apart) >> Self::SEGMENT, 2 * apart, new[0], 0);
+                self.publish_segment(heads >> Self::SEGMENT, 2 * apart, new[1], 0);
+            }
+            self.growth.heads.store(heads + added, Ordering::Relaxed);
+            self.growth.joined.store(heads, Ordering::Relaxed);
+            self.growth.set_tails([self.numbered(heads - apart), self.numbered(heads)]);
+            self.growth.note_moved(moved);
+            self.retire_array(batch, old.node, added * Self::STRIDE);
         }
         true
     }
 
-    /// Forgets the copies of a bucket's chain.
-    #[cold]
-    pub(super) unsafe fn undo_copies(&self, index: usize) {
-        let (old, next) = (self.root() & LOG, self.next());
-        let (first, step) = Self::heirs(index, old, next & LOG);
-        for heir in 0..1 << ((next & LOG) - old) {
-            let head = Spot { node: NodeAddr::new(next & !LOG), at: (first + heir * step) * Self::STRIDE };
-            // SAFETY: the caller's promise: nobody ever knew these buckets.
-            unsafe {
-                while let Some(copy) = self.behind(head) {
-                    self.publish_link(head, self.behind(copy));
-                    self.count_node(-1);
-                    let freed = Freed::new(self.nodes.held(), 0);
-                    self.nodes.free(copy.node, false);
-                    freed.done();
+    /// Takes what a split of `added` first buckets makes: two segments, or one of twice the size with its directory.
+    unsafe fn take_for_split(&self, is_small: bool, added: usize) -> Option<(NodeAddr, [NodeAddr; 2])> {
+        let words = Self::STRIDE * added;
+        if is_small {
+            let (directory, segment) = self.take_only(2 * words)?;
+            return Some((directory, [segment; 2]));
+        }
+        let low = self.take_array(words)?;
+        if let Some(high) = self.take_array(words) {
+            return Some((NodeAddr::new(0), [low, high]));
+        }
+        // SAFETY: it was just taken.
+        unsafe { self.give_array(low, words) };
+        None
+    }
+
+    /// Takes a segment that is to be the only one, and the directory that is published with it, if that is a new one.
+    fn take_only(&self, words: usize) -> Option<(NodeAddr, NodeAddr)> {
+        let segment = self.take_array(words)?;
+        if Self::FOLDED {
+            return Some((NodeAddr::new(0), segment));
+        }
+        if let Some(directory) = self.take_array(Self::DIRECTORY) {
+            return Some((directory, segment));
+        }
+        // SAFETY: it was just taken.
+        unsafe { self.give_array(segment, words) };
+        None
+    }
+
+    /// Merges the segment that was split last with the one that it was split from, and tells whether it could.
+    #[inline(never)]
+    unsafe fn merge(&self, batch: &mut Retired<'n>) -> bool {
+        let heads = self.buckets();
+        let before = Self::before(heads);
+        let (added, apart) = Self::split_of(before);
+        let is_small = heads <= 1 << Self::SEGMENT;
+        // SAFETY: the caller's promise; nobody can reach the new segment before it is published.
+        unsafe {
+            let mut want = 0;
+            for high in before..heads {
+                let pair = [self.numbered(high - apart), self.numbered(high)];
+                if pair.iter().all(|&head| self.short_end(head).is_none()) {
+                    return false;
                 }
-                self.wipe(head);
+                want += usize::from(pair.iter().all(|&head| self.read_tag(head) & Self::LIVE != 0));
+            }
+            let Ok(mut spare) = Spare::take(self.nodes, &[Self::NODE], [want]) else { return false };
+            let words = added * Self::STRIDE;
+            let taken = if is_small {
+                self.take_only(words)
+            } else {
+                self.take_array(words).map(|new| (NodeAddr::new(0), new))
+            };
+            let Some((directory, new)) = taken else { return false };
+            let old = [self.numbered(before - apart), self.numbered(before)];
+            for at in 0..added {
+                let pair = [self.numbered(before - apart + at), self.numbered(before + at)];
+                let mut first = self.join(pair);
+                let to = Spot { node: new, at: at * Self::STRIDE };
+                for from in pair {
+                    if self.read_tag(from) & Self::LIVE == 0 {
+                        continue;
+                    }
+                    if self.read_tag(to) == 0 {
+                        self.copy_contents(to, from);
+                    } else if let Some(node) = spare.next(0) {
+                        self.copy_contents(Spot::node(node), from);
+                        self.publish_link(Spot::node(node), first);
+                        first = Some(Spot::node(node));
+                        self.count_node(1);
+                    }
+                }
+                self.publish_link(to, first);
+            }
+            if is_small {
+                self.publish_only(batch, directory, new, before);
+            } else {
+                self.publish_segment((before - apart) >> Self::SEGMENT, apart, new, 0);
+            }
+            self.growth.heads.store(before, Ordering::Relaxed);
+            self.growth.joined.store(before, Ordering::Relaxed);
+            self.growth.note_moved(2 * added);
+            if is_small {
+                self.retire_array(batch, old[0].node, heads * Self::STRIDE);
+            } else {
+                for old in old {
+                    self.retire_array(batch, old.node, added * Self::STRIDE);
+                }
+                self.narrow(batch, before >> Self::SEGMENT);
             }
         }
+        true
+    }
+
+    /// Returns the last bucket of a chain that is not long.
+    unsafe fn short_end(&self, head: Spot) -> Option<Spot> {
+        let mut end = head;
+        for _ in 0..SHORT {
+            // SAFETY: the caller's promise.
+            match unsafe { self.behind(end) } {
+                Some(next) => end = next,
+                None => return Some(end),
+            }
+        }
+        None
+    }
+
+    /// Makes one chain of what is behind two first buckets, one of which is not long, and returns its first bucket.
+    unsafe fn join(&self, pair: [Spot; 2]) -> Option<Spot> {
+        // SAFETY: the caller's promise.
+        unsafe {
+            let [one, other] = pair.map(|head| self.behind(head));
+            let (Some(_), Some(_)) = (one, other) else { return one.or(other) };
+            if let Some(end) = self.short_end(pair[0]) {
+                self.publish_link(end, other);
+                return one;
+            }
+            if let Some(end) = self.short_end(pair[1]) {
+                self.publish_link(end, one);
+            }
+            other
+        }
+    }
+
+    /// Publishes the segment of `heads` first buckets that is all there is.
+    unsafe fn publish_only(
+        &self,
+        batch: &mut Retired<'n>,
+        directory: NodeAddr,
+        segment: NodeAddr,
+        heads: usize,
+    ) {
+        let log = heads.ilog2();
+        let old = self.root();
+        // SAFETY: the caller's promise; the directory is new where the root says how many bits of the hash count, so that one
+        // store changes both.
+        unsafe {
+            if Self::FOLDED {
+                self.publish_segment(0, 1 << Self::SEGMENT, segment, (Self::SEGMENT - log) as usize);
+                return;
+            }
+            self.nodes.put(directory, 0, F::Word::from_usize(segment.get()));
+            self.publish_root(directory, log);
+            self.retire_array(batch, NodeAddr::new(old & !LOG), Self::directory_words(Self::entries(old)));
+        }
+    }
+
+    /// Publishes a segment in the directory's entry `first`, and in those that are `apart` first buckets on. It has `2^short`
+    /// times fewer first buckets than others.
+    unsafe fn publish_segment(&self, first: usize, apart: usize, segment: NodeAddr, short: usize) {
+        let root = self.root();
+        for index in (first..1 << Self::entries(root)).step_by(apart >> Self::SEGMENT) {
+            let entry = F::Word::from_usize(segment.get() | if Self::FOLDED { short } else { 0 });
+            // SAFETY: the caller's promise.
+            unsafe { self.nodes.publish(NodeAddr::new(root & !LOG), index, entry) };
+        }
+    }
+
+    /// Publishes a root: a directory, and how many bits of the hash count.
+    unsafe fn publish_root(&self, directory: NodeAddr, log: u32) {
+        let root = F::Word::from_usize(directory.get() | (32 - log) as usize);
+        // SAFETY: the cell is a field, and the caller the only writer.
+        unsafe { F::Word::publish(&raw const self.root, root) };
+    }
+
+    /// Doubles the directory if it has no entry for segment `number`, and tells whether it has one now.
+    unsafe fn widen(&self, batch: &mut Retired<'n>, number: usize) -> bool {
+        let entries = Self::entries(self.root());
+        // SAFETY: the caller's promise.
+        number < 1 << entries || unsafe { self.copy_directory(batch, entries + 1) }
+    }
+
+    /// Halves the directory if a quarter of it would do for so many segments.
+    unsafe fn narrow(&self, batch: &mut Retired<'n>, segments: usize) {
+        let entries = Self::entries(self.root());
+        if !Self::FOLDED && segments << 2 <= 1 << entries {
+            // SAFETY: the caller's promise. Without memory it stays as it is.
+            unsafe { self.copy_directory(batch, entries - 1) };
+        }
+    }
+
+    /// Replaces the directory by one of `2^entries` entries, and tells whether there was memory.
+    unsafe fn copy_directory(&self, batch: &mut Retired<'n>, entries: u32) -> bool {
+        let old = self.root();
+        let (from, mask) = (NodeAddr::new(old & !LOG), (1 << Self::entries(old)) - 1);
+        let Some(new) = self.take_array(Self::directory_words(entries)) else { return false };
+        // SAFETY: the caller's promise; nobody can reach the new directory yet.
+        unsafe {
+            for index in 0..1 << entries {
+                self.nodes.put(new, index, self.nodes.read(from, index & mask));
+            }
+            self.publish_root(new, Self::SEGMENT + entries);
+            self.retire_array(batch, from, Self::directory_words(Self::entries(old)));
+        }
+        true
+    }
+
+    /// Returns the words of a directory of `2^entries` entries.
+    const fn directory_words(entries: u32) -> usize {
+        let words = 1 << entries;
+        if words < Self::DIRECTORY { Self::DIRECTORY } else { words }
+    }
+
+    /// Takes what a table of `2^BUCKETS` first buckets begins with, and returns its root.
+    pub(super) fn begin(nodes: &N, tally: &Tally) -> Option<usize> {
+        let words = Self::STRIDE << BUCKETS;
+        let array = nodes.take(words)?;
+        tally.node(1, words * F::Word::BYTES);
+        if LOAD == 0 {
+            return Some(array.get() | BUCKETS as usize);
+        }
+        let (log, entries) = if Self::FOLDED { (32, Self::ENTRIES) } else { (BUCKETS, 0) };
+        let Some(directory) = nodes.take(Self::directory_words(entries)) else {
+            let freed = Freed::new(nodes.held(), 0);
+            // SAFETY: it was just taken.
+            unsafe { nodes.free(array, true) };
+            freed.done();
+            return None;
+        };
+        tally.node(1, Self::directory_words(entries) * F::Word::BYTES);
+        let short = if Self::FOLDED { (Self::SEGMENT - BUCKETS) as usize } else { 0 };
+        for index in 0..1 << entries {
+            // SAFETY: the directory was just taken, and nobody knows it.
+            unsafe { nodes.put(directory, index, F::Word::from_usize(array.get() | short)) };
+        }
+        Some(directory.get() | (32 - log) as usize)
+    }
+
+    fn take_array(&self, words: usize) -> Option<NodeAddr> {
+        let array = self.nodes.take(words)?;
+        self.count_array(1, words);
+        Some(array)
+    }
+
+    /// Gives an array back that nobody has seen.
+    unsafe fn give_array(&self, array: NodeAddr, words: usize) {
+        self.count_array(-1, words);
+        let freed = Freed::new(self.nodes.held(), 0);
+        // SAFETY: the caller's promise.
+        unsafe { self.nodes.free(array, true) };
+        freed.done();
+    }
+
+    /// Hands an array over to which no word leads any more.
+    unsafe fn retire_array(&self, batch: &mut Retired<'n>, array: NodeAddr, words: usize) {
+        // SAFETY: the caller's promise.
+        unsafe { batch.push(array, false) };
+        self.count_array(-1, words);
+    }
+
+    /// Counts the directory and the segments, or the array.
+    pub(super) fn count_arrays(&self) {
+        let heads = self.buckets();
+        if LOAD == 0 {
+            return self.count_array(1, heads * Self::STRIDE);
+        }
+        let segment = heads.min(1 << Self::SEGMENT);
+        for _ in (0..heads).step_by(segment) {
+            self.count_array(1, segment * Self::STRIDE);
+        }
+        self.count_array(1, Self::directory_words(Self::entries(self.root())));
+    }
+
+    fn count_array(&self, sign: isize, words: usize) {
+        self.tally.node(sign, words * F::Word::BYTES);
+        self.growth.note_bytes(self.tally.footprint().bytes);
     }
 
     /// Retires every node of the table.
     pub(super) unsafe fn retire_all(&self, batch: &mut Retired<'n>) {
-        for root in [self.root(), self.next()] {
-            if root == 0 {
-                continue;
+        let heads = self.buckets();
+        let root = self.root();
+        // SAFETY: the caller's promise: nobody changes the table any more.
+        unsafe {
+            // So that no bucket is in two chains.
+            while LOAD > 0 && self.growth.joined.load(Ordering::Relaxed) < heads {
+                self.unzip(batch, heads);
             }
-            for index in 0..1 << (root & LOG) {
-                let head = Spot { node: NodeAddr::new(root & !LOG), at: index * Self::STRIDE };
-                // SAFETY: the caller's promise. The chain of a moved bucket is retired already.
-                unsafe {
-                    if self.read_tag(head) & Self::MOVED != 0 {
-                        continue;
-                    }
-                    let mut spot = self.behind(head);
+            let segment = if LOAD == 0 { heads } else { heads.min(1 << Self::SEGMENT) };
+            for number in (0..heads).step_by(segment) {
+                let array = if LOAD == 0 { NodeAddr::new(root & !LOG) } else { self.numbered(number).node };
+                for at in 0..segment {
+                    let mut spot = self.behind(Spot { node: array, at: at * Self::STRIDE });
                     while let Some(here) = spot {
                         spot = self.behind(here);
                         self.retire(batch, here.node);
                     }
                 }
+                self.retire_array(batch, array, segment * Self::STRIDE);
             }
-            // SAFETY: as above.
-            unsafe { batch.push(NodeAddr::new(root & !LOG), false) };
-            self.count_array(-1, root & LOG);
+            if LOAD > 0 {
+                let words = Self::directory_words(Self::entries(root));
+                self.retire_array(batch, NodeAddr::new(root & !LOG), words);
+            }
         }
     }
 }

@@ -17,8 +17,8 @@ where
     N: Nodes<Word = F::Word>,
 {
     /// Counts the table's entries anew, from the words that are there, after a change that has unwound. Takes back its
-    /// claims and the bucket that it was moving, and takes out buckets that are empty now. Nodes that
-    /// the change had taken for itself are lost.
+    /// claims, and takes out buckets that are empty now. Nodes that the change had taken for itself are lost. Growing and
+    /// shrinking take what they need first, so they have happened or not.
     ///
     /// Costs a walk over the whole table.
     ///
@@ -27,60 +27,42 @@ where
     /// The caller is the only writer, and the batch came from this table.
     #[cold]
     pub(super) unsafe fn mend(&self, batch: &mut Retired<'n>) {
-        // SAFETY: the caller is the writer.
-        unsafe { self.mend_move() };
         let owned = self.tally.footprint().nodes + batch.nodes();
         self.tally.clear();
         for used in &self.used {
             used.store(0, Ordering::Relaxed);
         }
-        let roots = [self.root(), self.next()];
-        for root in roots.into_iter().filter(|&root| root != 0) {
-            self.count_array(1, root & LOG);
-            for head in Self::heads(root) {
-                // SAFETY: the caller is the writer; the bucket is in the array.
-                unsafe { self.mend_chain(head) };
-            }
+        self.count_arrays();
+        for number in 0..self.buckets() {
+            // SAFETY: the caller is the writer; there are so many first buckets.
+            unsafe { self.mend_chain(self.first_bucket(number)) };
         }
         let moves = self.grains.load(Ordering::Relaxed) & !(MOVE - 1);
         let in_use = |grain: &usize| *grain > 0 && self.used[*grain].load(Ordering::Relaxed) > 0;
         let grains = (0..Self::GRAINS).filter(in_use).map(|grain| 1 << grain).sum::<usize>();
         self.grains.store(moves | grains, Ordering::Release);
-        for head in roots.into_iter().filter(|&root| root != 0).flat_map(Self::heads) {
+        for number in 0..self.buckets() {
             // SAFETY: as above.
-            unsafe {
-                if self.read_tag(head) & Self::MOVED == 0 {
-                    self.tidy(batch, head);
-                }
-            }
+            unsafe { self.tidy(batch, self.first_bucket(number)) };
         }
         let found = self.tally.footprint().nodes + batch.nodes();
         self.nodes.held().lose(owned.saturating_sub(found));
     }
 
-    /// Returns the first buckets of the chains of an array.
-    fn heads(root: usize) -> impl Iterator<Item = Spot> {
-        let node = NodeAddr::new(root & !LOG);
-        (0..1 << (root & LOG)).map(move |index| Spot { node, at: index * Self::STRIDE })
-    }
-
-    /// Takes back the copies of a bucket that was being moved to the next array, and is not marked as moved.
-    unsafe fn mend_move(&self) {
-        let index = self.growth.moved.load(Ordering::Relaxed);
-        if self.next() != 0 && index >> (self.root() & LOG) == 0 {
-            // SAFETY: the caller is the writer; buckets are moved in order.
-            unsafe { self.undo_copies(index) };
+    /// Returns a first bucket by its number, in a table of either kind.
+    unsafe fn first_bucket(&self, number: usize) -> Spot {
+        if LOAD == 0 {
+            return Spot { node: NodeAddr::new(self.root() & !LOG), at: number * Self::STRIDE };
         }
+        // SAFETY: the caller's promise: there are so many first buckets.
+        unsafe { self.numbered(number) }
     }
 
-    /// Counts the buckets of a chain, and takes a claim back.
+    /// Counts the buckets of a chain that are there for its own sake, and takes a claim back.
     unsafe fn mend_chain(&self, head: Spot) {
         // SAFETY: the caller is the writer; the chain is in the table.
         unsafe {
             let tag = self.read_tag(head);
-            if tag & Self::MOVED != 0 {
-                return;
-            }
             if tag & Self::CLAIMED != 0 {
                 // It may have been dead before.
                 self.reflag(head, Self::DEAD);
@@ -89,12 +71,15 @@ where
             while let Some(spot) = next {
                 next = self.behind(spot);
                 let tag = self.read_tag(spot);
+                if spot != head && !self.leads_to(head, tag) {
+                    continue;
+                }
                 if tag & Self::LIVE != 0 {
                     let (grain, block) = Self::untag(tag);
                     bump(&self.used[grain], 1);
                     self.tally.ptes(self.count_leaves(spot, block, 0, Self::SLOTS) as isize);
                 }
-                if spot.node != head.node {
+                if spot != head {
                     self.count_node(1);
                 }
             }

@@ -22,7 +22,7 @@
 //! |-|-|-|-|
 //! | [`H8k`], [`H128k`] | 32 bits | 64-bit tag, 2 PTEs, 2 mapping-tree words, 64-bit link: 32 bytes | the paper's, 256 and 4096 buckets |
 //! | [`Hpt32`] | 32 bits | tag, 2 PTEs, link: 16 bytes | for MIPS32 |
-//! | [`Hr`] | 64 bits | tag, PTE, link: 32 bytes with padding | grows; fast |
+//! | [`Hr`] | 64 bits | tag, PTE, link: 32 bytes with padding | grows |
 //! | [`HrSmall`] | 32 bits | 64-bit tag, PTE, link: 16 bytes | grows; small |
 //!
 //! ```
@@ -48,7 +48,7 @@
 //!
 //! | operation | loads and stores of table words |
 //! |-|-|
-//! | lookup, first bucket | 2: tag and PTE, which depend on nothing but the address. A 64-bit tag in 32-bit words is 2 loads |
+//! | lookup, first bucket | 2: tag and PTE, which depend on nothing but the address. A 64-bit tag in 32-bit words is 2 loads. In a table that grows, the directory's word comes first |
 //! | each overflow bucket before the hit | link and tag, the second waits for the first |
 //! | miss | tag and link of every bucket of the chain |
 //! | map, unmap, protect one page | the probe, then one store |
@@ -70,12 +70,32 @@
 //! with tags of a coarser **grain**: a slot is then a larger page. One word says which grains are in use, so only
 //! spaces with such pages ever probe for them (Talluri, Hill and Khalidi call these multiple page tables in one).
 //!
-//! # Growing
+//! # Growing and shrinking
 //!
-//! A table whose load has a bound (`LOAD` percent) begins an array of twice the size when it passes it, and each
-//! change then moves a few buckets. Moving one copies its chain, marks it as moved with one store, and retires the
-//! copied nodes. A walker tries the old array first: until it is marked the old bucket is complete, afterwards the new
-//! ones are. Without memory for a larger array the chains just get longer; a later change tries again.
+//! A table whose load has a bound (`LOAD` percent) grows by linear hashing, a **segment** of 128 buckets at a time, and
+//! shrinks when it has less than a quarter of that load. A **directory** leads to the segments, which costs a lookup one load
+//! more. A change of one page splits or merges one segment at the most, or takes a few steps to part the chains that the last
+//! split has left joined, whatever the pages are. Without memory the chains just get longer; a later change tries again. How
+//! walkers find their way meanwhile is in the source of `hpt/grow.rs`.
+//!
+//! | at the most | for a change of one page |
+//! |-|-|
+//! | buckets moved | 128, and 16 of chains |
+//! | bytes cleared | two segments, or a directory of 8 bytes for each 128 buckets, once a doubling |
+//! | words touched, of a million changes | [`Hr`] 13,000 to 500,000 pages, 26,000 to a million; the average is 50 |
+//!
+//! `cargo test -p tlbkit-pagetable --test hashed_bounds -- --nocapture` prints the words. A directory has at most 32,768
+//! entries: 4 million first buckets. From there on chains get longer.
+//!
+//! # Chains
+//!
+//! Nothing bounds a chain but the hash, and a lookup that ends in a chain of `c` buckets loads their tags and links. With the
+//! public hash ([`Hashed::new`]) whoever chooses the addresses can put all blocks into one chain. With a secret
+//! ([`Hashed::keyed`]) it takes the secret to do so. A hash that a refill handler computes has none: it folds the address in two
+//! instructions, and a multiplication would need HI and LO. So in a 32-bit space user programs can make chains: 2^19 pairs
+//! fold onto `m` units, at most `2^19 / m` of them onto each, which are 512 in [`Hpt32`]; a table that grows has as
+//! many buckets as blocks, almost, and its longest chain has at most some 400. Chains of the other spaces' tables
+//! stay what they were.
 
 mod chain;
 mod edit;
@@ -114,10 +134,11 @@ pub struct Hashed<
     const LOAD: usize,
 > {
     nodes: &'n N,
-    /// The array's address, and in its low bits the base-two logarithm of the number of its buckets.
+    /// The array's address, and in its low bits the base-two logarithm of the number of its buckets. In a table that grows the
+    /// [directory's](grow) address, and in its low bits how many of 32 bits of a hash do not count.
     root: <F::Word as Word>::Cell,
-    /// The same of the array that buckets are moved to, or zero.
-    next: <F::Word as Word>::Cell,
+    /// What a key is multiplied with.
+    secret: usize,
     /// Which grains but the finest are in use, whether pages have [moved](MOVE) from one to another, and
     /// [how often](MOVES). While it is zero, walkers need not look again.
     grains: AtomicUsize,
@@ -151,9 +172,9 @@ pub type PaperHr<'n, N> = Hashed<'n, geometry::Va64, crate::format::Paper, N, 1,
 /// Page pairs of a 32-bit space in 1024 buckets of four words: 16 KiB.
 pub type Hpt32<'n, N, F = Compact32> = Hashed<'n, geometry::Va32, F, N, 1, 10, 0>;
 
-/// Single pages of a 48-bit space in a table that grows early.
+/// Single pages of a 48-bit space in a table that grows: at most 37 bytes a page from a thousand pages on.
 #[cfg(target_pointer_width = "64")]
-pub type Hr<'n, N> = Hashed<'n, geometry::Va48, crate::format::Compact, N, 0, 1, 75>;
+pub type Hr<'n, N> = Hashed<'n, geometry::Va48, crate::format::Compact, N, 0, 1, 150>;
 
 /// Single pages of a 64-bit space in a table that grows late: the least memory where pages have no neighbours.
 #[cfg(target_pointer_width = "64")]
@@ -166,15 +187,38 @@ where
     F: Format,
     N: Nodes<Word = F::Word>,
 {
-    /// Returns an empty table: its array of buckets.
+    /// Returns an empty table with the public hash: its array of buckets.
+    ///
+    /// Whoever chooses the addresses that are mapped can put them all into one chain: see [`keyed`](Self::keyed) and [chains](crate::hpt#chains).
     ///
     /// # Errors
     ///
     /// [`Error::NoMemory`] if there is no node for the array.
     pub fn new(nodes: &'n N) -> Result<Self, Error> {
+        Self::keyed(nodes, shape::GOLDEN)
+    }
+
+    /// Returns an empty table whose hash has a secret: 63 random bits of this table's own, the lowest is ignored.
+    ///
+    /// An array of a fixed size then has a hash of a universal family (multiply-shift: Dietzfelbinger et al. 1997): two pages
+    /// chosen without knowledge of the secret share one of `m` first buckets with a probability of `2 / m` at most. A table that
+    /// grows folds the product and multiplies a second time. Either way a lookup meets a few others on the average, whatever
+    /// the pages are, and the secret costs no instruction: the public hash is the same with a public number.
+    ///
+    /// Whoever measures lookups for long may find pages that collide. Such pages cost a longer chain; what a
+    /// change moves is bounded for them too.
+    ///
+    /// Shapes that a refill handler walks, in 32-bit spaces or with paired words, have no use for the secret:
+    /// [chains](crate::hpt#chains).
+    ///
+    /// # Errors
+    ///
+    /// [`Error::NoMemory`] if there is no node for the array.
+    pub fn keyed(nodes: &'n N, secret: usize) -> Result<Self, Error> {
         const {
             assert!(G::BASE.shift() == F::BASE.shift(), "the format counts frames of another size");
             assert!(BUCKETS <= 24, "at most 16 million buckets to begin with");
+            assert!(LOAD == 0 || BUCKETS <= Self::SEGMENT, "a table that grows begins with one segment");
             assert!(
                 BUCKETS > 0 || LOAD == 0,
                 "a table that grows begins with two buckets, so that its hash has a bit"
@@ -184,27 +228,28 @@ where
                 "the root word has room for the size"
             );
         }
-        let words = Self::STRIDE << BUCKETS;
-        let array =
-            nodes.take(words).ok_or(Error::NoMemory { wanted: 1, pending: nodes.held().pending() })?;
         let tally = Tally::default();
-        tally.node(1, words * F::Word::BYTES);
+        let root = Self::begin(nodes, &tally)
+            .ok_or(Error::NoMemory { wanted: 1, pending: nodes.held().pending() })?;
+        let growth = grow::Growth::new(1 << BUCKETS);
+        growth.note_bytes(tally.footprint().bytes);
         Ok(Self {
             nodes,
-            root: F::Word::from_usize(array.get() | BUCKETS as usize).cell(),
-            next: F::Word::ZERO.cell(),
+            root: F::Word::from_usize(root).cell(),
+            secret: secret | 1,
             grains: AtomicUsize::new(0),
             used: core::array::from_fn(|_| AtomicUsize::new(0)),
             visits: AtomicUsize::new(0),
-            growth: grow::Growth::new(words * F::Word::BYTES),
+            growth,
             sole: Sole::new(nodes.held()),
             tally,
             shape: PhantomData,
         })
     }
 
-    /// Returns the root word, as a refill handler wants it: the address of the array of buckets, whose low five bits
-    /// are replaced by the base-two logarithm of their number.
+    /// Returns the root word: the address of the array of buckets, whose low five bits are replaced by the base-two
+    /// logarithm of their number. In a table that grows it is the address of the directory; where a refill handler may walk, the
+    /// low bits are zero and the root never changes.
     pub fn root(&self) -> usize {
         // SAFETY: the cell is a field.
         unsafe { F::Word::follow(&raw const self.root) }.to_usize()
@@ -238,8 +283,8 @@ where
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let root = self.root();
         f.debug_struct("Hashed")
-            .field("array", &NodeAddr::new(root & !shape::LOG))
-            .field("log_buckets", &(root & shape::LOG))
+            .field("root", &NodeAddr::new(root & !shape::LOG))
+            .field("buckets", &self.buckets())
             .field("footprint", &self.tally.footprint())
             .finish_non_exhaustive()
     }

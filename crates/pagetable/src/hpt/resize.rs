@@ -51,7 +51,8 @@ where
             })?;
             // Where a block of the new size has no bucket, nothing of that size is mapped, so all of it changes.
             let mut spare = self.reserve(grain, pages)?;
-            self.make_room(batch, grain, pages);
+            let (first, last) = Self::blocks_of(grain, pages);
+            self.make_room(batch, last - first);
             N::Mode::release();
             self.each_piece(pages, to, |piece, leaf| {
                 if leaf.size != to {
@@ -59,7 +60,7 @@ where
                 }
                 Ok(())
             })?;
-            self.grow(batch, self.blocks().saturating_sub(before));
+            self.adapt(batch, self.blocks().abs_diff(before));
         }
         Ok(())
     }

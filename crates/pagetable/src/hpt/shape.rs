@@ -48,14 +48,14 @@ impl Spot {
     }
 }
 
-/// What a page number is multiplied with: `2^64` divided by the golden ratio, made odd (Knuth's Fibonacci hashing),
-/// which spreads neighbours evenly and any stride well.
-const GOLDEN: usize = 0x9e37_79b9_7f4a_7c15_u64 as usize;
+/// What a page number is multiplied with in a table without a secret: `2^64` divided by the golden ratio, made odd (Knuth's
+/// Fibonacci hashing), which spreads neighbours evenly and any stride well.
+pub(super) const GOLDEN: usize = 0x9e37_79b9_7f4a_7c15_u64 as usize;
 
 /// How far 32-bit block numbers are folded onto themselves: half of their bits, so that all count.
 const FOLD: u32 = 10;
 
-/// The low bits of a root word, which say how many buckets there are.
+/// The low bits of a root word, which say how many buckets there are, and of a directory's entry.
 pub(super) const LOG: usize = 31;
 
 impl<'n, G, F, N, const CLUSTER: u32, const BUCKETS: u32, const LOAD: usize>
@@ -77,7 +77,7 @@ where
     pub(super) const TAG_BITS: u32 = if G::VA_BITS <= 32 { 32 } else { 64 };
     /// Whether block numbers are folded. A handler that loads the words into a TLB cannot multiply: HI and LO are not its
     /// own.
-    const FOLDED: bool = Self::TAG_BITS == 32 || F::PAIRED;
+    pub(super) const FOLDED: bool = Self::TAG_BITS == 32 || F::PAIRED;
     /// Words of a tag. If there are two, the low half comes first, and the flags are in the second.
     pub(super) const TAG: usize = Self::TAG_BITS.div_ceil(F::Word::BITS) as usize;
     /// The base-two logarithm of the slots of a unit.
@@ -214,28 +214,88 @@ where
         Spot { at: unit.at & !(Self::STRIDE - 1), ..unit }
     }
 
-    /// Returns the unit of the array of `root` at which the chain of a key begins.
-    ///
-    /// Narrow spaces, and words that a refill handler loads, take the low bits of the key, folded: two instructions.
-    /// Others take the high bits of a product. In either case a bucket's entries go to buckets of their own when the array
-    /// grows, see [`heirs`](Self::heirs).
-    #[inline(always)]
-    pub(super) fn first(root: usize, key: usize) -> Spot {
-        let log = if LOAD == 0 { BUCKETS } else { (root & LOG) as u32 };
-        let index = if Self::FOLDED {
-            (key ^ key >> FOLD) & ((Self::UNITS << log) - 1)
-        } else if LOAD == 0 && BUCKETS == 0 {
-            0
+    /// The base-two logarithm of the first buckets of a whole segment, in a table that grows: 512 units of a refill handler's;
+    /// in other shapes 128 buckets, or 4 KiB of them, for storage hands out smaller nodes with a loss.
+    pub(super) const SEGMENT: u32 = {
+        let page = 12 - (Self::STRIDE * F::Word::BYTES).ilog2();
+        if Self::FOLDED {
+            9 - Self::GROUP
+        } else if page > 7 {
+            page
         } else {
-            key.wrapping_mul(GOLDEN) >> (usize::BITS - log)
-        };
-        Spot { node: NodeAddr::new(root & !LOG), at: index * (Self::STRIDE >> Self::GROUP) }
+            7
+        }
+    };
+    /// The base-two logarithm of the entries of a directory that has all of them from the beginning.
+    pub(super) const ENTRIES: u32 = {
+        let bits = if G::VA_BITS < usize::BITS { G::VA_BITS } else { usize::BITS };
+        let entries = (bits - G::BASE.shift() - Self::UNIT_LOG).saturating_sub(Self::SEGMENT + Self::GROUP);
+        if entries < 10 { entries } else { 10 }
+    };
+    /// The most first buckets of a table that grows, which is also what the largest directory leads to.
+    pub(super) const MOST: usize = 1 << (Self::SEGMENT + if Self::FOLDED { Self::ENTRIES } else { 15 });
+
+    /// Hashes a key.
+    ///
+    /// A shape that a refill handler walks folds it, which tells the unit in the low bits and the bucket in those above. An
+    /// array of a fixed size takes the high bits of the product with the table's secret. A table that grows takes low bits,
+    /// one more for each doubling, so all of them must depend on all of the key: it folds the product and multiplies again.
+    #[inline(always)]
+    fn hash(&self, key: usize) -> usize {
+        if Self::FOLDED {
+            return key ^ key >> FOLD;
+        }
+        let product = key.wrapping_mul(self.secret);
+        if LOAD == 0 {
+            return product;
+        }
+        (product ^ product >> (usize::BITS / 2)).wrapping_mul(self.secret) >> (usize::BITS - Self::HASH)
     }
 
-    /// Returns the first of the buckets in an array of `2^to` to which the entries of bucket `index` of one of
-    /// `2^from` go, and how far it is from each to the next; there are `2^(to - from)` of them.
-    pub(super) const fn heirs(index: usize, from: usize, to: usize) -> (usize, usize) {
-        if Self::FOLDED { (index, 1 << from) } else { (index << (to - from), 1) }
+    /// The bits of a hash of a table that grows: as many as its first buckets can need.
+    const HASH: u32 = 24;
+
+    /// Returns the hash by which a key's bucket is chosen: the number of the first bucket, if there were as many as can be.
+    #[inline(always)]
+    pub(super) fn bucket_hash(&self, key: usize) -> usize {
+        self.hash(key) >> Self::GROUP
+    }
+
+    /// Returns the unit at which the chain of a key begins.
+    ///
+    /// # Safety
+    ///
+    /// The caller is pinned, or the writer; `root` was loaded meanwhile.
+    #[inline(always)]
+    pub(super) unsafe fn first(&self, root: usize, key: usize) -> Spot {
+        let hash = self.hash(key);
+        let unit = Self::STRIDE >> Self::GROUP;
+        if LOAD == 0 {
+            let index = if Self::FOLDED {
+                hash & ((Self::UNITS << BUCKETS) - 1)
+            } else if BUCKETS == 0 {
+                0
+            } else {
+                hash >> (usize::BITS - BUCKETS)
+            };
+            return Spot { node: NodeAddr::new(root & !LOG), at: index * unit };
+        }
+        let units = Self::UNITS << Self::SEGMENT;
+        let (index, entries) = if Self::FOLDED {
+            (hash, (1 << Self::ENTRIES) - 1)
+        } else {
+            // The root word's low bits are how many bits of the hash do not count.
+            ((hash as u32).wrapping_shl(root as u32).wrapping_shr(root as u32) as usize, usize::MAX)
+        };
+        let place = (index / units) & entries;
+        // SAFETY: the directory is live or retired, and has an entry for each index.
+        let entry = unsafe { self.nodes.follow(NodeAddr::new(root & !LOG), place) }.to_usize();
+        if Self::FOLDED {
+            let within = index & ((units - 1) >> (entry & LOG));
+            Spot { node: NodeAddr::new(entry & !LOG), at: within * unit }
+        } else {
+            Spot { node: NodeAddr::new(entry), at: (index & (units - 1)) * unit }
+        }
     }
 
     /// Decodes the leaf in a slot of `grain` that maps `at`.

@@ -1,10 +1,10 @@
 //! Tags: what a bucket is for, and what it is about to be.
 //!
 //! ```text
-//!      top bit                                   4+c    4  3       1   0
-//!     +------+------+-------+---------+------------+------+----------+---+
-//!     | LIVE | DEAD | MOVED | CLAIMED | .0. | key  | ..0. | grain    | 0 |
-//!     +------+------+-------+---------+------------+------+----------+---+
+//!      top bit                           4+c    4  3       1   0
+//!     +------+------+---------+------------+------+----------+---+
+//!     | LIVE | DEAD | CLAIMED | .0. | key  | ..0. | grain    | 0 |
+//!     +------+------+---------+------------+------+----------+---+
 //! ```
 //!
 //! The key of a pair begins at bit 4, one of `2^c` pairs `c` bits higher.
@@ -49,8 +49,6 @@
 //!   none is left when the batch completes: then the bucket may go to another block, whose PTEs come **before** its tags,
 //!   and would be taken for the old owner's under a tag that still says so. The batch is complete after the call that
 //!   kills the last tag, and a walker that saw a LIVE one has left by then.
-//! * **To MOVED**: until the next change the copy and the old PTEs say the same, and there is no change before the last tag
-//!   is marked.
 //! * **To CLAIMED**: no tag of the bucket was live, and none is.
 //! * **Links**: those to a new bucket lead to complete units. Those that go round a bucket that is taken out are all stored
 //!   before it is retired, and its own stay as they are for those that are in it.
@@ -81,18 +79,16 @@ where
         // Upper halves of signed spaces are keys with ones up to the top of a `usize`.
         let wide = if G::SIGNED { usize::BITS } else { G::VA_BITS };
         let bits = wide - G::BASE.shift() - (CLUSTER - Self::GROUP);
-        assert!(bits + Self::KEY_SHIFT <= Self::TAG_BITS - 4, "a key fits beside the flags");
+        assert!(bits + Self::KEY_SHIFT <= Self::TAG_BITS - 3, "a key fits beside the flags");
         1 << (Self::TAG_BITS - 1)
     };
     /// The bucket belonged to the tag's block, and a walker may still think so.
     pub(super) const DEAD: usize = Self::LIVE >> 1;
-    /// What the bucket held is in the next array.
-    pub(super) const MOVED: usize = Self::LIVE >> 2;
     /// A change that has not failed yet will give the bucket to the tag's block.
-    pub(super) const CLAIMED: usize = Self::LIVE >> 3;
+    pub(super) const CLAIMED: usize = Self::LIVE >> 2;
     /// Where the key begins.
     const KEY_SHIFT: u32 = 4 + (CLUSTER - Self::GROUP).saturating_sub(1);
-    const FLAGS: usize = Self::LIVE | Self::DEAD | Self::MOVED | Self::CLAIMED;
+    const FLAGS: usize = Self::LIVE | Self::DEAD | Self::CLAIMED;
 
     /// Returns the live tag of a key.
     #[inline(always)]

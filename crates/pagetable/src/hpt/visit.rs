@@ -83,14 +83,13 @@ where
         mut visit: impl FnMut(Part) -> ControlFlow<()>,
     ) -> ControlFlow<()> {
         let (first, last) = Self::blocks_of(0, pages);
-        let root = self.root();
         let _still = (!N::Mode::SHARED).then(|| Still::new(&self.visits));
         // SAFETY: the caller's promise. Looking a block up costs about as much as reading a bucket.
         unsafe {
-            if last - first < 1 << (root & LOG) {
+            if last - first < self.buckets() {
                 self.visit_blocks(pages, empties, &mut visit)
             } else {
-                self.visit_buckets(root, pages, empties, &mut visit)
+                self.visit_buckets(pages, empties, &mut visit)
             }
         }
     }
@@ -129,45 +128,90 @@ where
         ControlFlow::Continue(())
     }
 
-    /// Reads every bucket of the table.
+    /// Reads every bucket of the table, segment by segment.
+    ///
+    /// A table may grow and shrink meanwhile. The order is that of the directory's indices with their bits reversed: a segment
+    /// has then all hashes from one place to another, and the segments that it is split into have the same. So what is
+    /// behind the place has been visited, and what is ahead has not, however many segments there are by now (this is how
+    /// Redis scans). If a segment is changed during its visit, it is visited again.
     unsafe fn visit_buckets(
         &self,
-        root: usize,
         pages: Pages,
         mut empties: Option<&mut Retired<'n>>,
         visit: &mut impl FnMut(Part) -> ControlFlow<()>,
     ) -> ControlFlow<()> {
-        for index in 0..1 << (root & LOG) {
-            // SAFETY: the caller's promise.
-            unsafe { self.visit_chain(root, index, pages, &mut empties, visit) }?;
+        if LOAD == 0 {
+            let array = NodeAddr::new(self.root() & !LOG);
+            for at in 0..1 << BUCKETS {
+                let head = Spot { node: array, at: at * Self::STRIDE };
+                // SAFETY: the caller's promise; the index is below the buckets of the array.
+                unsafe { self.visit_chain(head, pages, &mut empties, visit) }?;
+            }
+            return ControlFlow::Continue(());
+        }
+        let mut place = 0u64;
+        while place < 1 << 32 {
+            // SAFETY: the caller's promise; a directory has an entry for each index, and a segment so many first buckets.
+            unsafe {
+                let (root, entry) = self.entry_at(place as u32);
+                let segment = Self::segment(entry);
+                let before = self.version(segment);
+                let is_same = || {
+                    fence(Ordering::Acquire);
+                    !N::Mode::SHARED
+                        || self.entry_at(place as u32).1 == entry && self.version(segment) == before
+                };
+                let mut is_whole = true;
+                for at in 0..Self::segment_of(root, entry) {
+                    let head = Spot { node: segment, at: at * Self::STRIDE };
+                    self.visit_chain(head, pages, &mut empties, visit)?;
+                    is_whole = is_same();
+                    if !is_whole {
+                        break;
+                    }
+                }
+                if is_whole {
+                    let bits = self.bits_of(root, place as u32, entry);
+                    place = ((place >> (32 - bits)) + 1) << (32 - bits);
+                }
+            }
         }
         ControlFlow::Continue(())
     }
 
-    /// Visits the chain of one bucket of an array, or what it was moved to.
+    /// Returns the root, and the entry of its directory whose index is the first bits of `place`, the first of them lowest.
+    unsafe fn entry_at(&self, place: u32) -> (usize, usize) {
+        let root = self.root();
+        let index = place.reverse_bits() as usize & ((1 << Self::entries(root)) - 1);
+        // SAFETY: the caller's promise.
+        (root, unsafe { self.entry(root, index) })
+    }
+
+    /// Returns how many bits of an index lead to the segment of an entry.
+    unsafe fn bits_of(&self, root: usize, place: u32, entry: usize) -> u32 {
+        let mut bits = Self::entries(root);
+        let index = place.reverse_bits() as usize & ((1 << bits) - 1);
+        // SAFETY: the caller's promise.
+        while bits > 0 && unsafe { self.entry(root, index ^ 1 << (bits - 1)) } == entry {
+            bits -= 1;
+        }
+        bits
+    }
+
+    /// Visits the chain of a first bucket: what is there for its own sake.
     unsafe fn visit_chain(
         &self,
-        root: usize,
-        index: usize,
+        head: Spot,
         pages: Pages,
         empties: &mut Option<&mut Retired<'n>>,
         visit: &mut impl FnMut(Part) -> ControlFlow<()>,
     ) -> ControlFlow<()> {
-        let head = Spot { node: NodeAddr::new(root & !LOG), at: index * Self::STRIDE };
         let mut spot = Some(head);
         while let Some(here) = spot {
-            // SAFETY: the caller's promise; the index is below the buckets of the array.
+            // SAFETY: the caller's promise.
             unsafe {
                 let tag = self.follow_tag(here);
-                if LOAD > 0 && tag & Self::MOVED != 0 {
-                    let next = self.successor(root);
-                    let (first, step) = Self::heirs(index, root & LOG, next & LOG);
-                    for heir in 0..1 << ((next & LOG) - (root & LOG)) {
-                        self.visit_chain(next, first + heir * step, pages, empties, visit)?;
-                    }
-                    return ControlFlow::Continue(());
-                }
-                if tag & Self::LIVE != 0 {
+                if tag & Self::LIVE != 0 && (here == head || self.leads_to(head, tag)) {
                     let (grain, block) = Self::untag(tag);
                     if let Some(part) = Self::part(here, grain, block, pages) {
                         visit(part)?;

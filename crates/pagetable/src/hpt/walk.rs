@@ -5,7 +5,7 @@ use core::sync::atomic::Ordering;
 use tlbkit_addr::{PageSize, VirtAddr};
 
 use super::Hashed;
-use super::shape::{LOG, MAX, Spot};
+use super::shape::{MAX, Spot};
 use crate::format::Format;
 use crate::mode::Mode;
 use crate::nodes::{NodeAddr, Nodes};
@@ -23,6 +23,9 @@ where
     F: Format,
     N: Nodes<Word = F::Word>,
 {
+    /// Whether a walker may be led astray by growing, see [`grow`](super::grow).
+    const TURNS: bool = LOAD > 0 && N::Mode::SHARED;
+
     /// No leaf.
     const NOTHING: Found<F> = (F::Word::ZERO, G::BASE);
 
@@ -49,10 +52,10 @@ where
         at: VirtAddr,
         decode: impl Fn(F::Word, PageSize) -> T,
     ) -> Option<T> {
-        let (root, key) = (self.root(), Self::key(0, at));
-        let first = Self::first(root, key);
+        let key = Self::key(0, at);
         // SAFETY: the array is live or retired, and pinned walkers are waited for; the hash is below its buckets.
         let (word, size) = unsafe {
+            let first = self.first(self.root(), key);
             let tag = self.follow_tag(first);
             // Hardware may load the PTE before the tag. All that the two can belong to is the owner of then and the owner
             // of now, and no bucket changes hands while somebody who saw the old owner is pinned.
@@ -62,15 +65,15 @@ where
                     return Some(decode(word, size));
                 }
             } else {
-                let (word, size) = self.find_behind(root, first, tag, at);
+                let (word, size) = self.find_behind(first, at);
                 if F::is_leaf(word, true) {
                     return Some(decode(word, size));
                 }
             }
-            if Self::GRAINS == 1 {
+            if Self::GRAINS == 1 && !Self::TURNS {
                 return None;
             }
-            self.find_coarse(at)
+            self.find_again(at)
         };
         F::is_leaf(word, true).then(|| decode(word, size))
     }
@@ -85,10 +88,10 @@ where
 
     /// Finds the leaf of the finest grain that maps `at` behind the first bucket, whose tag is another's.
     #[inline(never)]
-    unsafe fn find_behind(&self, root: usize, first: Spot, tag: usize, at: VirtAddr) -> Found<F> {
+    unsafe fn find_behind(&self, first: Spot, at: VirtAddr) -> Found<F> {
         // SAFETY: the caller's promise.
         unsafe {
-            let Some(unit) = self.follow_chain(root, first, tag, Self::tag(0, Self::key(0, at))) else {
+            let Some(unit) = self.follow_chain(first, Self::tag(0, Self::key(0, at))) else {
                 return Self::NOTHING;
             };
             let found = self.load(unit, 0, at);
@@ -97,6 +100,23 @@ where
                 self.move_to_front(Self::bucket(first), Self::bucket(unit));
             }
             found
+        }
+    }
+
+    /// Finds the leaf that maps `at`, once the first look at the finest grain has failed.
+    #[inline]
+    unsafe fn find_again(&self, at: VirtAddr) -> Found<F> {
+        // SAFETY: the caller's promise.
+        unsafe {
+            if Self::TURNS
+                && let Some(unit) = self.follow(0, Self::key(0, at))
+            {
+                let found = self.load(unit, 0, at);
+                if F::is_leaf(found.0, true) {
+                    return found;
+                }
+            }
+            if Self::GRAINS == 1 { Self::NOTHING } else { self.find_coarse(at) }
         }
     }
 
@@ -148,29 +168,36 @@ where
     }
 
     /// Finds the unit of a key as a walker does.
+    ///
+    /// A walker that finds nothing walks again if it may have been led astray. That takes a change of the same segment's
+    /// chains while it walked, and those come to an end.
     pub(super) unsafe fn follow(&self, grain: usize, key: usize) -> Option<Spot> {
-        let root = self.root();
-        let first = Self::first(root, key);
-        // SAFETY: the caller's promise.
-        unsafe {
-            let (tag, wanted) = (self.follow_tag(first), Self::tag(grain, key));
-            if tag == wanted { Some(first) } else { self.follow_chain(root, first, tag, wanted) }
+        let wanted = Self::tag(grain, key);
+        loop {
+            // SAFETY: the caller's promise.
+            unsafe {
+                let first = self.first(self.root(), key);
+                let before = if Self::TURNS { self.version(first.node) } else { 0 };
+                if self.follow_tag(first) == wanted {
+                    return Some(first);
+                }
+                let found = self.follow_chain(first, wanted);
+                if found.is_some() || !Self::TURNS {
+                    return found;
+                }
+                fence(Ordering::Acquire);
+                if self.first(self.root(), key) == first && self.version(first.node) == before {
+                    return None;
+                }
+            }
         }
     }
 
-    /// Goes on from the first unit, which has the wrong `tag`, to the one with the tag wanted.
-    unsafe fn follow_chain(&self, mut root: usize, first: Spot, tag: usize, wanted: usize) -> Option<Spot> {
-        let (mut spot, mut tag) = (first, tag);
+    /// Goes on from the first unit, which has another tag, to the one with the tag wanted.
+    unsafe fn follow_chain(&self, first: Spot, wanted: usize) -> Option<Spot> {
+        let mut spot = first;
         // SAFETY: the caller's promise; a node that a link leads to is live or retired.
         unsafe {
-            while LOAD > 0 && tag & Self::MOVED != 0 {
-                root = self.successor(root);
-                spot = Self::first(root, Self::key_of(wanted));
-                tag = self.follow_tag(spot);
-                if tag == wanted {
-                    return Some(spot);
-                }
-            }
             loop {
                 spot = self.follow_link(spot)?;
                 if self.follow_tag(spot) == wanted {
@@ -189,27 +216,6 @@ where
         let at = spot.at & (Self::STRIDE - 1);
         let node = || NodeAddr::new(link.to_usize() - at * F::Word::BYTES);
         (link != F::Word::ZERO).then(|| Spot { node: node(), at })
-    }
-
-    /// Returns the root word of the array that the moved buckets of `root` are in.
-    #[cold]
-    pub(super) unsafe fn successor(&self, root: usize) -> usize {
-        loop {
-            // Whoever saw the mark must see the array that it speaks of; so for the loads below.
-            fence(Ordering::Acquire);
-            let now = self.root();
-            if now & LOG > root & LOG {
-                return now;
-            }
-            fence(Ordering::Acquire);
-            // SAFETY: the cell is a field.
-            let next = unsafe { F::Word::follow(&raw const self.next) }.to_usize();
-            fence(Ordering::Acquire);
-            // Arrays only grow, so the same root means that nothing has happened between.
-            if self.root() == now {
-                return next;
-            }
-        }
     }
 
     /// Swaps a bucket with the first of its chain: whatever they hold but their links.

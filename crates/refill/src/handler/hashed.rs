@@ -11,12 +11,24 @@
 //! ([`hpt`](tlbkit_pagetable::hpt)), so that this code need not know of blocks: the fold's low bits say which unit of a
 //! bucket it is, the others which bucket. The EntryLos are moved before the tag is compared, with the barrier in the delay
 //! slot.
+//!
+//! # Tables that grow
+//!
+//! ```text
+//!   folded       |             | entry: 10 bits | unit: 9 bits | .... |
+//!   directory    | segment ... | short: 5 bits |     1024 of these words, 4 KiB
+//! ```
+//!
+//! The root is the directory, and stays where it is for the table's whole life. The segment of a table that has only one, of
+//! fewer units, is `short` bits shorter than others. The handler finds every page at every stage of growing and shrinking:
+//! a bucket is in its chain before it leaves another one. Beside a writer on another CPU it may be led astray once
+//! ([`hpt`](tlbkit_pagetable::hpt)), and then passes the miss on.
 
 use tlbkit_pagetable::Geometry;
 
 use super::{Build, sized};
 use crate::Error;
-use crate::asm::{Cp0, K0, K1, Label, ZERO};
+use crate::asm::{Cp0, K0, K1, Label, Reg, ZERO};
 
 /// A hashed table of [`EntryLo`](tlbkit_pagetable::format::EntryLo) words for a 32-bit space of 4 KiB pages, all nodes in
 /// kseg0.
@@ -35,10 +47,11 @@ pub struct Hashed {
 const FOLD: u32 = 10;
 /// LIVE, for `lui`: the tag's top bit.
 const LIVE: u16 = 0x8000;
-/// How far MOVED is below it.
-const MOVED: u32 = 2;
-/// The bits of a root word that say how many buckets there are.
+/// The low bits of a root word, or of a directory's, that are no address.
 const LOG: u32 = 31;
+/// The base-two logarithms of the units of a whole segment, and of the entries of a directory.
+const SEGMENT: u32 = 9;
+const ENTRIES: u32 = PAIR_BITS - SEGMENT;
 /// Where Context, and a tag, have the pair's number, and how many bits that has.
 const PAIR: u32 = 4;
 const PAIR_BITS: u32 = 19;
@@ -94,8 +107,7 @@ impl Hashed {
 
     /// Returns what the handler starts from, made of what the table calls its root.
     ///
-    /// The low bits of a table that grows are the number of its units, as the handler needs it: how far to shift a folded
-    /// Context left, and right again, to keep the bits that count.
+    /// That of a table that grows is its directory, and never changes.
     pub const fn root(&self, root: usize) -> u32 {
         let array = root as u32 & !LOG;
         match self.log {
@@ -104,7 +116,7 @@ impl Hashed {
                 array >> (log + UNIT)
             }
             Some(_) => array,
-            None => array | (32 - UNIT).saturating_sub((root as u32 & LOG) + self.cluster - 1),
+            None => array,
         }
     }
 
@@ -163,24 +175,45 @@ impl Hashed {
             }
             None if b.has_fields() => {
                 Self::fold(b);
+                // The entry's number goes to the bottom, the unit's to the top.
+                b.asm.rotr(K1, K1, UNIT + SEGMENT);
                 b.load_root(K0);
+                b.asm.ins(K0, K1, 2, ENTRIES);
+                b.asm.lw(K0, 0, K0);
                 b.asm.sllv(K1, K1, K0);
                 b.asm.srlv(K1, K1, K0);
+                b.asm.srl(K1, K1, 32 - UNIT - SEGMENT);
                 b.clear_low(K0, LOG.trailing_ones());
                 b.asm.addu(K1, K1, K0);
                 b.clear_low(K1, UNIT);
             }
             None => {
-                // Nothing is left below the index: that is one instruction less than to clear it behind.
                 Self::fold_address(b, 0);
+                // There are two registers for the sum of two things and a third.
+                let base = b.block_base(K0);
+                b.asm.sw(K1, b.save_low(sized::BUCKET), base);
+                b.asm.srl(K1, K1, SEGMENT);
+                b.asm.sll(K1, K1, 2);
                 b.load_root(K0);
-                b.asm.sll(K1, K1, UNIT);
-                b.asm.sllv(K1, K1, K0);
-                b.asm.srlv(K1, K1, K0);
-                b.clear_low(K0, LOG.trailing_ones());
+                b.asm.addu(K0, K0, K1);
+                b.asm.lw(K0, 0, K0);
+                let base = b.block_base(K1);
+                b.asm.lw(K1, b.save_low(sized::BUCKET), base);
+                Self::within(b, K1, K0);
                 b.asm.addu(K1, K1, K0);
             }
         }
+    }
+
+    /// Makes a folded pair's number, from bit 0 on, the distance of its unit in the segment of a directory's word, and the word
+    /// the segment's address.
+    const fn within(b: &mut Build, folded: Reg, word: Reg) {
+        b.asm.sll(folded, folded, 32 - SEGMENT);
+        b.asm.sllv(folded, folded, word);
+        b.asm.srlv(folded, folded, word);
+        b.asm.srl(folded, folded, 32 - SEGMENT);
+        b.asm.sll(folded, folded, UNIT);
+        b.clear_low(word, LOG.trailing_ones());
     }
 
     /// Branches by whether k0 is the tag of the pair that missed: if it is and `equal`, or is not and not. Loses both
@@ -235,22 +268,11 @@ impl Hashed {
         }
     }
 
-    /// Passes the miss on if what the first bucket held is in another array: the kernel knows where. k1 is the unit.
-    const fn moved(&self, b: &mut Build) {
-        if self.log.is_none() {
-            b.asm.lw(K0, TAG, K1);
-            b.asm.sll(K0, K0, MOVED);
-            b.asm.bltz(K0, b.general);
-            b.asm.nop();
-        }
-    }
-
     /// Looks behind the first unit; where larger pages may be in a block, looks at that one again.
     const fn chain(&self, b: &mut Build, none: Label, sized: Label) {
         let mixed = b.spec.form.sized && self.cluster > 1;
         let found = b.asm.label();
         self.first(b);
-        self.moved(b);
         if mixed {
             b.asm.or(K0, K1, ZERO);
         } else {
@@ -322,9 +344,9 @@ impl Hashed {
         b.asm.srl(K0, K0, PAIR + 1);
         b.asm.srl(K1, K0, FOLD);
         b.asm.xor(K0, K0, K1);
-        b.load_root(K1);
         match self.log {
             Some(log) => {
+                b.load_root(K1);
                 b.asm.sll(K0, K0, 32 - log);
                 b.asm.srl(K0, K0, 32 - log - UNIT);
                 if Self::is_wide(log) {
@@ -332,14 +354,19 @@ impl Hashed {
                 }
             }
             None => {
-                b.asm.sll(K0, K0, UNIT);
-                b.asm.sllv(K0, K0, K1);
-                b.asm.srlv(K0, K0, K1);
-                b.clear_low(K1, LOG.trailing_ones());
+                b.save_high(K1, sized::BUCKET);
+                b.asm.sw(K0, bucket, K1);
+                b.asm.srl(K0, K0, SEGMENT);
+                b.asm.sll(K0, K0, 2);
+                b.load_root(K1);
+                b.asm.addu(K1, K1, K0);
+                b.asm.lw(K1, 0, K1);
+                b.save_high(K0, sized::BUCKET);
+                b.asm.lw(K0, bucket, K0);
+                Self::within(b, K0, K1);
             }
         }
         b.asm.addu(K1, K1, K0);
-        self.moved(b);
         b.asm.or(K0, K1, ZERO);
         b.asm.bind(walk);
         b.save_high(K1, sized::BUCKET);

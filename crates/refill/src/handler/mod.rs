@@ -110,8 +110,8 @@ impl Walk {
     /// Returns the root word, made of what the table says is its root: `root()` of the table. A linear table's is a
     /// physical address below 512 MiB, those of others are in kseg0.
     ///
-    /// A table that grows has another root from time to time. The kernel writes the word again after every change, and on
-    /// other CPUs before they acknowledge the shootdown that the change asks for.
+    /// A hashed table that grows keeps its root for life: the kernel writes the word when it switches address spaces, and
+    /// nowhere else.
     pub const fn root(&self, root: usize) -> u32 {
         match self {
             Self::Mpt(_) | Self::Gpt(_) => root as u32,

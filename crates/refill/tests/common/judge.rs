@@ -50,8 +50,7 @@ pub(super) fn judge_fault<'m, T: Table<'m>, F: FnMut(&Flush), const W: usize>(
     table: &Local<'m, T, F>,
     at: usize,
     access: Access,
-    grows: bool,
-) -> Result<bool, TestCaseError> {
+) -> Result<(), TestCaseError> {
     let leaf = table.lookup(VirtAddr::new(at));
     let cp0 = &machine.cp0;
     let wide = at as u32 as i32 as u64;
@@ -66,12 +65,11 @@ pub(super) fn judge_fault<'m, T: Table<'m>, F: FnMut(&Flush), const W: usize>(
             check!(clean, "TLB Modified at {at:#x}, which is {leaf:?}");
         }
         (2, Access::Load) | (3, Access::Store) => {
-            check!(leaf.is_none() || grows, "a miss at {at:#x}: {leaf:?}");
-            return Ok(leaf.is_some());
+            check!(leaf.is_none(), "a miss at {at:#x}: {leaf:?}");
         }
         _ => check!(false, "cause {code} for {access:?}"),
     }
-    Ok(false)
+    Ok(())
 }
 
 /// The TLB's entry says what the table says, of both halves.

@@ -115,7 +115,6 @@ pub(crate) fn guarded<G: Geometry, P: Guarded>(
         chunks,
         make: GuardedTable::<G, P>::new,
         root: |table| table.root(),
-        grows: false,
     };
     run(config, subject, steps, sabotage)
 }
@@ -135,7 +134,6 @@ pub(crate) fn hashed<G: Geometry, const C: u32, const B: u32, const L: usize>(
         chunks,
         make: |nodes| hpt::Hashed::<G, EntryLo, _, C, B, L>::new(nodes).unwrap(),
         root: |table| table.root(),
-        grows: L > 0,
     };
     run(config, subject, steps, Sabotage::default())
 }
@@ -149,7 +147,6 @@ pub(crate) fn with<G: Radix>(
     sabotage: Sabotage,
 ) -> Result<Seen, TestCaseError> {
     let chunks = 160;
-    let grows = matches!(kind, Kind::HptGrows | Kind::CptGrows);
     let mut memory = vec![Chunk::ZERO; chunks];
     // The linear table names nodes by physical addresses, the others by addresses in kseg0.
     let nodes = NODES + if kind == Kind::Lpt { 0 } else { KSEG0 };
@@ -159,7 +156,7 @@ pub(crate) fn with<G: Radix>(
             let make = |nodes| <$table>::new(nodes).unwrap();
             run(
                 config,
-                Subject { walk: kind.walk::<G>(), storage, nodes, chunks, make, root: $root, grows },
+                Subject { walk: kind.walk::<G>(), storage, nodes, chunks, make, root: $root },
                 steps,
                 sabotage,
             )

@@ -1,0 +1,185 @@
+//! Bounds of hashed tables for every input: what chosen pages cost a lookup, and what the most expensive of many changes
+//! costs. Both are counted in accesses to words, never in time.
+//!
+//! `cargo test -p tlbkit-pagetable --test hashed_bounds -- --nocapture` prints the figures.
+#![cfg(not(tlbkit_loom))]
+#![cfg(target_pointer_width = "64")]
+
+use std::cell::Cell;
+
+use tlbkit_addr::{Attr, Flush, PageSize, Pages, Pfn, VirtAddr, Vpn};
+use tlbkit_pagetable::nodes::{Chunk, Held, NodeAddr, Nodes, Reclaim, Record, Slab};
+use tlbkit_pagetable::{Holes, Local, Solo, cpt::Cpt8, hpt::Hr};
+
+/// A slab that counts the words that are touched: loaded, stored, or cleared when a node is taken.
+#[derive(Debug)]
+struct Counting<'m> {
+    slab: Slab<'m, u64, Solo>,
+    words: Cell<usize>,
+}
+
+impl<'m> Counting<'m> {
+    fn new(memory: &'m mut [Chunk]) -> Self {
+        Self { slab: Slab::new(memory, 0).unwrap(), words: Cell::new(0) }
+    }
+
+    fn words_of<T>(&self, f: impl FnOnce() -> T) -> (T, usize) {
+        self.words.set(0);
+        let result = f();
+        (result, self.words.get())
+    }
+}
+
+// SAFETY: everything is the slab's.
+unsafe impl Nodes for Counting<'_> {
+    type Word = u64;
+    type Mode = Solo;
+
+    fn take(&self, words: usize) -> Option<NodeAddr> {
+        self.words.set(self.words.get() + words);
+        self.slab.take(words)
+    }
+
+    unsafe fn at(&self, node: NodeAddr) -> *const <u64 as tlbkit_pagetable::Word>::Cell {
+        self.words.set(self.words.get() + 1);
+        // SAFETY: the caller's promise; so below.
+        unsafe { self.slab.at(node) }
+    }
+
+    unsafe fn record(&self, node: NodeAddr, words: usize) -> *const Record {
+        // SAFETY: as above.
+        unsafe { self.slab.record(node, words) }
+    }
+}
+
+// SAFETY: as above.
+unsafe impl Reclaim for Counting<'_> {
+    unsafe fn free(&self, node: NodeAddr, clean: bool) {
+        // SAFETY: as above.
+        unsafe { self.slab.free(node, clean) }
+    }
+
+    unsafe fn link(&self, node: NodeAddr) -> *const Record {
+        // SAFETY: as above.
+        unsafe { self.slab.link(node) }
+    }
+
+    fn index_of(&self, node: NodeAddr) -> u32 {
+        self.slab.index_of(node)
+    }
+
+    fn node_of(&self, index: u32) -> NodeAddr {
+        self.slab.node_of(index)
+    }
+
+    fn shared(&self) -> bool {
+        false
+    }
+
+    fn held(&self) -> &Held {
+        self.slab.held()
+    }
+}
+
+fn page(vpn: usize) -> Pages {
+    Pages::one(Vpn::new(vpn))
+}
+
+const CHOSEN: usize = if cfg!(miri) { 300 } else { 20_000 };
+
+/// Pages whose public hash ends in as many zeroes as the buckets of a table of all of them have bits, but two.
+fn chosen() -> Vec<usize> {
+    const GOLDEN: u64 = 0x9e37_79b9_7f4a_7c15;
+    let hash = |key: u64| {
+        let product = key.wrapping_mul(GOLDEN);
+        (product ^ product >> 32).wrapping_mul(GOLDEN) >> 40
+    };
+    let mask = (CHOSEN.ilog2() - 3).min(11);
+    (1u64..).filter(|&key| hash(key) & ((1 << mask) - 1) == 0).take(CHOSEN).map(|key| key as usize).collect()
+}
+
+/// Maps the pages, and returns the mean of the words that a lookup touches, and the most buckets that growing moved.
+fn costs(pages: &[usize], secret: Option<usize>) -> (f64, usize) {
+    let mut memory = vec![Chunk::ZERO; 1024];
+    let nodes = Counting::new(&mut memory);
+    let table = secret.map_or_else(|| Hr::new(&nodes), |secret| Hr::keyed(&nodes, secret)).unwrap();
+    let mut table = Local::new(table, |_: &Flush| ());
+    for &vpn in pages {
+        table.map(page(vpn), Pfn::new(vpn & 0xffff), PageSize::K4, Attr::READ).unwrap();
+    }
+    // A thousand of them show it.
+    let some: Vec<_> = pages.iter().step_by(pages.len().div_ceil(1000)).collect();
+    let mut words = 0;
+    for &&vpn in &some {
+        let (leaf, touched) = nodes.words_of(|| table.lookup(VirtAddr::new(vpn << 12)));
+        assert_eq!(leaf.unwrap().frame, Pfn::new(vpn & 0xffff));
+        words += touched;
+    }
+    let moved = table.table().most_moved();
+    for &vpn in pages {
+        table.unmap(page(vpn), Holes::Refuse, None).unwrap();
+    }
+    assert_eq!(table.table().buckets(), 2, "it has shrunk");
+    assert!(table.table().most_moved() <= 256);
+    table.destroy();
+    assert_eq!(nodes.slab.usage().nodes, 0);
+    (words as f64 / some.len() as f64, moved)
+}
+
+/// Whoever chooses pages can ruin the public hash, and cannot ruin one with a secret. Either way a change moves a bounded
+/// number of buckets.
+#[test]
+fn chosen_pages_share_no_chain_under_a_secret() {
+    let pages = chosen();
+    let (public, moved) = costs(&pages, None);
+    println!("public hash: {public:.1} words a lookup, {moved} buckets moved at once");
+    assert!(cfg!(miri) || public > 100.0, "the pages are not well chosen: {public} words");
+    assert!(moved <= 128, "{moved} buckets moved at once");
+    for secret in [0x243f_6a88_85a3_08d3, 0x1319_8a2e_0370_7345, 0xa409_3822_299f_31d1usize] {
+        let (keyed, moved) = costs(&pages, Some(secret));
+        println!("secret {secret:#x}: {keyed:.1} words a lookup, {moved} buckets moved at once");
+        assert!(keyed < 8.0, "{keyed} words a lookup");
+        assert!(moved <= 128, "{moved} buckets moved at once");
+    }
+}
+
+/// The most words that one of a million changes touches, as a table grows to `PAGES` pages and shrinks again.
+macro_rules! worst {
+    ($table:ty, $chunks:expr, $place:expr) => {{
+        let mut memory = vec![Chunk::ZERO; $chunks];
+        let nodes = Counting::new(&mut memory);
+        let mut table = Local::new(<$table>::new(&nodes).unwrap(), |_: &Flush| ());
+        let (mut worst, mut all) = ([0; 2], [0; 2]);
+        for at in 0..PAGES {
+            let (done, words) =
+                nodes.words_of(|| table.map(page($place(at)), Pfn::new(1), PageSize::K4, Attr::READ));
+            done.unwrap();
+            worst[0] = worst[0].max(words);
+            all[0] += words;
+        }
+        for at in 0..PAGES {
+            let (done, words) = nodes.words_of(|| table.unmap(page($place(at)), Holes::Refuse, None));
+            done.unwrap();
+            worst[1] = worst[1].max(words);
+            all[1] += words;
+        }
+        println!(
+            "{PAGES} pages: a map touches {} words, the worst {}; an unmap {}, the worst {}",
+            all[0] / PAGES,
+            worst[0],
+            all[1] / PAGES,
+            worst[1]
+        );
+        table.destroy();
+        worst
+    }};
+}
+
+const PAGES: usize = if cfg!(miri) { 400 } else { 500_000 };
+
+/// The directory of up to 2^13 entries is copied once a doubling; everything else is about segments of 128 buckets.
+#[test]
+fn no_change_of_a_million_is_expensive() {
+    assert!(worst!(Hr<'_, _>, 1 << 14, |at| at).into_iter().all(|words| words < 50_000));
+    assert!(worst!(Cpt8<'_, _>, 1 << 16, |at| 8 * at).into_iter().all(|words| words < 50_000));
+}
