@@ -168,6 +168,28 @@ const VISIT_MAP: Scene = Scene {
     broken: &[],
 };
 
+/// Pages of the first of two buckets: all but one are in its chain.
+const CHAIN: scene::Step = |writer| {
+    for page in [0, 2, 4, 6] {
+        writer.map(pages(page, 1), Pfn::new(8 + page), PAGE, WRITE).unwrap();
+    }
+};
+
+/// A table of two buckets splits them, and parts the chain that both halves of the first have.
+const GROW: Scene = Scene {
+    before: CHAIN,
+    steps: &[
+        |writer| writer.map(pages(1, 1), Pfn::new(9), PAGE, WRITE).unwrap(),
+        |writer| writer.map(pages(3, 1), Pfn::new(11), PAGE, WRITE).unwrap(),
+    ],
+    then: &[],
+    probe: &[0, 1],
+    broken: &[],
+};
+
+/// The same, and a walker looks for a page in the chain.
+const GROW_CHAIN: Scene = Scene { probe: &[2, 1], ..GROW };
+
 /// Writes the tests of one table.
 macro_rules! walkers {
     ($table:ident, $build:expr) => {
@@ -247,6 +269,23 @@ walkers!(hr, |nodes| Hashed::<Tiny, Words, _, 0, 1, 75>::new(nodes).unwrap());
 walkers!(hpt_pairs, |nodes| Hashed::<Tiny, Words, _, 1, 0, 0>::new(nodes).unwrap());
 walkers!(cpt, |nodes| Hashed::<Tiny, Words, _, 2, 0, 0>::new(nodes).unwrap());
 walkers!(cpt_grows, |nodes| Hashed::<Tiny, Words, _, 2, 1, 40>::new(nodes).unwrap());
+
+/// A table that grows beyond four blocks in two buckets.
+mod grows {
+    use super::*;
+
+    type Grows<'n, N> = Hashed<'n, Tiny, Words, N, 0, 1, 200>;
+
+    #[test]
+    fn grow() {
+        check(1, &GROW, |nodes| Grows::new(nodes).unwrap());
+    }
+
+    #[test]
+    fn grow_chain() {
+        check(1, &GROW_CHAIN, |nodes| Grows::new(nodes).unwrap());
+    }
+}
 
 /// The check can fail: nodes that are reclaimed before the walkers have acknowledged are walked.
 #[test]
