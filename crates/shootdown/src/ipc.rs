@@ -13,8 +13,16 @@
 //! ```
 //!
 //! Invariant ([`IpcRegion::check`]): a low mapping that allows more than the high one is being removed, or is known
-//! as stale; and [`IpcRegion::finish_transfer`] leaves none in the space it is called for. The sender's is not the only one:
-//! who has trusted an earlier sender has left that one's mapping as it was, and passed it on with the page.
+//! as stale by the trust of one space; and [`IpcRegion::finish_transfer`] leaves none in the space it is called for. The
+//! sender's is not the only one: a receiver that has trusted an earlier sender has left the sender's mapping as it was, and
+//! passed it on with the page.
+//!
+//! No call waits. What a call leaves to be finished is in its [`LowAction`], and a reduction under way holds up neither
+//! the next send of the page nor a duplicate of it (5.3.4.6): ownerships move meanwhile, and [`IpcRegion::reduced`] says
+//! whether more is to be reduced. Two calls want it finished: a receive that does not trust, and [`IpcRegion::mapin`] for
+//! writing. A space becomes the only owner when the others release the page or take copies of it, and may then write to it
+//! in place. It has not been asked whether it trusts the others, so their mappings go first (guarantee 2 of 5.3.4.5: no
+//! other space reads beyond what it had already read).
 
 use core::fmt;
 
@@ -32,6 +40,7 @@ pub enum Access {
 
 /// What the kernel has to do to the low map before it goes on, or in the background.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+#[must_use = "the region counts on it"]
 pub enum LowAction {
     /// Nothing.
     Nothing,
@@ -53,14 +62,16 @@ pub enum LowAction {
         /// What may stay.
         access: Access,
     },
-    /// Wait until the reduction that is under way has been told by [`IpcRegion::reduced`].
+    /// Wait until the reduction that is under way has been told by [`IpcRegion::reduced`], and call again: nothing has
+    /// changed.
     Wait {
         /// The space.
         space: usize,
         /// The page.
         page: usize,
     },
-    /// Copy the page to the new one, which the space owns alone, and map that for writing.
+    /// Copy the page to the new one, which the space owns alone, and map that for writing. Then start to reduce the mapping
+    /// of the old one, if `reduce` says so, as for [`Reduce`](Self::Reduce).
     Copy {
         /// The space.
         space: usize,
@@ -68,6 +79,8 @@ pub enum LowAction {
         page: usize,
         /// The copy.
         copy: usize,
+        /// What may stay of the space's mapping of the old page.
+        reduce: Option<Access>,
     },
 }
 
@@ -82,8 +95,8 @@ pub enum IpcError {
     NotOwner,
     /// The access is more than the ownerships give.
     Denied,
-    /// A reduction of this mapping has not been told done.
-    Busy,
+    /// No reduction of this mapping is under way.
+    NotReducing,
     /// More ownerships than can be counted.
     TooMany,
 }
@@ -95,7 +108,7 @@ impl fmt::Display for IpcError {
             Self::NoPage => "no IPC page is free",
             Self::NotOwner => "the space does not own the page",
             Self::Denied => "the ownerships do not give this access",
-            Self::Busy => "a change of this mapping is under way",
+            Self::NotReducing => "no reduction of this mapping is under way",
             Self::TooMany => "the page has too many ownerships",
         })
     }
@@ -110,8 +123,8 @@ struct Seat {
     low: Access,
     /// What it is being reduced to.
     reducing: Option<Access>,
-    /// It may allow more than the ownerships do, by somebody's trust.
-    stale: bool,
+    /// It may allow more than the ownerships do: this space trusts its own not to use that.
+    trusted_by: Option<u16>,
 }
 
 /// `PAGES` IPC pages in up to `SPACES` address spaces.
@@ -129,7 +142,7 @@ impl<const PAGES: usize, const SPACES: usize> Default for IpcRegion<PAGES, SPACE
 impl<const PAGES: usize, const SPACES: usize> IpcRegion<PAGES, SPACES> {
     /// Returns a region that nobody owns anything of.
     pub const fn new() -> Self {
-        let seat = Seat { owned: 0, low: Access::None, reducing: None, stale: false };
+        let seat = Seat { owned: 0, low: Access::None, reducing: None, trusted_by: None };
         Self { seats: [[seat; SPACES]; PAGES] }
     }
 
@@ -162,19 +175,29 @@ impl<const PAGES: usize, const SPACES: usize> IpcRegion<PAGES, SPACES> {
         self.seats.get(page).and_then(|seats| seats.get(space)).map_or(Access::None, |seat| seat.low)
     }
 
-    /// Brings a low mapping down to what the high map allows: now, or by being known as stale.
-    fn follow(&mut self, space: usize, page: usize, ownership_only: bool) -> Result<LowAction, IpcError> {
+    /// Brings a low mapping down to what the high map allows: by a reduction, or by being known as stale by the trust of
+    /// a space.
+    fn follow(&mut self, space: usize, page: usize, trusted_by: Option<u16>) -> Result<LowAction, IpcError> {
         let access = self.high(space, page);
         let seat = self.seat(space, page)?;
         if seat.low <= access {
             return Ok(LowAction::Nothing);
         }
-        seat.stale = ownership_only;
-        if ownership_only {
+        seat.trusted_by = trusted_by;
+        // A reduction that is under way goes on; what it leaves too much, `reduced` finds.
+        if trusted_by.is_some() || seat.reducing.is_some() {
             return Ok(LowAction::Nothing);
         }
         seat.reducing = Some(access);
         Ok(LowAction::Reduce { space, page, access })
+    }
+
+    /// Returns a space whose mapping of the page allows too much, and which `space` does not trust.
+    fn untrusted(&self, space: usize, page: usize) -> Option<usize> {
+        let seats = self.seats.get(page)?.iter().enumerate();
+        let trusts = |seat: &Seat| seat.reducing.is_none() && seat.trusted_by == Some(space as u16);
+        let mut others = seats.filter(|&(of, seat)| of != space && !trusts(seat)).map(|(of, _)| of);
+        others.find(|&of| self.low(of, page) > self.high(of, page))
     }
 
     /// `get_ownership(vas, virt_addr p)`: gives a new page to a space.
@@ -193,14 +216,10 @@ impl<const PAGES: usize, const SPACES: usize> IpcRegion<PAGES, SPACES> {
     ///
     /// # Errors
     ///
-    /// [`IpcError::NotOwner`], [`IpcError::Busy`], [`IpcError::OutOfRange`].
+    /// [`IpcError::NotOwner`], [`IpcError::OutOfRange`].
     pub fn release_ownership(&mut self, space: usize, page: usize) -> Result<LowAction, IpcError> {
-        let seat = self.owner(space, page)?;
-        if seat.reducing.is_some() {
-            return Err(IpcError::Busy);
-        }
-        seat.owned -= 1;
-        self.follow(space, page, false)
+        self.owner(space, page)?.owned -= 1;
+        self.follow(space, page, None)
     }
 
     /// Returns a space whose mapping of the page is known as stale. A page that nobody owns is not free before
@@ -209,7 +228,10 @@ impl<const PAGES: usize, const SPACES: usize> IpcRegion<PAGES, SPACES> {
         // What had gone stale is good again if the others have given their ownerships up.
         let exceeds = |space| self.low(space, page) > self.high(space, page);
         let seats = self.seats.get(page)?.iter().enumerate();
-        seats.filter(|(_, seat)| seat.stale).map(|(space, _)| space).find(|&space| exceeds(space))
+        seats
+            .filter(|(_, seat)| seat.trusted_by.is_some() && seat.reducing.is_none())
+            .map(|(space, _)| space)
+            .find(|&space| exceeds(space))
     }
 
     /// Returns a space whose mapping of the page allows more than it owns, as stale or as still being reduced. Who calls
@@ -219,11 +241,12 @@ impl<const PAGES: usize, const SPACES: usize> IpcRegion<PAGES, SPACES> {
     }
 
     /// `start_transfer(source_vas, dest_vas, virt_addr, ownership_only_fg)`: moves one ownership. With
-    /// `ownership_only` the source's mapping is left as it is.
+    /// `ownership_only` the source's mapping is left as it is: the receiver trusts the source, and the spaces that the source
+    /// has trusted.
     ///
     /// # Errors
     ///
-    /// [`IpcError::NotOwner`], [`IpcError::Busy`], [`IpcError::TooMany`], [`IpcError::OutOfRange`].
+    /// [`IpcError::NotOwner`], [`IpcError::TooMany`], [`IpcError::OutOfRange`].
     pub fn start_transfer(
         &mut self,
         from: usize,
@@ -231,13 +254,16 @@ impl<const PAGES: usize, const SPACES: usize> IpcRegion<PAGES, SPACES> {
         page: usize,
         ownership_only: bool,
     ) -> Result<LowAction, IpcError> {
-        if self.owner(from, page)?.reducing.is_some() {
-            return Err(IpcError::Busy);
-        }
+        self.owner(from, page)?;
         let receiver = self.seat(to, page)?;
         receiver.owned = receiver.owned.checked_add(1).ok_or(IpcError::TooMany)?;
         self.seat(from, page)?.owned -= 1;
-        self.follow(from, page, ownership_only)
+        let trusted_by = ownership_only.then_some(to as u16);
+        if ownership_only && let Some(seats) = self.seats.get_mut(page) {
+            let passed_on = seats.iter_mut().filter(|seat| seat.trusted_by == Some(from as u16));
+            passed_on.for_each(|seat| seat.trusted_by = trusted_by);
+        }
+        self.follow(from, page, trusted_by)
     }
 
     /// `finish_transfer(source_vas, virt_addr)`: after it, the source's mapping allows no more than it owns. Call it
@@ -250,21 +276,24 @@ impl<const PAGES: usize, const SPACES: usize> IpcRegion<PAGES, SPACES> {
         if self.seat(from, page)?.reducing.is_some() {
             return Ok(LowAction::Wait { space: from, page });
         }
-        self.follow(from, page, false)
+        self.follow(from, page, None)
     }
 
-    /// The kernel has reduced a mapping, and every TLB knows.
+    /// The kernel has reduced a mapping, and every TLB knows. Returns a further reduction, if ownerships have gone meanwhile
+    /// that the first one did not know of, and nobody trusts the space not to use the rest.
     ///
     /// # Errors
     ///
-    /// [`IpcError::NotOwner`] if no reduction of it was under way; [`IpcError::OutOfRange`].
-    pub fn reduced(&mut self, space: usize, page: usize) -> Result<(), IpcError> {
+    /// [`IpcError::NotReducing`]; [`IpcError::OutOfRange`].
+    pub fn reduced(&mut self, space: usize, page: usize) -> Result<LowAction, IpcError> {
         let seat = self.seat(space, page)?;
-        seat.low = seat.reducing.take().ok_or(IpcError::NotOwner)?;
-        Ok(())
+        seat.low = seat.reducing.take().ok_or(IpcError::NotReducing)?;
+        let trusted_by = seat.trusted_by;
+        self.follow(space, page, trusted_by)
     }
 
-    /// `duplicate(vas, virt_addr, flags)`: one more ownership; if the page was writable it is read-only from now.
+    /// `duplicate(vas, virt_addr, flags)`: one more ownership; if the page was writable it is read-only from now. With
+    /// `ownership_only` the mapping is left as it is: the space that gets the ownership next trusts this one.
     ///
     /// # Errors
     ///
@@ -276,49 +305,55 @@ impl<const PAGES: usize, const SPACES: usize> IpcRegion<PAGES, SPACES> {
         ownership_only: bool,
     ) -> Result<LowAction, IpcError> {
         let seat = self.owner(space, page)?;
-        if seat.reducing.is_some() {
-            return Err(IpcError::Busy);
-        }
         seat.owned = seat.owned.checked_add(1).ok_or(IpcError::TooMany)?;
-        self.follow(space, page, ownership_only)
+        self.follow(space, page, ownership_only.then_some(space as u16))
     }
 
-    /// `make_writable(vas, virt_addr, new_addr p)`: the page itself if this is its only ownership, otherwise a copy
-    /// of it, to which this ownership moves. Explicit, unlike copy-on-write: nobody relies on a fault (5.3.5).
+    /// `make_writable(vas, virt_addr, new_addr p)`: the page itself if this is its only ownership, as
+    /// [`mapin`](Self::mapin) for writing; otherwise a copy of it, to which this ownership moves, and a reduction of the
+    /// mapping of the page that the space gives up. Explicit, unlike copy-on-write: nobody relies on a fault (5.3.5).
     ///
     /// # Errors
     ///
-    /// [`IpcError::NotOwner`], [`IpcError::NoPage`], [`IpcError::Busy`], [`IpcError::OutOfRange`].
+    /// [`IpcError::NotOwner`], [`IpcError::NoPage`], [`IpcError::OutOfRange`].
     pub fn make_writable(&mut self, space: usize, page: usize) -> Result<LowAction, IpcError> {
-        if self.owner(space, page)?.reducing.is_some() {
-            return Err(IpcError::Busy);
-        }
+        self.owner(space, page)?;
         if self.ownerships(page) == 1 {
             return self.mapin(space, page, Access::Write);
         }
         let copy = self.get_ownership(space)?;
         self.seat(space, copy)?.low = Access::Write;
-        self.seat(space, page)?.owned -= 1;
-        // A mapping that the space no longer owns, or of which it has duplicates: it stays until somebody asks that it
-        // be finished.
-        self.follow(space, page, true)?;
-        Ok(LowAction::Copy { space, page, copy })
+        let seat = self.seat(space, page)?;
+        seat.owned -= 1;
+        // A space that owns the page once more may do what it might before.
+        let rest = if seat.owned > 0 { LowAction::Nothing } else { self.follow(space, page, None)? };
+        let reduce = if let LowAction::Reduce { access, .. } = rest { Some(access) } else { None };
+        Ok(LowAction::Copy { space, page, copy, reduce })
     }
 
     /// `mapin(vas, virt_addr, access)`: maps the page for a use that the high map allows; by the fault handler, or
     /// ahead of it.
     ///
+    /// If it is to be written to, no mapping of another space may allow more than that space owns, unless this one trusts it.
+    /// Otherwise the answer is [`LowAction::Reduce`] or [`LowAction::Wait`] for the other space, and the call is to be
+    /// repeated when that reduction is done. The same holds while this space's own mapping is being reduced.
+    ///
     /// # Errors
     ///
-    /// [`IpcError::Denied`], [`IpcError::Busy`], [`IpcError::OutOfRange`].
+    /// [`IpcError::Denied`], [`IpcError::OutOfRange`].
     pub fn mapin(&mut self, space: usize, page: usize, access: Access) -> Result<LowAction, IpcError> {
         if access > self.high(space, page) {
             return Err(IpcError::Denied);
         }
-        let seat = self.seat(space, page)?;
-        if seat.reducing.is_some() {
-            return Err(IpcError::Busy);
+        if self.seat(space, page)?.reducing.is_some() {
+            return Ok(LowAction::Wait { space, page });
         }
+        if access == Access::Write
+            && let Some(other) = self.untrusted(space, page)
+        {
+            return self.finish_transfer(other, page);
+        }
+        let seat = self.seat(space, page)?;
         if seat.low >= access {
             return Ok(LowAction::Nothing);
         }
@@ -333,7 +368,8 @@ impl<const PAGES: usize, const SPACES: usize> IpcRegion<PAGES, SPACES> {
                 let high = self.high(space, page);
                 let seat =
                     self.seats.get(page).and_then(|seats| seats.get(space)).copied().unwrap_or_default();
-                seat.low <= high || seat.stale || seat.reducing.is_some_and(|to| to <= high)
+                // A reduction that stops short is followed by another.
+                seat.low <= high || seat.trusted_by.is_some() || seat.reducing.is_some()
             })
         })
     }
@@ -373,7 +409,8 @@ pub enum MessageStep {
     /// [`IpcRegion::finish_transfer`], in each space that [`IpcRegion::unfinished_in`] names, until it names none: the
     /// sender's, and those of earlier senders whom somebody else has trusted.
     FinishTransfer,
-    /// [`IpcRegion::mapin`] in the receiver's space.
+    /// [`IpcRegion::mapin`] in the receiver's space, again after each [`LowAction::Reduce`] or [`LowAction::Wait`] that it
+    /// answers.
     Mapin(Access),
 }
 
@@ -445,12 +482,11 @@ mod tests {
     #[test]
     fn check_finds_a_mapping_that_allows_too_much() {
         let check = |seat| IpcRegion { seats: [[Seat { owned: 1, ..Seat::default() }, seat]] }.check();
-        let seat = Seat { owned: 1, low: Access::Read, reducing: None, stale: false };
+        let seat = Seat { owned: 1, low: Access::Read, ..Seat::default() };
         assert!(check(seat), "two own it and may read");
         let seat = Seat { low: Access::Write, ..seat };
         assert!(!check(seat));
-        assert!(check(Seat { stale: true, ..seat }), "it is known");
+        assert!(check(Seat { trusted_by: Some(0), ..seat }), "it is known");
         assert!(check(Seat { reducing: Some(Access::Read), ..seat }), "it will not for long");
-        assert!(!check(Seat { reducing: Some(Access::Write), ..seat }), "what stays is too much");
     }
 }

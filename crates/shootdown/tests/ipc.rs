@@ -10,7 +10,7 @@ use tlbkit_shootdown::ipc::{Access, IpcError, IpcRegion, LowAction, MessageStep,
 fn what_was_duplicated_is_still_known_as_stale_after_a_copy() {
     let mut region = IpcRegion::<2, 1>::new();
     let page = region.get_ownership(0).unwrap();
-    region.mapin(0, page, Access::Write).unwrap();
+    let _ = region.mapin(0, page, Access::Write).unwrap();
     for _ in 0..2 {
         assert_eq!(region.duplicate(0, page, true), Ok(LowAction::Nothing));
     }
@@ -50,14 +50,16 @@ proptest! {
                 5 => region.make_writable(space, page),
                 6 => region.mapin(space, page, if flag { Access::Read } else { Access::Write }),
                 _ => {
-                    if let Some((space, page)) = reducing.pop() {
-                        prop_assert!(region.reduced(space, page).is_ok());
+                    match reducing.pop() {
+                        Some((space, page)) => region.reduced(space, page),
+                        None => Ok(LowAction::Nothing),
                     }
-                    Ok(LowAction::Nothing)
                 }
             };
             match action {
-                Ok(LowAction::Reduce { space, page, .. }) => reducing.push((space, page)),
+                Ok(LowAction::Reduce { space, page, .. } | LowAction::Copy { space, page, reduce: Some(_), .. }) => {
+                    reducing.push((space, page));
+                }
                 Ok(_) => {}
                 Err(_) => prop_assert_eq!(format!("{:?}", region), format!("{:?}", before), "an error changes nothing"),
             }
@@ -81,12 +83,12 @@ proptest! {
         let mut region = IpcRegion::<2, 3>::new();
         let page = region.get_ownership(if earlier.is_some() { before } else { from }).unwrap();
         if let Some(trusted) = earlier {
-            region.mapin(before, page, Access::Write).unwrap();
+            let _ = region.mapin(before, page, Access::Write).unwrap();
             // Where the sender did not trust it, its mapping is still being reduced: the sender did not wait.
-            region.start_transfer(before, from, page, trusted).unwrap();
+            let _ = region.start_transfer(before, from, page, trusted).unwrap();
         }
         if mapped {
-            region.mapin(from, page, Access::Write).unwrap();
+            let _ = region.mapin(from, page, Access::Write).unwrap();
         }
         let mut passing = Passing::new();
         let (send, receive) = (Send { duplicate, trust_hint: hint }, Receive { trust, immediate_use });
@@ -102,11 +104,12 @@ proptest! {
                     match action.unwrap() {
                         LowAction::Reduce { space, page, .. } => {
                             reductions += 1;
-                            region.reduced(space, page).unwrap();
+                            assert_eq!(region.reduced(space, page), NOTHING);
                         }
-                        LowAction::Wait { space, page } => region.reduced(space, page).unwrap(),
-                        _ => {}
+                        LowAction::Wait { space, page } => assert_eq!(region.reduced(space, page), NOTHING),
+                        _ => return true,
                     }
+                    false
                 };
                 let action = match step {
                     MessageStep::Duplicate { ownership_only } => region.duplicate(from, page, ownership_only),
@@ -120,7 +123,14 @@ proptest! {
                         }
                         continue;
                     }
-                    MessageStep::Mapin(access) => region.mapin(to, page, access),
+                    MessageStep::Mapin(access) => {
+                        let mut mapped = false;
+                        while !mapped {
+                            let action = region.mapin(to, page, access);
+                            mapped = act(region, action);
+                        }
+                        continue;
+                    }
                 };
                 act(region, action);
             }
@@ -156,9 +166,9 @@ fn reduce(space: usize, page: usize, access: Access) -> Result<LowAction, IpcErr
 fn a_page_is_given_out_again_when_it_is_mapped_nowhere() {
     let mut region = IpcRegion::<1, 2>::new();
     let page = region.get_ownership(0).unwrap();
-    region.mapin(0, page, Access::Write).unwrap();
+    let _ = region.mapin(0, page, Access::Write).unwrap();
     assert_eq!(region.duplicate(0, page, false), reduce(0, page, Access::Read));
-    region.reduced(0, page).unwrap();
+    assert_eq!(region.reduced(0, page), NOTHING);
     assert_eq!(region.release_ownership(0, page), NOTHING, "what is left is one ownership");
     assert_eq!((region.ownerships(page), region.high(0, page)), (1, Access::Write));
     assert_eq!(region.release_ownership(0, page), reduce(0, page, Access::None));
@@ -166,7 +176,7 @@ fn a_page_is_given_out_again_when_it_is_mapped_nowhere() {
     assert_eq!(region.release_ownership(0, page), Err(IpcError::NotOwner));
     assert_eq!(region.get_ownership(1), Err(IpcError::NoPage));
     assert_eq!(region.finish_transfer(0, page), Ok(LowAction::Wait { space: 0, page }));
-    region.reduced(0, page).unwrap();
+    assert_eq!(region.reduced(0, page), NOTHING);
     assert_eq!(region.finish_transfer(0, page), NOTHING);
     assert_eq!(region.get_ownership(1), Ok(page));
 }
@@ -187,7 +197,7 @@ fn stale_mappings_are_found_one_by_one() {
     for space in 0..3 {
         assert_eq!(region.stale_in(page), Some(space));
         assert_eq!(region.finish_transfer(space, page), reduce(space, page, Access::None));
-        region.reduced(space, page).unwrap();
+        assert_eq!(region.reduced(space, page), NOTHING);
     }
     assert_eq!(region.stale_in(page), None);
     assert_eq!(region.get_ownership(0), Ok(page));
@@ -200,8 +210,9 @@ fn stale_mappings_are_found_one_by_one() {
 fn an_untrusting_receiver_is_safe_from_those_whom_others_have_trusted() {
     let mut region = IpcRegion::<2, 4>::new();
     let page = region.get_ownership(0).unwrap();
-    for (space, trusted) in [(0, true), (1, false), (2, false)] {
-        region.mapin(space, page, Access::Write).unwrap();
+    let senders = [(0, Access::Write, true), (1, Access::Read, false), (2, Access::Read, false)];
+    for (space, access, trusted) in senders {
+        assert_eq!(region.mapin(space, page, access), map(space, page, access));
         let asked = if trusted { NOTHING } else { reduce(space, page, Access::None) };
         assert_eq!(region.start_transfer(space, space + 1, page, trusted), asked);
     }
@@ -210,7 +221,7 @@ fn an_untrusting_receiver_is_safe_from_those_whom_others_have_trusted() {
     for space in 0..3 {
         assert_eq!(region.unfinished_in(page), Some(space), "its TLBs may still have it");
         assert_eq!(region.finish_transfer(space, page), Ok(LowAction::Wait { space, page }));
-        region.reduced(space, page).unwrap();
+        assert_eq!(region.reduced(space, page), NOTHING);
         assert_eq!(region.low(space, page), Access::None);
     }
     assert_eq!((region.unfinished_in(page), region.unfinished_in(9)), (None, None));
@@ -223,7 +234,7 @@ fn a_page_that_comes_back_finds_its_old_mapping() {
     for duplicate in [false, true] {
         let mut region = IpcRegion::<1, 2>::new();
         let page = region.get_ownership(0).unwrap();
-        region.mapin(0, page, Access::Write).unwrap();
+        let _ = region.mapin(0, page, Access::Write).unwrap();
         if duplicate {
             assert_eq!(region.duplicate(0, page, true), NOTHING);
         }
@@ -242,48 +253,124 @@ fn a_page_that_comes_back_finds_its_old_mapping() {
 fn a_stale_mapping_is_good_again_when_the_others_let_go() {
     let mut region = IpcRegion::<1, 2>::new();
     let page = region.get_ownership(0).unwrap();
-    region.mapin(0, page, Access::Write).unwrap();
-    region.duplicate(0, page, true).unwrap();
-    region.start_transfer(0, 1, page, true).unwrap();
+    let _ = region.mapin(0, page, Access::Write).unwrap();
+    let _ = region.duplicate(0, page, true).unwrap();
+    let _ = region.start_transfer(0, 1, page, true).unwrap();
     assert_eq!(region.stale_in(page), Some(0));
-    region.release_ownership(1, page).unwrap();
+    let _ = region.release_ownership(1, page).unwrap();
     assert_eq!((region.low(0, page), region.high(0, page)), (Access::Write, Access::Write));
     assert_eq!(region.stale_in(page), None);
     assert_eq!(region.finish_transfer(0, page), NOTHING);
 }
 
+/// Guarantee (2) of 5.3.4.5, either way round. A duplicate has been passed without trust, and its transfer completed. One of
+/// the two spaces takes a copy: the other owns the page alone, and will write to it. The first must not read that.
 #[test]
-fn a_copy_leaves_a_stale_mapping_where_there_was_one() {
-    for mapped in [Access::None, Access::Read] {
+fn a_space_that_takes_a_copy_reads_no_more_of_the_page() {
+    for copier in [0, 1] {
         let mut region = IpcRegion::<2, 2>::new();
         let page = region.get_ownership(0).unwrap();
-        region.duplicate(0, page, false).unwrap();
-        region.start_transfer(0, 1, page, false).unwrap();
-        region.mapin(0, page, mapped).unwrap();
-        assert!(matches!(region.make_writable(0, page), Ok(LowAction::Copy { space: 0, .. })));
-        assert_eq!(region.stale_in(page), (mapped > Access::None).then_some(0));
+        assert_eq!(region.mapin(0, page, Access::Write), map(0, page, Access::Write));
+        assert_eq!(region.duplicate(0, page, false), reduce(0, page, Access::Read));
+        assert_eq!(region.reduced(0, page), NOTHING);
+        assert_eq!(region.start_transfer(0, 1, page, false), NOTHING);
+        assert_eq!(region.unfinished_in(page), None);
+        assert_eq!(region.mapin(1, page, Access::Read), map(1, page, Access::Read));
+
+        let copied = LowAction::Copy { space: copier, page, copy: 1, reduce: Some(Access::None) };
+        assert_eq!(region.make_writable(copier, page), Ok(copied));
+        let owner = 1 - copier;
+        assert_eq!((region.high(owner, page), region.unfinished_in(page)), (Access::Write, Some(copier)));
+        let wait = Ok(LowAction::Wait { space: copier, page });
+        assert_eq!(region.make_writable(owner, page), wait);
+        assert_eq!(region.mapin(owner, page, Access::Write), wait);
+        assert_eq!(region.mapin(owner, page, Access::Read), NOTHING, "it has read the page before");
+        assert_eq!(region.reduced(copier, page), NOTHING);
+        assert_eq!((region.low(copier, page), region.unfinished_in(page)), (Access::None, None));
+        assert_eq!(region.make_writable(owner, page), map(owner, page, Access::Write));
     }
 }
 
-/// While a mapping is being reduced its space can do nothing with the page; nor is it stale.
+/// As above, for a space that gives its ownership up.
+#[test]
+fn a_space_that_releases_a_page_reads_no_more_of_it() {
+    let mut region = IpcRegion::<1, 2>::new();
+    let page = region.get_ownership(0).unwrap();
+    assert_eq!(region.duplicate(0, page, false), NOTHING);
+    assert_eq!(region.start_transfer(0, 1, page, false), NOTHING);
+    assert_eq!(region.mapin(0, page, Access::Read), map(0, page, Access::Read));
+    assert_eq!(region.release_ownership(0, page), reduce(0, page, Access::None));
+    assert_eq!(region.make_writable(1, page), Ok(LowAction::Wait { space: 0, page }));
+    assert_eq!(region.reduced(0, page), NOTHING);
+    assert_eq!(region.make_writable(1, page), map(1, page, Access::Write));
+}
+
+/// Space 1 has trusted space 0. Space 2, which gets a duplicate of the page and remains its only owner, has not been asked.
+/// Before it writes, what space 0 may still do is taken away.
+#[test]
+fn no_space_has_to_trust_what_another_has_trusted() {
+    let mut region = IpcRegion::<1, 3>::new();
+    let page = region.get_ownership(0).unwrap();
+    assert_eq!(region.mapin(0, page, Access::Write), map(0, page, Access::Write));
+    assert_eq!(region.start_transfer(0, 1, page, true), NOTHING);
+    assert_eq!(region.duplicate(1, page, false), NOTHING);
+    assert_eq!(region.start_transfer(1, 2, page, false), NOTHING);
+    assert_eq!(region.mapin(2, page, Access::Write), Err(IpcError::Denied));
+    assert_eq!(region.release_ownership(1, page), NOTHING);
+    assert_eq!(region.mapin(2, page, Access::Write), reduce(0, page, Access::None));
+    assert_eq!(region.mapin(2, page, Access::Write), Ok(LowAction::Wait { space: 0, page }));
+    assert_eq!(region.reduced(0, page), NOTHING);
+    assert_eq!(region.mapin(2, page, Access::Write), map(2, page, Access::Write));
+}
+
+/// 5.3.4.6: the reduction that a duplicate starts overlaps with the rest of the send, and with the next one.
+#[test]
+fn a_send_does_not_wait_for_a_reduction() {
+    let mut region = IpcRegion::<1, 3>::new();
+    let page = region.get_ownership(0).unwrap();
+    assert_eq!(region.mapin(0, page, Access::Write), map(0, page, Access::Write));
+    assert_eq!(region.duplicate(0, page, false), reduce(0, page, Access::Read));
+    assert_eq!(region.start_transfer(0, 1, page, false), NOTHING);
+    assert_eq!(region.finish_transfer(0, page), Ok(LowAction::Wait { space: 0, page }));
+    // The sender's own ownership goes too, while the mapping is still being reduced for the first receiver.
+    assert_eq!(region.start_transfer(0, 2, page, false), NOTHING);
+    assert_eq!((region.high(0, page), region.unfinished_in(page)), (Access::None, Some(0)));
+    assert!(region.check());
+    assert_eq!(region.reduced(0, page), reduce(0, page, Access::None), "it owns nothing of it any more");
+    assert_eq!(region.reduced(0, page), NOTHING);
+    assert_eq!((region.low(0, page), region.unfinished_in(page)), (Access::None, None));
+}
+
+#[test]
+fn a_copy_leaves_nothing_of_the_mapping_that_there_was() {
+    for mapped in [Access::None, Access::Read] {
+        let mut region = IpcRegion::<2, 2>::new();
+        let page = region.get_ownership(0).unwrap();
+        let _ = region.duplicate(0, page, false).unwrap();
+        let _ = region.start_transfer(0, 1, page, false).unwrap();
+        let _ = region.mapin(0, page, mapped).unwrap();
+        let left = (mapped > Access::None).then_some(Access::None);
+        let copied = LowAction::Copy { space: 0, page, copy: 1, reduce: left };
+        assert_eq!(region.make_writable(0, page), Ok(copied));
+        assert_eq!((region.stale_in(page), region.unfinished_in(page)), (None, left.map(|_| 0)));
+    }
+}
+
+/// While a mapping is being reduced its space cannot map the page; nor is it stale.
 #[test]
 fn a_reduction_is_waited_for() {
     let mut region = IpcRegion::<1, 2>::new();
     let page = region.get_ownership(0).unwrap();
-    assert_eq!(region.reduced(0, page), Err(IpcError::NotOwner), "nothing is being reduced");
-    region.mapin(0, page, Access::Write).unwrap();
+    assert_eq!(region.reduced(0, page), Err(IpcError::NotReducing), "nothing is being reduced");
+    let _ = region.mapin(0, page, Access::Write).unwrap();
     assert_eq!(region.duplicate(0, page, false), reduce(0, page, Access::Read));
     assert_eq!(region.stale_in(page), None);
-    for busy in [
-        region.release_ownership(0, page),
-        region.start_transfer(0, 1, page, true),
-        region.duplicate(0, page, true),
-        region.make_writable(0, page),
-        region.mapin(0, page, Access::Read),
-    ] {
-        assert_eq!(busy, Err(IpcError::Busy));
-    }
-    region.reduced(0, page).unwrap();
+    let wait = Ok(LowAction::Wait { space: 0, page });
+    assert_eq!(region.mapin(0, page, Access::Read), wait);
+    assert_eq!(region.finish_transfer(0, page), wait);
+    assert_eq!(region.release_ownership(0, page), NOTHING, "it is the only owner again");
+    assert_eq!((region.make_writable(0, page), region.high(0, page)), (wait, Access::Write));
+    assert_eq!(region.reduced(0, page), NOTHING);
     assert_eq!(region.low(0, page), Access::Read);
     assert_eq!(region.mapin(0, page, Access::Read), NOTHING);
 }
@@ -302,7 +389,7 @@ fn what_is_not_there_or_not_owned_is_refused() {
     assert_eq!(region.start_transfer(0, 1, page, false), Err(IpcError::OutOfRange));
     assert_eq!(region.ownerships(page), 1, "and nothing is lost");
     for _ in 1..u16::MAX {
-        region.duplicate(0, page, false).unwrap();
+        let _ = region.duplicate(0, page, false).unwrap();
     }
     assert_eq!(region.duplicate(0, page, false), Err(IpcError::TooMany));
     assert_eq!(region.ownerships(page), usize::from(u16::MAX));
@@ -310,8 +397,8 @@ fn what_is_not_there_or_not_owned_is_refused() {
 
 #[test]
 fn an_error_says_what_is_in_the_way() {
-    use IpcError::{Busy, Denied, NoPage, NotOwner, OutOfRange, TooMany};
-    let texts = [OutOfRange, NoPage, NotOwner, Denied, Busy, TooMany].map(|error| error.to_string());
+    use IpcError::{Denied, NoPage, NotOwner, NotReducing, OutOfRange, TooMany};
+    let texts = [OutOfRange, NoPage, NotOwner, Denied, NotReducing, TooMany].map(|error| error.to_string());
     assert!(texts.iter().all(|text| !text.is_empty()));
     assert_eq!(std::collections::BTreeSet::from(texts).len(), 6, "each says something else");
 }
@@ -364,8 +451,8 @@ fn a_writable_copy_is_the_callers_alone() {
     let mut region = IpcRegion::<2, 2>::new();
     let page = region.get_ownership(0).unwrap();
     assert_eq!(region.mapin(1, page, Access::Read), Err(IpcError::Denied));
-    region.duplicate(0, page, false).unwrap();
-    region.start_transfer(0, 1, page, false).unwrap();
+    let _ = region.duplicate(0, page, false).unwrap();
+    let _ = region.start_transfer(0, 1, page, false).unwrap();
     let Ok(LowAction::Copy { copy, .. }) = region.make_writable(1, page) else { panic!("two own it") };
     assert_eq!((region.high(1, copy), region.high(0, page)), (Access::Write, Access::Write));
     assert_eq!(region.make_writable(0, page), Ok(LowAction::Map { space: 0, page, access: Access::Write }));
