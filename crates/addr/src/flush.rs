@@ -2,7 +2,7 @@
 
 use heapless::Vec;
 
-use crate::{Pages, Vpn};
+use crate::{Attr, Pages, Vpn};
 
 /// How far a change must be made known before its promise holds.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord, Hash)]
@@ -25,6 +25,32 @@ pub enum Reach {
     /// A TLB may hold a translation that allows what is no longer allowed: every CPU that may have loaded it must
     /// flush before the change counts as done.
     Everywhere,
+}
+
+impl Reach {
+    /// Returns how far a change of a page's attributes must be made known that takes `lost` away and gives `gained`, while
+    /// the frame stays the same.
+    ///
+    /// - Rights that are added are Tzou's safe inconsistency (5.1.1): a CPU that still has the old entry faults,
+    ///   forgets it ([`Reach::Local`]) and finds the new one. So is an accessed bit too many.
+    /// - Rights that are taken away must reach every CPU, and so must whatever else a stale entry would do wrongly: a
+    ///   cleared dirty bit that the next store must set again, another memory type, or another tag of the address space.
+    /// - So must giving a page to user mode: the kernel loses it where that is one or the other (PXN, SUM, SMAP).
+    /// - The kernel's own mark, [`Attr::COPY_ON_WRITE`], is in no TLB.
+    ///
+    /// The one rule for both tables and protocols. Costs a few instructions.
+    #[inline(always)]
+    pub const fn of_change(lost: Attr, gained: Attr) -> Self {
+        let (lost, gained) = (lost.difference(Attr::COPY_ON_WRITE), gained.difference(Attr::COPY_ON_WRITE));
+        let strict = Attr::MEMORY.union(Attr::GLOBAL).union(Attr::USER);
+        if !lost.difference(Attr::ACCESSED).is_empty() || gained.intersects(strict) {
+            Self::Everywhere
+        } else if !lost.union(gained).is_empty() {
+            Self::Local
+        } else {
+            Self::Nowhere
+        }
+    }
 }
 
 /// What a hardware walker may cache of a table's links, the entries above the leaves, and what makes it forget them.

@@ -285,25 +285,10 @@ impl Change {
         attr.difference(self.clear).union(self.set)
     }
 
-    /// Returns how far the change must be made known.
-    ///
-    /// Raising rights is Tzou's safe inconsistency (5.1.1): a CPU that still has the old entry faults, forgets
-    /// it ([`Reach::Local`]) and finds the new one. Lowering them, and whatever else a stale entry would do wrongly (a cleared dirty bit that the next
-    /// store must set again, another memory type, another address-space tag), must reach every CPU. So must giving a page to user mode: the
-    /// kernel loses it where that is one or the other (PXN, SUM, SMAP).
+    /// Returns how far the change must be made known: [`Reach::of_change`].
     #[inline(always)]
     pub const fn reach(self) -> Reach {
-        // No TLB knows of the kernel's own mark.
-        let clear = self.clear.difference(self.set).difference(Attr::COPY_ON_WRITE);
-        let set = self.set.difference(Attr::COPY_ON_WRITE);
-        let strict = Attr::MEMORY.union(Attr::GLOBAL).union(Attr::USER);
-        if !clear.is_empty() || set.intersects(strict) {
-            Reach::Everywhere
-        } else if !set.is_empty() {
-            Reach::Local
-        } else {
-            Reach::Nowhere
-        }
+        Reach::of_change(self.clear.difference(self.set), self.set)
     }
 }
 

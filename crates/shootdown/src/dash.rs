@@ -75,6 +75,8 @@ pub enum DashError {
     Writable,
     /// Too many unmappings in flight, or segments shared.
     Full,
+    /// The space shares none of these pages.
+    NotShared,
     /// No such unmapping is in flight.
     UnknownTicket(Ticket),
 }
@@ -87,6 +89,7 @@ impl fmt::Display for DashError {
             Self::Occupied(entry) => write!(f, "frame {} is mapped there", entry.frame),
             Self::Writable => f.write_str("the page is writable, so its dirty bit cannot be cleared"),
             Self::Full => f.write_str("too many unmappings in flight or segments shared"),
+            Self::NotShared => f.write_str("the space shares none of these pages"),
             Self::UnknownTicket(_) => f.write_str("no such unmapping is in flight"),
         }
     }
@@ -172,17 +175,24 @@ impl<T: Tables, M, const PENDING: usize, const SHARES: usize> Dash<T, M, PENDING
         &self.tables
     }
 
-    /// The other spaces that see the same segment at `at`.
+    /// The other spaces that see the same segment at `at`: those that have said the same as `space`, and those that have said
+    /// the same as one of these, for a page is unmapped from every space that shares it with one from which it is unmapped.
+    ///
+    /// Costs the square of the declarations.
     fn sharers(&self, space: Asid, at: Vpn) -> Vec<Asid, SHARES> {
-        let mine = self.shares.iter().filter(|(_, of, pages)| *of == space && pages.contains(at));
-        let mut others = Vec::new();
-        for (id, ..) in mine {
-            for (other, of, pages) in &self.shares {
-                if other == id && *of != space && pages.contains(at) && !others.contains(of) {
+        let here = || self.shares.iter().filter(|(.., pages)| pages.contains(at));
+        let mut others: Vec<Asid, SHARES> = Vec::new();
+        let (mut next, mut done) = (Some(space), 0);
+        while let Some(of) = next {
+            let ids = here().filter(|(_, whose, _)| *whose == of).map(|(id, ..)| id);
+            for (_, other, _) in ids.flat_map(|id| here().filter(move |(same, ..)| same == id)) {
+                if *other != space && !others.contains(other) {
                     // As many as there are declarations: it fits.
-                    let _ = others.push(*of);
+                    let _ = others.push(*other);
                 }
             }
+            next = others.get(done).copied();
+            done += 1;
         }
         others
     }
@@ -400,9 +410,34 @@ impl<T: Tables, M, const PENDING: usize, const SHARES: usize> Dash<T, M, PENDING
         self.shares.push((id, space, segment)).map_err(|_| DashError::Full)
     }
 
-    /// `share(-1, seg_start, seg_end)`: ends this space's sharing of these pages.
-    pub fn unshare(&mut self, space: Asid, segment: Pages) {
-        self.shares.retain(|(_, of, pages)| *of != space || *pages != segment);
+    /// `share(-1, seg_start, seg_end)`: ends this space's sharing of these pages, whatever segments they are in. Of a segment
+    /// that reaches beyond them, the rest stays shared.
+    ///
+    /// # Errors
+    ///
+    /// [`DashError::NotShared`] if the space shares none of them; [`DashError::Full`] if there is no room for the pieces that
+    /// are left.
+    pub fn unshare(&mut self, space: Asid, segment: Pages) -> Result<(), DashError> {
+        let ends =
+            |(_, of, pages): &&(SharingId, Asid, Pages)| *of == space && pages.intersect(segment).is_some();
+        if !self.shares.iter().any(|share| ends(&share)) {
+            return Err(DashError::NotShared);
+        }
+        let mut rest = Vec::new();
+        for share in &self.shares {
+            if !ends(&share) {
+                rest.push(*share).map_err(|_| DashError::Full)?;
+                continue;
+            }
+            let (id, of, pages) = *share;
+            let below = segment.first().checked_sub(1).and_then(|last| Pages::new(pages.first(), last));
+            let above = segment.last().checked_add(1).and_then(|first| Pages::new(first, pages.last()));
+            for piece in below.into_iter().chain(above) {
+                rest.push((id, of, piece)).map_err(|_| DashError::Full)?;
+            }
+        }
+        self.shares = rest;
+        Ok(())
     }
 
     /// `set_page_fault_hdr(handler)`.

@@ -6,10 +6,14 @@
 //!     ^  ^               |      |                       ^  |               |
 //!     |  +--- fault -----+      | unmapped, dirty       |  |               |
 //!     |                         v                       |  |               |
-//!     +---- fault ------- being written ----- written --+  |               |
+//!     +---- fault, or --- being written ----- written --+  |               |
+//!     |     write failed                                   |               |
 //!     +------------------ allocate, or fault --------------+- allocate ----+
 //!     +------------------ being read <---- allocate to read
 //! ```
+//!
+//! The unmapper keeps the clean list at a threshold (5.3.3.2). Zeroed pages do not count: the process that fills them
+//! takes them from the clean list, and would otherwise leave nothing to read into.
 //!
 //! No flush is waited for: a page that is being unmapped keeps its contents, so a stale translation still reaches
 //! the right page (transient inconsistency). The invariant that makes it so is that a frame leaves `BeingUnmapped`
@@ -89,13 +93,13 @@ struct Page {
 #[derive(Clone, Debug)]
 pub struct PageOut<const FRAMES: usize> {
     pages: [Page; FRAMES],
-    /// How many free pages to keep.
+    /// How many clean pages to keep.
     threshold: usize,
     hand: usize,
 }
 
 impl<const FRAMES: usize> PageOut<FRAMES> {
-    /// Returns `FRAMES` free pages, of which `threshold` are to be kept free.
+    /// Returns `FRAMES` clean pages, of which `threshold` are to be kept clean.
     pub const fn new(threshold: usize) -> Self {
         Self {
             pages: [Page { state: State::Clean, due: Due::Nothing, dirty: false }; FRAMES],
@@ -109,10 +113,6 @@ impl<const FRAMES: usize> PageOut<FRAMES> {
         self.pages.get(frame).map(|page| page.state)
     }
 
-    fn free(&self) -> usize {
-        self.pages.iter().filter(|page| matches!(page.state, State::Clean | State::Zeroed)).count()
-    }
-
     fn go(&mut self, frame: usize, from: &[State], due: Due, to: State) -> Result<(), WrongState> {
         match self.pages.get_mut(frame) {
             Some(page) if from.contains(&page.state) && page.due == due => {
@@ -123,11 +123,12 @@ impl<const FRAMES: usize> PageOut<FRAMES> {
         }
     }
 
-    /// Allocates a page: a zeroed one if `zeroed` is wanted, a clean one otherwise.
+    /// Allocates a page: a zeroed one if `zeroed` is wanted. Otherwise a clean one, or a zeroed one if no page is clean.
     pub fn allocate(&mut self, zeroed: bool) -> Option<usize> {
-        let wanted = if zeroed { State::Zeroed } else { State::Clean };
-        let frame = self.pages.iter().position(|page| page.state == wanted)?;
-        self.go(frame, &[wanted], Due::Nothing, State::InUse).ok().map(|()| frame)
+        let first = |wanted| self.pages.iter().position(|page| page.state == wanted);
+        let clean = if zeroed { None } else { first(State::Clean) };
+        let frame = clean.or_else(|| first(State::Zeroed))?;
+        self.go(frame, &[State::Clean, State::Zeroed], Due::Nothing, State::InUse).ok().map(|()| frame)
     }
 
     /// Allocates a page to be read into; [`read`](Self::read) ends it.
@@ -154,11 +155,12 @@ impl<const FRAMES: usize> PageOut<FRAMES> {
         self.go(frame, &[State::Clean], Due::Nothing, State::Zeroed)
     }
 
-    /// The unmapper: selects a page to be unmapped if too few are free. It goes round (the text picks at random).
+    /// The unmapper: selects a page to be unmapped if too few are clean, those on their way there included. It goes round
+    /// (the text picks at random).
     pub fn unmapper(&mut self) -> PageAction {
         let coming =
-            self.pages.iter().filter(|page| page.due != Due::Nothing && page.state != State::InUse).count();
-        if self.free() + coming >= self.threshold {
+            |page: &&Page| matches!(page.state, State::Clean | State::BeingUnmapped | State::BeingWritten);
+        if self.pages.iter().filter(coming).count() >= self.threshold {
             return PageAction::Nothing;
         }
         for step in 0..FRAMES {
@@ -230,6 +232,19 @@ impl<const FRAMES: usize> PageOut<FRAMES> {
         }
         self.due(frame, Due::Nothing, false);
         Ok(())
+    }
+
+    /// A launderer's write has failed: the backing store does not have the page. It is in use again, and dirty, so that it is
+    /// written when its turn comes once more. It must be mapped again, unless a fault has done that.
+    ///
+    /// # Errors
+    ///
+    /// [`WrongState`] if no write of this page was under way.
+    pub fn write_failed(&mut self, frame: usize) -> Result<PageAction, WrongState> {
+        let reclaimed = self.state(frame) == Some(State::InUse);
+        self.go(frame, &[State::BeingWritten, State::InUse], Due::Written, State::InUse)?;
+        self.due(frame, Due::Nothing, true);
+        Ok(if reclaimed { PageAction::Nothing } else { PageAction::Map(frame) })
     }
 
     fn due(&mut self, frame: usize, due: Due, dirty: bool) {

@@ -7,7 +7,7 @@
 //! | trusted (5.1.3) | allows more, but a rule forbids to use it, and who could be harmed trusts the others | skips it |
 //! | intolerable | allows what must not be, or hides what must be known | flushes |
 
-use tlbkit_addr::{Attr, Pfn};
+use tlbkit_addr::{Attr, Pfn, Reach};
 
 /// What an entry says.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
@@ -73,6 +73,8 @@ impl Tolerance {
 
 /// Classifies the change of an entry from `old` to `new`, `None` being no page.
 ///
+/// Which changes of attributes are safe is [`Reach::of_change`]'s rule, which page tables go by, too.
+///
 /// On hardware that caches the absence of a page (RISC-V may), a safe change can cost one fault on each CPU.
 pub fn classify(old: Option<Entry>, new: Option<Entry>, context: Context) -> Tolerance {
     let Some(old) = old.filter(|old| old.attr.intersects(Attr::RIGHTS)) else {
@@ -82,16 +84,15 @@ pub fn classify(old: Option<Entry>, new: Option<Entry>, context: Context) -> Tol
     if let Some(new) = new
         && same_page
     {
-        let kept = |mask: Attr| new.attr.intersection(mask) == old.attr.intersection(mask);
-        // A copy that says "dirty" sets no dirty bit: writes through it are lost to the kernel.
-        let forgets = old.attr.contains(Attr::DIRTY) && !new.attr.contains(Attr::DIRTY);
-        let unnoticed = forgets && old.attr.contains(Attr::WRITE);
-        let raised = new.attr.contains(old.attr.intersection(Attr::RIGHTS));
-        if raised && !unnoticed && kept(Attr::MEMORY) && kept(Attr::GLOBAL) {
+        let (lost, gained) = (old.attr.difference(new.attr), new.attr.difference(old.attr));
+        // A copy that says "dirty" sets no dirty bit, so writes through it are lost to the kernel. Without the right to write
+        // there are none.
+        let unseen = if old.attr.contains(Attr::WRITE) { Attr::empty() } else { Attr::DIRTY };
+        if Reach::of_change(lost.difference(unseen), gained) != Reach::Everywhere {
             return Tolerance::Safe;
         }
-        // Two memory types of one frame are harmful whoever promises what.
-        if !kept(Attr::MEMORY) {
+        // Two memory types of one frame are harmful whatever is promised.
+        if lost.union(gained).intersects(Attr::MEMORY) {
             return Tolerance::Intolerable;
         }
     }

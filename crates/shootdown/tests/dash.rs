@@ -221,10 +221,11 @@ fn sharing() -> impl Strategy<Value = (u16, SharingId, Pages)> {
 }
 
 proptest! {
-    /// A page is seen by those who have declared the same of it, against the definition; and each of them may end it.
+    /// A page is seen by the spaces that have declared the same of it, and by those that have declared the same as one of
+    /// these, against the definition; and each of them may end that for any part.
     #[test]
     fn sharers_are_those_who_said_the_same(
-        declarations in proptest::collection::vec(sharing(), 1..5), me in 1..4u16, at in 0..7usize, last: proptest::sample::Index,
+        declarations in proptest::collection::vec(sharing(), 1..5), me in 1..4u16, at in 0..7usize, (of, _, segment) in sharing(),
     ) {
         let at = Vpn::new(at);
         let mut dash = dash();
@@ -233,9 +234,13 @@ proptest! {
         }
         let sees = |declarations: &[(u16, SharingId, Pages)]| {
             let here = declarations.iter().filter(|(.., segment)| segment.contains(at));
-            let mine: Vec<_> = here.clone().filter(|(of, ..)| *of == me).map(|(_, id, _)| id).collect();
-            let same = here.filter(|(_, id, _)| mine.contains(&id)).map(|(of, ..)| *of);
-            same.chain([me]).collect::<BTreeSet<_>>()
+            let mut see = BTreeSet::from([me]);
+            // As often as there are spaces, at most.
+            for _ in 0..3 {
+                let ids: Vec<_> = here.clone().filter(|(of, ..)| see.contains(of)).map(|(_, id, _)| id).collect();
+                see.extend(here.clone().filter(|(_, id, _)| ids.contains(&id)).map(|(of, ..)| *of));
+            }
+            see
         };
         let mapped = |dash: &Dash<Map, u32, 3, 4>| {
             (1..4).filter(|&of| dash.tables().entry(space(of), at).is_some()).collect::<BTreeSet<_>>()
@@ -249,13 +254,66 @@ proptest! {
         prop_assert!(stale.into_iter().eq(sees(&declarations).into_iter().map(space)));
         prop_assert_eq!(mapped(&dash), BTreeSet::new());
 
-        let &(of, _, segment) = last.get(&declarations);
         dash.completed(ticket, Outcome::Done).unwrap();
-        dash.unshare(space(of), segment);
-        let rest: Vec<_> = declarations.into_iter().filter(|&(o, _, s)| (o, s) != (of, segment)).collect();
+        let shares = |&(o, _, s): &(u16, SharingId, Pages)| o == of && s.intersect(segment).is_some();
+        let ended = dash.unshare(space(of), segment);
+        match ended {
+            Ok(()) => prop_assert!(declarations.iter().any(shares)),
+            Err(DashError::NotShared) => prop_assert!(!declarations.iter().any(shares)),
+            // The pieces that would be left are more than there is room for; then nothing has changed.
+            Err(why) => prop_assert_eq!(why, DashError::Full),
+        }
+        let ends = ended.is_ok() && segment.contains(at);
+        let rest: Vec<_> = declarations.into_iter().filter(|&(o, ..)| !(ends && o == of)).collect();
         dash.map(space(me), at, page(RW)).unwrap();
         prop_assert_eq!(mapped(&dash), sees(&rest));
     }
+}
+
+/// Space 2 is in two groups of one page, with space 1 and with space 3. Whichever of the three unmaps it, all three lose it.
+#[test]
+fn a_space_in_two_groups_joins_them() {
+    let at = Vpn::new(4);
+    for first in 1..4 {
+        let mut dash = dash();
+        for (of, group) in [(1, 5), (2, 5), (2, 6), (3, 6)] {
+            dash.share(space(of), SharingId::Group(group), Pages::one(at)).unwrap();
+        }
+        dash.map(space(first), at, page(RW)).unwrap();
+        let unmapping = dash.unmap_synch(space(first), at, false, Hint::default()).unwrap();
+        assert_eq!(dash.stale_in(unmapping.ticket).unwrap().count(), 3);
+        let left: Vec<_> = (1..4).filter(|&of| dash.tables().entry(space(of), at).is_some()).collect();
+        assert_eq!(left, [0; 0], "space {first} has unmapped the page");
+        // It is in neither any more.
+        dash.completed(unmapping.ticket, Outcome::Done).unwrap();
+        dash.unshare(space(2), Pages::one(at)).unwrap();
+        assert_eq!(dash.unshare(space(2), Pages::one(at)), Err(DashError::NotShared));
+        dash.map(space(1), at, page(RW)).unwrap();
+        assert_eq!([2, 3].map(|of| dash.tables().entry(space(of), at)), [None, None]);
+    }
+}
+
+/// A part of a segment, or more than it, can be unshared; the rest stays.
+#[test]
+fn a_part_of_a_segment_is_unshared() {
+    let pages = |first, last| Pages::new(Vpn::new(first), Vpn::new(last)).unwrap();
+    let shares = |dash: &mut Dash<Map, u32, 3, 4>, at| {
+        dash.map(space(1), Vpn::new(at), page(RW)).unwrap();
+        dash.tables().entry(space(2), Vpn::new(at)).is_some()
+    };
+    let mut dash = dash();
+    for of in [1, 2] {
+        dash.share(space(of), SharingId::Everybody, pages(8, 15)).unwrap();
+    }
+    assert_eq!(dash.unshare(space(2), pages(0, 7)), Err(DashError::NotShared));
+    dash.unshare(space(2), pages(10, 11)).unwrap();
+    assert_eq!([9, 10, 11, 12].map(|at| shares(&mut dash, at)), [true, false, false, true]);
+    // Three declarations and a fourth; in the middle of a piece there would be a fifth.
+    dash.share(space(3), SharingId::Everybody, pages(8, 15)).unwrap();
+    assert_eq!(dash.unshare(space(2), pages(13, 13)), Err(DashError::Full));
+    assert!(shares(&mut dash, 13), "nothing has changed");
+    dash.unshare(space(2), pages(0, usize::MAX)).unwrap();
+    assert_eq!([8, 15].map(|at| shares(&mut dash, at)), [false, false]);
 }
 
 /// Two spaces that share pages 8 to 15, of which page 9 is mapped.
@@ -300,7 +358,7 @@ fn what_is_in_flight_goes_on_for_those_who_shared_the_page() {
     let segment = Pages::new(Vpn::new(8), Vpn::new(15)).unwrap();
     let mut dash = shared();
     let unmapping = dash.unmap_synch(space(1), at, true, Hint::default()).unwrap();
-    dash.unshare(space(2), segment);
+    dash.unshare(space(2), segment).unwrap();
     dash.share(space(3), SharingId::Group(5), segment).unwrap();
     dash.tables().clone().exchange(space(3), at, Some(page(Attr::READ)));
     let stale =
@@ -528,9 +586,10 @@ fn an_error_says_what_is_in_the_way() {
         DashError::Occupied(page(RW)),
         DashError::Writable,
         DashError::Full,
+        DashError::NotShared,
         DashError::UnknownTicket(ticket),
     ]
     .map(|error| error.to_string());
     assert!(texts[2].contains("frame 0x3"), "{}", texts[2]);
-    assert_eq!(BTreeSet::from(texts).len(), 6, "each says something else");
+    assert_eq!(BTreeSet::from(texts).len(), 7, "each says something else");
 }

@@ -16,7 +16,7 @@ enum Event {
     Unmapper,
     Fault(usize),
     Unmapped(usize, bool, bool),
-    Written(usize),
+    Written(usize, bool),
 }
 
 fn event() -> impl Strategy<Value = Event> {
@@ -29,7 +29,7 @@ fn event() -> impl Strategy<Value = Event> {
         3 => Just(Event::Unmapper),
         2 => frame.clone().prop_map(Event::Fault),
         3 => (frame.clone(), any::<bool>(), any::<bool>()).prop_map(|(f, ok, d)| Event::Unmapped(f, ok, d)),
-        2 => frame.prop_map(Event::Written),
+        2 => (frame, any::<bool>()).prop_map(|(f, ok)| Event::Written(f, ok)),
     ]
 }
 
@@ -48,19 +48,22 @@ proptest! {
             let due = |frame: usize| unmapping[frame] || writing[frame];
             match event {
                 Event::Allocate(zeroed) => {
-                    let wanted = Some(if zeroed { State::Zeroed } else { State::Clean });
                     let frame = pages.allocate(zeroed);
-                    prop_assert_eq!(frame.is_some(), (0..5).any(|frame| was(frame) == wanted));
+                    let any = |state| (0..5).any(|frame| was(frame) == Some(state));
+                    let clean = !zeroed && any(State::Clean);
+                    prop_assert_eq!(frame.is_some(), clean || any(State::Zeroed));
                     if let Some(frame) = frame {
+                        let wanted = Some(if clean { State::Clean } else { State::Zeroed });
                         prop_assert_eq!((was(frame), due(frame)), (wanted, false));
                         prop_assert_eq!(pages.state(frame), Some(State::InUse));
                     }
                 }
                 Event::PageIn => {
                     let frame = pages.page_in();
-                    prop_assert_eq!(frame.is_some(), (0..5).any(|frame| was(frame) == Some(State::Clean)));
+                    let free = |frame| matches!(was(frame), Some(State::Clean | State::Zeroed));
+                    prop_assert_eq!(frame.is_some(), (0..5).any(free));
                     if let Some(frame) = frame {
-                        prop_assert_eq!((was(frame), due(frame)), (Some(State::Clean), false));
+                        prop_assert!(free(frame) && !due(frame));
                         prop_assert_eq!(pages.state(frame), Some(State::BeingRead));
                     }
                 }
@@ -72,11 +75,11 @@ proptest! {
                     let reading = was(frame) == Some(State::BeingRead);
                     prop_assert_eq!(pages.read(frame), if reading { Ok(()) } else { wrong(frame) });
                 }
-                // What is free or will be soon is enough; otherwise the next one in use with nothing under way.
+                // What is clean or will be soon is enough; otherwise the next one in use with nothing under way.
                 Event::Unmapper => {
-                    let is_free = |frame| matches!(was(frame), Some(State::Clean | State::Zeroed));
+                    let is_clean = |frame| was(frame) == Some(State::Clean);
                     let comes = |frame| due(frame) && was(frame) != Some(State::InUse);
-                    let enough = (0..5).filter(|&frame| is_free(frame) || comes(frame)).count() >= 3;
+                    let enough = (0..5).filter(|&frame| is_clean(frame) || comes(frame)).count() >= 3;
                     let mut round = (0..5).map(|step| (hand + step) % 5);
                     let next = round.find(|&frame| was(frame) == Some(State::InUse) && !due(frame));
                     match next.filter(|_| !enough) {
@@ -112,15 +115,21 @@ proptest! {
                         prop_assert_eq!(pages.unmapped(frame, outcome, dirty).map(|_| ()), wrong(frame));
                     }
                 }
-                Event::Written(frame) => {
-                    if writing[frame] {
-                        let reclaimed = was(frame) == Some(State::InUse);
-                        prop_assert_eq!(pages.written(frame), Ok(()));
-                        let state = if reclaimed { State::InUse } else { State::Clean };
-                        prop_assert_eq!(pages.state(frame), Some(state));
-                        writing[frame] = false;
+                Event::Written(frame, ok) => {
+                    let reclaimed = was(frame) == Some(State::InUse);
+                    let action = if ok {
+                        pages.written(frame).map(|()| PageAction::Nothing)
                     } else {
-                        prop_assert_eq!(pages.written(frame), wrong(frame));
+                        pages.write_failed(frame)
+                    };
+                    if writing[frame] {
+                        let mapped = if ok || reclaimed { PageAction::Nothing } else { PageAction::Map(frame) };
+                        prop_assert_eq!(action, Ok(mapped));
+                        let state = if reclaimed || !ok { State::InUse } else { State::Clean };
+                        prop_assert_eq!(pages.state(frame), Some(state));
+                        (writing[frame], unwritten[frame]) = (false, !ok);
+                    } else {
+                        prop_assert_eq!(action.map(|_| ()), wrong(frame));
                     }
                 }
             }
@@ -172,6 +181,52 @@ fn a_reclaimed_page_is_as_dirty_as_it_was() {
         pages.written(frame).unwrap();
         assert_eq!(unmap(&mut pages, Outcome::Done, false), Ok(PageAction::Nothing));
         assert_eq!(pages.state(frame), Some(State::Clean));
+    }
+}
+
+/// 5.3.3.2: the threshold is the clean list's. With as many pages zeroed as the threshold asks for and none clean, the unmapper
+/// had nothing to do, and whatever was to be paged in waited for ever.
+#[test]
+fn zeroed_pages_are_no_clean_ones() {
+    let mut pages = PageOut::<4>::new(2);
+    for frame in [0, 1] {
+        pages.zero(frame).unwrap();
+    }
+    assert_eq!((pages.allocate(false), pages.allocate(false)), (Some(2), Some(3)), "none is clean any more");
+    for frame in [2, 3] {
+        assert_eq!(pages.unmapper(), PageAction::Unmap(frame));
+        assert_eq!(pages.unmapped(frame, Outcome::Done, false), Ok(PageAction::Nothing));
+    }
+    assert_eq!(pages.unmapper(), PageAction::Nothing);
+    assert_eq!(
+        [(); 3].map(|()| pages.page_in()),
+        [Some(2), Some(3), Some(0)],
+        "what is read into need not be clean"
+    );
+    assert_eq!([true, true].map(|zeroed| pages.allocate(zeroed)), [Some(1), None]);
+}
+
+/// What could not be written is in use again and still dirty; it is written when its turn comes.
+#[test]
+fn a_page_that_could_not_be_written_is_not_lost() {
+    for reclaimed in [false, true] {
+        let mut pages = PageOut::<1>::new(1);
+        let frame = pages.allocate(false).unwrap();
+        let wrong = Err(WrongState { frame, state: Some(State::InUse) });
+        assert_eq!(pages.write_failed(frame), wrong, "nothing is being written");
+        assert_eq!(pages.unmapper(), PageAction::Unmap(frame));
+        assert_eq!(pages.unmapped(frame, Outcome::Done, true), Ok(PageAction::Write(frame)));
+        if reclaimed {
+            assert_eq!(pages.fault(frame), Ok(PageAction::Map(frame)));
+        }
+        let mapped = if reclaimed { PageAction::Nothing } else { PageAction::Map(frame) };
+        assert_eq!(pages.write_failed(frame), Ok(mapped));
+        assert_eq!((pages.state(frame), pages.written(frame)), (Some(State::InUse), wrong.map(|_| ())));
+        // Its new entry is clean, but the page is not.
+        assert_eq!(pages.unmapper(), PageAction::Unmap(frame));
+        assert_eq!(pages.unmapped(frame, Outcome::Done, false), Ok(PageAction::Write(frame)));
+        assert_eq!(pages.written(frame), Ok(()));
+        assert!(pages.check());
     }
 }
 

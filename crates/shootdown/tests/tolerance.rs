@@ -3,7 +3,7 @@
 #![cfg(not(tlbkit_loom))]
 
 use proptest::prelude::*;
-use tlbkit_addr::{Attr, Pfn};
+use tlbkit_addr::{Attr, Pfn, Reach};
 use tlbkit_shootdown::tolerance::{Advice, Context, Entry, Tolerance, classify};
 
 fn entry() -> impl Strategy<Value = Option<Entry>> {
@@ -51,6 +51,28 @@ proptest! {
             prop_assert!(new.is_none_or(|new| Some(new.frame) == old.map(|old| old.frame)));
         }
     }
+}
+
+proptest! {
+    /// One rule: what a page table asks every CPU to flush is safe for no protocol, unless it is a dirty bit of a page that is
+    /// not writable, and everything else is.
+    #[test]
+    fn safe_is_what_page_tables_do_not_flush_everywhere(old in 1..1024u16, new in 0..1024u16) {
+        let [old, new] = [old, new].map(Attr::from_bits_truncate);
+        prop_assume!(old.intersects(Attr::RIGHTS) && old.contains(Attr::WRITE));
+        let [before, after] = [old, new].map(|attr| Some(Entry { frame: Pfn::new(1), attr }));
+        let everywhere = Reach::of_change(old.difference(new), new.difference(old)) == Reach::Everywhere;
+        prop_assert_eq!(classify(before, after, Context::Plain) == Tolerance::Safe, !everywhere);
+    }
+}
+
+/// The kernel loses a page that user mode gets, where supervisor mode may not use what user mode may (PXN, SUM, SMAP).
+#[test]
+fn a_page_that_user_mode_gets_is_flushed() {
+    let kernels = Entry { frame: Pfn::new(1), attr: Attr::READ };
+    let users = Entry { attr: Attr::READ | Attr::USER, ..kernels };
+    assert_eq!(classify(Some(kernels), Some(users), Context::Plain), Tolerance::Intolerable);
+    assert_eq!(classify(None, Some(users), Context::Plain), Tolerance::Safe);
 }
 
 #[test]
