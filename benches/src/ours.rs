@@ -62,8 +62,8 @@ type Cpt8<M> = cpt::Cpt8<'static, Storage<M>>;
 subjects! {
     MptSolo MptShared "MPT": Mpt, mpt::Mpt4::new;
     LptSolo LptShared "LPT": Lpt, lpt::Lpt::new;
-    G16Solo G16Shared "G16": G16, |nodes| Ok(gpt::Gpt::new(nodes));
-    GaSolo GaShared "GA": Ga, |nodes| Ok(gpt::Gpt::new(nodes));
+    G16Solo G16Shared "G16": G16, gpt::Gpt::new;
+    GaSolo GaShared "GA": Ga, gpt::Gpt::new;
     HrSolo HrShared "HR": Hr, hpt::Hr::new;
     Cpt4Solo Cpt4Shared "CPT4": Cpt4, cpt::Cpt4::new;
     Cpt8Solo Cpt8Shared "CPT8": Cpt8, cpt::Cpt8::new;

@@ -80,7 +80,11 @@ unsafe impl<N: Nodes> Nodes for Failing<N> {
     type Word = N::Word;
     type Mode = N::Mode;
 
-    fn take(&self, words: usize) -> Option<NodeAddr> {
+    fn lowest(&self) -> NodeAddr {
+        self.inner.lowest()
+    }
+
+    fn take_within(&self, words: usize, last: usize) -> Option<NodeAddr> {
         // Of a property there is one thread.
         let left = self.left.load(Ordering::Relaxed);
         if !matches!(left, NEVER | DONE) {
@@ -89,7 +93,7 @@ unsafe impl<N: Nodes> Nodes for Failing<N> {
         if left == 0 || self.out() >= self.limit.load(Ordering::Relaxed) {
             return None;
         }
-        let node = self.inner.take(words)?;
+        let node = self.inner.take_within(words, last)?;
         self.out.fetch_add(1, Ordering::Relaxed);
         Some(node)
     }

@@ -5,8 +5,12 @@
 /// `inner`, whose nodes it hands out as they are: the promises of its callers are about that.
 macro_rules! forward {
     (take) => {
-        fn take(&self, words: usize) -> Option<NodeAddr> {
-            self.inner.take(words)
+        fn lowest(&self) -> NodeAddr {
+            self.inner.lowest()
+        }
+
+        fn take_within(&self, words: usize, last: usize) -> Option<NodeAddr> {
+            self.inner.take_within(words, last)
         }
 
         fn room(&self, words: usize) -> usize {

@@ -5,6 +5,7 @@ use core::fmt;
 use tlbkit_addr::{Attr, PageSize, Pfn, VirtAddr};
 
 use crate::Leaf;
+use crate::nodes::NodeAddr;
 
 /// Why a table refused a change. The table is then exactly as it was before the call.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -66,12 +67,17 @@ pub enum Error {
         /// The first page that does not fit.
         at: VirtAddr,
     },
-    /// Node storage is exhausted.
+    /// Node storage is exhausted, as far as the table's links can hold the addresses of its nodes.
     NoMemory {
         /// How many nodes the change needs.
         wanted: usize,
         /// How many nodes wait for a shootdown: complete one and try again.
         pending: usize,
+    },
+    /// The table's links cannot hold the addresses of the storage's nodes, so it could never map anything.
+    OutOfReach {
+        /// The storage's lowest address.
+        lowest: NodeAddr,
     },
     /// The page belongs to a part that another table lent to this one: change it there.
     Borrowed {
@@ -106,6 +112,9 @@ impl fmt::Display for Error {
             Self::NotUniform { at } => write!(f, "the page at {at} does not continue the one before it"),
             Self::NoMemory { wanted, pending } => {
                 write!(f, "no memory for {wanted} nodes; {pending} wait for a shootdown to complete")
+            }
+            Self::OutOfReach { lowest } => {
+                write!(f, "nodes from {:#x} on are beyond what a link of this table can hold", lowest.get())
             }
             Self::Borrowed { at } => write!(f, "{at} is borrowed from another table, change it there"),
             Self::NoRoom => write!(f, "no room to keep the uncovered frames"),

@@ -29,12 +29,11 @@ impl Frames {
 
 // SAFETY: every frame is on the stack once, and the tests put only such there that their memory holds.
 unsafe impl FrameSource for &Frames {
-    fn take(&self, size: PageSize) -> Option<PhysAddr> {
-        assert_eq!(size, PageSize::K4);
+    fn take(&self) -> Option<PhysAddr> {
         self.0.lock().unwrap().pop()
     }
 
-    fn give(&self, frame: PhysAddr, _size: PageSize) {
+    fn give(&self, frame: PhysAddr) {
         self.0.lock().unwrap().push(frame);
     }
 }
@@ -49,7 +48,7 @@ fn over<T>(
     let records: Vec<_> = (0..records).map(|_| Record::new(7)).collect();
     let offset = memory.as_mut_ptr().expose_provenance();
     // SAFETY: frame 0 is the first of the memory, and nobody else knows the records.
-    test(&unsafe { Direct::new(frames, offset, PageSize::K4, &records) })
+    test(&unsafe { Direct::new(frames, offset, PhysAddr::new(0), &records) })
 }
 
 #[test]
@@ -88,13 +87,48 @@ fn frames_that_cannot_be_nodes_go_back() {
     }
 }
 
+/// RAM seldom begins at physical address 0: a record is needed for each frame of it, and for nothing below.
+#[test]
+fn records_begin_where_memory_does() {
+    const RAM: usize = 0x8000_0000;
+    let mut memory = vec![Chunk::ZERO; 8];
+    let offset = memory.as_mut_ptr().expose_provenance().wrapping_sub(RAM);
+    let frames = Frames::new((RAM >> 12) - 1..(RAM >> 12) + 9);
+    let records: Vec<_> = (0..8).map(|_| Record::new(7)).collect();
+    // SAFETY: the frame at `RAM` is the first of the memory; those beside it, which have no record, are not touched.
+    let nodes = unsafe { Direct::<u64, Solo, _>::new(&frames, offset, PhysAddr::new(RAM), &records) };
+    assert_eq!(nodes.take(512), None, "a frame below has no record");
+    assert_eq!(frames.0.lock().unwrap().pop().unwrap().get(), RAM - 0x1000);
+    let taken: Vec<_> = (0..8).map(|_| nodes.take(512).unwrap()).collect();
+    assert_eq!((taken[0].get(), taken[7].get(), nodes.lowest()), (RAM, RAM + 0x7000, taken[0]));
+    assert_eq!(nodes.take(512), None, "nor has one above");
+    for (nth, &node) in taken.iter().enumerate() {
+        let index = nodes.index_of(node);
+        assert!((1..9).contains(&index) && nodes.node_of(index) == node);
+        // SAFETY: the node is taken; it is forgotten when it is free.
+        unsafe {
+            assert_eq!(nodes.link(node), &raw const records[nth]);
+            assert_eq!((*nodes.record(node, 512)).load(Ordering::Relaxed), 0);
+            nodes.put(node, 511, nth as u64);
+            assert_eq!(nodes.read(node, 511), nth as u64);
+            nodes.free(node, false);
+        }
+    }
+    // All of a table, of which every node has its place below another.
+    let mut table = Local::new(mpt::Mpt4::new(&nodes).unwrap(), |_| ());
+    table.map(Pages::one(Vpn::new(5)), Pfn::new(7), PageSize::K4, Attr::READ).unwrap();
+    assert_eq!(table.lookup(Vpn::new(5).address(PageSize::K4)).unwrap().frame, Pfn::new(7));
+    table.destroy();
+    assert_eq!(frames.free(), 9);
+}
+
 #[test]
 fn batches_of_shared_storage_alone_leave_their_cpu() {
     let frames = Frames::new(1..1);
     // SAFETY: there are no frames; likewise below.
-    let solo = unsafe { Direct::<u64, Solo, _>::new(&frames, 0, PageSize::K4, &[]) };
+    let solo = unsafe { Direct::<u64, Solo, _>::new(&frames, 0, PhysAddr::new(0), &[]) };
     // SAFETY: as above.
-    let shared = unsafe { Direct::<u64, Shared, _>::new(&frames, 0, PageSize::K4, &[]) };
+    let shared = unsafe { Direct::<u64, Shared, _>::new(&frames, 0, PhysAddr::new(0), &[]) };
     assert!(Retired::new(&solo).across_cpus().is_err());
     assert!(Retired::new(&shared).across_cpus().is_ok());
 }
@@ -118,7 +152,7 @@ fn no_node_lies_beyond_what_a_word_holds() {
     let offset = memory.as_mut_ptr().expose_provenance();
     let records: Vec<_> = (0..=HIGH >> 12).map(|_| Record::new(0)).collect();
     // SAFETY: frame 0 is the first of the memory, the high one is handed back untouched, and nobody else knows the records.
-    let nodes = unsafe { Direct::<u32, Solo, _>::new(&frames, offset, PageSize::K4, &records) };
+    let nodes = unsafe { Direct::<u32, Solo, _>::new(&frames, offset, PhysAddr::new(0), &records) };
     let mut table = Local::new(mpt::Mpt::<Va32, Compact32, _>::new(&nodes).unwrap(), |_| ());
     let refused = table.map(Pages::one(Vpn::new(5)), Pfn::new(7), PageSize::K4, Attr::READ);
     assert_eq!(refused, Err(Error::NoMemory { wanted: 1, pending: 0 }));

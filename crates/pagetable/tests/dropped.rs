@@ -31,7 +31,7 @@ fn a_dropped_table_counts_its_nodes_as_lost() {
     // Four levels; two of them again for the second page.
     assert_eq!(lost(&slab, Mpt4::new(&slab).unwrap(), &[1, 1 << 18]), 6);
     // Two leaves and the node above them.
-    assert_eq!(lost(&slab, Gpt48::new(&slab), &[1, 1 << 18]), 3);
+    assert_eq!(lost(&slab, Gpt48::new(&slab).unwrap(), &[1, 1 << 18]), 3);
     // An array of one bucket, and two behind it.
     let chain = Hashed::<Va48, Compact, _, 0, 0, 0>::new(&slab).unwrap();
     assert_eq!(lost(&slab, chain, &[1, 2, 3]), 3);

@@ -49,7 +49,7 @@ fn a_leaf_is_worth_its_half() {
     ] {
         let mut memory = vec![Chunk::ZERO; 8];
         let slab = Slab::<u64, Solo>::new(&mut memory, 0).unwrap();
-        let mut table = Local::new(Gpt48::new(&slab), |_| ());
+        let mut table = Local::new(Gpt48::new(&slab).unwrap(), |_| ());
         for &vpn in pages {
             table.map(page(0x40 + vpn), Pfn::new(vpn), PageSize::K4, Attr::READ).unwrap();
         }
@@ -73,7 +73,7 @@ fn a_leaf_shrinks_at_an_eighth() {
     for room in room {
         let mut memory = vec![Chunk::ZERO; 8];
         let slab = Slab::<u64, Solo>::new(&mut memory, 0).unwrap();
-        let mut table = Local::new(Gpt48::new(&slab), |_| ());
+        let mut table = Local::new(Gpt48::new(&slab).unwrap(), |_| ());
         table.map(run(0x40, room.len()), Pfn::new(0), PageSize::K4, Attr::READ).unwrap();
         for left in (1..=room.len()).rev() {
             // The tag and the PTEs.
@@ -90,7 +90,7 @@ fn a_leaf_shrinks_at_an_eighth() {
 fn seven_pages<F: format::Format<Word = u32>>() -> ([usize; MAX_WIDTH + 1], usize) {
     let mut memory = vec![Chunk::ZERO; 8];
     let slab = Slab::<u32, Solo>::new(&mut memory, 0).unwrap();
-    let mut table = Local::new(Gpt::<Va48, F, _, Compact, Adaptive>::new(&slab), |_| ());
+    let mut table = Local::new(Gpt::<Va48, F, _, Compact, Adaptive>::new(&slab).unwrap(), |_| ());
     table.map(run(5, 7), Pfn::new(5), PageSize::K4, Attr::READ).unwrap();
     let now = (sizes_of!(table), table.footprint().leaves);
     table.destroy();
@@ -132,7 +132,7 @@ fn set<'n>(
 fn halving_merges_neighbours() {
     let mut memory = vec![Chunk::ZERO; 8];
     let slab = Slab::<u32, Solo>::new(&mut memory, 0).unwrap();
-    let mut table = Local::new(PaperGpt::<_, Adaptive>::new(&slab), |_| ());
+    let mut table = Local::new(PaperGpt::<_, Adaptive>::new(&slab).unwrap(), |_| ());
     set(&mut table, &[0, 4, 8, 12, 16, 20, 24, 28]);
     assert_eq!(sizes_of!(table), sizes([(3, 1)]));
     set(&mut table, &[1, 2, 3, 5, 6, 7]);

@@ -44,7 +44,7 @@ fn walk(
 fn a_handler_walks_from_the_root<P: Digits>(way: fn(u32, u32) -> (u32, u32)) {
     let mut memory = vec![Chunk::ZERO; 16];
     let slab = Slab::<u32, Solo>::new(&mut memory, 0).unwrap();
-    let mut table = Local::new(Gpt32::<_, P>::new(&slab), |_| ());
+    let mut table = Local::new(Gpt32::<_, P>::new(&slab).unwrap(), |_| ());
     let finds = |root: usize, mapped: &[usize]| {
         for vpn in PAGES {
             assert_eq!(walk(&slab, root, way, vpn), mapped.contains(&vpn).then_some(vpn), "{vpn:#x}");
@@ -104,7 +104,7 @@ mod wide {
     fn the_papers_slots() {
         let mut memory = vec![Chunk::ZERO; 16];
         let slab = Slab::<u32, Solo>::new(&mut memory, 0).unwrap();
-        let mut table = Local::new(PaperGpt::<_, Fixed<4>>::new(&slab), |_| ());
+        let mut table = Local::new(PaperGpt::<_, Fixed<4>>::new(&slab).unwrap(), |_| ());
         assert_eq!(table.table().root_slot(), [0; 4]);
 
         // The right page of a pair: 13 bits are left behind the guard, the highest of them for the leaf.
@@ -143,7 +143,7 @@ mod wide {
     fn the_kernels_words_stand_behind_each_pair() {
         let mut memory = vec![Chunk::ZERO; 8];
         let nodes = Watched::<u32, Solo>::new(&mut memory);
-        let mut table = Local::new(Gpt::<Va48, format::Paper, _, Compact>::new(&nodes), |_| ());
+        let mut table = Local::new(Gpt::<Va48, format::Paper, _, Compact>::new(&nodes).unwrap(), |_| ());
         let run = Pages::count(Vpn::new(0x50), 16).unwrap();
         table.map(run, Pfn::new(0), PageSize::K4, Attr::READ).unwrap();
         assert_eq!((table.footprint().leaves, table.footprint().total()), (1, (2 + 16 * 2) * 4));
@@ -159,7 +159,8 @@ mod wide {
     fn addresses_beyond_the_space_reach_no_page() {
         let mut memory = vec![Chunk::ZERO; 8];
         let slab = Slab::<u32, Solo>::new(&mut memory, 0).unwrap();
-        let mut table = Local::new(Gpt::<Va48, format::Paper, _, Paper, Fixed<4>>::new(&slab), |_| ());
+        let mut table =
+            Local::new(Gpt::<Va48, format::Paper, _, Paper, Fixed<4>>::new(&slab).unwrap(), |_| ());
         let (low, high) = (0x1000, 0xffff_ffff_ffff_e000);
         for at in [low, high] {
             let page = VirtAddr::new(at).vpn(PageSize::K4);

@@ -74,8 +74,12 @@ unsafe impl Nodes for Watched<'_> {
     type Word = u64;
     type Mode = Solo;
 
-    fn take(&self, words: usize) -> Option<NodeAddr> {
-        self.slab.take(words)
+    fn lowest(&self) -> NodeAddr {
+        self.slab.lowest()
+    }
+
+    fn take_within(&self, words: usize, last: usize) -> Option<NodeAddr> {
+        self.slab.take_within(words, last)
     }
 
     unsafe fn at(&self, node: NodeAddr) -> *const AtomicU64 {

@@ -132,8 +132,8 @@ tables! {
     lpt: 0x10_0000, |nodes| lpt::Lpt::<Va32, EntryLo, _, 0xc000_0000>::new(nodes).unwrap();
     hpt: 0x8000_0000, |nodes| hpt::Hashed::<Va32, EntryLo, _, 1, 6, 0>::new(nodes).unwrap();
     cpt: 0x8000_0000, |nodes| hpt::Hashed::<Va32, EntryLo, _, 3, 4, 50>::new(nodes).unwrap();
-    g16: 0x10_0000, |nodes| Gpt32::<_, Fixed<4>>::new(nodes);
-    adaptive: 0x10_0000, |nodes| Gpt32::<_, Adaptive>::new(nodes);
+    g16: 0x10_0000, |nodes| Gpt32::<_, Fixed<4>>::new(nodes).unwrap();
+    adaptive: 0x10_0000, |nodes| Gpt32::<_, Adaptive>::new(nodes).unwrap();
 }
 
 tables! {
@@ -141,5 +141,5 @@ tables! {
     single_mpt: 0, |nodes| mpt::Mpt::<Va32, Compact32, _>::new(nodes).unwrap();
     single_hpt: 0, |nodes| hpt::Hashed::<Va32, Compact32, _, 1, 6, 0>::new(nodes).unwrap();
     single_cpt: 0, |nodes| hpt::Hashed::<Va32, Compact32, _, 3, 4, 50>::new(nodes).unwrap();
-    single_gpt: 0, |nodes| gpt::Gpt::<Va32, Compact32, _, gpt::Compact, Adaptive>::new(nodes);
+    single_gpt: 0, |nodes| gpt::Gpt::<Va32, Compact32, _, gpt::Compact, Adaptive>::new(nodes).unwrap();
 }

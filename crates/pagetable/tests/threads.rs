@@ -17,7 +17,7 @@ use tlbkit_pagetable::geometry::Va32;
 use tlbkit_pagetable::gpt::{self, Adaptive, Fixed, Gpt};
 use tlbkit_pagetable::hpt::{Hashed, Hpt32};
 use tlbkit_pagetable::nodes::{Chunk, Reclaim, Slab};
-use tlbkit_pagetable::{Change, Error, Holes, Leaf, Pinned, Shared, Table, Writer, destroy, lpt, mpt};
+use tlbkit_pagetable::{Change, Holes, Leaf, Pinned, Shared, Table, Writer, destroy, lpt, mpt};
 
 const WALKERS: usize = 3;
 /// The generations of a block of pages, over and over: absent, writable, read-only, one large page.
@@ -202,12 +202,8 @@ race!(mpt_va48_compact, format::Compact, |nodes| mpt::Mpt4::new(nodes));
 race!(mpt_va39_sv39, format::Sv39, |nodes| mpt::Mpt::<geometry::Va39, format::Sv39, _>::new(nodes));
 #[cfg(all(target_pointer_width = "64", not(miri)))]
 race!(mpt_va48_aarch64, format::Aarch64, |nodes| mpt::Mpt::<geometry::Va48, format::Aarch64, _>::new(nodes));
-race!(g4_va32_compact32, Compact32, |nodes| Ok::<_, Error>(
-    Gpt::<Va32, Compact32, _, gpt::Compact, Fixed<2>>::new(nodes)
-));
-race!(ga_va32_compact32, Compact32, |nodes| Ok::<_, Error>(
-    Gpt::<Va32, Compact32, _, gpt::Compact, Adaptive>::new(nodes)
-));
+race!(g4_va32_compact32, Compact32, |nodes| Gpt::<Va32, Compact32, _, gpt::Compact, Fixed<2>>::new(nodes));
+race!(ga_va32_compact32, Compact32, |nodes| Gpt::<Va32, Compact32, _, gpt::Compact, Adaptive>::new(nodes));
 race!(hpt_va32_compact32, Compact32, |nodes| Hpt32::<_, Compact32>::new(nodes));
 // From two buckets on, so that it grows under the walkers.
 race!(hr_va32_compact32, Compact32, |nodes| Hashed::<Va32, Compact32, _, 0, 1, 75>::new(nodes));

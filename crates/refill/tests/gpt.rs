@@ -77,7 +77,7 @@ fn machine<P: Guarded>(
     let chunks = 400;
     let mut memory = vec![Chunk::ZERO; chunks];
     let storage = Storage::new(&mut memory, NODES).unwrap();
-    let mut table = Local::new(GuardedTable::<Va32, P>::new(&storage), |_| ());
+    let mut table = Local::new(GuardedTable::<Va32, P>::new(&storage).unwrap(), |_| ());
     for (number, &(page, size)) in pages.iter().enumerate() {
         let pages = Pages::count(Vpn::new(page >> size << size), 1 << size).unwrap();
         let frame = Pfn::new((number + 1) << size);

@@ -130,7 +130,7 @@ macro_rules! refills {
 
 fn guarded<const W: u32>(cache: Option<u32>) -> [BTreeSet<Cost>; 2] {
     let walk = Walk::Gpt(mips3::Gpt::fixed(W).unwrap());
-    refills!(Guarded::<W>::new, |table| table.root_slot(), walk, cache)
+    refills!(|nodes| Guarded::<W>::new(nodes).unwrap(), |table| table.root_slot(), walk, cache)
 }
 
 fn multi_level(cache: Option<u32>) -> [BTreeSet<Cost>; 2] {
@@ -167,7 +167,13 @@ fn guarded_of_all_widths() {
     }
     // The root slot alone.
     let walk = Walk::Gpt(mips3::Gpt::fixed(4).unwrap());
-    let costs = refills!(Guarded::<4>::new, |table| table.root_slot(), walk, None, &[0x1_2345]);
+    let costs = refills!(
+        |nodes| Guarded::<4>::new(nodes).unwrap(),
+        |table| table.root_slot(),
+        walk,
+        None,
+        &[0x1_2345]
+    );
     assert_eq!(costs[0], [(19, 4)].into());
 }
 

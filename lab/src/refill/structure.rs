@@ -94,7 +94,7 @@ impl<const W: u32> Structure for Guarded<W> {
     type Table<'n> = Gpt<'n, Va64, PaperLo, Storage<'n>, gpt::Paper, Fixed<W>>;
 
     fn build<'n>(nodes: &'n Storage<'n>) -> Result<Self::Table<'n>, Error> {
-        Ok(Gpt::new(nodes))
+        Gpt::new(nodes)
     }
 
     fn walk() -> Result<Walk, tlbkit_refill::Error> {

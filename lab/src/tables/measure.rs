@@ -5,7 +5,7 @@ use std::ops::ControlFlow;
 
 use anyhow::Context;
 use tlbkit_addr::{Attr, PageSize, Pages, Pfn, VirtAddr, Vpn};
-use tlbkit_pagetable::nodes::{Chunk, Slab};
+use tlbkit_pagetable::nodes::{Chunk, NodeAddr, Slab};
 use tlbkit_pagetable::{Change, Error, Holes, Leaf, Observe, Pinned, Table, Word, Writer, destroy};
 
 use super::load::Load;
@@ -36,7 +36,7 @@ const CHUNKS: usize = 1 << 11;
 
 /// Measures a structure in as much node memory as it needs; `None` if that is more than its words can address.
 pub(super) fn measure<S: Structure>(name: &'static str, run: &Run<'_>) -> anyhow::Result<Option<Row>> {
-    let most = S::REACH / CHUNK;
+    let most = S::REACH.last(NodeAddr::new(0)).unwrap_or(0) / CHUNK;
     let mut chunks = CHUNKS.min(most);
     loop {
         let mut memory = vec![Chunk::ZERO; chunks];

@@ -60,8 +60,12 @@ unsafe impl<W: Word> Nodes for Storage<'_, W> {
     type Word = W;
     type Mode = Solo;
 
-    fn take(&self, words: usize) -> Option<NodeAddr> {
-        let node = self.slab.take(words)?;
+    fn lowest(&self) -> NodeAddr {
+        self.slab.lowest()
+    }
+
+    fn take_within(&self, words: usize, last: usize) -> Option<NodeAddr> {
+        let node = self.slab.take_within(words, last)?;
         let bytes = words * W::BYTES;
         self.live.borrow_mut().insert(node, bytes);
         self.bytes.set(self.bytes.get() + bytes);

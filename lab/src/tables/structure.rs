@@ -24,6 +24,7 @@ use tlbkit_pagetable::gpt::{self, Adaptive, Fixed, Gpt, Policy};
 use tlbkit_pagetable::hpt::Hashed;
 use tlbkit_pagetable::lpt::Lpt;
 use tlbkit_pagetable::mpt::Mpt;
+use tlbkit_pagetable::nodes::LinkRange;
 use tlbkit_pagetable::{Error, Radix, Table, Word};
 
 use super::linear::{self, PageNodes};
@@ -43,8 +44,8 @@ pub(super) trait Structure {
     const LINEAR: bool = false;
     /// Whether aligned runs of pages are mapped as superpages.
     const SUPERPAGES: bool = false;
-    /// How much node storage its words can address, in bytes.
-    const REACH: usize = 1 << 32;
+    /// The node addresses that its links can hold.
+    const REACH: LinkRange = LinkRange::unsigned(32);
 
     /// Returns an empty table in `nodes`.
     fn build<'n>(nodes: &'n Storage<'n, Self::Word>) -> Result<Self::Table<'n>, Error>;
@@ -182,10 +183,10 @@ where
     type Word = F::Word;
     type Table<'n> = Gpt<'n, Va64, F, Storage<'n, F::Word>, L, P>;
 
-    const REACH: usize = <L as gpt::Layout<Storage<'static, F::Word>>>::REACH;
+    const REACH: LinkRange = <L as gpt::Layout<Storage<'static, F::Word>>>::REACH;
 
     fn build<'n>(nodes: &'n Storage<'n, F::Word>) -> Result<Self::Table<'n>, Error> {
-        Ok(Gpt::new(nodes))
+        Gpt::new(nodes)
     }
 }
 

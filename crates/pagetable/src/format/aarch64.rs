@@ -58,7 +58,7 @@ use tlbkit_addr::{Attr, PageSize, Pfn, Reach, WalkCache};
 
 use super::{Format, bits_of, has};
 use crate::fields::Fields as _;
-use crate::nodes::NodeAddr;
+use crate::nodes::{LinkRange, NodeAddr};
 use crate::{Change, Error};
 
 /// Bit 0, valid.
@@ -152,7 +152,7 @@ unsafe impl Format for Aarch64 {
 
     const STEP: u64 = 1 << PAGE_SHIFT;
     const LINK_ALIGN: usize = 4096;
-    const REACH: usize = ((1_u64 << 48) - 1) as usize;
+    const REACH: LinkRange = LinkRange::unsigned(48);
     const IMPLIED: Attr = Attr::READ;
     const OPTIONAL: Attr = Attr::WRITE
         .union(Attr::EXEC)

@@ -36,7 +36,7 @@ pub use sv39::Sv39;
 #[cfg(target_has_atomic = "64")]
 pub use x86_64::X86;
 
-use crate::nodes::NodeAddr;
+use crate::nodes::{LinkRange, NodeAddr};
 use crate::word::Word;
 use crate::{Change, Error};
 
@@ -47,7 +47,7 @@ use crate::{Change, Error};
 /// # Safety
 ///
 /// Walkers go where a link leads. So no word is both a leaf and a link where links may stand, [`link`](Format::link) of
-/// a node whose address is aligned to [`LINK_ALIGN`](Format::LINK_ALIGN) and at most [`REACH`](Format::REACH) is a link,
+/// a node whose address is aligned to [`LINK_ALIGN`](Format::LINK_ALIGN) and within [`REACH`](Format::REACH) is a link,
 /// [`node`](Format::node) of it is the same address, whatever status bits hardware has set meanwhile, and
 /// [`leaf`](Format::leaf), [`change`](Format::change) and [`beside`](Format::beside) make no link of what was none.
 pub unsafe trait Format: Debug + 'static {
@@ -63,8 +63,8 @@ pub unsafe trait Format: Debug + 'static {
     /// The alignment in bytes that a node's address needs, so that its low bits can be something else.
     const LINK_ALIGN: usize;
 
-    /// The highest node address that a link can hold, if the word itself can: a table takes no node beyond it.
-    const REACH: usize = usize::MAX;
+    /// The node addresses that a link can hold, if the word itself can: a table takes no node beyond them.
+    const REACH: LinkRange = LinkRange::ALL;
 
     /// Attributes that a leaf always has, whether asked for or not. If [`Attr::READ`] is one, a mapping asks for at least
     /// one of `READ`, [`Attr::WRITE`] and [`Attr::EXEC`], and is readable: a page that allows nothing has no encoding

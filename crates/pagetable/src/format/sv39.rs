@@ -46,7 +46,7 @@ use tlbkit_addr::{Attr, PageSize, Pfn, Reach, WalkCache};
 
 use super::{Format, bits_of, has};
 use crate::fields::Fields as _;
-use crate::nodes::NodeAddr;
+use crate::nodes::{LinkRange, NodeAddr};
 use crate::{Change, Error};
 
 /// V, Valid.
@@ -98,7 +98,7 @@ unsafe impl Format for Sv39 {
 
     const STEP: u64 = 1 << PPN_SHIFT;
     const LINK_ALIGN: usize = 4096;
-    const REACH: usize = ((1_u64 << 56) - 1) as usize;
+    const REACH: LinkRange = LinkRange::unsigned(56);
     const IMPLIED: Attr = Attr::READ;
     const OPTIONAL: Attr = Attr::WRITE
         .union(Attr::EXEC)

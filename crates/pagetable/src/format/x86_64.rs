@@ -44,7 +44,7 @@ use tlbkit_addr::{Attr, PageSize, Pfn, WalkCache};
 
 use super::{Format, bits_of, has};
 use crate::fields::Fields as _;
-use crate::nodes::NodeAddr;
+use crate::nodes::{LinkRange, NodeAddr};
 use crate::{Change, Error};
 
 /// P, Present.
@@ -103,7 +103,7 @@ unsafe impl Format for X86 {
 
     const STEP: u64 = 1 << PAGE_SHIFT;
     const LINK_ALIGN: usize = 4096;
-    const REACH: usize = ((1_u64 << 52) - 1) as usize;
+    const REACH: LinkRange = LinkRange::unsigned(52);
     const IMPLIED: Attr = Attr::READ;
     const OPTIONAL: Attr = Attr::WRITE
         .union(Attr::EXEC)

@@ -67,7 +67,7 @@ use core::marker::PhantomData;
 use super::layout::{Edge, Found, Layout, SLOT};
 use super::policy::{Adaptive, Fixed, Policy};
 use crate::fields::Fields as _;
-use crate::nodes::{NodeAddr, Nodes};
+use crate::nodes::{LinkRange, NodeAddr, Nodes};
 use crate::word::Word;
 
 /// The layout of a guarded table that a MIPS32 handler walks: 32-bit addresses, pages of 4 KiB to 64 MiB as PageMask has
@@ -100,9 +100,9 @@ pub trait Digits: Policy {
     /// The largest logarithm to which nodes grow.
     #[doc(hidden)]
     const GROWN: u32;
-    /// The highest node address.
+    /// The node addresses that a link can hold.
     #[doc(hidden)]
-    const REACH: usize;
+    const REACH: LinkRange;
 
     /// Encodes an inner link.
     #[doc(hidden)]
@@ -120,7 +120,7 @@ impl<const W: u32> Digits for Fixed<W> {
     };
     const FULL: u32 = if W < ALIGNED { Adaptive::FULL } else { W };
     const GROWN: u32 = W;
-    const REACH: usize = if W < ALIGNED { Adaptive::REACH } else { (1 << 29) - 1 };
+    const REACH: LinkRange = if W < ALIGNED { Adaptive::REACH } else { LinkRange::unsigned(29) };
 
     #[inline(always)]
     fn link(node: NodeAddr, shift: u32, width: u32) -> u32 {
@@ -145,7 +145,7 @@ impl Digits for Adaptive {
     const MOST: u32 = 8;
     const FULL: u32 = 0;
     const GROWN: u32 = 4;
-    const REACH: usize = (1 << 23) - 1;
+    const REACH: LinkRange = LinkRange::unsigned(23);
 
     #[inline(always)]
     fn link(node: NodeAddr, shift: u32, width: u32) -> u32 {
@@ -167,7 +167,7 @@ impl<N: Nodes<Word = u32>, P: Digits> Layout<N> for Kseg0<P> {
     const FULL: u32 = P::FULL;
     const MAX_WIDTH: u32 = P::MOST;
     const GROWN: u32 = P::GROWN;
-    const REACH: usize = P::REACH;
+    const REACH: LinkRange = P::REACH;
     const BESIDE: usize = size_of::<crate::nodes::Record>();
 
     type Root = <u32 as Word>::Cell;

@@ -5,7 +5,7 @@ use core::ops::Range;
 
 use super::bits::digit;
 use super::link::Link;
-use crate::nodes::{NodeAddr, Nodes};
+use crate::nodes::{LinkRange, NodeAddr, Nodes};
 use crate::word::Word;
 
 /// The most words of a slot.
@@ -107,8 +107,8 @@ pub trait Layout<N: Nodes>: Debug + 'static + sealed::Sealed {
     /// The largest logarithm of a node's slots to which nodes grow by themselves.
     #[doc(hidden)]
     const GROWN: u32;
-    /// The highest node address that a slot can hold.
-    const REACH: usize;
+    /// The node addresses that a slot can hold.
+    const REACH: LinkRange;
     /// Bytes that storage takes for a node beside its words.
     #[doc(hidden)]
     const BESIDE: usize;
@@ -174,7 +174,7 @@ impl<N: Nodes<Word: Link>> Layout<N> for Compact {
     const TAGGED: bool = true;
     const MAX_WIDTH: u32 = <N::Word as Link>::MAX_WIDTH;
     const GROWN: u32 = <N::Word as Link>::GROWN;
-    const REACH: usize = <N::Word as Link>::REACH;
+    const REACH: LinkRange = <N::Word as Link>::REACH;
     const BESIDE: usize = size_of::<crate::nodes::Record>();
 
     type Root = <N::Word as Word>::Cell;

@@ -16,9 +16,11 @@
 //! the walk. The shift stands lowest because shift instructions look at the low bits of their count only, and the
 //! slot mask of a 64-bit word is its second byte, which many machines extract in one instruction.
 //!
-//! A 32-bit word reaches nodes in the first 8 MiB of their storage's addresses: base 0 is a good choice there.
+//! A 64-bit word holds the low 48 bits of an address and extends them by their sign, as pointers are: a kernel's nodes may
+//! lie in its half of the address space. A 32-bit word reaches nodes in the first 8 MiB of their storage's addresses: base 0
+//! is a good choice there.
 
-use crate::nodes::NodeAddr;
+use crate::nodes::{LinkRange, NodeAddr};
 use crate::word::Word;
 
 /// A word that can be a compact link.
@@ -30,8 +32,8 @@ pub trait Link: Word {
     /// Storage cuts its memory into pieces of a size, so each further size costs a part of a page that is not used:
     /// narrow words, which are chosen for space, stop at 64 bytes.
     const GROWN: u32;
-    /// The highest node address that fits.
-    const REACH: usize;
+    /// The node addresses that fit.
+    const REACH: LinkRange;
 
     /// Returns the link to a node of `2^width` slots whose digit begins at bit `shift`.
     fn new(node: NodeAddr, shift: u32, width: u32, leaf: bool) -> Self;
@@ -61,7 +63,7 @@ const INNER: u32 = 1 << 6;
 impl Link for u64 {
     const MAX_WIDTH: u32 = 8;
     const GROWN: u32 = 6;
-    const REACH: usize = (u64::MAX >> 16) as usize;
+    const REACH: LinkRange = LinkRange::signed(48);
 
     #[inline(always)]
     fn new(node: NodeAddr, shift: u32, width: u32, leaf: bool) -> Self {
@@ -86,7 +88,7 @@ impl Link for u64 {
 
     #[inline(always)]
     fn node(self) -> NodeAddr {
-        NodeAddr::new((self >> 16) as usize)
+        NodeAddr::new((self.cast_signed() >> 16) as usize)
     }
 
     #[inline(always)]
@@ -103,7 +105,7 @@ impl Link for u64 {
 impl Link for u32 {
     const MAX_WIDTH: u32 = 12;
     const GROWN: u32 = 4;
-    const REACH: usize = (u32::MAX >> 11) as usize * 4;
+    const REACH: LinkRange = LinkRange::unsigned(23);
 
     #[inline(always)]
     fn new(node: NodeAddr, shift: u32, width: u32, leaf: bool) -> Self {

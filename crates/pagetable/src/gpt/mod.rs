@@ -68,7 +68,7 @@
 //!
 //! let mut memory = vec![Chunk::ZERO; 16];
 //! let slab = Slab::<u64, Solo>::new(&mut memory, 0)?;
-//! let mut table = Local::new(gpt::Gpt48::new(&slab), |_stale| ());
+//! let mut table = Local::new(gpt::Gpt48::new(&slab)?, |_stale| ());
 //!
 //! // Two pages at opposite ends of the space: two leaves and one node above them.
 //! for at in [0x1000, 0xffff_8123_4567_8000] {
@@ -124,8 +124,8 @@ use core::marker::PhantomData;
 
 use crate::footprint::Tally;
 use crate::format::Format;
-use crate::nodes::Nodes;
-use crate::{Geometry, Pinned, Sole, Word};
+use crate::nodes::{Nodes, check_range};
+use crate::{Error, Geometry, Pinned, Sole, Word};
 
 pub use kseg0::{Digits, Kseg0};
 pub use layout::{Compact, Layout};
@@ -163,15 +163,20 @@ pub type PaperGpt<'n, N, P> = Gpt<'n, crate::geometry::Va64, crate::format::Pape
 
 impl<'n, G: Geometry, F: Format, N: Nodes<Word = F::Word>, L: Layout<N>, P: Policy> Gpt<'n, G, F, N, L, P> {
     /// Returns an empty table. Takes no memory: the first page mapped is a leaf and no more.
-    pub fn new(nodes: &'n N) -> Self {
+    ///
+    /// # Errors
+    ///
+    /// [`Error::OutOfReach`] if a link cannot hold the lowest address of the storage: [`Layout::REACH`] says what it holds.
+    pub fn new(nodes: &'n N) -> Result<Self, Error> {
         const { assert!(G::BASE.shift() == F::BASE.shift(), "the format counts frames of another size") };
-        Self {
+        check_range(nodes, L::REACH)?;
+        Ok(Self {
             nodes,
             root: L::Root::default(),
             sole: Sole::new(nodes.held()),
             tally: Tally::default(),
             shape: PhantomData,
-        }
+        })
     }
 
     /// Returns how many indexing nodes there are of each size: element `w` counts those of `2^w` slots.

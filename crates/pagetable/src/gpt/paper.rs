@@ -3,7 +3,7 @@
 use super::bits::{agree, low};
 use super::layout::{Edge, Found, Layout, SLOT};
 use crate::fields::Fields as _;
-use crate::nodes::{NodeAddr, Nodes};
+use crate::nodes::{LinkRange, NodeAddr, Nodes};
 use crate::word::Word;
 use crate::{Mode, Solo};
 
@@ -50,7 +50,7 @@ impl<N: Nodes<Word = u32, Mode = Solo>> Layout<N> for Paper {
     const TAGGED: bool = false;
     const MAX_WIDTH: u32 = super::MAX_WIDTH as u32;
     const GROWN: u32 = 8;
-    const REACH: usize = u32::MAX as usize;
+    const REACH: LinkRange = LinkRange::unsigned(32);
     const BESIDE: usize = 0;
 
     type Root = [<u32 as Word>::Cell; 4];

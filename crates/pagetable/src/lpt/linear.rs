@@ -5,7 +5,7 @@ use core::marker::PhantomData;
 use tlbkit_addr::{Attr, PageSize, Pfn, Reach, VirtAddr, WalkCache};
 
 use crate::format::Format;
-use crate::nodes::NodeAddr;
+use crate::nodes::{LinkRange, NodeAddr};
 use crate::{Change, Error, Geometry, Radix, Word};
 
 /// Geometry `G` and format `F` of a linear table at `AT`: a link is the leaf that maps a page of the table, and
@@ -67,7 +67,7 @@ unsafe impl<G: Radix, F: Format, const AT: usize> Format for Linear<G, F, AT> {
     const BASE: PageSize = F::BASE;
     const STEP: F::Word = F::STEP;
     const LINK_ALIGN: usize = G::BASE.bytes();
-    const REACH: usize = F::REACH;
+    const REACH: LinkRange = F::REACH;
     const IMPLIED: Attr = F::IMPLIED;
     const OPTIONAL: Attr = F::OPTIONAL;
     const FIXED: Attr = F::FIXED;

@@ -52,7 +52,7 @@ use tlbkit_addr::{Pages, VirtAddr};
 
 use crate::footprint::Tally;
 use crate::format::Format;
-use crate::nodes::{NodeAddr, Nodes, take_within};
+use crate::nodes::{NodeAddr, Nodes, check_range, take_within};
 use crate::pairs::stale;
 use crate::{Error, Leaf, Radix, Sole, Word};
 
@@ -87,10 +87,12 @@ impl<'n, G: Radix, F: Format, N: Nodes<Word = F::Word>> Mpt<'n, G, F, N> {
     ///
     /// # Errors
     ///
-    /// [`Error::NoMemory`] if there is no node for the root.
+    /// [`Error::NoMemory`] if there is no node for the root; [`Error::OutOfReach`] if a link cannot hold the lowest address
+    /// of the storage.
     pub fn new(nodes: &'n N) -> Result<Self, Error> {
         const { assert!(G::BASE.shift() == F::BASE.shift(), "the format counts frames of another size") };
         let words = Self::WORDS[0];
+        check_range(nodes, F::REACH)?;
         let root = take_within(nodes, words, F::REACH);
         let root = root.ok_or(Error::NoMemory { wanted: 1, pending: nodes.held().pending() })?;
         let tally = Tally::default();

@@ -14,6 +14,7 @@
 #[cfg(not(tlbkit_loom))]
 mod direct;
 mod held;
+mod range;
 #[cfg(not(tlbkit_loom))]
 mod slab;
 mod stock;
@@ -24,9 +25,10 @@ use core::fmt::Debug;
 pub use direct::{Direct, FrameSource};
 pub use held::Held;
 pub(crate) use held::{Debt, Freed};
+pub use range::LinkRange;
 #[cfg(not(tlbkit_loom))]
 pub use slab::{Chunk, Identity, Offset, Slab, SlabError, Usage, Window};
-pub(crate) use stock::{Stock, take_within};
+pub(crate) use stock::{Stock, check_range, take_within};
 
 use crate::Mode;
 use crate::word::{Word, atomics};
@@ -63,9 +65,10 @@ pub type Record = atomics::AtomicU32;
 ///
 /// An implementation hands out a node to one taker at a time: until it is freed, `at` maps its address to `words`
 /// live cells that nobody else was given, all [`Word::ZERO`] at first, aligned to the largest power of two (up to 4096) that
-/// divides its size in bytes; `record` maps it to one live record of its own.
+/// divides its size in bytes; `record` maps it to one live record of its own. No byte of a node has an address below
+/// [`lowest`](Self::lowest), nor above the `last` that its taker named, and no address wraps.
 ///
-/// `take` and [`free`](Reclaim::free) may unwind. Nothing else may, here and in [`Reclaim`]: the others are loads and
+/// [`take_within`](Self::take_within) and [`free`](Reclaim::free) may unwind. Nothing else may, here and in [`Reclaim`]: the others are loads and
 /// stores to the tables, which call them between two states.
 pub unsafe trait Nodes: Reclaim + Debug {
     /// The words of the nodes.
@@ -73,8 +76,18 @@ pub unsafe trait Nodes: Reclaim + Debug {
     /// One CPU or several.
     type Mode: Mode;
 
-    /// Takes a node of `words` words, all zero, or returns `None` if memory is exhausted. The record is zero too.
-    fn take(&self, words: usize) -> Option<NodeAddr>;
+    /// Returns an address that no node lies below.
+    fn lowest(&self) -> NodeAddr;
+
+    /// Takes a node of `words` words, all zero, that ends at the address `last` or below it, or returns `None` if no
+    /// such memory is free. The record is zero too.
+    fn take_within(&self, words: usize, last: usize) -> Option<NodeAddr>;
+
+    /// Takes a node as [`take_within`](Self::take_within) does, wherever it lies.
+    #[inline]
+    fn take(&self, words: usize) -> Option<NodeAddr> {
+        self.take_within(words, usize::MAX)
+    }
 
     /// Returns at least as many as the nodes of `words` words that [`take`](Self::take) can still hand out. A change that needs
     /// more is refused before it looks for anything.

@@ -1,19 +1,24 @@
 //! Nodes taken before a change begins, so that nothing can fail once it has.
 
-use super::{Freed, NodeAddr, Nodes};
+use super::{Freed, LinkRange, NodeAddr, Nodes};
 use crate::Error;
 use crate::word::atomics::Ordering;
 
-/// Takes a node of `words` whose address is at most `reach`.
+/// Checks that links of `reach` can lead to nodes of a storage at all.
+///
+/// # Errors
+///
+/// [`Error::OutOfReach`].
 #[inline]
-pub(crate) fn take_within<N: Nodes>(nodes: &N, words: usize, reach: usize) -> Option<NodeAddr> {
-    let node = nodes.take(words)?;
-    if node.get() <= reach {
-        return Some(node);
-    }
-    // SAFETY: the node was just taken, and nobody else knows it.
-    unsafe { give_back(nodes, node) };
-    None
+pub(crate) fn check_range<N: Nodes>(nodes: &N, reach: LinkRange) -> Result<(), Error> {
+    let lowest = nodes.lowest();
+    if reach.last(lowest).is_some() { Ok(()) } else { Err(Error::OutOfReach { lowest }) }
+}
+
+/// Takes a node of `words` to which a link of `reach` can lead.
+#[inline]
+pub(crate) fn take_within<N: Nodes>(nodes: &N, words: usize, reach: LinkRange) -> Option<NodeAddr> {
+    nodes.take_within(words, reach.last(nodes.lowest())?)
 }
 
 /// Frees a node that was taken and is still zero.
@@ -50,10 +55,10 @@ impl<'n, N: Nodes, const KINDS: usize> Stock<'n, N, KINDS> {
         words: &'static [usize; KINDS],
         want: [usize; KINDS],
     ) -> Result<Self, Error> {
-        Self::take_within(nodes, words, want, usize::MAX)
+        Self::take_within(nodes, words, want, LinkRange::ALL)
     }
 
-    /// As [`take`](Self::take), of nodes whose addresses are at most `reach`: those that a table's words can hold.
+    /// As [`take`](Self::take), of nodes to which links of `reach` can lead.
     ///
     /// # Errors
     ///
@@ -63,7 +68,7 @@ impl<'n, N: Nodes, const KINDS: usize> Stock<'n, N, KINDS> {
         nodes: &'n N,
         words: &'static [usize; KINDS],
         want: [usize; KINDS],
-        reach: usize,
+        reach: LinkRange,
     ) -> Result<Self, Error> {
         let mut stock = Self { nodes, kinds: [0; KINDS], words };
         for kind in 0..KINDS {

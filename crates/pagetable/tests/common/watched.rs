@@ -42,12 +42,16 @@ unsafe impl<W: Word, M: Mode> Nodes for Watched<'_, W, M> {
     type Word = W;
     type Mode = M;
 
-    fn take(&self, words: usize) -> Option<NodeAddr> {
+    fn lowest(&self) -> NodeAddr {
+        self.slab.lowest()
+    }
+
+    fn take_within(&self, words: usize, last: usize) -> Option<NodeAddr> {
         if words > self.most_words.get() {
             return None;
         }
         self.left.set(self.left.get().checked_sub(1)?);
-        self.slab.take(words)
+        self.slab.take_within(words, last)
     }
 
     fn room(&self, words: usize) -> usize {

@@ -261,9 +261,9 @@ macro_rules! walkers {
 
 walkers!(mpt, |nodes| Mpt::<Tiny, Words, _>::new(nodes).unwrap());
 walkers!(lpt, |nodes| Lpt::<Tiny, Words, _, 0x1000>::new(nodes).unwrap());
-walkers!(g2, |nodes| Gpt::<Tiny, Words, _, gpt::Compact, Fixed<1>>::new(nodes));
-walkers!(g4, |nodes| Gpt::<Tiny, Words, _, gpt::Compact, Fixed<2>>::new(nodes));
-walkers!(ga, |nodes| Gpt::<Tiny, Words, _, gpt::Compact, Adaptive>::new(nodes));
+walkers!(g2, |nodes| Gpt::<Tiny, Words, _, gpt::Compact, Fixed<1>>::new(nodes).unwrap());
+walkers!(g4, |nodes| Gpt::<Tiny, Words, _, gpt::Compact, Fixed<2>>::new(nodes).unwrap());
+walkers!(ga, |nodes| Gpt::<Tiny, Words, _, gpt::Compact, Adaptive>::new(nodes).unwrap());
 walkers!(hpt, |nodes| Hashed::<Tiny, Words, _, 0, 0, 0>::new(nodes).unwrap());
 walkers!(hr, |nodes| Hashed::<Tiny, Words, _, 0, 1, 75>::new(nodes).unwrap());
 walkers!(hpt_pairs, |nodes| Hashed::<Tiny, Words, _, 1, 0, 0>::new(nodes).unwrap());

@@ -114,7 +114,7 @@ macro_rules! walkers {
             use super::*;
 
             fn sees(scene: &'static Scene) {
-                check(1, scene, |nodes| Gpt32::<_, $policy>::new(nodes));
+                check(1, scene, |nodes| Gpt32::<_, $policy>::new(nodes).unwrap());
             }
 
             #[test]

@@ -53,13 +53,21 @@ unsafe impl<W: Word> Nodes for Watched<W> {
     type Word = W;
     type Mode = Shared;
 
-    fn take(&self, words: usize) -> Option<NodeAddr> {
+    fn lowest(&self) -> NodeAddr {
+        NodeAddr::new(1 << SHIFT)
+    }
+
+    fn take_within(&self, words: usize, last: usize) -> Option<NodeAddr> {
         let cells = (0..words).map(|_| W::ZERO.cell()).collect();
         let node = Node { cells, record: Box::new(Record::new(0)), freed: AtomicBool::new(false) };
         let mut nodes = self.nodes.lock().unwrap();
+        let at = (nodes.len() + 1) << SHIFT;
+        if at + (1 << SHIFT) - 1 > last {
+            return None;
+        }
         nodes.push(node);
         self.out.fetch_add(1, Ordering::Relaxed);
-        Some(NodeAddr::new(nodes.len() << SHIFT))
+        Some(NodeAddr::new(at))
     }
 
     unsafe fn at(&self, node: NodeAddr) -> *const W::Cell {

@@ -113,7 +113,7 @@ pub(crate) fn guarded<G: Geometry, P: Guarded>(
         storage: &Storage::new(&mut memory, NODES).unwrap(),
         nodes: NODES,
         chunks,
-        make: GuardedTable::<G, P>::new,
+        make: |nodes| GuardedTable::<G, P>::new(nodes).unwrap(),
         root: |table| table.root(),
     };
     run(config, subject, steps, sabotage)

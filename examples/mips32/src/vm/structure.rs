@@ -153,7 +153,7 @@ impl<const W: u32> Structure for Guarded<Fixed<W>> {
     const WALK: Walk = Walk::Gpt(fits(handler::Gpt::fixed::<Va32>(W)));
 
     fn create(nodes: &Nodes<Offset>) -> Result<Self::Table<'_>, Error> {
-        Ok(Gpt32::new(nodes))
+        Gpt32::new(nodes)
     }
 
     fn root(table: &Self::Table<'_>) -> usize {
@@ -172,7 +172,7 @@ impl Structure for Guarded<Adaptive> {
     const WALK: Walk = Walk::Gpt(fits(handler::Gpt::adaptive::<Va32>()));
 
     fn create(nodes: &Nodes<Offset>) -> Result<Self::Table<'_>, Error> {
-        Ok(Gpt32::new(nodes))
+        Gpt32::new(nodes)
     }
 
     fn root(table: &Self::Table<'_>) -> usize {

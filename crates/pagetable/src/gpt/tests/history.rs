@@ -58,7 +58,7 @@ where
     L: Layout<Meter<'m, F::Word>>,
     P: Policy,
 {
-    let mut table = Local::new(Gpt::<G, F, _, L, P>::new(meter), |_| ());
+    let mut table = Local::new(Gpt::<G, F, _, L, P>::new(meter).unwrap(), |_| ());
     // By first page: frame, size shift, attributes.
     let mut model = Model::new();
     let rights = Attr::READ | Attr::WRITE | F::IMPLIED;
@@ -282,7 +282,7 @@ where
 {
     let mut memory = memory(400);
     let slab = Slab::<F::Word, Solo>::new(&mut memory, 0).unwrap();
-    let mut table = Local::new(Gpt::<Va64, F, _, L>::new(&slab), |_| ());
+    let mut table = Local::new(Gpt::<Va64, F, _, L>::new(&slab).unwrap(), |_| ());
     let mut mapped = std::collections::BTreeSet::new();
     let unmapped = pages.iter().step_by(2).map(|page| (page, false));
     for (&page, map) in pages.iter().map(|page| (page, true)).chain(unmapped) {

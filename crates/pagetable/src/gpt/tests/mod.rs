@@ -36,9 +36,13 @@ unsafe impl<W: Word> Nodes for Meter<'_, W> {
     type Word = W;
     type Mode = Solo;
 
-    fn take(&self, words: usize) -> Option<NodeAddr> {
+    fn lowest(&self) -> NodeAddr {
+        self.slab.lowest()
+    }
+
+    fn take_within(&self, words: usize, last: usize) -> Option<NodeAddr> {
         self.left.set(self.left.get().checked_sub(1)?);
-        self.slab.take(words)
+        self.slab.take_within(words, last)
     }
 
     unsafe fn at(&self, node: NodeAddr) -> *const W::Cell {
@@ -186,7 +190,7 @@ impl<G: Geometry, F: Format, N: Nodes<Word = F::Word>, L: Layout<N>, P: Policy> 
 fn gpt_a_page_that_comes_and_goes_does_not_make_nodes_flap() {
     let mut memory = memory(100);
     let slab = Slab::<u32, Solo>::new(&mut memory, 0).unwrap();
-    let mut table = Local::new(PaperGpt::<_, Adaptive>::new(&slab), |_| ());
+    let mut table = Local::new(PaperGpt::<_, Adaptive>::new(&slab).unwrap(), |_| ());
     for count in 1..if cfg!(miri) { 6 } else { 130 } {
         let page = Pages::one(Vpn::new(2 * count));
         let sizes = |table: &Local<'_, PaperGpt<'_, _, Adaptive>, _>| {
@@ -212,7 +216,7 @@ fn gpt_a_page_that_comes_and_goes_does_not_make_nodes_flap() {
 fn gpt_a_table_of_one_page_takes_one_leaf() {
     let mut memory = memory(4);
     let meter = Meter::<u64>::new(&mut memory);
-    let mut table = Local::new(Gpt48::new(&meter), |_| ());
+    let mut table = Local::new(Gpt48::new(&meter).unwrap(), |_| ());
     assert_eq!(meter.slab.usage().nodes, 0);
     let page = Vpn::new(0x1234);
     table.map(Pages::one(page), Pfn::new(9), PageSize::K4, Attr::READ).unwrap();
@@ -228,7 +232,7 @@ fn gpt_a_table_of_one_page_takes_one_leaf() {
 fn gpt_a_dropped_table_counts_its_nodes_as_lost() {
     let mut memory = memory(4);
     let meter = Meter::<u64>::new(&mut memory);
-    let mut table = Local::new(Gpt48::new(&meter), |_| ());
+    let mut table = Local::new(Gpt48::new(&meter).unwrap(), |_| ());
     for page in [1, 1 << 20] {
         table.map(Pages::one(Vpn::new(page)), Pfn::new(9), PageSize::K4, Attr::READ).unwrap();
     }
@@ -237,12 +241,10 @@ fn gpt_a_dropped_table_counts_its_nodes_as_lost() {
 }
 
 #[test]
-fn gpt_a_node_out_of_a_links_reach_is_no_memory() {
+fn gpt_storage_out_of_a_links_reach_is_refused() {
     let mut memory = memory(4);
     // The words of a 32-bit link hold addresses below 8 MiB.
     let slab = Slab::<u32, Solo>::new(&mut memory, 8 << 20).unwrap();
-    let mut table = Local::new(Gpt::<Va64, format::Compact32, _, Compact>::new(&slab), |_| ());
-    let refused = table.map(Pages::one(Vpn::new(1)), Pfn::new(9), PageSize::K4, Attr::READ);
-    assert!(matches!(refused, Err(Error::NoMemory { wanted: 1, .. })));
-    assert_eq!(slab.usage().nodes, 0);
+    let refused = Gpt::<Va64, format::Compact32, _, Compact>::new(&slab).err();
+    assert_eq!(refused, Some(Error::OutOfReach { lowest: NodeAddr::new(8 << 20) }));
 }

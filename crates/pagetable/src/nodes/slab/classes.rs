@@ -10,6 +10,10 @@ pub(super) const CHUNK: usize = 4096;
 /// So many that node numbers, which count 4 bytes, stay below 2^31.
 pub(super) const MAX_CHUNKS: usize = 1 << 21;
 
+/// The chunk number at which the upper part of memory begins: 8 MiB, which is what the links of 32-bit words hold
+/// ([`gpt::Link`](crate::gpt::Link)).
+pub(super) const UPPER: usize = (1 << 23) / CHUNK;
+
 /// Size classes in bytes: `2^(n/2 + 3)`, and half as much again for odd `n`.
 pub(super) const CLASSES: usize = 17;
 

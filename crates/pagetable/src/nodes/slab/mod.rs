@@ -17,6 +17,10 @@
 //! descriptor, one of 16 bytes costs 4 bytes of record.
 //!
 //! Nodes go back zeroed (or are known to be clean), so taking one rarely has to clear it.
+//!
+//! Links of 32-bit words hold addresses below 8 MiB only. So there are two lists of each kind, for the memory below that
+//! and for the rest, and whoever can use both is given the rest first. Memory that ends elsewhere for some table is looked
+//! for along the lists, run by run.
 
 mod classes;
 mod runs;
@@ -27,7 +31,7 @@ use core::marker::PhantomData;
 use core::mem::size_of;
 use core::{fmt, ptr};
 
-use self::classes::{CHUNK, CLASSES, KEPT, MAX_CHUNKS, class_bytes, class_of, span_nodes, span_order};
+use self::classes::{CHUNK, CLASSES, KEPT, MAX_CHUNKS, UPPER, class_bytes, class_of, span_nodes, span_order};
 pub use self::window::{Identity, Offset, Window};
 use super::{Held, NodeAddr, Nodes, Reclaim, Record};
 use crate::Mode;
@@ -78,11 +82,14 @@ const INNER: u8 = 255;
 #[derive(Debug)]
 struct Lists {
     /// Free runs by order.
-    free: [u32; ORDERS],
+    free: [Heads; ORDERS],
     /// Spans with a free node by class.
-    partial: [u32; CLASSES],
+    partial: [Heads; CLASSES],
     usage: Usage,
 }
+
+/// The first chunks of two lists: of the memory below [`UPPER`], and of the rest.
+type Heads = [u32; 2];
 
 /// What a [`Slab`] has handed out, in bytes unless said otherwise.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
@@ -184,7 +191,8 @@ impl<'m, W: Word, M: Mode, A: Window> Slab<'m, W, M, A> {
         // SAFETY: the first chunks are as large as the descriptors, aligned beyond them, and ours; a zeroed
         // descriptor is a valid one.
         unsafe { ptr::write_bytes(window.memory(base), 0, descriptors * CHUNK) };
-        let lists = Lists { free: [NONE; ORDERS], partial: [NONE; CLASSES], usage: Usage::default() };
+        let lists =
+            Lists { free: [[NONE; 2]; ORDERS], partial: [[NONE; 2]; CLASSES], usage: Usage::default() };
         let slab = Self {
             window,
             base,
@@ -250,11 +258,11 @@ impl<'m, W: Word, M: Mode, A: Window> Slab<'m, W, M, A> {
         unsafe { &*self.chunk(0).cast::<Descriptor>().add(chunk as usize) }
     }
 
-    /// Takes a node of whole chunks.
-    fn take_chunks(&self, bytes: usize) -> Option<NodeAddr> {
+    /// Takes a node of whole chunks that ends at `last` or below.
+    fn take_chunks(&self, bytes: usize, last: usize) -> Option<NodeAddr> {
         let order = bytes.div_ceil(CHUNK).next_power_of_two().ilog2();
         let chunk = self.locked(|lists| {
-            let chunk = self.take_run(lists, order)?;
+            let chunk = self.upper_first(last, |part| self.take_run(lists, part, order, last))?;
             self.descriptor(chunk).kind.set(RUN + order as u8);
             lists.usage.nodes += 1;
             lists.usage.bytes += CHUNK << order;
@@ -265,19 +273,14 @@ impl<'m, W: Word, M: Mode, A: Window> Slab<'m, W, M, A> {
         Some(NodeAddr::new(self.base + chunk as usize * CHUNK))
     }
 
-    /// Takes a node of a class.
-    fn take_small(&self, class: usize) -> Option<NodeAddr> {
+    /// Takes a node of a class from a span that ends at `last` or below.
+    fn take_small(&self, class: usize, last: usize) -> Option<NodeAddr> {
         let (span, index) = self.locked(|lists| {
-            let mut span = lists.partial[class];
-            if span == NONE {
-                span = self.take_run(lists, span_order(class))?;
-                let descriptor = self.descriptor(span);
-                descriptor.kind.set(class as u8);
-                descriptor.fresh.set(0);
-                descriptor.record.store(0, Ordering::Relaxed);
-                self.clean_run(span, span_order(class));
-                self.push(&mut lists.partial[class], span);
-            }
+            let order = span_order(class);
+            let span = self.upper_first(last, |part| {
+                let partial = self.first_within(lists.partial[class][part], order, last);
+                partial.or_else(|| self.take_span(lists, part, class, last))
+            })?;
             let descriptor = self.descriptor(span);
             let state = descriptor.record.load(Ordering::Relaxed);
             let (free, used) = (state & 0xffff, (state >> 16) + 1);
@@ -293,7 +296,7 @@ impl<'m, W: Word, M: Mode, A: Window> Slab<'m, W, M, A> {
             };
             descriptor.record.store(free.with(used << 16), Ordering::Relaxed);
             if used as usize == span_nodes(class) {
-                self.unlink(&mut lists.partial[class], span);
+                self.unlink(&mut lists.partial[class][self.part(span)], span);
             }
             lists.usage.nodes += 1;
             lists.usage.bytes += class_bytes(class);
@@ -302,6 +305,18 @@ impl<'m, W: Word, M: Mode, A: Window> Slab<'m, W, M, A> {
         // SAFETY: the node is ours now, and its record with it.
         unsafe { (*self.small_record(span, class, index)).store(0, Ordering::Relaxed) };
         Some(NodeAddr::new(self.base + span as usize * CHUNK + index * class_bytes(class)))
+    }
+
+    /// Takes a run for a span of a class, and lists it.
+    fn take_span(&self, lists: &mut Lists, part: usize, class: usize, last: usize) -> Option<u32> {
+        let span = self.take_run(lists, part, span_order(class), last)?;
+        let descriptor = self.descriptor(span);
+        descriptor.kind.set(class as u8);
+        descriptor.fresh.set(0);
+        descriptor.record.store(0, Ordering::Relaxed);
+        self.clean_run(span, span_order(class));
+        self.push(&mut lists.partial[class][part], span);
+        Some(span)
     }
 
     /// Returns the record of node `index` of a span: they grow down from its end.
@@ -331,17 +346,22 @@ impl<'m, W: Word, M: Mode, A: Window> Slab<'m, W, M, A> {
     }
 }
 
-// SAFETY: a node is taken under the lock off a list of free ones, and `at` and `record` compute its place in memory
-// that is the slab's own. Spans and runs are aligned to a chunk and cut at multiples of the node's size.
+// SAFETY: a node is taken under the lock off a list of free ones, in a run that ends at `last` or below, and `at` and
+// `record` compute its place in memory that is the slab's own. Spans and runs are aligned to a chunk and cut at multiples of the node's size.
 unsafe impl<W: Word, M: Mode, A: Window> Nodes for Slab<'_, W, M, A> {
     type Word = W;
     type Mode = M;
 
     #[inline]
-    fn take(&self, words: usize) -> Option<NodeAddr> {
+    fn lowest(&self) -> NodeAddr {
+        NodeAddr::new(self.base)
+    }
+
+    #[inline]
+    fn take_within(&self, words: usize, last: usize) -> Option<NodeAddr> {
         let bytes = words.checked_mul(W::BYTES)?;
         let class = class_of(bytes);
-        if class < CLASSES { self.take_small(class) } else { self.take_chunks(bytes) }
+        if class < CLASSES { self.take_small(class, last) } else { self.take_chunks(bytes, last) }
     }
 
     fn room(&self, words: usize) -> usize {
@@ -385,13 +405,13 @@ unsafe impl<W: Word, M: Mode, A: Window> Reclaim for Slab<'_, W, M, A> {
                     unsafe { (*self.small_record(span, class, index)).store(free, Ordering::Relaxed) };
                     descriptor.record.store((index as u32 + 1).with((used - 1) << 16), Ordering::Relaxed);
                     if used as usize == span_nodes(class) {
-                        self.push(&mut lists.partial[class], span);
+                        self.push(&mut lists.partial[class][self.part(span)], span);
                     }
                     // The last empty span of a small class stays, or mapping and unmapping one page would go to the
                     // buddy system each time.
-                    let only = descriptor.next.get() == NONE && lists.partial[class] == span;
+                    let only = descriptor.next.get() == NONE && lists.partial[class][self.part(span)] == span;
                     if used == 1 && !(only && class_bytes(class) <= KEPT) {
-                        self.unlink(&mut lists.partial[class], span);
+                        self.unlink(&mut lists.partial[class][self.part(span)], span);
                         self.free_run(lists, span, span_order(class));
                     }
                     lists.usage.nodes -= 1;

@@ -4,7 +4,7 @@ use core::mem::size_of;
 use core::ptr;
 
 use super::classes::CHUNK;
-use super::{Descriptor, FREE, INNER, Lists, NONE, ORDERS, Slab, Window};
+use super::{Descriptor, FREE, INNER, Lists, NONE, ORDERS, Slab, UPPER, Window};
 use crate::Mode;
 use crate::word::Word;
 
@@ -34,6 +34,34 @@ impl<W: Word, M: Mode, A: Window> Slab<'_, W, M, A> {
         }
     }
 
+    /// Returns which of two lists a run is in by its first chunk: 1 from [`UPPER`] on. No run lies on both sides, for runs
+    /// are aligned to their length.
+    #[inline(always)]
+    pub(super) fn part(&self, chunk: u32) -> usize {
+        usize::from(self.base / CHUNK + chunk as usize >= UPPER)
+    }
+
+    /// Returns what `take` finds in the upper part of memory, if that has a part and `last` lies there, or else in the lower
+    /// part.
+    #[inline(always)]
+    pub(super) fn upper_first<T>(&self, last: usize, mut take: impl FnMut(usize) -> Option<T>) -> Option<T> {
+        let end = self.part(self.chunks as u32 - 1);
+        if end.min(usize::from(last / CHUNK >= UPPER)) == 1 { take(1).or_else(|| take(0)) } else { take(0) }
+    }
+
+    /// Returns the first chunk in a list from which on 2^order chunks end at `last` or below.
+    ///
+    /// That is the head of the list, unless `last` is in the middle of the list's part of memory.
+    #[inline(always)]
+    pub(super) fn first_within(&self, head: u32, order: u32, last: usize) -> Option<u32> {
+        let mut at = head;
+        // The slab's last byte has an address, so none of these wraps.
+        while at != NONE && self.base + (at as usize * CHUNK) + ((CHUNK << order) - 1) > last {
+            at = self.descriptor(at).next.get();
+        }
+        (at != NONE).then_some(at)
+    }
+
     /// Returns the number of a chunk among all of memory: runs are aligned there.
     pub(super) fn number(&self, chunk: u32) -> u32 {
         ((self.base / CHUNK) as u32).wrapping_add(chunk)
@@ -42,14 +70,14 @@ impl<W: Word, M: Mode, A: Window> Slab<'_, W, M, A> {
     /// Lists a free run of 2^order chunks.
     pub(super) fn push_free(&self, lists: &mut Lists, chunk: u32, order: u32) {
         self.descriptor(chunk).kind.set(FREE + order as u8);
-        self.push(&mut lists.free[order as usize], chunk);
+        self.push(&mut lists.free[order as usize][self.part(chunk)], chunk);
     }
 
-    /// Takes a run of 2^order chunks.
-    pub(super) fn take_run(&self, lists: &mut Lists, order: u32) -> Option<u32> {
-        let mut found = (order as usize..ORDERS).find(|&at| lists.free[at] != NONE)? as u32;
-        let chunk = lists.free[found as usize];
-        self.unlink(&mut lists.free[found as usize], chunk);
+    /// Takes a run of 2^order chunks from a part of memory that ends at `last` or below.
+    pub(super) fn take_run(&self, lists: &mut Lists, part: usize, order: u32, last: usize) -> Option<u32> {
+        let (mut found, chunk) = (order..ORDERS as u32)
+            .find_map(|at| Some((at, self.first_within(lists.free[at as usize][part], order, last)?)))?;
+        self.unlink(&mut lists.free[found as usize][part], chunk);
         while found > order {
             found -= 1;
             self.push_free(lists, chunk + (1 << found), found);
@@ -75,7 +103,7 @@ impl<W: Word, M: Mode, A: Window> Slab<'_, W, M, A> {
             {
                 break;
             }
-            self.unlink(&mut lists.free[order as usize], buddy);
+            self.unlink(&mut lists.free[order as usize][self.part(buddy)], buddy);
             self.descriptor(buddy).kind.set(INNER);
             chunk = chunk.min(buddy);
             order += 1;

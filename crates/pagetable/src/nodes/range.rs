@@ -1,0 +1,69 @@
+//! Which node addresses fit into a link.
+
+use super::NodeAddr;
+
+/// The node addresses that a link can hold: those that its address field gives back as they were.
+///
+/// | | addresses | for |
+/// |-|-|-|
+/// | [`unsigned`](Self::unsigned) | the lowest `2^bits` | physical addresses, offsets into an arena |
+/// | [`signed`](Self::signed) | the lowest and the highest `2^(bits-1)` | pointers: a kernel's memory is in the upper half |
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct LinkRange {
+    /// The highest address of the lower part.
+    low: usize,
+    /// The lowest address of the upper part, if there is one.
+    high: Option<usize>,
+}
+
+impl LinkRange {
+    /// All addresses.
+    pub const ALL: Self = Self::unsigned(usize::BITS);
+
+    /// Returns the range of links that hold the `bits` low bits of an address, the others being zero. If an address has
+    /// fewer bits, that is all addresses.
+    pub const fn unsigned(bits: u32) -> Self {
+        let low = if bits < usize::BITS { (1 << bits) - 1 } else { usize::MAX };
+        Self { low, high: None }
+    }
+
+    /// Returns the range of links that hold the `bits` low bits of an address, the others being equal to the highest of
+    /// these. If an address has no more bits, that is all addresses.
+    pub const fn signed(bits: u32) -> Self {
+        if bits == 0 || bits >= usize::BITS {
+            return Self::unsigned(bits);
+        }
+        let low = (1 << (bits - 1)) - 1;
+        Self { low, high: Some(!low) }
+    }
+
+    /// Returns the last address that a link can hold of a storage whose nodes begin at `lowest`, or `None` if a link
+    /// cannot hold that one. Between the two, a link can hold every address.
+    #[inline(always)]
+    pub const fn last(self, lowest: NodeAddr) -> Option<usize> {
+        match self.high {
+            _ if lowest.get() <= self.low => Some(self.low),
+            Some(high) if lowest.get() >= high => Some(usize::MAX),
+            _ => None,
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_range_ends_where_its_field_does() {
+        let last = |range: LinkRange, lowest| range.last(NodeAddr::new(lowest));
+        let eight = LinkRange::unsigned(8);
+        assert_eq!([0, 255, 256, usize::MAX].map(|at| last(eight, at)), [Some(255), Some(255), None, None]);
+        let signed = LinkRange::signed(8);
+        let top = usize::MAX;
+        assert_eq!([0, 127, 128].map(|at| last(signed, at)), [Some(127), Some(127), None]);
+        assert_eq!([top - 128, top - 127, top].map(|at| last(signed, at)), [None, Some(top), Some(top)]);
+        for all in [LinkRange::ALL, LinkRange::unsigned(64), LinkRange::signed(64)] {
+            assert_eq!([0, top].map(|at| last(all, at)), [Some(top); 2]);
+        }
+    }
+}
