@@ -16,7 +16,7 @@ use tlbkit_pagetable::geometry::Va32;
 use tlbkit_pagetable::gpt::{self, Adaptive, Fixed, Gpt, Gpt32};
 use tlbkit_pagetable::hpt::{Hashed, Hpt32};
 use tlbkit_pagetable::nodes::{Chunk, Held, NodeAddr, Nodes, Reclaim, Record, Slab};
-use tlbkit_pagetable::{Change, Error, Holes, Leaf, Pinned, Retired, Shared, Table, Word, Writer, destroy};
+use tlbkit_pagetable::{Change, Holes, Leaf, Pinned, Retired, Shared, Table, Word, Writer, destroy};
 use tlbkit_pagetable::{lpt, mpt};
 
 thread_local! {
