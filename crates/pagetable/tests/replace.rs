@@ -98,13 +98,13 @@ fn every_table_replaces_leaves_of_every_size() {
         u64, 64: "x86-64", |slab| Mpt::<Va48, format::X86, _>::new(slab).unwrap(), RW, [k4, m2];
         u64, 64: "AArch64", |slab| Mpt::<Va48, format::Aarch64, _>::new(slab).unwrap(), arm, [k4, m2];
         u32, 64: "EntryLo", |slab| Mpt::<Va32, format::EntryLo, _>::new(slab).unwrap(), mips, [k4, k16, k64];
-        u64, 64: "G16", gpt::Gpt::<Va64, format::Compact, _, gpt::Compact, gpt::Fixed<4>>::new, RW, [k4, k16, k64];
-        u64, 64: "GA", gpt::Gpt::<Va64, format::Compact, _, gpt::Compact>::new, RW, [k4, k16, k64];
+        u64, 64: "G16", |slab| gpt::Gpt::<Va64, format::Compact, _, gpt::Compact, gpt::Fixed<4>>::new(slab).unwrap(), RW, [k4, k16, k64];
+        u64, 64: "GA", |slab| gpt::Gpt::<Va64, format::Compact, _, gpt::Compact>::new(slab).unwrap(), RW, [k4, k16, k64];
         u64, 64: "HR", |slab| hpt::Hr::new(slab).unwrap(), RW, [k4, m2];
         u32, 64: "H32", |slab| hpt::Hpt32::<_, format::Compact32>::new(slab).unwrap(), RW, [k4, k16];
         u64, 64: "CPT8", |slab| cpt::Cpt8::new(slab).unwrap(), RW, [k4, m2];
         u32, 64: "CPT32", |slab| cpt::Cpt32::<_, format::Compact32>::new(slab).unwrap(), RW, [k4, k16, k64];
-        u32, 64: "GA, EntryLo", gpt::Gpt32::<_, gpt::Adaptive>::new, mips, [k4, k16, k64];
+        u32, 64: "GA, EntryLo", |slab| gpt::Gpt32::<_, gpt::Adaptive>::new(slab).unwrap(), mips, [k4, k16, k64];
     }
 }
 
