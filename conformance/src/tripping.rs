@@ -86,9 +86,13 @@ unsafe impl<N: Nodes> Nodes for Tripping<N> {
     type Word = N::Word;
     type Mode = N::Mode;
 
-    fn take(&self, words: usize) -> Option<NodeAddr> {
+    fn lowest(&self) -> NodeAddr {
+        self.inner.lowest()
+    }
+
+    fn take_within(&self, words: usize, last: usize) -> Option<NodeAddr> {
         self.trip.call();
-        self.inner.take(words)
+        self.inner.take_within(words, last)
     }
 
     forward!(cells);

@@ -94,9 +94,9 @@ a_flush_unwinds! {
     lpt: 0x10_0000, |nodes| Lpt::<Va32, EntryLo, _, 0xc000_0000>::new(nodes).unwrap();
     hpt: 0x8000_0000, |nodes| Hashed::<Va32, EntryLo, _, 1, 6, 0>::new(nodes).unwrap();
     cpt: 0x8000_0000, |nodes| Hashed::<Va32, EntryLo, _, 3, 4, 50>::new(nodes).unwrap();
-    g16: 0x10_0000, |nodes| Gpt32::<_, Fixed<4>>::new(nodes);
-    adaptive: 0x10_0000, |nodes| Gpt32::<_, Adaptive>::new(nodes);
-    compact: 0, |nodes| Gpt::<Va32, EntryLo, _, Compact, Adaptive>::new(nodes);
+    g16: 0x10_0000, |nodes| Gpt32::<_, Fixed<4>>::new(nodes).unwrap();
+    adaptive: 0x10_0000, |nodes| Gpt32::<_, Adaptive>::new(nodes).unwrap();
+    compact: 0, |nodes| Gpt::<Va32, EntryLo, _, Compact, Adaptive>::new(nodes).unwrap();
 }
 
 /// What a flush that unwinds was given is flushed, and freed, with the next change.
