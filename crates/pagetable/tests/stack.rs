@@ -251,9 +251,7 @@ macro_rules! rows {
 /// A guarded table of compact links.
 macro_rules! guarded {
     ($text:ident, $worst:ident, $($name:literal: $geometry:ty, $format:ty, $policy:ty, $mode:ty;)*) => { rows! {
-        $text, $worst, $($name: $format, $mode, |nodes| Ok(
-            Gpt::<$geometry, $format, _, gpt::Compact, $policy>::new(nodes)
-        );)*
+        $text, $worst, $($name: $format, $mode, |nodes| Gpt::<$geometry, $format, _, gpt::Compact, $policy>::new(nodes);)*
     } };
 }
 
@@ -281,11 +279,11 @@ fn no_operation_takes_more_than_three_kibibytes_of_stack() {
         "GA Va32 entrylo": Va32, EntryLo, Adaptive, Solo;
     }
     rows! { text, worst,
-        "G2 kseg0": EntryLo, Shared, |nodes| Ok(Gpt32::<_, Fixed<1>>::new(nodes));
-        "G4 kseg0": EntryLo, Solo, |nodes| Ok(Gpt32::<_, Fixed<2>>::new(nodes));
-        "G16 kseg0": EntryLo, Shared, |nodes| Ok(Gpt32::<_, Fixed<4>>::new(nodes));
-        "G256 kseg0": EntryLo, Solo, |nodes| Ok(Gpt32::<_, Fixed<8>>::new(nodes));
-        "GA kseg0": EntryLo, Shared, |nodes| Ok(Gpt32::<_, Adaptive>::new(nodes));
+        "G2 kseg0": EntryLo, Shared, |nodes| Gpt32::<_, Fixed<1>>::new(nodes);
+        "G4 kseg0": EntryLo, Solo, |nodes| Gpt32::<_, Fixed<2>>::new(nodes);
+        "G16 kseg0": EntryLo, Shared, |nodes| Gpt32::<_, Fixed<4>>::new(nodes);
+        "G256 kseg0": EntryLo, Solo, |nodes| Gpt32::<_, Fixed<8>>::new(nodes);
+        "GA kseg0": EntryLo, Shared, |nodes| Gpt32::<_, Adaptive>::new(nodes);
         "G2 paper": format::Paper, Solo, |nodes| Ok(PaperGpt::<_, Fixed<1>>::new(nodes));
         "G16 paper": format::Paper, Solo, |nodes| Ok(PaperGpt::<_, Fixed<4>>::new(nodes));
         "GA paper": format::Paper, Solo, |nodes| Ok(PaperGpt::<_, Adaptive>::new(nodes));

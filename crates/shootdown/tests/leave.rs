@@ -134,5 +134,5 @@ fn a_cpu_that_runs_another_space_does_not_go_offline() {
     switch(&mut there, Change::Out, &other).unwrap();
     switch(&mut there, Change::Offline, &one_space).unwrap();
     assert_eq!((there.ended, there.all), (1, 1));
-    assert!(refused.unwrap_err().to_string().contains("leave that first"));
+    assert!(refused.is_err_and(|why| why.to_string().contains("leave that first")));
 }

@@ -11,6 +11,8 @@ use tlbkit_shootdown::{
 };
 
 const CPUS: usize = 3;
+/// What a CPU has flushed, and of which space: of all if there is none.
+type Flushed = (Option<Asid>, Flush);
 const SPACE: Asid = Asid::new(5, 8).unwrap();
 
 #[derive(Debug)]
@@ -41,7 +43,7 @@ impl Edit for Change<'_> {
 /// What the CPUs have flushed, and how requesters interrupted them.
 #[derive(Default)]
 struct Seen {
-    flushed: [Mutex<Vec<(Option<Asid>, Flush)>>; CPUS],
+    flushed: [Mutex<Vec<Flushed>>; CPUS],
     asked: Mutex<Vec<CpuSet>>,
     ended: AtomicBool,
 }
