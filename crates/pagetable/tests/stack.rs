@@ -17,7 +17,7 @@ use tlbkit_pagetable::gpt::{self, Adaptive, Fixed, Gpt, Gpt32, PaperGpt};
 use tlbkit_pagetable::hpt::{Hashed, Hpt32};
 use tlbkit_pagetable::nodes::{Chunk, Slab};
 use tlbkit_pagetable::{
-    Change, Error, Geometry, Holes, Mode, Pinned, Shared, Solo, Space, Table, Writer, destroy, lpt, mpt,
+    Change, Geometry, Holes, Mode, Pinned, Shared, Solo, Space, Table, Writer, destroy, lpt, mpt,
 };
 
 /// What an operation may take: a kernel has stacks of 4 to 16 KiB.
@@ -243,7 +243,7 @@ fn row<W: tlbkit_pagetable::Word, M: Mode>(
 macro_rules! rows {
     ($text:ident, $worst:ident, $($name:literal: $format:ty, $mode:ty, |$nodes:ident| $new:expr;)*) => { $(
         row::<<$format as Format>::Word, $mode>($name, &mut $text, &mut $worst, |$nodes| {
-            exercise(&|| Result::<_, Error>::ok($new))
+            exercise(&|| $new.ok())
         });
     )* };
 }
@@ -284,9 +284,9 @@ fn no_operation_takes_more_than_three_kibibytes_of_stack() {
         "G16 kseg0": EntryLo, Shared, |nodes| Gpt32::<_, Fixed<4>>::new(nodes);
         "G256 kseg0": EntryLo, Solo, |nodes| Gpt32::<_, Fixed<8>>::new(nodes);
         "GA kseg0": EntryLo, Shared, |nodes| Gpt32::<_, Adaptive>::new(nodes);
-        "G2 paper": format::Paper, Solo, |nodes| Ok(PaperGpt::<_, Fixed<1>>::new(nodes));
-        "G16 paper": format::Paper, Solo, |nodes| Ok(PaperGpt::<_, Fixed<4>>::new(nodes));
-        "GA paper": format::Paper, Solo, |nodes| Ok(PaperGpt::<_, Adaptive>::new(nodes));
+        "G2 paper": format::Paper, Solo, |nodes| PaperGpt::<_, Fixed<1>>::new(nodes);
+        "G16 paper": format::Paper, Solo, |nodes| PaperGpt::<_, Fixed<4>>::new(nodes);
+        "GA paper": format::Paper, Solo, |nodes| PaperGpt::<_, Adaptive>::new(nodes);
         "MPT Va64": format::Compact, Shared, |nodes| mpt::Mpt::<Va64, format::Compact, _>::new(nodes);
         "MPT Va48": format::Compact, Solo, |nodes| mpt::Mpt::<Va48, format::Compact, _>::new(nodes);
         "MPT Va39": format::Compact, Shared, |nodes| mpt::Mpt::<Va39, format::Compact, _>::new(nodes);
