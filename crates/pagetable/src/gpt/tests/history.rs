@@ -311,7 +311,7 @@ where
 fn gpt_a_range_fills_a_leaf_and_joins_it() {
     let mut memory = memory(4);
     let slab = Slab::<u64, Solo>::new(&mut memory, 0).unwrap();
-    let mut table = Local::new(Gpt48::new(&slab), |_| ());
+    let mut table = Local::new(Gpt48::new(&slab).unwrap(), |_| ());
     for first in [0x811, 0x815] {
         let pages = Pages::count(Vpn::new(first), 4).unwrap();
         table.map(pages, Pfn::new(first), PageSize::K4, Attr::READ).unwrap();
