@@ -35,9 +35,13 @@ unsafe impl Nodes for Counting<'_> {
     type Word = u64;
     type Mode = Solo;
 
-    fn take(&self, words: usize) -> Option<NodeAddr> {
+    fn lowest(&self) -> NodeAddr {
+        self.slab.lowest()
+    }
+
+    fn take_within(&self, words: usize, last: usize) -> Option<NodeAddr> {
         self.words.set(self.words.get() + words);
-        self.slab.take(words)
+        self.slab.take_within(words, last)
     }
 
     unsafe fn at(&self, node: NodeAddr) -> *const <u64 as tlbkit_pagetable::Word>::Cell {
