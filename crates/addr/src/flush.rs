@@ -32,9 +32,9 @@ impl Reach {
     /// the frame stays the same.
     ///
     /// - Rights that are added are Tzou's safe inconsistency (5.1.1): a CPU that still has the old entry faults,
-    ///   forgets it ([`Reach::Local`]) and finds the new one. So is an accessed bit too many.
+    ///   forgets it ([`Reach::Local`]) and finds the new one.
     /// - Rights that are taken away must reach every CPU, and so must whatever else a stale entry would do wrongly: a
-    ///   cleared dirty bit that the next store must set again, another memory type, or another tag of the address space.
+    ///   cleared status bit that the next access must set again, another memory type, or another tag of the address space.
     /// - So must giving a page to user mode: the kernel loses it where that is one or the other (PXN, SUM, SMAP).
     /// - The kernel's own mark, [`Attr::COPY_ON_WRITE`], is in no TLB.
     ///
@@ -43,9 +43,9 @@ impl Reach {
     pub const fn of_change(lost: Attr, gained: Attr) -> Self {
         let (lost, gained) = (lost.difference(Attr::COPY_ON_WRITE), gained.difference(Attr::COPY_ON_WRITE));
         let strict = Attr::MEMORY.union(Attr::GLOBAL).union(Attr::USER);
-        if !lost.difference(Attr::ACCESSED).is_empty() || gained.intersects(strict) {
+        if !lost.is_empty() || gained.intersects(strict) {
             Self::Everywhere
-        } else if !lost.union(gained).is_empty() {
+        } else if !gained.is_empty() {
             Self::Local
         } else {
             Self::Nowhere

@@ -73,7 +73,9 @@ impl Tolerance {
 
 /// Classifies the change of an entry from `old` to `new`, `None` being no page.
 ///
-/// Which changes of attributes are safe is [`Reach::of_change`]'s rule, which page tables go by, too.
+/// Which changes of attributes are safe is [`Reach::of_change`]'s rule, which page tables go by, too, with two
+/// exceptions that a table cannot make: nobody counts on the referenced bit here, and a page that was not writable cannot have
+/// become dirty.
 ///
 /// On hardware that caches the absence of a page (RISC-V may), a safe change can cost one fault on each CPU.
 pub fn classify(old: Option<Entry>, new: Option<Entry>, context: Context) -> Tolerance {
@@ -86,8 +88,9 @@ pub fn classify(old: Option<Entry>, new: Option<Entry>, context: Context) -> Tol
     {
         let (lost, gained) = (old.attr.difference(new.attr), new.attr.difference(old.attr));
         // A copy that says "dirty" sets no dirty bit, so writes through it are lost to the kernel. Without the right to write
-        // there are none.
-        let unseen = if old.attr.contains(Attr::WRITE) { Attr::empty() } else { Attr::DIRTY };
+        // there are none. References that are lost with the other status bit are safe (5.1.1).
+        let unseen =
+            if old.attr.contains(Attr::WRITE) { Attr::ACCESSED } else { Attr::ACCESSED.union(Attr::DIRTY) };
         if Reach::of_change(lost.difference(unseen), gained) != Reach::Everywhere {
             return Tolerance::Safe;
         }
