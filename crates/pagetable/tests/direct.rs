@@ -13,49 +13,63 @@ use tlbkit_pagetable::geometry::Va32;
 use tlbkit_pagetable::nodes::{Chunk, Direct, FrameSource, NodeAddr, Nodes, Reclaim, Record};
 use tlbkit_pagetable::{Error, Local, Retired, Shared, Solo, Table, destroy, mpt};
 
-/// A stack of free frames.
+/// A stack of free frames, the memory of those from `first` on, and a record for each.
 #[derive(Debug)]
-struct Frames(Mutex<Vec<PhysAddr>>);
+struct Frames {
+    free: Mutex<Vec<PhysAddr>>,
+    first: usize,
+    memory: *mut Chunk,
+    records: Vec<Record>,
+}
+
+// SAFETY: the memory is the test's, and its frames are used by whoever took them.
+unsafe impl Sync for Frames {}
 
 impl Frames {
-    fn new(numbers: impl DoubleEndedIterator<Item = usize>) -> Self {
-        Self(Mutex::new(numbers.rev().map(|number| PhysAddr::new(number << 12)).collect()))
+    fn new(
+        memory: &mut [Chunk],
+        first: usize,
+        records: usize,
+        numbers: impl DoubleEndedIterator<Item = usize>,
+    ) -> Self {
+        let free = numbers.rev().map(|number| PhysAddr::new(number << 12)).collect();
+        let records = (0..records).map(|_| Record::new(7)).collect();
+        Self { free: Mutex::new(free), first: first >> 12, memory: memory.as_mut_ptr(), records }
     }
 
     fn free(&self) -> usize {
-        self.0.lock().unwrap().len()
+        self.free.lock().unwrap().len()
     }
 }
 
-// SAFETY: every frame is on the stack once, and the tests put only such there that their memory holds.
+// SAFETY: every frame is on the stack once; the tests put only such there that their memory holds, or that no test's table
+// can use.
 unsafe impl FrameSource for &Frames {
     fn take(&self) -> Option<PhysAddr> {
-        self.0.lock().unwrap().pop()
+        self.free.lock().unwrap().pop()
     }
 
     fn give(&self, frame: PhysAddr) {
-        self.0.lock().unwrap().push(frame);
+        self.free.lock().unwrap().push(frame);
+    }
+
+    fn memory(&self, frame: PhysAddr) -> *mut u8 {
+        self.memory.wrapping_add((frame.get() >> 12).wrapping_sub(self.first)).cast()
+    }
+
+    fn record(&self, frame: PhysAddr) -> Option<&Record> {
+        self.records.get((frame.get() >> 12).wrapping_sub(self.first))
     }
 }
 
-/// Calls `test` with storage over `memory` whose frame 0 is its first.
-fn over<T>(
-    memory: &mut [Chunk],
-    frames: &Frames,
-    records: usize,
-    test: impl FnOnce(&Direct<'_, u64, Shared, &Frames>) -> T,
-) -> T {
-    let records: Vec<_> = (0..records).map(|_| Record::new(7)).collect();
-    let offset = memory.as_mut_ptr().expose_provenance();
-    // SAFETY: frame 0 is the first of the memory, and nobody else knows the records.
-    test(&unsafe { Direct::new(frames, offset, PhysAddr::new(0), &records) })
-}
+type Storage<'f, M> = Direct<u64, M, &'f Frames>;
 
 #[test]
 fn a_node_is_a_cleared_frame_and_its_record() {
     let mut memory = vec![Chunk::ZERO; 8];
-    let frames = Frames::new(1..8);
-    over(&mut memory, &frames, 8, |nodes| {
+    let frames = Frames::new(&mut memory, 0, 8, 1..8);
+    let nodes = Storage::<Shared>::new(&frames);
+    {
         assert_eq!(nodes.take(513), None, "no node is larger than a frame");
         let node = nodes.take(512).unwrap();
         assert_eq!(node, NodeAddr::new(0x1000));
@@ -72,7 +86,7 @@ fn a_node_is_a_cleared_frame_and_its_record() {
         assert_eq!(unsafe { nodes.read(again, 511) }, 0, "a frame comes back cleared");
         // SAFETY: as above.
         unsafe { nodes.free(again, true) };
-    });
+    }
     assert_eq!(frames.free(), 7);
 }
 
@@ -81,8 +95,8 @@ fn frames_that_cannot_be_nodes_go_back() {
     let mut memory = vec![Chunk::ZERO; 8];
     // Frame 0 cannot be told from no node, and frame 7 has no record.
     for number in [0, 7] {
-        let frames = Frames::new(number..number + 1);
-        over(&mut memory, &frames, 7, |nodes| assert_eq!(nodes.take(512), None));
+        let frames = Frames::new(&mut memory, 0, 7, number..number + 1);
+        assert_eq!(Storage::<Shared>::new(&frames).take(512), None);
         assert_eq!(frames.free(), 1);
     }
 }
@@ -92,22 +106,20 @@ fn frames_that_cannot_be_nodes_go_back() {
 fn records_begin_where_memory_does() {
     const RAM: usize = 0x8000_0000;
     let mut memory = vec![Chunk::ZERO; 8];
-    let offset = memory.as_mut_ptr().expose_provenance().wrapping_sub(RAM);
-    let frames = Frames::new((RAM >> 12) - 1..(RAM >> 12) + 9);
-    let records: Vec<_> = (0..8).map(|_| Record::new(7)).collect();
-    // SAFETY: the frame at `RAM` is the first of the memory; those beside it, which have no record, are not touched.
-    let nodes = unsafe { Direct::<u64, Solo, _>::new(&frames, offset, PhysAddr::new(RAM), &records) };
+    // The frame below and the one above have no record, so that nobody touches their memory.
+    let frames = Frames::new(&mut memory, RAM, 8, (RAM >> 12) - 1..(RAM >> 12) + 9);
+    let nodes = Storage::<Solo>::new(&frames);
     assert_eq!(nodes.take(512), None, "a frame below has no record");
-    assert_eq!(frames.0.lock().unwrap().pop().unwrap().get(), RAM - 0x1000);
+    assert_eq!(frames.free.lock().unwrap().pop().unwrap().get(), RAM - 0x1000);
     let taken: Vec<_> = (0..8).map(|_| nodes.take(512).unwrap()).collect();
-    assert_eq!((taken[0].get(), taken[7].get(), nodes.lowest()), (RAM, RAM + 0x7000, taken[0]));
+    assert_eq!((taken[0].get(), taken[7].get()), (RAM, RAM + 0x7000));
     assert_eq!(nodes.take(512), None, "nor has one above");
     for (nth, &node) in taken.iter().enumerate() {
         let index = nodes.index_of(node);
-        assert!((1..9).contains(&index) && nodes.node_of(index) == node);
+        assert!(index != 0 && nodes.node_of(index) == node);
         // SAFETY: the node is taken; it is forgotten when it is free.
         unsafe {
-            assert_eq!(nodes.link(node), &raw const records[nth]);
+            assert_eq!(nodes.link(node), &raw const frames.records[nth]);
             assert_eq!((*nodes.record(node, 512)).load(Ordering::Relaxed), 0);
             nodes.put(node, 511, nth as u64);
             assert_eq!(nodes.read(node, 511), nth as u64);
@@ -124,23 +136,18 @@ fn records_begin_where_memory_does() {
 
 #[test]
 fn batches_of_shared_storage_alone_leave_their_cpu() {
-    let frames = Frames::new(1..1);
-    // SAFETY: there are no frames; likewise below.
-    let solo = unsafe { Direct::<u64, Solo, _>::new(&frames, 0, PhysAddr::new(0), &[]) };
-    // SAFETY: as above.
-    let shared = unsafe { Direct::<u64, Shared, _>::new(&frames, 0, PhysAddr::new(0), &[]) };
+    let frames = Frames::new(&mut [], 0, 0, 1..1);
+    let (solo, shared) = (Storage::<Solo>::new(&frames), Storage::<Shared>::new(&frames));
     assert!(Retired::new(&solo).across_cpus().is_err());
     assert!(Retired::new(&shared).across_cpus().is_ok());
 }
 
 #[test]
 fn exhaustion_is_an_error_of_the_table() {
-    let mut memory = vec![Chunk::ZERO; 2];
-    let frames = Frames::new(1..1);
-    over(&mut memory, &frames, 2, |nodes| {
-        let error = mpt::Mpt4::new(nodes).unwrap_err();
-        assert_eq!(error, Error::NoMemory { wanted: 1, pending: 0 });
-    });
+    let frames = Frames::new(&mut [], 0, 2, 1..1);
+    let nodes = Storage::<Shared>::new(&frames);
+    let error = mpt::Mpt4::new(&nodes).unwrap_err();
+    assert_eq!(error, Error::NoMemory { wanted: 1, pending: 0 });
 }
 
 /// A frame that a word of 32 bits cannot lead to goes back to where it came from.
@@ -148,11 +155,9 @@ fn exhaustion_is_an_error_of_the_table() {
 fn no_node_lies_beyond_what_a_word_holds() {
     const HIGH: usize = 1 << 32;
     let mut memory = vec![Chunk::ZERO; 4];
-    let frames = Frames::new([1, HIGH >> 12].into_iter());
-    let offset = memory.as_mut_ptr().expose_provenance();
-    let records: Vec<_> = (0..=HIGH >> 12).map(|_| Record::new(0)).collect();
-    // SAFETY: frame 0 is the first of the memory, the high one is handed back untouched, and nobody else knows the records.
-    let nodes = unsafe { Direct::<u32, Solo, _>::new(&frames, offset, PhysAddr::new(0), &records) };
+    // The high one goes back untouched.
+    let frames = Frames::new(&mut memory, 0, (HIGH >> 12) + 1, [1, HIGH >> 12].into_iter());
+    let nodes = Direct::<u32, Solo, _>::new(&frames);
     let mut table = Local::new(mpt::Mpt::<Va32, Compact32, _>::new(&nodes).unwrap(), |_| ());
     let refused = table.map(Pages::one(Vpn::new(5)), Pfn::new(7), PageSize::K4, Attr::READ);
     assert_eq!(refused, Err(Error::NoMemory { wanted: 1, pending: 0 }));
@@ -166,16 +171,15 @@ fn no_node_lies_beyond_what_a_word_holds() {
 fn a_table_lives_in_frames() {
     const FRAMES: usize = 1024;
     let mut memory = vec![Chunk::ZERO; FRAMES];
-    let frames = Frames::new(1..FRAMES);
-    over(&mut memory, &frames, FRAMES, |nodes| {
-        let mut random = TestRunner::deterministic();
-        for _ in 0..20 {
-            let mut table = mpt::Mpt4::new(nodes).unwrap();
-            let ops = ops(table.space(), 40).new_tree(&mut random).unwrap().current();
-            Runner::new(&table, Profile::of::<Compact>(), 0).run(&mut table, &ops).unwrap();
-            // SAFETY: nobody walks the table any more.
-            unsafe { destroy(table).reclaim() };
-            assert_eq!((frames.free(), nodes.held().pending(), nodes.held().lost()), (FRAMES - 1, 0, 0));
-        }
-    });
+    let frames = Frames::new(&mut memory, 0, FRAMES, 1..FRAMES);
+    let nodes = Storage::<Shared>::new(&frames);
+    let mut random = TestRunner::deterministic();
+    for _ in 0..20 {
+        let mut table = mpt::Mpt4::new(&nodes).unwrap();
+        let ops = ops(table.space(), 40).new_tree(&mut random).unwrap().current();
+        Runner::new(&table, Profile::of::<Compact>(), 0).run(&mut table, &ops).unwrap();
+        // SAFETY: nobody walks the table any more.
+        unsafe { destroy(table).reclaim() };
+        assert_eq!((frames.free(), nodes.held().pending(), nodes.held().lost()), (FRAMES - 1, 0, 0));
+    }
 }

@@ -10,67 +10,49 @@ use crate::Mode;
 use crate::word::Word;
 use crate::word::atomics::Ordering;
 
-/// A kernel's allocator of physical frames, as far as one [`Direct`] uses it: frames of one size.
+/// A kernel's physical frames, as far as one [`Direct`] uses them: where they come from and go to, where their memory is
+/// mapped, and where the kernel keeps 32 bits for each.
 ///
 /// # Safety
 ///
-/// A frame that `take` returns is aligned to [`SIZE`](Self::SIZE) and belongs to the caller until it is given back.
+/// A frame that `take` returns is aligned to [`SIZE`](Self::SIZE) and belongs to the caller until it is given back. Until
+/// then `memory` returns, at every call, where its `SIZE` bytes are mapped for reading and writing, aligned as the frame
+/// is; and `record` the same cell, no other frame's, which nobody else uses.
 pub unsafe trait FrameSource: Sync {
     /// The size of the frames: that of a node.
     const SIZE: PageSize = PageSize::K4;
 
     /// Takes a frame, or returns `None` if there is none.
     ///
-    /// A frame that has no record in the storage, or whose address a link cannot hold, goes back at once, and the table
-    /// reports that memory is exhausted. So a source chooses among the frames of which both is true.
+    /// A frame that has no record, or whose address a link cannot hold, goes back at once, and the table reports that
+    /// memory is exhausted. So a source chooses among the frames of which both is true.
     fn take(&self) -> Option<PhysAddr>;
 
     /// Takes back a frame that `take` returned.
     fn give(&self, frame: PhysAddr);
+
+    /// Returns where the memory of a frame is mapped: in a kernel with a direct map its address plus a constant, made a
+    /// pointer by [`with_exposed_provenance_mut`](core::ptr::with_exposed_provenance_mut).
+    fn memory(&self, frame: PhysAddr) -> *mut u8;
+
+    /// Returns the record of a frame: a field of the kernel's page structs, or an element of an array. `None` if the frame
+    /// is not to be a node.
+    fn record(&self, frame: PhysAddr) -> Option<&Record>;
 }
 
-/// Nodes that are whole frames: words hold physical addresses, memory is `offset` further up.
+/// Nodes that are whole frames: words hold physical addresses.
 ///
-/// For tables whose nodes are all one page, such as those that hardware walks. The records live in an array that the
-/// kernel hands over, one per frame of its memory, as a field of its page structs would: 4 bytes for a frame of 4 KiB,
-/// from where memory begins.
-///
-/// ```text
-///   physical   0              first                                  first + records.len() frames
-///              |   (nothing)   | frame 0 | frame 1 | frame 2 | ...    |
-///   records                    | r0      | r1      | r2      | ...    |
-/// ```
-pub struct Direct<'m, W, M: Mode, S> {
+/// For tables whose nodes are all one page, such as those that hardware walks.
+pub struct Direct<W, M: Mode, S> {
     source: S,
-    offset: usize,
-    /// The number of the frame of the first record.
-    first: usize,
-    records: &'m [Record],
     held: Held,
     mode: PhantomData<(W, M::Lock)>,
 }
 
-impl<'m, W: Word, M: Mode, S: FrameSource> Direct<'m, W, M, S> {
+impl<W: Word, M: Mode, S: FrameSource> Direct<W, M, S> {
     /// Returns storage of nodes from `source`.
-    ///
-    /// `offset` is what is added to a physical address to reach its memory, wrapping; `records[n]` belongs to frame `n`,
-    /// counted in frames from the one at `first`.
-    ///
-    /// # Safety
-    ///
-    /// Every frame that the source hands out is mapped there for reading and writing, its provenance
-    /// [exposed](core::ptr::with_exposed_provenance) if it has one. There are fewer than 2^31 records, the frames of all of
-    /// them have addresses, and until the last table and batch with nodes from here is gone, nobody else uses them, no
-    /// other storage either.
-    pub const unsafe fn new(source: S, offset: usize, first: PhysAddr, records: &'m [Record]) -> Self {
-        Self {
-            source,
-            offset,
-            first: first.get() >> S::SIZE.shift(),
-            records,
-            held: Held::new(),
-            mode: PhantomData,
-        }
+    pub const fn new(source: S) -> Self {
+        Self { source, held: Held::new(), mode: PhantomData }
     }
 
     /// Returns the frame source.
@@ -78,21 +60,22 @@ impl<'m, W: Word, M: Mode, S: FrameSource> Direct<'m, W, M, S> {
         &self.source
     }
 
-    /// Returns the number of a frame among those that have a record; of frames below, one beyond all of them.
+    /// Returns the record of a frame that is a node.
     #[inline(always)]
-    fn number(&self, node: NodeAddr) -> usize {
-        (node.get() >> S::SIZE.shift()).wrapping_sub(self.first)
+    fn record_of(&self, node: NodeAddr) -> *const Record {
+        self.source.record(PhysAddr::new(node.get())).map_or(core::ptr::null(), core::ptr::from_ref)
     }
 }
 
-// SAFETY: the source hands out each frame once, mapped at `offset`; frames without a record are refused, so none lies
-// below the first that has one, and so are those that end above `last`; a frame is cleared before it is handed on.
-unsafe impl<W: Word, M: Mode, S: FrameSource> Nodes for Direct<'_, W, M, S> {
+// SAFETY: the source hands out each frame once, with memory and a record of its own; frames without a record are refused,
+// and so are those that end above `last`; a frame is cleared before it is handed on.
+unsafe impl<W: Word, M: Mode, S: FrameSource> Nodes for Direct<W, M, S> {
     type Word = W;
     type Mode = M;
 
     fn lowest(&self) -> NodeAddr {
-        NodeAddr::new(self.first << S::SIZE.shift())
+        // Frame 0 is never one.
+        NodeAddr::new(S::SIZE.bytes())
     }
 
     fn take_within(&self, words: usize, last: usize) -> Option<NodeAddr> {
@@ -102,53 +85,53 @@ unsafe impl<W: Word, M: Mode, S: FrameSource> Nodes for Direct<'_, W, M, S> {
         let frame = self.source.take()?;
         let node = NodeAddr::new(frame.get());
         let end = node.get() | S::SIZE.mask();
-        // Frame 0 cannot be told from no node.
-        let fits = node.get() != 0 && end <= last && end as u64 <= u64::MAX >> (64 - W::BITS);
-        let Some(record) = self.records.get(self.number(node)).filter(|_| fits) else {
+        // Frame 0 cannot be told from no node, and the number of a frame is to fit a record.
+        let fits = node.get() != 0
+            && end <= last
+            && end as u64 <= u64::MAX >> (64 - W::BITS)
+            && (node.get() as u64) >> S::SIZE.shift() < 1 << 31;
+        let Some(record) = self.source.record(frame).filter(|_| fits) else {
             self.source.give(frame);
             return None;
         };
         record.store(0, Ordering::Relaxed);
-        // SAFETY: the frame is ours and mapped.
-        unsafe { core::ptr::write_bytes(self.at(node).cast::<u8>().cast_mut(), 0, S::SIZE.bytes()) };
+        // SAFETY: the frame is ours and mapped there.
+        unsafe { core::ptr::write_bytes(self.source.memory(frame), 0, S::SIZE.bytes()) };
         Some(node)
     }
 
     fn room(&self, _words: usize) -> usize {
-        self.records.len()
+        usize::MAX
     }
 
     #[inline(always)]
     unsafe fn at(&self, node: NodeAddr) -> *const W::Cell {
-        // A kernel's direct map is memory that Rust never allocated: its addresses have no other provenance.
-        core::ptr::with_exposed_provenance(self.offset.wrapping_add(node.get()))
+        self.source.memory(PhysAddr::new(node.get())).cast_const().cast()
     }
 
     #[inline(always)]
     unsafe fn record(&self, node: NodeAddr, _words: usize) -> *const Record {
-        self.records.as_ptr().wrapping_add(self.number(node))
+        self.record_of(node)
     }
 }
 
-// SAFETY: records are by frame number, which is below the number of records for every taken frame, so that one more is below
-// 2^31 and not zero. In shared
-// mode all parts are `Sync`, the marker of the mode's lock included.
-unsafe impl<W: Word, M: Mode, S: FrameSource> Reclaim for Direct<'_, W, M, S> {
+// SAFETY: a record is the frame's own, by the source's promise; the number of a taken frame is below 2^31 and not zero. In
+// shared mode all parts are `Sync`, the marker of the mode's lock included.
+unsafe impl<W: Word, M: Mode, S: FrameSource> Reclaim for Direct<W, M, S> {
     unsafe fn free(&self, node: NodeAddr, _clean: bool) {
         self.source.give(PhysAddr::new(node.get()));
     }
 
     unsafe fn link(&self, node: NodeAddr) -> *const Record {
-        self.records.as_ptr().wrapping_add(self.number(node))
+        self.record_of(node)
     }
 
     fn index_of(&self, node: NodeAddr) -> u32 {
-        // Counted from one: zero is no node.
-        self.number(node) as u32 + 1
+        (node.get() >> S::SIZE.shift()) as u32
     }
 
     fn node_of(&self, index: u32) -> NodeAddr {
-        NodeAddr::new((self.first + (index - 1) as usize) << S::SIZE.shift())
+        NodeAddr::new((index as usize) << S::SIZE.shift())
     }
 
     fn held(&self) -> &Held {
@@ -160,11 +143,8 @@ unsafe impl<W: Word, M: Mode, S: FrameSource> Reclaim for Direct<'_, W, M, S> {
     }
 }
 
-impl<W, M: Mode, S> fmt::Debug for Direct<'_, W, M, S> {
+impl<W, M: Mode, S> fmt::Debug for Direct<W, M, S> {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.debug_struct("Direct")
-            .field("offset", &self.offset)
-            .field("first", &self.first)
-            .finish_non_exhaustive()
+        f.debug_struct("Direct").field("held", &self.held).finish_non_exhaustive()
     }
 }
