@@ -16,10 +16,11 @@ use crate::shell::Shell;
 pub(crate) fn run(shell: &Shell) -> anyhow::Result<()> {
     for folder in places::kernel_folders()? {
         let (locked, built) = packages_of_a_user(&folder)?;
+        let package = places::package(&folder);
         let idle: Vec<_> = locked.difference(&built).collect();
-        ensure!(idle.is_empty(), "who depends on tlbkit-{folder} locks {idle:?} and builds none of them");
+        ensure!(idle.is_empty(), "who depends on {package} locks {idle:?} and builds none of them");
         if matches!(shell, Shell::Plain) {
-            println!("tlbkit-{folder}: {} packages: {}", locked.len(), Vec::from_iter(locked).join(", "));
+            println!("{package}: {} packages: {}", locked.len(), Vec::from_iter(locked).join(", "));
         }
     }
     Ok(())
@@ -33,7 +34,8 @@ fn packages_of_a_user(folder: &str) -> anyhow::Result<(BTreeSet<String>, BTreeSe
     fs::write(user.join("src/lib.rs"), "")?;
     let manifest = format!(
         "[workspace]\n[package]\nname = \"user\"\nversion = \"0.0.0\"\nedition = \"2024\"\n\
-         [dependencies]\ntlbkit-{folder} = {{ path = {:?} }}\n",
+         [dependencies]\n{} = {{ path = {:?} }}\n",
+        places::package(folder),
         root.join("crates").join(folder),
     );
     fs::write(user.join("Cargo.toml"), manifest)?;

@@ -19,7 +19,8 @@ pub(crate) struct MiriArgs {
 const SOME: &str = "-p tlbkit-pagetable --lib --test slab --test unwinding";
 
 /// What is run on every machine.
-const EACH: [&str; 5] = [
+const EACH: [&str; 6] = [
+    "-p tlbkit --test one_cpu",
     "-p tlbkit-pagetable --lib --test slab --test unwinding --test formats --test lpt --test mpt_share --test mpt_pairs",
     "-p tlbkit-pagetable --test mpt --test lpt_properties",
     "-p tlbkit-pagetable --test gpt_properties --test hashed_properties",
@@ -29,7 +30,8 @@ const EACH: [&str; 5] = [
 ];
 
 /// What has threads, and so a schedule: once for each seed.
-const THREADS: [&str; 3] = [
+const THREADS: [&str; 4] = [
+    "-p tlbkit --test cpus",
     "-p tlbkit-stlb --test shared_stress",
     "-p tlbkit-pagetable --test hashed_threads",
     "-p tlbkit-pagetable --test slab threads_share_a_slab",

@@ -31,8 +31,13 @@ pub(crate) fn kernel_folders() -> anyhow::Result<Vec<String>> {
     Ok(folders)
 }
 
+/// Returns the package in a folder of `crates`.
+pub(crate) fn package(folder: &str) -> String {
+    if folder == "tlbkit" { folder.into() } else { format!("tlbkit-{folder}") }
+}
+
 /// Returns `-p` and the package for each folder of `crates`.
 pub(crate) fn kernel_packages() -> anyhow::Result<Vec<String>> {
-    let package = |folder| ["-p".into(), format!("tlbkit-{folder}")];
+    let package = |folder: String| ["-p".into(), package(&folder)];
     Ok(kernel_folders()?.into_iter().flat_map(package).collect())
 }

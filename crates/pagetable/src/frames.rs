@@ -20,6 +20,13 @@ pub struct Run {
     pub dirty: bool,
 }
 
+impl Run {
+    /// Returns the frames in ascending order.
+    pub fn frames(&self) -> impl Iterator<Item = Pfn> + use<> {
+        (self.first.get()..).take(self.len).map(Pfn::new)
+    }
+}
+
 /// A place for uncovered frames.
 pub trait Frames {
     /// Makes room for `leaves` more uncovered pages.

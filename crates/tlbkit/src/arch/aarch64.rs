@@ -1,0 +1,26 @@
+//! Armv8-A, 4 KiB granule.
+
+use tlbkit_addr::{Asid, PhysAddr};
+use tlbkit_pagetable::format;
+use tlbkit_pagetable::geometry::Va48;
+use tlbkit_shootdown::Hardware;
+
+use crate::Machine;
+
+/// Armv8-A with a 4 KiB granule and 48 bits of address, by way of `TTBR0_EL1`.
+#[derive(Debug)]
+pub struct AArch64;
+
+// SAFETY: Arm ARM D8.2: four levels of 512 entries; D8.4: access flag and dirty state are updated atomically, only
+// in an entry that still allows the access.
+unsafe impl Machine for AArch64 {
+    type Geometry = Va48;
+    type Format = format::Aarch64;
+    const HARDWARE: Hardware = Hardware::AARCH64_HAFDBS;
+    const ASID_BITS: u32 = 16;
+
+    #[inline]
+    fn root(node: PhysAddr, asid: Asid) -> usize {
+        (asid.get() as usize) << 48 | node.get()
+    }
+}

@@ -1,0 +1,21 @@
+//! The machines, one file each. All of them have addresses of 64 bits.
+//!
+//! | machine | walks | ASID | root register |
+//! |-|-|-|-|
+//! | [`Sv39`] | RISC-V, three levels | 16 bits at most | `satp` |
+//! | [`X86_64`] | x86-64, four levels | PCID, 12 bits | `CR3` |
+//! | [`AArch64`] | Armv8-A, 4 KiB granule, four levels | 16 bits at most | `TTBR0_EL1` |
+
+#[cfg(target_pointer_width = "64")]
+mod aarch64;
+#[cfg(target_pointer_width = "64")]
+mod sv39;
+#[cfg(target_pointer_width = "64")]
+mod x86_64;
+
+#[cfg(target_pointer_width = "64")]
+pub use aarch64::AArch64;
+#[cfg(target_pointer_width = "64")]
+pub use sv39::Sv39;
+#[cfg(target_pointer_width = "64")]
+pub use x86_64::X86_64;

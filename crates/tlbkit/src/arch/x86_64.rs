@@ -1,0 +1,27 @@
+//! x86-64, four levels.
+
+use tlbkit_addr::{Asid, PhysAddr};
+use tlbkit_pagetable::format;
+use tlbkit_pagetable::geometry::Va48;
+use tlbkit_shootdown::Hardware;
+
+use crate::Machine;
+
+/// x86-64 with four-level paging. The ASID is the PCID; the root value has the no-flush bit (63) set where the PCID
+/// is not 0, so CR4.PCIDE must be on if [`asid_bits`](crate::Kernel::asid_bits) is not 0.
+#[derive(Debug)]
+pub struct X86_64;
+
+// SAFETY: Intel SDM volume 3, 4.5: four levels of 512 entries; 4.8: A and D are set by locked read-modify-writes.
+unsafe impl Machine for X86_64 {
+    type Geometry = Va48;
+    type Format = format::X86;
+    const HARDWARE: Hardware = Hardware::X86_64;
+    const ASID_BITS: u32 = 12;
+
+    #[inline]
+    fn root(node: PhysAddr, asid: Asid) -> usize {
+        let keep = if asid.get() == 0 { 0 } else { 1 << 63 };
+        node.get() | asid.get() as usize | keep
+    }
+}

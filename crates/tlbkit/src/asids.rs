@@ -1,0 +1,181 @@
+//! Address-space identifiers, in generations.
+//!
+//! An address space gets a number when a CPU first runs it, and keeps it for a generation. When the numbers run out, a
+//! new generation begins: every CPU flushes its whole TLB before it runs another address space, and an address space
+//! gets a new number when it runs next. The address spaces that CPUs run at that moment keep theirs, as their CPUs go
+//! on using them: those numbers are reserved.
+//!
+//! So an address space dies without a flush: nobody gets its number before every CPU has flushed everything.
+
+use tlbkit_addr::Asid;
+
+use crate::lock::Lock;
+
+/// A number in its generation. Generation 0 is no number.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub(crate) struct Tag {
+    generation: u64,
+    asid: u16,
+}
+
+/// What an address space keeps of its number: only [`Asids`] looks into it, under its lock.
+#[derive(Debug, Default)]
+pub(crate) struct Number(core::cell::Cell<Tag>);
+
+// SAFETY: the cell is used by `Asids` alone, under the lock of the one `Asids` that numbers the address space.
+unsafe impl Sync for Number {}
+
+impl Number {
+    pub(crate) const fn new() -> Self {
+        Self(core::cell::Cell::new(Tag { generation: 0, asid: 0 }))
+    }
+}
+
+/// The numbers of one machine, for up to `CPUS` CPUs that share them.
+#[derive(Debug)]
+pub(crate) struct Asids<const CPUS: usize>(Lock<State<CPUS>>);
+
+#[derive(Debug)]
+struct State<const CPUS: usize> {
+    generation: u64,
+    /// The number that was given last.
+    last: u16,
+    cpus: [PerCpu; CPUS],
+}
+
+#[derive(Clone, Copy, Debug)]
+struct PerCpu {
+    /// What the CPU runs, in any generation.
+    runs: Tag,
+    /// Whether the CPU must flush everything before it runs another address space.
+    flush: bool,
+}
+
+/// What a CPU has to do to run an address space.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) struct Given {
+    /// The number.
+    pub(crate) asid: Asid,
+    /// Flush everything first.
+    pub(crate) flush: bool,
+}
+
+impl<const CPUS: usize> Asids<CPUS> {
+    pub(crate) const fn new() -> Self {
+        let cpu = PerCpu { runs: Tag { generation: 0, asid: 0 }, flush: false };
+        Self(Lock::new(State { generation: 1, last: 0, cpus: [cpu; CPUS] }))
+    }
+
+    /// Notes that `cpu` runs the address space that `number` is of from now on, and returns its number. With too few
+    /// `bits` for each CPU to run another address space, all have the number 0, and every switch flushes.
+    ///
+    /// Costs a lock and a few loads; when a number is given, a look at each CPU for each number that is reserved.
+    pub(crate) fn run(&self, number: &Number, cpu: usize, bits: u32) -> Given {
+        self.0.with(|state| {
+            let none = Given { asid: Asid::default(), flush: true };
+            let Some(highest) = highest(bits, CPUS) else { return none };
+            let tag = state.current(number, highest);
+            let Some(at) = state.cpus.get_mut(cpu) else { return none };
+            at.runs = tag;
+            Given { asid: asid(tag), flush: core::mem::replace(&mut at.flush, false) }
+        })
+    }
+
+    /// Notes that `cpu` runs no address space, and tells whether it must flush everything.
+    pub(crate) fn idle(&self, cpu: usize, bits: u32) -> bool {
+        self.0.with(|state| {
+            if let Some(at) = state.cpus.get_mut(cpu) {
+                at.runs = Tag::default();
+            }
+            highest(bits, CPUS).is_none()
+        })
+    }
+
+    /// Returns the number under which a TLB may hold translations of the address space, if there is one.
+    pub(crate) fn asid(&self, number: &Number) -> Asid {
+        self.0.with(|_| asid(number.0.get()))
+    }
+}
+
+/// Returns the highest number of so many bits, if that is enough for each CPU to run another address space.
+fn highest(bits: u32, cpus: usize) -> Option<u16> {
+    let highest = u16::try_from((1_u32 << bits.min(u16::BITS)) - 1).unwrap_or(u16::MAX);
+    (usize::from(highest) > cpus).then_some(highest)
+}
+
+fn asid(tag: Tag) -> Asid {
+    // As many bits as there can be: the number was given within those that the machine has.
+    Asid::new(tag.asid, u16::BITS).unwrap_or_default()
+}
+
+impl<const CPUS: usize> State<CPUS> {
+    /// Returns the number of this generation, which the address space gets if it has none.
+    fn current(&mut self, number: &Number, highest: u16) -> Tag {
+        let old = number.0.get();
+        if old.generation == self.generation {
+            return old;
+        }
+        let tag = if old.generation != 0 && self.cpus.iter().any(|cpu| cpu.runs == old) {
+            // A CPU has run it since before this generation began: all go on under that number.
+            let kept = Tag { generation: self.generation, asid: old.asid };
+            self.cpus.iter_mut().filter(|cpu| cpu.runs == old).for_each(|cpu| cpu.runs = kept);
+            kept
+        } else {
+            self.give(highest)
+        };
+        number.0.set(tag);
+        tag
+    }
+
+    /// Gives the next number that no CPU uses. There is one: there are more numbers than CPUs.
+    fn give(&mut self, highest: u16) -> Tag {
+        loop {
+            if self.last >= highest {
+                self.generation += 1;
+                self.last = 0;
+                self.cpus.iter_mut().for_each(|cpu| cpu.flush = true);
+            }
+            self.last += 1;
+            let in_use = self.cpus.iter().any(|cpu| cpu.runs.generation != 0 && cpu.runs.asid == self.last);
+            if !in_use {
+                return Tag { generation: self.generation, asid: self.last };
+            }
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::{Asids, Number};
+
+    #[test]
+    fn a_number_is_given_again_only_after_every_cpu_has_flushed() {
+        let asids = Asids::<2>::new();
+        let spaces: [Number; 9] = Default::default();
+        // Three bits: the numbers 1 to 7. CPU 1 runs the first address space all the time.
+        assert_eq!(asids.run(&spaces[0], 1, 3).asid.get(), 1);
+        for (space, number) in spaces[1..7].iter().zip(2..) {
+            let given = asids.run(space, 0, 3);
+            assert_eq!((given.asid.get(), given.flush), (number, false));
+        }
+        // The next one begins a generation. 1 is CPU 1's, and 7 what CPU 0 runs up to now.
+        let given = asids.run(&spaces[7], 0, 3);
+        assert_eq!((given.asid.get(), given.flush), (2, true));
+        assert_eq!(asids.run(&spaces[8], 0, 3).asid.get(), 3);
+        // The address space that CPU 1 runs keeps its number, on CPU 0 too; CPU 1 has still to flush.
+        assert_eq!(asids.run(&spaces[0], 0, 3), super::Given { asid: asids.asid(&spaces[0]), flush: false });
+        assert_eq!(asids.asid(&spaces[0]).get(), 1);
+        assert!(asids.run(&spaces[0], 1, 3).flush);
+        assert!(!asids.run(&spaces[0], 1, 3).flush);
+    }
+
+    #[test]
+    fn with_fewer_numbers_than_cpus_every_switch_flushes() {
+        let asids = Asids::<4>::new();
+        let space = Number::new();
+        for bits in [0, 2] {
+            let given = asids.run(&space, 0, bits);
+            assert_eq!((given.asid.get(), given.flush), (0, true));
+        }
+    }
+}

@@ -1,0 +1,297 @@
+//! The control block of an address space, and the handles that share it.
+//!
+//! A block lives in a frame of the kernel's, so that its address never changes: CPUs that run the address space keep a
+//! handle to it, and [`System`](tlbkit_shootdown::System) looks at its sets of CPUs from other CPUs. It goes back with
+//! the last handle.
+
+use core::fmt;
+use core::mem::ManuallyDrop;
+use core::ops::Deref;
+use core::ptr::NonNull;
+use core::sync::atomic::{AtomicUsize, Ordering, fence};
+
+use core::ops::ControlFlow;
+
+use tlbkit_addr::{Asid, Attr, PageSize, Pages, PhysAddr, Vpn};
+use tlbkit_pagetable::{Error, Pinned, Run, Table as _, destroy};
+use tlbkit_shootdown::SharedSpace;
+
+use crate::asids::Number;
+use crate::mmu::Table;
+use crate::{Kernel, Mmu};
+
+/// What the handles of an address space share.
+pub(crate) struct Block<K: Kernel, const CPUS: usize> {
+    handles: AtomicUsize,
+    frame: PhysAddr,
+    pub(crate) mmu: &'static Mmu<K, CPUS>,
+    pub(crate) table: ManuallyDrop<Table<K>>,
+    /// The CPUs that may hold its translations, those that run it, and those that must flush first.
+    pub(crate) cpus: SharedSpace,
+    pub(crate) number: Number,
+    /// The pages that it lends to others, or shares with its lender.
+    pub(crate) lent: Option<Pages>,
+    /// The address space whose pages it shares, which lives as long as this one.
+    lender: Option<Handle<K, CPUS>>,
+}
+
+/// A counted reference to a [`Block`].
+pub(crate) struct Handle<K: Kernel, const CPUS: usize>(NonNull<Block<K, CPUS>>);
+
+// SAFETY: a handle gives shared references to its block, and drops the block on whatever CPU lets the last one go. The
+// table in it is in shared mode, and its storage is that of a static `Mmu`.
+unsafe impl<K: Kernel, const CPUS: usize> Send for Handle<K, CPUS> {}
+// SAFETY: as for `Send`.
+unsafe impl<K: Kernel, const CPUS: usize> Sync for Handle<K, CPUS> {}
+
+impl<K: Kernel, const CPUS: usize> Handle<K, CPUS> {
+    /// Moves a table into a block.
+    ///
+    /// # Errors
+    ///
+    /// The table, if there is no frame.
+    pub(crate) fn new(
+        mmu: &'static Mmu<K, CPUS>,
+        table: Table<K>,
+        lent: Option<Pages>,
+        lender: Option<Self>,
+    ) -> Result<Self, Table<K>> {
+        const { assert!(size_of::<Block<K, CPUS>>() <= 4096, "the block fits a frame") };
+        let Some(frame) = mmu.kernel().take_frame() else { return Err(table) };
+        let Some(at) = NonNull::new(mmu.kernel().memory(frame).cast::<Block<K, CPUS>>()) else {
+            mmu.kernel().give_frame(frame);
+            return Err(table);
+        };
+        let block = Block {
+            handles: AtomicUsize::new(1),
+            frame,
+            mmu,
+            table: ManuallyDrop::new(table),
+            cpus: SharedSpace::new(),
+            number: Number::new(),
+            lent,
+            lender,
+        };
+        // SAFETY: the kernel maps the frame there, for this block alone until it is given back; a frame is aligned to
+        // 4096 and as large, and the block is no larger.
+        unsafe { at.write(block) };
+        Ok(Self(at))
+    }
+
+    /// Tells whether both are handles of one block.
+    pub(crate) fn is(&self, other: &Self) -> bool {
+        self.0 == other.0
+    }
+}
+
+impl<K: Kernel, const CPUS: usize> Deref for Handle<K, CPUS> {
+    type Target = Block<K, CPUS>;
+
+    #[inline]
+    fn deref(&self) -> &Block<K, CPUS> {
+        // SAFETY: the block is live until its last handle is dropped, and only shared references to it are given.
+        unsafe { self.0.as_ref() }
+    }
+}
+
+impl<K: Kernel, const CPUS: usize> Clone for Handle<K, CPUS> {
+    fn clone(&self) -> Self {
+        // There are fewer handles than bytes of memory, unless they are forgotten: then the count stays at its end, and
+        // the block is never dropped.
+        let more = |count: usize| Some(count.saturating_add(1));
+        let _ = self.handles.fetch_update(Ordering::Relaxed, Ordering::Relaxed, more);
+        Self(self.0)
+    }
+}
+
+impl<K: Kernel, const CPUS: usize> Drop for Handle<K, CPUS> {
+    fn drop(&mut self) {
+        let fewer = |count: usize| if count == usize::MAX { None } else { Some(count - 1) };
+        if self.handles.fetch_update(Ordering::Release, Ordering::Relaxed, fewer) != Ok(1) {
+            return;
+        }
+        // What the others did with the block precedes what follows.
+        fence(Ordering::Acquire);
+        let (mmu, frame) = (self.mmu, self.frame);
+        mmu.kernel().masked(|| {
+            // SAFETY: this was the last handle: nobody else reaches the block, and nobody does after this.
+            unsafe { self.0.drop_in_place() };
+            mmu.kernel().give_frame(frame);
+        });
+    }
+}
+
+impl<K: Kernel, const CPUS: usize> Block<K, CPUS> {
+    /// Returns the base page size.
+    pub(crate) fn base(&self) -> PageSize {
+        self.table.space().base()
+    }
+
+    /// Tells whether this is the kernel's own address space, which every CPU uses.
+    pub(crate) fn is_kernels(&self) -> bool {
+        self.lent.is_some() && self.lender.is_none()
+    }
+
+    /// Returns the CPUs that may hold its translations: all that are online, if it is the kernel's own.
+    pub(crate) fn cpus(&self) -> &SharedSpace {
+        if self.is_kernels() { self.mmu.everyone() } else { &self.cpus }
+    }
+
+    /// Returns the number under which TLBs hold its translations: 0, every address space's, if it is the kernel's own.
+    pub(crate) fn asid(&self) -> Asid {
+        if self.is_kernels() { Asid::default() } else { self.mmu.asids().asid(&self.number) }
+    }
+
+    /// Returns the address space whose pages it shares.
+    pub(crate) const fn lender(&self) -> Option<&Handle<K, CPUS>> {
+        self.lender.as_ref()
+    }
+
+    /// Returns the physical address of the root node.
+    pub(crate) fn root(&self) -> PhysAddr {
+        PhysAddr::new(self.table.root().get())
+    }
+
+    /// Calls `walk` on this CPU, which serves no shootdown until it returns.
+    ///
+    /// # Safety
+    ///
+    /// Interrupts are masked, and `walk` does not serve shootdowns.
+    #[inline]
+    pub(crate) unsafe fn pinned<R>(&self, walk: impl FnOnce(Pinned<'_>) -> R) -> R {
+        // SAFETY: the caller's promise: this CPU acknowledges nothing. A change that takes nodes out waits for the
+        // acknowledgement of every CPU that runs the address space; with one CPU there is no other to change it.
+        let walk = || walk(unsafe { Pinned::by(self) });
+        if CPUS == 1 {
+            return walk();
+        }
+        let cpu = self.mmu.kernel().cpu();
+        if self.cpus().running.contains(cpu) {
+            return walk();
+        }
+        self.visiting(cpu, walk)
+    }
+
+    /// Calls `walk` on a CPU that does not run the address space: it counts as one that does meanwhile.
+    #[cold]
+    fn visiting<R>(&self, cpu: usize, walk: impl FnOnce() -> R) -> R {
+        // A CPU that is not online is not waited for. One that is in the midst of a call is online.
+        let _ = self.mmu.online();
+        let _visit = Visit::begin(self.cpus(), cpu);
+        walk()
+    }
+
+    /// Refuses a global mapping where other address spaces have other translations.
+    pub(crate) fn check_global(&self, attr: Attr) -> Result<(), Error> {
+        if attr.contains(Attr::GLOBAL) && !self.is_kernels() {
+            return Err(Error::WrongAttr { attr: Attr::GLOBAL });
+        }
+        Ok(())
+    }
+
+    /// Returns the ranges of pages that are this address space's own: all that it can map, but for what it shares.
+    pub(crate) fn own(&self) -> impl Iterator<Item = Pages> + use<K, CPUS> {
+        let shared = if self.lender.is_some() { self.lent } else { None };
+        self.table
+            .space()
+            .halves()
+            .into_iter()
+            .flatten()
+            .flat_map(move |half| match shared.and_then(|shared| shared.intersect(half)) {
+                None => [Some(half), None],
+                Some(shared) => [
+                    shared.first().checked_sub(1).and_then(|last| Pages::new(half.first(), last)),
+                    shared.last().checked_add(1).and_then(|first: Vpn| Pages::new(first, half.last())),
+                ],
+            })
+            .flatten()
+    }
+
+    /// Hands every mapped frame back.
+    fn release_all(&self) {
+        let base = self.base();
+        let mut pending: Option<Run> = None;
+        for pages in self.own() {
+            // SAFETY: this is the last that anybody does with the table.
+            let _ = self.table.for_each(unsafe { Pinned::by(self) }, pages, &mut |leaf| {
+                let run = Run {
+                    first: leaf.frame,
+                    len: leaf.size.pages(base).unwrap_or(1),
+                    dirty: leaf.attr.contains(Attr::DIRTY),
+                };
+                match &mut pending {
+                    Some(before) if before.first.checked_add(before.len) == Some(run.first) => {
+                        before.len += run.len;
+                        before.dirty |= run.dirty;
+                    }
+                    _ => {
+                        if let Some(before) = pending.replace(run) {
+                            self.mmu.kernel().release(before);
+                        }
+                    }
+                }
+                ControlFlow::Continue(())
+            });
+        }
+        if let Some(last) = pending {
+            self.mmu.kernel().release(last);
+        }
+    }
+}
+
+/// A walk by a CPU that does not run the address space.
+struct Visit<'c> {
+    cpus: &'c SharedSpace,
+    cpu: usize,
+    joined: bool,
+}
+
+impl<'c> Visit<'c> {
+    /// Notes that `cpu` may be in a walk, before it begins one. Whoever changes the table and then looks who runs the
+    /// address space sees it, or the walk sees the change.
+    fn begin(cpus: &'c SharedSpace, cpu: usize) -> Self {
+        let joined = cpus.members.insert(cpu);
+        cpus.running.insert(cpu);
+        fence(Ordering::SeqCst);
+        Self { cpus, cpu, joined }
+    }
+}
+
+impl Drop for Visit<'_> {
+    fn drop(&mut self) {
+        // The walk precedes what the others see.
+        self.cpus.running.remove(self.cpu);
+        if self.joined {
+            self.cpus.members.remove(self.cpu);
+        }
+    }
+}
+
+/// Gives the nodes of a table back that no CPU walks.
+///
+/// # Safety
+///
+/// No CPU walks the table, and none will.
+pub(crate) unsafe fn free<K: Kernel>(table: Table<K>) {
+    // SAFETY: the caller's promise. What a TLB holds of it is under an ASID that no other address space gets before
+    // every CPU has flushed.
+    unsafe { destroy(table).reclaim() };
+}
+
+impl<K: Kernel, const CPUS: usize> Drop for Block<K, CPUS> {
+    fn drop(&mut self) {
+        self.release_all();
+        // SAFETY: the table is there until here, and nobody uses this field again. No CPU has the address space's root:
+        // each that runs it keeps a handle.
+        unsafe { free::<K>(ManuallyDrop::take(&mut self.table)) };
+    }
+}
+
+impl<K: Kernel, const CPUS: usize> fmt::Debug for Handle<K, CPUS> {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("AddressSpace")
+            .field("table", &*self.table)
+            .field("cpus", &self.cpus)
+            .finish_non_exhaustive()
+    }
+}

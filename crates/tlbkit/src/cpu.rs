@@ -1,0 +1,69 @@
+//! What each CPU keeps, and the calls that it is in the midst of: one at most.
+
+use core::cell::UnsafeCell;
+use core::ops::{Deref, DerefMut};
+use core::sync::atomic::{AtomicBool, Ordering};
+
+use tlbkit_shootdown::Station;
+
+use crate::Kernel;
+use crate::block::Handle;
+
+/// How many requests wait for a CPU before it flushes everything instead.
+pub(crate) const QUEUE: usize = 8;
+
+/// A CPU's part of an [`Mmu`](crate::Mmu).
+pub(crate) struct Cpu<K: Kernel, const CPUS: usize> {
+    /// Whether the CPU is in the midst of a call.
+    busy: AtomicBool,
+    state: UnsafeCell<State<K, CPUS>>,
+}
+
+/// What a CPU uses in the midst of a call.
+pub(crate) struct State<K: Kernel, const CPUS: usize> {
+    /// The right to be this CPU in the shootdown system, once the CPU is online.
+    pub(crate) station: Option<Station<'static, QUEUE>>,
+    /// The address space that the CPU runs.
+    pub(crate) runs: Option<Handle<K, CPUS>>,
+}
+
+// SAFETY: the state is used by whoever has made `busy` true, alone; the exchange orders one use after the other. What is
+// in it may move between threads.
+unsafe impl<K: Kernel, const CPUS: usize> Sync for Cpu<K, CPUS> {}
+
+impl<K: Kernel, const CPUS: usize> Cpu<K, CPUS> {
+    pub(crate) const fn new() -> Self {
+        Self { busy: AtomicBool::new(false), state: UnsafeCell::new(State { station: None, runs: None }) }
+    }
+
+    /// Begins a call on this CPU, unless it is in the midst of one.
+    #[inline]
+    pub(crate) fn enter(&self) -> Option<Entered<'_, K, CPUS>> {
+        (!self.busy.swap(true, Ordering::Acquire)).then(|| Entered(self))
+    }
+}
+
+/// A call under way on a CPU, which ends when this is dropped.
+pub(crate) struct Entered<'c, K: Kernel, const CPUS: usize>(&'c Cpu<K, CPUS>);
+
+impl<K: Kernel, const CPUS: usize> Deref for Entered<'_, K, CPUS> {
+    type Target = State<K, CPUS>;
+
+    fn deref(&self) -> &State<K, CPUS> {
+        // SAFETY: `busy` was false when this value was made, and is true until it is dropped: there is no other one.
+        unsafe { &*self.0.state.get() }
+    }
+}
+
+impl<K: Kernel, const CPUS: usize> DerefMut for Entered<'_, K, CPUS> {
+    fn deref_mut(&mut self) -> &mut State<K, CPUS> {
+        // SAFETY: as for `deref`, and this value is borrowed mutably.
+        unsafe { &mut *self.0.state.get() }
+    }
+}
+
+impl<K: Kernel, const CPUS: usize> Drop for Entered<'_, K, CPUS> {
+    fn drop(&mut self) {
+        self.0.busy.store(false, Ordering::Release);
+    }
+}

@@ -1,0 +1,252 @@
+//! The CPU at hand, in the midst of a call: what it flushes, whom it asks, and which address space it runs.
+
+use core::fmt;
+use core::sync::atomic::{Ordering, fence};
+
+use tlbkit_addr::{Asid, CpuSet, Flush, Reach};
+use tlbkit_pagetable::{Carried, Error, Retired, Run};
+use tlbkit_shootdown::{
+    Algorithm, Change, Edit, Local, LowRights, OpId, Outcome, Plan, SharedSpace, Synchronous, System,
+};
+
+use crate::block::{Block, Handle};
+use crate::cpu::{Entered, QUEUE};
+use crate::{Kernel, Machine, Mmu};
+
+/// How many runs of frames wait for one shootdown.
+pub(crate) const RUNS: usize = 16;
+
+/// What changes have uncovered: nodes and frames that nobody may use again before every TLB has forgotten them.
+#[derive(Debug)]
+pub(crate) struct Uncovered {
+    nodes: Carried<'static>,
+    frames: [Option<Run>; RUNS],
+}
+
+/// The shootdown system: no CPU leaves an operation to the others.
+pub(crate) type Shootdowns<const CPUS: usize> =
+    System<Option<Uncovered>, Synchronous<Option<Uncovered>>, CPUS, QUEUE>;
+
+/// The CPU at hand, with interrupts masked, and no other call under way on it.
+pub(crate) struct Here<K: Kernel, const CPUS: usize> {
+    mmu: &'static Mmu<K, CPUS>,
+    cpu: usize,
+    own: Entered<'static, K, CPUS>,
+}
+
+/// Entries change first, then TLBs are flushed (Tzou 3.2.1): what suits every machine whose hardware writes no status bit
+/// over a change. Any other machine does not compile.
+const fn plan<M: Machine>() -> Plan {
+    match Plan::new(Algorithm::PteFirst, &M::HARDWARE, LowRights::NeverWriteBack) {
+        Ok(plan) => plan,
+        Err(_) => panic!("this hardware writes status bits over a change of the entry"),
+    }
+}
+
+impl<K: Kernel, const CPUS: usize> Here<K, CPUS> {
+    const PLAN: Plan = plan::<K::Machine>();
+
+    /// Begins a call on this CPU, whose interrupts are masked.
+    ///
+    /// # Errors
+    ///
+    /// [`Error::Busy`] if the CPU is in the midst of one.
+    #[inline]
+    pub(crate) fn begin(mmu: &'static Mmu<K, CPUS>) -> Result<Self, Error> {
+        let cpu = mmu.kernel().cpu();
+        let own = mmu.cpu(cpu).and_then(|cpu| cpu.enter()).ok_or(Error::Busy)?;
+        let mut here = Self { mmu, cpu, own };
+        if CPUS > 1 && here.own.station.is_none() {
+            here.go_online()?;
+        }
+        Ok(here)
+    }
+
+    /// Takes part in shootdowns from now on.
+    #[cold]
+    fn go_online(&mut self) -> Result<(), Error> {
+        let station = self.mmu.shootdowns().station(self.cpu).map_err(|_| Error::Busy)?;
+        self.own.station = Some(station);
+        self.switch(Change::In, self.mmu.everyone(), Asid::default());
+        Ok(())
+    }
+
+    /// Takes part in shootdowns no more. The CPU runs no address space.
+    pub(crate) fn go_offline(&mut self) {
+        self.switch_to(None);
+        self.switch(Change::Offline, self.mmu.everyone(), Asid::default());
+        self.own.station = None;
+    }
+
+    /// Carries out a change of what this CPU runs, in the shootdown system.
+    fn switch(&mut self, change: Change, cpus: &SharedSpace, asid: Asid) {
+        let Some(station) = &mut self.own.station else { return };
+        // The station is this system's, and a CPU that goes offline runs nothing.
+        let _ = self.mmu.shootdowns().switch(station, &mut Cpu(self.mmu.kernel()), change, cpus, asid);
+    }
+
+    /// Replies to the requests of other CPUs.
+    pub(crate) fn serve(&mut self) {
+        core::hint::spin_loop();
+        if let Some(station) = &mut self.own.station {
+            // Only a mailbox that somebody else has written to is refused; there is none.
+            let _ = self.mmu.shootdowns().poll(station, &mut Cpu(self.mmu.kernel()));
+        }
+    }
+
+    /// Runs an address space, or none.
+    pub(crate) fn switch_to(&mut self, space: Option<&Handle<K, CPUS>>) {
+        let (mmu, kernel) = (self.mmu, self.mmu.kernel());
+        let asids = mmu.asids();
+        let flush = match space {
+            Some(space) => {
+                let given = asids.run(&space.number, self.cpu, kernel.asid_bits());
+                self.switch(Change::In, &space.cpus, given.asid);
+                kernel.load(K::Machine::root(space.root(), given.asid));
+                given.flush
+            }
+            None => {
+                let flush = asids.idle(self.cpu, kernel.asid_bits());
+                kernel.unload();
+                flush
+            }
+        };
+        if flush {
+            kernel.flush(&everything(), None);
+        }
+        // The CPU cannot walk the other one any more.
+        if let Some(before) = core::mem::replace(&mut self.own.runs, space.cloned())
+            && !space.is_some_and(|space| space.is(&before))
+        {
+            self.switch(Change::Out, &before.cpus, asids.asid(&before.number));
+        }
+    }
+
+    /// Flushes this CPU's TLB.
+    pub(crate) fn flush(&self, space: &Block<K, CPUS>, flush: &Flush) {
+        self.mmu.kernel().flush(flush, tag(space.asid()));
+    }
+
+    /// Makes a batch of changes known, and hands back what they have uncovered.
+    #[inline]
+    pub(crate) fn complete(
+        &mut self,
+        space: &Block<K, CPUS>,
+        retired: Retired<'static>,
+        frames: [Option<Run>; RUNS],
+    ) {
+        let flush = retired.flush().clone();
+        let weak = flush.reach() < Reach::Everywhere && retired.nodes() == 0;
+        // The storage is shared, so that every CPU may reclaim its nodes. Were it not, they would be lost, and counted.
+        let uncovered = retired.across_cpus().ok().map(|nodes| Uncovered { nodes, frames });
+        if weak {
+            if flush.reach() > Reach::Nowhere {
+                self.flush(space, &flush);
+            }
+            hand_back(self.mmu.kernel(), uncovered);
+        } else {
+            self.shoot(space, &flush, uncovered);
+        }
+    }
+
+    /// Has every CPU flush that may hold what `flush` names, then hands back what was uncovered.
+    pub(crate) fn shoot(&mut self, space: &Block<K, CPUS>, flush: &Flush, uncovered: Option<Uncovered>) {
+        let (mmu, kernel) = (self.mmu, self.mmu.kernel());
+        let cpus = space.cpus();
+        if CPUS > 1 {
+            // The changes precede the look at who may have seen what was before: a CPU that joins after it walks the
+            // table as it is now.
+            fence(Ordering::SeqCst);
+            let mut others = cpus.members.load();
+            others.remove(self.cpu);
+            if let (false, Some(station)) = (others.is_empty(), &mut self.own.station) {
+                let mut made = Made { space, flush, uncovered };
+                // What is left in it, if the system refuses the operation, is lost and counted: the CPUs are this
+                // system's, and the plan needs no more than one of its slots, which is free.
+                let _ = mmu.shootdowns().run(station, &mut Cpu(kernel), Self::PLAN, &mut made);
+                return;
+            }
+        }
+        kernel.flush(flush, tag(space.asid()));
+        hand_back(kernel, uncovered);
+    }
+}
+
+/// Returns the address space that a flush names: 0 is the number of the kernel's own, whose translations every address
+/// space has.
+fn tag(asid: Asid) -> Option<Asid> {
+    (asid != Asid::default()).then_some(asid)
+}
+
+fn everything() -> Flush {
+    let mut flush = Flush::none();
+    flush.add_all(Reach::Everywhere);
+    flush
+}
+
+/// Hands back what no CPU can reach any more.
+fn hand_back<K: Kernel>(kernel: &K, uncovered: Option<Uncovered>) {
+    let Some(Uncovered { nodes, frames }) = uncovered else { return };
+    // SAFETY: every CPU that might have walked the nodes has flushed, outside of any walk: `hand_back` is called when the
+    // shootdown has completed, or when there is no other CPU that may hold a translation, and this one has flushed.
+    unsafe { nodes.into_retired().reclaim() };
+    for run in frames.into_iter().flatten() {
+        kernel.release(run);
+    }
+}
+
+/// A change that has been made: the edit is the address space's one writer, so that nothing comes in between.
+struct Made<'a, K: Kernel, const CPUS: usize> {
+    space: &'a Block<K, CPUS>,
+    flush: &'a Flush,
+    uncovered: Option<Uncovered>,
+}
+
+impl<K: Kernel, const CPUS: usize> Edit for Made<'_, K, CPUS> {
+    type Payload = Option<Uncovered>;
+
+    fn exclude(&mut self) -> bool {
+        true
+    }
+
+    fn release(&mut self) {}
+
+    fn update(&mut self) -> Option<Uncovered> {
+        self.uncovered.take()
+    }
+
+    fn space(&self) -> &SharedSpace {
+        self.space.cpus()
+    }
+
+    fn asid(&self) -> Asid {
+        self.space.asid()
+    }
+
+    fn flush(&self) -> &Flush {
+        self.flush
+    }
+}
+
+/// What the shootdown system asks of this CPU.
+struct Cpu<'k, K>(&'k K);
+
+impl<K: Kernel> Local<Option<Uncovered>> for Cpu<'_, K> {
+    fn flush(&mut self, space: Option<Asid>, what: &Flush, _drain: bool) {
+        self.0.flush(what, space.and_then(tag));
+    }
+
+    fn interrupt(&mut self, cpus: CpuSet) {
+        self.0.interrupt(cpus);
+    }
+
+    fn complete(&mut self, _op: OpId, payload: Option<Uncovered>, _outcome: Outcome) {
+        hand_back(self.0, payload);
+    }
+}
+
+impl<K: Kernel, const CPUS: usize> fmt::Debug for Here<K, CPUS> {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("Here").field("cpu", &self.cpu).finish_non_exhaustive()
+    }
+}

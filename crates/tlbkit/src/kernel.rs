@@ -1,0 +1,91 @@
+//! What only the kernel can do, said once.
+
+use tlbkit_addr::{Asid, CpuSet, Flush, PhysAddr};
+use tlbkit_pagetable::Run;
+use tlbkit_pagetable::nodes::Record;
+
+use crate::Machine;
+
+/// A kernel, as [`Mmu`](crate::Mmu) needs it: frames, this CPU's TLB, interrupts to the other CPUs.
+///
+/// Every method may be called on any CPU, with interrupts masked ([`masked`](Self::masked)): a lock that one of them
+/// takes is one that this kernel holds with interrupts masked everywhere. None may call back into the
+/// [`Mmu`](crate::Mmu) or an [`AddressSpace`](crate::AddressSpace) of it: such a call is refused with
+/// [`Error::Busy`](crate::Error::Busy).
+///
+/// # Safety
+///
+/// An implementation promises that
+///
+/// - **frames**: [`take_frame`](Self::take_frame) returns 4 KiB frames that belong to nobody else until
+///   [`give_frame`](Self::give_frame) gets them back, and not the one at 0. [`memory`](Self::memory) of such a frame is
+///   aligned to 4 KiB, and stays mapped for reading and writing on every CPU, in every address space, until then;
+/// - **records**: [`record`](Self::record) returns a cell of its own for each frame, the same at each call, that nobody
+///   else uses while [`take_frame`](Self::take_frame) has given the frame away;
+/// - **CPU**: [`cpu`](Self::cpu) names the CPU that calls it. While a closure runs in [`masked`](Self::masked), it stays
+///   on its CPU, and that CPU takes no interrupt whose handler uses the [`Mmu`](crate::Mmu) or edits an address space;
+/// - **TLB**: when [`flush`](Self::flush) returns, this CPU's TLB and walk caches hold nothing that the flush names,
+///   and every page-table walk that this CPU began before has ended. Stores to page tables that precede the call are
+///   visible to the walks that follow it;
+/// - **root**: when [`load`](Self::load) returns, this CPU translates by that root, by a root that a later call
+///   of `load` or [`unload`](Self::unload) names, or by one that belongs to no [`AddressSpace`](crate::AddressSpace);
+/// - **machine**: every CPU is a [`Machine`](Self::Machine), with [`asid_bits`](Self::asid_bits) bits of ASID.
+pub unsafe trait Kernel: Sync + Sized + 'static {
+    /// The entry format, the geometry, and the root register: [`arch::Sv39`](crate::arch::Sv39), for example.
+    type Machine: Machine;
+
+    /// Returns the number of the CPU that calls this, counted from 0.
+    fn cpu(&self) -> usize;
+
+    /// Takes a frame of 4 KiB, or returns `None` if memory is exhausted.
+    fn take_frame(&self) -> Option<PhysAddr>;
+
+    /// Takes back a frame that [`take_frame`](Self::take_frame) returned: it was a page-table node, and no CPU can reach
+    /// it any more.
+    fn give_frame(&self, frame: PhysAddr);
+
+    /// Returns where the memory of a frame is mapped: with a direct map, its address plus a constant.
+    fn memory(&self, frame: PhysAddr) -> *mut u8;
+
+    /// Returns the record of a frame, a cell of 32 bits, as a field of the kernel's page structs or an array have it; `None`
+    /// for frames that are not to be page-table nodes.
+    fn record(&self, frame: PhysAddr) -> Option<&Record>;
+
+    /// One mapping of each of these frames is gone from every page table and every TLB. `run.dirty` tells whether any
+    /// of them was written through it. A kernel that counts the mappings of a frame counts one less.
+    fn release(&self, run: Run);
+
+    /// [`AddressSpace::fork`](crate::AddressSpace::fork) has mapped each of these frames once more. A kernel that
+    /// counts the mappings of a frame counts one more.
+    fn share(&self, run: Run) {
+        let _ = run;
+    }
+
+    /// Forgets what `flush` names on this CPU: of the address space `asid`, or of every one and of global translations
+    /// if that is `None`.
+    ///
+    /// If [`flush.links()`](Flush::links) is set, a link between page-table nodes has changed, and what the CPU caches
+    /// of upper levels must go too (RISC-V: `sfence.vma` without an address).
+    fn flush(&self, flush: &Flush, asid: Option<Asid>);
+
+    /// Interrupts these CPUs. Each calls [`Mmu::on_interrupt`](crate::Mmu::on_interrupt). Never called with one CPU.
+    fn interrupt(&self, cpus: CpuSet) {
+        let _ = cpus;
+    }
+
+    /// Runs `f` with this CPU's interrupts masked, and restores what was before.
+    fn masked<R>(&self, f: impl FnOnce() -> R) -> R;
+
+    /// Makes this CPU translate by `root`, a value that [`Machine::root`] made: writes `satp`, `CR3`, `TTBR0_EL1`. It
+    /// flushes nothing, where the register allows it. A kernel that returns to user mode by a trampoline keeps the
+    /// value for that.
+    fn load(&self, root: usize);
+
+    /// Makes this CPU translate by a root of the kernel's own.
+    fn unload(&self);
+
+    /// Returns how many bits of ASID the CPUs have, at most [`Machine::ASID_BITS`]; 0 if there is none.
+    fn asid_bits(&self) -> u32 {
+        Self::Machine::ASID_BITS
+    }
+}

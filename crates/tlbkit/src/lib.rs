@@ -1,0 +1,34 @@
+#![cfg_attr(target_pointer_width = "64", doc = include_str!("lib.md"))]
+#![cfg_attr(
+    not(target_pointer_width = "64"),
+    doc = "Virtual memory for kernels; the machines have addresses of 64 bits."
+)]
+#![cfg_attr(not(test), no_std)]
+#![cfg_attr(not(test), warn(unused_crate_dependencies))]
+
+pub mod arch;
+mod asids;
+mod block;
+mod cpu;
+mod edit;
+mod fault;
+mod fork;
+mod here;
+mod kernel;
+mod lock;
+mod machine;
+mod mmu;
+mod space;
+
+pub use edit::Edit;
+pub use fault::{Access, Fault};
+pub use kernel::Kernel;
+pub use machine::Machine;
+pub use mmu::Mmu;
+pub use space::AddressSpace;
+pub use tlbkit_addr::{
+    Asid, Attr, CpuSet, Flush, PageSize, Pages, PagesIter, Pfn, PhysAddr, Reach, VirtAddr, Vpn, WalkCache,
+};
+pub use tlbkit_pagetable::nodes::Record;
+pub use tlbkit_pagetable::{Change, Error, Footprint, Leaf, Run};
+pub use {tlbkit_pagetable as pagetable, tlbkit_shootdown as shootdown};

@@ -1,0 +1,41 @@
+//! A lock that is held for a few instructions.
+
+use core::cell::UnsafeCell;
+use core::sync::atomic::{AtomicBool, Ordering};
+
+/// A value that one CPU at a time uses, with interrupts masked. Waiters spin.
+#[derive(Debug)]
+pub(crate) struct Lock<T> {
+    held: AtomicBool,
+    value: UnsafeCell<T>,
+}
+
+// SAFETY: `with` lets one CPU at a time to the value.
+unsafe impl<T: Send> Sync for Lock<T> {}
+
+/// Gives a lock back, whichever way its holder leaves.
+struct Held<'l>(&'l AtomicBool);
+
+impl Drop for Held<'_> {
+    fn drop(&mut self) {
+        self.0.store(false, Ordering::Release);
+    }
+}
+
+impl<T> Lock<T> {
+    pub(crate) const fn new(value: T) -> Self {
+        Self { held: AtomicBool::new(false), value: UnsafeCell::new(value) }
+    }
+
+    /// Calls `f` with the value. `f` must not come here again: it would wait for itself.
+    pub(crate) fn with<R>(&self, f: impl FnOnce(&mut T) -> R) -> R {
+        while self.held.swap(true, Ordering::Acquire) {
+            core::hint::spin_loop();
+        }
+        let held = Held(&self.held);
+        // SAFETY: `held` was false and this CPU made it true, so that nobody else is here until it is false again.
+        let result = f(unsafe { &mut *self.value.get() });
+        drop(held);
+        result
+    }
+}

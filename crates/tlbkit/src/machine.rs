@@ -1,0 +1,26 @@
+//! One type for each machine: what an address space needs to know of the hardware.
+
+use tlbkit_addr::{Asid, PhysAddr};
+use tlbkit_pagetable::Radix;
+use tlbkit_pagetable::format::Format;
+use tlbkit_shootdown::Hardware;
+
+/// A machine whose MMU walks a multi-level table: entry format, geometry, hardware properties and root register.
+///
+/// # Safety
+///
+/// The machine's MMU reads the entries of [`Format`](Self::Format) in tables of the shape
+/// [`Geometry`](Self::Geometry), and does with them what [`HARDWARE`](Self::HARDWARE) says.
+pub unsafe trait Machine: 'static {
+    /// The shape of the table.
+    type Geometry: Radix;
+    /// The entries of the table.
+    type Format: Format;
+    /// Who loads TLB entries, and how status bits are written.
+    const HARDWARE: Hardware;
+    /// The most bits that an ASID has.
+    const ASID_BITS: u32;
+
+    /// Returns the value of the root register for the table whose root node is at `node`.
+    fn root(node: PhysAddr, asid: Asid) -> usize;
+}

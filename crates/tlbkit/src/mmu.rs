@@ -1,0 +1,176 @@
+//! What the address spaces of a machine share: node storage, ASIDs, the shootdown system.
+
+use core::fmt;
+
+use tlbkit_addr::PhysAddr;
+use tlbkit_pagetable::format::Format;
+use tlbkit_pagetable::mpt::Mpt;
+use tlbkit_pagetable::nodes::{Direct, FrameSource, Reclaim as _, Record};
+use tlbkit_pagetable::{Error, Shared};
+use tlbkit_shootdown::SharedSpace;
+
+use crate::asids::Asids;
+use crate::cpu::Cpu;
+use crate::here::{Here, Shootdowns};
+use crate::{Kernel, Machine};
+
+/// The frames of a kernel, as node storage takes them.
+pub(crate) struct Source<K>(K);
+
+// SAFETY: the promises of `Kernel` on frames and records.
+unsafe impl<K: Kernel> FrameSource for Source<K> {
+    #[inline]
+    fn take(&self) -> Option<PhysAddr> {
+        self.0.take_frame()
+    }
+
+    #[inline]
+    fn give(&self, frame: PhysAddr) {
+        self.0.give_frame(frame);
+    }
+
+    #[inline(always)]
+    fn memory(&self, frame: PhysAddr) -> *mut u8 {
+        self.0.memory(frame)
+    }
+
+    #[inline(always)]
+    fn record(&self, frame: PhysAddr) -> Option<&Record> {
+        self.0.record(frame)
+    }
+}
+
+type Word<K> = <<<K as Kernel>::Machine as Machine>::Format as Format>::Word;
+pub(crate) type Storage<K> = Direct<Word<K>, Shared, Source<K>>;
+/// The page table of a kernel's address spaces.
+pub(crate) type Table<K> = Mpt<
+    'static,
+    <<K as Kernel>::Machine as Machine>::Geometry,
+    <<K as Kernel>::Machine as Machine>::Format,
+    Storage<K>,
+>;
+
+/// The virtual memory of a machine with up to `CPUS` CPUs: what its [`AddressSpace`](crate::AddressSpace)s share. A kernel
+/// has one, in a static.
+///
+/// With one CPU no shootdown is compiled in: a change flushes this CPU's TLB.
+pub struct Mmu<K: Kernel, const CPUS: usize = 1> {
+    storage: Storage<K>,
+    asids: Asids<CPUS>,
+    shootdowns: Shootdowns<CPUS>,
+    /// The CPUs that are online: they use the kernel's own address space, whichever else they run.
+    everyone: SharedSpace,
+    cpus: [Cpu<K, CPUS>; CPUS],
+}
+
+impl<K: Kernel, const CPUS: usize> Mmu<K, CPUS> {
+    /// Returns the virtual memory of `kernel`: no address space, no CPU online.
+    pub const fn new(kernel: K) -> Self {
+        const { assert!(CPUS <= usize::BITS as usize, "a CPU for each bit of a word, at most") };
+        Self {
+            storage: Direct::new(Source(kernel)),
+            asids: Asids::new(),
+            shootdowns: Shootdowns::new(K::Machine::HARDWARE),
+            everyone: SharedSpace::new(),
+            cpus: [const { Cpu::new() }; CPUS],
+        }
+    }
+
+    /// Returns the kernel.
+    #[inline]
+    pub const fn kernel(&self) -> &K {
+        &self.storage.source().0
+    }
+
+    /// Lets this CPU take part in shootdowns from now on: of the kernel's own address space, and of those that it runs. A
+    /// CPU calls it before it first uses the kernel's own address space; an [`activate`](crate::AddressSpace::activate)
+    /// does it too.
+    ///
+    /// # Errors
+    ///
+    /// [`Error::Busy`] inside of an edit or a visit on this CPU.
+    pub fn online(&'static self) -> Result<(), Error> {
+        self.here(|_| Ok(()))
+    }
+
+    /// Runs no address space on this CPU, lets it take part in shootdowns no more, and flushes its TLB. It uses the
+    /// kernel's own address space no more until it is [`online`](Self::online) again.
+    ///
+    /// # Errors
+    ///
+    /// [`Error::Busy`] inside of an edit or a visit on this CPU.
+    pub fn offline(&'static self) -> Result<(), Error> {
+        self.here(|here| {
+            here.go_offline();
+            Ok(())
+        })
+    }
+
+    /// Runs no address space on this CPU: loads a root of the kernel's own ([`Kernel::unload`]), and drops the handle that
+    /// the CPU keeps.
+    ///
+    /// # Errors
+    ///
+    /// [`Error::Busy`] inside of an edit or a visit on this CPU.
+    pub fn idle(&'static self) -> Result<(), Error> {
+        self.here(|here| {
+            here.switch_to(None);
+            Ok(())
+        })
+    }
+
+    /// Serves the shootdowns that other CPUs ask of this one. The handler of the interrupt that [`Kernel::interrupt`]
+    /// sends calls it; other calls do no harm. Inside of an edit or a visit it does nothing: interrupts are masked there,
+    /// and the interrupt comes when they are not any more.
+    ///
+    /// Costs a load if there is nothing to do.
+    pub fn on_interrupt(&'static self) {
+        let _ = self.here(|here| {
+            here.serve();
+            Ok(())
+        });
+    }
+
+    /// Returns how many nodes were leaked: none, unless the kernel panicked in the midst of a change and went on.
+    pub fn lost(&self) -> usize {
+        self.storage.held().lost()
+    }
+
+    /// Calls `f` with this CPU, its interrupts masked.
+    #[inline]
+    pub(crate) fn here<R>(
+        &'static self,
+        f: impl FnOnce(&mut Here<K, CPUS>) -> Result<R, Error>,
+    ) -> Result<R, Error> {
+        self.kernel().masked(|| f(&mut Here::begin(self)?))
+    }
+
+    pub(crate) const fn storage(&'static self) -> &'static Storage<K> {
+        &self.storage
+    }
+
+    pub(crate) const fn asids(&self) -> &Asids<CPUS> {
+        &self.asids
+    }
+
+    pub(crate) const fn shootdowns(&'static self) -> &'static Shootdowns<CPUS> {
+        &self.shootdowns
+    }
+
+    pub(crate) const fn everyone(&'static self) -> &'static SharedSpace {
+        &self.everyone
+    }
+
+    pub(crate) fn cpu(&'static self, cpu: usize) -> Option<&'static Cpu<K, CPUS>> {
+        self.cpus.get(cpu)
+    }
+}
+
+impl<K: Kernel, const CPUS: usize> fmt::Debug for Mmu<K, CPUS> {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("Mmu")
+            .field("storage", &self.storage)
+            .field("online", &self.everyone)
+            .finish_non_exhaustive()
+    }
+}

@@ -1,0 +1,293 @@
+//! Address spaces.
+
+use core::fmt;
+use core::ops::ControlFlow;
+
+use tlbkit_addr::{Attr, PageSize, Pages, Pfn, PhysAddr, VirtAddr};
+use tlbkit_pagetable::{Change, Error, Footprint, Leaf, Pinned, Table as _};
+
+use crate::block::{Handle, free};
+use crate::edit::status;
+use crate::mmu::Table;
+use crate::{Access, Edit, Fault, Kernel, Mmu};
+
+/// A handle to a virtual address space: a page table, an ASID, and the CPUs that run it.
+///
+/// Any CPU may look up, change and run it at any time. Changes take turns; a CPU that waits for its turn serves
+/// shootdowns meanwhile. Every method masks interrupts for as long as it runs.
+///
+/// Clones are handles to the same address space, and so is what a CPU keeps that [runs](Self::activate) it. When the last
+/// handle is dropped, every mapped frame is released ([`Kernel::release`]), and the nodes go back
+/// ([`Kernel::give_frame`]); that costs a visit of every leaf, and no shootdown. An address space takes three frames
+/// with its first page in Sv39: the control block that handles share, the root node, and the nodes below.
+pub struct AddressSpace<K: Kernel, const CPUS: usize = 1>(pub(crate) Handle<K, CPUS>);
+
+impl<K: Kernel, const CPUS: usize> Clone for AddressSpace<K, CPUS> {
+    fn clone(&self) -> Self {
+        Self(self.0.clone())
+    }
+}
+
+impl<K: Kernel, const CPUS: usize> AddressSpace<K, CPUS> {
+    /// Returns an empty address space.
+    ///
+    /// # Errors
+    ///
+    /// [`Error::NoMemory`].
+    pub fn new(mmu: &'static Mmu<K, CPUS>) -> Result<Self, Error> {
+        mmu.kernel().masked(|| Self::of(mmu, Table::<K>::new(mmu.storage())?, None, None))
+    }
+
+    /// Returns the kernel's own address space: others can [share](Self::sharing) its `pages`, which begin and end with a
+    /// top-level slot. Costs a node a slot.
+    ///
+    /// Its mappings may be [`Attr::GLOBAL`], and its changes are flushed on every CPU that has ever run an address space.
+    ///
+    /// # Errors
+    ///
+    /// Those of [`Mpt::lend`](tlbkit_pagetable::mpt::Mpt::lend).
+    pub fn lending(mmu: &'static Mmu<K, CPUS>, pages: Pages) -> Result<Self, Error> {
+        mmu.kernel().masked(|| {
+            let mut table = Table::<K>::new(mmu.storage())?;
+            if let Err(why) = table.lend(pages) {
+                // SAFETY: it is new, and nobody has seen it.
+                unsafe { free::<K>(table) };
+                return Err(why);
+            }
+            Self::of(mmu, table, Some(pages), None)
+        })
+    }
+
+    /// Returns an address space in which the pages that `kernel` [lends](Self::lending) are mapped as they are there, now
+    /// and later. Otherwise it is empty.
+    ///
+    /// # Errors
+    ///
+    /// [`Error::NoMemory`].
+    pub fn sharing(kernel: &Self) -> Result<Self, Error> {
+        let mmu = kernel.0.mmu;
+        mmu.kernel().masked(|| {
+            let lender: *const Table<K> = &*kernel.0.table;
+            // SAFETY: the new block keeps a handle to the lender's, which therefore outlives its table.
+            let table = Table::<K>::sharing(unsafe { &*lender })?;
+            Self::of(mmu, table, kernel.0.lent, Some(kernel.0.clone()))
+        })
+    }
+
+    fn of(
+        mmu: &'static Mmu<K, CPUS>,
+        table: Table<K>,
+        lent: Option<Pages>,
+        lender: Option<Handle<K, CPUS>>,
+    ) -> Result<Self, Error> {
+        Handle::new(mmu, table, lent, lender).map(Self).map_err(|table| {
+            // SAFETY: it is new, and nobody has seen it.
+            unsafe { free::<K>(table) };
+            Error::NoMemory { wanted: 1, pending: 0 }
+        })
+    }
+
+    /// Returns the `Mmu` that the address space belongs to.
+    pub fn mmu(&self) -> &'static Mmu<K, CPUS> {
+        self.0.mmu
+    }
+
+    /// Returns the leaf that maps `at`. An address outside the address space is not mapped.
+    ///
+    /// Costs one load a level.
+    #[inline]
+    pub fn lookup(&self, at: VirtAddr) -> Option<Leaf> {
+        // SAFETY: interrupts are masked, and a lookup calls nothing of the kernel's.
+        self.mmu().kernel().masked(|| unsafe { self.0.pinned(|pinned| self.0.table.lookup(pinned, at)) })
+    }
+
+    /// Returns the physical address that `at` is translated to.
+    ///
+    /// Costs one load a level.
+    #[inline]
+    pub fn translate(&self, at: VirtAddr) -> Option<PhysAddr> {
+        // SAFETY: interrupts are masked, and a walk calls nothing of the kernel's.
+        self.mmu().kernel().masked(|| unsafe { self.0.pinned(|pinned| self.0.table.translate(pinned, at)) })
+    }
+
+    /// Returns what the page table takes of memory, the control block not included.
+    pub fn footprint(&self) -> Footprint {
+        self.0.table.footprint()
+    }
+
+    /// Visits every leaf that maps a page of `pages`, in ascending order, until told to stop. A change that another CPU
+    /// makes meanwhile may or may not be observed.
+    ///
+    /// `visit` runs with interrupts masked, and this CPU serves no shootdown until it returns: the others wait for it. It
+    /// must not call back into the [`Mmu`] or an address space: changes are refused with [`Error::Busy`].
+    ///
+    /// # Errors
+    ///
+    /// [`Error::Busy`], inside of another visit or edit on this CPU.
+    pub fn for_each(
+        &self,
+        pages: Pages,
+        mut visit: impl FnMut(Leaf) -> ControlFlow<()>,
+    ) -> Result<ControlFlow<()>, Error> {
+        self.mmu().here(|_| {
+            // SAFETY: interrupts are masked; this CPU is in the midst of a call, so that it serves no shootdown for `visit`.
+            Ok(unsafe { self.0.pinned(|pinned| self.0.table.for_each(pinned, pages, &mut visit)) })
+        })
+    }
+
+    /// Runs `edit` as the one writer of this address space, and makes what it has changed known to every CPU that may
+    /// hold an older translation: one shootdown for all. When this returns, no CPU uses what was taken away.
+    ///
+    /// What `edit` has changed stays changed if it returns an error. It must not call back into an address space: that
+    /// is refused with [`Error::Busy`].
+    ///
+    /// # Errors
+    ///
+    /// What `edit` returns; [`Error::Busy`] inside of another edit or visit on this CPU.
+    #[inline]
+    pub fn edit<R>(&self, edit: impl FnOnce(&mut Edit<'_, K, CPUS>) -> Result<R, Error>) -> Result<R, Error> {
+        self.mmu().here(|here| edit(&mut Edit::new(&self.0, here)))
+    }
+
+    /// Maps `pages` to the frames from `frame` on; see [`Edit::map`].
+    ///
+    /// # Errors
+    ///
+    /// Those of [`Edit::map`] and [`edit`](Self::edit).
+    #[inline]
+    pub fn map(&self, pages: Pages, frame: Pfn, attr: Attr) -> Result<(), Error> {
+        self.edit(|edit| edit.map(pages, frame, attr))
+    }
+
+    /// Maps `pages` to the frames from `frame` on, in the largest pages that fit; see [`Edit::map_linear`].
+    ///
+    /// # Errors
+    ///
+    /// Those of [`Edit::map_linear`] and [`edit`](Self::edit).
+    pub fn map_linear(&self, pages: Pages, frame: Pfn, attr: Attr) -> Result<(), Error> {
+        self.edit(|edit| edit.map_linear(pages, frame, attr))
+    }
+
+    /// Maps each page of `pages` to the next of `frames`; see [`Edit::map_each`].
+    ///
+    /// # Errors
+    ///
+    /// Those of [`Edit::map_each`] and [`edit`](Self::edit).
+    pub fn map_each(
+        &self,
+        pages: Pages,
+        frames: impl IntoIterator<Item = Pfn>,
+        attr: Attr,
+    ) -> Result<(), Error> {
+        self.edit(|edit| edit.map_each(pages, frames, attr))
+    }
+
+    /// Unmaps what is mapped in `pages`; see [`Edit::unmap`].
+    ///
+    /// # Errors
+    ///
+    /// Those of [`Edit::unmap`] and [`edit`](Self::edit).
+    #[inline]
+    pub fn unmap(&self, pages: Pages) -> Result<usize, Error> {
+        self.edit(|edit| edit.unmap(pages))
+    }
+
+    /// Changes the attributes of what is mapped in `pages`; see [`Edit::protect`].
+    ///
+    /// # Errors
+    ///
+    /// Those of [`Edit::protect`] and [`edit`](Self::edit).
+    #[inline]
+    pub fn protect(&self, pages: Pages, change: Change) -> Result<usize, Error> {
+        self.edit(|edit| edit.protect(pages, change))
+    }
+
+    /// Replaces the leaf that maps `at`; see [`Edit::replace`].
+    ///
+    /// # Errors
+    ///
+    /// Those of [`Edit::replace`] and [`edit`](Self::edit).
+    #[inline]
+    pub fn replace(&self, at: VirtAddr, frame: Pfn, attr: Attr) -> Result<(), Error> {
+        self.edit(|edit| edit.replace(at, frame, attr))
+    }
+
+    /// Makes every leaf of `pages` one of size `to`; see [`Edit::resize`].
+    ///
+    /// # Errors
+    ///
+    /// Those of [`Edit::resize`] and [`edit`](Self::edit).
+    pub fn resize(&self, pages: Pages, to: PageSize) -> Result<(), Error> {
+        self.edit(|edit| edit.resize(pages, to))
+    }
+
+    /// Makes this CPU run the address space: gives it an ASID if it has none, and loads the root register
+    /// ([`Kernel::load`]). The CPU keeps a handle until it activates another one, or [idles](Mmu::idle).
+    ///
+    /// The translations of the address space that the CPU ran before stay in its TLB, under their ASID.
+    ///
+    /// # Errors
+    ///
+    /// [`Error::Busy`] inside of an edit or a visit on this CPU.
+    pub fn activate(&self) -> Result<(), Error> {
+        self.mmu().here(|here| {
+            here.switch_to(Some(&self.0));
+            Ok(())
+        })
+    }
+
+    /// Tells why an access to `at` by this CPU faulted, and mends what needs no decision of the kernel's.
+    ///
+    /// # Errors
+    ///
+    /// [`Error::Busy`] inside of an edit or a visit on this CPU.
+    pub fn fault(&self, at: VirtAddr, access: Access) -> Result<Fault, Error> {
+        self.edit(|edit| edit.fault(at, access))
+    }
+
+    /// Calls `piece` with each piece of physical memory that the `len` bytes from `at` on are mapped to, in ascending
+    /// order: its address and its length in bytes. Stops at the first page that does not allow `access`.
+    ///
+    /// No page of a piece can be unmapped and released while `piece` runs: interrupts are masked, and the CPUs that change
+    /// it wait. So `piece` copies and returns; it must not call back into the [`Mmu`] or an address space.
+    ///
+    /// # Errors
+    ///
+    /// [`Error::NotMapped`] with the first address that does not allow the access, or whose entry lacks a status bit that
+    /// the access would set, so that the kernel can resolve a
+    /// [`fault`](Self::fault) there and go on; what lies before has been visited. [`Error::OutOfRange`] if the bytes reach
+    /// past the last address; [`Error::Busy`] inside of an edit or a visit on this CPU.
+    pub fn pieces(
+        &self,
+        at: VirtAddr,
+        len: usize,
+        access: Access,
+        mut piece: impl FnMut(PhysAddr, usize),
+    ) -> Result<(), Error> {
+        let Some(more) = len.checked_sub(1) else { return Ok(()) };
+        let last = at.checked_add(more).ok_or(Error::OutOfRange { at })?;
+        let (table, base) = (&self.0.table, self.0.base());
+        let allowed = |leaf: &Leaf| access.allowed(leaf.attr) && leaf.attr.contains(status::<K>(access));
+        let mut next = |at: VirtAddr, pinned: Pinned<'_>| {
+            let leaf = table.lookup(pinned, at).filter(allowed).ok_or(Error::NotMapped { at })?;
+            let end = VirtAddr::new(leaf.at.get() | leaf.size.mask()).min(last);
+            piece(leaf.phys(at, base), end.get() - at.get() + 1);
+            Ok((end < last).then_some(end).and_then(|end| end.checked_add(1)))
+        };
+        self.mmu().here(|_| {
+            let mut rest = Some(at);
+            while let Some(at) = rest {
+                // SAFETY: interrupts are masked; this CPU is in the midst of a call, so that it serves no shootdown for
+                // `piece`.
+                rest = unsafe { self.0.pinned(|pinned| next(at, pinned)) }?;
+            }
+            Ok(())
+        })
+    }
+}
+
+impl<K: Kernel, const CPUS: usize> fmt::Debug for AddressSpace<K, CPUS> {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        self.0.fmt(f)
+    }
+}
