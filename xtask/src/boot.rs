@@ -22,7 +22,7 @@ use machine::Machine;
 use row::Row;
 
 /// Every table that is booted unless some are named: each alone, then those behind a software TLB cache.
-const TABLES: [&str; 16] = [
+const TABLES: [&str; 17] = [
     "MPT",
     "LPT",
     "G8",
@@ -32,6 +32,7 @@ const TABLES: [&str; 16] = [
     "GA",
     "H8k",
     "H128k",
+    "HR",
     "C128k",
     "S8k/MPT",
     "S128k/MPT",

@@ -88,6 +88,7 @@ fn table(args: &args::Args) -> u32 {
         "GA" => drive::<Guarded<Adaptive>>(args, sets),
         "H8k" => drive::<Hash<1, 9>>(args, sets),
         "H128k" => drive::<Hash<1, 13>>(args, sets),
+        "HR" => drive::<Hash<1, 1, 100>>(args, sets),
         "C128k" => drive::<Hash<3, 11>>(args, sets),
         _ => {
             println!("error: the kernel knows no table `{}`", args.table);

@@ -12,7 +12,7 @@ use crate::vm::machine::{BLOCK, Machine};
 use crate::vm::structure::{Linear, Nodes, Place, Structure};
 use crate::work::check::Checks;
 use crate::work::report::{self, Report};
-use crate::work::{curve, exhaust, mapping, stress, sweep, tasking};
+use crate::work::{curve, exhaust, growth, mapping, stress, sweep, tasking};
 use crate::{memory, moving, user};
 
 /// The ways to write the TLB, by name.
@@ -69,6 +69,7 @@ pub fn run<S: Structure>(args: &Args, sets: usize) -> u32 {
             let mapping = mapping::run(&mut machine, code, &mut checks);
             if write == "random" {
                 curve::run(&mut machine, args.table, code, &mut checks);
+                growth::run(&mut machine, &mut checks);
             }
             exhaust::run(&mut machine, code, &mut checks);
             failures += checks.failed;

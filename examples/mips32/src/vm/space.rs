@@ -71,6 +71,11 @@ impl<'n, S: Structure> Space<'n, S> {
         self.table.lookup(unsafe { Pinned::by(self) }, at)
     }
 
+    /// Returns how many first buckets the table has, if it is one that grows.
+    pub fn buckets(&self) -> Option<usize> {
+        S::buckets(&self.table)
+    }
+
     /// Returns what the table takes of memory.
     pub fn footprint(&self) -> Footprint {
         self.table.footprint()

@@ -37,6 +37,11 @@ pub trait Structure: 'static {
     /// Returns what the table calls its root. It may be another one after a change.
     fn root(table: &Self::Table<'_>) -> usize;
 
+    /// Returns how many first buckets a table that grows has now; `None` for every other table.
+    fn buckets(_table: &Self::Table<'_>) -> Option<usize> {
+        None
+    }
+
     /// Tells whether a word of a node is what tells a walk that it has found this leaf: a guard or a tag, or where there
     /// is none the leaf itself. All of them change their meaning with bit [`GUARD`].
     fn is_guard(word: u32, leaf: &Leaf) -> bool {
@@ -119,14 +124,15 @@ impl Structure for Linear {
     }
 }
 
-/// Hashed, `2^CLUSTER` pages a bucket, `2^BUCKETS` buckets: `H8k`, `H128k`, `C128k`.
-pub enum Hash<const CLUSTER: u32, const BUCKETS: u32> {}
+/// Hashed, `2^CLUSTER` pages a bucket, `2^BUCKETS` buckets: `H8k`, `H128k`, `C128k`; so many at first, where a `LOAD` is
+/// the most percent of them that are used before the table grows: `HR`.
+pub enum Hash<const CLUSTER: u32, const BUCKETS: u32, const LOAD: usize = 0> {}
 
-impl<const CLUSTER: u32, const BUCKETS: u32> Structure for Hash<CLUSTER, BUCKETS> {
+impl<const CLUSTER: u32, const BUCKETS: u32, const LOAD: usize> Structure for Hash<CLUSTER, BUCKETS, LOAD> {
     type Window = Identity;
-    type Table<'n> = Hashed<'n, Va32, EntryLo, Nodes<Identity>, CLUSTER, BUCKETS, 0>;
+    type Table<'n> = Hashed<'n, Va32, EntryLo, Nodes<Identity>, CLUSTER, BUCKETS, LOAD>;
 
-    const WALK: Walk = Walk::Hashed(fits(handler::Hashed::of::<Va32>(CLUSTER, BUCKETS, 0)));
+    const WALK: Walk = Walk::Hashed(fits(handler::Hashed::of::<Va32>(CLUSTER, BUCKETS, LOAD)));
 
     fn create(nodes: &Nodes<Identity>) -> Result<Self::Table<'_>, Error> {
         Hashed::new(nodes)
@@ -134,6 +140,10 @@ impl<const CLUSTER: u32, const BUCKETS: u32> Structure for Hash<CLUSTER, BUCKETS
 
     fn root(table: &Self::Table<'_>) -> usize {
         table.root()
+    }
+
+    fn buckets(table: &Self::Table<'_>) -> Option<usize> {
+        (LOAD > 0).then(|| table.buckets())
     }
 
     /// A tag: the pair's number above four bits, and that it is in use.

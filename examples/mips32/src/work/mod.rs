@@ -7,6 +7,7 @@ pub mod check;
 pub mod corrupt;
 pub mod curve;
 pub mod exhaust;
+pub mod growth;
 pub mod mapping;
 pub mod report;
 pub mod stress;
