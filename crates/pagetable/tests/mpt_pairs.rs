@@ -151,8 +151,17 @@ fn attributes_without_an_encoding_are_refused() {
     let mut memory = vec![Chunk::ZERO; 4];
     let slab = Storage::new(&mut memory, KSEG0).unwrap();
     let mut table = Local::new(Mips::new(&slab).unwrap(), |_| ());
-    for attr in [Attr::READ | Attr::ACCESSED, Attr::READ | Attr::DEVICE, Attr::WRITE] {
+    for attr in
+        [Attr::READ | Attr::ACCESSED, Attr::READ | Attr::DEVICE, Attr::USER | Attr::GLOBAL, Attr::empty()]
+    {
         assert_eq!(table.map(pages(0, 1), Pfn::new(0), K4, attr), Err(Error::WrongAttr { attr }));
+    }
+    // A right is enough: what the format implies is added.
+    for attr in [Attr::WRITE, Attr::EXEC] {
+        table.map(pages(0, 1), Pfn::new(0), K4, attr).unwrap();
+        let leaf = table.lookup(VirtAddr::new(0)).unwrap();
+        assert_eq!(leaf.attr, EntryLo::IMPLIED | attr);
+        table.unmap(pages(0, 1), Holes::Refuse, None).unwrap();
     }
     table.map(pages(0, 1), Pfn::new(0), K4, LOCAL).unwrap();
     let exec = table.protect(pages(0, 1), Holes::Refuse, Change::clear(Attr::EXEC));
