@@ -3,7 +3,7 @@
 //! An address space gets a number when a CPU first runs it, and keeps it for a generation. When the numbers run out, a
 //! new generation begins: every CPU flushes its whole TLB before it runs another address space, and an address space
 //! gets a new number when it runs next. The address spaces that CPUs run at that moment keep theirs, as their CPUs go
-//! on using them: those numbers are reserved.
+//! on using them: those numbers are reserved for the whole generation, for other CPUs may use them in it, too.
 //!
 //! So an address space dies without a flush: nobody gets its number before every CPU has flushed everything.
 
@@ -47,6 +47,8 @@ struct State<const CPUS: usize> {
 struct PerCpu {
     /// What the CPU runs, in any generation.
     runs: Tag,
+    /// The number of what it ran when this generation began, or 0.
+    reserved: u16,
     /// Whether the CPU must flush everything before it runs another address space.
     flush: bool,
 }
@@ -62,7 +64,7 @@ pub(crate) struct Given {
 
 impl<const CPUS: usize> Asids<CPUS> {
     pub(crate) const fn new() -> Self {
-        let cpu = PerCpu { runs: Tag { generation: 0, asid: 0 }, flush: false };
+        let cpu = PerCpu { runs: Tag { generation: 0, asid: 0 }, reserved: 0, flush: false };
         Self(Lock::new(State { generation: 1, last: 0, cpus: [cpu; CPUS] }))
     }
 
@@ -127,17 +129,18 @@ impl<const CPUS: usize> State<CPUS> {
         tag
     }
 
-    /// Gives the next number that no CPU uses. There is one: there are more numbers than CPUs.
+    /// Gives the next number that is not reserved. There is one: there are more numbers than CPUs.
     fn give(&mut self, highest: u16) -> Tag {
         loop {
             if self.last >= highest {
                 self.generation += 1;
                 self.last = 0;
-                self.cpus.iter_mut().for_each(|cpu| cpu.flush = true);
+                for cpu in &mut self.cpus {
+                    (cpu.reserved, cpu.flush) = (cpu.runs.asid, true);
+                }
             }
             self.last += 1;
-            let in_use = self.cpus.iter().any(|cpu| cpu.runs.generation != 0 && cpu.runs.asid == self.last);
-            if !in_use {
+            if !self.cpus.iter().any(|cpu| cpu.reserved == self.last) {
                 return Tag { generation: self.generation, asid: self.last };
             }
         }
@@ -167,6 +170,34 @@ mod tests {
         assert_eq!(asids.asid(&spaces[0]).get(), 1);
         assert!(asids.run(&spaces[0], 1, 3).flush);
         assert!(!asids.run(&spaces[0], 1, 3).flush);
+    }
+
+    #[test]
+    fn a_number_that_is_kept_is_given_to_nobody_else() {
+        let asids = Asids::<2>::new();
+        let spaces: [Number; 16] = Default::default();
+        for space in &spaces[..4] {
+            let _ = asids.run(space, 0, 3);
+        }
+        // CPU 1 runs one that has number 5, and CPU 0 uses the others up.
+        assert_eq!(asids.run(&spaces[4], 1, 3).asid.get(), 5);
+        for space in &spaces[5..7] {
+            let _ = asids.run(space, 0, 3);
+        }
+        assert!(asids.run(&spaces[7], 0, 3).flush);
+        // In the new generation CPU 0 runs it too, and then neither does.
+        let kept = super::Given { asid: asids.asid(&spaces[4]), flush: false };
+        assert_eq!(asids.run(&spaces[4], 0, 3), kept);
+        let _ = asids.idle(1, 3);
+        // CPU 0 has its translations until it flushes everything.
+        for space in &spaces[8..] {
+            let given = asids.run(space, 0, 3);
+            if given.flush {
+                return;
+            }
+            assert_ne!(given.asid, kept.asid);
+        }
+        panic!("no generation ends");
     }
 
     #[test]
