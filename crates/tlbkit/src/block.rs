@@ -12,13 +12,16 @@ use core::sync::atomic::{AtomicUsize, Ordering, fence};
 
 use core::ops::ControlFlow;
 
-use tlbkit_addr::{Asid, Attr, PageSize, Pages, PhysAddr, Vpn};
-use tlbkit_pagetable::{Error, Pinned, Run, Table as _, destroy};
+use tlbkit_addr::{Asid, Attr, PageSize, Pages, PhysAddr, VirtAddr, Vpn};
+use tlbkit_pagetable::{Error, Geometry as _, Pinned, Radix as _, Run, Table as _, destroy};
 use tlbkit_shootdown::SharedSpace;
 
 use crate::asids::Number;
 use crate::mmu::Table;
-use crate::{Kernel, Mmu};
+use crate::{Kernel, Machine, Mmu};
+
+/// The shape of a kernel's page tables.
+type Shape<K> = <<K as Kernel>::Machine as Machine>::Geometry;
 
 /// What the handles of an address space share.
 pub(crate) struct Block<K: Kernel, const CPUS: usize> {
@@ -147,6 +150,19 @@ impl<K: Kernel, const CPUS: usize> Block<K, CPUS> {
         self.lender.as_ref()
     }
 
+    /// Returns the address space that this one has the page of `at` from.
+    pub(crate) fn lender_of(&self, at: VirtAddr) -> Option<&Handle<K, CPUS>> {
+        let page = at.vpn(self.base());
+        self.lender().filter(|_| self.lent.is_some_and(|lent| lent.contains(page)))
+    }
+
+    /// Tells whether a page of `size` can be mapped among `pages`: one that fills a top-level slot has no place where
+    /// slots are lent, for others keep the links that are there.
+    pub(crate) fn has_place_for(&self, size: PageSize, pages: Pages) -> bool {
+        let slot = Shape::<K>::VA_BITS - Shape::<K>::WIDTHS.first().copied().unwrap_or(0);
+        size.shift() < slot || self.lent.is_none_or(|lent| lent.intersect(pages).is_none())
+    }
+
     /// Returns the physical address of the root node.
     pub(crate) fn root(&self) -> PhysAddr {
         PhysAddr::new(self.table.root().get())
@@ -239,11 +255,12 @@ impl<K: Kernel, const CPUS: usize> Block<K, CPUS> {
     }
 }
 
-/// A walk by a CPU that does not run the address space.
+/// A walk by a CPU that does not run the address space, and what it has added to the sets of CPUs for that.
 struct Visit<'c> {
     cpus: &'c SharedSpace,
     cpu: usize,
     joined: bool,
+    entered: bool,
 }
 
 impl<'c> Visit<'c> {
@@ -251,16 +268,19 @@ impl<'c> Visit<'c> {
     /// address space sees it, or the walk sees the change.
     fn begin(cpus: &'c SharedSpace, cpu: usize) -> Self {
         let joined = cpus.members.insert(cpu);
-        cpus.running.insert(cpu);
+        // A CPU that has just come online runs the kernel's own by now, and goes on.
+        let entered = cpus.running.insert(cpu);
         fence(Ordering::SeqCst);
-        Self { cpus, cpu, joined }
+        Self { cpus, cpu, joined, entered }
     }
 }
 
 impl Drop for Visit<'_> {
     fn drop(&mut self) {
         // The walk precedes what the others see.
-        self.cpus.running.remove(self.cpu);
+        if self.entered {
+            self.cpus.running.remove(self.cpu);
+        }
         if self.joined {
             self.cpus.members.remove(self.cpu);
         }

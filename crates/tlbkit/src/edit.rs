@@ -48,7 +48,7 @@ impl<'s, K: Kernel, const CPUS: usize> Edit<'s, K, CPUS> {
     /// # Errors
     ///
     /// [`Error::OutOfRange`], [`Error::FrameTooLarge`], [`Error::WrongAttr`] (so for [`Attr::GLOBAL`] in an address
-    /// space that is not the [kernel's](AddressSpace::lend)), [`Error::Occupied`], [`Error::Borrowed`] or
+    /// space that is not the [kernel's](crate::AddressSpace::lending)), [`Error::Occupied`], [`Error::Borrowed`] or
     /// [`Error::NoMemory`]; nothing has changed then.
     #[inline]
     pub fn map(&mut self, pages: Pages, frame: Pfn, attr: Attr) -> Result<(), Error> {
@@ -66,7 +66,8 @@ impl<'s, K: Kernel, const CPUS: usize> Edit<'s, K, CPUS> {
         self.writer.map(pages, frame, size, attr)
     }
 
-    /// Maps `pages` to the frames from `frame` on, each part in the largest pages that fit there.
+    /// Maps `pages` to the frames from `frame` on, each part in the largest pages that fit there; among pages that are
+    /// [lent](crate::AddressSpace::lending), the largest below a top-level slot.
     ///
     /// # Errors
     ///
@@ -74,6 +75,8 @@ impl<'s, K: Kernel, const CPUS: usize> Edit<'s, K, CPUS> {
     pub fn map_linear(&mut self, pages: Pages, frame: Pfn, attr: Attr) -> Result<(), Error> {
         let space = self.space.table.space();
         space.check_frames(frame, pages.len(), space.base())?;
+        let block = self.space;
+        let sizes = || space.sizes().iter().copied().filter(|&size| block.has_place_for(size, pages));
         self.all_or_nothing(pages, |edit, done| {
             while let Some(rest) = after(pages, *done) {
                 let at = Pfn::new(frame.get() + *done);
@@ -83,10 +86,10 @@ impl<'s, K: Kernel, const CPUS: usize> Edit<'s, K, CPUS> {
                         rest.first().is_aligned(size, space.base()) && at.is_aligned(size, space.base());
                     (aligned && rest.len() >= count).then_some((size, count))
                 };
-                let largest = space.sizes().iter().rev().find_map(|&size| fits(size));
+                let largest = sizes().rev().find_map(fits);
                 let (size, count) = largest.unwrap_or((space.base(), 1));
                 // As many of that size as there are before a larger one would fit, or the range ends.
-                let next = space.sizes().iter().find(|&&larger| larger > size);
+                let next = sizes().find(|&larger| larger > size);
                 let until = next
                     .and_then(|larger| larger.pages(space.base()))
                     .map_or(usize::MAX, |larger| larger - (rest.first().get() & (larger - 1)));
@@ -264,6 +267,11 @@ impl<'s, K: Kernel, const CPUS: usize> Edit<'s, K, CPUS> {
     ///
     /// None today; the status bits of a mapped leaf can be set.
     pub fn fault(&mut self, at: VirtAddr, access: Access) -> Result<Fault, Error> {
+        if let Some(lender) = self.space.lender_of(at) {
+            // Whoever has the kernel's half changes it, and flushes it of every address space. Nobody waits for this
+            // writer there: the kernel's own shares with nobody.
+            return Edit::new(lender, self.here).fault(at, access);
+        }
         let Some(leaf) = self.find(at) else { return Ok(Fault::NotMapped) };
         if !access.allowed(leaf.attr) {
             let copy = access.stores() && leaf.attr.contains(Attr::COPY_ON_WRITE);
@@ -296,13 +304,14 @@ impl<'s, K: Kernel, const CPUS: usize> Edit<'s, K, CPUS> {
 
     /// Returns the leaf that maps `at`.
     fn find(&self, at: VirtAddr) -> Option<Leaf> {
-        // SAFETY: this is the one writer, so that nobody takes a node out during the walk.
+        // SAFETY: this is the one writer of its own pages, and this CPU serves no shootdown during the walk: so no node is
+        // freed, not of the pages that it shares either.
         self.space.table.lookup(unsafe { Pinned::by(self) }, at)
     }
 
     /// Visits the leaves that map a page of `pages`, in ascending order.
     fn visit(&self, pages: Pages, visit: &mut dyn FnMut(Leaf) -> ControlFlow<()>) -> ControlFlow<()> {
-        // SAFETY: this is the one writer, and `self` is borrowed: nobody takes a node out during the walk.
+        // SAFETY: as in `find`; `self` is borrowed, so that `visit` changes and serves nothing.
         self.space.table.for_each(unsafe { Pinned::by(self) }, pages, visit)
     }
 

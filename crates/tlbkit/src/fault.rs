@@ -53,7 +53,7 @@ pub enum Fault {
     NotMapped,
     /// A store to a page that [`fork`](crate::AddressSpace::fork) has made read-only. Copy the frame and
     /// [`replace`](crate::AddressSpace::replace) the leaf; or, if the frame is mapped nowhere else,
-    /// [`reclaim`](crate::AddressSpace::reclaim) it.
+    /// [`protect`](crate::AddressSpace::protect) it: set [`Attr::WRITE`], and clear [`Attr::COPY_ON_WRITE`].
     CopyOnWrite(Leaf),
     /// The page does not allow the access.
     NoRight(Leaf),

@@ -76,9 +76,10 @@ fn is_private(attr: Attr) -> bool {
     attr.contains(Attr::WRITE) && !attr.intersects(Attr::MEMORY)
 }
 
-/// Returns the attributes that a page has in the child. What has been written is the parent's affair.
+/// Returns the attributes that a page has in the child. What has been written is the parent's affair, and what is global
+/// in the kernel's own address space is not in a copy of it.
 fn child_attr(attr: Attr) -> Attr {
-    let attr = attr.difference(Attr::DIRTY);
+    let attr = attr.difference(Attr::DIRTY | Attr::GLOBAL);
     if is_private(attr) { attr.difference(Attr::WRITE).union(Attr::COPY_ON_WRITE) } else { attr }
 }
 

@@ -58,19 +58,19 @@ impl<K: Kernel, const CPUS: usize> AddressSpace<K, CPUS> {
         })
     }
 
-    /// Returns an address space in which the pages that `kernel` [lends](Self::lending) are mapped as they are there, now
-    /// and later. Otherwise it is empty.
+    /// Returns an address space in which the pages that `kernel` [lends](Self::lending), or shares itself, are mapped as
+    /// they are there, now and later. Otherwise it is empty.
     ///
     /// # Errors
     ///
     /// [`Error::NoMemory`].
     pub fn sharing(kernel: &Self) -> Result<Self, Error> {
-        let mmu = kernel.0.mmu;
+        let (mmu, kernel) = (kernel.0.mmu, kernel.0.lender().unwrap_or(&kernel.0));
         mmu.kernel().masked(|| {
-            let lender: *const Table<K> = &*kernel.0.table;
+            let lender: *const Table<K> = &*kernel.table;
             // SAFETY: the new block keeps a handle to the lender's, which therefore outlives its table.
             let table = Table::<K>::sharing(unsafe { &*lender })?;
-            Self::of(mmu, table, kernel.0.lent, Some(kernel.0.clone()))
+            Self::of(mmu, table, kernel.lent, Some(kernel.clone()))
         })
     }
 
