@@ -8,7 +8,7 @@ use std::sync::atomic::{AtomicBool, Ordering};
 
 use tlbkit_addr::{Attr, PageSize, Pages, Pfn, VirtAddr, Vpn};
 use tlbkit_pagetable::format::{Compact, Compact32, Format};
-use tlbkit_pagetable::geometry::{Geometry, Va48, Va64};
+use tlbkit_pagetable::geometry::{Geometry, Va32, Va48, Va64};
 use tlbkit_pagetable::hpt::Hashed;
 use tlbkit_pagetable::nodes::{Chunk, Slab};
 use tlbkit_pagetable::{Holes, Pinned, Shared, Table, Writer, destroy};
@@ -108,6 +108,50 @@ fn the_table_grows() {
             }
         },
     );
+}
+
+/// Blocks move to more segments and back to fewer, again and again, while pages that walkers ask for come and go.
+#[test]
+fn the_table_grows_and_shrinks() {
+    fn play<G: Geometry + Sync, F: Format + Sync, const C: u32>() {
+        let pages: Vec<usize> = (0..40).map(|at| at << 9 | 3).collect();
+        let always = |vpn: usize| vpn >> 9 & 3 == 0;
+        // Many more than a segment has buckets, so that segments are split and merged, and the directory is copied.
+        let (rounds, others) = if cfg!(miri) { (1, 24) } else { (ROUNDS / 20, 1200) };
+        beside::<G, F, C, 1, 100>(&pages, always, |table, gate| {
+            let change = |chunk: &[usize], is_map: bool| {
+                let mut writer = Writer::new(table).unwrap();
+                for &vpn in chunk {
+                    let page = Pages::one(Vpn::new(vpn));
+                    if is_map {
+                        writer.map(page, Pfn::new(vpn), PageSize::K4, Attr::READ).unwrap();
+                    } else {
+                        assert_eq!(writer.unmap(page, Holes::Refuse, None), Ok(1));
+                    }
+                }
+                let batch = writer.finish();
+                drop(gate.write().unwrap());
+                // SAFETY: every walk that was under way when a node was retired is over.
+                unsafe { batch.reclaim() };
+            };
+            let mut churned: Vec<usize> = (0..others).map(|at| 0x8_0000 + at * 7).collect();
+            churned.extend(pages.iter().filter(|&&vpn| !always(vpn)));
+            let small = table.buckets();
+            for _ in 0..rounds {
+                for chunk in churned.chunks(4) {
+                    change(chunk, true);
+                }
+                assert!(table.buckets() * 2 > churned.len(), "{} buckets", table.buckets());
+                for chunk in churned.chunks(4) {
+                    change(chunk, false);
+                }
+                assert!(table.buckets() <= small * 4, "{} buckets", table.buckets());
+            }
+        });
+    }
+    play::<Va48, Compact, 0>();
+    // The hash of a refill handler, whose directory's entries change one by one.
+    play::<Va32, Compact32, 1>();
 }
 
 /// Two megabytes become a large page and small ones again.

@@ -10,7 +10,8 @@ mod scene;
 mod storage;
 
 use rebased::Rebased;
-use scene::{Scene, check, check_visit};
+use scene::{GROWING, ONE, Scene, TWO, check, check_visit, check_visits};
+use storage::Watched;
 use tlbkit_addr::{Attr, PageSize, Pages, Pfn, Vpn};
 use tlbkit_pagetable::gpt::{self, Adaptive, Fixed, Gpt};
 use tlbkit_pagetable::hpt::Hashed;
@@ -36,6 +37,19 @@ impl Geometry for Tiny {
 impl Radix for Tiny {
     const WIDTHS: &'static [u32] = &[1, 1, 1];
 }
+
+/// The same pages in a space whose tags have 64 bits.
+#[derive(Debug)]
+struct Wide;
+
+impl Geometry for Wide {
+    const VA_BITS: u32 = 40;
+    const BASE: PageSize = PAGE;
+    const SIZES: &'static [PageSize] = &[PAGE];
+}
+
+/// A secret with which the product's hash of a page below eight ends in the two low bits of its number.
+const LOW_BITS: usize = 0x10_0001;
 
 const READ: Attr = Attr::READ;
 const WRITE: Attr = Attr::READ.union(Attr::WRITE);
@@ -187,63 +201,104 @@ const GROW: Scene = Scene {
     broken: &[],
 };
 
-/// The same, and a walker looks for a page in the chain.
+/// The same, and a visitor looks for the last page of the chain, 6, 4, 2: the chain of page 4 is made to lead past page 2, which
+/// may lead the visitor astray.
 const GROW_CHAIN: Scene = Scene { probe: &[2, 1], ..GROW };
 
-/// Writes the tests of one table.
+/// A page disappears from the chain that two buckets still have in common, and the chain is parted.
+const UNMAP_JOINED: Scene = Scene {
+    before: |writer| {
+        CHAIN(writer);
+        set(writer, 1);
+    },
+    steps: &[|writer| assert_eq!(writer.unmap(pages(6, 1), Holes::Refuse, None), Ok(1))],
+    then: &[],
+    probe: &[2, 6],
+    broken: &[],
+};
+
+/// Maps seven pages, which splits two buckets, and unmaps all but `kept`, which parts the chains.
+fn split_keeping(writer: &mut Writing<'_, '_>, kept: &[usize]) {
+    for page in [0, 2, 4, 6, 1, 3, 5] {
+        set(writer, page);
+    }
+    for page in [1, 3, 5, 0, 2, 4, 6].into_iter().filter(|page| !kept.contains(page)) {
+        writer.unmap(pages(page, 1), Holes::Refuse, None).unwrap();
+    }
+}
+
+/// A table of four buckets merges them, and links the chain of one, page 4, to that of another, page 2.
+const SHRINK: Scene = Scene {
+    before: |writer| split_keeping(writer, &[2, 4, 6]),
+    steps: &[|writer| assert_eq!(writer.unmap(pages(6, 1), Holes::Refuse, None), Ok(1))],
+    then: &[],
+    probe: &[2, 6],
+    broken: &[],
+};
+
+/// The same with pages 0 and 6 in the buckets that are merged: one of them moves to an overflow bucket.
+const SHRINK_FIRST: Scene = Scene {
+    before: |writer| split_keeping(writer, &[0, 4, 6]),
+    steps: &[|writer| assert_eq!(writer.unmap(pages(4, 1), Holes::Refuse, None), Ok(1))],
+    then: &[],
+    probe: &[0, 4, 6],
+    broken: &[],
+};
+
+/// Writes the tests of one table: how much is played of scenes of a few stores, and of others.
 macro_rules! walkers {
-    ($table:ident, $build:expr) => {
+    ($table:ident, $two:expr, $one:expr, $build:expr) => {
         mod $table {
             use super::*;
 
             #[test]
             fn map() {
-                check(2, &MAP, $build);
+                check($two, &MAP, $build);
             }
 
             #[test]
             fn map_beside() {
-                check(1, &MAP_BESIDE, $build);
+                check($one, &MAP_BESIDE, $build);
             }
 
             #[test]
             fn unmap() {
-                check(2, &UNMAP, $build);
+                check($two, &UNMAP, $build);
             }
 
             #[test]
             fn unmap_one() {
-                check(1, &UNMAP_ONE, $build);
+                check($one, &UNMAP_ONE, $build);
             }
 
             #[test]
             fn unmap_other() {
-                check(1, &UNMAP_OTHER, $build);
+                check($one, &UNMAP_OTHER, $build);
             }
 
             #[test]
             fn protect() {
-                check(2, &PROTECT, $build);
+                check($two, &PROTECT, $build);
             }
 
             #[test]
             fn promote() {
-                check(1, &PROMOTE, $build);
+                check($one, &PROMOTE, $build);
             }
 
             #[test]
             fn split() {
-                check(1, &SPLIT, $build);
+                check($one, &SPLIT, $build);
             }
 
             #[test]
             fn replace() {
-                check(1, &REPLACE, $build);
+                check($one, &REPLACE, $build);
             }
 
             #[test]
             fn reuse() {
-                check(1, &REUSE, $build);
+                check($one, &REUSE, $build);
             }
 
             #[test]
@@ -259,33 +314,60 @@ macro_rules! walkers {
     };
 }
 
-walkers!(mpt, |nodes| Mpt::<Tiny, Words, _>::new(nodes).unwrap());
-walkers!(lpt, |nodes| Lpt::<Tiny, Words, _, 0x1000>::new(nodes).unwrap());
-walkers!(g2, |nodes| Gpt::<Tiny, Words, _, gpt::Compact, Fixed<1>>::new(nodes).unwrap());
-walkers!(g4, |nodes| Gpt::<Tiny, Words, _, gpt::Compact, Fixed<2>>::new(nodes).unwrap());
-walkers!(ga, |nodes| Gpt::<Tiny, Words, _, gpt::Compact, Adaptive>::new(nodes).unwrap());
-walkers!(hpt, |nodes| Hashed::<Tiny, Words, _, 0, 0, 0>::new(nodes).unwrap());
-walkers!(hr, |nodes| Hashed::<Tiny, Words, _, 0, 1, 75>::new(nodes).unwrap());
-walkers!(hpt_pairs, |nodes| Hashed::<Tiny, Words, _, 1, 0, 0>::new(nodes).unwrap());
-walkers!(cpt, |nodes| Hashed::<Tiny, Words, _, 2, 0, 0>::new(nodes).unwrap());
-walkers!(cpt_grows, |nodes| Hashed::<Tiny, Words, _, 2, 1, 40>::new(nodes).unwrap());
+walkers!(mpt, TWO, ONE, |nodes| Mpt::<Tiny, Words, _>::new(nodes).unwrap());
+walkers!(lpt, TWO, ONE, |nodes| Lpt::<Tiny, Words, _, 0x1000>::new(nodes).unwrap());
+walkers!(g2, TWO, ONE, |nodes| Gpt::<Tiny, Words, _, gpt::Compact, Fixed<1>>::new(nodes).unwrap());
+walkers!(g4, TWO, ONE, |nodes| Gpt::<Tiny, Words, _, gpt::Compact, Fixed<2>>::new(nodes).unwrap());
+walkers!(ga, TWO, ONE, |nodes| Gpt::<Tiny, Words, _, gpt::Compact, Adaptive>::new(nodes).unwrap());
+walkers!(hpt, TWO, ONE, |nodes| Hashed::<Tiny, Words, _, 0, 0, 0>::new(nodes).unwrap());
+walkers!(hr, GROWING, GROWING, |nodes| Hashed::<Tiny, Words, _, 0, 1, 75>::new(nodes).unwrap());
+walkers!(hpt_pairs, TWO, ONE, |nodes| Hashed::<Tiny, Words, _, 1, 0, 0>::new(nodes).unwrap());
+walkers!(cpt, TWO, ONE, |nodes| Hashed::<Tiny, Words, _, 2, 0, 0>::new(nodes).unwrap());
+walkers!(cpt_grows, GROWING, GROWING, |nodes| Hashed::<Tiny, Words, _, 2, 1, 40>::new(nodes).unwrap());
 
-/// A table that grows beyond four blocks in two buckets.
-mod grows {
-    use super::*;
+/// Tables of two buckets at first, which grow and shrink: with the hash of a refill handler, whose directory stays where it is,
+/// and with one that multiplies, whose root changes.
+macro_rules! grows {
+    ($table:ident, $geometry:ty) => {
+        mod $table {
+            use super::*;
 
-    type Grows<'n, N> = Hashed<'n, Tiny, Words, N, 0, 1, 200>;
+            type Grows<const LOAD: usize> = Hashed<'static, $geometry, Words, Watched, 0, 1, LOAD>;
 
-    #[test]
-    fn grow() {
-        check(1, &GROW, |nodes| Grows::new(nodes).unwrap());
-    }
+            fn build<const LOAD: usize>(nodes: &'static Watched) -> Grows<LOAD> {
+                Grows::keyed(nodes, LOW_BITS).unwrap()
+            }
 
-    #[test]
-    fn grow_chain() {
-        check(1, &GROW_CHAIN, |nodes| Grows::new(nodes).unwrap());
-    }
+            #[test]
+            fn grow() {
+                check(GROWING, &GROW, build::<200>);
+            }
+
+            #[test]
+            fn grow_chain() {
+                check_visits(GROWING, &GROW_CHAIN, build::<200>);
+            }
+
+            #[test]
+            fn unmap_joined() {
+                check_visits(GROWING, &UNMAP_JOINED, build::<200>);
+            }
+
+            #[test]
+            fn shrink() {
+                check(GROWING, &SHRINK, build::<300>);
+            }
+
+            #[test]
+            fn shrink_first() {
+                check(GROWING, &SHRINK_FIRST, build::<300>);
+            }
+        }
+    };
 }
+
+grows!(grows_folded, Tiny);
+grows!(grows, Wide);
 
 /// The check can fail: nodes that are reclaimed before the walkers have acknowledged are walked.
 #[test]

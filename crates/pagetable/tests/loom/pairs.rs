@@ -5,7 +5,7 @@ use tlbkit_addr::{Attr, PageSize, Pages, Pfn, Vpn};
 use tlbkit_pagetable::gpt::{Adaptive, Fixed, Gpt32};
 use tlbkit_pagetable::{Change, Holes};
 
-use crate::scene::{Scene, check};
+use crate::scene::{ONE, Scene, check};
 
 const SMALL: PageSize = PageSize::K4;
 const LARGE: PageSize = PageSize::K16;
@@ -114,7 +114,7 @@ macro_rules! walkers {
             use super::*;
 
             fn sees(scene: &'static Scene) {
-                check(1, scene, |nodes| Gpt32::<_, $policy>::new(nodes).unwrap());
+                check(ONE, scene, |nodes| Gpt32::<_, $policy>::new(nodes).unwrap());
             }
 
             #[test]

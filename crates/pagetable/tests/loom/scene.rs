@@ -4,7 +4,7 @@ use loom::sync::atomic::{AtomicBool, Ordering};
 use std::ops::ControlFlow;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering::Relaxed};
-use tlbkit_addr::Vpn;
+use tlbkit_addr::{Pages, Vpn};
 use tlbkit_pagetable::{Leaf, Pinned, Retired, Table, Word, Writer, destroy};
 
 use crate::storage::Watched;
@@ -26,6 +26,21 @@ pub(crate) struct Scene {
     pub(crate) broken: &'static [usize],
 }
 
+/// How many of a scene's interleavings are played. Bugs that need more preemptions are rare, and schedules are many.
+#[derive(Clone, Copy)]
+pub(crate) struct Bound {
+    pub(crate) walkers: usize,
+    pub(crate) preemptions: usize,
+}
+
+/// Two walkers, for scenes of a few stores.
+pub(crate) const TWO: Bound = Bound { walkers: 2, preemptions: 2 };
+/// One walker.
+pub(crate) const ONE: Bound = Bound { walkers: 1, preemptions: 3 };
+/// One walker, for tables that grow, whose changes are many stores: a walk begins at any of them, is interrupted anywhere, and
+/// goes on after any other.
+pub(crate) const GROWING: Bound = Bound { walkers: 1, preemptions: 2 };
+
 /// Storage that outlives every thread of one execution.
 struct Stage<W: Word>(*mut Watched<W>);
 
@@ -45,6 +60,21 @@ impl<W: Word> Drop for Stage<W> {
             drop(unsafe { Box::from_raw(self.0) });
         }
     }
+}
+
+/// How a walker asks for a page.
+type Look = fn(&dyn Table<'static>, usize) -> Option<Leaf>;
+
+/// Visits a page, which is one walk in every table. A lookup in a hashed table that finds nothing walks a second time.
+fn visit_page(table: &dyn Table<'static>, page: usize) -> Option<Leaf> {
+    let mut found = None;
+    let page = Pages::one(Vpn::new(page));
+    // SAFETY: the caller acknowledges no shootdown during the call.
+    let _ = table.for_each(unsafe { Pinned::by(&()) }, page, &mut |leaf| {
+        assert_eq!(found.replace(leaf), None, "a page is visited twice");
+        ControlFlow::Continue(())
+    });
+    found
 }
 
 fn look(table: &dyn Table<'static>, page: usize) -> Option<Leaf> {
@@ -83,15 +113,24 @@ fn expected<W: Word, T: Table<'static>>(
     states
 }
 
-/// Checks that `walkers` walkers see nothing but what was there at some moment, before and after they have
+/// Checks that walkers see nothing but what was there at some moment, before and after they have
 /// acknowledged, and that nobody meets a freed node.
-pub(crate) fn check<W: Word, T>(walkers: usize, scene: &'static Scene, build: fn(&'static Watched<W>) -> T)
+pub(crate) fn check<W: Word, T>(bound: Bound, scene: &'static Scene, build: fn(&'static Watched<W>) -> T)
 where
     T: Table<'static> + Send + Sync + 'static,
 {
-    // Every schedule with so many preemptions; bugs that need more are rare, and schedules are many.
-    let preemptions = if walkers > 1 { 2 } else { 3 };
-    explore(Some(preemptions), move || play(walkers, scene, build, true));
+    explore(Some(bound.preemptions), move || play(bound.walkers, look, scene, build, true));
+}
+
+/// The same with walkers that visit the pages one by one.
+pub(crate) fn check_visits<W: Word, T>(
+    bound: Bound,
+    scene: &'static Scene,
+    build: fn(&'static Watched<W>) -> T,
+) where
+    T: Table<'static> + Send + Sync + 'static,
+{
+    explore(Some(bound.preemptions), move || play(bound.walkers, visit_page, scene, build, true));
 }
 
 /// Checks that one visitor of the whole table meets every page of `stay` once, which no step changes, and of the probes what
@@ -150,7 +189,7 @@ pub(crate) fn check_early<W: Word, T>(scene: &'static Scene, build: fn(&'static 
 where
     T: Table<'static> + Send + Sync + 'static,
 {
-    explore(None, move || play(1, scene, build, false));
+    explore(None, move || play(1, look, scene, build, false));
 }
 
 /// Plays in every interleaving with so many preemptions at the most, and prints how many those are.
@@ -169,8 +208,13 @@ fn explore(preemptions: Option<usize>, play: impl Fn() + Send + Sync + 'static) 
 }
 
 /// One execution.
-fn play<W: Word, T>(walkers: usize, scene: &'static Scene, build: fn(&'static Watched<W>) -> T, wait: bool)
-where
+fn play<W: Word, T>(
+    walkers: usize,
+    look: Look,
+    scene: &'static Scene,
+    build: fn(&'static Watched<W>) -> T,
+    wait: bool,
+) where
     T: Table<'static> + Send + Sync + 'static,
 {
     let states = expected(scene, build);
