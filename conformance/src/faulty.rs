@@ -1,6 +1,7 @@
 //! Storage that corrupts one store, so that a check can be seen to fail.
 
 use std::fmt;
+use std::sync::OnceLock;
 use std::sync::atomic::{AtomicUsize, Ordering};
 
 use tlbkit_pagetable::Word;
@@ -11,7 +12,7 @@ use crate::wrap::forward;
 /// A fault in the store of a PTE.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Fault {
-    /// An unmap's store is lost: the old translation stays.
+    /// An unmap's store is lost: the old translation stays, even if the table clears the entry again.
     Stale,
     /// A map's store is lost: the translation never appears.
     Lost,
@@ -53,6 +54,8 @@ pub struct Faulty<N: Nodes, P> {
     fault: Fault,
     /// How many stores are right before the one that is not.
     left: AtomicUsize,
+    /// The entry that a lost unmap left stale: a table may clear it twice, and the second store must not mend it.
+    stale: OnceLock<(NodeAddr, usize)>,
     bit: N::Word,
     pte: P,
 }
@@ -62,7 +65,7 @@ impl<N: Nodes, P: Fn(N::Word) -> bool> Faulty<N, P> {
     /// [`Fault::Wrong`] flips: a format's [`STEP`](tlbkit_pagetable::format::Format::STEP) is the lowest bit of
     /// a frame number. `pte` tells whether a word is a PTE.
     pub const fn new(inner: N, fault: Fault, stores: usize, bit: N::Word, pte: P) -> Self {
-        Self { inner, fault, left: AtomicUsize::new(stores), bit, pte }
+        Self { inner, fault, left: AtomicUsize::new(stores), stale: OnceLock::new(), bit, pte }
     }
 
     /// Tells whether the fault has happened.
@@ -86,6 +89,9 @@ impl<N: Nodes, P: Fn(N::Word) -> bool> Faulty<N, P> {
             Fault::Stale => !(self.pte)(word) && (self.pte)(unsafe { self.inner.read(node, index) }),
             Fault::Lost | Fault::Wrong => (self.pte)(word),
         };
+        if hit && self.stale.get() == Some(&(node, index)) {
+            return None;
+        }
         let left = self.left.load(Ordering::Relaxed);
         if hit && left != DONE {
             // There is one writer.
@@ -93,6 +99,10 @@ impl<N: Nodes, P: Fn(N::Word) -> bool> Faulty<N, P> {
         }
         if !hit || left != 0 {
             return Some(word);
+        }
+        if self.fault == Fault::Stale {
+            // It is hit once.
+            let _ = self.stale.set((node, index));
         }
         (self.fault == Fault::Wrong).then(|| (word | self.bit) & !(word & self.bit))
     }
