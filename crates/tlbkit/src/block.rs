@@ -81,6 +81,11 @@ impl<K: Kernel, const CPUS: usize> Handle<K, CPUS> {
         Ok(Self(at))
     }
 
+    /// Returns the kernel's own address space whose pages, which may be global, this one has.
+    pub(crate) fn half(&self) -> Option<&Self> {
+        if self.is_kernels() { Some(self) } else { self.lender() }
+    }
+
     /// Tells whether both are handles of one block.
     pub(crate) fn is(&self, other: &Self) -> bool {
         self.0 == other.0

@@ -25,6 +25,8 @@ pub(crate) struct State<K: Kernel, const CPUS: usize> {
     pub(crate) station: Option<Station<'static, QUEUE>>,
     /// The address space that the CPU runs.
     pub(crate) runs: Option<Handle<K, CPUS>>,
+    /// The kernel's own address space whose global translations the CPU's TLB may hold.
+    pub(crate) half: Option<Handle<K, CPUS>>,
 }
 
 // SAFETY: the state is used by whoever has made `busy` true, alone; the exchange orders one use after the other. What is
@@ -33,7 +35,10 @@ unsafe impl<K: Kernel, const CPUS: usize> Sync for Cpu<K, CPUS> {}
 
 impl<K: Kernel, const CPUS: usize> Cpu<K, CPUS> {
     pub(crate) const fn new() -> Self {
-        Self { busy: AtomicBool::new(false), state: UnsafeCell::new(State { station: None, runs: None }) }
+        Self {
+            busy: AtomicBool::new(false),
+            state: UnsafeCell::new(State { station: None, runs: None, half: None }),
+        }
     }
 
     /// Begins a call on this CPU, unless it is in the midst of one.

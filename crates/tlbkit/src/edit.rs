@@ -16,7 +16,7 @@ use crate::{Access, Fault, Kernel, Machine};
 /// [`AddressSpace::edit`](crate::AddressSpace::edit).
 ///
 /// Each change is all or nothing. What the changes make stale is flushed, on every CPU that may hold it, when the edit
-/// ends; or before, if more runs of frames are uncovered than a shootdown carries (16), and then again. The frames and
+/// ends; or before, if more leaves are unmapped or replaced than a shootdown has room for (16), and then again. The frames and
 /// nodes that the changes uncover go back to the kernel after that, and not before.
 pub struct Edit<'s, K: Kernel, const CPUS: usize = 1> {
     space: &'s Handle<K, CPUS>,
@@ -152,8 +152,8 @@ impl<'s, K: Kernel, const CPUS: usize> Edit<'s, K, CPUS> {
     ///
     /// # Errors
     ///
-    /// [`Error::OutOfRange`] or [`Error::Borrowed`]; [`Error::NoMemory`] if there is no node to split a page. The
-    /// mapping is what it was then.
+    /// [`Error::OutOfRange`] or [`Error::Borrowed`]; [`Error::NoMemory`] if there is no node to split a page, or
+    /// [`Error::Breaks`] on AArch64 if a page to split is not a user's. The mapping is what it was then.
     pub fn unmap(&mut self, pages: Pages) -> Result<usize, Error> {
         self.split_ends(pages)?;
         let mut total = 0;

@@ -75,7 +75,10 @@ impl<K: Kernel, const CPUS: usize> Here<K, CPUS> {
     pub(crate) fn go_offline(&mut self) {
         self.switch_to(None);
         self.switch(Change::Offline, self.mmu.everyone(), Asid::default());
-        self.own.station = None;
+        if CPUS == 1 {
+            self.mmu.kernel().flush(&everything(), None);
+        }
+        (self.own.station, self.own.half) = (None, None);
     }
 
     /// Carries out a change of what this CPU runs, in the shootdown system.
@@ -98,12 +101,22 @@ impl<K: Kernel, const CPUS: usize> Here<K, CPUS> {
     pub(crate) fn switch_to(&mut self, space: Option<&Handle<K, CPUS>>) {
         let (mmu, kernel) = (self.mmu, self.mmu.kernel());
         let asids = mmu.asids();
+        let half = space.and_then(Handle::half);
+        // Whether the TLB may hold what this address space must not use, though it has another number: there are no
+        // numbers, or global translations of another half.
         let flush = match space {
             Some(space) => {
                 let given = asids.run(&space.number, self.cpu, kernel.asid_bits());
                 self.switch(Change::In, &space.cpus, given.asid);
+                let numbered = given.asid != Asid::default();
+                if given.flush && numbered {
+                    // Before the number means this address space: with what the TLB holds under it, the hardware might walk
+                    // nodes that are memory of others by now. The one that this CPU leaves has a number that is reserved.
+                    kernel.flush(&everything(), None);
+                }
                 kernel.load(K::Machine::root(space.root(), given.asid));
-                given.flush
+                let is_half = |before: &Handle<K, CPUS>| half.is_some_and(|half| half.is(before));
+                (given.flush && !numbered) || !self.own.half.as_ref().is_none_or(is_half)
             }
             None => {
                 let flush = asids.idle(self.cpu, kernel.asid_bits());
@@ -113,6 +126,10 @@ impl<K: Kernel, const CPUS: usize> Here<K, CPUS> {
         };
         if flush {
             kernel.flush(&everything(), None);
+        }
+        if space.is_some() {
+            // The CPU has forgotten the other half, which may go now.
+            self.own.half = half.cloned();
         }
         // The CPU cannot walk the other one any more.
         if let Some(before) = core::mem::replace(&mut self.own.runs, space.cloned())

@@ -22,13 +22,17 @@ use crate::Machine;
 ///   aligned to 4 KiB, and stays mapped for reading and writing on every CPU, in every address space, until then;
 /// - **records**: [`record`](Self::record) returns a cell of its own for each frame, the same at each call, that nobody
 ///   else uses while [`take_frame`](Self::take_frame) has given the frame away;
-/// - **CPU**: [`cpu`](Self::cpu) names the CPU that calls it. While a closure runs in [`masked`](Self::masked), it stays
+/// - **one**: a CPU uses one [`Mmu`](crate::Mmu): two would give the same ASID to two address spaces;
+/// - **CPU**: [`cpu`](Self::cpu) names the CPU that calls it, and is below the `CPUS` of the `Mmu`. While a closure runs in [`masked`](Self::masked), it stays
 ///   on its CPU, and that CPU takes no interrupt whose handler uses the [`Mmu`](crate::Mmu) or edits an address space;
 /// - **TLB**: when [`flush`](Self::flush) returns, this CPU's TLB and walk caches hold nothing that the flush names,
 ///   and every page-table walk that this CPU began before has ended. Stores to page tables that precede the call are
 ///   visible to the walks that follow it;
 /// - **root**: when [`load`](Self::load) returns, this CPU translates by that root, by a root that a later call
-///   of `load` or [`unload`](Self::unload) names, or by one that belongs to no [`AddressSpace`](crate::AddressSpace);
+///   of `load` or [`unload`](Self::unload) names, or by one that belongs to no [`AddressSpace`](crate::AddressSpace),
+///   and has ASID 0;
+/// - **returns**: [`flush`](Self::flush), [`interrupt`](Self::interrupt), `load` and `unload` return: they do not unwind,
+///   and they look nothing up in an address space;
 /// - **machine**: every CPU is a [`Machine`](Self::Machine), with [`asid_bits`](Self::asid_bits) bits of ASID.
 pub unsafe trait Kernel: Sync + Sized + 'static {
     /// The entry format, the geometry, and the root register: [`arch::Sv39`](crate::arch::Sv39), for example.

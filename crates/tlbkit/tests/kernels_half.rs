@@ -97,6 +97,38 @@ fn a_copy_of_the_kernels_own_has_no_global_pages() {
 }
 
 #[test]
+fn what_is_global_is_forgotten_before_another_half_is_there() {
+    let mmu = machine::<1>(64);
+    let kernel = lending(mmu);
+    let user = AddressSpace::sharing(&kernel).unwrap();
+    kernel.map(page(), mmu.kernel().data(7).unwrap(), GLOBAL).unwrap();
+    user.activate().unwrap();
+    assert!(matches!(mmu.kernel().access(AT, false), Met::Memory(_)));
+    mmu.idle().unwrap();
+    drop((user, kernel));
+    // It shares nothing: what the TLB holds of every address space is none of its own.
+    let other = AddressSpace::new(mmu).unwrap();
+    other.activate().unwrap();
+    assert_eq!(mmu.kernel().access(AT, false), Met::Fault);
+    mmu.offline().unwrap();
+    drop(other);
+    assert_eq!(mmu.kernel().in_use(), 0);
+}
+
+#[test]
+fn a_cpu_that_goes_offline_flushes_and_lets_the_kernels_half_go() {
+    let mmu = machine::<1>(64);
+    let kernel = lending(mmu);
+    kernel.map(page(), mmu.kernel().data(7).unwrap(), GLOBAL).unwrap();
+    kernel.activate().unwrap();
+    let before = mmu.kernel().full_flushes.load(Ordering::Relaxed);
+    mmu.offline().unwrap();
+    assert!(mmu.kernel().full_flushes.load(Ordering::Relaxed) > before);
+    drop(kernel);
+    assert_eq!(mmu.kernel().in_use(), 0);
+}
+
+#[test]
 fn whoever_shares_with_one_that_shares_has_the_kernels_half() {
     let mmu = machine::<1>(64);
     let kernel = lending(mmu);

@@ -69,6 +69,23 @@ fn a_user_sees_what_is_mapped_until_it_is_unmapped() {
 }
 
 #[test]
+fn a_number_is_used_again_when_the_tlb_has_forgotten_it() {
+    let mmu = machine::<1>(64);
+    // Three numbers for more address spaces.
+    mmu.kernel().asid_bits.store(2, Ordering::Relaxed);
+    let spaces: Vec<_> = (0..8).map(|_| AddressSpace::new(mmu).unwrap()).collect();
+    for (space, pattern) in spaces.iter().zip(1..) {
+        space.map(page(0x5000), data(mmu, pattern), RW).unwrap();
+    }
+    for space in &spaces {
+        space.activate().unwrap();
+        assert!(access(space, 0x5000, false).is_ok());
+    }
+    assert_eq!(mmu.kernel().mistaken.load(Ordering::Relaxed), 0);
+    mmu.idle().unwrap();
+}
+
+#[test]
 fn the_last_handle_gives_everything_back_whoever_has_it() {
     let mmu = machine::<1>(64);
     let space = AddressSpace::new(mmu).unwrap();

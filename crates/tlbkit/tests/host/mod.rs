@@ -69,6 +69,8 @@ pub struct Host {
     pub forgets: AtomicBool,
     /// How many more frames may be taken.
     pub allowance: AtomicUsize,
+    /// How many translations of others a TLB held under the number of an address space as its root was loaded.
+    pub mistaken: AtomicUsize,
 }
 
 /// What an access meets.
@@ -106,6 +108,7 @@ impl Host {
             dirty: AtomicUsize::new(0),
             forgets: AtomicBool::new(false),
             allowance: AtomicUsize::new(usize::MAX),
+            mistaken: AtomicUsize::new(0),
         }
     }
 
@@ -164,8 +167,11 @@ impl Host {
         }
         let asid = satp >> 44 & 0xffff;
         let key = (asid, page);
-        let entry = match tlb.entries.get(&key) {
-            Some(&entry) => entry,
+        let global =
+            |(at, entry): (&(usize, usize), &Entry)| (at.1 == page && entry.bits & G != 0).then_some(*entry);
+        let held = tlb.entries.get(&key).copied().or_else(|| tlb.entries.iter().find_map(global));
+        let entry = match held {
+            Some(entry) => entry,
             None => match self.walk(satp, at) {
                 Some((entry, _)) => {
                     tlb.entries.insert(key, entry);
@@ -308,7 +314,14 @@ unsafe impl Kernel for Host {
     }
 
     fn load(&self, root: usize) {
-        self.tlbs[cpu()].lock().unwrap().satp = root;
+        let mut tlb = self.tlbs[cpu()].lock().unwrap();
+        let of_others = |(&(tag, page), entry): (&(usize, usize), &Entry)| {
+            let now = self.walk(root, VirtAddr::new(page << 12)).map(|(now, _)| now.frame);
+            tag == root >> 44 & 0xffff && now != Some(entry.frame)
+        };
+        let mistaken = tlb.entries.iter().filter(|&held| of_others(held)).count();
+        self.mistaken.fetch_add(mistaken, Ordering::Relaxed);
+        tlb.satp = root;
     }
 
     fn unload(&self) {
