@@ -46,20 +46,30 @@ const fn plan<M: Machine>() -> Plan {
 impl<K: Kernel, const CPUS: usize> Here<K, CPUS> {
     const PLAN: Plan = plan::<K::Machine>();
 
-    /// Begins a call on this CPU, whose interrupts are masked.
+    /// Begins a call on this CPU, whose interrupts are masked. It is online then.
     ///
     /// # Errors
     ///
     /// [`Error::Busy`] if the CPU is in the midst of one.
     #[inline]
     pub(crate) fn begin(mmu: &'static Mmu<K, CPUS>) -> Result<Self, Error> {
-        let cpu = mmu.kernel().cpu();
-        let own = mmu.cpu(cpu).and_then(|cpu| cpu.enter()).ok_or(Error::Busy)?;
-        let mut here = Self { mmu, cpu, own };
+        let mut here = Self::enter(mmu)?;
         if CPUS > 1 && here.own.station.is_none() {
             here.go_online()?;
         }
         Ok(here)
+    }
+
+    /// Begins a call on this CPU, which stays offline if it is.
+    ///
+    /// # Errors
+    ///
+    /// As for [`begin`](Self::begin).
+    #[inline]
+    pub(crate) fn enter(mmu: &'static Mmu<K, CPUS>) -> Result<Self, Error> {
+        let cpu = mmu.kernel().cpu();
+        let own = mmu.cpu(cpu).and_then(|cpu| cpu.enter()).ok_or(Error::Busy)?;
+        Ok(Self { mmu, cpu, own })
     }
 
     /// Takes part in shootdowns from now on.

@@ -94,7 +94,8 @@ impl<K: Kernel, const CPUS: usize> Mmu<K, CPUS> {
     }
 
     /// Runs no address space on this CPU, lets it take part in shootdowns no more, and flushes its TLB. It uses the
-    /// kernel's own address space no more until it is [`online`](Self::online) again.
+    /// kernel's own address space no more until it is [`online`](Self::online) again, which any call on it makes it but
+    /// [`on_interrupt`](Self::on_interrupt): so this is its last one before it stops.
     ///
     /// # Errors
     ///
@@ -125,9 +126,11 @@ impl<K: Kernel, const CPUS: usize> Mmu<K, CPUS> {
     ///
     /// Costs a load if there is nothing to do.
     pub fn on_interrupt(&'static self) {
-        let _ = self.here(|here| {
-            here.serve();
-            Ok(())
+        self.kernel().masked(|| {
+            // An interrupt that comes late does not bring a CPU online again.
+            if let Ok(mut here) = Here::enter(self) {
+                here.serve();
+            }
         });
     }
 

@@ -61,6 +61,37 @@ fn a_cpu_whose_first_call_is_a_lookup_is_told_of_changes() {
 }
 
 #[test]
+fn a_late_interrupt_brings_no_cpu_online() {
+    let mmu = machine::<2>(64);
+    run_as(0);
+    let kernel = lending(mmu);
+    kernel.map(page(), mmu.kernel().data(7).unwrap(), GLOBAL).unwrap();
+    let done = AtomicUsize::new(0);
+    std::thread::scope(|scope| {
+        let other = scope.spawn(|| {
+            run_as(1);
+            mmu.online().unwrap();
+            mmu.offline().unwrap();
+            mmu.on_interrupt();
+            // It could stop here; a CPU that is asked even so would keep the other one waiting.
+            done.store(1, Ordering::SeqCst);
+            while done.load(Ordering::SeqCst) < 2 {
+                mmu.on_interrupt();
+                std::thread::yield_now();
+            }
+        });
+        while done.load(Ordering::SeqCst) < 1 {
+            std::thread::yield_now();
+        }
+        let unmapped = kernel.unmap(page());
+        done.store(2, Ordering::SeqCst);
+        other.join().unwrap();
+        assert_eq!(unmapped, Ok(1));
+    });
+    assert_eq!(mmu.kernel().interrupted.load(Ordering::Relaxed), 0);
+}
+
+#[test]
 fn a_fault_in_the_kernels_half_is_mended_there() {
     let mmu = machine::<2>(64);
     run_as(0);
