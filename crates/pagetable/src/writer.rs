@@ -155,6 +155,25 @@ impl<'t, 'n, T: Table<'n> + ?Sized> Writer<'t, 'n, T> {
         unsafe { table.resize(self.batch(), pages, to, known) }
     }
 
+    /// Returns the obligation for the changes so far, in its place.
+    #[inline]
+    pub const fn pending(&self) -> Option<&Retired<'n>> {
+        self.batch.as_ref()
+    }
+
+    /// Frees the nodes of the obligation for the changes so far, in its place, and stays the writer.
+    ///
+    /// # Safety
+    ///
+    /// As for [`Retired::reclaim`].
+    #[inline]
+    pub unsafe fn complete(&mut self) {
+        if let Some(batch) = &mut self.batch {
+            // SAFETY: the caller's promise.
+            unsafe { batch.complete() };
+        }
+    }
+
     /// Returns the obligation for the changes so far, and stays the writer: what follows goes into another batch.
     pub fn take(&mut self) -> Retired<'n> {
         let table = self.table;

@@ -293,12 +293,24 @@ impl<'s, K: Kernel, const CPUS: usize> Edit<'s, K, CPUS> {
     ///
     /// An edit does it at its end. Costs nothing if nothing has changed.
     pub fn flush(&mut self) {
-        let retired = self.writer.take();
-        let frames =
-            if self.used == 0 { None } else { Some(core::mem::replace(&mut self.frames, [None; RUNS])) };
-        self.used = 0;
-        if frames.is_some() || !retired.is_empty() {
-            self.here.complete(self.space, retired, frames.unwrap_or([None; RUNS]));
+        let Self { space, here, writer, frames, used } = self;
+        let Some(pending) = writer.pending() else { return };
+        let (flush, nodes) = (pending.flush(), pending.nodes());
+        if *used == 0 && nodes == 0 && flush.is_none() {
+            return;
+        }
+        let weak = *used == 0 && nodes == 0 && flush.reach() < Reach::Everywhere;
+        if weak || here.is_alone(space) {
+            here.flush(space, flush);
+            // SAFETY: nothing is to be freed; or no other CPU may hold a translation of the address space or walk its
+            // table, and this one has flushed, outside of any walk.
+            unsafe { writer.complete() };
+            for run in frames.iter_mut().take(core::mem::take(used)).filter_map(Option::take) {
+                here.release(run);
+            }
+        } else {
+            *used = 0;
+            here.complete(space, writer.take(), core::mem::replace(frames, [None; RUNS]));
         }
     }
 

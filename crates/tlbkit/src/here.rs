@@ -154,8 +154,26 @@ impl<K: Kernel, const CPUS: usize> Here<K, CPUS> {
         self.mmu.kernel().flush(flush, tag(space.asid()));
     }
 
-    /// Makes a batch of changes known, and hands back what they have uncovered.
+    /// Hands a frame back that no CPU can reach any more.
+    pub(crate) fn release(&self, run: Run) {
+        self.mmu.kernel().release(run);
+    }
+
+    /// Tells whether no other CPU may hold a translation of the address space, or walk its table. One that joins from now
+    /// on sees it as it is now.
     #[inline]
+    pub(crate) fn is_alone(&self, space: &Block<K, CPUS>) -> bool {
+        if CPUS == 1 {
+            return true;
+        }
+        // What has been stored precedes the look at who may have seen what was before.
+        fence(Ordering::SeqCst);
+        let mut others = space.cpus().members.load();
+        others.remove(self.cpu);
+        others.is_empty()
+    }
+
+    /// Makes a batch of changes known, and hands back what they have uncovered.
     pub(crate) fn complete(
         &mut self,
         space: &Block<K, CPUS>,
@@ -163,36 +181,22 @@ impl<K: Kernel, const CPUS: usize> Here<K, CPUS> {
         frames: [Option<Run>; RUNS],
     ) {
         let flush = retired.flush().clone();
-        let weak = flush.reach() < Reach::Everywhere && retired.nodes() == 0;
         // The storage is shared, so that every CPU may reclaim its nodes. Were it not, they would be lost, and counted.
         let uncovered = retired.across_cpus().ok().map(|nodes| Uncovered { nodes, frames });
-        if weak {
-            if flush.reach() > Reach::Nowhere {
-                self.flush(space, &flush);
-            }
-            hand_back(self.mmu.kernel(), uncovered);
-        } else {
-            self.shoot(space, &flush, uncovered);
-        }
+        self.shoot(space, &flush, uncovered);
     }
 
     /// Has every CPU flush that may hold what `flush` names, then hands back what was uncovered.
     pub(crate) fn shoot(&mut self, space: &Block<K, CPUS>, flush: &Flush, uncovered: Option<Uncovered>) {
         let (mmu, kernel) = (self.mmu, self.mmu.kernel());
-        let cpus = space.cpus();
-        if CPUS > 1 {
-            // The changes precede the look at who may have seen what was before: a CPU that joins after it walks the
-            // table as it is now.
-            fence(Ordering::SeqCst);
-            let mut others = cpus.members.load();
-            others.remove(self.cpu);
-            if let (false, Some(station)) = (others.is_empty(), &mut self.own.station) {
-                let mut made = Made { space, flush, uncovered };
-                // What is left in it, if the system refuses the operation, is lost and counted: the CPUs are this
-                // system's, and the plan needs no more than one of its slots, which is free.
-                let _ = mmu.shootdowns().run(station, &mut Cpu(kernel), Self::PLAN, &mut made);
-                return;
-            }
+        if !self.is_alone(space)
+            && let Some(station) = &mut self.own.station
+        {
+            let mut made = Made { space, flush, uncovered };
+            // What is left in it, if the system refuses the operation, is lost and counted: the CPUs are this system's, and
+            // the plan needs no more than one of its slots, which is free.
+            let _ = mmu.shootdowns().run(station, &mut Cpu(kernel), Self::PLAN, &mut made);
+            return;
         }
         kernel.flush(flush, tag(space.asid()));
         hand_back(kernel, uncovered);
