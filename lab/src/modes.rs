@@ -27,7 +27,9 @@ const fn mode(command: &'static str, chosen_by: &'static [&'static str], uses: &
 const MODES: &[Mode] = &[
     mode("capture", &[], "output json command"),
     mode("explore", &["--damages"], "trace limit unreduced json"),
-    mode("explore", &["--hazards"], "algorithm hardware trace limit unreduced json"),
+    mode("explore", &["--driver"], "hazards algorithm trace preemptions schedules json"),
+    // With `--driver`, that one's.
+    mode("explore", &["--hazards"], "driver algorithm hardware trace limit unreduced json"),
     mode("explore", &[], "algorithm hardware cpus fewer trace limit unreduced json"),
     mode("mach", &["--address-types"], "ipcs seed json"),
     mode("mach", &["--sensitivity"], "granularity fill record inject ipcs seed json"),

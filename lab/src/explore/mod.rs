@@ -60,13 +60,13 @@ pub(crate) struct Explore {
     unreduced: bool,
     /// The crate's driver itself, loops included, with CPUs that are stopped before each access to a shared word; with
     /// `--hazards`, each of which must be found
-    #[arg(long, conflicts_with_all = ["damages", "hardware", "cpus", "fewer", "unreduced", "limit"])]
+    #[arg(long)]
     driver: bool,
     /// Most times that the driver is interrupted by another CPU's going on
-    #[arg(long, default_value_t = 1, requires = "driver")]
+    #[arg(long, default_value_t = 1)]
     preemptions: usize,
     /// Most schedules of one scene of the driver, with each number of preemptions
-    #[arg(long, default_value_t = 2_000, requires = "driver")]
+    #[arg(long, default_value_t = 2_000)]
     schedules: usize,
     /// Print JSON
     #[arg(long)]
