@@ -100,13 +100,13 @@ const MUTATIONS: [Mutation; 29] = [
     mutation(
         "GPT: a node that grafting replaces is not published",
         "crates/pagetable/src/gpt/graft.rs",
-        ["if S::REAL && new != child {", "self.publish(place, old.shift, new);", ""],
+        ["self.break_old(job, old, part);", "self.publish(place, ceiling, new);", ""],
         Test::Plain(PAGETABLE, "gpt_properties", "agrees"),
     ),
     mutation(
         "GPT: a node that loses its last fork is not retired",
         "crates/pagetable/src/gpt/reap.rs",
-        ["if live < 2 {", "self.retire(batch, old);", ""],
+        ["self.publish(place, G::VA_BITS, only);", "self.retire(batch, node);", ""],
         Test::Walkers("g2::unmap_one"),
     ),
     mutation(
