@@ -9,7 +9,7 @@
 //! ```
 //!
 //! A requester interrupts the members that run the space. The others it marks stale, *and then* looks whether they
-//! run it by now. Who switches to the space says that he runs it, *and then* looks whether he is stale. One of the
+//! run it by now. A CPU that switches to the space sets its running bit, *and then* looks at its stale mark. One of the
 //! two sees the other; whoever does flushes. Nobody waits for a CPU that does not run the space, and a mark takes
 //! no room in its queue.
 //!

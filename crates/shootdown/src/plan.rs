@@ -25,8 +25,8 @@ bitflags! {
         const MISS_MASKED = 1 << 5;
         /// TLB-first: flag and tentative entry exist per page-table entry.
         const FLAG_PER_PTE = 1 << 6;
-        /// 2-phase: somebody who has entered the algorithm counts as stopped, whatever made him enter; or (with
-        /// [`Rendezvous::Serve`]) whoever waits serves his own queue.
+        /// 2-phase: a CPU that has entered the algorithm counts as stopped, whatever made it enter; or (with
+        /// [`Rendezvous::Serve`]) a CPU that waits serves its own queue.
         const RENDEZVOUS = 1 << 7;
         /// 2-phase: a request is in the queue before the requester looks at the replier's flag, and a replier
         /// looks into its queue once more after it has cleared the flag.
@@ -210,7 +210,7 @@ impl Plan {
         if self.has(Repair::ROUNDS) || self.rounds == 1 { self.rounds } else { self.rounds - 1 }
     }
 
-    /// Tells whether a status write that lands late can undo the change: who stops for one waits for his own first.
+    /// Tells whether a status write that lands late can undo the change: a CPU that stops for one waits for its own first.
     #[inline]
     pub const fn status_overwrites(&self) -> bool {
         self.overwrites

@@ -2,7 +2,7 @@
 //!
 //! | kind | a stale TLB entry | so the kernel |
 //! |-|-|-|
-//! | safe (5.1.1) | allows less than the new entry | skips the flush; who faults flushes his own copy |
+//! | safe (5.1.1) | allows less than the new entry | skips the flush; a CPU that faults flushes its own copy |
 //! | transient (5.1.2) | allows more, for a while in which nothing is done with the page | defers it |
 //! | trusted (5.1.3) | allows more, but a rule forbids to use it, and who could be harmed trusts the others | skips it |
 //! | intolerable | allows what must not be, or hides what must be known | flushes |

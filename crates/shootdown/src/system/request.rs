@@ -143,7 +143,7 @@ where
         for (at, slot) in own.iter().enumerate() {
             if slot.state.load(Ordering::Acquire) == FREE {
                 // An operation that has asked nobody yet holds nobody up. Who holds the one before it by its slot alone
-                // (after an overflow) must not wait for this one: it may be this one's turn only when he has left.
+                // (after an overflow) must not wait for this one: it may be this one's turn only when that CPU has left.
                 slot.state.store(CONTINUED, Ordering::Release);
                 return Ok((slot, at, None));
             }
@@ -446,8 +446,8 @@ where
     ///
     /// From before this call until the entry is written, the caller holds a lock without which nobody starts an operation
     /// on that entry. The operation may end right after this call, exclusion and all: the next one would lower the entry
-    /// before it is written, and be done, with the page mapped. Whoever wants the lock polls while he waits: who has it
-    /// may be waiting for his reply.
+    /// before it is written, and be done, with the page mapped. A CPU that wants the lock polls while it waits: the holder
+    /// may be waiting for its reply.
     ///
     /// # Errors
     ///

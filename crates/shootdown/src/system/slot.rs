@@ -56,7 +56,7 @@ pub(super) enum Cargo<P, E, const W: usize> {
 
 /// An operation in flight. Its count says whose the cell is: the repliers' while it is not zero, and then of the one
 /// who made it zero. A replier of a synchronous operation touches `word` alone: the cache line that the requester looks
-/// at goes to him once, and comes back.
+/// at goes to the replier once, and comes back.
 #[derive(Debug)]
 #[repr(align(64))]
 pub(super) struct Slot<P, E, const W: usize> {
