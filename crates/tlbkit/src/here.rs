@@ -116,7 +116,7 @@ impl<K: Kernel, const CPUS: usize> Here<K, CPUS> {
         // numbers, or global translations of another half.
         let flush = match space {
             Some(space) => {
-                let given = asids.run(&space.number, self.cpu, kernel.asid_bits());
+                let given = asids.run(&space.number, self.cpu, kernel.asid_bits().min(K::Machine::ASID_BITS));
                 self.switch(Change::In, &space.cpus, given.asid);
                 let numbered = given.asid != Asid::default();
                 if given.flush && numbered {
@@ -129,7 +129,7 @@ impl<K: Kernel, const CPUS: usize> Here<K, CPUS> {
                 (given.flush && !numbered) || !self.own.half.as_ref().is_none_or(is_half)
             }
             None => {
-                let flush = asids.idle(self.cpu, kernel.asid_bits());
+                let flush = asids.idle(self.cpu, kernel.asid_bits().min(K::Machine::ASID_BITS));
                 kernel.unload();
                 flush
             }
