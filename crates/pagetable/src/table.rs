@@ -63,7 +63,8 @@ pub unsafe trait Table<'n>: Debug {
     /// Visits every leaf that maps a page of `pages`, in no particular order, until told to stop. A leaf that
     /// reaches over the end of the range is visited too, once.
     ///
-    /// What changes meanwhile is visited as it was or as it is. In [`Solo`](crate::Solo) mode nothing may change: the
+    /// What changes meanwhile is visited as it was or as it is; what stays is visited, and by the hashed tables more than once
+    /// if the table grows or shrinks meanwhile. In [`Solo`](crate::Solo) mode nothing may change: the
     /// visitor that edits the table is shown what was never there.
     fn for_each(
         &self,

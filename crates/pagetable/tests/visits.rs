@@ -1,11 +1,12 @@
 //! Visits beside a writer: every page that does not change is visited, in every table.
 //!
 //! `at_every_load` makes the writer's change between any two loads of a visit (of forty, where nodes are wide), which is
-//! every interleaving of one change with one visit that a single preemption makes. `race` lets both run, for a number of changes.
+//! every interleaving of one change with one visit that a single preemption makes. `batches` makes several changes before
+//! random loads of one visit. `race` lets both run, for a number of changes.
 #![cfg(not(tlbkit_loom))]
 
 use std::cell::{Cell, RefCell};
-use std::collections::BTreeMap;
+use std::collections::BTreeSet;
 use std::ops::ControlFlow;
 use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 
@@ -22,18 +23,23 @@ use tlbkit_pagetable::{lpt, mpt};
 thread_local! {
     /// How many loads of this thread are left before the writer makes its change.
     static LEFT: Cell<usize> = const { Cell::new(usize::MAX) };
-    /// The change.
-    static CHANGE: Cell<Option<&'static dyn Fn()>> = const { Cell::new(None) };
+    /// The change, which says how many loads are left before the next.
+    static CHANGE: Cell<Option<&'static dyn Fn() -> usize>> = const { Cell::new(None) };
 }
 
-/// Calls `f`, in which load number `stop` makes a change first. Returns what `f` does, and whether there was that load.
-fn changed_at<R>(stop: usize, change: &dyn Fn(), f: impl FnOnce() -> R) -> (R, bool) {
+/// No load is the last before a change.
+const NEVER: usize = usize::MAX;
+
+/// Calls `f`, in which load number `stop` makes a change first. The change says how many loads later it is made again.
+fn changing<R>(stop: usize, change: &dyn Fn() -> usize, f: impl FnOnce() -> R) -> R {
     // SAFETY: taken away again before `change` goes out of scope: a panic of `f` ends the test.
-    CHANGE.set(Some(unsafe { std::mem::transmute::<&dyn Fn(), &'static dyn Fn()>(change) }));
+    CHANGE
+        .set(Some(unsafe { std::mem::transmute::<&dyn Fn() -> usize, &'static dyn Fn() -> usize>(change) }));
     LEFT.set(stop);
     let result = f();
-    LEFT.set(usize::MAX);
-    (result, CHANGE.take().is_none())
+    LEFT.set(NEVER);
+    CHANGE.set(None);
+    result
 }
 
 /// A slab that makes the writer's change before one of a visitor's loads.
@@ -66,12 +72,14 @@ unsafe impl<W: Word> Nodes for Stopping<'_, W> {
     }
 
     unsafe fn follow(&self, node: NodeAddr, index: usize) -> W {
-        let left = LEFT.get();
-        LEFT.set(if left == usize::MAX { left } else { left.wrapping_sub(1) });
-        if left == 0
-            && let Some(change) = CHANGE.take()
-        {
-            change();
+        match LEFT.get() {
+            NEVER => {}
+            0 => {
+                // The change's own loads make none.
+                LEFT.set(NEVER);
+                LEFT.set(CHANGE.get().map_or(NEVER, |change| change()));
+            }
+            left => LEFT.set(left - 1),
         }
         // SAFETY: as above.
         unsafe { self.slab.follow(node, index) }
@@ -235,16 +243,19 @@ fn at_every_load<'n, W: Word, T: Table<'n> + Sync>(
                 reclaim(write(&table, |writer| act.before(writer)));
                 LEFT.set(FULL);
                 let before = visit(&table, pages);
-                let loads = FULL - LEFT.replace(usize::MAX);
+                let loads = FULL - LEFT.replace(NEVER);
                 let batch = RefCell::new(None);
                 let make = || {
                     batch.replace(Some(write(&table, |writer| act.make(writer))));
+                    NEVER
                 };
-                let (seen, made) = changed_at(stop, &make, || visit(&table, pages));
-                batch.take().into_iter().for_each(reclaim);
+                let seen = changing(stop, &make, || visit(&table, pages));
+                let batch = batch.take();
+                let is_made = batch.is_some();
+                batch.into_iter().for_each(reclaim);
                 let after = visit(&table, pages);
                 reclaim(destroy(table));
-                if !made {
+                if !is_made {
                     break;
                 }
                 let outcome = std::panic::catch_unwind(|| judge(&seen, pages, &before, &after, most));
@@ -254,6 +265,86 @@ fn at_every_load<'n, W: Word, T: Table<'n> + Sync>(
             }
         }
     }
+    assert_eq!((nodes.slab.usage().nodes, nodes.held().pending(), nodes.held().lost()), (0, 0, 0));
+}
+
+/// Maps and unmaps pages of `COME` in a random order, always the same.
+struct Storm {
+    random: usize,
+    mapped: BTreeSet<usize>,
+}
+
+impl Storm {
+    const NEW: Self = Self { random: 1, mapped: BTreeSet::new() };
+
+    /// Returns a number below `bound`.
+    fn below(&mut self, bound: usize) -> usize {
+        self.random = self.random.wrapping_mul(1_664_525).wrapping_add(1_013_904_223) & 0xffff_ffff;
+        (self.random >> 8) % bound
+    }
+
+    /// Maps one of the pages, or unmaps it.
+    fn step<'n, T: Table<'n>>(&mut self, writer: &mut Writer<'_, 'n, T>) {
+        let page = COME[self.below(COME.len())];
+        if self.mapped.remove(&page) {
+            assert_eq!(writer.unmap(one(page), Holes::Refuse, None), Ok(1));
+        } else {
+            set(writer, page);
+            self.mapped.insert(page);
+        }
+    }
+}
+
+/// Returns how often each page of `STAY` is visited, with the page.
+fn stays(seen: &[(Leaf, usize)]) -> [(usize, usize); STAY.len()] {
+    STAY.map(|page| {
+        let of = |(leaf, _): &&(Leaf, usize)| leaf.at.vpn(PageSize::K4).get() == page;
+        (page, seen.iter().filter(of).map(|(_, times)| times).sum())
+    })
+}
+
+/// How many changes a batch has.
+const BATCH: usize = 8;
+
+/// Returns the most times that a page may be visited beside so many changes, if it is `most` beside one. Where that is one, it
+/// stays so. A hashed table visits a segment again that has been changed, as often as that happens.
+fn most_beside(changes: usize, most: usize) -> usize {
+    if most == 1 { 1 } else { most + changes }
+}
+
+/// Makes a batch of changes during each of many visits, each change before a random load.
+fn batches<'n, W: Word, T: Table<'n> + Sync>(
+    nodes: &'n Stopping<'_, W>,
+    most: usize,
+    new: impl FnOnce() -> T,
+) {
+    const VISITS: usize = if cfg!(miri) { 4 } else { 2_000 };
+    let table = new();
+    reclaim(write(&table, |writer| STAY.iter().for_each(|&page| set(writer, page))));
+    let storm = RefCell::new(Storm::NEW);
+    for number in 0..VISITS {
+        let writer = RefCell::new(Writer::new(&table).unwrap());
+        let changes = Cell::new(0);
+        let gap = storm.borrow_mut().below(100) + 1;
+        let make = || {
+            let mut storm = storm.borrow_mut();
+            storm.step(&mut writer.borrow_mut());
+            changes.set(changes.get() + 1);
+            if changes.get() < BATCH { storm.below(gap) } else { NEVER }
+        };
+        let first = storm.borrow_mut().below(gap);
+        let seen = changing(first, &make, || visit(&table, ranges()[0]));
+        for (page, times) in stays(&seen) {
+            let most = most_beside(changes.get(), most);
+            assert!(
+                (1..=most).contains(&times),
+                "visit {number} beside {} changes comes {times} times to page {page:#x}, which stays",
+                changes.get(),
+            );
+        }
+        reclaim(writer.into_inner().finish());
+    }
+    reclaim(destroy(table));
     assert_eq!((nodes.slab.usage().nodes, nodes.held().pending(), nodes.held().lost()), (0, 0, 0));
 }
 
@@ -274,6 +365,8 @@ fn race<'n, T: Table<'n> + Sync>(table: &T, most: usize) -> Result<(), String> {
     reclaim(write(table, |writer| STAY.iter().for_each(|&page| set(writer, page))));
     let (request, acknowledged) = (AtomicUsize::new(0), AtomicUsize::new(0));
     let over = AtomicBool::new(false);
+    // The writer waits for the visitor after each batch, so a visit is beside the changes of two at the most.
+    let most = most_beside(2 * BATCH, most);
     std::thread::scope(|scope| {
         let visitor = scope.spawn(|| {
             let mut wrong = 0;
@@ -282,30 +375,14 @@ fn race<'n, T: Table<'n> + Sync>(table: &T, most: usize) -> Result<(), String> {
                 acknowledged.store(request.load(Ordering::Acquire), Ordering::Release);
                 let seen = visit(table, ranges()[0]);
                 visits += 1;
-                let times = |page: &usize| -> usize {
-                    let of = |(leaf, _): &&(Leaf, usize)| leaf.at.vpn(PageSize::K4).get() == *page;
-                    seen.iter().filter(of).map(|(_, times)| times).sum()
-                };
-                wrong += usize::from(!STAY.iter().map(times).all(|times| (1..=most).contains(&times)));
+                wrong += usize::from(!stays(&seen).iter().all(|(_, times)| (1..=most).contains(times)));
             }
             acknowledged.store(usize::MAX, Ordering::Release);
             (wrong, visits)
         });
-        let mut mapped = BTreeMap::new();
-        let mut random = 1usize;
-        for _ in 0..CHANGES / 8 {
-            let batch = write(table, |writer| {
-                for _ in 0..8 {
-                    random = random.wrapping_mul(1_664_525).wrapping_add(1_013_904_223);
-                    let page = COME[(random >> 8) % COME.len()];
-                    if mapped.remove(&page).is_some() {
-                        assert_eq!(writer.unmap(one(page), Holes::Refuse, None), Ok(1));
-                    } else {
-                        set(writer, page);
-                        mapped.insert(page, ());
-                    }
-                }
-            });
+        let mut storm = Storm::NEW;
+        for _ in 0..CHANGES / BATCH {
+            let batch = write(table, |writer| (0..BATCH).for_each(|_| storm.step(writer)));
             let wanted = request.fetch_add(1, Ordering::AcqRel) + 1;
             while acknowledged.load(Ordering::Acquire) < wanted {
                 std::thread::yield_now();
@@ -333,6 +410,15 @@ macro_rules! visits {
                 let stopping = Stopping { slab };
                 let $nodes = &stopping;
                 super::at_every_load($nodes, $most, || $new.unwrap());
+            }
+
+            #[test]
+            fn batches() {
+                let mut memory = vec![Chunk::ZERO; 512];
+                let slab = Slab::<<$format as Format>::Word, Shared>::new(&mut memory, 0).unwrap();
+                let stopping = Stopping { slab };
+                let $nodes = &stopping;
+                super::batches($nodes, $most, || $new.unwrap());
             }
 
             #[test]

@@ -51,7 +51,8 @@ where
     /// Visits every leaf of a range. Where the range has more blocks than the table has buckets, it reads the buckets
     /// instead, and the order is that of their hashes.
     ///
-    /// If pages are split or promoted meanwhile, it visits the leaves of the range again.
+    /// Beside a writer a leaf may be visited more than once: a table that grows or shrinks meanwhile begins a segment again for
+    /// each change of its chains, and if pages are split or promoted, all leaves of the range are visited again.
     fn for_each(
         &self,
         _pinned: Pinned<'_>,
