@@ -1,12 +1,29 @@
 //! The machine-dependent interface of Table 5.2, over any page table.
 //!
 //! It hides how TLBs are synchronized, but not *that* they are: unmapping can be asynchronous, with hints, and says
-//! by a message when it is through. It runs no operation itself. It edits entries, decides which plan a hint asks
-//! for, and hands out tickets; the kernel runs the operation, in each space that shares the page ([`Dash::stale_in`]),
-//! and calls [`Dash::completed`].
+//! by a message when it is through. It runs no operation itself. An unmapping is a ticket and the plan that a hint asks
+//! for; the kernel runs one operation for it in each space that shares the page ([`Dash::spaces_of`]). The hooks of that
+//! operation's [`Edit`](crate::Edit) are calls of this interface:
 //!
-//! Invariants, which [`Dash::check`] tests: a page has at most one unmapping in flight in a space; a page whose unmapping has
-//! not been superseded has an entry with no more than the reduced rights; every message comes back exactly once.
+//! | hook | call |
+//! |-|-|
+//! | `exclude`, `release` | [`Dash::exclude`], [`Dash::release`] |
+//! | `set_tentative` | [`Dash::tentative`]: what miss handlers load while the flag is set |
+//! | `update`, `update_again` | [`Dash::update`]; the payload is the ticket and the space |
+//! | `check` | [`Dash::is_lowered`] |
+//! | `flush`, `low_rights` | [`Unmapping::flush`], [`Unmapping::low_rights`] |
+//! | `is_walked` | no: a frame is in nobody's walk |
+//! | [`Local::complete`](crate::Local::complete) | [`Dash::completed`] |
+//!
+//! No entry changes before the operation says so: with 2-phase that is when all CPUs have stopped, with TLB-first when all
+//! have flushed, and a dirty bit that the hardware sets until then comes back with the message.
+//!
+//! CPUs share a `Dash` under a lock that each call takes, with interrupts disabled, and that no CPU holds while it waits
+//! for another one. The exclusion that an operation keeps from its first hook to its last is not that lock.
+//!
+//! Invariants, which [`Dash::check`] tests: a page has at most one unmapping in flight in a space that has not been
+//! superseded; where such an unmapping has updated the entry, that has no more than the reduced rights; every message comes
+//! back exactly once.
 
 use core::fmt;
 
@@ -14,7 +31,7 @@ use heapless::Vec;
 use tlbkit_addr::{Asid, Attr, Flush, PageSize, Pages, Reach, Vpn};
 
 use crate::tolerance::{Context, Entry, Tolerance, classify};
-use crate::{Outcome, Plan};
+use crate::{LowRights, Outcome, Plan};
 
 /// What the hardware sets in an entry.
 const STATUS: Attr = Attr::ACCESSED.union(Attr::DIRTY);
@@ -40,17 +57,29 @@ pub struct Hint {
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub struct Ticket(u32);
 
-/// What an unmapping asks of the kernel.
+/// What an unmapping asks of the kernel: an operation in each of [`Dash::spaces_of`].
 #[derive(Clone, Debug)]
 pub struct Unmapping {
-    /// For [`Dash::completed`].
+    /// The name that the operation's hooks use.
     pub ticket: Ticket,
     /// The plan that the hint asks for.
     pub plan: Plan,
-    /// What the entry was, with its status bits in all spaces that share the page.
-    pub old: Entry,
-    /// What is stale, and for whom; in all spaces that share the page ([`Dash::stale_in`]).
+    /// What is to be flushed, in each of the spaces. If it is [no flush](Flush::reach), no TLB can misuse what it has: the
+    /// kernel may call [`Dash::update`] and [`Dash::completed`] with no operation around them.
     pub flush: Flush,
+    /// What the hardware does with the new entry.
+    pub low_rights: LowRights,
+}
+
+/// How an unmapping has ended, in all spaces.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Completed<M> {
+    /// The message of [`Dash::unmap_asynch`].
+    pub message: Option<M>,
+    /// The return code: [`Outcome::Done`] if the rights are reduced in every space.
+    pub outcome: Outcome,
+    /// The status bits that the page had, in whatever space.
+    pub status: Attr,
 }
 
 /// Who shares a segment.
@@ -77,8 +106,10 @@ pub enum DashError {
     Full,
     /// The space shares none of these pages.
     NotShared,
-    /// No such unmapping is in flight.
+    /// No such unmapping is in flight in that space.
     UnknownTicket(Ticket),
+    /// The plan is for unmapping, and a page that stays readable may have its status bits written back.
+    OtherRights,
 }
 
 impl fmt::Display for DashError {
@@ -90,36 +121,80 @@ impl fmt::Display for DashError {
             Self::Writable => f.write_str("the page is writable, so its dirty bit cannot be cleared"),
             Self::Full => f.write_str("too many unmappings in flight or segments shared"),
             Self::NotShared => f.write_str("the space shares none of these pages"),
-            Self::UnknownTicket(_) => f.write_str("no such unmapping is in flight"),
+            Self::UnknownTicket(_) => f.write_str("no such unmapping is in flight there"),
+            Self::OtherRights => {
+                f.write_str("the plan is for unmapping: make one with `LowRights::MayWriteBack`")
+            }
         }
     }
 }
 
 impl core::error::Error for DashError {}
 
+/// The operation of an unmapping in one space.
+#[derive(Clone, Copy, Debug)]
+struct Flight {
+    space: Asid,
+    /// It has the exclusion.
+    excludes: bool,
+    /// It has changed the entry, or found none.
+    updated: bool,
+    ended: bool,
+}
+
+impl Flight {
+    const fn new(space: Asid) -> Self {
+        Self { space, excludes: false, updated: false, ended: false }
+    }
+}
+
 #[derive(Clone, Debug)]
 struct Pending<M, const SHARES: usize> {
     ticket: Ticket,
-    space: Asid,
-    /// Who shared the page when it began. Who stops sharing it is not rid of its stale copies.
-    sharers: Vec<Asid, SHARES>,
+    /// In the space that was named.
+    own: Flight,
+    /// In those that shared the page when it began. Who stops sharing it is not rid of its stale copies.
+    others: Vec<Flight, SHARES>,
     at: Vpn,
-    /// What a TLB may still have: the entry as it was, with the rights of all who shared the page.
+    readonly: bool,
+    /// What a TLB may still have: the entry with the rights of all who shared the page.
     old: Entry,
-    limit: Attr,
+    /// The status bits that updates have found.
+    status: Attr,
     superseded: bool,
+    /// The worst that any of its operations has come to.
+    outcome: Outcome,
     message: Option<M>,
 }
 
 impl<M, const SHARES: usize> Pending<M, SHARES> {
+    fn flights(&self) -> impl Iterator<Item = &Flight> {
+        self.others.iter().chain([&self.own])
+    }
+
+    fn flight(&mut self, space: Asid) -> Option<&mut Flight> {
+        self.others.iter_mut().chain([&mut self.own]).find(|flight| flight.space == space && !flight.ended)
+    }
+
     fn spaces(&self) -> impl Iterator<Item = Asid> {
-        self.sharers.iter().copied().chain([self.space])
+        self.flights().map(|flight| flight.space)
     }
 
     /// Tells whether some TLB may have the page at `at` of this space as it was.
     fn concerns(&self, space: Asid, at: Vpn) -> bool {
         self.at == at && !self.superseded && self.spaces().any(|of| of == space)
     }
+
+    /// Tells whether its operation of another ticket has the exclusion there.
+    fn excludes(&self, ticket: Ticket, space: Asid, at: Vpn) -> bool {
+        let has = |flight: &Flight| flight.space == space && flight.excludes;
+        self.ticket != ticket && self.at == at && self.flights().any(has)
+    }
+}
+
+/// Returns an entry with the rights that an unmapping leaves.
+fn lowered(entry: Entry, readonly: bool) -> Option<Entry> {
+    readonly.then_some(Entry { attr: entry.attr.difference(Attr::WRITE), ..entry })
 }
 
 /// Returns `new` with the status bits of `old`, if that is the same frame.
@@ -213,15 +288,99 @@ impl<T: Tables, M, const PENDING: usize, const SHARES: usize> Dash<T, M, PENDING
         self.pending.get_mut(nth)
     }
 
-    /// Returns the spaces in which an unmapping has made its page stale, each once: those that shared the page when
-    /// it began. The kernel runs the operation for each of them.
+    /// Returns the spaces in which an unmapping needs an operation, each once: those that shared the page when it began.
     ///
     /// # Errors
     ///
     /// [`DashError::UnknownTicket`].
-    pub fn stale_in(&self, ticket: Ticket) -> Result<impl Iterator<Item = Asid>, DashError> {
+    pub fn spaces_of(&self, ticket: Ticket) -> Result<impl Iterator<Item = Asid>, DashError> {
         let pending = self.pending.iter().find(|p| p.ticket == ticket);
         Ok(pending.ok_or(DashError::UnknownTicket(ticket))?.spaces())
+    }
+
+    /// The unmapping of this ticket, if its operation in that space has not ended.
+    fn of(&mut self, ticket: Ticket, space: Asid) -> Result<&mut Pending<M, SHARES>, DashError> {
+        let flies = |flight: &Flight| flight.space == space && !flight.ended;
+        let mut all = self.pending.iter_mut();
+        let pending = all.find(|p| p.ticket == ticket && p.flights().any(flies));
+        pending.ok_or(DashError::UnknownTicket(ticket))
+    }
+
+    /// Gives the operation of an unmapping in `space` the exclusion, if no other operation on that page has it: one that a
+    /// `map` has superseded may still be under way. Tells whether it has it.
+    ///
+    /// # Errors
+    ///
+    /// [`DashError::UnknownTicket`].
+    pub fn exclude(&mut self, ticket: Ticket, space: Asid) -> Result<bool, DashError> {
+        let at = self.of(ticket, space)?.at;
+        let free = !self.pending.iter().any(|p| p.excludes(ticket, space, at));
+        if let Some(flight) = self.of(ticket, space)?.flight(space) {
+            flight.excludes = free;
+        }
+        Ok(free)
+    }
+
+    /// Takes the exclusion back.
+    ///
+    /// # Errors
+    ///
+    /// [`DashError::UnknownTicket`].
+    pub fn release(&mut self, ticket: Ticket, space: Asid) -> Result<(), DashError> {
+        if let Some(flight) = self.of(ticket, space)?.flight(space) {
+            flight.excludes = false;
+        }
+        Ok(())
+    }
+
+    /// Returns what the entry in `space` is to become: what TLB-first's miss handlers load meanwhile.
+    ///
+    /// # Errors
+    ///
+    /// [`DashError::UnknownTicket`].
+    pub fn tentative(&mut self, ticket: Ticket, space: Asid) -> Result<Option<Entry>, DashError> {
+        let Pending { at, readonly, superseded, .. } = *self.of(ticket, space)?;
+        let entry = self.tables.entry(space, at);
+        Ok(entry.and_then(|entry| if superseded { Some(entry) } else { lowered(entry, readonly) }))
+    }
+
+    /// Exchanges the entry in `space` for one with the reduced rights, and keeps the status bits of what was there; again in
+    /// each further round. The entry of an unmapping that a `map` has superseded stays as it is.
+    ///
+    /// # Errors
+    ///
+    /// [`DashError::UnknownTicket`].
+    pub fn update(&mut self, ticket: Ticket, space: Asid) -> Result<(), DashError> {
+        let Pending { at, readonly, superseded, .. } = *self.of(ticket, space)?;
+        if superseded {
+            return Ok(());
+        }
+        let last = self.tables.entry(space, at).and_then(|seen| match lowered(seen, readonly) {
+            Some(new) => self.replace(space, at, new),
+            None => self.tables.exchange(space, at, None),
+        });
+        let pending = self.of(ticket, space)?;
+        pending.status |= last.map_or(Attr::empty(), |last| last.attr & STATUS);
+        if let Some(flight) = pending.flight(space) {
+            flight.updated = true;
+        }
+        Ok(())
+    }
+
+    /// Tells whether the entry in `space` has the reduced rights, or need not have them any more: `false` if a late status
+    /// write has put the old ones back.
+    ///
+    /// # Errors
+    ///
+    /// [`DashError::UnknownTicket`].
+    pub fn is_lowered(&mut self, ticket: Ticket, space: Asid) -> Result<bool, DashError> {
+        let Pending { at, readonly, superseded, .. } = *self.of(ticket, space)?;
+        Ok(superseded || self.has_lowered(space, at, readonly))
+    }
+
+    fn has_lowered(&self, space: Asid, at: Vpn, readonly: bool) -> bool {
+        let denied = if readonly { Attr::WRITE } else { Attr::RIGHTS };
+        self.tables.entry(space, at).is_none_or(|entry| !entry.attr.intersects(denied))
     }
 
     /// `map(virt_addr, phys_addr, access_type)`: maps a page, or raises its rights, in every space that shares it. Its
@@ -249,7 +408,7 @@ impl<T: Tables, M, const PENDING: usize, const SHARES: usize> Dash<T, M, PENDING
         for pending in self.pending.iter_mut().filter(|p| stale(p)) {
             pending.superseded = true;
             // The page is as if it had never been unmapped.
-            new = with_status(new, Some(pending.old));
+            new.attr |= pending.status;
         }
         for of in spaces {
             self.replace(of, at, new);
@@ -270,7 +429,7 @@ impl<T: Tables, M, const PENDING: usize, const SHARES: usize> Dash<T, M, PENDING
     }
 
     /// `unmap_synch(virt_addr, readonly_flag, hint)`: unmaps a page or makes it read-only. The kernel runs the
-    /// operation to its end before it returns to its caller.
+    /// operations to their end before it returns to its caller.
     ///
     /// # Errors
     ///
@@ -290,7 +449,8 @@ impl<T: Tables, M, const PENDING: usize, const SHARES: usize> Dash<T, M, PENDING
     ///
     /// # Errors
     ///
-    /// The message, with [`DashError::NotMapped`], [`DashError::BeingUnmapped`] or [`DashError::Full`].
+    /// The message, with [`DashError::NotMapped`] if no space that shares the page has it, [`DashError::BeingUnmapped`],
+    /// [`DashError::Full`], or [`DashError::OtherRights`].
     pub fn unmap_asynch(
         &mut self,
         space: Asid,
@@ -313,52 +473,75 @@ impl<T: Tables, M, const PENDING: usize, const SHARES: usize> Dash<T, M, PENDING
         if let Some(pending) = self.pending(space, at) {
             return Err((DashError::BeingUnmapped(pending.ticket), message));
         }
-        let Some(mut old) = self.tables.entry(space, at) else { return Err((DashError::NotMapped, message)) };
-        if self.pending.is_full() {
-            return Err((DashError::Full, message));
-        }
-        let lowered = |attr: Attr| if readonly { attr.difference(Attr::WRITE) } else { Attr::empty() };
-        let limit = lowered(old.attr);
-        let mut rights = Attr::empty();
-        let mut flush = Flush::none();
-        let sharers = self.sharers(space, at);
-        for of in sharers.iter().copied().chain([space]) {
-            let Some(seen) = self.tables.entry(of, at) else { continue };
-            let new = readonly.then_some(Entry { attr: lowered(seen.attr), ..seen });
-            // What comes back has the status bits of the last moment, and those that others have set.
-            let last = match new {
-                Some(new) => self.replace(of, at, new),
-                None => self.tables.exchange(of, at, None),
-            };
-            let last = last.unwrap_or(seen);
-            old.attr |= last.attr.intersection(STATUS);
-            rights |= last.attr.intersection(Attr::RIGHTS);
-            if classify(Some(last), new, Context::Plain) != Tolerance::Safe {
+        let (mut old, mut flush) = (None::<Entry>, Flush::none());
+        for seen in self.spaces(space, at).filter_map(|of| self.tables.entry(of, at)) {
+            let rights = old.map_or(Attr::empty(), |old| old.attr & Attr::RIGHTS);
+            old = Some(Entry { attr: seen.attr | rights, ..old.unwrap_or(seen) });
+            if classify(Some(seen), lowered(seen, readonly), Context::Plain) != Tolerance::Safe {
                 flush.add(Reach::Everywhere, Pages::one(at));
             }
         }
-        let ticket = Ticket(self.next);
-        self.next = self.next.wrapping_add(1);
-        let held = Entry { attr: old.attr | rights, ..old };
-        let pending = Pending { ticket, space, sharers, at, old: held, limit, superseded: false, message };
-        // There is room: it was looked for above.
-        let _ = self.pending.push(pending);
+        let Some(old) = old else { return Err((DashError::NotMapped, message)) };
         let plan = if hint.slow { self.config.cheap } else { self.config.prompt };
         let plan = if hint.conditional { plan.conditional() } else { plan };
-        Ok(Unmapping { ticket, plan, old, flush })
+        let low_rights = if readonly { LowRights::MayWriteBack } else { LowRights::NeverWriteBack };
+        if !plan.allows(low_rights) {
+            return Err((DashError::OtherRights, message));
+        }
+        let ticket = Ticket(self.next);
+        let pending = Pending {
+            ticket,
+            own: Flight::new(space),
+            others: self.sharers(space, at).into_iter().map(Flight::new).collect(),
+            at,
+            readonly,
+            old,
+            status: Attr::empty(),
+            superseded: false,
+            outcome: Outcome::Done,
+            message,
+        };
+        if let Err(pending) = self.pending.push(pending) {
+            return Err((DashError::Full, pending.message));
+        }
+        self.next = self.next.wrapping_add(1);
+        Ok(Unmapping { ticket, plan, flush, low_rights })
     }
 
-    /// Tells that the operation of an unmapping has ended. Returns its message and its return code: an operation
-    /// that a `map` has superseded failed.
+    /// Tells that the operation of an unmapping in `space` has ended. The last one's call returns what has come of the
+    /// unmapping: it failed if a `map` has superseded it. An operation that could not be started has ended as
+    /// [`Outcome::Superseded`]: its page is in use as before.
     ///
     /// # Errors
     ///
-    /// [`DashError::UnknownTicket`], also when it has completed before.
-    pub fn completed(&mut self, ticket: Ticket, outcome: Outcome) -> Result<(Option<M>, Outcome), DashError> {
-        let at =
-            self.pending.iter().position(|p| p.ticket == ticket).ok_or(DashError::UnknownTicket(ticket))?;
-        let ended = self.pending.swap_remove(at);
-        Ok((ended.message, if ended.superseded { Outcome::Superseded } else { outcome }))
+    /// [`DashError::UnknownTicket`], also when the operation has ended before.
+    pub fn completed(
+        &mut self,
+        ticket: Ticket,
+        space: Asid,
+        outcome: Outcome,
+    ) -> Result<Option<Completed<M>>, DashError> {
+        let pending = self.of(ticket, space)?;
+        if let Some(flight) = pending.flight(space) {
+            // An entry that nobody has changed has its rights.
+            let done = flight.updated || outcome != Outcome::Done;
+            let outcome = if done { outcome } else { Outcome::Superseded };
+            *flight = Flight { ended: true, updated: outcome == Outcome::Done, ..Flight::new(space) };
+            pending.outcome = if pending.outcome == Outcome::Done { outcome } else { pending.outcome };
+        }
+        if pending.flights().any(|flight| !flight.ended) {
+            return Ok(None);
+        }
+        let nth = self.pending.iter().position(|p| p.ticket == ticket);
+        let Some(ended) = nth.map(|nth| self.pending.swap_remove(nth)) else {
+            return Err(DashError::UnknownTicket(ticket));
+        };
+        // A page that stays mapped may have been written to until its last copy was flushed.
+        let here = ended.spaces().filter_map(|of| self.tables.entry(of, ended.at));
+        let here = here.filter(|entry| entry.frame == ended.old.frame);
+        let status = here.fold(ended.status, |status, entry| status | entry.attr & STATUS);
+        let outcome = if ended.superseded { Outcome::Superseded } else { ended.outcome };
+        Ok(Some(Completed { message: ended.message, outcome, status }))
     }
 
     /// `is_dirty(virt_addr)`: tells whether anybody who shares the page has written to it.
@@ -372,9 +555,8 @@ impl<T: Tables, M, const PENDING: usize, const SHARES: usize> Dash<T, M, PENDING
 
     /// What the entries of a page allow and say in all spaces that share it.
     fn everybodys(&self, space: Asid, at: Vpn) -> Result<Attr, DashError> {
-        let mine = self.tables.entry(space, at).ok_or(DashError::NotMapped)?;
         let entries = self.spaces(space, at).filter_map(|of| self.tables.entry(of, at));
-        Ok(entries.fold(mine.attr, |attr, entry| attr | entry.attr))
+        entries.map(|entry| entry.attr).reduce(Attr::union).ok_or(DashError::NotMapped)
     }
 
     /// `clear_dirty(virt_addr)`, in all spaces that share the page.
@@ -461,8 +643,8 @@ impl<T: Tables, M, const PENDING: usize, const SHARES: usize> Dash<T, M, PENDING
             let alone = self.pending.iter().skip(nth + 1).all(|q| {
                 q.ticket != p.ticket && (p.superseded || !p.spaces().any(|of| q.concerns(of, p.at)))
             });
-            let rights = self.tables.entry(p.space, p.at).map_or(Attr::empty(), |entry| entry.attr);
-            alone && (p.superseded || p.limit.contains(rights.intersection(Attr::RIGHTS)))
+            let low = |flight: &Flight| !flight.updated || self.has_lowered(flight.space, p.at, p.readonly);
+            alone && (p.superseded || p.flights().all(low))
         })
     }
 }
@@ -487,19 +669,20 @@ mod tests {
     /// No sequence of calls leads there, short of 2^32 tickets.
     #[test]
     fn check_finds_two_unmappings_of_one_page_and_two_of_one_ticket() {
-        let plan =
-            Plan::new(crate::Algorithm::TwoPhase, &crate::Hardware::RP3, crate::LowRights::NeverWriteBack);
+        let plan = Plan::new(crate::Algorithm::TwoPhase, &crate::Hardware::RP3, LowRights::NeverWriteBack);
         let Ok(plan) = plan else { panic!("2-phase suits any hardware") };
         let of = |ticket, page, superseded| {
             let (space, at) = (Asid::default(), Vpn::new(page));
             Pending {
                 ticket: Ticket(ticket),
-                space,
-                sharers: Vec::new(),
+                own: Flight::new(space),
+                others: Vec::new(),
                 at,
+                readonly: false,
                 old: Entry { frame: Pfn::new(3), attr: Attr::READ },
-                limit: Attr::empty(),
+                status: Attr::empty(),
                 superseded,
+                outcome: Outcome::Done,
                 message: None::<()>,
             }
         };

@@ -8,7 +8,9 @@ use std::rc::Rc;
 
 use proptest::prelude::*;
 use tlbkit_addr::{Asid, Attr, Flush, PageSize, Pages, Pfn, Reach, Vpn};
-use tlbkit_shootdown::dash::{Config, Dash, DashError, Hint, SharingId, Tables};
+use tlbkit_shootdown::dash::{
+    Completed, Config, Dash, DashError, Hint, SharingId, Tables, Ticket, Unmapping,
+};
 use tlbkit_shootdown::tolerance::Entry;
 use tlbkit_shootdown::{Algorithm, Hardware, LowRights, Outcome, Plan};
 
@@ -46,6 +48,38 @@ fn dash() -> Dash<Map, u32, 3, 4> {
     Dash::new(Map::default(), config)
 }
 
+type Ended = Result<Option<Completed<u32>>, DashError>;
+
+/// The operations of an unmapping as far as the update, in every space that shares the page.
+fn update(dash: &mut Dash<Map, u32, 3, 4>, ticket: Ticket) {
+    let spaces: Vec<_> = dash.spaces_of(ticket).unwrap().collect();
+    for space in spaces {
+        assert_eq!(dash.exclude(ticket, space), Ok(true));
+        dash.update(ticket, space).unwrap();
+        assert_eq!(dash.is_lowered(ticket, space), Ok(true));
+        dash.release(ticket, space).unwrap();
+    }
+}
+
+/// Their ends.
+fn complete(dash: &mut Dash<Map, u32, 3, 4>, ticket: Ticket, outcome: Outcome) -> Ended {
+    let spaces: Vec<_> = dash.spaces_of(ticket)?.collect();
+    let ends: Vec<_> = spaces.into_iter().map(|space| dash.completed(ticket, space, outcome)).collect();
+    let (last, others) = ends.split_last().unwrap();
+    assert!(others.iter().all(|end| *end == Ok(None)), "the message comes with the last one");
+    *last
+}
+
+fn unmap_synch(dash: &mut Dash<Map, u32, 3, 4>, of: u16, at: Vpn, readonly: bool) -> Unmapping {
+    let unmapping = dash.unmap_synch(space(of), at, readonly, Hint::default()).unwrap();
+    update(dash, unmapping.ticket);
+    unmapping
+}
+
+fn done(message: Option<u32>, outcome: Outcome, status: Attr) -> Ended {
+    Ok(Some(Completed { message, outcome, status }))
+}
+
 fn space(id: u16) -> Asid {
     Asid::new(id, 8).unwrap()
 }
@@ -74,6 +108,8 @@ proptest! {
                     Ok(unmapping) => {
                         prop_assert_eq!(unmapping.plan.algorithm() == Algorithm::PteFirstAsync, flag);
                         prop_assert!(unmapping.plan.is_conditional());
+                        // It is superseded before its update, or after it.
+                        if page == 0 { update(&mut dash, unmapping.ticket) }
                         out.push(unmapping.ticket);
                         sent += 1;
                     }
@@ -81,9 +117,10 @@ proptest! {
                 },
                 2 if !out.is_empty() => {
                     let ticket = out.swap_remove(page % out.len());
-                    let (message, _) = dash.completed(ticket, Outcome::Done).unwrap();
-                    came.push(message.unwrap());
-                    prop_assert_eq!(dash.completed(ticket, Outcome::Done), Err(DashError::UnknownTicket(ticket)));
+                    let ended = complete(&mut dash, ticket, Outcome::Done).unwrap().unwrap();
+                    came.push(ended.message.unwrap());
+                    let again = dash.completed(ticket, space(1), Outcome::Done);
+                    prop_assert_eq!(again, Err(DashError::UnknownTicket(ticket)));
                 }
                 3 if dash.clear_dirty(space(1), at).is_ok() => {
                     prop_assert_eq!(dash.is_dirty(space(1), at), Ok(false));
@@ -93,7 +130,7 @@ proptest! {
             prop_assert!(dash.check());
         }
         for ticket in out {
-            came.push(dash.completed(ticket, Outcome::Done).unwrap().0.unwrap());
+            came.push(complete(&mut dash, ticket, Outcome::Done).unwrap().unwrap().message.unwrap());
         }
         came.sort_unstable();
         prop_assert_eq!(came, (0..sent).collect::<Vec<_>>());
@@ -110,14 +147,16 @@ fn an_unmapping_in_flight_holds_up_its_page_only() {
     }
     let tickets = places.map(|(space, at)| {
         let unmapping = dash.unmap_asynch(space, at, true, 0, Hint::default());
-        unmapping.expect("the others are other pages").ticket
+        let ticket = unmapping.expect("the others are other pages").ticket;
+        update(&mut dash, ticket);
+        ticket
     });
     for ((space, at), ticket) in places.into_iter().zip(tickets) {
         let again = dash.unmap_asynch(space, at, false, 7, Hint::default());
         assert_eq!(again.map(|_| ()), Err((DashError::BeingUnmapped(ticket), Some(7))));
         // A TLB that has it writable may still set the dirty bit.
         assert_eq!(dash.clear_dirty(space, at), Err(DashError::BeingUnmapped(ticket)));
-        dash.completed(ticket, Outcome::Done).unwrap();
+        dash.completed(ticket, space, Outcome::Done).unwrap();
         assert_eq!(dash.clear_dirty(space, at), Ok(()));
     }
 }
@@ -191,8 +230,7 @@ fn what_no_tlb_can_misuse_is_not_flushed() {
         let mut dash = dash();
         let at = Vpn::new(5);
         dash.map(space(1), at, page(attr)).unwrap();
-        let unmapping = dash.unmap_synch(space(1), at, readonly, Hint::default()).unwrap();
-        assert_eq!(unmapping.old, page(attr));
+        let unmapping = unmap_synch(&mut dash, 1, at, readonly);
         let mut flush = Flush::none();
         if flushed {
             flush.add(Reach::Everywhere, Pages::one(at));
@@ -200,6 +238,8 @@ fn what_no_tlb_can_misuse_is_not_flushed() {
         assert_eq!(unmapping.flush, flush, "{attr:?} {readonly}");
         let left = readonly.then_some(page(attr.difference(Attr::WRITE)));
         assert_eq!(dash.tables().entry(space(1), at), left);
+        let ended = complete(&mut dash, unmapping.ticket, Outcome::Done);
+        assert_eq!(ended, done(None, Outcome::Done, attr & Attr::DIRTY));
     }
 }
 
@@ -247,14 +287,14 @@ proptest! {
         };
         dash.map(space(me), at, page(RW)).unwrap();
         prop_assert_eq!(mapped(&dash), sees(&declarations));
-        let ticket = dash.unmap_synch(space(me), at, false, Hint::default()).unwrap().ticket;
+        let ticket = unmap_synch(&mut dash, me, at, false).ticket;
         // A kernel runs an operation for each: nobody is flushed twice.
-        let mut stale: Vec<_> = dash.stale_in(ticket).unwrap().collect();
+        let mut stale: Vec<_> = dash.spaces_of(ticket).unwrap().collect();
         stale.sort_unstable();
         prop_assert!(stale.into_iter().eq(sees(&declarations).into_iter().map(space)));
         prop_assert_eq!(mapped(&dash), BTreeSet::new());
 
-        dash.completed(ticket, Outcome::Done).unwrap();
+        complete(&mut dash, ticket, Outcome::Done).unwrap();
         let shares = |&(o, _, s): &(u16, SharingId, Pages)| o == of && s.intersect(segment).is_some();
         let ended = dash.unshare(space(of), segment);
         match ended {
@@ -280,12 +320,12 @@ fn a_space_in_two_groups_joins_them() {
             dash.share(space(of), SharingId::Group(group), Pages::one(at)).unwrap();
         }
         dash.map(space(first), at, page(RW)).unwrap();
-        let unmapping = dash.unmap_synch(space(first), at, false, Hint::default()).unwrap();
-        assert_eq!(dash.stale_in(unmapping.ticket).unwrap().count(), 3);
+        let unmapping = unmap_synch(&mut dash, first, at, false);
+        assert_eq!(dash.spaces_of(unmapping.ticket).unwrap().count(), 3);
         let left: Vec<_> = (1..4).filter(|&of| dash.tables().entry(space(of), at).is_some()).collect();
         assert_eq!(left, [0; 0], "space {first} has unmapped the page");
         // It is in neither any more.
-        dash.completed(unmapping.ticket, Outcome::Done).unwrap();
+        complete(&mut dash, unmapping.ticket, Outcome::Done).unwrap();
         dash.unshare(space(2), Pages::one(at)).unwrap();
         assert_eq!(dash.unshare(space(2), Pages::one(at)), Err(DashError::NotShared));
         dash.map(space(1), at, page(RW)).unwrap();
@@ -334,8 +374,7 @@ fn a_shared_page_is_one_page() {
     let mut dash = shared();
     dash.tables().clone().exchange(space(2), at, Some(page(RW | Attr::DIRTY)));
     assert_eq!([1, 2].map(|of| dash.is_dirty(space(of), at)), [Ok(true); 2]);
-    let unmapping = dash.unmap_synch(space(1), at, true, Hint::default()).unwrap();
-    assert_eq!(unmapping.old, page(RW | Attr::DIRTY), "or the page would be dropped unwritten");
+    let unmapping = unmap_synch(&mut dash, 1, at, true);
     // Two who have written to it are no fewer than one.
     let dirty = page(Attr::READ | Attr::DIRTY);
     dash.tables().clone().exchange(space(1), at, Some(dirty));
@@ -346,7 +385,8 @@ fn a_shared_page_is_one_page() {
         assert_eq!(dash.unmap_synch(of, at, false, Hint::default()).map(|_| ()), Err(busy));
         assert_eq!(dash.clear_dirty(of, at), Err(busy));
     }
-    dash.completed(unmapping.ticket, Outcome::Done).unwrap();
+    let ended = complete(&mut dash, unmapping.ticket, Outcome::Done);
+    assert_eq!(ended, done(None, Outcome::Done, Attr::DIRTY), "or the page would be dropped unwritten");
     dash.clear_dirty(space(1), at).unwrap();
     assert_eq!([1, 2].map(|of| dash.tables().entry(space(of), at)), [Some(page(Attr::READ)); 2]);
 }
@@ -357,12 +397,12 @@ fn what_is_in_flight_goes_on_for_those_who_shared_the_page() {
     let at = Vpn::new(9);
     let segment = Pages::new(Vpn::new(8), Vpn::new(15)).unwrap();
     let mut dash = shared();
-    let unmapping = dash.unmap_synch(space(1), at, true, Hint::default()).unwrap();
+    let unmapping = unmap_synch(&mut dash, 1, at, true);
     dash.unshare(space(2), segment).unwrap();
     dash.share(space(3), SharingId::Group(5), segment).unwrap();
     dash.tables().clone().exchange(space(3), at, Some(page(Attr::READ)));
     let stale =
-        |dash: &Dash<Map, u32, 3, 4>| dash.stale_in(unmapping.ticket).map(|of| of.collect::<Vec<_>>());
+        |dash: &Dash<Map, u32, 3, 4>| dash.spaces_of(unmapping.ticket).map(|of| of.collect::<Vec<_>>());
     assert_eq!(stale(&dash), Ok(vec![space(2), space(1)]));
     for of in [1, 2, 3].map(space) {
         assert_eq!(dash.clear_dirty(of, at), Err(DashError::BeingUnmapped(unmapping.ticket)), "{of}");
@@ -372,7 +412,8 @@ fn what_is_in_flight_goes_on_for_those_who_shared_the_page() {
         assert_eq!(dash.map(of, at, page(RW)), Err(DashError::BeingUnmapped(unmapping.ticket)), "{why}");
     }
     assert!(dash.check());
-    assert_eq!(dash.completed(unmapping.ticket, Outcome::Done), Ok((None, Outcome::Done)));
+    let ended = complete(&mut dash, unmapping.ticket, Outcome::Done);
+    assert_eq!(ended, done(None, Outcome::Done, Attr::empty()));
     assert_eq!(dash.clear_dirty(space(3), at), Ok(()));
     assert_eq!(stale(&dash), Err(DashError::UnknownTicket(unmapping.ticket)));
 }
@@ -384,9 +425,9 @@ fn a_sharer_that_has_more_is_flushed_too() {
     let mut tables = dash.tables().clone();
     tables.exchange(space(1), Vpn::new(9), Some(page(Attr::READ)));
     tables.exchange(space(1), Vpn::new(10), Some(page(RW)));
-    let lowered = dash.unmap_synch(space(1), Vpn::new(9), true, Hint::default()).unwrap();
+    let lowered = unmap_synch(&mut dash, 1, Vpn::new(9), true);
     assert_eq!(lowered.flush.reach(), Reach::Everywhere, "the other could write");
-    dash.unmap_synch(space(1), Vpn::new(10), true, Hint::default()).unwrap();
+    unmap_synch(&mut dash, 1, Vpn::new(10), true);
     assert_eq!(tables.entry(space(2), Vpn::new(10)), None, "lowering maps nothing");
 }
 
@@ -395,10 +436,101 @@ fn a_sharer_that_has_more_is_flushed_too() {
 fn a_shared_page_that_is_mapped_again_fails_its_unmapping() {
     for of in [1, 2] {
         let mut dash = shared();
-        let unmapping = dash.unmap_synch(space(1), Vpn::new(9), false, Hint::default()).unwrap();
+        let unmapping = unmap_synch(&mut dash, 1, Vpn::new(9), false);
         dash.map(space(of), Vpn::new(9), page(RW)).unwrap();
-        let ended = dash.completed(unmapping.ticket, Outcome::Done);
-        assert_eq!(ended, Ok((None, Outcome::Superseded)));
+        let ended = complete(&mut dash, unmapping.ticket, Outcome::Done);
+        assert_eq!(ended, done(None, Outcome::Superseded, Attr::empty()));
+    }
+}
+
+/// Each space has an operation of its own. The unmapping is through when the last one is, and has failed if one has.
+#[test]
+fn the_message_of_a_shared_page_comes_with_the_last_operation() {
+    let at = Vpn::new(9);
+    for (outcomes, whole) in [
+        ([Outcome::Done; 2], Outcome::Done),
+        ([Outcome::Overwritten, Outcome::Done], Outcome::Overwritten),
+        ([Outcome::Done, Outcome::Superseded], Outcome::Superseded),
+    ] {
+        let mut dash = shared();
+        let ticket = dash.unmap_asynch(space(1), at, false, 7, Hint::default()).unwrap().ticket;
+        dash.tables().clone().exchange(space(2), at, Some(page(RW | Attr::DIRTY)));
+        update(&mut dash, ticket);
+        assert_eq!(dash.completed(ticket, space(1), outcomes[0]), Ok(None));
+        // In that space it has ended; the page is still on its way out.
+        let unknown = Err(DashError::UnknownTicket(ticket));
+        assert_eq!(dash.completed(ticket, space(1), outcomes[0]), unknown);
+        assert_eq!(dash.update(ticket, space(1)), Err(DashError::UnknownTicket(ticket)));
+        let busy = dash.unmap_synch(space(1), at, false, Hint::default()).map(|_| ());
+        assert_eq!(busy, Err(DashError::BeingUnmapped(ticket)));
+        assert_eq!(dash.completed(ticket, space(2), outcomes[1]), done(Some(7), whole, Attr::DIRTY));
+        assert_eq!(dash.completed(ticket, space(2), outcomes[1]), unknown);
+    }
+}
+
+/// An operation that was never started has changed nothing, and the unmapping says so.
+#[test]
+fn an_unmapping_without_an_update_has_failed() {
+    for outcome in [Outcome::Superseded, Outcome::Done] {
+        let mut dash = dash();
+        let at = Vpn::new(0);
+        dash.map(space(1), at, page(RW)).unwrap();
+        let ticket = dash.unmap_asynch(space(1), at, false, 7, Hint::default()).unwrap().ticket;
+        assert_eq!(dash.tables().entry(space(1), at), Some(page(RW)), "the operation has not begun");
+        let ended = dash.completed(ticket, space(1), outcome);
+        assert_eq!(ended, done(Some(7), Outcome::Superseded, Attr::empty()));
+        assert_eq!(dash.tables().entry(space(1), at), Some(page(RW)));
+        assert!(dash.unmap_synch(space(1), at, false, Hint::default()).is_ok());
+    }
+}
+
+/// An operation whose page was mapped again goes on to its end: it must not touch what is the next one's.
+#[test]
+fn a_superseded_operation_leaves_the_entry_alone() {
+    let mut dash = dash();
+    let at = Vpn::new(0);
+    dash.map(space(1), at, page(RW)).unwrap();
+    let first = dash.unmap_asynch(space(1), at, false, 1, Hint::default()).unwrap().ticket;
+    assert_eq!(dash.exclude(first, space(1)), Ok(true));
+    assert_eq!(dash.tentative(first, space(1)), Ok(None));
+    dash.map(space(1), at, page(RW)).unwrap();
+    assert_eq!(dash.tentative(first, space(1)), Ok(Some(page(RW))));
+    let second = dash.unmap_asynch(space(1), at, true, 2, Hint::default()).unwrap().ticket;
+    assert_eq!(dash.exclude(second, space(1)), Ok(false), "the first one's flag is set");
+    assert_eq!(dash.tentative(second, space(1)), Ok(Some(page(Attr::READ))));
+    dash.update(first, space(1)).unwrap();
+    assert_eq!(dash.tables().entry(space(1), at), Some(page(RW)));
+    assert_eq!(dash.is_lowered(first, space(1)), Ok(true), "or it would never end");
+    assert_eq!(dash.is_lowered(second, space(1)), Ok(false));
+    dash.release(first, space(1)).unwrap();
+    assert_eq!(dash.exclude(second, space(1)), Ok(true));
+    assert_eq!(dash.exclude(first, space(1)), Ok(false));
+    let ended = dash.completed(first, space(1), Outcome::Done);
+    assert_eq!(ended, done(Some(1), Outcome::Superseded, Attr::empty()));
+    dash.update(second, space(1)).unwrap();
+    assert_eq!(dash.tables().entry(space(1), at), Some(page(Attr::READ)));
+    let ended = dash.completed(second, space(1), Outcome::Done);
+    assert_eq!(ended, done(Some(2), Outcome::Done, Attr::empty()));
+}
+
+/// A plan for unmapping makes too few rounds where a page stays readable and its status bits are written back.
+#[test]
+fn a_plan_for_unmapping_does_not_protect() {
+    for low in [LowRights::NeverWriteBack, LowRights::MayWriteBack] {
+        let plan = Plan::new(Algorithm::TwoPhase, &Hardware::VAX, low).unwrap();
+        let config = Config { page: PageSize::K4, prompt: plan, cheap: plan };
+        let mut dash = Dash::<_, u32, 3, 4>::new(Map::default(), config);
+        dash.map(space(1), Vpn::new(0), page(RW)).unwrap();
+        let protect = dash.unmap_asynch(space(1), Vpn::new(0), true, 7, Hint::default());
+        match (low, protect) {
+            (LowRights::NeverWriteBack, Err(why)) => assert_eq!(why, (DashError::OtherRights, Some(7))),
+            (_, protect) => {
+                let ticket = protect.unwrap().ticket;
+                dash.completed(ticket, space(1), Outcome::Superseded).unwrap();
+            }
+        }
+        let unmapping = dash.unmap_synch(space(1), Vpn::new(0), false, Hint::default()).unwrap();
+        assert_eq!(unmapping.low_rights, LowRights::NeverWriteBack);
     }
 }
 
@@ -409,12 +541,15 @@ fn a_page_that_is_mapped_again_fails_its_unmapping() {
     dash.map(space(1), at, page(RW)).unwrap();
     let hint = Hint { slow: true, conditional: true };
     let first = dash.unmap_asynch(space(1), at, false, 1, hint).unwrap();
+    update(&mut dash, first.ticket);
     dash.map(space(1), at, page(RW)).unwrap();
     // The next one does not wait for it.
     let second = dash.unmap_asynch(space(1), at, false, 2, hint).unwrap();
     assert!(dash.check());
-    assert_eq!(dash.completed(first.ticket, Outcome::Done), Ok((Some(1), Outcome::Superseded)));
-    assert_eq!(dash.completed(second.ticket, Outcome::Overwritten), Ok((Some(2), Outcome::Overwritten)));
+    let ended = complete(&mut dash, first.ticket, Outcome::Done);
+    assert_eq!(ended, done(Some(1), Outcome::Superseded, Attr::empty()));
+    let ended = complete(&mut dash, second.ticket, Outcome::Overwritten);
+    assert_eq!(ended, done(Some(2), Outcome::Overwritten, Attr::empty()));
 }
 
 /// A TLB may still have the page as it was before. What that would allow beyond the new entry is not allowed yet.
@@ -428,13 +563,15 @@ fn a_page_is_mapped_again_only_as_a_tlb_may_have_it() {
             let mut dash = dash();
             dash.map(space(1), at, page(RW)).unwrap();
             let first = dash.unmap_asynch(space(1), at, readonly, 1, Hint::default()).unwrap();
+            update(&mut dash, first.ticket);
             let left = dash.tables().entry(space(1), at);
             let busy = DashError::BeingUnmapped(first.ticket);
             let why =
                 if readonly && too_little == elsewhere { DashError::Occupied(left.unwrap()) } else { busy };
             assert_eq!(dash.map(space(1), at, too_little), Err(why));
             assert_eq!(dash.tables().entry(space(1), at), left);
-            assert_eq!(dash.completed(first.ticket, Outcome::Done), Ok((Some(1), Outcome::Done)));
+            let ended = complete(&mut dash, first.ticket, Outcome::Done);
+            assert_eq!(ended, done(Some(1), Outcome::Done, Attr::empty()));
             assert_eq!(dash.map(space(1), at, too_little).is_ok(), !readonly || too_little != elsewhere);
         }
     }
@@ -446,7 +583,7 @@ fn a_page_is_mapped_again_only_as_a_sharers_tlb_may_have_it() {
     let at = Vpn::new(9);
     let mut dash = shared();
     dash.tables().clone().exchange(space(1), at, Some(page(Attr::READ)));
-    let unmapping = dash.unmap_synch(space(1), at, false, Hint::default()).unwrap();
+    let unmapping = unmap_synch(&mut dash, 1, at, false);
     let busy = Err(DashError::BeingUnmapped(unmapping.ticket));
     assert_eq!([1, 2].map(|of| dash.map(space(of), at, page(Attr::READ))), [busy; 2]);
     assert_eq!(dash.map(space(1), at, page(RW)), Ok(()));
@@ -464,17 +601,18 @@ proptest! {
             match call {
                 0 => _ = dash.map(space(1), at, page(if flag { RW } else { Attr::READ })),
                 1 | 2 => if let Ok(unmapping) = dash.unmap_asynch(space(1), at, flag, 0, Hint::default()) {
+                    update(&mut dash, unmapping.ticket);
                     let left = dash.tables().entry(space(1), at).map_or(Attr::empty(), |entry| entry.attr);
                     if unmapping.flush.reach() == Reach::Everywhere {
                         flights.push((unmapping.ticket, left));
                     } else {
                         prop_assert!(left.contains(held), "{held:?} is not flushed");
-                        dash.completed(unmapping.ticket, Outcome::Done).unwrap();
+                        complete(&mut dash, unmapping.ticket, Outcome::Done).unwrap();
                     }
                 },
                 3 if !flights.is_empty() => {
                     let (ticket, since) = flights.swap_remove(nth % flights.len());
-                    dash.completed(ticket, Outcome::Done).unwrap();
+                    complete(&mut dash, ticket, Outcome::Done).unwrap();
                     held &= since;
                 }
                 _ => if dash.clear_dirty(space(1), at).is_ok() {
@@ -498,10 +636,11 @@ fn a_page_that_is_mapped_again_is_as_dirty_as_it_was() {
         let mut dash = dash();
         dash.map(space(1), at, page(RW)).unwrap();
         dash.tables().clone().exchange(space(1), at, Some(page(used)));
-        let unmapping =
-            unmapped.map(|readonly| dash.unmap_synch(space(1), at, readonly, Hint::default()).unwrap());
+        let unmapping = unmapped.map(|readonly| unmap_synch(&mut dash, 1, at, readonly));
         if ended {
-            dash.completed(unmapping.unwrap().ticket, Outcome::Done).unwrap();
+            let status = Attr::DIRTY | Attr::ACCESSED;
+            let ended = complete(&mut dash, unmapping.unwrap().ticket, Outcome::Done);
+            assert_eq!(ended, done(None, Outcome::Done, status));
         }
         dash.map(space(1), at, page(RW)).unwrap();
         assert_eq!(dash.tables().entry(space(1), at), Some(page(used)), "{unmapped:?} {ended}");
@@ -530,11 +669,18 @@ fn a_status_bit_of_the_last_moment_is_kept() {
         dash.map(space(1), at, page(RW | Attr::EXEC)).unwrap();
         assert_eq!(dash.tables().entry(space(1), at), Some(page(RW | Attr::EXEC | both)));
         let mut dash = used();
-        let lowered = dash.unmap_synch(space(1), at, true, Hint::default()).unwrap();
-        assert_eq!(lowered.old, page(RW | both));
+        let lowered = unmap_synch(&mut dash, 1, at, true).ticket;
         assert_eq!(dash.tables().entry(space(1), at), Some(page(Attr::READ | both)));
-        let unmapped = used().unmap_synch(space(1), at, false, Hint::default()).unwrap();
-        assert_eq!(unmapped.old, page(RW | late[0]));
+        assert_eq!(complete(&mut dash, lowered, Outcome::Done), done(None, Outcome::Done, both));
+        let mut dash = used();
+        let unmapped = unmap_synch(&mut dash, 1, at, false).ticket;
+        assert_eq!(complete(&mut dash, unmapped, Outcome::Done), done(None, Outcome::Done, late[0]));
+        // A bit that is set after the update, in an entry that stays, is not lost either.
+        let mut dash = used();
+        dash.tables().last.borrow_mut().clear();
+        let lowered = unmap_synch(&mut dash, 1, at, true).ticket;
+        dash.tables().clone().exchange(space(1), at, Some(page(Attr::READ | Attr::DIRTY)));
+        assert_eq!(complete(&mut dash, lowered, Outcome::Done), done(None, Outcome::Done, Attr::DIRTY));
     }
 }
 
@@ -565,14 +711,20 @@ fn check_finds_an_entry_that_has_been_overwritten() {
     let mut hardware = dash.tables().clone();
     let at = Vpn::new(0);
     dash.map(space(1), at, page(RW)).unwrap();
-    let unmapping = dash.unmap_synch(space(1), at, true, Hint::default()).unwrap();
+    let ticket = unmap_synch(&mut dash, 1, at, true).ticket;
     hardware.exchange(space(1), at, Some(page(Attr::READ | Attr::DIRTY)));
     assert!(dash.check(), "status bits are no rights");
-    hardware.exchange(space(1), at, Some(page(RW)));
+    hardware.exchange(space(1), at, Some(page(RW | Attr::DIRTY)));
     assert!(!dash.check());
+    assert_eq!(dash.is_lowered(ticket, space(1)), Ok(false));
+    // The next round.
+    dash.update(ticket, space(1)).unwrap();
+    assert_eq!(dash.is_lowered(ticket, space(1)), Ok(true));
+    hardware.exchange(space(1), at, Some(page(RW)));
     dash.map(space(1), at, page(RW)).unwrap();
     assert!(dash.check(), "now somebody wants it so");
-    assert_eq!(dash.completed(unmapping.ticket, Outcome::Done), Ok((None, Outcome::Superseded)));
+    let ended = complete(&mut dash, ticket, Outcome::Done);
+    assert_eq!(ended, done(None, Outcome::Superseded, Attr::DIRTY));
 }
 
 #[test]
@@ -588,8 +740,9 @@ fn an_error_says_what_is_in_the_way() {
         DashError::Full,
         DashError::NotShared,
         DashError::UnknownTicket(ticket),
+        DashError::OtherRights,
     ]
     .map(|error| error.to_string());
     assert!(texts[2].contains("frame 0x3"), "{}", texts[2]);
-    assert_eq!(BTreeSet::from(texts).len(), 7, "each says something else");
+    assert_eq!(BTreeSet::from(texts).len(), 8, "each says something else");
 }
