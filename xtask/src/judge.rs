@@ -10,6 +10,8 @@ struct Processor {
     /// Debian's package of the program.
     package: &'static str,
     machine: &'static str,
+    /// The kernel's Cargo features, one boot for each.
+    features: &'static [&'static str],
 }
 
 const PROCESSORS: [Processor; 2] = [
@@ -18,12 +20,14 @@ const PROCESSORS: [Processor; 2] = [
         program: "qemu-system-riscv64",
         package: "qemu-system-misc",
         machine: "-M virt -bios none",
+        features: &["", "sv48", "sv57"],
     },
     Processor {
         target: "aarch64-unknown-none",
         program: "qemu-system-aarch64",
         package: "qemu-system-arm",
         machine: "-M virt -cpu max -semihosting",
+        features: &[""],
     },
 ];
 
@@ -36,15 +40,19 @@ pub(crate) fn run(shell: &Shell) -> anyhow::Result<()> {
     for processor in PROCESSORS {
         tools::parts(shell, &[], &[processor.target])?;
         tools::program(shell, processor.program, processor.package)?;
-        let build =
-            Line::new("cargo", "build --release --manifest-path examples/judge/Cargo.toml --target-dir");
-        shell.run(&build.with([&place.to_string_lossy(), "--target", processor.target]))?;
-        let kernel = place.join(processor.target).join("release/tlbkit-judge");
-        let boot = Line::new("timeout", LIMIT).with([processor.program]).with(processor.machine.split(' '));
-        // A network card would want firmware, which is in another package than QEMU.
-        let boot =
-            boot.with("-m 256M -nic none -display none -monitor none -serial stdio -kernel".split(' '));
-        shell.run(&boot.with([kernel.to_string_lossy()]))?;
+        for features in processor.features {
+            let build =
+                Line::new("cargo", "build --release --manifest-path examples/judge/Cargo.toml --target-dir");
+            let build = build.with([&place.to_string_lossy(), "--target", processor.target]);
+            shell.run(&build.with(["--features", features]))?;
+            let kernel = place.join(processor.target).join("release/tlbkit-judge");
+            let boot =
+                Line::new("timeout", LIMIT).with([processor.program]).with(processor.machine.split(' '));
+            // A network card would want firmware, which is in another package than QEMU.
+            let boot =
+                boot.with("-m 256M -nic none -display none -monitor none -serial stdio -kernel".split(' '));
+            shell.run(&boot.with([kernel.to_string_lossy()]))?;
+        }
     }
     Ok(())
 }

@@ -258,7 +258,7 @@ impl Radix for Va39 {
     const WIDTHS: &'static [u32] = &[9, 9, 9];
 }
 
-/// A signed 48-bit space in four levels of 9 bits: x86-64, AArch64.
+/// A signed 48-bit space in four levels of 9 bits: RISC-V Sv48, x86-64, AArch64.
 #[cfg(target_pointer_width = "64")]
 #[derive(Clone, Copy, Debug)]
 pub struct Va48;
@@ -274,6 +274,24 @@ impl Geometry for Va48 {
 #[cfg(target_pointer_width = "64")]
 impl Radix for Va48 {
     const WIDTHS: &'static [u32] = &[9, 9, 9, 9];
+}
+
+/// A signed 57-bit space in five levels of 9 bits: RISC-V Sv57, x86-64 with LA57.
+#[cfg(target_pointer_width = "64")]
+#[derive(Clone, Copy, Debug)]
+pub struct Va57;
+
+#[cfg(target_pointer_width = "64")]
+impl Geometry for Va57 {
+    const VA_BITS: u32 = 57;
+    const BASE: PageSize = PageSize::K4;
+    const SIGNED: bool = true;
+    const SIZES: &'static [PageSize] = &sizes([12, 21, 30]);
+}
+
+#[cfg(target_pointer_width = "64")]
+impl Radix for Va57 {
+    const WIDTHS: &'static [u32] = &[9, 9, 9, 9, 9];
 }
 
 /// The paper's 64-bit space: all 64 bits, six levels indexed by bits 63-61, 60-51, 50-41, 40-31, 30-21 and 20-12

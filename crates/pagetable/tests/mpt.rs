@@ -25,7 +25,7 @@ mod wide {
     use common::rebased::Rebased;
     use common::{Ends, Full};
     use tlbkit_pagetable::format::{Aarch64, Compact, Sv39, X86};
-    use tlbkit_pagetable::geometry::{Va39, Va48, Va64};
+    use tlbkit_pagetable::geometry::{Va39, Va48, Va57, Va64};
 
     conformance!(va39_compact_solo, Compact, Solo, |nodes| Mpt::<Va39, Compact, _>::new(nodes));
     conformance!(va39_compact_shared, Compact, Shared, |nodes| Mpt::<Va39, Compact, _>::new(nodes));
@@ -33,6 +33,7 @@ mod wide {
     conformance!(va48_compact_shared, Compact, Shared, |nodes| Mpt::<Va48, Compact, _>::new(nodes));
     conformance!(va39_sv39_solo, Sv39, Solo, |nodes| Mpt::<Va39, Sv39, _>::new(nodes));
     conformance!(va39_sv39_shared, Sv39, Shared, |nodes| Mpt::<Va39, Sv39, _>::new(nodes));
+    conformance!(va57_sv39_shared, Sv39, Shared, |nodes| Mpt::<Va57, Sv39, _>::new(nodes));
     conformance!(va48_x86_shared, X86, Shared, |nodes| Mpt::<Va48, X86, _>::new(nodes));
     conformance!(va48_aarch64_shared, Aarch64, Shared, |nodes| Mpt::<Va48, Aarch64, _>::new(nodes));
     conformance!(va64_paper_solo, Paper, Solo, |nodes| Mpt::<Va64, Paper, _>::new(nodes));

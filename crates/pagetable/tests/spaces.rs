@@ -43,7 +43,7 @@ fn spaces() -> Vec<Known> {
     #[cfg(target_pointer_width = "64")]
     {
         use common::Full;
-        use tlbkit_pagetable::geometry::{Va39, Va48, Va64};
+        use tlbkit_pagetable::geometry::{Va39, Va48, Va57, Va64};
 
         let levels = &[12, 21, 30];
         let high = Some(0xffff_ffc0_0000_0000);
@@ -54,6 +54,14 @@ fn spaces() -> Vec<Known> {
             bits: 48,
             sizes: levels,
             low: 0x7fff_ffff_ffff,
+            high,
+        });
+        let high = Some(0xff00_0000_0000_0000);
+        spaces.push(Known {
+            space: Space::of::<Va57>(),
+            bits: 57,
+            sizes: levels,
+            low: 0xff_ffff_ffff_ffff,
             high,
         });
         spaces.push(Known {

@@ -1,4 +1,4 @@
-//! RISC-V with Sv39, on QEMU's machine `virt`.
+//! RISC-V with Sv39, Sv48 or Sv57, on QEMU's machine `virt`.
 //!
 //! The kernel stays in machine mode, where nothing is translated, so the table holds nothing but what is judged. Loads
 //! and stores are made as if in another mode by MPRV (Privileged Architecture 3.1.6.3); a fetch by going there, to an
@@ -16,9 +16,29 @@ use tlbkit_pagetable::{Error, Local, Table};
 use crate::{Access, Fault};
 
 pub(crate) use tlbkit_pagetable::format::Sv39 as Format;
-pub(crate) use tlbkit_pagetable::geometry::Va39 as Shape;
 
-pub(crate) const NAME: &str = "riscv64 Sv39";
+/// The mode of translation, which the build chooses: its geometry, its name, and its number in `satp`.
+#[cfg(not(any(feature = "sv48", feature = "sv57")))]
+mod mode {
+    pub(crate) use tlbkit_pagetable::geometry::Va39 as Shape;
+    pub(crate) const NAME: &str = "riscv64 Sv39";
+    pub(crate) const MODE: usize = 8;
+}
+#[cfg(feature = "sv48")]
+mod mode {
+    pub(crate) use tlbkit_pagetable::geometry::Va48 as Shape;
+    pub(crate) const NAME: &str = "riscv64 Sv48";
+    pub(crate) const MODE: usize = 9;
+}
+#[cfg(feature = "sv57")]
+mod mode {
+    pub(crate) use tlbkit_pagetable::geometry::Va57 as Shape;
+    pub(crate) const NAME: &str = "riscv64 Sv57";
+    pub(crate) const MODE: usize = 10;
+}
+
+pub(crate) use mode::{NAME, Shape};
+
 pub(crate) const MEMORY: usize = 0x8000_0000;
 pub(crate) const ATTRIBUTES: Attr = Attr::WRITE
     .union(Attr::EXEC)
@@ -48,7 +68,6 @@ pub(crate) const KERNEL: Mode = Mode::Supervisor;
 const MPRV: usize = 1 << 17;
 const SUM: usize = 1 << 18;
 const MPP: usize = 3 << 11;
-const SATP_SV39: usize = 8 << 60;
 /// QEMU's `sifive_test`: what is written here ends the machine.
 const TEST: *mut u32 = 0x10_0000 as *mut u32;
 const UART: *mut u8 = 0x1000_0000 as *mut u8;
@@ -141,9 +160,14 @@ pub(crate) const fn spares(_: usize) -> bool {
 
 /// Makes the table at `root` the one that is walked.
 pub(crate) fn enter(root: NodeAddr) {
-    let satp = SATP_SV39 | root.get() >> 12;
+    let satp = mode::MODE << 60 | root.get() >> 12;
+    let taken: usize;
     // SAFETY: in machine mode nothing is translated, whatever satp says.
-    unsafe { asm!("csrw satp, {0}", "sfence.vma", in(reg) satp) };
+    unsafe { asm!("csrw satp, {0}", "csrr {1}, satp", "sfence.vma", in(reg) satp, out(reg) taken) };
+    // A write of a mode that the hart does not have changes nothing.
+    if taken != satp {
+        stop("this hart has no such mode", 2);
+    }
 }
 
 /// Tells the processor what has changed.

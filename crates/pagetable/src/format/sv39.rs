@@ -1,4 +1,4 @@
-//! RISC-V Sv39 page table entries, walked by hardware (RISC-V Privileged Architecture, Sv39).
+//! RISC-V page table entries of 64 bits, walked by hardware (RISC-V Privileged Architecture, Sv39, Sv48 and Sv57).
 //!
 //! ```text
 //!        63 62  61 60      54 53                       10 9   8  7  6  5  4  3  2  1  0
@@ -86,9 +86,10 @@ const BITS: [(Attr, u64); 8] = [
     (Attr::DEVICE, DEVICE),
 ];
 
-/// 64-bit words that RISC-V walks in Sv39: 4 KiB, 2 MiB and 1 GiB pages below 2^56 bytes of physical memory.
+/// 64-bit words that RISC-V walks in Sv39, Sv48 and Sv57: 4 KiB, 2 MiB and 1 GiB pages below 2^56 bytes of physical memory.
 ///
-/// For [`Va39`](crate::geometry::Va39).
+/// For [`Va39`](crate::geometry::Va39), [`Va48`](crate::geometry::Va48) and [`Va57`](crate::geometry::Va57): the three modes
+/// have the same entries, and differ in the number of levels.
 #[derive(Clone, Copy, Debug)]
 pub struct Sv39;
 

@@ -2,20 +2,20 @@
 //!
 //! | machine | walks | ASID | root register |
 //! |-|-|-|-|
-//! | [`Sv39`] | RISC-V, three levels | 16 bits at most | `satp` |
+//! | [`Sv39`], [`Sv48`], [`Sv57`] | RISC-V, three, four or five levels | 16 bits at most | `satp` |
 //! | [`X86_64`] | x86-64, four levels | PCID, 12 bits | `CR3` |
 //! | [`AArch64`] | Armv8-A, 4 KiB granule, four levels | 16 bits at most | `TTBR0_EL1` |
 
 #[cfg(target_pointer_width = "64")]
 mod aarch64;
 #[cfg(target_pointer_width = "64")]
-mod sv39;
+mod riscv64;
 #[cfg(target_pointer_width = "64")]
 mod x86_64;
 
 #[cfg(target_pointer_width = "64")]
 pub use aarch64::AArch64;
 #[cfg(target_pointer_width = "64")]
-pub use sv39::Sv39;
+pub use riscv64::{Sv39, Sv48, Sv57};
 #[cfg(target_pointer_width = "64")]
 pub use x86_64::X86_64;
