@@ -7,6 +7,11 @@ fn main() {
     let script = match env::var("CARGO_CFG_TARGET_ARCH").as_deref() {
         Ok("riscv64") => "riscv64.ld",
         Ok("aarch64") => "aarch64.ld",
+        Ok("x86_64") if env::var("CARGO_CFG_TARGET_OS").as_deref() == Ok("none") => {
+            // The code stands where it is linked: nobody relocates it.
+            println!("cargo::rustc-link-arg-bins=--no-pie");
+            "x86_64.ld"
+        }
         _ => return,
     };
     let folder = env::var_os("CARGO_MANIFEST_DIR").unwrap_or_default();

@@ -14,7 +14,7 @@ struct Processor {
     features: &'static [&'static str],
 }
 
-const PROCESSORS: [Processor; 2] = [
+const PROCESSORS: [Processor; 3] = [
     Processor {
         target: "riscv64gc-unknown-none-elf",
         program: "qemu-system-riscv64",
@@ -28,6 +28,13 @@ const PROCESSORS: [Processor; 2] = [
         package: "qemu-system-arm",
         machine: "-M virt -cpu max -semihosting",
         features: &[""],
+    },
+    Processor {
+        target: "x86_64-unknown-none",
+        program: "qemu-system-x86_64",
+        package: "qemu-system-x86",
+        machine: "-M q35 -cpu max -device isa-debug-exit,iobase=0xf4,iosize=4 -vga none",
+        features: &["", "la57"],
     },
 ];
 

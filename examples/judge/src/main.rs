@@ -27,6 +27,7 @@ use tlbkit_pagetable::{Change, Error, Geometry, Holes, Leaf, Local, Solo, Space}
 
 #[cfg_attr(target_arch = "riscv64", path = "riscv64.rs")]
 #[cfg_attr(target_arch = "aarch64", path = "aarch64.rs")]
+#[cfg_attr(target_arch = "x86_64", path = "x86_64.rs")]
 mod machine;
 
 use machine::{Console, Format, Mode, Shape};
@@ -44,10 +45,7 @@ enum Access {
 
 /// What the processor says when it does not.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-#[cfg_attr(
-    target_arch = "riscv64",
-    expect(dead_code, reason = "every fault of translation is the same there")
-)]
+#[cfg_attr(not(target_arch = "aarch64"), expect(dead_code, reason = "no other processor has all of them"))]
 enum Fault {
     /// There is no translation.
     Absent,

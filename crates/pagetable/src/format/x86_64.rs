@@ -1,4 +1,4 @@
-//! x86-64 page table entries, walked by hardware (Intel SDM volume 3, 4-level paging).
+//! x86-64 page table entries, walked by hardware (Intel SDM volume 3, 4-level and 5-level paging).
 //!
 //! ```text
 //!        63 62       52 51                       12 11  9  8  7  6  5  4   3   2   1   0
@@ -93,7 +93,7 @@ fn encode(attr: Attr) -> u64 {
 
 /// 64-bit words that x86-64 walks: 4 KiB, 2 MiB and 1 GiB pages below 2^52 bytes of physical memory.
 ///
-/// For [`Va48`](crate::geometry::Va48).
+/// For [`Va48`](crate::geometry::Va48) and, with CR4.LA57, [`Va57`](crate::geometry::Va57).
 #[derive(Clone, Copy, Debug)]
 pub struct X86;
 

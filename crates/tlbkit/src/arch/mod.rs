@@ -3,7 +3,7 @@
 //! | machine | walks | ASID | root register |
 //! |-|-|-|-|
 //! | [`Sv39`], [`Sv48`], [`Sv57`] | RISC-V, three, four or five levels | 16 bits at most | `satp` |
-//! | [`X86_64`] | x86-64, four levels | PCID, 12 bits | `CR3` |
+//! | [`X86_64`], [`X86_64La57`] | x86-64, four or five levels | PCID, 12 bits | `CR3` |
 //! | [`AArch64`] | Armv8-A, 4 KiB granule, four levels | 16 bits at most | `TTBR0_EL1` |
 
 #[cfg(target_pointer_width = "64")]
@@ -18,4 +18,4 @@ pub use aarch64::AArch64;
 #[cfg(target_pointer_width = "64")]
 pub use riscv64::{Sv39, Sv48, Sv57};
 #[cfg(target_pointer_width = "64")]
-pub use x86_64::X86_64;
+pub use x86_64::{X86_64, X86_64La57};

@@ -1,8 +1,8 @@
-//! x86-64, four levels.
+//! x86-64, four or five levels.
 
 use tlbkit_addr::{Asid, PhysAddr};
 use tlbkit_pagetable::format;
-use tlbkit_pagetable::geometry::Va48;
+use tlbkit_pagetable::geometry::{Va48, Va57};
 use tlbkit_shootdown::Hardware;
 
 use crate::Machine;
@@ -21,7 +21,29 @@ unsafe impl Machine for X86_64 {
 
     #[inline]
     fn root(node: PhysAddr, asid: Asid) -> usize {
-        let keep = if asid.get() == 0 { 0 } else { 1 << 63 };
-        node.get() | asid.get() as usize | keep
+        cr3(node, asid)
     }
+}
+
+/// x86-64 with five-level paging: CR4.LA57 is on. All else as [`X86_64`].
+#[derive(Debug)]
+pub struct X86_64La57;
+
+// SAFETY: Intel SDM volume 3, 4.5: five levels of 512 entries, which are those of four-level paging.
+unsafe impl Machine for X86_64La57 {
+    type Geometry = Va57;
+    type Format = format::X86;
+    const HARDWARE: Hardware = Hardware::X86_64;
+    const ASID_BITS: u32 = 12;
+
+    #[inline]
+    fn root(node: PhysAddr, asid: Asid) -> usize {
+        cr3(node, asid)
+    }
+}
+
+/// Returns the value of CR3.
+const fn cr3(node: PhysAddr, asid: Asid) -> usize {
+    let keep = if asid.get() == 0 { 0 } else { 1 << 63 };
+    node.get() | asid.get() as usize | keep
 }
