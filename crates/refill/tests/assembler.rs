@@ -69,15 +69,25 @@ fn instructions_by_what_brought_them() {
         }
     }
     // `ehb` where there is one, and cycles before.
-    let barrier = |features: Features| {
+    let words = |features: Features, code: fn(&mut Asm)| {
         let mut a = Asm::new(features.isa);
         assert_eq!(a.isa(), features.isa);
-        a.barrier();
-        a.finish(3).unwrap().words().to_vec()
+        code(&mut a);
+        a.finish(4).unwrap().words().to_vec()
     };
-    assert_eq!(barrier(Features::R2), [0xc0]);
-    assert_eq!(barrier(Features::R1), [0x40, 0x40, 0xc0]);
-    assert_eq!(barrier(Features::MIPS3), [0, 0]);
+    for (features, long) in [
+        (Features::R2, [0xc0].as_slice()),
+        (Features::R1, &[0x40, 0x40, 0x40, 0xc0]),
+        (Features::MIPS3, &[0, 0, 0]),
+    ] {
+        assert_eq!(words(features, Asm::long_barrier), long);
+        // One cycle less, in two parts.
+        let short = if features.isa == Isa::R2 { long } else { &long[1..] };
+        assert_eq!(words(features, Asm::barrier), short);
+        let (tail, head) = short.split_last().unwrap();
+        assert_eq!(words(features, Asm::barrier_head), head);
+        assert_eq!(words(features, Asm::barrier_tail), [*tail]);
+    }
 }
 
 #[test]

@@ -273,20 +273,44 @@ impl Asm {
         self.word(0x02 << 26 | address >> 2 & 0x03ff_ffff);
     }
 
-    /// Makes what was written to coprocessor 0 take effect before the instruction that follows: one `ehb` where the
-    /// architecture defines it, else as many cycles as the slowest core needs.
+    /// Makes what `mtc0` wrote to coprocessor 0 take effect before the instruction that follows, be it `mfc0` or a write of
+    /// the TLB: one `ehb` where the architecture defines it, else two cycles.
     pub const fn barrier(&mut self) {
+        self.barrier_head();
+        self.barrier_tail();
+    }
+
+    /// The [`barrier`](Self::barrier) but for its last instruction, [`barrier_tail`](Self::barrier_tail).
+    ///
+    /// A branch may stand between the two, with the tail in its delay slot. Then the barrier lies on both ways, whether
+    /// the branch is taken or not.
+    pub const fn barrier_head(&mut self) {
         match self.isa() {
-            Isa::R2 => self.ehb(),
+            Isa::R2 => {}
             Isa::R1 => {
                 self.ssnop();
                 self.ssnop();
-                self.ehb();
             }
-            Isa::Mips3 => {
-                self.nop();
-                self.nop();
-            }
+            Isa::Mips3 => self.nop(),
         }
+    }
+
+    /// The last instruction of a [`barrier`](Self::barrier).
+    pub const fn barrier_tail(&mut self) {
+        match self.isa() {
+            Isa::R2 | Isa::R1 => self.ehb(),
+            Isa::Mips3 => self.nop(),
+        }
+    }
+
+    /// Makes what `tlbr` or `tlbp` read, or a new EntryHi, take effect before the instruction that follows, whatever that is:
+    /// one cycle more than a [`barrier`](Self::barrier) where cycles are waited for.
+    pub const fn long_barrier(&mut self) {
+        match self.isa() {
+            Isa::R2 => {}
+            Isa::R1 => self.ssnop(),
+            Isa::Mips3 => self.nop(),
+        }
+        self.barrier();
     }
 }

@@ -113,10 +113,15 @@ impl Build {
         }
     }
 
-    /// Makes PageMask that of 4 KiB, if it can be another: hits of a cache in front leave it as they found it in their
+    /// Tells whether PageMask can be another than that of 4 KiB: hits of a cache in front leave it as they found it in their
     /// entry.
+    pub(crate) const fn can_be_larger(&self) -> bool {
+        self.spec.form.sized && self.is_fronted()
+    }
+
+    /// Makes PageMask that of 4 KiB, if it can be another.
     pub(crate) const fn small(&mut self) {
-        if self.spec.form.sized && self.is_fronted() {
+        if self.can_be_larger() {
             self.asm.mtc0(ZERO, Cp0::PageMask);
         }
     }

@@ -125,8 +125,9 @@ impl Gpt {
         b.small();
         b.asm.lw(K1, TAG, K1);
         Self::pair(b);
+        b.asm.barrier_head();
         b.asm.bne(K0, K1, other);
-        b.asm.barrier();
+        b.asm.barrier_tail();
         b.close();
         if b.spec.form.sized {
             b.cold();

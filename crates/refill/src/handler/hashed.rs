@@ -250,19 +250,20 @@ impl Hashed {
         b.choose(K0);
         b.small();
         b.asm.lw(K0, TAG, K1);
+        b.asm.barrier_head();
         Self::compare(b, false, chain);
-        b.asm.barrier();
+        b.asm.barrier_tail();
         b.close();
         b.cold();
         b.asm.bind(chain);
         let none = if b.spec.form.sized && self.grains > 1 { b.asm.label() } else { b.general };
         let sized = b.asm.label();
         self.chain(b, none, sized);
-        if b.spec.form.sized {
-            if self.grains > 1 {
-                b.asm.bind(none);
-                self.coarse(b, sized);
-            }
+        if b.spec.form.sized && self.grains > 1 {
+            b.asm.bind(none);
+            self.coarse(b, sized);
+        }
+        if mixed || b.spec.form.sized && self.grains > 1 {
             // The other half of a page that fills a block is in another one.
             sized::emit_units(b, sized, 4 << self.cluster);
         }

@@ -132,11 +132,13 @@ impl Lpt {
         n.asm.lw(K1, 4, K1);
         n.asm.mtc0(K0, Cp0::EntryLo0);
         n.asm.mtc0(K1, Cp0::EntryLo1);
-        n.small();
+        if n.can_be_larger() {
+            n.small();
+            n.asm.barrier();
+        }
         // The TLB may hold the pair with this half invalid, from before the page was there.
-        n.asm.barrier();
         n.asm.tlbp();
-        n.asm.barrier();
+        n.asm.long_barrier();
         n.asm.mfc0(K0, Cp0::Index);
         n.asm.bltz(K0, new);
         n.asm.nop();

@@ -23,7 +23,7 @@ pub(super) const fn open(b: &mut Build) {
     b.asm.mtc0(K1, Cp0::Index);
     b.asm.barrier();
     b.asm.tlbr();
-    b.asm.barrier();
+    b.asm.long_barrier();
     let parts = [Cp0::EntryHi, Cp0::PageMask, Cp0::EntryLo0, Cp0::EntryLo1];
     let mut part = 0;
     while part < parts.len() {
@@ -34,10 +34,9 @@ pub(super) const fn open(b: &mut Build) {
     b.asm.lw(K1, 4, K0);
     b.asm.mtc0(K1, Cp0::EntryHi);
     b.asm.mtc0(ZERO, Cp0::PageMask);
-    if b.is_fronted() {
-        // The cache's tag is compared with EntryHi.
-        b.asm.barrier();
-    }
+    // A cache compares its tag with EntryHi, a linear table is loaded under its ASID, and the kernel, to which any walk may
+    // pass the miss on, reads it.
+    b.asm.long_barrier();
 }
 
 /// Makes the record count, once the entry is written.

@@ -85,8 +85,9 @@ impl Stlb {
         b.choose(K1);
         b.asm.lw(K0, TAG, K0);
         b.asm.mfc0(K1, Cp0::EntryHi);
+        b.asm.barrier_head();
         b.asm.bne(K0, K1, miss);
-        b.asm.barrier();
+        b.asm.barrier_tail();
         b.write();
     }
 
