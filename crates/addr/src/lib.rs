@@ -1,4 +1,4 @@
-//! The words that the other crates of tlbkit speak: addresses, page and frame numbers, page sizes, access
+//! Types that all crates of tlbkit share: addresses, page and frame numbers, page sizes, access
 //! attributes, address-space identifiers, sets of CPUs, and what a change to a page table asks to be flushed.
 //!
 //! Everything here is a small value: no heap, no architecture, no policy. All words are `usize` wide, so a 32-bit

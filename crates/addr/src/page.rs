@@ -6,7 +6,7 @@ use crate::{PhysAddr, VirtAddr};
 
 /// The size of a page: a power of two of bytes, kept as its logarithm.
 ///
-/// A value, not a type: tables with a dozen sizes need no dozen instances.
+/// A value, not a type: a table with a dozen page sizes is one type, not a dozen.
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
 #[repr(transparent)]
 pub struct PageSize(u8);

@@ -2,7 +2,7 @@
 
 use core::fmt;
 
-/// An operation: the CPU that started it, which of that CPU's slots it uses, and the how-manieth of that slot it is.
+/// An operation: the CPU that started it, which of that CPU's slots it uses, and its generation number in that slot.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub struct OpId {
     /// The CPU whose slot it is.

@@ -73,7 +73,7 @@ fn spread(ladder: &Ladder) -> u32 {
     ladder.shift(ladder.top()).saturating_sub(block::SHIFT)
 }
 
-/// Gives what is given by level for a rung of a shift, or nothing if the ladder has none.
+/// Maps a page size, named by its shift, to its value in a table by level; to `None` if the ladder has no such level.
 fn by_shift<'a>(ladder: &'a Ladder, of: &'a [u32; MAX_LEVELS]) -> impl Fn(u32) -> Option<u32> + 'a {
     move |shift| (1..ladder.levels()).find(|&l| ladder.shift(l) == shift).map(|level| of[level])
 }

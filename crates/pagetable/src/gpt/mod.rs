@@ -11,8 +11,8 @@
 //! ```
 //!
 //! Where an MPT has a chain of nodes with one entry each, a guard says which bits the chain stands for. So every node
-//! has two entries at least, there are fewer nodes than leaves, and a walk is as long as what is mapped is crowded,
-//! not as the address is wide. Nodes have 2 to 4096 slots, in one tree any mixture: see [`Fixed`] (G2, G4, ..) and
+//! has two entries at least, there are fewer nodes than leaves, and the length of a walk
+//! grows with the local density of mappings, not with the width of the address. Nodes have 2 to 4096 slots, in one tree any mixture: see [`Fixed`] (G2, G4, ..) and
 //! [`Adaptive`] (GA). A larger page is a leaf higher up: fewer bits are left for its PTE to stand for.
 //!
 //! # Layouts
@@ -41,8 +41,8 @@
 //! In the compact layout every change of the tree is one store: insert, split, merge and resize build new nodes
 //! privately, link the uppermost with one word and retire what it replaces. A node's region, digit and size never
 //! change while it lives, nor does a leaf's tag, so a walker that went in before finishes in a tree that was true. A
-//! leaf that grows or shrinks takes its PTEs along into a copy. This forks none: the writer changes the new one only,
-//! and a walker still in the old one is waited for by the shootdown of the first change that matters to it. No
+//! leaf that grows or shrinks takes its PTEs along into a copy. No PTE is live in two copies: the writer changes the new one
+//! only, and the shootdown of the first change that matters to a walker in the old one waits for that walker. No
 //! hardware may set bits in a PTE, which formats with status bits say, and such formats are refused. Formats that want a
 //! break between two sizes of a page ([`Format::BREAK`]) get one: the old PTEs are emptied and every TLB told before
 //! the store that links the new ones.

@@ -67,7 +67,7 @@ impl<const N: usize, const W: usize, const SLOTS: usize> Station<'_, N, W, SLOTS
         }
     }
 
-    /// Keeps what is wrong for who can be told, if nothing was before, and returns what is not.
+    /// Returns the value of a result. Records an error, if it is the first, until it can be reported.
     fn note<T>(&mut self, result: Result<T, Misuse>) -> Option<T> {
         result.map_err(|why| self.wrong.get_or_insert(why)).ok()
     }

@@ -406,8 +406,8 @@ where
         Ok(())
     }
 
-    /// Waits until `is_so`, and serves this CPU's queue meanwhile, in the way that the plan allows. Told that it is
-    /// not so yet, the machine would only ask again; so it is not told.
+    /// Waits until the predicate `is_so` holds, and serves this CPU's queue meanwhile in the way that the plan allows. The state
+    /// machine is not told each time that the predicate does not hold yet, for it would only ask again.
     pub(super) fn wait<L: Local<P, W>>(
         &self,
         station: &mut Station<'_, N, W, SLOTS>,

@@ -55,11 +55,11 @@ impl Ledger<'_> {
         if PLAIN { page.get() } else { self.lately.unit(page) }
     }
 
-    /// Does what [`miss`](Self::miss) does, if that is little.
+    /// The fast path of [`miss`](Self::miss).
     ///
-    /// Little is: the block was found lately, and holds resident entries. Nothing has to be called then, and the
+    /// It applies when the block was found lately and holds resident entries. Nothing has to be called then, and the
     /// registers that calls would need are not saved. `PLAIN` says that [`is_plain`](Self::is_plain), `RESERVES` looks whether this is the first touch of a page with a
-    /// reservation; one that fills something is not little.
+    /// reservation; one that fills something takes the slow path.
     #[inline(always)]
     pub(crate) fn miss_swiftly<const RESERVES: bool, const PLAIN: bool>(&mut self, miss: &Miss) -> Swift {
         let (tlb, unit) = (self.tlb_at::<PLAIN>(miss.tlb), self.unit_at::<PLAIN>(miss.page));
