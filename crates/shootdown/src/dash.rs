@@ -637,7 +637,8 @@ impl<T: Tables, M, const PENDING: usize, const SHARES: usize> Dash<T, M, PENDING
         allowed
     }
 
-    /// Tells whether the invariants hold.
+    /// Tells whether the invariants hold. They do not while a late status write has put an old entry back, which an optimistic
+    /// operation has still to find.
     pub fn check(&self) -> bool {
         self.pending.iter().enumerate().all(|(nth, p)| {
             let alone = self.pending.iter().skip(nth + 1).all(|q| {

@@ -447,7 +447,8 @@ impl Passing {
         }
     }
 
-    /// Returns the next step that can be taken now, and takes it.
+    /// Returns the next step that can be taken now, and takes it. The caller carries it out before anybody takes another one:
+    /// what guards the region guards its messages, or a receiver finds the send's steps taken and not yet done.
     pub fn step(&mut self) -> Option<MessageStep> {
         loop {
             let send = self.sent?;

@@ -21,14 +21,21 @@ pub(crate) type Word = u8;
 pub(crate) const READ: Word = 1;
 pub(crate) const WRITE: Word = 2;
 const RIGHTS: Word = 3;
-const REFERENCED: Word = 4;
-const DIRTY: Word = 8;
-const FRAME: Word = 16;
+pub(crate) const REFERENCED: Word = 4;
+pub(crate) const DIRTY: Word = 8;
+pub(crate) const FRAME: Word = 16;
 
 pub(crate) const PAGES: usize = 3;
 pub(crate) const CPUS: usize = 3;
 
-const fn rights(word: Word) -> Word {
+/// Where each entry is: its address space, and its page there.
+pub(crate) type Places = [(usize, usize); PAGES];
+/// Pages of one space.
+pub(crate) const ONE_SPACE: Places = [(0, 0), (0, 1), (0, 2)];
+/// A page of two spaces, and another one of the first.
+pub(crate) const TWO_SPACES: Places = [(0, 0), (1, 0), (0, 1)];
+
+pub(crate) const fn rights(word: Word) -> Word {
     word & RIGHTS
 }
 
@@ -51,8 +58,8 @@ struct Tlb {
     flags: [[bool; 2]; PAGES],
     /// The CPU is in the user's program.
     user: bool,
-    /// The space's root is installed.
-    installed: bool,
+    /// The space whose root is installed.
+    installed: Option<usize>,
     interrupted: bool,
 }
 
@@ -80,6 +87,7 @@ impl Tlb {
 
 #[derive(Clone, Debug)]
 struct State {
+    places: Places,
     entries: [Word; PAGES],
     tentative: [Word; PAGES],
     changing: [bool; PAGES],
@@ -91,6 +99,8 @@ struct State {
     freed: [Words; PAGES],
     /// The rights that a copy may have at the most: any CPU's, and that of a CPU in the user's program.
     most: [[Word; 2]; PAGES],
+    /// Somebody has written to the page since its contents were saved.
+    written: [bool; PAGES],
     /// The operations, in the order in which they began.
     ops: Vec<Op>,
     whims: usize,
@@ -123,61 +133,71 @@ pub(crate) struct Setup {
     pub(crate) whims: usize,
     /// How many of the pages anything is done with.
     pub(crate) pages: usize,
+    pub(crate) places: Places,
+    /// What the entries are.
+    pub(crate) entries: [Word; PAGES],
     pub(crate) trace: bool,
 }
 
 /// The machine, and what the driver's hooks do with it.
 pub(crate) struct World {
     setup: Setup,
-    pub(crate) space: SharedSpace,
+    pub(crate) spaces: [SharedSpace; 2],
     state: RefCell<State>,
     /// CPUs that have come to the end of their script.
     pub(crate) ready: Cell<usize>,
+    /// Messages that are to come.
+    pub(crate) due: Cell<usize>,
 }
 
-pub(crate) fn asid() -> Asid {
-    Asid::new(1, 8).unwrap_or_default()
+pub(crate) fn asid(space: usize) -> Asid {
+    Asid::new(1 + space as u16, 8).unwrap_or_default()
 }
 
-fn place(page: usize) -> Vpn {
+pub(crate) fn place(page: usize) -> Vpn {
     Vpn::new(page * 16)
 }
 
 impl World {
     pub(crate) fn new(setup: Setup) -> Rc<Self> {
-        let space = SharedSpace::new();
+        let spaces = [SharedSpace::new(), SharedSpace::new()];
         for cpu in 0..setup.members {
-            space.members.insert(cpu);
+            spaces[0].members.insert(cpu);
         }
         for cpu in 0..setup.running {
-            space.running.insert(cpu);
+            spaces[0].running.insert(cpu);
         }
+        let has = |cpu: usize, page: usize| {
+            cpu < setup.members && setup.places[page].0 == 0 && rights(setup.entries[page]) != 0
+        };
         let tlb = |cpu: usize| Tlb {
-            copies: [if cpu < setup.members { 1 << WRITE } else { 0 }; PAGES],
+            copies: std::array::from_fn(|page| if has(cpu, page) { 1 << setup.entries[page] } else { 0 }),
             user: true,
-            installed: cpu < setup.running,
+            installed: (cpu < setup.running).then_some(0),
             ..Tlb::default()
         };
         let mut state = State {
-            entries: [WRITE; PAGES],
-            tentative: [WRITE; PAGES],
+            places: setup.places,
+            entries: setup.entries,
+            tentative: setup.entries,
             changing: [false; PAGES],
             locked: [false; PAGES],
             tlbs: (0..setup.cpus).map(tlb).collect(),
             asked: Vec::new(),
             tickets: 0,
             freed: [0; PAGES],
-            most: [[WRITE; 2]; PAGES],
+            most: setup.entries.map(|entry| [rights(entry); 2]),
+            written: [false; PAGES],
             ops: Vec::new(),
             whims: setup.whims,
             stops: setup.plan.stops_repliers(),
             wrong: None,
         };
         state.spread(&setup.hardware);
-        Rc::new(Self { setup, space, state: RefCell::new(state), ready: Cell::new(0) })
+        Rc::new(Self { setup, spaces, state: RefCell::new(state), ready: Cell::new(0), due: Cell::new(0) })
     }
 
-    fn step(&self, what: &'static str) {
+    pub(crate) fn step(&self, what: &'static str) {
         stop(Stop::Before(what));
     }
 
@@ -187,6 +207,7 @@ impl World {
         state.ops.len() >= self.setup.operations
             && state.ops.iter().all(|op| op.ended.is_some() && op.completed)
             && self.ready.get() >= self.setup.cpus
+            && self.due.get() == 0
     }
 
     pub(crate) fn has_ended(&self, at: usize) -> bool {
@@ -217,10 +238,10 @@ impl World {
         state.judge();
     }
 
-    pub(crate) fn install(&self, cpu: usize, is: bool) {
+    pub(crate) fn install(&self, cpu: usize, space: Option<usize>) {
         let mut state = self.state.borrow_mut();
-        state.tlbs[cpu].installed = is;
-        if !is {
+        state.tlbs[cpu].installed = space;
+        if space.is_none() {
             state.tlbs[cpu].walks = Default::default();
         }
         state.spread(&self.setup.hardware);
@@ -245,6 +266,99 @@ impl World {
         self.state.borrow_mut().wrong.get_or_insert(why.into());
     }
 
+    pub(crate) fn places(&self) -> &Places {
+        &self.setup.places
+    }
+
+    /// Returns an entry.
+    pub(crate) fn entry(&self, page: usize) -> Word {
+        self.state.borrow().entries[page]
+    }
+
+    /// Exchanges an entry for one that software wants: if it has more rights, TLBs may have them from now on.
+    pub(crate) fn exchange(&self, page: usize, new: Word) -> Word {
+        let mut state = self.state.borrow_mut();
+        let old = std::mem::replace(&mut state.entries[page], new);
+        state.most[page] = state.most[page].map(|most| most.max(rights(new)));
+        state.spread(&self.setup.hardware);
+        drop(state);
+        wrote();
+        old
+    }
+
+    /// From now on no TLB may have more of a page than this; with `user`, none whose CPU is in the user's program.
+    pub(crate) fn allow(&self, page: usize, most: Word, user: bool) {
+        let mut state = self.state.borrow_mut();
+        for (of, now) in state.most[page].iter_mut().enumerate() {
+            *now = if of == 1 || !user { most.min(*now) } else { *now };
+        }
+        state.judge();
+    }
+
+    /// The frame that an entry had belongs to something else now.
+    pub(crate) fn free(&self, page: usize, frame: Word) {
+        let mut state = self.state.borrow_mut();
+        state.freed[page] |= 1 << frame;
+        state.judge();
+    }
+
+    /// Tells whether somebody has written to a page since it was saved.
+    pub(crate) fn is_written(&self, page: usize) -> bool {
+        self.state.borrow().written[page]
+    }
+
+    /// Saves the contents of a page.
+    pub(crate) fn save(&self, page: usize) {
+        self.state.borrow_mut().written[page] = false;
+    }
+
+    pub(crate) fn set_tentative(&self, page: usize, word: Word) {
+        let mut state = self.state.borrow_mut();
+        state.tentative[page] = word;
+        state.spread(&self.setup.hardware);
+    }
+
+    pub(crate) fn set_changing(&self, page: usize, on: bool) {
+        let mut state = self.state.borrow_mut();
+        state.changing[page] = on;
+        state.spread(&self.setup.hardware);
+    }
+
+    /// An operation begins that is to leave these rights of these pages.
+    pub(crate) fn begin_op(&self, id: OpId, pages: Vec<usize>, new: Word) {
+        self.state.borrow_mut().ops.push(Op { id, pages, new, ended: None, completed: false });
+        wrote();
+    }
+
+    /// One has ended. Tells of which pages, and with what rights.
+    pub(crate) fn end_op(&self, id: OpId, outcome: Outcome) -> Option<(Vec<usize>, Word)> {
+        let mut state = self.state.borrow_mut();
+        let Some(op) = state.op(id) else {
+            state.wrong = Some("an operation has ended that nobody began".into());
+            return None;
+        };
+        if op.ended.replace(outcome).is_some() {
+            state.wrong = Some("an operation has ended twice".into());
+            return None;
+        }
+        let of = (op.pages.clone(), op.new);
+        drop(state);
+        wrote();
+        Some(of)
+    }
+
+    /// The payload of one comes back.
+    pub(crate) fn complete_op(&self, id: OpId) {
+        let mut state = self.state.borrow_mut();
+        match state.op(id) {
+            Some(op) if op.completed => state.wrong = Some("a payload comes back twice".into()),
+            Some(op) => op.completed = true,
+            None => state.wrong = Some("a payload comes back that nobody gave".into()),
+        }
+        drop(state);
+        wrote();
+    }
+
     /// Raises the rights of a page, or maps it anew with its other frame, under the lock of `exclude`.
     pub(crate) fn raise(&self, page: usize, other_frame: bool) {
         let mut state = self.state.borrow_mut();
@@ -262,8 +376,8 @@ impl State {
     /// Every TLB may load what it can see now.
     fn spread(&mut self, hardware: &Hardware) {
         let hard = hardware.loader == Loader::Hardware;
-        for tlb in self.tlbs.iter_mut().filter(|tlb| tlb.installed && (hard || tlb.user)) {
-            for page in 0..PAGES {
+        for tlb in self.tlbs.iter_mut().filter(|tlb| hard || tlb.user) {
+            for page in (0..PAGES).filter(|&page| tlb.installed == Some(self.places[page].0)) {
                 let (entry, tentative) = (self.entries[page], self.tentative[page]);
                 tlb.flags[page][usize::from(self.changing[page])] = true;
                 let [table, instead] = tlb.flags[page];
@@ -289,7 +403,8 @@ impl State {
             if rights(self.entries[page]) > most {
                 wrong = Some(format!("entry {page} has the old rights again"));
             }
-            let uses = |tlb: &Tlb| tlb.installed && (tlb.user || !self.stops);
+            let here = Some(self.places[page].0);
+            let uses = |tlb: &Tlb| tlb.installed == here && (tlb.user || !self.stops);
             for (cpu, tlb) in self.tlbs.iter().enumerate().filter(|(_, tlb)| uses(tlb)) {
                 for word in each(tlb.copies[page]) {
                     let too_much = rights(word) > most || tlb.user && rights(word) > in_user;
@@ -319,14 +434,17 @@ impl State {
                 whims.push(Whim::Land { cpu });
                 continue;
             }
-            if !tlb.installed || self.stops && !tlb.user {
+            if self.stops && !tlb.user {
                 continue;
             }
-            for (page, &copies) in tlb.copies.iter().enumerate().take(setup.pages) {
+            let here = |page: usize| tlb.installed == Some(self.places[page].0);
+            for (page, &copies) in
+                tlb.copies.iter().enumerate().take(setup.pages).filter(|&(page, _)| here(page))
+            {
                 for word in each(copies) {
                     for (bit, ways) in [(REFERENCED, hardware.referenced), (DIRTY, hardware.dirty)] {
                         let may = bit == REFERENCED || rights(word) == WRITE;
-                        if may && word & bit == 0 && ways.on_hit.overwrites() {
+                        if may && word & bit == 0 && ways.on_hit != Status::Never {
                             whims.push(Whim::Use { cpu, page, word, bit, way: ways.on_hit });
                         }
                     }
@@ -342,9 +460,16 @@ impl State {
             Whim::Use { cpu, page, word, bit, way } => {
                 let entry = self.entries[page];
                 let tlb = &mut self.tlbs[cpu];
+                if way == Status::Atomic && rights(entry) < rights(word) {
+                    // It looks at the entry once more, and faults.
+                    tlb.copies[page] = 0;
+                    return;
+                }
+                self.written[page] |= bit == DIRTY;
                 // It is that copy which the TLB holds, and no other one.
                 tlb.copies[page] = 1 << (word | bit);
                 match way {
+                    Status::Atomic => self.entries[page] |= bit,
                     Status::ReadThenWrite if entry & bit != 0 && !hardware.rewrites_set_bits => {}
                     Status::ReadThenWrite => tlb.late = Some((page, entry | bit)),
                     _ => tlb.late = Some((page, word | bit)),
@@ -360,19 +485,21 @@ impl State {
         }
     }
 
-    fn flush(&mut self, cpu: usize, space: Option<Asid>, what: &Flush, drain: bool, hardware: &Hardware) {
+    fn flush(&mut self, cpu: usize, space: Option<Asid>, what: &Flush, drain: bool, setup: &Setup) {
         if drain {
             self.land(cpu);
         }
         let covers = |page: usize| {
-            space.is_none_or(|of| of == asid()) && (what.is_all() || what.covers(Pages::one(place(page))))
+            let (of, at) = setup.places[page];
+            space.is_none_or(|space| space == asid(of))
+                && (what.is_all() || what.covers(Pages::one(place(at))))
         };
         let tlb = &mut self.tlbs[cpu];
         for page in (0..PAGES).filter(|&page| covers(page)) {
             tlb.copies[page] = 0;
         }
         tlb.leave(HARDWARE);
-        self.spread(hardware);
+        self.spread(&setup.hardware);
     }
 }
 
@@ -496,9 +623,7 @@ impl Edit<1> for Change {
     type Payload = Vec<(usize, Word)>;
 
     fn begin(&mut self, id: OpId) {
-        let op = Op { id, pages: self.pages.clone(), new: self.new, ended: None, completed: false };
-        self.world.state.borrow_mut().ops.push(op);
-        wrote();
+        self.world.begin_op(id, self.pages.clone(), self.new);
     }
     fn exclude(&mut self) -> bool {
         self.world.step("exclude");
@@ -525,19 +650,15 @@ impl Edit<1> for Change {
     }
     fn set_tentative(&mut self) {
         self.world.step("set tentative");
-        let mut state = self.world.state.borrow_mut();
         for (&page, &new) in self.pages.iter().zip(&self.lower) {
-            state.tentative[page] = state.entries[page] & FRAME | new;
+            self.world.set_tentative(page, self.world.entry(page) & FRAME | new);
         }
-        state.spread(&self.world.setup.hardware);
     }
     fn set_changing(&mut self, on: bool) {
         self.world.step("set changing");
-        let mut state = self.world.state.borrow_mut();
         for &page in &self.pages {
-            state.changing[page] = on;
+            self.world.set_changing(page, on);
         }
-        state.spread(&self.world.setup.hardware);
     }
     fn update(&mut self) -> Self::Payload {
         self.world.step("update");
@@ -557,10 +678,10 @@ impl Edit<1> for Change {
         self.pages.iter().all(|&page| rights(state.entries[page]) <= self.new)
     }
     fn space(&self) -> &SharedSpace {
-        &self.world.space
+        &self.world.spaces[0]
     }
     fn asid(&self) -> Asid {
-        asid()
+        asid(0)
     }
     fn flush(&self) -> &Flush {
         &self.flush
@@ -588,7 +709,7 @@ impl Local<Vec<(usize, Word)>> for Here {
     fn flush(&mut self, space: Option<Asid>, what: &Flush, drain: bool) {
         self.world.step("flush");
         let mut state = self.world.state.borrow_mut();
-        state.flush(self.me, space, what, drain, &self.world.setup.hardware);
+        state.flush(self.me, space, what, drain, &self.world.setup);
         state.judge();
     }
     fn drain(&mut self) {
@@ -606,43 +727,25 @@ impl Local<Vec<(usize, Word)>> for Here {
     }
     fn ended(&mut self, id: OpId, outcome: Outcome) {
         self.world.step("ended");
-        let mut state = self.world.state.borrow_mut();
-        let Some(op) = state.op(id) else {
-            state.wrong = Some("an operation has ended that nobody began".into());
-            return;
-        };
-        if op.ended.replace(outcome).is_some() {
-            state.wrong = Some("an operation has ended twice".into());
-            return;
-        }
+        let Some((pages, new)) = self.world.end_op(id, outcome) else { return };
         if outcome == Outcome::Done {
-            let (pages, new) = (op.pages.clone(), op.new);
             for page in pages {
-                state.most[page] = state.most[page].map(|most| most.min(new));
+                self.world.allow(page, new, false);
             }
         } else if self.world.setup.plan.algorithm().order() == Order::TlbFirst {
             // Superseded before its update, it has uncovered nothing.
-            op.completed = true;
+            self.world.complete_op(id);
         }
-        state.judge();
-        drop(state);
-        wrote();
     }
     fn complete(&mut self, id: OpId, payload: Vec<(usize, Word)>, outcome: Outcome) {
         self.world.step("complete");
+        self.world.complete_op(id);
         let mut state = self.world.state.borrow_mut();
-        let Some(op) = state.op(id) else {
-            state.wrong = Some("a payload comes back that nobody gave".into());
-            return;
-        };
-        if std::mem::replace(&mut op.completed, true) {
-            state.wrong = Some("a payload comes back twice".into());
-        }
         if outcome == Outcome::Done {
             let stops = state.stops;
             for (page, frame) in payload {
                 let walker = state.tlbs.iter().position(|tlb| {
-                    tlb.installed
+                    tlb.installed.is_some()
                         && (tlb.user || !stops)
                         && tlb.walks[page].iter().any(|walks| walks >> frame & 1 != 0)
                 });
@@ -690,7 +793,7 @@ impl RemoteTlbs for Others {
                     state.tlbs[cpu].flags = Default::default();
                     state.tlbs[cpu].leave(SOFTWARE);
                 }
-                state.flush(cpu, space, &what, drain, &self.0.setup.hardware);
+                state.flush(cpu, space, &what, drain, &self.0.setup);
             }
             state.judge();
         }

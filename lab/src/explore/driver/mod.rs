@@ -6,6 +6,7 @@
 //! | `turns` | CPUs as coroutines, and the choice of who goes on |
 //! | `machine` | entries and TLBs under the driver's hooks, and what must hold of them |
 //! | `scenes` | what the CPUs do |
+//! | `vm` | a kernel whose entries, pages and messages are chapter 5's: the same driver below `Dash`, page-out and the IPC region |
 //!
 //! The explorer of the state machines tells all worlds apart, and so sees all interleavings of its own driver. Here the
 //! driver is [`System`](tlbkit_shootdown::System): what a CPU is about to do is on its stack, so schedules are run one by
@@ -20,6 +21,7 @@ use super::Explore;
 mod machine;
 mod scenes;
 mod turns;
+mod vm;
 
 /// One scene's result.
 #[derive(Debug, Serialize)]

@@ -4,14 +4,18 @@ use std::fmt;
 use std::rc::Rc;
 
 use tlbkit_addr::{Attr, Pfn};
+use tlbkit_shootdown::ipc;
 use tlbkit_shootdown::tolerance::{Advice, Context, Entry, classify};
 use tlbkit_shootdown::{
     Algorithm, Change as Switch, Hardware, LowRights, Misuse, Order, Plan, Rendezvous, Repair, Station,
     Status, StatusBit, Style, System,
 };
 
-use super::machine::{CPUS, Change, Here, READ, Setup, Word, World, asid};
+use super::machine::{
+    CPUS, Change, Here, ONE_SPACE, PAGES, READ, Setup, TWO_SPACES, WRITE, Word, World, asid,
+};
 use super::turns::{Choices, Stop, run, stop};
+use super::vm;
 
 /// One slot a CPU, so that each of its operations uses it again.
 type Kernel<const N: usize> = System<Vec<(usize, Word)>, Change, CPUS, N, 1, 1>;
@@ -32,6 +36,15 @@ pub(crate) enum Deed {
     Map(usize, usize),
 }
 
+/// What each CPU does.
+#[derive(Clone, Debug)]
+pub(crate) enum Script {
+    /// It changes entries itself.
+    Entries(Vec<Vec<Deed>>),
+    /// It has a kernel do that; the pages may be of two spaces.
+    Kernel(Vec<Vec<vm::Deed>>, bool),
+}
+
 /// CPUs that do something, in all schedules.
 #[derive(Clone, Debug)]
 pub(crate) struct Scene {
@@ -39,7 +52,7 @@ pub(crate) struct Scene {
     pub(crate) hardware: Hardware,
     pub(crate) algorithm: Algorithm,
     pub(crate) rendezvous: Rendezvous,
-    pub(crate) deeds: Vec<Vec<Deed>>,
+    pub(crate) script: Script,
     /// How many CPUs run the space at first, and how many more have run it before.
     pub(crate) running: usize,
     pub(crate) lazy: usize,
@@ -64,7 +77,7 @@ pub(crate) struct Found {
 impl fmt::Display for Scene {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let serving = if self.rendezvous == Rendezvous::Serve { ", serving" } else { "" };
-        write!(f, "{}{serving}, {} CPUs", self.name, self.deeds.len())
+        write!(f, "{}{serving}, {} CPUs", self.name, self.cpus())
     }
 }
 
@@ -97,40 +110,70 @@ impl Scene {
         found
     }
 
-    /// How many pages anything is done with.
-    fn pages(&self) -> usize {
-        let last = |deed: &Deed| match deed {
-            Deed::Lower(pages, _) => pages.iter().max().copied(),
-            _ => None,
-        };
-        self.deeds.iter().flatten().filter_map(last).max().map_or(0, |last| last + 1)
-    }
-
-    fn run(&self, choices: &Choices, preemptions: usize, trace: bool) -> Result<(), String> {
-        match self.queue {
-            1 => self.once::<1>(choices, preemptions, trace),
-            _ => self.once::<2>(choices, preemptions, trace),
+    fn cpus(&self) -> usize {
+        match &self.script {
+            Script::Entries(deeds) => deeds.len(),
+            Script::Kernel(deeds, _) => deeds.len(),
         }
     }
 
-    fn once<const N: usize>(&self, choices: &Choices, preemptions: usize, trace: bool) -> Result<(), String> {
-        let plan = Plan::unsound(self.algorithm, &self.hardware, LowRights::NeverWriteBack);
+    fn run(&self, choices: &Choices, preemptions: usize, trace: bool) -> Result<(), String> {
+        let low = match &self.script {
+            Script::Kernel(deeds, _) if vm::protects(deeds) => LowRights::MayWriteBack,
+            _ => LowRights::NeverWriteBack,
+        };
+        let plan = Plan::unsound(self.algorithm, &self.hardware, low);
         let plan = plan.without(self.off).with_rendezvous(self.rendezvous);
-        let lowers = |deeds: &Vec<Deed>| deeds.iter().filter(|deed| matches!(deed, Deed::Lower(..))).count();
-        let world = World::new(Setup {
+        let mut setup = Setup {
             hardware: self.hardware,
             plan,
-            cpus: self.deeds.len(),
+            cpus: self.cpus(),
             running: self.running,
             members: self.running + self.lazy,
-            operations: self.deeds.iter().map(lowers).sum(),
+            operations: 0,
             whims: self.whims,
-            pages: self.pages(),
+            pages: PAGES,
+            places: ONE_SPACE,
+            entries: [WRITE; PAGES],
             trace,
-        });
+        };
+        let (world, bodies) = match &self.script {
+            Script::Entries(deeds) => {
+                let lowered =
+                    |deed: &Deed| if let Deed::Lower(pages, _) = deed { Some(*pages) } else { None };
+                let lowered = || deeds.iter().flatten().filter_map(lowered);
+                setup.operations = lowered().count();
+                setup.pages = lowered().flatten().max().map_or(0, |last| last + 1);
+                let world = World::new(setup);
+                let bodies = match self.queue {
+                    1 => self.bodies::<1>(&world, deeds, plan),
+                    _ => self.bodies::<2>(&world, deeds, plan),
+                };
+                (world, bodies)
+            }
+            Script::Kernel(deeds, two) => {
+                setup.pages = if *two { 2 } else { 1 };
+                if *two {
+                    setup.places = TWO_SPACES;
+                    setup.entries = if vm::shares(deeds) { [WRITE; PAGES] } else { [WRITE, 0, 0] };
+                }
+                let world = World::new(setup);
+                let bodies = vm::bodies(&world, deeds, plan, self.hardware);
+                (world, bodies)
+            }
+        };
+        run(bodies, &*world, choices, preemptions, trace)
+    }
+
+    fn bodies<const N: usize>(
+        &self,
+        world: &Rc<World>,
+        deeds: &[Vec<Deed>],
+        plan: Plan,
+    ) -> Vec<Box<dyn FnOnce()>> {
         let kernel = Rc::new(Kernel::<N>::new(self.hardware).with_rendezvous(self.rendezvous));
         let body = |me: usize| {
-            let (world, kernel, deeds) = (world.clone(), kernel.clone(), self.deeds[me].clone());
+            let (world, kernel, deeds) = (world.clone(), kernel.clone(), deeds[me].clone());
             Box::new(move || {
                 let Ok(mut seat) = kernel.station(me) else { return world.wrong("a station is taken") };
                 let mut here = Here::new(&world, me);
@@ -149,8 +192,7 @@ impl Scene {
                 }
             }) as Box<dyn FnOnce()>
         };
-        let bodies = (0..self.deeds.len()).map(body).collect();
-        run(bodies, &*world, choices, preemptions, trace)
+        (0..deeds.len()).map(body).collect()
     }
 }
 
@@ -166,7 +208,7 @@ fn drain<const N: usize>(kernel: &Kernel<N>, seat: &mut Seat<'_, N>, here: &mut 
     while !world.have_ended() {
         wait(kernel, seat, here);
     }
-    while let Err(why) = kernel.drain(seat, here, &world.space) {
+    while let Err(why) = kernel.drain(seat, here, &world.spaces[0]) {
         if !matches!(why, Misuse::Busy { .. }) {
             return world.wrong(format!("CPU {}: {why}", here.me));
         }
@@ -199,13 +241,13 @@ fn act<const N: usize>(kernel: &Kernel<N>, seat: &mut Seat<'_, N>, here: &mut He
         }
         Deed::Switch(change) => {
             if *change != Switch::In {
-                world.install(me, false);
+                world.install(me, None);
             }
-            if let Err(why) = kernel.switch(seat, here, *change, &world.space, asid()) {
+            if let Err(why) = kernel.switch(seat, here, *change, &world.spaces[0], asid(0)) {
                 return world.wrong(format!("CPU {me}: {why}"));
             }
             if *change == Switch::In {
-                world.install(me, true);
+                world.install(me, Some(0));
             }
         }
         Deed::Supersede(page) => {
@@ -254,6 +296,10 @@ pub(crate) fn hazards() -> Vec<Scene> {
         (A::Optimistic, Repair::ROUNDS, "three CPUs", read),
         (A::OptimisticAsync, Repair::ROUNDS, "three CPUs", read),
         (A::TlbFirstRemote, Repair::REMOTE_DRAIN, "unmap", own),
+        (A::TwoPhase, Repair::EXCHANGE, DASH, own),
+        (A::TlbFirst, Repair::EXCHANGE, DASH, own),
+        (A::PteFirstAsync, Repair::EXCHANGE, PAGE_OUT, own),
+        (A::OptimisticAsync, Repair::DRAIN, PAGE_OUT, own),
     ];
     let scene = |(algorithm, off, name, hardware): (Algorithm, Repair, &str, Option<Hardware>)| {
         let scene = scenes().into_iter().find(|scene| scene.algorithm == algorithm && scene.name == name)?;
@@ -263,6 +309,8 @@ pub(crate) fn hazards() -> Vec<Scene> {
     table.into_iter().filter_map(scene).collect()
 }
 
+const DASH: &str = "Dash unmaps a page";
+const PAGE_OUT: &str = "a page is paged out";
 const TWO_IN_A_QUEUE: &str = "two, and a queue of two";
 
 /// All that is explored.
@@ -284,7 +332,7 @@ pub(crate) fn scenes() -> Vec<Scene> {
                 hardware: machine(algorithm),
                 algorithm,
                 rendezvous: Rendezvous::Flag,
-                deeds: deeds.iter().map(|deeds| deeds.to_vec()).collect(),
+                script: Script::Entries(deeds.iter().map(|deeds| deeds.to_vec()).collect()),
                 running,
                 lazy,
                 queue: if name == TWO_IN_A_QUEUE { 2 } else { 1 },
@@ -338,5 +386,92 @@ pub(crate) fn scenes() -> Vec<Scene> {
         whims: 1,
         ..scene
     }));
+    scenes.extend(of_chapter_5(&machine));
+    scenes
+}
+
+/// `Dash`, page-out and messages, by every algorithm.
+fn of_chapter_5(machine: &dyn Fn(Algorithm) -> Hardware) -> Vec<Scene> {
+    use vm::Deed::{Fault, MakeWritable, Map, PageOut, Receive, Send, Share, Switch as Go, Unmap};
+    let mut scenes = Vec::new();
+    let (ask, doubt) = (ipc::Send { duplicate: false, trust_hint: false }, ipc::Receive::default());
+    let (hint, double) = (ipc::Send { trust_hint: true, ..ask }, ipc::Send { duplicate: true, ..ask });
+    let now = ipc::Receive { immediate_use: ipc::Access::Write, ..doubt };
+    let to_the_other = [Go(Switch::Out, 0), Go(Switch::In, 1)];
+    for algorithm in Algorithm::ALL {
+        let mut add = |name, hardware: Hardware, running, two, deeds: &[&[vm::Deed]]| {
+            // What the hardware does with status bits is what these are about, where it does anything.
+            let idle = hardware.dirty.on_hit == Status::Never;
+            scenes.push(Scene {
+                name,
+                hardware,
+                algorithm,
+                rendezvous: Rendezvous::Flag,
+                script: Script::Kernel(deeds.iter().map(|deeds| deeds.to_vec()).collect(), two),
+                running,
+                lazy: 0,
+                queue: 2,
+                whims: if idle { 0 } else { 1 },
+                off: Repair::empty(),
+            });
+        };
+        let own = machine(algorithm);
+        // A dirty bit on its way when the page is unmapped: only these two orders change the entry after a flush.
+        let late = match algorithm.order() {
+            Order::TlbFirst => {
+                Hardware { dirty: StatusBit { on_miss: Status::Never, on_hit: Status::ReadThenWrite }, ..own }
+            }
+            Order::TwoPhase => Hardware::VAX,
+            _ => own,
+        };
+        add(DASH, late, 2, false, &[&[Unmap(0, false)], &[]]);
+        add("Dash protects a page", own, 2, false, &[&[Unmap(0, true)], &[]]);
+        if algorithm == Algorithm::TwoPhase {
+            add("Dash protects a page, late status writes", late, 2, false, &[&[Unmap(0, true)], &[]]);
+        }
+        add("Dash unmaps a page that is mapped again", late, 2, false, &[&[Unmap(0, false)], &[Map(0)]]);
+        add(
+            "Dash unmaps, maps and unmaps",
+            late,
+            2,
+            false,
+            &[&[Unmap(0, false)], &[Map(0), Unmap(0, false)]],
+        );
+        add("Dash unmaps a page of two spaces", late, 2, true, &[&[Share, Unmap(0, false)], &to_the_other]);
+        add(PAGE_OUT, late, 2, false, &[&[PageOut], &[]]);
+        add("a page is paged out, and wanted", late, 2, false, &[&[PageOut], &[Fault]]);
+        add("a message", own, 2, true, &[&[], &[Send(ask), to_the_other[0], to_the_other[1], Receive(now)]]);
+        add(
+            "a message that is not trusted as was thought",
+            own,
+            2,
+            true,
+            &[&[], &[Send(hint), to_the_other[0], to_the_other[1], Receive(doubt)]],
+        );
+        add(
+            "a message is sent and received at once",
+            own,
+            1,
+            true,
+            &[&[Send(ask)], &[to_the_other[1], Receive(now)]],
+        );
+        add(
+            "a message of which both keep a copy",
+            own,
+            2,
+            true,
+            &[
+                &[],
+                &[
+                    Send(double),
+                    to_the_other[0],
+                    to_the_other[1],
+                    Receive(ipc::Receive { immediate_use: ipc::Access::Read, ..doubt }),
+                    MakeWritable(1),
+                    MakeWritable(0),
+                ],
+            ],
+        );
+    }
     scenes
 }
