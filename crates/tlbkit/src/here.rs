@@ -100,7 +100,7 @@ impl<K: Kernel, const CPUS: usize> Here<K, CPUS> {
 
     /// Replies to the requests of other CPUs.
     pub(crate) fn serve(&mut self) {
-        core::hint::spin_loop();
+        self.mmu.kernel().pause();
         if let Some(station) = &mut self.own.station {
             // Only a mailbox that somebody else has written to is refused; there is none.
             let _ = self.mmu.shootdowns().poll(station, &mut Cpu(self.mmu.kernel()));
@@ -269,6 +269,10 @@ impl<K: Kernel> Local<Option<Uncovered>> for Cpu<'_, K> {
 
     fn interrupt(&mut self, cpus: CpuSet) {
         self.0.interrupt(cpus);
+    }
+
+    fn pause(&mut self) {
+        self.0.pause();
     }
 
     fn complete(&mut self, _op: OpId, payload: Option<Uncovered>, _outcome: Outcome) {

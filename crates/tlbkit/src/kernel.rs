@@ -31,8 +31,8 @@ use crate::Machine;
 /// - **root**: when [`load`](Self::load) returns, this CPU translates by that root, by a root that a later call
 ///   of `load` or [`unload`](Self::unload) names, or by one that belongs to no [`AddressSpace`](crate::AddressSpace),
 ///   and has ASID 0;
-/// - **returns**: [`flush`](Self::flush), [`interrupt`](Self::interrupt), `load` and `unload` return: they do not unwind,
-///   and they look nothing up in an address space;
+/// - **returns**: [`flush`](Self::flush), [`interrupt`](Self::interrupt), [`pause`](Self::pause), `load` and `unload`
+///   return: they do not unwind, and they look nothing up in an address space;
 /// - **machine**: every CPU is a [`Machine`](Self::Machine), with [`asid_bits`](Self::asid_bits) bits of ASID.
 pub unsafe trait Kernel: Sync + Sized + 'static {
     /// The entry format, the geometry, and the root register: [`arch::Sv39`](crate::arch::Sv39), for example.
@@ -75,6 +75,12 @@ pub unsafe trait Kernel: Sync + Sized + 'static {
     /// Interrupts these CPUs. Each calls [`Mmu::on_interrupt`](crate::Mmu::on_interrupt). Never called with one CPU.
     fn interrupt(&self, cpus: CpuSet) {
         let _ = cpus;
+    }
+
+    /// Lets time pass while this CPU waits for another one, with interrupts masked: a pause instruction, or whatever lets
+    /// a hypervisor run the other CPU meanwhile. It returns by itself, after a while.
+    fn pause(&self) {
+        core::hint::spin_loop();
     }
 
     /// Runs `f` with this CPU's interrupts masked, and restores what was before.

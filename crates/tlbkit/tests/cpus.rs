@@ -241,3 +241,36 @@ fn an_unmapped_page_is_gone_from_the_other_cpu() {
     assert_eq!(after_an_unmap(false), Met::Fault);
     assert!(matches!(after_an_unmap(true), Met::Memory(_)));
 }
+
+/// A kernel says how its CPUs wait: a hypervisor's guest must not spin while the CPU that it waits for is not run.
+#[test]
+fn who_waits_for_another_cpu_waits_as_the_kernel_says() {
+    let mmu = machine::<2>(64);
+    let host = mmu.kernel();
+    let space = AddressSpace::new(mmu).unwrap();
+    let runs = AtomicBool::new(false);
+    std::thread::scope(|scope| {
+        let other = scope.spawn(|| {
+            run_as(1);
+            space.activate().unwrap();
+            runs.store(true, Ordering::SeqCst);
+            // It replies to nobody before somebody has waited.
+            while host.pauses.load(Ordering::Relaxed) == 0 {
+                std::thread::yield_now();
+            }
+            while !host.pending() {
+                std::thread::yield_now();
+            }
+            mmu.on_interrupt();
+            mmu.idle().unwrap();
+        });
+        run_as(0);
+        space.map(page(0), host.data(7).unwrap(), RW).unwrap();
+        while !runs.load(Ordering::SeqCst) {
+            std::thread::yield_now();
+        }
+        assert_eq!(space.unmap(page(0)), Ok(1));
+        other.join().unwrap();
+    });
+    assert!(host.pauses.load(Ordering::Relaxed) > 0);
+}

@@ -63,6 +63,8 @@ pub struct Host {
     pub flushes: AtomicUsize,
     pub full_flushes: AtomicUsize,
     pub interrupted: AtomicUsize,
+    /// How often a CPU has waited for another.
+    pub pauses: AtomicUsize,
     /// Frames that were released dirty.
     pub dirty: AtomicUsize,
     /// Whether flushes are left out: what a test must notice.
@@ -105,6 +107,7 @@ impl Host {
             flushes: AtomicUsize::new(0),
             full_flushes: AtomicUsize::new(0),
             interrupted: AtomicUsize::new(0),
+            pauses: AtomicUsize::new(0),
             dirty: AtomicUsize::new(0),
             forgets: AtomicBool::new(false),
             allowance: AtomicUsize::new(usize::MAX),
@@ -307,6 +310,11 @@ unsafe impl Kernel for Host {
             self.interrupted.fetch_add(1, Ordering::Relaxed);
             self.interrupts[cpu].store(true, Ordering::SeqCst);
         }
+    }
+
+    fn pause(&self) {
+        self.pauses.fetch_add(1, Ordering::Relaxed);
+        std::thread::yield_now();
     }
 
     fn masked<R>(&self, f: impl FnOnce() -> R) -> R {
