@@ -1,4 +1,6 @@
-//! `cargo xtask boot`: the MIPS32 kernel of `examples/mips32` in QEMU.
+//! `cargo xtask boot`: the kernels of `examples/mips32` and `examples/kernel` in QEMU.
+//!
+//! What follows is on MIPS32; `--machine riscv64` is the other kernel, one boot and one row.
 //!
 //! One boot a table. What the kernel says is shown; the lines that it means for this program become rows, and the rows a
 //! table at the end, or with `--json` the output.
@@ -14,6 +16,7 @@ mod break_even;
 mod compare;
 mod machine;
 mod moving;
+mod riscv64;
 mod row;
 mod shootdown;
 mod superpage;
@@ -51,9 +54,12 @@ const STRESS: u32 = 1_000_000;
 /// The CPU that comes in numbers.
 const SEVERAL: &str = "P5600";
 
-/// Boot the MIPS32 kernel in QEMU, its TLB refilled from every page table
+/// Boot a kernel in QEMU: on MIPS32, its TLB refilled from every page table; on RISC-V, with programs that check themselves
 #[derive(Args, Clone, Debug)]
 pub(crate) struct BootArgs {
+    /// The machine, and with it the kernel: examples/mips32, or examples/kernel
+    #[arg(long, value_enum, default_value_t = Architecture::Mips32)]
+    machine: Architecture,
     /// The CPU: 4KEc, 24Kf, 34Kf, 74Kf or P5600 [default: 34Kf, and P5600 with several CPUs]
     #[arg(long)]
     cpu: Option<String>,
@@ -68,7 +74,7 @@ pub(crate) struct BootArgs {
     #[arg(long)]
     big_endian: bool,
     /// Random changes and accesses, a million refills for each table, against a model; with several CPUs, ten thousand
-    /// shootdowns by each protocol. Goes on where it was interrupted
+    /// shootdowns by each protocol. Goes on where it was interrupted. On RISC-V: a million operations
     #[arg(long)]
     stress: bool,
     /// Plant a fault: the checks must fail
@@ -80,6 +86,13 @@ pub(crate) struct BootArgs {
     /// Print one JSON array
     #[arg(long)]
     json: bool,
+}
+
+/// A machine that there is a kernel for.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
+enum Architecture {
+    Mips32,
+    Riscv64,
 }
 
 /// A workload of its own.
@@ -100,8 +113,15 @@ enum Inject {
     CorruptGuard,
     /// Software caches are not told of changes, nor the TLB when address-space numbers begin anew
     SkipInvalidation,
-    /// A CPU that is asked to flush its TLB says that it has, and has not (with several CPUs)
+    /// A CPU that is asked to flush its TLB says that it has, and has not (with several CPUs); on RISC-V, no TLB is
+    /// flushed at all
     NoFlush,
+    /// A CPU that is asked to flush its TLB says that it has, and does it later (RISC-V, with several CPUs)
+    NoWait,
+    /// A frame is freed before its page is unmapped (RISC-V, with several CPUs)
+    EarlyFree,
+    /// A store to a copy-on-write page gets the right to write, and no copy (RISC-V)
+    NoCow,
 }
 
 impl BootArgs {
@@ -126,6 +146,9 @@ pub(crate) fn run(args: &BootArgs) -> anyhow::Result<()> {
         }
     }
     check_fault(args)?;
+    if args.machine == Architecture::Riscv64 {
+        return on_riscv64(args);
+    }
     if args.cpus > 1 {
         return several(args, args.cpus);
     }
@@ -205,17 +228,48 @@ pub(crate) fn run(args: &BootArgs) -> anyhow::Result<()> {
     }
 }
 
+/// Boots the kernel for RISC-V.
+fn on_riscv64(args: &BootArgs) -> anyhow::Result<()> {
+    let mips = args.cpu.is_some() || !args.table.is_empty() || args.big_endian || args.work.is_some();
+    ensure!(!mips, "--cpu, --table, --big-endian and --work are of MIPS32");
+    riscv64::run(&riscv64::Boot {
+        cpus: args.cpus,
+        stress: args.stress,
+        inject: args.inject.map(Inject::name),
+        json: args.json,
+    })
+}
+
+impl Inject {
+    /// The fault's name, on the command line and for the kernels.
+    const fn name(self) -> &'static str {
+        match self {
+            Self::DropFlush => "drop-flush",
+            Self::CorruptGuard => "corrupt-guard",
+            Self::SkipInvalidation => "skip-invalidation",
+            Self::NoFlush => "no-flush",
+            Self::NoWait => "no-wait",
+            Self::EarlyFree => "early-free",
+            Self::NoCow => "no-cow",
+        }
+    }
+}
+
 /// Checks that the fault that is asked for can be planted: one that is not would be one that nothing has noticed.
 fn check_fault(args: &BootArgs) -> anyhow::Result<()> {
-    let wants = match (args.inject, args.cpus) {
-        (Some(Inject::NoFlush), ..2) => "several CPUs: give --cpus 4",
-        (Some(Inject::DropFlush | Inject::CorruptGuard | Inject::SkipInvalidation), 2..) => {
-            "one CPU: leave --cpus out"
-        }
-        _ => return Ok(()),
+    use Architecture::{Mips32, Riscv64};
+    use Inject::{CorruptGuard, DropFlush, EarlyFree, NoCow, NoFlush, NoWait, SkipInvalidation};
+
+    let Some(inject) = args.inject else { return Ok(()) };
+    let wants = match (args.machine, inject, args.cpus) {
+        (Riscv64, NoFlush | NoCow, _) | (Riscv64, NoWait | EarlyFree, 2..) => return Ok(()),
+        (Mips32, NoFlush, 2..) | (Mips32, DropFlush | CorruptGuard | SkipInvalidation, ..2) => return Ok(()),
+        (Riscv64, NoWait | EarlyFree, _) | (Mips32, NoFlush, _) => "several CPUs: give --cpus 4",
+        (Mips32, DropFlush | CorruptGuard | SkipInvalidation, _) => "one CPU: leave --cpus out",
+        (Riscv64, DropFlush | CorruptGuard | SkipInvalidation, _) => "MIPS32: leave --machine out",
+        (Mips32, NoWait | EarlyFree | NoCow, _) => "--machine riscv64",
     };
-    let name = args.inject.and_then(|inject| inject.to_possible_value());
-    bail!("--inject {} wants {wants}", name.as_ref().map_or("", |name| name.get_name()))
+    bail!("--inject {} wants {wants}", inject.name())
 }
 
 /// Opens the ledger of the long form. What is read by programs is whole, or planted to fail, so it has none.
@@ -267,8 +321,7 @@ fn several(args: &BootArgs, cpus: usize) -> anyhow::Result<()> {
 
 /// Returns the word for a planted fault.
 fn injected(args: &BootArgs) -> String {
-    let name = args.inject.and_then(|inject| inject.to_possible_value());
-    name.map(|name| format!(" inject={}", name.get_name())).unwrap_or_default()
+    args.inject.map(|inject| format!(" inject={}", inject.name())).unwrap_or_default()
 }
 
 /// Returns the kernel's command line.
@@ -309,5 +362,22 @@ mod tests {
             assert!(check(&["--inject", fault, "--cpus", "4"]).is_err(), "{fault}");
         }
         assert_eq!(check(&["--cpus", "4"]), Ok(()));
+        for fault in ["no-wait", "early-free"] {
+            assert!(check(&["--inject", fault, "--cpus", "4"]).unwrap_err().contains("riscv64"));
+            assert!(check(&["--machine", "riscv64", "--inject", fault]).unwrap_err().contains("--cpus"));
+            assert_eq!(check(&["--machine", "riscv64", "--inject", fault, "--cpus", "4"]), Ok(()));
+        }
+        for fault in ["no-flush", "no-cow"] {
+            assert_eq!(check(&["--machine", "riscv64", "--inject", fault]), Ok(()));
+        }
+        assert!(check(&["--machine", "riscv64", "--inject", "drop-flush"]).is_err());
+    }
+
+    /// The names that the kernels know are those of the command line.
+    #[test]
+    fn a_fault_has_one_name() {
+        for inject in Inject::value_variants() {
+            assert_eq!(inject.to_possible_value().unwrap().get_name(), inject.name());
+        }
     }
 }

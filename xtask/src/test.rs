@@ -79,7 +79,9 @@ fn doctests(shell: &Shell) -> anyhow::Result<()> {
     shell.run(&Line::new("cargo", "test --workspace --exclude tlbkit-benches --doc"))
 }
 
-/// Every table in the kernel for MIPS32, then four CPUs.
+/// Every table in the kernel for MIPS32, then four CPUs; the kernel for RISC-V on one hart and on four.
 fn boot(shell: &Shell) -> anyhow::Result<()> {
-    shell.run(&Line::new("cargo", "xtask boot"))
+    shell.run(&Line::new("cargo", "xtask boot"))?;
+    shell.run(&Line::new("cargo", "xtask boot --machine riscv64"))?;
+    shell.run(&Line::new("cargo", "xtask boot --machine riscv64 --cpus 4"))
 }

@@ -1,0 +1,7 @@
+//! The machines, a folder each: all that is done by instructions of one architecture.
+
+#[cfg(target_arch = "riscv64")]
+mod riscv64;
+
+#[cfg(target_arch = "riscv64")]
+pub(crate) use riscv64::*;

@@ -1,0 +1,118 @@
+//! RISC-V, Sv39, on QEMU's machine `virt` with OpenSBI.
+//!
+//! The kernel runs in supervisor mode, where memory is mapped one to one, and takes interrupts from user mode alone:
+//! where it waits, it asks for them.
+
+use core::arch::asm;
+
+mod boot;
+mod sbi;
+mod trap;
+
+pub(crate) use boot::{Boot, start_others};
+pub(crate) use sbi::{Console, interrupt, stop};
+pub(crate) use tlbkit::arch::Sv39 as Machine;
+pub(crate) use trap::{Frame, Trap, run};
+
+/// The machine's name.
+pub(crate) const NAME: &str = "riscv64";
+
+/// Memory, which the kernel maps one to one.
+pub(crate) const MEMORY: usize = 0x8000_0000;
+/// Its length in bytes.
+pub(crate) const MEMORY_LEN: usize = 256 << 20;
+/// The part of every address space that is the kernel's: the gigabyte that memory is in.
+pub(crate) const KERNEL_LEN: usize = 1 << 30;
+
+/// Bits of `sie` and `sip`: software and timer interrupts of supervisor mode.
+const SOFTWARE: usize = 1 << 1;
+const TIMER: usize = 1 << 5;
+/// Supervisor mode takes interrupts.
+const SIE: usize = 1 << 1;
+
+/// Returns the number of the hart that calls this.
+pub(crate) fn cpu() -> usize {
+    let hart;
+    // SAFETY: the kernel keeps the hart's number in tp.
+    unsafe { asm!("mv {}, tp", out(reg) hart, options(nomem, nostack, preserves_flags)) };
+    hart
+}
+
+/// Runs `f` without interrupts.
+pub(crate) fn masked<R>(f: impl FnOnce() -> R) -> R {
+    let before: usize;
+    // SAFETY: it masks interrupts; they come back as they were.
+    unsafe { asm!("csrrci {}, sstatus, {}", out(reg) before, const SIE, options(nostack)) };
+    let result = f();
+    // SAFETY: as before.
+    unsafe { asm!("csrs sstatus, {}", in(reg) before & SIE, options(nostack)) };
+    result
+}
+
+/// Forgets the translation of an address in one address space.
+pub(crate) fn fence(at: usize, asid: u16) {
+    // SAFETY: a fence is always allowed.
+    unsafe { asm!("sfence.vma {}, {}", in(reg) at, in(reg) usize::from(asid), options(nostack)) };
+}
+
+/// Forgets the translations of one address space.
+pub(crate) fn fence_asid(asid: u16) {
+    // SAFETY: a fence is always allowed.
+    unsafe { asm!("sfence.vma zero, {}", in(reg) usize::from(asid), options(nostack)) };
+}
+
+/// Forgets every translation.
+pub(crate) fn fence_all() {
+    // SAFETY: a fence is always allowed.
+    unsafe { asm!("sfence.vma", options(nostack)) };
+}
+
+/// Translates by this root from now on; by none if it is 0.
+///
+/// # Safety
+///
+/// The root's table maps the kernel's memory one to one, or is 0.
+pub(crate) unsafe fn set_root(root: usize) {
+    // SAFETY: the caller's promise.
+    unsafe { asm!("csrw satp, {}", in(reg) root, options(nostack)) };
+}
+
+/// How long a thread runs, in ticks of 100 ns.
+const SLICE: usize = 50_000;
+/// How long a CPU waits for another one before it looks again, in ticks of 100 ns.
+const PAUSE: usize = 50;
+
+/// Waits for an interrupt.
+pub(crate) fn wait() {
+    wait_for(SLICE);
+}
+
+/// Lets time pass while this CPU waits for another one, which an emulator or a hypervisor runs meanwhile.
+/// What runs here has its time after that.
+pub(crate) fn pause() {
+    wait_for(PAUSE);
+    begin_slice();
+}
+
+fn wait_for(ticks: usize) {
+    sbi::set_timer(ticks);
+    // SAFETY: it waits until an interrupt is pending.
+    unsafe { asm!("wfi", options(nostack)) };
+}
+
+/// Takes the software interrupt back. What it was sent for is looked for after that.
+pub(crate) fn take_interrupt() {
+    // SAFETY: it clears a pending interrupt.
+    unsafe { asm!("csrc sip, {}", in(reg) SOFTWARE, options(nostack)) };
+}
+
+/// Lets the timer interrupt when a thread has run for long enough.
+pub(crate) fn begin_slice() {
+    sbi::set_timer(SLICE);
+}
+
+/// Makes what has been stored executable on this hart.
+pub(crate) fn fetch_anew() {
+    // SAFETY: a fence is always allowed.
+    unsafe { asm!("fence.i", options(nostack)) };
+}

@@ -1,0 +1,165 @@
+//! To user mode and back.
+
+use core::arch::{asm, global_asm};
+
+use tlbkit::{Access, VirtAddr};
+
+/// The registers of a thread that does not run.
+#[repr(C)]
+#[derive(Clone, Debug)]
+pub(crate) struct Frame {
+    /// x0 to x31; x0 is not used.
+    registers: [usize; 32],
+    /// Where the thread goes on.
+    pc: usize,
+    /// The kernel's stack, while the thread runs.
+    stack: usize,
+}
+
+/// Why a thread has come back.
+#[derive(Clone, Copy, Debug)]
+pub(crate) enum Trap {
+    /// It asks for something.
+    Call,
+    /// An access has faulted.
+    Fault(VirtAddr, Access),
+    /// Another CPU wants something.
+    Interrupt,
+    /// It has run for long enough.
+    Timer,
+    /// It has done what it must not do.
+    Illegal,
+}
+
+const A0: usize = 10;
+const SP: usize = 2;
+
+impl Frame {
+    /// Returns a thread that begins at `pc`.
+    pub(crate) fn new(pc: usize, stack: usize, argument: usize) -> Self {
+        let mut frame = Self { registers: [0; 32], pc, stack: 0 };
+        frame.registers[SP] = stack;
+        frame.registers[A0] = argument;
+        frame
+    }
+
+    /// Returns what the thread asks for: the call's number and its arguments.
+    pub(crate) fn call(&self) -> (usize, [usize; 4]) {
+        let a = &self.registers[A0..A0 + 8];
+        (a[7], [a[0], a[1], a[2], a[3]])
+    }
+
+    /// Answers a call.
+    pub(crate) fn answer(&mut self, value: usize) {
+        self.registers[A0] = value;
+        self.pc += 4;
+    }
+
+    /// Lets the thread go on elsewhere.
+    pub(crate) fn go_to(&mut self, pc: usize) {
+        self.pc = pc;
+    }
+
+    /// Returns where the thread is.
+    pub(crate) fn pc(&self) -> usize {
+        self.pc
+    }
+}
+
+global_asm!(
+    r#"
+    .section .text
+    .balign 4
+{enter}:
+    addi    sp, sp, -128
+    sd      ra, 0(sp)
+    sd      gp, 8(sp)
+    sd      tp, 16(sp)
+    .irp    n, 0,1,2,3,4,5,6,7,8,9,10,11
+    sd      s\n, 8*\n+24(sp)
+    .endr
+    sd      sp, 264(a0)
+    csrw    sscratch, a0
+    ld      t0, 256(a0)
+    csrw    sepc, t0
+    la      t0, 2f
+    csrw    stvec, t0
+    .irp    n, 1,2,3,4,5,6,7,8,9,11,12,13,14,15,16,17,18,19,20,21,22,23,24,25,26,27,28,29,30,31
+    ld      x\n, 8*\n(a0)
+    .endr
+    ld      a0, 80(a0)
+    sret
+
+    .balign 4
+2:  csrrw   a0, sscratch, a0
+    .irp    n, 1,2,3,4,5,6,7,8,9,11,12,13,14,15,16,17,18,19,20,21,22,23,24,25,26,27,28,29,30,31
+    sd      x\n, 8*\n(a0)
+    .endr
+    csrr    t0, sscratch
+    sd      t0, 80(a0)
+    csrr    t0, sepc
+    sd      t0, 256(a0)
+    la      t0, 3f
+    csrw    stvec, t0
+    ld      sp, 264(a0)
+    ld      ra, 0(sp)
+    ld      gp, 8(sp)
+    ld      tp, 16(sp)
+    .irp    n, 0,1,2,3,4,5,6,7,8,9,10,11
+    ld      s\n, 8*\n+24(sp)
+    .endr
+    addi    sp, sp, 128
+    ret
+
+    # A trap of the kernel's own.
+    .balign 4
+3:  csrr    a0, scause
+    csrr    a1, sepc
+    csrr    a2, stval
+    call    {unexpected}
+{prepare}:
+    la      t0, 3b
+    csrw    stvec, t0
+    ret
+    "#,
+    enter = sym enter,
+    prepare = sym prepare_vector,
+    unexpected = sym unexpected,
+);
+
+unsafe extern "C" {
+    fn enter(frame: *mut Frame);
+    safe fn prepare_vector();
+}
+
+extern "C" fn unexpected(cause: usize, at: usize, value: usize) -> ! {
+    panic!("trap {cause} at {at:#x}, value {value:#x}")
+}
+
+pub(super) fn prepare() {
+    prepare_vector();
+}
+
+/// Lets a thread run in user mode until it traps.
+pub(crate) fn run(frame: &mut Frame) -> Trap {
+    /// Where `sret` goes: user mode.
+    const SPP: usize = 1 << 8;
+    let (cause, value): (usize, usize);
+    // SAFETY: user mode reaches the pages of the address space that this CPU runs and that are the user's; the registers
+    // that a function call keeps are kept, and the trap comes back with interrupts masked.
+    unsafe {
+        asm!("csrc sstatus, {}", in(reg) SPP, options(nostack));
+        enter(frame);
+        asm!("csrr {}, scause", "csrr {}, stval", out(reg) cause, out(reg) value, options(nostack));
+    }
+    let fault = |access: Access| Trap::Fault(VirtAddr::new(value), access.by_user());
+    match cause as isize {
+        8 => Trap::Call,
+        12 => fault(Access::FETCH),
+        13 => fault(Access::LOAD),
+        15 => fault(Access::STORE),
+        cause if cause == isize::MIN + 1 => Trap::Interrupt,
+        cause if cause == isize::MIN + 5 => Trap::Timer,
+        _ => Trap::Illegal,
+    }
+}

@@ -1,0 +1,67 @@
+//! A disk in memory, in pages. A page that is in two address spaces is there once.
+
+use core::sync::atomic::{AtomicU32, AtomicU64, Ordering};
+
+use spin::Mutex;
+use tlbkit::Pfn;
+
+use crate::frames;
+use crate::memory::Words;
+
+/// How many pages it has. The first is never used.
+pub(crate) const SLOTS: usize = 4096;
+
+static PAGES: [Words; SLOTS] = [const { Words::new() }; SLOTS];
+static HOLDERS: [AtomicU32; SLOTS] = [const { AtomicU32::new(0) }; SLOTS];
+static FREE: Mutex<heapless::Vec<u16, SLOTS>> = Mutex::new(heapless::Vec::new());
+
+/// A page of the disk, held. `share` and `release` count.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) struct Slot(u16);
+
+/// Makes all of it free.
+pub(crate) fn prepare() {
+    FREE.lock().extend(1..SLOTS as u16);
+}
+
+/// Returns how many pages hold something.
+pub(crate) fn in_use() -> usize {
+    SLOTS - 1 - FREE.lock().len()
+}
+
+impl Slot {
+    fn words(self) -> &'static [AtomicU64; 512] {
+        &PAGES[usize::from(self.0)].0
+    }
+
+    /// Writes a frame to a page that is free; `None` if there is none.
+    pub(crate) fn write(frame: Pfn) -> Option<Self> {
+        let slot = Self(FREE.lock().pop()?);
+        HOLDERS[usize::from(slot.0)].store(1, Ordering::Relaxed);
+        frames::copy(frames::words(frame), slot.words());
+        Some(slot)
+    }
+
+    /// Reads the page into a frame.
+    pub(crate) fn read(self, frame: Pfn) {
+        frames::copy(self.words(), frames::words(frame));
+    }
+
+    /// Tells whether the page is what the frame holds.
+    pub(crate) fn is(self, frame: Pfn) -> bool {
+        let word = |word: &AtomicU64| word.load(Ordering::Relaxed);
+        self.words().iter().map(word).eq(frames::words(frame).iter().map(word))
+    }
+
+    /// Notes that somebody else has the page, too.
+    pub(crate) fn share(self) {
+        HOLDERS[usize::from(self.0)].fetch_add(1, Ordering::Relaxed);
+    }
+
+    /// Notes that somebody has the page no more. It is free after the last.
+    pub(crate) fn release(self) {
+        if HOLDERS[usize::from(self.0)].fetch_sub(1, Ordering::AcqRel) == 1 {
+            let _ = FREE.lock().push(self.0);
+        }
+    }
+}

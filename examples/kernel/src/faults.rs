@@ -1,0 +1,40 @@
+//! Faults that are planted in the kernel, one a boot: the checks must find each.
+
+use core::sync::atomic::{AtomicU8, Ordering};
+
+/// A fault.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) struct Planted(&'static str, u8);
+
+/// No TLB is flushed.
+pub(crate) const NO_FLUSH: Planted = Planted("no-flush", 1);
+/// Nobody waits for the other CPUs' TLBs: a CPU that is asked to flush its own replies first, and flushes when it takes
+/// up the next thread.
+pub(crate) const NO_WAIT: Planted = Planted("no-wait", 2);
+/// A frame is freed before its page is unmapped.
+pub(crate) const EARLY_FREE: Planted = Planted("early-free", 3);
+/// A store to a copy-on-write page gets the right to write, and no copy.
+pub(crate) const NO_COW: Planted = Planted("no-cow", 4);
+
+static CHOSEN: AtomicU8 = AtomicU8::new(0);
+
+impl Planted {
+    /// Tells whether this boot has the fault.
+    pub(crate) fn planted(self) -> bool {
+        CHOSEN.load(Ordering::Relaxed) == self.1
+    }
+}
+
+/// Plants the fault of this name.
+pub(crate) fn plant(name: &str) {
+    let all = [NO_FLUSH, NO_WAIT, EARLY_FREE, NO_COW];
+    let Some(fault) = all.into_iter().find(|fault| fault.0 == name) else {
+        panic!("there is no fault {name:?}");
+    };
+    CHOSEN.store(fault.1, Ordering::Relaxed);
+}
+
+/// Tells whether there is a fault at all.
+pub(crate) fn any() -> bool {
+    CHOSEN.load(Ordering::Relaxed) != 0
+}

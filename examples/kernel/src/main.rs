@@ -1,0 +1,104 @@
+//! A small kernel for several CPUs, whose virtual memory is `tlbkit`. It runs programs that check themselves, and says
+//! what it has counted in one row.
+//!
+//! ```text
+//!   main ── threads ── process ── body ── tlbkit: AddressSpace
+//!             │           │        ├── frames   of user pages, and how often each is mapped
+//!             │           │        └── disk     in memory, for pages that go out
+//!             │           └── messages, the clock's hand
+//!             └── arch: to user mode and back      memory: the one `unsafe impl Kernel`
+//! ```
+//!
+//! `cargo xtask boot --machine riscv64` builds it and runs it in QEMU.
+#![no_std]
+#![no_main]
+
+use core::sync::atomic::{AtomicUsize, Ordering};
+
+use arch::{Boot, Frame};
+use body::{Body, PAGES, Part, WINDOW};
+use memory::{CPUS, MMU};
+use process::Process;
+use report::{Count, REPORT, say};
+use threads::Thread;
+
+mod arch;
+mod body;
+mod disk;
+mod faults;
+mod frames;
+mod load;
+mod memory;
+mod process;
+mod report;
+mod threads;
+
+/// How many pages the first process's stack has, at the end of its window.
+const STACK: usize = 8;
+
+static RUNNING: AtomicUsize = AtomicUsize::new(1);
+/// How many operations the programs are to come to.
+static WANTED: AtomicUsize = AtomicUsize::new(0);
+
+/// Returns how many CPUs run.
+pub(crate) fn cpus() -> usize {
+    RUNNING.load(Ordering::Relaxed)
+}
+
+/// Returns how many operations the programs are to come to.
+pub(crate) fn wanted() -> usize {
+    WANTED.load(Ordering::Relaxed)
+}
+
+/// What the first CPU does.
+pub(crate) fn first(boot: Boot) -> ! {
+    let cpus = number(boot.words, "cpus").unwrap_or(1);
+    WANTED.store(number(boot.words, "operations").unwrap_or(0), Ordering::Relaxed);
+    if let Some(name) = value(boot.words, "inject") {
+        faults::plant(name);
+    }
+    let kernel = memory::prepare().expect("there is memory for the kernel's half");
+    disk::prepare();
+    let tables = memory::tables();
+
+    let (space, entry) = load::load(&kernel, boot.programs);
+    let mut body = Body::new(space.clone());
+    let stack = WINDOW + (PAGES - STACK) * 4096;
+    body.reserve(Part::new(stack, STACK).expect("it is in the window"), true).expect("nothing is there");
+    let process = Process::begin(body, None).expect("it is the first");
+    Thread::new(process, space, Frame::new(entry, WINDOW + PAGES * 4096, 0)).ready();
+
+    arch::fetch_anew();
+    RUNNING.store(arch::start_others(cpus.min(CPUS)), Ordering::Relaxed);
+    REPORT.check(self::cpus() == cpus, Count::Failures, || "not every CPU that was asked for has started");
+    threads::work();
+    threads::wait_for_all();
+    let leaked = frames::in_use() + disk::in_use();
+    REPORT.end(leaked, memory::tables() - tables + MMU.lost())
+}
+
+/// What every other CPU does.
+pub(crate) fn other() -> ! {
+    arch::fetch_anew();
+    threads::work();
+    loop {
+        arch::wait();
+        arch::take_interrupt();
+    }
+}
+
+/// Returns the value of a word `name=value`.
+fn value<'w>(words: &'w str, name: &str) -> Option<&'w str> {
+    words.split(' ').find_map(|word| word.strip_prefix(name)?.strip_prefix('='))
+}
+
+fn number(words: &str, name: &str) -> Option<usize> {
+    value(words, name)?.parse().ok()
+}
+
+#[panic_handler]
+fn panic(why: &core::panic::PanicInfo<'_>) -> ! {
+    say(format_args!("{why}"));
+    REPORT.add(Count::Failures, 1);
+    REPORT.end(0, 0)
+}

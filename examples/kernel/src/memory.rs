@@ -1,0 +1,179 @@
+//! The kernel, as `tlbkit` needs it. Nothing else is `unsafe` here but what is in `arch`.
+
+use core::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+
+use spin::{Mutex, RelaxStrategy};
+use tlbkit::{
+    AddressSpace, Asid, Attr, CpuSet, Error, Flush, Kernel, Mmu, PageSize, Pages, Pfn, PhysAddr, Record, Run,
+    VirtAddr, WalkCache,
+};
+
+use crate::report::{Count, REPORT};
+use crate::{arch, faults, frames};
+
+/// The most CPUs.
+pub(crate) const CPUS: usize = if cfg!(feature = "one-cpu") { 1 } else { 8 };
+
+pub(crate) type Space = AddressSpace<Machine, CPUS>;
+
+/// The machine that the kernel runs on.
+pub(crate) struct Machine;
+
+pub(crate) static MMU: Mmu<Machine, CPUS> = Mmu::new(Machine);
+
+/// A frame of memory. It is nothing but words that anybody may read and write: another thing is never in it.
+#[repr(C, align(4096))]
+pub(crate) struct Words(pub(crate) [AtomicU64; 512]);
+
+impl Words {
+    pub(crate) const fn new() -> Self {
+        Self([const { AtomicU64::new(0) }; 512])
+    }
+
+    /// Returns the frame's number. Memory is mapped one to one.
+    pub(crate) fn frame(&self) -> Pfn {
+        Pfn::new(core::ptr::from_ref(self).addr() >> PageSize::K4.shift())
+    }
+}
+
+/// Frames for the nodes and control blocks of address spaces. The frames of user pages are others, so that nothing but
+/// `tlbkit` reaches what is in these.
+const NODES: usize = 2048;
+static TABLES: [Words; NODES] = [const { Words::new() }; NODES];
+static RECORDS: [Record; NODES] = [const { Record::new(0) }; NODES];
+static FREE: Mutex<heapless::Vec<u16, NODES>> = Mutex::new(heapless::Vec::new());
+
+/// Whether a CPU is asked to flush by another one, and whether it still has to: what `no-wait` plants.
+static ASKED: [AtomicBool; CPUS] = [const { AtomicBool::new(false) }; CPUS];
+static LATER: [AtomicBool; CPUS] = [const { AtomicBool::new(false) }; CPUS];
+
+fn number(frame: PhysAddr) -> usize {
+    (frame.get() >> PageSize::K4.shift()).wrapping_sub(TABLES[0].frame().get())
+}
+
+// SAFETY: a frame of `FREE` is one of `TABLES`, which nothing else uses; its number is in `FREE` once, or its owner has
+// it. Memory is mapped one to one everywhere, so `memory` is its address. A record is in the array beside it. The number
+// in tp is the hart's, below `CPUS`, or the hart was not started. `sfence.vma` ends what the hart has walked, and orders
+// stores before it. The root is loaded at once. Nothing that is called here unwinds, or looks anything up.
+unsafe impl Kernel for Machine {
+    type Machine = arch::Machine;
+
+    fn cpu(&self) -> usize {
+        arch::cpu()
+    }
+
+    fn take_frame(&self) -> Option<PhysAddr> {
+        let frame = FREE.lock().pop()?;
+        Some(TABLES[usize::from(frame)].frame().address(PageSize::K4))
+    }
+
+    fn give_frame(&self, frame: PhysAddr) {
+        // There is room: it has all of them.
+        let _ = FREE.lock().push(number(frame) as u16);
+    }
+
+    fn memory(&self, frame: PhysAddr) -> *mut u8 {
+        TABLES[number(frame)].0.as_ptr().cast_mut().cast()
+    }
+
+    fn record(&self, frame: PhysAddr) -> Option<&Record> {
+        RECORDS.get(number(frame))
+    }
+
+    fn share(&self, run: Run) {
+        run.frames().for_each(frames::share);
+    }
+
+    fn release(&self, run: Run) {
+        run.frames().for_each(|frame| frames::release(frame, run.dirty));
+    }
+
+    fn flush(&self, flush: &Flush, asid: Option<Asid>) {
+        if faults::NO_FLUSH.planted() {
+            return;
+        }
+        if faults::NO_WAIT.planted() && ASKED[self.cpu()].load(Ordering::Relaxed) {
+            LATER[self.cpu()].store(true, Ordering::Relaxed);
+            return;
+        }
+        match (asid, flush.by_address(WalkCache::Whole, 64)) {
+            (Some(asid), Some(pages)) => {
+                pages.for_each(|page| arch::fence(page.address(PageSize::K4).get(), asid.get()));
+            }
+            (Some(asid), None) => arch::fence_asid(asid.get()),
+            (None, _) => arch::fence_all(),
+        }
+    }
+
+    fn interrupt(&self, cpus: CpuSet) {
+        REPORT.add(Count::Shootdowns, 1);
+        REPORT.add(Count::Interrupts, cpus.into_iter().count());
+        arch::interrupt(cpus.into_iter().fold(0, |mask, cpu| mask | 1 << cpu));
+    }
+
+    fn pause(&self) {
+        arch::pause();
+    }
+
+    fn masked<R>(&self, f: impl FnOnce() -> R) -> R {
+        arch::masked(f)
+    }
+
+    fn load(&self, root: usize) {
+        // SAFETY: an address space of this kernel's shares the kernel's half.
+        unsafe { arch::set_root(root) }
+    }
+
+    fn unload(&self) {
+        // SAFETY: memory is where it was, without translation.
+        unsafe { arch::set_root(0) }
+    }
+}
+
+/// Serves the shootdowns that other CPUs ask for. A CPU calls it when it is interrupted, and while it waits for a lock.
+pub(crate) fn on_interrupt() {
+    arch::take_interrupt();
+    ASKED[arch::cpu()].store(true, Ordering::Relaxed);
+    MMU.on_interrupt();
+    ASKED[arch::cpu()].store(false, Ordering::Relaxed);
+}
+
+/// Flushes what `no-wait` has put off.
+pub(crate) fn flush_late() {
+    if LATER[arch::cpu()].swap(false, Ordering::Relaxed) {
+        arch::fence_all();
+    }
+}
+
+/// A lock that is held over changes of an address space: who waits for it serves their shootdowns.
+pub(crate) type Lock<T> = spin::mutex::Mutex<T, Serving>;
+
+/// How a CPU waits for such a lock.
+pub(crate) struct Serving;
+
+impl RelaxStrategy for Serving {
+    fn relax() {
+        arch::pause();
+        on_interrupt();
+    }
+}
+
+/// Fills the lists of free frames, and returns the kernel's own address space: memory, mapped one to one.
+pub(crate) fn prepare() -> Result<Space, Error> {
+    FREE.lock().extend(0..NODES as u16);
+    frames::prepare();
+    let pages = |len: usize| {
+        let count = len >> PageSize::K4.shift();
+        Pages::count(VirtAddr::new(arch::MEMORY).vpn(PageSize::K4), count).ok_or(Error::NoRoom)
+    };
+    let kernel = Space::lending(&MMU, pages(arch::KERNEL_LEN)?)?;
+    let attr = Attr::READ | Attr::WRITE | Attr::EXEC | Attr::GLOBAL | Attr::ACCESSED | Attr::DIRTY;
+    let first = Pfn::new(arch::MEMORY >> PageSize::K4.shift());
+    kernel.map_linear(pages(arch::MEMORY_LEN)?, first, attr)?;
+    Ok(kernel)
+}
+
+/// Returns how many frames nodes and control blocks take.
+pub(crate) fn tables() -> usize {
+    NODES - FREE.lock().len()
+}

@@ -1,0 +1,111 @@
+//! What the kernel and its programs have counted, and the row that a boot ends with.
+
+use core::fmt::Write;
+use core::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
+
+use spin::Mutex;
+
+use crate::arch::{self, Console};
+use crate::faults;
+
+/// What is counted. The programs know the numbers of those from `Checks` to `StaleWrites`.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Count {
+    Checks,
+    Failures,
+    StaleReads,
+    StaleWrites,
+    /// Changes of address spaces: calls, page faults that map or copy, and edits that page out.
+    Operations,
+    Forks,
+    Faults,
+    Shootdowns,
+    Interrupts,
+    PagesMoved,
+    PagedOut,
+    PagedIn,
+}
+
+const NAMES: [&str; 12] = [
+    "checks",
+    "failures",
+    "stale_reads",
+    "stale_writes",
+    "operations",
+    "forks",
+    "faults",
+    "shootdowns",
+    "interrupts",
+    "pages_moved",
+    "paged_out",
+    "paged_in",
+];
+
+/// The numbers of a boot.
+pub(crate) struct Report([AtomicUsize; NAMES.len()]);
+
+pub(crate) static REPORT: Report = Report([const { AtomicUsize::new(0) }; NAMES.len()]);
+
+/// Whether the row has been said.
+static SAID: AtomicBool = AtomicBool::new(false);
+
+/// One CPU speaks at a time.
+static LINE: Mutex<()> = Mutex::new(());
+
+/// Says a line.
+pub(crate) fn say(line: core::fmt::Arguments<'_>) {
+    let _speaking = LINE.lock();
+    let _ = writeln!(Console, "{line}");
+}
+
+impl Report {
+    pub(crate) fn add(&self, count: Count, more: usize) {
+        self.0[count as usize].fetch_add(more, Ordering::Relaxed);
+    }
+
+    pub(crate) fn get(&self, count: Count) -> usize {
+        self.0[count as usize].load(Ordering::Relaxed)
+    }
+
+    /// Counts a check of the kernel's. One that fails is a failure, of the kind `what`.
+    pub(crate) fn check(&self, holds: bool, what: Count, why: impl FnOnce() -> &'static str) {
+        self.add(Count::Checks, 1);
+        if !holds {
+            self.fail(what, why());
+        }
+    }
+
+    /// Counts a failure of the kind `what`. A boot with a planted fault ends with it.
+    pub(crate) fn fail(&self, what: Count, why: &str) {
+        self.add(Count::Failures, 1);
+        if what != Count::Failures {
+            self.add(what, 1);
+        }
+        if self.get(Count::Failures) <= 10 {
+            say(format_args!("{why}"));
+        }
+        if faults::any() {
+            self.end(0, 0);
+        }
+    }
+
+    /// Says the row, and ends the machine.
+    pub(crate) fn end(&self, frames_leaked: usize, nodes_leaked: usize) -> ! {
+        if SAID.swap(true, Ordering::Relaxed) {
+            loop {
+                core::hint::spin_loop();
+            }
+        }
+        for leaked in [frames_leaked, nodes_leaked] {
+            self.add(Count::Checks, 1);
+            self.add(Count::Failures, usize::from(leaked > 0));
+        }
+        let _speaking = LINE.lock();
+        let _ = write!(Console, "row machine={} cpus={}", arch::NAME, crate::cpus());
+        for (name, number) in NAMES.iter().zip(&self.0) {
+            let _ = write!(Console, " {name}={}", number.load(Ordering::Relaxed));
+        }
+        let _ = writeln!(Console, " frames_leaked={frames_leaked} nodes_leaked={nodes_leaked}");
+        arch::stop()
+    }
+}

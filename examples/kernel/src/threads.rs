@@ -1,0 +1,291 @@
+//! Threads: who runs next, and what it asks for when it traps.
+
+use core::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
+
+use heapless::Deque;
+use spin::Mutex;
+
+use crate::arch::{self, Frame, Trap};
+use crate::body::{Part, Refused};
+use crate::memory::{MMU, Space, flush_late, on_interrupt};
+use crate::process::{ALL, Ended, Process, page_out};
+use crate::report::{Count, REPORT};
+
+/// A thread that does not run, or that this CPU runs.
+pub(crate) struct Thread {
+    process: &'static Process,
+    space: Space,
+    frame: Frame,
+}
+
+/// How many threads there can be.
+const THREADS: usize = 256;
+
+/// The threads that wait for a CPU.
+static READY: Mutex<Deque<Thread, THREADS>> = Mutex::new(Deque::new());
+/// The threads that wait for something to happen, and how much has happened.
+static PARKED: Mutex<Deque<Thread, THREADS>> = Mutex::new(Deque::new());
+static EVENTS: AtomicUsize = AtomicUsize::new(0);
+/// The CPUs that wait for a thread.
+static IDLE: AtomicUsize = AtomicUsize::new(0);
+/// Whether the first process has ended, and which CPUs have stopped since.
+static ENDED: AtomicBool = AtomicBool::new(false);
+static STOPPED: AtomicUsize = AtomicUsize::new(0);
+/// How often in a row the hand has found nothing to page out.
+static STARVED: AtomicUsize = AtomicUsize::new(0);
+
+/// What happens to a thread after a trap.
+enum Next {
+    /// It goes on.
+    On,
+    /// It waits for its turn; where it asked for something, it asks again.
+    Later,
+    /// It waits for something to happen, and then asks again.
+    Parked,
+    /// It has ended.
+    Gone,
+}
+
+impl Thread {
+    pub(crate) fn new(process: &'static Process, space: Space, frame: Frame) -> Self {
+        Self { process, space, frame }
+    }
+
+    /// Lets the thread wait for a CPU.
+    pub(crate) fn ready(self) {
+        let full = READY.lock().push_back(self).is_err();
+        assert!(!full, "there are more threads than there can be");
+        let idle = IDLE.load(Ordering::Relaxed);
+        if idle != 0 {
+            arch::interrupt(idle);
+        }
+    }
+
+    /// Lets the thread wait for the next event after so many.
+    fn park(self, events: usize) {
+        let mut parked = PARKED.lock();
+        if EVENTS.load(Ordering::Relaxed) == events {
+            let full = parked.push_back(self).is_err();
+            assert!(!full, "there are more threads than there can be");
+        } else {
+            drop(parked);
+            self.ready();
+        }
+    }
+
+    fn trapped(&mut self, trap: Trap) -> Next {
+        match trap {
+            Trap::Interrupt => {
+                on_interrupt();
+                Next::On
+            }
+            Trap::Timer => Next::Later,
+            Trap::Call => self.call(),
+            Trap::Fault(at, access) => {
+                REPORT.add(Count::Faults, 1);
+                match self.process.with(|body| body.fault(at, access)) {
+                    Ok(()) => Next::On,
+                    Err(Refused::NoMemory) => starve(),
+                    Err(Refused::Wrong) => self.refuse(format_args!("{access:?} at {at}")),
+                }
+            }
+            Trap::Illegal => self.refuse(format_args!("an illegal instruction")),
+        }
+    }
+
+    /// Lets the thread go on in its handler, or ends it.
+    fn refuse(&mut self, what: core::fmt::Arguments<'_>) -> Next {
+        let handler = self.process.handler.load(Ordering::Relaxed);
+        if handler != 0 && self.frame.pc() != handler {
+            self.frame.go_to(handler);
+            return Next::On;
+        }
+        crate::report::say(format_args!(
+            "process {}: {what}, pc {:#x}",
+            self.process.number(),
+            self.frame.pc()
+        ));
+        REPORT.fail(Count::Failures, "a program has failed");
+        self.end()
+    }
+
+    fn end(&self) -> Next {
+        match self.process.end_thread() {
+            Ended::NotYet => return Next::Parked,
+            Ended::Thread | Ended::Process => happened(),
+            Ended::Everything => ENDED.store(true, Ordering::Release),
+        }
+        Next::Gone
+    }
+
+    /// Does what the thread asks for.
+    fn call(&mut self) -> Next {
+        let (number, [a, b, c, _]) = self.frame.call();
+        let process = self.process;
+        let answer = match number {
+            0 => return self.end(),
+            1 => report(a, b),
+            2 => self.fork(),
+            3 => match (process.threads.load(Ordering::Acquire), process.children.load(Ordering::Acquire)) {
+                (1, 0) => Ok(0),
+                _ => return Next::Parked,
+            },
+            4 => {
+                process.threads.fetch_add(1, Ordering::Relaxed);
+                Self::new(process, self.space.clone(), Frame::new(a, b, c)).ready();
+                Ok(0)
+            }
+            5 => operation(Part::new(a, b).and_then(|part| process.with(|body| body.reserve(part, c != 0)))),
+            6 => operation(Part::new(a, b).and_then(|part| process.with(|body| body.unmap(part)))),
+            7 => operation(Part::new(a, b).and_then(|part| process.with(|body| body.protect(part, c != 0)))),
+            8 => operation(Part::new(a, b).and_then(|part| process.with(|body| body.shift(part, c)))),
+            9 => match send(process, a, Part::new(b, c)) {
+                Ok(false) => return Next::Parked,
+                sent => operation(sent.map(drop)),
+            },
+            10 => match receive(process, a) {
+                Ok(0) => return Next::Parked,
+                received => received,
+            },
+            11 => Ok(process.number()),
+            12 => {
+                process.handler.store(a, Ordering::Relaxed);
+                Ok(0)
+            }
+            13 => Ok(crate::cpus()),
+            14 => Ok(crate::wanted()),
+            15 => Ok(REPORT.get(Count::Operations)),
+            _ => Err(Refused::Wrong),
+        };
+        match answer {
+            Ok(value) => self.frame.answer(value),
+            Err(Refused::Wrong) => self.frame.answer(usize::MAX),
+            Err(Refused::NoMemory) => return starve(),
+        }
+        Next::On
+    }
+
+    fn fork(&mut self) -> Result<usize, Refused> {
+        let child = self.process.with(|body| body.fork())?;
+        let space = child.space.clone();
+        let process = Process::begin(child, Some(self.process)).ok_or(Refused::Wrong)?;
+        let mut frame = self.frame.clone();
+        frame.answer(0);
+        Self::new(process, space, frame).ready();
+        REPORT.add(Count::Forks, 1);
+        REPORT.add(Count::Operations, 1);
+        // Numbers of processes begin with 0, which is what the child gets.
+        Ok(process.number() + 1)
+    }
+}
+
+/// Wakes the threads that wait for something to happen.
+fn happened() {
+    let mut parked = PARKED.lock();
+    EVENTS.fetch_add(1, Ordering::Relaxed);
+    while let Some(thread) = parked.pop_front() {
+        thread.ready();
+    }
+}
+
+/// Makes room in memory, so that the thread can try again.
+fn starve() -> Next {
+    let starved = if page_out() > 0 { 0 } else { STARVED.load(Ordering::Relaxed) + 1 };
+    STARVED.store(starved, Ordering::Relaxed);
+    assert!(starved < 10_000, "there is no memory, and no page to take");
+    Next::Later
+}
+
+fn operation(result: Result<(), Refused>) -> Result<usize, Refused> {
+    result.map(|()| {
+        REPORT.add(Count::Operations, 1);
+        0
+    })
+}
+
+/// Takes over what a program has checked.
+fn report(kind: usize, count: usize) -> Result<usize, Refused> {
+    let kinds = [Count::Checks, Count::Failures, Count::StaleReads, Count::StaleWrites];
+    let kind = *kinds.get(kind).ok_or(Refused::Wrong)?;
+    if kind == Count::Checks {
+        REPORT.add(Count::Checks, count);
+    } else {
+        REPORT.fail(kind, "a program has found what must not be");
+    }
+    Ok(0)
+}
+
+/// Sends pages to another process; `false` if that has too many messages already.
+fn send(from: &'static Process, to: usize, part: Result<Part, Refused>) -> Result<bool, Refused> {
+    let (part, to) = (part?, ALL.get(to).ok_or(Refused::Wrong)?);
+    from.with(|body| {
+        let mut inbox = to.inbox.lock();
+        if inbox.is_full() {
+            return Ok(false);
+        }
+        let message = body.take_out(part)?;
+        let _ = inbox.push_back(message);
+        happened();
+        Ok(true)
+    })
+}
+
+/// Maps the next message at `at`, and returns how many pages it has; 0 if there is none.
+fn receive(process: &'static Process, at: usize) -> Result<usize, Refused> {
+    process.with(|body| {
+        let mut inbox = process.inbox.lock();
+        let Some(message) = inbox.front() else { return Ok(0) };
+        body.put_in(at, message)?;
+        REPORT.add(Count::Operations, 1);
+        happened();
+        Ok(inbox.pop_front().map_or(0, |message| message.len()))
+    })
+}
+
+/// Runs threads on this CPU until the first process has ended.
+pub(crate) fn work() {
+    while !ENDED.load(Ordering::Acquire) {
+        let next = READY.lock().pop_front();
+        let Some(mut thread) = next else {
+            idle();
+            continue;
+        };
+        flush_late();
+        assert_eq!(thread.space.activate(), Ok(()));
+        arch::begin_slice();
+        let mut events;
+        let next = loop {
+            let trap = arch::run(&mut thread.frame);
+            events = EVENTS.load(Ordering::Relaxed);
+            match thread.trapped(trap) {
+                Next::On => {}
+                next => break next,
+            }
+        };
+        match next {
+            Next::Later => thread.ready(),
+            Next::Parked => thread.park(events),
+            Next::On | Next::Gone => {}
+        }
+    }
+    // No address space is kept by a CPU that has stopped.
+    assert_eq!(MMU.offline(), Ok(()));
+    STOPPED.fetch_add(1, Ordering::Release);
+}
+
+/// Waits for a thread, and serves the shootdowns of the address space that ran here until it runs no more.
+fn idle() {
+    assert_eq!(MMU.idle(), Ok(()));
+    let bit = 1 << arch::cpu();
+    IDLE.fetch_or(bit, Ordering::Relaxed);
+    arch::wait();
+    IDLE.fetch_and(!bit, Ordering::Relaxed);
+    on_interrupt();
+}
+
+/// Waits until every CPU has stopped.
+pub(crate) fn wait_for_all() {
+    while STOPPED.load(Ordering::Acquire) < crate::cpus() {
+        core::hint::spin_loop();
+    }
+}

@@ -1,0 +1,138 @@
+//! The programs: each process checks what it finds in its memory, and reports what must not be.
+//!
+//! Every page carries words that say which process wrote it, for which page, and how old they are.
+#![no_std]
+#![no_main]
+
+use core::arch::global_asm;
+use core::sync::atomic::{AtomicUsize, Ordering};
+
+use sys::Found;
+
+mod messages;
+mod pressure;
+mod storm;
+mod sys;
+mod threads;
+mod tree;
+
+/// Where the window begins that a process maps pages in, 1024 of them; the stack is in the last ones.
+const WINDOW: usize = (1 << 30) - (2 << 20);
+const PAGE: usize = 4096;
+/// The words of a page that are written and read.
+const WORDS: [usize; 4] = [0, 171, 342, 511];
+
+global_asm!(
+    r#"
+    .section .text.start, "ax"
+    .globl _start
+_start:
+    tail    {main}
+    "#,
+    main = sym main,
+);
+
+/// How many checks this process has made and not reported.
+static CHECKS: AtomicUsize = AtomicUsize::new(0);
+
+/// Counts a check.
+fn check(holds: bool, found: Found) {
+    CHECKS.fetch_add(1, Ordering::Relaxed);
+    if !holds {
+        sys::report(found);
+    }
+}
+
+/// Ends the process.
+fn exit() -> ! {
+    sys::report_checks(CHECKS.swap(0, Ordering::Relaxed));
+    sys::exit()
+}
+
+/// Returns where a page of the window is.
+const fn at(page: usize) -> usize {
+    WINDOW + page * PAGE
+}
+
+/// Returns the words that a page carries.
+const fn pattern(process: usize, page: usize, age: usize) -> u64 {
+    ((process as u64 + 1) << 48) | ((page as u64) << 32) | age as u64
+}
+
+/// Writes a word all over a page; tells whether that is allowed.
+fn stamp(page: usize, word: u64) -> bool {
+    WORDS.iter().all(|offset| sys::store(at(page) + offset * 8, word))
+}
+
+/// Checks that a page carries a word.
+fn expect(page: usize, word: u64) {
+    for offset in WORDS {
+        match sys::load(at(page) + offset * 8) {
+            Some(found) => check(found == word, Found::StaleRead),
+            None => check(false, Found::Failure),
+        }
+    }
+}
+
+/// A generator of numbers.
+struct Numbers(u64);
+
+impl Numbers {
+    fn new(seed: usize) -> Self {
+        Self((seed as u64 + 1).wrapping_mul(0x9e37_79b9_7f4a_7c15))
+    }
+
+    fn below(&mut self, end: usize) -> usize {
+        self.0 ^= self.0 << 13;
+        self.0 ^= self.0 >> 7;
+        self.0 ^= self.0 << 17;
+        (self.0 % end as u64) as usize
+    }
+}
+
+/// Runs `program` in a child.
+fn run(program: impl FnOnce()) {
+    match sys::fork() {
+        Ok(None) => {
+            program();
+            exit()
+        }
+        Ok(Some(_)) => {}
+        Err(()) => check(false, Found::Failure),
+    }
+}
+
+/// The first process: every program, each on as many CPUs as there are; again and again, until there were as many
+/// operations as are wanted.
+extern "C" fn main() -> ! {
+    sys::catch();
+    let cpus = sys::cpus();
+    let mut seed = 0;
+    loop {
+        for _ in 0..cpus {
+            seed += 1;
+            run(|| storm::run(&mut Numbers::new(seed)));
+        }
+        sys::wait();
+        run(|| tree::run(100));
+        sys::wait();
+        run(|| threads::run(cpus.max(2), seed));
+        sys::wait();
+        run(|| pressure::run(seed));
+        sys::wait();
+        for _ in 0..cpus.div_ceil(2) {
+            seed += 1;
+            run(|| messages::run(&mut Numbers::new(seed)));
+        }
+        sys::wait();
+        if sys::operations() >= sys::wanted() {
+            exit()
+        }
+    }
+}
+
+#[panic_handler]
+fn panic(_: &core::panic::PanicInfo<'_>) -> ! {
+    sys::report(Found::Failure);
+    exit()
+}

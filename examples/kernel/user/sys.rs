@@ -1,0 +1,156 @@
+//! What the kernel does for a program.
+
+use core::arch::{asm, global_asm};
+
+fn call(number: usize, [a, b, c]: [usize; 3]) -> usize {
+    let answer;
+    // SAFETY: the kernel keeps every register but a0. What it does to memory is the caller's affair: pages that programs map
+    // and unmap hold no Rust object.
+    unsafe {
+        asm!("ecall", inout("a0") a => answer, in("a1") b, in("a2") c, in("a7") number, options(nostack));
+    }
+    answer
+}
+
+/// What the kernel answers to what must not be.
+const WRONG: usize = usize::MAX;
+
+/// What a program has found.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Found {
+    /// Something that should have been allowed was not, or the other way round.
+    Failure = 1,
+    /// A page that is not what it should be.
+    StaleRead = 2,
+    /// A store that arrived though it must not.
+    StaleWrite = 3,
+}
+
+pub(crate) fn exit() -> ! {
+    loop {
+        call(0, [0; 3]);
+    }
+}
+
+pub(crate) fn report_checks(count: usize) {
+    call(1, [0, count, 0]);
+}
+
+pub(crate) fn report(found: Found) {
+    call(1, [found as usize, 0, 0]);
+}
+
+/// Returns the number of the child, and in the child nothing; `Err` if there is no room for it.
+pub(crate) fn fork() -> Result<Option<usize>, ()> {
+    match call(2, [0; 3]) {
+        WRONG => Err(()),
+        child => Ok(child.checked_sub(1)),
+    }
+}
+
+/// Waits until every child, and every other thread, has ended.
+pub(crate) fn wait() {
+    call(3, [0; 3]);
+}
+
+/// Begins a thread of this process.
+pub(crate) fn spawn(entry: extern "C" fn(usize) -> !, stack: usize, argument: usize) {
+    call(4, [entry as usize, stack, argument]);
+}
+
+pub(crate) fn map(at: usize, pages: usize) -> bool {
+    call(5, [at, pages, 1]) == 0
+}
+
+pub(crate) fn unmap(at: usize, pages: usize) -> bool {
+    call(6, [at, pages, 0]) == 0
+}
+
+pub(crate) fn protect(at: usize, pages: usize, write: bool) -> bool {
+    call(7, [at, pages, write.into()]) == 0
+}
+
+pub(crate) fn remap(from: usize, pages: usize, to: usize) -> bool {
+    call(8, [from, pages, to]) == 0
+}
+
+/// Sends pages to another process.
+pub(crate) fn send(to: usize, at: usize, pages: usize) -> bool {
+    call(9, [to, at, pages]) == 0
+}
+
+/// Waits for a message, and returns how many pages it has, which are at `at` then.
+pub(crate) fn receive(at: usize) -> usize {
+    call(10, [at, 0, 0])
+}
+
+/// Returns the number of this process.
+pub(crate) fn number() -> usize {
+    call(11, [0; 3])
+}
+
+/// Returns how many CPUs there are.
+pub(crate) fn cpus() -> usize {
+    call(13, [0; 3])
+}
+
+/// Returns how many operations the programs are to come to.
+pub(crate) fn wanted() -> usize {
+    call(14, [0; 3])
+}
+
+/// Returns how many there have been.
+pub(crate) fn operations() -> usize {
+    call(15, [0; 3])
+}
+
+/// Lets [`load`] and [`store`] find out what must not be.
+pub(crate) fn catch() {
+    call(12, [refused as *const () as usize, 0, 0]);
+}
+
+global_asm!(
+    r#"
+    .section .text
+{load}:
+    ld      a1, (a0)
+    li      a0, 0
+    ret
+{store}:
+    sd      a1, (a0)
+    li      a0, 0
+    ret
+    # Where the kernel lets a thread go on whose access is not allowed.
+{refused}:
+    li      a0, 1
+    ret
+    "#,
+    load = sym probe_load,
+    store = sym probe_store,
+    refused = sym refused,
+);
+
+#[repr(C)]
+struct Loaded {
+    refused: usize,
+    word: u64,
+}
+
+unsafe extern "C" {
+    fn probe_load(at: usize) -> Loaded;
+    fn probe_store(at: usize, word: u64) -> usize;
+    fn refused();
+}
+
+/// Loads a word of the window; `None` if that is not allowed.
+pub(crate) fn load(at: usize) -> Option<u64> {
+    // SAFETY: a load of a word that is there, or a fault, which `catch` has seen to.
+    let loaded = unsafe { probe_load(at) };
+    (loaded.refused == 0).then_some(loaded.word)
+}
+
+/// Stores a word in the window; tells whether that is allowed.
+pub(crate) fn store(at: usize, word: u64) -> bool {
+    // SAFETY: the window holds no Rust object but stacks, which no program stores to.
+    unsafe { probe_store(at, word) == 0 }
+}

@@ -1,0 +1,103 @@
+//! Threads of one process, on all CPUs. Each maps, moves, protects and unmaps pages of its own, which the others use
+//! all the time.
+//!
+//! A page has a turn, which its owner counts: odd from the moment on that a call has returned which took the page away,
+//! even from before the call that brings it back. Who finds the same odd turn before and after an access that was allowed
+//! has used a stale translation.
+
+use core::sync::atomic::{AtomicUsize, Ordering};
+
+use crate::sys::{self, Found};
+use crate::{Numbers, at, check, pattern};
+
+const PAGES: usize = 24;
+/// Where a page is while it is away.
+const AWAY: usize = 256;
+/// Where the stacks begin, and how many pages each has.
+const STACKS: usize = 600;
+const STACK: usize = 4;
+const ROUNDS: usize = 200;
+/// The word that others write.
+const OTHERS: usize = 8 * 64;
+
+static TURNS: [AtomicUsize; PAGES] = [const { AtomicUsize::new(1) }; PAGES];
+/// The least age that a page may carry.
+static FLOORS: [AtomicUsize; PAGES] = [const { AtomicUsize::new(0) }; PAGES];
+static THREADS: AtomicUsize = AtomicUsize::new(0);
+static SEED: AtomicUsize = AtomicUsize::new(0);
+
+pub(crate) fn run(threads: usize, seed: usize) {
+    THREADS.store(threads, Ordering::Relaxed);
+    SEED.store(seed, Ordering::Relaxed);
+    check(sys::map(at(STACKS), threads * STACK), Found::Failure);
+    for thread in 1..threads {
+        sys::spawn(other, at(STACKS + (thread + 1) * STACK), thread);
+    }
+    work(0);
+    sys::wait();
+}
+
+extern "C" fn other(thread: usize) -> ! {
+    work(thread);
+    sys::exit()
+}
+
+fn work(thread: usize) {
+    let threads = THREADS.load(Ordering::Relaxed);
+    let mut numbers = Numbers::new(SEED.load(Ordering::Relaxed) * 64 + thread);
+    for age in 1..=ROUNDS {
+        let page = thread + threads * numbers.below(PAGES / threads);
+        turn(page, age, &mut numbers);
+    }
+}
+
+/// Brings a page, uses it with the others, and takes it away.
+fn turn(page: usize, age: usize, numbers: &mut Numbers) {
+    let own = sys::number();
+    TURNS[page].fetch_add(1, Ordering::SeqCst);
+    check(sys::map(at(page), 1), Found::Failure);
+    check(sys::store(at(page), pattern(own, page, age)), Found::Failure);
+    look_around(own, numbers);
+
+    if numbers.below(2) == 0 {
+        check(sys::remap(at(page), 1, at(page + AWAY)), Found::Failure);
+        TURNS[page].fetch_add(1, Ordering::SeqCst);
+        look_around(own, numbers);
+        check(sys::load(at(page + AWAY)) == Some(pattern(own, page, age)), Found::StaleRead);
+        TURNS[page].fetch_add(1, Ordering::SeqCst);
+        check(sys::remap(at(page + AWAY), 1, at(page)), Found::Failure);
+    }
+
+    // From when `protect` has returned, nobody writes.
+    check(sys::protect(at(page), 1, false), Found::Failure);
+    let before = sys::load(at(page) + OTHERS);
+    look_around(own, numbers);
+    check(sys::load(at(page) + OTHERS) == before, Found::StaleWrite);
+    check(sys::load(at(page)) == Some(pattern(own, page, age)), Found::StaleRead);
+
+    check(sys::unmap(at(page), 1), Found::Failure);
+    FLOORS[page].store(age + 1, Ordering::SeqCst);
+    TURNS[page].fetch_add(1, Ordering::SeqCst);
+    look_around(own, numbers);
+}
+
+/// Uses pages of all threads.
+fn look_around(own: usize, numbers: &mut Numbers) {
+    for _ in 0..24 {
+        let page = numbers.below(PAGES);
+        let (turn, floor) = (TURNS[page].load(Ordering::SeqCst), FLOORS[page].load(Ordering::SeqCst));
+        let store = numbers.below(3) == 0;
+        let met = if store {
+            sys::store(at(page) + OTHERS, numbers.below(1 << 30) as u64).then_some(0)
+        } else {
+            sys::load(at(page))
+        };
+        let is_away = turn % 2 == 1 && TURNS[page].load(Ordering::SeqCst) == turn;
+        let found = if store { Found::StaleWrite } else { Found::StaleRead };
+        check(!(is_away && met.is_some()), found);
+        if let Some(word) = met.filter(|&word| word != 0) {
+            let age = (word & 0xffff_ffff) as usize;
+            check(word == pattern(own, page, age) && age >= floor, Found::StaleRead);
+        }
+    }
+}
