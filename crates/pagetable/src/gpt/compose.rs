@@ -9,11 +9,9 @@
 //!   both pages                                                | leaf | leaf | leaf | leaf |
 //! ```
 
-use core::ops::RangeInclusive;
-
 use super::Gpt;
-use super::bits::{digit, low};
-use super::graft::{Job, Supply};
+use super::bits::{agree, digit, low};
+use super::graft::{Job, New, Supply};
 use super::layout::{Edge, Layout};
 use super::policy::Policy;
 use super::slots::Place;
@@ -22,108 +20,142 @@ use crate::format::Format;
 use crate::nodes::{NodeAddr, Nodes};
 use crate::{Geometry, Retired};
 
+/// What a new node leads to beside the pages of a span.
+#[derive(Clone, Copy)]
+pub(super) enum Around {
+    /// Nothing.
+    Nothing,
+    /// What another node led to, in whose place it is.
+    Node(Edge),
+    /// A node or leaf, in which this key is. Of a pair, the page that the span leaves alone.
+    Entry(Edge, usize),
+}
+
+/// A new node to be filled.
+#[derive(Clone, Copy)]
+pub(super) struct Fresh {
+    /// The node; without an address if it will have one entry, which takes its place.
+    pub(super) node: Edge,
+    /// The first key that it covers.
+    pub(super) base: usize,
+    pub(super) around: Around,
+}
+
 impl<'n, G: Geometry, F: Format, N: Nodes<Word = F::Word>, L: Layout<N>, P: Policy> Gpt<'n, G, F, N, L, P> {
-    /// Maps a span in some slots of a new node at `base`, whose slots are smaller than the pages; `content` says what else
-    /// there is. Counts the node's entries, and returns how many they are and the last.
+    /// Maps a span in a new node whose slots are smaller than the pages, with what else there is around them. Returns the node,
+    /// or the only entry in place of one without an address.
     ///
     /// # Safety
     ///
-    /// The caller is the only writer, and retires what `content` comes from; so for all that follow.
+    /// The caller is the only writer, and lets go of what has lost its slots; so for all that follow.
     #[inline(never)]
     pub(super) unsafe fn compose<S: Supply, W: Fn(usize) -> F::Word>(
         &self,
         job: &mut Job<'_, 'n, S, W>,
-        new: Edge,
-        base: usize,
+        new: &Fresh,
         span: Span,
-        slots: RangeInclusive<usize>,
-        content: impl Fn(usize) -> Edge,
-    ) -> (usize, Edge) {
+    ) -> Edge {
+        let node = new.node;
         let unit = Self::unit(job.page);
-        let step = 1 << (unit - new.shift);
-        let (mut live, mut last) = (0, Edge::EMPTY);
-        let mut put = |slot, entry: Edge| {
-            if !entry.is_empty() {
-                live += usize::from(entry != last);
-                if S::REAL && !new.is_empty() {
-                    // SAFETY: the node is private, and the slot within it.
-                    unsafe { self.put(new.node, slot, new.shift, entry) };
-                }
-            }
-            last = entry;
-        };
-        let mut only = Edge::EMPTY;
-        let mut slot = slots.start() & !(step - 1);
-        while slot <= *slots.end() {
-            let start = base | slot << new.shift;
-            let Some(part) = span.within(start, unit, job.page) else {
-                for slot in slot..slot + step {
-                    put(slot, content(slot));
-                }
-                slot += step;
-                continue;
-            };
-            let half = |which: usize| slot + which * step / 2..slot + (which + 1) * step / 2;
-            let own = digit(part.first, job.page, 1)..=digit(part.last, job.page, 1);
-            // The leaf of this size that a half has.
-            let same = |which: usize| {
-                Some(content(half(which).start)).filter(|now| now.leaf && now.shift == job.page)
-            };
-            let beside = if own.start() == own.end() { same(1 - own.start()) } else { None };
-            let leaf = if own.clone().all(|which| same(which).is_some()) {
-                None
-            } else {
-                // SAFETY: the caller's promise, also below.
-                Some(unsafe { self.couple(job, part, start, beside) })
-            };
-            for which in 0..2 {
-                let mut last = Edge::EMPTY;
-                for slot in half(which) {
-                    let now = content(slot);
-                    let new = leaf.filter(|_| beside.is_some() || own.contains(&which));
-                    if S::REAL && new.is_some() && own.contains(&which) && !now.is_empty() && now != last {
-                        // SAFETY: as above.
-                        unsafe { self.discard(job.batch, now) };
-                    }
-                    last = now;
-                    let entry = new.unwrap_or(now);
-                    put(slot, entry);
+        let half = 1 << (job.page - node.shift);
+        let (mut live, mut last, mut only) = (0, Edge::EMPTY, Edge::EMPTY);
+        // SAFETY: the caller's promise; the node is private, and the slots are within it.
+        unsafe {
+            for first in (0..node.slots()).step_by(2 * half) {
+                let start = new.base | first << node.shift;
+                let pair = match span.within(start, unit, job.page) {
+                    Some(part) => self.couple(job, new, span, first, part),
+                    None => (Edge::EMPTY, [false; 2]),
+                };
+                for slot in first..first + 2 * half {
+                    let entry = if pair.1[usize::from(slot >= first + half)] {
+                        pair.0
+                    } else {
+                        self.around(new, span, slot)
+                    };
                     if !entry.is_empty() {
+                        live += usize::from(entry != last);
                         only = entry;
+                        if S::REAL && !node.is_empty() {
+                            self.put(node.node, slot, node.shift, entry);
+                        }
                     }
+                    last = entry;
                 }
             }
-            slot += step;
+            if node.is_empty() {
+                return only;
+            }
+            if S::REAL {
+                self.set_live(node, live);
+            }
         }
-        if S::REAL && !new.is_empty() {
-            // SAFETY: the node is private.
-            unsafe { self.set_live(new, live) };
-        }
-        (live, only)
+        node
     }
 
-    /// Takes a new leaf for the one or two pages of a span, and the other page that `beside` has, in whose place it is.
+    /// Returns what stands in a slot of a new node where no pages of a span do.
+    #[inline(never)]
+    unsafe fn around(&self, new: &Fresh, span: Span, slot: usize) -> Edge {
+        let node = new.node;
+        let start = new.base | slot << node.shift;
+        // SAFETY: the caller's promise.
+        unsafe {
+            match new.around {
+                Around::Nothing => Edge::EMPTY,
+                Around::Node(old) => self.edge(Place::In(old.node, slot), old.shift, start),
+                Around::Entry(old, near) => {
+                    let here = if node.shares(old) {
+                        agree(start, near, old.top()) && self.keeps(old, start, span)
+                    } else {
+                        slot == node.index(near)
+                    };
+                    if here { old } else { Edge::EMPTY }
+                }
+            }
+        }
+    }
+
+    /// Takes a new leaf for the one or two pages of a part, and for the page beside it if there is one of this size.
+    /// Returns it, and in which halves of the unit's slots it stands; in none if the leaf that is there is of these pages.
+    #[inline(never)]
     unsafe fn couple<S: Supply, W: Fn(usize) -> F::Word>(
         &self,
         job: &mut Job<'_, 'n, S, W>,
+        new: &Fresh,
+        span: Span,
+        first: usize,
         part: Span,
-        start: usize,
-        beside: Option<Edge>,
-    ) -> Edge {
-        // SAFETY: the caller is the writer; the new leaf is private, and of the same pair.
+    ) -> (Edge, [bool; 2]) {
+        let halves = [0, 1].map(|which| {
+            let slot = first + (which << (job.page - new.node.shift));
+            // SAFETY: the caller's promise.
+            unsafe { self.around(new, span, slot) }
+        });
+        let same = halves.map(|now| now.leaf && now.shift == job.page);
+        let mut own = [false; 2];
+        own[digit(part.first, job.page, 1)] = true;
+        own[digit(part.last, job.page, 1)] = true;
+        if (0..2).all(|which| same[which] || !own[which]) {
+            return (Edge::EMPTY, [false; 2]);
+        }
+        // SAFETY: the caller's promise; the new leaf is private, and of the same pair.
         unsafe {
             let leaf = self.plant(job, 1, part);
-            if S::REAL
-                && let Some(beside) = beside
-            {
-                self.copy_leaf(beside, start, leaf);
-                self.retire(job.batch, beside);
+            for which in 0..2 {
+                if !own[which] && same[which] {
+                    own[which] = true;
+                    if S::REAL {
+                        let start = new.base | first << new.node.shift;
+                        self.copy_leaf(halves[which], start, leaf);
+                        self.tally.ptes(self.live(halves[which]).cast_signed());
+                    }
+                }
             }
-            leaf
+            (leaf, own)
         }
     }
 
-    /// Builds a node anew, with the pages of a span in it that its slots are too small for.
+    /// Takes a node in place of one whose slots are smaller than the pages of a span.
     #[inline(never)]
     pub(super) unsafe fn renew<S: Supply, W: Fn(usize) -> F::Word>(
         &self,
@@ -131,33 +163,48 @@ impl<'n, G: Geometry, F: Format, N: Nodes<Word = F::Word>, L: Layout<N>, P: Poli
         old: Edge,
         span: Span,
         base: usize,
-    ) -> Edge {
-        // SAFETY: the caller is the writer; the new node is private, and slots are within their nodes.
+    ) -> New {
+        // A pair that takes the place of all that there is needs no node.
+        let pair = span.first & !low(Self::unit(job.page));
+        let lone = pair == span.last & !low(Self::unit(job.page)) && {
+            let run = old.index(pair)..=old.index(pair | low(Self::unit(job.page)));
+            let own = old.index(span.first)..=old.index(span.last | low(job.page));
+            (0..old.slots()).all(|slot| {
+                // SAFETY: the caller is the writer, and the slots are within the node.
+                let now = unsafe { self.edge(Place::In(old.node, slot), old.shift, base) };
+                let joins = run.contains(&slot) && now.leaf && now.shift == job.page;
+                now.is_empty() || own.contains(&slot) || joins
+            })
+        };
+        let node = if lone {
+            Edge { node: NodeAddr::new(0), ..old }
+        } else {
+            // SAFETY: as above.
+            unsafe { self.sprout(job.supply, old.shift, old.width, base) }
+        };
+        New::Filled(Fresh { node, base, around: Around::Node(old) })
+    }
+
+    /// Retires a node with everything below it that what stands in its place does not lead to: another node of such slots, or
+    /// the only leaf.
+    #[inline(never)]
+    pub(super) unsafe fn let_go(&self, batch: &mut Retired<'n>, old: Edge, new: Edge) {
+        let mut slot = 0;
+        // SAFETY: the caller is the writer, and slots are within their nodes.
         unsafe {
-            let page = job.page;
-            let content =
-                |slot: usize| self.edge(Place::In(old.node, slot), old.shift, base | slot << old.shift);
-            // A pair that takes the place of all that there is needs no node.
-            let pair = span.first & !low(Self::unit(page));
-            let lone = pair == span.last & !low(Self::unit(page)) && {
-                let run = old.index(pair)..=old.index(pair | low(Self::unit(page)));
-                let own = old.index(span.first)..=old.index(span.last | low(page));
-                (0..old.slots()).all(|slot| {
-                    let now = content(slot);
-                    let joins = run.contains(&slot) && now.leaf && now.shift == page;
-                    now.is_empty() || own.contains(&slot) || joins
-                })
-            };
-            let new = if lone {
-                Edge { node: NodeAddr::new(0), ..old }
-            } else {
-                self.sprout(job.supply, old.shift, old.width, base)
-            };
-            let (_, only) = self.compose(job, new, base, span, 0..=old.slots() - 1, content);
-            if S::REAL {
-                self.retire(job.batch, old);
+            while slot < old.slots() {
+                let now = self.edge(Place::In(old.node, slot), old.shift, 0);
+                let then = if new.leaf { new } else { self.edge(Place::In(new.node, slot), new.shift, 0) };
+                if !now.is_empty() && now != then {
+                    if old.shares(now) {
+                        self.release(batch, now);
+                    } else {
+                        self.discard(batch, now);
+                    }
+                }
+                slot = old.run(slot, now).end;
             }
-            if lone { only } else { new }
+            self.retire(batch, old);
         }
     }
 

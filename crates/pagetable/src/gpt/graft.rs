@@ -27,7 +27,8 @@
 //! into the leaf at hand, for that decides whether leaves join.
 //!
 //! Costs, for a part: a walk, and with a new node the stores of its slots. A range of `n` leaves has at most as many parts
-//! as there are nodes on the ways to its two ends, and what it builds in one part costs a constant a leaf.
+//! as there are nodes on the ways to its two ends, and what it builds in one part costs a walk below that part's uppermost
+//! node for each lowest node, and a constant a leaf.
 //!
 //! | term | here |
 //! |-|-|
@@ -45,11 +46,11 @@ use tlbkit_addr::Flush;
 
 use super::Gpt;
 use super::bits::{agree, digit, low};
+use super::compose::{Around, Fresh};
 use super::layout::{Edge, Layout};
 use super::policy::Policy;
 use super::slots::{KINDS, Place, leaf_kind};
 use super::sweep::Span;
-use super::way::Way;
 use crate::format::Format;
 use crate::mode::Mode;
 use crate::nodes::{NodeAddr, Nodes, Stock};
@@ -64,15 +65,14 @@ pub(super) trait Supply {
     fn take(&mut self, kind: usize) -> NodeAddr;
 }
 
-/// A supply that counts.
-#[derive(Default)]
-pub(super) struct Count(pub(super) [usize; KINDS]);
+/// A supply that counts, in the stock that will have the nodes.
+pub(super) struct Count<'s, 'n, N: Nodes>(pub(super) &'s mut Stock<'n, N, KINDS>);
 
-impl Supply for Count {
+impl<N: Nodes> Supply for Count<'_, '_, N> {
     const REAL: bool = false;
 
     fn take(&mut self, kind: usize) -> NodeAddr {
-        self.0[kind] += 1;
+        self.0.want(kind);
         // Any address that is not zero: nobody goes there.
         NodeAddr::new(1)
     }
@@ -118,15 +118,55 @@ struct Plan {
 }
 
 /// How far one step of an insertion came.
+#[derive(Clone, Copy)]
 struct Done {
     /// The last key that is inserted.
     last: usize,
     /// Whether nodes have changed.
     changed: bool,
+    /// Whether one was parted, so that there are new nodes that do not cover the pages.
+    parted: bool,
+}
+
+/// What takes the place of what a slot leads to.
+pub(super) enum New {
+    /// What is to be built in the slot, of this many bits.
+    Below(u32),
+    /// A new node, in which the part is to be built.
+    Open(Edge),
+    /// A new node of slots smaller than the pages, which is to be filled with the part and what is around it.
+    Filled(Fresh),
+    /// A leaf or node that is complete.
+    Whole(Edge),
+}
+
+/// How a part of a span is joined with what is there.
+enum Fork {
+    /// In a leaf, which has both.
+    Leaf(Span, Edge),
+    /// In the slot, of this many bits, of a node that the dry run has counted for a part before.
+    Below(u32),
+    /// In a new node, which is empty.
+    Node(Edge),
+}
+
+/// One slot's change.
+struct Step {
+    place: Place,
+    /// The bits that the slot covers.
+    ceiling: u32,
+    /// The node that has it, empty for the root's.
+    above: Edge,
+    /// What it leads to.
+    old: Edge,
+    /// The pages that the change is enough for.
+    part: Span,
+    new: New,
+    gone: Gone,
 }
 
 /// What becomes of what a slot led to, once the slot leads to something else.
-enum Gone {
+pub(super) enum Gone {
     /// It stays below the new node, or is taken care of.
     Nothing,
     /// A leaf whose PTEs have been copied.
@@ -135,6 +175,10 @@ enum Gone {
     Page,
     /// Everything below goes.
     Subtree,
+    /// A node that was parted; what goes has been taken care of.
+    Parted,
+    /// A node goes, with everything below it that the new one does not lead to.
+    Node,
 }
 
 impl<'n, G: Geometry, F: Format, N: Nodes<Word = F::Word>, L: Layout<N>, P: Policy> Gpt<'n, G, F, N, L, P> {
@@ -156,14 +200,15 @@ impl<'n, G: Geometry, F: Format, N: Nodes<Word = F::Word>, L: Layout<N>, P: Poli
         let span = Span { first: span.first, last: span.last & !low(page) };
         // SAFETY: the caller is the writer.
         unsafe {
-            if self.insert(batch, span, page, over, word, broken)? {
-                self.tune_span(batch, span, over);
+            let done = self.insert(batch, span, page, over, word, broken)?;
+            if done.changed {
+                self.tune_span(batch, span, over, done.parted);
             }
         }
         Ok(())
     }
 
-    /// Counts the nodes that a span needs, reserves them, commits. Tells whether nodes have changed.
+    /// Counts the nodes that a span needs, reserves them, commits.
     #[inline(never)]
     unsafe fn insert(
         &self,
@@ -173,49 +218,39 @@ impl<'n, G: Geometry, F: Format, N: Nodes<Word = F::Word>, L: Layout<N>, P: Poli
         over: bool,
         word: impl Fn(usize) -> F::Word,
         broken: &mut dyn FnMut(&Flush),
-    ) -> Result<bool, Error> {
+    ) -> Result<Done, Error> {
+        let mut stock = Stock::empty(self.nodes, &Self::WORDS);
         // SAFETY: the caller is the writer.
-        let mut stock = unsafe { self.reserve(batch, span, page, over, &word) }?;
+        unsafe {
+            let supply = &mut Count(&mut stock);
+            self.insert_all(&mut Job { supply, batch, page, over, word: &word, broken }, span);
+        }
+        stock.take_wanted(L::REACH)?;
         // Frames are whole before the table leads to them.
         N::Mode::release();
-        let mut job = Job { supply: &mut stock, batch, page, over, word: &word, broken };
+        let supply = &mut stock;
         // SAFETY: as above.
-        unsafe { Ok(self.insert_all(&mut job, span)) }
+        unsafe { Ok(self.insert_all(&mut Job { supply, batch, page, over, word: &word, broken }, span)) }
     }
 
-    /// The dry run: takes the nodes that mapping a span needs.
-    #[inline(never)]
-    unsafe fn reserve(
-        &self,
-        batch: &mut Retired<'n>,
-        span: Span,
-        page: u32,
-        over: bool,
-        word: impl Fn(usize) -> F::Word,
-    ) -> Result<Stock<'n, N, KINDS>, Error> {
-        let mut count = Count::default();
-        let mut job = Job { supply: &mut count, batch, page, over, word, broken: &mut |_| () };
-        // SAFETY: the caller is the writer.
-        unsafe { self.insert_all(&mut job, span) };
-        Stock::take_within(self.nodes, &Self::WORDS, count.0, L::REACH)
-    }
-
-    /// Inserts the parts of a span one after the other, and tells whether any changed more than a leaf.
-    #[inline(never)]
+    /// Inserts the parts of a span one after the other.
     unsafe fn insert_all<S: Supply, W: Fn(usize) -> F::Word>(
         &self,
         job: &mut Job<'_, 'n, S, W>,
         span: Span,
-    ) -> bool {
-        let (mut rest, mut changed) = (span, false);
+    ) -> Done {
+        let mut rest = span;
+        let mut all = Done { last: span.first, changed: false, parted: false };
         let mut plan = Plan { node: None, filled: (NodeAddr::new(0), 0) };
         loop {
             // SAFETY: the caller is the writer.
             let done = unsafe { self.insert_next(job, rest, &mut plan) };
-            changed |= done.changed;
+            all.last = done.last;
+            all.changed |= done.changed;
+            all.parted |= done.parted;
             match (done.last | low(job.page)).checked_add(1).filter(|&next| next <= span.last) {
                 Some(next) => rest.first = next,
-                None => return changed,
+                None => return all,
             }
         }
     }
@@ -223,13 +258,13 @@ impl<'n, G: Geometry, F: Format, N: Nodes<Word = F::Word>, L: Layout<N>, P: Poli
     /// Tunes the nodes that a span has changed: those that reach over one of its ends, and where pages were resized
     /// those within, too.
     #[inline(never)]
-    unsafe fn tune_span(&self, batch: &mut Retired<'n>, span: Span, within: bool) {
+    unsafe fn tune_span(&self, batch: &mut Retired<'n>, span: Span, within: bool, parted: bool) {
         let all = span.first != span.last;
         let mut at = span.first;
         // SAFETY: the caller is the writer.
         unsafe {
             loop {
-                let lowest = self.tune_path(batch, at, all);
+                let lowest = self.tune_path(batch, at, all, parted);
                 if !within || at == span.last {
                     break;
                 }
@@ -239,14 +274,14 @@ impl<'n, G: Geometry, F: Format, N: Nodes<Word = F::Word>, L: Layout<N>, P: Poli
                 }
             }
             if all {
-                self.tune_path(batch, span.last, all);
+                self.tune_path(batch, span.last, all, parted);
             }
         }
     }
 
     /// Inserts the first part of a span that one slot's change is enough for, and returns where that ends.
     ///
-    /// One walk for the span's first page finds the slot. The step depends on what the slot says:
+    /// One walk for the span's first page finds the slot ([`next_step`](Self::next_step)). The step depends on what the slot says:
     ///
     /// | the slot leads to | the part | the step |
     /// |-|-|-|
@@ -265,6 +300,60 @@ impl<'n, G: Geometry, F: Format, N: Nodes<Word = F::Word>, L: Layout<N>, P: Poli
         rest: Span,
         plan: &mut Plan,
     ) -> Done {
+        // SAFETY: the caller is the writer, in everything called.
+        unsafe {
+            // What is taken here is built below, when the frame of the walk is gone from the stack.
+            let step = self.next_step(job, rest, plan);
+            let step = match &step {
+                Ok(step) => step,
+                Err(done) => return *done,
+            };
+            let part = step.part;
+            let new = match &step.new {
+                New::Below(ceiling) => self.build(job, *ceiling, part),
+                New::Open(node) => {
+                    self.build_slots(job, *node, part);
+                    *node
+                }
+                New::Filled(fresh) => self.compose(job, fresh, part),
+                New::Whole(new) => *new,
+            };
+            if S::REAL {
+                self.link(job, step, new);
+            }
+            Done { last: part.last, changed: true, parted: matches!(step.gone, Gone::Parted) }
+        }
+    }
+
+    /// Makes the slot of a step lead to what was built.
+    #[inline(never)]
+    unsafe fn link<S, W>(&self, job: &mut Job<'_, 'n, S, W>, step: &Step, new: Edge) {
+        let Step { place, ceiling, above, old, part, .. } = *step;
+        // SAFETY: the caller is the writer, and the new subtree is complete.
+        unsafe {
+            self.break_old(job, old, part);
+            self.publish(place, ceiling, new);
+            if old.is_empty() && !above.is_empty() {
+                self.set_live(above, self.live(above) + 1);
+            }
+            match step.gone {
+                Gone::Nothing | Gone::Parted => (),
+                Gone::Copied => self.retire(job.batch, old),
+                Gone::Page => self.release(job.batch, old),
+                Gone::Subtree => self.discard(job.batch, old),
+                Gone::Node => self.let_go(job.batch, old, new),
+            }
+        }
+    }
+
+    /// Finds the slot that has to change next, and takes the node that it will lead to. Fills a leaf that has room itself.
+    #[inline(never)]
+    unsafe fn next_step<S: Supply, W: Fn(usize) -> F::Word>(
+        &self,
+        job: &mut Job<'_, 'n, S, W>,
+        rest: Span,
+        plan: &mut Plan,
+    ) -> Result<Step, Done> {
         let (at, page) = (rest.first, job.page);
         // SAFETY: the caller is the writer, in everything called; slots are within their nodes.
         unsafe {
@@ -273,8 +362,7 @@ impl<'n, G: Geometry, F: Format, N: Nodes<Word = F::Word>, L: Layout<N>, P: Poli
             let near = if old.is_empty() { at } else { self.nearest(old, at).unwrap_or(at) };
             let (part, new, gone) = loop {
                 if old.is_empty() {
-                    let part = rest.clip(at, ceiling, page);
-                    break (part, self.build(job, ceiling, part), Gone::Nothing);
+                    break (rest.clip(at, ceiling, page), New::Below(ceiling), Gone::Nothing);
                 }
                 let base = near & !low(old.top());
                 if !agree(at, near, old.top()) {
@@ -287,7 +375,7 @@ impl<'n, G: Geometry, F: Format, N: Nodes<Word = F::Word>, L: Layout<N>, P: Poli
                     }
                     plan.filled = (old.node, Self::pages_in(part, page));
                     let changed = !above.is_empty() && above.top() <= Self::LEAF_TOP;
-                    return Done { last: part.last, changed };
+                    return Err(Done { last: part.last, changed, parted: false });
                 }
                 if old.leaf {
                     if let Some(other) = self.other_half(page, old, base, rest) {
@@ -295,18 +383,18 @@ impl<'n, G: Geometry, F: Format, N: Nodes<Word = F::Word>, L: Layout<N>, P: Poli
                         break self.branch(job, old, ceiling, rest, other, plan);
                     }
                     let part = rest.clip(at, old.top().max(page), page);
-                    break (part, self.build(job, ceiling, part), Gone::Subtree);
+                    break (part, New::Below(ceiling), Gone::Subtree);
                 }
                 if job.over && old.top() <= page {
-                    let part = Span { first: at, last: at };
-                    break (part, self.build(job, ceiling, part), Gone::Subtree);
+                    break (Span { first: at, last: at }, New::Below(ceiling), Gone::Subtree);
                 }
                 let part = rest.clip(at, old.top(), page);
                 if L::PAIRS && old.shift < Self::unit(page) {
-                    break (part, self.renew(job, old, part, base), Gone::Nothing);
+                    break (part, self.renew(job, old, part, base), Gone::Node);
                 }
                 if !L::PAIRS && old.shift < page {
-                    break (part, self.part(job, old, part, base), Gone::Nothing);
+                    let (new, gone) = self.part(job, old, part, base);
+                    break (part, new, gone);
                 }
                 let slot = Place::In(old.node, old.index(at));
                 let child = self.edge(slot, old.shift, at);
@@ -314,36 +402,24 @@ impl<'n, G: Geometry, F: Format, N: Nodes<Word = F::Word>, L: Layout<N>, P: Poli
                     // One page of a pair, which stands in several slots.
                     let part = rest.clip(at, child.shift, page);
                     if child.shift == page {
-                        return Done { last: part.last, changed: false };
+                        return Err(Done { last: part.last, changed: false, parted: false });
                     }
-                    break (part, self.split_page(job, old, part, base), Gone::Nothing);
+                    break (part, New::Open(self.split_page(job, old, part, base)), Gone::Node);
                 }
                 (place, ceiling, above) = (slot, old.shift, old);
                 old = child;
             };
-            if S::REAL {
-                self.break_old(job, old, part);
-                self.publish(place, ceiling, new);
-                if old.is_empty() && !above.is_empty() {
-                    self.set_live(above, self.live(above) + 1);
-                }
-                match gone {
-                    Gone::Nothing => (),
-                    Gone::Copied => self.retire(job.batch, old),
-                    Gone::Page => self.release(job.batch, old),
-                    Gone::Subtree => self.discard(job.batch, old),
-                }
-            }
-            Done { last: part.last, changed: true }
+            Ok(Step { place, ceiling, above, old, part, new, gone })
         }
     }
 
     /// Maps a span in an empty slot of `2^ceiling` bytes: in a leaf, or in leaves under new nodes.
     ///
-    /// The nodes are filled from left to right, the lowest one that covers the next page first. Nobody can reach them
-    /// yet.
+    /// The leaves are made from left to right, each after the new nodes above it. What is made for a part of the span depends
+    /// on that part alone. So a walk from the uppermost node finds the way to the next leaf, in a dry run too, which has no
+    /// nodes to read, and no path of nodes lies on the stack. Nobody can reach the nodes yet.
     #[inline(never)]
-    pub(super) unsafe fn build<S: Supply, W: Fn(usize) -> F::Word>(
+    unsafe fn build<S: Supply, W: Fn(usize) -> F::Word>(
         &self,
         job: &mut Job<'_, 'n, S, W>,
         ceiling: u32,
@@ -351,49 +427,67 @@ impl<'n, G: Geometry, F: Format, N: Nodes<Word = F::Word>, L: Layout<N>, P: Poli
     ) -> Edge {
         // SAFETY: the caller is the writer; the new nodes are private, and slots are within them.
         unsafe {
-            if let Some(width) = Self::fits(job.page, span) {
-                return self.plant(job, width, span);
-            }
-            let mut way = Way::new();
-            let top = self.frame(job, ceiling, span);
-            if top.shift < Self::unit(job.page) && job.page > Self::BASE {
+            let top = self.build_upper(job, ceiling, span);
+            if Self::is_done(job.page, top) {
                 return top;
             }
-            if S::REAL {
-                way.push(self.nodes, top, 0);
-            } else {
-                way.push_counted(top);
-            }
-            let mut rest = span;
+            let (mut node, mut at) = (top, span.first);
             loop {
-                let at = rest.first;
-                let Some(level) = way.levels().last_mut() else { return top };
-                let node = level.edge(self.nodes);
                 let slot = node.index(at);
-                let part = rest.clip(at, node.shift, job.page);
-                let child = match Self::fits(job.page, part) {
-                    Some(width) => self.plant(job, width, part),
-                    None => self.frame(job, node.shift, part),
-                };
-                if S::REAL {
-                    self.put(node.node, slot, node.shift, child);
-                    self.set_live(node, self.live(node) + 1);
-                }
-                let full = job.page > Self::BASE && child.shift < Self::unit(job.page);
-                if !(child.leaf || full) {
+                let part = span.clip(at, node.shift, job.page);
+                let child = if part.first == at {
+                    let child = self.build_upper(job, node.shift, part);
                     if S::REAL {
-                        way.push(self.nodes, child, 0);
-                    } else {
-                        way.push_counted(child);
+                        self.put(node.node, slot, node.shift, child);
+                        self.set_live(node, self.live(node) + 1);
                     }
+                    child
+                } else if S::REAL {
+                    self.edge(Place::In(node.node, slot), node.shift, at)
+                } else {
+                    let (shift, width) = Self::upper(job.page, node.shift, part);
+                    Edge { node: node.node, shift, width, leaf: false, base: 0 }
+                };
+                if !Self::is_done(job.page, child) {
+                    node = child;
                     continue;
                 }
                 if part.last >= span.last {
                     return top;
                 }
-                rest.first = (part.last | low(job.page)) + 1;
-                while way.levels().last().is_some_and(|level| !agree(at, rest.first, level.top())) {
-                    way.pop();
+                let next = (part.last | low(job.page)) + 1;
+                if !agree(at, next, node.top()) {
+                    node = top;
+                }
+                at = next;
+            }
+        }
+    }
+
+    /// Tells whether what was made for a part of a span maps all of it: a leaf, or a node of slots that the pages fill.
+    fn is_done(page: u32, made: Edge) -> bool {
+        made.leaf || page > Self::BASE && made.shift < Self::unit(page)
+    }
+
+    /// Takes the uppermost node for a span: its leaf, if it is worth one.
+    #[inline(never)]
+    unsafe fn build_upper<S: Supply, W: Fn(usize) -> F::Word>(
+        &self,
+        job: &mut Job<'_, 'n, S, W>,
+        ceiling: u32,
+        span: Span,
+    ) -> Edge {
+        // SAFETY: the caller is the writer.
+        unsafe {
+            match Self::fits(job.page, span) {
+                Some(width) => self.plant(job, width, span),
+                None => {
+                    let new = self.frame(job, ceiling, span);
+                    if Self::is_done(job.page, new) {
+                        let base = span.first & !low(new.top());
+                        self.compose(job, &Fresh { node: new, base, around: Around::Nothing }, span);
+                    }
+                    new
                 }
             }
         }
@@ -410,7 +504,7 @@ impl<'n, G: Geometry, F: Format, N: Nodes<Word = F::Word>, L: Layout<N>, P: Poli
         (width <= Self::LEAF_MAX && Self::worth(Self::pages_in(span, page), width)).then_some(width)
     }
 
-    /// Takes an indexing node for a span. Where its slots are smaller than the pages, these are mapped in it.
+    /// Takes an indexing node for a span.
     #[inline(never)]
     unsafe fn frame<S: Supply, W: Fn(usize) -> F::Word>(
         &self,
@@ -418,18 +512,15 @@ impl<'n, G: Geometry, F: Format, N: Nodes<Word = F::Word>, L: Layout<N>, P: Poli
         ceiling: u32,
         span: Span,
     ) -> Edge {
-        let bit = Self::top_bit(span.first ^ span.last);
-        let (shift, width) = Self::choose(bit, Self::floor(job.page, bit), ceiling, Some(span));
+        let (shift, width) = Self::upper(job.page, ceiling, span);
         // SAFETY: the caller is the writer; the new node is private.
-        unsafe {
-            let base = span.first & !low(shift + width);
-            let new = self.sprout(job.supply, shift, width, base);
-            if job.page > Self::BASE && shift < Self::unit(job.page) {
-                let slots = new.index(span.first)..=new.index(span.last);
-                self.compose(job, new, base, span, slots, |_| Edge::EMPTY);
-            }
-            new
-        }
+        unsafe { self.sprout(job.supply, shift, width, span.first & !low(shift + width)) }
+    }
+
+    /// Returns the digit of the uppermost node for a span that is worth more than a leaf.
+    fn upper(page: u32, ceiling: u32, span: Span) -> (u32, u32) {
+        let bit = Self::top_bit(span.first ^ span.last);
+        Self::choose(bit, Self::floor(page, bit), ceiling, Some(span))
     }
 
     /// Joins what a slot says, in which `near` is, and the first part of a span outside of that: in one larger leaf, or
@@ -439,32 +530,74 @@ impl<'n, G: Geometry, F: Format, N: Nodes<Word = F::Word>, L: Layout<N>, P: Poli
         &self,
         job: &mut Job<'_, 'n, S, W>,
         old: Edge,
+        ceiling: u32,
+        rest: Span,
+        near: usize,
+        plan: &mut Plan,
+    ) -> (Span, New, Gone) {
+        // SAFETY: the caller is the writer; the new node is private.
+        unsafe {
+            let (at, base) = (rest.first, near & !low(old.top()));
+            let new = match self.fork(job, old, ceiling, rest, near, plan) {
+                Fork::Leaf(part, leaf) => return (part, New::Whole(leaf), Gone::Copied),
+                Fork::Below(ceiling) => {
+                    return (rest.clip(at, ceiling, job.page), New::Below(ceiling), Gone::Nothing);
+                }
+                Fork::Node(new) => new,
+            };
+            let region = near & !low(new.top());
+            let shared = new.shares(old);
+            let last = if shared { base | low(old.top()) } else { base };
+            let gone = if job.over { Gone::Page } else { Gone::Nothing };
+            if Self::unit(job.page) > new.shift {
+                let part = rest.clip(at, new.top(), job.page);
+                let fresh = Fresh { node: new, base: region, around: Around::Entry(old, near) };
+                return (part, New::Filled(fresh), gone);
+            }
+            // The new PTEs of pages that are split come from the old leaf, which can be found until the node is linked.
+            let part = if job.over { rest } else { rest.clip(at, new.shift, job.page) };
+            if S::REAL {
+                for slot in new.index(base)..=new.index(last) {
+                    if !shared || self.keeps(old, region | slot << new.shift, part) {
+                        self.put(new.node, slot, new.shift, old);
+                    }
+                }
+                self.set_live(new, 1);
+            }
+            (part, New::Open(new), gone)
+        }
+    }
+
+    /// Chooses how what a slot says and the first part of a span outside of that are joined, and takes the leaf or node.
+    #[inline(never)]
+    unsafe fn fork<S: Supply, W: Fn(usize) -> F::Word>(
+        &self,
+        job: &mut Job<'_, 'n, S, W>,
+        old: Edge,
         mut ceiling: u32,
         rest: Span,
         near: usize,
         plan: &mut Plan,
-    ) -> (Span, Edge, Gone) {
+    ) -> Fork {
         let at = rest.first;
-        let base = near & !low(old.top());
         // Where the span is the other half of a pair, the bit that tells them apart.
         let home = near & !low(if L::PAIRS && old.leaf { old.shift } else { old.top() });
         let bit = Self::top_bit(at ^ home);
         let (mut top, mut alone) = (old.top(), old.leaf);
-        // SAFETY: the caller is the writer; the new node is private.
-        unsafe {
-            if let Some(new) = plan.node
-                && !S::REAL
-            {
-                if agree(new.at, at, new.top) {
-                    if bit >= new.shift {
-                        let part = rest.clip(at, new.shift, job.page);
-                        return (part, self.build(job, new.shift, part), Gone::Nothing);
-                    }
-                    ceiling = new.shift;
-                } else if agree(new.at, near, new.top) {
-                    (top, alone) = (top.max(new.top), false);
+        if let Some(new) = plan.node
+            && !S::REAL
+        {
+            if agree(new.at, at, new.top) {
+                if bit >= new.shift {
+                    return Fork::Below(new.shift);
                 }
+                ceiling = new.shift;
+            } else if agree(new.at, near, new.top) {
+                (top, alone) = (top.max(new.top), false);
             }
+        }
+        // SAFETY: the caller is the writer; the new leaf is private.
+        unsafe {
             if alone && old.shift == job.page && old.shift == Self::BASE && bit < Self::LEAF_TOP {
                 let part = rest.clip(at, Self::LEAF_TOP.min(ceiling), job.page);
                 let width = Self::top_bit((part.last ^ at) | (at ^ home)) + 1 - Self::BASE;
@@ -473,74 +606,42 @@ impl<'n, G: Geometry, F: Format, N: Nodes<Word = F::Word>, L: Layout<N>, P: Poli
                 if Self::worth(self.live(old) + filled + Self::pages_in(part, job.page), width) {
                     let leaf = self.plant(job, width, part);
                     if S::REAL {
-                        self.copy_leaf(old, base, leaf);
+                        self.copy_leaf(old, near & !low(old.top()), leaf);
                     }
-                    return (part, leaf, Gone::Copied);
+                    return Fork::Leaf(part, leaf);
                 }
             }
             let floor = Self::floor(job.page, bit).max(top);
             let (shift, width) = Self::choose(bit, floor, ceiling, None);
-            let region = home & !low(shift + width);
-            let new = self.sprout(job.supply, shift, width, region);
+            let new = self.sprout(job.supply, shift, width, home & !low(shift + width));
             plan.node = Some(Planned { at, shift, top: shift + width });
-            let shared = new.shares(old);
-            let last = if shared { base | low(old.top()) } else { base };
-            let gone = if job.over { Gone::Page } else { Gone::Nothing };
-            if Self::unit(job.page) > shift {
-                let part = rest.clip(at, shift + width, job.page);
-                let content = |slot: usize| {
-                    let start = region | slot << shift;
-                    let here = if shared {
-                        agree(start, base, old.top()) && self.keeps(old, start, part)
-                    } else {
-                        slot == new.index(base)
-                    };
-                    if here { old } else { Edge::EMPTY }
-                };
-                let slots =
-                    new.index(part.first).min(new.index(base))..=new.index(part.last).max(new.index(last));
-                self.compose(job, new, region, part, slots, content);
-                return (part, new, gone);
-            }
-            // The new PTEs of pages that are split come from the old leaf, which can be found until the node is linked.
-            let part = if job.over { rest } else { rest.clip(at, shift, job.page) };
-            if S::REAL {
-                for slot in new.index(base)..=new.index(last) {
-                    if !shared || self.keeps(old, region | slot << shift, part) {
-                        self.put(new.node, slot, shift, old);
-                    }
-                }
-                self.set_live(new, 1);
-            }
-            for slot in new.index(part.first)..=new.index(part.last) {
-                if let Some(part) = part.within(region | slot << shift, shift, job.page) {
-                    self.build_in(job, new, slot, part);
-                }
-            }
-            (part, new, gone)
+            Fork::Node(new)
         }
     }
 
-    /// Maps a span in an empty slot of a private node.
-    unsafe fn build_in<S: Supply, W: Fn(usize) -> F::Word>(
+    /// Maps a span in the slots of a private node, which are empty.
+    unsafe fn build_slots<S: Supply, W: Fn(usize) -> F::Word>(
         &self,
         job: &mut Job<'_, 'n, S, W>,
         node: Edge,
-        slot: usize,
-        part: Span,
+        span: Span,
     ) {
-        // SAFETY: the caller is the writer; the slot is within the node.
-        unsafe {
-            let child = self.build(job, node.shift, part);
-            if S::REAL {
-                self.put(node.node, slot, node.shift, child);
-                self.set_live(node, self.live(node) + 1);
+        let base = span.first & !low(node.top());
+        for slot in node.index(span.first)..=node.index(span.last) {
+            let Some(part) = span.within(base | slot << node.shift, node.shift, job.page) else { continue };
+            // SAFETY: the caller is the writer; the slot is within the node.
+            unsafe {
+                let child = self.build(job, node.shift, part);
+                if S::REAL {
+                    self.put(node.node, slot, node.shift, child);
+                    self.set_live(node, self.live(node) + 1);
+                }
             }
         }
     }
 
-    /// Builds a node anew in which one larger page, of a leaf of two that stands in several slots, gives its slots to smaller
-    /// pages.
+    /// Takes a node in place of one in which a larger page, of a leaf of two that stands in several slots, gives its slots to
+    /// smaller pages. These slots are empty in the new one.
     #[inline(never)]
     unsafe fn split_page<S: Supply, W: Fn(usize) -> F::Word>(
         &self,
@@ -559,16 +660,6 @@ impl<'n, G: Geometry, F: Format, N: Nodes<Word = F::Word>, L: Layout<N>, P: Poli
                     self.put(new.node, slot, new.shift, child(slot));
                 }
                 self.set_live(new, self.entries(new));
-            }
-            let leaf = child(*own.start());
-            for slot in own {
-                if let Some(part) = part.within(base | slot << new.shift, new.shift, job.page) {
-                    self.build_in(job, new, slot, part);
-                }
-            }
-            if S::REAL {
-                self.release(job.batch, leaf);
-                self.retire(job.batch, old);
             }
             new
         }

@@ -2,19 +2,18 @@
 
 use super::Gpt;
 use super::bits::low;
-use super::graft::{Job, Supply};
+use super::graft::{Gone, Job, New, Supply};
 use super::layout::{Edge, Layout};
 use super::policy::Policy;
 use super::slots::{Place, inner_kind};
 use super::sweep::Span;
-use super::tune::DEEP;
 use crate::Geometry;
 use crate::format::Format;
 use crate::nodes::Nodes;
 
 impl<'n, G: Geometry, F: Format, N: Nodes<Word = F::Word>, L: Layout<N>, P: Policy> Gpt<'n, G, F, N, L, P> {
     /// Parts the digit of a node whose slots are smaller than the pages to be mapped: an upper node with slots of
-    /// that size, and lower ones for what the old node holds.
+    /// that size, empty where the pages will be, and lower ones for what the old node holds.
     #[inline(never)]
     pub(super) unsafe fn part<S: Supply, W: Fn(usize) -> F::Word>(
         &self,
@@ -22,7 +21,7 @@ impl<'n, G: Geometry, F: Format, N: Nodes<Word = F::Word>, L: Layout<N>, P: Poli
         old: Edge,
         span: Span,
         base: usize,
-    ) -> Edge {
+    ) -> (New, Gone) {
         let cut = job.page;
         // SAFETY: the caller is the writer; the new nodes are private, and slots within their nodes.
         unsafe {
@@ -31,11 +30,7 @@ impl<'n, G: Geometry, F: Format, N: Nodes<Word = F::Word>, L: Layout<N>, P: Poli
                 let empty = |slot| self.edge(Place::In(old.node, slot), old.shift, base).is_empty();
                 if (0..old.slots()).all(|slot| gone.contains(&slot) || empty(slot)) {
                     // The page replaces everything that the node holds.
-                    let new = self.build(job, cut, span);
-                    if S::REAL {
-                        self.discard(job.batch, old);
-                    }
-                    return new;
+                    return (New::Below(cut), Gone::Subtree);
                 }
             }
             let upper = self.sprout(job.supply, cut, old.top() - cut, base);
@@ -44,18 +39,14 @@ impl<'n, G: Geometry, F: Format, N: Nodes<Word = F::Word>, L: Layout<N>, P: Poli
             for slot in 0..upper.slots() {
                 let start = base | slot << cut;
                 let group = slot << below..(slot + 1) << below;
-                let child = match span.within(start, cut, cut) {
-                    Some(part) => {
-                        let new = self.build(job, cut, part);
-                        if S::REAL && job.over {
-                            self.discard_slots(job.batch, old, group);
-                        }
-                        new
+                if span.within(start, cut, cut).is_some() {
+                    if S::REAL && job.over {
+                        self.discard_slots(job.batch, old, group);
                     }
-                    None => self.gather(job.supply, old, group, below, start),
-                };
+                    continue;
+                }
+                let child = self.gather(job.supply, old, group, below, start);
                 if S::REAL {
-                    let child = self.settle(job.batch, child, cut, start, DEEP);
                     self.put(upper.node, slot, cut, child);
                 }
                 live += usize::from(!child.is_empty());
@@ -64,7 +55,7 @@ impl<'n, G: Geometry, F: Format, N: Nodes<Word = F::Word>, L: Layout<N>, P: Poli
                 self.set_live(upper, live);
                 self.retire(job.batch, old);
             }
-            upper
+            (New::Open(upper), Gone::Parted)
         }
     }
 

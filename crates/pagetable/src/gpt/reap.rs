@@ -17,6 +17,18 @@ use crate::nodes::Nodes;
 use crate::pairs::stale;
 use crate::{Change, Error, Frames, Geometry, Holes, Retired, Word};
 
+/// A leaf that covers pages of a span, and the slot that leads to it.
+struct FirstLeaf {
+    /// The node that has the slot, empty if that is the root slot.
+    node: Edge,
+    slot: usize,
+    leaf: Edge,
+    /// The first key that the leaf covers.
+    base: usize,
+    /// The pages of the span that it covers.
+    part: Span,
+}
+
 impl<'n, G: Geometry, F: Format, N: Nodes<Word = F::Word>, L: Layout<N>, P: Policy> Gpt<'n, G, F, N, L, P> {
     /// See [`Table::unmap`](crate::Table::unmap).
     ///
@@ -95,9 +107,9 @@ impl<'n, G: Geometry, F: Format, N: Nodes<Word = F::Word>, L: Layout<N>, P: Poli
             }
             // A node that has lost a part of what it led to reaches over one end of the span.
             let all = pages.len() > 1;
-            self.tune_path(batch, span.first, all);
+            self.tune_path(batch, span.first, all, false);
             if all {
-                self.tune_path(batch, span.last, all);
+                self.tune_path(batch, span.last, all, false);
             }
             Ok(census.pages)
         }
@@ -126,7 +138,39 @@ impl<'n, G: Geometry, F: Format, N: Nodes<Word = F::Word>, L: Layout<N>, P: Poli
         span: Span,
         frames: &mut Option<&mut dyn Frames>,
     ) -> Option<usize> {
-        let mut way = Way::new();
+        // SAFETY: the caller is the writer; slots are within their nodes.
+        unsafe {
+            let FirstLeaf { node, slot, leaf, base, part } = self.first_leaf(span)?;
+            let new = self.reap_leaf(batch, leaf, part, base, frames);
+            if node.is_empty() {
+                if new != leaf {
+                    self.publish(Place::Root, G::VA_BITS, new);
+                }
+                return None;
+            }
+            if node.shares(leaf) {
+                // What is left of a leaf that several slots lead to is the other page's, which has its own.
+                for slot in node.run(slot, leaf) {
+                    self.publish(Place::In(node.node, slot), node.shift, Edge::EMPTY);
+                }
+            } else if new != leaf {
+                self.publish(Place::In(node.node, slot), node.shift, new);
+            }
+            if new.is_empty() {
+                let live = self.live(node) - 1;
+                self.set_live(node, live);
+                if live < 2 {
+                    self.close_up(batch, part.first);
+                }
+            }
+            (part.last | low(Self::BASE)).checked_add(1).filter(|&next| next <= span.last)
+        }
+    }
+
+    /// Finds the first leaf that covers pages of a span. The path that leads there is gone when this returns, so that it does
+    /// not lie on the stack while the leaf is changed.
+    #[inline(never)]
+    unsafe fn first_leaf(&self, span: Span) -> Option<FirstLeaf> {
         // SAFETY: the caller is the writer; slots are within their nodes.
         unsafe {
             let root = self.edge(Place::Root, G::VA_BITS, 0);
@@ -136,12 +180,9 @@ impl<'n, G: Geometry, F: Format, N: Nodes<Word = F::Word>, L: Layout<N>, P: Poli
             if root.leaf {
                 let base = self.base_of(root);
                 let part = span.within(base, root.top(), 0)?;
-                let new = self.reap_leaf(batch, root, part, base, frames);
-                if new != root {
-                    self.publish(Place::Root, G::VA_BITS, new);
-                }
-                return None;
+                return Some(FirstLeaf { node: Edge::EMPTY, slot: 0, leaf: root, base, part });
             }
+            let mut way: Way = Way::new();
             self.enter(&mut way, root, span.first);
             loop {
                 let level = way.levels().last_mut()?;
@@ -171,42 +212,30 @@ impl<'n, G: Geometry, F: Format, N: Nodes<Word = F::Word>, L: Layout<N>, P: Poli
                 } else {
                     span.within(base, leaf.top(), 0)
                 };
-                let Some(part) = part else { continue };
-                let new = self.reap_leaf(batch, leaf, part, base, frames);
-                if node.shares(leaf) {
-                    // What is left of a leaf that several slots lead to is the other page's, which has its own.
-                    for slot in run {
-                        self.publish(Place::In(node.node, slot), node.shift, Edge::EMPTY);
-                    }
-                } else if new != leaf {
-                    self.publish(Place::In(node.node, slot), node.shift, new);
+                if let Some(part) = part {
+                    return Some(FirstLeaf { node, slot, leaf, base, part });
                 }
-                if new.is_empty() {
-                    let live = self.live(node) - 1;
-                    self.set_live(node, live);
-                    if live < 2 {
-                        self.close_up(batch, &mut way, base);
-                    }
-                }
-                return (part.last | low(Self::BASE)).checked_add(1).filter(|&next| next <= span.last);
             }
         }
     }
 
-    /// Puts the one entry of the last node of a path in the node's place.
-    unsafe fn close_up(&self, batch: &mut Retired<'n>, way: &mut Way, at: usize) {
-        // SAFETY: the caller is the writer; the path covers `at`.
+    /// Puts the one entry of a node in the node's place: of the last node that a walk for `at` meets, which finds nothing.
+    #[inline(never)]
+    unsafe fn close_up(&self, batch: &mut Retired<'n>, at: usize) {
+        // SAFETY: the caller is the writer; slots are within their nodes, and the walk ends at an empty one.
         unsafe {
-            if let [.., last] = *way.levels() {
-                let node = last.edge(self.nodes);
-                let only = self.only(node, at & !low(node.top()));
-                way.pop();
-                let place = match way.levels() {
-                    [.., above] => Place::In(above.edge(self.nodes).node, above.edge(self.nodes).index(at)),
-                    [] => Place::Root,
-                };
-                self.publish(place, G::VA_BITS, only);
-                self.retire(batch, node);
+            let mut place = Place::Root;
+            let mut node = self.edge(place, G::VA_BITS, at);
+            while !node.is_empty() && !node.leaf {
+                let next = Place::In(node.node, node.index(at));
+                let child = self.edge(next, node.shift, at);
+                if child.is_empty() {
+                    let only = self.only(node, at & !low(node.top()));
+                    self.publish(place, G::VA_BITS, only);
+                    self.retire(batch, node);
+                    return;
+                }
+                (place, node) = (next, child);
             }
         }
     }

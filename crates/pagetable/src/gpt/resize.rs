@@ -38,6 +38,19 @@ impl<'n, G: Geometry, F: Format, N: Nodes<Word = F::Word>, L: Layout<N>, P: Poli
         to: PageSize,
         broken: &mut dyn FnMut(&Flush),
     ) -> Result<(), Error> {
+        // SAFETY: the caller is the writer.
+        unsafe {
+            let Some(stale) = self.check_resize(pages, to)? else { return Ok(()) };
+            // The old leaves can be found until the new ones are linked.
+            self.grow(batch, Self::span(pages), to.shift(), true, |at| self.renewed(at, to), broken)?;
+            batch.touch(Reach::Everywhere, stale);
+            Ok(())
+        }
+    }
+
+    /// Checks that pages can be resized, and returns what that makes stale if it changes anything.
+    #[inline(never)]
+    unsafe fn check_resize(&self, pages: Pages, to: PageSize) -> Result<Option<Pages>, Error> {
         G::SPACE.check_sized(pages, to)?;
         // SAFETY: the caller is the writer.
         unsafe {
@@ -49,16 +62,12 @@ impl<'n, G: Geometry, F: Format, N: Nodes<Word = F::Word>, L: Layout<N>, P: Poli
                 }
                 if leaf.size < to { self.check_uniform(piece, leaf, to) } else { Ok(()) }
             })?;
-            if !changes {
-                return Ok(());
-            }
-            let stale = stale::<G, F>(pages, |page| {
-                self.find(page.address(G::BASE).get()).map(|leaf| leaf.size.max(to))
-            });
-            // The old leaves can be found until the new ones are linked.
-            self.grow(batch, Self::span(pages), to.shift(), true, |at| self.renewed(at, to), broken)?;
-            batch.touch(Reach::Everywhere, stale);
-            Ok(())
+            let stale = || {
+                stale::<G, F>(pages, |page| {
+                    self.find(page.address(G::BASE).get()).map(|leaf| leaf.size.max(to))
+                })
+            };
+            Ok(changes.then(stale))
         }
     }
 
@@ -158,6 +167,33 @@ impl<'n, G: Geometry, F: Format, N: Nodes<Word = F::Word>, L: Layout<N>, P: Poli
         }
     }
 
+    /// Returns all attributes that some page of a span has, whose pages are all mapped. Goes from leaf to leaf by walks from the
+    /// root, for it is called where new nodes are filled, and a path would lie on the stack above theirs.
+    unsafe fn attributes(&self, span: Span) -> Attr {
+        let (mut attr, mut at) = (Attr::empty(), span.first);
+        // SAFETY: the caller is the writer; the PTE is in its leaf.
+        unsafe {
+            while let Some(found) = L::seek(self.nodes, &self.root, G::VA_BITS, Self::TAG, Self::address(at))
+            {
+                let leaf = found.edge();
+                // The other page of a pair may have given its place to smaller ones, which have leaves of their own.
+                let end = at | low(if L::PAIRS { leaf.shift } else { leaf.top() });
+                let pages = (end.min(span.last) - at) >> leaf.shift;
+                for page in 0..=pages {
+                    let word = self.nodes.read(leaf.node, Self::pte_of(leaf, at + (page << leaf.shift)));
+                    if F::is_leaf(word, true) {
+                        attr |= F::attr(word);
+                    }
+                }
+                match end.checked_add(1).filter(|&next| next <= span.last) {
+                    Some(next) => at = next,
+                    None => break,
+                }
+            }
+        }
+        attr
+    }
+
     /// Returns the PTE of size `to` for the page at `key`, from what maps it now.
     unsafe fn renewed(&self, key: usize, to: PageSize) -> F::Word {
         // SAFETY: the caller is the writer.
@@ -168,12 +204,7 @@ impl<'n, G: Geometry, F: Format, N: Nodes<Word = F::Word>, L: Layout<N>, P: Poli
         if leaf.size < to {
             let span = Span { first: key, last: key | low(to.shift()) & !low(Self::BASE) };
             // SAFETY: as above.
-            let _ = unsafe {
-                self.visit(span, &mut |leaf| {
-                    attr |= leaf.attr & STATUS;
-                    ControlFlow::Continue(())
-                })
-            };
+            attr |= unsafe { self.attributes(span) } & STATUS;
         }
         // The dry run, or the leaf that is being split, had these attributes and frames.
         F::leaf(frame, to, attr, true).unwrap_or(F::Word::ZERO)

@@ -7,7 +7,7 @@ use tlbkit_addr::{PageSize, VirtAddr};
 use super::bits::{digit, low};
 use super::layout::{Edge, Layout};
 use super::policy::Policy;
-use super::way::Way;
+use super::way::{DEPTH, Way};
 use super::{Gpt, MAX_WIDTH};
 use crate::format::Format;
 use crate::mode::Mode;
@@ -19,7 +19,7 @@ use crate::{Geometry, Leaf, Retired, Word};
 pub(super) const KINDS: usize = MAX_WIDTH + LEAF_WIDTHS;
 
 /// Leaves have up to 16 PTEs.
-const LEAF_WIDTHS: usize = 5;
+pub(super) const LEAF_WIDTHS: usize = 5;
 
 /// The kind of an indexing node.
 pub(super) const fn inner_kind(width: u32) -> usize {
@@ -45,7 +45,7 @@ impl<'n, G: Geometry, F: Format, N: Nodes<Word = F::Word>, L: Layout<N>, P: Poli
         assert!(!F::STATUS, "no hardware walks a guarded page table");
         assert!(P::WIDTH <= L::MAX_WIDTH, "a slot cannot express nodes of this size");
         assert!(
-            (G::VA_BITS - G::BASE.shift()) as usize <= super::way::DEPTH,
+            (G::VA_BITS - G::BASE.shift()) as usize <= DEPTH,
             "pages are smaller than a path has room for"
         );
         assert!(
@@ -271,6 +271,13 @@ impl<'n, G: Geometry, F: Format, N: Nodes<Word = F::Word>, L: Layout<N>, P: Poli
     /// Retires a node with everything below it, in a loop.
     #[inline(never)]
     pub(super) unsafe fn discard(&self, batch: &mut Retired<'n>, edge: Edge) {
+        // SAFETY: the caller's promise.
+        unsafe { self.discard_within::<DEPTH>(batch, edge) };
+    }
+
+    /// As [`discard`](Self::discard), of a subtree of at most `MOST` inner nodes one below the other.
+    #[inline(always)]
+    pub(super) unsafe fn discard_within<const MOST: usize>(&self, batch: &mut Retired<'n>, edge: Edge) {
         // SAFETY: the caller's promise, for all nodes below too; slots are within their nodes.
         unsafe {
             if edge.leaf {
@@ -278,7 +285,7 @@ impl<'n, G: Geometry, F: Format, N: Nodes<Word = F::Word>, L: Layout<N>, P: Poli
                 self.retire(batch, edge);
                 return;
             }
-            let mut way = Way::new();
+            let mut way = Way::<MOST>::new();
             let mut last = Edge::EMPTY;
             way.push(self.nodes, edge, 0);
             while let Some(level) = way.levels().last_mut() {

@@ -93,7 +93,7 @@ impl<'n, G: Geometry, F: Format, N: Nodes<Word = F::Word>, L: Layout<N>, P: Poli
                 let base = self.base_of(edge);
                 return self.sweep_leaf(edge, base, span, visit);
             }
-            let mut way = Way::new();
+            let mut way: Way = Way::new();
             self.enter(&mut way, edge, span.first);
             while let Some(level) = way.levels().last_mut() {
                 let (node, slot) = (level.edge(self.nodes), level.slot as usize);
@@ -339,7 +339,7 @@ impl<'n, G: Geometry, F: Format, N: Nodes<Word = F::Word>, L: Layout<N>, P: Poli
                 return;
             }
             count(root);
-            let mut way = Way::new();
+            let mut way: Way = Way::new();
             way.push(self.nodes, root, 0);
             while let Some(level) = way.levels().last_mut() {
                 let (node, slot) = (level.edge(self.nodes), level.slot as usize);

@@ -31,14 +31,14 @@ use super::bits::{agree, digit, low};
 use super::graft::{Count, Supply};
 use super::layout::{Edge, Layout};
 use super::policy::Policy;
-use super::slots::{KINDS, Place, inner_kind, leaf_kind};
+use super::slots::{LEAF_WIDTHS, Place, inner_kind, leaf_kind};
 use super::{Gpt, MAX_WIDTH};
 use crate::format::Format;
 use crate::nodes::{Nodes, Stock};
 use crate::{Geometry, Retired};
 
 /// How many levels down the nodes are tuned that a step makes below the node that is tuned.
-pub(super) const DEEP: u32 = 1;
+const DEEP: u32 = 1;
 
 /// A change of a node's size.
 #[derive(Clone, Copy)]
@@ -82,8 +82,11 @@ impl<'n, G: Geometry, F: Format, N: Nodes<Word = F::Word>, L: Layout<N>, P: Poli
                 && now.top() > Self::LEAF_TOP
                 && let Some(step) = self.step(now)
             {
-                let Some(mut stock) = self.stock_for(batch, now, base, step) else { break };
-                now = self.take_step(&mut stock, batch, now, base, step, deep);
+                let Some(new) = self.try_step(batch, now, base, step) else { break };
+                now = new;
+                if deep > 0 && matches!(step, Step::Grow(_) | Step::Split) {
+                    self.settle(batch, now, base, deep - 1);
+                }
                 if let Some(near) = self.nearest(now, base) {
                     base = near & !low(now.top());
                 }
@@ -92,19 +95,15 @@ impl<'n, G: Geometry, F: Format, N: Nodes<Word = F::Word>, L: Layout<N>, P: Poli
         }
     }
 
-    /// Takes the nodes that a step needs, if there is memory.
+    /// Takes a step, if there is memory for the nodes that it needs.
     #[inline(never)]
-    unsafe fn stock_for(
-        &self,
-        batch: &mut Retired<'n>,
-        node: Edge,
-        base: usize,
-        step: Step,
-    ) -> Option<Stock<'n, N, KINDS>> {
-        let mut count = Count::default();
+    unsafe fn try_step(&self, batch: &mut Retired<'n>, node: Edge, base: usize, step: Step) -> Option<Edge> {
+        let mut stock = Stock::empty(self.nodes, &Self::WORDS);
         // SAFETY: the caller is the writer.
-        unsafe { self.take_step(&mut count, batch, node, base, step, 0) };
-        Stock::take_within(self.nodes, &Self::WORDS, count.0, L::REACH).ok()
+        unsafe { self.take_step(&mut Count(&mut stock), batch, node, base, step) };
+        stock.take_wanted(L::REACH).ok()?;
+        // SAFETY: as above.
+        Some(unsafe { self.take_step(&mut stock, batch, node, base, step) })
     }
 
     /// Chooses a step that saves enough, if there is one.
@@ -201,13 +200,12 @@ impl<'n, G: Geometry, F: Format, N: Nodes<Word = F::Word>, L: Layout<N>, P: Poli
         old: Edge,
         base: usize,
         step: Step,
-        deep: u32,
     ) -> Edge {
         // SAFETY: the caller is the writer.
         unsafe {
             let new = match step {
-                Step::Grow(bits) => self.wider(supply, batch, old, base, bits, deep),
-                Step::Split => self.split(supply, batch, old, base, deep),
+                Step::Grow(bits) => self.wider(supply, batch, old, base, bits),
+                Step::Split => self.split(supply, old, base),
                 Step::Halve => self.narrower(supply, batch, old, base),
                 Step::Trim(half) => {
                     let slots = old.slots() / 2;
@@ -222,20 +220,22 @@ impl<'n, G: Geometry, F: Format, N: Nodes<Word = F::Word>, L: Layout<N>, P: Poli
         }
     }
 
-    /// Tunes what was gathered for a slot that begins at bit `shift`, if that is a node of its own.
-    pub(super) unsafe fn settle(
-        &self,
-        batch: &mut Retired<'n>,
-        entry: Edge,
-        shift: u32,
-        start: usize,
-        deep: u32,
-    ) -> Edge {
-        if deep == 0 || entry.is_empty() || entry.leaf || entry.top() < shift {
-            return entry;
+    /// Tunes the nodes right below the digit of a node at `base`, which the step or the parting that made it has made too.
+    #[inline(never)]
+    pub(super) unsafe fn settle(&self, batch: &mut Retired<'n>, node: Edge, base: usize, deep: u32) {
+        // SAFETY: the caller is the writer; the slots are within the node.
+        unsafe {
+            for slot in 0..node.slots() {
+                let start = base | slot << node.shift;
+                let child = self.edge(Place::In(node.node, slot), node.shift, start);
+                if !child.is_empty() && !child.leaf && child.top() == node.shift {
+                    let new = self.tune_to(batch, child, start, deep);
+                    if new != child {
+                        self.publish(Place::In(node.node, slot), node.shift, new);
+                    }
+                }
+            }
         }
-        // SAFETY: the caller is the writer.
-        unsafe { self.tune_to(batch, entry, start, deep - 1) }
     }
 
     /// Returns a node of so many bits more. What is behind a guard goes on as it is: it fits in one of the new slots.
@@ -247,7 +247,6 @@ impl<'n, G: Geometry, F: Format, N: Nodes<Word = F::Word>, L: Layout<N>, P: Poli
         old: Edge,
         base: usize,
         bits: u32,
-        deep: u32,
     ) -> Edge {
         let shift = old.shift - bits;
         // SAFETY: the caller is the writer; the new node is private, and slots are within their nodes.
@@ -263,7 +262,7 @@ impl<'n, G: Geometry, F: Format, N: Nodes<Word = F::Word>, L: Layout<N>, P: Poli
                 let side =
                     if direct { 0 } else { digit(self.nearest(child, start).unwrap_or(start), shift, bits) };
                 for part in 0..1 << bits {
-                    let mut entry = if direct {
+                    let entry = if direct {
                         let slots = child.slots() >> bits;
                         let group = part * slots..(part + 1) * slots;
                         self.gather(supply, child, group, child.width - bits, start | part << shift)
@@ -273,9 +272,6 @@ impl<'n, G: Geometry, F: Format, N: Nodes<Word = F::Word>, L: Layout<N>, P: Poli
                         continue;
                     };
                     if S::REAL {
-                        if direct && child.width > bits {
-                            entry = self.settle(batch, entry, shift, start | part << shift, deep);
-                        }
                         self.put(new.node, slot << bits | part, shift, entry);
                     }
                 }
@@ -292,14 +288,7 @@ impl<'n, G: Geometry, F: Format, N: Nodes<Word = F::Word>, L: Layout<N>, P: Poli
 
     /// Returns a node of two slots, and below it one for each half that has more than one entry.
     #[inline(never)]
-    unsafe fn split<S: Supply>(
-        &self,
-        supply: &mut S,
-        batch: &mut Retired<'n>,
-        old: Edge,
-        base: usize,
-        deep: u32,
-    ) -> Edge {
+    unsafe fn split<S: Supply>(&self, supply: &mut S, old: Edge, base: usize) -> Edge {
         let (shift, slots) = (old.top() - 1, old.slots() / 2);
         // SAFETY: the caller is the writer; the new nodes are private, and slots within the node.
         unsafe {
@@ -309,7 +298,6 @@ impl<'n, G: Geometry, F: Format, N: Nodes<Word = F::Word>, L: Layout<N>, P: Poli
                 let group = half * slots..(half + 1) * slots;
                 let entry = self.gather(supply, old, group, old.width - 1, start);
                 if S::REAL {
-                    let entry = self.settle(batch, entry, shift, start, deep);
                     self.put(new.node, half, shift, entry);
                 }
             }
@@ -406,7 +394,7 @@ impl<'n, G: Geometry, F: Format, N: Nodes<Word = F::Word>, L: Layout<N>, P: Poli
                 }
             }
             self.set_live(leaf, live);
-            self.discard(batch, node);
+            self.discard_within::<{ LEAF_WIDTHS - 1 }>(batch, node);
             self.tally.ptes(live as isize);
             Some(leaf)
         }
@@ -428,11 +416,18 @@ impl<'n, G: Geometry, F: Format, N: Nodes<Word = F::Word>, L: Layout<N>, P: Poli
     }
 
     /// Tunes the nodes that cover `at`, from below: the two lowest, which a change may have touched, or `all`, and others as
-    /// long as a node below has changed. Returns the position above the digit of the lowest.
+    /// long as a node below has changed. Where one was `parted`, the nodes right below them too. Returns the position above the
+    /// digit of the lowest.
     ///
     /// Each is found by a walk from the root, for a path of all of them would lie on the stack while they are tuned.
     #[inline(never)]
-    pub(super) unsafe fn tune_path(&self, batch: &mut Retired<'n>, at: usize, all: bool) -> u32 {
+    pub(super) unsafe fn tune_path(
+        &self,
+        batch: &mut Retired<'n>,
+        at: usize,
+        all: bool,
+        parted: bool,
+    ) -> u32 {
         // SAFETY: the caller is the writer.
         unsafe {
             let (depth, lowest) = self.covering(at);
@@ -442,7 +437,7 @@ impl<'n, G: Geometry, F: Format, N: Nodes<Word = F::Word>, L: Layout<N>, P: Poli
                     break;
                 }
                 touched -= 1;
-                if self.tune_level(batch, at, level) {
+                if self.tune_level(batch, at, level, parted) {
                     touched = touched.max(1);
                 }
             }
@@ -451,7 +446,7 @@ impl<'n, G: Geometry, F: Format, N: Nodes<Word = F::Word>, L: Layout<N>, P: Poli
     }
 
     /// Tunes the node that a walk for `at` meets after `level` others, and tells whether that has changed.
-    unsafe fn tune_level(&self, batch: &mut Retired<'n>, at: usize, level: usize) -> bool {
+    unsafe fn tune_level(&self, batch: &mut Retired<'n>, at: usize, level: usize, parted: bool) -> bool {
         // SAFETY: the caller is the writer; slots are within their nodes.
         unsafe {
             let mut place = Place::Root;
@@ -460,7 +455,11 @@ impl<'n, G: Geometry, F: Format, N: Nodes<Word = F::Word>, L: Layout<N>, P: Poli
                 place = Place::In(node.node, node.index(at));
                 node = self.edge(place, G::VA_BITS, at);
             }
-            let new = self.tune(batch, node, at & !low(node.top()));
+            let base = at & !low(node.top());
+            if P::ADAPTIVE && parted {
+                self.settle(batch, node, base, DEEP - 1);
+            }
+            let new = self.tune(batch, node, base);
             if new != node {
                 self.publish(place, G::VA_BITS, new);
             }
@@ -482,11 +481,11 @@ impl<'n, G: Geometry, F: Format, N: Nodes<Word = F::Word>, L: Layout<N>, P: Poli
         }
         // SAFETY: the caller is the writer.
         unsafe {
-            let mut count = Count::default();
-            self.repot(&mut count, leaf, base, 0..leaf.slots());
-            let Ok(mut stock) = Stock::take_within(self.nodes, &Self::WORDS, count.0, L::REACH) else {
+            let mut stock = Stock::empty(self.nodes, &Self::WORDS);
+            self.repot(&mut Count(&mut stock), leaf, base, 0..leaf.slots());
+            if stock.take_wanted(L::REACH).is_err() {
                 return leaf;
-            };
+            }
             let new = self.repot(&mut stock, leaf, base, 0..leaf.slots());
             self.retire(batch, leaf);
             new

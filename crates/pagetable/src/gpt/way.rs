@@ -14,7 +14,7 @@
 use core::mem::MaybeUninit;
 
 use super::layout::Edge;
-use crate::nodes::{NodeAddr, Nodes};
+use crate::nodes::Nodes;
 
 /// The most nodes on a path: an address has so many bits above the smallest pages, of 1 KiB.
 pub(super) const DEPTH: usize = usize::BITS as usize - 10;
@@ -22,7 +22,7 @@ pub(super) const DEPTH: usize = usize::BITS as usize - 10;
 /// A node on a path, and the slot of it that is read next.
 #[derive(Clone, Copy)]
 pub(super) struct Level {
-    /// The node's number in its storage, or zero for one that a dry run only counts.
+    /// The node's number in its storage.
     node: u32,
     /// The slot to read next; `slots()` if all have been read.
     pub(super) slot: u16,
@@ -34,8 +34,13 @@ impl Level {
     /// Returns the edge that leads to the node, without its guard.
     #[inline(always)]
     pub(super) fn edge(self, nodes: &impl Nodes) -> Edge {
-        let node = if self.node == 0 { NodeAddr::new(1) } else { nodes.node_of(self.node) };
-        Edge { node, shift: self.shift.into(), width: self.width.into(), leaf: false, base: 0 }
+        Edge {
+            node: nodes.node_of(self.node),
+            shift: self.shift.into(),
+            width: self.width.into(),
+            leaf: false,
+            base: 0,
+        }
     }
 
     /// Returns the position above the node's digit.
@@ -46,32 +51,22 @@ impl Level {
 }
 
 /// The inner nodes from the root of a subtree to the one whose slots are being read.
-pub(super) struct Way {
-    levels: [MaybeUninit<Level>; DEPTH],
+pub(super) struct Way<const MOST: usize = DEPTH> {
+    levels: [MaybeUninit<Level>; MOST],
     len: usize,
 }
 
-impl Way {
+impl<const MOST: usize> Way<MOST> {
     #[inline(always)]
     pub(super) const fn new() -> Self {
-        Self { levels: [const { MaybeUninit::uninit() }; DEPTH], len: 0 }
+        Self { levels: [const { MaybeUninit::uninit() }; MOST], len: 0 }
     }
 
     /// Adds an inner node below the last one. There is room for it: a node's digit lies below the digit of the node
     /// before, and above the offset in a page.
     #[inline(always)]
     pub(super) fn push(&mut self, nodes: &impl Nodes, edge: Edge, slot: usize) {
-        self.push_number(nodes.index_of(edge.node), edge, slot);
-    }
-
-    /// As [`push`](Self::push), of a node that a dry run only counts.
-    #[inline(always)]
-    pub(super) fn push_counted(&mut self, edge: Edge) {
-        self.push_number(0, edge, 0);
-    }
-
-    #[inline(always)]
-    fn push_number(&mut self, node: u32, edge: Edge, slot: usize) {
+        let node = nodes.index_of(edge.node);
         if let Some(level) = self.levels.get_mut(self.len) {
             // A node has at most 2^12 slots and a digit within 64 bits.
             let (slot, shift, width) = (slot as u16, edge.shift as u8, edge.width as u8);
@@ -95,7 +90,7 @@ impl Way {
     /// Returns the nodes, the root of the subtree first.
     #[inline(always)]
     pub(super) fn levels(&mut self) -> &mut [Level] {
-        // SAFETY: `push_number` has written the first `len` levels.
+        // SAFETY: `push` has written the first `len` levels.
         unsafe { core::slice::from_raw_parts_mut(self.levels.as_mut_ptr().cast(), self.len) }
     }
 }

@@ -33,12 +33,15 @@ unsafe fn give_back<N: Nodes>(nodes: &N, node: NodeAddr) {
     freed.done();
 }
 
+/// Tells a count from a node's number, which is below it.
+const WANTED: u32 = 1 << 31;
+
 /// Nodes of up to `KINDS` kinds, reserved by a dry run and spent by the commit. What is left over goes back.
 ///
 /// Each kind is a list through the nodes' records, so a stock of any depth costs no memory of its own.
 pub(crate) struct Stock<'n, N: Nodes, const KINDS: usize> {
     nodes: &'n N,
-    /// The first node of each kind, by number; zero is none.
+    /// The first node of each kind, by number; zero is none. With [`WANTED`], how many are to be taken.
     kinds: [u32; KINDS],
     words: &'static [usize; KINDS],
 }
@@ -70,20 +73,58 @@ impl<'n, N: Nodes, const KINDS: usize> Stock<'n, N, KINDS> {
         want: [usize; KINDS],
         reach: LinkRange,
     ) -> Result<Self, Error> {
-        let mut stock = Self { nodes, kinds: [0; KINDS], words };
+        let mut stock = Self::empty(nodes, words);
         for kind in 0..KINDS {
-            for _ in 0..want[kind] {
-                let Some(node) = take_within(nodes, words[kind], reach) else {
-                    // What was taken goes back when `stock` is dropped.
-                    return Err(Error::NoMemory {
-                        wanted: want.iter().sum(),
-                        pending: nodes.held().pending(),
-                    });
-                };
-                stock.push(kind, node);
-            }
+            stock.add(kind, want[kind], || want.iter().sum(), reach)?;
         }
         Ok(stock)
+    }
+
+    /// Returns a stock of nothing.
+    #[inline]
+    pub(crate) const fn empty(nodes: &'n N, words: &'static [usize; KINDS]) -> Self {
+        Self { nodes, kinds: [0; KINDS], words }
+    }
+
+    /// Counts a node of a kind that [`take_wanted`](Self::take_wanted) is to take. The counts stand where the nodes will be: a
+    /// kernel's stack is short.
+    #[inline]
+    pub(crate) fn want(&mut self, kind: usize) {
+        self.kinds[kind] = WANTED | self.kinds[kind].saturating_add(1);
+    }
+
+    /// Takes the nodes that are wanted, such that links of `reach` can lead to them.
+    ///
+    /// # Errors
+    ///
+    /// [`Error::NoMemory`]; what was taken goes back when the stock is dropped.
+    #[inline(never)]
+    pub(crate) fn take_wanted(&mut self, reach: LinkRange) -> Result<(), Error> {
+        let count = |kind: u32| if kind & WANTED == 0 { 0 } else { (kind & !WANTED) as usize };
+        let all = self.kinds.iter().map(|&kind| count(kind)).fold(0, usize::saturating_add);
+        for kind in 0..KINDS {
+            let want = count(self.kinds[kind]);
+            self.kinds[kind] = 0;
+            self.add(kind, want, || all, reach)?;
+        }
+        Ok(())
+    }
+
+    #[inline]
+    fn add(
+        &mut self,
+        kind: usize,
+        want: usize,
+        all: impl Fn() -> usize,
+        reach: LinkRange,
+    ) -> Result<(), Error> {
+        for _ in 0..want {
+            let Some(node) = take_within(self.nodes, self.words[kind], reach) else {
+                return Err(Error::NoMemory { wanted: all(), pending: self.nodes.held().pending() });
+            };
+            self.push(kind, node);
+        }
+        Ok(())
     }
 
     fn push(&mut self, kind: usize, node: NodeAddr) {
@@ -94,7 +135,7 @@ impl<'n, N: Nodes, const KINDS: usize> Stock<'n, N, KINDS> {
 
     /// Gives everything back.
     #[inline]
-    fn empty(&mut self) {
+    fn give_all_back(&mut self) {
         for kind in 0..KINDS {
             while let Some(node) = self.next(kind) {
                 // SAFETY: in stock: taken, known to nobody, and still zero.
@@ -106,7 +147,7 @@ impl<'n, N: Nodes, const KINDS: usize> Stock<'n, N, KINDS> {
     /// Takes a node of the kind out of the stock, zeroed, its record zero; `None` beyond what was reserved.
     #[inline]
     pub(crate) fn next(&mut self, kind: usize) -> Option<NodeAddr> {
-        if self.kinds[kind] == 0 {
+        if self.kinds[kind] == 0 || self.kinds[kind] & WANTED != 0 {
             return None;
         }
         let node = self.nodes.node_of(self.kinds[kind]);
@@ -122,7 +163,7 @@ impl<N: Nodes, const KINDS: usize> Drop for Stock<'_, N, KINDS> {
     #[inline]
     fn drop(&mut self) {
         let rest = Rest(self);
-        rest.0.empty();
+        rest.0.give_all_back();
         core::mem::forget(rest);
     }
 }
@@ -133,6 +174,6 @@ struct Rest<'s, 'n, N: Nodes, const KINDS: usize>(&'s mut Stock<'n, N, KINDS>);
 impl<N: Nodes, const KINDS: usize> Drop for Rest<'_, '_, N, KINDS> {
     #[cold]
     fn drop(&mut self) {
-        self.0.empty();
+        self.0.give_all_back();
     }
 }

@@ -1,0 +1,71 @@
+//! Pairs of larger pages in nodes of smaller slots, where one page of a pair is split and the other stays.
+#![cfg(not(tlbkit_loom))]
+
+use tlbkit_addr::{Attr, Flush, PageSize, Pages, Pfn, Vpn};
+use tlbkit_pagetable::geometry::Va32;
+use tlbkit_pagetable::gpt::{Adaptive, Digits, Fixed, Gpt32};
+use tlbkit_pagetable::nodes::{Chunk, Slab};
+use tlbkit_pagetable::{Geometry, Holes, Local, Solo};
+
+const BASE: PageSize = PageSize::K4;
+
+fn pages(size: PageSize) -> usize {
+    size.pages(BASE).unwrap()
+}
+
+/// Maps a pair of `large` pages, with single pages around it, splits one of the two to `small`, and joins it again.
+fn split_one<P: Digits>(large: PageSize, small: PageSize, which: usize, around: &[usize]) {
+    let mut memory = vec![Chunk::ZERO; 64];
+    let slab = Slab::<u32, Solo>::new(&mut memory, 0).unwrap();
+    let mut table = Local::new(Gpt32::<_, P>::new(&slab).unwrap(), |_: &Flush| ());
+    let pair = Pages::count(Vpn::new(0), 2 * pages(large)).unwrap();
+    let mut single = 0;
+    for &vpn in around {
+        let vpn = 2 * pages(large) + vpn;
+        table.map(Pages::one(Vpn::new(vpn)), Pfn::new(7), BASE, Attr::READ).unwrap();
+        single += 1;
+    }
+    table.map(pair, Pfn::new(pages(large)), large, Attr::READ).unwrap();
+    let one = Pages::count(Vpn::new(which * pages(large)), pages(large)).unwrap();
+    let case = format!("{} to {}, page {which}, around {around:?}", large.bytes(), small.bytes());
+    for to in [small, large, small] {
+        // SAFETY: nobody uses the pages.
+        unsafe { table.resize_breaking(one, to) }.unwrap();
+        for vpn in 0..pair.len() {
+            let at = Vpn::new(vpn).address(BASE);
+            let leaf = table.lookup(at).unwrap_or_else(|| panic!("{case}: page {vpn} is lost"));
+            let is_split = vpn / pages(large) == which;
+            assert_eq!(leaf.size, if is_split { to } else { large }, "{case}: page {vpn}");
+            let within = vpn & (pages(leaf.size) - 1);
+            assert_eq!(leaf.frame.get() + within, pages(large) + vpn, "{case}: page {vpn}");
+        }
+        assert_eq!(table.footprint().ptes, single + 1 + pages(large) / pages(to), "{case}");
+    }
+    table.unmap(pair, Holes::Refuse, None).unwrap();
+    assert_eq!(table.footprint().ptes, single, "{case}");
+    table.destroy();
+    assert_eq!(slab.usage().nodes, 0, "{case}");
+}
+
+fn split_all<P: Digits>() {
+    let sizes = &Va32::SIZES[..if cfg!(miri) { 3 } else { 5 }];
+    for (index, &large) in sizes.iter().enumerate().skip(1) {
+        for &small in &sizes[..index] {
+            for which in 0..2 {
+                for around in [&[][..], &[0], &[3, 40], &[0, 40, 80, 120, 160, 200]] {
+                    split_one::<P>(large, small, which, around);
+                }
+            }
+        }
+    }
+}
+
+#[test]
+fn a_page_of_a_pair_is_split_and_the_other_stays() {
+    split_all::<Fixed<1>>();
+    split_all::<Fixed<3>>();
+    split_all::<Fixed<4>>();
+    split_all::<Fixed<6>>();
+    split_all::<Fixed<8>>();
+    split_all::<Adaptive>();
+}
