@@ -25,10 +25,10 @@ use crate::{Geometry, Retired};
 pub(super) enum Around {
     /// Nothing.
     Nothing,
-    /// What another node led to, in whose place it is.
-    Node(Edge),
+    /// What the node led to that stood in its place.
+    Node,
     /// A node or leaf, in which this key is. Of a pair, the page that the span leaves alone.
-    Entry(Edge, usize),
+    Entry(usize),
 }
 
 /// A new node to be filled.
@@ -42,8 +42,8 @@ pub(super) struct Fresh {
 }
 
 impl<'n, G: Geometry, F: Format, N: Nodes<Word = F::Word>, L: Layout<N>, P: Policy> Gpt<'n, G, F, N, L, P> {
-    /// Maps a span in a new node whose slots are smaller than the pages, with what else there is around them. Returns the node,
-    /// or the only entry in place of one without an address.
+    /// Maps a span in a new node whose slots are smaller than the pages, with what there is of `old` around them. Returns the
+    /// node, or the only entry in place of one without an address.
     ///
     /// # Safety
     ///
@@ -53,6 +53,7 @@ impl<'n, G: Geometry, F: Format, N: Nodes<Word = F::Word>, L: Layout<N>, P: Poli
         &self,
         job: &mut Job<'_, 'n, S, W>,
         new: &Fresh,
+        old: Edge,
         span: Span,
     ) -> Edge {
         let node = new.node;
@@ -64,14 +65,14 @@ impl<'n, G: Geometry, F: Format, N: Nodes<Word = F::Word>, L: Layout<N>, P: Poli
             for first in (0..node.slots()).step_by(2 * half) {
                 let start = new.base | first << node.shift;
                 let pair = match span.within(start, unit, job.page) {
-                    Some(part) => self.couple(job, new, span, first, part),
+                    Some(part) => self.couple(job, new, old, span, first, part),
                     None => (Edge::EMPTY, [false; 2]),
                 };
                 for slot in first..first + 2 * half {
                     let entry = if pair.1[usize::from(slot >= first + half)] {
                         pair.0
                     } else {
-                        self.around(new, span, slot)
+                        self.around(new, old, span, slot)
                     };
                     if !entry.is_empty() {
                         live += usize::from(entry != last);
@@ -95,15 +96,15 @@ impl<'n, G: Geometry, F: Format, N: Nodes<Word = F::Word>, L: Layout<N>, P: Poli
 
     /// Returns what stands in a slot of a new node where no pages of a span do.
     #[inline(never)]
-    unsafe fn around(&self, new: &Fresh, span: Span, slot: usize) -> Edge {
+    unsafe fn around(&self, new: &Fresh, old: Edge, span: Span, slot: usize) -> Edge {
         let node = new.node;
         let start = new.base | slot << node.shift;
         // SAFETY: the caller's promise.
         unsafe {
             match new.around {
                 Around::Nothing => Edge::EMPTY,
-                Around::Node(old) => self.edge(Place::In(old.node, slot), old.shift, start),
-                Around::Entry(old, near) => {
+                Around::Node => self.edge(Place::In(old.node, slot), old.shift, start),
+                Around::Entry(near) => {
                     let here = if node.shares(old) {
                         agree(start, near, old.top()) && self.keeps(old, start, span)
                     } else {
@@ -122,37 +123,38 @@ impl<'n, G: Geometry, F: Format, N: Nodes<Word = F::Word>, L: Layout<N>, P: Poli
         &self,
         job: &mut Job<'_, 'n, S, W>,
         new: &Fresh,
+        old: Edge,
         span: Span,
         first: usize,
         part: Span,
     ) -> (Edge, [bool; 2]) {
-        let halves = [0, 1].map(|which| {
+        let own = digit(part.first, job.page, 1)..=digit(part.last, job.page, 1);
+        let (mut lacks, mut beside) = (false, Edge::EMPTY);
+        for which in 0..2 {
             let slot = first + (which << (job.page - new.node.shift));
             // SAFETY: the caller's promise.
-            unsafe { self.around(new, span, slot) }
-        });
-        let same = halves.map(|now| now.leaf && now.shift == job.page);
-        let mut own = [false; 2];
-        own[digit(part.first, job.page, 1)] = true;
-        own[digit(part.last, job.page, 1)] = true;
-        if (0..2).all(|which| same[which] || !own[which]) {
+            let now = unsafe { self.around(new, old, span, slot) };
+            let is_same = now.leaf && now.shift == job.page;
+            if own.contains(&which) {
+                lacks |= !is_same;
+            } else if is_same {
+                beside = now;
+            }
+        }
+        if !lacks {
             return (Edge::EMPTY, [false; 2]);
         }
         // SAFETY: the caller's promise; the new leaf is private, and of the same pair.
-        unsafe {
-            let leaf = self.plant(job, 1, part);
-            for which in 0..2 {
-                if !own[which] && same[which] {
-                    own[which] = true;
-                    if S::REAL {
-                        let start = new.base | first << new.node.shift;
-                        self.copy_leaf(halves[which], start, leaf);
-                        self.tally.ptes(self.live(halves[which]).cast_signed());
-                    }
-                }
+        let leaf = unsafe { self.plant(job, 1, part) };
+        if S::REAL && !beside.is_empty() {
+            let start = new.base | first << new.node.shift;
+            // SAFETY: as above.
+            unsafe {
+                self.copy_leaf(beside, start, leaf);
+                self.tally.ptes(self.live(beside).cast_signed());
             }
-            (leaf, own)
         }
+        (leaf, [0, 1].map(|which| own.contains(&which) || !beside.is_empty()))
     }
 
     /// Takes a node in place of one whose slots are smaller than the pages of a span.
@@ -162,8 +164,8 @@ impl<'n, G: Geometry, F: Format, N: Nodes<Word = F::Word>, L: Layout<N>, P: Poli
         job: &mut Job<'_, 'n, S, W>,
         old: Edge,
         span: Span,
-        base: usize,
     ) -> New {
+        let base = span.first & !low(old.top());
         // A pair that takes the place of all that there is needs no node.
         let pair = span.first & !low(Self::unit(job.page));
         let lone = pair == span.last & !low(Self::unit(job.page)) && {
@@ -182,7 +184,7 @@ impl<'n, G: Geometry, F: Format, N: Nodes<Word = F::Word>, L: Layout<N>, P: Poli
             // SAFETY: as above.
             unsafe { self.sprout(job.supply, old.shift, old.width, base) }
         };
-        New::Filled(Fresh { node, base, around: Around::Node(old) })
+        New::Filled(Fresh { node, base, around: Around::Node })
     }
 
     /// Retires a node with everything below it that what stands in its place does not lead to: another node of such slots, or

@@ -150,19 +150,37 @@ enum Fork {
     Node(Edge),
 }
 
-/// One slot's change.
+/// A slot that has to change.
 struct Step {
     place: Place,
     /// The bits that the slot covers.
     ceiling: u32,
-    /// The node that has it, empty for the root's.
-    above: Edge,
+    /// The width of the node that has it.
+    width: u32,
     /// What it leads to.
     old: Edge,
+    /// A key below that.
+    near: usize,
     /// The pages that the change is enough for.
     part: Span,
-    new: New,
-    gone: Gone,
+    way: By,
+}
+
+/// How a slot changes.
+#[derive(Clone, Copy)]
+enum By {
+    /// The part is built in it.
+    Building,
+    /// As that, and what it led to goes.
+    Replacing,
+    /// What it leads to and the part are joined.
+    Joining,
+    /// The node that it leads to is built anew.
+    Renewing,
+    /// The node that it leads to is parted.
+    Parting,
+    /// The node that it leads to is built anew, with one larger page less.
+    Splitting,
 }
 
 /// What becomes of what a slot led to, once the slot leads to something else.
@@ -175,7 +193,7 @@ pub(super) enum Gone {
     Page,
     /// Everything below goes.
     Subtree,
-    /// A node that was parted; what goes has been taken care of.
+    /// A node that was parted goes, with what the part replaces.
     Parted,
     /// A node goes, with everything below it that the new one does not lead to.
     Node,
@@ -302,42 +320,78 @@ impl<'n, G: Geometry, F: Format, N: Nodes<Word = F::Word>, L: Layout<N>, P: Poli
     ) -> Done {
         // SAFETY: the caller is the writer, in everything called.
         unsafe {
-            // What is taken here is built below, when the frame of the walk is gone from the stack.
             let step = self.next_step(job, rest, plan);
             let step = match &step {
                 Ok(step) => step,
                 Err(done) => return *done,
             };
-            let part = step.part;
-            let new = match &step.new {
-                New::Below(ceiling) => self.build(job, *ceiling, part),
+            let (part, new, gone) = self.take_for(job, step, plan);
+            // What was taken is built here, when the frames of those that have taken it are gone from the stack.
+            let new = match new {
+                New::Below(ceiling) => self.build(job, ceiling, part),
                 New::Open(node) => {
-                    self.build_slots(job, *node, part);
-                    *node
+                    self.build_slots(job, node, part);
+                    node
                 }
-                New::Filled(fresh) => self.compose(job, fresh, part),
-                New::Whole(new) => *new,
+                New::Filled(fresh) => self.compose(job, &fresh, step.old, part),
+                New::Whole(new) => new,
             };
             if S::REAL {
-                self.link(job, step, new);
+                self.break_old(job, step.old, part);
+                self.link(job, step, part, new, &gone);
             }
-            Done { last: part.last, changed: true, parted: matches!(step.gone, Gone::Parted) }
+            Done { last: part.last, changed: true, parted: matches!(gone, Gone::Parted) }
+        }
+    }
+
+    /// Takes the node that a slot will lead to.
+    unsafe fn take_for<S: Supply, W: Fn(usize) -> F::Word>(
+        &self,
+        job: &mut Job<'_, 'n, S, W>,
+        step: &Step,
+        plan: &mut Plan,
+    ) -> (Span, New, Gone) {
+        let part = step.part;
+        // SAFETY: the caller is the writer.
+        unsafe {
+            match step.way {
+                By::Building => (part, New::Below(step.ceiling), Gone::Nothing),
+                By::Replacing => (part, New::Below(step.ceiling), Gone::Subtree),
+                By::Joining => self.branch(job, step, plan),
+                By::Renewing => (part, self.renew(job, step.old, part), Gone::Node),
+                By::Parting => self.part(job, step.old, part),
+                By::Splitting => (part, New::Open(self.split_page(job, step.old, part)), Gone::Node),
+            }
         }
     }
 
     /// Makes the slot of a step lead to what was built.
     #[inline(never)]
-    unsafe fn link<S, W>(&self, job: &mut Job<'_, 'n, S, W>, step: &Step, new: Edge) {
-        let Step { place, ceiling, above, old, part, .. } = *step;
+    unsafe fn link<S, W>(
+        &self,
+        job: &mut Job<'_, 'n, S, W>,
+        step: &Step,
+        part: Span,
+        new: Edge,
+        gone: &Gone,
+    ) {
+        let Step { place, ceiling, width, old, .. } = *step;
         // SAFETY: the caller is the writer, and the new subtree is complete.
         unsafe {
-            self.break_old(job, old, part);
             self.publish(place, ceiling, new);
-            if old.is_empty() && !above.is_empty() {
+            if let Place::In(node, _) = place
+                && old.is_empty()
+            {
+                let above = Edge { node, shift: ceiling, width, leaf: false, base: 0 };
                 self.set_live(above, self.live(above) + 1);
             }
-            match step.gone {
-                Gone::Nothing | Gone::Parted => (),
+            match gone {
+                Gone::Nothing => (),
+                Gone::Parted => {
+                    let slots = old.index(part.first)..old.index(part.last | low(job.page)) + 1;
+                    self.discard_slots(job.batch, old, slots);
+                    self.retire(job.batch, old);
+                }
                 Gone::Copied => self.retire(job.batch, old),
                 Gone::Page => self.release(job.batch, old),
                 Gone::Subtree => self.discard(job.batch, old),
@@ -346,7 +400,7 @@ impl<'n, G: Geometry, F: Format, N: Nodes<Word = F::Word>, L: Layout<N>, P: Poli
         }
     }
 
-    /// Finds the slot that has to change next, and takes the node that it will lead to. Fills a leaf that has room itself.
+    /// Finds the slot that has to change next. Fills a leaf that has room itself.
     #[inline(never)]
     unsafe fn next_step<S: Supply, W: Fn(usize) -> F::Word>(
         &self,
@@ -360,13 +414,13 @@ impl<'n, G: Geometry, F: Format, N: Nodes<Word = F::Word>, L: Layout<N>, P: Poli
             let (mut place, mut ceiling, mut above) = (Place::Root, G::VA_BITS, Edge::EMPTY);
             let mut old = self.edge(place, ceiling, at);
             let near = if old.is_empty() { at } else { self.nearest(old, at).unwrap_or(at) };
-            let (part, new, gone) = loop {
+            let mut near = near;
+            let (part, way) = loop {
                 if old.is_empty() {
-                    break (rest.clip(at, ceiling, page), New::Below(ceiling), Gone::Nothing);
+                    break (rest.clip(at, ceiling, page), By::Building);
                 }
-                let base = near & !low(old.top());
                 if !agree(at, near, old.top()) {
-                    break self.branch(job, old, ceiling, rest, near, plan);
+                    break (rest, By::Joining);
                 }
                 if old.leaf && old.shift == page {
                     let part = rest.clip(at, old.top(), page);
@@ -378,23 +432,21 @@ impl<'n, G: Geometry, F: Format, N: Nodes<Word = F::Word>, L: Layout<N>, P: Poli
                     return Err(Done { last: part.last, changed, parted: false });
                 }
                 if old.leaf {
-                    if let Some(other) = self.other_half(page, old, base, rest) {
-                        let rest = if job.over { rest.clip(at, old.shift, page) } else { rest };
-                        break self.branch(job, old, ceiling, rest, other, plan);
+                    if let Some(other) = self.other_half(page, old, near & !low(old.top()), rest) {
+                        near = other;
+                        break (if job.over { rest.clip(at, old.shift, page) } else { rest }, By::Joining);
                     }
-                    let part = rest.clip(at, old.top().max(page), page);
-                    break (part, New::Below(ceiling), Gone::Subtree);
+                    break (rest.clip(at, old.top().max(page), page), By::Replacing);
                 }
                 if job.over && old.top() <= page {
-                    break (Span { first: at, last: at }, New::Below(ceiling), Gone::Subtree);
+                    break (Span { first: at, last: at }, By::Replacing);
                 }
                 let part = rest.clip(at, old.top(), page);
                 if L::PAIRS && old.shift < Self::unit(page) {
-                    break (part, self.renew(job, old, part, base), Gone::Node);
+                    break (part, By::Renewing);
                 }
                 if !L::PAIRS && old.shift < page {
-                    let (new, gone) = self.part(job, old, part, base);
-                    break (part, new, gone);
+                    break (part, By::Parting);
                 }
                 let slot = Place::In(old.node, old.index(at));
                 let child = self.edge(slot, old.shift, at);
@@ -404,12 +456,12 @@ impl<'n, G: Geometry, F: Format, N: Nodes<Word = F::Word>, L: Layout<N>, P: Poli
                     if child.shift == page {
                         return Err(Done { last: part.last, changed: false, parted: false });
                     }
-                    break (part, New::Open(self.split_page(job, old, part, base)), Gone::Node);
+                    break (part, By::Splitting);
                 }
                 (place, ceiling, above) = (slot, old.shift, old);
                 old = child;
             };
-            Ok(Step { place, ceiling, above, old, part, new, gone })
+            Ok(Step { place, ceiling, width: above.width, old, near, part, way })
         }
     }
 
@@ -427,7 +479,7 @@ impl<'n, G: Geometry, F: Format, N: Nodes<Word = F::Word>, L: Layout<N>, P: Poli
     ) -> Edge {
         // SAFETY: the caller is the writer; the new nodes are private, and slots are within them.
         unsafe {
-            let top = self.build_upper(job, ceiling, span);
+            let top = self.build_node(job, ceiling, span);
             if Self::is_done(job.page, top) {
                 return top;
             }
@@ -436,7 +488,7 @@ impl<'n, G: Geometry, F: Format, N: Nodes<Word = F::Word>, L: Layout<N>, P: Poli
                 let slot = node.index(at);
                 let part = span.clip(at, node.shift, job.page);
                 let child = if part.first == at {
-                    let child = self.build_upper(job, node.shift, part);
+                    let child = self.build_node(job, node.shift, part);
                     if S::REAL {
                         self.put(node.node, slot, node.shift, child);
                         self.set_live(node, self.live(node) + 1);
@@ -469,6 +521,26 @@ impl<'n, G: Geometry, F: Format, N: Nodes<Word = F::Word>, L: Layout<N>, P: Poli
         made.leaf || page > Self::BASE && made.shift < Self::unit(page)
     }
 
+    /// Takes the uppermost node for a span, and fills it if its slots are smaller than the pages.
+    #[inline(always)]
+    unsafe fn build_node<S: Supply, W: Fn(usize) -> F::Word>(
+        &self,
+        job: &mut Job<'_, 'n, S, W>,
+        ceiling: u32,
+        span: Span,
+    ) -> Edge {
+        // SAFETY: the caller is the writer.
+        unsafe {
+            let node = self.build_upper(job, ceiling, span);
+            if L::PAIRS && !node.leaf && Self::is_done(job.page, node) {
+                let base = span.first & !low(node.top());
+                let fresh = Fresh { node, base, around: Around::Nothing };
+                self.compose(job, &fresh, Edge::EMPTY, span);
+            }
+            node
+        }
+    }
+
     /// Takes the uppermost node for a span: its leaf, if it is worth one.
     #[inline(never)]
     unsafe fn build_upper<S: Supply, W: Fn(usize) -> F::Word>(
@@ -481,14 +553,7 @@ impl<'n, G: Geometry, F: Format, N: Nodes<Word = F::Word>, L: Layout<N>, P: Poli
         unsafe {
             match Self::fits(job.page, span) {
                 Some(width) => self.plant(job, width, span),
-                None => {
-                    let new = self.frame(job, ceiling, span);
-                    if Self::is_done(job.page, new) {
-                        let base = span.first & !low(new.top());
-                        self.compose(job, &Fresh { node: new, base, around: Around::Nothing }, span);
-                    }
-                    new
-                }
+                None => self.frame(job, ceiling, span),
             }
         }
     }
@@ -505,7 +570,6 @@ impl<'n, G: Geometry, F: Format, N: Nodes<Word = F::Word>, L: Layout<N>, P: Poli
     }
 
     /// Takes an indexing node for a span.
-    #[inline(never)]
     unsafe fn frame<S: Supply, W: Fn(usize) -> F::Word>(
         &self,
         job: &mut Job<'_, 'n, S, W>,
@@ -529,12 +593,10 @@ impl<'n, G: Geometry, F: Format, N: Nodes<Word = F::Word>, L: Layout<N>, P: Poli
     unsafe fn branch<S: Supply, W: Fn(usize) -> F::Word>(
         &self,
         job: &mut Job<'_, 'n, S, W>,
-        old: Edge,
-        ceiling: u32,
-        rest: Span,
-        near: usize,
+        step: &Step,
         plan: &mut Plan,
     ) -> (Span, New, Gone) {
+        let Step { ceiling, old, near, part: rest, .. } = *step;
         // SAFETY: the caller is the writer; the new node is private.
         unsafe {
             let (at, base) = (rest.first, near & !low(old.top()));
@@ -551,7 +613,7 @@ impl<'n, G: Geometry, F: Format, N: Nodes<Word = F::Word>, L: Layout<N>, P: Poli
             let gone = if job.over { Gone::Page } else { Gone::Nothing };
             if Self::unit(job.page) > new.shift {
                 let part = rest.clip(at, new.top(), job.page);
-                let fresh = Fresh { node: new, base: region, around: Around::Entry(old, near) };
+                let fresh = Fresh { node: new, base: region, around: Around::Entry(near) };
                 return (part, New::Filled(fresh), gone);
             }
             // The new PTEs of pages that are split come from the old leaf, which can be found until the node is linked.
@@ -648,8 +710,8 @@ impl<'n, G: Geometry, F: Format, N: Nodes<Word = F::Word>, L: Layout<N>, P: Poli
         job: &mut Job<'_, 'n, S, W>,
         old: Edge,
         part: Span,
-        base: usize,
     ) -> Edge {
+        let base = part.first & !low(old.top());
         // SAFETY: the caller is the writer; the new node is private, and slots are within their nodes.
         unsafe {
             let new = self.sprout(job.supply, old.shift, old.width, base);

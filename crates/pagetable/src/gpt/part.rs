@@ -20,9 +20,8 @@ impl<'n, G: Geometry, F: Format, N: Nodes<Word = F::Word>, L: Layout<N>, P: Poli
         job: &mut Job<'_, 'n, S, W>,
         old: Edge,
         span: Span,
-        base: usize,
-    ) -> (New, Gone) {
-        let cut = job.page;
+    ) -> (Span, New, Gone) {
+        let (cut, base) = (job.page, span.first & !low(old.top()));
         // SAFETY: the caller is the writer; the new nodes are private, and slots within their nodes.
         unsafe {
             if job.over && span.first == span.last {
@@ -30,7 +29,7 @@ impl<'n, G: Geometry, F: Format, N: Nodes<Word = F::Word>, L: Layout<N>, P: Poli
                 let empty = |slot| self.edge(Place::In(old.node, slot), old.shift, base).is_empty();
                 if (0..old.slots()).all(|slot| gone.contains(&slot) || empty(slot)) {
                     // The page replaces everything that the node holds.
-                    return (New::Below(cut), Gone::Subtree);
+                    return (span, New::Below(cut), Gone::Subtree);
                 }
             }
             let upper = self.sprout(job.supply, cut, old.top() - cut, base);
@@ -40,9 +39,6 @@ impl<'n, G: Geometry, F: Format, N: Nodes<Word = F::Word>, L: Layout<N>, P: Poli
                 let start = base | slot << cut;
                 let group = slot << below..(slot + 1) << below;
                 if span.within(start, cut, cut).is_some() {
-                    if S::REAL && job.over {
-                        self.discard_slots(job.batch, old, group);
-                    }
                     continue;
                 }
                 let child = self.gather(job.supply, old, group, below, start);
@@ -53,9 +49,8 @@ impl<'n, G: Geometry, F: Format, N: Nodes<Word = F::Word>, L: Layout<N>, P: Poli
             }
             if S::REAL {
                 self.set_live(upper, live);
-                self.retire(job.batch, old);
             }
-            (New::Open(upper), Gone::Parted)
+            (span, New::Open(upper), Gone::Parted)
         }
     }
 

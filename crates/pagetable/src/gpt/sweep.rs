@@ -272,6 +272,7 @@ impl<'n, G: Geometry, F: Format, N: Nodes<Word = F::Word>, L: Layout<N>, P: Poli
     }
 
     /// Checks that nothing is mapped in a range.
+    #[inline(never)]
     pub(super) unsafe fn check_vacant(&self, span: Span) -> Result<(), Error> {
         let mut outcome = Ok(());
         // SAFETY: the caller is the writer.
