@@ -206,9 +206,13 @@ impl<const PAGES: usize, const SPACES: usize> IpcRegion<PAGES, SPACES> {
     ///
     /// [`IpcError::NoPage`]: none is free, which means owned by nobody and mapped nowhere; [`IpcError::OutOfRange`].
     pub fn get_ownership(&mut self, space: usize) -> Result<usize, IpcError> {
-        let unused = |seats: &[Seat; SPACES]| seats.iter().all(|seat| *seat == Seat::default());
-        let page = self.seats.iter().position(unused).ok_or(IpcError::NoPage)?;
-        self.seat(space, page)?.owned = 1;
+        let is_idle = |seat: &Seat| seat.owned == 0 && seat.low == Access::None && seat.reducing.is_none();
+        let free = |(_, seats): &(usize, &mut [Seat; SPACES])| seats.iter().all(is_idle);
+        let (page, seats) = self.seats.iter_mut().enumerate().find(free).ok_or(IpcError::NoPage)?;
+        let mut new = [Seat::default(); SPACES];
+        new.get_mut(space).ok_or(IpcError::OutOfRange)?.owned = 1;
+        // Trust that was left over ends with what it was about.
+        *seats = new;
         Ok(page)
     }
 

@@ -457,3 +457,118 @@ fn a_writable_copy_is_the_callers_alone() {
     assert_eq!((region.high(1, copy), region.high(0, page)), (Access::Write, Access::Write));
     assert_eq!(region.make_writable(0, page), Ok(LowAction::Map { space: 0, page, access: Access::Write }));
 }
+
+/// A trust that came while the mapping was being reduced has nothing left to be about when that is done.
+#[test]
+fn a_page_whose_trusted_mapping_is_gone_is_free() {
+    let mut region = IpcRegion::<1, 2>::new();
+    let page = region.get_ownership(0).unwrap();
+    let _ = region.mapin(0, page, Access::Write).unwrap();
+    assert_eq!(region.start_transfer(0, 1, page, false), reduce(0, page, Access::None));
+    assert_eq!(region.start_transfer(1, 0, page, false), Ok(LowAction::Nothing));
+    assert_eq!(region.start_transfer(0, 1, page, true), Ok(LowAction::Nothing));
+    assert_eq!(region.reduced(0, page), Ok(LowAction::Nothing));
+    assert_eq!(region.release_ownership(1, page), Ok(LowAction::Nothing));
+    assert_eq!(region.get_ownership(0), Ok(page), "nobody owns it, and it is mapped nowhere");
+    // Whoever was trusted with the page is not trusted with the next one of that number.
+    let _ = region.mapin(0, page, Access::Write).unwrap();
+    assert_eq!(region.start_transfer(0, 1, page, false), reduce(0, page, Access::None));
+    assert_eq!(region.mapin(1, page, Access::Write), Ok(LowAction::Wait { space: 0, page }));
+}
+
+#[derive(Clone, Copy, Debug)]
+enum Call {
+    Get(usize),
+    Release(usize, usize),
+    Transfer(usize, usize, usize, bool),
+    Finish(usize, usize),
+    Reduced(usize),
+    Duplicate(usize, usize, bool),
+    MakeWritable(usize, usize),
+    Mapin(usize, usize, Access),
+}
+
+fn call() -> impl Strategy<Value = Call> {
+    let (space, page) = (0..3usize, 0..2usize);
+    let access = prop_oneof![Just(Access::Read), Just(Access::Write)];
+    prop_oneof![
+        1 => space.clone().prop_map(Call::Get),
+        2 => (space.clone(), page.clone()).prop_map(|(s, p)| Call::Release(s, p)),
+        4 => (space.clone(), space.clone(), page.clone(), any::<bool>()).prop_map(|(f, t, p, o)| Call::Transfer(f, t, p, o)),
+        1 => (space.clone(), page.clone()).prop_map(|(s, p)| Call::Finish(s, p)),
+        3 => (0..8usize).prop_map(Call::Reduced),
+        2 => (space.clone(), page.clone(), any::<bool>()).prop_map(|(s, p, o)| Call::Duplicate(s, p, o)),
+        1 => (space.clone(), page.clone()).prop_map(|(s, p)| Call::MakeWritable(s, p)),
+        4 => (space, page, access).prop_map(|(s, p, a)| Call::Mapin(s, p, a)),
+    ]
+}
+
+proptest! {
+    /// Whatever is called in whatever order: who may write in place has nobody beside it that reads more than it owns, but
+    /// for those that it has trusted; and a page that everybody has released, with its mappings reduced, is given out again.
+    #[test]
+    fn no_order_of_calls_leaves_a_mapping_or_loses_a_page(calls in proptest::collection::vec(call(), 0..60)) {
+        let mut region = IpcRegion::<2, 3>::new();
+        // Of each page: whom each space has trusted at some time, and which reductions are under way.
+        let mut trusts = [[[false; 3]; 3]; 2];
+        let mut under_way = Vec::new();
+        let note = |under_way: &mut Vec<(usize, usize)>, action: LowAction| match action {
+            LowAction::Reduce { space, page, .. } | LowAction::Copy { space, page, reduce: Some(_), .. } => {
+                assert!(!under_way.contains(&(space, page)), "one reduction of a mapping at a time");
+                under_way.push((space, page));
+            }
+            _ => {}
+        };
+        for call in calls {
+            let asked = match call {
+                Call::Get(space) => { let _ = region.get_ownership(space); Ok(LowAction::Nothing) }
+                Call::Release(space, page) => region.release_ownership(space, page),
+                Call::Transfer(from, to, page, only) => {
+                    let asked = region.start_transfer(from, to, page, only);
+                    if asked.is_ok() && only {
+                        let passed_on = trusts[page][from];
+                        trusts[page][to][from] = true;
+                        (0..3).filter(|&of| passed_on[of]).for_each(|of| trusts[page][to][of] = true);
+                    }
+                    asked
+                }
+                Call::Finish(space, page) => region.finish_transfer(space, page),
+                Call::Reduced(nth) if !under_way.is_empty() => {
+                    let (space, page) = under_way.swap_remove(nth % under_way.len());
+                    region.reduced(space, page)
+                }
+                Call::Reduced(_) => Err(IpcError::NotReducing),
+                Call::Duplicate(space, page, only) => region.duplicate(space, page, only),
+                Call::MakeWritable(space, page) => region.make_writable(space, page),
+                Call::Mapin(space, page, access) => region.mapin(space, page, access),
+            };
+            if let (Call::Mapin(space, page, Access::Write), Ok(LowAction::Nothing | LowAction::Map { .. })) = (call, asked) {
+                for of in (0..3).filter(|&of| of != space && !trusts[page][space][of]) {
+                    prop_assert!(region.low(of, page) <= region.high(of, page), "{space} writes what {of} still reads");
+                }
+            }
+            asked.into_iter().for_each(|action| note(&mut under_way, action));
+            prop_assert!(region.check());
+        }
+        for page in 0..2 {
+            for space in 0..3 {
+                while let Ok(action) = region.release_ownership(space, page) {
+                    note(&mut under_way, action);
+                }
+            }
+            while let Some(space) = region.unfinished_in(page) {
+                let asked = region.finish_transfer(space, page).unwrap();
+                note(&mut under_way, asked);
+                if let Some(nth) = under_way.iter().position(|&at| at == (space, page)) {
+                    under_way.swap_remove(nth);
+                    let more = region.reduced(space, page).unwrap();
+                    note(&mut under_way, more);
+                }
+            }
+        }
+        while let Some((space, page)) = under_way.pop() {
+            note(&mut under_way, region.reduced(space, page).unwrap());
+        }
+        prop_assert_eq!([region.get_ownership(0), region.get_ownership(1)], [Ok(0), Ok(1)]);
+    }
+}
