@@ -9,6 +9,7 @@ use std::time::Duration;
 pub mod cases;
 pub mod ours;
 pub mod peers;
+pub mod spaces;
 pub mod work;
 
 /// Returns criterion as all benches are run: a subject takes about half a second, so that all of them take minutes. Ten
@@ -33,6 +34,8 @@ pub fn arena(bytes: usize) -> *mut u8 {
 pub trait Subject {
     /// How rows are labelled: structure and mode.
     const NAME: &'static str;
+    /// The pages of the lower half.
+    const HALF: usize = 1 << 35;
 
     /// Returns an empty table.
     fn new() -> Self;
@@ -83,4 +86,25 @@ pub trait Resize: Subject {
 
     /// Makes pages of that leaf.
     fn split(&mut self, vpn: usize);
+}
+
+/// A subject that exchanges a leaf for another.
+pub trait Replace: Subject {
+    /// Maps a mapped page to another frame.
+    fn replace(&mut self, vpn: usize, pfn: usize);
+}
+
+/// A subject with page faults and copies of itself.
+pub trait Fork: Replace {
+    /// Begins a batch of changes and ends it.
+    fn empty(&mut self);
+
+    /// Asks why a store to a page faulted, and tells whether it may be repeated.
+    fn fault(&mut self, vpn: usize) -> bool;
+
+    /// Returns a copy that shares its frames until they are written.
+    fn fork(&self) -> Self;
+
+    /// Makes pages writable again that a fork has made read-only.
+    fn unshare(&mut self, vpn: usize, pages: usize);
 }

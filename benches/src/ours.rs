@@ -10,7 +10,7 @@ use tlbkit_pagetable::{
     Change, Error, Holes, Pinned, Retired, Shared, Solo, Table, cpt, destroy, format, gpt, hpt, lpt, mpt,
 };
 
-use crate::{Iterate, Resize, Subject, arena};
+use crate::{Iterate, Replace, Resize, Subject, arena};
 
 type Storage<M> = Slab<'static, u64, M, Identity>;
 
@@ -160,6 +160,17 @@ impl<M: tlbkit_pagetable::Mode, T: Make<M>> Subject for Ours<T, M> {
     fn destroy(self) {
         // SAFETY: one thread, which is not walking.
         unsafe { destroy(self.table).reclaim() };
+    }
+}
+
+impl<M: tlbkit_pagetable::Mode, T: Make<M>> Replace for Ours<T, M> {
+    #[inline(always)]
+    fn replace(&mut self, vpn: usize, pfn: usize) {
+        let (at, frame) = (VirtAddr::new(vpn << 12), Pfn::new(pfn));
+        // SAFETY: as above, and nobody needs the page.
+        unsafe { self.table.replace(&mut self.batch, at, frame, RIGHTS, &mut |_| ()) }
+            .expect("a mapped page");
+        self.settle();
     }
 }
 

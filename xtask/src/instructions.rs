@@ -15,7 +15,7 @@ use crate::tools;
 const PROGRAM: &str = "instructions";
 const CALLS: f64 = 1000.0;
 
-/// Count the instructions of one call of each operation, for every table and its peers
+/// Count the instructions of one call of each operation, for every table, its peers, and address spaces
 #[derive(Args, Debug)]
 pub(crate) struct InstructionsArgs {
     /// Count only where table and operation, as in `MPT solo hit dense`, contain each of these [default: all]
@@ -36,17 +36,16 @@ pub(crate) fn run(args: &InstructionsArgs) -> anyhow::Result<()> {
     shell.run(&Line::new("cargo", "build --release -p tlbkit-benches --bin").with([PROGRAM]))?;
     let program = places::target().join("release").join(PROGRAM).to_string_lossy().into_owned();
     let known = output(&Line::new(&program, ""))?.0;
-    let (subjects, operations) = known.split_once("\n\n").context("the benches list no operations")?;
-    let wanted: Vec<_> = subjects
+    let wanted: Vec<_> = known
         .lines()
-        .flat_map(|subject| operations.lines().map(move |operation| (subject, operation)))
+        .filter_map(|line| line.split_once('\t'))
         .filter(|(subject, operation)| {
             let name = format!("{subject} {operation}");
             args.parts.iter().all(|part| name.contains(part.as_str()))
         })
         .collect();
     if wanted.is_empty() {
-        let known = known.lines().filter(|line| !line.is_empty()).collect::<Vec<_>>();
+        let known = known.lines().map(|line| line.replace('\t', " ")).collect::<Vec<_>>();
         bail!("nothing is called so: choose parts of {}", known.join(", "));
     }
     let bar = ProgressBar::new(wanted.len() as u64);
@@ -101,10 +100,10 @@ fn table(counts: &[Count<'_>]) -> String {
             operations.push(operation);
         }
     }
-    let mut text = format!("{:<24}", "instructions a call");
+    let mut text = format!("{:<27}", "instructions a call");
     text.extend(operations.iter().map(|operation| format!("{operation:>13}")));
     for row in counts.chunk_by(|(one, ..), (other, ..)| one == other) {
-        text += &format!("\n{:<24}", row[0].0);
+        text += &format!("\n{:<27}", row[0].0);
         text.extend(operations.iter().map(|operation| {
             let count = row.iter().find(|(_, counted, _)| counted == operation);
             count.map_or(format!("{:>13}", "-"), |(.., instructions)| format!("{instructions:>13.1}"))

@@ -4,16 +4,17 @@
 //! lists what there is.
 #![allow(missing_docs)]
 
+use std::collections::BTreeSet;
 use std::hint::black_box;
 
 use tlbkit_benches::work::{dense, shuffled, sparse};
-use tlbkit_benches::{Subject, ours, peers};
+use tlbkit_benches::{Fork, Replace, Subject, ours, peers, spaces};
 
 const CALLS: usize = 1000;
 
 // Each operation is a function of its own that callgrind can tell apart, and nothing but the operation is in it.
 mod operation {
-    use super::Subject;
+    use super::{Fork, Replace, Subject};
 
     #[inline(never)]
     pub(crate) fn hit<S: Subject>(table: &S, va: usize) -> Option<usize> {
@@ -34,25 +35,56 @@ mod operation {
     pub(crate) fn protect<S: Subject>(table: &mut S, vpn: usize, pages: usize, writable: bool) {
         table.protect_range(vpn, pages, writable);
     }
+
+    #[inline(never)]
+    pub(crate) fn replace<S: Replace>(table: &mut S, vpn: usize, pfn: usize) {
+        table.replace(vpn, pfn);
+    }
+
+    #[inline(never)]
+    pub(crate) fn empty<S: Fork>(space: &mut S) {
+        space.empty();
+    }
+
+    #[inline(never)]
+    pub(crate) fn fault<S: Fork>(space: &mut S, vpn: usize) -> bool {
+        space.fault(vpn)
+    }
+
+    #[inline(never)]
+    pub(crate) fn fork<S: Fork>(space: &S) -> S {
+        space.fork()
+    }
 }
 
-/// Does an operation [`CALLS`] times; callgrind is told which function to collect.
-fn run<S: Subject>(operation: &str) -> bool {
+/// The first page that tables have, in an address space of any width.
+const BASE: usize = 0x345_6000 & !511;
+
+/// Returns a table with half a node's worth of pages mapped from [`BASE`] on, and the first page of the other half.
+fn half<S: Subject>() -> (S, usize) {
     let mut table = S::new();
-    let pages = if operation == "hit sparse" { shuffled(sparse(8192)) } else { dense(8192) };
-    // Half a node's worth of pages, and the other half of the node.
-    let (base, first) = (pages[0] & !511, (pages[0] & !511) + 256);
-    if !operation.starts_with("hit") {
-        table.map_range(base, 1, 256);
-    }
+    table.map_range(BASE, 1, 256);
+    (table, BASE + 256)
+}
+
+/// What every subject does: each operation [`CALLS`] times. Callgrind is told which function to collect.
+fn basic<S: Subject>(operation: &str) -> bool {
     match operation {
         "hit dense" | "hit sparse" => {
+            let mut table = S::new();
+            let pages = if operation == "hit sparse" { sparse(8192) } else { dense(8192) };
+            let pages: BTreeSet<_> = pages.into_iter().map(|vpn| vpn % S::HALF).collect();
+            let mut pages: Vec<_> = pages.into_iter().collect();
+            if operation == "hit sparse" {
+                pages = shuffled(pages);
+            }
             pages.iter().for_each(|&vpn| table.map(vpn, vpn));
             for call in 0..CALLS {
                 black_box(operation::hit(&table, pages[call] << 12));
             }
         }
         "map 1" | "unmap 1" | "map 128" | "unmap 128" => {
+            let (mut table, first) = half::<S>();
             let pages = if operation.ends_with("128") { 128 } else { 1 };
             for call in 0..CALLS {
                 let vpn = first + call % 128;
@@ -60,9 +92,11 @@ fn run<S: Subject>(operation: &str) -> bool {
                 operation::unmap(&mut table, vpn, pages);
             }
         }
-        "protect 128" => {
+        "protect 1" | "protect 128" => {
+            let (mut table, _) = half::<S>();
+            let pages = if operation.ends_with("128") { 128 } else { 1 };
             for call in 0..CALLS {
-                operation::protect(&mut table, base, 128, call % 2 == 0);
+                operation::protect(&mut table, BASE, pages, call % 2 == 0);
             }
         }
         _ => return false,
@@ -70,25 +104,84 @@ fn run<S: Subject>(operation: &str) -> bool {
     true
 }
 
-const OPERATIONS: &[&str] =
-    &["hit dense", "hit sparse", "map 1", "unmap 1", "map 128", "unmap 128", "protect 128"];
+/// What our tables do beside that.
+fn replace<S: Replace>(operation: &str) -> bool {
+    if operation != "replace 1" {
+        return false;
+    }
+    let (mut table, _) = half::<S>();
+    (0..CALLS).for_each(|call| operation::replace(&mut table, BASE + call % 128, call + 1));
+    true
+}
+
+/// What address spaces do beside that. A fork is one of 100 pages whose frames are no neighbours.
+fn space<S: Fork>(operation: &str) -> bool {
+    match operation {
+        "empty" => {
+            let (mut space, _) = half::<S>();
+            (0..CALLS).for_each(|_| operation::empty(&mut space));
+        }
+        "fault" => {
+            let (mut space, _) = half::<S>();
+            (0..128).for_each(|page| assert!(space.fault(BASE + page)));
+            (0..CALLS).for_each(|call| assert!(operation::fault(&mut space, BASE + call % 128)));
+        }
+        "fork 100" => {
+            let mut space = S::new();
+            (0..100).for_each(|page| space.map(BASE + page, 1 + page * 2));
+            for _ in 0..CALLS {
+                operation::fork(&space).destroy();
+                space.unshare(BASE, 100);
+            }
+        }
+        _ => return false,
+    }
+    true
+}
+
+const BASIC: &[&str] =
+    &["hit dense", "hit sparse", "map 1", "unmap 1", "protect 1", "map 128", "unmap 128", "protect 128"];
+const REPLACE: &[&str] = &["replace 1"];
+const SPACE: &[&str] = &["empty", "fault", "fork 100"];
 
 fn main() {
     let mut arguments = std::env::args().skip(1);
     let (subject, operation) = (arguments.next().unwrap_or_default(), arguments.next().unwrap_or_default());
-    let mut known = Vec::new();
     macro_rules! subjects {
-        ($($subject:ty;)*) => { $(
-            known.push(<$subject>::NAME);
-            if subject == <$subject>::NAME && run::<$subject>(&operation) {
+        ($($subject:ty: $($kind:ident $operations:ident),*;)*) => { $( $(
+            if subject == <$subject>::NAME && $kind::<$subject>(&operation) {
                 return;
             }
-        )* };
+            if subject.is_empty() {
+                $operations.iter().for_each(|operation| println!("{}\t{operation}", <$subject>::NAME));
+            }
+        )* )* };
     }
     subjects! {
-        peers::X86; peers::Multiarch; peers::Aarch64; peers::HashBrown; peers::BTree;
-        ours::MptSolo; ours::MptShared; ours::LptSolo; ours::LptShared; ours::G16Solo; ours::G16Shared; ours::GaSolo; ours::GaShared;
-        ours::HrSolo; ours::HrShared; ours::Cpt4Solo; ours::Cpt4Shared; ours::Cpt8Solo; ours::Cpt8Shared;
+        peers::X86: basic BASIC;
+        peers::Multiarch: basic BASIC;
+        peers::Aarch64: basic BASIC;
+        peers::HashBrown: basic BASIC;
+        peers::BTree: basic BASIC;
+        ours::MptSolo: basic BASIC, replace REPLACE;
+        ours::MptShared: basic BASIC, replace REPLACE;
+        ours::LptSolo: basic BASIC, replace REPLACE;
+        ours::LptShared: basic BASIC, replace REPLACE;
+        ours::G16Solo: basic BASIC, replace REPLACE;
+        ours::G16Shared: basic BASIC, replace REPLACE;
+        ours::GaSolo: basic BASIC, replace REPLACE;
+        ours::GaShared: basic BASIC, replace REPLACE;
+        ours::HrSolo: basic BASIC, replace REPLACE;
+        ours::HrShared: basic BASIC, replace REPLACE;
+        ours::Cpt4Solo: basic BASIC, replace REPLACE;
+        ours::Cpt4Shared: basic BASIC, replace REPLACE;
+        ours::Cpt8Solo: basic BASIC, replace REPLACE;
+        ours::Cpt8Shared: basic BASIC, replace REPLACE;
+        spaces::X86Solo: basic BASIC, replace REPLACE;
+        spaces::X86Shared: basic BASIC, replace REPLACE;
+        spaces::Sv39Solo: basic BASIC, replace REPLACE;
+        spaces::Sv39Shared: basic BASIC, replace REPLACE;
+        spaces::Space1: basic BASIC, replace REPLACE, space SPACE;
+        spaces::Space4: basic BASIC, replace REPLACE, space SPACE;
     }
-    println!("{}\n\n{}", known.join("\n"), OPERATIONS.join("\n"));
 }
