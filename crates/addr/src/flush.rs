@@ -96,7 +96,8 @@ pub struct Flush {
     reach: Reach,
     all: bool,
     links: bool,
-    ranges: Vec<Pages, 8>,
+    // A short length, which stands beside the other flags: what is not yet used is not initialized either.
+    ranges: Vec<Pages, 8, u8>,
 }
 
 impl Flush {
@@ -104,7 +105,7 @@ impl Flush {
     pub const RANGES: usize = 8;
 
     /// Returns the flush that asks for nothing.
-    #[inline]
+    #[inline(always)]
     pub const fn none() -> Self {
         Self { reach: Reach::Nowhere, all: false, links: false, ranges: Vec::new() }
     }
@@ -151,6 +152,7 @@ impl Flush {
     }
 
     /// Asks for the whole address space, links included, to be made known as far as `reach`.
+    #[inline]
     pub fn add_all(&mut self, reach: Reach) {
         self.reach = self.reach.max(reach);
         if reach >= Reach::Local {
@@ -159,6 +161,7 @@ impl Flush {
         }
     }
 
+    #[inline]
     fn widen(&mut self) {
         self.all = true;
         self.ranges.clear();
@@ -217,14 +220,18 @@ impl Flush {
     /// the base page is returned as all base pages in it, though one of them would do. `most` is the number from which
     /// on one flush of everything costs the kernel less; it bounds the cost of the iteration. Costs a few additions for
     /// each range.
+    #[inline]
     pub fn by_address(
         &self,
         cache: WalkCache,
         most: usize,
     ) -> Option<impl Iterator<Item = Vpn> + Clone + '_> {
-        let count = self.ranges.iter().fold(0_usize, |count, range| count.saturating_add(range.len()));
+        let mut count = 0_usize;
+        for range in &self.ranges {
+            count = count.saturating_add(range.len());
+        }
         let whole = self.all || count > most || (self.links && cache == WalkCache::Whole);
-        (!whole).then(|| self.ranges.iter().flat_map(|range| range.iter()))
+        (!whole).then_some(Named { next: 0, left: 0, rest: &self.ranges })
     }
 
     /// Returns the ranges to flush, disjoint and in no order.
@@ -236,5 +243,31 @@ impl Flush {
     /// Tells whether the flush covers every page of `pages`.
     pub fn covers(&self, pages: Pages) -> bool {
         self.all || self.ranges.iter().any(|range| range.intersect(pages) == Some(pages))
+    }
+}
+
+/// The pages of ranges, one after the other.
+#[derive(Clone, Debug)]
+struct Named<'f> {
+    /// The next page of the range under way, and how many are left of it.
+    next: usize,
+    left: usize,
+    rest: &'f [Pages],
+}
+
+impl Iterator for Named<'_> {
+    type Item = Vpn;
+
+    #[inline]
+    fn next(&mut self) -> Option<Vpn> {
+        if self.left == 0 {
+            let (range, rest) = self.rest.split_first()?;
+            *self = Self { next: range.first().get(), left: range.len(), rest };
+        }
+        let page = self.next;
+        // Behind the last page there may be no number.
+        self.next = page.wrapping_add(1);
+        self.left -= 1;
+        Some(Vpn::new(page))
     }
 }

@@ -91,6 +91,10 @@ pub enum Error {
     Breaks,
     /// Somebody else is writing this table.
     Busy,
+    /// The change is made, and not known to every CPU that may hold an older translation: the shootdown was refused. What it
+    /// took out is not freed; the next change of the same table flushes everything. No table returns this; who drives a
+    /// shootdown does.
+    Unflushed,
 }
 
 impl fmt::Display for Error {
@@ -122,6 +126,7 @@ impl fmt::Display for Error {
                 write!(f, "pages of this format change their size only by not being mapped meanwhile")
             }
             Self::Busy => write!(f, "another writer holds the table"),
+            Self::Unflushed => write!(f, "the change is made, but a CPU may still use what was there"),
         }
     }
 }

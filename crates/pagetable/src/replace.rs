@@ -19,6 +19,7 @@ use crate::{Error, Leaf, Word};
 /// # Errors
 ///
 /// [`Error::WrongAttr`], [`Error::MisalignedFrame`] or [`Error::FrameTooLarge`].
+#[inline(always)]
 pub(crate) fn replacement<G: Checked, F: Format>(
     old: &Leaf,
     frame: Pfn,
@@ -40,6 +41,7 @@ pub(crate) fn replacement<G: Checked, F: Format>(
 /// leaf is back.
 ///
 /// Returns the last that was there of the old leaf.
+#[inline(always)]
 pub(crate) fn exchange<F: Format>(
     store: impl Fn(F::Word) -> F::Word,
     new: F::Word,

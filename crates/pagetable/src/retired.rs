@@ -56,12 +56,12 @@ impl<'n> Retired<'n> {
 
     /// Returns an empty batch of a table with nodes from `nodes` and the flag `sole`: what
     /// [`Table::batch`](crate::Table::batch) returns. If it is dropped, the table owes what it has come to own.
-    #[inline]
+    #[inline(always)]
     pub fn of(nodes: &'n dyn Reclaim, sole: &Sole) -> Self {
         Self::numbered(nodes, sole.number())
     }
 
-    #[inline]
+    #[inline(always)]
     fn numbered(nodes: &'n dyn Reclaim, table: u32) -> Self {
         Self { nodes, table, head: None, count: 0, quarantine: false, flush: Flush::none() }
     }
@@ -74,18 +74,21 @@ impl<'n> Retired<'n> {
     /// # Safety
     ///
     /// The caller is the table's only writer, and the batch came from the table.
-    #[inline]
+    #[inline(always)]
     pub unsafe fn take_up(&mut self) {
         if let Some(debt) = self.nodes.held().take_up(self.table) {
             self.add_debt(debt);
         }
     }
 
-    #[cold]
+    /// In a new batch this sets a few fields, which the compiler then keeps apart from the others: nothing is moved.
+    #[inline(always)]
     fn add_debt(&mut self, debt: Debt) {
         self.flush.add_all(Reach::Everywhere);
         if debt.head != 0 {
-            self.join(debt.head, self.head);
+            if let Some(head) = self.head {
+                self.join(debt.head, Some(head));
+            }
             self.head = Some(self.nodes.node_of(debt.head));
             self.count += debt.nodes;
         }
@@ -132,7 +135,7 @@ impl<'n> Retired<'n> {
     }
 
     /// Tells whether there is nothing to flush, nothing to free and nothing that is held back.
-    #[inline]
+    #[inline(always)]
     pub fn is_empty(&self) -> bool {
         self.count == 0 && self.flush.is_none() && !self.quarantine
     }
@@ -158,7 +161,7 @@ impl<'n> Retired<'n> {
     /// # Safety
     ///
     /// As for [`reclaim`](Self::reclaim).
-    #[inline]
+    #[inline(always)]
     pub unsafe fn complete(&mut self) {
         if self.head.is_some() {
             // SAFETY: the caller's promise.
@@ -317,6 +320,7 @@ impl<'n> Carried<'n> {
 const CLEAN: u32 = 1 << 31;
 
 impl Drop for Retired<'_> {
+    #[inline(always)]
     fn drop(&mut self) {
         if !self.is_empty() {
             self.default_on();

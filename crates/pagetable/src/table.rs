@@ -307,15 +307,18 @@ impl Sole {
         Self { taken: AtomicBool::new(false), number: held.number() }
     }
 
+    #[inline(always)]
     pub(crate) const fn number(&self) -> u32 {
         self.number
     }
 
     /// Takes the flag and tells whether it was free.
+    #[inline(always)]
     pub(crate) fn try_take(&self) -> bool {
         !self.taken.swap(true, Ordering::Acquire)
     }
 
+    #[inline(always)]
     pub(crate) fn give_back(&self) {
         self.taken.store(false, Ordering::Release);
     }

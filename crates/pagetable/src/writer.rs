@@ -8,11 +8,12 @@ use crate::{Change, Error, Frames, Holes, Leaf, Retired, Table};
 ///
 /// There is at most one per table. [`finish`](Self::finish) gives the right back and returns the batch: flush what it
 /// names on every CPU, then reclaim it. If the writer is dropped instead, the table owes the flush and the nodes, and the
-/// next writer's batch takes them up.
+/// next writer's batch takes them up, with its first change.
 #[derive(Debug)]
 #[must_use = "what its changes owe is still owed: finish it, and carry the batch through a shootdown"]
 pub struct Writer<'t, 'n, T: Table<'n> + ?Sized> {
     table: &'t T,
+    /// None before the first change.
     batch: Option<Retired<'n>>,
 }
 
@@ -22,21 +23,36 @@ impl<'t, 'n, T: Table<'n> + ?Sized> Writer<'t, 'n, T> {
     /// # Errors
     ///
     /// [`Error::Busy`] if there is one already. It does not wait: what to do meanwhile is the kernel's business.
+    #[inline(always)]
     pub fn new(table: &'t T) -> Result<Self, Error> {
-        if table.sole().try_take() {
-            let mut batch = table.batch();
-            // SAFETY: this is the only writer, and the batch came from this table.
-            unsafe { batch.take_up() };
-            Ok(Self { table, batch: Some(batch) })
-        } else {
-            Err(Error::Busy)
-        }
+        if table.sole().try_take() { Ok(Self { table, batch: None }) } else { Err(Error::Busy) }
     }
 
-    /// Returns the batch. It is there until [`finish`](Self::finish) takes it, which ends the writer.
+    /// Returns the table, and the batch.
+    #[inline(always)]
+    pub(crate) fn parts(&mut self) -> (&'t T, &mut Retired<'n>) {
+        let table = self.table;
+        (table, self.batch())
+    }
+
+    /// Returns the batch. It is made where it stays: it is too large to be moved for each page.
+    #[inline(always)]
     fn batch(&mut self) -> &mut Retired<'n> {
+        if self.batch.is_none() {
+            self.batch = Some(self.table.batch());
+            if let Some(batch) = &mut self.batch {
+                // SAFETY: this is the only writer, and the batch came from this table.
+                unsafe { batch.take_up() };
+            }
+        }
         let table = self.table;
         self.batch.get_or_insert_with(|| table.batch())
+    }
+
+    fn take_batch(&mut self) -> Retired<'n> {
+        let _ = self.batch();
+        let table = self.table;
+        self.batch.take().unwrap_or_else(|| table.batch())
     }
 
     /// Maps a range; see [`Table::map`].
@@ -155,7 +171,7 @@ impl<'t, 'n, T: Table<'n> + ?Sized> Writer<'t, 'n, T> {
         unsafe { table.resize(self.batch(), pages, to, known) }
     }
 
-    /// Returns the obligation for the changes so far, in its place.
+    /// Returns the obligation for the changes so far, in its place; nothing if there was none.
     #[inline]
     pub const fn pending(&self) -> Option<&Retired<'n>> {
         self.batch.as_ref()
@@ -166,31 +182,32 @@ impl<'t, 'n, T: Table<'n> + ?Sized> Writer<'t, 'n, T> {
     /// # Safety
     ///
     /// As for [`Retired::reclaim`].
-    #[inline]
+    #[inline(always)]
     pub unsafe fn complete(&mut self) {
         if let Some(batch) = &mut self.batch {
             // SAFETY: the caller's promise.
             unsafe { batch.complete() };
+            // There is nothing to look at any more.
+            self.batch = None;
         }
     }
 
     /// Returns the obligation for the changes so far, and stays the writer: what follows goes into another batch.
     pub fn take(&mut self) -> Retired<'n> {
-        let table = self.table;
-        self.batch.take().unwrap_or_else(|| table.batch())
+        self.take_batch()
     }
 
     /// Gives the right to write back and returns the obligation.
     pub fn finish(mut self) -> Retired<'n> {
-        let table = self.table;
-        self.batch.take().unwrap_or_else(|| table.batch())
+        self.take_batch()
     }
 }
 
 impl<'n, T: Table<'n> + ?Sized> Drop for Writer<'_, 'n, T> {
+    #[inline(always)]
     fn drop(&mut self) {
         // Before another writer begins, which takes up what is owed.
-        drop(self.batch.take());
+        self.batch = None;
         self.table.sole().give_back();
     }
 }

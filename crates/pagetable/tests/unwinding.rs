@@ -99,6 +99,36 @@ a_flush_unwinds! {
     compact: 0, |nodes| Gpt::<Va32, EntryLo, _, Compact, Adaptive>::new(nodes).unwrap();
 }
 
+/// While a TLB may hold the old leaves, none of another size is there: a flush that unwinds has told nobody.
+#[test]
+fn a_flush_that_unwinds_makes_no_leaf_of_another_size() {
+    for (from, to) in
+        [(PageSize::K16, PageSize::K4), (PageSize::K4, PageSize::K16), (PageSize::M4, PageSize::K4)]
+    {
+        let mut memory = vec![Chunk::ZERO; 64];
+        let slab = Storage::new(&mut memory, 0x8000_0000).unwrap();
+        let bad = Cell::new(false);
+        let mut table = Local::new(Mpt::<Va32, EntryLo, _>::new(&slab).unwrap(), |_: &Flush| {
+            if bad.get() {
+                resume_unwind(Box::new("the flush unwinds"));
+            }
+        });
+        let whole = pages(0x400, from.max(to).pages(PageSize::K4).unwrap());
+        table.map(whole, Pfn::new(0), from, RIGHTS).unwrap();
+        bad.set(true);
+        // SAFETY: nobody needs the pages.
+        assert!(unwinds(|| unsafe { table.resize_breaking(whole, to) }));
+        bad.set(false);
+        for page in whole {
+            let leaf = table.lookup(page.address(PageSize::K4));
+            assert!(leaf.is_none_or(|leaf| leaf.size == from), "{from} to {to}: {leaf:?}");
+        }
+        table.unmap(whole, Holes::Skip, None).unwrap();
+        table.destroy();
+        assert_eq!(slab.usage().nodes, slab.held().lost());
+    }
+}
+
 /// What a flush that unwinds was given is flushed, and freed, with the next change.
 #[test]
 fn the_flush_after_one_that_unwound_asks_for_both() {

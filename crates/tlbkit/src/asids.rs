@@ -7,6 +7,9 @@
 //!
 //! So an address space dies without a flush: nobody gets its number before every CPU has flushed everything.
 
+use core::cell::Cell;
+use core::sync::atomic::{AtomicU32, Ordering};
+
 use tlbkit_addr::Asid;
 
 use crate::lock::Lock;
@@ -18,16 +21,44 @@ pub(crate) struct Tag {
     asid: u16,
 }
 
-/// What an address space keeps of its number: only [`Asids`] looks into it, under its lock.
+/// What an address space keeps of its number: only [`Asids`] looks into `tag`, under its lock.
 #[derive(Debug, Default)]
-pub(crate) struct Number(core::cell::Cell<Tag>);
+pub(crate) struct Number {
+    tag: Cell<Tag>,
+    /// What [`held`](Self::held) returns: 0 for [`Held::Never`], or the number plus 1.
+    held: AtomicU32,
+}
 
 // SAFETY: the cell is used by `Asids` alone, under the lock of the one `Asids` that numbers the address space.
 unsafe impl Sync for Number {}
 
+/// Where TLBs may hold translations of an address space.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Held {
+    /// Nowhere: no CPU has ever run it.
+    Never,
+    /// Under this number; 0 if there are no numbers.
+    Under(Asid),
+}
+
 impl Number {
     pub(crate) const fn new() -> Self {
-        Self(core::cell::Cell::new(Tag { generation: 0, asid: 0 }))
+        Self { tag: Cell::new(Tag { generation: 0, asid: 0 }), held: AtomicU32::new(0) }
+    }
+
+    /// Tells where TLBs may hold translations of the address space. A CPU that runs it from now on, or under another number,
+    /// says so in the address space's sets of CPUs after that, and has no translation before.
+    #[inline]
+    pub(crate) fn held(&self) -> Held {
+        match self.held.load(Ordering::Relaxed).checked_sub(1) {
+            None => Held::Never,
+            // As many bits as there can be: the number was given within those that the machine has.
+            Some(asid) => Held::Under(Asid::new(asid as u16, u16::BITS).unwrap_or_default()),
+        }
+    }
+
+    fn hold(&self, asid: Asid) {
+        self.held.store(u32::from(asid.get()) + 1, Ordering::Relaxed);
     }
 }
 
@@ -75,8 +106,12 @@ impl<const CPUS: usize> Asids<CPUS> {
     pub(crate) fn run(&self, number: &Number, cpu: usize, bits: u32) -> Given {
         self.0.with(|state| {
             let none = Given { asid: Asid::default(), flush: true };
-            let Some(highest) = highest(bits, CPUS) else { return none };
+            let Some(highest) = highest(bits, CPUS) else {
+                number.hold(none.asid);
+                return none;
+            };
             let tag = state.current(number, highest);
+            number.hold(asid(tag));
             let Some(at) = state.cpus.get_mut(cpu) else { return none };
             at.runs = tag;
             Given { asid: asid(tag), flush: core::mem::replace(&mut at.flush, false) }
@@ -91,11 +126,6 @@ impl<const CPUS: usize> Asids<CPUS> {
             }
             highest(bits, CPUS).is_none()
         })
-    }
-
-    /// Returns the number under which a TLB may hold translations of the address space, if there is one.
-    pub(crate) fn asid(&self, number: &Number) -> Asid {
-        self.0.with(|_| asid(number.0.get()))
     }
 }
 
@@ -113,7 +143,7 @@ fn asid(tag: Tag) -> Asid {
 impl<const CPUS: usize> State<CPUS> {
     /// Returns the number of this generation, which the address space gets if it has none.
     fn current(&mut self, number: &Number, highest: u16) -> Tag {
-        let old = number.0.get();
+        let old = number.tag.get();
         if old.generation == self.generation {
             return old;
         }
@@ -125,7 +155,7 @@ impl<const CPUS: usize> State<CPUS> {
         } else {
             self.give(highest)
         };
-        number.0.set(tag);
+        number.tag.set(tag);
         tag
     }
 
@@ -149,7 +179,15 @@ impl<const CPUS: usize> State<CPUS> {
 
 #[cfg(test)]
 mod tests {
-    use super::{Asids, Number};
+    use super::{Asids, Held, Number};
+    use tlbkit_addr::Asid;
+
+    fn asid(number: &Number) -> Asid {
+        match number.held() {
+            Held::Under(asid) => asid,
+            Held::Never => panic!("nobody has run it"),
+        }
+    }
 
     #[test]
     fn a_number_is_given_again_only_after_every_cpu_has_flushed() {
@@ -166,8 +204,8 @@ mod tests {
         assert_eq!((given.asid.get(), given.flush), (2, true));
         assert_eq!(asids.run(&spaces[8], 0, 3).asid.get(), 3);
         // The address space that CPU 1 runs keeps its number, on CPU 0 too; CPU 1 has still to flush.
-        assert_eq!(asids.run(&spaces[0], 0, 3), super::Given { asid: asids.asid(&spaces[0]), flush: false });
-        assert_eq!(asids.asid(&spaces[0]).get(), 1);
+        assert_eq!(asids.run(&spaces[0], 0, 3), super::Given { asid: asid(&spaces[0]), flush: false });
+        assert_eq!(asid(&spaces[0]).get(), 1);
         assert!(asids.run(&spaces[0], 1, 3).flush);
         assert!(!asids.run(&spaces[0], 1, 3).flush);
     }
@@ -186,7 +224,7 @@ mod tests {
         }
         assert!(asids.run(&spaces[7], 0, 3).flush);
         // In the new generation CPU 0 runs it too, and then neither does.
-        let kept = super::Given { asid: asids.asid(&spaces[4]), flush: false };
+        let kept = super::Given { asid: asid(&spaces[4]), flush: false };
         assert_eq!(asids.run(&spaces[4], 0, 3), kept);
         let _ = asids.idle(1, 3);
         // CPU 0 has its translations until it flushes everything.

@@ -16,12 +16,12 @@ use tlbkit_addr::{Asid, Attr, PageSize, Pages, PhysAddr, VirtAddr, Vpn};
 use tlbkit_pagetable::{Error, Geometry as _, Pinned, Radix as _, Run, Table as _, destroy};
 use tlbkit_shootdown::SharedSpace;
 
-use crate::asids::Number;
+use crate::asids::{Held, Number};
 use crate::mmu::Table;
 use crate::{Kernel, Machine, Mmu};
 
 /// The shape of a kernel's page tables.
-type Shape<K> = <<K as Kernel>::Machine as Machine>::Geometry;
+pub(crate) type Shape<K> = <<K as Kernel>::Machine as Machine>::Geometry;
 
 /// What the handles of an address space share.
 pub(crate) struct Block<K: Kernel, const CPUS: usize> {
@@ -131,23 +131,27 @@ impl<K: Kernel, const CPUS: usize> Drop for Handle<K, CPUS> {
 
 impl<K: Kernel, const CPUS: usize> Block<K, CPUS> {
     /// Returns the base page size.
+    #[inline(always)]
     pub(crate) fn base(&self) -> PageSize {
         self.table.space().base()
     }
 
     /// Tells whether this is the kernel's own address space, which every CPU uses.
+    #[inline(always)]
     pub(crate) fn is_kernels(&self) -> bool {
         self.lent.is_some() && self.lender.is_none()
     }
 
     /// Returns the CPUs that may hold its translations: all that are online, if it is the kernel's own.
+    #[inline]
     pub(crate) fn cpus(&self) -> &SharedSpace {
         if self.is_kernels() { self.mmu.everyone() } else { &self.cpus }
     }
 
-    /// Returns the number under which TLBs hold its translations: 0, every address space's, if it is the kernel's own.
-    pub(crate) fn asid(&self) -> Asid {
-        if self.is_kernels() { Asid::default() } else { self.mmu.asids().asid(&self.number) }
+    /// Tells where TLBs may hold its translations: under every number, which 0 stands for, if it is the kernel's own.
+    #[inline]
+    pub(crate) fn held(&self) -> Held {
+        if self.is_kernels() { Held::Under(Asid::default()) } else { self.number.held() }
     }
 
     /// Returns the address space whose pages it shares.
@@ -156,6 +160,7 @@ impl<K: Kernel, const CPUS: usize> Block<K, CPUS> {
     }
 
     /// Returns the address space that this one has the page of `at` from.
+    #[inline]
     pub(crate) fn lender_of(&self, at: VirtAddr) -> Option<&Handle<K, CPUS>> {
         let page = at.vpn(self.base());
         self.lender().filter(|_| self.lent.is_some_and(|lent| lent.contains(page)))
@@ -203,11 +208,19 @@ impl<K: Kernel, const CPUS: usize> Block<K, CPUS> {
     }
 
     /// Refuses a global mapping where other address spaces have other translations.
+    #[inline]
     pub(crate) fn check_global(&self, attr: Attr) -> Result<(), Error> {
         if attr.contains(Attr::GLOBAL) && !self.is_kernels() {
             return Err(Error::WrongAttr { attr: Attr::GLOBAL });
         }
         Ok(())
+    }
+
+    /// Checks that all of `pages` can be mapped, and that none is shared.
+    pub(crate) fn check_own(&self, pages: Pages) -> Result<(), Error> {
+        self.table.space().check_pages(pages)?;
+        let shared = self.lender().and(self.lent).and_then(|lent| lent.intersect(pages));
+        shared.map_or(Ok(()), |shared| Err(Error::Borrowed { at: shared.first().address(self.base()) }))
     }
 
     /// Returns the ranges of pages that are this address space's own: all that it can map, but for what it shares.

@@ -42,7 +42,7 @@ impl<K: Kernel, const CPUS: usize> Cpu<K, CPUS> {
     }
 
     /// Begins a call on this CPU, unless it is in the midst of one.
-    #[inline]
+    #[inline(always)]
     pub(crate) fn enter(&self) -> Option<Entered<'_, K, CPUS>> {
         (!self.busy.swap(true, Ordering::Acquire)).then(|| Entered(self))
     }
@@ -54,6 +54,7 @@ pub(crate) struct Entered<'c, K: Kernel, const CPUS: usize>(&'c Cpu<K, CPUS>);
 impl<K: Kernel, const CPUS: usize> Deref for Entered<'_, K, CPUS> {
     type Target = State<K, CPUS>;
 
+    #[inline(always)]
     fn deref(&self) -> &State<K, CPUS> {
         // SAFETY: `busy` was false when this value was made, and is true until it is dropped: there is no other one.
         unsafe { &*self.0.state.get() }
@@ -61,6 +62,7 @@ impl<K: Kernel, const CPUS: usize> Deref for Entered<'_, K, CPUS> {
 }
 
 impl<K: Kernel, const CPUS: usize> DerefMut for Entered<'_, K, CPUS> {
+    #[inline(always)]
     fn deref_mut(&mut self) -> &mut State<K, CPUS> {
         // SAFETY: as for `deref`, and this value is borrowed mutably.
         unsafe { &mut *self.0.state.get() }
@@ -68,6 +70,7 @@ impl<K: Kernel, const CPUS: usize> DerefMut for Entered<'_, K, CPUS> {
 }
 
 impl<K: Kernel, const CPUS: usize> Drop for Entered<'_, K, CPUS> {
+    #[inline(always)]
     fn drop(&mut self) {
         self.0.busy.store(false, Ordering::Release);
     }

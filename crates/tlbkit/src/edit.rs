@@ -3,33 +3,160 @@
 use core::fmt;
 use core::ops::ControlFlow;
 
-use tlbkit_addr::{Attr, Flush, PageSize, Pages, Pfn, Reach, VirtAddr, Vpn};
+use tlbkit_addr::{Attr, PageSize, Pages, Pfn, Reach, VirtAddr, Vpn};
 use tlbkit_pagetable::format::Format;
-use tlbkit_pagetable::{Change, Error, Frames as _, Holes, Leaf, Pinned, Run, Runs, Table as _, Writer};
+use tlbkit_pagetable::{Change, Error, Frames, Holes, Leaf, Pinned, Retired, Run, Table as _, Writer};
 
 use crate::block::Handle;
-use crate::here::{Here, RUNS};
+use crate::cursor::Walk;
+use crate::here::{Here, Uncovering};
 use crate::mmu::Table;
-use crate::{Access, Fault, Kernel, Machine};
+use crate::{Access, Cursor, Fault, Kernel, Machine};
 
 /// The right to change an [`AddressSpace`](crate::AddressSpace), inside of
 /// [`AddressSpace::edit`](crate::AddressSpace::edit).
 ///
 /// Each change is all or nothing. What the changes make stale is flushed, on every CPU that may hold it, when the edit
-/// ends; or before, if more leaves are unmapped or replaced than a shootdown has room for (16), and then again. The frames and
+/// ends; or before, if more runs of frames are uncovered than a shootdown has room for (16), and then again. The frames and
 /// nodes that the changes uncover go back to the kernel after that, and not before.
 pub struct Edit<'s, K: Kernel, const CPUS: usize = 1> {
     space: &'s Handle<K, CPUS>,
     here: &'s mut Here<K, CPUS>,
     writer: Writer<'s, 'static, Table<K>>,
-    /// The first `used` are runs that the changes have uncovered.
-    frames: [Option<Run>; RUNS],
-    used: usize,
+    /// Frames that the changes have uncovered.
+    runs: Uncovering,
+}
+
+/// What owes a flush: a writer, or a cursor that has borrowed one.
+pub(crate) trait Owes {
+    /// Returns the obligation in its place.
+    fn pending(&self) -> Option<&Retired<'static>>;
+
+    /// Frees its nodes in its place.
+    ///
+    /// # Safety
+    ///
+    /// As for [`Retired::reclaim`].
+    unsafe fn complete(&mut self);
+
+    /// Returns the obligation.
+    fn take(&mut self) -> Retired<'static>;
+}
+
+impl<K: Kernel> Owes for Writer<'_, 'static, Table<K>> {
+    #[inline(always)]
+    fn pending(&self) -> Option<&Retired<'static>> {
+        self.pending()
+    }
+
+    #[inline(always)]
+    unsafe fn complete(&mut self) {
+        // SAFETY: the caller's promise.
+        unsafe { self.complete() };
+    }
+
+    fn take(&mut self) -> Retired<'static> {
+        self.take()
+    }
+}
+
+impl<K: Kernel> Owes for Walk<'_, K> {
+    #[inline(always)]
+    fn pending(&self) -> Option<&Retired<'static>> {
+        Some(self.pending())
+    }
+
+    #[inline(always)]
+    unsafe fn complete(&mut self) {
+        // SAFETY: the caller's promise.
+        unsafe { self.complete() };
+    }
+
+    fn take(&mut self) -> Retired<'static> {
+        self.take()
+    }
+}
+
+/// Flushes what `owes` owes on every CPU that may hold it, and hands back what the changes have uncovered. Costs a few loads
+/// if nothing has changed.
+#[inline(always)]
+pub(crate) fn settle<K: Kernel, const CPUS: usize>(
+    space: &Handle<K, CPUS>,
+    here: &mut Here<K, CPUS>,
+    owes: &mut impl Owes,
+    runs: &mut Uncovering,
+) {
+    let Some(pending) = owes.pending() else { return };
+    let nothing = runs.is_empty() && pending.nodes() == 0;
+    if nothing && pending.flush().is_none() {
+        return;
+    }
+    if (nothing && pending.flush().reach() < Reach::Everywhere) || here.is_alone(space) {
+        here.flush(space, pending.flush());
+        // SAFETY: nothing is to be freed; or no other CPU may hold a translation of the address space or walk its
+        // table, and this one has flushed, outside of any walk.
+        unsafe { owes.complete() };
+        while let Some(run) = runs.pop() {
+            here.release(run);
+        }
+    } else {
+        here.complete(space, owes.take(), core::mem::take(runs));
+    }
+}
+
+/// Makes known what has been taken away, if this machine wants that before anything else is mapped in the place.
+#[inline(always)]
+pub(crate) fn settle_break<K: Kernel, const CPUS: usize>(
+    space: &Handle<K, CPUS>,
+    here: &mut Here<K, CPUS>,
+    owes: &mut impl Owes,
+    runs: &mut Uncovering,
+    pages: Pages,
+) {
+    if !<<K::Machine as Machine>::Format as Format>::BREAK {
+        return;
+    }
+    let broken = owes.pending().is_some_and(|pending| {
+        let flush = pending.flush();
+        let concerns = |range: &Pages| range.intersect(pages).is_some();
+        flush.reach() == Reach::Everywhere && (flush.is_all() || flush.ranges().iter().any(concerns))
+    });
+    if broken {
+        settle(space, here, owes, runs);
+    }
+}
+
+/// Adds a leaf's frames to the runs that wait for a shootdown, and tells whether there was room.
+#[inline(always)]
+pub(crate) fn uncover(runs: &mut Uncovering, leaf: &Leaf, base: PageSize) -> bool {
+    let (len, dirty) = (leaf.size.pages(base).unwrap_or(1), leaf.attr.contains(Attr::DIRTY));
+    if let Some(last) = runs.last_mut()
+        && last.first.checked_add(last.len) == Some(leaf.frame)
+    {
+        last.len += len;
+        last.dirty |= dirty;
+        return true;
+    }
+    runs.push(Run { first: leaf.frame, len, dirty }).is_ok()
+}
+
+/// Where an unmap puts frames for which room has been counted.
+struct Counted<'r>(&'r mut Uncovering);
+
+impl Frames for Counted<'_> {
+    fn reserve(&mut self, _leaves: usize) -> Result<(), Error> {
+        Ok(())
+    }
+
+    fn push(&mut self, frame: Pfn, size: PageSize, base: PageSize, attr: Attr) {
+        // There is room: the leaves are those that were counted. Were there none, the frame would be lost.
+        let _ = uncover(self.0, &Leaf { at: VirtAddr::new(0), size, frame, attr }, base);
+    }
 }
 
 impl<'s, K: Kernel, const CPUS: usize> Edit<'s, K, CPUS> {
     /// Becomes the writer of `space`, and serves shootdowns while another CPU is.
-    #[inline]
+    #[inline(always)]
     pub(crate) fn new(space: &'s Handle<K, CPUS>, here: &'s mut Here<K, CPUS>) -> Self {
         let table: &'s Table<K> = &space.table;
         let writer = loop {
@@ -38,7 +165,19 @@ impl<'s, K: Kernel, const CPUS: usize> Edit<'s, K, CPUS> {
                 Err(_) => here.serve(),
             }
         };
-        Self { space, here, writer, frames: [None; RUNS], used: 0 }
+        Self { space, here, writer, runs: Uncovering::new() }
+    }
+
+    /// Returns a cursor at the page around `at`: one walk, then whatever is to be done there, and on to the next page.
+    ///
+    /// # Errors
+    ///
+    /// [`Error::OutOfRange`].
+    #[inline(always)]
+    pub fn cursor(&mut self, at: VirtAddr) -> Result<Cursor<'_, K, CPUS>, Error> {
+        let Self { space, here, writer, runs } = self;
+        let walk = writer.cursor(at.vpn(space.base()))?;
+        Ok(Cursor { space, here, runs, walk })
     }
 
     /// Maps `pages` to the frames from `frame` on, in base pages.
@@ -63,6 +202,7 @@ impl<'s, K: Kernel, const CPUS: usize> Edit<'s, K, CPUS> {
     #[inline]
     pub fn map_sized(&mut self, pages: Pages, frame: Pfn, size: PageSize, attr: Attr) -> Result<(), Error> {
         self.space.check_global(attr)?;
+        settle_break(self.space, self.here, &mut self.writer, &mut self.runs, pages);
         self.writer.map(pages, frame, size, attr)
     }
 
@@ -154,32 +294,65 @@ impl<'s, K: Kernel, const CPUS: usize> Edit<'s, K, CPUS> {
     ///
     /// [`Error::OutOfRange`] or [`Error::Borrowed`]; [`Error::NoMemory`] if there is no node to split a page, or
     /// [`Error::Breaks`] on AArch64 if a page to split is not a user's. The mapping is what it was then.
+    #[inline(always)]
     pub fn unmap(&mut self, pages: Pages) -> Result<usize, Error> {
+        if let Some(mut cursor) = self.small(pages) {
+            return cursor.unmap().map(|_| 1);
+        }
+        self.unmap_range(pages)
+    }
+
+    /// Returns a cursor at the page, if `pages` is one and it is mapped by itself.
+    #[inline(always)]
+    fn small(&mut self, pages: Pages) -> Option<Cursor<'_, K, CPUS>> {
+        let base = self.space.base();
+        if pages.first() != pages.last() {
+            return None;
+        }
+        let cursor = self.cursor(pages.first().checked_address(base)?).ok()?;
+        cursor.look().is_some_and(|leaf| leaf.size == base).then_some(cursor)
+    }
+
+    #[inline(never)]
+    fn unmap_range(&mut self, pages: Pages) -> Result<usize, Error> {
+        self.space.check_own(pages)?;
         self.split_ends(pages)?;
-        let mut total = 0;
-        let mut rest = Some(pages);
+        let (mut total, mut rest) = (0, Some(pages));
         while let Some(pages) = rest {
-            match self.unmap_into_room(pages) {
-                Ok(unmapped) => return Ok(total + unmapped),
-                Err(Error::NoRoom) if self.used > 0 => self.flush(),
-                Err(Error::NoRoom) => {
-                    // More leaves than there is room for: as many as there is room for.
-                    let part = self.first_leaves(pages);
-                    total += self.unmap_into_room(part)?;
-                    rest = after(pages, part.len());
-                }
-                Err(error) => return Err(error),
+            let (part, more) = self.with_room(pages);
+            if let Some(part) = part {
+                total += self.writer.unmap(part, Holes::Skip, Some(&mut Counted(&mut self.runs)))?;
             }
+            if more {
+                self.flush();
+            }
+            rest = if more { after(pages, part.map_or(0, Pages::len)) } else { None };
         }
         Ok(total)
     }
 
-    fn unmap_into_room(&mut self, pages: Pages) -> Result<usize, Error> {
-        let Self { writer, frames, used, .. } = self;
-        let mut runs = Runs::new(frames.get_mut(*used..).unwrap_or_default());
-        let unmapped = writer.unmap(pages, Holes::Skip, Some(&mut runs))?;
-        *used += runs.iter().count();
-        Ok(unmapped)
+    /// Returns the part at the beginning of `pages` whose frames there is room for, and whether more is mapped behind it. With
+    /// all room free that is never nothing.
+    fn with_room(&self, pages: Pages) -> (Option<Pages>, bool) {
+        let space = self.space.table.space();
+        let mut runs = self.runs.len();
+        let mut next = self.runs.last().and_then(|last| last.first.checked_add(last.len));
+        let mut full = None;
+        let _ = self.visit(pages, &mut |leaf| {
+            if next != Some(leaf.frame) {
+                if runs == self.runs.capacity() {
+                    full = Some(space.pages_of(&leaf).first());
+                    return ControlFlow::Break(());
+                }
+                runs += 1;
+            }
+            next = leaf.frame.checked_add(leaf.size.pages(space.base()).unwrap_or(1));
+            ControlFlow::Continue(())
+        });
+        match full {
+            None => (Some(pages), false),
+            Some(full) => (full.checked_sub(1).and_then(|last| Pages::new(pages.first(), last)), true),
+        }
     }
 
     /// Changes the attributes of what is mapped in `pages`, and returns how many base pages that is. Larger pages that
@@ -188,15 +361,26 @@ impl<'s, K: Kernel, const CPUS: usize> Edit<'s, K, CPUS> {
     /// # Errors
     ///
     /// As [`unmap`](Self::unmap), and [`Error::WrongAttr`].
+    #[inline(always)]
     pub fn protect(&mut self, pages: Pages, change: Change) -> Result<usize, Error> {
         self.space.check_global(change.set)?;
+        if let Some(mut cursor) = self.small(pages) {
+            return cursor.protect(change).map(|_| 1);
+        }
+        self.protect_range(pages, change)
+    }
+
+    #[inline(never)]
+    fn protect_range(&mut self, pages: Pages, change: Change) -> Result<usize, Error> {
         self.split_ends(pages)?;
         self.writer.protect(pages, Holes::Skip, change)
     }
 
-    /// Changes the attributes of `pages`, which are whole leaves.
-    pub(crate) fn protect_leaves(&mut self, pages: Pages, change: Change) -> Result<(), Error> {
-        self.writer.protect(pages, Holes::Refuse, change).map(drop)
+    /// Maps in `child` what is mapped here, and takes the right to write away in both. A frame is shared before the child maps
+    /// it: if that unwinds, the child releases no frame that it does not have.
+    pub(crate) fn copy_on_write(&mut self, child: &mut Writer<'_, 'static, Table<K>>) -> Result<(), Error> {
+        let kernel = self.space.mmu.kernel();
+        self.writer.copy_on_write(child, |run| kernel.share(run))
     }
 
     /// Splits larger pages that reach over an end of `pages`.
@@ -240,25 +424,9 @@ impl<'s, K: Kernel, const CPUS: usize> Edit<'s, K, CPUS> {
     /// [`Error::NotMapped`]; [`Error::OutOfRange`], [`Error::MisalignedFrame`], [`Error::FrameTooLarge`],
     /// [`Error::WrongAttr`] or [`Error::Borrowed`]; [`Error::Breaks`] on AArch64 if the page is not a user's. Nothing has
     /// changed then.
+    #[inline(always)]
     pub fn replace(&mut self, at: VirtAddr, frame: Pfn, attr: Attr) -> Result<(), Error> {
-        self.space.check_global(attr)?;
-        if self.used == RUNS {
-            self.flush();
-        }
-        let table = &self.space.table;
-        if table.breaks_frames() {
-            self.may_break(Pages::one(at.vpn(self.space.base())))?;
-        }
-        let (space, here, base) = (self.space, &mut *self.here, self.space.base());
-        // SAFETY: the page is a user's, if its entry is to be empty for a while.
-        let old = unsafe {
-            self.writer.replace_breaking(at, frame, attr, &mut |flush| here.shoot(space, flush, None))
-        }?;
-        let mut runs = Runs::new(self.frames.get_mut(self.used..).unwrap_or_default());
-        runs.reserve(1)?;
-        runs.push(old.frame, old.size, base, old.attr);
-        self.used += 1;
-        Ok(())
+        self.cursor(at)?.replace(frame, attr).map(drop)
     }
 
     /// Tells why an access to `at` by this CPU faulted; see [`AddressSpace::fault`](crate::AddressSpace::fault).
@@ -266,52 +434,26 @@ impl<'s, K: Kernel, const CPUS: usize> Edit<'s, K, CPUS> {
     /// # Errors
     ///
     /// None today; the status bits of a mapped leaf can be set.
+    #[inline(always)]
     pub fn fault(&mut self, at: VirtAddr, access: Access) -> Result<Fault, Error> {
-        if let Some(lender) = self.space.lender_of(at) {
-            // Whoever has the kernel's half changes it, and flushes it of every address space. Nobody waits for this
-            // writer there: the kernel's own shares with nobody.
-            return Edit::new(lender, self.here).fault(at, access);
+        match self.cursor(at) {
+            Ok(mut cursor) => cursor.fault(access),
+            Err(_) => Ok(Fault::NotMapped),
         }
-        let Some(leaf) = self.find(at) else { return Ok(Fault::NotMapped) };
-        if !access.allowed(leaf.attr) {
-            let copy = access.stores() && leaf.attr.contains(Attr::COPY_ON_WRITE);
-            return Ok(if copy { Fault::CopyOnWrite(leaf) } else { Fault::NoRight(leaf) });
-        }
-        let pages = self.space.table.space().pages_of(&leaf);
-        let missing = status::<K>(access).difference(leaf.attr);
-        if !missing.is_empty() {
-            self.writer.protect(pages, Holes::Refuse, Change::set(missing))?;
-        }
-        // The entry that this CPU faulted on, and the links to it: no architecture promises that the fault has evicted them.
-        let mut flush = Flush::none();
-        flush.add_links(Reach::Local, Pages::one(at.vpn(self.space.base())));
-        self.here.flush(self.space, &flush);
-        Ok(Fault::Retry)
     }
 
     /// Flushes what the changes so far made stale, on every CPU that may hold it, and hands back what they uncovered.
     ///
     /// An edit does it at its end. Costs nothing if nothing has changed.
+    #[inline(always)]
     pub fn flush(&mut self) {
-        let Self { space, here, writer, frames, used } = self;
-        let Some(pending) = writer.pending() else { return };
-        let (flush, nodes) = (pending.flush(), pending.nodes());
-        if *used == 0 && nodes == 0 && flush.is_none() {
-            return;
-        }
-        let weak = *used == 0 && nodes == 0 && flush.reach() < Reach::Everywhere;
-        if weak || here.is_alone(space) {
-            here.flush(space, flush);
-            // SAFETY: nothing is to be freed; or no other CPU may hold a translation of the address space or walk its
-            // table, and this one has flushed, outside of any walk.
-            unsafe { writer.complete() };
-            for run in frames.iter_mut().take(core::mem::take(used)).filter_map(Option::take) {
-                here.release(run);
-            }
-        } else {
-            *used = 0;
-            here.complete(space, writer.take(), core::mem::replace(frames, [None; RUNS]));
-        }
+        settle(self.space, self.here, &mut self.writer, &mut self.runs);
+    }
+
+    #[cold]
+    #[inline(never)]
+    fn flush_unwound(&mut self) {
+        self.flush();
     }
 
     /// Returns the leaf that maps `at`.
@@ -344,17 +486,6 @@ impl<'s, K: Kernel, const CPUS: usize> Edit<'s, K, CPUS> {
         });
         found
     }
-
-    /// Returns the part at the beginning of `pages` in which there are as many leaves as there is room for.
-    fn first_leaves(&self, pages: Pages) -> Pages {
-        let (mut leaves, mut end) = (0, pages.first());
-        let _ = self.visit(pages, &mut |leaf| {
-            leaves += 1;
-            end = self.space.table.space().pages_of(&leaf).last();
-            if leaves == RUNS { ControlFlow::Break(()) } else { ControlFlow::Continue(()) }
-        });
-        Pages::new(pages.first(), end).unwrap_or(pages)
-    }
 }
 
 /// Returns what is left of `pages` behind its first `done`.
@@ -368,8 +499,12 @@ pub(crate) fn status<K: Kernel>(access: Access) -> Attr {
 }
 
 impl<K: Kernel, const CPUS: usize> Drop for Edit<'_, K, CPUS> {
+    #[inline(always)]
     fn drop(&mut self) {
-        self.flush();
+        // Nothing is left of an edit that has returned.
+        if !self.runs.is_empty() || self.writer.pending().is_some_and(|pending| !pending.is_empty()) {
+            self.flush_unwound();
+        }
     }
 }
 
@@ -377,7 +512,7 @@ impl<K: Kernel, const CPUS: usize> fmt::Debug for Edit<'_, K, CPUS> {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.debug_struct("Edit")
             .field("space", self.space)
-            .field("uncovered", &self.used)
+            .field("uncovered", &self.runs)
             .finish_non_exhaustive()
     }
 }

@@ -3,12 +3,14 @@
 use core::fmt;
 use core::sync::atomic::{Ordering, fence};
 
+use heapless::Vec;
 use tlbkit_addr::{Asid, CpuSet, Flush, Reach};
 use tlbkit_pagetable::{Carried, Error, Retired, Run};
 use tlbkit_shootdown::{
     Algorithm, Change, Edit, Local, LowRights, OpId, Outcome, Plan, SharedSpace, Synchronous, System,
 };
 
+use crate::asids::Held;
 use crate::block::{Block, Handle};
 use crate::cpu::{Entered, QUEUE};
 use crate::{Kernel, Machine, Mmu};
@@ -20,8 +22,11 @@ pub(crate) const RUNS: usize = 16;
 #[derive(Debug)]
 pub(crate) struct Uncovered {
     nodes: Carried<'static>,
-    frames: [Option<Run>; RUNS],
+    runs: Uncovering,
 }
+
+/// Runs of frames that wait for a shootdown.
+pub(crate) type Uncovering = Vec<Run, RUNS, u8>;
 
 /// The shootdown system: no CPU leaves an operation to the others.
 pub(crate) type Shootdowns<const CPUS: usize> =
@@ -32,6 +37,8 @@ pub(crate) struct Here<K: Kernel, const CPUS: usize> {
     mmu: &'static Mmu<K, CPUS>,
     cpu: usize,
     own: Entered<'static, K, CPUS>,
+    /// Whether the shootdown system has refused an operation: what was to be flushed by it is not.
+    refused: bool,
 }
 
 /// Entries change first, then TLBs are flushed (Tzou 3.2.1): what suits every machine whose hardware writes no status bit
@@ -51,7 +58,7 @@ impl<K: Kernel, const CPUS: usize> Here<K, CPUS> {
     /// # Errors
     ///
     /// [`Error::Busy`] if the CPU is in the midst of one.
-    #[inline]
+    #[inline(always)]
     pub(crate) fn begin(mmu: &'static Mmu<K, CPUS>) -> Result<Self, Error> {
         let mut here = Self::enter(mmu)?;
         if CPUS > 1 && here.own.station.is_none() {
@@ -65,11 +72,11 @@ impl<K: Kernel, const CPUS: usize> Here<K, CPUS> {
     /// # Errors
     ///
     /// As for [`begin`](Self::begin).
-    #[inline]
+    #[inline(always)]
     pub(crate) fn enter(mmu: &'static Mmu<K, CPUS>) -> Result<Self, Error> {
         let cpu = mmu.kernel().cpu();
         let own = mmu.cpu(cpu).and_then(|cpu| cpu.enter()).ok_or(Error::Busy)?;
-        Ok(Self { mmu, cpu, own })
+        Ok(Self { mmu, cpu, own, refused: false })
     }
 
     /// Takes part in shootdowns from now on.
@@ -99,6 +106,7 @@ impl<K: Kernel, const CPUS: usize> Here<K, CPUS> {
     }
 
     /// Replies to the requests of other CPUs.
+    #[cold]
     pub(crate) fn serve(&mut self) {
         self.mmu.kernel().pause();
         if let Some(station) = &mut self.own.station {
@@ -137,31 +145,45 @@ impl<K: Kernel, const CPUS: usize> Here<K, CPUS> {
         if flush {
             kernel.flush(&everything(), None);
         }
-        if space.is_some() {
-            // The CPU has forgotten the other half, which may go now.
-            self.own.half = half.cloned();
-        }
+        // From here on the CPU translates by the new root: what it keeps says so before anything of the kernel's is called
+        // that may unwind, as the end of an address space may.
+        let before = core::mem::replace(&mut self.own.runs, space.cloned());
+        // The CPU has forgotten the other half, which may go now.
+        let _other = space.map(|_| core::mem::replace(&mut self.own.half, half.cloned()));
         // The CPU cannot walk the other one any more.
-        if let Some(before) = core::mem::replace(&mut self.own.runs, space.cloned())
+        if let Some(before) = before
             && !space.is_some_and(|space| space.is(&before))
         {
-            self.switch(Change::Out, &before.cpus, asids.asid(&before.number));
+            self.switch(Change::Out, &before.cpus, under(before.number.held()).unwrap_or_default());
         }
     }
 
-    /// Flushes this CPU's TLB.
+    /// Flushes this CPU's TLB, unless no CPU has ever run the address space.
+    #[inline]
     pub(crate) fn flush(&self, space: &Block<K, CPUS>, flush: &Flush) {
-        self.mmu.kernel().flush(flush, tag(space.asid()));
+        if let Some(asid) = under(space.held()) {
+            self.mmu.kernel().flush(flush, tag(asid));
+        }
     }
 
     /// Hands a frame back that no CPU can reach any more.
+    #[inline]
     pub(crate) fn release(&self, run: Run) {
         self.mmu.kernel().release(run);
     }
 
+    /// Returns `result`, or an error if a change that was made is not known everywhere.
+    #[inline]
+    pub(crate) fn checked<R>(&self, result: Result<R, Error>) -> Result<R, Error> {
+        match result {
+            Ok(_) if self.refused => Err(Error::Unflushed),
+            result => result,
+        }
+    }
+
     /// Tells whether no other CPU may hold a translation of the address space, or walk its table. One that joins from now
     /// on sees it as it is now.
-    #[inline]
+    #[inline(always)]
     pub(crate) fn is_alone(&self, space: &Block<K, CPUS>) -> bool {
         if CPUS == 1 {
             return true;
@@ -174,32 +196,38 @@ impl<K: Kernel, const CPUS: usize> Here<K, CPUS> {
     }
 
     /// Makes a batch of changes known, and hands back what they have uncovered.
-    pub(crate) fn complete(
-        &mut self,
-        space: &Block<K, CPUS>,
-        retired: Retired<'static>,
-        frames: [Option<Run>; RUNS],
-    ) {
+    pub(crate) fn complete(&mut self, space: &Block<K, CPUS>, retired: Retired<'static>, runs: Uncovering) {
         let flush = retired.flush().clone();
         // The storage is shared, so that every CPU may reclaim its nodes. Were it not, they would be lost, and counted.
-        let uncovered = retired.across_cpus().ok().map(|nodes| Uncovered { nodes, frames });
+        let uncovered = retired.across_cpus().ok().map(|nodes| Uncovered { nodes, runs });
         self.shoot(space, &flush, uncovered);
     }
 
     /// Has every CPU flush that may hold what `flush` names, then hands back what was uncovered.
+    ///
+    /// If the system refuses the operation, nothing is handed back: the table owes the nodes and a flush of everything, which
+    /// its next change takes up; the frames are lost. [`checked`](Self::checked) says so.
     pub(crate) fn shoot(&mut self, space: &Block<K, CPUS>, flush: &Flush, uncovered: Option<Uncovered>) {
         let (mmu, kernel) = (self.mmu, self.mmu.kernel());
-        if !self.is_alone(space)
-            && let Some(station) = &mut self.own.station
-        {
-            let mut made = Made { space, flush, uncovered };
-            // What is left in it, if the system refuses the operation, is lost and counted: the CPUs are this system's, and
-            // the plan needs no more than one of its slots, which is free.
-            let _ = mmu.shootdowns().run(station, &mut Cpu(kernel), Self::PLAN, &mut made);
-            return;
+        if self.is_alone(space) {
+            self.flush(space, flush);
+            return hand_back(kernel, uncovered);
         }
-        kernel.flush(flush, tag(space.asid()));
-        hand_back(kernel, uncovered);
+        let mut made = Made { space, flush, uncovered };
+        let done = match &mut self.own.station {
+            Some(station) => mmu.shootdowns().run(station, &mut Cpu(kernel), Self::PLAN, &mut made).is_ok(),
+            None => false,
+        };
+        self.refused |= !done;
+    }
+}
+
+/// Returns the number under which TLBs hold something, if they do.
+#[inline]
+fn under(held: Held) -> Option<Asid> {
+    match held {
+        Held::Never => None,
+        Held::Under(asid) => Some(asid),
     }
 }
 
@@ -217,11 +245,11 @@ fn everything() -> Flush {
 
 /// Hands back what no CPU can reach any more.
 fn hand_back<K: Kernel>(kernel: &K, uncovered: Option<Uncovered>) {
-    let Some(Uncovered { nodes, frames }) = uncovered else { return };
+    let Some(Uncovered { nodes, runs }) = uncovered else { return };
     // SAFETY: every CPU that might have walked the nodes has flushed, outside of any walk: `hand_back` is called when the
     // shootdown has completed, or when there is no other CPU that may hold a translation, and this one has flushed.
     unsafe { nodes.into_retired().reclaim() };
-    for run in frames.into_iter().flatten() {
+    for run in runs {
         kernel.release(run);
     }
 }
@@ -251,7 +279,7 @@ impl<K: Kernel, const CPUS: usize> Edit for Made<'_, K, CPUS> {
     }
 
     fn asid(&self) -> Asid {
-        self.space.asid()
+        under(self.space.held()).unwrap_or_default()
     }
 
     fn flush(&self) -> &Flush {
@@ -283,5 +311,36 @@ impl<K: Kernel> Local<Option<Uncovered>> for Cpu<'_, K> {
 impl<K: Kernel, const CPUS: usize> fmt::Debug for Here<K, CPUS> {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.debug_struct("Here").field("cpu", &self.cpu).finish_non_exhaustive()
+    }
+}
+
+#[cfg(test)]
+#[cfg(target_pointer_width = "64")]
+mod tests {
+    use std::sync::atomic::Ordering;
+
+    use crate::host::{Use, machine, run_as};
+    use crate::{AddressSpace, Attr, Error, PageSize, Pages, VirtAddr};
+
+    #[test]
+    fn a_shootdown_that_is_refused_is_reported_and_made_up_for() {
+        run_as(0);
+        let mmu = machine::<2>(64);
+        let host = mmu.kernel();
+        let space = AddressSpace::new(mmu).unwrap();
+        space.activate().unwrap();
+        let page = |at| Pages::one(VirtAddr::new(at).vpn(PageSize::K4));
+        let rights = Attr::READ | Attr::WRITE | Attr::USER;
+        let frame = host.data(1).unwrap();
+        space.map(page(0x1000), frame, rights).unwrap();
+        // A member that the system does not have, as a kernel breaks its promise: no operation can ask it.
+        assert!(space.0.cpus().members.insert(5));
+        assert_eq!(space.unmap(page(0x1000)), Err(Error::Unflushed));
+        assert_eq!(host.mappings(frame), Use::Data(1), "somebody may use it yet");
+        assert!(space.0.cpus().members.remove(5));
+        let before = host.full_flushes.load(Ordering::Relaxed);
+        space.map(page(0x2000), host.data(2).unwrap(), rights).unwrap();
+        assert_eq!(host.full_flushes.load(Ordering::Relaxed), before + 1);
+        mmu.idle().unwrap();
     }
 }

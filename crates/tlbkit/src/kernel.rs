@@ -31,8 +31,9 @@ use crate::Machine;
 /// - **root**: when [`load`](Self::load) returns, this CPU translates by that root, by a root that a later call
 ///   of `load` or [`unload`](Self::unload) names, or by one that belongs to no [`AddressSpace`](crate::AddressSpace),
 ///   and has ASID 0;
-/// - **returns**: [`flush`](Self::flush), [`interrupt`](Self::interrupt), [`pause`](Self::pause), `load` and `unload`
-///   return: they do not unwind, and they look nothing up in an address space;
+/// - **returns**: [`memory`](Self::memory), [`record`](Self::record), [`flush`](Self::flush),
+///   [`interrupt`](Self::interrupt), [`pause`](Self::pause), `load` and `unload` return: they do not unwind, and they look
+///   nothing up in an address space;
 /// - **machine**: every CPU is a [`Machine`](Self::Machine), with [`asid_bits`](Self::asid_bits) bits of ASID.
 pub unsafe trait Kernel: Sync + Sized + 'static {
     /// The entry format, the geometry, and the root register: [`arch::Sv39`](crate::arch::Sv39), for example.

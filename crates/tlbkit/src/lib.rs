@@ -6,20 +6,28 @@
 #![cfg_attr(not(test), no_std)]
 #![cfg_attr(not(test), warn(unused_crate_dependencies))]
 
+#[cfg(test)]
+extern crate self as tlbkit;
+
 pub mod arch;
 mod asids;
 mod block;
 mod cpu;
+mod cursor;
 mod edit;
 mod fault;
 mod fork;
 mod here;
+#[cfg(all(test, target_pointer_width = "64"))]
+#[path = "../tests/host/mod.rs"]
+mod host;
 mod kernel;
 mod lock;
 mod machine;
 mod mmu;
 mod space;
 
+pub use cursor::Cursor;
 pub use edit::Edit;
 pub use fault::{Access, Fault};
 pub use kernel::Kernel;

@@ -140,12 +140,16 @@ impl<K: Kernel, const CPUS: usize> Mmu<K, CPUS> {
     }
 
     /// Calls `f` with this CPU, its interrupts masked.
-    #[inline]
+    #[inline(always)]
     pub(crate) fn here<R>(
         &'static self,
         f: impl FnOnce(&mut Here<K, CPUS>) -> Result<R, Error>,
     ) -> Result<R, Error> {
-        self.kernel().masked(|| f(&mut Here::begin(self)?))
+        self.kernel().masked(|| {
+            let mut here = Here::begin(self)?;
+            let result = f(&mut here);
+            here.checked(result)
+        })
     }
 
     pub(crate) const fn storage(&'static self) -> &'static Storage<K> {

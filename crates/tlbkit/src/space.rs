@@ -145,10 +145,17 @@ impl<K: Kernel, const CPUS: usize> AddressSpace<K, CPUS> {
     ///
     /// # Errors
     ///
-    /// What `edit` returns; [`Error::Busy`] inside of another edit or visit on this CPU.
-    #[inline]
+    /// What `edit` returns; [`Error::Busy`] inside of another edit or visit on this CPU; [`Error::Unflushed`] if the
+    /// shootdown was refused, which the promises of [`Kernel`] rule out.
+    #[inline(always)]
     pub fn edit<R>(&self, edit: impl FnOnce(&mut Edit<'_, K, CPUS>) -> Result<R, Error>) -> Result<R, Error> {
-        self.mmu().here(|here| edit(&mut Edit::new(&self.0, here)))
+        self.mmu().here(|here| {
+            let mut changes = Edit::new(&self.0, here);
+            let result = edit(&mut changes);
+            // Here, where what the compiler knows of the changes says what is left to do; else as the edit is dropped.
+            changes.flush();
+            result
+        })
     }
 
     /// Maps `pages` to the frames from `frame` on; see [`Edit::map`].

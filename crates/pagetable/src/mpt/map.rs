@@ -8,7 +8,7 @@ use super::shape::{MAX, Shape};
 use super::{Mpt, own_pages};
 use crate::format::{Format, check_attr, walked};
 use crate::geometry::Checked as _;
-use crate::nodes::{NodeAddr, Nodes, Stock};
+use crate::nodes::{Nodes, Stock};
 use crate::pairs::stale;
 use crate::{Error, Radix, Retired, Word};
 
@@ -18,8 +18,8 @@ impl<'n, G: Radix, F: Format, N: Nodes<Word = F::Word>> Mpt<'n, G, F, N> {
     /// # Safety
     ///
     /// The caller is the only writer, and the batch came from this table; so for the functions beside it.
-    #[inline(always)]
-    pub(super) unsafe fn map_pages(
+    #[inline(never)]
+    pub(super) unsafe fn map_range(
         &self,
         batch: &mut Retired<'n>,
         pages: Pages,
@@ -32,58 +32,10 @@ impl<'n, G: Radix, F: Format, N: Nodes<Word = F::Word>> Mpt<'n, G, F, N> {
         self.check_own(pages)?;
         check_attr::<F>(attr)?;
         let level = Self::level_of(size);
-        let word = F::leaf(frame, size, attr, level + 1 == Self::LEVELS)?;
-        if pages.len() == 1
-            // SAFETY: the caller is the writer.
-            && let Some((node, old)) = unsafe { self.bottom(pages.first().address(G::BASE)) }
-        {
-            // SAFETY: as above, and it is the node that holds the page.
-            return unsafe { self.map_one(batch, node, old, pages, word) };
-        }
-        // SAFETY: the caller is the writer.
-        unsafe { self.map_range(batch, pages, frame, size, attr) }
-    }
-
-    /// Maps one base page whose node exists.
-    #[inline(always)]
-    unsafe fn map_one(
-        &self,
-        batch: &mut Retired<'n>,
-        node: NodeAddr,
-        old: F::Word,
-        pages: Pages,
-        word: F::Word,
-    ) -> Result<(), Error> {
-        let at = pages.first().address(G::BASE);
-        let last = Self::LEVELS - 1;
-        let index = Self::index(last, at);
-        if F::is_leaf(old, true) {
-            return Err(Error::Occupied { occupant: Self::leaf(old, last, at) });
-        }
-        // SAFETY: the node is ours to write and the index within it.
-        unsafe {
-            self.publish(node, Self::place(last, index), word);
-            self.settle_pair(node, last, index);
-            self.count(node, last, 1);
-        }
-        self.tally.ptes(1);
-        batch.touch(F::APPEARS, pages);
-        Ok(())
-    }
-
-    /// Maps a range, with whatever nodes that needs.
-    unsafe fn map_range(
-        &self,
-        batch: &mut Retired<'n>,
-        pages: Pages,
-        frame: Pfn,
-        size: PageSize,
-        attr: Attr,
-    ) -> Result<(), Error> {
-        let level = Self::level_of(size);
         let last = level + 1 == Self::LEVELS;
         let span = pages.len();
         let size_pages = size.pages(G::BASE).unwrap_or(1);
+        F::leaf(frame, size, attr, last)?;
         // The highest frame must fit too; `check_frames` has seen that it exists.
         F::leaf(Pfn::new(frame.get() + (span - size_pages)), size, attr, last)?;
         // SAFETY: the caller is the writer.
@@ -184,7 +136,7 @@ impl<'n, G: Radix, F: Format, N: Nodes<Word = F::Word>> Mpt<'n, G, F, N> {
 
     /// Names the first leaf between two pages of which some are mapped, where pages of `size` were to be.
     #[cold]
-    unsafe fn occupied(&self, first: Vpn, last: Vpn, size: PageSize) -> Error {
+    pub(super) unsafe fn occupied(&self, first: Vpn, last: Vpn, size: PageSize) -> Error {
         let mut found = None;
         if let Some(pages) = Pages::new(first, last) {
             // SAFETY: the caller is the writer.

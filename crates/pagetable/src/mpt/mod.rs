@@ -33,7 +33,10 @@
 //! A wide space that is used sparsely wastes almost a page per level for each page mapped: about two orders of
 //! magnitude more than a [guarded table](crate::gpt) (Elphinstone et al. 4.2, Figure 8).
 
+mod cursor;
 mod dismantle;
+mod fork;
+mod leaf;
 mod linear;
 mod map;
 mod mend;
@@ -59,6 +62,7 @@ use crate::nodes::{NodeAddr, Nodes, check_range, take_within};
 use crate::pairs::stale;
 use crate::{Error, Leaf, Radix, Sole, Word};
 
+pub use cursor::Cursor;
 pub(crate) use linear::{own_pages, region};
 use shape::Shape;
 

@@ -23,18 +23,11 @@ impl<'n, G: Radix, F: Format, N: Nodes<Word = F::Word>> Mpt<'n, G, F, N> {
         Vpn::new(at.get() | (cover - 1))
     }
 
-    /// Returns the last-level node for `at`, if there is one, and the word in it.
+    /// Walks down towards `level`.
     ///
     /// # Safety
     ///
     /// The caller is the only writer; so for the functions beside it.
-    #[inline(always)]
-    pub(super) unsafe fn bottom(&self, at: VirtAddr) -> Option<(NodeAddr, F::Word)> {
-        // SAFETY: the caller is the writer.
-        unsafe { self.descend(at, |word, level, node| (level + 1 == Self::LEVELS).then_some((node, word))) }
-    }
-
-    /// Walks down towards `level`.
     #[inline(always)]
     pub(super) unsafe fn path(&self, at: VirtAddr, level: usize) -> Path {
         let mut path = Path { nodes: [self.root; MAX], level: 0 };

@@ -15,7 +15,6 @@ impl<'n, G: Radix, F: Format, N: Nodes<Word = F::Word>> Mpt<'n, G, F, N> {
     /// # Safety
     ///
     /// The caller is the only writer, and the batch came from this table; so for the functions beside it.
-    #[inline(always)]
     pub(super) unsafe fn protect_pages(
         &self,
         batch: &mut Retired<'n>,

@@ -25,9 +25,26 @@ impl<'n, G: Radix, F: Format, N: Nodes<Word = F::Word>> Mpt<'n, G, F, N> {
         attr: Attr,
         known: &mut dyn FnMut(&Flush),
     ) -> Result<Leaf, Error> {
-        let page = Pages::one(at.vpn(G::BASE));
-        G::SPACE.check_pages(page)?;
-        self.check_own(page)?;
+        G::SPACE.check_pages(Pages::one(at.vpn(G::BASE)))?;
+        // SAFETY: the caller is the writer, and the address is in the space.
+        unsafe {
+            if Self::REPLICATED {
+                return self.replace_repeated(batch, at, frame, attr, known);
+            }
+            self.replace_at(batch, self.spot(at), at, frame, attr, known)
+        }
+    }
+
+    /// Replaces a leaf that may stand in several slots.
+    pub(super) unsafe fn replace_repeated(
+        &self,
+        batch: &mut Retired<'n>,
+        at: VirtAddr,
+        frame: Pfn,
+        attr: Attr,
+        known: &mut dyn FnMut(&Flush),
+    ) -> Result<Leaf, Error> {
+        self.check_own(Pages::one(at.vpn(G::BASE)))?;
         // SAFETY: the caller is the writer.
         let (word, level) = unsafe { self.descend(at, |word, level, _| (word, level)) };
         let last = level + 1 == Self::LEVELS;

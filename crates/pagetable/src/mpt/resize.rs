@@ -1,5 +1,6 @@
 //! Splitting a page into smaller ones, and promoting small ones to a larger.
 
+use core::mem;
 use core::ops::ControlFlow;
 
 use tlbkit_addr::{Attr, Flush, PageSize, Pages, Pfn, Reach, VirtAddr, Vpn};
@@ -25,10 +26,10 @@ struct Remade {
     to: PageSize,
 }
 
-/// Runs a function when it is dropped, whether the caller's code has returned or unwinds.
-struct Finally<F: FnMut()>(F);
+/// Undoes something, if the caller's code unwinds.
+struct Unwound<F: Fn()>(F);
 
-impl<F: FnMut()> Drop for Finally<F> {
+impl<F: Fn()> Drop for Unwound<F> {
     fn drop(&mut self) {
         (self.0)();
     }
@@ -239,8 +240,11 @@ impl<'n, G: Radix, F: Format, N: Nodes<Word = F::Word>> Mpt<'n, G, F, N> {
 
     /// Empties the slots of a piece, makes that known, and only then fills them.
     ///
-    /// What hardware has noted by then belongs to the new leaves: below a link it goes on noting until every CPU has
-    /// forgotten the way there. If `known` unwinds, the piece is mapped again all the same.
+    /// If `known` unwinds, a TLB may hold the old leaves still, so that no other ones may be there: the old ones are put back.
+    /// Small pages in several slots, which were to become a larger one, stay unmapped.
+    ///
+    /// What hardware has noted until `known` returns belongs to the new leaves: below a link it goes on noting until every
+    /// CPU has forgotten the way there.
     unsafe fn break_and_make(
         &self,
         batch: &mut Retired<'n>,
@@ -250,30 +254,48 @@ impl<'n, G: Radix, F: Format, N: Nodes<Word = F::Word>> Mpt<'n, G, F, N> {
         known: &mut dyn FnMut(),
     ) {
         let &Remade { node, level, index, slots, at, to } = part;
+        // The slots of one larger page hold the same word.
+        let alike = slots == 1 || leaf.size > to;
         let mut broke = F::Word::ZERO;
         // SAFETY: the caller's promise.
+        let settle = || unsafe {
+            self.settle_pair(node, level, index);
+            self.settle_pair(node, level, index + slots - 1);
+        };
+        // SAFETY: as above.
         unsafe {
             for slot in 0..slots {
                 broke = F::Word::swap(self.cell(node, Self::place(level, index + slot)), F::Word::ZERO);
-                self.discard(batch, broke, level);
+                if !alike {
+                    self.discard(batch, broke, level);
+                }
             }
         }
-        let make = Finally(|| {
-            // SAFETY: as above; what was discarded is not freed before the batch completes. (Where hardware notes
-            // anything there is but one slot: leaves that it writes are not repeated.)
-            unsafe {
-                let noted = if F::STATUS { self.status(broke, level, at) } else { Attr::empty() };
-                for slot in 0..slots {
-                    let frame = self.frame_of(leaf, level, slot);
-                    let word = self.build(stock, level, frame, to, leaf.attr.union(noted));
-                    self.publish(node, Self::place(level, index + slot), word);
-                }
-                self.settle_pair(node, level, index);
-                self.settle_pair(node, level, index + slots - 1);
+        settle();
+        // SAFETY: as above; what the word leads to is not discarded yet.
+        let put_back = |slot| unsafe { self.publish(node, Self::place(level, index + slot), broke) };
+        let unwound = Unwound(|| {
+            if alike {
+                (0..slots).for_each(put_back);
+                settle();
             }
         });
         known();
-        drop(make);
+        mem::forget(unwound);
+        // SAFETY: as above; what is discarded is not freed before the batch completes. (Where hardware notes anything there is
+        // but one slot: leaves that it writes are not repeated.)
+        unsafe {
+            let noted = if F::STATUS { self.status(broke, level, at) } else { Attr::empty() };
+            for slot in 0..slots {
+                if alike {
+                    self.discard(batch, broke, level);
+                }
+                let word =
+                    self.build(stock, level, self.frame_of(leaf, level, slot), to, leaf.attr.union(noted));
+                self.publish(node, Self::place(level, index + slot), word);
+            }
+        }
+        settle();
     }
 
     /// Returns a word that nobody can reach yet, with status bits added to every leaf that it is or leads to.

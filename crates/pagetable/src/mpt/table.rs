@@ -17,6 +17,7 @@ use crate::{
 // SAFETY: the batch is over the table's storage, and the flag is a field. When a change returns, the nodes that it pushes
 // are unlinked; one that unwinds is mended.
 unsafe impl<'n, G: Radix, F: Format, N: Nodes<Word = F::Word>> Table<'n> for Mpt<'n, G, F, N> {
+    #[inline(always)]
     fn space(&self) -> Space {
         G::SPACE
     }
@@ -68,10 +69,12 @@ unsafe impl<'n, G: Radix, F: Format, N: Nodes<Word = F::Word>> Table<'n> for Mpt
         self.tally.footprint()
     }
 
+    #[inline(always)]
     fn sole(&self) -> &Sole {
         &self.sole
     }
 
+    #[inline(always)]
     fn batch(&self) -> Retired<'n> {
         Retired::of(self.nodes, &self.sole)
     }
@@ -87,7 +90,12 @@ unsafe impl<'n, G: Radix, F: Format, N: Nodes<Word = F::Word>> Table<'n> for Mpt
     ) -> Result<(), Error> {
         // SAFETY: the caller's promise.
         unsafe {
-            batch.change(|batch| self.map_pages(batch, pages, frame, size, attr), |batch| self.mend(batch))
+            if size == G::BASE
+                && let Some(spot) = self.small_spot(pages)
+            {
+                return self.map_at(batch, spot, pages.first(), frame, attr);
+            }
+            batch.change(|batch| self.map_range(batch, pages, frame, size, attr), |batch| self.mend(batch))
         }
     }
 
@@ -101,6 +109,11 @@ unsafe impl<'n, G: Radix, F: Format, N: Nodes<Word = F::Word>> Table<'n> for Mpt
     ) -> Result<usize, Error> {
         // SAFETY: the caller's promise.
         unsafe {
+            if frames.is_none()
+                && let Some(spot) = self.small_leaf(pages)
+            {
+                return self.unmap_at(batch, spot, pages.first().address(G::BASE)).map(|_| 1);
+            }
             batch.change(|batch| self.unmap_pages(batch, pages, holes, frames), |batch| self.mend(batch))
         }
     }
@@ -115,10 +128,15 @@ unsafe impl<'n, G: Radix, F: Format, N: Nodes<Word = F::Word>> Table<'n> for Mpt
     ) -> Result<usize, Error> {
         // SAFETY: the caller's promise.
         unsafe {
+            if let Some(spot) = self.small_leaf(pages) {
+                let at = pages.first().address(G::BASE);
+                return self.protect_at(batch, spot, at, change).map(|_| 1);
+            }
             batch.change(|batch| self.protect_pages(batch, pages, holes, change), |batch| self.mend(batch))
         }
     }
 
+    #[inline]
     unsafe fn replace(
         &self,
         batch: &mut Retired<'n>,
@@ -129,10 +147,16 @@ unsafe impl<'n, G: Radix, F: Format, N: Nodes<Word = F::Word>> Table<'n> for Mpt
     ) -> Result<Leaf, Error> {
         // SAFETY: the caller's promise.
         unsafe {
+            if !F::BREAK_FRAME
+                && let Some(spot) = self.small_leaf(Pages::one(at.vpn(G::BASE)))
+            {
+                return self.replace_at(batch, spot, at, frame, attr, known);
+            }
             batch.change(|batch| self.replace_leaf(batch, at, frame, attr, known), |batch| self.mend(batch))
         }
     }
 
+    #[inline(always)]
     fn breaks_frames(&self) -> bool {
         F::BREAK_FRAME
     }

@@ -2,6 +2,7 @@
 
 use tlbkit_addr::{Pages, Reach, VirtAddr, Vpn};
 
+use super::leaf::Spot;
 use super::shape::Shape;
 use super::sweep::Part;
 use super::{Mpt, own_pages};
@@ -16,7 +17,6 @@ impl<'n, G: Radix, F: Format, N: Nodes<Word = F::Word>> Mpt<'n, G, F, N> {
     /// # Safety
     ///
     /// The caller is the only writer, and the batch came from this table; so for the functions beside it.
-    #[inline(always)]
     pub(super) unsafe fn unmap_pages(
         &self,
         batch: &mut Retired<'n>,
@@ -26,40 +26,27 @@ impl<'n, G: Radix, F: Format, N: Nodes<Word = F::Word>> Mpt<'n, G, F, N> {
     ) -> Result<usize, Error> {
         // SAFETY: the caller is the writer.
         unsafe {
-            if pages.first() == pages.last() && frames.is_none() && self.unmap_one(batch, pages) {
-                return Ok(1);
+            match (self.small_leaf(pages), frames) {
+                (Some(spot), Some(frames)) => self.unmap_small(batch, spot, pages, frames),
+                (_, frames) => self.unmap_range(batch, pages, holes, frames),
             }
-            self.unmap_range(batch, pages, holes, frames)
         }
     }
 
-    /// Unmaps one base page, or returns false if it is not mapped as one, or anything else is out of the ordinary.
-    #[inline(always)]
-    unsafe fn unmap_one(&self, batch: &mut Retired<'n>, pages: Pages) -> bool {
-        let (last, va) = (Self::LEVELS - 1, pages.first().address(G::BASE));
-        let index = Self::index(last, va);
-        if F::STATUS
-            || G::SPACE.check_pages(Pages::one(pages.first())).is_err()
-            || self.check_own(pages).is_err()
-        {
-            return false;
-        }
-        // SAFETY: the caller is the writer.
-        let Some((node, word)) = (unsafe { self.bottom(va) }) else { return false };
-        if !F::is_leaf(word, true) || Self::leaf(word, last, va).size != G::BASE {
-            return false;
-        }
-        self.tally.ptes(-1);
-        batch.touch(Reach::Everywhere, pages);
-        // SAFETY: the caller is the writer, and the slot is a leaf of the range.
-        unsafe {
-            self.put(node, Self::place(last, index), F::Word::ZERO);
-            self.settle_pair(node, last, index);
-            if self.count(node, last, -1) == 0 && last > 0 {
-                self.prune(batch, last, va);
-            }
-        }
-        true
+    /// Unmaps one base page, whose frame goes to `frames`.
+    unsafe fn unmap_small(
+        &self,
+        batch: &mut Retired<'n>,
+        spot: Spot,
+        pages: Pages,
+        frames: &mut dyn Frames,
+    ) -> Result<usize, Error> {
+        self.check_own(pages)?;
+        frames.reserve(1)?;
+        // SAFETY: the caller is the writer, and the spot is the page's.
+        let leaf = unsafe { self.unmap_at(batch, spot, pages.first().address(G::BASE)) }?;
+        frames.push(leaf.frame, leaf.size, G::BASE, leaf.attr);
+        Ok(1)
     }
 
     unsafe fn unmap_range(
@@ -150,7 +137,7 @@ impl<'n, G: Radix, F: Format, N: Nodes<Word = F::Word>> Mpt<'n, G, F, N> {
 
     /// Unlinks the node of `level` on the way to `at`, which is empty, and whatever that empties in turn.
     #[inline(never)]
-    unsafe fn prune(&self, batch: &mut Retired<'n>, level: usize, at: VirtAddr) {
+    pub(super) unsafe fn prune(&self, batch: &mut Retired<'n>, level: usize, at: VirtAddr) {
         // SAFETY: the caller is the writer.
         let mut path = unsafe { self.path(at, level) };
         loop {

@@ -17,7 +17,8 @@ use crate::word::atomics::Ordering;
 ///
 /// A frame that `take` returns is aligned to [`SIZE`](Self::SIZE) and belongs to the caller until it is given back. Until
 /// then `memory` returns, at every call, where its `SIZE` bytes are mapped for reading and writing, aligned as the frame
-/// is; and `record` the same cell, no other frame's, which nobody else uses.
+/// is; and `record` the same cell, no other frame's, which nobody else uses. Neither of the two unwinds: tables call them
+/// between two states.
 pub unsafe trait FrameSource: Sync {
     /// The size of the frames: that of a node.
     const SIZE: PageSize = PageSize::K4;

@@ -1,0 +1,334 @@
+//! A place in a table: one walk, then whatever is to be done there, and on to the next page.
+
+use core::fmt;
+
+use tlbkit_addr::{Attr, Flush, Pages, Pfn, VirtAddr, Vpn};
+
+use super::Mpt;
+use super::leaf::Spot;
+use super::shape::Shape;
+use crate::format::Format;
+use crate::geometry::Checked as _;
+use crate::nodes::Nodes;
+use crate::{Change, Error, Holes, Leaf, Radix, Retired, Table as _, Writer};
+
+/// A page of a multi-level table and the node in which the walk for it ended, from [`Writer::cursor`].
+///
+/// A cursor borrows the writer, so that nothing changes behind it; what it changes goes into the writer's batch. Each change
+/// is all or nothing. The walk from the root is made where the cursor is put, and again when it goes to another node: once
+/// in 512 pages of a table with 512 entries a node.
+///
+/// ```
+/// use tlbkit_addr::{Attr, PageSize, Pfn, VirtAddr, Vpn};
+/// use tlbkit_pagetable::nodes::{Chunk, Slab};
+/// use tlbkit_pagetable::{Change, Error, Shared, Writer, mpt};
+///
+/// let mut memory = vec![Chunk::ZERO; 16];
+/// let slab = Slab::<u64, Shared>::new(&mut memory, 0)?;
+/// let table = mpt::Mpt4::new(&slab)?;
+/// let mut writer = Writer::new(&table)?;
+/// let mut cursor = writer.cursor(Vpn::new(0x7000))?;
+/// assert_eq!(cursor.look(), None);
+/// cursor.map(Pfn::new(3), Attr::READ | Attr::WRITE)?;
+/// assert!(cursor.step());
+/// cursor.map(Pfn::new(9), Attr::READ)?;
+///
+/// cursor.seek(Vpn::new(0))?;
+/// let leaf = cursor.next_mapped(Vpn::new(0xffff)).unwrap();
+/// assert_eq!((cursor.page(), leaf.frame), (Vpn::new(0x7000), Pfn::new(3)));
+/// cursor.protect(Change::clear(Attr::WRITE))?;
+/// assert_eq!(cursor.unmap()?.frame, Pfn::new(3));
+/// assert_eq!(cursor.unmap(), Err(Error::NotMapped { at: VirtAddr::new(0x700_0000) }));
+/// // Carry this through a shootdown, then reclaim it.
+/// let retired = writer.finish();
+/// # // SAFETY: nobody walks.
+/// # unsafe { retired.reclaim() };
+/// # unsafe { tlbkit_pagetable::destroy(table).reclaim() };
+/// # Ok::<(), Box<dyn std::error::Error>>(())
+/// ```
+pub struct Cursor<'w, 'n, G: Radix, F: Format, N: Nodes<Word = F::Word>> {
+    table: &'w Mpt<'n, G, F, N>,
+    batch: &'w mut Retired<'n>,
+    page: Vpn,
+    spot: Spot,
+}
+
+impl<'t, 'n, G: Radix, F: Format, N: Nodes<Word = F::Word>> Writer<'t, 'n, Mpt<'n, G, F, N>> {
+    /// Returns a cursor at `page`.
+    ///
+    /// Costs a walk.
+    ///
+    /// # Errors
+    ///
+    /// [`Error::OutOfRange`].
+    #[inline(always)]
+    pub fn cursor(&mut self, page: Vpn) -> Result<Cursor<'_, 'n, G, F, N>, Error> {
+        G::SPACE.check_pages(Pages::one(page))?;
+        let (table, batch) = self.parts();
+        // SAFETY: the cursor borrows the only writer, and the page is in the space.
+        let spot = unsafe { table.spot(page.address(G::BASE)) };
+        Ok(Cursor { table, batch, page, spot })
+    }
+}
+
+impl<'n, G: Radix, F: Format, N: Nodes<Word = F::Word>> Cursor<'_, 'n, G, F, N> {
+    /// Returns the page that the cursor is at.
+    #[inline]
+    pub fn page(&self) -> Vpn {
+        self.page
+    }
+
+    #[inline(always)]
+    fn at(&self) -> VirtAddr {
+        self.page.address(G::BASE)
+    }
+
+    /// Walks to the page anew.
+    #[inline]
+    fn walk(&mut self) {
+        // SAFETY: the cursor borrows the only writer, and its page is in the space.
+        self.spot = unsafe { self.table.spot(self.at()) };
+    }
+
+    /// Makes a change at the page. If it unwinds, the table is mended, and the cursor walks anew.
+    #[inline(always)]
+    fn change<T>(&mut self, change: impl FnOnce(&Mpt<'n, G, F, N>, &mut Retired<'n>, Spot) -> T) -> T {
+        let at = self.at();
+        let Self { table, batch, spot, .. } = self;
+        let (table, found) = (*table, *spot);
+        batch.change(
+            |batch| change(table, batch, found),
+            |batch| {
+                // SAFETY: the cursor borrows the only writer, whose batch came from its table; the page is in the space.
+                unsafe {
+                    table.mend(batch);
+                    *spot = table.spot(at);
+                }
+            },
+        )
+    }
+
+    /// Returns the leaf that maps the page. Costs a load.
+    #[inline(always)]
+    pub fn look(&self) -> Option<Leaf> {
+        // SAFETY: the cursor borrows the only writer, and the spot is the page's; likewise below.
+        unsafe { self.table.leaf_at(self.spot, self.at()) }
+    }
+
+    /// Maps the page, as one of the base size, to `frame`.
+    ///
+    /// Costs two loads and two stores, and where nodes are missing what [`Table::map`](crate::Table::map) costs.
+    ///
+    /// # Errors
+    ///
+    /// [`Error::FrameTooLarge`], [`Error::WrongAttr`], [`Error::Occupied`], [`Error::Borrowed`] or [`Error::NoMemory`].
+    #[inline(always)]
+    pub fn map(&mut self, frame: Pfn, attr: Attr) -> Result<(), Error> {
+        let page = self.page;
+        if self.spot.level + 1 == Mpt::<'n, G, F, N>::LEVELS {
+            let spot = Spot { level: Mpt::<'n, G, F, N>::LEVELS - 1, ..self.spot };
+            // SAFETY: as above; a batch that the writer has came from its table.
+            return unsafe { self.table.map_at(self.batch, spot, page, frame, attr) };
+        }
+        self.grow(frame, attr)
+    }
+
+    /// Maps the page with nodes on the way to it.
+    #[cold]
+    #[inline(never)]
+    fn grow(&mut self, frame: Pfn, attr: Attr) -> Result<(), Error> {
+        let pages = Pages::one(self.page);
+        // SAFETY: as in `map`.
+        let done = self.change(|table, batch, _| unsafe { table.map(batch, pages, frame, G::BASE, attr) });
+        self.walk();
+        done
+    }
+
+    /// Unmaps the leaf that maps the page, all of it, and returns it with what hardware has noted up to the store. Its frame
+    /// is the caller's when the batch has been through a shootdown, and not before.
+    ///
+    /// Costs two loads and two stores, and where nodes become empty what [`Table::unmap`](crate::Table::unmap) costs.
+    ///
+    /// # Errors
+    ///
+    /// [`Error::NotMapped`] or [`Error::Borrowed`].
+    #[inline(always)]
+    pub fn unmap(&mut self) -> Result<Leaf, Error> {
+        let at = self.at();
+        if Mpt::<'n, G, F, N>::REPLICATED {
+            let leaf = self.look().ok_or(Error::NotMapped { at })?;
+            let pages = G::SPACE.pages_of(&leaf);
+            // SAFETY: as in `map`.
+            self.change(|table, batch, _| unsafe { table.unmap(batch, pages, Holes::Refuse, None) })?;
+            self.walk();
+            return Ok(leaf);
+        }
+        let before = self.batch.nodes();
+        // SAFETY: as in `map`.
+        let done = self.at_last(|table, batch, spot| unsafe { table.unmap_at(batch, spot, at) });
+        if self.batch.nodes() != before {
+            self.walk();
+        }
+        done
+    }
+
+    /// Makes a change that does not unwind, with the last level as a constant where the walk ended there.
+    #[inline(always)]
+    fn at_last<T>(&mut self, change: impl Fn(&Mpt<'n, G, F, N>, &mut Retired<'n>, Spot) -> T) -> T {
+        let last = Mpt::<'n, G, F, N>::LEVELS - 1;
+        if self.spot.level == last {
+            change(self.table, self.batch, Spot { level: last, ..self.spot })
+        } else {
+            change(self.table, self.batch, self.spot)
+        }
+    }
+
+    /// Changes the attributes of the leaf that maps the page, all of it, and returns the leaf as it was.
+    ///
+    /// Costs a load and a store, or an exchange in formats whose hardware notes status.
+    ///
+    /// # Errors
+    ///
+    /// [`Error::NotMapped`], [`Error::WrongAttr`] or [`Error::Borrowed`].
+    #[inline(always)]
+    pub fn protect(&mut self, change: Change) -> Result<Leaf, Error> {
+        let at = self.at();
+        if Mpt::<'n, G, F, N>::REPLICATED {
+            let leaf = self.look().ok_or(Error::NotMapped { at })?;
+            let pages = G::SPACE.pages_of(&leaf);
+            // SAFETY: as in `map`.
+            self.change(|table, batch, _| unsafe { table.protect(batch, pages, Holes::Refuse, change) })?;
+            return Ok(leaf);
+        }
+        // SAFETY: as in `map`.
+        self.at_last(|table, batch, spot| unsafe { table.protect_at(batch, spot, at, change) })
+    }
+
+    /// Replaces the leaf that maps the page, in one store, and returns the old one; see
+    /// [`Table::replace`](crate::Table::replace).
+    ///
+    /// # Errors
+    ///
+    /// [`Error::Breaks`] if the hardware wants break before make; [`Error::NotMapped`], [`Error::MisalignedFrame`],
+    /// [`Error::FrameTooLarge`], [`Error::WrongAttr`] or [`Error::Borrowed`].
+    #[inline]
+    pub fn replace(&mut self, frame: Pfn, attr: Attr) -> Result<Leaf, Error> {
+        if F::BREAK_FRAME {
+            return Err(Error::Breaks);
+        }
+        // SAFETY: the format does not break.
+        unsafe { self.replace_breaking(frame, attr, &mut |_| ()) }
+    }
+
+    /// Replaces the leaf that maps the page, by way of an empty entry where the hardware wants break before make; see
+    /// [`Table::replace`](crate::Table::replace).
+    ///
+    /// # Errors
+    ///
+    /// As [`replace`](Self::replace), but for [`Error::Breaks`].
+    ///
+    /// # Safety
+    ///
+    /// As for [`Writer::replace_breaking`].
+    #[inline(always)]
+    pub unsafe fn replace_breaking(
+        &mut self,
+        frame: Pfn,
+        attr: Attr,
+        known: &mut dyn FnMut(&Flush),
+    ) -> Result<Leaf, Error> {
+        let at = self.at();
+        // SAFETY: as in `map`, and the caller's promise.
+        unsafe {
+            if !F::BREAK_FRAME
+                && !Mpt::<'n, G, F, N>::REPLICATED
+                && self.spot.level == Mpt::<'n, G, F, N>::LEVELS - 1
+            {
+                let spot = Spot { level: Mpt::<'n, G, F, N>::LEVELS - 1, ..self.spot };
+                return self.table.replace_at(self.batch, spot, at, frame, attr, known);
+            }
+            self.change(|table, batch, _| table.replace(batch, at, frame, attr, known))
+        }
+    }
+
+    /// Goes to `page`. Costs a walk, unless the page is in the same node.
+    ///
+    /// # Errors
+    ///
+    /// [`Error::OutOfRange`]; the cursor stays where it is then.
+    #[inline]
+    pub fn seek(&mut self, page: Vpn) -> Result<(), Error> {
+        G::SPACE.check_pages(Pages::one(page))?;
+        let end = self.table.node_end(self.spot.level, page);
+        let same = end == self.table.node_end(self.spot.level, self.page);
+        self.page = page;
+        // Above the last level the walk may go on from another slot.
+        if !same || self.spot.level + 1 != Mpt::<'n, G, F, N>::LEVELS {
+            self.walk();
+        }
+        Ok(())
+    }
+
+    /// Goes to the next page, and tells whether there is one: the last page of the space, or of its lower half, has none, and
+    /// the cursor stays there.
+    #[inline]
+    pub fn step(&mut self) -> bool {
+        self.page.checked_add(1).is_some_and(|next| self.seek(next).is_ok())
+    }
+
+    /// Goes to the first mapped page behind the leaf that maps this one (behind this page, if none does) but not behind
+    /// `last`, and returns the leaf that maps it. If there is none, the cursor stays.
+    ///
+    /// Costs a load a slot that is passed: an empty slot above the last level is one.
+    pub fn next_mapped(&mut self, last: Vpn) -> Option<Leaf> {
+        let (page, spot) = (self.page, self.spot);
+        let mut from = match self.look() {
+            Some(leaf) => G::SPACE.pages_of(&leaf).last(),
+            None => self.slot_end(),
+        };
+        loop {
+            let next = from.checked_add(1).filter(|&next| next <= last);
+            if next.is_none_or(|next| self.seek(next).is_err()) {
+                (self.page, self.spot) = (page, spot);
+                return None;
+            }
+            if let Some(leaf) = self.look() {
+                return Some(leaf);
+            }
+            from = self.slot_end();
+        }
+    }
+
+    /// Returns the last page that the slot covers in which the walk for this page ended.
+    fn slot_end(&self) -> Vpn {
+        Vpn::new(self.page.get() | (Mpt::<'n, G, F, N>::slot_pages(self.spot.level) - 1))
+    }
+
+    /// Returns the obligation for the writer's changes so far, in its place.
+    #[inline]
+    pub fn pending(&self) -> &Retired<'n> {
+        self.batch
+    }
+
+    /// Frees the nodes of the obligation for the changes so far, in its place.
+    ///
+    /// # Safety
+    ///
+    /// As for [`Retired::reclaim`].
+    #[inline]
+    pub unsafe fn complete(&mut self) {
+        // SAFETY: the caller's promise.
+        unsafe { self.batch.complete() };
+    }
+
+    /// Returns the obligation for the changes so far: what follows goes into another batch.
+    pub fn take(&mut self) -> Retired<'n> {
+        core::mem::replace(self.batch, self.table.batch())
+    }
+}
+
+impl<G: Radix, F: Format, N: Nodes<Word = F::Word>> fmt::Debug for Cursor<'_, '_, G, F, N> {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("Cursor").field("page", &self.page).field("leaf", &self.look()).finish_non_exhaustive()
+    }
+}

@@ -1,0 +1,194 @@
+//! A place in an address space: what a page-fault path uses.
+
+use core::fmt;
+
+use tlbkit_addr::{Attr, Flush, Pages, Pfn, Reach, VirtAddr};
+use tlbkit_pagetable::{Change, Error, Leaf, Table as _, mpt};
+
+use crate::block::{Handle, Shape};
+use crate::edit::{Edit, settle, settle_break, status, uncover};
+use crate::here::{Here, Uncovering};
+use crate::mmu::Storage;
+use crate::{Access, Fault, Kernel, Machine};
+
+/// The cursor of an address space's page table.
+pub(crate) type Walk<'c, K> =
+    mpt::Cursor<'c, 'static, Shape<K>, <<K as Kernel>::Machine as Machine>::Format, Storage<K>>;
+
+/// A page of an address space, from [`Edit::cursor`](crate::Edit::cursor): one walk, then whatever is to be done there, and on
+/// to the next page.
+///
+/// The changes are the edit's: each is all or nothing, and one shootdown for all comes at its end. A page that is shared with
+/// the kernel's own address space can be looked at, and its faults are mended; changes are refused with
+/// [`Error::Borrowed`].
+///
+/// A page-fault handler:
+///
+/// ```no_run
+/// # use tlbkit::{Access, AddressSpace, Attr, Error, Fault, Kernel, Pfn, VirtAddr};
+/// # const RIGHTS: Attr = Attr::READ;
+/// # fn fresh() -> Pfn { Pfn::new(1) }
+/// # fn copy(of: Pfn) -> Pfn { of }
+/// fn on_fault<K: Kernel>(space: &AddressSpace<K>, at: VirtAddr, access: Access) -> Result<Fault, Error> {
+///     space.edit(|edit| {
+///         let mut cursor = edit.cursor(at)?;
+///         let fault = cursor.fault(access)?;
+///         match fault {
+///             Fault::NotMapped => cursor.map(fresh(), RIGHTS)?,
+///             Fault::CopyOnWrite(leaf) => drop(cursor.replace(copy(leaf.frame), RIGHTS | Attr::WRITE)?),
+///             Fault::Retry | Fault::NoRight(_) => {}
+///         }
+///         Ok(fault)
+///     })
+/// }
+/// ```
+pub struct Cursor<'c, K: Kernel, const CPUS: usize = 1> {
+    pub(crate) space: &'c Handle<K, CPUS>,
+    pub(crate) here: &'c mut Here<K, CPUS>,
+    pub(crate) runs: &'c mut Uncovering,
+    pub(crate) walk: Walk<'c, K>,
+}
+
+impl<K: Kernel, const CPUS: usize> Cursor<'_, K, CPUS> {
+    /// Returns the first address of the page that the cursor is at.
+    #[inline]
+    pub fn at(&self) -> VirtAddr {
+        self.walk.page().address(self.space.base())
+    }
+
+    /// Returns the leaf that maps the page. Costs a load.
+    #[inline(always)]
+    pub fn look(&self) -> Option<Leaf> {
+        self.walk.look()
+    }
+
+    /// Maps the page to `frame`.
+    ///
+    /// # Errors
+    ///
+    /// As [`Edit::map`](crate::Edit::map).
+    #[inline(always)]
+    pub fn map(&mut self, frame: Pfn, attr: Attr) -> Result<(), Error> {
+        self.space.check_global(attr)?;
+        let page = Pages::one(self.walk.page());
+        settle_break(self.space, self.here, &mut self.walk, self.runs, page);
+        self.walk.map(frame, attr)
+    }
+
+    /// Unmaps the leaf that maps the page, all of it, and returns it as it was. Its frames go to
+    /// [`Kernel::release`] when no TLB leads to them any more.
+    ///
+    /// # Errors
+    ///
+    /// [`Error::NotMapped`] or [`Error::Borrowed`].
+    #[inline(always)]
+    pub fn unmap(&mut self) -> Result<Leaf, Error> {
+        self.make_room();
+        let leaf = self.walk.unmap()?;
+        // There is room.
+        let _ = uncover(self.runs, &leaf, self.space.base());
+        Ok(leaf)
+    }
+
+    /// Changes the attributes of the leaf that maps the page, all of it, and returns it as it was.
+    ///
+    /// # Errors
+    ///
+    /// [`Error::NotMapped`], [`Error::WrongAttr`] or [`Error::Borrowed`].
+    #[inline(always)]
+    pub fn protect(&mut self, change: Change) -> Result<Leaf, Error> {
+        self.space.check_global(change.set)?;
+        self.walk.protect(change)
+    }
+
+    /// Replaces the leaf that maps the page by one of the same size that leads to `frame`, and returns the old one; see
+    /// [`Edit::replace`](crate::Edit::replace).
+    ///
+    /// # Errors
+    ///
+    /// As [`Edit::replace`](crate::Edit::replace).
+    #[inline(always)]
+    pub fn replace(&mut self, frame: Pfn, attr: Attr) -> Result<Leaf, Error> {
+        self.space.check_global(attr)?;
+        self.make_room();
+        if self.space.table.breaks_frames() {
+            // The kernel may stand on a page that is not a user's.
+            let leaf = self.look().ok_or(Error::NotMapped { at: self.at() })?;
+            if !leaf.attr.contains(Attr::USER) {
+                return Err(Error::Breaks);
+            }
+        }
+        let (space, here) = (self.space, &mut *self.here);
+        // SAFETY: the page is a user's, if its entry is to be empty for a while.
+        let old =
+            unsafe { self.walk.replace_breaking(frame, attr, &mut |flush| here.shoot(space, flush, None)) }?;
+        let _ = uncover(self.runs, &old, self.space.base());
+        Ok(old)
+    }
+
+    /// Tells why an access to the page by this CPU faulted, and mends what needs no decision of the kernel's; see
+    /// [`AddressSpace::fault`](crate::AddressSpace::fault).
+    ///
+    /// # Errors
+    ///
+    /// None today; the status bits of a mapped leaf can be set.
+    #[inline(always)]
+    pub fn fault(&mut self, access: Access) -> Result<Fault, Error> {
+        if let Some(lender) = self.space.lender_of(self.at()) {
+            // Whoever has the kernel's half changes it, and flushes it of every address space. Nobody waits for this
+            // writer there: the kernel's own shares with nobody.
+            return Edit::new(lender, self.here).fault(self.walk.page().address(self.space.base()), access);
+        }
+        let Some(leaf) = self.look() else { return Ok(Fault::NotMapped) };
+        if !access.allowed(leaf.attr) {
+            let copy = access.stores() && leaf.attr.contains(Attr::COPY_ON_WRITE);
+            return Ok(if copy { Fault::CopyOnWrite(leaf) } else { Fault::NoRight(leaf) });
+        }
+        let missing = status::<K>(access).difference(leaf.attr);
+        if !missing.is_empty() {
+            self.walk.protect(Change::set(missing))?;
+        }
+        // The entry that this CPU faulted on, and the links to it: no architecture promises that the fault has evicted them.
+        let mut flush = Flush::none();
+        flush.add_links(Reach::Local, Pages::one(self.walk.page()));
+        self.here.flush(self.space, &flush);
+        Ok(Fault::Retry)
+    }
+
+    /// Goes to the page around `at`. Costs a walk, unless the page is in the same node.
+    ///
+    /// # Errors
+    ///
+    /// [`Error::OutOfRange`]; the cursor stays where it is then.
+    #[inline]
+    pub fn seek(&mut self, at: VirtAddr) -> Result<(), Error> {
+        self.walk.seek(at.vpn(self.space.base()))
+    }
+
+    /// Goes to the next page, and tells whether there is one: the last page of the lower half, and that of the upper one, has
+    /// none.
+    #[inline]
+    pub fn step(&mut self) -> bool {
+        self.walk.step()
+    }
+
+    /// Goes to the first mapped page behind the leaf that maps this one (behind this page, if none does) up to the page of
+    /// `last`, and returns the leaf that maps it. If there is none, the cursor stays.
+    pub fn next_mapped(&mut self, last: VirtAddr) -> Option<Leaf> {
+        self.walk.next_mapped(last.vpn(self.space.base()))
+    }
+
+    /// Flushes, if there is no room for another frame that waits for it.
+    #[inline(always)]
+    fn make_room(&mut self) {
+        if self.runs.is_full() {
+            settle(self.space, self.here, &mut self.walk, self.runs);
+        }
+    }
+}
+
+impl<K: Kernel, const CPUS: usize> fmt::Debug for Cursor<'_, K, CPUS> {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        self.walk.fmt(f)
+    }
+}

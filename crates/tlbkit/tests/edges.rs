@@ -1,0 +1,257 @@
+//! What a kernel may do that goes wrong, and machines that none of the other tests has.
+#![cfg(target_pointer_width = "64")]
+
+mod host;
+
+use std::collections::BTreeSet;
+use std::marker::PhantomData;
+use std::panic::{AssertUnwindSafe, catch_unwind, resume_unwind};
+use std::sync::atomic::{AtomicBool, Ordering};
+
+use host::{Host, Met, Use, machine};
+use tlbkit::pagetable::format;
+use tlbkit::pagetable::geometry::Va39;
+use tlbkit::shootdown::Hardware;
+use tlbkit::{
+    AddressSpace, Asid, Attr, CpuSet, Flush, Kernel, Machine, Mmu, PageSize, Pages, Pfn, PhysAddr, Record,
+    Run, VirtAddr, arch,
+};
+
+const RW: Attr = Attr::READ.union(Attr::WRITE).union(Attr::USER);
+
+fn pages(at: usize, count: usize) -> Pages {
+    Pages::count(VirtAddr::new(at).vpn(PageSize::K4), count).unwrap()
+}
+
+/// The host as another machine, whose kernel unwinds where it is told to.
+struct As<M>(Host, PhantomData<fn() -> M>, [AtomicBool; 2]);
+
+const SHARE: usize = 0;
+const RELEASE: usize = 1;
+
+impl<M> As<M> {
+    fn unwind(&self, where_: usize) {
+        if self.2[where_].load(Ordering::Relaxed) {
+            resume_unwind(Box::new("the kernel unwinds"));
+        }
+    }
+}
+
+// SAFETY: the host's promises; the machine is told nothing but how many bits a number has, and who walks is nobody.
+unsafe impl<M: Machine> Kernel for As<M> {
+    type Machine = M;
+
+    fn cpu(&self) -> usize {
+        self.0.cpu()
+    }
+    fn take_frame(&self) -> Option<PhysAddr> {
+        self.0.take_frame()
+    }
+    fn give_frame(&self, frame: PhysAddr) {
+        self.0.give_frame(frame);
+    }
+    fn memory(&self, frame: PhysAddr) -> *mut u8 {
+        self.0.memory(frame)
+    }
+    fn record(&self, frame: PhysAddr) -> Option<&Record> {
+        self.0.record(frame)
+    }
+    fn release(&self, run: Run) {
+        self.unwind(RELEASE);
+        self.0.release(run);
+    }
+    fn share(&self, run: Run) {
+        self.unwind(SHARE);
+        self.0.share(run);
+    }
+    fn flush(&self, flush: &Flush, asid: Option<Asid>) {
+        self.0.flush(flush, asid);
+    }
+    fn interrupt(&self, cpus: CpuSet) {
+        self.0.interrupt(cpus);
+    }
+    fn masked<R>(&self, f: impl FnOnce() -> R) -> R {
+        f()
+    }
+    fn load(&self, root: usize) {
+        self.0.load(root);
+    }
+    fn unload(&self) {
+        self.0.unload();
+    }
+    fn asid_bits(&self) -> u32 {
+        self.0.asid_bits()
+    }
+}
+
+fn as_machine<M: Machine>(frames: usize) -> &'static Mmu<As<M>> {
+    Box::leak(Box::new(Mmu::new(As(Host::new(frames, 1), PhantomData, Default::default()))))
+}
+
+/// Sv39 with a root register that has two bits for a number.
+struct Narrow;
+
+// SAFETY: as for `arch::Sv39`; nobody walks.
+unsafe impl Machine for Narrow {
+    type Geometry = Va39;
+    type Format = format::Sv39;
+    const HARDWARE: Hardware = Hardware::RISCV_SVADU;
+    const ASID_BITS: u32 = 2;
+
+    fn root(node: PhysAddr, asid: Asid) -> usize {
+        assert!(asid.get() < 4, "the number goes over into the mode");
+        arch::Sv39::root(node, asid)
+    }
+}
+
+#[test]
+fn no_number_is_larger_than_the_root_register_has_room_for() {
+    let mmu = as_machine::<Narrow>(64);
+    assert_eq!(mmu.kernel().asid_bits(), 16, "what the kernel claims");
+    let spaces: Vec<_> = (0..8).map(|_| AddressSpace::new(mmu).unwrap()).collect();
+    spaces.iter().for_each(|space| space.activate().unwrap());
+    mmu.idle().unwrap();
+}
+
+#[test]
+fn what_no_cpu_has_run_is_in_no_tlb() {
+    for bits in [0, 16] {
+        let mmu = machine::<1>(64);
+        let host = mmu.kernel();
+        host.asid_bits.store(bits, Ordering::Relaxed);
+        let space = AddressSpace::new(mmu).unwrap();
+        let map = |at| space.map(pages(at, 1), host.data(1).unwrap(), RW).unwrap();
+        map(0x1000);
+        map(0x2000);
+        assert_eq!(space.unmap(pages(0x2000, 1)), Ok(1));
+        assert_eq!(host.flushes.load(Ordering::Relaxed), 0, "with {bits} bits");
+        space.activate().unwrap();
+        let before = host.flushes.load(Ordering::Relaxed);
+        map(0x3000);
+        assert_eq!(host.flushes.load(Ordering::Relaxed), before + 1, "with {bits} bits");
+        mmu.idle().unwrap();
+    }
+}
+
+#[test]
+#[cfg(not(miri))] // Hundreds of frames, each written word by word.
+fn a_run_of_frames_costs_one_flush_however_many_pages_it_has() {
+    let mmu = machine::<1>(1024);
+    let host = mmu.kernel();
+    let space = AddressSpace::new(mmu).unwrap();
+    space.activate().unwrap();
+    let frames: Vec<Pfn> = (0..512).map(|_| host.data(1).unwrap()).collect();
+    space.map_each(pages(0x20_0000, 512), frames.iter().copied(), RW).unwrap();
+    let before = host.flushes.load(Ordering::Relaxed);
+    assert_eq!(space.unmap(pages(0x20_0000, 512)), Ok(512));
+    assert_eq!(host.flushes.load(Ordering::Relaxed) - before, 1);
+    assert!(frames.iter().all(|&frame| host.mappings(frame) == Use::Free));
+    // Frames that continue nothing: as many flushes as there are rooms full of them.
+    let every_second: Vec<Pfn> = {
+        let frames: Vec<Pfn> = (0..80).map(|_| host.data(1).unwrap()).collect();
+        frames.chunks(2).for_each(|pair| host.put_back(pair[1]));
+        frames.into_iter().step_by(2).collect()
+    };
+    space.map_each(pages(0x20_0000, 40), every_second, RW).unwrap();
+    let before = host.flushes.load(Ordering::Relaxed);
+    assert_eq!(space.unmap(pages(0x20_0000, 512)), Ok(40));
+    assert_eq!(host.flushes.load(Ordering::Relaxed) - before, 3);
+    mmu.idle().unwrap();
+}
+
+#[test]
+fn a_page_that_is_mapped_anew_is_broken_first_where_the_machine_wants_it() {
+    let mmu = as_machine::<arch::AArch64>(64);
+    let host = &mmu.kernel().0;
+    let space = AddressSpace::new(mmu).unwrap();
+    let frames = [1, 2, 3].map(|pattern| host.data(pattern).unwrap());
+    // Nobody walks, but a flush is one.
+    space.map(pages(0x1000, 1), frames[0], RW).unwrap();
+    let by_range = space.edit(|edit| {
+        edit.unmap(pages(0x1000, 1))?;
+        edit.map(pages(0x2000, 1), frames[1], RW)?;
+        let released = host.mappings(frames[0]);
+        edit.map(pages(0x1000, 1), frames[2], RW)?;
+        Ok((released, host.mappings(frames[0])))
+    });
+    assert_eq!(by_range, Ok((Use::Data(1), Use::Free)));
+    let at_cursor = space.edit(|edit| {
+        let mut cursor = edit.cursor(VirtAddr::new(0x2000))?;
+        cursor.unmap()?;
+        let released = host.mappings(frames[1]);
+        let frame = host.data(4).unwrap();
+        cursor.map(frame, RW)?;
+        Ok((released, host.mappings(frames[1])))
+    });
+    assert_eq!(at_cursor, Ok((Use::Data(1), Use::Free)));
+}
+
+#[test]
+fn a_fork_whose_kernel_unwinds_releases_no_frame_that_it_has_not_shared() {
+    let mmu = as_machine::<arch::Sv39>(64);
+    let kernel = mmu.kernel();
+    let space = AddressSpace::new(mmu).unwrap();
+    let frames: Vec<Pfn> = (0..3).map(|at| kernel.0.data(at).unwrap()).collect();
+    space.map_each(pages(0x1000, 3), frames.iter().copied(), RW).unwrap();
+    kernel.2[SHARE].store(true, Ordering::Relaxed);
+    assert!(catch_unwind(AssertUnwindSafe(|| space.fork())).is_err());
+    kernel.2[SHARE].store(false, Ordering::Relaxed);
+    assert!(frames.iter().all(|&frame| kernel.0.mappings(frame) == Use::Data(1)));
+    let child = space.fork().unwrap();
+    assert!(frames.iter().all(|&frame| kernel.0.mappings(frame) == Use::Data(2)));
+    drop(child);
+    assert_eq!(space.unmap(pages(0, 16)), Ok(3));
+    assert!(frames.iter().all(|&frame| kernel.0.mappings(frame) == Use::Free));
+}
+
+#[test]
+fn a_cpu_keeps_what_it_runs_though_the_end_of_another_unwinds() {
+    let mmu = as_machine::<arch::Sv39>(64);
+    let kernel = mmu.kernel();
+    let half = 0xffff_ffc0_0000_0000;
+    let own = AddressSpace::lending(mmu, pages(half, 2 << 18)).unwrap();
+    own.map(pages(half, 1), kernel.0.data(1).unwrap(), RW).unwrap();
+    let user = AddressSpace::sharing(&own).unwrap();
+    user.activate().unwrap();
+    drop((user, own));
+    // The CPU's is the last handle of the kernel's own, whose global translations its TLB may hold.
+    mmu.idle().unwrap();
+    let next = AddressSpace::new(mmu).unwrap();
+    let frame = kernel.0.data(2).unwrap();
+    next.map(pages(0x1000, 1), frame, RW).unwrap();
+    kernel.2[RELEASE].store(true, Ordering::Relaxed);
+    assert!(catch_unwind(AssertUnwindSafe(|| next.activate())).is_err());
+    kernel.2[RELEASE].store(false, Ordering::Relaxed);
+    drop(next);
+    assert_eq!(kernel.0.access(VirtAddr::new(0x1000), false), Met::Memory(PhysAddr::new(frame.get() * 4096)));
+    mmu.idle().unwrap();
+    assert_eq!(kernel.0.mappings(frame), Use::Free);
+}
+
+#[test]
+fn a_cursor_walks_over_an_address_space() {
+    let mmu = machine::<1>(64);
+    let host = mmu.kernel();
+    let space = AddressSpace::new(mmu).unwrap();
+    space.activate().unwrap();
+    let at = [0x1000, 0x1f_f000, 0x20_0000, 0x4000_0000].map(VirtAddr::new);
+    for at in at {
+        space.map(Pages::one(at.vpn(PageSize::K4)), host.data(at.get() as u64).unwrap(), RW).unwrap();
+    }
+    let last = VirtAddr::new(0x3f_ffff_f000);
+    let visited = space.edit(|edit| {
+        let mut cursor = edit.cursor(VirtAddr::new(0))?;
+        let mut visited = BTreeSet::new();
+        while let Some(leaf) = cursor.next_mapped(last) {
+            visited.insert(leaf.at);
+            assert_eq!(cursor.at(), leaf.at);
+            cursor.unmap()?;
+            assert_ne!(host.mappings(leaf.frame), Use::Free, "before the flush");
+        }
+        Ok(visited)
+    });
+    assert_eq!(visited.unwrap(), BTreeSet::from(at));
+    mmu.idle().unwrap();
+    drop(space);
+    assert_eq!(host.in_use(), 0);
+}
