@@ -1,6 +1,6 @@
 //! `tlblab`: the papers' experiments, run on the code that a kernel embeds.
 //!
-//! Every command prints a table for people, or under `--json` one array of rows and nothing else. Progress goes to
+//! Every command but `witness` prints a table for people, or under `--json` one array of rows and nothing else. Progress goes to
 //! standard error. What the user got wrong is one line that says what to do, and exit code 2.
 
 use std::ffi::OsString;
@@ -25,6 +25,7 @@ mod sweep;
 mod tables;
 mod tlb;
 mod trace;
+mod witness;
 mod workload;
 
 /// The papers' experiments on page tables, TLBs, superpages and shootdowns.
@@ -49,6 +50,7 @@ enum Command {
     Shootdown(shootdown::Shootdown),
     Superpage(superpage::SuperpageArgs),
     Tables(tables::TablesArgs),
+    Witness(witness::WitnessArgs),
 }
 
 /// Runs the command that the program's arguments say.
@@ -65,6 +67,7 @@ pub fn main() -> ExitCode {
         Command::Shootdown(args) => shootdown::run(&args).map(|()| ExitCode::SUCCESS),
         Command::Superpage(args) => superpage::run(&args),
         Command::Tables(args) => tables::run(&args).map(|()| ExitCode::SUCCESS),
+        Command::Witness(args) => witness::run(&args),
     });
     outcome.unwrap_or_else(|error| {
         eprintln!("tlblab: {error:#}");

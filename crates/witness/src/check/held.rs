@@ -1,0 +1,169 @@
+//! What a CPU may still hold that its tables no longer say.
+//!
+//! What they do say, a CPU may hold at any moment; that needs no record. When a word changes, each CPU that may have read it gets an
+//! item with what it said before.
+
+use std::collections::HashMap;
+use std::vec::Vec;
+
+use super::arch::{Arch, Entry, Links, Scope};
+use super::memory::Line;
+
+/// The number that entries have which every address space uses.
+pub(super) const GLOBAL: u32 = u32::MAX;
+
+/// An entry that a CPU may hold.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct Item {
+    /// A leaf, a link, or an absence.
+    pub(super) entry: Entry,
+    /// For an absence: a link has taken its place.
+    pub(super) linked: bool,
+    /// When the word was stored that it was read from.
+    pub(super) since: Line,
+    /// The CPU that changed that word, and when.
+    pub(super) writer: usize,
+    pub(super) stale: Line,
+    /// The CPUs that have begun to invalidate it, one bit each.
+    pub(super) going: u64,
+}
+
+/// A place in a CPU's TLB: the number, the level of the word, and the address by the level's size.
+pub(super) type Place = (u32, u32, u64);
+
+/// Returns the first and last address of a place.
+pub(super) fn span((_, level, key): Place) -> (u64, u64) {
+    let shift = Arch::shift(level);
+    (key << shift, (key << shift) + ((1 << shift) - 1))
+}
+
+#[derive(Debug, Default)]
+pub(super) struct Held {
+    items: HashMap<u32, HashMap<(u32, u64), Vec<Item>>>,
+}
+
+impl Item {
+    fn is_leaf(&self) -> bool {
+        match self.entry {
+            Entry::Leaf { .. } => true,
+            Entry::Link { .. } => false,
+            Entry::Absent => !self.linked,
+        }
+    }
+}
+
+impl Scope {
+    /// Tells whether an invalidation covers what is held at a place.
+    pub(super) fn covers(&self, place: Place, item: &Item) -> bool {
+        let tagged = match place.0 {
+            GLOBAL => self.globals,
+            asid => self.asid.is_none_or(|named| u32::from(named) == asid),
+        };
+        let (first, last) = span(place);
+        let near = self.pages.is_none_or(|(from, to)| first <= to && from <= last);
+        tagged
+            && if item.is_leaf() {
+                near
+            } else {
+                match self.links {
+                    Links::None => false,
+                    Links::OnTheWay => near,
+                    Links::All => true,
+                }
+            }
+    }
+}
+
+impl Held {
+    /// Adds an item. Makes the one that says the same as young, unless no table says that any more: then the CPU reads it again
+    /// only by way of a link that is older, and goes with it.
+    pub(super) fn add(&mut self, place: Place, item: Item, said: bool) -> bool {
+        let items = self.items.entry(place.0).or_default().entry((place.1, place.2)).or_default();
+        match items.iter_mut().find(|old| old.entry == item.entry && old.linked == item.linked) {
+            Some(old) => {
+                if said {
+                    *old = Item { since: old.since, ..item };
+                }
+                false
+            }
+            None => {
+                items.push(item);
+                true
+            }
+        }
+    }
+
+    /// Returns the items at a place.
+    pub(super) fn at(&self, place: Place) -> &[Item] {
+        self.items.get(&place.0).and_then(|items| items.get(&(place.1, place.2))).map_or(&[], Vec::as_slice)
+    }
+
+    /// Returns the items of a number on the way to, at, or below the pages from `first` to `last`.
+    pub(super) fn near(&self, tag: u32, top: u32, first: u64, last: u64) -> Vec<(Place, Item)> {
+        let Some(items) = self.items.get(&tag) else { return Vec::new() };
+        let mut found = Vec::new();
+        let mut take = |key: (u32, u64), at: &[Item]| {
+            found.extend(at.iter().map(|&item| ((tag, key.0, key.1), item)));
+        };
+        if (last - first) >> 12 < 64 {
+            for level in 0..=top {
+                for key in first >> Arch::shift(level)..=last >> Arch::shift(level) {
+                    items.get(&(level, key)).into_iter().for_each(|at| take((level, key), at));
+                }
+            }
+        } else {
+            for (&key, at) in items {
+                let (from, to) = span((tag, key.0, key.1));
+                if from <= last && first <= to {
+                    take(key, at);
+                }
+            }
+        }
+        found
+    }
+
+    /// Returns all items.
+    pub(super) fn all(&self) -> impl Iterator<Item = (Place, &Item)> {
+        self.items.iter().flat_map(|(&tag, places)| {
+            places.iter().flat_map(move |(&(level, key), items)| {
+                items.iter().map(move |item| ((tag, level, key), item))
+            })
+        })
+    }
+
+    /// Looks at each item that an invalidation covers, and removes those for which `go` returns true.
+    ///
+    /// Costs a few look-ups for a few pages, otherwise a pass over the numbers that are named.
+    pub(super) fn sweep(&mut self, scope: &Scope, top: u32, mut go: impl FnMut(Place, &mut Item) -> bool) {
+        let few = scope.pages.filter(|(first, last)| (last - first) >> 12 < 64 && scope.links != Links::All);
+        let mut each = |tag: u32, items: &mut HashMap<(u32, u64), Vec<Item>>| {
+            let mut one = |key: (u32, u64), at: &mut Vec<Item>| {
+                let place = (tag, key.0, key.1);
+                at.retain_mut(|item| !(scope.covers(place, item) && go(place, item)));
+                !at.is_empty()
+            };
+            match few {
+                Some((first, last)) => {
+                    for level in 0..=top {
+                        for key in first >> Arch::shift(level)..=last >> Arch::shift(level) {
+                            if items.get_mut(&(level, key)).is_some_and(|at| !one((level, key), at)) {
+                                items.remove(&(level, key));
+                            }
+                        }
+                    }
+                }
+                None => items.retain(|&key, at| one(key, at)),
+            }
+        };
+        match scope.asid {
+            Some(asid) => {
+                self.items.get_mut(&asid.into()).into_iter().for_each(|items| each(asid.into(), items));
+                if scope.globals {
+                    self.items.get_mut(&GLOBAL).into_iter().for_each(|items| each(GLOBAL, items));
+                }
+            }
+            None => self.items.iter_mut().for_each(|(&tag, items)| each(tag, items)),
+        }
+        self.items.retain(|_, items| !items.is_empty());
+    }
+}

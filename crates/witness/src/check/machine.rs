@@ -1,0 +1,729 @@
+//! The machine, event by event.
+
+use std::collections::HashMap;
+use std::vec;
+use std::vec::Vec;
+
+use super::arch::{Arch, Entry, Links, PAGE, Scope, rights};
+use super::held::{GLOBAL, Held, Item, Place};
+use super::memory::{Below, Line, Store, Tables, offset, page};
+use super::session::{Kind, Session};
+use super::verdict::{Checked, Refusal, Rule};
+use crate::event::{Barrier, CPUS, Event, Fence, Memory};
+
+/// What a CPU is about.
+#[derive(Debug, Default)]
+pub(super) struct Cpu {
+    /// The root node of each register, and the number that goes with it.
+    pub(super) roots: [Option<(u64, u16)>; 2],
+    pub(super) held: Held,
+    /// The number of the last store that every CPU's walks see, and of those before it.
+    visible: Line,
+    /// Barriers executed.
+    epoch: u64,
+    /// Invalidations that have not completed: what, when, and on which CPUs.
+    deferred: Vec<(Scope, Line, Option<usize>)>,
+    /// A number that two tables have used, since the line and with the first root.
+    pub(super) mixed: Option<(u16, Line, u64)>,
+    /// Numbers whose tables were given back, and when.
+    dead: HashMap<u16, Line>,
+    /// The tables that it may hold entries of, by number.
+    pub(super) used: HashMap<u16, Vec<u64>>,
+    /// The last invalidation that it executed, or that reached it.
+    pub(super) last_fence: Option<(Line, Scope)>,
+}
+
+/// Who may hold what a node says: a CPU, under a number, with the node at an address.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct Holder {
+    pub(super) cpu: usize,
+    pub(super) asid: u16,
+    /// The root, or none if it goes on through a link that a table no longer has.
+    pub(super) root: Option<(u64, bool)>,
+    pub(super) va: u64,
+    rights: u8,
+    since: Line,
+}
+
+#[derive(Debug)]
+pub(super) struct Machine {
+    pub(super) arch: Arch,
+    pub(super) now: Line,
+    pub(super) tables: Tables,
+    pub(super) cpus: Vec<Cpu>,
+    pub(super) sessions: HashMap<u64, Vec<Session>>,
+    /// How many items map a frame: by its size and its address.
+    pub(super) frames: HashMap<(u32, u64), u32>,
+    /// Where links to a node are held that no table has.
+    pub(super) cut: HashMap<u64, Vec<(usize, Place)>>,
+    /// Interrupts on their way.
+    interrupts: HashMap<u64, u64>,
+    /// Changes that have begun: root, first and last address, and when.
+    pub(super) lowering: HashMap<u64, (u64, u64, u64, Line)>,
+    pub(super) checked: Checked,
+}
+
+impl Machine {
+    pub(super) fn new(arch: Arch) -> Self {
+        let (sessions, frames, cut, interrupts, lowering) = Default::default();
+        let cpus = (0..CPUS).map(|_| Cpu::default()).collect();
+        let (tables, checked) = (Tables::new(arch), Checked::default());
+        Self { arch, now: 0, tables, cpus, sessions, frames, cut, interrupts, lowering, checked }
+    }
+
+    pub(super) fn impossible(&self, why: &'static str) -> Refusal {
+        Refusal::Impossible { line: self.now, why }
+    }
+
+    pub(super) fn va(&self, va: u64) -> Result<u64, Refusal> {
+        self.arch.va(va).ok_or_else(|| self.impossible("no virtual address of this architecture"))
+    }
+
+    pub(super) fn event(&mut self, line: Line, cpu: usize, event: Event) -> Result<(), Refusal> {
+        self.now = line;
+        if cpu >= CPUS {
+            return Err(self.impossible("there is no such CPU"));
+        }
+        self.checked.events += 1;
+        match event {
+            Event::Write { at, value } => self.write(cpu, at, value, false),
+            Event::Swap { at, new, .. } => self.write(cpu, at, new, true),
+            Event::Root { value, high } => self.root(cpu, value, high),
+            Event::Fence(fence) => self.fence(cpu, fence),
+            Event::Barrier(barrier) => {
+                self.barrier(cpu, barrier);
+                Ok(())
+            }
+            Event::Node(memory) => self.node(cpu, memory),
+            Event::Frame(memory) => self.frame(cpu, memory),
+            Event::IpiSend { cpus, id } => {
+                self.interrupts.insert(id, cpus);
+                self.cpus[cpu].visible = self.now;
+                self.cpus[cpu].epoch += 1;
+                Ok(())
+            }
+            Event::IpiTake { id } => self.take_interrupt(cpu, id),
+            Event::Lower { id, first, last } => self.lower(cpu, id, first, last),
+            Event::Done { id } => self.done(cpu, id),
+            Event::Access { at, kind, user, reaches } => self.access(cpu, at, kind, user, reaches),
+            Event::UsesDirty => {
+                if self.checked.writes > 0 {
+                    return Err(self.impossible("`uses dirty` comes before the first write"));
+                }
+                self.tables.dirty = true;
+                Ok(())
+            }
+        }
+    }
+
+    fn take_interrupt(&mut self, cpu: usize, id: u64) -> Result<(), Refusal> {
+        let waiting = self.interrupts.get_mut(&id).filter(|cpus| **cpus >> cpu & 1 != 0);
+        let Some(cpus) = waiting else {
+            return Err(self.impossible("this interrupt was not sent to this CPU, or was taken already"));
+        };
+        *cpus &= !(1 << cpu);
+        if *cpus == 0 {
+            self.interrupts.remove(&id);
+        }
+        // An exception begins anew what the CPU executes.
+        self.barrier(cpu, Barrier::Context);
+        Ok(())
+    }
+
+    /// Returns who may hold what a node says.
+    pub(super) fn holders(&self, node: u64) -> Vec<Holder> {
+        let mut found = Vec::new();
+        if let Some(level) = self.tables.level(node) {
+            self.climb(node, level, 0, rights::ALL, 0, &mut found);
+        }
+        found
+    }
+
+    fn climb(&self, node: u64, level: u32, va: u64, rights: u8, since: Line, found: &mut Vec<Holder>) {
+        for &(cpu, place) in self.cut.get(&node).into_iter().flatten() {
+            let left = self.cpus[cpu].held.at(place).iter().find_map(|item| match item.entry {
+                Entry::Link { node: to, rights } if to == node => Some(rights),
+                _ => None,
+            });
+            let va = va + super::held::span(place).0;
+            let (asid, rights) = (place.0 as u16, rights & left.unwrap_or(rights));
+            found.push(Holder { cpu, asid, root: None, va, rights, since });
+        }
+        if level == self.arch.top() {
+            for session in self.sessions.get(&node).into_iter().flatten() {
+                let &Session { cpu, asid, high, .. } = session;
+                let va = va + self.arch.base(high);
+                found.push(Holder { cpu, asid, root: Some((node, high)), va, rights, since });
+            }
+        }
+        for &parent in &self.tables.nodes[&node].parents {
+            let word = self.tables.word(parent);
+            let Entry::Link { rights: left, .. } = self.tables.entry(parent, level + 1) else { continue };
+            let va = va + offset(parent, level + 1);
+            self.climb(page(parent), level + 1, va, rights & left, since.max(word.since), found);
+        }
+    }
+
+    /// Tells whether a CPU may hold an entry in a word of `level` of the holder's node.
+    pub(super) fn may_hold(&self, holder: &Holder, kind: Kind, level: u32, va: u64, since: Line) -> bool {
+        let since = since.max(holder.since);
+        let of = |session: &Session| {
+            session.cpu == holder.cpu
+                && session.asid == holder.asid
+                && holder.root.is_none_or(|(_, high)| high == session.high)
+                && session.may_hold(kind, level, va, since)
+        };
+        match holder.root {
+            Some((root, _)) => self.sessions.get(&root).into_iter().flatten().any(of),
+            // Through a link that it holds a CPU walks whenever the link's number is loaded.
+            None => {
+                let roots = self.cpus[holder.cpu].used.get(&holder.asid);
+                roots.into_iter().flatten().filter_map(|root| self.sessions.get(root)).flatten().any(of)
+            }
+        }
+    }
+
+    /// Notes that a CPU may hold what a word said until `writer` changed it, if it may. `offset` is from the holder's node.
+    fn keep(&mut self, holder: &Holder, said: Below, linked: bool, writer: usize) {
+        let Below { level, offset, entry, since } = said;
+        let (entry, va) = (entry.limited(holder.rights), holder.va + offset);
+        let (kind, tag) = match entry {
+            Entry::Leaf { global: true, .. } => (Kind::Global, GLOBAL),
+            Entry::Link { .. } => (Kind::Link, holder.asid.into()),
+            Entry::Leaf { .. } | Entry::Absent => (Kind::Leaf, holder.asid.into()),
+        };
+        if self.may_hold(holder, kind, level, va, since) {
+            let item = Item { entry, linked, since, writer, stale: self.now, going: 0 };
+            self.hold(holder.cpu, (tag, level, va >> Arch::shift(level)), item, holder.root.is_some());
+        }
+    }
+
+    fn hold(&mut self, cpu: usize, place: Place, item: Item, said: bool) {
+        if !self.cpus[cpu].held.add(place, item, said) {
+            return;
+        }
+        match item.entry {
+            Entry::Leaf { frame, shift, .. } => *self.frames.entry((shift, frame)).or_default() += 1,
+            Entry::Link { node, .. } => self.cut.entry(node).or_default().push((cpu, place)),
+            Entry::Absent => {}
+        }
+    }
+
+    fn forget(&mut self, cpu: usize, place: Place, item: &Item) {
+        match item.entry {
+            Entry::Leaf { frame, shift, .. } => {
+                if let Some(count) = self.frames.get_mut(&(shift, frame)) {
+                    *count -= 1;
+                    if *count == 0 {
+                        self.frames.remove(&(shift, frame));
+                    }
+                }
+            }
+            Entry::Link { node, .. } => {
+                if let Some(places) = self.cut.get_mut(&node) {
+                    if let Some(at) = places.iter().position(|&found| found == (cpu, place)) {
+                        places.swap_remove(at);
+                    }
+                    if places.is_empty() {
+                        self.cut.remove(&node);
+                    }
+                }
+            }
+            Entry::Absent => {}
+        }
+    }
+
+    /// Notes for each holder what a word said, and what was below it. `linked` says that a link takes its place.
+    fn retire(&mut self, at: u64, level: u32, linked: bool, holders: &[Holder], writer: usize) {
+        let (entry, since) = (self.tables.entry(at, level), self.tables.word(at).since);
+        let said = Below { level, offset: offset(at, level), entry, since };
+        let below = match entry {
+            Entry::Absent if !self.arch.has_absence() => return,
+            Entry::Link { node, rights } => self.tables.below(node, rights),
+            _ => Vec::new(),
+        };
+        for holder in holders {
+            self.keep(holder, said, linked && entry == Entry::Absent, writer);
+            for under in &below {
+                let (offset, since) = (said.offset + under.offset, since.max(under.since));
+                self.keep(holder, Below { offset, since, ..*under }, false, writer);
+            }
+        }
+    }
+
+    /// Tells whether a holder's CPU walks on from there.
+    pub(super) fn walks(&self, holder: &Holder) -> bool {
+        let roots = self.cpus[holder.cpu].roots.iter().flatten();
+        let mut roots = roots.filter(|(_, asid)| *asid == holder.asid);
+        roots.any(|&(root, _)| holder.root.is_none_or(|(of, _)| of == root))
+    }
+
+    /// A CPU stores to a node after another one: it holds the lock under which that one stored.
+    fn synchronise(&mut self, cpu: usize, node: u64) {
+        let Some(Store { cpu: other, line, .. }) = self.tables.nodes.get(&node).and_then(|node| node.last)
+        else {
+            return;
+        };
+        if other != cpu {
+            self.cpus[other].visible = self.cpus[other].visible.max(line);
+        }
+    }
+
+    fn write(&mut self, cpu: usize, at: u64, value: u64, swapped: bool) -> Result<(), Refusal> {
+        self.checked.writes += 1;
+        if !at.is_multiple_of(8) {
+            return Err(self.impossible("a word's address is a multiple of 8"));
+        }
+        let node = page(at);
+        self.synchronise(cpu, node);
+        let (old, store) = (self.tables.word(at), Store { cpu, line: self.now, epoch: self.cpus[cpu].epoch });
+        let found = self.tables.nodes.entry(node).or_default();
+        found.last = Some(store);
+        // In each of the architectures bit 0 says that an entry is valid.
+        if old.value & 1 != 0 && old.value != value {
+            found.unsettled = Some(store);
+        }
+        let Some(level) = found.level else {
+            self.tables.put(at, value, self.now);
+            return Ok(());
+        };
+        let before = self.tables.entry(at, level);
+        let after = self.arch.entry(value, level, self.tables.dirty);
+        if let Entry::Link { node, .. } = after {
+            self.synchronise(cpu, node);
+        }
+        let holders = self.holders(node);
+        if self.tables.dirty && !swapped {
+            self.keeps_dirty(at, level, before, &holders)?;
+        }
+        if before == after {
+            self.tables.put(at, value, old.since);
+            return Ok(());
+        }
+        if self.arch.breaks() && after != Entry::Absent {
+            self.broken(cpu, at, level, before, after, &holders)?;
+        }
+        if let Entry::Link { node, .. } = after {
+            self.linked(cpu, node, level, &holders)?;
+        }
+        self.retire(at, level, matches!(after, Entry::Link { .. }), &holders, cpu);
+        self.tables.part(at, level);
+        self.tables.put(at, value, self.now);
+        self.tables.join(at, level);
+        Ok(())
+    }
+
+    /// Checks a node that is about to be linked: that it is one, and that a walk sees its words before the link.
+    fn linked(&mut self, cpu: usize, node: u64, level: u32, holders: &[Holder]) -> Result<(), Refusal> {
+        if self.tables.freed.contains(&node) {
+            return Err(self.violation(Rule::NodeReached, None).linked_free(node));
+        }
+        if self.arch.is_ordered() {
+            return Ok(());
+        }
+        let reader = holders.iter().find(|holder| self.walks(holder)).map(|holder| holder.cpu);
+        let fresh = |node: &u64| self.tables.nodes.get(node).is_some_and(|node| node.parents.is_empty());
+        let Some(reader) = reader.filter(|_| fresh(&node)) else { return Ok(()) };
+        let mut nodes = vec![(node, level - 1)];
+        while let Some((node, level)) = nodes.pop() {
+            let unsettled = self.tables.nodes.get(&node).and_then(|node| node.unsettled);
+            let Cpu { epoch, visible, .. } = self.cpus[cpu];
+            if let Some(store) = unsettled
+                && (store.cpu, store.epoch) == (cpu, epoch)
+                && store.line > visible
+            {
+                return Err(self.violation(Rule::Unwritten, Some(reader)).unwritten(node, store.line));
+            }
+            for at in self.tables.used(node) {
+                if let Entry::Link { node, .. } = self.tables.entry(at, level) {
+                    nodes.push((node, level - 1));
+                }
+            }
+        }
+        Ok(())
+    }
+
+    /// Checks a plain store over an entry in which hardware may be setting the dirty bit.
+    fn keeps_dirty(&self, at: u64, level: u32, before: Entry, holders: &[Holder]) -> Result<(), Refusal> {
+        let Entry::Leaf { rights: right, .. } = before else { return Ok(()) };
+        if right & rights::WRITE == 0 || right & rights::MARKED != 0 {
+            return Ok(());
+        }
+        match holders.iter().find(|holder| self.walks(holder)) {
+            Some(holder) => {
+                let va = holder.va + offset(at, level);
+                Err(self.violation(Rule::DirtyLost, Some(holder.cpu)).dirty_lost(
+                    at,
+                    va,
+                    self.tables.word(at).since,
+                ))
+            }
+            None => Ok(()),
+        }
+    }
+
+    /// Checks a new entry where the old one has to be invalid first, and invalidated.
+    fn broken(
+        &self,
+        cpu: usize,
+        at: u64,
+        level: u32,
+        before: Entry,
+        after: Entry,
+        holders: &[Holder],
+    ) -> Result<(), Refusal> {
+        for holder in holders.iter().filter(|holder| self.walks(holder)) {
+            let va = holder.va + offset(at, level);
+            let since = self.tables.word(at).since;
+            if conflict(before, after) {
+                let violation = self.violation(Rule::BreakLeftOut, Some(holder.cpu));
+                return Err(violation.unbroken(at, va, since));
+            }
+            // A table that is linked brings its own leaves with it.
+            let mut made = vec![(level, va, after)];
+            if let Entry::Link { node, rights } = after {
+                let below = self.tables.below(node, rights).into_iter();
+                made.extend(below.map(|under| (under.level, va + under.offset, under.entry)));
+            }
+            for (level, va, after) in made {
+                self.matches(cpu, at, holder, (level, va, after))?;
+            }
+        }
+        Ok(())
+    }
+
+    /// Checks that nothing that a CPU may still hold excludes a new entry.
+    fn matches(
+        &self,
+        cpu: usize,
+        at: u64,
+        holder: &Holder,
+        (level, va, after): (u32, u64, Entry),
+    ) -> Result<(), Refusal> {
+        let last = va + ((1 << Arch::shift(level)) - 1);
+        for tag in [holder.asid.into(), GLOBAL] {
+            for (place, item) in self.cpus[holder.cpu].held.near(tag, self.arch.top(), va, last) {
+                // A link leads on to what is below it, as another table does.
+                let above = place.1 > level && matches!(item.entry, Entry::Link { .. });
+                let below = place.1 < level && matches!(after, Entry::Link { .. });
+                if !above && !below && conflict(item.entry, after) {
+                    return Err(self
+                        .violation(Rule::TwoMatch, Some(holder.cpu))
+                        .matching(cpu, at, place, &item));
+                }
+            }
+        }
+        Ok(())
+    }
+
+    fn root(&mut self, cpu: usize, value: u64, high: bool) -> Result<(), Refusal> {
+        if high && self.arch != Arch::Aarch64 {
+            return Err(self.impossible("this architecture has one root register"));
+        }
+        if let Some((asid, line, first)) = self.cpus[cpu].mixed {
+            return Err(self.violation(Rule::AsidReused, Some(cpu)).mixed(cpu, asid, line, first));
+        }
+        let root = self.arch.root(value);
+        if let Some((old, asid)) = self.cpus[cpu].roots[usize::from(high)].take() {
+            let now = self.now;
+            let sessions = self.sessions.get_mut(&old).into_iter().flatten();
+            for session in
+                sessions.filter(|session| (session.cpu, session.asid, session.high) == (cpu, asid, high))
+            {
+                session.until = Some(now);
+            }
+        }
+        if root.flushes {
+            let scope = Scope { pages: None, asid: Some(root.asid), globals: false, links: Links::All };
+            self.flush(cpu, &scope, cpu, self.now, false);
+        }
+        let Some(node) = root.node else { return Ok(()) };
+        let (asid, now) = (root.asid, self.now);
+        if self.tables.freed.contains(&node) {
+            return Err(self.violation(Rule::NodeReached, Some(cpu)).linked_free(node));
+        }
+        self.tables.place(node, self.arch.top());
+        let other = self.cpus[cpu].used.get(&asid).into_iter().flatten().find_map(|&used| {
+            let live = |session: &Session| {
+                (session.cpu, session.asid, session.high) == (cpu, asid, high) && !session.only_global
+            };
+            (used != node && self.sessions.get(&used)?.iter().any(live)).then_some(used)
+        });
+        let dead = self.cpus[cpu].dead.get(&asid).map(|_| node);
+        self.cpus[cpu].mixed = other.or(dead).map(|first| (asid, now, first));
+        self.cpus[cpu].roots[usize::from(high)] = Some((node, asid));
+        let sessions = self.sessions.entry(node).or_default();
+        match sessions
+            .iter_mut()
+            .find(|session| (session.cpu, session.asid, session.high) == (cpu, asid, high))
+        {
+            Some(session) => session.resume(now),
+            None => {
+                sessions.push(Session::new(cpu, asid, high, now));
+                let used = self.cpus[cpu].used.entry(asid).or_default();
+                if !used.contains(&node) {
+                    used.push(node);
+                }
+            }
+        }
+        if self.arch.breaks() { self.excluded(cpu, node, asid, high) } else { Ok(()) }
+    }
+
+    /// Checks that nothing that a CPU may hold excludes an entry of the table that it has loaded.
+    fn excluded(&self, cpu: usize, root: u64, asid: u16, high: bool) -> Result<(), Refusal> {
+        let base = self.arch.base(high);
+        for tag in [asid.into(), GLOBAL] {
+            for (place, item) in self.cpus[cpu].held.near(tag, self.arch.top(), base, base | ((1 << 48) - 1))
+            {
+                if item.entry == Entry::Absent {
+                    continue;
+                }
+                for found in self.tables.along(root, place.1, super::held::span(place).0 - base) {
+                    let above = place.1 > found.level && matches!(item.entry, Entry::Link { .. });
+                    let below = place.1 < found.level && matches!(found.entry, Entry::Link { .. });
+                    if !above && !below && conflict(item.entry, found.entry) {
+                        let violation = self.violation(Rule::TwoMatch, Some(cpu));
+                        return Err(violation.matching(cpu, root, place, &item));
+                    }
+                }
+            }
+        }
+        Ok(())
+    }
+
+    fn fence(&mut self, cpu: usize, fence: Fence) -> Result<(), Refusal> {
+        self.checked.fences += 1;
+        if fence.broadcast && self.arch == Arch::Sv39 {
+            return Err(self.impossible("no fence of this architecture reaches other CPUs"));
+        }
+        let pages = match fence.pages {
+            Some((first, last)) => Some((self.va(first)? & !(PAGE - 1), self.va(last)? | (PAGE - 1))),
+            None => None,
+        };
+        if pages.is_some_and(|(first, last)| last < first) {
+            return Err(self.impossible("the range is not in one half of the address space"));
+        }
+        let current = self.cpus[cpu].roots[0].map_or(0, |(_, asid)| asid);
+        let scope = self.arch.scope(fence, pages, current);
+        if !self.arch.defers(fence) {
+            self.flush(cpu, &scope, cpu, self.now, false);
+            return Ok(());
+        }
+        let only = (!fence.broadcast).then_some(cpu);
+        self.cpus[cpu].deferred.push((scope, self.now, only));
+        for target in only.map_or(0..CPUS, |cpu| cpu..cpu + 1) {
+            let visible = self.visibility();
+            let (held, ordered, top) = (&mut self.cpus[target].held, self.arch.is_ordered(), self.arch.top());
+            held.sweep(&scope, top, |_, item| {
+                if ordered || item.stale <= visible[item.writer] {
+                    item.going |= 1 << cpu;
+                }
+                false
+            });
+        }
+        Ok(())
+    }
+
+    fn visibility(&self) -> [Line; CPUS] {
+        core::array::from_fn(|cpu| self.cpus[cpu].visible)
+    }
+
+    /// Takes an invalidation in that `by` executed at line `at`. If it was deferred, items that were marked go.
+    fn flush(&mut self, target: usize, scope: &Scope, by: usize, at: Line, deferred: bool) {
+        let visible = self.visibility();
+        let (ordered, top) = (self.arch.is_ordered(), self.arch.top());
+        let mut gone = Vec::new();
+        self.cpus[target].held.sweep(scope, top, |place, item| {
+            // A CPU's fence orders its own stores before its own walks.
+            let own = item.writer == by && target == by;
+            let goes = if deferred {
+                item.going >> by & 1 != 0
+            } else {
+                ordered || own || item.stale <= visible[item.writer]
+            };
+            if goes {
+                gone.push((place, *item));
+            }
+            goes
+        });
+        for (place, item) in &gone {
+            self.forget(target, *place, item);
+        }
+        // What the CPU found by way of a link that goes stays, if the invalidation does not cover it or was on its way already.
+        for (place, item) in &gone {
+            let Entry::Link { node, rights: left } = item.entry else { continue };
+            let from = place.0;
+            for under in self.tables.below(node, left) {
+                let va = super::held::span(*place).0 + under.offset;
+                let kept = Item { entry: under.entry, linked: false, since: under.since, going: 0, ..*item };
+                let global = matches!(under.entry, Entry::Leaf { global: true, .. });
+                let place =
+                    (if global { GLOBAL } else { place.0 }, under.level, va >> Arch::shift(under.level));
+                let late = deferred && under.since > at;
+                let holder = Holder {
+                    cpu: target,
+                    asid: from as u16,
+                    root: None,
+                    va,
+                    rights: rights::ALL,
+                    since: item.stale,
+                };
+                let kind = if global { Kind::Global } else { Kind::Leaf };
+                let read =
+                    under.since > item.stale && self.may_hold(&holder, kind, under.level, va, under.since);
+                if read && (late || !scope.covers(place, &kept)) {
+                    self.hold(target, place, kept, false);
+                }
+            }
+        }
+        self.cpus[target].last_fence = Some((at, *scope));
+        self.flush_sessions(target, scope, at);
+        let named = |asid: u16| scope.asid.is_none_or(|named| named == asid);
+        if scope.pages.is_none() {
+            let cpu = &mut self.cpus[target];
+            cpu.mixed = cpu.mixed.filter(|&(asid, line, _)| !(named(asid) && line <= at));
+            cpu.dead.retain(|&asid, line| !(named(asid) && *line <= at));
+        }
+    }
+
+    fn flush_sessions(&mut self, target: usize, scope: &Scope, at: Line) {
+        let top = self.arch.top();
+        let (sessions, used) = (&mut self.sessions, &mut self.cpus[target].used);
+        let mut each = |asid: u16, roots: &mut Vec<u64>| {
+            roots.retain(|root| {
+                let Some(of) = sessions.get_mut(root) else { return false };
+                of.retain_mut(|session| {
+                    (session.cpu, session.asid) != (target, asid) || session.flush(scope, at, top)
+                });
+                let kept = of.iter().any(|session| (session.cpu, session.asid) == (target, asid));
+                if of.is_empty() {
+                    sessions.remove(root);
+                }
+                kept
+            });
+            !roots.is_empty()
+        };
+        match scope.asid.filter(|_| !scope.globals) {
+            Some(asid) => {
+                if used.get_mut(&asid).is_some_and(|roots| !each(asid, roots)) {
+                    used.remove(&asid);
+                }
+            }
+            None => used.retain(|&asid, roots| each(asid, roots)),
+        }
+    }
+
+    fn barrier(&mut self, cpu: usize, barrier: Barrier) {
+        let aarch64 = self.arch == Arch::Aarch64;
+        match barrier {
+            Barrier::Release => self.cpus[cpu].epoch += 1,
+            Barrier::Complete | Barrier::TlbSync => {
+                if barrier == Barrier::Complete {
+                    self.cpus[cpu].epoch += 1;
+                    self.cpus[cpu].visible = self.now;
+                }
+                if aarch64 == (barrier == Barrier::Complete) {
+                    for (scope, at, only) in core::mem::take(&mut self.cpus[cpu].deferred) {
+                        for target in only.map_or(0..CPUS, |cpu| cpu..cpu + 1) {
+                            self.flush(target, &scope, cpu, at, true);
+                        }
+                    }
+                }
+            }
+            Barrier::Context if aarch64 => {
+                let visible = self.visibility();
+                let all = Scope { pages: None, asid: None, globals: true, links: Links::All };
+                let top = self.arch.top();
+                self.cpus[cpu].held.sweep(&all, top, |_, item| {
+                    item.entry == Entry::Absent && item.stale <= visible[item.writer]
+                });
+            }
+            Barrier::Context => {}
+        }
+    }
+
+    fn node(&mut self, cpu: usize, memory: Memory) -> Result<(), Refusal> {
+        let Memory { at, bytes, free } = memory;
+        if !at.is_multiple_of(PAGE) || !bytes.is_multiple_of(PAGE) {
+            return Err(self.impossible("a node of this architecture is a page of 4096 bytes, or several"));
+        }
+        self.unreached(at, at + (bytes - 1))?;
+        for node in (at..=at + (bytes - 1)).step_by(PAGE as usize) {
+            if self.tables.nodes.contains_key(&node) {
+                self.free_node(node, cpu)?;
+            }
+            if free {
+                self.checked.freed += 1;
+                self.tables.freed.insert(node);
+            } else {
+                self.tables.freed.remove(&node);
+                let store = Store { cpu, line: self.now, epoch: self.cpus[cpu].epoch };
+                let found = self.tables.nodes.entry(node).or_default();
+                (found.last, found.unsettled) = (Some(store), Some(store));
+            }
+        }
+        Ok(())
+    }
+
+    fn frame(&mut self, cpu: usize, memory: Memory) -> Result<(), Refusal> {
+        let Memory { at, bytes, free } = memory;
+        self.checked.freed += u64::from(free);
+        self.unreached(at, at + (bytes - 1))?;
+        // A kernel may give nodes back as frames.
+        for node in (page(at)..=page(at + (bytes - 1))).step_by(PAGE as usize) {
+            if self.tables.level(node).is_some() {
+                self.free_node(node, cpu)?;
+                self.tables.freed.insert(node);
+            }
+        }
+        Ok(())
+    }
+
+    /// Takes a node out of the tables, if no CPU can be in it.
+    fn free_node(&mut self, node: u64, cpu: usize) -> Result<(), Refusal> {
+        let holders = self.holders(node);
+        let Some(level) = self.tables.level(node) else {
+            self.tables.remove(node);
+            return Ok(());
+        };
+        for holder in &holders {
+            let own = holder.root.is_some_and(|(root, _)| root == node);
+            if own && !self.walks(holder) {
+                continue;
+            }
+            let va = holder.va;
+            let direct = holder.root.is_none() && self.cut.contains_key(&node);
+            if own || direct || self.may_hold(holder, Kind::Link, level + 1, va, 0) {
+                return Err(self.violation(Rule::NodeReached, Some(holder.cpu)).node(node, holder, level));
+            }
+        }
+        for at in self.tables.used(node) {
+            self.retire(at, level, false, &holders, cpu);
+            self.tables.part(at, level);
+        }
+        self.tables.remove(node);
+        for session in self.sessions.remove(&node).into_iter().flatten() {
+            let cpu = &mut self.cpus[session.cpu];
+            if let Some(roots) = cpu.used.get_mut(&session.asid) {
+                roots.retain(|&root| root != node);
+            }
+            if !session.only_global {
+                cpu.dead.insert(session.asid, self.now);
+            }
+        }
+        Ok(())
+    }
+}
+
+/// Tells whether two entries must not both be in a TLB, or the second not take the first's place at once.
+fn conflict(before: Entry, after: Entry) -> bool {
+    match (before, after) {
+        (Entry::Absent, _) | (_, Entry::Absent) => false,
+        (Entry::Link { node, .. }, Entry::Link { node: other, .. }) => node != other,
+        (
+            Entry::Leaf { frame, shift, global, memory, .. },
+            Entry::Leaf { frame: other, shift: size, global: all, memory: kind, .. },
+        ) => (frame, shift, global, memory) != (other, size, all, kind),
+        _ => true,
+    }
+}

@@ -1,0 +1,256 @@
+//! The tables: words, the nodes that they are in, and the ways from the roots to them.
+
+use std::collections::{HashMap, HashSet};
+use std::vec::Vec;
+
+use super::arch::{Arch, Entry, PAGE};
+
+/// Where one event stands in the log: the number of its line.
+pub(super) type Line = u64;
+
+/// A word of a table.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct Word {
+    pub(super) value: u64,
+    /// When what it says to a walker was stored.
+    pub(super) since: Line,
+}
+
+/// A store, by its CPU.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct Store {
+    pub(super) cpu: usize,
+    pub(super) line: Line,
+    /// How many barriers the CPU had executed.
+    pub(super) epoch: u64,
+}
+
+/// A page of memory that holds words of a table.
+#[derive(Debug, Default)]
+pub(super) struct Node {
+    /// Its level, once it hangs under a root that has been loaded.
+    pub(super) level: Option<u32>,
+    /// Which of its words have been stored.
+    used: [u64; 8],
+    /// The words that link it.
+    pub(super) parents: Vec<u64>,
+    pub(super) last: Option<Store>,
+    /// The last store to a word that said something else before, or whose contents were not known.
+    pub(super) unsettled: Option<Store>,
+}
+
+/// What is found below a link.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct Below {
+    pub(super) level: u32,
+    /// From the first address of the link.
+    pub(super) offset: u64,
+    pub(super) entry: Entry,
+    pub(super) since: Line,
+}
+
+#[derive(Debug)]
+pub(super) struct Tables {
+    pub(super) arch: Arch,
+    /// Hardware sets the accessed and dirty bits.
+    pub(super) dirty: bool,
+    words: HashMap<u64, Word>,
+    pub(super) nodes: HashMap<u64, Node>,
+    /// The words that map a frame: by its size and its address.
+    pub(super) leaves: HashMap<(u32, u64), Vec<u64>>,
+    /// Nodes that were given back, and not taken since.
+    pub(super) freed: HashSet<u64>,
+}
+
+pub(super) fn page(at: u64) -> u64 {
+    at & !(PAGE - 1)
+}
+
+/// Returns which address a word stands for, from the first of its node.
+pub(super) fn offset(at: u64, level: u32) -> u64 {
+    (at % PAGE / 8) << Arch::shift(level)
+}
+
+impl Tables {
+    pub(super) fn new(arch: Arch) -> Self {
+        let (words, nodes, leaves, freed) = Default::default();
+        Self { arch, dirty: false, words, nodes, leaves, freed }
+    }
+
+    pub(super) fn word(&self, at: u64) -> Word {
+        self.words.get(&at).copied().unwrap_or(Word { value: 0, since: 0 })
+    }
+
+    pub(super) fn entry(&self, at: u64, level: u32) -> Entry {
+        self.arch.entry(self.word(at).value, level, self.dirty)
+    }
+
+    pub(super) fn level(&self, node: u64) -> Option<u32> {
+        self.nodes.get(&node)?.level
+    }
+
+    /// Stores a word that no table has, or that says the same to a walker as before.
+    pub(super) fn put(&mut self, at: u64, value: u64, since: Line) {
+        let used = &mut self.nodes.entry(page(at)).or_default().used[(at % PAGE / 8 / 64) as usize];
+        *used |= 1 << (at % PAGE / 8 % 64);
+        self.words.insert(at, Word { value, since });
+    }
+
+    /// Forgets a node and its words.
+    pub(super) fn remove(&mut self, node: u64) {
+        for at in self.stored(node) {
+            self.words.remove(&at);
+        }
+        self.nodes.remove(&node);
+    }
+
+    /// Returns the addresses of a node's words that are not zero.
+    pub(super) fn used(&self, node: u64) -> Vec<u64> {
+        let mut words = self.stored(node);
+        words.retain(|&at| self.word(at).value != 0);
+        words
+    }
+
+    fn stored(&self, node: u64) -> Vec<u64> {
+        let used = self.nodes.get(&node).map_or([0; 8], |found| found.used);
+        let one = |(group, bits): (usize, u64)| {
+            (0..64)
+                .filter(move |bit| bits >> bit & 1 != 0)
+                .map(move |bit| node + (group as u64 * 64 + bit) * 8)
+        };
+        used.into_iter().enumerate().flat_map(one).collect()
+    }
+
+    /// Makes a node one of `level`, and what it links nodes of the levels below.
+    pub(super) fn place(&mut self, node: u64, level: u32) {
+        let found = self.nodes.entry(node).or_default();
+        // A table that links itself is not followed.
+        if found.level.is_some() {
+            return;
+        }
+        found.level = Some(level);
+        for at in self.used(node) {
+            self.join(at, level);
+        }
+    }
+
+    /// Notes what a word of a placed node says.
+    pub(super) fn join(&mut self, at: u64, level: u32) {
+        match self.entry(at, level) {
+            Entry::Absent => {}
+            Entry::Leaf { frame, shift, .. } => self.leaves.entry((shift, frame)).or_default().push(at),
+            Entry::Link { node, .. } => {
+                self.place(node, level - 1);
+                if let Some(found) = self.nodes.get_mut(&node).filter(|found| found.level == Some(level - 1))
+                {
+                    found.parents.push(at);
+                }
+            }
+        }
+    }
+
+    /// Forgets what a word of a placed node says.
+    pub(super) fn part(&mut self, at: u64, level: u32) {
+        match self.entry(at, level) {
+            Entry::Absent => {}
+            Entry::Leaf { frame, shift, .. } => {
+                if let Some(words) = self.leaves.get_mut(&(shift, frame)) {
+                    words.retain(|&word| word != at);
+                    if words.is_empty() {
+                        self.leaves.remove(&(shift, frame));
+                    }
+                }
+            }
+            Entry::Link { node, .. } => {
+                if let Some(found) = self.nodes.get_mut(&node) {
+                    found.parents.retain(|&word| word != at);
+                }
+            }
+        }
+    }
+
+    /// Returns all entries in and below a node, with the rights that the way to them leaves.
+    pub(super) fn below(&self, node: u64, rights: u8) -> Vec<Below> {
+        let mut found = Vec::new();
+        if let Some(level) = self.level(node) {
+            self.collect(node, level, 0, rights, 0, &mut found);
+        }
+        found
+    }
+
+    fn collect(&self, node: u64, level: u32, base: u64, rights: u8, since: Line, found: &mut Vec<Below>) {
+        for at in self.used(node) {
+            let (offset, since) = (base + offset(at, level), since.max(self.word(at).since));
+            let entry = self.entry(at, level).limited(rights);
+            match entry {
+                Entry::Absent => {}
+                Entry::Leaf { .. } => found.push(Below { level, offset, entry, since }),
+                Entry::Link { node, rights } => {
+                    found.push(Below { level, offset, entry, since });
+                    if self.level(node) == Some(level - 1) {
+                        self.collect(node, level - 1, offset, rights, since, found);
+                    }
+                }
+            }
+        }
+    }
+
+    /// Returns the entries of a table that an entry of `level` for `va` would stand beside: on the way to it, at its place,
+    /// and below.
+    pub(super) fn along(&self, root: u64, level: u32, va: u64) -> Vec<Below> {
+        let (mut node, mut found) = (root, Vec::new());
+        let Some(mut at) = self.level(node) else { return found };
+        loop {
+            let word = node + (va >> Arch::shift(at) & 511) * 8;
+            let (entry, since) = (self.entry(word, at), self.word(word).since);
+            found.push(Below { level: at, offset: 0, entry, since });
+            match entry {
+                Entry::Link { node: next, .. } if at > level => (node, at) = (next, at - 1),
+                Entry::Link { node: next, .. } => {
+                    found.extend(self.below(next, super::arch::rights::ALL));
+                    return found;
+                }
+                _ => return found,
+            }
+            if self.level(node) != Some(at) {
+                return found;
+            }
+        }
+    }
+
+    /// Walks from a node at `va`, an address from the node's first: returns what ends the walk, with the rights that the way
+    /// leaves.
+    pub(super) fn walk(&self, node: u64, va: u64, rights: u8) -> Entry {
+        self.find(node, va).map_or(Entry::Absent, |(_, entry, _)| entry).limited(rights)
+    }
+
+    /// Walks likewise: returns the level of what ends the walk, and since when all words on the way have been what they are.
+    pub(super) fn find(&self, node: u64, va: u64) -> Option<(u32, Entry, Line)> {
+        let (mut node, mut left, mut since) = (node, super::arch::rights::ALL, 0);
+        let mut level = self.level(node)?;
+        loop {
+            let at = node + (va >> Arch::shift(level) & 511) * 8;
+            since = since.max(self.word(at).since);
+            match self.entry(at, level).limited(left) {
+                Entry::Link { node: next, rights } if self.level(next) == Some(level - 1) => {
+                    (node, left, level) = (next, rights, level - 1);
+                }
+                Entry::Link { .. } => return None,
+                end => return Some((level, end, since)),
+            }
+        }
+    }
+}
+
+impl Entry {
+    /// Takes rights away that the way does not leave.
+    pub(super) fn limited(self, limit: u8) -> Self {
+        match self {
+            Self::Absent => self,
+            Self::Leaf { frame, shift, rights, global, memory } => {
+                Self::Leaf { frame, shift, rights: rights & limit, global, memory }
+            }
+            Self::Link { node, rights } => Self::Link { node, rights: rights & limit },
+        }
+    }
+}

@@ -1,0 +1,237 @@
+//! What the machine is asked: whether memory can be reached, whether a change is in force, what an access does.
+
+use std::vec::Vec;
+
+use super::arch::{Arch, Entry, PAGE, rights};
+use super::held::{GLOBAL, Item, Place, span};
+use super::machine::Machine;
+use super::memory::{offset, page};
+use super::session::{Kind, Session};
+use super::verdict::{Refusal, Rule};
+use crate::event::Access;
+
+impl Machine {
+    /// Checks that no CPU can reach memory by way of a leaf.
+    pub(super) fn unreached(&self, first: u64, last: u64) -> Result<(), Refusal> {
+        for shift in (0..self.arch.top()).map(Arch::shift) {
+            let size = 1 << shift;
+            let (from, to) = (first & !(size - 1), last & !(size - 1));
+            // The pages of a large range may be more than those that anything maps.
+            let known = |&(of, frame): &(u32, u64)| of == shift && (from..=to).contains(&frame);
+            let mut frames: Vec<_> = if (to - from) >> shift < 1024 {
+                (from..=to).step_by(size as usize).map(|frame| (shift, frame)).collect()
+            } else {
+                self.frames.keys().chain(self.tables.leaves.keys()).copied().filter(known).collect()
+            };
+            frames.sort_unstable();
+            for key in frames {
+                if self.frames.contains_key(&key) {
+                    self.unheld(key)?;
+                }
+                for &at in self.tables.leaves.get(&key).into_iter().flatten() {
+                    self.unmapped(at, key)?;
+                }
+            }
+        }
+        Ok(())
+    }
+
+    /// Finds the item that maps a frame.
+    fn unheld(&self, key: (u32, u64)) -> Result<(), Refusal> {
+        for (cpu, held) in (0..).zip(self.cpus.iter().map(|cpu| &cpu.held)) {
+            let maps =
+                |item: &Item| matches!(item.entry, Entry::Leaf { shift, frame, .. } if (shift, frame) == key);
+            let found =
+                held.all().filter(|(_, item)| maps(item)).min_by_key(|(place, item)| (item.stale, *place));
+            if let Some((place, item)) = found {
+                return Err(self.violation(Rule::FrameReached, Some(cpu)).frame_held(key.1, place, item));
+            }
+        }
+        Ok(())
+    }
+
+    /// Checks that no CPU can walk to a word that maps a frame.
+    fn unmapped(&self, at: u64, key: (u32, u64)) -> Result<(), Refusal> {
+        let Some(level) = self.tables.level(page(at)) else { return Ok(()) };
+        let (entry, since) = (self.tables.entry(at, level), self.tables.word(at).since);
+        let kind = if matches!(entry, Entry::Leaf { global: true, .. }) { Kind::Global } else { Kind::Leaf };
+        for holder in self.holders(page(at)) {
+            let va = holder.va + offset(at, level);
+            if self.may_hold(&holder, kind, level, va, since) {
+                return Err(self
+                    .violation(Rule::FrameReached, Some(holder.cpu))
+                    .frame_mapped(key.1, at, va, &holder));
+            }
+        }
+        Ok(())
+    }
+
+    /// Returns the root that a CPU translates an address with.
+    fn root_of(&self, cpu: usize, va: u64) -> Result<(u64, u16), Refusal> {
+        let high = usize::from(self.arch == Arch::Aarch64 && va >> 48 != 0);
+        self.cpus[cpu].roots[high]
+            .ok_or_else(|| self.impossible("this CPU has loaded no root for this address"))
+    }
+
+    pub(super) fn lower(&mut self, cpu: usize, id: u64, first: u64, last: u64) -> Result<(), Refusal> {
+        let (first, last) = (self.va(first)? & !(PAGE - 1), self.va(last)? | (PAGE - 1));
+        if last < first {
+            return Err(self.impossible("the range is not in one half of the address space"));
+        }
+        let (root, _) = self.root_of(cpu, first)?;
+        if self.lowering.insert(id, (root, first, last, self.now)).is_some() {
+            return Err(self.impossible("a change of this number has begun and is not done"));
+        }
+        Ok(())
+    }
+
+    /// Everything that a CPU may use for an address from `first` to `last` and that a table does not say.
+    fn leftovers(&self, cpu: usize, asid: u16, first: u64, last: u64) -> Vec<(Place, Item)> {
+        let mut found = Vec::new();
+        for tag in [asid.into(), GLOBAL] {
+            for (place, item) in self.cpus[cpu].held.near(tag, self.arch.top(), first, last) {
+                let Entry::Link { node, rights } = item.entry else {
+                    found.push((place, item));
+                    continue;
+                };
+                // What is below a link that the CPU holds it may use.
+                found.push((place, item));
+                for under in self.tables.below(node, rights) {
+                    let va = span(place).0 + under.offset;
+                    let place = (tag, under.level, va >> Arch::shift(under.level));
+                    let (from, to) = span(place);
+                    if from <= last && first <= to && matches!(under.entry, Entry::Leaf { .. }) {
+                        found.push((place, Item { entry: under.entry, ..item }));
+                    }
+                }
+            }
+        }
+        found
+    }
+
+    /// The global entry for an address that a CPU may have of a table that it does not walk.
+    fn elsewhere(&self, cpu: usize, root: u64, va: u64) -> Option<(Place, Item)> {
+        let others =
+            self.cpus[cpu].used.iter().flat_map(|(asid, roots)| roots.iter().map(move |root| (*asid, *root)));
+        others.filter(|&(_, other)| other != root).find_map(|(asid, other)| {
+            let (level, entry, since) = self.tables.find(other, va)?;
+            let mine = |session: &Session| {
+                let base = self.arch.base(session.high);
+                (session.cpu, session.asid) == (cpu, asid)
+                    && base == va & base.max(1 << 48)
+                    && session.may_hold(
+                        Kind::Global,
+                        level,
+                        va >> Arch::shift(level) << Arch::shift(level),
+                        since,
+                    )
+            };
+            let global = matches!(entry, Entry::Leaf { global: true, .. });
+            let held = global && self.sessions.get(&other)?.iter().any(mine);
+            let item = Item { entry, linked: false, since, writer: cpu, stale: since, going: 0 };
+            held.then_some(((GLOBAL, level, va >> Arch::shift(level)), item))
+        })
+    }
+
+    pub(super) fn done(&mut self, cpu: usize, id: u64) -> Result<(), Refusal> {
+        let _ = cpu;
+        let Some((root, first, last, _)) = self.lowering.remove(&id) else {
+            return Err(self.impossible("no change of this number has begun"));
+        };
+        let mut holders: Vec<(usize, u16)> = self
+            .sessions
+            .get(&root)
+            .into_iter()
+            .flatten()
+            .map(|session| (session.cpu, session.asid))
+            .collect();
+        holders.sort_unstable();
+        for (cpu, asid) in holders {
+            let mut left = self.leftovers(cpu, asid, first, last);
+            left.extend(
+                (first..=last)
+                    .step_by(PAGE as usize)
+                    .take(1024)
+                    .filter_map(|va| self.elsewhere(cpu, root, va)),
+            );
+            for (place, item) in left {
+                let (from, to) = span(place);
+                let (from, to) = (from.max(first), to.min(last));
+                for va in (from..=to).step_by(PAGE as usize) {
+                    if self.is_more(item.entry, va, self.tables.walk(root, va, rights::ALL)) {
+                        return Err(self.violation(Rule::RightKept, Some(cpu)).kept(id, va, place, &item));
+                    }
+                }
+            }
+        }
+        self.checked.promised += 1;
+        Ok(())
+    }
+
+    /// Tells whether an entry allows at an address what another does not.
+    fn is_more(&self, old: Entry, va: u64, new: Entry) -> bool {
+        let Some((reached, right)) = reach(old, va) else { return false };
+        let care = if self.tables.dirty { rights::ALL } else { rights::ALL & !rights::MARKED };
+        match reach(new, va) {
+            Some((now, left)) => right & care != 0 && (now != reached || right & care & !left != 0),
+            None => right & care & !rights::USER != 0,
+        }
+    }
+
+    pub(super) fn access(
+        &mut self,
+        cpu: usize,
+        at: u64,
+        kind: Access,
+        user: bool,
+        reaches: Option<u64>,
+    ) -> Result<(), Refusal> {
+        let va = self.va(at)?;
+        let (root, asid) = self.root_of(cpu, va)?;
+        if let Some((asid, line, first)) = self.cpus[cpu].mixed {
+            return Err(self.violation(Rule::AsidReused, Some(cpu)).mixed(cpu, asid, line, first));
+        }
+        let need = match kind {
+            Access::Load => rights::READ,
+            Access::Store => rights::WRITE,
+            Access::Fetch => rights::EXEC,
+        } | if user { rights::USER } else { 0 };
+        let does =
+            |entry: Entry| reach(entry, va).filter(|(_, right)| right & need == need).map(|(to, _)| to);
+        let wrong = |entry: Entry| match (reaches, does(entry)) {
+            (Some(wanted), Some(found)) => wanted != found,
+            // A fault in user mode is the kernel's to resolve: it finds the entry there, and goes on.
+            (Some(_), None) => !user,
+            (None, found) => found.is_some(),
+        };
+        let left = self.leftovers(cpu, asid, va & !(PAGE - 1), va | (PAGE - 1)).into_iter();
+        for (place, item) in left.chain(self.elsewhere(cpu, root, va)) {
+            if !matches!(item.entry, Entry::Link { .. }) && wrong(item.entry) {
+                let violation = self.violation(Rule::AccessDiffers, Some(cpu));
+                return Err(violation.access(at, reaches, does(item.entry), Some((place, &item))));
+            }
+            // Through a link that the CPU holds a walk ends where the node has nothing.
+            if let Entry::Link { node, rights } = item.entry {
+                let end = self.tables.walk(node, va - span(place).0, rights);
+                if end == Entry::Absent && wrong(end) {
+                    let violation = self.violation(Rule::AccessDiffers, Some(cpu));
+                    return Err(violation.access(at, reaches, None, Some((place, &item))));
+                }
+            }
+        }
+        let end = self.tables.walk(root, va, rights::ALL);
+        if wrong(end) || reaches.is_some() != does(end).is_some() {
+            return Err(self.violation(Rule::AccessDiffers, Some(cpu)).access(at, reaches, does(end), None));
+        }
+        self.checked.accesses += 1;
+        Ok(())
+    }
+}
+
+/// Returns what an entry makes of an address: where it leads, and with which rights.
+fn reach(entry: Entry, va: u64) -> Option<(u64, u8)> {
+    match entry {
+        Entry::Leaf { frame, shift, rights, .. } => Some((frame | va & ((1 << shift) - 1), rights)),
+        _ => None,
+    }
+}

@@ -1,0 +1,264 @@
+//! The story of a violation: a few sentences that name lines of the log.
+
+use std::format;
+use std::string::String;
+use std::vec::Vec;
+
+use super::arch::{Arch, Entry, rights};
+use super::held::{GLOBAL, Item, Place, span};
+use super::machine::{Holder, Machine};
+use super::memory::Line;
+use super::verdict::{Refusal, Rule, Violation};
+
+/// Tells what happened.
+pub(super) struct Teller<'a> {
+    machine: &'a Machine,
+    rule: Rule,
+    cpu: Option<usize>,
+}
+
+impl Machine {
+    pub(super) fn violation(&self, rule: Rule, cpu: Option<usize>) -> Teller<'_> {
+        Teller { machine: self, rule, cpu }
+    }
+}
+
+/// Returns what the rights allow, in words.
+fn allowed(right: u8) -> String {
+    let names = [(rights::READ, "read"), (rights::WRITE, "written"), (rights::EXEC, "executed")];
+    let words: Vec<&str> = names.iter().filter(|(bit, _)| right & bit != 0).map(|&(_, name)| name).collect();
+    if words.is_empty() { "touched".into() } else { words.join(", ") }
+}
+
+impl Teller<'_> {
+    fn tell(self, story: impl IntoIterator<Item = String>) -> Refusal {
+        let story = story.into_iter().collect();
+        Refusal::Violation(Violation { rule: self.rule, line: self.machine.now, cpu: self.cpu, story })
+    }
+
+    fn here(&self, what: &str) -> String {
+        format!("line {}: {what}", self.machine.now)
+    }
+
+    fn arch(&self) -> Arch {
+        self.machine.arch
+    }
+
+    /// What an item is, in a sentence that begins with the CPU.
+    fn holds(&self, cpu: usize, place: Place, item: &Item) -> String {
+        let va = self.arch().show(span(place).0);
+        let tag = if place.0 == GLOBAL { "as global".into() } else { format!("under ASID {}", place.0) };
+        let what = match item.entry {
+            Entry::Leaf { frame, shift, rights, .. } => {
+                format!(
+                    "VA {va:#x} ({} KiB) leads to {frame:#x} and may be {}",
+                    1_u64 << shift >> 10,
+                    allowed(rights)
+                )
+            }
+            Entry::Link { node, .. } => format!("walks of VA {va:#x} go on in the node at {node:#x}"),
+            Entry::Absent => format!("VA {va:#x} has no translation"),
+        };
+        let since = if item.since == 0 { String::new() } else { format!("since line {}, ", item.since) };
+        format!(
+            "CPU {cpu} may hold {since}{tag}, that {what}; CPU {} changed that in line {}",
+            item.writer, item.stale
+        )
+    }
+
+    /// Why nothing removed an item.
+    fn why(&self, cpu: usize, place: Place, item: &Item) -> String {
+        if item.going != 0 {
+            let by = item.going.trailing_zeros();
+            return format!(
+                "CPU {by} has begun to invalidate it, and has executed no barrier since that waits for it"
+            );
+        }
+        let Some((line, scope)) = self.machine.cpus[cpu].last_fence else {
+            return format!("no invalidation has reached CPU {cpu}");
+        };
+        if line < item.stale {
+            return format!("the last invalidation that reached CPU {cpu} is older: line {line}");
+        }
+        let last = format!("the last invalidation that reached CPU {cpu}, in line {line},");
+        let (first, end) = span(place);
+        if place.0 == GLOBAL && !scope.globals {
+            return format!("{last} leaves global entries");
+        }
+        if place.0 != GLOBAL && scope.asid.is_some_and(|asid| u32::from(asid) != place.0) {
+            return format!("{last} names another ASID");
+        }
+        if scope.pages.is_some_and(|(from, to)| end < from || to < first) {
+            return format!("{last} names other addresses");
+        }
+        if !scope.covers(place, item) {
+            return format!("{last} covers leaf entries alone");
+        }
+        format!(
+            "{last} came when the store of line {} was not visible there yet: no barrier of CPU {} lies between",
+            item.stale, item.writer
+        )
+    }
+
+    fn who(&self, holder: &Holder) -> String {
+        match holder.root {
+            Some((root, _)) if self.machine.walks(holder) => {
+                format!("CPU {} walks the table at {root:#x}", holder.cpu)
+            }
+            Some((root, _)) => format!("CPU {} walked the table at {root:#x} before", holder.cpu),
+            None => format!("CPU {} may hold a link to it that no table has", holder.cpu),
+        }
+    }
+
+    pub(super) fn linked_free(self, node: u64) -> Refusal {
+        let line =
+            self.here(&format!("the node at {node:#x} is linked or loaded, and was given back before"));
+        self.tell([line])
+    }
+
+    pub(super) fn unwritten(self, node: u64, line: Line) -> Refusal {
+        let story = [
+            self.here(&format!(
+                "the node at {node:#x} is linked to a table that CPU {} walks",
+                self.cpu.unwrap_or(0)
+            )),
+            format!("line {line} stored in the node what a walk must see, and no barrier lies between"),
+            "the walk may see the link first, and then what was in the memory before".into(),
+        ];
+        self.tell(story)
+    }
+
+    pub(super) fn dirty_lost(self, at: u64, va: u64, since: Line) -> Refusal {
+        let cpu = self.cpu.unwrap_or(0);
+        let story = [
+            self.here(&format!(
+                "a plain store replaces the word at {at:#x}, which maps VA {:#x}",
+                self.arch().show(va)
+            )),
+            format!(
+                "CPU {cpu} may set the dirty bit there just before: the entry of line {since} can be written"
+            ),
+            "an exchange would have returned the bit".into(),
+        ];
+        self.tell(story)
+    }
+
+    pub(super) fn unbroken(self, at: u64, va: u64, since: Line) -> Refusal {
+        let cpu = self.cpu.unwrap_or(0);
+        let story = [
+            self.here(&format!("the word at {at:#x} goes from one valid entry to another that excludes it")),
+            format!(
+                "CPU {cpu} may hold the one of line {since} for VA {:#x}, and load the other",
+                self.arch().show(va)
+            ),
+            "the architecture asks for an invalid entry between them, and its invalidation".into(),
+        ];
+        self.tell(story)
+    }
+
+    pub(super) fn matching(self, cpu: usize, at: u64, place: Place, item: &Item) -> Refusal {
+        let holder = self.cpu.unwrap_or(0);
+        let story = [
+            self.here(&format!(
+                "CPU {cpu} stores a valid entry at {at:#x}, and another one may still match beside it"
+            )),
+            self.holds(holder, place, item),
+            self.why(holder, place, item),
+        ];
+        self.tell(story)
+    }
+
+    pub(super) fn mixed(self, cpu: usize, asid: u16, line: Line, first: u64) -> Refusal {
+        let now = self.machine.cpus[cpu].roots[0].map_or(0, |(root, _)| root);
+        let story = [
+            self.here(&format!("CPU {cpu} goes on, and may use entries of two tables under ASID {asid}")),
+            format!("line {line} loaded the root {now:#x}; it may hold entries of the table at {first:#x}"),
+            format!("no invalidation of ASID {asid} has reached CPU {cpu} since"),
+        ];
+        self.tell(story)
+    }
+
+    pub(super) fn node(self, node: u64, holder: &Holder, level: u32) -> Refusal {
+        let va = self.arch().show(holder.va);
+        let mut story = std::vec![
+            self.here(&format!(
+                "the node at {node:#x} is given back, and a walk of CPU {} may be in it",
+                holder.cpu
+            )),
+            format!("{}, at VA {va:#x}", self.who(holder)),
+        ];
+        if holder.root.is_none() {
+            for &(cpu, place) in self.machine.cut.get(&node).into_iter().flatten() {
+                let mut held = self.machine.cpus[cpu].held.at(place).iter();
+                let link = held.find(|item| matches!(item.entry, Entry::Link { node: to, .. } if to == node));
+                if let (Some(item), true) = (link, cpu == holder.cpu) {
+                    story.push(self.holds(cpu, place, item));
+                    story.push(self.why(cpu, place, item));
+                    break;
+                }
+            }
+        } else if level < self.arch().top() {
+            story.push("a word of that table still links it".into());
+        }
+        self.tell(story)
+    }
+
+    pub(super) fn frame_held(self, frame: u64, place: Place, item: &Item) -> Refusal {
+        let cpu = self.cpu.unwrap_or(0);
+        let story = [
+            self.here(&format!("the frame at {frame:#x} changes hands, and CPU {cpu} may still reach it")),
+            self.holds(cpu, place, item),
+            self.why(cpu, place, item),
+        ];
+        self.tell(story)
+    }
+
+    pub(super) fn frame_mapped(self, frame: u64, at: u64, va: u64, holder: &Holder) -> Refusal {
+        let story = [
+            self.here(&format!(
+                "the frame at {frame:#x} changes hands, and CPU {} may still reach it",
+                holder.cpu
+            )),
+            format!("the word at {at:#x} maps it at VA {:#x}", self.arch().show(va)),
+            self.who(holder),
+        ];
+        self.tell(story)
+    }
+
+    pub(super) fn kept(self, id: u64, va: u64, place: Place, item: &Item) -> Refusal {
+        let cpu = self.cpu.unwrap_or(0);
+        let story = [
+            self.here(&format!(
+                "change {id} is promised, and CPU {cpu} may still use VA {:#x} as before",
+                self.arch().show(va)
+            )),
+            self.holds(cpu, place, item),
+            self.why(cpu, place, item),
+        ];
+        self.tell(story)
+    }
+
+    pub(super) fn access(
+        self,
+        va: u64,
+        wanted: Option<u64>,
+        found: Option<u64>,
+        by: Option<(Place, &Item)>,
+    ) -> Refusal {
+        let cpu = self.cpu.unwrap_or(0);
+        let end = |end: Option<u64>| end.map_or("fault".into(), |at| format!("reach {at:#x}"));
+        let mut story = std::vec![self.here(&format!(
+            "the access to VA {va:#x} must {}, and may {}",
+            end(wanted),
+            end(found)
+        ))];
+        match by {
+            Some((place, item)) => {
+                story.push(self.holds(cpu, place, item));
+                story.push(self.why(cpu, place, item));
+            }
+            None => story.push("so the table says".into()),
+        }
+        self.tell(story)
+    }
+}

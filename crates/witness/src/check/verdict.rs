@@ -1,0 +1,150 @@
+//! What a check ends with.
+
+use core::fmt;
+use std::string::String;
+use std::vec::Vec;
+
+use crate::text::Malformed;
+
+/// What a log that holds was checked for.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+#[non_exhaustive]
+pub struct Checked {
+    /// Events.
+    pub events: u64,
+    /// Stores to words of tables.
+    pub writes: u64,
+    /// Invalidations.
+    pub fences: u64,
+    /// Nodes and frames that were given back, none of which a CPU could reach.
+    pub freed: u64,
+    /// Changes that were promised, and were in force.
+    pub promised: u64,
+    /// Accesses that could do only what they had to.
+    pub accesses: u64,
+}
+
+/// What a log can break.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+#[non_exhaustive]
+pub enum Rule {
+    /// Memory for data was given back or taken while a CPU may reach it.
+    FrameReached,
+    /// Memory of a node was given back or used for something else while a walk may reach it.
+    NodeReached,
+    /// A change was promised while a CPU may use what it took away.
+    RightKept,
+    /// A new entry may match beside an old one, where the architecture forbids that.
+    TwoMatch,
+    /// An entry was replaced by one that the architecture allows only by way of an invalid one.
+    BreakLeftOut,
+    /// A dirty bit that hardware sets may be lost.
+    DirtyLost,
+    /// A number of an address space is used for another table while a CPU may hold entries of the first.
+    AsidReused,
+    /// A walk may read a word of a node before it was written.
+    Unwritten,
+    /// An access may do something else than it must.
+    AccessDiffers,
+}
+
+impl Rule {
+    /// The name that JSON has.
+    #[must_use]
+    pub fn name(self) -> &'static str {
+        match self {
+            Self::FrameReached => "frame-reached",
+            Self::NodeReached => "node-reached",
+            Self::RightKept => "right-kept",
+            Self::TwoMatch => "two-match",
+            Self::BreakLeftOut => "break-left-out",
+            Self::DirtyLost => "dirty-lost",
+            Self::AsidReused => "asid-reused",
+            Self::Unwritten => "unwritten",
+            Self::AccessDiffers => "access-differs",
+        }
+    }
+}
+
+/// A rule that was broken, and how.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Violation {
+    pub(super) rule: Rule,
+    pub(super) line: u64,
+    pub(super) cpu: Option<usize>,
+    pub(super) story: Vec<String>,
+}
+
+impl Violation {
+    /// Returns the rule.
+    #[must_use]
+    pub fn rule(&self) -> Rule {
+        self.rule
+    }
+
+    /// Returns the number of the line whose event breaks it.
+    #[must_use]
+    pub fn line(&self) -> u64 {
+        self.line
+    }
+
+    /// Returns the CPU that could do harm.
+    #[must_use]
+    pub fn cpu(&self) -> Option<usize> {
+        self.cpu
+    }
+
+    /// Returns the sentences that tell how: what was promised, what the CPU may hold, since when, and why nothing removed it.
+    #[must_use]
+    pub fn story(&self) -> &[String] {
+        &self.story
+    }
+}
+
+impl fmt::Display for Violation {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(&self.story.join("\n"))
+    }
+}
+
+/// Why an event was refused.
+#[derive(Clone, Debug, PartialEq, Eq)]
+#[non_exhaustive]
+pub enum Refusal {
+    /// A rule is broken.
+    Violation(Violation),
+    /// The event cannot have happened, after those before it.
+    Impossible {
+        /// The number of its line.
+        line: u64,
+        /// Why not.
+        why: &'static str,
+    },
+    /// The line is no event.
+    Malformed {
+        /// Its number.
+        line: u64,
+        /// What is wrong with it.
+        why: Malformed,
+    },
+}
+
+impl Refusal {
+    /// Returns the violation, if it is one.
+    #[must_use]
+    pub fn violation(&self) -> Option<&Violation> {
+        if let Self::Violation(violation) = self { Some(violation) } else { None }
+    }
+}
+
+impl fmt::Display for Refusal {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Self::Violation(violation) => violation.fmt(f),
+            Self::Impossible { line, why } => write!(f, "line {line}: {why}"),
+            Self::Malformed { line, why } => write!(f, "line {line}: {why}"),
+        }
+    }
+}
+
+impl core::error::Error for Refusal {}

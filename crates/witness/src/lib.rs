@@ -1,0 +1,14 @@
+#![doc = include_str!("lib.md")]
+#![no_std]
+#![cfg_attr(not(test), warn(unused_crate_dependencies))]
+#![forbid(unsafe_code)]
+
+#[cfg(feature = "check")]
+extern crate std;
+
+#[cfg(feature = "check")]
+pub mod check;
+pub mod event;
+mod text;
+
+pub use text::{Malformed, parse};

@@ -1,0 +1,594 @@
+//! The checker against a machine that is too simple to be wrong: it has a few nodes and frames, and after each event it walks
+//! everything that each CPU can walk and puts all of it into that CPU's TLB. On every log both must say the same.
+
+use std::collections::{BTreeMap, BTreeSet};
+
+use proptest::prelude::*;
+use tlbkit_witness::check::{Arch, Refusal, check};
+
+const CPUS: usize = 2;
+
+/// Two nodes in each level and two words in each node; a level's nodes are 0x10000 times the level, plus 0x1000.
+fn node(level: u32, which: u64) -> u64 {
+    (u64::from(level) + 1) * 0x1_0000 + which * 0x1000
+}
+
+fn level_of(node: u64) -> u32 {
+    (node / 0x1_0000) as u32 - 1
+}
+
+/// An entry of a word, as the simple machine knows it.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+enum Entry {
+    Link(u64),
+    Leaf { frame: u64, write: bool, global: bool },
+}
+
+#[derive(Clone, Copy, Debug)]
+enum Op {
+    /// Stores an entry, or none, in a word.
+    Write {
+        cpu: usize,
+        level: u32,
+        which: u64,
+        slot: u64,
+        entry: Option<(u64, bool, bool)>,
+        link: bool,
+    },
+    Root {
+        cpu: usize,
+        which: u64,
+    },
+    Fence {
+        cpu: usize,
+        page: Option<u64>,
+        asid: Option<u64>,
+        leaf: bool,
+        broadcast: bool,
+    },
+    Barrier {
+        cpu: usize,
+    },
+    NodeFree {
+        cpu: usize,
+        level: u32,
+        which: u64,
+    },
+    FrameFree {
+        cpu: usize,
+        which: u64,
+    },
+    Lower {
+        cpu: usize,
+        page: u64,
+    },
+    Done {
+        cpu: usize,
+    },
+    Access {
+        cpu: usize,
+        page: u64,
+        write: bool,
+    },
+}
+
+/// Pages are numbered by their slots, level 0 in the lowest bit.
+fn va(page: u64) -> u64 {
+    (0..4).map(|level| (page >> level & 1) << (12 + 9 * level)).sum()
+}
+
+fn frame(which: u64, level: u32) -> u64 {
+    0x4000_0000 * (level as u64 + 1) + which * (0x1000 << (9 * level))
+}
+
+fn encode(arch: Arch, entry: Option<Entry>, level: u32) -> u64 {
+    let Some(entry) = entry else { return 0 };
+    match (arch, entry) {
+        (Arch::Sv39, Entry::Link(node)) => node >> 2 | 1,
+        (Arch::Sv39, Entry::Leaf { frame, write, global }) => {
+            frame >> 2 | 0xd3 | u64::from(write) << 2 | u64::from(global) << 5
+        }
+        (Arch::X86_64, Entry::Link(node)) => node | 0x27,
+        (Arch::X86_64, Entry::Leaf { frame, write, global }) => {
+            frame | 0x65 | u64::from(write) << 1 | u64::from(level > 0) << 7 | u64::from(global) << 8
+        }
+        (Arch::Aarch64, Entry::Link(node)) => node | 3,
+        (Arch::Aarch64, Entry::Leaf { frame, write, global }) => {
+            let kind = if level == 0 { 3 } else { 1 };
+            frame | 0x740 | kind | u64::from(!write) << 7 | u64::from(!global) << 11
+        }
+    }
+}
+
+/// An entry in a TLB: the number or none if global, the level, and the first page.
+type Key = (Option<u64>, u32, u64, Option<Entry>);
+
+#[derive(Clone, Copy, Debug)]
+struct Stale {
+    line: u64,
+    writer: usize,
+    going: bool,
+    /// A link was stored.
+    linked: bool,
+}
+
+struct Simple {
+    arch: Arch,
+    top: u32,
+    words: BTreeMap<(u64, u64), Entry>,
+    roots: [Option<u64>; CPUS],
+    /// The roots that a CPU has loaded.
+    loaded: [BTreeSet<u64>; CPUS],
+    tlb: [BTreeMap<Key, Option<Stale>>; CPUS],
+    visible: [u64; CPUS],
+    deferred: Vec<(usize, usize, Key)>,
+    freed: BTreeSet<u64>,
+    lowering: Option<(u64, u64)>,
+    /// Who stored to a node last, and when.
+    last: BTreeMap<u64, (usize, u64)>,
+    line: u64,
+}
+
+impl Simple {
+    /// The entries that a walk from a node finds: with their level and first page.
+    fn walk(&self, node: u64, page: u64, found: &mut BTreeSet<(u32, u64, Option<Entry>)>) {
+        let level = level_of(node);
+        for slot in 0..2 {
+            let (entry, page) = (self.words.get(&(node, slot)).copied(), page | slot << level);
+            if found.insert((level, page, entry))
+                && let Some(Entry::Link(next)) = entry
+            {
+                self.walk(next, page, found);
+            }
+        }
+    }
+
+    fn asid(root: u64) -> u64 {
+        root / 0x1000 % 16 + 1
+    }
+
+    fn tagged(root: u64, (level, page, entry): (u32, u64, Option<Entry>)) -> Key {
+        let global = matches!(entry, Some(Entry::Leaf { global: true, .. }));
+        ((!global).then(|| Self::asid(root)), level, page, entry)
+    }
+
+    /// Lets each CPU load everything that it can walk.
+    fn load(&mut self) {
+        for cpu in 0..CPUS {
+            let Some(root) = self.roots[cpu] else { continue };
+            let mut found = BTreeSet::new();
+            self.walk(root, 0, &mut found);
+            // What is read again after an invalidation has begun is not covered by it.
+            let again: BTreeSet<_> = found.iter().map(|&entry| Self::tagged(root, entry)).collect();
+            self.deferred.retain(|(_, target, key)| *target != cpu || !again.contains(key));
+            for entry in found {
+                self.keep(cpu, Self::tagged(root, entry), None);
+            }
+            let held = self.tlb[cpu].iter().filter(|(key, _)| key.0 == Some(Self::asid(root)));
+            for ((_, _, page, entry), stale) in held.map(|(key, stale)| (*key, *stale)).collect::<Vec<_>>() {
+                let Some(Entry::Link(next)) = entry else { continue };
+                let mut found = BTreeSet::new();
+                self.walk(next, page, &mut found);
+                for entry in found {
+                    // No table says it, since the link was cut.
+                    self.keep(cpu, Self::tagged(root, entry), stale);
+                }
+            }
+        }
+    }
+
+    fn keep(&mut self, cpu: usize, key: Key, stale: Option<Stale>) {
+        if key.3.is_some() || self.arch != Arch::X86_64 {
+            self.tlb[cpu].entry(key).or_insert(stale);
+        }
+    }
+
+    /// After a store by `writer`: notes which entries no table says any more.
+    fn age(&mut self, writer: usize, linked: bool) {
+        for cpu in 0..CPUS {
+            let mut said = BTreeSet::new();
+            for &root in &self.loaded[cpu] {
+                let mut found = BTreeSet::new();
+                self.walk(root, 0, &mut found);
+                said.extend(found.into_iter().map(|entry| Self::tagged(root, entry)));
+            }
+            for (key, stale) in &mut self.tlb[cpu] {
+                if said.contains(key) {
+                    *stale = None;
+                } else if stale.is_none() {
+                    *stale = Some(Stale { line: self.line, writer, going: false, linked });
+                }
+            }
+        }
+    }
+
+    fn now(&self, root: u64, page: u64) -> Option<(u64, bool)> {
+        let mut node = root;
+        loop {
+            let level = level_of(node);
+            match *self.words.get(&(node, page >> level & 1))? {
+                Entry::Link(next) => node = next,
+                Entry::Leaf { frame, write, .. } => return Some((reach(frame, level, page), write)),
+            }
+        }
+    }
+
+    fn covers(&self, cpu: usize, target: usize, key: &Key, op: Op) -> bool {
+        let Op::Fence { page, asid, leaf, broadcast, .. } = op else { unreachable!("a fence") };
+        let near = page.is_none_or(|page| page >> key.1 == key.2 >> key.1);
+        // So does an absence count whose place a link has taken.
+        let linked = matches!(self.tlb[target][key], Some(Stale { linked: true, .. }));
+        let link = matches!(key.3, Some(Entry::Link(_))) || (key.3.is_none() && linked);
+        let number = |asid: Option<u64>| asid.is_none_or(|asid| key.0 == Some(asid)) && key.0.is_some();
+        match self.arch {
+            Arch::Sv39 => {
+                let tagged = if key.0.is_none() { asid.is_none() } else { number(asid) };
+                tagged && near && !(link && page.is_some())
+            }
+            Arch::X86_64 if page.is_some() && asid.is_none() && !broadcast => {
+                let current = Some(self.roots[cpu].map_or(0, Self::asid));
+                if link { key.0 == current && !leaf } else { (key.0.is_none() || key.0 == current) && near }
+            }
+            Arch::X86_64 => {
+                let tagged = if key.0.is_none() { asid.is_none() } else { number(asid) };
+                tagged && near && !(link && leaf && page.is_some())
+            }
+            _ => {
+                let tagged = if key.0.is_none() { asid.is_none() || page.is_some() } else { number(asid) };
+                tagged && near && !(link && leaf && page.is_some())
+            }
+        }
+    }
+
+    /// Takes an event in; returns whether it breaks a rule.
+    fn step(&mut self, op: Op) -> bool {
+        let (arch, line) = (self.arch, self.line);
+        match op {
+            Op::Write { cpu, level, which, slot, .. } => {
+                let at = (node(level, which), slot);
+                let new = self.entry(op);
+                // Who stores to a node, or links one, has its lock from who stored to it before.
+                let linked = if let Some(Entry::Link(next)) = new { next } else { at.0 };
+                for (other, when) in [at.0, linked].iter().filter_map(|node| self.last.get(node)) {
+                    if *other != cpu {
+                        self.visible[*other] = self.visible[*other].max(*when);
+                    }
+                }
+                self.last.insert(at.0, (cpu, line));
+                match new {
+                    Some(entry) => self.words.insert(at, entry),
+                    None => self.words.remove(&at),
+                };
+                self.age(cpu, matches!(new, Some(Entry::Link(_))));
+                self.load();
+                arch == Arch::Aarch64 && new.is_some() && self.conflicts()
+            }
+            Op::Root { cpu, which } => {
+                let root = node(self.top, which);
+                if arch == Arch::X86_64 {
+                    let asid = Self::asid(root);
+                    self.tlb[cpu].retain(|key, _| key.0 != Some(asid));
+                }
+                self.roots[cpu] = Some(root);
+                self.loaded[cpu].insert(root);
+                self.load();
+                arch == Arch::Aarch64 && self.conflicts()
+            }
+            Op::Fence { cpu, broadcast, .. } => {
+                let deferred = arch == Arch::Aarch64 || (arch == Arch::X86_64 && broadcast);
+                for target in if broadcast { 0..CPUS } else { cpu..cpu + 1 } {
+                    let covered = |key: &&Key| self.covers(cpu, target, key, op);
+                    let keys: Vec<_> = self.tlb[target].keys().filter(covered).copied().collect();
+                    for key in keys {
+                        let seen = match self.tlb[target][&key] {
+                            None => true,
+                            Some(stale) => {
+                                arch == Arch::X86_64
+                                    || stale.line <= self.visible[stale.writer]
+                                    || (arch == Arch::Sv39 && stale.writer == cpu)
+                            }
+                        };
+                        if seen && deferred {
+                            self.deferred.push((cpu, target, key));
+                            if let Some(stale) = self.tlb[target].get_mut(&key).unwrap() {
+                                stale.going = true;
+                            }
+                        } else if seen {
+                            self.tlb[target].remove(&key);
+                        }
+                    }
+                }
+                self.load();
+                false
+            }
+            Op::Barrier { cpu } => {
+                self.visible[cpu] = line;
+                if arch != Arch::Sv39 {
+                    for (by, target, key) in std::mem::take(&mut self.deferred) {
+                        // What has been read again since, and is stale again, stays.
+                        let fresh =
+                            matches!(self.tlb[target].get(&key), Some(Some(Stale { going: false, .. })));
+                        if by != cpu {
+                            self.deferred.push((by, target, key));
+                        } else if !fresh {
+                            self.tlb[target].remove(&key);
+                        }
+                    }
+                }
+                self.load();
+                false
+            }
+            Op::NodeFree { cpu, level, which } => {
+                let gone = node(level, which);
+                let held = |tlb: &BTreeMap<Key, _>| tlb.keys().any(|key| key.3 == Some(Entry::Link(gone)));
+                if self.roots.contains(&Some(gone)) || self.tlb.iter().any(held) {
+                    return true;
+                }
+                self.words.retain(|&(node, _), _| node != gone);
+                self.freed.insert(gone);
+                self.last.remove(&gone);
+                self.age(cpu, false);
+                self.load();
+                false
+            }
+            Op::FrameFree { which, .. } => {
+                let held =
+                    |key: &Key| matches!(key.3, Some(Entry::Leaf { frame: at, .. }) if at == frame(which, 0));
+                self.tlb.iter().any(|tlb| tlb.keys().any(held))
+            }
+            Op::Lower { cpu, page } => {
+                self.lowering = Some((self.roots[cpu].unwrap(), page));
+                false
+            }
+            Op::Done { .. } => {
+                let (root, page) = self.lowering.take().unwrap();
+                let now = self.now(root, page);
+                let more = |cpu: usize, key: &Key| {
+                    let mine =
+                        self.loaded[cpu].contains(&root) && key.0.is_none_or(|asid| asid == Self::asid(root));
+                    mine && key.2 == page >> key.1 << key.1
+                        && match (key.3, now) {
+                            (Some(Entry::Leaf { .. }), None) => true,
+                            (Some(Entry::Leaf { frame, write, .. }), Some((at, right))) => {
+                                reach(frame, key.1, page) != at || (write && !right)
+                            }
+                            _ => false,
+                        }
+                };
+                (0..CPUS).any(|cpu| self.tlb[cpu].keys().any(|key| more(cpu, key)))
+            }
+            Op::Access { cpu, page, write } => {
+                let root = self.roots[cpu].unwrap();
+                let does = |at: u64, right: bool| (right || !write).then_some(at);
+                let wanted = self.now(root, page).and_then(|(at, right)| does(at, right));
+                self.tlb[cpu].keys().any(|&(asid, level, first, entry)| {
+                    let mine =
+                        asid.is_none_or(|asid| asid == Self::asid(root)) && first == page >> level << level;
+                    let found = match entry {
+                        Some(Entry::Leaf { frame, write, .. }) => does(reach(frame, level, page), write),
+                        // A walk that goes on from a link that no table has may end in nothing.
+                        Some(Entry::Link(next)) => match self.now(next, page) {
+                            Some(_) => return false,
+                            None => None,
+                        },
+                        None => None,
+                    };
+                    // Kernel mode: a fault that need not be is one too many.
+                    mine && found != wanted
+                })
+            }
+        }
+    }
+
+    fn entry(&self, op: Op) -> Option<Entry> {
+        let Op::Write { level, entry, link, .. } = op else { unreachable!("a write") };
+        let (which, write, global) = entry?;
+        if level > 1 || (level == 1 && link) {
+            return Some(Entry::Link(node(level - 1, which)));
+        }
+        Some(Entry::Leaf { frame: frame(which, level), write, global })
+    }
+
+    /// Two entries of one CPU that a single address would match and that are not the same translation.
+    fn conflicts(&self) -> bool {
+        self.tlb.iter().zip(self.roots).any(|(tlb, root)| {
+            let mine = |key: &&Key| key.0.is_none() || key.0 == root.map(Self::asid);
+            let keys: Vec<_> = tlb.keys().filter(mine).collect();
+            keys.iter().any(|one| {
+                keys.iter().any(|two| {
+                    let tags = one.0.is_none() || two.0.is_none() || one.0 == two.0;
+                    let (low, high) = if one.1 < two.1 { (one, two) } else { (two, one) };
+                    let near = low.2 >> high.1 == high.2 >> high.1;
+                    tags && near
+                        && match (low.3, high.3) {
+                            (None, _) | (_, None) => false,
+                            (Some(_), Some(Entry::Link(_))) if low.1 < high.1 => false,
+                            (
+                                Some(Entry::Leaf { frame, global, .. }),
+                                Some(Entry::Leaf { frame: other, global: all, .. }),
+                            ) if low.1 == high.1 => (frame, global) != (other, all),
+                            (Some(Entry::Link(one)), Some(Entry::Link(two))) => one != two,
+                            _ => true,
+                        }
+                })
+            })
+        })
+    }
+}
+
+fn reach(frame: u64, level: u32, page: u64) -> u64 {
+    frame + (va(page) & ((0x1000 << (9 * level)) - 1))
+}
+
+/// Writes the operations as a log, as far as the simple machine finds nothing, and with the first that breaks a rule.
+fn log(arch: Arch, ops: &[Op]) -> (String, Option<u64>) {
+    let top = if arch == Arch::Sv39 { 2 } else { 3 };
+    let (words, tlb, visible, deferred, freed, lowering) = Default::default();
+    let (roots, loaded, last) = Default::default();
+    let mut simple =
+        Simple { arch, top, words, roots, loaded, tlb, visible, deferred, freed, lowering, last, line: 0 };
+    let mut text = String::new();
+    for &op in ops {
+        let op = within(op, top);
+        // What cannot happen is left out.
+        let line = match op {
+            Op::Write { cpu, level, which, slot, .. } => {
+                let at = node(level, which);
+                if level > top || simple.freed.contains(&at) {
+                    continue;
+                }
+                let entry = simple.entry(op);
+                if matches!(entry, Some(Entry::Link(next)) if simple.freed.contains(&next)) {
+                    continue;
+                }
+                // Stores before a link are ordered before it.
+                if matches!(entry, Some(Entry::Link(_))) {
+                    text += &format!("{cpu} barrier release\n");
+                    simple.line += 1;
+                }
+                format!("{cpu} write {:#x} {:#x}", at + slot * 8, encode(arch, entry, level))
+            }
+            Op::Root { cpu, which } => {
+                let (root, asid) = (node(top, which), which + 1);
+                if simple.freed.contains(&root) {
+                    continue;
+                }
+                let value = match arch {
+                    Arch::Sv39 => 8 << 60 | asid << 44 | root >> 12,
+                    Arch::X86_64 => root | asid,
+                    _ => asid << 48 | root,
+                };
+                format!("{cpu} root {value:#x}")
+            }
+            Op::Fence { cpu, page, asid, leaf, broadcast } => {
+                if arch == Arch::Sv39 && broadcast {
+                    continue;
+                }
+                let mut line = format!("{cpu} fence");
+                line += &page.map_or(String::new(), |page| format!(" va {:#x}", va(page)));
+                line += &asid.map_or(String::new(), |asid| format!(" asid {asid}"));
+                line += if leaf { " leaf" } else { "" };
+                line + if broadcast { " broadcast" } else { "" }
+            }
+            Op::Barrier { cpu } => {
+                // On AArch64 with the ISB that a kernel executes after it; on x86-64 with TLBSYNC.
+                match arch {
+                    Arch::Sv39 => format!("{cpu} barrier fence"),
+                    Arch::X86_64 => format!("{cpu} barrier tlbsync"),
+                    _ => format!("{cpu} barrier dsb"),
+                }
+            }
+            Op::NodeFree { cpu, level, which } => {
+                if level > top || simple.freed.contains(&node(level, which)) {
+                    continue;
+                }
+                format!("{cpu} node free {:#x} 4096", node(level, which))
+            }
+            Op::FrameFree { cpu, which } => format!("{cpu} frame free {:#x} 4096", frame(which, 0)),
+            Op::Lower { cpu, page } => {
+                if simple.lowering.is_some() || simple.roots[cpu].is_none() {
+                    continue;
+                }
+                format!("{cpu} lower 1 {:#x}", va(page))
+            }
+            Op::Done { cpu } => {
+                if simple.lowering.is_none() {
+                    continue;
+                }
+                format!("{cpu} done 1")
+            }
+            Op::Access { cpu, page, write } => {
+                let Some(root) = simple.roots[cpu] else { continue };
+                let wanted = simple.now(root, page).filter(|&(_, right)| right || !write);
+                let wanted = wanted.map_or("fault".into(), |(at, _)| format!("{at:#x}"));
+                let kind = if write { "store" } else { "load" };
+                format!("{cpu} access {:#x} {kind} kernel {wanted}", va(page))
+            }
+        };
+        text += &line;
+        text += "\n";
+        simple.line += 1;
+        if simple.step(op) {
+            return (text, Some(simple.line));
+        }
+    }
+    (text, None)
+}
+
+/// Names a page that the architecture has.
+fn within(mut op: Op, top: u32) -> Op {
+    if let Op::Fence { page: Some(page), .. } | Op::Lower { page, .. } | Op::Access { page, .. } = &mut op {
+        *page &= (2 << top) - 1;
+    }
+    op
+}
+
+fn ops() -> impl Strategy<Value = Vec<Op>> {
+    let (cpu, bit) = (0..CPUS, 0..2_u64);
+    let page = 0..16_u64;
+    let entry = prop::option::weighted(0.6, (0..2_u64, any::<bool>(), prop::bool::weighted(0.2)));
+    let write = (cpu.clone(), 0..4_u32, bit.clone(), bit.clone(), entry, prop::bool::weighted(0.8));
+    let fence = (
+        cpu.clone(),
+        prop::option::weighted(0.6, page.clone()),
+        prop::option::weighted(0.3, 1..3_u64),
+        prop::bool::weighted(0.2),
+        prop::bool::weighted(0.5),
+    );
+    let op = prop_oneof![
+        6 => write.prop_map(|(cpu, level, which, slot, entry, link)| Op::Write { cpu, level, which, slot, entry, link }),
+        2 => (cpu.clone(), prop::bool::weighted(0.3)).prop_map(|(cpu, other)| Op::Root { cpu, which: other.into() }),
+        4 => fence.prop_map(|(cpu, page, asid, leaf, broadcast)| Op::Fence { cpu, page, asid, leaf, broadcast }),
+        3 => cpu.clone().prop_map(|cpu| Op::Barrier { cpu }),
+        1 => (cpu.clone(), 0..4_u32, bit.clone()).prop_map(|(cpu, level, which)| Op::NodeFree { cpu, level, which }),
+        2 => (cpu.clone(), bit).prop_map(|(cpu, which)| Op::FrameFree { cpu, which }),
+        1 => (cpu.clone(), page.clone()).prop_map(|(cpu, page)| Op::Lower { cpu, page }),
+        1 => cpu.clone().prop_map(|cpu| Op::Done { cpu }),
+        1 => (cpu, page, any::<bool>()).prop_map(|(cpu, page, write)| Op::Access { cpu, page, write }),
+    ];
+    // The tables begin with a way to the first node of each level, and CPUs that walk it.
+    (prop::collection::vec(op, 0..40), any::<bool>()).prop_map(|(ops, begun)| {
+        let link =
+            |level| Op::Write { cpu: 0, level, which: 0, slot: 0, entry: Some((0, true, false)), link: true };
+        let begin = [link(3), link(2), link(1), link(0), Op::Barrier { cpu: 0 }];
+        let roots = [Op::Root { cpu: 0, which: 0 }, Op::Root { cpu: 1, which: 0 }];
+        begin.into_iter().chain(roots).filter(|_| begun).chain(ops).collect()
+    })
+}
+
+fn agrees(arch: Arch, ops: &[Op]) -> Result<bool, TestCaseError> {
+    let (text, wrong) = log(arch, ops);
+    let said = match check(arch, &text) {
+        Ok(_) => None,
+        Err(Refusal::Violation(found)) => Some(found.line()),
+        Err(other) => return Err(TestCaseError::fail(format!("{other}\n{text}"))),
+    };
+    prop_assert_eq!(
+        said,
+        wrong,
+        "{:?}: {}\n{}",
+        arch,
+        check(arch, &text).map_or_else(|why| why.to_string(), |_| "holds".into()),
+        text
+    );
+    Ok(wrong.is_some())
+}
+
+proptest! {
+    #![proptest_config(ProptestConfig { failure_persistence: None, ..ProptestConfig::default() })]
+
+    #[test]
+    fn on_risc_v(ops in ops()) {
+        agrees(Arch::Sv39, &ops)?;
+    }
+
+    #[test]
+    fn on_x86_64(ops in ops()) {
+        agrees(Arch::X86_64, &ops)?;
+    }
+
+    #[test]
+    fn on_aarch64(ops in ops()) {
+        agrees(Arch::Aarch64, &ops)?;
+    }
+}

@@ -1,0 +1,107 @@
+//! `tlblab witness`: a kernel's log, replayed against a machine that keeps whatever its architecture lets it keep.
+
+use std::fs::File;
+use std::io::{BufRead, BufReader, Read, Write, stdin, stdout};
+use std::path::{Path, PathBuf};
+use std::process::ExitCode;
+
+use anyhow::Context;
+use clap::{Args, ValueEnum};
+use serde_json::json;
+use tlbkit_witness::check::{Arch, Checked, Checker, Refusal, Violation};
+
+/// Check a kernel's log for a flush, a barrier or a hold that is missing
+///
+/// `docs/witness.md` specifies the log. Exit code 0: nothing is missing. Exit code 1: the first violation is told.
+#[derive(Args, Debug)]
+pub(crate) struct WitnessArgs {
+    /// The log, one event a line; `-` for standard input
+    file: PathBuf,
+    /// The architecture whose rules the log is held to
+    #[arg(long, value_enum)]
+    arch: Machine,
+    /// Print one JSON object
+    #[arg(long)]
+    json: bool,
+}
+
+#[derive(Clone, Copy, Debug, ValueEnum)]
+enum Machine {
+    Sv39,
+    #[value(name = "x86_64")]
+    X86_64,
+    Aarch64,
+}
+
+/// Runs it.
+pub(crate) fn run(args: &WitnessArgs) -> anyhow::Result<ExitCode> {
+    let arch = match args.arch {
+        Machine::Sv39 => Arch::Sv39,
+        Machine::X86_64 => Arch::X86_64,
+        Machine::Aarch64 => Arch::Aarch64,
+    };
+    let log: Box<dyn Read> = if args.file == Path::new("-") {
+        Box::new(stdin())
+    } else {
+        Box::new(File::open(&args.file).with_context(|| format!("cannot open {}", args.file.display()))?)
+    };
+    match check(arch, BufReader::new(log)) {
+        Ok(checked) => {
+            tell(args.json, &holds(&checked), || {
+                let Checked { events, writes, fences, freed, promised, accesses, .. } = checked;
+                format!(
+                    "{events} events hold: {writes} writes, {fences} fences, {freed} nodes and frames freed, \
+                     {promised} changes promised, {accesses} accesses"
+                )
+            })?;
+            Ok(ExitCode::SUCCESS)
+        }
+        Err(error) => match error.downcast_ref::<Refusal>().and_then(Refusal::violation) {
+            Some(violation) => {
+                tell(args.json, &broken(violation), || {
+                    format!("{}\n  {}", violation.rule().name(), violation.story().join("\n  "))
+                })?;
+                Ok(ExitCode::from(1))
+            }
+            None => Err(error),
+        },
+    }
+}
+
+/// Checks a log line by line.
+fn check(arch: Arch, mut log: impl BufRead) -> anyhow::Result<Checked> {
+    let (mut checker, mut text) = (Checker::new(arch), Vec::new());
+    for line in 1.. {
+        text.clear();
+        if log.read_until(b'\n', &mut text).with_context(|| format!("line {line}: cannot be read"))? == 0 {
+            break;
+        }
+        let text = str::from_utf8(&text).ok().with_context(|| format!("line {line}: this is no text"))?;
+        match tlbkit_witness::parse(text) {
+            Ok(Some((cpu, event))) => checker.event(line, cpu, event)?,
+            Ok(None) => {}
+            Err(why) => return Err(Refusal::Malformed { line, why }.into()),
+        }
+    }
+    Ok(checker.checked())
+}
+
+fn tell(json: bool, value: &serde_json::Value, text: impl Fn() -> String) -> anyhow::Result<()> {
+    let text = if json { value.to_string() } else { text() };
+    writeln!(stdout().lock(), "{text}").context("cannot print the verdict")
+}
+
+fn holds(checked: &Checked) -> serde_json::Value {
+    let Checked { events, writes, fences, freed, promised, accesses, .. } = *checked;
+    json!({
+        "holds": true, "events": events, "writes": writes, "fences": fences, "freed": freed, "promised": promised,
+        "accesses": accesses,
+    })
+}
+
+fn broken(violation: &Violation) -> serde_json::Value {
+    json!({
+        "holds": false, "rule": violation.rule().name(), "line": violation.line(), "cpu": violation.cpu(),
+        "story": violation.story(),
+    })
+}

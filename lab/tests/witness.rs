@@ -1,0 +1,93 @@
+//! `tlblab witness`: what holds, what is told, and what is refused with its line's number.
+
+use std::io::Write;
+use std::process::{Command, Output, Stdio};
+
+fn witness(args: &[&str], log: &str) -> Output {
+    let mut child = Command::new(env!("CARGO_BIN_EXE_tlblab"))
+        .args(["witness", "-"])
+        .args(args)
+        .stdin(Stdio::piped())
+        .stdout(Stdio::piped())
+        .stderr(Stdio::piped())
+        .spawn()
+        .unwrap();
+    child.stdin.take().unwrap().write_all(log.as_bytes()).unwrap();
+    child.wait_with_output().unwrap()
+}
+
+const LOG: &str = "\
+# One page, which two CPUs reach.
+0 write 0x1000 0x2027
+0 write 0x2000 0x3027
+0 write 0x3000 0x4027
+0 write 0x4000 0x80067
+
+0 root 0x1000
+1 root 0x1000
+0 write 0x4000 0
+0 fence va 0
+1 fence va 0        # the mended form has this line
+0 frame free 0x80000 4096
+";
+
+#[test]
+fn a_log_that_holds_is_counted_and_one_that_does_not_is_told() {
+    let held = witness(&["--arch", "x86_64"], LOG);
+    assert_eq!(held.status.code(), Some(0));
+    let text = String::from_utf8(held.stdout).unwrap();
+    assert_eq!(
+        text,
+        "10 events hold: 5 writes, 2 fences, 1 nodes and frames freed, 0 changes promised, 0 accesses\n"
+    );
+
+    let bad = LOG.replace("1 fence", "# 1 fence");
+    let told = witness(&["--arch", "x86_64"], &bad);
+    assert_eq!(told.status.code(), Some(1));
+    let text = String::from_utf8(told.stdout).unwrap();
+    assert!(text.starts_with("frame-reached\n  line 12: "), "{text}");
+    assert!(
+        text.contains("CPU 1 may hold since line 5") && text.contains("that reached CPU 1 is older: line 8"),
+        "{text}"
+    );
+}
+
+#[test]
+fn json_is_one_object() {
+    let object = |log: &str| -> serde_json::Value {
+        serde_json::from_slice(&witness(&["--arch", "x86_64", "--json"], log).stdout).unwrap()
+    };
+    let held = object(LOG);
+    assert_eq!((&held["holds"], &held["events"], &held["freed"]), (&true.into(), &10.into(), &1.into()));
+    let told = object(&LOG.replace("1 fence", "# 1 fence"));
+    assert_eq!((&told["holds"], &told["rule"]), (&false.into(), &"frame-reached".into()));
+    assert_eq!((&told["line"], &told["cpu"]), (&12.into(), &1.into()));
+    assert_eq!(told["story"].as_array().unwrap().len(), 3);
+}
+
+#[test]
+fn what_is_no_event_is_refused_in_one_line_with_its_number() {
+    for (line, why) in [
+        ("0 write 0x1000", "the line ends where a value is expected"),
+        ("0 write 0x1004 1", "a word's address is a multiple of 8"),
+        ("0 wrote 0x1000 1", "an event is expected"),
+        ("64 root 0", "a CPU's number is below 64"),
+        ("cpu0 root 0", "a CPU's number is expected"),
+        ("0 root 0x", "the root register's value is expected"),
+        ("0 root 1 2", "the line goes on after its event"),
+        ("0 fence va 0x2000 0x1000", "the range ends before it begins"),
+        ("0 fence va 0x800000000000", "no virtual address of this architecture"),
+        ("0 frame free 0x1000 0", "a range of memory is expected"),
+        ("1 ipi take 3", "this interrupt was not sent to this CPU, or was taken already"),
+        ("0 done 3", "no change of this number has begun"),
+    ] {
+        let refused = witness(&["--arch", "x86_64"], &format!("{LOG}{line}\n"));
+        let text = String::from_utf8(refused.stderr).unwrap();
+        assert_eq!(
+            (refused.status.code(), &*text),
+            (Some(2), &*format!("tlblab: line 13: {why}\n")),
+            "{line}"
+        );
+        assert!(refused.stdout.is_empty(), "{line}");
+    }
+}
