@@ -8,9 +8,11 @@ fn main() {
         return;
     }
     let folder = env::var_os("CARGO_MANIFEST_DIR").unwrap_or_default();
-    for (program, script) in
-        [("tlbkit-kernel", "src/arch/riscv64/kernel.ld"), ("tlbkit-programs", "user/programs.ld")]
-    {
+    for (program, script) in [
+        ("tlbkit-kernel", "src/arch/riscv64/kernel.ld"),
+        ("tlbkit-embedding", "src/arch/riscv64/kernel.ld"),
+        ("tlbkit-programs", "user/programs.ld"),
+    ] {
         println!("cargo::rustc-link-arg-bin={program}=-T{}", Path::new(&folder).join(script).display());
         println!("cargo::rerun-if-changed={script}");
     }

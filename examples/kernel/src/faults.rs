@@ -1,6 +1,9 @@
 //! Faults that are planted in the kernel, one a boot: the checks must find each.
 
-use core::sync::atomic::{AtomicU8, Ordering};
+use core::sync::atomic::{AtomicBool, AtomicU8, Ordering};
+
+use crate::arch;
+use crate::memory::CPUS;
 
 /// A fault.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -37,4 +40,31 @@ pub(crate) fn plant(name: &str) {
 /// Tells whether there is a fault at all.
 pub(crate) fn any() -> bool {
     CHOSEN.load(Ordering::Relaxed) != 0
+}
+
+/// Whether another CPU asks this one to flush, and whether this one still has to.
+static ASKED: [AtomicBool; CPUS] = [const { AtomicBool::new(false) }; CPUS];
+static LATER: [AtomicBool; CPUS] = [const { AtomicBool::new(false) }; CPUS];
+
+/// Runs `serve`, which does what other CPUs ask of this one.
+pub(crate) fn asked(serve: impl FnOnce()) {
+    ASKED[arch::cpu()].store(true, Ordering::Relaxed);
+    serve();
+    ASKED[arch::cpu()].store(false, Ordering::Relaxed);
+}
+
+/// Tells whether a flush that this CPU is to carry out is left out, for now or for good.
+pub(crate) fn leaves_out_flush() -> bool {
+    let later = NO_WAIT.planted() && ASKED[arch::cpu()].load(Ordering::Relaxed);
+    if later {
+        LATER[arch::cpu()].store(true, Ordering::Relaxed);
+    }
+    later || NO_FLUSH.planted()
+}
+
+/// Carries out what was left out for now.
+pub(crate) fn flush_late() {
+    if LATER[arch::cpu()].swap(false, Ordering::Relaxed) {
+        arch::fence_all();
+    }
 }

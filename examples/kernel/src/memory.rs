@@ -1,6 +1,6 @@
 //! The kernel, as `tlbkit` needs it. Nothing else is `unsafe` here but what is in `arch`.
 
-use core::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+use core::sync::atomic::AtomicU64;
 
 use spin::{Mutex, RelaxStrategy};
 use tlbkit::{
@@ -42,10 +42,6 @@ const NODES: usize = 2048;
 static TABLES: [Words; NODES] = [const { Words::new() }; NODES];
 static RECORDS: [Record; NODES] = [const { Record::new(0) }; NODES];
 static FREE: Mutex<heapless::Vec<u16, NODES>> = Mutex::new(heapless::Vec::new());
-
-/// Whether a CPU is asked to flush by another one, and whether it still has to: what `no-wait` plants.
-static ASKED: [AtomicBool; CPUS] = [const { AtomicBool::new(false) }; CPUS];
-static LATER: [AtomicBool; CPUS] = [const { AtomicBool::new(false) }; CPUS];
 
 fn number(frame: PhysAddr) -> usize {
     (frame.get() >> PageSize::K4.shift()).wrapping_sub(TABLES[0].frame().get())
@@ -89,11 +85,7 @@ unsafe impl Kernel for Machine {
     }
 
     fn flush(&self, flush: &Flush, asid: Option<Asid>) {
-        if faults::NO_FLUSH.planted() {
-            return;
-        }
-        if faults::NO_WAIT.planted() && ASKED[self.cpu()].load(Ordering::Relaxed) {
-            LATER[self.cpu()].store(true, Ordering::Relaxed);
+        if faults::leaves_out_flush() {
             return;
         }
         match (asid, flush.by_address(WalkCache::Whole, 64)) {
@@ -133,16 +125,7 @@ unsafe impl Kernel for Machine {
 /// Serves the shootdowns that other CPUs ask for. A CPU calls it when it is interrupted, and while it waits for a lock.
 pub(crate) fn on_interrupt() {
     arch::take_interrupt();
-    ASKED[arch::cpu()].store(true, Ordering::Relaxed);
-    MMU.on_interrupt();
-    ASKED[arch::cpu()].store(false, Ordering::Relaxed);
-}
-
-/// Flushes what `no-wait` has put off.
-pub(crate) fn flush_late() {
-    if LATER[arch::cpu()].swap(false, Ordering::Relaxed) {
-        arch::fence_all();
-    }
+    faults::asked(|| MMU.on_interrupt());
 }
 
 /// A lock that is held over changes of an address space: who waits for it serves their shootdowns.

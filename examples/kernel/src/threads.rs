@@ -7,7 +7,8 @@ use spin::Mutex;
 
 use crate::arch::{self, Frame, Trap};
 use crate::body::{Part, Refused};
-use crate::memory::{MMU, Space, flush_late, on_interrupt};
+use crate::faults;
+use crate::memory::{MMU, Space, on_interrupt};
 use crate::process::{ALL, Ended, Process, page_out};
 use crate::report::{Count, REPORT};
 
@@ -250,7 +251,7 @@ pub(crate) fn work() {
             idle();
             continue;
         };
-        flush_late();
+        faults::flush_late();
         assert_eq!(thread.space.activate(), Ok(()));
         arch::begin_slice();
         let mut events;

@@ -1,8 +1,9 @@
-//! The kernel of `examples/kernel` on RISC-V: QEMU's machine `virt`, with OpenSBI.
+//! The kernels of `examples/kernel` on RISC-V: QEMU's machine `virt`, with OpenSBI. One of them is the kernel of
+//! `docs/embedding.md`, for one hart; the others are one, for one hart and for several.
 
 use std::io::{BufRead, BufReader};
 use std::path::{Path, PathBuf};
-use std::process::Stdio;
+use std::process::{ExitStatus, Stdio};
 
 use anyhow::{Context, bail, ensure};
 use serde_json::Value;
@@ -45,14 +46,25 @@ pub(super) fn run(boot: &Boot) -> anyhow::Result<()> {
     tools::program(shell, QEMU, "qemu-system-misc")?;
     tools::parts(shell, &[], &[TARGET])?;
     let built = build(shell, boot.cpus)?;
-    let line = line(boot, &built);
-    let (rows, status) = listen(&line, boot.json)?;
+    if boot.cpus == 1 && !boot.stress && boot.inject.is_none() {
+        let (rows, outcome) = listen(&machine(boot, &built, "tlbkit-embedding"), boot.json)?;
+        outcome?;
+        if !boot.json {
+            println!("docs/embedding.md: {} checks\n", rows.first().map_or(0, |row| number(row, "checks")));
+        }
+    }
+    let (rows, outcome) = listen(&line(boot, &built), boot.json)?;
     if boot.json {
-        println!("{:#}", Value::from_iter(rows.iter().cloned()));
+        println!("{:#}", Value::from_iter(rows));
     } else {
         rows.iter().for_each(|row| print!("{}", text(row)));
     }
-    let failures = match rows.as_slice() {
+    outcome
+}
+
+/// Tells whether a boot has come to its end, one row, and nothing has failed.
+fn outcome(line: &Line, rows: &[Value], status: ExitStatus) -> anyhow::Result<()> {
+    let failures = match rows {
         [row] => row["failures"].as_u64(),
         _ => None,
     };
@@ -73,25 +85,35 @@ fn build(shell: &Shell, cpus: usize) -> anyhow::Result<PathBuf> {
     Ok(folder.join(TARGET).join("release"))
 }
 
-fn line(boot: &Boot, built: &Path) -> Line {
+/// Returns the command line that boots a kernel.
+fn machine(boot: &Boot, built: &Path, kernel: &str) -> Line {
     let cpus = boot.cpus.to_string();
     let line = Line::new("timeout", "-k 5").with([LIMIT[usize::from(boot.stress)], QEMU]);
     let line = line.with("-M virt -m 256M -nic none -nographic -no-reboot -smp".split(' ')).with([&cpus]);
     // A CPU that is alone counts its time in instructions, and so every boot is the same.
     let line = if boot.cpus == 1 { line.with(["-icount", "shift=4,sleep=off"]) } else { line };
-    let mut words = format!("cpus={cpus}");
+    line.with(["-kernel", &built.join(kernel).to_string_lossy()])
+}
+
+/// Returns the command line that boots the kernel with its programs.
+fn line(boot: &Boot, built: &Path) -> Line {
+    let mut words = format!("cpus={}", boot.cpus);
     if boot.stress {
         words += &format!(" operations={STRESS}");
     }
     if let Some(fault) = boot.inject {
         words += &format!(" inject={fault}");
     }
-    let file = |name| built.join(name).to_string_lossy().into_owned();
-    line.with(["-kernel", &file("tlbkit-kernel"), "-initrd", &file("tlbkit-programs"), "-append", &words])
+    let programs = built.join("tlbkit-programs");
+    machine(boot, built, "tlbkit-kernel").with(["-initrd", &programs.to_string_lossy(), "-append", &words])
 }
 
-/// Runs a boot; returns its rows, and how it ended. What else the kernel says is shown; what OpenSBI says is not.
-fn listen(line: &Line, quiet: bool) -> anyhow::Result<(Vec<Value>, std::process::ExitStatus)> {
+/// Runs a boot; returns its rows, and whether all is well. What else the kernel says is shown; what OpenSBI says is not.
+///
+/// # Errors
+///
+/// If QEMU cannot be run at all.
+fn listen(line: &Line, quiet: bool) -> anyhow::Result<(Vec<Value>, anyhow::Result<()>)> {
     let mut child = line
         .command()
         .stdin(Stdio::null())
@@ -115,7 +137,8 @@ fn listen(line: &Line, quiet: bool) -> anyhow::Result<(Vec<Value>, std::process:
         // The last that OpenSBI says.
         is_kernel |= text.starts_with("Boot HART MEDELEG");
     }
-    Ok((rows, child.wait()?))
+    let outcome = outcome(line, &rows, child.wait()?);
+    Ok((rows, outcome))
 }
 
 /// Returns a row for people: a name and a number in each line.
@@ -136,7 +159,45 @@ fn text(row: &Value) -> String {
         "checks",
         "failures",
     ];
-    let number = |name: &str| row[name].as_u64().unwrap_or(0);
-    let head = format!("{}, {} CPUs\n", row["machine"].as_str().unwrap_or("?"), number("cpus"));
-    names.iter().fold(head, |text, name| text + &format!("{name:<14} {:>9}\n", number(name)))
+    let head = format!("{}, {} CPUs\n", row["machine"].as_str().unwrap_or("?"), number(row, "cpus"));
+    names.iter().fold(head, |text, name| text + &format!("{name:<14} {:>9}\n", number(row, name)))
+}
+
+fn number(row: &Value, name: &str) -> u64 {
+    row[name].as_u64().unwrap_or(0)
+}
+
+#[cfg(test)]
+mod tests {
+    const HART: &str = include_str!("../../../examples/kernel/embedding/hart.rs");
+    const MEMORY: &str = include_str!("../../../examples/kernel/embedding/memory.rs");
+    const SEVERAL: &str = include_str!("../../../examples/kernel/src/memory.rs");
+
+    /// Returns what `docs/embedding.md` shows of files that are compiled elsewhere.
+    fn quotations() -> Vec<&'static str> {
+        let page = include_str!("../../../docs/embedding.md");
+        let blocks = page.split("```rust,ignore\n").skip(1);
+        blocks.filter_map(|rest| rest.split("```").next()).collect()
+    }
+
+    #[test]
+    fn the_guide_shows_what_is_booted() {
+        let quotations = quotations();
+        assert_eq!(quotations[..2], [HART, MEMORY]);
+        assert!(quotations.len() > 2);
+        for quotation in &quotations[2..] {
+            assert!(SEVERAL.contains(quotation), "examples/kernel has no such lines:\n{quotation}");
+        }
+    }
+
+    #[test]
+    fn a_kernels_memory_is_120_lines_with_5_unsafe() {
+        let lines = || HART.lines().chain(MEMORY.lines());
+        let code = |line: &&str| !line.trim_start().starts_with("//");
+        let is_unsafe = |line: &&str| line.split(|c: char| !c.is_alphanumeric()).any(|word| word == "unsafe");
+        assert!(lines().count() <= 120, "{} lines", lines().count());
+        assert!(lines().all(|line| line.len() <= 110));
+        let count = lines().filter(code).filter(is_unsafe).count();
+        assert!(count <= 5, "{count} lines with unsafe");
+    }
 }

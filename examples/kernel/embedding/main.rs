@@ -1,0 +1,152 @@
+//! The kernel of `docs/embedding.md` on RISC-V: what its two files do of virtual memory, tried by loads and stores of
+//! supervisor mode, with SUM set, in a process's pages.
+#![no_std]
+#![no_main]
+
+use core::arch::{asm, global_asm};
+use core::fmt::Write;
+use core::mem::ManuallyDrop;
+use core::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
+
+use spin::Mutex;
+use tlbkit::{Access, AddressSpace, PageSize, Pages, VirtAddr};
+
+#[path = "../src/arch/riscv64/sbi.rs"]
+#[allow(dead_code, reason = "the kernel of several harts uses the rest")]
+mod sbi;
+
+#[rustfmt::skip]
+mod hart;
+#[rustfmt::skip]
+mod memory;
+
+use memory::{MMU, Mine, boot, page_fault};
+use sbi::Console;
+
+global_asm!(
+    r#"
+    .section .text.boot, "ax"
+    .globl _start
+_start:
+    la      t0, _bss
+    la      t1, _bss_end
+1:  bgeu    t0, t1, 2f
+    sd      zero, (t0)
+    addi    t0, t0, 8
+    j       1b
+2:  la      sp, _stacks + 0x10000
+    la      t0, 3f
+    csrw    stvec, t0
+    li      t0, 1 << 18                     # SUM: user pages are for the kernel, too.
+    csrs    sstatus, t0
+    j       {run}
+
+    # A page fault of the kernel's own access to a user page.
+    .balign 4
+3:  addi    sp, sp, -256
+    .irp    n, 1,3,4,5,6,7,8,9,10,11,12,13,14,15,16,17,18,19,20,21,22,23,24,25,26,27,28,29,30,31
+    sd      x\n, 8*\n(sp)
+    .endr
+    csrr    a0, scause
+    csrr    a1, stval
+    call    {fault}
+    .irp    n, 1,3,4,5,6,7,8,9,10,11,12,13,14,15,16,17,18,19,20,21,22,23,24,25,26,27,28,29,30,31
+    ld      x\n, 8*\n(sp)
+    .endr
+    addi    sp, sp, 256
+    sret
+    "#,
+    fault = sym fault,
+    run = sym run,
+);
+
+/// The process that runs.
+static CURRENT: Mutex<Option<AddressSpace<Mine>>> = Mutex::new(None);
+/// Whether the last access was refused.
+static REFUSED: AtomicBool = AtomicBool::new(false);
+static CHECKS: AtomicUsize = AtomicUsize::new(0);
+static FAILURES: AtomicUsize = AtomicUsize::new(0);
+
+extern "C" fn fault(cause: usize, at: usize) {
+    let access = match cause {
+        13 => Access::LOAD,
+        15 => Access::STORE,
+        _ => panic!("trap {cause}, value {at:#x}"),
+    };
+    let process = CURRENT.lock().clone().expect("a process runs");
+    if !page_fault(&process, VirtAddr::new(at), access.by_user()).expect("there is memory") {
+        REFUSED.store(true, Ordering::Relaxed);
+        // SAFETY: the access is an instruction of four bytes.
+        unsafe { asm!("csrr {0}, sepc", "addi {0}, {0}, 4", "csrw sepc, {0}", out(reg) _) };
+    }
+}
+
+/// Loads a word of the process's; `None` if it must not.
+fn load(at: usize) -> Option<u64> {
+    let word: u64;
+    // SAFETY: a load of a user page, or a fault that goes on behind it.
+    unsafe {
+        asm!(".option push", ".option norvc", "ld {}, ({})", ".option pop", out(reg) word, in(reg) at);
+    }
+    (!REFUSED.swap(false, Ordering::Relaxed)).then_some(word)
+}
+
+/// Stores a word of the process's; tells whether it may.
+fn store(at: usize, word: u64) -> bool {
+    // SAFETY: a store to a user page, which holds no Rust object, or a fault that goes on behind it.
+    unsafe { asm!(".option push", ".option norvc", "sd {}, ({})", ".option pop", in(reg) word, in(reg) at) };
+    !REFUSED.swap(false, Ordering::Relaxed)
+}
+
+fn check(holds: bool, what: &str) {
+    CHECKS.fetch_add(1, Ordering::Relaxed);
+    if !holds {
+        FAILURES.fetch_add(1, Ordering::Relaxed);
+        let _ = writeln!(Console, "{what}");
+    }
+}
+
+fn run_process(process: &AddressSpace<Mine>) {
+    process.activate().expect("nothing else is under way");
+    *CURRENT.lock() = Some(process.clone());
+}
+
+/// More processes than there is memory for, one after the other.
+const PROCESSES: u64 = 3000;
+
+extern "C" fn run() -> ! {
+    const AT: usize = 0x3fff_f000;
+    let kernel = ManuallyDrop::new(boot().expect("there is memory"));
+    for round in 1..=PROCESSES {
+        let parent = AddressSpace::sharing(&kernel).expect("what processes had has come back");
+        run_process(&parent);
+        check(store(AT, round) && load(AT) == Some(round), "a page is there when it is first used");
+        let child = parent.fork().expect("there is memory");
+        check(store(AT, !round), "the parent may write");
+        run_process(&child);
+        check(load(AT) == Some(round), "the child has what was");
+        check(store(AT, 2 * round) && load(AT) == Some(2 * round), "the child may write");
+        run_process(&parent);
+        check(load(AT) == Some(!round), "the parent has what it wrote");
+        let page = Pages::one(VirtAddr::new(AT).vpn(PageSize::K4));
+        check(parent.unmap(page) == Ok(1) && load(AT) == Some(0), "what is unmapped is gone");
+        check(load(8).is_none() && !store(8, 1), "nothing is there");
+        *CURRENT.lock() = None;
+        MMU.idle().expect("nothing else is under way");
+    }
+    check(MMU.lost() == 0, "no node is lost");
+    end()
+}
+
+fn end() -> ! {
+    let [checks, failures] = [&CHECKS, &FAILURES].map(|count| count.load(Ordering::Relaxed));
+    let _ = writeln!(Console, "row machine=riscv64 cpus=1 checks={checks} failures={failures}");
+    sbi::stop()
+}
+
+#[panic_handler]
+fn panic(why: &core::panic::PanicInfo<'_>) -> ! {
+    check(false, "it panicked");
+    let _ = writeln!(Console, "{why}");
+    end()
+}

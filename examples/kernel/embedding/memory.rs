@@ -1,0 +1,85 @@
+use super::hart;
+use core::sync::atomic::{AtomicUsize, Ordering::Relaxed};
+use tlbkit::{Access, AddressSpace, Asid, Attr, Change, Error, Fault, Flush, Kernel, Mmu, PageSize, Pages};
+use tlbkit::{Pfn, PhysAddr, Record, Run, VirtAddr, Vpn, WalkCache, arch};
+
+/// RAM is mapped one to one. The kernel gives out its second half: `FRAMES` frames from number `FIRST` on.
+const RAM: usize = 0x8000_0000 >> 12;
+const FRAMES: usize = 8 << 10;
+const FIRST: usize = RAM + FRAMES;
+const HEAP: core::ops::Range<usize> = 0x40_0000..0x4000_0000; // Where user programs may have memory.
+const USER: Attr = Attr::READ.union(Attr::WRITE).union(Attr::USER);
+/// For each frame: a word for tlbkit; how often the frame is mapped, or the free frame behind it.
+static RECORDS: [Record; FRAMES] = [const { Record::new(0) }; FRAMES];
+static INFO: [AtomicUsize; FRAMES] = [const { AtomicUsize::new(1) }; FRAMES];
+static FREE: AtomicUsize = AtomicUsize::new(FRAMES);
+
+/// Takes a frame: a copy of another one, or zeros.
+fn take(copy_of: Option<Pfn>) -> Result<Pfn, Error> {
+    let frame = hart::masked(|| {
+        let first = FREE.load(Relaxed);
+        FREE.store(INFO.get(first)?.swap(1, Relaxed), Relaxed);
+        Some(Pfn::new(FIRST + first))
+    }).ok_or(Error::NoMemory { wanted: 1, pending: 0 })?;
+    hart::fill(frame, copy_of);
+    Ok(frame)
+}
+
+/// Notes that a frame is mapped once less.
+fn put(frame: Pfn) {
+    let info = &INFO[frame.get() - FIRST];
+    if info.fetch_sub(1, Relaxed) == 1 {
+        hart::masked(|| info.store(FREE.swap(frame.get() - FIRST, Relaxed), Relaxed));
+    }
+}
+
+pub struct Mine;
+pub static MMU: Mmu<Mine> = Mmu::new(Mine);
+
+// SAFETY: a free frame is nobody else's, and RAM is mapped one to one; a record is its frame's. `fence`
+// orders the stores before it, and ends what the hart has walked. There is one hart.
+unsafe impl Kernel for Mine {
+    type Machine = arch::Sv39;
+    fn cpu(&self) -> usize { 0 }
+    fn take_frame(&self) -> Option<PhysAddr> { Some(take(None).ok()?.address(PageSize::K4)) }
+    fn give_frame(&self, frame: PhysAddr) { put(frame.pfn(PageSize::K4)); }
+    fn memory(&self, frame: PhysAddr) -> *mut u8 { hart::memory(frame) }
+    fn record(&self, frame: PhysAddr) -> Option<&Record> { RECORDS.get((frame.get() >> 12) - FIRST) }
+    fn share(&self, run: Run) { run.frames().for_each(|f| _ = INFO[f.get() - FIRST].fetch_add(1, Relaxed)); }
+    fn release(&self, run: Run) { run.frames().for_each(put); }
+    fn flush(&self, flush: &Flush, asid: Option<Asid>) {
+        match flush.by_address(WalkCache::Whole, 64).filter(|_| asid.is_some()) {
+            Some(pages) => pages.for_each(|page| hart::fence(Some(page.address(PageSize::K4)), asid)),
+            None => hart::fence(None, asid),
+        }
+    }
+    fn masked<R>(&self, f: impl FnOnce() -> R) -> R { hart::masked(f) }
+    fn load(&self, root: usize) { hart::set_satp(root); }
+    fn unload(&self) { hart::set_satp(0); }
+}
+
+/// Returns the kernel's own address space, which is never dropped: RAM, for every process's to share.
+pub fn boot() -> Result<AddressSpace<Mine>, Error> {
+    (FIRST..FIRST + FRAMES).for_each(|frame| put(Pfn::new(frame)));
+    let ram = |count| Pages::count(Vpn::new(RAM), count).ok_or(Error::NoRoom);
+    let kernel = AddressSpace::lending(&MMU, ram(1 << 18)?)?;
+    let attr = Attr::READ | Attr::WRITE | Attr::EXEC | Attr::GLOBAL | Attr::ACCESSED | Attr::DIRTY;
+    kernel.map_linear(ram(2 * FRAMES)?, Pfn::new(RAM), attr).map(|()| kernel)
+}
+
+/// Resolves a page fault of a process; `false` if the process must not do what it tried.
+pub fn page_fault(process: &AddressSpace<Mine>, at: VirtAddr, access: Access) -> Result<bool, Error> {
+    let page = Pages::one(at.vpn(PageSize::K4));
+    process.edit(|edit| match edit.fault(at, access)? {
+        Fault::Retry => Ok(true),
+        Fault::NotMapped if HEAP.contains(&at.get()) => {
+            let frame = take(None)?;
+            edit.map(page, frame, USER).inspect_err(|_| put(frame)).map(|()| true)
+        }
+        Fault::CopyOnWrite(leaf) if INFO[leaf.frame.get() - FIRST].load(Relaxed) == 1 => {
+            edit.protect(page, Change { clear: Attr::COPY_ON_WRITE, set: Attr::WRITE }).map(|_| true)
+        }
+        Fault::CopyOnWrite(leaf) => edit.replace(at, take(Some(leaf.frame))?, USER).map(|()| true),
+        Fault::NotMapped | Fault::NoRight(_) => Ok(false),
+    })
+}
