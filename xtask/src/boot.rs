@@ -1,6 +1,7 @@
-//! `cargo xtask boot`: the kernels of `examples/mips32` and `examples/kernel` in QEMU.
+//! `cargo xtask boot`: the kernels of `examples/mips32`, `examples/mips3` and `examples/kernel` in QEMU.
 //!
-//! What follows is on MIPS32; `--machine riscv64` is the other kernel, one boot and one row.
+//! What follows is on MIPS32; `--cpu R4000` is the kernel for MIPS III, one boot and a row for each table; `--machine riscv64`
+//! is the third, one boot and one row.
 //!
 //! One boot a table. What the kernel says is shown; the lines that it means for this program become rows, and the rows a
 //! table at the end, or with `--json` the output.
@@ -14,6 +15,7 @@ use crate::shell::Shell;
 
 mod break_even;
 mod compare;
+mod elsewhere;
 mod machine;
 mod moving;
 mod riscv64;
@@ -60,7 +62,8 @@ pub(crate) struct BootArgs {
     /// The machine, and with it the kernel: examples/mips32, or examples/kernel
     #[arg(long, value_enum, default_value_t = Architecture::Mips32)]
     machine: Architecture,
-    /// The CPU: 4KEc, 24Kf, 34Kf, 74Kf or P5600 [default: 34Kf, and P5600 with several CPUs]
+    /// The CPU: 4Kc or 4KEcR1 (release 1), 4KEc, 24Kf, 34Kf, 74Kf, P5600, or R4000 (MIPS III, all its tables at once) [default:
+    /// 34Kf, and P5600 with several CPUs]
     #[arg(long)]
     cpu: Option<String>,
     /// Tables to boot, as `tlblab tables` names them, with `S8k/` or `S128k/` in front for a software TLB cache
@@ -70,6 +73,9 @@ pub(crate) struct BootArgs {
     /// How many CPUs
     #[arg(long, default_value_t = 1)]
     cpus: usize,
+    /// Where the refill handler has the root of the running table
+    #[arg(long, value_enum, default_value_t = Root::ErrorEpc, conflicts_with_all = ["cpus", "work"])]
+    root: Root,
     /// Boot the big-endian kernel
     #[arg(long)]
     big_endian: bool,
@@ -93,6 +99,27 @@ pub(crate) struct BootArgs {
 enum Architecture {
     Mips32,
     Riscv64,
+}
+
+/// Where a refill handler finds the root of the running table.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
+enum Root {
+    /// In ErrorEPC
+    ErrorEpc,
+    /// In memory
+    Block,
+    /// In KScratch1, as for the others on a CPU that has them: P5600
+    Kscratch1,
+    Kscratch2,
+    Kscratch3,
+}
+
+impl Root {
+    /// Returns the word that the kernel knows it by.
+    fn word(self) -> String {
+        let name = self.to_possible_value();
+        format!("root={}", name.as_ref().map_or("", |name| name.get_name()))
+    }
 }
 
 /// A workload of its own.
@@ -149,6 +176,10 @@ pub(crate) fn run(args: &BootArgs) -> anyhow::Result<()> {
     if args.machine == Architecture::Riscv64 {
         return on_riscv64(args);
     }
+    check_root(args)?;
+    if args.cpu() == machine::MIPS_III {
+        return wide(args);
+    }
     if args.cpus > 1 {
         return several(args, args.cpus);
     }
@@ -196,6 +227,12 @@ pub(crate) fn run(args: &BootArgs) -> anyhow::Result<()> {
         if failures > 0 || report.error.is_some() {
             failed.push(report.error.unwrap_or_else(|| format!("messages: {failures} checks failed")));
         }
+        if args.cpu.is_none() && !args.big_endian && !args.json {
+            match elsewhere::run(args.json) {
+                Ok(text) => print!("{text}"),
+                Err(error) => failed.push(format!("{error:#}")),
+            }
+        }
         let moved = moving::run(&machine)?;
         if !args.big_endian {
             let several = Machine::new(&Shell::Plain, SEVERAL, 4, false, args.json)?;
@@ -230,8 +267,12 @@ pub(crate) fn run(args: &BootArgs) -> anyhow::Result<()> {
 
 /// Boots the kernel for RISC-V.
 fn on_riscv64(args: &BootArgs) -> anyhow::Result<()> {
-    let mips = args.cpu.is_some() || !args.table.is_empty() || args.big_endian || args.work.is_some();
-    ensure!(!mips, "--cpu, --table, --big-endian and --work are of MIPS32");
+    let mips = args.cpu.is_some()
+        || !args.table.is_empty()
+        || args.big_endian
+        || args.work.is_some()
+        || args.root != Root::ErrorEpc;
+    ensure!(!mips, "--cpu, --table, --root, --big-endian and --work are of MIPS");
     riscv64::run(&riscv64::Boot {
         cpus: args.cpus,
         stress: args.stress,
@@ -261,8 +302,10 @@ fn check_fault(args: &BootArgs) -> anyhow::Result<()> {
     use Inject::{CorruptGuard, DropFlush, EarlyFree, NoCow, NoFlush, NoWait, SkipInvalidation};
 
     let Some(inject) = args.inject else { return Ok(()) };
+    let wide = args.cpu() == machine::MIPS_III;
     let wants = match (args.machine, inject, args.cpus) {
         (Riscv64, NoFlush | NoCow, _) | (Riscv64, NoWait | EarlyFree, 2..) => return Ok(()),
+        (Mips32, CorruptGuard, _) if wide => "a CPU of 32 bits: leave --cpu out",
         (Mips32, NoFlush, 2..) | (Mips32, DropFlush | CorruptGuard | SkipInvalidation, ..2) => return Ok(()),
         (Riscv64, NoWait | EarlyFree, _) | (Mips32, NoFlush, _) => "several CPUs: give --cpus 4",
         (Mips32, DropFlush | CorruptGuard | SkipInvalidation, _) => "one CPU: leave --cpus out",
@@ -270,6 +313,41 @@ fn check_fault(args: &BootArgs) -> anyhow::Result<()> {
         (Mips32, NoWait | EarlyFree | NoCow, _) => "--machine riscv64",
     };
     bail!("--inject {} wants {wants}", inject.name())
+}
+
+/// Boots the kernel for MIPS III: all tables, alone and behind each cache, under random changes and accesses.
+fn wide(args: &BootArgs) -> anyhow::Result<()> {
+    let alone = args.table.is_empty() && args.cpus == 1 && args.work.is_none() && args.root == Root::ErrorEpc;
+    ensure!(
+        alone && !args.big_endian && !args.stress,
+        "--cpu {} goes with --inject and --json, and with no other option",
+        machine::MIPS_III
+    );
+    let (rows, checks) = elsewhere::wide(args.json, injected(args).trim())?;
+    if args.json {
+        println!("{:#}", Value::from_iter(rows));
+    } else {
+        println!("{:<12}{:>10}{:>10}{:>10}", "table", "refills", "faults", "checks");
+        for row in &rows {
+            let name = row["table"].as_str().unwrap_or_default();
+            let [refills, faults, checks] =
+                ["refills", "faults", "checks"].map(|field| row[field].as_u64().unwrap_or(0));
+            println!("{name:<12}{refills:>10}{faults:>10}{checks:>10}");
+        }
+        println!("{checks} checks, none failed");
+    }
+    Ok(())
+}
+
+/// Checks that the CPU has the register that the root is to be in.
+fn check_root(args: &BootArgs) -> anyhow::Result<()> {
+    let anywhere = matches!(args.root, Root::ErrorEpc | Root::Block);
+    ensure!(
+        anywhere || args.cpu() == SEVERAL,
+        "{} wants scratch registers: give --cpu {SEVERAL}",
+        args.root.word()
+    );
+    Ok(())
 }
 
 /// Opens the ledger of the long form. What is read by programs is whole, or planted to fail, so it has none.
@@ -327,6 +405,9 @@ fn injected(args: &BootArgs) -> String {
 /// Returns the kernel's command line.
 fn words(args: &BootArgs, table: &str) -> String {
     let mut words = format!("table={table}");
+    if args.root != Root::ErrorEpc {
+        words += &format!(" {}", args.root.word());
+    }
     if args.stress {
         words += &format!(" work=stress refills={STRESS}");
     } else if args.inject.is_some() {
@@ -371,6 +452,8 @@ mod tests {
             assert_eq!(check(&["--machine", "riscv64", "--inject", fault]), Ok(()));
         }
         assert!(check(&["--machine", "riscv64", "--inject", "drop-flush"]).is_err());
+        assert!(check(&["--cpu", "R4000", "--inject", "corrupt-guard"]).is_err());
+        assert_eq!(check(&["--cpu", "R4000", "--inject", "drop-flush"]), Ok(()));
     }
 
     /// The names that the kernels know are those of the command line.
@@ -378,6 +461,24 @@ mod tests {
     fn a_fault_has_one_name() {
         for inject in Inject::value_variants() {
             assert_eq!(inject.to_possible_value().unwrap().get_name(), inject.name());
+        }
+    }
+
+    /// A root in a register that the CPU does not have is refused, and so is what the kernel for MIPS III does not do.
+    #[test]
+    fn what_a_cpu_does_not_have_is_refused() {
+        let parse = |words: &[&str]| Boot::try_parse_from([&["boot"], words].concat()).unwrap().args;
+        for root in ["kscratch1", "kscratch2", "kscratch3"] {
+            assert!(check_root(&parse(&["--root", root])).is_err());
+            assert!(check_root(&parse(&["--root", root, "--cpu", "4Kc"])).is_err());
+            assert!(check_root(&parse(&["--root", root, "--cpu", "P5600"])).is_ok());
+        }
+        for root in ["block", "error-epc"] {
+            assert!(check_root(&parse(&["--root", root, "--cpu", "4Kc"])).is_ok());
+        }
+        for words in [["--table", "MPT"], ["--root", "block"], ["--cpus", "2"], ["--work", "ipc"]] {
+            let error = wide(&parse(&[&["--cpu", "R4000"], words.as_slice()].concat())).unwrap_err();
+            assert!(error.to_string().contains("no other option"), "{error}");
         }
     }
 }

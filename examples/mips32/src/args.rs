@@ -4,6 +4,8 @@
 
 use core::fmt;
 
+use tlbkit_refill::handler::Root;
+
 /// The wishes.
 #[derive(Clone, Copy, Debug)]
 pub struct Args {
@@ -23,6 +25,8 @@ pub struct Args {
     pub protocol: Option<&'static str>,
     /// A fault to plant.
     pub inject: Option<Inject>,
+    /// Where the refill handler has the root of the running table.
+    pub root: Root,
 }
 
 /// What to do.
@@ -82,6 +86,7 @@ impl Args {
             shootdowns: 1000,
             protocol: None,
             inject: None,
+            root: Root::ErrorEpc,
         };
         for word in words.split_whitespace() {
             let number = |text: &str| text.parse().map_err(|_| Unknown(word));
@@ -98,6 +103,11 @@ impl Args {
                 ("protocol", name) => args.protocol = Some(name),
                 ("refills", text) => args.refills = number(text)?,
                 ("seed", text) => args.seed = number(text)?,
+                ("root", "error-epc") => args.root = Root::ErrorEpc,
+                ("root", "block") => args.root = Root::Block,
+                ("root", "kscratch1") => args.root = Root::KScratch(2),
+                ("root", "kscratch2") => args.root = Root::KScratch(3),
+                ("root", "kscratch3") => args.root = Root::KScratch(4),
                 ("inject", "drop-flush") => args.inject = Some(Inject::DropFlush),
                 ("inject", "corrupt-guard") => args.inject = Some(Inject::CorruptGuard),
                 ("inject", "no-flush") => args.inject = Some(Inject::NoFlush),

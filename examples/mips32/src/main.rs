@@ -41,7 +41,9 @@ extern "C" fn main(count: usize, arguments: *const u32) -> ! {
     arch::tlb::reset();
     // SAFETY: user mode may read Count; there is no handler to serve any address space, and none is current.
     unsafe {
-        arch::cp0::hwrena::write(1 << 2);
+        if !cfg!(feature = "release1") {
+            arch::cp0::hwrena::write(1 << 2);
+        }
         arch::vectors::install(&[], &[], &[]);
     }
     // SAFETY: the firmware's registers, as they came.

@@ -1,7 +1,6 @@
 //! A boot: builds the machine around one kind of table, and works it.
 
 use tlbkit_pagetable::nodes::Chunk;
-use tlbkit_refill::features::{Endian, Features};
 use tlbkit_refill::handler::{self, Form, Front, Root, Spec, Stlb, Write};
 
 use crate::arch::{cp0, tlb, vectors};
@@ -19,15 +18,14 @@ use crate::{memory, moving, user};
 const WRITES: [(&str, Write); 2] = [("random", Write::Random), ("index", Write::Index)];
 
 /// Returns what a handler of a table is made of.
-fn spec<S: Structure>(sets: usize, write: Write) -> Spec {
-    let endian = if cfg!(target_endian = "big") { Endian::Big } else { Endian::Little };
+fn spec<S: Structure>(sets: usize, root: Root, write: Write) -> Spec {
     let front =
         if sets == 0 { Front::None } else { Front::Stlb(fits(Stlb::new(memory::window_of(0) as u32, sets))) };
     Spec {
-        features: Features::R2.with_endian(endian),
+        features: cp0::features(),
         place: handler::Place::VECTOR,
         block: (&raw const BLOCK).addr() as u32,
-        root: Root::ErrorEpc,
+        root,
         front,
         walk: S::WALK,
         form: Form::PLAIN,
@@ -54,16 +52,16 @@ pub fn run<S: Structure>(args: &Args, sets: usize) -> u32 {
         Ok(software) => software,
         Err(error) => panic!("no software TLB cache: {error}"),
     };
-    let mut machine = Machine::<S>::new(nodes, frames, software, 255, args.inject);
+    let mut machine = Machine::<S>::new(nodes, frames, software, 255, args.inject, args.root);
     if args.work == Work::Moving {
-        start(&mut machine, &spec::<S>(sets, Write::Index));
+        start(&mut machine, &spec::<S>(sets, args.root, Write::Index));
         return moving::run(&mut machine, code);
     }
     let mut failures = 0;
     if args.work == Work::Measure {
         for (write, how) in WRITES {
             let mut checks = Checks::default();
-            let words = start(&mut machine, &spec::<S>(sets, how));
+            let words = start(&mut machine, &spec::<S>(sets, args.root, how));
             let swept = sweep::run(&mut machine, code, &mut checks);
             let task = tasking::run(&mut machine, code, &mut checks);
             let mapping = mapping::run(&mut machine, code, &mut checks);
@@ -76,7 +74,7 @@ pub fn run<S: Structure>(args: &Args, sets: usize) -> u32 {
             Report { table: args.table, stlb: sets > 0, write, words, swept, task, mapping, checks }.print();
         }
     }
-    start(&mut machine, &spec::<S>(sets, Write::Index));
+    start(&mut machine, &spec::<S>(sets, args.root, Write::Index));
     machine.renumber(stress::NUMBERS);
     let mut checks = Checks::default();
     let corrupted = args.inject == Some(Inject::CorruptGuard);

@@ -15,7 +15,11 @@ const FOLDER: &str = "examples/mips32";
 const PROGRAM: &str = "tlbkit-mips32";
 
 /// The CPUs that the kernel is known to run on.
-const CPUS: [&str; 5] = ["4KEc", "24Kf", "34Kf", "74Kf", "P5600"];
+const CPUS: [&str; 7] = ["4Kc", "4KEcR1", "4KEc", "24Kf", "34Kf", "74Kf", "P5600"];
+
+/// Those among them that know release 1 alone. Rust's targets are of release 2: the kernel is built by other flags, apart.
+const RELEASE_1: [&str; 2] = ["4Kc", "4KEcR1"];
+const RELEASE_1_FLAGS: &str = r#"["-Ctarget-cpu=mips32", "-Ctarget-feature=-mips32r2"]"#;
 
 /// Seconds until a boot that has not ended is begun anew, then counts as failed. One takes seconds, under stress a minute.
 const LIMIT: &str = "300";
@@ -26,12 +30,20 @@ const TRIES: u32 = 2;
 /// The status of `timeout` where the limit was reached.
 const TIMED_OUT: [i32; 2] = [124, 137];
 
+/// The CPU of MIPS III, the kernel for it, and that kernel's target. The kernel's own configuration makes the target's code
+/// code for MIPS III.
+pub(crate) const MIPS_III: &str = "R4000";
+const WIDE_FOLDER: &str = "examples/mips3";
+const WIDE_PROGRAM: &str = "tlbkit-mips3";
+const WIDE_TARGET: &str = "mips64el-unknown-linux-gnuabi64";
+
 /// A machine that is ready to boot.
 #[derive(Debug)]
 pub(crate) struct Machine {
+    qemu: &'static str,
     kernel: PathBuf,
-    /// The plugin that counts, and where it writes.
-    plugin: PathBuf,
+    /// The plugin that counts, if one does, and where it writes.
+    plugin: Option<PathBuf>,
     counts: PathBuf,
     cpu: String,
     cpus: usize,
@@ -72,17 +84,44 @@ impl Machine {
         tools::toolchain(shell, tools::NIGHTLY, &["rust-src"])?;
         let target = if big_endian { "mips-mti-none-elf" } else { "mipsel-unknown-none" };
         let root = env::current_dir().context("no working directory")?;
-        let folder = root.join(places::target()).join("mips32");
+        let release1 = RELEASE_1.contains(&cpu);
+        let folder = root.join(places::target()).join(if release1 { "mips32r1" } else { "mips32" });
         // In the kernel's folder, for its configuration.
         let line = Line::new("cargo", "+nightly -Z unstable-options -C").with([FOLDER]);
         let line = line.with(["build", "--quiet", "--release", "--target", target, "--target-dir"]);
-        shell.run(&line.with([folder.to_string_lossy()]))?;
+        let line = line.with([folder.to_string_lossy()]);
+        let flags = format!("target.{target}.rustflags={RELEASE_1_FLAGS}");
+        let more = ["--features", "release1", "--config", &flags];
+        shell.run(&line.with(release1.then_some(more).into_iter().flatten()))?;
         let kernel = folder.join(target).join("release").join(PROGRAM);
         fs::metadata(&kernel).with_context(|| format!("cargo built no {}", kernel.display()))?;
         shell.run(&Line::new("cargo", "build --quiet --release -p tlbkit-count"))?;
         let plugin = root.join(places::target()).join("release").join("libtlbkit_count.so");
         let counts = folder.join(format!("counts-{}", std::process::id()));
-        Ok(Self { kernel, plugin, counts, cpu: cpu.into(), cpus, big_endian, quiet })
+        let (qemu, plugin, cpu) = (qemu(big_endian), Some(plugin), cpu.into());
+        Ok(Self { qemu, kernel, plugin, counts, cpu, cpus, big_endian, quiet })
+    }
+
+    /// The same with the kernel for MIPS III.
+    ///
+    /// # Errors
+    ///
+    /// If something is missing.
+    pub(crate) fn wide(shell: &Shell, quiet: bool) -> anyhow::Result<Self> {
+        let qemu = "qemu-system-mips64el";
+        tools::program(shell, qemu, "qemu-system-mips")?;
+        tools::toolchain(shell, tools::NIGHTLY, &["rust-src"])?;
+        let root = env::current_dir().context("no working directory")?;
+        let folder = root.join(places::target()).join("mips3");
+        // In the kernel's folder, for its configuration.
+        let line = Line::new("cargo", "+nightly -Z unstable-options -C").with([WIDE_FOLDER]);
+        let line = line.with(["build", "--quiet", "--release", "--target", WIDE_TARGET, "--target-dir"]);
+        shell.run(&line.with([folder.to_string_lossy()]))?;
+        let kernel = folder.join(WIDE_TARGET).join("release").join(WIDE_PROGRAM);
+        fs::metadata(&kernel).with_context(|| format!("cargo built no {}", kernel.display()))?;
+        let counts = folder.join("no-counts");
+        let (cpu, cpus, big_endian, plugin) = (MIPS_III.into(), 1, false, None);
+        Ok(Self { qemu, kernel, plugin, counts, cpu, cpus, big_endian, quiet })
     }
 
     /// Boots the kernel with these words, and shows what it says but for the lines that it says to programs.
@@ -128,12 +167,15 @@ impl Machine {
         // Without the cards that it would want firmware for, which is in other packages than QEMU.
         let machine = "-M malta -m 256 -nographic -nic none -vga none -no-reboot -semihosting-config enable=on,target=native";
         let cpus = self.cpus.to_string();
-        let line = Line::new("timeout", "-k 5").with([LIMIT, qemu(self.big_endian)]).with(machine.split(' '));
+        let line = Line::new("timeout", "-k 5").with([LIMIT, self.qemu]).with(machine.split(' '));
         let line = line.with(["-cpu", &self.cpu, "-smp", &cpus]);
         // A CPU that is alone counts its instructions by time: one takes 64 ns.
         let line = if self.cpus == 1 { line.with(["-icount", "shift=6"]) } else { line };
-        let plugin = format!("file={},out={}", self.plugin.display(), self.counts.display());
-        let line = line.with(["-plugin", &plugin]);
+        let plugin = self
+            .plugin
+            .as_ref()
+            .map(|plugin| format!("file={},out={}", plugin.display(), self.counts.display()));
+        let line = line.with(plugin.iter().flat_map(|plugin| ["-plugin", plugin.as_str()]));
         line.with(["-kernel", &self.kernel.to_string_lossy(), "-append", words])
     }
 

@@ -27,9 +27,13 @@ global_asm!(
     // Kernel mode, interrupts masked, vectors in kseg0.
     "mtc0 $zero, $12",
     "ehb",
-    // Which CPU is this? EBase.CPUNum.
+    // Which CPU is this? EBase.CPUNum; a CPU of release 1 is alone.
+    ".if {release1}",
+    "move $t0, $zero",
+    ".else",
     "mfc0 $t0, $15, 1",
     "andi $t0, $t0, 0x3ff",
+    ".endif",
     "lui  $sp, %hi(STACKS)",
     "addiu $sp, $sp, %lo(STACKS)",
     "addiu $t1, $t0, 1",
@@ -59,4 +63,5 @@ global_asm!(
     "move $a0, $t0",
     ".set pop",
     stack = const STACK,
+    release1 = const cfg!(feature = "release1") as u32,
 );

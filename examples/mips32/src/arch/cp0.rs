@@ -1,8 +1,10 @@
 //! The registers of coprocessor 0 that the kernel uses.
 //!
-//! Each write is followed by `ehb`, after which the next instruction sees it.
+//! Each write is followed by `ehb`, after which the next instruction sees it, or on release 1 by as many cycles.
 
 use core::arch::asm;
+
+use tlbkit_refill::features::{Endian, Features, Isa};
 
 /// A register: its name, number and select.
 macro_rules! register {
@@ -38,14 +40,28 @@ macro_rules! register {
                 // SAFETY: the caller's promise.
                 unsafe {
                     asm!(
-                        ".set push", ".set noat", concat!("mtc0 {}, $", $number, ", ", $select), "ehb", ".set pop",
+                        ".set push", ".set noat", concat!("mtc0 {}, $", $number, ", ", $select), ".set pop",
                         in(reg) value,
                         options(nostack, preserves_flags)
                     );
+                    barrier();
                 }
             }
         }
     };
+}
+
+/// Waits until what was written to coprocessor 0, or read there by the TLB's instructions, has taken effect.
+#[inline(always)]
+pub fn barrier() {
+    // SAFETY: these instructions do nothing but wait.
+    unsafe {
+        if cfg!(feature = "release1") {
+            asm!("ssnop", "ssnop", "ssnop", "ehb", options(nostack, preserves_flags));
+        } else {
+            asm!("ehb", options(nostack, preserves_flags));
+        }
+    }
 }
 
 register! {
@@ -77,7 +93,7 @@ register! {
     wired, 6, 0
 }
 register! {
-    /// Which of its registers user mode may read by `rdhwr`.
+    /// Which of its registers user mode may read by `rdhwr`, from release 2 on.
     hwrena, 7, 0
 }
 register! {
@@ -109,12 +125,24 @@ register! {
     prid, 15, 0
 }
 register! {
-    /// Its lowest bits: which CPU this is.
+    /// Its lowest bits: which CPU this is, from release 2 on.
     ebase, 15, 1
 }
 register! {
-    /// How many TLB entries there are, among much else.
+    /// Bits 10 to 12: the release of the architecture, less one. Bit 31: whether there is [`config1`].
+    config, 16, 0
+}
+register! {
+    /// How many TLB entries there are, among much else. Bit 31: whether there is a register more, as in all of these.
     config1, 16, 1
+}
+register! {
+    /// Nothing but whether there is [`config3`].
+    config2, 16, 2
+}
+register! {
+    /// Nothing but whether there is [`config4`].
+    config3, 16, 3
 }
 register! {
     /// Whether there are scratch registers (bits 16 to 23 of this), among others.
@@ -122,8 +150,20 @@ register! {
 }
 
 register! {
-    /// Where an error exception came from. There is none: the refill handler has its root here.
+    /// Where an error exception came from. There is none: the refill handler may have its root here.
     error_epc, 30, 0
+}
+register! {
+    /// A scratch register, if the CPU has it: the refill handler may have its root here. So for the others.
+    kscratch1, 31, 2
+}
+register! {
+    /// As above.
+    kscratch2, 31, 3
+}
+register! {
+    /// As above.
+    kscratch3, 31, 4
 }
 
 /// Puts the timer's interrupt off for as long as Count takes to go round, 25 seconds of the guest's. Nobody waits for it,
@@ -141,5 +181,19 @@ pub const STATUS_UM: u32 = 1 << 4;
 /// Returns the number of this CPU.
 #[inline(always)]
 pub fn cpu() -> usize {
-    (ebase::read() & 0x3ff) as usize
+    if cfg!(feature = "release1") { 0 } else { (ebase::read() & 0x3ff) as usize }
+}
+
+/// Returns what this CPU has, as far as its refill handler is concerned, by what it says of itself.
+pub fn features() -> Features {
+    const MORE: u32 = 1 << 31;
+    let isa = if config::read() >> 10 & 7 == 0 { Isa::R1 } else { Isa::R2 };
+    // Each register tells whether there is the next; what there is not may not be read.
+    let has_config4 = config::read() & MORE != 0
+        && config1::read() & MORE != 0
+        && config2::read() & MORE != 0
+        && config3::read() & MORE != 0;
+    let kscratch = if has_config4 { (config4::read() >> 16) as u8 } else { 0 };
+    let endian = if cfg!(target_endian = "big") { Endian::Big } else { Endian::Little };
+    Features { isa, endian, kscratch }
 }

@@ -149,8 +149,12 @@ macro_rules! exception_assembly {
             ".endm",
             // This CPU's data.
             ".macro this_cpu to",
+            ".if {release1}",
+            "move \\to, $zero",
+            ".else",
             "mfc0 \\to, $15, 1",
             "ext \\to, \\to, 0, 10",
+            ".endif",
             "sll \\to, \\to, {shift}",
             "lui $k1, %hi(CPU_DATA)",
             "addiu $k1, $k1, %lo(CPU_DATA)",
@@ -159,6 +163,7 @@ macro_rules! exception_assembly {
             $($line,)*
             ".set pop",
             shift = const SHIFT,
+            release1 = const cfg!(feature = "release1") as u32,
         );
     };
 }
@@ -204,7 +209,12 @@ exception_assembly!(
     "lw $sp, 0($k0)",
     // Kernel mode, no exception level, interrupts masked.
     "mfc0 $t0, $12",
+    ".if {release1}",
+    "srl $t0, $t0, 5",
+    "sll $t0, $t0, 5",
+    ".else",
     "ins $t0, $zero, 0, 5",
+    ".endif",
     "mtc0 $t0, $12",
     "ehb",
     "lw $16, 0($sp)",

@@ -106,7 +106,8 @@ pub fn read(index: usize) -> Entry {
     // SAFETY: reads an entry into the registers that stand for one, and puts back the one that means more.
     unsafe {
         cp0::index::write(index as u32);
-        asm!("tlbr", "ehb", options(nostack));
+        asm!("tlbr", options(nostack));
+        cp0::barrier();
         let entry = Entry {
             hi: cp0::entry_hi::read(),
             mask: cp0::page_mask::read(),
@@ -124,7 +125,8 @@ fn write(index: usize, entry: Entry) {
     unsafe {
         cp0::index::write(index as u32);
         load(entry);
-        asm!("tlbwi", "ehb", options(nostack));
+        asm!("tlbwi", options(nostack));
+        cp0::barrier();
         cp0::entry_hi::write(current);
         cp0::page_mask::write(0);
     }
@@ -167,7 +169,8 @@ pub fn probe(at: u32, asid: u32) -> Option<usize> {
     // SAFETY: `tlbp` changes Index alone; EntryHi is put back.
     unsafe {
         cp0::entry_hi::write(at & VPN2 | asid);
-        asm!("tlbp", "ehb", options(nostack));
+        asm!("tlbp", options(nostack));
+        cp0::barrier();
         cp0::entry_hi::write(current);
     }
     let index = cp0::index::read();

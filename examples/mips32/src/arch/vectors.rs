@@ -11,6 +11,7 @@
 use core::arch::asm;
 use core::ops::Range;
 
+use super::cp0;
 use super::exception::general_entry;
 
 const REFILL: usize = 0x8000_0000;
@@ -54,9 +55,20 @@ pub fn written(at: usize, bytes: usize) {
     for line in (at..at + bytes).step_by(16) {
         // SAFETY: it writes back, and forgets, a line of the caches.
         unsafe {
-            asm!(".set push", ".set noat", ".set mips32r2", "synci 0({})", ".set pop", in(reg) line, options(nostack));
+            if cfg!(feature = "release1") {
+                // Hit Writeback, data; Hit Invalidate, instructions.
+                asm!(
+                    ".set push", ".set noat", ".set mips32", "cache 0x19, 0({0})", "sync", "cache 0x10, 0({0})", ".set pop",
+                    in(reg) line, options(nostack)
+                );
+            } else {
+                asm!(
+                    ".set push", ".set noat", ".set mips32r2", "synci 0({})", ".set pop", in(reg) line, options(nostack)
+                );
+            }
         }
     }
     // SAFETY: a barrier.
-    unsafe { asm!("sync", "ehb", options(nostack)) };
+    unsafe { asm!("sync", options(nostack)) };
+    cp0::barrier();
 }

@@ -9,7 +9,6 @@ mod transcript;
 
 use tlbkit_addr::{Attr, PageSize, VirtAddr, Vpn};
 use tlbkit_pagetable::Change;
-use tlbkit_refill::features::{Endian, Features};
 use tlbkit_refill::handler::{Form, Front, Place, Root, Spec, Write};
 use tlbkit_superpage::{ApproxOnline, Costs, Footprint, Ladder, Memory, Setup, Slot};
 
@@ -98,10 +97,10 @@ pub fn run<S: Structure>(table: &str) -> u32 {
 
 /// Writes the vectors: the handler that loads pages of any size, and reports.
 fn install<S: Structure>() {
-    let endian = if cfg!(target_endian = "big") { Endian::Big } else { Endian::Little };
     let spec = Spec {
-        features: Features::R2.with_endian(endian),
-        place: Place::VECTOR,
+        features: cp0::features(),
+        // On release 1 some of these are longer than the room up to the cache error vector.
+        place: Place::WIDE,
         block: (&raw const BLOCK).addr() as u32,
         root: Root::Block,
         front: Front::None,

@@ -5,6 +5,7 @@ use core::ops::ControlFlow;
 use tlbkit_addr::{Attr, Flush, PageSize, Pages, Pfn, Reach, Vpn};
 use tlbkit_pagetable::{Change, Error, Holes, Pinned, Retired, Table, destroy};
 use tlbkit_refill::Block;
+use tlbkit_refill::handler::Root;
 use tlbkit_stlb::{Asids, Invalidate, Mips32};
 
 use super::caches::{Hardware, Software};
@@ -14,7 +15,7 @@ use super::structure::{Nodes, Structure};
 use crate::arch::{cp0, tlb};
 use crate::args::Inject;
 
-/// What the CPU and its refill handler share, but for the root of the running table, which is in ErrorEPC.
+/// What the CPU and its refill handler share. The root of the running table may be elsewhere.
 pub static BLOCK: Block = Block::new();
 
 /// What was done about faults.
@@ -42,6 +43,8 @@ pub struct Machine<S: Structure> {
     pub(super) hardware: Hardware,
     software: Software,
     asids: Asids<Mips32>,
+    /// Where the refill handler has the root of the running table.
+    root: Root,
 }
 
 impl<S: Structure> Machine<S> {
@@ -52,9 +55,11 @@ impl<S: Structure> Machine<S> {
         software: Software,
         last: u8,
         inject: Option<Inject>,
+        root: Root,
     ) -> Self {
         let hardware = Hardware::new(inject);
-        Self { nodes, frames, tally: Tally::default(), lazy: false, hardware, software, asids: numbers(last) }
+        let (tally, asids) = (Tally::default(), numbers(last));
+        Self { nodes, frames, tally, lazy: false, hardware, software, asids, root }
     }
 
     /// Has the numbers from 1 to `last` for address spaces from now on. There must be no address space.
@@ -73,7 +78,7 @@ impl<S: Structure> Machine<S> {
         let mut caches = (&mut self.hardware, &mut self.software);
         let number = self.asids.activate(&mut space.context, &mut caches);
         space.number = Some(number);
-        set_root::<S>(&space.table);
+        self.set_root(&space.table);
         // SAFETY: the refill handler goes by the root that it has just been given.
         unsafe { tlb::switch(number.asid() as u32) };
     }
@@ -144,7 +149,7 @@ impl<S: Structure> Machine<S> {
         if let Some(number) = space.number {
             self.forget(number, space.batch.flush());
             if number.asid() as u32 == tlb::current() {
-                set_root::<S>(&space.table);
+                self.set_root(&space.table);
             }
         }
         // SAFETY: nobody walks but this CPU, which does not now, and it has forgotten what the batch names.
@@ -165,6 +170,22 @@ impl<S: Structure> Machine<S> {
                 self.hardware.invalidate_pages(number, pages);
             }
             self.software.invalidate_pages(number, pages);
+        }
+    }
+
+    /// Tells the refill handler where the table of the running address space is.
+    fn set_root(&self, table: &S::Table<'_>) {
+        let word = S::WALK.root(S::root(table));
+        // SAFETY: ErrorEPC means nothing to anybody else, as long as there is no reset, NMI or cache error; a scratch
+        // register never does, and the CPU has it, or there is no handler with that root.
+        unsafe {
+            match self.root {
+                Root::Block => BLOCK.set_root(word),
+                Root::ErrorEpc => cp0::error_epc::write(word),
+                Root::KScratch(2) => cp0::kscratch1::write(word),
+                Root::KScratch(3) => cp0::kscratch2::write(word),
+                Root::KScratch(_) => cp0::kscratch3::write(word),
+            }
         }
     }
 
@@ -194,10 +215,4 @@ fn numbers(last: u8) -> Asids<Mips32> {
         Ok(asids) => asids,
         Err(error) => panic!("{error}"),
     }
-}
-
-/// Tells the refill handler where the table of the running address space is.
-fn set_root<S: Structure>(table: &S::Table<'_>) {
-    // SAFETY: ErrorEPC means nothing to anybody else, as long as there is no reset, NMI or cache error.
-    unsafe { cp0::error_epc::write(S::WALK.root(S::root(table))) };
 }
