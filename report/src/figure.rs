@@ -26,9 +26,39 @@ impl Verdict {
         }
     }
 
-    /// Returns the verdict of so many claims of so many.
+    /// Returns the verdict of so many claims of so many: all of them, half at the least, or fewer. Where nothing is claimed
+    /// nothing is compared.
     pub(crate) fn count(holding: usize, all: usize) -> Self {
-        Self::of(holding == all, 2 * holding >= all)
+        if all == 0 { Self::Open } else { Self::of(holding == all, 2 * holding >= all) }
+    }
+
+    /// Returns the verdict of deviations that may be as large as this to agree, or to agree in part. Where there is none
+    /// nothing is compared; one that is no number is too large.
+    pub(crate) fn most(deviations: &[f64], agrees: f64, partly: f64) -> Self {
+        let within = |limit: f64| deviations.iter().all(|deviation| deviation.abs() <= limit);
+        if deviations.is_empty() { Self::Open } else { Self::of(within(agrees), within(partly)) }
+    }
+
+    /// Returns the verdict of our number over the printed one, which may be off by these factors, either way.
+    pub(crate) fn factor(ratio: f64, agrees: f64, partly: f64) -> Self {
+        let within = |factor: f64| (1.0 / factor..=factor).contains(&ratio);
+        Self::of(within(agrees), within(partly))
+    }
+
+    /// Returns the verdict of a rank correlation with the paper's order.
+    pub(crate) fn order(correlation: f64) -> Self {
+        Self::of(correlation > 0.8, correlation > 0.4)
+    }
+
+    /// Returns the verdict of ranges, each beside the printed one: none reaches further beyond it than this.
+    pub(crate) fn ranges(ranges: &[[(f64, f64); 2]], agrees: f64, partly: f64) -> Self {
+        let beyond = |[ours, said]: &[(f64, f64); 2]| {
+            if [ours.0, ours.1, said.0, said.1].iter().any(|end| end.is_nan()) {
+                return f64::NAN;
+            }
+            (said.0 - ours.0).max(ours.1 - said.1).max(0.0)
+        };
+        Self::most(&ranges.iter().map(beyond).collect::<Vec<_>>(), agrees, partly)
     }
 
     /// Returns the verdict of claims, each with whether it holds: all of them, half at the least, or fewer.
@@ -153,4 +183,50 @@ pub(crate) fn cell(value: f64) -> String {
 /// Returns a cell of a percentage.
 pub(crate) fn percent(value: f64) -> String {
     format!("{value:.1} %")
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// Every kind of verdict agrees with the paper's own numbers, agrees in part with some a little off, differs from
+    /// wrong ones, and is none where there is nothing.
+    #[test]
+    fn every_kind_of_verdict_can_come_out_either_way() {
+        use Verdict::{Agrees, Differs, Open, Partly};
+        assert_eq!(
+            [(4, 4), (2, 4), (1, 4), (0, 1), (0, 0)].map(|(n, all)| Verdict::count(n, all)),
+            [Agrees, Partly, Differs, Differs, Open]
+        );
+        let claims = |holds: [bool; 3]| Verdict::claims(&holds.map(|holds| ("a claim", holds)));
+        assert_eq!(claims([true; 3]), Agrees);
+        assert_eq!(claims([true, true, false]), Partly);
+        assert_eq!(claims([true, false, false]), Differs);
+        assert_eq!(Verdict::claims(&[]), Open);
+        let most = |deviations: &[f64]| Verdict::most(deviations, 3.0, 6.0);
+        assert_eq!(most(&[0.0, -3.0]), Agrees);
+        assert_eq!(most(&[0.0, -4.0]), Partly);
+        assert_eq!(most(&[0.0, -7.0]), Differs);
+        assert_eq!(most(&[0.0, f64::NAN]), Differs);
+        assert_eq!(most(&[]), Open);
+        // Too small is as wrong as too large.
+        let factor = |ratio| Verdict::factor(ratio, 2.0, 10.0);
+        assert_eq!([1.0, 0.5, 2.0].map(factor), [Agrees; 3]);
+        assert_eq!([0.2, 9.0].map(factor), [Partly; 2]);
+        assert_eq!([0.05, 11.0, -1.0, f64::NAN].map(factor), [Differs; 4]);
+        assert_eq!(
+            [1.0, 0.5, 0.0, -1.0, f64::NAN].map(Verdict::order),
+            [Agrees, Partly, Differs, Differs, Differs]
+        );
+        let ranges = |ours| Verdict::ranges(&[[ours, (40.0, 50.0)]], 2.0, 10.0);
+        assert_eq!([(40.0, 50.0), (38.0, 52.0), (45.0, 45.0)].map(ranges), [Agrees; 3]);
+        assert_eq!([(35.0, 50.0), (45.0, 60.0)].map(ranges), [Partly; 2]);
+        // One that has everything in it says nothing, and one beside it something else.
+        assert_eq!([(0.0, 100.0), (10.0, 20.0), (70.0, 80.0), (f64::NAN, 50.0)].map(ranges), [Differs; 4]);
+        assert_eq!(Verdict::ranges(&[], 2.0, 10.0), Open);
+        assert_eq!(
+            [(true, true), (false, true), (false, false)].map(|(all, part)| Verdict::of(all, part)),
+            [Agrees, Partly, Differs]
+        );
+    }
 }

@@ -224,7 +224,7 @@ fn misses(data: &Data) -> anyhow::Result<Figure> {
         .table(Table::new("Ours, hundreds", &head, rows))
         .table(Table::new("The paper's, hundreds", &paper_head, paper))
         .says(
-            Verdict::of(order > 0.8, order > 0.4),
+            Verdict::order(order),
             format!("the policies' order by misses left has a rank correlation of {} with the paper's; APPROX-ONLINE leaves {} % of the misses here and {} % there, OFFLINE {} and {} %.",
                 cell(order),
                 cell(100.0 * ours[7]),
@@ -376,7 +376,7 @@ fn distribution(data: &Data) -> anyhow::Result<Figure> {
         .table(Table::new("Ours", &head, rows))
         .table(Table::new("The paper's", &paper_head, paper))
         .says(
-            Verdict::of(ours > 0.7 * theirs, ours > 2.0),
+            Verdict::factor(ours / theirs, 1.5, 3.0),
             format!(
                 "a program ends with pages of {} sizes on average, {} in the paper.",
                 cell(ours),

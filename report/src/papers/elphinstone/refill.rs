@@ -250,7 +250,7 @@ pub(super) fn elapsed(traces: &Traces, printed: &Printed) -> anyhow::Result<Figu
         .table(Table::new("Instructions of the refills alone, over MPT's", &head, alone))
         .table(Table::new("The paper: elapsed time over that with MPT", &paper_head, paper))
         .says(
-            Verdict::of(order > 0.8, order > 0.4),
+            Verdict::order(order),
             format!(
                 "the order of the structures has a rank correlation of {} with the paper's; {best} comes first here, \
                  {their_best} there; G16 alone takes {} times MPT's instructions of refills in the mean.",

@@ -55,7 +55,7 @@ pub(super) fn by_size(traces: &Traces) -> anyhow::Result<Figure> {
     let figure = Figure::new(PAPER, "Figure 3", "GPT space over node size, conventional programs", about)
         .chart(chart)
         .says(
-            Verdict::of(excess < 15.0, excess < 50.0),
+            Verdict::most(&[excess], 15.0, 50.0),
             format!(
                 "the paper finds G16 close to the minimum; ours is at G{} on average, G16 takes {} % more, and the \
                  adaptive table {} bytes where no choice could do with less than {}.",
@@ -219,7 +219,7 @@ pub(crate) fn sparse_space(lab: &Lab) -> anyhow::Result<Figure> {
     let said = printed.at(&["4.2 (Figure 8)", "MPT over GPT"])?;
     let below = adaptive.iter().filter(|ratio| **ratio <= 1.0).count();
     Ok(figure.says(
-        Verdict::of((ratio / said).log10().abs() < 0.5, (ratio / said).log10().abs() < 1.0),
+        Verdict::factor(ratio / said, 10f64.sqrt(), 10.0),
         format!(
             "the paper says about two orders of magnitude from GPT to MPT, here it is a factor of {} in the mean; its \
              forecast that an adaptive GPT takes no more than H8k holds in {below} of {} cases, worst {} times.",

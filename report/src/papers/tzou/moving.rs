@@ -159,7 +159,7 @@ fn breakdown(rows: &Rows, printed: &Printed) -> anyhow::Result<Figure> {
         .table(Table::new("Ours", &["part", "instructions", "share"], ours))
         .table(Table::new("The thesis's", &["part", "*us", "*share"], theirs))
         .says(
-            Verdict::of((0.5..=2.0).contains(&ratio), (0.1..=10.0).contains(&ratio)),
+            Verdict::factor(ratio, 2.0, 10.0),
             format!(
                 "changing PTEs is {} % of a message here and {} % there, keeping ownerships {} % here and looking up memory \
                  maps {} % there: our messages have no headers, references or memory maps to check, of which the \
