@@ -627,6 +627,73 @@ proptest! {
     }
 }
 
+proptest! {
+    /// The same of two spaces, where operations take their time: each is begun, updates the entry, flushes and ends in a step
+    /// of its own, and any other call may come in between. When an unmapping says that it is done, no TLB of a space that
+    /// shared the page may use it.
+    #[test]
+    fn what_is_done_no_tlb_may_use(
+        shared in any::<bool>(), calls in proptest::collection::vec((0..8u8, any::<bool>(), 1..3u16, 0..3usize), 0..80),
+    ) {
+        let (mut dash, at) = (dash(), Vpn::new(0));
+        for of in (1..3).filter(|_| shared) {
+            dash.share(space(of), SharingId::Everybody, Pages::one(at)).unwrap();
+        }
+        // What a TLB may hold of each space's page.
+        let mut held = [Attr::empty(); 3];
+        // Operations: of which unmapping, in which space, how far they have come, and what may have been loaded since the flush.
+        let mut flights: Vec<(Ticket, bool, u16, u8, Attr)> = Vec::new();
+        for (call, flag, of, nth) in calls {
+            match call {
+                0 | 1 => _ = dash.map(space(of), at, page(if flag { RW } else { Attr::READ })),
+                2 | 3 => if let Ok(unmapping) = dash.unmap_asynch(space(of), at, flag, 0, Hint::default()) {
+                    let spaces: Vec<_> = dash.spaces_of(unmapping.ticket).unwrap().map(Asid::get).collect();
+                    // With nothing to flush, what a TLB holds stays.
+                    let first = if unmapping.flush.reach() == Reach::Everywhere { 0 } else { 10 };
+                    flights.extend(spaces.into_iter().map(|of| (unmapping.ticket, flag, of, first, Attr::empty())));
+                },
+                4..7 if !flights.is_empty() => {
+                    let nth = nth % flights.len();
+                    let (ticket, readonly, of, stage, _) = flights[nth];
+                    match stage % 10 {
+                        0 => flights[nth].3 += u8::from(dash.exclude(ticket, space(of)).unwrap()),
+                        1 => {
+                            dash.update(ticket, space(of)).unwrap();
+                            dash.release(ticket, space(of)).unwrap();
+                            flights[nth].3 += 1;
+                        }
+                        2 => (flights[nth].3, flights[nth].4) = (stage + 1, Attr::empty()),
+                        _ => {
+                            let (.., since) = flights.swap_remove(nth);
+                            held[usize::from(of)] &= if stage < 10 { since } else { Attr::all() };
+                            let ended = dash.completed(ticket, space(of), Outcome::Done).unwrap();
+                            let last = flights.iter().all(|(other, ..)| *other != ticket);
+                            prop_assert_eq!(last, ended.is_some());
+                            if ended.is_some_and(|ended| ended.outcome == Outcome::Done) {
+                                let denied = if readonly { Attr::WRITE } else { Attr::RIGHTS };
+                                for of in (1..3).filter(|&one| shared || one == of) {
+                                    prop_assert!(!held[usize::from(of)].intersects(denied), "space {of}");
+                                }
+                            }
+                        }
+                    }
+                }
+                _ => if dash.clear_dirty(space(of), at).is_ok() {
+                    for one in (1..3).filter(|&one| shared || one == of) {
+                        prop_assert!(!held[usize::from(one)].contains(Attr::WRITE));
+                    }
+                },
+            }
+            for of in 1..3 {
+                let now = dash.tables().entry(space(of), at).map_or(Attr::empty(), |entry| entry.attr & Attr::RIGHTS);
+                held[usize::from(of)] |= now;
+                flights.iter_mut().filter(|flight| flight.2 == of).for_each(|flight| flight.4 |= now);
+            }
+            prop_assert!(dash.check());
+        }
+    }
+}
+
 /// What has been written to is not clean because its rights are raised, or because it is back before it was gone.
 #[test]
 fn a_page_that_is_mapped_again_is_as_dirty_as_it_was() {
