@@ -7,7 +7,7 @@
 
 #![cfg(not(tlbkit_loom))]
 
-use std::sync::atomic::{AtomicUsize, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 use std::sync::{Mutex, MutexGuard};
 
 use tlbkit_addr::{Asid, Attr, CpuSet, Flush, PageSize, Pages, Pfn, Vpn};
@@ -103,6 +103,8 @@ struct Machine<'m> {
     spaces: [SharedSpace; SPACES],
     vm: Mutex<Vm<'m>>,
     finished: AtomicUsize,
+    /// A CPU has panicked, and replies no more.
+    failed: AtomicBool,
 }
 
 impl<'m> Machine<'m> {
@@ -130,6 +132,7 @@ impl<'m> Machine<'m> {
             spaces: Default::default(),
             vm: Mutex::new(vm),
             finished: AtomicUsize::new(0),
+            failed: AtomicBool::new(false),
         }
     }
 
@@ -244,9 +247,22 @@ impl Cpu<'_> {
         Some(held >> 4)
     }
 
+    /// Fails, too, where another CPU has: it would be waited for for ever.
+    fn goes_on(&self) {
+        assert!(!self.machine.failed.load(Ordering::SeqCst), "another CPU has failed");
+    }
+
     /// A page's word of this CPU.
     fn at(&self, frame: usize) -> &AtomicUsize {
         &self.machine.frames[frame][self.me]
+    }
+}
+
+impl Drop for Cpu<'_> {
+    fn drop(&mut self) {
+        if std::thread::panicking() {
+            self.machine.failed.store(true, Ordering::SeqCst);
+        }
     }
 }
 
@@ -292,6 +308,7 @@ impl Local<Unmapped> for Cpu<'_> {
         assert!(optimistic || vm.dash.check());
     }
     fn pause(&mut self) {
+        self.goes_on();
         std::thread::yield_now();
     }
 }
@@ -366,6 +383,7 @@ impl Vm<'_> {
 
 /// Replies, and starts what waits.
 fn serve<'m>(kernel: &Kernel<'m>, seat: &mut Seat<'_>, cpu: &mut Cpu<'m>) {
+    cpu.goes_on();
     std::thread::yield_now();
     kernel.poll(seat, cpu).expect("requests are right");
     let next = cpu.machine.vm().waiting.pop();
