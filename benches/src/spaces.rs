@@ -25,6 +25,8 @@ const ARENA: usize = 2 << 30;
 static START: AtomicUsize = AtomicUsize::new(0);
 static FRESH: AtomicUsize = AtomicUsize::new(4096);
 static FREE: AtomicUsize = AtomicUsize::new(0);
+/// Free frames that are zero but for the address of the next one.
+static ZEROED: AtomicUsize = AtomicUsize::new(0);
 static RECORDS: AtomicUsize = AtomicUsize::new(0);
 
 impl Frames {
@@ -42,6 +44,24 @@ impl Frames {
     #[inline(always)]
     fn pointer(&self, frame: usize) -> *mut u8 {
         std::ptr::with_exposed_provenance_mut(START.load(Ordering::Relaxed) + frame)
+    }
+
+    #[inline]
+    fn take_zeroed(&self) -> Option<PhysAddr> {
+        let free = ZEROED.load(Ordering::Relaxed);
+        if free == 0 {
+            return None;
+        }
+        // SAFETY: a free frame of the arena holds the next one's address.
+        ZEROED.store(unsafe { self.pointer(free).cast::<usize>().replace(0) }, Ordering::Relaxed);
+        Some(PhysAddr::new(free))
+    }
+
+    #[inline]
+    fn give_zeroed(&self, frame: PhysAddr) {
+        // SAFETY: the frame is of the arena, and nobody uses it any more.
+        unsafe { self.pointer(frame.get()).cast::<usize>().write(ZEROED.load(Ordering::Relaxed)) };
+        ZEROED.store(frame.get(), Ordering::Relaxed);
     }
 
     #[inline]
@@ -72,7 +92,8 @@ impl Frames {
     }
 }
 
-// SAFETY: each frame is handed out once until it is given back, and has its memory and its record.
+// SAFETY: each frame is handed out once until it is given back, and has its memory and its record. Those that are given back
+// zeroed are zero when they are handed out again.
 unsafe impl FrameSource for Frames {
     #[inline]
     fn take(&self) -> Option<PhysAddr> {
@@ -82,6 +103,16 @@ unsafe impl FrameSource for Frames {
     #[inline]
     fn give(&self, frame: PhysAddr) {
         self.give(frame);
+    }
+
+    #[inline]
+    fn take_zeroed(&self) -> Option<PhysAddr> {
+        self.take_zeroed()
+    }
+
+    #[inline]
+    fn give_zeroed(&self, frame: PhysAddr) {
+        self.give_zeroed(frame);
     }
 
     #[inline(always)]
@@ -243,6 +274,16 @@ unsafe impl Kernel for Host {
     #[inline]
     fn give_frame(&self, frame: PhysAddr) {
         self.0.give(frame);
+    }
+
+    #[inline]
+    fn take_zeroed_frame(&self) -> Option<PhysAddr> {
+        self.0.take_zeroed()
+    }
+
+    #[inline]
+    fn give_zeroed_frame(&self, frame: PhysAddr) {
+        self.0.give_zeroed(frame);
     }
 
     #[inline(always)]

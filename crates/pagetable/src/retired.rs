@@ -76,14 +76,15 @@ impl<'n> Retired<'n> {
     /// The caller is the table's only writer, and the batch came from the table.
     #[inline(always)]
     pub unsafe fn take_up(&mut self) {
-        if let Some(debt) = self.nodes.held().take_up(self.table) {
-            self.add_debt(debt);
+        if self.nodes.held().is_owed() {
+            self.add_debt();
         }
     }
 
-    /// In a new batch this sets a few fields, which the compiler then keeps apart from the others: nothing is moved.
-    #[inline(always)]
-    fn add_debt(&mut self, debt: Debt) {
+    #[cold]
+    #[inline(never)]
+    fn add_debt(&mut self) {
+        let Some(debt) = self.nodes.held().take_up(self.table) else { return };
         self.flush.add_all(Reach::Everywhere);
         if debt.head != 0 {
             if let Some(head) = self.head {

@@ -38,14 +38,14 @@ impl<'t, 'n, T: Table<'n> + ?Sized> Writer<'t, 'n, T> {
     /// Returns the batch. It is made where it stays: it is too large to be moved for each page.
     #[inline(always)]
     fn batch(&mut self) -> &mut Retired<'n> {
+        let table = self.table;
         if self.batch.is_none() {
-            self.batch = Some(self.table.batch());
+            self.batch = Some(table.batch());
             if let Some(batch) = &mut self.batch {
                 // SAFETY: this is the only writer, and the batch came from this table.
                 unsafe { batch.take_up() };
             }
         }
-        let table = self.table;
         self.batch.get_or_insert_with(|| table.batch())
     }
 

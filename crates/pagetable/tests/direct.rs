@@ -11,7 +11,7 @@ use tlbkit_conformance::{Profile, Runner, ops};
 use tlbkit_pagetable::format::{Compact, Compact32};
 use tlbkit_pagetable::geometry::Va32;
 use tlbkit_pagetable::nodes::{Chunk, Direct, FrameSource, NodeAddr, Nodes, Reclaim, Record};
-use tlbkit_pagetable::{Error, Local, Retired, Shared, Solo, Table, destroy, mpt};
+use tlbkit_pagetable::{Error, Holes, Local, Retired, Shared, Solo, Table, destroy, mpt};
 
 /// A stack of free frames, the memory of those from `first` on, and a record for each.
 #[derive(Debug)]
@@ -88,6 +88,72 @@ fn a_node_is_a_cleared_frame_and_its_record() {
         unsafe { nodes.free(again, true) };
     }
     assert_eq!(frames.free(), 7);
+}
+
+/// Frames that come back zeroed are kept apart, and handed out first.
+#[derive(Debug)]
+struct Kept<'f>(&'f Frames, Mutex<Vec<PhysAddr>>);
+
+// SAFETY: as for `Frames`, and what is given back zeroed is zero as long as nobody has it.
+unsafe impl FrameSource for Kept<'_> {
+    fn take(&self) -> Option<PhysAddr> {
+        self.0.take()
+    }
+
+    fn give(&self, frame: PhysAddr) {
+        self.0.give(frame);
+    }
+
+    fn take_zeroed(&self) -> Option<PhysAddr> {
+        self.1.lock().unwrap().pop()
+    }
+
+    fn give_zeroed(&self, frame: PhysAddr) {
+        self.1.lock().unwrap().push(frame);
+    }
+
+    fn memory(&self, frame: PhysAddr) -> *mut u8 {
+        self.0.memory(frame)
+    }
+
+    fn record(&self, frame: PhysAddr) -> Option<&Record> {
+        self.0.record(frame)
+    }
+}
+
+#[test]
+fn a_frame_that_is_known_to_be_zero_is_not_cleared_again() {
+    let mut memory = vec![Chunk::ZERO; 8];
+    let frames = Frames::new(&mut memory, 0, 8, 1..8);
+    let source = Kept(&frames, Mutex::default());
+    let nodes = Direct::<u64, Solo, _>::new(source);
+    let zeroed = || nodes.source().1.lock().unwrap().len();
+    let mut table = Local::with(mpt::Mpt4::new(&nodes).unwrap(), |_: &_| ());
+    let page = Pages::one(Vpn::new(5));
+    for round in 0..3 {
+        table.map(page, Pfn::new(7), PageSize::K4, Attr::READ).unwrap();
+        assert_eq!((frames.free(), zeroed()), (3, 0), "the same frames again, in round {round}");
+        table.unmap(page, Holes::Refuse, None).unwrap();
+        assert_eq!((frames.free(), zeroed()), (3, 3), "they were empty when they went");
+    }
+    for frame in &*nodes.source().1.lock().unwrap() {
+        // SAFETY: the frame is free, and its memory the test's.
+        let words = unsafe { std::slice::from_raw_parts((&frames).memory(*frame).cast::<u64>(), 512) };
+        assert!(words.iter().all(|&word| word == 0));
+    }
+    // Who takes one gets it as it is: were it cleared all the same, this would be gone.
+    let kept = *nodes.source().1.lock().unwrap().last().unwrap();
+    // SAFETY: as above.
+    unsafe { (&frames).memory(kept).cast::<u64>().add(511).write(9) };
+    let node = nodes.take(512).unwrap();
+    // SAFETY: the node is taken, and the index below its words.
+    unsafe {
+        assert_eq!((node.get(), nodes.read(node, 511)), (kept.get(), 9));
+        nodes.put(node, 511, 0);
+        nodes.free(node, false);
+    }
+    table.destroy();
+    assert_eq!(frames.free() + zeroed(), 7);
 }
 
 #[test]

@@ -20,6 +20,7 @@ use crate::Machine;
 /// - **frames**: [`take_frame`](Self::take_frame) returns 4 KiB frames that belong to nobody else until
 ///   [`give_frame`](Self::give_frame) gets them back, and not the one at 0. [`memory`](Self::memory) of such a frame is
 ///   aligned to 4 KiB, and stays mapped for reading and writing on every CPU, in every address space, until then;
+/// - **zeroed frames**: so does [`take_zeroed_frame`](Self::take_zeroed_frame), and every byte of its frames is zero;
 /// - **records**: [`record`](Self::record) returns a cell of its own for each frame, the same at each call, that nobody
 ///   else uses while [`take_frame`](Self::take_frame) has given the frame away;
 /// - **one**: a CPU uses one [`Mmu`](crate::Mmu): two would give the same ASID to two address spaces;
@@ -48,6 +49,20 @@ pub unsafe trait Kernel: Sync + Sized + 'static {
     /// Takes back a frame that [`take_frame`](Self::take_frame) returned: it was a page-table node, and no CPU can reach
     /// it any more.
     fn give_frame(&self, frame: PhysAddr);
+
+    /// Takes a frame of 4 KiB all of whose bytes are zero, if there is one at hand: it need not be cleared then. The promises
+    /// are those of [`take_frame`](Self::take_frame).
+    #[inline]
+    fn take_zeroed_frame(&self) -> Option<PhysAddr> {
+        None
+    }
+
+    /// Takes back a frame as [`give_frame`](Self::give_frame) does, all of whose bytes are zero. A kernel that keeps a few of
+    /// them apart for [`take_zeroed_frame`](Self::take_zeroed_frame) saves clearing them twice.
+    #[inline]
+    fn give_zeroed_frame(&self, frame: PhysAddr) {
+        self.give_frame(frame);
+    }
 
     /// Returns where the memory of a frame is mapped: with a direct map, its address plus a constant.
     fn memory(&self, frame: PhysAddr) -> *mut u8;

@@ -29,6 +29,16 @@ unsafe impl<K: Kernel> FrameSource for Source<K> {
         self.0.give_frame(frame);
     }
 
+    #[inline]
+    fn take_zeroed(&self) -> Option<PhysAddr> {
+        self.0.take_zeroed_frame()
+    }
+
+    #[inline]
+    fn give_zeroed(&self, frame: PhysAddr) {
+        self.0.give_zeroed_frame(frame);
+    }
+
     #[inline(always)]
     fn memory(&self, frame: PhysAddr) -> *mut u8 {
         self.0.memory(frame)

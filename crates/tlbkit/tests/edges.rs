@@ -8,7 +8,7 @@ use std::marker::PhantomData;
 use std::panic::{AssertUnwindSafe, catch_unwind, resume_unwind};
 use std::sync::atomic::{AtomicBool, Ordering};
 
-use host::{Host, Met, Use, machine};
+use host::{Host, Met, Use, keep, machine};
 use tlbkit::pagetable::format;
 use tlbkit::pagetable::geometry::Va39;
 use tlbkit::shootdown::Hardware;
@@ -85,7 +85,10 @@ unsafe impl<M: Machine> Kernel for As<M> {
 }
 
 fn as_machine<M: Machine>(frames: usize) -> &'static Mmu<As<M>> {
-    Box::leak(Box::new(Mmu::new(As(Host::new(frames, 1), PhantomData, Default::default()))))
+    let mmu: &'static Mmu<As<M>> =
+        Box::leak(Box::new(Mmu::new(As(Host::new(frames, 1), PhantomData, Default::default()))));
+    keep(Box::new(mmu));
+    mmu
 }
 
 /// Sv39 with a root register that has two bits for a number.

@@ -14,14 +14,6 @@ const SHARED: Change = Change { clear: Attr::WRITE, set: Attr::COPY_ON_WRITE };
 /// not in a copy.
 const FORGOTTEN: Attr = Attr::DIRTY.union(Attr::GLOBAL);
 
-/// A run of slots, in a node of each of the two tables, whose frames continue each other.
-struct Slots {
-    from: NodeAddr,
-    to: NodeAddr,
-    index: usize,
-    count: usize,
-}
-
 impl<'n, G: Radix, F: Format, N: Nodes<Word = F::Word>> Writer<'_, 'n, Mpt<'n, G, F, N>> {
     /// Maps in `child`, an empty table, what this one maps itself, to the same frames. Pages of memory that may be written lose
     /// [`Attr::WRITE`] in both, and get [`Attr::COPY_ON_WRITE`]; pages of devices and uncached pages are copied as they
@@ -98,57 +90,76 @@ impl<'n, G: Radix, F: Format, N: Nodes<Word = F::Word>> Mpt<'n, G, F, N> {
         first: Vpn,
         share: &mut impl FnMut(Run),
     ) {
-        let last = level + 1 == Self::LEVELS;
+        let (last, slots, cover) = (level + 1 == Self::LEVELS, Self::slots(level), Self::slot_pages(level));
         // SAFETY: the caller's promise: indices are below the node's slots.
         unsafe {
+            let (here, there) = (self.cell(from, 0), copy.cell(to, 0));
             let mut live = self.count(from, level, 0);
             let (mut index, mut leaves) = (0, 0);
-            let mut lost: Option<Pages> = None;
+            // The first slot that has lost a right, and the last.
+            let mut lost: Option<(usize, usize)> = None;
             // The count says when the last entry has been seen. A lent node's is one too many for each loan.
             while live > 0 {
-                index = self.next_used(from, level, index);
-                if index >= Self::slots(level) {
+                let word = F::Word::follow(here.add(index));
+                if F::is_leaf(word, last) {
+                    let frame = F::frame(word, Self::SLOTS[level]);
+                    // As many as continue it, in addresses and frames.
+                    let first = index;
+                    let mut next = Pfn::new(frame.get() + cover);
+                    (index, live) = (index + 1, live - 1);
+                    while live > 0 && index < slots {
+                        let word = F::Word::follow(here.add(index));
+                        if !F::is_leaf(word, last) || F::frame(word, Self::SLOTS[level]) != next {
+                            break;
+                        }
+                        next = Pfn::new(next.get() + cover);
+                        (index, live) = (index + 1, live - 1);
+                    }
+                    share(Run { first: frame, len: (index - first) * cover, dirty: false });
+                    for slot in first..index {
+                        if Self::copy_leaf(here.add(slot), there.add(slot)) {
+                            lost = Some((lost.map_or(slot, |(first, _)| first), slot));
+                        }
+                    }
+                    leaves += index - first;
+                } else {
+                    if !last && F::is_link(word) {
+                        live -= 1;
+                        let below = F::node(word);
+                        let lent = level == 0 && self.is_lent(index);
+                        let empty = self.count(below, level + 1, 0) == u32::from(lent);
+                        let borrowed = level == 0 && self.is_borrowed(index);
+                        if !borrowed
+                            && !empty
+                            && let Some(new) = stock.next(0)
+                        {
+                            let at = Vpn::new(first.get() + index * cover);
+                            copy.tally.node(1, Self::WORDS[level + 1] * F::Word::BYTES);
+                            self.fork_node(copy, stock, batch, (below, new), level + 1, at, share);
+                            copy.publish(to, index, F::link(new));
+                            copy.count(to, level, 1);
+                        }
+                    }
+                    index += 1;
+                    // Empty slots are passed four at a time.
+                    let word = |slot: usize| F::Word::follow(here.add(slot));
+                    while index + 4 <= slots
+                        && word(index) | word(index + 1) | word(index + 2) | word(index + 3) == F::Word::ZERO
+                    {
+                        index += 4;
+                    }
+                }
+                if index >= slots {
                     break;
                 }
-                let word = self.read(from, index);
-                let at = Vpn::new(first.get() + index * Self::slot_pages(level));
-                if F::is_leaf(word, last) {
-                    let slots = self.run(from, to, level, index, word, live as usize);
-                    let frames = F::frame(word, Self::SLOTS[level]);
-                    share(Run { first: frames, len: slots.count * Self::slot_pages(level), dirty: false });
-                    if self.copy_run(copy, &slots)
-                        && let Some(end) = at.checked_add(slots.count * Self::slot_pages(level) - 1)
-                    {
-                        let begin = lost.map_or(at, Pages::first);
-                        lost = Pages::new(begin, end);
-                    }
-                    leaves += slots.count;
-                    live -= slots.count as u32;
-                    index += slots.count;
-                    continue;
-                }
-                if !last && F::is_link(word) {
-                    live -= 1;
-                    let below = F::node(word);
-                    let lent = level == 0 && self.is_lent(index);
-                    let empty = self.count(below, level + 1, 0) == u32::from(lent);
-                    let borrowed = level == 0 && self.is_borrowed(index);
-                    if !borrowed
-                        && !empty
-                        && let Some(new) = stock.next(0)
-                    {
-                        copy.tally.node(1, Self::WORDS[level + 1] * F::Word::BYTES);
-                        self.fork_node(copy, stock, batch, (below, new), level + 1, at, share);
-                        copy.publish(to, index, F::link(new));
-                        copy.count(to, level, 1);
-                    }
-                }
-                index += 1;
             }
             copy.count(to, level, leaves as i32);
             copy.tally.ptes(leaves as isize);
-            if let Some(lost) = lost {
-                batch.touch(Reach::Everywhere, Self::canonical(lost));
+            let page = |slot: usize| Vpn::new(first.get() + slot * cover);
+            if let Some((begin, end)) = lost
+                && let Some(pages) = Pages::new(page(begin), Vpn::new(page(end).get() + (cover - 1)))
+            {
+                batch.touch(Reach::Everywhere, Self::canonical(pages));
             }
         }
     }
@@ -165,83 +176,28 @@ impl<'n, G: Radix, F: Format, N: Nodes<Word = F::Word>> Mpt<'n, G, F, N> {
         Pages::new(page(pages.first()), page(pages.last())).unwrap_or(pages)
     }
 
-    /// Returns the first slot from `index` on that is not zero; empty ones are passed four at a time.
+    /// Copies a leaf, and tells whether it has lost a right here.
+    ///
+    /// # Safety
+    ///
+    /// The cells are live, and the caller is their only writer but hardware.
     #[inline(always)]
-    unsafe fn next_used(&self, node: NodeAddr, level: usize, mut index: usize) -> usize {
-        let slots = Self::slots(level);
-        // SAFETY: the indices are below the node's slots.
+    unsafe fn copy_leaf(here: *const <F::Word as Word>::Cell, there: *const <F::Word as Word>::Cell) -> bool {
+        let clear = |word, attr: Attr| F::change(word, Change::clear(attr.intersection(F::OPTIONAL)));
+        // SAFETY: the caller's promise.
         unsafe {
-            while index + 4 <= slots
-                && self.read(node, index)
-                    | self.read(node, index + 1)
-                    | self.read(node, index + 2)
-                    | self.read(node, index + 3)
-                    == F::Word::ZERO
-            {
-                index += 4;
+            let mut old = F::Word::follow(here);
+            let copy = clear(old, FORGOTTEN);
+            if clear(old, Attr::WRITE) == old || clear(old, Attr::MEMORY) != old {
+                F::Word::publish(there, copy);
+                return false;
             }
-            while index < slots && self.read(node, index) == F::Word::ZERO {
-                index += 1;
+            // Hardware sets bits alone, each once: the page remains what it is.
+            while let Err(now) = F::Word::exchange(here, old, F::change(old, SHARED)) {
+                old = now;
             }
+            F::Word::publish(there, F::change(copy, SHARED));
+            true
         }
-        index
-    }
-
-    /// Returns the slots from `index` on, `most` of them, whose frames continue that of `word`.
-    #[inline(always)]
-    unsafe fn run(
-        &self,
-        from: NodeAddr,
-        to: NodeAddr,
-        level: usize,
-        index: usize,
-        word: F::Word,
-        most: usize,
-    ) -> Slots {
-        let (last, size) = (level + 1 == Self::LEVELS, Self::SLOTS[level]);
-        let first = F::frame(word, size).get();
-        let mut count = 1;
-        let end = Self::slots(level) - index;
-        while count < most.min(end) {
-            // SAFETY: the index is below the node's slots.
-            let next = unsafe { self.read(from, index + count) };
-            let frame = Pfn::new(first + count * Self::slot_pages(level));
-            if !F::is_leaf(next, last) || F::frame(next, size) != frame {
-                break;
-            }
-            count += 1;
-        }
-        Slots { from, to, index, count }
-    }
-
-    /// Copies leaves, and tells whether any of them has lost a right here.
-    #[inline(always)]
-    unsafe fn copy_run(&self, copy: &Self, slots: &Slots) -> bool {
-        let &Slots { from, to, index, count } = slots;
-        let mut lost = false;
-        for place in index..index + count {
-            // SAFETY: the places are in both nodes, and the caller is the only writer of both but hardware.
-            unsafe {
-                let mut old = self.read(from, place);
-                let mut word = F::change(old, Change::clear(FORGOTTEN.intersection(F::OPTIONAL)));
-                let attr = F::attr(old);
-                if attr.contains(Attr::WRITE) && !attr.intersects(Attr::MEMORY) {
-                    word = F::change(word, SHARED);
-                    lost = true;
-                    if F::STATUS {
-                        // Hardware sets bits alone: the page remains what it is.
-                        while let Err(now) =
-                            F::Word::exchange(self.cell(from, place), old, F::change(old, SHARED))
-                        {
-                            old = now;
-                        }
-                    } else {
-                        self.put(from, place, F::change(old, SHARED));
-                    }
-                }
-                copy.publish(to, place, word);
-            }
-        }
-        lost
     }
 }

@@ -95,7 +95,7 @@ unsafe impl<'n, G: Radix, F: Format, N: Nodes<Word = F::Word>> Table<'n> for Mpt
             {
                 return self.map_at(batch, spot, pages.first(), frame, attr);
             }
-            batch.change(|batch| self.map_range(batch, pages, frame, size, attr), |batch| self.mend(batch))
+            self.map_slow(batch, pages, frame, size, attr)
         }
     }
 
@@ -114,7 +114,7 @@ unsafe impl<'n, G: Radix, F: Format, N: Nodes<Word = F::Word>> Table<'n> for Mpt
             {
                 return self.unmap_at(batch, spot, pages.first().address(G::BASE)).map(|_| 1);
             }
-            batch.change(|batch| self.unmap_pages(batch, pages, holes, frames), |batch| self.mend(batch))
+            self.unmap_slow(batch, pages, holes, frames)
         }
     }
 
@@ -132,7 +132,7 @@ unsafe impl<'n, G: Radix, F: Format, N: Nodes<Word = F::Word>> Table<'n> for Mpt
                 let at = pages.first().address(G::BASE);
                 return self.protect_at(batch, spot, at, change).map(|_| 1);
             }
-            batch.change(|batch| self.protect_pages(batch, pages, holes, change), |batch| self.mend(batch))
+            self.protect_slow(batch, pages, holes, change)
         }
     }
 
@@ -185,6 +185,56 @@ unsafe impl<'n, G: Radix, F: Format, N: Nodes<Word = F::Word>> Table<'n> for Mpt
 // SAFETY: in solo mode no other CPU frees anything. In shared mode the lender of a borrowed part may, while a CPU walks
 // the borrower that could acknowledge a shootdown meanwhile: so there is no such implementation.
 unsafe impl<'n, G: Radix, F: Format, N: Nodes<Word = F::Word, Mode = Solo>> Private<'n> for Mpt<'n, G, F, N> {}
+
+/// What a single page is not: functions of their own, so that a change of one page is small enough to be inlined. What may
+/// unwind is mended.
+impl<'n, G: Radix, F: Format, N: Nodes<Word = F::Word>> Mpt<'n, G, F, N> {
+    /// # Safety
+    ///
+    /// The caller is the only writer, and the batch came from this table; so for the functions beside it.
+    #[inline(never)]
+    unsafe fn map_slow(
+        &self,
+        batch: &mut Retired<'n>,
+        pages: Pages,
+        frame: Pfn,
+        size: PageSize,
+        attr: Attr,
+    ) -> Result<(), Error> {
+        // SAFETY: the caller's promise.
+        unsafe {
+            batch.change(|batch| self.map_range(batch, pages, frame, size, attr), |batch| self.mend(batch))
+        }
+    }
+
+    #[inline(never)]
+    unsafe fn unmap_slow(
+        &self,
+        batch: &mut Retired<'n>,
+        pages: Pages,
+        holes: Holes,
+        frames: Option<&mut dyn Frames>,
+    ) -> Result<usize, Error> {
+        // SAFETY: the caller's promise.
+        unsafe {
+            batch.change(|batch| self.unmap_pages(batch, pages, holes, frames), |batch| self.mend(batch))
+        }
+    }
+
+    #[inline(never)]
+    unsafe fn protect_slow(
+        &self,
+        batch: &mut Retired<'n>,
+        pages: Pages,
+        holes: Holes,
+        change: Change,
+    ) -> Result<usize, Error> {
+        // SAFETY: the caller's promise.
+        unsafe {
+            batch.change(|batch| self.protect_pages(batch, pages, holes, change), |batch| self.mend(batch))
+        }
+    }
+}
 
 impl<G: Radix, F: Format, N: Nodes<Word = F::Word>> Mpt<'_, G, F, N> {
     /// Visits the leaves of `pages` under `node`, in ascending order.

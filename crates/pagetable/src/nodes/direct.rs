@@ -17,7 +17,8 @@ use crate::word::atomics::Ordering;
 ///
 /// A frame that `take` returns is aligned to [`SIZE`](Self::SIZE) and belongs to the caller until it is given back. Until
 /// then `memory` returns, at every call, where its `SIZE` bytes are mapped for reading and writing, aligned as the frame
-/// is; and `record` the same cell, no other frame's, which nobody else uses. Neither of the two unwinds: tables call them
+/// is; and `record` the same cell, no other frame's, which nobody else uses. A frame of `take_zeroed` is one of `take`, and all
+/// its bytes are zero. `memory` and `record` do not unwind: tables call them
 /// between two states.
 pub unsafe trait FrameSource: Sync {
     /// The size of the frames: that of a node.
@@ -31,6 +32,19 @@ pub unsafe trait FrameSource: Sync {
 
     /// Takes back a frame that `take` returned.
     fn give(&self, frame: PhysAddr);
+
+    /// Takes a frame that is all zero, if there is one at hand: a node need not be cleared then.
+    #[inline]
+    fn take_zeroed(&self) -> Option<PhysAddr> {
+        None
+    }
+
+    /// Takes back a frame that is all zero, as the nodes of a table mostly are when they go. A kernel that keeps some of them
+    /// apart gives them by [`take_zeroed`](Self::take_zeroed) again.
+    #[inline]
+    fn give_zeroed(&self, frame: PhysAddr) {
+        self.give(frame);
+    }
 
     /// Returns where the memory of a frame is mapped: in a kernel with a direct map its address plus a constant, made a
     /// pointer by [`with_exposed_provenance_mut`](core::ptr::with_exposed_provenance_mut).
@@ -69,7 +83,7 @@ impl<W: Word, M: Mode, S: FrameSource> Direct<W, M, S> {
 }
 
 // SAFETY: the source hands out each frame once, with memory and a record of its own; frames without a record are refused,
-// and so are those that end above `last`; a frame is cleared before it is handed on.
+// and so are those that end above `last`; a frame is cleared before it is handed on, unless it is zero by the source's promise.
 unsafe impl<W: Word, M: Mode, S: FrameSource> Nodes for Direct<W, M, S> {
     type Word = W;
     type Mode = M;
@@ -83,7 +97,11 @@ unsafe impl<W: Word, M: Mode, S: FrameSource> Nodes for Direct<W, M, S> {
         if words.checked_mul(W::BYTES)? > S::SIZE.bytes() {
             return None;
         }
-        let frame = self.source.take()?;
+        let zeroed = self.source.take_zeroed();
+        let frame = match zeroed {
+            Some(frame) => frame,
+            None => self.source.take()?,
+        };
         let node = NodeAddr::new(frame.get());
         let end = node.get() | S::SIZE.mask();
         // Frame 0 cannot be told from no node, and the number of a frame is to fit a record.
@@ -92,12 +110,17 @@ unsafe impl<W: Word, M: Mode, S: FrameSource> Nodes for Direct<W, M, S> {
             && end as u64 <= u64::MAX >> (64 - W::BITS)
             && (node.get() as u64) >> S::SIZE.shift() < 1 << 31;
         let Some(record) = self.source.record(frame).filter(|_| fits) else {
-            self.source.give(frame);
+            match zeroed {
+                Some(frame) => self.source.give_zeroed(frame),
+                None => self.source.give(frame),
+            }
             return None;
         };
         record.store(0, Ordering::Relaxed);
-        // SAFETY: the frame is ours and mapped there.
-        unsafe { core::ptr::write_bytes(self.source.memory(frame), 0, S::SIZE.bytes()) };
+        if zeroed.is_none() {
+            // SAFETY: the frame is ours and mapped there.
+            unsafe { core::ptr::write_bytes(self.source.memory(frame), 0, S::SIZE.bytes()) };
+        }
         Some(node)
     }
 
@@ -119,8 +142,10 @@ unsafe impl<W: Word, M: Mode, S: FrameSource> Nodes for Direct<W, M, S> {
 // SAFETY: a record is the frame's own, by the source's promise; the number of a taken frame is below 2^31 and not zero. In
 // shared mode all parts are `Sync`, the marker of the mode's lock included.
 unsafe impl<W: Word, M: Mode, S: FrameSource> Reclaim for Direct<W, M, S> {
-    unsafe fn free(&self, node: NodeAddr, _clean: bool) {
-        self.source.give(PhysAddr::new(node.get()));
+    unsafe fn free(&self, node: NodeAddr, clean: bool) {
+        let frame = PhysAddr::new(node.get());
+        // What of the frame is not the node's words was zero when it was taken, and nobody has written it.
+        if clean { self.source.give_zeroed(frame) } else { self.source.give(frame) }
     }
 
     unsafe fn link(&self, node: NodeAddr) -> *const Record {

@@ -161,6 +161,12 @@ impl Held {
         owed.is_some()
     }
 
+    /// Tells whether any table owes something.
+    #[inline(always)]
+    pub(crate) fn is_owed(&self) -> bool {
+        self.debtors.load(Ordering::Relaxed) != 0
+    }
+
     /// Takes up what a table owes. What it holds back is counted as a batch's again.
     #[inline]
     pub(crate) fn take_up(&self, table: u32) -> Option<Debt> {

@@ -344,8 +344,12 @@ unsafe impl Kernel for Host {
 /// Returns a machine with so many frames of memory.
 pub fn machine<const CPUS: usize>(frames: usize) -> &'static Mmu<Host, CPUS> {
     let mmu: &'static Mmu<Host, CPUS> = Box::leak(Box::new(Mmu::new(Host::new(frames, CPUS))));
-    // A kernel has it in a static; here it is found from one, so that nothing counts as lost.
-    static MACHINES: Mutex<Vec<Box<dyn Any + Send + Sync>>> = Mutex::new(Vec::new());
-    MACHINES.lock().unwrap_or_else(|poison| poison.into_inner()).push(Box::new(mmu));
+    keep(Box::new(mmu));
     mmu
+}
+
+/// A kernel has its machine in a static; here it is found from one, so that nothing counts as lost.
+pub fn keep(machine: Box<dyn Any + Send + Sync>) {
+    static MACHINES: Mutex<Vec<Box<dyn Any + Send + Sync>>> = Mutex::new(Vec::new());
+    MACHINES.lock().unwrap_or_else(|poison| poison.into_inner()).push(machine);
 }
