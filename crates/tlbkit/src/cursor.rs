@@ -141,7 +141,9 @@ impl<K: Kernel, const CPUS: usize> Cursor<'_, K, CPUS> {
         }
         let Some(leaf) = self.look() else { return Ok(Fault::NotMapped) };
         if !access.allowed(leaf.attr) {
-            let copy = access.stores() && leaf.attr.contains(Attr::COPY_ON_WRITE);
+            // Nothing but the right to write is missing: what is not a user's is not copied for one.
+            let copy =
+                leaf.attr.contains(Attr::COPY_ON_WRITE) && access.allowed(leaf.attr.union(Attr::WRITE));
             return Ok(if copy { Fault::CopyOnWrite(leaf) } else { Fault::NoRight(leaf) });
         }
         let missing = status::<K>(access).difference(leaf.attr);
@@ -173,7 +175,8 @@ impl<K: Kernel, const CPUS: usize> Cursor<'_, K, CPUS> {
     }
 
     /// Goes to the first mapped page behind the leaf that maps this one (behind this page, if none does) up to the page of
-    /// `last`, and returns the leaf that maps it. If there is none, the cursor stays.
+    /// `last`, and returns the leaf that maps it. If there is none, the cursor stays. The upper half comes after the lower
+    /// one.
     pub fn next_mapped(&mut self, last: VirtAddr) -> Option<Leaf> {
         self.walk.next_mapped(last.vpn(self.space.base()))
     }

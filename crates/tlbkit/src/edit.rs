@@ -4,7 +4,7 @@ use core::fmt;
 use core::ops::ControlFlow;
 
 use tlbkit_addr::{Attr, PageSize, Pages, Pfn, Reach, VirtAddr, Vpn};
-use tlbkit_pagetable::format::Format;
+use tlbkit_pagetable::format::{Format, check_change};
 use tlbkit_pagetable::{Change, Error, Frames, Holes, Leaf, Pinned, Retired, Run, Table as _, Writer};
 
 use crate::block::Handle;
@@ -273,6 +273,7 @@ impl<'s, K: Kernel, const CPUS: usize> Edit<'s, K, CPUS> {
         pages: Pages,
         map: impl FnOnce(&mut Self, &mut usize) -> Result<(), Error>,
     ) -> Result<(), Error> {
+        self.space.check_own(pages)?;
         if let Some(occupant) = self.first_leaf(pages) {
             return Err(Error::Occupied { occupant });
         }
@@ -372,6 +373,9 @@ impl<'s, K: Kernel, const CPUS: usize> Edit<'s, K, CPUS> {
 
     #[inline(never)]
     fn protect_range(&mut self, pages: Pages, change: Change) -> Result<usize, Error> {
+        // Before a page is split.
+        self.space.check_own(pages)?;
+        check_change::<<K::Machine as Machine>::Format>(change)?;
         self.split_ends(pages)?;
         self.writer.protect(pages, Holes::Skip, change)
     }

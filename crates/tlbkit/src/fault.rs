@@ -36,11 +36,6 @@ impl Access {
     pub(crate) const fn status(self) -> Attr {
         if self.right.contains(Attr::WRITE) { Attr::ACCESSED.union(Attr::DIRTY) } else { Attr::ACCESSED }
     }
-
-    /// Tells whether the access is a store.
-    pub(crate) const fn stores(self) -> bool {
-        self.right.contains(Attr::WRITE)
-    }
 }
 
 /// Why an access faulted, from [`AddressSpace::fault`](crate::AddressSpace::fault).
@@ -51,7 +46,8 @@ pub enum Fault {
     Retry,
     /// No page is mapped there: map one, or kill the process.
     NotMapped,
-    /// A store to a page that [`fork`](crate::AddressSpace::fork) has made read-only. Copy the frame and
+    /// A store to a page that [`fork`](crate::AddressSpace::fork) has made read-only, and that allows the access but for
+    /// that. Copy the frame and
     /// [`replace`](crate::AddressSpace::replace) the leaf; or, if the frame is mapped nowhere else,
     /// [`protect`](crate::AddressSpace::protect) it: set [`Attr::WRITE`], and clear [`Attr::COPY_ON_WRITE`].
     CopyOnWrite(Leaf),

@@ -188,7 +188,7 @@ pub(crate) fn check_attr<F: Format>(attr: Attr) -> Result<(), Error> {
 ///
 /// [`Error::WrongAttr`] with the attributes that it cannot set or clear.
 #[inline(always)]
-pub(crate) fn check_change<F: Format>(change: Change) -> Result<(), Error> {
+pub fn check_change<F: Format>(change: Change) -> Result<(), Error> {
     let refused = change
         .set
         .difference(F::IMPLIED.union(F::OPTIONAL))

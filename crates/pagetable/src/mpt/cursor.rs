@@ -277,7 +277,8 @@ impl<'n, G: Radix, F: Format, N: Nodes<Word = F::Word>> Cursor<'_, 'n, G, F, N> 
     }
 
     /// Goes to the first mapped page behind the leaf that maps this one (behind this page, if none does) but not behind
-    /// `last`, and returns the leaf that maps it. If there is none, the cursor stays.
+    /// `last`, and returns the leaf that maps it. If there is none, the cursor stays. The upper half of a space that has two
+    /// comes after the lower one.
     ///
     /// Costs a load a slot that is passed: an empty slot above the last level is one.
     pub fn next_mapped(&mut self, last: Vpn) -> Option<Leaf> {
@@ -287,7 +288,7 @@ impl<'n, G: Radix, F: Format, N: Nodes<Word = F::Word>> Cursor<'_, 'n, G, F, N> 
             None => self.slot_end(),
         };
         loop {
-            let next = from.checked_add(1).filter(|&next| next <= last);
+            let next = from.checked_add(1).map(Self::over_hole).filter(|&next| next <= last);
             if next.is_none_or(|next| self.seek(next).is_err()) {
                 (self.page, self.spot) = (page, spot);
                 return None;
@@ -296,6 +297,14 @@ impl<'n, G: Radix, F: Format, N: Nodes<Word = F::Word>> Cursor<'_, 'n, G, F, N> 
                 return Some(leaf);
             }
             from = self.slot_end();
+        }
+    }
+
+    /// Returns the first page of the upper half instead of the page behind the lower one.
+    fn over_hole(page: Vpn) -> Vpn {
+        match G::SPACE.halves() {
+            [Some(low), Some(high)] if low.last().checked_add(1) == Some(page) => high.first(),
+            _ => page,
         }
     }
 

@@ -1,0 +1,159 @@
+//! Promises of the documentation that an adversary, or a kernel that unwinds, puts to the test.
+#![cfg(target_pointer_width = "64")]
+
+mod host;
+
+use std::panic::{AssertUnwindSafe, catch_unwind, resume_unwind};
+use std::sync::atomic::{AtomicUsize, Ordering};
+
+use host::{Host, Use, machine};
+use tlbkit::{
+    Access, AddressSpace, Asid, Attr, Change, CpuSet, Error, Fault, Flush, Kernel, Mmu, PageSize, Pages, Pfn,
+    PhysAddr, Record, Run, VirtAddr, arch,
+};
+
+const RW: Attr = Attr::READ.union(Attr::WRITE).union(Attr::USER);
+const M2: usize = 1 << 21;
+
+fn pages(at: usize, count: usize) -> Pages {
+    Pages::count(VirtAddr::new(at).vpn(PageSize::K4), count).unwrap()
+}
+
+/// The host, whose kernel unwinds at one call of `share`.
+struct Unwinds(Host, AtomicUsize);
+
+// SAFETY: the host's promises.
+unsafe impl Kernel for Unwinds {
+    type Machine = arch::Sv39;
+
+    fn cpu(&self) -> usize {
+        self.0.cpu()
+    }
+    fn take_frame(&self) -> Option<PhysAddr> {
+        self.0.take_frame()
+    }
+    fn give_frame(&self, frame: PhysAddr) {
+        self.0.give_frame(frame);
+    }
+    fn memory(&self, frame: PhysAddr) -> *mut u8 {
+        self.0.memory(frame)
+    }
+    fn record(&self, frame: PhysAddr) -> Option<&Record> {
+        self.0.record(frame)
+    }
+    fn release(&self, run: Run) {
+        self.0.release(run);
+    }
+    fn share(&self, run: Run) {
+        if self.1.fetch_sub(1, Ordering::Relaxed) == 1 {
+            resume_unwind(Box::new("the kernel unwinds"));
+        }
+        self.0.share(run);
+    }
+    fn flush(&self, flush: &Flush, asid: Option<Asid>) {
+        self.0.flush(flush, asid);
+    }
+    fn interrupt(&self, cpus: CpuSet) {
+        self.0.interrupt(cpus);
+    }
+    fn masked<R>(&self, f: impl FnOnce() -> R) -> R {
+        f()
+    }
+    fn load(&self, root: usize) {
+        self.0.load(root);
+    }
+    fn unload(&self) {
+        self.0.unload();
+    }
+}
+
+#[test]
+fn a_user_gets_no_copy_of_a_page_that_is_not_a_users() {
+    let mmu = machine::<1>(64);
+    let space = AddressSpace::new(mmu).unwrap();
+    let at = VirtAddr::new(0x1000);
+    space.map(pages(0x1000, 1), mmu.kernel().data(7).unwrap(), Attr::READ | Attr::WRITE).unwrap();
+    let child = space.fork().unwrap();
+    for copy in [&space, &child] {
+        assert!(matches!(copy.fault(at, Access::STORE.by_user()), Ok(Fault::NoRight(_))));
+        assert!(matches!(copy.fault(at, Access::STORE), Ok(Fault::CopyOnWrite(_))));
+    }
+}
+
+#[test]
+fn the_next_mapped_page_may_be_in_the_upper_half() {
+    let mmu = machine::<1>(64);
+    let space = AddressSpace::new(mmu).unwrap();
+    let at = [0x3f_ffff_f000, 0xffff_ffc0_0000_0000, 0xffff_ffff_ffff_f000].map(VirtAddr::new);
+    for at in at {
+        let frame = mmu.kernel().data(1).unwrap();
+        space.map(Pages::one(at.vpn(PageSize::K4)), frame, RW).unwrap();
+    }
+    let visited = space.edit(|edit| {
+        let mut cursor = edit.cursor(VirtAddr::new(0))?;
+        let mut visited = Vec::new();
+        // The hole is no end, but the last page asked for is.
+        assert_eq!(cursor.next_mapped(VirtAddr::new(0x3f_ffff_e000)), None);
+        cursor.seek(at[0])?;
+        assert_eq!(cursor.next_mapped(VirtAddr::new(0x40_0000_0000)), None);
+        assert_eq!(cursor.at(), at[0]);
+        cursor.seek(VirtAddr::new(0))?;
+        while let Some(leaf) = cursor.next_mapped(VirtAddr::new(usize::MAX)) {
+            visited.push(leaf.at);
+        }
+        Ok(visited)
+    });
+    assert_eq!(visited.unwrap(), at);
+}
+
+#[test]
+fn a_fork_that_unwinds_half_way_releases_what_it_has_shared() {
+    for unwinds in 1..4 {
+        let mmu: &'static Mmu<Unwinds> =
+            Box::leak(Box::new(Mmu::new(Unwinds(Host::new(64, 1), AtomicUsize::new(0)))));
+        let kernel = mmu.kernel();
+        let space = AddressSpace::new(mmu).unwrap();
+        let frames: Vec<Pfn> = (0..3).map(|at| kernel.0.data(at).unwrap()).collect();
+        // No frame continues another one.
+        for (at, &frame) in [0x3000, 0x2000, 0x4000_0000].into_iter().zip(&frames) {
+            space.map(pages(at, 1), frame, RW).unwrap();
+        }
+        let before = kernel.0.in_use();
+        kernel.1.store(unwinds, Ordering::Relaxed);
+        assert!(catch_unwind(AssertUnwindSafe(|| space.fork())).is_err());
+        assert!(frames.iter().all(|&frame| kernel.0.mappings(frame) == Use::Data(1)), "call {unwinds}");
+        assert_eq!((kernel.0.in_use(), mmu.lost()), (before, 0), "call {unwinds}");
+        drop(space);
+        assert_eq!(kernel.0.in_use(), 0);
+    }
+}
+
+#[test]
+fn a_change_that_is_refused_splits_no_page_and_maps_none() {
+    let mmu = machine::<1>(64);
+    let host = mmu.kernel();
+    let space = AddressSpace::new(mmu).unwrap();
+    // Nothing of this machine's memory: nobody is to release it.
+    let space = std::mem::ManuallyDrop::new(space);
+    space.edit(|edit| edit.map_sized(pages(M2, 512), Pfn::new(512), PageSize::M2, RW)).unwrap();
+    let leaf = space.lookup(VirtAddr::new(M2));
+    let first = VirtAddr::new(M2 + 0x1000).vpn(PageSize::K4);
+    let over_the_hole = Pages::new(first, VirtAddr::new(usize::MAX).vpn(PageSize::K4)).unwrap();
+    let cleared = Change::clear(Attr::WRITE);
+    assert!(matches!(space.protect(over_the_hole, cleared), Err(Error::OutOfRange { .. })));
+    assert!(matches!(
+        space.protect(pages(M2 + 0x1000, 1), Change::set(Attr::UNCACHED)),
+        Err(Error::WrongAttr { .. })
+    ));
+    assert_eq!(space.lookup(VirtAddr::new(M2)), leaf);
+    // A range that cannot be mapped asks for no frame and takes none.
+    let before = host.in_use();
+    let behind = Pages::new(VirtAddr::new(0x3f_ffff_f000).vpn(PageSize::K4), over_the_hole.last()).unwrap();
+    let asked = AtomicUsize::new(0);
+    let frames = std::iter::from_fn(|| {
+        asked.fetch_add(1, Ordering::Relaxed);
+        Some(Pfn::new(7))
+    });
+    assert!(matches!(space.map_each(behind, frames, RW), Err(Error::OutOfRange { .. })));
+    assert_eq!((asked.into_inner(), host.in_use()), (0, before));
+}
