@@ -24,6 +24,7 @@ use threads::Thread;
 
 mod arch;
 mod body;
+mod costs;
 mod disk;
 mod faults;
 mod frames;
@@ -61,6 +62,9 @@ pub(crate) fn first(boot: Boot) -> ! {
     disk::prepare();
     let tables = memory::tables();
 
+    if let Some(unit) = number(boot.words, "costs") {
+        costs::measure(&kernel, unit).expect("there is memory");
+    }
     let (space, entry) = load::load(&kernel, boot.programs);
     let mut body = Body::new(space.clone());
     let stack = WINDOW + (PAGES - STACK) * 4096;

@@ -6,7 +6,7 @@ use core::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 use spin::Mutex;
 
 use crate::arch::{self, Console};
-use crate::faults;
+use crate::{costs, faults};
 
 /// What is counted. The programs know the numbers of those from `Checks` to `StaleWrites`.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -42,9 +42,16 @@ const NAMES: [&str; 12] = [
 ];
 
 /// The numbers of a boot.
-pub(crate) struct Report([AtomicUsize; NAMES.len()]);
+pub(crate) struct Report {
+    counts: [AtomicUsize; NAMES.len()],
+    /// What changes cost, if that was measured.
+    pub(crate) costs: [AtomicUsize; costs::NAMES.len()],
+}
 
-pub(crate) static REPORT: Report = Report([const { AtomicUsize::new(0) }; NAMES.len()]);
+pub(crate) static REPORT: Report = Report {
+    counts: [const { AtomicUsize::new(0) }; NAMES.len()],
+    costs: [const { AtomicUsize::new(0) }; costs::NAMES.len()],
+};
 
 /// Whether the row has been said.
 static SAID: AtomicBool = AtomicBool::new(false);
@@ -60,11 +67,11 @@ pub(crate) fn say(line: core::fmt::Arguments<'_>) {
 
 impl Report {
     pub(crate) fn add(&self, count: Count, more: usize) {
-        self.0[count as usize].fetch_add(more, Ordering::Relaxed);
+        self.counts[count as usize].fetch_add(more, Ordering::Relaxed);
     }
 
     pub(crate) fn get(&self, count: Count) -> usize {
-        self.0[count as usize].load(Ordering::Relaxed)
+        self.counts[count as usize].load(Ordering::Relaxed)
     }
 
     /// Counts a check of the kernel's. One that fails is a failure, of the kind `what`.
@@ -102,7 +109,8 @@ impl Report {
         }
         let _speaking = LINE.lock();
         let _ = write!(Console, "row machine={} cpus={}", arch::NAME, crate::cpus());
-        for (name, number) in NAMES.iter().zip(&self.0) {
+        let costs = costs::NAMES.iter().zip(&self.costs).filter(|(_, cost)| cost.load(Ordering::Relaxed) > 0);
+        for (name, number) in NAMES.iter().zip(&self.counts).chain(costs) {
             let _ = write!(Console, " {name}={}", number.load(Ordering::Relaxed));
         }
         let _ = writeln!(Console, " frames_leaked={frames_leaked} nodes_leaked={nodes_leaked}");

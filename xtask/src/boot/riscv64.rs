@@ -22,6 +22,9 @@ const CPUS: usize = 8;
 /// Seconds that a boot may take. One takes seconds, under stress minutes.
 const LIMIT: [&str; 2] = ["300", "1800"];
 
+/// The logarithm of the nanoseconds that an instruction takes, on a CPU that is alone.
+const SHIFT: u32 = 4;
+
 /// Operations that the programs come to under stress.
 const STRESS: usize = 1_000_000;
 
@@ -91,13 +94,18 @@ fn machine(boot: &Boot, built: &Path, kernel: &str) -> Line {
     let line = Line::new("timeout", "-k 5").with([LIMIT[usize::from(boot.stress)], QEMU]);
     let line = line.with("-M virt -m 256M -nic none -nographic -no-reboot -smp".split(' ')).with([&cpus]);
     // A CPU that is alone counts its time in instructions, and so every boot is the same.
-    let line = if boot.cpus == 1 { line.with(["-icount", "shift=4,sleep=off"]) } else { line };
+    let line =
+        if boot.cpus == 1 { line.with(["-icount", &format!("shift={SHIFT},sleep=off")]) } else { line };
     line.with(["-kernel", &built.join(kernel).to_string_lossy()])
 }
 
 /// Returns the command line that boots the kernel with its programs.
 fn line(boot: &Boot, built: &Path) -> Line {
     let mut words = format!("cpus={}", boot.cpus);
+    if boot.cpus == 1 {
+        // QEMU counts the nanoseconds that the instructions take.
+        words += &format!(" costs={}", 1 << SHIFT);
+    }
     if boot.stress {
         words += &format!(" operations={STRESS}");
     }
@@ -143,25 +151,32 @@ fn listen(line: &Line, quiet: bool) -> anyhow::Result<(Vec<Value>, anyhow::Resul
 
 /// Returns a row for people: a name and a number in each line.
 fn text(row: &Value) -> String {
-    let names = [
-        "operations",
-        "forks",
-        "faults",
-        "shootdowns",
-        "interrupts",
-        "pages_moved",
-        "paged_out",
-        "paged_in",
-        "stale_reads",
-        "stale_writes",
-        "frames_leaked",
-        "nodes_leaked",
-        "checks",
-        "failures",
-    ];
     let head = format!("{}, {} CPUs\n", row["machine"].as_str().unwrap_or("?"), number(row, "cpus"));
-    names.iter().fold(head, |text, name| text + &format!("{name:<14} {:>9}\n", number(row, name)))
+    let names = NAMES.iter().chain(COSTS.iter().filter(|name| row.get(**name).is_some()));
+    names.fold(head, |text, name| text + &format!("{name:<16} {:>9}\n", number(row, name)))
 }
+
+/// What a row has for every machine.
+const NAMES: [&str; 14] = [
+    "operations",
+    "forks",
+    "faults",
+    "shootdowns",
+    "interrupts",
+    "pages_moved",
+    "paged_out",
+    "paged_in",
+    "stale_reads",
+    "stale_writes",
+    "frames_leaked",
+    "nodes_leaked",
+    "checks",
+    "failures",
+];
+
+/// Instructions of a call for one page, on one CPU: counted in the guest.
+const COSTS: [&str; 6] =
+    ["insns_empty_edit", "insns_map", "insns_translate", "insns_replace", "insns_unmap", "insns_fork_page"];
 
 fn number(row: &Value, name: &str) -> u64 {
     row[name].as_u64().unwrap_or(0)

@@ -77,6 +77,14 @@ pub(crate) unsafe fn set_root(root: usize) {
     unsafe { asm!("csrw satp, {}", in(reg) root, options(nostack)) };
 }
 
+/// Returns how many instructions this hart has executed.
+pub(crate) fn instructions() -> usize {
+    let count;
+    // SAFETY: it reads a counter.
+    unsafe { asm!("rdinstret {}", out(reg) count, options(nostack)) };
+    count
+}
+
 /// How long a thread runs, in ticks of 100 ns.
 const SLICE: usize = 50_000;
 /// How long a CPU waits for another one before it looks again, in ticks of 100 ns.
