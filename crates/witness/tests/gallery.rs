@@ -85,3 +85,34 @@ fn the_text_form_is_read_as_it_was_written() {
         }
     }
 }
+
+/// What no kernel can have done is refused, at once and without a panic: sizes and addresses at their limits.
+#[test]
+fn what_cannot_have_happened_is_refused() {
+    for arch in [Arch::Sv39, Arch::X86_64, Arch::Aarch64] {
+        for line in [
+            "0 node take 0 0xfffffffffffff000",
+            "0 node free 0x1800 4096",
+            "0 frame take 0xfffffffffffff000 0x2000",
+            "0 write 1 1",
+            "0 fence va 0x1000000000000",
+            "0 ipi take 1",
+            "0 lower 1 0",
+            "0 access 0 load user fault",
+        ] {
+            let outcome = check(arch, line);
+            assert!(
+                outcome.as_ref().is_err_and(|why| why.violation().is_none()),
+                "{arch:?}: {line}: {outcome:?}"
+            );
+        }
+        let root = 0x8fff_ffff_ffff_ffff_u64;
+        let log = "0 write 0xfffffffffffffff8 1";
+        check(arch, log).expect("a word at the end of memory");
+        check(arch, &format!("0 root {root:#x}\n0 frame free 0 0x1000000000\n0 fence va 0 0x3ffffff000\n0 lower 1 0 0x3ffffff000\n0 done 1"))
+            .expect("everything, and a table that is not there");
+        // A table whose root is a word's own node.
+        check(arch, "0 write 0x1000 0x1027\n0 root 0x1000\n0 write 0x1000 0")
+            .expect("a table that links itself");
+    }
+}

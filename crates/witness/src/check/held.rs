@@ -3,10 +3,10 @@
 //! What they do say, a CPU may hold at any moment; that needs no record. When a word changes, each CPU that may have read it gets an
 //! item with what it said before.
 
-use std::collections::HashMap;
 use std::vec::Vec;
 
 use super::arch::{Arch, Entry, Links, Scope};
+use super::hash::Map;
 use super::memory::Line;
 
 /// The number that entries have which every address space uses.
@@ -39,7 +39,9 @@ pub(super) fn span((_, level, key): Place) -> (u64, u64) {
 
 #[derive(Debug, Default)]
 pub(super) struct Held {
-    items: HashMap<u32, HashMap<(u32, u64), Vec<Item>>>,
+    items: Map<u32, Map<(u32, u64), Vec<Item>>>,
+    /// How many of a number's items are no absences.
+    present: Map<u32, u32>,
 }
 
 impl Item {
@@ -88,9 +90,17 @@ impl Held {
             }
             None => {
                 items.push(item);
+                if item.entry != Entry::Absent {
+                    *self.present.entry(place.0).or_default() += 1;
+                }
                 true
             }
         }
+    }
+
+    /// Tells whether there are items of a number that are no absences.
+    pub(super) fn has_present(&self, tag: u32) -> bool {
+        self.present.contains_key(&tag)
     }
 
     /// Returns the items at a place.
@@ -136,10 +146,23 @@ impl Held {
     /// Costs a few look-ups for a few pages, otherwise a pass over the numbers that are named.
     pub(super) fn sweep(&mut self, scope: &Scope, top: u32, mut go: impl FnMut(Place, &mut Item) -> bool) {
         let few = scope.pages.filter(|(first, last)| (last - first) >> 12 < 64 && scope.links != Links::All);
-        let mut each = |tag: u32, items: &mut HashMap<(u32, u64), Vec<Item>>| {
+        let present = &mut self.present;
+        let mut each = |tag: u32, items: &mut Map<(u32, u64), Vec<Item>>| {
             let mut one = |key: (u32, u64), at: &mut Vec<Item>| {
                 let place = (tag, key.0, key.1);
-                at.retain_mut(|item| !(scope.covers(place, item) && go(place, item)));
+                at.retain_mut(|item| {
+                    let goes = scope.covers(place, item) && go(place, item);
+                    if goes
+                        && item.entry != Entry::Absent
+                        && let Some(count) = present.get_mut(&tag)
+                    {
+                        *count -= 1;
+                        if *count == 0 {
+                            present.remove(&tag);
+                        }
+                    }
+                    !goes
+                });
                 !at.is_empty()
             };
             match few {

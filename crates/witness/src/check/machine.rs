@@ -1,15 +1,18 @@
 //! The machine, event by event.
 
-use std::collections::HashMap;
 use std::vec;
 use std::vec::Vec;
 
 use super::arch::{Arch, Entry, Links, PAGE, Scope, rights};
+use super::hash::Map;
 use super::held::{GLOBAL, Held, Item, Place};
 use super::memory::{Below, Line, Store, Tables, offset, page};
 use super::session::{Kind, Session};
 use super::verdict::{Checked, Refusal, Rule};
 use crate::event::{Barrier, CPUS, Event, Fence, Memory};
+
+/// The most nodes that a line takes or gives back.
+const NODES: u64 = 4096;
 
 /// What a CPU is about.
 #[derive(Debug, Default)]
@@ -26,9 +29,9 @@ pub(super) struct Cpu {
     /// A number that two tables have used, since the line and with the first root.
     pub(super) mixed: Option<(u16, Line, u64)>,
     /// Numbers whose tables were given back, and when.
-    dead: HashMap<u16, Line>,
+    dead: Map<u16, Line>,
     /// The tables that it may hold entries of, by number.
-    pub(super) used: HashMap<u16, Vec<u64>>,
+    pub(super) used: Map<u16, Vec<u64>>,
     /// The last invalidation that it executed, or that reached it.
     pub(super) last_fence: Option<(Line, Scope)>,
 }
@@ -49,17 +52,19 @@ pub(super) struct Holder {
 pub(super) struct Machine {
     pub(super) arch: Arch,
     pub(super) now: Line,
+    /// CPUs below this have had events.
+    seen: usize,
     pub(super) tables: Tables,
     pub(super) cpus: Vec<Cpu>,
-    pub(super) sessions: HashMap<u64, Vec<Session>>,
+    pub(super) sessions: Map<u64, Vec<Session>>,
     /// How many items map a frame: by its size and its address.
-    pub(super) frames: HashMap<(u32, u64), u32>,
+    pub(super) frames: Map<(u32, u64), u32>,
     /// Where links to a node are held that no table has.
-    pub(super) cut: HashMap<u64, Vec<(usize, Place)>>,
+    pub(super) cut: Map<u64, Vec<(usize, Place)>>,
     /// Interrupts on their way.
-    interrupts: HashMap<u64, u64>,
+    interrupts: Map<u64, u64>,
     /// Changes that have begun: root, first and last address, and when.
-    pub(super) lowering: HashMap<u64, (u64, u64, u64, Line)>,
+    pub(super) lowering: Map<u64, (u64, u64, u64, Line)>,
     pub(super) checked: Checked,
 }
 
@@ -68,7 +73,7 @@ impl Machine {
         let (sessions, frames, cut, interrupts, lowering) = Default::default();
         let cpus = (0..CPUS).map(|_| Cpu::default()).collect();
         let (tables, checked) = (Tables::new(arch), Checked::default());
-        Self { arch, now: 0, tables, cpus, sessions, frames, cut, interrupts, lowering, checked }
+        Self { arch, now: 0, seen: 0, tables, cpus, sessions, frames, cut, interrupts, lowering, checked }
     }
 
     pub(super) fn impossible(&self, why: &'static str) -> Refusal {
@@ -85,6 +90,7 @@ impl Machine {
             return Err(self.impossible("there is no such CPU"));
         }
         self.checked.events += 1;
+        self.seen = self.seen.max(cpu + 1);
         match event {
             Event::Write { at, value } => self.write(cpu, at, value, false),
             Event::Swap { at, new, .. } => self.write(cpu, at, new, true),
@@ -472,7 +478,7 @@ impl Machine {
     /// Checks that nothing that a CPU may hold excludes an entry of the table that it has loaded.
     fn excluded(&self, cpu: usize, root: u64, asid: u16, high: bool) -> Result<(), Refusal> {
         let base = self.arch.base(high);
-        for tag in [asid.into(), GLOBAL] {
+        for tag in [asid.into(), GLOBAL].into_iter().filter(|&tag| self.cpus[cpu].held.has_present(tag)) {
             for (place, item) in self.cpus[cpu].held.near(tag, self.arch.top(), base, base | ((1 << 48) - 1))
             {
                 if item.entry == Entry::Absent {
@@ -511,8 +517,8 @@ impl Machine {
         }
         let only = (!fence.broadcast).then_some(cpu);
         self.cpus[cpu].deferred.push((scope, self.now, only));
-        for target in only.map_or(0..CPUS, |cpu| cpu..cpu + 1) {
-            let visible = self.visibility();
+        let visible = self.visibility();
+        for target in only.map_or(0..self.seen, |cpu| cpu..cpu + 1) {
             let (held, ordered, top) = (&mut self.cpus[target].held, self.arch.is_ordered(), self.arch.top());
             held.sweep(&scope, top, |_, item| {
                 if ordered || item.stale <= visible[item.writer] {
@@ -624,7 +630,7 @@ impl Machine {
                 }
                 if aarch64 == (barrier == Barrier::Complete) {
                     for (scope, at, only) in core::mem::take(&mut self.cpus[cpu].deferred) {
-                        for target in only.map_or(0..CPUS, |cpu| cpu..cpu + 1) {
+                        for target in only.map_or(0..self.seen, |cpu| cpu..cpu + 1) {
                             self.flush(target, &scope, cpu, at, true);
                         }
                     }
@@ -643,12 +649,13 @@ impl Machine {
     }
 
     fn node(&mut self, cpu: usize, memory: Memory) -> Result<(), Refusal> {
-        let Memory { at, bytes, free } = memory;
-        if !at.is_multiple_of(PAGE) || !bytes.is_multiple_of(PAGE) {
-            return Err(self.impossible("a node of this architecture is a page of 4096 bytes, or several"));
+        let (at, last) = self.range(memory)?;
+        let (free, pages) = (memory.free, (last - at) / PAGE);
+        if !at.is_multiple_of(PAGE) || last % PAGE != PAGE - 1 || pages >= NODES {
+            return Err(self.impossible("nodes are pages of 4096 bytes, at most 4096 of them in a line"));
         }
-        self.unreached(at, at + (bytes - 1))?;
-        for node in (at..=at + (bytes - 1)).step_by(PAGE as usize) {
+        self.unreached(at, last)?;
+        for node in (at..=last).step_by(PAGE as usize) {
             if self.tables.nodes.contains_key(&node) {
                 self.free_node(node, cpu)?;
             }
@@ -666,17 +673,28 @@ impl Machine {
     }
 
     fn frame(&mut self, cpu: usize, memory: Memory) -> Result<(), Refusal> {
-        let Memory { at, bytes, free } = memory;
-        self.checked.freed += u64::from(free);
-        self.unreached(at, at + (bytes - 1))?;
+        let (at, last) = self.range(memory)?;
+        self.checked.freed += u64::from(memory.free);
+        self.unreached(at, last)?;
         // A kernel may give nodes back as frames.
-        for node in (page(at)..=page(at + (bytes - 1))).step_by(PAGE as usize) {
-            if self.tables.level(node).is_some() {
-                self.free_node(node, cpu)?;
-                self.tables.freed.insert(node);
-            }
+        let near = (page(at)..=page(last)).step_by(PAGE as usize);
+        let mut nodes: Vec<u64> = if (last - at) / PAGE < NODES {
+            near.filter(|&node| self.tables.level(node).is_some()).collect()
+        } else {
+            self.tables.nodes.keys().copied().filter(|node| (page(at)..=last).contains(node)).collect()
+        };
+        nodes.sort_unstable();
+        for node in nodes {
+            self.free_node(node, cpu)?;
+            self.tables.freed.insert(node);
         }
         Ok(())
+    }
+
+    /// Returns the first and last address of memory.
+    fn range(&self, Memory { at, bytes, .. }: Memory) -> Result<(u64, u64), Refusal> {
+        let last = bytes.checked_sub(1).and_then(|more| at.checked_add(more));
+        last.map(|last| (at, last)).ok_or_else(|| self.impossible("a range of memory is expected"))
     }
 
     /// Takes a node out of the tables, if no CPU can be in it.

@@ -1,9 +1,9 @@
 //! The tables: words, the nodes that they are in, and the ways from the roots to them.
 
-use std::collections::{HashMap, HashSet};
 use std::vec::Vec;
 
 use super::arch::{Arch, Entry, PAGE};
+use super::hash::{Map, Set};
 
 /// Where one event stands in the log: the number of its line.
 pub(super) type Line = u64;
@@ -54,12 +54,12 @@ pub(super) struct Tables {
     pub(super) arch: Arch,
     /// Hardware sets the accessed and dirty bits.
     pub(super) dirty: bool,
-    words: HashMap<u64, Word>,
-    pub(super) nodes: HashMap<u64, Node>,
+    words: Map<u64, Word>,
+    pub(super) nodes: Map<u64, Node>,
     /// The words that map a frame: by its size and its address.
-    pub(super) leaves: HashMap<(u32, u64), Vec<u64>>,
+    pub(super) leaves: Map<(u32, u64), Vec<u64>>,
     /// Nodes that were given back, and not taken since.
-    pub(super) freed: HashSet<u64>,
+    pub(super) freed: Set<u64>,
 }
 
 pub(super) fn page(at: u64) -> u64 {

@@ -19,6 +19,7 @@
 //! that is cut costs a pass over what is below it.
 
 mod arch;
+mod hash;
 mod held;
 mod machine;
 mod memory;

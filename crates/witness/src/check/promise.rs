@@ -154,7 +154,8 @@ impl Machine {
                     .take(1024)
                     .filter_map(|va| self.elsewhere(cpu, root, va)),
             );
-            for (place, item) in left {
+            for (place, item) in left.into_iter().filter(|(_, item)| matches!(item.entry, Entry::Leaf { .. }))
+            {
                 let (from, to) = span(place);
                 let (from, to) = (from.max(first), to.min(last));
                 for va in (from..=to).step_by(PAGE as usize) {

@@ -1,9 +1,9 @@
 //! Which tables a CPU has walked, and under which number.
 
-use std::collections::HashSet;
 use std::vec::Vec;
 
 use super::arch::{Arch, Links, Scope};
+use super::hash::Set;
 use super::memory::Line;
 
 /// A table that a CPU walks, or has walked and may still hold entries of.
@@ -20,7 +20,7 @@ pub(super) struct Session {
     /// All but global entries have been invalidated.
     pub(super) only_global: bool,
     /// What has been invalidated since then, by level and address.
-    flushed: HashSet<(Kind, u32, u64)>,
+    flushed: Set<(Kind, u32, u64)>,
     ranges: Vec<(Kind, u64, u64)>,
 }
 

@@ -1,0 +1,150 @@
+//! Checks a log of a million events of four CPUs, and prints how long that takes:
+//! `cargo run --release -p tlbkit-witness --features check --example million [EVENTS]`.
+//!
+//! Four CPUs map, protect and unmap pages of eight address spaces, with a shootdown for each change that takes something away,
+//! and switch between the spaces. On all three architectures the log holds.
+
+use std::env;
+use std::time::Instant;
+
+use tlbkit_witness::check::{Arch, Checker};
+use tlbkit_witness::event::{Barrier, Event, Fence, Memory};
+
+const CPUS: usize = 4;
+const SPACES: u64 = 8;
+
+/// Numbers that look random and are the same each time.
+struct Numbers(u64);
+
+impl Numbers {
+    fn below(&mut self, bound: u64) -> u64 {
+        self.0 = self.0.wrapping_mul(6_364_136_223_846_793_005).wrapping_add(1_442_695_040_888_963_407);
+        (self.0 >> 33) % bound
+    }
+}
+
+/// The machine under test: counts its events.
+struct Log {
+    arch: Arch,
+    checker: Checker,
+    events: u64,
+}
+
+impl Log {
+    fn say(&mut self, cpu: usize, event: Event) {
+        self.events += 1;
+        if let Err(why) = self.checker.event(self.events, cpu, event) {
+            panic!("{:?}: {why}", self.arch);
+        }
+    }
+
+    fn link(&self, node: u64) -> u64 {
+        match self.arch {
+            Arch::Sv39 => node >> 2 | 1,
+            Arch::X86_64 => node | 0x27,
+            Arch::Aarch64 => node | 3,
+        }
+    }
+
+    fn leaf(&self, frame: u64, write: bool) -> u64 {
+        match self.arch {
+            Arch::Sv39 => frame >> 2 | 0xd3 | u64::from(write) << 2,
+            Arch::X86_64 => frame | 0x65 | u64::from(write) << 1,
+            Arch::Aarch64 => frame | 0xf43 | u64::from(!write) << 7,
+        }
+    }
+
+    fn root(&self, space: u64) -> u64 {
+        let (node, asid) = (node(space, 3), space + 1);
+        match self.arch {
+            Arch::Sv39 => 8 << 60 | asid << 44 | node >> 12,
+            Arch::X86_64 => 1 << 63 | node | asid,
+            Arch::Aarch64 => asid << 48 | node,
+        }
+    }
+
+    /// Every CPU forgets a page of a space.
+    fn shoot(&mut self, cpu: usize, space: u64, va: u64, id: u64) {
+        let asid = Some(space as u16 + 1);
+        let fence = |broadcast| Event::Fence(Fence { pages: Some((va, va)), asid, leaf: false, broadcast });
+        self.say(cpu, Event::Barrier(Barrier::Complete));
+        if self.arch == Arch::Aarch64 {
+            self.say(cpu, fence(true));
+            self.say(cpu, Event::Barrier(Barrier::Complete));
+            return self.say(cpu, Event::Barrier(Barrier::Context));
+        }
+        self.say(cpu, fence(false));
+        self.say(cpu, Event::IpiSend { cpus: 0xf & !(1 << cpu), id });
+        for other in (0..CPUS).filter(|&other| other != cpu) {
+            self.say(other, Event::IpiTake { id });
+            self.say(other, fence(false));
+        }
+    }
+}
+
+/// A space has one node in each level but the last, and there 64.
+fn node(space: u64, level: u64) -> u64 {
+    (1 << 30) + space * 0x10_0000 + level * 0x1000
+}
+
+fn run(arch: Arch, most: u64) -> Log {
+    let (mut log, mut numbers) = (Log { arch, checker: Checker::new(arch), events: 0 }, Numbers(1));
+    let pages = 64 * 512;
+    for space in 0..SPACES {
+        // Node 3 is the root; Sv39 has no node 2.
+        let ways: &[[u64; 2]] = if arch == Arch::Sv39 { &[[3, 1]] } else { &[[3, 2], [2, 1]] };
+        for way in ways {
+            log.say(0, Event::Write { at: node(space, way[0]), value: log.link(node(space, way[1])) });
+        }
+        let middle = node(space, 1);
+        for slot in 0..64 {
+            log.say(0, Event::Write { at: middle + slot * 8, value: log.link(node(space, 16 + slot)) });
+        }
+    }
+    log.say(0, Event::Barrier(Barrier::Complete));
+    for cpu in 0..CPUS {
+        log.say(cpu, Event::Root { value: log.root(cpu as u64), high: false });
+    }
+    let mut mapped = vec![None; (SPACES * pages) as usize];
+    let mut free: Vec<u64> = (0..SPACES * pages).map(|frame| (1 << 33) + (frame << 12)).collect();
+    let mut id = 0;
+    while log.events < most {
+        let (cpu, space, page) =
+            (numbers.below(CPUS as u64) as usize, numbers.below(SPACES), numbers.below(pages));
+        let (at, va) = (node(space, 16 + page / 512) + page % 512 * 8, page << 12);
+        id += 1;
+        if numbers.below(8) == 0 {
+            log.say(cpu, Event::Root { value: log.root(space), high: false });
+            continue;
+        }
+        match mapped[(space * pages + page) as usize] {
+            None => {
+                let frame = free.swap_remove(numbers.below(free.len() as u64) as usize);
+                log.say(cpu, Event::Frame(Memory { at: frame, bytes: 4096, free: false }));
+                log.say(cpu, Event::Write { at, value: log.leaf(frame, true) });
+                mapped[(space * pages + page) as usize] = Some(frame);
+            }
+            Some(frame) if numbers.below(2) == 0 => {
+                log.say(cpu, Event::Write { at, value: log.leaf(frame, numbers.below(2) == 0) });
+                log.shoot(cpu, space, va, id);
+            }
+            Some(frame) => {
+                log.say(cpu, Event::Write { at, value: 0 });
+                log.shoot(cpu, space, va, id);
+                log.say(cpu, Event::Frame(Memory { at: frame, bytes: 4096, free: true }));
+                mapped[(space * pages + page) as usize] = None;
+                free.push(frame);
+            }
+        }
+    }
+    log
+}
+
+fn main() {
+    let most = env::args().nth(1).map_or(1_000_000, |number| number.parse().expect("a number of events"));
+    for arch in [Arch::Sv39, Arch::X86_64, Arch::Aarch64] {
+        let start = Instant::now();
+        let log = run(arch, most);
+        println!("{arch:?}: {:.1} s, {:?}", start.elapsed().as_secs_f64(), log.checker.checked());
+    }
+}
