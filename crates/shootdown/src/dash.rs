@@ -209,6 +209,9 @@ fn is_safe(old: Entry, new: Entry) -> bool {
 }
 
 /// What the machine is like: `config()`.
+///
+/// Where status writes can undo a change, both plans are made with [`LowRights::MayWriteBack`] if pages are made read-only:
+/// one for unmapping is refused there ([`DashError::OtherRights`]).
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Config {
     /// The size of a page.
