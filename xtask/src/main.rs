@@ -81,7 +81,7 @@ enum Command {
     Doc,
     Bench(bench::BenchArgs),
     Instructions(instructions::InstructionsArgs),
-    /// Measure the stack that each operation of each table takes; more than 3 KiB is an error
+    /// Measure the stack that each operation of each table takes; more than 2 KiB is an error
     Stack,
     Report(report::ReportArgs),
     Bookkeeping(bookkeeping::BookkeepingArgs),

@@ -2,8 +2,7 @@
 
 use crate::shell::{Line, Shell};
 
-/// Measures it in the release profile, as a kernel builds the code, and fails above 3 KiB in guarded tables and above
-/// 2 KiB in all others.
+/// Measures it in the release profile, as a kernel builds the code, and fails above 2 KiB.
 pub(crate) fn run(shell: &Shell) -> anyhow::Result<()> {
     let test = "test --release -p tlbkit-pagetable --test stack -- --nocapture";
     shell.run(&Line::new("cargo", test))

@@ -56,10 +56,10 @@ impl<'n, G: Geometry, F: Format, N: Nodes<Word = F::Word>, L: Layout<N>, P: Poli
         old: Edge,
         span: Span,
     ) -> Edge {
-        let node = new.node;
+        let node = &new.node;
         let unit = Self::unit(job.page);
         let half = 1 << (job.page - node.shift);
-        let (mut live, mut last, mut only) = (0, Edge::EMPTY, Edge::EMPTY);
+        let (mut live, mut last) = (0, Edge::EMPTY);
         // SAFETY: the caller's promise; the node is private, and the slots are within it.
         unsafe {
             for first in (0..node.slots()).step_by(2 * half) {
@@ -75,23 +75,23 @@ impl<'n, G: Geometry, F: Format, N: Nodes<Word = F::Word>, L: Layout<N>, P: Poli
                         self.around(new, old, span, slot)
                     };
                     if !entry.is_empty() {
+                        // Slots in which a leaf stands follow each other.
                         live += usize::from(entry != last);
-                        only = entry;
+                        last = entry;
                         if S::REAL && !node.is_empty() {
                             self.put(node.node, slot, node.shift, entry);
                         }
                     }
-                    last = entry;
                 }
             }
             if node.is_empty() {
-                return only;
+                return last;
             }
             if S::REAL {
-                self.set_live(node, live);
+                self.set_live(*node, live);
             }
         }
-        node
+        *node
     }
 
     /// Returns what stands in a slot of a new node where no pages of a span do.

@@ -339,12 +339,16 @@ impl<'n, G: Geometry, F: Format, N: Nodes<Word = F::Word>, L: Layout<N>, P: Poli
             if S::REAL {
                 self.break_old(job, step.old, part);
                 self.link(job, step, part, new, &gone);
+                if matches!(gone, Gone::Node) {
+                    self.let_go(job.batch, step.old, new);
+                }
             }
             Done { last: part.last, changed: true, parted: matches!(gone, Gone::Parted) }
         }
     }
 
     /// Takes the node that a slot will lead to.
+    #[inline(never)]
     unsafe fn take_for<S: Supply, W: Fn(usize) -> F::Word>(
         &self,
         job: &mut Job<'_, 'n, S, W>,
@@ -386,7 +390,8 @@ impl<'n, G: Geometry, F: Format, N: Nodes<Word = F::Word>, L: Layout<N>, P: Poli
                 self.set_live(above, self.live(above) + 1);
             }
             match gone {
-                Gone::Nothing => (),
+                // The caller lets go of it.
+                Gone::Nothing | Gone::Node => (),
                 Gone::Parted => {
                     let slots = old.index(part.first)..old.index(part.last | low(job.page)) + 1;
                     self.discard_slots(job.batch, old, slots);
@@ -395,7 +400,6 @@ impl<'n, G: Geometry, F: Format, N: Nodes<Word = F::Word>, L: Layout<N>, P: Poli
                 Gone::Copied => self.retire(job.batch, old),
                 Gone::Page => self.release(job.batch, old),
                 Gone::Subtree => self.discard(job.batch, old),
-                Gone::Node => self.let_go(job.batch, old, new),
             }
         }
     }
@@ -479,27 +483,30 @@ impl<'n, G: Geometry, F: Format, N: Nodes<Word = F::Word>, L: Layout<N>, P: Poli
     ) -> Edge {
         // SAFETY: the caller is the writer; the new nodes are private, and slots are within them.
         unsafe {
-            let top = self.build_node(job, ceiling, span);
-            if Self::is_done(job.page, top) {
-                return top;
-            }
-            let (mut node, mut at) = (top, span.first);
+            let (mut top, mut node, mut at) = (Edge::EMPTY, Edge::EMPTY, span.first);
             loop {
-                let slot = node.index(at);
-                let part = span.clip(at, node.shift, job.page);
+                // The uppermost node comes first.
+                let (bits, part) = if top.is_empty() {
+                    (ceiling, span)
+                } else {
+                    (node.shift, span.clip(at, node.shift, job.page))
+                };
                 let child = if part.first == at {
-                    let child = self.build_node(job, node.shift, part);
-                    if S::REAL {
-                        self.put(node.node, slot, node.shift, child);
+                    let child = self.build_node(job, bits, part);
+                    if S::REAL && !top.is_empty() {
+                        self.put(node.node, node.index(at), node.shift, child);
                         self.set_live(node, self.live(node) + 1);
                     }
                     child
                 } else if S::REAL {
-                    self.edge(Place::In(node.node, slot), node.shift, at)
+                    self.edge(Place::In(node.node, node.index(at)), node.shift, at)
                 } else {
                     let (shift, width) = Self::upper(job.page, node.shift, part);
                     Edge { node: node.node, shift, width, leaf: false, base: 0 }
                 };
+                if top.is_empty() {
+                    top = child;
+                }
                 if !Self::is_done(job.page, child) {
                     node = child;
                     continue;
