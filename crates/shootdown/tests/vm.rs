@@ -437,7 +437,7 @@ fn what_was_stored_comes_back_from_the_backing_store() {
         run(&machine, |kernel, seat, cpu| {
             let mut stored = [0; PAGES];
             let mut random = 1 + cpu.me;
-            for count in 1..=400 {
+            for count in 1..=if cfg!(miri) { 60 } else { 400 } {
                 random = random.wrapping_mul(1_103_515_245).wrapping_add(12345) % (1 << 31);
                 let (page, write) = ((random >> 16) % PAGES, random >> 12 & 1 == 1);
                 let frame = loop {
@@ -469,7 +469,7 @@ fn a_received_message_is_the_receivers() {
         let machine = Machine::new(algorithm, hardware, &words);
         assert_eq!(machine.vm().region.get_ownership(0), Ok(0));
         let turn = AtomicUsize::new(0);
-        const MESSAGES: usize = 16;
+        const MESSAGES: usize = if cfg!(miri) { 4 } else { 16 };
         run(&machine, |kernel, seat, cpu| {
             let machine = cpu.machine;
             let (me, home) = (cpu.me, if cpu.me == 2 { 1 } else { 0 });
