@@ -1,6 +1,6 @@
 //! Copy on write: a second table that leads to the same frames, and no page that can be written by way of either.
 
-use tlbkit_addr::{Attr, Pages, Pfn, Reach, Vpn};
+use tlbkit_addr::{Attr, Pages, Reach, Vpn};
 
 use super::Mpt;
 use super::shape::{MAX, Shape};
@@ -103,16 +103,15 @@ impl<'n, G: Radix, F: Format, N: Nodes<Word = F::Word>> Mpt<'n, G, F, N> {
                 let word = F::Word::follow(here.add(index));
                 if F::is_leaf(word, last) {
                     let frame = F::frame(word, Self::SLOTS[level]);
-                    // As many as continue it, in addresses and frames.
+                    // As many as continue it: the next frames, with the same attributes.
                     let first = index;
-                    let mut next = Pfn::new(frame.get() + cover);
+                    let mut next = word;
                     (index, live) = (index + 1, live - 1);
                     while live > 0 && index < slots {
-                        let word = F::Word::follow(here.add(index));
-                        if !F::is_leaf(word, last) || F::frame(word, Self::SLOTS[level]) != next {
+                        next = next.advance(F::STEP, cover);
+                        if F::Word::follow(here.add(index)) != next || !F::is_leaf(next, last) {
                             break;
                         }
-                        next = Pfn::new(next.get() + cover);
                         (index, live) = (index + 1, live - 1);
                     }
                     share(Run { first: frame, len: (index - first) * cover, dirty: false });
@@ -144,7 +143,8 @@ impl<'n, G: Radix, F: Format, N: Nodes<Word = F::Word>> Mpt<'n, G, F, N> {
                     index += 1;
                     // Empty slots are passed four at a time.
                     let word = |slot: usize| F::Word::follow(here.add(slot));
-                    while index + 4 <= slots
+                    while live > 0
+                        && index + 4 <= slots
                         && word(index) | word(index + 1) | word(index + 2) | word(index + 3) == F::Word::ZERO
                     {
                         index += 4;
