@@ -23,6 +23,15 @@ const OTHERS: usize = 8 * 64;
 static TURNS: [AtomicUsize; PAGES] = [const { AtomicUsize::new(1) }; PAGES];
 /// The least age that a page may carry.
 static FLOORS: [AtomicUsize; PAGES] = [const { AtomicUsize::new(0) }; PAGES];
+/// The page that all threads watch at the end, its turn, and the turn in which each thread has seen it last.
+const WATCHED: usize = PAGES;
+static TURN: AtomicUsize = AtomicUsize::new(1);
+static SEEN: [AtomicUsize; 16] = [const { AtomicUsize::new(0) }; 16];
+/// How often it comes and goes, how long the first thread waits then, and the turn that is the end.
+const SHOWS: usize = 20;
+const GAZE: usize = 5000;
+const END: usize = usize::MAX;
+
 static THREADS: AtomicUsize = AtomicUsize::new(0);
 static SEED: AtomicUsize = AtomicUsize::new(0);
 
@@ -34,11 +43,13 @@ pub(crate) fn run(threads: usize, seed: usize) {
         sys::spawn(other, at(STACKS + (thread + 1) * STACK), thread);
     }
     work(0);
+    show(threads);
     sys::wait();
 }
 
 extern "C" fn other(thread: usize) -> ! {
     work(thread);
+    watch(thread);
     sys::exit()
 }
 
@@ -98,6 +109,38 @@ fn look_around(own: usize, numbers: &mut Numbers) {
         if let Some(word) = met.filter(|&word| word != 0) {
             let age = (word & 0xffff_ffff) as usize;
             check(word == pattern(own, page, age) && age >= floor, Found::StaleRead);
+        }
+    }
+}
+
+/// Brings a page, waits until every other thread has it in its TLB, and takes it away, again and again.
+fn show(threads: usize) {
+    for _ in 0..SHOWS {
+        let turn = TURN.fetch_add(1, Ordering::SeqCst) + 1;
+        check(sys::map(at(WATCHED), 1), Found::Failure);
+        while SEEN.iter().take(threads).skip(1).any(|seen| seen.load(Ordering::SeqCst) != turn) {
+            core::hint::spin_loop();
+        }
+        check(sys::unmap(at(WATCHED), 1), Found::Failure);
+        TURN.fetch_add(1, Ordering::SeqCst);
+        (0..GAZE).for_each(|_| core::hint::spin_loop());
+    }
+    TURN.store(END, Ordering::SeqCst);
+}
+
+/// Looks at the page all the time.
+fn watch(thread: usize) {
+    loop {
+        let turn = TURN.load(Ordering::SeqCst);
+        if turn == END {
+            return;
+        }
+        let there = sys::load(at(WATCHED)).is_some();
+        let is_away = !turn.is_multiple_of(2);
+        if there && !is_away {
+            SEEN[thread].store(turn, Ordering::SeqCst);
+        } else if is_away && TURN.load(Ordering::SeqCst) == turn {
+            check(!there, Found::StaleRead);
         }
     }
 }
