@@ -100,7 +100,7 @@ const MUTATIONS: [Mutation; 29] = [
     mutation(
         "GPT: a node that grafting replaces is not published",
         "crates/pagetable/src/gpt/graft.rs",
-        ["self.break_old(job, old, part);", "self.publish(place, ceiling, new);", ""],
+        ["unsafe fn link<S, W>(", "self.publish(place, ceiling, new);", ""],
         Test::Plain(PAGETABLE, "gpt_properties", "agrees"),
     ),
     mutation(
@@ -139,19 +139,19 @@ const MUTATIONS: [Mutation; 29] = [
     ),
     mutation(
         "HPT: a segment that is split is not published",
-        "crates/pagetable/src/hpt/grow.rs",
+        "crates/pagetable/src/hpt/grow/split.rs",
         ["unsafe fn split(", "self.publish_only(batch, directory, new[0], 2 * heads);", ""],
         Test::Plain(PAGETABLE, "hashed_properties", "grows_odd_shared"),
     ),
     mutation(
         "HPT: a segment that is split is not retired",
-        "crates/pagetable/src/hpt/grow.rs",
+        "crates/pagetable/src/hpt/grow/split.rs",
         ["unsafe fn split(", "self.retire_array(batch, old.node, added * Self::STRIDE);", ""],
         Test::Plain(PAGETABLE, "hashed_properties", "grows_odd_shared"),
     ),
     mutation(
         "HPT: a change that may lead a walker astray is not counted",
-        "crates/pagetable/src/hpt/grow.rs",
+        "crates/pagetable/src/hpt/grow/split.rs",
         ["unsafe fn unzip(", "self.count_change(self.numbered(head).node);", ""],
         Test::Walkers("grows::grow"),
     ),

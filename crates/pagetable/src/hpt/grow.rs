@@ -46,10 +46,12 @@
 //! a range does so for each of its blocks. Once for each doubling the directory is copied; it has up to 32,768 entries.
 //! Beyond that, or without memory, chains get longer.
 
+mod merge;
+mod split;
+
 use core::sync::atomic::Ordering;
 
 use super::Hashed;
-use super::chain::Spare;
 use super::shape::{LOG, Spot};
 use crate::footprint::Tally;
 use crate::format::Format;
@@ -343,124 +345,6 @@ where
         }
     }
 
-    /// Parts chains that the last split has left joined.
-    #[inline(never)]
-    unsafe fn unzip(&self, batch: &mut Retired<'n>, steps: usize) {
-        let heads = self.buckets();
-        let (_, apart) = Self::split_of(Self::before(heads));
-        let mut high = self.growth.joined.load(Ordering::Relaxed);
-        let mut tails = self.growth.tails();
-        let mut moved = 0;
-        for _ in 0..steps {
-            // SAFETY: the caller's promise; the bucket is in both chains, and each tail in one.
-            unsafe {
-                let Some(spot) = self.behind(tails[0]) else {
-                    high += 1;
-                    self.growth.joined.store(high, Ordering::Relaxed);
-                    if high == heads {
-                        break;
-                    }
-                    tails = [self.numbered(high - apart), self.numbered(high)];
-                    continue;
-                };
-                let behind = self.behind(spot);
-                let side = usize::from(self.bucket_hash(Self::key_of(self.read_tag(spot))) & apart != 0);
-                let owner = self.numbered(high - apart + side * apart);
-                let is_free = self.read_tag(owner) == 0;
-                if is_free {
-                    self.move_contents(owner, spot);
-                    moved += 1;
-                }
-                // Before the store that may lead a walker astray.
-                for head in [high - apart, high] {
-                    self.count_change(self.numbered(head).node);
-                }
-                self.publish_link(tails[1 - side], behind);
-                if is_free {
-                    self.publish_link(tails[side], behind);
-                    self.retire(batch, spot.node);
-                } else {
-                    tails[side] = spot;
-                }
-            }
-        }
-        self.growth.set_tails(tails);
-        self.growth.note_moved(moved);
-    }
-
-    /// Copies a bucket into a first one that is free, for walkers to find.
-    unsafe fn move_contents(&self, to: Spot, from: Spot) {
-        // SAFETY: the caller's promise.
-        unsafe {
-            self.copy_entries(to, from);
-            self.publish_tag(to, self.read_tag(from));
-        }
-    }
-
-    /// Splits the next segment in turn, and tells whether there was memory.
-    #[inline(never)]
-    unsafe fn split(&self, batch: &mut Retired<'n>) -> bool {
-        let heads = self.buckets();
-        let (added, apart) = Self::split_of(heads);
-        let is_small = heads < 1 << Self::SEGMENT;
-        // SAFETY: the caller's promise; nobody can reach the new segments before they are published.
-        unsafe {
-            if heads >= Self::MOST || !is_small && !self.widen(batch, heads >> Self::SEGMENT) {
-                return false;
-            }
-            let Some((directory, new)) = self.take_for_split(is_small, added) else { return false };
-            let old = self.numbered(heads - apart);
-            let mut moved = 0;
-            for at in 0..added {
-                let from = Spot { at: at * Self::STRIDE, ..old };
-                let to = [0, 1].map(|side| Spot {
-                    node: new[side],
-                    at: (at + if is_small { side * added } else { 0 }) * Self::STRIDE,
-                });
-                let tag = self.read_tag(from);
-                // What is dead was dead for walkers that saw it live there, and nobody has seen the new bucket.
-                if tag & (Self::LIVE | Self::CLAIMED) != 0 {
-                    let side = usize::from(self.bucket_hash(Self::key_of(tag)) & apart != 0);
-                    self.copy_contents(to[side], from);
-                    moved += 1;
-                }
-                let behind = self.behind(from);
-                if behind.is_some() {
-                    self.publish_link(to[0], behind);
-                    self.publish_link(to[1], behind);
-                }
-            }
-            if is_small {
-                self.publish_only(batch, directory, new[0], 2 * heads);
-            } else {
-                self.publish_segment((heads - apart) >> Self::SEGMENT, 2 * apart, new[0], 0);
-                self.publish_segment(heads >> Self::SEGMENT, 2 * apart, new[1], 0);
-            }
-            self.growth.heads.store(heads + added, Ordering::Relaxed);
-            self.growth.joined.store(heads, Ordering::Relaxed);
-            self.growth.set_tails([self.numbered(heads - apart), self.numbered(heads)]);
-            self.growth.note_moved(moved);
-            self.retire_array(batch, old.node, added * Self::STRIDE);
-        }
-        true
-    }
-
-    /// Takes what a split of `added` first buckets makes: two segments, or one of twice the size with its directory.
-    unsafe fn take_for_split(&self, is_small: bool, added: usize) -> Option<(NodeAddr, [NodeAddr; 2])> {
-        let words = Self::STRIDE * added;
-        if is_small {
-            let (directory, segment) = self.take_only(2 * words)?;
-            return Some((directory, [segment; 2]));
-        }
-        let low = self.take_array(words)?;
-        if let Some(high) = self.take_array(words) {
-            return Some((NodeAddr::new(0), [low, high]));
-        }
-        // SAFETY: it was just taken.
-        unsafe { self.give_array(low, words) };
-        None
-    }
-
     /// Takes a segment that is to be the only one, and the directory that is published with it, if that is a new one.
     fn take_only(&self, words: usize) -> Option<(NodeAddr, NodeAddr)> {
         let segment = self.take_array(words)?;
@@ -473,101 +357,6 @@ where
         // SAFETY: it was just taken.
         unsafe { self.give_array(segment, words) };
         None
-    }
-
-    /// Merges the segment that was split last with the one that it was split from, and tells whether it could.
-    #[inline(never)]
-    unsafe fn merge(&self, batch: &mut Retired<'n>) -> bool {
-        let heads = self.buckets();
-        let before = Self::before(heads);
-        let (added, apart) = Self::split_of(before);
-        let is_small = heads <= 1 << Self::SEGMENT;
-        // SAFETY: the caller's promise; nobody can reach the new segment before it is published.
-        unsafe {
-            let mut want = 0;
-            for high in before..heads {
-                let pair = [self.numbered(high - apart), self.numbered(high)];
-                if pair.iter().all(|&head| self.short_end(head).is_none()) {
-                    return false;
-                }
-                want += usize::from(pair.iter().all(|&head| self.read_tag(head) & Self::LIVE != 0));
-            }
-            let Ok(mut spare) = Spare::take(self.nodes, &[Self::NODE], [want]) else { return false };
-            let words = added * Self::STRIDE;
-            let taken = if is_small {
-                self.take_only(words)
-            } else {
-                self.take_array(words).map(|new| (NodeAddr::new(0), new))
-            };
-            let Some((directory, new)) = taken else { return false };
-            let old = [self.numbered(before - apart), self.numbered(before)];
-            for at in 0..added {
-                let pair = [self.numbered(before - apart + at), self.numbered(before + at)];
-                let mut first = self.join(pair);
-                let to = Spot { node: new, at: at * Self::STRIDE };
-                for from in pair {
-                    if self.read_tag(from) & Self::LIVE == 0 {
-                        continue;
-                    }
-                    if self.read_tag(to) == 0 {
-                        self.copy_contents(to, from);
-                    } else if let Some(node) = spare.next(0) {
-                        self.copy_contents(Spot::node(node), from);
-                        self.publish_link(Spot::node(node), first);
-                        first = Some(Spot::node(node));
-                        self.count_node(1);
-                    }
-                }
-                self.publish_link(to, first);
-            }
-            if is_small {
-                self.publish_only(batch, directory, new, before);
-            } else {
-                self.publish_segment((before - apart) >> Self::SEGMENT, apart, new, 0);
-            }
-            self.growth.heads.store(before, Ordering::Relaxed);
-            self.growth.joined.store(before, Ordering::Relaxed);
-            self.growth.note_moved(2 * added);
-            if is_small {
-                self.retire_array(batch, old[0].node, heads * Self::STRIDE);
-            } else {
-                for old in old {
-                    self.retire_array(batch, old.node, added * Self::STRIDE);
-                }
-                self.narrow(batch, before >> Self::SEGMENT);
-            }
-        }
-        true
-    }
-
-    /// Returns the last bucket of a chain that is not long.
-    unsafe fn short_end(&self, head: Spot) -> Option<Spot> {
-        let mut end = head;
-        for _ in 0..SHORT {
-            // SAFETY: the caller's promise.
-            match unsafe { self.behind(end) } {
-                Some(next) => end = next,
-                None => return Some(end),
-            }
-        }
-        None
-    }
-
-    /// Makes one chain of what is behind two first buckets, one of which is not long, and returns its first bucket.
-    unsafe fn join(&self, pair: [Spot; 2]) -> Option<Spot> {
-        // SAFETY: the caller's promise.
-        unsafe {
-            let [one, other] = pair.map(|head| self.behind(head));
-            let (Some(_), Some(_)) = (one, other) else { return one.or(other) };
-            if let Some(end) = self.short_end(pair[0]) {
-                self.publish_link(end, other);
-                return one;
-            }
-            if let Some(end) = self.short_end(pair[1]) {
-                self.publish_link(end, one);
-            }
-            other
-        }
     }
 
     /// Publishes the segment of `heads` first buckets that is all there is.

@@ -1,0 +1,135 @@
+//! Splitting a segment, and parting the chains that the split leaves joined, as [`grow`](super) describes it.
+
+use core::sync::atomic::Ordering;
+
+use crate::format::Format;
+use crate::hpt::Hashed;
+use crate::hpt::shape::Spot;
+use crate::nodes::{NodeAddr, Nodes};
+use crate::{Geometry, Retired};
+
+impl<'n, G, F, N, const CLUSTER: u32, const BUCKETS: u32, const LOAD: usize>
+    Hashed<'n, G, F, N, CLUSTER, BUCKETS, LOAD>
+where
+    G: Geometry,
+    F: Format,
+    N: Nodes<Word = F::Word>,
+{
+    /// Parts chains that the last split has left joined.
+    #[inline(never)]
+    pub(super) unsafe fn unzip(&self, batch: &mut Retired<'n>, steps: usize) {
+        let heads = self.buckets();
+        let (_, apart) = Self::split_of(Self::before(heads));
+        let mut high = self.growth.joined.load(Ordering::Relaxed);
+        let mut tails = self.growth.tails();
+        let mut moved = 0;
+        for _ in 0..steps {
+            // SAFETY: the caller's promise; the bucket is in both chains, and each tail in one.
+            unsafe {
+                let Some(spot) = self.behind(tails[0]) else {
+                    high += 1;
+                    self.growth.joined.store(high, Ordering::Relaxed);
+                    if high == heads {
+                        break;
+                    }
+                    tails = [self.numbered(high - apart), self.numbered(high)];
+                    continue;
+                };
+                let behind = self.behind(spot);
+                let side = usize::from(self.bucket_hash(Self::key_of(self.read_tag(spot))) & apart != 0);
+                let owner = self.numbered(high - apart + side * apart);
+                let is_free = self.read_tag(owner) == 0;
+                if is_free {
+                    self.move_contents(owner, spot);
+                    moved += 1;
+                }
+                // Before the store that may lead a walker astray.
+                for head in [high - apart, high] {
+                    self.count_change(self.numbered(head).node);
+                }
+                self.publish_link(tails[1 - side], behind);
+                if is_free {
+                    self.publish_link(tails[side], behind);
+                    self.retire(batch, spot.node);
+                } else {
+                    tails[side] = spot;
+                }
+            }
+        }
+        self.growth.set_tails(tails);
+        self.growth.note_moved(moved);
+    }
+
+    /// Copies a bucket into a first one that is free, for walkers to find.
+    unsafe fn move_contents(&self, to: Spot, from: Spot) {
+        // SAFETY: the caller's promise.
+        unsafe {
+            self.copy_entries(to, from);
+            self.publish_tag(to, self.read_tag(from));
+        }
+    }
+
+    /// Splits the next segment in turn, and tells whether there was memory.
+    #[inline(never)]
+    pub(super) unsafe fn split(&self, batch: &mut Retired<'n>) -> bool {
+        let heads = self.buckets();
+        let (added, apart) = Self::split_of(heads);
+        let is_small = heads < 1 << Self::SEGMENT;
+        // SAFETY: the caller's promise; nobody can reach the new segments before they are published.
+        unsafe {
+            if heads >= Self::MOST || !is_small && !self.widen(batch, heads >> Self::SEGMENT) {
+                return false;
+            }
+            let Some((directory, new)) = self.take_for_split(is_small, added) else { return false };
+            let old = self.numbered(heads - apart);
+            let mut moved = 0;
+            for at in 0..added {
+                let from = Spot { at: at * Self::STRIDE, ..old };
+                let to = [0, 1].map(|side| Spot {
+                    node: new[side],
+                    at: (at + if is_small { side * added } else { 0 }) * Self::STRIDE,
+                });
+                let tag = self.read_tag(from);
+                // What is dead was dead for walkers that saw it live there, and nobody has seen the new bucket.
+                if tag & (Self::LIVE | Self::CLAIMED) != 0 {
+                    let side = usize::from(self.bucket_hash(Self::key_of(tag)) & apart != 0);
+                    self.copy_contents(to[side], from);
+                    moved += 1;
+                }
+                let behind = self.behind(from);
+                if behind.is_some() {
+                    self.publish_link(to[0], behind);
+                    self.publish_link(to[1], behind);
+                }
+            }
+            if is_small {
+                self.publish_only(batch, directory, new[0], 2 * heads);
+            } else {
+                self.publish_segment((heads - apart) >> Self::SEGMENT, 2 * apart, new[0], 0);
+                self.publish_segment(heads >> Self::SEGMENT, 2 * apart, new[1], 0);
+            }
+            self.growth.heads.store(heads + added, Ordering::Relaxed);
+            self.growth.joined.store(heads, Ordering::Relaxed);
+            self.growth.set_tails([self.numbered(heads - apart), self.numbered(heads)]);
+            self.growth.note_moved(moved);
+            self.retire_array(batch, old.node, added * Self::STRIDE);
+        }
+        true
+    }
+
+    /// Takes what a split of `added` first buckets makes: two segments, or one of twice the size with its directory.
+    unsafe fn take_for_split(&self, is_small: bool, added: usize) -> Option<(NodeAddr, [NodeAddr; 2])> {
+        let words = Self::STRIDE * added;
+        if is_small {
+            let (directory, segment) = self.take_only(2 * words)?;
+            return Some((directory, [segment; 2]));
+        }
+        let low = self.take_array(words)?;
+        if let Some(high) = self.take_array(words) {
+            return Some((NodeAddr::new(0), [low, high]));
+        }
+        // SAFETY: it was just taken.
+        unsafe { self.give_array(low, words) };
+        None
+    }
+}
