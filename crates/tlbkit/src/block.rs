@@ -209,8 +209,9 @@ impl<K: Kernel, const CPUS: usize> Block<K, CPUS> {
 
     /// Refuses a global mapping where other address spaces have other translations.
     #[inline]
-    pub(crate) fn check_global(&self, attr: Attr) -> Result<(), Error> {
-        if attr.contains(Attr::GLOBAL) && !self.is_kernels() {
+    pub(crate) fn check_global(&self, attr: Attr, pages: Pages) -> Result<(), Error> {
+        let shared = |lent: Pages| self.lender.is_none() && lent.intersect(pages) == Some(pages);
+        if attr.contains(Attr::GLOBAL) && !self.lent.is_some_and(shared) {
             return Err(Error::WrongAttr { attr: Attr::GLOBAL });
         }
         Ok(())

@@ -69,8 +69,8 @@ impl<K: Kernel, const CPUS: usize> Cursor<'_, K, CPUS> {
     /// As [`Edit::map`](crate::Edit::map).
     #[inline(always)]
     pub fn map(&mut self, frame: Pfn, attr: Attr) -> Result<(), Error> {
-        self.space.check_global(attr)?;
         let page = Pages::one(self.walk.page());
+        self.space.check_global(attr, page)?;
         settle_break(self.space, self.here, &mut self.walk, self.runs, page);
         self.walk.map(frame, attr)
     }
@@ -97,7 +97,7 @@ impl<K: Kernel, const CPUS: usize> Cursor<'_, K, CPUS> {
     /// [`Error::NotMapped`], [`Error::WrongAttr`] or [`Error::Borrowed`].
     #[inline(always)]
     pub fn protect(&mut self, change: Change) -> Result<Leaf, Error> {
-        self.space.check_global(change.set)?;
+        self.space.check_global(change.set, Pages::one(self.walk.page()))?;
         self.walk.protect(change)
     }
 
@@ -109,7 +109,7 @@ impl<K: Kernel, const CPUS: usize> Cursor<'_, K, CPUS> {
     /// As [`Edit::replace`](crate::Edit::replace).
     #[inline(always)]
     pub fn replace(&mut self, frame: Pfn, attr: Attr) -> Result<Leaf, Error> {
-        self.space.check_global(attr)?;
+        self.space.check_global(attr, Pages::one(self.walk.page()))?;
         self.make_room();
         if self.space.table.breaks_frames() {
             // The kernel may stand on a page that is not a user's.

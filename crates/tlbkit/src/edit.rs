@@ -186,8 +186,8 @@ impl<'s, K: Kernel, const CPUS: usize> Edit<'s, K, CPUS> {
     ///
     /// # Errors
     ///
-    /// [`Error::OutOfRange`], [`Error::FrameTooLarge`], [`Error::WrongAttr`] (so for [`Attr::GLOBAL`] in an address
-    /// space that is not the [kernel's](crate::AddressSpace::lending)), [`Error::Occupied`], [`Error::Borrowed`] or
+    /// [`Error::OutOfRange`], [`Error::FrameTooLarge`], [`Error::WrongAttr`] (so for [`Attr::GLOBAL`], but for
+    /// pages that an address space [lends](crate::AddressSpace::lending)), [`Error::Occupied`], [`Error::Borrowed`] or
     /// [`Error::NoMemory`]; nothing has changed then.
     #[inline]
     pub fn map(&mut self, pages: Pages, frame: Pfn, attr: Attr) -> Result<(), Error> {
@@ -201,7 +201,7 @@ impl<'s, K: Kernel, const CPUS: usize> Edit<'s, K, CPUS> {
     /// As [`map`](Self::map), and [`Error::WrongSize`], [`Error::Misaligned`] or [`Error::MisalignedFrame`].
     #[inline]
     pub fn map_sized(&mut self, pages: Pages, frame: Pfn, size: PageSize, attr: Attr) -> Result<(), Error> {
-        self.space.check_global(attr)?;
+        self.space.check_global(attr, pages)?;
         settle_break(self.space, self.here, &mut self.writer, &mut self.runs, pages);
         self.writer.map(pages, frame, size, attr)
     }
@@ -364,7 +364,7 @@ impl<'s, K: Kernel, const CPUS: usize> Edit<'s, K, CPUS> {
     /// As [`unmap`](Self::unmap), and [`Error::WrongAttr`].
     #[inline(always)]
     pub fn protect(&mut self, pages: Pages, change: Change) -> Result<usize, Error> {
-        self.space.check_global(change.set)?;
+        self.space.check_global(change.set, pages)?;
         if let Some(mut cursor) = self.small(pages) {
             return cursor.protect(change).map(|_| 1);
         }

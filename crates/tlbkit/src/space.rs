@@ -41,7 +41,7 @@ impl<K: Kernel, const CPUS: usize> AddressSpace<K, CPUS> {
     /// Returns the kernel's own address space: others can [share](Self::sharing) its `pages`, which begin and end with a
     /// top-level slot. Costs a node a slot.
     ///
-    /// Its mappings may be [`Attr::GLOBAL`], and its changes are flushed on every CPU that has ever run an address space. A
+    /// Mappings of these pages may be [`Attr::GLOBAL`], and its changes are flushed on every CPU that has ever run an address space. A
     /// CPU that runs an address space with it keeps a handle to it until it runs one without it, which costs a flush of
     /// everything, or goes [offline](Mmu::offline).
     ///

@@ -6,7 +6,7 @@ mod host;
 use std::panic::{AssertUnwindSafe, catch_unwind, resume_unwind};
 use std::sync::atomic::{AtomicUsize, Ordering};
 
-use host::{Host, Use, machine};
+use host::{Host, Met, Use, machine};
 use tlbkit::{
     Access, AddressSpace, Asid, Attr, Change, CpuSet, Error, Fault, Flush, Kernel, Mmu, PageSize, Pages, Pfn,
     PhysAddr, Record, Run, VirtAddr, arch,
@@ -156,4 +156,27 @@ fn a_change_that_is_refused_splits_no_page_and_maps_none() {
     });
     assert!(matches!(space.map_each(behind, frames, RW), Err(Error::OutOfRange { .. })));
     assert_eq!((asked.into_inner(), host.in_use()), (0, before));
+}
+
+#[test]
+fn what_nobody_shares_is_global_nowhere() {
+    let mmu = machine::<1>(64);
+    let half = Pages::new(
+        VirtAddr::new(0xffff_ffff_8000_0000).vpn(PageSize::K4),
+        VirtAddr::new(usize::MAX).vpn(PageSize::K4),
+    );
+    let kernel = AddressSpace::lending(mmu, half.unwrap()).unwrap();
+    let frame = mmu.kernel().data(7).unwrap();
+    // It would stay in the TLB when the CPU goes on to one that shares the other pages.
+    let refused = kernel.map(pages(0x1000, 1), frame, RW | Attr::GLOBAL);
+    assert_eq!(refused, Err(Error::WrongAttr { attr: Attr::GLOBAL }));
+    assert_eq!(kernel.map(pages(0x1000, 1), frame, RW), Ok(()));
+    let refused = kernel.protect(pages(0x1000, 1), Change::set(Attr::GLOBAL));
+    assert_eq!(refused, Err(Error::WrongAttr { attr: Attr::GLOBAL }));
+    let user = AddressSpace::sharing(&kernel).unwrap();
+    kernel.activate().unwrap();
+    assert!(matches!(mmu.kernel().access(VirtAddr::new(0x1000), false), Met::Memory(_)));
+    user.activate().unwrap();
+    assert_eq!(mmu.kernel().access(VirtAddr::new(0x1000), false), Met::Fault);
+    mmu.idle().unwrap();
 }
