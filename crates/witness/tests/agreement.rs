@@ -107,7 +107,6 @@ type Key = (Option<u64>, u32, u64, Option<Entry>);
 struct Stale {
     line: u64,
     writer: usize,
-    going: bool,
     /// A link was stored.
     linked: bool,
 }
@@ -122,10 +121,14 @@ struct Simple {
     tlb: [BTreeMap<Key, Option<Stale>>; CPUS],
     visible: [u64; CPUS],
     deferred: Vec<(usize, usize, Key)>,
+    /// The last invalidation of each CPU that waits for its barrier.
+    begun: [Option<Op>; CPUS],
     freed: BTreeSet<u64>,
     lowering: Option<(u64, u64)>,
     /// Who stored to a node last, and when.
     last: BTreeMap<u64, (usize, u64)>,
+    /// Nodes that hang, or hung, under a root that was loaded: what their words say is known.
+    placed: BTreeSet<u64>,
     line: u64,
 }
 
@@ -154,6 +157,15 @@ impl Simple {
 
     /// Lets each CPU load everything that it can walk.
     fn load(&mut self) {
+        for root in self.loaded.iter().flatten().copied().collect::<Vec<_>>() {
+            let mut found = BTreeSet::new();
+            self.walk(root, 0, &mut found);
+            let links = found.iter().filter_map(|(_, _, entry)| match entry {
+                Some(Entry::Link(node)) => Some(*node),
+                _ => None,
+            });
+            self.placed.extend(links.chain([root]));
+        }
         for cpu in 0..CPUS {
             let Some(root) = self.roots[cpu] else { continue };
             let mut found = BTreeSet::new();
@@ -165,13 +177,30 @@ impl Simple {
                 self.keep(cpu, Self::tagged(root, entry), None);
             }
             let held = self.tlb[cpu].iter().filter(|(key, _)| key.0 == Some(Self::asid(root)));
-            for ((_, _, page, entry), stale) in held.map(|(key, stale)| (*key, *stale)).collect::<Vec<_>>() {
+            for ((_, link_level, page, entry), stale) in
+                held.map(|(key, stale)| (*key, *stale)).collect::<Vec<_>>()
+            {
                 let Some(Entry::Link(next)) = entry else { continue };
                 let mut found = BTreeSet::new();
                 self.walk(next, page, &mut found);
+                let by: Vec<usize> = self
+                    .deferred
+                    .iter()
+                    .filter(|(_, on, key)| {
+                        (*on, *key) == (cpu, (Some(Self::asid(root)), link_level, page, entry))
+                    })
+                    .map(|(by, ..)| *by)
+                    .collect();
                 for entry in found {
-                    // No table says it, since the link was cut.
-                    self.keep(cpu, Self::tagged(root, entry), stale);
+                    // No table says it, since the link was cut; and it goes with the link.
+                    let key = Self::tagged(root, entry);
+                    let new = !self.tlb[cpu].contains_key(&key);
+                    self.keep(cpu, key, stale);
+                    for (by, fence) in by.iter().filter_map(|by| Some((*by, self.begun[*by]?))) {
+                        if new && self.tlb[cpu].contains_key(&key) && self.covers(by, cpu, &key, fence) {
+                            self.deferred.push((by, cpu, key));
+                        }
+                    }
                 }
             }
         }
@@ -196,7 +225,7 @@ impl Simple {
                 if said.contains(key) {
                     *stale = None;
                 } else if stale.is_none() {
-                    *stale = Some(Stale { line: self.line, writer, going: false, linked });
+                    *stale = Some(Stale { line: self.line, writer, linked });
                 }
             }
         }
@@ -248,7 +277,10 @@ impl Simple {
                 let at = (node(level, which), slot);
                 let new = self.entry(op);
                 // Who stores to a node, or links one, has its lock from who stored to it before.
-                let linked = if let Some(Entry::Link(next)) = new { next } else { at.0 };
+                let linked = match new {
+                    Some(Entry::Link(next)) if self.placed.contains(&at.0) => next,
+                    _ => at.0,
+                };
                 for (other, when) in [at.0, linked].iter().filter_map(|node| self.last.get(node)) {
                     if *other != cpu {
                         self.visible[*other] = self.visible[*other].max(*when);
@@ -276,6 +308,9 @@ impl Simple {
             }
             Op::Fence { cpu, broadcast, .. } => {
                 let deferred = arch == Arch::Aarch64 || (arch == Arch::X86_64 && broadcast);
+                if deferred {
+                    self.begun[cpu] = Some(op);
+                }
                 for target in if broadcast { 0..CPUS } else { cpu..cpu + 1 } {
                     let covered = |key: &&Key| self.covers(cpu, target, key, op);
                     let keys: Vec<_> = self.tlb[target].keys().filter(covered).copied().collect();
@@ -290,9 +325,6 @@ impl Simple {
                         };
                         if seen && deferred {
                             self.deferred.push((cpu, target, key));
-                            if let Some(stale) = self.tlb[target].get_mut(&key).unwrap() {
-                                stale.going = true;
-                            }
                         } else if seen {
                             self.tlb[target].remove(&key);
                         }
@@ -305,12 +337,9 @@ impl Simple {
                 self.visible[cpu] = line;
                 if arch != Arch::Sv39 {
                     for (by, target, key) in std::mem::take(&mut self.deferred) {
-                        // What has been read again since, and is stale again, stays.
-                        let fresh =
-                            matches!(self.tlb[target].get(&key), Some(Some(Stale { going: false, .. })));
                         if by != cpu {
                             self.deferred.push((by, target, key));
-                        } else if !fresh {
+                        } else {
                             self.tlb[target].remove(&key);
                         }
                     }
@@ -327,6 +356,7 @@ impl Simple {
                 self.words.retain(|&(node, _), _| node != gone);
                 self.freed.insert(gone);
                 self.last.remove(&gone);
+                self.placed.remove(&gone);
                 self.age(cpu, false);
                 self.load();
                 false
@@ -424,9 +454,23 @@ fn reach(frame: u64, level: u32, page: u64) -> u64 {
 fn log(arch: Arch, ops: &[Op]) -> (String, Option<u64>) {
     let top = if arch == Arch::Sv39 { 2 } else { 3 };
     let (words, tlb, visible, deferred, freed, lowering) = Default::default();
-    let (roots, loaded, last) = Default::default();
-    let mut simple =
-        Simple { arch, top, words, roots, loaded, tlb, visible, deferred, freed, lowering, last, line: 0 };
+    let (roots, loaded, last, placed, begun) = Default::default();
+    let mut simple = Simple {
+        arch,
+        top,
+        words,
+        roots,
+        loaded,
+        tlb,
+        visible,
+        deferred,
+        freed,
+        lowering,
+        last,
+        placed,
+        begun,
+        line: 0,
+    };
     let mut text = String::new();
     for &op in ops {
         let op = within(op, top);
@@ -492,7 +536,8 @@ fn log(arch: Arch, ops: &[Op]) -> (String, Option<u64>) {
                 format!("{cpu} lower 1 {:#x}", va(page))
             }
             Op::Done { cpu } => {
-                if simple.lowering.is_none() {
+                // A table that went back has no change to promise.
+                if simple.lowering.is_none_or(|(root, _)| simple.freed.contains(&root)) {
                     continue;
                 }
                 format!("{cpu} done 1")

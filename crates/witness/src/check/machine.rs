@@ -46,6 +46,15 @@ pub(super) struct Holder {
     pub(super) va: u64,
     rights: u8,
     since: Line,
+    /// That link.
+    link: Option<Item>,
+}
+
+impl Holder {
+    /// A CPU that goes on at `va` through a link that no table has.
+    pub(super) fn by_link(cpu: usize, asid: u16, va: u64) -> Self {
+        Self { cpu, asid, root: None, va, rights: rights::ALL, since: 0, link: None }
+    }
 }
 
 #[derive(Debug)]
@@ -148,18 +157,19 @@ impl Machine {
     fn climb(&self, node: u64, level: u32, va: u64, rights: u8, since: Line, found: &mut Vec<Holder>) {
         for &(cpu, place) in self.cut.get(&node).into_iter().flatten() {
             let left = self.cpus[cpu].held.at(place).iter().find_map(|item| match item.entry {
-                Entry::Link { node: to, rights } if to == node => Some(rights),
+                Entry::Link { node: to, rights } if to == node => Some((rights, *item)),
                 _ => None,
             });
             let va = va + super::held::span(place).0;
-            let (asid, rights) = (place.0 as u16, rights & left.unwrap_or(rights));
-            found.push(Holder { cpu, asid, root: None, va, rights, since });
+            let Some((left, link)) = left else { continue };
+            let (asid, rights) = (place.0 as u16, rights & left);
+            found.push(Holder { cpu, asid, root: None, va, rights, since, link: Some(link) });
         }
         if level == self.arch.top() {
             for session in self.sessions.get(&node).into_iter().flatten() {
                 let &Session { cpu, asid, high, .. } = session;
                 let va = va + self.arch.base(high);
-                found.push(Holder { cpu, asid, root: Some((node, high)), va, rights, since });
+                found.push(Holder { cpu, asid, root: Some((node, high)), va, rights, since, link: None });
             }
         }
         for &parent in &self.tables.nodes[&node].parents {
@@ -199,8 +209,30 @@ impl Machine {
             Entry::Leaf { .. } | Entry::Absent => (Kind::Leaf, holder.asid.into()),
         };
         if self.may_hold(holder, kind, level, va, since) {
-            let item = Item { entry, linked, since, writer, stale: self.now, going: 0 };
-            self.hold(holder.cpu, (tag, level, va >> Arch::shift(level)), item, holder.root.is_some());
+            let place = (tag, level, va >> Arch::shift(level));
+            let mut item = Item { entry, linked, since, writer, stale: self.now, going: 0 };
+            // What was read by way of a link that no table has goes with that link.
+            if let Some(link) = &holder.link {
+                (item.writer, item.stale) = (link.writer, link.stale);
+                for by in (0..self.seen).filter(|by| link.going >> by & 1 != 0) {
+                    if self.cpus[by].deferred.iter().any(|(scope, ..)| scope.covers(place, &item)) {
+                        item.going |= 1 << by;
+                    }
+                }
+            }
+            // A CPU that left the table before an invalidation began reads nothing again.
+            for by in 0..self.seen {
+                let mut begun = self.cpus[by].deferred.iter();
+                let covers = |(scope, at, only): &(Scope, Line, Option<usize>)| {
+                    only.is_none_or(|cpu| cpu == holder.cpu)
+                        && scope.covers(place, &item)
+                        && self.left(holder, *at)
+                };
+                if begun.any(covers) {
+                    item.going |= 1 << by;
+                }
+            }
+            self.hold(holder.cpu, place, item, holder.root.is_some());
         }
     }
 
@@ -255,6 +287,16 @@ impl Machine {
                 self.keep(holder, Below { offset, since, ..*under }, false, writer);
             }
         }
+    }
+
+    /// Tells whether a holder's CPU had left the tables of its number at a line.
+    fn left(&self, holder: &Holder, at: Line) -> bool {
+        let roots = self.cpus[holder.cpu].used.get(&holder.asid).into_iter().flatten();
+        let mut sessions = roots.filter_map(|root| self.sessions.get(root)).flatten();
+        sessions.all(|session| {
+            (session.cpu, session.asid) != (holder.cpu, holder.asid)
+                || session.until.is_some_and(|until| until <= at)
+        })
     }
 
     /// Tells whether a holder's CPU walks on from there.
@@ -484,6 +526,14 @@ impl Machine {
                 if item.entry == Entry::Absent {
                     continue;
                 }
+                // What a walk finds below a link that the CPU holds is loaded beside what it holds already.
+                if let Entry::Link { node, rights } = item.entry {
+                    let va = super::held::span(place).0;
+                    let holder = Holder { cpu, asid, root: None, va, rights, since: 0, link: None };
+                    for under in self.tables.below(node, rights) {
+                        self.matches(cpu, node, &holder, (under.level, va + under.offset, under.entry))?;
+                    }
+                }
                 for found in self.tables.along(root, place.1, super::held::span(place).0 - base) {
                     let above = place.1 > found.level && matches!(item.entry, Entry::Link { .. });
                     let below = place.1 < found.level && matches!(found.entry, Entry::Link { .. });
@@ -555,7 +605,7 @@ impl Machine {
         for (place, item) in &gone {
             self.forget(target, *place, item);
         }
-        // What the CPU found by way of a link that goes stays, if the invalidation does not cover it or was on its way already.
+        // What the CPU found by way of a link that goes stays, if the invalidation does not cover it.
         for (place, item) in &gone {
             let Entry::Link { node, rights: left } = item.entry else { continue };
             let from = place.0;
@@ -565,7 +615,6 @@ impl Machine {
                 let global = matches!(under.entry, Entry::Leaf { global: true, .. });
                 let place =
                     (if global { GLOBAL } else { place.0 }, under.level, va >> Arch::shift(under.level));
-                let late = deferred && under.since > at;
                 let holder = Holder {
                     cpu: target,
                     asid: from as u16,
@@ -573,11 +622,12 @@ impl Machine {
                     va,
                     rights: rights::ALL,
                     since: item.stale,
+                    link: None,
                 };
                 let kind = if global { Kind::Global } else { Kind::Leaf };
                 let read =
                     under.since > item.stale && self.may_hold(&holder, kind, under.level, va, under.since);
-                if read && (late || !scope.covers(place, &kept)) {
+                if read && !scope.covers(place, &kept) {
                     self.hold(target, place, kept, false);
                 }
             }

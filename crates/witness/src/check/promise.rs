@@ -4,7 +4,7 @@ use std::vec::Vec;
 
 use super::arch::{Arch, Entry, PAGE, rights};
 use super::held::{GLOBAL, Item, Place, span};
-use super::machine::Machine;
+use super::machine::{Holder, Machine};
 use super::memory::{offset, page};
 use super::session::{Kind, Session};
 use super::verdict::{Refusal, Rule};
@@ -100,7 +100,14 @@ impl Machine {
                     let va = span(place).0 + under.offset;
                     let place = (tag, under.level, va >> Arch::shift(under.level));
                     let (from, to) = span(place);
-                    if from <= last && first <= to && matches!(under.entry, Entry::Leaf { .. }) {
+                    let kind = match under.entry {
+                        Entry::Leaf { global: true, .. } => Kind::Global,
+                        Entry::Leaf { .. } => Kind::Leaf,
+                        _ => continue,
+                    };
+                    let read =
+                        self.may_hold(&Holder::by_link(cpu, asid, va), kind, under.level, va, under.since);
+                    if from <= last && first <= to && read {
                         found.push((place, Item { entry: under.entry, ..item }));
                     }
                 }
