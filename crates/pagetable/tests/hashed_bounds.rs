@@ -182,6 +182,20 @@ macro_rules! worst {
 const PAGES: usize = if cfg!(miri) { 400 } else { 500_000 };
 
 /// The directory of up to 2^13 entries is copied once a doubling; everything else is about segments of 128 buckets.
+/// Whatever number a kernel takes for a secret, pages in a row and pages in steps do not meet in few buckets.
+#[test]
+fn every_secret_is_a_hash() {
+    let count = if cfg!(miri) { 500 } else { 20_000 };
+    for secret in [0, 1, 2, 3, 0x1234_5678_9abc_def1, usize::MAX, usize::MAX << 32, 1 << 63] {
+        for step in [1, 2, 512, 0x9_d2c5_6813] {
+            let pages: Vec<usize> =
+                (0..count).map(|at: usize| at.wrapping_mul(step) & 0x7_ffff_ffff).collect();
+            let (words, _) = costs(&pages, Some(secret));
+            assert!(words < 6.0, "secret {secret:#x}, pages in steps of {step:#x}: {words} words a lookup");
+        }
+    }
+}
+
 #[test]
 fn no_change_of_a_million_is_expensive() {
     assert!(worst!(Hr<'_, _>, 1 << 14, |at| at).into_iter().all(|words| words < 50_000));

@@ -86,7 +86,8 @@
 //! | bytes cleared | two segments, or a directory of 8 bytes for each 128 buckets, once a doubling |
 //! | words touched, of a million changes | [`Hr`] 13,000 to 500,000 pages, 26,000 to a million; the average is 50 |
 //!
-//! `cargo test -p tlbkit-pagetable --test hashed_bounds -- --nocapture` prints the words. A directory has at most 32,768
+//! `cargo test -p tlbkit-pagetable --test hashed_bounds -- --nocapture` prints the words, and `cargo xtask worst` the time of the
+//! slowest change of a million and the most bytes that a page takes at any size. A directory has at most 32,768
 //! entries: 4 million first buckets. From there on chains get longer.
 //!
 //! # Chains
@@ -197,15 +198,16 @@ where
     ///
     /// [`Error::NoMemory`] if there is no node for the array.
     pub fn new(nodes: &'n N) -> Result<Self, Error> {
-        Self::keyed(nodes, shape::GOLDEN)
+        Self::multiplied(nodes, shape::GOLDEN)
     }
 
-    /// Returns an empty table whose hash has a secret: 63 random bits of this table's own, the lowest is ignored.
+    /// Returns an empty table whose hash has a secret: a random number of this table's own.
     ///
     /// An array of a fixed size then has a hash of a universal family (multiply-shift: Dietzfelbinger et al. 1997): two pages
     /// chosen without knowledge of the secret share one of `m` first buckets with a probability of `2 / m` at most. A table that
     /// grows folds the product and multiplies a second time. Either way a lookup meets a few others on the average, whatever
-    /// the pages are, and the secret costs no instruction: the public hash is the same with a public number.
+    /// the pages are, and the secret costs no instruction: the public hash is the same with a public number. A secret that is not random, such as a
+    /// small number, is no secret, but as good a hash: what keys are multiplied with is made of all its bits.
     ///
     /// Whoever measures lookups for long may find pages that collide. Such pages cost a longer chain; what a
     /// change moves is bounded for them too.
@@ -217,6 +219,11 @@ where
     ///
     /// [`Error::NoMemory`] if there is no node for the array.
     pub fn keyed(nodes: &'n N, secret: usize) -> Result<Self, Error> {
+        Self::multiplied(nodes, shape::multiplier(secret))
+    }
+
+    /// Returns an empty table that multiplies keys with an odd number.
+    fn multiplied(nodes: &'n N, multiplier: usize) -> Result<Self, Error> {
         const {
             assert!(G::BASE.shift() == F::BASE.shift(), "the format counts frames of another size");
             assert!(BUCKETS <= 24, "at most 16 million buckets to begin with");
@@ -238,7 +245,7 @@ where
         Ok(Self {
             nodes,
             root: F::Word::from_usize(root).cell(),
-            secret: secret | 1,
+            secret: multiplier,
             grains: AtomicUsize::new(0),
             used: core::array::from_fn(|_| AtomicUsize::new(0)),
             visits: AtomicUsize::new(0),
