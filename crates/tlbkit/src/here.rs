@@ -124,6 +124,7 @@ impl<K: Kernel, const CPUS: usize> Here<K, CPUS> {
         // numbers, or global translations of another half.
         let flush = match space {
             Some(space) => {
+                let is_new = self.is_new_to(space);
                 let given = asids.run(&space.number, self.cpu, kernel.asid_bits().min(K::Machine::ASID_BITS));
                 self.switch(Change::In, &space.cpus, given.asid);
                 let numbered = given.asid != Asid::default();
@@ -131,6 +132,9 @@ impl<K: Kernel, const CPUS: usize> Here<K, CPUS> {
                     // Before the number means this address space: with what the TLB holds under it, the hardware might walk
                     // nodes that are memory of others by now. The one that this CPU leaves has a number that is reserved.
                     kernel.flush(&everything(), None);
+                } else if is_new {
+                    // The stores that made the table are before the walks that the new root begins.
+                    kernel.flush(&everything(), tag(given.asid));
                 }
                 kernel.load(K::Machine::root(space.root(), given.asid));
                 let is_half = |before: &Handle<K, CPUS>| half.is_some_and(|half| half.is(before));
@@ -156,6 +160,12 @@ impl<K: Kernel, const CPUS: usize> Here<K, CPUS> {
         {
             self.switch(Change::Out, &before.cpus, under(before.number.held()).unwrap_or_default());
         }
+    }
+
+    /// Tells whether changes of the address space so far were flushed on other CPUs at the most. A load of the root register
+    /// orders no store with the walks behind it (RISC-V: `satp`; AArch64 wants a barrier), and a flush does.
+    fn is_new_to(&self, space: &Block<K, CPUS>) -> bool {
+        if CPUS == 1 { space.held() == Held::Never } else { !space.cpus().members.load().contains(self.cpu) }
     }
 
     /// Flushes this CPU's TLB, unless no CPU has ever run the address space.

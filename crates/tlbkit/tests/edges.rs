@@ -8,7 +8,7 @@ use std::marker::PhantomData;
 use std::panic::{AssertUnwindSafe, catch_unwind, resume_unwind};
 use std::sync::atomic::{AtomicBool, Ordering};
 
-use host::{Host, Met, Use, keep, machine};
+use host::{Host, Met, Use, keep, machine, run_as};
 use tlbkit::pagetable::format;
 use tlbkit::pagetable::geometry::Va39;
 use tlbkit::shootdown::Hardware;
@@ -134,6 +134,33 @@ fn what_no_cpu_has_run_is_in_no_tlb() {
         assert_eq!(host.flushes.load(Ordering::Relaxed), before + 1, "with {bits} bits");
         mmu.idle().unwrap();
     }
+}
+
+/// A load of the root register orders nothing: the stores that made a table come before the walks of a CPU that is new to it
+/// by that CPU's flush.
+#[test]
+fn a_cpu_that_is_new_to_an_address_space_flushes_before_it_runs_it() {
+    fn check<const CPUS: usize>() {
+        let mmu = machine::<CPUS>(64);
+        let host = mmu.kernel();
+        let spaces = [0, 1].map(|_| AddressSpace::new(mmu).unwrap());
+        for cpu in 0..CPUS {
+            run_as(cpu);
+            for space in &spaces {
+                let before = host.flushes.load(Ordering::Relaxed);
+                space.activate().unwrap();
+                assert_eq!(host.flushes.load(Ordering::Relaxed), before + 1, "CPU {cpu} of {CPUS}");
+            }
+            // It has flushed, or been asked to, whatever has changed since.
+            let before = host.flushes.load(Ordering::Relaxed);
+            spaces[0].activate().unwrap();
+            assert_eq!(host.flushes.load(Ordering::Relaxed), before, "CPU {cpu} of {CPUS}");
+            mmu.idle().unwrap();
+        }
+        run_as(0);
+    }
+    check::<1>();
+    check::<2>();
 }
 
 #[test]
