@@ -41,6 +41,7 @@ mod shell;
 mod stack;
 mod test;
 mod tools;
+mod worst;
 
 /// Everything one does with tlbkit
 #[derive(Debug, Parser)]
@@ -61,7 +62,7 @@ enum Command {
     /// Check the crates for a bare 32-bit machine: no std, no alloc, no 64-bit atomics
     NoStd,
     Fuzz(fuzz::FuzzArgs),
-    /// Let the MMUs of a RISC-V and an AArch64 processor judge what lookup says, in QEMU
+    /// Let the MMUs of RISC-V, AArch64 and x86-64 processors judge what lookup says, in QEMU
     Judge,
     Explore(explore::ExploreArgs),
     /// Explore walkers beside a writer in every interleaving
@@ -81,6 +82,8 @@ enum Command {
     Doc,
     Bench(bench::BenchArgs),
     Instructions(instructions::InstructionsArgs),
+    /// Time a million changes of the tables that grow: the worst of them, and the most bytes a page
+    Worst,
     /// Measure the stack that each operation of each table takes; more than 2 KiB is an error
     Stack,
     Report(report::ReportArgs),
@@ -111,6 +114,7 @@ fn main() -> ExitCode {
         Command::Bench(args) => bench::run(&shell, &args),
         Command::Instructions(args) => instructions::run(&args),
         Command::Stack => stack::run(&shell),
+        Command::Worst => worst::run(&shell),
         Command::Report(args) => report::run(&shell, &args),
         Command::Bookkeeping(args) => bookkeeping::run(&args),
     });

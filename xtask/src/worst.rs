@@ -1,0 +1,8 @@
+//! `cargo xtask worst`: the most expensive of a million changes of tables that grow, and what a page takes at most.
+
+use crate::shell::{Line, Shell};
+
+/// Makes the changes several times in the release profile, for a minute, and prints a table.
+pub(crate) fn run(shell: &Shell) -> anyhow::Result<()> {
+    shell.run(&Line::new("cargo", "run --release -p tlbkit-benches --bin worst"))
+}
