@@ -31,6 +31,11 @@ fn copy_of(frame: Pfn) -> Result<Pfn, Error> {
     Ok(copy)
 }
 
+/// Takes a frame back that nothing maps.
+fn give_back(frame: Pfn) {
+    MMU.get().unwrap().kernel().put_back(frame);
+}
+
 // README: begin
 /// Does what a page fault at `at` asks for. Returns `false` if the process may not do what it tried.
 fn page_fault(process: &AddressSpace<Mine>, at: VirtAddr, access: Access) -> Result<bool, Error> {
@@ -38,8 +43,14 @@ fn page_fault(process: &AddressSpace<Mine>, at: VirtAddr, access: Access) -> Res
     process.edit(|edit| {
         match edit.fault(at, access)? {
             Fault::Retry => {} // The TLB held an older entry, which is flushed now.
-            Fault::NotMapped => edit.map(page, zeroed_frame()?, USER)?,
-            Fault::CopyOnWrite(leaf) => edit.replace(at, copy_of(leaf.frame)?, USER)?,
+            Fault::NotMapped => {
+                let frame = zeroed_frame()?;
+                edit.map(page, frame, USER).inspect_err(|_| give_back(frame))?;
+            }
+            Fault::CopyOnWrite(leaf) => {
+                let frame = copy_of(leaf.frame)?;
+                edit.replace(at, frame, USER).inspect_err(|_| give_back(frame))?;
+            }
             Fault::NoRight(_) => return Ok(false),
         }
         Ok(true)
