@@ -1,8 +1,9 @@
 //! QEMU, and the kernel built for it.
 
 use std::io::{BufRead, BufReader};
+use std::os::unix::process::ExitStatusExt as _;
 use std::path::PathBuf;
-use std::process::{Command, Stdio};
+use std::process::{Command, ExitStatus, Stdio};
 use std::{env, fs};
 
 use anyhow::{Context, bail};
@@ -23,13 +24,15 @@ const RELEASE_1: [&str; 2] = ["4Kc", "4KEcR1"];
 const RELEASE_1_FLAGS: &str = r#"["-Ctarget-cpu=mips32", "-Ctarget-feature=-mips32r2", "-Awarnings"]"#;
 
 /// Seconds until a boot that has not ended is begun anew, then counts as failed. One takes seconds, under stress a minute.
-const LIMIT: &str = "300";
+const LIMIT: &str = "200";
 
 /// How often a boot is begun: QEMU 7.2's threads have been seen to starve each other.
 const TRIES: u32 = 2;
 
-/// The status of `timeout` where the limit was reached.
-const TIMED_OUT: [i32; 2] = [124, 137];
+/// Tells whether `timeout` has ended a boot. If QEMU does not end when it is told to, `timeout` kills it, and itself with it.
+fn has_timed_out(status: ExitStatus) -> bool {
+    status.code().is_some_and(|code| [124, 137].contains(&code)) || status.signal() == Some(9)
+}
 
 /// The CPU of MIPS III, the kernel for it, and that kernel's target. The kernel's own configuration makes the target's code
 /// code for MIPS III.
@@ -135,7 +138,7 @@ impl Machine {
         let once = || self.listen(line.command()).with_context(|| format!("cannot run `{line}`"));
         let (mut lines, mut status) = once()?;
         for _ in 1..TRIES {
-            if status.code().is_some_and(|code| TIMED_OUT.contains(&code)) {
+            if has_timed_out(status) {
                 eprintln!("no end after {LIMIT} s: once more");
                 (lines, status) = once()?;
             }
@@ -149,9 +152,7 @@ impl Machine {
             Some(0) => None,
             // The kernel counts its failed checks itself.
             Some(1) if !lines.is_empty() => None,
-            Some(code) if TIMED_OUT.contains(&code) => {
-                Some(format!("no end after {LIMIT} s; to repeat it: {line}"))
-            }
+            _ if has_timed_out(status) => Some(format!("no end after {LIMIT} s; to repeat it: {line}")),
             _ => Some(format!("the kernel failed ({status}); to repeat it: {line}")),
         };
         Ok(Report { lines, error })
@@ -181,7 +182,7 @@ impl Machine {
     }
 
     /// Runs a command; returns the lines for programs, and how it ended.
-    fn listen(&self, mut command: Command) -> anyhow::Result<(Vec<String>, std::process::ExitStatus)> {
+    fn listen(&self, mut command: Command) -> anyhow::Result<(Vec<String>, ExitStatus)> {
         let mut child = command.stdin(Stdio::null()).stdout(Stdio::piped()).spawn()?;
         let output = child.stdout.take().context("no output")?;
         let mut lines = Vec::new();
@@ -207,4 +208,22 @@ impl Machine {
 /// Returns QEMU's program for an endianness.
 fn qemu(big_endian: bool) -> &'static str {
     if big_endian { "qemu-system-mips" } else { "qemu-system-mipsel" }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::process::Command;
+
+    use super::has_timed_out;
+
+    #[test]
+    fn what_is_killed_has_timed_out() {
+        let ended = |limit: &str, script: &str| {
+            let line = ["-k", "0.1", limit, "sh", "-c", script];
+            Command::new("timeout").args(line).stderr(std::process::Stdio::null()).status().unwrap()
+        };
+        assert!(has_timed_out(ended("0.1", "sleep 60")));
+        assert!(has_timed_out(ended("0.1", "trap '' TERM; while :; do sleep 0.05; done")));
+        assert!(!has_timed_out(ended("60", "exit 1")) && !has_timed_out(ended("60", "exit 0")));
+    }
 }
