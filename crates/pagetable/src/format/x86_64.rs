@@ -161,7 +161,19 @@ unsafe impl Format for X86 {
 
     #[inline(always)]
     fn change(leaf: u64, change: Change) -> u64 {
-        let all = bits_of(Attr::all(), &BITS).with(XD);
-        (leaf & !all).with(encode(change.apply(Self::attr(leaf))))
+        let Change { clear, set } = change;
+        if clear.union(set).intersects(Attr::MEMORY) {
+            // Two attributes share a bit.
+            let all = bits_of(Attr::all(), &BITS).with(XD);
+            return (leaf & !all).with(encode(change.apply(Self::attr(leaf))));
+        }
+        // Masks that are the same for every leaf of a range. What is both cleared and set is set.
+        let (mut off, mut on) = (bits_of(clear, &BITS), bits_of(set, &BITS));
+        if set.contains(Attr::EXEC) {
+            off |= XD;
+        } else if clear.contains(Attr::EXEC) {
+            on |= XD;
+        }
+        leaf & !off | on
     }
 }
