@@ -292,7 +292,7 @@ fn page(running: usize, payload: u8) -> Page {
     Page(space, payload)
 }
 
-/// Nobody is there to reply: who sends the last request counts for him, and goes on himself if that was all.
+/// No CPU is there to reply: the CPU that sends the last request counts for the absent one, and goes on if that was all.
 #[test]
 fn an_operation_whose_last_replier_is_offline_is_its_requesters_again() {
     for online in [0, 1] {
@@ -523,7 +523,7 @@ fn a_station_is_one_cpus_of_one_system() {
     assert!(kernel.start(&mut zero, &mut here, plan, page(1, 7)).is_ok());
 }
 
-/// Who goes offline replies to what he has been asked, flushes all, and is asked no more until he is back.
+/// A CPU that goes offline replies to what it has been asked, flushes all, and is asked no more until it is back.
 #[test]
 fn going_offline_leaves_nobody_waiting() {
     let (kernel, plan) = (Kernel::new(Hardware::I386), plan(Algorithm::PteFirstAsync));

@@ -199,7 +199,7 @@ fn what_cannot_be_done_changes_nothing() {
     assert_eq!(dash.share(space(2), SharingId::Everybody, Pages::one(at)), Err(DashError::Full));
 }
 
-/// Who waits gets the plan for those who wait, however slow he may take it.
+/// A caller that waits gets the plan for callers that wait, however late it takes it.
 #[test]
 fn hints_choose_the_plan() {
     for (slow, conditional) in [(false, false), (false, true), (true, false), (true, true)] {

@@ -57,7 +57,7 @@ impl Local<()> for Cpu<'_> {
     }
 }
 
-/// Either way around it: who has entered counts as stopped, or who waits serves his queue.
+/// Either way around it: a CPU that has entered counts as stopped, or a CPU that waits serves its queue.
 #[test]
 fn two_requesters_do_not_wait_for_each_other_for_ever() {
     let plan = Plan::new(Algorithm::TwoPhase, &Hardware::RP3, LowRights::NeverWriteBack).expect("it suits");

@@ -70,7 +70,7 @@ proptest! {
         }
     }
 
-    /// 5.3.4.5: after an untrusting receive, nobody else can use the page for more than his ownerships allow, not even who
+    /// 5.3.4.5: after an untrusting receive, no other space can use the page for more than its ownerships allow, not even one that
     /// has sent it to the sender; a trusting one never touches the sender's map if it was there first or was guessed right.
     #[test]
     fn a_received_message_is_protected(
@@ -403,7 +403,7 @@ fn an_error_says_what_is_in_the_way() {
     assert_eq!(std::collections::BTreeSet::from(texts).len(), 6, "each says something else");
 }
 
-/// 5.3.4.6: whose word decides whether the low map is left alone, what waits for the receiver, and what he can spare.
+/// 5.3.4.6: whose word decides whether the low map is left alone, what waits for the receiver, and what the receiver can spare.
 #[test]
 fn a_message_is_passed_as_its_flags_say() {
     let flags = [false, true];

@@ -417,7 +417,7 @@ fn superseding_reaches_no_later_operation() {
     });
 }
 
-/// Of two who do the same to a set, one is told that he has done it.
+/// Of two threads that do the same to a set, one is told that it has done so.
 #[test]
 fn a_cpu_enters_a_set_once_and_leaves_it_once() {
     explore(None, || {

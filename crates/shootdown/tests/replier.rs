@@ -108,7 +108,7 @@ fn an_overflow_is_flushed_at_once_and_acknowledged_one_by_one() {
     assert_eq!(cpu.interrupted(), expected);
 }
 
-/// One prime: who counts the last acknowledgement completes the operation, and then goes on with his own.
+/// One prime: the CPU that counts the last acknowledgement completes the operation, and then goes on with its own.
 #[test]
 fn the_last_replier_takes_over() {
     for (left, requests) in [(0, &[4, 5][..]), (0, &[4, 5, 6]), (1, &[4, 5])] {
@@ -149,7 +149,7 @@ fn after_an_overflow_a_two_phase_replier_waits_for_every_slot() {
     assert_eq!(asked, [Reply::Enter, four, four, five, six, FLUSH_ALL, Reply::Leave]);
 }
 
-/// Somebody has seen the flag before it was cleared, and counts on it: back in, with his request in hand.
+/// Another CPU has seen the flag before it was cleared, and counts on it: back in, with that CPU's request in hand.
 #[test]
 fn a_request_that_comes_as_it_leaves_is_not_missed() {
     let mut cpu = Cpu::new(plan(Algorithm::TwoPhase), &[]);

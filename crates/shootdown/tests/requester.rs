@@ -119,7 +119,7 @@ fn two_phase_stops_everybody_while_the_entry_changes() {
     let stop = [SetCount(1), Send(1), IsStopped(1)];
     let end = [Update, SetChanging(false), Continue, FLUSH, Release, Serve, DONE];
     assert_eq!(run(plan(Algorithm::TwoPhase), well), [&head[..], &LAZY, &stop, &end].concat());
-    // 3.3.3, the second way: his own request is what he waits for, as others may have stopped for somebody else.
+    // 3.3.3, the second way: the requester waits for its own request, as others may have stopped for another CPU.
     let serve = plan(Algorithm::TwoPhase).with_rendezvous(Rendezvous::Serve);
     let stop = [SetCount(1), Send(1), AllAcknowledged];
     assert_eq!(run(serve, well), [&head[..], &LAZY, &stop, &end].concat());
@@ -152,7 +152,7 @@ fn who_is_not_there_yet_is_waited_for() {
     }
 }
 
-/// Who changes an entry of a space that is not his own has nothing to flush; with nobody else there, nothing is asked.
+/// A CPU that changes an entry of a space that it does not run has nothing to flush; with no other CPU there, nothing is asked.
 #[test]
 fn who_does_not_hold_the_entry_does_not_flush() {
     let held_by = |members: &'static [usize]| {

@@ -29,8 +29,8 @@ fn steps(plan: &Plan, change: Change, mut answer: impl FnMut(SwitchAction) -> bo
     asked
 }
 
-/// Who comes says so before he looks whether he is stale, and flushes if he is. With 2-phase he waits at the gate while
-/// an entry changes; he flushes too if he had to wait, or was no member: nobody has counted on him.
+/// A CPU that joins says so before it looks whether it is stale, and flushes if it is. With 2-phase it waits at the gate while
+/// an entry changes; it flushes too if it had to wait, or was no member: no CPU has counted on it.
 #[test]
 fn who_comes_flushes_if_he_may_have_missed_something() {
     for algorithm in [Algorithm::PteFirst, Algorithm::TlbFirst, Algorithm::Optimistic, Algorithm::TwoPhase] {
@@ -61,8 +61,8 @@ fn who_comes_flushes_if_he_may_have_missed_something() {
     }
 }
 
-/// Who leaves keeps his translations; who cannot tell spaces apart forgets them, and is no member then; who goes offline
-/// replies to what he was asked before the queue closed, and flushes all for what was not asked any more.
+/// A CPU that leaves keeps its translations; one that cannot tell spaces apart forgets them, and is no member then; one that goes
+/// offline replies to what it was asked before the queue closed, and flushes all for what was not asked any more.
 #[test]
 fn who_leaves_says_so_when_he_uses_it_no_more() {
     for algorithm in [Algorithm::PteFirst, Algorithm::TwoPhase] {
@@ -199,7 +199,7 @@ impl Race {
     }
 }
 
-/// One marks and then looks who runs; the other says that he runs and then looks for the mark: all interleavings.
+/// One CPU marks and then looks which CPUs run; the other says that it runs and then looks for the mark: all interleavings.
 #[test]
 fn nobody_runs_with_rights_that_an_operation_has_taken_away() {
     const STORIES: [(bool, &[Change]); 5] = [

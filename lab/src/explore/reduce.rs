@@ -52,8 +52,8 @@ impl Scene {
         self.reduce && self.plan.has(Repair::ALL_WHO_MAY_LOAD)
     }
 
-    /// Tells whether 2-phase's requester sees everybody stopped at once: who has stopped stays so until he may go on,
-    /// and whom it looks at first would give him a name.
+    /// Tells whether 2-phase's requester sees all CPUs stopped at once: a CPU that has stopped stays so until it may go on,
+    /// and the order in which the requester looks at them would give them names.
     pub(super) fn stops_together(&self) -> bool {
         self.reduce && self.alone() && self.still()
     }
@@ -154,7 +154,7 @@ impl World {
             Action::SetCount(_) => true,
             Action::Send(_) => alone && still,
             Action::SendAndLeave(_) => alone && still && falling,
-            // Who serves his queue while he waits can tell how long he waits.
+            // A CPU that serves its queue while it waits can tell how long it waits.
             Action::AllAcknowledged => at.count == 0 && (alone || !scene.serves()),
             Action::IsStopped(_) => {
                 scene.stops_together() && at.machine.repliers().iter().all(|of| self.cpus[of].stopped)

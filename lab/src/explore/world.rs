@@ -256,7 +256,7 @@ impl Scene {
         Word(self.start.0 | bits)
     }
 
-    /// Tells whether whoever waits in 2-phase serves his own queue.
+    /// Tells whether a CPU that waits in 2-phase serves its own queue.
     pub(crate) fn serves(&self) -> bool {
         self.plan.rendezvous() == Rendezvous::Serve && self.plan.has(Repair::RENDEZVOUS)
     }

@@ -152,7 +152,7 @@ impl Engine {
         self.poll();
     }
 
-    /// Tells whoever rests that it may be his turn.
+    /// Tells CPUs that rest that it may be their turn.
     pub(super) fn next(&self) {
         self.cpu.wake(&self.run.resting);
     }
