@@ -2,93 +2,24 @@
 #![cfg(target_pointer_width = "64")]
 
 mod host;
+#[path = "host/unwinding.rs"]
+mod unwinding;
 
 use std::collections::BTreeSet;
-use std::marker::PhantomData;
-use std::panic::{AssertUnwindSafe, catch_unwind, resume_unwind};
-use std::sync::atomic::{AtomicBool, Ordering};
+use std::panic::{AssertUnwindSafe, catch_unwind};
+use std::sync::atomic::Ordering;
 
-use host::{Host, Met, Use, keep, machine, run_as};
+use host::{Met, Use, machine, run_as};
 use tlbkit::pagetable::format;
 use tlbkit::pagetable::geometry::Va39;
 use tlbkit::shootdown::Hardware;
-use tlbkit::{
-    AddressSpace, Asid, Attr, CpuSet, Flush, Kernel, Machine, Mmu, PageSize, Pages, Pfn, PhysAddr, Record,
-    Run, VirtAddr, arch,
-};
+use tlbkit::{AddressSpace, Asid, Attr, Kernel, Machine, PageSize, Pages, Pfn, PhysAddr, VirtAddr, arch};
+use unwinding::{RELEASE, SHARE, as_machine};
 
 const RW: Attr = Attr::READ.union(Attr::WRITE).union(Attr::USER);
 
 fn pages(at: usize, count: usize) -> Pages {
     Pages::count(VirtAddr::new(at).vpn(PageSize::K4), count).unwrap()
-}
-
-/// The host as another machine, whose kernel unwinds where it is told to.
-struct As<M>(Host, PhantomData<fn() -> M>, [AtomicBool; 2]);
-
-const SHARE: usize = 0;
-const RELEASE: usize = 1;
-
-impl<M> As<M> {
-    fn unwind(&self, where_: usize) {
-        if self.2[where_].load(Ordering::Relaxed) {
-            resume_unwind(Box::new("the kernel unwinds"));
-        }
-    }
-}
-
-// SAFETY: the host's promises; the machine is told nothing but how many bits a number has, and who walks is nobody.
-unsafe impl<M: Machine> Kernel for As<M> {
-    type Machine = M;
-
-    fn cpu(&self) -> usize {
-        self.0.cpu()
-    }
-    fn take_frame(&self) -> Option<PhysAddr> {
-        self.0.take_frame()
-    }
-    fn give_frame(&self, frame: PhysAddr) {
-        self.0.give_frame(frame);
-    }
-    fn memory(&self, frame: PhysAddr) -> *mut u8 {
-        self.0.memory(frame)
-    }
-    fn record(&self, frame: PhysAddr) -> Option<&Record> {
-        self.0.record(frame)
-    }
-    fn release(&self, run: Run) {
-        self.unwind(RELEASE);
-        self.0.release(run);
-    }
-    fn share(&self, run: Run) {
-        self.unwind(SHARE);
-        self.0.share(run);
-    }
-    fn flush(&self, flush: &Flush, asid: Option<Asid>) {
-        self.0.flush(flush, asid);
-    }
-    fn interrupt(&self, cpus: CpuSet) {
-        self.0.interrupt(cpus);
-    }
-    fn masked<R>(&self, f: impl FnOnce() -> R) -> R {
-        f()
-    }
-    fn load(&self, root: usize) {
-        self.0.load(root);
-    }
-    fn unload(&self) {
-        self.0.unload();
-    }
-    fn asid_bits(&self) -> u32 {
-        self.0.asid_bits()
-    }
-}
-
-fn as_machine<M: Machine>(frames: usize) -> &'static Mmu<As<M>> {
-    let mmu: &'static Mmu<As<M>> =
-        Box::leak(Box::new(Mmu::new(As(Host::new(frames, 1), PhantomData, Default::default()))));
-    keep(Box::new(mmu));
-    mmu
 }
 
 /// Sv39 with a root register that has two bits for a number.
@@ -223,9 +154,9 @@ fn a_fork_whose_kernel_unwinds_releases_no_frame_that_it_has_not_shared() {
     let space = AddressSpace::new(mmu).unwrap();
     let frames: Vec<Pfn> = (0..3).map(|at| kernel.0.data(at).unwrap()).collect();
     space.map_each(pages(0x1000, 3), frames.iter().copied(), RW).unwrap();
-    kernel.2[SHARE].store(true, Ordering::Relaxed);
+    kernel.unwinds_at(SHARE, 1);
     assert!(catch_unwind(AssertUnwindSafe(|| space.fork())).is_err());
-    kernel.2[SHARE].store(false, Ordering::Relaxed);
+    kernel.unwinds_at(SHARE, 0);
     assert!(frames.iter().all(|&frame| kernel.0.mappings(frame) == Use::Data(1)));
     let child = space.fork().unwrap();
     assert!(frames.iter().all(|&frame| kernel.0.mappings(frame) == Use::Data(2)));
@@ -249,9 +180,9 @@ fn a_cpu_keeps_what_it_runs_though_the_end_of_another_unwinds() {
     let next = AddressSpace::new(mmu).unwrap();
     let frame = kernel.0.data(2).unwrap();
     next.map(pages(0x1000, 1), frame, RW).unwrap();
-    kernel.2[RELEASE].store(true, Ordering::Relaxed);
+    kernel.unwinds_at(RELEASE, 1);
     assert!(catch_unwind(AssertUnwindSafe(|| next.activate())).is_err());
-    kernel.2[RELEASE].store(false, Ordering::Relaxed);
+    kernel.unwinds_at(RELEASE, 0);
     drop(next);
     assert_eq!(kernel.0.access(VirtAddr::new(0x1000), false), Met::Memory(PhysAddr::new(frame.get() * 4096)));
     mmu.idle().unwrap();

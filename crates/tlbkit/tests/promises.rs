@@ -2,69 +2,21 @@
 #![cfg(target_pointer_width = "64")]
 
 mod host;
+#[path = "host/unwinding.rs"]
+mod unwinding;
 
-use std::panic::{AssertUnwindSafe, catch_unwind, resume_unwind};
+use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::atomic::{AtomicUsize, Ordering};
 
-use host::{Host, Met, Use, machine};
-use tlbkit::{
-    Access, AddressSpace, Asid, Attr, Change, CpuSet, Error, Fault, Flush, Kernel, Mmu, PageSize, Pages, Pfn,
-    PhysAddr, Record, Run, VirtAddr, arch,
-};
+use host::{Met, Use, machine};
+use tlbkit::{Access, AddressSpace, Attr, Change, Error, Fault, PageSize, Pages, Pfn, VirtAddr, arch};
+use unwinding::{SHARE, as_machine};
 
 const RW: Attr = Attr::READ.union(Attr::WRITE).union(Attr::USER);
 const M2: usize = 1 << 21;
 
 fn pages(at: usize, count: usize) -> Pages {
     Pages::count(VirtAddr::new(at).vpn(PageSize::K4), count).unwrap()
-}
-
-/// The host, whose kernel unwinds at one call of `share`.
-struct Unwinds(Host, AtomicUsize);
-
-// SAFETY: the host's promises.
-unsafe impl Kernel for Unwinds {
-    type Machine = arch::Sv39;
-
-    fn cpu(&self) -> usize {
-        self.0.cpu()
-    }
-    fn take_frame(&self) -> Option<PhysAddr> {
-        self.0.take_frame()
-    }
-    fn give_frame(&self, frame: PhysAddr) {
-        self.0.give_frame(frame);
-    }
-    fn memory(&self, frame: PhysAddr) -> *mut u8 {
-        self.0.memory(frame)
-    }
-    fn record(&self, frame: PhysAddr) -> Option<&Record> {
-        self.0.record(frame)
-    }
-    fn release(&self, run: Run) {
-        self.0.release(run);
-    }
-    fn share(&self, run: Run) {
-        if self.1.fetch_sub(1, Ordering::Relaxed) == 1 {
-            resume_unwind(Box::new("the kernel unwinds"));
-        }
-        self.0.share(run);
-    }
-    fn flush(&self, flush: &Flush, asid: Option<Asid>) {
-        self.0.flush(flush, asid);
-    }
-    fn interrupt(&self, cpus: CpuSet) {
-        self.0.interrupt(cpus);
-    }
-    fn masked<R>(&self, f: impl FnOnce() -> R) -> R {
-        f()
-    }
-    fn load(&self, root: usize) {
-        self.0.load(root);
-    }
-    fn unload(&self) {
-        self.0.unload();
-    }
 }
 
 #[test]
@@ -109,8 +61,7 @@ fn the_next_mapped_page_may_be_in_the_upper_half() {
 #[test]
 fn a_fork_that_unwinds_half_way_releases_what_it_has_shared() {
     for unwinds in 1..4 {
-        let mmu: &'static Mmu<Unwinds> =
-            Box::leak(Box::new(Mmu::new(Unwinds(Host::new(64, 1), AtomicUsize::new(0)))));
+        let mmu = as_machine::<arch::Sv39>(64);
         let kernel = mmu.kernel();
         let space = AddressSpace::new(mmu).unwrap();
         let frames: Vec<Pfn> = (0..3).map(|at| kernel.0.data(at).unwrap()).collect();
@@ -119,7 +70,7 @@ fn a_fork_that_unwinds_half_way_releases_what_it_has_shared() {
             space.map(pages(at, 1), frame, RW).unwrap();
         }
         let before = kernel.0.in_use();
-        kernel.1.store(unwinds, Ordering::Relaxed);
+        kernel.unwinds_at(SHARE, unwinds);
         assert!(catch_unwind(AssertUnwindSafe(|| space.fork())).is_err());
         assert!(frames.iter().all(|&frame| kernel.0.mappings(frame) == Use::Data(1)), "call {unwinds}");
         assert_eq!((kernel.0.in_use(), mmu.lost()), (before, 0), "call {unwinds}");

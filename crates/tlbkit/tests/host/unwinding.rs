@@ -1,0 +1,86 @@
+//! The modelled machine under another name, and with a kernel that unwinds.
+#![allow(unreachable_pub, dead_code, reason = "each test uses a part")]
+
+use std::marker::PhantomData;
+use std::panic::resume_unwind;
+use std::sync::atomic::{AtomicUsize, Ordering};
+
+use tlbkit::{Asid, CpuSet, Flush, Kernel, Machine, Mmu, PhysAddr, Record, Run};
+
+use crate::host::{Host, keep};
+
+/// The host as another machine, whose kernel unwinds where it is told to.
+pub struct As<M>(pub Host, PhantomData<fn() -> M>, [AtomicUsize; 2]);
+
+pub const SHARE: usize = 0;
+pub const RELEASE: usize = 1;
+
+impl<M> As<M> {
+    /// Lets the kernel unwind at the `call`-th call of a method from now on, counted from 1; with 0 never.
+    pub fn unwinds_at(&self, method: usize, call: usize) {
+        self.2[method].store(call, Ordering::Relaxed);
+    }
+
+    fn count(&self, method: usize) {
+        let left = self.2[method].load(Ordering::Relaxed);
+        self.2[method].store(left.saturating_sub(1), Ordering::Relaxed);
+        if left == 1 {
+            resume_unwind(Box::new("the kernel unwinds"));
+        }
+    }
+}
+
+// SAFETY: the host's promises; the machine is told nothing but how many bits a number has, and who walks is nobody.
+unsafe impl<M: Machine> Kernel for As<M> {
+    type Machine = M;
+
+    fn cpu(&self) -> usize {
+        self.0.cpu()
+    }
+    fn take_frame(&self) -> Option<PhysAddr> {
+        self.0.take_frame()
+    }
+    fn give_frame(&self, frame: PhysAddr) {
+        self.0.give_frame(frame);
+    }
+    fn memory(&self, frame: PhysAddr) -> *mut u8 {
+        self.0.memory(frame)
+    }
+    fn record(&self, frame: PhysAddr) -> Option<&Record> {
+        self.0.record(frame)
+    }
+    fn release(&self, run: Run) {
+        self.count(RELEASE);
+        self.0.release(run);
+    }
+    fn share(&self, run: Run) {
+        self.count(SHARE);
+        self.0.share(run);
+    }
+    fn flush(&self, flush: &Flush, asid: Option<Asid>) {
+        self.0.flush(flush, asid);
+    }
+    fn interrupt(&self, cpus: CpuSet) {
+        self.0.interrupt(cpus);
+    }
+    fn masked<R>(&self, f: impl FnOnce() -> R) -> R {
+        f()
+    }
+    fn load(&self, root: usize) {
+        self.0.load(root);
+    }
+    fn unload(&self) {
+        self.0.unload();
+    }
+    fn asid_bits(&self) -> u32 {
+        self.0.asid_bits()
+    }
+}
+
+/// Returns a machine with so many frames of memory.
+pub fn as_machine<M: Machine>(frames: usize) -> &'static Mmu<As<M>> {
+    let mmu: &'static Mmu<As<M>> =
+        Box::leak(Box::new(Mmu::new(As(Host::new(frames, 1), PhantomData, Default::default()))));
+    keep(Box::new(mmu));
+    mmu
+}
