@@ -18,12 +18,13 @@ pub(crate) fn target() -> PathBuf {
     env::var_os("CARGO_TARGET_DIR").map_or_else(|| "target".into(), PathBuf::from)
 }
 
-/// Returns the folders of `crates`: what a kernel embeds.
+/// Returns the folders of `crates` that a kernel embeds: those whose manifest has the category `no-std`.
 pub(crate) fn kernel_folders() -> anyhow::Result<Vec<String>> {
     let mut folders = Vec::new();
     for entry in fs::read_dir("crates").context("cannot list crates")? {
         let entry = entry?;
-        if entry.path().join("Cargo.toml").exists() {
+        let manifest = fs::read_to_string(entry.path().join("Cargo.toml")).unwrap_or_default();
+        if manifest.contains("\"no-std") {
             folders.push(entry.file_name().to_string_lossy().into_owned());
         }
     }

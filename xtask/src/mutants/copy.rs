@@ -40,7 +40,7 @@ pub(super) fn copy(root: PathBuf, folder: &str) -> anyhow::Result<Copy> {
         if path.starts_with(&own) {
             (path, &text).hash(&mut sources);
         }
-        if ["crates/", "conformance/", "Cargo."].iter().any(|begin| path.starts_with(begin)) {
+        if ["crates/", "Cargo."].iter().any(|begin| path.starts_with(begin)) {
             (path, &text).hash(&mut all);
         }
         if path == format!("crates/{folder}/Cargo.toml") {
