@@ -2,7 +2,7 @@
 //!
 //! It predicts an operation before the table performs it: everything that is wrong with it, each as the exact
 //! [`Error`], or, if nothing is, what it changes. A table may check in any order, so of several things wrong it may
-//! report any one; the address, the page size and the occupant that it names must be right.
+//! report any one; the address, the page size and the page in the way that it names must be right.
 
 use std::collections::BTreeMap;
 
@@ -223,7 +223,7 @@ impl Model {
         } else {
             refusals.push(Error::MisalignedFrame { frame, size });
         }
-        refusals.extend(self.overlap(pages).map(|occupant| Error::Occupied { occupant }));
+        refusals.extend(self.overlap(pages).map(|Leaf { at, size, .. }| Error::Occupied { at, size }));
         refusals
     }
 
@@ -274,7 +274,7 @@ impl Model {
         self.refuse_range(&mut refusals, pages);
         let leaves = self.overlap(pages);
         let cut = leaves.filter(|leaf| self.whole(leaf).intersect(pages) != Some(self.whole(leaf)));
-        refusals.extend(cut.map(|occupant| Error::Partial { occupant }));
+        refusals.extend(cut.map(|Leaf { at, size, .. }| Error::Partial { at, size }));
         if holes == Holes::Refuse {
             refusals.extend(self.hole(pages));
         }
@@ -307,7 +307,7 @@ impl Model {
             let whole = self.whole(&leaf);
             if leaf.size >= to {
                 if whole.intersect(pages) != Some(whole) {
-                    refusals.push(Error::Partial { occupant: leaf });
+                    refusals.push(Error::Partial { at: leaf.at, size: leaf.size });
                 }
                 continue;
             }

@@ -362,6 +362,7 @@ impl<'n> Runner<'n> {
                 }
                 match error {
                     Error::NoMemory { wanted, pending } => {
+                        let (wanted, pending) = (wanted as usize, pending as usize);
                         if wanted == 0 || pending != self.pending() {
                             return mismatch!("it said {error:?} with {} pending", self.pending());
                         }

@@ -5,9 +5,12 @@ use core::fmt;
 use tlbkit_addr::{Attr, PageSize, Pfn, VirtAddr};
 
 use crate::Leaf;
-use crate::nodes::NodeAddr;
+use crate::nodes::{Held, NodeAddr};
 
 /// Why a table refused a change. The table is then exactly as it was before the call.
+///
+/// Two words, so that a result is returned in registers: an error names the page that is in the way, and a lookup of that
+/// page tells the rest.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[non_exhaustive]
 pub enum Error {
@@ -48,8 +51,10 @@ pub enum Error {
     },
     /// Something is mapped there already.
     Occupied {
-        /// What is mapped.
-        occupant: Leaf,
+        /// The first address of the page that is mapped.
+        at: VirtAddr,
+        /// Its size.
+        size: PageSize,
     },
     /// Nothing is mapped there.
     NotMapped {
@@ -58,8 +63,10 @@ pub enum Error {
     },
     /// The range covers only a part of a larger page: split that first.
     Partial {
-        /// The larger page.
-        occupant: Leaf,
+        /// The first address of the larger page.
+        at: VirtAddr,
+        /// Its size.
+        size: PageSize,
     },
     /// The pages cannot become one larger page: their frames are not contiguous and aligned, or their attributes
     /// differ.
@@ -70,9 +77,9 @@ pub enum Error {
     /// Node storage is exhausted, as far as the table's links can hold the addresses of its nodes.
     NoMemory {
         /// How many nodes the change needs.
-        wanted: usize,
+        wanted: u32,
         /// How many nodes wait for a shootdown: complete one and try again.
-        pending: usize,
+        pending: u32,
     },
     /// The table's links cannot hold the addresses of the storage's nodes, so it could never map anything.
     OutOfReach {
@@ -97,6 +104,28 @@ pub enum Error {
     Unflushed,
 }
 
+// With addresses of 64 bits as well as of 32.
+const _: () = assert!(size_of::<Result<usize, Error>>() <= 16, "a result fits two registers");
+
+impl Error {
+    #[cold]
+    pub(crate) const fn occupied(by: &Leaf) -> Self {
+        Self::Occupied { at: by.at, size: by.size }
+    }
+
+    #[cold]
+    pub(crate) const fn partial(of: &Leaf) -> Self {
+        Self::Partial { at: of.at, size: of.size }
+    }
+
+    /// `wanted` nodes are not to be had from the storage that `held` belongs to.
+    #[cold]
+    pub(crate) fn no_memory(wanted: usize, held: &Held) -> Self {
+        let count = |nodes: usize| u32::try_from(nodes).unwrap_or(u32::MAX);
+        Self::NoMemory { wanted: count(wanted), pending: count(held.pending()) }
+    }
+}
+
 impl fmt::Display for Error {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
@@ -108,10 +137,10 @@ impl fmt::Display for Error {
             Self::FrameTooLarge { frame } => write!(f, "frame {frame} does not fit the entry format"),
             Self::WrongSize { size } => write!(f, "this table maps no {size} pages"),
             Self::WrongAttr { attr } => write!(f, "the entry format has no encoding for {attr:?}"),
-            Self::Occupied { occupant } => write!(f, "already mapped: {occupant}"),
+            Self::Occupied { at, size } => write!(f, "a {size} page is mapped at {at} already"),
             Self::NotMapped { at } => write!(f, "nothing is mapped at {at}"),
-            Self::Partial { occupant } => {
-                write!(f, "the range cuts a larger page, split it first: {occupant}")
+            Self::Partial { at, size } => {
+                write!(f, "the range cuts the {size} page at {at}, split it first")
             }
             Self::NotUniform { at } => write!(f, "the page at {at} does not continue the one before it"),
             Self::NoMemory { wanted, pending } => {

@@ -27,7 +27,7 @@
 //!
 //! // An error names what is in the way.
 //! let refused = table.map(Pages::one(pages.last()), Pfn::new(7), PageSize::K4, Attr::READ);
-//! assert!(matches!(refused, Err(Error::Occupied { occupant }) if occupant.frame == Pfn::new(0x10f)));
+//! assert!(matches!(refused, Err(Error::Occupied { at, .. }) if at == VirtAddr::new(0x40_f000)));
 //!
 //! // PROTN: write-protect them all.
 //! table.protect(pages, Holes::Refuse, Change::clear(Attr::WRITE))?;

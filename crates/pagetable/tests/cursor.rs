@@ -79,9 +79,7 @@ fn agrees<G: Radix, F: Format<Word = u64>>(parts: &[Vec<Op>], chunks: usize) {
                 }
                 Op::Map(frame) => match (cursor.map(Pfn::new(frame), RW), mapped) {
                     (Ok(()), None) => assert_eq!(model.insert(at, (frame, true)), None),
-                    (Err(Error::Occupied { occupant }), Some((frame, _))) => {
-                        assert_eq!(occupant.frame, Pfn::new(frame));
-                    }
+                    (Err(Error::Occupied { at: page, .. }), Some(_)) => assert_eq!(page.vpn(K4).get(), at),
                     (done, _) => panic!("{done:?} where {mapped:?} is"),
                 },
                 Op::Unmap => {
@@ -155,7 +153,10 @@ fn a_cursor_acts_on_whole_leaves() {
         let pages = Pages::count(Vpn::new(2 * count), 2 * count).unwrap();
         writer.map(pages, Pfn::new(4 * count), size, RW).unwrap();
         let mut cursor = writer.cursor(Vpn::new(2 * count + 1)).unwrap();
-        assert_eq!(cursor.map(Pfn::new(1), RW), Err(Error::Occupied { occupant: cursor.look().unwrap() }));
+        assert_eq!(
+            cursor.map(Pfn::new(1), RW),
+            Err(Error::Occupied { at: Vpn::new(2 * count).address(K4), size })
+        );
         assert_eq!(cursor.protect(Change::clear(Attr::WRITE)).unwrap().size, size);
         assert_eq!(cursor.replace(Pfn::new(8 * count), Attr::READ).unwrap().attr, Attr::READ);
         assert_eq!(cursor.next_mapped(Vpn::new(9 * count)).unwrap().frame, Pfn::new(5 * count));

@@ -318,7 +318,7 @@ fn a_change_of_flags_never_makes_a_page_of_a_table() {
     assert_eq!(table.lookup(VirtAddr::new(0x20_1000)).unwrap().frame, Pfn::new(0x91));
     // A part of the large page is refused by name.
     let cut = table.protect(pages(0x400, 1), Holes::Skip, change);
-    assert!(matches!(cut, Err(Error::Partial { occupant }) if occupant.size == M2));
+    assert!(matches!(cut, Err(Error::Partial { size, .. }) if size == M2));
     table.destroy();
 }
 

@@ -132,7 +132,7 @@ fn larger_pages_stand_in_all_their_slots_and_split_and_join() {
     table.map(whole, Pfn::new(0x3000), PageSize::from_shift(24).unwrap(), GLOBAL).unwrap();
     assert!((handler(&slab, table.table(), 0x0140_0000).0 as i32) > 0, "a leaf's sign bit is clear");
     let cut = table.unmap(pages(0x1400, 1), Holes::Refuse, None);
-    assert!(matches!(cut, Err(Error::Partial { occupant }) if occupant.size.shift() == 24));
+    assert!(matches!(cut, Err(Error::Partial { size, .. }) if size.shift() == 24));
     // SAFETY: nothing runs on these pages.
     unsafe { table.resize_breaking(pages(0x1000, 0x1000), PageSize::M4) }.unwrap();
     // SAFETY: nothing runs on these pages.

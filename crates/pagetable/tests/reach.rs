@@ -201,7 +201,7 @@ fn no_node_lies_beyond_what_hardware_reads_of_a_link() {
         let levels = G::WIDTHS.len();
         assert_eq!(below(CHUNKS), Ok(()));
         // The first chunk has the descriptors: there is room for the root.
-        assert_eq!(below(2), Err(Error::NoMemory { wanted: levels - 1, pending: 0 }));
+        assert_eq!(below(2), Err(Error::NoMemory { wanted: levels as u32 - 1, pending: 0 }));
         assert_eq!(below(0), Err(Error::OutOfReach { lowest: NodeAddr::new(1 << bits) }));
     }
     check::<Va39, Sv39>(56);

@@ -274,8 +274,8 @@ impl<'s, K: Kernel, const CPUS: usize> Edit<'s, K, CPUS> {
         map: impl FnOnce(&mut Self, &mut usize) -> Result<(), Error>,
     ) -> Result<(), Error> {
         self.space.check_own(pages)?;
-        if let Some(occupant) = self.first_leaf(pages) {
-            return Err(Error::Occupied { occupant });
+        if let Some(Leaf { at, size, .. }) = self.first_leaf(pages) {
+            return Err(Error::Occupied { at, size });
         }
         let mut done = 0;
         let result = map(self, &mut done);

@@ -62,7 +62,7 @@ impl<'n, G: Geometry, F: Format, N: Nodes<Word = F::Word>, L: Layout<N>, P: Poli
             let place = Self::pte_at(found.shift, found.index, at);
             let old = self.nodes.read(found.leaf, place);
             if F::is_leaf(old, true) {
-                return Some(Err(Error::Occupied { occupant: Self::leaf(old, found.shift, at) }));
+                return Some(Err(Error::occupied(&Self::leaf(old, found.shift, at))));
             }
             if found.shift != Self::BASE || L::TAGGED && found.width < Self::LEAF_MAX {
                 // The page is in the empty half of a larger one's pair; or the leaf may be worth joining with a neighbour.
@@ -87,7 +87,7 @@ impl<'n, G: Geometry, F: Format, N: Nodes<Word = F::Word>, L: Layout<N>, P: Poli
         word: F::Word,
     ) -> Result<(), Error> {
         let kind = leaf_kind(Self::LEAF_MIN);
-        let refused = || Error::NoMemory { wanted: 1, pending: self.nodes.held().pending() };
+        let refused = || Error::no_memory(1, self.nodes.held());
         let mut supply = One(Some(self.take(Self::WORDS[kind]).ok_or_else(refused)?));
         N::Mode::release();
         let broken = &mut |_: &Flush| ();

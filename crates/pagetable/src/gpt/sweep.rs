@@ -278,7 +278,7 @@ impl<'n, G: Geometry, F: Format, N: Nodes<Word = F::Word>, L: Layout<N>, P: Poli
         // SAFETY: the caller is the writer.
         let _ = unsafe {
             self.visit(span, &mut |occupant| {
-                outcome = Err(Error::Occupied { occupant });
+                outcome = Err(Error::occupied(&occupant));
                 ControlFlow::Break(())
             })
         };
@@ -319,7 +319,7 @@ impl<'n, G: Geometry, F: Format, N: Nodes<Word = F::Word>, L: Layout<N>, P: Poli
     /// Checks that a leaf does not reach out of a range.
     pub(super) fn check_whole(leaf: Leaf, pages: Pages) -> Result<(), Error> {
         let whole = G::SPACE.pages_of(&leaf);
-        if whole.intersect(pages) == Some(whole) { Ok(()) } else { Err(Error::Partial { occupant: leaf }) }
+        if whole.intersect(pages) == Some(whole) { Ok(()) } else { Err(Error::partial(&leaf)) }
     }
 
     /// Counts the indexing nodes by size.

@@ -79,7 +79,7 @@ where
             let place = Self::place(spot, block, Self::slot(0, at));
             let old = self.nodes.read(spot.node, place);
             if F::is_leaf(old, true) {
-                return Err(Error::Occupied { occupant: Self::leaf(old, 0, at) });
+                return Err(Error::occupied(&Self::leaf(old, 0, at)));
             }
             self.nodes.publish(spot.node, place, word);
             self.settle_pairs(spot, 0, block);
@@ -126,7 +126,7 @@ where
         // One less than the blocks, which are as many as a `usize` can count.
         let wanted = (last - first).saturating_sub(there);
         if wanted > 0 && wanted > self.nodes.room(Self::NODE) {
-            return Err(Error::NoMemory { wanted, pending: self.nodes.held().pending() });
+            return Err(Error::no_memory(wanted, self.nodes.held()));
         }
         Ok(())
     }
@@ -141,7 +141,7 @@ where
                 ControlFlow::Break(())
             })
         };
-        found.map_or(Ok(()), |occupant| Err(Error::Occupied { occupant }))
+        found.map_or(Ok(()), |occupant| Err(Error::occupied(&occupant)))
     }
 
     /// Stores the leaves of a range whose buckets are there or reserved.
@@ -222,7 +222,7 @@ where
     /// Checks that a leaf does not reach out of a range.
     pub(super) fn check_whole(leaf: Leaf, pages: Pages) -> Result<(), Error> {
         let whole = G::SPACE.pages_of(&leaf);
-        if whole.intersect(pages) == Some(whole) { Ok(()) } else { Err(Error::Partial { occupant: leaf }) }
+        if whole.intersect(pages) == Some(whole) { Ok(()) } else { Err(Error::partial(&leaf)) }
     }
 
     /// See [`Table::unmap`](crate::Table::unmap).

@@ -238,8 +238,7 @@ where
             );
         }
         let tally = Tally::default();
-        let root = Self::begin(nodes, &tally)
-            .ok_or(Error::NoMemory { wanted: 1, pending: nodes.held().pending() })?;
+        let root = Self::begin(nodes, &tally).ok_or_else(|| Error::no_memory(1, nodes.held()))?;
         let growth = grow::Growth::new(1 << BUCKETS);
         growth.note_bytes(tally.footprint().bytes);
         Ok(Self {

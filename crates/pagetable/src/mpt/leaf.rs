@@ -99,7 +99,7 @@ impl<'n, G: Radix, F: Format, N: Nodes<Word = F::Word>> Mpt<'n, G, F, N> {
         unsafe {
             let old = self.read(spot.node, Self::place(last, index));
             if F::is_leaf(old, true) {
-                return Err(Error::Occupied { occupant: Self::leaf(old, last, at) });
+                return Err(Error::occupied(&Self::leaf(old, last, at)));
             }
             self.publish(spot.node, Self::place(last, index), word);
             self.settle_pair(spot.node, last, index);

@@ -111,7 +111,7 @@ impl<'n, G: Radix, F: Format, N: Nodes<Word = F::Word>> Mpt<'n, G, F, N> {
                 // SAFETY: the path's last node, within its slots.
                 let word = unsafe { self.read(node, place) };
                 if F::is_leaf(word, false) {
-                    return Err(Error::Occupied { occupant: Self::leaf(word, path.level, va) });
+                    return Err(Error::occupied(&Self::leaf(word, path.level, va)));
                 }
                 for missing in path.level + 1..=level {
                     // A node is new at the first page of the range that it covers.
@@ -148,7 +148,7 @@ impl<'n, G: Radix, F: Format, N: Nodes<Word = F::Word>> Mpt<'n, G, F, N> {
             };
         }
         match found {
-            Some(occupant) => Error::Occupied { occupant },
+            Some(occupant) => Error::occupied(&occupant),
             // A link is there only while something below it is mapped; but lent nodes may be empty.
             None => Error::WrongSize { size },
         }

@@ -101,7 +101,7 @@ impl<'n, G: Radix, F: Format, N: Nodes<Word = F::Word>> Mpt<'n, G, F, N> {
         let words = Self::WORDS[0];
         check_range(nodes, F::REACH)?;
         let root = take_within(nodes, words, F::REACH);
-        let root = root.ok_or(Error::NoMemory { wanted: 1, pending: nodes.held().pending() })?;
+        let root = root.ok_or_else(|| Error::no_memory(1, nodes.held()))?;
         let tally = Tally::default();
         tally.node(1, words * F::Word::BYTES);
         Ok(Self {

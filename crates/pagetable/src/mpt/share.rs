@@ -45,7 +45,7 @@ impl<'n, G: Radix, F: Format, N: Nodes<Word = F::Word>> Mpt<'n, G, F, N> {
             // SAFETY: `&mut self`: nobody else writes.
             let word = unsafe { self.read(self.root, Self::place(0, Self::index(0, at))) };
             if F::is_leaf(word, false) {
-                return Err(Error::Occupied { occupant: Self::leaf(word, 0, at) });
+                return Err(Error::occupied(&Self::leaf(word, 0, at)));
             }
             want[1] += usize::from(!F::is_link(word));
         }

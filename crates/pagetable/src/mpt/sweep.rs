@@ -146,7 +146,7 @@ impl<'n, G: Radix, F: Format, N: Nodes<Word = F::Word>> Mpt<'n, G, F, N> {
     /// Checks that a leaf does not reach out of a range.
     pub(super) fn check_whole(&self, leaf: Leaf, pages: Pages) -> Result<(), Error> {
         let whole = G::SPACE.pages_of(&leaf);
-        if whole.intersect(pages) == Some(whole) { Ok(()) } else { Err(Error::Partial { occupant: leaf }) }
+        if whole.intersect(pages) == Some(whole) { Ok(()) } else { Err(Error::partial(&leaf)) }
     }
 
     /// Counts the pages of a range, each of them once however many slots it stands in.

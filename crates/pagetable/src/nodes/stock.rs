@@ -120,7 +120,7 @@ impl<'n, N: Nodes, const KINDS: usize> Stock<'n, N, KINDS> {
     ) -> Result<(), Error> {
         for _ in 0..want {
             let Some(node) = take_within(self.nodes, self.words[kind], reach) else {
-                return Err(Error::NoMemory { wanted: all(), pending: self.nodes.held().pending() });
+                return Err(Error::no_memory(all(), self.nodes.held()));
             };
             self.push(kind, node);
         }

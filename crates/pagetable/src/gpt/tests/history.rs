@@ -88,6 +88,7 @@ where
                     let outcome = table.map(pages, frame, size, rights);
                     meter.left.set(usize::MAX);
                     let Err(Error::NoMemory { wanted, .. }) = outcome else { break outcome };
+                    let wanted = wanted as usize;
                     assert!(wanted > allowed, "{wanted} wanted, {allowed} there");
                     assert_eq!((table.footprint(), meter.slab.usage().nodes), before);
                     allowed = if wanted > 20 { wanted.max(allowed + 1) } else { allowed + 1 };
@@ -100,8 +101,8 @@ where
                             model.insert(at.get(), (frame, size.shift(), rights));
                         }
                     }
-                    Err(Error::Occupied { occupant }) => {
-                        assert!(occupied && model.contains_key(&occupant.at.vpn(G::BASE).get()));
+                    Err(Error::Occupied { at, .. }) => {
+                        assert!(occupied && model.contains_key(&at.vpn(G::BASE).get()));
                     }
                     Err(Error::FrameTooLarge { .. }) => {}
                     Err(error) => panic!("{op:?}: {error}"),
@@ -152,6 +153,7 @@ where
                     let outcome = table.resize(pages, size);
                     meter.left.set(usize::MAX);
                     let Err(Error::NoMemory { wanted, .. }) = outcome else { break outcome };
+                    let wanted = wanted as usize;
                     assert!(wanted > allowed, "{wanted} wanted, {allowed} there");
                     assert_eq!((table.footprint(), meter.slab.usage().nodes), before);
                     allowed = if wanted > 20 { wanted.max(allowed + 1) } else { allowed + 1 };
