@@ -5,7 +5,9 @@ use proptest::prelude::*;
 use tlbkit_addr::{Attr, PageSize, Pfn, Reach};
 #[cfg(target_pointer_width = "64")]
 use tlbkit_pagetable::format::{Aarch64, Compact, Sv39, X86};
-use tlbkit_pagetable::format::{Compact32, EntryLo, EntryLoCoherent, Format, Paper};
+use tlbkit_pagetable::format::{
+    Compact32, EntryLo, EntryLoCoherent, EntryLoCow, EntryLoCowCoherent, Format, Paper,
+};
 use tlbkit_pagetable::nodes::NodeAddr;
 use tlbkit_pagetable::{Change, Error, Word};
 
@@ -27,6 +29,7 @@ const COMPACT: Known =
 const COMPACT32: Known = Known { frame_bits: 20, node_bits: 32, ..COMPACT };
 const MIPS: Known =
     Known { last: MASKED, above: MASKED, frame_bits: 24, node_bits: 32, device_uncached: false };
+const MIPS_FRAMES: Known = Known { node_bits: 29, ..MIPS };
 const SV39: Known =
     Known { last: &[12], above: &[21, 30], frame_bits: 44, node_bits: 56, device_uncached: false };
 const X86_64: Known = Known { frame_bits: 40, node_bits: 52, device_uncached: true, ..SV39 };
@@ -118,6 +121,8 @@ proptest! {
         check::<Paper>(&COMPACT32, c);
         check::<EntryLo>(&MIPS, c);
         check::<EntryLoCoherent>(&MIPS, c);
+        check::<EntryLoCow>(&MIPS_FRAMES, c);
+        check::<EntryLoCowCoherent>(&MIPS_FRAMES, c);
         #[cfg(target_pointer_width = "64")]
         check::<Compact>(&COMPACT, c);
     }
@@ -180,8 +185,16 @@ fn entrylo_golden_words() {
     let coherent = |attr| EntryLoCoherent::leaf(Pfn::new(0x12345), PageSize::K4, attr, true).unwrap();
     assert_eq!(coherent(dirty), 0x0048_d16e);
     assert_eq!(coherent(dirty | Attr::UNCACHED), 0x0048_d156);
-    // A node in kseg0 is its own link.
+    // A node in kseg0 is its own link; a frame's is where kseg0 shows it.
     assert_eq!(EntryLo::link(NodeAddr::new(0x8012_3000)), 0x8012_3000);
+    assert_eq!(EntryLoCow::link(NodeAddr::new(0x12_3000)), 0x8012_3000);
+    // A page that is copied on a write has no D, and another C that caches alike: 5 is 0x28, 4 is 0x20, 7 is 0x38.
+    let cow = |attr| EntryLoCow::leaf(Pfn::new(0x12345), PageSize::K4, attr, true).unwrap();
+    let cow_coherent = |attr| EntryLoCowCoherent::leaf(Pfn::new(0x12345), PageSize::K4, attr, true).unwrap();
+    let copied = Attr::READ | Attr::COPY_ON_WRITE;
+    assert_eq!((cow(dirty), cow(copied), cow(copied | Attr::DIRTY)), (0x0048_d15e, 0x0048_d16a, 0xc048_d16a));
+    assert_eq!((cow_coherent(dirty), cow_coherent(copied)), (0x0048_d16e, 0x0048_d162));
+    assert_eq!((cow(RW | Attr::UNCACHED), cow(copied | Attr::UNCACHED)), (0x8048_d152, 0x0048_d17a));
 }
 
 #[test]

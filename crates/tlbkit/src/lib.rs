@@ -1,7 +1,7 @@
 #![cfg_attr(target_pointer_width = "64", doc = include_str!("lib.md"))]
 #![cfg_attr(
     not(target_pointer_width = "64"),
-    doc = "Virtual memory for kernels; the machines have addresses of 64 bits."
+    doc = "Virtual memory for kernels: see the documentation for machines with addresses of 64 bits."
 )]
 #![cfg_attr(not(test), no_std)]
 #![cfg_attr(not(test), warn(unused_crate_dependencies))]

@@ -5,11 +5,12 @@ use tlbkit_pagetable::Radix;
 use tlbkit_pagetable::format::Format;
 use tlbkit_shootdown::Hardware;
 
-/// A machine whose MMU walks a multi-level table: entry format, geometry, hardware properties and root register.
+/// A machine whose MMU, or whose TLB refill handler, walks a multi-level table: entry format, geometry, hardware properties
+/// and root register.
 ///
 /// # Safety
 ///
-/// The machine's MMU reads the entries of [`Format`](Self::Format) in tables of the shape
+/// The machine's MMU, or its refill handler, reads the entries of [`Format`](Self::Format) in tables of the shape
 /// [`Geometry`](Self::Geometry), and does with them what [`HARDWARE`](Self::HARDWARE) says.
 pub unsafe trait Machine: 'static {
     /// The shape of the table.

@@ -14,7 +14,7 @@
 //! | G | Global | the TLB entry ignores the ASID, if **both** words of its pair say so |
 //! | 1 | V, Valid | what tells a leaf from everything else |
 //! | D | Dirty | stores are allowed: [`WRITE`](Attr::WRITE) and [`DIRTY`](Attr::DIRTY) together |
-//! | C | cacheability and coherency | 2 is uncached; of cached pages it is the format's parameter, 3 for [`EntryLo`] |
+//! | C | cacheability and coherency | 2 is uncached; of cached pages it is the format's parameter, 3 for [`EntryLo`] ([below](#copy-on-write)) |
 //! | PFN | physical address bits 35 to 12 | at a size of `4^n` frames without its low `2n` bits |
 //! | S | RI and XI, or Fill | software's, see below |
 //!
@@ -60,12 +60,32 @@
 //! and [`UNCACHED`](Attr::UNCACHED). What C is where that is lacking is one value for the machine: 3, which every core
 //! has, or 5 where hardware keeps the caches of several CPUs coherent ([`EntryLoCoherent`]). C = 2 is as strict as a device needs; [`DEVICE`](Attr::DEVICE) itself has no
 //! encoding, and neither has [`ACCESSED`](Attr::ACCESSED).
+//!
+//! # Copy on write
+//!
+//! No bit is left for [`COPY_ON_WRITE`](Attr::COPY_ON_WRITE), but C has two values that mean the same to the cache. A format
+//! whose parameter `COW` is another value than `CCA` writes that one for a cached page that is copied on a write, and 7 in
+//! the place of 2 for an uncached one. `fork` needs such a format.
+//!
+//! | format | CPUs | C of cached pages | and copied on a write |
+//! |-|-|-|-|
+//! | [`EntryLoCow`] | one, or caches that nothing keeps coherent: 4K to 74K | 3, write-back | 5, which these cores map to 3 |
+//! | [`EntryLoCowCoherent`] | coherent multiprocessors: 1004K, interAptiv, P5600 | 5, coherent, a load asks for a shared line | 4, coherent, a load asks for an exclusive line |
+//!
+//! 7 is uncached, or uncached accelerated, which differs in how stores are gathered. A page that is copied on a write has no
+//! D, and so no stores.
+//!
+//! # Links
+//!
+//! A handler loads from a link as it is, so a link is an address in kseg0. In [`EntryLo`] and [`EntryLoCoherent`] a node's
+//! address is that address. With a third parameter, `KSEG0`, a node's address is physical, below 512 MiB, and its link is
+//! 2 GiB above: so node storage can name frames, as [`Direct`](crate::nodes::Direct) does.
 
 use tlbkit_addr::{Attr, PageSize, Pfn, Reach};
 
 use super::Format;
 use crate::fields::Fields as _;
-use crate::nodes::NodeAddr;
+use crate::nodes::{LinkRange, NodeAddr};
 use crate::{Change, Error};
 
 /// G, Global.
@@ -78,6 +98,8 @@ const D: u32 = 1 << 2;
 const C: u32 = 7 << C_SHIFT;
 const C_SHIFT: u32 = 3;
 const UNCACHED: u32 = 2 << C_SHIFT;
+/// C of an uncached page that is copied on a write, where pages can say so.
+const UNCACHED_COPIED: u32 = 7 << C_SHIFT;
 /// Where the PFN begins, and how many bits it has.
 const PFN_SHIFT: u32 = 6;
 const PFN_BITS: u32 = 24;
@@ -95,10 +117,17 @@ const SIZED: u32 = 1;
 const WRITABLE: u32 = 2;
 const WAS_DIRTY: u32 = 3;
 
-/// 32-bit words that a MIPS32 TLB takes as they are: frames of 4 KiB below 64 GiB, PageMask sizes, in pairs. `CCA` is the
-/// cacheability and coherency attribute, C, of pages that are cached: 0 to 7 and not 2.
+/// Words that a MIPS32 TLB takes as they are: frames of 4 KiB below 64 GiB, PageMask sizes, in pairs. `CCA` is the
+/// cacheability and coherency attribute, C, of pages that are cached: 0 to 7 and not 2. `COW` is what it is instead where
+/// such a page is copied on a write, if that is another value: then neither is 7. `LINK` is how far a link is from its
+/// node's address: 0, or [`KSEG0`].
 #[derive(Clone, Copy, Debug)]
-pub struct EntryLoOf<const CCA: u32>;
+pub struct EntryLoOf<const CCA: u32, const COW: u32 = CCA, const LINK: u32 = 0>;
+
+/// What a link has more than the physical address of its node, if nodes are named by physical addresses.
+pub const KSEG0: u32 = 1 << 31;
+/// The bits of a physical address that kseg0 shows.
+const KSEG0_BITS: u32 = 29;
 
 /// [`EntryLoOf`] with C = 3, cacheable: for one CPU, and for several whose caches nothing keeps coherent.
 pub type EntryLo = EntryLoOf<3>;
@@ -106,12 +135,39 @@ pub type EntryLo = EntryLoOf<3>;
 /// [`EntryLoOf`] with C = 5, cacheable and coherent, shared: for multiprocessors whose caches hardware keeps coherent.
 pub type EntryLoCoherent = EntryLoOf<5>;
 
-impl<const CCA: u32> EntryLoOf<CCA> {
+/// [`EntryLo`] with [`Attr::COPY_ON_WRITE`] (C = 5), for nodes that are named by physical addresses.
+pub type EntryLoCow = EntryLoOf<3, 5, KSEG0>;
+
+/// [`EntryLoCoherent`] with [`Attr::COPY_ON_WRITE`] (C = 4), for nodes that are named by physical addresses.
+pub type EntryLoCowCoherent = EntryLoOf<5, 4, KSEG0>;
+
+impl<const CCA: u32, const COW: u32, const LINK: u32> EntryLoOf<CCA, COW, LINK> {
     /// C of a page that is cached.
     const CACHED: u32 = {
         assert!(CCA < 8 && CCA << C_SHIFT != UNCACHED, "C has three bits, and 2 is uncached");
         CCA << C_SHIFT
     };
+
+    /// Whether a page can say that it is copied on a write.
+    const COPIES: bool = COW != CCA;
+
+    /// C of a page that is cached, and copied on a write.
+    const COPIED: u32 = {
+        let apart = CCA << C_SHIFT != UNCACHED_COPIED && COW << C_SHIFT != UNCACHED_COPIED;
+        assert!(!Self::COPIES || (COW < 8 && COW << C_SHIFT != UNCACHED && apart), "each C says one thing");
+        COW << C_SHIFT
+    };
+
+    /// C of a page with these attributes.
+    #[inline(always)]
+    fn cacheability(attr: Attr) -> u32 {
+        match (attr.contains(Attr::UNCACHED), Self::COPIES && attr.contains(Attr::COPY_ON_WRITE)) {
+            (false, false) => Self::CACHED,
+            (false, true) => Self::COPIED,
+            (true, false) => UNCACHED,
+            (true, true) => UNCACHED_COPIED,
+        }
+    }
 
     /// Returns the attribute bits of a page, D included, and what S or the size digit says of it.
     #[inline(always)]
@@ -123,7 +179,7 @@ impl<const CCA: u32> EntryLoOf<CCA> {
             (false, true) => (0, WAS_DIRTY),
             (false, false) => (0, READ_ONLY),
         };
-        let c = if attr.contains(Attr::UNCACHED) { UNCACHED } else { Self::CACHED };
+        let c = Self::cacheability(attr);
         let g = if attr.contains(Attr::GLOBAL) { G } else { 0 };
         (c.with(d).with(V).with(g), state)
     }
@@ -146,13 +202,20 @@ impl<const CCA: u32> EntryLoOf<CCA> {
 }
 
 // SAFETY: a leaf is valid; a link is the node's address, which leaves V clear.
-unsafe impl<const CCA: u32> Format for EntryLoOf<CCA> {
+unsafe impl<const CCA: u32, const COW: u32, const LINK: u32> Format for EntryLoOf<CCA, COW, LINK> {
     type Word = u32;
 
     const STEP: u32 = 1 << PFN_SHIFT;
     const LINK_ALIGN: usize = 4;
     const IMPLIED: Attr = Attr::READ.union(Attr::EXEC).union(Attr::USER);
-    const OPTIONAL: Attr = Attr::WRITE.union(Attr::DIRTY).union(Attr::GLOBAL).union(Attr::UNCACHED);
+    const OPTIONAL: Attr = {
+        let always = Attr::WRITE.union(Attr::DIRTY).union(Attr::GLOBAL).union(Attr::UNCACHED);
+        if Self::COPIES { always.union(Attr::COPY_ON_WRITE) } else { always }
+    };
+    const REACH: LinkRange = {
+        assert!(LINK == 0 || LINK == KSEG0, "a link is its node's address, or that address in kseg0");
+        if LINK == 0 { LinkRange::ALL } else { LinkRange::unsigned(KSEG0_BITS) }
+    };
 
     /// The TLB may hold the pair with this half invalid.
     const APPEARS: Reach = Reach::Local;
@@ -184,7 +247,7 @@ unsafe impl<const CCA: u32> Format for EntryLoOf<CCA> {
 
     #[inline(always)]
     fn link(node: NodeAddr) -> u32 {
-        node.get() as u32
+        node.get() as u32 | LINK
     }
 
     #[inline(always)]
@@ -199,7 +262,7 @@ unsafe impl<const CCA: u32> Format for EntryLoOf<CCA> {
 
     #[inline(always)]
     fn node(link: u32) -> NodeAddr {
-        NodeAddr::new(link as usize)
+        NodeAddr::new((link & !LINK) as usize)
     }
 
     #[inline(always)]
@@ -215,7 +278,9 @@ unsafe impl<const CCA: u32> Format for EntryLoOf<CCA> {
         attr.set(Attr::WRITE, leaf & D != 0 || state == WRITABLE);
         attr.set(Attr::DIRTY, leaf & D != 0 || state == WAS_DIRTY);
         attr.set(Attr::GLOBAL, leaf & G != 0);
-        attr.set(Attr::UNCACHED, leaf & C == UNCACHED);
+        let c = leaf & C;
+        attr.set(Attr::UNCACHED, c == UNCACHED || (Self::COPIES && c == UNCACHED_COPIED));
+        attr.set(Attr::COPY_ON_WRITE, Self::COPIES && (c == Self::COPIED || c == UNCACHED_COPIED));
         attr
     }
 

@@ -6,7 +6,7 @@
 //! |-|-|-|-|
 //! | [`Compact`] | 64 bits | software | any size, every attribute |
 //! | [`Compact32`] | 32 bits | software | any size, every attribute, 4 GiB of physical memory |
-//! | [`EntryLo`], [`EntryLoCoherent`] | 32 bits | a MIPS32 refill handler, which loads leaves as they are | PageMask sizes, in pairs |
+//! | [`EntryLo`], [`EntryLoCoherent`], [`EntryLoCow`], [`EntryLoCowCoherent`] | 32 bits | a MIPS32 refill handler, which loads leaves as they are | PageMask sizes, in pairs |
 //! | [`Paper`] | 32 bits | software | Elphinstone et al. 3.2: PTE pairs with mapping-tree words |
 //! | [`Sv39`], [`X86`], [`Aarch64`] | 64 bits | hardware | the sizes of their levels |
 
@@ -29,7 +29,7 @@ pub use aarch64::Aarch64;
 #[cfg(target_has_atomic = "64")]
 pub use compact::Compact;
 pub use compact::Compact32;
-pub use entrylo::{EntryLo, EntryLoCoherent, EntryLoOf};
+pub use entrylo::{EntryLo, EntryLoCoherent, EntryLoCow, EntryLoCowCoherent, EntryLoOf, KSEG0};
 pub use paper::Paper;
 #[cfg(target_has_atomic = "64")]
 pub use sv39::Sv39;

@@ -1,6 +1,6 @@
 //! Copy on write: a second table that leads to the same frames, and no page that can be written by way of either.
 
-use tlbkit_addr::{Attr, Pages, Reach, Vpn};
+use tlbkit_addr::{Attr, Pages, Reach, VirtAddr, Vpn};
 
 use super::Mpt;
 use super::shape::{MAX, Shape};
@@ -36,8 +36,7 @@ impl<'n, G: Radix, F: Format, N: Nodes<Word = F::Word>> Writer<'_, 'n, Mpt<'n, G
                 assert!(G::WIDTHS[level] == G::WIDTHS[0], "nodes are of one size");
                 level += 1;
             }
-            assert!(F::EXTRA == 0 && !F::PAIRED && G::LINEAR.is_none(), "a slot is an entry of its own");
-            assert!(!Mpt::<'n, G, F, N>::REPLICATED, "a leaf is one slot");
+            assert!(F::EXTRA == 0 && G::LINEAR.is_none(), "a node is its entries");
         }
         if !F::OPTIONAL.contains(Attr::COPY_ON_WRITE) {
             return Err(Error::WrongAttr { attr: Attr::COPY_ON_WRITE });
@@ -102,12 +101,15 @@ impl<'n, G: Radix, F: Format, N: Nodes<Word = F::Word>> Mpt<'n, G, F, N> {
             while live > 0 {
                 let word = F::Word::follow(here.add(index));
                 if F::is_leaf(word, last) {
-                    let frame = F::frame(word, Self::SLOTS[level]);
+                    let size = Self::leaf(word, level, VirtAddr::new(0)).size;
+                    let frame = F::frame(word, size);
+                    // A larger page than a slot's stands in several, the first of which comes first.
+                    let each = size.pages(G::BASE).map_or(1, |pages| pages.div_ceil(cover));
                     // As many as continue it: the next frames, with the same attributes.
                     let first = index;
                     let mut next = word;
-                    (index, live) = (index + 1, live - 1);
-                    while live > 0 && index < slots {
+                    (index, live) = (index + each, live.saturating_sub(each as u32));
+                    while each == 1 && live > 0 && index < slots {
                         next = next.advance(F::STEP, cover);
                         if F::Word::follow(here.add(index)) != next || !F::is_leaf(next, last) {
                             break;
@@ -160,7 +162,7 @@ impl<'n, G: Radix, F: Format, N: Nodes<Word = F::Word>> Mpt<'n, G, F, N> {
             if let Some((begin, end)) = lost
                 && let Some(pages) = Pages::new(page(begin), Vpn::new(page(end).get() + (cover - 1)))
             {
-                batch.touch(Reach::Everywhere, Self::canonical(pages));
+                batch.touch(Reach::Everywhere, self.stale(Self::canonical(pages)));
             }
         }
     }

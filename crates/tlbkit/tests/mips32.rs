@@ -1,0 +1,441 @@
+//! Address spaces on MIPS32: a CPU whose TLB is loaded by a refill handler, which `tlbkit-refill` assembles and interprets.
+//! The handler walks the words that the address spaces have edited, in the same memory.
+
+use std::collections::BTreeMap;
+use std::sync::atomic::{AtomicBool, AtomicU32, AtomicUsize, Ordering};
+use std::sync::{Mutex, MutexGuard};
+
+use tlbkit::{
+    Access, AddressSpace, Asid, Attr, Change, Error, Fault, Flush, Kernel, Mmu, PageSize, Pages, Pfn,
+    PhysAddr, Record, Run, VirtAddr, Vpn, WalkCache, arch,
+};
+use tlbkit_refill::features::Features;
+use tlbkit_refill::handler::{Form, Front, Handler, Mpt, Place, Root, Spec, Walk, Write};
+use tlbkit_refill::interp::{self, Machine, Stop};
+
+/// Where the arena begins, and its frames.
+const RAM: usize = 0x10_0000;
+const FRAMES: usize = 512;
+const ASID: u64 = 0xff;
+/// Where the handler keeps what it cannot keep in two registers.
+const BLOCK: u32 = 0x8000_1000;
+
+const SPEC: Spec = Spec {
+    features: Features::R2,
+    place: Place::VECTOR,
+    block: BLOCK,
+    root: Root::ErrorEpc,
+    front: Front::None,
+    walk: match Mpt::of::<<arch::Mips32 as tlbkit::Machine>::Geometry>() {
+        Ok(walk) => Walk::Mpt(walk),
+        Err(_) => panic!("two levels"),
+    },
+    form: Form::SIZED,
+    write: Write::Random,
+};
+const HANDLER: Handler = match SPEC.assemble() {
+    Ok(handler) => handler,
+    Err(_) => panic!("the handler fits"),
+};
+
+#[repr(C, align(4096))]
+struct Frame([AtomicU32; 1024]);
+
+/// What the interpreter sees of memory: the vectors, the handler's block, and the arena.
+struct Memory {
+    block: Frame,
+    arena: &'static [Frame],
+}
+
+impl Memory {
+    fn cell(&self, at: u64) -> Option<&AtomicU32> {
+        let at = usize::try_from(at).ok()?;
+        let frame = match at.checked_sub(RAM) {
+            Some(inside) => self.arena.get(inside / 4096)?,
+            None if at >> 12 == (BLOCK as usize & 0x1fff_ffff) >> 12 => &self.block,
+            None => return None,
+        };
+        Some(&frame.0[at % 4096 / 4])
+    }
+}
+
+impl interp::Memory for Memory {
+    fn load(&mut self, at: u64) -> Option<u32> {
+        let code =
+            |from: i32, words: &[u32]| words.get((at as usize).checked_sub(from as usize)? / 4).copied();
+        let vectors = || code(SPEC.place.tail, HANDLER.tail.words()).or(code(0, HANDLER.refill.words()));
+        self.cell(at).map(|cell| cell.load(Ordering::Relaxed)).or_else(vectors)
+    }
+
+    fn store(&mut self, at: u64, word: u32) -> bool {
+        self.cell(at).map(|cell| cell.store(word, Ordering::Relaxed)).is_some()
+    }
+}
+
+/// How a frame is used: not at all, by the kernel, or mapped so often.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Use {
+    Free,
+    Taken,
+    Data(usize),
+}
+
+struct Host {
+    arena: &'static [Frame],
+    records: &'static [Record],
+    uses: Mutex<Vec<Use>>,
+    cpu: Mutex<Machine<Memory, 16>>,
+    /// Whether flushes are left out: what the test must notice.
+    forgets: AtomicBool,
+    dirty: AtomicUsize,
+}
+
+impl Host {
+    fn machine() -> &'static Mmu<Self> {
+        let frame = || Frame([const { AtomicU32::new(0) }; 1024]);
+        let arena: Vec<Frame> = (0..FRAMES).map(|_| frame()).collect();
+        let arena: &'static [Frame] = arena.leak();
+        let mmu: &'static Mmu<Self> = Box::leak(Box::new(Mmu::new(Self {
+            arena,
+            records: Vec::leak((0..FRAMES).map(|_| Record::new(0)).collect()),
+            uses: Mutex::new(vec![Use::Free; FRAMES]),
+            cpu: Mutex::new(Machine::new(SPEC.features, Memory { block: frame(), arena })),
+            forgets: AtomicBool::new(false),
+            dirty: AtomicUsize::new(0),
+        })));
+        // A kernel has its machine in a static.
+        static MACHINES: Mutex<Vec<&'static Mmu<Host>>> = Mutex::new(Vec::new());
+        MACHINES.lock().unwrap_or_else(|poison| poison.into_inner()).push(mmu);
+        mmu
+    }
+
+    fn uses(&self) -> MutexGuard<'_, Vec<Use>> {
+        self.uses.lock().unwrap_or_else(|poison| poison.into_inner())
+    }
+
+    fn cpu(&self) -> MutexGuard<'_, Machine<Memory, 16>> {
+        self.cpu.lock().unwrap_or_else(|poison| poison.into_inner())
+    }
+
+    fn index(frame: PhysAddr) -> usize {
+        (frame.get() - RAM) / 4096
+    }
+
+    fn in_use(&self) -> usize {
+        self.uses().iter().filter(|&&used| used != Use::Free).count()
+    }
+
+    /// Takes neighbouring frames for pages, aligned to as many.
+    fn data(&self, count: usize) -> Pfn {
+        let mut uses = self.uses();
+        let is_free = |at: &usize| uses[*at..at + count].iter().all(|&used| used == Use::Free);
+        let first = (0..FRAMES).step_by(count).find(is_free).expect("there is memory");
+        uses[first..first + count].fill(Use::Data(1));
+        Pfn::new(RAM / 4096 + first)
+    }
+
+    /// Returns the first word of a page's memory.
+    fn word(&self, at: PhysAddr) -> &AtomicU32 {
+        &self.arena[Self::index(at)].0[at.get() % 4096 / 4]
+    }
+
+    fn of_run(&self, run: Run, f: impl Fn(&mut usize) -> bool) {
+        let first = run.first.get() - RAM / 4096;
+        for used in &mut self.uses()[first..first + run.len] {
+            let Use::Data(count) = used else { panic!("{used:?} is no page") };
+            if f(count) {
+                *used = Use::Free;
+            }
+        }
+    }
+}
+
+// SAFETY: frames are the arena's, each handed out once until it is given back, at a fixed address; records are an array
+// beside it. One thread is the CPU. The TLB is the interpreter's, which walks while `access` has it and not otherwise.
+unsafe impl Kernel for Host {
+    type Machine = arch::Mips32;
+
+    fn cpu(&self) -> usize {
+        0
+    }
+
+    fn take_frame(&self) -> Option<PhysAddr> {
+        let mut uses = self.uses();
+        let free = uses.iter().rposition(|&used| used == Use::Free)?;
+        uses[free] = Use::Taken;
+        Some(PhysAddr::new(RAM + free * 4096))
+    }
+
+    fn give_frame(&self, frame: PhysAddr) {
+        let was = std::mem::replace(&mut self.uses()[Self::index(frame)], Use::Free);
+        assert_eq!(was, Use::Taken, "{frame} is given back");
+    }
+
+    fn memory(&self, frame: PhysAddr) -> *mut u8 {
+        self.arena[Self::index(frame)].0.as_ptr().cast_mut().cast()
+    }
+
+    fn record(&self, frame: PhysAddr) -> Option<&Record> {
+        self.records.get(Self::index(frame))
+    }
+
+    fn share(&self, run: Run) {
+        self.of_run(run, |count| {
+            *count += 1;
+            false
+        });
+    }
+
+    fn release(&self, run: Run) {
+        self.dirty.fetch_add(usize::from(run.dirty), Ordering::Relaxed);
+        self.of_run(run, |count| {
+            *count -= 1;
+            *count == 0
+        });
+    }
+
+    fn flush(&self, flush: &Flush, asid: Option<Asid>) {
+        if self.forgets.load(Ordering::Relaxed) {
+            return;
+        }
+        let mut cpu = self.cpu();
+        let Some(asid) = asid else { return cpu.tlb.flush() };
+        let pages: Option<Vec<u64>> = flush
+            .by_address(WalkCache::Nothing, 32)
+            .map(|pages| pages.map(|page| (page.get() as u64) << 12).collect());
+        cpu.tlb.retain(|entry| {
+            let covers = |at: &u64| (entry.hi ^ at) & !0x1fff & !entry.page_mask == 0;
+            let named = pages.as_ref().is_none_or(|pages| pages.iter().any(covers));
+            !(named && entry.hi & ASID == u64::from(asid.get()))
+        });
+    }
+
+    fn masked<R>(&self, f: impl FnOnce() -> R) -> R {
+        f()
+    }
+
+    fn load(&self, root: usize) {
+        let mut cpu = self.cpu();
+        cpu.cp0.entry_hi = root as u64 & ASID;
+        // As `mtc0` extends it.
+        cpu.cp0.error_epc = u64::from(0x8000_0000 | root as u32 & !0xfff) | !0xffff_ffff;
+    }
+
+    fn unload(&self) {
+        self.cpu().cp0.entry_hi = 0;
+    }
+
+    fn asid_bits(&self) -> u32 {
+        // Few, so that they begin anew.
+        3
+    }
+}
+
+const RW: Attr = Attr::READ.union(Attr::WRITE).union(Attr::USER);
+
+fn page(number: usize) -> Pages {
+    Pages::one(Vpn::new(number))
+}
+
+fn at(page: usize) -> VirtAddr {
+    VirtAddr::new(page * 4096)
+}
+
+/// Gives a process a copy of its own of a page that others may have.
+fn unshare(space: &AddressSpace<Host>, number: usize, leaf: tlbkit::Leaf) -> Result<(), Error> {
+    let host = space.mmu().kernel();
+    let all = Pages::count(leaf.at.vpn(PageSize::K4), leaf.size.bytes() / 4096).unwrap();
+    let frame = host.data(1);
+    let from = space.translate(at(number)).unwrap();
+    let word = host.word(from).load(Ordering::Relaxed);
+    host.word(PhysAddr::new(frame.get() * 4096)).store(word, Ordering::Relaxed);
+    space.edit(|edit| {
+        if leaf.size > PageSize::K4 {
+            edit.resize(all, PageSize::K4)?;
+        }
+        edit.replace(at(number), frame, RW)
+    })
+}
+
+/// A load or store of the running program's, with the kernel's page-fault handler behind it.
+fn access(space: &AddressSpace<Host>, number: usize, store: bool) -> Result<PhysAddr, Fault> {
+    let host = space.mmu().kernel();
+    let (what, how) = if store {
+        (interp::Access::Store, Access::STORE.by_user())
+    } else {
+        (interp::Access::Load, Access::LOAD.by_user())
+    };
+    for _ in 0..4 {
+        let met = {
+            let mut cpu = host.cpu();
+            let met = cpu.settle(at(number).get() as u64, what);
+            cpu.cp0.status = 0;
+            met
+        };
+        match met {
+            Ok(phys) => return Ok(PhysAddr::new(phys as usize)),
+            Err(Stop::Reached) => {}
+            Err(stop) => panic!("{stop:?}"),
+        }
+        match space.fault(at(number), how).unwrap() {
+            Fault::Retry => {}
+            Fault::CopyOnWrite(leaf) => unshare(space, number, leaf).unwrap(),
+            other => return Err(other),
+        }
+    }
+    // It faults for ever.
+    Err(Fault::Retry)
+}
+
+#[test]
+fn a_program_sees_what_is_mapped_until_it_is_unmapped() {
+    let mmu = Host::machine();
+    let space = AddressSpace::new(mmu).unwrap();
+    space.activate().unwrap();
+    assert_eq!(access(&space, 5, false), Err(Fault::NotMapped));
+    let frame = mmu.kernel().data(1);
+    space.map(page(5), frame, RW).unwrap();
+    let phys = PhysAddr::new(frame.get() * 4096);
+    assert_eq!(access(&space, 5, false), Ok(phys));
+    // The first store is a TLB Modified exception, which makes the page dirty; the second one is not.
+    assert!(!space.lookup(at(5)).unwrap().attr.contains(Attr::DIRTY));
+    assert_eq!(access(&space, 5, true), Ok(phys));
+    assert!(space.lookup(at(5)).unwrap().attr.contains(Attr::DIRTY));
+    let before = mmu.kernel().cpu().counts.exceptions;
+    assert_eq!(access(&space, 5, true), Ok(phys));
+    assert_eq!(mmu.kernel().cpu().counts.exceptions, before, "the handler has loaded it");
+    space.protect(page(5), Change::clear(Attr::WRITE)).unwrap();
+    assert!(matches!(access(&space, 5, true), Err(Fault::NoRight(_))));
+    space.unmap(page(5)).unwrap();
+    assert_eq!(access(&space, 5, false), Err(Fault::NotMapped));
+    assert_eq!(mmu.kernel().dirty.load(Ordering::Relaxed), 1);
+    mmu.idle().unwrap();
+    drop(space);
+    assert_eq!(mmu.kernel().in_use(), 0);
+}
+
+#[test]
+fn a_handler_needs_as_many_instructions_as_for_a_table_of_its_own() {
+    let mmu = Host::machine();
+    let space = AddressSpace::new(mmu).unwrap();
+    space.map(page(5), mmu.kernel().data(1), RW).unwrap();
+    space.activate().unwrap();
+    assert!(access(&space, 5, false).is_ok());
+    assert_eq!(mmu.kernel().cpu().counts.instructions, 17);
+    mmu.idle().unwrap();
+}
+
+/// A process as it should be: what each of its pages holds, and whether it may be written.
+#[derive(Clone, Default)]
+struct Model(BTreeMap<usize, (u32, bool)>);
+
+/// Random operations of up to four processes. Returns what was wrong first.
+fn drive(mmu: &'static Mmu<Host>, rounds: usize) -> Result<(), String> {
+    const PAGES: usize = 48;
+    let host = mmu.kernel();
+    let mut state = 0x9e37_79b9_7f4a_7c15_u64;
+    let mut below = |end: usize| {
+        state ^= state << 13;
+        state ^= state >> 7;
+        state ^= state << 17;
+        (state >> 20) as usize % end
+    };
+    let new = || (AddressSpace::new(mmu).unwrap(), Model::default());
+    let mut all = vec![new()];
+    let mut runs = 0;
+    all[0].0.activate().unwrap();
+    // Pages on both sides of where a root slot ends.
+    let place = |page: usize| 1024 - PAGES / 2 + page;
+    for round in 0..rounds {
+        let value = round as u32 + 1;
+        let (number, len) = (place(below(PAGES - 4)), 1 + below(4));
+        let part = Pages::count(Vpn::new(number), len).unwrap();
+        let (space, model) = &mut all[runs];
+        let fill = |frame: Pfn, len: usize| {
+            (0..len).for_each(|page| {
+                host.word(PhysAddr::new((frame.get() + page) * 4096)).store(value, Ordering::Relaxed);
+            });
+        };
+        match below(16) {
+            0..3 => {
+                // One page of its size, or small ones.
+                let len = if number % 4 == 0 && below(2) == 0 { 4 } else { 1 };
+                let size = PageSize::from_shift(if len == 4 { 14 } else { 12 }).unwrap();
+                let part = Pages::count(Vpn::new(number), len).unwrap();
+                let is_free = (number..number + len).all(|page| !model.0.contains_key(&page));
+                let frame = host.data(len);
+                fill(frame, len);
+                let write = below(4) > 0;
+                let attr = if write { RW } else { Attr::READ | Attr::USER };
+                let done = space.edit(|edit| edit.map_sized(part, frame, size, attr));
+                if done.is_ok() != is_free {
+                    return Err(format!("round {round}: map is {done:?}"));
+                }
+                if is_free {
+                    model.0.extend((number..number + len).map(|page| (page, (value, write))));
+                } else {
+                    host.release(Run { first: frame, len, dirty: false });
+                }
+            }
+            3..5 => {
+                space.unmap(part).unwrap();
+                (number..number + len).for_each(|page| model.0.retain(|&at, _| at != page));
+            }
+            5 => {
+                space.protect(part, Change::clear(Attr::WRITE | Attr::COPY_ON_WRITE)).unwrap();
+                for page in number..number + len {
+                    if let Some((_, write)) = model.0.get_mut(&page) {
+                        *write = false;
+                    }
+                }
+            }
+            6 => {
+                // The parent, or another one, goes where there are too many.
+                let child = (space.fork().unwrap(), model.clone());
+                if all.len() == 4 {
+                    all[below(4)] = child;
+                } else {
+                    all.push(child);
+                }
+                runs = below(all.len());
+                all[runs].0.activate().unwrap();
+            }
+            7..9 => {
+                runs = below(all.len());
+                all[runs].0.activate().unwrap();
+            }
+            _ => {
+                for (page, store) in (number..number + len).zip([true, false, false, true]) {
+                    let (expected, met) = (model.0.get(&page).copied(), access(space, page, store));
+                    let found = met.map(|at| host.word(at));
+                    match (expected, found) {
+                        (Some((_, true)), Ok(word)) if store => {
+                            word.store(value, Ordering::Relaxed);
+                            model.0.insert(page, (value, true));
+                        }
+                        (Some((_, false)), Err(Fault::NoRight(_))) if store => {}
+                        (Some((held, _)), Ok(word)) if !store && word.load(Ordering::Relaxed) == held => {}
+                        (None, Err(Fault::NotMapped)) => {}
+                        _ => return Err(format!("round {round}: page {page} of {runs} is wrong")),
+                    }
+                }
+            }
+        }
+    }
+    mmu.idle().unwrap();
+    drop(all);
+    if host.in_use() == 0 { Ok(()) } else { Err(format!("{} frames are leaked", host.in_use())) }
+}
+
+#[test]
+fn processes_see_their_own_memory_whatever_the_kernel_does() {
+    let rounds = if cfg!(miri) { 300 } else { 20_000 };
+    assert_eq!(drive(Host::machine(), rounds), Ok(()));
+}
+
+#[test]
+fn without_flushes_they_do_not() {
+    let mmu = Host::machine();
+    mmu.kernel().forgets.store(true, Ordering::Relaxed);
+    assert!(drive(mmu, 20_000).is_err());
+}
