@@ -9,12 +9,14 @@ use std::hint::black_box;
 
 use tlbkit_benches::work::{dense, shuffled, sparse};
 use tlbkit_benches::{Fork, Replace, Subject, ours, peers, spaces};
+use tlbkit_witness::Recorder;
+use tlbkit_witness::event::{Event, Fence, Memory};
 
 const CALLS: usize = 1000;
 
 // Each operation is a function of its own that callgrind can tell apart, and nothing but the operation is in it.
 mod operation {
-    use super::{Fork, Replace, Subject};
+    use super::{Event, Fence, Fork, Memory, Recorder, Replace, Subject};
 
     #[inline(never)]
     pub(crate) fn hit<S: Subject>(table: &S, va: usize) -> Option<usize> {
@@ -54,6 +56,27 @@ mod operation {
     #[inline(never)]
     pub(crate) fn fork<S: Fork>(space: &S) -> S {
         space.fork()
+    }
+
+    #[inline(never)]
+    pub(crate) fn store<const EVENTS: usize>(
+        recorder: &Recorder<4, EVENTS>,
+        cpu: usize,
+        at: u64,
+        value: u64,
+    ) {
+        recorder.record(cpu, Event::Write { at, value });
+    }
+
+    #[inline(never)]
+    pub(crate) fn fence<const EVENTS: usize>(recorder: &Recorder<4, EVENTS>, cpu: usize, va: u64, asid: u16) {
+        let fence = Fence { pages: Some((va, va)), asid: Some(asid), ..Fence::default() };
+        recorder.record(cpu, Event::Fence(fence));
+    }
+
+    #[inline(never)]
+    pub(crate) fn free<const EVENTS: usize>(recorder: &Recorder<4, EVENTS>, cpu: usize, at: u64) {
+        recorder.record(cpu, Event::Frame(Memory { at, bytes: 4096, free: true }));
     }
 }
 
@@ -139,6 +162,23 @@ fn space<S: Fork>(operation: &str) -> bool {
     true
 }
 
+/// What a kernel records with room for so many events of each of four CPUs; with 0 the recorder is off.
+fn recorder<const EVENTS: usize>(operation: &str) -> bool {
+    let recorder: Box<Recorder<4, EVENTS>> = Box::default();
+    for at in 0..CALLS as u64 {
+        let cpu = black_box(at as usize % 4);
+        match operation {
+            "store" => operation::store(&recorder, cpu, 0x8000_0000 + at * 8, at),
+            "fence" => operation::fence(&recorder, cpu, at << 12, 7),
+            "free" => operation::free(&recorder, cpu, at << 12),
+            _ => return false,
+        }
+    }
+    assert_eq!(recorder.events().count(), if EVENTS == 0 { 0 } else { CALLS });
+    true
+}
+
+const RECORDER: &[&str] = &["store", "fence", "free"];
 const BASIC: &[&str] =
     &["hit dense", "hit sparse", "map 1", "unmap 1", "protect 1", "map 128", "unmap 128", "protect 128"];
 const REPLACE: &[&str] = &["replace 1"];
@@ -156,6 +196,16 @@ fn main() {
                 $operations.iter().for_each(|operation| println!("{}\t{operation}", <$subject>::NAME));
             }
         )* )* };
+    }
+    for (name, run) in
+        [("Recorder on", recorder::<CALLS> as fn(&str) -> bool), ("Recorder off", recorder::<0>)]
+    {
+        if subject == name && run(&operation) {
+            return;
+        }
+        if subject.is_empty() {
+            RECORDER.iter().for_each(|operation| println!("{name}\t{operation}"));
+        }
     }
     subjects! {
         peers::X86: basic BASIC;

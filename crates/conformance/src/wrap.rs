@@ -49,6 +49,10 @@ macro_rules! forward {
             // SAFETY: as above.
             unsafe { self.inner.put(node, index, word) };
         }
+
+        fn stored(&self, store: tlbkit_pagetable::nodes::Store) {
+            self.inner.stored(store);
+        }
     };
     (free) => {
         unsafe fn free(&self, node: NodeAddr, clean: bool) {

@@ -5,6 +5,7 @@ use core::sync::atomic::{Ordering, fence};
 
 use heapless::Vec;
 use tlbkit_addr::{Asid, CpuSet, Flush, Reach};
+use tlbkit_pagetable::nodes::Store;
 use tlbkit_pagetable::{Carried, Error, Retired, Run};
 use tlbkit_shootdown::{
     Algorithm, Change, Edit, Local, LowRights, OpId, Outcome, Plan, SharedSpace, Synchronous, System,
@@ -200,6 +201,7 @@ impl<K: Kernel, const CPUS: usize> Here<K, CPUS> {
         }
         // What has been stored precedes the look at who may have seen what was before.
         fence(Ordering::SeqCst);
+        self.mmu.kernel().stored(Store::Fence);
         let mut others = space.cpus().members.load();
         others.remove(self.cpu);
         others.is_empty()

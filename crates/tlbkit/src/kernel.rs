@@ -2,7 +2,7 @@
 
 use tlbkit_addr::{Asid, CpuSet, Flush, PhysAddr};
 use tlbkit_pagetable::Run;
-use tlbkit_pagetable::nodes::Record;
+use tlbkit_pagetable::nodes::{Record, Store};
 
 use crate::Machine;
 
@@ -33,7 +33,7 @@ use crate::Machine;
 ///   of `load` or [`unload`](Self::unload) names, or by one that belongs to no [`AddressSpace`](crate::AddressSpace),
 ///   and has ASID 0;
 /// - **returns**: [`memory`](Self::memory), [`record`](Self::record), [`flush`](Self::flush),
-///   [`interrupt`](Self::interrupt), [`pause`](Self::pause), `load` and `unload` return: they do not unwind, and they look
+///   [`interrupt`](Self::interrupt), [`pause`](Self::pause), [`stored`](Self::stored), `load` and `unload` return: they do not unwind, and they look
 ///   nothing up in an address space;
 /// - **machine**: every CPU is a [`Machine`](Self::Machine), with [`asid_bits`](Self::asid_bits) bits of ASID.
 pub unsafe trait Kernel: Sync + Sized + 'static {
@@ -101,6 +101,13 @@ pub unsafe trait Kernel: Sync + Sized + 'static {
 
     /// Runs `f` with this CPU's interrupts masked, and restores what was before.
     fn masked<R>(&self, f: impl FnOnce() -> R) -> R;
+
+    /// Hears of each store to a page table, after it and on the CPU that made it, with physical addresses. A kernel that
+    /// records what it does (`docs/witness.md`) overrides this; the default is empty, and costs no instruction.
+    #[inline(always)]
+    fn stored(&self, store: Store) {
+        let _ = store;
+    }
 
     /// Makes this CPU translate by `root`, a value that [`Machine::root`] made: writes `satp`, `CR3`, `TTBR0_EL1`. It
     /// flushes nothing, where the register allows it. A kernel that returns to user mode by a trampoline keeps the

@@ -5,7 +5,7 @@ use core::fmt;
 use tlbkit_addr::PhysAddr;
 use tlbkit_pagetable::format::Format;
 use tlbkit_pagetable::mpt::Mpt;
-use tlbkit_pagetable::nodes::{Direct, FrameSource, Reclaim as _, Record};
+use tlbkit_pagetable::nodes::{Direct, FrameSource, Reclaim as _, Record, Store};
 use tlbkit_pagetable::{Error, Shared};
 use tlbkit_shootdown::SharedSpace;
 
@@ -37,6 +37,11 @@ unsafe impl<K: Kernel> FrameSource for Source<K> {
     #[inline]
     fn give_zeroed(&self, frame: PhysAddr) {
         self.0.give_zeroed_frame(frame);
+    }
+
+    #[inline(always)]
+    fn stored(&self, store: Store) {
+        self.0.stored(store);
     }
 
     #[inline(always)]

@@ -77,6 +77,8 @@ pub enum Event {
     },
     /// From here on hardware sets the accessed and dirty bits, and the kernel relies on them.
     UsesDirty,
+    /// A recorder had no room for the next event: nothing is known of what follows.
+    Full,
 }
 
 /// An invalidation.

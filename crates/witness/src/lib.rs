@@ -9,6 +9,8 @@ extern crate std;
 #[cfg(feature = "check")]
 pub mod check;
 pub mod event;
+mod record;
 mod text;
 
+pub use record::Recorder;
 pub use text::{Malformed, parse};

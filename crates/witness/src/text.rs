@@ -181,6 +181,7 @@ pub fn parse(line: &str) -> Result<Option<(usize, Event)>, Malformed> {
                 word => Some(number(word).ok_or(Malformed::Expected("a physical address or `fault`"))?),
             },
         },
+        "full" => Event::Full,
         "uses" => match words.word("`dirty`")? {
             "dirty" => Event::UsesDirty,
             _ => return Err(Malformed::Expected("`dirty`")),
@@ -250,6 +251,7 @@ impl fmt::Display for Event {
                 }
             }
             Self::UsesDirty => f.write_str("uses dirty"),
+            Self::Full => f.write_str("full"),
         }
     }
 }

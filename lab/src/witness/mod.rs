@@ -48,10 +48,12 @@ pub(crate) fn run(args: &WitnessArgs) -> anyhow::Result<ExitCode> {
     match check(arch, BufReader::new(log)) {
         Ok(checked) => {
             tell(args.json, &holds(&checked), || {
-                let Checked { events, writes, fences, freed, promised, accesses, .. } = checked;
+                let Checked { events, writes, fences, freed, promised, accesses, full, .. } = checked;
+                let full =
+                    if full { "; the log was full then, and what came after is not checked" } else { "" };
                 format!(
                     "{events} events hold: {writes} writes, {fences} fences, {freed} nodes and frames freed, \
-                     {promised} changes promised, {accesses} accesses"
+                     {promised} changes promised, {accesses} accesses{full}"
                 )
             })?;
             Ok(ExitCode::SUCCESS)
@@ -92,10 +94,10 @@ fn tell(json: bool, value: &serde_json::Value, text: impl Fn() -> String) -> any
 }
 
 fn holds(checked: &Checked) -> serde_json::Value {
-    let Checked { events, writes, fences, freed, promised, accesses, .. } = *checked;
+    let Checked { events, writes, fences, freed, promised, accesses, full, .. } = *checked;
     json!({
         "holds": true, "events": events, "writes": writes, "fences": fences, "freed": freed, "promised": promised,
-        "accesses": accesses,
+        "accesses": accesses, "full": full,
     })
 }
 

@@ -5,7 +5,7 @@ use tlbkit_addr::{Attr, Pages, Reach, VirtAddr, Vpn};
 use super::Mpt;
 use super::shape::{MAX, Shape};
 use crate::format::Format;
-use crate::nodes::{NodeAddr, Nodes, Stock};
+use crate::nodes::{NodeAddr, Nodes, Stock, Store};
 use crate::{Change, Error, Radix, Retired, Run, Table as _, Word, Writer};
 
 /// What a page loses, and gets, in the table that is copied, if it is memory that may be written.
@@ -118,7 +118,7 @@ impl<'n, G: Radix, F: Format, N: Nodes<Word = F::Word>> Mpt<'n, G, F, N> {
                     }
                     share(Run { first: frame, len: (index - first) * cover, dirty: false });
                     for slot in first..index {
-                        if Self::copy_leaf(here.add(slot), there.add(slot)) {
+                        if self.copy_leaf(copy, (here, there), (from, to), slot) {
                             lost = Some((lost.map_or(slot, |(first, _)| first), slot));
                         }
                     }
@@ -183,24 +183,34 @@ impl<'n, G: Radix, F: Format, N: Nodes<Word = F::Word>> Mpt<'n, G, F, N> {
     ///
     /// # Safety
     ///
-    /// The cells are live, and the caller is their only writer but hardware.
+    /// The cells are those of the nodes, live, and the caller is their only writer but hardware; `slot` is within them.
     #[inline(always)]
-    unsafe fn copy_leaf(here: *const <F::Word as Word>::Cell, there: *const <F::Word as Word>::Cell) -> bool {
+    unsafe fn copy_leaf(
+        &self,
+        copy: &Self,
+        (here, there): (*const <F::Word as Word>::Cell, *const <F::Word as Word>::Cell),
+        (from, to): (NodeAddr, NodeAddr),
+        slot: usize,
+    ) -> bool {
         let clear = |word, attr: Attr| F::change(word, Change::clear(attr.intersection(F::OPTIONAL)));
         // SAFETY: the caller's promise.
         unsafe {
+            let (here, there) = (here.add(slot), there.add(slot));
             let mut old = F::Word::follow(here);
-            let copy = clear(old, FORGOTTEN);
-            if clear(old, Attr::WRITE) == old || clear(old, Attr::MEMORY) != old {
-                F::Word::publish(there, copy);
-                return false;
+            let mut word = clear(old, FORGOTTEN);
+            let shared = clear(old, Attr::WRITE) != old && clear(old, Attr::MEMORY) == old;
+            if shared {
+                // Hardware sets bits alone, each once: the page remains what it is.
+                while let Err(now) = F::Word::exchange(here, old, F::change(old, SHARED)) {
+                    old = now;
+                }
+                self.exchanged(from, slot, old, F::change(old, SHARED));
+                word = F::change(word, SHARED);
             }
-            // Hardware sets bits alone, each once: the page remains what it is.
-            while let Err(now) = F::Word::exchange(here, old, F::change(old, SHARED)) {
-                old = now;
-            }
-            F::Word::publish(there, F::change(copy, SHARED));
-            true
+            F::Word::publish(there, word);
+            copy.nodes.stored(Store::Release);
+            copy.nodes.stored(Store::word(to, slot, word));
+            shared
         }
     }
 }

@@ -134,7 +134,7 @@ impl<'n, G: Radix, F: Format, N: Nodes<Word = F::Word>> Mpt<'n, G, F, N> {
             }
             let word = if F::STATUS {
                 // Hardware may note something up to this moment.
-                F::Word::swap(self.cell(node, place), F::Word::ZERO)
+                self.swap(node, place, F::Word::ZERO)
             } else {
                 self.put(node, place, F::Word::ZERO);
                 word
@@ -179,6 +179,7 @@ impl<'n, G: Radix, F: Format, N: Nodes<Word = F::Word>> Mpt<'n, G, F, N> {
                 while let Err(now) = F::Word::exchange(self.cell(node, place), old, F::change(old, change)) {
                     old = now;
                 }
+                self.exchanged(node, place, old, F::change(old, change));
             } else {
                 self.put(node, place, F::change(old, change));
                 if F::PAIRED && change.set.union(change.clear).contains(Attr::GLOBAL) {
@@ -219,7 +220,7 @@ impl<'n, G: Radix, F: Format, N: Nodes<Word = F::Word>> Mpt<'n, G, F, N> {
         let store = |word| unsafe {
             let was = if F::STATUS {
                 // Hardware may note an access up to this moment.
-                F::Word::swap(self.cell(node, place), word)
+                self.swap(node, place, word)
             } else {
                 let was = self.read(node, place);
                 self.publish(node, place, word);

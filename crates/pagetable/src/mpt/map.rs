@@ -56,7 +56,7 @@ impl<'n, G: Radix, F: Format, N: Nodes<Word = F::Word>> Mpt<'n, G, F, N> {
         }
 
         // Frames are whole before the table leads to them.
-        Self::release();
+        self.release();
         let repeat = size_pages / Self::slot_pages(level).min(size_pages);
         let mut at = pages.first();
         loop {

@@ -66,10 +66,12 @@ impl<'n, G: Radix, F: Format, N: Nodes<Word = F::Word>> Mpt<'n, G, F, N> {
         unsafe {
             let cell = self.cell(node, place);
             let mut old = F::Word::follow(cell);
-            while F::is_leaf(old, last)
-                && let Err(now) = F::Word::exchange(cell, old, F::change(old, change))
-            {
-                old = now;
+            while F::is_leaf(old, last) {
+                let word = F::change(old, change);
+                match F::Word::exchange(cell, old, word) {
+                    Ok(()) => return self.exchanged(node, place, old, word),
+                    Err(now) => old = now,
+                }
             }
         }
     }

@@ -64,7 +64,7 @@ impl<'n, G: Radix, F: Format, N: Nodes<Word = F::Word>> Mpt<'n, G, F, N> {
                     let (node, place) = (part.path.nodes[level], Self::place(level, slot));
                     was = if F::STATUS {
                         // Hardware may note an access up to this moment.
-                        F::Word::swap(self.cell(node, place), word)
+                        self.swap(node, place, word)
                     } else {
                         let was = self.read(node, place);
                         self.publish(node, place, word);

@@ -228,6 +228,7 @@ impl<'n, G: Radix, F: Format, N: Nodes<Word = F::Word>> Mpt<'n, G, F, N> {
                 old = now;
                 word = self.noted(word, level, self.status(old, level, at));
             }
+            self.exchanged(node, place, old, word);
             self.discard(batch, old, level);
             let last = level + 1 == Self::LEVELS;
             let all = F::OPTIONAL.intersection(STATUS);
@@ -265,7 +266,7 @@ impl<'n, G: Radix, F: Format, N: Nodes<Word = F::Word>> Mpt<'n, G, F, N> {
         // SAFETY: as above.
         unsafe {
             for slot in 0..slots {
-                broke = F::Word::swap(self.cell(node, Self::place(level, index + slot)), F::Word::ZERO);
+                broke = self.swap(node, Self::place(level, index + slot), F::Word::ZERO);
                 if !alike {
                     self.discard(batch, broke, level);
                 }

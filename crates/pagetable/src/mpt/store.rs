@@ -11,7 +11,7 @@ use super::Mpt;
 use super::shape::Shape;
 use crate::format::{Format, walked};
 use crate::mode::Mode;
-use crate::nodes::{NodeAddr, Nodes};
+use crate::nodes::{NodeAddr, Nodes, Store};
 use crate::word::atomics;
 use crate::{Radix, Word};
 
@@ -44,6 +44,7 @@ impl<G: Radix, F: Format, N: Nodes<Word = F::Word>> Mpt<'_, G, F, N> {
         unsafe {
             if walked::<F>() {
                 F::Word::put(self.cell(node, place), word);
+                self.nodes.stored(Store::word(node, place, word));
             } else {
                 self.nodes.put(node, place, word);
             }
@@ -57,16 +58,35 @@ impl<G: Radix, F: Format, N: Nodes<Word = F::Word>> Mpt<'_, G, F, N> {
         unsafe {
             if walked::<F>() {
                 F::Word::publish(self.cell(node, place), word);
+                self.nodes.stored(Store::Release);
+                self.nodes.stored(Store::word(node, place, word));
             } else {
                 self.nodes.publish(node, place, word);
             }
         }
     }
 
+    /// Stores a word that hardware may write meanwhile, and returns what it replaced.
+    #[inline(always)]
+    pub(super) unsafe fn swap(&self, node: NodeAddr, place: usize, word: F::Word) -> F::Word {
+        // SAFETY: the caller's promise.
+        let old = unsafe { F::Word::swap(self.cell(node, place), word) };
+        self.exchanged(node, place, old, word);
+        old
+    }
+
+    /// Tells the storage of an exchange of a word that hardware may write meanwhile.
+    #[inline(always)]
+    pub(super) fn exchanged(&self, node: NodeAddr, place: usize, old: F::Word, word: F::Word) {
+        self.nodes.stored(Store::Release);
+        self.nodes.stored(Store::exchange(node, place, old, word));
+    }
+
     /// Makes everything stored so far visible before anything stored by [`put`](Self::put) or [`fill`](Self::fill) after
     /// it.
     #[inline(always)]
-    pub(super) fn release() {
+    pub(super) fn release(&self) {
+        self.nodes.stored(Store::Release);
         if walked::<F>() {
             atomics::fence(atomics::Ordering::Release);
         } else {

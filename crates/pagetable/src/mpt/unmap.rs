@@ -98,7 +98,7 @@ impl<'n, G: Radix, F: Format, N: Nodes<Word = F::Word>> Mpt<'n, G, F, N> {
         let word = unsafe {
             if F::STATUS {
                 // Hardware may set the dirty bit up to this moment.
-                F::Word::swap(self.cell(node, place), F::Word::ZERO)
+                self.swap(node, place, F::Word::ZERO)
             } else {
                 // Nothing leads to a frame when it is handed over, whatever that call does.
                 let word = self.slot(part, slot);

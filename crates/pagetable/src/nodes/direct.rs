@@ -5,7 +5,7 @@ use core::marker::PhantomData;
 
 use tlbkit_addr::{PageSize, PhysAddr};
 
-use super::{Held, NodeAddr, Nodes, Reclaim, Record};
+use super::{Held, NodeAddr, Nodes, Reclaim, Record, Store};
 use crate::Mode;
 use crate::word::Word;
 use crate::word::atomics::Ordering;
@@ -49,6 +49,12 @@ pub unsafe trait FrameSource: Sync {
     /// Returns where the memory of a frame is mapped: in a kernel with a direct map its address plus a constant, made a
     /// pointer by [`with_exposed_provenance_mut`](core::ptr::with_exposed_provenance_mut).
     fn memory(&self, frame: PhysAddr) -> *mut u8;
+
+    /// Hears of each store to a word of a node, after it: see [`Nodes::stored`]. Addresses are physical.
+    #[inline(always)]
+    fn stored(&self, store: Store) {
+        let _ = store;
+    }
 
     /// Returns the record of a frame: a field of the kernel's page structs, or an element of an array. `None` if the frame
     /// is not to be a node.
@@ -122,6 +128,11 @@ unsafe impl<W: Word, M: Mode, S: FrameSource> Nodes for Direct<W, M, S> {
             unsafe { core::ptr::write_bytes(self.source.memory(frame), 0, S::SIZE.bytes()) };
         }
         Some(node)
+    }
+
+    #[inline(always)]
+    fn stored(&self, store: Store) {
+        self.source.stored(store);
     }
 
     fn room(&self, _words: usize) -> usize {

@@ -53,8 +53,47 @@ impl NodeAddr {
     }
 }
 
+impl Store {
+    /// Returns the store of a word in a node.
+    #[inline(always)]
+    pub(crate) fn word<W: Word>(node: NodeAddr, index: usize, word: W) -> Self {
+        Self::Word { at: node.get() + index * W::BYTES, value: word.to_u64() }
+    }
+
+    /// Returns the exchange of a word in a node.
+    #[inline(always)]
+    pub(crate) fn exchange<W: Word>(node: NodeAddr, index: usize, old: W, new: W) -> Self {
+        Self::Exchange { at: node.get() + index * W::BYTES, old: old.to_u64(), new: new.to_u64() }
+    }
+}
+
 /// The cell of a node's record.
 pub type Record = atomics::AtomicU32;
+
+/// What a table's writer did to the words of its nodes, in the order in which it did it: see [`Nodes::stored`].
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Store {
+    /// A word holds `value` from here on. Its address is a [`NodeAddr`] plus the word's place in bytes.
+    Word {
+        /// The word's address.
+        at: usize,
+        /// What it holds.
+        value: u64,
+    },
+    /// A word was exchanged atomically: what hardware had set in it came out.
+    Exchange {
+        /// The word's address.
+        at: usize,
+        /// What came out.
+        old: u64,
+        /// What the word holds.
+        new: u64,
+    },
+    /// What was stored before is seen by a walker that sees what is stored after: a releasing store follows, or a fence.
+    Release,
+    /// What was stored before is visible before anything that follows: a sequentially consistent fence.
+    Fence,
+}
 
 /// Storage for the nodes of tables.
 ///
@@ -112,6 +151,16 @@ pub unsafe trait Nodes: Reclaim + Debug {
     /// As for [`at`](Self::at).
     unsafe fn record(&self, node: NodeAddr, words: usize) -> *const Record;
 
+    /// Hears of each store to a word of a node, after it. A storage that records them (`tlbkit-witness`) overrides this; the
+    /// default is empty, and costs no instruction.
+    ///
+    /// The words of a node that [`take_within`](Self::take_within) clears are not told, nor is a root that the table keeps
+    /// beside its nodes.
+    #[inline(always)]
+    fn stored(&self, store: Store) {
+        let _ = store;
+    }
+
     /// Loads word `index` of a node as a walker does. A storage that counts references wraps this.
     ///
     /// # Safety
@@ -143,6 +192,8 @@ pub unsafe trait Nodes: Reclaim + Debug {
     unsafe fn publish(&self, node: NodeAddr, index: usize, word: Self::Word) {
         // SAFETY: the caller's promise.
         unsafe { Self::Mode::publish(self.at(node).add(index), word) }
+        self.stored(Store::Release);
+        self.stored(Store::word(node, index, word));
     }
 
     /// Stores a word that leads nowhere, or into a node that nobody can reach yet.
@@ -154,6 +205,7 @@ pub unsafe trait Nodes: Reclaim + Debug {
     unsafe fn put(&self, node: NodeAddr, index: usize, word: Self::Word) {
         // SAFETY: the caller's promise.
         unsafe { Self::Mode::put(self.at(node).add(index), word) }
+        self.stored(Store::word(node, index, word));
     }
 
     /// Folds `count` words from `first` on, all of them.
@@ -195,6 +247,7 @@ pub unsafe trait Nodes: Reclaim + Debug {
         for at in 0..count {
             // SAFETY: as above.
             unsafe { Self::Mode::put(cells.add(at), word) };
+            self.stored(Store::word(node, first + at, word));
             word = word.advance(step, 1);
         }
     }
@@ -216,7 +269,12 @@ pub unsafe trait Nodes: Reclaim + Debug {
         let cells = unsafe { self.at(node).add(first) };
         for at in 0..count {
             // SAFETY: as above.
-            unsafe { Self::Mode::put(cells.add(at), change(Self::Mode::read(cells.add(at)))) };
+            let word = unsafe {
+                let word = change(Self::Mode::read(cells.add(at)));
+                Self::Mode::put(cells.add(at), word);
+                word
+            };
+            self.stored(Store::word(node, first + at, word));
         }
     }
 }

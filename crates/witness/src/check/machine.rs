@@ -98,6 +98,9 @@ impl Machine {
         if cpu >= CPUS {
             return Err(self.impossible("there is no such CPU"));
         }
+        if self.checked.full {
+            return Err(self.impossible("the log was full before this line"));
+        }
         self.checked.events += 1;
         self.seen = self.seen.max(cpu + 1);
         match event {
@@ -112,7 +115,8 @@ impl Machine {
             Event::Node(memory) => self.node(cpu, memory),
             Event::Frame(memory) => self.frame(cpu, memory),
             Event::IpiSend { cpus, id } => {
-                self.interrupts.insert(id, cpus);
+                // One that is sent twice before it is taken is taken once.
+                *self.interrupts.entry(id).or_default() |= cpus;
                 self.cpus[cpu].visible = self.now;
                 self.cpus[cpu].epoch += 1;
                 Ok(())
@@ -121,6 +125,10 @@ impl Machine {
             Event::Lower { id, first, last } => self.lower(cpu, id, first, last),
             Event::Done { id } => self.done(cpu, id),
             Event::Access { at, kind, user, reaches } => self.access(cpu, at, kind, user, reaches),
+            Event::Full => {
+                self.checked.full = true;
+                Ok(())
+            }
             Event::UsesDirty => {
                 if self.checked.writes > 0 {
                     return Err(self.impossible("`uses dirty` comes before the first write"));

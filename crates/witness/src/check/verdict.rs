@@ -22,6 +22,8 @@ pub struct Checked {
     pub promised: u64,
     /// Accesses that could do only what they had to.
     pub accesses: u64,
+    /// Tells that the log's last event is [`Event::Full`](crate::event::Event::Full): what came after it is not checked.
+    pub full: bool,
 }
 
 /// What a log can break.

@@ -1,0 +1,289 @@
+//! The recorder: what a kernel links in to write a log.
+
+use core::fmt;
+use core::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
+
+use crate::event::{Access, Barrier, Event, Fence, Memory};
+
+/// How many interrupts of a CPU may record while what they have interrupted records.
+const NESTED: usize = 8;
+
+/// What the CPUs of a kernel did, in fixed memory: up to `EVENTS` events of each of `CPUS` CPUs.
+///
+/// A kernel has one in a static, and calls [`record`](Self::record) after each store, fence and so on, on the CPU that did it.
+/// With `EVENTS` 0 nothing is compiled: that is how a build without the witness switches it off.
+///
+/// # Order
+///
+/// The number of an event is taken from one counter of all CPUs, so that what happens before something else (by a lock, an
+/// interrupt, an acknowledgement) has the smaller number. Each CPU writes to a log of its own. No lock is taken, and an interrupt
+/// may record at any moment.
+///
+/// The first event that finds no room ends the record, on all CPUs: a log with a hole would accuse the wrong event. The last
+/// event then is [`Event::Full`].
+///
+/// Memory: five words an event. Numbers are as wide as a `usize`: on a machine of 32 bits, addresses and entries above that are
+/// cut off.
+///
+/// ```
+/// use tlbkit_witness::Recorder;
+/// use tlbkit_witness::event::{Event, Fence};
+///
+/// static RECORDER: Recorder<2, 1000> = Recorder::new();
+///
+/// RECORDER.record(0, Event::Write { at: 0x4000, value: 0 });
+/// RECORDER.record(0, Event::Fence(Fence::default()));
+/// let mut text = String::new();
+/// RECORDER.write(&mut text).unwrap();
+/// assert_eq!(text, "0 write 0x4000 0x0\n0 fence\n");
+/// ```
+#[derive(Debug)]
+pub struct Recorder<const CPUS: usize, const EVENTS: usize> {
+    /// How many numbers have been taken.
+    taken: AtomicUsize,
+    /// An event has found no room.
+    full: AtomicBool,
+    logs: [Log<EVENTS>; CPUS],
+}
+
+/// The log of one CPU. It has lines of the cache of its own.
+#[derive(Debug)]
+#[repr(align(64))]
+struct Log<const EVENTS: usize> {
+    used: AtomicUsize,
+    slots: [Slot; EVENTS],
+}
+
+/// An event: its number, counted from 1 and stored last, and its words.
+#[derive(Debug)]
+struct Slot {
+    number: AtomicUsize,
+    words: [AtomicUsize; 4],
+}
+
+impl<const CPUS: usize, const EVENTS: usize> Recorder<CPUS, EVENTS> {
+    /// Returns a recorder that has recorded nothing.
+    #[must_use]
+    pub const fn new() -> Self {
+        const {
+            assert!(CPUS <= crate::event::CPUS, "more CPUs than a log speaks of");
+        }
+        Self { taken: AtomicUsize::new(0), full: AtomicBool::new(false), logs: [const { Log::new() }; CPUS] }
+    }
+
+    /// Records an event of `cpu`, the CPU that calls this.
+    ///
+    /// Costs at most 25 instructions where the kind of the event is a constant (`cargo xtask instructions Recorder`). If there is
+    /// no room, or no such CPU, the record ends here.
+    #[inline(always)]
+    pub fn record(&self, cpu: usize, event: Event) {
+        if EVENTS > 0 {
+            self.push(cpu, pack(event));
+        }
+    }
+
+    #[inline(always)]
+    fn push(&self, cpu: usize, words: [usize; 4]) {
+        if self.full.load(Ordering::Relaxed) {
+            return;
+        }
+        // Before the place in the log: an event that finds none leaves a hole in the numbers, where the record ends.
+        let number = self.taken.fetch_add(1, Ordering::Relaxed) + 1;
+        let slot = self.logs.get(cpu).and_then(|log| log.slots.get(log.used.fetch_add(1, Ordering::Relaxed)));
+        let Some(slot) = slot else { return self.full.store(true, Ordering::Relaxed) };
+        for (cell, word) in slot.words.iter().zip(words) {
+            cell.store(word, Ordering::Relaxed);
+        }
+        slot.number.store(number, Ordering::Release);
+    }
+
+    /// Returns the events in their order, each with its CPU. If one found no room, those before it, and [`Event::Full`].
+    ///
+    /// Events that another CPU records meanwhile may be missing, with all that follow them.
+    pub fn events(&self) -> impl Iterator<Item = (usize, Event)> {
+        let (mut heads, mut number, mut ended) = ([0; CPUS], 0, false);
+        core::iter::from_fn(move || {
+            if ended {
+                return None;
+            }
+            number += 1;
+            let found = self.find(&heads, number);
+            let Some((cpu, event)) = found else {
+                ended = true;
+                return self.full.load(Ordering::Relaxed).then_some((self.fullest(), Event::Full));
+            };
+            // What is behind the head and has been returned already was recorded by an interrupt.
+            while self.number(cpu, heads[cpu]).is_some_and(|at| at <= number) {
+                heads[cpu] += 1;
+            }
+            Some((cpu, event))
+        })
+    }
+
+    /// Returns the event of a number, which is at a head or shortly behind.
+    fn find(&self, heads: &[usize; CPUS], number: usize) -> Option<(usize, Event)> {
+        (0..=NESTED).find_map(|ahead| {
+            let (cpu, slot) = (0..CPUS)
+                .map(|cpu| (cpu, heads[cpu] + ahead))
+                .find(|&(cpu, slot)| self.number(cpu, slot) == Some(number))?;
+            let words = self.logs[cpu].slots[slot].words.each_ref().map(|word| word.load(Ordering::Relaxed));
+            Some((cpu, unpack(words)?))
+        })
+    }
+
+    /// Returns the number of an event, if it has been recorded.
+    fn number(&self, cpu: usize, slot: usize) -> Option<usize> {
+        let number = self.logs[cpu].slots.get(slot)?.number.load(Ordering::Acquire);
+        (number != 0).then_some(number)
+    }
+
+    /// Returns the CPU that has recorded most.
+    fn fullest(&self) -> usize {
+        (0..CPUS).max_by_key(|&cpu| self.logs[cpu].used.load(Ordering::Relaxed)).unwrap_or(0)
+    }
+
+    /// Writes the log in the text form.
+    ///
+    /// # Errors
+    ///
+    /// What `out` returns.
+    pub fn write(&self, out: &mut impl fmt::Write) -> fmt::Result {
+        self.events().try_for_each(|(cpu, event)| writeln!(out, "{cpu} {event}"))
+    }
+}
+
+impl<const EVENTS: usize> Log<EVENTS> {
+    const fn new() -> Self {
+        const { Self { used: AtomicUsize::new(0), slots: [const { Slot::new() }; EVENTS] } }
+    }
+}
+
+impl Slot {
+    const fn new() -> Self {
+        Self { number: AtomicUsize::new(0), words: [const { AtomicUsize::new(0) }; 4] }
+    }
+}
+
+impl<const CPUS: usize, const EVENTS: usize> Default for Recorder<CPUS, EVENTS> {
+    fn default() -> Self {
+        Self::new()
+    }
+}
+
+// Kinds of events, in the low byte of the first word. Flags are in the next byte, an ASID or a small number above.
+const WRITE: usize = 0;
+const SWAP: usize = 1;
+const ROOT: usize = 2;
+const FENCE: usize = 3;
+const BARRIER: usize = 4;
+const NODE: usize = 5;
+const FRAME: usize = 6;
+const SEND: usize = 7;
+const TAKE: usize = 8;
+const LOWER: usize = 9;
+const DONE: usize = 10;
+const ACCESS: usize = 11;
+const DIRTY: usize = 12;
+const FULL: usize = 13;
+
+/// Makes words of an event.
+#[inline(always)]
+fn pack(event: Event) -> [usize; 4] {
+    let (first, a, b, c) = match event {
+        Event::Write { at, value } => (WRITE, at, value, 0),
+        Event::Swap { at, old, new } => (SWAP, at, old, new),
+        Event::Root { value, high } => (ROOT | flag(high, 0), value, 0, 0),
+        Event::Fence(Fence { pages, asid, leaf, broadcast }) => {
+            let flags =
+                flag(pages.is_some(), 0) | flag(asid.is_some(), 1) | flag(leaf, 2) | flag(broadcast, 3);
+            let (first, last) = pages.unwrap_or_default();
+            (FENCE | flags | usize::from(asid.unwrap_or_default()) << 16, first, last, 0)
+        }
+        Event::Barrier(barrier) => (BARRIER | (barrier as usize) << 8, 0, 0, 0),
+        Event::Node(Memory { at, bytes, free }) => (NODE | flag(free, 0), at, bytes, 0),
+        Event::Frame(Memory { at, bytes, free }) => (FRAME | flag(free, 0), at, bytes, 0),
+        Event::IpiSend { cpus, id } => (SEND, cpus, cpus >> 32, id),
+        Event::IpiTake { id } => (TAKE, id, 0, 0),
+        Event::Lower { id, first, last } => (LOWER, id, first, last),
+        Event::Done { id } => (DONE, id, 0, 0),
+        Event::Access { at, kind, user, reaches } => {
+            let flags = flag(user, 0) | flag(reaches.is_some(), 1);
+            (ACCESS | flags | (kind as usize) << 16, at, reaches.unwrap_or_default(), 0)
+        }
+        Event::UsesDirty => (DIRTY, 0, 0, 0),
+        Event::Full => (FULL, 0, 0, 0),
+    };
+    [first, a as usize, b as usize, c as usize]
+}
+
+#[inline(always)]
+fn flag(set: bool, at: u32) -> usize {
+    usize::from(set) << (8 + at)
+}
+
+/// The inverse of [`pack`]; none if no event was packed so.
+fn unpack(words: [usize; 4]) -> Option<Event> {
+    let [first, a, b, c] = words.map(|word| word as u64);
+    let (is, upper) = (|at: u32| first >> (8 + at) & 1 != 0, first >> 16);
+    Some(match first as usize & 0xff {
+        WRITE => Event::Write { at: a, value: b },
+        SWAP => Event::Swap { at: a, old: b, new: c },
+        ROOT => Event::Root { value: a, high: is(0) },
+        FENCE => Event::Fence(Fence {
+            pages: is(0).then_some((a, b)),
+            asid: is(1).then_some(upper as u16),
+            leaf: is(2),
+            broadcast: is(3),
+        }),
+        BARRIER => Event::Barrier(match first >> 8 {
+            0 => Barrier::Release,
+            1 => Barrier::Complete,
+            2 => Barrier::Context,
+            _ => Barrier::TlbSync,
+        }),
+        NODE => Event::Node(Memory { at: a, bytes: b, free: is(0) }),
+        FRAME => Event::Frame(Memory { at: a, bytes: b, free: is(0) }),
+        SEND => Event::IpiSend { cpus: a & 0xffff_ffff | b << 32, id: c },
+        TAKE => Event::IpiTake { id: a },
+        LOWER => Event::Lower { id: a, first: b, last: c },
+        DONE => Event::Done { id: a },
+        ACCESS => Event::Access {
+            at: a,
+            kind: match upper {
+                0 => Access::Load,
+                1 => Access::Store,
+                _ => Access::Fetch,
+            },
+            user: is(0),
+            reaches: is(1).then_some(b),
+        },
+        DIRTY => Event::UsesDirty,
+        FULL => Event::Full,
+        _ => return None,
+    })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// An interrupt records between the number and the place of the event that it interrupts: the log is in order of numbers.
+    #[test]
+    fn an_interrupt_may_record_in_the_midst_of_recording() {
+        let recorder = Recorder::<2, 16>::new();
+        recorder.record(1, Event::Done { id: 1 });
+        // The number is taken, and the interrupt comes, with one inside of it.
+        let number = recorder.taken.fetch_add(1, Ordering::Relaxed) + 1;
+        let inner = recorder.taken.fetch_add(1, Ordering::Relaxed) + 1;
+        recorder.record(0, Event::Done { id: 4 });
+        for (number, id) in [(inner, 3), (number, 2)] {
+            let slot = &recorder.logs[0].slots[recorder.logs[0].used.fetch_add(1, Ordering::Relaxed)];
+            slot.words[0].store(DONE, Ordering::Relaxed);
+            slot.words[1].store(id, Ordering::Relaxed);
+            slot.number.store(number, Ordering::Release);
+        }
+        recorder.record(1, Event::Done { id: 5 });
+        let done = |cpu, id| (cpu, Event::Done { id });
+        assert!(recorder.events().eq([done(1, 1), done(0, 2), done(0, 3), done(0, 4), done(1, 5)]));
+    }
+}

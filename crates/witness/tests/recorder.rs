@@ -1,0 +1,104 @@
+//! The recorder: what is recorded is read again, in the order in which it happened, and a full log says so.
+
+use std::fs;
+use std::path::Path;
+use std::sync::atomic::{AtomicUsize, Ordering};
+use std::thread;
+
+use tlbkit_witness::event::Event;
+use tlbkit_witness::{Recorder, parse};
+
+fn written<const CPUS: usize, const EVENTS: usize>(recorder: &Recorder<CPUS, EVENTS>) -> String {
+    let mut text = String::new();
+    recorder.write(&mut text).unwrap();
+    text
+}
+
+/// Every kind of event, as the gallery and this list have them, is packed into words and comes out of them again.
+#[cfg(target_pointer_width = "64")]
+#[test]
+fn every_event_is_written_as_it_was_recorded() {
+    let more = "\
+        5 swap 0x1000 0x2 0x3\n\
+        5 root 0xffff high\n\
+        5 fence va 0x1000 0x2fff asid 65535 leaf broadcast\n\
+        5 fence asid 0 leaf\n\
+        5 barrier release\n\
+        5 barrier fence\n\
+        5 barrier isb\n\
+        5 barrier tlbsync\n\
+        5 node take 0x1000 4096\n\
+        5 ipi send 0,33,63 18446744073709551615\n\
+        5 access 0x1000 fetch user 0x2000\n\
+        5 access 0x1000 store kernel fault\n\
+        5 uses dirty\n\
+        5 full\n";
+    let folder = Path::new(env!("CARGO_MANIFEST_DIR")).join("gallery");
+    let logs = fs::read_dir(folder).unwrap().map(|file| fs::read_to_string(file.unwrap().path()).unwrap());
+    for log in logs.chain([more.into()]) {
+        let events: Vec<_> = log.lines().filter_map(|line| parse(line).unwrap()).collect();
+        let recorder = Box::new(Recorder::<6, 64>::new());
+        events.iter().for_each(|&(cpu, event)| recorder.record(cpu, event));
+        assert_eq!(recorder.events().collect::<Vec<_>>(), events);
+        let lines: Vec<_> = events.iter().map(|(cpu, event)| format!("{cpu} {event}\n")).collect();
+        assert_eq!(written(&recorder), lines.concat());
+    }
+}
+
+/// Threads hand a token on, and record that they had it: the log has each in its turn.
+#[test]
+fn what_happens_before_has_its_line_before() {
+    const CPUS: usize = 4;
+    const EVENTS: usize = if cfg!(miri) { 16 } else { 1000 };
+    let (recorder, turn) = (Box::new(Recorder::<CPUS, EVENTS>::new()), AtomicUsize::new(0));
+    thread::scope(|scope| {
+        for cpu in 0..CPUS {
+            let (recorder, turn) = (&recorder, &turn);
+            scope.spawn(move || {
+                for round in 0..EVENTS {
+                    // Any CPU may be the next: who is first takes the token.
+                    let mut now = turn.load(Ordering::Acquire);
+                    while now % CPUS != cpu {
+                        thread::yield_now();
+                        now = turn.load(Ordering::Acquire);
+                    }
+                    assert_eq!(now / CPUS, round);
+                    recorder.record(cpu, Event::Done { id: now as u64 });
+                    turn.store(now + 1, Ordering::Release);
+                }
+            });
+        }
+    });
+    let events: Vec<_> = recorder.events().collect();
+    let expected = (0..CPUS * EVENTS).map(|turn| (turn % CPUS, Event::Done { id: turn as u64 }));
+    assert!(events.into_iter().eq(expected));
+}
+
+/// The first event that finds no room ends the record: what other CPUs record after it would stand after a hole.
+#[test]
+fn a_full_log_says_so_and_has_no_hole() {
+    let recorder = Recorder::<2, 3>::new();
+    for id in 0..3 {
+        recorder.record(0, Event::Done { id });
+    }
+    assert_eq!(written(&recorder), "0 done 0\n0 done 1\n0 done 2\n");
+    recorder.record(1, Event::Done { id: 3 });
+    recorder.record(0, Event::Done { id: 4 });
+    recorder.record(1, Event::Done { id: 5 });
+    assert_eq!(written(&recorder), "0 done 0\n0 done 1\n0 done 2\n1 done 3\n0 full\n");
+
+    // So does an event of a CPU that there is not.
+    let recorder = Recorder::<2, 3>::new();
+    recorder.record(0, Event::Done { id: 0 });
+    recorder.record(2, Event::Done { id: 1 });
+    recorder.record(0, Event::Done { id: 2 });
+    assert_eq!(written(&recorder), "0 done 0\n0 full\n");
+}
+
+#[test]
+fn one_that_is_off_has_no_memory_for_events_and_records_nothing() {
+    let recorder = Recorder::<4, 0>::new();
+    recorder.record(0, Event::Full);
+    assert_eq!(written(&recorder), "");
+    assert!(size_of_val(&recorder) <= 5 * 64);
+}
