@@ -1,4 +1,4 @@
-//! Several CPUs: a row for each shootdown protocol.
+//! Several CPUs: rows for each shootdown protocol.
 
 use std::collections::BTreeMap;
 use std::fmt::Write;
@@ -14,25 +14,81 @@ use crate::ledger::Ledger;
 const FEW: usize = 1_000;
 const MANY: usize = 10_000;
 
-/// The columns of numbers, as the kernel names them.
-const COLUMNS: [&str; 8] =
-    ["shootdowns", "touches", "faults", "spurious", "nodes", "stale_reads", "stale_writes", "failures"];
+/// What the CPUs do by a protocol.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Kind {
+    /// Any page's rights change at any time.
+    Shootdown,
+    /// Pages come and go, and messages move (Tzou's chapter 5).
+    Paging,
+}
+
+impl Kind {
+    const ALL: [Self; 2] = [Self::Shootdown, Self::Paging];
+
+    /// Returns the word that its lines begin with.
+    const fn name(self) -> &'static str {
+        match self {
+            Self::Shootdown => "shootdown",
+            Self::Paging => "paging",
+        }
+    }
+
+    /// Returns what its table says at the top, behind the number of CPUs.
+    const fn title(self) -> &'static str {
+        match self {
+            Self::Shootdown => "all of which use the pages that change",
+            Self::Paging => "which page out what others use, and send each other pages",
+        }
+    }
+
+    /// Returns the columns of numbers, as the kernel names them.
+    const fn columns(self) -> &'static [&'static str] {
+        match self {
+            Self::Shootdown => &[
+                "shootdowns",
+                "touches",
+                "faults",
+                "spurious",
+                "nodes",
+                "stale_reads",
+                "stale_writes",
+                "failures",
+            ],
+            Self::Paging => &[
+                "shootdowns",
+                "touches",
+                "faults",
+                "written",
+                "reclaimed",
+                "letters",
+                "copies",
+                "lost",
+                "leaks",
+                "failures",
+            ],
+        }
+    }
+}
 
 /// A protocol's run.
 #[derive(Debug)]
 pub(super) struct Row {
+    kind: Kind,
     protocol: String,
     numbers: BTreeMap<String, u64>,
 }
 
 impl Row {
-    /// Reads a line `shootdown protocol=... name=number ...`.
+    /// Reads a line `shootdown protocol=... name=number ...`, or one of another kind.
     fn parse(line: &str) -> Option<Self> {
-        let words = line.strip_prefix("shootdown ")?.split(' ').map(|word| word.split_once('='));
+        let (kind, rest) = line.split_once(' ')?;
+        let kind = Kind::ALL.into_iter().find(|of| of.name() == kind)?;
+        let words = rest.split(' ').map(|word| word.split_once('='));
         let mut words = words.collect::<Option<BTreeMap<_, _>>>()?;
         let protocol = words.remove("protocol")?.to_owned();
         let numbers = words.into_iter().map(|(name, text)| Some((name.to_owned(), text.parse().ok()?)));
-        Some(Self { protocol, numbers: numbers.collect::<Option<_>>()? })
+        Some(Self { kind, protocol, numbers: numbers.collect::<Option<_>>()? })
     }
 
     fn number(&self, name: &str) -> u64 {
@@ -52,8 +108,9 @@ impl Row {
             "refills": nothing, "insns_per_refill_mean": nothing, "insns_per_refill_min": nothing,
             "insns_per_refill_max": nothing, "task_insns": nothing, "prot1_insns": nothing, "protn_insns": nothing,
             "bytes": nothing, "checks": self.number("touches"), "failures": self.failures(), "protocol": self.protocol,
+            "work": self.kind.name(),
         });
-        for name in COLUMNS {
+        for &name in self.kind.columns() {
             row[name] = json!(self.number(name));
         }
         row
@@ -104,20 +161,27 @@ pub(super) fn run(
     Ok(rows)
 }
 
-/// Returns the rows as a table for people.
+/// Returns the rows as tables for people, one of each kind.
 pub(super) fn table(cpus: usize, rows: &[Row]) -> String {
-    let mut text =
-        format!("\nShootdowns by {cpus} CPUs, all of which use the pages that change\n{:18}", "protocol");
-    for name in COLUMNS {
-        let _ = write!(text, " {:>12}", name.replace('_', " "));
-    }
-    for row in rows {
-        let _ = write!(text, "\n{:18}", row.protocol);
-        for name in COLUMNS {
-            let _ = write!(text, " {:>12}", row.number(name));
+    let mut text = String::new();
+    for kind in Kind::ALL {
+        let mut rows = rows.iter().filter(|row| row.kind == kind).peekable();
+        if rows.peek().is_none() {
+            continue;
         }
+        let _ = write!(text, "\nShootdowns by {cpus} CPUs, {}\n{:18}", kind.title(), "protocol");
+        for name in kind.columns() {
+            let _ = write!(text, " {:>12}", name.replace('_', " "));
+        }
+        for row in rows {
+            let _ = write!(text, "\n{:18}", row.protocol);
+            for name in kind.columns() {
+                let _ = write!(text, " {:>12}", row.number(name));
+            }
+        }
+        text.push('\n');
     }
-    text + "\n"
+    text
 }
 
 #[cfg(test)]
@@ -131,7 +195,11 @@ mod tests {
         let row = Row::parse(line).unwrap();
         assert_eq!((row.protocol.as_str(), row.failures()), ("2-phase/serving", 2));
         assert_eq!(row.json("P5600")["shootdowns"], 100);
-        assert!(table(4, &[row]).contains("2-phase/serving"));
+        let paging = Row::parse("paging protocol=TLB-first cpus=4 lost=3 failures=3").unwrap();
+        assert_eq!((paging.failures(), &paging.json("P5600")["work"]), (3, &json!("paging")));
+        let text = table(4, &[row, paging]);
+        assert!(text.contains("2-phase/serving") && text.contains("TLB-first"), "{text}");
+        assert_eq!(text.matches("Shootdowns by 4 CPUs").count(), 2);
         for other in ["row table=MPT", "shootdown cpus=4", "shootdown protocol=x cpus=four"] {
             assert!(Row::parse(other).is_none(), "{other}");
         }

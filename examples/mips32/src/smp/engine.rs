@@ -1,18 +1,17 @@
 //! A CPU's part in the shootdowns: what it does for the protocol, and the miss handler that the protocol needs.
 
-use core::cell::UnsafeCell;
-use core::sync::atomic::{AtomicU32, Ordering, fence};
+use core::sync::atomic::Ordering;
 
 use tlbkit_addr::{Asid, Attr, CpuSet, Flush, Pages};
 use tlbkit_pagetable::format::{EntryLo, Format};
 use tlbkit_shootdown::{Change, Local, Miss, MissAction, Misuse, OpId, Outcome, Source, Station};
 
-use super::CPUS;
 use super::gic;
 use super::idle;
 use super::lower::{Held, Kind, Lower};
 use super::masked::Masked;
 use super::run::{REQUESTS, Run, SLOTS, SPACE, page_at, vpn};
+use super::seats::Seats;
 use crate::arch::tlb::{self, Entry};
 use crate::arch::{cp0, touch};
 
@@ -37,24 +36,7 @@ struct Cpu {
 }
 
 /// Each CPU's engine while it takes part in a run.
-struct Seats([UnsafeCell<Option<Engine>>; CPUS]);
-
-// SAFETY: a CPU touches its own seat only, with interrupts off.
-unsafe impl Sync for Seats {}
-
-static SEATS: Seats = Seats([const { UnsafeCell::new(None) }; CPUS]);
-
-/// Puts this CPU's engine in place, or takes it away.
-pub(super) fn seat(_masked: &Masked, engine: Option<Engine>) {
-    // SAFETY: this CPU's seat. Interrupts are off, so `with` does not run.
-    unsafe { *SEATS.0[cp0::cpu()].get() = engine };
-}
-
-/// Calls `f` with this CPU's engine, if it takes part in a run.
-pub(super) fn with<R>(_masked: &Masked, f: impl FnOnce(&mut Engine) -> R) -> Option<R> {
-    // SAFETY: as above. Where `f` sleeps, an interrupt is not served, so it does not get here.
-    unsafe { (*SEATS.0[cp0::cpu()].get()).as_mut() }.map(f)
-}
+pub(super) static SEATS: Seats<Engine> = Seats::new();
 
 impl Engine {
     /// Returns the engine of CPU `me`.
@@ -64,14 +46,12 @@ impl Engine {
 
     /// Calls into the shootdowns: meanwhile this CPU may be waiting, so that others wake it.
     fn enter<R>(&mut self, f: impl FnOnce(&mut Self) -> R) -> R {
-        let bit = 1 << self.cpu.me;
-        self.run.waiting.fetch_or(bit, Ordering::SeqCst);
-        fence(Ordering::SeqCst);
-        let result = f(self);
-        // Where it slept, it has lowered the interrupt of whatever was posted meanwhile.
-        self.serve();
-        self.run.waiting.fetch_and(!bit, Ordering::SeqCst);
-        result
+        self.run.waiting.with(self.cpu.me, || {
+            let result = f(self);
+            // Where it slept, it has lowered the interrupt of whatever was posted meanwhile.
+            self.serve();
+            result
+        })
     }
 
     /// Serves the requests of other CPUs.
@@ -142,28 +122,17 @@ impl Engine {
 
     /// Rests until an interrupt, unless `until` says that there is something to do.
     pub(super) fn rest(&mut self, until: impl Fn() -> bool) {
-        let bit = 1 << self.cpu.me;
-        self.run.resting.fetch_or(bit, Ordering::SeqCst);
-        fence(Ordering::SeqCst);
-        if !until() {
-            self.cpu.pause();
-        }
-        self.run.resting.fetch_and(!bit, Ordering::SeqCst);
+        self.run.resting.with(self.cpu.me, || {
+            if !until() {
+                self.cpu.pause();
+            }
+        });
         self.poll();
     }
 
     /// Tells CPUs that rest that it may be their turn.
     pub(super) fn next(&self) {
-        self.cpu.wake(&self.run.resting);
-    }
-}
-
-impl Cpu {
-    /// Interrupts the other CPUs of a set.
-    fn wake(&self, cpus: &AtomicU32) {
-        fence(Ordering::SeqCst);
-        let cpus = cpus.load(Ordering::SeqCst);
-        (0..self.run.cpus).filter(|&cpu| cpu != self.me && cpus >> cpu & 1 == 1).for_each(gic::send);
+        self.run.resting.wake(self.cpu.me);
     }
 }
 
@@ -196,7 +165,7 @@ impl Local<Held> for Cpu {
         run.counts.completed.fetch_add(1, Ordering::SeqCst);
         // Its requester may wait for the slot, and everybody for the end.
         self.changed();
-        self.wake(&run.resting);
+        run.resting.wake(self.me);
     }
 
     fn complete(&mut self, _op: OpId, held: Held, _outcome: Outcome) {
@@ -216,7 +185,7 @@ impl Local<Held> for Cpu {
     }
 
     fn changed(&mut self) {
-        self.wake(&self.run.waiting);
+        self.run.waiting.wake(self.me);
     }
 }
 

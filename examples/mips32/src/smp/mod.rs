@@ -3,6 +3,8 @@
 //! ```text
 //!   cores, gic        the other cores, and interrupts between them
 //!   masked, idle      interrupts off; sleeping without missing one
+//!   sleepers, seats   who is to be woken; what each CPU's interrupt handler finds
+//!   lock, random
 //!   arena             frames whose contents say whose they are
 //!   run               what the CPUs share: table, model, shootdowns
 //!   lower             the change that a shootdown is for, and what it uncovers
@@ -10,6 +12,7 @@
 //!   vector            the refill vector
 //!   stress            what each CPU does
 //!   report            how it went
+//!   paging            Tzou's chapter 5: pages that come and go, and messages, by the same shootdowns
 //! ```
 //!
 //! No CPU ever spins for another, except for the few instructions that somebody else holds a list's lock: with more CPUs
@@ -20,11 +23,16 @@ mod cores;
 mod engine;
 mod gic;
 mod idle;
+mod lock;
 mod lower;
 mod masked;
+mod paging;
+mod random;
 mod report;
 mod run;
+mod seats;
 mod shelf;
+mod sleepers;
 mod stress;
 mod vector;
 
@@ -35,10 +43,11 @@ use tlbkit_pagetable::geometry::Va32;
 use tlbkit_pagetable::mpt::Mpt;
 use tlbkit_pagetable::nodes::{Identity, Slab};
 use tlbkit_pagetable::{Shared, destroy};
+use tlbkit_refill::handler::Root;
 use tlbkit_shootdown::{Algorithm, Hardware, LowRights, Plan, Rendezvous};
 
 use self::masked::masked;
-use self::report::Report;
+use self::paging::Paging;
 use self::run::Run;
 use self::shelf::Shelf;
 use crate::arch::exception::Frame;
@@ -61,13 +70,33 @@ type Nodes = Slab<'static, u32, Shared, Identity>;
 type Shot = Mpt<'static, Va32, EntryLo, Nodes>;
 
 static NODES: Shelf<Nodes> = Shelf::new();
-static TABLE: Shelf<Shot> = Shelf::new();
+/// The tables of a run: [`Run`] uses the first, [`Paging`] both.
+static TABLES: [Shelf<Shot>; 2] = [const { Shelf::new() }; 2];
 /// The run at hand: CPU 0 puts it there and takes it away, while nobody is in it.
-static RUN: Shelf<Run> = Shelf::new();
+static JOB: Shelf<Job> = Shelf::new();
 /// How many runs there have been.
 static NUMBER: AtomicU32 = AtomicU32::new(0);
 /// The CPUs but the first that are in the run.
 static INSIDE: AtomicU32 = AtomicU32::new(0);
+
+/// What all CPUs do.
+#[expect(clippy::large_enum_variant, reason = "there is one, in a static")]
+enum Job {
+    /// Any page's rights change at any time.
+    Stress(Run),
+    /// Pages come and go, and messages move.
+    Paging(Paging),
+}
+
+impl Job {
+    /// Takes part, on CPU `cpu`. Interrupts are off before and afterwards.
+    fn take_part(&'static self, cpu: usize) {
+        match self {
+            Self::Stress(run) => stress::take_part(run, cpu),
+            Self::Paging(run) => paging::take_part(run, cpu),
+        }
+    }
+}
 
 /// Where every CPU but the first begins, on its own stack, its TLB in no particular state.
 #[unsafe(no_mangle)]
@@ -86,8 +115,8 @@ extern "C" fn secondary(cpu: usize) -> ! {
         });
         last = NUMBER.load(Ordering::SeqCst);
         // SAFETY: CPU 0 has put the run there before it counted it, and takes it away when nobody is inside.
-        if let Some(run) = unsafe { RUN.get() } {
-            stress::take_part(run, cpu);
+        if let Some(job) = unsafe { JOB.get() } {
+            job.take_part(cpu);
         }
         INSIDE.fetch_sub(1, Ordering::SeqCst);
         gic::send(0);
@@ -104,7 +133,10 @@ pub fn interrupt(frame: &mut Frame) {
     gic::acknowledge(cp0::cpu());
     // EXL off, interrupts still off, so that a protocol which waits can sleep. The frame has the Status to return to.
     gic::listen();
-    masked(|masked| engine::with(masked, engine::Engine::poll));
+    masked(|masked| {
+        engine::SEATS.with(masked, engine::Engine::poll);
+        paging::poll(masked);
+    });
 }
 
 /// Runs the protocols that suit the hardware, one after the other, on so many CPUs. Returns the number of failures.
@@ -155,38 +187,59 @@ pub fn run(args: &Args) -> u32 {
     failures
 }
 
-/// Runs one protocol, and returns the number of failures.
+/// Has all CPUs do one thing after the other by one protocol, and returns the number of failures.
 fn shoot(args: &Args, plan: Plan, nodes: &'static Nodes) -> u32 {
-    let table = match Shot::new(nodes) {
+    let stress = run_one(plan, Root::Block, nodes, args.cpus, |tables, roots| {
+        BLOCK.set_root(roots[0]);
+        Job::Stress(Run::new(plan, tables[0], args))
+    });
+    // A CPU of this run says which table is its own before it uses one.
+    let paging = run_one(plan, Root::ErrorEpc, nodes, args.cpus, |tables, roots| {
+        Job::Paging(Paging::new(plan, tables, roots, args))
+    });
+    stress + paging
+}
+
+/// Has all CPUs do what `job` makes of two empty tables, whose roots a refill handler finds in `root` as the second argument
+/// has them. Returns the number of failures.
+fn run_one(
+    plan: Plan,
+    root: Root,
+    nodes: &'static Nodes,
+    cpus: usize,
+    job: impl FnOnce([&'static Shot; 2], [u32; 2]) -> Job,
+) -> u32 {
+    let tables = TABLES.each_ref().map(|shelf| match Shot::new(nodes) {
         // SAFETY: no other CPU is in a run.
-        Ok(table) => unsafe { TABLE.put(table) },
+        Ok(table) => unsafe { shelf.put(table) },
         Err(error) => panic!("no memory for a table: {error}"),
-    };
-    BLOCK.set_root(table.root().get() as u32);
-    // SAFETY: the block has the table's root.
-    unsafe { vector::install(&plan, MultiLevel::WALK) };
+    });
     // SAFETY: as above.
-    let run = unsafe { RUN.put(Run::new(plan, table, args)) };
-    INSIDE.store(args.cpus as u32 - 1, Ordering::SeqCst);
+    let job = unsafe { JOB.put(job(tables, tables.map(|table| MultiLevel::WALK.root(table.root().get())))) };
+    // SAFETY: the job has put the root there, or each CPU of it does.
+    unsafe { vector::install(&plan, MultiLevel::WALK, root) };
+    INSIDE.store(cpus as u32 - 1, Ordering::SeqCst);
     NUMBER.fetch_add(1, Ordering::SeqCst);
-    (1..args.cpus).for_each(gic::send);
-    stress::take_part(run, 0);
+    (1..cpus).for_each(gic::send);
+    job.take_part(0);
     masked(|masked| {
         while INSIDE.load(Ordering::SeqCst) > 0 {
             idle::sleep(masked);
         }
     });
-    run.audit();
-    let mut report = Report::of(run);
+    let mut report = match job {
+        Job::Stress(run) => run.audit(),
+        Job::Paging(run) => run.audit(),
+    };
     // SAFETY: all CPUs have left the run.
     unsafe {
-        RUN.take();
-        if let Some(table) = TABLE.take() {
+        JOB.take();
+        for table in TABLES.iter().filter_map(|shelf| shelf.take()) {
             // Every TLB has been emptied, and nobody walks.
             destroy(table).reclaim();
         }
     }
-    report.leaked(nodes.usage().nodes);
+    report.failed("leaked", nodes.usage().nodes);
     println!("{report}");
     report.failures()
 }

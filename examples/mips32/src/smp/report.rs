@@ -3,74 +3,56 @@
 use core::fmt;
 use core::sync::atomic::{AtomicUsize, Ordering};
 
+use heapless::Vec;
 use tlbkit_shootdown::{Plan, Rendezvous};
-
-use super::run::Run;
 
 /// A run's numbers. Displayed, they are a line for `cargo xtask boot`.
 #[derive(Debug)]
 pub(super) struct Report {
+    run: &'static str,
     plan: Plan,
     cpus: usize,
-    /// Operations that have completed.
-    shootdowns: usize,
-    /// Pages that were loaded from, and perhaps stored to.
-    touches: usize,
-    /// Touches that found the page unmapped, or read-only.
-    faults: usize,
-    /// Faults that the table no longer stood for.
-    spurious: usize,
-    /// Nodes that were retired, and used again after a shootdown.
-    nodes: usize,
-    /// Loads of somebody else's word, or of an older one.
-    stale_reads: usize,
-    /// Stores to somebody else's frame, or to one that was read-only.
-    stale_writes: usize,
-    /// Anything else that must not be.
-    other: usize,
+    counts: Vec<(&'static str, usize), 16>,
+    failures: usize,
 }
 
 impl Report {
-    /// Returns the numbers of a run.
-    pub(super) fn of(run: &Run) -> Self {
-        let of = |count: &AtomicUsize| count.load(Ordering::Relaxed);
-        let counts = &run.counts;
-        Self {
-            plan: run.plan,
-            cpus: run.cpus,
-            shootdowns: of(&counts.completed),
-            touches: of(&counts.touches),
-            faults: of(&counts.faults),
-            spurious: of(&counts.spurious),
-            nodes: of(&counts.nodes),
-            stale_reads: of(&counts.stale_reads),
-            stale_writes: of(&counts.stale_writes) + of(&run.arena.strays),
-            other: of(&counts.wrong),
+    /// Returns an empty one of a run of this kind.
+    pub(super) const fn of(run: &'static str, plan: Plan, cpus: usize) -> Self {
+        Self { run, plan, cpus, counts: Vec::new(), failures: 0 }
+    }
+
+    /// Adds a number.
+    pub(super) fn count(&mut self, name: &'static str, number: usize) {
+        if self.counts.push((name, number)).is_err() {
+            panic!("a report has no room for {name}");
         }
     }
 
-    /// Adds the nodes that are left when the table has been taken apart.
-    pub(super) fn leaked(&mut self, nodes: usize) {
-        self.other += nodes;
+    /// Adds what a run has counted.
+    pub(super) fn counted(&mut self, name: &'static str, count: &AtomicUsize) {
+        self.count(name, count.load(Ordering::Relaxed));
+    }
+
+    /// Adds how often something was that must not be.
+    pub(super) fn failed(&mut self, name: &'static str, number: usize) {
+        self.count(name, number);
+        self.failures += number;
     }
 
     /// Returns how many things went wrong.
-    pub(super) fn failures(&self) -> u32 {
-        (self.stale_reads + self.stale_writes + self.other) as u32
+    pub(super) const fn failures(&self) -> u32 {
+        self.failures as u32
     }
 }
 
 impl fmt::Display for Report {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let serving = if self.plan.rendezvous() == Rendezvous::Serve { "/serving" } else { "" };
-        let algorithm = self.plan.algorithm();
-        let Self { cpus, shootdowns, touches, faults, spurious, nodes, .. } = self;
-        let Self { stale_reads, stale_writes, other, .. } = self;
-        write!(
-            f,
-            "shootdown protocol={algorithm}{serving} cpus={cpus} shootdowns={shootdowns} touches={touches} "
-        )?;
-        write!(f, "faults={faults} spurious={spurious} nodes={nodes} stale_reads={stale_reads} ")?;
-        write!(f, "stale_writes={stale_writes} other={other} failures={}", self.failures())
+        write!(f, "{} protocol={}{serving} cpus={}", self.run, self.plan.algorithm(), self.cpus)?;
+        for (name, number) in &self.counts {
+            write!(f, " {name}={number}")?;
+        }
+        write!(f, " failures={}", self.failures)
     }
 }

@@ -12,6 +12,8 @@ use tlbkit_shootdown::{Plan, SharedSpace, System};
 use super::arena::{Arena, Frame};
 use super::lower::{Held, Lower};
 use super::masked::{Masked, masked};
+use super::report::Report;
+use super::sleepers::Sleepers;
 use super::{CPUS, MIPS};
 use crate::arch::tlb;
 use crate::args::{Args, Inject};
@@ -90,12 +92,19 @@ pub(super) struct Tentative {
 #[derive(Debug, Default)]
 pub(super) struct Counts {
     pub(super) started: AtomicUsize,
+    /// Operations that have ended.
     pub(super) completed: AtomicUsize,
+    /// Pages that were loaded from, and perhaps stored to.
     pub(super) touches: AtomicUsize,
+    /// Loads of somebody else's word, or of an older one.
     pub(super) stale_reads: AtomicUsize,
+    /// Stores to a page that was read-only.
     pub(super) stale_writes: AtomicUsize,
+    /// Faults that the table no longer stood for.
     pub(super) spurious: AtomicUsize,
+    /// Touches that found the page unmapped, or read-only.
     pub(super) faults: AtomicUsize,
+    /// Nodes that were retired, and used again after a shootdown.
     pub(super) nodes: AtomicUsize,
     /// Anything else that must not be: a refusal of the table, a duplicate in a TLB, a leak.
     pub(super) wrong: AtomicUsize,
@@ -115,9 +124,9 @@ pub(super) struct Run {
     pub(super) tentative: [Tentative; PAGES],
     pub(super) counts: Counts,
     /// CPUs that wait for something within a shootdown, or may be about to.
-    pub(super) waiting: AtomicU32,
+    pub(super) waiting: Sleepers,
     /// CPUs that rest until it is their turn.
-    pub(super) resting: AtomicU32,
+    pub(super) resting: Sleepers,
     /// Whether anybody has the exclusion.
     excluded: AtomicBool,
     model: UnsafeCell<Model>,
@@ -143,8 +152,8 @@ impl Run {
             arena: Arena::default(),
             tentative: Default::default(),
             counts: Counts::default(),
-            waiting: AtomicU32::new(0),
-            resting: AtomicU32::new(0),
+            waiting: Sleepers::default(),
+            resting: Sleepers::default(),
             excluded: AtomicBool::new(false),
             model: UnsafeCell::new(Model::default()),
         }
@@ -254,8 +263,8 @@ impl Run {
         }
     }
 
-    /// Looks at everything once more, when nobody changes anything: model, table, frames, nodes.
-    pub(super) fn audit(&self) {
+    /// Looks at everything once more, when nobody changes anything: model, table, frames, nodes. Says how the run went.
+    pub(super) fn audit(&self) -> Report {
         // SAFETY: the others have left the run.
         let model = unsafe { self.model() };
         for (page, state) in model.states.iter().enumerate() {
@@ -286,5 +295,17 @@ impl Run {
             // SAFETY: every CPU has left the space and emptied its TLB.
             unsafe { nodes.into_retired().reclaim() };
         }
+        let counts = &self.counts;
+        let mut report = Report::of("shootdown", self.plan, self.cpus);
+        report.counted("shootdowns", &counts.completed);
+        report.counted("touches", &counts.touches);
+        report.counted("faults", &counts.faults);
+        report.counted("spurious", &counts.spurious);
+        report.counted("nodes", &counts.nodes);
+        let of = |count: &AtomicUsize| count.load(Ordering::Relaxed);
+        report.failed("stale_reads", of(&counts.stale_reads));
+        report.failed("stale_writes", of(&counts.stale_writes) + of(&self.arena.strays));
+        report.failed("other", of(&counts.wrong));
+        report
     }
 }

@@ -5,54 +5,39 @@ use core::sync::atomic::Ordering;
 use tlbkit_shootdown::Change;
 
 use super::arena::{self, WORDS};
-use super::engine::{self, Engine};
+use super::engine::{self, Engine, SEATS};
 use super::lower::Kind;
 use super::masked::{enable, masked};
+use super::random::Random;
 use super::run::{PAGES, Run, SPACE, address};
 use crate::arch::tlb;
-
-/// George Marsaglia's xorshift: the same numbers in every run.
-struct Random(u32);
-
-impl Random {
-    fn next(&mut self) -> usize {
-        self.0 ^= self.0 << 13;
-        self.0 ^= self.0 >> 17;
-        self.0 ^= self.0 << 5;
-        (self.0 >> 3) as usize
-    }
-
-    fn below(&mut self, end: usize) -> usize {
-        self.next() % end
-    }
-}
 
 /// CPUs that may start an operation at the same time.
 const AT_ONCE: usize = 2;
 
 /// Takes part in a run, on CPU `me`. Interrupts are off before and afterwards.
 pub(super) fn take_part(run: &'static Run, me: usize) {
-    let mut random = Random(0x9e37_79b9 ^ (me as u32 + 1).wrapping_mul(0x85eb_ca6b));
+    let mut random = Random::of(me);
     let mut seen = [0; PAGES];
     let mut stored = 0;
     masked(|masked| {
         match Engine::new(run, me) {
-            Ok(engine) => engine::seat(masked, Some(engine)),
+            Ok(engine) => SEATS.put(masked, Some(engine)),
             Err(why) => run.wrong(format_args!("CPU {me}: {why}")),
         }
         // SAFETY: the vector's handler serves the run's table.
         unsafe { tlb::switch(u32::from(SPACE.get())) };
-        engine::with(masked, |engine| engine.switch(Change::In));
+        SEATS.with(masked, |engine| engine.switch(Change::In));
     });
     enable();
     while !run.is_over() {
         for _ in 0..8 + random.below(24) {
             touch(run, me, &mut random, &mut seen, &mut stored);
         }
-        masked(|masked| engine::with(masked, |engine| turn(run, me, engine, &mut random)));
+        masked(|masked| SEATS.with(masked, |engine| turn(run, me, engine, &mut random)));
     }
     masked(|masked| {
-        engine::with(masked, |engine| {
+        SEATS.with(masked, |engine| {
             engine.poll();
             // From here on it replies to nobody.
             engine.switch(Change::Offline);
@@ -61,7 +46,7 @@ pub(super) fn take_part(run: &'static Run, me: usize) {
         if tlb::duplicates() > 0 {
             run.wrong(format_args!("two entries of CPU {me}'s TLB match one address"));
         }
-        engine::seat(masked, None);
+        SEATS.put(masked, None);
     });
     super::masked::disable();
     // What is left is of no space that lives.

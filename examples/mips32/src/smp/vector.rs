@@ -27,13 +27,13 @@ pub(super) unsafe fn wire() {
 /// TLB-first's miss handler looks at a flag of the entry. Here the vector looks at one word, whether any entry is
 /// changing; if so, it passes the miss on, and the kernel looks at the entry's own.
 ///
-/// All CPUs run the same code, with the same block: they are all in one address space, and of the block the plain form of
-/// these handlers reads the root alone.
+/// All CPUs run the same code, with the same block, of which the plain form of these handlers reads the root alone: right
+/// where they are all in one address space. Otherwise the root is in a register of each.
 ///
 /// # Safety
 ///
-/// The block's root is that of the address space that all CPUs go into afterwards.
-pub(super) unsafe fn install(plan: &Plan, walk: Walk) {
+/// Where `root` says, a CPU that uses an address space afterwards has that one's root.
+pub(super) unsafe fn install(plan: &Plan, walk: Walk, root: Root) {
     let mut words: Vec<u32, ROOM> = Vec::new();
     if plan.algorithm().order() == Order::TlbFirst {
         let flag = (&raw const CHANGING).addr() as u32;
@@ -58,7 +58,7 @@ pub(super) unsafe fn install(plan: &Plan, walk: Walk) {
         features: Features::R2.with_endian(endian),
         place,
         block: tlb::near((&raw const BLOCK).addr() as u32),
-        root: Root::Block,
+        root,
         front: Front::None,
         walk,
         form: Form::PLAIN,
