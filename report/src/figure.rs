@@ -17,6 +17,9 @@ pub(crate) enum Verdict {
 }
 
 impl Verdict {
+    /// Every verdict.
+    pub(crate) const ALL: [Self; 4] = [Self::Agrees, Self::Partly, Self::Differs, Self::Open];
+
     /// Returns whether it holds, or in part.
     pub(crate) fn of(holds: bool, partly: bool) -> Self {
         match (holds, partly) {

@@ -32,6 +32,7 @@ mod printed;
 mod rows;
 
 use children::Children;
+use figure::Verdict;
 use lab::Lab;
 use page::Section;
 
@@ -120,8 +121,19 @@ fn run(args: &Cli, children: &Arc<Children>) -> anyhow::Result<()> {
     if args.json {
         println!("{}", page::json(&sections)?);
     }
+    for section in &sections {
+        eprintln!("{}: {}", section.paper(), counted(section.counts()));
+    }
+    let all = Verdict::ALL.map(|verdict| sections.iter().map(|section| section.count(verdict)).sum());
+    eprintln!("all: {}", counted(all));
     eprintln!("wrote {}", index.display());
     Ok(())
+}
+
+/// Returns how many figures have each verdict, in words.
+fn counted(counts: [usize; Verdict::ALL.len()]) -> String {
+    let words = Verdict::ALL.iter().zip(counts).map(|(verdict, count)| format!("{count} {}", verdict.word()));
+    words.collect::<Vec<_>>().join(", ")
 }
 
 /// Collects the papers side by side: the lab's programs mostly use one CPU each. What goes wrong first ends all.

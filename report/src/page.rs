@@ -18,6 +18,23 @@ pub(crate) struct Section {
     pub(crate) figures: Vec<Figure>,
 }
 
+impl Section {
+    /// Returns the paper's name, without its title.
+    pub(crate) fn paper(&self) -> &'static str {
+        self.title.split(':').next().unwrap_or_default()
+    }
+
+    /// Returns how many figures have a verdict.
+    pub(crate) fn count(&self, verdict: Verdict) -> usize {
+        self.figures.iter().filter(|figure| figure.verdict == verdict).count()
+    }
+
+    /// Returns how many figures have each verdict, in the order of [`Verdict::ALL`].
+    pub(crate) fn counts(&self) -> [usize; Verdict::ALL.len()] {
+        Verdict::ALL.map(|verdict| self.count(verdict))
+    }
+}
+
 /// Returns the page.
 ///
 /// # Errors
@@ -64,14 +81,12 @@ fn first_page(page: &mut String, choices: &[Choice], sections: &[Section]) -> an
         )?;
     }
     *page += "</tbody>\n</table>\n<h2>How far the data agree with the papers</h2>\n";
-    let verdicts = [Verdict::Agrees, Verdict::Partly, Verdict::Differs, Verdict::Open];
-    let rows = sections.iter().map(|section| {
-        let count = |verdict| section.figures.iter().filter(|figure| figure.verdict == verdict).count();
-        let counts = verdicts.map(|verdict| count(verdict).to_string());
-        [section.title.split(':').next().unwrap_or_default().to_owned()].into_iter().chain(counts).collect()
-    });
     let mut head = vec!["figures and tables of"];
-    head.extend(verdicts.map(Verdict::word));
+    head.extend(Verdict::ALL.map(Verdict::word));
+    let rows = sections.iter().map(|section| {
+        let counts = section.counts().map(|count| count.to_string());
+        [section.paper().to_owned()].into_iter().chain(counts).collect()
+    });
     table(page, &Table::new("", &head, rows.collect()))?;
     *page += "<nav>\n<ul>\n";
     for figure in sections.iter().flat_map(|section| &section.figures) {
