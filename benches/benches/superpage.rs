@@ -7,7 +7,7 @@ use criterion::{Criterion, Throughput, criterion_group, criterion_main};
 use tlbkit_addr::Vpn;
 use tlbkit_benches::work::{CC1, captured, shuffled};
 use tlbkit_superpage::{
-    Action, ApproxOnline, Footprint, Memory, Miss, Policy, Refusal, Setup, Slot, Thrift, Tlb,
+    Action, ApproxOnline, Memory, Miss, Policy, Refusal, SegmentMemory, Setup, Slot, Thrift, Tlb,
 };
 
 /// Entries of the TLB whose misses these are.
@@ -43,9 +43,9 @@ struct Storage {
 }
 
 impl Storage {
-    fn new(each: Footprint) -> Self {
+    fn new(each: SegmentMemory) -> Self {
         Self {
-            directory: vec![Slot::default(); SEGMENTS * Footprint::SLOTS],
+            directory: vec![Slot::default(); SEGMENTS * SegmentMemory::SLOTS],
             bits: vec![0; SEGMENTS * each.bits],
             counters: vec![0; SEGMENTS * each.counters],
         }
@@ -61,12 +61,12 @@ fn bookkeeping(criterion: &mut Criterion) {
     let setup = Setup::PAPER;
     let mut group = criterion.benchmark_group("superpage bookkeeping of a miss");
     group.throughput(Throughput::Elements(misses.len() as u64));
-    let charges = ApproxOnline::footprint(&setup).expect("the paper's costs");
+    let charges = ApproxOnline::segment_memory(&setup).expect("the paper's costs");
     let mut storage = Storage::new(charges);
     let mut policy = ApproxOnline::new(&setup, storage.memory()).expect("the paper's costs");
     group.bench_function("APPROX-ONLINE", |bench| bench.iter(|| serve(&mut policy, &misses)));
 
-    let mut storage = Storage::new(Thrift::footprint(&setup).expect("the paper's costs"));
+    let mut storage = Storage::new(Thrift::segment_memory(&setup).expect("the paper's costs"));
     let mut policy = Thrift::new(&setup, storage.memory()).expect("the paper's costs");
     group.bench_function("THRIFT", |bench| bench.iter(|| serve(&mut policy, &misses)));
     group.finish();

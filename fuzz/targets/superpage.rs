@@ -1,5 +1,5 @@
 //! The promotion policies against their definitions, which scan TLBs and count in maps: after every miss the same
-//! promotion or none, whatever the ladder, the costs, the sizes of the TLBs, demotions and refills.
+//! promotion or none, whatever the page sizes, the costs, the sizes of the TLBs, demotions and refills.
 #![no_main]
 
 use std::collections::BTreeSet;
@@ -9,7 +9,7 @@ use libfuzzer_sys::fuzz_target;
 use model::{Arena, ByScan, Machine, Missed, Node, step};
 use tlbkit_addr::{PageSize, Vpn};
 use tlbkit_superpage::{
-    ApproxOnline, Asap, Asap464, Costs, Ladder, Online, OnlineMemory, Policy, Refusal, Setup, StackEntry,
+    ApproxOnline, Asap, Asap464, Costs, PageSizes, Online, OnlineMemory, Policy, Refusal, Setup, StackEntry,
     Superpage, Thrift,
 };
 
@@ -18,7 +18,7 @@ mod model;
 
 #[derive(Arbitrary, Debug)]
 struct Input {
-    ladder: u8,
+    page_sizes: u8,
     r: u8,
     prefetch: u16,
     capacity: u16,
@@ -64,9 +64,9 @@ impl Reference {
     }
 
     /// Near the beginning of one of three segments, mostly; the last is that at the top of the address space.
-    fn page(self, ladder: &Ladder) -> Vpn {
+    fn page(self, page_sizes: &PageSizes) -> Vpn {
         let pages =
-            ladder.size(ladder.top()).and_then(|size| size.pages(PageSize::K4)).expect("a ladder's size");
+            page_sizes.size(page_sizes.top()).and_then(|size| size.pages(PageSize::K4)).expect("the largest size");
         let top = (usize::MAX >> PageSize::K4.shift()) / pages * pages;
         let first = [0, 5 * pages, top][usize::from(self.how >> 1) % 3];
         let at = if self.how & 8 == 0 { self.at % 70 } else { self.at };
@@ -86,7 +86,7 @@ trait Definition {
 }
 
 fn unit(machine: &Machine, page: Vpn) -> Node {
-    machine.node(Superpage { first: page, size: machine.ladder.size(0).expect("the smallest size") })
+    machine.node(Superpage { first: page, size: machine.page_sizes.size(0).expect("the smallest size") })
 }
 
 impl Definition for ByScan {
@@ -132,38 +132,38 @@ impl Definition for BySet {
         self.units.insert(unit.1);
         let populated = |level: usize| {
             let (_, number) = machine.up(unit, level);
-            let shift = machine.ladder.shift(level);
+            let shift = machine.page_sizes.shift(level);
             self.units.range(number << shift..=(number << shift) + ((1 << shift) - 1)).count() as u64
         };
         let mapped = missed.node.0;
         let level = match self.half_of {
-            Some(level) => (mapped < level && 2 * populated(level) >= 1 << machine.ladder.shift(level))
+            Some(level) => (mapped < level && 2 * populated(level) >= 1 << machine.page_sizes.shift(level))
                 .then_some(level)?,
-            None => (mapped + 1..machine.ladder.levels())
+            None => (mapped + 1..machine.page_sizes.levels())
                 .rev()
-                .find(|&level| populated(level) == 1 << machine.ladder.shift(level))?,
+                .find(|&level| populated(level) == 1 << machine.page_sizes.shift(level))?,
         };
         Some(machine.up(unit, level))
     }
 
     /// What is mapped page by page again has to be referenced again.
     fn demoted(&mut self, machine: &Machine, node: Node) {
-        let shift = machine.ladder.shift(node.0);
+        let shift = machine.page_sizes.shift(node.0);
         self.units.retain(|unit| unit >> shift != node.1);
     }
 }
 
 fn run(
     name: &str,
-    ladder: Ladder,
+    page_sizes: PageSizes,
     sizes: [usize; 2],
     references: &[Reference],
     policy: &mut dyn Policy,
     definition: &mut dyn Definition,
 ) {
-    let mut machine = Machine::new(ladder, sizes);
+    let mut machine = Machine::new(page_sizes, sizes);
     for (n, reference) in references.iter().enumerate() {
-        let page = reference.page(&ladder);
+        let page = reference.page(&page_sizes);
         if reference.demotes() {
             let node = machine.demote(page);
             assert_eq!(
@@ -195,28 +195,28 @@ fn run(
 
 fuzz_target!(|input: Input| {
     let sizes: Vec<_> =
-        LADDERS[usize::from(input.ladder) % LADDERS.len()].iter().map(|&shift| size(shift)).collect();
-    let ladder = Ladder::new(PageSize::K4, &sizes).expect("a ladder");
+        LADDERS[usize::from(input.page_sizes) % LADDERS.len()].iter().map(|&shift| size(shift)).collect();
+    let page_sizes = PageSizes::new(PageSize::K4, &sizes).expect("ascending sizes");
     let costs = Costs {
         r_per_kb: 1 + u32::from(input.r % 8),
         prefetch: 1 + u32::from(input.prefetch % 2000),
         capacity: 1 + u32::from(input.capacity % 1000),
     };
     let eager = input.eager & 1 == 1;
-    let setup = Setup { ladder, costs, eager, ..Setup::PAPER };
+    let setup = Setup { page_sizes, costs, eager, ..Setup::PAPER };
     let tlbs = input.tlbs.map(|size| 1 + usize::from(size % 8));
     let references = &input.references[..input.references.len().min(REFERENCES)];
     let arena = |footprint| Arena::new(footprint, SEGMENTS);
 
-    let mut memory = arena(ApproxOnline::footprint(&setup).expect("costs that can be"));
+    let mut memory = arena(ApproxOnline::segment_memory(&setup).expect("costs that can be"));
     let mut policy = ApproxOnline::new(&setup, memory.memory()).expect("costs that can be");
-    run("APPROX-ONLINE", ladder, tlbs, references, &mut policy, &mut ByScan::new(&setup, false));
+    run("APPROX-ONLINE", page_sizes, tlbs, references, &mut policy, &mut ByScan::new(&setup, false));
 
-    let mut memory = arena(Thrift::footprint(&setup).expect("costs that can be"));
+    let mut memory = arena(Thrift::segment_memory(&setup).expect("costs that can be"));
     let mut policy = Thrift::new(&setup, memory.memory()).expect("costs that can be");
-    run("THRIFT", ladder, tlbs, references, &mut policy, &mut ByScan::thrift(&setup));
+    run("THRIFT", page_sizes, tlbs, references, &mut policy, &mut ByScan::thrift(&setup));
 
-    let (prefetch, capacity) = Online::footprint(&setup).expect("costs that can be");
+    let (prefetch, capacity) = Online::segment_memory(&setup).expect("costs that can be");
     let (mut prefetch, mut capacity) = (arena(prefetch), arena(capacity));
     let mut stacks = tlbs.map(|size| vec![StackEntry::default(); Online::stack_len(&setup, size)]);
     let memory = OnlineMemory {
@@ -225,14 +225,14 @@ fuzz_target!(|input: Input| {
         stacks: stacks.each_mut().map(Vec::as_mut_slice),
     };
     let mut policy = Online::new(&setup, tlbs, memory).expect("costs that can be");
-    run("ONLINE", ladder, tlbs, references, &mut policy, &mut ByScan::new(&setup, true));
+    run("ONLINE", page_sizes, tlbs, references, &mut policy, &mut ByScan::new(&setup, true));
 
-    let mut memory = arena(Asap::footprint(&ladder));
+    let mut memory = arena(Asap::segment_memory(&page_sizes));
     let mut definition = BySet { units: BTreeSet::new(), half_of: None };
-    run("ASAP", ladder, tlbs, references, &mut Asap::new(ladder, memory.memory()), &mut definition);
+    run("ASAP", page_sizes, tlbs, references, &mut Asap::new(page_sizes, memory.memory()), &mut definition);
 
-    let mut memory = arena(Asap464::footprint(&ladder));
+    let mut memory = arena(Asap464::segment_memory(&page_sizes));
     let mut definition =
-        BySet { units: BTreeSet::new(), half_of: Some(ladder.level_reaching(PageSize::K64).max(1)) };
-    run("ASAP-4-64", ladder, tlbs, references, &mut Asap464::new(ladder, memory.memory()), &mut definition);
+        BySet { units: BTreeSet::new(), half_of: Some(page_sizes.level_reaching(PageSize::K64).max(1)) };
+    run("ASAP-4-64", page_sizes, tlbs, references, &mut Asap464::new(page_sizes, memory.memory()), &mut definition);
 });

@@ -40,7 +40,7 @@ const DUE: usize = 5;
 
 /// No threshold may be as large: as many charges as are ever outstanding do not make a sum of counts wrap.
 pub(crate) const MOST: u16 = NEVER - u8::MAX as u16;
-/// The threshold of a superpage that is no rung. Its count may wrap: nobody asks.
+/// The threshold of a superpage of a size that the TLB lacks. Its count may wrap: nothing reads it.
 pub(crate) const NEVER: u16 = u16::MAX;
 
 /// A block. Index 0 and 1 are the resident units of the two TLBs.
@@ -192,7 +192,7 @@ pub(crate) const fn mapped(block: &Block, unit: usize) -> u32 {
 mod tests {
     use super::*;
 
-    /// Thresholds 100, 101, ... by number; one that is no rung, and has the count zero, is no nearer than the others.
+    /// Thresholds 100, 101, ... by number; one that is no page size, and has the count zero, is no nearer than the others.
     #[test]
     fn the_nearest_threshold() {
         let mut thresholds: Each = from_fn(|number| 100 + number as u16);

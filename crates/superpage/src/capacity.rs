@@ -15,9 +15,9 @@
 
 use core::fmt;
 
-use crate::Ladder;
-use crate::ladder::{MAX_LEVELS, Place};
-use crate::segments::{Footprint, Memory, Segments};
+use crate::PageSizes;
+use crate::page_sizes::{MAX_LEVELS, Place};
+use crate::segments::{Memory, SegmentMemory, Segments};
 
 /// An entry of an LRU stack. Made by the caller with `Default`, used here.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
@@ -113,51 +113,54 @@ struct Level {
 
 /// Capacity counts of every touched segment, and the stacks that they come from.
 pub(crate) struct Capacity<'m> {
-    ladder: Ladder,
+    page_sizes: PageSizes,
     levels: [Level; MAX_LEVELS],
     segments: Segments<'m>,
     stacks: [Stack<'m>; 2],
 }
 
 impl<'m> Capacity<'m> {
-    pub(crate) fn footprint(ladder: &Ladder, thresholds: [u32; MAX_LEVELS]) -> Footprint {
-        Footprint { bits: 0, counters: layout(ladder, thresholds).1 }
+    pub(crate) fn segment_memory(page_sizes: &PageSizes, thresholds: [u32; MAX_LEVELS]) -> SegmentMemory {
+        SegmentMemory { bits: 0, counters: layout(page_sizes, thresholds).1 }
     }
 
     /// Entries that the stack of a TLB of `size` entries needs.
-    pub(crate) const fn stack_len(ladder: &Ladder, size: usize) -> usize {
-        if size == 0 { 0 } else { size + ladder.units_per_segment() }
+    pub(crate) const fn stack_len(page_sizes: &PageSizes, size: usize) -> usize {
+        if size == 0 { 0 } else { size + page_sizes.units_per_segment() }
     }
 
     pub(crate) fn new(
-        ladder: Ladder,
+        page_sizes: PageSizes,
         thresholds: [u32; MAX_LEVELS],
         sizes: [usize; 2],
         memory: Memory<'m>,
         stacks: [&'m mut [StackEntry]; 2],
     ) -> Self {
-        let footprint = Self::footprint(&ladder, thresholds);
+        let per_segment = Self::segment_memory(&page_sizes, thresholds);
         let [data, instruction] = stacks;
         let stack = |entries: &'m mut [StackEntry], size: usize| {
-            let (entries, _) = entries.split_at_mut(entries.len().min(Self::stack_len(&ladder, size)));
+            let (entries, _) = entries.split_at_mut(entries.len().min(Self::stack_len(&page_sizes, size)));
             Stack { entries, resident: 0, used: 0, size }
         };
         Self {
-            levels: layout(&ladder, thresholds).0,
-            segments: Segments::new(memory, footprint),
+            levels: layout(&page_sizes, thresholds).0,
+            segments: Segments::new(memory, per_segment),
             stacks: [stack(data, sizes[0]), stack(instruction, sizes[1])],
-            ladder,
+            page_sizes,
         }
     }
 
     fn entry(&self, place: Place, level: usize) -> StackEntry {
-        let unit = (place.segment << self.ladder.shift(self.ladder.top())) | place.unit;
-        StackEntry { unit: unit >> self.ladder.shift(level) << self.ladder.shift(level), level: level as u8 }
+        let unit = (place.segment << self.page_sizes.shift(self.page_sizes.top())) | place.unit;
+        StackEntry {
+            unit: unit >> self.page_sizes.shift(level) << self.page_sizes.shift(level),
+            level: level as u8,
+        }
     }
 
     fn place(&self, unit: usize) -> Place {
-        let segment = unit >> self.ladder.shift(self.ladder.top());
-        Place { segment, unit: unit & (self.ladder.units_per_segment() - 1) }
+        let segment = unit >> self.page_sizes.shift(self.page_sizes.top());
+        Place { segment, unit: unit & (self.page_sizes.units_per_segment() - 1) }
     }
 
     /// Charges a miss on the entry of `level` around `place`, before the TLB refills it. Returns the smallest
@@ -180,8 +183,8 @@ impl<'m> Capacity<'m> {
         // Two entries at the least: one entry alone is not coalesced with anything. More than a counter holds are never
         // found.
         let needed = u16::try_from((depth + 2).saturating_sub(stack.size).max(2)).ok()?;
-        let lowest =
-            (1..self.ladder.levels()).find(|&l| 1usize << self.ladder.shift(l) >= usize::from(needed))?;
+        let lowest = (1..self.page_sizes.levels())
+            .find(|&l| 1usize << self.page_sizes.shift(l) >= usize::from(needed))?;
         let mut best: Option<(usize, usize)> = None;
         for pass in [Pass::Count(needed), Pass::Clear] {
             for at in 0..depth {
@@ -192,8 +195,8 @@ impl<'m> Capacity<'m> {
                 }
                 let Ok(chunk) = self.segments.touch(place.segment) else { continue };
                 let counters = self.segments.parts(chunk).1;
-                for level in lowest.max(usize::from(above.level) + 1)..=self.ladder.top() {
-                    let shift = self.ladder.shift(level);
+                for level in lowest.max(usize::from(above.level) + 1)..=self.page_sizes.top() {
+                    let shift = self.page_sizes.shift(level);
                     if above.unit >> shift == missed.unit >> shift {
                         break;
                     }
@@ -226,7 +229,7 @@ impl<'m> Capacity<'m> {
     /// Makes the entries within a superpage one, at the most recent place; all counts start anew.
     pub(crate) fn promote(&mut self, place: Place, level: usize) {
         let whole = self.entry(place, level);
-        let shift = self.ladder.shift(level);
+        let shift = self.page_sizes.shift(level);
         for stack in &mut self.stacks {
             let (gone, resident) = stack.remove(|entry| entry.unit >> shift == whole.unit >> shift);
             if gone > 0 {
@@ -260,13 +263,13 @@ impl<'m> Capacity<'m> {
         for stack in &mut self.stacks {
             stack.remove(|entry| (first..=last).contains(&entry.unit));
         }
-        self.segments.unmapped(&self.ladder, pages);
+        self.segments.unmapped(&self.page_sizes, pages);
     }
 
     /// Lets the capacity charges of a superpage begin anew.
     pub(crate) fn start_over(&mut self, place: Place, level: usize) {
         if let Some(chunk) = self.segments.find(place.segment) {
-            let node = place.unit >> self.ladder.shift(level);
+            let node = place.unit >> self.page_sizes.shift(level);
             self.levels[level].write(self.segments.parts(chunk).1, node, 0);
         }
     }
@@ -274,7 +277,7 @@ impl<'m> Capacity<'m> {
     /// Returns the capacity charges of a superpage.
     pub(crate) fn charged(&mut self, place: Place, level: usize) -> u32 {
         let Some(chunk) = self.segments.find(place.segment) else { return 0 };
-        self.levels[level].read(self.segments.peek(chunk).1, place.unit >> self.ladder.shift(level))
+        self.levels[level].read(self.segments.peek(chunk).1, place.unit >> self.page_sizes.shift(level))
     }
 }
 
@@ -337,15 +340,15 @@ impl Level {
 }
 
 /// Places a count and a scratch counter for every superpage of a segment.
-fn layout(ladder: &Ladder, thresholds: [u32; MAX_LEVELS]) -> ([Level; MAX_LEVELS], usize) {
+fn layout(page_sizes: &PageSizes, thresholds: [u32; MAX_LEVELS]) -> ([Level; MAX_LEVELS], usize) {
     let mut levels = [Level::default(); MAX_LEVELS];
     let mut counters = 0;
-    for (n, level) in levels.iter_mut().enumerate().take(ladder.levels()).skip(1) {
+    for (n, level) in levels.iter_mut().enumerate().take(page_sizes.levels()).skip(1) {
         let threshold = thresholds.get(n).copied().unwrap_or(u32::MAX);
         let wide = threshold > u32::from(u16::MAX);
-        let counts = ladder.nodes(n) << u32::from(wide);
+        let counts = page_sizes.nodes(n) << u32::from(wide);
         *level = Level { at: counters, coverage: counters + counts, threshold, wide };
-        counters += counts + ladder.nodes(n);
+        counters += counts + page_sizes.nodes(n);
     }
     (levels, counters)
 }

@@ -2,8 +2,8 @@
 
 use core::fmt;
 
-use crate::Ladder;
-use crate::ladder::MAX_LEVELS;
+use crate::PageSizes;
+use crate::page_sizes::MAX_LEVELS;
 
 /// Costs, and how much of them a superpage must have been charged before it is built.
 ///
@@ -67,7 +67,7 @@ pub(crate) enum When {
 
 /// Returns for every level the count at which a superpage of it becomes a candidate: `thousandths` of its R.
 pub(crate) fn thresholds(
-    ladder: &Ladder,
+    page_sizes: &PageSizes,
     costs: Costs,
     thousandths: u32,
     when: When,
@@ -79,8 +79,8 @@ pub(crate) fn thresholds(
         return Err(CostError::ZeroThreshold);
     }
     let mut counts = [u32::MAX; MAX_LEVELS];
-    for (level, count) in counts.iter_mut().enumerate().take(ladder.levels()) {
-        let bytes = ladder.size(level).map_or(u64::MAX, |size| size.bytes() as u64);
+    for (level, count) in counts.iter_mut().enumerate().take(page_sizes.levels()) {
+        let bytes = page_sizes.size(level).map_or(u64::MAX, |size| size.bytes() as u64);
         let scaled = u64::from(costs.r_per_kb)
             .checked_mul(u64::from(thousandths))
             .and_then(|r| r.checked_mul(bytes))

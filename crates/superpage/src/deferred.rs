@@ -31,9 +31,9 @@
 //! Counts stop at their threshold, or at their *price* where one may have to go on: [`Thrift`](crate::Thrift) asks for more
 //! than the threshold where memory would be taken that nobody has touched. From the threshold on nothing is owed.
 
-use crate::Ladder;
+use crate::PageSizes;
 use crate::block::{self, Block, Each};
-use crate::ladder::MAX_SPAN;
+use crate::page_sizes::MAX_SPAN;
 
 /// More shifts than a superpage can have, and a power of two.
 const SHIFTS: usize = (MAX_SPAN as usize + 1).next_power_of_two();
@@ -70,7 +70,7 @@ fn set_left(node: &mut Node, left: u32, quota: u32) {
 
 /// Counts one charge to a node, and owes it to the parent, if nothing more comes of it. Returns whether it did.
 #[inline(always)]
-pub(crate) fn charge_swiftly(node: &mut Node) -> bool {
+pub(crate) fn charge_fast(node: &mut Node) -> bool {
     if node[0] <= 1 {
         return false;
     }
@@ -99,15 +99,15 @@ pub(crate) struct Rules {
 }
 
 impl Rules {
-    /// `threshold` gives that of the superpages of so many units, as a power of two, or nothing for what is no rung.
+    /// `threshold` gives that of the superpages of so many units, as a power of two, or nothing for what is no page size.
     /// `eager` owes nothing.
     pub(crate) fn new(
-        ladder: &Ladder,
+        page_sizes: &PageSizes,
         eager: bool,
         populated: u16,
         threshold: impl Fn(u32) -> Option<u32>,
     ) -> Self {
-        let top = ladder.shift(ladder.top()).max(block::SHIFT);
+        let top = page_sizes.shift(page_sizes.top()).max(block::SHIFT);
         let (small, thresholds) = counts(top, threshold);
         // What a whole segment owes must fit sixteen bits when it is settled.
         let fits = 1 + (u32::from(u16::MAX) >> hidden(1, top).ilog2());
@@ -138,7 +138,7 @@ impl Rules {
     /// Does what [`Segment::account`] does to a block and the node above it, if nothing more comes of it. Returns whether it
     /// did.
     #[inline(always)]
-    pub(crate) fn account_swiftly(&self, block: &mut Block, node: &mut Node) -> bool {
+    pub(crate) fn account_fast(&self, block: &mut Block, node: &mut Node) -> bool {
         let (least, owed) = (block::least(&block::counts(block), &self.small), block::owed(block));
         if least == 0 || owed >= node[0] {
             return false;

@@ -2,41 +2,41 @@
 
 use tlbkit_addr::Pages;
 
-use crate::Ladder;
+use crate::PageSizes;
 
-/// A place in the directory that finds a segment's chunk. Made by the caller with `Default`, used here.
+/// A slot of the directory, which maps a segment to its chunk. The caller makes slots with `Default` and hands them over.
 #[derive(Clone, Copy, Debug, Default)]
 pub struct Slot {
-    /// The segment's number plus one; zero is a free place.
+    /// The segment's number plus one; zero in a free slot.
     key: usize,
     chunk: u32,
-    /// The n-th place also holds the n-th entry of the stack of free chunks.
+    /// The n-th slot also holds the n-th entry of the stack of free chunks.
     free: u32,
 }
 
-/// Segments whose chunks are remembered, a power of two.
+/// Entries of the cache in front of the table, a power of two.
 const NEAR: usize = 16;
 
-/// No segment has this number: a segment has two units at least.
+/// No segment has this number, since a segment has at least two units.
 const NOWHERE: (usize, usize) = (usize::MAX, 0);
 
-/// Places in the table for each chunk: it stays half empty, so that look-ups stay short.
+/// Slots for each chunk. The table stays half empty, which keeps lookups short.
 pub(crate) const SLOTS: usize = 2;
 
-/// Every chunk is taken: this segment cannot be counted.
+/// All chunks are in use, so this segment cannot be counted.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct Exhausted;
 
-/// The segments that have been touched, by number, and the chunks that are free.
+/// The segments that have been touched, by number, and the free chunks.
 ///
 /// An open-addressed hash table with linear probing; a removal shifts the followers back, so there are no tombstones
-/// and a look-up ends at the first free place.
+/// and a lookup ends at the first free slot.
 #[derive(Debug)]
 pub(crate) struct Directory<'m> {
     slots: &'m mut [Slot],
     chunks: usize,
     used: usize,
-    /// Segments found last, by their lowest bits: misses and evictions come in clusters.
+    /// The segments found most recently, by their lowest bits.
     near: [(usize, usize); NEAR],
 }
 
@@ -50,7 +50,7 @@ impl<'m> Directory<'m> {
         Self { slots, chunks, used: 0, near: [NOWHERE; NEAR] }
     }
 
-    /// The place where a search for `key` starts: a multiplicative hash spread over the table's length.
+    /// Returns the slot where the search for `key` starts: a multiplicative hash, scaled to the table's length.
     #[inline]
     fn home(&self, key: usize) -> usize {
         let hash = (key as u32).wrapping_mul(0x9e37_79b9);
@@ -62,7 +62,7 @@ impl<'m> Directory<'m> {
         if at + 1 < self.slots.len() { at + 1 } else { 0 }
     }
 
-    /// Returns the chunk of `segment` if it is one of those found last.
+    /// Returns the chunk of `segment`, if the cache has it.
     #[inline(always)]
     pub(crate) fn near(&self, segment: usize) -> Option<usize> {
         let near = self.near[segment % NEAR];
@@ -88,7 +88,7 @@ impl<'m> Directory<'m> {
         }
     }
 
-    /// Gives `segment`, which has none, a chunk. What the chunk holds is left from whoever had it before.
+    /// Gives `segment`, which has no chunk, one. The chunk still holds what its last segment left in it.
     pub(crate) fn insert(&mut self, segment: usize) -> Result<usize, Exhausted> {
         if self.used == self.chunks {
             return Err(Exhausted);
@@ -157,12 +157,13 @@ impl<'m> Directory<'m> {
 
     /// Takes the chunks of the segments that lie in `pages` whole. Costs one look-up a segment of the range, or one
     /// pass a removal over those in use if they are fewer.
-    pub(crate) fn unmapped(&mut self, ladder: &Ladder, pages: Pages) {
-        let (first, last) = (ladder.locate(pages.first()), ladder.locate(pages.last()));
-        let starts = ladder.superpage(first, ladder.top()).is_some_and(|whole| whole.first == pages.first());
-        let ends = ladder
-            .superpage(last, ladder.top())
-            .is_some_and(|whole| whole.pages(ladder.page()).last() == pages.last());
+    pub(crate) fn unmapped(&mut self, page_sizes: &PageSizes, pages: Pages) {
+        let (first, last) = (page_sizes.locate(pages.first()), page_sizes.locate(pages.last()));
+        let starts =
+            page_sizes.superpage(first, page_sizes.top()).is_some_and(|whole| whole.first == pages.first());
+        let ends = page_sizes
+            .superpage(last, page_sizes.top())
+            .is_some_and(|whole| whole.pages(page_sizes.page()).last() == pages.last());
         let Some(from) = first.segment.checked_add(usize::from(!starts)) else { return };
         let Some(to) = last.segment.checked_sub(usize::from(!ends)) else { return };
         if from > to {

@@ -6,115 +6,115 @@
 //!   block, 16 units:             nineteen counters (block.rs)
 //! ```
 //!
-//! Most misses touch one block and take a short way ([`swift`]).
+//! Most misses touch one block and take the fast path ([`fast`]).
 
 use tlbkit_addr::{PageSize, Pages, Vpn};
 
 use crate::block::{self, Block, JOINED, POPULATED};
 use crate::deferred::{Node, Rules, Segment};
 use crate::directory::Directory;
-use crate::ladder::{MAX_LEVELS, Place};
-use crate::lately::Lately;
 use crate::occupied::Occupied;
-use crate::{CostError, Footprint, Ladder, Memory, Superpage, Tlb};
+use crate::page_sizes::{MAX_LEVELS, Place};
+use crate::recent::RecentBlocks;
+use crate::{CostError, Memory, PageSizes, SegmentMemory, Superpage, Tlb};
 
+mod fast;
 mod reserved;
-mod swift;
 
-pub(crate) use swift::{Far, Swift};
+pub(crate) use fast::{Distant, Fast};
 
-/// What a miss came to.
+/// The outcome of a miss.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Charged {
-    /// No count has what its superpage takes.
+    /// No superpage has its price.
     Nothing,
-    /// The level of the smallest superpage around the page that was charged and has what it takes.
+    /// The smallest charged superpage around the page that has its price is of this level.
     Ready(usize),
-    /// There is no memory to count the segment.
+    /// There is no memory for the counters of the segment.
     Exhausted,
 }
 
-/// Counters in one segment of so many blocks: those of the blocks, and of the nodes above.
+/// Counters of a segment for each of its blocks: the block's own, and those of one node above the blocks.
 const PER_BLOCK: usize = size_of::<Block>() / size_of::<u16>() + size_of::<Node>() / size_of::<u16>();
 
 #[derive(Debug)]
 pub(crate) struct Ledger<'m> {
-    pub(crate) ladder: Ladder,
+    pub(crate) page_sizes: PageSizes,
     levels: [u32; MAX_LEVELS],
-    /// The ladder's shifts, as a set.
-    rungs: u32,
-    /// The level of the regions that memory is reserved for: 0 if it is for none.
+    /// The shifts of all sizes, as a set.
+    shifts: u32,
+    /// The level of the regions for which memory is reserved; 0 if none is.
     reserved: usize,
-    /// What a superpage takes that nobody has touched, by level; no less than its threshold, and what its counter holds at
-    /// the most.
+    /// The price of a superpage whose pages are all untouched, by level: at least its threshold, and the largest count.
     prices: [u32; MAX_LEVELS],
-    /// Whether untouched pages have to be paid for, and whether a superpage waits for that.
+    /// Whether untouched pages raise a superpage's price, and whether a superpage has its threshold but not its price.
     frugal: bool,
     waits: bool,
-    /// The units of each block that have no reservation, where there are any.
+    /// For each block, the units that have no reservation; empty for policies that reserve nothing.
     closed: &'m mut [u16],
     rules: Rules,
     /// log2 of the blocks of a segment.
     spread: u32,
     /// The bits of a block's number within its segment.
     mask: usize,
-    /// The last TLB: 0 if there is one.
+    /// The index of the last TLB: 0 if there is one TLB.
     last_tlb: usize,
     directory: Directory<'m>,
-    lately: Lately,
+    recent: RecentBlocks,
     occupied: Occupied<'m>,
-    /// [`block::AROUND`], where its address need not be found.
+    /// A copy of [`block::AROUND`] at a fixed offset from `self`.
     around: [u64; block::UNITS],
     blocks: &'m mut [Block],
     nodes: &'m mut [Node],
 }
 
-fn spread(ladder: &Ladder) -> u32 {
-    ladder.shift(ladder.top()).saturating_sub(block::SHIFT)
+fn spread(page_sizes: &PageSizes) -> u32 {
+    page_sizes.shift(page_sizes.top()).saturating_sub(block::SHIFT)
 }
 
-/// Maps a page size, named by its shift, to its value in a table by level; to `None` if the ladder has no such level.
-fn by_shift<'a>(ladder: &'a Ladder, of: &'a [u32; MAX_LEVELS]) -> impl Fn(u32) -> Option<u32> + 'a {
-    move |shift| (1..ladder.levels()).find(|&l| ladder.shift(l) == shift).map(|level| of[level])
+/// Maps a page size, named by its shift, to its value in a table by level; to `None` if no level has it.
+fn by_shift<'a>(page_sizes: &'a PageSizes, of: &'a [u32; MAX_LEVELS]) -> impl Fn(u32) -> Option<u32> + 'a {
+    move |shift| (1..page_sizes.levels()).find(|&l| page_sizes.shift(l) == shift).map(|level| of[level])
 }
 
-/// Returns the level of the regions that memory can be reserved for: 0 if there is none.
-pub(crate) fn reserved(ladder: &Ladder) -> usize {
+/// Returns the level of the regions for which memory can be reserved; 0 if there is none.
+pub(crate) fn reserved(page_sizes: &PageSizes) -> usize {
     let fits = |&level: &usize| {
-        ladder.shift(level) <= block::SHIFT && ladder.size(level).is_some_and(|size| size <= PageSize::K64)
+        page_sizes.shift(level) <= block::SHIFT
+            && page_sizes.size(level).is_some_and(|size| size <= PageSize::K64)
     };
-    (0..ladder.levels()).rfind(fits).unwrap_or(0)
+    (0..page_sizes.levels()).rfind(fits).unwrap_or(0)
 }
 
 impl<'m> Ledger<'m> {
-    /// Returns what one segment takes.
+    /// Returns the memory that one segment takes.
     ///
     /// # Errors
     ///
     /// [`CostError::TooLarge`] if a threshold of up to 16 units does not fit a counter.
-    pub(crate) fn footprint(
-        ladder: &Ladder,
+    pub(crate) fn segment_memory(
+        page_sizes: &PageSizes,
         thresholds: [u32; MAX_LEVELS],
         reserves: bool,
-    ) -> Result<Footprint, CostError> {
-        for (level, &threshold) in thresholds.iter().enumerate().take(ladder.levels()) {
-            if ladder.shift(level) <= block::SHIFT && threshold >= block::MOST.into() {
+    ) -> Result<SegmentMemory, CostError> {
+        for (level, &threshold) in thresholds.iter().enumerate().take(page_sizes.levels()) {
+            if page_sizes.shift(level) <= block::SHIFT && threshold >= block::MOST.into() {
                 return Err(CostError::TooLarge);
             }
         }
-        let spread = spread(ladder);
+        let spread = spread(page_sizes);
         let per_block = PER_BLOCK + usize::from(reserves);
-        Ok(Footprint { bits: Occupied::words(spread), counters: per_block << spread })
+        Ok(SegmentMemory { bits: Occupied::words(spread), counters: per_block << spread })
     }
 
-    /// Makes the ledger; `eager` charges superpages of every size at each miss. With `prices`, memory is reserved at first
-    /// touches, and counts may go on beyond the thresholds to these.
+    /// Makes the ledger. `eager` charges superpages of every size at each miss. With `prices`, memory is reserved at first
+    /// touches, and counts may exceed thresholds up to these prices.
     ///
     /// # Errors
     ///
-    /// As [`footprint`](Self::footprint).
+    /// As [`segment_memory`](Self::segment_memory).
     pub(crate) fn new(
-        ladder: Ladder,
+        page_sizes: PageSizes,
         thresholds: [u32; MAX_LEVELS],
         eager: bool,
         prices: Option<[u32; MAX_LEVELS]>,
@@ -122,41 +122,41 @@ impl<'m> Ledger<'m> {
         memory: Memory<'m>,
     ) -> Result<Self, CostError> {
         let reserves = prices.is_some();
-        let footprint = Self::footprint(&ladder, thresholds, reserves)?;
-        let chunks = footprint.fits(&memory).min(memory.directory.len());
+        let per_segment = Self::segment_memory(&page_sizes, thresholds, reserves)?;
+        let chunks = per_segment.fits(&memory).min(memory.directory.len());
         let Memory { directory, bits, counters } = memory;
-        let spread = spread(&ladder);
+        let spread = spread(&page_sizes);
         let blocks = chunks << spread;
         let (counters, rest) = counters.split_at_mut(counters.len().min(blocks * block::WORDS));
         let (nodes, rest) = rest.split_at_mut(rest.len().min(blocks * size_of::<Node>() / size_of::<u16>()));
-        let threshold = by_shift(&ladder, &thresholds);
-        let reserved = if reserves { reserved(&ladder) } else { 0 };
+        let threshold = by_shift(&page_sizes, &thresholds);
+        let reserved = if reserves { reserved(&page_sizes) } else { 0 };
         let populated = if reserved == 0 { u16::MAX } else { 0 };
         let mut prices = prices.unwrap_or(thresholds);
         for (level, price) in prices.iter_mut().enumerate() {
-            if ladder.shift(level) <= block::SHIFT {
+            if page_sizes.shift(level) <= block::SHIFT {
                 *price = (*price).min(block::MOST.into());
             }
         }
         Ok(Self {
             levels: thresholds,
-            rungs: (1..ladder.levels()).fold(0, |rungs, level| rungs | 1 << ladder.shift(level)),
+            shifts: (1..page_sizes.levels()).fold(0, |shifts, level| shifts | 1 << page_sizes.shift(level)),
             reserved,
             prices,
             frugal: false,
             waits: false,
             closed: rest,
-            rules: Rules::new(&ladder, eager, populated, threshold),
+            rules: Rules::new(&page_sizes, eager, populated, threshold),
             spread,
             mask: (1 << spread) - 1,
             last_tlb: tlbs - 1,
             directory: Directory::new(directory, chunks),
-            lately: Lately::new(&ladder),
+            recent: RecentBlocks::new(&page_sizes),
             occupied: Occupied::new(bits, spread, chunks),
             around: block::AROUND,
             blocks: counters.as_chunks_mut().0,
             nodes: nodes.as_chunks_mut().0,
-            ladder,
+            page_sizes,
         })
     }
 
@@ -193,26 +193,26 @@ impl<'m> Ledger<'m> {
         Some(Segment { rules: &self.rules, blocks, nodes })
     }
 
-    /// Returns the place among all blocks of one of a chunk.
+    /// Returns the index among all blocks of a block of a chunk.
     #[inline(always)]
     const fn index(&self, chunk: usize, number: usize) -> usize {
         chunk << self.spread | number
     }
 
-    /// Returns the place among all nodes of that of `1 << group` blocks around one; their segment has as many.
+    /// Returns the index among all nodes of the node of `1 << group` blocks around a block.
     #[inline(always)]
     const fn node(&self, index: usize, group: u32) -> usize {
         (index & !self.mask) | ((self.mask + 1) | (index & self.mask)) >> group
     }
 
-    /// Returns the place of a page's block, ready for use.
+    /// Returns the index of a page's block, and prepares the block for use.
     fn find(&mut self, page: Vpn) -> Option<usize> {
-        let Place { segment, unit } = self.ladder.locate(page);
+        let Place { segment, unit } = self.page_sizes.locate(page);
         let chunk = self.directory.near(segment).or_else(|| self.touch(segment))?;
         let number = unit >> block::SHIFT;
         self.segment(chunk)?.prepare(number);
         let index = self.index(chunk, number);
-        self.lately.found(self.lately.unit(page), index);
+        self.recent.found(self.recent.unit(page), index);
         Some(index)
     }
 
@@ -221,7 +221,7 @@ impl<'m> Ledger<'m> {
     /// Charges go by what was resident before this miss changed anything, the entry about to be evicted included.
     /// Candidates are strictly larger than what maps the page now.
     pub(crate) fn miss(&mut self, tlb: Tlb, page: Vpn, count: bool) -> Charged {
-        let (tlb, unit) = (self.tlb(tlb), self.ladder.locate(page).unit);
+        let (tlb, unit) = (self.tlb(tlb), self.page_sizes.locate(page).unit);
         let Some(index) = self.find(page) else { return Charged::Exhausted };
         let (chunk, number) = (index >> self.spread, unit >> block::SHIFT);
         let Some(block) = self.blocks.get_mut(index) else { return Charged::Exhausted };
@@ -271,20 +271,20 @@ impl<'m> Ledger<'m> {
         charged
     }
 
-    /// Returns the smallest rung among superpages of these shifts around a unit, whose counts have reached their
+    /// Returns the smallest among superpages of these shifts around a unit, whose counts have reached their
     /// thresholds, that has what it takes.
     #[inline(always)]
     fn smallest(&mut self, reached: u32, chunk: usize, unit: usize) -> Charged {
-        match reached & self.rungs {
+        match reached & self.shifts {
             0 => Charged::Nothing,
-            rungs if self.frugal => self.smallest_paid(rungs, chunk, unit),
-            rungs => Charged::Ready(self.level(rungs.trailing_zeros())),
+            shifts if self.frugal => self.smallest_paid(shifts, chunk, unit),
+            shifts => Charged::Ready(self.level(shifts.trailing_zeros())),
         }
     }
 
     /// Returns the level whose superpages are of `1 << shift` units or, if there is none, the next smaller.
     fn level(&self, shift: u32) -> usize {
-        (0..self.ladder.levels()).rfind(|&level| self.ladder.shift(level) <= shift).unwrap_or(0)
+        (0..self.page_sizes.levels()).rfind(|&level| self.page_sizes.shift(level) <= shift).unwrap_or(0)
     }
 
     /// Returns the shift of the mapping of a unit.
@@ -313,12 +313,12 @@ impl<'m> Ledger<'m> {
 
     /// Records that the TLB no longer holds the entry that starts at `page`. Nothing happens if it did not.
     pub(crate) fn evict(&mut self, tlb: Tlb, page: Vpn) {
-        let (Place { segment, unit }, tlb) = (self.ladder.locate(page), self.tlb(tlb));
+        let (Place { segment, unit }, tlb) = (self.page_sizes.locate(page), self.tlb(tlb));
         if let Some(chunk) = self.directory.find(segment) {
             let index = self.index(chunk, unit >> block::SHIFT);
             // A block that was never touched holds nothing, and is not ready for a miss that finds it remembered.
             if self.blocks.get(index).is_some_and(|block| block::left(block) > 0) {
-                self.lately.found(self.lately.unit(page), index);
+                self.recent.found(self.recent.unit(page), index);
                 self.leave::<false>(index, tlb, unit);
             }
         }
@@ -373,7 +373,7 @@ impl<'m> Ledger<'m> {
     /// mapping covers it already.
     pub(crate) fn promote(&mut self, place: Place, level: usize, less: Option<u32>) {
         let Some(chunk) = self.directory.find(place.segment) else { return };
-        let shift = self.ladder.shift(level);
+        let shift = self.page_sizes.shift(level);
         let first = place.unit >> shift << shift;
         if self.mapped_shift(chunk, first) >= shift {
             return;
@@ -398,7 +398,7 @@ impl<'m> Ledger<'m> {
     /// Lets the charges of the superpage of `level` around `place` begin anew, and no others.
     pub(crate) fn start_over(&mut self, place: Place, level: usize) {
         let Some(chunk) = self.directory.find(place.segment) else { return };
-        let shift = self.ladder.shift(level);
+        let shift = self.page_sizes.shift(level);
         if let Some(mut segment) = self.segment(chunk) {
             segment.start_over(place.unit, shift);
         }
@@ -406,21 +406,21 @@ impl<'m> Ledger<'m> {
 
     /// Returns the superpage that maps a page, if one does.
     fn superpage(&mut self, page: Vpn) -> Option<Superpage> {
-        let place = self.ladder.locate(page);
+        let place = self.page_sizes.locate(page);
         let level = self.mapped(place);
-        self.ladder.superpage(place, level).filter(|_| level > 0)
+        self.page_sizes.superpage(place, level).filter(|_| level > 0)
     }
 
     /// Returns a page of each superpage that `pages` cut in two: it has to be demoted before they are unmapped.
     pub(crate) fn cut(&mut self, pages: Pages) -> [Option<Vpn>; 2] {
-        let ladder = self.ladder;
-        ladder.cut(pages, |page| self.superpage(page))
+        let page_sizes = self.page_sizes;
+        page_sizes.cut(pages, |page| self.superpage(page))
     }
 
     /// Splits the superpage that maps `page` into units, none of them resident. Returns it, or `None` if `page` is
     /// not in a superpage.
     pub(crate) fn demote(&mut self, page: Vpn) -> Option<Superpage> {
-        let place = self.ladder.locate(page);
+        let place = self.page_sizes.locate(page);
         let chunk = self.directory.find(place.segment)?;
         let shift = self.mapped_shift(chunk, place.unit);
         if shift == 0 {
@@ -431,15 +431,15 @@ impl<'m> Ledger<'m> {
         }
         self.join(chunk, place.unit, shift, false);
         self.restart(chunk, place.unit, shift, 0);
-        self.ladder.superpage(place, self.level(shift))
+        self.page_sizes.superpage(place, self.level(shift))
     }
 
     /// Forgets the segments that lie in `pages` whole, for reuse, and what is mapped and resident in parts of others. No
     /// superpage may be [cut](Self::cut).
     pub(crate) fn unmapped(&mut self, pages: Pages) {
-        self.lately.forget();
-        self.directory.unmapped(&self.ladder, pages);
-        for (segment, units) in self.ladder.edges(pages) {
+        self.recent.forget();
+        self.directory.unmapped(&self.page_sizes, pages);
+        for (segment, units) in self.page_sizes.edges(pages) {
             let Some(chunk) = self.directory.find(segment) else { continue };
             for unit in units {
                 let index = self.index(chunk, unit >> block::SHIFT);
@@ -470,9 +470,9 @@ impl<'m> Ledger<'m> {
     /// resident, or else the number of its components with a positive count. What lies in an untouched segment has a
     /// count of zero.
     pub(crate) fn tlbcount(&mut self, tlb: Tlb, superpage: Superpage) -> Option<i32> {
-        let (place, level) = self.ladder.find(superpage)?;
+        let (place, level) = self.page_sizes.find(superpage)?;
         let Some(chunk) = self.directory.find(place.segment) else { return Some(0) };
-        let (tlb, shift) = (self.tlb(tlb), self.ladder.shift(level));
+        let (tlb, shift) = (self.tlb(tlb), self.page_sizes.shift(level));
         let mapped = self.mapped_shift(chunk, place.unit);
         if mapped > shift {
             return Some(-1);
@@ -480,7 +480,7 @@ impl<'m> Ledger<'m> {
         if mapped == shift {
             return Some(self.holds(chunk, tlb, place.unit, shift).into());
         }
-        let component = self.ladder.shift(level - 1);
+        let component = self.page_sizes.shift(level - 1);
         let components = (place.unit..place.unit + (1 << shift)).step_by(1 << component);
         Some(components.filter(|&unit| self.holds(chunk, tlb, unit, component)).count() as i32)
     }
@@ -495,7 +495,7 @@ impl<'m> Ledger<'m> {
 
     /// Returns the exact prefetch charges of a superpage.
     pub(crate) fn charged(&mut self, superpage: Superpage) -> Option<u32> {
-        let (place, level) = self.ladder.find(superpage).filter(|&(_, level)| level > 0)?;
+        let (place, level) = self.page_sizes.find(superpage).filter(|&(_, level)| level > 0)?;
         Some(self.count(place, level))
     }
 
@@ -505,7 +505,7 @@ impl<'m> Ledger<'m> {
     }
 
     fn count_in(&mut self, chunk: usize, unit: usize, level: usize) -> u32 {
-        let (number, shift) = (unit >> block::SHIFT, self.ladder.shift(level));
+        let (number, shift) = (unit >> block::SHIFT, self.page_sizes.shift(level));
         let Some(segment) = self.segment(chunk) else { return 0 };
         if shift <= block::SHIFT {
             return segment.blocks.get(number).map_or(0, |block| {

@@ -7,12 +7,12 @@
 //!
 //! ```
 //! use tlbkit_addr::Vpn;
-//! use tlbkit_superpage::{Action, ApproxOnline, Footprint, Memory, Miss, Policy, Setup, Slot, Tlb};
+//! use tlbkit_superpage::{Action, ApproxOnline, SegmentMemory, Memory, Miss, Policy, Setup, Slot, Tlb};
 //!
 //! // Memory for four segments, at the paper's settings: 4 KB to 8 MB, two TLBs, R of 100 a KB.
 //! let setup = Setup::PAPER;
-//! let each = ApproxOnline::footprint(&setup)?;
-//! let mut directory = vec![Slot::default(); 4 * Footprint::SLOTS];
+//! let each = ApproxOnline::segment_memory(&setup)?;
+//! let mut directory = vec![Slot::default(); 4 * SegmentMemory::SLOTS];
 //! let mut bits = vec![0; 4 * each.bits];
 //! let mut counters = vec![0; 4 * each.counters];
 //! let memory = Memory { directory: &mut directory, bits: &mut bits, counters: &mut counters };
@@ -79,12 +79,12 @@ mod capacity;
 mod costs;
 mod deferred;
 mod directory;
-mod ladder;
-mod lately;
 mod ledger;
 mod occupied;
+mod page_sizes;
 mod policy;
 mod population;
+mod recent;
 mod segments;
 mod setup;
 mod units;
@@ -92,10 +92,10 @@ mod units;
 pub use capacity::StackEntry;
 pub use costs::{CostError, Costs};
 pub use directory::Slot;
-pub use ladder::{Ladder, LadderError, MAX_LEVELS};
+pub use page_sizes::{MAX_LEVELS, PageSizes, PageSizesError};
 pub use policy::{
     Action, Activity, ApproxOnline, Asap, Asap464, Background, Miss, Online, OnlineMemory, Policy, Refusal,
     Reservation, Superpage, Thrift, Tlb, Utilization,
 };
-pub use segments::{Footprint, Memory};
+pub use segments::{Memory, SegmentMemory};
 pub use setup::Setup;

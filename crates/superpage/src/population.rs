@@ -3,10 +3,10 @@
 use tlbkit_addr::{Pages, Vpn};
 
 use crate::directory::Exhausted;
-use crate::ladder::Place;
+use crate::page_sizes::Place;
 use crate::segments::Segments;
 use crate::units::Units;
-use crate::{Footprint, Ladder, Memory, Superpage};
+use crate::{Memory, PageSizes, SegmentMemory, Superpage};
 
 const WORD: u32 = usize::BITS.trailing_zeros();
 
@@ -32,7 +32,7 @@ fn count(bits: &[usize], unit: usize, shift: u32) -> usize {
 /// The referenced units and the mappings of every touched segment.
 #[derive(Debug)]
 pub(crate) struct Population<'m> {
-    pub(crate) ladder: Ladder,
+    pub(crate) page_sizes: PageSizes,
     /// A set of units: those referenced.
     units: Units,
     segments: Segments<'m>,
@@ -40,18 +40,18 @@ pub(crate) struct Population<'m> {
 
 impl<'m> Population<'m> {
     /// `marks` says whether segments have a mark.
-    pub(crate) fn footprint(ladder: &Ladder, marks: bool) -> Footprint {
-        Footprint { bits: Units::new(*ladder).words(), counters: if marks { MARK } else { 0 } }
+    pub(crate) fn segment_memory(page_sizes: &PageSizes, marks: bool) -> SegmentMemory {
+        SegmentMemory { bits: Units::new(*page_sizes).words(), counters: if marks { MARK } else { 0 } }
     }
 
-    pub(crate) fn new(ladder: Ladder, marks: bool, memory: Memory<'m>) -> Self {
-        let segments = Segments::new(memory, Self::footprint(&ladder, marks));
-        Self { ladder, units: Units::new(ladder), segments }
+    pub(crate) fn new(page_sizes: PageSizes, marks: bool, memory: Memory<'m>) -> Self {
+        let segments = Segments::new(memory, Self::segment_memory(&page_sizes, marks));
+        Self { page_sizes, units: Units::new(page_sizes), segments }
     }
 
     /// Records a reference, and returns where it is, the level it is mapped at, and whether it is the first there.
     pub(crate) fn reference(&mut self, page: Vpn) -> Result<(Place, usize, bool), Exhausted> {
-        let place = self.ladder.locate(page);
+        let place = self.page_sizes.locate(page);
         let chunk = self.segments.touch(place.segment)?;
         let new = self.units.insert(self.segments.bits(chunk), place.unit);
         Ok((place, self.mapped(place), new))
@@ -60,11 +60,11 @@ impl<'m> Population<'m> {
     /// Returns the largest level from `mapped` on all of whose units around `place` have been referenced, level by
     /// level.
     pub(crate) fn full(&mut self, place: Place, mapped: usize) -> usize {
-        let ladder = self.ladder;
+        let page_sizes = self.page_sizes;
         let Some(chunk) = self.segments.find(place.segment) else { return mapped };
         let bits = self.segments.peek(chunk).0;
         let is_full = |&level: &usize| {
-            let shift = ladder.shift(level);
+            let shift = page_sizes.shift(level);
             let first = place.unit >> shift << shift;
             if shift < WORD {
                 let all = (1 << (1 << shift)) - 1;
@@ -75,7 +75,7 @@ impl<'m> Population<'m> {
             let words = bits.get(first >> WORD..(first >> WORD) + (1 << (shift - WORD)));
             words.is_some_and(|words| words.iter().all(|&word| word == usize::MAX))
         };
-        (mapped..ladder.levels()).take_while(is_full).last().unwrap_or(mapped)
+        (mapped..page_sizes.levels()).take_while(is_full).last().unwrap_or(mapped)
     }
 
     /// Sets the mark of a segment.
@@ -94,7 +94,7 @@ impl<'m> Population<'m> {
 
     /// Returns every touched segment with its mark and its referenced units.
     pub(crate) fn marks(&self) -> impl Iterator<Item = (usize, u64, usize)> + '_ {
-        let words = self.ladder.units_per_segment().div_ceil(1 << WORD);
+        let words = self.page_sizes.units_per_segment().div_ceil(1 << WORD);
         self.segments.iter().map(move |(segment, chunk)| {
             let (bits, marks) = self.segments.peek(chunk);
             let populated = bits.iter().take(words).map(|word| word.count_ones() as usize).sum();
@@ -105,15 +105,15 @@ impl<'m> Population<'m> {
     /// Returns how many units of the superpage of `level` around `place` have been referenced.
     pub(crate) fn populated(&mut self, place: Place, level: usize) -> usize {
         let Some(chunk) = self.segments.find(place.segment) else { return 0 };
-        count(self.segments.peek(chunk).0, place.unit, self.ladder.shift(level))
+        count(self.segments.peek(chunk).0, place.unit, self.page_sizes.shift(level))
     }
 
     /// Returns every superpage of `level` with its referenced units, in no order.
     pub(crate) fn superpages(&self, level: usize) -> impl Iterator<Item = (Place, usize)> + '_ {
-        let shift = self.ladder.shift(level);
+        let shift = self.page_sizes.shift(level);
         self.segments.iter().flat_map(move |(segment, chunk)| {
             let bits = self.segments.peek(chunk).0;
-            let units = (0..self.ladder.units_per_segment()).step_by(1 << shift);
+            let units = (0..self.page_sizes.units_per_segment()).step_by(1 << shift);
             let mapped = units.filter(move |&unit| self.units.mapped(bits, unit) == level);
             mapped.map(move |unit| (Place { segment, unit }, count(bits, unit, shift)))
         })
@@ -127,7 +127,7 @@ impl<'m> Population<'m> {
 
     /// Lets the population of a superpage start at nothing.
     pub(crate) fn start_over(&mut self, range: Superpage) {
-        let Some((place, level)) = self.ladder.find(range) else { return };
+        let Some((place, level)) = self.page_sizes.find(range) else { return };
         if let Some(chunk) = self.segments.find(place.segment) {
             self.units.remove(self.segments.bits(chunk), place.unit, level);
         }
@@ -135,7 +135,7 @@ impl<'m> Population<'m> {
 
     /// Maps a superpage as one. Nothing happens if one mapping covers it already.
     pub(crate) fn promote(&mut self, range: Superpage) {
-        let Some((place, level)) = self.ladder.find(range) else { return };
+        let Some((place, level)) = self.page_sizes.find(range) else { return };
         let Ok(chunk) = self.segments.touch(place.segment) else { return };
         if self.mapped(place) >= level {
             return;
@@ -145,17 +145,17 @@ impl<'m> Population<'m> {
 
     /// Returns a page of each superpage that `pages` cut in two: it has to be demoted before they are unmapped.
     fn cut(&mut self, pages: Pages) -> [Option<Vpn>; 2] {
-        let ladder = self.ladder;
-        ladder.cut(pages, |page| {
-            let place = ladder.locate(page);
+        let page_sizes = self.page_sizes;
+        page_sizes.cut(pages, |page| {
+            let place = page_sizes.locate(page);
             let level = self.mapped(place);
-            ladder.superpage(place, level).filter(|_| level > 0)
+            page_sizes.superpage(place, level).filter(|_| level > 0)
         })
     }
 
     /// Splits the superpage around `page`, none of whose units count as referenced any longer.
     pub(crate) fn demote(&mut self, page: Vpn) -> Option<Superpage> {
-        let place = self.ladder.locate(page);
+        let place = self.page_sizes.locate(page);
         let chunk = self.segments.find(place.segment)?;
         let (bits, _) = self.segments.parts(chunk);
         let level = self.units.mapped(bits, place.unit);
@@ -164,7 +164,7 @@ impl<'m> Population<'m> {
         }
         self.units.remove(bits, place.unit, level);
         self.units.join(bits, place.unit, level, false);
-        self.ladder.superpage(place, level)
+        self.page_sizes.superpage(place, level)
     }
 
     /// Forgets the segments that lie in `pages` whole, and what was referenced and is mapped in parts of others.
@@ -173,8 +173,8 @@ impl<'m> Population<'m> {
         for page in self.cut(pages).into_iter().flatten() {
             self.demote(page);
         }
-        self.segments.unmapped(&self.ladder, pages);
-        for (segment, units) in self.ladder.edges(pages) {
+        self.segments.unmapped(&self.page_sizes, pages);
+        for (segment, units) in self.page_sizes.edges(pages) {
             if let Some(chunk) = self.segments.find(segment) {
                 self.units.clear(self.segments.bits(chunk), units);
             }

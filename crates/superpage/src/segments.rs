@@ -2,19 +2,19 @@
 
 use tlbkit_addr::Pages;
 
-use crate::Ladder;
+use crate::PageSizes;
 use crate::directory::{self, Directory, Exhausted, Slot};
 
 /// What one segment of bookkeeping takes, for a caller that sizes [`Memory`].
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Footprint {
+pub struct SegmentMemory {
     /// Words of bit maps.
     pub bits: usize,
     /// Counters of 16 bits (a count whose threshold needs more takes two).
     pub counters: usize,
 }
 
-impl Footprint {
+impl SegmentMemory {
     /// Places in the directory for one segment.
     pub const SLOTS: usize = directory::SLOTS;
 
@@ -24,19 +24,19 @@ impl Footprint {
     }
 }
 
-/// Memory that the caller hands over: for `n` segments, `n` times what the policy's footprint says of each kind.
+/// Memory that the caller hands over: for `n` segments, `n` times of each kind what the policy's `segment_memory` says.
 /// What it holds does not matter.
 #[derive(Debug)]
 pub struct Memory<'m> {
-    /// [`Footprint::SLOTS`] a segment.
+    /// [`SegmentMemory::SLOTS`] a segment.
     pub directory: &'m mut [Slot],
-    /// [`Footprint::bits`] a segment.
+    /// [`SegmentMemory::bits`] a segment.
     pub bits: &'m mut [usize],
-    /// [`Footprint::counters`] a segment.
+    /// [`SegmentMemory::counters`] a segment.
     pub counters: &'m mut [u16],
 }
 
-impl Footprint {
+impl SegmentMemory {
     /// Returns for how many segments `memory` is enough.
     pub(crate) fn fits(self, memory: &Memory<'_>) -> usize {
         let fit = |have: usize, each: usize| have.checked_div(each).unwrap_or(usize::MAX);
@@ -50,14 +50,14 @@ pub(crate) struct Segments<'m> {
     directory: Directory<'m>,
     bits: &'m mut [usize],
     counters: &'m mut [u16],
-    footprint: Footprint,
+    per_segment: SegmentMemory,
 }
 
 impl<'m> Segments<'m> {
-    pub(crate) fn new(memory: Memory<'m>, footprint: Footprint) -> Self {
-        let chunks = footprint.fits(&memory);
+    pub(crate) fn new(memory: Memory<'m>, per_segment: SegmentMemory) -> Self {
+        let chunks = per_segment.fits(&memory);
         let Memory { directory, bits, counters } = memory;
-        Self { directory: Directory::new(directory, chunks), bits, counters, footprint }
+        Self { directory: Directory::new(directory, chunks), bits, counters, per_segment }
     }
 
     /// Returns the chunk of `segment`, if it has one.
@@ -89,7 +89,7 @@ impl<'m> Segments<'m> {
 
     /// Returns the bit maps and counters of a chunk.
     pub(crate) fn parts(&mut self, chunk: usize) -> (&mut [usize], &mut [u16]) {
-        let Footprint { bits, counters } = self.footprint;
+        let SegmentMemory { bits, counters } = self.per_segment;
         (
             self.bits.get_mut(chunk * bits..(chunk + 1) * bits).unwrap_or_default(),
             self.counters.get_mut(chunk * counters..(chunk + 1) * counters).unwrap_or_default(),
@@ -99,13 +99,13 @@ impl<'m> Segments<'m> {
     /// Returns the bit maps of a chunk.
     #[inline]
     pub(crate) fn bits(&mut self, chunk: usize) -> &mut [usize] {
-        let bits = self.footprint.bits;
+        let bits = self.per_segment.bits;
         self.bits.get_mut(chunk * bits..(chunk + 1) * bits).unwrap_or_default()
     }
 
     /// Returns the bit maps and counters of a chunk, to read.
     pub(crate) fn peek(&self, chunk: usize) -> (&[usize], &[u16]) {
-        let Footprint { bits, counters } = self.footprint;
+        let SegmentMemory { bits, counters } = self.per_segment;
         (
             self.bits.get(chunk * bits..(chunk + 1) * bits).unwrap_or_default(),
             self.counters.get(chunk * counters..(chunk + 1) * counters).unwrap_or_default(),
@@ -119,7 +119,7 @@ impl<'m> Segments<'m> {
 
     /// Zeroes the counters of every segment.
     pub(crate) fn clear_counters(&mut self) {
-        let each = self.footprint.counters;
+        let each = self.per_segment.counters;
         for (_, chunk) in self.directory.iter() {
             if let Some(counters) = self.counters.get_mut(chunk * each..(chunk + 1) * each) {
                 counters.fill(0);
@@ -128,7 +128,7 @@ impl<'m> Segments<'m> {
     }
 
     /// Forgets the segments that lie in `pages` whole.
-    pub(crate) fn unmapped(&mut self, ladder: &Ladder, pages: Pages) {
-        self.directory.unmapped(ladder, pages);
+    pub(crate) fn unmapped(&mut self, page_sizes: &PageSizes, pages: Pages) {
+        self.directory.unmapped(page_sizes, pages);
     }
 }

@@ -1,6 +1,6 @@
 //! What the counting policies are made with.
 
-use crate::{Activity, Costs, Ladder};
+use crate::{Activity, Costs, PageSizes};
 
 /// The machine and the parameters of a counting policy. [`Setup::PAPER`] is the paper's.
 ///
@@ -12,7 +12,7 @@ use crate::{Activity, Costs, Ladder};
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Setup {
     /// The sizes that a TLB entry can have.
-    pub ladder: Ladder,
+    pub page_sizes: PageSizes,
     /// Whether instructions have a TLB of their own.
     pub split: bool,
     /// Costs and thresholds.
@@ -27,7 +27,7 @@ pub struct Setup {
 impl Setup {
     /// 4 KB to 8 MB, two TLBs, R of 100 a KB, thresholds of 0.125 and 0.625 R, deferred above 64 KB, always active.
     pub const PAPER: Self = Self {
-        ladder: Ladder::PAPER,
+        page_sizes: PageSizes::PAPER,
         split: true,
         costs: Costs::PAPER,
         eager: false,

@@ -7,7 +7,7 @@
 
 use core::ops::RangeInclusive;
 
-use crate::Ladder;
+use crate::PageSizes;
 
 /// log2 of the bits of a word.
 const WORD: u32 = usize::BITS.trailing_zeros();
@@ -17,14 +17,14 @@ const MASK: usize = (1 << WORD) - 1;
 /// Where the two maps lie among a segment's words.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Units {
-    ladder: Ladder,
+    page_sizes: PageSizes,
     /// First word of `joined`.
     joined: usize,
 }
 
 impl Units {
-    pub(crate) const fn new(ladder: Ladder) -> Self {
-        Self { ladder, joined: ladder.units_per_segment().div_ceil(1 << WORD) }
+    pub(crate) const fn new(page_sizes: PageSizes) -> Self {
+        Self { page_sizes, joined: page_sizes.units_per_segment().div_ceil(1 << WORD) }
     }
 
     /// Words of bit maps in a segment.
@@ -38,18 +38,18 @@ impl Units {
     /// before.
     pub(crate) fn mapped(&self, bits: &[usize], unit: usize) -> usize {
         let within = |&level: &usize| {
-            let shift = self.ladder.shift(level);
+            let shift = self.page_sizes.shift(level);
             let middle = (unit >> shift << shift) | (1 << (shift - 1));
             bits.get(self.joined + (middle >> WORD)).is_some_and(|word| word >> (middle & MASK) & 1 == 1)
         };
-        (1..self.ladder.levels()).take_while(within).last().unwrap_or(0)
+        (1..self.page_sizes.levels()).take_while(within).last().unwrap_or(0)
     }
 
     /// Marks the superpage of `level` around `unit` as one mapping, or as units.
     pub(crate) fn join(&self, bits: &mut [usize], unit: usize, level: usize, one: bool) {
-        let first = unit >> self.ladder.shift(level) << self.ladder.shift(level);
+        let first = unit >> self.page_sizes.shift(level) << self.page_sizes.shift(level);
         let Some(joined) = bits.get_mut(self.joined..) else { return };
-        set(joined, first + 1, first + (1 << self.ladder.shift(level)), one);
+        set(joined, first + 1, first + (1 << self.page_sizes.shift(level)), one);
     }
 
     /// Adds a unit. Returns whether it is new.
@@ -63,8 +63,8 @@ impl Units {
 
     /// Removes the units of the superpage of `level` around `unit`.
     pub(crate) fn remove(&self, bits: &mut [usize], unit: usize, level: usize) {
-        let first = unit >> self.ladder.shift(level) << self.ladder.shift(level);
-        set(bits, first, first + (1 << self.ladder.shift(level)), false);
+        let first = unit >> self.page_sizes.shift(level) << self.page_sizes.shift(level);
+        set(bits, first, first + (1 << self.page_sizes.shift(level)), false);
     }
 
     /// Removes these units, and splits the superpages that they are.

@@ -8,7 +8,7 @@ use model::world::{Event, SEGMENTS, World, activity, ladders, memory, page, refu
 use model::{Counts, Machine, Node, TLBS, approx, online, step};
 use proptest::prelude::*;
 use tlbkit_addr::{PageSize, Vpn};
-use tlbkit_superpage::{ApproxOnline, Costs, Ladder, Online, Policy, Setup, Tlb};
+use tlbkit_superpage::{ApproxOnline, Costs, Online, PageSizes, Policy, Setup, Tlb};
 
 /// Pages in clusters, so that everything has neighbours and charges gather, and in blocks apart from each other.
 fn places() -> impl Strategy<Value = u16> {
@@ -16,8 +16,8 @@ fn places() -> impl Strategy<Value = u16> {
 }
 
 /// Mostly references; everything else only in every other run, so that in some charges gather for long.
-fn events(ladder: Ladder) -> impl Strategy<Value = Vec<Event>> {
-    let page = move || (0..SEGMENTS, places()).prop_map(move |(segment, at)| page(&ladder, segment, at));
+fn events(page_sizes: PageSizes) -> impl Strategy<Value = Vec<Event>> {
+    let page = move || (0..SEGMENTS, places()).prop_map(move |(segment, at)| page(&page_sizes, segment, at));
     let reference = move |refused: u32| {
         (0usize..2, page(), refusals(refused))
             .prop_map(|(tlb, page, refuse)| Event::Reference(tlb, page, refuse))
@@ -37,9 +37,9 @@ fn events(ladder: Ladder) -> impl Strategy<Value = Vec<Event>> {
     prop_oneof![prop::collection::vec(reference(100), 1..1500), prop::collection::vec(any, 1..1500)]
 }
 
-/// A ladder, and what happens on it.
-fn histories() -> impl Strategy<Value = (Ladder, Vec<Event>)> {
-    ladders().prop_flat_map(|ladder| (Just(ladder), events(ladder)))
+/// Page sizes, and what happens with them.
+fn histories() -> impl Strategy<Value = (PageSizes, Vec<Event>)> {
+    ladders().prop_flat_map(|page_sizes| (Just(page_sizes), events(page_sizes)))
 }
 
 /// References to all segments.
@@ -47,8 +47,8 @@ fn references() -> impl Strategy<Value = Vec<(usize, u8, u16)>> {
     prop::collection::vec((0usize..2, 0..SEGMENTS, places()), 1..1500)
 }
 
-fn setup(ladder: Ladder, costs: Costs, eager: bool) -> Setup {
-    Setup { ladder, costs, eager, ..Setup::PAPER }
+fn setup(page_sizes: PageSizes, costs: Costs, eager: bool) -> Setup {
+    Setup { page_sizes, costs, eager, ..Setup::PAPER }
 }
 
 fn check_tlbcounts(
@@ -58,8 +58,8 @@ fn check_tlbcounts(
     page: Vpn,
 ) -> Result<(), TestCaseError> {
     let unit =
-        (0, page.get() >> machine.ladder.size(0).unwrap().pages(PageSize::K4).unwrap().trailing_zeros());
-    for level in 0..machine.ladder.levels() {
+        (0, page.get() >> machine.page_sizes.size(0).unwrap().pages(PageSize::K4).unwrap().trailing_zeros());
+    for level in 0..machine.page_sizes.levels() {
         let node = machine.up(unit, level);
         prop_assert_eq!(
             policy.tlbcount(Tlb::Data, machine.superpage(node)),
@@ -74,11 +74,11 @@ fn check_tlbcounts(
 proptest! {
     #![proptest_config(ProptestConfig::with_cases(100))]
 
-    /// Eager and deferred APPROX-ONLINE promote exactly where scanning does, whatever the ladder, the costs, and
+    /// Eager and deferred APPROX-ONLINE promote exactly where scanning does, whatever the page sizes, the costs, and
     /// whether charges are deferred; after every miss it counts what scanning counts.
     #[test]
     fn approx_online_is_its_definition(
-        (ladder, events) in histories(),
+        (page_sizes, events) in histories(),
         r in 1u32..6,
         prefetch in prop_oneof![Just(125u32), 1u32..2000, 1u32..20],
         eager in any::<bool>(),
@@ -88,13 +88,13 @@ proptest! {
         tlb_sizes in [1usize..6, 1usize..6],
     ) {
         let costs = Costs { r_per_kb: r, prefetch, ..Costs::PAPER };
-        let setup = Setup { split, activity, ..setup(ladder, costs, eager) };
+        let setup = Setup { split, activity, ..setup(page_sizes, costs, eager) };
         let mut world = World::new(&setup, tlb_sizes, false).with_memory(memory);
         let mut policy = approx(&setup, memory);
         for (n, &event) in events.iter().enumerate() {
             let Some((tlb, page)) = world.happens(&mut policy, event, start + 10 * n as u64)? else { continue };
             let unit = world.unit(page);
-            for level in 0..ladder.levels() {
+            for level in 0..page_sizes.levels() {
                 let node = world.machine.up(unit, level);
                 let superpage = world.machine.superpage(node);
                 let count = world.scan.prefetch.get(&node).copied().unwrap_or(0);
@@ -117,7 +117,7 @@ proptest! {
         let setup = Setup { costs: Costs { r_per_kb: r, ..Costs::PAPER }, ..Setup::PAPER };
         let eager = Setup { eager: true, ..setup };
         let (mut deferred, mut at_once) = (approx(&setup, 2), approx(&eager, 2));
-        let mut machine = Machine::new(Ladder::PAPER, [size, size]);
+        let mut machine = Machine::new(PageSizes::PAPER, [size, size]);
         let mut state = seed | 1;
         for n in 0..8_000 {
             state = state.wrapping_mul(6_364_136_223_846_793_005).wrapping_add(1_442_695_040_888_963_407);
@@ -139,18 +139,18 @@ proptest! {
     /// `tlbcount` from the map of resident units is Appendix A's counter, done literally, after every miss.
     #[test]
     fn tlbcount_is_appendix_a(
-        ladder in ladders(),
+        page_sizes in ladders(),
         refs in references(),
         r in 1u32..6,
         size in 1usize..8,
         demote_every in 5usize..100,
     ) {
-        let setup = Setup { split: false, ..setup(ladder, Costs { r_per_kb: r, ..Costs::PAPER }, false) };
-        let mut machine = Machine::new(ladder, [size, 0]);
+        let setup = Setup { split: false, ..setup(page_sizes, Costs { r_per_kb: r, ..Costs::PAPER }, false) };
+        let mut machine = Machine::new(page_sizes, [size, 0]);
         let mut policy = approx(&setup, 4);
         let mut counts = Counts::default();
         for (n, &(_, segment, at)) in refs.iter().take(400).enumerate() {
-            let page = page(&ladder, segment, at);
+            let page = page(&page_sizes, segment, at);
             if n % demote_every == demote_every - 1 {
                 let node = machine.demote(page);
                 prop_assert_eq!(policy.demote(page), node.map(|node| machine.superpage(node)));
@@ -179,7 +179,7 @@ proptest! {
     /// it does neither.
     #[test]
     fn online_is_its_definition(
-        (ladder, events) in histories(),
+        (page_sizes, events) in histories(),
         r in 1u32..6,
         prefetch in prop_oneof![Just(500u32), Just(100_000), 1u32..2000],
         capacity in prop_oneof![50u32..1000, 1u32..50],
@@ -189,13 +189,13 @@ proptest! {
         memory in memory(),
         tlb_sizes in [1usize..6, 1usize..6],
     ) {
-        let setup = Setup { split, activity, ..setup(ladder, Costs { r_per_kb: r, prefetch, capacity }, eager) };
+        let setup = Setup { split, activity, ..setup(page_sizes, Costs { r_per_kb: r, prefetch, capacity }, eager) };
         let mut world = World::new(&setup, tlb_sizes, true).with_memory(memory);
         let mut policy = online(&setup, tlb_sizes, memory);
         for (n, &event) in events.iter().enumerate() {
             let Some((_, page)) = world.happens(&mut policy, event, start + 10 * n as u64)? else { continue };
             let unit = world.unit(page);
-            let around = (1..ladder.levels()).map(|level| world.machine.up(unit, level));
+            let around = (1..page_sizes.levels()).map(|level| world.machine.up(unit, level));
             for node in around.chain(world.scan.capacity.keys().copied()) {
                 let count = |of: &HashMap<Node, u64>| of.get(&node).copied().unwrap_or(0) as u32;
                 let expected = (count(&world.scan.prefetch), count(&world.scan.capacity));
@@ -208,29 +208,29 @@ proptest! {
     /// from the start, in either TLB.
     #[test]
     fn charges_are_the_misses_that_vanish(
-        ladder in ladders(),
+        page_sizes in ladders(),
         refs in references(),
         tlb_sizes in [1usize..6, 1usize..6],
         pick in any::<prop::sample::Index>(),
         level in 1usize..16,
     ) {
         // Thresholds that nothing reaches.
-        let setup = setup(ladder, Costs { r_per_kb: 500, prefetch: 1000, capacity: 1000 }, false);
+        let setup = setup(page_sizes, Costs { r_per_kb: 500, prefetch: 1000, capacity: 1000 }, false);
         let mut policy = online(&setup, tlb_sizes, 4);
         let (_, segment, at) = *pick.get(&refs);
-        let probe = Machine::new(ladder, tlb_sizes);
-        let unit = probe.map(page(&ladder, segment, at));
-        let node = probe.up(unit, 1 + level % ladder.top());
+        let probe = Machine::new(page_sizes, tlb_sizes);
+        let unit = probe.map(page(&page_sizes, segment, at));
+        let node = probe.up(unit, 1 + level % page_sizes.top());
         let replay = |machine: &mut Machine| {
-            refs.iter().filter(|&&(tlb, segment, at)| machine.touch(tlb, page(&ladder, segment, at)).is_some()).count()
+            refs.iter().filter(|&&(tlb, segment, at)| machine.touch(tlb, page(&page_sizes, segment, at)).is_some()).count()
         };
-        let without = replay(&mut Machine::new(ladder, tlb_sizes));
-        let mut promoted = Machine::new(ladder, tlb_sizes);
+        let without = replay(&mut Machine::new(page_sizes, tlb_sizes));
+        let mut promoted = Machine::new(page_sizes, tlb_sizes);
         promoted.promote(node);
         let with = replay(&mut promoted);
-        let mut machine = Machine::new(ladder, tlb_sizes);
+        let mut machine = Machine::new(page_sizes, tlb_sizes);
         for &(tlb, segment, at) in &refs {
-            let page = page(&ladder, segment, at);
+            let page = page(&page_sizes, segment, at);
             if let Some(missed) = machine.touch(tlb, page) {
                 prop_assert_eq!(step(&mut policy, &machine, tlb, page, &missed, 0), None);
             }
@@ -244,15 +244,15 @@ proptest! {
 /// prefetch, and to {4..7} for capacity.
 #[test]
 fn figure_2() {
-    let ladder = Ladder::new(PageSize::K4, &sizes(&[12, 13, 14, 15, 16])).unwrap();
-    let setup = Setup { ladder, split: false, ..Setup::PAPER };
+    let page_sizes = PageSizes::new(PageSize::K4, &sizes(&[12, 13, 14, 15, 16])).unwrap();
+    let setup = Setup { page_sizes, split: false, ..Setup::PAPER };
     let mut policy = online(&setup, [3, 0], 1);
-    let mut machine = Machine::new(ladder, [3, 0]);
+    let mut machine = Machine::new(page_sizes, [3, 0]);
     let charged = |policy: &mut Online<'_>| {
         let mut all = Vec::new();
-        for level in 1..ladder.levels() {
-            for number in 0..ladder.nodes(level) {
-                let superpage = Machine::new(ladder, [3, 0]).superpage((level, number));
+        for level in 1..page_sizes.levels() {
+            for number in 0..page_sizes.nodes(level) {
+                let superpage = Machine::new(page_sizes, [3, 0]).superpage((level, number));
                 let (prefetch, capacity) = policy.charges(superpage).unwrap();
                 all.push(((level, number), prefetch, capacity));
             }

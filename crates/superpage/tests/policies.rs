@@ -5,8 +5,8 @@ mod model;
 use model::{Arena, Machine, all_pages, approx, asap, asap464, online, step, thrift};
 use tlbkit_addr::{PageSize, Pages, Vpn};
 use tlbkit_superpage::{
-    Action, Activity, ApproxOnline, Asap, Background, CostError, Costs, Footprint, Ladder, LadderError, Miss,
-    Online, Policy, Refusal, Reservation, Setup, Slot, Superpage, Tlb, Utilization,
+    Action, Activity, ApproxOnline, Asap, Background, CostError, Costs, Miss, Online, PageSizes,
+    PageSizesError, Policy, Refusal, Reservation, SegmentMemory, Setup, Slot, Superpage, Tlb, Utilization,
 };
 
 const TOP: PageSize = PageSize::from_shift(23).unwrap();
@@ -32,26 +32,29 @@ fn ping_pong(policy: &mut dyn Policy, misses: usize, now: impl Fn(usize) -> u64)
 #[test]
 fn what_is_no_ladder() {
     let size = |shift| PageSize::from_shift(shift).unwrap();
-    let ladder = |shifts: &[u32]| {
-        Ladder::new(PageSize::K4, &shifts.iter().map(|&shift| size(shift)).collect::<Vec<_>>()).map(|_| ())
+    let page_sizes = |shifts: &[u32]| {
+        PageSizes::new(PageSize::K4, &shifts.iter().map(|&shift| size(shift)).collect::<Vec<_>>()).map(|_| ())
     };
-    assert_eq!(ladder(&[]), Err(LadderError::TooFew));
-    assert_eq!(ladder(&[12]), Err(LadderError::TooFew));
-    assert_eq!(ladder(&(12..29).collect::<Vec<_>>()), Err(LadderError::TooMany));
-    assert_eq!(ladder(&[12, 14, 14]), Err(LadderError::NotAscending));
-    assert_eq!(ladder(&[14, 12]), Err(LadderError::NotAscending));
-    assert_eq!(ladder(&[11, 12]), Err(LadderError::NotThePage));
-    assert_eq!(ladder(&[14, 16]), Err(LadderError::NotThePage));
-    assert_eq!(ladder(&[12, 31]), Err(LadderError::TooWide));
-    assert_eq!(ladder(&[12, 30]), Ok(()));
-    assert_eq!(ladder(&[13, 15, 17]), Ok(()));
-    let ladder = Ladder::new(PageSize::K4, &[size(13), size(15), size(17)]).unwrap();
-    assert_eq!([1, 2, 3, 16].map(|level| ladder.size(level)), [Some(size(15)), Some(size(17)), None, None]);
+    assert_eq!(page_sizes(&[]), Err(PageSizesError::TooFew));
+    assert_eq!(page_sizes(&[12]), Err(PageSizesError::TooFew));
+    assert_eq!(page_sizes(&(12..29).collect::<Vec<_>>()), Err(PageSizesError::TooMany));
+    assert_eq!(page_sizes(&[12, 14, 14]), Err(PageSizesError::NotAscending));
+    assert_eq!(page_sizes(&[14, 12]), Err(PageSizesError::NotAscending));
+    assert_eq!(page_sizes(&[11, 12]), Err(PageSizesError::NotThePage));
+    assert_eq!(page_sizes(&[14, 16]), Err(PageSizesError::NotThePage));
+    assert_eq!(page_sizes(&[12, 31]), Err(PageSizesError::TooWide));
+    assert_eq!(page_sizes(&[12, 30]), Ok(()));
+    assert_eq!(page_sizes(&[13, 15, 17]), Ok(()));
+    let page_sizes = PageSizes::new(PageSize::K4, &[size(13), size(15), size(17)]).unwrap();
+    assert_eq!(
+        [1, 2, 3, 16].map(|level| page_sizes.size(level)),
+        [Some(size(15)), Some(size(17)), None, None]
+    );
 }
 
 #[test]
 fn costs_that_cannot_be() {
-    let with = |costs| ApproxOnline::footprint(&Setup { costs, ..Setup::PAPER }).err();
+    let with = |costs| ApproxOnline::segment_memory(&Setup { costs, ..Setup::PAPER }).err();
     assert_eq!(with(Costs { r_per_kb: 0, ..Costs::PAPER }), Some(CostError::ZeroR));
     assert_eq!(with(Costs { prefetch: 0, ..Costs::PAPER }), Some(CostError::ZeroThreshold));
     assert_eq!(
@@ -64,12 +67,12 @@ fn costs_that_cannot_be() {
 /// 3.125 counters a page, 6397 for 8 MB; and far less than 0.3 % of the memory for them, with either number of TLBs.
 #[test]
 fn space() {
-    assert_eq!(Ladder::PAPER.counters_of_appendix_a(4), 6397);
+    assert_eq!(PageSizes::PAPER.counters_of_appendix_a(4), 6397);
     for split in [false, true] {
-        let bytes = ApproxOnline::footprint(&Setup { split, ..Setup::PAPER }).unwrap().bytes();
+        let bytes = ApproxOnline::segment_memory(&Setup { split, ..Setup::PAPER }).unwrap().bytes();
         assert!(bytes * 10_000 <= TOP.bytes() * 8, "{bytes} bytes for 8 MB");
     }
-    let words = Footprint { bits: 3, counters: 5 };
+    let words = SegmentMemory { bits: 3, counters: 5 };
     assert_eq!(words.bytes(), 2 * size_of::<Slot>() + 3 * size_of::<usize>() + 5 * 2);
     assert_eq!(Online::stack_len(&Setup::PAPER, 64), 64 + 2048);
 }
@@ -204,17 +207,20 @@ fn inactive_below_a_miss_rate() {
 
 #[test]
 fn exhausted_segments_are_said_once() {
-    let segment = Ladder::PAPER.units_per_segment();
+    let segment = PageSizes::PAPER.units_per_segment();
     let mut policies: Vec<Box<dyn Policy>> = vec![
         Box::new(approx(&Setup::PAPER, 2)),
         Box::new(online(&Setup::PAPER, [4, 4], 2)),
-        Box::new(asap(Ladder::PAPER, 2)),
-        Box::new(asap464(Ladder::PAPER, 2)),
-        Box::new(Reservation::new(Ladder::PAPER, Arena::leak(Reservation::footprint(&Ladder::PAPER), 2))),
+        Box::new(asap(PageSizes::PAPER, 2)),
+        Box::new(asap464(PageSizes::PAPER, 2)),
+        Box::new(Reservation::new(
+            PageSizes::PAPER,
+            Arena::leak(Reservation::segment_memory(&PageSizes::PAPER), 2),
+        )),
         Box::new(Background::new(
-            Ladder::PAPER,
+            PageSizes::PAPER,
             Utilization { size: TOP, percent: 50, period: 1 },
-            Arena::leak(Background::footprint(&Ladder::PAPER), 2),
+            Arena::leak(Background::segment_memory(&PageSizes::PAPER), 2),
         )),
     ];
     for policy in &mut policies {
@@ -241,9 +247,9 @@ fn exhausted_segments_are_said_once() {
 #[test]
 fn online_charges_segments_that_it_has_memory_for() {
     let sizes = [12, 13, 14].map(|shift| PageSize::from_shift(shift).unwrap());
-    let ladder = Ladder::new(PageSize::K4, &sizes).unwrap();
+    let page_sizes = PageSizes::new(PageSize::K4, &sizes).unwrap();
     let costs = Costs { r_per_kb: 1, prefetch: 100_000, capacity: 100 };
-    let setup = Setup { ladder, costs, ..Setup::PAPER };
+    let setup = Setup { page_sizes, costs, ..Setup::PAPER };
     // Three pages in turn in a TLB of two entries. Two of them as one would keep the third.
     let asked = |pages: [usize; 3]| {
         let mut policy = online(&setup, [2, 2], 1);
@@ -261,7 +267,7 @@ fn online_charges_segments_that_it_has_memory_for() {
 
 #[test]
 fn reclaimed_segments_start_anew() {
-    let segment = Ladder::PAPER.units_per_segment();
+    let segment = PageSizes::PAPER.units_per_segment();
     let mut policy = approx(&Setup::PAPER, 3);
     let pair = Superpage { first: Vpn::new(0), size: PageSize::from_shift(13).unwrap() };
     for round in 0..50 {
@@ -284,7 +290,7 @@ fn reclaimed_segments_start_anew() {
 /// ASAP goes straight to the largest superpage that is full, ASAP-4-64 to 64 KB at half.
 #[test]
 fn as_soon_as_possible() {
-    let mut policy = asap(Ladder::PAPER, 1);
+    let mut policy = asap(PageSizes::PAPER, 1);
     for page in [0, 2, 3, 4, 5, 6, 7] {
         let action = policy.on_miss(miss(page));
         // {2, 3} is full with 3, {4, 5} with 5, {4..7} with 7.
@@ -311,7 +317,7 @@ fn as_soon_as_possible() {
     // It waits for 8 misses, as many as there are pages.
     assert_eq!(again, 14);
 
-    let mut policy = asap464(Ladder::PAPER, 1);
+    let mut policy = asap464(PageSizes::PAPER, 1);
     for page in 0..7 {
         assert_eq!(policy.on_miss(miss(2 * page)), None);
     }
@@ -326,8 +332,9 @@ fn as_soon_as_possible() {
 
 #[test]
 fn reservations_are_promoted_when_full_and_broken_when_old() {
-    let segment = Ladder::PAPER.units_per_segment();
-    let mut policy = Reservation::new(Ladder::PAPER, Arena::leak(Reservation::footprint(&Ladder::PAPER), 4));
+    let segment = PageSizes::PAPER.units_per_segment();
+    let mut policy =
+        Reservation::new(PageSizes::PAPER, Arena::leak(Reservation::segment_memory(&PageSizes::PAPER), 4));
     let whole = Superpage { first: Vpn::new(segment), size: TOP };
     assert_eq!(policy.reservation(Vpn::new(segment + 77)), Some(whole));
     assert_eq!(policy.on_miss(miss(0)), None);
@@ -342,8 +349,10 @@ fn reservations_are_promoted_when_full_and_broken_when_old() {
     assert_eq!(policy.under_pressure(), Some(whole));
     assert_eq!(policy.under_pressure(), None);
 
-    let mut policy =
-        Reservation::partial(Ladder::PAPER, Arena::leak(Reservation::footprint(&Ladder::PAPER), 4));
+    let mut policy = Reservation::partial(
+        PageSizes::PAPER,
+        Arena::leak(Reservation::segment_memory(&PageSizes::PAPER), 4),
+    );
     let block = Superpage { first: Vpn::new(16), size: PageSize::K64 };
     assert_eq!(policy.on_miss(miss(17)), None);
     assert_eq!(policy.on_miss(miss(30)), Some(Action::Promote { range: block, copy: false }));
@@ -352,8 +361,8 @@ fn reservations_are_promoted_when_full_and_broken_when_old() {
 #[test]
 fn the_background_promotes_what_is_used_and_demotes_what_is_not() {
     let utilization = Utilization { size: PageSize::K64, percent: 50, period: 4 };
-    let footprint = Background::footprint(&Ladder::PAPER);
-    let mut policy = Background::new(Ladder::PAPER, utilization, Arena::leak(footprint, 2));
+    let footprint = Background::segment_memory(&PageSizes::PAPER);
+    let mut policy = Background::new(PageSizes::PAPER, utilization, Arena::leak(footprint, 2));
     let (first, second) = (
         Superpage { first: Vpn::new(0), size: PageSize::K64 },
         Superpage { first: Vpn::new(16), size: PageSize::K64 },
@@ -376,8 +385,8 @@ fn the_background_promotes_what_is_used_and_demotes_what_is_not() {
 fn the_background_waits_without_a_period() {
     for period in [0, 1] {
         let utilization = Utilization { period, ..Utilization::KHUGEPAGED };
-        let footprint = Background::footprint(&Ladder::PAPER);
-        let mut policy = Background::new(Ladder::PAPER, utilization, Arena::leak(footprint, 1));
+        let footprint = Background::segment_memory(&PageSizes::PAPER);
+        let mut policy = Background::new(PageSizes::PAPER, utilization, Arena::leak(footprint, 1));
         let range = Superpage { first: Vpn::new(0), size: PageSize::M2 };
         let asked = (0..40).filter(|_| {
             let action = policy.on_miss(miss(0));
@@ -402,13 +411,18 @@ const POLICIES: [fn() -> Box<dyn Policy>; 7] = [
         Box::new(policy)
     },
     || Box::new(online(&Setup::PAPER, [2, 2], 2)),
-    || Box::new(asap(Ladder::PAPER, 2)),
-    || Box::new(asap464(Ladder::PAPER, 2)),
-    || Box::new(Reservation::new(Ladder::PAPER, Arena::leak(Reservation::footprint(&Ladder::PAPER), 2))),
+    || Box::new(asap(PageSizes::PAPER, 2)),
+    || Box::new(asap464(PageSizes::PAPER, 2)),
+    || {
+        Box::new(Reservation::new(
+            PageSizes::PAPER,
+            Arena::leak(Reservation::segment_memory(&PageSizes::PAPER), 2),
+        ))
+    },
     || {
         let utilization = Utilization { size: PageSize::K64, percent: 10, period: 1 };
-        let memory = Arena::leak(Background::footprint(&Ladder::PAPER), 2);
-        Box::new(Background::new(Ladder::PAPER, utilization, memory))
+        let memory = Arena::leak(Background::segment_memory(&PageSizes::PAPER), 2);
+        Box::new(Background::new(PageSizes::PAPER, utilization, memory))
     },
 ];
 
@@ -508,7 +522,7 @@ fn a_demotion_that_was_not_told() {
 fn the_top_of_the_address_space() {
     let top = usize::MAX >> PageSize::K4.shift();
     for pages in [top, usize::MAX] {
-        let mut policy = asap(Ladder::PAPER, 1);
+        let mut policy = asap(PageSizes::PAPER, 1);
         assert_eq!(policy.on_miss(miss(pages)), None);
         let range = Superpage { first: Vpn::new(pages - 1), size: PageSize::from_shift(13).unwrap() };
         assert_eq!(policy.on_miss(miss(pages - 1)), Some(Action::Promote { range, copy: true }));
@@ -516,27 +530,28 @@ fn the_top_of_the_address_space() {
         policy.promoted(range);
         assert_eq!(policy.demote(Vpn::new(pages)), Some(range));
     }
-    assert_eq!(Asap::footprint(&Ladder::PAPER).counters, 0);
+    assert_eq!(Asap::segment_memory(&PageSizes::PAPER).counters, 0);
 }
 
 /// Appendix B: with one candidate, threshold R and overhead o on a miss of cost b, the policy pays at most 2 + o/b of
 /// what the offline policy pays, and an adversary who stops right after the promotion makes it pay that.
 #[test]
 fn competitive_bound() {
-    let ladder = Ladder::new(PageSize::K4, &[PageSize::K4, PageSize::from_shift(13).unwrap()]).unwrap();
+    let page_sizes =
+        PageSizes::new(PageSize::K4, &[PageSize::K4, PageSize::from_shift(13).unwrap()]).unwrap();
     for (o, b) in [(100.0, 30.0), (0.0, 30.0), (10.0, 200.0)] {
         let mut worst = 0.0f64;
         for r_per_kb in [1u32, 7, 100] {
             let r = f64::from(8 * r_per_kb);
             for misses in [1, 2, 8 * r_per_kb - 1, 8 * r_per_kb, 8 * r_per_kb + 1, 100 * r_per_kb] {
                 let setup = Setup {
-                    ladder,
+                    page_sizes,
                     split: false,
                     costs: Costs { r_per_kb, prefetch: 1000, capacity: 1000 },
                     ..Setup::PAPER
                 };
                 let mut policy = approx(&setup, 1);
-                let mut machine = Machine::new(ladder, [1, 0]);
+                let mut machine = Machine::new(page_sizes, [1, 0]);
                 // The first reference is nobody's miss to prevent.
                 machine.touch(0, Vpn::new(1));
                 policy.on_miss(miss(1));

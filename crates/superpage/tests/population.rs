@@ -9,11 +9,11 @@ use model::{Arena, Machine, Node, Waiting, asap, asap464};
 use proptest::prelude::*;
 use tlbkit_addr::{PageSize, Vpn};
 use tlbkit_superpage::{
-    Action, Background, Ladder, Miss, Policy, Refusal, Reservation, Superpage, Tlb, Utilization,
+    Action, Background, Miss, PageSizes, Policy, Refusal, Reservation, Superpage, Tlb, Utilization,
 };
 
 /// Sizes of less than a word of units, of one, and of several.
-fn ladders() -> impl Strategy<Value = Ladder> {
+fn ladders() -> impl Strategy<Value = PageSizes> {
     prop_oneof![
         Just((12..=20).collect::<Vec<_>>()),
         Just(vec![12, 14, 16, 18, 20]),
@@ -23,7 +23,7 @@ fn ladders() -> impl Strategy<Value = Ladder> {
     ]
     .prop_map(|shifts| {
         let sizes: Vec<_> = shifts.into_iter().filter_map(PageSize::from_shift).collect();
-        Ladder::new(PageSize::K4, &sizes).unwrap()
+        PageSizes::new(PageSize::K4, &sizes).unwrap()
     })
 }
 
@@ -43,8 +43,8 @@ enum Event {
     Pressure,
 }
 
-fn events(ladder: Ladder) -> impl Strategy<Value = Vec<Event>> {
-    let pages = ladder.size(ladder.top()).unwrap().pages(PageSize::K4).unwrap();
+fn events(page_sizes: PageSizes) -> impl Strategy<Value = Vec<Event>> {
+    let pages = page_sizes.size(page_sizes.top()).unwrap().pages(PageSize::K4).unwrap();
     let top = (usize::MAX >> PageSize::K4.shift()) / pages;
     let page = move || {
         let at = prop_oneof![0usize..40, 0..pages, (0..pages / 16).prop_map(|n| 16 * n)];
@@ -64,8 +64,8 @@ fn events(ladder: Ladder) -> impl Strategy<Value = Vec<Event>> {
     prop::collection::vec(event, 1..60)
 }
 
-fn histories() -> impl Strategy<Value = (Ladder, Vec<Event>)> {
-    ladders().prop_flat_map(|ladder| (Just(ladder), events(ladder)))
+fn histories() -> impl Strategy<Value = (PageSizes, Vec<Event>)> {
+    ladders().prop_flat_map(|page_sizes| (Just(page_sizes), events(page_sizes)))
 }
 
 /// What was referenced, and what is mapped how.
@@ -76,21 +76,21 @@ struct World {
 }
 
 impl World {
-    fn new(ladder: Ladder) -> Self {
-        Self { machine: Machine::new(ladder, [0, 0]), used: HashSet::new(), touched: HashSet::new() }
+    fn new(page_sizes: PageSizes) -> Self {
+        Self { machine: Machine::new(page_sizes, [0, 0]), used: HashSet::new(), touched: HashSet::new() }
     }
 
     fn up(&self, page: Vpn, level: usize) -> Node {
-        let unit = self.machine.ladder.size(0).unwrap().pages(PageSize::K4).unwrap();
+        let unit = self.machine.page_sizes.size(0).unwrap().pages(PageSize::K4).unwrap();
         self.machine.up((0, page.get() / unit), level)
     }
 
     fn segment(&self, page: Vpn) -> Node {
-        self.up(page, self.machine.ladder.top())
+        self.up(page, self.machine.page_sizes.top())
     }
 
     fn units(&self, node: Node) -> usize {
-        1 << self.machine.ladder.shift(node.0)
+        1 << self.machine.page_sizes.shift(node.0)
     }
 
     /// How many units of a superpage were referenced.
@@ -173,7 +173,7 @@ fn drive<D: Definition>(
             }
         }
         Event::Promotion(page, level) => {
-            let level = 1 + level % world.machine.ladder.top();
+            let level = 1 + level % world.machine.page_sizes.top();
             if level > world.machine.map(page).0 && world.touched.contains(&world.segment(page)) {
                 let node = world.up(page, level);
                 policy.promoted(world.machine.superpage(node));
@@ -218,7 +218,7 @@ impl Definition for AsSoon {
 
     fn wanted(&mut self, world: &World, page: Vpn, _new: bool) -> Option<usize> {
         self.waiting.miss();
-        let mut larger = world.machine.map(page).0 + 1..=world.machine.ladder.top();
+        let mut larger = world.machine.map(page).0 + 1..=world.machine.page_sizes.top();
         let level = match self.half {
             Some(level) => {
                 let node = world.up(page, level);
@@ -294,7 +294,7 @@ impl Definition for Reserved {
         }
         self.clock += 1;
         self.added.insert(segment, self.clock);
-        let mut larger = world.machine.map(page).0 + 1..=world.machine.ladder.top();
+        let mut larger = world.machine.map(page).0 + 1..=world.machine.page_sizes.top();
         match self.partial {
             Some(level) => {
                 Some(level).filter(|level| larger.contains(level) && world.count(world.up(page, *level)) > 1)
@@ -306,7 +306,7 @@ impl Definition for Reserved {
     fn granted(&mut self, _node: Node) {}
 
     fn refused(&mut self, world: &World, node: Node) {
-        self.broken.insert(world.machine.up(node, world.machine.ladder.top()));
+        self.broken.insert(world.machine.up(node, world.machine.page_sizes.top()));
     }
 
     fn unmapped(&mut self, segment: Node) {
@@ -315,18 +315,18 @@ impl Definition for Reserved {
     }
 }
 
-fn level_reaching(ladder: &Ladder, size: PageSize) -> usize {
-    (1..ladder.levels()).find(|&level| ladder.size(level) >= Some(size)).unwrap_or(ladder.top())
+fn level_reaching(page_sizes: &PageSizes, size: PageSize) -> usize {
+    (1..page_sizes.levels()).find(|&level| page_sizes.size(level) >= Some(size)).unwrap_or(page_sizes.top())
 }
 
 proptest! {
     #![proptest_config(ProptestConfig::with_cases(100))]
 
     #[test]
-    fn asap_is_its_definition((ladder, events) in histories(), half in any::<bool>()) {
-        let mut world = World::new(ladder);
-        let half = half.then(|| level_reaching(&ladder, PageSize::K64));
-        let (mut full, mut at_half) = (asap(ladder, 4), asap464(ladder, 4));
+    fn asap_is_its_definition((page_sizes, events) in histories(), half in any::<bool>()) {
+        let mut world = World::new(page_sizes);
+        let half = half.then(|| level_reaching(&page_sizes, PageSize::K64));
+        let (mut full, mut at_half) = (asap(page_sizes, 4), asap464(page_sizes, 4));
         let policy: &mut dyn Policy = if half.is_some() { &mut at_half } else { &mut full };
         let mut definition = AsSoon { half, waiting: Waiting::default() };
         for event in events {
@@ -336,19 +336,19 @@ proptest! {
 
     #[test]
     fn the_background_is_its_definition(
-        (ladder, events) in histories(),
+        (page_sizes, events) in histories(),
         shift in 12u32..22,
         percent in 0u32..=100,
         period in prop_oneof![0u32..3, 0u32..20],
     ) {
         let size = PageSize::from_shift(shift).unwrap();
         let utilization = Utilization { size, percent, period };
-        let arena = Arena::leak(Background::footprint(&ladder), 4);
-        let mut policy = Background::new(ladder, utilization, arena);
-        let level = level_reaching(&ladder, size);
+        let arena = Arena::leak(Background::segment_memory(&page_sizes), 4);
+        let mut policy = Background::new(page_sizes, utilization, arena);
+        let level = level_reaching(&page_sizes, size);
         let (percent, period) = (percent as usize, u64::from(period).max(1));
         let mut definition = WellUsed { level, percent, period, misses: 0, waiting: Waiting::default() };
-        let mut world = World::new(ladder);
+        let mut world = World::new(page_sizes);
         for event in events {
             drive(&mut policy, &mut definition, &mut world, event)?;
             if let Event::Pressure = event {
@@ -367,16 +367,16 @@ proptest! {
     }
 
     #[test]
-    fn reservations_are_their_definition((ladder, events) in histories(), partial in any::<bool>()) {
-        let arena = Arena::leak(Reservation::footprint(&ladder), 4);
-        let level = level_reaching(&ladder, PageSize::K64);
+    fn reservations_are_their_definition((page_sizes, events) in histories(), partial in any::<bool>()) {
+        let arena = Arena::leak(Reservation::segment_memory(&page_sizes), 4);
+        let level = level_reaching(&page_sizes, PageSize::K64);
         let (mut policy, partial) = if partial {
-            (Reservation::partial(ladder, arena), Some(level))
+            (Reservation::partial(page_sizes, arena), Some(level))
         } else {
-            (Reservation::new(ladder, arena), None)
+            (Reservation::new(page_sizes, arena), None)
         };
         let mut definition = Reserved { partial, added: HashMap::new(), broken: HashSet::new(), clock: 0 };
-        let mut world = World::new(ladder);
+        let mut world = World::new(page_sizes);
         for event in events {
             drive(&mut policy, &mut definition, &mut world, event)?;
             if let Event::Pressure = event {
@@ -395,10 +395,10 @@ proptest! {
 /// numbers, and after just as many.
 #[test]
 fn reservations_age_for_ever() {
-    let segment = Ladder::PAPER.units_per_segment();
+    let segment = PageSizes::PAPER.units_per_segment();
     for touches in [65_533, 65_534, 65_535, 65_536, 2 * 65_535 + 1] {
-        let footprint = Reservation::footprint(&Ladder::PAPER);
-        let mut policy = Reservation::new(Ladder::PAPER, Arena::leak(footprint, 70));
+        let footprint = Reservation::segment_memory(&PageSizes::PAPER);
+        let mut policy = Reservation::new(PageSizes::PAPER, Arena::leak(footprint, 70));
         let mut touch = |page| policy.on_miss(Miss { tlb: Tlb::Data, page, evicted: None, now: 0 });
         assert_eq!([0, segment].map(|page| touch(Vpn::new(page))), [None; 2]);
         // All of the others, but for the last page of each.
@@ -409,7 +409,7 @@ fn reservations_age_for_ever() {
         }
         let whole = |number| {
             let first = Vpn::new(number * segment);
-            Some(Superpage { first, size: Ladder::PAPER.size(Ladder::PAPER.top()).unwrap() })
+            Some(Superpage { first, size: PageSizes::PAPER.size(PageSizes::PAPER.top()).unwrap() })
         };
         assert_eq!([0, 1, 2].map(|_| policy.under_pressure()), [0, 1, 2].map(whole), "{touches}");
     }

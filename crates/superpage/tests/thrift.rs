@@ -8,7 +8,7 @@ use model::thrift;
 use model::world::{Event, SEGMENTS, World, activity, ladders, memory, page, refusals, sizes, start};
 use proptest::prelude::*;
 use tlbkit_addr::{PageSize, Pages, Vpn};
-use tlbkit_superpage::{Action, Costs, Ladder, Miss, Policy, Refusal, Setup, Superpage, Tlb};
+use tlbkit_superpage::{Action, Costs, Miss, PageSizes, Policy, Refusal, Setup, Superpage, Tlb};
 
 /// Pages beside each other, some in each region, and one in each.
 fn places() -> impl Strategy<Value = u16> {
@@ -18,10 +18,10 @@ fn places() -> impl Strategy<Value = u16> {
 
 /// References to a few pages, over and over, so that superpages with holes come to their price, and now and then to
 /// others; in every other run other events, too. First of all some reservations fail.
-fn events(ladder: Ladder) -> impl Strategy<Value = Vec<Event>> {
+fn events(page_sizes: PageSizes) -> impl Strategy<Value = Vec<Event>> {
     let any_page = move || {
         (prop_oneof![4 => Just(1), 1 => 0..SEGMENTS], places())
-            .prop_map(move |(segment, at)| page(&ladder, segment, at))
+            .prop_map(move |(segment, at)| page(&page_sizes, segment, at))
     };
     prop::collection::vec(any_page(), 1..14).prop_flat_map(move |few| {
         let page = move || prop_oneof![30 => prop::sample::select(few.clone()), 1 => any_page()];
@@ -52,8 +52,8 @@ fn events(ladder: Ladder) -> impl Strategy<Value = Vec<Event>> {
     })
 }
 
-fn histories() -> impl Strategy<Value = (Ladder, Vec<Event>)> {
-    ladders().prop_flat_map(|ladder| (Just(ladder), events(ladder)))
+fn histories() -> impl Strategy<Value = (PageSizes, Vec<Event>)> {
+    ladders().prop_flat_map(|page_sizes| (Just(page_sizes), events(page_sizes)))
 }
 
 fn setups() -> impl Strategy<Value = Setup> {
@@ -70,15 +70,15 @@ proptest! {
     #![proptest_config(ProptestConfig::with_cases(150))]
 
     /// It asks for what is full at once, and otherwise for what has its price in charges, holes included, and copies
-    /// exactly where no reservation stands; whatever the ladder, the costs, and how charges are counted.
+    /// exactly where no reservation stands; whatever the page sizes, the costs, and how charges are counted.
     #[test]
     fn thrift_is_its_definition(
-        (ladder, events) in histories(),
+        (page_sizes, events) in histories(),
         (setup, start) in (setups(), start()),
         memory in memory(),
         tlb_sizes in [1usize..6, 1usize..6],
     ) {
-        let setup = Setup { ladder, ..setup };
+        let setup = Setup { page_sizes, ..setup };
         let mut world = World::thrift(&setup, tlb_sizes).with_memory(memory);
         let mut policy = thrift(&setup, memory);
         for (n, &event) in events.iter().enumerate() {
@@ -89,19 +89,19 @@ proptest! {
     /// Over long waits for prices, too, which fall with every page that is touched while much is owed.
     #[test]
     fn prices_fall_while_charges_are_deferred(
-        (ladder, r_per_kb) in (prop_oneof![Just(12..=20), Just(13..=21)], 10u32..60),
+        (page_sizes, r_per_kb) in (prop_oneof![Just(12..=20), Just(13..=21)], 10u32..60),
         prefetch in 100u32..150,
         few in prop::collection::vec(0usize..16, 2..6),
         references in prop::collection::vec((0usize..2, any::<prop::sample::Index>(), 0usize..64 * 256), 2000..4000),
         segment in 0usize..2,
         size in 1usize..3,
     ) {
-        let ladder = Ladder::new(PageSize::K4, &sizes(&ladder.collect::<Vec<_>>())).unwrap();
+        let page_sizes = PageSizes::new(PageSize::K4, &sizes(&page_sizes.collect::<Vec<_>>())).unwrap();
         let costs = Costs { r_per_kb, prefetch, ..Costs::PAPER };
-        let setup = Setup { ladder, costs, ..Setup::PAPER };
+        let setup = Setup { page_sizes, costs, ..Setup::PAPER };
         let mut world = World::thrift(&setup, [size, size]);
         let mut policy = thrift(&setup, 2);
-        let first = segment * ladder.size(ladder.top()).unwrap().pages(PageSize::K4).unwrap();
+        let first = segment * page_sizes.size(page_sizes.top()).unwrap().pages(PageSize::K4).unwrap();
         // Where one reservation is of use, in the first segment, holes have their price; the others fail.
         let refused = (0..16).filter(|&region| segment > 0 || region != 8);
         let refused = refused.map(|region| Event::Broken(Vpn::new(first + 16 * region), 1));
@@ -119,11 +119,11 @@ proptest! {
     /// Where no reservation succeeds it is APPROX-ONLINE.
     #[test]
     fn without_reservations_thrift_is_approx_online(
-        (ladder, events) in histories(),
+        (page_sizes, events) in histories(),
         setup in setups(),
         tlb_sizes in [1usize..6, 1usize..6],
     ) {
-        let setup = Setup { ladder, ..setup };
+        let setup = Setup { page_sizes, ..setup };
         let mut world = World::new(&setup, tlb_sizes, false);
         let mut policy = thrift(&setup, 4);
         let mut refused = HashSet::new();
@@ -162,9 +162,9 @@ fn copied(range: Superpage) -> Option<Action> {
 #[test]
 fn what_is_reserved() {
     let reservation = |shifts: &[u32], page| {
-        let ladder = Ladder::new(PageSize::K4, &sizes(shifts)).unwrap();
-        let region = thrift(&Setup { ladder, ..Setup::PAPER }, 1).reservation(Vpn::new(page));
-        assert_eq!(tlbkit_superpage::Thrift::region(&ladder), region.map(|region| region.size));
+        let page_sizes = PageSizes::new(PageSize::K4, &sizes(shifts)).unwrap();
+        let region = thrift(&Setup { page_sizes, ..Setup::PAPER }, 1).reservation(Vpn::new(page));
+        assert_eq!(tlbkit_superpage::Thrift::region(&page_sizes), region.map(|region| region.size));
         let region = region?;
         Some((region.first.get(), region.size.shift()))
     };
@@ -262,10 +262,10 @@ fn thrift_promotes_no_hole_in_place() {
 /// again after a demotion, and breaks.
 #[test]
 fn segments_smaller_than_a_block() {
-    let ladder = Ladder::new(PageSize::K4, &sizes(&[12, 14])).unwrap();
+    let page_sizes = PageSizes::new(PageSize::K4, &sizes(&[12, 14])).unwrap();
     for segment in [0, 1, 2, 3, 1025] {
         let first = 4 * segment;
-        let mut policy = thrift(&Setup { ladder, ..Setup::PAPER }, 1);
+        let mut policy = thrift(&Setup { page_sizes, ..Setup::PAPER }, 1);
         let whole = superpage(first, 14);
         let touch = |policy: &mut dyn Policy, page| policy.on_miss(miss(first + page));
         assert_eq!([0, 1, 2].map(|page| touch(&mut policy, page)), [None; 3]);
@@ -339,8 +339,8 @@ fn thrift_pays_for_holes() {
 fn thrift_looks_at_once_when_a_price_falls() {
     // Also where nothing is larger.
     for (apart, shift, top) in [(16, 17, 17), (16, 17, 23), (32, 18, 18), (32, 18, 23), (64, 19, 23)] {
-        let ladder = Ladder::new(PageSize::K4, &sizes(&(12..=top).collect::<Vec<_>>())).unwrap();
-        let mut policy = thrift(&Setup { ladder, ..Setup::PAPER }, 2);
+        let page_sizes = PageSizes::new(PageSize::K4, &sizes(&(12..=top).collect::<Vec<_>>())).unwrap();
+        let mut policy = thrift(&Setup { page_sizes, ..Setup::PAPER }, 2);
         let pair = superpage(1024, 13);
         assert_eq!([policy.on_miss(miss(1024)), policy.on_miss(miss(1025))], [None, in_place(pair)]);
         policy.promoted(pair);
@@ -390,9 +390,9 @@ fn a_wait_after_a_refusal_is_counted_in_misses() {
 /// misses as if nothing were ever owed.
 #[test]
 fn what_is_owed_is_paid_when_a_price_falls() {
-    let ladder = Ladder::new(PageSize::K4, &sizes(&(12..=19).collect::<Vec<_>>())).unwrap();
+    let page_sizes = PageSizes::new(PageSize::K4, &sizes(&(12..=19).collect::<Vec<_>>())).unwrap();
     let asked = [false, true].map(|eager| {
-        let mut policy = thrift(&Setup { ladder, eager, ..Setup::PAPER }, 1);
+        let mut policy = thrift(&Setup { page_sizes, eager, ..Setup::PAPER }, 1);
         assert_eq!(
             [policy.on_miss(miss(100)), policy.on_miss(miss(101))],
             [None, in_place(superpage(100, 13))]

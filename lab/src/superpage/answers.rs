@@ -116,7 +116,7 @@ impl Lab<'_> {
                 .left
                 .iter()
                 .map(|left| {
-                    let kb = setup.ladder.size(left.0.1).map_or(1, |size| size.bytes() / 1024);
+                    let kb = setup.page_sizes.size(left.0.1).map_or(1, |size| size.bytes() / 1024);
                     of(left) as f64 / (kb as f64 * f64::from(setup.costs.r_per_kb))
                 })
                 .collect();

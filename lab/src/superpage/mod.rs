@@ -10,7 +10,7 @@ use anyhow::{Context, bail};
 use clap::Args;
 use indicatif::{ProgressBar, ProgressStyle};
 use tlbkit_addr::PageSize;
-use tlbkit_superpage::{Activity, Costs, Ladder, Setup, Thrift};
+use tlbkit_superpage::{Activity, Costs, PageSizes, Setup, Thrift};
 
 use crate::rows;
 use crate::trace::{self, Input, TraceError};
@@ -188,14 +188,14 @@ fn setup(args: &SuperpageArgs) -> anyhow::Result<Setup> {
                 .with_context(|| format!("`{text}` is no page size: give a power of two, like 64K"))
         })
         .collect::<anyhow::Result<Vec<_>>>()?;
-    let ladder =
-        Ladder::new(PageSize::K4, &sizes).with_context(|| format!("--sizes {} is no ladder", args.sizes))?;
+    let page_sizes =
+        PageSizes::new(PageSize::K4, &sizes).with_context(|| format!("--sizes {} is refused", args.sizes))?;
     let costs = Costs { r_per_kb: args.r_per_kb, ..Costs::PAPER };
     if args.r_per_kb == 0 {
         bail!("--r-per-kb 0 would make every promotion free: give at least 1");
     }
     Ok(Setup {
-        ladder,
+        page_sizes,
         split: args.tlb.instruction > 0,
         costs,
         activity: Activity { misses_per_million: args.inactive_below },
@@ -246,7 +246,7 @@ impl<'m> Lab<'m> {
             simulation.tells = named == Named::Thrift;
             simulations.push((named, simulation));
         }
-        let unit = setup.ladder.size(0).map_or(0, |unit| unit.shift() - PageSize::K4.shift());
+        let unit = setup.page_sizes.size(0).map_or(0, |unit| unit.shift() - PageSize::K4.shift());
         let offline = policies
             .contains(&Named::Offline)
             .then(|| {
@@ -378,10 +378,10 @@ impl<'m> Lab<'m> {
                 bar.set_message(format!("OFFLINE, round {round}: {misses} misses"));
                 bar.tick();
             };
-            let copying = offline::copying(&setup.ladder, args.r_per_kb);
+            let copying = offline::copying(&setup.page_sizes, args.r_per_kb);
             let choose = |spool: &mut Spool, memory: &Memory| {
                 let cost = |node| if memory.has_reserved(setup, node, *unit) { 0 } else { copying(node) };
-                offline::choose(spool, &setup.ladder, args.tlb, cost, told)
+                offline::choose(spool, &setup.page_sizes, args.tlb, cost, told)
             };
             let found = choose(spool, &memory(args, setup, Named::Offline))?;
             if args.overlap {
@@ -392,7 +392,12 @@ impl<'m> Lab<'m> {
             if let Some(path) = args.promotions.as_ref() {
                 let mut log = BufWriter::new(create(path)?);
                 for (&first, &level) in &found.chosen {
-                    writeln!(log, "0 {:#x} {}", first << *unit, 1u64 << (setup.ladder.shift(level) + *unit))?;
+                    writeln!(
+                        log,
+                        "0 {:#x} {}",
+                        first << *unit,
+                        1u64 << (setup.page_sizes.shift(level) + *unit)
+                    )?;
                 }
             }
             outcome = Some((found, *unit));
@@ -411,7 +416,7 @@ impl<'m> Lab<'m> {
                 for (&first, &level) in &found.chosen {
                     simulation.promotions += 1;
                     if !simulation.memory.has_reserved(setup, (first, level), *unit) {
-                        simulation.kb_copied += 4 << (setup.ladder.shift(level) + unit);
+                        simulation.kb_copied += 4 << (setup.page_sizes.shift(level) + unit);
                     }
                 }
             }
@@ -435,7 +440,7 @@ impl<'m> Lab<'m> {
 fn memory(args: &SuperpageArgs, setup: &Setup, named: Named) -> Memory {
     let percent = args.reserved.or((named == Named::Thrift).then_some(50));
     // RESERVE and SUBBLOCK ask for nothing that they have not reserved.
-    let size = Thrift::region(&setup.ladder).unwrap_or(PageSize::K4);
+    let size = Thrift::region(&setup.page_sizes).unwrap_or(PageSize::K4);
     Memory::new(percent.map(|percent| Reservations::new(size, percent)), args.refuse)
 }
 
@@ -443,7 +448,7 @@ fn memory(args: &SuperpageArgs, setup: &Setup, named: Named) -> Memory {
 fn offline_map(found: &Outcome, setup: &Setup, unit: u32) -> tlb::Map {
     let mut map = tlb::Map::default();
     for (&first, &level) in &found.chosen {
-        map.promote(Entry::around(first << unit, setup.ladder.shift(level) + unit));
+        map.promote(Entry::around(first << unit, setup.page_sizes.shift(level) + unit));
     }
     map
 }

@@ -13,7 +13,7 @@ use std::collections::{BTreeMap, HashMap};
 use std::fs::File;
 use std::io::{self, BufReader, BufWriter, Read, Seek, Write};
 
-use tlbkit_superpage::Ladder;
+use tlbkit_superpage::PageSizes;
 
 use super::simulation::Tlbs;
 
@@ -74,7 +74,7 @@ const SMALL: u64 = 100_000;
 /// Runs the greedy choice. `cost` is that of a superpage, in misses; `round` is told the rounds and misses.
 pub(super) fn choose(
     spool: &mut Spool,
-    ladder: &Ladder,
+    page_sizes: &PageSizes,
     tlbs: Tlbs,
     cost: impl Fn(Node) -> u64,
     mut round: impl FnMut(usize, u64),
@@ -83,14 +83,14 @@ pub(super) fn choose(
     let mut rounds = 0;
     loop {
         let (misses, left) = {
-            let analysis = Analysis::run(spool, ladder, tlbs, &chosen)?;
+            let analysis = Analysis::run(spool, page_sizes, tlbs, &chosen)?;
             (analysis.misses, analysis.charges())
         };
         rounds += 1;
         round(rounds, misses);
         // What a superpage adds to the cost: those within it are not built then.
         let extra = |&(first, level): &Node| {
-            let units = 1usize << ladder.shift(level);
+            let units = 1usize << page_sizes.shift(level);
             let within = chosen.range(first..=first + (units - 1));
             cost((first, level)).saturating_sub(within.map(|(&first, &level)| cost((first, level))).sum())
         };
@@ -109,13 +109,13 @@ pub(super) fn choose(
         let mut taken: Vec<Node> = Vec::new();
         for (ratio, node, by_prefetch) in worth {
             let more = by_prefetch && spool.misses > SMALL && ratio >= best / 2.0;
-            let clear = taken.iter().all(|&other| !overlap(ladder, other, node));
+            let clear = taken.iter().all(|&other| !overlap(page_sizes, other, node));
             if taken.is_empty() || more && clear {
                 taken.push(node);
             }
         }
         for (first, level) in taken {
-            let last = first + ((1usize << ladder.shift(level)) - 1);
+            let last = first + ((1usize << page_sizes.shift(level)) - 1);
             chosen.retain(|&inside, _| !(first..=last).contains(&inside));
             chosen.insert(first, level);
         }
@@ -123,15 +123,15 @@ pub(super) fn choose(
 }
 
 /// Returns the cost of copying a superpage's pages, in misses, at `r_per_kb` for 1 KB.
-pub(super) fn copying(ladder: &Ladder, r_per_kb: u32) -> impl Fn(Node) -> u64 + '_ {
+pub(super) fn copying(page_sizes: &PageSizes, r_per_kb: u32) -> impl Fn(Node) -> u64 + '_ {
     move |(_, level)| {
-        let bytes = ladder.size(level).map_or(0, |size| size.bytes() as u64);
+        let bytes = page_sizes.size(level).map_or(0, |size| size.bytes() as u64);
         if level == 0 { 0 } else { u64::from(r_per_kb) * bytes / 1024 }
     }
 }
 
-fn overlap(ladder: &Ladder, a: Node, b: Node) -> bool {
-    let shift = ladder.shift(a.1.max(b.1));
+fn overlap(page_sizes: &PageSizes, a: Node, b: Node) -> bool {
+    let shift = page_sizes.shift(a.1.max(b.1));
     a.0 >> shift == b.0 >> shift
 }
 
@@ -139,11 +139,11 @@ fn overlap(ladder: &Ladder, a: Node, b: Node) -> bool {
 #[cfg(test)]
 pub(super) fn misses(
     spool: &mut Spool,
-    ladder: &Ladder,
+    page_sizes: &PageSizes,
     tlbs: Tlbs,
     chosen: &BTreeMap<usize, usize>,
 ) -> io::Result<u64> {
-    Ok(Analysis::run(spool, ladder, tlbs, chosen)?.misses)
+    Ok(Analysis::run(spool, page_sizes, tlbs, chosen)?.misses)
 }
 
 #[derive(Clone, Copy, PartialEq, Eq)]
@@ -173,7 +173,7 @@ struct Segment {
 }
 
 struct Analysis<'a> {
-    ladder: &'a Ladder,
+    page_sizes: &'a PageSizes,
     chosen: &'a BTreeMap<usize, usize>,
     /// First superpage of each level in a segment's lists.
     starts: Vec<usize>,
@@ -186,17 +186,17 @@ struct Analysis<'a> {
 impl<'a> Analysis<'a> {
     fn run(
         spool: &mut Spool,
-        ladder: &'a Ladder,
+        page_sizes: &'a PageSizes,
         tlbs: Tlbs,
         chosen: &'a BTreeMap<usize, usize>,
     ) -> io::Result<Self> {
         let stack = |size| Stack { entries: Vec::new(), resident: 0, parts: HashMap::new(), size };
         let mut starts = vec![0, 0];
-        for level in 1..=ladder.top() {
-            starts.push(starts[level] + ladder.nodes(level));
+        for level in 1..=page_sizes.top() {
+            starts.push(starts[level] + page_sizes.nodes(level));
         }
         let mut analysis = Self {
-            ladder,
+            page_sizes,
             chosen,
             starts,
             segments: Vec::new(),
@@ -219,13 +219,13 @@ impl<'a> Analysis<'a> {
             .chosen
             .range(..=unit)
             .next_back()
-            .filter(|&(&first, &level)| unit - first < 1 << self.ladder.shift(level))
+            .filter(|&(&first, &level)| unit - first < 1 << self.page_sizes.shift(level))
             .map_or(0, |(_, &level)| level);
-        let number = unit >> self.ladder.shift(self.ladder.top());
+        let number = unit >> self.page_sizes.shift(self.page_sizes.top());
         let next = self.segments.len() as u32;
         let segment = *self.numbers.entry(number).or_insert(next);
         if segment == next {
-            let superpages = self.starts[self.ladder.levels()];
+            let superpages = self.starts[self.page_sizes.levels()];
             self.segments.push(Segment {
                 number,
                 charges: vec![(0, 0); superpages],
@@ -234,7 +234,7 @@ impl<'a> Analysis<'a> {
             });
         }
         Entry {
-            unit: unit >> self.ladder.shift(level) << self.ladder.shift(level),
+            unit: unit >> self.page_sizes.shift(level) << self.page_sizes.shift(level),
             level: level as u32,
             segment,
         }
@@ -243,7 +243,7 @@ impl<'a> Analysis<'a> {
     /// Index of the superpage of `level` around an entry, in its segment's lists.
     fn index(&self, entry: Entry, level: usize) -> usize {
         self.starts[level]
-            + ((entry.unit & (self.ladder.units_per_segment() - 1)) >> self.ladder.shift(level))
+            + ((entry.unit & (self.page_sizes.units_per_segment() - 1)) >> self.page_sizes.shift(level))
     }
 
     fn miss(&mut self, tlb: usize, unit: usize) {
@@ -261,7 +261,7 @@ impl<'a> Analysis<'a> {
                 self.charge_capacity(tlb, entry, at);
             }
         }
-        let depth = self.ladder.units_per_segment();
+        let depth = self.page_sizes.units_per_segment();
         let stack = &mut self.stacks[tlb];
         if let Some(at) = at {
             stack.entries.remove(at);
@@ -294,11 +294,11 @@ impl<'a> Analysis<'a> {
             .take(stack.size)
             .filter(|e| e.segment == missed.segment)
             .filter_map(|e| {
-                (missed.level as usize + 1..=self.ladder.top())
-                    .find(|&level| (e.unit ^ missed.unit) >> self.ladder.shift(level) == 0)
+                (missed.level as usize + 1..=self.page_sizes.top())
+                    .find(|&level| (e.unit ^ missed.unit) >> self.page_sizes.shift(level) == 0)
             })
             .min();
-        for level in lowest.into_iter().flat_map(|lowest| lowest..=self.ladder.top()) {
+        for level in lowest.into_iter().flat_map(|lowest| lowest..=self.page_sizes.top()) {
             let at = self.index(missed, level);
             self.segments[missed.segment as usize].charges[at].0 += 1;
         }
@@ -307,7 +307,7 @@ impl<'a> Analysis<'a> {
     fn charge_capacity(&mut self, tlb: usize, missed: Entry, depth: usize) {
         let needed = depth + 2 - self.stacks[tlb].size;
         let Some(lowest) =
-            (1..=self.ladder.top()).find(|&level| 1usize << self.ladder.shift(level) >= needed)
+            (1..=self.page_sizes.top()).find(|&level| 1usize << self.page_sizes.shift(level) >= needed)
         else {
             return;
         };
@@ -320,8 +320,8 @@ impl<'a> Analysis<'a> {
                 if (self.segments[above.segment as usize].tally as usize) < needed {
                     continue;
                 }
-                for level in lowest.max(above.level as usize + 1)..=self.ladder.top() {
-                    if (above.unit ^ missed.unit) >> self.ladder.shift(level) == 0 {
+                for level in lowest.max(above.level as usize + 1)..=self.page_sizes.top() {
+                    if (above.unit ^ missed.unit) >> self.page_sizes.shift(level) == 0 {
                         break;
                     }
                     let node = self.index(above, level);
@@ -347,12 +347,12 @@ impl<'a> Analysis<'a> {
     fn charges(&self) -> Vec<(Node, u64, u64)> {
         let mut all = Vec::new();
         for segment in &self.segments {
-            for level in 1..=self.ladder.top() {
-                for number in 0..self.ladder.nodes(level) {
+            for level in 1..=self.page_sizes.top() {
+                for number in 0..self.page_sizes.nodes(level) {
                     let (prefetch, capacity) = segment.charges[self.starts[level] + number];
                     if prefetch + capacity > 0 {
-                        let first = (segment.number << self.ladder.shift(self.ladder.top()))
-                            | number << self.ladder.shift(level);
+                        let first = (segment.number << self.page_sizes.shift(self.page_sizes.top()))
+                            | number << self.page_sizes.shift(level);
                         all.push(((first, level), prefetch, capacity));
                     }
                 }

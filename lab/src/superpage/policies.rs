@@ -6,8 +6,8 @@ use std::str::FromStr;
 use anyhow::bail;
 use tlbkit_addr::PageSize;
 use tlbkit_superpage::{
-    ApproxOnline, Asap, Asap464, Background, Footprint, Memory, Online, OnlineMemory, Policy, Reservation,
-    Setup, Slot, StackEntry, Thrift, Utilization,
+    ApproxOnline, Asap, Asap464, Background, Memory, Online, OnlineMemory, Policy, Reservation,
+    SegmentMemory, Setup, Slot, StackEntry, Thrift, Utilization,
 };
 
 use super::scan::ByScan;
@@ -115,9 +115,9 @@ pub(super) struct Arena {
 }
 
 impl Arena {
-    fn pool(footprint: Footprint, segments: usize) -> (Vec<Slot>, Vec<usize>, Vec<u16>) {
+    fn pool(footprint: SegmentMemory, segments: usize) -> (Vec<Slot>, Vec<usize>, Vec<u16>) {
         (
-            vec![Slot::default(); segments * Footprint::SLOTS],
+            vec![Slot::default(); segments * SegmentMemory::SLOTS],
             vec![0; segments * footprint.bits],
             vec![0; segments * footprint.counters],
         )
@@ -128,23 +128,25 @@ impl Arena {
         let mut arena = Self::default();
         match named {
             Named::Fixed(_) | Named::Offline | Named::ApproxScan => {}
-            Named::Asap => arena.pools[0] = Self::pool(Asap::footprint(&setup.ladder), segments),
-            Named::Asap464 => arena.pools[0] = Self::pool(Asap464::footprint(&setup.ladder), segments),
-            Named::Approx => arena.pools[0] = Self::pool(ApproxOnline::footprint(setup)?, segments),
+            Named::Asap => arena.pools[0] = Self::pool(Asap::segment_memory(&setup.page_sizes), segments),
+            Named::Asap464 => {
+                arena.pools[0] = Self::pool(Asap464::segment_memory(&setup.page_sizes), segments)
+            }
+            Named::Approx => arena.pools[0] = Self::pool(ApproxOnline::segment_memory(setup)?, segments),
             Named::ApproxEager => {
-                arena.pools[0] = Self::pool(ApproxOnline::footprint(&eager(setup))?, segments);
+                arena.pools[0] = Self::pool(ApproxOnline::segment_memory(&eager(setup))?, segments);
             }
             Named::Reserve | Named::Subblock => {
-                arena.pools[0] = Self::pool(Reservation::footprint(&setup.ladder), segments);
+                arena.pools[0] = Self::pool(Reservation::segment_memory(&setup.page_sizes), segments);
             }
             Named::Khugepaged | Named::Ingens => {
-                arena.pools[0] = Self::pool(Background::footprint(&setup.ladder), segments);
+                arena.pools[0] = Self::pool(Background::segment_memory(&setup.page_sizes), segments);
             }
             Named::Thrift => {
-                arena.pools[0] = Self::pool(Thrift::footprint(setup)?, segments);
+                arena.pools[0] = Self::pool(Thrift::segment_memory(setup)?, segments);
             }
             Named::Online => {
-                let (prefetch, capacity) = Online::footprint(setup)?;
+                let (prefetch, capacity) = Online::segment_memory(setup)?;
                 arena.pools = [Self::pool(prefetch, segments), Self::pool(capacity, segments)];
                 arena.stacks = [tlbs.data, tlbs.instruction]
                     .map(|size| vec![StackEntry::default(); Online::stack_len(setup, size)]);
@@ -170,17 +172,17 @@ impl Arena {
                 return Ok((Sizing::Fixed(size.shift() - PageSize::K4.shift(), bare), 0.0));
             }
             Named::Offline => return Ok((Sizing::Chosen, 0.0)),
-            Named::Asap => (Box::new(Asap::new(setup.ladder, pool)), 0.0),
-            Named::Asap464 => (Box::new(Asap464::new(setup.ladder, pool)), 0.0),
+            Named::Asap => (Box::new(Asap::new(setup.page_sizes, pool)), 0.0),
+            Named::Asap464 => (Box::new(Asap464::new(setup.page_sizes, pool)), 0.0),
             Named::Approx => (Box::new(ApproxOnline::new(setup, pool)?), 100.0),
             Named::ApproxEager => (Box::new(ApproxOnline::new(&eager(setup), pool)?), 100.0),
             Named::ApproxScan => (Box::new(ByScan::new(setup)), 100.0),
-            Named::Reserve => (Box::new(Reservation::new(setup.ladder, pool)), 0.0),
-            Named::Subblock => (Box::new(Reservation::partial(setup.ladder, pool)), 0.0),
+            Named::Reserve => (Box::new(Reservation::new(setup.page_sizes, pool)), 0.0),
+            Named::Subblock => (Box::new(Reservation::partial(setup.page_sizes, pool)), 0.0),
             Named::Khugepaged => {
-                (Box::new(Background::new(setup.ladder, Utilization::KHUGEPAGED, pool)), 0.0)
+                (Box::new(Background::new(setup.page_sizes, Utilization::KHUGEPAGED, pool)), 0.0)
             }
-            Named::Ingens => (Box::new(Background::new(setup.ladder, Utilization::INGENS, pool)), 0.0),
+            Named::Ingens => (Box::new(Background::new(setup.page_sizes, Utilization::INGENS, pool)), 0.0),
             Named::Thrift => (Box::new(Thrift::new(setup, pool)?), 100.0),
             Named::Online => {
                 let [data, instruction] = &mut self.stacks;

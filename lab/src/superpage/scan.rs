@@ -30,7 +30,7 @@ impl ByScan {
     }
 
     fn unit(&self) -> usize {
-        self.setup.ladder.size(0).map_or(1, pages)
+        self.setup.page_sizes.size(0).map_or(1, pages)
     }
 
     fn threshold(&self, size: PageSize) -> u64 {
@@ -39,8 +39,8 @@ impl ByScan {
     }
 
     fn larger(&self, size: PageSize) -> Vec<PageSize> {
-        let ladder = self.setup.ladder;
-        (0..ladder.levels()).filter_map(|level| ladder.size(level)).filter(|&s| s > size).collect()
+        let page_sizes = self.setup.page_sizes;
+        (0..page_sizes.levels()).filter_map(|level| page_sizes.size(level)).filter(|&s| s > size).collect()
     }
 }
 

@@ -153,7 +153,7 @@ impl Memory {
         (first, level): super::offline::Node,
         unit: u32,
     ) -> bool {
-        let size = setup.ladder.size(level);
+        let size = setup.page_sizes.size(level);
         self.reservations.as_ref().zip(size).is_some_and(|(all, size)| all.hold(first << unit, size))
     }
 }

@@ -4,7 +4,7 @@ use std::collections::BTreeMap;
 
 use proptest::prelude::*;
 use tlbkit_addr::PageSize;
-use tlbkit_superpage::{Costs, Ladder, Setup};
+use tlbkit_superpage::{Costs, PageSizes, Setup};
 
 use super::footprint::Footprint;
 use super::offline::{self, Spool};
@@ -84,10 +84,15 @@ fn spool(stream: &[Reference], tlbs: Tlbs) -> Spool {
 }
 
 /// Misses when some superpages exist from the start, by simulating every reference.
-fn misses_under(stream: &[Reference], tlbs: Tlbs, chosen: &BTreeMap<usize, usize>, ladder: &Ladder) -> u64 {
+fn misses_under(
+    stream: &[Reference],
+    tlbs: Tlbs,
+    chosen: &BTreeMap<usize, usize>,
+    page_sizes: &PageSizes,
+) -> u64 {
     let mut map = Map::default();
     for (&first, &level) in chosen {
-        map.promote(Entry::around(first, ladder.shift(level)));
+        map.promote(Entry::around(first, page_sizes.shift(level)));
     }
     let mut lru = [Lru::new(tlbs.data), Lru::new(tlbs.instruction)];
     let mut misses = 0;
@@ -114,9 +119,9 @@ fn every_choice(first: usize, level: usize) -> Vec<BTreeMap<usize, usize>> {
     all
 }
 
-fn tiny() -> Ladder {
+fn tiny() -> PageSizes {
     let sizes: Vec<_> = (12..16).map(|shift| PageSize::from_shift(shift).unwrap()).collect();
-    Ladder::new(PageSize::K4, &sizes).unwrap()
+    PageSizes::new(PageSize::K4, &sizes).unwrap()
 }
 
 fn stream(pages: usize, length: usize) -> impl Strategy<Value = Vec<(bool, usize)>> {
@@ -169,11 +174,11 @@ proptest! {
     /// The spooled misses of base pages determine those under any choice of superpages.
     #[test]
     fn the_spool_is_enough(pages in stream(24, 600), pick in any::<prop::sample::Index>()) {
-        let (ladder, stream) = (tiny(), references(&pages));
+        let (page_sizes, stream) = (tiny(), references(&pages));
         let choices = every_choice(0, 3);
         let chosen = pick.get(&choices);
-        let replayed = offline::misses(&mut spool(&stream, SPLIT), &ladder, SPLIT, chosen).unwrap();
-        prop_assert_eq!(replayed, misses_under(&stream, SPLIT, chosen, &ladder));
+        let replayed = offline::misses(&mut spool(&stream, SPLIT), &page_sizes, SPLIT, chosen).unwrap();
+        prop_assert_eq!(replayed, misses_under(&stream, SPLIT, chosen, &page_sizes));
     }
 
     /// OFFLINE's greedy choice against the best of all choices on eight pages: never better, and at most a quarter
@@ -181,23 +186,23 @@ proptest! {
     #[test]
     fn offline_against_brute_force(pages in stream(8, 400), r_per_kb in 1u32..4) {
         let tlbs = Tlbs { instruction: 2, data: 2, unified: false };
-        let (ladder, stream) = (tiny(), references(&pages));
+        let (page_sizes, stream) = (tiny(), references(&pages));
         let price = |chosen: &BTreeMap<usize, usize>| {
             let kb: u64 = chosen.values().map(|&level| 4 << level).sum();
-            misses_under(&stream, tlbs, chosen, &ladder) + kb * u64::from(r_per_kb)
+            misses_under(&stream, tlbs, chosen, &page_sizes) + kb * u64::from(r_per_kb)
         };
         let best = every_choice(0, 3).iter().map(price).min().unwrap();
         let found = offline::choose(
             &mut spool(&stream, tlbs),
-            &ladder,
+            &page_sizes,
             tlbs,
-            offline::copying(&ladder, r_per_kb),
+            offline::copying(&page_sizes, r_per_kb),
             |_, _| (),
         )
         .unwrap();
         let price = price(&found.chosen);
         prop_assert!(price >= best && 4 * price <= 5 * best, "{} against {}: {:?}", price, best, found.chosen);
-        prop_assert_eq!(found.misses, misses_under(&stream, tlbs, &found.chosen, &ladder));
+        prop_assert_eq!(found.misses, misses_under(&stream, tlbs, &found.chosen, &page_sizes));
     }
 
     /// A TLB of fixed pages is the bare one on page numbers cut short.

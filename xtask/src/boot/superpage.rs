@@ -6,8 +6,8 @@
 use anyhow::{Context, bail};
 use tlbkit_addr::{PageSize, Vpn};
 use tlbkit_superpage::{
-    Action, ApproxOnline, Costs, Footprint, Ladder, Memory, Miss, Policy, Refusal, Setup, Slot, Superpage,
-    Tlb,
+    Action, ApproxOnline, Costs, Memory, Miss, PageSizes, Policy, Refusal, SegmentMemory, Setup, Slot,
+    Superpage, Tlb,
 };
 
 use super::machine::Machine;
@@ -65,8 +65,8 @@ pub(super) fn replay<'t>(lines: impl IntoIterator<Item = &'t str>) -> anyhow::Re
     let mut lines = lines.into_iter().filter_map(|line| line.strip_prefix(MARK)).enumerate();
     let (_, first) = lines.next().context("the guest has written no transcript")?;
     let setup = setup(first).with_context(|| format!("no setup: `{first}`"))?;
-    let each = ApproxOnline::footprint(&setup)?;
-    let mut directory = vec![Slot::default(); SEGMENTS * Footprint::SLOTS];
+    let each = ApproxOnline::segment_memory(&setup)?;
+    let mut directory = vec![Slot::default(); SEGMENTS * SegmentMemory::SLOTS];
     let mut bits = vec![0; SEGMENTS * each.bits];
     let mut counters = vec![0; SEGMENTS * each.counters];
     let memory = Memory { directory: &mut directory, bits: &mut bits, counters: &mut counters };
@@ -148,9 +148,9 @@ fn setup(line: &str) -> Option<Setup> {
     let (sizes, r_per_kb) = line.strip_prefix("setup sizes=")?.split_once(" r_per_kb=")?;
     let sizes: Option<Vec<_>> =
         sizes.split(',').map(|shift| PageSize::from_shift(shift.parse().ok()?)).collect();
-    let ladder = Ladder::new(PageSize::K4, &sizes?).ok()?;
+    let page_sizes = PageSizes::new(PageSize::K4, &sizes?).ok()?;
     let costs = Costs { r_per_kb: r_per_kb.parse().ok()?, ..Costs::PAPER };
-    Some(Setup { ladder, split: false, costs, ..Setup::PAPER })
+    Some(Setup { page_sizes, split: false, costs, ..Setup::PAPER })
 }
 
 #[cfg(test)]

@@ -98,29 +98,29 @@ proptest! {
 }
 
 /// Sixteen units; a size whose counts take sixteen bits, one that just does, two that take more.
-fn levels() -> (Ladder, [u32; MAX_LEVELS]) {
+fn levels() -> (PageSizes, [u32; MAX_LEVELS]) {
     let sizes: Vec<_> = (12..=16).filter_map(PageSize::from_shift).collect();
     let mut thresholds = [0; MAX_LEVELS];
     thresholds[..5].copy_from_slice(&[1, 3, 65_535, 65_536, 200_000]);
-    (Ladder::new(PageSize::K4, &sizes).unwrap(), thresholds)
+    (PageSizes::new(PageSize::K4, &sizes).unwrap(), thresholds)
 }
 
 /// A count for each superpage, two counters long where the threshold needs it, and the scratch counter of each.
 #[test]
 fn space() {
-    let (ladder, thresholds) = levels();
+    let (page_sizes, thresholds) = levels();
     assert_eq!(
-        Capacity::footprint(&ladder, thresholds),
-        Footprint { bits: 0, counters: 2 * 8 + 2 * 4 + 3 * 2 + 3 }
+        Capacity::segment_memory(&page_sizes, thresholds),
+        SegmentMemory { bits: 0, counters: 2 * 8 + 2 * 4 + 3 * 2 + 3 }
     );
-    assert_eq!([0, 1, 64].map(|size| Capacity::stack_len(&ladder, size)), [0, 17, 80]);
+    assert_eq!([0, 1, 64].map(|size| Capacity::stack_len(&page_sizes, size)), [0, 17, 80]);
 }
 
 /// A superpage is charged once a walk, by the walk's `needed`-th entry under it, up to its threshold, and no other is.
 #[test]
 fn charges_of_every_size() {
-    let (ladder, thresholds) = levels();
-    let (levels, words) = layout(&ladder, thresholds);
+    let (page_sizes, thresholds) = levels();
+    let (levels, words) = layout(&page_sizes, thresholds);
     let mut counters = vec![0; words];
     let mut counts: BTreeMap<(usize, usize), u32> = BTreeMap::new();
     let mut cover = |level: usize, node: usize, needed: u16, entries: u16| {
@@ -149,7 +149,7 @@ fn charges_of_every_size() {
         }
     }
     for level in 1..=4 {
-        for node in 0..ladder.nodes(level) {
+        for node in 0..page_sizes.nodes(level) {
             let expected = counts.get(&(level, node)).copied().unwrap_or(0);
             assert_eq!(levels[level].read(&counters, node), expected, "{level} {node}");
         }
@@ -161,19 +161,19 @@ fn charges_of_every_size() {
 #[test]
 fn the_most_entries() {
     let sizes = [12, 30].map(|shift| PageSize::from_shift(shift).unwrap());
-    let ladder = Ladder::new(PageSize::K4, &sizes).unwrap();
+    let page_sizes = PageSizes::new(PageSize::K4, &sizes).unwrap();
     let thresholds = [1000; MAX_LEVELS];
     for (needed, charges) in [(65_535, 1), (65_536, 0)] {
         // A TLB of two, and a page of the next segment behind what it takes of the first.
-        let mut entries = vec![StackEntry::default(); Capacity::stack_len(&ladder, 2)];
+        let mut entries = vec![StackEntry::default(); Capacity::stack_len(&page_sizes, 2)];
         for (unit, entry) in entries.iter_mut().enumerate().take(needed) {
             entry.unit = unit;
         }
-        entries[needed].unit = ladder.units_per_segment();
-        let counters = Capacity::footprint(&ladder, thresholds).counters;
-        let mut memory = (vec![Slot::default(); Footprint::SLOTS], Vec::new(), vec![0; counters]);
+        entries[needed].unit = page_sizes.units_per_segment();
+        let counters = Capacity::segment_memory(&page_sizes, thresholds).counters;
+        let mut memory = (vec![Slot::default(); SegmentMemory::SLOTS], Vec::new(), vec![0; counters]);
         let memory = Memory { directory: &mut memory.0, bits: &mut memory.1, counters: &mut memory.2 };
-        let mut capacity = Capacity::new(ladder, thresholds, [2, 0], memory, [&mut entries, &mut []]);
+        let mut capacity = Capacity::new(page_sizes, thresholds, [2, 0], memory, [&mut entries, &mut []]);
         (capacity.stacks[0].resident, capacity.stacks[0].used) = (2, needed + 1);
         assert_eq!(capacity.charge(0, Place { segment: 1, unit: 0 }, 0, |_| true), None);
         assert_eq!(capacity.charged(Place { segment: 0, unit: 0 }, 1), charges, "{needed}");
@@ -183,12 +183,12 @@ fn the_most_entries() {
 /// A TLB with more entries than it was said to have does not make the stack overflow.
 #[test]
 fn evictions_that_nobody_tells_of() {
-    let (ladder, thresholds) = levels();
+    let (page_sizes, thresholds) = levels();
     let mut entries = [vec![StackEntry::default(); 17], Vec::new()];
     let [data, instruction] = &mut entries;
     let mut none = (Vec::new(), Vec::new(), Vec::new());
     let memory = Memory { directory: &mut none.0, bits: &mut none.1, counters: &mut none.2 };
-    let mut capacity = Capacity::new(ladder, thresholds, [1, 0], memory, [data, instruction]);
+    let mut capacity = Capacity::new(page_sizes, thresholds, [1, 0], memory, [data, instruction]);
     for segment in 0..40 {
         capacity.refill(0, Place { segment, unit: segment % 16 }, 0);
     }

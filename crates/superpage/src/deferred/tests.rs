@@ -13,9 +13,9 @@ use super::*;
 type Node = (u32, usize);
 
 /// Every size from 4 KB to `1 << top` pages.
-fn ladder(top: u32) -> Ladder {
+fn page_sizes(top: u32) -> PageSizes {
     let sizes: Vec<_> = (12..=12 + top).filter_map(PageSize::from_shift).collect();
-    Ladder::new(PageSize::K4, &sizes).unwrap()
+    PageSizes::new(PageSize::K4, &sizes).unwrap()
 }
 
 /// A segment, and what its counts should be.
@@ -31,7 +31,8 @@ struct Both {
 impl Both {
     fn new(thresholds: Vec<u32>, eager: bool) -> Self {
         let top = thresholds.len() as u32 - 1;
-        let rules = Rules::new(&ladder(top), eager, 0x1234, |shift| thresholds.get(shift as usize).copied());
+        let rules =
+            Rules::new(&page_sizes(top), eager, 0x1234, |shift| thresholds.get(shift as usize).copied());
         // What is in them does not matter.
         let mut both = Self {
             rules,
@@ -70,19 +71,19 @@ impl Both {
         self.segment().prepare(number);
         if from > block::SHIFT {
             let at = self.rules.node(number, from);
-            let mut swift = self.nodes[at];
-            let swiftly = charge_swiftly(&mut swift);
+            let mut fast = self.nodes[at];
+            let swiftly = charge_fast(&mut fast);
             prop_assert_eq!(swiftly, self.nodes[at][0] > 1);
             let found = self.segment().pay(number, from, 1);
             prop_assert_eq!(found, reached);
             if swiftly {
-                prop_assert_eq!((swift, found), (self.nodes[at], 0));
+                prop_assert_eq!((fast, found), (self.nodes[at], 0));
             }
         } else if block::charge(&mut self.blocks[number], from - 1, unit) {
             let (mut block, above) = (self.blocks[number], (self.blocks.len() + number) >> 1);
             let mut node = self.nodes[above];
             let near = block::least(&block::counts(&block), &self.rules.small) == 0;
-            let swiftly = self.rules.account_swiftly(&mut block, &mut node);
+            let swiftly = self.rules.account_fast(&mut block, &mut node);
             prop_assert_eq!(swiftly, !near && block::owed(&self.blocks[number]) < self.nodes[above][0]);
             let found = self.segment().account(unit, from);
             prop_assert_eq!(found, reached);

@@ -9,8 +9,8 @@ use tlbkit_addr::{PageSize, Vpn};
 use super::*;
 
 /// Segments of two pages.
-fn ladder() -> Ladder {
-    Ladder::new(PageSize::K4, &[PageSize::K4, PageSize::from_shift(13).unwrap()]).unwrap()
+fn page_sizes() -> PageSizes {
+    PageSizes::new(PageSize::K4, &[PageSize::K4, PageSize::from_shift(13).unwrap()]).unwrap()
 }
 
 #[derive(Clone, Debug)]
@@ -68,7 +68,7 @@ proptest! {
                     map.remove(&segment);
                 }
                 Event::Unmapped(first, last) => {
-                    directory.unmapped(&ladder(), Pages::new(Vpn::new(first), Vpn::new(last)).unwrap());
+                    directory.unmapped(&page_sizes(), Pages::new(Vpn::new(first), Vpn::new(last)).unwrap());
                     map.retain(|segment, _| !(first <= 2 * segment && 2 * segment < last));
                 }
             }

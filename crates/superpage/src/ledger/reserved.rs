@@ -17,22 +17,22 @@ impl Ledger<'_> {
     pub(crate) fn be_frugal(&mut self) {
         if !self.frugal {
             self.frugal = true;
-            self.rules.go_on(by_shift(&self.ladder, &self.prices));
+            self.rules.go_on(by_shift(&self.page_sizes, &self.prices));
         }
     }
 
     /// Counts a page as populated. Returns the level of the largest superpage around it, larger than its mapping, that is
     /// full with it and lies in one reservation.
     pub(crate) fn populate(&mut self, page: Vpn) -> Option<usize> {
-        let unit = self.lately.unit(page);
-        let index = self.lately.find(unit).or_else(|| self.find(page))?;
+        let unit = self.recent.unit(page);
+        let index = self.recent.find(unit).or_else(|| self.find(page))?;
         self.populate_at(index, page)
     }
 
     /// The same in the block at a place.
     #[inline]
     pub(crate) fn populate_at(&mut self, index: usize, page: Vpn) -> Option<usize> {
-        let unit = self.ladder.locate(page).unit;
+        let unit = self.page_sizes.locate(page).unit;
         let block = self.blocks.get_mut(index)?;
         let bit = 1 << (unit % block::UNITS);
         if block[POPULATED] & bit != 0 {
@@ -51,21 +51,21 @@ impl Ledger<'_> {
             return None;
         }
         // What is full has full parts.
-        let full = |&level: &usize| !populated & block::within(self.ladder.shift(level), unit) == 0;
+        let full = |&level: &usize| !populated & block::within(self.page_sizes.shift(level), unit) == 0;
         let level = (1..=self.reserved).take_while(full).last()?;
-        (self.ladder.shift(level) > mapped).then_some(level)
+        (self.page_sizes.shift(level) > mapped).then_some(level)
     }
 
     /// Tells whether the region around a page has no reservation. In segments without memory none has.
     pub(crate) fn is_closed(&mut self, page: Vpn) -> bool {
-        let bit = 1 << (self.ladder.locate(page).unit % block::UNITS);
+        let bit = 1 << (self.page_sizes.locate(page).unit % block::UNITS);
         let Some(index) = self.find(page) else { return true };
         self.closed.get(index).is_none_or(|closed| closed & bit != 0)
     }
 
     /// Records that the region around a page has no reservation.
     pub(crate) fn close(&mut self, page: Vpn) {
-        let region = block::within(self.ladder.shift(self.reserved), self.ladder.locate(page).unit);
+        let region = block::within(self.page_sizes.shift(self.reserved), self.page_sizes.locate(page).unit);
         if let Some(index) = self.find(page)
             && let Some(closed) = self.closed.get_mut(index)
         {
@@ -75,11 +75,11 @@ impl Ledger<'_> {
 
     /// Records that the pages of a superpage within one reservation are no longer populated.
     pub(crate) fn depopulate(&mut self, range: Superpage) {
-        if let Some((place, level)) = self.ladder.find(range)
+        if let Some((place, level)) = self.page_sizes.find(range)
             && let Some(index) = self.find(range.first)
             && let Some(block) = self.blocks.get_mut(index)
         {
-            block[POPULATED] &= !block::within(self.ladder.shift(level), place.unit);
+            block[POPULATED] &= !block::within(self.page_sizes.shift(level), place.unit);
         }
     }
 
@@ -90,7 +90,7 @@ impl Ledger<'_> {
     /// it is R for their share and the threshold for the rest.
     fn price(&self, chunk: usize, unit: usize, level: usize) -> u32 {
         let (threshold, price) = (self.threshold(level), self.prices.get(level).copied().unwrap_or(u32::MAX));
-        let shift = self.ladder.shift(level);
+        let shift = self.page_sizes.shift(level);
         let holes = |of: u32| ((u64::from(of) * self.holes(chunk, unit, shift)) >> shift) as u32;
         if level <= self.reserved {
             threshold.max(holes(price))
@@ -99,11 +99,11 @@ impl Ledger<'_> {
         }
     }
 
-    /// Returns the smallest among superpages of these shifts around a unit, rungs whose counts have reached their
+    /// Returns the smallest among superpages of these shifts around a unit, those whose counts have reached their
     /// thresholds, that has its price. If none has, the next look is put off.
     #[inline(never)]
-    pub(super) fn smallest_paid(&mut self, rungs: u32, chunk: usize, unit: usize) -> Charged {
-        let mut left = rungs;
+    pub(super) fn smallest_paid(&mut self, shifts: u32, chunk: usize, unit: usize) -> Charged {
+        let mut left = shifts;
         while left != 0 {
             let level = self.level(left.trailing_zeros());
             if self.count_in(chunk, unit, level) >= self.price(chunk, unit, level) {
@@ -111,18 +111,18 @@ impl Ledger<'_> {
             }
             left &= left - 1;
         }
-        self.put_off(rungs, chunk, unit);
+        self.put_off(shifts, chunk, unit);
         Charged::Nothing
     }
 
     /// Puts off the next look at superpages around a unit that have reached their thresholds, and not their prices. The
     /// shifts of them are given as a set.
-    fn put_off(&mut self, mut rungs: u32, chunk: usize, unit: usize) {
-        self.waits |= rungs != 0;
+    fn put_off(&mut self, mut shifts: u32, chunk: usize, unit: usize) {
+        self.waits |= shifts != 0;
         // The largest first: quotas go by what is above.
-        while rungs >> (block::SHIFT + 1) != 0 {
-            let shift = rungs.ilog2();
-            rungs ^= 1 << shift;
+        while shifts >> (block::SHIFT + 1) != 0 {
+            let shift = shifts.ilog2();
+            shifts ^= 1 << shift;
             let price = self.price(chunk, unit, self.level(shift));
             if let Some(mut segment) = self.segment(chunk) {
                 segment.put_off(unit >> block::SHIFT, shift, price);
@@ -138,8 +138,10 @@ impl Ledger<'_> {
         }
         let (first, counts) = (number << block::SHIFT, block::counts(block));
         let mut misses = u32::MAX;
-        for level in (1..self.ladder.levels()).take_while(|&level| self.ladder.shift(level) <= block::SHIFT) {
-            let shift = self.ladder.shift(level);
+        for level in
+            (1..self.page_sizes.levels()).take_while(|&level| self.page_sizes.shift(level) <= block::SHIFT)
+        {
+            let shift = self.page_sizes.shift(level);
             for unit in (first..first + block::UNITS).step_by(1 << shift) {
                 let count = counts.get(block::number(shift, unit)).copied().unwrap_or(0).into();
                 let threshold = self.threshold(level);

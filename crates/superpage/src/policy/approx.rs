@@ -6,9 +6,9 @@ use super::backoff::BackOff;
 use super::gate::Gate;
 use super::{Action, Miss, Policy, Refusal, Superpage, Tlb};
 use crate::costs::{When, thresholds};
-use crate::ladder::MAX_LEVELS;
-use crate::ledger::{Charged, Far, Ledger, Swift};
-use crate::{CostError, Footprint, Memory, Setup};
+use crate::ledger::{Charged, Distant, Fast, Ledger};
+use crate::page_sizes::MAX_LEVELS;
+use crate::{CostError, Memory, SegmentMemory, Setup};
 
 /// Promotes a superpage when its prefetch charges reach their threshold, and then lowers those of the larger ones
 /// around it by the threshold.
@@ -33,9 +33,9 @@ impl<'m> ApproxOnline<'m> {
     /// # Errors
     ///
     /// See [`CostError`].
-    pub fn footprint(setup: &Setup) -> Result<Footprint, CostError> {
-        let counts = thresholds(&setup.ladder, setup.costs, setup.costs.prefetch, When::Reaches)?;
-        Ledger::footprint(&setup.ladder, counts, false)
+    pub fn segment_memory(setup: &Setup) -> Result<SegmentMemory, CostError> {
+        let counts = thresholds(&setup.page_sizes, setup.costs, setup.costs.prefetch, When::Reaches)?;
+        Ledger::segment_memory(&setup.page_sizes, counts, false)
     }
 
     /// Makes the policy, with memory for as many segments as fit.
@@ -54,8 +54,8 @@ impl<'m> ApproxOnline<'m> {
         prices: Option<[u32; MAX_LEVELS]>,
         memory: Memory<'m>,
     ) -> Result<Self, CostError> {
-        let counts = thresholds(&setup.ladder, setup.costs, setup.costs.prefetch, When::Reaches)?;
-        let ledger = Ledger::new(setup.ladder, counts, setup.eager, prices, setup.tlbs(), memory)?;
+        let counts = thresholds(&setup.page_sizes, setup.costs, setup.costs.prefetch, When::Reaches)?;
+        let ledger = Ledger::new(setup.page_sizes, counts, setup.eager, prices, setup.tlbs(), memory)?;
         let gate = Gate::new(setup.activity);
         Ok(Self {
             plain: Self::is_plain(&ledger, &gate),
@@ -68,12 +68,12 @@ impl<'m> ApproxOnline<'m> {
     }
 
     /// Returns Appendix A's `tlbcount` of a superpage or base page: -1 inside a larger mapping, else how many of its
-    /// components have something in the TLB (1 if it is there itself). `None` if the ladder has no such superpage.
+    /// components have something in the TLB (1 if it is there itself). `None` if the TLB has no such superpage.
     pub fn tlbcount(&mut self, tlb: Tlb, superpage: Superpage) -> Option<i32> {
         self.ledger.tlbcount(tlb, superpage)
     }
 
-    /// Returns the prefetch charges of a superpage, which stop at the threshold. `None` if the ladder has no such
+    /// Returns the prefetch charges of a superpage, which stop at the threshold. `None` if the TLB has no such
     /// superpage. Costs a pass over what is deferred below it.
     pub fn prefetch(&mut self, superpage: Superpage) -> Option<u32> {
         self.ledger.charged(superpage)
@@ -96,13 +96,13 @@ impl ApproxOnline<'_> {
         if PLAIN && !self.plain {
             return self.take_otherwise::<RESERVES>(miss);
         }
-        match self.ledger.miss_swiftly::<RESERVES, PLAIN>(miss) {
-            Swift::Done => self.evict_for::<PLAIN>(miss),
-            Swift::Due(block, from) => self.account(miss, block, from),
-            Swift::Fills(block) => self.fill::<PLAIN>(miss, block),
-            Swift::InSuperpage(block) => self.miss_in_superpage::<PLAIN>(miss, block),
-            Swift::Far(block) => self.miss_far::<PLAIN, false>(miss, block),
-            Swift::Large(_) | Swift::Not => self.miss(miss),
+        match self.ledger.miss_fast::<RESERVES, PLAIN>(miss) {
+            Fast::Done => self.evict_for::<PLAIN>(miss),
+            Fast::Due(block, from) => self.account(miss, block, from),
+            Fast::Fills(block) => self.fill::<PLAIN>(miss, block),
+            Fast::InSuperpage(block) => self.miss_in_superpage::<PLAIN>(miss, block),
+            Fast::Distant(block) => self.miss_distant::<PLAIN, false>(miss, block),
+            Fast::Large(_) | Fast::Not => self.miss(miss),
         }
     }
 
@@ -113,13 +113,13 @@ impl ApproxOnline<'_> {
         if !self.gate.is_open() {
             return self.miss(miss);
         }
-        match self.ledger.miss_swiftly::<RESERVES, false>(miss) {
-            Swift::Done => self.evict_for::<false>(miss),
-            Swift::Due(block, from) => self.account(miss, block, from),
-            Swift::Fills(block) => self.fill::<false>(miss, block),
-            Swift::InSuperpage(block) => self.miss_in_superpage::<false>(miss, block),
-            Swift::Far(block) => self.miss_far::<false, false>(miss, block),
-            Swift::Large(_) | Swift::Not => self.miss(miss),
+        match self.ledger.miss_fast::<RESERVES, false>(miss) {
+            Fast::Done => self.evict_for::<false>(miss),
+            Fast::Due(block, from) => self.account(miss, block, from),
+            Fast::Fills(block) => self.fill::<false>(miss, block),
+            Fast::InSuperpage(block) => self.miss_in_superpage::<false>(miss, block),
+            Fast::Distant(block) => self.miss_distant::<false, false>(miss, block),
+            Fast::Large(_) | Fast::Not => self.miss(miss),
         }
     }
 
@@ -127,7 +127,7 @@ impl ApproxOnline<'_> {
     #[inline(always)]
     fn evict_for<const PLAIN: bool>(&mut self, miss: &Miss) -> Option<&Action> {
         match miss.evicted {
-            Some(evicted) if !self.ledger.evict_swiftly::<PLAIN>(miss.tlb, evicted) => {
+            Some(evicted) if !self.ledger.evict_fast::<PLAIN>(miss.tlb, evicted) => {
                 self.finish(miss, Charged::Nothing, None)
             }
             _ => None,
@@ -140,9 +140,9 @@ impl ApproxOnline<'_> {
         let Some(level) = self.ledger.populate_at(block, miss.page) else {
             return self.take::<false, PLAIN>(miss);
         };
-        let charged = match self.ledger.miss_swiftly::<false, PLAIN>(miss) {
-            Swift::Done => Charged::Nothing,
-            Swift::Due(block, from) => self.ledger.account_at(block, miss.page, from),
+        let charged = match self.ledger.miss_fast::<false, PLAIN>(miss) {
+            Fast::Done => Charged::Nothing,
+            Fast::Due(block, from) => self.ledger.account_at(block, miss.page, from),
             _ => self.ledger.miss(miss.tlb, miss.page, true),
         };
         self.finish(miss, charged, Some(level))
@@ -151,41 +151,41 @@ impl ApproxOnline<'_> {
     #[inline(never)]
     fn miss_in_superpage<const PLAIN: bool>(&mut self, miss: &Miss, block: usize) -> Option<&Action> {
         match self.ledger.miss_in_superpage::<PLAIN>(miss, block) {
-            Swift::Done => self.evict_for::<PLAIN>(miss),
-            Swift::Due(block, from) => self.account(miss, block, from),
-            Swift::Far(block) => self.miss_far::<PLAIN, true>(miss, block),
-            Swift::Large(block) => self.miss_large::<PLAIN>(miss, block),
+            Fast::Done => self.evict_for::<PLAIN>(miss),
+            Fast::Due(block, from) => self.account(miss, block, from),
+            Fast::Distant(block) => self.miss_distant::<PLAIN, true>(miss, block),
+            Fast::Large(block) => self.miss_large::<PLAIN>(miss, block),
             _ => self.miss(miss),
         }
     }
 
     #[inline(never)]
-    fn miss_far<const PLAIN: bool, const JOINED: bool>(
+    fn miss_distant<const PLAIN: bool, const JOINED: bool>(
         &mut self,
         miss: &Miss,
         block: usize,
     ) -> Option<&Action> {
-        match self.ledger.miss_far::<PLAIN, JOINED>(miss, block) {
-            Far::Done => self.evict_for::<PLAIN>(miss),
-            Far::Pays(from) => self.pay(miss, block, from),
-            Far::Not => self.miss_farther::<PLAIN>(miss, block),
+        match self.ledger.miss_distant::<PLAIN, JOINED>(miss, block) {
+            Distant::Done => self.evict_for::<PLAIN>(miss),
+            Distant::Pays(from) => self.pay(miss, block, from),
+            Distant::Not => self.miss_beyond::<PLAIN>(miss, block),
         }
     }
 
     #[inline(never)]
     fn miss_large<const PLAIN: bool>(&mut self, miss: &Miss, block: usize) -> Option<&Action> {
         match self.ledger.miss_large::<PLAIN>(miss, block) {
-            Far::Pays(from) => self.pay(miss, block, from),
+            Distant::Pays(from) => self.pay(miss, block, from),
             _ => self.evict_for::<PLAIN>(miss),
         }
     }
 
     #[inline(never)]
-    fn miss_farther<const PLAIN: bool>(&mut self, miss: &Miss, block: usize) -> Option<&Action> {
-        match self.ledger.miss_farther::<PLAIN>(miss, block) {
-            Far::Done => self.evict_for::<PLAIN>(miss),
-            Far::Pays(from) => self.pay(miss, block, from),
-            Far::Not => self.miss(miss),
+    fn miss_beyond<const PLAIN: bool>(&mut self, miss: &Miss, block: usize) -> Option<&Action> {
+        match self.ledger.miss_beyond::<PLAIN>(miss, block) {
+            Distant::Done => self.evict_for::<PLAIN>(miss),
+            Distant::Pays(from) => self.pay(miss, block, from),
+            Distant::Not => self.miss(miss),
         }
     }
 
@@ -214,7 +214,7 @@ impl ApproxOnline<'_> {
     #[inline(never)]
     fn finish(&mut self, miss: &Miss, charged: Charged, full: Option<usize>) -> Option<&Action> {
         if let Some(evicted) = miss.evicted
-            && !self.ledger.evict_swiftly::<false>(miss.tlb, evicted)
+            && !self.ledger.evict_fast::<false>(miss.tlb, evicted)
         {
             self.ledger.evict(miss.tlb, evicted);
         }
@@ -241,8 +241,8 @@ impl ApproxOnline<'_> {
         if !full && !self.back_off.allows(level) {
             return None;
         }
-        let ladder = self.ledger.ladder;
-        let range = ladder.superpage(ladder.locate(page), level)?;
+        let page_sizes = self.ledger.page_sizes;
+        let range = page_sizes.superpage(page_sizes.locate(page), level)?;
         let copy = !full && (level > self.ledger.reserved() || self.ledger.is_closed(page));
         Some(self.asked.insert(Action::Promote { range, copy }))
     }
@@ -261,14 +261,14 @@ impl Policy for ApproxOnline<'_> {
     }
 
     fn promoted(&mut self, range: Superpage) {
-        let Some((place, level)) = self.ledger.ladder.find(range) else { return };
+        let Some((place, level)) = self.ledger.page_sizes.find(range) else { return };
         self.back_off.granted(level);
         self.plain = Self::is_plain(&self.ledger, &self.gate) && !self.back_off.waits();
         self.ledger.promote(place, level, Some(self.ledger.threshold(level)));
     }
 
     fn refused(&mut self, range: Superpage, why: Refusal) {
-        let Some((place, level)) = self.ledger.ladder.find(range) else { return };
+        let Some((place, level)) = self.ledger.page_sizes.find(range) else { return };
         match why {
             Refusal::NoMemory => {
                 self.back_off.refused(level, self.ledger.threshold(level));

@@ -5,7 +5,7 @@ use tlbkit_addr::{PageSize, Pages, Vpn};
 use super::backoff::BackOff;
 use super::{Action, Miss, Policy, Refusal, Superpage, Tlb};
 use crate::population::Population;
-use crate::{Footprint, Ladder, Memory};
+use crate::{Memory, PageSizes, SegmentMemory};
 
 /// Promotes to the largest superpage all of whose units have been referenced, as soon as there is one.
 #[derive(Debug)]
@@ -13,7 +13,7 @@ pub struct Asap<'m>(AsSoon<'m>);
 
 /// Promotes to 64 KB as soon as half of the units there have been referenced; no other size.
 ///
-/// On a ladder without 64 KB, to the smallest larger size, or the largest there is.
+/// On a TLB without 64 KB, to the smallest larger size, or the largest there is.
 #[derive(Debug)]
 pub struct Asap464<'m>(AsSoon<'m>);
 
@@ -32,11 +32,11 @@ enum Rule {
 }
 
 impl AsSoon<'_> {
-    fn wanted(&mut self, place: crate::ladder::Place, mapped: usize) -> usize {
-        let ladder = self.population.ladder;
+    fn wanted(&mut self, place: crate::page_sizes::Place, mapped: usize) -> usize {
+        let page_sizes = self.population.page_sizes;
         match self.rule {
             Rule::Half { level } => {
-                let enough = 2 * self.population.populated(place, level) >= 1 << ladder.shift(level);
+                let enough = 2 * self.population.populated(place, level) >= 1 << page_sizes.shift(level);
                 if enough { level } else { mapped }
             }
             Rule::Full => self.population.full(place, mapped),
@@ -56,11 +56,11 @@ impl Policy for AsSoon<'_> {
         if level <= mapped || !self.back_off.allows(level) {
             return None;
         }
-        Some(Action::Promote { range: self.population.ladder.superpage(place, level)?, copy: true })
+        Some(Action::Promote { range: self.population.page_sizes.superpage(place, level)?, copy: true })
     }
 
     fn promoted(&mut self, range: Superpage) {
-        if let Some(level) = self.population.ladder.level(range.size) {
+        if let Some(level) = self.population.page_sizes.level(range.size) {
             self.back_off.granted(level);
             self.population.promote(range);
         }
@@ -68,9 +68,9 @@ impl Policy for AsSoon<'_> {
 
     /// For want of memory, waits for as many misses as the superpage has units, then twice as many, and so on.
     fn refused(&mut self, range: Superpage, why: Refusal) {
-        let Some(level) = self.population.ladder.level(range.size) else { return };
+        let Some(level) = self.population.page_sizes.level(range.size) else { return };
         match why {
-            Refusal::NoMemory => self.back_off.refused(level, 1 << self.population.ladder.shift(level)),
+            Refusal::NoMemory => self.back_off.refused(level, 1 << self.population.page_sizes.shift(level)),
             Refusal::NotHere => self.population.start_over(range),
         }
     }
@@ -92,16 +92,16 @@ macro_rules! as_soon {
     ($name:ident, $rule:expr) => {
         impl<'m> $name<'m> {
             /// Returns what one segment takes.
-            pub fn footprint(ladder: &Ladder) -> Footprint {
-                Population::footprint(ladder, false)
+            pub fn segment_memory(page_sizes: &PageSizes) -> SegmentMemory {
+                Population::segment_memory(page_sizes, false)
             }
 
             /// Makes the policy, with memory for as many segments as fit.
-            pub fn new(ladder: Ladder, memory: Memory<'m>) -> Self {
-                let rule: fn(&Ladder) -> Rule = $rule;
+            pub fn new(page_sizes: PageSizes, memory: Memory<'m>) -> Self {
+                let rule: fn(&PageSizes) -> Rule = $rule;
                 Self(AsSoon {
-                    population: Population::new(ladder, false, memory),
-                    rule: rule(&ladder),
+                    population: Population::new(page_sizes, false, memory),
+                    rule: rule(&page_sizes),
                     back_off: BackOff::new(),
                     told: false,
                 })
@@ -141,4 +141,4 @@ macro_rules! as_soon {
 }
 
 as_soon!(Asap, |_| Rule::Full);
-as_soon!(Asap464, |ladder| Rule::Half { level: ladder.level_reaching(PageSize::K64).max(1) });
+as_soon!(Asap464, |page_sizes| Rule::Half { level: page_sizes.level_reaching(PageSize::K64).max(1) });

@@ -13,9 +13,9 @@ use tlbkit_addr::{PageSize, Pages, Vpn};
 
 use super::backoff::BackOff;
 use super::{Action, Miss, Policy, Refusal, Superpage, Tlb};
-use crate::ladder::Place;
+use crate::page_sizes::Place;
 use crate::population::Population;
-use crate::{Footprint, Ladder, Memory};
+use crate::{Memory, PageSizes, SegmentMemory};
 
 /// What a [`Background`] policy promotes, and when it looks.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -48,16 +48,16 @@ pub struct Background<'m> {
 
 impl<'m> Background<'m> {
     /// Returns what one segment takes.
-    pub fn footprint(ladder: &Ladder) -> Footprint {
-        Population::footprint(ladder, false)
+    pub fn segment_memory(page_sizes: &PageSizes) -> SegmentMemory {
+        Population::segment_memory(page_sizes, false)
     }
 
-    /// Makes the policy. A size that the ladder lacks stands for the next larger one, or the largest.
-    pub fn new(ladder: Ladder, utilization: Utilization, memory: Memory<'m>) -> Self {
+    /// Makes the policy. A size that the TLB lacks stands for the next larger one, or the largest.
+    pub fn new(page_sizes: PageSizes, utilization: Utilization, memory: Memory<'m>) -> Self {
         let utilization = Utilization { period: utilization.period.max(1), ..utilization };
         Self {
-            population: Population::new(ladder, false, memory),
-            level: ladder.level_reaching(utilization.size).max(1),
+            population: Population::new(page_sizes, false, memory),
+            level: page_sizes.level_reaching(utilization.size).max(1),
             utilization,
             left: utilization.period,
             back_off: BackOff::new(),
@@ -67,7 +67,7 @@ impl<'m> Background<'m> {
 
     /// Tells whether a region is used enough, one unit of which has just been referenced.
     fn wanted(&mut self, place: Place) -> bool {
-        let all = 1u64 << self.population.ladder.shift(self.level);
+        let all = 1u64 << self.population.page_sizes.shift(self.level);
         let used = self.population.populated(place, self.level) as u64;
         used * 100 >= all * u64::from(self.utilization.percent)
     }
@@ -77,11 +77,11 @@ impl<'m> Background<'m> {
     ///
     /// Costs a pass over the touched segments.
     pub fn under_pressure(&mut self) -> Option<Superpage> {
-        let ladder = self.population.ladder;
-        let all = 1 << ladder.shift(self.level);
+        let page_sizes = self.population.page_sizes;
+        let all = 1 << page_sizes.shift(self.level);
         let superpages = self.population.superpages(self.level).filter(|&(_, used)| used < all);
         let (place, _) = superpages.min_by_key(|&(_, used)| used)?;
-        let range = ladder.superpage(place, self.level)?;
+        let range = page_sizes.superpage(place, self.level)?;
         self.population.demote(range.first)
     }
 }
@@ -99,7 +99,7 @@ impl Policy for Background<'_> {
             return None;
         }
         self.left = self.utilization.period;
-        Some(Action::Promote { range: self.population.ladder.superpage(place, self.level)?, copy: true })
+        Some(Action::Promote { range: self.population.page_sizes.superpage(place, self.level)?, copy: true })
     }
 
     fn promoted(&mut self, range: Superpage) {

@@ -1,6 +1,6 @@
 //! Not asking for contiguous memory of a size that there was none of.
 
-use crate::ladder::MAX_LEVELS;
+use crate::page_sizes::MAX_LEVELS;
 
 /// After a refusal of a size for want of memory, promotions to that size and to larger ones wait. The wait starts at the
 /// refused superpage's threshold and doubles with every further refusal of that size, until it or a larger one is granted.

@@ -7,16 +7,16 @@ use super::gate::Gate;
 use super::{Action, Miss, Policy, Refusal, Superpage, Tlb};
 use crate::capacity::{Capacity, StackEntry};
 use crate::costs::{When, thresholds};
-use crate::ladder::MAX_LEVELS;
 use crate::ledger::{Charged, Ledger};
-use crate::{CostError, Footprint, Memory, Setup};
+use crate::page_sizes::MAX_LEVELS;
+use crate::{CostError, Memory, SegmentMemory, Setup};
 
 /// Memory for [`Online`].
 #[derive(Debug)]
 pub struct OnlineMemory<'m> {
-    /// For prefetch charges: by [`Online::footprint`], its first part.
+    /// For prefetch charges: by [`Online::segment_memory`], its first part.
     pub prefetch: Memory<'m>,
-    /// For capacity charges: by [`Online::footprint`], its second part.
+    /// For capacity charges: by [`Online::segment_memory`], its second part.
     pub capacity: Memory<'m>,
     /// The LRU stacks of the data and the instruction TLB: [`Online::stack_len`] each.
     pub stacks: [&'m mut [StackEntry]; 2],
@@ -44,14 +44,17 @@ impl<'m> Online<'m> {
     /// # Errors
     ///
     /// See [`CostError`].
-    pub fn footprint(setup: &Setup) -> Result<(Footprint, Footprint), CostError> {
+    pub fn segment_memory(setup: &Setup) -> Result<(SegmentMemory, SegmentMemory), CostError> {
         let (prefetch, capacity) = both(setup)?;
-        Ok((Ledger::footprint(&setup.ladder, prefetch, false)?, Capacity::footprint(&setup.ladder, capacity)))
+        Ok((
+            Ledger::segment_memory(&setup.page_sizes, prefetch, false)?,
+            Capacity::segment_memory(&setup.page_sizes, capacity),
+        ))
     }
 
     /// Returns how many entries the LRU stack of a TLB of `size` entries takes.
     pub fn stack_len(setup: &Setup, size: usize) -> usize {
-        Capacity::stack_len(&setup.ladder, size)
+        Capacity::stack_len(&setup.page_sizes, size)
     }
 
     /// Makes the policy for TLBs of `sizes` entries, data and instruction.
@@ -63,8 +66,8 @@ impl<'m> Online<'m> {
         let (prefetch, capacity) = both(setup)?;
         let OnlineMemory { prefetch: ledger, capacity: counts, stacks } = memory;
         Ok(Self {
-            ledger: Ledger::new(setup.ladder, prefetch, setup.eager, None, setup.tlbs(), ledger)?,
-            capacity: Capacity::new(setup.ladder, capacity, sizes, counts, stacks),
+            ledger: Ledger::new(setup.page_sizes, prefetch, setup.eager, None, setup.tlbs(), ledger)?,
+            capacity: Capacity::new(setup.page_sizes, capacity, sizes, counts, stacks),
             gate: Gate::new(setup.activity),
             back_off: BackOff::new(),
             told: false,
@@ -72,10 +75,10 @@ impl<'m> Online<'m> {
     }
 
     /// Returns the prefetch and the capacity charges of a superpage; each stops one above its threshold. `None` if
-    /// the ladder has no such superpage.
+    /// the TLB has no such superpage.
     pub fn charges(&mut self, superpage: Superpage) -> Option<(u32, u32)> {
         let prefetch = self.ledger.charged(superpage)?;
-        let (place, level) = self.ledger.ladder.find(superpage)?;
+        let (place, level) = self.ledger.page_sizes.find(superpage)?;
         Some((prefetch, self.capacity.charged(place, level)))
     }
 }
@@ -85,8 +88,8 @@ type Both = ([u32; MAX_LEVELS], [u32; MAX_LEVELS]);
 
 fn both(setup: &Setup) -> Result<Both, CostError> {
     Ok((
-        thresholds(&setup.ladder, setup.costs, setup.costs.prefetch, When::Exceeds)?,
-        thresholds(&setup.ladder, setup.costs, setup.costs.capacity, When::Exceeds)?,
+        thresholds(&setup.page_sizes, setup.costs, setup.costs.prefetch, When::Exceeds)?,
+        thresholds(&setup.page_sizes, setup.costs, setup.costs.capacity, When::Exceeds)?,
     ))
 }
 
@@ -95,7 +98,7 @@ impl Policy for Online<'_> {
         self.back_off.miss();
         let active = self.gate.active(miss.now);
         let tlb = self.ledger.tlb(miss.tlb);
-        let at = self.ledger.ladder.locate(miss.page);
+        let at = self.ledger.page_sizes.locate(miss.page);
         let level = self.ledger.mapped(at);
         // Of a promotion where the ledger has no memory nothing would be known afterwards.
         let counted = |segment| self.ledger.counts(segment);
@@ -121,12 +124,12 @@ impl Policy for Online<'_> {
             (Some(prefetch), _) => prefetch,
             (None, capacity) => capacity?,
         };
-        let range = self.ledger.ladder.superpage(place, level).filter(|_| self.back_off.allows(level))?;
+        let range = self.ledger.page_sizes.superpage(place, level).filter(|_| self.back_off.allows(level))?;
         Some(Action::Promote { range, copy: true })
     }
 
     fn promoted(&mut self, range: Superpage) {
-        let Some((place, level)) = self.ledger.ladder.find(range) else { return };
+        let Some((place, level)) = self.ledger.page_sizes.find(range) else { return };
         if self.ledger.mapped(place) >= level {
             return;
         }
@@ -136,7 +139,7 @@ impl Policy for Online<'_> {
     }
 
     fn refused(&mut self, range: Superpage, why: Refusal) {
-        let Some((place, level)) = self.ledger.ladder.find(range) else { return };
+        let Some((place, level)) = self.ledger.page_sizes.find(range) else { return };
         match why {
             Refusal::NoMemory => self.back_off.refused(level, self.ledger.threshold(level)),
             Refusal::NotHere => {
@@ -148,7 +151,7 @@ impl Policy for Online<'_> {
 
     fn demote(&mut self, page: Vpn) -> Option<Superpage> {
         let range = self.ledger.demote(page)?;
-        let (place, level) = self.ledger.ladder.find(range)?;
+        let (place, level) = self.ledger.page_sizes.find(range)?;
         self.capacity.demote(place, level);
         Some(range)
     }
@@ -158,7 +161,7 @@ impl Policy for Online<'_> {
     }
 
     fn evicted(&mut self, tlb: Tlb, page: Vpn) {
-        let place = self.ledger.ladder.locate(page);
+        let place = self.ledger.page_sizes.locate(page);
         let level = self.ledger.mapped(place);
         self.ledger.evict(tlb, page);
         self.capacity.evict(self.ledger.tlb(tlb), place, level);
@@ -174,7 +177,7 @@ impl Policy for Online<'_> {
             self.demote(page);
         }
         let (first, last) =
-            (self.ledger.ladder.locate(pages.first()), self.ledger.ladder.locate(pages.last()));
+            (self.ledger.page_sizes.locate(pages.first()), self.ledger.page_sizes.locate(pages.last()));
         self.capacity.unmapped(pages, first, last);
         self.ledger.unmapped(pages);
     }

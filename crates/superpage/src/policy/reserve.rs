@@ -14,7 +14,7 @@ use tlbkit_addr::{PageSize, Pages, Vpn};
 
 use super::{Action, Miss, Policy, Refusal, Superpage, Tlb};
 use crate::population::Population;
-use crate::{Footprint, Ladder, Memory};
+use crate::{Memory, PageSizes, SegmentMemory};
 
 /// Promotes reserved regions as they fill, without copying.
 ///
@@ -36,15 +36,15 @@ const BROKEN: u64 = u64::MAX;
 
 impl<'m> Reservation<'m> {
     /// Returns what one segment takes.
-    pub fn footprint(ladder: &Ladder) -> Footprint {
-        Population::footprint(ladder, true)
+    pub fn segment_memory(page_sizes: &PageSizes) -> SegmentMemory {
+        Population::segment_memory(page_sizes, true)
     }
 
-    /// Makes a policy that reserves segments, the ladder's largest size, and promotes what is fully populated.
-    pub fn new(ladder: Ladder, memory: Memory<'m>) -> Self {
-        let reserved = ladder.top();
+    /// Makes a policy that reserves segments, the largest size, and promotes what is fully populated.
+    pub fn new(page_sizes: PageSizes, memory: Memory<'m>) -> Self {
+        let reserved = page_sizes.top();
         Self {
-            population: Population::new(ladder, true, memory),
+            population: Population::new(page_sizes, true, memory),
             reserved,
             partial: false,
             clock: 0,
@@ -52,12 +52,12 @@ impl<'m> Reservation<'m> {
         }
     }
 
-    /// Makes a policy that reserves 64 KB (or the ladder's next larger size) and maps it with one entry as soon as
+    /// Makes a policy that reserves 64 KB (or the TLB's next larger size) and maps it with one entry as soon as
     /// two of its units are populated. The TLB must have a valid bit for each part of such an entry.
-    pub fn partial(ladder: Ladder, memory: Memory<'m>) -> Self {
-        let reserved = ladder.level_reaching(PageSize::K64).max(1);
+    pub fn partial(page_sizes: PageSizes, memory: Memory<'m>) -> Self {
+        let reserved = page_sizes.level_reaching(PageSize::K64).max(1);
         Self {
-            population: Population::new(ladder, true, memory),
+            population: Population::new(page_sizes, true, memory),
             reserved,
             partial: true,
             clock: 0,
@@ -67,8 +67,8 @@ impl<'m> Reservation<'m> {
 
     /// Returns the region to reserve for `page`: it belongs at its own offset there.
     pub fn reservation(&self, page: Vpn) -> Option<Superpage> {
-        let ladder = &self.population.ladder;
-        ladder.superpage(ladder.locate(page), self.reserved)
+        let page_sizes = &self.population.page_sizes;
+        page_sizes.superpage(page_sizes.locate(page), self.reserved)
     }
 
     /// Memory is short: returns the segment that was populated least recently among those that are not full, whose
@@ -76,16 +76,16 @@ impl<'m> Reservation<'m> {
     ///
     /// Costs a pass over the touched segments.
     pub fn under_pressure(&mut self) -> Option<Superpage> {
-        let ladder = self.population.ladder;
+        let page_sizes = self.population.page_sizes;
         let oldest = self
             .population
             .marks()
-            .filter(|&(_, mark, populated)| mark != BROKEN && populated < ladder.units_per_segment())
+            .filter(|&(_, mark, populated)| mark != BROKEN && populated < page_sizes.units_per_segment())
             .min_by_key(|&(_, mark, _)| mark)?
             .0;
-        let place = crate::ladder::Place { segment: oldest, unit: 0 };
+        let place = crate::page_sizes::Place { segment: oldest, unit: 0 };
         self.population.mark(place, BROKEN);
-        ladder.superpage(place, ladder.top())
+        page_sizes.superpage(place, page_sizes.top())
     }
 }
 
@@ -101,7 +101,7 @@ impl Policy for Reservation<'_> {
         }
         self.clock += 1;
         self.population.mark(place, self.clock);
-        let ladder = self.population.ladder;
+        let page_sizes = self.population.page_sizes;
         let level = if self.partial {
             if self.population.populated(place, self.reserved) > 1 { self.reserved } else { 0 }
         } else {
@@ -110,7 +110,7 @@ impl Policy for Reservation<'_> {
         if level <= mapped {
             return None;
         }
-        Some(Action::Promote { range: ladder.superpage(place, level)?, copy: false })
+        Some(Action::Promote { range: page_sizes.superpage(place, level)?, copy: false })
     }
 
     fn promoted(&mut self, range: Superpage) {
@@ -118,7 +118,7 @@ impl Policy for Reservation<'_> {
     }
 
     fn refused(&mut self, range: Superpage, why: Refusal) {
-        let Some((place, _)) = self.population.ladder.find(range) else { return };
+        let Some((place, _)) = self.population.page_sizes.find(range) else { return };
         match why {
             Refusal::NoMemory => self.population.mark(place, BROKEN),
             Refusal::NotHere => self.population.start_over(range),

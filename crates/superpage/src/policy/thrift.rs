@@ -30,7 +30,7 @@ use super::approx::ApproxOnline;
 use super::{Action, Miss, Policy, Refusal, Superpage, Tlb};
 use crate::costs::{When, thresholds};
 use crate::ledger::{Ledger, reserved};
-use crate::{CostError, Footprint, Ladder, Memory, Setup};
+use crate::{CostError, Memory, PageSizes, SegmentMemory, Setup};
 
 /// Promotes reserved regions as they fill, and everything else like APPROX-ONLINE, but with a price on holes.
 ///
@@ -45,9 +45,9 @@ impl<'m> Thrift<'m> {
     /// # Errors
     ///
     /// See [`CostError`].
-    pub fn footprint(setup: &Setup) -> Result<Footprint, CostError> {
-        let counts = thresholds(&setup.ladder, setup.costs, setup.costs.prefetch, When::Reaches)?;
-        Ledger::footprint(&setup.ladder, counts, true)
+    pub fn segment_memory(setup: &Setup) -> Result<SegmentMemory, CostError> {
+        let counts = thresholds(&setup.page_sizes, setup.costs, setup.costs.prefetch, When::Reaches)?;
+        Ledger::segment_memory(&setup.page_sizes, counts, true)
     }
 
     /// Makes the policy, with memory for as many segments as fit.
@@ -57,22 +57,22 @@ impl<'m> Thrift<'m> {
     /// See [`CostError`].
     pub fn new(setup: &Setup, memory: Memory<'m>) -> Result<Self, CostError> {
         let whole = setup.costs.prefetch.max(1000);
-        let prices = thresholds(&setup.ladder, setup.costs, whole, When::Reaches)?;
+        let prices = thresholds(&setup.page_sizes, setup.costs, whole, When::Reaches)?;
         ApproxOnline::with(setup, Some(prices), memory).map(Self)
     }
 
-    /// Returns the size of the regions that the policy wants reserved: 64 KB, or the ladder's next smaller size, of 16
+    /// Returns the size of the regions that the policy wants reserved: 64 KB, or the TLB's next smaller size, of 16
     /// units at most. `None` if there is no such size.
-    pub fn region(ladder: &Ladder) -> Option<PageSize> {
-        Some(reserved(ladder)).filter(|&level| level > 0).and_then(|level| ladder.size(level))
+    pub fn region(page_sizes: &PageSizes) -> Option<PageSize> {
+        Some(reserved(page_sizes)).filter(|&level| level > 0).and_then(|level| page_sizes.size(level))
     }
 
     /// Returns the region to reserve for `page`, where it belongs at its own offset: [`region`](Self::region) says how
     /// large it is. `None` if there is no such size.
     pub fn reservation(&self, page: Vpn) -> Option<Superpage> {
-        let ladder = self.0.ledger.ladder;
+        let page_sizes = self.0.ledger.page_sizes;
         let level = Some(self.0.ledger.reserved()).filter(|&level| level > 0)?;
-        ladder.superpage(ladder.locate(page), level)
+        page_sizes.superpage(page_sizes.locate(page), level)
     }
 }
 
@@ -90,7 +90,7 @@ impl Policy for Thrift<'_> {
         let ledger = &mut self.0.ledger;
         ledger.be_frugal();
         // No wait ends by it: it says nothing of memory.
-        if let Some((place, level)) = ledger.ladder.find(range) {
+        if let Some((place, level)) = ledger.page_sizes.find(range) {
             ledger.promote(place, level, Some(0));
         }
     }
@@ -103,7 +103,7 @@ impl Policy for Thrift<'_> {
             return self.0.refused(range, why);
         }
         let ledger = &mut self.0.ledger;
-        if ledger.ladder.level(range.size).is_some_and(|level| level <= ledger.reserved()) {
+        if ledger.page_sizes.level(range.size).is_some_and(|level| level <= ledger.reserved()) {
             ledger.close(range.first);
         }
     }
@@ -111,7 +111,7 @@ impl Policy for Thrift<'_> {
     fn demote(&mut self, page: Vpn) -> Option<Superpage> {
         let range = self.0.demote(page)?;
         let ledger = &mut self.0.ledger;
-        let level = ledger.ladder.level(range.size)?;
+        let level = ledger.page_sizes.level(range.size)?;
         // Its pages lie where they belong, and may be promoted again without copying when they have been used again.
         if level <= ledger.reserved() && !ledger.is_closed(page) {
             ledger.depopulate(range);

@@ -12,8 +12,8 @@ pub(crate) mod world;
 use reserved::Reserved;
 use tlbkit_addr::{Pages, Vpn};
 use tlbkit_superpage::{
-    Action, ApproxOnline, Asap, Asap464, Footprint, Ladder, Memory, Miss, Online, OnlineMemory, Policy,
-    Setup, Slot, StackEntry, Superpage, Thrift, Tlb,
+    Action, ApproxOnline, Asap, Asap464, Memory, Miss, Online, OnlineMemory, PageSizes, Policy,
+    SegmentMemory, Setup, Slot, StackEntry, Superpage, Thrift, Tlb,
 };
 
 /// A node: level, and number of the superpage at that level in the whole address space.
@@ -26,9 +26,9 @@ pub(crate) struct Arena {
 }
 
 impl Arena {
-    pub(crate) fn new(footprint: Footprint, segments: usize) -> Self {
+    pub(crate) fn new(footprint: SegmentMemory, segments: usize) -> Self {
         Self {
-            directory: vec![Slot::default(); segments * Footprint::SLOTS],
+            directory: vec![Slot::default(); segments * SegmentMemory::SLOTS],
             // What the memory holds must not matter.
             bits: vec![usize::MAX / 3; segments * footprint.bits],
             counters: vec![0xa5a5; segments * footprint.counters],
@@ -39,29 +39,29 @@ impl Arena {
         Memory { directory: &mut self.directory, bits: &mut self.bits, counters: &mut self.counters }
     }
 
-    pub(crate) fn leak(footprint: Footprint, segments: usize) -> Memory<'static> {
+    pub(crate) fn leak(footprint: SegmentMemory, segments: usize) -> Memory<'static> {
         Box::leak(Box::new(Self::new(footprint, segments))).memory()
     }
 }
 
 pub(crate) fn approx(setup: &Setup, segments: usize) -> ApproxOnline<'static> {
-    ApproxOnline::new(setup, Arena::leak(ApproxOnline::footprint(setup).unwrap(), segments)).unwrap()
+    ApproxOnline::new(setup, Arena::leak(ApproxOnline::segment_memory(setup).unwrap(), segments)).unwrap()
 }
 
 pub(crate) fn thrift(setup: &Setup, segments: usize) -> Thrift<'static> {
-    Thrift::new(setup, Arena::leak(Thrift::footprint(setup).unwrap(), segments)).unwrap()
+    Thrift::new(setup, Arena::leak(Thrift::segment_memory(setup).unwrap(), segments)).unwrap()
 }
 
-pub(crate) fn asap(ladder: Ladder, segments: usize) -> Asap<'static> {
-    Asap::new(ladder, Arena::leak(Asap::footprint(&ladder), segments))
+pub(crate) fn asap(page_sizes: PageSizes, segments: usize) -> Asap<'static> {
+    Asap::new(page_sizes, Arena::leak(Asap::segment_memory(&page_sizes), segments))
 }
 
-pub(crate) fn asap464(ladder: Ladder, segments: usize) -> Asap464<'static> {
-    Asap464::new(ladder, Arena::leak(Asap464::footprint(&ladder), segments))
+pub(crate) fn asap464(page_sizes: PageSizes, segments: usize) -> Asap464<'static> {
+    Asap464::new(page_sizes, Arena::leak(Asap464::segment_memory(&page_sizes), segments))
 }
 
 pub(crate) fn online(setup: &Setup, sizes: [usize; 2], segments: usize) -> Online<'static> {
-    let (prefetch, capacity) = Online::footprint(setup).unwrap();
+    let (prefetch, capacity) = Online::segment_memory(setup).unwrap();
     let stack =
         |size| Box::leak(vec![StackEntry::default(); Online::stack_len(setup, size)].into_boxed_slice());
     let memory = OnlineMemory {
@@ -74,7 +74,7 @@ pub(crate) fn online(setup: &Setup, sizes: [usize; 2], segments: usize) -> Onlin
 
 /// Two TLBs under true LRU, their LRU stacks beyond, and what is mapped how.
 pub(crate) struct Machine {
-    pub(crate) ladder: Ladder,
+    pub(crate) page_sizes: PageSizes,
     pub(crate) sizes: [usize; 2],
     /// LRU stacks, most recent first; an entry with `true` is resident.
     pub(crate) stacks: [Vec<(Node, bool)>; 2],
@@ -91,26 +91,26 @@ pub(crate) struct Missed {
 }
 
 impl Machine {
-    pub(crate) fn new(ladder: Ladder, sizes: [usize; 2]) -> Self {
-        let shift0 = ladder.size(0).unwrap().pages(ladder.page()).unwrap().trailing_zeros() as usize;
-        Self { ladder, sizes, stacks: [Vec::new(), Vec::new()], mapped: Vec::new(), shift0 }
+    pub(crate) fn new(page_sizes: PageSizes, sizes: [usize; 2]) -> Self {
+        let shift0 = page_sizes.size(0).unwrap().pages(page_sizes.page()).unwrap().trailing_zeros() as usize;
+        Self { page_sizes, sizes, stacks: [Vec::new(), Vec::new()], mapped: Vec::new(), shift0 }
     }
 
     pub(crate) fn vpn(&self, (level, number): Node) -> Vpn {
-        Vpn::new(number << self.ladder.shift(level) << self.shift0)
+        Vpn::new(number << self.page_sizes.shift(level) << self.shift0)
     }
 
     pub(crate) fn superpage(&self, node: Node) -> Superpage {
-        Superpage { first: self.vpn(node), size: self.ladder.size(node.0).unwrap() }
+        Superpage { first: self.vpn(node), size: self.page_sizes.size(node.0).unwrap() }
     }
 
     pub(crate) fn node(&self, range: Superpage) -> Node {
-        let level = self.ladder.level(range.size).unwrap();
-        (level, range.first.get() >> self.shift0 >> self.ladder.shift(level))
+        let level = self.page_sizes.level(range.size).unwrap();
+        (level, range.first.get() >> self.shift0 >> self.page_sizes.shift(level))
     }
 
     pub(crate) fn up(&self, node: Node, level: usize) -> Node {
-        (level, node.1 >> (self.ladder.shift(level) - self.ladder.shift(node.0)))
+        (level, node.1 >> (self.page_sizes.shift(level) - self.page_sizes.shift(node.0)))
     }
 
     pub(crate) fn holds(&self, big: Node, small: Node) -> bool {
@@ -145,7 +145,7 @@ impl Machine {
             stack[victim].0
         });
         // ONLINE's stack has an end.
-        stack.truncate(size + self.ladder.units_per_segment());
+        stack.truncate(size + self.page_sizes.units_per_segment());
         Some(Missed { node, evicted, before })
     }
 
@@ -163,7 +163,8 @@ impl Machine {
             self.stacks[tlb] = stack;
         }
         self.mapped.retain(|&old| {
-            old.0 > node.0 || old.1 >> (self.ladder.shift(node.0) - self.ladder.shift(old.0)) != node.1
+            old.0 > node.0
+                || old.1 >> (self.page_sizes.shift(node.0) - self.page_sizes.shift(old.0)) != node.1
         });
         self.mapped.push(node);
     }
@@ -197,14 +198,14 @@ impl Machine {
 
     /// Nothing in a superpage is mapped any longer.
     pub(crate) fn unmap(&mut self, whole: Node) {
-        let shift = self.ladder.shift(whole.0);
+        let shift = self.page_sizes.shift(whole.0);
         self.unmap_units(whole.1 << shift..=(whole.1 << shift) + ((1 << shift) - 1));
     }
 
     /// Nothing in these units is, which cut no mapping in two.
     pub(crate) fn unmap_units(&mut self, units: RangeInclusive<usize>) {
-        let ladder = self.ladder;
-        let outside = |node: Node| !units.contains(&(node.1 << ladder.shift(node.0)));
+        let page_sizes = self.page_sizes;
+        let outside = |node: Node| !units.contains(&(node.1 << page_sizes.shift(node.0)));
         for stack in &mut self.stacks {
             stack.retain(|e| outside(e.0));
         }
@@ -214,12 +215,12 @@ impl Machine {
     /// The units from a page on, so many more at most and not all of its segment, and a page of each mapping that these
     /// cut in two.
     pub(crate) fn part(&self, page: Vpn, more: usize) -> Option<(RangeInclusive<usize>, Vec<Vpn>)> {
-        let segment = 1 << self.ladder.shift(self.ladder.top());
+        let segment = 1 << self.page_sizes.shift(self.page_sizes.top());
         let first = page.get() >> self.shift0;
         let last = first.saturating_add(more).min(first | (segment - 1));
         let cut = [first, last].into_iter().filter(|&unit| {
             let (level, number) = self.map(self.vpn((0, unit)));
-            let shift = self.ladder.shift(level);
+            let shift = self.page_sizes.shift(level);
             number << shift < first || (number << shift) + ((1 << shift) - 1) > last
         });
         (last - first + 1 < segment).then(|| (first..=last, cut.map(|unit| self.vpn((0, unit))).collect()))
@@ -227,7 +228,7 @@ impl Machine {
 
     /// The pages of units.
     pub(crate) fn pages(&self, units: &RangeInclusive<usize>) -> Pages {
-        let last = self.superpage((0, *units.end())).pages(self.ladder.page()).last();
+        let last = self.superpage((0, *units.end())).pages(self.page_sizes.page()).last();
         Pages::new(self.vpn((0, *units.start())), last).unwrap()
     }
 
@@ -276,9 +277,9 @@ pub(crate) struct ByScan {
 
 impl ByScan {
     pub(crate) fn new(setup: &Setup, online: bool) -> Self {
-        let thresholds = (0..setup.ladder.levels())
+        let thresholds = (0..setup.page_sizes.levels())
             .map(|level| {
-                let kb = setup.ladder.size(level).unwrap().bytes() as f64 / 1024.0;
+                let kb = setup.page_sizes.size(level).unwrap().bytes() as f64 / 1024.0;
                 let r = f64::from(setup.costs.r_per_kb) * kb;
                 (r * f64::from(setup.costs.prefetch) / 1000.0, r * f64::from(setup.costs.capacity) / 1000.0)
             })
@@ -298,12 +299,12 @@ impl ByScan {
     }
 
     fn counts(&self, machine: &Machine, node: Node) -> bool {
-        !self.uncounted.contains(&machine.up(node, machine.ladder.top()))
+        !self.uncounted.contains(&machine.up(node, machine.page_sizes.top()))
     }
 
     /// Charges a miss and returns the candidate, if there is one.
     pub(crate) fn miss(&mut self, machine: &Machine, tlb: usize, missed: &Missed) -> Option<Node> {
-        let top = machine.ladder.top();
+        let top = machine.page_sizes.top();
         let mut candidates = Vec::new();
         for level in missed.node.0 + 1..=top {
             let node = machine.up(missed.node, level);
@@ -365,7 +366,7 @@ impl ByScan {
 
     /// Takes charges off the larger superpages around a node, and all off the node and its parts.
     pub(crate) fn pay(&mut self, machine: &Machine, node: Node, less: u64) {
-        for level in node.0 + 1..=machine.ladder.top() {
+        for level in node.0 + 1..=machine.page_sizes.top() {
             if let Some(count) = self.prefetch.get_mut(&machine.up(node, level)) {
                 *count = count.saturating_sub(less);
             }
@@ -433,7 +434,7 @@ impl Counts {
 
     pub(crate) fn miss(&mut self, machine: &Machine, missed: &Missed) {
         *self.at(missed.node) = 1;
-        for level in missed.node.0 + 1..=machine.ladder.top() {
+        for level in missed.node.0 + 1..=machine.page_sizes.top() {
             let count = self.at(machine.up(missed.node, level));
             *count += 1;
             if *count > 1 {
@@ -447,7 +448,7 @@ impl Counts {
 
     pub(crate) fn evict(&mut self, machine: &Machine, evicted: Node) {
         *self.at(evicted) = 0;
-        for level in evicted.0 + 1..=machine.ladder.top() {
+        for level in evicted.0 + 1..=machine.page_sizes.top() {
             let count = self.at(machine.up(evicted, level));
             let above_one = *count > 1;
             *count -= 1;
@@ -460,7 +461,7 @@ impl Counts {
     fn below(machine: &Machine, node: Node) -> Vec<Node> {
         (0..node.0)
             .flat_map(|level| {
-                let shift = machine.ladder.shift(node.0) - machine.ladder.shift(level);
+                let shift = machine.page_sizes.shift(node.0) - machine.page_sizes.shift(level);
                 (node.1 << shift..(node.1 + 1) << shift).map(move |n| (level, n))
             })
             .collect()

@@ -23,20 +23,20 @@ pub(crate) struct Reserved {
 
 impl Reserved {
     pub(crate) fn new(setup: &Setup) -> Self {
-        let ladder = setup.ladder;
-        let size = |level: usize| ladder.size(level).unwrap();
-        let is_region = |&level: &usize| size(level) <= PageSize::K64 && ladder.shift(level) <= 4;
+        let page_sizes = setup.page_sizes;
+        let size = |level: usize| page_sizes.size(level).unwrap();
+        let is_region = |&level: &usize| size(level) <= PageSize::K64 && page_sizes.shift(level) <= 4;
         let thousandths = u64::from(setup.costs.prefetch.max(1000));
         let price = |level| {
             let r = u64::from(setup.costs.r_per_kb) * size(level).bytes() as u64;
             (r * thousandths).div_ceil(1024 * 1000)
         };
         Self {
-            level: (1..ladder.levels()).rfind(is_region).unwrap_or(0),
+            level: (1..page_sizes.levels()).rfind(is_region).unwrap_or(0),
             populated: HashSet::new(),
             closed: HashSet::new(),
             frugal: false,
-            whole: (0..ladder.levels()).map(price).collect(),
+            whole: (0..page_sizes.levels()).map(price).collect(),
         }
     }
 
@@ -52,7 +52,7 @@ impl Reserved {
 
     fn holes(&self, machine: &Machine, node: Node) -> u64 {
         let touched = self.populated.iter().filter(|&&unit| machine.holds(node, unit)).count();
-        (1 << machine.ladder.shift(node.0)) - touched as u64
+        (1 << machine.page_sizes.shift(node.0)) - touched as u64
     }
 
     /// A page was touched that misses. Returns the largest superpage around it that is full with it, reserved, and larger
@@ -71,7 +71,7 @@ impl Reserved {
         if !self.frugal || self.level == 0 {
             return (threshold, threshold);
         }
-        let (whole, units) = (self.whole[node.0], 1 << machine.ladder.shift(node.0));
+        let (whole, units) = (self.whole[node.0], 1 << machine.page_sizes.shift(node.0));
         let of_holes = |price: u64| price * self.holes(machine, node) / units;
         let price = if node.0 <= self.level {
             threshold.max(of_holes(whole))

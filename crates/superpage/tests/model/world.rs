@@ -4,7 +4,7 @@ use std::collections::HashSet;
 
 use proptest::prelude::*;
 use tlbkit_addr::{PageSize, Vpn};
-use tlbkit_superpage::{Action, Activity, Ladder, Miss, Policy, Refusal, Setup};
+use tlbkit_superpage::{Action, Activity, Miss, PageSizes, Policy, Refusal, Setup};
 
 use super::{ByScan, Machine, Missed, Node, TLBS, Waiting};
 
@@ -39,7 +39,7 @@ pub(crate) fn sizes(shifts: &[u32]) -> Vec<PageSize> {
 
 /// Binary, mixed and MIPS ladders, a unit of two pages, segments of less than a block, of one, of two, and of more blocks
 /// than a word has bits, the paper's.
-pub(crate) fn ladders() -> impl Strategy<Value = Ladder> {
+pub(crate) fn ladders() -> impl Strategy<Value = PageSizes> {
     prop_oneof![
         Just(vec![12, 13, 14, 15, 16, 17, 18, 19]),
         Just(vec![12, 14, 16, 18]),
@@ -53,7 +53,7 @@ pub(crate) fn ladders() -> impl Strategy<Value = Ladder> {
         Just((12..=23).collect()),
         Just((13..=24).collect()),
     ]
-    .prop_map(|shifts| Ladder::new(PageSize::K4, &sizes(&shifts)).unwrap())
+    .prop_map(|shifts| PageSizes::new(PageSize::K4, &sizes(&shifts)).unwrap())
 }
 
 /// The segments that [`page`] knows.
@@ -62,8 +62,8 @@ pub(crate) const SEGMENTS: u8 = 4;
 /// The third segment shares its places in all caches of what was found last with the second, and the fourth is that at
 /// the top of the address space. The second and the third have odd numbers, so that a segment of less than 16 units does
 /// not begin at a multiple of 16.
-pub(crate) fn page(ladder: &Ladder, segment: u8, at: u16) -> Vpn {
-    let pages = ladder.size(ladder.top()).unwrap().pages(PageSize::K4).unwrap();
+pub(crate) fn page(page_sizes: &PageSizes, segment: u8, at: u16) -> Vpn {
+    let pages = page_sizes.size(page_sizes.top()).unwrap().pages(PageSize::K4).unwrap();
     let top = usize::MAX >> PageSize::K4.shift() << PageSize::K4.shift();
     let first = [0, 5, 1024 + 5, top / pages][usize::from(segment)] * pages;
     Vpn::new(first + usize::from(at) % pages)
@@ -133,7 +133,7 @@ pub(crate) struct World {
 impl World {
     pub(crate) fn new(setup: &Setup, sizes: [usize; 2], online: bool) -> Self {
         Self {
-            machine: Machine::new(setup.ladder, sizes),
+            machine: Machine::new(setup.page_sizes, sizes),
             scan: ByScan::new(setup, online),
             memory: SEGMENTS.into(),
             touched: HashSet::new(),
@@ -165,8 +165,8 @@ impl World {
     }
 
     pub(crate) fn unit(&self, page: Vpn) -> Node {
-        let ladder = &self.machine.ladder;
-        let pages = ladder.size(0).unwrap().pages(PageSize::K4).unwrap();
+        let page_sizes = &self.machine.page_sizes;
+        let pages = page_sizes.size(0).unwrap().pages(PageSize::K4).unwrap();
         (0, page.get() / pages)
     }
 
@@ -185,7 +185,7 @@ impl World {
             }
             Event::Again(tlb, page) => {
                 // From 16 units on nothing is said of such misses.
-                let large = self.machine.ladder.shift(self.machine.map(page).0) >= 4;
+                let large = self.machine.page_sizes.shift(self.machine.map(page).0) >= 4;
                 let missed = self.machine.again(self.own(tlb), page).filter(|_| !large);
                 let Some(missed) = missed else { return Ok(None) };
                 self.miss(policy, tlb, page, &missed, (now, None))?;
@@ -196,7 +196,7 @@ impl World {
                 prop_assert_eq!(policy.demote(page), node.map(|node| self.machine.superpage(node)));
             }
             Event::Promotion(page, level) => {
-                let level = 1 + level % self.machine.ladder.top();
+                let level = 1 + level % self.machine.page_sizes.top();
                 let node = self.machine.up(self.unit(page), level);
                 if level > self.machine.map(page).0 && self.touched.contains(&self.segment(page)) {
                     self.promote(policy, node, true);
@@ -251,7 +251,7 @@ impl World {
                 self.machine.unmap_units(units);
             }
             Event::Broken(page, level) => {
-                let node = self.machine.up(self.unit(page), level % self.machine.ladder.levels());
+                let node = self.machine.up(self.unit(page), level % self.machine.page_sizes.levels());
                 if self.scan.reserved.as_ref().is_some_and(|reserved| node.0 <= reserved.level) {
                     self.counts(page);
                 }
@@ -265,7 +265,7 @@ impl World {
     }
 
     pub(crate) fn segment(&self, page: Vpn) -> Node {
-        self.machine.up(self.unit(page), self.machine.ladder.top())
+        self.machine.up(self.unit(page), self.machine.page_sizes.top())
     }
 
     /// Tells whether there is memory for the segment of a page, which now is taken.

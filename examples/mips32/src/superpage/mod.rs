@@ -1,6 +1,6 @@
 //! Superpages: APPROX-ONLINE (Romer et al. 1995, 7.3) in the miss path of a real TLB.
 //!
-//! The ladder is that of PageMask: an entry maps a pair of pages, so the unit is 8 KB, and each rung is four times as
+//! The page sizes are those of PageMask: an entry maps a pair of pages, so the unit is 8 KB, and each size is four times as
 //! large. What the policy is told and what it answers goes to the serial line; `cargo xtask boot` asks the same policy
 //! on the host the same questions, and compares the answers line by line.
 
@@ -10,7 +10,7 @@ mod transcript;
 use tlbkit_addr::{Attr, PageSize, VirtAddr, Vpn};
 use tlbkit_pagetable::Change;
 use tlbkit_refill::handler::{Form, Front, Place, Root, Spec, Write};
-use tlbkit_superpage::{ApproxOnline, Costs, Footprint, Ladder, Memory, Setup, Slot};
+use tlbkit_superpage::{ApproxOnline, Costs, SegmentMemory, PageSizes, Memory, Setup, Slot};
 
 use self::space::{NUMBER, Space};
 use self::transcript::Line;
@@ -49,13 +49,13 @@ const STEPS: usize = 8192;
 
 /// Runs the workload over a kind of table. Returns the number of failures.
 pub fn run<S: Structure>(table: &str) -> u32 {
-    let ladder = match Ladder::new(PageSize::K4, &SIZES) {
-        Ok(ladder) => ladder,
-        Err(error) => panic!("the sizes are no ladder: {error}"),
+    let page_sizes = match PageSizes::new(PageSize::K4, &SIZES) {
+        Ok(page_sizes) => page_sizes,
+        Err(error) => panic!("the page sizes are refused: {error}"),
     };
     let costs = Costs { r_per_kb: R_PER_KB, ..Costs::PAPER };
-    let setup = Setup { ladder, split: false, costs, ..Setup::PAPER };
-    Line::Setup(ladder, R_PER_KB).write();
+    let setup = Setup { page_sizes, split: false, costs, ..Setup::PAPER };
+    Line::Setup(page_sizes, R_PER_KB).write();
     install::<S>();
     // SAFETY: called once.
     let nodes = unsafe { storage::<S>() };
@@ -120,7 +120,7 @@ fn install<S: Structure>() {
 
 /// What the policy counts in.
 struct Store {
-    directory: [Slot; SEGMENTS * Footprint::SLOTS],
+    directory: [Slot; SEGMENTS * SegmentMemory::SLOTS],
     bits: [usize; SEGMENTS * BITS],
     counters: [u16; SEGMENTS * COUNTERS],
 }
@@ -136,7 +136,7 @@ const COUNTERS: usize = 160;
 /// Called once.
 unsafe fn policy(setup: &Setup) -> Result<ApproxOnline<'static>, &'static str> {
     static mut STORE: Option<Store> = None;
-    let each = ApproxOnline::footprint(setup).map_err(|_| "the costs do not fit")?;
+    let each = ApproxOnline::segment_memory(setup).map_err(|_| "the costs do not fit")?;
     if each.bits > BITS || each.counters > COUNTERS {
         return Err("a segment takes more than there is");
     }

@@ -1,7 +1,7 @@
 //! What the policy is told and what it answers, line by line, for a host that asks its own policy the same.
 //!
 //! ```text
-//!   + setup sizes=13,15,17 r_per_kb=4      the ladder (as shifts) and the costs
+//!   + setup sizes=13,15,17 r_per_kb=4      the page sizes (as shifts) and the costs
 //!   + m 4000 4012                          a miss of page 0x4000, which replaced the entry of page 0x4012 (or -)
 //!   + p 4000 15                            the answer: promote 2^15 bytes at page 0x4000; it was done
 //!   + r 4000 17                            the same, but there is no memory for it
@@ -12,14 +12,14 @@
 use core::fmt::{self, Display};
 
 use tlbkit_addr::{PageSize, Vpn};
-use tlbkit_superpage::{Ladder, Refusal, Superpage};
+use tlbkit_superpage::{PageSizes, Refusal, Superpage};
 
 use crate::println;
 
 /// A line.
 #[derive(Clone, Copy, Debug)]
 pub(super) enum Line {
-    Setup(Ladder, u32),
+    Setup(PageSizes, u32),
     Miss(Vpn, Option<Vpn>),
     Promoted(Superpage),
     Refused(Superpage, Refusal),
@@ -36,9 +36,9 @@ impl Line {
 impl Display for Line {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match *self {
-            Self::Setup(ladder, r_per_kb) => {
+            Self::Setup(page_sizes, r_per_kb) => {
                 f.write_str("setup sizes=")?;
-                let sizes = (0..ladder.levels()).filter_map(|level| ladder.size(level)).map(PageSize::shift);
+                let sizes = (0..page_sizes.levels()).filter_map(|level| page_sizes.size(level)).map(PageSize::shift);
                 for (level, shift) in sizes.enumerate() {
                     write!(f, "{}{shift}", if level > 0 { "," } else { "" })?;
                 }

@@ -7,12 +7,12 @@ use std::vec::Vec;
 use tlbkit_addr::PageSize;
 
 use super::*;
-use crate::{Activity, Ladder, Refusal, Slot};
+use crate::{Activity, PageSizes, Refusal, Slot};
 
 fn policy(setup: &Setup) -> ApproxOnline<'static> {
-    let each = ApproxOnline::footprint(setup).unwrap();
+    let each = ApproxOnline::segment_memory(setup).unwrap();
     let memory = Memory {
-        directory: Box::leak(vec![Slot::default(); 4 * Footprint::SLOTS].into()),
+        directory: Box::leak(vec![Slot::default(); 4 * SegmentMemory::SLOTS].into()),
         bits: Box::leak(vec![0; 4 * each.bits].into()),
         counters: Box::leak(vec![0; 4 * each.counters].into()),
     };
@@ -27,9 +27,9 @@ fn superpage(first: usize, shift: u32) -> Superpage {
     Superpage { first: Vpn::new(first), size: PageSize::from_shift(shift).unwrap() }
 }
 
-fn ladder(shifts: &[u32]) -> Ladder {
+fn page_sizes(shifts: &[u32]) -> PageSizes {
     let sizes: Vec<_> = shifts.iter().filter_map(|&shift| PageSize::from_shift(shift)).collect();
-    Ladder::new(PageSize::K4, &sizes).unwrap()
+    PageSizes::new(PageSize::K4, &sizes).unwrap()
 }
 
 /// Plain are two TLBs, units that are pages, and segments whose blocks fill two words, while every miss is charged.
@@ -38,8 +38,8 @@ fn what_is_plain() {
     let plain = |setup: &Setup| policy(setup).plain;
     assert!(plain(&Setup::PAPER));
     assert!(!plain(&Setup { split: false, ..Setup::PAPER }));
-    assert!(!plain(&Setup { ladder: ladder(&[13, 24]), ..Setup::PAPER }));
-    assert!(!plain(&Setup { ladder: ladder(&[12, 13, 19]), ..Setup::PAPER }));
+    assert!(!plain(&Setup { page_sizes: page_sizes(&[13, 24]), ..Setup::PAPER }));
+    assert!(!plain(&Setup { page_sizes: page_sizes(&[12, 13, 19]), ..Setup::PAPER }));
     assert!(!plain(&Setup { activity: Activity { misses_per_million: 1 }, ..Setup::PAPER }));
 }
 
@@ -59,14 +59,14 @@ fn nothing_is_plain_while_something_waits() {
 #[test]
 fn a_miss_beside_something_resident() {
     let mut policy = policy(&Setup::PAPER);
-    assert_eq!(policy.ledger.miss_swiftly::<false, true>(&miss(1)), Swift::Not);
+    assert_eq!(policy.ledger.miss_fast::<false, true>(&miss(1)), Fast::Not);
     policy.on_miss(miss(0));
-    assert_eq!(policy.ledger.miss_swiftly::<false, true>(&miss(1)), Swift::Done);
+    assert_eq!(policy.ledger.miss_fast::<false, true>(&miss(1)), Fast::Done);
     assert_eq!(policy.prefetch(superpage(0, 13)), Some(1));
     // A superpage elsewhere in the block does not matter.
     policy.promoted(superpage(8, 14));
-    assert_eq!(policy.ledger.miss_swiftly::<false, true>(&miss(3)), Swift::Done);
-    assert!(matches!(policy.ledger.miss_swiftly::<false, true>(&miss(11)), Swift::InSuperpage(_)));
+    assert_eq!(policy.ledger.miss_fast::<false, true>(&miss(3)), Fast::Done);
+    assert!(matches!(policy.ledger.miss_fast::<false, true>(&miss(11)), Fast::InSuperpage(_)));
 }
 
 #[test]
@@ -76,10 +76,10 @@ fn a_miss_far_from_everything_resident() {
         policy.on_miss(miss(page));
     }
     policy.evicted(Tlb::Data, Vpn::new(80));
-    let Swift::Far(block) = policy.ledger.miss_swiftly::<false, true>(&miss(81)) else {
+    let Fast::Distant(block) = policy.ledger.miss_fast::<false, true>(&miss(81)) else {
         panic!("nothing is resident there")
     };
-    assert_eq!(policy.ledger.miss_far::<true, false>(&miss(81), block), Far::Done);
+    assert_eq!(policy.ledger.miss_distant::<true, false>(&miss(81), block), Distant::Done);
     // To {0..127} and larger, by either.
     let charged = [18, 19, 23].map(|shift| policy.prefetch(superpage(0, shift)));
     assert_eq!(charged, [Some(0), Some(2), Some(2)]);
@@ -89,9 +89,9 @@ fn a_miss_far_from_everything_resident() {
 #[test]
 fn an_eviction_of_what_was_found_lately() {
     let mut policy = policy(&Setup::PAPER);
-    assert!(!policy.ledger.evict_swiftly::<true>(Tlb::Data, Vpn::new(5)));
+    assert!(!policy.ledger.evict_fast::<true>(Tlb::Data, Vpn::new(5)));
     policy.on_miss(miss(5));
-    assert!(policy.ledger.evict_swiftly::<true>(Tlb::Data, Vpn::new(5)));
+    assert!(policy.ledger.evict_fast::<true>(Tlb::Data, Vpn::new(5)));
     assert_eq!(policy.tlbcount(Tlb::Data, superpage(5, 12)), Some(0));
 }
 
@@ -108,12 +108,12 @@ fn a_miss_to_a_large_superpage_that_is_resident() {
         [superpage(16, 16), large, superpage(0, 18)].map(|range| policy.prefetch(range).unwrap())
     };
     let [block, own, above] = charges(&mut policy);
-    assert!(matches!(policy.ledger.miss_swiftly::<false, true>(&miss(21)), Swift::InSuperpage(_)));
+    assert!(matches!(policy.ledger.miss_fast::<false, true>(&miss(21)), Fast::InSuperpage(_)));
     policy.on_miss(miss(21));
     assert_eq!(charges(&mut policy), [block, own, above + 1]);
     // Nor the long way.
     policy.unmapped(Pages::one(Vpn::new(1 << 20)));
-    assert_eq!(policy.ledger.miss_swiftly::<false, true>(&miss(21)), Swift::Not);
+    assert_eq!(policy.ledger.miss_fast::<false, true>(&miss(21)), Fast::Not);
     policy.on_miss(miss(21));
     assert_eq!(charges(&mut policy), [block, own, above + 2]);
 }

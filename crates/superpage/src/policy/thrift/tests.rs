@@ -7,15 +7,15 @@ use std::vec;
 use tlbkit_addr::PageSize;
 
 use super::*;
-use crate::ledger::{Charged, Far, Swift};
+use crate::ledger::{Charged, Distant, Fast};
 use crate::{Costs, Slot};
 
 /// A policy for which holes have their price, with thresholds of so many thousandths of R.
 fn frugal(prefetch: u32) -> Thrift<'static> {
     let setup = Setup { costs: Costs { prefetch, ..Costs::PAPER }, ..Setup::PAPER };
-    let each = Thrift::footprint(&setup).unwrap();
+    let each = Thrift::segment_memory(&setup).unwrap();
     let memory = Memory {
-        directory: Box::leak(vec![Slot::default(); 2 * Footprint::SLOTS].into()),
+        directory: Box::leak(vec![Slot::default(); 2 * SegmentMemory::SLOTS].into()),
         bits: Box::leak(vec![0; 2 * each.bits].into()),
         counters: Box::leak(vec![0; 2 * each.counters].into()),
     };
@@ -43,17 +43,17 @@ fn looks(policy: &mut Thrift<'_>, pages: [usize; 2], threshold: u32) -> (usize, 
     let (ledger, mut looks) = (&mut policy.0.ledger, 0);
     for (charges, n) in (2..).zip((0..2).cycle()) {
         let (miss, evicted) = (miss(pages[n]), Vpn::new(pages[1 - n]));
-        let charged = match ledger.miss_swiftly::<true, true>(&miss) {
-            Swift::Done => None,
-            Swift::Due(block, from) => Some(ledger.account_at(block, miss.page, from)),
-            Swift::Far(block) => match ledger.miss_far::<true, false>(&miss, block) {
-                Far::Done => None,
-                Far::Pays(from) => Some(ledger.pay_at(block, from)),
-                Far::Not => panic!("the other page is near"),
+        let charged = match ledger.miss_fast::<true, true>(&miss) {
+            Fast::Done => None,
+            Fast::Due(block, from) => Some(ledger.account_at(block, miss.page, from)),
+            Fast::Distant(block) => match ledger.miss_distant::<true, false>(&miss, block) {
+                Distant::Done => None,
+                Distant::Pays(from) => Some(ledger.pay_at(block, from)),
+                Distant::Not => panic!("the other page is near"),
             },
             other => panic!("{other:?} at {charges}"),
         };
-        assert!(ledger.evict_swiftly::<true>(miss.tlb, evicted));
+        assert!(ledger.evict_fast::<true>(miss.tlb, evicted));
         looks += u32::from(charges >= threshold && charged.is_some());
         if let Some(Charged::Ready(level)) = charged {
             return (level, charges, looks);

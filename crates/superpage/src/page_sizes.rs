@@ -1,4 +1,4 @@
-//! The page sizes that a TLB can map: a ladder of powers of two.
+//! The page sizes that a TLB can map: powers of two, ascending.
 
 use core::ops::RangeInclusive;
 use core::{fmt, iter};
@@ -7,7 +7,7 @@ use tlbkit_addr::{PageSize, Pages, Vpn};
 
 use crate::Superpage;
 
-/// The most sizes a [`Ladder`] can have.
+/// The most sizes a [`PageSizes`] can have.
 pub const MAX_LEVELS: usize = 16;
 
 /// The most units, as a power of two, that the largest size may span: 4 KB under 1 GB.
@@ -16,20 +16,20 @@ pub(crate) const MAX_SPAN: u32 = 18;
 /// The sizes a TLB entry can have, ascending. Level 0 is what an ordinary entry maps, the *unit* of all bookkeeping;
 /// the largest size is the *segment*, within which all charges stay.
 ///
-/// On a paired TLB (MIPS: one entry maps an even page and its odd neighbour) the unit is the pair, so a ladder may
+/// On a paired TLB (MIPS: one entry maps an even page and its odd neighbour) the unit is the pair, so the sizes may
 /// start at twice the page size.
 ///
 /// ```
 /// use tlbkit_addr::PageSize;
-/// use tlbkit_superpage::{Ladder, LadderError};
+/// use tlbkit_superpage::{PageSizes, PageSizesError};
 ///
 /// let sizes = [PageSize::K4, PageSize::K16, PageSize::K64];
-/// let ladder = Ladder::new(PageSize::K4, &sizes).unwrap();
-/// assert_eq!((ladder.levels(), ladder.units_per_segment()), (3, 16));
-/// assert_eq!(Ladder::new(PageSize::K4, &[PageSize::K16, PageSize::K4]), Err(LadderError::NotAscending));
+/// let page_sizes = PageSizes::new(PageSize::K4, &sizes).unwrap();
+/// assert_eq!((page_sizes.levels(), page_sizes.units_per_segment()), (3, 16));
+/// assert_eq!(PageSizes::new(PageSize::K4, &[PageSize::K16, PageSize::K4]), Err(PageSizesError::NotAscending));
 /// ```
 #[derive(Clone, Copy, PartialEq, Eq)]
-pub struct Ladder {
+pub struct PageSizes {
     page: PageSize,
     unit: u8,
     /// Shift of each level above the unit; `shifts[0]` is 0.
@@ -41,9 +41,9 @@ pub struct Ladder {
     mask: u32,
 }
 
-/// Why a list of sizes is no ladder.
+/// Why a list of sizes is refused.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum LadderError {
+pub enum PageSizesError {
     /// Fewer than two sizes: nothing to promote to.
     TooFew,
     /// More than [`MAX_LEVELS`] sizes.
@@ -56,21 +56,21 @@ pub enum LadderError {
     TooWide,
 }
 
-impl fmt::Display for LadderError {
+impl fmt::Display for PageSizesError {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.write_str(match self {
-            Self::TooFew => "a ladder needs at least two sizes",
-            Self::TooMany => "a ladder has at most 16 sizes",
-            Self::NotAscending => "each size of a ladder must be larger than the one before",
-            Self::NotThePage => "a ladder starts at the page size, or at two pages on a paired TLB",
-            Self::TooWide => "the largest size of a ladder spans at most 2^18 of the smallest",
+            Self::TooFew => "a TLB needs at least two page sizes",
+            Self::TooMany => "a TLB has at most 16 page sizes",
+            Self::NotAscending => "each page size must be larger than the one before",
+            Self::NotThePage => "the first page size must be that of a page, or of two on a paired TLB",
+            Self::TooWide => "the largest page size spans at most 2^18 of the smallest",
         })
     }
 }
 
-impl core::error::Error for LadderError {}
+impl core::error::Error for PageSizesError {}
 
-impl Ladder {
+impl PageSizes {
     /// The paper's sizes: 4, 8, 16, ... KB up to 8 MB (section 6).
     pub const PAPER: Self = Self {
         page: PageSize::K4,
@@ -81,27 +81,27 @@ impl Ladder {
         mask: (1 << 11) - 1,
     };
 
-    /// Returns the ladder of `sizes` over pages of size `page`, in which [`Vpn`]s are counted.
+    /// Returns `sizes` over pages of size `page`, in which [`Vpn`]s are counted.
     ///
     /// # Errors
     ///
-    /// See [`LadderError`].
-    pub fn new(page: PageSize, sizes: &[PageSize]) -> Result<Self, LadderError> {
-        let [unit, _, ..] = sizes else { return Err(LadderError::TooFew) };
+    /// See [`PageSizesError`].
+    pub fn new(page: PageSize, sizes: &[PageSize]) -> Result<Self, PageSizesError> {
+        let [unit, _, ..] = sizes else { return Err(PageSizesError::TooFew) };
         if sizes.len() > MAX_LEVELS {
-            return Err(LadderError::TooMany);
+            return Err(PageSizesError::TooMany);
         }
         if sizes.iter().zip(sizes.iter().skip(1)).any(|(small, large)| large <= small) {
-            return Err(LadderError::NotAscending);
+            return Err(PageSizesError::NotAscending);
         }
         if !matches!(unit.pages(page), Some(1 | 2)) {
-            return Err(LadderError::NotThePage);
+            return Err(PageSizesError::NotThePage);
         }
         let mut shifts = [0; MAX_LEVELS];
         for (shift, size) in shifts.iter_mut().zip(sizes) {
             let above = size.shift() - unit.shift();
             if above > MAX_SPAN {
-                return Err(LadderError::TooWide);
+                return Err(PageSizesError::TooWide);
             }
             *shift = above as u8;
         }
@@ -133,7 +133,7 @@ impl Ladder {
         self.levels as usize - 1
     }
 
-    /// Returns the base-two logarithm of the units in a superpage of `level`, which must be one of the ladder's.
+    /// Returns the base-two logarithm of the units in a superpage of `level`, which must exist.
     #[inline]
     pub const fn shift(&self, level: usize) -> u32 {
         self.shifts[level % MAX_LEVELS] as u32
@@ -145,7 +145,7 @@ impl Ladder {
         PageSize::from_shift(self.page.shift() + u32::from(self.unit) + u32::from(above))
     }
 
-    /// Returns the level of `size`, or `None` if it is no rung of this ladder.
+    /// Returns the level of `size`, or `None` if it is none of these sizes.
     pub fn level(&self, size: PageSize) -> Option<usize> {
         (0..self.levels()).find(|&level| self.size(level) == Some(size))
     }
@@ -170,7 +170,7 @@ impl Ladder {
     /// each superpage and unit, a deferred count for each superpage of level `eager` and up. 6397 for 8 MB of 4 KB
     /// pages with 64 KB eager, 3.125 a page.
     ///
-    /// What this crate spends instead is [`Footprint`](crate::Footprint).
+    /// What this crate spends instead is [`SegmentMemory`](crate::SegmentMemory).
     pub fn counters_of_appendix_a(&self, eager: usize) -> usize {
         let superpages: usize = (1..self.levels()).map(|level| self.nodes(level)).sum();
         let deferred: usize = (eager..self.levels()).map(|level| self.nodes(level)).sum();
@@ -214,14 +214,14 @@ impl Ladder {
         Some(Superpage { first: Vpn::new(unit << self.unit), size: self.size(level)? })
     }
 
-    /// Returns where `superpage` starts and its level, or `None` if it is none of this ladder.
+    /// Returns where `superpage` starts and its level, or `None` if the TLB has no such page.
     pub(crate) fn find(&self, superpage: Superpage) -> Option<(Place, usize)> {
         let level = self.level(superpage.size)?;
         superpage.first.is_aligned(superpage.size, self.page).then(|| (self.locate(superpage.first), level))
     }
 }
 
-impl fmt::Debug for Ladder {
+impl fmt::Debug for PageSizes {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.debug_list().entries((0..self.levels()).filter_map(|level| self.size(level))).finish()
     }
@@ -245,11 +245,11 @@ mod tests {
     /// other, or within it if that is one and the same.
     #[test]
     fn edges() {
-        let edges = |ladder: Ladder, first, last| {
+        let edges = |page_sizes: PageSizes, first, last| {
             let pages = Pages::new(Vpn::new(first), Vpn::new(last)).unwrap();
-            ladder.edges(pages).collect::<Vec<_>>()
+            page_sizes.edges(pages).collect::<Vec<_>>()
         };
-        let paper = |first, last| edges(Ladder::PAPER, first, last);
+        let paper = |first, last| edges(PageSizes::PAPER, first, last);
         assert_eq!(paper(2048 + 5, 2048 + 5), vec![(1, 5..=5)]);
         assert_eq!(paper(2048, 2 * 2048 - 1), vec![(1, 0..=2047)]);
         assert_eq!(paper(2048 + 7, 2 * 2048), vec![(1, 7..=2047), (2, 0..=0)]);
@@ -258,7 +258,7 @@ mod tests {
         assert_eq!(paper(usize::MAX - 1, usize::MAX), vec![(top, 2046..=2047)]);
         // A page of a unit of two is all of it.
         let sizes = [13, 15].map(|shift| PageSize::from_shift(shift).unwrap());
-        let pairs = Ladder::new(PageSize::K4, &sizes).unwrap();
+        let pairs = PageSizes::new(PageSize::K4, &sizes).unwrap();
         assert_eq!(edges(pairs, 7, 9), vec![(0, 3..=3), (1, 0..=0)]);
     }
 }
