@@ -98,6 +98,7 @@ impl Model {
                 refusals
             }
             Op::Resize { pages, to } => self.refuse_resize(pages, to),
+            Op::Replace { at, frame, attr } => self.refuse_replace(at, frame, attr),
             Op::Lookup { .. } | Op::ForEach { .. } => Vec::new(),
         }
     }
@@ -124,6 +125,7 @@ impl Model {
                 self.tally(reach(change), removed, added)
             }
             Op::Resize { pages, to } => self.resized(pages, to),
+            Op::Replace { at, frame, attr } => self.replaced(at, frame, attr),
             Op::Lookup { .. } | Op::ForEach { .. } => Effect::default(),
         }
     }
@@ -331,6 +333,28 @@ impl Model {
         refusals
     }
 
+    fn refuse_replace(&self, at: VirtAddr, frame: Pfn, attr: Attr) -> Vec<Error> {
+        let mut refusals = Vec::new();
+        self.refuse_range(&mut refusals, Pages::one(at.vpn(self.space.base())));
+        let Some(old) = self.lookup(at) else {
+            refusals.push(Error::NotMapped { at });
+            return refusals;
+        };
+        let fixed = (old.attr ^ attr) & self.profile.fixed;
+        if !self.profile.takes(attr) {
+            refusals.push(Error::WrongAttr { attr });
+        } else if !self.profile.breaks_frames && !fixed.is_empty() {
+            refusals.push(Error::WrongAttr { attr: fixed });
+        }
+        if frame.is_aligned(old.size, self.space.base()) {
+            let attr = if self.profile.takes(attr) { attr } else { self.profile.implied };
+            self.refuse_frames(&mut refusals, frame, self.units(old.size), old.size, attr);
+        } else {
+            refusals.push(Error::MisalignedFrame { frame, size: old.size });
+        }
+        refusals
+    }
+
     /// Returns the pages of the page of `size` around `page`.
     fn page_around(&self, page: Vpn, size: PageSize) -> Pages {
         let first = Vpn::new(page.get() & !(self.units(size) - 1));
@@ -359,6 +383,14 @@ impl Model {
         let pages = removed.iter().map(|leaf| self.units(leaf.size)).sum();
         let touched = removed.iter().map(|leaf| (reach, self.whole(leaf))).collect();
         Effect { pages, touched, removed, added }
+    }
+
+    fn replaced(&self, at: VirtAddr, frame: Pfn, attr: Attr) -> Effect {
+        let removed: Vec<_> = self.lookup(at).into_iter().collect();
+        let added = removed.iter().flat_map(|old| self.cut(self.whole(old), old.size, frame, attr)).collect();
+        // Where the entry was empty for a while, everybody knows that it was.
+        let reach = if self.profile.breaks_frames { self.profile.appears } else { Reach::Everywhere };
+        self.tally(reach, removed, added)
     }
 
     fn resized(&self, pages: Pages, to: PageSize) -> Effect {

@@ -59,6 +59,15 @@ pub enum Op {
         /// The new size.
         to: PageSize,
     },
+    /// [`Table::replace`](tlbkit_pagetable::Table::replace).
+    Replace {
+        /// An address in the page.
+        at: VirtAddr,
+        /// Its new frame.
+        frame: Pfn,
+        /// Its new attributes.
+        attr: Attr,
+    },
     /// [`Table::lookup`](tlbkit_pagetable::Table::lookup) and
     /// [`Table::translate`](tlbkit_pagetable::Table::translate).
     Lookup {
@@ -124,11 +133,19 @@ impl Op {
                 let to = if bent == size { sizes[pick(set)] } else { bent };
                 Self::Resize { pages, to }
             }
-            235..=244 => {
+            235..=248 => {
                 let at = pages.first().address(space.base()).get();
-                Self::Lookup { at: VirtAddr::new(at | number & space.base().mask()) }
+                let at = VirtAddr::new(at | number & space.base().mask());
+                match kind {
+                    235..=237 => Self::Lookup { at },
+                    _ => Self::Replace {
+                        at,
+                        frame: frame(space, pages, size, twist, set, number),
+                        attr: attr(set),
+                    },
+                }
             }
-            245.. => Self::ForEach { pages, stop: if set < 192 { usize::MAX } else { set as usize - 191 } },
+            249.. => Self::ForEach { pages, stop: if set < 192 { usize::MAX } else { set as usize - 191 } },
         }
     }
 
@@ -145,7 +162,7 @@ impl Op {
             | Self::Protect { pages, .. }
             | Self::Resize { pages, .. }
             | Self::ForEach { pages, .. } => Some(pages),
-            Self::Lookup { .. } => None,
+            Self::Replace { .. } | Self::Lookup { .. } => None,
         }
     }
 }

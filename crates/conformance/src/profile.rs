@@ -22,6 +22,8 @@ pub struct Profile {
     pub cache: WalkCache,
     /// Whether a change of size must go by way of an empty entry.
     pub breaks: bool,
+    /// Whether a change of frame must go by way of an empty entry.
+    pub breaks_frames: bool,
     /// Whether hardware notes status bits in leaves.
     pub notes: bool,
     encode: fn(Pfn, PageSize, Attr, bool) -> Result<Attr, Error>,
@@ -38,6 +40,7 @@ impl Profile {
             appears: F::APPEARS,
             cache: F::WALK_CACHE,
             breaks: F::BREAK,
+            breaks_frames: F::BREAK_FRAME,
             notes: F::STATUS,
             encode: |frame, size, attr, last| F::leaf(frame, size, attr, last).map(F::attr),
             change: |size, attr, last, change| match F::leaf(Pfn::new(0), size, attr, last) {

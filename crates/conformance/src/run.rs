@@ -196,6 +196,10 @@ impl<'n> Runner<'n> {
                 // SAFETY: nobody needs the pages.
                 unsafe { writer.resize_breaking(pages, to, &mut |_| trip.call()) }.is_ok()
             }
+            Op::Replace { at, frame, attr } => {
+                // SAFETY: nobody needs the page.
+                unsafe { writer.replace_breaking(at, frame, attr, &mut |_| trip.call()) }.is_ok()
+            }
             Op::Lookup { .. } => true,
             Op::ForEach { pages, .. } => {
                 // SAFETY: the runner is the only one who reclaims, and does not during the call.
@@ -331,6 +335,28 @@ impl<'n> Runner<'n> {
                 // SAFETY: nothing runs on the pages of a table that no machine uses.
                 unsafe { writer.resize_breaking(pages, to, known) }.map(|()| None)
             }
+            Op::Replace { at, frame, attr } => {
+                if self.model.profile().breaks_frames && writer.replace(at, frame, attr) != Err(Error::Breaks)
+                {
+                    return mismatch!("a page changed its frame though its format breaks");
+                }
+                let known = &mut |flush: &Flush| {
+                    broken.times += 1;
+                    let page = at.vpn(self.model.space().base());
+                    let pieces = wanted.iter().map(|&(_, piece)| piece).filter(|&piece| flush.covers(piece));
+                    if flush.reach() == Reach::Everywhere && self.look(table, page).is_none() {
+                        broken.pieces.extend(pieces);
+                    }
+                };
+                // SAFETY: nothing runs on the pages of a table that no machine uses.
+                let old = unsafe { writer.replace_breaking(at, frame, attr, known) };
+                if let Ok(old) = old
+                    && Some(old) != self.model.lookup(at)
+                {
+                    return mismatch!("it replaced {old:?}");
+                }
+                old.map(|_| None)
+            }
             Op::Lookup { at } => return self.check_lookup(table, at).map(|()| Outcome::Done),
             Op::ForEach { pages, stop } => {
                 return self.check_for_each(table, pages, stop).map(|()| Outcome::Done);
@@ -402,12 +428,18 @@ impl<'n> Runner<'n> {
             if reach > Reach::Nowhere && !named {
                 return mismatch!("{flush:?} does not flush {pages} {reach:?}");
             }
-            if profile.breaks && matches!(op, Op::Resize { .. }) && !broken.pieces.contains(&pages) {
-                return mismatch!("{pages} changed its size without a break that everybody knows of");
+            let breaks = match op {
+                Op::Resize { .. } => profile.breaks,
+                Op::Replace { .. } => profile.breaks_frames,
+                _ => false,
+            };
+            if breaks && !broken.pieces.contains(&pages) {
+                return mismatch!("{pages} changed without a break that everybody knows of");
             }
         }
         // In place, pages that become larger are made known where hardware notes something, each piece once.
-        if !profile.breaks
+        let breaks = if matches!(op, Op::Replace { .. }) { profile.breaks_frames } else { profile.breaks };
+        if !breaks
             && (!broken.pieces.is_empty()
                 || broken.times != broken.promoted.len()
                 || (broken.times > 0 && !profile.notes))

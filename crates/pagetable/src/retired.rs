@@ -208,8 +208,20 @@ impl<'n> Retired<'n> {
     /// If `change` unwinds, the batch forgets how many nodes were pushed, asks for a flush of everything, and calls `mend`
     /// with that number. These nodes' records hold links of the batch's list. Some of them are still linked in the table:
     /// `mend` restores their records, and counts the others as [lost](crate::nodes::Held::lose).
+    ///
+    /// # Safety
+    ///
+    /// `change` leaves the batch that it is given in its place, and all that is in it: two batches would own what it takes out
+    /// before it unwinds.
+    ///
+    /// ```compile_fail,E0133
+    /// # use tlbkit_pagetable::Retired;
+    /// fn steal<'n>(batch: &mut Retired<'n>, mut other: Retired<'n>) {
+    ///     batch.change_late(|batch| core::mem::swap(batch, &mut other), |_, _| ());
+    /// }
+    /// ```
     #[inline(always)]
-    pub fn change_late<T>(
+    pub unsafe fn change_late<T>(
         &mut self,
         change: impl FnOnce(&mut Self) -> T,
         mend: impl FnOnce(&mut Self, usize),

@@ -108,6 +108,45 @@ fn every_table_replaces_leaves_of_every_size() {
     }
 }
 
+/// A part of a larger page is replaced whose other part is not mapped, beside a third that is as large as the first was: all of
+/// them share a bucket of a hashed table.
+#[test]
+fn a_page_is_replaced_where_it_is_mapped_and_nowhere_else() {
+    const RW: Attr = Attr::READ.union(Attr::WRITE);
+    let (small, large) = (PageSize::from_shift(18).unwrap(), PageSize::from_shift(20).unwrap());
+    fn check<'n, T: Private<'n>>(table: T, attr: Attr, small: PageSize, large: PageSize, name: &str) {
+        let mut table = Local::new(table, |_: &Flush| ());
+        let at = |page: usize| VirtAddr::new(page << 18);
+        let two = Pages::count(at(0).vpn(PageSize::K4), 512).unwrap();
+        table.map(two, Pfn::new(0), large, attr).unwrap();
+        // SAFETY: nothing stands on these pages.
+        unsafe { table.resize_breaking(pages(at(0), large), small).unwrap() };
+        table.unmap(pages(at(0), small), Holes::Refuse, None).unwrap();
+        table.replace(at(2), Pfn::new(0x1000), attr).unwrap();
+        let found = [0, 1, 2, 3, 4].map(|page| table.lookup(at(page)).map(|leaf| leaf.frame.get()));
+        assert_eq!(found, [None, Some(0x40), Some(0x1000), Some(0xc0), Some(0x100)], "{name}");
+        assert_eq!(table.unmap(two, Holes::Skip, None), Ok(448), "{name}");
+        table.destroy();
+    }
+    macro_rules! tables {
+        ($($word:ty, $attr:expr, $table:ty;)*) => { $(
+            let mut memory = vec![Chunk::ZERO; 64];
+            let slab = Slab::<$word, Solo>::new(&mut memory, 0).unwrap();
+            check(<$table>::new(&slab).unwrap(), $attr, small, large, stringify!($table));
+        )* };
+    }
+    tables! {
+        u32, RW, hpt::H8k<'_, _>;
+        u32, RW, cpt::C128k<'_, _>;
+        u32, RW, hpt::Hpt32<'_, _, format::Compact32>;
+        u32, format::EntryLo::IMPLIED | Attr::WRITE, hpt::Hpt32<'_, _, format::EntryLo>;
+        u32, RW, cpt::Cpt32<'_, _, format::Compact32>;
+        u64, RW, hpt::Hashed<'_, Va64, format::Compact, _, 4, 1, 150>;
+        u64, RW, Mpt<'_, Va64, format::Compact, _>;
+        u64, RW, gpt::Gpt<'_, Va64, format::Compact, _, gpt::Compact>;
+    }
+}
+
 /// A flush that unwinds in the midst of break before make: the old leaf is back.
 #[test]
 fn a_page_is_there_again_if_the_flush_unwinds() {

@@ -39,10 +39,15 @@ where
         let pages = G::SPACE.pages_of(&old);
         let stale = stale::<G, F>(pages, |_| Some(old.size));
         batch.touch(if F::BREAK_FRAME { F::APPEARS } else { Reach::Everywhere }, stale);
-        // SAFETY: the caller is the writer; the parts of a leaf's pages are the slots that it stands in.
+        let grain = Self::grain_of(old.size);
+        // SAFETY: the caller is the writer; the parts of a leaf's pages are the slots that it stands in, of its own grain. A
+        // larger page beside it may have a bucket, of a coarser one, in which an empty slot covers them too.
         let store = |word| unsafe {
             let mut was = F::Word::ZERO;
             let _ = self.parts(pages, None, |part| {
+                if part.grain != grain {
+                    return ControlFlow::Continue(());
+                }
                 for slot in part.slot..part.slot + part.slots {
                     let place = Self::place(part.spot, part.block, slot);
                     was = self.nodes.read(part.spot.node, place);
