@@ -7,7 +7,7 @@
 use std::collections::BTreeMap;
 
 use tlbkit_addr::{Attr, PageSize, Pages, Pfn, Reach, VirtAddr, Vpn};
-use tlbkit_pagetable::{Change, Error, Holes, Leaf, Space};
+use tlbkit_pagetable::{Change, Entry, Error, Holes, Leaf, Mark, Space};
 
 use crate::{Op, Profile};
 
@@ -20,6 +20,9 @@ pub struct Model {
     space: Space,
     profile: Profile,
     leaves: BTreeMap<usize, Leaf>,
+    /// How many bits a payload may have; `None` if the table holds no marks.
+    payload_bits: Option<u32>,
+    marks: BTreeMap<usize, Mark>,
 }
 
 /// What an operation that must succeed does.
@@ -33,12 +36,37 @@ pub struct Effect {
     pub removed: Vec<Leaf>,
     /// The leaves that it puts there.
     pub added: Vec<Leaf>,
+    /// The pages that get a mark, or have none any more.
+    pub marked: Vec<(Vpn, Option<Mark>)>,
 }
 
 impl Model {
     /// Returns the model of an empty table.
     pub fn new(space: Space, profile: Profile) -> Self {
-        Self { space, profile, leaves: BTreeMap::new() }
+        Self { space, profile, leaves: BTreeMap::new(), payload_bits: None, marks: BTreeMap::new() }
+    }
+
+    /// Lets the model hold marks as a table does whose [`payload_bits`](tlbkit_pagetable::Table::payload_bits) are these.
+    #[must_use]
+    pub fn with_marks(self, payload_bits: Option<u32>) -> Self {
+        Self { payload_bits, ..self }
+    }
+
+    /// Returns the marks of the pages of a range in ascending order.
+    pub fn marks(&self, pages: Pages) -> impl Iterator<Item = (VirtAddr, Mark)> + '_ {
+        let range = self.marks.range(pages.first().get()..=pages.last().get());
+        range.map(|(&page, &mark)| (self.address(Vpn::new(page)), mark))
+    }
+
+    /// Returns how many pages have a mark.
+    pub fn marked(&self) -> usize {
+        self.marks.len()
+    }
+
+    /// Returns what the entry for the page at `at` holds.
+    pub fn entry(&self, at: VirtAddr) -> Entry {
+        let mark = self.marks.get(&at.vpn(self.space.base()).get()).copied();
+        self.lookup(at).map_or(mark.into(), Entry::Leaf)
     }
 
     /// Returns the space that the table maps.
@@ -99,6 +127,8 @@ impl Model {
             }
             Op::Resize { pages, to } => self.refuse_resize(pages, to),
             Op::Replace { at, frame, attr } => self.refuse_replace(at, frame, attr),
+            Op::Mark { page, mark } => self.refuse_mark(page, mark),
+            Op::Fill { page, frame, attr } => self.refuse_fill(page, frame, attr),
             Op::Lookup { .. } | Op::ForEach { .. } => Vec::new(),
         }
     }
@@ -117,7 +147,8 @@ impl Model {
             }
             Op::Unmap { pages, .. } => {
                 let removed: Vec<_> = self.overlap(pages).collect();
-                self.tally(Reach::Everywhere, removed, Vec::new())
+                let marked = self.marks(pages).map(|(at, _)| (at.vpn(self.space.base()), None)).collect();
+                Effect { marked, ..self.tally(Reach::Everywhere, removed, Vec::new()) }
             }
             Op::Protect { pages, change, .. } => {
                 let removed: Vec<_> = self.overlap(pages).collect();
@@ -126,12 +157,23 @@ impl Model {
             }
             Op::Resize { pages, to } => self.resized(pages, to),
             Op::Replace { at, frame, attr } => self.replaced(at, frame, attr),
+            Op::Mark { page, mark } => {
+                let removed = self.at(page).into_iter().collect();
+                Effect { marked: vec![(page, mark)], ..self.tally(Reach::Everywhere, removed, Vec::new()) }
+            }
+            Op::Fill { page, frame, attr } => Effect {
+                touched: vec![(self.profile.appears, Pages::one(page))],
+                added: self.cut(Pages::one(page), self.space.base(), frame, attr),
+                marked: vec![(page, None)],
+                ..Effect::default()
+            },
             Op::Lookup { .. } | Op::ForEach { .. } => Effect::default(),
         }
     }
 
     /// Takes other leaves for what is mapped.
-    pub(crate) fn adopt(&mut self, leaves: &[Leaf]) {
+    pub(crate) fn adopt(&mut self, leaves: &[Leaf], marks: &[(VirtAddr, Mark)]) {
+        self.marks = marks.iter().map(|&(at, mark)| (at.vpn(self.space.base()).get(), mark)).collect();
         self.leaves = leaves.iter().map(|leaf| (self.whole(leaf).first().get(), *leaf)).collect();
     }
 
@@ -142,6 +184,12 @@ impl Model {
         }
         for &leaf in &effect.added {
             self.leaves.insert(self.whole(&leaf).first().get(), leaf);
+        }
+        for &(page, mark) in &effect.marked {
+            match mark {
+                Some(mark) => self.marks.insert(page.get(), mark),
+                None => self.marks.remove(&page.get()),
+            };
         }
     }
 
@@ -226,6 +274,42 @@ impl Model {
             refusals.push(Error::MisalignedFrame { frame, size });
         }
         refusals.extend(self.overlap(pages).map(|Leaf { at, size, .. }| Error::Occupied { at, size }));
+        refusals.extend(self.marks(pages).map(|(at, _)| Error::Marked { at }));
+        refusals
+    }
+
+    fn refuse_mark(&self, page: Vpn, mark: Option<Mark>) -> Vec<Error> {
+        let mut refusals = Vec::new();
+        self.refuse_range(&mut refusals, Pages::one(page));
+        let fits = match (self.payload_bits, mark) {
+            (None, _) => false,
+            (Some(bits), Some(Mark::Payload(payload))) => payload < 1 << bits,
+            (Some(_), _) => true,
+        };
+        if !fits {
+            refusals.push(Error::WrongMark);
+        }
+        let larger = self.at(page).filter(|leaf| !self.is_base(leaf.size));
+        refusals.extend(larger.map(|Leaf { at, size, .. }| Error::Partial { at, size }));
+        refusals
+    }
+
+    fn refuse_fill(&self, page: Vpn, frame: Pfn, attr: Attr) -> Vec<Error> {
+        let (mut refusals, at) = (Vec::new(), self.address(page));
+        self.refuse_range(&mut refusals, Pages::one(page));
+        if self.payload_bits.is_none() {
+            refusals.push(Error::NotMapped { at });
+        }
+        match self.entry(at) {
+            Entry::Leaf(Leaf { at, size, .. }) => refusals.push(Error::Occupied { at, size }),
+            Entry::Empty => refusals.push(Error::NotMapped { at }),
+            Entry::Mark(_) => {}
+        }
+        let stored = if self.profile.takes(attr) { attr } else { self.profile.implied };
+        if stored != attr {
+            refusals.push(Error::WrongAttr { attr });
+        }
+        self.refuse_frames(&mut refusals, frame, 1, self.space.base(), stored);
         refusals
     }
 
@@ -382,7 +466,7 @@ impl Model {
     fn tally(&self, reach: Reach, removed: Vec<Leaf>, added: Vec<Leaf>) -> Effect {
         let pages = removed.iter().map(|leaf| self.units(leaf.size)).sum();
         let touched = removed.iter().map(|leaf| (reach, self.whole(leaf))).collect();
-        Effect { pages, touched, removed, added }
+        Effect { pages, touched, removed, added, marked: Vec::new() }
     }
 
     fn replaced(&self, at: VirtAddr, frame: Pfn, attr: Attr) -> Effect {

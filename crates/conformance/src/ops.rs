@@ -18,7 +18,7 @@
 
 use proptest::prelude::*;
 use tlbkit_addr::{Attr, PageSize, Pages, Pfn, VirtAddr, Vpn};
-use tlbkit_pagetable::{Change, Holes, Space};
+use tlbkit_pagetable::{Change, Holes, Mark, Space};
 
 /// One call of a table.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -68,6 +68,22 @@ pub enum Op {
         /// Its new attributes.
         attr: Attr,
     },
+    /// [`Table::mark`](tlbkit_pagetable::Table::mark).
+    Mark {
+        /// The page.
+        page: Vpn,
+        /// What it is to have.
+        mark: Option<Mark>,
+    },
+    /// [`Table::fill`](tlbkit_pagetable::Table::fill).
+    Fill {
+        /// The page.
+        page: Vpn,
+        /// Its frame.
+        frame: Pfn,
+        /// Its attributes.
+        attr: Attr,
+    },
     /// [`Table::lookup`](tlbkit_pagetable::Table::lookup) and
     /// [`Table::translate`](tlbkit_pagetable::Table::translate).
     Lookup {
@@ -100,7 +116,7 @@ impl Op {
         };
         // What changes its size is mostly a whole page of a larger one, and something must have filled that before.
         let fill = kind < 120 && (110..199).contains(&twist);
-        let resize = (180..235).contains(&kind);
+        let resize = (180..215).contains(&kind);
         let size = if fill || resize { pick(size).max(1).min(sizes.len() - 1) } else { pick(size) };
         let size = sizes[size];
         let bent = match twist {
@@ -109,6 +125,8 @@ impl Op {
             _ => size,
         };
         let pages = range(space, spot, offset, count, size, twist, number);
+        // One page, and one that has an address.
+        let one = pages.first().checked_address(space.base()).map_or(Vpn::new(0), |at| at.vpn(space.base()));
         let holes = if count & 1 == 0 { Holes::Refuse } else { Holes::Skip };
         match kind {
             0..=119 => {
@@ -129,9 +147,22 @@ impl Op {
                 holes,
                 change: Change { clear: attr_bits(clear), set: attr_bits(set) },
             },
-            180..=234 => {
+            180..=214 => {
                 let to = if bent == size { sizes[pick(set)] } else { bent };
                 Self::Resize { pages, to }
+            }
+            215..=226 => {
+                let mark = match set % 4 {
+                    0 => None,
+                    1 => Some(Mark::Guard),
+                    2 if set >= 240 => Some(Mark::Payload(u64::MAX >> (clear % 64))),
+                    _ => Some(Mark::Payload(number as u64)),
+                };
+                Self::Mark { page: one, mark }
+            }
+            227..=234 => {
+                let frame = frame(space, pages, sizes[0], twist, set, number);
+                Self::Fill { page: one, frame, attr: attr(set) }
             }
             235..=248 => {
                 let at = pages.first().address(space.base()).get();
@@ -162,6 +193,7 @@ impl Op {
             | Self::Protect { pages, .. }
             | Self::Resize { pages, .. }
             | Self::ForEach { pages, .. } => Some(pages),
+            Self::Mark { page, .. } | Self::Fill { page, .. } => Some(Pages::one(page)),
             Self::Replace { .. } | Self::Lookup { .. } => None,
         }
     }

@@ -5,7 +5,7 @@ use std::ops::ControlFlow;
 use std::panic::{AssertUnwindSafe, catch_unwind};
 
 use tlbkit_addr::{Attr, Flush, PageSize, Pages, Pfn, Reach, VirtAddr, Vpn, WalkCache};
-use tlbkit_pagetable::{Error, Footprint, Frames, Leaf, Pinned, Retired, Table, Writer};
+use tlbkit_pagetable::{Entry, Error, Footprint, Frames, Leaf, Mark, Pinned, Retired, Table, Writer};
 
 use crate::{Effect, Model, Op, Profile, Trip};
 
@@ -78,7 +78,7 @@ impl<'n> Runner<'n> {
     /// oldest is reclaimed.
     pub fn new(table: &dyn Table<'n>, profile: Profile, patience: usize) -> Self {
         Self {
-            model: Model::new(table.space(), profile),
+            model: Model::new(table.space(), profile).with_marks(table.payload_bits()),
             fresh: table.footprint(),
             patience,
             batches: Vec::new(),
@@ -184,6 +184,7 @@ impl<'n> Runner<'n> {
         let effect = if may { self.model.effect(op) } else { Effect::default() };
         let Ok(mut writer) = Writer::new(table) else { return mismatch!("a writer was left behind") };
         let mut frames = Collector { trip: Some(trip), ..Collector::default() };
+        let base = self.model.space().base();
         let change = AssertUnwindSafe(|| match *op {
             Op::Map { pages, frame, size, attr } => writer.map(pages, frame, size, attr).is_ok(),
             Op::Unmap { pages, holes, room: None } => writer.unmap(pages, holes, None).is_ok(),
@@ -200,6 +201,8 @@ impl<'n> Runner<'n> {
                 // SAFETY: nobody needs the page.
                 unsafe { writer.replace_breaking(at, frame, attr, &mut |_| trip.call()) }.is_ok()
             }
+            Op::Mark { page, mark } => writer.mark(page.address(base), mark).is_ok(),
+            Op::Fill { page, frame, attr } => writer.fill(page.address(base), frame, attr).is_ok(),
             Op::Lookup { .. } => true,
             Op::ForEach { pages, .. } => {
                 // SAFETY: the runner is the only one who reclaims, and does not during the call.
@@ -224,11 +227,12 @@ impl<'n> Runner<'n> {
             };
             writer.finish()
         };
-        let found = self.all(table);
+        let (found, marks) = (self.all(table), self.all_marks(table));
         if unwound {
             self.check_unwound(&effect, &found, batch.flush(), &frames)?;
+            self.check_marks_unwound(&effect, &marks)?;
         }
-        self.model.adopt(&found);
+        self.model.adopt(&found, &marks);
         self.batches.push(batch);
         Ok(unwound)
     }
@@ -245,6 +249,40 @@ impl<'n> Runner<'n> {
         }
         found.sort_unstable_by_key(|leaf| leaf.at);
         found
+    }
+
+    /// Returns every mark of the table, in ascending order.
+    fn all_marks(&self, table: &dyn Table<'n>) -> Vec<(VirtAddr, Mark)> {
+        let mut found = Vec::new();
+        for pages in self.model.space().halves().into_iter().flatten() {
+            // SAFETY: the runner is the only one who reclaims, and does not during the call.
+            let _ = table.for_each_entry(unsafe { Pinned::by(self) }, pages, &mut |at, entry| {
+                found.extend(entry.mark().map(|mark| (at, mark)));
+                ControlFlow::Continue(())
+            });
+        }
+        found
+    }
+
+    /// Checks that marks are as they were, or as an operation was to make them that unwound.
+    fn check_marks_unwound(&self, effect: &Effect, found: &[(VirtAddr, Mark)]) -> Result<(), Mismatch> {
+        let base = self.model.space().base();
+        let planned = |at: VirtAddr| effect.marked.iter().find(|(page, _)| *page == at.vpn(base));
+        for &(at, mark) in found {
+            if self.model.entry(at) != Entry::Mark(mark)
+                && planned(at).is_none_or(|&(_, new)| new != Some(mark))
+            {
+                return mismatch!("an operation that unwound left {mark:?} at {at}");
+            }
+        }
+        for (at, mark) in
+            self.model.space().halves().into_iter().flatten().flat_map(|half| self.model.marks(half))
+        {
+            if planned(at).is_none() && !found.contains(&(at, mark)) {
+                return mismatch!("an operation that unwound lost {mark:?} at {at}");
+            }
+        }
+        Ok(())
     }
 
     /// Checks what an operation has left that unwound.
@@ -303,6 +341,8 @@ impl<'n> Runner<'n> {
         let mut frames = Collector::default();
         let wanted = if refusals.is_empty() { self.model.effect(op).touched } else { Vec::new() };
         let mut broken = Broken::default();
+        let mut was = None;
+        let base = self.model.space().base();
         let result = match *op {
             Op::Map { pages, frame, size, attr } => writer.map(pages, frame, size, attr).map(|()| None),
             Op::Unmap { pages, holes, room: None } => writer.unmap(pages, holes, None).map(Some),
@@ -357,6 +397,14 @@ impl<'n> Runner<'n> {
                 }
                 old.map(|_| None)
             }
+            Op::Mark { page, mark } => writer.mark(page.address(base), mark).map(|entry| {
+                was = Some((page.address(base), entry));
+                None
+            }),
+            Op::Fill { page, frame, attr } => writer.fill(page.address(base), frame, attr).map(|mark| {
+                was = Some((page.address(base), Entry::Mark(mark)));
+                None
+            }),
             Op::Lookup { at } => return self.check_lookup(table, at).map(|()| Outcome::Done),
             Op::ForEach { pages, stop } => {
                 return self.check_for_each(table, pages, stop).map(|()| Outcome::Done);
@@ -369,15 +417,21 @@ impl<'n> Runner<'n> {
                     return mismatch!("it succeeded, but {refusal}");
                 }
                 let effect = self.model.effect(op);
+                if let Some((at, entry)) = was
+                    && entry != self.model.entry(at)
+                {
+                    return mismatch!("at {at} it found {entry:?}, not {:?}", self.model.entry(at));
+                }
                 if let Some(count) = count
                     && count != effect.pages
                 {
                     return mismatch!("it returned {count} pages, not {}", effect.pages);
                 }
-                self.check_flush(op, &effect, batch.flush(), &broken)?;
+                let moved = batch.nodes() > 0 || table.footprint().nodes > nodes;
+                self.check_flush(op, &effect, batch.flush(), &broken, moved)?;
                 self.check_links(op, nodes, table.footprint().nodes, &batch)?;
                 if let Op::Unmap { room: Some(_), .. } = op {
-                    frames.check(&effect, self.model.space().base())?;
+                    frames.check(&effect, &self.model)?;
                 }
                 self.model.commit(&effect);
                 Outcome::Done
@@ -395,7 +449,8 @@ impl<'n> Runner<'n> {
                         Outcome::NoMemory { wanted, pending }
                     }
                     Error::NoRoom => {
-                        let leaves = op.pages().map_or(0, |pages| self.model.overlap(pages).count());
+                        let pages = op.pages();
+                        let leaves = pages.map_or(0, |pages| self.model.overlap(pages).count());
                         if leaves <= frames.room {
                             return mismatch!(
                                 "no room for {leaves} frames where there is room for {}",
@@ -420,7 +475,15 @@ impl<'n> Runner<'n> {
 
     /// Checks that a batch asks for every flush that the effect needs, and that the entries were broken if they
     /// must be.
-    fn check_flush(&self, op: &Op, effect: &Effect, flush: &Flush, broken: &Broken) -> Result<(), Mismatch> {
+    /// `moved` says that nodes came or went, which may be to be made known though no page was mapped.
+    fn check_flush(
+        &self,
+        op: &Op,
+        effect: &Effect,
+        flush: &Flush,
+        broken: &Broken,
+        moved: bool,
+    ) -> Result<(), Mismatch> {
         let profile = self.model.profile();
         for &(reach, pages) in &effect.touched {
             let named = flush.reach() >= reach && flush.covers(pages);
@@ -446,7 +509,7 @@ impl<'n> Runner<'n> {
         {
             return mismatch!("{broken:?} where nothing is to be broken");
         }
-        if effect.touched.is_empty() && !flush.is_none() {
+        if effect.touched.is_empty() && !flush.is_none() && !moved {
             return mismatch!("nothing changed, and yet {flush:?}");
         }
         Ok(())
@@ -494,8 +557,23 @@ impl<'n> Runner<'n> {
             self.check_for_each(table, pages, usize::MAX)?;
         }
         let (ptes, leaves, pages) = (table.footprint().ptes, self.model.len(), self.model.pages());
-        if !(leaves..=pages).contains(&ptes) {
-            return mismatch!("{ptes} PTEs for {leaves} leaves of {pages} pages");
+        let marks = self.model.marked();
+        if !(leaves + marks..=pages + marks).contains(&ptes) {
+            return mismatch!("{ptes} PTEs for {leaves} leaves of {pages} pages and {marks} marks");
+        }
+        let halves = self.model.space().halves().into_iter().flatten();
+        let wanted: Vec<_> = halves.flat_map(|half| self.model.marks(half)).collect();
+        let found = self.all_marks(table);
+        if found != wanted {
+            return mismatch!("the marks are {found:?}, not {wanted:?}");
+        }
+        for (at, mark) in wanted {
+            // SAFETY: the runner is the only one who reclaims, and does not during the call.
+            let entry = table.entry(unsafe { Pinned::by(self) }, at);
+            if entry != Entry::Mark(mark) {
+                return mismatch!("the entry at {at} is {entry:?}, not {mark:?}");
+            }
+            self.check_lookup(table, at)?;
         }
         Ok(())
     }
@@ -563,6 +641,7 @@ struct Collector<'t> {
     room: usize,
     reserved: usize,
     frames: Vec<(Pfn, PageSize, PageSize, Attr)>,
+    marks: Vec<(VirtAddr, Mark)>,
 }
 
 impl Frames for Collector<'_> {
@@ -579,11 +658,17 @@ impl Frames for Collector<'_> {
         self.frames.push((frame, size, base, attr));
         self.trip.into_iter().for_each(Trip::call);
     }
+
+    fn marked(&mut self, at: VirtAddr, mark: Mark) {
+        self.marks.push((at, mark));
+        self.trip.into_iter().for_each(Trip::call);
+    }
 }
 
 impl Collector<'_> {
     /// Compares what was uncovered with what was removed.
-    fn check(mut self, effect: &Effect, base: PageSize) -> Result<(), Mismatch> {
+    fn check(mut self, effect: &Effect, model: &Model) -> Result<(), Mismatch> {
+        let base = model.space().base();
         let mut wanted: Vec<_> =
             effect.removed.iter().map(|leaf| (leaf.frame, leaf.size, base, leaf.attr)).collect();
         self.frames.sort_unstable();
@@ -593,6 +678,11 @@ impl Collector<'_> {
         }
         if self.reserved != wanted.len() {
             return mismatch!("it reserved room for {} frames to uncover {}", self.reserved, wanted.len());
+        }
+        let wanted = effect.marked.iter().flat_map(|&(page, _)| model.marks(Pages::one(page)));
+        let wanted: Vec<_> = wanted.collect();
+        if self.marks != wanted {
+            return mismatch!("it handed over the marks {:?}, not {wanted:?}", self.marks);
         }
         Ok(())
     }

@@ -56,6 +56,13 @@ pub enum Error {
         /// Its size.
         size: PageSize,
     },
+    /// The page has a [`Mark`](crate::Mark): take that away first, or [fill](crate::Table::fill) its place.
+    Marked {
+        /// The first such address.
+        at: VirtAddr,
+    },
+    /// The entries of this table have no room for the mark.
+    WrongMark,
     /// Nothing is mapped there.
     NotMapped {
         /// The first unmapped address.
@@ -138,6 +145,8 @@ impl fmt::Display for Error {
             Self::WrongSize { size } => write!(f, "this table maps no {size} pages"),
             Self::WrongAttr { attr } => write!(f, "the entry format has no encoding for {attr:?}"),
             Self::Occupied { at, size } => write!(f, "a {size} page is mapped at {at} already"),
+            Self::Marked { at } => write!(f, "the page at {at} has a mark"),
+            Self::WrongMark => write!(f, "the entries of this table have no room for the mark"),
             Self::NotMapped { at } => write!(f, "nothing is mapped at {at}"),
             Self::Partial { at, size } => {
                 write!(f, "the range cuts the {size} page at {at}, split it first")

@@ -5,9 +5,9 @@
 //! both. The caller says where they are kept; the table reserves the room in its dry run, so that a full list is an
 //! error before anything has changed.
 
-use tlbkit_addr::{Attr, PageSize, Pfn};
+use tlbkit_addr::{Attr, PageSize, Pfn, VirtAddr};
 
-use crate::Error;
+use crate::{Error, Mark};
 
 /// Frames that an unmap uncovered: `len` base frames from `first` on.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -39,6 +39,13 @@ pub trait Frames {
     /// Takes over the frames of one page that is no longer mapped: `size` of them in bytes, counted in frames of
     /// `base` bytes. Never called more often than was reserved.
     fn push(&mut self, frame: Pfn, size: PageSize, base: PageSize, attr: Attr);
+
+    /// Takes over the mark of the page at `at`, which is in the table no more. No TLB has it: what it names may be used for
+    /// something else at once. Needs no room. Without this, marks are forgotten.
+    #[inline]
+    fn marked(&mut self, at: VirtAddr, mark: Mark) {
+        let _ = (at, mark);
+    }
 }
 
 /// A caller's array of [`Run`]s: neighbours become one.

@@ -5,7 +5,7 @@ use core::ops::{Deref, DerefMut};
 use tlbkit_addr::{Attr, Flush, PageSize, Pages, Pfn, PhysAddr, VirtAddr};
 
 use crate::table::destroy_into;
-use crate::{Change, Error, Footprint, Frames, Holes, Leaf, Pinned, Private, Retired, Table};
+use crate::{Change, Entry, Error, Footprint, Frames, Holes, Leaf, Mark, Pinned, Private, Retired, Table};
 
 /// The TLB, as a [`Local`] flushes it. Every function of a [`Flush`] is one; a kernel's own type has a name.
 pub trait Invalidate {
@@ -201,6 +201,38 @@ impl<'n, T: Table<'n>, F: Invalidate> Local<'n, T, F> {
     pub fn protect(&mut self, pages: Pages, holes: Holes, change: Change) -> Result<usize, Error> {
         // SAFETY: as in `map`.
         let done = unsafe { self.table.protect(&mut self.batch, pages, holes, change) };
+        self.settle();
+        done
+    }
+
+    /// Returns what the entry for the page at `at` holds; see [`Table::entry`].
+    #[inline]
+    pub fn entry(&self, at: VirtAddr) -> Entry {
+        // SAFETY: as in `lookup`.
+        self.table.entry(unsafe { Pinned::by(self) }, at)
+    }
+
+    /// Puts a mark, or nothing, in the place of what the entry for the page at `at` holds, flushes, and returns that; see
+    /// [`Table::mark`].
+    ///
+    /// # Errors
+    ///
+    /// Those of [`Table::mark`].
+    pub fn mark(&mut self, at: VirtAddr, mark: Option<Mark>) -> Result<Entry, Error> {
+        // SAFETY: as in `map`.
+        let done = unsafe { self.table.mark(&mut self.batch, at, mark) };
+        self.settle();
+        done
+    }
+
+    /// Maps a page that has a mark; see [`Table::fill`].
+    ///
+    /// # Errors
+    ///
+    /// Those of [`Table::fill`].
+    pub fn fill(&mut self, at: VirtAddr, frame: Pfn, attr: Attr) -> Result<Mark, Error> {
+        // SAFETY: as in `map`.
+        let done = unsafe { self.table.fill(&mut self.batch, at, frame, attr) };
         self.settle();
         done
     }

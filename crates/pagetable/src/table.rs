@@ -7,7 +7,7 @@ use tlbkit_addr::{Attr, Flush, PageSize, Pages, Pfn, PhysAddr, Reach, VirtAddr};
 
 use crate::nodes::Held;
 use crate::word::atomics::{AtomicBool, Ordering};
-use crate::{Error, Footprint, Frames, Leaf, Observe, Pinned, Retired, Space};
+use crate::{Entry, Error, Footprint, Frames, Leaf, Mark, Observe, Pinned, Retired, Space};
 
 /// A page table: a map from virtual pages to frames, read without a lock beside its one writer.
 ///
@@ -73,6 +73,30 @@ pub unsafe trait Table<'n>: Debug {
         visit: &mut dyn FnMut(Leaf) -> ControlFlow<()>,
     ) -> ControlFlow<()>;
 
+    /// Returns how many bits a [`Mark::Payload`] may have in this table; `None` if its entries hold no marks. The hashed and
+    /// guarded tables hold none.
+    #[inline]
+    fn payload_bits(&self) -> Option<u32> {
+        None
+    }
+
+    /// Returns what the entry for the page at `at` holds: what [`lookup`](Self::lookup) says, and marks.
+    #[inline]
+    fn entry(&self, pinned: Pinned<'_>, at: VirtAddr) -> Entry {
+        self.lookup(pinned, at).map_or(Entry::Empty, Entry::Leaf)
+    }
+
+    /// Visits every leaf that maps a page of `pages`, and every mark of one, with the address of its page; otherwise as
+    /// [`for_each`](Self::for_each).
+    fn for_each_entry(
+        &self,
+        pinned: Pinned<'_>,
+        pages: Pages,
+        visit: &mut dyn FnMut(VirtAddr, Entry) -> ControlFlow<()>,
+    ) -> ControlFlow<()> {
+        self.for_each(pinned, pages, &mut |leaf| visit(leaf.at, Entry::Leaf(leaf)))
+    }
+
     /// Returns what the table takes of its node storage. Costs a few loads.
     fn footprint(&self) -> Footprint;
 
@@ -87,7 +111,7 @@ pub unsafe trait Table<'n>: Debug {
     /// # Errors
     ///
     /// [`Error::WrongSize`], [`Error::OutOfRange`], [`Error::Misaligned`], [`Error::MisalignedFrame`],
-    /// [`Error::FrameTooLarge`], [`Error::WrongAttr`], [`Error::Occupied`] or [`Error::NoMemory`].
+    /// [`Error::FrameTooLarge`], [`Error::WrongAttr`], [`Error::Occupied`], [`Error::Marked`] or [`Error::NoMemory`].
     ///
     /// # Safety
     ///
@@ -102,7 +126,8 @@ pub unsafe trait Table<'n>: Debug {
     ) -> Result<(), Error>;
 
     /// Unmaps the range `pages`, and returns how many base pages were mapped there. The uncovered frames go to
-    /// `frames`, if the caller does not know them anyway.
+    /// `frames`, if the caller does not know them anyway. A mark is a hole; where holes are skipped, marks are taken away
+    /// and go to `frames` too ([`Frames::marked`]).
     ///
     /// # Errors
     ///
@@ -198,6 +223,48 @@ pub unsafe trait Table<'n>: Debug {
         to: PageSize,
         known: &mut dyn FnMut(&Flush),
     ) -> Result<(), Error>;
+
+    /// Puts a mark, or nothing, in the place of what the entry for the page at `at` holds, and returns that: a leaf of the
+    /// base size, with what hardware has noted in it up to the store, another mark, or nothing. One store; only where
+    /// a leaf was is anything to be flushed. Its frame is the caller's when the batch has been through a shootdown.
+    ///
+    /// # Errors
+    ///
+    /// [`Error::WrongMark`], always for tables without marks; [`Error::OutOfRange`]; [`Error::Partial`] if a larger page
+    /// maps it; [`Error::Borrowed`] or [`Error::NoMemory`].
+    ///
+    /// # Safety
+    ///
+    /// As for [`map`](Self::map).
+    unsafe fn mark(&self, batch: &mut Retired<'n>, at: VirtAddr, mark: Option<Mark>) -> Result<Entry, Error> {
+        let _ = (batch, mark);
+        let pages = Pages::one(at.vpn(self.space().base()));
+        self.space().check_pages(pages)?;
+        Err(Error::WrongMark)
+    }
+
+    /// Maps the page at `at`, which has a mark, to `frame`, and returns the mark. One store. No TLB holds anything of the
+    /// page: what is to be flushed is what it is where a page is mapped for the first time.
+    ///
+    /// # Errors
+    ///
+    /// [`Error::NotMapped`] if there is no mark, [`Error::Occupied`] if a leaf is there; [`Error::OutOfRange`],
+    /// [`Error::FrameTooLarge`], [`Error::WrongAttr`] or [`Error::Borrowed`].
+    ///
+    /// # Safety
+    ///
+    /// As for [`map`](Self::map).
+    unsafe fn fill(
+        &self,
+        batch: &mut Retired<'n>,
+        at: VirtAddr,
+        frame: Pfn,
+        attr: Attr,
+    ) -> Result<Mark, Error> {
+        let _ = (batch, frame, attr);
+        self.space().check_pages(Pages::one(at.vpn(self.space().base())))?;
+        Err(Error::NotMapped { at })
+    }
 
     /// Tells whether [`resize`](Self::resize) empties entries for a while: its format's
     /// [`BREAK`](crate::format::Format::BREAK).

@@ -2,7 +2,7 @@
 
 use tlbkit_addr::{Attr, Flush, PageSize, Pages, Pfn, VirtAddr};
 
-use crate::{Change, Error, Frames, Holes, Leaf, Retired, Table};
+use crate::{Change, Entry, Error, Frames, Holes, Leaf, Mark, Retired, Table};
 
 /// The right to write a table, and the batch that its changes go into.
 ///
@@ -169,6 +169,30 @@ impl<'t, 'n, T: Table<'n> + ?Sized> Writer<'t, 'n, T> {
         let table = self.table;
         // SAFETY: as in `map`.
         unsafe { table.resize(self.batch(), pages, to, known) }
+    }
+
+    /// Puts a mark, or nothing, in the place of what the entry for the page at `at` holds; see [`Table::mark`].
+    ///
+    /// # Errors
+    ///
+    /// Those of [`Table::mark`].
+    #[inline]
+    pub fn mark(&mut self, at: VirtAddr, mark: Option<Mark>) -> Result<Entry, Error> {
+        let table = self.table;
+        // SAFETY: as in `map`.
+        unsafe { table.mark(self.batch(), at, mark) }
+    }
+
+    /// Maps a page that has a mark; see [`Table::fill`].
+    ///
+    /// # Errors
+    ///
+    /// Those of [`Table::fill`].
+    #[inline]
+    pub fn fill(&mut self, at: VirtAddr, frame: Pfn, attr: Attr) -> Result<Mark, Error> {
+        let table = self.table;
+        // SAFETY: as in `map`.
+        unsafe { table.fill(self.batch(), at, frame, attr) }
     }
 
     /// Returns the obligation for the changes so far, in its place; nothing if there was none.

@@ -20,18 +20,32 @@ struct Known {
     node_bits: u32,
     /// Whether a device page is always uncached.
     device_uncached: bool,
+    /// Whether a page that can be written or executed can be read.
+    reads: bool,
 }
 
 const SOFT: &[u32] = &[12, 14, 16, 18, 20, 21, 22, 24, 30];
 const MASKED: &[u32] = &[12, 14, 16, 18, 20, 22, 24, 26, 28];
 const COMPACT: Known =
-    Known { last: SOFT, above: SOFT, frame_bits: 44, node_bits: 48, device_uncached: false };
+    Known { last: SOFT, above: SOFT, frame_bits: 44, node_bits: 48, device_uncached: false, reads: false };
 const COMPACT32: Known = Known { frame_bits: 20, node_bits: 32, ..COMPACT };
-const MIPS: Known =
-    Known { last: MASKED, above: MASKED, frame_bits: 24, node_bits: 32, device_uncached: false };
+const MIPS: Known = Known {
+    last: MASKED,
+    above: MASKED,
+    frame_bits: 24,
+    node_bits: 32,
+    device_uncached: false,
+    reads: false,
+};
 const MIPS_FRAMES: Known = Known { node_bits: 29, ..MIPS };
-const SV39: Known =
-    Known { last: &[12], above: &[21, 30], frame_bits: 44, node_bits: 56, device_uncached: false };
+const SV39: Known = Known {
+    last: &[12],
+    above: &[21, 30],
+    frame_bits: 44,
+    node_bits: 56,
+    device_uncached: false,
+    reads: true,
+};
 const X86_64: Known = Known { frame_bits: 40, node_bits: 52, device_uncached: true, ..SV39 };
 const ARM: Known = Known { frame_bits: 36, node_bits: 48, device_uncached: true, ..SV39 };
 
@@ -68,6 +82,9 @@ fn check<F: Format>(known: &Known, c: Choice) {
     let can = |bits: u16| Attr::from_bits_truncate(bits) & F::OPTIONAL;
     let normal = |attr: Attr| {
         let device = known.device_uncached && attr.contains(Attr::DEVICE);
+        // Where hardware has a bit for any access, what can be written or executed can be read.
+        let read = known.reads && attr.intersects(Attr::WRITE | Attr::EXEC);
+        let attr = if read { attr | Attr::READ } else { attr };
         attr | F::IMPLIED | if device { Attr::UNCACHED } else { Attr::empty() }
     };
     let sizes = if c.last { known.last } else { known.above };
@@ -106,6 +123,16 @@ fn check<F: Format>(known: &Known, c: Choice) {
         assert_eq!(F::beside(leaf, link), link);
     }
     assert!(!F::is_leaf(F::Word::ZERO, c.last) && !F::is_link(F::Word::ZERO));
+
+    // A mark is no leaf where only leaves stand, whatever its bits.
+    assert!(F::ABSENT <= 62 && F::absent_bits(F::Word::ZERO) == 0);
+    if F::ABSENT > 0 {
+        let bits = c.frame & ((1 << F::ABSENT) - 1);
+        let mark = F::absent(bits);
+        assert_eq!(F::absent_bits(mark), bits);
+        assert_eq!(mark == F::Word::ZERO, bits == 0);
+        assert!(!F::is_leaf(mark, true));
+    }
 }
 
 proptest! {
@@ -257,20 +284,40 @@ fn aarch64_golden_words() {
     assert_eq!(Aarch64::link(NodeAddr::new(0x4008_0000)), 0x4008_0003);
 }
 
-/// Hardware takes no notice of what stands in an entry whose bit 0 is clear.
+/// Hardware takes no notice of what stands in an entry whose bit 0 is clear: there the page that allows nothing is kept with its
+/// frame and its other attributes, and there marks are.
 #[test]
 #[cfg(target_pointer_width = "64")]
-fn an_entry_that_is_not_valid_says_nothing() {
+fn hardware_finds_closed_pages_and_marks_not_present() {
     fn check<F: Format<Word = u64>>() {
-        let leaves = [word::<F>(0x12345, 12, RW | USED), word::<F>(0x40000, 30, RX)];
-        for word in leaves.into_iter().chain([F::link(NodeAddr::new(0x1000))]) {
-            let word = word & !1;
-            assert!(!F::is_leaf(word, true) && !F::is_leaf(word, false) && !F::is_link(word), "{word:#x}");
+        let kept = Attr::USER | Attr::DIRTY | Attr::ACCESSED | Attr::COPY_ON_WRITE;
+        for (frame, shift) in [(0x12345, 12), (0x200, 21), (0x40000, 30)] {
+            let last = shift == 12;
+            let leaf = |word| (F::is_leaf(word, last), F::frame(word, size(shift)), F::attr(word));
+            let closed = word::<F>(frame, shift, kept);
+            assert_eq!((closed & 1, leaf(closed)), (0, (true, Pfn::new(frame), kept)));
+            assert!(last || !F::is_link(closed));
+            // A right opens it, and it closes when the last is gone.
+            let open = F::change(closed, Change::set(Attr::WRITE));
+            assert_eq!((open & 1, leaf(open).2), (1, kept | RW));
+            assert_eq!(F::change(open, Change::clear(Attr::READ)), open, "what can be written can be read");
+            assert_eq!(F::change(open, Change::clear(RX | Attr::WRITE)), closed);
+            let read = F::change(open, Change::clear(Attr::WRITE));
+            assert_eq!((read & 1, F::change(read, Change::clear(Attr::READ))), (1, closed));
+            assert_eq!(leaf(F::change(closed, Change::clear(Attr::DIRTY))).2, kept - Attr::DIRTY);
+        }
+        for bits in [1, 2, 3, 0x1234_5678, (1 << F::ABSENT) - 1] {
+            assert_eq!((F::absent(bits) & 1, F::absent_bits(F::absent(bits))), (0, bits));
         }
     }
     check::<Sv39>();
     check::<X86>();
     check::<Aarch64>();
+    // As many as the formats leave; on x86-64 small ones lead a speculating processor to no memory.
+    assert_eq!([Sv39::ABSENT, X86::ABSENT, Aarch64::ABSENT, Compact::ABSENT], [62; 4]);
+    assert_eq!([Compact32::ABSENT, Paper::ABSENT, EntryLo::ABSENT], [30; 3]);
+    // 0x2469 is 9 in the ten upper bits, inverted, and 0x069 in the ten lower ones.
+    assert_eq!(X86::absent(0x1234 << 1 | 1), 0xffff_ffff_ffff_60d2);
 }
 
 /// The last frame that a format has bits for, and the first that it has not.

@@ -13,7 +13,7 @@ use core::sync::atomic::{AtomicUsize, Ordering, fence};
 use core::ops::ControlFlow;
 
 use tlbkit_addr::{Asid, Attr, PageSize, Pages, PhysAddr, VirtAddr, Vpn};
-use tlbkit_pagetable::{Error, Geometry as _, Pinned, Radix as _, Run, Table as _, destroy};
+use tlbkit_pagetable::{Entry, Error, Geometry as _, Mark, Pinned, Radix as _, Run, Table as _, destroy};
 use tlbkit_shootdown::SharedSpace;
 
 use crate::asids::{Held, Number};
@@ -242,13 +242,21 @@ impl<K: Kernel, const CPUS: usize> Block<K, CPUS> {
             .flatten()
     }
 
-    /// Hands every mapped frame back.
+    /// Hands every mapped frame back, and every payload.
     fn release_all(&self) {
         let base = self.base();
         let mut pending: Option<Run> = None;
         for pages in self.own() {
             // SAFETY: this is the last that anybody does with the table.
-            let _ = self.table.for_each(unsafe { Pinned::by(self) }, pages, &mut |leaf| {
+            let _ = self.table.for_each_entry(unsafe { Pinned::by(self) }, pages, &mut |_, entry| {
+                let leaf = match entry {
+                    Entry::Leaf(leaf) => leaf,
+                    Entry::Mark(Mark::Payload(payload)) => {
+                        self.mmu.kernel().release_payload(payload);
+                        return ControlFlow::Continue(());
+                    }
+                    Entry::Mark(Mark::Guard) | Entry::Empty => return ControlFlow::Continue(()),
+                };
                 let run = Run {
                     first: leaf.frame,
                     len: leaf.size.pages(base).unwrap_or(1),

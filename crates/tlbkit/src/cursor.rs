@@ -3,7 +3,7 @@
 use core::fmt;
 
 use tlbkit_addr::{Attr, Flush, Pages, Pfn, Reach, VirtAddr};
-use tlbkit_pagetable::{Change, Error, Leaf, Table as _, mpt};
+use tlbkit_pagetable::{Change, Entry, Error, Leaf, Mark, Table as _, mpt};
 
 use crate::block::{Handle, Shape};
 use crate::edit::{Edit, settle, settle_break, status, uncover};
@@ -29,6 +29,7 @@ pub(crate) type Walk<'c, K> =
 /// # const RIGHTS: Attr = Attr::READ;
 /// # fn fresh() -> Pfn { Pfn::new(1) }
 /// # fn copy(of: Pfn) -> Pfn { of }
+/// # fn read_back(slot: u64) -> Pfn { Pfn::new(slot as usize) }
 /// fn on_fault<K: Kernel>(space: &AddressSpace<K>, at: VirtAddr, access: Access) -> Result<Fault, Error> {
 ///     space.edit(|edit| {
 ///         let mut cursor = edit.cursor(at)?;
@@ -36,7 +37,8 @@ pub(crate) type Walk<'c, K> =
 ///         match fault {
 ///             Fault::NotMapped => cursor.map(fresh(), RIGHTS)?,
 ///             Fault::CopyOnWrite(leaf) => drop(cursor.replace(copy(leaf.frame), RIGHTS | Attr::WRITE)?),
-///             Fault::Retry | Fault::NoRight(_) => {}
+///             Fault::Swapped(slot) => drop(cursor.fill(read_back(slot), RIGHTS)?),
+///             Fault::Retry | Fault::NoRight(_) | Fault::Closed(_) | Fault::Guard => {}
 ///         }
 ///         Ok(fault)
 ///     })
@@ -60,6 +62,51 @@ impl<K: Kernel, const CPUS: usize> Cursor<'_, K, CPUS> {
     #[inline(always)]
     pub fn look(&self) -> Option<Leaf> {
         self.walk.look()
+    }
+
+    /// Returns what the entry for the page holds: a leaf, a mark, or nothing. Costs a load.
+    #[inline]
+    pub fn entry(&self) -> Entry {
+        self.walk.entry()
+    }
+
+    /// Puts a mark in the place of what the entry for the page holds; see [`Edit::mark`](crate::Edit::mark).
+    ///
+    /// # Errors
+    ///
+    /// As [`Edit::mark`](crate::Edit::mark).
+    pub fn mark(&mut self, mark: Mark) -> Result<Entry, Error> {
+        self.make_room();
+        let old = self.walk.mark(Some(mark))?;
+        if let Entry::Leaf(leaf) = &old {
+            // There is room.
+            let _ = uncover(self.runs, leaf, self.space.base());
+        }
+        Ok(old)
+    }
+
+    /// Takes the mark of the page away and returns it; see [`Edit::unmark`](crate::Edit::unmark).
+    ///
+    /// # Errors
+    ///
+    /// [`Error::Borrowed`].
+    pub fn unmark(&mut self) -> Result<Option<Mark>, Error> {
+        match self.walk.entry() {
+            Entry::Mark(_) => Ok(self.walk.mark(None)?.mark()),
+            Entry::Leaf(_) | Entry::Empty => Ok(None),
+        }
+    }
+
+    /// Maps the page, which has a mark, to `frame`, and returns the mark; see [`Edit::fill`](crate::Edit::fill).
+    ///
+    /// # Errors
+    ///
+    /// As [`Edit::fill`](crate::Edit::fill).
+    pub fn fill(&mut self, frame: Pfn, attr: Attr) -> Result<Mark, Error> {
+        let page = Pages::one(self.walk.page());
+        self.space.check_global(attr, page)?;
+        settle_break(self.space, self.here, &mut self.walk, self.runs, page);
+        self.walk.fill(frame, attr)
     }
 
     /// Maps the page to `frame`.
@@ -139,8 +186,11 @@ impl<K: Kernel, const CPUS: usize> Cursor<'_, K, CPUS> {
             // writer there: the kernel's own shares with nobody.
             return Edit::new(lender, self.here).fault(self.walk.page().address(self.space.base()), access);
         }
-        let Some(leaf) = self.look() else { return Ok(Fault::NotMapped) };
+        let Some(leaf) = self.look() else { return Ok(self.absent()) };
         if !access.allowed(leaf.attr) {
+            if !leaf.attr.intersects(Attr::READ.union(Attr::WRITE).union(Attr::EXEC)) {
+                return Ok(Fault::Closed(leaf));
+            }
             // Nothing but the right to write is missing: what is not a user's is not copied for one.
             let copy =
                 leaf.attr.contains(Attr::COPY_ON_WRITE) && access.allowed(leaf.attr.union(Attr::WRITE));
@@ -155,6 +205,16 @@ impl<K: Kernel, const CPUS: usize> Cursor<'_, K, CPUS> {
         flush.add_links(Reach::Local, Pages::one(self.walk.page()));
         self.here.flush(self.space, &flush);
         Ok(Fault::Retry)
+    }
+
+    /// Tells what a fault on a page is that is not mapped.
+    #[cold]
+    fn absent(&self) -> Fault {
+        match self.walk.entry() {
+            Entry::Mark(Mark::Payload(payload)) => Fault::Swapped(payload),
+            Entry::Mark(Mark::Guard) => Fault::Guard,
+            Entry::Leaf(_) | Entry::Empty => Fault::NotMapped,
+        }
     }
 
     /// Goes to the page around `at`. Costs a walk, unless the page is in the same node.

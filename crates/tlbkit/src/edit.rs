@@ -5,7 +5,9 @@ use core::ops::ControlFlow;
 
 use tlbkit_addr::{Attr, PageSize, Pages, Pfn, Reach, VirtAddr, Vpn};
 use tlbkit_pagetable::format::{Format, check_change};
-use tlbkit_pagetable::{Change, Error, Frames, Holes, Leaf, Pinned, Retired, Run, Table as _, Writer};
+use tlbkit_pagetable::{
+    Change, Entry, Error, Frames, Holes, Leaf, Mark, Pinned, Retired, Run, Table as _, Writer,
+};
 
 use crate::block::Handle;
 use crate::cursor::Walk;
@@ -141,16 +143,25 @@ pub(crate) fn uncover(runs: &mut Uncovering, leaf: &Leaf, base: PageSize) -> boo
 }
 
 /// Where an unmap puts frames for which room has been counted.
-struct Counted<'r>(&'r mut Uncovering);
+struct Counted<'r, K> {
+    runs: &'r mut Uncovering,
+    kernel: &'r K,
+}
 
-impl Frames for Counted<'_> {
+impl<K: Kernel> Frames for Counted<'_, K> {
     fn reserve(&mut self, _leaves: usize) -> Result<(), Error> {
         Ok(())
     }
 
     fn push(&mut self, frame: Pfn, size: PageSize, base: PageSize, attr: Attr) {
         // There is room: the leaves are those that were counted. Were there none, the frame would be lost.
-        let _ = uncover(self.0, &Leaf { at: VirtAddr::new(0), size, frame, attr }, base);
+        let _ = uncover(self.runs, &Leaf { at: VirtAddr::new(0), size, frame, attr }, base);
+    }
+
+    fn marked(&mut self, _at: VirtAddr, mark: Mark) {
+        if let Mark::Payload(payload) = mark {
+            self.kernel.release_payload(payload);
+        }
     }
 }
 
@@ -187,8 +198,8 @@ impl<'s, K: Kernel, const CPUS: usize> Edit<'s, K, CPUS> {
     /// # Errors
     ///
     /// [`Error::OutOfRange`], [`Error::FrameTooLarge`], [`Error::WrongAttr`] (so for [`Attr::GLOBAL`], but for
-    /// pages that an address space [lends](crate::AddressSpace::lending)), [`Error::Occupied`], [`Error::Borrowed`] or
-    /// [`Error::NoMemory`]; nothing has changed then.
+    /// pages that an address space [lends](crate::AddressSpace::lending)), [`Error::Occupied`], [`Error::Marked`],
+    /// [`Error::Borrowed`] or [`Error::NoMemory`]; nothing has changed then.
     #[inline]
     pub fn map(&mut self, pages: Pages, frame: Pfn, attr: Attr) -> Result<(), Error> {
         self.map_sized(pages, frame, self.space.base(), attr)
@@ -289,7 +300,8 @@ impl<'s, K: Kernel, const CPUS: usize> Edit<'s, K, CPUS> {
     }
 
     /// Unmaps what is mapped in `pages`, and returns how many base pages that was. Larger pages that the ends of the
-    /// range cut are split first. The frames go to [`Kernel::release`] when no TLB leads to them any more.
+    /// range cut are split first. The frames go to [`Kernel::release`] when no TLB leads to them any more. Marks are taken
+    /// away, and their payloads go to [`Kernel::release_payload`].
     ///
     /// # Errors
     ///
@@ -322,7 +334,8 @@ impl<'s, K: Kernel, const CPUS: usize> Edit<'s, K, CPUS> {
         while let Some(pages) = rest {
             let (part, more) = self.with_room(pages);
             if let Some(part) = part {
-                total += self.writer.unmap(part, Holes::Skip, Some(&mut Counted(&mut self.runs)))?;
+                let mut counted = Counted { runs: &mut self.runs, kernel: self.space.mmu.kernel() };
+                total += self.writer.unmap(part, Holes::Skip, Some(&mut counted))?;
             }
             if more {
                 self.flush();
@@ -384,7 +397,7 @@ impl<'s, K: Kernel, const CPUS: usize> Edit<'s, K, CPUS> {
     /// it: if that unwinds, the child releases no frame that it does not have.
     pub(crate) fn copy_on_write(&mut self, child: &mut Writer<'_, 'static, Table<K>>) -> Result<(), Error> {
         let kernel = self.space.mmu.kernel();
-        self.writer.copy_on_write(child, |run| kernel.share(run))
+        self.writer.copy_on_write(child, |run| kernel.share(run), |payload| kernel.share_payload(payload))
     }
 
     /// Splits larger pages that reach over an end of `pages`.
@@ -431,6 +444,40 @@ impl<'s, K: Kernel, const CPUS: usize> Edit<'s, K, CPUS> {
     #[inline(always)]
     pub fn replace(&mut self, at: VirtAddr, frame: Pfn, attr: Attr) -> Result<(), Error> {
         self.cursor(at)?.replace(frame, attr).map(drop)
+    }
+
+    /// Puts a mark in the place of what the entry for the page of `at` holds, in one store, and returns that. A frame that
+    /// was mapped there is [released](Kernel::release) after the flush; hold it until what it holds is where the payload
+    /// says. A payload that was there is the caller's.
+    ///
+    /// A page with a mark is not mapped, and [`map`](Self::map) refuses it; [`fill`](Self::fill) maps it.
+    ///
+    /// # Errors
+    ///
+    /// [`Error::WrongMark`] if the machine's entries have too few bits for the payload; [`Error::Partial`] if a larger page
+    /// maps it, which [`resize`](Self::resize) splits; [`Error::OutOfRange`], [`Error::Borrowed`] or [`Error::NoMemory`].
+    /// Nothing has changed then.
+    pub fn mark(&mut self, at: VirtAddr, mark: Mark) -> Result<Entry, Error> {
+        self.cursor(at)?.mark(mark)
+    }
+
+    /// Takes the mark of the page of `at` away and returns it. A page without one stays as it is.
+    ///
+    /// # Errors
+    ///
+    /// [`Error::OutOfRange`] or [`Error::Borrowed`].
+    pub fn unmark(&mut self, at: VirtAddr) -> Result<Option<Mark>, Error> {
+        self.cursor(at)?.unmark()
+    }
+
+    /// Maps the page of `at`, which has a mark, to `frame`, in one store, and returns the mark.
+    ///
+    /// # Errors
+    ///
+    /// [`Error::NotMapped`] if there is no mark, [`Error::Occupied`] if a page is mapped there; [`Error::OutOfRange`],
+    /// [`Error::FrameTooLarge`], [`Error::WrongAttr`] or [`Error::Borrowed`]. Nothing has changed then.
+    pub fn fill(&mut self, at: VirtAddr, frame: Pfn, attr: Attr) -> Result<Mark, Error> {
+        self.cursor(at)?.fill(frame, attr)
     }
 
     /// Tells why an access to `at` by this CPU faulted; see [`AddressSpace::fault`](crate::AddressSpace::fault).

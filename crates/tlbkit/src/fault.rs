@@ -46,6 +46,11 @@ pub enum Fault {
     Retry,
     /// No page is mapped there: map one, or kill the process.
     NotMapped,
+    /// No page is mapped there, and the entry has this payload: bring back what it names, and
+    /// [`fill`](crate::Edit::fill) the place.
+    Swapped(u64),
+    /// The page is a guard: nothing is to be mapped there.
+    Guard,
     /// A store to a page that [`fork`](crate::AddressSpace::fork) has made read-only, and that allows the access but for
     /// that. Copy the frame and
     /// [`replace`](crate::AddressSpace::replace) the leaf; or, if the frame is mapped nowhere else,
@@ -53,4 +58,7 @@ pub enum Fault {
     CopyOnWrite(Leaf),
     /// The page does not allow the access.
     NoRight(Leaf),
+    /// The page allows nothing, and keeps its frame: it is mapped without [`Attr::READ`], [`Attr::WRITE`] and
+    /// [`Attr::EXEC`] (`PROT_NONE`).
+    Closed(Leaf),
 }

@@ -81,6 +81,19 @@ pub unsafe trait Kernel: Sync + Sized + 'static {
         let _ = run;
     }
 
+    /// A page had this [`Mark::Payload`](crate::Mark::Payload) and has it no more: it was unmapped, or its address space is
+    /// gone. A kernel that counts the pages with a payload (the holders of a swap slot) counts one less. What a call
+    /// returns to its caller, as [`Edit::mark`](crate::Edit::mark) and [`Edit::fill`](crate::Edit::fill) do, is not told
+    /// here.
+    fn release_payload(&self, payload: u64) {
+        let _ = payload;
+    }
+
+    /// [`AddressSpace::fork`](crate::AddressSpace::fork) gives this payload to one more page.
+    fn share_payload(&self, payload: u64) {
+        let _ = payload;
+    }
+
     /// Forgets what `flush` names on this CPU: of the address space `asid`, or of every one and of global translations
     /// if that is `None`.
     ///

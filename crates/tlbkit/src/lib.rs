@@ -38,5 +38,5 @@ pub use tlbkit_addr::{
     Asid, Attr, CpuSet, Flush, PageSize, Pages, PagesIter, Pfn, PhysAddr, Reach, VirtAddr, Vpn, WalkCache,
 };
 pub use tlbkit_pagetable::nodes::{Record, Store};
-pub use tlbkit_pagetable::{Change, Error, Footprint, Leaf, Run};
+pub use tlbkit_pagetable::{Change, Entry, Error, Footprint, Leaf, Mark, Run};
 pub use {tlbkit_pagetable as pagetable, tlbkit_shootdown as shootdown};

@@ -4,7 +4,7 @@ use core::fmt;
 use core::ops::ControlFlow;
 
 use tlbkit_addr::{Attr, PageSize, Pages, Pfn, PhysAddr, VirtAddr};
-use tlbkit_pagetable::{Change, Error, Footprint, Leaf, Pinned, Table as _};
+use tlbkit_pagetable::{Change, Entry, Error, Footprint, Leaf, Mark, Pinned, Table as _};
 
 use crate::block::{Handle, free};
 use crate::edit::status;
@@ -17,7 +17,7 @@ use crate::{Access, Edit, Fault, Kernel, Mmu};
 /// shootdowns meanwhile. Every method masks interrupts for as long as it runs.
 ///
 /// Clones are handles to the same address space, and so is what a CPU keeps that [runs](Self::activate) it. When the last
-/// handle is dropped, every mapped frame is released ([`Kernel::release`]), and the nodes go back
+/// handle is dropped, every mapped frame is released ([`Kernel::release`]), and every payload, and the nodes go back
 /// ([`Kernel::give_frame`]); that costs a visit of every leaf, and no shootdown. An address space takes three frames
 /// with its first page in Sv39: the control block that handles share, the root node, and the nodes below.
 pub struct AddressSpace<K: Kernel, const CPUS: usize = 1>(pub(crate) Handle<K, CPUS>);
@@ -101,6 +101,33 @@ impl<K: Kernel, const CPUS: usize> AddressSpace<K, CPUS> {
     pub fn lookup(&self, at: VirtAddr) -> Option<Leaf> {
         // SAFETY: interrupts are masked, and a lookup calls nothing of the kernel's.
         self.mmu().kernel().masked(|| unsafe { self.0.pinned(|pinned| self.0.table.lookup(pinned, at)) })
+    }
+
+    /// Returns what the entry for the page of `at` holds: a leaf, a mark, or nothing.
+    ///
+    /// Costs one load a level.
+    pub fn entry(&self, at: VirtAddr) -> Entry {
+        // SAFETY: interrupts are masked, and a lookup calls nothing of the kernel's.
+        self.mmu().kernel().masked(|| unsafe { self.0.pinned(|pinned| self.0.table.entry(pinned, at)) })
+    }
+
+    /// Visits every mark of a page of `pages`, in ascending order, with the page's address; otherwise as
+    /// [`for_each`](Self::for_each).
+    ///
+    /// # Errors
+    ///
+    /// [`Error::Busy`], inside of another visit or edit on this CPU.
+    pub fn for_each_mark(
+        &self,
+        pages: Pages,
+        mut visit: impl FnMut(VirtAddr, Mark) -> ControlFlow<()>,
+    ) -> Result<ControlFlow<()>, Error> {
+        let mut visit =
+            |at, entry: Entry| entry.mark().map_or(ControlFlow::Continue(()), |mark| visit(at, mark));
+        self.mmu().here(|_| {
+            // SAFETY: as in `for_each`.
+            Ok(unsafe { self.0.pinned(|pinned| self.0.table.for_each_entry(pinned, pages, &mut visit)) })
+        })
     }
 
     /// Returns the physical address that `at` is translated to.
@@ -219,6 +246,24 @@ impl<K: Kernel, const CPUS: usize> AddressSpace<K, CPUS> {
     #[inline]
     pub fn replace(&self, at: VirtAddr, frame: Pfn, attr: Attr) -> Result<(), Error> {
         self.edit(|edit| edit.replace(at, frame, attr))
+    }
+
+    /// Puts a mark in the place of what the entry for the page of `at` holds; see [`Edit::mark`].
+    ///
+    /// # Errors
+    ///
+    /// Those of [`Edit::mark`] and [`edit`](Self::edit).
+    pub fn mark(&self, at: VirtAddr, mark: Mark) -> Result<Entry, Error> {
+        self.edit(|edit| edit.mark(at, mark))
+    }
+
+    /// Maps the page of `at`, which has a mark; see [`Edit::fill`].
+    ///
+    /// # Errors
+    ///
+    /// Those of [`Edit::fill`] and [`edit`](Self::edit).
+    pub fn fill(&self, at: VirtAddr, frame: Pfn, attr: Attr) -> Result<Mark, Error> {
+        self.edit(|edit| edit.fill(at, frame, attr))
     }
 
     /// Makes every leaf of `pages` one of size `to`; see [`Edit::resize`].

@@ -663,6 +663,7 @@ fn cursor(edit: &mut Edit<'_, Foe, CPUS>, model: &mut Model, kernels: &BTreeMap<
                     Fault::CopyOnWrite(_) => Some(1),
                     Fault::NoRight(_) => Some(2),
                     Fault::NotMapped => None,
+                    other => panic!("{at:#x} {other:?}"),
                 };
                 assert_eq!(got, found.map(|(_, leaf)| wanted(&leaf)), "{at:#x}");
             }

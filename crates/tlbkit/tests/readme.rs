@@ -31,6 +31,12 @@ fn copy_of(frame: Pfn) -> Result<Pfn, Error> {
     Ok(copy)
 }
 
+/// Takes a frame and reads into it what a page of the swap device holds.
+fn read_back(slot: u64) -> Result<Pfn, Error> {
+    let none = Error::NoMemory { wanted: 1, pending: 0 };
+    MMU.get().and_then(|mmu| mmu.kernel().data(slot)).ok_or(none)
+}
+
 /// Takes a frame back that nothing maps.
 fn give_back(frame: Pfn) {
     MMU.get().unwrap().kernel().put_back(frame);
@@ -51,7 +57,11 @@ fn page_fault(process: &AddressSpace<Mine>, at: VirtAddr, access: Access) -> Res
                 let frame = copy_of(leaf.frame)?;
                 edit.replace(at, frame, USER).inspect_err(|_| give_back(frame))?;
             }
-            Fault::NoRight(_) => return Ok(false),
+            Fault::Swapped(slot) => {
+                let frame = read_back(slot)?;
+                edit.fill(at, frame, USER).inspect_err(|_| give_back(frame))?;
+            }
+            Fault::NoRight(_) | Fault::Closed(_) | Fault::Guard => return Ok(false),
         }
         Ok(true)
     })

@@ -5,11 +5,16 @@
 //!       +-------+--------+---+---+---+--+---+-----+----------------+--+--+-----+-----+-+-----+----+
 //! leaf  |   0   |   0    | S |UXN|PXN| 0|DBM|  0  | output address |nG|AF|  SH |  AP |0|Attr | *1 |
 //! link  |                        0                | next table     |          0               | 11 |
+//! closed|                 as a leaf               | output address | as a leaf                | *0 |
+//! mark  |                               software's                                          | 00 |
 //!       +-----------------------------------------+----------------+--------------------------+----+
 //!          * 1 for a page of the last level, 0 for a block above it
 //! ```
 //!
-//! Bit 1 tells a block from a table above the last level, and no change of attributes touches it.
+//! Bit 1 tells a block from a table above the last level, and no change of attributes touches it. Of an entry without bit 0
+//! hardware reads nothing else. A leaf without [`READ`](Attr::READ), which keeps its frame and allows nothing, is a leaf
+//! with bit 0 clear (closed, in the drawing). Software tells leaves by bit 1 at the last level, and by SH above it, which
+//! links do not have.
 //!
 //! *Dirty state* is the architecture's (FEAT_HAFDBS, TCR.HD): DBM says that stores are allowed, AP\[2\] that the page
 //! is clean, and hardware clears AP\[2\] at the first store. Without it that store is a permission fault, by which
@@ -48,7 +53,7 @@
 //!
 //! [`COPY_ON_WRITE`](Attr::COPY_ON_WRITE) is bit 56, the second that is reserved for software.
 //!
-//! *Rights*: [`READ`](Attr::READ) is implied. A page of [`USER`](Attr::USER) is executed by user mode alone (PXN), one
+//! *Rights*: [`READ`](Attr::READ) is bit 0; a page that can be written or executed can be read. A page of [`USER`](Attr::USER) is executed by user mode alone (PXN), one
 //! of the kernel by the kernel alone (UXN).
 //!
 //! One table of [`Va48`](crate::geometry::Va48) serves both translation table base registers: with T0SZ = T1SZ = 17,
@@ -56,7 +61,7 @@
 
 use tlbkit_addr::{Attr, PageSize, Pfn, Reach, WalkCache};
 
-use super::{Format, bits_of, has};
+use super::{ACCESS, Format, bits_of, has};
 use crate::fields::Fields as _;
 use crate::nodes::{LinkRange, NodeAddr};
 use crate::{Change, Error};
@@ -99,7 +104,8 @@ const BITS: [(Attr, u64); 4] =
     [(Attr::WRITE, DBM), (Attr::USER, AP_EL0), (Attr::ACCESSED, AF), (Attr::COPY_ON_WRITE, COPY_ON_WRITE)];
 
 /// All bits that attributes decide.
-const ALL: u64 = ATTR_INDX
+const ALL: u64 = VALID
+    | ATTR_INDX
     | AP_EL0
     | AP_READ_ONLY
     | INNER_SHAREABLE
@@ -132,7 +138,8 @@ fn encode(attr: Attr) -> u64 {
         0
     };
     let ng = if attr.contains(Attr::GLOBAL) { 0 } else { NG };
-    bits_of(attr, &BITS).with(dirty).with(execute).with(memory).with(ng).with(INNER_SHAREABLE)
+    let valid = if attr.intersects(ACCESS) { VALID } else { 0 };
+    bits_of(attr, &BITS).with(valid).with(dirty).with(execute).with(memory).with(ng).with(INNER_SHAREABLE)
 }
 
 /// 64-bit words that AArch64 walks: 4 KiB, 2 MiB and 1 GiB pages below 2^48 bytes of physical memory.
@@ -146,15 +153,16 @@ impl Aarch64 {
     pub const MAIR: u64 = 0x04_44_ff;
 }
 
-// SAFETY: the bit TABLE, or the last level, tells a leaf from a link, and a link's bits 12 to 47 are the node's address.
+// SAFETY: SH, or the last level, tells a leaf from a link, and a link's bits 12 to 47 are the node's address.
 unsafe impl Format for Aarch64 {
     type Word = u64;
 
     const STEP: u64 = 1 << PAGE_SHIFT;
     const LINK_ALIGN: usize = 4096;
     const REACH: LinkRange = LinkRange::unsigned(48);
-    const IMPLIED: Attr = Attr::READ;
-    const OPTIONAL: Attr = Attr::WRITE
+    const IMPLIED: Attr = Attr::empty();
+    const OPTIONAL: Attr = Attr::READ
+        .union(Attr::WRITE)
         .union(Attr::EXEC)
         .union(Attr::USER)
         .union(Attr::GLOBAL)
@@ -162,6 +170,7 @@ unsafe impl Format for Aarch64 {
         .union(Attr::DIRTY)
         .union(Attr::MEMORY)
         .union(Attr::COPY_ON_WRITE);
+    const ABSENT: u32 = u64::BITS - 2;
     const FIXED: Attr = Attr::MEMORY.union(Attr::GLOBAL);
     const APPEARS: Reach = Reach::Barrier;
     const WALK_CACHE: WalkCache = WalkCache::ByAddress;
@@ -175,7 +184,7 @@ unsafe impl Format for Aarch64 {
         }
         super::check_level(size, last)?;
         let kind = if last { TABLE } else { 0 };
-        Ok(((frame.get() as u64) << PAGE_SHIFT).with(encode(attr)).with(kind).with(VALID))
+        Ok(((frame.get() as u64) << PAGE_SHIFT).with(encode(attr)).with(kind))
     }
 
     #[inline(always)]
@@ -185,7 +194,7 @@ unsafe impl Format for Aarch64 {
 
     #[inline(always)]
     fn is_leaf(word: u64, last: bool) -> bool {
-        word & VALID != 0 && (word & TABLE != 0) == last
+        word & (if last { TABLE } else { INNER_SHAREABLE }) != 0
     }
 
     #[inline(always)]
@@ -205,7 +214,7 @@ unsafe impl Format for Aarch64 {
 
     #[inline(always)]
     fn attr(leaf: u64) -> Attr {
-        let mut attr = has(leaf, &BITS).union(Self::IMPLIED);
+        let mut attr = has(leaf, &BITS).union(has(leaf, &[(Attr::READ, VALID)]));
         let never = if attr.contains(Attr::USER) { UXN } else { PXN };
         attr.set(Attr::EXEC, leaf & never == 0);
         attr.set(Attr::DIRTY, leaf & AP_READ_ONLY == 0 || leaf & WAS_DIRTY != 0);
@@ -218,5 +227,15 @@ unsafe impl Format for Aarch64 {
     #[inline(always)]
     fn change(leaf: u64, change: Change) -> u64 {
         (leaf & !ALL).with(encode(change.apply(Self::attr(leaf))))
+    }
+
+    #[inline(always)]
+    fn absent(bits: u64) -> u64 {
+        bits << 2
+    }
+
+    #[inline(always)]
+    fn absent_bits(word: u64) -> u64 {
+        word >> 2
     }
 }

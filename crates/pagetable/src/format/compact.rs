@@ -10,7 +10,7 @@
 //! ```
 //!
 //! One test of bit 0 tells a link from everything that ends a walk, and the bit folds into the next load's
-//! displacement; one of bit 1 tells a leaf from nothing. Where the size is known, clearing the low twelve bits leaves
+//! displacement; one of bit 1 tells a leaf from nothing. With both clear the bits above them hold a mark. Where the size is known, clearing the low twelve bits leaves
 //! the physical address. Otherwise sizes are told as RISC-V's Svnapot does: with N set, a page of `2^k` frames has bit
 //! `k - 1` of its frame number set and those below clear.
 
@@ -42,6 +42,7 @@ macro_rules! compact {
             const LINK_ALIGN: usize = 4;
             const IMPLIED: Attr = Attr::empty();
             const OPTIONAL: Attr = Attr::from_bits_truncate(ATTRS);
+            const ABSENT: u32 = $word::BITS - ATTR_SHIFT;
 
             #[inline(always)]
             fn leaf(frame: Pfn, size: PageSize, attr: Attr, _last: bool) -> Result<$word, Error> {
@@ -96,6 +97,16 @@ macro_rules! compact {
                 }
                 // There is a marker in every leaf with N set, so the shift is below the word's width.
                 PageSize::from_shift((leaf >> FRAME_SHIFT).trailing_zeros() + FRAME_SHIFT + 1).unwrap_or(PageSize::K4)
+            }
+
+            #[inline(always)]
+            fn absent(bits: u64) -> $word {
+                (bits as $word) << ATTR_SHIFT
+            }
+
+            #[inline(always)]
+            fn absent_bits(word: $word) -> u64 {
+                u64::from(word >> ATTR_SHIFT)
             }
 
             #[inline(always)]

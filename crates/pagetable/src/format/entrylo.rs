@@ -6,6 +6,7 @@
 //!  leaf  |  S  |               PFN               |  C  | D| 1| G|
 //!  link  | 1 0   0 |      address of the node in kseg0    | 0  0|
 //!  empty |                      0                         | 0| G|
+//!  mark  |                software's                      | 0| G|   at the last level
 //!        +-----+---------------------------------+-----+--+--+--+
 //! ```
 //!
@@ -217,6 +218,9 @@ unsafe impl<const CCA: u32, const COW: u32, const LINK: u32> Format for EntryLoO
         if LINK == 0 { LinkRange::ALL } else { LinkRange::unsigned(KSEG0_BITS) }
     };
 
+    /// All but V and G, which two words of a pair agree on.
+    const ABSENT: u32 = u32::BITS - 2;
+
     /// The TLB may hold the pair with this half invalid.
     const APPEARS: Reach = Reach::Local;
 
@@ -299,6 +303,16 @@ unsafe impl<const CCA: u32, const COW: u32, const LINK: u32> Format for EntryLoO
         let (low, state) = Self::encode(change.apply(Self::attr(leaf)));
         let kept = leaf & !(3 << shift).with(C).with(D).with(V).with(G);
         kept.with(low).with(Self::digit(state, shift))
+    }
+
+    #[inline(always)]
+    fn absent(bits: u64) -> u32 {
+        (bits as u32) << 2
+    }
+
+    #[inline(always)]
+    fn absent_bits(word: u32) -> u64 {
+        u64::from(word >> 2)
     }
 
     /// An absent half has the G bit of the half that is there, and nothing else: a global pair says so twice.

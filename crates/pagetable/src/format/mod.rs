@@ -38,7 +38,7 @@ pub use x86_64::X86;
 
 use crate::nodes::{LinkRange, NodeAddr};
 use crate::word::Word;
-use crate::{Change, Error};
+use crate::{Change, Error, Mark};
 
 /// The encoding of leaves and links in the words of one machine.
 ///
@@ -71,8 +71,14 @@ pub unsafe trait Format: Debug + 'static {
     /// ([`Error::WrongAttr`]).
     const IMPLIED: Attr;
 
-    /// Attributes that a leaf can have or lack.
+    /// Attributes that a leaf can have or lack. If [`Attr::READ`] is one, a leaf without any of `READ`, [`Attr::WRITE`] and
+    /// [`Attr::EXEC`] is a page that keeps its frame and allows nothing (`PROT_NONE`). Hardware finds it not present; to
+    /// software it is a leaf of any size like others. A format may give `READ` to each leaf with `WRITE` or `EXEC`.
     const OPTIONAL: Attr;
+
+    /// How many bits software has in an entry that is neither a leaf nor a link, where only leaves stand: 62 at most. What
+    /// stands there is a [`Mark`]. With 0 the format holds none.
+    const ABSENT: u32 = 0;
 
     /// Attributes of a live leaf that no change may touch: it must be unmapped and mapped anew.
     const FIXED: Attr = Attr::empty();
@@ -151,6 +157,21 @@ pub unsafe trait Format: Debug + 'static {
     /// none that are [`IMPLIED`](Format::IMPLIED), and sets none that the format does not have.
     fn change(leaf: Self::Word, change: Change) -> Self::Word;
 
+    /// Encodes the bits of an entry that is neither a leaf nor a link, where only leaves stand. They are fewer than
+    /// [`ABSENT`](Format::ABSENT); no bits are the zero word.
+    #[inline(always)]
+    fn absent(bits: u64) -> Self::Word {
+        let _ = bits;
+        Self::Word::ZERO
+    }
+
+    /// Returns the bits of an entry that is no leaf where only leaves stand: the inverse of [`absent`](Format::absent).
+    #[inline(always)]
+    fn absent_bits(word: Self::Word) -> u64 {
+        let _ = word;
+        0
+    }
+
     /// Returns what the word beside `changed` must be now, if two words are one TLB entry. `beside` may be a leaf,
     /// empty or a link.
     #[inline(always)]
@@ -164,6 +185,39 @@ pub unsafe trait Format: Debug + 'static {
 #[inline(always)]
 pub(crate) const fn walked<F: Format>() -> bool {
     !matches!(F::WALK_CACHE, WalkCache::Nothing)
+}
+
+/// Returns how many bits a [`Mark::Payload`] may have in a format; `None` if the format holds no marks.
+pub const fn payload_bits<F: Format>() -> Option<u32> {
+    F::ABSENT.checked_sub(1)
+}
+
+/// Encodes a mark. Payloads are the odd numbers of [`Format::absent`].
+///
+/// # Errors
+///
+/// [`Error::WrongMark`] if the format has too few bits for it.
+#[inline(always)]
+pub(crate) fn mark_word<F: Format>(mark: Mark) -> Result<F::Word, Error> {
+    let bits = match mark {
+        Mark::Payload(payload) if payload < 1 << F::ABSENT.saturating_sub(1) => payload << 1 | 1,
+        Mark::Guard => GUARD,
+        Mark::Payload(_) => return Err(Error::WrongMark),
+    };
+    if F::ABSENT > 1 { Ok(F::absent(bits)) } else { Err(Error::WrongMark) }
+}
+
+/// The even number that stands for a guard mark.
+const GUARD: u64 = 2;
+
+/// Decodes the mark in a word that is no leaf, and stands where only leaves stand.
+#[inline(always)]
+pub(crate) fn mark_of<F: Format>(word: F::Word) -> Option<Mark> {
+    match F::absent_bits(word) {
+        0 => None,
+        bits if bits & 1 == 1 => Some(Mark::Payload(bits >> 1)),
+        _ => Some(Mark::Guard),
+    }
 }
 
 /// Checks that a format can encode a leaf's attributes.
@@ -195,6 +249,39 @@ pub fn check_change<F: Format>(change: Change) -> Result<(), Error> {
         .union(change.clear.difference(change.set).intersection(F::IMPLIED))
         .union(change.set.union(change.clear).intersection(F::FIXED));
     if refused.is_empty() { Ok(()) } else { Err(Error::WrongAttr { attr: refused }) }
+}
+
+/// What an access can do.
+#[cfg(target_has_atomic = "64")]
+const ACCESS: Attr = Attr::READ.union(Attr::WRITE).union(Attr::EXEC);
+
+/// What a change does to the bit that says that hardware finds a leaf present, where a leaf that allows any access can be
+/// read.
+#[cfg(target_has_atomic = "64")]
+enum Presence {
+    /// It stays.
+    Kept,
+    /// It is set: the leaf allows something now.
+    Set,
+    /// It is clear: the leaf allows nothing now.
+    Clear,
+    /// It is clear if the leaf allows neither stores nor fetches after the change.
+    Depends,
+}
+
+/// Returns what a change does to the bit for presence. The compiler folds it for a change that it knows.
+#[cfg(target_has_atomic = "64")]
+#[inline(always)]
+const fn presence(change: Change) -> Presence {
+    if change.set.intersects(ACCESS) {
+        Presence::Set
+    } else if !change.clear.contains(Attr::READ) {
+        Presence::Kept
+    } else if change.clear.contains(ACCESS) {
+        Presence::Clear
+    } else {
+        Presence::Depends
+    }
 }
 
 /// Returns the bits that stand for the attributes of `attr`.

@@ -26,6 +26,7 @@ unsafe impl Format for Paper {
     const LINK_ALIGN: usize = Compact32::LINK_ALIGN;
     const IMPLIED: Attr = Compact32::IMPLIED;
     const OPTIONAL: Attr = Compact32::OPTIONAL;
+    const ABSENT: u32 = Compact32::ABSENT;
     const EXTRA: usize = 1;
 
     #[inline(always)]
@@ -66,6 +67,16 @@ unsafe impl Format for Paper {
     #[inline(always)]
     fn size(leaf: u32, slot: PageSize) -> PageSize {
         Compact32::size(leaf, slot)
+    }
+
+    #[inline(always)]
+    fn absent(bits: u64) -> u32 {
+        Compact32::absent(bits)
+    }
+
+    #[inline(always)]
+    fn absent_bits(word: u32) -> u64 {
+        Compact32::absent_bits(word)
     }
 
     #[inline(always)]

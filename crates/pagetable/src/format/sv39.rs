@@ -5,12 +5,16 @@
 //!       +--+------+----------+---------------------------+-----+--+--+--+--+--+--+--+--+
 //! leaf  | 0|  0   |    0     |            PPN            |d  c | D| A| G| U| X| W| 1| 1|
 //! link  | 0|  0   |    0     |       PPN of the node     |  0  | 0| 0| 0| 0| 0| 0| 0| 1|
+//! closed| 0|  0   |    0     |            PPN            |d  c | D| A| G| U| 0| 0| 1| 0|
+//! mark  |                              software's                             | 0| 0|
 //!       +--+------+----------+---------------------------+-----+--+--+--+--+--+--+--+--+
 //!        N  PBMT                                            RSW             R  V
 //! ```
 //!
 //! An entry with R, W and X all clear is a link, at any level; R is set in every leaf. That keeps the encodings apart
-//! whatever a protect clears, and gives up execute-only pages ([`READ`](Attr::READ) is implied).
+//! whatever a protect clears, and gives up execute-only pages: a page that can be written or executed can be read. Of an entry
+//! without V hardware reads nothing else, so that a leaf without [`READ`](Attr::READ), which keeps its frame and allows
+//! nothing, is one without V (closed, in the drawing).
 //!
 //! *A and D.* With Svadu on, hardware sets them; without (Svade) an access to a page without A, or a store to one
 //! without D, is a page fault, and the kernel sets them through the writer. The words are the same, and the
@@ -44,7 +48,7 @@
 
 use tlbkit_addr::{Attr, PageSize, Pfn, Reach, WalkCache};
 
-use super::{Format, bits_of, has};
+use super::{ACCESS, Format, Presence, bits_of, has, presence};
 use crate::fields::Fields as _;
 use crate::nodes::{LinkRange, NodeAddr};
 use crate::{Change, Error};
@@ -93,15 +97,16 @@ const BITS: [(Attr, u64); 8] = [
 #[derive(Clone, Copy, Debug)]
 pub struct Sv39;
 
-// SAFETY: a leaf can be read and a link cannot, and a link's bits 10 to 53 are the number of the node's frame.
+// SAFETY: a leaf has R and a link has not, and a link's bits 10 to 53 are the number of the node's frame.
 unsafe impl Format for Sv39 {
     type Word = u64;
 
     const STEP: u64 = 1 << PPN_SHIFT;
     const LINK_ALIGN: usize = 4096;
     const REACH: LinkRange = LinkRange::unsigned(56);
-    const IMPLIED: Attr = Attr::READ;
-    const OPTIONAL: Attr = Attr::WRITE
+    const IMPLIED: Attr = Attr::empty();
+    const OPTIONAL: Attr = Attr::READ
+        .union(Attr::WRITE)
         .union(Attr::EXEC)
         .union(Attr::USER)
         .union(Attr::GLOBAL)
@@ -109,6 +114,7 @@ unsafe impl Format for Sv39 {
         .union(Attr::DIRTY)
         .union(Attr::COPY_ON_WRITE)
         .union(Attr::DEVICE);
+    const ABSENT: u32 = u64::BITS - 2;
     const APPEARS: Reach = Reach::Local;
     const WALK_CACHE: WalkCache = WalkCache::Whole;
     const STATUS: bool = true;
@@ -119,7 +125,8 @@ unsafe impl Format for Sv39 {
             return Err(Error::FrameTooLarge { frame });
         }
         super::check_level(size, last)?;
-        Ok(((frame.get() as u64) << PPN_SHIFT).with(bits_of(attr, &BITS)).with(R).with(V))
+        let present = if attr.intersects(ACCESS) { V } else { 0 };
+        Ok(((frame.get() as u64) << PPN_SHIFT).with(bits_of(attr, &BITS)).with(R).with(present))
     }
 
     #[inline(always)]
@@ -129,7 +136,7 @@ unsafe impl Format for Sv39 {
 
     #[inline(always)]
     fn is_leaf(word: u64, _last: bool) -> bool {
-        word & V != 0 && word & R != 0
+        word & R != 0
     }
 
     #[inline(always)]
@@ -149,11 +156,27 @@ unsafe impl Format for Sv39 {
 
     #[inline(always)]
     fn attr(leaf: u64) -> Attr {
-        has(leaf, &BITS).union(Self::IMPLIED)
+        has(leaf, &BITS).union(has(leaf, &[(Attr::READ, V)]))
     }
 
     #[inline(always)]
     fn change(leaf: u64, change: Change) -> u64 {
-        leaf & !bits_of(change.clear, &BITS) | bits_of(change.set, &BITS)
+        let word = leaf & !bits_of(change.clear, &BITS) | bits_of(change.set, &BITS);
+        match presence(change) {
+            Presence::Kept => word,
+            Presence::Set => word | V,
+            Presence::Depends if word & (W | X) != 0 => word,
+            Presence::Clear | Presence::Depends => word & !V,
+        }
+    }
+
+    #[inline(always)]
+    fn absent(bits: u64) -> u64 {
+        bits << 2
+    }
+
+    #[inline(always)]
+    fn absent_bits(word: u64) -> u64 {
+        word >> 2
     }
 }

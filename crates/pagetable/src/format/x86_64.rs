@@ -6,11 +6,20 @@
 //! leaf  |XD|  ignored  |      physical address     |  0  | G| *| D| A|PCD|PWT|U/S|R/W| 1 |
 //! link  | 0|  ignored  |     address of the node   |  0  | 0| 0| 0| a| 0 | 0 | 1 | 1 | 1 |
 //!       +--+-----------+---------------------------+-----+--+--+--+--+---+---+---+---+---+
+//! closed| 1|     0     |      physical address     |1  c | G| *| D| A|PCD|PWT|U/S| 0 | 0 |
+//! mark  |       software's, inverted           |0|          software's             | 0 |
+//!       +--------------------------------------+-+---------------------------------+---+
 //!          * PS in a 2 MiB or 1 GiB leaf; PAT, left 0, in a 4 KiB one         P
 //! ```
 //!
-//! P alone tells a leaf where only leaves stand, P and PS elsewhere; a change of attributes never touches either, so
-//! an entry that points to a table cannot become a page. Links allow everything: the leaf decides.
+//! P, or bit 11, tells a leaf where only leaves stand, PS elsewhere; no change of attributes touches PS, so an entry that
+//! points to a table cannot become a page. Links allow everything: the leaf decides.
+//!
+//! Of an entry without P hardware reads nothing else. A leaf without [`READ`](Attr::READ), which keeps its frame and allows
+//! nothing, has bit 11 instead of P (closed, in the drawing). A mark has neither. Processors with the L1 terminal fault
+//! (CVE-2018-3620) speculate on the address in an entry without P, though: a mark is stored with the bits from 12 on
+//! inverted, so that small payloads name memory that no machine has. A closed page names its own frame, which the process
+//! has anyway.
 //!
 //! Hardware sets A and D in leaves, and A in links, with locked cycles, so edits swap. It caches no absence, and its
 //! walks see stores in order: a mapping that appears costs nothing, and no barrier.
@@ -37,12 +46,12 @@
 //!
 //! [`COPY_ON_WRITE`](Attr::COPY_ON_WRITE) is bit 9, the first that the processor ignores.
 //!
-//! [`READ`](Attr::READ) is implied by P. [`EXEC`](Attr::EXEC) is the absence of XD, so EFER.NXE must be on;
+//! [`READ`](Attr::READ) is P: a page that can be written or executed can be read. [`EXEC`](Attr::EXEC) is the absence of XD, so EFER.NXE must be on;
 //! [`GLOBAL`](Attr::GLOBAL) needs CR4.PGE.
 
 use tlbkit_addr::{Attr, PageSize, Pfn, WalkCache};
 
-use super::{Format, bits_of, has};
+use super::{ACCESS, Format, Presence, bits_of, has, presence};
 use crate::fields::Fields as _;
 use crate::nodes::{LinkRange, NodeAddr};
 use crate::{Change, Error};
@@ -67,6 +76,8 @@ const PS: u64 = 1 << 7;
 const G: u64 = 1 << 8;
 /// The first of the bits that the processor ignores and leaves to software.
 const COPY_ON_WRITE: u64 = 1 << 9;
+/// A leaf without P: a bit that the processor ignores.
+const CLOSED: u64 = 1 << 11;
 /// XD, eXecute Disable.
 const XD: u64 = 1 << 63;
 /// The physical address: bits 51 to 12.
@@ -85,11 +96,16 @@ const BITS: [(Attr, u64); 8] = [
     (Attr::COPY_ON_WRITE, COPY_ON_WRITE),
 ];
 
-/// Returns the bits of a page with these attributes, but P and PS.
+/// Returns the bits of a page with these attributes, but PS.
 #[inline(always)]
 fn encode(attr: Attr) -> u64 {
-    bits_of(attr, &BITS).with(if attr.contains(Attr::EXEC) { 0 } else { XD })
+    let present = if attr.intersects(ACCESS) { P } else { CLOSED };
+    bits_of(attr, &BITS).with(if attr.contains(Attr::EXEC) { 0 } else { XD }).with(present)
 }
+
+/// The bits of a mark: those from 1 to 10, and those from 12 on.
+const LOW: u32 = 10;
+const HIGH: u32 = 12;
 
 /// 64-bit words that x86-64 walks: 4 KiB, 2 MiB and 1 GiB pages below 2^52 bytes of physical memory.
 ///
@@ -104,8 +120,9 @@ unsafe impl Format for X86 {
     const STEP: u64 = 1 << PAGE_SHIFT;
     const LINK_ALIGN: usize = 4096;
     const REACH: LinkRange = LinkRange::unsigned(52);
-    const IMPLIED: Attr = Attr::READ;
-    const OPTIONAL: Attr = Attr::WRITE
+    const IMPLIED: Attr = Attr::empty();
+    const OPTIONAL: Attr = Attr::READ
+        .union(Attr::WRITE)
         .union(Attr::EXEC)
         .union(Attr::USER)
         .union(Attr::GLOBAL)
@@ -113,6 +130,7 @@ unsafe impl Format for X86 {
         .union(Attr::DIRTY)
         .union(Attr::MEMORY)
         .union(Attr::COPY_ON_WRITE);
+    const ABSENT: u32 = LOW + u64::BITS - HIGH;
     const WALK_CACHE: WalkCache = WalkCache::ByAddress;
     const STATUS: bool = true;
 
@@ -123,7 +141,7 @@ unsafe impl Format for X86 {
         }
         super::check_level(size, last)?;
         let kind = if last { 0 } else { PS };
-        Ok(((frame.get() as u64) << PAGE_SHIFT).with(encode(attr)).with(kind).with(P))
+        Ok(((frame.get() as u64) << PAGE_SHIFT).with(encode(attr)).with(kind))
     }
 
     #[inline(always)]
@@ -133,7 +151,7 @@ unsafe impl Format for X86 {
 
     #[inline(always)]
     fn is_leaf(word: u64, last: bool) -> bool {
-        word & P != 0 && (last || word & PS != 0)
+        word & (if last { P | CLOSED } else { PS }) != 0
     }
 
     #[inline(always)]
@@ -154,7 +172,7 @@ unsafe impl Format for X86 {
 
     #[inline(always)]
     fn attr(leaf: u64) -> Attr {
-        let mut attr = has(leaf, &BITS).union(Self::IMPLIED);
+        let mut attr = has(leaf, &BITS).union(has(leaf, &[(Attr::READ, P)]));
         attr.set(Attr::EXEC, leaf & XD == 0);
         attr
     }
@@ -162,9 +180,10 @@ unsafe impl Format for X86 {
     #[inline(always)]
     fn change(leaf: u64, change: Change) -> u64 {
         let Change { clear, set } = change;
-        if clear.union(set).intersects(Attr::MEMORY) {
-            // Two attributes share a bit.
-            let all = bits_of(Attr::all(), &BITS).with(XD);
+        let presence = presence(change);
+        if clear.union(set).intersects(Attr::MEMORY) || matches!(presence, Presence::Depends) {
+            // Two attributes share a bit, or one depends on others.
+            let all = bits_of(Attr::all(), &BITS).with(XD).with(P).with(CLOSED);
             return (leaf & !all).with(encode(change.apply(Self::attr(leaf))));
         }
         // Masks that are the same for every leaf of a range. What is both cleared and set is set.
@@ -174,6 +193,21 @@ unsafe impl Format for X86 {
         } else if clear.contains(Attr::EXEC) {
             on |= XD;
         }
+        match presence {
+            Presence::Set => (off, on) = (off | CLOSED, on | P),
+            Presence::Clear => (off, on) = (off | P, on | CLOSED),
+            Presence::Kept | Presence::Depends => {}
+        }
         leaf & !off | on
+    }
+
+    #[inline(always)]
+    fn absent(bits: u64) -> u64 {
+        if bits == 0 { 0 } else { (!(bits >> LOW) << HIGH).with((bits & ((1 << LOW) - 1)) << 1) }
+    }
+
+    #[inline(always)]
+    fn absent_bits(word: u64) -> u64 {
+        if word == 0 { 0 } else { (!word >> HIGH << LOW).with(word >> 1 & ((1 << LOW) - 1)) }
     }
 }

@@ -70,6 +70,7 @@ unsafe impl<G: Radix, F: Format, const AT: usize> Format for Linear<G, F, AT> {
     const REACH: LinkRange = F::REACH;
     const IMPLIED: Attr = F::IMPLIED;
     const OPTIONAL: Attr = F::OPTIONAL;
+    const ABSENT: u32 = F::ABSENT;
     const FIXED: Attr = F::FIXED;
     const APPEARS: Reach = F::APPEARS;
     const WALK_CACHE: WalkCache = F::WALK_CACHE;
@@ -123,6 +124,16 @@ unsafe impl<G: Radix, F: Format, const AT: usize> Format for Linear<G, F, AT> {
     #[inline(always)]
     fn change(leaf: F::Word, change: Change) -> F::Word {
         F::change(leaf, change)
+    }
+
+    #[inline(always)]
+    fn absent(bits: u64) -> F::Word {
+        F::absent(bits)
+    }
+
+    #[inline(always)]
+    fn absent_bits(word: F::Word) -> u64 {
+        F::absent_bits(word)
     }
 
     #[inline(always)]

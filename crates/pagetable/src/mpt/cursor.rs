@@ -10,7 +10,7 @@ use super::shape::Shape;
 use crate::format::Format;
 use crate::geometry::Checked as _;
 use crate::nodes::Nodes;
-use crate::{Change, Error, Holes, Leaf, Radix, Retired, Table as _, Writer};
+use crate::{Change, Entry, Error, Holes, Leaf, Mark, Radix, Retired, Table as _, Writer};
 
 /// A page of a multi-level table and the node in which the walk for it ended, from [`Writer::cursor`].
 ///
@@ -113,6 +113,38 @@ impl<'n, G: Radix, F: Format, N: Nodes<Word = F::Word>> Cursor<'_, 'n, G, F, N> 
     pub fn look(&self) -> Option<Leaf> {
         // SAFETY: the cursor borrows the only writer, and the spot is the page's; likewise below.
         unsafe { self.table.leaf_at(self.spot, self.at()) }
+    }
+
+    /// Returns what the entry for the page holds. Costs a load.
+    #[inline]
+    pub fn entry(&self) -> Entry {
+        // SAFETY: as above.
+        unsafe { self.table.entry_at(self.spot, self.at()) }
+    }
+
+    /// Puts a mark, or nothing, in the place of what the entry for the page holds, and returns that; see
+    /// [`Table::mark`](crate::Table::mark).
+    ///
+    /// # Errors
+    ///
+    /// [`Error::WrongMark`], [`Error::Partial`], [`Error::Borrowed`] or [`Error::NoMemory`].
+    pub fn mark(&mut self, mark: Option<Mark>) -> Result<Entry, Error> {
+        let at = self.at();
+        // SAFETY: as in `map`.
+        let done = self.change(|table, batch, _| unsafe { table.mark_page(batch, at, mark) });
+        self.walk();
+        done
+    }
+
+    /// Maps the page, which has a mark, to `frame`, and returns the mark; see [`Table::fill`](crate::Table::fill).
+    ///
+    /// # Errors
+    ///
+    /// [`Error::NotMapped`], [`Error::Occupied`], [`Error::FrameTooLarge`], [`Error::WrongAttr`] or [`Error::Borrowed`].
+    pub fn fill(&mut self, frame: Pfn, attr: Attr) -> Result<Mark, Error> {
+        let at = self.at();
+        // SAFETY: as in `map`.
+        self.at_last(|table, batch, spot| unsafe { table.fill_at(batch, spot, at, frame, attr) })
     }
 
     /// Maps the page, as one of the base size, to `frame`.

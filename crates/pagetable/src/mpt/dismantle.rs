@@ -30,10 +30,11 @@ impl<'n, G: Radix, F: Format, N: Nodes<Word = F::Word>> Mpt<'n, G, F, N> {
                     if link && !(level == 0 && self.is_borrowed(index)) {
                         self.take_node(batch, F::node(word), level + 1);
                     }
-                    if F::is_leaf(word, last) {
+                    let entry = F::is_leaf(word, last) || Self::is_mark(word, level);
+                    if entry {
                         self.tally.ptes(-1);
                     }
-                    live -= u32::from(link || F::is_leaf(word, last));
+                    live -= u32::from(link || entry);
                 }
                 index += 1;
             }

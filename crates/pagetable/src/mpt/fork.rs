@@ -6,7 +6,7 @@ use super::Mpt;
 use super::shape::{MAX, Shape};
 use crate::format::Format;
 use crate::nodes::{NodeAddr, Nodes, Stock, Store};
-use crate::{Change, Error, Radix, Retired, Run, Table as _, Word, Writer};
+use crate::{Change, Error, Mark, Radix, Retired, Run, Table as _, Word, Writer};
 
 /// What a page loses, and gets, in the table that is copied, if it is memory that may be written.
 const SHARED: Change = Change { clear: Attr::WRITE, set: Attr::COPY_ON_WRITE };
@@ -14,10 +14,16 @@ const SHARED: Change = Change { clear: Attr::WRITE, set: Attr::COPY_ON_WRITE };
 /// not in a copy.
 const FORGOTTEN: Attr = Attr::DIRTY.union(Attr::GLOBAL);
 
+/// The caller's code that a copy calls.
+struct Calls<S: FnMut(Run), C: FnMut(u64)> {
+    share: S,
+    copy: C,
+}
+
 impl<'n, G: Radix, F: Format, N: Nodes<Word = F::Word>> Writer<'_, 'n, Mpt<'n, G, F, N>> {
     /// Maps in `child`, an empty table, what this one maps itself, to the same frames. Pages of memory that may be written lose
     /// [`Attr::WRITE`] in both, and get [`Attr::COPY_ON_WRITE`]; pages of devices and uncached pages are copied as they
-    /// are. `share` gets each run of frames before the child maps it.
+    /// are. Marks are copied. `share` gets each run of frames, and `copy` each payload, before the child has it.
     ///
     /// Costs a visit of each slot of the nodes, but for the empty ones behind the last that is in use.
     ///
@@ -28,7 +34,8 @@ impl<'n, G: Radix, F: Format, N: Nodes<Word = F::Word>> Writer<'_, 'n, Mpt<'n, G
     pub fn copy_on_write(
         &mut self,
         child: &mut Writer<'_, 'n, Mpt<'n, G, F, N>>,
-        mut share: impl FnMut(Run),
+        share: impl FnMut(Run),
+        copy: impl FnMut(u64),
     ) -> Result<(), Error> {
         const {
             let mut level = 1;
@@ -41,6 +48,7 @@ impl<'n, G: Radix, F: Format, N: Nodes<Word = F::Word>> Writer<'_, 'n, Mpt<'n, G
         if !F::OPTIONAL.contains(Attr::COPY_ON_WRITE) {
             return Err(Error::WrongAttr { attr: Attr::COPY_ON_WRITE });
         }
+        let mut calls = Calls { share, copy };
         let ((table, batch), (copy, born)) = (self.parts(), child.parts());
         if copy.footprint().ptes > 0 || copy.footprint().nodes != 1 {
             // SAFETY: the caller is the child's writer.
@@ -59,7 +67,7 @@ impl<'n, G: Radix, F: Format, N: Nodes<Word = F::Word>> Writer<'_, 'n, Mpt<'n, G
                     born.touch_all(F::APPEARS);
                     batch.change(
                         |batch| {
-                            table.fork_node(copy, &mut stock, batch, (root, new), 0, Vpn::new(0), &mut share);
+                            table.fork_node(copy, &mut stock, batch, (root, new), 0, Vpn::new(0), &mut calls);
                         },
                         |batch| table.mend(batch),
                     );
@@ -87,7 +95,7 @@ impl<'n, G: Radix, F: Format, N: Nodes<Word = F::Word>> Mpt<'n, G, F, N> {
         (from, to): (NodeAddr, NodeAddr),
         level: usize,
         first: Vpn,
-        share: &mut impl FnMut(Run),
+        calls: &mut Calls<impl FnMut(Run), impl FnMut(u64)>,
     ) {
         let (last, slots, cover) = (level + 1 == Self::LEVELS, Self::slots(level), Self::slot_pages(level));
         // SAFETY: the caller's promise: indices are below the node's slots.
@@ -116,7 +124,7 @@ impl<'n, G: Radix, F: Format, N: Nodes<Word = F::Word>> Mpt<'n, G, F, N> {
                         }
                         (index, live) = (index + 1, live - 1);
                     }
-                    share(Run { first: frame, len: (index - first) * cover, dirty: false });
+                    (calls.share)(Run { first: frame, len: (index - first) * cover, dirty: false });
                     for slot in first..index {
                         if self.copy_leaf(copy, (here, there), (from, to), slot) {
                             lost = Some((lost.map_or(slot, |(first, _)| first), slot));
@@ -124,6 +132,15 @@ impl<'n, G: Radix, F: Format, N: Nodes<Word = F::Word>> Mpt<'n, G, F, N> {
                     }
                     leaves += index - first;
                 } else {
+                    if Self::is_mark(word, level)
+                        && let Some(mark) = Self::entry(word, level, VirtAddr::new(0)).mark()
+                    {
+                        if let Mark::Payload(payload) = mark {
+                            (calls.copy)(payload);
+                        }
+                        copy.put(to, index, F::absent(F::absent_bits(word)));
+                        (leaves, live) = (leaves + 1, live - 1);
+                    }
                     if !last && F::is_link(word) {
                         live -= 1;
                         let below = F::node(word);
@@ -139,7 +156,7 @@ impl<'n, G: Radix, F: Format, N: Nodes<Word = F::Word>> Mpt<'n, G, F, N> {
                             // Nobody walks the copy yet. What is linked is found if `share` unwinds.
                             copy.publish(to, index, F::link(new));
                             copy.count(to, level, 1);
-                            self.fork_node(copy, stock, batch, (below, new), level + 1, at, share);
+                            self.fork_node(copy, stock, batch, (below, new), level + 1, at, calls);
                         }
                     }
                     index += 1;

@@ -98,8 +98,8 @@ impl<'n, G: Radix, F: Format, N: Nodes<Word = F::Word>> Mpt<'n, G, F, N> {
         // SAFETY: the node is ours to write and the index within it.
         unsafe {
             let old = self.read(spot.node, Self::place(last, index));
-            if F::is_leaf(old, true) {
-                return Err(Error::occupied(&Self::leaf(old, last, at)));
+            if old != F::Word::ZERO {
+                Self::taken(old, at)?;
             }
             self.publish(spot.node, Self::place(last, index), word);
             self.settle_pair(spot.node, last, index);

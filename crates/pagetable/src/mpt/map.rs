@@ -10,7 +10,7 @@ use crate::format::{Format, check_attr, walked};
 use crate::geometry::Checked as _;
 use crate::nodes::{Nodes, Stock};
 use crate::pairs::stale;
-use crate::{Error, Radix, Retired, Word};
+use crate::{Entry, Error, Radix, Retired, Word};
 
 impl<'n, G: Radix, F: Format, N: Nodes<Word = F::Word>> Mpt<'n, G, F, N> {
     /// See [`Table::map`](crate::Table::map).
@@ -134,23 +134,24 @@ impl<'n, G: Radix, F: Format, N: Nodes<Word = F::Word>> Mpt<'n, G, F, N> {
         }
     }
 
-    /// Names the first leaf between two pages of which some are mapped, where pages of `size` were to be.
+    /// Names the first leaf or mark between two pages of which some are taken, where pages of `size` were to be.
     #[cold]
     pub(super) unsafe fn occupied(&self, first: Vpn, last: Vpn, size: PageSize) -> Error {
         let mut found = None;
         if let Some(pages) = Pages::new(first, last) {
             // SAFETY: the caller is the writer.
             let _ = unsafe {
-                self.visit(self.root, 0, pages, &mut |leaf| {
-                    found = Some(leaf);
+                self.visit_entries(self.root, 0, pages, &mut |at, entry| {
+                    found = Some((at, entry));
                     ControlFlow::Break(())
                 })
             };
         }
         match found {
-            Some(occupant) => Error::occupied(&occupant),
-            // A link is there only while something below it is mapped; but lent nodes may be empty.
-            None => Error::WrongSize { size },
+            Some((_, Entry::Leaf(occupant))) => Error::occupied(&occupant),
+            Some((at, Entry::Mark(_))) => Error::Marked { at },
+            // A link is there only while something below it is taken; but lent nodes may be empty.
+            Some((_, Entry::Empty)) | None => Error::WrongSize { size },
         }
     }
 }

@@ -42,7 +42,7 @@ impl<'n, G: Radix, F: Format, N: Nodes<Word = F::Word>> Mpt<'n, G, F, N> {
             // SAFETY: the place is in the node, and a link leads to a node of the next level.
             unsafe {
                 let word = self.read(node, place);
-                if F::is_leaf(word, last) {
+                if F::is_leaf(word, last) || Self::is_mark(word, level) {
                     self.tally.ptes(1);
                     live += 1;
                 } else if last || !F::is_link(word) {

@@ -23,6 +23,7 @@
 //! | operation | cost in loads and stores of table words |
 //! |-|-|
 //! | lookup | one load a level down to the leaf |
+//! | mark, fill | the walk, one load and one store |
 //! | map, unmap, protect a range | the walk once for each node at the bottom, then one load and one store a page (twice the loads: a dry run comes first) |
 //! | new or emptied nodes | one store and one count a level |
 //! | promote, split | one store that exchanges a leaf and a subtree, which is built before or retired after; two, with a flush between, in formats that [break](Format::BREAK) |
@@ -39,6 +40,7 @@ mod fork;
 mod leaf;
 mod linear;
 mod map;
+mod mark;
 mod mend;
 mod path;
 mod protect;

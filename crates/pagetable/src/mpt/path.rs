@@ -82,7 +82,12 @@ impl<'n, G: Radix, F: Format, N: Nodes<Word = F::Word>> Mpt<'n, G, F, N> {
                 // SAFETY: both slots are in the node: it has an even number of them.
                 unsafe {
                     let other = self.read(node, Self::place(level, b));
-                    let wanted = F::beside(self.read(node, Self::place(level, a)), other);
+                    let changed = self.read(node, Self::place(level, a));
+                    let wanted = if level + 1 == Self::LEVELS && !F::is_leaf(other, true) {
+                        Self::absent_beside(changed, other)
+                    } else {
+                        F::beside(changed, other)
+                    };
                     if wanted != other {
                         self.publish(node, Self::place(level, b), wanted);
                     }

@@ -26,6 +26,7 @@ pub(super) struct Part {
 pub(super) struct Census {
     pub(super) pages: usize,
     pub(super) leaves: usize,
+    pub(super) marks: usize,
 }
 
 impl<'n, G: Radix, F: Format, N: Nodes<Word = F::Word>> Mpt<'n, G, F, N> {
@@ -62,7 +63,7 @@ impl<'n, G: Radix, F: Format, N: Nodes<Word = F::Word>> Mpt<'n, G, F, N> {
         }
     }
 
-    /// Tells whether a run of slots holds a leaf or a link.
+    /// Tells whether a run of slots holds a leaf, a link or a mark.
     #[inline(always)]
     pub(super) unsafe fn any_taken(&self, node: NodeAddr, level: usize, index: usize, slots: usize) -> bool {
         let last = level + 1 == Self::LEVELS;
@@ -72,7 +73,7 @@ impl<'n, G: Radix, F: Format, N: Nodes<Word = F::Word>> Mpt<'n, G, F, N> {
             self.fold(node, level, index, slots, F::Word::ZERO, |all, word| all | word) != F::Word::ZERO
                 && (0..slots).any(|slot| {
                     let word = self.read(node, Self::place(level, index + slot));
-                    F::is_leaf(word, last) || (!last && F::is_link(word))
+                    F::is_leaf(word, last) || (!last && F::is_link(word)) || Self::is_mark(word, level)
                 })
         }
     }
@@ -105,10 +106,21 @@ impl<'n, G: Radix, F: Format, N: Nodes<Word = F::Word>> Mpt<'n, G, F, N> {
         unsafe { self.read(part.path.nodes[level], Self::place(level, part.index + slot)) }
     }
 
+    /// Counts the marks of a part of which so many slots hold leaves.
+    #[inline(always)]
+    pub(super) unsafe fn marks_beside(&self, part: &Part, leaves: usize) -> usize {
+        let level = part.path.level;
+        if leaves == part.slots {
+            return 0;
+        }
+        // SAFETY: the slots of a part are in its node.
+        unsafe { self.marks(part.path.nodes[level], level, part.index, part.slots) }
+    }
+
     /// The dry run of an unmap or protect: counts what is mapped, and finds holes and pages cut by the ends.
     #[inline(always)]
     pub(super) unsafe fn census(&self, pages: Pages, holes: Holes) -> Result<Census, Error> {
-        let mut census = Census { pages: 0, leaves: 0 };
+        let mut census = Census { pages: 0, leaves: 0, marks: 0 };
         if Self::REPLICATED {
             // A page that stands in several slots can be cut within a node.
             for end in [pages.first(), pages.last()] {
@@ -136,6 +148,7 @@ impl<'n, G: Radix, F: Format, N: Nodes<Word = F::Word>> Mpt<'n, G, F, N> {
                     return Err(Error::NotMapped { at: at.max(pages.first()).address(G::BASE) });
                 }
                 census.leaves += leaves;
+                census.marks += self.marks_beside(&part, leaves);
                 census.pages += leaves * Self::slot_pages(level);
                 Ok(())
             })

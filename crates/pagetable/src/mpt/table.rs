@@ -6,12 +6,13 @@ use tlbkit_addr::{Attr, Flush, PageSize, Pages, Pfn, PhysAddr, VirtAddr, Vpn};
 
 use super::Mpt;
 use super::shape::Shape;
-use crate::format::Format;
+use crate::format::{Format, payload_bits};
 use crate::geometry::Checked as _;
 use crate::leaf::phys;
 use crate::nodes::{NodeAddr, Nodes};
 use crate::{
-    Change, Error, Footprint, Frames, Holes, Leaf, Pinned, Private, Radix, Retired, Sole, Solo, Space, Table,
+    Change, Entry, Error, Footprint, Frames, Holes, Leaf, Mark, Pinned, Private, Radix, Retired, Sole, Solo,
+    Space, Table,
 };
 
 // SAFETY: the batch is over the table's storage, and the flag is a field. When a change returns, the nodes that it pushes
@@ -60,6 +61,33 @@ unsafe impl<'n, G: Radix, F: Format, N: Nodes<Word = F::Word>> Table<'n> for Mpt
             if let Some(pages) = half.intersect(pages) {
                 // SAFETY: the caller is pinned, and the pages are in the space.
                 unsafe { self.visit(self.root, 0, pages, visit) }?;
+            }
+        }
+        ControlFlow::Continue(())
+    }
+
+    fn payload_bits(&self) -> Option<u32> {
+        payload_bits::<F>()
+    }
+
+    fn entry(&self, _pinned: Pinned<'_>, at: VirtAddr) -> Entry {
+        if !G::SPACE.holds(at) {
+            return Entry::Empty;
+        }
+        // SAFETY: the caller is pinned.
+        unsafe { self.descend(at, |word, level, _| Self::entry(word, level, at)) }
+    }
+
+    fn for_each_entry(
+        &self,
+        _pinned: Pinned<'_>,
+        pages: Pages,
+        visit: &mut dyn FnMut(VirtAddr, Entry) -> ControlFlow<()>,
+    ) -> ControlFlow<()> {
+        for half in G::SPACE.halves().into_iter().flatten() {
+            if let Some(pages) = half.intersect(pages) {
+                // SAFETY: the caller is pinned, and the pages are in the space.
+                unsafe { self.visit_entries(self.root, 0, pages, &mut |at, entry| visit(at, entry)) }?;
             }
         }
         ControlFlow::Continue(())
@@ -156,6 +184,24 @@ unsafe impl<'n, G: Radix, F: Format, N: Nodes<Word = F::Word>> Table<'n> for Mpt
         }
     }
 
+    unsafe fn mark(&self, batch: &mut Retired<'n>, at: VirtAddr, mark: Option<Mark>) -> Result<Entry, Error> {
+        G::SPACE.check_pages(Pages::one(at.vpn(G::BASE)))?;
+        // SAFETY: the caller's promise, and the page is in the space.
+        unsafe { batch.change(|batch| self.mark_page(batch, at, mark), |batch| self.mend(batch)) }
+    }
+
+    unsafe fn fill(
+        &self,
+        batch: &mut Retired<'n>,
+        at: VirtAddr,
+        frame: Pfn,
+        attr: Attr,
+    ) -> Result<Mark, Error> {
+        G::SPACE.check_pages(Pages::one(at.vpn(G::BASE)))?;
+        // SAFETY: the caller's promise, and the page is in the space.
+        unsafe { self.fill_at(batch, self.spot(at), at, frame, attr) }
+    }
+
     #[inline(always)]
     fn breaks_frames(&self) -> bool {
         F::BREAK_FRAME
@@ -249,6 +295,27 @@ impl<G: Radix, F: Format, N: Nodes<Word = F::Word>> Mpt<'_, G, F, N> {
         pages: Pages,
         visit: &mut dyn FnMut(Leaf) -> ControlFlow<()>,
     ) -> ControlFlow<()> {
+        // SAFETY: the caller's promise.
+        unsafe {
+            self.visit_entries(node, level, pages, &mut |_, entry| match entry {
+                Entry::Leaf(leaf) => visit(leaf),
+                Entry::Mark(_) | Entry::Empty => ControlFlow::Continue(()),
+            })
+        }
+    }
+
+    /// Visits the leaves and marks of `pages` under `node`, in ascending order.
+    ///
+    /// # Safety
+    ///
+    /// As for [`visit`](Self::visit).
+    pub(super) unsafe fn visit_entries(
+        &self,
+        node: NodeAddr,
+        level: usize,
+        pages: Pages,
+        visit: &mut impl FnMut(VirtAddr, Entry) -> ControlFlow<()>,
+    ) -> ControlFlow<()> {
         let last = level + 1 == Self::LEVELS;
         let slot = Self::slot_pages(level);
         let mut at = pages.first();
@@ -261,13 +328,16 @@ impl<G: Radix, F: Format, N: Nodes<Word = F::Word>> Mpt<'_, G, F, N> {
             if F::is_leaf(word, last) {
                 let leaf = Self::leaf(word, level, first.address(G::BASE));
                 end = G::SPACE.pages_of(&leaf).last();
-                visit(leaf)?;
+                visit(leaf.at, Entry::Leaf(leaf))?;
             } else if !last
                 && F::is_link(word)
                 && let Some(below) = Pages::new(at, end.min(pages.last()))
             {
                 // SAFETY: the link's node is of the next level and covers this slot.
-                unsafe { self.visit(F::node(word), level + 1, below, visit) }?;
+                unsafe { self.visit_entries(F::node(word), level + 1, below, visit) }?;
+            } else if Self::is_mark(word, level) {
+                let at = first.address(G::BASE);
+                visit(at, Self::entry(word, level, at))?;
             }
             // Inclusive ends: the last page of the space has no successor.
             if end >= pages.last() {

@@ -64,17 +64,19 @@ impl<'n, G: Radix, F: Format, N: Nodes<Word = F::Word>> Mpt<'n, G, F, N> {
             // SAFETY: as above, and the range is in the space.
             frames.reserve(if Self::REPLICATED { unsafe { self.distinct(pages) } } else { census.leaves })?;
         }
-        if census.pages == 0 {
+        if census.pages > 0 {
+            // SAFETY: as above.
+            batch.touch(Reach::Everywhere, unsafe { self.stale(pages) });
+        } else if census.marks == 0 {
             return Ok(0);
         }
-        // SAFETY: as above.
-        batch.touch(Reach::Everywhere, unsafe { self.stale(pages) });
         // SAFETY: as above; every leaf of the range is whole.
         unsafe {
             self.sweep(pages, |part| {
                 // Where holes are refused there are none.
                 let leaves = if holes == Holes::Refuse { part.slots } else { self.leaves(&part) };
-                if leaves == 0 {
+                let marks = if census.marks == 0 { 0 } else { self.marks_beside(&part, leaves) };
+                if leaves + marks == 0 {
                     return Ok(());
                 }
                 if frames.is_some() || F::STATUS {
@@ -82,14 +84,14 @@ impl<'n, G: Radix, F: Format, N: Nodes<Word = F::Word>> Mpt<'n, G, F, N> {
                         self.uncover(&part, slot, &mut frames);
                     }
                 }
-                self.empty(batch, &part, leaves);
+                self.empty(batch, &part, leaves + marks);
                 Ok(())
             })?;
         }
         Ok(census.pages)
     }
 
-    /// Takes a leaf out of its slot and hands its frame over.
+    /// Takes a leaf out of its slot and hands its frame over, or a mark.
     unsafe fn uncover(&self, part: &Part, slot: usize, frames: &mut Option<&mut dyn Frames>) {
         let level = part.path.level;
         let place = Self::place(level, part.index + slot);
@@ -106,21 +108,24 @@ impl<'n, G: Radix, F: Format, N: Nodes<Word = F::Word>> Mpt<'n, G, F, N> {
                 word
             }
         };
-        if F::is_leaf(word, level + 1 == Self::LEVELS)
-            && let Some(frames) = frames
-        {
-            let at = Vpn::new(part.first.get() + slot * Self::slot_pages(level)).address(G::BASE);
+        let Some(frames) = frames else { return };
+        let at = Vpn::new(part.first.get() + slot * Self::slot_pages(level)).address(G::BASE);
+        if F::is_leaf(word, level + 1 == Self::LEVELS) {
             let leaf = Self::leaf(word, level, at);
             // A page in several slots has one run of frames, to which nothing leads when the last of them is empty.
             if at.get() + Self::SLOTS[level].mask() == leaf.at.get() + leaf.size.mask() {
                 frames.push(leaf.frame, leaf.size, G::BASE, leaf.attr);
             }
+        } else if Self::is_mark(word, level)
+            && let Some(mark) = Self::entry(word, level, at).mark()
+        {
+            frames.marked(at, mark);
         }
     }
 
-    /// Clears the slots of a part, of which `leaves` hold leaves, and retires the nodes that this empties.
+    /// Clears the slots of a part, of which so many hold leaves or marks, and retires the nodes that this empties.
     #[inline(always)]
-    unsafe fn empty(&self, batch: &mut Retired<'n>, part: &Part, leaves: usize) {
+    unsafe fn empty(&self, batch: &mut Retired<'n>, part: &Part, taken: usize) {
         let level = part.path.level;
         let node = part.path.nodes[level];
         // SAFETY: the slots are in the node, and the caller is the writer.
@@ -128,8 +133,8 @@ impl<'n, G: Radix, F: Format, N: Nodes<Word = F::Word>> Mpt<'n, G, F, N> {
             self.fill(node, level, part.index, part.slots, F::Word::ZERO, F::Word::ZERO);
             self.settle_pair(node, level, part.index);
             self.settle_pair(node, level, part.index + part.slots - 1);
-            self.tally.ptes(-(leaves as isize));
-            if self.count(node, level, -(leaves as i32)) == 0 && level > 0 {
+            self.tally.ptes(-(taken as isize));
+            if self.count(node, level, -(taken as i32)) == 0 && level > 0 {
                 self.prune(batch, level, part.first.address(G::BASE));
             }
         }

@@ -73,6 +73,8 @@ pub struct Host {
     pub allowance: AtomicUsize,
     /// How many translations of others a TLB held under the number of an address space as its root was loaded.
     pub mistaken: AtomicUsize,
+    /// How many pages have each payload.
+    payloads: Mutex<HashMap<u64, usize>>,
 }
 
 /// What an access meets.
@@ -112,6 +114,7 @@ impl Host {
             forgets: AtomicBool::new(false),
             allowance: AtomicUsize::new(usize::MAX),
             mistaken: AtomicUsize::new(0),
+            payloads: Mutex::default(),
         }
     }
 
@@ -144,6 +147,26 @@ impl Host {
     /// Takes a frame of [`data`](Self::data) back that was never mapped.
     pub fn put_back(&self, frame: Pfn) {
         self.release(Run { first: frame, len: 1, dirty: false });
+    }
+
+    /// Notes that one more page has a payload.
+    pub fn hold_payload(&self, payload: u64) {
+        *self.payloads.lock().unwrap().entry(payload).or_default() += 1;
+    }
+
+    /// Notes that one page less has it.
+    pub fn let_go_payload(&self, payload: u64) {
+        let mut payloads = self.payloads.lock().unwrap();
+        let holders = payloads.get_mut(&payload).expect("somebody has the payload");
+        *holders -= 1;
+        if *holders == 0 {
+            payloads.remove(&payload);
+        }
+    }
+
+    /// Returns how many pages have a payload.
+    pub fn holders(&self, payload: u64) -> usize {
+        self.payloads.lock().unwrap().get(&payload).copied().unwrap_or(0)
     }
 
     /// Returns how often a frame is mapped.
@@ -271,6 +294,14 @@ unsafe impl Kernel for Host {
                 other => panic!("frame {frame} is released, and is {other:?}"),
             };
         }
+    }
+
+    fn release_payload(&self, payload: u64) {
+        self.let_go_payload(payload);
+    }
+
+    fn share_payload(&self, payload: u64) {
+        self.hold_payload(payload);
     }
 
     fn share(&self, run: Run) {

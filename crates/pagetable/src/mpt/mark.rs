@@ -1,0 +1,212 @@
+//! Entries that hold a mark instead of a leaf.
+//!
+//! ```text
+//!             mark                     fill
+//!   leaf ------------> mark --------------------> leaf       one store each
+//!     one store; TLBs are flushed      no TLB has it, as if it were mapped where nothing was
+//! ```
+
+use tlbkit_addr::{Attr, Pages, Pfn, Reach, VirtAddr};
+
+use super::leaf::Spot;
+use super::shape::{MAX, Shape};
+use super::{Mpt, own_pages};
+use crate::format::{Format, check_attr, mark_of, mark_word, walked};
+use crate::geometry::Checked as _;
+use crate::nodes::{NodeAddr, Nodes, Stock};
+use crate::{Entry, Error, Leaf, Mark, Radix, Retired, Word};
+
+impl<'n, G: Radix, F: Format, N: Nodes<Word = F::Word>> Mpt<'n, G, F, N> {
+    /// Decodes a word in a slot of `level` that is no link.
+    #[inline(always)]
+    pub(super) fn entry(word: F::Word, level: usize, at: VirtAddr) -> Entry {
+        let last = level + 1 == Self::LEVELS;
+        if F::is_leaf(word, last) {
+            Entry::Leaf(Self::leaf(word, level, at))
+        } else if last {
+            mark_of::<F>(word).into()
+        } else {
+            Entry::Empty
+        }
+    }
+
+    /// Tells whether a word in a slot of `level` is a mark.
+    #[inline(always)]
+    pub(super) fn is_mark(word: F::Word, level: usize) -> bool {
+        // An empty one is the common case.
+        word != F::Word::ZERO && Self::entry(word, level, VirtAddr::new(0)).mark().is_some()
+    }
+
+    /// Returns what the walk for `at` finds in its last slot.
+    ///
+    /// # Safety
+    ///
+    /// As for [`word_at`](Self::word_at).
+    #[inline(always)]
+    pub(super) unsafe fn entry_at(&self, spot: Spot, at: VirtAddr) -> Entry {
+        // SAFETY: the caller's promise.
+        let (word, _) = unsafe { self.word_at(spot, at) };
+        Self::entry(word, spot.level, at)
+    }
+
+    /// See [`Table::mark`](crate::Table::mark).
+    ///
+    /// # Safety
+    ///
+    /// The caller is the only writer, the batch came from this table, and `at` is in the space; so for the functions beside
+    /// it.
+    pub(super) unsafe fn mark_page(
+        &self,
+        batch: &mut Retired<'n>,
+        at: VirtAddr,
+        mark: Option<Mark>,
+    ) -> Result<Entry, Error> {
+        let word = mark_word::<F>(mark.unwrap_or(Mark::Guard))?;
+        let word = if mark.is_some() { word } else { F::Word::ZERO };
+        self.check_own(Pages::one(at.vpn(G::BASE)))?;
+        // SAFETY: the caller is the writer.
+        unsafe {
+            let spot = self.spot(at);
+            match self.entry_at(spot, at) {
+                Entry::Leaf(occupant) if occupant.size != G::BASE => Err(Error::partial(&occupant)),
+                Entry::Leaf(_) if mark.is_none() => self.unmap_at(batch, spot, at).map(Entry::Leaf),
+                Entry::Leaf(_) => Ok(Entry::Leaf(self.mark_leaf(batch, spot, at, word))),
+                Entry::Empty if mark.is_none() => Ok(Entry::Empty),
+                Entry::Empty => self.mark_empty(batch, spot, at, word).map(|()| Entry::Empty),
+                Entry::Mark(old) => {
+                    self.store_mark(spot, at, word);
+                    if mark.is_none() {
+                        self.tally.ptes(-1);
+                        if self.count(spot.node, spot.level, -1) == 0 && spot.level > 0 {
+                            self.prune(batch, spot.level, at);
+                        }
+                    }
+                    Ok(Entry::Mark(old))
+                }
+            }
+        }
+    }
+
+    /// Stores a mark, or nothing, where no leaf is.
+    unsafe fn store_mark(&self, spot: Spot, at: VirtAddr, word: F::Word) {
+        let index = Self::index(spot.level, at);
+        // SAFETY: the slot is in the node, and the caller is the writer.
+        unsafe {
+            self.put(spot.node, Self::place(spot.level, index), word);
+            self.settle_pair(spot.node, spot.level, index);
+        }
+    }
+
+    /// Stores a mark over a leaf of the base size, and returns that with what hardware has noted up to the store.
+    unsafe fn mark_leaf(&self, batch: &mut Retired<'n>, spot: Spot, at: VirtAddr, word: F::Word) -> Leaf {
+        let Spot { node, level } = spot;
+        let index = Self::index(level, at);
+        let place = Self::place(level, index);
+        // SAFETY: the slot is in the node, and the caller is the writer.
+        let old = unsafe {
+            let old = if F::STATUS {
+                self.swap(node, place, word)
+            } else {
+                let old = self.read(node, place);
+                self.put(node, place, word);
+                old
+            };
+            self.settle_pair(node, level, index);
+            old
+        };
+        batch.touch(Reach::Everywhere, Pages::one(at.vpn(G::BASE)));
+        Self::leaf(old, level, at)
+    }
+
+    /// Stores a mark where nothing is, with nodes on the way there.
+    unsafe fn mark_empty(
+        &self,
+        batch: &mut Retired<'n>,
+        spot: Spot,
+        at: VirtAddr,
+        word: F::Word,
+    ) -> Result<(), Error> {
+        let (last, page) = (Self::LEVELS - 1, Pages::one(at.vpn(G::BASE)));
+        let mut want = [0; MAX];
+        want.iter_mut().take(Self::LEVELS).skip(spot.level + 1).for_each(|want| *want = 1);
+        let mut stock = Stock::take_within(self.nodes, &Self::WORDS, want, F::REACH)?;
+        for level in spot.level + 1..Self::LEVELS {
+            if let Some(own) = own_pages::<G>(level, page) {
+                batch.touch(F::APPEARS, own);
+            }
+        }
+        if walked::<F>() && spot.level < last {
+            batch.relink(F::APPEARS, page);
+        }
+        // SAFETY: the caller is the writer, and the stock has what is missing on the way.
+        unsafe {
+            let node = self.reach(&mut stock, at, last);
+            self.store_mark(Spot { node, level: last }, at, word);
+            self.count(node, last, 1);
+        }
+        self.tally.ptes(1);
+        Ok(())
+    }
+
+    /// See [`Table::fill`](crate::Table::fill).
+    #[inline(always)]
+    pub(super) unsafe fn fill_at(
+        &self,
+        batch: &mut Retired<'n>,
+        spot: Spot,
+        at: VirtAddr,
+        frame: Pfn,
+        attr: Attr,
+    ) -> Result<Mark, Error> {
+        let page = Pages::one(at.vpn(G::BASE));
+        G::SPACE.check_frames(frame, 1, G::BASE)?;
+        self.check_own(page)?;
+        check_attr::<F>(attr)?;
+        let word = F::leaf(frame, G::BASE, attr, true)?;
+        // SAFETY: the slot is in the node, and the caller is the writer.
+        unsafe {
+            let mark = match self.entry_at(spot, at) {
+                Entry::Mark(mark) => mark,
+                Entry::Leaf(occupant) => return Err(Error::occupied(&occupant)),
+                Entry::Empty => return Err(Error::NotMapped { at }),
+            };
+            let index = Self::index(spot.level, at);
+            self.publish(spot.node, Self::place(spot.level, index), word);
+            self.settle_pair(spot.node, spot.level, index);
+            batch.touch(F::APPEARS, page);
+            Ok(mark)
+        }
+    }
+
+    /// Makes the word of an absent half of a TLB entry agree with the other half, whether it is empty or a mark.
+    #[inline(always)]
+    pub(super) fn absent_beside(changed: F::Word, absent: F::Word) -> F::Word {
+        F::absent(F::absent_bits(absent)) | F::beside(changed, F::Word::ZERO)
+    }
+
+    /// Names what is in a slot of the last level that is to be mapped, if it is no link.
+    #[cold]
+    #[inline(never)]
+    pub(super) fn taken(word: F::Word, at: VirtAddr) -> Result<(), Error> {
+        match Self::entry(word, Self::LEVELS - 1, at) {
+            Entry::Leaf(occupant) => Err(Error::occupied(&occupant)),
+            Entry::Mark(_) => Err(Error::Marked { at }),
+            Entry::Empty => Ok(()),
+        }
+    }
+
+    /// Counts the marks of a run of slots of the last level.
+    ///
+    /// # Safety
+    ///
+    /// The caller is the only writer, and the slots are in the node.
+    pub(super) unsafe fn marks(&self, node: NodeAddr, level: usize, index: usize, slots: usize) -> usize {
+        if level + 1 < Self::LEVELS {
+            return 0;
+        }
+        // SAFETY: the caller's promise.
+        let is_mark =
+            |slot: &usize| Self::is_mark(unsafe { self.read(node, Self::place(level, index + slot)) }, level);
+        (0..slots).filter(is_mark).count()
+    }
+}
