@@ -80,6 +80,6 @@ pub fn page_fault(process: &AddressSpace<Mine>, at: VirtAddr, access: Access) ->
             edit.protect(page, Change { clear: Attr::COPY_ON_WRITE, set: Attr::WRITE }).map(|_| true)
         }
         Fault::CopyOnWrite(leaf) => edit.replace(at, take(Some(leaf.frame))?, USER).map(|()| true),
-        Fault::NotMapped | Fault::NoRight(_) => Ok(false),
+        _ => Ok(false),
     })
 }

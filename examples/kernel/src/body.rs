@@ -2,11 +2,13 @@
 //!
 //! ```text
 //!   page of the window      nothing     reserved              reserved, on disk
-//!   leaf in the table       none        none: full of zeros   none: read it
-//!                                       a frame               a frame, which the disk has too until it is written
+//!   entry in the table      empty       empty: full of zeros  a payload, the page of the disk
+//!                                       a leaf
 //! ```
+//!
+//! The disk may have what a frame holds, too, until that is written; [`frames`] knows.
 
-use tlbkit::{Access, Attr, Change, Error, Fault, Leaf, PageSize, Pages, Pfn, VirtAddr, Vpn};
+use tlbkit::{Access, Attr, Change, Entry, Error, Fault, Leaf, Mark, PageSize, Pages, Pfn, VirtAddr, Vpn};
 
 use crate::disk::Slot;
 use crate::memory::Space;
@@ -42,8 +44,6 @@ impl From<Error> for Refused {
 #[derive(Clone, Copy, Debug)]
 struct Page {
     write: bool,
-    /// The page of the disk that has what the page holds, if no leaf maps it, or if the leaf has not been written.
-    slot: Option<Slot>,
 }
 
 impl Page {
@@ -107,19 +107,10 @@ impl Body {
         if fit { Ok(()) } else { Err(Refused::Wrong) }
     }
 
-    /// Lets the disk forget a page that is to be changed here.
-    fn forget_slot(&mut self, index: usize) {
-        if let Some(page) = &mut self.pages[index]
-            && let Some(slot) = page.slot.take()
-        {
-            slot.release();
-        }
-    }
-
     /// Reserves pages, which are full of zeros when they are first used.
     pub(crate) fn reserve(&mut self, part: Part, write: bool) -> Result<(), Refused> {
         self.all(part, false)?;
-        self.pages[part.indices()].fill(Some(Page { write, slot: None }));
+        self.pages[part.indices()].fill(Some(Page { write }));
         Ok(())
     }
 
@@ -131,10 +122,7 @@ impl Body {
                 .for_each(|leaf| frames::free_early(leaf.frame));
         }
         self.space.unmap(part.pages())?;
-        for index in part.indices() {
-            self.forget_slot(index);
-            self.pages[index] = None;
-        }
+        self.pages[part.indices()].fill(None);
         Ok(())
     }
 
@@ -155,19 +143,25 @@ impl Body {
         self.all(from, true)?;
         self.all(to, false)?;
         for (index, target) in from.indices().zip(to.indices()) {
-            // What the disk has must not be kept: a store by another thread is noted in a leaf that goes.
-            if self.leaf(index).is_some() {
-                self.forget_slot(index);
-            }
             self.pages[target] = self.pages[index].take();
         }
         let Self { space, pages } = self;
         let moved = space.edit(|edit| {
             for (index, target) in from.indices().zip(to.indices()) {
-                let Some(leaf) = space.lookup(address(index)) else { continue };
-                frames::share(leaf.frame);
-                if let Err(error) = edit.map(Pages::one(vpn(target)), leaf.frame, leaf.attr) {
-                    frames::release(leaf.frame, false);
+                let moved = match space.entry(address(index)) {
+                    Entry::Empty => continue,
+                    Entry::Leaf(leaf) => {
+                        frames::share(leaf.frame);
+                        edit.map(Pages::one(vpn(target)), leaf.frame, leaf.attr)
+                            .inspect_err(|_| frames::release(leaf.frame, false))
+                    }
+                    Entry::Mark(mark) => {
+                        let slot = Slot::of(mark);
+                        slot.share();
+                        edit.mark(address(target), mark).map(drop).inspect_err(|_| slot.release())
+                    }
+                };
+                if let Err(error) = moved {
                     edit.unmap(to.pages())?;
                     return Err(error);
                 }
@@ -211,7 +205,7 @@ impl Body {
     pub(crate) fn put_in(&mut self, at: usize, frames: &[Pfn]) -> Result<(), Refused> {
         let part = Part::new(at, frames.len())?;
         self.all(part, false)?;
-        let page = Page { write: true, slot: None };
+        let page = Page { write: true };
         self.space.map_each(part.pages(), frames.iter().copied(), page.attr())?;
         self.pages[part.indices()].fill(Some(page));
         Ok(())
@@ -221,26 +215,32 @@ impl Body {
     pub(crate) fn fault(&mut self, at: VirtAddr, access: Access) -> Result<(), Refused> {
         match self.space.fault(at, access)? {
             Fault::Retry => Ok(()),
-            Fault::NotMapped => self.fetch(at, access),
+            Fault::NotMapped => self.fetch(at, access, None),
+            Fault::Swapped(slot) => self.fetch(at, access, Some(Slot::of(Mark::Payload(slot)))),
             Fault::CopyOnWrite(leaf) => self.unshare(at, leaf),
-            Fault::NoRight(_) => Err(Refused::Wrong),
+            Fault::NoRight(_) | Fault::Closed(_) | Fault::Guard => Err(Refused::Wrong),
         }
     }
 
     /// Maps a page that is reserved: with what the disk has of it, or full of zeros.
-    fn fetch(&mut self, at: VirtAddr, access: Access) -> Result<(), Refused> {
+    fn fetch(&mut self, at: VirtAddr, access: Access, slot: Option<Slot>) -> Result<(), Refused> {
         let index = at.get().wrapping_sub(WINDOW) >> PageSize::K4.shift();
         let page = self.pages.get(index).copied().flatten().filter(|page| access.allowed(page.attr()));
         let page = page.ok_or(Refused::Wrong)?;
         let frame = frames::take().ok_or(Refused::NoMemory)?;
-        if let Some(slot) = page.slot {
-            slot.read(frame);
-            REPORT.add(Count::PagedIn, 1);
-        }
-        if let Err(error) = self.space.map(Pages::one(vpn(index)), frame, page.attr()) {
+        let mapped = match slot {
+            None => self.space.map(Pages::one(vpn(index)), frame, page.attr()),
+            Some(slot) => {
+                slot.read(frame);
+                // What the entry had of the disk, the frame has now.
+                self.space.fill(at, frame, page.attr()).map(|_| frames::keep_slot(frame, slot))
+            }
+        };
+        if let Err(error) = mapped {
             frames::release(frame, false);
             return Err(error.into());
         }
+        REPORT.add(Count::PagedIn, usize::from(slot.is_some()));
         REPORT.add(Count::Operations, 1);
         Ok(())
     }
@@ -255,24 +255,12 @@ impl Body {
         }
         let copy = frames::take_copy(leaf.frame).ok_or(Refused::NoMemory)?;
         self.space.replace(at, copy, Attr::READ | Attr::WRITE | Attr::USER)?;
-        let index = at.get().wrapping_sub(WINDOW) >> PageSize::K4.shift();
-        if index < PAGES {
-            self.forget_slot(index);
-        }
         Ok(())
     }
 
     /// Returns a copy of the process's memory, whose frames are shared until they are written.
     pub(crate) fn fork(&mut self) -> Result<Self, Refused> {
-        let space = self.space.fork()?;
-        for index in 0..PAGES {
-            if self.pages[index].is_some_and(|page| page.slot.is_some()) && self.leaf(index).is_some() {
-                // In a copy no leaf says whether the page was written since the disk had it.
-                self.forget_slot(index);
-            }
-        }
-        self.pages.iter().flatten().filter_map(|page| page.slot).for_each(Slot::share);
-        Ok(Self { space, pages: self.pages })
+        Ok(Self { space: self.space.fork()?, pages: self.pages })
     }
 
     /// Moves the clock's hand over pages: one that was used since the hand was there last is not used from now on, and
@@ -288,34 +276,39 @@ impl Body {
         }
         // The frames are held until the disk has them; nobody stores to them once the edit has ended.
         idle.iter().for_each(|&(_, frame)| frames::share(frame));
+        // Each frame that the disk does not have yet, with its place there; and those that it has.
+        let (mut fresh, mut kept) = (heapless::Vec::<_, SWEEP>::new(), heapless::Vec::<_, SWEEP>::new());
         let swept = self.space.edit(|edit| {
             for &(index, _) in &used {
                 edit.protect(Pages::one(vpn(index)), Change::clear(Attr::ACCESSED))?;
             }
-            for &(index, _) in &idle {
-                edit.unmap(Pages::one(vpn(index)))?;
+            for &(index, frame) in &idle {
+                let slot = Slot::take().ok_or(Error::NoRoom)?;
+                let was = edit.mark(address(index), slot.mark())?;
+                // The leaf says what hardware noted up to that store.
+                let written = was.leaf().is_none_or(|leaf| leaf.attr.contains(Attr::DIRTY));
+                match frames::slot(frame).filter(|_| !written && !frames::was_written(frame)) {
+                    None => drop(fresh.push((frame, slot))),
+                    Some(old) => {
+                        old.share();
+                        edit.mark(address(index), old.mark())?;
+                        slot.release();
+                        let _ = kept.push((frame, old));
+                    }
+                }
             }
             Ok(())
         });
-        assert!(swept.is_ok(), "small pages are cleared and unmapped without memory");
-        for &(index, frame) in &idle {
-            let kept = self.pages[index].and_then(|page| page.slot);
-            if let Some(slot) = kept.filter(|_| !frames::was_written(frame)) {
-                REPORT.check(
-                    slot.is(frame),
-                    Count::Failures,
-                    || "a page was written, and its leaf was not dirty",
-                );
-            } else {
-                self.forget_slot(index);
-                let slot = Slot::write(frame);
-                assert!(slot.is_some(), "the disk is full");
-                if let Some(page) = &mut self.pages[index] {
-                    page.slot = slot;
-                }
-            }
-            frames::release(frame, false);
+        assert!(swept.is_ok(), "small pages go out without memory, and the disk has room");
+        for (frame, slot) in kept {
+            REPORT.check(
+                slot.is(frame),
+                Count::Failures,
+                || "a page was written, and its leaf was not dirty",
+            );
         }
+        fresh.iter().for_each(|(frame, slot)| slot.write(*frame));
+        idle.iter().for_each(|&(_, frame)| frames::release(frame, false));
         REPORT.add(Count::PagedOut, idle.len());
         REPORT.add(Count::Operations, usize::from(!used.is_empty() || !idle.is_empty()));
         idle.len()
@@ -324,9 +317,3 @@ impl Body {
 
 /// How many pages the hand moves over at most at a time.
 pub(crate) const SWEEP: usize = 16;
-
-impl Drop for Body {
-    fn drop(&mut self) {
-        self.pages.iter().flatten().filter_map(|page| page.slot).for_each(Slot::release);
-    }
-}

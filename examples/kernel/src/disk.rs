@@ -3,7 +3,7 @@
 use core::sync::atomic::{AtomicU32, AtomicU64, Ordering};
 
 use spin::Mutex;
-use tlbkit::Pfn;
+use tlbkit::{Mark, Pfn};
 
 use crate::frames;
 use crate::memory::Words;
@@ -15,7 +15,8 @@ static PAGES: [Words; SLOTS] = [const { Words::new() }; SLOTS];
 static HOLDERS: [AtomicU32; SLOTS] = [const { AtomicU32::new(0) }; SLOTS];
 static FREE: Mutex<heapless::Vec<u16, SLOTS>> = Mutex::new(heapless::Vec::new());
 
-/// A page of the disk, held. `share` and `release` count.
+/// A page of the disk, held by an entry that has it as its payload, or by a frame that holds the same. `share` and `release`
+/// count.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct Slot(u16);
 
@@ -34,12 +35,38 @@ impl Slot {
         &PAGES[usize::from(self.0)].0
     }
 
-    /// Writes a frame to a page that is free; `None` if there is none.
-    pub(crate) fn write(frame: Pfn) -> Option<Self> {
+    /// Takes a page that is free; `None` if there is none.
+    pub(crate) fn take() -> Option<Self> {
         let slot = Self(FREE.lock().pop()?);
         HOLDERS[usize::from(slot.0)].store(1, Ordering::Relaxed);
-        frames::copy(frames::words(frame), slot.words());
         Some(slot)
+    }
+
+    /// Returns the page that a mark names.
+    pub(crate) fn of(mark: Mark) -> Self {
+        match mark {
+            Mark::Payload(slot) => Self::numbered(slot as u16).expect("the payload is a page of the disk"),
+            Mark::Guard => panic!("this kernel has no guard pages"),
+        }
+    }
+
+    /// Returns the page of a number; `None` for the first.
+    pub(crate) fn numbered(number: u16) -> Option<Self> {
+        (number != 0).then_some(Self(number))
+    }
+
+    pub(crate) fn number(self) -> u16 {
+        self.0
+    }
+
+    /// Returns the mark that names the page.
+    pub(crate) fn mark(self) -> Mark {
+        Mark::Payload(self.0.into())
+    }
+
+    /// Writes a frame to the page.
+    pub(crate) fn write(self, frame: Pfn) {
+        frames::copy(frames::words(frame), self.words());
     }
 
     /// Reads the page into a frame.

@@ -3,12 +3,13 @@
 //! A free frame is filled with a word that no program has. Who reads that word reads what was freed; and where it is not
 //! there any more when the frame is taken, somebody has written to what was freed.
 
-use core::sync::atomic::{AtomicBool, AtomicU32, AtomicU64, Ordering};
+use core::sync::atomic::{AtomicBool, AtomicU16, AtomicU32, AtomicU64, Ordering};
 
 use spin::Mutex;
 use tlbkit::Pfn;
 
 use crate::arch;
+use crate::disk::Slot;
 use crate::memory::Words;
 use crate::report::{Count, REPORT};
 
@@ -30,11 +31,18 @@ struct Info {
     dirty: AtomicBool,
     /// Whether it was freed before it was unmapped: a planted fault.
     early: AtomicBool,
+    /// The page of the disk that has what the frame held when it was read, or 0.
+    slot: AtomicU16,
 }
 
 impl Info {
     const fn new() -> Self {
-        Self { holders: AtomicU32::new(0), dirty: AtomicBool::new(false), early: AtomicBool::new(false) }
+        Self {
+            holders: AtomicU32::new(0),
+            dirty: AtomicBool::new(false),
+            early: AtomicBool::new(false),
+            slot: AtomicU16::new(0),
+        }
     }
 }
 
@@ -91,6 +99,16 @@ fn take_any() -> Option<Pfn> {
     Some(MEMORY[index].frame())
 }
 
+/// Returns the page of the disk that has what the frame held when it was read; the frame may have been written since.
+pub(crate) fn slot(frame: Pfn) -> Option<Slot> {
+    Slot::numbered(INFO[index(frame)].slot.load(Ordering::Relaxed))
+}
+
+/// Notes that a page of the disk has what the frame holds: the frame holds that page until it is free.
+pub(crate) fn keep_slot(frame: Pfn, slot: Slot) {
+    INFO[index(frame)].slot.store(slot.number(), Ordering::Relaxed);
+}
+
 /// Notes that a frame is mapped, or held, once more.
 pub(crate) fn share(frame: Pfn) {
     INFO[index(frame)].holders.fetch_add(1, Ordering::Relaxed);
@@ -120,6 +138,9 @@ pub(crate) fn release(frame: Pfn, dirty: bool) {
 
 fn free(frame: Pfn) {
     fill(words(frame), FREED);
+    if let Some(slot) = Slot::numbered(INFO[index(frame)].slot.swap(0, Ordering::Relaxed)) {
+        slot.release();
+    }
     // There is room: it has all of them.
     let _ = FREE.lock().push(index(frame) as u16);
 }

@@ -4,10 +4,11 @@ use core::sync::atomic::AtomicU64;
 
 use spin::{Mutex, RelaxStrategy};
 use tlbkit::{
-    AddressSpace, Asid, Attr, CpuSet, Error, Flush, Kernel, Mmu, PageSize, Pages, Pfn, PhysAddr, Record, Run,
-    VirtAddr, WalkCache,
+    AddressSpace, Asid, Attr, CpuSet, Error, Flush, Kernel, Mark, Mmu, PageSize, Pages, Pfn, PhysAddr,
+    Record, Run, VirtAddr, WalkCache,
 };
 
+use crate::disk::Slot;
 use crate::report::{Count, REPORT};
 use crate::{arch, faults, frames};
 
@@ -82,6 +83,14 @@ unsafe impl Kernel for Machine {
 
     fn release(&self, run: Run) {
         run.frames().for_each(|frame| frames::release(frame, run.dirty));
+    }
+
+    fn share_payload(&self, payload: u64) {
+        Slot::of(Mark::Payload(payload)).share();
+    }
+
+    fn release_payload(&self, payload: u64) {
+        Slot::of(Mark::Payload(payload)).release();
     }
 
     fn flush(&self, flush: &Flush, asid: Option<Asid>) {
