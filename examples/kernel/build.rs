@@ -8,9 +8,14 @@ fn main() {
         return;
     }
     let folder = env::var_os("CARGO_MANIFEST_DIR").unwrap_or_default();
+    let machine = match env::var("CARGO_CFG_TARGET_ARCH").as_deref() {
+        Ok("mips") => "mips32",
+        _ => "riscv64",
+    };
+    let kernel = format!("src/arch/{machine}/kernel.ld");
     for (program, script) in [
-        ("tlbkit-kernel", "src/arch/riscv64/kernel.ld"),
-        ("tlbkit-embedding", "src/arch/riscv64/kernel.ld"),
+        ("tlbkit-kernel", kernel.as_str()),
+        ("tlbkit-embedding", &kernel),
         ("tlbkit-programs", "user/programs.ld"),
     ] {
         println!("cargo::rustc-link-arg-bin={program}=-T{}", Path::new(&folder).join(script).display());

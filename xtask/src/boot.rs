@@ -1,7 +1,7 @@
 //! `cargo xtask boot`: the kernels of `examples/mips32`, `examples/mips3` and `examples/kernel` in QEMU.
 //!
 //! What follows is on MIPS32; `--cpu R4000` is the kernel for MIPS III, one boot and a row for each table; `--machine riscv64`
-//! is the third, one boot and one row.
+//! and `--machine mips32` are the third, one boot and one row.
 //!
 //! One boot a table. What the kernel says is shown; the lines that it means for this program become rows, and the rows a
 //! table at the end, or with `--json` the output.
@@ -16,9 +16,9 @@ use crate::shell::Shell;
 mod break_even;
 mod compare;
 mod elsewhere;
+mod kernel;
 mod machine;
 mod moving;
-mod riscv64;
 mod row;
 mod shootdown;
 mod superpage;
@@ -56,12 +56,12 @@ const STRESS: u32 = 1_000_000;
 /// The CPU that comes in numbers.
 const SEVERAL: &str = "P5600";
 
-/// Boot a kernel in QEMU: on MIPS32, its TLB refilled from every page table; on RISC-V, with programs that check themselves
+/// Boot a kernel in QEMU: on MIPS32, its TLB refilled from every page table; or on a machine, with programs that check themselves
 #[derive(Args, Clone, Debug)]
 pub(crate) struct BootArgs {
-    /// The machine, and with it the kernel: examples/mips32, or examples/kernel
-    #[arg(long, value_enum, default_value_t = Architecture::Mips32)]
-    machine: Architecture,
+    /// Boot examples/kernel on this machine [default: boot examples/mips32]
+    #[arg(long, value_enum)]
+    machine: Option<Architecture>,
     /// The CPU: 4Kc or 4KEcR1 (release 1), 4KEc, 24Kf, 34Kf, 74Kf, P5600, or R4000 (MIPS III, all its tables at once) [default:
     /// 34Kf, and P5600 with several CPUs]
     #[arg(long)]
@@ -80,7 +80,7 @@ pub(crate) struct BootArgs {
     #[arg(long)]
     big_endian: bool,
     /// Random changes and accesses, a million refills for each table, against a model; with several CPUs, ten thousand
-    /// shootdowns by each protocol. Goes on where it was interrupted. On RISC-V: a million operations
+    /// shootdowns by each protocol. Goes on where it was interrupted. With --machine: a million operations
     #[arg(long)]
     stress: bool,
     /// Plant a fault: the checks must fail
@@ -94,7 +94,7 @@ pub(crate) struct BootArgs {
     json: bool,
 }
 
-/// A machine that there is a kernel for.
+/// A machine that examples/kernel runs on.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
 enum Architecture {
     Mips32,
@@ -140,14 +140,14 @@ enum Inject {
     CorruptGuard,
     /// Software caches are not told of changes, nor the TLB when address-space numbers begin anew
     SkipInvalidation,
-    /// A CPU that is asked to flush its TLB says that it has, and has not (with several CPUs); on RISC-V, no TLB is
+    /// A CPU that is asked to flush its TLB says that it has, and has not (with several CPUs); with --machine, no TLB is
     /// flushed at all
     NoFlush,
-    /// A CPU that is asked to flush its TLB says that it has, and does it later (RISC-V, with several CPUs)
+    /// A CPU that is asked to flush its TLB says that it has, and does it later (--machine, several CPUs)
     NoWait,
-    /// A frame is freed before its page is unmapped (RISC-V, with several CPUs)
+    /// A frame is freed before its page is unmapped (--machine, several CPUs)
     EarlyFree,
-    /// A store to a copy-on-write page gets the right to write, and no copy (RISC-V)
+    /// A store to a copy-on-write page gets the right to write, and no copy (--machine)
     NoCow,
 }
 
@@ -173,8 +173,8 @@ pub(crate) fn run(args: &BootArgs) -> anyhow::Result<()> {
         }
     }
     check_fault(args)?;
-    if args.machine == Architecture::Riscv64 {
-        return on_riscv64(args);
+    if let Some(machine) = args.machine {
+        return kernel_on(machine, args);
     }
     check_root(args)?;
     if args.cpu() == machine::MIPS_III {
@@ -265,15 +265,19 @@ pub(crate) fn run(args: &BootArgs) -> anyhow::Result<()> {
     }
 }
 
-/// Boots the kernel for RISC-V.
-fn on_riscv64(args: &BootArgs) -> anyhow::Result<()> {
-    let mips = args.cpu.is_some()
+/// Boots the kernel whose programs check themselves.
+fn kernel_on(machine: Architecture, args: &BootArgs) -> anyhow::Result<()> {
+    let tables = args.cpu.is_some()
         || !args.table.is_empty()
         || args.big_endian
         || args.work.is_some()
         || args.root != Root::ErrorEpc;
-    ensure!(!mips, "--cpu, --table, --root, --big-endian and --work are of MIPS");
-    riscv64::run(&riscv64::Boot {
+    ensure!(!tables, "--cpu, --table, --root, --big-endian and --work go without --machine");
+    kernel::run(&kernel::Boot {
+        board: match machine {
+            Architecture::Mips32 => kernel::MIPS32,
+            Architecture::Riscv64 => kernel::RISCV64,
+        },
         cpus: args.cpus,
         stress: args.stress,
         inject: args.inject.map(Inject::name),
@@ -298,19 +302,18 @@ impl Inject {
 
 /// Checks that the fault that is asked for can be planted: one that is not would be one that nothing has noticed.
 fn check_fault(args: &BootArgs) -> anyhow::Result<()> {
-    use Architecture::{Mips32, Riscv64};
     use Inject::{CorruptGuard, DropFlush, EarlyFree, NoCow, NoFlush, NoWait, SkipInvalidation};
 
     let Some(inject) = args.inject else { return Ok(()) };
     let wide = args.cpu() == machine::MIPS_III;
     let wants = match (args.machine, inject, args.cpus) {
-        (Riscv64, NoFlush | NoCow, _) | (Riscv64, NoWait | EarlyFree, 2..) => return Ok(()),
-        (Mips32, CorruptGuard, _) if wide => "a CPU of 32 bits: leave --cpu out",
-        (Mips32, NoFlush, 2..) | (Mips32, DropFlush | CorruptGuard | SkipInvalidation, ..2) => return Ok(()),
-        (Riscv64, NoWait | EarlyFree, _) | (Mips32, NoFlush, _) => "several CPUs: give --cpus 4",
-        (Mips32, DropFlush | CorruptGuard | SkipInvalidation, _) => "one CPU: leave --cpus out",
-        (Riscv64, DropFlush | CorruptGuard | SkipInvalidation, _) => "MIPS32: leave --machine out",
-        (Mips32, NoWait | EarlyFree | NoCow, _) => "--machine riscv64",
+        (Some(_), NoFlush | NoCow, _) | (Some(_), NoWait | EarlyFree, 2..) => return Ok(()),
+        (None, CorruptGuard, _) if wide => "a CPU of 32 bits: leave --cpu out",
+        (None, NoFlush, 2..) | (None, DropFlush | CorruptGuard | SkipInvalidation, ..2) => return Ok(()),
+        (Some(_), NoWait | EarlyFree, _) | (None, NoFlush, _) => "several CPUs: give --cpus 4",
+        (None, DropFlush | CorruptGuard | SkipInvalidation, _) => "one CPU: leave --cpus out",
+        (Some(_), DropFlush | CorruptGuard | SkipInvalidation, _) => "the tables: leave --machine out",
+        (None, NoWait | EarlyFree | NoCow, _) => "--machine riscv64 or mips32",
     };
     bail!("--inject {} wants {wants}", inject.name())
 }
@@ -448,8 +451,8 @@ mod tests {
             assert!(check(&["--machine", "riscv64", "--inject", fault]).unwrap_err().contains("--cpus"));
             assert_eq!(check(&["--machine", "riscv64", "--inject", fault, "--cpus", "4"]), Ok(()));
         }
-        for fault in ["no-flush", "no-cow"] {
-            assert_eq!(check(&["--machine", "riscv64", "--inject", fault]), Ok(()));
+        for (fault, machine) in ["no-flush", "no-cow"].into_iter().zip(["riscv64", "mips32"]) {
+            assert_eq!(check(&["--machine", machine, "--inject", fault]), Ok(()));
         }
         assert!(check(&["--machine", "riscv64", "--inject", "drop-flush"]).is_err());
         assert!(check(&["--cpu", "R4000", "--inject", "corrupt-guard"]).is_err());

@@ -1,12 +1,12 @@
 //! A disk in memory, in pages. A page that is in two address spaces is there once.
 
-use core::sync::atomic::{AtomicU32, AtomicU64, Ordering};
+use core::sync::atomic::{AtomicU32, AtomicUsize, Ordering};
 
 use spin::Mutex;
 use tlbkit::{Mark, Pfn};
 
 use crate::frames;
-use crate::memory::Words;
+use crate::memory::{Page, Words};
 
 /// How many pages it has. The first is never used.
 pub(crate) const SLOTS: usize = 4096;
@@ -31,7 +31,7 @@ pub(crate) fn in_use() -> usize {
 }
 
 impl Slot {
-    fn words(self) -> &'static [AtomicU64; 512] {
+    fn words(self) -> &'static Page {
         &PAGES[usize::from(self.0)].0
     }
 
@@ -76,7 +76,7 @@ impl Slot {
 
     /// Tells whether the page is what the frame holds.
     pub(crate) fn is(self, frame: Pfn) -> bool {
-        let word = |word: &AtomicU64| word.load(Ordering::Relaxed);
+        let word = |word: &AtomicUsize| word.load(Ordering::Relaxed);
         self.words().iter().map(word).eq(frames::words(frame).iter().map(word))
     }
 

@@ -3,14 +3,14 @@
 //! A free frame is filled with a word that no program has. Who reads that word reads what was freed; and where it is not
 //! there any more when the frame is taken, somebody has written to what was freed.
 
-use core::sync::atomic::{AtomicBool, AtomicU16, AtomicU32, AtomicU64, Ordering};
+use core::sync::atomic::{AtomicBool, AtomicU16, AtomicU32, Ordering};
 
 use spin::Mutex;
 use tlbkit::Pfn;
 
 use crate::arch;
 use crate::disk::Slot;
-use crate::memory::Words;
+use crate::memory::{Page, Words};
 use crate::report::{Count, REPORT};
 
 /// How many there are.
@@ -21,7 +21,7 @@ static INFO: [Info; FRAMES] = [const { Info::new() }; FRAMES];
 static FREE: Mutex<heapless::Vec<u16, FRAMES>> = Mutex::new(heapless::Vec::new());
 
 /// What a free frame is full of.
-const FREED: u64 = 0xdead_dead_dead_dead;
+const FREED: usize = 0xdead_dead_dead_dead_u64 as usize;
 
 /// What the kernel knows of a frame.
 struct Info {
@@ -51,7 +51,7 @@ fn index(frame: Pfn) -> usize {
 }
 
 /// Returns the words of a frame.
-pub(crate) fn words(frame: Pfn) -> &'static [AtomicU64; 512] {
+pub(crate) fn words(frame: Pfn) -> &'static Page {
     &MEMORY[index(frame)].0
 }
 
@@ -68,7 +68,7 @@ pub(crate) fn in_use() -> usize {
     FRAMES - FREE.lock().len()
 }
 
-fn fill(words: &[AtomicU64; 512], word: u64) {
+fn fill(words: &Page, word: usize) {
     words.iter().for_each(|at| at.store(word, Ordering::Relaxed));
 }
 
@@ -82,7 +82,7 @@ pub(crate) fn take_copy(of: Pfn) -> Option<Pfn> {
     take_any().inspect(|&frame| copy(words(of), words(frame)))
 }
 
-pub(crate) fn copy(from: &[AtomicU64; 512], to: &[AtomicU64; 512]) {
+pub(crate) fn copy(from: &Page, to: &Page) {
     for (from, to) in from.iter().zip(to) {
         to.store(from.load(Ordering::Relaxed), Ordering::Relaxed);
     }

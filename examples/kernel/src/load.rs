@@ -7,6 +7,9 @@ use tlbkit::{Attr, PageSize, Pages, VirtAddr};
 use crate::frames;
 use crate::memory::Space;
 
+/// The bytes of a word.
+const WORD: usize = size_of::<usize>();
+
 /// Returns an address space with the programs, and where they begin.
 pub(crate) fn load(kernel: &Space, file: &[u8]) -> (Space, usize) {
     let space = Space::sharing(kernel).expect("there is memory for an address space");
@@ -15,14 +18,17 @@ pub(crate) fn load(kernel: &Space, file: &[u8]) -> (Space, usize) {
         bytes.iter().rev().fold(0, |number, &byte| number << 8 | usize::from(byte))
     };
     assert_eq!(number(0, 4), 0x464c_457f, "the programs are no ELF file");
-    let (entry, headers, size, count) = (number(24, 8), number(32, 8), number(54, 2), number(56, 2));
+    assert_eq!(number(4, 1), WORD / 4, "the programs are not for this machine");
+    // The fields of the machine's words move those behind them.
+    let [entry, headers] = [24, 24 + WORD].map(|field| number(field, WORD));
+    let [size, count] = [30, 32].map(|field| number(field + 3 * WORD, 2));
     for header in (0..count).map(|index| headers + index * size) {
         const LOAD: usize = 1;
         if number(header, 4) == LOAD {
-            let [offset, at] = [8, 16].map(|field| number(header + field, 8));
-            let [in_file, in_memory] = [32, 40].map(|field| number(header + field, 8));
+            let [offset, at, _, in_file, in_memory] =
+                [1, 2, 3, 4, 5].map(|field| number(header + field * WORD, WORD));
             let bytes = file.get(offset..offset + in_file).expect("the file is whole");
-            segment(&space, at, bytes, in_memory, rights(number(header + 4, 4)));
+            segment(&space, at, bytes, in_memory, rights(number(header + if WORD == 8 { 4 } else { 24 }, 4)));
         }
     }
     (space, entry)
@@ -41,8 +47,8 @@ fn segment(space: &Space, at: usize, bytes: &[u8], len: usize, attr: Attr) {
     for offset in (0..len).step_by(PageSize::K4.bytes()) {
         let frame = frames::take().expect("there is memory for the programs");
         let rest = bytes.get(offset..).unwrap_or_default();
-        for (chunk, word) in rest.chunks(8).zip(frames::words(frame)) {
-            let value = chunk.iter().rev().fold(0, |value, &byte| value << 8 | u64::from(byte));
+        for (chunk, word) in rest.chunks(WORD).zip(frames::words(frame)) {
+            let value = chunk.iter().rev().fold(0, |value, &byte| value << 8 | usize::from(byte));
             word.store(value, Ordering::Relaxed);
         }
         let page = Pages::one(VirtAddr::new(at + offset).vpn(PageSize::K4));

@@ -9,9 +9,10 @@
 //!             └── arch: to user mode and back      memory: the one `unsafe impl Kernel`
 //! ```
 //!
-//! `cargo xtask boot --machine riscv64` builds it and runs it in QEMU.
+//! `cargo xtask boot --machine riscv64` and `--machine mips32` build it and run it in QEMU.
 #![no_std]
 #![no_main]
+#![cfg_attr(target_arch = "mips", feature(asm_experimental_arch))]
 
 use core::sync::atomic::{AtomicUsize, Ordering};
 

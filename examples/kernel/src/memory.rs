@@ -1,6 +1,6 @@
 //! The kernel, as `tlbkit` needs it. Nothing else is `unsafe` here but what is in `arch`.
 
-use core::sync::atomic::AtomicU64;
+use core::sync::atomic::AtomicUsize;
 
 use spin::{Mutex, RelaxStrategy};
 use tlbkit::{
@@ -24,16 +24,19 @@ pub(crate) static MMU: Mmu<Machine, CPUS> = Mmu::new(Machine);
 
 /// A frame of memory. It is nothing but words that anybody may read and write: another thing is never in it.
 #[repr(C, align(4096))]
-pub(crate) struct Words(pub(crate) [AtomicU64; 512]);
+pub(crate) struct Words(pub(crate) Page);
+
+/// The words of a frame.
+pub(crate) type Page = [AtomicUsize; PageSize::K4.bytes() / size_of::<usize>()];
 
 impl Words {
     pub(crate) const fn new() -> Self {
-        Self([const { AtomicU64::new(0) }; 512])
+        Self([const { AtomicUsize::new(0) }; _])
     }
 
-    /// Returns the frame's number. Memory is mapped one to one.
+    /// Returns the frame's number.
     pub(crate) fn frame(&self) -> Pfn {
-        Pfn::new(core::ptr::from_ref(self).addr() >> PageSize::K4.shift())
+        Pfn::new(arch::physical(core::ptr::from_ref(self).addr()) >> PageSize::K4.shift())
     }
 }
 
@@ -150,18 +153,22 @@ impl RelaxStrategy for Serving {
     }
 }
 
-/// Fills the lists of free frames, and returns the kernel's own address space: memory, mapped one to one.
+/// Fills the lists of free frames, and returns the kernel's own address space: memory, mapped one to one where the machine
+/// does not show it anyway.
 pub(crate) fn prepare() -> Result<Space, Error> {
     FREE.lock().extend(0..NODES as u16);
     frames::prepare();
     let pages = |len: usize| {
         let count = len >> PageSize::K4.shift();
-        Pages::count(VirtAddr::new(arch::MEMORY).vpn(PageSize::K4), count).ok_or(Error::NoRoom)
+        Pages::count(VirtAddr::new(arch::KERNEL).vpn(PageSize::K4), count).ok_or(Error::NoRoom)
     };
     let kernel = Space::lending(&MMU, pages(arch::KERNEL_LEN)?)?;
+    if arch::MAPPED_LEN == 0 {
+        return Ok(kernel);
+    }
     let attr = Attr::READ | Attr::WRITE | Attr::EXEC | Attr::GLOBAL | Attr::ACCESSED | Attr::DIRTY;
-    let first = Pfn::new(arch::MEMORY >> PageSize::K4.shift());
-    kernel.map_linear(pages(arch::MEMORY_LEN)?, first, attr)?;
+    let first = Pfn::new(arch::KERNEL >> PageSize::K4.shift());
+    kernel.map_linear(pages(arch::MAPPED_LEN)?, first, attr)?;
     Ok(kernel)
 }
 

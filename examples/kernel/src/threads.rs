@@ -4,6 +4,7 @@ use core::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 
 use heapless::Deque;
 use spin::Mutex;
+use tlbkit::VirtAddr;
 
 use crate::arch::{self, Frame, Trap};
 use crate::body::{Part, Refused};
@@ -17,7 +18,13 @@ pub(crate) struct Thread {
     process: &'static Process,
     space: Space,
     frame: Frame,
+    /// Where the last fault was, and how often in a row.
+    faulted: (VirtAddr, usize),
 }
+
+/// How often a fault at one place may come again after it was mended. By then nothing but a TLB that was not flushed is
+/// to blame.
+const AGAIN: usize = 1000;
 
 /// How many threads there can be.
 const THREADS: usize = 256;
@@ -49,7 +56,7 @@ enum Next {
 
 impl Thread {
     pub(crate) fn new(process: &'static Process, space: Space, frame: Frame) -> Self {
-        Self { process, space, frame }
+        Self { process, space, frame, faulted: (VirtAddr::new(0), 0) }
     }
 
     /// Lets the thread wait for a CPU.
@@ -85,7 +92,14 @@ impl Thread {
             Trap::Fault(at, access) => {
                 REPORT.add(Count::Faults, 1);
                 match self.process.with(|body| body.fault(at, access)) {
-                    Ok(()) => Next::On,
+                    Ok(()) => {
+                        let (last, times) = self.faulted;
+                        self.faulted = (at, if at == last { times + 1 } else { 0 });
+                        if self.faulted.1 == AGAIN {
+                            REPORT.fail(Count::Failures, "a fault comes again for ever");
+                        }
+                        Next::On
+                    }
                     Err(Refused::NoMemory) => starve(),
                     Err(Refused::Wrong) => self.refuse(format_args!("{access:?} at {at}")),
                 }
@@ -122,6 +136,7 @@ impl Thread {
     /// Does what the thread asks for.
     fn call(&mut self) -> Next {
         let (number, [a, b, c, _]) = self.frame.call();
+        self.faulted.1 = 0;
         let process = self.process;
         let answer = match number {
             0 => return self.end(),

@@ -3,12 +3,13 @@
 //! Every page carries words that say which process wrote it, for which page, and how old they are.
 #![no_std]
 #![no_main]
+#![cfg_attr(target_arch = "mips", feature(asm_experimental_arch))]
 
-use core::arch::global_asm;
 use core::sync::atomic::{AtomicUsize, Ordering};
 
 use sys::Found;
 
+mod arch;
 mod messages;
 mod pressure;
 mod storm;
@@ -21,16 +22,6 @@ const WINDOW: usize = (1 << 30) - (2 << 20);
 const PAGE: usize = 4096;
 /// The words of a page that are written and read.
 const WORDS: [usize; 4] = [0, 171, 342, 511];
-
-global_asm!(
-    r#"
-    .section .text.start, "ax"
-    .globl _start
-_start:
-    tail    {main}
-    "#,
-    main = sym main,
-);
 
 /// How many checks this process has made and not reported.
 static CHECKS: AtomicUsize = AtomicUsize::new(0);
@@ -54,18 +45,27 @@ const fn at(page: usize) -> usize {
     WINDOW + page * PAGE
 }
 
+/// Where the page begins in what a page carries, and the process.
+const PAGE_AT: u32 = if usize::BITS == 64 { 32 } else { 14 };
+const PROCESS_AT: u32 = usize::BITS / 4 * 3;
+
 /// Returns the words that a page carries.
-const fn pattern(process: usize, page: usize, age: usize) -> u64 {
-    ((process as u64 + 1) << 48) | ((page as u64) << 32) | age as u64
+const fn pattern(process: usize, page: usize, age: usize) -> usize {
+    (process + 1) << PROCESS_AT | page << PAGE_AT | age_in(age)
+}
+
+/// Returns how old a page is that carries a word.
+const fn age_in(word: usize) -> usize {
+    word & ((1 << PAGE_AT) - 1)
 }
 
 /// Writes a word all over a page; tells whether that is allowed.
-fn stamp(page: usize, word: u64) -> bool {
+fn stamp(page: usize, word: usize) -> bool {
     WORDS.iter().all(|offset| sys::store(at(page) + offset * 8, word))
 }
 
 /// Checks that a page carries a word.
-fn expect(page: usize, word: u64) {
+fn expect(page: usize, word: usize) {
     for offset in WORDS {
         match sys::load(at(page) + offset * 8) {
             Some(found) => check(found == word, Found::StaleRead),

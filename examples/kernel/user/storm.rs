@@ -12,7 +12,7 @@ const ROUNDS: usize = 3000;
 enum Page {
     Nothing,
     /// What it carries, and whether it may be written.
-    There(u64, bool),
+    There(usize, bool),
 }
 
 /// What the process knows of its memory.

@@ -1,16 +1,8 @@
 //! What the kernel does for a program.
 
-use core::arch::{asm, global_asm};
+use crate::arch::call;
 
-fn call(number: usize, [a, b, c]: [usize; 3]) -> usize {
-    let answer;
-    // SAFETY: the kernel keeps every register but a0. What it does to memory is the caller's affair: pages that programs map
-    // and unmap hold no Rust object.
-    unsafe {
-        asm!("ecall", inout("a0") a => answer, in("a1") b, in("a2") c, in("a7") number, options(nostack));
-    }
-    answer
-}
+pub(crate) use crate::arch::{load, store};
 
 /// What the kernel answers to what must not be.
 const WRONG: usize = usize::MAX;
@@ -106,51 +98,5 @@ pub(crate) fn operations() -> usize {
 
 /// Lets [`load`] and [`store`] find out what must not be.
 pub(crate) fn catch() {
-    call(12, [refused as *const () as usize, 0, 0]);
-}
-
-global_asm!(
-    r#"
-    .section .text
-{load}:
-    ld      a1, (a0)
-    li      a0, 0
-    ret
-{store}:
-    sd      a1, (a0)
-    li      a0, 0
-    ret
-    # Where the kernel lets a thread go on whose access is not allowed.
-{refused}:
-    li      a0, 1
-    ret
-    "#,
-    load = sym probe_load,
-    store = sym probe_store,
-    refused = sym refused,
-);
-
-#[repr(C)]
-struct Loaded {
-    refused: usize,
-    word: u64,
-}
-
-unsafe extern "C" {
-    fn probe_load(at: usize) -> Loaded;
-    fn probe_store(at: usize, word: u64) -> usize;
-    fn refused();
-}
-
-/// Loads a word of the window; `None` if that is not allowed.
-pub(crate) fn load(at: usize) -> Option<u64> {
-    // SAFETY: a load of a word that is there, or a fault, which `catch` has seen to.
-    let loaded = unsafe { probe_load(at) };
-    (loaded.refused == 0).then_some(loaded.word)
-}
-
-/// Stores a word in the window; tells whether that is allowed.
-pub(crate) fn store(at: usize, word: u64) -> bool {
-    // SAFETY: the window holds no Rust object but stacks, which no program stores to.
-    unsafe { probe_store(at, word) == 0 }
+    call(12, [crate::arch::refused as *const () as usize, 0, 0]);
 }

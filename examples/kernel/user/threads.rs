@@ -8,7 +8,7 @@
 use core::sync::atomic::{AtomicUsize, Ordering};
 
 use crate::sys::{self, Found};
-use crate::{Numbers, at, check, pattern};
+use crate::{Numbers, age_in, at, check, pattern};
 
 const PAGES: usize = 24;
 /// Where a page is while it is away.
@@ -99,7 +99,7 @@ fn look_around(own: usize, numbers: &mut Numbers) {
         let (turn, floor) = (TURNS[page].load(Ordering::SeqCst), FLOORS[page].load(Ordering::SeqCst));
         let store = numbers.below(3) == 0;
         let met = if store {
-            sys::store(at(page) + OTHERS, numbers.below(1 << 30) as u64).then_some(0)
+            sys::store(at(page) + OTHERS, numbers.below(1 << 30)).then_some(0)
         } else {
             sys::load(at(page))
         };
@@ -107,7 +107,7 @@ fn look_around(own: usize, numbers: &mut Numbers) {
         let found = if store { Found::StaleWrite } else { Found::StaleRead };
         check(!(is_away && met.is_some()), found);
         if let Some(word) = met.filter(|&word| word != 0) {
-            let age = (word & 0xffff_ffff) as usize;
+            let age = age_in(word);
             check(word == pattern(own, page, age) && age >= floor, Found::StaleRead);
         }
     }

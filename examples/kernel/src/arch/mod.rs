@@ -1,7 +1,11 @@
 //! The machines, a folder each: all that is done by instructions of one architecture.
 
+#[cfg(target_arch = "mips")]
+mod mips32;
 #[cfg(target_arch = "riscv64")]
 mod riscv64;
 
+#[cfg(target_arch = "mips")]
+pub(crate) use mips32::*;
 #[cfg(target_arch = "riscv64")]
 pub(crate) use riscv64::*;

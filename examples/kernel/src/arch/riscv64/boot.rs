@@ -3,7 +3,7 @@
 use core::arch::{asm, global_asm};
 use core::slice;
 
-use super::{MEMORY, MEMORY_LEN, SOFTWARE, TIMER, sbi};
+use super::{KERNEL as MEMORY, MAPPED_LEN as MEMORY_LEN, SOFTWARE, TIMER, sbi};
 
 global_asm!(
     r#"

@@ -17,12 +17,16 @@ pub(crate) use trap::{Frame, Trap, run};
 /// The machine's name.
 pub(crate) const NAME: &str = "riscv64";
 
-/// Memory, which the kernel maps one to one.
-pub(crate) const MEMORY: usize = 0x8000_0000;
-/// Its length in bytes.
-pub(crate) const MEMORY_LEN: usize = 256 << 20;
 /// The part of every address space that is the kernel's: the gigabyte that memory is in.
+pub(crate) const KERNEL: usize = 0x8000_0000;
 pub(crate) const KERNEL_LEN: usize = 1 << 30;
+/// How much of it is mapped one to one: memory.
+pub(crate) const MAPPED_LEN: usize = 256 << 20;
+
+/// Returns the physical address of what the kernel has at `at`.
+pub(crate) const fn physical(at: usize) -> usize {
+    at
+}
 
 /// Bits of `sie` and `sip`: software and timer interrupts of supervisor mode.
 const SOFTWARE: usize = 1 << 1;

@@ -1,5 +1,5 @@
-//! The kernels of `examples/kernel` on RISC-V: QEMU's machine `virt`, with OpenSBI. One of them is the kernel of
-//! `docs/embedding.md`, for one hart; the others are one, for one hart and for several.
+//! The kernel of `examples/kernel`, for one CPU and for several: on RISC-V, QEMU's machine `virt` with OpenSBI, and on MIPS32,
+//! QEMU's Malta with P5600 cores. For one hart there is also the kernel of `docs/embedding.md`.
 
 use std::io::{BufRead, BufReader};
 use std::path::{Path, PathBuf};
@@ -13,11 +13,46 @@ use crate::shell::{Line, Shell};
 use crate::{places, tools};
 
 const FOLDER: &str = "examples/kernel";
-const TARGET: &str = "riscv64gc-unknown-none-elf";
-const QEMU: &str = "qemu-system-riscv64";
 
-/// The most CPUs that the kernel is built for.
-const CPUS: usize = 8;
+/// What differs from machine to machine.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct Board {
+    target: &'static str,
+    qemu: &'static str,
+    package: &'static str,
+    /// Whether Rust has no libraries for the target, so that `core` is built with the kernel.
+    builds_core: bool,
+    /// QEMU's words for the board.
+    words: &'static str,
+    /// The most CPUs.
+    cpus: usize,
+    /// The last line that the firmware says begins like this, if it says anything.
+    firmware: Option<&'static str>,
+    /// Whether the machine counts instructions, and there is a kernel of the guide.
+    is_whole: bool,
+}
+
+pub(super) const RISCV64: Board = Board {
+    target: "riscv64gc-unknown-none-elf",
+    qemu: "qemu-system-riscv64",
+    package: "qemu-system-misc",
+    builds_core: false,
+    words: "-M virt",
+    cpus: 8,
+    firmware: Some("Boot HART MEDELEG"),
+    is_whole: true,
+};
+
+pub(super) const MIPS32: Board = Board {
+    target: "mipsel-unknown-none",
+    qemu: "qemu-system-mipsel",
+    package: "qemu-system-mips",
+    builds_core: true,
+    words: "-M malta -cpu P5600 -semihosting-config enable=on,target=native",
+    cpus: 4,
+    firmware: None,
+    is_whole: false,
+};
 
 /// Seconds that a boot may take. One takes seconds, under stress minutes.
 const LIMIT: [&str; 2] = ["300", "1800"];
@@ -31,6 +66,7 @@ const STRESS: usize = 1_000_000;
 /// What is booted.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Boot {
+    pub(super) board: Board,
     pub(super) cpus: usize,
     pub(super) stress: bool,
     /// The fault that is planted.
@@ -44,19 +80,29 @@ pub(super) struct Boot {
 ///
 /// If something is missing, the boot goes wrong or a check fails.
 pub(super) fn run(boot: &Boot) -> anyhow::Result<()> {
-    ensure!((1..=CPUS).contains(&boot.cpus), "{} CPUs: the kernel runs on 1 to {CPUS}", boot.cpus);
+    let board = &boot.board;
+    ensure!(
+        (1..=board.cpus).contains(&boot.cpus),
+        "{} CPUs: the kernel runs on 1 to {}",
+        boot.cpus,
+        board.cpus
+    );
     let shell = &Shell::Plain;
-    tools::program(shell, QEMU, "qemu-system-misc")?;
-    tools::parts(shell, &[], &[TARGET])?;
-    let built = build(shell, boot.cpus)?;
-    if boot.cpus == 1 && !boot.stress && boot.inject.is_none() {
-        let (rows, outcome) = listen(&machine(boot, &built, "tlbkit-embedding"), boot.json)?;
+    tools::program(shell, board.qemu, board.package)?;
+    if board.builds_core {
+        tools::toolchain(shell, tools::NIGHTLY, &["rust-src"])?;
+    } else {
+        tools::parts(shell, &[], &[board.target])?;
+    }
+    let built = build(shell, board, boot.cpus)?;
+    if board.is_whole && boot.cpus == 1 && !boot.stress && boot.inject.is_none() {
+        let (rows, outcome) = listen(&machine(boot, &built, "tlbkit-embedding"), boot)?;
         outcome?;
         if !boot.json {
             println!("docs/embedding.md: {} checks\n", rows.first().map_or(0, |row| number(row, "checks")));
         }
     }
-    let (rows, outcome) = listen(&line(boot, &built), boot.json)?;
+    let (rows, outcome) = listen(&line(boot, &built), boot)?;
     if boot.json {
         println!("{:#}", Value::from_iter(rows));
     } else {
@@ -79,20 +125,26 @@ fn outcome(line: &Line, rows: &[Value], status: ExitStatus) -> anyhow::Result<()
 }
 
 /// Returns the folder with the kernel and its programs. The one for one CPU has no shootdown in it.
-fn build(shell: &Shell, cpus: usize) -> anyhow::Result<PathBuf> {
+fn build(shell: &Shell, board: &Board, cpus: usize) -> anyhow::Result<PathBuf> {
     let folder = places::target().join(if cpus == 1 { "kernel-1" } else { "kernel" });
-    let line = Line::new("cargo", "build --quiet --release --manifest-path");
-    let line = line.with([format!("{FOLDER}/Cargo.toml")]).with(["--target", TARGET, "--target-dir"]);
+    let words = if board.builds_core {
+        "+nightly build -Z build-std=core --bin tlbkit-kernel --bin tlbkit-programs --quiet --release --manifest-path"
+    } else {
+        "build --quiet --release --manifest-path"
+    };
+    let line = Line::new("cargo", words);
+    let line = line.with([format!("{FOLDER}/Cargo.toml")]).with(["--target", board.target, "--target-dir"]);
     let line = line.with([folder.to_string_lossy()]);
     shell.run(&if cpus == 1 { line.with(["--features", "one-cpu"]) } else { line })?;
-    Ok(folder.join(TARGET).join("release"))
+    Ok(folder.join(board.target).join("release"))
 }
 
 /// Returns the command line that boots a kernel.
 fn machine(boot: &Boot, built: &Path, kernel: &str) -> Line {
     let cpus = boot.cpus.to_string();
-    let line = Line::new("timeout", "-k 5").with([LIMIT[usize::from(boot.stress)], QEMU]);
-    let line = line.with("-M virt -m 256M -nic none -nographic -no-reboot -smp".split(' ')).with([&cpus]);
+    let line = Line::new("timeout", "-k 5").with([LIMIT[usize::from(boot.stress)], boot.board.qemu]);
+    let line = line.with(boot.board.words.split(' '));
+    let line = line.with("-m 256M -nic none -nographic -no-reboot -smp".split(' ')).with([&cpus]);
     // A CPU that is alone counts its time in instructions, and so every boot is the same.
     let line =
         if boot.cpus == 1 { line.with(["-icount", &format!("shift={SHIFT},sleep=off")]) } else { line };
@@ -102,7 +154,7 @@ fn machine(boot: &Boot, built: &Path, kernel: &str) -> Line {
 /// Returns the command line that boots the kernel with its programs.
 fn line(boot: &Boot, built: &Path) -> Line {
     let mut words = format!("cpus={}", boot.cpus);
-    if boot.cpus == 1 {
+    if boot.board.is_whole && boot.cpus == 1 {
         // QEMU counts the nanoseconds that the instructions take.
         words += &format!(" costs={}", 1 << SHIFT);
     }
@@ -116,12 +168,12 @@ fn line(boot: &Boot, built: &Path) -> Line {
     machine(boot, built, "tlbkit-kernel").with(["-initrd", &programs.to_string_lossy(), "-append", &words])
 }
 
-/// Runs a boot; returns its rows, and whether all is well. What else the kernel says is shown; what OpenSBI says is not.
+/// Runs a boot; returns its rows, and whether all is well. What else the kernel says is shown; what the firmware says is not.
 ///
 /// # Errors
 ///
 /// If QEMU cannot be run at all.
-fn listen(line: &Line, quiet: bool) -> anyhow::Result<(Vec<Value>, anyhow::Result<()>)> {
+fn listen(line: &Line, boot: &Boot) -> anyhow::Result<(Vec<Value>, anyhow::Result<()>)> {
     let mut child = line
         .command()
         .stdin(Stdio::null())
@@ -130,7 +182,8 @@ fn listen(line: &Line, quiet: bool) -> anyhow::Result<(Vec<Value>, anyhow::Resul
         .with_context(|| format!("cannot run `{line}`"))?;
     let output = child.stdout.take().context("no output")?;
     let mut rows = Vec::new();
-    let mut is_kernel = false;
+    let (quiet, firmware) = (boot.json, boot.board.firmware);
+    let mut is_kernel = firmware.is_none();
     for part in BufReader::new(output).split(b'\n') {
         let part = part?;
         let text = String::from_utf8_lossy(&part);
@@ -142,8 +195,7 @@ fn listen(line: &Line, quiet: bool) -> anyhow::Result<(Vec<Value>, anyhow::Resul
         } else if is_kernel {
             println!("{text}");
         }
-        // The last that OpenSBI says.
-        is_kernel |= text.starts_with("Boot HART MEDELEG");
+        is_kernel |= firmware.is_some_and(|last| text.starts_with(last));
     }
     let outcome = outcome(line, &rows, child.wait()?);
     Ok((rows, outcome))

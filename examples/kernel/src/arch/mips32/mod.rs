@@ -1,0 +1,156 @@
+//! MIPS32, on QEMU's board Malta with up to four coherent cores of a P5600.
+//!
+//! The kernel and all memory are in kseg0, which is not translated; a program is in kuseg, whose pages the TLB has from the
+//! refill handler. What touches the hardware is that of `examples/mips32`, file by file.
+
+use core::fmt;
+
+mod boot;
+#[path = "../../../../mips32/src/smp/cores.rs"]
+mod cores;
+#[path = "../../../../mips32/src/arch/cp0.rs"]
+#[allow(dead_code, reason = "the other kernel uses the rest; so for the others")]
+pub(crate) mod cp0;
+#[path = "../../../../mips32/src/arch/firmware.rs"]
+mod firmware;
+#[path = "../../../../mips32/src/smp/gic.rs"]
+#[allow(dead_code)]
+mod gic;
+mod refill;
+#[path = "../../../../mips32/src/arch/semihosting.rs"]
+mod semihosting;
+#[path = "../../../../mips32/src/arch/tlb.rs"]
+#[allow(dead_code)]
+mod tlb;
+mod trap;
+#[path = "../../../../mips32/src/arch/uart.rs"]
+mod uart;
+#[path = "../../../../mips32/src/arch/vectors.rs"]
+mod vectors;
+
+pub(crate) use boot::{Boot, start_others};
+pub(crate) use cp0::cpu;
+pub(crate) use refill::set_root;
+pub(crate) use tlbkit::arch::Mips32Coherent as Machine;
+use trap as exception;
+pub(crate) use trap::{Frame, Trap, run};
+
+/// The machine's name.
+pub(crate) const NAME: &str = "mips32";
+
+/// Where memory is seen without translation.
+const KSEG0: usize = 0x8000_0000;
+
+/// The part of every address space that is the kernel's: the beginning of kseg2.
+pub(crate) const KERNEL: usize = 0xc000_0000;
+pub(crate) const KERNEL_LEN: usize = 4 << 20;
+/// How much of it is mapped: nothing, as all memory is in kseg0.
+pub(crate) const MAPPED_LEN: usize = 0;
+
+/// Returns the physical address of what the kernel has at `at`.
+pub(crate) const fn physical(at: usize) -> usize {
+    at & 0x1fff_ffff
+}
+
+/// Whether there are other CPUs, and the board's coherence manager and interrupt controller with them.
+const SEVERAL: bool = crate::memory::CPUS > 1;
+
+/// Status and Cause: the interrupts of other CPUs, by pin 0 of the interrupt controller, and of the timer.
+const IPI: u32 = if SEVERAL { 1 << 10 } else { 0 };
+const TIMER: u32 = 1 << 15;
+
+/// Runs `f` without interrupts, which the kernel never takes.
+pub(crate) fn masked<R>(f: impl FnOnce() -> R) -> R {
+    f()
+}
+
+/// Forgets the translation of an address in one address space.
+pub(crate) fn fence(at: usize, asid: u16) {
+    tlb::forget(at as u32, asid.into());
+}
+
+/// Forgets the translations of one address space.
+pub(crate) fn fence_asid(asid: u16) {
+    tlb::forget_all(|entry| entry.is_in(asid.into()));
+}
+
+/// Forgets every translation.
+pub(crate) fn fence_all() {
+    tlb::forget_all(|_| true);
+}
+
+/// Interrupts these CPUs.
+pub(crate) fn interrupt(cpus: usize) {
+    (0..crate::memory::CPUS).filter(|cpu| cpus >> cpu & 1 == 1).for_each(gic::send);
+}
+
+/// Returns the time.
+pub(crate) fn instructions() -> usize {
+    cp0::count::read() as usize
+}
+
+/// How long a thread runs, in ticks of Count: about 5 ms.
+const SLICE: u32 = 800_000;
+/// How long a CPU waits for another one before it looks again: about 20 us.
+const PAUSE: u32 = 3_200;
+
+/// Waits for an interrupt.
+pub(crate) fn wait() {
+    set_timer(SLICE);
+    trap::sleep();
+}
+
+/// Lets time pass while this CPU waits for another one, which an emulator or a hypervisor runs meanwhile.
+/// What runs here has its time after that.
+pub(crate) fn pause() {
+    set_timer(PAUSE);
+    trap::sleep();
+    begin_slice();
+}
+
+/// Takes the interrupt of other CPUs back. What it was sent for is looked for after that.
+pub(crate) fn take_interrupt() {
+    if SEVERAL {
+        gic::acknowledge(cpu());
+    }
+}
+
+/// Lets the timer interrupt when a thread has run for long enough.
+pub(crate) fn begin_slice() {
+    set_timer(SLICE);
+}
+
+/// Lets the timer interrupt after so many ticks, or some more.
+fn set_timer(mut ticks: u32) {
+    loop {
+        let at = cp0::count::read().wrapping_add(ticks);
+        // SAFETY: it takes the timer's interrupt back, and says when the next one is.
+        unsafe { cp0::compare::write(at) };
+        // Had that time passed before it was written, the interrupt would come when Count has gone round; and one that comes
+        // during the write is taken back in QEMU.
+        let passed = cp0::count::read().wrapping_sub(at) as i32 >= 0;
+        if !passed || cp0::cause::read() & TIMER != 0 {
+            return;
+        }
+        ticks = ticks.saturating_mul(2);
+    }
+}
+
+/// Makes what has been stored executable on this CPU: QEMU's caches are coherent.
+pub(crate) fn fetch_anew() {
+    cp0::barrier();
+}
+
+/// The serial line.
+pub(crate) struct Console;
+
+impl fmt::Write for Console {
+    fn write_str(&mut self, text: &str) -> fmt::Result {
+        uart::Uart.write_str(text)
+    }
+}
+
+/// Ends the machine.
+pub(crate) fn stop() -> ! {
+    semihosting::exit(0)
+}
