@@ -127,7 +127,13 @@ struct Seat {
     trusted_by: Option<u16>,
 }
 
-/// `PAGES` IPC pages in up to `SPACES` address spaces.
+/// `PAGES` IPC pages in up to `SPACES` address spaces, of which there are 65,536 at the most.
+///
+/// ```compile_fail,E0080
+/// use tlbkit_shootdown::ipc::IpcRegion;
+///
+/// const REGION: IpcRegion<1, 65_537> = IpcRegion::new();
+/// ```
 #[derive(Clone, Debug)]
 pub struct IpcRegion<const PAGES: usize, const SPACES: usize> {
     seats: [[Seat; SPACES]; PAGES],
@@ -142,6 +148,7 @@ impl<const PAGES: usize, const SPACES: usize> Default for IpcRegion<PAGES, SPACE
 impl<const PAGES: usize, const SPACES: usize> IpcRegion<PAGES, SPACES> {
     /// Returns a region that nobody owns anything of.
     pub const fn new() -> Self {
+        const { assert!(SPACES <= 1 << 16, "a seat has room for every space's number") };
         let seat = Seat { owned: 0, low: Access::None, reducing: None, trusted_by: None };
         Self { seats: [[seat; SPACES]; PAGES] }
     }
@@ -414,7 +421,8 @@ pub enum MessageStep {
     /// sender's, and those of earlier senders whom somebody else has trusted.
     FinishTransfer,
     /// [`IpcRegion::mapin`] in the receiver's space, again after each [`LowAction::Reduce`] or [`LowAction::Wait`] that it
-    /// answers.
+    /// answers. Of a page that others own, too, such as a duplicate, writing is [`IpcError::Denied`]: then there is nothing to
+    /// be mapped ahead.
     Mapin(Access),
 }
 

@@ -388,3 +388,24 @@ fn distances_of_the_r4000() {
     assert_eq!(between(Change::Write, Use::Return), Some(3));
     assert_eq!(between(Change::Move, Use::Write), Some(2));
 }
+
+/// Those of the VR4110, which its manual (NEC U14272EJ3V0UM, table 23-2) calculates, are kept too: two instructions before a
+/// write of the TLB are the only ones that are more than the R4000's.
+#[test]
+fn distances_of_the_vr4110() {
+    for (change, consumer, least) in [
+        (Change::Write, Use::Probe, 2),
+        (Change::Write, Use::Access, 1),
+        // The `eret` itself lies before the fetch, too.
+        (Change::Write, Use::Return, 2 - 1),
+        (Change::Read, Use::Move, 1),
+        (Change::Move, Use::Write, 2),
+        (Change::Probe, Use::Move, 2),
+        (Change::Move, Use::Probe, 2),
+        (Change::Move, Use::Return, 2),
+        (Change::Move, Use::Move, 1),
+    ] {
+        let between = distance(Isa::Mips3, change, consumer);
+        assert!(between >= Some(least), "{change:?}, {consumer:?}: {between:?}");
+    }
+}

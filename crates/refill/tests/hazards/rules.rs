@@ -5,7 +5,7 @@
 //!   issue any other instructions together.
 //! * MIPS III: instructions, of which every one counts (MIPS R4000 User's Manual, appendix F): the pipeline stage in which
 //!   the change is made, less the stage in which the use looks, less one. The R4600, R4700 and VR4100 ask for less, but
-//!   for two instructions before a write of the TLB.
+//!   for two instructions before a write of the TLB (that the VR4100 does: NEC U14272EJ3V0UM, chapter 23).
 
 use tlbkit_refill::features::Isa;
 
