@@ -25,7 +25,7 @@ pub(crate) const ATTRIBUTES: Attr = Attr::WRITE
     .union(Attr::ACCESSED)
     .union(Attr::DIRTY)
     .union(Attr::UNCACHED)
-    .union(Attr::COPY_ON_WRITE);
+    .union(Attr::SOFTWARE);
 
 /// `svc #0`: an exception to EL1 from wherever it is.
 pub(crate) const TRAP: u64 = 0xd400_0001;

@@ -23,7 +23,7 @@ use core::sync::atomic::{AtomicBool, Ordering};
 use tlbkit_addr::{Attr, Flush, PageSize, Pages, Pfn, PhysAddr, VirtAddr, Vpn};
 use tlbkit_pagetable::mpt::Mpt;
 use tlbkit_pagetable::nodes::{Chunk, Slab};
-use tlbkit_pagetable::{Change, Error, Geometry, Holes, Leaf, Local, Solo, Space};
+use tlbkit_pagetable::{Change, Error, Geometry, Holes, Leaf, Local, Mark, Solo, Space};
 
 #[cfg_attr(target_arch = "riscv64", path = "riscv64.rs")]
 #[cfg_attr(target_arch = "aarch64", path = "aarch64.rs")]
@@ -190,9 +190,27 @@ fn attributes(random: &mut Random) -> Attr {
     Attr::from_bits_truncate(random.next() as u16) & machine::ATTRIBUTES
 }
 
+/// What an access can do. A page without any of it is closed: it keeps its frame.
+const ACCESS: Attr = Attr::READ.union(Attr::WRITE).union(Attr::EXEC);
+
+/// Returns the rights of a page, or those of one in eight that is closed.
+fn rights(random: &mut Random) -> Attr {
+    let attr = attributes(random);
+    if random.below(8) == 0 { attr - ACCESS } else { attr | Attr::READ }
+}
+
+/// Returns a mark, any bits of which may be set, or none.
+fn mark(random: &mut Random) -> Option<Mark> {
+    match random.below(8) {
+        0 => None,
+        1 => Some(Mark::Guard),
+        _ => Some(Mark::Payload(random.next() as u64 >> (3 + random.below(61)))),
+    }
+}
+
 fn operate(table: &mut Judged<'_>, pages: Pages, size: PageSize, random: &mut Random) -> Result<(), Error> {
     let whole = widened(table, pages);
-    match random.below(10) {
+    match random.below(12) {
         0..=4 => {
             table.unmap(whole, Holes::Skip, None)?;
             // In step with the addresses, so that small pages can become large ones, or anywhere.
@@ -201,13 +219,25 @@ fn operate(table: &mut Judged<'_>, pages: Pages, size: PageSize, random: &mut Ra
                 0 => (POOL >> K4.shift()) + (random.below(POOL_PAGES) & !(size.pages(K4).unwrap_or(1) - 1)),
                 _ => (POOL >> K4.shift()) + pages.first().get() % POOL_PAGES,
             };
-            table.map(pages, Pfn::new(frame), size, Attr::READ | attributes(random))
+            table.map(pages, Pfn::new(frame), size, rights(random))
         }
         5 => table.unmap(pages, Holes::Refuse, None).map(drop),
         6 => table.unmap(whole, Holes::Skip, None).map(drop),
         7 | 8 => {
-            let change = Change { clear: attributes(random) & !Attr::READ, set: attributes(random) };
+            let closes = if random.below(4) == 0 { ACCESS } else { Attr::empty() };
+            let change = Change { clear: attributes(random) & !Attr::READ | closes, set: attributes(random) };
             table.protect(whole, Holes::Skip, change).map(drop)
+        }
+        9 => {
+            // Single pages, whatever is there, whose words are then any but those of leaves.
+            for page in pages.into_iter().take(16) {
+                table.mark(page.address(K4), mark(random))?;
+            }
+            Ok(())
+        }
+        10 => {
+            let frame = (POOL >> K4.shift()) + pages.first().get() % POOL_PAGES;
+            table.fill(pages.first().address(K4), Pfn::new(frame), rights(random)).map(drop)
         }
         // Small pages are made of large ones a few at a time: a gigabyte of them would fill the memory.
         _ if pages.len() > 2048 && size < Shape::SIZES[2] => Err(Error::NoRoom),
@@ -262,6 +292,7 @@ fn look_at(
     let before = table.lookup(at);
     let wanted = match before {
         None => Err(Fault::Absent),
+        Some(leaf) if !leaf.attr.intersects(ACCESS) => Err(Fault::Absent),
         Some(leaf) => machine::rules(leaf.attr, access, mode).map(|()| leaf.phys(at, K4)),
     };
     // What is mapped beyond the pool is nobody's to write.

@@ -42,7 +42,7 @@ pub(crate) const ATTRIBUTES: Attr = Attr::WRITE
     .union(Attr::DIRTY)
     .union(Attr::UNCACHED)
     .union(Attr::DEVICE)
-    .union(Attr::COPY_ON_WRITE);
+    .union(Attr::SOFTWARE);
 
 /// `int 0x80`: comes to ring 0 from wherever it is.
 pub(crate) const TRAP: u64 = 0x80cd;
