@@ -39,6 +39,7 @@ mod report;
 mod sanitize;
 mod shell;
 mod stack;
+mod support;
 mod test;
 mod tools;
 mod worst;
@@ -86,6 +87,8 @@ enum Command {
     Worst,
     /// Measure the stack that each operation of each table takes; more than 2 KiB is an error
     Stack,
+    /// Write the tables of docs/support.md that the code makes; the tests compare them
+    Support,
     Report(report::ReportArgs),
     Bookkeeping(bookkeeping::BookkeepingArgs),
 }
@@ -114,6 +117,7 @@ fn main() -> ExitCode {
         Command::Bench(args) => bench::run(&shell, &args),
         Command::Instructions(args) => instructions::run(&args),
         Command::Stack => stack::run(&shell),
+        Command::Support => support::run(&shell),
         Command::Worst => worst::run(&shell),
         Command::Report(args) => report::run(&shell, &args),
         Command::Bookkeeping(args) => bookkeeping::run(&args),

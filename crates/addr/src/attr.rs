@@ -31,6 +31,11 @@ bitflags! {
         /// The kernel's own mark, which no hardware reads: the page lost [`WRITE`](Attr::WRITE) because its frame is
         /// shared, and gets a copy of the frame when it is next written.
         const COPY_ON_WRITE = 1 << 9;
+        /// The first bit to which the kernel gives a meaning, where a format has room for it. No hardware reads it, and no
+        /// table: it goes with the page.
+        const SOFT_1 = 1 << 10;
+        /// The second such bit.
+        const SOFT_2 = 1 << 11;
     }
 }
 
@@ -41,4 +46,8 @@ impl Attr {
 
     /// The memory type: [`UNCACHED`](Attr::UNCACHED) and [`DEVICE`](Attr::DEVICE).
     pub const MEMORY: Self = Self::UNCACHED.union(Self::DEVICE);
+
+    /// What no hardware reads: [`COPY_ON_WRITE`](Attr::COPY_ON_WRITE), [`SOFT_1`](Attr::SOFT_1) and
+    /// [`SOFT_2`](Attr::SOFT_2).
+    pub const SOFTWARE: Self = Self::COPY_ON_WRITE.union(Self::SOFT_1).union(Self::SOFT_2);
 }

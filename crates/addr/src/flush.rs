@@ -36,12 +36,12 @@ impl Reach {
     /// - Rights that are taken away must reach every CPU, and so must whatever else a stale entry would do wrongly: a
     ///   cleared status bit that the next access must set again, another memory type, or another tag of the address space.
     /// - So must giving a page to user mode: the kernel loses it where that is one or the other (PXN, SUM, SMAP).
-    /// - The kernel's own mark, [`Attr::COPY_ON_WRITE`], is in no TLB.
+    /// - The kernel's own bits, [`Attr::SOFTWARE`], are in no TLB.
     ///
     /// The one rule for both tables and protocols. Costs a few instructions.
     #[inline(always)]
     pub const fn of_change(lost: Attr, gained: Attr) -> Self {
-        let (lost, gained) = (lost.difference(Attr::COPY_ON_WRITE), gained.difference(Attr::COPY_ON_WRITE));
+        let (lost, gained) = (lost.difference(Attr::SOFTWARE), gained.difference(Attr::SOFTWARE));
         let strict = Attr::MEMORY.union(Attr::GLOBAL).union(Attr::USER);
         if !lost.is_empty() || gained.intersects(strict) {
             Self::Everywhere

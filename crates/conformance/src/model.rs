@@ -503,7 +503,7 @@ impl Model {
 /// never knows of the kernel's own mark.
 fn reach(change: Change) -> Reach {
     let rights = Attr::READ | Attr::WRITE | Attr::EXEC | Attr::ACCESSED | Attr::DIRTY;
-    let (lost, new) = (change.clear - change.set - Attr::COPY_ON_WRITE, change.set - Attr::COPY_ON_WRITE);
+    let (lost, new) = (change.clear - change.set - Attr::SOFTWARE, change.set - Attr::SOFTWARE);
     match (lost.is_empty() && rights.contains(new), new.is_empty()) {
         (true, true) => Reach::Nowhere,
         (true, false) => Reach::Local,

@@ -261,6 +261,7 @@ fn x86_64_golden_words() {
     assert_eq!(word(0xfee00, 12, RW | Attr::DEVICE | Attr::GLOBAL), no_execute | 0xfee0_011b);
     assert_eq!(word(0x200, 21, RX | USED), 0x0020_00e1);
     assert_eq!(word(0x40000, 30, RW | Attr::GLOBAL), no_execute | 0x4000_0183);
+    assert_eq!(word(0x12345, 12, RX | Attr::SOFTWARE), 1 << 52 | 0x1234_5601);
     assert_eq!(X86::link(NodeAddr::new(0x1000)), 0x1007);
     // Hardware sets A in links.
     assert_eq!(X86::node(0x1027), NodeAddr::new(0x1000));
@@ -281,6 +282,7 @@ fn aarch64_golden_words() {
     assert_eq!(word(0x09000, 12, RW | USED | Attr::DEVICE), dbm | pxn | uxn | 0x0900_0f0b);
     assert_eq!(word(0x09000, 12, RW | USED | Attr::UNCACHED), dbm | pxn | uxn | 0x0900_0f07);
     assert_eq!(word(0x200, 21, RW | USED | Attr::GLOBAL), dbm | pxn | uxn | 0x0020_0701);
+    assert_eq!(word(0x12345, 12, Attr::READ | Attr::SOFTWARE), 7 << 56 | pxn | uxn | 0x1234_5b83);
     assert_eq!(Aarch64::link(NodeAddr::new(0x4008_0000)), 0x4008_0003);
 }
 
@@ -359,9 +361,15 @@ fn sizes_that_hardware_does_not_have_are_refused() {
     }
 }
 
-/// The kernel's own mark is in no TLB: to set or clear it costs nothing.
+/// The kernel's own bits are in no TLB: to set or clear them costs nothing.
 #[test]
-fn copy_on_write_marks_need_no_flush() {
+fn bits_of_software_need_no_flush() {
+    for soft in [Attr::SOFT_1, Attr::SOFT_2, Attr::SOFTWARE] {
+        assert_eq!(
+            (Change::set(soft).reach(), Change::clear(soft).reach()),
+            (Reach::Nowhere, Reach::Nowhere)
+        );
+    }
     let mark = Attr::COPY_ON_WRITE;
     assert_eq!(Change::set(mark).reach(), Reach::Nowhere);
     assert_eq!(Change::clear(mark).reach(), Reach::Nowhere);

@@ -51,7 +51,8 @@
 //! | [`UNCACHED`](Attr::UNCACHED) | 1 | 0x44 | normal, non-cacheable |
 //! | [`DEVICE`](Attr::DEVICE), which brings `UNCACHED` with it | 2 | 0x04 | Device-nGnRE |
 //!
-//! [`COPY_ON_WRITE`](Attr::COPY_ON_WRITE) is bit 56, the second that is reserved for software.
+//! [`COPY_ON_WRITE`](Attr::COPY_ON_WRITE), [`SOFT_1`](Attr::SOFT_1) and [`SOFT_2`](Attr::SOFT_2) are bits 56 to 58, reserved
+//! for software as S is.
 //!
 //! *Rights*: [`READ`](Attr::READ) is bit 0; a page that can be written or executed can be read. A page of [`USER`](Attr::USER) is executed by user mode alone (PXN), one
 //! of the kernel by the kernel alone (UXN).
@@ -99,9 +100,19 @@ const WAS_DIRTY: u64 = 1 << 55;
 /// The second of them.
 const COPY_ON_WRITE: u64 = 1 << 56;
 
+/// The third and the fourth.
+const SOFT_1: u64 = 1 << 57;
+const SOFT_2: u64 = 1 << 58;
+
 /// The attributes that have bits of their own.
-const BITS: [(Attr, u64); 4] =
-    [(Attr::WRITE, DBM), (Attr::USER, AP_EL0), (Attr::ACCESSED, AF), (Attr::COPY_ON_WRITE, COPY_ON_WRITE)];
+const BITS: [(Attr, u64); 6] = [
+    (Attr::WRITE, DBM),
+    (Attr::USER, AP_EL0),
+    (Attr::ACCESSED, AF),
+    (Attr::COPY_ON_WRITE, COPY_ON_WRITE),
+    (Attr::SOFT_1, SOFT_1),
+    (Attr::SOFT_2, SOFT_2),
+];
 
 /// All bits that attributes decide.
 const ALL: u64 = VALID
@@ -115,7 +126,9 @@ const ALL: u64 = VALID
     | PXN
     | UXN
     | WAS_DIRTY
-    | COPY_ON_WRITE;
+    | COPY_ON_WRITE
+    | SOFT_1
+    | SOFT_2;
 
 /// Returns the bits of a page with these attributes.
 #[inline(always)]
@@ -169,7 +182,7 @@ unsafe impl Format for Aarch64 {
         .union(Attr::ACCESSED)
         .union(Attr::DIRTY)
         .union(Attr::MEMORY)
-        .union(Attr::COPY_ON_WRITE);
+        .union(Attr::SOFTWARE);
     const ABSENT: u32 = u64::BITS - 2;
     const FIXED: Attr = Attr::MEMORY.union(Attr::GLOBAL);
     const APPEARS: Reach = Reach::Barrier;

@@ -44,7 +44,8 @@
 //! | [`UNCACHED`](Attr::UNCACHED) | 1 | 0 | UC-, which an MTRR may turn into write-combining |
 //! | [`DEVICE`](Attr::DEVICE), which brings `UNCACHED` with it | 1 | 1 | UC |
 //!
-//! [`COPY_ON_WRITE`](Attr::COPY_ON_WRITE) is bit 9, the first that the processor ignores.
+//! [`COPY_ON_WRITE`](Attr::COPY_ON_WRITE) is bit 9, the first that the processor ignores; [`SOFT_1`](Attr::SOFT_1) is bit 10,
+//! and [`SOFT_2`](Attr::SOFT_2) bit 52.
 //!
 //! [`READ`](Attr::READ) is P: a page that can be written or executed can be read. [`EXEC`](Attr::EXEC) is the absence of XD, so EFER.NXE must be on;
 //! [`GLOBAL`](Attr::GLOBAL) needs CR4.PGE.
@@ -76,6 +77,9 @@ const PS: u64 = 1 << 7;
 const G: u64 = 1 << 8;
 /// The first of the bits that the processor ignores and leaves to software.
 const COPY_ON_WRITE: u64 = 1 << 9;
+/// The bits that are software's.
+const SOFT_1: u64 = 1 << 10;
+const SOFT_2: u64 = 1 << 52;
 /// A leaf without P: a bit that the processor ignores.
 const CLOSED: u64 = 1 << 11;
 /// XD, eXecute Disable.
@@ -85,7 +89,7 @@ const ADDRESS: u64 = (1 << 52) - (1 << PAGE_SHIFT);
 const PAGE_SHIFT: u32 = 12;
 
 /// Each attribute with its bits.
-const BITS: [(Attr, u64); 8] = [
+const BITS: [(Attr, u64); 10] = [
     (Attr::WRITE, RW),
     (Attr::USER, US),
     (Attr::GLOBAL, G),
@@ -94,6 +98,8 @@ const BITS: [(Attr, u64); 8] = [
     (Attr::UNCACHED, PCD),
     (Attr::DEVICE, PCD | PWT),
     (Attr::COPY_ON_WRITE, COPY_ON_WRITE),
+    (Attr::SOFT_1, SOFT_1),
+    (Attr::SOFT_2, SOFT_2),
 ];
 
 /// Returns the bits of a page with these attributes, but PS.
@@ -129,7 +135,7 @@ unsafe impl Format for X86 {
         .union(Attr::ACCESSED)
         .union(Attr::DIRTY)
         .union(Attr::MEMORY)
-        .union(Attr::COPY_ON_WRITE);
+        .union(Attr::SOFTWARE);
     const ABSENT: u32 = LOW + u64::BITS - HIGH;
     const WALK_CACHE: WalkCache = WalkCache::ByAddress;
     const STATUS: bool = true;

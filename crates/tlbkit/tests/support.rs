@@ -1,0 +1,159 @@
+//! The tables of `docs/support.md` that say what formats and machines can do are made from the code.
+//!
+//! `cargo xtask support` writes them; this test, without its variable, compares them.
+#![cfg(all(target_pointer_width = "64", not(miri)))]
+
+use std::fmt::Write as _;
+use std::{env, fs};
+
+use tlbkit::pagetable::format::{
+    self, Aarch64, Compact, Compact32, EntryLo, EntryLoCoherent, EntryLoCow, EntryLoCowCoherent, Format,
+    Paper, Sv39, X86,
+};
+use tlbkit::pagetable::{Geometry, Radix, Word as _};
+use tlbkit::{Attr, Machine, PageSize, Pfn, Reach, WalkCache, arch};
+
+const BEGIN: &str = "<!-- cargo xtask support: begin -->\n";
+const END: &str = "<!-- cargo xtask support: end -->\n";
+/// Set to anything by the command.
+const WRITE: &str = "TLBKIT_WRITE_SUPPORT";
+
+/// The sizes of the pages that a format has, where only leaves stand and above: those of the first frame.
+fn sizes<F: Format>() -> String {
+    let has = |shift: &u32| {
+        let size = PageSize::from_shift(*shift).unwrap();
+        [true, false].iter().any(|&last| F::leaf(Pfn::new(0), size, Attr::READ, last).is_ok())
+    };
+    let shifts: Vec<u32> = (12..48).filter(has).collect();
+    match shifts[..] {
+        // One after the other.
+        [first, second, .., last] if shifts.len() > 3 => {
+            let size = |shift| PageSize::from_shift(shift).unwrap();
+            format!("{}, {} to {}", size(first), size(second), size(last))
+        }
+        _ => shifts
+            .iter()
+            .map(|&s| PageSize::from_shift(s).unwrap().to_string())
+            .collect::<Vec<_>>()
+            .join(", "),
+    }
+}
+
+/// How many bits a physical address may have.
+fn physical<F: Format>() -> u32 {
+    let fits = |bits: &u32| F::leaf(Pfn::new(1 << (bits - 13)), PageSize::K4, Attr::READ, true).is_ok();
+    (13..=64).filter(fits).max().unwrap()
+}
+
+fn names(attr: Attr) -> String {
+    let names: Vec<String> = attr.iter_names().map(|(name, _)| format!("`{name}`")).collect();
+    if names.is_empty() { "-".into() } else { names.join(", ") }
+}
+
+fn yes(is: bool) -> &'static str {
+    if is { "yes" } else { "-" }
+}
+
+fn format_row<F: Format>(text: &mut String, name: &str) {
+    let hardware = F::WALK_CACHE != WalkCache::Nothing;
+    let writes = if F::STATUS {
+        "atomically"
+    } else if hardware {
+        "-"
+    } else {
+        "software"
+    };
+    let appears = match F::APPEARS {
+        Reach::Nowhere => "nothing",
+        Reach::Barrier => "a barrier",
+        Reach::Local => "a flush here",
+        Reach::Everywhere => "a shootdown",
+    };
+    let links = match F::WALK_CACHE {
+        WalkCache::Nothing => "none",
+        WalkCache::ByAddress => "flushed by address",
+        WalkCache::Whole => "flushed without address",
+    };
+    let closed = !F::IMPLIED.contains(Attr::READ);
+    let payload = format::payload_bits::<F>().map_or("-".into(), |bits| bits.to_string());
+    writeln!(
+        text,
+        "| `{name}` | {} | {} | {} | {} | {writes} | {} | {payload} | {appears} | {links} | {} |",
+        F::Word::BITS,
+        physical::<F>(),
+        sizes::<F>(),
+        if F::PAIRED { "pairs" } else { "single" },
+        yes(closed),
+        yes(F::BREAK),
+    )
+    .unwrap();
+}
+
+fn attr_row<F: Format>(text: &mut String, name: &str) {
+    let all = F::IMPLIED | F::OPTIONAL;
+    writeln!(
+        text,
+        "| `{name}` | {} | {} | {} | {} |",
+        names(F::IMPLIED),
+        names(F::OPTIONAL),
+        names(F::FIXED),
+        names(Attr::all() - all)
+    )
+    .unwrap();
+}
+
+fn machine_row<M: Machine>(text: &mut String, name: &str) {
+    let sizes: Vec<String> = M::Geometry::SIZES.iter().map(ToString::to_string).collect();
+    writeln!(
+        text,
+        "| `{name}` | {} | {} | {} | {} | {} |",
+        M::Geometry::WIDTHS.len(),
+        M::Geometry::VA_BITS,
+        sizes.join(", "),
+        M::ASID_BITS,
+        yes(M::Format::OPTIONAL.contains(Attr::COPY_ON_WRITE)),
+    )
+    .unwrap();
+}
+
+macro_rules! rows {
+    ($text:ident, $row:ident: $($kind:ty as $name:literal),* $(,)?) => { $($row::<$kind>(&mut $text, $name);)* };
+}
+
+fn made() -> String {
+    let mut text = String::from(
+        "\n| format | bits of a word | of a physical address | pages | TLB entries | A and D are set by | closed pages | bits of a payload | \
+         a new page asks for | cached links | breaks before it makes |\n|-|-|-|-|-|-|-|-|-|-|-|\n",
+    );
+    rows!(text, format_row:
+        Compact as "Compact", Compact32 as "Compact32", Paper as "Paper", EntryLo as "EntryLo",
+        EntryLoCoherent as "EntryLoCoherent", EntryLoCow as "EntryLoCow", EntryLoCowCoherent as "EntryLoCowCoherent",
+        Sv39 as "Sv39", X86 as "X86", Aarch64 as "Aarch64");
+    text.push_str("\n| format | always has | has or lacks | fixed while mapped | has not |\n|-|-|-|-|-|\n");
+    rows!(text, attr_row:
+        Compact as "Compact", EntryLo as "EntryLo", EntryLoCow as "EntryLoCow", Sv39 as "Sv39", X86 as "X86",
+        Aarch64 as "Aarch64");
+    text.push_str(
+        "\n| machine | levels | bits of a virtual address | pages | bits of an ASID | fork |\n|-|-|-|-|-|-|\n",
+    );
+    rows!(text, machine_row:
+        arch::Sv39 as "Sv39", arch::Sv48 as "Sv48", arch::Sv57 as "Sv57", arch::X86_64 as "X86_64",
+        arch::X86_64La57 as "X86_64La57", arch::AArch64 as "AArch64", arch::Mips32 as "Mips32",
+        arch::Mips32Coherent as "Mips32Coherent");
+    text.push('\n');
+    text
+}
+
+#[test]
+fn the_tables_of_support_are_those_of_the_code() {
+    let path = concat!(env!("CARGO_MANIFEST_DIR"), "/../../docs/support.md");
+    let text = fs::read_to_string(path).unwrap();
+    let (before, rest) = text.split_once(BEGIN).expect("a place for the tables begins");
+    let (there, after) = rest.split_once(END).expect("and ends");
+    let made = made();
+    if env::var_os(WRITE).is_some() {
+        fs::write(path, [before, BEGIN, &made, END, after].concat()).unwrap();
+    } else {
+        assert_eq!(there, made, "docs/support.md is stale: run `cargo xtask support`");
+    }
+}
