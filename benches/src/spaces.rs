@@ -2,8 +2,7 @@
 
 use std::hint::black_box;
 use std::marker::PhantomData;
-use std::sync::OnceLock;
-use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
+use std::sync::atomic::{AtomicUsize, Ordering};
 
 use tlbkit::{Access, AddressSpace, Asid, CpuSet, Fault, Flush, Kernel, Mmu, Run, WalkCache, arch};
 use tlbkit_addr::{Attr, PageSize, Pages, Pfn, PhysAddr, VirtAddr, Vpn};
@@ -15,35 +14,36 @@ use tlbkit_pagetable::{
     Change, Geometry as _, Holes, Mode, Pinned, Radix, Retired, Shared, Solo, Table, destroy,
 };
 
-use crate::{Fork, Replace, Subject, arena};
+use crate::{Fork, Replace, Subject};
 
 /// Frames with a free list through them, as [`peers`](crate::peers) have them. Frame 0 is never handed out.
 #[derive(Debug)]
 pub struct Frames;
 
-const ARENA: usize = 2 << 30;
-static START: AtomicUsize = AtomicUsize::new(0);
+/// Bytes of memory, which begins where the linker has put it: a kernel knows its direct map as a constant, too.
+const ARENA: usize = 1 << 30;
+std::arch::global_asm!(
+    ".bss",
+    ".balign 4096",
+    ".globl tlbkit_benches_arena",
+    "tlbkit_benches_arena:",
+    ".zero 1073741824",
+    ".text"
+);
+unsafe extern "C" {
+    #[link_name = "tlbkit_benches_arena"]
+    static MEMORY: u8;
+}
+static RECORDS: [Record; ARENA / 4096] = [const { Record::new(0) }; ARENA / 4096];
 static FRESH: AtomicUsize = AtomicUsize::new(4096);
 static FREE: AtomicUsize = AtomicUsize::new(0);
 /// Free frames that are zero but for the address of the next one.
 static ZEROED: AtomicUsize = AtomicUsize::new(0);
-static RECORDS: AtomicUsize = AtomicUsize::new(0);
 
 impl Frames {
-    /// Returns the frames. One thread uses them.
-    fn new() -> Self {
-        static ONCE: OnceLock<()> = OnceLock::new();
-        ONCE.get_or_init(|| {
-            START.store(arena(ARENA).expose_provenance(), Ordering::Relaxed);
-            let records = arena(ARENA / 4096 * size_of::<Record>());
-            RECORDS.store(records.expose_provenance(), Ordering::Relaxed);
-        });
-        Self
-    }
-
     #[inline(always)]
     fn pointer(&self, frame: usize) -> *mut u8 {
-        std::ptr::with_exposed_provenance_mut(START.load(Ordering::Relaxed) + frame)
+        (&raw const MEMORY).cast_mut().wrapping_add(frame)
     }
 
     #[inline]
@@ -86,9 +86,7 @@ impl Frames {
 
     #[inline(always)]
     fn record(&self, frame: PhysAddr) -> Option<&Record> {
-        let records: *const Record = std::ptr::with_exposed_provenance(RECORDS.load(Ordering::Relaxed));
-        // SAFETY: there are so many, zeroed at first, and nobody has them as anything else.
-        unsafe { std::slice::from_raw_parts(records, ARENA / 4096) }.get(frame.get() >> 12)
+        RECORDS.get(frame.get() >> 12)
     }
 }
 
@@ -182,7 +180,7 @@ impl<F: Walked, M: Mode> Subject for Raw<F, M> {
     const HALF: usize = 1 << (F::Geometry::VA_BITS - 13);
 
     fn new() -> Self {
-        let nodes: &'static Nodes<M> = Box::leak(Box::new(Direct::new(Frames::new())));
+        let nodes: &'static Nodes<M> = Box::leak(Box::new(Direct::new(Frames)));
         let table = Mpt::new(nodes).expect("memory for a root");
         let batch = table.batch();
         Self { table, batch, mode: PhantomData }
@@ -254,7 +252,8 @@ pub type X86Shared = Raw<format::X86, Shared>;
 pub struct Host(Frames);
 
 static CPU: AtomicUsize = AtomicUsize::new(0);
-static MASKED: AtomicBool = AtomicBool::new(false);
+/// What the interrupt enable register holds.
+static ENABLED: AtomicUsize = AtomicUsize::new(1);
 static RELEASED: AtomicUsize = AtomicUsize::new(0);
 
 // SAFETY: as for `Frames`. There is one thread, no TLB, and nobody walks.
@@ -306,7 +305,8 @@ unsafe impl Kernel for Host {
         RELEASED.store(RELEASED.load(Ordering::Relaxed).wrapping_sub(run.len), Ordering::Relaxed);
     }
 
-    #[inline]
+    // For one page the compiler folds it to what the instruction takes.
+    #[inline(always)]
     fn flush(&self, flush: &Flush, asid: Option<Asid>) {
         match flush.by_address(WalkCache::Whole, 64) {
             Some(pages) => {
@@ -327,10 +327,10 @@ unsafe impl Kernel for Host {
 
     #[inline(always)]
     fn masked<R>(&self, f: impl FnOnce() -> R) -> R {
-        let before = MASKED.load(Ordering::Relaxed);
-        MASKED.store(true, Ordering::Relaxed);
+        let before = ENABLED.load(Ordering::Relaxed);
+        ENABLED.store(0, Ordering::Relaxed);
         let result = f();
-        MASKED.store(before, Ordering::Relaxed);
+        ENABLED.store(before, Ordering::Relaxed);
         result
     }
 
@@ -351,7 +351,7 @@ impl<const CPUS: usize> Subject for Space<CPUS> {
     const HALF: usize = 1 << 26;
 
     fn new() -> Self {
-        let mmu: &'static Mmu<Host, CPUS> = Box::leak(Box::new(Mmu::new(Host(Frames::new()))));
+        let mmu: &'static Mmu<Host, CPUS> = Box::leak(Box::new(Mmu::new(Host(Frames))));
         let space = AddressSpace::new(mmu).expect("memory");
         space.activate().expect("no call is under way");
         Self(space)

@@ -96,8 +96,10 @@ pub struct Flush {
     reach: Reach,
     all: bool,
     links: bool,
-    // A short length, which stands beside the other flags: what is not yet used is not initialized either.
+    // What is not yet used is not initialized either.
     ranges: Vec<Pages, 8, u8>,
+    /// How many pages the ranges have.
+    count: usize,
 }
 
 impl Flush {
@@ -107,7 +109,7 @@ impl Flush {
     /// Returns the flush that asks for nothing.
     #[inline(always)]
     pub const fn none() -> Self {
-        Self { reach: Reach::Nowhere, all: false, links: false, ranges: Vec::new() }
+        Self { reach: Reach::Nowhere, all: false, links: false, ranges: Vec::new(), count: 0 }
     }
 
     /// Adds a change of the leaf entries of `pages`, to be made known as far as `reach`. [`Reach::Nowhere`] adds
@@ -123,9 +125,15 @@ impl Flush {
         }
         // The common cases: the first range, and a run of neighbours. With more ranges a new one may close a gap.
         match &mut *self.ranges {
-            [] => drop(self.ranges.push(pages)),
+            [] => {
+                let _ = self.ranges.push(pages);
+                self.count = pages.len();
+            }
             [only] => match only.merge(pages) {
-                Some(merged) => *only = merged,
+                Some(merged) => {
+                    *only = merged;
+                    self.count = merged.len();
+                }
                 None => self.add_apart(pages),
             },
             _ => self.add_apart(pages),
@@ -141,6 +149,7 @@ impl Flush {
         if self.ranges.push(pages).is_err() {
             self.widen();
         }
+        self.count = self.ranges.iter().fold(0, |count, range| count.saturating_add(range.len()));
     }
 
     /// Adds a change of links on the way to `pages`: a node was linked, unlinked, or replaced by a leaf or another node.
@@ -165,6 +174,7 @@ impl Flush {
     fn widen(&mut self) {
         self.all = true;
         self.ranges.clear();
+        self.count = 0;
     }
 
     /// Adds everything that `other` asks for.
@@ -186,6 +196,7 @@ impl Flush {
         self.all = false;
         self.links = false;
         self.ranges.clear();
+        self.count = 0;
     }
 
     /// Returns how far the flush must be made known.
@@ -226,12 +237,10 @@ impl Flush {
         cache: WalkCache,
         most: usize,
     ) -> Option<impl Iterator<Item = Vpn> + Clone + '_> {
-        let mut count = 0_usize;
-        for range in &self.ranges {
-            count = count.saturating_add(range.len());
+        if self.all || (self.links && cache == WalkCache::Whole) {
+            return None;
         }
-        let whole = self.all || count > most || (self.links && cache == WalkCache::Whole);
-        (!whole).then_some(Named { next: 0, left: 0, rest: &self.ranges })
+        (self.count <= most).then(|| Named { left: self.count, page: 0, behind: 0, rest: self.ranges.iter() })
     }
 
     /// Returns the ranges to flush, disjoint and in no order.
@@ -249,10 +258,12 @@ impl Flush {
 /// The pages of ranges, one after the other.
 #[derive(Clone, Debug)]
 struct Named<'f> {
-    /// The next page of the range under way, and how many are left of it.
-    next: usize,
+    /// How many are left, of all ranges.
     left: usize,
-    rest: &'f [Pages],
+    /// The page returned last, and how many of its range come behind it.
+    page: usize,
+    behind: usize,
+    rest: core::slice::Iter<'f, Pages>,
 }
 
 impl Iterator for Named<'_> {
@@ -260,14 +271,14 @@ impl Iterator for Named<'_> {
 
     #[inline]
     fn next(&mut self) -> Option<Vpn> {
-        if self.left == 0 {
-            let (range, rest) = self.rest.split_first()?;
-            *self = Self { next: range.first().get(), left: range.len(), rest };
+        self.left = self.left.checked_sub(1)?;
+        match self.behind.checked_sub(1) {
+            Some(behind) => (self.page, self.behind) = (self.page + 1, behind),
+            None => {
+                let range = self.rest.next()?;
+                (self.page, self.behind) = (range.first().get(), range.last().get() - range.first().get());
+            }
         }
-        let page = self.next;
-        // Behind the last page there may be no number.
-        self.next = page.wrapping_add(1);
-        self.left -= 1;
-        Some(Vpn::new(page))
+        Some(Vpn::new(self.page))
     }
 }

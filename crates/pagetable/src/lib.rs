@@ -97,7 +97,7 @@ pub use pinned::Pinned;
 pub use retired::{Carried, Retired};
 pub use table::{Change, Holes, Private, Sole, Table, destroy};
 pub use word::Word;
-pub use writer::Writer;
+pub use writer::{Turn, Writer};
 
 /// The README's example, compiled.
 #[cfg(doctest)]

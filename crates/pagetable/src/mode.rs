@@ -11,6 +11,7 @@ use crate::word::{Word, atomics};
 /// |-|-|-|
 /// | walkers | this CPU, and its MMU | any number of CPUs, and their MMUs |
 /// | a writer's stores | plain, the compiler may widen them; atomic, and releasing where they link a node, in a format that hardware walks | atomic |
+/// | an edit of an entry in which hardware notes status | a load and a store | one exchange |
 /// | node storage | no lock | a spin lock |
 /// | hashed chains | the hit entry moves to the front | stay in order |
 /// | retired nodes | free after the local flush | held until the shootdown has completed |

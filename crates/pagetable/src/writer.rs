@@ -1,8 +1,54 @@
 //! The one writer of a table that others walk.
 
+use core::marker::PhantomData;
+
 use tlbkit_addr::{Attr, Flush, PageSize, Pages, Pfn, VirtAddr};
 
 use crate::{Change, Entry, Error, Frames, Holes, Leaf, Mark, Retired, Table};
+
+/// The right to write a table, without a batch: see [`Slot`](crate::mpt::Slot).
+///
+/// There is at most one per table, that of a [`Writer`] included.
+#[derive(Debug)]
+pub struct Turn<'t, 'n, T: Table<'n> + ?Sized> {
+    table: &'t T,
+    nodes: PhantomData<&'n ()>,
+}
+
+impl<'t, 'n, T: Table<'n> + ?Sized> Turn<'t, 'n, T> {
+    /// Takes the right to write `table`.
+    ///
+    /// # Errors
+    ///
+    /// [`Error::Busy`] if it is taken. It does not wait: what to do meanwhile is the kernel's business.
+    #[inline(always)]
+    pub fn new(table: &'t T) -> Result<Self, Error> {
+        if table.sole().try_take() { Ok(Self { table, nodes: PhantomData }) } else { Err(Error::Busy) }
+    }
+
+    /// Takes the right to write `table` without a look whether it is taken.
+    ///
+    /// # Safety
+    ///
+    /// Nobody else has the right as long as this is there.
+    #[inline(always)]
+    pub const unsafe fn sole(table: &'t T) -> Self {
+        Self { table, nodes: PhantomData }
+    }
+
+    /// Returns the table.
+    #[inline(always)]
+    pub const fn table(&self) -> &'t T {
+        self.table
+    }
+}
+
+impl<'n, T: Table<'n> + ?Sized> Drop for Turn<'_, 'n, T> {
+    #[inline(always)]
+    fn drop(&mut self) {
+        self.table.sole().give_back();
+    }
+}
 
 /// The right to write a table, and the batch that its changes go into.
 ///
@@ -15,6 +61,8 @@ pub struct Writer<'t, 'n, T: Table<'n> + ?Sized> {
     table: &'t T,
     /// None before the first change.
     batch: Option<Retired<'n>>,
+    /// Given back behind the batch, before another writer begins, which takes up what is owed.
+    _turn: Turn<'t, 'n, T>,
 }
 
 impl<'t, 'n, T: Table<'n> + ?Sized> Writer<'t, 'n, T> {
@@ -25,7 +73,13 @@ impl<'t, 'n, T: Table<'n> + ?Sized> Writer<'t, 'n, T> {
     /// [`Error::Busy`] if there is one already. It does not wait: what to do meanwhile is the kernel's business.
     #[inline(always)]
     pub fn new(table: &'t T) -> Result<Self, Error> {
-        if table.sole().try_take() { Ok(Self { table, batch: None }) } else { Err(Error::Busy) }
+        Turn::new(table).map(Self::of)
+    }
+
+    /// Becomes the writer by a right that was taken.
+    #[inline(always)]
+    pub const fn of(turn: Turn<'t, 'n, T>) -> Self {
+        Self { table: turn.table, batch: None, _turn: turn }
     }
 
     /// Returns the table, and the batch.
@@ -212,7 +266,7 @@ impl<'t, 'n, T: Table<'n> + ?Sized> Writer<'t, 'n, T> {
             // SAFETY: the caller's promise.
             unsafe { batch.complete() };
             // There is nothing to look at any more.
-            self.batch = None;
+            core::mem::forget(self.batch.take());
         }
     }
 
@@ -224,14 +278,5 @@ impl<'t, 'n, T: Table<'n> + ?Sized> Writer<'t, 'n, T> {
     /// Gives the right to write back and returns the obligation.
     pub fn finish(mut self) -> Retired<'n> {
         self.take_batch()
-    }
-}
-
-impl<'n, T: Table<'n> + ?Sized> Drop for Writer<'_, 'n, T> {
-    #[inline(always)]
-    fn drop(&mut self) {
-        // Before another writer begins, which takes up what is owed.
-        self.batch = None;
-        self.table.sole().give_back();
     }
 }

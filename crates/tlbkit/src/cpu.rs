@@ -29,8 +29,9 @@ pub(crate) struct State<K: Kernel, const CPUS: usize> {
     pub(crate) half: Option<Handle<K, CPUS>>,
 }
 
-// SAFETY: the state is used by whoever has made `busy` true, alone; the exchange orders one use after the other. What is
-// in it may move between threads.
+// SAFETY: a CPU uses its own part alone, with interrupts masked: by the promise of `Kernel` nothing else of the CPU's comes
+// between a look at `busy` and the store that makes it true. So the state is used by whoever has made `busy` true, alone; the
+// release of `busy` orders one use after the other. What is in it may move between threads.
 unsafe impl<K: Kernel, const CPUS: usize> Sync for Cpu<K, CPUS> {}
 
 impl<K: Kernel, const CPUS: usize> Cpu<K, CPUS> {
@@ -41,10 +42,14 @@ impl<K: Kernel, const CPUS: usize> Cpu<K, CPUS> {
         }
     }
 
-    /// Begins a call on this CPU, unless it is in the midst of one.
+    /// Begins a call on this CPU, whose interrupts are masked, unless it is in the midst of one.
     #[inline(always)]
     pub(crate) fn enter(&self) -> Option<Entered<'_, K, CPUS>> {
-        (!self.busy.swap(true, Ordering::Acquire)).then(|| Entered(self))
+        if self.busy.load(Ordering::Acquire) {
+            return None;
+        }
+        self.busy.store(true, Ordering::Relaxed);
+        Some(Entered(self))
     }
 }
 

@@ -184,7 +184,8 @@ impl<K: Kernel, const CPUS: usize> Cursor<'_, K, CPUS> {
         if let Some(lender) = self.space.lender_of(self.at()) {
             // Whoever has the kernel's half changes it, and flushes it of every address space. Nobody waits for this
             // writer there: the kernel's own shares with nobody.
-            return Edit::new(lender, self.here).fault(self.walk.page().address(self.space.base()), access);
+            let at = self.walk.page().address(self.space.base());
+            return Edit::new(lender, self.here).run(|edit| edit.fault(at, access));
         }
         let Some(leaf) = self.look() else { return Ok(self.absent()) };
         if !access.allowed(leaf.attr) {

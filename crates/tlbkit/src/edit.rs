@@ -13,6 +13,7 @@ use crate::block::Handle;
 use crate::cursor::Walk;
 use crate::here::{Here, Uncovering};
 use crate::mmu::Table;
+use crate::once::turn;
 use crate::{Access, Cursor, Fault, Kernel, Machine};
 
 /// The right to change an [`AddressSpace`](crate::AddressSpace), inside of
@@ -171,12 +172,22 @@ impl<'s, K: Kernel, const CPUS: usize> Edit<'s, K, CPUS> {
     pub(crate) fn new(space: &'s Handle<K, CPUS>, here: &'s mut Here<K, CPUS>) -> Self {
         let table: &'s Table<K> = &space.table;
         let writer = loop {
-            match Writer::new(table) {
-                Ok(writer) => break writer,
-                Err(_) => here.serve(),
+            match turn::<K, CPUS>(table) {
+                Some(turn) => break Writer::of(turn),
+                None => here.serve(),
             }
         };
         Self { space, here, writer, runs: Uncovering::new() }
+    }
+
+    /// Calls `edit`, then makes known what it has changed, also if it unwinds.
+    #[inline(always)]
+    pub(crate) fn run<R>(&mut self, edit: impl FnOnce(&mut Self) -> R) -> R {
+        let unwound = Unwound(self);
+        let result = edit(unwound.0);
+        unwound.0.flush();
+        core::mem::forget(unwound);
+        result
     }
 
     /// Returns a cursor at the page around `at`: one walk, then whatever is to be done there, and on to the next page.
@@ -186,8 +197,14 @@ impl<'s, K: Kernel, const CPUS: usize> Edit<'s, K, CPUS> {
     /// [`Error::OutOfRange`].
     #[inline(always)]
     pub fn cursor(&mut self, at: VirtAddr) -> Result<Cursor<'_, K, CPUS>, Error> {
+        self.cursor_at(at.vpn(self.space.base()))
+    }
+
+    /// Returns a cursor at a page.
+    #[inline(always)]
+    fn cursor_at(&mut self, page: Vpn) -> Result<Cursor<'_, K, CPUS>, Error> {
         let Self { space, here, writer, runs } = self;
-        let walk = writer.cursor(at.vpn(space.base()))?;
+        let walk = writer.cursor(page)?;
         Ok(Cursor { space, here, runs, walk })
     }
 
@@ -200,8 +217,11 @@ impl<'s, K: Kernel, const CPUS: usize> Edit<'s, K, CPUS> {
     /// [`Error::OutOfRange`], [`Error::FrameTooLarge`], [`Error::WrongAttr`] (so for [`Attr::GLOBAL`], but for
     /// pages that an address space [lends](crate::AddressSpace::lending)), [`Error::Occupied`], [`Error::Marked`],
     /// [`Error::Borrowed`] or [`Error::NoMemory`]; nothing has changed then.
-    #[inline]
+    #[inline(always)]
     pub fn map(&mut self, pages: Pages, frame: Pfn, attr: Attr) -> Result<(), Error> {
+        if pages.first() == pages.last() {
+            return self.cursor_at(pages.first())?.map(frame, attr);
+        }
         self.map_sized(pages, frame, self.space.base(), attr)
     }
 
@@ -210,7 +230,7 @@ impl<'s, K: Kernel, const CPUS: usize> Edit<'s, K, CPUS> {
     /// # Errors
     ///
     /// As [`map`](Self::map), and [`Error::WrongSize`], [`Error::Misaligned`] or [`Error::MisalignedFrame`].
-    #[inline]
+    #[inline(never)]
     pub fn map_sized(&mut self, pages: Pages, frame: Pfn, size: PageSize, attr: Attr) -> Result<(), Error> {
         self.space.check_global(attr, pages)?;
         settle_break(self.space, self.here, &mut self.writer, &mut self.runs, pages);
@@ -318,11 +338,11 @@ impl<'s, K: Kernel, const CPUS: usize> Edit<'s, K, CPUS> {
     /// Returns a cursor at the page, if `pages` is one and it is mapped by itself.
     #[inline(always)]
     fn small(&mut self, pages: Pages) -> Option<Cursor<'_, K, CPUS>> {
-        let base = self.space.base();
         if pages.first() != pages.last() {
             return None;
         }
-        let cursor = self.cursor(pages.first().checked_address(base)?).ok()?;
+        let base = self.space.base();
+        let cursor = self.cursor_at(pages.first()).ok()?;
         cursor.look().is_some_and(|leaf| leaf.size == base).then_some(cursor)
     }
 
@@ -501,12 +521,6 @@ impl<'s, K: Kernel, const CPUS: usize> Edit<'s, K, CPUS> {
         settle(self.space, self.here, &mut self.writer, &mut self.runs);
     }
 
-    #[cold]
-    #[inline(never)]
-    fn flush_unwound(&mut self) {
-        self.flush();
-    }
-
     /// Returns the leaf that maps `at`.
     fn find(&self, at: VirtAddr) -> Option<Leaf> {
         // SAFETY: this is the one writer of its own pages, and this CPU serves no shootdown during the walk: so no node is
@@ -549,13 +563,14 @@ pub(crate) fn status<K: Kernel>(access: Access) -> Attr {
     access.status().intersection(<<K::Machine as Machine>::Format as Format>::OPTIONAL)
 }
 
-impl<K: Kernel, const CPUS: usize> Drop for Edit<'_, K, CPUS> {
-    #[inline(always)]
+/// An edit that has unwound, when it is dropped.
+struct Unwound<'e, 's, K: Kernel, const CPUS: usize>(&'e mut Edit<'s, K, CPUS>);
+
+impl<K: Kernel, const CPUS: usize> Drop for Unwound<'_, '_, K, CPUS> {
+    #[cold]
+    #[inline(never)]
     fn drop(&mut self) {
-        // Nothing is left of an edit that has returned.
-        if !self.runs.is_empty() || self.writer.pending().is_some_and(|pending| !pending.is_empty()) {
-            self.flush_unwound();
-        }
+        self.0.flush();
     }
 }
 

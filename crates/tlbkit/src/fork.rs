@@ -39,7 +39,7 @@ impl<K: Kernel, const CPUS: usize> AddressSpace<K, CPUS> {
             // Nobody changes the parent meanwhile.
             let mut edit = Edit::new(&self.0, here);
             let mut writer = Writer::new(&*child.0.table)?;
-            let done = edit.copy_on_write(&mut writer);
+            let done = edit.run(|edit| edit.copy_on_write(&mut writer));
             // SAFETY: no CPU runs the child, or has ever: none walks it, and no TLB holds anything of it.
             unsafe { writer.finish().reclaim() };
             done

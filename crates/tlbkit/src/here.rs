@@ -22,8 +22,8 @@ pub(crate) const RUNS: usize = 16;
 /// What changes have uncovered: nodes and frames that nobody may use again before every TLB has forgotten them.
 #[derive(Debug)]
 pub(crate) struct Uncovered {
-    nodes: Carried<'static>,
-    runs: Uncovering,
+    pub(crate) nodes: Option<Carried<'static>>,
+    pub(crate) runs: Uncovering,
 }
 
 /// Runs of frames that wait for a shootdown.
@@ -170,7 +170,7 @@ impl<K: Kernel, const CPUS: usize> Here<K, CPUS> {
     }
 
     /// Flushes this CPU's TLB, unless no CPU has ever run the address space.
-    #[inline]
+    #[inline(always)]
     pub(crate) fn flush(&self, space: &Block<K, CPUS>, flush: &Flush) {
         if let Some(asid) = under(space.held()) {
             self.mmu.kernel().flush(flush, tag(asid));
@@ -187,7 +187,7 @@ impl<K: Kernel, const CPUS: usize> Here<K, CPUS> {
     #[inline]
     pub(crate) fn checked<R>(&self, result: Result<R, Error>) -> Result<R, Error> {
         match result {
-            Ok(_) if self.refused => Err(Error::Unflushed),
+            Ok(_) if CPUS > 1 && self.refused => Err(Error::Unflushed),
             result => result,
         }
     }
@@ -211,7 +211,7 @@ impl<K: Kernel, const CPUS: usize> Here<K, CPUS> {
     pub(crate) fn complete(&mut self, space: &Block<K, CPUS>, retired: Retired<'static>, runs: Uncovering) {
         let flush = retired.flush().clone();
         // The storage is shared, so that every CPU may reclaim its nodes. Were it not, they would be lost, and counted.
-        let uncovered = retired.across_cpus().ok().map(|nodes| Uncovered { nodes, runs });
+        let uncovered = retired.across_cpus().ok().map(|nodes| Uncovered { nodes: Some(nodes), runs });
         self.shoot(space, &flush, uncovered);
     }
 
@@ -258,9 +258,11 @@ fn everything() -> Flush {
 /// Hands back what no CPU can reach any more.
 fn hand_back<K: Kernel>(kernel: &K, uncovered: Option<Uncovered>) {
     let Some(Uncovered { nodes, runs }) = uncovered else { return };
-    // SAFETY: every CPU that might have walked the nodes has flushed, outside of any walk: `hand_back` is called when the
-    // shootdown has completed, or when there is no other CPU that may hold a translation, and this one has flushed.
-    unsafe { nodes.into_retired().reclaim() };
+    if let Some(nodes) = nodes {
+        // SAFETY: every CPU that might have walked the nodes has flushed, outside of any walk: `hand_back` is called when the
+        // shootdown has completed, or when there is no other CPU that may hold a translation, and this one has flushed.
+        unsafe { nodes.into_retired().reclaim() };
+    }
     for run in runs {
         kernel.release(run);
     }

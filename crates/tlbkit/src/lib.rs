@@ -25,6 +25,7 @@ mod kernel;
 mod lock;
 mod machine;
 mod mmu;
+mod once;
 mod space;
 
 pub use cursor::Cursor;

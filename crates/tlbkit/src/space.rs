@@ -9,6 +9,7 @@ use tlbkit_pagetable::{Change, Entry, Error, Footprint, Leaf, Mark, Pinned, Tabl
 use crate::block::{Handle, free};
 use crate::edit::status;
 use crate::mmu::Table;
+use crate::once::Unflushed;
 use crate::{Access, Edit, Fault, Kernel, Mmu};
 
 /// A handle to a virtual address space: a page table, an ASID, and the CPUs that run it.
@@ -178,10 +179,7 @@ impl<K: Kernel, const CPUS: usize> AddressSpace<K, CPUS> {
     pub fn edit<R>(&self, edit: impl FnOnce(&mut Edit<'_, K, CPUS>) -> Result<R, Error>) -> Result<R, Error> {
         self.mmu().here(|here| {
             let mut changes = Edit::new(&self.0, here);
-            let result = edit(&mut changes);
-            // Here, where what the compiler knows of the changes says what is left to do; else as the edit is dropped.
-            changes.flush();
-            result
+            changes.run(edit)
         })
     }
 
@@ -192,6 +190,14 @@ impl<K: Kernel, const CPUS: usize> AddressSpace<K, CPUS> {
     /// Those of [`Edit::map`] and [`edit`](Self::edit).
     #[inline]
     pub fn map(&self, pages: Pages, frame: Pfn, attr: Attr) -> Result<(), Error> {
+        if is_one(pages) && self.0.map_once(pages.first(), frame, attr).map_err(Unflushed::error)? {
+            return Ok(());
+        }
+        self.map_more(pages, frame, attr)
+    }
+
+    #[inline(never)]
+    fn map_more(&self, pages: Pages, frame: Pfn, attr: Attr) -> Result<(), Error> {
         self.edit(|edit| edit.map(pages, frame, attr))
     }
 
@@ -225,6 +231,14 @@ impl<K: Kernel, const CPUS: usize> AddressSpace<K, CPUS> {
     /// Those of [`Edit::unmap`] and [`edit`](Self::edit).
     #[inline]
     pub fn unmap(&self, pages: Pages) -> Result<usize, Error> {
+        if is_one(pages) && self.0.unmap_once(pages.first()).map_err(Unflushed::error)? {
+            return Ok(1);
+        }
+        self.unmap_more(pages)
+    }
+
+    #[inline(never)]
+    fn unmap_more(&self, pages: Pages) -> Result<usize, Error> {
         self.edit(|edit| edit.unmap(pages))
     }
 
@@ -235,6 +249,14 @@ impl<K: Kernel, const CPUS: usize> AddressSpace<K, CPUS> {
     /// Those of [`Edit::protect`] and [`edit`](Self::edit).
     #[inline]
     pub fn protect(&self, pages: Pages, change: Change) -> Result<usize, Error> {
+        if is_one(pages) && self.0.protect_once(pages.first(), change).map_err(Unflushed::error)? {
+            return Ok(1);
+        }
+        self.protect_more(pages, change)
+    }
+
+    #[inline(never)]
+    fn protect_more(&self, pages: Pages, change: Change) -> Result<usize, Error> {
         self.edit(|edit| edit.protect(pages, change))
     }
 
@@ -245,6 +267,14 @@ impl<K: Kernel, const CPUS: usize> AddressSpace<K, CPUS> {
     /// Those of [`Edit::replace`] and [`edit`](Self::edit).
     #[inline]
     pub fn replace(&self, at: VirtAddr, frame: Pfn, attr: Attr) -> Result<(), Error> {
+        if self.0.replace_once(at.vpn(self.0.base()), frame, attr).map_err(Unflushed::error)? {
+            return Ok(());
+        }
+        self.replace_more(at, frame, attr)
+    }
+
+    #[inline(never)]
+    fn replace_more(&self, at: VirtAddr, frame: Pfn, attr: Attr) -> Result<(), Error> {
         self.edit(|edit| edit.replace(at, frame, attr))
     }
 
@@ -295,6 +325,7 @@ impl<K: Kernel, const CPUS: usize> AddressSpace<K, CPUS> {
     /// # Errors
     ///
     /// [`Error::Busy`] inside of an edit or a visit on this CPU.
+    #[inline(never)]
     pub fn fault(&self, at: VirtAddr, access: Access) -> Result<Fault, Error> {
         self.edit(|edit| edit.fault(at, access))
     }
@@ -338,6 +369,11 @@ impl<K: Kernel, const CPUS: usize> AddressSpace<K, CPUS> {
             Ok(())
         })
     }
+}
+
+#[inline(always)]
+fn is_one(pages: Pages) -> bool {
+    pages.first() == pages.last()
 }
 
 impl<K: Kernel, const CPUS: usize> fmt::Debug for AddressSpace<K, CPUS> {

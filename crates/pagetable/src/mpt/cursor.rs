@@ -2,15 +2,16 @@
 
 use core::fmt;
 
-use tlbkit_addr::{Attr, Flush, Pages, Pfn, VirtAddr, Vpn};
+use tlbkit_addr::{Attr, Flush, PageSize, Pages, Pfn, VirtAddr, Vpn};
 
 use super::Mpt;
+use super::Slot;
 use super::leaf::Spot;
 use super::shape::Shape;
-use crate::format::Format;
+use crate::format::{Format, check_change};
 use crate::geometry::Checked as _;
 use crate::nodes::Nodes;
-use crate::{Change, Entry, Error, Holes, Leaf, Mark, Radix, Retired, Table as _, Writer};
+use crate::{Change, Entry, Error, Frames, Holes, Leaf, Mark, Radix, Retired, Table as _, Writer};
 
 /// A page of a multi-level table and the node in which the walk for it ended, from [`Writer::cursor`].
 ///
@@ -83,29 +84,19 @@ impl<'n, G: Radix, F: Format, N: Nodes<Word = F::Word>> Cursor<'_, 'n, G, F, N> 
         self.page.address(G::BASE)
     }
 
+    /// Makes a change in which nodes may come and go, then walks to the page anew, also if it unwinds.
+    #[cold]
+    #[inline(never)]
+    fn anew<T>(&mut self, change: impl FnOnce(&Mpt<'n, G, F, N>, &mut Retired<'n>) -> T) -> T {
+        let anew = Anew(self);
+        change(anew.0.table, anew.0.batch)
+    }
+
     /// Walks to the page anew.
-    #[inline]
+    #[cold]
     fn walk(&mut self) {
         // SAFETY: the cursor borrows the only writer, and its page is in the space.
         self.spot = unsafe { self.table.spot(self.at()) };
-    }
-
-    /// Makes a change at the page. If it unwinds, the table is mended, and the cursor walks anew.
-    #[inline(always)]
-    fn change<T>(&mut self, change: impl FnOnce(&Mpt<'n, G, F, N>, &mut Retired<'n>, Spot) -> T) -> T {
-        let at = self.at();
-        let Self { table, batch, spot, .. } = self;
-        let (table, found) = (*table, *spot);
-        batch.change(
-            |batch| change(table, batch, found),
-            |batch| {
-                // SAFETY: the cursor borrows the only writer, whose batch came from its table; the page is in the space.
-                unsafe {
-                    table.mend(batch);
-                    *spot = table.spot(at);
-                }
-            },
-        )
     }
 
     /// Returns the leaf that maps the page. Costs a load.
@@ -131,9 +122,9 @@ impl<'n, G: Radix, F: Format, N: Nodes<Word = F::Word>> Cursor<'_, 'n, G, F, N> 
     pub fn mark(&mut self, mark: Option<Mark>) -> Result<Entry, Error> {
         let at = self.at();
         // SAFETY: as in `map`.
-        let done = self.change(|table, batch, _| unsafe { table.mark_page(batch, at, mark) });
-        self.walk();
-        done
+        self.anew(|table, batch| unsafe {
+            batch.change(|batch| table.mark_page(batch, at, mark), |batch| table.mend(batch))
+        })
     }
 
     /// Maps the page, which has a mark, to `frame`, and returns the mark; see [`Table::fill`](crate::Table::fill).
@@ -144,7 +135,7 @@ impl<'n, G: Radix, F: Format, N: Nodes<Word = F::Word>> Cursor<'_, 'n, G, F, N> 
     pub fn fill(&mut self, frame: Pfn, attr: Attr) -> Result<Mark, Error> {
         let at = self.at();
         // SAFETY: as in `map`.
-        self.at_last(|table, batch, spot| unsafe { table.fill_at(batch, spot, at, frame, attr) })
+        unsafe { self.table.fill_at(self.batch, self.spot, at, frame, attr) }
     }
 
     /// Maps the page, as one of the base size, to `frame`.
@@ -156,24 +147,15 @@ impl<'n, G: Radix, F: Format, N: Nodes<Word = F::Word>> Cursor<'_, 'n, G, F, N> 
     /// [`Error::FrameTooLarge`], [`Error::WrongAttr`], [`Error::Occupied`], [`Error::Borrowed`] or [`Error::NoMemory`].
     #[inline(always)]
     pub fn map(&mut self, frame: Pfn, attr: Attr) -> Result<(), Error> {
-        let page = self.page;
-        if self.spot.level + 1 == Mpt::<'n, G, F, N>::LEVELS {
-            let spot = Spot { level: Mpt::<'n, G, F, N>::LEVELS - 1, ..self.spot };
-            // SAFETY: as above; a batch that the writer has came from its table.
-            return unsafe { self.table.map_at(self.batch, spot, page, frame, attr) };
+        if let Some(slot) = self.small_slot()
+            && let Some(stale) = slot.map(frame, attr)
+        {
+            stale.add_to(self.batch);
+            return Ok(());
         }
-        self.grow(frame, attr)
-    }
-
-    /// Maps the page with nodes on the way to it.
-    #[cold]
-    #[inline(never)]
-    fn grow(&mut self, frame: Pfn, attr: Attr) -> Result<(), Error> {
         let pages = Pages::one(self.page);
-        // SAFETY: as in `map`.
-        let done = self.change(|table, batch, _| unsafe { table.map(batch, pages, frame, G::BASE, attr) });
-        self.walk();
-        done
+        // SAFETY: as in `look`; the batch came from the writer's table.
+        self.anew(|table, batch| unsafe { table.map_slow(batch, pages, frame, G::BASE, attr) })
     }
 
     /// Unmaps the leaf that maps the page, all of it, and returns it with what hardware has noted up to the store. Its frame
@@ -186,33 +168,50 @@ impl<'n, G: Radix, F: Format, N: Nodes<Word = F::Word>> Cursor<'_, 'n, G, F, N> 
     /// [`Error::NotMapped`] or [`Error::Borrowed`].
     #[inline(always)]
     pub fn unmap(&mut self) -> Result<Leaf, Error> {
-        let at = self.at();
-        if Mpt::<'n, G, F, N>::REPLICATED {
-            let leaf = self.look().ok_or(Error::NotMapped { at })?;
-            let pages = G::SPACE.pages_of(&leaf);
-            // SAFETY: as in `map`.
-            self.change(|table, batch, _| unsafe { table.unmap(batch, pages, Holes::Refuse, None) })?;
-            self.walk();
-            return Ok(leaf);
+        let done = match self.small_slot() {
+            Some(slot) => slot.unmap(),
+            None => self.upper_slot().and_then(Slot::unmap),
+        };
+        match done {
+            Some((leaf, stale)) => {
+                stale.add_to(self.batch);
+                Ok(leaf)
+            }
+            None => self.unmap_more(),
         }
-        let before = self.batch.nodes();
-        // SAFETY: as in `map`.
-        let done = self.at_last(|table, batch, spot| unsafe { table.unmap_at(batch, spot, at) });
-        if self.batch.nodes() != before {
-            self.walk();
-        }
-        done
     }
 
-    /// Makes a change that does not unwind, with the last level as a constant where the walk ended there.
+    /// Unmaps the leaf that maps the page, and the nodes that this empties, or tells what is wrong.
+    #[cold]
+    #[inline(never)]
+    fn unmap_more(&mut self) -> Result<Leaf, Error> {
+        let at = self.at();
+        self.table.check_own(Pages::one(self.page))?;
+        let leaf = self.look().ok_or(Error::NotMapped { at })?;
+        let mut taken = Taken(leaf);
+        let pages = G::SPACE.pages_of(&leaf);
+        // SAFETY: as in `map`.
+        self.anew(|table, batch| unsafe { table.unmap_slow(batch, pages, Holes::Refuse, Some(&mut taken)) })?;
+        Ok(taken.0)
+    }
+
+    /// Returns the slot of the page, if the walk ended at the last level.
     #[inline(always)]
-    fn at_last<T>(&mut self, change: impl Fn(&Mpt<'n, G, F, N>, &mut Retired<'n>, Spot) -> T) -> T {
-        let last = Mpt::<'n, G, F, N>::LEVELS - 1;
-        if self.spot.level == last {
-            change(self.table, self.batch, Spot { level: last, ..self.spot })
-        } else {
-            change(self.table, self.batch, self.spot)
+    fn small_slot(&self) -> Option<Slot<'_, 'n, G, F, N>> {
+        let level = Mpt::<'n, G, F, N>::LEVELS - 1;
+        if self.spot.level != level {
+            return None;
         }
+        // SAFETY: as in `look`: the spot is the page's.
+        unsafe { self.table.slot_at(Spot { level, ..self.spot }, self.page) }
+    }
+
+    /// Returns the slot of the page, if the walk ended at another level.
+    #[cold]
+    fn upper_slot(&self) -> Option<Slot<'_, 'n, G, F, N>> {
+        let last = self.spot.level + 1 == Mpt::<'n, G, F, N>::LEVELS;
+        // SAFETY: as above.
+        if last { None } else { unsafe { self.table.slot_at(self.spot, self.page) } }
     }
 
     /// Changes the attributes of the leaf that maps the page, all of it, and returns the leaf as it was.
@@ -224,16 +223,31 @@ impl<'n, G: Radix, F: Format, N: Nodes<Word = F::Word>> Cursor<'_, 'n, G, F, N> 
     /// [`Error::NotMapped`], [`Error::WrongAttr`] or [`Error::Borrowed`].
     #[inline(always)]
     pub fn protect(&mut self, change: Change) -> Result<Leaf, Error> {
-        let at = self.at();
-        if Mpt::<'n, G, F, N>::REPLICATED {
-            let leaf = self.look().ok_or(Error::NotMapped { at })?;
-            let pages = G::SPACE.pages_of(&leaf);
-            // SAFETY: as in `map`.
-            self.change(|table, batch, _| unsafe { table.protect(batch, pages, Holes::Refuse, change) })?;
-            return Ok(leaf);
+        let done = match self.small_slot() {
+            Some(slot) => slot.protect(change),
+            None => self.upper_slot().and_then(|slot| slot.protect(change)),
+        };
+        match done {
+            Some((leaf, stale)) => {
+                stale.add_to(self.batch);
+                Ok(leaf)
+            }
+            None => self.protect_more(change),
         }
-        // SAFETY: as in `map`.
-        self.at_last(|table, batch, spot| unsafe { table.protect_at(batch, spot, at, change) })
+    }
+
+    /// Changes the attributes of a leaf that stands in several slots, or tells what is wrong.
+    #[cold]
+    #[inline(never)]
+    fn protect_more(&mut self, change: Change) -> Result<Leaf, Error> {
+        let at = self.at();
+        self.table.check_own(Pages::one(self.page))?;
+        check_change::<F>(change)?;
+        let leaf = self.look().ok_or(Error::NotMapped { at })?;
+        let pages = G::SPACE.pages_of(&leaf);
+        // SAFETY: as in `map`. Hardware notes nothing in a leaf of several slots.
+        self.anew(|table, batch| unsafe { table.protect_slow(batch, pages, Holes::Refuse, change) })?;
+        Ok(leaf)
     }
 
     /// Replaces the leaf that maps the page, in one store, and returns the old one; see
@@ -269,18 +283,15 @@ impl<'n, G: Radix, F: Format, N: Nodes<Word = F::Word>> Cursor<'_, 'n, G, F, N> 
         attr: Attr,
         known: &mut dyn FnMut(&Flush),
     ) -> Result<Leaf, Error> {
+        if let Some(slot) = self.small_slot()
+            && let Some((leaf, stale)) = slot.replace(frame, attr)
+        {
+            stale.add_to(self.batch);
+            return Ok(leaf);
+        }
         let at = self.at();
         // SAFETY: as in `map`, and the caller's promise.
-        unsafe {
-            if !F::BREAK_FRAME
-                && !Mpt::<'n, G, F, N>::REPLICATED
-                && self.spot.level == Mpt::<'n, G, F, N>::LEVELS - 1
-            {
-                let spot = Spot { level: Mpt::<'n, G, F, N>::LEVELS - 1, ..self.spot };
-                return self.table.replace_at(self.batch, spot, at, frame, attr, known);
-            }
-            self.change(|table, batch, _| table.replace(batch, at, frame, attr, known))
-        }
+        self.anew(|table, batch| unsafe { table.replace_slow(batch, at, frame, attr, known) })
     }
 
     /// Goes to `page`. Costs a walk, unless the page is in the same node.
@@ -371,5 +382,27 @@ impl<'n, G: Radix, F: Format, N: Nodes<Word = F::Word>> Cursor<'_, 'n, G, F, N> 
 impl<G: Radix, F: Format, N: Nodes<Word = F::Word>> fmt::Debug for Cursor<'_, '_, G, F, N> {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.debug_struct("Cursor").field("page", &self.page).field("leaf", &self.look()).finish_non_exhaustive()
+    }
+}
+
+/// A leaf that an unmap takes out of the table: what it is when it is taken.
+struct Taken(Leaf);
+
+impl Frames for Taken {
+    fn reserve(&mut self, _leaves: usize) -> Result<(), Error> {
+        Ok(())
+    }
+
+    fn push(&mut self, frame: Pfn, _size: PageSize, _base: PageSize, attr: Attr) {
+        (self.0.frame, self.0.attr) = (frame, attr);
+    }
+}
+
+/// A cursor that walks to its page anew when this is dropped.
+struct Anew<'c, 'w, 'n, G: Radix, F: Format, N: Nodes<Word = F::Word>>(&'c mut Cursor<'w, 'n, G, F, N>);
+
+impl<G: Radix, F: Format, N: Nodes<Word = F::Word>> Drop for Anew<'_, '_, '_, G, F, N> {
+    fn drop(&mut self) {
+        self.0.walk();
     }
 }

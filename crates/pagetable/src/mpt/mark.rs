@@ -69,20 +69,33 @@ impl<'n, G: Radix, F: Format, N: Nodes<Word = F::Word>> Mpt<'n, G, F, N> {
             let spot = self.spot(at);
             match self.entry_at(spot, at) {
                 Entry::Leaf(occupant) if occupant.size != G::BASE => Err(Error::partial(&occupant)),
-                Entry::Leaf(_) if mark.is_none() => self.unmap_at(batch, spot, at).map(Entry::Leaf),
-                Entry::Leaf(_) => Ok(Entry::Leaf(self.mark_leaf(batch, spot, at, word))),
+                Entry::Leaf(_) => {
+                    let old = self.mark_leaf(batch, spot, at, word);
+                    if mark.is_none() {
+                        self.count_out(batch, spot, at);
+                    }
+                    Ok(Entry::Leaf(old))
+                }
                 Entry::Empty if mark.is_none() => Ok(Entry::Empty),
                 Entry::Empty => self.mark_empty(batch, spot, at, word).map(|()| Entry::Empty),
                 Entry::Mark(old) => {
                     self.store_mark(spot, at, word);
                     if mark.is_none() {
-                        self.tally.ptes(-1);
-                        if self.count(spot.node, spot.level, -1) == 0 && spot.level > 0 {
-                            self.prune(batch, spot.level, at);
-                        }
+                        self.count_out(batch, spot, at);
                     }
                     Ok(Entry::Mark(old))
                 }
+            }
+        }
+    }
+
+    /// Counts an entry that is there no more, and retires the nodes that this empties.
+    unsafe fn count_out(&self, batch: &mut Retired<'n>, spot: Spot, at: VirtAddr) {
+        self.tally.ptes(-1);
+        // SAFETY: the caller is the writer.
+        unsafe {
+            if self.count(spot.node, spot.level, -1) == 0 && spot.level > 0 {
+                self.prune(batch, spot.level, at);
             }
         }
     }
@@ -104,13 +117,7 @@ impl<'n, G: Radix, F: Format, N: Nodes<Word = F::Word>> Mpt<'n, G, F, N> {
         let place = Self::place(level, index);
         // SAFETY: the slot is in the node, and the caller is the writer.
         let old = unsafe {
-            let old = if F::STATUS {
-                self.swap(node, place, word)
-            } else {
-                let old = self.read(node, place);
-                self.put(node, place, word);
-                old
-            };
+            let old = self.exchange_leaf(node, place, self.read(node, place), word);
             self.settle_pair(node, level, index);
             old
         };
@@ -182,17 +189,6 @@ impl<'n, G: Radix, F: Format, N: Nodes<Word = F::Word>> Mpt<'n, G, F, N> {
     #[inline(always)]
     pub(super) fn absent_beside(changed: F::Word, absent: F::Word) -> F::Word {
         F::absent(F::absent_bits(absent)) | F::beside(changed, F::Word::ZERO)
-    }
-
-    /// Names what is in a slot of the last level that is to be mapped, if it is no link.
-    #[cold]
-    #[inline(never)]
-    pub(super) fn taken(word: F::Word, at: VirtAddr) -> Result<(), Error> {
-        match Self::entry(word, Self::LEVELS - 1, at) {
-            Entry::Leaf(occupant) => Err(Error::occupied(&occupant)),
-            Entry::Mark(_) => Err(Error::Marked { at }),
-            Entry::Empty => Ok(()),
-        }
     }
 
     /// Counts the marks of a run of slots of the last level.

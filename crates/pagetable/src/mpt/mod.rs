@@ -48,6 +48,7 @@ mod replace;
 mod resize;
 mod shape;
 mod share;
+mod slot;
 mod store;
 mod sweep;
 mod table;
@@ -67,6 +68,7 @@ use crate::{Error, Leaf, Radix, Sole, Word};
 pub use cursor::Cursor;
 pub(crate) use linear::{own_pages, region};
 use shape::Shape;
+pub use slot::{Slot, Stale};
 
 /// A multi-level page table of geometry `G` with entries of format `F` in nodes from `N`.
 ///

@@ -41,7 +41,7 @@ impl<'n, G: Radix, F: Format, N: Nodes<Word = F::Word>> Mpt<'n, G, F, N> {
                 let all = holes == Holes::Refuse;
                 let changed =
                     |word| if all || F::is_leaf(word, last) { F::change(word, change) } else { word };
-                if F::STATUS {
+                if Self::NOTED_BESIDE {
                     for slot in 0..part.slots {
                         self.change_live(node, Self::place(level, part.index + slot), last, change);
                     }

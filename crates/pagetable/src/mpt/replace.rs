@@ -12,7 +12,7 @@ use crate::replace::{exchange, replacement};
 use crate::{Error, Leaf, Radix, Retired, Word};
 
 impl<'n, G: Radix, F: Format, N: Nodes<Word = F::Word>> Mpt<'n, G, F, N> {
-    /// See [`Table::replace`](crate::Table::replace).
+    /// See [`Table::replace`](crate::Table::replace). The leaf may stand in several slots.
     ///
     /// # Safety
     ///
@@ -26,24 +26,6 @@ impl<'n, G: Radix, F: Format, N: Nodes<Word = F::Word>> Mpt<'n, G, F, N> {
         known: &mut dyn FnMut(&Flush),
     ) -> Result<Leaf, Error> {
         G::SPACE.check_pages(Pages::one(at.vpn(G::BASE)))?;
-        // SAFETY: the caller is the writer, and the address is in the space.
-        unsafe {
-            if Self::REPLICATED {
-                return self.replace_repeated(batch, at, frame, attr, known);
-            }
-            self.replace_at(batch, self.spot(at), at, frame, attr, known)
-        }
-    }
-
-    /// Replaces a leaf that may stand in several slots.
-    pub(super) unsafe fn replace_repeated(
-        &self,
-        batch: &mut Retired<'n>,
-        at: VirtAddr,
-        frame: Pfn,
-        attr: Attr,
-        known: &mut dyn FnMut(&Flush),
-    ) -> Result<Leaf, Error> {
         self.check_own(Pages::one(at.vpn(G::BASE)))?;
         // SAFETY: the caller is the writer.
         let (word, level) = unsafe { self.descend(at, |word, level, _| (word, level)) };
@@ -62,14 +44,7 @@ impl<'n, G: Radix, F: Format, N: Nodes<Word = F::Word>> Mpt<'n, G, F, N> {
             let _ = self.sweep(pages, |part| {
                 for slot in part.index..part.index + part.slots {
                     let (node, place) = (part.path.nodes[level], Self::place(level, slot));
-                    was = if F::STATUS {
-                        // Hardware may note an access up to this moment.
-                        self.swap(node, place, word)
-                    } else {
-                        let was = self.read(node, place);
-                        self.publish(node, place, word);
-                        was
-                    };
+                    was = self.exchange_leaf(node, place, self.read(node, place), word);
                     self.settle_pair(node, level, slot);
                 }
                 Ok(())

@@ -16,6 +16,13 @@ use crate::word::atomics;
 use crate::{Radix, Word};
 
 impl<G: Radix, F: Format, N: Nodes<Word = F::Word>> Mpt<'_, G, F, N> {
+    /// Whether hardware may note something in a leaf between the writer's load of it and its store: then one instruction does
+    /// both.
+    ///
+    /// In solo mode it is this CPU's own MMU. That sets a dirty bit when this CPU stores to the page, which it does not do in
+    /// between, and an accessed bit ahead of time at the most: of an access that did not happen.
+    pub(super) const NOTED_BESIDE: bool = F::STATUS && N::Mode::SHARED;
+
     /// Returns the cell at a place in a node.
     ///
     /// # Safety
@@ -80,6 +87,65 @@ impl<G: Radix, F: Format, N: Nodes<Word = F::Word>> Mpt<'_, G, F, N> {
     pub(super) fn exchanged(&self, node: NodeAddr, place: usize, old: F::Word, word: F::Word) {
         self.nodes.stored(Store::Release);
         self.nodes.stored(Store::exchange(node, place, old, word));
+    }
+
+    /// Empties a slot in which the writer has read the leaf `seen`, and returns that with what hardware has noted up to the
+    /// store.
+    #[inline(always)]
+    pub(super) unsafe fn take(&self, node: NodeAddr, place: usize, seen: F::Word) -> F::Word {
+        // SAFETY: the caller's promise.
+        unsafe {
+            if Self::NOTED_BESIDE {
+                return self.swap(node, place, F::Word::ZERO);
+            }
+            self.put(node, place, F::Word::ZERO);
+        }
+        seen
+    }
+
+    /// Stores the leaf `new` over one that the writer has read as `seen`, and returns that with what hardware has noted up to
+    /// the store.
+    #[inline(always)]
+    pub(super) unsafe fn exchange_leaf(
+        &self,
+        node: NodeAddr,
+        place: usize,
+        seen: F::Word,
+        new: F::Word,
+    ) -> F::Word {
+        // SAFETY: the caller's promise.
+        unsafe {
+            if Self::NOTED_BESIDE {
+                return self.swap(node, place, new);
+            }
+            self.publish(node, place, new);
+        }
+        seen
+    }
+
+    /// Stores what `change` makes of a leaf that the writer has read as `seen`, with what hardware notes up to the store, and
+    /// returns what that was.
+    #[inline(always)]
+    pub(super) unsafe fn amend(
+        &self,
+        node: NodeAddr,
+        place: usize,
+        mut seen: F::Word,
+        change: impl Fn(F::Word) -> F::Word,
+    ) -> F::Word {
+        // SAFETY: the caller's promise.
+        unsafe {
+            if Self::NOTED_BESIDE {
+                // Hardware sets bits alone, each once: it remains a leaf.
+                while let Err(now) = F::Word::exchange(self.cell(node, place), seen, change(seen)) {
+                    seen = now;
+                }
+                self.exchanged(node, place, seen, change(seen));
+            } else {
+                self.put(node, place, change(seen));
+            }
+        }
+        seen
     }
 
     /// Makes everything stored so far visible before anything stored by [`put`](Self::put) or [`fill`](Self::fill) after

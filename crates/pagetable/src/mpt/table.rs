@@ -4,8 +4,8 @@ use core::ops::ControlFlow;
 
 use tlbkit_addr::{Attr, Flush, PageSize, Pages, Pfn, PhysAddr, VirtAddr, Vpn};
 
-use super::Mpt;
 use super::shape::Shape;
+use super::{Mpt, Slot};
 use crate::format::{Format, payload_bits};
 use crate::geometry::Checked as _;
 use crate::leaf::phys;
@@ -119,9 +119,11 @@ unsafe impl<'n, G: Radix, F: Format, N: Nodes<Word = F::Word>> Table<'n> for Mpt
         // SAFETY: the caller's promise.
         unsafe {
             if size == G::BASE
-                && let Some(spot) = self.small_spot(pages)
+                && let Some(slot) = self.slot_of(pages)
+                && let Some(stale) = slot.map(frame, attr)
             {
-                return self.map_at(batch, spot, pages.first(), frame, attr);
+                stale.add_to(batch);
+                return Ok(());
             }
             self.map_slow(batch, pages, frame, size, attr)
         }
@@ -138,9 +140,11 @@ unsafe impl<'n, G: Radix, F: Format, N: Nodes<Word = F::Word>> Table<'n> for Mpt
         // SAFETY: the caller's promise.
         unsafe {
             if frames.is_none()
-                && let Some(spot) = self.small_leaf(pages)
+                && let Some(slot) = self.slot_of(pages)
+                && let Some((_, stale)) = slot.unmap()
             {
-                return self.unmap_at(batch, spot, pages.first().address(G::BASE)).map(|_| 1);
+                stale.add_to(batch);
+                return Ok(1);
             }
             self.unmap_slow(batch, pages, holes, frames)
         }
@@ -156,9 +160,11 @@ unsafe impl<'n, G: Radix, F: Format, N: Nodes<Word = F::Word>> Table<'n> for Mpt
     ) -> Result<usize, Error> {
         // SAFETY: the caller's promise.
         unsafe {
-            if let Some(spot) = self.small_leaf(pages) {
-                let at = pages.first().address(G::BASE);
-                return self.protect_at(batch, spot, at, change).map(|_| 1);
+            if let Some(slot) = self.slot_of(pages)
+                && let Some((_, stale)) = slot.protect(change)
+            {
+                stale.add_to(batch);
+                return Ok(1);
             }
             self.protect_slow(batch, pages, holes, change)
         }
@@ -175,12 +181,13 @@ unsafe impl<'n, G: Radix, F: Format, N: Nodes<Word = F::Word>> Table<'n> for Mpt
     ) -> Result<Leaf, Error> {
         // SAFETY: the caller's promise.
         unsafe {
-            if !F::BREAK_FRAME
-                && let Some(spot) = self.small_leaf(Pages::one(at.vpn(G::BASE)))
+            if let Some(slot) = self.small_slot(at.vpn(G::BASE))
+                && let Some((leaf, stale)) = slot.replace(frame, attr)
             {
-                return self.replace_at(batch, spot, at, frame, attr, known);
+                stale.add_to(batch);
+                return Ok(leaf);
             }
-            batch.change(|batch| self.replace_leaf(batch, at, frame, attr, known), |batch| self.mend(batch))
+            self.replace_slow(batch, at, frame, attr, known)
         }
     }
 
@@ -238,8 +245,30 @@ impl<'n, G: Radix, F: Format, N: Nodes<Word = F::Word>> Mpt<'n, G, F, N> {
     /// # Safety
     ///
     /// The caller is the only writer, and the batch came from this table; so for the functions beside it.
+    /// Returns the slot of a page in its last-level node, if `pages` is that page.
+    #[inline(always)]
+    unsafe fn slot_of(&self, pages: Pages) -> Option<Slot<'_, 'n, G, F, N>> {
+        // SAFETY: the caller's promise.
+        if pages.first() == pages.last() { unsafe { self.small_slot(pages.first()) } } else { None }
+    }
+
     #[inline(never)]
-    unsafe fn map_slow(
+    pub(super) unsafe fn replace_slow(
+        &self,
+        batch: &mut Retired<'n>,
+        at: VirtAddr,
+        frame: Pfn,
+        attr: Attr,
+        known: &mut dyn FnMut(&Flush),
+    ) -> Result<Leaf, Error> {
+        // SAFETY: the caller's promise.
+        unsafe {
+            batch.change(|batch| self.replace_leaf(batch, at, frame, attr, known), |batch| self.mend(batch))
+        }
+    }
+
+    #[inline(never)]
+    pub(super) unsafe fn map_slow(
         &self,
         batch: &mut Retired<'n>,
         pages: Pages,
@@ -254,7 +283,7 @@ impl<'n, G: Radix, F: Format, N: Nodes<Word = F::Word>> Mpt<'n, G, F, N> {
     }
 
     #[inline(never)]
-    unsafe fn unmap_slow(
+    pub(super) unsafe fn unmap_slow(
         &self,
         batch: &mut Retired<'n>,
         pages: Pages,
@@ -268,7 +297,7 @@ impl<'n, G: Radix, F: Format, N: Nodes<Word = F::Word>> Mpt<'n, G, F, N> {
     }
 
     #[inline(never)]
-    unsafe fn protect_slow(
+    pub(super) unsafe fn protect_slow(
         &self,
         batch: &mut Retired<'n>,
         pages: Pages,

@@ -2,7 +2,6 @@
 
 use tlbkit_addr::{Pages, Reach, VirtAddr, Vpn};
 
-use super::leaf::Spot;
 use super::shape::Shape;
 use super::sweep::Part;
 use super::{Mpt, own_pages};
@@ -18,38 +17,6 @@ impl<'n, G: Radix, F: Format, N: Nodes<Word = F::Word>> Mpt<'n, G, F, N> {
     ///
     /// The caller is the only writer, and the batch came from this table; so for the functions beside it.
     pub(super) unsafe fn unmap_pages(
-        &self,
-        batch: &mut Retired<'n>,
-        pages: Pages,
-        holes: Holes,
-        frames: Option<&mut dyn Frames>,
-    ) -> Result<usize, Error> {
-        // SAFETY: the caller is the writer.
-        unsafe {
-            match (self.small_leaf(pages), frames) {
-                (Some(spot), Some(frames)) => self.unmap_small(batch, spot, pages, frames),
-                (_, frames) => self.unmap_range(batch, pages, holes, frames),
-            }
-        }
-    }
-
-    /// Unmaps one base page, whose frame goes to `frames`.
-    unsafe fn unmap_small(
-        &self,
-        batch: &mut Retired<'n>,
-        spot: Spot,
-        pages: Pages,
-        frames: &mut dyn Frames,
-    ) -> Result<usize, Error> {
-        self.check_own(pages)?;
-        frames.reserve(1)?;
-        // SAFETY: the caller is the writer, and the spot is the page's.
-        let leaf = unsafe { self.unmap_at(batch, spot, pages.first().address(G::BASE)) }?;
-        frames.push(leaf.frame, leaf.size, G::BASE, leaf.attr);
-        Ok(1)
-    }
-
-    unsafe fn unmap_range(
         &self,
         batch: &mut Retired<'n>,
         pages: Pages,
@@ -79,7 +46,7 @@ impl<'n, G: Radix, F: Format, N: Nodes<Word = F::Word>> Mpt<'n, G, F, N> {
                 if leaves + marks == 0 {
                     return Ok(());
                 }
-                if frames.is_some() || F::STATUS {
+                if frames.is_some() || Self::NOTED_BESIDE {
                     for slot in 0..part.slots {
                         self.uncover(&part, slot, &mut frames);
                     }
@@ -98,15 +65,8 @@ impl<'n, G: Radix, F: Format, N: Nodes<Word = F::Word>> Mpt<'n, G, F, N> {
         let node = part.path.nodes[level];
         // SAFETY: the slot is in the node, and the caller is the writer.
         let word = unsafe {
-            if F::STATUS {
-                // Hardware may set the dirty bit up to this moment.
-                self.swap(node, place, F::Word::ZERO)
-            } else {
-                // Nothing leads to a frame when it is handed over, whatever that call does.
-                let word = self.slot(part, slot);
-                self.put(node, place, F::Word::ZERO);
-                word
-            }
+            // Nothing leads to a frame when it is handed over, whatever that call does.
+            self.take(node, place, self.slot(part, slot))
         };
         let Some(frames) = frames else { return };
         let at = Vpn::new(part.first.get() + slot * Self::slot_pages(level)).address(G::BASE);

@@ -1,0 +1,237 @@
+//! A change of one leaf where the node for it is there: one check, one store. What changes of a single page stand on, those of
+//! the cursor included.
+//!
+//! ```text
+//!   Slot    walk -> check -> store -> what to flush     the whole of it, if everything is in order
+//!             \-> None, and nothing has changed          then the change of a range does it, or says what is wrong
+//! ```
+//!
+//! So no error is made here, no node comes or goes, and nothing unwinds.
+
+use tlbkit_addr::{Attr, Pages, Pfn, Reach, VirtAddr, Vpn};
+
+use super::Mpt;
+use super::leaf::Spot;
+use super::shape::Shape;
+use crate::format::{Format, check_attr, check_change};
+use crate::geometry::Checked as _;
+use crate::nodes::Nodes;
+use crate::pairs::stale;
+use crate::replace::replacement;
+use crate::word::atomics::Ordering;
+use crate::{Change, Leaf, Radix, Retired, Turn, Word};
+
+/// The slot of a page, from [`Turn::slot`]: its node is there, and not another table's.
+///
+/// Each change takes the slot, and is all or nothing. `None` says that nothing has changed, and that a [`Writer`](crate::Writer)'s change of the
+/// page either does more than a store, or tells what is wrong.
+pub struct Slot<'w, 'n, G: Radix, F: Format, N: Nodes<Word = F::Word>> {
+    table: &'w Mpt<'n, G, F, N>,
+    spot: Spot,
+    page: Vpn,
+}
+
+/// What a change of one leaf makes stale.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[must_use = "TLBs may hold what it names"]
+pub struct Stale {
+    /// How far the change must be made known.
+    pub reach: Reach,
+    /// The pages.
+    pub pages: Pages,
+}
+
+impl Stale {
+    /// Adds this to what a batch asks for.
+    #[inline(always)]
+    pub(super) fn add_to(self, batch: &mut Retired<'_>) {
+        batch.touch(self.reach, self.pages);
+    }
+}
+
+impl<'n, G: Radix, F: Format, N: Nodes<Word = F::Word>> Turn<'_, 'n, Mpt<'n, G, F, N>> {
+    /// Returns the slot of `page` in its last-level node; `None` if there is no such node, or nothing but a batch can change
+    /// the page: it is another table's, or the table owes a flush.
+    ///
+    /// Costs a walk.
+    #[inline(always)]
+    pub fn slot(&mut self, page: Vpn) -> Option<Slot<'_, 'n, G, F, N>> {
+        let table = self.table();
+        // SAFETY: the slot borrows the right to write.
+        if table.nodes.held().is_owed() { None } else { unsafe { table.small_slot(page) } }
+    }
+}
+
+impl<'n, G: Radix, F: Format, N: Nodes<Word = F::Word>> Mpt<'n, G, F, N> {
+    /// Returns the slot of a page in its last-level node.
+    ///
+    /// # Safety
+    ///
+    /// The caller is the only writer as long as there is the slot.
+    #[inline(always)]
+    pub(super) unsafe fn small_slot(&self, page: Vpn) -> Option<Slot<'_, 'n, G, F, N>> {
+        G::SPACE.check_pages(Pages::one(page)).ok()?;
+        let (at, last) = (page.address(G::BASE), Self::LEVELS - 1);
+        let mut node = self.root;
+        // The walk to the node, not to the word in it.
+        for level in 0..last {
+            // SAFETY: the node is linked, and the caller is the writer.
+            let word = unsafe { self.read(node, Self::place(level, Self::index(level, at))) };
+            if !F::is_link(word) {
+                return None;
+            }
+            node = F::node(word);
+        }
+        // SAFETY: the caller is the writer, the page is in the space, and the node is its last one.
+        unsafe { self.slot_at(Spot { node, level: last }, page) }
+    }
+
+    /// Returns the slot of a page, whose walk ends in `spot`. Unless a leaf is there, it is of the last level.
+    ///
+    /// # Safety
+    ///
+    /// As for [`small_slot`](Self::small_slot); the page is in the space, and the walk for it ends there now.
+    #[inline(always)]
+    pub(super) unsafe fn slot_at(&self, spot: Spot, page: Vpn) -> Option<Slot<'_, 'n, G, F, N>> {
+        self.check_own(Pages::one(page)).ok()?;
+        Some(Slot { table: self, spot, page })
+    }
+}
+
+impl<'n, G: Radix, F: Format, N: Nodes<Word = F::Word>> Slot<'_, 'n, G, F, N> {
+    #[inline(always)]
+    fn at(&self) -> VirtAddr {
+        self.page.address(G::BASE)
+    }
+
+    #[inline(always)]
+    fn is_last(&self) -> bool {
+        self.spot.level + 1 == Mpt::<'n, G, F, N>::LEVELS
+    }
+
+    #[inline(always)]
+    fn index(&self) -> usize {
+        Mpt::<'n, G, F, N>::index(self.spot.level, self.at())
+    }
+
+    #[inline(always)]
+    fn place(&self) -> usize {
+        Mpt::<'n, G, F, N>::place(self.spot.level, self.index())
+    }
+
+    /// Returns the word in the slot, if that is a leaf and the leaf is in no other slot.
+    #[inline(always)]
+    fn leaf_word(&self) -> Option<F::Word> {
+        // SAFETY: the place is in the node, and the slot borrows the writer.
+        let word = unsafe { self.table.read(self.spot.node, self.place()) };
+        let single = !Mpt::<'n, G, F, N>::REPLICATED
+            || F::size(word, Mpt::<'n, G, F, N>::SLOTS[self.spot.level]) == G::BASE;
+        (F::is_leaf(word, self.is_last()) && single).then_some(word)
+    }
+
+    #[inline(always)]
+    fn leaf(&self, word: F::Word) -> Leaf {
+        Mpt::<'n, G, F, N>::leaf(word, self.spot.level, self.at())
+    }
+
+    /// Returns what a change of the leaf makes stale.
+    #[inline(always)]
+    fn stale(&self, reach: Reach) -> Stale {
+        if self.is_last() {
+            return Stale { reach, pages: Pages::one(self.page) };
+        }
+        let size = Mpt::<'n, G, F, N>::SLOTS[self.spot.level];
+        let count = Mpt::<'n, G, F, N>::slot_pages(self.spot.level);
+        let first = Vpn::new(self.page.get() & !(count - 1));
+        let pages = Pages::count(first, count).unwrap_or(Pages::one(self.page));
+        Stale { reach, pages: stale::<G, F>(pages, |_| Some(size)) }
+    }
+
+    /// Makes the two words of a TLB entry agree after this one has changed.
+    #[inline(always)]
+    fn settle_pair(&self) {
+        // SAFETY: the slot is in the node, and borrows the writer.
+        unsafe { self.table.settle_pair(self.spot.node, self.spot.level, self.index()) };
+    }
+
+    /// Returns the leaf that maps the page, if no other slot has a part of it.
+    #[inline(always)]
+    pub fn look(&self) -> Option<Leaf> {
+        self.leaf_word().map(|word| self.leaf(word))
+    }
+
+    /// Maps the page, of which nothing is in the slot, to `frame`.
+    #[inline(always)]
+    pub fn map(self, frame: Pfn, attr: Attr) -> Option<Stale> {
+        check_attr::<F>(attr).ok()?;
+        let word = F::leaf(frame, G::BASE, attr, true).ok()?;
+        G::SPACE.check_frames(frame, 1, G::BASE).ok()?;
+        let Spot { node, level } = self.spot;
+        // SAFETY: the place is in the node, which is ours to write.
+        unsafe {
+            if self.table.read(node, self.place()) != F::Word::ZERO || !self.is_last() {
+                return None;
+            }
+            self.table.publish(node, self.place(), word);
+            self.settle_pair();
+            self.table.count(node, level, 1);
+        }
+        self.table.tally.ptes(1);
+        Some(self.stale(F::APPEARS))
+    }
+
+    /// Unmaps the leaf, which is not its node's last one, and returns it with what hardware has noted up to the store.
+    #[inline(always)]
+    pub fn unmap(self) -> Option<(Leaf, Stale)> {
+        let word = self.leaf_word()?;
+        let Spot { node, level } = self.spot;
+        // SAFETY: the node is in the table, and only its writer changes its record and its words.
+        let word = unsafe {
+            let record = &*self.table.nodes.record(node, Mpt::<'n, G, F, N>::WORDS[level]);
+            let rest = record.load(Ordering::Relaxed).wrapping_sub(1);
+            if rest == 0 && level > 0 {
+                return None;
+            }
+            record.store(rest, Ordering::Relaxed);
+            self.table.take(node, self.place(), word)
+        };
+        self.settle_pair();
+        self.table.tally.ptes(-1);
+        Some((self.leaf(word), self.stale(Reach::Everywhere)))
+    }
+
+    /// Changes the attributes of the leaf, and returns it as it was.
+    #[inline(always)]
+    pub fn protect(self, change: Change) -> Option<(Leaf, Stale)> {
+        check_change::<F>(change).ok()?;
+        let word = self.leaf_word()?;
+        // SAFETY: the place is in the node, and the slot borrows the only writer but hardware.
+        let old =
+            unsafe { self.table.amend(self.spot.node, self.place(), word, |leaf| F::change(leaf, change)) };
+        if F::PAIRED && change.set.union(change.clear).contains(Attr::GLOBAL) {
+            self.settle_pair();
+        }
+        Some((self.leaf(old), self.stale(change.reach())))
+    }
+
+    /// Replaces the leaf by one of the same size, in one store, and returns the old one with what hardware has noted up to
+    /// that store. Never where the hardware wants break before make.
+    #[inline(always)]
+    pub fn replace(self, frame: Pfn, attr: Attr) -> Option<(Leaf, Stale)> {
+        if F::BREAK_FRAME {
+            return None;
+        }
+        let old = self.leaf_word()?;
+        let new = replacement::<G, F>(&self.leaf(old), frame, attr, self.is_last()).ok()?;
+        // SAFETY: as in `protect`.
+        let old = unsafe { self.table.exchange_leaf(self.spot.node, self.place(), old, new) };
+        self.settle_pair();
+        Some((self.leaf(old), self.stale(Reach::Everywhere)))
+    }
+}
+
+impl<G: Radix, F: Format, N: Nodes<Word = F::Word>> core::fmt::Debug for Slot<'_, '_, G, F, N> {
+    fn fmt(&self, f: &mut core::fmt::Formatter<'_>) -> core::fmt::Result {
+        f.debug_struct("Slot").field("page", &self.page).field("leaf", &self.look()).finish_non_exhaustive()
+    }
+}
