@@ -84,7 +84,7 @@ fn neighbours_share_a_bucket() {
     table.destroy();
 }
 
-/// Two loads where the tag is one word, three where it is two; one more, of the directory, in a table that grows.
+/// Two loads where the tag is one word, three where it is two; two more, of the directory, in a table that grows.
 #[test]
 fn loads_of_a_lookup() {
     let mut memory = vec![Chunk::ZERO; 8];
@@ -92,7 +92,7 @@ fn loads_of_a_lookup() {
     let mut table = Local::new(Hr::new(&nodes).unwrap(), |_| ());
     table.map(page(7), Pfn::new(3), PageSize::K4, RW).unwrap();
     let (leaf, loads) = nodes.loads_of(|| table.lookup(VirtAddr::new(7 << 12)));
-    assert_eq!((leaf.unwrap().frame, loads), (Pfn::new(3), 3));
+    assert_eq!((leaf.unwrap().frame, loads), (Pfn::new(3), 4));
     table.destroy();
 
     let mut memory = vec![Chunk::ZERO; 8];
@@ -257,7 +257,7 @@ fn one_page_takes_two_buckets() {
     let slab = Slab::<u64, Solo>::new(&mut memory, 0).unwrap();
     let mut table = Local::new(cpt::Cpt8::new(&slab).unwrap(), |_| ());
     table.map(page(9), Pfn::new(3), PageSize::K4, RW).unwrap();
-    assert_eq!((table.footprint().total(), slab.usage().bytes), (288, 288));
+    assert_eq!((table.footprint().total(), slab.usage().bytes), (320, 320));
     table.destroy();
 }
 
@@ -322,7 +322,7 @@ fn a_range_makes_room() {
         most = most.max(loads);
         all += loads;
     }
-    assert!(most <= 32 && all <= 6 * pages, "{most} loads, {all} in all");
+    assert!(most <= 32 && all <= 7 * pages, "{most} loads, {all} in all");
     table.destroy();
 }
 

@@ -22,7 +22,7 @@ fn page(vpn: usize) -> Pages {
     Pages::one(Vpn::new(vpn))
 }
 
-/// A table of one segment is two buckets and a directory of 32 bytes; then it has four, and for a moment both.
+/// A table of one segment is two buckets and a directory of 64 bytes; then it has four, and for a moment both.
 #[test]
 fn a_growth_has_both_arrays_and_then_the_larger() {
     let mut memory = vec![Chunk::ZERO; 8];
@@ -34,15 +34,15 @@ fn a_growth_has_both_arrays_and_then_the_larger() {
         assert_eq!((footprint.nodes, footprint.bytes), (usage.nodes, usage.bytes));
         (footprint.bytes, table.table().peak_bytes(), table.table().most_moved())
     };
-    assert_eq!(of(&table), (2 * 32 + 32, 2 * 32 + 32, 0));
+    assert_eq!(of(&table), (2 * 32 + 64, 2 * 32 + 64, 0));
     // More than one block in two buckets: both are moved at once, and the old segment goes with its directory.
     table.map(page(2), Pfn::new(2), PageSize::K4, Attr::READ).unwrap();
-    let peak = 2 * 32 + 4 * 32 + 2 * 32;
-    assert_eq!(of(&table), (4 * 32 + 32, peak, 2));
+    let peak = 2 * 32 + 4 * 32 + 2 * 64;
+    assert_eq!(of(&table), (4 * 32 + 64, peak, 2));
     // The most stays what it was; without any page the table is what it was, too.
     table.unmap(page(1), Holes::Refuse, None).unwrap();
     table.unmap(page(2), Holes::Refuse, None).unwrap();
-    assert_eq!(of(&table), (2 * 32 + 32, peak, 4));
+    assert_eq!(of(&table), (2 * 32 + 64, peak, 4));
     table.destroy();
     assert_eq!(nodes.slab.usage().nodes, 0);
 }

@@ -5,6 +5,7 @@ use core::sync::atomic::Ordering;
 use tlbkit_addr::Pages;
 
 use super::shape::Spot;
+use super::visit::Part;
 use super::{Hashed, MOVE, MOVES};
 use crate::fields::Fields as _;
 use crate::format::Format;
@@ -68,6 +69,19 @@ where
         Some(spot)
     }
 
+    /// The same, and the bucket before it if it is not the first.
+    #[inline(always)]
+    pub(super) unsafe fn seek_past(&self, head: Spot, tag: usize) -> Option<(Option<Spot>, Spot)> {
+        let (mut before, mut spot) = (None, head);
+        // SAFETY: the caller's promise.
+        unsafe {
+            while self.read_tag(spot) != tag {
+                (before, spot) = (Some(spot), self.behind(spot)?);
+            }
+        }
+        Some((before, spot))
+    }
+
     /// Tells whether a chain's first bucket may be given to the block of a live `tag` now.
     pub(super) unsafe fn is_free(&self, head: Spot, tag: usize) -> bool {
         // SAFETY: the caller's promise.
@@ -85,24 +99,30 @@ where
         old == 0 || old == Self::flagged(tag, Self::CLAIMED)
     }
 
-    /// The end of a dry run: sets aside what it takes to give every block of `grain` in a range a bucket.
+    /// The end of a dry run: sets aside what it takes to give every block of `grain` in a range a bucket. The blocks that have
+    /// one are shown to `check`, which may refuse.
     ///
     /// First buckets that are free are claimed on the spot, so that two blocks cannot count on one, nor a bucket stop
     /// to be free: a claimed tag matches nothing. The others need overflow buckets.
     ///
     /// # Errors
     ///
-    /// [`Error::NoMemory`]; no claim is left then.
-    pub(super) unsafe fn reserve(&self, grain: usize, pages: Pages) -> Result<Spare<'n, N>, Error> {
+    /// [`Error::NoMemory`], or what `check` returns; no claim is left then.
+    pub(super) unsafe fn reserve(
+        &self,
+        grain: usize,
+        pages: Pages,
+        check: impl Fn(Part) -> Result<(), Error>,
+    ) -> Result<Spare<'n, N>, Error> {
         let (first, last) = Self::blocks_of(grain, pages);
         let mut want = 0;
-        for block in first..=last {
+        let mut claim = |block| {
             let tag = Self::tag_of(grain, block);
             // SAFETY: the caller's promise.
             unsafe {
                 let head = self.head(block);
-                if self.seek(head, tag).is_some() {
-                    continue;
+                if let Some(spot) = self.seek(head, tag) {
+                    return Self::part(spot, grain, block, pages).map_or(Ok(()), &check);
                 }
                 if self.is_free(head, tag) {
                     self.publish_tag(head, Self::flagged(tag, Self::CLAIMED));
@@ -110,8 +130,10 @@ where
                     want += 1;
                 }
             }
-        }
-        let spare = Stock::take(self.nodes, &[Self::NODE], [want]);
+            Ok(())
+        };
+        let claimed = (first..=last).try_for_each(&mut claim);
+        let spare = claimed.and_then(|()| Stock::take(self.nodes, &[Self::NODE], [want]));
         if spare.is_err() {
             for block in first..=last {
                 // SAFETY: the caller's promise.
@@ -150,16 +172,35 @@ where
             } else if self.is_claimed(head, tag) {
                 self.fit_out(head, grain, block, slot, count, word);
             } else if let Some(node) = spare.next(0) {
-                self.count_node(1);
-                let spot = Spot::node(node);
-                self.fill(spot, block, slot, count, word);
-                self.settle_pairs(spot, grain, block);
-                self.enter(grain);
-                self.publish_tag(spot, tag);
-                self.link(head, Self::lead(block), spot);
+                self.append(head, node, grain, block, slot, count, word);
             }
         }
         self.tally.ptes(count as isize);
+    }
+
+    /// Gives a new overflow bucket to a block, with `count` PTEs from `slot` on.
+    #[inline(always)]
+    #[expect(clippy::too_many_arguments, reason = "where, and what")]
+    pub(super) unsafe fn append(
+        &self,
+        head: Spot,
+        node: NodeAddr,
+        grain: usize,
+        block: usize,
+        slot: usize,
+        count: usize,
+        word: impl Fn(usize) -> F::Word,
+    ) {
+        let spot = Spot::node(node);
+        // SAFETY: the caller's promise: the slots are within a bucket, and nobody knows the node.
+        unsafe {
+            self.count_node(1);
+            self.fill(spot, block, slot, count, word);
+            self.settle_pairs(spot, grain, block);
+            self.enter(grain);
+            self.publish_tag(spot, Self::tag_of(grain, block));
+            self.link(head, Self::lead(block), spot);
+        }
     }
 
     /// Gives a bucket that nobody can match to a block, with `count` PTEs from `slot` on.
@@ -284,16 +325,26 @@ where
             let mut before = head;
             while let Some(spot) = self.behind(before) {
                 if self.is_vacant(spot) {
-                    self.leave(Self::untag(self.read_tag(spot)).0);
-                    self.unlink(batch, before, spot);
+                    self.take_out(batch, Some(before), spot);
                 } else {
                     before = spot;
                 }
             }
-            if self.read_tag(head) & Self::LIVE == 0 || !self.is_vacant(head) {
-                return;
+            if self.read_tag(head) & Self::LIVE != 0 && self.is_vacant(head) {
+                self.take_out(batch, None, head);
             }
-            self.leave(Self::untag(self.read_tag(head)).0);
+        }
+    }
+
+    /// Takes an empty bucket out of its chain: the first one, or the one behind `before`.
+    pub(super) unsafe fn take_out(&self, batch: &mut Retired<'n>, before: Option<Spot>, spot: Spot) {
+        // SAFETY: the caller's promise.
+        unsafe {
+            self.leave(Self::untag(self.read_tag(spot)).0);
+            if let Some(before) = before {
+                return self.unlink(batch, before, spot);
+            }
+            let head = spot;
             if N::Mode::SHARED {
                 batch.quarantine();
                 self.reflag(head, Self::DEAD);

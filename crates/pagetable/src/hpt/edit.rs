@@ -6,7 +6,8 @@ use core::sync::atomic::Ordering;
 use tlbkit_addr::{Attr, PageSize, Pages, Pfn, Reach, Vpn};
 
 use super::chain::Spare;
-use super::visit::Part;
+use super::shape::Spot;
+use super::visit::{Part, Visitor};
 use super::{Hashed, MOVE};
 use crate::format::{Format, check_attr, check_change};
 use crate::geometry::Checked as _;
@@ -56,7 +57,13 @@ where
         unsafe { self.map_range(batch, pages, frame, size, attr) }
     }
 
-    /// Maps one base page whose block has a bucket, or finds the first one of its chain free, and tells whether so.
+    /// Tells whether nothing is mapped but in the finest grain, so that no larger page can be in the way.
+    #[inline(always)]
+    fn is_finest(&self) -> bool {
+        Self::GRAINS == 1 || self.grains.load(Ordering::Relaxed).is_multiple_of(MOVE)
+    }
+
+    /// Maps one base page, and tells whether it could: where larger pages are mapped, the range must look for them.
     #[inline(always)]
     unsafe fn map_one(&self, batch: &mut Retired<'n>, page: Vpn, word: F::Word) -> Result<bool, Error> {
         let at = page.address(G::BASE);
@@ -65,16 +72,20 @@ where
         unsafe {
             let (head, tag) = (self.head(block), Self::tag_of(0, block));
             let Some(spot) = self.seek(head, tag) else {
-                // A larger page may be in the way.
-                let free =
-                    self.grains.load(Ordering::Relaxed).is_multiple_of(MOVE) && self.is_free(head, tag);
-                if free {
+                if !self.is_finest() {
+                    return Ok(false);
+                }
+                if self.is_free(head, tag) {
                     N::Mode::release();
                     self.fit_out(head, 0, block, Self::slot(0, at), 1, |_| word);
-                    self.tally.ptes(1);
-                    self.adapt(batch, 1);
+                } else {
+                    let node = self.nodes.take(Self::NODE);
+                    let node = node.ok_or_else(|| Error::no_memory(1, self.nodes.held()))?;
+                    self.append(head, node, 0, block, Self::slot(0, at), 1, |_| word);
                 }
-                return Ok(free);
+                self.tally.ptes(1);
+                self.adapt(batch, 1);
+                return Ok(true);
             };
             let place = Self::place(spot, block, Self::slot(0, at));
             let old = self.nodes.read(spot.node, place);
@@ -105,8 +116,13 @@ where
         self.check_room(grain, pages)?;
         // SAFETY: the caller is the writer.
         unsafe {
-            self.check_vacant(pages)?;
-            let mut spare = self.reserve(grain, pages)?;
+            let mut spare = if grain == 0 && self.is_finest() {
+                // Whatever is in the way is in the buckets that are looked for.
+                self.reserve(grain, pages, |part| self.check_part(part))?
+            } else {
+                self.check_vacant(pages)?;
+                self.reserve(grain, pages, |_| Ok(()))?
+            };
             let (first, last) = Self::blocks_of(grain, pages);
             self.make_room(batch, last - first);
             // Frames are whole before the table leads to them.
@@ -133,15 +149,29 @@ where
 
     /// Finds what is in the way of a new mapping.
     unsafe fn check_vacant(&self, pages: Pages) -> Result<(), Error> {
-        let mut found = None;
+        let mut result = Ok(());
         // SAFETY: the caller is the writer.
         let _ = unsafe {
-            self.each_leaf(pages, |leaf| {
-                found = Some(leaf);
+            self.parts(pages, Visitor::Writer, |part| {
+                result = self.check_part(part);
+                if result.is_ok() { ControlFlow::Continue(()) } else { ControlFlow::Break(()) }
+            })
+        };
+        result
+    }
+
+    /// Finds what is in the way of a new mapping in the slots of a part.
+    #[inline(always)]
+    unsafe fn check_part(&self, part: Part) -> Result<(), Error> {
+        let mut result = Ok(());
+        // SAFETY: the caller is the writer.
+        let _ = unsafe {
+            self.leaves(part, |_, occupant| {
+                result = Err(Error::occupied(&occupant));
                 ControlFlow::Break(())
             })
         };
-        found.map_or(Ok(()), |occupant| Err(Error::occupied(&occupant)))
+        result
     }
 
     /// Stores the leaves of a range whose buckets are there or reserved.
@@ -192,7 +222,13 @@ where
                     return Err(Error::NotMapped { at: end.address(G::BASE) });
                 }
             }
-            let _ = self.parts(pages, None, |part| {
+            let _ = self.parts(pages, Visitor::Writer, |part| {
+                if part.grain == 0 && !Self::REPLICATED {
+                    let leaves = self.count_leaves(part.spot, part.block, part.slot, part.slots);
+                    census.leaves += leaves;
+                    census.pages += leaves;
+                    return ControlFlow::Continue(());
+                }
                 self.leaves(part, |_, leaf| {
                     census.leaves += 1;
                     census.pages += leaf.size.pages(G::BASE).unwrap_or(1);
@@ -263,21 +299,35 @@ where
         // SAFETY: the caller is the writer.
         unsafe {
             let head = self.head(block);
-            let Some(spot) = self.seek(head, Self::tag_of(0, block)) else { return false };
+            let Some((before, spot)) = self.seek_past(head, Self::tag_of(0, block)) else { return false };
             let place = Self::place(spot, block, Self::slot(0, at));
             let old = self.nodes.read(spot.node, place);
-            if !F::is_leaf(old, true) || Self::leaf(old, 0, at).size != G::BASE {
+            if !F::is_leaf(old, true) || Self::size(old, 0) != G::BASE {
                 return false;
             }
             self.nodes.publish(spot.node, place, F::Word::ZERO);
             self.settle_pairs(spot, 0, block);
             self.tally.ptes(-1);
             if self.is_vacant(spot) {
-                self.tidy(batch, head);
+                self.take_out(batch, before, spot);
                 self.adapt(batch, 1);
             }
         }
         true
+    }
+
+    /// Finds the word of one page that is mapped as a base page: its bucket, and the place in the bucket's node.
+    #[inline(always)]
+    pub(super) unsafe fn find_one(&self, page: Vpn) -> Option<(Spot, usize)> {
+        let at = page.address(G::BASE);
+        let block = Self::block(0, at);
+        // SAFETY: the caller is the writer.
+        unsafe {
+            let spot = self.seek(self.head(block), Self::tag_of(0, block))?;
+            let place = Self::place(spot, block, Self::slot(0, at));
+            let word = self.nodes.read(spot.node, place);
+            (F::is_leaf(word, true) && Self::size(word, 0) == G::BASE).then_some((spot, place))
+        }
     }
 
     /// Returns what a change of the leaves in `pages`, all of them whole, makes stale.
@@ -290,7 +340,7 @@ where
     unsafe fn clear(&self, batch: &mut Retired<'n>, pages: Pages, mut frames: Option<&mut dyn Frames>) {
         // SAFETY: the caller is the writer.
         let _ = unsafe {
-            self.parts(pages, Some(batch), |part| {
+            self.parts(pages, Visitor::Pruner(batch), |part| {
                 let Some(frames) = &mut frames else {
                     self.empty(part);
                     return ControlFlow::Continue(());
@@ -334,11 +384,19 @@ where
         check_change::<F>(change)?;
         // SAFETY: the caller is the writer.
         unsafe {
+            if pages.len() == 1
+                && let Some((spot, place)) = self.find_one(pages.first())
+            {
+                self.nodes.edit(spot.node, place, 1, |word| F::change(word, change));
+                self.settle_pairs(spot, 0, Self::block(0, pages.first().address(G::BASE)));
+                batch.touch(change.reach(), pages);
+                return Ok(1);
+            }
             let census = self.census(pages, holes)?;
             if census.pages == 0 {
                 return Ok(0);
             }
-            let _ = self.parts(pages, None, |part| {
+            let _ = self.parts(pages, Visitor::Writer, |part| {
                 let change = |word| if F::is_leaf(word, true) { F::change(word, change) } else { word };
                 if Self::UNITS == 1 {
                     let first = Self::place(part.spot, part.block, part.slot);

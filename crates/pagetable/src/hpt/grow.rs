@@ -137,9 +137,6 @@ where
         self.growth.peak.load(Ordering::Relaxed)
     }
 
-    /// The words of the smallest directory of a table that multiplies: its address has [`LOG`] bits to spare.
-    const DIRECTORY: usize = (LOG + 1) / F::Word::BYTES;
-
     /// Returns how many first buckets a table of so many gets by a split, and how far each is from the one it is split from.
     const fn split_of(heads: usize) -> (usize, usize) {
         let segment = 1 << Self::SEGMENT;
@@ -153,18 +150,27 @@ where
     }
 
     /// Returns the base-two logarithm of the entries of a root's directory.
-    pub(super) const fn entries(root: usize) -> u32 {
-        if Self::FOLDED { Self::ENTRIES } else { (32 - (root & LOG) as u32).saturating_sub(Self::SEGMENT) }
+    ///
+    /// # Safety
+    ///
+    /// The caller is pinned, or the writer; so for all that follow.
+    pub(super) unsafe fn entries(&self, root: usize) -> u32 {
+        if Self::FOLDED {
+            return Self::ENTRIES;
+        }
+        // SAFETY: the caller's promise.
+        let mask = unsafe { self.nodes.follow(NodeAddr::new(root), 0) }.to_usize();
+        (mask & Self::ENTRY).count_ones()
     }
 
     /// Returns how many first buckets the segment of an entry has.
-    pub(super) const fn segment_of(root: usize, entry: usize) -> usize {
+    pub(super) unsafe fn segment_of(&self, root: usize, entry: usize) -> usize {
         if Self::FOLDED {
-            (1 << Self::SEGMENT) >> (entry & LOG)
-        } else {
-            let all = 32 - (root & LOG) as u32;
-            1 << if all < Self::SEGMENT { all } else { Self::SEGMENT }
+            return (1 << Self::SEGMENT) >> (entry & LOG);
         }
+        // SAFETY: the caller's promise.
+        let mask = unsafe { self.nodes.follow(NodeAddr::new(root), 0) }.to_usize();
+        (mask >> Self::WITHIN) + 1
     }
 
     /// Returns the segment that a directory's entry leads to.
@@ -172,15 +178,11 @@ where
         NodeAddr::new(if Self::FOLDED { entry & !LOG } else { entry })
     }
 
-    /// Loads an entry of a root's directory as a walker does.
-    ///
-    /// # Safety
-    ///
-    /// The caller is pinned, or the writer; so for all that follow. The directory has the entry.
+    /// Loads an entry of a root's directory as a walker does. The directory has the entry.
     #[inline(always)]
     pub(super) unsafe fn entry(&self, root: usize, index: usize) -> usize {
         // SAFETY: the caller's promise.
-        unsafe { self.nodes.follow(NodeAddr::new(root & !LOG), index) }.to_usize()
+        unsafe { self.nodes.follow(NodeAddr::new(root), Self::HEADER + index) }.to_usize()
     }
 
     /// Returns how often the chains of a segment have been changed so that a walker may be led astray.
@@ -351,7 +353,7 @@ where
         if Self::FOLDED {
             return Some((NodeAddr::new(0), segment));
         }
-        if let Some(directory) = self.take_array(Self::DIRECTORY) {
+        if let Some(directory) = self.take_array(Self::directory_words(0)) {
             return Some((directory, segment));
         }
         // SAFETY: it was just taken.
@@ -367,18 +369,18 @@ where
         segment: NodeAddr,
         heads: usize,
     ) {
-        let log = heads.ilog2();
         let old = self.root();
-        // SAFETY: the caller's promise; the directory is new where the root says how many bits of the hash count, so that one
-        // store changes both.
+        // SAFETY: the caller's promise; the directory is new where it says how many bits of the hash count, so that one store
+        // changes both.
         unsafe {
             if Self::FOLDED {
-                self.publish_segment(0, 1 << Self::SEGMENT, segment, (Self::SEGMENT - log) as usize);
-                return;
+                let short = Self::SEGMENT - heads.ilog2();
+                return self.publish_segment(0, 1 << Self::SEGMENT, segment, short as usize);
             }
-            self.nodes.put(directory, 0, F::Word::from_usize(segment.get()));
-            self.publish_root(directory, log);
-            self.retire_array(batch, NodeAddr::new(old & !LOG), Self::directory_words(Self::entries(old)));
+            Self::mask(self.nodes, directory, 0, heads);
+            self.nodes.put(directory, Self::HEADER, F::Word::from_usize(segment.get()));
+            self.publish_root(directory);
+            self.retire_array(batch, NodeAddr::new(old), Self::directory_words(self.entries(old)));
         }
     }
 
@@ -386,56 +388,73 @@ where
     /// times fewer first buckets than others.
     unsafe fn publish_segment(&self, first: usize, apart: usize, segment: NodeAddr, short: usize) {
         let root = self.root();
-        for index in (first..1 << Self::entries(root)).step_by(apart >> Self::SEGMENT) {
-            let entry = F::Word::from_usize(segment.get() | if Self::FOLDED { short } else { 0 });
-            // SAFETY: the caller's promise.
-            unsafe { self.nodes.publish(NodeAddr::new(root & !LOG), index, entry) };
+        // SAFETY: the caller's promise.
+        unsafe {
+            for index in (first..1 << self.entries(root)).step_by(apart >> Self::SEGMENT) {
+                let entry = F::Word::from_usize(segment.get() | if Self::FOLDED { short } else { 0 });
+                self.nodes.publish(NodeAddr::new(root), Self::HEADER + index, entry);
+            }
         }
     }
 
-    /// Publishes a root: a directory, and how many bits of the hash count.
-    unsafe fn publish_root(&self, directory: NodeAddr, log: u32) {
-        let root = F::Word::from_usize(directory.get() | (32 - log) as usize);
+    /// Publishes a directory.
+    unsafe fn publish_root(&self, directory: NodeAddr) {
+        let root = F::Word::from_usize(directory.get());
         // SAFETY: the cell is a field, and the caller the only writer.
         unsafe { F::Word::publish(&raw const self.root, root) };
     }
 
+    /// Stores the [mask](Self::HEADER) of a new directory of `2^entries` entries, which leads to segments of so many first
+    /// buckets.
+    unsafe fn mask(nodes: &N, directory: NodeAddr, entries: u32, heads: usize) {
+        let mask = (heads - 1) << Self::WITHIN | ((1 << entries) - 1);
+        // SAFETY: the caller's promise; nobody can reach the directory yet.
+        unsafe { nodes.put(directory, 0, F::Word::from_usize(mask)) };
+    }
+
     /// Doubles the directory if it has no entry for segment `number`, and tells whether it has one now.
     unsafe fn widen(&self, batch: &mut Retired<'n>, number: usize) -> bool {
-        let entries = Self::entries(self.root());
         // SAFETY: the caller's promise.
-        number < 1 << entries || unsafe { self.copy_directory(batch, entries + 1) }
+        unsafe {
+            let entries = self.entries(self.root());
+            number < 1 << entries || self.copy_directory(batch, entries + 1)
+        }
     }
 
     /// Halves the directory if a quarter of it would do for so many segments.
     unsafe fn narrow(&self, batch: &mut Retired<'n>, segments: usize) {
-        let entries = Self::entries(self.root());
-        if !Self::FOLDED && segments << 2 <= 1 << entries {
-            // SAFETY: the caller's promise. Without memory it stays as it is.
-            unsafe { self.copy_directory(batch, entries - 1) };
+        // SAFETY: the caller's promise. Without memory the directory stays as it is.
+        unsafe {
+            let entries = self.entries(self.root());
+            if !Self::FOLDED && segments << 2 <= 1 << entries {
+                self.copy_directory(batch, entries - 1);
+            }
         }
     }
 
     /// Replaces the directory by one of `2^entries` entries, and tells whether there was memory.
     unsafe fn copy_directory(&self, batch: &mut Retired<'n>, entries: u32) -> bool {
         let old = self.root();
-        let (from, mask) = (NodeAddr::new(old & !LOG), (1 << Self::entries(old)) - 1);
         let Some(new) = self.take_array(Self::directory_words(entries)) else { return false };
         // SAFETY: the caller's promise; nobody can reach the new directory yet.
         unsafe {
+            let had = self.entries(old);
+            Self::mask(self.nodes, new, entries, 1 << Self::SEGMENT);
             for index in 0..1 << entries {
-                self.nodes.put(new, index, self.nodes.read(from, index & mask));
+                let entry = self.entry(old, index & ((1 << had) - 1));
+                self.nodes.put(new, Self::HEADER + index, F::Word::from_usize(entry));
             }
-            self.publish_root(new, Self::SEGMENT + entries);
-            self.retire_array(batch, from, Self::directory_words(Self::entries(old)));
+            self.publish_root(new);
+            self.retire_array(batch, NodeAddr::new(old), Self::directory_words(had));
         }
         true
     }
 
-    /// Returns the words of a directory of `2^entries` entries.
+    /// Returns the words of a directory of `2^entries` entries. The smallest fills a line of the cache where it multiplies, so
+    /// that small ones are of one size.
     const fn directory_words(entries: u32) -> usize {
-        let words = 1 << entries;
-        if words < Self::DIRECTORY { Self::DIRECTORY } else { words }
+        let (words, line) = (Self::HEADER + (1 << entries), 64 / F::Word::BYTES);
+        if words < line { line } else { words }
     }
 
     /// Takes what a table of `2^BUCKETS` first buckets begins with, and returns its root.
@@ -446,7 +465,7 @@ where
         if LOAD == 0 {
             return Some(array.get() | BUCKETS as usize);
         }
-        let (log, entries) = if Self::FOLDED { (32, Self::ENTRIES) } else { (BUCKETS, 0) };
+        let entries = if Self::FOLDED { Self::ENTRIES } else { 0 };
         let Some(directory) = nodes.take(Self::directory_words(entries)) else {
             let freed = Freed::new(nodes.held(), 0);
             // SAFETY: it was just taken.
@@ -456,11 +475,16 @@ where
         };
         tally.node(1, Self::directory_words(entries) * F::Word::BYTES);
         let short = if Self::FOLDED { (Self::SEGMENT - BUCKETS) as usize } else { 0 };
-        for index in 0..1 << entries {
-            // SAFETY: the directory was just taken, and nobody knows it.
-            unsafe { nodes.put(directory, index, F::Word::from_usize(array.get() | short)) };
+        // SAFETY: the directory was just taken, and nobody knows it.
+        unsafe {
+            if !Self::FOLDED {
+                Self::mask(nodes, directory, entries, 1 << BUCKETS);
+            }
+            for index in 0..1 << entries {
+                nodes.put(directory, Self::HEADER + index, F::Word::from_usize(array.get() | short));
+            }
         }
-        Some(directory.get() | (32 - log) as usize)
+        Some(directory.get())
     }
 
     fn take_array(&self, words: usize) -> Option<NodeAddr> {
@@ -486,7 +510,7 @@ where
     }
 
     /// Counts the directory and the segments, or the array.
-    pub(super) fn count_arrays(&self) {
+    pub(super) unsafe fn count_arrays(&self) {
         let heads = self.buckets();
         if LOAD == 0 {
             return self.count_array(1, heads * Self::STRIDE);
@@ -495,7 +519,8 @@ where
         for _ in (0..heads).step_by(segment) {
             self.count_array(1, segment * Self::STRIDE);
         }
-        self.count_array(1, Self::directory_words(Self::entries(self.root())));
+        // SAFETY: the caller is the writer.
+        self.count_array(1, Self::directory_words(unsafe { self.entries(self.root()) }));
     }
 
     fn count_array(&self, sign: isize, words: usize) {
@@ -526,8 +551,8 @@ where
                 self.retire_array(batch, array, segment * Self::STRIDE);
             }
             if LOAD > 0 {
-                let words = Self::directory_words(Self::entries(root));
-                self.retire_array(batch, NodeAddr::new(root & !LOG), words);
+                let words = Self::directory_words(self.entries(root));
+                self.retire_array(batch, NodeAddr::new(root), words);
             }
         }
     }

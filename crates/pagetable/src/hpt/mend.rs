@@ -32,7 +32,8 @@ where
         for used in &self.used {
             used.store(0, Ordering::Relaxed);
         }
-        self.count_arrays();
+        // SAFETY: the caller is the writer.
+        unsafe { self.count_arrays() };
         for number in 0..self.buckets() {
             // SAFETY: the caller is the writer; there are so many first buckets.
             unsafe { self.mend_chain(self.first_bucket(number)) };

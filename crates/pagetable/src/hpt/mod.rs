@@ -48,11 +48,11 @@
 //!
 //! | operation | loads and stores of table words |
 //! |-|-|
-//! | lookup, first bucket | 2: tag and PTE, which depend on nothing but the address. A 64-bit tag in 32-bit words is 2 loads. In a table that grows, the directory's word comes first |
+//! | lookup, first bucket | 2: tag and PTE, which depend on nothing but the address. A 64-bit tag in 32-bit words is 2 loads. In a table that grows, two words of the directory come first |
 //! | each overflow bucket before the hit | link and tag, the second waits for the first |
 //! | miss | tag and link of every bucket of the chain |
 //! | map, unmap, protect one page | the probe, then one store |
-//! | a range | a probe a block and a load and store a page, twice: the dry run comes first |
+//! | a range | a probe a block and a load and store a page, twice: the dry run comes first. It finds what is in the way and reserves buckets in one visit, unless larger pages are mapped |
 //! | iterate | a probe a block, or, when that is less, every bucket once |
 //!
 //! On x86-64 every operation takes at most 2 KiB of stack, also while the table grows; `cargo xtask stack` prints the figures.
@@ -75,7 +75,7 @@
 //! # Growing and shrinking
 //!
 //! A table whose load has a bound (`LOAD` percent) grows by linear hashing, a **segment** of 128 buckets at a time, and
-//! shrinks when it has less than a quarter of that load. A **directory** leads to the segments, which costs a lookup one load
+//! shrinks when it has less than a quarter of that load. A **directory** leads to the segments, which costs a lookup two loads
 //! more. A change of one page splits or merges one segment at the most, or takes a few steps to part the chains that the last
 //! split has left joined, whatever the pages are. Without memory the chains just get longer; a later change tries again. How
 //! walkers find their way meanwhile is in the source of `hpt/grow.rs`.
@@ -89,6 +89,31 @@
 //! `cargo test -p tlbkit-pagetable --test hashed_bounds -- --nocapture` prints the words, and `cargo xtask worst` the time of the
 //! slowest change of a million and the most bytes that a page takes at any size. A directory has at most 32,768
 //! entries: 4 million first buckets. From there on chains get longer.
+//!
+//! # Instructions of a hit
+//!
+//! `cargo xtask instructions HR hit` (and `CPT4`, `CPT8`) counts a call on x86-64: 45, 48 and 47 in solo mode, the mean of hits
+//! in the first bucket and behind it, and at most one more in shared mode. A hit in the first bucket of an [`Hr`] is 40 of
+//! them:
+//!
+//! | instructions | for |
+//! |-|-|
+//! | 4 | whether the address is one of the space |
+//! | 4 | the key: a shift; copies of the arguments for the calls that a hit in the first bucket does not make |
+//! | 2 | the stack, aligned for these calls |
+//! | 1 | the root |
+//! | 6 | **the hash**: load the secret, multiply, fold the halves of the product, multiply |
+//! | 7 | **the directory**: load the mask, shift and mask the hash, split it, load the segment |
+//! | 6 | load the tag, make the wanted one of the key, compare |
+//! | 3 | load the PTE, test whether it is valid |
+//! | 7 | the physical address, and the return |
+//!
+//! * **The secret** costs no instruction, for a public number must be loaded too. What it needs costs four: one product would be
+//!   enough for a public number that is known to spread pages in a row, but among secrets there are some that turn a stride
+//!   into long chains (`cargo test -p tlbkit-pagetable --test hashed_bounds` tries a hundred). Two products have none.
+//! * **Growth without a lock on the walk** costs five and two loads. An array of a fixed size is found in the root word, and its
+//!   bucket by a shift; here the size and the segments must change in one store, so they are in a node of their own,
+//!   the directory, whose first word is the mask.
 //!
 //! # Chains
 //!
@@ -138,7 +163,7 @@ pub struct Hashed<
 > {
     nodes: &'n N,
     /// The array's address, and in its low bits the base-two logarithm of the number of its buckets. In a table that grows the
-    /// [directory's](grow) address, and in its low bits how many of 32 bits of a hash do not count.
+    /// [directory's](grow) address.
     root: <F::Word as Word>::Cell,
     /// What a key is multiplied with.
     secret: usize,
@@ -257,7 +282,7 @@ where
 
     /// Returns the root word: the address of the array of buckets, whose low five bits are replaced by the base-two
     /// logarithm of their number. In a table that grows it is the address of the directory; where a refill handler may walk, the
-    /// low bits are zero and the root never changes.
+    /// root never changes.
     pub fn root(&self) -> usize {
         // SAFETY: the cell is a field.
         unsafe { F::Word::follow(&raw const self.root) }.to_usize()
@@ -289,9 +314,9 @@ where
     N: Nodes<Word = F::Word>,
 {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        let root = self.root();
+        let low = if LOAD == 0 { shape::LOG } else { 0 };
         f.debug_struct("Hashed")
-            .field("root", &NodeAddr::new(root & !shape::LOG))
+            .field("root", &NodeAddr::new(self.root() & !low))
             .field("buckets", &self.buckets())
             .field("footprint", &self.tally.footprint())
             .finish_non_exhaustive()

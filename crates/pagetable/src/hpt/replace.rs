@@ -5,6 +5,7 @@ use core::ops::ControlFlow;
 use tlbkit_addr::{Attr, Flush, Pages, Pfn, Reach, VirtAddr};
 
 use super::Hashed;
+use super::visit::Visitor;
 use crate::format::Format;
 use crate::geometry::Checked as _;
 use crate::nodes::Nodes;
@@ -33,7 +34,24 @@ where
         known: &mut dyn FnMut(&Flush),
     ) -> Result<Leaf, Error> {
         G::SPACE.check_pages(Pages::one(at.vpn(G::BASE)))?;
-        // SAFETY: the caller is the writer.
+        // SAFETY: the caller is the writer; so for all that follow.
+        if let Some((spot, place)) = unsafe { self.find_one(at.vpn(G::BASE)) } {
+            // SAFETY: as above.
+            let old = Self::leaf(unsafe { self.nodes.read(spot.node, place) }, 0, at);
+            let new = replacement::<G, F>(&old, frame, attr, true)?;
+            let pages = Pages::one(at.vpn(G::BASE));
+            batch.touch(if F::BREAK_FRAME { F::APPEARS } else { Reach::Everywhere }, pages);
+            // SAFETY: as above.
+            let store = |word| unsafe {
+                let was = self.nodes.read(spot.node, place);
+                self.nodes.publish(spot.node, place, word);
+                self.settle_pairs(spot, 0, Self::block(0, at));
+                was
+            };
+            exchange::<F>(store, new, pages, known);
+            return Ok(old);
+        }
+        // SAFETY: as above.
         let old = unsafe { self.find(at) }.ok_or(Error::NotMapped { at })?;
         let new = replacement::<G, F>(&old, frame, attr, true)?;
         let pages = G::SPACE.pages_of(&old);
@@ -44,7 +62,7 @@ where
         // larger page beside it may have a bucket, of a coarser one, in which an empty slot covers them too.
         let store = |word| unsafe {
             let mut was = F::Word::ZERO;
-            let _ = self.parts(pages, None, |part| {
+            let _ = self.parts(pages, Visitor::Writer, |part| {
                 if part.grain != grain {
                     return ControlFlow::Continue(());
                 }

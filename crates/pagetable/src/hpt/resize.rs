@@ -6,6 +6,7 @@ use tlbkit_addr::{Attr, Flush, PageSize, Pages, Pfn, Reach, Vpn};
 
 use super::Hashed;
 use super::chain::Spare;
+use super::visit::Visitor;
 use crate::format::Format;
 use crate::geometry::Checked as _;
 use crate::mode::Mode;
@@ -50,7 +51,7 @@ where
                 }
             })?;
             // Where a block of the new size has no bucket, nothing of that size is mapped, so all of it changes.
-            let mut spare = self.reserve(grain, pages)?;
+            let mut spare = self.reserve(grain, pages, |_| Ok(()))?;
             let (first, last) = Self::blocks_of(grain, pages);
             self.make_room(batch, last - first);
             N::Mode::release();
@@ -136,7 +137,7 @@ where
                 ControlFlow::Continue(())
             });
             if F::BREAK {
-                let _ = self.parts(piece, None, |part| {
+                let _ = self.parts(piece, Visitor::Writer, |part| {
                     self.empty(part);
                     ControlFlow::Continue(())
                 });
@@ -149,7 +150,7 @@ where
                 self.count_move();
             }
             // What is left of other grains. Buckets that the break has emptied go too.
-            let _ = self.parts(piece, Some(batch), |part| {
+            let _ = self.parts(piece, Visitor::Pruner(batch), |part| {
                 if part.grain != grain {
                     self.empty(part);
                 }

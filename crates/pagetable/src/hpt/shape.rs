@@ -70,7 +70,8 @@ const MIX: usize = 0xff51_afd7_ed55_8ccd_u64 as usize;
 /// How far 32-bit block numbers are folded onto themselves: half of their bits, so that all count.
 const FOLD: u32 = 10;
 
-/// The low bits of a root word, which say how many buckets there are, and of a directory's entry.
+/// The low bits of the root word of an array of a fixed size, which say how many buckets there are, and of a directory's
+/// entry where a refill handler may walk.
 pub(super) const LOG: usize = 31;
 
 impl<'n, G, F, N, const CLUSTER: u32, const BUCKETS: u32, const LOAD: usize>
@@ -253,28 +254,50 @@ where
     /// Hashes a key.
     ///
     /// A shape that a refill handler walks folds it, which tells the unit in the low bits and the bucket in those above. An
-    /// array of a fixed size takes the high bits of the product with the table's secret. A table that grows takes low bits,
-    /// one more for each doubling, so all of them must depend on all of the key: it folds the product and multiplies again.
+    /// array of a fixed size takes the high bits of the product with the table's secret.
+    ///
+    /// A table that grows takes bits from two places: the number of the bucket in its segment from the top, and the segment,
+    /// one bit more for each doubling, from bit 32 on. All of them must depend on all of the key, also where the keys have a
+    /// stride that the secret happens to turn into a small step. So both halves of the product, which is twice as wide as a
+    /// key, are folded onto each other, which no stride survives, and multiplied again, which brings them into those bits.
     #[inline(always)]
     fn hash(&self, key: usize) -> usize {
         if Self::FOLDED {
             return key ^ key >> FOLD;
         }
-        let product = key.wrapping_mul(self.secret);
         if LOAD == 0 {
-            return product;
+            return key.wrapping_mul(self.secret);
         }
-        (product ^ product >> (usize::BITS / 2)).wrapping_mul(self.secret) >> (usize::BITS - Self::HASH)
+        let product = key as u128 * self.secret as u128;
+        ((product >> usize::BITS) as usize ^ product as usize).wrapping_mul(self.secret)
     }
-
-    /// The bits of a hash of a table that grows: as many as its first buckets can need.
-    const HASH: u32 = 24;
 
     /// Returns the hash by which a key's bucket is chosen: the number of the first bucket, if there were as many as can be.
+    /// What is above [`MOST`](Self::MOST) means nothing.
     #[inline(always)]
     pub(super) fn bucket_hash(&self, key: usize) -> usize {
-        self.hash(key) >> Self::GROUP
+        let hash = self.hash(key);
+        if Self::FOLDED {
+            return hash >> Self::GROUP;
+        }
+        hash >> (usize::BITS - Self::SEGMENT) | hash >> (usize::BITS / 2) << Self::SEGMENT
     }
+
+    /// The words before a directory's entries, in a table that multiplies: the mask of what counts of a hash.
+    ///
+    /// ```text
+    ///  hash      | bucket | ..   | segment |     32 bits
+    ///  mask      | 1 .. 1 | 0 .. | 0.. 1.. |
+    ///  directory | mask | segment | segment | ...
+    /// ```
+    ///
+    /// The mask tells how many entries there are, and how many buckets are in a segment if there is only one and it is not
+    /// whole. So a walk takes the same few instructions at every size, and one store of the root changes both.
+    pub(super) const HEADER: usize = if Self::FOLDED { 0 } else { 1 };
+    /// Where a masked hash has the number of a bucket in its segment; the segment's is in the bits below.
+    pub(super) const WITHIN: u32 = 32 - Self::SEGMENT;
+    /// The bits of a masked hash that have the number of a segment.
+    pub(super) const ENTRY: usize = (Self::MOST >> Self::SEGMENT) - 1;
 
     /// Returns the unit at which the chain of a key begins.
     ///
@@ -295,21 +318,18 @@ where
             };
             return Spot { node: NodeAddr::new(root & !LOG), at: index * unit };
         }
-        let units = Self::UNITS << Self::SEGMENT;
-        let (index, entries) = if Self::FOLDED {
-            (hash, (1 << Self::ENTRIES) - 1)
-        } else {
-            // The root word's low bits are how many bits of the hash do not count.
-            ((hash as u32).wrapping_shl(root as u32).wrapping_shr(root as u32) as usize, usize::MAX)
-        };
-        let place = (index / units) & entries;
         // SAFETY: the directory is live or retired, and has an entry for each index.
-        let entry = unsafe { self.nodes.follow(NodeAddr::new(root & !LOG), place) }.to_usize();
-        if Self::FOLDED {
-            let within = index & ((units - 1) >> (entry & LOG));
-            Spot { node: NodeAddr::new(entry & !LOG), at: within * unit }
-        } else {
-            Spot { node: NodeAddr::new(entry), at: (index & (units - 1)) * unit }
+        unsafe {
+            if Self::FOLDED {
+                let units = Self::UNITS << Self::SEGMENT;
+                let entry = self.entry(root, (hash / units) & ((1 << Self::ENTRIES) - 1));
+                let within = hash & ((units - 1) >> (entry & LOG));
+                return Spot { node: NodeAddr::new(entry & !LOG), at: within * unit };
+            }
+            let mask = self.nodes.follow(NodeAddr::new(root), 0).to_usize();
+            let hash = hash >> (usize::BITS / 2) & mask;
+            let entry = self.entry(root, hash & Self::ENTRY);
+            Spot { node: NodeAddr::new(entry), at: hash >> (Self::WITHIN - Self::STRIDE.ilog2()) }
         }
     }
 

@@ -43,7 +43,7 @@ where
         if !G::SPACE.holds(at) {
             return None;
         }
-        let decode = |word, size| phys(F::frame(word, size), size, at, G::BASE);
+        let decode = |word, size, at| phys(F::frame(word, size), size, at, G::BASE);
         // SAFETY: the caller is pinned.
         unsafe { self.find_with(at, decode) }
     }

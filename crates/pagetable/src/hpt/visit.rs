@@ -30,6 +30,16 @@ impl Drop for Still<'_> {
     }
 }
 
+/// Who visits.
+pub(super) enum Visitor<'b, 'n> {
+    /// A walker, beside a writer.
+    Walker,
+    /// The writer.
+    Writer,
+    /// The writer, which takes out the buckets that its visit has emptied.
+    Pruner(&'b mut Retired<'n>),
+}
+
 /// The slots of one bucket that a range covers.
 #[derive(Clone, Copy)]
 pub(super) struct Part {
@@ -59,7 +69,7 @@ where
 
     /// Returns the slots of a block's bucket that are in a range, if any are.
     #[inline(always)]
-    fn part(spot: Spot, grain: usize, block: usize, pages: Pages) -> Option<Part> {
+    pub(super) fn part(spot: Spot, grain: usize, block: usize, pages: Pages) -> Option<Part> {
         let (first, last) = Self::bounds(grain, block);
         let (from, to) = (first.max(pages.first()), last.min(pages.last()));
         if from > to {
@@ -71,15 +81,15 @@ where
         Some(Part { spot, grain, block, slot, slots, first: Vpn::new(from.get() >> shift << shift) })
     }
 
-    /// Visits the live buckets of a range, each once. With a batch it takes out those that the visitor has emptied.
+    /// Visits the live buckets of a range, each once.
     ///
     /// # Safety
     ///
-    /// The caller is pinned, or the writer; with a batch it is the writer.
+    /// The caller is pinned, or the writer, as it says.
     pub(super) unsafe fn parts(
         &self,
         pages: Pages,
-        empties: Option<&mut Retired<'n>>,
+        visitor: Visitor<'_, 'n>,
         mut visit: impl FnMut(Part) -> ControlFlow<()>,
     ) -> ControlFlow<()> {
         let (first, last) = Self::blocks_of(0, pages);
@@ -87,9 +97,9 @@ where
         // SAFETY: the caller's promise. Looking a block up costs about as much as reading a bucket.
         unsafe {
             if last - first < self.buckets() {
-                self.visit_blocks(pages, empties, &mut visit)
+                self.visit_blocks(pages, visitor, &mut visit)
             } else {
-                self.visit_buckets(pages, empties, &mut visit)
+                self.visit_buckets(pages, visitor, &mut visit)
             }
         }
     }
@@ -99,7 +109,7 @@ where
     unsafe fn visit_blocks(
         &self,
         pages: Pages,
-        mut empties: Option<&mut Retired<'n>>,
+        mut visitor: Visitor<'_, 'n>,
         visit: &mut impl FnMut(Part) -> ControlFlow<()>,
     ) -> ControlFlow<()> {
         let grains = self.grains.load(Ordering::Acquire) | 1;
@@ -108,14 +118,19 @@ where
             for block in first..=last {
                 // SAFETY: the caller's promise.
                 unsafe {
-                    if let Some(spot) = self.follow(grain, Self::lead(block))
+                    let found = if let Visitor::Walker = visitor {
+                        self.follow(grain, Self::lead(block)).map(|spot| (None, spot))
+                    } else {
+                        self.seek_past(self.head(block), Self::tag_of(grain, block))
+                    };
+                    if let Some((before, spot)) = found
                         && let Some(part) = Self::part(spot, grain, block, pages)
                     {
                         visit(part)?;
-                        if let Some(batch) = &mut empties
+                        if let Visitor::Pruner(batch) = &mut visitor
                             && self.is_vacant(spot)
                         {
-                            self.tidy(batch, self.head(block));
+                            self.take_out(batch, before, spot);
                         }
                     }
                 }
@@ -137,7 +152,7 @@ where
     unsafe fn visit_buckets(
         &self,
         pages: Pages,
-        mut empties: Option<&mut Retired<'n>>,
+        mut visitor: Visitor<'_, 'n>,
         visit: &mut impl FnMut(Part) -> ControlFlow<()>,
     ) -> ControlFlow<()> {
         if LOAD == 0 {
@@ -145,7 +160,7 @@ where
             for at in 0..1 << BUCKETS {
                 let head = Spot { node: array, at: at * Self::STRIDE };
                 // SAFETY: the caller's promise; the index is below the buckets of the array.
-                unsafe { self.visit_chain(head, pages, &mut empties, visit) }?;
+                unsafe { self.visit_chain(head, pages, &mut visitor, visit) }?;
             }
             return ControlFlow::Continue(());
         }
@@ -162,9 +177,9 @@ where
                         || self.entry_at(place as u32).1 == entry && self.version(segment) == before
                 };
                 let mut is_whole = true;
-                for at in 0..Self::segment_of(root, entry) {
+                for at in 0..self.segment_of(root, entry) {
                     let head = Spot { node: segment, at: at * Self::STRIDE };
-                    self.visit_chain(head, pages, &mut empties, visit)?;
+                    self.visit_chain(head, pages, &mut visitor, visit)?;
                     is_whole = is_same();
                     if !is_whole {
                         break;
@@ -182,20 +197,24 @@ where
     /// Returns the root, and the entry of its directory whose index is the first bits of `place`, the first of them lowest.
     unsafe fn entry_at(&self, place: u32) -> (usize, usize) {
         let root = self.root();
-        let index = place.reverse_bits() as usize & ((1 << Self::entries(root)) - 1);
         // SAFETY: the caller's promise.
-        (root, unsafe { self.entry(root, index) })
+        unsafe {
+            let index = place.reverse_bits() as usize & ((1 << self.entries(root)) - 1);
+            (root, self.entry(root, index))
+        }
     }
 
     /// Returns how many bits of an index lead to the segment of an entry.
     unsafe fn bits_of(&self, root: usize, place: u32, entry: usize) -> u32 {
-        let mut bits = Self::entries(root);
-        let index = place.reverse_bits() as usize & ((1 << bits) - 1);
         // SAFETY: the caller's promise.
-        while bits > 0 && unsafe { self.entry(root, index ^ 1 << (bits - 1)) } == entry {
-            bits -= 1;
+        unsafe {
+            let mut bits = self.entries(root);
+            let index = place.reverse_bits() as usize & ((1 << bits) - 1);
+            while bits > 0 && self.entry(root, index ^ 1 << (bits - 1)) == entry {
+                bits -= 1;
+            }
+            bits
         }
-        bits
     }
 
     /// Visits the chain of a first bucket: what is there for its own sake.
@@ -203,7 +222,7 @@ where
         &self,
         head: Spot,
         pages: Pages,
-        empties: &mut Option<&mut Retired<'n>>,
+        visitor: &mut Visitor<'_, 'n>,
         visit: &mut impl FnMut(Part) -> ControlFlow<()>,
     ) -> ControlFlow<()> {
         let mut spot = Some(head);
@@ -220,8 +239,8 @@ where
                 spot = self.follow_link(here);
             }
         }
-        if let Some(batch) = empties {
-            // SAFETY: with a batch the caller is the writer.
+        if let Visitor::Pruner(batch) = visitor {
+            // SAFETY: the caller is the writer.
             unsafe { self.tidy(batch, head) };
         }
         ControlFlow::Continue(())
@@ -267,6 +286,6 @@ where
         mut visit: impl FnMut(Leaf) -> ControlFlow<()>,
     ) -> ControlFlow<()> {
         // SAFETY: the caller's promise.
-        unsafe { self.parts(pages, None, |part| self.leaves(part, |_, leaf| visit(leaf))) }
+        unsafe { self.parts(pages, Visitor::Walker, |part| self.leaves(part, |_, leaf| visit(leaf))) }
     }
 }

@@ -12,8 +12,7 @@ use crate::nodes::{NodeAddr, Nodes};
 use crate::word::atomics::fence;
 use crate::{Geometry, Leaf, Word};
 
-/// What a slow path finds: a word, and its size if it is a leaf. Decoded, it would not fit into the registers in which
-/// a function returns it, and the fast path, which ends in the same place, would take a round through the stack too.
+/// A word, and the size of the page that it maps if it is a leaf entry.
 type Found<F> = (<F as Format>::Word, PageSize);
 
 impl<'n, G, F, N, const CLUSTER: u32, const BUCKETS: u32, const LOAD: usize>
@@ -37,11 +36,14 @@ where
     #[inline(always)]
     pub(super) unsafe fn find(&self, at: VirtAddr) -> Option<Leaf> {
         // SAFETY: the caller's promise.
-        unsafe { self.find_with(at, |word, size| Self::leaf_of(word, size, at)) }
+        unsafe { self.find_with(at, Self::leaf_of) }
     }
 
-    /// Finds the leaf that maps `at`, and decodes what is asked of it. The decoder stands in every way out, so that in the
-    /// shortest the size is a constant.
+    /// Finds the leaf that maps `at`, and decodes what is asked of it.
+    ///
+    /// This function probes the first bucket, and ends in a call of the function that probes the rest. Each of the three
+    /// decodes what it has found itself, so the calls are jumps: the hit in the first bucket saves no register and uses no
+    /// stack.
     ///
     /// # Safety
     ///
@@ -50,32 +52,24 @@ where
     pub(super) unsafe fn find_with<T>(
         &self,
         at: VirtAddr,
-        decode: impl Fn(F::Word, PageSize) -> T,
+        decode: impl Fn(F::Word, PageSize, VirtAddr) -> T,
     ) -> Option<T> {
         let key = Self::key(0, at);
         // SAFETY: the array is live or retired, and pinned walkers are waited for; the hash is below its buckets.
-        let (word, size) = unsafe {
+        unsafe {
             let first = self.first(self.root(), key);
             let tag = self.follow_tag(first);
+            if tag != Self::tag(0, key) {
+                return self.find_behind(first, Self::tag(0, key), at, decode);
+            }
             // Hardware may load the PTE before the tag. All that the two can belong to is the owner of then and the owner
             // of now, and no bucket changes hands while somebody who saw the old owner is pinned.
-            if tag == Self::tag(0, key) {
-                let (word, size) = self.load(first, 0, at);
-                if F::is_leaf(word, true) {
-                    return Some(decode(word, size));
-                }
-            } else {
-                let (word, size) = self.find_behind(first, at);
-                if F::is_leaf(word, true) {
-                    return Some(decode(word, size));
-                }
+            let (word, size) = self.load(first, 0, at);
+            if F::is_leaf(word, true) {
+                return Some(decode(word, size, at));
             }
-            if Self::GRAINS == 1 && !Self::TURNS {
-                return None;
-            }
-            self.find_again(at)
-        };
-        F::is_leaf(word, true).then(|| decode(word, size))
+            self.find_again(at, decode)
+        }
     }
 
     /// Loads the PTE of a unit that `at` falls into, and says which size it has if it is a leaf.
@@ -86,37 +80,65 @@ where
         (word, Self::size(word, grain))
     }
 
-    /// Finds the leaf of the finest grain that maps `at` behind the first bucket, whose tag is another's.
+    /// Finds the leaf that maps `at` where the first bucket's tag is another's: behind it, or in another grain.
     #[inline(never)]
-    unsafe fn find_behind(&self, first: Spot, at: VirtAddr) -> Found<F> {
+    unsafe fn find_behind<T>(
+        &self,
+        first: Spot,
+        wanted: usize,
+        at: VirtAddr,
+        decode: impl Fn(F::Word, PageSize, VirtAddr) -> T,
+    ) -> Option<T> {
         // SAFETY: the caller's promise.
         unsafe {
-            let Some(unit) = self.follow_chain(first, Self::tag(0, Self::key(0, at))) else {
-                return Self::NOTHING;
-            };
-            let found = self.load(unit, 0, at);
-            let may_write = !N::Mode::SHARED && LOAD == 0 && self.visits.load(Ordering::Relaxed) == 0;
-            if may_write && F::is_leaf(found.0, true) {
-                self.move_to_front(Self::bucket(first), Self::bucket(unit));
+            if let Some(unit) = self.follow_chain(first, wanted) {
+                let (word, size) = self.load(unit, 0, at);
+                if F::is_leaf(word, true) {
+                    let may_write = !N::Mode::SHARED && LOAD == 0 && self.visits.load(Ordering::Relaxed) == 0;
+                    if may_write {
+                        self.move_to_front(Self::bucket(first), Self::bucket(unit));
+                    }
+                    return Some(decode(word, size, at));
+                }
             }
-            found
+            self.find_again(at, decode)
         }
     }
 
     /// Finds the leaf that maps `at`, once the first look at the finest grain has failed.
-    #[inline]
-    unsafe fn find_again(&self, at: VirtAddr) -> Found<F> {
+    #[inline(always)]
+    unsafe fn find_again<T>(
+        &self,
+        at: VirtAddr,
+        decode: impl Fn(F::Word, PageSize, VirtAddr) -> T,
+    ) -> Option<T> {
+        let is_only = Self::GRAINS == 1 || !N::Mode::SHARED && self.grains.load(Ordering::Relaxed) == 0;
+        if is_only && !Self::TURNS {
+            return None;
+        }
+        // SAFETY: the caller's promise.
+        unsafe { self.find_slowly(at, decode) }
+    }
+
+    /// Finds the leaf that maps `at` in any grain, by walks that cannot be led astray.
+    #[inline(never)]
+    unsafe fn find_slowly<T>(
+        &self,
+        at: VirtAddr,
+        decode: impl Fn(F::Word, PageSize, VirtAddr) -> T,
+    ) -> Option<T> {
         // SAFETY: the caller's promise.
         unsafe {
             if Self::TURNS
                 && let Some(unit) = self.follow(0, Self::key(0, at))
             {
-                let found = self.load(unit, 0, at);
-                if F::is_leaf(found.0, true) {
-                    return found;
+                let (word, size) = self.load(unit, 0, at);
+                if F::is_leaf(word, true) {
+                    return Some(decode(word, size, at));
                 }
             }
-            if Self::GRAINS == 1 { Self::NOTHING } else { self.find_coarse(at) }
+            let (word, size) = if Self::GRAINS == 1 { Self::NOTHING } else { self.find_coarse(at) };
+            F::is_leaf(word, true).then(|| decode(word, size, at))
         }
     }
 
@@ -194,6 +216,7 @@ where
     }
 
     /// Goes on from the first unit, which has another tag, to the one with the tag wanted.
+    #[inline(always)]
     unsafe fn follow_chain(&self, first: Spot, wanted: usize) -> Option<Spot> {
         let mut spot = first;
         // SAFETY: the caller's promise; a node that a link leads to is live or retired.
@@ -213,7 +236,7 @@ where
         // SAFETY: the caller's promise.
         let link = unsafe { self.nodes.follow(spot.node, spot.at + Self::LINK) };
         // It has the same number there.
-        let at = spot.at & (Self::STRIDE - 1);
+        let at = if Self::UNITS == 1 { 0 } else { spot.at & (Self::STRIDE - 1) };
         let node = || NodeAddr::new(link.to_usize() - at * F::Word::BYTES);
         (link != F::Word::ZERO).then(|| Spot { node: node(), at })
     }
