@@ -71,10 +71,11 @@ pub(crate) fn first(boot: Boot) -> ! {
     let stack = WINDOW + (PAGES - STACK) * 4096;
     body.reserve(Part::new(stack, STACK).expect("it is in the window"), true).expect("nothing is there");
     let process = Process::begin(body, None).expect("it is the first");
-    Thread::new(process, space, Frame::new(entry, WINDOW + PAGES * 4096, 0)).ready();
 
     arch::fetch_anew();
     RUNNING.store(arch::start_others(cpus.min(CPUS)), Ordering::Relaxed);
+    // Any CPU may take the first thread, which asks how many CPUs there are.
+    Thread::new(process, space, Frame::new(entry, WINDOW + PAGES * 4096, 0)).ready();
     REPORT.check(self::cpus() == cpus, Count::Failures, || "not every CPU that was asked for has started");
     threads::work();
     threads::wait_for_all();

@@ -6,7 +6,7 @@
 use core::arch::global_asm;
 use core::slice;
 
-use super::{cores, cp0, firmware, gic, refill, tlb};
+use super::{cores, cp0, firmware, gic, refill};
 
 global_asm!(
     r#"
@@ -86,15 +86,11 @@ extern "C" fn other() -> ! {
     crate::other()
 }
 
-/// Empties the TLB, and lets the interrupts through that user mode takes.
+/// Empties the TLB and what stands behind it, and lets the interrupts through that user mode takes.
 fn prepare() {
-    tlb::reset();
-    // SAFETY: no address space runs. In kernel mode no interrupt is taken; user mode takes these two.
-    unsafe {
-        refill::set_root(0);
-        cp0::context::write(refill::CONTEXT);
-        cp0::status::write(super::IPI | super::TIMER);
-    }
+    refill::prepare();
+    // SAFETY: in kernel mode no interrupt is taken; user mode takes these two.
+    unsafe { cp0::status::write(super::IPI | super::TIMER) };
 }
 
 /// Starts every other CPU below `limit` that the machine has, and returns how many run then.

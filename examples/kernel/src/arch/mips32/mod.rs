@@ -1,7 +1,7 @@
 //! MIPS32, on QEMU's board Malta with up to four coherent cores of a P5600.
 //!
 //! The kernel and all memory are in kseg0, which is not translated; a program is in kuseg, whose pages the TLB has from the
-//! refill handler. What touches the hardware is that of `examples/mips32`, file by file.
+//! refill handler, which looks into a software TLB cache first. What touches the hardware is that of `examples/mips32`, file by file.
 
 use core::fmt;
 
@@ -30,7 +30,7 @@ mod vectors;
 
 pub(crate) use boot::{Boot, start_others};
 pub(crate) use cp0::cpu;
-pub(crate) use refill::set_root;
+pub(crate) use refill::{fence, fence_all, fence_asid, set_root};
 pub(crate) use tlbkit::arch::Mips32Coherent as Machine;
 use trap as exception;
 pub(crate) use trap::{Frame, Trap, run};
@@ -62,21 +62,6 @@ const TIMER: u32 = 1 << 15;
 /// Runs `f` without interrupts, which the kernel never takes.
 pub(crate) fn masked<R>(f: impl FnOnce() -> R) -> R {
     f()
-}
-
-/// Forgets the translation of an address in one address space.
-pub(crate) fn fence(at: usize, asid: u16) {
-    tlb::forget(at as u32, asid.into());
-}
-
-/// Forgets the translations of one address space.
-pub(crate) fn fence_asid(asid: u16) {
-    tlb::forget_all(|entry| entry.is_in(asid.into()));
-}
-
-/// Forgets every translation.
-pub(crate) fn fence_all() {
-    tlb::forget_all(|_| true);
 }
 
 /// Interrupts these CPUs.
