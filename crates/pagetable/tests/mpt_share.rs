@@ -2,7 +2,7 @@
 #![cfg(all(target_pointer_width = "64", not(tlbkit_loom)))]
 
 use tlbkit_addr::{Attr, PageSize, Pages, Pfn, VirtAddr, Vpn};
-use tlbkit_pagetable::format::{Compact, Compact32, Format};
+use tlbkit_pagetable::format::{Compact, Compact32, Format, Sv39};
 use tlbkit_pagetable::geometry::{Va32, Va39};
 use tlbkit_pagetable::mpt::{Mpt, Mpt4};
 use tlbkit_pagetable::nodes::{Chunk, Slab};
@@ -179,4 +179,72 @@ fn no_page_takes_a_lent_links_place() {
     }
     check::<Va39, Compact>(0xffff_ffc0_0000_0000, 21, &[30]);
     check::<Va32, Compact32>(0xc000_0000, 14, &[22, 24]);
+}
+
+/// Forks a table into a child that borrows the upper half from `kernel`. The parent maps a page at the bottom, and one at the
+/// top if it does `clash`.
+fn forks<'n>(
+    slab: &'n Storage<'_>,
+    parent: Mpt<'n, Va39, Sv39, Storage<'_>>,
+    kernel: &'n Mpt<'n, Va39, Sv39, Storage<'_>>,
+    clash: bool,
+) {
+    let child = Mpt::sharing(kernel).unwrap();
+    let mut writer = Writer::new(&parent).unwrap();
+    let page = |at: usize| Pages::one(VirtAddr::new(at).vpn(K4));
+    writer.map(page(0x1000), Pfn::new(7), K4, RW).unwrap();
+    if clash {
+        writer.map(page(HIGHER), Pfn::new(8), K4, RW).unwrap();
+    }
+    let mut born = Writer::new(&child).unwrap();
+    let (nodes, before) = (slab.usage().nodes, (parent.footprint(), child.footprint()));
+    let forked = writer.copy_on_write(&mut born, |_| ());
+    if clash {
+        assert!(matches!(forked, Err(Error::Borrowed { .. })), "{forked:?}");
+        assert_eq!((slab.usage().nodes, (parent.footprint(), child.footprint())), (nodes, before));
+        assert_eq!(look(&parent, 0x1000).unwrap().attr, RW);
+    } else {
+        forked.unwrap();
+        assert_eq!(look(&child, 0x1000).unwrap().attr, Attr::READ | Attr::COPY_ON_WRITE);
+    }
+    // The kernel's page is there as it was.
+    let seen = look(&child, HIGHER).unwrap();
+    assert_eq!((seen.frame, seen.attr), (Pfn::new(1), RW));
+    for batch in [writer.finish(), born.finish(), destroy(child), destroy(parent)] {
+        // SAFETY: nobody walks now.
+        unsafe { batch.reclaim() };
+    }
+}
+
+#[test]
+fn a_fork_leaves_alone_what_the_child_borrows() {
+    let mut memory = vec![Chunk::ZERO; 64];
+    let slab = Storage::new(&mut memory, 0).unwrap();
+    let mut kernel = Mpt::<Va39, Sv39, _>::new(&slab).unwrap();
+    let top = usize::MAX >> 12;
+    let half = Pages::new(Vpn::new(top - ((1 << 18) - 1)), Vpn::new(top)).unwrap();
+    let mut writer = Writer::new(&kernel).unwrap();
+    writer.map(Pages::one(VirtAddr::new(HIGHER).vpn(K4)), Pfn::new(1), K4, RW).unwrap();
+    // SAFETY: nobody walks now.
+    unsafe { writer.finish().reclaim() };
+    kernel.lend(half).unwrap();
+    let out = slab.usage().nodes;
+    // A parent that borrows the same, one that borrows nothing, and one that has pages of its own there.
+    forks(&slab, Mpt::sharing(&kernel).unwrap(), &kernel, false);
+    forks(&slab, Mpt::new(&slab).unwrap(), &kernel, false);
+    forks(&slab, Mpt::new(&slab).unwrap(), &kernel, true);
+    assert_eq!(slab.usage().nodes, out);
+
+    // The lender itself: what it lends is the child's already.
+    let child = Mpt::sharing(&kernel).unwrap();
+    let (mut writer, mut born) = (Writer::new(&kernel).unwrap(), Writer::new(&child).unwrap());
+    writer.copy_on_write(&mut born, |_| ()).unwrap();
+    for table in [&kernel, &child] {
+        assert_eq!(look(table, HIGHER).unwrap().attr, RW);
+    }
+    for batch in [writer.finish(), born.finish(), destroy(child)] {
+        // SAFETY: nobody walks now.
+        unsafe { batch.reclaim() };
+    }
+    assert_eq!(slab.usage().nodes, out);
 }

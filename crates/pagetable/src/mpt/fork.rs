@@ -21,7 +21,8 @@ struct Calls<S: FnMut(Run), C: FnMut(u64)> {
 }
 
 impl<'n, G: Radix, F: Format, N: Nodes<Word = F::Word>> Writer<'_, 'n, Mpt<'n, G, F, N>> {
-    /// Maps in `child`, an empty table, what this one maps itself, to the same frames. Pages of memory that may be written lose
+    /// Maps in `child`, an empty table, what this one maps itself, to the same frames, but for a part that it lends to the child.
+    /// Pages of memory that may be written lose
     /// [`Attr::WRITE`] in both, and get [`Attr::COPY_ON_WRITE`]; pages of devices and uncached pages are copied as they
     /// are. Marks are copied. `share` gets each run of frames, and `copy` each payload, before the child has it.
     ///
@@ -30,7 +31,8 @@ impl<'n, G: Radix, F: Format, N: Nodes<Word = F::Word>> Writer<'_, 'n, Mpt<'n, G
     /// # Errors
     ///
     /// [`Error::WrongAttr`] if the format has no room for [`Attr::COPY_ON_WRITE`]; [`Error::Occupied`] if the child maps
-    /// something; [`Error::NoMemory`]. Nothing has changed then.
+    /// something, or [`Error::WrongSize`] if it lends a part; [`Error::Borrowed`] if this table has pages where the child borrows others; [`Error::NoMemory`]. Nothing has
+    /// changed then.
     pub fn copy_on_write(
         &mut self,
         child: &mut Writer<'_, 'n, Mpt<'n, G, F, N>>,
@@ -56,6 +58,8 @@ impl<'n, G: Radix, F: Format, N: Nodes<Word = F::Word>> Writer<'_, 'n, Mpt<'n, G
                 copy.occupied(Vpn::new(0), Vpn::new(usize::MAX >> G::BASE.shift()), G::BASE)
             });
         }
+        // SAFETY: the caller is the only writer of both tables.
+        unsafe { table.check_apart(copy) }?;
         let mut want = [0; MAX];
         want[0] = table.footprint().nodes - 1;
         let mut stock = Stock::take_within(copy.nodes, &Mpt::<'n, G, F, N>::WORDS, want, F::REACH)?;
@@ -80,6 +84,31 @@ impl<'n, G: Radix, F: Format, N: Nodes<Word = F::Word>> Writer<'_, 'n, Mpt<'n, G
 }
 
 impl<'n, G: Radix, F: Format, N: Nodes<Word = F::Word>> Mpt<'n, G, F, N> {
+    /// Checks that where a table borrows something this one has the same, or nothing of its own.
+    ///
+    /// # Errors
+    ///
+    /// [`Error::Borrowed`] with the first page where that is not so.
+    ///
+    /// # Safety
+    ///
+    /// The caller is the only writer of both tables.
+    unsafe fn check_apart(&self, copy: &Self) -> Result<(), Error> {
+        if copy.borrowed == self.borrowed {
+            return Ok(());
+        }
+        for slot in (0..Self::slots(0)).filter(|&slot| copy.is_borrowed(slot) && !self.is_borrowed(slot)) {
+            // SAFETY: the slots are in the roots.
+            let (own, borrowed) = unsafe { (self.read(self.root, slot), copy.read(copy.root, slot)) };
+            let shared = F::is_link(own) && F::node(own) == F::node(borrowed);
+            if !shared && (F::is_link(own) || F::is_leaf(own, Self::LEVELS == 1)) {
+                let page = Self::canonical(Pages::one(Vpn::new(slot * Self::slot_pages(0))));
+                return Err(Error::Borrowed { at: page.first().address(G::BASE) });
+            }
+        }
+        Ok(())
+    }
+
     /// Copies a node, the first page of whose range is `first`, and what is below it.
     ///
     /// # Safety
@@ -146,7 +175,7 @@ impl<'n, G: Radix, F: Format, N: Nodes<Word = F::Word>> Mpt<'n, G, F, N> {
                         let below = F::node(word);
                         let lent = level == 0 && self.is_lent(index);
                         let empty = self.count(below, level + 1, 0) == u32::from(lent);
-                        let borrowed = level == 0 && self.is_borrowed(index);
+                        let borrowed = level == 0 && (self.is_borrowed(index) || copy.is_borrowed(index));
                         if !borrowed
                             && !empty
                             && let Some(new) = stock.next(0)

@@ -107,6 +107,9 @@ pub enum Store {
 /// divides its size in bytes; `record` maps it to one live record of its own. No byte of a node has an address below
 /// [`lowest`](Self::lowest), nor above the `last` that its taker named, and no address wraps.
 ///
+/// In [`Solo`](crate::Solo) mode the storage is not [`Sync`], whatever it keeps its own lists with: that is what holds the tables
+/// over it, whose stores are plain, to one CPU.
+///
 /// [`take_within`](Self::take_within) and [`free`](Reclaim::free) may unwind. Nothing else may, here and in [`Reclaim`]: the others are loads and
 /// stores to the tables, which call them between two states.
 pub unsafe trait Nodes: Reclaim + Debug {
