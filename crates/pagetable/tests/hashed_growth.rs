@@ -9,10 +9,11 @@ use std::ops::ControlFlow;
 
 use common::watched::Watched;
 use tlbkit_addr::{Attr, Flush, PageSize, Pages, Pfn, VirtAddr, Vpn};
+use tlbkit_conformance::Failing;
 use tlbkit_pagetable::format::Compact;
 use tlbkit_pagetable::geometry::Va48;
 use tlbkit_pagetable::hpt::Hashed;
-use tlbkit_pagetable::nodes::Chunk;
+use tlbkit_pagetable::nodes::{Chunk, Slab};
 use tlbkit_pagetable::{Error, Holes, Local, Pinned, Solo, Table};
 
 /// Single pages in two buckets at first, of four words each; it grows beyond `LOAD` percent.
@@ -129,4 +130,32 @@ fn a_huge_range_is_refused_at_once() {
     refuses::<0, 75>(&nodes);
     refuses::<0, 0>(&nodes);
     refuses::<3, 50>(&nodes);
+}
+
+/// A table that could not shrink while memory was short has buckets for all that is mapped next, and keeps them until that is
+/// there.
+#[test]
+fn a_range_is_mapped_into_a_table_that_could_not_shrink() {
+    for count in 2..80 {
+        let mut memory = vec![Chunk::ZERO; 64];
+        let nodes = Failing::new(Slab::<u64, Solo>::new(&mut memory, 0).unwrap());
+        let mut table = Local::new(Hashed::<Va48, Compact, _, 0, 1, 150>::new(&nodes).unwrap(), |_| ());
+        for vpn in 0..300 {
+            table.map(page(vpn), Pfn::new(vpn), PageSize::K4, Attr::READ).unwrap();
+        }
+        nodes.limit(0);
+        for vpn in 0..300 {
+            table.unmap(page(vpn), Holes::Refuse, None).unwrap();
+        }
+        nodes.limit(usize::MAX);
+        let range = Pages::count(Vpn::new(0x1000), count).unwrap();
+        table.map(range, Pfn::new(0x1000), PageSize::K4, Attr::READ).unwrap();
+        for at in range {
+            let found = table.lookup(at.address(PageSize::K4)).map(|leaf| leaf.frame.get());
+            assert_eq!(found, Some(at.get()), "of {count} pages");
+        }
+        assert_eq!(table.unmap(range, Holes::Refuse, None), Ok(count));
+        table.destroy();
+        assert_eq!(nodes.out(), 0);
+    }
 }

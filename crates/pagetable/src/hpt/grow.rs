@@ -306,23 +306,23 @@ where
     #[inline]
     pub(super) unsafe fn adapt(&self, batch: &mut Retired<'n>, changed: usize) {
         // SAFETY: the caller's promise.
-        unsafe { self.adapt_to(batch, self.blocks(), changed) }
+        unsafe { self.adapt_to(batch, self.blocks(), changed, true) }
     }
 
     /// Makes the table fit for so many blocks that are about to be mapped: the buckets for them are reserved already, so
-    /// that a change that fails leaves everything where it is. A claim is copied as the bucket is that it is in, so no block
-    /// needs more buckets than before.
+    /// that a change that fails leaves everything where it is. A split copies a claim as it does the bucket that it is in, so no
+    /// block needs more buckets than before. A merge would leave two claims one bucket.
     #[inline]
     pub(super) unsafe fn make_room(&self, batch: &mut Retired<'n>, more: usize) {
         // One block more or less can wait.
         if more > 1 {
             // SAFETY: the caller's promise.
-            unsafe { self.adapt_to(batch, self.blocks().saturating_add(more), more) };
+            unsafe { self.adapt_to(batch, self.blocks().saturating_add(more), more, false) };
         }
     }
 
     #[inline]
-    unsafe fn adapt_to(&self, batch: &mut Retired<'n>, blocks: usize, changed: usize) {
+    unsafe fn adapt_to(&self, batch: &mut Retired<'n>, blocks: usize, changed: usize, may_merge: bool) {
         if LOAD == 0 {
             return;
         }
@@ -335,7 +335,7 @@ where
                     true
                 } else if blocks.saturating_mul(100) > LOAD.saturating_mul(heads) {
                     self.split(batch)
-                } else if heads > 1 << BUCKETS && blocks.saturating_mul(400) < LOAD * heads {
+                } else if may_merge && heads > 1 << BUCKETS && blocks.saturating_mul(400) < LOAD * heads {
                     self.merge(batch)
                 } else {
                     false
