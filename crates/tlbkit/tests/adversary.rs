@@ -1,6 +1,7 @@
 //! Three CPUs whose TLBs keep every translation and link that they have ever walked, until a flush that covers it, and that
 //! walk between any two calls of the kernel's; an address space is compared with a map of its pages after every operation.
-//! One thread runs as all CPUs, so that each seed is the same run every time.
+//! One thread runs as all CPUs, so that each seed is the same run every time. The witness (`tlbkit-witness`) hears of all that the
+//! kernel does, and finds nothing missing.
 // Miri would take minutes for a seed.
 #![cfg(all(target_pointer_width = "64", not(miri)))]
 
@@ -14,8 +15,10 @@ use std::sync::{Mutex, OnceLock};
 
 use tlbkit::{
     Access, AddressSpace, Asid, Attr, Change, CpuSet, Edit, Error, Fault, Flush, Kernel, Leaf, Mmu, PageSize,
-    Pages, Pfn, PhysAddr, Record, Run, VirtAddr, Vpn, WalkCache, arch,
+    Pages, Pfn, PhysAddr, Record, Run, Store, VirtAddr, Vpn, WalkCache, arch,
 };
+use tlbkit_witness::check::{Arch, Checker};
+use tlbkit_witness::event::{Barrier, Event, Fence, Memory};
 
 const CPUS: usize = 3;
 const SEEDS: u64 = 40;
@@ -93,6 +96,8 @@ struct State {
     pauses: usize,
     bits: u32,
     forgets: bool,
+    /// The witness, and how many events it has seen.
+    witness: (Checker, u64),
 }
 
 impl State {
@@ -115,6 +120,21 @@ fn with<T>(f: impl FnOnce(&mut State) -> T) -> T {
 
 fn below(end: usize) -> usize {
     with(|state| state.below(end))
+}
+
+/// Tells the witness what this CPU has done.
+fn say(event: Event) {
+    with(|state| {
+        state.witness.1 += 1;
+        let (checker, line) = &mut state.witness;
+        if let Err(why) = checker.event(*line, CPU.get(), event) {
+            panic!("the witness: {why}");
+        }
+    });
+}
+
+fn memory(first: usize, frames: usize, free: bool) -> Memory {
+    Memory { at: (first as u64) << 12, bytes: (frames as u64) << 12, free }
 }
 
 /// Unwinds, if this call is the one that is to.
@@ -258,9 +278,11 @@ unsafe impl Kernel for Foe {
             state.taken[free] = true;
             Some(PhysAddr::new((RAM + free) << 12))
         })
+        .inspect(|frame| say(Event::Node(memory(frame.get() >> 12, 1, false))))
     }
     fn give_frame(&self, frame: PhysAddr) {
         let node = frame.get() >> 12;
+        say(Event::Node(memory(node, 1, true)));
         with(|state| {
             assert!(std::mem::replace(&mut state.taken[node - RAM], false), "given twice");
             for (cpu, tlb) in state.tlbs.iter().enumerate().filter(|(_, tlb)| tlb.satp != 0) {
@@ -285,6 +307,7 @@ unsafe impl Kernel for Foe {
     }
     fn release(&self, run: Run) {
         self.speculate();
+        let mut gone = Vec::new();
         with(|state| {
             state.released.push(run);
             for frame in run.frames() {
@@ -294,6 +317,7 @@ unsafe impl Kernel for Foe {
                     continue;
                 }
                 state.data.remove(&frame.get());
+                gone.push(frame.get());
                 for (cpu, tlb) in state.tlbs.iter().enumerate().filter(|(_, tlb)| tlb.satp != 0) {
                     let usable = |held: &&Held| {
                         held.bits & V != 0
@@ -304,6 +328,7 @@ unsafe impl Kernel for Foe {
                 }
             }
         });
+        gone.into_iter().for_each(|frame| say(Event::Frame(memory(frame, 1, true))));
         call(Call::Release);
     }
     fn share(&self, run: Run) {
@@ -319,6 +344,14 @@ unsafe impl Kernel for Foe {
         self.speculate();
         if with(|state| state.forgets) {
             return;
+        }
+        let number = asid.map(Asid::get);
+        match flush.by_address(WalkCache::Whole, 64) {
+            Some(pages) => pages.for_each(|page| {
+                let at = (page.get() as u64) << 12;
+                say(Event::Fence(Fence { pages: Some((at, at)), asid: number, ..Fence::default() }));
+            }),
+            None => say(Event::Fence(Fence { asid: number, ..Fence::default() })),
         }
         let of = |tag: usize, bits: u64| asid.is_none_or(|asid| tag == asid.get().into() && bits & G == 0);
         with(|state| {
@@ -337,7 +370,17 @@ unsafe impl Kernel for Foe {
             }
         });
     }
+    fn stored(&self, store: Store) {
+        say(match store {
+            Store::Word { at, value } => Event::Write { at: at as u64, value },
+            Store::Exchange { at, old, new } => Event::Swap { at: at as u64, old, new },
+            Store::Release => Event::Barrier(Barrier::Release),
+            Store::Fence => Event::Barrier(Barrier::Complete),
+        });
+    }
     fn interrupt(&self, cpus: CpuSet) {
+        let bits = cpus.into_iter().fold(0, |bits, cpu| bits | 1 << cpu);
+        say(Event::IpiSend { cpus: bits, id: 0 });
         with(|state| cpus.into_iter().for_each(|cpu| state.tlbs[cpu].asked = true));
         self.speculate();
     }
@@ -351,6 +394,7 @@ unsafe impl Kernel for Foe {
         for cpu in (0..CPUS).filter(|&cpu| cpu != me) {
             if with(|state| std::mem::replace(&mut state.tlbs[cpu].asked, false)) {
                 CPU.set(cpu);
+                say(Event::IpiTake { id: 0 });
                 self.mmu.get().unwrap().on_interrupt();
                 CPU.set(me);
             }
@@ -362,10 +406,12 @@ unsafe impl Kernel for Foe {
     fn load(&self, root: usize) {
         self.speculate();
         with(|state| state.tlbs[CPU.get()].satp = root);
+        say(Event::Root { value: root as u64, high: false });
         self.speculate();
     }
     fn unload(&self) {
         with(|state| state.tlbs[CPU.get()].satp = 0);
+        say(Event::Root { value: 0, high: false });
     }
     fn asid_bits(&self) -> u32 {
         with(|state| state.bits)
@@ -709,7 +755,9 @@ impl World {
             pauses: 0,
             bits,
             forgets,
+            witness: (Checker::new(Arch::Sv39), 0),
         }));
+        say(Event::UsesDirty);
         let frames = (0..NODES).map(|_| Frame([const { AtomicU64::new(!0) }; 512])).collect::<Vec<_>>();
         let frames: &'static [Frame] = frames.leak();
         let _ = frames.as_ptr().expose_provenance();
@@ -1018,6 +1066,8 @@ impl World {
                     Ok(touched) => touched,
                     Err(touched) => {
                         unwound = true;
+                        // Who takes the address space's lock next sees its stores: a log does not show locks.
+                        say(Event::Barrier(Barrier::Complete));
                         unwinds += 1;
                         touched
                     }

@@ -124,6 +124,12 @@ struct Simple {
     /// The last invalidation of each CPU that waits for its barrier.
     begun: [Option<Op>; CPUS],
     freed: BTreeSet<u64>,
+    /// Numbers that a CPU does not run, and under which it may hold what has gone meanwhile; and that it has loaded since.
+    dead: [BTreeSet<u64>; CPUS],
+    reused: [Option<u64>; CPUS],
+    /// The same, where an invalidation of the number has begun.
+    dying: Vec<(usize, usize, u64)>,
+    reviving: Vec<(usize, usize, u64)>,
     lowering: Option<(u64, u64)>,
     /// Who stored to a node last, and when.
     last: BTreeMap<u64, (usize, u64)>,
@@ -297,21 +303,38 @@ impl Simple {
             }
             Op::Root { cpu, which } => {
                 let root = node(self.top, which);
+                if self.reused[cpu].is_some() {
+                    return true;
+                }
                 if arch == Arch::X86_64 {
                     let asid = Self::asid(root);
                     self.tlb[cpu].retain(|key, _| key.0 != Some(asid));
+                    self.dead[cpu].remove(&asid);
                 }
                 self.roots[cpu] = Some(root);
+                self.reused[cpu] = Some(Self::asid(root)).filter(|asid| self.dead[cpu].contains(asid));
+                // What has begun before the load is older.
+                self.reviving.retain(|(_, target, _)| *target != cpu);
                 self.loaded[cpu].insert(root);
                 self.load();
                 arch == Arch::Aarch64 && self.conflicts()
             }
-            Op::Fence { cpu, broadcast, .. } => {
+            Op::Fence { cpu, broadcast, page, asid, .. } => {
                 let deferred = arch == Arch::Aarch64 || (arch == Arch::X86_64 && broadcast);
                 if deferred {
                     self.begun[cpu] = Some(op);
                 }
                 for target in if broadcast { 0..CPUS } else { cpu..cpu + 1 } {
+                    let named = |of: &u64| page.is_none() && asid.is_none_or(|asid| asid == *of);
+                    if deferred {
+                        self.dying.extend(
+                            self.dead[target].iter().filter(|of| named(of)).map(|of| (cpu, target, *of)),
+                        );
+                        self.reviving.extend(self.reused[target].filter(named).map(|of| (cpu, target, of)));
+                    } else {
+                        self.dead[target].retain(|of| !named(of));
+                        self.reused[target] = self.reused[target].filter(|of| !named(of));
+                    }
                     let covered = |key: &&Key| self.covers(cpu, target, key, op);
                     let keys: Vec<_> = self.tlb[target].keys().filter(covered).copied().collect();
                     for key in keys {
@@ -321,6 +344,7 @@ impl Simple {
                                 arch == Arch::X86_64
                                     || stale.line <= self.visible[stale.writer]
                                     || (arch == Arch::Sv39 && stale.writer == cpu)
+                                    || key.0.is_some_and(|of| self.roots[target].map(Self::asid) != Some(of))
                             }
                         };
                         if seen && deferred {
@@ -336,6 +360,20 @@ impl Simple {
             Op::Barrier { cpu } => {
                 self.visible[cpu] = line;
                 if arch != Arch::Sv39 {
+                    for (by, target, asid) in std::mem::take(&mut self.dying) {
+                        if by == cpu {
+                            self.dead[target].remove(&asid);
+                        } else {
+                            self.dying.push((by, target, asid));
+                        }
+                    }
+                    for (by, target, asid) in std::mem::take(&mut self.reviving) {
+                        if by == cpu {
+                            self.reused[target] = self.reused[target].filter(|of| *of != asid);
+                        } else {
+                            self.reviving.push((by, target, asid));
+                        }
+                    }
                     for (by, target, key) in std::mem::take(&mut self.deferred) {
                         if by != cpu {
                             self.deferred.push((by, target, key));
@@ -349,8 +387,7 @@ impl Simple {
             }
             Op::NodeFree { cpu, level, which } => {
                 let gone = node(level, which);
-                let held = |tlb: &BTreeMap<Key, _>| tlb.keys().any(|key| key.3 == Some(Entry::Link(gone)));
-                if self.roots.contains(&Some(gone)) || self.tlb.iter().any(held) {
+                if self.roots.contains(&Some(gone)) || self.gone(|_, key| key.3 == Some(Entry::Link(gone))) {
                     return true;
                 }
                 self.words.retain(|&(node, _), _| node != gone);
@@ -361,11 +398,8 @@ impl Simple {
                 self.load();
                 false
             }
-            Op::FrameFree { which, .. } => {
-                let held =
-                    |key: &Key| matches!(key.3, Some(Entry::Leaf { frame: at, .. }) if at == frame(which, 0));
-                self.tlb.iter().any(|tlb| tlb.keys().any(held))
-            }
+            Op::FrameFree { which, .. } => self
+                .gone(|_, key| matches!(key.3, Some(Entry::Leaf { frame: at, .. }) if at == frame(which, 0))),
             Op::Lower { cpu, page } => {
                 self.lowering = Some((self.roots[cpu].unwrap(), page));
                 false
@@ -373,9 +407,9 @@ impl Simple {
             Op::Done { .. } => {
                 let (root, page) = self.lowering.take().unwrap();
                 let now = self.now(root, page);
-                let more = |cpu: usize, key: &Key| {
-                    let mine =
-                        self.loaded[cpu].contains(&root) && key.0.is_none_or(|asid| asid == Self::asid(root));
+                let loaded: Vec<bool> = self.loaded.iter().map(|roots| roots.contains(&root)).collect();
+                self.gone(|cpu, key| {
+                    let mine = loaded[cpu] && key.0.is_none_or(|asid| asid == Self::asid(root));
                     mine && key.2 == page >> key.1 << key.1
                         && match (key.3, now) {
                             (Some(Entry::Leaf { .. }), None) => true,
@@ -384,9 +418,9 @@ impl Simple {
                             }
                             _ => false,
                         }
-                };
-                (0..CPUS).any(|cpu| self.tlb[cpu].keys().any(|key| more(cpu, key)))
+                })
             }
+            Op::Access { cpu, .. } if self.reused[cpu].is_some() => true,
             Op::Access { cpu, page, write } => {
                 let root = self.roots[cpu].unwrap();
                 let does = |at: u64, right: bool| (right || !write).then_some(at);
@@ -408,6 +442,25 @@ impl Simple {
                 })
             }
         }
+    }
+
+    /// Something goes: tells whether a CPU can use it, and notes who may hold it under a number that it does not run.
+    fn gone(&mut self, is: impl Fn(usize, &Key) -> bool) -> bool {
+        let mut used = false;
+        for cpu in 0..CPUS {
+            let runs = self.roots[cpu].map(Self::asid);
+            for key in self.tlb[cpu].keys().filter(|key| is(cpu, key)) {
+                match key.0 {
+                    Some(asid) if Some(asid) != runs => {
+                        self.dead[cpu].insert(asid);
+                        // An invalidation that has begun before is older.
+                        self.dying.retain(|(_, target, of)| (*target, *of) != (cpu, asid));
+                    }
+                    _ => used = true,
+                }
+            }
+        }
+        used
     }
 
     fn entry(&self, op: Op) -> Option<Entry> {
@@ -455,6 +508,7 @@ fn log(arch: Arch, ops: &[Op]) -> (String, Option<u64>) {
     let top = if arch == Arch::Sv39 { 2 } else { 3 };
     let (words, tlb, visible, deferred, freed, lowering) = Default::default();
     let (roots, loaded, last, placed, begun) = Default::default();
+    let (dead, reused, dying, reviving) = Default::default();
     let mut simple = Simple {
         arch,
         top,
@@ -465,6 +519,10 @@ fn log(arch: Arch, ops: &[Op]) -> (String, Option<u64>) {
         visible,
         deferred,
         freed,
+        dead,
+        reused,
+        dying,
+        reviving,
         lowering,
         last,
         placed,

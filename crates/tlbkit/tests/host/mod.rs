@@ -6,9 +6,16 @@ use std::any::Any;
 use std::cell::Cell;
 use std::collections::HashMap;
 use std::sync::atomic::{AtomicBool, AtomicU32, AtomicU64, AtomicUsize, Ordering};
-use std::sync::{Mutex, MutexGuard};
+use std::sync::{Mutex, MutexGuard, OnceLock};
 
-use tlbkit::{Asid, CpuSet, Flush, Kernel, Mmu, Pfn, PhysAddr, Record, Run, VirtAddr, WalkCache, arch};
+use tlbkit::{
+    Asid, CpuSet, Flush, Kernel, Mmu, Pfn, PhysAddr, Record, Run, Store, VirtAddr, WalkCache, arch,
+};
+use tlbkit_witness::Recorder;
+use tlbkit_witness::event::{Barrier, Event, Fence, Memory};
+
+/// A log of what the machine's CPUs do.
+pub type Log = Recorder<4, { 1 << 15 }>;
 
 /// Where the arena begins, as the machine counts.
 pub const RAM: usize = 0x8000_0000;
@@ -75,6 +82,10 @@ pub struct Host {
     pub mistaken: AtomicUsize,
     /// How many pages have each payload.
     payloads: Mutex<HashMap<u64, usize>>,
+    /// Where it is recorded what the CPUs do.
+    pub log: OnceLock<&'static Log>,
+    /// What happens while a CPU waits for another one.
+    pub meanwhile: OnceLock<Box<dyn Fn() + Send + Sync>>,
 }
 
 /// What an access meets.
@@ -115,7 +126,20 @@ impl Host {
             allowance: AtomicUsize::new(usize::MAX),
             mistaken: AtomicUsize::new(0),
             payloads: Mutex::default(),
+            log: OnceLock::new(),
+            meanwhile: OnceLock::new(),
         }
+    }
+
+    /// Records what this CPU has done.
+    pub fn say(&self, event: Event) {
+        if let Some(log) = self.log.get() {
+            log.record(cpu(), event);
+        }
+    }
+
+    fn memory_of(frame: usize, frames: usize, free: bool) -> Memory {
+        Memory { at: (RAM + frame * 4096) as u64, bytes: frames as u64 * 4096, free }
     }
 
     fn uses(&self) -> MutexGuard<'_, Vec<Use>> {
@@ -132,6 +156,8 @@ impl Host {
         let mut uses = self.uses();
         let free = uses.iter().position(|&used| used == Use::Free)?;
         uses[free] = as_what;
+        let memory = Self::memory_of(free, 1, false);
+        self.say(if as_what == Use::Taken { Event::Node(memory) } else { Event::Frame(memory) });
         Some(PhysAddr::new(RAM + free * 4096))
     }
 
@@ -249,7 +275,11 @@ impl Host {
 
     /// Tells whether this CPU was interrupted, once.
     pub fn pending(&self) -> bool {
-        self.interrupts[cpu()].swap(false, Ordering::SeqCst)
+        let pending = self.interrupts[cpu()].swap(false, Ordering::SeqCst);
+        if pending {
+            self.say(Event::IpiTake { id: 0 });
+        }
+        pending
     }
 }
 
@@ -268,7 +298,9 @@ unsafe impl Kernel for Host {
     }
 
     fn give_frame(&self, frame: PhysAddr) {
-        let was = std::mem::replace(&mut self.uses()[Self::index(frame)], Use::Free);
+        let mut uses = self.uses();
+        self.say(Event::Node(Self::memory_of(Self::index(frame), 1, true)));
+        let was = std::mem::replace(&mut uses[Self::index(frame)], Use::Free);
         assert_eq!(was, Use::Taken, "{frame} is given back");
     }
 
@@ -286,6 +318,7 @@ unsafe impl Kernel for Host {
         for (frame, used) in self.uses()[first..first + run.len].iter_mut().enumerate() {
             *used = match *used {
                 Use::Data(1) => {
+                    self.say(Event::Frame(Self::memory_of(first + frame, 1, true)));
                     // Its next owner finds what a stale translation would have read or overwritten.
                     self.frames[first + frame].0.iter().for_each(|word| word.store(!0, Ordering::Relaxed));
                     Use::Free
@@ -319,6 +352,7 @@ unsafe impl Kernel for Host {
         if self.forgets.load(Ordering::Relaxed) {
             return;
         }
+        let asid_of = asid.map(Asid::get);
         let mut tlb = self.tlbs[cpu()].lock().unwrap();
         let of = |entry: &Entry, tag: usize| match asid {
             None => true,
@@ -327,16 +361,36 @@ unsafe impl Kernel for Host {
         match flush.by_address(WalkCache::Whole, 64) {
             Some(pages) => {
                 let named: Vec<usize> = pages.map(|page| page.get()).collect();
+                for page in &named {
+                    let at = (page << 12) as u64;
+                    self.say(Event::Fence(Fence {
+                        pages: Some((at, at)),
+                        asid: asid_of,
+                        ..Fence::default()
+                    }));
+                }
                 tlb.entries.retain(|&(tag, page), entry| !(of(entry, tag) && named.contains(&page)));
             }
             None => {
                 self.full_flushes.fetch_add(1, Ordering::Relaxed);
+                self.say(Event::Fence(Fence { asid: asid_of, ..Fence::default() }));
                 tlb.entries.retain(|&(tag, _), entry| !of(entry, tag));
             }
         }
     }
 
+    fn stored(&self, store: Store) {
+        self.say(match store {
+            Store::Word { at, value } => Event::Write { at: at as u64, value },
+            Store::Exchange { at, old, new } => Event::Swap { at: at as u64, old, new },
+            Store::Release => Event::Barrier(Barrier::Release),
+            Store::Fence => Event::Barrier(Barrier::Complete),
+        });
+    }
+
     fn interrupt(&self, cpus: CpuSet) {
+        let bits = cpus.into_iter().fold(0, |bits, cpu| bits | 1 << cpu);
+        self.say(Event::IpiSend { cpus: bits, id: 0 });
         for cpu in cpus {
             self.interrupted.fetch_add(1, Ordering::Relaxed);
             self.interrupts[cpu].store(true, Ordering::SeqCst);
@@ -345,7 +399,10 @@ unsafe impl Kernel for Host {
 
     fn pause(&self) {
         self.pauses.fetch_add(1, Ordering::Relaxed);
-        std::thread::yield_now();
+        match self.meanwhile.get() {
+            Some(meanwhile) => meanwhile(),
+            None => std::thread::yield_now(),
+        }
     }
 
     fn masked<R>(&self, f: impl FnOnce() -> R) -> R {
@@ -361,10 +418,12 @@ unsafe impl Kernel for Host {
         let mistaken = tlb.entries.iter().filter(|&held| of_others(held)).count();
         self.mistaken.fetch_add(mistaken, Ordering::Relaxed);
         tlb.satp = root;
+        self.say(Event::Root { value: root as u64, high: false });
     }
 
     fn unload(&self) {
         self.tlbs[cpu()].lock().unwrap().satp = 0;
+        self.say(Event::Root { value: 0, high: false });
     }
 
     fn asid_bits(&self) -> u32 {

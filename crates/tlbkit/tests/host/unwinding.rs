@@ -5,7 +5,7 @@ use std::marker::PhantomData;
 use std::panic::resume_unwind;
 use std::sync::atomic::{AtomicUsize, Ordering};
 
-use tlbkit::{Asid, CpuSet, Flush, Kernel, Machine, Mmu, PhysAddr, Record, Run};
+use tlbkit::{Asid, CpuSet, Flush, Kernel, Machine, Mmu, PhysAddr, Record, Run, Store};
 
 use crate::host::{Host, keep};
 
@@ -59,6 +59,9 @@ unsafe impl<M: Machine> Kernel for As<M> {
     }
     fn flush(&self, flush: &Flush, asid: Option<Asid>) {
         self.0.flush(flush, asid);
+    }
+    fn stored(&self, store: Store) {
+        self.0.stored(store);
     }
     fn interrupt(&self, cpus: CpuSet) {
         self.0.interrupt(cpus);

@@ -24,6 +24,8 @@ pub(super) struct Item {
     /// The CPU that changed that word, and when.
     pub(super) writer: usize,
     pub(super) stale: Line,
+    /// The root of the table that it was read from, or 0 if it was read by way of a link that no table had.
+    pub(super) root: u64,
     /// The CPUs that have begun to invalidate it, one bit each.
     pub(super) going: u64,
 }

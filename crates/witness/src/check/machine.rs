@@ -28,8 +28,8 @@ pub(super) struct Cpu {
     deferred: Vec<(Scope, Line, Option<usize>)>,
     /// A number that two tables have used, since the line and with the first root.
     pub(super) mixed: Option<(u16, Line, u64)>,
-    /// Numbers whose tables were given back, and when.
-    dead: Map<u16, Line>,
+    /// Numbers under which it may hold what has been given back or taken away while it did not run them, and since when.
+    pub(super) dead: Map<u16, Line>,
     /// The tables that it may hold entries of, by number.
     pub(super) used: Map<u16, Vec<u64>>,
     /// The last invalidation that it executed, or that reached it.
@@ -218,15 +218,12 @@ impl Machine {
         };
         if self.may_hold(holder, kind, level, va, since) {
             let place = (tag, level, va >> Arch::shift(level));
-            let mut item = Item { entry, linked, since, writer, stale: self.now, going: 0 };
+            let root = holder.root.map_or(0, |(root, _)| root);
+            let mut item = Item { entry, linked, since, writer, stale: self.now, root, going: 0 };
             // What was read by way of a link that no table has goes with that link.
             if let Some(link) = &holder.link {
                 (item.writer, item.stale) = (link.writer, link.stale);
-                for by in (0..self.seen).filter(|by| link.going >> by & 1 != 0) {
-                    if self.cpus[by].deferred.iter().any(|(scope, ..)| scope.covers(place, &item)) {
-                        item.going |= 1 << by;
-                    }
-                }
+                item.going = self.going_with(link, place, &item);
             }
             // A CPU that left the table before an invalidation began reads nothing again.
             for by in 0..self.seen {
@@ -242,6 +239,28 @@ impl Machine {
             }
             self.hold(holder.cpu, place, item, holder.root.is_some());
         }
+    }
+
+    /// Tells whether a CPU reads an item no more, whatever it sees of the store that changed it: it has left the table.
+    fn has_left(&self, target: usize, place: Place, item: &Item) -> bool {
+        let mut loaded = self.cpus[target].roots.iter().flatten();
+        let va = super::held::span(place).0;
+        let top = |root: u64| {
+            let at = root + (va >> Arch::shift(self.arch.top()) & 511) * 8;
+            self.tables.entry(at, self.arch.top())
+        };
+        // Tables may share what a top-level entry links.
+        let same = |root: u64| item.root == 0 || root == item.root || top(root) == top(item.root);
+        place.0 != GLOBAL && !loaded.any(|&(root, asid)| u32::from(asid) == place.0 && same(root))
+    }
+
+    /// Returns which CPUs have begun to invalidate what was read by way of a link, because they have begun to invalidate that.
+    fn going_with(&self, link: &Item, place: Place, item: &Item) -> u64 {
+        let covers = |by: &usize| {
+            let mut begun = self.cpus[*by].deferred.iter();
+            link.going >> by & 1 != 0 && begun.any(|(scope, ..)| scope.covers(place, item))
+        };
+        (0..self.seen).filter(covers).fold(0, |going, by| going | 1 << by)
     }
 
     fn hold(&mut self, cpu: usize, place: Place, item: Item, said: bool) {
@@ -372,7 +391,8 @@ impl Machine {
     /// Checks a node that is about to be linked: that it is one, and that a walk sees its words before the link.
     fn linked(&mut self, cpu: usize, node: u64, level: u32, holders: &[Holder]) -> Result<(), Refusal> {
         if self.tables.freed.contains(&node) {
-            return Err(self.violation(Rule::NodeReached, None).linked_free(node));
+            let reader = holders.iter().find(|holder| self.walks(holder)).map_or(cpu, |holder| holder.cpu);
+            return Err(self.violation(Rule::NodeReached, Some(reader)).linked_free(node));
         }
         if self.arch.is_ordered() {
             return Ok(());
@@ -577,13 +597,15 @@ impl Machine {
         self.cpus[cpu].deferred.push((scope, self.now, only));
         let visible = self.visibility();
         for target in only.map_or(0..self.seen, |cpu| cpu..cpu + 1) {
-            let (held, ordered, top) = (&mut self.cpus[target].held, self.arch.is_ordered(), self.arch.top());
-            held.sweep(&scope, top, |_, item| {
-                if ordered || item.stale <= visible[item.writer] {
+            let (mut held, ordered, top) =
+                (core::mem::take(&mut self.cpus[target].held), self.arch.is_ordered(), self.arch.top());
+            held.sweep(&scope, top, |place, item| {
+                if ordered || item.stale <= visible[item.writer] || self.has_left(target, place, item) {
                     item.going |= 1 << cpu;
                 }
                 false
             });
+            self.cpus[target].held = held;
         }
         Ok(())
     }
@@ -597,19 +619,21 @@ impl Machine {
         let visible = self.visibility();
         let (ordered, top) = (self.arch.is_ordered(), self.arch.top());
         let mut gone = Vec::new();
-        self.cpus[target].held.sweep(scope, top, |place, item| {
+        let mut held = core::mem::take(&mut self.cpus[target].held);
+        held.sweep(scope, top, |place, item| {
             // A CPU's fence orders its own stores before its own walks.
             let own = item.writer == by && target == by;
             let goes = if deferred {
                 item.going >> by & 1 != 0
             } else {
-                ordered || own || item.stale <= visible[item.writer]
+                ordered || own || item.stale <= visible[item.writer] || self.has_left(target, place, item)
             };
             if goes {
                 gone.push((place, *item));
             }
             goes
         });
+        self.cpus[target].held = held;
         for (place, item) in &gone {
             self.forget(target, *place, item);
         }
@@ -636,6 +660,7 @@ impl Machine {
                 let read =
                     under.since > item.stale && self.may_hold(&holder, kind, under.level, va, under.since);
                 if read && !scope.covers(place, &kept) {
+                    let kept = Item { going: self.going_with(item, place, &kept), ..kept };
                     self.hold(target, place, kept, false);
                 }
             }
@@ -762,6 +787,7 @@ impl Machine {
             self.tables.remove(node);
             return Ok(());
         };
+        let mut idle = Vec::new();
         for holder in &holders {
             let own = holder.root.is_some_and(|(root, _)| root == node);
             if own && !self.walks(holder) {
@@ -770,9 +796,14 @@ impl Machine {
             let va = holder.va;
             let direct = holder.root.is_none() && self.cut.contains_key(&node);
             if own || direct || self.may_hold(holder, Kind::Link, level + 1, va, 0) {
+                if !self.uses(holder.cpu, holder.asid) {
+                    idle.push((holder.cpu, holder.asid));
+                    continue;
+                }
                 return Err(self.violation(Rule::NodeReached, Some(holder.cpu)).node(node, holder, level));
             }
         }
+        self.outlive(idle);
         for at in self.tables.used(node) {
             self.retire(at, level, false, &holders, cpu);
             self.tables.part(at, level);

@@ -12,7 +12,8 @@ use crate::event::Access;
 
 impl Machine {
     /// Checks that no CPU can reach memory by way of a leaf.
-    pub(super) fn unreached(&self, first: u64, last: u64) -> Result<(), Refusal> {
+    pub(super) fn unreached(&mut self, first: u64, last: u64) -> Result<(), Refusal> {
+        let mut idle = Vec::new();
         for shift in (0..self.arch.top()).map(Arch::shift) {
             let size = 1 << shift;
             let (from, to) = (first & !(size - 1), last & !(size - 1));
@@ -26,23 +27,41 @@ impl Machine {
             frames.sort_unstable();
             for key in frames {
                 if self.frames.contains_key(&key) {
-                    self.unheld(key)?;
+                    self.unheld(key, &mut idle)?;
                 }
                 for &at in self.tables.leaves.get(&key).into_iter().flatten() {
-                    self.unmapped(at, key)?;
+                    self.unmapped(at, key, &mut idle)?;
                 }
             }
         }
+        self.outlive(idle);
         Ok(())
     }
 
+    /// Notes what CPUs may hold under numbers that they do not run, and may not use: before one uses such a number, it has to be
+    /// invalidated there.
+    pub(super) fn outlive(&mut self, idle: Vec<(usize, u16)>) {
+        for (cpu, asid) in idle {
+            self.cpus[cpu].dead.insert(asid, self.now);
+        }
+    }
+
+    /// Tells whether a CPU can use what it holds under a number.
+    pub(super) fn uses(&self, cpu: usize, asid: u16) -> bool {
+        self.cpus[cpu].roots.iter().flatten().any(|&(_, loaded)| loaded == asid)
+    }
+
     /// Finds the item that maps a frame.
-    fn unheld(&self, key: (u32, u64)) -> Result<(), Refusal> {
+    fn unheld(&self, key: (u32, u64), idle: &mut Vec<(usize, u16)>) -> Result<(), Refusal> {
         for (cpu, held) in (0..).zip(self.cpus.iter().map(|cpu| &cpu.held)) {
             let maps =
                 |item: &Item| matches!(item.entry, Entry::Leaf { shift, frame, .. } if (shift, frame) == key);
-            let found =
-                held.all().filter(|(_, item)| maps(item)).min_by_key(|(place, item)| (item.stale, *place));
+            let (used, unused): (Vec<_>, Vec<_>) = held
+                .all()
+                .filter(|(_, item)| maps(item))
+                .partition(|(place, _)| place.0 == GLOBAL || self.uses(cpu, place.0 as u16));
+            idle.extend(unused.iter().map(|(place, _)| (cpu, place.0 as u16)));
+            let found = used.into_iter().min_by_key(|(place, item)| (item.stale, *place));
             if let Some((place, item)) = found {
                 return Err(self.violation(Rule::FrameReached, Some(cpu)).frame_held(key.1, place, item));
             }
@@ -51,13 +70,17 @@ impl Machine {
     }
 
     /// Checks that no CPU can walk to a word that maps a frame.
-    fn unmapped(&self, at: u64, key: (u32, u64)) -> Result<(), Refusal> {
+    fn unmapped(&self, at: u64, key: (u32, u64), idle: &mut Vec<(usize, u16)>) -> Result<(), Refusal> {
         let Some(level) = self.tables.level(page(at)) else { return Ok(()) };
         let (entry, since) = (self.tables.entry(at, level), self.tables.word(at).since);
         let kind = if matches!(entry, Entry::Leaf { global: true, .. }) { Kind::Global } else { Kind::Leaf };
         for holder in self.holders(page(at)) {
             let va = holder.va + offset(at, level);
             if self.may_hold(&holder, kind, level, va, since) {
+                if kind != Kind::Global && !self.uses(holder.cpu, holder.asid) {
+                    idle.push((holder.cpu, holder.asid));
+                    continue;
+                }
                 return Err(self
                     .violation(Rule::FrameReached, Some(holder.cpu))
                     .frame_mapped(key.1, at, va, &holder));
@@ -135,7 +158,7 @@ impl Machine {
             };
             let global = matches!(entry, Entry::Leaf { global: true, .. });
             let held = global && self.sessions.get(&other)?.iter().any(mine);
-            let item = Item { entry, linked: false, since, writer: cpu, stale: since, going: 0 };
+            let item = Item { entry, linked: false, since, writer: cpu, stale: since, root: other, going: 0 };
             held.then_some(((GLOBAL, level, va >> Arch::shift(level)), item))
         })
     }
@@ -153,6 +176,7 @@ impl Machine {
             .map(|session| (session.cpu, session.asid))
             .collect();
         holders.sort_unstable();
+        let mut idle = Vec::new();
         for (cpu, asid) in holders {
             let mut left = self.leftovers(cpu, asid, first, last);
             left.extend(
@@ -167,11 +191,16 @@ impl Machine {
                 let (from, to) = (from.max(first), to.min(last));
                 for va in (from..=to).step_by(PAGE as usize) {
                     if self.is_more(item.entry, va, self.tables.walk(root, va, rights::ALL)) {
+                        if place.0 != GLOBAL && !self.uses(cpu, asid) {
+                            idle.push((cpu, asid));
+                            break;
+                        }
                         return Err(self.violation(Rule::RightKept, Some(cpu)).kept(id, va, place, &item));
                     }
                 }
             }
         }
+        self.outlive(idle);
         self.checked.promised += 1;
         Ok(())
     }

@@ -113,7 +113,8 @@ impl Teller<'_> {
     pub(super) fn linked_free(self, node: u64) -> Refusal {
         let line =
             self.here(&format!("the node at {node:#x} is linked or loaded, and was given back before"));
-        self.tell([line])
+        let cpu = self.cpu.unwrap_or(0);
+        self.tell([line, format!("from then on CPU {cpu} may walk in memory that anything may be stored in")])
     }
 
     pub(super) fn unwritten(self, node: u64, line: Line) -> Refusal {
