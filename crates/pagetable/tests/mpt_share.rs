@@ -198,7 +198,7 @@ fn forks<'n>(
     }
     let mut born = Writer::new(&child).unwrap();
     let (nodes, before) = (slab.usage().nodes, (parent.footprint(), child.footprint()));
-    let forked = writer.copy_on_write(&mut born, |_| ());
+    let forked = writer.copy_on_write(&mut born, |_| (), |_| ());
     if clash {
         assert!(matches!(forked, Err(Error::Borrowed { .. })), "{forked:?}");
         assert_eq!((slab.usage().nodes, (parent.footprint(), child.footprint())), (nodes, before));
@@ -238,7 +238,7 @@ fn a_fork_leaves_alone_what_the_child_borrows() {
     // The lender itself: what it lends is the child's already.
     let child = Mpt::sharing(&kernel).unwrap();
     let (mut writer, mut born) = (Writer::new(&kernel).unwrap(), Writer::new(&child).unwrap());
-    writer.copy_on_write(&mut born, |_| ()).unwrap();
+    writer.copy_on_write(&mut born, |_| (), |_| ()).unwrap();
     for table in [&kernel, &child] {
         assert_eq!(look(table, HIGHER).unwrap().attr, RW);
     }

@@ -22,17 +22,16 @@ struct Calls<S: FnMut(Run), C: FnMut(u64)> {
 
 impl<'n, G: Radix, F: Format, N: Nodes<Word = F::Word>> Writer<'_, 'n, Mpt<'n, G, F, N>> {
     /// Maps in `child`, an empty table, what this one maps itself, to the same frames, but for a part that it lends to the child.
-    /// Pages of memory that may be written lose
-    /// [`Attr::WRITE`] in both, and get [`Attr::COPY_ON_WRITE`]; pages of devices and uncached pages are copied as they
-    /// are. Marks are copied. `share` gets each run of frames, and `copy` each payload, before the child has it.
+    /// Pages of memory that may be written lose [`Attr::WRITE`] in both, and get [`Attr::COPY_ON_WRITE`]; pages of devices and
+    /// uncached pages are copied as they are. Marks are copied. `share` gets each run of frames, and `copy` each payload, before the child has it.
     ///
     /// Costs a visit of each slot of the nodes, but for the empty ones behind the last that is in use.
     ///
     /// # Errors
     ///
     /// [`Error::WrongAttr`] if the format has no room for [`Attr::COPY_ON_WRITE`]; [`Error::Occupied`] if the child maps
-    /// something, or [`Error::WrongSize`] if it lends a part; [`Error::Borrowed`] if this table has pages where the child borrows others; [`Error::NoMemory`]. Nothing has
-    /// changed then.
+    /// something, or [`Error::WrongSize`] if it lends a part; [`Error::Borrowed`] if this table has pages where the child borrows
+    /// others; [`Error::NoMemory`]. Nothing has changed then.
     pub fn copy_on_write(
         &mut self,
         child: &mut Writer<'_, 'n, Mpt<'n, G, F, N>>,
@@ -101,7 +100,8 @@ impl<'n, G: Radix, F: Format, N: Nodes<Word = F::Word>> Mpt<'n, G, F, N> {
             // SAFETY: the slots are in the roots.
             let (own, borrowed) = unsafe { (self.read(self.root, slot), copy.read(copy.root, slot)) };
             let shared = F::is_link(own) && F::node(own) == F::node(borrowed);
-            if !shared && (F::is_link(own) || F::is_leaf(own, Self::LEVELS == 1)) {
+            let taken = F::is_link(own) || F::is_leaf(own, Self::LEVELS == 1) || Self::is_mark(own, 0);
+            if taken && !shared {
                 let page = Self::canonical(Pages::one(Vpn::new(slot * Self::slot_pages(0))));
                 return Err(Error::Borrowed { at: page.first().address(G::BASE) });
             }
