@@ -57,6 +57,15 @@ impl Checker {
         self.machine.event(line, cpu, event)
     }
 
+    /// Takes the next event in, of code that runs under the checker; events are numbered from 1, as lines are.
+    ///
+    /// # Errors
+    ///
+    /// As for [`event`](Self::event).
+    pub fn say(&mut self, cpu: usize, event: Event) -> Result<(), Refusal> {
+        self.machine.event(self.machine.checked.events + 1, cpu, event)
+    }
+
     /// Returns what has been checked.
     #[must_use]
     pub fn checked(&self) -> Checked {
