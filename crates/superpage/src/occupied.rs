@@ -332,9 +332,20 @@ mod tests {
                 }
             }
             assert_eq!(indexed, pairs, "{segments} segments of 2^{spread}");
+            // What the index does not say is not looked at, however much there is.
+            let pairs_of = occupied.words.len().div_ceil(2);
+            let unsaid: Vec<_> =
+                (0..pairs_of).filter(|pair| !pairs.contains(pair)).map(|pair| 2 * pair).collect();
+            for &word in &unsaid {
+                occupied.words[word][1] = 1;
+            }
             let mut taken = Vec::new();
             occupied.drain(1, |block| taken.push(block));
             assert_eq!(taken, left);
+            assert!(
+                unsaid.iter().all(|&word| occupied.words[word][1] == 1),
+                "{segments} segments of 2^{spread}"
+            );
             assert_eq!((occupied.index.first(0), occupied.index.first(1)), (None, None));
         }
     }
