@@ -122,10 +122,19 @@ impl<K: Kernel, const CPUS: usize> Drop for Handle<K, CPUS> {
         fence(Ordering::Acquire);
         let (mmu, frame) = (self.mmu, self.frame);
         mmu.kernel().masked(|| {
+            let _frame = GivenBack(mmu.kernel(), frame);
             // SAFETY: this was the last handle: nobody else reaches the block, and nobody does after this.
             unsafe { self.0.drop_in_place() };
-            mmu.kernel().give_frame(frame);
         });
+    }
+}
+
+/// A frame that goes back when this is dropped, whether the block's end unwinds or not.
+struct GivenBack<'k, K: Kernel>(&'k K, PhysAddr);
+
+impl<K: Kernel> Drop for GivenBack<'_, K> {
+    fn drop(&mut self) {
+        self.0.give_frame(self.1);
     }
 }
 
@@ -241,44 +250,73 @@ impl<K: Kernel, const CPUS: usize> Block<K, CPUS> {
             })
             .flatten()
     }
+}
 
-    /// Hands every mapped frame back, and every payload.
-    fn release_all(&self) {
-        let base = self.base();
-        let mut pending: Option<Run> = None;
-        for pages in self.own() {
+/// The end of an address space: every mapped frame goes back, and every payload, then the nodes. If the kernel unwinds on the
+/// way, what follows goes back as this is dropped.
+struct End<'b, K: Kernel, const CPUS: usize> {
+    block: &'b mut Block<K, CPUS>,
+    /// The first page that was not looked at.
+    next: Option<Vpn>,
+    /// Frames that are to be released when it is clear that the next ones do not continue them.
+    pending: Option<Run>,
+}
+
+impl<K: Kernel, const CPUS: usize> End<'_, K, CPUS> {
+    fn release_all(&mut self) {
+        let Self { block, next, pending } = self;
+        let (kernel, space) = (block.mmu.kernel(), block.table.space());
+        for pages in block.own() {
+            let Some(pages) = next.and_then(|next| Pages::new(next.max(pages.first()), pages.last())) else {
+                continue;
+            };
             // SAFETY: this is the last that anybody does with the table.
-            let _ = self.table.for_each_entry(unsafe { Pinned::by(self) }, pages, &mut |_, entry| {
+            let _ = block.table.for_each_entry(unsafe { Pinned::by(&**block) }, pages, &mut |at, entry| {
                 let leaf = match entry {
                     Entry::Leaf(leaf) => leaf,
-                    Entry::Mark(Mark::Payload(payload)) => {
-                        self.mmu.kernel().release_payload(payload);
+                    Entry::Mark(mark) => {
+                        *next = at.vpn(space.base()).checked_add(1);
+                        if let Mark::Payload(payload) = mark {
+                            kernel.release_payload(payload);
+                        }
                         return ControlFlow::Continue(());
                     }
-                    Entry::Mark(Mark::Guard) | Entry::Empty => return ControlFlow::Continue(()),
+                    Entry::Empty => return ControlFlow::Continue(()),
                 };
-                let run = Run {
-                    first: leaf.frame,
-                    len: leaf.size.pages(base).unwrap_or(1),
-                    dirty: leaf.attr.contains(Attr::DIRTY),
-                };
-                match &mut pending {
+                let whole = space.pages_of(&leaf);
+                *next = whole.last().checked_add(1);
+                let run = Run { first: leaf.frame, len: whole.len(), dirty: leaf.attr.contains(Attr::DIRTY) };
+                match pending {
                     Some(before) if before.first.checked_add(before.len) == Some(run.first) => {
                         before.len += run.len;
                         before.dirty |= run.dirty;
                     }
                     _ => {
                         if let Some(before) = pending.replace(run) {
-                            self.mmu.kernel().release(before);
+                            kernel.release(before);
                         }
                     }
                 }
                 ControlFlow::Continue(())
             });
         }
-        if let Some(last) = pending {
-            self.mmu.kernel().release(last);
+        *next = None;
+        if let Some(last) = pending.take() {
+            kernel.release(last);
         }
+    }
+
+    fn free(&mut self) {
+        // SAFETY: the table is there until here, and nobody uses this field again: `free` is called once, by `drop`. No CPU
+        // has the address space's root: each that runs it keeps a handle.
+        unsafe { free::<K>(ManuallyDrop::take(&mut self.block.table)) };
+    }
+}
+
+impl<K: Kernel, const CPUS: usize> Drop for End<'_, K, CPUS> {
+    fn drop(&mut self) {
+        self.release_all();
+        self.free();
     }
 }
 
@@ -327,10 +365,8 @@ pub(crate) unsafe fn free<K: Kernel>(table: Table<K>) {
 
 impl<K: Kernel, const CPUS: usize> Drop for Block<K, CPUS> {
     fn drop(&mut self) {
-        self.release_all();
-        // SAFETY: the table is there until here, and nobody uses this field again. No CPU has the address space's root:
-        // each that runs it keeps a handle.
-        unsafe { free::<K>(ManuallyDrop::take(&mut self.table)) };
+        let mut end = End { block: self, next: Some(Vpn::new(0)), pending: None };
+        end.release_all();
     }
 }
 

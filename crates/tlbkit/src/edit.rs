@@ -423,16 +423,31 @@ impl<'s, K: Kernel, const CPUS: usize> Edit<'s, K, CPUS> {
     /// Splits larger pages that reach over an end of `pages`.
     fn split_ends(&mut self, pages: Pages) -> Result<(), Error> {
         let space = self.space.table.space();
-        for end in [pages.first(), pages.last()] {
+        // What is split of each end, as it was.
+        let mut split: [Option<Leaf>; 2] = [None; 2];
+        for at in 0..2 {
+            let end = [pages.first(), pages.last()][at];
             while let Some(leaf) = self.find(end.address(space.base()))
                 && let whole = space.pages_of(&leaf)
                 && whole.intersect(pages) != Some(whole)
                 && let Some(&smaller) = space.sizes().iter().rev().find(|&&size| size < leaf.size)
             {
-                self.resize(whole, smaller)?;
+                split[at].get_or_insert(leaf);
+                if let Err(why) = self.resize(whole, smaller) {
+                    self.join(split);
+                    return Err(why);
+                }
             }
         }
         Ok(())
+    }
+
+    /// Makes what was split one page again. That takes no node; if it fails all the same, the mapping is what it was.
+    #[cold]
+    fn join(&mut self, split: [Option<Leaf>; 2]) {
+        for leaf in split.into_iter().rev().flatten() {
+            let _ = self.resize(self.space.table.space().pages_of(&leaf), leaf.size);
+        }
     }
 
     /// Makes every leaf of `pages` one of size `to`: splits larger ones, promotes smaller ones.

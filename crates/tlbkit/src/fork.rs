@@ -19,6 +19,9 @@ impl<K: Kernel, const CPUS: usize> AddressSpace<K, CPUS> {
     /// writable in either before its own [`fault`](Self::fault). Pages of devices and uncached pages are shared as they
     /// are.
     ///
+    /// The child's entries are clean ([`Attr::DIRTY`] is clear): that a frame has been written is told when the parent's mapping
+    /// of it is [released](Kernel::release). No page of the child is global.
+    ///
     /// A store by another thread may land in both copies until this returns.
     ///
     /// Costs a visit of each leaf, a store for each in the child and one for each writable leaf here, and one shootdown.

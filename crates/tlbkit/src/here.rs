@@ -22,8 +22,8 @@ pub(crate) const RUNS: usize = 16;
 /// What changes have uncovered: nodes and frames that nobody may use again before every TLB has forgotten them.
 #[derive(Debug)]
 pub(crate) struct Uncovered {
-    pub(crate) nodes: Option<Carried<'static>>,
-    pub(crate) runs: Uncovering,
+    nodes: Carried<'static>,
+    runs: Uncovering,
 }
 
 /// Runs of frames that wait for a shootdown.
@@ -102,8 +102,9 @@ impl<K: Kernel, const CPUS: usize> Here<K, CPUS> {
     /// Carries out a change of what this CPU runs, in the shootdown system.
     fn switch(&mut self, change: Change, cpus: &SharedSpace, asid: Asid) {
         let Some(station) = &mut self.own.station else { return };
-        // The station is this system's, and a CPU that goes offline runs nothing.
-        let _ = self.mmu.shootdowns().switch(station, &mut Cpu(self.mmu.kernel()), change, cpus, asid);
+        // The station is this system's, and a CPU that goes offline runs nothing; were it not so, the call reports it.
+        let done = self.mmu.shootdowns().switch(station, &mut Cpu(self.mmu.kernel()), change, cpus, asid);
+        self.refused |= done.is_err();
     }
 
     /// Replies to the requests of other CPUs.
@@ -128,6 +129,10 @@ impl<K: Kernel, const CPUS: usize> Here<K, CPUS> {
                 let is_new = self.is_new_to(space);
                 let given = asids.run(&space.number, self.cpu, kernel.asid_bits().min(K::Machine::ASID_BITS));
                 self.switch(Change::In, &space.cpus, given.asid);
+                if self.refused {
+                    // Nobody would ask this CPU to flush. It goes on with what it runs.
+                    return;
+                }
                 let numbered = given.asid != Asid::default();
                 if given.flush && numbered {
                     // Before the number means this address space: with what the TLB holds under it, the hardware might walk
@@ -211,7 +216,7 @@ impl<K: Kernel, const CPUS: usize> Here<K, CPUS> {
     pub(crate) fn complete(&mut self, space: &Block<K, CPUS>, retired: Retired<'static>, runs: Uncovering) {
         let flush = retired.flush().clone();
         // The storage is shared, so that every CPU may reclaim its nodes. Were it not, they would be lost, and counted.
-        let uncovered = retired.across_cpus().ok().map(|nodes| Uncovered { nodes: Some(nodes), runs });
+        let uncovered = retired.across_cpus().ok().map(|nodes| Uncovered { nodes, runs });
         self.shoot(space, &flush, uncovered);
     }
 
@@ -258,13 +263,35 @@ fn everything() -> Flush {
 /// Hands back what no CPU can reach any more.
 fn hand_back<K: Kernel>(kernel: &K, uncovered: Option<Uncovered>) {
     let Some(Uncovered { nodes, runs }) = uncovered else { return };
-    if let Some(nodes) = nodes {
-        // SAFETY: every CPU that might have walked the nodes has flushed, outside of any walk: `hand_back` is called when the
-        // shootdown has completed, or when there is no other CPU that may hold a translation, and this one has flushed.
-        unsafe { nodes.into_retired().reclaim() };
+    // If a release unwinds, the table owes the nodes.
+    Released { kernel, runs }.release();
+    // SAFETY: every CPU that might have walked the nodes has flushed, outside of any walk: `hand_back` is called when the
+    // shootdown has completed, or when there is no other CPU that may hold a translation, and this one has flushed.
+    unsafe { nodes.into_retired().reclaim() };
+}
+
+/// Frames that no CPU can reach any more, on their way back. If a release unwinds, those behind it are released as this is
+/// dropped.
+struct Released<'k, K: Kernel> {
+    kernel: &'k K,
+    runs: Uncovering,
+}
+
+impl<K: Kernel> Released<'_, K> {
+    fn release(mut self) {
+        self.release_all();
     }
-    for run in runs {
-        kernel.release(run);
+
+    fn release_all(&mut self) {
+        while let Some(run) = self.runs.pop() {
+            self.kernel.release(run);
+        }
+    }
+}
+
+impl<K: Kernel> Drop for Released<'_, K> {
+    fn drop(&mut self) {
+        self.release_all();
     }
 }
 
@@ -331,13 +358,33 @@ impl<K: Kernel, const CPUS: usize> fmt::Debug for Here<K, CPUS> {
 #[cfg(test)]
 #[cfg(target_pointer_width = "64")]
 mod tests {
+    use std::panic::{AssertUnwindSafe, catch_unwind};
     use std::sync::atomic::Ordering;
 
+    use super::{Released, Uncovering};
     use crate::host::{Use, machine, run_as};
-    use crate::{AddressSpace, Attr, Error, PageSize, Pages, VirtAddr};
+    use crate::unwinding::{RELEASE, as_machine};
+    use crate::{AddressSpace, Attr, Error, PageSize, Pages, Run, VirtAddr, arch};
+
+    #[test]
+    fn what_is_behind_a_release_that_unwinds_is_released() {
+        let kernel = as_machine::<arch::Sv39>(64).kernel();
+        let frames = [0, 1, 2].map(|at| kernel.0.data(at).unwrap());
+        let runs: Uncovering = frames.map(|first| Run { first, len: 1, dirty: false }).into_iter().collect();
+        kernel.unwinds_at(RELEASE, 1);
+        assert!(catch_unwind(AssertUnwindSafe(|| Released { kernel, runs }.release())).is_err());
+        let left = frames.iter().filter(|&&frame| kernel.0.mappings(frame) != Use::Free).count();
+        assert_eq!(left, 1, "the one that the kernel was given when it unwound");
+    }
 
     #[test]
     fn a_shootdown_that_is_refused_is_reported_and_made_up_for() {
+        refuse(false);
+        refuse(true);
+    }
+
+    /// Has a shootdown refused for a page, with another one in its node or not.
+    fn refuse(has_neighbour: bool) {
         run_as(0);
         let mmu = machine::<2>(64);
         let host = mmu.kernel();
@@ -347,6 +394,9 @@ mod tests {
         let rights = Attr::READ | Attr::WRITE | Attr::USER;
         let frame = host.data(1).unwrap();
         space.map(page(0x1000), frame, rights).unwrap();
+        if has_neighbour {
+            space.map(page(0x3000), host.data(3).unwrap(), rights).unwrap();
+        }
         // A member that the system does not have, as a kernel breaks its promise: no operation can ask it.
         assert!(space.0.cpus().members.insert(5));
         assert_eq!(space.unmap(page(0x1000)), Err(Error::Unflushed));

@@ -27,6 +27,9 @@ mod machine;
 mod mmu;
 mod once;
 mod space;
+#[cfg(all(test, target_pointer_width = "64"))]
+#[path = "../tests/host/unwinding.rs"]
+mod unwinding;
 
 pub use cursor::Cursor;
 pub use edit::Edit;

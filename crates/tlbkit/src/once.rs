@@ -1,10 +1,10 @@
 //! A change of one page: lock, walk, check, store, flush, unlock. No batch is made for it.
 
 use tlbkit_addr::{Attr, Flush, Pfn, Reach, Vpn};
-use tlbkit_pagetable::{Change, Error, Leaf, Run, Turn, mpt};
+use tlbkit_pagetable::{Change, Error, Leaf, Run, Table as _, Turn, mpt};
 
 use crate::block::{Handle, Shape};
-use crate::here::{Here, Uncovered, Uncovering};
+use crate::here::Here;
 use crate::mmu::{Storage, Table};
 use crate::{Kernel, Machine};
 
@@ -96,8 +96,10 @@ impl<K: Kernel, const CPUS: usize> Handle<K, CPUS> {
         flush: &Flush,
         run: Option<Run>,
     ) -> Result<bool, Unflushed> {
-        let uncovered = run.map(|run| Uncovered { nodes: None, runs: Uncovering::from_iter([run]) });
-        here.shoot(self, flush, uncovered);
+        // A batch, so that the table owes the flush if the shootdown is refused.
+        let mut batch = self.table.batch();
+        batch.merge(flush);
+        here.complete(self, batch, run.into_iter().collect());
         here.checked(Ok(true)).map_err(|_| Unflushed)
     }
 }

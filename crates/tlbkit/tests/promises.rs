@@ -10,7 +10,7 @@ use std::sync::atomic::{AtomicUsize, Ordering};
 
 use host::{Met, Use, machine};
 use tlbkit::{Access, AddressSpace, Attr, Change, Error, Fault, PageSize, Pages, Pfn, VirtAddr, arch};
-use unwinding::{SHARE, as_machine};
+use unwinding::{RELEASE, SHARE, as_machine};
 
 const RW: Attr = Attr::READ.union(Attr::WRITE).union(Attr::USER);
 const M2: usize = 1 << 21;
@@ -130,4 +130,41 @@ fn what_nobody_shares_is_global_nowhere() {
     user.activate().unwrap();
     assert_eq!(mmu.kernel().access(VirtAddr::new(0x1000), false), Met::Fault);
     mmu.idle().unwrap();
+}
+
+#[test]
+fn a_change_for_which_there_is_no_memory_splits_no_page() {
+    let mmu = machine::<1>(64);
+    let host = mmu.kernel();
+    let space = AddressSpace::new(mmu).unwrap();
+    // Nothing of this machine's memory: nobody is to release it.
+    let space = std::mem::ManuallyDrop::new(space);
+    space.edit(|edit| edit.map_sized(pages(M2, 1024), Pfn::new(512), PageSize::M2, RW)).unwrap();
+    let leaves = || [M2, 2 * M2].map(|at| space.lookup(VirtAddr::new(at)));
+    let before = (leaves(), host.in_use());
+    // From the midst of one page to the midst of the other, with a node for one of them.
+    let cut = pages(M2 + 0x1000, 1022);
+    host.allowance.store(1, Ordering::Relaxed);
+    assert!(matches!(space.unmap(cut), Err(Error::NoMemory { .. })));
+    assert_eq!((leaves(), host.in_use()), before);
+    host.allowance.store(1, Ordering::Relaxed);
+    assert!(matches!(space.protect(cut, Change::clear(Attr::WRITE)), Err(Error::NoMemory { .. })));
+    assert_eq!((leaves(), host.in_use()), before);
+}
+
+#[test]
+fn the_end_of_an_address_space_that_unwinds_hands_the_rest_back() {
+    for call in 1..4 {
+        let mmu = as_machine::<arch::Sv39>(64);
+        let kernel = mmu.kernel();
+        let space = AddressSpace::new(mmu).unwrap();
+        // No frame continues another one.
+        for (at, page) in [0x3000, 0x2000, 0x4000_0000].into_iter().enumerate() {
+            space.map(pages(page, 1), kernel.0.data(at as u64).unwrap(), RW).unwrap();
+        }
+        kernel.unwinds_at(RELEASE, call);
+        assert!(catch_unwind(AssertUnwindSafe(|| drop(space))).is_err());
+        // What the kernel was given when it unwound is the kernel's affair.
+        assert_eq!((kernel.0.in_use(), mmu.lost()), (1, 0), "call {call}");
+    }
 }
