@@ -18,7 +18,7 @@ use crate::word::atomics::Ordering;
 /// A frame that `take` returns is aligned to [`SIZE`](Self::SIZE) and belongs to the caller until it is given back. Until
 /// then `memory` returns, at every call, where its `SIZE` bytes are mapped for reading and writing, aligned as the frame
 /// is; and `record` the same cell, no other frame's, which nobody else uses. A frame of `take_zeroed` is one of `take`, and all
-/// its bytes are zero. `memory` and `record` do not unwind: tables call them
+/// its bytes are zero. `memory`, `record` and `stored` do not unwind: tables call them
 /// between two states.
 pub unsafe trait FrameSource: Sync {
     /// The size of the frames: that of a node.
