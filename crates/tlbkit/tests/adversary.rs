@@ -14,8 +14,8 @@ use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Mutex, OnceLock};
 
 use tlbkit::{
-    Access, AddressSpace, Asid, Attr, Change, CpuSet, Edit, Error, Fault, Flush, Kernel, Leaf, Mmu, PageSize,
-    Pages, Pfn, PhysAddr, Record, Run, Store, VirtAddr, Vpn, WalkCache, arch,
+    Access, AddressSpace, Asid, Attr, Change, CpuSet, Edit, Error, Fault, Flush, Kernel, Leaf, Mark, Mmu,
+    PageSize, Pages, Pfn, PhysAddr, Record, Run, Store, VirtAddr, Vpn, WalkCache, arch,
 };
 use tlbkit_witness::check::{Arch, Checker};
 use tlbkit_witness::event::{Barrier, Event, Fence, Memory};
@@ -32,6 +32,7 @@ const HIGH: usize = 0xffff_ffc0_0000_0000 >> 12;
 /// The two last top-level slots.
 const LENT: usize = TOP + 1 - (2 << 18);
 const STATUS: Attr = Attr::ACCESSED.union(Attr::DIRTY);
+const ACCESS: Attr = Attr::READ.union(Attr::WRITE).union(Attr::EXEC);
 const RWU: Attr = Attr::READ.union(Attr::WRITE).union(Attr::USER);
 const V: u64 = 1;
 const R: u64 = 2;
@@ -88,6 +89,9 @@ struct State {
     taken: Vec<bool>,
     data: HashMap<usize, usize>,
     next: usize,
+    /// How many pages have each payload, or are about to.
+    payloads: HashMap<u64, usize>,
+    next_payload: u64,
     tlbs: [Tlb; CPUS],
     allowed: usize,
     fuse: Option<(Call, usize)>,
@@ -331,6 +335,16 @@ unsafe impl Kernel for Foe {
         gone.into_iter().for_each(|frame| say(Event::Frame(memory(frame, 1, true))));
         call(Call::Release);
     }
+    fn release_payload(&self, payload: u64) {
+        self.speculate();
+        let_go(payload);
+        call(Call::Release);
+    }
+    fn share_payload(&self, payload: u64) {
+        call(Call::Share);
+        with(|state| *state.payloads.get_mut(&payload).expect("a payload that a page has is shared") += 1);
+        self.speculate();
+    }
     fn share(&self, run: Run) {
         call(Call::Share);
         with(|state| {
@@ -448,6 +462,7 @@ struct Model {
     lends: bool,
     lender: Option<usize>,
     leaves: BTreeMap<usize, Page>,
+    marks: BTreeMap<usize, Mark>,
 }
 
 impl Model {
@@ -457,7 +472,9 @@ impl Model {
     }
 
     fn any(&self, first: usize, last: usize) -> bool {
-        self.find(first).is_some() || self.leaves.range(first..=last).next().is_some()
+        self.find(first).is_some()
+            || self.leaves.range(first..=last).next().is_some()
+            || self.marks.range(first..=last).next().is_some()
     }
 
     fn borrows(&self, first: usize, last: usize) -> bool {
@@ -510,13 +527,40 @@ fn put_back(first: usize, count: usize) {
     with(|state| (first..first + count).for_each(|frame| assert_eq!(state.data.remove(&frame), Some(1))));
 }
 
+/// Makes a payload that one page is to have.
+fn new_payload() -> u64 {
+    with(|state| {
+        state.next_payload += 1;
+        state.payloads.insert(state.next_payload, 1);
+        state.next_payload
+    })
+}
+
+/// Notes that one page less has a payload.
+fn let_go(payload: u64) {
+    with(|state| {
+        let count = state.payloads.get_mut(&payload).expect("a payload that a page has is released");
+        *count -= 1;
+        if *count == 0 {
+            state.payloads.remove(&payload);
+        }
+    });
+}
+
+fn let_go_of(mark: Option<Mark>) {
+    if let Some(Mark::Payload(payload)) = mark {
+        let_go(payload);
+    }
+}
+
 fn plain(leaf: &Leaf) -> Attr {
     leaf.attr.difference(STATUS)
 }
 
 fn some_attr(lends: bool) -> Attr {
-    match below(8) {
+    match below(9) {
         0 => Attr::READ | Attr::USER,
+        8 => Attr::USER,
         1 => Attr::READ | Attr::WRITE,
         2 => RWU | Attr::DEVICE,
         3 => RWU | Attr::EXEC,
@@ -526,14 +570,24 @@ fn some_attr(lends: bool) -> Attr {
 }
 
 fn some_change() -> Change {
-    let clear =
-        [Attr::WRITE, Attr::EXEC, Attr::USER, Attr::DIRTY, Attr::COPY_ON_WRITE, Attr::empty()][below(6)];
-    let set = [Attr::WRITE, Attr::EXEC, Attr::USER, Attr::ACCESSED, Attr::empty()][below(5)];
+    let clear = [
+        Attr::WRITE,
+        Attr::EXEC,
+        Attr::USER,
+        Attr::DIRTY,
+        Attr::COPY_ON_WRITE,
+        Attr::empty(),
+        ACCESS,
+        Attr::READ,
+    ][below(8)];
+    let set = [Attr::WRITE, Attr::EXEC, Attr::USER, Attr::ACCESSED, Attr::empty(), Attr::READ][below(6)];
     Change { clear, set }
 }
 
 fn changed(leaf: &mut Page, change: Change) {
     leaf.attr = change.apply(leaf.attr).difference(STATUS);
+    // What can be written or executed can be read.
+    leaf.attr.set(Attr::READ, leaf.attr.intersects(ACCESS));
     leaf.written &= !change.clear.contains(Attr::DIRTY);
 }
 
@@ -602,6 +656,7 @@ fn change(edit: &mut Edit<'_, Foe, CPUS>, model: &mut Model, kernels: &BTreeMap<
                 let gone: Vec<usize> = model.leaves.range(page..=last).map(|(&at, _)| at).collect();
                 let gone: Vec<Page> = gone.iter().filter_map(|at| model.leaves.remove(at)).collect();
                 assert_eq!(gone.iter().map(|leaf| leaf.pages).sum::<usize>(), unmapped);
+                model.marks.retain(|at, _| !(page..=last).contains(at));
                 edit.flush();
                 gone.iter().filter(|leaf| leaf.written).for_each(was_dirty);
             }
@@ -657,11 +712,18 @@ fn cursor(edit: &mut Edit<'_, Foe, CPUS>, model: &mut Model, kernels: &BTreeMap<
         assert_eq!(cursor.at(), address(at));
         assert_eq!(look.map(|leaf| leaf.frame.get()), found.map(|(_, leaf)| leaf.frame), "{at:#x}");
         assert_eq!(look.map(|leaf| plain(&leaf)), found.map(|(_, leaf)| leaf.attr), "{at:#x}");
-        match below(8) {
+        let marked = match model.lender.and_then(|lender| kernels.get(&lender)) {
+            Some(lender) if at >= LENT => lender.marks.get(&at),
+            _ => model.marks.get(&at),
+        };
+        let marked = marked.copied();
+        assert_eq!(cursor.entry().mark(), marked, "{at:#x}");
+        match below(11) {
             0 => {
                 let frame = fresh(1);
                 let done = cursor.map(Pfn::new(frame), RWU);
-                assert!(done.is_ok() == (found.is_none() && !shared) || scarce, "{at:#x} {done:?}");
+                let free = found.is_none() && marked.is_none() && !shared;
+                assert!(done.is_ok() == free || scarce, "{at:#x} {done:?}");
                 if done.is_ok() {
                     model.leaves.insert(at, Page { frame, pages: 1, attr: RWU, written: false });
                 } else {
@@ -701,6 +763,7 @@ fn cursor(edit: &mut Edit<'_, Foe, CPUS>, model: &mut Model, kernels: &BTreeMap<
                 let access = if below(2) == 0 { access } else { access.by_user() };
                 let wanted = |leaf: &Page| match leaf.attr {
                     attr if access.allowed(attr) => 0,
+                    attr if !attr.intersects(ACCESS) => 3,
                     attr if attr.contains(Attr::COPY_ON_WRITE) && access.allowed(attr | Attr::WRITE) => 1,
                     _ => 2,
                 };
@@ -708,8 +771,19 @@ fn cursor(edit: &mut Edit<'_, Foe, CPUS>, model: &mut Model, kernels: &BTreeMap<
                     Fault::Retry => Some(0),
                     Fault::CopyOnWrite(_) => Some(1),
                     Fault::NoRight(_) => Some(2),
-                    Fault::NotMapped => None,
-                    other => panic!("{at:#x} {other:?}"),
+                    Fault::Closed(_) => Some(3),
+                    Fault::NotMapped => {
+                        assert_eq!(marked, None, "{at:#x}");
+                        None
+                    }
+                    Fault::Swapped(payload) => {
+                        assert_eq!(marked, Some(Mark::Payload(payload)), "{at:#x}");
+                        None
+                    }
+                    Fault::Guard => {
+                        assert_eq!(marked, Some(Mark::Guard), "{at:#x}");
+                        None
+                    }
                 };
                 assert_eq!(got, found.map(|(_, leaf)| wanted(&leaf)), "{at:#x}");
             }
@@ -722,6 +796,42 @@ fn cursor(edit: &mut Edit<'_, Foe, CPUS>, model: &mut Model, kernels: &BTreeMap<
                 let to = with(some_page);
                 assert_eq!(cursor.seek(address(to)).is_ok(), in_space(to));
                 at = if in_space(to) { to } else { at };
+            }
+            7 => {
+                let mark = if below(3) == 0 { Mark::Guard } else { Mark::Payload(new_payload()) };
+                let small = found.is_none_or(|(_, leaf)| leaf.pages == 1);
+                let done = cursor.mark(mark);
+                assert!(done.is_ok() == (!shared && small) || scarce, "{at:#x} {done:?}");
+                let Ok(was) = done else {
+                    let_go_of(Some(mark));
+                    continue;
+                };
+                assert_eq!((was.mark(), was.leaf().is_some()), (marked, found.is_some()), "{at:#x}");
+                let_go_of(marked);
+                model.marks.insert(at, mark);
+                if let (Some(leaf), Some((first, before))) = (was.leaf(), found) {
+                    assert!(!before.written || leaf.attr.contains(Attr::DIRTY));
+                    model.leaves.remove(&first);
+                }
+            }
+            8 => {
+                let frame = fresh(1);
+                let done = cursor.fill(Pfn::new(frame), RWU);
+                assert_eq!(done.ok(), marked.filter(|_| !shared), "{at:#x} {done:?}");
+                if done.is_ok() {
+                    let_go_of(model.marks.remove(&at));
+                    model.leaves.insert(at, Page { frame, pages: 1, attr: RWU, written: false });
+                } else {
+                    put_back(frame, 1);
+                }
+            }
+            9 => {
+                let done = cursor.unmark();
+                assert_eq!(done.is_ok(), marked.is_none() || !shared, "{at:#x} {done:?}");
+                if let Ok(was) = done {
+                    assert_eq!(was, marked, "{at:#x}");
+                    let_go_of(model.marks.remove(&at));
+                }
             }
             _ => {
                 let last = with(some_page);
@@ -747,6 +857,8 @@ impl World {
             taken: vec![false; NODES],
             data: HashMap::new(),
             next: DATA,
+            payloads: HashMap::new(),
+            next_payload: 0,
             tlbs: Default::default(),
             allowed: usize::MAX,
             fuse: None,
@@ -780,9 +892,10 @@ impl World {
         if alive.is_empty() { None } else { Some(alive[below(alive.len())]) }
     }
 
-    fn add(&mut self, space: Space, lends: bool, lender: Option<usize>, leaves: BTreeMap<usize, Page>) {
+    fn add(&mut self, space: Space, lends: bool, lender: Option<usize>) {
+        let (leaves, marks) = (BTreeMap::new(), BTreeMap::new());
         self.names += 1;
-        self.spaces.insert(self.names, Model { handles: vec![space], lends, lender, leaves });
+        self.spaces.insert(self.names, Model { handles: vec![space], lends, lender, leaves, marks });
     }
 
     /// Forgets address spaces that nobody has any more.
@@ -809,21 +922,20 @@ impl World {
                 return None;
             }
             let lender = self.spaces.iter().find(|(_, model)| model.lends && !model.handles.is_empty());
-            let none = BTreeMap::new();
             match (below(3), lender.map(|(&name, model)| (name, model.handles[0].clone()))) {
                 (0, None) => {
                     if let Ok(space) = Space::lending(self.mmu, pages(LENT, TOP)) {
-                        self.add(space, true, None, none);
+                        self.add(space, true, None);
                     }
                 }
                 (1, Some((lender, handle))) => {
                     if let Ok(space) = Space::sharing(&handle) {
-                        self.add(space, false, Some(lender), none);
+                        self.add(space, false, Some(lender));
                     }
                 }
                 _ => {
                     if let Ok(space) = Space::new(self.mmu) {
-                        self.add(space, false, None, none);
+                        self.add(space, false, None);
                     }
                 }
             }
@@ -874,8 +986,10 @@ impl World {
                     for leaf in leaves.values_mut() {
                         (leaf.attr, leaf.written) = (leaf.attr.difference(Attr::GLOBAL), false);
                     }
-                    let lender = parent.lender;
-                    self.add(child, false, lender, leaves);
+                    let (lender, marks) = (parent.lender, parent.marks.clone());
+                    self.add(child, false, lender);
+                    let copy = self.spaces.get_mut(&self.names).unwrap();
+                    (copy.leaves, copy.marks) = (leaves, marks);
                 }
             }
             10..14 => self.user(name, cpu, &handle),
@@ -967,6 +1081,18 @@ impl World {
                     (page, Page { frame: leaf.frame.get(), pages, attr: plain(leaf), written })
                 })
                 .collect();
+            let mut marks = BTreeMap::new();
+            let _ = handle.for_each_mark(everything, |at, mark| {
+                if model.lender.is_none() || at.get() >> 12 < LENT {
+                    marks.insert(at.get() >> 12, mark);
+                }
+                ControlFlow::Continue(())
+            });
+            if unwound && loose == Some(name) {
+                model.marks = marks;
+            } else {
+                assert_eq!(marks, model.marks, "address space {name}");
+            }
             if loose == Some(name) {
                 let by_page = |leaves: &BTreeMap<usize, Page>| {
                     let each = |(&at, leaf): (&usize, &Page)| {
@@ -980,7 +1106,11 @@ impl World {
             } else {
                 assert_eq!(found, model.leaves, "address space {name}");
             }
-            assert_eq!(handle.footprint().ptes, model.leaves.len(), "address space {name}");
+            assert_eq!(
+                handle.footprint().ptes,
+                model.leaves.len() + model.marks.len(),
+                "address space {name}"
+            );
         }
         // No frame is lost, and none is mapped that is not there.
         let mut counts = HashMap::new();
@@ -989,6 +1119,19 @@ impl World {
                 *counts.entry(frame).or_insert(0_usize) += 1;
             }
         }
+        let mut payloads = HashMap::new();
+        for mark in self.spaces.values().flat_map(|model| model.marks.values()) {
+            if let Mark::Payload(payload) = mark {
+                *payloads.entry(*payload).or_insert(0_usize) += 1;
+            }
+        }
+        with(|state| {
+            if unwound {
+                // So is what a page was to have.
+                state.payloads.retain(|payload, count| payloads.contains_key(payload) || *count > 1);
+            }
+            assert_eq!(state.payloads, payloads, "payloads of pages");
+        });
         with(|state| {
             if unwound {
                 // What was to be mapped, and is not, is the caller's still.
@@ -1023,7 +1166,8 @@ impl World {
                         panic!("CPU {cpu} has {held:x?}, which is not mapped")
                     };
                     assert_eq!(held.frame, leaf.frame + (held.page - at), "CPU {cpu} {held:x?}");
-                    for (bit, right) in [(W, Attr::WRITE), (X, Attr::EXEC), (U, Attr::USER)] {
+                    for (bit, right) in [(R, Attr::READ), (W, Attr::WRITE), (X, Attr::EXEC), (U, Attr::USER)]
+                    {
                         assert!(
                             held.bits & bit == 0 || leaf.attr.contains(right),
                             "CPU {cpu} {held:x?} {leaf:?}"
@@ -1086,6 +1230,7 @@ impl World {
         world.spaces.clear();
         with(|state| {
             assert_eq!(state.data.len(), 0, "frames are mapped nowhere, and not released");
+            assert!(state.payloads.is_empty(), "payloads that no page has, and that were not released");
             let taken = state.taken.iter().filter(|&&taken| taken).count();
             assert_eq!(taken, world.mmu.lost());
             assert!(unwinds > 0 || taken == 0);
@@ -1102,6 +1247,7 @@ impl World {
             lends: model.lends,
             lender: model.lender,
             leaves: model.leaves.clone(),
+            marks: model.marks.clone(),
         };
         let handle = model.handles[0].clone();
         let forks = below(3) == 0;
@@ -1123,7 +1269,7 @@ impl World {
         }));
         with(|state| state.fuse = None);
         let model = self.spaces.get_mut(&name).unwrap();
-        model.leaves = old.leaves;
+        (model.leaves, model.marks) = (old.leaves, old.marks);
         let unwound = done
             .as_ref()
             .is_err_and(|why| why.is::<&str>() && why.downcast_ref() == Some(&"the kernel unwinds"));
