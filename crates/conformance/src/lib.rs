@@ -18,7 +18,9 @@
 //! reach over the hole of a signed space or out of it. After every operation every page, the visits of a range
 //! and the footprint are compared; in the end the table is taken apart and its storage must be empty. The same runs
 //! while retired nodes wait, with a failure at every single allocation, in memory that is too small, and with a panic at
-//! every single call to the caller's code. What fails is shrunk to a few operations.
+//! every single call to the caller's code. No batch completes, and no node may come back; walkers look at every page after
+//! every single store, and operations run between two loads of a walk. What fails is shrunk to a few operations, which are
+//! printed as a test that repeats them; the seed is kept beside the test, in a file that ends in `.failures`.
 //!
 //! Piece by piece, as a fuzzer or a test of one's own wants it:
 //!
@@ -30,11 +32,11 @@
 //!
 //! let mut memory = vec![Chunk::ZERO; 64];
 //! let slab = Slab::<u64, Solo>::new(&mut memory, 0)?;
-//! let mut table = mpt::Mpt4::new(&slab)?;
+//! let table = mpt::Mpt4::new(&slab)?;
 //! let mut runner = Runner::new(&table, Profile::of::<Compact>(), 0);
 //! let input = b"any bytes at all are operations, twelve at a time";
 //! for op in Op::decode_all(table.space(), input) {
-//!     let outcome = runner.step(&mut table, &op)?;
+//!     let outcome = runner.step(&table, &op)?;
 //!     assert!(!matches!(outcome, Outcome::NoMemory { .. }));
 //! }
 //! // SAFETY: nobody walks the table any more.
@@ -49,17 +51,21 @@
 //! | [`Op`], [`ops`] | operations, from bytes, biased to what goes wrong |
 //! | [`Runner`], [`Mismatch`] | performs and compares |
 //! | [`suite`], [`conformance!`] | the properties |
-//! | [`Failing`], [`Counting`], [`Faulty`], [`Tripping`] | node storage that fails, counts loads, plants a fault, unwinds |
+//! | [`Failing`], [`Counting`], [`Faulty`], [`Tripping`], [`Watching`] | node storage that fails, counts loads, plants a fault, unwinds, looks on |
 
 mod counting;
 mod failing;
 mod faulty;
 mod model;
+mod moments;
 mod ops;
 mod profile;
+mod properties;
 mod run;
+mod rust;
 pub mod suite;
 mod tripping;
+mod watching;
 mod wrap;
 
 pub use counting::Counting;
@@ -69,8 +75,23 @@ pub use model::{Effect, Model};
 pub use ops::{Op, ops};
 pub use profile::Profile;
 pub use run::{Mismatch, Outcome, Runner};
-pub use suite::Subject;
+pub use suite::{Failure, Property, Subject};
 pub use tripping::{Trip, Tripping};
+pub use watching::Watching;
 
 #[doc(hidden)]
 pub use tlbkit_pagetable as pagetable;
+
+/// What a printed failure names.
+pub mod prelude {
+    pub use tlbkit_addr::{Attr, PageSize, Pages, Pfn, VirtAddr, Vpn};
+    pub use tlbkit_pagetable::{Change, Holes};
+
+    pub use crate::suite::{Property, replay};
+    pub use crate::{Op, conformance};
+}
+
+/// The page about tables of one's own, compiled.
+#[cfg(doctest)]
+#[doc = include_str!("../../../docs/own-table.md")]
+struct OwnTable;

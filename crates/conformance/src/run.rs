@@ -1,12 +1,14 @@
 //! The runner: performs operations on a table and on the model, and compares everything after each.
 
 use std::fmt;
+use std::mem;
 use std::ops::ControlFlow;
 use std::panic::{AssertUnwindSafe, catch_unwind};
 
 use tlbkit_addr::{Attr, Flush, PageSize, Pages, Pfn, Reach, VirtAddr, Vpn, WalkCache};
 use tlbkit_pagetable::{Entry, Error, Footprint, Frames, Leaf, Mark, Pinned, Retired, Table, Writer};
 
+use crate::moments::show;
 use crate::{Effect, Model, Op, Profile, Trip};
 
 /// What a table did that the model did not predict.
@@ -14,15 +16,24 @@ use crate::{Effect, Model, Op, Profile, Trip};
 pub struct Mismatch {
     /// The operation after which it showed, if any.
     pub op: Option<Op>,
+    /// What became of that operation, if it had been judged by then.
+    pub outcome: Option<Outcome>,
     /// What was found and what was expected.
     pub what: String,
 }
 
 impl fmt::Display for Mismatch {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        match &self.op {
-            Some(op) => write!(f, "{} (after {op:?})", self.what),
-            None => f.write_str(&self.what),
+        f.write_str(&self.what)?;
+        let Some(op) = &self.op else { return Ok(()) };
+        write!(f, "\n  after {op:?}")?;
+        match &self.outcome {
+            Some(Outcome::Done) => f.write_str("\n  which succeeded"),
+            Some(Outcome::Refused(error)) => write!(f, "\n  which was refused: {error}"),
+            Some(Outcome::NoMemory { wanted, pending }) => {
+                write!(f, "\n  which was refused: no memory for {wanted} nodes, {pending} are pending")
+            }
+            Some(Outcome::TooLarge) | None => Ok(()),
         }
     }
 }
@@ -30,8 +41,18 @@ impl fmt::Display for Mismatch {
 impl std::error::Error for Mismatch {}
 
 impl Mismatch {
+    /// Returns a mismatch of no operation.
+    pub(crate) fn of(what: impl Into<String>) -> Self {
+        Self { op: None, outcome: None, what: what.into() }
+    }
+
+    /// Returns the mismatch as one that showed after an operation.
+    pub(crate) fn after(self, op: &Op, outcome: Option<&Outcome>) -> Self {
+        Self { op: self.op.or(Some(*op)), outcome: self.outcome.or(outcome.cloned()), ..self }
+    }
+
     pub(crate) fn no_table(error: Error) -> Self {
-        Self { op: None, what: format!("no new table: {error}") }
+        Self::of(format!("no new table: {error}"))
     }
 }
 
@@ -67,7 +88,7 @@ pub struct Runner<'n> {
 
 /// Makes a [`Mismatch`] without its operation.
 macro_rules! mismatch {
-    ($($what:tt)*) => { Err(Mismatch { op: None, what: format!($($what)*) }) };
+    ($($what:tt)*) => { Err(Mismatch::of(format!($($what)*))) };
 }
 
 impl<'n> Runner<'n> {
@@ -86,6 +107,19 @@ impl<'n> Runner<'n> {
         }
     }
 
+    /// Lets up to `patience` batches wait.
+    pub(crate) fn with_patience(self, patience: usize) -> Self {
+        Self { patience, ..self }
+    }
+
+    /// Performs one operation, and compares nothing but its result and its flush.
+    pub(crate) fn perform_only(&mut self, table: &dyn Table<'n>, op: &Op) -> Result<Outcome, Mismatch> {
+        if self.model.weight(op) > Self::MOST {
+            return Ok(Outcome::TooLarge);
+        }
+        self.perform(table, op).map_err(|mismatch| mismatch.after(op, None))
+    }
+
     /// Returns the model.
     pub const fn model(&self) -> &Model {
         &self.model
@@ -101,14 +135,14 @@ impl<'n> Runner<'n> {
     /// # Errors
     ///
     /// The first thing that differs.
-    pub fn step(&mut self, table: &mut dyn Table<'n>, op: &Op) -> Result<Outcome, Mismatch> {
+    pub fn step(&mut self, table: &dyn Table<'n>, op: &Op) -> Result<Outcome, Mismatch> {
         if self.model.weight(op) > Self::MOST {
             return Ok(Outcome::TooLarge);
         }
         self.steps += 1;
-        let outcome = self.perform(table, op);
-        let compared = outcome.and_then(|outcome| self.compare(table, op.pages()).map(|()| outcome));
-        compared.map_err(|mismatch| Mismatch { op: Some(*op), ..mismatch })
+        let outcome = self.perform(table, op).map_err(|mismatch| mismatch.after(op, None))?;
+        self.compare(table, op.pages()).map_err(|mismatch| mismatch.after(op, Some(&outcome)))?;
+        Ok(outcome)
     }
 
     /// Performs all operations.
@@ -116,7 +150,7 @@ impl<'n> Runner<'n> {
     /// # Errors
     ///
     /// The first thing that differs; that memory is exhausted is one.
-    pub fn run(&mut self, table: &mut dyn Table<'n>, ops: &[Op]) -> Result<(), Mismatch> {
+    pub fn run(&mut self, table: &dyn Table<'n>, ops: &[Op]) -> Result<(), Mismatch> {
         for op in ops {
             if let Outcome::NoMemory { wanted, pending } = self.step(table, op)? {
                 return mismatch!("no memory for {wanted} nodes ({pending} pending) where there is plenty");
@@ -129,7 +163,7 @@ impl<'n> Runner<'n> {
     pub(crate) fn replay(&mut self, table: &dyn Table<'n>, ops: &[Op]) -> Result<(), Mismatch> {
         for op in ops.iter().filter(|op| !matches!(op, Op::Lookup { .. } | Op::ForEach { .. })) {
             if self.model.weight(op) <= Self::MOST {
-                self.perform(table, op)?;
+                self.perform(table, op).map_err(|mismatch| mismatch.after(op, None))?;
             }
         }
         Ok(())
@@ -141,7 +175,7 @@ impl<'n> Runner<'n> {
     /// # Errors
     ///
     /// The first thing that differs.
-    pub fn clear(&mut self, table: &mut dyn Table<'n>, shrinks: bool) -> Result<(), Mismatch> {
+    pub fn clear(&mut self, table: &dyn Table<'n>, shrinks: bool) -> Result<(), Mismatch> {
         for pages in self.model.space().halves().into_iter().flatten() {
             let op = Op::Unmap { pages, holes: tlbkit_pagetable::Holes::Skip, room: None };
             self.step(table, &op)?;
@@ -166,7 +200,7 @@ impl<'n> Runner<'n> {
     /// table that do not, and what is left is compared with the model. Every page must be as it was, as it was to
     /// become, or, of those that were to change, unmapped; what has changed must be flushed; and no frame is handed over
     /// that the table leads to. The model takes over what is there. With `keep` the writer outlives the panic, otherwise the
-    /// next one takes over what it owed.
+    /// next one takes over what it owed. Before that, `whole` counts the nodes.
     ///
     /// Returns whether a call has unwound. Without one the operation was performed.
     ///
@@ -179,6 +213,7 @@ impl<'n> Runner<'n> {
         op: &Op,
         trip: &Trip,
         keep: bool,
+        whole: &dyn Fn() -> Result<(), Mismatch>,
     ) -> Result<bool, Mismatch> {
         let may = self.model.refusals(op).is_empty();
         let effect = if may { self.model.effect(op) } else { Effect::default() };
@@ -218,6 +253,11 @@ impl<'n> Runner<'n> {
         if unwound != trip.tripped() {
             return mismatch!("a panic that was not planned");
         }
+        if let Err(mismatch) = whole() {
+            // The list of such a batch may end nowhere.
+            mem::forget(writer);
+            return Err(mismatch);
+        }
         let batch = if keep || !unwound {
             writer.finish()
         } else {
@@ -228,12 +268,13 @@ impl<'n> Runner<'n> {
             writer.finish()
         };
         let (found, marks) = (self.all(table), self.all_marks(table));
+        let flush = batch.flush().clone();
+        self.batches.push(batch);
         if unwound {
-            self.check_unwound(&effect, &found, batch.flush(), &frames)?;
+            self.check_unwound(&effect, &found, &flush, &frames)?;
             self.check_marks_unwound(&effect, &marks)?;
         }
         self.model.adopt(&found, &marks);
-        self.batches.push(batch);
         Ok(unwound)
     }
 
@@ -425,7 +466,10 @@ impl<'n> Runner<'n> {
                 if let Some(count) = count
                     && count != effect.pages
                 {
-                    return mismatch!("it returned {count} pages, not {}", effect.pages);
+                    return mismatch!(
+                        "it returned a count of {count} base pages, and {} were mapped",
+                        effect.pages
+                    );
                 }
                 let moved = batch.nodes() > 0 || table.footprint().nodes > nodes;
                 self.check_flush(op, &effect, batch.flush(), &broken, moved)?;
@@ -489,7 +533,9 @@ impl<'n> Runner<'n> {
             let named = flush.reach() >= reach && flush.covers(pages);
             let named = named || (reach == Reach::Barrier && flush.reach() == reach);
             if reach > Reach::Nowhere && !named {
-                return mismatch!("{flush:?} does not flush {pages} {reach:?}");
+                return mismatch!(
+                    "pages {pages} must be flushed with reach {reach:?}, and the batch asks for {flush:?}"
+                );
             }
             let breaks = match op {
                 Op::Resize { .. } => profile.breaks,
@@ -519,7 +565,13 @@ impl<'n> Runner<'n> {
     /// gone or replaced, and a new one where the hardware may know that there was none; nowhere else.
     fn check_links(&self, op: &Op, before: usize, after: usize, batch: &Retired<'_>) -> Result<(), Mismatch> {
         let profile = self.model.profile();
-        let (gone, new) = (batch.nodes(), after + batch.nodes() - before);
+        let gone = batch.nodes();
+        let Some(new) = (after + gone).checked_sub(before) else {
+            return mismatch!(
+                "{} nodes have left the table's footprint, and the batch holds {gone}: where are the others?",
+                before - after
+            );
+        };
         let seen =
             gone > 0 || (new > 0 && (profile.appears >= Reach::Local || matches!(op, Op::Resize { .. })));
         let wanted = seen && profile.cache != WalkCache::Nothing;
@@ -559,7 +611,9 @@ impl<'n> Runner<'n> {
         let (ptes, leaves, pages) = (table.footprint().ptes, self.model.len(), self.model.pages());
         let marks = self.model.marked();
         if !(leaves + marks..=pages + marks).contains(&ptes) {
-            return mismatch!("{ptes} PTEs for {leaves} leaves of {pages} pages and {marks} marks");
+            return mismatch!(
+                "the footprint counts {ptes} PTEs for {leaves} leaves, which are {pages} base pages, and {marks} marks"
+            );
         }
         let halves = self.model.space().halves().into_iter().flatten();
         let wanted: Vec<_> = halves.flat_map(|half| self.model.marks(half)).collect();
@@ -589,7 +643,7 @@ impl<'n> Runner<'n> {
         let pinned = unsafe { Pinned::by(self) };
         let (found, wanted) = (table.lookup(pinned, at), self.model.lookup(at));
         if found != wanted {
-            return mismatch!("at {at} there is {found:?}, not {wanted:?}");
+            return mismatch!("{at} is {}; it should be {}", show(found), show(wanted));
         }
         let base = self.model.space().base();
         let phys = |leaf: Leaf| leaf.frame.address(base).get() + (at.get() - leaf.at.get());
@@ -609,7 +663,11 @@ impl<'n> Runner<'n> {
         });
         let mut wanted: Vec<_> = self.model.overlap(pages).collect();
         if flow.is_break() != (wanted.len() >= stop) || found.len() != wanted.len().min(stop) {
-            return mismatch!("over {pages} it visited {} of {} leaves", found.len(), wanted.len());
+            return mismatch!(
+                "a visit of {pages} met {} leaves, and {} are mapped",
+                found.len(),
+                wanted.len()
+            );
         }
         found.sort_unstable_by_key(|leaf| leaf.at);
         if found.len() < wanted.len() {
@@ -617,7 +675,8 @@ impl<'n> Runner<'n> {
         }
         if found != wanted {
             let odd = found.iter().zip(&wanted).find(|(found, wanted)| found != wanted);
-            return mismatch!("over {pages} it visited other leaves (found, wanted): {odd:?}");
+            let Some((found, wanted)) = odd else { return Ok(()) };
+            return mismatch!("a visit of {pages} met the {found}, not the {wanted}");
         }
         Ok(())
     }
@@ -674,7 +733,19 @@ impl Collector<'_> {
         self.frames.sort_unstable();
         wanted.sort_unstable();
         if self.frames != wanted {
-            return mismatch!("it uncovered {:x?}, not {wanted:x?}", self.frames);
+            let show = |frames: &[_]| {
+                let text = frames.iter().map(|&(frame, size, _, attr): &(Pfn, PageSize, PageSize, Attr)| {
+                    format!("{frame} ({size}, {attr:?})")
+                });
+                text.collect::<Vec<_>>().join(", ")
+            };
+            return mismatch!(
+                "{} frames were handed over and {} were uncovered: handed over [{}], uncovered [{}]",
+                self.frames.len(),
+                wanted.len(),
+                show(&self.frames),
+                show(&wanted)
+            );
         }
         if self.reserved != wanted.len() {
             return mismatch!("it reserved room for {} frames to uncover {}", self.reserved, wanted.len());

@@ -1,14 +1,17 @@
 //! The suite: each property over many random sequences of operations, shrunk to the smallest that fails.
 
+use std::any::type_name;
 use std::cell::{Cell, RefCell};
+use std::fmt;
+use std::panic::{AssertUnwindSafe, catch_unwind};
 
-use proptest::test_runner::{Config, TestCaseError, TestRunner};
-use tlbkit_addr::Reach;
+use proptest::test_runner::{Config, FileFailurePersistence, RngSeed, TestCaseError, TestError, TestRunner};
 use tlbkit_pagetable::format::Format;
-use tlbkit_pagetable::nodes::{Chunk, Nodes, Reclaim, Slab};
+use tlbkit_pagetable::nodes::{Chunk, Nodes, Slab};
 use tlbkit_pagetable::{Error, Mode, Table, destroy};
 
-use crate::{Failing, Mismatch, Op, Outcome, Profile, Runner, Tripping, ops};
+use crate::properties::check;
+use crate::{Failing, Mismatch, Op, Tripping, Watching, ops, rust};
 
 /// A kind of table that the suite can make as many of as it likes. [`conformance!`](crate::conformance) writes the
 /// implementation.
@@ -20,6 +23,9 @@ pub trait Subject {
 
     /// Whether a table from which everything was unmapped takes no more nodes than a new one.
     const SHRINKS: bool = true;
+
+    /// The file of the test, beside which the seeds of failing cases are kept; nothing keeps none.
+    const SOURCE: Option<&'static str> = None;
 
     /// Returns a new table with nodes from `nodes`.
     ///
@@ -33,232 +39,189 @@ pub trait Subject {
 
 /// The storage that the suite's tables stand on.
 pub type Storage<'m, S> =
-    Failing<Tripping<Slab<'m, <<S as Subject>::Format as Format>::Word, <S as Subject>::Mode>>>;
+    Watching<Failing<Tripping<Slab<'m, <<S as Subject>::Format as Format>::Word, <S as Subject>::Mode>>>>;
 
 /// Memory for the storage: enough for what the operations of one case can map.
 const CHUNKS: usize = if cfg!(miri) { 192 } else { 2048 };
 
 /// The most operations of a case.
-const OPS: usize = if cfg!(miri) { 8 } else { 40 };
+pub(crate) const OPS: usize = if cfg!(miri) { 8 } else { 40 };
 
-/// Results, pages, footprint and flushes of random operations are those of the model, and a table that is taken
-/// apart while things are mapped leaves nothing behind.
-///
-/// # Panics
-///
-/// With the smallest sequence found for which that is not so; likewise for all that follow.
-pub fn agrees<S: Subject>() {
-    each_case::<S>(|nodes, table, ops| {
-        let mut runner = Runner::new(table, Profile::of::<S::Format>(), 0);
-        runner.run(table, ops)?;
-        check_pending(nodes, &runner)
-    });
+/// What must hold of every table and every sequence of operations.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Property {
+    /// Results, pages, footprint and flushes are those of the model, and a table that is taken apart while things are
+    /// mapped leaves nothing behind.
+    Agrees,
+    /// The same holds while retired nodes wait for shootdowns, and a table that is emptied returns its nodes.
+    Waits,
+    /// No batch completes, and so no node comes back to the storage that a walker may be in.
+    HoldsBack,
+    /// Wherever an allocation can fail, the operation fails with [`Error::NoMemory`] and changes nothing, or does without
+    /// the node.
+    FailsCleanly,
+    /// A table in memory that is too small for it refuses what does not fit, and keeps the rest right.
+    SurvivesExhaustion,
+    /// Whichever call to the caller's code unwinds, the table is whole afterwards, and what it leaks is counted. The last
+    /// operation of each sequence is the one that does.
+    SurvivesUnwinding,
+    /// After every single store of an operation a walk finds every page as it was before the operation or as it is after
+    /// it, never as before once it was as after. Where the format wants break before make, the entry is empty between the
+    /// two. Of a table that nobody walks while it is written ([`Solo`](tlbkit_pagetable::Solo), in a format that no
+    /// hardware walks) there is nothing to check.
+    PublishesInOrder,
+    /// An operation that runs between two loads of a walk shows it what was there before or what is there after, and takes
+    /// no node from under it. Only for tables in [`Shared`](tlbkit_pagetable::Shared) mode.
+    WalksBeside,
+    /// Two tables on one storage know nothing of each other: none comes to a node of the other's, and one that is taken
+    /// apart leaves the other whole.
+    StaysApart,
 }
 
-/// The same holds while retired nodes wait for shootdowns, and a table that is emptied returns its nodes.
-///
-/// # Panics
-///
-/// If not.
-pub fn waits<S: Subject>() {
-    each_case::<S>(|nodes, table, ops| {
-        let mut runner = Runner::new(table, Profile::of::<S::Format>(), 3);
-        for op in ops {
-            runner.run(table, &[*op])?;
-            check_pending(nodes, &runner)?;
+impl Property {
+    /// All of them.
+    pub const ALL: [Self; 9] = [
+        Self::Agrees,
+        Self::Waits,
+        Self::HoldsBack,
+        Self::FailsCleanly,
+        Self::SurvivesExhaustion,
+        Self::SurvivesUnwinding,
+        Self::PublishesInOrder,
+        Self::WalksBeside,
+        Self::StaysApart,
+    ];
+
+    /// Returns what the property's [`find`] counts, in words.
+    const fn counts(self) -> Option<&'static str> {
+        match self {
+            Self::FailsCleanly => Some("allocations failed"),
+            Self::SurvivesUnwinding => Some("calls unwound"),
+            Self::PublishesInOrder => Some("looks between two stores"),
+            Self::WalksBeside => Some("changes between two loads of a walk"),
+            _ => None,
         }
-        runner.clear(table, S::SHRINKS)?;
-        check_pending(nodes, &runner)
-    });
-}
-
-/// Wherever an allocation can fail, the operation fails with [`Error::NoMemory`] and changes nothing, or does without
-/// the node. Prints how many have failed.
-///
-/// # Panics
-///
-/// If not.
-pub fn fails_cleanly<S: Subject>() {
-    let failures = Cell::new(0_u64);
-    each_case::<S>(|nodes, table, ops| {
-        let mut runner = Runner::new(table, Profile::of::<S::Format>(), 0);
-        for op in ops {
-            for takes in 0.. {
-                let before = (nodes.out(), nodes.inner().inner().usage().nodes, table.footprint());
-                nodes.fail_at(takes);
-                let outcome = runner.step(table, op);
-                let failed = nodes.failed();
-                failures.set(failures.get() + u64::from(failed));
-                let Outcome::NoMemory { wanted, .. } = outcome? else { break };
-                let after = (nodes.out(), nodes.inner().inner().usage().nodes, table.footprint());
-                if !failed || wanted <= takes || before != after {
-                    return Err(Mismatch {
-                        op: Some(*op),
-                        what: format!(
-                            "take {takes} failed ({failed}), {wanted} wanted: {before:?} -> {after:?}"
-                        ),
-                    });
-                }
-            }
-        }
-        Ok(())
-    });
-    println!("{} allocations failed", failures.get());
-}
-
-/// A table in memory that is too small for it refuses what does not fit, and keeps the rest right.
-///
-/// # Panics
-///
-/// If not.
-pub fn survives_exhaustion<S: Subject>() {
-    each_case::<S>(|nodes, table, ops| {
-        nodes.limit(nodes.out() + 7);
-        let mut runner = Runner::new(table, Profile::of::<S::Format>(), 2);
-        for op in ops {
-            runner.step(table, op)?;
-            check_pending(nodes, &runner)?;
-        }
-        runner.settle();
-        Ok(())
-    });
-}
-
-/// Whichever call to the caller's code unwinds, the table is whole afterwards, and what it leaks is counted. The last
-/// operation of each sequence is the one that does. Prints how many have.
-///
-/// # Panics
-///
-/// If not.
-pub fn survives_unwinding<S: Subject>() {
-    let unwound = Cell::new(0_u64);
-    let memory = RefCell::new(vec![Chunk::ZERO; CHUNKS]);
-    each_sequence::<S>(OPS.min(16), |ops| {
-        let Some((last, first)) = ops.split_last() else { return Ok(()) };
-        for calls in 0.. {
-            let mut memory = memory.borrow_mut();
-            let nodes = storage::<S>(&mut memory);
-            let mut table = S::build(&nodes).map_err(Mismatch::no_table)?;
-            let mut runner = Runner::new(&table, Profile::of::<S::Format>(), 0);
-            runner.replay(&table, first)?;
-            if runner.model().weight(last) > Runner::MOST {
-                // SAFETY: nobody walks the table any more.
-                unsafe { destroy(table).reclaim() };
-                return Ok(());
-            }
-            let trip = nodes.inner().trip();
-            trip.set(calls);
-            let stopped = runner.unwind(&table, last, trip, calls % 2 == 0)?;
-            unwound.set(unwound.get() + u64::from(stopped));
-            let mismatch = |what| Mismatch { op: Some(*last), what };
-            let (out, lost, left) = (nodes.out(), nodes.held().lost(), table.footprint());
-            if out != left.nodes + left.leaves + runner.pending() + lost {
-                let pending = runner.pending();
-                let what =
-                    format!("call {calls}: {out} nodes are out, {lost} lost, {pending} pending, of {left:?}");
-                return Err(mismatch(what));
-            }
-            check_pending(&nodes, &runner)?;
-            // Goes on with it as with any other table.
-            runner.settle();
-            runner.compare(&table, last.pages())?;
-            runner.run(&mut table, ops)?;
-            runner.clear(&mut table, false)?;
-            // SAFETY: nobody walks the table any more.
-            unsafe { destroy(table).reclaim() };
-            if nodes.out() != lost || nodes.held().lost() != lost || nodes.held().pending() != 0 {
-                let what = format!("call {calls}: {lost} nodes were lost, and {} are out", nodes.out());
-                return Err(mismatch(what));
-            }
-            if !stopped {
-                return Ok(());
-            }
-        }
-        Ok(())
-    });
-    println!("{} calls unwound", unwound.get());
-}
-
-/// Checks that the storage agrees about the nodes that wait.
-fn check_pending<N: Nodes>(nodes: &Failing<N>, runner: &Runner<'_>) -> Result<(), Mismatch> {
-    let (pending, held) = (nodes.held().pending(), runner.pending());
-    if pending == held {
-        Ok(())
-    } else {
-        Err(Mismatch { op: None, what: format!("{pending} nodes pending, but {held} in batches") })
     }
 }
 
-/// Runs a property on a new table for each of many sequences of operations, then takes the table apart.
-fn each_case<S: Subject>(
-    property: impl Fn(&Storage<'_, S>, &mut dyn Table<'_>, &[Op]) -> Result<(), Mismatch>,
-) {
-    // One allocation for all cases; storage does not ask for clean memory.
-    let memory = RefCell::new(vec![Chunk::ZERO; CHUNKS]);
-    each_sequence::<S>(OPS, |ops| {
-        let mut memory = memory.borrow_mut();
-        let nodes = storage::<S>(&mut memory);
-        one_case::<S>(&nodes, &property, ops)
-    });
+/// The smallest sequence of operations found for which a property does not hold. Displayed, it ends with a test that
+/// repeats it.
+#[derive(Clone, Debug)]
+pub struct Failure {
+    /// The property.
+    pub property: Property,
+    /// The operations.
+    pub ops: Vec<Op>,
+    /// What was wrong.
+    pub mismatch: Mismatch,
+    subject: &'static str,
 }
 
-/// Runs a property for each of many sequences of operations.
-fn each_sequence<S: Subject>(most: usize, property: impl Fn(&[Op]) -> Result<(), Mismatch>) {
+impl fmt::Display for Failure {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let Self { property, ops, mismatch, subject } = self;
+        // As a test beside the macro names it.
+        let subject = subject.split_once("::").map_or(*subject, |(_, rest)| rest);
+        writeln!(f, "{property:?}: {mismatch}\n\nTo repeat it:\n")?;
+        writeln!(
+            f,
+            "#[test]\nfn repeats() {{\n    use tlbkit_conformance::prelude::*;\n    let ops = {};",
+            rust::array(ops)
+        )?;
+        write!(f, "    replay::<crate::{subject}>(Property::{property:?}, &ops).unwrap();\n}}")
+    }
+}
+
+impl std::error::Error for Failure {}
+
+/// Checks a property of random sequences of operations: as many as `PROPTEST_CASES` says, from the seed that
+/// `PROPTEST_RNG_SEED` says.
+///
+/// # Panics
+///
+/// With the [`Failure`].
+pub fn holds<S: Subject>(property: Property) {
+    let mut config = Config::default();
+    if std::env::var_os("PROPTEST_CASES").is_none() {
+        config.cases = if cfg!(miri) { 1 } else { 32 };
+    }
+    config.failure_persistence = None;
+    if let Some(source) = S::SOURCE
+        && !cfg!(miri)
+    {
+        config.source_file = Some(source);
+        config.failure_persistence = Some(Box::new(FileFailurePersistence::WithSource("failures")));
+    }
+    if let Err(failure) = search::<S>(property, config) {
+        panic!("{failure}");
+    }
+}
+
+/// Checks a property of `cases` random sequences of operations, which `seed` draws.
+///
+/// # Errors
+///
+/// The smallest sequence for which it does not hold.
+pub fn find<S: Subject>(property: Property, cases: u32, seed: u64) -> Result<(), Failure> {
+    let rng_seed = RngSeed::Fixed(seed);
+    search::<S>(property, Config { cases, rng_seed, failure_persistence: None, ..Config::default() })
+}
+
+/// Checks a property of one sequence of operations.
+///
+/// # Errors
+///
+/// That it does not hold.
+pub fn replay<S: Subject>(property: Property, ops: &[Op]) -> Result<(), Failure> {
+    let mut memory = vec![Chunk::ZERO; CHUNKS];
+    check::<S>(property, &mut memory, ops, &Cell::new(0)).map_err(|mismatch| Failure {
+        property,
+        ops: ops.to_vec(),
+        mismatch,
+        subject: type_name::<S>(),
+    })
+}
+
+fn search<S: Subject>(property: Property, config: Config) -> Result<(), Failure> {
+    // One allocation for all cases; storage does not ask for clean memory.
+    let memory = RefCell::new(vec![Chunk::ZERO; CHUNKS]);
     let space = {
-        let mut memory = vec![Chunk::ZERO; CHUNKS];
-        let nodes = storage::<S>(&mut memory);
+        let mut memory = memory.borrow_mut();
+        let nodes =
+            Slab::<<S::Format as Format>::Word, S::Mode>::new(&mut memory, 0).expect("memory for a slab");
         let table = S::build(&nodes).expect("a new table");
         let space = table.space();
         // SAFETY: nobody else knows the table.
         unsafe { destroy(table).reclaim() };
         space
     };
-    let mut config = Config { failure_persistence: None, ..Config::default() };
-    if std::env::var_os("PROPTEST_CASES").is_none() {
-        config.cases = if cfg!(miri) { 1 } else { 32 };
-    }
-    let outcome = TestRunner::new(config).run(&ops(space, most), |ops| {
-        property(&ops).map_err(|mismatch| TestCaseError::fail(mismatch.to_string()))
+    let count = Cell::new(0);
+    let found = TestRunner::new(config).run(&ops(space, OPS), |ops| {
+        check::<S>(property, &mut memory.borrow_mut(), &ops, &count)
+            .map_err(|mismatch| TestCaseError::fail(mismatch.to_string()))
     });
-    if let Err(error) = outcome {
-        panic!("{error}");
-    }
-}
-
-fn storage<S: Subject>(memory: &mut [Chunk]) -> Storage<'_, S> {
-    Failing::new(Tripping::new(Slab::new(memory, 0).expect("memory for a slab")))
-}
-
-fn one_case<S: Subject>(
-    nodes: &Storage<'_, S>,
-    property: impl Fn(&Storage<'_, S>, &mut dyn Table<'_>, &[Op]) -> Result<(), Mismatch>,
-    ops: &[Op],
-) -> Result<(), Mismatch> {
-    let mut table = S::build(nodes).map_err(Mismatch::no_table)?;
-    property(nodes, &mut table, ops)?;
-    let batch = destroy(table);
-    let flush = batch.flush();
-    if !(flush.is_all() && flush.links() && flush.reach() == Reach::Everywhere) {
-        return Err(Mismatch { op: None, what: format!("a table was taken apart with {:?}", batch.flush()) });
-    }
-    if batch.nodes() != nodes.out() {
-        let what = format!("a table of {} nodes left {} behind", nodes.out(), nodes.out() - batch.nodes());
-        return Err(Mismatch { op: None, what });
-    }
-    // SAFETY: the table is gone, and nobody walks.
-    unsafe { batch.reclaim() };
-    let left =
-        (nodes.out(), nodes.inner().inner().usage().nodes, nodes.held().pending(), nodes.held().lost());
-    if left == (0, 0, 0, 0) {
-        Ok(())
-    } else {
-        Err(Mismatch { op: None, what: format!("storage is not empty (out, used, pending, lost): {left:?}") })
+    match found {
+        Ok(()) => {
+            if let Some(what) = property.counts() {
+                println!("{} {what}", count.get());
+            }
+            Ok(())
+        }
+        Err(TestError::Fail(why, ops)) => {
+            // A table may also panic.
+            let again =
+                AssertUnwindSafe(|| check::<S>(property, &mut memory.borrow_mut(), &ops, &count).err());
+            let mismatch = catch_unwind(again).ok().flatten();
+            let mismatch = mismatch.unwrap_or_else(|| Mismatch::of(why.to_string()));
+            Err(Failure { property, ops, mismatch, subject: type_name::<S>() })
+        }
+        Err(TestError::Abort(why)) => panic!("no operations could be drawn: {why}"),
     }
 }
 
 /// Runs the whole suite over a kind of table: one line in a test of yours.
 ///
-/// `conformance!(name, Format, Mode, |nodes| constructor)` makes a module `name` with a test for each property. The
+/// `conformance!(name, Format, Mode, |nodes| constructor)` makes a module `name` with a test for each [`Property`]. The
 /// constructor is given `&'n N`, any node storage for the format's words in the mode, and returns a `Result`; the
 /// table's geometry is one of its parameters. A table that keeps nodes when everything is unmapped says so with
 /// `, keeps` at the end.
@@ -287,13 +250,14 @@ macro_rules! conformance {
             #[allow(unused_imports, reason = "the table's parameters are named as where the macro is called")]
             use super::*;
 
-            struct Tested;
+            pub(crate) struct Tested;
 
             impl $crate::Subject for Tested {
                 type Format = $format;
                 type Mode = $mode;
 
                 const SHRINKS: bool = $shrinks;
+                const SOURCE: ::core::option::Option<&'static str> = ::core::option::Option::Some(file!());
 
                 fn build<'n, N>(
                     $nodes: &'n N,
@@ -308,30 +272,19 @@ macro_rules! conformance {
                 }
             }
 
-            #[test]
-            fn agrees() {
-                $crate::suite::agrees::<Tested>();
-            }
-
-            #[test]
-            fn waits() {
-                $crate::suite::waits::<Tested>();
-            }
-
-            #[test]
-            fn fails_cleanly() {
-                $crate::suite::fails_cleanly::<Tested>();
-            }
-
-            #[test]
-            fn survives_exhaustion() {
-                $crate::suite::survives_exhaustion::<Tested>();
-            }
-
-            #[test]
-            fn survives_unwinding() {
-                $crate::suite::survives_unwinding::<Tested>();
+            $crate::conformance! { @tests
+                agrees Agrees, waits Waits, holds_back HoldsBack, fails_cleanly FailsCleanly,
+                survives_exhaustion SurvivesExhaustion, survives_unwinding SurvivesUnwinding,
+                publishes_in_order PublishesInOrder, walks_beside WalksBeside, stays_apart StaysApart
             }
         }
+    };
+    (@tests $($test:ident $property:ident),+) => {
+        $(
+            #[test]
+            fn $test() {
+                $crate::suite::holds::<Tested>($crate::Property::$property);
+            }
+        )+
     };
 }

@@ -265,9 +265,10 @@ impl<'n> Retired<'n> {
     }
 
     /// Holds back places within nodes, such as buckets of an array, as nodes are held back: while any batch of the
-    /// storage does, none of them may be used for something else.
+    /// storage does, none of them may be used for something else. A table that gives such a place another meaning asks
+    /// [`Held::is_quiet`](crate::nodes::Held::is_quiet) before.
     #[inline]
-    pub(crate) fn quarantine(&mut self) {
+    pub fn quarantine(&mut self) {
         if !self.quarantine {
             self.quarantine = true;
             self.nodes.held().quarantine();

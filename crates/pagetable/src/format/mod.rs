@@ -220,13 +220,16 @@ pub(crate) fn mark_of<F: Format>(word: F::Word) -> Option<Mark> {
     }
 }
 
-/// Checks that a format can encode a leaf's attributes.
+/// Checks that a format can encode a leaf's attributes: what every [`map`](crate::Table::map) and
+/// [`replace`](crate::Table::replace) checks.
 ///
 /// # Errors
 ///
-/// [`Error::WrongAttr`] if `attr` has what the format cannot express, or no right where it implies one.
+/// [`Error::WrongAttr`] with `attr`, all of it, if it has what the format cannot express (an attribute that is neither
+/// [`IMPLIED`](Format::IMPLIED) nor [`OPTIONAL`](Format::OPTIONAL)), or if [`Attr::READ`] is implied and `attr` has none of
+/// `READ`, [`Attr::WRITE`] and [`Attr::EXEC`].
 #[inline(always)]
-pub(crate) fn check_attr<F: Format>(attr: Attr) -> Result<(), Error> {
+pub fn check_attr<F: Format>(attr: Attr) -> Result<(), Error> {
     let known = F::IMPLIED.union(F::OPTIONAL);
     let access = Attr::READ.union(Attr::WRITE).union(Attr::EXEC);
     if known.contains(attr) && (!F::IMPLIED.contains(Attr::READ) || attr.intersects(access)) {
@@ -236,11 +239,13 @@ pub(crate) fn check_attr<F: Format>(attr: Attr) -> Result<(), Error> {
     }
 }
 
-/// Checks that a format can express a change of attributes, whatever they are now.
+/// Checks that a format can express a change of attributes, whatever they are now: what every
+/// [`protect`](crate::Table::protect) checks.
 ///
 /// # Errors
 ///
-/// [`Error::WrongAttr`] with the attributes that it cannot set or clear.
+/// [`Error::WrongAttr`] with only those attributes that the format cannot set (it does not have them), cannot clear (they
+/// are [`IMPLIED`](Format::IMPLIED)), or lets no change touch ([`FIXED`](Format::FIXED)).
 #[inline(always)]
 pub fn check_change<F: Format>(change: Change) -> Result<(), Error> {
     let refused = change

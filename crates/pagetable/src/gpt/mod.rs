@@ -225,7 +225,7 @@ impl<G: Geometry, F: Format, N: Nodes<Word = F::Word>, L: Layout<N>, P: Policy> 
 {
     fn drop(&mut self) {
         let left = self.tally.footprint();
-        self.nodes.held().bury(self.sole.number(), left.nodes + left.leaves);
+        self.nodes.held().bury(&self.sole, left.nodes + left.leaves);
     }
 }
 

@@ -302,7 +302,7 @@ where
     N: Nodes<Word = F::Word>,
 {
     fn drop(&mut self) {
-        self.nodes.held().bury(self.sole.number(), self.tally.footprint().nodes);
+        self.nodes.held().bury(&self.sole, self.tally.footprint().nodes);
     }
 }
 

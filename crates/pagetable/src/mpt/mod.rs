@@ -194,7 +194,7 @@ impl<'n, G: Radix, F: Format, N: Nodes<Word = F::Word>> Mpt<'n, G, F, N> {
 
 impl<G: Radix, F: Format, N: Nodes<Word = F::Word>> Drop for Mpt<'_, G, F, N> {
     fn drop(&mut self) {
-        self.nodes.held().bury(self.sole.number(), self.tally.footprint().nodes);
+        self.nodes.held().bury(&self.sole, self.tally.footprint().nodes);
     }
 }
 

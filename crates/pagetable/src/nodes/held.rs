@@ -13,6 +13,7 @@
 //!                        +--------------> t is taken apart: so does that batch; or t is dropped: the nodes are lost
 //! ```
 
+use crate::Sole;
 use crate::mode::{Lock as _, SpinLock};
 use crate::word::atomics::{AtomicBool, AtomicU32, AtomicUsize, Ordering};
 
@@ -101,9 +102,11 @@ impl Held {
         self.tables.fetch_update(Ordering::Relaxed, Ordering::Relaxed, next).map_or(0, |last| last + 1)
     }
 
-    /// Tells whether no batch of a table waits that took a place out of use which is part of a larger node. Only the
+    /// Tells whether no batch of a table waits that took a place out of use which is part of a larger node
+    /// ([`Retired::quarantine`](crate::Retired::quarantine)): then such places may be used for something else. Only the
     /// table's writer asks: it alone takes up what the table owes.
-    pub(crate) fn is_quiet(&self, table: u32) -> bool {
+    pub fn is_quiet(&self, sole: &Sole) -> bool {
+        let table = sole.number();
         // A batch is owed before it stops being counted.
         self.quarantined.load(Ordering::Acquire) == 0
             && (self.debtors.load(Ordering::Relaxed) == 0
@@ -192,10 +195,11 @@ impl Held {
         })
     }
 
-    /// Counts what a table that is dropped leaves behind: `nodes` of its own, and what it owes.
-    pub(crate) fn bury(&self, table: u32, nodes: usize) {
+    /// Counts what a table leaves behind that is dropped: `nodes` of its own, and what it owes. Every table's `drop` calls it
+    /// with the nodes that it has; after [`destroy`](crate::destroy) these are none.
+    pub fn bury(&self, sole: &Sole, nodes: usize) {
         self.lose(nodes);
-        if let Some(debt) = self.take_up(table) {
+        if let Some(debt) = self.take_up(sole.number()) {
             self.lose(debt.nodes);
             self.reclaim(debt.nodes);
             if debt.quarantine {

@@ -1,0 +1,401 @@
+//! The properties, each of one sequence of operations.
+
+use std::cell::{Cell, RefCell};
+use std::mem::ManuallyDrop;
+
+use tlbkit_addr::{Attr, PageSize, Pages, Reach};
+use tlbkit_pagetable::format::Format;
+use tlbkit_pagetable::nodes::{Chunk, Nodes, Reclaim, Slab};
+use tlbkit_pagetable::{Change, Holes, Pinned, Table, destroy};
+
+use crate::moments::{Moments, visit};
+use crate::suite::{OPS, Property, Storage, Subject};
+use crate::{Failing, Mismatch, Op, Outcome, Profile, Runner, Tripping, Watching};
+
+/// What a property has done so often that it should be told.
+pub(crate) type Count = Cell<u64>;
+
+type Checked = Result<(), Mismatch>;
+
+/// Checks a property of one sequence of operations, in memory that an earlier one may have used.
+pub(crate) fn check<S: Subject>(
+    property: Property,
+    memory: &mut [Chunk],
+    ops: &[Op],
+    count: &Count,
+) -> Checked {
+    match property {
+        Property::Agrees => agrees::<S>(&storage::<S>(memory, false), ops),
+        Property::Waits => waits::<S>(&storage::<S>(memory, false), ops),
+        Property::HoldsBack => holds_back::<S>(&storage::<S>(memory, true), ops),
+        Property::FailsCleanly => fails_cleanly::<S>(&storage::<S>(memory, false), ops, count),
+        Property::SurvivesExhaustion => survives_exhaustion::<S>(&storage::<S>(memory, false), ops),
+        Property::SurvivesUnwinding => survives_unwinding::<S>(memory, ops, count),
+        Property::PublishesInOrder => publishes_in_order::<S>(&storage::<S>(memory, true), ops, count),
+        Property::WalksBeside => walks_beside::<S>(&storage::<S>(memory, true), ops, count),
+        Property::StaysApart => stays_apart::<S>(&storage::<S>(memory, true), ops),
+    }
+}
+
+fn storage<S: Subject>(memory: &mut [Chunk], watched: bool) -> Storage<'_, S> {
+    let nodes = Failing::new(Tripping::new(Slab::new(memory, 0).expect("memory for a slab")));
+    if watched { Watching::watched(nodes) } else { Watching::new(nodes) }
+}
+
+/// Makes a table, checks something of it, and takes it apart.
+fn with_table<S: Subject>(
+    nodes: &Storage<'_, S>,
+    body: impl for<'n> FnOnce(&dyn Table<'n>, Runner<'n>) -> Checked,
+) -> Checked {
+    let table = S::build(nodes).map_err(Mismatch::no_table)?;
+    let runner = Runner::new(&table, Profile::of::<S::Format>(), 0);
+    body(&table, runner)?;
+    take_apart::<S>(nodes, table)?;
+    let slab = nodes.inner().inner().inner();
+    let (out, used, held) = (nodes.inner().out(), slab.usage().nodes, nodes.held());
+    if (out, used, held.pending(), held.lost()) != (0, 0, 0, 0) {
+        return Err(Mismatch::of(format!(
+            "the table is gone, and of its nodes {out} were not freed ({used} by the storage's own count), {} are \
+             pending, {} lost",
+            held.pending(),
+            held.lost()
+        )));
+    }
+    Ok(())
+}
+
+/// Takes a table apart that is the last one of its storage.
+fn take_apart<'n, S: Subject>(nodes: &Storage<'_, S>, table: impl Table<'n>) -> Checked {
+    let batch = destroy(table);
+    let flush = batch.flush();
+    if !(flush.is_all() && flush.links() && flush.reach() == Reach::Everywhere) {
+        return Err(Mismatch::of(format!("a table was taken apart, and its batch asks for {flush:?}")));
+    }
+    let (retired, out) = (batch.nodes(), nodes.inner().out());
+    if retired != out {
+        return Err(Mismatch::of(format!(
+            "`dismantle` has left {retired} nodes in the batch, and the table had {out}"
+        )));
+    }
+    // SAFETY: the table is gone, and nobody walks.
+    unsafe { batch.reclaim() };
+    fault::<S>(nodes)
+}
+
+fn fault<S: Subject>(nodes: &Storage<'_, S>) -> Checked {
+    nodes.fault().map_or(Ok(()), |fault| Err(Mismatch::of(fault)))
+}
+
+/// Checks that the storage agrees about the nodes that wait.
+fn check_pending(nodes: &impl Nodes, runner: &Runner<'_>) -> Checked {
+    let (pending, held) = (nodes.held().pending(), runner.pending());
+    if pending == held {
+        return Ok(());
+    }
+    Err(Mismatch::of(format!(
+        "the storage says that {pending} nodes are pending, and the batches hold {held}"
+    )))
+}
+
+fn agrees<S: Subject>(nodes: &Storage<'_, S>, ops: &[Op]) -> Checked {
+    with_table::<S>(nodes, |table, mut runner| {
+        for op in ops {
+            // What hardware has noted of one page is kept for the whole.
+            if let Op::Resize { pages, .. } = *op {
+                let (pages, change) = (Pages::one(pages.last()), Change::set(Attr::DIRTY));
+                runner.run(table, &[Op::Protect { pages, holes: Holes::Skip, change }])?;
+            }
+            runner.run(table, &[*op])?;
+        }
+        check_pending(nodes, &runner)
+    })
+}
+
+fn waits<S: Subject>(nodes: &Storage<'_, S>, ops: &[Op]) -> Checked {
+    with_table::<S>(nodes, |table, runner| {
+        let mut runner = runner.with_patience(3);
+        for op in ops {
+            runner.run(table, &[*op])?;
+            check_pending(nodes, &runner).map_err(|mismatch| mismatch.after(op, None))?;
+        }
+        runner.clear(table, S::SHRINKS)?;
+        check_pending(nodes, &runner)
+    })
+}
+
+/// No batch completes, so no node comes back.
+fn holds_back<S: Subject>(nodes: &Storage<'_, S>, ops: &[Op]) -> Checked {
+    with_table::<S>(nodes, |table, runner| {
+        let mut runner = runner.with_patience(usize::MAX);
+        for op in ops {
+            nodes.begin(0);
+            let outcome = runner.step(table, op);
+            came_back::<S>(nodes).map_err(|mismatch| mismatch.after(op, outcome.as_ref().ok()))?;
+            outcome?;
+        }
+        runner.settle();
+        Ok(())
+    })
+}
+
+fn came_back<S: Subject>(nodes: &Storage<'_, S>) -> Checked {
+    fault::<S>(nodes)?;
+    match nodes.returned() {
+        0 => Ok(()),
+        1 => Err(Mismatch::of("1 node was freed that no shootdown has let go: a walker may still be in it")),
+        freed => Err(Mismatch::of(format!(
+            "{freed} nodes were freed that no shootdown has let go: walkers may still be in them"
+        ))),
+    }
+}
+
+fn fails_cleanly<S: Subject>(nodes: &Storage<'_, S>, ops: &[Op], failures: &Count) -> Checked {
+    let storage = nodes.inner();
+    with_table::<S>(nodes, |table, mut runner| {
+        for op in ops {
+            for takes in 0.. {
+                let before = (storage.out(), table.footprint());
+                storage.fail_at(takes);
+                let outcome = runner.step(table, op);
+                let failed = storage.failed();
+                failures.set(failures.get() + u64::from(failed));
+                let outcome = outcome?;
+                let Outcome::NoMemory { wanted, .. } = outcome else { break };
+                let after = (storage.out(), table.footprint());
+                let what = if !failed {
+                    format!(
+                        "no allocation failed, and the operation says that there is no memory for {wanted} nodes"
+                    )
+                } else if wanted <= takes {
+                    format!("the operation wants {wanted} nodes, and has had {takes} before one was refused")
+                } else if before != after {
+                    format!(
+                        "allocation {takes} failed, and the table is not as it was: {} nodes out and {:?} before, {} \
+                         and {:?} after",
+                        before.0, before.1, after.0, after.1
+                    )
+                } else {
+                    continue;
+                };
+                return Err(Mismatch::of(what).after(op, Some(&outcome)));
+            }
+        }
+        Ok(())
+    })
+}
+
+fn survives_exhaustion<S: Subject>(nodes: &Storage<'_, S>, ops: &[Op]) -> Checked {
+    with_table::<S>(nodes, |table, runner| {
+        let mut runner = runner.with_patience(2);
+        nodes.inner().limit(nodes.inner().out() + 7);
+        for op in ops {
+            runner.step(table, op)?;
+            check_pending(nodes, &runner).map_err(|mismatch| mismatch.after(op, None))?;
+        }
+        runner.settle();
+        Ok(())
+    })
+}
+
+/// The last operation of a sequence unwinds, in each call to the caller's code, one after the other.
+fn survives_unwinding<S: Subject>(memory: &mut [Chunk], ops: &[Op], unwound: &Count) -> Checked {
+    let ops = &ops[..ops.len().min(OPS.min(16))];
+    let Some((last, first)) = ops.split_last() else { return Ok(()) };
+    unwinds::<S>(memory, first, last, unwound)?;
+    // What a few pages were mapped for is to be unmapped, and their frames handed over.
+    match *last {
+        Op::Map { pages, size, .. } if pages.len() <= 8 * size.pages(PageSize::K4).unwrap_or(1) => {
+            let unmap = Op::Unmap { pages, holes: Holes::Skip, room: Some(usize::MAX) };
+            unwinds::<S>(memory, ops, &unmap, unwound)
+        }
+        _ => Ok(()),
+    }
+}
+
+fn unwinds<S: Subject>(memory: &mut [Chunk], first: &[Op], last: &Op, unwound: &Count) -> Checked {
+    for calls in 0.. {
+        let nodes = storage::<S>(memory, false);
+        let mut table = S::build(&nodes).map_err(Mismatch::no_table)?;
+        let stopped = unwind_at::<S>(&nodes, &mut table, first, last, calls)?;
+        // SAFETY: nobody walks the table any more.
+        unsafe { destroy(table).reclaim() };
+        let (out, lost, pending) = (nodes.inner().out(), nodes.held().lost(), nodes.held().pending());
+        if stopped.is_some() && (out != lost || pending != 0) {
+            return Err(Mismatch::of(format!(
+                "call {calls} to the caller's code unwound, and when the table was gone {lost} nodes were lost, {out} \
+                 were out, and {pending} pending"
+            ))
+            .after(last, None));
+        }
+        unwound.set(unwound.get() + u64::from(stopped == Some(true)));
+        if stopped != Some(true) {
+            return Ok(());
+        }
+    }
+    Ok(())
+}
+
+/// Lets call number `calls` unwind; tells whether there was such a call, or nothing if the operation is too large.
+fn unwind_at<'n, S: Subject>(
+    nodes: &Storage<'_, S>,
+    table: &mut dyn Table<'n>,
+    first: &[Op],
+    last: &Op,
+    calls: usize,
+) -> Result<Option<bool>, Mismatch> {
+    let table = &*table;
+    // The batches of a table that fails may hold a node twice, and a list that ends nowhere: they are not dropped.
+    let mut runner = ManuallyDrop::new(Runner::new(table, Profile::of::<S::Format>(), 0));
+    runner.replay(table, first)?;
+    if runner.model().weight(last) > Runner::MOST {
+        runner.settle();
+        return Ok(None);
+    }
+    let trip = nodes.inner().inner().trip();
+    trip.set(calls);
+    let whole = || {
+        let (out, lost, pending) = (nodes.inner().out(), nodes.held().lost(), nodes.held().pending());
+        let own = table.footprint().nodes + table.footprint().leaves;
+        if out == own + pending + lost {
+            return Ok(());
+        }
+        Err(Mismatch::of(format!(
+            "call {calls} to the caller's code unwound, and {out} nodes are out: the table counts {own}, {pending} are \
+             pending, {lost} lost"
+        )))
+    };
+    let unwound = runner.unwind(table, last, trip, calls % 2 == 0, &whole);
+    let stopped = unwound
+        .and_then(|stopped| whole().map(|()| stopped))
+        .map_err(|mismatch| mismatch.after(last, None))?;
+    check_pending(nodes, &runner).map_err(|mismatch| mismatch.after(last, None))?;
+    // Goes on with it as with any other table.
+    runner.settle();
+    runner.compare(table, last.pages())?;
+    runner.run(table, first)?;
+    runner.run(table, &[*last])?;
+    runner.clear(table, false)?;
+    Ok(Some(stopped))
+}
+
+/// Tells whether a walk may begin while the writer is in a change: beside another CPU's, or the MMU's.
+fn walked_beside<S: Subject>() -> bool {
+    use tlbkit_addr::WalkCache;
+    use tlbkit_pagetable::Mode;
+    S::Mode::SHARED || S::Format::WALK_CACHE != WalkCache::Nothing
+}
+
+/// After every store of an operation a walk gives the answer before it or the one after it.
+fn publishes_in_order<S: Subject>(nodes: &Storage<'_, S>, ops: &[Op], looks: &Count) -> Checked {
+    if !walked_beside::<S>() {
+        return Ok(());
+    }
+    with_table::<S>(nodes, |table, runner| {
+        let mut runner = runner.with_patience(usize::MAX);
+        for op in ops {
+            nodes.begin(0);
+            if runner.model().weight(op) > Runner::MOST {
+                continue;
+            }
+            let moments = Moments::of(runner.model(), op);
+            let look = || {
+                looks.set(looks.get() + 1);
+                moments.look(table);
+            };
+            let outcome = nodes.at_stores(&look, || runner.perform_only(table, op))?;
+            let wrong = moments.wrong().map_or(Ok(()), |wrong| Err(Mismatch::of(wrong)));
+            wrong
+                .and_then(|()| came_back::<S>(nodes))
+                .map_err(|mismatch| mismatch.after(op, Some(&outcome)))?;
+        }
+        runner.compare(table, None)?;
+        runner.settle();
+        Ok(())
+    })
+}
+
+/// An operation runs between two loads of a walk, which finds what was there before or what is there after.
+fn walks_beside<S: Subject>(nodes: &Storage<'_, S>, ops: &[Op], between: &Count) -> Checked {
+    use tlbkit_pagetable::Mode;
+    if !S::Mode::SHARED {
+        return Ok(());
+    }
+    with_table::<S>(nodes, |table, runner| {
+        let runner = RefCell::new(runner.with_patience(usize::MAX));
+        // What is mapped is unmapped under a walk, too, and comes back.
+        let ops = ops.iter().flat_map(|op| match *op {
+            Op::Map { pages, .. } => {
+                vec![*op, Op::Unmap { pages, holes: Holes::Skip, room: None }, *op]
+            }
+            _ => vec![*op],
+        });
+        for (number, op) in ops.enumerate() {
+            let op = &op;
+            nodes.begin(0);
+            if runner.borrow().model().weight(op) > Runner::MOST {
+                continue;
+            }
+            let moments = Moments::of(runner.borrow().model(), op);
+            // Any numbers will do that differ from operation to operation.
+            let seed = op.pages().map_or(0, |pages| pages.last().get()).wrapping_add(number * 31);
+            let random = seed.wrapping_mul(0x9e37_79b1) >> 7;
+            let Some(at) = moments.pick(random) else { continue };
+            let walk = || {
+                // SAFETY: nothing is reclaimed before the walk has ended.
+                if number % 4 == 3 { visit(table, at) } else { table.lookup(unsafe { Pinned::by(&()) }, at) }
+            };
+            let loads = random / 64 % nodes.loads(walk).max(1);
+            let outcome = Cell::new(None);
+            let change = || outcome.set(Some(runner.borrow_mut().perform_only(table, op)));
+            let (found, done) = nodes.at_load(loads, &change, walk);
+            if done {
+                between.set(between.get() + 1);
+            } else {
+                change();
+            }
+            let Some(outcome) = outcome.take() else { continue };
+            let outcome = outcome?;
+            let after = |what: String| {
+                Mismatch::of(format!("the operation ran before load {} of a walk: {what}", loads + 1))
+                    .after(op, Some(&outcome))
+            };
+            moments.judge(at, found).map_err(after)?;
+            came_back::<S>(nodes).map_err(|mismatch| mismatch.after(op, Some(&outcome)))?;
+        }
+        let mut runner = runner.into_inner();
+        runner.compare(table, None)?;
+        runner.settle();
+        Ok(())
+    })
+}
+
+/// Two tables on one storage know nothing of each other.
+fn stays_apart<S: Subject>(nodes: &Storage<'_, S>, ops: &[Op]) -> Checked {
+    nodes.begin(1);
+    let one = S::build(nodes).map_err(Mismatch::no_table)?;
+    nodes.begin(2);
+    let two = S::build(nodes).map_err(Mismatch::no_table)?;
+    {
+        let profile = Profile::of::<S::Format>();
+        let mut runners = [Runner::new(&one, profile, 0), Runner::new(&two, profile, 0)];
+        let tables: [&dyn Table<'_>; 2] = [&one, &two];
+        for (number, op) in ops.iter().enumerate() {
+            let (which, other) = (number % 2, (number + 1) % 2);
+            nodes.begin(which + 1);
+            let outcome = runners[which].step(tables[which], op)?;
+            fault::<S>(nodes).map_err(|mismatch| mismatch.after(op, Some(&outcome)))?;
+            nodes.begin(other + 1);
+            let apart = runners[other].compare(tables[other], op.pages());
+            apart.and_then(|()| fault::<S>(nodes)).map_err(|mismatch| {
+                let what = format!("table {}, which was not changed: {}", other + 1, mismatch.what);
+                Mismatch { what, ..mismatch }.after(op, Some(&outcome))
+            })?;
+        }
+    }
+    nodes.begin(1);
+    // SAFETY: nobody walks the table any more.
+    unsafe { destroy(one).reclaim() };
+    fault::<S>(nodes)?;
+    nodes.begin(2);
+    take_apart::<S>(nodes, two)
+}

@@ -1,0 +1,68 @@
+//! Operations as Rust that compiles, for a test that repeats a failure.
+
+use std::fmt::Write as _;
+
+use tlbkit_addr::{Attr, PageSize, Pages};
+
+use crate::Op;
+
+/// Returns operations as an array in Rust. What it names is in [`crate::prelude`].
+pub(crate) fn array(ops: &[Op]) -> String {
+    let mut text = "[\n".to_owned();
+    for op in ops {
+        let _ = writeln!(text, "        {},", one(op));
+    }
+    text + "    ]"
+}
+
+fn one(op: &Op) -> String {
+    match *op {
+        Op::Map { pages, frame, size, attr } => format!(
+            "Op::Map {{ pages: {}, frame: Pfn::new({:#x}), size: {}, attr: {} }}",
+            range(pages),
+            frame.get(),
+            page(size),
+            bits(attr)
+        ),
+        Op::Unmap { pages, holes, room } => {
+            format!(
+                "Op::Unmap {{ pages: {}, holes: Holes::{holes:?}, room: {} }}",
+                range(pages),
+                number(room)
+            )
+        }
+        Op::Protect { pages, holes, change } => format!(
+            "Op::Protect {{ pages: {}, holes: Holes::{holes:?}, change: Change {{ clear: {}, set: {} }} }}",
+            range(pages),
+            bits(change.clear),
+            bits(change.set)
+        ),
+        Op::Resize { pages, to } => format!("Op::Resize {{ pages: {}, to: {} }}", range(pages), page(to)),
+        Op::Lookup { at } => format!("Op::Lookup {{ at: VirtAddr::new({:#x}) }}", at.get()),
+        Op::ForEach { pages, stop } => {
+            let stop = if stop == usize::MAX { "usize::MAX".to_owned() } else { stop.to_string() };
+            format!("Op::ForEach {{ pages: {}, stop: {stop} }}", range(pages))
+        }
+    }
+}
+
+fn range(pages: Pages) -> String {
+    let (first, last) = (pages.first().get(), pages.last().get());
+    format!("Pages::new(Vpn::new({first:#x}), Vpn::new({last:#x})).unwrap()")
+}
+
+fn page(size: PageSize) -> String {
+    format!("PageSize::from_shift({}).unwrap()", size.shift())
+}
+
+fn bits(attr: Attr) -> String {
+    format!("Attr::from_bits_retain({:#x})", attr.bits())
+}
+
+fn number(room: Option<usize>) -> String {
+    match room {
+        None => "None".to_owned(),
+        Some(usize::MAX) => "Some(usize::MAX)".to_owned(),
+        Some(room) => format!("Some({room})"),
+    }
+}

@@ -1,0 +1,348 @@
+//! Storage that looks on: it knows whose every node is, and lets others look at every moment of a change or of a walk.
+
+use std::cell::{Cell, RefCell};
+use std::collections::HashMap;
+use std::fmt;
+use std::mem;
+use std::ptr::NonNull;
+
+use tlbkit_pagetable::Word;
+use tlbkit_pagetable::nodes::{Held, NodeAddr, Nodes, Reclaim, Record};
+
+/// Words of the dummy node that stands in for one that is free: more than any table asks for.
+const SINK: usize = 1 << 12;
+
+/// Storage that watches its users.
+///
+/// While it [watches](Self::watched), it knows which nodes are taken, and by which table. An access to any other node is
+/// a [fault](Self::fault), is answered with zeroes and does no harm. [`at_stores`](Self::at_stores) calls back after
+/// every store of a change, [`at_load`](Self::at_load) before one load of a walk.
+///
+/// A store through a pointer from [`Nodes::at`] is noticed at the next call of the storage.
+pub struct Watching<N: Nodes> {
+    inner: N,
+    on: bool,
+    /// A hook is running: its own accesses are not watched for moments.
+    busy: Cell<bool>,
+    store: Cell<Option<NonNull<dyn Fn()>>>,
+    load: Cell<Option<NonNull<dyn Fn()>>>,
+    /// How many loads come before the one with the hook.
+    left: Cell<usize>,
+    book: RefCell<Book>,
+    sink: Vec<<N::Word as Word>::Cell>,
+    record: Record,
+}
+
+#[derive(Default)]
+struct Book {
+    nodes: HashMap<NodeAddr, Taken>,
+    /// The table that uses the storage now.
+    table: usize,
+    /// Operations so far.
+    operation: usize,
+    returned: usize,
+    fault: Option<String>,
+}
+
+/// A node that is taken.
+struct Taken {
+    table: usize,
+    operation: usize,
+    walked: bool,
+}
+
+/// Who comes to a node.
+#[derive(Clone, Copy, PartialEq)]
+enum By {
+    Walker,
+    Writer,
+}
+
+impl<N: Nodes> Watching<N> {
+    /// Wraps a storage, to which it adds nothing.
+    pub fn new(inner: N) -> Self {
+        Self::of(inner, false)
+    }
+
+    /// Wraps a storage that nobody has taken a node of, and watches it.
+    pub fn watched(inner: N) -> Self {
+        Self::of(inner, true)
+    }
+
+    fn of(inner: N, on: bool) -> Self {
+        let sink = if on { (0..SINK).map(|_| N::Word::ZERO.cell()).collect() } else { Vec::new() };
+        Self {
+            inner,
+            on,
+            busy: Cell::new(false),
+            store: Cell::new(None),
+            load: Cell::new(None),
+            left: Cell::new(0),
+            book: RefCell::default(),
+            sink,
+            record: Record::new(0),
+        }
+    }
+
+    /// Returns the storage inside.
+    pub const fn inner(&self) -> &N {
+        &self.inner
+    }
+
+    /// Begins an operation on one of several tables, which have numbers.
+    pub fn begin(&self, table: usize) {
+        let mut book = self.book.borrow_mut();
+        book.table = table;
+        book.operation += 1;
+    }
+
+    /// Returns how many nodes have come back that an operation before this one had taken, or a walker had met.
+    pub fn returned(&self) -> usize {
+        self.book.borrow().returned
+    }
+
+    /// Returns the first fault, in words, and forgets it.
+    pub fn fault(&self) -> Option<String> {
+        self.book.borrow_mut().fault.take()
+    }
+
+    /// Calls `look` after every store that `change` makes, and at its end.
+    pub fn at_stores<T>(&self, look: &dyn Fn(), change: impl FnOnce() -> T) -> T {
+        let _guard = Hooked::new(&self.store, look);
+        let result = change();
+        self.stored();
+        result
+    }
+
+    /// Calls `change` before load number `loads` of those that `walk` does, once. Tells whether there was such a load.
+    pub fn at_load<T>(&self, loads: usize, change: &dyn Fn(), walk: impl FnOnce() -> T) -> (T, bool) {
+        self.left.set(loads);
+        let _guard = Hooked::new(&self.load, change);
+        let result = walk();
+        (result, self.load.get().is_none())
+    }
+
+    /// Returns how many loads a walk does.
+    pub fn loads<T>(&self, walk: impl FnOnce() -> T) -> usize {
+        self.at_load(usize::MAX, &|| (), walk);
+        usize::MAX - self.left.get()
+    }
+
+    fn stored(&self) {
+        if let Some(look) = self.store.get() {
+            self.call(look);
+        }
+    }
+
+    fn call(&self, hook: NonNull<dyn Fn()>) {
+        if !self.busy.replace(true) {
+            let _idle = Idle(&self.busy);
+            // SAFETY: it is borrowed as long as it is in its cell: see `Hooked`.
+            unsafe { hook.as_ref()() };
+        }
+    }
+
+    /// Tells whether a node is taken; notes a fault if not, or if it is another table's.
+    fn knows(&self, node: NodeAddr, by: By) -> bool {
+        if !self.on {
+            return true;
+        }
+        let mut book = self.book.borrow_mut();
+        let table = book.table;
+        let who = if by == By::Walker { "a walker" } else { "the writer" };
+        let fault = match book.nodes.get_mut(&node) {
+            None => Some(format!("{who} came to {:#x}, which is no node, or a free one", node.get())),
+            Some(taken) => {
+                taken.walked |= by == By::Walker;
+                (taken.table != table).then(|| {
+                    format!(
+                        "{who} of table {table} came to node {:#x}, which belongs to table {}",
+                        node.get(),
+                        taken.table
+                    )
+                })
+            }
+        };
+        let known = book.nodes.contains_key(&node);
+        if book.fault.is_none() {
+            book.fault = fault;
+        }
+        known
+    }
+}
+
+/// A hook in its cell, from which it is taken when this is dropped.
+struct Hooked<'c>(&'c Cell<Option<NonNull<dyn Fn()>>>);
+
+impl<'c> Hooked<'c> {
+    fn new(cell: &'c Cell<Option<NonNull<dyn Fn()>>>, hook: &'c dyn Fn()) -> Self {
+        // SAFETY: only the lifetime differs, and the pointer leaves the cell before that ends.
+        let hook =
+            unsafe { mem::transmute::<NonNull<dyn Fn() + 'c>, NonNull<dyn Fn()>>(NonNull::from(hook)) };
+        cell.set(Some(hook));
+        Self(cell)
+    }
+}
+
+impl Drop for Hooked<'_> {
+    fn drop(&mut self) {
+        self.0.set(None);
+    }
+}
+
+/// A hook that runs until this is dropped.
+struct Idle<'c>(&'c Cell<bool>);
+
+impl Drop for Idle<'_> {
+    fn drop(&mut self) {
+        self.0.set(false);
+    }
+}
+
+// SAFETY: whatever it hands out came from the storage inside, as it was. Who breaks the rules by coming to a node that is
+// free gets cells that are nobody's.
+unsafe impl<N: Nodes> Nodes for Watching<N> {
+    type Word = N::Word;
+    type Mode = N::Mode;
+
+    fn lowest(&self) -> NodeAddr {
+        self.inner.lowest()
+    }
+
+    fn take_within(&self, words: usize, last: usize) -> Option<NodeAddr> {
+        let node = self.inner.take_within(words, last)?;
+        if self.on {
+            let mut book = self.book.borrow_mut();
+            let (table, operation) = (book.table, book.operation);
+            book.nodes.insert(node, Taken { table, operation, walked: false });
+        }
+        Some(node)
+    }
+
+    fn room(&self, words: usize) -> usize {
+        self.inner.room(words)
+    }
+
+    unsafe fn at(&self, node: NodeAddr) -> *const <N::Word as Word>::Cell {
+        self.stored();
+        if !self.knows(node, By::Writer) {
+            return self.sink.as_ptr();
+        }
+        // SAFETY: the caller's promise, about the storage inside.
+        unsafe { self.inner.at(node) }
+    }
+
+    unsafe fn record(&self, node: NodeAddr, words: usize) -> *const Record {
+        if !self.knows(node, By::Writer) {
+            return &raw const self.record;
+        }
+        // SAFETY: as above.
+        unsafe { self.inner.record(node, words) }
+    }
+
+    unsafe fn follow(&self, node: NodeAddr, index: usize) -> N::Word {
+        if let Some(change) = self.load.get()
+            && !self.busy.get()
+        {
+            match self.left.get().checked_sub(1) {
+                Some(left) => self.left.set(left),
+                None => {
+                    self.load.set(None);
+                    self.call(change);
+                }
+            }
+        }
+        if !self.knows(node, By::Walker) {
+            return N::Word::ZERO;
+        }
+        // SAFETY: as above.
+        unsafe { self.inner.follow(node, index) }
+    }
+
+    unsafe fn read(&self, node: NodeAddr, index: usize) -> N::Word {
+        if !self.knows(node, By::Writer) {
+            return N::Word::ZERO;
+        }
+        // SAFETY: as above.
+        unsafe { self.inner.read(node, index) }
+    }
+
+    unsafe fn publish(&self, node: NodeAddr, index: usize, word: N::Word) {
+        if self.knows(node, By::Writer) {
+            // SAFETY: as above.
+            unsafe { self.inner.publish(node, index, word) };
+        }
+        self.stored();
+    }
+
+    unsafe fn put(&self, node: NodeAddr, index: usize, word: N::Word) {
+        if self.knows(node, By::Writer) {
+            // SAFETY: as above.
+            unsafe { self.inner.put(node, index, word) };
+        }
+        self.stored();
+    }
+
+    unsafe fn fill(&self, node: NodeAddr, first: usize, count: usize, mut word: N::Word, step: N::Word) {
+        for at in first..first + count {
+            // SAFETY: as above.
+            unsafe { self.put(node, at, word) };
+            word = word.advance(step, 1);
+        }
+    }
+
+    unsafe fn edit(&self, node: NodeAddr, first: usize, count: usize, change: impl Fn(N::Word) -> N::Word) {
+        for at in first..first + count {
+            // SAFETY: as above.
+            unsafe { self.put(node, at, change(self.read(node, at))) };
+        }
+    }
+}
+
+// SAFETY: every answer is that of the storage inside, except that it never is `Sync`.
+unsafe impl<N: Nodes> Reclaim for Watching<N> {
+    unsafe fn free(&self, node: NodeAddr, clean: bool) {
+        if self.on {
+            let mut book = self.book.borrow_mut();
+            let operation = book.operation;
+            match book.nodes.remove(&node) {
+                Some(taken) => {
+                    book.returned += usize::from(taken.operation < operation || taken.walked);
+                }
+                None => {
+                    book.fault.get_or_insert_with(|| format!("node {:#x} was freed twice", node.get()));
+                    return;
+                }
+            }
+        }
+        // SAFETY: the caller's promise, about the storage inside.
+        unsafe { self.inner.free(node, clean) };
+    }
+
+    unsafe fn link(&self, node: NodeAddr) -> *const Record {
+        // SAFETY: as above.
+        unsafe { self.inner.link(node) }
+    }
+
+    fn index_of(&self, node: NodeAddr) -> u32 {
+        self.inner.index_of(node)
+    }
+
+    fn node_of(&self, index: u32) -> NodeAddr {
+        self.inner.node_of(index)
+    }
+
+    fn shared(&self) -> bool {
+        false
+    }
+
+    fn held(&self) -> &Held {
+        self.inner.held()
+    }
+}
+
+impl<N: Nodes> fmt::Debug for Watching<N> {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("Watching").field("inner", &self.inner).field("on", &self.on).finish_non_exhaustive()
+    }
+}

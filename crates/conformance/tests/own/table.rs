@@ -1,0 +1,680 @@
+use std::ops::ControlFlow;
+use std::sync::atomic::{AtomicUsize, Ordering::Relaxed};
+
+use tlbkit_addr::{Attr, Flush, PageSize, Pages, Pfn, Reach, VirtAddr, Vpn};
+use tlbkit_pagetable::format::{Compact, Format, check_attr, check_change};
+use tlbkit_pagetable::geometry::{Geometry, Va39};
+use tlbkit_pagetable::nodes::{NodeAddr, Nodes};
+use tlbkit_pagetable::{
+    Change, Error, Footprint, Frames, Holes, Leaf, Observe, Pinned, Retired, Sole, Space, Table, Word,
+};
+
+/// Three levels of nine bits, each entry a word of the format `Compact`.
+#[derive(Debug)]
+pub struct Own<'n, N: Nodes<Word = u64>> {
+    nodes: &'n N,
+    root: NodeAddr,
+    sole: Sole,
+    /// Nodes in the table, and leaves.
+    count: AtomicUsize,
+    ptes: AtomicUsize,
+}
+
+const LEVELS: usize = 3;
+const SLOTS: usize = 512;
+const STATUS: Attr = Attr::ACCESSED.union(Attr::DIRTY);
+
+/// Returns the base pages of a slot.
+const fn units(level: usize) -> usize {
+    1 << (9 * (LEVELS - 1 - level))
+}
+
+/// Returns the page size of a slot.
+fn slot(level: usize) -> PageSize {
+    Va39::SIZES[LEVELS - 1 - level]
+}
+
+/// Returns the level of a page size that the space has.
+fn level_of(size: PageSize) -> usize {
+    (0..LEVELS).find(|&level| slot(level) == size).unwrap_or(LEVELS - 1)
+}
+
+/// Cuts pages of one half of the space into the parts that the slots of a level have of them.
+fn parts(level: usize, pages: Pages) -> impl Iterator<Item = (usize, Pages)> {
+    let (first, last) = (pages.first().get() / units(level), pages.last().get() / units(level));
+    let last = planted!(LastPage, last, last - usize::from(last == usize::MAX >> 12 && first < last));
+    (first..=last).filter_map(move |number| {
+        let whole = Pages::count(Vpn::new(number * units(level)), units(level))?;
+        Some((number % SLOTS, whole.intersect(pages)?))
+    })
+}
+
+fn leaf(word: u64, level: usize, page: Vpn) -> Leaf {
+    let size = Compact::size(word, slot(level));
+    let at = VirtAddr::new(page.address(PageSize::K4).get() & !size.mask());
+    Leaf { at, size, frame: Compact::frame(word, size), attr: Compact::attr(word) }
+}
+
+/// Nodes that a change has taken before it changes anything, linked through their records.
+struct Stock<'n, N: Nodes<Word = u64>> {
+    nodes: &'n N,
+    head: u32,
+    count: usize,
+}
+
+impl<'n, N: Nodes<Word = u64>> Stock<'n, N> {
+    /// Takes as many nodes as are wanted, or none.
+    fn new(nodes: &'n N, wanted: usize) -> Result<Self, Error> {
+        let mut stock = Self { nodes, head: 0, count: 0 };
+        while stock.count < wanted {
+            let Some(node) = nodes.take(SLOTS) else {
+                stock.give_back();
+                return Err(Error::NoMemory { wanted, pending: nodes.held().pending() });
+            };
+            // SAFETY: the node is ours alone.
+            unsafe { (*nodes.record(node, SLOTS)).store(stock.head, Relaxed) };
+            stock.head = nodes.index_of(node);
+            stock.count += 1;
+        }
+        Ok(stock)
+    }
+
+    fn pop(&mut self) -> Option<NodeAddr> {
+        self.count = self.count.checked_sub(1)?;
+        let node = self.nodes.node_of(self.head);
+        // SAFETY: as above.
+        self.head = unsafe { (*self.nodes.record(node, SLOTS)).swap(0, Relaxed) };
+        Some(node)
+    }
+
+    fn give_back(&mut self) {
+        while self.count > 0 {
+            let node = self.nodes.node_of(self.head);
+            // SAFETY: as above, and all its words are zero. If the storage unwinds, the node is still counted.
+            unsafe {
+                let next = (*self.nodes.record(node, SLOTS)).load(Relaxed);
+                self.nodes.free(node, true);
+                self.head = next;
+            }
+            self.count -= 1;
+        }
+    }
+}
+
+impl<N: Nodes<Word = u64>> Drop for Stock<'_, N> {
+    /// What is left was left by a panic.
+    fn drop(&mut self) {
+        self.nodes.held().lose(self.count);
+    }
+}
+
+impl<'n, N: Nodes<Word = u64>> Own<'n, N> {
+    /// Returns an empty table with nodes from `nodes`.
+    ///
+    /// # Errors
+    ///
+    /// [`Error::NoMemory`] if there is none for the root.
+    pub fn new(nodes: &'n N) -> Result<Self, Error> {
+        let root = nodes.take(SLOTS).ok_or(Error::NoMemory { wanted: 1, pending: nodes.held().pending() })?;
+        let (count, ptes) = (AtomicUsize::new(1), AtomicUsize::new(0));
+        Ok(Self { nodes, root, sole: Sole::new(nodes.held()), count, ptes })
+    }
+
+    /// Returns the word of a slot, to its writer.
+    fn word(&self, node: NodeAddr, index: usize) -> u64 {
+        // SAFETY: the caller is the writer, and comes to nodes of the table alone; so below.
+        unsafe { self.nodes.read(node, index) }
+    }
+
+    fn link(&self, node: NodeAddr, index: usize) -> Option<NodeAddr> {
+        Some(self.word(node, index)).filter(|&word| Compact::is_link(word)).map(Compact::node)
+    }
+
+    fn put(&self, node: NodeAddr, index: usize, word: u64) {
+        // SAFETY: as above.
+        unsafe { self.nodes.publish(node, index, word) };
+    }
+
+    /// Counts entries of a node in or out, and returns how many it has.
+    fn live(&self, node: NodeAddr, by: isize) -> u32 {
+        // SAFETY: as above.
+        let record = unsafe { &*self.nodes.record(node, SLOTS) };
+        let live = record.load(Relaxed).wrapping_add_signed(by as i32);
+        record.store(live, Relaxed);
+        live
+    }
+
+    /// Takes a node over into a batch, which nothing leads to any more.
+    fn retire(&self, batch: &mut Retired<'n>, node: NodeAddr, clean: bool) {
+        self.count.fetch_sub(1, Relaxed);
+        planted!(FreedAtOnce, (), return unsafe { self.nodes.free(node, clean) });
+        // SAFETY: the node is the table's, and unlinked.
+        unsafe { batch.push(node, clean) };
+    }
+
+    /// Visits the leaves of pages of one half under a node, in ascending order.
+    fn visit(
+        &self,
+        node: NodeAddr,
+        level: usize,
+        pages: Pages,
+        visit: &mut dyn FnMut(Leaf) -> ControlFlow<()>,
+    ) -> ControlFlow<()> {
+        for (index, part) in parts(level, pages) {
+            // SAFETY: the caller is pinned, or the writer.
+            let word = unsafe { self.nodes.follow(node, index) };
+            if Compact::is_link(word) {
+                self.visit(Compact::node(word), level + 1, part, visit)?;
+            } else if Compact::is_leaf(word, level + 1 == LEVELS) {
+                visit(leaf(word, level, part.first()))?;
+            }
+        }
+        ControlFlow::Continue(())
+    }
+
+    /// Checks leaves one after the other, of which `check` is told how many pages are absent before each.
+    fn check(
+        &self,
+        pages: Pages,
+        mut check: impl FnMut(Leaf, usize) -> Result<(), Error>,
+    ) -> Result<usize, Error> {
+        let (mut next, mut result) = (pages.first().get(), Ok(()));
+        let _ = self.visit(self.root, 0, pages, &mut |leaf| {
+            let whole = self.space().pages_of(&leaf);
+            result = check(leaf, whole.first().get().saturating_sub(next));
+            next = whole.last().get() + 1;
+            if result.is_ok() { ControlFlow::Continue(()) } else { ControlFlow::Break(()) }
+        });
+        result.map(|()| (pages.last().get() + 1).saturating_sub(next))
+    }
+
+    /// Checks that a range cuts no leaf and has no holes that are refused. Returns its leaves and mapped pages.
+    fn check_whole(&self, pages: Pages, holes: Holes) -> Result<(usize, usize), Error> {
+        let space = self.space();
+        space.check_pages(pages)?;
+        let (mut leaves, mut mapped, mut next) = (0, 0, pages.first());
+        let hole = |next: Vpn| Error::NotMapped { at: next.address(PageSize::K4) };
+        let rest = self.check(pages, |leaf, absent| {
+            let whole = space.pages_of(&leaf);
+            if whole.intersect(pages) != Some(whole) {
+                return Err(Error::Partial { occupant: leaf });
+            }
+            if absent > 0 && holes == Holes::Refuse {
+                return Err(hole(next));
+            }
+            next = Vpn::new(whole.last().get() + 1);
+            leaves += 1;
+            mapped += whole.len();
+            Ok(())
+        })?;
+        if rest > 0 && holes == Holes::Refuse { Err(hole(next)) } else { Ok((leaves, mapped)) }
+    }
+
+    /// Returns how many nodes a map needs that are not there.
+    fn missing(&self, node: Option<NodeAddr>, level: usize, pages: Pages, to: usize) -> usize {
+        if level == to {
+            return 0;
+        }
+        let needs = parts(level, pages).map(|(index, part)| {
+            let below = node.and_then(|node| self.link(node, index));
+            usize::from(below.is_none()) + self.missing(below, level + 1, part, to)
+        });
+        needs.sum()
+    }
+
+    fn map_range(&self, pages: Pages, frame: Pfn, size: PageSize, attr: Attr) -> Result<(), Error> {
+        self.space().check_sized(pages, size)?;
+        check_attr::<Compact>(attr)?;
+        self.space().check_frames(frame, pages.len(), size)?;
+        let to = level_of(size);
+        let word = Compact::leaf(frame, size, attr, to + 1 == LEVELS)?;
+        Compact::leaf(Pfn::new(frame.get() + pages.len() - units(to)), size, attr, to + 1 == LEVELS)?;
+        self.check(pages, |occupant, _| Err(Error::Occupied { occupant }))?;
+        let wanted = self.missing(Some(self.root), 0, pages, to);
+        planted!(LinkedEarly, (), self.link_early(pages, wanted)?);
+        let mut stock = Stock::new(self.nodes, wanted)?;
+        self.fill(self.root, 0, pages, to, &mut { word }, &mut stock);
+        Ok(())
+    }
+
+    /// Stores leaves under a node, the first of which is `word`. A new node is complete before it is linked.
+    fn fill(
+        &self,
+        node: NodeAddr,
+        level: usize,
+        pages: Pages,
+        to: usize,
+        word: &mut u64,
+        stock: &mut Stock<'n, N>,
+    ) {
+        for (index, part) in parts(level, pages) {
+            if level == to {
+                self.put(node, index, *word);
+                *word = word.advance(Compact::STEP, units(to));
+                self.live(node, 1);
+                self.ptes.fetch_add(1, Relaxed);
+            } else if let Some(below) = self.link(node, index) {
+                self.fill(below, level + 1, part, to, word, stock);
+            } else if let Some(below) = stock.pop() {
+                let below = planted!(OtherTable, below, self.others(below));
+                self.fill(below, level + 1, part, to, word, stock);
+                self.put(node, index, Compact::link(below));
+                self.live(node, 1);
+                self.count.fetch_add(1, Relaxed);
+            }
+        }
+    }
+
+    /// Empties slots, and takes nodes out that this leaves empty. `frames` may unwind.
+    fn clear(
+        &self,
+        batch: &mut Retired<'n>,
+        node: NodeAddr,
+        level: usize,
+        pages: Pages,
+        frames: &mut Option<&mut dyn Frames>,
+    ) {
+        for (index, part) in parts(level, pages) {
+            let word = self.word(node, index);
+            if Compact::is_leaf(word, level + 1 == LEVELS) {
+                self.put(node, index, 0);
+                let leaf = leaf(word, level, part.first());
+                self.ptes.fetch_sub(1, Relaxed);
+                let left = self.live(node, -1);
+                planted!(RetiredFirst, (), self.retire_first(batch, node, level, left));
+                let attr = leaf.attr;
+                let attr = planted!(LostDirty, attr, attr.difference(Attr::DIRTY));
+                if let Some(frames) = frames {
+                    frames.push(leaf.frame, leaf.size, PageSize::K4, attr);
+                }
+            } else if let Some(below) = self.link(node, index) {
+                self.clear(batch, below, level + 1, part, frames);
+                let left = self.live(below, 0);
+                let left = planted!(RetiredFirst, left, self.unlink_late(node, index, below, level));
+                if left == 0 {
+                    self.put(node, index, 0);
+                    self.live(node, -1);
+                    self.retire(batch, below, true);
+                }
+            }
+        }
+    }
+
+    fn unmap_range(
+        &self,
+        batch: &mut Retired<'n>,
+        pages: Pages,
+        holes: Holes,
+        mut frames: Option<&mut dyn Frames>,
+    ) -> Result<usize, Error> {
+        let (leaves, mapped) = self.check_whole(pages, holes)?;
+        planted!(ClearedFirst, (), self.clear(batch, self.root, 0, pages, &mut None));
+        if let Some(frames) = &mut frames {
+            frames.reserve(leaves)?;
+        }
+        self.clear(batch, self.root, 0, pages, &mut frames);
+        if mapped > 0 {
+            let pages = planted!(OnePageFlushed, pages, Pages::one(pages.first()));
+            batch.touch(Reach::Everywhere, pages);
+        }
+        let mapped = planted!(CountOff, mapped, mapped - usize::from(leaves > 1));
+        Ok(mapped)
+    }
+
+    /// Changes the attributes of all leaves of a range.
+    fn edit(&self, node: NodeAddr, level: usize, pages: Pages, change: Change) {
+        for (index, part) in parts(level, pages) {
+            let word = self.word(node, index);
+            if let Some(below) = self.link(node, index) {
+                self.edit(below, level + 1, part, change);
+            } else if Compact::is_leaf(word, level + 1 == LEVELS) {
+                self.put(node, index, Compact::change(word, change));
+            }
+        }
+    }
+
+    /// Checks what a change of size needs, and returns how many nodes.
+    fn check_resize(&self, pages: Pages, to: PageSize) -> Result<usize, Error> {
+        let space = self.space();
+        space.check_sized(pages, to)?;
+        let (mut wanted, mut next, mut begun) = (0, pages.first(), None::<Leaf>);
+        let hole = |next: Vpn| Error::NotMapped { at: next.address(PageSize::K4) };
+        let rest = self.check(pages, |leaf, absent| {
+            if absent > 0 {
+                return Err(hole(next));
+            }
+            let whole = space.pages_of(&leaf);
+            next = Vpn::new(whole.last().get() + 1);
+            let offset = whole.first().get() & (units(level_of(to)) - 1);
+            if leaf.size >= to {
+                // One node a level that is split, each full of the next.
+                for level in level_of(leaf.size)..level_of(to) {
+                    wanted += units(level_of(leaf.size)) / units(level);
+                }
+                let cut = whole.intersect(pages) != Some(whole);
+                return if cut { Err(Error::Partial { occupant: leaf }) } else { Ok(()) };
+            }
+            let first = if offset == 0 { leaf } else { begun.unwrap_or(leaf) };
+            begun = Some(first);
+            let fits = first.frame.is_aligned(to, PageSize::K4)
+                && leaf.frame.get() == first.frame.get() + offset
+                && !(leaf.attr ^ first.attr).intersects(!STATUS);
+            if fits { Ok(()) } else { Err(Error::NotUniform { at: leaf.at }) }
+        })?;
+        if rest > 0 { Err(hole(next)) } else { Ok(wanted) }
+    }
+
+    fn resize_range(&self, batch: &mut Retired<'n>, pages: Pages, to: PageSize) -> Result<(), Error> {
+        let wanted = self.check_resize(pages, to)?;
+        let mut stock = Stock::new(self.nodes, wanted)?;
+        self.reshape(batch, self.root, 0, pages, level_of(to), &mut stock);
+        Ok(())
+    }
+
+    /// Makes every slot's leaves those of a level: each leaf that is split, or subtree that is joined, is exchanged by
+    /// one store.
+    fn reshape(
+        &self,
+        batch: &mut Retired<'n>,
+        node: NodeAddr,
+        level: usize,
+        pages: Pages,
+        to: usize,
+        stock: &mut Stock<'n, N>,
+    ) {
+        for (index, part) in parts(level, pages) {
+            let below = self.link(node, index);
+            match below {
+                None if level < to => {
+                    let leaf = leaf(self.word(node, index), level, part.first());
+                    planted!(ZeroedFirst, (), self.put(node, index, 0));
+                    if let Some(below) = self.split(leaf, level + 1, to, stock) {
+                        self.put(node, index, Compact::link(below));
+                        self.ptes.fetch_sub(1, Relaxed);
+                        batch.touch(Reach::Everywhere, part);
+                    }
+                }
+                Some(below) if level < to => self.reshape(batch, below, level + 1, part, to, stock),
+                Some(below) => {
+                    let (mut first, mut status) = (None, Attr::empty());
+                    let _ = self.visit(below, level + 1, part, &mut |leaf| {
+                        first = first.or(Some(leaf));
+                        status |= leaf.attr & STATUS;
+                        ControlFlow::Continue(())
+                    });
+                    let Some(first) = first else { continue };
+                    let (attr, size) = (first.attr | status, slot(level));
+                    let attr = planted!(StatusDropped, attr, first.attr);
+                    let size = planted!(StaleSize, size, first.size);
+                    if let Ok(word) = Compact::leaf(first.frame, size, attr, false) {
+                        self.put(node, index, word);
+                        self.ptes.fetch_add(1, Relaxed);
+                        batch.touch(Reach::Everywhere, part);
+                        self.retire_all(batch, below, level + 1);
+                    }
+                }
+                None => {}
+            }
+        }
+    }
+
+    /// Builds a node of the leaves that a larger one is split into, with all that is below it.
+    fn split(&self, leaf: Leaf, level: usize, to: usize, stock: &mut Stock<'n, N>) -> Option<NodeAddr> {
+        let node = stock.pop()?;
+        for index in 0..SLOTS {
+            let frame = Pfn::new(leaf.frame.get() + index * units(level));
+            if level == to {
+                let word = Compact::leaf(frame, slot(level), leaf.attr, level + 1 == LEVELS).ok()?;
+                let word = planted!(LostPage, word, if index == SLOTS - 1 { 0 } else { word });
+                self.put(node, index, word);
+                self.ptes.fetch_add(1, Relaxed);
+            } else {
+                let below = self.split(Leaf { frame, ..leaf }, level + 1, to, stock)?;
+                self.put(node, index, Compact::link(below));
+            }
+        }
+        self.live(node, SLOTS as isize);
+        self.count.fetch_add(1, Relaxed);
+        Some(node)
+    }
+
+    /// Retires a subtree that nothing leads to any more. A walker may still be in it: its words stay.
+    fn retire_all(&self, batch: &mut Retired<'n>, node: NodeAddr, level: usize) {
+        for index in 0..SLOTS {
+            if let Some(below) = self.link(node, index) {
+                self.retire_all(batch, below, level + 1);
+            } else if Compact::is_leaf(self.word(node, index), level + 1 == LEVELS) {
+                self.ptes.fetch_sub(1, Relaxed);
+            }
+        }
+        self.retire(batch, node, false);
+    }
+
+    /// Counts a node's entries anew after a change has unwound, and takes out nodes that it has left empty.
+    fn recount(&self, batch: &mut Retired<'n>, node: NodeAddr, level: usize) -> u32 {
+        let mut live = 0;
+        for index in 0..SLOTS {
+            if let Some(below) = self.link(node, index) {
+                self.count.fetch_add(1, Relaxed);
+                if self.recount(batch, below, level + 1) > 0 {
+                    live += 1;
+                } else {
+                    self.put(node, index, 0);
+                    self.retire(batch, below, false);
+                }
+            } else if Compact::is_leaf(self.word(node, index), level + 1 == LEVELS) {
+                live += 1;
+                self.ptes.fetch_add(1, Relaxed);
+            }
+        }
+        // SAFETY: the node is in the table, and the caller its writer.
+        unsafe { (*self.nodes.record(node, SLOTS)).store(live, Relaxed) };
+        live
+    }
+
+    fn mend(&self, batch: &mut Retired<'n>) {
+        self.ptes.store(0, Relaxed);
+        self.count.store(1, Relaxed);
+        self.recount(batch, self.root, 0);
+    }
+}
+
+impl<N: Nodes<Word = u64>> Drop for Own<'_, N> {
+    /// Counts what a table loses that is dropped without having been taken apart: nothing, if it has been.
+    fn drop(&mut self) {
+        self.nodes.held().bury(&self.sole, self.count.load(Relaxed));
+    }
+}
+
+// SAFETY: the batch is over the table's storage, and the flag a field. A change pushes each node after the store that
+// unlinks it, and names every page that it changes; one that unwinds is mended. `Own` is `Send` only if `&N` is.
+unsafe impl<'n, N: Nodes<Word = u64>> Table<'n> for Own<'n, N> {
+    fn space(&self) -> Space {
+        Space::of::<Va39>()
+    }
+
+    fn lookup(&self, _pinned: Pinned<'_>, at: VirtAddr) -> Option<Leaf> {
+        let inside = self.space().holds(at);
+        let inside = planted!(OffByOne, inside, inside || at.get() == 1 << 38);
+        let (mut node, page) = (self.root, at.vpn(PageSize::K4));
+        for level in 0..if inside { LEVELS } else { 0 } {
+            let index = page.get() / units(level) % SLOTS;
+            // SAFETY: the caller is pinned, and a link leads to a node that is live, or retired and not reclaimed.
+            let word = unsafe { self.nodes.follow(node, index) };
+            if !Compact::is_link(word) {
+                let found = Compact::is_leaf(word, level + 1 == LEVELS);
+                let word = planted!(ReadsTwice, word, unsafe { self.nodes.follow(node, index) });
+                return found.then(|| leaf(word, level, page));
+            }
+            node = Compact::node(word);
+        }
+        None
+    }
+
+    fn walk(&self, pinned: Pinned<'_>, at: VirtAddr, _observe: &mut dyn Observe) -> Option<Leaf> {
+        self.lookup(pinned, at)
+    }
+
+    fn for_each(
+        &self,
+        _pinned: Pinned<'_>,
+        pages: Pages,
+        visit: &mut dyn FnMut(Leaf) -> ControlFlow<()>,
+    ) -> ControlFlow<()> {
+        for half in self.space().halves().into_iter().flatten() {
+            if let Some(pages) = half.intersect(pages) {
+                self.visit(self.root, 0, pages, visit)?;
+            }
+        }
+        ControlFlow::Continue(())
+    }
+
+    fn footprint(&self) -> Footprint {
+        let (nodes, ptes) = (self.count.load(Relaxed), self.ptes.load(Relaxed));
+        Footprint { nodes, bytes: nodes * SLOTS * 8, ptes, ..Footprint::default() }
+    }
+
+    fn sole(&self) -> &Sole {
+        &self.sole
+    }
+
+    fn batch(&self) -> Retired<'n> {
+        Retired::of(self.nodes, &self.sole)
+    }
+
+    unsafe fn map(
+        &self,
+        batch: &mut Retired<'n>,
+        pages: Pages,
+        frame: Pfn,
+        size: PageSize,
+        attr: Attr,
+    ) -> Result<(), Error> {
+        batch.change(|_| self.map_range(pages, frame, size, attr), |batch| self.mend(batch))
+    }
+
+    unsafe fn unmap(
+        &self,
+        batch: &mut Retired<'n>,
+        pages: Pages,
+        holes: Holes,
+        frames: Option<&mut dyn Frames>,
+    ) -> Result<usize, Error> {
+        batch.change(|batch| self.unmap_range(batch, pages, holes, frames), |batch| self.mend(batch))
+    }
+
+    unsafe fn protect(
+        &self,
+        batch: &mut Retired<'n>,
+        pages: Pages,
+        holes: Holes,
+        change: Change,
+    ) -> Result<usize, Error> {
+        check_change::<Compact>(change)?;
+        let (_, mapped) = self.check_whole(pages, holes)?;
+        self.edit(self.root, 0, pages, change);
+        let reach = change.reach();
+        let reach = planted!(ReachTooLow, reach, reach.min(Reach::Local));
+        if mapped > 0 && reach > Reach::Nowhere {
+            batch.touch(reach, pages);
+        }
+        Ok(mapped)
+    }
+
+    unsafe fn replace(
+        &self,
+        batch: &mut Retired<'n>,
+        at: VirtAddr,
+        frame: Pfn,
+        attr: Attr,
+        _known: &mut dyn FnMut(&Flush),
+    ) -> Result<Leaf, Error> {
+        let page = Pages::one(at.vpn(PageSize::K4));
+        self.space().check_pages(page)?;
+        let (mut node, mut level) = (self.root, 0);
+        let index = |level| page.first().get() / units(level) % SLOTS;
+        while let Some(below) = self.link(node, index(level)) {
+            (node, level) = (below, level + 1);
+        }
+        let word = self.word(node, index(level));
+        if !Compact::is_leaf(word, level + 1 == LEVELS) {
+            return Err(Error::NotMapped { at });
+        }
+        let old = leaf(word, level, page.first());
+        check_attr::<Compact>(attr)?;
+        self.space().check_frames(frame, units(level), old.size)?;
+        self.put(node, index(level), Compact::leaf(frame, old.size, attr, level + 1 == LEVELS)?);
+        batch.touch(Reach::Everywhere, self.space().pages_of(&old));
+        Ok(old)
+    }
+
+    fn breaks_frames(&self) -> bool {
+        Compact::BREAK_FRAME
+    }
+
+    unsafe fn resize(
+        &self,
+        batch: &mut Retired<'n>,
+        pages: Pages,
+        to: PageSize,
+        _known: &mut dyn FnMut(&Flush),
+    ) -> Result<(), Error> {
+        batch.change(|batch| self.resize_range(batch, pages, to), |batch| self.mend(batch))
+    }
+
+    fn breaks(&self) -> bool {
+        Compact::BREAK
+    }
+
+    unsafe fn dismantle(&mut self, batch: &mut Retired<'n>) {
+        self.retire_all(batch, self.root, 0);
+    }
+}
+
+// Planted bugs that need more than a line.
+
+impl<'n, N: Nodes<Word = u64>> Own<'n, N> {
+    /// Links an empty node before it is known that the others can be had.
+    fn link_early(&self, pages: Pages, wanted: usize) -> Result<(), Error> {
+        let index = pages.first().get() / units(0) % SLOTS;
+        if wanted > 1 && self.link(self.root, index).is_none() {
+            let pending = self.nodes.held().pending();
+            let node = self.nodes.take(SLOTS).ok_or(Error::NoMemory { wanted, pending })?;
+            self.put(self.root, index, Compact::link(node));
+            self.live(self.root, 1);
+            self.count.fetch_add(1, Relaxed);
+        }
+        Ok(())
+    }
+
+    /// Returns a node that another table of the same storage has linked, if one has, else the node.
+    fn others(&self, node: NodeAddr) -> NodeAddr {
+        let storage = std::ptr::from_ref(self.nodes).addr();
+        match super::LINKED.get() {
+            Some((place, root, other)) if place == storage && root != self.root => other,
+            _ => {
+                super::LINKED.set(Some((storage, self.root, node)));
+                node
+            }
+        }
+    }
+
+    /// Retires a node that is linked still.
+    fn retire_first(&self, batch: &mut Retired<'n>, node: NodeAddr, level: usize, left: u32) {
+        if left == 0 && level + 1 == LEVELS {
+            self.retire(batch, node, true);
+        }
+    }
+
+    /// Unlinks a node of the last level that is retired already.
+    fn unlink_late(&self, node: NodeAddr, index: usize, below: NodeAddr, level: usize) -> u32 {
+        if level + 2 < LEVELS {
+            return self.live(below, 0);
+        }
+        if (0..SLOTS).all(|index| self.word(below, index) == 0) {
+            self.put(node, index, 0);
+            self.live(node, -1);
+        }
+        1
+    }
+}
