@@ -159,7 +159,7 @@ tables! {
 fn run<S: Subject>(name: &str, input: &Input, memory: &mut [Chunk]) {
     let slab: Slab<'_, <S::Format as Format>::Word, S::Mode> = Slab::new(memory, 0).expect("it is enough");
     let nodes = Failing::new(slab);
-    let mut table = S::build(&nodes).expect("a new table");
+    let table = S::build(&nodes).expect("a new table");
     if let Some(room) = input.room {
         nodes.limit(nodes.out() + usize::from(room));
     }
@@ -172,7 +172,7 @@ fn run<S: Subject>(name: &str, input: &Input, memory: &mut [Chunk]) {
             nodes.fail_at(step.fail.into());
         }
         let before = (table.footprint(), if patience == 0 { nodes.out() } else { 0 });
-        let outcome = runner.step(&mut table, &op).unwrap_or_else(|mismatch| panic!("{name}: {mismatch}"));
+        let outcome = runner.step(&table, &op).unwrap_or_else(|mismatch| panic!("{name}: {mismatch}"));
         nodes.failed();
         if let Outcome::NoMemory { wanted, .. } = outcome {
             assert!(

@@ -51,11 +51,13 @@
 //! | [`Op`], [`ops`] | operations, from bytes, biased to what goes wrong |
 //! | [`Runner`], [`Mismatch`] | performs and compares |
 //! | [`suite`], [`conformance!`] | the properties |
+//! | [`foreign`] | the same for a kernel's own mapper, which is no `Table` |
 //! | [`Failing`], [`Counting`], [`Faulty`], [`Tripping`], [`Watching`] | node storage that fails, counts loads, plants a fault, unwinds, looks on |
 
 mod counting;
 mod failing;
 mod faulty;
+pub mod foreign;
 mod model;
 mod moments;
 mod ops;

@@ -10,7 +10,7 @@ use tlbkit_pagetable::{Leaf, Pinned, Table};
 use crate::{Model, Op};
 
 /// The most pages that are looked at after one store.
-const LOOKS: usize = 24;
+const LOOKS: usize = 12;
 
 /// The moments of one change.
 #[derive(Debug)]
@@ -66,7 +66,11 @@ impl Moments {
         // Of many pages some, others the next time.
         let near = if places.len() > LOOKS { 0 } else { places.len() };
         places.extend(far.filter(new));
-        let breaks = model.profile().breaks && matches!(op, Op::Resize { .. });
+        let breaks = match op {
+            Op::Resize { .. } => model.profile().breaks,
+            Op::Replace { .. } => model.profile().breaks_frames,
+            _ => false,
+        };
         let moment = |at: usize| {
             let at = VirtAddr::new(at);
             let (before, after) = (model.lookup(at), after.lookup(at));
@@ -90,7 +94,9 @@ impl Moments {
         self.stores.set(store + 1);
         let (near, far) = self.pages.split_at(self.near);
         let some = far.len().div_ceil(LOOKS).max(1);
-        for page in near.iter().chain(far.iter().skip(store % some).step_by(some)) {
+        // What a change is not about is looked at after a few of its stores.
+        let turn = if self.near > 0 && !store.is_multiple_of(8) { far.len() } else { store % some };
+        for page in near.iter().chain(far.iter().skip(turn).step_by(some)) {
             // SAFETY: whoever calls reclaims nothing meanwhile.
             let found = table.lookup(unsafe { Pinned::by(&()) }, page.at);
             if let Err(wrong) = page.see(found, self.near > 0) {

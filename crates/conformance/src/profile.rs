@@ -50,6 +50,23 @@ impl Profile {
         }
     }
 
+    /// Returns the profile of a mapper whose pages are writable or not, in whatever format.
+    pub(crate) fn plain() -> Self {
+        let implied = Attr::READ.union(Attr::EXEC);
+        Self {
+            implied,
+            optional: Attr::WRITE,
+            fixed: Attr::empty(),
+            appears: Reach::Nowhere,
+            cache: WalkCache::Nothing,
+            breaks: false,
+            breaks_frames: false,
+            notes: false,
+            encode: |_, _, attr, _| Ok(attr),
+            change: |_, attr, _, change| change.apply(attr),
+        }
+    }
+
     /// Tells whether a leaf can be mapped with these attributes.
     pub fn takes(&self, attr: Attr) -> bool {
         self.implied.union(self.optional).contains(attr)

@@ -99,13 +99,25 @@ fn check_pending(nodes: &impl Nodes, runner: &Runner<'_>) -> Checked {
 
 fn agrees<S: Subject>(nodes: &Storage<'_, S>, ops: &[Op]) -> Checked {
     with_table::<S>(nodes, |table, mut runner| {
-        for op in ops {
+        for (number, op) in ops.iter().enumerate() {
             // What hardware has noted of one page is kept for the whole.
-            if let Op::Resize { pages, .. } = *op {
-                let (pages, change) = (Pages::one(pages.last()), Change::set(Attr::DIRTY));
-                runner.run(table, &[Op::Protect { pages, holes: Holes::Skip, change }])?;
+            let noted = |pages: Pages| {
+                let change = Change::set(Attr::DIRTY);
+                Op::Protect { pages: Pages::one(pages.last()), holes: Holes::Skip, change }
+            };
+            match *op {
+                Op::Resize { pages, .. } => runner.run(table, &[noted(pages), *op])?,
+                // What can be one page becomes one, mostly.
+                Op::Map { pages, size, .. } if number % 4 != 3 => {
+                    runner.run(table, &[*op])?;
+                    let space = table.space();
+                    let fits = |to: &&PageSize| **to > size && space.check_sized(pages, **to).is_ok();
+                    if let Some(&to) = space.sizes().iter().find(fits) {
+                        runner.run(table, &[noted(pages), Op::Resize { pages, to }])?;
+                    }
+                }
+                _ => runner.run(table, &[*op])?,
             }
-            runner.run(table, &[*op])?;
         }
         check_pending(nodes, &runner)
     })
@@ -264,7 +276,7 @@ fn unwind_at<'n, S: Subject>(
              pending, {lost} lost"
         )))
     };
-    let unwound = runner.unwind(table, last, trip, calls % 2 == 0, &whole);
+    let unwound = runner.unwind(table, last, trip, calls.is_multiple_of(2), &whole);
     let stopped = unwound
         .and_then(|stopped| whole().map(|()| stopped))
         .map_err(|mismatch| mismatch.after(last, None))?;
@@ -382,8 +394,9 @@ fn stays_apart<S: Subject>(nodes: &Storage<'_, S>, ops: &[Op]) -> Checked {
         for (number, op) in ops.iter().enumerate() {
             let (which, other) = (number % 2, (number + 1) % 2);
             nodes.begin(which + 1);
-            let outcome = runners[which].step(tables[which], op)?;
-            fault::<S>(nodes).map_err(|mismatch| mismatch.after(op, Some(&outcome)))?;
+            let outcome = runners[which].step(tables[which], op);
+            fault::<S>(nodes).map_err(|mismatch| mismatch.after(op, outcome.as_ref().ok()))?;
+            let outcome = outcome?;
             nodes.begin(other + 1);
             let apart = runners[other].compare(tables[other], op.pages());
             apart.and_then(|()| fault::<S>(nodes)).map_err(|mismatch| {

@@ -38,6 +38,12 @@ fn one(op: &Op) -> String {
             bits(change.set)
         ),
         Op::Resize { pages, to } => format!("Op::Resize {{ pages: {}, to: {} }}", range(pages), page(to)),
+        Op::Replace { at, frame, attr } => format!(
+            "Op::Replace {{ at: VirtAddr::new({:#x}), frame: Pfn::new({:#x}), attr: {} }}",
+            at.get(),
+            frame.get(),
+            bits(attr)
+        ),
         Op::Lookup { at } => format!("Op::Lookup {{ at: VirtAddr::new({:#x}) }}", at.get()),
         Op::ForEach { pages, stop } => {
             let stop = if stop == usize::MAX { "usize::MAX".to_owned() } else { stop.to_string() };

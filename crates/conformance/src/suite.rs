@@ -145,6 +145,7 @@ pub fn holds<S: Subject>(property: Property) {
     if std::env::var_os("PROPTEST_CASES").is_none() {
         config.cases = if cfg!(miri) { 1 } else { 32 };
     }
+    config.max_shrink_iters = 600;
     config.failure_persistence = None;
     if let Some(source) = S::SOURCE
         && !cfg!(miri)
@@ -162,7 +163,7 @@ pub fn holds<S: Subject>(property: Property) {
 /// # Errors
 ///
 /// The smallest sequence for which it does not hold.
-pub fn find<S: Subject>(property: Property, cases: u32, seed: u64) -> Result<(), Failure> {
+pub fn find<S: Subject>(property: Property, cases: u32, seed: u64) -> Result<(), Box<Failure>> {
     let rng_seed = RngSeed::Fixed(seed);
     search::<S>(property, Config { cases, rng_seed, failure_persistence: None, ..Config::default() })
 }
@@ -172,17 +173,14 @@ pub fn find<S: Subject>(property: Property, cases: u32, seed: u64) -> Result<(),
 /// # Errors
 ///
 /// That it does not hold.
-pub fn replay<S: Subject>(property: Property, ops: &[Op]) -> Result<(), Failure> {
+pub fn replay<S: Subject>(property: Property, ops: &[Op]) -> Result<(), Box<Failure>> {
     let mut memory = vec![Chunk::ZERO; CHUNKS];
-    check::<S>(property, &mut memory, ops, &Cell::new(0)).map_err(|mismatch| Failure {
-        property,
-        ops: ops.to_vec(),
-        mismatch,
-        subject: type_name::<S>(),
+    check::<S>(property, &mut memory, ops, &Cell::new(0)).map_err(|mismatch| {
+        Box::new(Failure { property, ops: ops.to_vec(), mismatch, subject: type_name::<S>() })
     })
 }
 
-fn search<S: Subject>(property: Property, config: Config) -> Result<(), Failure> {
+fn search<S: Subject>(property: Property, config: Config) -> Result<(), Box<Failure>> {
     // One allocation for all cases; storage does not ask for clean memory.
     let memory = RefCell::new(vec![Chunk::ZERO; CHUNKS]);
     let space = {
@@ -213,7 +211,7 @@ fn search<S: Subject>(property: Property, config: Config) -> Result<(), Failure>
                 AssertUnwindSafe(|| check::<S>(property, &mut memory.borrow_mut(), &ops, &count).err());
             let mismatch = catch_unwind(again).ok().flatten();
             let mismatch = mismatch.unwrap_or_else(|| Mismatch::of(why.to_string()));
-            Err(Failure { property, ops, mismatch, subject: type_name::<S>() })
+            Err(Box::new(Failure { property, ops, mismatch, subject: type_name::<S>() }))
         }
         Err(TestError::Abort(why)) => panic!("no operations could be drawn: {why}"),
     }

@@ -3,11 +3,12 @@
 use std::cell::{Cell, RefCell};
 use std::collections::HashMap;
 use std::fmt;
+use std::hash::{BuildHasherDefault, Hasher};
 use std::mem;
 use std::ptr::NonNull;
 
 use tlbkit_pagetable::Word;
-use tlbkit_pagetable::nodes::{Held, NodeAddr, Nodes, Reclaim, Record};
+use tlbkit_pagetable::nodes::{Held, NodeAddr, Nodes, Reclaim, Record, Store};
 
 /// Words of the dummy node that stands in for one that is free: more than any table asks for.
 const SINK: usize = 1 << 12;
@@ -18,7 +19,8 @@ const SINK: usize = 1 << 12;
 /// a [fault](Self::fault), is answered with zeroes and does no harm. [`at_stores`](Self::at_stores) calls back after
 /// every store of a change, [`at_load`](Self::at_load) before one load of a walk.
 ///
-/// A store through a pointer from [`Nodes::at`] is noticed at the next call of the storage.
+/// A store through a pointer from [`Nodes::at`] that the table does not [tell](Nodes::stored) is noticed at the next call of
+/// the storage.
 pub struct Watching<N: Nodes> {
     inner: N,
     on: bool,
@@ -35,7 +37,7 @@ pub struct Watching<N: Nodes> {
 
 #[derive(Default)]
 struct Book {
-    nodes: HashMap<NodeAddr, Taken>,
+    nodes: HashMap<NodeAddr, Taken, BuildHasherDefault<Spread>>,
     /// The table that uses the storage now.
     table: usize,
     /// Operations so far.
@@ -110,7 +112,7 @@ impl<N: Nodes> Watching<N> {
     pub fn at_stores<T>(&self, look: &dyn Fn(), change: impl FnOnce() -> T) -> T {
         let _guard = Hooked::new(&self.store, look);
         let result = change();
-        self.stored();
+        self.look();
         result
     }
 
@@ -128,7 +130,7 @@ impl<N: Nodes> Watching<N> {
         usize::MAX - self.left.get()
     }
 
-    fn stored(&self) {
+    fn look(&self) {
         if let Some(look) = self.store.get() {
             self.call(look);
         }
@@ -147,27 +149,71 @@ impl<N: Nodes> Watching<N> {
         if !self.on {
             return true;
         }
-        let mut book = self.book.borrow_mut();
-        let table = book.table;
-        let who = if by == By::Walker { "a walker" } else { "the writer" };
-        let fault = match book.nodes.get_mut(&node) {
-            None => Some(format!("{who} came to {:#x}, which is no node, or a free one", node.get())),
+        self.book.borrow_mut().knows(node, by)
+    }
+}
+
+// Not generic, so that it is compiled once, and optimized.
+impl Book {
+    fn knows(&mut self, node: NodeAddr, by: By) -> bool {
+        let table = self.table;
+        let who = || if by == By::Walker { "a walker" } else { "the writer" };
+        let (known, fault) = match self.nodes.get_mut(&node) {
+            None => (false, format!("{} came to {:#x}, which is no node, or a free one", who(), node.get())),
             Some(taken) => {
                 taken.walked |= by == By::Walker;
-                (taken.table != table).then(|| {
-                    format!(
-                        "{who} of table {table} came to node {:#x}, which belongs to table {}",
-                        node.get(),
-                        taken.table
-                    )
-                })
+                if taken.table == table {
+                    return true;
+                }
+                let what = format!(
+                    "{} of table {table} came to node {:#x}, which belongs to table {}",
+                    who(),
+                    node.get(),
+                    taken.table
+                );
+                (true, what)
             }
         };
-        let known = book.nodes.contains_key(&node);
-        if book.fault.is_none() {
-            book.fault = fault;
-        }
+        self.fault.get_or_insert(fault);
         known
+    }
+
+    fn take(&mut self, node: NodeAddr) {
+        let taken = Taken { table: self.table, operation: self.operation, walked: false };
+        self.nodes.insert(node, taken);
+    }
+
+    /// Tells whether a node may be freed.
+    fn free(&mut self, node: NodeAddr) -> bool {
+        match self.nodes.remove(&node) {
+            Some(taken) => self.returned += usize::from(taken.operation < self.operation || taken.walked),
+            None => {
+                self.fault.get_or_insert_with(|| format!("node {:#x} was freed twice", node.get()));
+                return false;
+            }
+        }
+        true
+    }
+}
+
+/// Hashes the address of a node.
+#[derive(Default)]
+struct Spread(u64);
+
+impl Hasher for Spread {
+    fn write(&mut self, bytes: &[u8]) {
+        for &byte in bytes {
+            self.0 = (self.0 ^ u64::from(byte)).wrapping_mul(0x100_0000_01b3);
+        }
+    }
+
+    fn write_usize(&mut self, number: usize) {
+        let product = (number as u64).wrapping_mul(0x9e37_79b9_7f4a_7c15);
+        self.0 = product ^ (product >> 32);
+    }
+
+    fn finish(&self) -> u64 {
+        self.0
     }
 }
 
@@ -212,9 +258,7 @@ unsafe impl<N: Nodes> Nodes for Watching<N> {
     fn take_within(&self, words: usize, last: usize) -> Option<NodeAddr> {
         let node = self.inner.take_within(words, last)?;
         if self.on {
-            let mut book = self.book.borrow_mut();
-            let (table, operation) = (book.table, book.operation);
-            book.nodes.insert(node, Taken { table, operation, walked: false });
+            self.book.borrow_mut().take(node);
         }
         Some(node)
     }
@@ -224,7 +268,7 @@ unsafe impl<N: Nodes> Nodes for Watching<N> {
     }
 
     unsafe fn at(&self, node: NodeAddr) -> *const <N::Word as Word>::Cell {
-        self.stored();
+        self.look();
         if !self.knows(node, By::Writer) {
             return self.sink.as_ptr();
         }
@@ -272,7 +316,7 @@ unsafe impl<N: Nodes> Nodes for Watching<N> {
             // SAFETY: as above.
             unsafe { self.inner.publish(node, index, word) };
         }
-        self.stored();
+        self.look();
     }
 
     unsafe fn put(&self, node: NodeAddr, index: usize, word: N::Word) {
@@ -280,7 +324,12 @@ unsafe impl<N: Nodes> Nodes for Watching<N> {
             // SAFETY: as above.
             unsafe { self.inner.put(node, index, word) };
         }
-        self.stored();
+        self.look();
+    }
+
+    fn stored(&self, store: Store) {
+        self.inner.stored(store);
+        self.look();
     }
 
     unsafe fn fill(&self, node: NodeAddr, first: usize, count: usize, mut word: N::Word, step: N::Word) {
@@ -302,18 +351,8 @@ unsafe impl<N: Nodes> Nodes for Watching<N> {
 // SAFETY: every answer is that of the storage inside, except that it never is `Sync`.
 unsafe impl<N: Nodes> Reclaim for Watching<N> {
     unsafe fn free(&self, node: NodeAddr, clean: bool) {
-        if self.on {
-            let mut book = self.book.borrow_mut();
-            let operation = book.operation;
-            match book.nodes.remove(&node) {
-                Some(taken) => {
-                    book.returned += usize::from(taken.operation < operation || taken.walked);
-                }
-                None => {
-                    book.fault.get_or_insert_with(|| format!("node {:#x} was freed twice", node.get()));
-                    return;
-                }
-            }
+        if self.on && !self.book.borrow_mut().free(node) {
+            return;
         }
         // SAFETY: the caller's promise, about the storage inside.
         unsafe { self.inner.free(node, clean) };

@@ -38,6 +38,7 @@ macro_rules! planted {
 }
 
 #[path = "own/table.rs"]
+#[allow(unreachable_pub, clippy::redundant_else, reason = "as the page shows it, and with bugs that return")]
 mod table;
 
 conformance!(own, Compact, Shared, |nodes| table::Own::new(nodes));

@@ -56,17 +56,21 @@ impl Space {
     /// At compile time in all tables, if the geometry contradicts itself: an address that does not fit a `usize`, sizes
     /// that do not ascend from the base page.
     pub const fn of<G: Geometry>() -> Self {
-        assert!(G::VA_BITS <= usize::BITS && G::VA_BITS > G::BASE.shift(), "the address must fit a usize");
-        assert!(
-            !G::SIZES.is_empty() && G::SIZES[0].shift() == G::BASE.shift(),
-            "the first size is the base page"
-        );
-        assert!(ascend(G::SIZES), "sizes ascend");
-        assert!(
-            G::SIZES[G::SIZES.len() - 1].shift() < G::VA_BITS,
-            "a page is smaller than the address space"
-        );
-        Self { va_bits: G::VA_BITS, signed: G::SIGNED, base: G::BASE, sizes: G::SIZES }
+        Self::new(G::VA_BITS, G::SIGNED, G::BASE, G::SIZES)
+    }
+
+    /// Returns the space of `va_bits` significant bits, in two halves if `signed`, with pages of `sizes`, the first of which is
+    /// `base`: for code that has no geometry as a type.
+    ///
+    /// # Panics
+    ///
+    /// As [`of`](Self::of).
+    pub const fn new(va_bits: u32, signed: bool, base: PageSize, sizes: &'static [PageSize]) -> Self {
+        assert!(va_bits <= usize::BITS && va_bits > base.shift(), "the address must fit a usize");
+        assert!(!sizes.is_empty() && sizes[0].shift() == base.shift(), "the first size is the base page");
+        assert!(ascend(sizes), "sizes ascend");
+        assert!(sizes[sizes.len() - 1].shift() < va_bits, "a page is smaller than the address space");
+        Self { va_bits, signed, base, sizes }
     }
 
     /// Returns the number of significant bits of an address.

@@ -241,9 +241,9 @@ fn a_table_lives_in_frames() {
     let nodes = Storage::<Shared>::new(&frames);
     let mut random = TestRunner::deterministic();
     for _ in 0..20 {
-        let mut table = mpt::Mpt4::new(&nodes).unwrap();
+        let table = mpt::Mpt4::new(&nodes).unwrap();
         let ops = ops(table.space(), 40).new_tree(&mut random).unwrap().current();
-        Runner::new(&table, Profile::of::<Compact>(), 0).run(&mut table, &ops).unwrap();
+        Runner::new(&table, Profile::of::<Compact>(), 0).run(&table, &ops).unwrap();
         // SAFETY: nobody walks the table any more.
         unsafe { destroy(table).reclaim() };
         assert_eq!((frames.free(), nodes.held().pending(), nodes.held().lost()), (FRAMES - 1, 0, 0));

@@ -55,6 +55,10 @@ fn leaf(word: u64, level: usize, page: Vpn) -> Leaf {
     Leaf { at, size, frame: Compact::frame(word, size), attr: Compact::attr(word) }
 }
 
+fn no_memory(nodes: &impl Nodes, wanted: usize) -> Error {
+    Error::NoMemory { wanted: wanted as u32, pending: nodes.held().pending() as u32 }
+}
+
 /// Nodes that a change has taken before it changes anything, linked through their records.
 struct Stock<'n, N: Nodes<Word = u64>> {
     nodes: &'n N,
@@ -69,7 +73,7 @@ impl<'n, N: Nodes<Word = u64>> Stock<'n, N> {
         while stock.count < wanted {
             let Some(node) = nodes.take(SLOTS) else {
                 stock.give_back();
-                return Err(Error::NoMemory { wanted, pending: nodes.held().pending() });
+                return Err(no_memory(nodes, wanted));
             };
             // SAFETY: the node is ours alone.
             unsafe { (*nodes.record(node, SLOTS)).store(stock.head, Relaxed) };
@@ -115,8 +119,9 @@ impl<'n, N: Nodes<Word = u64>> Own<'n, N> {
     ///
     /// [`Error::NoMemory`] if there is none for the root.
     pub fn new(nodes: &'n N) -> Result<Self, Error> {
-        let root = nodes.take(SLOTS).ok_or(Error::NoMemory { wanted: 1, pending: nodes.held().pending() })?;
+        let root = nodes.take(SLOTS).ok_or_else(|| no_memory(nodes, 1))?;
         let (count, ptes) = (AtomicUsize::new(1), AtomicUsize::new(0));
+        planted!(OtherTable, (), forget(root));
         Ok(Self { nodes, root, sole: Sole::new(nodes.held()), count, ptes })
     }
 
@@ -147,7 +152,7 @@ impl<'n, N: Nodes<Word = u64>> Own<'n, N> {
     /// Takes a node over into a batch, which nothing leads to any more.
     fn retire(&self, batch: &mut Retired<'n>, node: NodeAddr, clean: bool) {
         self.count.fetch_sub(1, Relaxed);
-        planted!(FreedAtOnce, (), return unsafe { self.nodes.free(node, clean) });
+        planted!(FreedAtOnce, (), return self.free_at_once(node, clean));
         // SAFETY: the node is the table's, and unlinked.
         unsafe { batch.push(node, clean) };
     }
@@ -197,7 +202,7 @@ impl<'n, N: Nodes<Word = u64>> Own<'n, N> {
         let rest = self.check(pages, |leaf, absent| {
             let whole = space.pages_of(&leaf);
             if whole.intersect(pages) != Some(whole) {
-                return Err(Error::Partial { occupant: leaf });
+                return Err(Error::Partial { at: leaf.at, size: leaf.size });
             }
             if absent > 0 && holes == Holes::Refuse {
                 return Err(hole(next));
@@ -229,7 +234,7 @@ impl<'n, N: Nodes<Word = u64>> Own<'n, N> {
         let to = level_of(size);
         let word = Compact::leaf(frame, size, attr, to + 1 == LEVELS)?;
         Compact::leaf(Pfn::new(frame.get() + pages.len() - units(to)), size, attr, to + 1 == LEVELS)?;
-        self.check(pages, |occupant, _| Err(Error::Occupied { occupant }))?;
+        self.check(pages, |Leaf { at, size, .. }, _| Err(Error::Occupied { at, size }))?;
         let wanted = self.missing(Some(self.root), 0, pages, to);
         planted!(LinkedEarly, (), self.link_early(pages, wanted)?);
         let mut stock = Stock::new(self.nodes, wanted)?;
@@ -352,7 +357,7 @@ impl<'n, N: Nodes<Word = u64>> Own<'n, N> {
                     wanted += units(level_of(leaf.size)) / units(level);
                 }
                 let cut = whole.intersect(pages) != Some(whole);
-                return if cut { Err(Error::Partial { occupant: leaf }) } else { Ok(()) };
+                return if cut { Err(Error::Partial { at: leaf.at, size: leaf.size }) } else { Ok(()) };
             }
             let first = if offset == 0 { leaf } else { begun.unwrap_or(leaf) };
             begun = Some(first);
@@ -503,7 +508,7 @@ unsafe impl<'n, N: Nodes<Word = u64>> Table<'n> for Own<'n, N> {
             let word = unsafe { self.nodes.follow(node, index) };
             if !Compact::is_link(word) {
                 let found = Compact::is_leaf(word, level + 1 == LEVELS);
-                let word = planted!(ReadsTwice, word, unsafe { self.nodes.follow(node, index) });
+                let word = planted!(ReadsTwice, word, self.again(node, index));
                 return found.then(|| leaf(word, level, page));
             }
             node = Compact::node(word);
@@ -633,13 +638,29 @@ unsafe impl<'n, N: Nodes<Word = u64>> Table<'n> for Own<'n, N> {
 
 // Planted bugs that need more than a line.
 
+/// Forgets what the table of an earlier case has linked.
+fn forget(root: NodeAddr) {
+    if super::LINKED.get().is_some_and(|(_, other, _)| other == root) {
+        super::LINKED.set(None);
+    }
+}
+
 impl<'n, N: Nodes<Word = u64>> Own<'n, N> {
+    fn free_at_once(&self, node: NodeAddr, clean: bool) {
+        // SAFETY: there is none: this is the bug.
+        unsafe { self.nodes.free(node, clean) };
+    }
+
+    fn again(&self, node: NodeAddr, index: usize) -> u64 {
+        // SAFETY: the caller is pinned.
+        unsafe { self.nodes.follow(node, index) }
+    }
+
     /// Links an empty node before it is known that the others can be had.
     fn link_early(&self, pages: Pages, wanted: usize) -> Result<(), Error> {
         let index = pages.first().get() / units(0) % SLOTS;
         if wanted > 1 && self.link(self.root, index).is_none() {
-            let pending = self.nodes.held().pending();
-            let node = self.nodes.take(SLOTS).ok_or(Error::NoMemory { wanted, pending })?;
+            let node = self.nodes.take(SLOTS).ok_or_else(|| no_memory(self.nodes, wanted))?;
             self.put(self.root, index, Compact::link(node));
             self.live(self.root, 1);
             self.count.fetch_add(1, Relaxed);

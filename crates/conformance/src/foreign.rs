@@ -1,0 +1,375 @@
+//! The adapter for a page table that has never heard of [`Table`](tlbkit_pagetable::Table): a kernel's own mapper.
+//!
+//! It asks for [`map`](Foreign::map), [`unmap`](Foreign::unmap) and [`translate`](Foreign::translate) of one page. Whatever
+//! else the mapper can do it says by the other functions, and [`check`] returns what was left unchecked for want of
+//! them:
+//!
+//! | without | nobody checks |
+//! |-|-|
+//! | [`protect`](Foreign::protect) | that a change of rights changes one page, and no frame |
+//! | [`writable`](Foreign::writable) | that a page has the rights that it was given |
+//! | [`visit`](Foreign::visit) | that an iteration meets every page once, and nothing else |
+//! | [`flushed`](Foreign::flushed) | that an unmap, or the loss of a right, asks for a flush of the page |
+//! | [`fail_after`](Foreign::fail_after) | that a map which gets no memory changes nothing |
+//! | [`keeps_empty`](Foreign::keeps_empty) says so | that a large page can be mapped where small ones were |
+//! | [`nodes`](Foreign::nodes) | that a mapper from which everything was unmapped holds no more nodes after each round |
+//!
+//! The operations are those of the suite, cut into single pages, and the model is the suite's; a mapper is asked only for
+//! what its own types can say: aligned pages of sizes that it has, within its space. A page that is mapped, or not, in the
+//! way of an operation must make it fail.
+
+use std::cell::RefCell;
+use std::collections::BTreeSet;
+
+use proptest::test_runner::{Config, RngSeed, TestCaseError, TestError, TestRunner};
+use tlbkit_addr::{Attr, PageSize, Pages, Pfn, VirtAddr};
+use tlbkit_pagetable::{Change, Error, Holes, Leaf, Space};
+
+use crate::{Model, Op, Profile, ops};
+
+/// A mapper, as the kernel that owns it would call it. Addresses are bytes; a page is named by its first.
+pub trait Foreign {
+    /// Returns the addresses and page sizes that the mapper has: see [`Space::new`].
+    fn space(&self) -> Space;
+
+    /// Maps one page, and tells whether it did.
+    fn map(&mut self, at: usize, to: usize, size: PageSize, writable: bool) -> bool;
+
+    /// Unmaps one page, and tells whether it did.
+    fn unmap(&mut self, at: usize, size: PageSize) -> bool;
+
+    /// Returns where an address lies in physical memory.
+    fn translate(&self, at: usize) -> Option<usize>;
+
+    /// Makes one page writable or read-only, and tells whether it did; nothing if the mapper has no such function.
+    fn protect(&mut self, at: usize, size: PageSize, writable: bool) -> Option<bool> {
+        let _ = (at, size, writable);
+        None
+    }
+
+    /// Tells whether a mapped address can be written; nothing if the mapper does not say.
+    fn writable(&self, at: usize) -> Option<bool> {
+        let _ = at;
+        None
+    }
+
+    /// Visits every page, as its first address, its physical one and its size, in any order; returns false if the mapper
+    /// cannot.
+    fn visit(&self, visit: &mut dyn FnMut(usize, usize, PageSize)) -> bool {
+        let _ = visit;
+        false
+    }
+
+    /// Returns the first address and the bytes of each flush that was asked for since the last call; nothing if the mapper does
+    /// not say.
+    fn flushed(&mut self) -> Option<Vec<(usize, usize)>> {
+        None
+    }
+
+    /// Lets `takes` allocations of nodes succeed and those after them fail, or all succeed; returns false if that cannot
+    /// be done.
+    fn fail_after(&mut self, takes: Option<usize>) -> bool {
+        let _ = takes;
+        false
+    }
+
+    /// Tells whether a node that was emptied stays, in the way of a larger page.
+    fn keeps_empty(&self) -> bool {
+        false
+    }
+
+    /// Returns how many nodes the mapper has of its allocator, after it has freed what it can.
+    fn nodes(&mut self) -> Option<usize> {
+        None
+    }
+}
+
+/// The most pages of one operation.
+const MOST: usize = 24;
+
+/// Checks mappers that `new` makes, by `cases` sequences of operations that `seed` draws. Returns what was left unchecked.
+///
+/// # Errors
+///
+/// What was wrong, after which operations, the fewest that were found.
+pub fn check<F: Foreign>(new: impl Fn() -> F, cases: u32, seed: u64) -> Result<Vec<&'static str>, String> {
+    let unchecked = RefCell::new(BTreeSet::new());
+    let config =
+        Config { cases, rng_seed: RngSeed::Fixed(seed), failure_persistence: None, ..Config::default() };
+    let found = TestRunner::new(config).run(&ops(new().space(), 40), |ops| {
+        let mut run = Run::new(new());
+        let done = run.all(&ops);
+        unchecked.borrow_mut().extend(run.unchecked);
+        done.map_err(TestCaseError::fail)
+    });
+    match found {
+        Ok(()) => Ok(unchecked.into_inner().into_iter().collect()),
+        Err(TestError::Fail(_, ops)) => {
+            let mut run = Run::new(new());
+            let what = run.all(&ops).err().unwrap_or_default();
+            Err(format!("{what}\n  after:\n{}", run.calls.join("\n")))
+        }
+        Err(TestError::Abort(why)) => Err(format!("no operations could be drawn: {why}")),
+    }
+}
+
+struct Run<F> {
+    mapper: F,
+    model: Model,
+    unchecked: BTreeSet<&'static str>,
+    /// Where nodes may be that were emptied, by first address and size.
+    kept: BTreeSet<(usize, PageSize)>,
+    /// What was called, in words.
+    calls: Vec<String>,
+}
+
+impl<F: Foreign> Run<F> {
+    fn new(mapper: F) -> Self {
+        let model = Model::new(mapper.space(), Profile::plain());
+        Self { mapper, model, unchecked: BTreeSet::new(), kept: BTreeSet::new(), calls: Vec::new() }
+    }
+
+    fn all(&mut self, ops: &[Op]) -> Result<(), String> {
+        for op in ops {
+            self.one(op)?;
+        }
+        self.clear()?;
+        let empty = self.mapper.nodes();
+        for op in ops {
+            self.one(op)?;
+        }
+        self.clear()?;
+        match (empty, self.mapper.nodes()) {
+            (Some(before), Some(after)) if after > before => Err(format!(
+                "emptied, it holds {after} nodes; emptied before the same operations it held {before}"
+            )),
+            (None, _) => {
+                self.unchecked.insert("nodes");
+                Ok(())
+            }
+            _ => Ok(()),
+        }
+    }
+
+    fn one(&mut self, op: &Op) -> Result<(), String> {
+        let base = self.model.space().base();
+        match *op {
+            Op::Map { pages, frame, size, attr } => {
+                let Some(units) = size.pages(base).filter(|_| self.model.space().sizes().contains(&size))
+                else {
+                    return Ok(());
+                };
+                // Physical addresses of 40 bits.
+                let frame = frame.get() & ((1 << (40 - base.shift())) - 1) & !(units - 1);
+                for page in 0..(pages.len() / units).min(MOST) {
+                    let Some(pages) =
+                        pages.first().checked_add(page * units).and_then(|at| Pages::count(at, units))
+                    else {
+                        break;
+                    };
+                    let frame = Pfn::new((frame + page * units) & ((1 << (40 - base.shift())) - 1));
+                    let attr = Attr::READ | Attr::EXEC | attr & Attr::WRITE;
+                    self.step(&Op::Map { pages, frame, size, attr })?;
+                }
+                Ok(())
+            }
+            Op::Unmap { pages, .. } => {
+                self.each(pages, |pages| Op::Unmap { pages, holes: Holes::Refuse, room: None })
+            }
+            Op::Protect { pages, change, .. } => {
+                let writable = change.set.contains(Attr::WRITE) || !change.clear.contains(Attr::WRITE);
+                let change = if writable { Change::set(Attr::WRITE) } else { Change::clear(Attr::WRITE) };
+                self.each(pages, |pages| Op::Protect { pages, holes: Holes::Refuse, change })
+            }
+            Op::Lookup { at } => self.look(at.get()),
+            Op::ForEach { .. } => self.visit(),
+            Op::Resize { .. } | Op::Replace { .. } => Ok(()),
+        }
+    }
+
+    /// Does something to every page that a range meets, and to the first of the range if there is none.
+    fn each(&mut self, pages: Pages, op: impl Fn(Pages) -> Op) -> Result<(), String> {
+        let space = *self.model.space();
+        let mut leaves: Vec<_> =
+            self.model.overlap(pages).take(MOST).map(|leaf| space.pages_of(&leaf)).collect();
+        if leaves.is_empty() {
+            leaves.push(Pages::one(pages.first()));
+        }
+        leaves.into_iter().try_for_each(|pages| self.step(&op(pages)))
+    }
+
+    fn clear(&mut self) -> Result<(), String> {
+        let space = *self.model.space();
+        let leaves: Vec<_> = self.model.leaves().collect();
+        for leaf in leaves {
+            self.step(&Op::Unmap { pages: space.pages_of(&leaf), holes: Holes::Refuse, room: None })?;
+        }
+        Ok(())
+    }
+
+    /// Performs an operation on one page.
+    fn step(&mut self, op: &Op) -> Result<(), String> {
+        let refusals = self.model.refusals(op);
+        // The mapper's own types rule the others out.
+        let said = |error: &Error| matches!(error, Error::Occupied { .. } | Error::NotMapped { .. });
+        if !refusals.iter().all(said) {
+            return Ok(());
+        }
+        let Some(pages) = op.pages() else { return Ok(()) };
+        let base = self.model.space().base();
+        let at = pages.first().address(base).get();
+        let size = PageSize::from_shift((pages.len() * base.bytes()).trailing_zeros()).unwrap_or(base);
+        self.mapper.flushed();
+        let done = match *op {
+            Op::Map { frame, attr, .. } => {
+                let (to, writable) = (frame.address(base).get(), attr.contains(Attr::WRITE));
+                self.calls.push(format!("    map({at:#x}, {to:#x}, {size}, writable: {writable})"));
+                if self.kept.contains(&(at, size)) {
+                    self.unchecked.insert("keeps_empty");
+                    return Ok(());
+                }
+                if self.mapper.keeps_empty() {
+                    let larger = self.model.space().sizes().iter().filter(|larger| **larger > size);
+                    self.kept.extend(larger.map(|larger| (at & !larger.mask(), *larger)));
+                }
+                if refusals.is_empty() {
+                    self.fail(at, to, size, writable)?;
+                }
+                self.mapper.map(at, to, size, writable)
+            }
+            Op::Unmap { .. } => {
+                self.calls.push(format!("    unmap({at:#x}, {size})"));
+                self.mapper.unmap(at, size)
+            }
+            Op::Protect { change, .. } => {
+                let writable = change.set.contains(Attr::WRITE);
+                let Some(done) = self.mapper.protect(at, size, writable) else {
+                    self.unchecked.insert("protect");
+                    return Ok(());
+                };
+                self.calls.push(format!("    protect({at:#x}, {size}, writable: {writable})"));
+                done
+            }
+            _ => return Ok(()),
+        };
+        match (done, refusals.first()) {
+            (true, Some(refusal)) => {
+                return Err(format!("it was done, and should have been refused: {refusal}"));
+            }
+            (false, None) => return Err("it was refused, and nothing was in the way".to_owned()),
+            _ => {}
+        }
+        if done {
+            self.check_flush(op, at, size)?;
+            let effect = self.model.effect(op);
+            self.model.commit(&effect);
+        }
+        self.compare(at, size)
+    }
+
+    /// Lets every allocation of a map fail, one after the other.
+    fn fail(&mut self, at: usize, to: usize, size: PageSize, writable: bool) -> Result<(), String> {
+        for takes in 0..8 {
+            if !self.mapper.fail_after(Some(takes)) {
+                self.unchecked.insert("fail_after");
+                return Ok(());
+            }
+            let done = self.mapper.map(at, to, size, writable);
+            self.mapper.fail_after(None);
+            if done {
+                // No more to fail: as it was, for the real one.
+                if !self.mapper.unmap(at, size) {
+                    return Err("a page that was just mapped cannot be unmapped".to_owned());
+                }
+                return Ok(());
+            }
+            self.compare(at, size)
+                .map_err(|what| format!("allocation {takes} failed, and the map with it: {what}"))?;
+        }
+        Err("it takes more than seven nodes, or fails without wanting any".to_owned())
+    }
+
+    fn check_flush(&mut self, op: &Op, at: usize, size: PageSize) -> Result<(), String> {
+        let Some(flushed) = self.mapper.flushed() else {
+            self.unchecked.insert("flushed");
+            return Ok(());
+        };
+        let lost = match *op {
+            Op::Unmap { .. } => true,
+            Op::Protect { change, .. } => {
+                let was =
+                    self.model.lookup(VirtAddr::new(at)).is_some_and(|leaf| leaf.attr.contains(Attr::WRITE));
+                was && change.clear.contains(Attr::WRITE)
+            }
+            _ => false,
+        };
+        let covers = |&(first, bytes): &(usize, usize)| {
+            first <= at && at + size.mask() <= first.saturating_add(bytes - 1)
+        };
+        if lost && !flushed.iter().any(covers) {
+            return Err(format!("the {size} page at {at:#x} must be flushed, and was not: {flushed:x?}"));
+        }
+        Ok(())
+    }
+
+    /// Compares every page with the model, and what lies around one.
+    fn compare(&mut self, at: usize, size: PageSize) -> Result<(), String> {
+        for at in [at, at + size.mask(), at.wrapping_sub(1), at.wrapping_add(size.mask() + 1)] {
+            self.look(at)?;
+        }
+        let some = self.model.len() / 32 + 1;
+        let leaves: Vec<Leaf> = self.model.leaves().skip(self.calls.len() % some).step_by(some).collect();
+        for leaf in leaves {
+            self.look(leaf.at.get())?;
+            self.look(leaf.at.get() + leaf.size.mask())?;
+        }
+        if self.calls.len().is_multiple_of(8) { self.visit() } else { Ok(()) }
+    }
+
+    fn look(&mut self, at: usize) -> Result<(), String> {
+        let at = VirtAddr::new(at);
+        let space = self.model.space();
+        if !space.holds(at) {
+            return Ok(());
+        }
+        let leaf = self.model.lookup(at);
+        let wanted = leaf.map(|leaf| leaf.phys(at, space.base()).get());
+        let found = self.mapper.translate(at.get());
+        if found != wanted {
+            return Err(format!("{at} is translated to {found:x?}, and should be to {wanted:x?}"));
+        }
+        let Some(leaf) = leaf else { return Ok(()) };
+        match self.mapper.writable(at.get()) {
+            None => {
+                self.unchecked.insert("writable");
+            }
+            Some(writable) if writable != leaf.attr.contains(Attr::WRITE) => {
+                return Err(format!("{at} is writable: {writable}; it should be the other way round"));
+            }
+            Some(_) => {}
+        }
+        Ok(())
+    }
+
+    fn visit(&mut self) -> Result<(), String> {
+        let mut found = Vec::new();
+        if !self.mapper.visit(&mut |at, to, size| found.push((at, to, size))) {
+            self.unchecked.insert("visit");
+            return Ok(());
+        }
+        found.sort_unstable();
+        let base = self.model.space().base();
+        let wanted =
+            self.model.leaves().map(|leaf| (leaf.at.get(), leaf.frame.address(base).get(), leaf.size));
+        let wanted: Vec<_> = wanted.collect();
+        if found == wanted {
+            return Ok(());
+        }
+        let odd = found.iter().zip(&wanted).find(|(found, wanted)| found != wanted);
+        Err(format!(
+            "a visit met {} pages, and {} are mapped; the first that differ: {odd:x?}",
+            found.len(),
+            wanted.len()
+        ))
+    }
+}
