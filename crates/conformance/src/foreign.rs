@@ -183,7 +183,7 @@ impl<F: Foreign> Run<F> {
             }
             Op::Lookup { at } => self.look(at.get()),
             Op::ForEach { .. } => self.visit(),
-            Op::Resize { .. } | Op::Replace { .. } => Ok(()),
+            Op::Resize { .. } | Op::Replace { .. } | Op::Mark { .. } | Op::Fill { .. } => Ok(()),
         }
     }
 

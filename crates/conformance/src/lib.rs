@@ -87,7 +87,7 @@ pub use tlbkit_pagetable as pagetable;
 /// What a printed failure names.
 pub mod prelude {
     pub use tlbkit_addr::{Attr, PageSize, Pages, Pfn, VirtAddr, Vpn};
-    pub use tlbkit_pagetable::{Change, Holes};
+    pub use tlbkit_pagetable::{Change, Holes, Mark};
 
     pub use crate::suite::{Property, replay};
     pub use crate::{Op, conformance};

@@ -3,6 +3,7 @@
 use std::fmt::Write as _;
 
 use tlbkit_addr::{Attr, PageSize, Pages};
+use tlbkit_pagetable::Mark;
 
 use crate::Op;
 
@@ -41,6 +42,20 @@ fn one(op: &Op) -> String {
         Op::Replace { at, frame, attr } => format!(
             "Op::Replace {{ at: VirtAddr::new({:#x}), frame: Pfn::new({:#x}), attr: {} }}",
             at.get(),
+            frame.get(),
+            bits(attr)
+        ),
+        Op::Mark { page, mark } => {
+            let mark = match mark {
+                None => "None".to_owned(),
+                Some(Mark::Guard) => "Some(Mark::Guard)".to_owned(),
+                Some(Mark::Payload(payload)) => format!("Some(Mark::Payload({payload:#x}))"),
+            };
+            format!("Op::Mark {{ page: Vpn::new({:#x}), mark: {mark} }}", page.get())
+        }
+        Op::Fill { page, frame, attr } => format!(
+            "Op::Fill {{ page: Vpn::new({:#x}), frame: Pfn::new({:#x}), attr: {} }}",
+            page.get(),
             frame.get(),
             bits(attr)
         ),

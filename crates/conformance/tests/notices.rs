@@ -87,7 +87,7 @@ fn operations_meet() {
     let (mut done, mut refused) = (BTreeMap::new(), BTreeMap::new());
     let name = |text: String| text.split([' ', '(']).next().unwrap().to_owned();
     let mut random = TestRunner::deterministic();
-    for _ in 0..200 {
+    for _ in 0..300 {
         let table = Mpt::<Va32, Compact32, _>::new(&slab).unwrap();
         let mut runner = Runner::new(&table, Profile::of::<Compact32>(), 0);
         for op in ops(table.space(), 40).new_tree(&mut random).unwrap().current() {
