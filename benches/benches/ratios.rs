@@ -2,9 +2,10 @@
 //!
 //! On a machine that is shared the absolute times of two runs say little; rounds that alternate see the same noise.
 //! Prints the median time of an operation, and the median ratio of neighbouring rounds with its confidence interval of
-//! 95 %, from the order of the ratios alone. `--json` prints one array of rows instead. Nothing here fails.
+//! 95 %, from the order of the ratios alone. `--json` prints one array of rows instead. No ratio fails; a filter that matches no job does.
 #![allow(missing_docs)]
 
+use std::process::ExitCode;
 use std::time::{Duration, Instant};
 
 use tlbkit_benches::cases::{self, Case, Round};
@@ -23,9 +24,15 @@ struct Row {
     ci: [f64; 2],
 }
 
-fn main() {
+fn main() -> ExitCode {
     let wanted: Vec<String> = std::env::args().skip(1).filter(|arg| !arg.starts_with("--")).collect();
     let json = std::env::args().any(|arg| arg == "--json");
+    let mut jobs: Vec<_> = cases::all().iter().map(|case| case.job).collect();
+    jobs.dedup();
+    if let Some(part) = wanted.iter().find(|part| !jobs.iter().any(|job| job.contains(part.as_str()))) {
+        eprintln!("no job has `{part}` in its name; the jobs are: {}", jobs.join(", "));
+        return ExitCode::FAILURE;
+    }
     if !json {
         println!("{:<22} {:<22} {:>10}  {:>6}  95 %          to", "job", "subject", "ns/op", "ratio");
     }
@@ -48,6 +55,7 @@ fn main() {
         let rows: Vec<_> = rows.iter().map(object).collect();
         println!("[\n{}\n]", rows.join(",\n"));
     }
+    ExitCode::SUCCESS
 }
 
 fn print(row: &Row) {
