@@ -9,7 +9,7 @@ use libfuzzer_sys::fuzz_target;
 use model::{Arena, ByScan, Machine, Missed, Node, step};
 use tlbkit_addr::{PageSize, Vpn};
 use tlbkit_superpage::{
-    ApproxOnline, Asap, Asap464, Costs, PageSizes, Online, OnlineMemory, Policy, Refusal, Setup, StackEntry,
+    ApproxOnline, Asap, Asap464, Costs, Online, OnlineMemory, PageSizes, Policy, Refusal, Setup, StackEntry,
     Superpage, Thrift,
 };
 
@@ -65,8 +65,10 @@ impl Reference {
 
     /// Near the beginning of one of three segments, mostly; the last is that at the top of the address space.
     fn page(self, page_sizes: &PageSizes) -> Vpn {
-        let pages =
-            page_sizes.size(page_sizes.top()).and_then(|size| size.pages(PageSize::K4)).expect("the largest size");
+        let pages = page_sizes
+            .size(page_sizes.top())
+            .and_then(|size| size.pages(PageSize::K4))
+            .expect("the largest size");
         let top = (usize::MAX >> PageSize::K4.shift()) / pages * pages;
         let first = [0, 5 * pages, top][usize::from(self.how >> 1) % 3];
         let at = if self.how & 8 == 0 { self.at % 70 } else { self.at };
@@ -234,5 +236,12 @@ fuzz_target!(|input: Input| {
     let mut memory = arena(Asap464::segment_memory(&page_sizes));
     let mut definition =
         BySet { units: BTreeSet::new(), half_of: Some(page_sizes.level_reaching(PageSize::K64).max(1)) };
-    run("ASAP-4-64", page_sizes, tlbs, references, &mut Asap464::new(page_sizes, memory.memory()), &mut definition);
+    run(
+        "ASAP-4-64",
+        page_sizes,
+        tlbs,
+        references,
+        &mut Asap464::new(page_sizes, memory.memory()),
+        &mut definition,
+    );
 });

@@ -130,7 +130,7 @@ impl Arena {
             Named::Fixed(_) | Named::Offline | Named::ApproxScan => {}
             Named::Asap => arena.pools[0] = Self::pool(Asap::segment_memory(&setup.page_sizes), segments),
             Named::Asap464 => {
-                arena.pools[0] = Self::pool(Asap464::segment_memory(&setup.page_sizes), segments)
+                arena.pools[0] = Self::pool(Asap464::segment_memory(&setup.page_sizes), segments);
             }
             Named::Approx => arena.pools[0] = Self::pool(ApproxOnline::segment_memory(setup)?, segments),
             Named::ApproxEager => {

@@ -10,7 +10,7 @@ mod transcript;
 use tlbkit_addr::{Attr, PageSize, VirtAddr, Vpn};
 use tlbkit_pagetable::Change;
 use tlbkit_refill::handler::{Form, Front, Place, Root, Spec, Write};
-use tlbkit_superpage::{ApproxOnline, Costs, SegmentMemory, PageSizes, Memory, Setup, Slot};
+use tlbkit_superpage::{ApproxOnline, Costs, Memory, PageSizes, SegmentMemory, Setup, Slot};
 
 use self::space::{NUMBER, Space};
 use self::transcript::Line;

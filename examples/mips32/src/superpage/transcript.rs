@@ -38,7 +38,8 @@ impl Display for Line {
         match *self {
             Self::Setup(page_sizes, r_per_kb) => {
                 f.write_str("setup sizes=")?;
-                let sizes = (0..page_sizes.levels()).filter_map(|level| page_sizes.size(level)).map(PageSize::shift);
+                let sizes =
+                    (0..page_sizes.levels()).filter_map(|level| page_sizes.size(level)).map(PageSize::shift);
                 for (level, shift) in sizes.enumerate() {
                     write!(f, "{}{shift}", if level > 0 { "," } else { "" })?;
                 }
