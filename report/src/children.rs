@@ -70,9 +70,11 @@ impl Children {
         let mut running = self.lock();
         let Some(place) = place(&running) else { return Err(io::ErrorKind::NotFound.into()) };
         let (mut child, _) = running.children.swap_remove(place);
+        // A program that was killed may have closed both pipes before anything else was heard.
+        let ended = running.ended;
         drop(running);
         let status = child.wait()?;
-        let (Some(stdout), Some(stderr)) = (stdout, stderr) else {
+        let (Some(stdout), Some(stderr), false) = (stdout, stderr, ended) else {
             return Err(io::ErrorKind::Interrupted.into());
         };
         Ok(Output { status, stdout, stderr })

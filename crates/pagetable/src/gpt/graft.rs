@@ -83,7 +83,9 @@ impl<N: Nodes> Supply for Stock<'_, N, KINDS> {
 
     fn take(&mut self, kind: usize) -> NodeAddr {
         // The dry run, which is the same code, has counted it.
-        self.next(kind).unwrap_or(NodeAddr::new(0))
+        let node = self.next(kind);
+        debug_assert!(node.is_some(), "the dry run has counted no node of kind {kind} for this");
+        node.unwrap_or(NodeAddr::new(0))
     }
 }
 
@@ -660,7 +662,8 @@ impl<'n, G: Geometry, F: Format, N: Nodes<Word = F::Word>, L: Layout<N>, P: Poli
                 if bit >= new.shift {
                     return Fork::Below(new.shift);
                 }
-                ceiling = new.shift;
+                // It may be below the slot that has to change, or above.
+                ceiling = ceiling.min(new.shift);
             } else if agree(new.at, near, new.top) {
                 (top, alone) = (top.max(new.top), false);
             }
