@@ -158,7 +158,7 @@ const MUTATIONS: [Mutation; 29] = [
     mutation(
         "a place in a bucket is used again before the shootdown of its page",
         "crates/pagetable/src/retired.rs",
-        ["pub(crate) fn quarantine(", "self.nodes.held().quarantine();", ""],
+        ["pub fn quarantine(", "self.nodes.held().quarantine();", ""],
         Test::Walkers("::replace"),
     ),
     mutation(
@@ -174,7 +174,7 @@ const MUTATIONS: [Mutation; 29] = [
     mutation(
         "a batch keeps what a change pushed that has unwound",
         "crates/pagetable/src/retired.rs",
-        ["pub fn change_late<T>(", "(batch.head, batch.count) = (head, count);", ""],
+        ["pub unsafe fn change_late<T>(", "(batch.head, batch.count) = (head, count);", ""],
         Test::Plain(PAGETABLE, "unwinding", "g16"),
     ),
     mutation(
