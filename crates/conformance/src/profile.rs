@@ -42,9 +42,11 @@ impl Profile {
             breaks: F::BREAK,
             breaks_frames: F::BREAK_FRAME,
             notes: F::STATUS,
-            encode: |frame, size, attr, last| F::leaf(frame, size, attr, last).map(F::attr),
+            encode: |frame, size, attr, last| {
+                F::leaf(frame, size, attr, last).map(|leaf| F::attr(leaf, last))
+            },
             change: |size, attr, last, change| match F::leaf(Pfn::new(0), size, attr, last) {
-                Ok(leaf) => F::attr(F::change(leaf, change)),
+                Ok(leaf) => F::attr(F::change(leaf, change, last), last),
                 Err(_) => attr,
             },
         }

@@ -99,14 +99,14 @@ fn check<F: Format>(known: &Known, c: Choice) {
         // Formats that find the size by level are told it.
         assert_eq!(F::size(word, size), size);
         assert_eq!(F::frame(word, size), Pfn::new(frame));
-        F::attr(word)
+        F::attr(word, c.last)
     };
     assert_eq!(reads(leaf), attr);
 
     // Bits that are no attribute are none to lose.
     let stray = Attr::from_bits_retain(c.clear & !Attr::all().bits());
     let change = Change { set: can(c.set), clear: can(c.clear) | stray };
-    assert_eq!(reads(F::change(leaf, change)), normal(change.apply(attr)));
+    assert_eq!(reads(F::change(leaf, change, c.last)), normal(change.apply(attr)));
 
     // The next page of a range is some steps away.
     let step = size.mask() / 4096 + 1;
@@ -295,18 +295,22 @@ fn hardware_finds_closed_pages_and_marks_not_present() {
         let kept = Attr::USER | Attr::DIRTY | Attr::ACCESSED | Attr::COPY_ON_WRITE;
         for (frame, shift) in [(0x12345, 12), (0x200, 21), (0x40000, 30)] {
             let last = shift == 12;
-            let leaf = |word| (F::is_leaf(word, last), F::frame(word, size(shift)), F::attr(word));
+            let leaf = |word| (F::is_leaf(word, last), F::frame(word, size(shift)), F::attr(word, last));
             let closed = word::<F>(frame, shift, kept);
             assert_eq!((closed & 1, leaf(closed)), (0, (true, Pfn::new(frame), kept)));
             assert!(last || !F::is_link(closed));
             // A right opens it, and it closes when the last is gone.
-            let open = F::change(closed, Change::set(Attr::WRITE));
+            let open = F::change(closed, Change::set(Attr::WRITE), last);
             assert_eq!((open & 1, leaf(open).2), (1, kept | RW));
-            assert_eq!(F::change(open, Change::clear(Attr::READ)), open, "what can be written can be read");
-            assert_eq!(F::change(open, Change::clear(RX | Attr::WRITE)), closed);
-            let read = F::change(open, Change::clear(Attr::WRITE));
-            assert_eq!((read & 1, F::change(read, Change::clear(Attr::READ))), (1, closed));
-            assert_eq!(leaf(F::change(closed, Change::clear(Attr::DIRTY))).2, kept - Attr::DIRTY);
+            assert_eq!(
+                F::change(open, Change::clear(Attr::READ), last),
+                open,
+                "what can be written can be read"
+            );
+            assert_eq!(F::change(open, Change::clear(RX | Attr::WRITE), last), closed);
+            let read = F::change(open, Change::clear(Attr::WRITE), last);
+            assert_eq!((read & 1, F::change(read, Change::clear(Attr::READ), last)), (1, closed));
+            assert_eq!(leaf(F::change(closed, Change::clear(Attr::DIRTY), last)).2, kept - Attr::DIRTY);
         }
         for bits in [1, 2, 3, 0x1234_5678, (1 << F::ABSENT) - 1] {
             assert_eq!((F::absent(bits) & 1, F::absent_bits(F::absent(bits))), (0, bits));
@@ -326,7 +330,7 @@ fn hardware_finds_closed_pages_and_marks_not_present() {
 fn ends_at<F: Format>(frame_bits: u32) {
     let last = Pfn::new((1 << frame_bits) - 1);
     let leaf = F::leaf(last, PageSize::K4, Attr::READ, true).unwrap();
-    assert_eq!((F::frame(leaf, PageSize::K4), F::attr(leaf)), (last, Attr::READ | F::IMPLIED));
+    assert_eq!((F::frame(leaf, PageSize::K4), F::attr(leaf, true)), (last, Attr::READ | F::IMPLIED));
     for frame in [Pfn::new(1 << frame_bits), Pfn::new(usize::MAX)] {
         assert_eq!(F::leaf(frame, PageSize::K4, Attr::READ, true), Err(Error::FrameTooLarge { frame }));
     }

@@ -185,7 +185,7 @@ fn the_pages_of_a_mips_table_are_pages_to_the_tlb() {
     // SAFETY: the root and a node that it maps.
     let word = unsafe { slab.follow(table.table().root(), 2) };
     assert!(EntryLo::is_leaf(word, true));
-    assert_eq!(EntryLo::attr(word), EntryLo::IMPLIED | RW | Attr::DIRTY);
+    assert_eq!(EntryLo::attr(word, true), EntryLo::IMPLIED | RW | Attr::DIRTY);
     let node = NodeAddr::new(EntryLo::frame(word, K4).get() << 12);
     assert!((base..base + (8 << 12)).contains(&node.get()), "a physical address");
     // SAFETY: as above.

@@ -156,7 +156,8 @@ fn dirtied_at<G: Radix, F: Format<Word = u64>>(
             let cell = if cached && !mmu_forgot.get() { unsafe { &*old } } else { now };
             let word = cell.load(Ordering::Relaxed);
             if word != 0 {
-                cell.store(F::change(word, Change::set(Attr::DIRTY)), Ordering::Relaxed);
+                // The bit stands at the same place at every level.
+                cell.store(F::change(word, Change::set(Attr::DIRTY), true), Ordering::Relaxed);
                 mmu_noted.set(true);
             }
         }
@@ -314,7 +315,7 @@ fn a_change_of_flags_never_makes_a_page_of_a_table() {
     let change = Change { set: Attr::GLOBAL | Attr::DEVICE, clear: Attr::WRITE };
     table.protect(pages(0x200, 1024), Holes::Skip, change).unwrap();
     assert_eq!(dir(0x20_0000), before, "the link to the table is as it was");
-    assert_eq!(X86::attr(dir(0x40_0000)), Attr::READ | Attr::GLOBAL | Attr::MEMORY);
+    assert_eq!(X86::attr(dir(0x40_0000), false), Attr::READ | Attr::GLOBAL | Attr::MEMORY);
     assert_eq!(table.lookup(VirtAddr::new(0x20_1000)).unwrap().frame, Pfn::new(0x91));
     // A part of the large page is refused by name.
     let cut = table.protect(pages(0x400, 1), Holes::Skip, change);

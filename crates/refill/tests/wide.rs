@@ -219,11 +219,11 @@ fn the_format_is_that_of_entry_lo() {
             let leaf = PaperLo::leaf(frame, size, attr, true).unwrap();
             assert_eq!(Ok(leaf), EntryLo::leaf(frame, size, attr, true));
             assert!(PaperLo::is_leaf(leaf, true) && !PaperLo::is_link(leaf));
-            assert_eq!((PaperLo::frame(leaf, size), PaperLo::attr(leaf)), (frame, attr));
+            assert_eq!((PaperLo::frame(leaf, size), PaperLo::attr(leaf, true)), (frame, attr));
             assert_eq!(PaperLo::size(leaf, slot), size);
             let clean = Change { set: Attr::empty(), clear: Attr::WRITE | Attr::DIRTY };
-            let changed = PaperLo::change(leaf, clean);
-            assert_eq!(PaperLo::attr(changed), attr.difference(Attr::WRITE | Attr::DIRTY));
+            let changed = PaperLo::change(leaf, clean, true);
+            assert_eq!(PaperLo::attr(changed, true), attr.difference(Attr::WRITE | Attr::DIRTY));
             // An absent half takes the G of its neighbour.
             assert_eq!(PaperLo::beside(leaf, 0), EntryLo::beside(leaf, 0));
             assert_eq!(PaperLo::beside(leaf, 0), u32::from(attr.contains(Attr::GLOBAL)));

@@ -52,7 +52,7 @@ fn parts(level: usize, pages: Pages) -> impl Iterator<Item = (usize, Pages)> {
 fn leaf(word: u64, level: usize, page: Vpn) -> Leaf {
     let size = Compact::size(word, slot(level));
     let at = VirtAddr::new(page.address(PageSize::K4).get() & !size.mask());
-    Leaf { at, size, frame: Compact::frame(word, size), attr: Compact::attr(word) }
+    Leaf { at, size, frame: Compact::frame(word, size), attr: Compact::attr(word, true) }
 }
 
 fn no_memory(nodes: &impl Nodes, wanted: usize) -> Error {
@@ -333,7 +333,7 @@ impl<'n, N: Nodes<Word = u64>> Own<'n, N> {
             if let Some(below) = self.link(node, index) {
                 self.edit(below, level + 1, part, change);
             } else if Compact::is_leaf(word, level + 1 == LEVELS) {
-                self.put(node, index, Compact::change(word, change));
+                self.put(node, index, Compact::change(word, change, true));
             }
         }
     }

@@ -226,7 +226,7 @@ unsafe impl Format for Aarch64 {
     }
 
     #[inline(always)]
-    fn attr(leaf: u64) -> Attr {
+    fn attr(leaf: u64, _last: bool) -> Attr {
         let mut attr = has(leaf, &BITS).union(has(leaf, &[(Attr::READ, VALID)]));
         let never = if attr.contains(Attr::USER) { UXN } else { PXN };
         attr.set(Attr::EXEC, leaf & never == 0);
@@ -238,8 +238,8 @@ unsafe impl Format for Aarch64 {
     }
 
     #[inline(always)]
-    fn change(leaf: u64, change: Change) -> u64 {
-        (leaf & !ALL).with(encode(change.apply(Self::attr(leaf))))
+    fn change(leaf: u64, change: Change, last: bool) -> u64 {
+        (leaf & !ALL).with(encode(change.apply(Self::attr(leaf, last))))
     }
 
     #[inline(always)]

@@ -86,7 +86,7 @@ macro_rules! compact {
             }
 
             #[inline(always)]
-            fn attr(leaf: $word) -> Attr {
+            fn attr(leaf: $word, _last: bool) -> Attr {
                 Attr::from_bits_retain((leaf >> ATTR_SHIFT) as u16 & ATTRS)
             }
 
@@ -110,7 +110,7 @@ macro_rules! compact {
             }
 
             #[inline(always)]
-            fn change(leaf: $word, change: Change) -> $word {
+            fn change(leaf: $word, change: Change, _last: bool) -> $word {
                 leaf & !($word::from(change.clear.bits() & ATTRS) << ATTR_SHIFT)
                     | $word::from(change.set.bits()) << ATTR_SHIFT
             }

@@ -276,7 +276,7 @@ unsafe impl<const CCA: u32, const COW: u32, const LINK: u32> Format for EntryLoO
     }
 
     #[inline(always)]
-    fn attr(leaf: u32) -> Attr {
+    fn attr(leaf: u32, _last: bool) -> Attr {
         let state = leaf >> Self::state_shift(leaf) & 3;
         let mut attr = Self::IMPLIED;
         attr.set(Attr::WRITE, leaf & D != 0 || state == WRITABLE);
@@ -298,9 +298,9 @@ unsafe impl<const CCA: u32, const COW: u32, const LINK: u32> Format for EntryLoO
     }
 
     #[inline(always)]
-    fn change(leaf: u32, change: Change) -> u32 {
+    fn change(leaf: u32, change: Change, last: bool) -> u32 {
         let shift = Self::state_shift(leaf);
-        let (low, state) = Self::encode(change.apply(Self::attr(leaf)));
+        let (low, state) = Self::encode(change.apply(Self::attr(leaf, last)));
         let kept = leaf & !(3 << shift).with(C).with(D).with(V).with(G);
         kept.with(low).with(Self::digit(state, shift))
     }

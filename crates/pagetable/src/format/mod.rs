@@ -142,8 +142,8 @@ pub unsafe trait Format: Debug + 'static {
     /// Returns the first frame of a leaf of `size`.
     fn frame(leaf: Self::Word, size: PageSize) -> Pfn;
 
-    /// Returns the attributes of a leaf.
-    fn attr(leaf: Self::Word) -> Attr;
+    /// Returns the attributes of a leaf. `last` as for [`leaf`](Format::leaf).
+    fn attr(leaf: Self::Word, last: bool) -> Attr;
 
     /// Returns the size of a leaf that stands in a slot for pages of `slot`. Formats that do not encode the size
     /// return `slot`.
@@ -154,8 +154,9 @@ pub unsafe trait Format: Debug + 'static {
     }
 
     /// Returns the leaf with changed attributes. The change touches none that are [`FIXED`](Format::FIXED), clears
-    /// none that are [`IMPLIED`](Format::IMPLIED), and sets none that the format does not have.
-    fn change(leaf: Self::Word, change: Change) -> Self::Word;
+    /// none that are [`IMPLIED`](Format::IMPLIED), and sets none that the format does not have. `last` as for
+    /// [`leaf`](Format::leaf): a bit may stand elsewhere in a larger page.
+    fn change(leaf: Self::Word, change: Change, last: bool) -> Self::Word;
 
     /// Encodes the bits of an entry that is neither a leaf nor a link, where only leaves stand. They are fewer than
     /// [`ABSENT`](Format::ABSENT); no bits are the zero word.

@@ -60,8 +60,8 @@ unsafe impl Format for Paper {
     }
 
     #[inline(always)]
-    fn attr(leaf: u32) -> Attr {
-        Compact32::attr(leaf)
+    fn attr(leaf: u32, last: bool) -> Attr {
+        Compact32::attr(leaf, last)
     }
 
     #[inline(always)]
@@ -80,7 +80,7 @@ unsafe impl Format for Paper {
     }
 
     #[inline(always)]
-    fn change(leaf: u32, change: Change) -> u32 {
-        Compact32::change(leaf, change)
+    fn change(leaf: u32, change: Change, last: bool) -> u32 {
+        Compact32::change(leaf, change, last)
     }
 }

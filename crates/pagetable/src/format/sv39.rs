@@ -155,12 +155,12 @@ unsafe impl Format for Sv39 {
     }
 
     #[inline(always)]
-    fn attr(leaf: u64) -> Attr {
+    fn attr(leaf: u64, _last: bool) -> Attr {
         has(leaf, &BITS).union(has(leaf, &[(Attr::READ, V)]))
     }
 
     #[inline(always)]
-    fn change(leaf: u64, change: Change) -> u64 {
+    fn change(leaf: u64, change: Change, _last: bool) -> u64 {
         let word = leaf & !bits_of(change.clear, &BITS) | bits_of(change.set, &BITS);
         match presence(change) {
             Presence::Kept => word,

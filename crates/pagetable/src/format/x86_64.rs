@@ -177,20 +177,20 @@ unsafe impl Format for X86 {
     }
 
     #[inline(always)]
-    fn attr(leaf: u64) -> Attr {
+    fn attr(leaf: u64, _last: bool) -> Attr {
         let mut attr = has(leaf, &BITS).union(has(leaf, &[(Attr::READ, P)]));
         attr.set(Attr::EXEC, leaf & XD == 0);
         attr
     }
 
     #[inline(always)]
-    fn change(leaf: u64, change: Change) -> u64 {
+    fn change(leaf: u64, change: Change, last: bool) -> u64 {
         let Change { clear, set } = change;
         let presence = presence(change);
         if clear.union(set).intersects(Attr::MEMORY) || matches!(presence, Presence::Depends) {
             // Two attributes share a bit, or one depends on others.
             let all = bits_of(Attr::all(), &BITS).with(XD).with(P).with(CLOSED);
-            return (leaf & !all).with(encode(change.apply(Self::attr(leaf))));
+            return (leaf & !all).with(encode(change.apply(Self::attr(leaf, last))));
         }
         // Masks that are the same for every leaf of a range. What is both cleared and set is set.
         let (mut off, mut on) = (bits_of(clear, &BITS), bits_of(set, &BITS));

@@ -312,7 +312,7 @@ impl<'n, G: Geometry, F: Format, N: Nodes<Word = F::Word>, L: Layout<N>, P: Poli
                 return Ok(0);
             }
             let _ = self.sweep(Self::span(pages), &mut |leaf, at, old| {
-                self.nodes.put(leaf.node, Self::pte_of(leaf, at), F::change(old, change));
+                self.nodes.put(leaf.node, Self::pte_of(leaf, at), F::change(old, change, true));
                 self.settle_pair(leaf, at);
                 ControlFlow::Continue(())
             });
@@ -335,7 +335,7 @@ impl<'n, G: Geometry, F: Format, N: Nodes<Word = F::Word>, L: Layout<N>, P: Poli
             if found.shift != Self::BASE || !F::is_leaf(old, true) {
                 return false;
             }
-            self.nodes.put(found.leaf, place, F::change(old, change));
+            self.nodes.put(found.leaf, place, F::change(old, change, true));
             self.settle_pair(found.edge(), at);
         }
         batch.touch(change.reach(), pages);

@@ -182,7 +182,7 @@ impl<'n, G: Geometry, F: Format, N: Nodes<Word = F::Word>, L: Layout<N>, P: Poli
                 for page in 0..=pages {
                     let word = self.nodes.read(leaf.node, Self::pte_of(leaf, at + (page << leaf.shift)));
                     if F::is_leaf(word, true) {
-                        attr |= F::attr(word);
+                        attr |= F::attr(word, true);
                     }
                 }
                 match end.checked_add(1).filter(|&next| next <= span.last) {

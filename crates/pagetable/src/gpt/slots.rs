@@ -181,7 +181,7 @@ impl<'n, G: Geometry, F: Format, N: Nodes<Word = F::Word>, L: Layout<N>, P: Poli
             at: VirtAddr::new(Self::address(at) & !size.mask()),
             size,
             frame: F::frame(word, size),
-            attr: F::attr(word),
+            attr: F::attr(word, true),
         }
     }
 

@@ -387,7 +387,7 @@ where
             if pages.len() == 1
                 && let Some((spot, place)) = self.find_one(pages.first())
             {
-                self.nodes.edit(spot.node, place, 1, |word| F::change(word, change));
+                self.nodes.edit(spot.node, place, 1, |word| F::change(word, change, true));
                 self.settle_pairs(spot, 0, Self::block(0, pages.first().address(G::BASE)));
                 batch.touch(change.reach(), pages);
                 return Ok(1);
@@ -397,7 +397,7 @@ where
                 return Ok(0);
             }
             let _ = self.parts(pages, Visitor::Writer, |part| {
-                let change = |word| if F::is_leaf(word, true) { F::change(word, change) } else { word };
+                let change = |word| if F::is_leaf(word, true) { F::change(word, change, true) } else { word };
                 if Self::UNITS == 1 {
                     let first = Self::place(part.spot, part.block, part.slot);
                     self.nodes.edit(part.spot.node, first, part.slots, change);

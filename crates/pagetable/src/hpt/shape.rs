@@ -348,7 +348,7 @@ where
     /// Decodes the leaf of a known size that maps `at`.
     #[inline(always)]
     pub(super) fn leaf_of(word: F::Word, size: PageSize, at: VirtAddr) -> Leaf {
-        Leaf { at: at.align_down(size), size, frame: F::frame(word, size), attr: F::attr(word) }
+        Leaf { at: at.align_down(size), size, frame: F::frame(word, size), attr: F::attr(word, true) }
     }
 
     /// Whether a page can fill several slots of a bucket of base pages.

@@ -112,8 +112,8 @@ unsafe impl<G: Radix, F: Format, const AT: usize> Format for Linear<G, F, AT> {
     }
 
     #[inline(always)]
-    fn attr(leaf: F::Word) -> Attr {
-        F::attr(leaf)
+    fn attr(leaf: F::Word, _last: bool) -> Attr {
+        F::attr(leaf, true)
     }
 
     #[inline(always)]
@@ -122,8 +122,8 @@ unsafe impl<G: Radix, F: Format, const AT: usize> Format for Linear<G, F, AT> {
     }
 
     #[inline(always)]
-    fn change(leaf: F::Word, change: Change) -> F::Word {
-        F::change(leaf, change)
+    fn change(leaf: F::Word, change: Change, _last: bool) -> F::Word {
+        F::change(leaf, change, true)
     }
 
     #[inline(always)]

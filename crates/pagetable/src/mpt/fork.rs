@@ -155,7 +155,7 @@ impl<'n, G: Radix, F: Format, N: Nodes<Word = F::Word>> Mpt<'n, G, F, N> {
                     }
                     (calls.share)(Run { first: frame, len: (index - first) * cover, dirty: false });
                     for slot in first..index {
-                        if self.copy_leaf(copy, (here, there), (from, to), slot) {
+                        if self.copy_leaf(copy, (here, there), (from, to), slot, last) {
                             lost = Some((lost.map_or(slot, |(first, _)| first), slot));
                         }
                     }
@@ -237,8 +237,9 @@ impl<'n, G: Radix, F: Format, N: Nodes<Word = F::Word>> Mpt<'n, G, F, N> {
         (here, there): (*const <F::Word as Word>::Cell, *const <F::Word as Word>::Cell),
         (from, to): (NodeAddr, NodeAddr),
         slot: usize,
+        last: bool,
     ) -> bool {
-        let clear = |word, attr: Attr| F::change(word, Change::clear(attr.intersection(F::OPTIONAL)));
+        let clear = |word, attr: Attr| F::change(word, Change::clear(attr.intersection(F::OPTIONAL)), last);
         // SAFETY: the caller's promise.
         unsafe {
             let (here, there) = (here.add(slot), there.add(slot));
@@ -247,11 +248,11 @@ impl<'n, G: Radix, F: Format, N: Nodes<Word = F::Word>> Mpt<'n, G, F, N> {
             let shared = clear(old, Attr::WRITE) != old && clear(old, Attr::MEMORY) == old;
             if shared {
                 // Hardware sets bits alone, each once: the page remains what it is.
-                while let Err(now) = F::Word::exchange(here, old, F::change(old, SHARED)) {
+                while let Err(now) = F::Word::exchange(here, old, F::change(old, SHARED, last)) {
                     old = now;
                 }
-                self.exchanged(from, slot, old, F::change(old, SHARED));
-                word = F::change(word, SHARED);
+                self.exchanged(from, slot, old, F::change(old, SHARED, last));
+                word = F::change(word, SHARED, last);
             }
             F::Word::publish(there, word);
             copy.nodes.stored(Store::Release);

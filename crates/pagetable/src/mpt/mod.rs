@@ -134,7 +134,8 @@ impl<'n, G: Radix, F: Format, N: Nodes<Word = F::Word>> Mpt<'n, G, F, N> {
     fn leaf(word: F::Word, level: usize, at: VirtAddr) -> Leaf {
         let slot = Self::SLOTS[level];
         let size = if Self::REPLICATED { F::size(word, slot) } else { slot };
-        Leaf { at: at.align_down(size), size, frame: F::frame(word, size), attr: F::attr(word) }
+        let attr = F::attr(word, level + 1 == Self::LEVELS);
+        Leaf { at: at.align_down(size), size, frame: F::frame(word, size), attr }
     }
 
     /// Returns the leaf that maps `at`, an address of the space.

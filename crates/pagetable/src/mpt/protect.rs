@@ -40,7 +40,7 @@ impl<'n, G: Radix, F: Format, N: Nodes<Word = F::Word>> Mpt<'n, G, F, N> {
                 // Where holes are refused there are none.
                 let all = holes == Holes::Refuse;
                 let changed =
-                    |word| if all || F::is_leaf(word, last) { F::change(word, change) } else { word };
+                    |word| if all || F::is_leaf(word, last) { F::change(word, change, last) } else { word };
                 if Self::NOTED_BESIDE {
                     for slot in 0..part.slots {
                         self.change_live(node, Self::place(level, part.index + slot), last, change);
@@ -67,7 +67,7 @@ impl<'n, G: Radix, F: Format, N: Nodes<Word = F::Word>> Mpt<'n, G, F, N> {
             let cell = self.cell(node, place);
             let mut old = F::Word::follow(cell);
             while F::is_leaf(old, last) {
-                let word = F::change(old, change);
+                let word = F::change(old, change, last);
                 match F::Word::exchange(cell, old, word) {
                     Ok(()) => return self.exchanged(node, place, old, word),
                     Err(now) => old = now,

@@ -232,7 +232,7 @@ impl<'n, G: Radix, F: Format, N: Nodes<Word = F::Word>> Mpt<'n, G, F, N> {
             self.discard(batch, old, level);
             let last = level + 1 == Self::LEVELS;
             let all = F::OPTIONAL.intersection(STATUS);
-            if !last && F::is_link(old) && !F::attr(word).contains(all) {
+            if !last && F::is_link(old) && !F::attr(word, last).contains(all) {
                 known();
                 self.change_live(node, place, last, Change::set(self.status(old, level, at)));
             }
@@ -306,7 +306,7 @@ impl<'n, G: Radix, F: Format, N: Nodes<Word = F::Word>> Mpt<'n, G, F, N> {
             return word;
         }
         if F::is_leaf(word, last) {
-            return F::change(word, Change::set(status));
+            return F::change(word, Change::set(status), last);
         }
         if !last && F::is_link(word) {
             for index in 0..Self::slots(level + 1) {

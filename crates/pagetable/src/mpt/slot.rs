@@ -205,9 +205,9 @@ impl<'n, G: Radix, F: Format, N: Nodes<Word = F::Word>> Slot<'_, 'n, G, F, N> {
     pub fn protect(self, change: Change) -> Option<(Leaf, Stale)> {
         check_change::<F>(change).ok()?;
         let word = self.leaf_word()?;
+        let changed = |leaf| F::change(leaf, change, self.is_last());
         // SAFETY: the place is in the node, and the slot borrows the only writer but hardware.
-        let old =
-            unsafe { self.table.amend(self.spot.node, self.place(), word, |leaf| F::change(leaf, change)) };
+        let old = unsafe { self.table.amend(self.spot.node, self.place(), word, changed) };
         if F::PAIRED && change.set.union(change.clear).contains(Attr::GLOBAL) {
             self.settle_pair();
         }

@@ -50,8 +50,8 @@ unsafe impl<const SHIFT: u32> Format for Rebased<SHIFT> {
         Compact::frame(leaf, Self::encoded(size).unwrap())
     }
 
-    fn attr(leaf: u64) -> Attr {
-        Compact::attr(leaf)
+    fn attr(leaf: u64, last: bool) -> Attr {
+        Compact::attr(leaf, last)
     }
 
     fn size(leaf: u64, slot: PageSize) -> PageSize {
@@ -59,7 +59,7 @@ unsafe impl<const SHIFT: u32> Format for Rebased<SHIFT> {
         PageSize::from_shift(encoded.shift() - Compact::BASE.shift() + SHIFT).unwrap()
     }
 
-    fn change(leaf: u64, change: Change) -> u64 {
-        Compact::change(leaf, change)
+    fn change(leaf: u64, change: Change, last: bool) -> u64 {
+        Compact::change(leaf, change, last)
     }
 }

@@ -47,16 +47,16 @@ unsafe impl Format for PaperLo {
         EntryLo::frame(leaf, size)
     }
 
-    fn attr(leaf: u32) -> Attr {
-        EntryLo::attr(leaf)
+    fn attr(leaf: u32, last: bool) -> Attr {
+        EntryLo::attr(leaf, last)
     }
 
     fn size(leaf: u32, slot: PageSize) -> PageSize {
         EntryLo::size(leaf, slot)
     }
 
-    fn change(leaf: u32, change: Change) -> u32 {
-        EntryLo::change(leaf, change)
+    fn change(leaf: u32, change: Change, last: bool) -> u32 {
+        EntryLo::change(leaf, change, last)
     }
 
     fn beside(changed: u32, beside: u32) -> u32 {
