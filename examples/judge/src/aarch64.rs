@@ -17,6 +17,8 @@ pub(crate) use tlbkit_pagetable::format::Aarch64 as Format;
 pub(crate) use tlbkit_pagetable::geometry::Va48 as Shape;
 
 pub(crate) const NAME: &str = "aarch64";
+/// A flush that is missing is seen.
+pub(crate) const FLUSHES: bool = true;
 pub(crate) const MEMORY: usize = 0x4000_0000;
 pub(crate) const ATTRIBUTES: Attr = Attr::WRITE
     .union(Attr::EXEC)

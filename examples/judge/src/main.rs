@@ -17,10 +17,10 @@
 #![no_std]
 #![no_main]
 
-use core::fmt::Write;
+use core::fmt::{self, Write};
 use core::sync::atomic::{AtomicBool, Ordering};
 
-use tlbkit_addr::{Attr, Flush, PageSize, Pages, Pfn, PhysAddr, VirtAddr, Vpn};
+use tlbkit_addr::{Attr, Flush, PageSize, Pages, Pfn, PhysAddr, Reach, VirtAddr, Vpn};
 use tlbkit_pagetable::mpt::Mpt;
 use tlbkit_pagetable::nodes::{Chunk, Slab};
 use tlbkit_pagetable::{Change, Error, Geometry, Holes, Leaf, Local, Mark, Solo, Space};
@@ -30,8 +30,12 @@ use tlbkit_pagetable::{Change, Error, Geometry, Holes, Leaf, Local, Mark, Solo, 
 #[cfg_attr(target_arch = "x86_64", path = "x86_64.rs")]
 mod machine;
 
-use machine::{Console, Format, Mode, Shape};
+mod control;
 
+use control::{Control, Controlled};
+use machine::{Console, Mode, Shape};
+
+type Format = Controlled<machine::Format>;
 type Tree<'n> = Mpt<'n, Shape, Format, Slab<'n, u64, Solo>>;
 type Judged<'n> = Local<'n, Tree<'n>, fn(&Flush)>;
 
@@ -64,9 +68,15 @@ const CHUNKS: usize = 2048;
 const POOL: usize = machine::MEMORY + (64 << 20);
 const POOL_PAGES: usize = 1 << 14;
 
-/// Operations, and addresses that are looked at after each.
+/// How many operations succeed and how many accesses are allowed before the judge is content, and how many operations it
+/// tries at most.
 const OPERATIONS: usize = 3000;
+const ACCESSES: usize = 50_000;
+const ATTEMPTS: usize = 4 * OPERATIONS;
+/// Addresses that are looked at after each operation.
 const LOOKS: usize = 12;
+/// Operations in which a control must have been found.
+const CONTROL: usize = 500;
 
 /// What has been seen.
 #[derive(Default)]
@@ -101,6 +111,13 @@ fn mmu_marks() -> bool {
     MARKS.load(Ordering::Relaxed)
 }
 
+/// Tells the processor what has changed, unless the control is that nobody does.
+fn flush(flush: &Flush) {
+    if !control::is_on(Control::Flush) {
+        machine::flush(flush);
+    }
+}
+
 /// Finds out by trying.
 fn try_marks(table: &mut Judged<'_>) -> Result<(), Error> {
     let page = Pages::one(Vpn::new(3 << 18));
@@ -119,7 +136,7 @@ extern "C" fn judge() -> ! {
         Ok(tree) => tree,
         Err(_) => machine::stop("no table", 2),
     };
-    let mut table: Judged<'_> = Local::new(tree, machine::flush);
+    let mut table: Judged<'_> = Local::new(tree, flush);
     if machine::map_kernel(&mut table).is_err() {
         machine::stop("the kernel does not fit into its table", 2);
     }
@@ -129,13 +146,14 @@ extern "C" fn judge() -> ! {
     }
     let mut tally = Tally::default();
     let mut random = Random(0x2545_f491_4f6c_dd1d);
-    for _ in 0..OPERATIONS {
-        let (pages, size) = range(&mut random);
-        match operate(&mut table, pages, size, &mut random) {
-            Ok(()) => tally.done += 1,
-            Err(_) => tally.refused += 1,
+    while tally.done < OPERATIONS || tally.allowed < ACCESSES {
+        if tally.done + tally.refused == ATTEMPTS {
+            machine::stop("too few operations succeed, or too few accesses are allowed", 3);
         }
-        look_around(&table, pages, &mut random, &mut tally);
+        if let Err(found) = round(&mut table, &mut random, &mut tally) {
+            let _ = writeln!(Console, "{}: {found}", machine::NAME);
+            machine::stop("lookup and the MMU do not agree", 1);
+        }
     }
     let Tally { done, refused, allowed, faults, marked } = tally;
     let _ = writeln!(
@@ -145,33 +163,118 @@ extern "C" fn judge() -> ! {
         machine::NAME,
     );
     // A judge who has seen nothing has not judged.
-    let seen = [done, refused, allowed, faults].iter().all(|&seen| seen > OPERATIONS / 20);
-    machine::stop("", if seen { 0 } else { 3 })
+    if [refused, faults].iter().any(|&seen| seen < OPERATIONS / 20) {
+        machine::stop("too few refusals or faults", 3);
+    }
+    for control in [Control::Rights, Control::Frame, Control::Status, Control::Flush] {
+        let seen = match control {
+            Control::Status => mmu_marks(),
+            Control::Flush => machine::FLUSHES,
+            Control::Nothing | Control::Rights | Control::Frame => true,
+        };
+        if seen {
+            must_find(&mut table, control, &mut random);
+        }
+    }
+    machine::stop("", 0)
 }
 
-/// Returns a range at one of four places: in the middle and at the end of the lower half, at both ends of the upper.
-/// Its ends are mostly those of pages of the size.
-fn range(random: &mut Random) -> (Pages, PageSize) {
+/// Makes an operation, and looks around.
+///
+/// # Errors
+///
+/// The first difference.
+fn round(table: &mut Judged<'_>, random: &mut Random, tally: &mut Tally) -> Result<(), Difference> {
+    let (pages, size) = range(random);
+    match operate(table, pages, size, random) {
+        Ok(()) => tally.done += 1,
+        Err(_) => tally.refused += 1,
+    }
+    look_around(table, pages, random, tally)
+}
+
+/// Switches a control on, until the judge finds something wrong.
+fn must_find(table: &mut Judged<'_>, control: Control, random: &mut Random) {
+    let clear = |table: &mut Judged<'_>| {
+        for place in places() {
+            if table.unmap(pages(place, REGION), Holes::Skip, None).is_err() {
+                machine::stop("the table is not to be emptied", 2);
+            }
+        }
+    };
+    clear(table);
+    control::switch_to(control);
+    let mut tally = Tally::default();
+    let found = (0..CONTROL).find_map(|_| round(table, random, &mut tally).err());
+    control::switch_to(Control::Nothing);
+    if found.is_none() {
+        let _ = writeln!(Console, "{}: {control:?} is wrong, and nobody notices", machine::NAME);
+        machine::stop("a control is not found", 4);
+    }
+    let after = tally.done + tally.refused;
+    let _ = writeln!(Console, "{}: control {control:?} is found after {after} operations", machine::NAME);
+    // What no flush has made known is made known now.
+    machine::flush(&everything());
+    clear(table);
+}
+
+/// Returns a flush of everything.
+fn everything() -> Flush {
+    let mut flush = Flush::none();
+    flush.add_all(Reach::Everywhere);
+    flush
+}
+
+/// Where lookup and the MMU do not agree.
+struct Difference {
+    access: Access,
+    at: VirtAddr,
+    mode: Mode,
+    wanted: Result<PhysAddr, Fault>,
+    found: Result<u64, Fault>,
+    before: Option<Leaf>,
+    after: Option<Leaf>,
+}
+
+impl fmt::Display for Difference {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let Self { access, at, mode, wanted, found, before, after } = self;
+        write!(
+            f,
+            "{access:?} at {at} in {mode:?}: lookup says {wanted:x?}, the MMU {found:x?}; \
+             the leaf was {before:?} and is {after:?}"
+        )
+    }
+}
+
+/// The pages of each of the places: as many as two levels of nodes hold.
+const REGION: usize = 1 << 18;
+
+/// Returns the first pages of the four places: in the middle and at the end of the lower half, at both ends of the upper.
+fn places() -> [usize; 4] {
     let [low, high] = Space::of::<Shape>().halves();
     let (Some(low), Some(high)) = (low, high) else { machine::stop("the space has no two halves", 2) };
-    const GIB: usize = 1 << 18;
-    let place = [3 * GIB, low.last().get() + 1 - GIB, high.first().get(), high.last().get() - (GIB - 1)];
-    let place = place[random.below(4)];
+    [3 * REGION, low.last().get() + 1 - REGION, high.first().get(), high.last().get() - (REGION - 1)]
+}
+
+/// Returns a range at one of the places. Its ends are mostly those of pages of the size.
+fn range(random: &mut Random) -> (Pages, PageSize) {
+    let place = places()[random.below(4)];
     if random.below(64) == 0 {
-        return (pages(place, GIB), Shape::SIZES[2]);
+        return (pages(place, REGION), Shape::SIZES[2]);
     }
     let offset = match random.below(4) {
         0 => random.below(8),
         1 => random.below(4) * 512,
         2 => random.below(4) * 512 + random.below(512),
-        _ => GIB - 1 - random.below(1024),
+        _ => REGION - 1 - random.below(1024),
     };
     let count = match random.below(4) {
         0 | 1 => 1,
         2 => 1 + random.below(16),
         _ => 512 * (1 + random.below(2)),
     };
-    let (first, end) = (offset, (offset + count).min(GIB));
+    let (first, end) = (offset, (offset + count).min(REGION));
     match random.below(8) {
         0 => (pages(place + first, end - first), Shape::SIZES[random.below(3)]),
         1..=4 => (pages(place + first, end - first), K4),
@@ -256,7 +359,12 @@ fn widened(table: &Judged<'_>, range: Pages) -> Pages {
 }
 
 /// Looks at addresses at the ends of a range, beyond them, and inside.
-fn look_around(table: &Judged<'_>, pages: Pages, random: &mut Random, tally: &mut Tally) {
+fn look_around(
+    table: &Judged<'_>,
+    pages: Pages,
+    random: &mut Random,
+    tally: &mut Tally,
+) -> Result<(), Difference> {
     let (first, last) = (pages.first().address(K4).get(), pages.last().address(K4).get() | K4.mask());
     for look in 0..LOOKS {
         let at = match look {
@@ -275,10 +383,15 @@ fn look_around(table: &Judged<'_>, pages: Pages, random: &mut Random, tally: &mu
         }
         for mode in machine::MODES {
             for access in [Access::Load, Access::Store, Access::Fetch] {
-                look_at(table, VirtAddr::new(at), access, mode, random, tally);
+                // Where a store may have gone elsewhere, what is fetched may be no trap.
+                let astray = control::is_on(Control::Frame) || control::is_on(Control::Flush);
+                if access != Access::Fetch || !astray {
+                    look_at(table, VirtAddr::new(at), access, mode, random, tally)?;
+                }
             }
         }
     }
+    Ok(())
 }
 
 fn look_at(
@@ -288,7 +401,7 @@ fn look_at(
     mode: Mode,
     random: &mut Random,
     tally: &mut Tally,
-) {
+) -> Result<(), Difference> {
     let before = table.lookup(at);
     let wanted = match before {
         None => Err(Fault::Absent),
@@ -299,7 +412,7 @@ fn look_at(
     if let Ok(phys) = wanted
         && phys.get().wrapping_sub(POOL) >= POOL_PAGES << 12
     {
-        return;
+        return Ok(());
     }
     let word = random.next() as u64;
     let cell = |phys: PhysAddr| phys.get() as *mut u64;
@@ -320,13 +433,7 @@ fn look_at(
     };
     let after = table.lookup(at);
     if !agree || !same_but_marked(before, after, wanted.is_ok(), access) {
-        let _ = writeln!(
-            Console,
-            "{}: {access:?} at {at} in {mode:?}: lookup says {wanted:x?}, the MMU {found:x?}; \
-             the leaf was {before:?} and is {after:?}",
-            machine::NAME
-        );
-        machine::stop("lookup and the MMU do not agree", 1);
+        return Err(Difference { access, at, mode, wanted, found, before, after });
     }
     tally.marked += usize::from(before != after);
     if wanted.is_ok() {
@@ -334,6 +441,7 @@ fn look_at(
     } else {
         tally.faults += 1;
     }
+    Ok(())
 }
 
 /// Tells whether a leaf is as it was but for what the MMU must note, if it notes anything.

@@ -33,6 +33,8 @@ mod levels {
 
 pub(crate) use levels::{NAME, Shape};
 
+/// A flush that is missing is seen.
+pub(crate) const FLUSHES: bool = true;
 pub(crate) const MEMORY: usize = 0;
 pub(crate) const ATTRIBUTES: Attr = Attr::WRITE
     .union(Attr::EXEC)
