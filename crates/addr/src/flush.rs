@@ -98,8 +98,6 @@ pub struct Flush {
     links: bool,
     // What is not yet used is not initialized either.
     ranges: Vec<Pages, 8, u8>,
-    /// How many pages the ranges have.
-    count: usize,
 }
 
 impl Flush {
@@ -109,7 +107,7 @@ impl Flush {
     /// Returns the flush that asks for nothing.
     #[inline(always)]
     pub const fn none() -> Self {
-        Self { reach: Reach::Nowhere, all: false, links: false, ranges: Vec::new(), count: 0 }
+        Self { reach: Reach::Nowhere, all: false, links: false, ranges: Vec::new() }
     }
 
     /// Adds a change of the leaf entries of `pages`, to be made known as far as `reach`. [`Reach::Nowhere`] adds
@@ -127,13 +125,9 @@ impl Flush {
         match &mut *self.ranges {
             [] => {
                 let _ = self.ranges.push(pages);
-                self.count = pages.len();
             }
             [only] => match only.merge(pages) {
-                Some(merged) => {
-                    *only = merged;
-                    self.count = merged.len();
-                }
+                Some(merged) => *only = merged,
                 None => self.add_apart(pages),
             },
             _ => self.add_apart(pages),
@@ -149,7 +143,6 @@ impl Flush {
         if self.ranges.push(pages).is_err() {
             self.widen();
         }
-        self.count = self.ranges.iter().fold(0, |count, range| count.saturating_add(range.len()));
     }
 
     /// Adds a change of links on the way to `pages`: a node was linked, unlinked, or replaced by a leaf or another node.
@@ -174,7 +167,6 @@ impl Flush {
     fn widen(&mut self) {
         self.all = true;
         self.ranges.clear();
-        self.count = 0;
     }
 
     /// Adds everything that `other` asks for.
@@ -196,7 +188,6 @@ impl Flush {
         self.all = false;
         self.links = false;
         self.ranges.clear();
-        self.count = 0;
     }
 
     /// Returns how far the flush must be made known.
@@ -240,7 +231,18 @@ impl Flush {
         if self.all || (self.links && cache == WalkCache::Whole) {
             return None;
         }
-        (self.count <= most).then(|| Named { left: self.count, page: 0, behind: 0, rest: self.ranges.iter() })
+        let left = self.pages();
+        (left <= most).then(|| Named { left, page: 0, behind: 0, rest: self.ranges.iter() })
+    }
+
+    /// Counts the pages of the ranges. One range, the common case, costs no loop.
+    #[inline(always)]
+    fn pages(&self) -> usize {
+        match &*self.ranges {
+            [] => 0,
+            [only] => only.len(),
+            many => many.iter().fold(0, |pages, range| pages.saturating_add(range.len())),
+        }
     }
 
     /// Returns the ranges to flush, disjoint and in no order.

@@ -26,7 +26,7 @@ impl<'n, G: Radix, F: Format, N: Nodes<Word = F::Word>> Mpt<'n, G, F, N> {
         self.check_own(pages)?;
         check_change::<F>(change)?;
         // SAFETY: the caller is the writer.
-        let census = unsafe { self.census(pages, holes) }?;
+        let census = unsafe { self.census(pages, holes, false) }?;
         if census.pages == 0 {
             return Ok(0);
         }

@@ -117,9 +117,10 @@ impl<'n, G: Radix, F: Format, N: Nodes<Word = F::Word>> Mpt<'n, G, F, N> {
         unsafe { self.marks(part.path.nodes[level], level, part.index, part.slots) }
     }
 
-    /// The dry run of an unmap or protect: counts what is mapped, and finds holes and pages cut by the ends.
+    /// The dry run of an unmap or protect: counts what is mapped, and finds holes and pages cut by the ends. Counts marks
+    /// only where `marks` asks for them: that is a second look at every node with holes.
     #[inline(always)]
-    pub(super) unsafe fn census(&self, pages: Pages, holes: Holes) -> Result<Census, Error> {
+    pub(super) unsafe fn census(&self, pages: Pages, holes: Holes, marks: bool) -> Result<Census, Error> {
         let mut census = Census { pages: 0, leaves: 0, marks: 0 };
         if Self::REPLICATED {
             // A page that stands in several slots can be cut within a node.
@@ -148,7 +149,7 @@ impl<'n, G: Radix, F: Format, N: Nodes<Word = F::Word>> Mpt<'n, G, F, N> {
                     return Err(Error::NotMapped { at: at.max(pages.first()).address(G::BASE) });
                 }
                 census.leaves += leaves;
-                census.marks += self.marks_beside(&part, leaves);
+                census.marks += if marks { self.marks_beside(&part, leaves) } else { 0 };
                 census.pages += leaves * Self::slot_pages(level);
                 Ok(())
             })

@@ -26,7 +26,7 @@ impl<'n, G: Radix, F: Format, N: Nodes<Word = F::Word>> Mpt<'n, G, F, N> {
         G::SPACE.check_pages(pages)?;
         self.check_own(pages)?;
         // SAFETY: the caller is the writer.
-        let census = unsafe { self.census(pages, holes) }?;
+        let census = unsafe { self.census(pages, holes, true) }?;
         if let Some(frames) = &mut frames {
             // SAFETY: as above, and the range is in the space.
             frames.reserve(if Self::REPLICATED { unsafe { self.distinct(pages) } } else { census.leaves })?;
