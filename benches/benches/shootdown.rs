@@ -125,19 +125,19 @@ fn one_cpu() {
     let flag = AtomicBool::new(false);
     let alone = SharedSpace::new();
     let kernel = Kernel::new(Hardware::I386);
-    let mut station = kernel.station(0).expect("it exists");
+    let mut handle = kernel.attach(0).expect("it exists");
     let mut load = || {
         timed(|| {
             black_box(black_box(&flag).load(Ordering::Acquire));
         })
     };
-    let mut poll = || timed(|| _ = black_box(black_box(&kernel).poll(&mut station, &mut Quiet).is_ok()));
+    let mut poll = || timed(|| _ = black_box(black_box(&kernel).poll(&mut handle, &mut Quiet).is_ok()));
     print("empty poll", "one load", ["load", "poll"], fastest(ROUNDS, [&mut load, &mut poll]), 0);
     let (plan, page) = (plan(), one_page());
     alone.members.insert(0);
     alone.running.insert(0);
     let mut unmap = || {
-        timed(|| _ = black_box(kernel.run(&mut station, &mut Quiet, plan, &mut Page(&alone, &page)).is_ok()))
+        timed(|| _ = black_box(kernel.run(&mut handle, &mut Quiet, plan, &mut Page(&alone, &page)).is_ok()))
     };
     let times = fastest(ROUNDS, [&mut locked_add, &mut unmap]);
     print("unshared", "", ["locked add", "unmap"], times, 0);
@@ -207,7 +207,7 @@ fn round_trips_at(shared: &Shared, space: &SharedSpace) -> [f64; SUBJECTS.len()]
     let (turn, stop) = (Line::new(), AtomicBool::new(false));
     std::thread::scope(|scope| {
         scope.spawn(|| {
-            let mut station = kernel.station(1).expect("it exists");
+            let mut handle = kernel.attach(1).expect("it exists");
             while !stop.load(Ordering::Relaxed) {
                 let turn = turn.0.load(Ordering::Acquire);
                 // A hundred looks between two looks at whose turn it is.
@@ -226,7 +226,7 @@ fn round_trips_at(shared: &Shared, space: &SharedSpace) -> [f64; SUBJECTS.len()]
                                 left.0.fetch_sub(1, Ordering::AcqRel);
                             }
                         }
-                        _ => _ = black_box(kernel.poll(&mut station, &mut Quiet).is_ok()),
+                        _ => _ = black_box(kernel.poll(&mut handle, &mut Quiet).is_ok()),
                     }
                     spin_loop();
                 }
@@ -252,10 +252,10 @@ fn round_trips_at(shared: &Shared, space: &SharedSpace) -> [f64; SUBJECTS.len()]
                 spin_loop();
             }
         };
-        let mut station = kernel.station(0).expect("it exists");
+        let mut handle = kernel.attach(0).expect("it exists");
         let (plan, page) = (plan(), one_page());
         let mut shootdown =
-            || _ = black_box(kernel.run(&mut station, &mut Quiet, plan, &mut Page(space, &page)).is_ok());
+            || _ = black_box(kernel.run(&mut handle, &mut Quiet, plan, &mut Page(space, &page)).is_ok());
         let times = fastest(
             ROUNDS_OF_TWO,
             [&mut || round(&turn, 0, &mut words), &mut || round(&turn, 1, posted), &mut || {

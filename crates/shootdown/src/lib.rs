@@ -35,6 +35,6 @@ pub use plan::{Plan, Rendezvous, Repair, Want};
 pub use protocol::{Action, Miss, MissAction, Replier, Reply, Requester, Seen, Source};
 pub use queue::{Duty, OpSet, Queue, Request, Target, Work};
 pub use space::{SharedSet, SharedSpace};
-pub use system::{Edit, Local, RemoteTlbs, Station, Synchronous, System};
+pub use system::{CpuHandle, Edit, Local, RemoteTlbs, Synchronous, System};
 #[cfg(all(feature = "hazards", not(tlbkit_loom)))]
 pub use watched::{Access, watch};

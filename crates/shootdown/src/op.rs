@@ -57,14 +57,14 @@ pub enum Misuse {
     },
     /// The machine did not ask for this answer.
     NotAsked,
-    /// Somebody has the CPU's station.
-    Manned {
+    /// The CPU has a handle already.
+    Attached {
         /// The CPU.
         cpu: usize,
     },
-    /// The station is another system's.
-    Stranger {
-        /// The station's CPU.
+    /// The handle belongs to another system.
+    OtherSystem {
+        /// The handle's CPU.
         cpu: usize,
     },
     /// The plan was made for unmapping, and the change leaves rights that the hardware may write back.
@@ -100,8 +100,8 @@ impl fmt::Display for Misuse {
             Self::StillRuns { cpu } => write!(f, "CPU {cpu} runs another address space: leave that first"),
             Self::NoRemoteTlbs => f.write_str("the plan flushes other CPUs' TLBs: implement `Local::remote`"),
             Self::Busy { op } => write!(f, "operation {op} is still under way"),
-            Self::Manned { cpu } => write!(f, "CPU {cpu} has its station: pass that on, or drop it"),
-            Self::Stranger { cpu } => write!(f, "the station of CPU {cpu} is another system's"),
+            Self::Attached { cpu } => write!(f, "CPU {cpu} has a handle already: pass that on, or drop it"),
+            Self::OtherSystem { cpu } => write!(f, "the handle of CPU {cpu} belongs to another system"),
         }
     }
 }

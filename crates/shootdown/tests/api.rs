@@ -110,7 +110,7 @@ fn bad_input_is_refused() {
     assert!(queue.is_empty());
 
     let kernel = Kernel::new(Hardware::I386);
-    assert!(matches!(kernel.station(4), Err(Misuse::NoSuchCpu { cpu: 4 })));
+    assert!(matches!(kernel.attach(4), Err(Misuse::NoSuchCpu { cpu: 4 })));
     assert_eq!(post(&kernel, 4, request(0)), Err(Misuse::NoSuchCpu { cpu: 4 }));
     let unknown = OpId { cpu: 0, slot: 0, generation: 5 };
     assert_eq!(acknowledge(&kernel, unknown), Err(Misuse::UnknownGeneration { op: unknown, current: 0 }));
@@ -181,7 +181,7 @@ fn an_unmap_that_nobody_else_can_have_seen_sends_nothing() {
 #[test]
 fn two_cpus_by_hand() {
     let (kernel, plan) = (Kernel::new(Hardware::I386), plan(Algorithm::PteFirstAsync));
-    let (mut zero, mut one) = (kernel.station(0).unwrap(), kernel.station(1).unwrap());
+    let (mut zero, mut one) = (kernel.attach(0).unwrap(), kernel.attach(1).unwrap());
     let (mut here, mut there) = (Counting::default(), Counting::default());
     let space = SharedSpace::new();
     for cpu in [0, 1] {
@@ -199,7 +199,7 @@ fn two_cpus_by_hand() {
 #[test]
 fn slots_run_out_with_an_error_that_hands_everything_back() {
     let (kernel, plan) = (Kernel::new(Hardware::I386), plan(Algorithm::PteFirstAsync));
-    let mut zero = kernel.station(0).unwrap();
+    let mut zero = kernel.attach(0).unwrap();
     let mut here = Counting::default();
     assert!(kernel.start(&mut zero, &mut here, plan, on([0, 1], 1)).is_ok());
     let Err((edit, Misuse::Busy { .. })) = kernel.start(&mut zero, &mut here, plan, on([0, 1], 2)) else {
@@ -211,7 +211,7 @@ fn slots_run_out_with_an_error_that_hands_everything_back() {
 #[test]
 fn a_member_that_the_system_does_not_have_is_refused_before_anything_changes() {
     let (kernel, plan) = (Kernel::new(Hardware::I386), plan(Algorithm::PteFirst));
-    let mut zero = kernel.station(0).unwrap();
+    let mut zero = kernel.attach(0).unwrap();
     let mut here = Counting::default();
     let space = SharedSpace::new();
     for cpu in [0, 4] {
@@ -268,7 +268,7 @@ fn a_member_that_appears_too_late_is_not_asked() {
         }
         let kernel = System::<u8, Joining<'_>, 4, 2>::new(twice);
         let spaces = [page(1 + others, 0).0, page(1 + others, 0).0];
-        let (mut zero, mut one) = (kernel.station(0).unwrap(), kernel.station(1).unwrap());
+        let (mut zero, mut one) = (kernel.attach(0).unwrap(), kernel.attach(1).unwrap());
         let (mut here, mut there) = (Counting::default(), Counting::default());
         for (space, payload) in spaces.iter().zip([3, 4]) {
             assert!(kernel.start(&mut zero, &mut here, plan, Joining(space, payload)).is_ok());
@@ -297,10 +297,10 @@ fn page(running: usize, payload: u8) -> Page {
 fn an_operation_whose_last_replier_is_offline_is_its_requesters_again() {
     for online in [0, 1] {
         let (kernel, plan) = (Kernel::new(Hardware::I386), plan(Algorithm::PteFirstAsync));
-        let (mut zero, mut one) = (kernel.station(0).unwrap(), kernel.station(1).unwrap());
+        let (mut zero, mut one) = (kernel.attach(0).unwrap(), kernel.attach(1).unwrap());
         let (mut here, mut there) = (Counting::default(), Counting::default());
         let elsewhere = SharedSpace::new();
-        let mut two = kernel.station(2).unwrap();
+        let mut two = kernel.attach(2).unwrap();
         let last = if online == 0 { &mut one } else { &mut two };
         kernel.switch(last, &mut there, Change::Offline, &elsewhere, Asid::default()).unwrap();
         there = Counting::default();
@@ -343,15 +343,15 @@ fn everybody_who_waits_for_an_acknowledgement_is_woken() {
         let space = SharedSpace::new();
         space.members.insert(1);
         space.running.insert(1);
-        let mut station = kernel.station(cpu).unwrap();
+        let mut handle = kernel.attach(cpu).unwrap();
         assert!(
             kernel
-                .start(&mut station, &mut Waiting(meanwhile, 0), plan(Algorithm::PteFirst), Page(space, 0))
+                .start(&mut handle, &mut Waiting(meanwhile, 0), plan(Algorithm::PteFirst), Page(space, 0))
                 .is_ok()
         );
     }
     let kernel = Kernel::new(Hardware::I386);
-    let mut one = kernel.station(1).unwrap();
+    let mut one = kernel.attach(1).unwrap();
     let mut there = Waiting(|| panic!("CPU 1 waits for nobody"), 0);
     let mut reply = || kernel.poll(&mut one, &mut there).unwrap();
     ask(&kernel, 0, &mut reply);
@@ -363,7 +363,7 @@ fn everybody_who_waits_for_an_acknowledgement_is_woken() {
 #[test]
 fn who_has_nothing_to_wait_for_does_not_pause() {
     let (kernel, plan) = (Kernel::new(Hardware::I386), plan(Algorithm::PteFirst));
-    let mut zero = kernel.station(0).unwrap();
+    let mut zero = kernel.attach(0).unwrap();
     let mut here = Waiting(|| panic!("nobody would wake CPU 0"), 0);
     let lazy = page(1, 0);
     lazy.0.members.insert(2);
@@ -398,7 +398,7 @@ fn an_operation_taken_over_goes_on_under_its_name() {
         }
     }
     let kernel = System::<u8, Overwritten, 4, 2>::new(Hardware::I386);
-    let (mut zero, mut one) = (kernel.station(0).unwrap(), kernel.station(1).unwrap());
+    let (mut zero, mut one) = (kernel.attach(0).unwrap(), kernel.attach(1).unwrap());
     let (mut here, mut there) = (Counting::default(), Counting::default());
     for nth in 1..4 {
         let edit = Overwritten(page(2, 9).0, Cell::new(false));
@@ -417,7 +417,7 @@ fn an_operation_taken_over_goes_on_under_its_name() {
 #[test]
 fn a_look_for_nothing_disturbs_nobody() {
     let kernel = Kernel::new(Hardware::I386);
-    let mut one = kernel.station(1).unwrap();
+    let mut one = kernel.attach(1).unwrap();
     let mut there = Waiting(|| panic!("CPU 1 waits for nobody"), 0);
     kernel.poll(&mut one, &mut there).unwrap();
     assert_eq!(there.1, 0);
@@ -433,7 +433,7 @@ fn a_look_for_nothing_disturbs_nobody() {
 fn a_request_of_nothing_costs_nobody_his_reply() {
     fn replied<const N: usize>() {
         let (kernel, plan) = (System::<u8, Page, 4, N>::new(Hardware::I386), plan(Algorithm::PteFirstAsync));
-        let (mut zero, mut one) = (kernel.station(0).unwrap(), kernel.station(1).unwrap());
+        let (mut zero, mut one) = (kernel.attach(0).unwrap(), kernel.attach(1).unwrap());
         let (mut here, mut there) = (Counting::default(), Counting::default());
         let never = |cpu| OpId { cpu, slot: 0, generation: 0 };
         let post = |cpu| {
@@ -460,7 +460,7 @@ fn a_request_of_nothing_costs_nobody_his_reply() {
 fn nobody_stops_for_a_request_of_nothing() {
     for rendezvous in [Rendezvous::Flag, Rendezvous::Serve] {
         let kernel = Kernel::new(Hardware::I386).with_rendezvous(rendezvous);
-        let mut one = kernel.station(1).unwrap();
+        let mut one = kernel.attach(1).unwrap();
         let mut there = Waiting(|| panic!("CPU 1 waits for nobody"), 0);
         for _ in 0..2 {
             post(&kernel, 1, Request { duty: Duty::Stop, ..request(9) }).unwrap();
@@ -474,7 +474,7 @@ fn nobody_stops_for_a_request_of_nothing() {
 #[test]
 fn what_is_wrong_in_a_mailbox_is_told_when_the_call_is_through() {
     let (kernel, plan) = (Kernel::new(Hardware::I386), plan(Algorithm::PteFirst));
-    let (mut zero, mut one) = (kernel.station(0).unwrap(), kernel.station(1).unwrap());
+    let (mut zero, mut one) = (kernel.attach(0).unwrap(), kernel.attach(1).unwrap());
     let mut there = Waiting(|| panic!("CPU 1 waits for nobody"), 0);
     post(&kernel, 0, request(9)).unwrap();
     let mut looks = 0;
@@ -506,19 +506,19 @@ fn what_is_wrong_in_a_mailbox_is_told_when_the_call_is_through() {
 fn a_station_is_one_cpus_of_one_system() {
     let (kernel, other) = (Kernel::new(Hardware::I386), Kernel::new(Hardware::I386));
     let plan = plan(Algorithm::PteFirst);
-    let mut zero = kernel.station(0).unwrap();
-    assert!(matches!(kernel.station(0), Err(Misuse::Manned { cpu: 0 })));
-    assert!(kernel.station(1).is_ok() && kernel.station(1).is_ok(), "given back when dropped");
+    let mut zero = kernel.attach(0).unwrap();
+    assert!(matches!(kernel.attach(0), Err(Misuse::Attached { cpu: 0 })));
+    assert!(kernel.attach(1).is_ok() && kernel.attach(1).is_ok(), "given back when dropped");
     let mut here = Counting::default();
-    let stranger = Misuse::Stranger { cpu: 0 };
+    let other_system = Misuse::OtherSystem { cpu: 0 };
     assert!(
-        matches!(other.start(&mut zero, &mut here, plan, page(1, 7)), Err((edit, why)) if (edit.1, why) == (7, stranger))
+        matches!(other.start(&mut zero, &mut here, plan, page(1, 7)), Err((edit, why)) if (edit.1, why) == (7, other_system))
     );
     let space = SharedSpace::new();
-    assert_eq!(other.switch(&mut zero, &mut here, Change::In, &space, Asid::default()), Err(stranger));
+    assert_eq!(other.switch(&mut zero, &mut here, Change::In, &space, Asid::default()), Err(other_system));
     assert!(!space.members.contains(0));
     post(&other, 0, request(0)).unwrap();
-    assert_eq!(other.poll(&mut zero, &mut here), Err(stranger));
+    assert_eq!(other.poll(&mut zero, &mut here), Err(other_system));
     assert_eq!(here.flushes, 0);
     assert!(kernel.start(&mut zero, &mut here, plan, page(1, 7)).is_ok());
 }
@@ -527,8 +527,8 @@ fn a_station_is_one_cpus_of_one_system() {
 #[test]
 fn going_offline_leaves_nobody_waiting() {
     let (kernel, plan) = (Kernel::new(Hardware::I386), plan(Algorithm::PteFirstAsync));
-    let (mut zero, mut one) = (kernel.station(0).unwrap(), kernel.station(1).unwrap());
-    assert_eq!((zero.cpu(), one.cpu(), kernel.station(3).unwrap().cpu()), (0, 1, 3));
+    let (mut zero, mut one) = (kernel.attach(0).unwrap(), kernel.attach(1).unwrap());
+    assert_eq!((zero.cpu(), one.cpu(), kernel.attach(3).unwrap().cpu()), (0, 1, 3));
     let (mut here, mut there) = (Counting::default(), Counting::default());
     let elsewhere = SharedSpace::new();
     let mut switch = |there: &mut Counting, change| {
@@ -551,7 +551,7 @@ fn going_offline_leaves_nobody_waiting() {
 fn rights_can_be_raised_again_while_replies_are_outstanding() {
     for times in 0..3 {
         let (kernel, plan) = (Kernel::new(Hardware::I386), plan(Algorithm::PteFirstAsync));
-        let (mut zero, mut one) = (kernel.station(0).unwrap(), kernel.station(1).unwrap());
+        let (mut zero, mut one) = (kernel.attach(0).unwrap(), kernel.attach(1).unwrap());
         let (mut here, mut there) = (Counting::default(), Counting::default());
         let at_rest = OpId { cpu: 0, slot: 0, generation: 0 };
         assert_eq!(kernel.supersede(at_rest), Ok(false));
@@ -580,7 +580,7 @@ fn rights_can_be_raised_again_while_replies_are_outstanding() {
 #[test]
 fn a_name_is_one_operations_until_the_count_comes_round() {
     let (kernel, plan) = (Kernel::new(Hardware::I386), plan(Algorithm::PteFirst));
-    let (mut zero, mut here) = (kernel.station(0).unwrap(), Counting::default());
+    let (mut zero, mut here) = (kernel.attach(0).unwrap(), Counting::default());
     for generation in 1..0x1_0010 {
         let name = kernel.start(&mut zero, &mut here, plan, page(1, 0)).ok().unwrap();
         let op = OpId { cpu: 0, slot: 0, generation };
@@ -655,16 +655,16 @@ impl RemoteTlbs for Remote {
 fn a_remote_flush_is_awaited_and_needs_a_way_to_do_it() {
     let remote = Plan::new(Algorithm::PteFirstRemote, &Hardware::MC88200, LowRights::NeverWriteBack).unwrap();
     let kernel = Kernel::new(Hardware::MC88200);
-    let mut station = kernel.station(0).unwrap();
+    let mut handle = kernel.attach(0).unwrap();
 
     let mut without = Counting::default();
-    let (edit, why) = kernel.start(&mut station, &mut without, remote, on([0, 2], 9)).err().unwrap();
+    let (edit, why) = kernel.start(&mut handle, &mut without, remote, on([0, 2], 9)).err().unwrap();
     assert_eq!((edit.1, why), (9, Misuse::NoRemoteTlbs));
     assert!(why.to_string().contains("implement `Local::remote`"));
     assert_eq!((without.flushes, without.completed.len()), (0, 0));
 
     let mut local = Remote { here: 0, asked: Vec::new(), looks: 3 };
-    assert!(kernel.start(&mut station, &mut local, remote, on([0, 2], 9)).is_ok());
+    assert!(kernel.start(&mut handle, &mut local, remote, on([0, 2], 9)).is_ok());
     let drain = remote.has(tlbkit_shootdown::Repair::REMOTE_DRAIN);
     assert_eq!(local.asked, [(CpuSet::from_iter([2]), drain)]);
     assert_eq!((local.here, local.looks), (101, 0));

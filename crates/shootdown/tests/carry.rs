@@ -125,14 +125,14 @@ fn a_name_is_known_from_beginning_to_end() {
     for algorithm in Algorithm::ALL.into_iter().filter(|&algorithm| algorithm != Algorithm::TwoPhase) {
         let (log, running) = (RefCell::default(), space(&[0, 1]));
         let kernel = Kernel::<1>::new(SOFT);
-        let mut one = kernel.station(1).unwrap();
+        let mut one = kernel.attach(1).unwrap();
         let mut there = cpu(&log, || ());
-        let mut station = kernel.station(0).unwrap();
+        let mut handle = kernel.attach(0).unwrap();
         for payload in [7, 8] {
             let note = Note { space: &running, payload, log: &log };
             let mut here = cpu(&log, || kernel.poll(&mut one, &mut there).unwrap());
             here.remote = true;
-            kernel.start(&mut station, &mut here, plan(algorithm), note).ok().unwrap();
+            kernel.start(&mut handle, &mut here, plan(algorithm), note).ok().unwrap();
             drop(here);
             kernel.poll(&mut one, &mut there).unwrap();
         }
@@ -151,7 +151,7 @@ fn a_name_is_known_from_beginning_to_end() {
         // As one sees who looks after the last one: no more is in flight.
         running.running.remove(1);
         log.borrow_mut().clear();
-        kernel.drain(&mut station, &mut cpu(&log, || ()), &running).unwrap();
+        kernel.drain(&mut handle, &mut cpu(&log, || ()), &running).unwrap();
         let last = if carries { vec!["complete 0.0#2 8 Done".to_string()] } else { vec![] };
         assert_eq!(*log.borrow(), last, "{algorithm}");
     }
@@ -164,7 +164,7 @@ fn what_a_broadcast_flush_leaves_to_walks_is_carried() {
     for (ends_walks, walked) in [(true, true), (false, true), (false, false)] {
         let (log, running) = (RefCell::default(), space(&[0, 1, 2]));
         let kernel = Kernel::<2>::new(SOFT);
-        let [mut zero, mut one, mut two] = [0, 1, 2].map(|cpu| kernel.station(cpu).unwrap());
+        let [mut zero, mut one, mut two] = [0, 1, 2].map(|cpu| kernel.attach(cpu).unwrap());
         let mut there = cpu(&log, || ());
         let mut also = cpu(&log, || ());
         let mut here = cpu(&log, || {
@@ -202,11 +202,11 @@ fn what_nobody_else_walks_is_free_at_once() {
     let (log, alone) = (RefCell::default(), space(&[0]));
     alone.members.insert(1);
     let kernel = Kernel::<1>::new(SOFT);
-    let mut station = kernel.station(0).unwrap();
+    let mut handle = kernel.attach(0).unwrap();
     let mut here = cpu(&log, || panic!("there is nobody to wait for"));
     for payload in [7, 8] {
         let mut note = Note { space: &alone, payload, log: &log };
-        kernel.run(&mut station, &mut here, plan(Algorithm::TlbFirst), &mut note).unwrap();
+        kernel.run(&mut handle, &mut here, plan(Algorithm::TlbFirst), &mut note).unwrap();
         let done = format!("complete 0.0#{0} {payload} Done", payload - 6);
         assert_eq!(log.borrow().last(), Some(&done));
     }
@@ -238,7 +238,7 @@ fn an_operation_on_another_space_leaves_what_is_carried() {
     fn run<const SLOTS: usize>(second: (&[usize], &[u8])) {
         let (log, [first, other]) = (RefCell::default(), [[0, 1], [0, 1]].map(|cpus| space(&cpus)));
         let kernel = Kernel::<SLOTS>::new(SOFT);
-        let (mut zero, mut one) = (kernel.station(0).unwrap(), kernel.station(1).unwrap());
+        let (mut zero, mut one) = (kernel.attach(0).unwrap(), kernel.attach(1).unwrap());
         assert_eq!(shoot!(kernel, zero, one, &log, &first, 1), (vec![1], vec![]));
         assert_eq!(shoot!(kernel, zero, one, &log, &other, 2), (second.0.to_vec(), second.1.to_vec()));
         let last = if SLOTS == 1 { vec![] } else { vec![1] };
@@ -256,7 +256,7 @@ fn any_cpu_drains_a_space() {
     for runs in [true, false] {
         let (log, [first, other]) = (RefCell::default(), [[0, 1], [0, 1]].map(|cpus| space(&cpus)));
         let kernel = Kernel::<2>::new(SOFT);
-        let [mut zero, mut one, mut two] = [0, 1, 2].map(|cpu| kernel.station(cpu).unwrap());
+        let [mut zero, mut one, mut two] = [0, 1, 2].map(|cpu| kernel.attach(cpu).unwrap());
         shoot!(kernel, zero, one, &log, &first, 1);
         shoot!(kernel, zero, one, &log, &other, 2);
         first.running.remove(0);
@@ -279,10 +279,10 @@ fn any_cpu_drains_a_space() {
 fn who_goes_offline_keeps_nothing_from_coming_back() {
     let (log, space) = (RefCell::default(), space(&[0, 1]));
     let kernel = Kernel::<1>::new(SOFT);
-    let [mut zero, mut one, mut two] = [0, 1, 2].map(|cpu| kernel.station(cpu).unwrap());
-    let offline = |station: &mut _| {
+    let [mut zero, mut one, mut two] = [0, 1, 2].map(|cpu| kernel.attach(cpu).unwrap());
+    let offline = |handle: &mut _| {
         let mut cpu = cpu(&log, || ());
-        kernel.switch(station, &mut cpu, Change::Offline, &space, Asid::default()).unwrap();
+        kernel.switch(handle, &mut cpu, Change::Offline, &space, Asid::default()).unwrap();
     };
     shoot!(kernel, zero, one, &log, &space, 1);
     offline(&mut one);
@@ -299,7 +299,7 @@ fn who_goes_offline_keeps_nothing_from_coming_back() {
 fn what_is_carried_outlives_its_space() {
     let log = RefCell::default();
     let kernel = Kernel::<1>::new(SOFT);
-    let [mut zero, mut one, mut two] = [0, 1, 2].map(|cpu| kernel.station(cpu).unwrap());
+    let [mut zero, mut one, mut two] = [0, 1, 2].map(|cpu| kernel.attach(cpu).unwrap());
     // One place in memory for both: SAFETY is nobody's business here, as the kernel keeps names and no addresses.
     let mut place = Box::new(space(&[0, 1]));
     {
@@ -357,11 +357,11 @@ impl Edit for Unlinked<'_> {
 fn one_cpu_flushes_and_is_done() {
     static ALONE: System<u8, Synchronous<u8>, 1, 1> = System::new(SOFT);
     let (log, space) = (RefCell::default(), space(&[0]));
-    let mut station = ALONE.station(0).unwrap();
+    let mut handle = ALONE.attach(0).unwrap();
     let mut here = cpu(&log, || panic!("there is nobody to wait for"));
     for (nth, algorithm) in Algorithm::ALL.into_iter().enumerate() {
         let mut note = Note { space: &space, payload: 7, log: &log };
-        let (op, outcome) = ALONE.run(&mut station, &mut here, plan(algorithm), &mut note).unwrap();
+        let (op, outcome) = ALONE.run(&mut handle, &mut here, plan(algorithm), &mut note).unwrap();
         assert_eq!((op, outcome), (OpId { cpu: 0, slot: 0, generation: nth as u32 + 1 }, Outcome::Done));
         let expected = [
             format!("begin {op}"),
@@ -374,6 +374,6 @@ fn one_cpu_flushes_and_is_done() {
     }
     let other = System::<u8, Synchronous<u8>, 1, 1>::new(SOFT);
     let mut note = Note { space: &space, payload: 7, log: &log };
-    let stranger = other.run(&mut station, &mut here, plan(Algorithm::PteFirst), &mut note);
-    assert_eq!(stranger, Err(Misuse::Stranger { cpu: 0 }));
+    let other_system = other.run(&mut handle, &mut here, plan(Algorithm::PteFirst), &mut note);
+    assert_eq!(other_system, Err(Misuse::OtherSystem { cpu: 0 }));
 }

@@ -138,19 +138,19 @@ fn a_dirty_bit_on_its_way_comes_back_with_the_message() {
             scope.spawn(|| {
                 // It has read the entry, to write it with the bit.
                 let dirty = Entry { attr: old.attr | Attr::DIRTY, ..old };
-                let (mut station, mut cpu) =
-                    (system.station(1).unwrap(), Cpu { memory: &memory, late: Some(dirty) });
+                let (mut handle, mut cpu) =
+                    (system.attach(1).unwrap(), Cpu { memory: &memory, late: Some(dirty) });
                 while !memory.over.load(Ordering::SeqCst) {
-                    system.poll(&mut station, &mut cpu).unwrap();
+                    system.poll(&mut handle, &mut cpu).unwrap();
                     std::thread::yield_now();
                 }
             });
-            let (mut station, mut cpu) = (system.station(0).unwrap(), Cpu { memory: &memory, late: None });
+            let (mut handle, mut cpu) = (system.attach(0).unwrap(), Cpu { memory: &memory, late: None });
             let unmapping =
                 memory.dash.lock().unwrap().unmap_asynch(Asid::default(), AT, readonly, 7, Hint::default());
             let mut edit = Unmap { memory: &memory, unmapping: unmapping.unwrap() };
             let plan = edit.unmapping.plan;
-            system.run(&mut station, &mut cpu, plan, &mut edit).unwrap();
+            system.run(&mut handle, &mut cpu, plan, &mut edit).unwrap();
             memory.over.store(true, Ordering::SeqCst);
         });
         let left = readonly.then_some(Entry { attr: Attr::READ | Attr::DIRTY, ..old });

@@ -73,14 +73,14 @@ fn two_requesters_do_not_wait_for_each_other_for_ever() {
             for me in [0, 1] {
                 let (kernel, space, barrier, flushes, ended) = (&kernel, &space, &barrier, &flushes, &ended);
                 scope.spawn(move || {
-                    let mut station = kernel.station(me).expect("it exists");
+                    let mut handle = kernel.attach(me).expect("it exists");
                     let mut cpu = Cpu(flushes, Some(barrier));
-                    let started = kernel.start(&mut station, &mut cpu, plan, Change(space));
+                    let started = kernel.start(&mut handle, &mut cpu, plan, Change(space));
                     assert!(started.is_ok());
                     ended.fetch_add(1, Ordering::SeqCst);
                     // The other one may ask only now: an interrupt.
                     while ended.load(Ordering::SeqCst) < 2 {
-                        kernel.poll(&mut station, &mut cpu).expect("it is in flight");
+                        kernel.poll(&mut handle, &mut cpu).expect("it is in flight");
                         std::thread::yield_now();
                     }
                 });

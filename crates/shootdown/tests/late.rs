@@ -103,12 +103,12 @@ fn change<const CPUS: usize>(hardware: Hardware, rendezvous: Rendezvous, drains:
         let run = |me| {
             let (kernel, page, mut cpu) = (&kernel, &page, cpu());
             scope.spawn(move || {
-                let mut station = kernel.station(me).expect("it exists");
+                let mut handle = kernel.attach(me).expect("it exists");
                 if me == 0 {
-                    assert!(kernel.start(&mut station, &mut cpu, plan, page).is_ok());
+                    assert!(kernel.start(&mut handle, &mut cpu, plan, page).is_ok());
                 }
                 while cpu.flushes == 0 || !cpu.completed.load(Ordering::SeqCst) {
-                    kernel.poll(&mut station, &mut cpu).expect("in flight");
+                    kernel.poll(&mut handle, &mut cpu).expect("in flight");
                     std::thread::yield_now();
                 }
                 cpu.flushes
@@ -186,8 +186,8 @@ fn a_plan_for_unmapping_does_not_protect() {
         let mut cpu = Cpu { page: &page, late: false, drains: true, flushes: 0, completed: &completed };
         let kernel = System::<(), Synchronous<()>, CPUS, 2>::new(hardware);
         let plan = Plan::new(Algorithm::TwoPhase, &hardware, low).expect("it suits any");
-        let mut station = kernel.station(0)?;
-        kernel.run(&mut station, &mut cpu, plan, &mut Protect(&page)).map(|(_, outcome)| outcome)
+        let mut handle = kernel.attach(0)?;
+        kernel.run(&mut handle, &mut cpu, plan, &mut Protect(&page)).map(|(_, outcome)| outcome)
     }
     for (name, hardware) in Hardware::TABLE {
         let refused = if hardware.status_overwrites() { Err(Misuse::OtherRights) } else { Ok(Outcome::Done) };

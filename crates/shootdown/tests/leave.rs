@@ -76,7 +76,7 @@ fn plan(hardware: &Hardware) -> Plan {
 fn leaving_keeps_translations() {
     for (name, hardware) in Hardware::TABLE {
         let (space, kernel) = (SharedSpace::new(), Kernel::new(hardware));
-        let [mut zero, mut one] = [0, 1].map(|cpu| kernel.station(cpu).unwrap());
+        let [mut zero, mut one] = [0, 1].map(|cpu| kernel.attach(cpu).unwrap());
         let mut here = Cpu::default();
         let mut switch = |cpu: &mut Cpu, change| {
             kernel.switch(&mut one, cpu, change, &space, Asid::default()).unwrap();
@@ -103,7 +103,7 @@ fn leaving_keeps_translations() {
 fn a_cache_that_needs_the_entry_keeps_nothing() {
     let (space, kernel) =
         (SharedSpace::new(), Kernel::new(Hardware { lines_need_entry: true, ..Hardware::RP3 }));
-    let (mut one, mut cpu) = (kernel.station(1).unwrap(), Cpu::default());
+    let (mut one, mut cpu) = (kernel.attach(1).unwrap(), Cpu::default());
     for change in [Change::In, Change::Out] {
         kernel.switch(&mut one, &mut cpu, change, &space, Asid::default()).unwrap();
     }
@@ -114,7 +114,7 @@ fn a_cache_that_needs_the_entry_keeps_nothing() {
 #[test]
 fn a_cpu_that_runs_another_space_does_not_go_offline() {
     let (one_space, other, kernel) = (SharedSpace::new(), SharedSpace::new(), Kernel::new(Hardware::I386));
-    let [mut zero, mut one] = [0, 1].map(|cpu| kernel.station(cpu).unwrap());
+    let [mut zero, mut one] = [0, 1].map(|cpu| kernel.attach(cpu).unwrap());
     let (mut here, mut there) = (Cpu::default(), Cpu::default());
     let mut switch = |cpu: &mut Cpu, change, space: &SharedSpace| {
         kernel.switch(&mut one, cpu, change, space, Asid::default())

@@ -171,15 +171,15 @@ fn play<const CPUS: usize>(algorithm: Algorithm, requester_last: bool) {
     let work = |me: usize| {
         let (shared, kernel) = (shared.clone(), kernel.clone());
         move || {
-            let mut station = kernel.station(me).expect("it exists");
+            let mut handle = kernel.attach(me).expect("it exists");
             let mut cpu = Cpu { shared: shared.clone(), plan, held: 0 };
             if me == 0 {
-                assert!(kernel.start(&mut station, &mut cpu, plan, Unmap(shared)).is_ok());
+                assert!(kernel.start(&mut handle, &mut cpu, plan, Unmap(shared)).is_ok());
                 return;
             }
             cpu.touch();
             while cpu.shared.completed.load(Ordering::Acquire) == 0 {
-                kernel.poll(&mut station, &mut cpu).expect("in flight");
+                kernel.poll(&mut handle, &mut cpu).expect("in flight");
                 cpu.touch();
                 thread::yield_now();
             }
@@ -292,7 +292,7 @@ fn what_a_walk_may_enter_after_its_acknowledgement_is_carried() {
             let walker = {
                 let (node, kernel) = (node.clone(), kernel.clone());
                 thread::spawn(move || {
-                    let mut station = kernel.station(1).expect("it exists");
+                    let mut handle = kernel.attach(1).expect("it exists");
                     let mut cpu = Walker(node.clone());
                     while node.ended.load(Ordering::Acquire) < ends {
                         if node.linked.load(Ordering::Relaxed) == 1 {
@@ -302,22 +302,22 @@ fn what_a_walk_may_enter_after_its_acknowledgement_is_carried() {
                                 "it is freed beneath a walk"
                             );
                         }
-                        kernel.poll(&mut station, &mut cpu).expect("in flight");
+                        kernel.poll(&mut handle, &mut cpu).expect("in flight");
                         thread::yield_now();
                     }
                     kernel
-                        .switch(&mut station, &mut cpu, Change::Out, &node.space, Asid::default())
+                        .switch(&mut handle, &mut cpu, Change::Out, &node.space, Asid::default())
                         .expect("it fits");
-                    kernel.poll(&mut station, &mut cpu).expect("in flight");
+                    kernel.poll(&mut handle, &mut cpu).expect("in flight");
                 })
             };
-            let mut station = kernel.station(0).expect("it exists");
+            let mut handle = kernel.attach(0).expect("it exists");
             let mut cpu = Walker(node.clone());
             for _ in 0..ends {
-                assert!(kernel.start(&mut station, &mut cpu, plan, Unlink(node.clone())).is_ok());
+                assert!(kernel.start(&mut handle, &mut cpu, plan, Unlink(node.clone())).is_ok());
             }
             walker.join().expect("it holds");
-            kernel.drain(&mut station, &mut cpu, &node.space).expect("a slot is free");
+            kernel.drain(&mut handle, &mut cpu, &node.space).expect("a slot is free");
             assert_eq!(node.contents.load(Ordering::Relaxed), FREE);
         });
     }
@@ -334,22 +334,22 @@ fn a_lazy_cpu_and_a_requester_do_not_miss_each_other() {
         let lazy = {
             let (shared, kernel) = (shared.clone(), kernel.clone());
             thread::spawn(move || {
-                let mut station = kernel.station(1).expect("it exists");
+                let mut handle = kernel.attach(1).expect("it exists");
                 // Held from when it last ran the space.
                 let mut cpu = Cpu { shared, plan, held: 1 };
                 let space = &cpu.shared.clone().space;
-                kernel.switch(&mut station, &mut cpu, Change::In, space, Asid::default()).expect("it fits");
+                kernel.switch(&mut handle, &mut cpu, Change::In, space, Asid::default()).expect("it fits");
                 cpu.touch();
                 while cpu.shared.completed.load(Ordering::Acquire) == 0 {
-                    kernel.poll(&mut station, &mut cpu).expect("in flight");
+                    kernel.poll(&mut handle, &mut cpu).expect("in flight");
                     cpu.touch();
                     thread::yield_now();
                 }
             })
         };
-        let mut station = kernel.station(0).expect("it exists");
+        let mut handle = kernel.attach(0).expect("it exists");
         let mut cpu = Cpu { shared: shared.clone(), plan, held: 0 };
-        assert!(kernel.start(&mut station, &mut cpu, plan, Unmap(shared.clone())).is_ok());
+        assert!(kernel.start(&mut handle, &mut cpu, plan, Unmap(shared.clone())).is_ok());
         lazy.join().expect("it holds");
     });
 }
@@ -364,16 +364,16 @@ fn a_cpu_that_goes_offline_holds_nobody_up() {
         let requester = {
             let (shared, kernel) = (shared.clone(), kernel.clone());
             thread::spawn(move || {
-                let mut station = kernel.station(0).expect("it exists");
+                let mut handle = kernel.attach(0).expect("it exists");
                 let mut cpu = Cpu { shared: shared.clone(), plan, held: 0 };
-                assert!(kernel.start(&mut station, &mut cpu, plan, Unmap(shared)).is_ok());
+                assert!(kernel.start(&mut handle, &mut cpu, plan, Unmap(shared)).is_ok());
             })
         };
-        let mut station = kernel.station(1).expect("it exists");
+        let mut handle = kernel.attach(1).expect("it exists");
         let mut cpu = Cpu { shared: shared.clone(), plan, held: 0 };
         cpu.touch();
         kernel
-            .switch(&mut station, &mut cpu, Change::Offline, &shared.space, Asid::default())
+            .switch(&mut handle, &mut cpu, Change::Offline, &shared.space, Asid::default())
             .expect("it fits");
         assert_eq!(cpu.held, 0);
         requester.join().expect("it holds");
@@ -405,11 +405,11 @@ fn superseding_reaches_no_later_operation() {
             let kernel = kernel.clone();
             thread::spawn(move || kernel.supersede(first) == Ok(true))
         };
-        let mut stations = [0, 1].map(|cpu| kernel.station(cpu).expect("it exists"));
+        let mut handles = [0, 1].map(|cpu| kernel.attach(cpu).expect("it exists"));
         let mut ends = Ends::default();
         for _ in 0..2 {
-            assert!(kernel.start(&mut stations[0], &mut ends, plan, Unmap(shared.clone())).is_ok());
-            kernel.poll(&mut stations[1], &mut ends).expect("in flight");
+            assert!(kernel.start(&mut handles[0], &mut ends, plan, Unmap(shared.clone())).is_ok());
+            kernel.poll(&mut handles[1], &mut ends).expect("in flight");
         }
         let superseded = superseder.join().expect("it ends");
         let first = if superseded { Outcome::Superseded } else { Outcome::Done };

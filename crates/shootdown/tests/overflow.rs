@@ -75,13 +75,13 @@ fn space() -> SharedSpace {
 
 /// CPU 1: replies once, and goes on where it waits only when it is told to.
 fn reply(kernel: &Kernel<'_>, go: &Receiver<()>, at: &Sender<Replier>) {
-    let mut station = kernel.station(1).expect("it exists");
+    let mut handle = kernel.attach(1).expect("it exists");
     let wait = || {
         let told = at.send(Replier::Waits).is_ok() && go.recv().is_ok();
         assert!(told, "CPU 0 has ended");
     };
     go.recv().expect("CPU 0 has not ended");
-    kernel.poll(&mut station, &mut Cpu(wait)).expect("the requests are in order");
+    kernel.poll(&mut handle, &mut Cpu(wait)).expect("the requests are in order");
     at.send(Replier::Left).expect("CPU 0 has not ended");
 }
 
@@ -103,7 +103,7 @@ fn an_operation_ends_when_its_replier_has_left() {
         std::thread::scope(|scope| {
             let kernel = &kernel;
             scope.spawn(move || reply(kernel, &go, &at));
-            let mut station = kernel.station(0).expect("it exists");
+            let mut handle = kernel.attach(0).expect("it exists");
             let mut seen = Vec::new();
             let mut step = || {
                 tell.send(()).expect("CPU 1 has not ended");
@@ -111,11 +111,11 @@ fn an_operation_ends_when_its_replier_has_left() {
             };
             // CPU 1 stops for it, and waits for its continuing signal.
             let mut cpu = Cpu(&mut step);
-            kernel.start(&mut station, &mut cpu, plan(), Nothing(&held, &space)).expect("a slot is free");
+            kernel.start(&mut handle, &mut cpu, plan(), Nothing(&held, &space)).expect("a slot is free");
             // The next one, in the same slot, concerns nobody.
             space.running.remove(1);
             space.members.remove(1);
-            kernel.start(&mut station, &mut cpu, plan(), Nothing(&held, &space)).expect("a slot is free");
+            kernel.start(&mut handle, &mut cpu, plan(), Nothing(&held, &space)).expect("a slot is free");
             drop(tell);
             assert_eq!(seen, [Replier::Waits, Replier::Left], "overflows: {overflows}");
         });

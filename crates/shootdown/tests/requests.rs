@@ -86,18 +86,18 @@ fn shoot(algorithm: Algorithm, rendezvous: Rendezvous, flushes: &[Flush]) -> See
         for me in 1..CPUS {
             let (seen, kernel, over) = (&seen, &kernel, &over);
             scope.spawn(move || {
-                let mut station = kernel.station(me).unwrap();
+                let mut handle = kernel.attach(me).unwrap();
                 while !over.load(Ordering::SeqCst) {
-                    kernel.poll(&mut station, &mut Cpu(me, seen)).unwrap();
+                    kernel.poll(&mut handle, &mut Cpu(me, seen)).unwrap();
                     std::thread::yield_now();
                 }
             });
         }
-        let mut station = kernel.station(0).unwrap();
+        let mut handle = kernel.attach(0).unwrap();
         for flush in flushes {
             seen.ended.store(false, Ordering::SeqCst);
             let change = Change { space: &space, flush: flush.clone() };
-            kernel.start(&mut station, &mut Cpu(0, &seen), plan, change).unwrap();
+            kernel.start(&mut handle, &mut Cpu(0, &seen), plan, change).unwrap();
             while !seen.ended.load(Ordering::SeqCst) {
                 std::thread::yield_now();
             }

@@ -109,21 +109,21 @@ fn sleep_through(plan: Plan, rendezvous: Rendezvous) {
         for me in 0..CPUS {
             let (machine, kernel) = (&machine, &kernel);
             scope.spawn(move || {
-                let mut station = kernel.station(me).expect("it exists");
+                let mut handle = kernel.attach(me).expect("it exists");
                 let mut cpu = Cpu { machine, me };
                 machine.waiting[me].store(true, Ordering::SeqCst);
                 kernel
-                    .switch(&mut station, &mut cpu, Change::In, &machine.space, Asid::default())
+                    .switch(&mut handle, &mut cpu, Change::In, &machine.space, Asid::default())
                     .expect("it fits");
                 let mut left = EACH;
                 while !machine.is_over() {
                     // An asynchronous operation may have the slot; then, and in the end, there is only to wait.
-                    if left > 0 && kernel.start(&mut station, &mut cpu, plan, Nothing(machine)).is_ok() {
+                    if left > 0 && kernel.start(&mut handle, &mut cpu, plan, Nothing(machine)).is_ok() {
                         left -= 1;
                     } else if !machine.is_over() {
                         cpu.pause();
                     }
-                    kernel.poll(&mut station, &mut cpu).expect("requests are of operations in flight");
+                    kernel.poll(&mut handle, &mut cpu).expect("requests are of operations in flight");
                 }
             });
         }

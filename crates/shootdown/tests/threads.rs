@@ -234,13 +234,13 @@ fn stress(plans: &[Plan], rendezvous: Rendezvous, turns: usize) {
         for me in 0..THREADS {
             let (memory, kernel) = (&memory, &kernel);
             scope.spawn(move || {
-                let mut station = kernel.station(me).expect("it exists");
+                let mut handle = kernel.attach(me).expect("it exists");
                 let mut cpu = Cpu { memory, me };
                 let mut state = 0x9e37_79b9_7f4a_7c15_u64.wrapping_mul(me as u64 + 1);
-                let switch = |station: &mut _, cpu: &mut _, change| {
-                    kernel.switch(station, cpu, change, &memory.space, Asid::default()).expect("it fits");
+                let switch = |handle: &mut _, cpu: &mut _, change| {
+                    kernel.switch(handle, cpu, change, &memory.space, Asid::default()).expect("it fits");
                 };
-                switch(&mut station, &mut cpu, Change::In);
+                switch(&mut handle, &mut cpu, Change::In);
                 for _ in 0..turns {
                     let random = random(&mut state);
                     let page = random >> 8 & (PAGES - 1);
@@ -248,26 +248,26 @@ fn stress(plans: &[Plan], rendezvous: Rendezvous, turns: usize) {
                         0..3 => {
                             let unmap = Unmap { memory, page };
                             let plan = plans[(random >> 16) % plans.len()];
-                            if kernel.start(&mut station, &mut cpu, plan, unmap).is_ok() {
+                            if kernel.start(&mut handle, &mut cpu, plan, unmap).is_ok() {
                                 memory.started.fetch_add(1, Ordering::SeqCst);
                             }
                         }
                         3..9 => memory.map(page),
                         9 => {
                             let change = [Change::Out, Change::OutAndForget, Change::Offline];
-                            switch(&mut station, &mut cpu, change[random >> 20 & 1]);
+                            switch(&mut handle, &mut cpu, change[random >> 20 & 1]);
                             if random >> 28 & 3 == 0 {
-                                switch(&mut station, &mut cpu, change[2]);
+                                switch(&mut handle, &mut cpu, change[2]);
                             }
                             // Long enough away for others to unmap what this one still holds.
                             for _ in 0..4 {
                                 std::thread::yield_now();
                             }
-                            switch(&mut station, &mut cpu, Change::In);
+                            switch(&mut handle, &mut cpu, Change::In);
                         }
                         _ => memory.touch(misses, me, page),
                     }
-                    kernel.poll(&mut station, &mut cpu).expect("requests are of operations in flight");
+                    kernel.poll(&mut handle, &mut cpu).expect("requests are of operations in flight");
                 }
                 memory.finished.fetch_add(1, Ordering::SeqCst);
                 let all = || {
@@ -275,16 +275,16 @@ fn stress(plans: &[Plan], rendezvous: Rendezvous, turns: usize) {
                         && memory.started.load(Ordering::SeqCst) == memory.ended.load(Ordering::SeqCst)
                 };
                 while !all() {
-                    kernel.poll(&mut station, &mut cpu).expect("requests are of operations in flight");
+                    kernel.poll(&mut handle, &mut cpu).expect("requests are of operations in flight");
                     std::thread::yield_now();
                 }
-                switch(&mut station, &mut cpu, Change::Out);
+                switch(&mut handle, &mut cpu, Change::Out);
                 memory.left.fetch_add(1, Ordering::SeqCst);
                 while me == 0 && memory.left.load(Ordering::SeqCst) < THREADS {
                     std::thread::yield_now();
                 }
                 if me == 0 {
-                    kernel.drain(&mut station, &mut cpu, &memory.space).expect("a slot is free");
+                    kernel.drain(&mut handle, &mut cpu, &memory.space).expect("a slot is free");
                 }
             });
         }

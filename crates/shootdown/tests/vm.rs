@@ -16,8 +16,8 @@ use tlbkit_shootdown::ipc::{Access, IpcError, IpcRegion, LowAction, MessageStep,
 use tlbkit_shootdown::pageout::{PageAction, PageOut};
 use tlbkit_shootdown::tolerance::Entry;
 use tlbkit_shootdown::{
-    Algorithm, Change, Edit, Hardware, Local, LowRights, Misuse, OpId, Order, Outcome, Plan, SharedSpace,
-    Station, Status, System,
+    Algorithm, Change, CpuHandle, Edit, Hardware, Local, LowRights, Misuse, OpId, Order, Outcome, Plan,
+    SharedSpace, Status, System,
 };
 
 const CPUS: usize = 3;
@@ -26,7 +26,7 @@ const FRAMES: usize = 3;
 const SPACES: usize = 2;
 
 type Kernel<'m> = System<Unmapped, Unmap<'m>, CPUS, 2, 1, 2>;
-type Seat<'s> = Station<'s, 2, 1, 2>;
+type Seat<'s> = CpuHandle<'s, 2, 1, 2>;
 
 /// Entries: a frame's number from bit 4 on, and this.
 const READ: usize = 1;
@@ -403,7 +403,7 @@ fn run<'m>(machine: &'m Machine<'m>, program: impl Fn(&Kernel<'m>, &mut Seat<'_>
         for me in 0..CPUS {
             let (kernel, program) = (&kernel, &program);
             scope.spawn(move || {
-                let mut seat = kernel.station(me).expect("it is free");
+                let mut seat = kernel.attach(me).expect("it is free");
                 let mut cpu = Cpu { machine, me, space: 0, tlb: Default::default(), late: None };
                 kernel
                     .switch(&mut seat, &mut cpu, Change::In, &machine.spaces[0], asid(0))

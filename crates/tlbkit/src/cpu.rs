@@ -4,7 +4,7 @@ use core::cell::UnsafeCell;
 use core::ops::{Deref, DerefMut};
 use core::sync::atomic::{AtomicBool, Ordering};
 
-use tlbkit_shootdown::Station;
+use tlbkit_shootdown::CpuHandle;
 
 use crate::Kernel;
 use crate::block::Handle;
@@ -22,7 +22,7 @@ pub(crate) struct Cpu<K: Kernel, const CPUS: usize> {
 /// What a CPU uses in the midst of a call.
 pub(crate) struct State<K: Kernel, const CPUS: usize> {
     /// The right to be this CPU in the shootdown system, once the CPU is online.
-    pub(crate) station: Option<Station<'static, QUEUE>>,
+    pub(crate) handle: Option<CpuHandle<'static, QUEUE>>,
     /// The address space that the CPU runs.
     pub(crate) runs: Option<Handle<K, CPUS>>,
     /// The kernel's own address space whose global translations the CPU's TLB may hold.
@@ -38,7 +38,7 @@ impl<K: Kernel, const CPUS: usize> Cpu<K, CPUS> {
     pub(crate) const fn new() -> Self {
         Self {
             busy: AtomicBool::new(false),
-            state: UnsafeCell::new(State { station: None, runs: None, half: None }),
+            state: UnsafeCell::new(State { handle: None, runs: None, half: None }),
         }
     }
 

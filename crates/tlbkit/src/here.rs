@@ -62,7 +62,7 @@ impl<K: Kernel, const CPUS: usize> Here<K, CPUS> {
     #[inline(always)]
     pub(crate) fn begin(mmu: &'static Mmu<K, CPUS>) -> Result<Self, Error> {
         let mut here = Self::enter(mmu)?;
-        if CPUS > 1 && here.own.station.is_none() {
+        if CPUS > 1 && here.own.handle.is_none() {
             here.go_online()?;
         }
         Ok(here)
@@ -83,8 +83,8 @@ impl<K: Kernel, const CPUS: usize> Here<K, CPUS> {
     /// Takes part in shootdowns from now on.
     #[cold]
     fn go_online(&mut self) -> Result<(), Error> {
-        let station = self.mmu.shootdowns().station(self.cpu).map_err(|_| Error::Busy)?;
-        self.own.station = Some(station);
+        let handle = self.mmu.shootdowns().attach(self.cpu).map_err(|_| Error::Busy)?;
+        self.own.handle = Some(handle);
         self.switch(Change::In, self.mmu.everyone(), Asid::default());
         Ok(())
     }
@@ -96,14 +96,14 @@ impl<K: Kernel, const CPUS: usize> Here<K, CPUS> {
         if CPUS == 1 {
             self.mmu.kernel().flush(&everything(), None);
         }
-        (self.own.station, self.own.half) = (None, None);
+        (self.own.handle, self.own.half) = (None, None);
     }
 
     /// Carries out a change of what this CPU runs, in the shootdown system.
     fn switch(&mut self, change: Change, cpus: &SharedSpace, asid: Asid) {
-        let Some(station) = &mut self.own.station else { return };
-        // The station is this system's, and a CPU that goes offline runs nothing; were it not so, the call reports it.
-        let done = self.mmu.shootdowns().switch(station, &mut Cpu(self.mmu.kernel()), change, cpus, asid);
+        let Some(handle) = &mut self.own.handle else { return };
+        // The handle is this system's, and a CPU that goes offline runs nothing; were it not so, the call reports it.
+        let done = self.mmu.shootdowns().switch(handle, &mut Cpu(self.mmu.kernel()), change, cpus, asid);
         self.refused |= done.is_err();
     }
 
@@ -111,9 +111,9 @@ impl<K: Kernel, const CPUS: usize> Here<K, CPUS> {
     #[cold]
     pub(crate) fn serve(&mut self) {
         self.mmu.kernel().pause();
-        if let Some(station) = &mut self.own.station {
+        if let Some(handle) = &mut self.own.handle {
             // Only a mailbox that somebody else has written to is refused; there is none.
-            let _ = self.mmu.shootdowns().poll(station, &mut Cpu(self.mmu.kernel()));
+            let _ = self.mmu.shootdowns().poll(handle, &mut Cpu(self.mmu.kernel()));
         }
     }
 
@@ -231,8 +231,8 @@ impl<K: Kernel, const CPUS: usize> Here<K, CPUS> {
             return hand_back(kernel, uncovered);
         }
         let mut made = Made { space, flush, uncovered };
-        let done = match &mut self.own.station {
-            Some(station) => mmu.shootdowns().run(station, &mut Cpu(kernel), Self::PLAN, &mut made).is_ok(),
+        let done = match &mut self.own.handle {
+            Some(handle) => mmu.shootdowns().run(handle, &mut Cpu(kernel), Self::PLAN, &mut made).is_ok(),
             None => false,
         };
         self.refused |= !done;

@@ -1,7 +1,7 @@
 //! The same on a machine of one CPU: the edit and the local flush. There is nobody to ask, to stop, or to hide a flag
 //! from.
 
-use super::{Edit, Local, Station, System};
+use super::{CpuHandle, Edit, Local, System};
 use crate::{Misuse, OpId, Order, Outcome, Plan};
 
 impl<P, E, const CPUS: usize, const N: usize, const W: usize, const SLOTS: usize>
@@ -14,12 +14,12 @@ where
     #[inline]
     pub(super) fn run_alone<X: Edit<W, Payload = P>>(
         &self,
-        station: &mut Station<'_, N, W, SLOTS>,
+        handle: &mut CpuHandle<'_, N, W, SLOTS>,
         local: &mut impl Local<P, W>,
         plan: Plan,
         edit: &mut X,
     ) -> Result<(OpId, Outcome), Misuse> {
-        self.check(station)?;
+        self.check(handle)?;
         if !plan.allows(edit.low_rights()) {
             return Err(Misuse::OtherRights);
         }

@@ -18,7 +18,7 @@
 use tlbkit_addr::{CpuSet, Flush};
 
 use super::slot::{CARRIES, CONTINUED, Cargo, Carried, FREE, Kept, Slot, tagged};
-use super::{Edit, Local, RemoteTlbs, Station, System};
+use super::{CpuHandle, Edit, Local, RemoteTlbs, System};
 use crate::operation::Hold;
 use crate::sync::Ordering;
 use crate::{Duty, Misuse, OpId, Request, SharedSpace, Target};
@@ -84,15 +84,15 @@ where
     ///
     /// # Errors
     ///
-    /// [`Misuse::Stranger`]; [`Misuse::Busy`] if all of this CPU's slots are in flight, and something is carried. Then
+    /// [`Misuse::OtherSystem`]; [`Misuse::Busy`] if all of this CPU's slots are in flight, and something is carried. Then
     /// nothing has been done.
     pub fn drain(
         &self,
-        station: &mut Station<'_, N, W, SLOTS>,
+        handle: &mut CpuHandle<'_, N, W, SLOTS>,
         local: &mut impl Local<P, W>,
         space: &SharedSpace<W>,
     ) -> Result<(), Misuse> {
-        self.check(station)?;
+        self.check(handle)?;
         let slots = || self.slots.iter().flatten();
         let Some(name) = space.name() else { return Ok(()) };
         let carries = |slot: &Slot<P, E, W>| {
@@ -101,12 +101,12 @@ where
         if !slots().any(carries) {
             return Ok(());
         }
-        let (mine, at, mut carried) = self.take_slot(station, local, Some(name))?;
+        let (mine, at, mut carried) = self.take_slot(handle, local, Some(name))?;
         let mut others = slots();
         loop {
             if let Some(carried) = carried.take() {
                 let walkers = carried.walkers.intersection(space.running.load());
-                self.settle(station, local, (mine, at), Carried { walkers, ..carried })?;
+                self.settle(handle, local, (mine, at), Carried { walkers, ..carried })?;
             }
             carried = others.by_ref().find_map(|slot| {
                 let carried = Self::claim(slot, Some(name))?;
@@ -124,35 +124,35 @@ where
     #[cold]
     pub(super) fn unload<'s>(
         &self,
-        station: &mut Station<'_, N, W, SLOTS>,
+        handle: &mut CpuHandle<'_, N, W, SLOTS>,
         local: &mut impl Local<P, W>,
         own: &'s [Slot<P, E, W>],
     ) -> Result<(&'s Slot<P, E, W>, usize), Misuse> {
         for (at, slot) in own.iter().enumerate() {
             if let Some(carried) = Self::claim(slot, None) {
-                self.settle(station, local, (slot, at), carried)?;
+                self.settle(handle, local, (slot, at), carried)?;
                 return Ok((slot, at));
             }
         }
         let generation = own.first().map_or(0, |slot| slot.word.load(Ordering::Relaxed) >> 16);
-        Err(Misuse::Busy { op: OpId { cpu: station.me as u16, slot: 0, generation } })
+        Err(Misuse::Busy { op: OpId { cpu: handle.me as u16, slot: 0, generation } })
     }
 
     /// Has all walkers acknowledge, and completes what is carried. They are counted in `slot`, which is this CPU's.
     fn settle(
         &self,
-        station: &mut Station<'_, N, W, SLOTS>,
+        handle: &mut CpuHandle<'_, N, W, SLOTS>,
         local: &mut impl Local<P, W>,
         (slot, at): (&Slot<P, E, W>, usize),
         mut carried: Carried<P, W>,
     ) -> Result<(), Misuse> {
         let mut walkers = carried.walkers;
-        walkers.remove(station.me);
-        let op = Self::name(station.me, slot, at);
+        walkers.remove(handle.me);
+        let op = Self::name(handle.me, slot, at);
         let remote = local.remote().filter(|tlbs| tlbs.ends_walks());
         if let Some(ticket) = remote.map(|tlbs| tlbs.flush(walkers, None, &Flush::none(), true)) {
             let left = |tlbs: &mut dyn RemoteTlbs<W>| tlbs.is_flushed(ticket);
-            self.wait(station, local, |local| Ok(local.remote().is_some_and(left)))?;
+            self.wait(handle, local, |local| Ok(local.remote().is_some_and(left)))?;
         } else {
             slot.word.store(tagged(op.generation, walkers.len() as u32), Ordering::Release);
             let mut asked = CpuSet::empty();
@@ -166,7 +166,7 @@ where
             if !asked.is_empty() {
                 local.interrupt(asked);
             }
-            self.wait(station, local, |_| Ok(slot.word.load(Ordering::Acquire) & 0xffff == 0))?;
+            self.wait(handle, local, |_| Ok(slot.word.load(Ordering::Acquire) & 0xffff == 0))?;
         }
         if let Some(kept) = carried.kept.take() {
             local.complete(kept.op, kept.payload, kept.outcome);

@@ -37,24 +37,25 @@ enum Post {
     Stops,
 }
 
-/// What each CPU keeps for itself: the right to be that CPU of a [`System`], given back when it is dropped.
+/// The state of one CPU of a [`System`], which that CPU alone uses. There is one handle for each CPU at a time;
+/// dropping it detaches the CPU.
 ///
-/// A CPU uses it with interrupts disabled, or at least that interrupt whose handler calls [`System::poll`]: a handler
-/// that comes in the midst of a call cannot have the station, and what it was about is served by that call.
+/// A CPU uses its handle with interrupts disabled, at least the interrupt whose handler calls [`System::poll`]. A handler
+/// that interrupts a call cannot have the handle; that call serves the request that the interrupt was sent for.
 #[derive(Debug)]
-pub struct Station<'s, const N: usize, const W: usize = 1, const SLOTS: usize = 1> {
+pub struct CpuHandle<'s, const N: usize, const W: usize = 1, const SLOTS: usize = 1> {
     me: usize,
-    /// The system's own note that somebody is that CPU.
-    manned: &'s AtomicBool,
+    /// The system's flag that the CPU has a handle.
+    attached: &'s AtomicBool,
     flusher: Replier<N, W, SLOTS>,
     stopper: Replier<N, W, SLOTS>,
     /// In 2-phase as a requester: only [`System::poll`]'s rendezvous part may run.
     entered: bool,
-    /// What was wrong in the CPU's mailbox first, until somebody can be told.
+    /// The first error found in the CPU's mailbox, until it can be reported.
     wrong: Option<Misuse>,
 }
 
-impl<const N: usize, const W: usize, const SLOTS: usize> Station<'_, N, W, SLOTS> {
+impl<const N: usize, const W: usize, const SLOTS: usize> CpuHandle<'_, N, W, SLOTS> {
     /// Returns the CPU.
     pub const fn cpu(&self) -> usize {
         self.me
@@ -73,9 +74,9 @@ impl<const N: usize, const W: usize, const SLOTS: usize> Station<'_, N, W, SLOTS
     }
 }
 
-impl<const N: usize, const W: usize, const SLOTS: usize> Drop for Station<'_, N, W, SLOTS> {
+impl<const N: usize, const W: usize, const SLOTS: usize> Drop for CpuHandle<'_, N, W, SLOTS> {
     fn drop(&mut self) {
-        self.manned.store(false, Ordering::Release);
+        self.attached.store(false, Ordering::Release);
     }
 }
 
@@ -110,8 +111,8 @@ pub struct System<P, E, const CPUS: usize, const N: usize, const W: usize = 1, c
     flushes: [Mailbox<N, W, SLOTS>; CPUS],
     stops: [Mailbox<N, W, SLOTS>; CPUS],
     stopped: [Flag; CPUS],
-    /// Whose station somebody has.
-    manned: [AtomicBool; CPUS],
+    /// Which CPUs have a handle.
+    attached: [AtomicBool; CPUS],
     /// How many address spaces each CPU has begun to run.
     runs: [AtomicUsize; CPUS],
     slots: [[Slot<P, E, W>; SLOTS]; CPUS],
@@ -122,7 +123,7 @@ pub struct System<P, E, const CPUS: usize, const N: usize, const W: usize = 1, c
 // acquire-release decrements order after everything the others did; then, if the slot carries something, by whoever
 // claims it with an acquiring exchange of its state, which a releasing store has set. Payload and edit move between CPUs
 // with it. A slot's flush is written by the cell's owner when nobody has still to acknowledge, and read by those who have,
-// whom the mailbox's lock orders after the write, and whose acknowledgement comes after the reading. The owner is one thread, as a CPU has one station at a time, and nobody else gives acknowledgements
+// whom the mailbox's lock orders after the write, and whose acknowledgement comes after the reading. The owner is one thread, as a CPU has one handle at a time, and nobody else gives acknowledgements
 // (`System::acknowledge`).
 unsafe impl<P: Send, E: Send, const CPUS: usize, const N: usize, const W: usize, const SLOTS: usize> Sync
     for System<P, E, CPUS, N, W, SLOTS>
@@ -157,7 +158,7 @@ impl<P, E, const CPUS: usize, const N: usize, const W: usize, const SLOTS: usize
                 flushes: array!(Mailbox::of_checked_size(); CPUS),
                 stops: array!(Mailbox::of_checked_size(); CPUS),
                 stopped: array!(Flag(AtomicU32::new(0)); CPUS),
-                manned: array!(AtomicBool::new(false); CPUS),
+                attached: array!(AtomicBool::new(false); CPUS),
                 runs: array!(AtomicUsize::new(0); CPUS),
                 slots: array!(array!(Slot::new(); SLOTS); CPUS),
             }
@@ -171,21 +172,21 @@ impl<P, E, const CPUS: usize, const N: usize, const W: usize, const SLOTS: usize
         self
     }
 
-    /// Returns what CPU `me` keeps for itself. There is one at a time.
+    /// Returns the handle of CPU `me`. A CPU has one at a time.
     ///
     /// # Errors
     ///
-    /// [`Misuse::NoSuchCpu`], or [`Misuse::Manned`] if somebody has it.
-    pub fn station(&self, me: usize) -> Result<Station<'_, N, W, SLOTS>, Misuse> {
-        let manned = self.manned.get(me).ok_or(Misuse::NoSuchCpu { cpu: me })?;
-        if manned.swap(true, Ordering::Acquire) {
-            return Err(Misuse::Manned { cpu: me });
+    /// [`Misuse::NoSuchCpu`], or [`Misuse::Attached`] if the CPU has a handle.
+    pub fn attach(&self, me: usize) -> Result<CpuHandle<'_, N, W, SLOTS>, Misuse> {
+        let attached = self.attached.get(me).ok_or(Misuse::NoSuchCpu { cpu: me })?;
+        if attached.swap(true, Ordering::Acquire) {
+            return Err(Misuse::Attached { cpu: me });
         }
         // The algorithm that asks most of repliers that do not stop. Which operations they finish, requests say.
         let flushes = Plan::unchecked(Algorithm::PteFirstAsync, &self.hardware, LowRights::MayWriteBack);
         let (flusher, stopper) =
             (Replier::of_checked_size(flushes), Replier::of_checked_size(self.stopping()));
-        Ok(Station { me, manned, flusher, stopper, entered: false, wrong: None })
+        Ok(CpuHandle { me, attached, flusher, stopper, entered: false, wrong: None })
     }
 
     /// The plan of 2-phase's repliers.
@@ -194,11 +195,12 @@ impl<P, E, const CPUS: usize, const N: usize, const W: usize, const SLOTS: usize
             .with_rendezvous(self.rendezvous)
     }
 
-    /// Checks that a station is one of this system's: it speaks for its CPU alone, and there alone.
+    /// Checks that a handle is one of this system's.
     #[inline]
-    fn check(&self, station: &Station<'_, N, W, SLOTS>) -> Result<(), Misuse> {
-        let own = self.manned.get(station.me).is_some_and(|manned| core::ptr::eq(manned, station.manned));
-        if own { Ok(()) } else { Err(Misuse::Stranger { cpu: station.me }) }
+    fn check(&self, handle: &CpuHandle<'_, N, W, SLOTS>) -> Result<(), Misuse> {
+        let own =
+            self.attached.get(handle.me).is_some_and(|attached| core::ptr::eq(attached, handle.attached));
+        if own { Ok(()) } else { Err(Misuse::OtherSystem { cpu: handle.me }) }
     }
 
     fn mailbox(&self, of: Post, cpu: usize) -> Result<&Mailbox<N, W, SLOTS>, Misuse> {

@@ -4,7 +4,7 @@ use tlbkit_addr::Asid;
 
 use super::edit::everything;
 use super::slot::{LEFT, TAKEN};
-use super::{Edit, Local, Post, Station, System};
+use super::{CpuHandle, Edit, Local, Post, System};
 use crate::sync::{Ordering, fence};
 use crate::{Change, Duty, Misuse, OpId, Reply, Request, SharedSpace, Switch, SwitchAction, Target};
 
@@ -18,64 +18,64 @@ where
     ///
     /// # Errors
     ///
-    /// [`Misuse::Stranger`], told where there is something to reply to; otherwise only if a mailbox holds a request of
+    /// [`Misuse::OtherSystem`], told where there is something to reply to; otherwise only if a mailbox holds a request of
     /// an operation that does not exist: this one or, where that could not be told, the one that [`start`](Self::start)
     /// came upon as it waited. All others in it have had their reply even so.
     #[inline]
     pub fn poll(
         &self,
-        station: &mut Station<'_, N, W, SLOTS>,
+        handle: &mut CpuHandle<'_, N, W, SLOTS>,
         local: &mut impl Local<P, W>,
     ) -> Result<(), Misuse> {
-        let asked = |of| self.mailbox(of, station.me).is_ok_and(|mailbox| !mailbox.is_empty());
-        if asked(Post::Flushes) || asked(Post::Stops) { self.poll_both(station, local) } else { Ok(()) }
+        let asked = |of| self.mailbox(of, handle.me).is_ok_and(|mailbox| !mailbox.is_empty());
+        if asked(Post::Flushes) || asked(Post::Stops) { self.poll_both(handle, local) } else { Ok(()) }
     }
 
     #[cold]
     fn poll_both(
         &self,
-        station: &mut Station<'_, N, W, SLOTS>,
+        handle: &mut CpuHandle<'_, N, W, SLOTS>,
         local: &mut impl Local<P, W>,
     ) -> Result<(), Misuse> {
-        self.check(station)?;
+        self.check(handle)?;
         // Who waits for a flush waits the shorter if this CPU does not stop first.
         for of in [Post::Flushes, Post::Stops] {
-            if !self.mailbox(of, station.me)?.is_empty() && station.replier(of).is_idle() {
-                station.replier(of).interrupt();
-                let replied = self.reply(station, local, of);
-                station.note(replied);
+            if !self.mailbox(of, handle.me)?.is_empty() && handle.replier(of).is_idle() {
+                handle.replier(of).interrupt();
+                let replied = self.reply(handle, local, of);
+                handle.note(replied);
             }
         }
-        station.wrong.take().map_or(Ok(()), Err)
+        handle.wrong.take().map_or(Ok(()), Err)
     }
 
     /// Runs one of this CPU's two repliers until it is idle.
     #[cold]
     pub(super) fn reply(
         &self,
-        station: &mut Station<'_, N, W, SLOTS>,
+        handle: &mut CpuHandle<'_, N, W, SLOTS>,
         local: &mut impl Local<P, W>,
         of: Post,
     ) -> Result<(), Misuse> {
         loop {
-            match station.replier(of).next() {
-                Reply::Idle => return station.wrong.take().map_or(Ok(()), Err),
+            match handle.replier(of).next() {
+                Reply::Idle => return handle.wrong.take().map_or(Ok(()), Err),
                 Reply::Enter => {
-                    self.stop(station.me, local);
-                    station.replier(of).did()?;
+                    self.stop(handle.me, local);
+                    handle.replier(of).did()?;
                 }
                 Reply::Leave => {
-                    self.set_stopped(station.me, false);
+                    self.set_stopped(handle.me, false);
                     // It has flushed: who stopped it may be waiting for that.
                     local.changed();
-                    station.replier(of).did()?;
+                    handle.replier(of).did()?;
                 }
                 Reply::Take => {
-                    let work = self.mailbox(of, station.me)?.take();
-                    station.replier(of).took(work)?;
+                    let work = self.mailbox(of, handle.me)?.take();
+                    handle.replier(of).took(work)?;
                 }
                 Reply::Flush { what, drain } => {
-                    match (what, station.replier(of).request()) {
+                    match (what, handle.replier(of).request()) {
                         (Target::Listed(space), Some(&Request { op, .. })) => {
                             let slot = self.slot(op.cpu, op.slot)?;
                             // SAFETY: the operation waits for this CPU, which was asked after the list was written: it
@@ -84,37 +84,37 @@ where
                         }
                         (what, _) => what.with(|space, flush| local.flush(space, flush, drain)),
                     }
-                    station.replier(of).did()?;
+                    handle.replier(of).did()?;
                 }
                 Reply::Acknowledge(op) => {
                     let finishes = |request: &Request| request.duty == Duty::FlushAndFinish;
-                    let finish = station.replier(of).request().is_some_and(finishes);
+                    let finish = handle.replier(of).request().is_some_and(finishes);
                     let left = self.reply_to(op);
-                    Self::counted(station, local, of, left, finish)?;
+                    Self::counted(handle, local, of, left, finish)?;
                 }
                 Reply::AcknowledgeSlot { cpu, slot } => {
                     // It does not end before it is acknowledged.
                     let finish =
                         self.slot(cpu, slot).is_ok_and(|slot| slot.state.load(Ordering::Acquire) == LEFT);
                     let left = self.count_down(cpu, slot, None);
-                    Self::counted(station, local, of, left, finish)?;
+                    Self::counted(handle, local, of, left, finish)?;
                 }
                 Reply::TakeOver { cpu, slot } => {
                     let driven = self.slot(cpu, slot).and_then(|at| {
                         let generation = at.word.load(Ordering::Relaxed) >> 16;
-                        Self::take_over(at, station.me)?;
-                        self.drive(station, local, at, OpId { cpu, slot, generation })
+                        Self::take_over(at, handle.me)?;
+                        self.drive(handle, local, at, OpId { cpu, slot, generation })
                     });
-                    station.note(driven);
-                    station.replier(of).did()?;
+                    handle.note(driven);
+                    handle.replier(of).did()?;
                 }
                 Reply::MayContinue(op) => {
                     let yes = self.has_continued(op.cpu, op.slot, Some(op.generation));
-                    Self::may_continue(station, local, of, yes)?;
+                    Self::may_continue(handle, local, of, yes)?;
                 }
                 Reply::MayContinueSlot { cpu, slot } => {
                     let yes = self.has_continued(cpu, slot, None);
-                    Self::may_continue(station, local, of, yes)?;
+                    Self::may_continue(handle, local, of, yes)?;
                 }
             }
         }
@@ -123,7 +123,7 @@ where
     /// An acknowledgement has been counted; whoever counts the last one is to `finish` the operation, or its requester
     /// waits for that. Where there was none to count, nobody waits for it, and there is nothing to take over.
     fn counted(
-        station: &mut Station<'_, N, W, SLOTS>,
+        handle: &mut CpuHandle<'_, N, W, SLOTS>,
         local: &mut impl Local<P, W>,
         of: Post,
         left: Result<u32, Misuse>,
@@ -132,13 +132,13 @@ where
         if left == Ok(0) {
             local.changed();
         }
-        let left = station.note(left).filter(|_| finish).unwrap_or(u32::MAX);
-        station.replier(of).counted(left)
+        let left = handle.note(left).filter(|_| finish).unwrap_or(u32::MAX);
+        handle.replier(of).counted(left)
     }
 
     /// Of an operation that does not exist there is nothing to wait for.
     fn may_continue(
-        station: &mut Station<'_, N, W, SLOTS>,
+        handle: &mut CpuHandle<'_, N, W, SLOTS>,
         local: &mut impl Local<P, W>,
         of: Post,
         yes: Result<bool, Misuse>,
@@ -146,8 +146,8 @@ where
         if yes == Ok(false) {
             local.pause();
         }
-        let yes = station.note(yes).unwrap_or(true);
-        station.replier(of).may_continue(yes)
+        let yes = handle.note(yes).unwrap_or(true);
+        handle.replier(of).may_continue(yes)
     }
 
     /// An operation that has ended has continued.
@@ -169,18 +169,18 @@ where
     ///
     /// # Errors
     ///
-    /// [`Misuse::Stranger`]; [`Misuse::StillRuns`] if the CPU is to go offline and runs another space. Then nothing has
+    /// [`Misuse::OtherSystem`]; [`Misuse::StillRuns`] if the CPU is to go offline and runs another space. Then nothing has
     /// been done. Otherwise as [`poll`](Self::poll), and the change has been carried out.
     pub fn switch(
         &self,
-        station: &mut Station<'_, N, W, SLOTS>,
+        handle: &mut CpuHandle<'_, N, W, SLOTS>,
         local: &mut impl Local<P, W>,
         change: Change,
         space: &SharedSpace<W>,
         asid: Asid,
     ) -> Result<(), Misuse> {
-        self.check(station)?;
-        let me = station.me;
+        self.check(handle)?;
+        let me = handle.me;
         let runs = self.runs.get(me).ok_or(Misuse::NoSuchCpu { cpu: me })?;
         let count = |up: bool| {
             let now = runs.load(Ordering::Relaxed);
@@ -223,8 +223,8 @@ where
                     let begun = core::mem::replace(&mut changes, space.changes()) != changes;
                     if changing {
                         local.pause();
-                        let served = self.poll(station, local);
-                        station.note(served);
+                        let served = self.poll(handle, local);
+                        handle.note(served);
                     }
                     changing || begun
                 }
@@ -254,8 +254,8 @@ where
                     false
                 }
                 SwitchAction::Serve => {
-                    let served = self.poll(station, local);
-                    station.note(served);
+                    let served = self.poll(handle, local);
+                    handle.note(served);
                     false
                 }
                 SwitchAction::FlushAll => {
@@ -263,7 +263,7 @@ where
                     false
                 }
                 SwitchAction::Part => space.members.remove(me),
-                SwitchAction::Finished => return station.wrong.take().map_or(Ok(()), Err),
+                SwitchAction::Finished => return handle.wrong.take().map_or(Ok(()), Err),
             };
             switch.did(yes)?;
         }

@@ -5,7 +5,7 @@ use tlbkit_addr::CpuSet;
 use super::slot::{
     CARRIES, CONTINUED, Cargo, Carried, FREE, Kept, LEFT, OPEN, SUPERSEDED, Slot, TAKEN, tagged,
 };
-use super::{Edit, Local, Post, RemoteTlbs, Station, System};
+use super::{CpuHandle, Edit, Local, Post, RemoteTlbs, System};
 use crate::sync::{Ordering, fence};
 use crate::{Action, Duty, Misuse, OpId, Operation, Outcome, Plan, Rendezvous, Request, Seen, Style, Target};
 
@@ -35,7 +35,7 @@ where
     ///
     /// # Errors
     ///
-    /// Nothing has been done: [`Misuse::Busy`] if all of this CPU's slots are in flight, [`Misuse::Stranger`],
+    /// Nothing has been done: [`Misuse::Busy`] if all of this CPU's slots are in flight, [`Misuse::OtherSystem`],
     /// [`Misuse::OtherRights`] if the plan is for unmapping and the edit is not,
     /// [`Misuse::NoRemoteTlbs`] if the plan is to flush other CPUs' TLBs and [`Local::remote`] has none, or
     /// [`Misuse::NoSuchCpu`] if a CPU that the system does not have is a member of the space. (One that becomes a
@@ -43,20 +43,20 @@ where
     #[inline]
     pub fn run<X: Edit<W, Payload = P>>(
         &self,
-        station: &mut Station<'_, N, W, SLOTS>,
+        handle: &mut CpuHandle<'_, N, W, SLOTS>,
         local: &mut impl Local<P, W>,
         plan: Plan,
         edit: &mut X,
     ) -> Result<(OpId, Outcome), Misuse> {
         let plan = plan.waited_for().with_rendezvous(self.rendezvous);
         if CPUS == 1 {
-            return self.run_alone(station, local, plan, edit);
+            return self.run_alone(handle, local, plan, edit);
         }
-        let (slot, id, operation) = self.begin(station, local, plan, edit)?;
+        let (slot, id, operation) = self.begin(handle, local, plan, edit)?;
         let mut operation = operation;
         // No synchronous algorithm leaves.
-        let ran = self.advance(station, local, slot, id, &mut operation, edit);
-        ran.and_then(|_| self.end(station, local, slot, id, operation, edit)).map(|outcome| (id, outcome))
+        let ran = self.advance(handle, local, slot, id, &mut operation, edit);
+        ran.and_then(|_| self.end(handle, local, slot, id, operation, edit)).map(|outcome| (id, outcome))
     }
 
     /// Starts an operation, and runs it as far as this CPU can: to its end, unless the plan is asynchronous. Its end is
@@ -70,27 +70,27 @@ where
     /// The edit, with the reason as for [`run`](Self::run).
     pub fn start(
         &self,
-        station: &mut Station<'_, N, W, SLOTS>,
+        handle: &mut CpuHandle<'_, N, W, SLOTS>,
         local: &mut impl Local<P, W>,
         plan: Plan,
         mut edit: E,
     ) -> Result<OpId, (E, Misuse)> {
         if plan.algorithm().style() != Style::Asynchronous || CPUS == 1 {
-            return match self.run(station, local, plan, &mut edit) {
+            return match self.run(handle, local, plan, &mut edit) {
                 Ok((id, _)) => Ok(id),
                 Err(why) => Err((edit, why)),
             };
         }
         let plan = plan.with_rendezvous(self.rendezvous);
-        let (slot, id, operation) = match self.begin(station, local, plan, &mut edit) {
+        let (slot, id, operation) = match self.begin(handle, local, plan, &mut edit) {
             Ok(begun) => begun,
             Err(why) => return Err((edit, why)),
         };
         // SAFETY: the slot was free or claimed, and it is this CPU's: nobody else enters it before the first request.
         slot.cell.with_mut(|cell| unsafe { *cell = Cargo::Flight(operation, edit) });
         // No algorithm that leaves its operation to the repliers fails half-way.
-        let driven = self.drive(station, local, slot, id);
-        station.note(driven);
+        let driven = self.drive(handle, local, slot, id);
+        handle.note(driven);
         Ok(id)
     }
 
@@ -99,12 +99,12 @@ where
     #[expect(clippy::type_complexity, reason = "what an operation is made of")]
     fn begin<X: Edit<W, Payload = P>>(
         &self,
-        station: &mut Station<'_, N, W, SLOTS>,
+        handle: &mut CpuHandle<'_, N, W, SLOTS>,
         local: &mut impl Local<P, W>,
         plan: Plan,
         edit: &mut X,
     ) -> Result<(&Slot<P, E, W>, OpId, Operation<Kept<P>, W>), Misuse> {
-        self.check(station)?;
+        self.check(handle)?;
         if !plan.allows(edit.low_rights()) {
             return Err(Misuse::OtherRights);
         }
@@ -114,11 +114,11 @@ where
         self.has_all(edit.space())?;
         // What is carried can be taken along where this operation has all who may be in a walk of it leave it.
         let name = edit.space().name().filter(|_| ends_walks(&plan, local));
-        let (slot, at, carried) = self.take_slot(station, local, name)?;
+        let (slot, at, carried) = self.take_slot(handle, local, name)?;
         let earlier = carried.and_then(|mut carried| carried.kept.take());
-        let id = Self::name(station.me, slot, at);
+        let id = Self::name(handle.me, slot, at);
         // The sizes were checked, so every CPU can be named.
-        let operation = Operation::new(plan, station.me, earlier).map_err(|(_, why)| why)?;
+        let operation = Operation::new(plan, handle.me, earlier).map_err(|(_, why)| why)?;
         edit.begin(id);
         Ok((slot, id, operation))
     }
@@ -128,11 +128,11 @@ where
     #[inline]
     pub(super) fn take_slot(
         &self,
-        station: &mut Station<'_, N, W, SLOTS>,
+        handle: &mut CpuHandle<'_, N, W, SLOTS>,
         local: &mut impl Local<P, W>,
         space: Option<usize>,
     ) -> Result<Taken<'_, P, E, W>, Misuse> {
-        let own = self.slots.get(station.me).ok_or(Misuse::NoSuchCpu { cpu: station.me })?;
+        let own = self.slots.get(handle.me).ok_or(Misuse::NoSuchCpu { cpu: handle.me })?;
         if space.is_some() {
             for (at, slot) in own.iter().enumerate() {
                 if let Some(carried) = Self::claim(slot, space) {
@@ -148,7 +148,7 @@ where
                 return Ok((slot, at, None));
             }
         }
-        self.unload(station, local, own).map(|(slot, at)| (slot, at, None))
+        self.unload(handle, local, own).map(|(slot, at)| (slot, at, None))
     }
 
     /// Gives the operation that begins in a slot its name.
@@ -162,7 +162,7 @@ where
     /// Runs an operation that others may take over, until it is the repliers', or ends. The caller owns the slot's cell.
     pub(super) fn drive(
         &self,
-        station: &mut Station<'_, N, W, SLOTS>,
+        handle: &mut CpuHandle<'_, N, W, SLOTS>,
         local: &mut impl Local<P, W>,
         slot: &Slot<P, E, W>,
         id: OpId,
@@ -171,7 +171,7 @@ where
             let last = slot.cell.with_mut(|cell| {
                 // SAFETY: the caller owns the cell; what is called from here reaches other slots' cells only.
                 match unsafe { &mut *cell } {
-                    Cargo::Flight(operation, edit) => self.advance(station, local, slot, id, operation, edit),
+                    Cargo::Flight(operation, edit) => self.advance(handle, local, slot, id, operation, edit),
                     _ => Err(Misuse::NotAsked),
                 }
             })?;
@@ -187,14 +187,12 @@ where
                 local.interrupt(asked);
                 return Ok(());
             }
-            Self::take_over(slot, station.me)?;
+            Self::take_over(slot, handle.me)?;
         }
         // SAFETY: the operation has ended on this CPU, which therefore owns the cell.
         let ended = slot.cell.with_mut(|cell| unsafe { core::mem::replace(&mut *cell, Cargo::Nothing) });
         match ended {
-            Cargo::Flight(operation, edit) => {
-                self.end(station, local, slot, id, operation, &edit).map(|_| ())
-            }
+            Cargo::Flight(operation, edit) => self.end(handle, local, slot, id, operation, &edit).map(|_| ()),
             _ => Err(Misuse::NotAsked),
         }
     }
@@ -203,7 +201,7 @@ where
     #[inline]
     fn end<X: Edit<W, Payload = P>>(
         &self,
-        station: &Station<'_, N, W, SLOTS>,
+        handle: &CpuHandle<'_, N, W, SLOTS>,
         local: &mut impl Local<P, W>,
         slot: &Slot<P, E, W>,
         id: OpId,
@@ -220,7 +218,7 @@ where
         let mut state = FREE;
         if let Some(kept) = carried.map(|kept| Kept { outcome, ..kept }) {
             free = match edit.is_walked(&kept.payload) {
-                true => Self::carry(station.me, slot, edit.space(), kept),
+                true => Self::carry(handle.me, slot, edit.space(), kept),
                 false => Some(kept),
             };
             state = if free.is_some() { FREE } else { CARRIES };
@@ -238,7 +236,7 @@ where
     #[inline]
     fn advance<X: Edit<W, Payload = P>>(
         &self,
-        station: &mut Station<'_, N, W, SLOTS>,
+        handle: &mut CpuHandle<'_, N, W, SLOTS>,
         local: &mut impl Local<P, W>,
         slot: &Slot<P, E, W>,
         id: OpId,
@@ -257,7 +255,7 @@ where
                 local.interrupt(core::mem::replace(&mut asked, CpuSet::empty()));
             }
             let seen = match action {
-                Action::Exclude => self.wait(station, local, |_| Ok(edit.exclude()))?,
+                Action::Exclude => self.wait(handle, local, |_| Ok(edit.exclude()))?,
                 Action::Release => {
                     edit.release();
                     local.changed();
@@ -293,7 +291,7 @@ where
                     // Somebody may have joined since it was looked whether there are only CPUs of this system.
                     let members = space.members.load().intersection(Self::ALL);
                     (others, remote) = (members, None);
-                    others.remove(station.me);
+                    others.remove(handle.me);
                     Seen::Targets { members, running: space.running.load() }
                 }
                 Action::MarkStale(cpu) => {
@@ -338,14 +336,14 @@ where
                     return Ok(Some(last));
                 }
                 Action::AllAcknowledged => {
-                    self.wait(station, local, |_| Ok(slot.word.load(Ordering::Acquire) & 0xffff == 0))?
+                    self.wait(handle, local, |_| Ok(slot.word.load(Ordering::Acquire) & 0xffff == 0))?
                 }
                 Action::Enter => {
-                    station.entered = true;
-                    self.stop(station.me, local);
+                    handle.entered = true;
+                    self.stop(handle.me, local);
                     Seen::Did
                 }
-                Action::IsStopped(cpu) => self.wait(station, local, |_| self.is_stopped(cpu))?,
+                Action::IsStopped(cpu) => self.wait(handle, local, |_| self.is_stopped(cpu))?,
                 Action::Continue => {
                     slot.state.store(CONTINUED, Ordering::Release);
                     local.changed();
@@ -360,7 +358,7 @@ where
                 }
                 Action::IsFlushed { ticket, .. } => {
                     let flushed = |tlbs: &mut dyn RemoteTlbs<W>| tlbs.is_flushed(ticket);
-                    self.wait(station, local, |local| Ok(local.remote().is_some_and(flushed)))?
+                    self.wait(handle, local, |local| Ok(local.remote().is_some_and(flushed)))?
                 }
                 Action::Open => {
                     slot.rights.store(tagged(id.generation, OPEN), Ordering::Release);
@@ -372,16 +370,16 @@ where
                 }
                 Action::Check => answer(edit.check()),
                 Action::Serve => {
-                    station.stopper.finish();
-                    let served = self.reply(station, local, Post::Stops);
-                    station.note(served);
-                    station.entered = false;
+                    handle.stopper.finish();
+                    let served = self.reply(handle, local, Post::Stops);
+                    handle.note(served);
+                    handle.entered = false;
                     local.changed();
                     Seen::Did
                 }
                 Action::Done(_) => {
                     if plan.stops_repliers() {
-                        self.wait_until_flushed(station, local, operation.machine().repliers())?;
+                        self.wait_until_flushed(handle, local, operation.machine().repliers())?;
                     }
                     return Ok(None);
                 }
@@ -393,14 +391,14 @@ where
     /// Waits until CPUs that have stopped have flushed, too. A CPU that goes on has flushed for all for which it stopped.
     fn wait_until_flushed(
         &self,
-        station: &mut Station<'_, N, W, SLOTS>,
+        handle: &mut CpuHandle<'_, N, W, SLOTS>,
         local: &mut impl Local<P, W>,
         cpus: CpuSet<W>,
     ) -> Result<(), Misuse> {
         for cpu in cpus.iter() {
             let stopped = self.stops_of(cpu)?;
             if stopped & 1 == 1 {
-                self.wait(station, local, |_| Ok(self.stops_of(cpu)? != stopped))?;
+                self.wait(handle, local, |_| Ok(self.stops_of(cpu)? != stopped))?;
             }
         }
         Ok(())
@@ -410,24 +408,24 @@ where
     /// machine is not told each time that the predicate does not hold yet, for it would only ask again.
     pub(super) fn wait<L: Local<P, W>>(
         &self,
-        station: &mut Station<'_, N, W, SLOTS>,
+        handle: &mut CpuHandle<'_, N, W, SLOTS>,
         local: &mut L,
         mut is_so: impl FnMut(&mut L) -> Result<bool, Misuse>,
     ) -> Result<Seen<W>, Misuse> {
         while !is_so(local)? {
             local.pause();
-            let served = if !station.entered {
-                self.poll(station, local)
+            let served = if !handle.entered {
+                self.poll(handle, local)
             } else if self.rendezvous == Rendezvous::Serve
-                && !self.mailbox(Post::Stops, station.me)?.is_empty()
+                && !self.mailbox(Post::Stops, handle.me)?.is_empty()
             {
-                station.stopper.collect();
-                self.reply(station, local, Post::Stops)
+                handle.stopper.collect();
+                self.reply(handle, local, Post::Stops)
             } else {
                 Ok(())
             };
             // That concerns others' operations, not the one at hand.
-            station.note(served);
+            handle.note(served);
         }
         Ok(Seen::Yes)
     }

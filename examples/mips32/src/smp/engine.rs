@@ -4,7 +4,7 @@ use core::sync::atomic::Ordering;
 
 use tlbkit_addr::{Asid, Attr, CpuSet, Flush, Pages};
 use tlbkit_pagetable::format::{EntryLo, Format};
-use tlbkit_shootdown::{Change, Local, Miss, MissAction, Misuse, OpId, Outcome, Source, Station};
+use tlbkit_shootdown::{Change, CpuHandle, Local, Miss, MissAction, Misuse, OpId, Outcome, Source};
 
 use super::gic;
 use super::idle;
@@ -23,7 +23,7 @@ const DIRTY: u32 = 4;
 /// A CPU in a run.
 pub(super) struct Engine {
     run: &'static Run,
-    station: Station<'static, REQUESTS, 1, SLOTS>,
+    handle: CpuHandle<'static, REQUESTS, 1, SLOTS>,
     cpu: Cpu,
 }
 
@@ -41,7 +41,7 @@ pub(super) static SEATS: Seats<Engine> = Seats::new();
 impl Engine {
     /// Returns the engine of CPU `me`.
     pub(super) fn new(run: &'static Run, me: usize) -> Result<Self, Misuse> {
-        Ok(Self { run, station: run.system.station(me)?, cpu: Cpu { run, me, own: None } })
+        Ok(Self { run, handle: run.system.attach(me)?, cpu: Cpu { run, me, own: None } })
     }
 
     /// Calls into the shootdowns: meanwhile this CPU may be waiting, so that others wake it.
@@ -60,7 +60,7 @@ impl Engine {
     }
 
     fn serve(&mut self) {
-        if let Err(why) = self.run.system.poll(&mut self.station, &mut self.cpu) {
+        if let Err(why) = self.run.system.poll(&mut self.handle, &mut self.cpu) {
             self.run.wrong(format_args!("a request: {why}"));
         }
     }
@@ -69,7 +69,7 @@ impl Engine {
     pub(super) fn drain(&mut self) {
         self.enter(|engine| {
             let run = engine.run;
-            if let Err(why) = run.system.drain(&mut engine.station, &mut engine.cpu, &run.space) {
+            if let Err(why) = run.system.drain(&mut engine.handle, &mut engine.cpu, &run.space) {
                 run.wrong(format_args!("what is carried: {why}"));
             }
         });
@@ -79,7 +79,7 @@ impl Engine {
     pub(super) fn switch(&mut self, change: Change) {
         self.enter(|engine| {
             let run = engine.run;
-            let done = run.system.switch(&mut engine.station, &mut engine.cpu, change, &run.space, SPACE);
+            let done = run.system.switch(&mut engine.handle, &mut engine.cpu, change, &run.space, SPACE);
             if let Err(why) = done {
                 run.wrong(format_args!("{change:?}: {why}"));
             }
@@ -93,7 +93,7 @@ impl Engine {
             engine.cpu.own = Some(page);
             let mut edit = Lower::new(run, page, kind);
             loop {
-                match run.system.start(&mut engine.station, &mut engine.cpu, run.plan, edit) {
+                match run.system.start(&mut engine.handle, &mut engine.cpu, run.plan, edit) {
                     Ok(_) => break,
                     // Its operations are all with the repliers: one must end first.
                     Err((same, Misuse::Busy { .. })) => {

@@ -761,7 +761,7 @@ impl Local<Vec<(usize, Word)>> for Here {
         wrote();
     }
     fn pause(&mut self) {
-        // An interrupt may end it, whose handler cannot have the station.
+        // An interrupt may end it, whose handler cannot have the handle.
         self.world.wait(self.me);
     }
     fn remote(&mut self) -> Option<&mut dyn RemoteTlbs> {

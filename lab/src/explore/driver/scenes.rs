@@ -7,7 +7,7 @@ use tlbkit_addr::{Attr, Pfn};
 use tlbkit_shootdown::ipc;
 use tlbkit_shootdown::tolerance::{Advice, Context, Entry, classify};
 use tlbkit_shootdown::{
-    Algorithm, Change as Switch, Hardware, LowRights, Misuse, Order, Plan, Rendezvous, Repair, Station,
+    Algorithm, Change as Switch, CpuHandle, Hardware, LowRights, Misuse, Order, Plan, Rendezvous, Repair,
     Status, StatusBit, Style, System,
 };
 
@@ -19,7 +19,7 @@ use super::vm;
 
 /// One slot a CPU, so that each of its operations uses it again.
 type Kernel<const N: usize> = System<Vec<(usize, Word)>, Change, CPUS, N, 1, 1>;
-type Seat<'k, const N: usize> = Station<'k, N, 1, 1>;
+type Seat<'k, const N: usize> = CpuHandle<'k, N, 1, 1>;
 
 /// What one CPU does before it serves.
 #[derive(Clone, Debug)]
@@ -175,7 +175,9 @@ impl Scene {
         let body = |me: usize| {
             let (world, kernel, deeds) = (world.clone(), kernel.clone(), deeds[me].clone());
             Box::new(move || {
-                let Ok(mut seat) = kernel.station(me) else { return world.wrong("a station is taken") };
+                let Ok(mut seat) = kernel.attach(me) else {
+                    return world.wrong("the CPU has a handle already");
+                };
                 let mut here = Here::new(&world, me);
                 for deed in deeds {
                     act(&kernel, &mut seat, &mut here, plan, &deed);

@@ -15,8 +15,8 @@ use tlbkit_shootdown::ipc::{Access, IpcError, IpcRegion, LowAction, MessageStep,
 use tlbkit_shootdown::pageout::{PageAction, PageOut, State};
 use tlbkit_shootdown::tolerance::Entry;
 use tlbkit_shootdown::{
-    Change as Switch, Edit, Hardware, Local, LowRights, Misuse, OpId, Order, Outcome, Plan, RemoteTlbs,
-    Repair, SharedSpace, Station, System,
+    Change as Switch, CpuHandle, Edit, Hardware, Local, LowRights, Misuse, OpId, Order, Outcome, Plan,
+    RemoteTlbs, Repair, SharedSpace, System,
 };
 
 use super::machine::{
@@ -24,7 +24,7 @@ use super::machine::{
 };
 
 type Kernel = System<Unmapped, Unmap, CPUS, 2, 1, 2>;
-type Seat<'k> = Station<'k, 2, 1, 2>;
+type Seat<'k> = CpuHandle<'k, 2, 1, 2>;
 
 /// What one CPU does before it serves. Pages are entries of the machine.
 #[derive(Clone, Copy, Debug)]
@@ -609,7 +609,7 @@ pub(crate) fn bodies(
     let body = |(me, deeds): (usize, &Vec<Deed>)| {
         let (world, kernel, vm, deeds) = (world.clone(), kernel.clone(), vm.clone(), deeds.clone());
         Box::new(move || {
-            let Ok(mut seat) = kernel.station(me) else { return world.wrong("a station is taken") };
+            let Ok(mut seat) = kernel.attach(me) else { return world.wrong("the CPU has a handle already") };
             let mut cpu = Cpu { vm: vm.clone(), here: Here::new(&world, me) };
             for deed in deeds {
                 act(&kernel, &mut seat, &mut cpu, deed);

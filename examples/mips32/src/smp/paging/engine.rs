@@ -5,7 +5,7 @@ use core::sync::atomic::Ordering;
 use tlbkit_addr::{Asid, CpuSet, Flush, PageSize, Pages, VirtAddr};
 use tlbkit_pagetable::format::{EntryLo, Format};
 use tlbkit_shootdown::dash::Tables;
-use tlbkit_shootdown::{Change, Local, Miss, MissAction, Misuse, OpId, Outcome, Source, Station};
+use tlbkit_shootdown::{Change, CpuHandle, Local, Miss, MissAction, Misuse, OpId, Outcome, Source};
 
 use super::spaces::asid;
 use super::unmap::{Ended, Unmap};
@@ -27,7 +27,7 @@ const DIRTY: u32 = 4;
 /// A CPU in a run.
 pub(super) struct Engine {
     run: &'static Paging,
-    station: Station<'static, REQUESTS, 1, SLOTS>,
+    handle: CpuHandle<'static, REQUESTS, 1, SLOTS>,
     cpu: Cpu,
 }
 
@@ -50,7 +50,7 @@ pub(in crate::smp) fn poll(masked: &Masked) {
 impl Engine {
     /// Returns the engine of CPU `me`.
     pub(super) fn new(run: &'static Paging, me: usize) -> Result<Self, Misuse> {
-        Ok(Self { run, station: run.system.station(me)?, cpu: Cpu { run, me, own: None } })
+        Ok(Self { run, handle: run.system.attach(me)?, cpu: Cpu { run, me, own: None } })
     }
 
     /// Calls into the shootdowns: meanwhile this CPU may be waiting, so that others wake it.
@@ -59,7 +59,7 @@ impl Engine {
         run.waiting.with(self.cpu.me, || {
             f(self);
             // Where it slept, it has lowered the interrupt of whatever was posted meanwhile.
-            if let Err(why) = run.system.poll(&mut self.station, &mut self.cpu) {
+            if let Err(why) = run.system.poll(&mut self.handle, &mut self.cpu) {
                 wrong(format_args!("a request: {why}"));
             }
         });
@@ -79,8 +79,8 @@ impl Engine {
             }
         }
         self.enter(|engine| {
-            let (run, station, cpu) = (engine.run, &mut engine.station, &mut engine.cpu);
-            if let Err(why) = run.system.switch(station, cpu, change, &run.spaces[space], asid(space)) {
+            let (run, handle, cpu) = (engine.run, &mut engine.handle, &mut engine.cpu);
+            if let Err(why) = run.system.switch(handle, cpu, change, &run.spaces[space], asid(space)) {
                 wrong(format_args!("{change:?}, space {space}: {why}"));
             }
         });
@@ -95,7 +95,7 @@ impl Engine {
                 engine.cpu.own = Some(page);
                 let plan = unmapping.plan;
                 let edit = Unmap { run, space, page, unmapping };
-                match run.system.start(&mut engine.station, &mut engine.cpu, plan, edit) {
+                match run.system.start(&mut engine.handle, &mut engine.cpu, plan, edit) {
                     Ok(_) => {}
                     // Its operations are all with the repliers: somebody starts this one later.
                     Err((Unmap { unmapping, .. }, Misuse::Busy { .. })) => {
