@@ -91,3 +91,25 @@ fn what_is_no_event_is_refused_in_one_line_with_its_number() {
         assert!(refused.stdout.is_empty(), "{line}");
     }
 }
+
+/// Software loads the TLB of MIPS32, in pairs: a flush of either half takes both.
+#[test]
+fn a_machine_whose_tlb_software_loads_is_checked() {
+    let log = "\
+0 write 0x1000 0x80002000
+0 write 0x2000 0x2006
+0 write 0x2004 0x2046
+0 root 0x1001
+0 refill 0x1000 0x2006 0x2046
+0 write 0x2000 0
+0 fence va 0x1000 asid 1
+0 frame free 0x80000 4096
+";
+    let held = witness(&["--arch", "mips32"], log);
+    assert_eq!(held.status.code(), Some(0), "{}", String::from_utf8_lossy(&held.stdout));
+    let told = witness(&["--arch", "mips32"], &log.replace("asid 1", "asid 2"));
+    let text = String::from_utf8(told.stdout).unwrap();
+    assert!(text.starts_with("frame-reached\n  line 8: ") && text.contains("names another ASID"), "{text}");
+    let refused = witness(&["--arch", "sv39"], "0 refill 0 0 0\n");
+    assert_eq!(refused.status.code(), Some(2));
+}

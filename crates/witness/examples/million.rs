@@ -2,7 +2,7 @@
 //! `cargo run --release -p tlbkit-witness --features check --example million [EVENTS]`.
 //!
 //! Four CPUs map, protect and unmap pages of eight address spaces, with a shootdown for each change that takes something away,
-//! and switch between the spaces. On all three architectures the log holds.
+//! and switch between the spaces. On all four architectures the log holds.
 
 use std::env;
 use std::time::Instant;
@@ -12,6 +12,8 @@ use tlbkit_witness::event::{Barrier, Event, Fence, Memory};
 
 const CPUS: usize = 4;
 const SPACES: u64 = 8;
+/// Pages of a space.
+const PAGES: u64 = 64 * 512;
 
 /// Numbers that look random and are the same each time.
 struct Numbers(u64);
@@ -43,6 +45,7 @@ impl Log {
             Arch::Sv39 => node >> 2 | 1,
             Arch::X86_64 => node | 0x27,
             Arch::Aarch64 => node | 3,
+            Arch::Mips32 => node | 0x8000_0000,
         }
     }
 
@@ -51,6 +54,7 @@ impl Log {
             Arch::Sv39 => frame >> 2 | 0xd3 | u64::from(write) << 2,
             Arch::X86_64 => frame | 0x65 | u64::from(write) << 1,
             Arch::Aarch64 => frame | 0xf43 | u64::from(!write) << 7,
+            Arch::Mips32 => frame >> 6 | 2 | u64::from(write) << 2,
         }
     }
 
@@ -60,6 +64,7 @@ impl Log {
             Arch::Sv39 => 8 << 60 | asid << 44 | node >> 12,
             Arch::X86_64 => 1 << 63 | node | asid,
             Arch::Aarch64 => asid << 48 | node,
+            Arch::Mips32 => node | asid,
         }
     }
 
@@ -84,21 +89,26 @@ impl Log {
 
 /// A space has one node in each level but the last, and there 64.
 fn node(space: u64, level: u64) -> u64 {
-    (1 << 30) + space * 0x10_0000 + level * 0x1000
+    (1 << 28) + space * 0x10_0000 + level * 0x1000
 }
 
 fn run(arch: Arch, most: u64) -> Log {
     let (mut log, mut numbers) = (Log { arch, checker: Checker::new(arch), events: 0 }, Numbers(1));
-    let pages = 64 * 512;
+    let (pages, word) = (PAGES, if arch == Arch::Mips32 { 4 } else { 8 });
+    let words = 4096 / word;
     for space in 0..SPACES {
-        // Node 3 is the root; Sv39 has no node 2.
-        let ways: &[[u64; 2]] = if arch == Arch::Sv39 { &[[3, 1]] } else { &[[3, 2], [2, 1]] };
+        // Node 3 is the root; Sv39 has no node 2, and MIPS32 no node 1.
+        let ways: &[[u64; 2]] = match arch {
+            Arch::Sv39 => &[[3, 1]],
+            Arch::X86_64 | Arch::Aarch64 => &[[3, 2], [2, 1]],
+            Arch::Mips32 => &[],
+        };
         for way in ways {
             log.say(0, Event::Write { at: node(space, way[0]), value: log.link(node(space, way[1])) });
         }
-        let middle = node(space, 1);
-        for slot in 0..64 {
-            log.say(0, Event::Write { at: middle + slot * 8, value: log.link(node(space, 16 + slot)) });
+        let middle = node(space, if arch == Arch::Mips32 { 3 } else { 1 });
+        for slot in 0..PAGES / words {
+            log.say(0, Event::Write { at: middle + slot * word, value: log.link(node(space, 16 + slot)) });
         }
     }
     log.say(0, Event::Barrier(Barrier::Complete));
@@ -111,7 +121,7 @@ fn run(arch: Arch, most: u64) -> Log {
     while log.events < most {
         let (cpu, space, page) =
             (numbers.below(CPUS as u64) as usize, numbers.below(SPACES), numbers.below(pages));
-        let (at, va) = (node(space, 16 + page / 512) + page % 512 * 8, page << 12);
+        let (at, va) = (node(space, 16 + page / words) + page % words * word, page << 12);
         id += 1;
         if numbers.below(8) == 0 {
             log.say(cpu, Event::Root { value: log.root(space), high: false });
@@ -142,7 +152,7 @@ fn run(arch: Arch, most: u64) -> Log {
 
 fn main() {
     let most = env::args().nth(1).map_or(1_000_000, |number| number.parse().expect("a number of events"));
-    for arch in [Arch::Sv39, Arch::X86_64, Arch::Aarch64] {
+    for arch in [Arch::Sv39, Arch::X86_64, Arch::Aarch64, Arch::Mips32] {
         let start = Instant::now();
         let log = run(arch, most);
         println!("{arch:?}: {:.1} s, {:?}", start.elapsed().as_secs_f64(), log.checker.checked());

@@ -25,7 +25,8 @@ pub enum Event {
     },
     /// The root register was loaded.
     Root {
-        /// The register's value: `satp`, `CR3`, `TTBR0_EL1` or `TTBR1_EL1`.
+        /// The register's value: `satp`, `CR3`, `TTBR0_EL1` or `TTBR1_EL1`; on MIPS32, which has none,
+        /// the root node's address with the ASID in its low 8 bits.
         value: u64,
         /// Tells that the register is AArch64's second one, that of the upper half.
         high: bool,
@@ -75,6 +76,17 @@ pub enum Event {
         /// The physical address that it must reach, or none if it must fault.
         reaches: Option<u64>,
     },
+    /// MIPS32: software wrote a pair of pages in the CPU's TLB, under the ASID that the CPU runs.
+    Refill {
+        /// A virtual address in the pair.
+        at: u64,
+        /// What was written to `EntryLo0` and to `EntryLo1`.
+        words: [u64; 2],
+        /// The size of one page in bytes, as `PageMask` says it.
+        bytes: u64,
+        /// Tells that nothing said that the TLB had no entry there: neither a miss nor a probe.
+        blind: bool,
+    },
     /// From here on hardware sets the accessed and dirty bits, and the kernel relies on them.
     UsesDirty,
     /// A recorder had no room for the next event: nothing is known of what follows.
@@ -110,7 +122,8 @@ pub struct Memory {
 pub enum Barrier {
     /// Stores before it are seen before stores after it: `fence w,w`, a store-release, `dmb ishst`.
     Release,
-    /// Stores before it are visible to every CPU when it has completed: `fence rw,rw`, `mfence`, `dsb ishst`.
+    /// Stores before it are visible to every CPU when it has completed: `fence rw,rw`, `mfence`, `dsb ishst`,
+    /// `sync`.
     ///
     /// On AArch64, `dsb ish`: what the CPU invalidated before it has been invalidated, too.
     Complete,

@@ -185,6 +185,7 @@ const DONE: usize = 10;
 const ACCESS: usize = 11;
 const DIRTY: usize = 12;
 const FULL: usize = 13;
+const REFILL: usize = 14;
 
 /// Makes words of an event.
 #[inline(always)]
@@ -209,6 +210,9 @@ fn pack(event: Event) -> [usize; 4] {
         Event::Access { at, kind, user, reaches } => {
             let flags = flag(user, 0) | flag(reaches.is_some(), 1);
             (ACCESS | flags | (kind as usize) << 16, at, reaches.unwrap_or_default(), 0)
+        }
+        Event::Refill { at, words: [even, odd], bytes, blind } => {
+            (REFILL | flag(blind, 0) | (bytes.trailing_zeros() as usize) << 16, at, even, odd)
         }
         Event::UsesDirty => (DIRTY, 0, 0, 0),
         Event::Full => (FULL, 0, 0, 0),
@@ -257,6 +261,9 @@ fn unpack(words: [usize; 4]) -> Option<Event> {
             user: is(0),
             reaches: is(1).then_some(b),
         },
+        REFILL => {
+            Event::Refill { at: a, words: [b, c], bytes: 1_u64.checked_shl(upper as u32)?, blind: is(0) }
+        }
         DIRTY => Event::UsesDirty,
         FULL => Event::Full,
         _ => return None,

@@ -134,12 +134,12 @@ pub fn parse(line: &str) -> Result<Option<(usize, Event)>, Malformed> {
         }
         "barrier" => Event::Barrier(match words.word("a barrier")? {
             "release" | "dmb" => Barrier::Release,
-            "fence" | "dsb" | "mfence" => Barrier::Complete,
+            "fence" | "dsb" | "mfence" | "sync" => Barrier::Complete,
             "isb" => Barrier::Context,
             "tlbsync" => Barrier::TlbSync,
             _ => {
                 return Err(Malformed::Expected(
-                    "`release`, `fence`, `dmb`, `dsb`, `isb`, `mfence` or `tlbsync`",
+                    "`release`, `fence`, `dmb`, `dsb`, `isb`, `mfence`, `sync` or `tlbsync`",
                 ));
             }
         }),
@@ -181,6 +181,16 @@ pub fn parse(line: &str) -> Result<Option<(usize, Event)>, Malformed> {
                 word => Some(number(word).ok_or(Malformed::Expected("a physical address or `fault`"))?),
             },
         },
+        "refill" => {
+            let at = words.number("a virtual address")?;
+            let pair =
+                [words.number("the word of the even page")?, words.number("the word of the odd page")?];
+            let bytes = words.may_number().unwrap_or(4096);
+            if !bytes.is_power_of_two() {
+                return Err(Malformed::Expected("the size of a page"));
+            }
+            Event::Refill { at, words: pair, bytes, blind: words.rest.next_if_eq(&"blind").is_some() }
+        }
         "full" => Event::Full,
         "uses" => match words.word("`dirty`")? {
             "dirty" => Event::UsesDirty,
@@ -249,6 +259,13 @@ impl fmt::Display for Event {
                     Some(at) => write!(f, "{at:#x}"),
                     None => f.write_str("fault"),
                 }
+            }
+            Self::Refill { at, words: [even, odd], bytes, blind } => {
+                write!(f, "refill {at:#x} {even:#x} {odd:#x}")?;
+                if bytes != 4096 {
+                    write!(f, " {bytes}")?;
+                }
+                f.write_str(if blind { " blind" } else { "" })
             }
             Self::UsesDirty => f.write_str("uses dirty"),
             Self::Full => f.write_str("full"),

@@ -72,9 +72,26 @@ enum Op {
     },
 }
 
+impl Op {
+    fn cpu(self) -> usize {
+        match self {
+            Self::Write { cpu, .. }
+            | Self::Root { cpu, .. }
+            | Self::Fence { cpu, .. }
+            | Self::Barrier { cpu }
+            | Self::NodeFree { cpu, .. }
+            | Self::FrameFree { cpu, .. }
+            | Self::Lower { cpu, .. }
+            | Self::Done { cpu }
+            | Self::Access { cpu, .. } => cpu,
+        }
+    }
+}
+
 /// Pages are numbered by their slots, level 0 in the lowest bit.
-fn va(page: u64) -> u64 {
-    (0..4).map(|level| (page >> level & 1) << (12 + 9 * level)).sum()
+fn va(arch: Arch, page: u64) -> u64 {
+    let step = if arch == Arch::Mips32 { 10 } else { 9 };
+    (0..4).map(|level| (page >> level & 1) << (12 + step * level)).sum()
 }
 
 fn frame(which: u64, level: u32) -> u64 {
@@ -97,6 +114,10 @@ fn encode(arch: Arch, entry: Option<Entry>, level: u32) -> u64 {
             let kind = if level == 0 { 3 } else { 1 };
             frame | 0x740 | kind | u64::from(!write) << 7 | u64::from(!global) << 11
         }
+        (Arch::Mips32, Entry::Link(node)) => node | 0x8000_0000,
+        (Arch::Mips32, Entry::Leaf { frame, write, global }) => {
+            frame >> 6 | 2 | u64::from(write) << 2 | u64::from(global)
+        }
     }
 }
 
@@ -116,13 +137,14 @@ struct Simple {
     top: u32,
     words: BTreeMap<(u64, u64), Entry>,
     roots: [Option<u64>; CPUS],
-    /// The roots that a CPU has loaded.
+    /// The roots that a CPU has loaded, and may hold entries of.
     loaded: [BTreeSet<u64>; CPUS],
     tlb: [BTreeMap<Key, Option<Stale>>; CPUS],
     visible: [u64; CPUS],
-    deferred: Vec<(usize, usize, Key)>,
-    /// The last invalidation of each CPU that waits for its barrier.
-    begun: [Option<Op>; CPUS],
+    /// What goes when an invalidation completes: who executed it, where, what, and its number among those of that CPU.
+    deferred: Vec<(usize, usize, Key, usize)>,
+    /// The invalidations of each CPU that wait for its barrier.
+    begun: [Vec<Op>; CPUS],
     freed: BTreeSet<u64>,
     /// Numbers that a CPU does not run, and under which it may hold what has gone meanwhile; and that it has loaded since.
     dead: [BTreeSet<u64>; CPUS],
@@ -130,6 +152,8 @@ struct Simple {
     /// The same, where an invalidation of the number has begun.
     dying: Vec<(usize, usize, u64)>,
     reviving: Vec<(usize, usize, u64)>,
+    /// Tables that a CPU runs no more, and whose every entry goes there when an invalidation completes.
+    leaving: Vec<(usize, usize, u64)>,
     lowering: Option<(u64, u64)>,
     /// Who stored to a node last, and when.
     last: BTreeMap<u64, (usize, u64)>,
@@ -143,7 +167,12 @@ impl Simple {
     fn walk(&self, node: u64, page: u64, found: &mut BTreeSet<(u32, u64, Option<Entry>)>) {
         let level = level_of(node);
         for slot in 0..2 {
-            let (entry, page) = (self.words.get(&(node, slot)).copied(), page | slot << level);
+            let (mut entry, page) = (self.words.get(&(node, slot)).copied(), page | slot << level);
+            // A pair of MIPS32 is global if both halves are.
+            if let (Arch::Mips32, Some(Entry::Leaf { global, .. })) = (self.arch, &mut entry) {
+                let other = self.words.get(&(node, 1 - slot));
+                *global &= matches!(other, Some(Entry::Leaf { global: true, .. }));
+            }
             if found.insert((level, page, entry))
                 && let Some(Entry::Link(next)) = entry
             {
@@ -178,7 +207,7 @@ impl Simple {
             self.walk(root, 0, &mut found);
             // What is read again after an invalidation has begun is not covered by it.
             let again: BTreeSet<_> = found.iter().map(|&entry| Self::tagged(root, entry)).collect();
-            self.deferred.retain(|(_, target, key)| *target != cpu || !again.contains(key));
+            self.deferred.retain(|(_, target, key, _)| *target != cpu || !again.contains(key));
             for entry in found {
                 self.keep(cpu, Self::tagged(root, entry), None);
             }
@@ -189,22 +218,23 @@ impl Simple {
                 let Some(Entry::Link(next)) = entry else { continue };
                 let mut found = BTreeSet::new();
                 self.walk(next, page, &mut found);
-                let by: Vec<usize> = self
+                let by: Vec<(usize, usize)> = self
                     .deferred
                     .iter()
-                    .filter(|(_, on, key)| {
+                    .filter(|(_, on, key, _)| {
                         (*on, *key) == (cpu, (Some(Self::asid(root)), link_level, page, entry))
                     })
-                    .map(|(by, ..)| *by)
+                    .map(|(by, _, _, number)| (*by, *number))
                     .collect();
                 for entry in found {
                     // No table says it, since the link was cut; and it goes with the link.
                     let key = Self::tagged(root, entry);
                     let new = !self.tlb[cpu].contains_key(&key);
                     self.keep(cpu, key, stale);
-                    for (by, fence) in by.iter().filter_map(|by| Some((*by, self.begun[*by]?))) {
+                    for &(by, number) in &by {
+                        let fence = self.begun[by][number];
                         if new && self.tlb[cpu].contains_key(&key) && self.covers(by, cpu, &key, fence) {
-                            self.deferred.push((by, cpu, key));
+                            self.deferred.push((by, cpu, key, number));
                         }
                     }
                 }
@@ -213,13 +243,18 @@ impl Simple {
     }
 
     fn keep(&mut self, cpu: usize, key: Key, stale: Option<Stale>) {
-        if key.3.is_some() || self.arch != Arch::X86_64 {
+        let absences = match self.arch {
+            Arch::X86_64 => false,
+            Arch::Mips32 => key.1 == 0,
+            _ => true,
+        };
+        if key.3.is_some() || absences {
             self.tlb[cpu].entry(key).or_insert(stale);
         }
     }
 
     /// After a store by `writer`: notes which entries no table says any more.
-    fn age(&mut self, writer: usize, linked: bool) {
+    fn age(&mut self, writer: usize, linked: bool, above: bool) {
         for cpu in 0..CPUS {
             let mut said = BTreeSet::new();
             for &root in &self.loaded[cpu] {
@@ -235,6 +270,31 @@ impl Simple {
                 }
             }
         }
+        if self.arch == Arch::Mips32 {
+            // Who stores is in no walk.
+            let goes = |key: &Key, stale: &Option<Stale>| {
+                matches!(key.3, Some(Entry::Link(_))) && stale.is_some_and(|stale| stale.line == self.line)
+            };
+            self.tlb[writer].retain(|key, stale| !goes(key, stale));
+            // An absence that was below a link which goes is not kept, as docs/witness.md says.
+            let below = |key: &Key, stale: &Option<Stale>| {
+                above && key.3.is_none() && stale.is_some_and(|stale| stale.line == self.line)
+            };
+            self.tlb.iter_mut().for_each(|tlb| tlb.retain(|key, stale| !below(key, stale)));
+        }
+    }
+
+    /// On MIPS32 a CPU's walk has ended when it does anything else.
+    fn settle(&mut self, cpu: usize) {
+        if self.arch != Arch::Mips32 {
+            return;
+        }
+        let visible = self.visible;
+        let ended = |key: &Key, stale: &Option<Stale>| {
+            let seen = |stale: &Stale| stale.writer == cpu || stale.line <= visible[stale.writer];
+            matches!(key.3, Some(Entry::Link(_))) && stale.as_ref().is_some_and(seen)
+        };
+        self.tlb[cpu].retain(|key, stale| !ended(key, stale));
     }
 
     fn now(&self, root: u64, page: u64) -> Option<(u64, bool)> {
@@ -243,7 +303,9 @@ impl Simple {
             let level = level_of(node);
             match *self.words.get(&(node, page >> level & 1))? {
                 Entry::Link(next) => node = next,
-                Entry::Leaf { frame, write, .. } => return Some((reach(frame, level, page), write)),
+                Entry::Leaf { frame, write, .. } => {
+                    return Some((reach(self.arch, frame, level, page), write));
+                }
             }
         }
     }
@@ -256,6 +318,12 @@ impl Simple {
         let link = matches!(key.3, Some(Entry::Link(_))) || (key.3.is_none() && linked);
         let number = |asid: Option<u64>| asid.is_none_or(|asid| key.0 == Some(asid)) && key.0.is_some();
         match self.arch {
+            // By address it is a pair that goes, whether or not it is global.
+            Arch::Mips32 => {
+                let tagged = if key.0.is_none() { asid.is_none() || page.is_some() } else { number(asid) };
+                let pair = page.is_none_or(|page| page >> 1 == key.2 >> 1);
+                tagged && pair && !matches!(key.3, Some(Entry::Link(_)))
+            }
             Arch::Sv39 => {
                 let tagged = if key.0.is_none() { asid.is_none() } else { number(asid) };
                 tagged && near && !(link && page.is_some())
@@ -278,6 +346,7 @@ impl Simple {
     /// Takes an event in; returns whether it breaks a rule.
     fn step(&mut self, op: Op) -> bool {
         let (arch, line) = (self.arch, self.line);
+        self.settle(op.cpu());
         match op {
             Op::Write { cpu, level, which, slot, .. } => {
                 let at = (node(level, which), slot);
@@ -297,7 +366,7 @@ impl Simple {
                     Some(entry) => self.words.insert(at, entry),
                     None => self.words.remove(&at),
                 };
-                self.age(cpu, matches!(new, Some(Entry::Link(_))));
+                self.age(cpu, matches!(new, Some(Entry::Link(_))), level > 0);
                 self.load();
                 arch == Arch::Aarch64 && new.is_some() && self.conflicts()
             }
@@ -311,8 +380,12 @@ impl Simple {
                     self.tlb[cpu].retain(|key, _| key.0 != Some(asid));
                     self.dead[cpu].remove(&asid);
                 }
+                if arch == Arch::Mips32 {
+                    self.tlb[cpu].retain(|key, _| !matches!(key.3, Some(Entry::Link(_))));
+                }
                 self.roots[cpu] = Some(root);
                 self.reused[cpu] = Some(Self::asid(root)).filter(|asid| self.dead[cpu].contains(asid));
+                self.leaving.retain(|&(_, target, left)| (target, left) != (cpu, root));
                 // What has begun before the load is older.
                 self.reviving.retain(|(_, target, _)| *target != cpu);
                 self.loaded[cpu].insert(root);
@@ -322,10 +395,18 @@ impl Simple {
             Op::Fence { cpu, broadcast, page, asid, .. } => {
                 let deferred = arch == Arch::Aarch64 || (arch == Arch::X86_64 && broadcast);
                 if deferred {
-                    self.begun[cpu] = Some(op);
+                    self.begun[cpu].push(op);
                 }
                 for target in if broadcast { 0..CPUS } else { cpu..cpu + 1 } {
                     let named = |of: &u64| page.is_none() && asid.is_none_or(|asid| asid == *of);
+                    if page.is_none() && asid.is_none() {
+                        let current = self.roots[target];
+                        let left = self.loaded[target].iter().filter(|root| Some(**root) != current);
+                        self.leaving.extend(left.map(|root| (cpu, target, *root)));
+                        if !deferred {
+                            self.left(cpu);
+                        }
+                    }
                     if deferred {
                         self.dying.extend(
                             self.dead[target].iter().filter(|of| named(of)).map(|of| (cpu, target, *of)),
@@ -343,12 +424,12 @@ impl Simple {
                             Some(stale) => {
                                 arch == Arch::X86_64
                                     || stale.line <= self.visible[stale.writer]
-                                    || (arch == Arch::Sv39 && stale.writer == cpu)
+                                    || (matches!(arch, Arch::Sv39 | Arch::Mips32) && stale.writer == cpu)
                                     || key.0.is_some_and(|of| self.roots[target].map(Self::asid) != Some(of))
                             }
                         };
                         if seen && deferred {
-                            self.deferred.push((cpu, target, key));
+                            self.deferred.push((cpu, target, key, self.begun[cpu].len() - 1));
                         } else if seen {
                             self.tlb[target].remove(&key);
                         }
@@ -359,7 +440,7 @@ impl Simple {
             }
             Op::Barrier { cpu } => {
                 self.visible[cpu] = line;
-                if arch != Arch::Sv39 {
+                if !matches!(arch, Arch::Sv39 | Arch::Mips32) {
                     for (by, target, asid) in std::mem::take(&mut self.dying) {
                         if by == cpu {
                             self.dead[target].remove(&asid);
@@ -374,9 +455,11 @@ impl Simple {
                             self.reviving.push((by, target, asid));
                         }
                     }
-                    for (by, target, key) in std::mem::take(&mut self.deferred) {
+                    self.begun[cpu].clear();
+                    self.left(cpu);
+                    for (by, target, key, number) in std::mem::take(&mut self.deferred) {
                         if by != cpu {
-                            self.deferred.push((by, target, key));
+                            self.deferred.push((by, target, key, number));
                         } else {
                             self.tlb[target].remove(&key);
                         }
@@ -394,7 +477,7 @@ impl Simple {
                 self.freed.insert(gone);
                 self.last.remove(&gone);
                 self.placed.remove(&gone);
-                self.age(cpu, false);
+                self.age(cpu, false, true);
                 self.load();
                 false
             }
@@ -414,7 +497,7 @@ impl Simple {
                         && match (key.3, now) {
                             (Some(Entry::Leaf { .. }), None) => true,
                             (Some(Entry::Leaf { frame, write, .. }), Some((at, right))) => {
-                                reach(frame, key.1, page) != at || (write && !right)
+                                reach(arch, frame, key.1, page) != at || (write && !right)
                             }
                             _ => false,
                         }
@@ -429,7 +512,9 @@ impl Simple {
                     let mine =
                         asid.is_none_or(|asid| asid == Self::asid(root)) && first == page >> level << level;
                     let found = match entry {
-                        Some(Entry::Leaf { frame, write, .. }) => does(reach(frame, level, page), write),
+                        Some(Entry::Leaf { frame, write, .. }) => {
+                            does(reach(arch, frame, level, page), write)
+                        }
                         // A walk that goes on from a link that no table has may end in nothing.
                         Some(Entry::Link(next)) => match self.now(next, page) {
                             Some(_) => return false,
@@ -440,6 +525,17 @@ impl Simple {
                     // Kernel mode: a fault that need not be is one too many.
                     mine && found != wanted
                 })
+            }
+        }
+    }
+
+    /// An invalidation of everything has completed.
+    fn left(&mut self, by: usize) {
+        for (of, target, root) in std::mem::take(&mut self.leaving) {
+            if of == by {
+                self.loaded[target].remove(&root);
+            } else {
+                self.leaving.push((of, target, root));
             }
         }
     }
@@ -466,7 +562,7 @@ impl Simple {
     fn entry(&self, op: Op) -> Option<Entry> {
         let Op::Write { level, entry, link, .. } = op else { unreachable!("a write") };
         let (which, write, global) = entry?;
-        if level > 1 || (level == 1 && link) {
+        if level > 1 || (level == 1 && (link || self.arch == Arch::Mips32)) {
             return Some(Entry::Link(node(level - 1, which)));
         }
         Some(Entry::Leaf { frame: frame(which, level), write, global })
@@ -499,16 +595,20 @@ impl Simple {
     }
 }
 
-fn reach(frame: u64, level: u32, page: u64) -> u64 {
-    frame + (va(page) & ((0x1000 << (9 * level)) - 1))
+fn reach(arch: Arch, frame: u64, level: u32, page: u64) -> u64 {
+    frame + (va(arch, page) & ((0x1000 << (9 * level)) - 1))
 }
 
 /// Writes the operations as a log, as far as the simple machine finds nothing, and with the first that breaks a rule.
 fn log(arch: Arch, ops: &[Op]) -> (String, Option<u64>) {
-    let top = if arch == Arch::Sv39 { 2 } else { 3 };
+    let (top, word) = match arch {
+        Arch::Mips32 => (1, 4),
+        Arch::Sv39 => (2, 8),
+        _ => (3, 8),
+    };
     let (words, tlb, visible, deferred, freed, lowering) = Default::default();
     let (roots, loaded, last, placed, begun) = Default::default();
-    let (dead, reused, dying, reviving) = Default::default();
+    let (dead, reused, dying, reviving, leaving) = Default::default();
     let mut simple = Simple {
         arch,
         top,
@@ -523,6 +623,7 @@ fn log(arch: Arch, ops: &[Op]) -> (String, Option<u64>) {
         reused,
         dying,
         reviving,
+        leaving,
         lowering,
         last,
         placed,
@@ -547,8 +648,9 @@ fn log(arch: Arch, ops: &[Op]) -> (String, Option<u64>) {
                 if matches!(entry, Some(Entry::Link(_))) {
                     text += &format!("{cpu} barrier release\n");
                     simple.line += 1;
+                    simple.settle(cpu);
                 }
-                format!("{cpu} write {:#x} {:#x}", at + slot * 8, encode(arch, entry, level))
+                format!("{cpu} write {:#x} {:#x}", at + slot * word, encode(arch, entry, level))
             }
             Op::Root { cpu, which } => {
                 let (root, asid) = (node(top, which), which + 1);
@@ -557,17 +659,17 @@ fn log(arch: Arch, ops: &[Op]) -> (String, Option<u64>) {
                 }
                 let value = match arch {
                     Arch::Sv39 => 8 << 60 | asid << 44 | root >> 12,
-                    Arch::X86_64 => root | asid,
+                    Arch::X86_64 | Arch::Mips32 => root | asid,
                     _ => asid << 48 | root,
                 };
                 format!("{cpu} root {value:#x}")
             }
             Op::Fence { cpu, page, asid, leaf, broadcast } => {
-                if arch == Arch::Sv39 && broadcast {
+                if matches!(arch, Arch::Sv39 | Arch::Mips32) && broadcast {
                     continue;
                 }
                 let mut line = format!("{cpu} fence");
-                line += &page.map_or(String::new(), |page| format!(" va {:#x}", va(page)));
+                line += &page.map_or(String::new(), |page| format!(" va {:#x}", va(arch, page)));
                 line += &asid.map_or(String::new(), |asid| format!(" asid {asid}"));
                 line += if leaf { " leaf" } else { "" };
                 line + if broadcast { " broadcast" } else { "" }
@@ -575,7 +677,7 @@ fn log(arch: Arch, ops: &[Op]) -> (String, Option<u64>) {
             Op::Barrier { cpu } => {
                 // On AArch64 with the ISB that a kernel executes after it; on x86-64 with TLBSYNC.
                 match arch {
-                    Arch::Sv39 => format!("{cpu} barrier fence"),
+                    Arch::Sv39 | Arch::Mips32 => format!("{cpu} barrier fence"),
                     Arch::X86_64 => format!("{cpu} barrier tlbsync"),
                     _ => format!("{cpu} barrier dsb"),
                 }
@@ -591,7 +693,7 @@ fn log(arch: Arch, ops: &[Op]) -> (String, Option<u64>) {
                 if simple.lowering.is_some() || simple.roots[cpu].is_none() {
                     continue;
                 }
-                format!("{cpu} lower 1 {:#x}", va(page))
+                format!("{cpu} lower 1 {:#x}", va(arch, page))
             }
             Op::Done { cpu } => {
                 // A table that went back has no change to promise.
@@ -605,7 +707,7 @@ fn log(arch: Arch, ops: &[Op]) -> (String, Option<u64>) {
                 let wanted = simple.now(root, page).filter(|&(_, right)| right || !write);
                 let wanted = wanted.map_or("fault".into(), |(at, _)| format!("{at:#x}"));
                 let kind = if write { "store" } else { "load" };
-                format!("{cpu} access {:#x} {kind} kernel {wanted}", va(page))
+                format!("{cpu} access {:#x} {kind} kernel {wanted}", va(arch, page))
             }
         };
         text += &line;
@@ -688,6 +790,31 @@ proptest! {
     #[test]
     fn on_x86_64(ops in ops()) {
         agrees(Arch::X86_64, &ops)?;
+    }
+
+    /// Two tables, and no page that is in both of them alike.
+    #[test]
+    fn on_mips32(mut ops in ops()) {
+        for op in &mut ops {
+            if let Op::Write { entry: Some((_, _, global)), .. } = op {
+                *global = false;
+            }
+        }
+        agrees(Arch::Mips32, &ops)?;
+    }
+
+    /// One table, with pairs that are global, and halves.
+    #[test]
+    fn on_mips32_with_global_pairs(mut ops in ops()) {
+        for op in &mut ops {
+            if let Op::Root { which, .. } = op {
+                *which = 0;
+            }
+            if let Op::Write { entry: Some((_, _, global)), slot, which, .. } = op {
+                *global |= *slot == *which;
+            }
+        }
+        agrees(Arch::Mips32, &ops)?;
     }
 
     #[test]

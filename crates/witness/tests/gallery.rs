@@ -17,6 +17,7 @@ fn logs() -> Vec<(String, Arch, String)> {
             "sv39" => Arch::Sv39,
             "x86_64" => Arch::X86_64,
             "aarch64" => Arch::Aarch64,
+            "mips32" => Arch::Mips32,
             _ => panic!("{path:?} is of {arch}"),
         };
         logs.push((path.file_name().unwrap().to_string_lossy().into_owned(), arch, text));
@@ -89,7 +90,7 @@ fn the_text_form_is_read_as_it_was_written() {
 /// What no kernel can have done is refused, at once and without a panic: sizes and addresses at their limits.
 #[test]
 fn what_cannot_have_happened_is_refused() {
-    for arch in [Arch::Sv39, Arch::X86_64, Arch::Aarch64] {
+    for arch in [Arch::Sv39, Arch::X86_64, Arch::Aarch64, Arch::Mips32] {
         for line in [
             "0 node take 0 0xfffffffffffff000",
             "0 node free 0x1800 4096",
@@ -106,13 +107,19 @@ fn what_cannot_have_happened_is_refused() {
                 "{arch:?}: {line}: {outcome:?}"
             );
         }
-        let root = 0x8fff_ffff_ffff_ffff_u64;
+        let (root, last) = match arch {
+            Arch::Mips32 => (0x1fff_ffff_ffff, 0x7fff_f000_u64),
+            _ => (0x8fff_ffff_ffff_ffff_u64, 0x3f_ffff_f000),
+        };
         let log = "0 write 0xfffffffffffffff8 1";
         check(arch, log).expect("a word at the end of memory");
-        check(arch, &format!("0 root {root:#x}\n0 frame free 0 0x1000000000\n0 fence va 0 0x3ffffff000\n0 lower 1 0 0x3ffffff000\n0 done 1"))
-            .expect("everything, and a table that is not there");
+        let everything = format!(
+            "0 root {root:#x}\n0 frame free 0 0x1000000000\n0 fence va 0 {last:#x}\n0 lower 1 0 {last:#x}\n0 done 1"
+        );
+        check(arch, &everything).expect("everything, and a table that is not there");
         // A table whose root is a word's own node.
-        check(arch, "0 write 0x1000 0x1027\n0 root 0x1000\n0 write 0x1000 0")
+        let link = if arch == Arch::Mips32 { 0x8000_1000_u64 } else { 0x1027 };
+        check(arch, &format!("0 write 0x1000 {link:#x}\n0 root 0x1000\n0 write 0x1000 0"))
             .expect("a table that links itself");
     }
 }

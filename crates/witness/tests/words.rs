@@ -5,8 +5,11 @@ use proptest::prelude::*;
 use tlbkit_witness::check::{Arch, check};
 use tlbkit_witness::parse;
 
-const WORDS: [&str; 40] = [
+const WORDS: [&str; 43] = [
     "write",
+    "refill",
+    "blind",
+    "sync",
     "swap",
     "root",
     "fence",
@@ -69,7 +72,7 @@ fn line() -> impl Strategy<Value = String> {
         ]
     };
     let whole =
-        (0..3_usize, 0..14_usize, number(), number(), any::<bool>()).prop_map(|(cpu, kind, a, b, flag)| {
+        (0..3_usize, 0..16_usize, number(), number(), any::<bool>()).prop_map(|(cpu, kind, a, b, flag)| {
             let free = if flag { "free" } else { "take" };
             match kind {
                 0..4 => format!("{cpu} write {:#x} {b:#x}", a & !7),
@@ -82,6 +85,18 @@ fn line() -> impl Strategy<Value = String> {
                 10 => format!("{cpu} frame {free} {a:#x} {b:#x}"),
                 11 => format!("{cpu} lower {} {:#x} {:#x}", b & 3, a.min(b), a.max(b)),
                 12 => format!("{cpu} done {}", b & 3),
+                // A word of MIPS32: a page of some size, or a link.
+                13 => format!(
+                    "{cpu} write {:#x} {:#x}",
+                    a & 0x5ffc,
+                    b & 0xffff_ffff | if flag { 0x4000_0002 } else { 0x8000_0000 }
+                ),
+                14 => format!(
+                    "{cpu} refill {a:#x} {:#x} {:#x} {}",
+                    b & 0xffff_ffff,
+                    a & 0xffff_ffff,
+                    4096 << (2 * (b & 3))
+                ),
                 _ => format!("{cpu} access {a:#x} store user {b:#x}"),
             }
         });
@@ -94,7 +109,7 @@ proptest! {
     #[test]
     fn any_log_is_checked_or_refused(lines in vec(line(), 0..40)) {
         // What cannot have happened is left out, so that the checker gets far.
-        for arch in [Arch::Sv39, Arch::X86_64, Arch::Aarch64] {
+        for arch in [Arch::Sv39, Arch::X86_64, Arch::Aarch64, Arch::Mips32] {
             let mut log = String::new();
             for line in &lines {
                 match parse(line) {

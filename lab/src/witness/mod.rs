@@ -31,6 +31,7 @@ enum Machine {
     #[value(name = "x86_64")]
     X86_64,
     Aarch64,
+    Mips32,
 }
 
 /// Runs it.
@@ -39,6 +40,7 @@ pub(crate) fn run(args: &WitnessArgs) -> anyhow::Result<ExitCode> {
         Machine::Sv39 => Arch::Sv39,
         Machine::X86_64 => Arch::X86_64,
         Machine::Aarch64 => Arch::Aarch64,
+        Machine::Mips32 => Arch::Mips32,
     };
     let log: Box<dyn Read> = if args.file == Path::new("-") {
         Box::new(stdin())

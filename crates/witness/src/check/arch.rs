@@ -5,7 +5,7 @@
 
 use crate::event::Fence;
 
-/// An architecture whose hardware walks the tables.
+/// An architecture, and the shape of its tables.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub enum Arch {
     /// RISC-V with Sv39. Without `uses dirty` it has Svade: an entry without A, or a store to one without D, faults.
@@ -14,6 +14,8 @@ pub enum Arch {
     X86_64,
     /// AArch64, stage 1, 4 KiB granule, 48 bits, four levels.
     Aarch64,
+    /// MIPS32, whose TLB software loads: two levels of ten bits, of words as `EntryLo` has them.
+    Mips32,
 }
 
 /// Rights, as a set of bits.
@@ -78,15 +80,91 @@ pub(super) struct Scope {
 pub(super) const PAGE: u64 = 4096;
 const BITS_48: u64 = (1 << 48) - 1;
 
+/// MIPS32: the bits of an `EntryLo` word.
+pub(super) const G: u64 = 1;
+const VALID: u64 = 2;
+const WRITABLE: u64 = 4;
+const PFN: u32 = 6;
+const PFN_MASK: u64 = (1 << 24) - 1;
+/// MIPS32: the largest page, in bits.
+const LARGE: u32 = 28;
+
+/// MIPS32: the size of the page that a valid word of a table maps, in bits. `PageMask` is no part of the word: bits 31 and 30, which
+/// hardware ignores, are 01 for more than 4 KiB, and the lowest two bits of the PFN that are not 0, taken in twos, say how much.
+fn size(word: u64) -> Option<u32> {
+    if word >> 30 != 1 {
+        return Some(12);
+    }
+    let digit = (word >> PFN & PFN_MASK).trailing_zeros() / 2;
+    Some(14 + 2 * digit).filter(|&shift| shift <= LARGE)
+}
+
 impl Arch {
-    /// The level of the root node; leaves of 4 KiB are in level 0.
-    pub(super) fn top(self) -> u32 {
-        if self == Self::Sv39 { 2 } else { 3 }
+    /// The levels: how many bits of an address one word of a node stands for, the last level first.
+    pub(super) fn levels(self) -> &'static [u32] {
+        match self {
+            Self::Sv39 => &[12, 21, 30],
+            Self::X86_64 | Self::Aarch64 => &[12, 21, 30, 39],
+            Self::Mips32 => &[12, 22],
+        }
     }
 
-    /// How many bits of an address the root node's index begins at.
-    pub(super) fn shift(level: u32) -> u32 {
-        12 + 9 * level
+    /// The level of the root node.
+    pub(super) fn top(self) -> u32 {
+        self.levels()[self.levels().len() - 1]
+    }
+
+    /// From one level to the next: how many bits of an address choose a word of a node.
+    pub(super) fn step(self) -> u32 {
+        if self == Self::Mips32 { 10 } else { 9 }
+    }
+
+    /// How many bytes a word of a table has.
+    pub(super) fn word(self) -> u64 {
+        if self == Self::Mips32 { 4 } else { 8 }
+    }
+
+    /// The largest value of a word.
+    pub(super) fn largest(self) -> u64 {
+        if self == Self::Mips32 { u32::MAX.into() } else { u64::MAX }
+    }
+
+    /// Why something is no word of a table.
+    pub(super) fn no_word(self) -> &'static str {
+        if self == Self::Mips32 {
+            "a word has 4 bytes, and its address is a multiple of 4"
+        } else {
+            "a word's address is a multiple of 8"
+        }
+    }
+
+    /// Returns which address a word stands for, from the first of its node.
+    pub(super) fn offset(self, at: u64, level: u32) -> u64 {
+        (at % PAGE / self.word()) << level
+    }
+
+    /// Returns the address of the word of a node that stands for an address.
+    pub(super) fn slot(self, node: u64, level: u32, va: u64) -> u64 {
+        node + (va >> level & ((1 << self.step()) - 1)) * self.word()
+    }
+
+    /// The sizes of pages, in bits.
+    pub(super) fn sizes(self) -> impl Iterator<Item = u32> {
+        let (last, step) = match self {
+            Self::Mips32 => (LARGE, 2),
+            _ => (30, 9),
+        };
+        (12..=last).step_by(step)
+    }
+
+    /// Tells whether a word may say something to a walker.
+    pub(super) fn says(self, word: u64) -> bool {
+        if self == Self::Mips32 { word & !G != 0 } else { word & 1 != 0 }
+    }
+
+    /// Tells whether a walk is one of software, which keeps no link and ends before its CPU does anything else.
+    pub(super) fn is_software(self) -> bool {
+        self == Self::Mips32
     }
 
     /// Tells whether stores become visible in their order, and to all at once.
@@ -94,9 +172,14 @@ impl Arch {
         self == Self::X86_64
     }
 
-    /// Tells whether an absence is used that was read before a barrier.
-    pub(super) fn has_absence(self) -> bool {
-        self != Self::X86_64
+    /// Tells whether an absence in a node of `level` is used that was read before: before a barrier, or on MIPS32 as the invalid
+    /// half of a pair, where there is a node for the pair.
+    pub(super) fn has_absence(self, level: u32) -> bool {
+        match self {
+            Self::X86_64 => false,
+            Self::Mips32 => level == 12,
+            Self::Sv39 | Self::Aarch64 => true,
+        }
     }
 
     /// Tells whether an invalidation completes at a barrier only.
@@ -121,6 +204,12 @@ impl Arch {
                 0xff => Some(va & BITS_48 | 1 << 48),
                 _ => None,
             },
+            // As 32 bits, or extended to 64 by their sign. kseg0 and kseg1 are not translated.
+            Self::Mips32 => {
+                let low = va & u64::from(u32::MAX);
+                let whole = va == low || va == low as u32 as i32 as u64;
+                (whole && low >> 30 != 2).then_some(low)
+            }
         }
     }
 
@@ -136,6 +225,7 @@ impl Arch {
                     va | 0xffff << 48
                 }
             }
+            Self::Mips32 => va,
         }
     }
 
@@ -162,6 +252,11 @@ impl Arch {
                 asid: (value >> 48) as u16,
                 flushes: false,
             },
+            Self::Mips32 => Root {
+                node: Some(value & !(PAGE - 1)).filter(|&node| node != 0),
+                asid: (value & 0xff) as u16,
+                flushes: false,
+            },
         }
     }
 
@@ -170,7 +265,7 @@ impl Arch {
         use rights::{ALL, EXEC, MARKED, READ, USER, WRITE};
         let bit = |at: u32| word >> at & 1 != 0;
         let pick = |set: bool, right: u8| if set { right } else { 0 };
-        let shift = Self::shift(level);
+        let shift = level;
         // A page's address is a multiple of its size; what stands below means something else.
         let frame = |address: u64| address & !((1 << shift) - 1);
         match self {
@@ -180,7 +275,7 @@ impl Arch {
                     return Entry::Absent;
                 }
                 if !bit(1) && !bit(3) {
-                    return if level == 0 {
+                    return if level == 12 {
                         Entry::Absent
                     } else {
                         Entry::Link { node: address, rights: ALL }
@@ -202,9 +297,9 @@ impl Arch {
                 let above = READ | MARKED | pick(bit(1), WRITE) | pick(!bit(63), EXEC) | pick(bit(2), USER);
                 if !bit(0) {
                     Entry::Absent
-                } else if level > 0 && !bit(7) {
+                } else if level > 12 && !bit(7) {
                     Entry::Link { node: address, rights: above }
-                } else if level == 3 {
+                } else if level == 39 {
                     Entry::Absent
                 } else {
                     let rights = above & !MARKED | pick(bit(1) && bit(6), MARKED);
@@ -216,11 +311,11 @@ impl Arch {
                 let address = word & BITS_48 & !(PAGE - 1);
                 if !bit(0) {
                     Entry::Absent
-                } else if level > 0 && bit(1) {
+                } else if level > 12 && bit(1) {
                     // APTable, UXNTable and PXNTable take rights away.
                     let rights = ALL & !pick(bit(61), USER) & !pick(bit(62), WRITE | MARKED);
                     Entry::Link { node: address, rights: rights & !pick(bit(60) || bit(59), EXEC) }
-                } else if level == 3 || (level == 0) != bit(1) || !(bit(10) || dirty) {
+                } else if level == 39 || (level == 12) != bit(1) || !(bit(10) || dirty) {
                     Entry::Absent
                 } else {
                     let user = bit(6);
@@ -233,7 +328,29 @@ impl Arch {
                     Entry::Leaf { frame: frame(address), shift, rights, global: !bit(11), memory }
                 }
             }
+            Self::Mips32 if word & VALID != 0 => match size(word) {
+                // A page of 4 MiB or more stands in the root.
+                Some(shift) if (shift >= 22) == (level == 22) => Self::half(word, shift),
+                _ => Entry::Absent,
+            },
+            // A link is the address of the node in kseg0.
+            Self::Mips32 if level == 22 && word >> 29 == 0b100 => {
+                Entry::Link { node: word & ((1 << 29) - 1) & !(PAGE - 1), rights: ALL }
+            }
+            Self::Mips32 => Entry::Absent,
         }
+    }
+
+    /// Reads half of a MIPS32 pair of pages of `1 << shift` bytes: the word of an `EntryLo` register.
+    pub(super) fn half(word: u64, shift: u32) -> Entry {
+        use rights::{EXEC, MARKED, READ, USER, WRITE};
+        if word & VALID == 0 {
+            return Entry::Absent;
+        }
+        let write = if word & WRITABLE != 0 { WRITE | MARKED } else { 0 };
+        let frame = (word >> PFN & PFN_MASK) << 12 >> shift << shift;
+        let (global, memory) = (word & G != 0, (word >> 3 & 7) as u8);
+        Entry::Leaf { frame, shift, rights: READ | EXEC | USER | write, global, memory }
     }
 
     /// Returns what an invalidation covers that a CPU executes under the number `current`; its addresses are in the checker's
@@ -251,6 +368,8 @@ impl Arch {
             Self::Aarch64 => {
                 (asid, named || asid.is_none(), if named { Links::OnTheWay } else { Links::All })
             }
+            // TLBP finds what the address and the number match, a global pair too.
+            Self::Mips32 => (asid, named || asid.is_none(), Links::None),
         };
         // The form for the last level is a form by address.
         let links = if leaf && named { Links::None } else { links };

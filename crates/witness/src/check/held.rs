@@ -5,7 +5,7 @@
 
 use std::vec::Vec;
 
-use super::arch::{Arch, Entry, Links, Scope};
+use super::arch::{Entry, Links, Scope};
 use super::hash::Map;
 use super::memory::Line;
 
@@ -26,17 +26,16 @@ pub(super) struct Item {
     pub(super) stale: Line,
     /// The root of the table that it was read from, or 0 if it was read by way of a link that no table had.
     pub(super) root: u64,
-    /// The CPUs that have begun to invalidate it, one bit each.
+    /// The invalidations that have begun and cover it, one bit each: their slots.
     pub(super) going: u64,
 }
 
-/// A place in a CPU's TLB: the number, the level of the word, and the address by the level's size.
+/// A place in a CPU's TLB: the number, the level of the word, and the address without as many bits as the level says.
 pub(super) type Place = (u32, u32, u64);
 
 /// Returns the first and last address of a place.
 pub(super) fn span((_, level, key): Place) -> (u64, u64) {
-    let shift = Arch::shift(level);
-    (key << shift, (key << shift) + ((1 << shift) - 1))
+    (key << level, (key << level) + ((1 << level) - 1))
 }
 
 #[derive(Debug, Default)]
@@ -44,6 +43,8 @@ pub(super) struct Held {
     items: Map<u32, Map<(u32, u64), Vec<Item>>>,
     /// How many of a number's items are no absences.
     present: Map<u32, u32>,
+    /// How many items are links.
+    links: usize,
 }
 
 impl Item {
@@ -92,6 +93,7 @@ impl Held {
             }
             None => {
                 items.push(item);
+                self.links += usize::from(matches!(item.entry, Entry::Link { .. }));
                 if item.entry != Entry::Absent {
                     *self.present.entry(place.0).or_default() += 1;
                 }
@@ -105,21 +107,31 @@ impl Held {
         self.present.contains_key(&tag)
     }
 
+    /// Tells whether there are links among the items.
+    pub(super) fn has_links(&self) -> bool {
+        self.links > 0
+    }
+
+    /// Returns the numbers under which there are items.
+    pub(super) fn tags(&self) -> impl Iterator<Item = u32> {
+        self.items.keys().copied()
+    }
+
     /// Returns the items at a place.
     pub(super) fn at(&self, place: Place) -> &[Item] {
         self.items.get(&place.0).and_then(|items| items.get(&(place.1, place.2))).map_or(&[], Vec::as_slice)
     }
 
     /// Returns the items of a number on the way to, at, or below the pages from `first` to `last`.
-    pub(super) fn near(&self, tag: u32, top: u32, first: u64, last: u64) -> Vec<(Place, Item)> {
+    pub(super) fn near(&self, tag: u32, levels: &[u32], first: u64, last: u64) -> Vec<(Place, Item)> {
         let Some(items) = self.items.get(&tag) else { return Vec::new() };
         let mut found = Vec::new();
         let mut take = |key: (u32, u64), at: &[Item]| {
             found.extend(at.iter().map(|&item| ((tag, key.0, key.1), item)));
         };
         if (last - first) >> 12 < 64 {
-            for level in 0..=top {
-                for key in first >> Arch::shift(level)..=last >> Arch::shift(level) {
+            for &level in levels {
+                for key in first >> level..=last >> level {
                     items.get(&(level, key)).into_iter().for_each(|at| take((level, key), at));
                 }
             }
@@ -146,14 +158,20 @@ impl Held {
     /// Looks at each item that an invalidation covers, and removes those for which `go` returns true.
     ///
     /// Costs a few look-ups for a few pages, otherwise a pass over the numbers that are named.
-    pub(super) fn sweep(&mut self, scope: &Scope, top: u32, mut go: impl FnMut(Place, &mut Item) -> bool) {
+    pub(super) fn sweep(
+        &mut self,
+        scope: &Scope,
+        levels: &[u32],
+        mut go: impl FnMut(Place, &mut Item) -> bool,
+    ) {
         let few = scope.pages.filter(|(first, last)| (last - first) >> 12 < 64 && scope.links != Links::All);
-        let present = &mut self.present;
+        let (present, links) = (&mut self.present, &mut self.links);
         let mut each = |tag: u32, items: &mut Map<(u32, u64), Vec<Item>>| {
             let mut one = |key: (u32, u64), at: &mut Vec<Item>| {
                 let place = (tag, key.0, key.1);
                 at.retain_mut(|item| {
                     let goes = scope.covers(place, item) && go(place, item);
+                    *links -= usize::from(goes && matches!(item.entry, Entry::Link { .. }));
                     if goes
                         && item.entry != Entry::Absent
                         && let Some(count) = present.get_mut(&tag)
@@ -169,8 +187,8 @@ impl Held {
             };
             match few {
                 Some((first, last)) => {
-                    for level in 0..=top {
-                        for key in first >> Arch::shift(level)..=last >> Arch::shift(level) {
+                    for &level in levels {
+                        for key in first >> level..=last >> level {
                             if items.get_mut(&(level, key)).is_some_and(|at| !one((level, key), at)) {
                                 items.remove(&(level, key));
                             }

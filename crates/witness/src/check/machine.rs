@@ -3,10 +3,10 @@
 use std::vec;
 use std::vec::Vec;
 
-use super::arch::{Arch, Entry, Links, PAGE, Scope, rights};
+use super::arch::{Arch, Entry, G, Links, PAGE, Scope, rights};
 use super::hash::Map;
 use super::held::{GLOBAL, Held, Item, Place};
-use super::memory::{Below, Line, Store, Tables, offset, page};
+use super::memory::{Below, Line, Store, Tables, page};
 use super::session::{Kind, Session};
 use super::verdict::{Checked, Refusal, Rule};
 use crate::event::{Barrier, CPUS, Event, Fence, Memory};
@@ -24,16 +24,31 @@ pub(super) struct Cpu {
     visible: Line,
     /// Barriers executed.
     epoch: u64,
-    /// Invalidations that have not completed: what, when, and on which CPUs.
-    deferred: Vec<(Scope, Line, Option<usize>)>,
+    /// Invalidations that have not completed.
+    deferred: Vec<Begun>,
     /// A number that two tables have used, since the line and with the first root.
     pub(super) mixed: Option<(u16, Line, u64)>,
     /// Numbers under which it may hold what has been given back or taken away while it did not run them, and since when.
     pub(super) dead: Map<u16, Line>,
     /// The tables that it may hold entries of, by number.
     pub(super) used: Map<u16, Vec<u64>>,
+    /// MIPS32: words that it stored and that it may not translate by, together with what it holds.
+    pub(super) unpaired: Vec<u64>,
+    /// MIPS32: what it has just invalidated, and done nothing since.
+    pub(super) forgot: Option<Scope>,
     /// The last invalidation that it executed, or that reached it.
     pub(super) last_fence: Option<(Line, Scope)>,
+}
+
+/// An invalidation that has begun and not completed.
+#[derive(Clone, Copy, Debug)]
+struct Begun {
+    scope: Scope,
+    at: Line,
+    /// The CPU that it is for, or none for all.
+    only: Option<usize>,
+    /// Its bit in the items that go with it. Those that find no bit of their own share the last one.
+    slot: u32,
 }
 
 /// Who may hold what a node says: a CPU, under a number, with the node at an address.
@@ -103,6 +118,9 @@ impl Machine {
         }
         self.checked.events += 1;
         self.seen = self.seen.max(cpu + 1);
+        if self.arch.is_software() {
+            self.settle(cpu, &event)?;
+        }
         match event {
             Event::Write { at, value } => self.write(cpu, at, value, false),
             Event::Swap { at, new, .. } => self.write(cpu, at, new, true),
@@ -125,11 +143,15 @@ impl Machine {
             Event::Lower { id, first, last } => self.lower(cpu, id, first, last),
             Event::Done { id } => self.done(cpu, id),
             Event::Access { at, kind, user, reaches } => self.access(cpu, at, kind, user, reaches),
+            Event::Refill { at, words, bytes, blind } => self.refill(cpu, at, words, bytes, blind),
             Event::Full => {
                 self.checked.full = true;
                 Ok(())
             }
             Event::UsesDirty => {
+                if self.arch.is_software() {
+                    return Err(self.impossible("hardware of this architecture sets no status bits"));
+                }
                 if self.checked.writes > 0 {
                     return Err(self.impossible("`uses dirty` comes before the first write"));
                 }
@@ -180,19 +202,24 @@ impl Machine {
                 found.push(Holder { cpu, asid, root: Some((node, high)), va, rights, since, link: None });
             }
         }
+        let step = self.arch.step();
         for &parent in &self.tables.nodes[&node].parents {
             let word = self.tables.word(parent);
-            let Entry::Link { rights: left, .. } = self.tables.entry(parent, level + 1) else { continue };
-            let va = va + offset(parent, level + 1);
-            self.climb(page(parent), level + 1, va, rights & left, since.max(word.since), found);
+            let Entry::Link { rights: left, .. } = self.tables.entry(parent, level + step) else { continue };
+            let va = va + self.arch.offset(parent, level + step);
+            self.climb(page(parent), level + step, va, rights & left, since.max(word.since), found);
         }
     }
 
     /// Tells whether a CPU may hold an entry in a word of `level` of the holder's node.
     pub(super) fn may_hold(&self, holder: &Holder, kind: Kind, level: u32, va: u64, since: Line) -> bool {
         let since = since.max(holder.since);
+        // A walk of software has ended when its CPU loads another root.
+        let ended =
+            |session: &Session| kind == Kind::Link && self.arch.is_software() && session.until.is_some();
         let of = |session: &Session| {
             session.cpu == holder.cpu
+                && !ended(session)
                 && session.asid == holder.asid
                 && holder.root.is_none_or(|(_, high)| high == session.high)
                 && session.may_hold(kind, level, va, since)
@@ -211,13 +238,17 @@ impl Machine {
     fn keep(&mut self, holder: &Holder, said: Below, linked: bool, writer: usize) {
         let Below { level, offset, entry, since } = said;
         let (entry, va) = (entry.limited(holder.rights), holder.va + offset);
+        // The CPU that stores is in no walk of software.
+        if self.arch.is_software() && holder.cpu == writer && matches!(entry, Entry::Link { .. }) {
+            return;
+        }
         let (kind, tag) = match entry {
             Entry::Leaf { global: true, .. } => (Kind::Global, GLOBAL),
             Entry::Link { .. } => (Kind::Link, holder.asid.into()),
             Entry::Leaf { .. } | Entry::Absent => (Kind::Leaf, holder.asid.into()),
         };
         if self.may_hold(holder, kind, level, va, since) {
-            let place = (tag, level, va >> Arch::shift(level));
+            let place = (tag, level, va >> level);
             let root = holder.root.map_or(0, |(root, _)| root);
             let mut item = Item { entry, linked, since, writer, stale: self.now, root, going: 0 };
             // What was read by way of a link that no table has goes with that link.
@@ -226,15 +257,10 @@ impl Machine {
                 item.going = self.going_with(link, place, &item);
             }
             // A CPU that left the table before an invalidation began reads nothing again.
-            for by in 0..self.seen {
-                let mut begun = self.cpus[by].deferred.iter();
-                let covers = |(scope, at, only): &(Scope, Line, Option<usize>)| {
-                    only.is_none_or(|cpu| cpu == holder.cpu)
-                        && scope.covers(place, &item)
-                        && self.left(holder, *at)
-                };
-                if begun.any(covers) {
-                    item.going |= 1 << by;
+            for begun in self.begun() {
+                let here = begun.only.is_none_or(|cpu| cpu == holder.cpu);
+                if here && begun.scope.covers(place, &item) && self.left(holder, begun.at) {
+                    item.going |= 1 << begun.slot;
                 }
             }
             self.hold(holder.cpu, place, item, holder.root.is_some());
@@ -246,7 +272,7 @@ impl Machine {
         let mut loaded = self.cpus[target].roots.iter().flatten();
         let va = super::held::span(place).0;
         let top = |root: u64| {
-            let at = root + (va >> Arch::shift(self.arch.top()) & 511) * 8;
+            let at = self.arch.slot(root, self.arch.top(), va);
             self.tables.entry(at, self.arch.top())
         };
         // Tables may share what a top-level entry links.
@@ -254,16 +280,27 @@ impl Machine {
         place.0 != GLOBAL && !loaded.any(|&(root, asid)| u32::from(asid) == place.0 && same(root))
     }
 
-    /// Returns which CPUs have begun to invalidate what was read by way of a link, because they have begun to invalidate that.
-    fn going_with(&self, link: &Item, place: Place, item: &Item) -> u64 {
-        let covers = |by: &usize| {
-            let mut begun = self.cpus[*by].deferred.iter();
-            link.going >> by & 1 != 0 && begun.any(|(scope, ..)| scope.covers(place, item))
-        };
-        (0..self.seen).filter(covers).fold(0, |going, by| going | 1 << by)
+    /// Returns the invalidations that have begun.
+    fn begun(&self) -> impl Iterator<Item = &Begun> {
+        self.cpus[..self.seen].iter().flat_map(|cpu| &cpu.deferred)
     }
 
-    fn hold(&mut self, cpu: usize, place: Place, item: Item, said: bool) {
+    /// Returns the CPU that has begun one of the invalidations with these bits.
+    pub(super) fn beginner(&self, going: u64) -> usize {
+        let of = |begun: &Begun| going >> begun.slot & 1 != 0;
+        self.cpus.iter().position(|cpu| cpu.deferred.iter().any(of)).unwrap_or(0)
+    }
+
+    /// Returns the invalidations that cover what was read by way of a link, and that have begun to cover the link itself.
+    fn going_with(&self, link: &Item, place: Place, item: &Item) -> u64 {
+        if link.going == 0 {
+            return 0;
+        }
+        let covers = |begun: &&Begun| link.going >> begun.slot & 1 != 0 && begun.scope.covers(place, item);
+        self.begun().filter(covers).fold(0, |going, begun| going | 1 << begun.slot)
+    }
+
+    pub(super) fn hold(&mut self, cpu: usize, place: Place, item: Item, said: bool) {
         if !self.cpus[cpu].held.add(place, item, said) {
             return;
         }
@@ -299,11 +336,11 @@ impl Machine {
     }
 
     /// Notes for each holder what a word said, and what was below it. `linked` says that a link takes its place.
-    fn retire(&mut self, at: u64, level: u32, linked: bool, holders: &[Holder], writer: usize) {
+    pub(super) fn retire(&mut self, at: u64, level: u32, linked: bool, holders: &[Holder], writer: usize) {
         let (entry, since) = (self.tables.entry(at, level), self.tables.word(at).since);
-        let said = Below { level, offset: offset(at, level), entry, since };
+        let said = Below { level, offset: self.arch.offset(at, level), entry, since };
         let below = match entry {
-            Entry::Absent if !self.arch.has_absence() => return,
+            Entry::Absent if !self.arch.has_absence(level) => return,
             Entry::Link { node, rights } => self.tables.below(node, rights),
             _ => Vec::new(),
         };
@@ -346,16 +383,15 @@ impl Machine {
 
     fn write(&mut self, cpu: usize, at: u64, value: u64, swapped: bool) -> Result<(), Refusal> {
         self.checked.writes += 1;
-        if !at.is_multiple_of(8) {
-            return Err(self.impossible("a word's address is a multiple of 8"));
+        if !at.is_multiple_of(self.arch.word()) || value > self.arch.largest() {
+            return Err(self.impossible(self.arch.no_word()));
         }
         let node = page(at);
         self.synchronise(cpu, node);
         let (old, store) = (self.tables.word(at), Store { cpu, line: self.now, epoch: self.cpus[cpu].epoch });
         let found = self.tables.nodes.entry(node).or_default();
         found.last = Some(store);
-        // In each of the architectures bit 0 says that an entry is valid.
-        if old.value & 1 != 0 && old.value != value {
+        if self.arch.says(old.value) && old.value != value {
             found.unsettled = Some(store);
         }
         let Some(level) = found.level else {
@@ -363,7 +399,7 @@ impl Machine {
             return Ok(());
         };
         let before = self.tables.entry(at, level);
-        let after = self.arch.entry(value, level, self.tables.dirty);
+        let after = self.tables.read(at, value, level);
         if let Entry::Link { node, .. } = after {
             self.synchronise(cpu, node);
         }
@@ -371,9 +407,16 @@ impl Machine {
         if self.tables.dirty && !swapped {
             self.keeps_dirty(at, level, before, &holders)?;
         }
+        // The other half of a pair may be global from here on, or no more.
+        if level == 12 && self.arch == Arch::Mips32 && (old.value ^ value) & G != 0 {
+            self.beside(at ^ 4, value & G != 0, &holders, cpu);
+        }
         if before == after {
             self.tables.put(at, value, old.since);
             return Ok(());
+        }
+        if self.arch.is_software() {
+            self.doubled(cpu, at, level, before, after, &holders)?;
         }
         if self.arch.breaks() && after != Entry::Absent {
             self.broken(cpu, at, level, before, after, &holders)?;
@@ -397,10 +440,13 @@ impl Machine {
         if self.arch.is_ordered() {
             return Ok(());
         }
-        let reader = holders.iter().find(|holder| self.walks(holder)).map(|holder| holder.cpu);
+        // A walk of software is in the order of what its CPU does.
+        let apart = |holder: &&Holder| !(self.arch.is_software() && holder.cpu == cpu);
+        let reader =
+            holders.iter().find(|holder| self.walks(holder) && apart(holder)).map(|holder| holder.cpu);
         let fresh = |node: &u64| self.tables.nodes.get(node).is_some_and(|node| node.parents.is_empty());
         let Some(reader) = reader.filter(|_| fresh(&node)) else { return Ok(()) };
-        let mut nodes = vec![(node, level - 1)];
+        let mut nodes = vec![(node, level - self.arch.step())];
         while let Some((node, level)) = nodes.pop() {
             let unsettled = self.tables.nodes.get(&node).and_then(|node| node.unsettled);
             let Cpu { epoch, visible, .. } = self.cpus[cpu];
@@ -412,7 +458,7 @@ impl Machine {
             }
             for at in self.tables.used(node) {
                 if let Entry::Link { node, .. } = self.tables.entry(at, level) {
-                    nodes.push((node, level - 1));
+                    nodes.push((node, level - self.arch.step()));
                 }
             }
         }
@@ -427,7 +473,7 @@ impl Machine {
         }
         match holders.iter().find(|holder| self.walks(holder)) {
             Some(holder) => {
-                let va = holder.va + offset(at, level);
+                let va = holder.va + self.arch.offset(at, level);
                 Err(self.violation(Rule::DirtyLost, Some(holder.cpu)).dirty_lost(
                     at,
                     va,
@@ -449,7 +495,7 @@ impl Machine {
         holders: &[Holder],
     ) -> Result<(), Refusal> {
         for holder in holders.iter().filter(|holder| self.walks(holder)) {
-            let va = holder.va + offset(at, level);
+            let va = holder.va + self.arch.offset(at, level);
             let since = self.tables.word(at).since;
             if conflict(before, after) {
                 let violation = self.violation(Rule::BreakLeftOut, Some(holder.cpu));
@@ -476,9 +522,9 @@ impl Machine {
         holder: &Holder,
         (level, va, after): (u32, u64, Entry),
     ) -> Result<(), Refusal> {
-        let last = va + ((1 << Arch::shift(level)) - 1);
+        let last = va + ((1 << level) - 1);
         for tag in [holder.asid.into(), GLOBAL] {
-            for (place, item) in self.cpus[holder.cpu].held.near(tag, self.arch.top(), va, last) {
+            for (place, item) in self.cpus[holder.cpu].held.near(tag, self.arch.levels(), va, last) {
                 // A link leads on to what is below it, as another table does.
                 let above = place.1 > level && matches!(item.entry, Entry::Link { .. });
                 let below = place.1 < level && matches!(after, Entry::Link { .. });
@@ -508,10 +554,13 @@ impl Machine {
             {
                 session.until = Some(now);
             }
+            if self.arch.is_software() {
+                self.end_walks(cpu);
+            }
         }
         if root.flushes {
             let scope = Scope { pages: None, asid: Some(root.asid), globals: false, links: Links::All };
-            self.flush(cpu, &scope, cpu, self.now, false);
+            self.flush(cpu, &scope, cpu, self.now, None);
         }
         let Some(node) = root.node else { return Ok(()) };
         let (asid, now) = (root.asid, self.now);
@@ -549,7 +598,8 @@ impl Machine {
     fn excluded(&self, cpu: usize, root: u64, asid: u16, high: bool) -> Result<(), Refusal> {
         let base = self.arch.base(high);
         for tag in [asid.into(), GLOBAL].into_iter().filter(|&tag| self.cpus[cpu].held.has_present(tag)) {
-            for (place, item) in self.cpus[cpu].held.near(tag, self.arch.top(), base, base | ((1 << 48) - 1))
+            for (place, item) in
+                self.cpus[cpu].held.near(tag, self.arch.levels(), base, base | ((1 << 48) - 1))
             {
                 if item.entry == Entry::Absent {
                     continue;
@@ -577,7 +627,7 @@ impl Machine {
 
     fn fence(&mut self, cpu: usize, fence: Fence) -> Result<(), Refusal> {
         self.checked.fences += 1;
-        if fence.broadcast && self.arch == Arch::Sv39 {
+        if fence.broadcast && matches!(self.arch, Arch::Sv39 | Arch::Mips32) {
             return Err(self.impossible("no fence of this architecture reaches other CPUs"));
         }
         let pages = match fence.pages {
@@ -587,21 +637,32 @@ impl Machine {
         if pages.is_some_and(|(first, last)| last < first) {
             return Err(self.impossible("the range is not in one half of the address space"));
         }
+        // An entry of MIPS32 is a pair, and goes as one.
+        let pages = match pages {
+            Some((first, last)) if self.arch == Arch::Mips32 => Some((first & !PAGE, last | PAGE)),
+            pages => pages,
+        };
+        if self.arch == Arch::Mips32 && fence.asid.is_some_and(|asid| asid > 0xff) {
+            return Err(self.impossible("an ASID of this architecture has 8 bits"));
+        }
         let current = self.cpus[cpu].roots[0].map_or(0, |(_, asid)| asid);
         let scope = self.arch.scope(fence, pages, current);
+        self.cpus[cpu].forgot = self.arch.is_software().then_some(scope);
         if !self.arch.defers(fence) {
-            self.flush(cpu, &scope, cpu, self.now, false);
+            self.flush(cpu, &scope, cpu, self.now, None);
             return Ok(());
         }
         let only = (!fence.broadcast).then_some(cpu);
-        self.cpus[cpu].deferred.push((scope, self.now, only));
+        let taken = self.begun().fold(0_u64, |taken, begun| taken | 1 << begun.slot);
+        let slot = taken.trailing_ones().min(63);
+        self.cpus[cpu].deferred.push(Begun { scope, at: self.now, only, slot });
         let visible = self.visibility();
         for target in only.map_or(0..self.seen, |cpu| cpu..cpu + 1) {
-            let (mut held, ordered, top) =
-                (core::mem::take(&mut self.cpus[target].held), self.arch.is_ordered(), self.arch.top());
-            held.sweep(&scope, top, |place, item| {
+            let (mut held, ordered, levels) =
+                (core::mem::take(&mut self.cpus[target].held), self.arch.is_ordered(), self.arch.levels());
+            held.sweep(&scope, levels, |place, item| {
                 if ordered || item.stale <= visible[item.writer] || self.has_left(target, place, item) {
-                    item.going |= 1 << cpu;
+                    item.going |= 1 << slot;
                 }
                 false
             });
@@ -614,19 +675,33 @@ impl Machine {
         core::array::from_fn(|cpu| self.cpus[cpu].visible)
     }
 
-    /// Takes an invalidation in that `by` executed at line `at`. If it was deferred, items that were marked go.
-    fn flush(&mut self, target: usize, scope: &Scope, by: usize, at: Line, deferred: bool) {
+    /// Takes an invalidation in that `by` executed at line `at`. If it was deferred, the items go that have its bit.
+    fn flush(&mut self, target: usize, scope: &Scope, by: usize, at: Line, slot: Option<u32>) {
+        self.drop(target, scope, by, slot);
+        self.cpus[target].last_fence = Some((at, *scope));
+        self.flush_sessions(target, scope, at);
+        let named = |asid: u16| scope.asid.is_none_or(|named| named == asid);
+        if scope.pages.is_none() {
+            let cpu = &mut self.cpus[target];
+            cpu.mixed = cpu.mixed.filter(|&(asid, line, _)| !(named(asid) && line <= at));
+            cpu.dead.retain(|&asid, line| !(named(asid) && *line <= at));
+        }
+    }
+
+    /// Takes the items out that an invalidation covers, or the end of a walk.
+    pub(super) fn drop(&mut self, target: usize, scope: &Scope, by: usize, slot: Option<u32>) {
         let visible = self.visibility();
-        let (ordered, top) = (self.arch.is_ordered(), self.arch.top());
+        let (ordered, levels) = (self.arch.is_ordered(), self.arch.levels());
         let mut gone = Vec::new();
         let mut held = core::mem::take(&mut self.cpus[target].held);
-        held.sweep(scope, top, |place, item| {
+        held.sweep(scope, levels, |place, item| {
             // A CPU's fence orders its own stores before its own walks.
             let own = item.writer == by && target == by;
-            let goes = if deferred {
-                item.going >> by & 1 != 0
-            } else {
-                ordered || own || item.stale <= visible[item.writer] || self.has_left(target, place, item)
+            let goes = match slot {
+                Some(slot) => item.going >> slot & 1 != 0,
+                None => {
+                    ordered || own || item.stale <= visible[item.writer] || self.has_left(target, place, item)
+                }
             };
             if goes {
                 gone.push((place, *item));
@@ -645,8 +720,7 @@ impl Machine {
                 let va = super::held::span(*place).0 + under.offset;
                 let kept = Item { entry: under.entry, linked: false, since: under.since, going: 0, ..*item };
                 let global = matches!(under.entry, Entry::Leaf { global: true, .. });
-                let place =
-                    (if global { GLOBAL } else { place.0 }, under.level, va >> Arch::shift(under.level));
+                let place = (if global { GLOBAL } else { place.0 }, under.level, va >> under.level);
                 let holder = Holder {
                     cpu: target,
                     asid: from as u16,
@@ -665,24 +739,16 @@ impl Machine {
                 }
             }
         }
-        self.cpus[target].last_fence = Some((at, *scope));
-        self.flush_sessions(target, scope, at);
-        let named = |asid: u16| scope.asid.is_none_or(|named| named == asid);
-        if scope.pages.is_none() {
-            let cpu = &mut self.cpus[target];
-            cpu.mixed = cpu.mixed.filter(|&(asid, line, _)| !(named(asid) && line <= at));
-            cpu.dead.retain(|&asid, line| !(named(asid) && *line <= at));
-        }
     }
 
     fn flush_sessions(&mut self, target: usize, scope: &Scope, at: Line) {
-        let top = self.arch.top();
+        let levels = self.arch.levels();
         let (sessions, used) = (&mut self.sessions, &mut self.cpus[target].used);
         let mut each = |asid: u16, roots: &mut Vec<u64>| {
             roots.retain(|root| {
                 let Some(of) = sessions.get_mut(root) else { return false };
                 of.retain_mut(|session| {
-                    (session.cpu, session.asid) != (target, asid) || session.flush(scope, at, top)
+                    (session.cpu, session.asid) != (target, asid) || session.flush(scope, at, levels)
                 });
                 let kept = of.iter().any(|session| (session.cpu, session.asid) == (target, asid));
                 if of.is_empty() {
@@ -712,18 +778,21 @@ impl Machine {
                     self.cpus[cpu].visible = self.now;
                 }
                 if aarch64 == (barrier == Barrier::Complete) {
-                    for (scope, at, only) in core::mem::take(&mut self.cpus[cpu].deferred) {
-                        for target in only.map_or(0..self.seen, |cpu| cpu..cpu + 1) {
-                            self.flush(target, &scope, cpu, at, true);
+                    // What is found by way of a link that goes may go with one of the others.
+                    for at in 0..self.cpus[cpu].deferred.len() {
+                        let begun = self.cpus[cpu].deferred[at];
+                        for target in begun.only.map_or(0..self.seen, |cpu| cpu..cpu + 1) {
+                            self.flush(target, &begun.scope, cpu, begun.at, Some(begun.slot));
                         }
                     }
+                    self.cpus[cpu].deferred.clear();
                 }
             }
             Barrier::Context if aarch64 => {
                 let visible = self.visibility();
                 let all = Scope { pages: None, asid: None, globals: true, links: Links::All };
-                let top = self.arch.top();
-                self.cpus[cpu].held.sweep(&all, top, |_, item| {
+                let levels = self.arch.levels();
+                self.cpus[cpu].held.sweep(&all, levels, |_, item| {
                     item.entry == Entry::Absent && item.stale <= visible[item.writer]
                 });
             }
@@ -795,7 +864,7 @@ impl Machine {
             }
             let va = holder.va;
             let direct = holder.root.is_none() && self.cut.contains_key(&node);
-            if own || direct || self.may_hold(holder, Kind::Link, level + 1, va, 0) {
+            if own || direct || self.may_hold(holder, Kind::Link, level + self.arch.step(), va, 0) {
                 if !self.uses(holder.cpu, holder.asid) {
                     idle.push((holder.cpu, holder.asid));
                     continue;

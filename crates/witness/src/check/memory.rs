@@ -2,7 +2,7 @@
 
 use std::vec::Vec;
 
-use super::arch::{Arch, Entry, PAGE};
+use super::arch::{Arch, Entry, G, PAGE};
 use super::hash::{Map, Set};
 
 /// Where one event stands in the log: the number of its line.
@@ -28,10 +28,10 @@ pub(super) struct Store {
 /// A page of memory that holds words of a table.
 #[derive(Debug, Default)]
 pub(super) struct Node {
-    /// Its level, once it hangs under a root that has been loaded.
+    /// Its level, once it hangs under a root that has been loaded: how many bits of an address one of its words stands for.
     pub(super) level: Option<u32>,
     /// Which of its words have been stored.
-    used: [u64; 8],
+    used: [u64; 16],
     /// The words that link it.
     pub(super) parents: Vec<u64>,
     pub(super) last: Option<Store>,
@@ -66,11 +66,6 @@ pub(super) fn page(at: u64) -> u64 {
     at & !(PAGE - 1)
 }
 
-/// Returns which address a word stands for, from the first of its node.
-pub(super) fn offset(at: u64, level: u32) -> u64 {
-    (at % PAGE / 8) << Arch::shift(level)
-}
-
 impl Tables {
     pub(super) fn new(arch: Arch) -> Self {
         let (words, nodes, leaves, freed) = Default::default();
@@ -82,7 +77,17 @@ impl Tables {
     }
 
     pub(super) fn entry(&self, at: u64, level: u32) -> Entry {
-        self.arch.entry(self.word(at).value, level, self.dirty)
+        self.read(at, self.word(at).value, level)
+    }
+
+    /// Reads a word as if it held `value`.
+    pub(super) fn read(&self, at: u64, value: u64, level: u32) -> Entry {
+        let mut entry = self.arch.entry(value, level, self.dirty);
+        // A pair of MIPS32 is global if both halves say so.
+        if let (Arch::Mips32, Entry::Leaf { shift: 12, global, .. }) = (self.arch, &mut entry) {
+            *global &= self.word(at ^ 4).value & G != 0;
+        }
+        entry
     }
 
     pub(super) fn level(&self, node: u64) -> Option<u32> {
@@ -91,8 +96,8 @@ impl Tables {
 
     /// Stores a word that no table has, or that says the same to a walker as before.
     pub(super) fn put(&mut self, at: u64, value: u64, since: Line) {
-        let used = &mut self.nodes.entry(page(at)).or_default().used[(at % PAGE / 8 / 64) as usize];
-        *used |= 1 << (at % PAGE / 8 % 64);
+        let slot = at % PAGE / self.arch.word();
+        self.nodes.entry(page(at)).or_default().used[(slot / 64) as usize] |= 1 << (slot % 64);
         self.words.insert(at, Word { value, since });
     }
 
@@ -112,11 +117,12 @@ impl Tables {
     }
 
     fn stored(&self, node: u64) -> Vec<u64> {
-        let used = self.nodes.get(&node).map_or([0; 8], |found| found.used);
+        let used = self.nodes.get(&node).map_or([0; 16], |found| found.used);
+        let word = self.arch.word();
         let one = |(group, bits): (usize, u64)| {
             (0..64)
                 .filter(move |bit| bits >> bit & 1 != 0)
-                .map(move |bit| node + (group as u64 * 64 + bit) * 8)
+                .map(move |bit| node + (group as u64 * 64 + bit) * word)
         };
         used.into_iter().enumerate().flat_map(one).collect()
     }
@@ -140,9 +146,9 @@ impl Tables {
             Entry::Absent => {}
             Entry::Leaf { frame, shift, .. } => self.leaves.entry((shift, frame)).or_default().push(at),
             Entry::Link { node, .. } => {
-                self.place(node, level - 1);
-                if let Some(found) = self.nodes.get_mut(&node).filter(|found| found.level == Some(level - 1))
-                {
+                let below = level - self.arch.step();
+                self.place(node, below);
+                if let Some(found) = self.nodes.get_mut(&node).filter(|found| found.level == Some(below)) {
                     found.parents.push(at);
                 }
             }
@@ -180,15 +186,16 @@ impl Tables {
 
     fn collect(&self, node: u64, level: u32, base: u64, rights: u8, since: Line, found: &mut Vec<Below>) {
         for at in self.used(node) {
-            let (offset, since) = (base + offset(at, level), since.max(self.word(at).since));
+            let (offset, since) = (base + self.arch.offset(at, level), since.max(self.word(at).since));
             let entry = self.entry(at, level).limited(rights);
             match entry {
                 Entry::Absent => {}
                 Entry::Leaf { .. } => found.push(Below { level, offset, entry, since }),
                 Entry::Link { node, rights } => {
                     found.push(Below { level, offset, entry, since });
-                    if self.level(node) == Some(level - 1) {
-                        self.collect(node, level - 1, offset, rights, since, found);
+                    let below = level - self.arch.step();
+                    if self.level(node) == Some(below) {
+                        self.collect(node, below, offset, rights, since, found);
                     }
                 }
             }
@@ -201,11 +208,11 @@ impl Tables {
         let (mut node, mut found) = (root, Vec::new());
         let Some(mut at) = self.level(node) else { return found };
         loop {
-            let word = node + (va >> Arch::shift(at) & 511) * 8;
+            let word = self.arch.slot(node, at, va);
             let (entry, since) = (self.entry(word, at), self.word(word).since);
             found.push(Below { level: at, offset: 0, entry, since });
             match entry {
-                Entry::Link { node: next, .. } if at > level => (node, at) = (next, at - 1),
+                Entry::Link { node: next, .. } if at > level => (node, at) = (next, at - self.arch.step()),
                 Entry::Link { node: next, .. } => {
                     found.extend(self.below(next, super::arch::rights::ALL));
                     return found;
@@ -229,11 +236,11 @@ impl Tables {
         let (mut node, mut left, mut since) = (node, super::arch::rights::ALL, 0);
         let mut level = self.level(node)?;
         loop {
-            let at = node + (va >> Arch::shift(level) & 511) * 8;
+            let at = self.arch.slot(node, level, va);
             since = since.max(self.word(at).since);
             match self.entry(at, level).limited(left) {
-                Entry::Link { node: next, rights } if self.level(next) == Some(level - 1) => {
-                    (node, left, level) = (next, rights, level - 1);
+                Entry::Link { node: next, rights } if self.level(next) == Some(level - self.arch.step()) => {
+                    (node, left, level) = (next, rights, level - self.arch.step());
                 }
                 Entry::Link { .. } => return None,
                 end => return Some((level, end, since)),

@@ -23,6 +23,7 @@ mod hash;
 mod held;
 mod machine;
 mod memory;
+mod pair;
 mod promise;
 mod session;
 mod story;

@@ -5,7 +5,7 @@ use std::vec::Vec;
 use super::arch::{Arch, Entry, PAGE, rights};
 use super::held::{GLOBAL, Item, Place, span};
 use super::machine::{Holder, Machine};
-use super::memory::{offset, page};
+use super::memory::page;
 use super::session::{Kind, Session};
 use super::verdict::{Refusal, Rule};
 use crate::event::Access;
@@ -14,7 +14,7 @@ impl Machine {
     /// Checks that no CPU can reach memory by way of a leaf.
     pub(super) fn unreached(&mut self, first: u64, last: u64) -> Result<(), Refusal> {
         let mut idle = Vec::new();
-        for shift in (0..self.arch.top()).map(Arch::shift) {
+        for shift in self.arch.sizes() {
             let size = 1 << shift;
             let (from, to) = (first & !(size - 1), last & !(size - 1));
             // The pages of a large range may be more than those that anything maps.
@@ -75,7 +75,7 @@ impl Machine {
         let (entry, since) = (self.tables.entry(at, level), self.tables.word(at).since);
         let kind = if matches!(entry, Entry::Leaf { global: true, .. }) { Kind::Global } else { Kind::Leaf };
         for holder in self.holders(page(at)) {
-            let va = holder.va + offset(at, level);
+            let va = holder.va + self.arch.offset(at, level);
             if self.may_hold(&holder, kind, level, va, since) {
                 if kind != Kind::Global && !self.uses(holder.cpu, holder.asid) {
                     idle.push((holder.cpu, holder.asid));
@@ -90,7 +90,7 @@ impl Machine {
     }
 
     /// Returns the root that a CPU translates an address with.
-    fn root_of(&self, cpu: usize, va: u64) -> Result<(u64, u16), Refusal> {
+    pub(super) fn root_of(&self, cpu: usize, va: u64) -> Result<(u64, u16), Refusal> {
         let high = usize::from(self.arch == Arch::Aarch64 && va >> 48 != 0);
         self.cpus[cpu].roots[high]
             .ok_or_else(|| self.impossible("this CPU has loaded no root for this address"))
@@ -112,31 +112,53 @@ impl Machine {
     fn leftovers(&self, cpu: usize, asid: u16, first: u64, last: u64) -> Vec<(Place, Item)> {
         let mut found = Vec::new();
         for tag in [asid.into(), GLOBAL] {
-            for (place, item) in self.cpus[cpu].held.near(tag, self.arch.top(), first, last) {
-                let Entry::Link { node, rights } = item.entry else {
+            for (place, item) in self.cpus[cpu].held.near(tag, self.arch.levels(), first, last) {
+                let Entry::Link { .. } = item.entry else {
                     found.push((place, item));
                     continue;
                 };
                 // What is below a link that the CPU holds it may use.
                 found.push((place, item));
-                for under in self.tables.below(node, rights) {
-                    let va = span(place).0 + under.offset;
-                    let place = (tag, under.level, va >> Arch::shift(under.level));
-                    let (from, to) = span(place);
-                    let kind = match under.entry {
-                        Entry::Leaf { global: true, .. } => Kind::Global,
-                        Entry::Leaf { .. } => Kind::Leaf,
-                        _ => continue,
-                    };
-                    let read =
-                        self.may_hold(&Holder::by_link(cpu, asid, va), kind, under.level, va, under.since);
-                    if from <= last && first <= to && read {
-                        found.push((place, Item { entry: under.entry, ..item }));
-                    }
-                }
+                self.below((cpu, asid), (place, item), (first, last), &mut found, |_| true);
+            }
+        }
+        // What is global it may have found by way of any link, under any number.
+        let held = &self.cpus[cpu].held;
+        let others = held.tags().filter(|&tag| tag != GLOBAL && tag != u32::from(asid));
+        for tag in others.filter(|_| held.has_links()) {
+            for (place, item) in held.near(tag, self.arch.levels(), first, last) {
+                self.below((cpu, tag as u16), (place, item), (first, last), &mut found, |kind| {
+                    kind == Kind::Global
+                });
             }
         }
         found
+    }
+
+    /// Adds the leaves that a CPU may have found below a link that it holds.
+    fn below(
+        &self,
+        (cpu, asid): (usize, u16),
+        (place, item): (Place, Item),
+        (first, last): (u64, u64),
+        found: &mut Vec<(Place, Item)>,
+        is: impl Fn(Kind) -> bool,
+    ) {
+        let Entry::Link { node, rights } = item.entry else { return };
+        for under in self.tables.below(node, rights) {
+            let va = span(place).0 + under.offset;
+            let (kind, tag) = match under.entry {
+                Entry::Leaf { global: true, .. } => (Kind::Global, GLOBAL),
+                Entry::Leaf { .. } => (Kind::Leaf, asid.into()),
+                _ => continue,
+            };
+            let place = (tag, under.level, va >> under.level);
+            let (from, to) = span(place);
+            let read = || self.may_hold(&Holder::by_link(cpu, asid, va), kind, under.level, va, under.since);
+            if is(kind) && from <= last && first <= to && read() {
+                found.push((place, Item { entry: under.entry, ..item }));
+            }
+        }
     }
 
     /// The global entry for an address that a CPU may have of a table that it does not walk.
@@ -149,17 +171,12 @@ impl Machine {
                 let base = self.arch.base(session.high);
                 (session.cpu, session.asid) == (cpu, asid)
                     && base == va & base.max(1 << 48)
-                    && session.may_hold(
-                        Kind::Global,
-                        level,
-                        va >> Arch::shift(level) << Arch::shift(level),
-                        since,
-                    )
+                    && session.may_hold(Kind::Global, level, va >> level << level, since)
             };
             let global = matches!(entry, Entry::Leaf { global: true, .. });
             let held = global && self.sessions.get(&other)?.iter().any(mine);
             let item = Item { entry, linked: false, since, writer: cpu, stale: since, root: other, going: 0 };
-            held.then_some(((GLOBAL, level, va >> Arch::shift(level)), item))
+            held.then_some(((GLOBAL, level, va >> level), item))
         })
     }
 
@@ -233,6 +250,14 @@ impl Machine {
             Access::Store => rights::WRITE,
             Access::Fetch => rights::EXEC,
         } | if user { rights::USER } else { 0 };
+        // User mode has the lower half of MIPS32 alone.
+        if user && self.arch == Arch::Mips32 && va >> 31 != 0 {
+            if reaches.is_none() {
+                self.checked.accesses += 1;
+                return Ok(());
+            }
+            return Err(self.impossible("user mode reaches no such address"));
+        }
         let does =
             |entry: Entry| reach(entry, va).filter(|(_, right)| right & need == need).map(|(to, _)| to);
         let wrong = |entry: Entry| match (reaches, does(entry)) {

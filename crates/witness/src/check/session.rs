@@ -2,7 +2,7 @@
 
 use std::vec::Vec;
 
-use super::arch::{Arch, Links, Scope};
+use super::arch::{Links, Scope};
 use super::hash::Set;
 use super::memory::Line;
 
@@ -50,15 +50,15 @@ impl Session {
     /// Tells whether the CPU may hold an entry of this table that is in a word of `level`, at `va`, since `since`.
     pub(super) fn may_hold(&self, kind: Kind, level: u32, va: u64, since: Line) -> bool {
         let Some(until) = self.until else { return true };
-        let (first, last) = (va, va + (1 << Arch::shift(level)) - 1);
+        let (first, last) = (va, va + (1 << level) - 1);
         since <= until
             && (kind == Kind::Global || !self.only_global)
-            && !self.flushed.contains(&(kind, level, va >> Arch::shift(level)))
+            && !self.flushed.contains(&(kind, level, va >> level))
             && !self.ranges.iter().any(|&(of, from, to)| of == kind && first <= to && from <= last)
     }
 
     /// Takes an invalidation in that was executed at `at`. Returns false if nothing is left that the CPU may hold.
-    pub(super) fn flush(&mut self, scope: &Scope, at: Line, top: u32) -> bool {
+    pub(super) fn flush(&mut self, scope: &Scope, at: Line, levels: &[u32]) -> bool {
         if self.until.is_none_or(|until| until > at) {
             return true;
         }
@@ -70,8 +70,8 @@ impl Session {
         };
         let mut add = |kind: Kind, first: u64, last: u64| {
             if (last - first) >> 12 < 64 {
-                for level in 0..=top {
-                    let keys = first >> Arch::shift(level)..=last >> Arch::shift(level);
+                for &level in levels {
+                    let keys = first >> level..=last >> level;
                     self.flushed.extend(keys.map(|key| (kind, level, key)));
                 }
             } else if !self.ranges.contains(&(kind, first, last)) {

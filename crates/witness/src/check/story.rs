@@ -59,6 +59,9 @@ impl Teller<'_> {
             Entry::Link { node, .. } => format!("walks of VA {va:#x} go on in the node at {node:#x}"),
             Entry::Absent => format!("VA {va:#x} has no translation"),
         };
+        if item.since == item.stale && item.since != 0 {
+            return format!("CPU {cpu} wrote in its TLB in line {}, {tag}, that {what}", item.since);
+        }
         let since = if item.since == 0 { String::new() } else { format!("since line {}, ", item.since) };
         format!(
             "CPU {cpu} may hold {since}{tag}, that {what}; CPU {} changed that in line {}",
@@ -69,7 +72,7 @@ impl Teller<'_> {
     /// Why nothing removed an item.
     fn why(&self, cpu: usize, place: Place, item: &Item) -> String {
         if item.going != 0 {
-            let by = item.going.trailing_zeros();
+            let by = self.machine.beginner(item.going);
             return format!(
                 "CPU {by} has begun to invalidate it, and has executed no barrier since that waits for it"
             );
@@ -165,6 +168,19 @@ impl Teller<'_> {
             )),
             self.holds(holder, place, item),
             self.why(holder, place, item),
+        ];
+        self.tell(story)
+    }
+
+    pub(super) fn paired(self, at: u64, va: u64, since: Line) -> Refusal {
+        let cpu = self.cpu.unwrap_or(0);
+        let story = [
+            self.here(&format!("a larger page is stored at {at:#x}, and its pair takes in what is smaller")),
+            format!(
+                "CPU {cpu} may hold an entry for VA {:#x}, from line {since}, and load the pair beside it",
+                self.arch().show(va)
+            ),
+            "two entries that match one address are a machine check: the smaller one has to go first".into(),
         ];
         self.tell(story)
     }
