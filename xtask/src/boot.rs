@@ -22,6 +22,7 @@ mod moving;
 mod row;
 mod shootdown;
 mod superpage;
+mod witness;
 
 use machine::Machine;
 use row::Row;
@@ -89,6 +90,9 @@ pub(crate) struct BootArgs {
     /// Boot one of the workloads that no table alone serves
     #[arg(long, value_enum, conflicts_with_all = ["table", "cpus", "stress", "inject"])]
     work: Option<Work>,
+    /// Record what concerns translations, and let the witness check the record: docs/witness.md (--machine riscv64)
+    #[arg(long, requires = "machine", conflicts_with = "stress")]
+    witness: bool,
     /// Print one JSON array
     #[arg(long)]
     json: bool,
@@ -149,6 +153,9 @@ enum Inject {
     EarlyFree,
     /// A store to a copy-on-write page gets the right to write, and no copy (--machine)
     NoCow,
+    /// A CPU that takes up an address space flushes nothing of what changed while it ran another one (--machine, several
+    /// CPUs, --witness: QEMU flushes then, so that no program meets it)
+    NoSwitchFlush,
 }
 
 impl BootArgs {
@@ -281,6 +288,7 @@ fn kernel_on(machine: Architecture, args: &BootArgs) -> anyhow::Result<()> {
         cpus: args.cpus,
         stress: args.stress,
         inject: args.inject.map(Inject::name),
+        witness: args.witness,
         json: args.json,
     })
 }
@@ -296,24 +304,32 @@ impl Inject {
             Self::NoWait => "no-wait",
             Self::EarlyFree => "early-free",
             Self::NoCow => "no-cow",
+            Self::NoSwitchFlush => "no-switch-flush",
         }
     }
 }
 
 /// Checks that the fault that is asked for can be planted: one that is not would be one that nothing has noticed.
 fn check_fault(args: &BootArgs) -> anyhow::Result<()> {
-    use Inject::{CorruptGuard, DropFlush, EarlyFree, NoCow, NoFlush, NoWait, SkipInvalidation};
+    use Inject::{
+        CorruptGuard, DropFlush, EarlyFree, NoCow, NoFlush, NoSwitchFlush, NoWait, SkipInvalidation,
+    };
 
     let Some(inject) = args.inject else { return Ok(()) };
+    if matches!((args.machine, inject, args.witness), (Some(_), NoSwitchFlush, false)) {
+        bail!("--inject {} wants --witness: no program meets it in QEMU", inject.name());
+    }
     let wide = args.cpu() == machine::MIPS_III;
     let wants = match (args.machine, inject, args.cpus) {
-        (Some(_), NoFlush | NoCow, _) | (Some(_), NoWait | EarlyFree, 2..) => return Ok(()),
+        (Some(_), NoFlush | NoCow, _) | (Some(_), NoWait | EarlyFree | NoSwitchFlush, 2..) => return Ok(()),
         (None, CorruptGuard, _) if wide => "a CPU of 32 bits: leave --cpu out",
         (None, NoFlush, 2..) | (None, DropFlush | CorruptGuard | SkipInvalidation, ..2) => return Ok(()),
-        (Some(_), NoWait | EarlyFree, _) | (None, NoFlush, _) => "several CPUs: give --cpus 4",
+        (Some(_), NoWait | EarlyFree | NoSwitchFlush, _) | (None, NoFlush, _) => {
+            "several CPUs: give --cpus 4"
+        }
         (None, DropFlush | CorruptGuard | SkipInvalidation, _) => "one CPU: leave --cpus out",
         (Some(_), DropFlush | CorruptGuard | SkipInvalidation, _) => "the tables: leave --machine out",
-        (None, NoWait | EarlyFree | NoCow, _) => "--machine riscv64 or mips32",
+        (None, NoWait | EarlyFree | NoCow | NoSwitchFlush, _) => "--machine riscv64 or mips32",
     };
     bail!("--inject {} wants {wants}", inject.name())
 }
@@ -425,7 +441,7 @@ mod tests {
 
     use super::*;
 
-    #[derive(Parser)]
+    #[derive(Debug, Parser)]
     struct Boot {
         #[command(flatten)]
         args: BootArgs,
@@ -446,17 +462,29 @@ mod tests {
             assert!(check(&["--inject", fault, "--cpus", "4"]).is_err(), "{fault}");
         }
         assert_eq!(check(&["--cpus", "4"]), Ok(()));
-        for fault in ["no-wait", "early-free"] {
+        for fault in ["no-wait", "early-free", "no-switch-flush"] {
             assert!(check(&["--inject", fault, "--cpus", "4"]).unwrap_err().contains("riscv64"));
-            assert!(check(&["--machine", "riscv64", "--inject", fault]).unwrap_err().contains("--cpus"));
-            assert_eq!(check(&["--machine", "riscv64", "--inject", fault, "--cpus", "4"]), Ok(()));
+            let on = ["--machine", "riscv64", "--witness", "--inject", fault];
+            assert!(check(&on).unwrap_err().contains("--cpus"));
+            assert_eq!(check(&[&on[..], &["--cpus", "4"]].concat()), Ok(()));
         }
+        let hidden = ["--machine", "riscv64", "--inject", "no-switch-flush", "--cpus", "4"];
+        assert!(check(&hidden).unwrap_err().contains("--witness"));
         for (fault, machine) in ["no-flush", "no-cow"].into_iter().zip(["riscv64", "mips32"]) {
             assert_eq!(check(&["--machine", machine, "--inject", fault]), Ok(()));
         }
         assert!(check(&["--machine", "riscv64", "--inject", "drop-flush"]).is_err());
         assert!(check(&["--cpu", "R4000", "--inject", "corrupt-guard"]).is_err());
         assert_eq!(check(&["--cpu", "R4000", "--inject", "drop-flush"]), Ok(()));
+    }
+
+    /// What nobody records, or is more than a record holds, is not witnessed.
+    #[test]
+    fn a_witness_where_it_means_nothing_is_refused() {
+        let parse = |words: &[&str]| Boot::try_parse_from([&["boot", "--witness"], words].concat());
+        assert!(parse(&["--machine", "riscv64", "--cpus", "4"]).is_ok());
+        assert!(parse(&[]).unwrap_err().to_string().contains("--machine"));
+        assert!(parse(&["--machine", "riscv64", "--stress"]).unwrap_err().to_string().contains("--stress"));
     }
 
     /// The names that the kernels know are those of the command line.

@@ -22,8 +22,20 @@ const NESTED: usize = 8;
 /// The first event that finds no room ends the record, on all CPUs: a log with a hole would accuse the wrong event. The last
 /// event then is [`Event::Full`].
 ///
-/// Memory: five words an event. Numbers are as wide as a `usize`: on a machine of 32 bits, addresses and entries above that are
-/// cut off.
+/// Numbers are as wide as a `usize`: on a machine of 32 bits, addresses and entries above that are cut off.
+///
+/// # Memory
+///
+/// Five words an event, laid out so that a program that has the machine's memory can read the record (`check::read`):
+///
+/// ```text
+///   byte 0         how many numbers have been taken, a word
+///        1 word    1 after an event that found no room, a byte
+///        64        the log of CPU 0: how many events it has, a word; then for each a number, counted from 1, and four words
+///        ...       the log of CPU 1, at the next multiple of 64
+/// ```
+///
+/// Memory that is all zero is a recorder that has recorded nothing.
 ///
 /// ```
 /// use tlbkit_witness::Recorder;
@@ -38,6 +50,7 @@ const NESTED: usize = 8;
 /// assert_eq!(text, "0 write 0x4000 0x0\n0 fence\n");
 /// ```
 #[derive(Debug)]
+#[repr(C)]
 pub struct Recorder<const CPUS: usize, const EVENTS: usize> {
     /// How many numbers have been taken.
     taken: AtomicUsize,
@@ -48,7 +61,7 @@ pub struct Recorder<const CPUS: usize, const EVENTS: usize> {
 
 /// The log of one CPU. It has lines of the cache of its own.
 #[derive(Debug)]
-#[repr(align(64))]
+#[repr(C, align(64))]
 struct Log<const EVENTS: usize> {
     used: AtomicUsize,
     slots: [Slot; EVENTS],
@@ -56,6 +69,7 @@ struct Log<const EVENTS: usize> {
 
 /// An event: its number, counted from 1 and stored last, and its words.
 #[derive(Debug)]
+#[repr(C)]
 struct Slot {
     number: AtomicUsize,
     words: [AtomicUsize; 4],
@@ -126,7 +140,8 @@ impl<const CPUS: usize, const EVENTS: usize> Recorder<CPUS, EVENTS> {
             let (cpu, slot) = (0..CPUS)
                 .map(|cpu| (cpu, heads[cpu] + ahead))
                 .find(|&(cpu, slot)| self.number(cpu, slot) == Some(number))?;
-            let words = self.logs[cpu].slots[slot].words.each_ref().map(|word| word.load(Ordering::Relaxed));
+            let words =
+                self.logs[cpu].slots[slot].words.each_ref().map(|word| word.load(Ordering::Relaxed) as u64);
             Some((cpu, unpack(words)?))
         })
     }
@@ -226,8 +241,8 @@ fn flag(set: bool, at: u32) -> usize {
 }
 
 /// The inverse of [`pack`]; none if no event was packed so.
-fn unpack(words: [usize; 4]) -> Option<Event> {
-    let [first, a, b, c] = words.map(|word| word as u64);
+pub(crate) fn unpack(words: [u64; 4]) -> Option<Event> {
+    let [first, a, b, c] = words;
     let (is, upper) = (|at: u32| first >> (8 + at) & 1 != 0, first >> 16);
     Some(match first as usize & 0xff {
         WRITE => Event::Write { at: a, value: b },

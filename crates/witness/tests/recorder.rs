@@ -95,6 +95,43 @@ fn a_full_log_says_so_and_has_no_hole() {
     assert_eq!(written(&recorder), "0 done 0\n0 full\n");
 }
 
+/// What lies in memory is what the recorder returns, whatever else is there. Memory that is all zero is a recorder.
+#[cfg(feature = "check")]
+#[test]
+fn a_log_is_read_out_of_memory() {
+    use std::alloc::{Layout, alloc_zeroed};
+    use std::io::Cursor;
+
+    use tlbkit_witness::check::{Place, read};
+
+    type Small = Recorder<3, 4>;
+    // SAFETY: a recorder has a size, zeros are one, and the box gets memory of its layout.
+    let recorder = unsafe { Box::from_raw(alloc_zeroed(Layout::new::<Small>()).cast::<Small>()) };
+    let seen = |recorder: &Small| {
+        // SAFETY: all of it was zero, padding too, and nobody writes to it meanwhile.
+        let own = unsafe {
+            std::slice::from_raw_parts(std::ptr::from_ref(recorder).cast::<u8>(), size_of::<Small>())
+        };
+        let memory = [&[0xaa; 24][..], own, &[0xbb; 8]].concat();
+        let place = Place { at: 24, word: size_of::<usize>(), cpus: 3, events: 4 };
+        read(&mut Cursor::new(memory), place).unwrap()
+    };
+    let mut own = Vec::new();
+    for id in 0..8 {
+        recorder.record(id % 3, Event::IpiSend { cpus: 1 << 31 | 1, id: id as u64 });
+        own.push(seen(&recorder));
+        assert_eq!(own[id].len(), id + 1);
+        assert!(own[id].iter().copied().eq(recorder.events()));
+    }
+    for id in 0..8 {
+        recorder.record(id % 3, Event::Done { id: id as u64 });
+        assert!(seen(&recorder).into_iter().eq(recorder.events()), "{id}");
+    }
+    assert_eq!(seen(&recorder).last(), Some(&(0, Event::Full)));
+    let place = Place { at: 0, word: size_of::<usize>(), cpus: 1, events: 4 };
+    assert!(read(&mut Cursor::new([0; 63]), place).is_err(), "it is cut off");
+}
+
 #[test]
 fn one_that_is_off_has_no_memory_for_events_and_records_nothing() {
     let recorder = Recorder::<4, 0>::new();

@@ -13,7 +13,7 @@ use tlbkit::{Access, Attr, Change, Entry, Error, Fault, Leaf, Mark, PageSize, Pa
 use crate::disk::Slot;
 use crate::memory::Space;
 use crate::report::{Count, REPORT};
-use crate::{faults, frames};
+use crate::{faults, frames, witness};
 
 /// Where the window begins: 2 MiB before a gigabyte ends, so that its pages are in two nodes of every level.
 pub(crate) const WINDOW: usize = (1 << 30) - (2 << 20);
@@ -121,7 +121,7 @@ impl Body {
                 .filter_map(|index| self.leaf(index))
                 .for_each(|leaf| frames::free_early(leaf.frame));
         }
-        self.space.unmap(part.pages())?;
+        witness::lowering(part.pages(), || self.space.unmap(part.pages()))?;
         self.pages[part.indices()].fill(None);
         Ok(())
     }
@@ -132,7 +132,8 @@ impl Body {
         // A page that others may have, too, gets the right when it is first written.
         let shared = Change { clear: Attr::WRITE, set: Attr::COPY_ON_WRITE };
         let never = Change::clear(Attr::WRITE | Attr::COPY_ON_WRITE);
-        self.space.protect(part.pages(), if write { shared } else { never })?;
+        let change = if write { shared } else { never };
+        witness::lowering(part.pages(), || self.space.protect(part.pages(), change))?;
         self.pages[part.indices()].iter_mut().flatten().for_each(|page| page.write = write);
         Ok(())
     }
@@ -146,29 +147,31 @@ impl Body {
             self.pages[target] = self.pages[index].take();
         }
         let Self { space, pages } = self;
-        let moved = space.edit(|edit| {
-            for (index, target) in from.indices().zip(to.indices()) {
-                let moved = match space.entry(address(index)) {
-                    Entry::Empty => continue,
-                    Entry::Leaf(leaf) => {
-                        frames::share(leaf.frame);
-                        edit.map(Pages::one(vpn(target)), leaf.frame, leaf.attr)
-                            .inspect_err(|_| frames::release(leaf.frame, false))
+        let moving = || {
+            space.edit(|edit| {
+                for (index, target) in from.indices().zip(to.indices()) {
+                    let moved = match space.entry(address(index)) {
+                        Entry::Empty => continue,
+                        Entry::Leaf(leaf) => {
+                            frames::share(leaf.frame);
+                            edit.map(Pages::one(vpn(target)), leaf.frame, leaf.attr)
+                                .inspect_err(|_| frames::release(leaf.frame, false))
+                        }
+                        Entry::Mark(mark) => {
+                            let slot = Slot::of(mark);
+                            slot.share();
+                            edit.mark(address(target), mark).map(drop).inspect_err(|_| slot.release())
+                        }
+                    };
+                    if let Err(error) = moved {
+                        edit.unmap(to.pages())?;
+                        return Err(error);
                     }
-                    Entry::Mark(mark) => {
-                        let slot = Slot::of(mark);
-                        slot.share();
-                        edit.mark(address(target), mark).map(drop).inspect_err(|_| slot.release())
-                    }
-                };
-                if let Err(error) = moved {
-                    edit.unmap(to.pages())?;
-                    return Err(error);
                 }
-            }
-            edit.unmap(from.pages())
-        });
-        if let Err(error) = moved {
+                edit.unmap(from.pages())
+            })
+        };
+        if let Err(error) = witness::lowering(from.pages(), moving) {
             for (index, target) in from.indices().zip(to.indices()) {
                 pages[index] = pages[target].take();
             }
@@ -254,13 +257,15 @@ impl Body {
             return Ok(());
         }
         let copy = frames::take_copy(leaf.frame).ok_or(Refused::NoMemory)?;
-        self.space.replace(at, copy, Attr::READ | Attr::WRITE | Attr::USER)?;
+        let attr = Attr::READ | Attr::WRITE | Attr::USER;
+        witness::lowering(page, || self.space.replace(at, copy, attr))?;
         Ok(())
     }
 
     /// Returns a copy of the process's memory, whose frames are shared until they are written.
     pub(crate) fn fork(&mut self) -> Result<Self, Refused> {
-        Ok(Self { space: self.space.fork()?, pages: self.pages })
+        let window = Part { first: 0, len: PAGES };
+        Ok(Self { space: witness::lowering(window.pages(), || self.space.fork())?, pages: self.pages })
     }
 
     /// Moves the clock's hand over pages: one that was used since the hand was there last is not used from now on, and

@@ -18,6 +18,8 @@ pub(crate) const NO_WAIT: Planted = Planted("no-wait", 2);
 pub(crate) const EARLY_FREE: Planted = Planted("early-free", 3);
 /// A store to a copy-on-write page gets the right to write, and no copy.
 pub(crate) const NO_COW: Planted = Planted("no-cow", 4);
+/// A CPU that takes up an address space flushes nothing of what changed while it ran another one.
+pub(crate) const NO_SWITCH_FLUSH: Planted = Planted("no-switch-flush", 5);
 
 static CHOSEN: AtomicU8 = AtomicU8::new(0);
 
@@ -30,7 +32,7 @@ impl Planted {
 
 /// Plants the fault of this name.
 pub(crate) fn plant(name: &str) {
-    let all = [NO_FLUSH, NO_WAIT, EARLY_FREE, NO_COW];
+    let all = [NO_FLUSH, NO_WAIT, EARLY_FREE, NO_COW, NO_SWITCH_FLUSH];
     let Some(fault) = all.into_iter().find(|fault| fault.0 == name) else {
         panic!("there is no fault {name:?}");
     };
@@ -53,13 +55,25 @@ pub(crate) fn asked(serve: impl FnOnce()) {
     ASKED[arch::cpu()].store(false, Ordering::Relaxed);
 }
 
+/// Whether this CPU takes up an address space.
+static SWITCHING: [AtomicBool; CPUS] = [const { AtomicBool::new(false) }; CPUS];
+
+/// Runs `switch`, which takes up an address space.
+pub(crate) fn switching<R>(switch: impl FnOnce() -> R) -> R {
+    SWITCHING[arch::cpu()].store(true, Ordering::Relaxed);
+    let result = switch();
+    SWITCHING[arch::cpu()].store(false, Ordering::Relaxed);
+    result
+}
+
 /// Tells whether a flush that this CPU is to carry out is left out, for now or for good.
 pub(crate) fn leaves_out_flush() -> bool {
     let later = NO_WAIT.planted() && ASKED[arch::cpu()].load(Ordering::Relaxed);
     if later {
         LATER[arch::cpu()].store(true, Ordering::Relaxed);
     }
-    later || NO_FLUSH.planted()
+    let switching = NO_SWITCH_FLUSH.planted() && SWITCHING[arch::cpu()].load(Ordering::Relaxed);
+    later || switching || NO_FLUSH.planted()
 }
 
 /// Carries out what was left out for now.

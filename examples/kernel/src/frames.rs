@@ -8,10 +8,10 @@ use core::sync::atomic::{AtomicBool, AtomicU16, AtomicU32, Ordering};
 use spin::Mutex;
 use tlbkit::Pfn;
 
-use crate::arch;
 use crate::disk::Slot;
 use crate::memory::{Page, Words};
 use crate::report::{Count, REPORT};
+use crate::{arch, witness};
 
 /// How many there are.
 pub(crate) const FRAMES: usize = 2048;
@@ -90,6 +90,7 @@ pub(crate) fn copy(from: &Page, to: &Page) {
 
 fn take_any() -> Option<Pfn> {
     let index = usize::from(FREE.lock().pop()?);
+    witness::frame(MEMORY[index].frame(), false);
     let (Words(words), info) = (&MEMORY[index], &INFO[index]);
     let spoilt = words.iter().any(|word| word.load(Ordering::Relaxed) != FREED);
     REPORT.check(!spoilt, Count::StaleWrites, || "a frame was written after it had been freed");
@@ -137,6 +138,7 @@ pub(crate) fn release(frame: Pfn, dirty: bool) {
 }
 
 fn free(frame: Pfn) {
+    witness::frame(frame, true);
     fill(words(frame), FREED);
     if let Some(slot) = Slot::numbered(INFO[index(frame)].slot.swap(0, Ordering::Relaxed)) {
         slot.release();

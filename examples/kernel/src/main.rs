@@ -34,6 +34,7 @@ mod memory;
 mod process;
 mod report;
 mod threads;
+mod witness;
 
 /// How many pages the first process's stack has, at the end of its window.
 const STACK: usize = 8;
@@ -61,6 +62,8 @@ pub(crate) fn first(boot: Boot) -> ! {
     }
     let kernel = memory::prepare().expect("there is memory for the kernel's half");
     disk::prepare();
+    // What maps the kernel's memory reaches every frame at any time, and never changes: it is not recorded.
+    witness::begin();
     let tables = memory::tables();
 
     if let Some(unit) = number(boot.words, "costs") {

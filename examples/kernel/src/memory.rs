@@ -5,12 +5,12 @@ use core::sync::atomic::AtomicUsize;
 use spin::{Mutex, RelaxStrategy};
 use tlbkit::{
     AddressSpace, Asid, Attr, CpuSet, Error, Flush, Kernel, Mark, Mmu, PageSize, Pages, Pfn, PhysAddr,
-    Record, Run, VirtAddr, WalkCache,
+    Record, Run, Store, VirtAddr, WalkCache,
 };
 
 use crate::disk::Slot;
 use crate::report::{Count, REPORT};
-use crate::{arch, faults, frames};
+use crate::{arch, faults, frames, witness};
 
 /// The most CPUs.
 pub(crate) const CPUS: usize = if cfg!(feature = "one-cpu") { 1 } else { 8 };
@@ -64,10 +64,13 @@ unsafe impl Kernel for Machine {
 
     fn take_frame(&self) -> Option<PhysAddr> {
         let frame = FREE.lock().pop()?;
-        Some(TABLES[usize::from(frame)].frame().address(PageSize::K4))
+        let frame = TABLES[usize::from(frame)].frame().address(PageSize::K4);
+        witness::node(frame, false);
+        Some(frame)
     }
 
     fn give_frame(&self, frame: PhysAddr) {
+        witness::node(frame, true);
         // There is room: it has all of them.
         let _ = FREE.lock().push(number(frame) as u16);
     }
@@ -121,6 +124,10 @@ unsafe impl Kernel for Machine {
 
     fn masked<R>(&self, f: impl FnOnce() -> R) -> R {
         arch::masked(f)
+    }
+
+    fn stored(&self, store: Store) {
+        witness::stored(store);
     }
 
     fn load(&self, root: usize) {

@@ -267,7 +267,7 @@ pub(crate) fn work() {
             continue;
         };
         faults::flush_late();
-        assert_eq!(thread.space.activate(), Ok(()));
+        assert_eq!(faults::switching(|| thread.space.activate()), Ok(()));
         arch::begin_slice();
         let mut events;
         let next = loop {

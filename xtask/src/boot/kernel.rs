@@ -7,8 +7,10 @@ use std::process::{ExitStatus, Stdio};
 
 use anyhow::{Context, bail, ensure};
 use serde_json::Value;
+use tlbkit_witness::check::Arch;
 
 use super::row;
+use super::witness::{self, Record};
 use crate::shell::{Line, Shell};
 use crate::{places, tools};
 
@@ -28,6 +30,8 @@ pub(super) struct Board {
     cpus: usize,
     /// The last line that the firmware says begins like this, if it says anything.
     firmware: Option<&'static str>,
+    /// What the witness knows of the machine, if it knows it.
+    witness: Option<witness::Machine>,
     /// Whether the machine counts instructions, and there is a kernel of the guide.
     is_whole: bool,
 }
@@ -40,6 +44,7 @@ pub(super) const RISCV64: Board = Board {
     words: "-M virt",
     cpus: 8,
     firmware: Some("Boot HART MEDELEG"),
+    witness: Some(witness::Machine { arch: Arch::Sv39, name: "sv39", memory: 0x8000_0000, size: "1G" }),
     is_whole: true,
 };
 
@@ -51,6 +56,7 @@ pub(super) const MIPS32: Board = Board {
     words: "-M malta -cpu P5600 -semihosting-config enable=on,target=native",
     cpus: 4,
     firmware: None,
+    witness: None,
     is_whole: false,
 };
 
@@ -71,6 +77,8 @@ pub(super) struct Boot {
     pub(super) stress: bool,
     /// The fault that is planted.
     pub(super) inject: Option<&'static str>,
+    /// The kernel records what concerns translations, and the witness checks that.
+    pub(super) witness: bool,
     pub(super) json: bool,
 }
 
@@ -87,6 +95,11 @@ pub(super) fn run(boot: &Boot) -> anyhow::Result<()> {
         boot.cpus,
         board.cpus
     );
+    let witness = match (boot.witness, board.witness) {
+        (true, None) => bail!("the witness does not know this machine"),
+        (wanted, machine) => machine.filter(|_| wanted),
+    };
+    let record = witness.map(|machine| Record::new(machine, boot.cpus)).transpose()?;
     let shell = &Shell::Plain;
     tools::program(shell, board.qemu, board.package)?;
     if board.builds_core {
@@ -94,21 +107,33 @@ pub(super) fn run(boot: &Boot) -> anyhow::Result<()> {
     } else {
         tools::parts(shell, &[], &[board.target])?;
     }
-    let built = build(shell, board, boot.cpus)?;
-    if board.is_whole && boot.cpus == 1 && !boot.stress && boot.inject.is_none() {
-        let (rows, outcome) = listen(&machine(boot, &built, "tlbkit-embedding"), boot)?;
-        outcome?;
+    let built = build(shell, boot)?;
+    let plain = !boot.stress && boot.inject.is_none() && !boot.witness;
+    if board.is_whole && boot.cpus == 1 && plain {
+        let said = listen(&machine(boot, &built, "tlbkit-embedding", None), boot)?;
+        said.outcome?;
         if !boot.json {
-            println!("docs/embedding.md: {} checks\n", rows.first().map_or(0, |row| number(row, "checks")));
+            println!(
+                "docs/embedding.md: {} checks\n",
+                said.rows.first().map_or(0, |row| number(row, "checks"))
+            );
         }
     }
-    let (rows, outcome) = listen(&line(boot, &built), boot)?;
+    let Said { mut rows, recorder, outcome } = listen(&line(boot, &built, record.as_ref()), boot)?;
+    let witnessed = record.map(|record| record.check(recorder.as_ref())).transpose()?;
+    if let (Some(row), Some(witnessed)) = (rows.first_mut(), &witnessed) {
+        row["witness"] = witnessed.json();
+    }
     if boot.json {
         println!("{:#}", Value::from_iter(rows));
     } else {
         rows.iter().for_each(|row| print!("{}", text(row)));
+        witnessed.iter().for_each(|witnessed| print!("{}", witnessed.text()));
     }
-    outcome
+    match (outcome, witnessed.map_or(Ok(()), |witnessed| witnessed.holds())) {
+        (Err(why), Err(more)) => bail!("{why}; {more}"),
+        (outcome, witnessed) => outcome.and(witnessed),
+    }
 }
 
 /// Tells whether a boot has come to its end, one row, and nothing has failed.
@@ -125,8 +150,14 @@ fn outcome(line: &Line, rows: &[Value], status: ExitStatus) -> anyhow::Result<()
 }
 
 /// Returns the folder with the kernel and its programs. The one for one CPU has no shootdown in it.
-fn build(shell: &Shell, board: &Board, cpus: usize) -> anyhow::Result<PathBuf> {
-    let folder = places::target().join(if cpus == 1 { "kernel-1" } else { "kernel" });
+fn build(shell: &Shell, boot: &Boot) -> anyhow::Result<PathBuf> {
+    let board = &boot.board;
+    let features: Vec<_> = [(boot.cpus == 1, "one-cpu"), (boot.witness, "witness")]
+        .into_iter()
+        .filter_map(|(wanted, feature)| wanted.then_some(feature))
+        .collect();
+    let folder = ["kernel"].iter().chain(&features).copied().collect::<Vec<_>>().join("-");
+    let folder = places::target().join(folder);
     let words = if board.builds_core {
         "+nightly build -Z build-std=core --bin tlbkit-kernel --bin tlbkit-programs --quiet --release --manifest-path"
     } else {
@@ -135,16 +166,20 @@ fn build(shell: &Shell, board: &Board, cpus: usize) -> anyhow::Result<PathBuf> {
     let line = Line::new("cargo", words);
     let line = line.with([format!("{FOLDER}/Cargo.toml")]).with(["--target", board.target, "--target-dir"]);
     let line = line.with([folder.to_string_lossy()]);
-    shell.run(&if cpus == 1 { line.with(["--features", "one-cpu"]) } else { line })?;
+    shell.run(&line.with(["--features", &features.join(",")]))?;
     Ok(folder.join(board.target).join("release"))
 }
 
 /// Returns the command line that boots a kernel.
-fn machine(boot: &Boot, built: &Path, kernel: &str) -> Line {
+fn machine(boot: &Boot, built: &Path, kernel: &str, record: Option<&Record>) -> Line {
     let cpus = boot.cpus.to_string();
     let line = Line::new("timeout", "-k 5").with([LIMIT[usize::from(boot.stress)], boot.board.qemu]);
     let line = line.with(boot.board.words.split(' '));
-    let line = line.with("-m 256M -nic none -nographic -no-reboot -smp".split(' ')).with([&cpus]);
+    let line = match record {
+        Some(record) => record.memory(line),
+        None => line.with(["-m", "256M"]),
+    };
+    let line = line.with("-nic none -nographic -no-reboot -smp".split(' ')).with([&cpus]);
     // A CPU that is alone counts its time in instructions, and so every boot is the same.
     let line =
         if boot.cpus == 1 { line.with(["-icount", &format!("shift={SHIFT},sleep=off")]) } else { line };
@@ -152,9 +187,9 @@ fn machine(boot: &Boot, built: &Path, kernel: &str) -> Line {
 }
 
 /// Returns the command line that boots the kernel with its programs.
-fn line(boot: &Boot, built: &Path) -> Line {
+fn line(boot: &Boot, built: &Path, record: Option<&Record>) -> Line {
     let mut words = format!("cpus={}", boot.cpus);
-    if boot.board.is_whole && boot.cpus == 1 {
+    if boot.board.is_whole && boot.cpus == 1 && record.is_none() {
         // QEMU counts the nanoseconds that the instructions take.
         words += &format!(" costs={}", 1 << SHIFT);
     }
@@ -165,15 +200,29 @@ fn line(boot: &Boot, built: &Path) -> Line {
         words += &format!(" inject={fault}");
     }
     let programs = built.join("tlbkit-programs");
-    machine(boot, built, "tlbkit-kernel").with(["-initrd", &programs.to_string_lossy(), "-append", &words])
+    machine(boot, built, "tlbkit-kernel", record).with([
+        "-initrd",
+        &programs.to_string_lossy(),
+        "-append",
+        &words,
+    ])
 }
 
-/// Runs a boot; returns its rows, and whether all is well. What else the kernel says is shown; what the firmware says is not.
+/// What the kernel has said to this program.
+struct Said {
+    rows: Vec<Value>,
+    /// Where its record is.
+    recorder: Option<Value>,
+    /// Whether all is well.
+    outcome: anyhow::Result<()>,
+}
+
+/// Runs a boot. What else the kernel says is shown; what the firmware says is not.
 ///
 /// # Errors
 ///
 /// If QEMU cannot be run at all.
-fn listen(line: &Line, boot: &Boot) -> anyhow::Result<(Vec<Value>, anyhow::Result<()>)> {
+fn listen(line: &Line, boot: &Boot) -> anyhow::Result<Said> {
     let mut child = line
         .command()
         .stdin(Stdio::null())
@@ -181,7 +230,7 @@ fn listen(line: &Line, boot: &Boot) -> anyhow::Result<(Vec<Value>, anyhow::Resul
         .spawn()
         .with_context(|| format!("cannot run `{line}`"))?;
     let output = child.stdout.take().context("no output")?;
-    let mut rows = Vec::new();
+    let (mut rows, mut recorder) = (Vec::new(), None);
     let (quiet, firmware) = (boot.json, boot.board.firmware);
     let mut is_kernel = firmware.is_none();
     for part in BufReader::new(output).split(b'\n') {
@@ -190,6 +239,8 @@ fn listen(line: &Line, boot: &Boot) -> anyhow::Result<(Vec<Value>, anyhow::Resul
         let text = text.trim_end();
         if let Some(row) = text.starts_with("row ").then(|| row::said(text)).flatten() {
             rows.push(row);
+        } else if text.starts_with("recorder ") {
+            recorder = row::said(text);
         } else if is_kernel && quiet {
             eprintln!("{text}");
         } else if is_kernel {
@@ -198,7 +249,7 @@ fn listen(line: &Line, boot: &Boot) -> anyhow::Result<(Vec<Value>, anyhow::Resul
         is_kernel |= firmware.is_some_and(|last| text.starts_with(last));
     }
     let outcome = outcome(line, &rows, child.wait()?);
-    Ok((rows, outcome))
+    Ok(Said { rows, recorder, outcome })
 }
 
 /// Returns a row for people: a name and a number in each line.

@@ -25,11 +25,13 @@ mod machine;
 mod memory;
 mod pair;
 mod promise;
+mod read;
 mod session;
 mod story;
 mod verdict;
 
 pub use arch::Arch;
+pub use read::{Place, read};
 pub use verdict::{Checked, Refusal, Rule, Violation};
 
 use crate::event::Event;

@@ -47,6 +47,10 @@ pub(crate) const KERNEL_LEN: usize = 4 << 20;
 /// How much of it is mapped: nothing, as all memory is in kseg0.
 pub(crate) const MAPPED_LEN: usize = 0;
 
+/// Where the witness's record is: behind the software TLB caches of eight CPUs, up to the end of memory.
+pub(crate) const RECORD: usize = KSEG0 + (192 << 20);
+pub(crate) const RECORD_LEN: usize = 64 << 20;
+
 /// Returns the physical address of what the kernel has at `at`.
 pub(crate) const fn physical(at: usize) -> usize {
     at & 0x1fff_ffff

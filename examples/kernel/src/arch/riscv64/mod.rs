@@ -5,12 +5,14 @@
 
 use core::arch::asm;
 
+use crate::witness;
+
 mod boot;
 mod sbi;
 mod trap;
 
 pub(crate) use boot::{Boot, start_others};
-pub(crate) use sbi::{Console, interrupt, stop};
+pub(crate) use sbi::{Console, stop};
 pub(crate) use tlbkit::arch::Sv39 as Machine;
 pub(crate) use trap::{Frame, Trap, run};
 
@@ -21,7 +23,12 @@ pub(crate) const NAME: &str = "riscv64";
 pub(crate) const KERNEL: usize = 0x8000_0000;
 pub(crate) const KERNEL_LEN: usize = 1 << 30;
 /// How much of it is mapped one to one: memory.
-pub(crate) const MAPPED_LEN: usize = 256 << 20;
+pub(crate) const MAPPED_LEN: usize = if cfg!(feature = "witness") { 1 << 30 } else { 256 << 20 };
+
+/// Where the witness's record is: behind the programs, which QEMU puts 128 MiB behind the kernel's beginning, and before the
+/// device tree, in a machine of a gigabyte.
+pub(crate) const RECORD: usize = KERNEL + (160 << 20);
+pub(crate) const RECORD_LEN: usize = 800 << 20;
 
 /// Returns the physical address of what the kernel has at `at`.
 pub(crate) const fn physical(at: usize) -> usize {
@@ -57,18 +64,21 @@ pub(crate) fn masked<R>(f: impl FnOnce() -> R) -> R {
 pub(crate) fn fence(at: usize, asid: u16) {
     // SAFETY: a fence is always allowed.
     unsafe { asm!("sfence.vma {}, {}", in(reg) at, in(reg) usize::from(asid), options(nostack)) };
+    witness::fence(Some(at), Some(asid));
 }
 
 /// Forgets the translations of one address space.
 pub(crate) fn fence_asid(asid: u16) {
     // SAFETY: a fence is always allowed.
     unsafe { asm!("sfence.vma zero, {}", in(reg) usize::from(asid), options(nostack)) };
+    witness::fence(None, Some(asid));
 }
 
 /// Forgets every translation.
 pub(crate) fn fence_all() {
     // SAFETY: a fence is always allowed.
     unsafe { asm!("sfence.vma", options(nostack)) };
+    witness::fence(None, None);
 }
 
 /// Translates by this root from now on; by none if it is 0.
@@ -79,6 +89,13 @@ pub(crate) fn fence_all() {
 pub(crate) unsafe fn set_root(root: usize) {
     // SAFETY: the caller's promise.
     unsafe { asm!("csrw satp, {}", in(reg) root, options(nostack)) };
+    witness::root(root);
+}
+
+/// Interrupts these harts.
+pub(crate) fn interrupt(harts: usize) {
+    witness::sending(harts);
+    sbi::interrupt(harts);
 }
 
 /// Returns how many instructions this hart has executed.
@@ -116,6 +133,7 @@ fn wait_for(ticks: usize) {
 pub(crate) fn take_interrupt() {
     // SAFETY: it clears a pending interrupt.
     unsafe { asm!("csrc sip, {}", in(reg) SOFTWARE, options(nostack)) };
+    witness::taken();
 }
 
 /// Lets the timer interrupt when a thread has run for long enough.
