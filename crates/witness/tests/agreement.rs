@@ -154,6 +154,8 @@ struct Simple {
     reviving: Vec<(usize, usize, u64)>,
     /// Tables that a CPU runs no more, and whose every entry goes there when an invalidation completes.
     leaving: Vec<(usize, usize, u64)>,
+    /// Entries of two tables that exclude each other, and that both tables say: docs/witness.md excepts them.
+    excepted: BTreeSet<(usize, Key, Key)>,
     lowering: Option<(u64, u64)>,
     /// Who stored to a node last, and when.
     last: BTreeMap<u64, (usize, u64)>,
@@ -227,6 +229,9 @@ impl Simple {
                     .map(|(by, _, _, number)| (*by, *number))
                     .collect();
                 for entry in found {
+                    if self.arch == Arch::Mips32 && entry.2.is_none() {
+                        continue;
+                    }
                     // No table says it, since the link was cut; and it goes with the link.
                     let key = Self::tagged(root, entry);
                     let new = !self.tlb[cpu].contains_key(&key);
@@ -368,7 +373,7 @@ impl Simple {
                 };
                 self.age(cpu, matches!(new, Some(Entry::Link(_))), level > 0);
                 self.load();
-                arch == Arch::Aarch64 && new.is_some() && self.conflicts()
+                arch == Arch::Aarch64 && self.matches(new.is_some())
             }
             Op::Root { cpu, which } => {
                 let root = node(self.top, which);
@@ -390,7 +395,7 @@ impl Simple {
                 self.reviving.retain(|(_, target, _)| *target != cpu);
                 self.loaded[cpu].insert(root);
                 self.load();
-                arch == Arch::Aarch64 && self.conflicts()
+                arch == Arch::Aarch64 && self.matches(true)
             }
             Op::Fence { cpu, broadcast, page, asid, .. } => {
                 let deferred = arch == Arch::Aarch64 || (arch == Arch::X86_64 && broadcast);
@@ -570,15 +575,38 @@ impl Simple {
 
     /// Two entries of one CPU that a single address would match and that are not the same translation.
     fn conflicts(&self) -> bool {
-        self.tlb.iter().zip(self.roots).any(|(tlb, root)| {
-            let mine = |key: &&Key| key.0.is_none() || key.0 == root.map(Self::asid);
-            let keys: Vec<_> = tlb.keys().filter(mine).collect();
-            keys.iter().any(|one| {
-                keys.iter().any(|two| {
+        let mine = |cpu: usize, key: &Key| key.0.is_none() || key.0 == self.roots[cpu].map(Self::asid);
+        let mut pairs =
+            self.excluding().into_iter().filter(|(cpu, one, two)| mine(*cpu, one) && mine(*cpu, two));
+        pairs.any(|pair| !self.excepted.contains(&pair))
+    }
+
+    /// After a store or a load of a root: tells whether entries exclude each other that one table says, or none.
+    fn matches(&mut self, made: bool) -> bool {
+        self.except();
+        made && self.conflicts()
+    }
+
+    /// Notes what two tables say at once.
+    fn except(&mut self) {
+        let tlb = &self.tlb;
+        self.excepted.retain(|(cpu, one, two)| tlb[*cpu].contains_key(one) && tlb[*cpu].contains_key(two));
+        let said = |(cpu, one, two): &(usize, Key, Key)| tlb[*cpu][one].is_none() && tlb[*cpu][two].is_none();
+        let more: Vec<_> = self.excluding().into_iter().filter(said).collect();
+        self.excepted.extend(more);
+    }
+
+    fn excluding(&self) -> Vec<(usize, Key, Key)> {
+        let mut found = Vec::new();
+        for (cpu, tlb) in self.tlb.iter().enumerate() {
+            let keys: Vec<_> = tlb.keys().collect();
+            for one in &keys {
+                for two in &keys {
                     let tags = one.0.is_none() || two.0.is_none() || one.0 == two.0;
                     let (low, high) = if one.1 < two.1 { (one, two) } else { (two, one) };
                     let near = low.2 >> high.1 == high.2 >> high.1;
-                    tags && near
+                    let excludes = tags
+                        && near
                         && match (low.3, high.3) {
                             (None, _) | (_, None) => false,
                             (Some(_), Some(Entry::Link(_))) if low.1 < high.1 => false,
@@ -588,10 +616,14 @@ impl Simple {
                             ) if low.1 == high.1 => (frame, global) != (other, all),
                             (Some(Entry::Link(one)), Some(Entry::Link(two))) => one != two,
                             _ => true,
-                        }
-                })
-            })
-        })
+                        };
+                    if excludes {
+                        found.push((cpu, **one, **two));
+                    }
+                }
+            }
+        }
+        found
     }
 }
 
@@ -608,7 +640,7 @@ fn log(arch: Arch, ops: &[Op]) -> (String, Option<u64>) {
     };
     let (words, tlb, visible, deferred, freed, lowering) = Default::default();
     let (roots, loaded, last, placed, begun) = Default::default();
-    let (dead, reused, dying, reviving, leaving) = Default::default();
+    let (dead, reused, dying, reviving, leaving, excepted) = Default::default();
     let mut simple = Simple {
         arch,
         top,
@@ -624,6 +656,7 @@ fn log(arch: Arch, ops: &[Op]) -> (String, Option<u64>) {
         dying,
         reviving,
         leaving,
+        excepted,
         lowering,
         last,
         placed,

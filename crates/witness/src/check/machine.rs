@@ -238,8 +238,13 @@ impl Machine {
     fn keep(&mut self, holder: &Holder, said: Below, linked: bool, writer: usize) {
         let Below { level, offset, entry, since } = said;
         let (entry, va) = (entry.limited(holder.rights), holder.va + offset);
-        // The CPU that stores is in no walk of software.
-        if self.arch.is_software() && holder.cpu == writer && matches!(entry, Entry::Link { .. }) {
+        // The CPU that stores is in no walk of software, and an absence below a link that has gone is not kept.
+        let leaves = |entry| match entry {
+            Entry::Link { .. } => holder.cpu == writer,
+            Entry::Absent => holder.root.is_none(),
+            Entry::Leaf { .. } => false,
+        };
+        if self.arch.is_software() && leaves(entry) {
             return;
         }
         let (kind, tag) = match entry {

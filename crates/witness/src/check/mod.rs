@@ -19,6 +19,7 @@
 //! that is cut costs a pass over what is below it.
 
 mod arch;
+mod drive;
 mod hash;
 mod held;
 mod machine;
@@ -26,12 +27,15 @@ mod memory;
 mod pair;
 mod promise;
 mod read;
+mod sample;
 mod session;
 mod story;
 mod verdict;
 
 pub use arch::Arch;
+pub use drive::{Broken, Kernel, Log, Page, drive};
 pub use read::{Place, read};
+pub use sample::{Sample, Without};
 pub use verdict::{Checked, Refusal, Rule, Violation};
 
 use crate::event::Event;
