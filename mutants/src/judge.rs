@@ -8,7 +8,7 @@ use super::tests::{self, Test};
 use super::weave::Number;
 
 /// Lets the tests that come by a mutant judge it.
-pub(super) fn judge(
+pub(crate) fn judge(
     mutants: &mut [(Number, &Mutant)],
     tests: &[Test],
     folder: &Path,

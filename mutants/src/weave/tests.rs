@@ -84,16 +84,16 @@ fn a_woven_program_is_each_of_its_mutants() {
     fs::create_dir_all(&folder).unwrap();
     let (mutants, outputs): (Vec<_>, Vec<_>) = mutants().into_iter().unzip();
     let names: Vec<_> = mutants.iter().map(|mutant| mutant.name.clone()).collect();
-    let (cloth, homeless) = Cloth::new(SOURCE.into(), mutants, &mut 1).unwrap();
-    assert!(homeless.is_empty(), "{homeless:?}");
+    let (file, unplaced) = SourceFile::new(SOURCE.into(), mutants, &mut 1).unwrap();
+    assert!(unplaced.is_empty(), "{unplaced:?}");
     compile(&folder, include_str!("../switch.rs"), &["--crate-type=rlib", "--crate-name=tlbkit_mutant"]);
-    compile(&folder, &cloth.weave(&BTreeSet::new()).text, &["-L.", "--extern=tlbkit_mutant", "-oprogram"]);
+    compile(&folder, &file.weave(&BTreeSet::new()).text, &["-L.", "--extern=tlbkit_mutant", "-oprogram"]);
     let run = |name: &str, value: &str| {
         let output = Command::new(folder.join("program")).env(name, value).output().unwrap();
         String::from_utf8(output.stdout).unwrap().trim_end().to_owned()
     };
     assert_eq!(run("MUTANT", "0"), AS_IT_IS);
-    let mut numbers: Vec<_> = cloth.mutants().collect();
+    let mut numbers: Vec<_> = file.mutants().collect();
     numbers.sort_by_key(|(_, mutant, _)| names.iter().position(|name| *name == mutant.name));
     for ((number, mutant, constant), output) in numbers.iter().zip(outputs) {
         assert_eq!(run("MUTANT", &number.to_string()), output, "{}", mutant.name);
@@ -112,11 +112,11 @@ fn a_woven_program_is_each_of_its_mutants() {
 #[test]
 fn mutants_left_out_are_not_in_the_text() {
     let (mutants, _): (Vec<_>, Vec<_>) = mutants().into_iter().unzip();
-    let (cloth, _) = Cloth::new(SOURCE.into(), mutants, &mut 1).unwrap();
-    let all: BTreeSet<_> = cloth.mutants().map(|(number, ..)| number).collect();
-    assert_eq!(cloth.weave(&all).text, SOURCE);
+    let (file, _) = SourceFile::new(SOURCE.into(), mutants, &mut 1).unwrap();
+    let all: BTreeSet<_> = file.mutants().map(|(number, ..)| number).collect();
+    assert_eq!(file.weave(&all).text, SOURCE);
     for &only in &all {
-        let woven = cloth.weave(&all.iter().copied().filter(|&number| number != only).collect());
+        let woven = file.weave(&all.iter().copied().filter(|&number| number != only).collect());
         assert!(woven.mutants.iter().all(|(_, number)| *number == only));
         assert_ne!(woven.text, SOURCE);
     }
@@ -126,9 +126,9 @@ fn mutants_left_out_are_not_in_the_text() {
 fn what_is_evaluated_at_compile_time_or_is_no_rust_has_no_site() {
     let fixed = mutant(Kind::Binary, "AT_COMPILE_TIME: u32 = early()", "+", "-");
     let chained = mutant(Kind::Binary, "if a ", "&&", "||");
-    let (cloth, homeless) = Cloth::new(SOURCE.into(), vec![fixed, chained], &mut 1).unwrap();
-    assert_eq!(cloth.mutants().count(), 0);
-    assert_eq!(homeless.iter().map(|homeless| homeless.ungrammatical).collect::<Vec<_>>(), [false, true]);
+    let (file, unplaced) = SourceFile::new(SOURCE.into(), vec![fixed, chained], &mut 1).unwrap();
+    assert_eq!(file.mutants().count(), 0);
+    assert_eq!(unplaced.iter().map(|unplaced| unplaced.ungrammatical).collect::<Vec<_>>(), [false, true]);
 }
 
 #[test]

@@ -4,40 +4,39 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::fs;
 use std::io::{BufRead, BufReader};
 use std::path::{Path, PathBuf};
-use std::process::Stdio;
+use std::process::{Command, Stdio};
 
 use anyhow::{Context, bail};
 use serde_json::Value;
 
 use super::copy;
-use super::weave::{Cloth, Number, Woven};
-use crate::shell::Line;
+use super::weave::{Number, SourceFile, Woven};
 
 /// What was built.
 #[derive(Debug, Default)]
-pub(super) struct Built {
+pub(crate) struct Built {
     /// Mutants that do not compile.
-    pub(super) unviable: BTreeSet<Number>,
+    pub(crate) unviable: BTreeSet<Number>,
     /// Mutants that were left out because something else does not compile with them.
-    pub(super) unwoven: BTreeSet<Number>,
+    pub(crate) unwoven: BTreeSet<Number>,
     /// The programs of the tests, with their names.
-    pub(super) programs: Vec<(String, PathBuf)>,
+    pub(crate) programs: Vec<(String, PathBuf)>,
     /// The programs of the examples in the documentation.
-    pub(super) examples: Vec<PathBuf>,
+    pub(crate) examples: Vec<PathBuf>,
 }
 
 /// What cargo said.
 #[derive(Debug, Default)]
-pub(super) struct Said {
-    pub(super) errors: Vec<Value>,
-    pub(super) programs: Vec<(String, PathBuf)>,
+pub(crate) struct Said {
+    pub(crate) errors: Vec<Value>,
+    pub(crate) programs: Vec<(String, PathBuf)>,
 }
 
 /// Weaves and builds until it compiles, without those that are known not to from the beginning.
-pub(super) fn build(
+pub(crate) fn build(
     root: &Path,
     package: &str,
-    cloths: &BTreeMap<String, Cloth>,
+    files: &BTreeMap<String, SourceFile>,
     unviable: BTreeSet<Number>,
 ) -> anyhow::Result<Built> {
     let mut built = Built { unviable, ..Built::default() };
@@ -50,10 +49,10 @@ pub(super) fn build(
         loop {
             let without = &built.unviable | &built.unwoven;
             let mut woven = BTreeMap::new();
-            for (file, cloth) in cloths {
-                let text = cloth.weave(&without);
-                copy::write(&root.join(file), text.text.as_bytes())?;
-                woven.insert(file.as_str(), text);
+            for (path, file) in files {
+                let text = file.weave(&without);
+                copy::write(&root.join(path), text.text.as_bytes())?;
+                woven.insert(path.as_str(), text);
             }
             let said = cargo(root, step, package, &place)?;
             if said.errors.is_empty() {
@@ -117,23 +116,24 @@ fn rendered(error: &Value) -> &str {
 }
 
 /// Lets cargo check or build the package's tests, the documentation's programs at a place of their own.
-pub(super) fn cargo(root: &Path, step: &str, package: &str, place: &Path) -> anyhow::Result<Said> {
+pub(crate) fn cargo(root: &Path, step: &str, package: &str, place: &Path) -> anyhow::Result<Said> {
     // A place for each crate, so that several can be judged at once.
     let target = root.with_file_name("build");
-    let line = Line::new("cargo", "+nightly").with(step.split(' ')).with(["--package", package]);
-    let line = line.with(["--quiet", "--message-format", "json", "--target-dir", &target.to_string_lossy()]);
+    let mut command = Command::new("cargo");
+    command.arg("+nightly").args(step.split(' ')).args(["--package", package]);
+    command.args(["--quiet", "--message-format", "json", "--target-dir"]).arg(target);
     // Errors only, which lints that are errors by themselves are as well.
-    let line = line.set("RUSTFLAGS", "-Awarnings");
+    command.env("RUSTFLAGS", "-Awarnings");
     // All those switches take the optimizer longer than they take the tests.
-    let line = line.set("CARGO_PROFILE_TEST_OPT_LEVEL", "1").set("CARGO_PROFILE_TEST_DEBUG", "0");
+    command.env("CARGO_PROFILE_TEST_OPT_LEVEL", "1").env("CARGO_PROFILE_TEST_DEBUG", "0");
     // With switches in it, what the examples evaluate at compile time takes longer.
     let flags = format!(
         "-Awarnings -Along_running_const_eval -Zunstable-options --persist-doctests {}",
         place.display()
     );
-    let line = line.set("RUSTDOCFLAGS", &flags);
-    let mut command = line.command();
-    let mut child = command.current_dir(root).stdout(Stdio::piped()).stderr(Stdio::null()).spawn()?;
+    command.env("RUSTDOCFLAGS", &flags);
+    command.current_dir(root).stdout(Stdio::piped()).stderr(Stdio::null());
+    let mut child = command.spawn().context("cannot run cargo")?;
     let mut said = Said::default();
     for text in BufReader::new(child.stdout.take().context("cargo has no output")?).lines() {
         let Ok(value) = serde_json::from_str::<Value>(&text?) else { continue };
@@ -146,7 +146,7 @@ pub(super) fn cargo(root: &Path, step: &str, package: &str, place: &Path) -> any
         }
     }
     if !child.wait()?.success() && said.errors.is_empty() {
-        bail!("failed; to repeat it in {}: {line}", root.display());
+        bail!("failed; to repeat it in {}: {command:?}", root.display());
     }
     Ok(said)
 }

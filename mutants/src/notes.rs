@@ -12,7 +12,7 @@ use super::copy::Copy;
 
 /// What became of a mutant.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) enum Verdict {
+pub(crate) enum Verdict {
     /// A test fails.
     Noticed,
     /// It does not compile.
@@ -24,14 +24,14 @@ pub(super) enum Verdict {
 /// The verdicts on a crate's mutants, by name, each with the reason: a file for each verdict. A mutant that was noticed
 /// is so until the crate's sources change; one that was missed, until anything does.
 #[derive(Debug)]
-pub(super) struct Notes {
+pub(crate) struct Notes {
     verdicts: Mutex<BTreeMap<String, (Verdict, String)>>,
     files: Vec<(Verdict, File)>,
 }
 
 impl Notes {
     /// Opens the notes in a folder that are about what was copied.
-    pub(super) fn open(folder: &Path, copy: &Copy) -> anyhow::Result<Self> {
+    pub(crate) fn open(folder: &Path, copy: &Copy) -> anyhow::Result<Self> {
         let names = [
             (Verdict::Missed, format!("missed-{:016x}", copy.all)),
             (Verdict::Unviable, format!("unviable-{:016x}", copy.sources)),
@@ -50,7 +50,7 @@ impl Notes {
     }
 
     /// Notes a verdict.
-    pub(super) fn add(&self, name: &str, verdict: Verdict, why: &str) -> anyhow::Result<()> {
+    pub(crate) fn add(&self, name: &str, verdict: Verdict, why: &str) -> anyhow::Result<()> {
         for (_, file) in self.files.iter().filter(|(other, _)| *other == verdict) {
             let mut file = file;
             file.write_all(format!("{name}\t{why}\n").as_bytes()).context("cannot write the notes")?;
@@ -60,12 +60,12 @@ impl Notes {
     }
 
     /// Returns what became of a mutant, and why, if it is known.
-    pub(super) fn get(&self, name: &str) -> Option<(Verdict, String)> {
+    pub(crate) fn get(&self, name: &str) -> Option<(Verdict, String)> {
         self.verdicts().get(name).cloned()
     }
 
     /// Returns how many mutants of a file a test noticed whose name begins so.
-    pub(super) fn noticed_by(&self, file: &str, test: &str) -> usize {
+    pub(crate) fn noticed_by(&self, file: &str, test: &str) -> usize {
         let verdicts = self.verdicts();
         let noticed = verdicts.iter().filter(|(_, (verdict, _))| *verdict == Verdict::Noticed);
         noticed.filter(|(name, (_, why))| name.starts_with(file) && why.starts_with(test)).count()

@@ -11,11 +11,11 @@ use super::tests::{self, Test};
 use super::{copy, viable, weave};
 
 /// Why a mutant that was built by itself was missed.
-pub(super) const ALONE: &str = "built by itself";
+pub(crate) const ALONE: &str = "built by itself";
 
 /// A copy of the workspace with the sources as they are.
 #[derive(Debug)]
-pub(super) struct Alone {
+pub(crate) struct Alone {
     root: PathBuf,
     package: String,
     /// Where the tests run.
@@ -27,8 +27,8 @@ pub(super) struct Alone {
 
 impl Alone {
     /// Copies and builds them, files that have mutants anew; the tests must pass.
-    pub(super) fn new(root: PathBuf, crate_folder: &str, mutants: &[&Mutant]) -> anyhow::Result<Self> {
-        let package = format!("tlbkit-{crate_folder}");
+    pub(crate) fn new(root: PathBuf, crate_folder: &str, mutants: &[&Mutant]) -> anyhow::Result<Self> {
+        let package = crate::package(crate_folder);
         copy::copy(root.clone(), crate_folder)?;
         for mutant in mutants {
             copy::write(&root.join(&mutant.file), &fs::read(&mutant.file)?)?;
@@ -42,7 +42,7 @@ impl Alone {
     }
 
     /// Lets the tests judge each mutant.
-    pub(super) fn judge(&self, mutants: &[&Mutant], notes: &Notes) -> anyhow::Result<()> {
+    pub(crate) fn judge(&self, mutants: &[&Mutant], notes: &Notes) -> anyhow::Result<()> {
         let bar = tests::bar(mutants.len(), "mutants, each built")?;
         for mutant in mutants {
             let (path, source) = (self.root.join(&mutant.file), fs::read_to_string(&mutant.file)?);

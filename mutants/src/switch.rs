@@ -1,4 +1,4 @@
-//! Which of the mutants woven into a crate is on. This file is no part of xtask: it is the one source of a small crate
+//! Which of the mutants woven into a crate is on. This file is no part of the program: it is the one source of a small crate
 //! beside the woven ones, which they call wherever there is something to choose.
 //!
 //! ```text

@@ -12,7 +12,7 @@ use syn::{
 
 /// What can be chosen there.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
-pub(super) enum Choice {
+pub(crate) enum Choice {
     /// Whether a function returns at once: an empty range behind the brace of its body.
     Body,
     /// Whether an arm can match: its condition, or an empty range where it would be.
@@ -23,21 +23,21 @@ pub(super) enum Choice {
 
 /// Part of a source file, in bytes.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub(super) struct Site {
-    pub(super) choice: Choice,
-    pub(super) range: Range<usize>,
+pub(crate) struct Site {
+    pub(crate) choice: Choice,
+    pub(crate) range: Range<usize>,
     /// What a mutant of this site must lie in.
-    pub(super) covers: Range<usize>,
+    pub(crate) covers: Range<usize>,
     /// It may be evaluated at compile time, too.
-    pub(super) constant: bool,
+    pub(crate) constant: bool,
 }
 
 /// The sites of a file.
 #[derive(Debug, Default)]
-pub(super) struct Sites {
-    pub(super) sites: Vec<Site>,
+pub(crate) struct Sites {
+    pub(crate) sites: Vec<Site>,
     /// The operators between the conditions of an `if let`: none but `&&` is allowed there.
-    pub(super) chained: Vec<Range<usize>>,
+    pub(crate) chained: Vec<Range<usize>>,
     /// The operation to be visited is an operand of the one before.
     operand: bool,
     /// It is one of the conditions of an `if let`.
@@ -48,7 +48,7 @@ pub(super) struct Sites {
 
 impl Sites {
     /// Finds the sites of a file. What is evaluated at compile time has none, as nothing can be chosen then.
-    pub(super) fn of(source: &str) -> syn::Result<Self> {
+    pub(crate) fn of(source: &str) -> syn::Result<Self> {
         let mut sites = Self::default();
         sites.visit_file(&syn::parse_file(source)?);
         Ok(sites)

@@ -13,16 +13,16 @@ const SWITCH_MANIFEST: &str = "[package]\nname = \"tlbkit-mutant\"\nedition = \"
 
 /// A copy of the workspace.
 #[derive(Debug)]
-pub(super) struct Copy {
-    pub(super) root: PathBuf,
+pub(crate) struct Copy {
+    pub(crate) root: PathBuf,
     /// A number for the contents of the crate's own sources.
-    pub(super) sources: u64,
+    pub(crate) sources: u64,
     /// A number for the contents of all that its tests are built from.
-    pub(super) all: u64,
+    pub(crate) all: u64,
 }
 
 /// Copies the workspace to a folder; the crate in `crates/folder` there depends on the package of the switch.
-pub(super) fn copy(root: PathBuf, folder: &str) -> anyhow::Result<Copy> {
+pub(crate) fn copy(root: PathBuf, folder: &str) -> anyhow::Result<Copy> {
     let mut copy = Copy { root, sources: 0, all: 0 };
     let output = Command::new("git")
         .args("ls-files -z --cached --others --exclude-standard".split(' '))
@@ -67,7 +67,7 @@ pub(super) fn copy(root: PathBuf, folder: &str) -> anyhow::Result<Copy> {
 }
 
 /// Writes a file, unless it says so already: what is not written need not be built.
-pub(super) fn write(path: &Path, text: &[u8]) -> anyhow::Result<()> {
+pub(crate) fn write(path: &Path, text: &[u8]) -> anyhow::Result<()> {
     if fs::read(path).is_ok_and(|old| old == text) {
         return Ok(());
     }

@@ -1,28 +1,26 @@
 //! What the mutants are: cargo-mutants says.
 
-use std::process::Stdio;
+use std::process::{Command, Stdio};
 
 use anyhow::{Context, bail};
 use serde_json::Value;
 
-use crate::shell::Line;
-
 /// A change to one place of the sources.
 #[derive(Clone, Debug)]
-pub(super) struct Mutant {
+pub(crate) struct Mutant {
     /// As cargo-mutants calls it: file, line, column, and what is changed.
-    pub(super) name: String,
-    pub(super) file: String,
-    pub(super) kind: Kind,
+    pub(crate) name: String,
+    pub(crate) file: String,
+    pub(crate) kind: Kind,
     /// What is replaced, lines and columns from 1.
-    pub(super) from: (usize, usize),
-    pub(super) to: (usize, usize),
-    pub(super) replacement: String,
+    pub(crate) from: (usize, usize),
+    pub(crate) to: (usize, usize),
+    pub(crate) replacement: String,
 }
 
 /// What is changed.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) enum Kind {
+pub(crate) enum Kind {
     /// A function's body becomes a value.
     Body,
     /// An operator becomes another one.
@@ -41,18 +39,19 @@ pub(super) enum Kind {
 const TESTS: [&str; 4] = ["--exclude", "**/src/**/tests/**", "--exclude", "**/src/**/tests.rs"];
 
 /// Asks cargo-mutants for the mutants of a package, or those of them that `only` chooses.
-pub(super) fn list(package: &str, only: &[String]) -> anyhow::Result<Vec<Mutant>> {
-    let line = Line::new("cargo", "mutants --list --json --package").with([package]).with(TESTS).with(only);
-    let output = line.command().stderr(Stdio::inherit()).output()?;
+pub(crate) fn list(package: &str, only: &[String]) -> anyhow::Result<Vec<Mutant>> {
+    let mut line = Command::new("cargo");
+    line.args(["mutants", "--list", "--json", "--package", package]).args(TESTS).args(only);
+    let output = line.stderr(Stdio::inherit()).output().context("cannot run cargo")?;
     if !output.status.success() {
-        bail!("failed ({}); to repeat it: {line}", output.status);
+        bail!("failed ({}); to repeat it: {line:?}", output.status);
     }
     let Value::Array(values) = serde_json::from_slice(&output.stdout)? else {
-        bail!("`{line}` prints no list");
+        bail!("`{line:?}` prints no list");
     };
     values
         .iter()
-        .map(|value| read(value).with_context(|| format!("`{line}` prints what is no mutant: {value}")))
+        .map(|value| read(value).with_context(|| format!("`{line:?}` prints what is no mutant: {value}")))
         .collect()
 }
 

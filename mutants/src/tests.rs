@@ -16,14 +16,14 @@ use super::weave::Number;
 
 /// A test.
 #[derive(Debug)]
-pub(super) struct Test {
+pub(crate) struct Test {
     /// Its program and its name there.
-    pub(super) name: String,
+    pub(crate) name: String,
     program: PathBuf,
     /// What to tell the program.
     arguments: Vec<String>,
-    pub(super) time: Duration,
-    pub(super) reaches: BTreeSet<Number>,
+    pub(crate) time: Duration,
+    pub(crate) reaches: BTreeSet<Number>,
 }
 
 /// KiB that a test may have.
@@ -35,12 +35,12 @@ const LIMITED: &str =
 
 impl Test {
     /// Is it one of that program's?
-    pub(super) fn is_in(&self, program: &str) -> bool {
+    pub(crate) fn is_in(&self, program: &str) -> bool {
         self.name.split(' ').next() == Some(program)
     }
 
     /// Does the test pass? It has some times as long as it took at first.
-    pub(super) fn passes(&self, folder: &Path, variable: (&str, &str)) -> anyhow::Result<bool> {
+    pub(crate) fn passes(&self, folder: &Path, variable: (&str, &str)) -> anyhow::Result<bool> {
         let seconds = self.time.as_secs() + 1;
         // Not of the clock, as other work goes on, unless it sleeps.
         let [processor, clock] = [2 * seconds, 5 + 5 * seconds].map(|seconds| seconds.to_string());
@@ -62,7 +62,7 @@ impl Test {
 }
 
 /// Finds the tests of what was built.
-pub(super) fn tests(built: &Built) -> anyhow::Result<Vec<Test>> {
+pub(crate) fn tests(built: &Built) -> anyhow::Result<Vec<Test>> {
     let test = |name, program: &Path, arguments| {
         let (program, time) = (program.to_owned(), Duration::from_secs(300));
         Test { name, program, arguments, time, reaches: BTreeSet::new() }
@@ -83,7 +83,7 @@ pub(super) fn tests(built: &Built) -> anyhow::Result<Vec<Test>> {
 
 /// Runs every test, which must pass as no mutant is on, and finds what it reaches; the quickest are first then. What is
 /// found is kept in a folder.
-pub(super) fn survey(tests: &mut [Test], folder: &Path, lists: &Path) -> anyhow::Result<()> {
+pub(crate) fn survey(tests: &mut [Test], folder: &Path, lists: &Path) -> anyhow::Result<()> {
     let lists = std::path::absolute(lists)?;
     fs::create_dir_all(&lists)?;
     each("tests", tests, |at, test| {
@@ -108,13 +108,13 @@ pub(super) fn survey(tests: &mut [Test], folder: &Path, lists: &Path) -> anyhow:
 }
 
 /// Returns a bar that counts things.
-pub(super) fn bar(count: usize, what: &'static str) -> anyhow::Result<ProgressBar> {
+pub(crate) fn bar(count: usize, what: &'static str) -> anyhow::Result<ProgressBar> {
     let style = ProgressStyle::with_template("{pos}/{len} {msg} {wide_bar} {elapsed}, {eta} more")?;
     Ok(ProgressBar::new(count as u64).with_style(style).with_message(what))
 }
 
 /// Does something with each of the items, some more at once than there are processors: tests with threads wait a lot.
-pub(super) fn each<T: Send>(
+pub(crate) fn each<T: Send>(
     what: &'static str,
     items: &mut [T],
     job: impl Fn(usize, &mut T) -> anyhow::Result<()> + Sync,

@@ -17,11 +17,11 @@ use super::list::{Kind, Mutant};
 use super::sites::{Choice, Site, Sites};
 
 /// What a mutant is called at run time: 1, 2, 3.
-pub(super) type Number = u32;
+pub(crate) type Number = u32;
 
 /// A source file and where its mutants are.
 #[derive(Debug)]
-pub(super) struct Cloth {
+pub(crate) struct SourceFile {
     source: String,
     places: Vec<Place>,
 }
@@ -36,29 +36,29 @@ struct Place {
 
 /// A mutant that has no site.
 #[derive(Debug)]
-pub(super) struct Homeless {
-    pub(super) mutant: Mutant,
+pub(crate) struct Unplaced {
+    pub(crate) mutant: Mutant,
     /// It is no Rust; else it is evaluated at compile time.
-    pub(super) ungrammatical: bool,
+    pub(crate) ungrammatical: bool,
 }
 
 /// A woven source file.
 #[derive(Debug, Default)]
-pub(super) struct Woven {
-    pub(super) text: String,
+pub(crate) struct Woven {
+    pub(crate) text: String,
     /// Where the sources of mutants are in it.
-    pub(super) mutants: Vec<(Range<usize>, Number)>,
+    pub(crate) mutants: Vec<(Range<usize>, Number)>,
 }
 
-impl Cloth {
+impl SourceFile {
     /// Finds the sites for a file's mutants, whose numbers begin with `next`.
-    pub(super) fn new(
+    pub(crate) fn new(
         source: String,
         mutants: Vec<Mutant>,
         next: &mut Number,
-    ) -> syn::Result<(Self, Vec<Homeless>)> {
+    ) -> syn::Result<(Self, Vec<Unplaced>)> {
         let Sites { sites, chained, .. } = Sites::of(&source)?;
-        let mut homeless = Vec::new();
+        let mut unplaced = Vec::new();
         let mut at: BTreeMap<usize, Vec<(Mutant, Range<usize>)>> = BTreeMap::new();
         for mutant in mutants {
             let span = span(&source, &mutant);
@@ -74,7 +74,7 @@ impl Cloth {
             let home = sites.iter().enumerate().filter(|(_, site)| fits(site));
             match home.min_by_key(|(_, site)| site.covers.len()) {
                 Some((home, _)) if !ungrammatical => at.entry(home).or_default().push((mutant, span)),
-                _ => homeless.push(Homeless { mutant, ungrammatical }),
+                _ => unplaced.push(Unplaced { mutant, ungrammatical }),
             }
         }
         let places = at.into_iter().map(|(site, mutants)| {
@@ -83,11 +83,11 @@ impl Cloth {
             Place { site: sites[site].clone(), first, mutants }
         });
         let places = places.collect();
-        Ok((Self { source, places }, homeless))
+        Ok((Self { source, places }, unplaced))
     }
 
     /// Returns the mutants and their numbers, and whether they may be evaluated at compile time, too.
-    pub(super) fn mutants(&self) -> impl Iterator<Item = (Number, &Mutant, bool)> {
+    pub(crate) fn mutants(&self) -> impl Iterator<Item = (Number, &Mutant, bool)> {
         self.places.iter().flat_map(|place| {
             let mutants = place.mutants.iter().map(|(mutant, _)| mutant);
             (place.first..).zip(mutants).map(|(number, mutant)| (number, mutant, place.site.constant))
@@ -95,7 +95,7 @@ impl Cloth {
     }
 
     /// Weaves all mutants in, but those that are left out.
-    pub(super) fn weave(&self, without: &BTreeSet<Number>) -> Woven {
+    pub(crate) fn weave(&self, without: &BTreeSet<Number>) -> Woven {
         let mut threads = Vec::new();
         for place in &self.places {
             let live: Vec<_> =
@@ -131,7 +131,7 @@ fn span(source: &str, mutant: &Mutant) -> Range<usize> {
 }
 
 /// Returns a source file with one mutant in it, as cargo-mutants makes it.
-pub(super) fn mutated(source: &str, mutant: &Mutant) -> String {
+pub(crate) fn mutated(source: &str, mutant: &Mutant) -> String {
     let span = span(source, mutant);
     [&source[..span.start], &mutant.replacement, &source[span.end..]].concat()
 }
