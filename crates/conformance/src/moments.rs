@@ -4,7 +4,7 @@ use std::cell::{Cell, RefCell};
 use std::collections::BTreeSet;
 use std::ops::ControlFlow;
 
-use tlbkit_addr::{Pages, VirtAddr};
+use tlbkit_addr::{Attr, Pages, VirtAddr};
 use tlbkit_pagetable::{Leaf, Pinned, Table};
 
 use crate::{Model, Op};
@@ -32,6 +32,8 @@ struct Moment {
     after: Option<Leaf>,
     /// Whether the entry must be empty between the two.
     breaks: bool,
+    /// Whether its status may be that of several slots.
+    noted: bool,
     seen: Cell<Seen>,
 }
 
@@ -71,10 +73,19 @@ impl Moments {
             Op::Replace { .. } => model.profile().breaks_frames,
             _ => false,
         };
+        let replaced = match op {
+            Op::Replace { at, .. } => model.lookup(*at),
+            _ => None,
+        };
         let moment = |at: usize| {
             let at = VirtAddr::new(at);
             let (before, after) = (model.lookup(at), after.lookup(at));
-            Moment { at, before, after, breaks: breaks && before != after, seen: Cell::new(Seen::Before) }
+            // A page that is replaced by itself is empty for a moment, too.
+            let replaced = before.is_some() && before == replaced;
+            let breaks = breaks && (before != after || replaced);
+            // Hardware notes in any slot of a page that has several, and those are not of the base size.
+            let noted = model.profile().notes && before.is_some_and(|leaf| leaf.size != base);
+            Moment { at, before, after, breaks, noted, seen: Cell::new(Seen::Before) }
         };
         let pages = places.into_iter().map(moment).collect();
         Self { pages, near, stores: Cell::new(0), wrong: RefCell::default() }
@@ -110,6 +121,7 @@ impl Moments {
     /// Judges what a walk has found that began before the change and ended after.
     pub(crate) fn judge(&self, at: VirtAddr, found: Option<Leaf>) -> Result<(), String> {
         let Some(page) = self.pages.iter().find(|page| page.at == at) else { return Ok(()) };
+        let found = page.settled(found, page.after);
         if found == page.before || found == page.after || (page.breaks && found.is_none()) {
             return Ok(());
         }
@@ -128,9 +140,22 @@ impl Moment {
         format!("it was {} before{by_way}, and is {} after", show(self.before), show(self.after))
     }
 
+    /// Returns `either` for a larger page some of whose status bits are as before a change and some as after it: the bits are
+    /// those of all slots that it stands in, which change one after the other.
+    fn settled(&self, found: Option<Leaf>, either: Option<Leaf>) -> Option<Leaf> {
+        let status = Attr::ACCESSED | Attr::DIRTY;
+        let (Some(before), Some(after), Some(leaf)) = (self.before, self.after, found) else { return found };
+        let plain = |leaf: Leaf| Leaf { attr: leaf.attr - status, ..leaf };
+        let between =
+            (before.attr | after.attr).contains(leaf.attr) && leaf.attr.contains(before.attr & after.attr);
+        let same = plain(before) == plain(leaf) && plain(after) == plain(leaf);
+        if self.noted && same && between { either } else { found }
+    }
+
     /// Takes in what a look has found. `always` says that none is left out.
     fn see(&self, found: Option<Leaf>, always: bool) -> Result<(), String> {
         let was = self.seen.get();
+        let found = self.settled(found, if was == Seen::Before { self.before } else { self.after });
         let now = if found == self.before && self.before == self.after {
             was
         } else if found == self.after && (!(self.breaks && always) || was != Seen::Before) {

@@ -1,5 +1,8 @@
 //! What addresses and page sizes a table can map, fixed at compile time.
 
+#[cfg(target_pointer_width = "64")]
+use core::marker::PhantomData;
+
 use tlbkit_addr::{PageSize, Pages, Pfn, VirtAddr, Vpn};
 
 use crate::{Error, Leaf};
@@ -244,6 +247,20 @@ impl Radix for Va32 {
     const WIDTHS: &'static [u32] = &[10, 10];
 }
 
+/// A 32-bit space of 4 KiB pages in two levels of 10 bits, with pages of 4 MiB: RISC-V Sv32.
+#[derive(Clone, Copy, Debug)]
+pub struct Va32M4;
+
+impl Geometry for Va32M4 {
+    const VA_BITS: u32 = 32;
+    const BASE: PageSize = PageSize::K4;
+    const SIZES: &'static [PageSize] = &sizes([12, 22]);
+}
+
+impl Radix for Va32M4 {
+    const WIDTHS: &'static [u32] = &[10, 10];
+}
+
 /// A signed 39-bit space in three levels of 9 bits: RISC-V Sv39.
 #[cfg(target_pointer_width = "64")]
 #[derive(Clone, Copy, Debug)]
@@ -296,6 +313,89 @@ impl Geometry for Va57 {
 #[cfg(target_pointer_width = "64")]
 impl Radix for Va57 {
     const WIDTHS: &'static [u32] = &[9, 9, 9, 9, 9];
+}
+
+/// A signed 48-bit space of 16 KiB pages: AArch64 with that granule, 47 bits for each half, in a root of 32 KiB and two
+/// levels of 11 bits.
+#[cfg(target_pointer_width = "64")]
+#[derive(Clone, Copy, Debug)]
+pub struct Va48K16;
+
+#[cfg(target_pointer_width = "64")]
+impl Geometry for Va48K16 {
+    const VA_BITS: u32 = 48;
+    const BASE: PageSize = PageSize::K16;
+    const SIGNED: bool = true;
+    const SIZES: &'static [PageSize] = &sizes([14, 25]);
+}
+
+#[cfg(target_pointer_width = "64")]
+impl Radix for Va48K16 {
+    const WIDTHS: &'static [u32] = &[12, 11, 11];
+}
+
+/// A signed 48-bit space of 64 KiB pages: AArch64 with that granule, 47 bits for each half, in a root of 512 bytes and two
+/// levels of 13 bits.
+#[cfg(target_pointer_width = "64")]
+#[derive(Clone, Copy, Debug)]
+pub struct Va48K64;
+
+#[cfg(target_pointer_width = "64")]
+impl Geometry for Va48K64 {
+    const VA_BITS: u32 = 48;
+    const BASE: PageSize = PageSize::K64;
+    const SIGNED: bool = true;
+    const SIZES: &'static [PageSize] = &sizes([16, 29]);
+}
+
+#[cfg(target_pointer_width = "64")]
+impl Radix for Va48K64 {
+    const WIDTHS: &'static [u32] = &[6, 13, 13];
+}
+
+/// A space with RISC-V's Svnapot: 64 KiB beside the sizes of the levels of `G`, which is [`Va39`], [`Va48`] or [`Va57`].
+#[cfg(target_pointer_width = "64")]
+#[derive(Clone, Copy, Debug)]
+pub struct Napot<G>(PhantomData<G>);
+
+#[cfg(target_pointer_width = "64")]
+impl<G: Geometry> Geometry for Napot<G> {
+    const VA_BITS: u32 = G::VA_BITS;
+    const BASE: PageSize = G::BASE;
+    const SIGNED: bool = G::SIGNED;
+    const SIZES: &'static [PageSize] = {
+        assert!(G::BASE.shift() == 12 && G::SIZES.len() == 3, "4 KiB, 2 MiB and 1 GiB");
+        &sizes([12, 16, 21, 30])
+    };
+}
+
+#[cfg(target_pointer_width = "64")]
+impl<G: Radix> Radix for Napot<G> {
+    const WIDTHS: &'static [u32] = G::WIDTHS;
+}
+
+/// A space with AArch64's contiguous runs beside the sizes of the levels of `G`, which is [`Va48`], [`Va48K16`] or
+/// [`Va48K64`].
+#[cfg(target_pointer_width = "64")]
+#[derive(Clone, Copy, Debug)]
+pub struct Runs<G>(PhantomData<G>);
+
+#[cfg(target_pointer_width = "64")]
+impl<G: Geometry> Geometry for Runs<G> {
+    const VA_BITS: u32 = G::VA_BITS;
+    const BASE: PageSize = G::BASE;
+    const SIGNED: bool = G::SIGNED;
+    const SIZES: &'static [PageSize] = match G::BASE.shift() {
+        12 => &sizes([12, 16, 21, 25, 30, 34]),
+        14 => &sizes([14, 21, 25, 30]),
+        16 => &sizes([16, 21, 29, 34]),
+        _ => panic!("granules have 4, 16 or 64 KiB"),
+    };
+}
+
+#[cfg(target_pointer_width = "64")]
+impl<G: Radix> Radix for Runs<G> {
+    const WIDTHS: &'static [u32] = G::WIDTHS;
 }
 
 /// The paper's 64-bit space: all 64 bits, six levels indexed by bits 63-61, 60-51, 50-41, 40-31, 30-21 and 20-12

@@ -4,9 +4,9 @@
 use proptest::prelude::*;
 use tlbkit_addr::{Attr, PageSize, Pfn, Reach};
 #[cfg(target_pointer_width = "64")]
-use tlbkit_pagetable::format::{Aarch64, Compact, Sv39, X86};
+use tlbkit_pagetable::format::{Aarch64, Aarch64Of, Compact, RiscvOf, Sv39, X86};
 use tlbkit_pagetable::format::{
-    Compact32, EntryLo, EntryLoCoherent, EntryLoCow, EntryLoCowCoherent, Format, Paper,
+    Compact32, EntryLo, EntryLoCoherent, EntryLoCow, EntryLoCowCoherent, Format, Paper, Sv32,
 };
 use tlbkit_pagetable::nodes::NodeAddr;
 use tlbkit_pagetable::{Change, Error, Word};
@@ -46,8 +46,13 @@ const SV39: Known = Known {
     device_uncached: false,
     reads: true,
 };
+const SV32: Known = Known { above: &[22], frame_bits: 22, node_bits: 34, ..SV39 };
+const NAPOT: Known = Known { last: &[12, 16], device_uncached: true, ..SV39 };
 const X86_64: Known = Known { frame_bits: 40, node_bits: 52, device_uncached: true, ..SV39 };
 const ARM: Known = Known { frame_bits: 36, node_bits: 48, device_uncached: true, ..SV39 };
+const ARM_RUNS: Known = Known { last: &[12, 16], above: &[21, 25, 30, 34], ..ARM };
+const ARM_K16: Known = Known { last: &[14, 21], above: &[25, 30], frame_bits: 34, ..ARM };
+const ARM_K64: Known = Known { last: &[16, 21], above: &[29, 34], frame_bits: 32, ..ARM };
 
 fn size(shift: u32) -> PageSize {
     PageSize::from_shift(shift).unwrap()
@@ -89,15 +94,16 @@ fn check<F: Format>(known: &Known, c: Choice) {
     };
     let sizes = if c.last { known.last } else { known.above };
     let size = size(sizes[c.size % sizes.len()]);
-    let frame = (c.frame & ((1 << known.frame_bits) - 1)) as usize & !(size.mask() >> 12);
+    let frame = (c.frame & ((1 << known.frame_bits) - 1)) as usize & !(size.mask() >> F::BASE.shift());
     let attr = normal(can(c.attr));
 
     let leaf = F::leaf(Pfn::new(frame), size, can(c.attr), c.last).unwrap();
     let reads = |word: F::Word| {
         assert!(F::is_leaf(word, c.last));
         assert!(c.last || !F::is_link(word));
-        // Formats that find the size by level are told it.
-        assert_eq!(F::size(word, size), size);
+        // Formats that find the size by level are told it, or the one of a run's slots.
+        let at_level = |slot: PageSize| F::size(word, slot) == size;
+        assert!(sizes.iter().any(|&slot| at_level(self::size(slot))), "{size}");
         assert_eq!(F::frame(word, size), Pfn::new(frame));
         F::attr(word, c.last)
     };
@@ -109,7 +115,7 @@ fn check<F: Format>(known: &Known, c: Choice) {
     assert_eq!(reads(F::change(leaf, change, c.last)), normal(change.apply(attr)));
 
     // The next page of a range is some steps away.
-    let step = size.mask() / 4096 + 1;
+    let step = size.pages(F::BASE).unwrap();
     if let Ok(next) = F::leaf(Pfn::new(frame + step), size, can(c.attr), c.last) {
         assert_eq!(leaf.advance(F::STEP, step), next);
     }
@@ -143,21 +149,26 @@ proptest! {
     })]
 
     #[test]
-    fn software_formats_round_trip(c in choice()) {
+    fn formats_of_32_bits_and_of_software_round_trip(c in choice()) {
         check::<Compact32>(&COMPACT32, c);
         check::<Paper>(&COMPACT32, c);
         check::<EntryLo>(&MIPS, c);
         check::<EntryLoCoherent>(&MIPS, c);
         check::<EntryLoCow>(&MIPS_FRAMES, c);
         check::<EntryLoCowCoherent>(&MIPS_FRAMES, c);
+        check::<Sv32>(&SV32, c);
         #[cfg(target_pointer_width = "64")]
         check::<Compact>(&COMPACT, c);
     }
 
     #[test]
     #[cfg(target_pointer_width = "64")]
-    fn hardware_formats_round_trip(c in choice()) {
+    fn formats_that_hardware_walks_round_trip(c in choice()) {
         check::<Sv39>(&SV39, c);
+        check::<RiscvOf<false, true, true>>(&NAPOT, c);
+        check::<Aarch64Of<12, true, false>>(&ARM_RUNS, c);
+        check::<Aarch64Of<14, true, false>>(&ARM_K16, c);
+        check::<Aarch64Of<16, true, true>>(&ARM_K64, c);
         check::<X86>(&X86_64, c);
         check::<Aarch64>(&ARM, c);
     }
@@ -251,6 +262,44 @@ fn sv39_golden_words() {
 
 #[test]
 #[cfg(target_pointer_width = "64")]
+fn riscv_golden_words_of_svnapot_and_svpbmt() {
+    type Napot = RiscvOf<true, true, true>;
+    let (n, nc, io) = (1 << 63, 1 << 61, 1 << 62);
+    // The PPN of a page of 64 KiB ends in 1000: 0x12348.
+    assert_eq!(word::<Napot>(0x12340, 16, RW | USED), n | 0x048d_20c7);
+    let leaf = |size| Napot::frame(n | 0x048d_20c7, size);
+    assert_eq!(
+        (leaf(PageSize::K64), Napot::size(n | 0x048d_20c7, PageSize::K4)),
+        (Pfn::new(0x12340), PageSize::K64)
+    );
+    assert_eq!(word::<Napot>(0x12345, 12, RW | Attr::UNCACHED), nc | 0x048d_1407);
+    assert_eq!(word::<Napot>(0x12345, 12, RW | Attr::DEVICE), io | 0x048d_1407);
+    assert_eq!(word::<Napot>(0x12345, 12, RW | Attr::SOFT_1), 0x048d_1607);
+    let device = word::<Napot>(0x12345, 12, RW | Attr::DEVICE);
+    assert_eq!(Napot::change(device, Change::clear(Attr::DEVICE), true), nc | 0x048d_1407);
+    assert_eq!(Napot::change(device, Change::clear(Attr::MEMORY), true), 0x048d_1407);
+    // A hart without the extensions faults on these bits: no word of its formats has them.
+    let wrong = Err(Error::WrongSize { size: PageSize::K64 });
+    assert_eq!(Sv39::leaf(Pfn::new(0x12340), PageSize::K64, RW, true), wrong);
+    assert!(!Sv39::OPTIONAL.contains(Attr::UNCACHED));
+}
+
+#[test]
+fn sv32_golden_words() {
+    let word = |frame, shift, attr| Sv32::leaf(Pfn::new(frame), size(shift), attr, shift == 12).unwrap();
+    assert_eq!(word(0x12345, 12, Attr::READ), 0x048d_1403);
+    assert_eq!(word(0x12345, 12, RW | USED), 0x048d_14c7);
+    // The last frame below 2^34, and a megapage of four mebibytes.
+    assert_eq!(word(0x3f_ffff, 12, RX | Attr::USER), 0xffff_fc1b);
+    assert_eq!(word(0x400, 22, RW | Attr::GLOBAL), 0x0010_0027);
+    assert_eq!(Sv32::link(NodeAddr::new(0x8020_1000)), 0x2008_0401);
+    assert_eq!(Sv32::node(0x2008_0401), NodeAddr::new(0x8020_1000));
+    let two = PageSize::M2;
+    assert_eq!(Sv32::leaf(Pfn::new(0), two, RW, false), Err(Error::WrongSize { size: two }));
+}
+
+#[test]
+#[cfg(target_pointer_width = "64")]
 fn x86_64_golden_words() {
     let word = word::<X86>;
     let no_execute = 1 << 63;
@@ -284,6 +333,38 @@ fn aarch64_golden_words() {
     assert_eq!(word(0x200, 21, RW | USED | Attr::GLOBAL), dbm | pxn | uxn | 0x0020_0701);
     assert_eq!(word(0x12345, 12, Attr::READ | Attr::SOFTWARE), 7 << 56 | pxn | uxn | 0x1234_5b83);
     assert_eq!(Aarch64::link(NodeAddr::new(0x4008_0000)), 0x4008_0003);
+}
+
+#[test]
+#[cfg(target_pointer_width = "64")]
+fn aarch64_golden_words_of_runs_and_larger_granules() {
+    type Runs = Aarch64Of<12, true, false>;
+    type K16 = Aarch64Of<14, true, false>;
+    type K64 = Aarch64Of<16, true, false>;
+    let (run, never) = (1 << 52, 3 << 53);
+    // Each slot has an address of its own: the first has that of the page.
+    let word = word::<Runs>(0x12340, 16, Attr::READ);
+    assert_eq!((word, word.advance(Runs::STEP, 1)), (run | never | 0x1234_0b83, run | never | 0x1234_1b83));
+    assert_eq!(Runs::frame(word.advance(Runs::STEP, 15), PageSize::K64), Pfn::new(0x12340));
+    let leaf = |shift, last| Runs::leaf(Pfn::new(0), size(shift), Attr::READ, last).unwrap();
+    let plain = [leaf(12, true), leaf(21, false), leaf(30, false)];
+    assert_eq!([leaf(16, true), leaf(25, false), leaf(34, false)], plain.map(|word| run | word));
+    for (slot, shift) in [(12, 16), (21, 25), (30, 34)] {
+        assert_eq!(Runs::size(run | plain[0], size(slot)), size(shift));
+    }
+    // 16 KiB: 128 pages of the last level, 32 blocks above. 64 KiB: 32 of either.
+    assert_eq!([K16::size(run, size(14)), K16::size(run, size(25))], [size(21), size(30)]);
+    assert_eq!([K64::size(run, size(16)), K64::size(run, size(29))], [size(21), size(34)]);
+    let of_frame = |word: Result<u64, Error>| word.unwrap() & 0xffff_ffff_f003;
+    assert_eq!(of_frame(K16::leaf(Pfn::new(3), size(14), RW, true)), 0xc003);
+    assert_eq!(of_frame(K16::leaf(Pfn::new(0x800), size(25), RW, false)), 0x0200_0001);
+    assert_eq!(of_frame(K64::leaf(Pfn::new(3), size(16), RW, true)), 0x3_0003);
+    assert_eq!(of_frame(K64::leaf(Pfn::new(0x2000), size(29), RW, false)), 0x2000_0001);
+    for (shift, last) in [(12, true), (22, false), (36, false)] {
+        let refused = Err(Error::WrongSize { size: size(shift) });
+        assert_eq!(K16::leaf(Pfn::new(0), size(shift), RW, last), refused);
+    }
+    assert_eq!(Aarch64::leaf(Pfn::new(0), size(16), RW, true), Err(Error::WrongSize { size: size(16) }));
 }
 
 /// Hardware takes no notice of what stands in an entry whose bit 0 is clear: there the page that allows nothing is kept with its

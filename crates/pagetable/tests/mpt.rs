@@ -5,8 +5,8 @@ mod common;
 
 use common::{Odd, Pair};
 use tlbkit_conformance::conformance;
-use tlbkit_pagetable::format::{Compact32, EntryLo, Paper};
-use tlbkit_pagetable::geometry::Va32;
+use tlbkit_pagetable::format::{Compact32, EntryLo, Paper, Sv32};
+use tlbkit_pagetable::geometry::{Va32, Va32M4};
 use tlbkit_pagetable::mpt::Mpt;
 use tlbkit_pagetable::{Shared, Solo};
 
@@ -14,6 +14,8 @@ conformance!(va32_compact32_solo, Compact32, Solo, |nodes| Mpt::<Va32, Compact32
 conformance!(va32_compact32_shared, Compact32, Shared, |nodes| Mpt::<Va32, Compact32, _>::new(nodes));
 conformance!(va32_entrylo_solo, EntryLo, Solo, |nodes| Mpt::<Va32, EntryLo, _>::new(nodes));
 conformance!(va32_entrylo_shared, EntryLo, Shared, |nodes| Mpt::<Va32, EntryLo, _>::new(nodes));
+conformance!(va32_sv32_solo, Sv32, Solo, |nodes| Mpt::<Va32M4, Sv32, _>::new(nodes));
+conformance!(va32_sv32_shared, Sv32, Shared, |nodes| Mpt::<Va32M4, Sv32, _>::new(nodes));
 conformance!(va32_paper_shared, Paper, Shared, |nodes| Mpt::<Va32, Paper, _>::new(nodes));
 conformance!(odd_compact32_solo, Compact32, Solo, |nodes| Mpt::<Odd, Compact32, _>::new(nodes));
 conformance!(odd_paper_shared, Paper, Shared, |nodes| Mpt::<Odd, Paper, _>::new(nodes));
@@ -24,8 +26,8 @@ mod wide {
     use super::*;
     use common::rebased::Rebased;
     use common::{Ends, Full};
-    use tlbkit_pagetable::format::{Aarch64, Compact, Sv39, X86};
-    use tlbkit_pagetable::geometry::{Va39, Va48, Va57, Va64};
+    use tlbkit_pagetable::format::{Aarch64, Aarch64Of, Compact, RiscvOf, Sv39, X86};
+    use tlbkit_pagetable::geometry::{Napot, Runs, Va39, Va48, Va48K16, Va48K64, Va57, Va64};
 
     conformance!(va39_compact_solo, Compact, Solo, |nodes| Mpt::<Va39, Compact, _>::new(nodes));
     conformance!(va39_compact_shared, Compact, Shared, |nodes| Mpt::<Va39, Compact, _>::new(nodes));
@@ -36,6 +38,33 @@ mod wide {
     conformance!(va57_sv39_shared, Sv39, Shared, |nodes| Mpt::<Va57, Sv39, _>::new(nodes));
     conformance!(va48_x86_shared, X86, Shared, |nodes| Mpt::<Va48, X86, _>::new(nodes));
     conformance!(va48_aarch64_shared, Aarch64, Shared, |nodes| Mpt::<Va48, Aarch64, _>::new(nodes));
+    // Contiguous runs, whose status hardware notes in any slot.
+    type Svnapot = RiscvOf<true, true, true>;
+    type Svade = RiscvOf<false, true, false>;
+    type Contiguous = Aarch64Of<12, true, false>;
+    type ContiguousBbm2 = Aarch64Of<12, true, true>;
+    // Without runs, which have 128 slots here: this looks at each of them after each store.
+    type Granule16 = Aarch64Of<14, false, false>;
+    type Granule64 = Aarch64Of<16, true, false>;
+    conformance!(va39_svnapot_solo, Svnapot, Solo, |nodes| Mpt::<Napot<Va39>, Svnapot, _>::new(nodes));
+    conformance!(va48_svnapot_shared, Svnapot, Shared, |nodes| Mpt::<Napot<Va48>, Svnapot, _>::new(nodes));
+    conformance!(va39_svade_shared, Svade, Shared, |nodes| Mpt::<Napot<Va39>, Svade, _>::new(nodes));
+    conformance!(va48_contiguous_solo, Contiguous, Solo, |nodes| Mpt::<Runs<Va48>, Contiguous, _>::new(
+        nodes
+    ));
+    conformance!(va48_contiguous_shared, Contiguous, Shared, |nodes| Mpt::<Runs<Va48>, Contiguous, _>::new(
+        nodes
+    ));
+    conformance!(
+        va48_bbm2_shared,
+        ContiguousBbm2,
+        Shared,
+        |nodes| Mpt::<Runs<Va48>, ContiguousBbm2, _>::new(nodes)
+    );
+    conformance!(va48k16_granule_shared, Granule16, Shared, |nodes| Mpt::<Va48K16, Granule16, _>::new(nodes));
+    conformance!(va48k64_granule_shared, Granule64, Shared, |nodes| Mpt::<Runs<Va48K64>, Granule64, _>::new(
+        nodes
+    ));
     conformance!(va64_paper_solo, Paper, Solo, |nodes| Mpt::<Va64, Paper, _>::new(nodes));
     conformance!(va64_paper_shared, Paper, Shared, |nodes| Mpt::<Va64, Paper, _>::new(nodes));
     conformance!(va64_compact32_shared, Compact32, Shared, |nodes| Mpt::<Va64, Compact32, _>::new(nodes));

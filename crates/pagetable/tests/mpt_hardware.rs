@@ -7,8 +7,8 @@ use std::rc::Rc;
 use std::sync::atomic::{AtomicU64, Ordering};
 
 use tlbkit_addr::{Attr, Flush, PageSize, Pages, Pfn, Reach, VirtAddr, Vpn};
-use tlbkit_pagetable::format::{Aarch64, Compact, Format, Sv39, X86};
-use tlbkit_pagetable::geometry::{Va39, Va48};
+use tlbkit_pagetable::format::{Aarch64, Aarch64Of, Compact, Format, RiscvOf, Sv39, X86};
+use tlbkit_pagetable::geometry::{Napot, Runs as Contiguous, Va39, Va48};
 use tlbkit_pagetable::mpt::Mpt;
 use tlbkit_pagetable::nodes::{Chunk, Held, NodeAddr, Nodes, Reclaim, Record, Slab};
 use tlbkit_pagetable::{
@@ -144,6 +144,7 @@ fn dirtied_at<G: Radix, F: Format<Word = u64>>(
     let mut writer = Writer::new(&table).unwrap();
     writer.map(whole, Pfn::new(0x400), from, RW | Attr::ACCESSED).unwrap();
     let root = table.root();
+    let relinked = from == M2 || to == M2;
     // The way to the old leaf. Nodes that are retired are not freed meanwhile, so it can be gone.
     let old: *const AtomicU64 = cell::<G, F, _>(&nodes.slab, root, AT.get());
     let (forgot, noted) = (Rc::new(Cell::new(false)), Rc::new(Cell::new(false)));
@@ -165,8 +166,12 @@ fn dirtied_at<G: Radix, F: Format<Word = u64>>(
     // SAFETY: nothing runs on these pages.
     unsafe {
         writer.resize_breaking(whole, to, &mut |flush| {
-            assert!(flush.covers(whole) && flush.links() && flush.reach() == Reach::Everywhere);
-            forgot.set(true);
+            assert!(flush.reach() == Reach::Everywhere);
+            // A run is flushed by itself, and has the same links as what is made of it.
+            assert!(if relinked { flush.covers(whole) && flush.links() } else { !flush.links() });
+            if flush.covers(Pages::one(AT.vpn(K4))) {
+                forgot.set(true);
+            }
         })
     }
     .unwrap();
@@ -179,11 +184,11 @@ fn dirtied_at<G: Radix, F: Format<Word = u64>>(
     let dirty = if noted.get() { STATUS } else { Attr::ACCESSED };
     assert_eq!(leaf.attr, RW | dirty, "the MMU stored at access {moment} of {accesses}");
     let batch = writer.finish();
-    assert!(batch.flush().links() && batch.flush().covers(whole));
+    assert!((batch.flush().links() || !relinked) && batch.flush().covers(whole));
     // SAFETY: nobody walks.
     unsafe {
         batch.reclaim();
-        assert_eq!(table.footprint().ptes, if to == K4 { 512 } else { 1 });
+        assert_eq!(table.footprint().ptes, if to == M2 { 1 } else { 512 });
         destroy(table).reclaim();
     }
     assert_eq!((nodes.slab.usage().nodes, nodes.held().lost()), (0, 0));
@@ -205,6 +210,29 @@ fn what_hardware_notes_at_any_moment_of_a_change_of_size_is_kept() {
     dirtied::<Va48, X86>(1);
     dirtied::<Va39, Sv39>(7);
     dirtied::<Va48, Aarch64>(7);
+}
+
+/// Runs: pages in several slots, in any of which hardware notes status.
+#[test]
+#[cfg_attr(miri, ignore = "as above")]
+fn what_hardware_notes_at_any_moment_of_a_change_of_a_run_is_kept() {
+    fn dirtied<G: Radix, F: Format<Word = u64>>(step: usize) {
+        const K64: PageSize = PageSize::K64;
+        for (sizes, cached) in [
+            ((K4, K64), false),
+            ((K64, K4), false),
+            ((K64, M2), true),
+            ((K64, M2), false),
+            ((M2, K64), false),
+        ] {
+            let moments =
+                (1..).step_by(step).take_while(|&moment| dirtied_at::<G, F>(sizes, moment, cached)).count();
+            assert!(moments > 3);
+        }
+    }
+    dirtied::<Napot<Va39>, RiscvOf<true, true, false>>(7);
+    dirtied::<Contiguous<Va48>, Aarch64Of<12, true, false>>(23);
+    dirtied::<Contiguous<Va48>, Aarch64Of<12, true, true>>(17);
 }
 
 /// Pages whose status bits are all set change their size without a word to anybody: one store each.

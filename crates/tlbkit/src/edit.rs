@@ -116,7 +116,9 @@ pub(crate) fn settle_break<K: Kernel, const CPUS: usize>(
     runs: &mut Uncovering,
     pages: Pages,
 ) {
-    if !<<K::Machine as Machine>::Format as Format>::BREAK {
+    if !<<K::Machine as Machine>::Format as Format>::BREAK_FRAME
+        && !<<K::Machine as Machine>::Format as Format>::BREAK
+    {
         return;
     }
     let broken = owes.pending().is_some_and(|pending| {

@@ -7,8 +7,8 @@ use std::fmt::Write as _;
 use std::{env, fs};
 
 use tlbkit::pagetable::format::{
-    self, Aarch64, Compact, Compact32, EntryLo, EntryLoCoherent, EntryLoCow, EntryLoCowCoherent, Format,
-    Paper, Sv39, X86,
+    self, Aarch64, Aarch64Of, Compact, Compact32, EntryLo, EntryLoCoherent, EntryLoCow, EntryLoCowCoherent,
+    Format, Paper, RiscvOf, Sv32, Sv39, X86,
 };
 use tlbkit::pagetable::{Geometry, Radix, Word as _};
 use tlbkit::{Attr, Machine, PageSize, Pfn, Reach, WalkCache, arch};
@@ -27,7 +27,7 @@ fn sizes<F: Format>() -> String {
     let shifts: Vec<u32> = (12..48).filter(has).collect();
     match shifts[..] {
         // One after the other.
-        [first, second, .., last] if shifts.len() > 3 => {
+        [first, second, .., last] if shifts.len() > 6 => {
             let size = |shift| PageSize::from_shift(shift).unwrap();
             format!("{}, {} to {}", size(first), size(second), size(last))
         }
@@ -41,8 +41,9 @@ fn sizes<F: Format>() -> String {
 
 /// How many bits a physical address may have.
 fn physical<F: Format>() -> u32 {
-    let fits = |bits: &u32| F::leaf(Pfn::new(1 << (bits - 13)), PageSize::K4, Attr::READ, true).is_ok();
-    (13..=64).filter(fits).max().unwrap()
+    let fits =
+        |bits: &u32| F::leaf(Pfn::new(1 << (bits - 1 - F::BASE.shift())), F::BASE, Attr::READ, true).is_ok();
+    (17..=64).filter(fits).max().unwrap()
 }
 
 fn names(attr: Attr) -> String {
@@ -55,14 +56,7 @@ fn yes(is: bool) -> &'static str {
 }
 
 fn format_row<F: Format>(text: &mut String, name: &str) {
-    let hardware = F::WALK_CACHE != WalkCache::Nothing;
-    let writes = if F::STATUS {
-        "atomically"
-    } else if hardware {
-        "-"
-    } else {
-        "software"
-    };
+    let writes = if F::STATUS { "hardware" } else { "software" };
     let appears = match F::APPEARS {
         Reach::Nowhere => "nothing",
         Reach::Barrier => "a barrier",
@@ -128,10 +122,14 @@ fn made() -> String {
     rows!(text, format_row:
         Compact as "Compact", Compact32 as "Compact32", Paper as "Paper", EntryLo as "EntryLo",
         EntryLoCoherent as "EntryLoCoherent", EntryLoCow as "EntryLoCow", EntryLoCowCoherent as "EntryLoCowCoherent",
-        Sv39 as "Sv39", X86 as "X86", Aarch64 as "Aarch64");
+        Sv32 as "Sv32", Sv39 as "Sv39", RiscvOf<false, true, true> as "RiscvOf<false, true, true>",
+        RiscvOf<true, true, true> as "RiscvOf<true, true, true>", X86 as "X86", Aarch64 as "Aarch64",
+        Aarch64Of<12, true, false> as "Aarch64Of<12, true, false>", Aarch64Of<12, true, true> as "Aarch64Of<12, true, true>",
+        Aarch64Of<14, true, false> as "Aarch64Of<14, true, false>", Aarch64Of<16, true, false> as "Aarch64Of<16, true, false>");
     text.push_str("\n| format | always has | has or lacks | fixed while mapped | has not |\n|-|-|-|-|-|\n");
     rows!(text, attr_row:
-        Compact as "Compact", EntryLo as "EntryLo", EntryLoCow as "EntryLoCow", Sv39 as "Sv39", X86 as "X86",
+        Compact as "Compact", EntryLo as "EntryLo", EntryLoCow as "EntryLoCow", Sv39 as "Sv39",
+        RiscvOf<true, true, true> as "RiscvOf<true, true, true>", X86 as "X86",
         Aarch64 as "Aarch64");
     text.push_str(
         "\n| machine | levels | bits of a virtual address | pages | bits of an ASID | fork |\n|-|-|-|-|-|-|\n",

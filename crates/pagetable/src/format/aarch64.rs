@@ -1,14 +1,14 @@
-//! AArch64 stage 1 descriptors with the 4 KiB granule, walked by hardware (Arm ARM, VMSAv8-64).
+//! AArch64 stage 1 descriptors with granules of 4, 16 and 64 KiB, walked by hardware (Arm ARM, VMSAv8-64).
 //!
 //! ```text
 //!        63   59 58    56 55  54  53 52  51 50  48 47            12 11 10 9  8  7  6  5 4   2 1  0
 //!       +-------+--------+---+---+---+--+---+-----+----------------+--+--+-----+-----+-+-----+----+
-//! leaf  |   0   |   0    | S |UXN|PXN| 0|DBM|  0  | output address |nG|AF|  SH |  AP |0|Attr | *1 |
+//! leaf  |   0   | s  s c | S |UXN|PXN| C|DBM|  0  | output address |nG|AF|  SH |  AP |0|Attr | *1 |
 //! link  |                        0                | next table     |          0               | 11 |
 //! closed|                 as a leaf               | output address | as a leaf                | *0 |
 //! mark  |                               software's                                          | 00 |
 //!       +-----------------------------------------+----------------+--------------------------+----+
-//!          * 1 for a page of the last level, 0 for a block above it
+//!          * 1 for a page of the last level, 0 for a block above it; an address ends at bit 14 or 16 in the larger granules
 //! ```
 //!
 //! Bit 1 tells a block from a table above the last level, and no change of attributes touches it. Of an entry without bit 0
@@ -30,8 +30,19 @@
 //!
 //! *Break before make*: the size of a live page changes only by way of an invalid entry that every TLB has seen.
 //! Its memory type, and whether it is global, cannot change at all ([`FIXED`](Format::FIXED)): unmap it, and map it
-//! anew, in another batch than the one that unmapped it. A CPU with FEAT_BBM level 2 could do without the break; this
-//! format does not ask.
+//! anew, in another batch than the one that unmapped it. A CPU with FEAT_BBM level 2 does without the break in a change of size
+//! ([`Aarch64Of`] with `BBM2`): the CPU may use either translation until the flush, and raises no conflict. Its frame it
+//! cannot change in place either.
+//!
+//! *Contiguous runs* ([`Aarch64Of`] with `RUNS`): bit 52, C, in each of the leaves of an aligned run says that they continue
+//! each other, so that one TLB entry can hold them all. Each has its own address. Hardware may note AF and dirty state in any
+//! of them. Rights of the whole run may change without a break: each leaf is the old one or the new one until the flush.
+//!
+//! | granule | levels | pages | blocks | runs |
+//! |-|-|-|-|-|
+//! | 4 KiB | 9 bits each | 4 KiB | 2 MiB, 1 GiB | 16 of each: 64 KiB, 32 MiB, 16 GiB |
+//! | 16 KiB | 11 bits each | 16 KiB | 32 MiB | 128 pages: 2 MiB; 32 blocks: 1 GiB |
+//! | 64 KiB | 13 bits each | 64 KiB | 512 MiB | 32 of each: 2 MiB, 16 GiB |
 //!
 //! *A mapping that appears* costs no flush, for TLBs hold nothing that faults. It costs a barrier
 //! ([`Reach::Barrier`]): `dsb ishst; isb` on the CPU that made it, after the last store and before the first use. The
@@ -58,7 +69,9 @@
 //! of the kernel by the kernel alone (UXN).
 //!
 //! One table of [`Va48`](crate::geometry::Va48) serves both translation table base registers: with T0SZ = T1SZ = 17,
-//! TTBR0 gets the root, and TTBR1 the root plus 2 KiB, its upper half.
+//! TTBR0 gets the root, and TTBR1 the root plus 2 KiB, its upper half. So it is with
+//! [`Va48K16`](crate::geometry::Va48K16), whose upper half is at 16 KiB, and [`Va48K64`](crate::geometry::Va48K64), at 256
+//! bytes.
 
 use tlbkit_addr::{Attr, PageSize, Pfn, Reach, WalkCache};
 
@@ -86,9 +99,10 @@ const INNER_SHAREABLE: u64 = 3 << 8;
 const AF: u64 = 1 << 10;
 /// nG, not Global.
 const NG: u64 = 1 << 11;
-/// The output address or the next table's: bits 47 to 12.
-const ADDRESS: u64 = (1 << 48) - (1 << PAGE_SHIFT);
-const PAGE_SHIFT: u32 = 12;
+/// The bits of an output address or the next table's: 47 and below.
+const ADDRESS_BITS: u32 = 48;
+/// Contiguous.
+const CONTIGUOUS: u64 = 1 << 52;
 /// DBM, Dirty Bit Modifier.
 const DBM: u64 = 1 << 51;
 /// PXN, Privileged eXecute-Never.
@@ -155,24 +169,60 @@ fn encode(attr: Attr) -> u64 {
     bits_of(attr, &BITS).with(valid).with(dirty).with(execute).with(memory).with(ng).with(INNER_SHAREABLE)
 }
 
-/// 64-bit words that AArch64 walks: 4 KiB, 2 MiB and 1 GiB pages below 2^48 bytes of physical memory.
+/// 64-bit words that AArch64 walks: pages, blocks and with `RUNS` contiguous runs, below 2^48 bytes of physical memory, with a
+/// granule of `1 << SHIFT` bytes: 12, 14 or 16. `BBM2` says that every CPU has FEAT_BBM level 2.
 ///
-/// For [`Va48`](crate::geometry::Va48).
+/// For [`Va48`](crate::geometry::Va48), [`Va48K16`](crate::geometry::Va48K16) and [`Va48K64`](crate::geometry::Va48K64), and
+/// with `RUNS` for [`Runs`](crate::geometry::Runs) of them.
 #[derive(Clone, Copy, Debug)]
-pub struct Aarch64;
+pub struct Aarch64Of<const SHIFT: u32, const RUNS: bool, const BBM2: bool>;
 
-impl Aarch64 {
-    /// What MAIR_EL1 must hold in its low three fields.
-    pub const MAIR: u64 = 0x04_44_ff;
+/// The granule of 4 KiB, without runs, for every CPU.
+pub type Aarch64 = Aarch64Of<12, false, false>;
+
+/// Returns how many of the slots of a size a run has, as a power of two.
+#[inline(always)]
+const fn run_bits(granule: u32, slot: u32) -> u32 {
+    match (granule, slot) {
+        (12, _) => 4,
+        (14, 14) => 7,
+        _ => 5,
+    }
 }
 
-// SAFETY: SH, or the last level, tells a leaf from a link, and a link's bits 12 to 47 are the node's address.
-unsafe impl Format for Aarch64 {
+/// Tells whether a leaf of a size is a run of several; `None` if there is no such leaf.
+#[inline(always)]
+fn is_run(granule: u32, runs: bool, size: u32, last: bool) -> Option<bool> {
+    // A slot of the level above the last covers as many pages as a node has words of eight bytes.
+    let block = 2 * granule - 3;
+    // Above that, blocks are for LPA2, but for the granule of 4 KiB.
+    let huge = if granule == 12 { 30 } else { block };
+    if last && size == granule || !last && (size == block || size == huge) {
+        return Some(false);
+    }
+    let run = [granule, block, huge].iter().any(|&slot| size == slot + run_bits(granule, slot));
+    (runs && run).then_some(true)
+}
+
+impl<const SHIFT: u32, const RUNS: bool, const BBM2: bool> Aarch64Of<SHIFT, RUNS, BBM2> {
+    /// What MAIR_EL1 must hold in its low three fields.
+    pub const MAIR: u64 = 0x04_44_ff;
+
+    /// The output address or the next table's: bits 47 to `SHIFT`.
+    const ADDRESS: u64 = (1 << ADDRESS_BITS) - (1 << SHIFT);
+}
+
+// SAFETY: SH, or the last level, tells a leaf from a link, and a link's bits 12, 14 or 16 to 47 are the node's address.
+unsafe impl<const SHIFT: u32, const RUNS: bool, const BBM2: bool> Format for Aarch64Of<SHIFT, RUNS, BBM2> {
     type Word = u64;
 
-    const STEP: u64 = 1 << PAGE_SHIFT;
-    const LINK_ALIGN: usize = 4096;
-    const REACH: LinkRange = LinkRange::unsigned(48);
+    const BASE: PageSize = match PageSize::from_shift(SHIFT) {
+        Some(size) if SHIFT == 12 || SHIFT == 14 || SHIFT == 16 => size,
+        _ => panic!("granules have 4, 16 or 64 KiB"),
+    };
+    const STEP: u64 = 1 << SHIFT;
+    const LINK_ALIGN: usize = 1 << SHIFT;
+    const REACH: LinkRange = LinkRange::unsigned(ADDRESS_BITS);
     const IMPLIED: Attr = Attr::empty();
     const OPTIONAL: Attr = Attr::READ
         .union(Attr::WRITE)
@@ -188,16 +238,22 @@ unsafe impl Format for Aarch64 {
     const APPEARS: Reach = Reach::Barrier;
     const WALK_CACHE: WalkCache = WalkCache::ByAddress;
     const STATUS: bool = true;
-    const BREAK: bool = true;
+    const SPREAD: bool = true;
+    const BREAK: bool = !BBM2;
+    const BREAK_FRAME: bool = true;
 
     #[inline(always)]
     fn leaf(frame: Pfn, size: PageSize, attr: Attr, last: bool) -> Result<u64, Error> {
-        if frame.get() as u64 > ADDRESS >> PAGE_SHIFT {
+        if frame.get() as u64 > Self::ADDRESS >> SHIFT {
             return Err(Error::FrameTooLarge { frame });
         }
-        super::check_level(size, last)?;
+        let run = match is_run(SHIFT, RUNS, size.shift(), last) {
+            Some(true) => CONTIGUOUS,
+            Some(false) => 0,
+            None => return Err(Error::WrongSize { size }),
+        };
         let kind = if last { TABLE } else { 0 };
-        Ok(((frame.get() as u64) << PAGE_SHIFT).with(encode(attr)).with(kind))
+        Ok(((frame.get() as u64) << SHIFT).with(encode(attr)).with(kind).with(run))
     }
 
     #[inline(always)]
@@ -217,12 +273,13 @@ unsafe impl Format for Aarch64 {
 
     #[inline(always)]
     fn node(link: u64) -> NodeAddr {
-        NodeAddr::new((link & ADDRESS) as usize)
+        NodeAddr::new((link & Self::ADDRESS) as usize)
     }
 
     #[inline(always)]
-    fn frame(leaf: u64, _size: PageSize) -> Pfn {
-        Pfn::new(((leaf & ADDRESS) >> PAGE_SHIFT) as usize)
+    fn frame(leaf: u64, size: PageSize) -> Pfn {
+        let number = ((leaf & Self::ADDRESS) >> SHIFT) as usize;
+        Pfn::new(if RUNS { number & !(size.mask() >> SHIFT) } else { number })
     }
 
     #[inline(always)]
@@ -238,17 +295,16 @@ unsafe impl Format for Aarch64 {
     }
 
     #[inline(always)]
+    fn size(leaf: u64, slot: PageSize) -> PageSize {
+        if RUNS && leaf & CONTIGUOUS != 0 {
+            PageSize::from_shift(slot.shift() + run_bits(SHIFT, slot.shift())).unwrap_or(slot)
+        } else {
+            slot
+        }
+    }
+
+    #[inline(always)]
     fn change(leaf: u64, change: Change, last: bool) -> u64 {
         (leaf & !ALL).with(encode(change.apply(Self::attr(leaf, last))))
-    }
-
-    #[inline(always)]
-    fn absent(bits: u64) -> u64 {
-        bits << 2
-    }
-
-    #[inline(always)]
-    fn absent_bits(word: u64) -> u64 {
-        word >> 2
     }
 }

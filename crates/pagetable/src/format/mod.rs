@@ -8,15 +8,15 @@
 //! | [`Compact32`] | 32 bits | software | any size, every attribute, 4 GiB of physical memory |
 //! | [`EntryLo`], [`EntryLoCoherent`], [`EntryLoCow`], [`EntryLoCowCoherent`] | 32 bits | a MIPS32 refill handler, which loads leaves as they are | PageMask sizes, in pairs |
 //! | [`Paper`] | 32 bits | software | Elphinstone et al. 3.2: PTE pairs with mapping-tree words |
-//! | [`Sv39`], [`X86`], [`Aarch64`] | 64 bits | hardware | the sizes of their levels |
+//! | [`RiscvOf`], [`X86`], [`Aarch64Of`] | 64 bits | hardware | the sizes of their levels, and contiguous runs |
+//! | [`Sv32`] | 32 bits | hardware | the sizes of its levels |
 
 #[cfg(target_has_atomic = "64")]
 mod aarch64;
 mod compact;
 mod entrylo;
 mod paper;
-#[cfg(target_has_atomic = "64")]
-mod sv39;
+mod riscv;
 #[cfg(target_has_atomic = "64")]
 mod x86_64;
 
@@ -25,14 +25,15 @@ use core::fmt::Debug;
 use tlbkit_addr::{Attr, PageSize, Pfn, Reach, WalkCache};
 
 #[cfg(target_has_atomic = "64")]
-pub use aarch64::Aarch64;
+pub use aarch64::{Aarch64, Aarch64Of};
 #[cfg(target_has_atomic = "64")]
 pub use compact::Compact;
 pub use compact::Compact32;
 pub use entrylo::{EntryLo, EntryLoCoherent, EntryLoCow, EntryLoCowCoherent, EntryLoOf, KSEG0};
 pub use paper::Paper;
+pub use riscv::Sv32;
 #[cfg(target_has_atomic = "64")]
-pub use sv39::Sv39;
+pub use riscv::{RiscvOf, Sv39};
 #[cfg(target_has_atomic = "64")]
 pub use x86_64::X86;
 
@@ -102,6 +103,10 @@ pub unsafe trait Format: Debug + 'static {
     /// Whether a valid entry may be replaced by one that leads to another frame only by way of an empty one.
     const BREAK_FRAME: bool = Self::BREAK;
 
+    /// Whether each of the slots of a page that stands in several holds the frame of that slot, instead of the same word as
+    /// the others.
+    const SPREAD: bool = false;
+
     /// Whether two neighbouring leaves are one TLB entry. A change to one can concern the other's word then (see
     /// [`beside`](Format::beside)), and what it makes stale is the entry: where pages are larger than the base size,
     /// flushes name whole pairs of them.
@@ -160,17 +165,17 @@ pub unsafe trait Format: Debug + 'static {
 
     /// Encodes the bits of an entry that is neither a leaf nor a link, where only leaves stand. They are fewer than
     /// [`ABSENT`](Format::ABSENT); no bits are the zero word.
+    ///
+    /// By default they are the bits above the lowest two, which tell leaves.
     #[inline(always)]
     fn absent(bits: u64) -> Self::Word {
-        let _ = bits;
-        Self::Word::ZERO
+        if Self::ABSENT == 0 { Self::Word::ZERO } else { Self::Word::from_u64(bits << 2) }
     }
 
     /// Returns the bits of an entry that is no leaf where only leaves stand: the inverse of [`absent`](Format::absent).
     #[inline(always)]
     fn absent_bits(word: Self::Word) -> u64 {
-        let _ = word;
-        0
+        if Self::ABSENT == 0 { 0 } else { word.to_u64() >> 2 }
     }
 
     /// Returns what the word beside `changed` must be now, if two words are one TLB entry. `beside` may be a leaf,
@@ -258,12 +263,10 @@ pub fn check_change<F: Format>(change: Change) -> Result<(), Error> {
 }
 
 /// What an access can do.
-#[cfg(target_has_atomic = "64")]
 const ACCESS: Attr = Attr::READ.union(Attr::WRITE).union(Attr::EXEC);
 
 /// What a change does to the bit that says that hardware finds a leaf present, where a leaf that allows any access can be
 /// read.
-#[cfg(target_has_atomic = "64")]
 enum Presence {
     /// It stays.
     Kept,
@@ -276,7 +279,6 @@ enum Presence {
 }
 
 /// Returns what a change does to the bit for presence. The compiler folds it for a change that it knows.
-#[cfg(target_has_atomic = "64")]
 #[inline(always)]
 const fn presence(change: Change) -> Presence {
     if change.set.intersects(ACCESS) {
@@ -291,14 +293,12 @@ const fn presence(change: Change) -> Presence {
 }
 
 /// Returns the bits that stand for the attributes of `attr`.
-#[cfg(target_has_atomic = "64")]
 #[inline(always)]
 fn bits_of(attr: Attr, table: &[(Attr, u64)]) -> u64 {
     table.iter().fold(0, |bits, &(which, bit)| if attr.contains(which) { bits | bit } else { bits })
 }
 
 /// Returns the attributes all of whose bits are set: the inverse of [`bits_of`].
-#[cfg(target_has_atomic = "64")]
 #[inline(always)]
 fn has(word: u64, table: &[(Attr, u64)]) -> Attr {
     table

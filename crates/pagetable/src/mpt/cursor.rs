@@ -245,6 +245,10 @@ impl<'n, G: Radix, F: Format, N: Nodes<Word = F::Word>> Cursor<'_, 'n, G, F, N> 
         check_change::<F>(change)?;
         let leaf = self.look().ok_or(Error::NotMapped { at })?;
         let pages = G::SPACE.pages_of(&leaf);
+        if Mpt::<'n, G, F, N>::RUNS {
+            // SAFETY: as in `look`.
+            return Ok(unsafe { self.table.protect_run(self.batch, self.spot, leaf, change) });
+        }
         // SAFETY: as in `map`. Hardware notes nothing in a leaf of several slots.
         self.anew(|table, batch| unsafe { table.protect_slow(batch, pages, Holes::Refuse, change) })?;
         Ok(leaf)

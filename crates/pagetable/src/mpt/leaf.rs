@@ -41,6 +41,8 @@ impl<'n, G: Radix, F: Format, N: Nodes<Word = F::Word>> Mpt<'n, G, F, N> {
     pub(super) unsafe fn leaf_at(&self, spot: Spot, at: VirtAddr) -> Option<Leaf> {
         // SAFETY: the caller's promise.
         let (word, _) = unsafe { self.word_at(spot, at) };
-        F::is_leaf(word, spot.level + 1 == Self::LEVELS).then(|| Self::leaf(word, spot.level, at))
+        let is_leaf = F::is_leaf(word, spot.level + 1 == Self::LEVELS);
+        // SAFETY: as above.
+        is_leaf.then(|| unsafe { self.leaf_in(spot.node, word, spot.level, at) })
     }
 }

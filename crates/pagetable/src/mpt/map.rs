@@ -77,9 +77,11 @@ impl<'n, G: Radix, F: Format, N: Nodes<Word = F::Word>> Mpt<'n, G, F, N> {
                     self.fill(node, level, index, slots, word, step);
                 } else {
                     // Whole pages of `repeat` slots, or a part of one that is larger than a node.
+                    let each = if F::SPREAD { Self::slot_pages(level) } else { 0 };
+                    let step = F::Word::ZERO.advance(F::STEP, each);
                     for (page, slot) in (0..slots).step_by(repeat).enumerate() {
                         let word = word.advance(F::STEP, page * size_pages);
-                        self.fill(node, level, index + slot, repeat.min(slots), word, F::Word::ZERO);
+                        self.fill(node, level, index + slot, repeat.min(slots), word, step);
                     }
                 }
                 self.settle_pair(node, level, index);

@@ -46,7 +46,8 @@ impl<'n, G: Radix, F: Format, N: Nodes<Word = F::Word>> Mpt<'n, G, F, N> {
     pub(super) unsafe fn entry_at(&self, spot: Spot, at: VirtAddr) -> Entry {
         // SAFETY: the caller's promise.
         let (word, _) = unsafe { self.word_at(spot, at) };
-        Self::entry(word, spot.level, at)
+        // SAFETY: as above.
+        unsafe { self.entry_in(spot.node, word, spot.level, at) }
     }
 
     /// See [`Table::mark`](crate::Table::mark).

@@ -13,7 +13,8 @@
 //! Any number of levels up to eight, each with an index width of its own ([`Radix::WIDTHS`]): two levels of ten bits
 //! for MIPS32, four of nine, or the six that Elphinstone et al. 3.2 need for 64 bits. Node `n` of a level is an array
 //! of one word per slot, which is empty, a link to a node of the next level, or a leaf. A page whose size is that of
-//! a slot is one leaf at that level; one between two levels is a leaf repeated in all the slots that it covers. In a
+//! a slot is one leaf at that level; one between two levels is a leaf repeated in all the slots that it covers. To hardware
+//! that is a contiguous run, whose status is what it has noted in any of the slots: there a lookup loads them all. In a
 //! format with [`EXTRA`](Format::EXTRA) words, a last-level node holds for each pair of pages its two leaf words, then
 //! as many words of the kernel's.
 //!
@@ -46,6 +47,7 @@ mod path;
 mod protect;
 mod replace;
 mod resize;
+mod run;
 mod shape;
 mod share;
 mod slot;
@@ -147,8 +149,8 @@ impl<'n, G: Radix, F: Format, N: Nodes<Word = F::Word>> Mpt<'n, G, F, N> {
     unsafe fn find(&self, at: VirtAddr) -> Option<Leaf> {
         // SAFETY: the caller's promise.
         unsafe {
-            self.descend(at, |word, level, _| {
-                F::is_leaf(word, level + 1 == Self::LEVELS).then(|| Self::leaf(word, level, at))
+            self.descend(at, |word, level, node| {
+                F::is_leaf(word, level + 1 == Self::LEVELS).then(|| self.leaf_in(node, word, level, at))
             })
         }
     }

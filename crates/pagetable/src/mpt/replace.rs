@@ -3,13 +3,14 @@
 use tlbkit_addr::{Attr, Flush, Pages, Pfn, Reach, VirtAddr};
 
 use super::Mpt;
+use super::resize::STATUS;
 use super::shape::Shape;
 use crate::format::Format;
 use crate::geometry::Checked as _;
 use crate::nodes::Nodes;
 use crate::pairs::stale;
 use crate::replace::{exchange, replacement};
-use crate::{Error, Leaf, Radix, Retired, Word};
+use crate::{Change, Error, Leaf, Radix, Retired, Word};
 
 impl<'n, G: Radix, F: Format, N: Nodes<Word = F::Word>> Mpt<'n, G, F, N> {
     /// See [`Table::replace`](crate::Table::replace). The leaf may stand in several slots.
@@ -41,14 +42,27 @@ impl<'n, G: Radix, F: Format, N: Nodes<Word = F::Word>> Mpt<'n, G, F, N> {
         // SAFETY: the caller is the writer; the parts of a leaf's pages are the slots that it stands in.
         let store = |word| unsafe {
             let mut was = F::Word::ZERO;
+            let mut noted = Attr::empty();
             let _ = self.sweep(pages, |part| {
-                for slot in part.index..part.index + part.slots {
-                    let (node, place) = (part.path.nodes[level], Self::place(level, slot));
-                    was = self.exchange_leaf(node, place, self.read(node, place), word);
-                    self.settle_pair(node, level, slot);
+                for slot in 0..part.slots {
+                    let (node, index) = (part.path.nodes[level], part.index + slot);
+                    let each =
+                        if F::SPREAD && F::is_leaf(word, last) { slot * Self::slot_pages(level) } else { 0 };
+                    let (place, word) = (Self::place(level, index), word.advance(F::STEP, each));
+                    let old = self.exchange_leaf(node, place, self.read(node, place), word);
+                    self.settle_pair(node, level, index);
+                    if Self::RUNS && F::is_leaf(old, last) {
+                        noted |= F::attr(old, last) & STATUS;
+                    }
+                    if !F::SPREAD || slot == 0 {
+                        was = old;
+                    }
                 }
                 Ok(())
             });
+            if Self::RUNS && !noted.is_empty() {
+                was = F::change(was, Change::set(noted), last);
+            }
             was
         };
         let was = exchange::<F>(store, new, stale, known);

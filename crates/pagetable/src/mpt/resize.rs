@@ -14,20 +14,20 @@ use crate::pairs::stale;
 use crate::{Change, Error, Leaf, Radix, Retired, Word};
 
 /// What hardware notes in a leaf, which does not keep pages from being one.
-const STATUS: Attr = Attr::ACCESSED.union(Attr::DIRTY);
+pub(super) const STATUS: Attr = Attr::ACCESSED.union(Attr::DIRTY);
 
 /// The slots of one piece, which maps `at` on and is to become leaves of size `to`.
-struct Remade {
-    node: NodeAddr,
-    level: usize,
-    index: usize,
-    slots: usize,
-    at: VirtAddr,
-    to: PageSize,
+pub(super) struct Remade {
+    pub(super) node: NodeAddr,
+    pub(super) level: usize,
+    pub(super) index: usize,
+    pub(super) slots: usize,
+    pub(super) at: VirtAddr,
+    pub(super) to: PageSize,
 }
 
 /// Undoes something, if the caller's code unwinds.
-struct Unwound<F: Fn()>(F);
+pub(super) struct Unwound<F: Fn()>(pub(super) F);
 
 impl<F: Fn()> Drop for Unwound<F> {
     fn drop(&mut self) {
@@ -175,7 +175,9 @@ impl<'n, G: Radix, F: Format, N: Nodes<Word = F::Word>> Mpt<'n, G, F, N> {
             let noted = if F::STATUS { Attr::empty() } else { self.gather(piece) };
             let attr = leaf.attr.union(noted);
             let part = Remade { node, level, index: Self::index(level, at), slots, at, to };
-            if F::BREAK {
+            if Self::RUNS && slots > 1 {
+                self.remake_run(batch, stock, &part, Leaf { attr, ..leaf }, &mut || known(&flush));
+            } else if F::BREAK {
                 self.break_and_make(batch, stock, &part, Leaf { attr, ..leaf }, &mut || known(&flush));
             } else if F::STATUS {
                 self.exchange(batch, stock, &part, Leaf { attr, ..leaf }, &mut || known(&flush));
@@ -196,7 +198,7 @@ impl<'n, G: Radix, F: Format, N: Nodes<Word = F::Word>> Mpt<'n, G, F, N> {
     }
 
     /// Returns the first frame of a slot of the leaf that begins a piece.
-    fn frame_of(&self, leaf: Leaf, level: usize, slot: usize) -> Pfn {
+    pub(super) fn frame_of(&self, leaf: Leaf, level: usize, slot: usize) -> Pfn {
         Pfn::new(leaf.frame.get() + slot * Self::slot_pages(level))
     }
 
@@ -218,7 +220,7 @@ impl<'n, G: Radix, F: Format, N: Nodes<Word = F::Word>> Mpt<'n, G, F, N> {
     ) {
         let &Remade { node, level, index, at, to, .. } = part;
         let place = Self::place(level, index);
-        // SAFETY: the caller's promise. (There is but one slot: leaves that hardware writes are not repeated.)
+        // SAFETY: the caller's promise. (There is but one slot: the others are for `remake_run`.)
         unsafe {
             let cell = self.cell(node, place);
             let mut old = F::Word::follow(cell);
@@ -284,7 +286,7 @@ impl<'n, G: Radix, F: Format, N: Nodes<Word = F::Word>> Mpt<'n, G, F, N> {
         known();
         mem::forget(unwound);
         // SAFETY: as above; what is discarded is not freed before the batch completes. (Where hardware notes anything there is
-        // but one slot: leaves that it writes are not repeated.)
+        // but one slot: the others are for `remake_run`.)
         unsafe {
             let noted = if F::STATUS { self.status(broke, level, at) } else { Attr::empty() };
             for slot in 0..slots {
@@ -300,7 +302,7 @@ impl<'n, G: Radix, F: Format, N: Nodes<Word = F::Word>> Mpt<'n, G, F, N> {
     }
 
     /// Returns a word that nobody can reach yet, with status bits added to every leaf that it is or leads to.
-    unsafe fn noted(&self, word: F::Word, level: usize, status: Attr) -> F::Word {
+    pub(super) unsafe fn noted(&self, word: F::Word, level: usize, status: Attr) -> F::Word {
         let last = level + 1 == Self::LEVELS;
         if status.is_empty() {
             return word;
@@ -332,7 +334,7 @@ impl<'n, G: Radix, F: Format, N: Nodes<Word = F::Word>> Mpt<'n, G, F, N> {
     }
 
     /// Returns the status bits of a word that was taken out of the table, or of everything below it.
-    unsafe fn status(&self, word: F::Word, level: usize, at: VirtAddr) -> Attr {
+    pub(super) unsafe fn status(&self, word: F::Word, level: usize, at: VirtAddr) -> Attr {
         let last = level + 1 == Self::LEVELS;
         if F::is_leaf(word, last) {
             return Self::leaf(word, level, at).attr & STATUS;
@@ -351,7 +353,7 @@ impl<'n, G: Radix, F: Format, N: Nodes<Word = F::Word>> Mpt<'n, G, F, N> {
 
     /// Discards a word that was taken out of the table: retires the nodes that it led to, whose words stay as they are,
     /// and counts its PTEs out.
-    unsafe fn discard(&self, batch: &mut Retired<'n>, word: F::Word, level: usize) {
+    pub(super) unsafe fn discard(&self, batch: &mut Retired<'n>, word: F::Word, level: usize) {
         let last = level + 1 == Self::LEVELS;
         if F::is_leaf(word, last) {
             self.tally.ptes(-1);
@@ -369,7 +371,7 @@ impl<'n, G: Radix, F: Format, N: Nodes<Word = F::Word>> Mpt<'n, G, F, N> {
 
     /// Returns the word for a slot of `level` that maps `frame` on in pages of `to`: a leaf, or a link to a subtree
     /// that is complete.
-    unsafe fn build(
+    pub(super) unsafe fn build(
         &self,
         stock: &mut Stock<'n, N, MAX>,
         level: usize,
@@ -381,7 +383,8 @@ impl<'n, G: Radix, F: Format, N: Nodes<Word = F::Word>> Mpt<'n, G, F, N> {
         if level == bottom {
             let first = Pfn::new(frame.get() & !(to.pages(G::BASE).unwrap_or(1) - 1));
             // The dry run, or the leaf that is being split, had these attributes and frames.
-            return F::leaf(first, to, attr, level + 1 == Self::LEVELS).unwrap_or(F::Word::ZERO);
+            let word = F::leaf(first, to, attr, level + 1 == Self::LEVELS).unwrap_or(F::Word::ZERO);
+            return if F::SPREAD { word.advance(F::STEP, frame.get() - first.get()) } else { word };
         }
         let Some(node) = stock.next(level + 1) else { return F::Word::ZERO };
         self.tally.node(1, Self::WORDS[level + 1] * F::Word::BYTES);

@@ -20,6 +20,8 @@ pub(super) trait Shape {
     const WORDS: [usize; MAX];
     /// Whether a page can be larger than a slot and smaller than the next level's, and so stands in several slots.
     const REPLICATED: bool;
+    /// Whether hardware notes status in any of the slots of such a page.
+    const RUNS: bool;
 
     /// Returns the slot that `at` falls into.
     fn index(level: usize, at: VirtAddr) -> usize;
@@ -90,9 +92,14 @@ impl<G: Radix, F: Format, N: Nodes<Word = F::Word>> Shape for Mpt<'_, G, F, N> {
             replicated |= !found;
             at += 1;
         }
-        assert!(!(replicated && F::STATUS), "hardware notes status in one word of a page");
+        assert!(
+            !(replicated && F::STATUS && G::LINEAR.is_some()),
+            "hardware notes status in any word of a page, which may be in several nodes of a linear table"
+        );
         replicated
     };
+
+    const RUNS: bool = Self::REPLICATED && F::STATUS;
 
     #[inline(always)]
     fn index(level: usize, at: VirtAddr) -> usize {

@@ -75,7 +75,7 @@ unsafe impl<'n, G: Radix, F: Format, N: Nodes<Word = F::Word>> Table<'n> for Mpt
             return Entry::Empty;
         }
         // SAFETY: the caller is pinned.
-        unsafe { self.descend(at, |word, level, _| Self::entry(word, level, at)) }
+        unsafe { self.descend(at, |word, level, node| self.entry_in(node, word, level, at)) }
     }
 
     fn for_each_entry(
@@ -355,7 +355,8 @@ impl<G: Radix, F: Format, N: Nodes<Word = F::Word>> Mpt<'_, G, F, N> {
             // SAFETY: the node is walkable and the place within it.
             let word = unsafe { self.nodes.follow(node, place) };
             if F::is_leaf(word, last) {
-                let leaf = Self::leaf(word, level, first.address(G::BASE));
+                // SAFETY: as above.
+                let leaf = unsafe { self.leaf_in(node, word, level, first.address(G::BASE)) };
                 end = G::SPACE.pages_of(&leaf).last();
                 visit(leaf.at, Entry::Leaf(leaf))?;
             } else if !last

@@ -1,7 +1,8 @@
 //! Unmapping a range: a dry run that can fail, then a commit that cannot; and the nodes that it empties.
 
-use tlbkit_addr::{Pages, Reach, VirtAddr, Vpn};
+use tlbkit_addr::{Attr, Pages, Reach, VirtAddr, Vpn};
 
+use super::resize::STATUS;
 use super::shape::Shape;
 use super::sweep::Part;
 use super::{Mpt, own_pages};
@@ -47,8 +48,9 @@ impl<'n, G: Radix, F: Format, N: Nodes<Word = F::Word>> Mpt<'n, G, F, N> {
                     return Ok(());
                 }
                 if frames.is_some() || Self::NOTED_BESIDE {
+                    let mut noted = Attr::empty();
                     for slot in 0..part.slots {
-                        self.uncover(&part, slot, &mut frames);
+                        self.uncover(&part, slot, &mut frames, &mut noted);
                     }
                 }
                 self.empty(batch, &part, leaves + marks);
@@ -58,8 +60,15 @@ impl<'n, G: Radix, F: Format, N: Nodes<Word = F::Word>> Mpt<'n, G, F, N> {
         Ok(census.pages)
     }
 
-    /// Takes a leaf out of its slot and hands its frame over, or a mark.
-    unsafe fn uncover(&self, part: &Part, slot: usize, frames: &mut Option<&mut dyn Frames>) {
+    /// Takes a leaf out of its slot and hands its frame over, or a mark. `noted` is what hardware has noted in the other slots
+    /// of the page.
+    unsafe fn uncover(
+        &self,
+        part: &Part,
+        slot: usize,
+        frames: &mut Option<&mut dyn Frames>,
+        noted: &mut Attr,
+    ) {
         let level = part.path.level;
         let place = Self::place(level, part.index + slot);
         let node = part.path.nodes[level];
@@ -71,10 +80,15 @@ impl<'n, G: Radix, F: Format, N: Nodes<Word = F::Word>> Mpt<'n, G, F, N> {
         let Some(frames) = frames else { return };
         let at = Vpn::new(part.first.get() + slot * Self::slot_pages(level)).address(G::BASE);
         if F::is_leaf(word, level + 1 == Self::LEVELS) {
-            let leaf = Self::leaf(word, level, at);
+            let mut leaf = Self::leaf(word, level, at);
+            if Self::RUNS {
+                *noted |= leaf.attr & STATUS;
+                leaf.attr |= *noted;
+            }
             // A page in several slots has one run of frames, to which nothing leads when the last of them is empty.
             if at.get() + Self::SLOTS[level].mask() == leaf.at.get() + leaf.size.mask() {
                 frames.push(leaf.frame, leaf.size, G::BASE, leaf.attr);
+                *noted = Attr::empty();
             }
         } else if Self::is_mark(word, level)
             && let Some(mark) = Self::entry(word, level, at).mark()

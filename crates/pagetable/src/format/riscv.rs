@@ -1,0 +1,340 @@
+//! RISC-V page table entries, walked by hardware (RISC-V Privileged Architecture, Sv32, Sv39, Sv48 and Sv57).
+//!
+//! ```text
+//!        63 62  61 60      54 53                       10 9   8  7  6  5  4  3  2  1  0
+//!       +--+------+----------+---------------------------+-----+--+--+--+--+--+--+--+--+
+//! leaf  | n| type |    0     |            PPN            |d  c | D| A| G| U| X| W| 1| 1|
+//! link  | 0|  0   |    0     |       PPN of the node     |  0  | 0| 0| 0| 0| 0| 0| 0| 1|
+//! closed| n| type |    0     |            PPN            |d  c | D| A| G| U| 0| 0| 1| 0|
+//! mark  |                              software's                             | 0| 0|
+//!       +--+------+----------+---------------------------+-----+--+--+--+--+--+--+--+--+
+//!        N  PBMT                                            RSW             R  V
+//! ```
+//!
+//! An entry with R, W and X all clear is a link, at any level; R is set in every leaf. That keeps the encodings apart
+//! whatever a protect clears, and gives up execute-only pages: a page that can be written or executed can be read. Of an entry
+//! without V hardware reads nothing else, so that a leaf without [`READ`](Attr::READ), which keeps its frame and allows
+//! nothing, is one without V (closed, in the drawing).
+//!
+//! *A and D.* With Svadu on, hardware sets them; without (Svade) an access to a page without A, or a store to one
+//! without D, is a page fault, and the kernel sets them through the writer. The words are the same, and the
+//! format allows for the first, so that one kernel runs on both: edits swap. A kernel without Svadu that does not
+//! care for either maps with both set.
+//!
+//! *A mapping that appears* is not free: a hart may hold the invalid entry in its address-translation cache, unless
+//! it has Svvptc. It costs a local `SFENCE.VMA`; a hart that still has the old entry faults once and fences then.
+//!
+//! *Links*: `SFENCE.VMA` with an address orders accesses to leaf entries alone (section *Supervisor Memory-Management
+//! Fence Instruction*). After a change of a link, a new one included, it is executed without an address
+//! ([`WalkCache::Whole`]); the ASID may be named, unless a page on the way is global. A hart that faults on a page that is
+//! mapped does the same, for it may hold the invalid link. `SFENCE.VMA` also orders the stores before it with the walks
+//! after it, so that no other barrier is needed. The release that orders a node's words before the link to it is a
+//! `fence rw, w`.
+//!
+//! *Changing the size* of a live page is well defined here: either translation may be used until the fence. So the size
+//! changes in place, by one exchange of the entry. No A or D is lost: to set D, a hart that has cached the old leaf
+//! without it compares the entry in memory with what it has, atomically, and walks again if they differ (section *Virtual
+//! Address Translation Process*); so it sets D in the new leaf. A hart that has cached the *link* to leaves that have
+//! become one page may set their bits until the fence: they are read again after it.
+//!
+//! *Extensions* are parameters of the format ([`RiscvOf`]), for a hart that lacks one faults on its bits:
+//!
+//! | extension | a hart with it | one without |
+//! |-|-|-|
+//! | Svadu | sets A and D | Svade: faults, and software sets them; no edit swaps |
+//! | Svnapot | 64 KiB pages, in 16 slots that hold the same word, with N and a PPN that ends in 1000; A and D of any of the slots | sizes of levels |
+//! | Svpbmt | PBMT 1, NC, for [`UNCACHED`](Attr::UNCACHED); 2, IO, for [`DEVICE`](Attr::DEVICE), which brings `UNCACHED` with it; bit 9 is [`SOFT_1`](Attr::SOFT_1) | `DEVICE` is kept in bit 9, and changes nothing; `UNCACHED` is refused |
+//!
+//! Without Svpbmt the physical memory attributes decide what is cached: a device's registers are not, whatever the entry
+//! says. With it a page's type changes only if no hart caches the memory otherwise (CMO extensions, or never).
+//!
+//! *A change of a 64 KiB page* is one exchange a slot. Until the fence, which names all 16 pages, a hart may use the old page or
+//! what has replaced it (section *Svnapot*).
+//!
+//! [`COPY_ON_WRITE`](Attr::COPY_ON_WRITE) is bit 8, the first of RSW.
+//!
+//! [`Sv32`] has the same bits in words of 32 bits, with PPNs of 22 bits from bit 10 on: 34 bits of physical address, and no
+//! extension but Svadu.
+//!
+//! The root's physical page number goes into `satp`; give the storage physical addresses as its base.
+
+use tlbkit_addr::{Attr, PageSize, Pfn, Reach, WalkCache};
+
+use super::{ACCESS, Format, Presence, bits_of, has, presence};
+use crate::fields::Fields as _;
+use crate::nodes::{LinkRange, NodeAddr};
+use crate::{Change, Error};
+
+/// V, Valid.
+const V: u64 = 1 << 0;
+/// R, Read.
+const R: u64 = 1 << 1;
+/// W, Write.
+const W: u64 = 1 << 2;
+/// X, eXecute.
+const X: u64 = 1 << 3;
+/// U, User: supervisor mode reaches such pages only with SUM set.
+const U: u64 = 1 << 4;
+/// G, Global.
+const G: u64 = 1 << 5;
+/// A, Accessed.
+const A: u64 = 1 << 6;
+/// D, Dirty.
+const D: u64 = 1 << 7;
+/// The two bits that are reserved for software (RSW).
+const RSW_1: u64 = 1 << 8;
+const RSW_2: u64 = 1 << 9;
+/// Where the PPN stands, physical page number: bits 53 to 10, or 31 to 10.
+const PPN_SHIFT: u32 = 10;
+const PAGE_SHIFT: u32 = 12;
+
+/// Each attribute with its bit, where the second bit of RSW is for `rsw`.
+const fn bits(rsw: Attr) -> [(Attr, u64); 8] {
+    [
+        (Attr::WRITE, W),
+        (Attr::EXEC, X),
+        (Attr::USER, U),
+        (Attr::GLOBAL, G),
+        (Attr::ACCESSED, A),
+        (Attr::DIRTY, D),
+        (Attr::COPY_ON_WRITE, RSW_1),
+        (rsw, RSW_2),
+    ]
+}
+
+/// What every mode has.
+const OPTIONAL: Attr = Attr::READ
+    .union(Attr::WRITE)
+    .union(Attr::EXEC)
+    .union(Attr::USER)
+    .union(Attr::GLOBAL)
+    .union(Attr::ACCESSED)
+    .union(Attr::DIRTY)
+    .union(Attr::COPY_ON_WRITE)
+    .union(Attr::DEVICE);
+
+/// Returns the low ten bits of a leaf.
+#[inline(always)]
+fn encode(attr: Attr, bits: &[(Attr, u64)]) -> u64 {
+    bits_of(attr, bits).with(R).with(if attr.intersects(ACCESS) { V } else { 0 })
+}
+
+/// Returns the attributes that the low ten bits of a leaf stand for.
+#[inline(always)]
+fn decode(leaf: u64, bits: &[(Attr, u64)]) -> Attr {
+    has(leaf, bits).union(has(leaf, &[(Attr::READ, V)]))
+}
+
+/// Returns a leaf with changes of attributes that are in its low ten bits.
+#[inline(always)]
+fn changed(leaf: u64, change: Change, bits: &[(Attr, u64)]) -> u64 {
+    let word = leaf & !bits_of(change.clear, bits) | bits_of(change.set, bits);
+    match presence(change) {
+        Presence::Kept => word,
+        Presence::Set => word | V,
+        Presence::Depends if word & (W | X) != 0 => word,
+        Presence::Clear | Presence::Depends => word & !V,
+    }
+}
+
+#[cfg(target_has_atomic = "64")]
+mod wide {
+    use super::*;
+
+    const PPN_BITS: u32 = 44;
+    /// N: the page is one of 64 KiB, in 16 slots.
+    const N: u64 = 1 << 63;
+    /// What the PPN of such a page ends in.
+    const NAPOT: u64 = 1 << (PPN_SHIFT + 3);
+    const NAPOT_SHIFT: u32 = 16;
+    /// PBMT, Page-Based Memory Type: non-cacheable memory, and I/O.
+    const NC: u64 = 1 << 61;
+    const IO: u64 = 2 << 61;
+    const PBMT: u64 = 3 << 61;
+
+    /// 64-bit words that RISC-V walks in Sv39, Sv48 and Sv57: 4 KiB, 2 MiB and 1 GiB pages, and with Svnapot 64 KiB, below
+    /// 2^56 bytes of physical memory. The parameters say which extensions the harts have.
+    ///
+    /// The three modes have the same entries, and differ in the number of levels: for [`Va39`](crate::geometry::Va39),
+    /// [`Va48`](crate::geometry::Va48) and [`Va57`](crate::geometry::Va57), and with Svnapot for
+    /// [`Napot`](crate::geometry::Napot) of them.
+    #[derive(Clone, Copy, Debug)]
+    pub struct RiscvOf<const SVADU: bool, const SVNAPOT: bool, const SVPBMT: bool>;
+
+    /// The entries of harts with none of the extensions, or with Svadu alone, which runs on those without, too.
+    pub type Sv39 = RiscvOf<true, false, false>;
+
+    impl<const SVADU: bool, const SVNAPOT: bool, const SVPBMT: bool> RiscvOf<SVADU, SVNAPOT, SVPBMT> {
+        const BITS: [(Attr, u64); 8] = bits(if SVPBMT { Attr::SOFT_1 } else { Attr::DEVICE });
+
+        /// Returns PBMT.
+        #[inline(always)]
+        fn memory(attr: Attr) -> u64 {
+            if !SVPBMT || !attr.intersects(Attr::MEMORY) {
+                0
+            } else if attr.contains(Attr::DEVICE) {
+                IO
+            } else {
+                NC
+            }
+        }
+    }
+
+    // SAFETY: a leaf has R and a link has not, and a link's bits 10 to 53 are the number of the node's frame.
+    unsafe impl<const SVADU: bool, const SVNAPOT: bool, const SVPBMT: bool> Format
+        for RiscvOf<SVADU, SVNAPOT, SVPBMT>
+    {
+        type Word = u64;
+
+        const STEP: u64 = 1 << PPN_SHIFT;
+        const LINK_ALIGN: usize = 4096;
+        const REACH: LinkRange = LinkRange::unsigned(56);
+        const IMPLIED: Attr = Attr::empty();
+        const OPTIONAL: Attr =
+            if SVPBMT { OPTIONAL.union(Attr::UNCACHED).union(Attr::SOFT_1) } else { OPTIONAL };
+        const ABSENT: u32 = u64::BITS - 2;
+        const APPEARS: Reach = Reach::Local;
+        const WALK_CACHE: WalkCache = WalkCache::Whole;
+        const STATUS: bool = SVADU;
+
+        #[inline(always)]
+        fn leaf(frame: Pfn, size: PageSize, attr: Attr, last: bool) -> Result<u64, Error> {
+            if frame.get() as u64 >> PPN_BITS != 0 {
+                return Err(Error::FrameTooLarge { frame });
+            }
+            let run = if SVNAPOT && size.shift() == NAPOT_SHIFT {
+                N.with(NAPOT)
+            } else {
+                super::super::check_level(size, last)?;
+                0
+            };
+            let word = ((frame.get() as u64) << PPN_SHIFT).with(run);
+            Ok(word.with(encode(attr, &Self::BITS)).with(Self::memory(attr)))
+        }
+
+        #[inline(always)]
+        fn link(node: NodeAddr) -> u64 {
+            (node.get() as u64 >> PAGE_SHIFT << PPN_SHIFT).with(V)
+        }
+
+        #[inline(always)]
+        fn is_leaf(word: u64, _last: bool) -> bool {
+            word & R != 0
+        }
+
+        #[inline(always)]
+        fn is_link(word: u64) -> bool {
+            word & V != 0 && word & R == 0
+        }
+
+        #[inline(always)]
+        fn node(link: u64) -> NodeAddr {
+            NodeAddr::new((link >> PPN_SHIFT << PAGE_SHIFT) as usize)
+        }
+
+        #[inline(always)]
+        fn frame(leaf: u64, size: PageSize) -> Pfn {
+            let number = (leaf >> PPN_SHIFT & ((1 << PPN_BITS) - 1)) as usize;
+            Pfn::new(if SVNAPOT { number & !(size.mask() >> PAGE_SHIFT) } else { number })
+        }
+
+        #[inline(always)]
+        fn attr(leaf: u64, _last: bool) -> Attr {
+            let mut attr = decode(leaf, &Self::BITS);
+            if SVPBMT {
+                attr.set(Attr::UNCACHED, leaf & PBMT != 0);
+                attr.set(Attr::DEVICE, leaf & PBMT == IO);
+            }
+            attr
+        }
+
+        #[inline(always)]
+        fn size(leaf: u64, slot: PageSize) -> PageSize {
+            if SVNAPOT && leaf & N != 0 { PageSize::K64 } else { slot }
+        }
+
+        #[inline(always)]
+        fn change(leaf: u64, change: Change, last: bool) -> u64 {
+            let word = changed(leaf, change, &Self::BITS);
+            if SVPBMT && change.clear.union(change.set).intersects(Attr::MEMORY) {
+                return (word & !PBMT).with(Self::memory(change.apply(Self::attr(leaf, last))));
+            }
+            word
+        }
+    }
+}
+
+#[cfg(target_has_atomic = "64")]
+pub use wide::{RiscvOf, Sv39};
+
+/// 32-bit words that RISC-V walks in Sv32: 4 KiB and 4 MiB pages below 2^34 bytes of physical memory.
+///
+/// For [`Va32M4`](crate::geometry::Va32M4).
+#[derive(Clone, Copy, Debug)]
+pub struct Sv32;
+
+impl Sv32 {
+    const BITS: [(Attr, u64); 8] = bits(Attr::DEVICE);
+    const PPN_BITS: u32 = 22;
+}
+
+// SAFETY: a leaf has R and a link has not, and a link's bits 10 to 31 are the number of the node's frame.
+unsafe impl Format for Sv32 {
+    type Word = u32;
+
+    const STEP: u32 = 1 << PPN_SHIFT;
+    const LINK_ALIGN: usize = 4096;
+    const REACH: LinkRange = LinkRange::unsigned(PAGE_SHIFT + Self::PPN_BITS);
+    const IMPLIED: Attr = Attr::empty();
+    const OPTIONAL: Attr = OPTIONAL;
+    const ABSENT: u32 = u32::BITS - 2;
+    const APPEARS: Reach = Reach::Local;
+    const WALK_CACHE: WalkCache = WalkCache::Whole;
+    const STATUS: bool = true;
+
+    #[inline(always)]
+    fn leaf(frame: Pfn, size: PageSize, attr: Attr, last: bool) -> Result<u32, Error> {
+        if frame.get() >> Self::PPN_BITS != 0 {
+            return Err(Error::FrameTooLarge { frame });
+        }
+        if !matches!((last, size.shift()), (true, 12) | (false, 22)) {
+            return Err(Error::WrongSize { size });
+        }
+        Ok(((frame.get() as u32) << PPN_SHIFT).with(encode(attr, &Self::BITS) as u32))
+    }
+
+    #[inline(always)]
+    fn link(node: NodeAddr) -> u32 {
+        ((node.get() >> PAGE_SHIFT) as u32) << PPN_SHIFT | V as u32
+    }
+
+    #[inline(always)]
+    fn is_leaf(word: u32, _last: bool) -> bool {
+        word & R as u32 != 0
+    }
+
+    #[inline(always)]
+    fn is_link(word: u32) -> bool {
+        word & V as u32 != 0 && word & R as u32 == 0
+    }
+
+    #[inline(always)]
+    fn node(link: u32) -> NodeAddr {
+        NodeAddr::new(((link >> PPN_SHIFT) as usize) << PAGE_SHIFT)
+    }
+
+    #[inline(always)]
+    fn frame(leaf: u32, _size: PageSize) -> Pfn {
+        Pfn::new((leaf >> PPN_SHIFT) as usize)
+    }
+
+    #[inline(always)]
+    fn attr(leaf: u32, _last: bool) -> Attr {
+        decode(leaf.into(), &Self::BITS)
+    }
+
+    #[inline(always)]
+    fn change(leaf: u32, change: Change, _last: bool) -> u32 {
+        changed(leaf.into(), change, &Self::BITS) as u32
+    }
+}
