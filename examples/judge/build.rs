@@ -5,7 +5,7 @@ use std::path::Path;
 
 fn main() {
     let script = match env::var("CARGO_CFG_TARGET_ARCH").as_deref() {
-        Ok("riscv64") => "riscv64.ld",
+        Ok("riscv64" | "riscv32") => "riscv.ld",
         Ok("aarch64") => "aarch64.ld",
         Ok("x86_64") if env::var("CARGO_CFG_TARGET_OS").as_deref() == Ok("none") => {
             // The code stands where it is linked: nobody relocates it.

@@ -8,7 +8,15 @@ const ISLANDS: [(&str, &[&str]); 4] = [
     ("fuzz", &[]),
     ("examples/embed", &["riscv64gc-unknown-none-elf"]),
     ("examples/kernel", &["riscv64gc-unknown-none-elf"]),
-    ("examples/judge", &["riscv64gc-unknown-none-elf", "aarch64-unknown-none", "x86_64-unknown-none"]),
+    (
+        "examples/judge",
+        &[
+            "riscv64gc-unknown-none-elf",
+            "riscv32imac-unknown-none-elf",
+            "aarch64-unknown-none",
+            "x86_64-unknown-none",
+        ],
+    ),
 ];
 
 /// Nothing but a nightly compiler knows their machines, and what that one warns of changes from night to night.

@@ -10,31 +10,38 @@ struct Processor {
     /// Debian's package of the program.
     package: &'static str,
     machine: &'static str,
-    /// The kernel's Cargo features, one boot for each.
-    features: &'static [&'static str],
+    /// The kernel's Cargo features and further options of QEMU, one boot for each.
+    boots: &'static [(&'static str, &'static str)],
 }
 
-const PROCESSORS: [Processor; 3] = [
+const PROCESSORS: [Processor; 4] = [
     Processor {
         target: "riscv64gc-unknown-none-elf",
         program: "qemu-system-riscv64",
         package: "qemu-system-misc",
         machine: "-M virt -bios none",
-        features: &["", "sv48", "sv57"],
+        boots: &[("", ""), ("sv48", ""), ("sv57", ""), ("svnapot", "-cpu rv64,svnapot=on,svpbmt=on")],
+    },
+    Processor {
+        target: "riscv32imac-unknown-none-elf",
+        program: "qemu-system-riscv32",
+        package: "qemu-system-misc",
+        machine: "-M virt -bios none",
+        boots: &[("", "")],
     },
     Processor {
         target: "aarch64-unknown-none",
         program: "qemu-system-aarch64",
         package: "qemu-system-arm",
         machine: "-M virt -cpu max -semihosting",
-        features: &[""],
+        boots: &[("", ""), ("runs", ""), ("bbm2", ""), ("k16", ""), ("k64", "")],
     },
     Processor {
         target: "x86_64-unknown-none",
         program: "qemu-system-x86_64",
         package: "qemu-system-x86",
         machine: "-M q35 -cpu max -device isa-debug-exit,iobase=0xf4,iosize=4 -vga none",
-        features: &["", "la57"],
+        boots: &[("", ""), ("la57", "")],
     },
 ];
 
@@ -47,14 +54,15 @@ pub(crate) fn run(shell: &Shell) -> anyhow::Result<()> {
     for processor in PROCESSORS {
         tools::parts(shell, &[], &[processor.target])?;
         tools::program(shell, processor.program, processor.package)?;
-        for features in processor.features {
+        for (features, options) in processor.boots {
             let build =
                 Line::new("cargo", "build --release --manifest-path examples/judge/Cargo.toml --target-dir");
             let build = build.with([&place.to_string_lossy(), "--target", processor.target]);
-            shell.run(&build.with(["--features", features]))?;
+            shell.run(&build.with(["--features", *features]))?;
             let kernel = place.join(processor.target).join("release/tlbkit-judge");
             let boot =
                 Line::new("timeout", LIMIT).with([processor.program]).with(processor.machine.split(' '));
+            let boot = boot.with(options.split_whitespace());
             // A network card would want firmware, which is in another package than QEMU.
             let boot =
                 boot.with("-m 256M -nic none -display none -monitor none -serial stdio -kernel".split(' '));

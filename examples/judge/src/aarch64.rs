@@ -1,4 +1,4 @@
-//! AArch64 with 4 KiB granules and 47 bits for each half, on QEMU's machine `virt`.
+//! AArch64 with granules of 4, 16 or 64 KiB and 47 bits for each half, on QEMU's machine `virt`.
 //!
 //! The kernel runs in EL1, mapped one to one by the table that is judged, away from the addresses that are looked at.
 //! Loads and stores for EL0 are made by LDTR and STTR; a fetch by going to an instruction that comes back at once.
@@ -6,17 +6,43 @@
 use core::arch::{asm, global_asm};
 use core::fmt::{self, Write};
 
-use tlbkit_addr::{Attr, Flush, PageSize, Pages, Pfn, VirtAddr, Vpn};
+use tlbkit_addr::{Attr, Flush, Pages, Pfn, VirtAddr, Vpn};
 use tlbkit_pagetable::format::Format as _;
 use tlbkit_pagetable::nodes::NodeAddr;
-use tlbkit_pagetable::{Error, Local, Table};
+use tlbkit_pagetable::{Error, Local, Radix as _, Table};
 
-use crate::{Access, Fault};
+use crate::{Access, BASE, Fault, LARGE};
 
-pub(crate) use tlbkit_pagetable::format::Aarch64 as Format;
-pub(crate) use tlbkit_pagetable::geometry::Va48 as Shape;
+/// The granule, and whether there are contiguous runs, which the build chooses.
+#[cfg(not(any(feature = "runs", feature = "k16", feature = "k64", feature = "bbm2")))]
+mod granule {
+    pub(crate) use tlbkit_pagetable::format::Aarch64 as Format;
+    pub(crate) use tlbkit_pagetable::geometry::Va48 as Shape;
+    pub(crate) const NAME: &str = "aarch64";
+}
+#[cfg(any(feature = "runs", feature = "k16", feature = "k64", feature = "bbm2"))]
+mod granule {
+    use tlbkit_pagetable::format::Aarch64Of;
+    use tlbkit_pagetable::geometry::{self, Runs};
 
-pub(crate) const NAME: &str = "aarch64";
+    #[cfg(any(feature = "runs", feature = "bbm2"))]
+    pub(crate) type Shape = Runs<geometry::Va48>;
+    #[cfg(feature = "k16")]
+    pub(crate) type Shape = Runs<geometry::Va48K16>;
+    #[cfg(feature = "k64")]
+    pub(crate) type Shape = Runs<geometry::Va48K64>;
+    const GRANULE: u32 = <Shape as tlbkit_pagetable::Geometry>::BASE.shift();
+    pub(crate) type Format = Aarch64Of<GRANULE, true, { cfg!(feature = "bbm2") }>;
+    pub(crate) const NAME: &str = match GRANULE {
+        12 if cfg!(feature = "bbm2") => "aarch64 with runs, FEAT_BBM level 2",
+        12 => "aarch64 with runs",
+        14 => "aarch64, 16 KiB, with runs",
+        _ => "aarch64, 64 KiB, with runs",
+    };
+}
+
+pub(crate) use granule::{Format, NAME, Shape};
+
 /// A flush that is missing is seen.
 pub(crate) const FLUSHES: bool = true;
 pub(crate) const MEMORY: usize = 0x4000_0000;
@@ -30,7 +56,7 @@ pub(crate) const ATTRIBUTES: Attr = Attr::WRITE
     .union(Attr::SOFTWARE);
 
 /// `svc #0`: an exception to EL1 from wherever it is.
-pub(crate) const TRAP: u64 = 0xd400_0001;
+pub(crate) const TRAP: usize = 0xd400_0001;
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Mode {
@@ -45,7 +71,7 @@ pub(crate) const MODES: [Mode; 3] = [Mode::User, Mode::Kernel, Mode::KernelNever
 /// The mode of the pages that are not the user's.
 pub(crate) const KERNEL: Mode = Mode::Kernel;
 
-const MEMORY_PAGES: usize = 1 << 16;
+const MEMORY_BYTES: usize = 256 << 20;
 const UART: usize = 0x0900_0000;
 
 global_asm!(
@@ -132,23 +158,33 @@ pub(crate) fn map_kernel<'n, T: Table<'n>, F: FnMut(&Flush)>(
     table: &mut Local<'n, T, F>,
 ) -> Result<(), Error> {
     let attr = Attr::READ | Attr::WRITE | Attr::GLOBAL | Attr::ACCESSED | Attr::DIRTY;
-    let first = MEMORY >> PageSize::K4.shift();
-    let memory = Pages::count(Vpn::new(first), MEMORY_PAGES).unwrap_or(Pages::one(Vpn::new(first)));
-    table.map(memory, Pfn::new(first), PageSize::M2, attr | Attr::EXEC)?;
-    let uart = UART >> PageSize::K4.shift();
-    table.map(Pages::one(Vpn::new(uart)), Pfn::new(uart), PageSize::K4, attr | Attr::UNCACHED | Attr::DEVICE)
+    let first = MEMORY >> BASE.shift();
+    let pages = MEMORY_BYTES.next_multiple_of(LARGE.bytes()) >> BASE.shift();
+    let memory = Pages::count(Vpn::new(first), pages).unwrap_or(Pages::one(Vpn::new(first)));
+    table.map(memory, Pfn::new(first), LARGE, attr | Attr::EXEC)?;
+    let uart = UART >> BASE.shift();
+    table.map(Pages::one(Vpn::new(uart)), Pfn::new(uart), BASE, attr | Attr::UNCACHED | Attr::DEVICE)
 }
 
 /// Tells whether the kernel itself is there.
 pub(crate) const fn spares(at: usize) -> bool {
-    at.wrapping_sub(MEMORY) < MEMORY_PAGES << 12 || at >> 12 == UART >> 12
+    at.wrapping_sub(MEMORY) < MEMORY_BYTES.next_multiple_of(LARGE.bytes())
+        || at >> BASE.shift() == UART >> BASE.shift()
 }
 
 /// Makes the table at `root` the one that is walked: its lower half by TTBR0, its upper half by TTBR1.
 pub(crate) fn enter(root: NodeAddr) {
     const SIZES: u64 = 17 | 17 << 16;
-    /// Walks are cached, inner shareable; granules of 4 KiB.
-    const WALKS: u64 = 1 << 8 | 1 << 10 | 3 << 12 | 1 << 24 | 1 << 26 | 3 << 28 | 2 << 30;
+    /// TG0 and TG1.
+    const GRANULES: u64 = match BASE.shift() {
+        12 => 2 << 30,
+        14 => 2 << 14 | 1 << 30,
+        _ => 1 << 14 | 3 << 30,
+    };
+    /// Walks are cached, inner shareable.
+    const WALKS: u64 = 1 << 8 | 1 << 10 | 3 << 12 | 1 << 24 | 1 << 26 | 3 << 28 | GRANULES;
+    /// The upper half of the root.
+    const UPPER: usize = 8 << (Shape::WIDTHS[0] - 1);
     const HA_HD: u64 = 3 << 39;
     /// M, C, I, SPAN.
     const SCTLR_ON: u64 = 1 | 1 << 2 | 1 << 12 | 1 << 23;
@@ -167,7 +203,7 @@ pub(crate) fn enter(root: NodeAddr) {
             "mrs {old}, sctlr_el1", "orr {old}, {old}, {on}", "bic {old}, {old}, {off}",
             "msr sctlr_el1, {old}", "isb",
             mair = in(reg) Format::MAIR, tcr = in(reg) SIZES | WALKS | physical | hardware,
-            low = in(reg) root.get(), high = in(reg) root.get() + 2048,
+            low = in(reg) root.get(), high = in(reg) root.get() + UPPER,
             on = in(reg) SCTLR_ON, off = in(reg) SCTLR_OFF, old = out(reg) _,
         );
     }
@@ -185,7 +221,7 @@ pub(crate) fn flush(flush: &Flush) {
         match flush.by_address(Format::WALK_CACHE, 512) {
             Some(pages) => {
                 for page in pages {
-                    let page = page.get() & ((1 << 44) - 1);
+                    let page = page.address(BASE).get() >> 12 & ((1 << 44) - 1);
                     // The form for the last level leaves links where they are.
                     if flush.links() {
                         asm!("tlbi vaae1, {0}", in(reg) page);
@@ -219,8 +255,8 @@ pub(crate) fn rules(attr: Attr, access: Access, mode: Mode) -> Result<(), Fault>
 }
 
 /// Makes one access and returns what was loaded, or the fault.
-pub(crate) fn access(at: VirtAddr, access: Access, mode: Mode, value: u64) -> Result<u64, Fault> {
-    let (syndrome, mut loaded): (u64, u64);
+pub(crate) fn access(at: VirtAddr, access: Access, mode: Mode, value: usize) -> Result<usize, Fault> {
+    let (syndrome, mut loaded): (usize, usize);
     loaded = 0;
     /// Writes an access that an exception ends at label 3.
     macro_rules! attempt {

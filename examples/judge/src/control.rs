@@ -69,6 +69,7 @@ unsafe impl<F: Format> Format for Controlled<F> {
     const APPEARS: Reach = F::APPEARS;
     const WALK_CACHE: WalkCache = F::WALK_CACHE;
     const STATUS: bool = F::STATUS;
+    const SPREAD: bool = F::SPREAD;
     const BREAK: bool = F::BREAK;
     const BREAK_FRAME: bool = F::BREAK_FRAME;
 

@@ -23,9 +23,9 @@ use core::sync::atomic::{AtomicBool, Ordering};
 use tlbkit_addr::{Attr, Flush, PageSize, Pages, Pfn, PhysAddr, Reach, VirtAddr, Vpn};
 use tlbkit_pagetable::mpt::Mpt;
 use tlbkit_pagetable::nodes::{Chunk, Slab};
-use tlbkit_pagetable::{Change, Error, Geometry, Holes, Leaf, Local, Mark, Solo, Space};
+use tlbkit_pagetable::{Change, Error, Geometry, Holes, Leaf, Local, Mark, Radix, Solo, Space};
 
-#[cfg_attr(target_arch = "riscv64", path = "riscv64.rs")]
+#[cfg_attr(any(target_arch = "riscv64", target_arch = "riscv32"), path = "riscv.rs")]
 #[cfg_attr(target_arch = "aarch64", path = "aarch64.rs")]
 #[cfg_attr(target_arch = "x86_64", path = "x86_64.rs")]
 mod machine;
@@ -36,7 +36,8 @@ use control::{Control, Controlled};
 use machine::{Console, Mode, Shape};
 
 type Format = Controlled<machine::Format>;
-type Tree<'n> = Mpt<'n, Shape, Format, Slab<'n, u64, Solo>>;
+type Entry = <Format as tlbkit_pagetable::format::Format>::Word;
+type Tree<'n> = Mpt<'n, Shape, Format, Slab<'n, Entry, Solo>>;
 type Judged<'n> = Local<'n, Tree<'n>, fn(&Flush)>;
 
 /// A kind of access.
@@ -59,14 +60,23 @@ enum Fault {
     NotAccessed,
 }
 
-const K4: PageSize = PageSize::K4;
-const M2: PageSize = PageSize::M2;
+/// The base page; the pages of a node of the last level, how many there are, and what they cover.
+const BASE: PageSize = Shape::BASE;
+const NODE: usize = 1 << Shape::WIDTHS[Shape::WIDTHS.len() - 1];
+const LARGE: PageSize = match PageSize::from_shift(BASE.shift() + NODE.trailing_zeros()) {
+    Some(size) => size,
+    None => BASE,
+};
+/// The largest size.
+const LARGEST: PageSize = Shape::SIZES[Shape::SIZES.len() - 1];
 
 /// Where nodes lie, and the frames that are mapped: beside the kernel, in the 256 MiB that the machine has.
 const NODES: usize = machine::MEMORY + (16 << 20);
-const CHUNKS: usize = 2048;
+/// Base pages of the pool.
+const POOL_PAGES: usize = POOL_BYTES >> BASE.shift();
+const CHUNKS: usize = 8192;
 const POOL: usize = machine::MEMORY + (64 << 20);
-const POOL_PAGES: usize = 1 << 14;
+const POOL_BYTES: usize = 64 << 20;
 
 /// How many operations succeed and how many accesses are allowed before the judge is content, and how many operations it
 /// tries at most.
@@ -120,9 +130,9 @@ fn flush(flush: &Flush) {
 
 /// Finds out by trying.
 fn try_marks(table: &mut Judged<'_>) -> Result<(), Error> {
-    let page = Pages::one(Vpn::new(3 << 18));
-    table.map(page, Pfn::new(POOL >> K4.shift()), K4, Attr::READ)?;
-    let marks = machine::access(page.first().address(K4), Access::Load, machine::KERNEL, 0).is_ok();
+    let page = Pages::one(Vpn::new(places()[0]));
+    table.map(page, Pfn::new(POOL >> BASE.shift()), BASE, Attr::READ)?;
+    let marks = machine::access(page.first().address(BASE), Access::Load, machine::KERNEL, 0).is_ok();
     MARKS.store(marks, Ordering::Relaxed);
     table.unmap(page, Holes::Refuse, None).map(drop)
 }
@@ -131,7 +141,7 @@ fn try_marks(table: &mut Judged<'_>) -> Result<(), Error> {
 extern "C" fn judge() -> ! {
     // SAFETY: nobody else knows this memory, which the linker's script leaves alone; chunks are plain bytes.
     let memory = unsafe { core::slice::from_raw_parts_mut(NODES as *mut Chunk, CHUNKS) };
-    let Ok(slab) = Slab::<u64, Solo>::new(memory, NODES) else { machine::stop("no slab", 2) };
+    let Ok(slab) = Slab::<Entry, Solo>::new(memory, NODES) else { machine::stop("no slab", 2) };
     let tree = match Tree::new(&slab) {
         Ok(tree) => tree,
         Err(_) => machine::stop("no table", 2),
@@ -231,7 +241,7 @@ struct Difference {
     at: VirtAddr,
     mode: Mode,
     wanted: Result<PhysAddr, Fault>,
-    found: Result<u64, Fault>,
+    found: Result<usize, Fault>,
     before: Option<Leaf>,
     after: Option<Leaf>,
 }
@@ -247,13 +257,24 @@ impl fmt::Display for Difference {
     }
 }
 
-/// The pages of each of the places: as many as two levels of nodes hold.
-const REGION: usize = 1 << 18;
+/// The pages of each of the places: as many as two levels of nodes hold, or the largest page, or a part of a small space.
+const REGION: usize = {
+    let largest = LARGEST.bytes() >> BASE.shift();
+    match NODE * NODE {
+        _ if Shape::VA_BITS == 32 => 16 * NODE,
+        nodes if nodes < largest => largest,
+        nodes => nodes,
+    }
+};
 
 /// Returns the first pages of the four places: in the middle and at the end of the lower half, at both ends of the upper.
 fn places() -> [usize; 4] {
     let [low, high] = Space::of::<Shape>().halves();
-    let (Some(low), Some(high)) = (low, high) else { machine::stop("the space has no two halves", 2) };
+    let Some(low) = low else { machine::stop("the space is empty", 2) };
+    let Some(high) = high else {
+        let half = low.last().get() / 2 + 1;
+        return [3 * REGION, half - REGION, half, 2 * half - REGION];
+    };
     [3 * REGION, low.last().get() + 1 - REGION, high.first().get(), high.last().get() - (REGION - 1)]
 }
 
@@ -261,26 +282,30 @@ fn places() -> [usize; 4] {
 fn range(random: &mut Random) -> (Pages, PageSize) {
     let place = places()[random.below(4)];
     if random.below(64) == 0 {
-        return (pages(place, REGION), Shape::SIZES[2]);
+        return (pages(place, REGION), LARGEST);
     }
     let offset = match random.below(4) {
         0 => random.below(8),
-        1 => random.below(4) * 512,
-        2 => random.below(4) * 512 + random.below(512),
+        1 => random.below(4) * NODE,
+        2 => random.below(4) * NODE + random.below(NODE),
         _ => REGION - 1 - random.below(1024),
     };
     let count = match random.below(4) {
         0 | 1 => 1,
         2 => 1 + random.below(16),
-        _ => 512 * (1 + random.below(2)),
+        _ => NODE * (1 + random.below(2)),
     };
     let (first, end) = (offset, (offset + count).min(REGION));
     match random.below(8) {
-        0 => (pages(place + first, end - first), Shape::SIZES[random.below(3)]),
-        1..=4 => (pages(place + first, end - first), K4),
-        _ => {
-            let (first, end) = (first & !511, end.next_multiple_of(512));
-            (pages(place + first, end - first), M2)
+        0 => (pages(place + first, end - first), Shape::SIZES[random.below(Shape::SIZES.len())]),
+        1..=4 => (pages(place + first, end - first), BASE),
+        kind => {
+            // A size between those of two levels, if there is one.
+            let run = Shape::SIZES.len() > Shape::WIDTHS.len().min(3) && kind != 5;
+            let size = if run { Shape::SIZES[random.below(Shape::SIZES.len())] } else { LARGE };
+            let each = size.bytes() >> BASE.shift();
+            let (first, end) = (first & !(each - 1), end.next_multiple_of(each));
+            (pages(place + first, end - first), size)
         }
     }
 }
@@ -318,9 +343,11 @@ fn operate(table: &mut Judged<'_>, pages: Pages, size: PageSize, random: &mut Ra
             table.unmap(whole, Holes::Skip, None)?;
             // In step with the addresses, so that small pages can become large ones, or anywhere.
             let frame = match random.below(3) {
-                _ if size > M2 => machine::MEMORY >> K4.shift(),
-                0 => (POOL >> K4.shift()) + (random.below(POOL_PAGES) & !(size.pages(K4).unwrap_or(1) - 1)),
-                _ => (POOL >> K4.shift()) + pages.first().get() % POOL_PAGES,
+                _ if size.bytes() > POOL_BYTES / 2 => (machine::MEMORY & !size.mask()) >> BASE.shift(),
+                0 => {
+                    (POOL >> BASE.shift()) + (random.below(POOL_PAGES) & !(size.pages(BASE).unwrap_or(1) - 1))
+                }
+                _ => (POOL >> BASE.shift()) + pages.first().get() % POOL_PAGES,
             };
             table.map(pages, Pfn::new(frame), size, rights(random))
         }
@@ -334,16 +361,16 @@ fn operate(table: &mut Judged<'_>, pages: Pages, size: PageSize, random: &mut Ra
         9 => {
             // Single pages, whatever is there, whose words are then any but those of leaves.
             for page in pages.into_iter().take(16) {
-                table.mark(page.address(K4), mark(random))?;
+                table.mark(page.address(BASE), mark(random))?;
             }
             Ok(())
         }
         10 => {
-            let frame = (POOL >> K4.shift()) + pages.first().get() % POOL_PAGES;
-            table.fill(pages.first().address(K4), Pfn::new(frame), rights(random)).map(drop)
+            let frame = (POOL >> BASE.shift()) + pages.first().get() % POOL_PAGES;
+            table.fill(pages.first().address(BASE), Pfn::new(frame), rights(random)).map(drop)
         }
         // Small pages are made of large ones a few at a time: a gigabyte of them would fill the memory.
-        _ if pages.len() > 2048 && size < Shape::SIZES[2] => Err(Error::NoRoom),
+        _ if pages.len() > 4 * NODE && size < LARGEST => Err(Error::NoRoom),
         // SAFETY: the kernel uses no page that is judged.
         _ => unsafe { table.resize_breaking(pages, size) },
     }
@@ -352,7 +379,7 @@ fn operate(table: &mut Judged<'_>, pages: Pages, size: PageSize, random: &mut Ra
 /// Adds what large pages at its ends reach over a range.
 fn widened(table: &Judged<'_>, range: Pages) -> Pages {
     let around = |page: Vpn| {
-        let leaf = table.lookup(page.address(K4));
+        let leaf = table.lookup(page.address(BASE));
         leaf.map_or(Pages::one(page), |leaf| Space::of::<Shape>().pages_of(&leaf))
     };
     Pages::new(around(range.first()).first(), around(range.last()).last()).unwrap_or(range)
@@ -365,7 +392,7 @@ fn look_around(
     random: &mut Random,
     tally: &mut Tally,
 ) -> Result<(), Difference> {
-    let (first, last) = (pages.first().address(K4).get(), pages.last().address(K4).get() | K4.mask());
+    let (first, last) = (pages.first().address(BASE).get(), pages.last().address(BASE).get() | BASE.mask());
     for look in 0..LOOKS {
         let at = match look {
             0 => first,
@@ -373,9 +400,15 @@ fn look_around(
             2 => first.wrapping_sub(8),
             3 => last.wrapping_add(1),
             // Just outside the space, where a word of the table would be found by an MMU that drops bits.
-            4 => first ^ 1 << Shape::VA_BITS,
-            5..=7 => (first & !M2.mask()).wrapping_add(random.below(2 * M2.bytes())) & !7,
-            8 => (first & !((1 << 30) - 1)) | (POOL & ((1 << 30) - 1)) | random.below(POOL_PAGES << 12) & !7,
+            4 => first ^ 1usize.checked_shl(Shape::VA_BITS).unwrap_or(0),
+            5..=7 => (first & !LARGE.mask()).wrapping_add(random.below(2 * LARGE.bytes())) & !7,
+            // Where a page that is larger than the pool leads to it.
+            8 | 9 => {
+                let huge =
+                    if look == 8 && LARGE.bytes() < POOL_BYTES { 1 << 30 } else { 1 << LARGEST.shift() };
+                let huge = if look == 8 && LARGE.bytes() > POOL_BYTES { LARGE.bytes() } else { huge };
+                (first & !(huge - 1)) | (POOL & (huge - 1)) | random.below(POOL_BYTES) & !7
+            }
             _ => first + (random.below(last - first) & !7),
         };
         if machine::spares(at) {
@@ -406,16 +439,16 @@ fn look_at(
     let wanted = match before {
         None => Err(Fault::Absent),
         Some(leaf) if !leaf.attr.intersects(ACCESS) => Err(Fault::Absent),
-        Some(leaf) => machine::rules(leaf.attr, access, mode).map(|()| leaf.phys(at, K4)),
+        Some(leaf) => machine::rules(leaf.attr, access, mode).map(|()| leaf.phys(at, BASE)),
     };
     // What is mapped beyond the pool is nobody's to write.
     if let Ok(phys) = wanted
-        && phys.get().wrapping_sub(POOL) >= POOL_PAGES << 12
+        && phys.get().wrapping_sub(POOL) >= POOL_BYTES
     {
         return Ok(());
     }
-    let word = random.next() as u64;
-    let cell = |phys: PhysAddr| phys.get() as *mut u64;
+    let word = random.next();
+    let cell = |phys: PhysAddr| phys.get() as *mut usize;
     if let Ok(phys) = wanted {
         // What is fetched must be an instruction that comes back.
         let there = if access == Access::Fetch { machine::TRAP } else { word };

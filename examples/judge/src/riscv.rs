@@ -1,4 +1,4 @@
-//! RISC-V with Sv39, Sv48 or Sv57, on QEMU's machine `virt`.
+//! RISC-V with Sv32, Sv39, Sv48 or Sv57, on QEMU's machine `virt`.
 //!
 //! The kernel stays in machine mode, where nothing is translated, so the table holds nothing but what is judged. Loads
 //! and stores are made as if in another mode by MPRV (Privileged Architecture 3.1.6.3); a fetch by going there, to an
@@ -8,51 +8,59 @@
 use core::arch::{asm, global_asm};
 use core::fmt::{self, Write};
 
-use tlbkit_addr::{Attr, Flush, PageSize, VirtAddr};
+use tlbkit_addr::{Attr, Flush, VirtAddr};
 use tlbkit_pagetable::format::Format as _;
 use tlbkit_pagetable::nodes::NodeAddr;
 use tlbkit_pagetable::{Error, Local, Table};
 
-use crate::{Access, Fault};
-
-pub(crate) use tlbkit_pagetable::format::Sv39 as Format;
+use crate::{Access, BASE, Fault};
 
 /// The mode of translation, which the build chooses: its geometry, its name, and its number in `satp`.
-#[cfg(not(any(feature = "sv48", feature = "sv57")))]
+#[cfg(target_arch = "riscv32")]
 mod mode {
+    pub(crate) use tlbkit_pagetable::format::Sv32 as Format;
+    pub(crate) use tlbkit_pagetable::geometry::Va32M4 as Shape;
+    pub(crate) const NAME: &str = "riscv32 Sv32";
+    pub(crate) const SATP: usize = 1 << 31;
+}
+#[cfg(feature = "svnapot")]
+mod mode {
+    pub(crate) type Format = tlbkit_pagetable::format::RiscvOf<true, true, true>;
+    pub(crate) type Shape = tlbkit_pagetable::geometry::Napot<tlbkit_pagetable::geometry::Va39>;
+    pub(crate) const NAME: &str = "riscv64 Sv39 with Svnapot and Svpbmt";
+    pub(crate) const SATP: usize = 8 << 60;
+}
+#[cfg(all(target_arch = "riscv64", not(any(feature = "sv48", feature = "sv57", feature = "svnapot"))))]
+mod mode {
+    pub(crate) use tlbkit_pagetable::format::Sv39 as Format;
     pub(crate) use tlbkit_pagetable::geometry::Va39 as Shape;
     pub(crate) const NAME: &str = "riscv64 Sv39";
-    pub(crate) const MODE: usize = 8;
+    pub(crate) const SATP: usize = 8 << 60;
 }
 #[cfg(feature = "sv48")]
 mod mode {
+    pub(crate) use tlbkit_pagetable::format::Sv39 as Format;
     pub(crate) use tlbkit_pagetable::geometry::Va48 as Shape;
     pub(crate) const NAME: &str = "riscv64 Sv48";
-    pub(crate) const MODE: usize = 9;
+    pub(crate) const SATP: usize = 9 << 60;
 }
 #[cfg(feature = "sv57")]
 mod mode {
+    pub(crate) use tlbkit_pagetable::format::Sv39 as Format;
     pub(crate) use tlbkit_pagetable::geometry::Va57 as Shape;
     pub(crate) const NAME: &str = "riscv64 Sv57";
-    pub(crate) const MODE: usize = 10;
+    pub(crate) const SATP: usize = 10 << 60;
 }
 
-pub(crate) use mode::{NAME, Shape};
+pub(crate) use mode::{Format, NAME, Shape};
 
 /// QEMU forgets its TLB whenever a mode of access is entered here: a flush that is missing is not seen.
 pub(crate) const FLUSHES: bool = false;
 pub(crate) const MEMORY: usize = 0x8000_0000;
-pub(crate) const ATTRIBUTES: Attr = Attr::WRITE
-    .union(Attr::EXEC)
-    .union(Attr::USER)
-    .union(Attr::GLOBAL)
-    .union(Attr::ACCESSED)
-    .union(Attr::DIRTY)
-    .union(Attr::COPY_ON_WRITE)
-    .union(Attr::DEVICE);
+pub(crate) const ATTRIBUTES: Attr = Format::OPTIONAL.difference(Attr::READ);
 
 /// `ecall`: traps to machine mode from wherever it is.
-pub(crate) const TRAP: u64 = 0x0000_0073;
+pub(crate) const TRAP: usize = 0x0000_0073;
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Mode {
@@ -66,6 +74,32 @@ pub(crate) const MODES: [Mode; 3] = [Mode::User, Mode::Supervisor, Mode::Supervi
 
 /// The mode of the pages that are not the user's.
 pub(crate) const KERNEL: Mode = Mode::Supervisor;
+
+/// A load and a store of a machine word.
+#[cfg(target_arch = "riscv64")]
+macro_rules! load {
+    () => {
+        "ld {value}, 0({at})"
+    };
+}
+#[cfg(target_arch = "riscv64")]
+macro_rules! store {
+    () => {
+        "sd {value}, 0({at})"
+    };
+}
+#[cfg(target_arch = "riscv32")]
+macro_rules! load {
+    () => {
+        "lw {value}, 0({at})"
+    };
+}
+#[cfg(target_arch = "riscv32")]
+macro_rules! store {
+    () => {
+        "sw {value}, 0({at})"
+    };
+}
 
 const MPRV: usize = 1 << 17;
 const SUM: usize = 1 << 18;
@@ -85,8 +119,8 @@ _start:
     la      t0, _bss
     la      t1, _bss_end
 1:  bgeu    t0, t1, 2f
-    sd      zero, (t0)
-    addi    t0, t0, 8
+    sw      zero, (t0)
+    addi    t0, t0, 4
     j       1b
 2:  la      t0, {trap}
     csrw    mtvec, t0
@@ -156,16 +190,23 @@ pub(crate) fn map_kernel<'n, T: Table<'n>, F: FnMut(&Flush)>(_: &mut Local<'n, T
     Ok(())
 }
 
-pub(crate) const fn spares(_: usize) -> bool {
-    false
+/// Tells whether the kernel's code is there: where an address is the same without translation, QEMU's TLB keeps what was fetched
+/// for loads, too.
+pub(crate) const fn spares(at: usize) -> bool {
+    cfg!(target_arch = "riscv32") && at.wrapping_sub(MEMORY) < 16 << 20
 }
 
 /// Makes the table at `root` the one that is walked.
 pub(crate) fn enter(root: NodeAddr) {
-    let satp = mode::MODE << 60 | root.get() >> 12;
+    let satp = mode::SATP | root.get() >> 12;
     let taken: usize;
     // SAFETY: in machine mode nothing is translated, whatever satp says.
     unsafe { asm!("csrw satp, {0}", "csrr {1}, satp", "sfence.vma", in(reg) satp, out(reg) taken) };
+    // With Svpbmt the fields for it are reserved until menvcfg.PBMTE is set.
+    if cfg!(feature = "svnapot") {
+        // SAFETY: nothing is translated in machine mode, whatever it says.
+        unsafe { asm!("csrs 0x30a, {0}", in(reg) 1usize << 62) };
+    }
     // A write of a mode that the hart does not have changes nothing.
     if taken != satp {
         stop("this hart has no such mode", 2);
@@ -180,7 +221,7 @@ pub(crate) fn flush(flush: &Flush) {
         match flush.by_address(Format::WALK_CACHE, 512) {
             Some(pages) => {
                 for page in pages {
-                    asm!("sfence.vma {0}, zero", in(reg) page.address(PageSize::K4).get());
+                    asm!("sfence.vma {0}, zero", in(reg) page.address(BASE).get());
                 }
             }
             None => asm!("sfence.vma"),
@@ -211,13 +252,13 @@ pub(crate) fn rules(attr: Attr, access: Access, mode: Mode) -> Result<(), Fault>
 }
 
 /// Makes one access and returns what was loaded, or the fault.
-pub(crate) fn access(at: VirtAddr, access: Access, mode: Mode, value: u64) -> Result<u64, Fault> {
+pub(crate) fn access(at: VirtAddr, access: Access, mode: Mode, value: usize) -> Result<usize, Fault> {
     let mode = match mode {
         Mode::User => 0,
         Mode::Supervisor => 1 << 11,
         Mode::SupervisorUserMemory => 1 << 11 | SUM,
     };
-    let (cause, loaded): (usize, u64);
+    let (cause, loaded): (usize, usize);
     // SAFETY: translation is what is judged: a load and a store of a mapped word reach the pool alone, which holds no
     // Rust object; what is fetched there traps at once. The trap comes back to label 3 with t0 changed, and all is
     // then as before but for mstatus, of which Rust knows nothing.
@@ -226,7 +267,7 @@ pub(crate) fn access(at: VirtAddr, access: Access, mode: Mode, value: u64) -> Re
         match access {
             Access::Load => asm!(
                 "la t0, 3f", "csrw mscratch, t0",
-                "csrs mstatus, {mprv}", "ld {value}, 0({at})", "csrc mstatus, {mprv}",
+                "csrs mstatus, {mprv}", load!(), "csrc mstatus, {mprv}",
                 "li {cause}, -1", "j 4f",
                 "3: csrr {cause}, mcause",
                 "4: csrw mscratch, zero",
@@ -237,7 +278,7 @@ pub(crate) fn access(at: VirtAddr, access: Access, mode: Mode, value: u64) -> Re
                 loaded = 0;
                 asm!(
                     "la t0, 3f", "csrw mscratch, t0",
-                    "csrs mstatus, {mprv}", "sd {value}, 0({at})", "csrc mstatus, {mprv}",
+                    "csrs mstatus, {mprv}", store!(), "csrc mstatus, {mprv}",
                     "li {cause}, -1", "j 4f",
                     "3: csrr {cause}, mcause",
                     "4: csrw mscratch, zero",

@@ -47,7 +47,7 @@ pub(crate) const ATTRIBUTES: Attr = Attr::WRITE
     .union(Attr::SOFTWARE);
 
 /// `int 0x80`: comes to ring 0 from wherever it is.
-pub(crate) const TRAP: u64 = 0x80cd;
+pub(crate) const TRAP: usize = 0x80cd;
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Mode {
@@ -364,7 +364,7 @@ pub(crate) fn rules(attr: Attr, access: Access, mode: Mode) -> Result<(), Fault>
 }
 
 /// Makes one access and returns what was loaded, or the fault.
-pub(crate) fn access(at: VirtAddr, access: Access, mode: Mode, value: u64) -> Result<u64, Fault> {
+pub(crate) fn access(at: VirtAddr, access: Access, mode: Mode, value: usize) -> Result<usize, Fault> {
     let user = |code: extern "C" fn()| USER + (code as usize & PageSize::K4.mask());
     let (vector, error): (usize, usize);
     let mut value = value;
