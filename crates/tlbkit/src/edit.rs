@@ -176,7 +176,7 @@ impl<'s, K: Kernel, const CPUS: usize> Edit<'s, K, CPUS> {
         let writer = loop {
             match turn::<K, CPUS>(table) {
                 Some(turn) => break Writer::of(turn),
-                None => here.serve(),
+                None => here.wait(),
             }
         };
         Self { space, here, writer, runs: Uncovering::new() }

@@ -110,11 +110,17 @@ impl<K: Kernel, const CPUS: usize> Here<K, CPUS> {
     /// Replies to the requests of other CPUs.
     #[cold]
     pub(crate) fn serve(&mut self) {
-        self.mmu.kernel().pause();
         if let Some(handle) = &mut self.own.handle {
             // Only a mailbox that somebody else has written to is refused; there is none.
             let _ = self.mmu.shootdowns().poll(handle, &mut Cpu(self.mmu.kernel()));
         }
+    }
+
+    /// Lets time pass while another CPU edits an address space, which may wait for the reply of this one.
+    #[cold]
+    pub(crate) fn wait(&mut self) {
+        self.mmu.kernel().pause();
+        self.serve();
     }
 
     /// Runs an address space, or none.

@@ -5,11 +5,11 @@
 
 use core::sync::atomic::{AtomicBool, AtomicU16, AtomicU32, Ordering};
 
-use spin::Mutex;
+use spin::{Mutex, RelaxStrategy as _};
 use tlbkit::Pfn;
 
 use crate::disk::Slot;
-use crate::memory::{Page, Words};
+use crate::memory::{Page, Serving, Words};
 use crate::report::{Count, REPORT};
 use crate::{arch, witness};
 
@@ -153,6 +153,6 @@ pub(crate) fn free_early(frame: Pfn) {
         INFO[index(frame)].early.store(true, Ordering::Relaxed);
         free(frame);
         // Time for other CPUs to walk into it.
-        (0..20).for_each(|_| arch::pause());
+        (0..20).for_each(|_| Serving::relax());
     }
 }

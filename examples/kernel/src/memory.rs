@@ -120,6 +120,8 @@ unsafe impl Kernel for Machine {
 
     fn pause(&self) {
         arch::pause();
+        // An interrupt that stands would end the next pause at once. What it was sent for is looked for after each.
+        arch::take_interrupt();
     }
 
     fn masked<R>(&self, f: impl FnOnce() -> R) -> R {

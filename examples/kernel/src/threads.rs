@@ -63,9 +63,11 @@ impl Thread {
     pub(crate) fn ready(self) {
         let full = READY.lock().push_back(self).is_err();
         assert!(!full, "there are more threads than there can be");
-        let idle = IDLE.load(Ordering::Relaxed);
-        if idle != 0 {
-            arch::interrupt(idle);
+        // One CPU that waits, and waits no more as far as others are concerned. A CPU that begins to wait from now on finds
+        // the thread.
+        let waits = |idle: usize| (idle != 0).then(|| idle & (idle - 1));
+        if let Ok(idle) = IDLE.fetch_update(Ordering::SeqCst, Ordering::SeqCst, waits) {
+            arch::interrupt(idle & idle.wrapping_neg());
         }
     }
 
@@ -293,15 +295,17 @@ pub(crate) fn work() {
 fn idle() {
     assert_eq!(MMU.idle(), Ok(()));
     let bit = 1 << arch::cpu();
-    IDLE.fetch_or(bit, Ordering::Relaxed);
-    arch::wait();
-    IDLE.fetch_and(!bit, Ordering::Relaxed);
+    IDLE.fetch_or(bit, Ordering::SeqCst);
+    if READY.lock().is_empty() {
+        arch::wait();
+    }
+    IDLE.fetch_and(!bit, Ordering::SeqCst);
     on_interrupt();
 }
 
 /// Waits until every CPU has stopped.
 pub(crate) fn wait_for_all() {
     while STOPPED.load(Ordering::Acquire) < crate::cpus() {
-        core::hint::spin_loop();
+        arch::pause();
     }
 }

@@ -19,6 +19,17 @@ const SH_SMASK_32: usize = KSEG1 + GIC + 0x384;
 const SH_MAP_PIN: usize = KSEG1 + GIC + 0x500;
 /// Which CPUs it is for; 32 bytes each.
 const SH_MAP_VP: usize = KSEG1 + GIC + 0x2000;
+/// The time: 100 MHz under QEMU.
+const SH_COUNTER: usize = KSEG1 + GIC + 0x10;
+/// Of the CPU at hand: disables interrupts of its own, a bit each.
+const VP_RMASK: usize = KSEG1 + GIC + 0x800c;
+/// Which pin its timer is for.
+const VP_COMPARE_MAP: usize = KSEG1 + GIC + 0x8044;
+/// When its timer interrupts. To write it takes the interrupt back.
+const VP_COMPARE: usize = KSEG1 + GIC + 0x80a0;
+
+/// The bit of the timer, among a CPU's own interrupts.
+const COMPARE: usize = 1 << 1;
 
 const HIGHEST: usize = 1 << 31;
 
@@ -33,9 +44,12 @@ pub(super) const IE: u32 = 1;
 /// Puts the controller where the kernel wants it, and returns how many CPUs the machine has.
 pub(super) fn find() -> usize {
     write(GCR_GIC_BASE, GIC | 1);
+    (read(SH_CONFIG) & 0x7f) + 1
+}
+
+fn read(register: usize) -> usize {
     // SAFETY: a register of the controller.
-    let config = unsafe { ptr::with_exposed_provenance::<usize>(SH_CONFIG).read_volatile() };
-    (config & 0x7f) + 1
+    unsafe { ptr::with_exposed_provenance::<usize>(register).read_volatile() }
 }
 
 /// Gives each of the CPUs its interrupt.
@@ -54,8 +68,26 @@ pub(super) fn stop_timer() {
     unsafe { cp0::cause::write(1 << 27) };
 }
 
+/// Lets this CPU's timer interrupt by a pin of its own.
+pub(super) fn route_timer(pin: usize) {
+    write(VP_COMPARE_MAP, HIGHEST | pin);
+}
+
+/// Returns the time.
+pub(super) fn time() -> usize {
+    read(SH_COUNTER)
+}
+
+/// Lets this CPU's timer interrupt at a time, and takes its interrupt back.
+pub(super) fn interrupt_at(time: usize) {
+    write(VP_COMPARE, time);
+}
+
 /// Lets others interrupt this CPU whenever interrupts are on; they are off afterwards.
+///
+/// After reset the controller's own timer is on, at pin 0, and its time comes after 43 s: it would stand there for good.
 pub(super) fn listen() {
+    write(VP_RMASK, COMPARE);
     // SAFETY: kernel mode, no exception level, the vectors in kseg0, interrupts off.
     unsafe { cp0::status::write(PIN_0) };
 }

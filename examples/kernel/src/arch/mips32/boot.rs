@@ -6,7 +6,8 @@
 use core::arch::global_asm;
 use core::slice;
 
-use super::{cores, cp0, firmware, gic, refill};
+use super::timer::{self, TIMER};
+use super::{IPI, cores, cp0, firmware, gic, refill};
 
 global_asm!(
     r#"
@@ -89,8 +90,9 @@ extern "C" fn other() -> ! {
 /// Empties the TLB and what stands behind it, and lets the interrupts through that user mode takes.
 fn prepare() {
     refill::prepare();
+    timer::prepare();
     // SAFETY: in kernel mode no interrupt is taken; user mode takes these two.
-    unsafe { cp0::status::write(super::IPI | super::TIMER) };
+    unsafe { cp0::status::write(IPI | TIMER) };
 }
 
 /// Starts every other CPU below `limit` that the machine has, and returns how many run then.

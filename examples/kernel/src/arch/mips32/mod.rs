@@ -19,6 +19,7 @@ mod gic;
 mod refill;
 #[path = "../../../../mips32/src/arch/semihosting.rs"]
 mod semihosting;
+mod timer;
 #[path = "../../../../mips32/src/arch/tlb.rs"]
 #[allow(dead_code)]
 mod tlb;
@@ -59,9 +60,8 @@ pub(crate) const fn physical(at: usize) -> usize {
 /// Whether there are other CPUs, and the board's coherence manager and interrupt controller with them.
 const SEVERAL: bool = crate::memory::CPUS > 1;
 
-/// Status and Cause: the interrupts of other CPUs, by pin 0 of the interrupt controller, and of the timer.
+/// Status and Cause: the interrupts of other CPUs, by pin 0 of the interrupt controller.
 const IPI: u32 = if SEVERAL { 1 << 10 } else { 0 };
-const TIMER: u32 = 1 << 15;
 
 /// Runs `f` without interrupts, which the kernel never takes.
 pub(crate) fn masked<R>(f: impl FnOnce() -> R) -> R {
@@ -78,51 +78,35 @@ pub(crate) fn instructions() -> usize {
     cp0::count::read() as usize
 }
 
-/// How long a thread runs, in ticks of Count: about 5 ms.
-const SLICE: u32 = 800_000;
-/// How long a CPU waits for another one before it looks again: about 20 us.
-const PAUSE: u32 = 3_200;
+/// How long a thread runs, in microseconds.
+const SLICE: u32 = 5_000;
+/// How long a CPU waits for another one before it looks again, in microseconds.
+const PAUSE: u32 = 20;
 
 /// Waits for an interrupt.
 pub(crate) fn wait() {
-    set_timer(SLICE);
+    timer::set(SLICE);
     trap::sleep();
 }
 
 /// Lets time pass while this CPU waits for another one, which an emulator or a hypervisor runs meanwhile.
 /// What runs here has its time after that.
 pub(crate) fn pause() {
-    set_timer(PAUSE);
+    timer::set(PAUSE);
     trap::sleep();
     begin_slice();
 }
 
-/// Takes the interrupt of other CPUs back. What it was sent for is looked for after that.
+/// Takes the interrupt of other CPUs back, if it has come. What it was sent for is looked for after that.
 pub(crate) fn take_interrupt() {
-    if SEVERAL {
+    if cp0::cause::read() & IPI != 0 {
         gic::acknowledge(cpu());
     }
 }
 
 /// Lets the timer interrupt when a thread has run for long enough.
 pub(crate) fn begin_slice() {
-    set_timer(SLICE);
-}
-
-/// Lets the timer interrupt after so many ticks, or some more.
-fn set_timer(mut ticks: u32) {
-    loop {
-        let at = cp0::count::read().wrapping_add(ticks);
-        // SAFETY: it takes the timer's interrupt back, and says when the next one is.
-        unsafe { cp0::compare::write(at) };
-        // Had that time passed before it was written, the interrupt would come when Count has gone round; and one that comes
-        // during the write is taken back in QEMU.
-        let passed = cp0::count::read().wrapping_sub(at) as i32 >= 0;
-        if !passed || cp0::cause::read() & TIMER != 0 {
-            return;
-        }
-        ticks = ticks.saturating_mul(2);
-    }
+    timer::set(SLICE);
 }
 
 /// Makes what has been stored executable on this CPU: QEMU's caches are coherent.

@@ -7,7 +7,8 @@ use core::arch::global_asm;
 
 use tlbkit::{Access, VirtAddr};
 
-use super::{IPI, TIMER};
+use super::IPI;
+use super::timer::TIMER;
 
 /// The registers of a thread that does not run.
 #[repr(C)]
