@@ -9,11 +9,13 @@
 //! The disk may have what a frame holds, too, until that is written; [`frames`] knows.
 
 use tlbkit::{Access, Attr, Change, Entry, Error, Fault, Leaf, Mark, PageSize, Pages, Pfn, VirtAddr, Vpn};
+use tlbkit_superpage::{Refusal, Superpage};
 
 use crate::disk::Slot;
+use crate::growth::{Growth, Miss};
 use crate::memory::Space;
 use crate::report::{Count, REPORT};
-use crate::{faults, frames, witness};
+use crate::{arch, faults, frames, witness};
 
 /// Where the window begins: 2 MiB before a gigabyte ends, so that its pages are in two nodes of every level.
 pub(crate) const WINDOW: usize = (1 << 30) - (2 << 20);
@@ -44,6 +46,8 @@ impl From<Error> for Refused {
 #[derive(Clone, Copy, Debug)]
 struct Page {
     write: bool,
+    /// Whether it has missed in a TLB since the clock's hand was there: the accessed bit of a machine that has none.
+    missed: bool,
 }
 
 impl Page {
@@ -56,6 +60,7 @@ impl Page {
 /// A process's memory. Whoever has it exclusively is the one that changes the address space.
 pub(crate) struct Body {
     pub(crate) space: Space,
+    growth: Growth,
     pages: [Option<Page>; PAGES],
 }
 
@@ -85,6 +90,11 @@ impl Part {
     }
 }
 
+/// Returns the first pages of the window.
+pub(crate) fn window(len: usize) -> Pages {
+    Part { first: 0, len }.pages()
+}
+
 fn vpn(index: usize) -> Vpn {
     VirtAddr::new(WINDOW + (index << PageSize::K4.shift())).vpn(PageSize::K4)
 }
@@ -95,7 +105,7 @@ fn address(index: usize) -> VirtAddr {
 
 impl Body {
     pub(crate) fn new(space: Space) -> Self {
-        Self { space, pages: [None; PAGES] }
+        Self { space, growth: Growth::new(), pages: [None; PAGES] }
     }
 
     fn leaf(&self, index: usize) -> Option<Leaf> {
@@ -110,18 +120,120 @@ impl Body {
     /// Reserves pages, which are full of zeros when they are first used.
     pub(crate) fn reserve(&mut self, part: Part, write: bool) -> Result<(), Refused> {
         self.all(part, false)?;
-        self.pages[part.indices()].fill(Some(Page { write }));
+        self.pages[part.indices()].fill(Some(Page { write, missed: false }));
         Ok(())
+    }
+
+    /// Maps in small pages what is larger among these.
+    fn alone(&mut self, part: Part) -> Result<(), Refused> {
+        if arch::SIZES.is_empty() {
+            return Ok(());
+        }
+        for index in part.indices() {
+            while let Some(leaf) = self.leaf(index)
+                && leaf.size != PageSize::K4
+            {
+                let first = leaf.at.vpn(PageSize::K4);
+                let whole = self.growth.demote(vpn(index)).unwrap_or(Superpage { first, size: leaf.size });
+                self.space.resize(whole.pages(PageSize::K4), PageSize::K4)?;
+                REPORT.add(Count::Demotions, 1);
+            }
+        }
+        Ok(())
+    }
+
+    /// Maps in small pages what reaches over an end of these.
+    fn cut(&mut self, part: Part) -> Result<(), Refused> {
+        self.alone(Part { len: 1, ..part })?;
+        self.alone(Part { first: part.first + part.len - 1, len: 1 })
+    }
+
+    /// Takes misses of the process's, and makes superpages of what has missed often enough.
+    pub(crate) fn hear(&mut self, misses: &[Miss]) {
+        let mut misses = misses.iter();
+        while let Some(&miss) = misses.next() {
+            let index = miss.page.get().wrapping_sub(vpn(0).get());
+            if let Some(page) = self.pages.get_mut(index).and_then(Option::as_mut) {
+                page.missed = true;
+            }
+            if let Some(range) = self.growth.miss(miss) {
+                let done = self.promote(range);
+                self.growth.answer(range, done);
+                let count = if done.is_ok() { Count::Promotions } else { Count::Refusals };
+                REPORT.add(count, 1);
+                // The others have missed before that.
+                misses.by_ref().filter_map(|miss| miss.evicted).for_each(|page| self.growth.evicted(page));
+            }
+        }
+    }
+
+    /// Brings the pages of a range together, and maps them by as few TLB entries as the machine can: pages that are reserved
+    /// alike and nobody else's. Those that were not used are full of zeros then.
+    fn promote(&mut self, range: Superpage) -> Result<(), Refusal> {
+        let pages = range.pages(PageSize::K4);
+        let first = pages.first().address(PageSize::K4).get();
+        let part = Part::new(first, pages.len()).map_err(|_| Refusal::NotHere)?;
+        let Some(Page { write, .. }) = self.pages[part.first] else { return Err(Refusal::NotHere) };
+        let fits = |index: usize| {
+            let is_ours = match self.space.entry(address(index)) {
+                Entry::Empty => true,
+                Entry::Leaf(leaf) => leaf.size != PageSize::K4 || frames::is_sole(leaf.frame),
+                Entry::Mark(_) => false,
+            };
+            is_ours && self.pages[index].is_some_and(|page| page.write == write)
+        };
+        if !part.indices().all(fits) {
+            return Err(Refusal::NotHere);
+        }
+        let size = arch::page_size(range.size);
+        let new = frames::take_run(part.len, size).ok_or(Refusal::NoMemory)?;
+        let mut new = (0..part.len).map(|offset| Pfn::new(new.get() + offset));
+        let done = self.alone(part).and_then(|()| Ok(self.gather(part, size, &mut new)?));
+        new.for_each(|frame| frames::release(frame, false));
+        // The pages are this process's alone, whichever frames they have.
+        let (set, clear) =
+            if write { (Attr::WRITE | Attr::DIRTY, Attr::COPY_ON_WRITE) } else { Default::default() };
+        let restored = self.space.protect(pages, Change { clear, set });
+        assert!(restored.is_ok(), "the entries have room for these attributes");
+        REPORT.add(Count::Operations, 1);
+        done.map_err(|_| Refusal::NoMemory)
+    }
+
+    /// Gives pages new frames with what the old ones hold, then makes them pages of `size`. Nobody may write to them until
+    /// that has been done: no CPU writes to what another one has still elsewhere.
+    fn gather(&self, part: Part, size: PageSize, new: &mut impl Iterator<Item = Pfn>) -> Result<(), Error> {
+        let read = Attr::READ | Attr::USER;
+        self.space.edit(|edit| {
+            edit.protect(part.pages(), Change::clear(Attr::WRITE))?;
+            edit.flush();
+            for (index, frame) in part.indices().zip(new) {
+                let mapped = match self.leaf(index) {
+                    Some(leaf) => {
+                        frames::copy(frames::words(leaf.frame), frames::words(frame));
+                        edit.replace(address(index), frame, read)
+                    }
+                    None => {
+                        frames::clear(frame);
+                        edit.map(Pages::one(vpn(index)), frame, read)
+                    }
+                };
+                mapped.inspect_err(|_| frames::release(frame, false))?;
+            }
+            edit.resize(part.pages(), size)
+        })
     }
 
     /// Gives up what is reserved of these pages.
     pub(crate) fn unmap(&mut self, part: Part) -> Result<(), Refused> {
+        self.cut(part)?;
         if faults::EARLY_FREE.planted() {
+            self.alone(part)?;
             part.indices()
                 .filter_map(|index| self.leaf(index))
                 .for_each(|leaf| frames::free_early(leaf.frame));
         }
         witness::lowering(part.pages(), || self.space.unmap(part.pages()))?;
+        self.growth.unmapped(part.pages());
         self.pages[part.indices()].fill(None);
         Ok(())
     }
@@ -129,6 +241,7 @@ impl Body {
     /// Gives or takes the right to write.
     pub(crate) fn protect(&mut self, part: Part, write: bool) -> Result<(), Refused> {
         self.all(part, true)?;
+        self.cut(part)?;
         // A page that others may have, too, gets the right when it is first written.
         let shared = Change { clear: Attr::WRITE, set: Attr::COPY_ON_WRITE };
         let never = Change::clear(Attr::WRITE | Attr::COPY_ON_WRITE);
@@ -143,10 +256,11 @@ impl Body {
         let to = Part::new(to, from.len)?;
         self.all(from, true)?;
         self.all(to, false)?;
+        self.alone(from)?;
         for (index, target) in from.indices().zip(to.indices()) {
             self.pages[target] = self.pages[index].take();
         }
-        let Self { space, pages } = self;
+        let Self { space, pages, .. } = self;
         let moving = || {
             space.edit(|edit| {
                 for (index, target) in from.indices().zip(to.indices()) {
@@ -177,6 +291,7 @@ impl Body {
             }
             return Err(error.into());
         }
+        self.growth.unmapped(from.pages());
         REPORT.add(Count::PagesMoved, from.len);
         Ok(())
     }
@@ -187,6 +302,7 @@ impl Body {
         if part.len > MESSAGE {
             return Err(Refused::Wrong);
         }
+        self.alone(part)?;
         let mut taken = heapless::Vec::new();
         for index in part.indices() {
             // A frame that is this process's alone.
@@ -208,7 +324,7 @@ impl Body {
     pub(crate) fn put_in(&mut self, at: usize, frames: &[Pfn]) -> Result<(), Refused> {
         let part = Part::new(at, frames.len())?;
         self.all(part, false)?;
-        let page = Page { write: true };
+        let page = Page { write: true, missed: false };
         self.space.map_each(part.pages(), frames.iter().copied(), page.attr())?;
         self.pages[part.indices()].fill(Some(page));
         Ok(())
@@ -251,6 +367,11 @@ impl Body {
     /// Gives the process a frame of its own for a page that others may have.
     fn unshare(&mut self, at: VirtAddr, leaf: Leaf) -> Result<(), Refused> {
         let page = Pages::one(at.vpn(PageSize::K4));
+        let mut leaf = leaf;
+        if leaf.size != PageSize::K4 {
+            self.alone(Part::new(page.first().address(PageSize::K4).get(), 1)?)?;
+            leaf = self.space.lookup(at).ok_or(Refused::Wrong)?;
+        }
         REPORT.add(Count::Operations, 1);
         if frames::is_sole(leaf.frame) || faults::NO_COW.planted() {
             self.space.protect(page, Change { clear: Attr::COPY_ON_WRITE, set: Attr::WRITE })?;
@@ -265,20 +386,28 @@ impl Body {
     /// Returns a copy of the process's memory, whose frames are shared until they are written.
     pub(crate) fn fork(&mut self) -> Result<Self, Refused> {
         let window = Part { first: 0, len: PAGES };
-        Ok(Self { space: witness::lowering(window.pages(), || self.space.fork())?, pages: self.pages })
+        self.alone(window)?;
+        let space = witness::lowering(window.pages(), || self.space.fork())?;
+        Ok(Self { space, growth: Growth::new(), pages: self.pages })
     }
 
     /// Moves the clock's hand over pages: one that was used since the hand was there last is not used from now on, and
     /// one that was not goes to disk. Returns how many went. The caller is the only one that writes to the disk, which
     /// has room for all of them.
     pub(crate) fn sweep(&mut self, part: Part) -> usize {
+        if self.alone(part).is_err() {
+            return 0;
+        }
         let is_ours = |&(_, leaf): &(usize, Leaf)| frames::is_sole(leaf.frame);
         let leaves = part.indices().filter_map(|index| Some((index, self.leaf(index)?))).filter(is_ours);
         let (mut used, mut idle) = (heapless::Vec::<_, SWEEP>::new(), heapless::Vec::<_, SWEEP>::new());
         for (index, leaf) in leaves.take(SWEEP) {
-            let list = if leaf.attr.contains(Attr::ACCESSED) { &mut used } else { &mut idle };
+            let has_missed = self.pages[index].is_some_and(|page| page.missed);
+            let is_used = leaf.attr.contains(Attr::ACCESSED) || has_missed;
+            let list = if is_used { &mut used } else { &mut idle };
             let _ = list.push((index, leaf.frame));
         }
+        self.pages[part.indices()].iter_mut().flatten().for_each(|page| page.missed = false);
         // The frames are held until the disk has them; nobody stores to them once the edit has ended.
         idle.iter().for_each(|&(_, frame)| frames::share(frame));
         // Each frame that the disk does not have yet, with its place there; and those that it has.

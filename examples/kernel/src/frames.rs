@@ -6,19 +6,58 @@
 use core::sync::atomic::{AtomicBool, AtomicU16, AtomicU32, Ordering};
 
 use spin::{Mutex, RelaxStrategy as _};
-use tlbkit::Pfn;
+use tlbkit::{PageSize, Pfn};
 
 use crate::disk::Slot;
 use crate::memory::{Page, Serving, Words};
 use crate::report::{Count, REPORT};
-use crate::{arch, witness};
+use crate::witness;
 
 /// How many there are.
 pub(crate) const FRAMES: usize = 2048;
 
 static MEMORY: [Words; FRAMES] = [const { Words::new() }; FRAMES];
 static INFO: [Info; FRAMES] = [const { Info::new() }; FRAMES];
-static FREE: Mutex<heapless::Vec<u16, FRAMES>> = Mutex::new(heapless::Vec::new());
+static FREE: Mutex<Free> = Mutex::new(Free { words: [0; FRAMES / BITS], count: 0 });
+
+/// The frames that are free, a bit each.
+struct Free {
+    words: [usize; FRAMES / BITS],
+    count: usize,
+}
+
+const BITS: usize = usize::BITS as usize;
+
+impl Free {
+    fn set(&mut self, index: usize) {
+        self.words[index / BITS] |= 1 << (index % BITS);
+        self.count += 1;
+    }
+
+    /// Takes the lowest one.
+    fn take(&mut self) -> Option<usize> {
+        let word = self.words.iter().position(|&word| word != 0)?;
+        let index = word * BITS + self.words[word].trailing_zeros() as usize;
+        self.clear(index, 1);
+        Some(index)
+    }
+
+    /// Takes the highest `len` in a row that begin where `fits`.
+    fn take_run(&mut self, len: usize, fits: impl Fn(usize) -> bool) -> Option<usize> {
+        let is_free = |index: usize| self.words[index / BITS] >> (index % BITS) & 1 == 1;
+        let all = |first: usize| (first..first + len).all(is_free);
+        let first = (0..=FRAMES - len).rev().find(|&first| fits(first) && all(first))?;
+        self.clear(first, len);
+        Some(first)
+    }
+
+    fn clear(&mut self, first: usize, len: usize) {
+        for index in first..first + len {
+            self.words[index / BITS] &= !(1 << (index % BITS));
+        }
+        self.count -= len;
+    }
+}
 
 /// What a free frame is full of.
 const FREED: usize = 0xdead_dead_dead_dead_u64 as usize;
@@ -60,12 +99,18 @@ pub(crate) fn prepare() {
     for frame in &MEMORY {
         fill(&frame.0, FREED);
     }
-    FREE.lock().extend(0..FRAMES as u16);
+    let mut free = FREE.lock();
+    (0..FRAMES).for_each(|index| free.set(index));
 }
 
 /// Returns how many are not free.
 pub(crate) fn in_use() -> usize {
-    FRAMES - FREE.lock().len()
+    FRAMES - FREE.lock().count
+}
+
+/// Fills a frame with zeros.
+pub(crate) fn clear(frame: Pfn) {
+    fill(words(frame), 0);
 }
 
 fn fill(words: &Page, word: usize) {
@@ -74,7 +119,7 @@ fn fill(words: &Page, word: usize) {
 
 /// Takes a frame, full of zeros.
 pub(crate) fn take() -> Option<Pfn> {
-    take_any().inspect(|&frame| fill(words(frame), 0))
+    take_any().inspect(|&frame| clear(frame))
 }
 
 /// Takes a frame with the contents of another one.
@@ -88,8 +133,23 @@ pub(crate) fn copy(from: &Page, to: &Page) {
     }
 }
 
+/// Takes `len` frames in a row, the first of which begins a page of `size`: whatever is in them.
+pub(crate) fn take_run(len: usize, size: PageSize) -> Option<Pfn> {
+    let fits = |index: usize| MEMORY[index].frame().is_aligned(size, PageSize::K4);
+    let first = FREE.lock().take_run(len, fits)?;
+    for index in first..first + len {
+        let _ = taken(index);
+    }
+    Some(MEMORY[first].frame())
+}
+
 fn take_any() -> Option<Pfn> {
-    let index = usize::from(FREE.lock().pop()?);
+    let index = FREE.lock().take()?;
+    Some(taken(index))
+}
+
+/// A frame is free no longer.
+fn taken(index: usize) -> Pfn {
     witness::frame(MEMORY[index].frame(), false);
     let (Words(words), info) = (&MEMORY[index], &INFO[index]);
     let spoilt = words.iter().any(|word| word.load(Ordering::Relaxed) != FREED);
@@ -97,7 +157,7 @@ fn take_any() -> Option<Pfn> {
     let holders = info.holders.swap(1, Ordering::Relaxed);
     REPORT.check(holders == 0, Count::Failures, || "a frame was free while it was mapped");
     info.dirty.store(false, Ordering::Relaxed);
-    Some(MEMORY[index].frame())
+    MEMORY[index].frame()
 }
 
 /// Returns the page of the disk that has what the frame held when it was read; the frame may have been written since.
@@ -143,8 +203,7 @@ fn free(frame: Pfn) {
     if let Some(slot) = Slot::numbered(INFO[index(frame)].slot.swap(0, Ordering::Relaxed)) {
         slot.release();
     }
-    // There is room: it has all of them.
-    let _ = FREE.lock().push(index(frame) as u16);
+    FREE.lock().set(index(frame));
 }
 
 /// Frees a frame that is still mapped, once: the planted fault.

@@ -4,6 +4,7 @@
 //! ```text
 //!   main ── threads ── process ── body ── tlbkit: AddressSpace
 //!             │           │        ├── frames   of user pages, and how often each is mapped
+//!             │           │        ├── growth   which pages should be larger, where software loads the TLB
 //!             │           │        └── disk     in memory, for pages that go out
 //!             │           └── messages, the clock's hand
 //!             └── arch: to user mode and back      memory: the one `unsafe impl Kernel`
@@ -29,11 +30,13 @@ mod costs;
 mod disk;
 mod faults;
 mod frames;
+mod growth;
 mod load;
 mod memory;
 mod process;
 mod report;
 mod threads;
+mod time;
 mod witness;
 
 /// How many pages the first process's stack has, at the end of its window.
@@ -62,6 +65,7 @@ pub(crate) fn first(boot: Boot) -> ! {
     }
     let kernel = memory::prepare().expect("there is memory for the kernel's half");
     disk::prepare();
+    growth::prepare();
     // What maps the kernel's memory reaches every frame at any time, and never changes: it is not recorded.
     witness::begin();
     let tables = memory::tables();
@@ -91,7 +95,7 @@ pub(crate) fn other() -> ! {
     arch::fetch_anew();
     threads::work();
     loop {
-        arch::wait();
+        time::idle();
         arch::take_interrupt();
     }
 }

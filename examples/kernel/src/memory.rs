@@ -10,7 +10,7 @@ use tlbkit::{
 
 use crate::disk::Slot;
 use crate::report::{Count, REPORT};
-use crate::{arch, faults, frames, witness};
+use crate::{arch, faults, frames, time, witness};
 
 /// The most CPUs.
 pub(crate) const CPUS: usize = if cfg!(feature = "one-cpu") { 1 } else { 8 };
@@ -119,7 +119,7 @@ unsafe impl Kernel for Machine {
     }
 
     fn pause(&self) {
-        arch::pause();
+        time::pause();
         // An interrupt that stands would end the next pause at once. What it was sent for is looked for after each.
         arch::take_interrupt();
     }
@@ -157,7 +157,7 @@ pub(crate) struct Serving;
 
 impl RelaxStrategy for Serving {
     fn relax() {
-        arch::pause();
+        time::pause();
         on_interrupt();
     }
 }

@@ -7,6 +7,7 @@ use tlbkit::Pfn;
 
 use crate::body::{Body, MESSAGE, PAGES, Part, Refused, SWEEP, WINDOW};
 use crate::disk;
+use crate::growth::Misses;
 use crate::memory::Lock;
 
 /// How many processes there can be.
@@ -89,6 +90,16 @@ impl Process {
         let Some(parent) = parent else { return Ended::Everything };
         parent.children.fetch_sub(1, Ordering::Release);
         Ended::Process
+    }
+
+    /// Takes what its threads have missed, unless somebody else is changing its memory.
+    pub(crate) fn hear(&self, misses: &Misses) {
+        if !misses.is_empty()
+            && let Some(mut body) = self.body.try_lock()
+            && let Some(body) = &mut *body
+        {
+            body.hear(misses);
+        }
     }
 
     /// Does something with the process's memory.

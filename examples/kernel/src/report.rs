@@ -24,9 +24,13 @@ pub(crate) enum Count {
     PagesMoved,
     PagedOut,
     PagedIn,
+    /// Superpages that were made, that could not be made, and that were taken apart.
+    Promotions,
+    Refusals,
+    Demotions,
 }
 
-const NAMES: [&str; 12] = [
+const NAMES: [&str; 15] = [
     "checks",
     "failures",
     "stale_reads",
@@ -39,6 +43,9 @@ const NAMES: [&str; 12] = [
     "pages_moved",
     "paged_out",
     "paged_in",
+    "promotions",
+    "refusals",
+    "demotions",
 ];
 
 /// The numbers of a boot.

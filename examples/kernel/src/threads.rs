@@ -8,10 +8,11 @@ use tlbkit::VirtAddr;
 
 use crate::arch::{self, Frame, Trap};
 use crate::body::{Part, Refused};
-use crate::faults;
+use crate::growth::Misses;
 use crate::memory::{MMU, Space, on_interrupt};
 use crate::process::{ALL, Ended, Process, page_out};
 use crate::report::{Count, REPORT};
+use crate::{faults, time};
 
 /// A thread that does not run, or that this CPU runs.
 pub(crate) struct Thread {
@@ -108,6 +109,17 @@ impl Thread {
             }
             Trap::Illegal => self.refuse(format_args!("an illegal instruction")),
         }
+    }
+
+    /// Tells the process what has missed, and returns whether there was room for no more.
+    fn hear(&self) -> bool {
+        let mut misses = Misses::new();
+        let was_full = arch::misses(|miss| {
+            // There is room: a log has no more.
+            let _ = misses.push(miss);
+        });
+        self.process.hear(&misses);
+        was_full
     }
 
     /// Lets the thread go on in its handler, or ends it.
@@ -270,11 +282,16 @@ pub(crate) fn work() {
         };
         faults::flush_late();
         assert_eq!(faults::switching(|| thread.space.activate()), Ok(()));
-        arch::begin_slice();
+        time::begin_slice();
         let mut events;
         let next = loop {
+            time::resume();
             let trap = arch::run(&mut thread.frame);
             events = EVENTS.load(Ordering::Relaxed);
+            if thread.hear() && matches!(trap, Trap::Fault(..)) {
+                // There is room now: if the access faults again, it is a fault.
+                continue;
+            }
             match thread.trapped(trap) {
                 Next::On => {}
                 next => break next,
@@ -297,7 +314,7 @@ fn idle() {
     let bit = 1 << arch::cpu();
     IDLE.fetch_or(bit, Ordering::SeqCst);
     if READY.lock().is_empty() {
-        arch::wait();
+        time::idle();
     }
     IDLE.fetch_and(!bit, Ordering::SeqCst);
     on_interrupt();
@@ -306,6 +323,6 @@ fn idle() {
 /// Waits until every CPU has stopped.
 pub(crate) fn wait_for_all() {
     while STOPPED.load(Ordering::Acquire) < crate::cpus() {
-        arch::pause();
+        time::pause();
     }
 }

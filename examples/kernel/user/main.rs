@@ -10,6 +10,7 @@ use core::sync::atomic::{AtomicUsize, Ordering};
 use sys::Found;
 
 mod arch;
+mod dense;
 mod messages;
 mod pressure;
 mod storm;
@@ -112,6 +113,11 @@ extern "C" fn main() -> ! {
         for _ in 0..cpus {
             seed += 1;
             run(|| storm::run(&mut Numbers::new(seed)));
+        }
+        sys::wait();
+        for _ in 0..cpus.div_ceil(2) {
+            seed += 1;
+            run(|| dense::run(&mut Numbers::new(seed)));
         }
         sys::wait();
         run(|| tree::run(100));

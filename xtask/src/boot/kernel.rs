@@ -260,7 +260,7 @@ fn text(row: &Value) -> String {
 }
 
 /// What a row has for every machine.
-const NAMES: [&str; 14] = [
+const NAMES: [&str; 17] = [
     "operations",
     "forks",
     "faults",
@@ -269,6 +269,9 @@ const NAMES: [&str; 14] = [
     "pages_moved",
     "paged_out",
     "paged_in",
+    "promotions",
+    "refusals",
+    "demotions",
     "stale_reads",
     "stale_writes",
     "frames_leaked",

@@ -14,17 +14,28 @@ use core::ops::Range;
 use super::cp0;
 use super::exception::general_entry;
 
-const REFILL: usize = 0x8000_0000;
-const GENERAL: usize = REFILL + 0x180;
-const TAIL: usize = REFILL + 0x400;
-const END: usize = REFILL + 0x1000;
+const VECTORS: usize = 0x8000_0000;
+const GENERAL: usize = 0x180;
+const TAIL: usize = 0x400;
+const END: usize = 0x1000;
 
 /// Writes the pieces of a handler. What follows the general one is the way to the kernel.
 ///
 /// # Safety
 ///
 /// The words are a handler that serves the address spaces which the kernel then makes current.
+#[allow(dead_code, reason = "examples/kernel has vectors for each CPU")]
 pub unsafe fn install(refill: &[u32], general: &[u32], tail: &[u32]) {
+    // SAFETY: the caller's promise; nothing else is there.
+    unsafe { install_at(VECTORS, refill, general, tail) };
+}
+
+/// Writes them to other vectors than those after reset: EBase says where.
+///
+/// # Safety
+///
+/// As for [`install`], on each CPU whose vectors these are, and nothing else is in the page at `vectors`.
+pub unsafe fn install_at(vectors: usize, refill: &[u32], general: &[u32], tail: &[u32]) {
     let entry = general_entry as *const () as usize as u32;
     let jump = [
         // lui k0, high; ori k0, k0, low; jr k0; nop
@@ -33,10 +44,10 @@ pub unsafe fn install(refill: &[u32], general: &[u32], tail: &[u32]) {
         0x0340_0008,
         0,
     ];
-    place(REFILL..GENERAL, refill, &[]);
-    place(GENERAL..TAIL, general, &jump);
-    place(TAIL..END, tail, &[]);
-    written(REFILL, END - REFILL);
+    place(vectors..vectors + GENERAL, refill, &[]);
+    place(vectors + GENERAL..vectors + TAIL, general, &jump);
+    place(vectors + TAIL..vectors + END, tail, &[]);
+    written(vectors, END);
 }
 
 /// Fills a place with words, then others, then `nop`: without a refill handler a miss runs into the general vector.

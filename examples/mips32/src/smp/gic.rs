@@ -8,25 +8,21 @@ use crate::arch::cp0;
 
 /// Where the kernel puts the controller: nothing else is there on this board.
 const GIC: usize = 0x1bdc_0000;
+/// Its registers.
+pub(super) const REGISTERS: usize = KSEG1 + GIC;
 
 /// The lowest bits: one less than the CPUs.
-const SH_CONFIG: usize = KSEG1 + GIC;
+const SH_CONFIG: usize = REGISTERS;
 /// Raises (with the highest bit) or lowers a shared interrupt.
-const SH_WEDGE: usize = KSEG1 + GIC + 0x280;
+const SH_WEDGE: usize = REGISTERS + 0x280;
 /// Enables shared interrupts from 32 on, a bit each.
-const SH_SMASK_32: usize = KSEG1 + GIC + 0x384;
+const SH_SMASK_32: usize = REGISTERS + 0x384;
 /// Which pin of the CPU an interrupt is for; a word each.
-const SH_MAP_PIN: usize = KSEG1 + GIC + 0x500;
+const SH_MAP_PIN: usize = REGISTERS + 0x500;
 /// Which CPUs it is for; 32 bytes each.
-const SH_MAP_VP: usize = KSEG1 + GIC + 0x2000;
-/// The time: 100 MHz under QEMU.
-const SH_COUNTER: usize = KSEG1 + GIC + 0x10;
+const SH_MAP_VP: usize = REGISTERS + 0x2000;
 /// Of the CPU at hand: disables interrupts of its own, a bit each.
-const VP_RMASK: usize = KSEG1 + GIC + 0x800c;
-/// Which pin its timer is for.
-const VP_COMPARE_MAP: usize = KSEG1 + GIC + 0x8044;
-/// When its timer interrupts. To write it takes the interrupt back.
-const VP_COMPARE: usize = KSEG1 + GIC + 0x80a0;
+const VP_RMASK: usize = REGISTERS + 0x800c;
 
 /// The bit of the timer, among a CPU's own interrupts.
 const COMPARE: usize = 1 << 1;
@@ -47,7 +43,8 @@ pub(super) fn find() -> usize {
     (read(SH_CONFIG) & 0x7f) + 1
 }
 
-fn read(register: usize) -> usize {
+/// Reads a register of the controller.
+pub(super) fn read(register: usize) -> usize {
     // SAFETY: a register of the controller.
     unsafe { ptr::with_exposed_provenance::<usize>(register).read_volatile() }
 }
@@ -66,21 +63,6 @@ pub(super) fn route(cpus: usize) {
 pub(super) fn stop_timer() {
     // SAFETY: nobody measures time on several CPUs.
     unsafe { cp0::cause::write(1 << 27) };
-}
-
-/// Lets this CPU's timer interrupt by a pin of its own.
-pub(super) fn route_timer(pin: usize) {
-    write(VP_COMPARE_MAP, HIGHEST | pin);
-}
-
-/// Returns the time.
-pub(super) fn time() -> usize {
-    read(SH_COUNTER)
-}
-
-/// Lets this CPU's timer interrupt at a time, and takes its interrupt back.
-pub(super) fn interrupt_at(time: usize) {
-    write(VP_COMPARE, time);
 }
 
 /// Lets others interrupt this CPU whenever interrupts are on; they are off afterwards.

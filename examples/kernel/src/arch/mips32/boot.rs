@@ -72,7 +72,6 @@ extern "C" fn first(count: usize, arguments: *const u32) -> ! {
     let start = usize::from_str_radix(&start[start.len().saturating_sub(8)..], 16).unwrap_or(0);
     let len = found("rd_size").parse().unwrap_or(0);
     assert!(start >> 29 == 0b100 && len > 0, "there are no programs: QEMU takes them as -initrd");
-    refill::install();
     if super::SEVERAL {
         gic::route(gic::find());
     }

@@ -31,7 +31,8 @@ mod vectors;
 
 pub(crate) use boot::{Boot, start_others};
 pub(crate) use cp0::cpu;
-pub(crate) use refill::{fence, fence_all, fence_asid, set_root};
+pub(crate) use refill::{SIZES, fence, fence_all, fence_asid, misses, page_size, set_root};
+pub(crate) use timer::set as set_timer;
 pub(crate) use tlbkit::arch::Mips32Coherent as Machine;
 use trap as exception;
 pub(crate) use trap::{Frame, Trap, run};
@@ -78,23 +79,10 @@ pub(crate) fn instructions() -> usize {
     cp0::count::read() as usize
 }
 
-/// How long a thread runs, in microseconds.
-const SLICE: u32 = 5_000;
-/// How long a CPU waits for another one before it looks again, in microseconds.
-const PAUSE: u32 = 20;
-
-/// Waits for an interrupt.
-pub(crate) fn wait() {
-    timer::set(SLICE);
+/// Waits for an interrupt, so many microseconds at most, or some more.
+pub(crate) fn wait(microseconds: u32) {
+    timer::set(microseconds);
     trap::sleep();
-}
-
-/// Lets time pass while this CPU waits for another one, which an emulator or a hypervisor runs meanwhile.
-/// What runs here has its time after that.
-pub(crate) fn pause() {
-    timer::set(PAUSE);
-    trap::sleep();
-    begin_slice();
 }
 
 /// Takes the interrupt of other CPUs back, if it has come. What it was sent for is looked for after that.
@@ -102,11 +90,6 @@ pub(crate) fn take_interrupt() {
     if cp0::cause::read() & IPI != 0 {
         gic::acknowledge(cpu());
     }
-}
-
-/// Lets the timer interrupt when a thread has run for long enough.
-pub(crate) fn begin_slice() {
-    timer::set(SLICE);
 }
 
 /// Makes what has been stored executable on this CPU: QEMU's caches are coherent.

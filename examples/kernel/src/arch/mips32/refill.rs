@@ -2,12 +2,14 @@
 //! space that this CPU runs.
 //!
 //! ```text
-//!   TLB miss --> Context:  the entry for the pair in this CPU's cache --> hit: 12 instructions
+//!   TLB miss --> log:      what missed, and what is replaced for it
+//!                Context:  the entry for the pair in this CPU's cache --> hit
 //!                ErrorEPC: the root node of the table --------------> miss: walk it, and fill the entry of the cache
 //! ```
 //!
-//! All CPUs run the same words; Context and ErrorEPC are each CPU's own. Whatever is flushed goes from the TLB first, then
-//! from the cache: what is in neither comes from the table again.
+//! Each CPU has a copy of the words, for its own log is named there. Whatever is flushed goes from the TLB first, then from the
+//! cache: what is in neither comes from the table again. The handler loads pages of every size; the kernel hears from the log
+//! which of them should be larger.
 
 use core::mem::MaybeUninit;
 use core::slice;
@@ -15,10 +17,12 @@ use core::slice;
 use spin::Mutex;
 use tlbkit::{Asid, PageSize, Pages, VirtAddr};
 use tlbkit_refill::features::Features;
-use tlbkit_refill::handler::{Form, Front, Handler, Mpt, Place, Root, Spec, Stlb, Walk, Write};
+use tlbkit_refill::handler::{Form, Front, Mpt, Place, Root, Spec, Stlb, Walk, Write};
+use tlbkit_refill::{Block, Log};
 use tlbkit_stlb::{Direct, Invalidate as _, Mips32, Space};
 
 use super::{cp0, tlb, vectors};
+use crate::growth::{MISSES, Miss};
 use crate::memory::{CPUS, Words};
 
 /// The caches: one for each CPU, in a window of 8 MiB, because Context names no less. Behind the kernel and its programs.
@@ -35,8 +39,8 @@ static CACHES: [Mutex<Option<Cache>>; CPUS] = [const { Mutex::new(None) }; CPUS]
 const SPEC: Spec = Spec {
     features: Features::R2,
     place: Place::VECTOR,
-    // The plain form uses no memory but the table.
-    block: 0x8000_1000,
+    // That of each CPU comes here.
+    block: super::KSEG0 as u32,
     root: Root::ErrorEpc,
     front: match Stlb::new(WINDOWS as u32, SETS) {
         Ok(stlb) => Front::Stlb(stlb),
@@ -46,38 +50,81 @@ const SPEC: Spec = Spec {
         Ok(walk) => Walk::Mpt(walk),
         Err(_) => panic!("two levels of ten bits"),
     },
-    form: Form::PLAIN,
-    write: Write::Random,
+    form: Form::BOTH,
+    write: Write::Index,
 };
-const HANDLER: Handler = match SPEC.assemble() {
-    Ok(handler) => handler,
-    Err(_) => panic!("the handler does not fit"),
-};
+const _: () = assert!(SPEC.assemble().is_ok(), "the handler does not fit");
+
+/// Each CPU's vectors, the words that its handler and the kernel share, and what has missed.
+static VECTORS: [Words; CPUS] = [const { Words::new() }; CPUS];
+static BLOCKS: [Block; CPUS] = [const { Block::new() }; CPUS];
+static LOGS: [Log<MISSES>; CPUS] = [const { Log::new() }; CPUS];
 
 /// A root node without an entry, for CPUs that run no address space.
 static EMPTY: Words = Words::new();
 
-/// Writes the handler to its vector.
-pub(super) fn install() {
-    // SAFETY: the handler goes by the root that `set_root` has written.
-    unsafe { vectors::install(HANDLER.refill.words(), HANDLER.general.words(), HANDLER.tail.words()) };
-}
-
-/// Makes this CPU's TLB and cache, whatever they hold, empty ones. A CPU calls it once, before it runs anything.
+/// Makes this CPU's TLB and cache, whatever they hold, empty ones, and writes its handler. A CPU calls it once, before it runs
+/// anything.
 pub(super) fn prepare() {
     tlb::reset();
-    let window = WINDOW * super::cpu();
+    let cpu = super::cpu();
+    let window = WINDOW * cpu;
     let first = core::ptr::with_exposed_provenance_mut::<MaybeUninit<u8>>(WINDOWS + window);
     // SAFETY: the window is memory that nothing else uses, and its CPU takes it once.
     let memory = unsafe { slice::from_raw_parts_mut(first, 16 * SETS) };
     let cache = Cache::new(memory).ok();
     assert!(cache.is_some(), "the window is too small");
-    *CACHES[super::cpu()].lock() = cache;
-    // SAFETY: no address space runs; the handler finds this CPU's cache there.
+    *CACHES[cpu].lock() = cache;
+    LOGS[cpu].attach(&BLOCKS[cpu], (&raw const LOGS[cpu]).addr() as u32);
+    let Ok(handler) = (Spec { block: (&raw const BLOCKS[cpu]).addr() as u32, ..SPEC }).assemble() else {
+        panic!("the handler of a block in kseg0 fits");
+    };
+    let vectors = (&raw const VECTORS[cpu]).expose_provenance();
+    // SAFETY: no address space runs; the handler goes by the root that `set_root` writes, finds this CPU's cache in Context, and
+    // its block and log are this CPU's alone. EBase is written while the vectors are those of a reset, and no exception comes.
     unsafe {
+        vectors::install_at(vectors, handler.refill.words(), handler.general.words(), handler.tail.words());
+        cp0::status::write(BOOT_VECTORS);
+        cp0::ebase::write(vectors as u32);
+        cp0::status::write(0);
         cp0::context::write(SPEC.context() + window as u32);
         set_root(0);
     }
+}
+
+/// Status: the vectors are those of a reset.
+const BOOT_VECTORS: u32 = 1 << 22;
+
+/// Hands over what has missed on this CPU since the last call, and tells whether there was no room for more: then a fault may be
+/// nothing but a miss that the handler could not write down.
+pub(crate) fn misses(mut each: impl FnMut(Miss)) -> bool {
+    let cpu = super::cpu();
+    let mut count = 0;
+    LOGS[cpu].drain(&BLOCKS[cpu], |miss| {
+        count += 1;
+        let gone = miss.evicted;
+        let is_ours = !gone.is_empty() && (gone.entry_hi ^ miss.entry_hi) & tlb::ASID == 0;
+        // An entry for larger pages begins at the bits above its mask.
+        let first = gone.entry_hi & tlb::VPN2 & !gone.page_mask;
+        let page = |at: u32| VirtAddr::new(at as usize).vpn(PageSize::K4);
+        each(Miss { page: page(miss.at), evicted: is_ours.then(|| page(first)) });
+    });
+    count == MISSES
+}
+
+/// The sizes of TLB entries, which map pairs: of pages of 4, 16 and 64 KiB.
+pub(crate) const SIZES: &[PageSize] = &[size(13), size(15), size(17)];
+
+const fn size(shift: u32) -> PageSize {
+    match PageSize::from_shift(shift) {
+        Some(size) => size,
+        None => panic!("a size"),
+    }
+}
+
+/// Returns the size of the pages that fill a TLB entry of this one.
+pub(crate) fn page_size(entry: PageSize) -> PageSize {
+    PageSize::from_shift(entry.shift() - 1).unwrap_or(PageSize::K4)
 }
 
 /// Calls `forget` with this CPU's cache.

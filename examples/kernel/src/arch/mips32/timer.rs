@@ -3,7 +3,16 @@
 //! QEMU raises and lowers the interrupts of a CPU under one lock, but not where a CPU writes Compare or reads Count: there an
 //! interrupt that another CPU sends meanwhile may be lost. The controller's registers are devices', and have the lock.
 
+use super::cores::write;
 use super::{SEVERAL, cp0, gic};
+
+/// The controller's time.
+const SH_COUNTER: usize = gic::REGISTERS + 0x10;
+/// Of the CPU at hand: which pin its timer is for, and when it interrupts. To write the time takes the interrupt back.
+const VP_COMPARE_MAP: usize = gic::REGISTERS + 0x8044;
+const VP_COMPARE: usize = gic::REGISTERS + 0x80a0;
+/// An interrupt is for a pin.
+const TO_PIN: usize = 1 << 31;
 
 /// Status and Cause: the timer's interrupt. The controller's comes by its pin 1.
 pub(super) const TIMER: u32 = if SEVERAL { 1 << 11 } else { 1 << 15 };
@@ -16,21 +25,21 @@ const TICKS: u32 = if SEVERAL { 100 } else { 160 };
 pub(super) fn prepare() {
     if SEVERAL {
         gic::stop_timer();
-        gic::route_timer(PIN);
+        write(VP_COMPARE_MAP, TO_PIN | PIN);
     }
 }
 
 fn time() -> u32 {
-    if SEVERAL { gic::time() as u32 } else { cp0::count::read() }
+    if SEVERAL { gic::read(SH_COUNTER) as u32 } else { cp0::count::read() }
 }
 
 /// Lets the timer interrupt after so many microseconds, or some more, and takes its interrupt back.
-pub(super) fn set(microseconds: u32) {
+pub(crate) fn set(microseconds: u32) {
     let mut ticks = microseconds * TICKS;
     loop {
         let at = time().wrapping_add(ticks);
         if SEVERAL {
-            gic::interrupt_at(at as usize);
+            write(VP_COMPARE, at as usize);
         } else {
             // SAFETY: it takes the timer's interrupt back, and says when the next one is.
             unsafe { cp0::compare::write(at) };

@@ -13,8 +13,11 @@ mod trap;
 
 pub(crate) use boot::{Boot, start_others};
 pub(crate) use sbi::{Console, stop};
+use tlbkit::PageSize;
 pub(crate) use tlbkit::arch::Sv39 as Machine;
 pub(crate) use trap::{Frame, Trap, run};
+
+use crate::growth::Miss;
 
 /// The machine's name.
 pub(crate) const NAME: &str = "riscv64";
@@ -98,6 +101,19 @@ pub(crate) fn interrupt(harts: usize) {
     sbi::interrupt(harts);
 }
 
+/// The sizes of TLB entries that pages grow into: none, for nothing tells the kernel of misses.
+pub(crate) const SIZES: &[PageSize] = &[];
+
+/// Returns the size of the pages that fill a TLB entry of this one.
+pub(crate) fn page_size(entry: PageSize) -> PageSize {
+    entry
+}
+
+/// Hands over what has missed on this hart: nothing that the kernel knows of. Tells whether there was no room for more.
+pub(crate) fn misses(_each: impl FnMut(Miss)) -> bool {
+    false
+}
+
 /// Returns how many instructions this hart has executed.
 pub(crate) fn instructions() -> usize {
     let count;
@@ -106,27 +122,16 @@ pub(crate) fn instructions() -> usize {
     count
 }
 
-/// How long a thread runs, in ticks of 100 ns.
-const SLICE: usize = 50_000;
-/// How long a CPU waits for another one before it looks again, in ticks of 100 ns.
-const PAUSE: usize = 50;
-
-/// Waits for an interrupt.
-pub(crate) fn wait() {
-    wait_for(SLICE);
-}
-
-/// Lets time pass while this CPU waits for another one, which an emulator or a hypervisor runs meanwhile.
-/// What runs here has its time after that.
-pub(crate) fn pause() {
-    wait_for(PAUSE);
-    begin_slice();
-}
-
-fn wait_for(ticks: usize) {
-    sbi::set_timer(ticks);
+/// Waits for an interrupt, so many microseconds at most.
+pub(crate) fn wait(microseconds: u32) {
+    set_timer(microseconds);
     // SAFETY: it waits until an interrupt is pending.
     unsafe { asm!("wfi", options(nostack)) };
+}
+
+/// Lets the timer interrupt after so many microseconds: ten ticks each.
+pub(crate) fn set_timer(microseconds: u32) {
+    sbi::set_timer(10 * microseconds as usize);
 }
 
 /// Takes the software interrupt back. What it was sent for is looked for after that.
@@ -134,11 +139,6 @@ pub(crate) fn take_interrupt() {
     // SAFETY: it clears a pending interrupt.
     unsafe { asm!("csrc sip, {}", in(reg) SOFTWARE, options(nostack)) };
     witness::taken();
-}
-
-/// Lets the timer interrupt when a thread has run for long enough.
-pub(crate) fn begin_slice() {
-    sbi::set_timer(SLICE);
 }
 
 /// Makes what has been stored executable on this hart.

@@ -1,0 +1,146 @@
+//! Superpages: APPROX-ONLINE (Romer et al. 1995, 7.3) hears of TLB misses, and says which pages should become one.
+//!
+//! ```text
+//!   refill handler --> log --> a trap: the process's policy hears of each miss --> Body::promote
+//!   one page is needed alone (another right, a copy, disk, a message, a fork) --> Body::alone
+//! ```
+//!
+//! A policy is a process's. It hears of every CPU's misses as those of one TLB, and of what they replace if that is the same
+//! process's; what another process's misses replace it does not hear of. So it may count an entry as there that is gone, and
+//! charges a superpage the sooner for it. What is mapped is right whatever it counts.
+
+use core::sync::atomic::{AtomicBool, Ordering};
+
+use heapless::Vec;
+use spin::{Mutex, MutexGuard};
+use tlbkit::{PageSize, Pages, Vpn};
+use tlbkit_superpage::{
+    Action, ApproxOnline, Costs, Memory, PageSizes, Policy as _, Refusal, SegmentMemory, Setup, Slot,
+    Superpage, Tlb,
+};
+
+use crate::arch;
+use crate::body::{PAGES, window};
+use crate::process::PROCESSES;
+
+/// How many misses a CPU's log has room for.
+pub(crate) const MISSES: usize = 32;
+
+/// A TLB miss.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Miss {
+    pub(crate) page: Vpn,
+    /// The first page of the entry that had to go for it, if it was of the same address space.
+    pub(crate) evicted: Option<Vpn>,
+}
+
+/// Misses of one address space.
+pub(crate) type Misses = Vec<Miss, MISSES>;
+
+/// Copying a kilobyte costs as much as so many misses: 256 loads and stores in a loop, against a handler that reports, and its
+/// part of a trap.
+const R_PER_KB: u32 = 2;
+
+/// Segments, of the largest size, in the window; the words and counters that one takes at most.
+const SEGMENTS: usize = 32;
+const BITS: usize = 16;
+const COUNTERS: usize = 64;
+
+/// What a policy counts in.
+struct Store {
+    directory: [Slot; SEGMENTS * SegmentMemory::SLOTS],
+    bits: [usize; SEGMENTS * BITS],
+    counters: [u16; SEGMENTS * COUNTERS],
+}
+
+static STORES: [Mutex<Option<Store>>; PROCESSES] = [const { Mutex::new(None) }; PROCESSES];
+/// The policies that no process has.
+static POLICIES: Mutex<Vec<ApproxOnline<'static>, PROCESSES>> = Mutex::new(Vec::new());
+
+/// Makes the policies, if the machine has superpages and tells of misses.
+pub(crate) fn prepare() {
+    static DONE: AtomicBool = AtomicBool::new(false);
+    if arch::SIZES.is_empty() || DONE.swap(true, Ordering::Relaxed) {
+        return;
+    }
+    for store in &STORES {
+        let policy = policy(MutexGuard::leak(store.lock()));
+        // There is room: it has all of them.
+        let _ = POLICIES.lock().push(policy);
+    }
+}
+
+fn policy(store: &'static mut Option<Store>) -> ApproxOnline<'static> {
+    let page_sizes = PageSizes::new(PageSize::K4, arch::SIZES).expect("they are sizes");
+    let costs = Costs { r_per_kb: R_PER_KB, ..Costs::PAPER };
+    let setup = Setup { page_sizes, split: false, costs, ..Setup::PAPER };
+    let each = ApproxOnline::segment_memory(&setup).expect("the costs fit");
+    assert!(each.bits <= BITS && each.counters <= COUNTERS, "a segment takes more than there is");
+    let (directory, bits, counters) = ([Slot::default(); _], [0; _], [0; _]);
+    let Store { directory, bits, counters } = store.insert(Store { directory, bits, counters });
+    let memory = Memory {
+        directory,
+        bits: &mut bits[..SEGMENTS * each.bits],
+        counters: &mut counters[..SEGMENTS * each.counters],
+    };
+    ApproxOnline::new(&setup, memory).expect("the costs fit")
+}
+
+/// The policy of a process, if there is one.
+pub(crate) struct Growth(Option<ApproxOnline<'static>>);
+
+impl Growth {
+    pub(crate) fn new() -> Self {
+        Self(POLICIES.lock().pop())
+    }
+
+    /// Takes a miss, and returns what should become one mapping.
+    pub(crate) fn miss(&mut self, Miss { page, evicted }: Miss) -> Option<Superpage> {
+        let all = window(PAGES);
+        let policy = self.0.as_mut().filter(|_| all.contains(page))?;
+        let evicted = evicted.filter(|&page| all.contains(page));
+        // This policy has no use for the time.
+        match policy.on_miss(tlbkit_superpage::Miss { tlb: Tlb::Data, page, evicted, now: 0 }) {
+            Some(Action::Promote { range, .. }) => Some(range),
+            Some(Action::OutOfSegments { .. }) | None => None,
+        }
+    }
+
+    /// Answers what [`miss`](Self::miss) returned.
+    pub(crate) fn answer(&mut self, range: Superpage, done: Result<(), Refusal>) {
+        match (&mut self.0, done) {
+            (Some(policy), Ok(())) => policy.promoted(range),
+            (Some(policy), Err(why)) => policy.refused(range, why),
+            (None, _) => {}
+        }
+    }
+
+    /// An entry has gone, in a miss that is not to be charged any more.
+    pub(crate) fn evicted(&mut self, page: Vpn) {
+        if let Some(policy) = self.0.as_mut().filter(|_| window(PAGES).contains(page)) {
+            policy.evicted(Tlb::Data, page);
+        }
+    }
+
+    /// One page is needed alone: returns the superpage that is to be mapped in small pages, if there is one.
+    pub(crate) fn demote(&mut self, page: Vpn) -> Option<Superpage> {
+        self.0.as_mut()?.demote(page)
+    }
+
+    /// Pages are mapped no longer.
+    pub(crate) fn unmapped(&mut self, pages: Pages) {
+        if let Some(policy) = &mut self.0 {
+            policy.unmapped(pages);
+        }
+    }
+}
+
+impl Drop for Growth {
+    fn drop(&mut self) {
+        self.unmapped(window(PAGES));
+        if let Some(policy) = self.0.take() {
+            // There is room: it has all of them.
+            let _ = POLICIES.lock().push(policy);
+        }
+    }
+}
