@@ -37,6 +37,10 @@ mod process;
 mod report;
 mod threads;
 mod time;
+#[cfg_attr(
+    target_arch = "mips",
+    allow(dead_code, reason = "only RISC-V's flushes and interrupts are recorded")
+)]
 mod witness;
 
 /// How many pages the first process's stack has, at the end of its window.
