@@ -125,9 +125,10 @@ impl Error {
         Self::Partial { at: of.at, size: of.size }
     }
 
-    /// `wanted` nodes are not to be had from the storage that `held` belongs to.
+    /// Returns the error of an operation that wants `wanted` nodes, which are not to be had from the storage that `held`
+    /// belongs to.
     #[cold]
-    pub(crate) fn no_memory(wanted: usize, held: &Held) -> Self {
+    pub fn no_memory(wanted: usize, held: &Held) -> Self {
         let count = |nodes: usize| u32::try_from(nodes).unwrap_or(u32::MAX);
         Self::NoMemory { wanted: count(wanted), pending: count(held.pending()) }
     }

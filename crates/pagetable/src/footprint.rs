@@ -30,7 +30,7 @@ impl Footprint {
 
 /// The counters behind a [`Footprint`]. One writer changes them, anybody reads.
 #[derive(Debug, Default)]
-pub(crate) struct Tally {
+pub struct Tally {
     nodes: AtomicUsize,
     bytes: AtomicUsize,
     leaves: AtomicUsize,
@@ -46,31 +46,32 @@ fn bump(counter: &AtomicUsize, by: isize) {
 
 impl Tally {
     /// Counts an indexing node in (`sign` 1) or out (-1).
-    pub(crate) fn node(&self, sign: isize, bytes: usize) {
+    pub fn node(&self, sign: isize, bytes: usize) {
         bump(&self.nodes, sign);
         bump(&self.bytes, sign * bytes as isize);
     }
 
-    /// Counts an external leaf node in or out.
-    pub(crate) fn leaf(&self, sign: isize, bytes: usize) {
+    /// Counts an external leaf node in (`sign` 1) or out (-1).
+    pub fn leaf(&self, sign: isize, bytes: usize) {
         bump(&self.leaves, sign);
         bump(&self.leaf_bytes, sign * bytes as isize);
     }
 
-    /// Counts PTEs in or out.
+    /// Counts so many PTEs in, or out if `by` is negative.
     #[inline(always)]
-    pub(crate) fn ptes(&self, by: isize) {
+    pub fn ptes(&self, by: isize) {
         bump(&self.ptes, by);
     }
 
     /// Begins to count anew.
-    pub(crate) fn clear(&self) {
+    pub fn clear(&self) {
         for counter in [&self.nodes, &self.bytes, &self.leaves, &self.leaf_bytes, &self.ptes] {
             counter.store(0, Ordering::Relaxed);
         }
     }
 
-    pub(crate) fn footprint(&self) -> Footprint {
+    /// Returns what was counted.
+    pub fn footprint(&self) -> Footprint {
         let read = |counter: &AtomicUsize| counter.load(Ordering::Relaxed);
         Footprint {
             nodes: read(&self.nodes),

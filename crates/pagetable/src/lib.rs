@@ -85,7 +85,7 @@ mod word;
 mod writer;
 
 pub use error::Error;
-pub use footprint::Footprint;
+pub use footprint::{Footprint, Tally};
 pub use frames::{Frames, Run, Runs};
 pub use geometry::{Geometry, Radix, Space};
 pub use leaf::Leaf;

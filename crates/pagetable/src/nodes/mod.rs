@@ -28,7 +28,8 @@ pub(crate) use held::{Debt, Freed};
 pub use range::LinkRange;
 #[cfg(not(tlbkit_loom))]
 pub use slab::{Chunk, Identity, Offset, Slab, SlabError, Usage, Window};
-pub(crate) use stock::{Stock, check_range, take_within};
+pub use stock::Stock;
+pub(crate) use stock::{check_range, take_within};
 
 use crate::Mode;
 use crate::word::{Word, atomics};

@@ -1,5 +1,7 @@
 //! Nodes taken before a change begins, so that nothing can fail once it has.
 
+use core::fmt;
+
 use super::{Freed, LinkRange, NodeAddr, Nodes};
 use crate::Error;
 use crate::word::atomics::Ordering;
@@ -36,10 +38,10 @@ unsafe fn give_back<N: Nodes>(nodes: &N, node: NodeAddr) {
 /// Tells a count from a node's number, which is below it.
 const WANTED: u32 = 1 << 31;
 
-/// Nodes of up to `KINDS` kinds, reserved by a dry run and spent by the commit. What is left over goes back.
+/// Nodes of up to `KINDS` kinds, reserved by a dry run and spent by the commit. What is left over goes back when it is dropped.
 ///
 /// Each kind is a list through the nodes' records, so a stock of any depth costs no memory of its own.
-pub(crate) struct Stock<'n, N: Nodes, const KINDS: usize> {
+pub struct Stock<'n, N: Nodes, const KINDS: usize> {
     nodes: &'n N,
     /// The first node of each kind, by number; zero is none. With [`WANTED`], how many are to be taken.
     kinds: [u32; KINDS],
@@ -51,13 +53,9 @@ impl<'n, N: Nodes, const KINDS: usize> Stock<'n, N, KINDS> {
     ///
     /// # Errors
     ///
-    /// [`Error::NoMemory`]; nothing is taken then.
+    /// [`Error::NoMemory`], which says how many were wanted; nothing is taken then.
     #[inline]
-    pub(crate) fn take(
-        nodes: &'n N,
-        words: &'static [usize; KINDS],
-        want: [usize; KINDS],
-    ) -> Result<Self, Error> {
+    pub fn take(nodes: &'n N, words: &'static [usize; KINDS], want: [usize; KINDS]) -> Result<Self, Error> {
         Self::take_within(nodes, words, want, LinkRange::ALL)
     }
 
@@ -67,7 +65,7 @@ impl<'n, N: Nodes, const KINDS: usize> Stock<'n, N, KINDS> {
     ///
     /// [`Error::NoMemory`]; nothing is taken then.
     #[inline]
-    pub(crate) fn take_within(
+    pub fn take_within(
         nodes: &'n N,
         words: &'static [usize; KINDS],
         want: [usize; KINDS],
@@ -144,9 +142,14 @@ impl<'n, N: Nodes, const KINDS: usize> Stock<'n, N, KINDS> {
         }
     }
 
-    /// Takes a node of the kind out of the stock, zeroed, its record zero; `None` beyond what was reserved.
+    /// Takes a node of the kind out of the stock, zeroed, its record zero; `None` beyond what was reserved. From here on it is
+    /// the caller's, who links it or frees it.
+    ///
+    /// # Panics
+    ///
+    /// If there is no such kind.
     #[inline]
-    pub(crate) fn next(&mut self, kind: usize) -> Option<NodeAddr> {
+    pub fn next(&mut self, kind: usize) -> Option<NodeAddr> {
         if self.kinds[kind] == 0 || self.kinds[kind] & WANTED != 0 {
             return None;
         }
@@ -156,6 +159,12 @@ impl<'n, N: Nodes, const KINDS: usize> Stock<'n, N, KINDS> {
         self.kinds[kind] = record.load(Ordering::Relaxed);
         record.store(0, Ordering::Relaxed);
         Some(node)
+    }
+}
+
+impl<N: Nodes, const KINDS: usize> fmt::Debug for Stock<'_, N, KINDS> {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("Stock").field("words", &self.words).finish_non_exhaustive()
     }
 }
 
