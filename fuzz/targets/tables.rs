@@ -4,69 +4,34 @@
 //! Batches wait, single allocations fail, and memory runs out, as the input says.
 #![no_main]
 
-use std::cell::RefCell;
-
 use common::rebased::Rebased;
 use common::{Ends, Full, Odd, Pair};
-use libfuzzer_sys::arbitrary::{self, Arbitrary};
 use libfuzzer_sys::fuzz_target;
-use tlbkit_conformance::{Failing, Op, Outcome, Profile, Runner, Subject};
+use tlbkit_conformance::{fuzz, subject};
 use tlbkit_pagetable::cpt::{C128k, Cpt4, Cpt8, Cpt16, Cpt32};
-use tlbkit_pagetable::format::{Aarch64, Compact, Compact32, EntryLo, Format, Paper, Sv39, X86};
+use tlbkit_pagetable::format::{Aarch64, Compact, Compact32, EntryLo, Paper, Sv39, X86};
 use tlbkit_pagetable::geometry::{Va32, Va39, Va48, Va64};
 use tlbkit_pagetable::gpt::{Adaptive, Compact as Word1, Fixed, Gpt, Paper as Book};
 use tlbkit_pagetable::hpt::{H8k, Hashed, Hpt32, Hr, HrSmall, PaperHr};
 use tlbkit_pagetable::lpt::{Linear, Lpt, PaperLpt};
 use tlbkit_pagetable::mpt::Mpt;
-use tlbkit_pagetable::nodes::{Chunk, Nodes, Slab};
-use tlbkit_pagetable::{Error, Shared, Solo, Table, destroy};
+use tlbkit_pagetable::{Shared, Solo};
 
 #[path = "../../crates/pagetable/tests/common/mod.rs"]
 mod common;
 
-/// What is done to one table of each kind.
-#[derive(Arbitrary, Debug)]
-struct Input {
-    space: u8,
-    /// How many batches wait, as if for shootdowns.
-    patience: u8,
-    /// How many nodes there are beside those of an empty table.
-    room: Option<u8>,
-    steps: Vec<Step>,
-}
-
-#[derive(Arbitrary, Clone, Copy, Debug)]
-struct Step {
-    op: [u8; Op::BYTES],
-    /// Which allocation fails; mostly none does.
-    fail: u8,
-}
-
-/// The most steps of an input; more of them find nothing that fewer do not.
-const STEPS: usize = 48;
 const KSEG2: usize = 0xc000_0000;
 const BELOW_TOP: usize = 0xff00_0000_0000_0000;
 
 /// Writes a function that runs the input on one table of each kind.
 macro_rules! tables {
     ($space:ident: $($format:ty, $mode:ty, |$nodes:ident| $new:expr;)+) => {
-        fn $space(input: &Input, memory: &mut [Chunk]) {
+        fn $space(input: &[u8]) {
             $({
-                struct Tested;
+                subject!(Tested, $format, $mode, |$nodes| $new);
 
-                impl Subject for Tested {
-                    type Format = $format;
-                    type Mode = $mode;
-
-                    fn build<'n, N>($nodes: &'n N) -> Result<impl Table<'n>, Error>
-                    where
-                        N: Nodes<Word = <$format as Format>::Word, Mode = $mode>,
-                    {
-                        $new
-                    }
-                }
-
-                run::<Tested>(stringify!($new), input, memory);
+                fuzz::check::<Tested>(input)
+                    .unwrap_or_else(|failure| panic!("{}: {failure}", stringify!($new)));
             })+
         }
     };
@@ -156,48 +121,7 @@ tables! {
     Rebased<14>, Shared, |nodes| Gpt::<Ends, Rebased<14>, _, Word1, Adaptive>::new(nodes);
 }
 
-fn run<S: Subject>(name: &str, input: &Input, memory: &mut [Chunk]) {
-    let slab: Slab<'_, <S::Format as Format>::Word, S::Mode> = Slab::new(memory, 0).expect("it is enough");
-    let nodes = Failing::new(slab);
-    let table = S::build(&nodes).expect("a new table");
-    if let Some(room) = input.room {
-        nodes.limit(nodes.out() + usize::from(room));
-    }
-    let patience = usize::from(input.patience % 4);
-    let mut runner = Runner::new(&table, Profile::of::<S::Format>(), patience);
-    for step in input.steps.iter().take(STEPS) {
-        let op = Op::decode(&table.space(), step.op);
-        let fails = step.fail < 16;
-        if fails {
-            nodes.fail_at(step.fail.into());
-        }
-        let before = (table.footprint(), if patience == 0 { nodes.out() } else { 0 });
-        let outcome = runner.step(&table, &op).unwrap_or_else(|mismatch| panic!("{name}: {mismatch}"));
-        nodes.failed();
-        if let Outcome::NoMemory { wanted, .. } = outcome {
-            assert!(
-                fails || input.room.is_some(),
-                "{name}: no memory for {wanted} nodes where there is plenty"
-            );
-            let after = (table.footprint(), if patience == 0 { nodes.out() } else { 0 });
-            assert_eq!(before, after, "{name}: {op:?} failed and took nodes");
-        }
-        assert_eq!(nodes.inner().usage().nodes, nodes.out(), "{name}: {op:?}");
-    }
-    runner.settle();
-    let batch = destroy(table);
-    assert_eq!(batch.nodes(), nodes.out(), "{name}: nodes are left behind");
-    // SAFETY: the table is gone, and nobody walks.
-    unsafe { batch.reclaim() };
-    assert_eq!((nodes.out(), nodes.inner().usage().nodes), (0, 0), "{name}: storage is not empty");
-}
-
-thread_local! {
-    /// 8 MiB, enough for what one input can map, whatever the earlier ones left in it.
-    static MEMORY: RefCell<Vec<Chunk>> = RefCell::new(vec![Chunk::ZERO; 2048]);
-}
-
-fuzz_target!(|input: Input| {
-    const SPACES: [fn(&Input, &mut [Chunk]); 8] = [va32, odd, pair, va39, va48, va64, full, ends];
-    MEMORY.with_borrow_mut(|memory| SPACES[usize::from(input.space) % SPACES.len()](&input, memory));
+fuzz_target!(|input: &[u8]| {
+    const SPACES: [fn(&[u8]); 8] = [va32, odd, pair, va39, va48, va64, full, ends];
+    SPACES[fuzz::pick(input, SPACES.len())](input);
 });

@@ -1,7 +1,7 @@
 //! `cargo xtask fuzz`: each part of tlbkit under inputs that grow towards what has not been seen yet.
 //!
 //! What is interesting is kept in the target directory, so a run goes on where the last one ended; `fuzz/seeds` has
-//! a little of it to begin with.
+//! a little of it to begin with, and tlbkit-conformance's corpus for the targets whose bodies are there.
 
 use std::fs;
 use std::path::absolute;
@@ -23,6 +23,9 @@ pub(crate) struct FuzzArgs {
     #[arg(value_name = "TARGET")]
     targets: Vec<String>,
 }
+
+/// The targets whose body is one of tlbkit-conformance's, all of which take the same inputs.
+const BODIES: [&str; 3] = ["mapper", "own", "tables"];
 
 /// What libFuzzer says in its last lines.
 #[derive(Debug, Default, PartialEq)]
@@ -66,8 +69,10 @@ pub(crate) fn run(shell: &Shell, args: &FuzzArgs) -> anyhow::Result<()> {
         let tally = fuzz(shell, target, args.seconds)?;
         if matches!(shell, Shell::Plain) {
             let Tally { executions, edges, corpus } = tally;
+            let rate = executions / args.seconds.max(1);
             println!(
-                "{target:<14} {executions:>10} executions, {edges:>6} edges, {corpus:>6} inputs kept, no crash"
+                "{target:<14} {executions:>10} executions, {rate:>7} a second, {edges:>6} edges, {corpus:>6} inputs kept, no \
+                 crash"
             );
         }
     }
@@ -89,7 +94,11 @@ fn fuzz(shell: &Shell, target: &str, seconds: u64) -> anyhow::Result<Tally> {
     let kept = absolute(places::target())?.join("fuzz/corpus").join(target);
     fs::create_dir_all(&kept).with_context(|| format!("cannot make {}", kept.display()))?;
     let mut folders = vec![kept.to_string_lossy().into_owned()];
-    let seeds = absolute("fuzz/seeds")?.join(target);
+    let seeds = if BODIES.contains(&target) {
+        absolute("crates/conformance/corpus")?
+    } else {
+        absolute("fuzz/seeds")?.join(target)
+    };
     if seeds.is_dir() {
         folders.push(seeds.to_string_lossy().into_owned());
     }

@@ -9,7 +9,7 @@ pub(crate) fn run(shell: &Shell) -> anyhow::Result<()> {
     let target = places::target().join("loom");
     let test = Line::new("cargo", "test --target-dir").with([target.to_string_lossy()]);
     // Each test says how many interleavings there were.
-    let test = explored(test).with(places::kernel_packages()?);
+    let test = explored(test).with(places::kernel_packages()?).with(["-p", "tlbkit-conformance"]);
     shell.run(&test.with(["--test", "*loom*", "--", "--show-output"]))
 }
 

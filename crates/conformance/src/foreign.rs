@@ -1,34 +1,30 @@
 //! The adapter for a page table that has never heard of [`Table`](tlbkit_pagetable::Table): a kernel's own mapper.
 //!
 //! It asks for [`map`](Foreign::map), [`unmap`](Foreign::unmap) and [`translate`](Foreign::translate) of one page. Whatever
-//! else the mapper can do it says by the other functions, and [`check`] returns what was left unchecked for want of
-//! them:
-//!
-//! | without | nobody checks |
-//! |-|-|
-//! | [`protect`](Foreign::protect) | that a change of rights changes one page, and no frame |
-//! | [`writable`](Foreign::writable) | that a page has the rights that it was given |
-//! | [`visit`](Foreign::visit) | that an iteration meets every page once, and nothing else |
-//! | [`flushed`](Foreign::flushed) | that an unmap, or the loss of a right, asks for a flush of the page |
-//! | [`fail_after`](Foreign::fail_after) | that a map which gets no memory changes nothing |
-//! | [`keeps_empty`](Foreign::keeps_empty) says so | that a large page can be mapped where small ones were |
-//! | [`nodes`](Foreign::nodes) | that a mapper from which everything was unmapped holds no more nodes after each round |
+//! else the mapper can do it says by the other functions. [`Want`] names what nobody checks for want of them, [`check`]
+//! returns it, and the test that [`mapper!`](crate::mapper) writes prints it.
 //!
 //! The operations are those of the suite, cut into single pages, and the model is the suite's; a mapper is asked only for
 //! what its own types can say: aligned pages of sizes that it has, within its space. A page that is mapped, or not, in the
 //! way of an operation must make it fail.
 
-use std::cell::RefCell;
+pub mod frames;
+
+use std::any::type_name;
 use std::collections::BTreeSet;
+use std::fmt;
 
 use proptest::test_runner::{Config, RngSeed, TestCaseError, TestError, TestRunner};
 use tlbkit_addr::{Attr, PageSize, Pages, Pfn, VirtAddr};
 use tlbkit_pagetable::{Change, Error, Holes, Leaf, Space};
 
-use crate::{Model, Op, Profile, ops};
+use crate::{Model, Op, Profile, ops, rust, suite};
 
 /// A mapper, as the kernel that owns it would call it. Addresses are bytes; a page is named by its first.
 pub trait Foreign {
+    /// Returns a new one, with nothing mapped.
+    fn new() -> Self;
+
     /// Returns the addresses and page sizes that the mapper has: see [`Space::new`].
     fn space(&self) -> Space;
 
@@ -67,10 +63,9 @@ pub trait Foreign {
     }
 
     /// Lets `takes` allocations of nodes succeed and those after them fail, or all succeed; returns false if that cannot
-    /// be done.
+    /// be done. A mapper whose nodes are [`frames`] need not say it.
     fn fail_after(&mut self, takes: Option<usize>) -> bool {
-        let _ = takes;
-        false
+        frames::limit(takes)
     }
 
     /// Tells whether a node that was emptied stays, in the way of a larger page.
@@ -78,45 +73,178 @@ pub trait Foreign {
         false
     }
 
-    /// Returns how many nodes the mapper has of its allocator, after it has freed what it can.
+    /// Returns how many nodes the mapper has of its allocator, after it has freed what it can; nothing if it does not say. A
+    /// mapper whose nodes are [`frames`] says it only if it keeps those that are empty, and can free them.
     fn nodes(&mut self) -> Option<usize> {
-        None
+        frames::out().filter(|_| !self.keeps_empty())
     }
 }
+
+/// What of a mapper was left unchecked, by the function that would have allowed it.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+pub enum Want {
+    /// Without [`Foreign::protect`].
+    Protect,
+    /// Without [`Foreign::writable`].
+    Writable,
+    /// Without [`Foreign::visit`].
+    Visit,
+    /// Without [`Foreign::flushed`].
+    Flushed,
+    /// Without [`Foreign::fail_after`].
+    FailAfter,
+    /// Where [`Foreign::keeps_empty`] says so.
+    KeepsEmpty,
+    /// Without [`Foreign::nodes`].
+    Nodes,
+}
+
+impl Want {
+    /// All of them.
+    pub const ALL: [Self; 7] = [
+        Self::Protect,
+        Self::Writable,
+        Self::Visit,
+        Self::Flushed,
+        Self::FailAfter,
+        Self::KeepsEmpty,
+        Self::Nodes,
+    ];
+}
+
+impl fmt::Display for Want {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(match self {
+            Self::Protect => "without `protect` nobody checks that a change of rights changes one page, and no frame",
+            Self::Writable => "without `writable` nobody checks that a page has the rights that it was given",
+            Self::Visit => "without `visit` nobody checks that an iteration meets every page once, and nothing else",
+            Self::Flushed => {
+                "without `flushed` nobody checks that an unmap, or the loss of a right, asks for a flush of the page"
+            }
+            Self::FailAfter => "without `fail_after` nobody checks that a map which gets no memory changes nothing",
+            Self::KeepsEmpty => {
+                "`keeps_empty` says that emptied nodes stay: nobody checks that a large page can be mapped there"
+            }
+            Self::Nodes => {
+                "without `nodes` nobody checks that a mapper from which everything was unmapped holds no more nodes after \
+                 each round"
+            }
+        })
+    }
+}
+
+/// The fewest operations found after which a mapper was wrong. Displayed, it ends with a test that repeats it.
+#[derive(Clone, Debug, PartialEq)]
+pub struct Failure {
+    /// What was wrong.
+    pub what: String,
+    /// What the mapper was called for, in words.
+    pub calls: Vec<String>,
+    /// The operations, as [`replay`] takes them.
+    pub ops: Vec<Op>,
+    mapper: &'static str,
+}
+
+impl fmt::Display for Failure {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let Self { what, calls, ops, mapper } = self;
+        writeln!(f, "{what}\n  after:\n{}\n\nTo repeat it:\n", calls.join("\n"))?;
+        writeln!(
+            f,
+            "#[test]\nfn repeats() {{\n    use tlbkit_conformance::prelude::*;\n    let ops = {};",
+            rust::array(ops)
+        )?;
+        write!(f, "    foreign::replay::<{}>(&ops).unwrap();\n}}", rust::within_crate(mapper))
+    }
+}
+
+impl std::error::Error for Failure {}
 
 /// The most pages of one operation.
 const MOST: usize = 24;
 
-/// Checks mappers that `new` makes, by `cases` sequences of operations that `seed` draws. Returns what was left unchecked.
+/// The most operations of a case.
+const OPS: usize = 40;
+
+/// Checks a mapper by `cases` sequences of operations that `seed` draws. Returns what was left unchecked.
 ///
 /// # Errors
 ///
-/// What was wrong, after which operations, the fewest that were found.
-pub fn check<F: Foreign>(new: impl Fn() -> F, cases: u32, seed: u64) -> Result<Vec<&'static str>, String> {
-    let unchecked = RefCell::new(BTreeSet::new());
-    let config =
-        Config { cases, rng_seed: RngSeed::Fixed(seed), failure_persistence: None, ..Config::default() };
-    let found = TestRunner::new(config).run(&ops(new().space(), 40), |ops| {
-        let mut run = Run::new(new());
-        let done = run.all(&ops);
-        unchecked.borrow_mut().extend(run.unchecked);
-        done.map_err(TestCaseError::fail)
+/// What was wrong, after which operations.
+pub fn check<F: Foreign>(cases: u32, seed: u64) -> Result<BTreeSet<Want>, Box<Failure>> {
+    let rng_seed = RngSeed::Fixed(seed);
+    search::<F>(Config { cases, rng_seed, failure_persistence: None, ..Config::default() })
+}
+
+/// Checks a mapper by as many random sequences of operations as `PROPTEST_CASES` says, from the seed that
+/// `PROPTEST_RNG_SEED` says; keeps the seed of one that fails beside `source`, the file of the test. Prints what is left
+/// unchecked.
+///
+/// # Panics
+///
+/// With the [`Failure`].
+pub fn holds<F: Foreign>(source: &'static str) {
+    match search::<F>(suite::config(Some(source))) {
+        Ok(unchecked) => unchecked.iter().for_each(|want| println!("{want}")),
+        Err(failure) => panic!("{failure}"),
+    }
+}
+
+/// Checks a mapper by one sequence of operations. Returns what was left unchecked.
+///
+/// # Errors
+///
+/// What was wrong.
+pub fn replay<F: Foreign>(ops: &[Op]) -> Result<BTreeSet<Want>, Box<Failure>> {
+    let mut run = Run::<F>::new();
+    let done = run.all(ops);
+    let Run { unchecked, calls, .. } = run;
+    done.map(|()| unchecked)
+        .map_err(|what| Box::new(Failure { what, calls, ops: ops.to_vec(), mapper: type_name::<F>() }))
+}
+
+/// Returns the addresses and page sizes of a mapper.
+pub(crate) fn space<F: Foreign>() -> Space {
+    Run::<F>::new().mapper.space()
+}
+
+fn search<F: Foreign>(config: Config) -> Result<BTreeSet<Want>, Box<Failure>> {
+    let mut unchecked = BTreeSet::new();
+    let all = std::cell::RefCell::new(&mut unchecked);
+    let found = TestRunner::new(config).run(&ops(space::<F>(), OPS), |ops| {
+        let wants = replay::<F>(&ops).map_err(|failure| TestCaseError::fail(failure.what))?;
+        all.borrow_mut().extend(wants);
+        Ok(())
     });
     match found {
-        Ok(()) => Ok(unchecked.into_inner().into_iter().collect()),
-        Err(TestError::Fail(_, ops)) => {
-            let mut run = Run::new(new());
-            let what = run.all(&ops).err().unwrap_or_default();
-            Err(format!("{what}\n  after:\n{}", run.calls.join("\n")))
+        Ok(()) => Ok(unchecked),
+        Err(TestError::Fail(why, ops)) => {
+            Err(suite::again(|| replay::<F>(&ops).err()).unwrap_or_else(|| {
+                let (what, mapper) = (why.to_string(), type_name::<F>());
+                Box::new(Failure { what, calls: Vec::new(), ops, mapper })
+            }))
         }
-        Err(TestError::Abort(why)) => Err(format!("no operations could be drawn: {why}")),
+        Err(TestError::Abort(why)) => panic!("no operations could be drawn: {why}"),
     }
+}
+
+/// Checks a [`Foreign`] mapper: one line in a test of yours.
+///
+/// `mapper!(name, Mapper)` is a test that prints what it leaves unchecked.
+#[macro_export]
+macro_rules! mapper {
+    ($name:ident, $mapper:ty) => {
+        #[test]
+        fn $name() {
+            $crate::foreign::holds::<$mapper>(file!());
+        }
+    };
 }
 
 struct Run<F> {
     mapper: F,
     model: Model,
-    unchecked: BTreeSet<&'static str>,
+    unchecked: BTreeSet<Want>,
     /// Where nodes may be that were emptied, by first address and size.
     kept: BTreeSet<(usize, PageSize)>,
     /// What was called, in words.
@@ -124,7 +252,9 @@ struct Run<F> {
 }
 
 impl<F: Foreign> Run<F> {
-    fn new(mapper: F) -> Self {
+    fn new() -> Self {
+        frames::reset();
+        let mapper = F::new();
         let model = Model::new(mapper.space(), Profile::plain());
         Self { mapper, model, unchecked: BTreeSet::new(), kept: BTreeSet::new(), calls: Vec::new() }
     }
@@ -144,7 +274,7 @@ impl<F: Foreign> Run<F> {
                 "emptied, it holds {after} nodes; emptied before the same operations it held {before}"
             )),
             (None, _) => {
-                self.unchecked.insert("nodes");
+                self.unchecked.insert(Want::Nodes);
                 Ok(())
             }
             _ => Ok(()),
@@ -225,7 +355,7 @@ impl<F: Foreign> Run<F> {
                 let (to, writable) = (frame.address(base).get(), attr.contains(Attr::WRITE));
                 self.calls.push(format!("    map({at:#x}, {to:#x}, {size}, writable: {writable})"));
                 if self.kept.contains(&(at, size)) {
-                    self.unchecked.insert("keeps_empty");
+                    self.unchecked.insert(Want::KeepsEmpty);
                     return Ok(());
                 }
                 if self.mapper.keeps_empty() {
@@ -244,7 +374,7 @@ impl<F: Foreign> Run<F> {
             Op::Protect { change, .. } => {
                 let writable = change.set.contains(Attr::WRITE);
                 let Some(done) = self.mapper.protect(at, size, writable) else {
-                    self.unchecked.insert("protect");
+                    self.unchecked.insert(Want::Protect);
                     return Ok(());
                 };
                 self.calls.push(format!("    protect({at:#x}, {size}, writable: {writable})"));
@@ -271,7 +401,7 @@ impl<F: Foreign> Run<F> {
     fn fail(&mut self, at: usize, to: usize, size: PageSize, writable: bool) -> Result<(), String> {
         for takes in 0..8 {
             if !self.mapper.fail_after(Some(takes)) {
-                self.unchecked.insert("fail_after");
+                self.unchecked.insert(Want::FailAfter);
                 return Ok(());
             }
             let done = self.mapper.map(at, to, size, writable);
@@ -291,7 +421,7 @@ impl<F: Foreign> Run<F> {
 
     fn check_flush(&mut self, op: &Op, at: usize, size: PageSize) -> Result<(), String> {
         let Some(flushed) = self.mapper.flushed() else {
-            self.unchecked.insert("flushed");
+            self.unchecked.insert(Want::Flushed);
             return Ok(());
         };
         let lost = match *op {
@@ -341,7 +471,7 @@ impl<F: Foreign> Run<F> {
         let Some(leaf) = leaf else { return Ok(()) };
         match self.mapper.writable(at.get()) {
             None => {
-                self.unchecked.insert("writable");
+                self.unchecked.insert(Want::Writable);
             }
             Some(writable) if writable != leaf.attr.contains(Attr::WRITE) => {
                 return Err(format!("{at} is writable: {writable}; it should be the other way round"));
@@ -354,7 +484,7 @@ impl<F: Foreign> Run<F> {
     fn visit(&mut self) -> Result<(), String> {
         let mut found = Vec::new();
         if !self.mapper.visit(&mut |at, to, size| found.push((at, to, size))) {
-            self.unchecked.insert("visit");
+            self.unchecked.insert(Want::Visit);
             return Ok(());
         }
         found.sort_unstable();

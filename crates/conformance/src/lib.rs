@@ -51,49 +51,105 @@
 //! | [`Op`], [`ops`] | operations, from bytes, biased to what goes wrong |
 //! | [`Runner`], [`Mismatch`] | performs and compares |
 //! | [`suite`], [`conformance!`] | the properties |
-//! | [`foreign`] | the same for a kernel's own mapper, which is no `Table` |
+//! | [`mod@threads`], [`threads!`] | real walkers beside a real writer |
+//! | `scenes`, [`walkers!`] | one writer and a walker or two in every interleaving, by loom |
+//! | [`foreign`], [`mapper!`] | the same for a kernel's own mapper, which is no `Table` |
+//! | [`fuzz`] | the bodies of fuzz targets for both, and inputs to begin with |
 //! | [`Failing`], [`Counting`], [`Faulty`], [`Tripping`], [`Watching`] | node storage that fails, counts loads, plants a fault, unwinds, looks on |
 
-mod counting;
-mod failing;
-mod faulty;
-pub mod foreign;
-mod model;
-mod moments;
-mod ops;
-mod profile;
-mod properties;
-mod run;
-mod rust;
-pub mod suite;
-mod tripping;
-mod watching;
-mod wrap;
+/// Writes what there is of the suite without loom's atomics, which have no slab.
+macro_rules! suite {
+    ($($item:item)+) => { $(#[cfg(not(tlbkit_loom))] $item)+ };
+}
 
-pub use counting::Counting;
-pub use failing::Failing;
-pub use faulty::{Fault, Faulty};
-pub use model::{Effect, Model};
-pub use ops::{Op, ops};
-pub use profile::Profile;
-pub use run::{Mismatch, Outcome, Runner};
-pub use suite::{Failure, Property, Subject};
-pub use tripping::{Trip, Tripping};
-pub use watching::Watching;
+suite! {
+    mod counting;
+    mod failing;
+    mod faulty;
+    pub mod fuzz;
+    mod model;
+    mod moments;
+    mod ops;
+    mod profile;
+    mod properties;
+    mod run;
+    mod rust;
+    mod tripping;
+    mod watching;
+    mod wrap;
+
+    pub use counting::Counting;
+    pub use failing::Failing;
+    pub use faulty::{Fault, Faulty};
+    pub use model::{Effect, Model};
+    pub use ops::{Op, ops};
+    pub use profile::Profile;
+    pub use run::{Mismatch, Outcome, Runner};
+    pub use suite::{Failure, Property, Subject};
+    pub use tripping::{Trip, Tripping};
+    pub use watching::Watching;
+}
+
+// They export macros, which must not come out of another.
+#[cfg(not(tlbkit_loom))]
+pub mod foreign;
+#[cfg(tlbkit_loom)]
+pub mod scenes;
+#[cfg(not(tlbkit_loom))]
+pub mod suite;
+#[cfg(not(tlbkit_loom))]
+pub mod threads;
 
 #[doc(hidden)]
 pub use tlbkit_pagetable as pagetable;
 
 /// What a printed failure names.
+#[cfg(not(tlbkit_loom))]
 pub mod prelude {
     pub use tlbkit_addr::{Attr, PageSize, Pages, Pfn, VirtAddr, Vpn};
     pub use tlbkit_pagetable::{Change, Holes, Mark};
 
     pub use crate::suite::{Property, replay};
-    pub use crate::{Op, conformance};
+    pub use crate::{Op, conformance, foreign, fuzz};
 }
 
 /// The page about tables of one's own, compiled.
 #[cfg(doctest)]
 #[doc = include_str!("../../../docs/own-table.md")]
 struct OwnTable;
+
+// What is there the one way or the other is nothing otherwise, so that one file of tests serves both.
+
+/// Plays the loom scenes with a kind of table: one line in a test of yours.
+///
+/// `walkers!(name, |nodes| constructor)` makes a module `name` with a test for each scene, one writer and a walker or two in
+/// every interleaving with a few preemptions. Without `--cfg tlbkit_loom` it is nothing; with it, the feature `loom` of this
+/// crate is wanted, and [`conformance!`] and [`threads!`] are nothing:
+///
+/// ```console
+/// $ RUSTFLAGS="--cfg tlbkit_loom" cargo test --release --test own
+/// ```
+///
+/// The constructor is given `&'static scenes::Watched<W>`, storage that catches whoever comes to a freed node, and returns a
+/// `Result`. The table's geometry is `scenes::Tiny`, or another of eight pages or more with a second page size of two of
+/// them. A table whose changes are many stores, because it grows, says so with `, grows` at the end, and is interrupted less
+/// often.
+#[cfg(not(tlbkit_loom))]
+#[macro_export]
+macro_rules! walkers {
+    ($($anything:tt)*) => {};
+}
+
+/// Runs the whole suite over a kind of table. Under `--cfg tlbkit_loom` it is nothing.
+#[cfg(tlbkit_loom)]
+#[macro_export]
+macro_rules! conformance {
+    ($($anything:tt)*) => {};
+}
+
+/// Runs real walkers beside a real writer of a kind of table. Under `--cfg tlbkit_loom` it is nothing.
+#[cfg(tlbkit_loom)]
+#[macro_export]
+macro_rules! threads {
+    ($($anything:tt)*) => {};
+}

@@ -16,6 +16,21 @@ pub(crate) fn array(ops: &[Op]) -> String {
     text + "    ]"
 }
 
+/// Returns a type's path as a test of its crate writes it.
+pub(crate) fn within_crate(path: &str) -> String {
+    let Some((name, _)) = path.split_once("::") else { return path.to_owned() };
+    let is_word = |c: char| c.is_alphanumeric() || c == '_' || c == ':';
+    let mut text = String::new();
+    // The crate's name begins a path here and there among the parameters, too.
+    for piece in path.split_inclusive(|c| !is_word(c)) {
+        match piece.strip_prefix(name) {
+            Some(rest) if rest.starts_with("::") => text = text + "crate" + rest,
+            _ => text += piece,
+        }
+    }
+    text
+}
+
 fn one(op: &Op) -> String {
     match *op {
         Op::Map { pages, frame, size, attr } => format!(
@@ -85,5 +100,22 @@ fn number(room: Option<usize>) -> String {
         None => "None".to_owned(),
         Some(usize::MAX) => "Some(usize::MAX)".to_owned(),
         Some(room) => format!("Some({room})"),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::within_crate;
+
+    #[test]
+    fn a_path_begins_with_the_crate_wherever_its_name_does() {
+        for (path, written) in [
+            ("own::tests::Tested", "crate::tests::Tested"),
+            ("own::Table<own::Small, other::own::Large>", "crate::Table<crate::Small, other::own::Large>"),
+            ("own::Table<true>", "crate::Table<true>"),
+            ("bool", "bool"),
+        ] {
+            assert_eq!(within_crate(path), written);
+        }
     }
 }

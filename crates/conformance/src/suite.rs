@@ -120,15 +120,14 @@ pub struct Failure {
 impl fmt::Display for Failure {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let Self { property, ops, mismatch, subject } = self;
-        // As a test beside the macro names it.
-        let subject = subject.split_once("::").map_or(*subject, |(_, rest)| rest);
+        let subject = rust::within_crate(subject);
         writeln!(f, "{property:?}: {mismatch}\n\nTo repeat it:\n")?;
         writeln!(
             f,
             "#[test]\nfn repeats() {{\n    use tlbkit_conformance::prelude::*;\n    let ops = {};",
             rust::array(ops)
         )?;
-        write!(f, "    replay::<crate::{subject}>(Property::{property:?}, &ops).unwrap();\n}}")
+        write!(f, "    replay::<{subject}>(Property::{property:?}, &ops).unwrap();\n}}")
     }
 }
 
@@ -141,21 +140,31 @@ impl std::error::Error for Failure {}
 ///
 /// With the [`Failure`].
 pub fn holds<S: Subject>(property: Property) {
+    if let Err(failure) = search::<S>(property, config(S::SOURCE)) {
+        panic!("{failure}");
+    }
+}
+
+/// Returns what proptest is to do, and where it keeps the seeds of cases that fail: beside the file of a test.
+pub(crate) fn config(source: Option<&'static str>) -> Config {
     let mut config = Config::default();
     if std::env::var_os("PROPTEST_CASES").is_none() {
         config.cases = if cfg!(miri) { 1 } else { 32 };
     }
     config.max_shrink_iters = 600;
     config.failure_persistence = None;
-    if let Some(source) = S::SOURCE
+    if let Some(source) = source
         && !cfg!(miri)
     {
         config.source_file = Some(source);
         config.failure_persistence = Some(Box::new(FileFailurePersistence::WithSource("failures")));
     }
-    if let Err(failure) = search::<S>(property, config) {
-        panic!("{failure}");
-    }
+    config
+}
+
+/// Checks once more what has failed, if it fails otherwise than by a panic.
+pub(crate) fn again<T>(check: impl FnOnce() -> Option<T>) -> Option<T> {
+    catch_unwind(AssertUnwindSafe(check)).ok().flatten()
 }
 
 /// Checks a property of `cases` random sequences of operations, which `seed` draws.
@@ -207,9 +216,7 @@ fn search<S: Subject>(property: Property, config: Config) -> Result<(), Box<Fail
         }
         Err(TestError::Fail(why, ops)) => {
             // A table may also panic.
-            let again =
-                AssertUnwindSafe(|| check::<S>(property, &mut memory.borrow_mut(), &ops, &count).err());
-            let mismatch = catch_unwind(again).ok().flatten();
+            let mismatch = again(|| check::<S>(property, &mut memory.borrow_mut(), &ops, &count).err());
             let mismatch = mismatch.unwrap_or_else(|| Mismatch::of(why.to_string()));
             Err(Box::new(Failure { property, ops, mismatch, subject: type_name::<S>() }))
         }
@@ -248,27 +255,7 @@ macro_rules! conformance {
             #[allow(unused_imports, reason = "the table's parameters are named as where the macro is called")]
             use super::*;
 
-            pub(crate) struct Tested;
-
-            impl $crate::Subject for Tested {
-                type Format = $format;
-                type Mode = $mode;
-
-                const SHRINKS: bool = $shrinks;
-                const SOURCE: ::core::option::Option<&'static str> = ::core::option::Option::Some(file!());
-
-                fn build<'n, N>(
-                    $nodes: &'n N,
-                ) -> ::core::result::Result<impl $crate::pagetable::Table<'n>, $crate::pagetable::Error>
-                where
-                    N: $crate::pagetable::nodes::Nodes<
-                            Word = <$format as $crate::pagetable::format::Format>::Word,
-                            Mode = $mode,
-                        >,
-                {
-                    $new
-                }
-            }
+            $crate::subject!(@ Tested, $format, $mode, $nodes, $new, $shrinks);
 
             $crate::conformance! { @tests
                 agrees Agrees, waits Waits, holds_back HoldsBack, fails_cleanly FailsCleanly,
@@ -284,5 +271,37 @@ macro_rules! conformance {
                 $crate::suite::holds::<Tested>($crate::Property::$property);
             }
         )+
+    };
+}
+
+/// Writes a [`Subject`]: `subject!(Name, Format, Mode, |nodes| constructor)`, as for [`conformance!`](crate::conformance).
+#[macro_export]
+macro_rules! subject {
+    ($name:ident, $format:ty, $mode:ty, |$nodes:ident| $new:expr) => {
+        $crate::subject!(@ $name, $format, $mode, $nodes, $new, true);
+    };
+    (@ $name:ident, $format:ty, $mode:ty, $nodes:ident, $new:expr, $shrinks:literal) => {
+        #[doc(hidden)]
+        pub(crate) struct $name;
+
+        impl $crate::Subject for $name {
+            type Format = $format;
+            type Mode = $mode;
+
+            const SHRINKS: bool = $shrinks;
+            const SOURCE: ::core::option::Option<&'static str> = ::core::option::Option::Some(file!());
+
+            fn build<'n, N>(
+                $nodes: &'n N,
+            ) -> ::core::result::Result<impl $crate::pagetable::Table<'n>, $crate::pagetable::Error>
+            where
+                N: $crate::pagetable::nodes::Nodes<
+                        Word = <$format as $crate::pagetable::format::Format>::Word,
+                        Mode = $mode,
+                    >,
+            {
+                $new
+            }
+        }
     };
 }

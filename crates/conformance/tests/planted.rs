@@ -1,11 +1,16 @@
 //! Sixteen bugs of a foreign table, each of which the suite finds: what the table of docs/own-table.md says.
 
+#![cfg(not(tlbkit_loom))]
+
 use std::cell::Cell;
+use std::panic::catch_unwind;
+use std::time::{Duration, Instant};
 
 use tlbkit_conformance::suite::find;
-use tlbkit_conformance::{Property, conformance};
+use tlbkit_conformance::{Property, conformance, fuzz, subject, threads};
 use tlbkit_pagetable::Shared;
 use tlbkit_pagetable::format::Compact;
+use tlbkit_pagetable::geometry::Va39;
 use tlbkit_pagetable::nodes::NodeAddr;
 
 thread_local! {
@@ -15,19 +20,35 @@ thread_local! {
     static LINKED: Cell<Option<(usize, NodeAddr, NodeAddr)>> = const { Cell::new(None) };
 }
 
-/// Bugs of the table.
+/// Bugs of the table: what is wrong, the property that finds it, and a part of what that says.
 macro_rules! bugs {
-    ($($bug:ident)+) => {
+    ($($bug:ident: $wrong:literal, $property:ident, $says:literal;)+) => {
         #[derive(Clone, Copy, Debug, PartialEq, Eq)]
         enum Bug { $($bug),+ }
 
-        const BUGS: &[Bug] = &[$(Bug::$bug),+];
+        const BUGS: &[(Bug, &str, Property, &str)] = &[$((Bug::$bug, $wrong, Property::$property, $says)),+];
     };
 }
 
 bugs! {
-    LostPage OnePageFlushed ClearedFirst LinkedEarly FreedAtOnce ZeroedFirst
-    StaleSize LastPage LostDirty OtherTable OffByOne ReachTooLow RetiredFirst CountOff StatusDropped ReadsTwice
+    LostPage: "a split loses the last of the small pages", Agrees, "leaves, and 513 are mapped";
+    OnePageFlushed: "an unmap of a range flushes its first page", Agrees, "must be flushed with reach Everywhere";
+    ClearedFirst: "an unmap clears entries before it knows that there is room for the frames", Agrees,
+        "frames were handed over and";
+    LinkedEarly: "a node is linked before all are had", FailsCleanly, "and the table is not as it was";
+    FreedAtOnce: "an emptied node goes back to the storage at once", HoldsBack, "freed that no shootdown has let go";
+    ZeroedFirst: "a leaf is zeroed before the node that it is split into is linked", PublishesInOrder,
+        "unmapped: it was mapped by the";
+    StaleSize: "a join stores the size of the small pages", Agrees, "it should be mapped by the 2M page";
+    LastPage: "ranges end one entry early at the last page of the space", Agrees, "met 0 leaves, and 1 are mapped";
+    LostDirty: "an unmap hands a frame over without its dirty bit", Agrees, "frames were handed over and";
+    OtherTable: "a node of another table of the same storage is linked", StaysApart, "which belongs to table";
+    OffByOne: "the first address above the lower half is walked", Agrees, "it should be unmapped";
+    ReachTooLow: "the loss of a right reaches one CPU", Agrees, "must be flushed with reach Everywhere";
+    RetiredFirst: "a node is retired before it is unlinked", SurvivesUnwinding, "nodes are out: the table counts";
+    CountOff: "an unmap counts one page too few", Agrees, "base pages, and";
+    StatusDropped: "a join keeps the status bits of the first page only", Agrees, "it should be mapped by the";
+    ReadsTwice: "a walk loads a word once to test it and once to use it", WalksBeside, "ran before load";
 }
 
 /// What is right, or what is wrong if the table has the bug.
@@ -37,61 +58,105 @@ macro_rules! planted {
     };
 }
 
+/// The bugs that need more than a line.
+macro_rules! planted_bugs {
+    () => {
+        #[path = "bugs.rs"]
+        mod bugs;
+    };
+}
+
+mod page;
+
 #[path = "own/table.rs"]
 #[allow(unreachable_pub, clippy::redundant_else, reason = "as the page shows it, and with bugs that return")]
 mod table;
 
-conformance!(own, Compact, Shared, |nodes| table::Own::new(nodes));
+conformance!(own, Compact, Shared, |nodes| table::Own::<Va39, _>::new(nodes));
+threads!(own_beside_a_writer, Compact, |nodes| table::Own::<Va39, _>::new(nodes));
 
-/// The page, with its table of bugs and the table of pages without them.
-const PAGE: &str = include_str!("../../../docs/own-table.md");
-
-/// Returns the rows of the page's table of bugs: the bug, the property that finds it, and a part of what that says.
-fn rows() -> Vec<[&'static str; 3]> {
-    let cells = |line: &'static str| {
-        let mut cells = line.trim_matches('|').split(" | ").map(|cell| cell.trim().trim_matches('`'));
-        Some([cells.next()?, cells.nth(1)?, cells.next()?])
-    };
-    PAGE.lines().filter(|line| line.starts_with("| `")).filter_map(cells).collect()
-}
+/// Cases of each property until it has found its bug: as many as the macro's tests draw.
+const CASES: u32 = 32;
 
 #[test]
 fn each_is_found() {
-    let rows = rows();
-    assert_eq!(rows.len(), BUGS.len(), "the page lists {rows:?}");
-    for &bug in BUGS {
-        let name = format!("{bug:?}");
-        let [_, property, says] = rows.iter().find(|row| row[0] == name).expect("a row of the page");
-        let property =
-            Property::ALL.into_iter().find(|one| format!("{one:?}") == *property).expect("a property");
+    let (mut rows, mut printed) = (String::new(), String::new());
+    for &(bug, wrong, property, says) in BUGS {
+        let begun = Instant::now();
         BUG.set(Some(bug));
-        let found = find::<own::Tested>(property, 32, 0);
+        let found = find::<own::Tested>(property, CASES, 0);
         BUG.set(None);
         let Err(found) = found else { panic!("{property:?} does not find {bug:?}") };
         println!("{bug:?}: {found}\n");
         assert!(found.to_string().contains(says), "{bug:?} is found, but `{says}` is not said: {found}");
+        let took = begun.elapsed();
+        assert!(took < Duration::from_secs(60), "{bug:?} is found in {took:?}");
+        let message = found.to_string();
+        let (_, test) = message.split_once("To repeat it:\n\n").expect("a test that repeats it");
+        printed += &format!("printed! {{ {bug:?}:\n{test}\n}}\n\n");
+        rows += &format!("| `{bug:?}` | {wrong} | `{property:?}` | `{says}` |\n");
+    }
+    page::shows(
+        "| bug | what is wrong | found by | the message says |\n|-|-|-|-|\n",
+        "\n## A mapper that",
+        &rows,
+    );
+    if std::env::var_os("BLESS").is_some() {
+        std::fs::write(concat!(env!("CARGO_MANIFEST_DIR"), "/tests/own/printed.rs"), printed).unwrap();
     }
 }
 
-/// The page shows the table of this test, without its bugs. `BLESS=1` writes it there.
+/// A test that was printed for a bug, as it was printed.
+macro_rules! printed {
+    ($bug:ident: $(#[$test:meta])+ fn $repeats:ident() $body:block) => {
+        #[allow(non_snake_case, reason = "the name of the bug")]
+        mod $bug {
+            $(#[$test])+ fn $repeats() $body
+
+            /// What is printed compiles and passes, and fails with the bug.
+            #[test]
+            fn fails() {
+                crate::BUG.set(Some(crate::Bug::$bug));
+                let failed = std::panic::catch_unwind($repeats).is_err();
+                crate::BUG.set(None);
+                assert!(failed);
+            }
+        }
+    };
+}
+
+/// What `each_is_found` printed when it was last run with `BLESS=1`.
+mod printed {
+    include!("own/printed.rs");
+}
+
+/// The page shows the table of this test, without its bugs.
 #[test]
 fn the_page_shows_this_table() {
     let source = include_str!("own/table.rs");
     let (source, _) = source.split_once("\n// Planted bugs").expect("the end of the table");
     let plain: String =
         source.lines().filter(|line| !line.contains("planted!(")).map(|line| format!("{line}\n")).collect();
-    let (before, rest) = PAGE.split_once("<!-- table -->\n```rust\n").expect("where the table begins");
-    let (shown, after) = rest.split_once("```\n<!-- end -->").expect("where it ends");
-    let (hidden, shown) = shown.split_once("# // own-table\n").expect("what is hidden");
-    if std::env::var_os("BLESS").is_some() {
-        let page = format!(
-            "{before}<!-- table -->\n```rust\n{hidden}# // own-table\n{plain}```\n<!-- end -->{after}"
-        );
-        std::fs::write(concat!(env!("CARGO_MANIFEST_DIR"), "/../../docs/own-table.md"), page).unwrap();
-    } else {
-        assert!(
-            shown == plain,
-            "docs/own-table.md is not what tests/own/table.rs is: run this test with BLESS=1"
-        );
-    }
+    page::shows("# // own-table\n", "```\n<!-- end -->", &plain);
+}
+
+/// The page shows the target that fuzz/ builds.
+#[test]
+fn the_page_shows_a_target() {
+    let source = include_str!("../../../fuzz/targets/own.rs");
+    let (_, shown) = source.split_once("mod own;\n\n").expect("where the target begins");
+    page::shows("#![no_main]\n\n", "```\n<!-- end of target -->", shown);
+}
+
+subject!(Plain, Compact, Shared, |nodes| table::Own::<Va39, _>::new(nodes));
+
+/// The inputs that ship are inputs of a table outside the tree, too, and one that fails says how to repeat it.
+#[test]
+fn the_corpus_is_run() {
+    fuzz::replay(fuzz::CORPUS, fuzz::table::<Plain>);
+    BUG.set(Some(Bug::LostPage));
+    let found = catch_unwind(|| fuzz::replay(fuzz::CORPUS, fuzz::table::<Plain>));
+    BUG.set(None);
+    let message = *found.expect_err("a bug is found").downcast::<String>().expect("a message");
+    assert!(message.contains("tlbkit_conformance::fuzz::table::<crate::Plain>(&["), "{message}");
 }

@@ -1,128 +1,84 @@
+use std::marker::PhantomData;
 use std::ops::ControlFlow;
-use std::sync::atomic::{AtomicUsize, Ordering::Relaxed};
+use std::sync::atomic::Ordering::Relaxed;
 
 use tlbkit_addr::{Attr, Flush, PageSize, Pages, Pfn, Reach, VirtAddr, Vpn};
 use tlbkit_pagetable::format::{Compact, Format, check_attr, check_change};
-use tlbkit_pagetable::geometry::{Geometry, Va39};
-use tlbkit_pagetable::nodes::{NodeAddr, Nodes};
+use tlbkit_pagetable::geometry::Geometry;
+use tlbkit_pagetable::nodes::{NodeAddr, Nodes, Stock};
 use tlbkit_pagetable::{
-    Change, Error, Footprint, Frames, Holes, Leaf, Observe, Pinned, Retired, Sole, Space, Table, Word,
+    Change, Error, Footprint, Frames, Holes, Leaf, Observe, Pinned, Retired, Sole, Space, Table, Tally, Word,
 };
 
-/// Three levels of nine bits, each entry a word of the format `Compact`.
+/// Three levels of as many bits each, of nine for `Va39`; each entry a word of the format `Compact`.
 #[derive(Debug)]
-pub struct Own<'n, N: Nodes<Word = u64>> {
+pub struct Own<'n, G, N: Nodes<Word = u64>> {
     nodes: &'n N,
     root: NodeAddr,
     sole: Sole,
     /// Nodes in the table, and leaves.
-    count: AtomicUsize,
-    ptes: AtomicUsize,
+    tally: Tally,
+    geometry: PhantomData<fn() -> G>,
 }
 
 const LEVELS: usize = 3;
-const SLOTS: usize = 512;
 const STATUS: Attr = Attr::ACCESSED.union(Attr::DIRTY);
 
+/// Returns the slots of a node.
+const fn slots<G: Geometry>() -> usize {
+    1 << ((G::VA_BITS as usize - 12) / LEVELS)
+}
+
 /// Returns the base pages of a slot.
-const fn units(level: usize) -> usize {
-    1 << (9 * (LEVELS - 1 - level))
+fn units<G: Geometry>(level: usize) -> usize {
+    slots::<G>().pow((LEVELS - 1 - level) as u32)
 }
 
 /// Returns the page size of a slot.
-fn slot(level: usize) -> PageSize {
-    Va39::SIZES[LEVELS - 1 - level]
+fn slot<G: Geometry>(level: usize) -> PageSize {
+    G::SIZES[LEVELS - 1 - level]
 }
 
 /// Returns the level of a page size that the space has.
-fn level_of(size: PageSize) -> usize {
-    (0..LEVELS).find(|&level| slot(level) == size).unwrap_or(LEVELS - 1)
+fn level_of<G: Geometry>(size: PageSize) -> usize {
+    (0..LEVELS).find(|&level| slot::<G>(level) == size).unwrap_or(LEVELS - 1)
 }
 
 /// Cuts pages of one half of the space into the parts that the slots of a level have of them.
-fn parts(level: usize, pages: Pages) -> impl Iterator<Item = (usize, Pages)> {
-    let (first, last) = (pages.first().get() / units(level), pages.last().get() / units(level));
+fn parts<G: Geometry>(level: usize, pages: Pages) -> impl Iterator<Item = (usize, Pages)> {
+    let (first, last) = (pages.first().get() / units::<G>(level), pages.last().get() / units::<G>(level));
     let last = planted!(LastPage, last, last - usize::from(last == usize::MAX >> 12 && first < last));
     (first..=last).filter_map(move |number| {
-        let whole = Pages::count(Vpn::new(number * units(level)), units(level))?;
-        Some((number % SLOTS, whole.intersect(pages)?))
+        let whole = Pages::count(Vpn::new(number * units::<G>(level)), units::<G>(level))?;
+        Some((number % slots::<G>(), whole.intersect(pages)?))
     })
 }
 
-fn leaf(word: u64, level: usize, page: Vpn) -> Leaf {
-    let size = Compact::size(word, slot(level));
+fn leaf<G: Geometry>(word: u64, level: usize, page: Vpn) -> Leaf {
+    let size = Compact::size(word, slot::<G>(level));
     let at = VirtAddr::new(page.address(PageSize::K4).get() & !size.mask());
     Leaf { at, size, frame: Compact::frame(word, size), attr: Compact::attr(word, true) }
 }
 
-fn no_memory(nodes: &impl Nodes, wanted: usize) -> Error {
-    Error::NoMemory { wanted: wanted as u32, pending: nodes.held().pending() as u32 }
-}
+/// Nodes that a change has taken before it changes anything.
+type Taken<'n, N> = Stock<'n, N, 1>;
 
-/// Nodes that a change has taken before it changes anything, linked through their records.
-struct Stock<'n, N: Nodes<Word = u64>> {
-    nodes: &'n N,
-    head: u32,
-    count: usize,
-}
+impl<'n, G: Geometry, N: Nodes<Word = u64>> Own<'n, G, N> {
+    /// The words of the nodes that are taken, which are of one kind.
+    const WORDS: &'static [usize; 1] = &[slots::<G>()];
+    const BYTES: usize = slots::<G>() * 8;
 
-impl<'n, N: Nodes<Word = u64>> Stock<'n, N> {
-    /// Takes as many nodes as are wanted, or none.
-    fn new(nodes: &'n N, wanted: usize) -> Result<Self, Error> {
-        let mut stock = Self { nodes, head: 0, count: 0 };
-        while stock.count < wanted {
-            let Some(node) = nodes.take(SLOTS) else {
-                stock.give_back();
-                return Err(no_memory(nodes, wanted));
-            };
-            // SAFETY: the node is ours alone.
-            unsafe { (*nodes.record(node, SLOTS)).store(stock.head, Relaxed) };
-            stock.head = nodes.index_of(node);
-            stock.count += 1;
-        }
-        Ok(stock)
-    }
-
-    fn pop(&mut self) -> Option<NodeAddr> {
-        self.count = self.count.checked_sub(1)?;
-        let node = self.nodes.node_of(self.head);
-        // SAFETY: as above.
-        self.head = unsafe { (*self.nodes.record(node, SLOTS)).swap(0, Relaxed) };
-        Some(node)
-    }
-
-    fn give_back(&mut self) {
-        while self.count > 0 {
-            let node = self.nodes.node_of(self.head);
-            // SAFETY: as above, and all its words are zero. If the storage unwinds, the node is still counted.
-            unsafe {
-                let next = (*self.nodes.record(node, SLOTS)).load(Relaxed);
-                self.nodes.free(node, true);
-                self.head = next;
-            }
-            self.count -= 1;
-        }
-    }
-}
-
-impl<N: Nodes<Word = u64>> Drop for Stock<'_, N> {
-    /// What is left was left by a panic.
-    fn drop(&mut self) {
-        self.nodes.held().lose(self.count);
-    }
-}
-
-impl<'n, N: Nodes<Word = u64>> Own<'n, N> {
     /// Returns an empty table with nodes from `nodes`.
     ///
     /// # Errors
     ///
     /// [`Error::NoMemory`] if there is none for the root.
     pub fn new(nodes: &'n N) -> Result<Self, Error> {
-        let root = nodes.take(SLOTS).ok_or_else(|| no_memory(nodes, 1))?;
-        let (count, ptes) = (AtomicUsize::new(1), AtomicUsize::new(0));
-        planted!(OtherTable, (), forget(root));
-        Ok(Self { nodes, root, sole: Sole::new(nodes.held()), count, ptes })
+        let root = nodes.take(slots::<G>()).ok_or_else(|| Error::no_memory(1, nodes.held()))?;
+        let tally = Tally::default();
+        tally.node(1, Self::BYTES);
+        planted!(OtherTable, (), bugs::forget(root));
+        Ok(Self { nodes, root, sole: Sole::new(nodes.held()), tally, geometry: PhantomData })
     }
 
     /// Returns the word of a slot, to its writer.
@@ -143,7 +99,7 @@ impl<'n, N: Nodes<Word = u64>> Own<'n, N> {
     /// Counts entries of a node in or out, and returns how many it has.
     fn live(&self, node: NodeAddr, by: isize) -> u32 {
         // SAFETY: as above.
-        let record = unsafe { &*self.nodes.record(node, SLOTS) };
+        let record = unsafe { &*self.nodes.record(node, slots::<G>()) };
         let live = record.load(Relaxed).wrapping_add_signed(by as i32);
         record.store(live, Relaxed);
         live
@@ -151,7 +107,7 @@ impl<'n, N: Nodes<Word = u64>> Own<'n, N> {
 
     /// Takes a node over into a batch, which nothing leads to any more.
     fn retire(&self, batch: &mut Retired<'n>, node: NodeAddr, clean: bool) {
-        self.count.fetch_sub(1, Relaxed);
+        self.tally.node(-1, Self::BYTES);
         planted!(FreedAtOnce, (), return self.free_at_once(node, clean));
         // SAFETY: the node is the table's, and unlinked.
         unsafe { batch.push(node, clean) };
@@ -165,13 +121,13 @@ impl<'n, N: Nodes<Word = u64>> Own<'n, N> {
         pages: Pages,
         visit: &mut dyn FnMut(Leaf) -> ControlFlow<()>,
     ) -> ControlFlow<()> {
-        for (index, part) in parts(level, pages) {
+        for (index, part) in parts::<G>(level, pages) {
             // SAFETY: the caller is pinned, or the writer.
             let word = unsafe { self.nodes.follow(node, index) };
             if Compact::is_link(word) {
                 self.visit(Compact::node(word), level + 1, part, visit)?;
             } else if Compact::is_leaf(word, level + 1 == LEVELS) {
-                visit(leaf(word, level, part.first()))?;
+                visit(leaf::<G>(word, level, part.first()))?;
             }
         }
         ControlFlow::Continue(())
@@ -220,7 +176,7 @@ impl<'n, N: Nodes<Word = u64>> Own<'n, N> {
         if level == to {
             return 0;
         }
-        let needs = parts(level, pages).map(|(index, part)| {
+        let needs = parts::<G>(level, pages).map(|(index, part)| {
             let below = node.and_then(|node| self.link(node, index));
             usize::from(below.is_none()) + self.missing(below, level + 1, part, to)
         });
@@ -231,13 +187,13 @@ impl<'n, N: Nodes<Word = u64>> Own<'n, N> {
         self.space().check_sized(pages, size)?;
         check_attr::<Compact>(attr)?;
         self.space().check_frames(frame, pages.len(), size)?;
-        let to = level_of(size);
+        let to = level_of::<G>(size);
         let word = Compact::leaf(frame, size, attr, to + 1 == LEVELS)?;
-        Compact::leaf(Pfn::new(frame.get() + pages.len() - units(to)), size, attr, to + 1 == LEVELS)?;
+        Compact::leaf(Pfn::new(frame.get() + pages.len() - units::<G>(to)), size, attr, to + 1 == LEVELS)?;
         self.check(pages, |Leaf { at, size, .. }, _| Err(Error::Occupied { at, size }))?;
         let wanted = self.missing(Some(self.root), 0, pages, to);
         planted!(LinkedEarly, (), self.link_early(pages, wanted)?);
-        let mut stock = Stock::new(self.nodes, wanted)?;
+        let mut stock = Stock::take(self.nodes, Self::WORDS, [wanted])?;
         self.fill(self.root, 0, pages, to, &mut { word }, &mut stock);
         Ok(())
     }
@@ -250,22 +206,22 @@ impl<'n, N: Nodes<Word = u64>> Own<'n, N> {
         pages: Pages,
         to: usize,
         word: &mut u64,
-        stock: &mut Stock<'n, N>,
+        stock: &mut Taken<'n, N>,
     ) {
-        for (index, part) in parts(level, pages) {
+        for (index, part) in parts::<G>(level, pages) {
             if level == to {
                 self.put(node, index, *word);
-                *word = word.advance(Compact::STEP, units(to));
+                *word = word.advance(Compact::STEP, units::<G>(to));
                 self.live(node, 1);
-                self.ptes.fetch_add(1, Relaxed);
+                self.tally.ptes(1);
             } else if let Some(below) = self.link(node, index) {
                 self.fill(below, level + 1, part, to, word, stock);
-            } else if let Some(below) = stock.pop() {
+            } else if let Some(below) = stock.next(0) {
                 let below = planted!(OtherTable, below, self.others(below));
                 self.fill(below, level + 1, part, to, word, stock);
                 self.put(node, index, Compact::link(below));
                 self.live(node, 1);
-                self.count.fetch_add(1, Relaxed);
+                self.tally.node(1, Self::BYTES);
             }
         }
     }
@@ -279,14 +235,14 @@ impl<'n, N: Nodes<Word = u64>> Own<'n, N> {
         pages: Pages,
         frames: &mut Option<&mut dyn Frames>,
     ) {
-        for (index, part) in parts(level, pages) {
+        for (index, part) in parts::<G>(level, pages) {
             let word = self.word(node, index);
             if Compact::is_leaf(word, level + 1 == LEVELS) {
                 self.put(node, index, 0);
-                let leaf = leaf(word, level, part.first());
-                self.ptes.fetch_sub(1, Relaxed);
-                let left = self.live(node, -1);
-                planted!(RetiredFirst, (), self.retire_first(batch, node, level, left));
+                let leaf = leaf::<G>(word, level, part.first());
+                self.tally.ptes(-1);
+                self.live(node, -1);
+                planted!(RetiredFirst, (), self.retire_first(batch, node, level));
                 let attr = leaf.attr;
                 let attr = planted!(LostDirty, attr, attr.difference(Attr::DIRTY));
                 if let Some(frames) = frames {
@@ -328,7 +284,7 @@ impl<'n, N: Nodes<Word = u64>> Own<'n, N> {
 
     /// Changes the attributes of all leaves of a range.
     fn edit(&self, node: NodeAddr, level: usize, pages: Pages, change: Change) {
-        for (index, part) in parts(level, pages) {
+        for (index, part) in parts::<G>(level, pages) {
             let word = self.word(node, index);
             if let Some(below) = self.link(node, index) {
                 self.edit(below, level + 1, part, change);
@@ -350,11 +306,11 @@ impl<'n, N: Nodes<Word = u64>> Own<'n, N> {
             }
             let whole = space.pages_of(&leaf);
             next = Vpn::new(whole.last().get() + 1);
-            let offset = whole.first().get() & (units(level_of(to)) - 1);
+            let offset = whole.first().get() & (units::<G>(level_of::<G>(to)) - 1);
             if leaf.size >= to {
                 // One node a level that is split, each full of the next.
-                for level in level_of(leaf.size)..level_of(to) {
-                    wanted += units(level_of(leaf.size)) / units(level);
+                for level in level_of::<G>(leaf.size)..level_of::<G>(to) {
+                    wanted += units::<G>(level_of::<G>(leaf.size)) / units::<G>(level);
                 }
                 let cut = whole.intersect(pages) != Some(whole);
                 return if cut { Err(Error::Partial { at: leaf.at, size: leaf.size }) } else { Ok(()) };
@@ -371,8 +327,8 @@ impl<'n, N: Nodes<Word = u64>> Own<'n, N> {
 
     fn resize_range(&self, batch: &mut Retired<'n>, pages: Pages, to: PageSize) -> Result<(), Error> {
         let wanted = self.check_resize(pages, to)?;
-        let mut stock = Stock::new(self.nodes, wanted)?;
-        self.reshape(batch, self.root, 0, pages, level_of(to), &mut stock);
+        let mut stock = Stock::take(self.nodes, Self::WORDS, [wanted])?;
+        self.reshape(batch, self.root, 0, pages, level_of::<G>(to), &mut stock);
         Ok(())
     }
 
@@ -385,17 +341,17 @@ impl<'n, N: Nodes<Word = u64>> Own<'n, N> {
         level: usize,
         pages: Pages,
         to: usize,
-        stock: &mut Stock<'n, N>,
+        stock: &mut Taken<'n, N>,
     ) {
-        for (index, part) in parts(level, pages) {
+        for (index, part) in parts::<G>(level, pages) {
             let below = self.link(node, index);
             match below {
                 None if level < to => {
-                    let leaf = leaf(self.word(node, index), level, part.first());
+                    let leaf = leaf::<G>(self.word(node, index), level, part.first());
                     planted!(ZeroedFirst, (), self.put(node, index, 0));
                     if let Some(below) = self.split(leaf, level + 1, to, stock) {
                         self.put(node, index, Compact::link(below));
-                        self.ptes.fetch_sub(1, Relaxed);
+                        self.tally.ptes(-1);
                         batch.touch(Reach::Everywhere, part);
                     }
                 }
@@ -408,12 +364,12 @@ impl<'n, N: Nodes<Word = u64>> Own<'n, N> {
                         ControlFlow::Continue(())
                     });
                     let Some(first) = first else { continue };
-                    let (attr, size) = (first.attr | status, slot(level));
+                    let (attr, size) = (first.attr | status, slot::<G>(level));
                     let attr = planted!(StatusDropped, attr, first.attr);
                     let size = planted!(StaleSize, size, first.size);
                     if let Ok(word) = Compact::leaf(first.frame, size, attr, false) {
                         self.put(node, index, word);
-                        self.ptes.fetch_add(1, Relaxed);
+                        self.tally.ptes(1);
                         batch.touch(Reach::Everywhere, part);
                         self.retire_all(batch, below, level + 1);
                     }
@@ -424,32 +380,32 @@ impl<'n, N: Nodes<Word = u64>> Own<'n, N> {
     }
 
     /// Builds a node of the leaves that a larger one is split into, with all that is below it.
-    fn split(&self, leaf: Leaf, level: usize, to: usize, stock: &mut Stock<'n, N>) -> Option<NodeAddr> {
-        let node = stock.pop()?;
-        for index in 0..SLOTS {
-            let frame = Pfn::new(leaf.frame.get() + index * units(level));
+    fn split(&self, leaf: Leaf, level: usize, to: usize, stock: &mut Taken<'n, N>) -> Option<NodeAddr> {
+        let node = stock.next(0)?;
+        for index in 0..slots::<G>() {
+            let frame = Pfn::new(leaf.frame.get() + index * units::<G>(level));
             if level == to {
-                let word = Compact::leaf(frame, slot(level), leaf.attr, level + 1 == LEVELS).ok()?;
-                let word = planted!(LostPage, word, if index == SLOTS - 1 { 0 } else { word });
+                let word = Compact::leaf(frame, slot::<G>(level), leaf.attr, level + 1 == LEVELS).ok()?;
+                let word = planted!(LostPage, word, if index == slots::<G>() - 1 { 0 } else { word });
                 self.put(node, index, word);
-                self.ptes.fetch_add(1, Relaxed);
+                self.tally.ptes(1);
             } else {
                 let below = self.split(Leaf { frame, ..leaf }, level + 1, to, stock)?;
                 self.put(node, index, Compact::link(below));
             }
         }
-        self.live(node, SLOTS as isize);
-        self.count.fetch_add(1, Relaxed);
+        self.live(node, slots::<G>() as isize);
+        self.tally.node(1, Self::BYTES);
         Some(node)
     }
 
     /// Retires a subtree that nothing leads to any more. A walker may still be in it: its words stay.
     fn retire_all(&self, batch: &mut Retired<'n>, node: NodeAddr, level: usize) {
-        for index in 0..SLOTS {
+        for index in 0..slots::<G>() {
             if let Some(below) = self.link(node, index) {
                 self.retire_all(batch, below, level + 1);
             } else if Compact::is_leaf(self.word(node, index), level + 1 == LEVELS) {
-                self.ptes.fetch_sub(1, Relaxed);
+                self.tally.ptes(-1);
             }
         }
         self.retire(batch, node, false);
@@ -458,9 +414,9 @@ impl<'n, N: Nodes<Word = u64>> Own<'n, N> {
     /// Counts a node's entries anew after a change has unwound, and takes out nodes that it has left empty.
     fn recount(&self, batch: &mut Retired<'n>, node: NodeAddr, level: usize) -> u32 {
         let mut live = 0;
-        for index in 0..SLOTS {
+        for index in 0..slots::<G>() {
             if let Some(below) = self.link(node, index) {
-                self.count.fetch_add(1, Relaxed);
+                self.tally.node(1, Self::BYTES);
                 if self.recount(batch, below, level + 1) > 0 {
                     live += 1;
                 } else {
@@ -469,33 +425,33 @@ impl<'n, N: Nodes<Word = u64>> Own<'n, N> {
                 }
             } else if Compact::is_leaf(self.word(node, index), level + 1 == LEVELS) {
                 live += 1;
-                self.ptes.fetch_add(1, Relaxed);
+                self.tally.ptes(1);
             }
         }
         // SAFETY: the node is in the table, and the caller its writer.
-        unsafe { (*self.nodes.record(node, SLOTS)).store(live, Relaxed) };
+        unsafe { (*self.nodes.record(node, slots::<G>())).store(live, Relaxed) };
         live
     }
 
     fn mend(&self, batch: &mut Retired<'n>) {
-        self.ptes.store(0, Relaxed);
-        self.count.store(1, Relaxed);
+        self.tally.clear();
+        self.tally.node(1, Self::BYTES);
         self.recount(batch, self.root, 0);
     }
 }
 
-impl<N: Nodes<Word = u64>> Drop for Own<'_, N> {
+impl<G, N: Nodes<Word = u64>> Drop for Own<'_, G, N> {
     /// Counts what a table loses that is dropped without having been taken apart: nothing, if it has been.
     fn drop(&mut self) {
-        self.nodes.held().bury(&self.sole, self.count.load(Relaxed));
+        self.nodes.held().bury(&self.sole, self.tally.footprint().nodes);
     }
 }
 
 // SAFETY: the batch is over the table's storage, and the flag a field. A change pushes each node after the store that
 // unlinks it, and names every page that it changes; one that unwinds is mended. `Own` is `Send` only if `&N` is.
-unsafe impl<'n, N: Nodes<Word = u64>> Table<'n> for Own<'n, N> {
+unsafe impl<'n, G: Geometry, N: Nodes<Word = u64>> Table<'n> for Own<'n, G, N> {
     fn space(&self) -> Space {
-        Space::of::<Va39>()
+        Space::of::<G>()
     }
 
     fn lookup(&self, _pinned: Pinned<'_>, at: VirtAddr) -> Option<Leaf> {
@@ -503,13 +459,13 @@ unsafe impl<'n, N: Nodes<Word = u64>> Table<'n> for Own<'n, N> {
         let inside = planted!(OffByOne, inside, inside || at.get() == 1 << 38);
         let (mut node, page) = (self.root, at.vpn(PageSize::K4));
         for level in 0..if inside { LEVELS } else { 0 } {
-            let index = page.get() / units(level) % SLOTS;
+            let index = page.get() / units::<G>(level) % slots::<G>();
             // SAFETY: the caller is pinned, and a link leads to a node that is live, or retired and not reclaimed.
             let word = unsafe { self.nodes.follow(node, index) };
             if !Compact::is_link(word) {
                 let found = Compact::is_leaf(word, level + 1 == LEVELS);
                 let word = planted!(ReadsTwice, word, self.again(node, index));
-                return found.then(|| leaf(word, level, page));
+                return found.then(|| leaf::<G>(word, level, page));
             }
             node = Compact::node(word);
         }
@@ -535,8 +491,7 @@ unsafe impl<'n, N: Nodes<Word = u64>> Table<'n> for Own<'n, N> {
     }
 
     fn footprint(&self) -> Footprint {
-        let (nodes, ptes) = (self.count.load(Relaxed), self.ptes.load(Relaxed));
-        Footprint { nodes, bytes: nodes * SLOTS * 8, ptes, ..Footprint::default() }
+        self.tally.footprint()
     }
 
     fn sole(&self) -> &Sole {
@@ -597,7 +552,7 @@ unsafe impl<'n, N: Nodes<Word = u64>> Table<'n> for Own<'n, N> {
         let page = Pages::one(at.vpn(PageSize::K4));
         self.space().check_pages(page)?;
         let (mut node, mut level) = (self.root, 0);
-        let index = |level| page.first().get() / units(level) % SLOTS;
+        let index = |level| page.first().get() / units::<G>(level) % slots::<G>();
         while let Some(below) = self.link(node, index(level)) {
             (node, level) = (below, level + 1);
         }
@@ -605,9 +560,9 @@ unsafe impl<'n, N: Nodes<Word = u64>> Table<'n> for Own<'n, N> {
         if !Compact::is_leaf(word, level + 1 == LEVELS) {
             return Err(Error::NotMapped { at });
         }
-        let old = leaf(word, level, page.first());
+        let old = leaf::<G>(word, level, page.first());
         check_attr::<Compact>(attr)?;
-        self.space().check_frames(frame, units(level), old.size)?;
+        self.space().check_frames(frame, units::<G>(level), old.size)?;
         self.put(node, index(level), Compact::leaf(frame, old.size, attr, level + 1 == LEVELS)?);
         batch.touch(Reach::Everywhere, self.space().pages_of(&old));
         Ok(old)
@@ -637,65 +592,4 @@ unsafe impl<'n, N: Nodes<Word = u64>> Table<'n> for Own<'n, N> {
 }
 
 // Planted bugs that need more than a line.
-
-/// Forgets what the table of an earlier case has linked.
-fn forget(root: NodeAddr) {
-    if super::LINKED.get().is_some_and(|(_, other, _)| other == root) {
-        super::LINKED.set(None);
-    }
-}
-
-impl<'n, N: Nodes<Word = u64>> Own<'n, N> {
-    fn free_at_once(&self, node: NodeAddr, clean: bool) {
-        // SAFETY: there is none: this is the bug.
-        unsafe { self.nodes.free(node, clean) };
-    }
-
-    fn again(&self, node: NodeAddr, index: usize) -> u64 {
-        // SAFETY: the caller is pinned.
-        unsafe { self.nodes.follow(node, index) }
-    }
-
-    /// Links an empty node before it is known that the others can be had.
-    fn link_early(&self, pages: Pages, wanted: usize) -> Result<(), Error> {
-        let index = pages.first().get() / units(0) % SLOTS;
-        if wanted > 1 && self.link(self.root, index).is_none() {
-            let node = self.nodes.take(SLOTS).ok_or_else(|| no_memory(self.nodes, wanted))?;
-            self.put(self.root, index, Compact::link(node));
-            self.live(self.root, 1);
-            self.count.fetch_add(1, Relaxed);
-        }
-        Ok(())
-    }
-
-    /// Returns a node that another table of the same storage has linked, if one has, else the node.
-    fn others(&self, node: NodeAddr) -> NodeAddr {
-        let storage = std::ptr::from_ref(self.nodes).addr();
-        match super::LINKED.get() {
-            Some((place, root, other)) if place == storage && root != self.root => other,
-            _ => {
-                super::LINKED.set(Some((storage, self.root, node)));
-                node
-            }
-        }
-    }
-
-    /// Retires a node that is linked still.
-    fn retire_first(&self, batch: &mut Retired<'n>, node: NodeAddr, level: usize, left: u32) {
-        if left == 0 && level + 1 == LEVELS {
-            self.retire(batch, node, true);
-        }
-    }
-
-    /// Unlinks a node of the last level that is retired already.
-    fn unlink_late(&self, node: NodeAddr, index: usize, below: NodeAddr, level: usize) -> u32 {
-        if level + 2 < LEVELS {
-            return self.live(below, 0);
-        }
-        if (0..SLOTS).all(|index| self.word(below, index) == 0) {
-            self.put(node, index, 0);
-            self.live(node, -1);
-        }
-        1
-    }
-}
+planted_bugs!();

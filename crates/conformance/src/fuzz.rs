@@ -1,0 +1,225 @@
+//! The bodies of fuzz targets, for a table and for a mapper, of ours and of anybody.
+//!
+//! Any bytes are an input:
+//!
+//! ```text
+//!  byte   0          1               2..14        14
+//!       +----------+---------------+------------+------------------+-----
+//!       | patience | room          | operation  | which allocation | the next step ...
+//!       | and pick | for more nodes| see `Op`   | fails            |
+//!       +----------+---------------+------------+------------------+-----
+//! ```
+//!
+//! A target of one's own is a line: see `docs/own-table.md`. [`CORPUS`] has inputs to begin with.
+
+use std::any::type_name;
+use std::cell::RefCell;
+use std::ffi::OsStr;
+use std::io::Error;
+use std::path::{Path, PathBuf};
+use std::{fmt, fs};
+
+use tlbkit_pagetable::{Table as _, destroy};
+use tlbkit_pagetable::format::Format;
+use tlbkit_pagetable::nodes::{Chunk, Reclaim, Slab};
+
+use crate::foreign::{self, Foreign};
+use crate::{Failing, Mismatch, Op, Outcome, Profile, Runner, Subject, rust};
+
+/// The folder of inputs that fuzzing our own tables has kept: each goes somewhere in them where no other does.
+pub const CORPUS: &str = concat!(env!("CARGO_MANIFEST_DIR"), "/corpus");
+
+/// The most steps of an input; more of them find nothing that fewer do not.
+const STEPS: usize = 48;
+
+/// The bytes of a step.
+const STEP: usize = Op::BYTES + 1;
+
+/// Allocations up to this one can be made to fail.
+const FAILS: u8 = 16;
+
+thread_local! {
+    /// 8 MiB, enough for what one input can map, whatever the earlier ones left in it. It is kept: to clear as much for every
+    /// input would take longer than the input.
+    static MEMORY: RefCell<Vec<Chunk>> = RefCell::new(vec![Chunk::ZERO; if cfg!(miri) { 192 } else { 2048 }]);
+}
+
+/// What an input says, but for its operations.
+struct Input<'i> {
+    /// How many batches wait, as if for shootdowns.
+    patience: usize,
+    /// How many nodes there are beside those of an empty table, if that is limited.
+    room: Option<usize>,
+    steps: &'i [[u8; STEP]],
+}
+
+impl<'i> Input<'i> {
+    fn new(input: &'i [u8]) -> Option<Self> {
+        let [patience, room, steps @ ..] = input else { return None };
+        let steps = steps.as_chunks().0;
+        Some(Self {
+            patience: usize::from(patience % 4),
+            room: (*room < 128).then_some(usize::from(*room)),
+            steps: &steps[..steps.len().min(STEPS)],
+        })
+    }
+}
+
+/// An input for which a table was wrong. Displayed, it ends with a test that repeats it.
+#[derive(Clone, Debug)]
+pub struct Failure {
+    /// What was wrong.
+    pub mismatch: Mismatch,
+    /// The input, to the step that was wrong.
+    pub input: Vec<u8>,
+    subject: &'static str,
+}
+
+impl fmt::Display for Failure {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let Self { mismatch, input, subject } = self;
+        let subject = rust::within_crate(subject);
+        write!(
+            f,
+            "{mismatch}\n\nTo repeat it:\n\n#[test]\nfn repeats() {{\n    \
+             tlbkit_conformance::fuzz::table::<{subject}>(&{input:?});\n}}"
+        )
+    }
+}
+
+impl std::error::Error for Failure {}
+
+/// Chooses one of so many kinds of tables by an input, where a target has several.
+pub fn pick(input: &[u8], of: usize) -> usize {
+    usize::from(input.first().map_or(0, |byte| byte / 4)) % of
+}
+
+/// Runs an input on a new table, and takes it apart: the body of a target.
+///
+/// # Panics
+///
+/// With the [`Failure`].
+pub fn table<S: Subject>(input: &[u8]) {
+    if let Err(failure) = check::<S>(input) {
+        panic!("{failure}");
+    }
+}
+
+/// Runs an input on a new table, and takes it apart.
+///
+/// # Errors
+///
+/// The first thing that differs from the model.
+pub fn check<S: Subject>(input: &[u8]) -> Result<(), Box<Failure>> {
+    let Some(parts) = Input::new(input) else { return Ok(()) };
+    let mut steps = 0;
+    MEMORY.with_borrow_mut(|memory| run::<S>(&parts, memory, &mut steps)).map_err(|mismatch| {
+        let input = input[..input.len().min(2 + steps * STEP)].to_vec();
+        Box::new(Failure { mismatch, input, subject: type_name::<S>() })
+    })
+}
+
+/// Runs an input on a new mapper: the body of a target.
+///
+/// # Panics
+///
+/// With the failure.
+pub fn mapper<F: Foreign>(input: &[u8]) {
+    let Some(parts) = Input::new(input) else { return };
+    let space = foreign::space::<F>();
+    let ops: Vec<_> = parts.steps.iter().map(|step| decode(&space, step).0).collect();
+    if let Err(failure) = foreign::replay::<F>(&ops) {
+        panic!("{failure}");
+    }
+}
+
+/// Runs every input of a folder: [`CORPUS`], or what a fuzzer has kept.
+///
+/// # Panics
+///
+/// If there is none, or `body` does.
+pub fn replay(folder: impl AsRef<Path>, body: impl Fn(&[u8])) {
+    each(folder.as_ref(), &mut |_, input| body(input));
+}
+
+/// Copies every input of a folder to another: [`CORPUS`] to where a fuzzer looks.
+///
+/// # Panics
+///
+/// If there is none, or the other folder cannot be made.
+pub fn copy(folder: impl AsRef<Path>, to: impl AsRef<Path>) {
+    let to = to.as_ref();
+    did(to, fs::create_dir_all(to));
+    each(folder.as_ref(), &mut |name, input| did(to, fs::write(to.join(name), input)));
+}
+
+fn did<T>(path: &Path, what: Result<T, Error>) -> T {
+    what.unwrap_or_else(|error| panic!("{}: {error}", path.display()))
+}
+
+fn each(folder: &Path, with: &mut dyn FnMut(&OsStr, &[u8])) {
+    let files = fs::read_dir(folder).and_then(|files| files.map(|file| Ok(file?.path())).collect());
+    let mut files: Vec<PathBuf> = did(folder, files);
+    files.sort();
+    assert!(!files.is_empty(), "{} is empty", folder.display());
+    for file in files {
+        with(file.file_name().unwrap_or_default(), &did(&file, fs::read(&file)));
+    }
+}
+
+fn decode(space: &tlbkit_pagetable::Space, step: &[u8; STEP]) -> (Op, u8) {
+    let [op @ .., fail] = *step;
+    (Op::decode(space, op), fail)
+}
+
+fn run<S: Subject>(input: &Input<'_>, memory: &mut [Chunk], steps: &mut usize) -> Result<(), Mismatch> {
+    let slab: Slab<'_, <S::Format as Format>::Word, S::Mode> = Slab::new(memory, 0).expect("it is enough");
+    let nodes = Failing::new(slab);
+    let table = S::build(&nodes).map_err(Mismatch::no_table)?;
+    if let Some(room) = input.room {
+        nodes.limit(nodes.out() + room);
+    }
+    let mut runner = Runner::new(&table, Profile::of::<S::Format>(), input.patience);
+    for step in input.steps {
+        *steps += 1;
+        let (op, fail) = decode(&table.space(), step);
+        if fail < FAILS {
+            nodes.fail_at(fail.into());
+        }
+        let had = || (table.footprint(), if input.patience == 0 { nodes.out() } else { 0 });
+        let before = had();
+        let outcome = runner.step(&table, &op)?;
+        nodes.failed();
+        let is_tight = fail < FAILS || input.room.is_some();
+        let (used, out) = (nodes.inner().usage().nodes, nodes.out());
+        let wrong = match outcome {
+            Outcome::NoMemory { wanted, .. } if !is_tight => {
+                format!("no memory for {wanted} nodes where there is plenty")
+            }
+            Outcome::NoMemory { .. } if before != had() => {
+                format!("an operation without memory has changed {before:?} to {:?}", had())
+            }
+            _ if used != out => format!("the storage counts {used} nodes in use, and {out} were taken"),
+            _ => continue,
+        };
+        return Err(Mismatch::of(wrong).after(&op, Some(&outcome)));
+    }
+    runner.settle();
+    let batch = destroy(table);
+    let (retired, out) = (batch.nodes(), nodes.out());
+    if retired != out {
+        return Err(Mismatch::of(format!(
+            "`dismantle` has left {retired} nodes in the batch, and the table had {out}"
+        )));
+    }
+    // SAFETY: the table is gone, and nobody walks.
+    unsafe { batch.reclaim() };
+    let left = (nodes.out(), nodes.inner().usage().nodes, nodes.held().lost());
+    if left != (0, 0, 0) {
+        let (out, used, lost) = left;
+        return Err(Mismatch::of(format!(
+            "the table is gone, and of its nodes {out} were not freed ({used} by the storage's own count), {lost} are lost"
+        )));
+    }
+    Ok(())
+}

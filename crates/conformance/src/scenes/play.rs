@@ -1,0 +1,360 @@
+//! One writer, one or two walkers, and a shootdown between them.
+
+use std::fmt;
+use std::ops::{ControlFlow, Deref, DerefMut};
+use std::sync::Arc;
+use std::sync::atomic::{AtomicUsize, Ordering::Relaxed};
+
+use loom::sync::atomic::{AtomicBool, Ordering};
+use tlbkit_addr::{Attr, PageSize, Pages, Pfn, Vpn};
+use tlbkit_pagetable::{Error, Leaf, Pinned, Retired, Table, Word, Writer, destroy};
+
+use super::storage::Watched;
+
+/// What a writer does.
+pub type Step = for<'t> fn(&mut Pen<'t>);
+
+/// The writer of a scene, and what it knows of its table.
+pub struct Pen<'t> {
+    writer: Writer<'t, 'static, dyn Table<'static> + 't>,
+    table: &'t (dyn Table<'static> + 't),
+}
+
+impl<'t> Deref for Pen<'t> {
+    type Target = Writer<'t, 'static, dyn Table<'static> + 't>;
+
+    fn deref(&self) -> &Self::Target {
+        &self.writer
+    }
+}
+
+impl DerefMut for Pen<'_> {
+    fn deref_mut(&mut self) -> &mut Self::Target {
+        &mut self.writer
+    }
+}
+
+impl fmt::Debug for Pen<'_> {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("Pen").field("space", &self.table.space()).finish_non_exhaustive()
+    }
+}
+
+impl Pen<'_> {
+    fn size(&self, index: usize) -> PageSize {
+        let space = self.table.space();
+        let size = space.sizes().get(index).copied();
+        let is_double = |size: &PageSize| size.pages(space.base()) == Some(1 << index);
+        size.filter(is_double).unwrap_or_else(|| {
+            panic!("scenes want pages of one size and of twice that, as `Tiny` has: {space:?}")
+        })
+    }
+
+    /// Maps one page.
+    ///
+    /// # Panics
+    ///
+    /// If the table refuses it; so below.
+    pub fn set(&mut self, page: usize, frame: usize, attr: Attr) {
+        self.small(Pages::one(Vpn::new(page)), frame, attr);
+    }
+
+    /// Maps small pages.
+    pub fn small(&mut self, pages: Pages, frame: usize, attr: Attr) {
+        self.writer.map(pages, Pfn::new(frame), self.size(0), attr).unwrap();
+    }
+
+    /// Maps pages of the second size.
+    pub fn large(&mut self, pages: Pages, frame: usize, attr: Attr) {
+        self.writer.map(pages, Pfn::new(frame), self.size(1), attr).unwrap();
+    }
+
+    /// Splits pages, or brings small ones together: `size` is the index of the new size.
+    pub fn reshape(&mut self, pages: Pages, size: usize) {
+        let to = self.size(size);
+        // SAFETY: nothing runs on these pages.
+        unsafe { self.writer.resize_breaking(pages, to, &mut |_| ()) }.unwrap();
+    }
+}
+
+/// What the writer does while others walk, and where they look.
+#[derive(Debug)]
+pub struct Scene {
+    /// What is mapped before.
+    pub before: Step,
+    /// The changes.
+    pub steps: &'static [Step],
+    /// More of them, once the shootdown of the first has completed, if it has before the walkers are done.
+    pub then: &'static [Step],
+    /// The pages to look up.
+    pub probe: &'static [usize],
+    /// Those of them that may be absent for a moment, where the format breaks before it makes.
+    pub broken: &'static [usize],
+}
+
+/// How many of a scene's interleavings are played. Bugs that need more preemptions are rare, and schedules are many.
+#[derive(Clone, Copy, Debug)]
+pub struct Bound {
+    /// How many walkers there are.
+    pub walkers: usize,
+    /// How often a thread is interrupted that could go on.
+    pub preemptions: usize,
+}
+
+/// Two walkers, for scenes of a few stores.
+pub const TWO: Bound = Bound { walkers: 2, preemptions: 2 };
+/// One walker.
+pub const ONE: Bound = Bound { walkers: 1, preemptions: 3 };
+/// One walker, for tables that grow, whose changes are many stores: a walk begins at any of them, is interrupted anywhere, and
+/// goes on after any other.
+pub const GROWING: Bound = Bound { walkers: 1, preemptions: 2 };
+
+/// Storage that outlives every thread of one execution.
+struct Stage<W: Word>(*mut Watched<W>);
+
+impl<W: Word> Stage<W> {
+    fn new() -> (Self, &'static Watched<W>) {
+        let storage = Box::into_raw(Box::default());
+        // SAFETY: it lives until `self` is dropped, and every user of it is gone by then: see `play`.
+        (Self(storage), unsafe { &*storage })
+    }
+}
+
+impl<W: Word> Drop for Stage<W> {
+    fn drop(&mut self) {
+        // While a panic unwinds, other threads may still hold the table.
+        if !std::thread::panicking() {
+            // SAFETY: it came from a box, and nobody uses it any more.
+            drop(unsafe { Box::from_raw(self.0) });
+        }
+    }
+}
+
+/// Makes a table in the storage.
+pub type Build<W, T> = fn(&'static Watched<W>) -> Result<T, Error>;
+
+fn new<W: Word, T: Table<'static>>(build: Build<W, T>, storage: &'static Watched<W>) -> T {
+    let table = build(storage).expect("a new table");
+    let space = table.space();
+    assert!(
+        space.halves()[0].is_some_and(|low| low.len() >= 8),
+        "scenes want a space of eight pages or more, as `Tiny` is: {space:?}"
+    );
+    table
+}
+
+/// How a walker asks for a page.
+type Look = fn(&dyn Table<'static>, usize) -> Option<Leaf>;
+
+/// Visits a page, which is one walk in every table. A lookup in a hashed table that finds nothing walks a second time.
+fn visit_page(table: &dyn Table<'static>, page: usize) -> Option<Leaf> {
+    let mut found = None;
+    let page = Pages::one(Vpn::new(page));
+    // SAFETY: the caller acknowledges no shootdown during the call.
+    let _ = table.for_each(unsafe { Pinned::by(&()) }, page, &mut |leaf| {
+        assert_eq!(found.replace(leaf), None, "a page is visited twice");
+        ControlFlow::Continue(())
+    });
+    found
+}
+
+fn look(table: &dyn Table<'static>, page: usize) -> Option<Leaf> {
+    // SAFETY: the caller acknowledges no shootdown during the call.
+    table.lookup(unsafe { Pinned::by(&()) }, Vpn::new(page).address(table.space().base()))
+}
+
+fn write(table: &dyn Table<'static>, steps: &[Step]) -> Retired<'static> {
+    let mut pen = Pen { writer: Writer::new(table).unwrap(), table };
+    for step in steps {
+        step(&mut pen);
+    }
+    pen.writer.finish()
+}
+
+/// Returns what each probe finds before and after every step, on a table of its own.
+fn expected<W: Word, T: Table<'static>>(scene: &Scene, build: Build<W, T>) -> Vec<Vec<Option<Leaf>>> {
+    let (_stage, storage) = Stage::new();
+    let table = new(build, storage);
+    // SAFETY: nobody walks this table; likewise below.
+    unsafe { write(&table, &[scene.before]).reclaim() };
+    let find = |table: &T| scene.probe.iter().map(|&page| look(table, page)).collect();
+    let mut states = vec![find(&table)];
+    for step in scene.steps.iter().chain(scene.then) {
+        // SAFETY: as above.
+        unsafe { write(&table, &[*step]).reclaim() };
+        states.push(find(&table));
+    }
+    // SAFETY: as above.
+    unsafe { destroy(table).reclaim() };
+    // What is expected comes from the table itself: one that does nothing would agree with that.
+    assert_ne!(states.first(), states.last(), "the steps have changed nothing");
+    states
+}
+
+/// Checks that walkers see nothing but what was there at some moment, before and after they have
+/// acknowledged, and that nobody meets a freed node.
+pub fn check<W: Word, T>(bound: Bound, scene: &'static Scene, build: Build<W, T>)
+where
+    T: Table<'static> + Send + Sync + 'static,
+{
+    explore(Some(bound.preemptions), move || play(bound.walkers, look, scene, build, true));
+}
+
+/// The same with walkers that visit the pages one by one.
+pub fn check_visits<W: Word, T>(bound: Bound, scene: &'static Scene, build: Build<W, T>)
+where
+    T: Table<'static> + Send + Sync + 'static,
+{
+    explore(Some(bound.preemptions), move || play(bound.walkers, visit_page, scene, build, true));
+}
+
+/// Checks that one visitor of the whole table meets every page of `stay` once, which no step changes, and of the probes what
+/// was there at some moment.
+pub fn check_visit<W: Word, T>(scene: &'static Scene, stay: &'static [usize], build: Build<W, T>)
+where
+    T: Table<'static> + Send + Sync + 'static,
+{
+    explore(Some(3), move || {
+        let states = expected(scene, build);
+        let (stage, storage) = Stage::new();
+        let table = Arc::new(new(build, storage));
+        // SAFETY: nobody walks yet.
+        unsafe { write(&*table, &[scene.before]).reclaim() };
+        let visitor = {
+            let table = Arc::clone(&table);
+            loom::thread::spawn(move || visit(&*table))
+        };
+        let batch = write(&*table, scene.steps);
+        let seen = visitor.join().unwrap();
+        let base = table.space().base();
+        for &page in stay {
+            let times = seen.iter().filter(|leaf| leaf.at.vpn(base).get() == page).count();
+            assert_eq!(times, 1, "page {page} stays: {seen:?}");
+        }
+        for leaf in seen.iter().filter(|leaf| !stay.contains(&leaf.at.vpn(base).get())) {
+            let ever = states.iter().flatten().any(|known| *known == Some(*leaf));
+            assert!(ever, "{leaf:?} was never there: {states:?}");
+        }
+        // SAFETY: the visitor is gone.
+        unsafe { batch.reclaim() };
+        let table = Arc::into_inner(table).expect("the visitor is gone");
+        // SAFETY: as above.
+        unsafe { destroy(table).reclaim() };
+        drop(stage);
+    });
+}
+
+/// Returns the leaves that a visit of the whole table meets.
+fn visit(table: &dyn Table<'static>) -> Vec<Leaf> {
+    let mut seen = Vec::new();
+    let whole = table.space().halves()[0].unwrap();
+    // SAFETY: the caller acknowledges no shootdown during the call.
+    let _ = table.for_each(unsafe { Pinned::by(&()) }, whole, &mut |leaf| {
+        seen.push(leaf);
+        ControlFlow::Continue(())
+    });
+    seen
+}
+
+/// The same with one walker and a writer that does not wait: the check can fail.
+pub fn check_early<W: Word, T>(scene: &'static Scene, build: Build<W, T>)
+where
+    T: Table<'static> + Send + Sync + 'static,
+{
+    explore(None, move || play(1, look, scene, build, false));
+}
+
+/// Plays in every interleaving with so many preemptions at the most, and prints how many those are.
+fn explore(preemptions: Option<usize>, play: impl Fn() + Send + Sync + 'static) {
+    let mut model = loom::model::Builder::new();
+    model.preemption_bound = preemptions;
+    // The lookups that say what to expect are steps of the model too.
+    model.max_branches = 20_000;
+    let played = Arc::new(AtomicUsize::new(0));
+    let count = Arc::clone(&played);
+    model.check(move || {
+        play();
+        count.fetch_add(1, Relaxed);
+    });
+    println!("{} interleavings", played.load(Relaxed));
+}
+
+/// One execution.
+fn play<W: Word, T>(walkers: usize, look: Look, scene: &'static Scene, build: Build<W, T>, wait: bool)
+where
+    T: Table<'static> + Send + Sync + 'static,
+{
+    let states = expected(scene, build);
+    let (stage, storage) = Stage::new();
+    let table = Arc::new(new(build, storage));
+    // SAFETY: nobody walks yet.
+    unsafe { write(&*table, &[scene.before]).reclaim() };
+    let breaks = table.breaks();
+    let shootdown = Arc::new(AtomicBool::new(false));
+
+    let walking: Vec<_> = (0..walkers)
+        .map(|_| {
+            let (table, shootdown) = (Arc::clone(&table), Arc::clone(&shootdown));
+            let acknowledged = Arc::new(AtomicBool::new(false));
+            let ours = Arc::clone(&acknowledged);
+            let walk = move || -> Vec<_> {
+                let look_around = || scene.probe.iter().map(|&page| look(&*table, page)).collect::<Vec<_>>();
+                let mut seen = vec![look_around()];
+                // The interrupt, between two walks.
+                if shootdown.load(Ordering::Acquire) {
+                    ours.store(true, Ordering::Release);
+                    seen.push(look_around());
+                }
+                seen
+            };
+            (loom::thread::spawn(walk), acknowledged)
+        })
+        .collect();
+
+    let mut batch = Some(write(&*table, scene.steps));
+    shootdown.store(true, Ordering::Release);
+    let mut again = None;
+    let all = || walking.iter().all(|(_, acknowledged)| acknowledged.load(Ordering::Acquire));
+    if (!wait || all())
+        && let Some(batch) = batch.take()
+    {
+        // SAFETY: every walker has acknowledged, or that it has not is what the test is about.
+        unsafe { batch.reclaim() };
+        again = (!scene.then.is_empty()).then(|| write(&*table, scene.then));
+    }
+
+    for (walker, _) in walking {
+        let seen = walker.join().unwrap();
+        for (place, page) in scene.probe.iter().enumerate() {
+            let found = seen[0][place];
+            let broken = found.is_none() && breaks && scene.broken.contains(page);
+            let ever = broken || states.iter().any(|state| state[place] == found);
+            assert!(ever, "page {page}: {found:?} was never there: {states:?}");
+            // A larger page appears and disappears with one store: what was seen of it is there for the next look.
+            for (later, _) in scene.probe.iter().enumerate().skip(place + 1) {
+                let together = states.iter().all(|state| state[place] == state[later]);
+                if together && !broken && seen[0][later].is_some() == seen[0][place].is_none() {
+                    let moment = |found| states.iter().position(|state| state[place] == found);
+                    let newer = moment(seen[0][later]) > moment(found);
+                    assert!(newer, "page {page} was {found:?}, then a part of it {:?}", seen[0][later]);
+                }
+            }
+            // Whoever has acknowledged sees the end of it, and what came then.
+            if let Some(after) = seen.get(1) {
+                let found = after[place];
+                let later = states[scene.steps.len()..].iter().any(|state| state[place] == found);
+                assert!(later, "page {page} after acknowledging: {found:?} of {states:?}");
+            }
+        }
+    }
+    for batch in batch.into_iter().chain(again) {
+        // SAFETY: every walker is gone.
+        unsafe { batch.reclaim() };
+    }
+    let table = Arc::into_inner(table).expect("every walker is gone");
+    // SAFETY: as above.
+    unsafe { destroy(table).reclaim() };
+    assert_eq!(storage.out(), 0, "the storage is not empty");
+
+    drop(stage);
+}

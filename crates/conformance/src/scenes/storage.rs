@@ -1,0 +1,116 @@
+//! Node storage for the model checker: nodes of loom's atomics, which are never reused, so that a walker in a freed
+//! one is caught.
+
+use std::sync::Mutex;
+use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
+
+use tlbkit_pagetable::nodes::{Held, NodeAddr, Nodes, Reclaim, Record};
+use tlbkit_pagetable::{Shared, Word};
+
+/// A node that was handed out.
+#[derive(Debug)]
+struct Node<W: Word> {
+    cells: Box<[W::Cell]>,
+    record: Box<Record>,
+    freed: AtomicBool,
+}
+
+/// Storage that watches over its nodes. Not loom's lock and flags: they are no part of what is checked, and add no
+/// interleavings.
+#[derive(Debug)]
+pub struct Watched<W: Word = u64> {
+    nodes: Mutex<Vec<Node<W>>>,
+    out: AtomicUsize,
+    held: Held,
+}
+
+impl<W: Word> Default for Watched<W> {
+    fn default() -> Self {
+        Self { nodes: Mutex::default(), out: AtomicUsize::default(), held: Held::default() }
+    }
+}
+
+/// Nodes are as far apart as pages, which is as aligned as any table asks for.
+const SHIFT: u32 = 12;
+
+impl<W: Word> Watched<W> {
+    /// Returns how many nodes are taken and not free.
+    pub fn out(&self) -> usize {
+        self.out.load(Ordering::Relaxed)
+    }
+
+    fn with<T>(&self, node: NodeAddr, f: impl FnOnce(&Node<W>) -> T) -> T {
+        let nodes = self.nodes.lock().unwrap();
+        let node = &nodes[(node.get() >> SHIFT) - 1];
+        assert!(!node.freed.load(Ordering::Relaxed), "somebody is in a freed node");
+        f(node)
+    }
+}
+
+// SAFETY: every node is a new one, with cells and a record of its own, and its memory stays until the storage is
+// dropped.
+unsafe impl<W: Word> Nodes for Watched<W> {
+    type Word = W;
+    type Mode = Shared;
+
+    fn lowest(&self) -> NodeAddr {
+        NodeAddr::new(1 << SHIFT)
+    }
+
+    fn take_within(&self, words: usize, last: usize) -> Option<NodeAddr> {
+        let cells = (0..words).map(|_| W::ZERO.cell()).collect();
+        let node = Node { cells, record: Box::new(Record::new(0)), freed: AtomicBool::new(false) };
+        let mut nodes = self.nodes.lock().unwrap();
+        let at = (nodes.len() + 1) << SHIFT;
+        if at + (1 << SHIFT) - 1 > last {
+            return None;
+        }
+        nodes.push(node);
+        self.out.fetch_add(1, Ordering::Relaxed);
+        Some(NodeAddr::new(at))
+    }
+
+    unsafe fn at(&self, node: NodeAddr) -> *const W::Cell {
+        self.with(node, |node| node.cells.as_ptr())
+    }
+
+    unsafe fn record(&self, node: NodeAddr, words: usize) -> *const Record {
+        self.with(node, |node| {
+            assert_eq!(words, node.cells.len(), "the node is of another size");
+            &raw const *node.record
+        })
+    }
+}
+
+// SAFETY: the record is the one that `record` gives; numbers count nodes from one; all parts are `Sync`.
+unsafe impl<W: Word> Reclaim for Watched<W> {
+    unsafe fn free(&self, node: NodeAddr, clean: bool) {
+        self.with(node, |node| {
+            // SAFETY: by the caller's promise nobody else is in the node.
+            let dirty = node.cells.iter().any(|cell| unsafe { W::read_alone(cell) } != W::ZERO);
+            assert!(!(clean && dirty), "a node is not as clean as it is said to be");
+            node.freed.store(true, Ordering::Relaxed);
+        });
+        self.out.fetch_sub(1, Ordering::Relaxed);
+    }
+
+    unsafe fn link(&self, node: NodeAddr) -> *const Record {
+        self.with(node, |node| &raw const *node.record)
+    }
+
+    fn index_of(&self, node: NodeAddr) -> u32 {
+        (node.get() >> SHIFT) as u32
+    }
+
+    fn node_of(&self, index: u32) -> NodeAddr {
+        NodeAddr::new((index as usize) << SHIFT)
+    }
+
+    fn shared(&self) -> bool {
+        true
+    }
+
+    fn held(&self) -> &Held {
+        &self.held
+    }
+}

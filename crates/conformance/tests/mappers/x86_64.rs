@@ -1,0 +1,129 @@
+//! The `x86_64` crate's mapper over memory that is where its physical address says.
+
+use tlbkit_addr::PageSize;
+use tlbkit_conformance::foreign::{Foreign, frames};
+use tlbkit_pagetable::Space;
+use x86_64::structures::paging::mapper::{CleanUp, TranslateResult};
+use x86_64::structures::paging::{
+    FrameAllocator, FrameDeallocator, Mapper, OffsetPageTable, Page, PageTable, PageTableFlags as Flags,
+    PhysFrame, Size2MiB, Size4KiB, Translate,
+};
+use x86_64::{PhysAddr, VirtAddr};
+
+struct Frames;
+
+// SAFETY: each frame is handed out once until it is given back.
+unsafe impl FrameAllocator<Size4KiB> for Frames {
+    fn allocate_frame(&mut self) -> Option<PhysFrame> {
+        frames::take().map(|at| PhysFrame::containing_address(PhysAddr::new(at as u64)))
+    }
+}
+
+impl FrameDeallocator<Size4KiB> for Frames {
+    unsafe fn deallocate_frame(&mut self, frame: PhysFrame) {
+        frames::give(frame.start_address().as_u64() as usize);
+    }
+}
+
+/// With `LOOKS` it looks before it maps: see `a_refused_map_gives_a_right` in foreign.rs.
+pub(crate) struct X86<const LOOKS: bool> {
+    table: OffsetPageTable<'static>,
+    flushed: Vec<(usize, usize)>,
+}
+
+fn flags(writable: bool) -> Flags {
+    if writable { Flags::PRESENT | Flags::WRITABLE } else { Flags::PRESENT }
+}
+
+fn small(at: usize) -> Page<Size4KiB> {
+    Page::containing_address(VirtAddr::new(at as u64))
+}
+
+fn large(at: usize) -> Page<Size2MiB> {
+    Page::containing_address(VirtAddr::new(at as u64))
+}
+
+impl<const LOOKS: bool> Foreign for X86<LOOKS> {
+    fn new() -> Self {
+        let root: *mut PageTable = std::ptr::with_exposed_provenance_mut(frames::take().unwrap());
+        // SAFETY: the frame is ours alone.
+        let table = unsafe {
+            (*root).zero();
+            OffsetPageTable::new(&mut *root, VirtAddr::new(0))
+        };
+        Self { table, flushed: Vec::new() }
+    }
+
+    fn space(&self) -> Space {
+        Space::new(48, true, PageSize::K4, &[PageSize::K4, PageSize::M2])
+    }
+
+    fn map(&mut self, at: usize, to: usize, size: PageSize, writable: bool) -> bool {
+        if LOOKS && self.translate(at).is_some() {
+            return false;
+        }
+        let (to, flags) = (PhysAddr::new(to as u64), flags(writable));
+        // SAFETY: nothing runs on this table; so below.
+        unsafe {
+            if size == PageSize::K4 {
+                let frame = PhysFrame::containing_address(to);
+                self.table.map_to(small(at), frame, flags, &mut Frames).map(|flush| flush.ignore()).is_ok()
+            } else {
+                let frame = PhysFrame::containing_address(to);
+                self.table.map_to(large(at), frame, flags, &mut Frames).map(|flush| flush.ignore()).is_ok()
+            }
+        }
+    }
+
+    fn unmap(&mut self, at: usize, size: PageSize) -> bool {
+        let done = if size == PageSize::K4 {
+            self.table.unmap(small(at)).map(|(_, flush)| flush.page().start_address()).ok()
+        } else {
+            self.table.unmap(large(at)).map(|(_, flush)| flush.page().start_address()).ok()
+        };
+        self.flushed.extend(done.map(|at| (at.as_u64() as usize, size.bytes())));
+        done.is_some()
+    }
+
+    fn translate(&self, at: usize) -> Option<usize> {
+        self.table.translate_addr(VirtAddr::new(at as u64)).map(|to| to.as_u64() as usize)
+    }
+
+    fn protect(&mut self, at: usize, size: PageSize, writable: bool) -> Option<bool> {
+        // SAFETY: as above.
+        let done = unsafe {
+            if size == PageSize::K4 {
+                self.table
+                    .update_flags(small(at), flags(writable))
+                    .map(|flush| flush.page().start_address())
+                    .ok()
+            } else {
+                let flags = flags(writable) | Flags::HUGE_PAGE;
+                self.table.update_flags(large(at), flags).map(|flush| flush.page().start_address()).ok()
+            }
+        };
+        self.flushed.extend(done.map(|at| (at.as_u64() as usize, size.bytes())));
+        Some(done.is_some())
+    }
+
+    fn writable(&self, at: usize) -> Option<bool> {
+        match self.table.translate(VirtAddr::new(at as u64)) {
+            TranslateResult::Mapped { flags, .. } => Some(flags.contains(Flags::WRITABLE)),
+            _ => None,
+        }
+    }
+
+    fn flushed(&mut self) -> Option<Vec<(usize, usize)>> {
+        Some(std::mem::take(&mut self.flushed))
+    }
+
+    fn keeps_empty(&self) -> bool {
+        true
+    }
+
+    fn nodes(&mut self) -> Option<usize> {
+        // SAFETY: as above.
+        unsafe { self.table.clean_up(&mut Frames) };
+        frames::out()
+    }
+}
