@@ -30,9 +30,10 @@ mod page;
 mod papers;
 mod printed;
 mod rows;
+mod select;
 
 use children::Children;
-use figure::Verdict;
+use figure::{Figure, Verdict};
 use lab::Lab;
 use page::Section;
 
@@ -64,6 +65,9 @@ struct Cli {
     /// Write instead the README's picture to this file, and print the README's table
     #[arg(long, value_name = "FILE", conflicts_with = "json")]
     readme: Option<PathBuf>,
+    /// Draw one figure, or one paper's, beside index.html: `Romer Figure 3`, `Tzou`
+    #[arg(long, value_name = "NAME", conflicts_with = "readme")]
+    figure: Option<String>,
 }
 
 fn main() -> ExitCode {
@@ -98,6 +102,7 @@ fn listen(children: &Arc<Children>, interrupted: &Arc<AtomicBool>) -> anyhow::Re
 }
 
 fn run(args: &Cli, children: &Arc<Children>) -> anyhow::Result<()> {
+    let asked = args.figure.as_deref().map(|name| anyhow::Ok((name, select::paper(name)?))).transpose()?;
     let bar = ProgressBar::new(papers::ALL.len() as u64 + 1);
     bar.set_style(ProgressStyle::with_template("{bar:12} {pos} of {len} papers, {elapsed}: {wide_msg}")?);
     bar.enable_steady_tick(Duration::from_millis(200));
@@ -109,9 +114,15 @@ fn run(args: &Cli, children: &Arc<Children>) -> anyhow::Result<()> {
         println!("{table}");
         return Ok(());
     }
+    if let Some((name, (title, collected))) = asked {
+        bar.set_length(1);
+        let figures = select::figures(name, collected(&lab)?)?;
+        bar.finish_and_clear();
+        return one(args, title, figures);
+    }
     let (choices, sections) = collect(&lab, children, &bar)?;
     bar.finish_and_clear();
-    let html = page::html(args.quick, &choices, &sections)?;
+    let html = page::html(args.quick, Some(&choices), &sections)?;
     // A figure that does without the kernel's data must not do so because of an interruption.
     if children.ended() {
         bail!("interrupted");
@@ -127,6 +138,22 @@ fn run(args: &Cli, children: &Arc<Children>) -> anyhow::Result<()> {
     let all = Verdict::ALL.map(|verdict| sections.iter().map(|section| section.count(verdict)).sum());
     eprintln!("all: {}", counted(all));
     eprintln!("wrote {}", index.display());
+    Ok(())
+}
+
+/// Writes the chosen figures of one paper as a page of their own, named after the first.
+fn one(args: &Cli, title: &'static str, figures: Vec<Figure>) -> anyhow::Result<()> {
+    let name = figures.first().map(Figure::anchor).unwrap_or_default();
+    for figure in &figures {
+        eprintln!("{} {}: {}: {}", figure.paper, figure.at, figure.verdict.word(), figure.agreement);
+    }
+    let sections = [Section { title, figures }];
+    if args.json {
+        println!("{}", page::json(&sections)?);
+    }
+    let file = args.out.join(format!("{name}.html"));
+    lab::write(&file, page::html(args.quick, None, &sections)?.as_bytes())?;
+    eprintln!("wrote {}", file.display());
     Ok(())
 }
 

@@ -35,12 +35,12 @@ impl Section {
     }
 }
 
-/// Returns the page.
+/// Returns the page; without choices, the figures alone.
 ///
 /// # Errors
 ///
 /// If a chart cannot be drawn.
-pub(crate) fn html(quick: bool, choices: &[Choice], sections: &[Section]) -> anyhow::Result<String> {
+pub(crate) fn html(quick: bool, choices: Option<&[Choice]>, sections: &[Section]) -> anyhow::Result<String> {
     let mut page = String::new();
     page += "<!DOCTYPE html>\n<html lang=\"en\">\n<head>\n<meta charset=\"utf-8\">\n";
     page += "<meta name=\"viewport\" content=\"width=device-width, initial-scale=1\">\n";
@@ -55,7 +55,9 @@ pub(crate) fn html(quick: bool, choices: &[Choice], sections: &[Section]) -> any
          is {mode}. <code>tlblab</code> stands for <code>cargo run --release -p tlblab --</code>, each command \
          prints its data with <code>--json</code>; where it has words in braces, it is run with each of them.</p>"
     )?;
-    first_page(&mut page, choices, sections)?;
+    if let Some(choices) = choices {
+        first_page(&mut page, choices, sections)?;
+    }
     for section in sections {
         writeln!(page, "<section>\n<h2>{}</h2>", escape(section.title))?;
         for figure in &section.figures {
@@ -315,7 +317,7 @@ mod tests {
             vec![crate::chart::Series::ours("s", 0, vec![(0.0, 1.0)])],
         );
         let sections = [Section { title: "P 1999: title", figures: vec![figure.chart(chart)] }];
-        let page = html(true, &[], &sections).unwrap();
+        let page = html(true, Some(&[]), &sections).unwrap();
         // HTML that is XML but for its first line and its two empty elements.
         let body = page.split_once("<body>").unwrap().1.split_once("</body>").unwrap().0;
         let xml = format!("<body>{body}</body>");

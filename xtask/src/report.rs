@@ -24,6 +24,9 @@ pub(crate) struct ReportArgs {
     /// Write instead the README's picture to this file, and print the README's table
     #[arg(long, value_name = "FILE")]
     readme: Option<PathBuf>,
+    /// Draw one figure, or one paper's, beside index.html: `Romer Figure 3`, `Tzou`
+    #[arg(long, value_name = "NAME", conflicts_with = "readme")]
+    figure: Option<String>,
 }
 
 /// Builds the lab and the report's program, and becomes that.
@@ -39,6 +42,9 @@ pub(crate) fn run(shell: &Shell, args: &ReportArgs) -> anyhow::Result<()> {
     line = line.with(["--boot".to_owned(), text(own)]);
     if let Some(file) = &args.readme {
         line = line.with(["--readme".to_owned(), text(file.clone())]);
+    }
+    if let Some(name) = &args.figure {
+        line = line.with(["--figure", name]);
     }
     line = line.with(args.quick.then_some("--quick")).with(args.json.then_some("--json"));
     become_it(&line)
