@@ -36,6 +36,14 @@ bitflags! {
         const SOFT_1 = 1 << 10;
         /// The second such bit.
         const SOFT_2 = 1 << 11;
+        /// The four bits of a protection key, where hardware has them ([`KEY`](Attr::KEY)): this one counts 1.
+        const KEY_1 = 1 << 12;
+        /// The second, which counts 2.
+        const KEY_2 = 1 << 13;
+        /// The third, which counts 4.
+        const KEY_4 = 1 << 14;
+        /// The fourth, which counts 8.
+        const KEY_8 = 1 << 15;
     }
 }
 
@@ -46,6 +54,22 @@ impl Attr {
 
     /// The memory type: [`UNCACHED`](Attr::UNCACHED) and [`DEVICE`](Attr::DEVICE).
     pub const MEMORY: Self = Self::UNCACHED.union(Self::DEVICE);
+
+    /// The page's protection key, a number from 0 to 15: a register of the CPU says what loads and stores of pages with the key
+    /// may do, beside the rights of the page.
+    pub const KEY: Self = Self::KEY_1.union(Self::KEY_2).union(Self::KEY_4).union(Self::KEY_8);
+
+    /// Returns the bits of a protection key, of which the low four bits count.
+    #[must_use]
+    pub const fn of_key(key: u8) -> Self {
+        Self::from_bits_truncate((key as u16 & 15) << Self::KEY_1.bits().trailing_zeros())
+    }
+
+    /// Returns the protection key.
+    #[must_use]
+    pub const fn key(self) -> u8 {
+        (self.bits() >> Self::KEY_1.bits().trailing_zeros()) as u8 & 15
+    }
 
     /// What no hardware reads: [`COPY_ON_WRITE`](Attr::COPY_ON_WRITE), [`SOFT_1`](Attr::SOFT_1) and
     /// [`SOFT_2`](Attr::SOFT_2).

@@ -34,7 +34,8 @@ impl Reach {
     /// - Rights that are added are Tzou's safe inconsistency (5.1.1): a CPU that still has the old entry faults,
     ///   forgets it ([`Reach::Local`]) and finds the new one.
     /// - Rights that are taken away must reach every CPU, and so must whatever else a stale entry would do wrongly: a
-    ///   cleared status bit that the next access must set again, another memory type, or another tag of the address space.
+    ///   cleared status bit that the next access must set again, another memory type, another protection key, or another tag of the
+    ///   address space.
     /// - So must giving a page to user mode: the kernel loses it where that is one or the other (PXN, SUM, SMAP).
     /// - The kernel's own bits, [`Attr::SOFTWARE`], are in no TLB.
     ///
@@ -42,7 +43,7 @@ impl Reach {
     #[inline(always)]
     pub const fn of_change(lost: Attr, gained: Attr) -> Self {
         let (lost, gained) = (lost.difference(Attr::SOFTWARE), gained.difference(Attr::SOFTWARE));
-        let strict = Attr::MEMORY.union(Attr::GLOBAL).union(Attr::USER);
+        let strict = Attr::MEMORY.union(Attr::GLOBAL).union(Attr::USER).union(Attr::KEY);
         if !lost.is_empty() || gained.intersects(strict) {
             Self::Everywhere
         } else if !gained.is_empty() {

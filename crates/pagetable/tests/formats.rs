@@ -4,7 +4,7 @@
 use proptest::prelude::*;
 use tlbkit_addr::{Attr, PageSize, Pfn, Reach};
 #[cfg(target_pointer_width = "64")]
-use tlbkit_pagetable::format::{Aarch64, Aarch64Of, Compact, RiscvOf, Sv39, X86};
+use tlbkit_pagetable::format::{Aarch64, Aarch64Of, Compact, RiscvOf, Sv39, X86, X86Of};
 use tlbkit_pagetable::format::{
     Compact32, EntryLo, EntryLoCoherent, EntryLoCow, EntryLoCowCoherent, Format, Paper, Sv32,
 };
@@ -109,8 +109,8 @@ fn check<F: Format>(known: &Known, c: Choice) {
     };
     assert_eq!(reads(leaf), attr);
 
-    // Bits that are no attribute are none to lose.
-    let stray = Attr::from_bits_retain(c.clear & !Attr::all().bits());
+    // What the format does not have is nothing to lose.
+    let stray = Attr::from_bits_truncate(c.clear).difference(F::IMPLIED | F::OPTIONAL);
     let change = Change { set: can(c.set), clear: can(c.clear) | stray };
     assert_eq!(reads(F::change(leaf, change, c.last)), normal(change.apply(attr)));
 
@@ -170,6 +170,7 @@ proptest! {
         check::<Aarch64Of<14, true, false>>(&ARM_K16, c);
         check::<Aarch64Of<16, true, true>>(&ARM_K64, c);
         check::<X86>(&X86_64, c);
+        check::<X86Of<true, true>>(&X86_64, c);
         check::<Aarch64>(&ARM, c);
     }
 
@@ -314,6 +315,39 @@ fn x86_64_golden_words() {
     assert_eq!(X86::link(NodeAddr::new(0x1000)), 0x1007);
     // Hardware sets A in links.
     assert_eq!(X86::node(0x1027), NodeAddr::new(0x1000));
+}
+
+/// PAT is bit 7 of a 4 KiB leaf, and bit 12 of a larger one; a key is bits 62 to 59.
+#[test]
+#[cfg(target_pointer_width = "64")]
+fn x86_64_golden_words_of_pat_and_keys() {
+    type Pat = X86Of<true, true>;
+    let no_execute = 1 << 63;
+    assert_eq!(word::<Pat>(0x12345, 12, RW | Attr::UNCACHED), no_execute | 0x1234_5083);
+    assert_eq!(word::<Pat>(0x200, 21, RW | Attr::UNCACHED), no_execute | 0x0020_1083);
+    assert_eq!(word::<Pat>(0x40000, 30, RX | Attr::UNCACHED), 0x4000_1081);
+    assert_eq!(word::<Pat>(0xfee00, 12, RW | Attr::DEVICE), no_execute | 0xfee0_001b);
+    assert_eq!(word::<Pat>(0x200, 21, RX | Attr::DEVICE), 0x0020_0099);
+    // A change knows where the bit is; PS stays, and so does the frame.
+    for (frame, shift, plain) in [(0x12345, 12, 0x1234_5001), (0x200, 21, 0x0020_0081)] {
+        let last = shift == 12;
+        let pat = word::<Pat>(frame, shift, RX | Attr::UNCACHED);
+        assert_eq!(Pat::change(pat, Change::clear(Attr::UNCACHED), last), plain);
+        assert_eq!(Pat::change(plain, Change::set(Attr::UNCACHED), last), pat);
+        assert_eq!(Pat::change(pat, Change::set(Attr::WRITE), last), pat | 2);
+        assert_eq!(
+            (Pat::attr(pat, last), Pat::frame(pat, size(shift))),
+            (RX | Attr::UNCACHED, Pfn::new(frame))
+        );
+    }
+    let keyed = |key| word::<Pat>(0x12345, 12, RX | Attr::of_key(key));
+    assert_eq!([keyed(0), keyed(1), keyed(15)], [0x1234_5001, 1 << 59 | 0x1234_5001, 15 << 59 | 0x1234_5001]);
+    let five = Change { clear: Attr::KEY, set: Attr::of_key(5) };
+    assert_eq!((Pat::change(keyed(10), five, true), Pat::attr(keyed(10), true).key()), (keyed(5), 10));
+    assert_eq!((five.reach(), Change::set(Attr::KEY_1).reach()), (Reach::Everywhere, Reach::Everywhere));
+    // IA32_PAT: of the fifth field, PAT without PCD and PWT, the type is 1, write-combining.
+    assert_eq!(Pat::IA32_PAT >> 32 & 0xff, 1);
+    assert!(!X86::OPTIONAL.intersects(Attr::KEY));
 }
 
 #[test]

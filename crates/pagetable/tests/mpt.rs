@@ -26,7 +26,7 @@ mod wide {
     use super::*;
     use common::rebased::Rebased;
     use common::{Ends, Full};
-    use tlbkit_pagetable::format::{Aarch64, Aarch64Of, Compact, RiscvOf, Sv39, X86};
+    use tlbkit_pagetable::format::{Aarch64, Aarch64Of, Compact, RiscvOf, Sv39, X86, X86Of};
     use tlbkit_pagetable::geometry::{Napot, Runs, Va39, Va48, Va48K16, Va48K64, Va57, Va64};
 
     conformance!(va39_compact_solo, Compact, Solo, |nodes| Mpt::<Va39, Compact, _>::new(nodes));
@@ -37,6 +37,7 @@ mod wide {
     conformance!(va39_sv39_shared, Sv39, Shared, |nodes| Mpt::<Va39, Sv39, _>::new(nodes));
     conformance!(va57_sv39_shared, Sv39, Shared, |nodes| Mpt::<Va57, Sv39, _>::new(nodes));
     conformance!(va48_x86_shared, X86, Shared, |nodes| Mpt::<Va48, X86, _>::new(nodes));
+    conformance!(va48_keys_shared, X86Of<true, true>, Shared, |nodes| Mpt::<Va48, X86Of<true, true>, _>::new(nodes));
     conformance!(va48_aarch64_shared, Aarch64, Shared, |nodes| Mpt::<Va48, Aarch64, _>::new(nodes));
     // Contiguous runs, whose status hardware notes in any slot.
     type Svnapot = RiscvOf<true, true, true>;

@@ -8,7 +8,7 @@ use std::{env, fs};
 
 use tlbkit::pagetable::format::{
     self, Aarch64, Aarch64Of, Compact, Compact32, EntryLo, EntryLoCoherent, EntryLoCow, EntryLoCowCoherent,
-    Format, Paper, RiscvOf, Sv32, Sv39, X86,
+    Format, Paper, RiscvOf, Sv32, Sv39, X86, X86Of,
 };
 use tlbkit::pagetable::{Geometry, Radix, Word as _};
 use tlbkit::{Attr, Machine, PageSize, Pfn, Reach, WalkCache, arch};
@@ -123,13 +123,13 @@ fn made() -> String {
         Compact as "Compact", Compact32 as "Compact32", Paper as "Paper", EntryLo as "EntryLo",
         EntryLoCoherent as "EntryLoCoherent", EntryLoCow as "EntryLoCow", EntryLoCowCoherent as "EntryLoCowCoherent",
         Sv32 as "Sv32", Sv39 as "Sv39", RiscvOf<false, true, true> as "RiscvOf<false, true, true>",
-        RiscvOf<true, true, true> as "RiscvOf<true, true, true>", X86 as "X86", Aarch64 as "Aarch64",
-        Aarch64Of<12, true, false> as "Aarch64Of<12, true, false>", Aarch64Of<12, true, true> as "Aarch64Of<12, true, true>",
+        RiscvOf<true, true, true> as "RiscvOf<true, true, true>", X86 as "X86", X86Of<true, true> as "X86Of<true, true>",
+        Aarch64 as "Aarch64", Aarch64Of<12, true, false> as "Aarch64Of<12, true, false>", Aarch64Of<12, true, true> as "Aarch64Of<12, true, true>",
         Aarch64Of<14, true, false> as "Aarch64Of<14, true, false>", Aarch64Of<16, true, false> as "Aarch64Of<16, true, false>");
     text.push_str("\n| format | always has | has or lacks | fixed while mapped | has not |\n|-|-|-|-|-|\n");
     rows!(text, attr_row:
         Compact as "Compact", EntryLo as "EntryLo", EntryLoCow as "EntryLoCow", Sv39 as "Sv39",
-        RiscvOf<true, true, true> as "RiscvOf<true, true, true>", X86 as "X86",
+        RiscvOf<true, true, true> as "RiscvOf<true, true, true>", X86 as "X86", X86Of<true, true> as "X86Of<true, true>",
         Aarch64 as "Aarch64");
     text.push_str(
         "\n| machine | levels | bits of a virtual address | pages | bits of an ASID | fork |\n|-|-|-|-|-|-|\n",

@@ -8,7 +8,7 @@
 //! | [`Compact32`] | 32 bits | software | any size, every attribute, 4 GiB of physical memory |
 //! | [`EntryLo`], [`EntryLoCoherent`], [`EntryLoCow`], [`EntryLoCowCoherent`] | 32 bits | a MIPS32 refill handler, which loads leaves as they are | PageMask sizes, in pairs |
 //! | [`Paper`] | 32 bits | software | Elphinstone et al. 3.2: PTE pairs with mapping-tree words |
-//! | [`RiscvOf`], [`X86`], [`Aarch64Of`] | 64 bits | hardware | the sizes of their levels, and contiguous runs |
+//! | [`RiscvOf`], [`X86Of`], [`Aarch64Of`] | 64 bits | hardware | the sizes of their levels, and contiguous runs |
 //! | [`Sv32`] | 32 bits | hardware | the sizes of its levels |
 
 #[cfg(target_has_atomic = "64")]
@@ -35,7 +35,7 @@ pub use riscv::Sv32;
 #[cfg(target_has_atomic = "64")]
 pub use riscv::{RiscvOf, Sv39};
 #[cfg(target_has_atomic = "64")]
-pub use x86_64::X86;
+pub use x86_64::{X86, X86Of};
 
 use crate::nodes::{LinkRange, NodeAddr};
 use crate::word::Word;

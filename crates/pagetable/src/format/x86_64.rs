@@ -3,13 +3,13 @@
 //! ```text
 //!        63 62       52 51                       12 11  9  8  7  6  5  4   3   2   1   0
 //!       +--+-----------+---------------------------+-----+--+--+--+--+---+---+---+---+---+
-//! leaf  |XD|  ignored  |      physical address     |  0  | G| *| D| A|PCD|PWT|U/S|R/W| 1 |
+//! leaf  |XD|key ignored|      physical address     |  0  | G| *| D| A|PCD|PWT|U/S|R/W| 1 |
 //! link  | 0|  ignored  |     address of the node   |  0  | 0| 0| 0| a| 0 | 0 | 1 | 1 | 1 |
 //!       +--+-----------+---------------------------+-----+--+--+--+--+---+---+---+---+---+
 //! closed| 1|     0     |      physical address     |1  c | G| *| D| A|PCD|PWT|U/S| 0 | 0 |
 //! mark  |       software's, inverted           |0|          software's             | 0 |
 //!       +--------------------------------------+-+---------------------------------+---+
-//!          * PS in a 2 MiB or 1 GiB leaf; PAT, left 0, in a 4 KiB one         P
+//!          * PS in a 2 MiB or 1 GiB leaf, whose bit 12 is PAT; PAT in a 4 KiB one         P
 //! ```
 //!
 //! P, or bit 11, tells a leaf where only leaves stand, PS elsewhere; no change of attributes touches PS, so an entry that
@@ -38,11 +38,19 @@
 //! flush: they are read again after it. AMD's family 10h checks the machine when it holds both sizes (erratum 383); set
 //! bit 47 of DC_CFG (MSR C001_1022) there.
 //!
-//! | [`Attr`] | PCD | PWT | type with the PAT of reset |
-//! |-|-|-|-|
-//! | - | 0 | 0 | write-back |
-//! | [`UNCACHED`](Attr::UNCACHED) | 1 | 0 | UC-, which an MTRR may turn into write-combining |
-//! | [`DEVICE`](Attr::DEVICE), which brings `UNCACHED` with it | 1 | 1 | UC |
+//! | [`Attr`] | PAT | PCD | PWT | type with the PAT of reset |
+//! |-|-|-|-|-|
+//! | - | 0 | 0 | 0 | write-back |
+//! | [`UNCACHED`](Attr::UNCACHED) | 0 | 1 | 0 | UC-, which an MTRR may turn into write-combining |
+//! | [`DEVICE`](Attr::DEVICE), which brings `UNCACHED` with it | 0 | 1 | 1 | UC |
+//!
+//! With [`X86Of`]'s `PAT`, `UNCACHED` is PAT without PCD and PWT, which is write-combining if IA32_PAT (MSR 277H) holds
+//! [`X86Of::IA32_PAT`]: the value of reset but for that field. Bit 7 of a 4 KiB leaf is PAT, and bit 12 of a larger one, where
+//! bit 7 is PS.
+//!
+//! With `KEYS`, bits 59 to 62 are the protection key ([`Attr::KEY`]), which the processor reads if CR4.PKE is on: of a page of
+//! [`USER`](Attr::USER), PKRU then says for each key whether data may be accessed and written (4.6.2). Without, it ignores them.
+//! A page fault that the key is the reason of has bit 5 of its error code set, and is nothing that the entry shows.
 //!
 //! [`COPY_ON_WRITE`](Attr::COPY_ON_WRITE) is bit 9, the first that the processor ignores; [`SOFT_1`](Attr::SOFT_1) is bit 10,
 //! and [`SOFT_2`](Attr::SOFT_2) bit 52.
@@ -71,6 +79,9 @@ const PCD: u64 = 1 << 4;
 const A: u64 = 1 << 5;
 /// D, Dirty.
 const D: u64 = 1 << 6;
+/// PAT, of a leaf at the last level and above it.
+const PAT_LAST: u64 = 1 << 7;
+const PAT_LARGE: u64 = 1 << 12;
 /// PS, Page Size: this entry above the last level is a page.
 const PS: u64 = 1 << 7;
 /// G, Global.
@@ -88,39 +99,78 @@ const XD: u64 = 1 << 63;
 const ADDRESS: u64 = (1 << 52) - (1 << PAGE_SHIFT);
 const PAGE_SHIFT: u32 = 12;
 
-/// Each attribute with its bits.
-const BITS: [(Attr, u64); 10] = [
+/// The attributes that have bits of their own in every leaf.
+const BITS: [(Attr, u64); 8] = [
     (Attr::WRITE, RW),
     (Attr::USER, US),
     (Attr::GLOBAL, G),
     (Attr::ACCESSED, A),
     (Attr::DIRTY, D),
-    (Attr::UNCACHED, PCD),
-    (Attr::DEVICE, PCD | PWT),
     (Attr::COPY_ON_WRITE, COPY_ON_WRITE),
     (Attr::SOFT_1, SOFT_1),
     (Attr::SOFT_2, SOFT_2),
 ];
+/// The memory type.
+const MEMORY: [(Attr, u64); 2] = [(Attr::UNCACHED, PCD), (Attr::DEVICE, PCD | PWT)];
 
-/// Returns the bits of a page with these attributes, but PS.
-#[inline(always)]
-fn encode(attr: Attr) -> u64 {
-    let present = if attr.intersects(ACCESS) { P } else { CLOSED };
-    bits_of(attr, &BITS).with(if attr.contains(Attr::EXEC) { 0 } else { XD }).with(present)
-}
+/// Where the protection key stands: bits 62 to 59, in the order of its attributes.
+const KEY_SHIFT: u32 = 59;
 
 /// The bits of a mark: those from 1 to 10, and those from 12 on.
 const LOW: u32 = 10;
 const HIGH: u32 = 12;
 
-/// 64-bit words that x86-64 walks: 4 KiB, 2 MiB and 1 GiB pages below 2^52 bytes of physical memory.
+/// 64-bit words that x86-64 walks: 4 KiB, 2 MiB and 1 GiB pages below 2^52 bytes of physical memory. The parameters say
+/// whether `UNCACHED` is by the PAT bit, and whether there are protection keys.
 ///
 /// For [`Va48`](crate::geometry::Va48) and, with CR4.LA57, [`Va57`](crate::geometry::Va57).
 #[derive(Clone, Copy, Debug)]
-pub struct X86;
+pub struct X86Of<const PAT: bool, const KEYS: bool>;
+
+/// With the PAT of reset, and without protection keys.
+pub type X86 = X86Of<false, false>;
+
+impl<const PAT: bool, const KEYS: bool> X86Of<PAT, KEYS> {
+    /// What IA32_PAT must hold with `PAT`: the fifth field is write-combining.
+    pub const IA32_PAT: u64 = 0x0007_0401_0007_0406;
+
+    /// Returns the PAT bit of a leaf.
+    #[inline(always)]
+    const fn pat(last: bool) -> u64 {
+        match (PAT, last) {
+            (false, _) => 0,
+            (true, true) => PAT_LAST,
+            (true, false) => PAT_LARGE,
+        }
+    }
+
+    /// Returns the bits of a memory type.
+    #[inline(always)]
+    fn memory(attr: Attr, last: bool) -> u64 {
+        if PAT && attr.intersection(Attr::MEMORY).bits() == Attr::UNCACHED.bits() {
+            Self::pat(last)
+        } else {
+            bits_of(attr, &MEMORY)
+        }
+    }
+
+    /// Returns the bits of a protection key.
+    #[inline(always)]
+    fn key(attr: Attr) -> u64 {
+        if KEYS { u64::from(attr.key()) << KEY_SHIFT } else { 0 }
+    }
+
+    /// Returns the bits of a page with these attributes, but PS.
+    #[inline(always)]
+    fn encode(attr: Attr, last: bool) -> u64 {
+        let present = if attr.intersects(ACCESS) { P } else { CLOSED };
+        let execute = if attr.contains(Attr::EXEC) { 0 } else { XD };
+        bits_of(attr, &BITS).with(Self::memory(attr, last)).with(execute).with(present).with(Self::key(attr))
+    }
+}
 
 // SAFETY: PS, or the last level, tells a leaf from a link, and a link's bits 12 to 51 are the node's address.
-unsafe impl Format for X86 {
+unsafe impl<const PAT: bool, const KEYS: bool> Format for X86Of<PAT, KEYS> {
     type Word = u64;
 
     const STEP: u64 = 1 << PAGE_SHIFT;
@@ -135,7 +185,8 @@ unsafe impl Format for X86 {
         .union(Attr::ACCESSED)
         .union(Attr::DIRTY)
         .union(Attr::MEMORY)
-        .union(Attr::SOFTWARE);
+        .union(Attr::SOFTWARE)
+        .union(if KEYS { Attr::KEY } else { Attr::empty() });
     const ABSENT: u32 = LOW + u64::BITS - HIGH;
     const WALK_CACHE: WalkCache = WalkCache::ByAddress;
     const STATUS: bool = true;
@@ -147,7 +198,7 @@ unsafe impl Format for X86 {
         }
         super::check_level(size, last)?;
         let kind = if last { 0 } else { PS };
-        Ok(((frame.get() as u64) << PAGE_SHIFT).with(encode(attr)).with(kind))
+        Ok(((frame.get() as u64) << PAGE_SHIFT).with(Self::encode(attr, last)).with(kind))
     }
 
     #[inline(always)]
@@ -177,10 +228,13 @@ unsafe impl Format for X86 {
     }
 
     #[inline(always)]
-    fn attr(leaf: u64, _last: bool) -> Attr {
-        let mut attr = has(leaf, &BITS).union(has(leaf, &[(Attr::READ, P)]));
+    fn attr(leaf: u64, last: bool) -> Attr {
+        let mut attr = has(leaf, &BITS).union(has(leaf, &MEMORY)).union(has(leaf, &[(Attr::READ, P)]));
         attr.set(Attr::EXEC, leaf & XD == 0);
-        attr
+        if PAT && leaf & Self::pat(last) != 0 {
+            attr = attr.union(Attr::UNCACHED);
+        }
+        if KEYS { attr.union(Attr::of_key((leaf >> KEY_SHIFT) as u8)) } else { attr }
     }
 
     #[inline(always)]
@@ -189,11 +243,13 @@ unsafe impl Format for X86 {
         let presence = presence(change);
         if clear.union(set).intersects(Attr::MEMORY) || matches!(presence, Presence::Depends) {
             // Two attributes share a bit, or one depends on others.
-            let all = bits_of(Attr::all(), &BITS).with(XD).with(P).with(CLOSED);
-            return (leaf & !all).with(encode(change.apply(Self::attr(leaf, last))));
+            let all = bits_of(Attr::all(), &BITS).with(bits_of(Attr::all(), &MEMORY));
+            let all = all.with(XD).with(P).with(CLOSED).with(Self::pat(last)).with(Self::key(Attr::KEY));
+            return (leaf & !all).with(Self::encode(change.apply(Self::attr(leaf, last)), last));
         }
         // Masks that are the same for every leaf of a range. What is both cleared and set is set.
-        let (mut off, mut on) = (bits_of(clear, &BITS), bits_of(set, &BITS));
+        let (mut off, mut on) =
+            (bits_of(clear, &BITS) | Self::key(clear), bits_of(set, &BITS) | Self::key(set));
         if set.contains(Attr::EXEC) {
             off |= XD;
         } else if clear.contains(Attr::EXEC) {
