@@ -41,7 +41,7 @@ const PROCESSORS: [Processor; 4] = [
         program: "qemu-system-x86_64",
         package: "qemu-system-x86",
         machine: "-M q35 -cpu max -device isa-debug-exit,iobase=0xf4,iosize=4 -vga none",
-        boots: &[("", ""), ("la57", "")],
+        boots: &[("", ""), ("la57", ""), ("keys", "")],
     },
 ];
 

@@ -15,13 +15,15 @@ use tlbkit_pagetable::{Error, Geometry as _, Local, Table};
 
 use crate::{Access, Fault};
 
-pub(crate) use tlbkit_pagetable::format::X86 as Format;
+/// With the PAT bit and protection keys, or without.
+pub(crate) type Format = tlbkit_pagetable::format::X86Of<KEYS, KEYS>;
+const KEYS: bool = cfg!(feature = "keys");
 
 /// The number of levels, which the build chooses.
 #[cfg(not(feature = "la57"))]
 mod levels {
     pub(crate) use tlbkit_pagetable::geometry::Va48 as Shape;
-    pub(crate) const NAME: &str = "x86-64";
+    pub(crate) const NAME: &str = if cfg!(feature = "keys") { "x86-64 with PAT and keys" } else { "x86-64" };
     pub(crate) const CR4_LA57: u32 = 0;
 }
 #[cfg(feature = "la57")]
@@ -36,15 +38,11 @@ pub(crate) use levels::{NAME, Shape};
 /// A flush that is missing is seen.
 pub(crate) const FLUSHES: bool = true;
 pub(crate) const MEMORY: usize = 0;
-pub(crate) const ATTRIBUTES: Attr = Attr::WRITE
-    .union(Attr::EXEC)
-    .union(Attr::USER)
-    .union(Attr::GLOBAL)
-    .union(Attr::ACCESSED)
-    .union(Attr::DIRTY)
-    .union(Attr::UNCACHED)
-    .union(Attr::DEVICE)
-    .union(Attr::SOFTWARE);
+pub(crate) const ATTRIBUTES: Attr = Format::OPTIONAL.difference(Attr::READ);
+
+/// PKRU, two bits a key: of keys 1, 5, 9 and 13 nothing may be accessed, of 2, 6, 10 and 14 nothing written, of 3, 7, 11 and
+/// 15 neither.
+const PKRU: u32 = 0b11_10_01_00 * 0x0101_0101;
 
 /// `int 0x80`: comes to ring 0 from wherever it is.
 pub(crate) const TRAP: usize = 0x80cd;
@@ -71,6 +69,7 @@ const CR4_PAE: u32 = 1 << 5;
 const CR4_PGE: u32 = 1 << 7;
 const CR4_SMEP: u32 = 1 << 20;
 const CR4_SMAP: u32 = 1 << 21;
+const CR4_PKE: u32 = if KEYS { 1 << 22 } else { 0 };
 
 /// Selectors: the kernel's and the user's segments, and the task state.
 const KERNEL_CODE: u16 = 0x08;
@@ -321,7 +320,12 @@ pub(crate) fn enter(root: NodeAddr) {
         asm!("lgdt [{}]", in(reg) &raw const boot_gdt_pointer);
         asm!("ltr {0:x}", in(reg) TASK);
         asm!("mov {0}, cr4", "or {0}, {bits}", "mov cr4, {0}", "mov cr3, {root}",
-            out(reg) _, bits = const CR4_SMEP | CR4_SMAP, root = in(reg) root.get());
+            out(reg) _, bits = const CR4_SMEP | CR4_SMAP | CR4_PKE, root = in(reg) root.get());
+        if KEYS {
+            // IA32_PAT; then PKRU.
+            asm!("wrmsr", in("ecx") 0x277, in("eax") Format::IA32_PAT as u32, in("edx") (Format::IA32_PAT >> 32) as u32);
+            asm!("wrpkru", in("ecx") 0, in("eax") PKRU, in("edx") 0);
+        }
     }
 }
 
@@ -359,6 +363,11 @@ pub(crate) fn rules(attr: Attr, access: Access, mode: Mode) -> Result<(), Fault>
         Access::Store => Attr::WRITE,
         Access::Fetch => Attr::EXEC,
     };
+    // A key is about data of the user's pages, whoever accesses them; CR0.WP is on.
+    let denied = PKRU >> (2 * u32::from(attr.key()));
+    let (disabled, read_only) = (denied & 1 != 0, denied & 2 != 0);
+    let kept = user && access != Access::Fetch && (disabled || read_only && access == Access::Store);
+    let in_reach = in_reach && !kept;
     // Every processor of this kind sets A and D.
     if in_reach && attr.contains(right) && crate::mmu_marks() { Ok(()) } else { Err(Fault::Forbidden) }
 }
@@ -423,6 +432,8 @@ mov [{at}], rax", at = in(reg) at.get()),
             match error ^ of {
                 0 => Err(Fault::Absent),
                 1 => Err(Fault::Forbidden),
+                // PK: the key does not allow it.
+                0x21 if KEYS => Err(Fault::Forbidden),
                 _ => complain("a fault of another access"),
             }
         }
