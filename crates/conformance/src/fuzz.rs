@@ -13,7 +13,7 @@
 //! A target of one's own is a line: see `docs/own-table.md`. [`CORPUS`] has inputs to begin with.
 
 use std::any::type_name;
-use std::cell::RefCell;
+use std::cell::{Cell, RefCell};
 use std::ffi::OsStr;
 use std::io::Error;
 use std::path::{Path, PathBuf};
@@ -34,6 +34,9 @@ const STEPS: usize = 48;
 
 /// The bytes of a step.
 const STEP: usize = Op::BYTES + 1;
+
+/// After so many steps the whole table is compared, and at the end; in between the pages around each step.
+const EVERY: usize = 8;
 
 /// Allocations up to this one can be made to fail.
 const FAILS: u8 = 16;
@@ -112,9 +115,12 @@ pub fn table<S: Subject>(input: &[u8]) {
 /// The first thing that differs from the model.
 pub fn check<S: Subject>(input: &[u8]) -> Result<(), Box<Failure>> {
     let Some(parts) = Input::new(input) else { return Ok(()) };
-    let mut steps = 0;
-    MEMORY.with_borrow_mut(|memory| run::<S>(&parts, memory, &mut steps)).map_err(|mismatch| {
-        let input = input[..input.len().min(2 + steps * STEP)].to_vec();
+    let steps = Cell::new(0);
+    let run = |every| MEMORY.with_borrow_mut(|memory| run::<S>(&parts, memory, every, &steps));
+    // Where something is wrong, the second run says after which step.
+    run(EVERY).map_err(|late| {
+        let mismatch = run(1).err().unwrap_or(late);
+        let input = input[..input.len().min(2 + steps.get() * STEP)].to_vec();
         Box::new(Failure { mismatch, input, subject: type_name::<S>() })
     })
 }
@@ -172,7 +178,13 @@ fn decode(space: &tlbkit_pagetable::Space, step: &[u8; STEP]) -> (Op, u8) {
     (Op::decode(space, op), fail)
 }
 
-fn run<S: Subject>(input: &Input<'_>, memory: &mut [Chunk], steps: &mut usize) -> Result<(), Mismatch> {
+/// Runs an input, and compares everything after every so many steps.
+fn run<S: Subject>(
+    input: &Input<'_>,
+    memory: &mut [Chunk],
+    every: usize,
+    steps: &Cell<usize>,
+) -> Result<(), Mismatch> {
     let slab: Slab<'_, <S::Format as Format>::Word, S::Mode> = Slab::new(memory, 0).expect("it is enough");
     let nodes = Failing::new(slab);
     let table = S::build(&nodes).map_err(Mismatch::no_table)?;
@@ -180,15 +192,16 @@ fn run<S: Subject>(input: &Input<'_>, memory: &mut [Chunk], steps: &mut usize) -
         nodes.limit(nodes.out() + room);
     }
     let mut runner = Runner::new(&table, Profile::of::<S::Format>(), input.patience);
-    for step in input.steps {
-        *steps += 1;
+    for (number, step) in input.steps.iter().enumerate() {
+        steps.set(number + 1);
         let (op, fail) = decode(&table.space(), step);
         if fail < FAILS {
             nodes.fail_at(fail.into());
         }
         let had = || (table.footprint(), if input.patience == 0 { nodes.out() } else { 0 });
         let before = had();
-        let outcome = runner.step(&table, &op)?;
+        let is_whole = steps.get().is_multiple_of(every);
+        let outcome = if is_whole { runner.step(&table, &op)? } else { runner.step_near(&table, &op)? };
         nodes.failed();
         let is_tight = fail < FAILS || input.room.is_some();
         let (used, out) = (nodes.inner().usage().nodes, nodes.out());
@@ -204,6 +217,7 @@ fn run<S: Subject>(input: &Input<'_>, memory: &mut [Chunk], steps: &mut usize) -
         };
         return Err(Mismatch::of(wrong).after(&op, Some(&outcome)));
     }
+    runner.compare(&table, None)?;
     runner.settle();
     let batch = destroy(table);
     let (retired, out) = (batch.nodes(), nodes.out());

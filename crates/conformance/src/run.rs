@@ -145,6 +145,15 @@ impl<'n> Runner<'n> {
         Ok(outcome)
     }
 
+    /// Performs one operation, and compares the result, what must be flushed, and the pages around it alone: most of what
+    /// [`step`](Self::step) compares is what it has compared before.
+    pub(crate) fn step_near(&mut self, table: &dyn Table<'n>, op: &Op) -> Result<Outcome, Mismatch> {
+        self.steps += 1;
+        let outcome = self.perform_only(table, op)?;
+        self.compare_near(table, op.pages()).map_err(|mismatch| mismatch.after(op, Some(&outcome)))?;
+        Ok(outcome)
+    }
+
     /// Performs all operations.
     ///
     /// # Errors
@@ -556,7 +565,7 @@ impl<'n> Runner<'n> {
             return mismatch!("{broken:?} where nothing is to be broken");
         }
         if effect.touched.is_empty() && !flush.is_none() && !moved {
-            return mismatch!("nothing changed, and yet {flush:?}");
+            return mismatch!("nothing changed, and yet the batch asks for {flush:?}");
         }
         Ok(())
     }
@@ -587,7 +596,6 @@ impl<'n> Runner<'n> {
     ///
     /// The first thing that differs.
     pub fn compare(&self, table: &dyn Table<'n>, around: Option<Pages>) -> Result<(), Mismatch> {
-        let base = self.model.space().base();
         // Of many leaves some, others the next time: the visits below see them all.
         let (some, turn) = (self.model.len() / 64 + 1, self.steps);
         for leaf in self.model.leaves().skip(turn % some).step_by(some) {
@@ -599,15 +607,7 @@ impl<'n> Runner<'n> {
         for pages in self.model.space().halves().into_iter().flatten() {
             self.check_for_each(table, pages, usize::MAX)?;
         }
-        if let Some(pages) = around {
-            for end in [pages.first(), pages.last()] {
-                let at = end.address(base).get();
-                for at in [at, at.wrapping_sub(1), at.wrapping_add(base.bytes())] {
-                    self.check_lookup(table, VirtAddr::new(at))?;
-                }
-            }
-            self.check_for_each(table, pages, usize::MAX)?;
-        }
+        self.compare_near(table, around)?;
         let (ptes, leaves, pages) = (table.footprint().ptes, self.model.len(), self.model.pages());
         let marks = self.model.marked();
         if !(leaves + marks..=pages + marks).contains(&ptes) {
@@ -630,6 +630,19 @@ impl<'n> Runner<'n> {
             self.check_lookup(table, at)?;
         }
         Ok(())
+    }
+
+    /// Compares the ends of a range with the model, and a visit of it.
+    fn compare_near(&self, table: &dyn Table<'n>, around: Option<Pages>) -> Result<(), Mismatch> {
+        let Some(pages) = around else { return Ok(()) };
+        let base = self.model.space().base();
+        for end in [pages.first(), pages.last()] {
+            let at = end.address(base).get();
+            for at in [at, at.wrapping_sub(1), at.wrapping_add(base.bytes())] {
+                self.check_lookup(table, VirtAddr::new(at))?;
+            }
+        }
+        self.check_for_each(table, pages, usize::MAX)
     }
 
     /// Looks a page up as a walker.
