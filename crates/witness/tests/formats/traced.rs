@@ -1,0 +1,467 @@
+//! A table whose storage hears of every store, and the log of what is done to it.
+
+use std::cell::RefCell;
+use std::ops::ControlFlow;
+
+use tlbkit_addr::{Attr, Flush, PageSize, Pages, Reach, VirtAddr};
+use tlbkit_conformance::Op;
+use tlbkit_pagetable::format::{Aarch64, EntryLoCowCoherent, Format, Sv39, X86};
+use tlbkit_pagetable::geometry::{Va32, Va39, Va48};
+use tlbkit_pagetable::mpt::Mpt;
+use tlbkit_pagetable::nodes::{Chunk, Held, NodeAddr, Nodes, Reclaim, Record, Slab, Store};
+use tlbkit_pagetable::{
+    Error, Geometry, Leaf, Local, Mode, Pinned, Radix, Runs, Shared, Solo, Space, Table, Word, Writer,
+    destroy,
+};
+use tlbkit_witness::check::Arch;
+use tlbkit_witness::event::{Access, Barrier, Event, Fence, Memory};
+
+/// Bytes of memory for nodes.
+const MEMORY: usize = 256 * 4096;
+
+/// One call of a table.
+#[derive(Clone, Copy, Debug)]
+pub(crate) enum Step {
+    Op(Op),
+    Fork,
+}
+
+/// Who edits the table.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum How {
+    /// [`Local`], in solo mode: one CPU runs the table.
+    Local,
+    /// A [`Writer`], in shared mode: two CPUs do, and its obligation is flushed, then reclaimed.
+    Writer,
+}
+
+/// What was done.
+#[derive(Debug)]
+pub(crate) struct Log {
+    pub events: Vec<(usize, Event)>,
+    /// Where the events of each step begin.
+    pub steps: Vec<usize>,
+    /// Whether each step was done, and not refused.
+    pub done: Vec<bool>,
+}
+
+/// What the architectures differ in.
+trait Machine {
+    type Geometry: Radix;
+    type Format: Format;
+    /// The physical address of the first node.
+    const NODES: usize;
+
+    /// Whether an invalidation reaches the other CPUs, and is over with the barrier behind it.
+    const BROADCASTS: bool;
+
+    /// The root register's value.
+    fn root(node: u64) -> u64;
+
+    /// Whether pages of all sizes are mapped beside other CPUs, too. On MIPS32 the words of a large page are stored one by one, and
+    /// the checker takes what another CPU may load between two of them for a second entry.
+    const SIZES: bool;
+
+    /// Tells whether the root register translates these addresses.
+    fn translates(first: u64, last: u64) -> bool;
+}
+
+macro_rules! machine {
+    ($name:ident, $arch:ident, $geometry:ident, $format:ident, $nodes:literal, $broadcasts:literal, $root:expr, $translates:expr) => {
+        struct $name;
+
+        impl Machine for $name {
+            type Geometry = $geometry;
+            type Format = $format;
+            const NODES: usize = $nodes;
+            const BROADCASTS: bool = $broadcasts;
+            const SIZES: bool = !matches!(Arch::$arch, Arch::Mips32);
+
+            fn root(node: u64) -> u64 {
+                let root: fn(u64) -> u64 = $root;
+                root(node)
+            }
+
+            fn translates(first: u64, last: u64) -> bool {
+                let translates: fn(u64, u64) -> bool = $translates;
+                translates(first, last)
+            }
+        }
+    };
+}
+
+machine!(Riscv, Sv39, Va39, Sv39, 0x8020_0000, false, |node| 8 << 60 | node >> 12, |first, last| first >> 38
+    == last >> 38);
+machine!(Amd, X86_64, Va48, X86, 0x8020_0000, false, |node| node, |first, last| first >> 47 == last >> 47);
+// The upper half is another register's.
+machine!(Arm, Aarch64, Va48, Aarch64, 0x8020_0000, true, |node| node, |_, last| last >> 47 == 0);
+// kseg0 and kseg1 are not translated.
+machine!(Mips, Mips32, Va32, EntryLoCowCoherent, 0x1000_0000, false, |node| node, |_, last| last >> 31 == 0);
+
+/// Returns the log of steps on one table, which its CPUs walk from the beginning.
+pub(crate) fn log_of(arch: Arch, how: How, steps: &[Step]) -> Log {
+    match arch {
+        Arch::Sv39 => log::<Riscv>(how, steps),
+        Arch::X86_64 => log::<Amd>(how, steps),
+        Arch::Aarch64 => log::<Arm>(how, steps),
+        Arch::Mips32 => log::<Mips>(how, steps),
+    }
+}
+
+/// Returns the space of an architecture's tables.
+pub(crate) fn space_of(arch: Arch) -> Space {
+    match arch {
+        Arch::Sv39 => Space::of::<Va39>(),
+        Arch::X86_64 | Arch::Aarch64 => Space::of::<Va48>(),
+        Arch::Mips32 => Space::of::<Va32>(),
+    }
+}
+
+type WordOf<M> = <<M as Machine>::Format as Format>::Word;
+type TableOf<'n, M, N> = Mpt<'n, <M as Machine>::Geometry, <M as Machine>::Format, N>;
+
+/// Storage that records what it hears.
+#[derive(Debug)]
+struct Traced<'m, W: Word, M: Mode> {
+    slab: Slab<'m, W, M>,
+    /// How many CPUs run the table.
+    cpus: usize,
+    events: RefCell<Vec<(usize, Event)>>,
+}
+
+impl<W: Word, M: Mode> Traced<'_, W, M> {
+    fn say(&self, event: Event) {
+        self.events.borrow_mut().push((0, event));
+    }
+
+    /// Every CPU loads a root.
+    fn load(&self, value: u64) {
+        self.say(Event::Barrier(Barrier::Complete));
+        self.events.borrow_mut().extend((0..self.cpus).map(|cpu| (cpu, Event::Root { value, high: false })));
+    }
+
+    fn node(&self, node: NodeAddr, free: bool) {
+        self.say(Event::Node(Memory { at: node.get() as u64, bytes: 4096, free }));
+    }
+
+    /// Executes a flush as far as it reaches: on CPU 0, or on both. All CPUs are asked, whatever it reaches, if nodes go: a walk
+    /// may be in them.
+    fn flush<A: Machine>(&self, flush: &Flush, nodes: usize) {
+        let page = |at: u64| Fence { pages: Some((at, at)), ..Fence::default() };
+        let fences: Vec<Fence> = match flush.by_address(A::Format::WALK_CACHE, 64) {
+            Some(pages) => pages.map(|at| page(at.address(PageSize::K4).get() as u64)).collect(),
+            None => vec![Fence::default()],
+        };
+        let (near, wide) = (flush.reach() >= Reach::Local, flush.reach() == Reach::Everywhere);
+        let mut events = self.events.borrow_mut();
+        if A::BROADCASTS {
+            events.push((0, Event::Barrier(Barrier::Complete)));
+            let fences = fences.into_iter().filter(|_| near);
+            events.extend(fences.map(|fence| (0, Event::Fence(Fence { broadcast: wide, ..fence }))));
+            events.push((0, Event::Barrier(Barrier::Complete)));
+            events.push((0, Event::Barrier(Barrier::Context)));
+            return;
+        }
+        if near {
+            events.extend(fences.iter().map(|&fence| (0, Event::Fence(fence))));
+        }
+        if (wide || nodes > 0) && self.cpus > 1 {
+            events.push((0, Event::IpiSend { cpus: 2, id: 1 }));
+            events.push((1, Event::IpiTake { id: 1 }));
+        }
+        if wide && self.cpus > 1 {
+            events.extend(fences.iter().map(|&fence| (1, Event::Fence(fence))));
+        }
+    }
+}
+
+// SAFETY: everything is the slab's.
+unsafe impl<W: Word, M: Mode> Nodes for Traced<'_, W, M> {
+    type Word = W;
+    type Mode = M;
+
+    fn lowest(&self) -> NodeAddr {
+        self.slab.lowest()
+    }
+
+    fn take_within(&self, words: usize, last: usize) -> Option<NodeAddr> {
+        assert_eq!(words * W::BYTES, 4096, "a node is a page");
+        self.slab.take_within(words, last).inspect(|&node| self.node(node, false))
+    }
+
+    unsafe fn at(&self, node: NodeAddr) -> *const W::Cell {
+        // SAFETY: the caller's promise; so below.
+        unsafe { self.slab.at(node) }
+    }
+
+    unsafe fn record(&self, node: NodeAddr, words: usize) -> *const Record {
+        // SAFETY: as above.
+        unsafe { self.slab.record(node, words) }
+    }
+
+    fn stored(&self, store: Store) {
+        self.say(match store {
+            Store::Word { at, value } => Event::Write { at: at as u64, value },
+            Store::Exchange { at, old, new } => Event::Swap { at: at as u64, old, new },
+            Store::Release => Event::Barrier(Barrier::Release),
+            Store::Fence => Event::Barrier(Barrier::Complete),
+        });
+    }
+}
+
+// SAFETY: as above, except that it is never `Sync`.
+unsafe impl<W: Word, M: Mode> Reclaim for Traced<'_, W, M> {
+    unsafe fn free(&self, node: NodeAddr, clean: bool) {
+        self.node(node, true);
+        // SAFETY: as above.
+        unsafe { self.slab.free(node, clean) }
+    }
+
+    unsafe fn link(&self, node: NodeAddr) -> *const Record {
+        // SAFETY: as above.
+        unsafe { self.slab.link(node) }
+    }
+
+    fn index_of(&self, node: NodeAddr) -> u32 {
+        self.slab.index_of(node)
+    }
+
+    fn node_of(&self, index: u32) -> NodeAddr {
+        self.slab.node_of(index)
+    }
+
+    fn shared(&self) -> bool {
+        false
+    }
+
+    fn held(&self) -> &Held {
+        self.slab.held()
+    }
+}
+
+/// Performs an operation on what has the methods of a [`Writer`]; `$resize` is its call that changes sizes, `$replace` the one that
+/// changes frames.
+macro_rules! perform {
+    ($on:expr, $op:expr, $resize:expr, $replace:expr) => {
+        match *$op {
+            Op::Map { pages, frame, size, attr } => $on.map(pages, frame, size, attr),
+            Op::Unmap { pages, holes, .. } => {
+                // Those that let frames go want no dirty bits.
+                let mut room = [None; 1024];
+                $on.unmap(pages, holes, Some(&mut Runs::new(&mut room))).map(drop)
+            }
+            Op::Protect { pages, holes, change } => $on.protect(pages, holes, change).map(drop),
+            Op::Resize { pages, to } => $resize(pages, to),
+            Op::Replace { at, frame, attr } => $replace(at, frame, attr).map(drop),
+            Op::Mark { page, mark } => $on.mark(page.address(PageSize::K4), mark).map(drop),
+            Op::Fill { page, frame, attr } => $on.fill(page.address(PageSize::K4), frame, attr).map(drop),
+            Op::Lookup { .. } | Op::ForEach { .. } => Ok(()),
+        }
+    };
+}
+
+fn log<M: Machine>(how: How, steps: &[Step]) -> Log {
+    let mut memory = vec![Chunk::ZERO; MEMORY / size_of::<Chunk>()];
+    match how {
+        How::Local => local::<M>(&mut memory, steps),
+        How::Writer => writer::<M>(&mut memory, steps),
+    }
+}
+
+fn storage<M: Machine, Md: Mode>(memory: &mut [Chunk], cpus: usize) -> Traced<'_, WordOf<M>, Md> {
+    let traced = Traced { slab: Slab::new(memory, M::NODES).unwrap(), cpus, events: RefCell::default() };
+    // On one CPU hardware notes nothing while the writer writes, which stores plainly then.
+    if M::Format::STATUS && cpus > 1 {
+        traced.say(Event::UsesDirty);
+    }
+    traced
+}
+
+fn local<M: Machine>(memory: &mut [Chunk], steps: &[Step]) -> Log {
+    let nodes = &storage::<M, Solo>(memory, 1);
+    let table: TableOf<'_, M, _> = Mpt::new(nodes).unwrap();
+    nodes.load(M::root(table.root().get() as u64));
+    let mut local = Local::new(table, |flush: &Flush| nodes.flush::<M>(flush, 0));
+    let log = follow::<M, _, _>(nodes, &mut local, steps, |local| local.table(), edit);
+    local.destroy();
+    log
+}
+
+fn edit<'n, T: Table<'n>, F: FnMut(&Flush)>(local: &mut Local<'n, T, F>, step: &Step) -> Result<(), Error> {
+    match step {
+        Step::Op(op) => perform!(
+            local,
+            op,
+            // SAFETY: nothing runs in the pages; so below.
+            |pages, to| unsafe { local.resize_breaking(pages, to) },
+            // SAFETY: as above.
+            |at, frame, attr| unsafe { local.replace_breaking(at, frame, attr) }
+        ),
+        // It takes two writers.
+        Step::Fork => Err(Error::Busy),
+    }
+}
+
+fn writer<M: Machine>(memory: &mut [Chunk], steps: &[Step]) -> Log {
+    let nodes = &storage::<M, Shared>(memory, 2);
+    let mut table: TableOf<'_, M, _> = Mpt::new(nodes).unwrap();
+    nodes.load(M::root(table.root().get() as u64));
+    let perform = |table: &mut TableOf<'_, M, _>, step: &Step| {
+        let mut writer = Writer::new(&*table).unwrap();
+        let mut known = |flush: &Flush| nodes.flush::<M>(flush, 0);
+        let done = match step {
+            Step::Op(op) => perform!(
+                writer,
+                op,
+                // SAFETY: nothing runs in the pages; so below.
+                |pages, to| unsafe { writer.resize_breaking(pages, to, &mut known) },
+                // SAFETY: as above.
+                |at, frame, attr| unsafe { writer.replace_breaking(at, frame, attr, &mut known) }
+            ),
+            Step::Fork => fork::<M, _>(nodes, &mut writer),
+        };
+        let batch = writer.finish();
+        nodes.flush::<M>(batch.flush(), batch.nodes());
+        // SAFETY: nobody walks it. In the log, both CPUs have been asked.
+        unsafe { batch.reclaim() };
+        done
+    };
+    let log = follow::<M, _, _>(nodes, &mut table, steps, |table| table, perform);
+    // SAFETY: as above.
+    unsafe { destroy(table).reclaim() };
+    log
+}
+
+/// Makes a copy of the table, which no CPU ever runs.
+fn fork<'n, 'm, M: Machine, Md: Mode>(
+    nodes: &'n Traced<'m, WordOf<M>, Md>,
+    writer: &mut Writer<'_, 'n, TableOf<'n, M, Traced<'m, WordOf<M>, Md>>>,
+) -> Result<(), Error> {
+    let child: TableOf<'_, M, _> = Mpt::new(nodes)?;
+    let mut copy = Writer::new(&child)?;
+    let done = writer.copy_on_write(&mut copy, |_| (), |_| ());
+    // SAFETY: nobody walks the child; so below.
+    unsafe { copy.finish().reclaim() };
+    // SAFETY: as above.
+    unsafe { destroy(child).reclaim() };
+    done
+}
+
+fn leaves<'n>(table: &impl Table<'n>) -> Vec<Leaf> {
+    let mut found = Vec::new();
+    for pages in table.space().halves().into_iter().flatten() {
+        // SAFETY: nothing is reclaimed meanwhile.
+        let _ = table.for_each(unsafe { Pinned::by(table) }, pages, &mut |leaf| {
+            found.push(leaf);
+            ControlFlow::Continue(())
+        });
+    }
+    found
+}
+
+/// Returns the physical addresses of a leaf, first and last.
+fn memory(leaf: &Leaf) -> (u64, u64) {
+    let first = leaf.frame.get() as u64 * 4096;
+    (first, first + leaf.size.bytes() as u64 - 1)
+}
+
+/// Returns the range that a step is about, if it can be done here at all.
+fn range<'n, M: Machine>(table: &impl Table<'n>, step: &Step, leaves: &[Leaf]) -> Option<Pages> {
+    let pages = match step {
+        Step::Fork => {
+            let last = leaves.last()?;
+            let end = VirtAddr::new(last.at.get() + (last.size.bytes() - 1)).vpn(PageSize::K4);
+            Pages::new(leaves[0].at.vpn(PageSize::K4), end)?
+        }
+        Step::Op(Op::Lookup { .. } | Op::ForEach { .. }) => return None,
+        Step::Op(Op::Replace { at, .. }) => {
+            let holds = |leaf: &&Leaf| leaf.at <= *at && at.get() - leaf.at.get() < leaf.size.bytes();
+            let leaf = leaves.iter().find(holds)?;
+            Pages::count(leaf.at.vpn(PageSize::K4), leaf.size.bytes() / 4096)?
+        }
+        Step::Op(op) => op.pages()?,
+    };
+    let first = pages.first().checked_address(PageSize::K4)?;
+    let last = pages.last().checked_address(PageSize::K4)?;
+    let holds = table.space().holds(first) && table.space().holds(last);
+    (holds && M::translates(first.get() as u64, last.get() as u64 | 0xfff)).then_some(pages)
+}
+
+/// Tells whether an operation makes few pages, and maps none of the nodes.
+fn is_small<M: Machine>(op: &Op, leaves: &[Leaf]) -> bool {
+    let apart = |frame: u64, bytes: u64| {
+        let nodes = M::NODES as u64;
+        frame
+            .checked_mul(4096)
+            .and_then(|at| Some((at, at.checked_add(bytes)?)))
+            .is_some_and(|(at, end)| end <= nodes || at >= nodes + MEMORY as u64)
+    };
+    match *op {
+        Op::Map { pages, frame, size, .. } => {
+            let bytes = (pages.len() as u64).saturating_mul(4096);
+            bytes / size.bytes() as u64 <= 512 && apart(frame.get() as u64, bytes)
+        }
+        // A large page may be there.
+        Op::Replace { frame, .. } => {
+            let largest = <M::Geometry as Geometry>::SIZES.iter().map(|size| size.bytes()).max();
+            apart(frame.get() as u64, largest.unwrap_or(4096) as u64)
+        }
+        Op::Fill { frame, .. } => apart(frame.get() as u64, 4096),
+        Op::Resize { to, .. } => leaves.iter().all(|leaf| leaf.size.bytes() / to.bytes() <= 512),
+        _ => true,
+    }
+}
+
+/// Does the steps one after the other, and notes what each promises, frees, and makes of an access.
+fn follow<'n, M: Machine, B: Table<'n>, T>(
+    nodes: &Traced<'_, WordOf<M>, impl Mode>,
+    on: &mut T,
+    steps: &[Step],
+    table: impl Fn(&T) -> &B,
+    mut perform: impl FnMut(&mut T, &Step) -> Result<(), Error>,
+) -> Log {
+    let (mut begins, mut done) = (Vec::new(), Vec::new());
+    for (id, step) in (0..).zip(steps) {
+        begins.push(nodes.events.borrow().len());
+        let before = leaves(table(on));
+        let all_sizes = M::SIZES || nodes.cpus == 1;
+        let small = match step {
+            Step::Op(Op::Map { size, .. }) if *size != PageSize::K4 && !all_sizes => false,
+            Step::Op(Op::Resize { .. }) if !all_sizes => false,
+            Step::Op(op) => is_small::<M>(op, &before),
+            Step::Fork => true,
+        };
+        let Some(pages) = range::<M>(table(on), step, &before).filter(|_| small) else {
+            done.push(false);
+            continue;
+        };
+        let (first, last) =
+            (pages.first().address(PageSize::K4), pages.last().address(PageSize::K4).get() as u64 | 0xfff);
+        nodes.say(Event::Lower { id, first: first.get() as u64, last });
+        done.push(perform(on, step).is_ok());
+        nodes.say(Event::Done { id });
+        // Frames that nothing maps any more.
+        let after = leaves(table(on));
+        let mut there: Vec<_> = after.iter().map(memory).collect();
+        there.sort_unstable();
+        for gone in before.iter().map(memory).filter(|gone| there.binary_search(gone).is_err()) {
+            if there.iter().all(|there| there.1 < gone.0 || gone.1 < there.0) {
+                nodes.say(Event::Frame(Memory { at: gone.0, bytes: gone.1 - gone.0 + 1, free: true }));
+            }
+        }
+        let leaf =
+            after.iter().find(|leaf| leaf.at <= first && first.get() - leaf.at.get() < leaf.size.bytes());
+        let leaf = leaf.filter(|leaf| leaf.attr.contains(Attr::READ));
+        // Without the accessed bit it depends on the hardware.
+        if M::Format::STATUS
+            && nodes.cpus == 1
+            && leaf.is_some_and(|leaf| !leaf.attr.contains(Attr::ACCESSED))
+        {
+            continue;
+        }
+        let reaches = leaf.map(|leaf| leaf.phys(first, PageSize::K4).get() as u64);
+        nodes.say(Event::Access { at: first.get() as u64, kind: Access::Load, user: false, reaches });
+    }
+    begins.push(nodes.events.borrow().len());
+    Log { events: nodes.events.take(), steps: begins, done }
+}
