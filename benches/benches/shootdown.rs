@@ -6,6 +6,7 @@
 #![allow(missing_docs)]
 
 use std::hint::{black_box, spin_loop};
+use std::process::ExitCode;
 use std::sync::atomic::{AtomicBool, AtomicU32, Ordering};
 use std::time::Instant;
 
@@ -98,7 +99,7 @@ fn plan() -> Plan {
     Plan::new(Algorithm::PteFirst, &Hardware::I386, LowRights::NeverWriteBack).expect("it suits")
 }
 
-fn one_cpu() {
+fn one_cpu(wanted: &dyn Fn(&str) -> bool) {
     let word = AtomicU32::new(0);
     let mailbox = Mailbox::<{ TIMES as usize }>::new().expect("room for a round");
     let request = Request {
@@ -120,8 +121,10 @@ fn one_cpu() {
         }
         time
     };
-    let times = fastest(ROUNDS, [&mut locked_add, &mut publish]);
-    print("publish", "at most 6", ["locked add", "a request"], times, 0);
+    if wanted("publish") {
+        let times = fastest(ROUNDS, [&mut locked_add, &mut publish]);
+        print("publish", "at most 6", ["locked add", "a request"], times, 0);
+    }
     let flag = AtomicBool::new(false);
     let alone = SharedSpace::new();
     let kernel = Kernel::new(Hardware::I386);
@@ -132,15 +135,19 @@ fn one_cpu() {
         })
     };
     let mut poll = || timed(|| _ = black_box(black_box(&kernel).poll(&mut handle, &mut Quiet).is_ok()));
-    print("empty poll", "one load", ["load", "poll"], fastest(ROUNDS, [&mut load, &mut poll]), 0);
+    if wanted("empty poll") {
+        print("empty poll", "one load", ["load", "poll"], fastest(ROUNDS, [&mut load, &mut poll]), 0);
+    }
     let (plan, page) = (plan(), one_page());
     alone.members.insert(0);
     alone.running.insert(0);
     let mut unmap = || {
         timed(|| _ = black_box(kernel.run(&mut handle, &mut Quiet, plan, &mut Page(&alone, &page)).is_ok()))
     };
-    let times = fastest(ROUNDS, [&mut locked_add, &mut unmap]);
-    print("unshared", "", ["locked add", "unmap"], times, 0);
+    if wanted("unshared") {
+        let times = fastest(ROUNDS, [&mut locked_add, &mut unmap]);
+        print("unshared", "", ["locked add", "unmap"], times, 0);
+    }
 }
 
 #[repr(align(64))]
@@ -274,8 +281,41 @@ fn round(turn: &Line, subject: u32, mut trip: impl FnMut()) -> f64 {
     timed(trip)
 }
 
-fn main() {
+/// The jobs and the subjects of each.
+const NAMES: [(&str, &[&str]); 4] = [
+    ("publish", &["locked add", "a request"]),
+    ("empty poll", &["load", "poll"]),
+    ("unshared", &["locked add", "unmap"]),
+    ("round trip", &SUBJECTS),
+];
+
+/// Runs the jobs in whose names, or a subject's of them, one of the arguments is; all without arguments. `--list` prints
+/// the names.
+fn main() -> ExitCode {
+    let arguments: Vec<String> = std::env::args().skip(1).collect();
+    let names = NAMES
+        .iter()
+        .flat_map(|(job, subjects)| subjects.iter().map(move |subject| format!("{job}/{subject}")));
+    let names: Vec<String> = names.collect();
+    if arguments.iter().any(|argument| argument == "--list") {
+        names.iter().for_each(|name| println!("{name}: benchmark"));
+        return ExitCode::SUCCESS;
+    }
+    let parts: Vec<&String> = arguments.iter().filter(|argument| !argument.starts_with("--")).collect();
+    let wanted = |job: &str| {
+        let of_job = |name: &&String| name.split('/').next() == Some(job);
+        let chosen =
+            |name: &String| parts.is_empty() || parts.iter().any(|part| name.contains(part.as_str()));
+        names.iter().filter(of_job).any(chosen)
+    };
+    if !NAMES.iter().any(|(job, _)| wanted(job)) {
+        eprintln!("nothing is called so; there are: {}", names.join(", "));
+        return ExitCode::FAILURE;
+    }
     println!("{:<12} {:<26} {:>11}  {:>6}", "job", "subject", "fastest", "ratio");
-    one_cpu();
-    round_trips();
+    one_cpu(&wanted);
+    if wanted("round trip") {
+        round_trips();
+    }
+    ExitCode::SUCCESS
 }

@@ -1,12 +1,13 @@
 //! The software TLB cache: what a hit, a fill and an invalidation cost, beside the walk that a hit saves.
 //!
-//! Prints first the same cases interleaved round by round, as ratios to the first subject of each job (on a shared
-//! machine only those mean something), then hands them to criterion. How many instructions, loads and branches a hit
+//! With `--summary` it runs the cases interleaved round by round, and prints ratios to the first subject of each job: on a
+//! shared machine only those mean something. Otherwise criterion measures them. How many instructions, loads and branches a hit
 //! has is counted by `benches/src/bin/stlb_hit.rs` under callgrind.
 #![allow(missing_docs)]
 
 use std::collections::HashSet;
 use std::hint::black_box;
+use std::process::ExitCode;
 use std::time::{Duration, Instant};
 
 use criterion::Throughput;
@@ -48,7 +49,7 @@ fn memory<const BYTES: usize>() -> &'static mut [std::mem::MaybeUninit<u8>] {
 /// Single pages all over the space, each with a slot of its own: what is measured is the hit.
 fn sparse_hits() -> Vec<usize> {
     let mut slots = HashSet::new();
-    let mut pages = shuffled(sparse(4 * PAGES));
+    let mut pages = shuffled(sparse(48, 4 * PAGES));
     pages.retain(|vpn| slots.insert(vpn % SLOTS) && slots.len() <= PAGES);
     pages
 }
@@ -135,7 +136,7 @@ fn near(cases: &mut Vec<Case>) {
     cases.push(Case { job, subject: "L1 load", operations: PAGES, round: Box::new(load) });
 
     let mut cache = Direct::<Page64, NEAR>::new(memory::<{ NEAR * 16 }>()).expect("room");
-    let order = cycle(&dense(NEAR), |at, next| cache.fill(at, space(), next as u64));
+    let order = cycle(&dense(48, NEAR), |at, next| cache.fill(at, space(), next as u64));
     let cache: &'static Direct<'static, Page64, NEAR> = Box::leak(Box::new(cache));
     let hit = move |va| cache.lookup(VirtAddr::new(va), space()).unwrap_or(0) as usize;
     let (start, follow) = (order[0], hit);
@@ -147,7 +148,7 @@ fn near(cases: &mut Vec<Case>) {
 fn changes(cases: &mut Vec<Case>) {
     macro_rules! form {
         ($name:literal, $cache:ty) => {
-            let order = shuffled(dense(PAGES));
+            let order = shuffled(dense(48, PAGES));
             for job in ["fill", "invalidate page"] {
                 let mut cache = <$cache>::new(memory::<{ SLOTS * 16 }>()).expect("room");
                 let order: Vec<_> = order.iter().map(|&vpn| VirtAddr::new(vpn << 12)).collect();
@@ -172,7 +173,7 @@ fn changes(cases: &mut Vec<Case>) {
 
 fn cases() -> Vec<Case> {
     let mut cases = Vec::new();
-    translations(&mut cases, ["hit dense", "chain dense"], &dense(PAGES));
+    translations(&mut cases, ["hit dense", "chain dense"], &dense(48, PAGES));
     translations(&mut cases, ["hit sparse", "chain sparse"], &sparse_hits());
     near(&mut cases);
     changes(&mut cases);
@@ -203,16 +204,28 @@ fn quartiles(mut values: Vec<f64>) -> [f64; 3] {
     [1, 2, 3].map(|quarter| values[values.len() * quarter / 4])
 }
 
-fn main() {
+fn main() -> ExitCode {
     let mut cases = cases();
-    ratios(&mut cases);
+    let is_given = |option: &str| std::env::args().any(|argument| argument == option);
+    if is_given("--summary") {
+        ratios(&mut cases);
+        return ExitCode::SUCCESS;
+    }
     let mut criterion = tlbkit_benches::criterion().configure_from_args();
+    let mut ran = 0;
+    let names: Vec<_> = cases.iter().map(|case| format!("{}/{}", case.job, case.subject)).collect();
     for mut case in cases {
         let mut group = criterion.benchmark_group(case.job);
         group.throughput(Throughput::Elements(case.operations as u64));
         group.bench_function(case.subject, |bench| {
+            ran += 1;
             bench.iter_custom(|rounds| (0..rounds).map(|_| (case.round)()).sum::<Duration>());
         });
     }
     criterion.final_summary();
+    if ran == 0 && !is_given("--list") {
+        eprintln!("nothing is called so; there are: {}", names.join(", "));
+        return ExitCode::FAILURE;
+    }
+    ExitCode::SUCCESS
 }

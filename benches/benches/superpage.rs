@@ -16,7 +16,7 @@ const SEGMENTS: usize = 64;
 
 /// Misses to a real program's pages in random order, each pushing out the page of the miss 64 before.
 fn misses() -> Vec<Miss> {
-    let pages = shuffled(captured(CC1));
+    let pages = shuffled(captured(48, CC1));
     let miss = |at: usize| Miss {
         tlb: Tlb::Data,
         page: Vpn::new(pages[at]),

@@ -1,26 +1,40 @@
-//! What every bench shares: the subjects under one interface, and the work they are given.
+//! What every bench shares: the subjects under one interface, the jobs that they are given, and how a run is reported.
 //!
 //! A number here means something only beside the others of the same run: compare ratios. Each peer is set up as its
 //! documentation does for a kernel with a direct map, its nodes in a host arena, with flushes ignored, as ours are.
+//!
+//! A table of another crate is measured beside these ones by a bench of its own, `docs/own-table.md` shows it:
+//! implement [`Subject`] for it, or [`ours::Make`] if it is a `tlbkit_pagetable::Table`, add it to [`Subjects::all`] and give that
+//! to [`main`].
 #![allow(missing_docs, missing_debug_implementations)]
 
 use std::time::Duration;
 
 pub mod cases;
+mod host;
+pub mod jobs;
 pub mod ours;
 pub mod peers;
+mod run;
 pub mod spaces;
+mod summary;
 pub mod work;
 
+pub use cases::{Case, Subjects};
+pub use host::Host;
+pub use run::main;
+
 /// Returns criterion as all benches are run: a subject takes about half a second, so that all of them take minutes. Ten
-/// samples bear no finer statistics than a few thousand resamples, and nobody looks at five hundred plots.
+/// samples bear no finer statistics than a few thousand resamples. Five hundred plots are drawn only of a run that is
+/// compared with an earlier one (`--baseline`, `--baseline-lenient`).
 pub fn criterion() -> criterion::Criterion {
-    criterion::Criterion::default()
-        .without_plots()
+    let criterion = criterion::Criterion::default()
         .nresamples(2000)
         .sample_size(10)
         .warm_up_time(Duration::from_millis(100))
-        .measurement_time(Duration::from_millis(300))
+        .measurement_time(Duration::from_millis(300));
+    let compared = std::env::args().any(|arg| arg.starts_with("--baseline"));
+    if compared { criterion } else { criterion.without_plots() }
 }
 
 /// Leaks `bytes` of zeroed memory, aligned to a page, that is touched only as it is used.
@@ -30,12 +44,15 @@ pub fn arena(bytes: usize) -> *mut u8 {
     memory.wrapping_add(memory.align_offset(4096))
 }
 
-/// A page table, or something that stands in for one, over a 48-bit space of 4 KiB pages.
+/// A page table, or something that stands in for one, over a space of 4 KiB pages.
+///
+/// Pages and frames are numbers of 4 KiB. What cannot be done panics: no job maps what is mapped, or unmaps what is not.
 pub trait Subject {
     /// How rows are labelled: structure and mode.
     const NAME: &'static str;
-    /// The pages of the lower half.
-    const HALF: usize = 1 << 35;
+
+    /// The bits of an address, from 32 to 57. Jobs stay in the lower half of that space.
+    const BITS: u32;
 
     /// Returns an empty table.
     fn new() -> Self;
@@ -66,7 +83,14 @@ pub trait Subject {
     /// Makes a run of pages writable or read-only.
     fn protect_range(&mut self, vpn: usize, pages: usize, writable: bool);
 
-    /// Takes the table apart.
+    /// Maps a mapped page to another frame, for reading and writing. By default it unmaps the page and maps it again, which
+    /// is what a table without an operation for it offers.
+    fn replace(&mut self, vpn: usize, pfn: usize) {
+        self.unmap(vpn);
+        self.map(vpn, pfn);
+    }
+
+    /// Takes an empty table apart.
     fn destroy(self);
 }
 
@@ -88,14 +112,8 @@ pub trait Resize: Subject {
     fn split(&mut self, vpn: usize);
 }
 
-/// A subject that exchanges a leaf for another.
-pub trait Replace: Subject {
-    /// Maps a mapped page to another frame.
-    fn replace(&mut self, vpn: usize, pfn: usize);
-}
-
 /// A subject with page faults and copies of itself.
-pub trait Fork: Replace {
+pub trait Fork: Subject {
     /// Begins a batch of changes and ends it.
     fn empty(&mut self);
 

@@ -1,4 +1,4 @@
-//! Our tables as subjects: 48-bit spaces, the compact 64-bit format.
+//! Tables as subjects: whatever implements `Table`. Ours have 48-bit spaces and the compact 64-bit format.
 
 use std::marker::PhantomData;
 use std::ops::ControlFlow;
@@ -10,9 +10,11 @@ use tlbkit_pagetable::{
     Change, Error, Holes, Pinned, Retired, Shared, Solo, Table, cpt, destroy, format, gpt, hpt, lpt, mpt,
 };
 
-use crate::{Iterate, Replace, Resize, Subject, arena};
+use crate::work::half;
+use crate::{Iterate, Resize, Subject, arena};
 
-type Storage<M> = Slab<'static, u64, M, Identity>;
+/// Storage for nodes whose addresses are the host's.
+pub type Storage<M> = Slab<'static, u64, M, Identity>;
 
 /// A table on a storage of its own, which goes with it.
 pub struct Ours<T, M: tlbkit_pagetable::Mode> {
@@ -21,9 +23,10 @@ pub struct Ours<T, M: tlbkit_pagetable::Mode> {
     mode: PhantomData<M>,
 }
 
-/// How to make a table and what to call it.
+/// How to make a table, what to call it, and the bits of its addresses.
 pub trait Make<M: tlbkit_pagetable::Mode>: Table<'static> + Sized {
     const NAME: &'static str;
+    const BITS: u32;
     fn make(nodes: &'static Storage<M>) -> Result<Self, Error>;
 }
 
@@ -32,6 +35,7 @@ macro_rules! subjects {
     ($($solo:ident $shared:ident $name:literal: $table:ident, $make:expr;)*) => { $(
         impl Make<Solo> for $table<Solo> {
             const NAME: &'static str = concat!($name, " solo");
+            const BITS: u32 = 48;
             fn make(nodes: &'static Storage<Solo>) -> Result<Self, Error> {
                 $make(nodes)
             }
@@ -39,6 +43,7 @@ macro_rules! subjects {
 
         impl Make<Shared> for $table<Shared> {
             const NAME: &'static str = concat!($name, " shared");
+            const BITS: u32 = 48;
             fn make(nodes: &'static Storage<Shared>) -> Result<Self, Error> {
                 $make(nodes)
             }
@@ -108,6 +113,7 @@ impl<M: tlbkit_pagetable::Mode, T: Make<M>> Ours<T, M> {
 
 impl<M: tlbkit_pagetable::Mode, T: Make<M>> Subject for Ours<T, M> {
     const NAME: &'static str = T::NAME;
+    const BITS: u32 = T::BITS;
 
     fn new() -> Self {
         let table = T::make(storage::<M>()).expect("memory for a root");
@@ -157,13 +163,6 @@ impl<M: tlbkit_pagetable::Mode, T: Make<M>> Subject for Ours<T, M> {
         self.settle();
     }
 
-    fn destroy(self) {
-        // SAFETY: one thread, which is not walking.
-        unsafe { destroy(self.table).reclaim() };
-    }
-}
-
-impl<M: tlbkit_pagetable::Mode, T: Make<M>> Replace for Ours<T, M> {
     #[inline(always)]
     fn replace(&mut self, vpn: usize, pfn: usize) {
         let (at, frame) = (VirtAddr::new(vpn << 12), Pfn::new(pfn));
@@ -172,11 +171,16 @@ impl<M: tlbkit_pagetable::Mode, T: Make<M>> Replace for Ours<T, M> {
             .expect("a mapped page");
         self.settle();
     }
+
+    fn destroy(self) {
+        // SAFETY: one thread, which is not walking.
+        unsafe { destroy(self.table).reclaim() };
+    }
 }
 
 impl<M: tlbkit_pagetable::Mode, T: Make<M>> Iterate for Ours<T, M> {
     fn count(&self) -> usize {
-        let all = Pages::new(Vpn::new(0), Vpn::new(LOWER_HALF)).expect("not empty");
+        let all = Pages::new(Vpn::new(0), Vpn::new(half(T::BITS) - 1)).expect("not empty");
         let mut count = 0;
         // SAFETY: nothing is reclaimed during the call.
         let _ = self.table.for_each(unsafe { Pinned::by(self) }, all, &mut |leaf| {
@@ -186,9 +190,6 @@ impl<M: tlbkit_pagetable::Mode, T: Make<M>> Iterate for Ours<T, M> {
         count
     }
 }
-
-/// The last page of the half that is mapped in.
-const LOWER_HALF: usize = (1 << 35) - 1;
 
 impl<M: tlbkit_pagetable::Mode, T: Make<M>> Ours<T, M> {
     fn resize(&mut self, vpn: usize, to: PageSize) {

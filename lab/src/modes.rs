@@ -42,7 +42,7 @@ const MODES: &[Mode] = &[
         &[],
         "saved handler application handler-misses application-misses old new gamma-t gamma-a mhz json",
     ),
-    mode("pages", &[], "trace json"),
+    mode("pages", &[], "trace first-touches json"),
     mode(
         "refill",
         &["workload=file"],

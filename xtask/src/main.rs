@@ -8,8 +8,11 @@
 //!
 //! `test` runs the steps that the gate runs; most of them are also commands of their own.
 
+use std::ffi::OsString;
+use std::fmt;
 use std::process::ExitCode;
 
+use clap::error::ErrorKind;
 use clap::{Parser, Subcommand};
 
 mod bench;
@@ -29,6 +32,7 @@ mod miri;
 mod msrv;
 mod mutants;
 mod mutations;
+mod near;
 mod no_std;
 mod places;
 mod portability;
@@ -93,9 +97,41 @@ enum Command {
     Bookkeeping(bookkeeping::BookkeepingArgs),
 }
 
+/// What is wrong with the arguments, in one line.
+#[derive(Debug)]
+struct Usage(String);
+
+impl fmt::Display for Usage {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(&self.0)
+    }
+}
+
+impl std::error::Error for Usage {}
+
+/// Reads the arguments, the program's name first. Help and version are printed, and that is all.
+fn parse(words: impl IntoIterator<Item = impl Into<OsString> + Clone>) -> anyhow::Result<Cli> {
+    Cli::try_parse_from(words).map_err(|error| {
+        if !error.use_stderr() || error.kind() == ErrorKind::DisplayHelpOnMissingArgumentOrSubcommand {
+            error.exit();
+        }
+        Usage(one_line(&error.to_string())).into()
+    })
+}
+
+/// Makes one line of clap's paragraphs: what is wrong, and what may have been meant.
+fn one_line(text: &str) -> String {
+    let words = |text: &str| text.split_whitespace().collect::<Vec<_>>().join(" ");
+    let first = text.split("\n\n").next().unwrap_or_default().trim_start_matches("error: ");
+    let tip =
+        text.lines().find_map(|line| line.trim().strip_prefix("tip: ").filter(|tip| tip.contains("similar")));
+    let tip = tip.map(|tip| format!("; {}", words(tip))).unwrap_or_default();
+    format!("{}{tip}; `cargo xtask help` says more", words(first))
+}
+
 fn main() -> ExitCode {
     let shell = shell::Shell::Plain;
-    let outcome = places::enter_root().and_then(|()| match Cli::parse().command {
+    let outcome = places::enter_root().and_then(|()| match parse(std::env::args_os())?.command {
         Command::Demo(args) => demo::run(&shell, &args),
         Command::Boot(args) => boot::run(&args),
         Command::Test(args) => test::run(&args),
@@ -126,7 +162,34 @@ fn main() -> ExitCode {
         Ok(()) => ExitCode::SUCCESS,
         Err(error) => {
             eprintln!("xtask: {error:#}");
-            ExitCode::FAILURE
+            if error.is::<Usage>() { ExitCode::from(2) } else { ExitCode::FAILURE }
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// What is wrong with a command line is said in one line, which names what may have been meant.
+    #[test]
+    fn a_wrong_command_line_is_refused_in_one_line() {
+        for (words, says) in [
+            (&["tset"][..], "similar subcommand exists: 'test'"),
+            (&["bench", "--sumary"], "similar argument exists: '--summary'"),
+            (&["bench", "--against"], "--against"),
+            (&["boot", "--machine", "riscv"], "similar value exists: 'riscv64'"),
+            (&["boot", "--cpus", "many"], "'many'"),
+            (&["report", "--quick", "--quick"], "--quick"),
+            (&["loom", "--full"], "--full"),
+        ] {
+            let error = parse([&["xtask"], words].concat()).unwrap_err();
+            let text = error.to_string();
+            assert!(error.is::<Usage>() && !text.contains('\n'), "{words:?}: {text}");
+            assert!(
+                text.contains(says) && text.ends_with("`cargo xtask help` says more"),
+                "{words:?}: {text}"
+            );
         }
     }
 }

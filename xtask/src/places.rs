@@ -18,6 +18,21 @@ pub(crate) fn target() -> PathBuf {
     env::var_os("CARGO_TARGET_DIR").map_or_else(|| "target".into(), PathBuf::from)
 }
 
+/// Checks that a file can be written, before anything is built for it. Leaves everything as it was.
+///
+/// # Errors
+///
+/// If it cannot, in one line that names the option by which the file was given.
+pub(crate) fn can_write(option: &str, file: &Path) -> anyhow::Result<()> {
+    let was_there = file.exists();
+    let opened = fs::OpenOptions::new().append(true).create(true).open(file);
+    opened.with_context(|| format!("{option} {} cannot be written", file.display()))?;
+    if !was_there {
+        fs::remove_file(file).with_context(|| format!("{option} {} cannot be written", file.display()))?;
+    }
+    Ok(())
+}
+
 /// Returns the folders of `crates` that a kernel embeds: those whose manifest has the category `no-std`.
 pub(crate) fn kernel_folders() -> anyhow::Result<Vec<String>> {
     let mut folders = Vec::new();
@@ -41,4 +56,28 @@ pub(crate) fn package(folder: &str) -> String {
 pub(crate) fn kernel_packages() -> anyhow::Result<Vec<String>> {
     let package = |folder: String| ["-p".into(), package(&folder)];
     Ok(kernel_folders()?.into_iter().flat_map(package).collect())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn what_cannot_be_written_is_known_before() {
+        let folder = env::temp_dir().join(format!("tlbkit-places-{}", std::process::id()));
+        fs::create_dir_all(&folder).unwrap();
+        let (new, old) = (folder.join("new"), folder.join("old"));
+        fs::write(&old, "kept").unwrap();
+        for file in [&new, &old] {
+            can_write("--picture", file).unwrap();
+        }
+        let (left, kept) = (new.exists(), fs::read_to_string(&old).unwrap());
+        let refused = [can_write("--picture", &folder), can_write("--picture", &folder.join("no/such"))];
+        fs::remove_dir_all(&folder).unwrap();
+        assert!(!left && kept == "kept");
+        for error in refused {
+            let text = format!("{:#}", error.unwrap_err());
+            assert!(text.starts_with("--picture ") && text.contains("cannot be written"), "{text}");
+        }
+    }
 }

@@ -3,6 +3,7 @@
 use std::cell::Cell;
 use std::fmt;
 use std::io::{self, BufRead, BufReader, Write};
+use std::path::{Path, PathBuf};
 use std::process::{Command, Stdio};
 
 use anyhow::{Context, bail};
@@ -13,19 +14,26 @@ use indicatif::ProgressBar;
 pub(crate) struct Line {
     set: Vec<(&'static str, String)>,
     words: Vec<String>,
+    /// Where it runs, if not here.
+    within: Option<PathBuf>,
 }
 
 impl Line {
     /// Returns the command line of a program and the words of `arguments`.
     pub(crate) fn new(program: &str, arguments: &str) -> Self {
         let words = [program].into_iter().chain(arguments.split_whitespace()).map(String::from).collect();
-        Self { set: Vec::new(), words }
+        Self { set: Vec::new(), words, within: None }
     }
 
     /// Sets a variable for the command.
     pub(crate) fn set(mut self, name: &'static str, value: &str) -> Self {
         self.set.push((name, value.into()));
         self
+    }
+
+    /// Lets the command run in another folder.
+    pub(crate) fn within(self, folder: &Path) -> Self {
+        Self { within: Some(folder.into()), ..self }
     }
 
     /// Adds arguments as they are.
@@ -37,12 +45,18 @@ impl Line {
     pub(crate) fn command(&self) -> Command {
         let mut command = Command::new(&self.words[0]);
         command.args(&self.words[1..]).envs(self.set.iter().map(|(name, value)| (name, value)));
+        if let Some(folder) = &self.within {
+            command.current_dir(folder);
+        }
         command
     }
 }
 
 impl fmt::Display for Line {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        if let Some(folder) = &self.within {
+            write!(f, "cd {} && ", quoted(&folder.to_string_lossy()))?;
+        }
         for (name, value) in &self.set {
             write!(f, "{name}={} ", quoted(value))?;
         }
@@ -136,6 +150,8 @@ mod tests {
             .set("RUSTFLAGS", "--cfg loom")
             .with(["--test", "*loom*", "", "it's"]);
         assert_eq!(line.to_string(), r"RUSTFLAGS='--cfg loom' cargo test -p x --test '*loom*' '' 'it'\''s'");
+        let line = Line::new("cargo", "bench").within(Path::new("a b"));
+        assert_eq!(line.to_string(), "cd 'a b' && cargo bench");
     }
 
     #[test]

@@ -4,11 +4,10 @@
 //! lists what there is.
 #![allow(missing_docs)]
 
-use std::collections::BTreeSet;
 use std::hint::black_box;
 
-use tlbkit_benches::work::{dense, shuffled, sparse};
-use tlbkit_benches::{Fork, Replace, Subject, ours, peers, spaces};
+use tlbkit_benches::work::{CC1, captured, dense, shuffled, sparse};
+use tlbkit_benches::{Fork, Subject, ours, peers, spaces};
 use tlbkit_witness::Recorder;
 use tlbkit_witness::event::{Event, Fence, Memory};
 
@@ -16,7 +15,7 @@ const CALLS: usize = 1000;
 
 // Each operation is a function of its own that callgrind can tell apart, and nothing but the operation is in it.
 mod operation {
-    use super::{Event, Fence, Fork, Memory, Recorder, Replace, Subject};
+    use super::{Event, Fence, Fork, Memory, Recorder, Subject};
 
     #[inline(never)]
     pub(crate) fn hit<S: Subject>(table: &S, va: usize) -> Option<usize> {
@@ -39,8 +38,20 @@ mod operation {
     }
 
     #[inline(never)]
-    pub(crate) fn replace<S: Replace>(table: &mut S, vpn: usize, pfn: usize) {
+    pub(crate) fn replace<S: Subject>(table: &mut S, vpn: usize, pfn: usize) {
         table.replace(vpn, pfn);
+    }
+
+    #[inline(never)]
+    pub(crate) fn touch<S: Subject>(table: &mut S, vpn: usize) {
+        if table.translate(vpn << 12).is_none() {
+            table.map(vpn, 1);
+        }
+    }
+
+    #[inline(never)]
+    pub(crate) fn grow<S: Subject>(table: &mut S, vpn: usize) {
+        table.map(vpn, 1);
     }
 
     #[inline(never)]
@@ -95,12 +106,11 @@ fn basic<S: Subject>(operation: &str) -> bool {
     match operation {
         "hit dense" | "hit sparse" => {
             let mut table = S::new();
-            let pages = if operation == "hit sparse" { sparse(8192) } else { dense(8192) };
-            let pages: BTreeSet<_> = pages.into_iter().map(|vpn| vpn % S::HALF).collect();
-            let mut pages: Vec<_> = pages.into_iter().collect();
-            if operation == "hit sparse" {
-                pages = shuffled(pages);
-            }
+            let pages = if operation == "hit sparse" {
+                shuffled(sparse(S::BITS, 8192))
+            } else {
+                dense(S::BITS, 8192)
+            };
             pages.iter().for_each(|&vpn| table.map(vpn, vpn));
             for call in 0..CALLS {
                 black_box(operation::hit(&table, pages[call] << 12));
@@ -122,18 +132,21 @@ fn basic<S: Subject>(operation: &str) -> bool {
                 operation::protect(&mut table, BASE, pages, call % 2 == 0);
             }
         }
+        "replace 1" => {
+            let (mut table, _) = half::<S>();
+            (0..CALLS).for_each(|call| operation::replace(&mut table, BASE + call % 128, call + 1));
+        }
+        // The first pages that a program touches, and neighbouring pages, in a table that is empty at first.
+        "touch cc1" => {
+            let mut table = S::new();
+            captured(S::BITS, CC1)[..CALLS].iter().for_each(|&vpn| operation::touch(&mut table, vpn));
+        }
+        "grow dense" => {
+            let mut table = S::new();
+            dense(S::BITS, CALLS).iter().for_each(|&vpn| operation::grow(&mut table, vpn));
+        }
         _ => return false,
     }
-    true
-}
-
-/// What our tables do beside that.
-fn replace<S: Replace>(operation: &str) -> bool {
-    if operation != "replace 1" {
-        return false;
-    }
-    let (mut table, _) = half::<S>();
-    (0..CALLS).for_each(|call| operation::replace(&mut table, BASE + call % 128, call + 1));
     true
 }
 
@@ -179,9 +192,19 @@ fn recorder<const EVENTS: usize>(operation: &str) -> bool {
 }
 
 const RECORDER: &[&str] = &["store", "fence", "free"];
-const BASIC: &[&str] =
-    &["hit dense", "hit sparse", "map 1", "unmap 1", "protect 1", "map 128", "unmap 128", "protect 128"];
-const REPLACE: &[&str] = &["replace 1"];
+const BASIC: &[&str] = &[
+    "hit dense",
+    "hit sparse",
+    "map 1",
+    "unmap 1",
+    "protect 1",
+    "replace 1",
+    "map 128",
+    "unmap 128",
+    "protect 128",
+    "touch cc1",
+    "grow dense",
+];
 const SPACE: &[&str] = &["empty", "fault", "fork 100"];
 
 fn main() {
@@ -210,28 +233,31 @@ fn main() {
     subjects! {
         peers::X86: basic BASIC;
         peers::Multiarch: basic BASIC;
+        peers::Generic: basic BASIC;
         peers::Aarch64: basic BASIC;
         peers::HashBrown: basic BASIC;
         peers::BTree: basic BASIC;
-        ours::MptSolo: basic BASIC, replace REPLACE;
-        ours::MptShared: basic BASIC, replace REPLACE;
-        ours::LptSolo: basic BASIC, replace REPLACE;
-        ours::LptShared: basic BASIC, replace REPLACE;
-        ours::G16Solo: basic BASIC, replace REPLACE;
-        ours::G16Shared: basic BASIC, replace REPLACE;
-        ours::GaSolo: basic BASIC, replace REPLACE;
-        ours::GaShared: basic BASIC, replace REPLACE;
-        ours::HrSolo: basic BASIC, replace REPLACE;
-        ours::HrShared: basic BASIC, replace REPLACE;
-        ours::Cpt4Solo: basic BASIC, replace REPLACE;
-        ours::Cpt4Shared: basic BASIC, replace REPLACE;
-        ours::Cpt8Solo: basic BASIC, replace REPLACE;
-        ours::Cpt8Shared: basic BASIC, replace REPLACE;
-        spaces::X86Solo: basic BASIC, replace REPLACE;
-        spaces::X86Shared: basic BASIC, replace REPLACE;
-        spaces::Sv39Solo: basic BASIC, replace REPLACE;
-        spaces::Sv39Shared: basic BASIC, replace REPLACE;
-        spaces::Space1: basic BASIC, replace REPLACE, space SPACE;
-        spaces::Space4: basic BASIC, replace REPLACE, space SPACE;
+        ours::MptSolo: basic BASIC;
+        ours::MptShared: basic BASIC;
+        ours::LptSolo: basic BASIC;
+        ours::LptShared: basic BASIC;
+        ours::G16Solo: basic BASIC;
+        ours::G16Shared: basic BASIC;
+        ours::GaSolo: basic BASIC;
+        ours::GaShared: basic BASIC;
+        ours::HrSolo: basic BASIC;
+        ours::HrShared: basic BASIC;
+        ours::Cpt4Solo: basic BASIC;
+        ours::Cpt4Shared: basic BASIC;
+        ours::Cpt8Solo: basic BASIC;
+        ours::Cpt8Shared: basic BASIC;
+        spaces::X86Solo: basic BASIC;
+        spaces::X86Shared: basic BASIC;
+        spaces::Sv39Solo: basic BASIC;
+        spaces::Sv39Shared: basic BASIC;
+        spaces::X86Space: basic BASIC, space SPACE;
+        spaces::X86Space4: basic BASIC, space SPACE;
+        spaces::Sv39Space: basic BASIC, space SPACE;
+        spaces::Sv39Space4: basic BASIC, space SPACE;
     }
 }

@@ -44,7 +44,7 @@ fn measure(addresses: &[usize], translate: impl Fn(usize) -> usize) {
 }
 
 fn main() {
-    let addresses: Vec<usize> = dense(PAGES).into_iter().map(|vpn| vpn << 12).collect();
+    let addresses: Vec<usize> = dense(48, PAGES).into_iter().map(|vpn| vpn << 12).collect();
     let space: Space<Page64> =
         black_box(Space::new(Asid::new(7, 8).expect("8 bits")).expect("room for 8 bits"));
     let mut memory = Memory::<{ 1024 * 32 }>::new();

@@ -1,6 +1,7 @@
 //! `tlblab pages`: the pages that a program touched, as runs of neighbours.
 //!
-//! What the benches map of the captured programs was made by this: `tlblab pages --trace lab/traces/cc1.tlbt --json`.
+//! What the benches map of the captured programs was made by this:
+//! `tlblab pages --trace lab/traces/cc1.tlbt --first-touches --json`.
 
 use std::collections::BTreeSet;
 
@@ -17,6 +18,9 @@ pub(crate) struct PagesArgs {
     /// A trace (recorded, or lackey's text, plain or packed), or - for standard input
     #[arg(long, value_name = "FILE")]
     trace: Input,
+    /// In the order in which the program first touched them, as its page faults come [default: in the order of addresses]
+    #[arg(long)]
+    first_touches: bool,
     /// Print JSON
     #[arg(long)]
     json: bool,
@@ -35,14 +39,21 @@ struct Row {
 ///
 /// What is wrong with the trace, in one line.
 pub(crate) fn run(args: &PagesArgs) -> anyhow::Result<()> {
-    let mut pages = BTreeSet::new();
+    let (mut known, mut pages) = (BTreeSet::new(), Vec::new());
     for access in trace::open(&args.trace, &ProgressBar::hidden())? {
-        pages.insert(access?.page.get());
+        let page = access?.page.get();
+        if known.insert(page) {
+            pages.push(page);
+        }
+    }
+    if !args.first_touches {
+        pages.sort_unstable();
     }
     rows::print(args.json, &runs(&pages))
 }
 
-fn runs(pages: &BTreeSet<usize>) -> Vec<Row> {
+/// Joins each page to the run before it that it continues.
+fn runs(pages: &[usize]) -> Vec<Row> {
     let mut runs: Vec<Row> = Vec::new();
     for &page in pages {
         match runs.last_mut() {
@@ -59,19 +70,20 @@ mod tests {
 
     #[test]
     fn neighbours_are_one_run() {
-        let runs = runs(&[3, 4, 5, 9, 11, 12].into());
+        let runs = runs(&[3, 4, 5, 9, 11, 12, 10]);
         let runs: Vec<_> = runs.iter().map(|run| (run.first, run.pages)).collect();
-        assert_eq!(runs, [(3, 3), (9, 1), (11, 2)]);
+        assert_eq!(runs, [(3, 3), (9, 1), (11, 2), (10, 1)]);
     }
 
     #[test]
-    fn the_benches_have_the_shipped_programs_pages() {
+    fn the_benches_have_the_shipped_programs_first_touches() {
         let root = concat!(env!("CARGO_MANIFEST_DIR"), "/..");
         for name in ["cc1", "perl", "sqlite"] {
             let input: Input = format!("{root}/lab/traces/{name}.tlbt").parse().unwrap();
             let trace = trace::open(&input, &ProgressBar::hidden()).unwrap();
-            let pages = trace.map(|access| access.unwrap().page.get()).collect();
-            let made = serde_json::to_value(runs(&pages)).unwrap();
+            let mut known = BTreeSet::new();
+            let pages = trace.map(|access| access.unwrap().page.get()).filter(|&page| known.insert(page));
+            let made = serde_json::to_value(runs(&Vec::from_iter(pages))).unwrap();
             let kept = std::fs::read_to_string(format!("{root}/benches/pages/{name}.json")).unwrap();
             assert_eq!(
                 made,

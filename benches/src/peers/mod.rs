@@ -19,6 +19,10 @@ use x86_64::{PhysAddr, VirtAddr};
 
 use crate::{Iterate, Subject, arena};
 
+mod generic;
+
+pub use generic::Generic;
+
 /// Two GiB of frames, touched as they are used, with a free list: what a kernel's frame allocator is at its best.
 /// "Physical" address 0 is the arena's first byte; frame 0 is never handed out.
 struct Arena {
@@ -94,6 +98,7 @@ fn page(vpn: usize) -> Page<Size4KiB> {
 
 impl Subject for X86 {
     const NAME: &'static str = "x86_64";
+    const BITS: u32 = 48;
 
     fn new() -> Self {
         let frames = Frames(FRAMES.with(|frames| *frames));
@@ -148,6 +153,7 @@ pub struct X86Freeing(X86);
 
 impl Subject for X86Freeing {
     const NAME: &'static str = "x86_64 freeing";
+    const BITS: u32 = 48;
 
     fn new() -> Self {
         Self(X86::new())
@@ -218,6 +224,7 @@ const FLAGS: MappingFlags = MappingFlags::READ.union(MappingFlags::WRITE).union(
 
 impl Subject for Multiarch {
     const NAME: &'static str = "page_table_multiarch";
+    const BITS: u32 = 48;
 
     fn new() -> Self {
         Self(PageTable64::try_new().expect("a root"))
@@ -314,6 +321,7 @@ impl Aarch64 {
 
 impl Subject for Aarch64 {
     const NAME: &'static str = "aarch64-paging";
+    const BITS: u32 = 48;
 
     fn new() -> Self {
         let arena = FRAMES.with(|frames| *frames);
@@ -399,6 +407,7 @@ pub struct HashBrown(hashbrown::HashMap<usize, u64>);
 
 impl Subject for HashBrown {
     const NAME: &'static str = "hashbrown";
+    const BITS: u32 = 48;
 
     fn new() -> Self {
         Self(hashbrown::HashMap::new())
@@ -441,6 +450,7 @@ pub struct BTree(BTreeMap<usize, u64>);
 
 impl Subject for BTree {
     const NAME: &'static str = "BTreeMap";
+    const BITS: u32 = 48;
 
     fn new() -> Self {
         Self(BTreeMap::new())

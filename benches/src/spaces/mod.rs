@@ -4,7 +4,6 @@ use std::hint::black_box;
 use std::marker::PhantomData;
 use std::sync::atomic::{AtomicUsize, Ordering};
 
-use tlbkit::{Access, AddressSpace, Asid, CpuSet, Fault, Flush, Kernel, Mmu, Run, WalkCache, arch};
 use tlbkit_addr::{Attr, PageSize, Pages, Pfn, PhysAddr, VirtAddr, Vpn};
 use tlbkit_pagetable::format::{self, Format};
 use tlbkit_pagetable::geometry::{Va39, Va48};
@@ -14,7 +13,11 @@ use tlbkit_pagetable::{
     Change, Geometry as _, Holes, Mode, Pinned, Radix, Retired, Shared, Solo, Table, destroy,
 };
 
-use crate::{Fork, Replace, Subject};
+use crate::Subject;
+
+mod kernel;
+
+pub use kernel::{Sv39Space, Sv39Space4, X86Space, X86Space4};
 
 /// Frames with a free list through them, as [`peers`](crate::peers) have them. Frame 0 is never handed out.
 #[derive(Debug)]
@@ -177,7 +180,7 @@ impl<F: Walked, M: Mode> Raw<F, M> {
 
 impl<F: Walked, M: Mode> Subject for Raw<F, M> {
     const NAME: &'static str = if M::SHARED { F::SHARED } else { F::SOLO };
-    const HALF: usize = 1 << (F::Geometry::VA_BITS - 13);
+    const BITS: u32 = F::Geometry::VA_BITS;
 
     fn new() -> Self {
         let nodes: &'static Nodes<M> = Box::leak(Box::new(Direct::new(Frames)));
@@ -226,13 +229,6 @@ impl<F: Walked, M: Mode> Subject for Raw<F, M> {
         self.settle();
     }
 
-    fn destroy(self) {
-        // SAFETY: one thread, which is not walking.
-        unsafe { destroy(self.table).reclaim() };
-    }
-}
-
-impl<F: Walked, M: Mode> Replace for Raw<F, M> {
     #[inline(always)]
     fn replace(&mut self, vpn: usize, pfn: usize) {
         let (at, frame) = (VirtAddr::new(vpn << 12), Pfn::new(pfn));
@@ -241,187 +237,14 @@ impl<F: Walked, M: Mode> Replace for Raw<F, M> {
             .expect("a mapped page");
         self.settle();
     }
+
+    fn destroy(self) {
+        // SAFETY: one thread, which is not walking.
+        unsafe { destroy(self.table).reclaim() };
+    }
 }
 
 pub type Sv39Solo = Raw<format::Sv39, Solo>;
 pub type Sv39Shared = Raw<format::Sv39, Shared>;
 pub type X86Solo = Raw<format::X86, Solo>;
 pub type X86Shared = Raw<format::X86, Shared>;
-
-/// A kernel whose CPU masks interrupts by a flag of its own and flushes by address.
-pub struct Host(Frames);
-
-static CPU: AtomicUsize = AtomicUsize::new(0);
-/// What the interrupt enable register holds.
-static ENABLED: AtomicUsize = AtomicUsize::new(1);
-static RELEASED: AtomicUsize = AtomicUsize::new(0);
-
-// SAFETY: as for `Frames`. There is one thread, no TLB, and nobody walks.
-unsafe impl Kernel for Host {
-    type Machine = arch::Sv39;
-
-    #[inline(always)]
-    fn cpu(&self) -> usize {
-        CPU.load(Ordering::Relaxed)
-    }
-
-    #[inline]
-    fn take_frame(&self) -> Option<PhysAddr> {
-        self.0.take()
-    }
-
-    #[inline]
-    fn give_frame(&self, frame: PhysAddr) {
-        self.0.give(frame);
-    }
-
-    #[inline]
-    fn take_zeroed_frame(&self) -> Option<PhysAddr> {
-        self.0.take_zeroed()
-    }
-
-    #[inline]
-    fn give_zeroed_frame(&self, frame: PhysAddr) {
-        self.0.give_zeroed(frame);
-    }
-
-    #[inline(always)]
-    fn memory(&self, frame: PhysAddr) -> *mut u8 {
-        self.0.pointer(frame.get())
-    }
-
-    #[inline(always)]
-    fn record(&self, frame: PhysAddr) -> Option<&Record> {
-        self.0.record(frame)
-    }
-
-    #[inline]
-    fn release(&self, run: Run) {
-        RELEASED.store(RELEASED.load(Ordering::Relaxed) + run.len, Ordering::Relaxed);
-    }
-
-    #[inline]
-    fn share(&self, run: Run) {
-        RELEASED.store(RELEASED.load(Ordering::Relaxed).wrapping_sub(run.len), Ordering::Relaxed);
-    }
-
-    // For one page the compiler folds it to what the instruction takes.
-    #[inline(always)]
-    fn flush(&self, flush: &Flush, asid: Option<Asid>) {
-        match flush.by_address(WalkCache::Whole, 64) {
-            Some(pages) => {
-                for page in pages {
-                    black_box((page.get() << 12, asid));
-                }
-            }
-            None => {
-                black_box(asid);
-            }
-        }
-    }
-
-    #[inline]
-    fn interrupt(&self, cpus: CpuSet) {
-        unreachable!("{cpus:?} run nothing")
-    }
-
-    #[inline(always)]
-    fn masked<R>(&self, f: impl FnOnce() -> R) -> R {
-        let before = ENABLED.load(Ordering::Relaxed);
-        ENABLED.store(0, Ordering::Relaxed);
-        let result = f();
-        ENABLED.store(before, Ordering::Relaxed);
-        result
-    }
-
-    #[inline]
-    fn load(&self, root: usize) {
-        black_box(root);
-    }
-
-    #[inline]
-    fn unload(&self) {}
-}
-
-/// An address space that CPU 0 runs, on a machine of `CPUS` CPUs.
-pub struct Space<const CPUS: usize>(AddressSpace<Host, CPUS>);
-
-impl<const CPUS: usize> Subject for Space<CPUS> {
-    const NAME: &'static str = if CPUS == 1 { "AddressSpace Sv39" } else { "AddressSpace Sv39, 4 CPUs" };
-    const HALF: usize = 1 << 26;
-
-    fn new() -> Self {
-        let mmu: &'static Mmu<Host, CPUS> = Box::leak(Box::new(Mmu::new(Host(Frames))));
-        let space = AddressSpace::new(mmu).expect("memory");
-        space.activate().expect("no call is under way");
-        Self(space)
-    }
-
-    #[inline(always)]
-    fn map(&mut self, vpn: usize, pfn: usize) {
-        self.map_range(vpn, pfn, 1);
-    }
-
-    #[inline(always)]
-    fn unmap(&mut self, vpn: usize) {
-        self.unmap_range(vpn, 1);
-    }
-
-    #[inline(always)]
-    fn translate(&self, va: usize) -> Option<usize> {
-        self.0.translate(VirtAddr::new(va)).map(|at| at.get())
-    }
-
-    #[inline(always)]
-    fn map_range(&mut self, vpn: usize, pfn: usize, pages: usize) {
-        self.0.map(range(vpn, pages), Pfn::new(pfn), RIGHTS).expect("free pages");
-    }
-
-    #[inline(always)]
-    fn unmap_range(&mut self, vpn: usize, pages: usize) {
-        assert_eq!(self.0.unmap(range(vpn, pages)), Ok(pages));
-    }
-
-    #[inline(always)]
-    fn protect_range(&mut self, vpn: usize, pages: usize, write: bool) {
-        assert_eq!(self.0.protect(range(vpn, pages), writable(write)), Ok(pages));
-    }
-
-    fn destroy(self) {
-        let mmu = self.0.mmu();
-        mmu.idle().expect("no call is under way");
-        drop(self.0);
-    }
-}
-
-impl<const CPUS: usize> Replace for Space<CPUS> {
-    #[inline(always)]
-    fn replace(&mut self, vpn: usize, pfn: usize) {
-        self.0.replace(VirtAddr::new(vpn << 12), Pfn::new(pfn), RIGHTS).expect("a mapped page");
-    }
-}
-
-impl<const CPUS: usize> Fork for Space<CPUS> {
-    #[inline(always)]
-    fn empty(&mut self) {
-        self.0.edit(|_| Ok(())).expect("nothing fails");
-    }
-
-    #[inline(always)]
-    fn fault(&mut self, vpn: usize) -> bool {
-        self.0.fault(VirtAddr::new(vpn << 12), Access::STORE.by_user()) == Ok(Fault::Retry)
-    }
-
-    #[inline(always)]
-    fn fork(&self) -> Self {
-        Self(self.0.fork().expect("memory"))
-    }
-
-    fn unshare(&mut self, vpn: usize, pages: usize) {
-        let change = Change { clear: Attr::COPY_ON_WRITE, set: Attr::WRITE };
-        assert_eq!(self.0.protect(range(vpn, pages), change), Ok(pages));
-    }
-}
-
-pub type Space1 = Space<1>;
-pub type Space4 = Space<4>;

@@ -1,0 +1,85 @@
+//! What programs do to an address space: first touches, forks, the end.
+
+use std::hint::black_box;
+
+use super::edits::empty;
+use super::{Case, case, scaled, timed};
+use crate::work::{CC1, Mapped, PERL, SQLITE, captured, file, runs, shuffled};
+use crate::{Fork, Subject};
+
+/// The pages of a process that forks or ends.
+const PAGES: usize = scaled(2048);
+
+pub(super) fn add<S: Subject + 'static>(cases: &mut Vec<Case>) {
+    for (job, program) in [("fault cc1", CC1), ("fault sqlite", SQLITE), ("fault perl", PERL)] {
+        let touched = captured(S::BITS, program);
+        cases.push(case::<S, _>(job, touched.len(), move || {
+            move || {
+                let mut table = S::new();
+                let time = timed(|| {
+                    for &vpn in &touched {
+                        if table.translate(vpn << 12).is_none() {
+                            table.map(vpn, vpn);
+                        }
+                    }
+                });
+                empty(table, &touched);
+                time
+            }
+        }));
+    }
+    cases.push(case::<S, _>("fork protect", PAGES, || {
+        let (mut table, runs) = process::<S>();
+        move || {
+            let time = timed(|| protect(&mut *table, &runs, false));
+            protect(&mut *table, &runs, true);
+            time
+        }
+    }));
+    cases.push(case::<S, _>("fork replace", PAGES, || {
+        let (mut table, runs) = process::<S>();
+        let order = shuffled(table.pages().to_vec());
+        let mut frame = 0;
+        move || {
+            protect(&mut *table, &runs, false);
+            frame ^= 0x10000;
+            timed(|| order.iter().enumerate().for_each(|(at, &vpn)| table.replace(vpn, frame + at)))
+        }
+    }));
+    cases.push(case::<S, _>("destroy file", PAGES, || {
+        let runs = runs(&file(S::BITS, PAGES));
+        move || {
+            let mut table = S::new();
+            runs.iter().for_each(|&(first, len)| table.map_range(first, first, len));
+            timed(|| {
+                runs.iter().for_each(|&(first, len)| table.unmap_range(first, len));
+                table.destroy();
+            })
+        }
+    }));
+}
+
+/// Returns a table of pages in runs as long as files are, and the runs.
+fn process<S: Subject>() -> (Mapped<S>, Vec<(usize, usize)>) {
+    let pages = file(S::BITS, PAGES);
+    let runs = runs(&pages);
+    (Mapped::new(pages, |at| 7 + at), runs)
+}
+
+fn protect<S: Subject>(table: &mut S, runs: &[(usize, usize)], writable: bool) {
+    runs.iter().for_each(|&(first, len)| table.protect_range(first, len, writable));
+}
+
+pub(super) fn forking<S: Fork + 'static>(cases: &mut Vec<Case>) {
+    cases.push(case::<S, _>("fork", PAGES, || {
+        let (mut table, runs) = process::<S>();
+        move || {
+            let mut copy = None;
+            let time = timed(|| copy = Some(black_box(&*table).fork()));
+            // What is left is as before: the copy's pages are no longer shared.
+            drop(copy);
+            runs.iter().for_each(|&(first, len)| table.unshare(first, len));
+            time
+        }
+    }));
+}

@@ -1,0 +1,79 @@
+//! The jobs: what each is called and what it measures, in the order of the reports.
+
+/// Each job's name, and what one of its operations is.
+pub const JOBS: &[(&str, &str)] = &[
+    ("lookup dense", "a hit in 8192 neighbouring pages, each lookup independent of the others"),
+    ("lookup sparse", "a hit in 8192 single pages anywhere"),
+    ("lookup sparse 64", "a hit in 64 single pages anywhere"),
+    ("lookup sparse 1024", "a hit in 1024 single pages anywhere"),
+    ("lookup file", "a hit in 8192 pages in runs as long as files are"),
+    ("lookup cc1", "a hit in the pages that GCC's C compiler touched"),
+    ("lookup sqlite", "a hit in the pages that SQLite touched"),
+    ("lookup perl", "a hit in the pages that Perl touched"),
+    ("lookup near miss", "a lookup of an unmapped page whose neighbours are mapped"),
+    ("lookup far miss", "a lookup of a page far from 8192 neighbouring pages"),
+    ("lookup far miss, sparse", "a lookup of a page far from 8192 single pages anywhere"),
+    ("lookup chain dense", "a hit whose address is the result of the one before, 8192 neighbouring pages"),
+    ("lookup chain sparse", "the same, 8192 single pages anywhere"),
+    ("lookup cold dense", "the same, 8192 neighbouring pages, after the caches held something else"),
+    ("lookup cold sparse", "the same, 8192 single pages anywhere, after the caches held something else"),
+    ("lookup cold file", "the same, runs as long as files are, after the caches held something else"),
+    (
+        "lookup behind an STLB",
+        "a lookup in a software TLB, and in the table where that misses, about half of the time",
+    ),
+    ("map page", "map one page in a node that has others; its neighbours were mapped just before"),
+    ("unmap page", "unmap one page of a node that keeps others"),
+    ("protect page", "make one page writable or read-only (PROT1)"),
+    (
+        "replace page",
+        "map a mapped page to another frame; an unmap and a map where the subject has nothing else",
+    ),
+    (
+        "map page, cold",
+        "map one page beside another, far from the pages of the operations before; cold caches",
+    ),
+    ("unmap page, cold", "unmap that page"),
+    ("protect page, cold", "make that page writable or read-only"),
+    ("replace page, cold", "map that page to another frame"),
+    ("map 128", "a page of a run of 128 that are mapped by one call"),
+    ("unmap 128", "a page of that run, unmapped by one call"),
+    ("protect 128", "a page of that run, made writable or read-only by one call (PROTN)"),
+    (
+        "map from empty, dense",
+        "map one of 4096 neighbouring pages, one by one, in a table that is empty at first",
+    ),
+    ("map from empty, sparse", "map one of 1024 single pages anywhere, in a table that is empty at first"),
+    ("unmap freeing", "unmap the only page of a node, which goes back to its storage"),
+    (
+        "fault cc1",
+        "look a page up and map it: the first touches of GCC's C compiler, in their order, from an empty table",
+    ),
+    ("fault sqlite", "the same, of SQLite"),
+    ("fault perl", "the same, of Perl"),
+    ("fork protect", "a page made read-only: 2048 pages in runs as long as files are, a call for each run"),
+    (
+        "fork replace",
+        "a page of these replaced by a writable one, in random order: the copies on write after a fork",
+    ),
+    ("fork", "a page of a copy of these 2048 pages, made by one call"),
+    ("destroy", "create a table, map one page, unmap it, destroy the table"),
+    (
+        "destroy file",
+        "a page of 2048 in runs as long as files are, unmapped run by run before the table is destroyed",
+    ),
+    ("iterate dense", "visit a page of 8192 neighbouring ones"),
+    ("iterate sparse", "visit a page of 8192 single ones anywhere"),
+    ("promote 512", "make one leaf of 512 pages"),
+    ("split 512", "make 512 pages of one leaf"),
+];
+
+/// Returns the place of a job in [`JOBS`], or one behind all of them.
+pub fn place(job: &str) -> usize {
+    JOBS.iter().position(|&(name, _)| name == job).unwrap_or(JOBS.len())
+}
+
+/// Returns what an operation of a job is; nothing for a job that is not of [`JOBS`].
+pub fn measures(job: &str) -> &'static str {
+    JOBS.get(place(job)).map_or("", |&(_, measures)| measures)
+}

@@ -1,0 +1,91 @@
+//! The command line of a bench: criterion's, or with `--summary` the ratios of one run.
+
+use std::process::ExitCode;
+use std::time::Duration;
+
+use criterion::{Criterion, Throughput};
+
+use crate::cases::Case;
+use crate::{Subjects, jobs, summary};
+
+/// Runs what the program's arguments choose of the subjects' jobs.
+///
+/// - `--summary [--json] [PART]...`: all subjects of a job in one run, as ratios; parts of names as in `map page/x86_64`;
+/// - `--jobs`: the names of the jobs, and what each measures;
+/// - anything else is criterion's.
+///
+/// A part or filter that is in no name fails, and the names are listed.
+pub fn main(subjects: Subjects) -> ExitCode {
+    let arguments: Vec<String> = std::env::args().skip(1).collect();
+    let is_given = |option: &str| arguments.iter().any(|argument| argument == option);
+    let cases = subjects.cases();
+    if is_given("--jobs") {
+        for (job, measures) in jobs::JOBS.iter().filter(|(job, _)| cases.iter().any(|case| case.job == *job))
+        {
+            println!("{job:<24} {measures}");
+        }
+        return ExitCode::SUCCESS;
+    }
+    if is_given("--summary") {
+        let parts: Vec<_> = arguments.iter().filter(|argument| !argument.starts_with("--")).collect();
+        if let Some(part) =
+            parts.iter().find(|part| !cases.iter().any(|case| case.name().contains(part.as_str())))
+        {
+            return nothing(part, &cases);
+        }
+        let wanted = |case: &Case| {
+            let name = case.name();
+            parts.is_empty() || parts.iter().any(|part| name.contains(part.as_str()))
+        };
+        summary::print(cases, wanted, is_given("--json"));
+        return ExitCode::SUCCESS;
+    }
+    let names: Vec<_> = cases.iter().map(|case| (case.job, case.subject)).collect();
+    let ran = measure(&mut crate::criterion().configure_from_args(), cases);
+    if ran == 0 && !is_given("--list") {
+        let words: Vec<_> =
+            arguments.iter().filter(|argument| *argument != "--bench").map(String::as_str).collect();
+        return nothing_of(&words.join(" "), names);
+    }
+    ExitCode::SUCCESS
+}
+
+/// Runs the cases under criterion, which chooses by its own filter, and returns how many it has run.
+fn measure(criterion: &mut Criterion, cases: Vec<Case>) -> usize {
+    let mut ran = 0;
+    for case in cases {
+        let mut group = criterion.benchmark_group(case.job);
+        group.throughput(Throughput::Elements(case.operations));
+        // Set up once, and only what is asked for.
+        let (mut start, mut round) = (Some(case.start), None);
+        group.bench_function(case.subject, |bench| {
+            if let Some(start) = start.take() {
+                round = Some(start());
+                ran += 1;
+            }
+            let Some(round) = &mut round else { return };
+            bench.iter_custom(|rounds| (0..rounds).map(|_| round()).sum::<Duration>());
+        });
+    }
+    criterion.final_summary();
+    ran
+}
+
+fn nothing(part: &str, cases: &[Case]) -> ExitCode {
+    nothing_of(part, cases.iter().map(|case| (case.job, case.subject)).collect())
+}
+
+/// Says that nothing is called so, and what there is.
+fn nothing_of(part: &str, mut names: Vec<(&'static str, &'static str)>) -> ExitCode {
+    let mut jobs: Vec<_> = names.iter().map(|&(job, _)| job).collect();
+    jobs.dedup();
+    names.sort_by_key(|&(_, subject)| subject);
+    let mut subjects: Vec<_> = names.iter().map(|&(_, subject)| subject).collect();
+    subjects.dedup();
+    eprintln!(
+        "no job and no subject has `{part}` in its name; the jobs are: {}; the subjects are: {}",
+        jobs.join(" | "),
+        subjects.join(" | ")
+    );
+    ExitCode::FAILURE
+}

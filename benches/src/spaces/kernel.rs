@@ -1,0 +1,218 @@
+//! Address spaces of a kernel that keeps no TLB, as subjects.
+
+use std::hint::black_box;
+use std::marker::PhantomData;
+use std::sync::atomic::{AtomicUsize, Ordering};
+
+use tlbkit::{Access, AddressSpace, Asid, CpuSet, Fault, Flush, Kernel, Machine, Mmu, Run, arch};
+use tlbkit_addr::{Attr, Pfn, PhysAddr, VirtAddr};
+use tlbkit_pagetable::format::Format;
+use tlbkit_pagetable::nodes::Record;
+use tlbkit_pagetable::{Change, Geometry};
+
+use super::{Frames, RIGHTS, range, writable};
+use crate::{Fork, Subject};
+
+/// A kernel on the machine `M` whose CPU masks interrupts by a flag of its own and flushes by address.
+pub struct Host<M>(Frames, PhantomData<fn() -> M>);
+
+impl<M> Host<M> {
+    const fn new() -> Self {
+        Self(Frames, PhantomData)
+    }
+}
+
+static CPU: AtomicUsize = AtomicUsize::new(0);
+/// What the interrupt enable register holds.
+static ENABLED: AtomicUsize = AtomicUsize::new(1);
+static RELEASED: AtomicUsize = AtomicUsize::new(0);
+
+// SAFETY: as for `Frames`. There is one thread, no TLB, and nobody walks.
+unsafe impl<M: Machine> Kernel for Host<M> {
+    type Machine = M;
+
+    #[inline(always)]
+    fn cpu(&self) -> usize {
+        CPU.load(Ordering::Relaxed)
+    }
+
+    #[inline]
+    fn take_frame(&self) -> Option<PhysAddr> {
+        self.0.take()
+    }
+
+    #[inline]
+    fn give_frame(&self, frame: PhysAddr) {
+        self.0.give(frame);
+    }
+
+    #[inline]
+    fn take_zeroed_frame(&self) -> Option<PhysAddr> {
+        self.0.take_zeroed()
+    }
+
+    #[inline]
+    fn give_zeroed_frame(&self, frame: PhysAddr) {
+        self.0.give_zeroed(frame);
+    }
+
+    #[inline(always)]
+    fn memory(&self, frame: PhysAddr) -> *mut u8 {
+        self.0.pointer(frame.get())
+    }
+
+    #[inline(always)]
+    fn record(&self, frame: PhysAddr) -> Option<&Record> {
+        self.0.record(frame)
+    }
+
+    #[inline]
+    fn release(&self, run: Run) {
+        RELEASED.store(RELEASED.load(Ordering::Relaxed).wrapping_add(run.len), Ordering::Relaxed);
+    }
+
+    #[inline]
+    fn share(&self, run: Run) {
+        RELEASED.store(RELEASED.load(Ordering::Relaxed).wrapping_sub(run.len), Ordering::Relaxed);
+    }
+
+    // For one page the compiler folds it to what the instruction takes.
+    #[inline(always)]
+    fn flush(&self, flush: &Flush, asid: Option<Asid>) {
+        match flush.by_address(<M::Format as Format>::WALK_CACHE, 64) {
+            Some(pages) => {
+                for page in pages {
+                    black_box((page.get() << 12, asid));
+                }
+            }
+            None => {
+                black_box(asid);
+            }
+        }
+    }
+
+    #[inline]
+    fn interrupt(&self, cpus: CpuSet) {
+        unreachable!("{cpus:?} run nothing")
+    }
+
+    #[inline(always)]
+    fn masked<R>(&self, f: impl FnOnce() -> R) -> R {
+        let before = ENABLED.load(Ordering::Relaxed);
+        ENABLED.store(0, Ordering::Relaxed);
+        let result = f();
+        ENABLED.store(before, Ordering::Relaxed);
+        result
+    }
+
+    #[inline]
+    fn load(&self, root: usize) {
+        black_box(root);
+    }
+
+    #[inline]
+    fn unload(&self) {}
+}
+
+/// A machine with so many CPUs: its one MMU, and the name of an address space on it.
+pub trait With<const CPUS: usize>: Machine + Sized {
+    const NAME: &'static str;
+    fn mmu() -> &'static Mmu<Host<Self>, CPUS>;
+}
+
+/// An address space that CPU 0 runs, on a machine of `CPUS` CPUs.
+pub struct Space<M: With<CPUS>, const CPUS: usize>(AddressSpace<Host<M>, CPUS>);
+
+macro_rules! spaces {
+    ($($space:ident $machine:ident $cpus:literal $name:literal;)*) => { $(
+        impl With<$cpus> for arch::$machine {
+            const NAME: &'static str = $name;
+
+            fn mmu() -> &'static Mmu<Host<Self>, $cpus> {
+                static MMU: Mmu<Host<arch::$machine>, $cpus> = Mmu::new(Host::new());
+                &MMU
+            }
+        }
+
+        pub type $space = Space<arch::$machine, $cpus>;
+    )* };
+}
+
+spaces! {
+    Sv39Space Sv39 1 "AddressSpace Sv39";
+    Sv39Space4 Sv39 4 "AddressSpace Sv39, 4 CPUs";
+    X86Space X86_64 1 "AddressSpace X86";
+    X86Space4 X86_64 4 "AddressSpace X86, 4 CPUs";
+}
+
+impl<M: With<CPUS>, const CPUS: usize> Subject for Space<M, CPUS> {
+    const NAME: &'static str = M::NAME;
+    const BITS: u32 = <M::Geometry as Geometry>::VA_BITS;
+
+    fn new() -> Self {
+        let space = AddressSpace::new(M::mmu()).expect("memory");
+        space.activate().expect("no call is under way");
+        Self(space)
+    }
+
+    #[inline(always)]
+    fn map(&mut self, vpn: usize, pfn: usize) {
+        self.map_range(vpn, pfn, 1);
+    }
+
+    #[inline(always)]
+    fn unmap(&mut self, vpn: usize) {
+        self.unmap_range(vpn, 1);
+    }
+
+    #[inline(always)]
+    fn translate(&self, va: usize) -> Option<usize> {
+        self.0.translate(VirtAddr::new(va)).map(|at| at.get())
+    }
+
+    #[inline(always)]
+    fn map_range(&mut self, vpn: usize, pfn: usize, pages: usize) {
+        self.0.map(range(vpn, pages), Pfn::new(pfn), RIGHTS).expect("free pages");
+    }
+
+    #[inline(always)]
+    fn unmap_range(&mut self, vpn: usize, pages: usize) {
+        assert_eq!(self.0.unmap(range(vpn, pages)), Ok(pages));
+    }
+
+    #[inline(always)]
+    fn protect_range(&mut self, vpn: usize, pages: usize, write: bool) {
+        assert_eq!(self.0.protect(range(vpn, pages), writable(write)), Ok(pages));
+    }
+
+    #[inline(always)]
+    fn replace(&mut self, vpn: usize, pfn: usize) {
+        self.0.replace(VirtAddr::new(vpn << 12), Pfn::new(pfn), RIGHTS).expect("a mapped page");
+    }
+
+    fn destroy(self) {
+        self.0.mmu().idle().expect("no call is under way");
+    }
+}
+
+impl<M: With<CPUS>, const CPUS: usize> Fork for Space<M, CPUS> {
+    #[inline(always)]
+    fn empty(&mut self) {
+        self.0.edit(|_| Ok(())).expect("nothing fails");
+    }
+
+    #[inline(always)]
+    fn fault(&mut self, vpn: usize) -> bool {
+        self.0.fault(VirtAddr::new(vpn << 12), Access::STORE.by_user()) == Ok(Fault::Retry)
+    }
+
+    #[inline(always)]
+    fn fork(&self) -> Self {
+        Self(self.0.fork().expect("memory"))
+    }
+
+    fn unshare(&mut self, vpn: usize, pages: usize) {
+        let change = Change { clear: Attr::COPY_ON_WRITE, set: Attr::WRITE };
+        assert_eq!(self.0.protect(range(vpn, pages), change), Ok(pages));
+    }
+}

@@ -1,0 +1,144 @@
+//! The cases interleaved round by round, as ratios to the first subject of each job.
+//!
+//! On a machine that is shared the absolute times of two runs say little; rounds that alternate see the same noise.
+
+use std::time::{Duration, Instant};
+
+use crate::cases::{Case, Round};
+use crate::{Host, jobs};
+
+/// How long a job's subjects are measured together, per subject.
+const TIME: Duration = Duration::from_millis(400);
+
+/// What a subject did at a job.
+struct Row {
+    job: &'static str,
+    subject: &'static str,
+    bits: u32,
+    ns: f64,
+    /// What the ratio is to.
+    to: &'static str,
+    ratio: f64,
+    ci: [f64; 2],
+}
+
+/// Measures the cases that `wanted` chooses, and the first subject of their jobs. Prints the median time of an operation,
+/// and the median ratio of neighbouring rounds with its confidence interval of 95 %, from the order of the ratios alone;
+/// with `json` one array of rows, each of which says where it was measured.
+pub(crate) fn print(cases: Vec<Case>, wanted: impl Fn(&Case) -> bool, json: bool) {
+    let host = Host::this();
+    if !json {
+        for (name, value) in host.fields() {
+            println!("{name:<10} {value}");
+        }
+        println!("\n{:<24} {:<24} {:>10}  {:>6}  95 %          to", "job", "subject", "ns/op", "ratio");
+    }
+    let mut objects = Vec::new();
+    for group in groups(cases, wanted) {
+        for row in compare(group) {
+            if json {
+                objects.push(object(&host, &row));
+            } else {
+                let Row { job, subject, ns, to, ratio, ci: [low, high], .. } = row;
+                println!("{job:<24} {subject:<24} {ns:>10.2}  {ratio:>6.3}  {low:.3}..{high:.3}  {to}");
+            }
+        }
+    }
+    if json {
+        println!("[\n{}\n]", objects.join(",\n"));
+    }
+}
+
+/// Returns the chosen cases of each job behind the one that ratios are to.
+fn groups(cases: Vec<Case>, wanted: impl Fn(&Case) -> bool) -> Vec<Vec<Case>> {
+    let mut groups: Vec<Vec<Case>> = Vec::new();
+    for case in cases {
+        match groups.last_mut() {
+            Some(group) if group[0].job == case.job => group.push(case),
+            _ => groups.push(vec![case]),
+        }
+    }
+    groups.retain(|group| group.iter().any(&wanted));
+    for group in &mut groups {
+        let base = group[0].subject;
+        group.retain(|case| case.subject == base || wanted(case));
+    }
+    groups
+}
+
+/// Returns a row as JSON: the names have nothing to escape but what a system's answer may have.
+fn object(host: &Host, row: &Row) -> String {
+    let Row { job, subject, bits, ns, to, ratio, ci: [low, high] } = row;
+    let host = host.fields().map(|(name, value)| {
+        let value = value.replace(['"', '\\'], "'");
+        format!(r#""{name}": "{value}", "#)
+    });
+    let measures = jobs::measures(job);
+    format!(
+        r#"  {{{}"job": "{job}", "measures": "{measures}", "subject": "{subject}", "bits": {bits}, "ns": {ns}, "to": "{to}", "ratio": {ratio}, "ci_low": {low}, "ci_high": {high}}}"#,
+        host.concat()
+    )
+}
+
+fn compare(group: Vec<Case>) -> Vec<Row> {
+    let names: Vec<_> =
+        group.iter().map(|case| (case.job, case.subject, case.bits, case.operations as f64)).collect();
+    let mut rounds: Vec<Round> = group.into_iter().map(|case| (case.start)()).collect();
+    // Short jobs repeat within a round, so that the clock's own cost vanishes.
+    let repeats: Vec<u32> = rounds
+        .iter_mut()
+        .map(|round| {
+            let once = (0..5).map(|_| round()).min().unwrap_or_default();
+            (Duration::from_micros(50).as_nanos() / once.as_nanos().max(1)).clamp(1, 1000) as u32
+        })
+        .collect();
+    let mut times: Vec<Vec<f64>> = vec![Vec::new(); rounds.len()];
+    let end = Instant::now() + TIME * rounds.len() as u32;
+    while Instant::now() < end || times[0].len() < 20 {
+        for (at, round) in rounds.iter_mut().enumerate() {
+            let time: Duration = (0..repeats[at]).map(|_| round()).sum();
+            times[at].push(time.as_nanos() as f64 / f64::from(repeats[at]) / names[at].3);
+        }
+    }
+    let to = names[0].1;
+    let rows = names.into_iter().zip(&times).map(|((job, subject, bits, _), own)| {
+        let ratios = own.iter().zip(&times[0]).map(|(own, first)| own / first).collect();
+        let (ratio, ci) = median(ratios);
+        Row { job, subject, bits, ns: median(own.clone()).0, to, ratio, ci }
+    });
+    rows.collect()
+}
+
+/// Returns the median, and the values between which it lies with 95 %: those 1.96 standard deviations of the binomial
+/// distribution away from it in order.
+fn median(mut values: Vec<f64>) -> (f64, [f64; 2]) {
+    values.sort_by(f64::total_cmp);
+    let (count, last) = (values.len() as f64, values.len() - 1);
+    let away = 0.98 * count.sqrt();
+    let [low, high] = [0.5 * count - away, 0.5 * count + away].map(|at| (at.max(0.0) as usize).min(last));
+    (values[values.len() / 2], [values[low], values[high]])
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::Subjects;
+    use crate::peers::{BTree, HashBrown, X86};
+
+    #[test]
+    fn a_chosen_subject_is_compared_with_the_first_of_its_job() {
+        let cases = Subjects::none().with::<X86>().with::<HashBrown>().with::<BTree>().cases();
+        let groups = groups(cases, |case| case.name().contains("map 128/BTree"));
+        let names: Vec<Vec<_>> = groups.iter().map(|group| group.iter().map(Case::name).collect()).collect();
+        assert_eq!(names[0], ["map 128/x86_64", "map 128/BTreeMap"]);
+        assert_eq!(names[1], ["unmap 128/x86_64", "unmap 128/BTreeMap"]);
+        assert_eq!(names.len(), 2);
+    }
+
+    #[test]
+    fn the_median_lies_in_its_interval() {
+        let (ratio, [low, high]) = median((0..101).map(f64::from).collect());
+        assert_eq!(ratio, 50.0);
+        assert!((35.0..50.0).contains(&low) && (50.0..65.0).contains(&high), "{low} {high}");
+    }
+}
