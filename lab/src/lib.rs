@@ -87,13 +87,17 @@ fn parse(words: impl IntoIterator<Item = impl Into<OsString> + Clone>) -> anyhow
     Cli::from_arg_matches(&given).map_err(one_line)
 }
 
-/// Makes one line of clap's paragraphs. Help and version are no errors: they are printed, and that is all.
+/// Makes one line of clap's paragraphs: what is wrong, and what may have been meant. Help and version are no errors: they
+/// are printed, and that is all.
 fn one_line(error: clap::Error) -> anyhow::Error {
     if !error.use_stderr() {
         error.exit();
     }
     let text = error.to_string();
+    let words = |text: &str| text.split_whitespace().collect::<Vec<_>>().join(" ");
     let first = text.split("\n\n").next().unwrap_or_default().trim_start_matches("error: ");
-    let words: Vec<_> = first.split_whitespace().collect();
-    anyhow::anyhow!("{}; `tlblab help` says more", words.join(" "))
+    let tip =
+        text.lines().find_map(|line| line.trim().strip_prefix("tip: ").filter(|tip| tip.contains("similar")));
+    let tip = tip.map(|tip| format!("; {}", words(tip))).unwrap_or_default();
+    anyhow::anyhow!("{}{tip}; `tlblab help` says more", words(first))
 }

@@ -193,6 +193,21 @@ fn bad_arguments_are_refused_in_one_line() {
 }
 
 #[test]
+fn a_slip_is_answered_with_what_may_have_been_meant() {
+    for (args, meant) in [
+        (&["tabels"][..], "'tables'"),
+        (&["tables", "--laoyut", "compact"], "'--layout'"),
+        (&["tables", "--layout", "compct"], "'compact'"),
+        (&["shootdown", "simulat"], "'simulate'"),
+    ] {
+        let output = tlblab(args).output().unwrap();
+        refused(&output, &args.join(" "));
+        let errors = String::from_utf8_lossy(&output.stderr);
+        assert!(errors.contains("similar") && errors.contains(meant), "{args:?}: {errors}");
+    }
+}
+
+#[test]
 fn damaged_traces_are_refused_in_one_line() {
     let whole = shipped();
     let half = &whole[..whole.len() / 2];
@@ -237,6 +252,7 @@ fn what_is_captured_can_be_replayed() {
     assert_eq!(output.stdout, b"out\n");
     let errors = String::from_utf8_lossy(&output.stderr);
     assert!(errors.starts_with("err\n") && errors.contains("sh.tlbt: "), "{errors}");
+    assert!(errors.contains("tlblab: `sh` failed with exit code 3"), "{errors}");
 
     let trace = folder.path().join("sh.tlbt");
     let rows_of = rows(&tlblab(&["tables", "--json", "--trace"]).arg(&trace).output().unwrap());

@@ -11,6 +11,7 @@ use clap::{Args, ValueEnum};
 use serde_json::Value;
 
 use crate::ledger::Ledger;
+use crate::near;
 use crate::shell::Shell;
 
 mod break_even;
@@ -176,7 +177,11 @@ pub(crate) fn run(args: &BootArgs) -> anyhow::Result<()> {
         let names: Vec<_> =
             TABLES.into_iter().filter(|name| !name.contains('/')).chain(SMALL_NODES).collect();
         if !names.contains(&alone) {
-            bail!("there is no table `{table}`: choose from {}, S8k/ or S128k/ in front", names.join(", "));
+            let hint = near::hint(alone, names.iter().copied());
+            bail!(
+                "--table: there is no table `{table}`{hint}; choose from {}, S8k/ or S128k/ in front",
+                names.join(", ")
+            );
         }
     }
     check_fault(args)?;
@@ -272,14 +277,24 @@ pub(crate) fn run(args: &BootArgs) -> anyhow::Result<()> {
     }
 }
 
+/// Checks that none of these options is given with another.
+fn none_of(given: &[(&str, bool)], with: &str) -> anyhow::Result<()> {
+    match given.iter().find(|(_, given)| *given) {
+        Some((option, _)) => bail!("{option} does not go with {with}: leave one of them out"),
+        None => Ok(()),
+    }
+}
+
 /// Boots the kernel whose programs check themselves.
 fn kernel_on(machine: Architecture, args: &BootArgs) -> anyhow::Result<()> {
-    let tables = args.cpu.is_some()
-        || !args.table.is_empty()
-        || args.big_endian
-        || args.work.is_some()
-        || args.root != Root::ErrorEpc;
-    ensure!(!tables, "--cpu, --table, --root, --big-endian and --work go without --machine");
+    let given = [
+        ("--cpu", args.cpu.is_some()),
+        ("--table", !args.table.is_empty()),
+        ("--root", args.root != Root::ErrorEpc),
+        ("--big-endian", args.big_endian),
+        ("--work", args.work.is_some()),
+    ];
+    none_of(&given, "--machine")?;
     kernel::run(&kernel::Boot {
         board: match machine {
             Architecture::Mips32 => kernel::MIPS32,
@@ -336,12 +351,15 @@ fn check_fault(args: &BootArgs) -> anyhow::Result<()> {
 
 /// Boots the kernel for MIPS III: all tables, alone and behind each cache, under random changes and accesses.
 fn wide(args: &BootArgs) -> anyhow::Result<()> {
-    let alone = args.table.is_empty() && args.cpus == 1 && args.work.is_none() && args.root == Root::ErrorEpc;
-    ensure!(
-        alone && !args.big_endian && !args.stress,
-        "--cpu {} goes with --inject and --json, and with no other option",
-        machine::MIPS_III
-    );
+    let given = [
+        ("--table", !args.table.is_empty()),
+        ("--cpus", args.cpus != 1),
+        ("--work", args.work.is_some()),
+        ("--root", args.root != Root::ErrorEpc),
+        ("--big-endian", args.big_endian),
+        ("--stress", args.stress),
+    ];
+    none_of(&given, &format!("--cpu {}", machine::MIPS_III))?;
     let (rows, checks) = elsewhere::wide(args.json, injected(args).trim())?;
     if args.json {
         println!("{:#}", Value::from_iter(rows));
@@ -363,8 +381,8 @@ fn check_root(args: &BootArgs) -> anyhow::Result<()> {
     let anywhere = matches!(args.root, Root::ErrorEpc | Root::Block);
     ensure!(
         anywhere || args.cpu() == SEVERAL,
-        "{} wants scratch registers: give --cpu {SEVERAL}",
-        args.root.word()
+        "--{} wants scratch registers: give --cpu {SEVERAL}",
+        args.root.word().replace('=', " ")
     );
     Ok(())
 }
@@ -500,7 +518,8 @@ mod tests {
     fn what_a_cpu_does_not_have_is_refused() {
         let parse = |words: &[&str]| Boot::try_parse_from([&["boot"], words].concat()).unwrap().args;
         for root in ["kscratch1", "kscratch2", "kscratch3"] {
-            assert!(check_root(&parse(&["--root", root])).is_err());
+            let error = check_root(&parse(&["--root", root])).unwrap_err().to_string();
+            assert_eq!(error, format!("--root {root} wants scratch registers: give --cpu P5600"));
             assert!(check_root(&parse(&["--root", root, "--cpu", "4Kc"])).is_err());
             assert!(check_root(&parse(&["--root", root, "--cpu", "P5600"])).is_ok());
         }
@@ -509,7 +528,8 @@ mod tests {
         }
         for words in [["--table", "MPT"], ["--root", "block"], ["--cpus", "2"], ["--work", "ipc"]] {
             let error = wide(&parse(&[&["--cpu", "R4000"], words.as_slice()].concat())).unwrap_err();
-            assert!(error.to_string().contains("no other option"), "{error}");
+            let says = format!("{} does not go with --cpu R4000: leave one of them out", words[0]);
+            assert_eq!(error.to_string(), says);
         }
     }
 }

@@ -11,7 +11,7 @@ use clap::Args;
 use indicatif::{ProgressBar, ProgressStyle};
 
 use crate::shell::{Line, Shell};
-use crate::{places, tools};
+use crate::{near, places, tools};
 
 /// Fuzz tlbkit's parts, one after the other
 #[derive(Args, Debug)]
@@ -57,7 +57,8 @@ impl Tally {
 pub(crate) fn run(shell: &Shell, args: &FuzzArgs) -> anyhow::Result<()> {
     let known = targets()?;
     if let Some(unknown) = args.targets.iter().find(|target| !known.contains(target)) {
-        bail!("there is no target `{unknown}`: choose of {}", known.join(", "));
+        let hint = near::hint(unknown, known.iter().map(String::as_str));
+        bail!("there is no target `{unknown}`{hint}; the targets are: {}", known.join(" | "));
     }
     let chosen = if args.targets.is_empty() { &known } else { &args.targets };
     tools::toolchain(shell, tools::NIGHTLY, &["rust-src"])?;

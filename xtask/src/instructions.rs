@@ -7,9 +7,9 @@ use clap::Args;
 use indicatif::ProgressBar;
 use serde_json::{Value, json};
 
-use crate::places;
 use crate::shell::{Line, Shell};
 use crate::tools;
+use crate::{near, places};
 
 /// The program under `benches/src/bin` that makes the calls, and how many it makes.
 const PROGRAM: &str = "instructions";
@@ -45,8 +45,7 @@ pub(crate) fn run(args: &InstructionsArgs) -> anyhow::Result<()> {
         })
         .collect();
     if wanted.is_empty() {
-        let known = known.lines().map(|line| line.replace('\t', " ")).collect::<Vec<_>>();
-        bail!("nothing is called so: choose parts of {}", known.join(", "));
+        bail!("{}", unknown(&args.parts, &known));
     }
     let bar = ProgressBar::new(wanted.len() as u64);
     let mut counts = Vec::new();
@@ -63,6 +62,24 @@ pub(crate) fn run(args: &InstructionsArgs) -> anyhow::Result<()> {
         println!("{}", table(&counts));
     }
     Ok(())
+}
+
+/// Says that nothing has all the parts in its name, and what there is.
+fn unknown(parts: &[String], known: &str) -> String {
+    let (mut subjects, mut operations): (Vec<_>, Vec<_>) =
+        known.lines().filter_map(|line| line.split_once('\t')).unzip();
+    subjects.dedup();
+    operations.sort_unstable();
+    operations.dedup();
+    let names = || subjects.iter().chain(&operations).copied();
+    let wrong = parts.iter().find(|part| !names().any(|name| name.contains(part.as_str())));
+    let hint = wrong.map(|part| near::hint(part, names())).unwrap_or_default();
+    let wrong = wrong.map_or_else(|| parts.join(" "), String::clone);
+    format!(
+        "nothing is called `{wrong}`{hint}; the operations are: {}; the subjects are: {}",
+        operations.join(" | "),
+        subjects.join(" | ")
+    )
 }
 
 /// Returns the instructions of one call.
@@ -115,6 +132,21 @@ fn table(counts: &[Count<'_>]) -> String {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn what_is_unknown_is_said_with_what_there_is() {
+        let known = "x86_64\thit dense\nx86_64\tmap 1\nMPT solo\thit dense\n";
+        let said = unknown(&["MPT".into(), "mpa 1".into()], known);
+        assert_eq!(
+            said,
+            "nothing is called `mpa 1`; did you mean `map 1`?; the operations are: hit dense | map 1; the subjects are: x86_64 | \
+             MPT solo"
+        );
+        // Each is in a name, and no name has both.
+        assert!(
+            unknown(&["MPT".into(), "map 1".into()], known).starts_with("nothing is called `MPT map 1`;")
+        );
+    }
 
     #[test]
     fn what_was_not_counted_is_a_dash() {

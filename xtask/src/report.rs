@@ -1,7 +1,7 @@
 //! `cargo xtask report`: the papers' figures from the lab's data, as one HTML file.
 
-use std::env;
 use std::path::PathBuf;
+use std::{env, fs};
 
 use anyhow::Context;
 use clap::Args;
@@ -22,7 +22,7 @@ pub(crate) struct ReportArgs {
     #[arg(long, value_name = "DIR")]
     out: Option<PathBuf>,
     /// Write instead the README's picture to this file, and print the README's table
-    #[arg(long, value_name = "FILE")]
+    #[arg(long, value_name = "FILE", conflicts_with_all = ["json", "out"])]
     readme: Option<PathBuf>,
     /// Draw one figure, or one paper's, beside index.html: `Romer Figure 3`, `Tzou`
     #[arg(long, value_name = "NAME", conflicts_with = "readme")]
@@ -31,12 +31,20 @@ pub(crate) struct ReportArgs {
 
 /// Builds the lab and the report's program, and becomes that.
 pub(crate) fn run(shell: &Shell, args: &ReportArgs) -> anyhow::Result<()> {
+    let out = args.out.clone().unwrap_or_else(|| places::target().join("report"));
+    match &args.readme {
+        Some(file) => places::can_write("--readme", file)?,
+        None => {
+            let option = if args.out.is_some() { "--out" } else { "without --out," };
+            fs::create_dir_all(&out).with_context(|| format!("{option} {} cannot be made", out.display()))?;
+            places::can_write(option, &out.join("index.html"))?;
+        }
+    }
     shell.run(&Line::new("cargo", "build --release -p tlblab -p tlbkit-report"))?;
     let release = places::target().join("release");
     let text = |path: PathBuf| path.to_string_lossy().into_owned();
     let mut line =
         Line::new(&text(release.join("tlbkit-report")), "--lab").with([text(release.join("tlblab"))]);
-    let out = args.out.clone().unwrap_or_else(|| places::target().join("report"));
     line = line.with(["--out".to_owned(), text(out)]);
     let own = env::current_exe().context("this program does not know where it is")?;
     line = line.with(["--boot".to_owned(), text(own)]);

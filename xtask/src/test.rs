@@ -8,7 +8,7 @@ use clap::Args;
 use indicatif::{ProgressBar, ProgressStyle};
 
 use crate::shell::{Line, Shell};
-use crate::{check, demo, doc, fuzz, judge, locks, loom, miri, msrv, no_std, properties};
+use crate::{check, demo, doc, fuzz, judge, locks, loom, miri, msrv, near, no_std, properties};
 
 /// Run every test that the gate runs, fastest first, up to the first failure
 #[derive(Args, Debug)]
@@ -47,7 +47,12 @@ const STEPS: [Step; 14] = [
 pub(crate) fn run(args: &TestArgs) -> anyhow::Result<()> {
     for step in &args.steps {
         let names = STEPS.map(|(name, _)| name);
-        ensure!(names.iter().any(|name| name.eq_ignore_ascii_case(step)), "no step {step:?}: {names:?}");
+        ensure!(
+            names.iter().any(|name| name.eq_ignore_ascii_case(step)),
+            "there is no step `{step}`{}; the steps are: {}",
+            near::hint(step, names),
+            names.join(" | ")
+        );
     }
     let wanted =
         |name: &str| args.steps.is_empty() || args.steps.iter().any(|step| step.eq_ignore_ascii_case(name));

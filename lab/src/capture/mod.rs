@@ -72,7 +72,8 @@ pub(crate) fn run(args: &CaptureArgs) -> anyhow::Result<ExitCode> {
     // The trace gets its name when it is whole: one that was there before is never replaced by half a new one.
     let part = PathBuf::from(format!("{}.part", output.display()));
     let file = File::create(&part).with_context(|| {
-        format!("cannot write the trace to `{}`: choose another --output", part.display())
+        let hint = if args.output.is_some() { "choose another --output" } else { "give --output FILE" };
+        format!("cannot write the trace to `{}`: {hint}", part.display())
     })?;
     let outcome = record(&valgrind, program, rest, args.json, file).and_then(|(counts, code)| {
         fs::rename(&part, &output)
@@ -104,7 +105,18 @@ pub(crate) fn run(args: &CaptureArgs) -> anyhow::Result<ExitCode> {
             "{name}: {instructions} instructions, {references} references to {pages} pages in {bytes} bytes"
         );
     }
+    if exit_code != 0 {
+        eprintln!("tlblab: {}; what it did until then is recorded", failed(program, exit_code));
+    }
     Ok(ExitCode::from(exit_code))
+}
+
+/// Says how a program failed: a shell's exit codes above 128 are signals.
+fn failed(program: &str, exit_code: u8) -> String {
+    match exit_code.checked_sub(128) {
+        Some(signal @ 1..) => format!("`{program}` was ended by signal {signal}"),
+        _ => format!("`{program}` failed with exit code {exit_code}"),
+    }
 }
 
 /// Records a run into `file`, and returns what it holds and the program's exit code.
@@ -152,6 +164,12 @@ fn record(
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn a_signal_is_no_exit_code() {
+        assert_eq!(failed("sh", 7), "`sh` failed with exit code 7");
+        assert_eq!(failed("sh", 137), "`sh` was ended by signal 9");
+    }
 
     #[test]
     fn a_program_that_writes_fails_and_forks_is_recorded() {

@@ -9,7 +9,7 @@ use std::{env, fs};
 use anyhow::{Context, bail};
 
 use crate::shell::{Line, Shell};
-use crate::{places, tools};
+use crate::{near, places, tools};
 
 /// The kernel's folder, and its program.
 const FOLDER: &str = "examples/mips32";
@@ -79,7 +79,13 @@ impl Machine {
         quiet: bool,
     ) -> anyhow::Result<Self> {
         if !CPUS.contains(&cpu) {
-            bail!("the kernel runs on no CPU `{cpu}`: choose from {}", CPUS.join(", "));
+            let known = CPUS.into_iter().chain([MIPS_III]);
+            let names: Vec<_> = known.clone().collect();
+            bail!(
+                "--cpu: the kernel runs on no `{cpu}`{}; choose from {}",
+                near::hint(cpu, known),
+                names.join(", ")
+            );
         }
         if cpus != 1 && (cpu != "P5600" || !(1..=4).contains(&cpus)) {
             bail!("{cpus} CPUs of type {cpu}: only P5600 comes in numbers, up to 4");
