@@ -81,7 +81,7 @@ pub(super) fn draw(file: &Path, summary: &Line) -> anyhow::Result<()> {
         .filter(|dot| dot.ratio > 0.0)
         .collect();
     ensure!(!dots.is_empty(), "the summary has no ratio to {BASE}");
-    let host = ["cpu", "compiler", "commit"].map(|field| text(&rows[0], field)).join("; ");
+    let host = ["machine", "cpu", "compiler"].map(|field| text(&rows[0], field)).join("; ");
     let picture = svg(&dots, &host);
     fs::write(file, picture).with_context(|| format!("cannot write --picture {}", file.display()))?;
     println!("wrote {}", file.display());
@@ -190,6 +190,33 @@ text { font: 12px system-ui, sans-serif; fill: var(--ink); }
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    /// Returns the words of a picture.
+    fn words(svg: &str) -> Vec<&str> {
+        let texts = svg.split("<text ").skip(1);
+        texts.filter_map(|text| text.split_once('>')?.1.split("</text>").next()).collect()
+    }
+
+    /// The README shows a picture of this form, with all jobs and subjects. Its times are of one machine, and are not compared.
+    #[test]
+    fn the_readme_shows_a_picture_of_this_form() {
+        let root = concat!(env!("CARGO_MANIFEST_DIR"), "/..");
+        let readme = fs::read_to_string(format!("{root}/README.md")).unwrap();
+        assert!(readme.contains("](docs/bench.svg)"));
+        assert!(readme.contains("cargo xtask bench --picture docs/bench.svg"));
+        let shown = fs::read_to_string(format!("{root}/docs/bench.svg")).unwrap();
+        assert!(shown.starts_with("<svg ") && shown.ends_with("</svg>\n") && shown.contains(STYLE));
+        let words = words(&shown);
+        for name in JOBS.into_iter().chain(SUBJECTS.map(|(subject, ..)| subject)) {
+            assert!(words.contains(&name), "the picture lacks {name}: make it anew");
+        }
+        for (job, (subject, ..)) in JOBS.iter().flat_map(|job| SUBJECTS.map(|subject| (job, subject))) {
+            assert!(
+                shown.contains(&format!("<title>{job}, {subject}: ")),
+                "no mark for {subject} at {job}: make it anew"
+            );
+        }
+    }
 
     #[test]
     fn marks_stand_where_their_ratios_are() {
