@@ -17,12 +17,13 @@
 
 use core::sync::atomic::{AtomicUsize, Ordering};
 
-use arch::{Boot, Frame};
+use arch::Boot;
 use body::{Body, PAGES, Part, WINDOW};
 use memory::{CPUS, MMU};
 use process::Process;
 use report::{Count, REPORT, say};
 use threads::Thread;
+use trap::Frame;
 
 mod arch;
 mod body;
@@ -37,6 +38,7 @@ mod process;
 mod report;
 mod threads;
 mod time;
+mod trap;
 #[cfg_attr(
     target_arch = "mips",
     allow(dead_code, reason = "only RISC-V's flushes and interrupts are recorded")

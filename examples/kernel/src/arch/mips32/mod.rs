@@ -35,7 +35,7 @@ pub(crate) use refill::{SIZES, fence, fence_all, fence_asid, misses, page_size, 
 pub(crate) use timer::set as set_timer;
 pub(crate) use tlbkit::arch::Mips32Coherent as Machine;
 use trap as exception;
-pub(crate) use trap::{Frame, Trap, run};
+pub(crate) use trap::{CONVENTION, More, run};
 
 /// The machine's name.
 pub(crate) const NAME: &str = "mips32";

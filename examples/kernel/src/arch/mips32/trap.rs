@@ -9,82 +9,36 @@ use tlbkit::{Access, VirtAddr};
 
 use super::IPI;
 use super::timer::TIMER;
+use crate::trap::{Convention, Frame, Trap};
 
-/// The registers of a thread that does not run.
+/// What a frame has behind the registers $1 to $31 (at 4 times the number; k0 and k1 are not used), the address where the
+/// thread goes on (128) and the kernel's stack (132).
 #[repr(C)]
 #[derive(Clone, Debug)]
-pub(crate) struct Frame {
-    /// `$0` to `$31`; `$0`, k0 and k1 are not used.
-    registers: [usize; 32],
+pub(crate) struct More {
+    /// At 136.
     hi: usize,
     lo: usize,
-    /// Where the thread goes on.
-    pc: usize,
+    /// At 144.
     status: u32,
     /// Why it stopped, and the address of a fault.
     cause: u32,
     bad_vaddr: usize,
-    /// The kernel's stack, while the thread runs.
-    stack: usize,
 }
-
-/// Why a thread has come back.
-#[derive(Clone, Copy, Debug)]
-pub(crate) enum Trap {
-    /// It asks for something.
-    Call,
-    /// An access has faulted.
-    Fault(VirtAddr, Access),
-    /// Another CPU wants something.
-    Interrupt,
-    /// It has run for long enough.
-    Timer,
-    /// It has done what it must not do.
-    Illegal,
-}
-
-const V0: usize = 2;
-const A0: usize = 4;
-const SP: usize = 29;
 
 /// Status: interrupts on, exception level (which `eret` ends), user mode.
 const IE: u32 = 1;
 const EXL: u32 = 1 << 1;
 const UM: u32 = 1 << 4;
 
-impl Frame {
-    /// Returns a thread that begins at `pc`.
-    pub(crate) fn new(pc: usize, stack: usize, argument: usize) -> Self {
-        let mut registers = [0; 32];
-        // Room for four arguments, as every caller leaves.
-        registers[SP] = stack - 16;
-        registers[A0] = argument;
-        let status = UM | EXL | IE | IPI | TIMER;
-        Self { registers, hi: 0, lo: 0, pc, status, cause: 0, bad_vaddr: 0, stack: 0 }
-    }
-
-    /// Returns what the thread asks for: the call's number and its arguments.
-    pub(crate) fn call(&self) -> (usize, [usize; 4]) {
-        let a = &self.registers[A0..A0 + 4];
-        (self.registers[V0], [a[0], a[1], a[2], a[3]])
-    }
-
-    /// Answers a call.
-    pub(crate) fn answer(&mut self, value: usize) {
-        self.registers[V0] = value;
-        self.pc += 4;
-    }
-
-    /// Lets the thread go on elsewhere.
-    pub(crate) fn go_to(&mut self, pc: usize) {
-        self.pc = pc;
-    }
-
-    /// Returns where the thread is.
-    pub(crate) fn pc(&self) -> usize {
-        self.pc
-    }
+impl More {
+    pub(crate) const NEW: Self =
+        Self { hi: 0, lo: 0, status: UM | EXL | IE | IPI | TIMER, cause: 0, bad_vaddr: 0 };
 }
+
+/// $29, $4 to $7, $2. Every caller leaves room for four arguments.
+pub(crate) const CONVENTION: Convention =
+    Convention { stack: 29, arguments: 4, number: 2, answer: 2, room: 16 };
 
 global_asm!(
     r#"
@@ -108,19 +62,19 @@ global_asm!(
     sw      $30, 32($sp)
     sw      $31, 36($sp)
     sw      $28, 40($sp)
-    sw      $sp, 152($a0)
+    sw      $sp, 132($a0)
     # The frame is in KScratch1 while the thread runs.
     mtc0    $a0, $31, 2
     move    $k1, $a0
-    lw      $t0, 128($k1)
+    lw      $t0, 136($k1)
     mthi    $t0
-    lw      $t0, 132($k1)
+    lw      $t0, 140($k1)
     mtlo    $t0
     # From here on no exception may come: EXL is set.
-    lw      $t0, 140($k1)
+    lw      $t0, 144($k1)
     mtc0    $t0, $12
     ehb
-    lw      $t0, 136($k1)
+    lw      $t0, 128($k1)
     mtc0    $t0, $14
     ehb
     registers lw $k1
@@ -136,16 +90,16 @@ global_asm!(
     registers sw $k0
     sw      $29, 116($k0)
     mfhi    $t0
-    sw      $t0, 128($k0)
-    mflo    $t0
-    sw      $t0, 132($k0)
-    mfc0    $t0, $14
     sw      $t0, 136($k0)
+    mflo    $t0
+    sw      $t0, 140($k0)
+    mfc0    $t0, $14
+    sw      $t0, 128($k0)
     mfc0    $t0, $13
-    sw      $t0, 144($k0)
-    mfc0    $t0, $8
     sw      $t0, 148($k0)
-    lw      $sp, 152($k0)
+    mfc0    $t0, $8
+    sw      $t0, 152($k0)
+    lw      $sp, 132($k0)
     # Kernel mode, no exception level, interrupts masked.
     mfc0    $t0, $12
     ins     $t0, $zero, 0, 5
@@ -216,10 +170,10 @@ pub(crate) fn run(frame: &mut Frame) -> Trap {
     // SAFETY: user mode reaches the pages of the address space that this CPU runs; the registers that a function call keeps
     // are kept, and the trap comes back with interrupts masked.
     unsafe { enter(frame) };
-    let fault = |access: Access| Trap::Fault(VirtAddr::new(frame.bad_vaddr), access.by_user());
-    match frame.cause >> 2 & 31 {
-        0 if frame.cause & IPI != 0 => Trap::Interrupt,
-        0 if frame.cause & TIMER != 0 => Trap::Timer,
+    let fault = |access: Access| Trap::Fault(VirtAddr::new(frame.more.bad_vaddr), access.by_user());
+    match frame.more.cause >> 2 & 31 {
+        0 if frame.more.cause & IPI != 0 => Trap::Interrupt,
+        0 if frame.more.cause & TIMER != 0 => Trap::Timer,
         // It has been taken back meanwhile.
         0 => Trap::Interrupt,
         // TLB Modified, and TLB load and store.

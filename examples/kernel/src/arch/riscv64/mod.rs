@@ -15,7 +15,7 @@ pub(crate) use boot::{Boot, start_others};
 pub(crate) use sbi::{Console, stop};
 use tlbkit::PageSize;
 pub(crate) use tlbkit::arch::Sv39 as Machine;
-pub(crate) use trap::{Frame, Trap, run};
+pub(crate) use trap::{CONVENTION, More, run};
 
 use crate::growth::Miss;
 

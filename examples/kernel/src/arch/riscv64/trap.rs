@@ -4,67 +4,25 @@ use core::arch::{asm, global_asm};
 
 use tlbkit::{Access, VirtAddr};
 
-/// The registers of a thread that does not run.
+use crate::trap::{Convention, Frame, Trap};
+
+/// What a frame has behind the registers x1 to x31 (at 8 times the number), the address where the thread goes on (256) and the
+/// kernel's stack (264): why it stopped, and the address of a fault.
 #[repr(C)]
 #[derive(Clone, Debug)]
-pub(crate) struct Frame {
-    /// x0 to x31; x0 is not used.
-    registers: [usize; 32],
-    /// Where the thread goes on.
-    pc: usize,
-    /// The kernel's stack, while the thread runs.
-    stack: usize,
+pub(crate) struct More {
+    /// At 272.
+    cause: usize,
+    value: usize,
 }
 
-/// Why a thread has come back.
-#[derive(Clone, Copy, Debug)]
-pub(crate) enum Trap {
-    /// It asks for something.
-    Call,
-    /// An access has faulted.
-    Fault(VirtAddr, Access),
-    /// Another CPU wants something.
-    Interrupt,
-    /// It has run for long enough.
-    Timer,
-    /// It has done what it must not do.
-    Illegal,
+impl More {
+    pub(crate) const NEW: Self = Self { cause: 0, value: 0 };
 }
 
-const A0: usize = 10;
-const SP: usize = 2;
-
-impl Frame {
-    /// Returns a thread that begins at `pc`.
-    pub(crate) fn new(pc: usize, stack: usize, argument: usize) -> Self {
-        let mut frame = Self { registers: [0; 32], pc, stack: 0 };
-        frame.registers[SP] = stack;
-        frame.registers[A0] = argument;
-        frame
-    }
-
-    /// Returns what the thread asks for: the call's number and its arguments.
-    pub(crate) fn call(&self) -> (usize, [usize; 4]) {
-        let a = &self.registers[A0..A0 + 8];
-        (a[7], [a[0], a[1], a[2], a[3]])
-    }
-
-    /// Answers a call.
-    pub(crate) fn answer(&mut self, value: usize) {
-        self.registers[A0] = value;
-        self.pc += 4;
-    }
-
-    /// Lets the thread go on elsewhere.
-    pub(crate) fn go_to(&mut self, pc: usize) {
-        self.pc = pc;
-    }
-
-    /// Returns where the thread is.
-    pub(crate) fn pc(&self) -> usize {
-        self.pc
-    }
-}
+/// sp, a0 to a3, a7.
+pub(crate) const CONVENTION: Convention =
+    Convention { stack: 2, arguments: 10, number: 17, answer: 10, room: 0 };
 
 global_asm!(
     r#"
@@ -99,6 +57,10 @@ global_asm!(
     sd      t0, 80(a0)
     csrr    t0, sepc
     sd      t0, 256(a0)
+    csrr    t0, scause
+    sd      t0, 272(a0)
+    csrr    t0, stval
+    sd      t0, 280(a0)
     la      t0, 3f
     csrw    stvec, t0
     ld      sp, 264(a0)
@@ -144,14 +106,13 @@ pub(super) fn prepare() {
 pub(crate) fn run(frame: &mut Frame) -> Trap {
     /// Where `sret` goes: user mode.
     const SPP: usize = 1 << 8;
-    let (cause, value): (usize, usize);
     // SAFETY: user mode reaches the pages of the address space that this CPU runs and that are the user's; the registers
     // that a function call keeps are kept, and the trap comes back with interrupts masked.
     unsafe {
         asm!("csrc sstatus, {}", in(reg) SPP, options(nostack));
         enter(frame);
-        asm!("csrr {}, scause", "csrr {}, stval", out(reg) cause, out(reg) value, options(nostack));
     }
+    let More { cause, value } = frame.more;
     let fault = |access: Access| Trap::Fault(VirtAddr::new(value), access.by_user());
     match cause as isize {
         8 => Trap::Call,
