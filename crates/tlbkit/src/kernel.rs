@@ -107,7 +107,8 @@ pub unsafe trait Kernel: Sync + Sized + 'static {
     }
 
     /// Lets time pass while this CPU waits for another one, with interrupts masked: a pause instruction, or whatever lets
-    /// a hypervisor run the other CPU meanwhile. It returns by itself, after a while.
+    /// a hypervisor run the other CPU meanwhile. It returns by itself, after a while. After each pause this CPU replies to what
+    /// others have asked of it, so an interrupt of theirs that ends a pause can be taken back here.
     fn pause(&self) {
         core::hint::spin_loop();
     }

@@ -274,3 +274,12 @@ fn who_waits_for_another_cpu_waits_as_the_kernel_says() {
     });
     assert!(host.pauses.load(Ordering::Relaxed) > 0);
 }
+
+#[test]
+fn an_interrupt_with_nothing_behind_it_lets_no_time_pass() {
+    run_as(0);
+    let mmu = machine::<CPUS>(64);
+    mmu.online().unwrap();
+    mmu.on_interrupt();
+    assert_eq!(mmu.kernel().pauses.load(Ordering::Relaxed), 0);
+}

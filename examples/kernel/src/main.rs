@@ -92,6 +92,12 @@ pub(crate) fn first(boot: Boot) -> ! {
     REPORT.check(self::cpus() == cpus, Count::Failures, || "not every CPU that was asked for has started");
     threads::work();
     threads::wait_for_all();
+    let grown = [Count::Promotions, Count::Demotions].iter().all(|&count| REPORT.get(count) > 0);
+    REPORT.check(
+        grown || arch::SIZES.is_empty(),
+        Count::Failures,
+        || "no page has grown, or none was split again",
+    );
     let leaked = frames::in_use() + disk::in_use();
     REPORT.end(leaked, memory::tables() - tables + MMU.lost())
 }

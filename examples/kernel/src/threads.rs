@@ -91,7 +91,11 @@ impl Thread {
                 on_interrupt();
                 Next::On
             }
-            Trap::Timer => Next::Later,
+            Trap::Timer => {
+                let conflicts = arch::conflicts();
+                REPORT.check(conflicts == 0, Count::Failures, || "two TLB entries match one address");
+                Next::Later
+            }
             Trap::Call => self.call(),
             Trap::Fault(at, access) => {
                 REPORT.add(Count::Faults, 1);

@@ -31,7 +31,7 @@ mod vectors;
 
 pub(crate) use boot::{Boot, start_others};
 pub(crate) use cp0::cpu;
-pub(crate) use refill::{SIZES, fence, fence_all, fence_asid, misses, page_size, set_root};
+pub(crate) use refill::{SIZES, conflicts, fence, fence_all, fence_asid, misses, page_size, set_root};
 pub(crate) use timer::set as set_timer;
 pub(crate) use tlbkit::arch::Mips32Coherent as Machine;
 use trap as exception;

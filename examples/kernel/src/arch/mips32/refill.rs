@@ -112,6 +112,11 @@ pub(crate) fn misses(mut each: impl FnMut(Miss)) -> bool {
     count == MISSES
 }
 
+/// Returns how many pairs of this CPU's TLB entries match one address. There must be none: it is a machine check.
+pub(crate) fn conflicts() -> usize {
+    tlb::duplicates()
+}
+
 /// The sizes of TLB entries, which map pairs: of pages of 4, 16 and 64 KiB.
 pub(crate) const SIZES: &[PageSize] = &[size(13), size(15), size(17)];
 

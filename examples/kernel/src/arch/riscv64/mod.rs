@@ -109,6 +109,11 @@ pub(crate) fn page_size(entry: PageSize) -> PageSize {
     entry
 }
 
+/// Returns how many pairs of TLB entries match one address: hardware sees to that.
+pub(crate) fn conflicts() -> usize {
+    0
+}
+
 /// Hands over what has missed on this hart: nothing that the kernel knows of. Tells whether there was no room for more.
 pub(crate) fn misses(_each: impl FnMut(Miss)) -> bool {
     false
