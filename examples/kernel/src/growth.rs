@@ -53,9 +53,13 @@ struct Store {
     counters: [u16; SEGMENTS * COUNTERS],
 }
 
+/// A policy, which is thousands of bytes: it is made here, and nobody moves it.
+type Policy = Option<ApproxOnline<'static>>;
+
 static STORES: [Mutex<Option<Store>>; PROCESSES] = [const { Mutex::new(None) }; PROCESSES];
+static POLICIES: [Mutex<Policy>; PROCESSES] = [const { Mutex::new(None) }; PROCESSES];
 /// The policies that no process has.
-static POLICIES: Mutex<Vec<ApproxOnline<'static>, PROCESSES>> = Mutex::new(Vec::new());
+static FREE: Mutex<Vec<&'static mut ApproxOnline<'static>, PROCESSES>> = Mutex::new(Vec::new());
 
 /// Makes the policies, if the machine has superpages and tells of misses.
 pub(crate) fn prepare() {
@@ -63,10 +67,10 @@ pub(crate) fn prepare() {
     if arch::SIZES.is_empty() || DONE.swap(true, Ordering::Relaxed) {
         return;
     }
-    for store in &STORES {
-        let policy = policy(MutexGuard::leak(store.lock()));
+    for (store, home) in STORES.iter().zip(&POLICIES) {
+        let policy = MutexGuard::leak(home.lock()).insert(policy(MutexGuard::leak(store.lock())));
         // There is room: it has all of them.
-        let _ = POLICIES.lock().push(policy);
+        let _ = FREE.lock().push(policy);
     }
 }
 
@@ -87,11 +91,11 @@ fn policy(store: &'static mut Option<Store>) -> ApproxOnline<'static> {
 }
 
 /// The policy of a process, if there is one.
-pub(crate) struct Growth(Option<ApproxOnline<'static>>);
+pub(crate) struct Growth(Option<&'static mut ApproxOnline<'static>>);
 
 impl Growth {
     pub(crate) fn new() -> Self {
-        Self(POLICIES.lock().pop())
+        Self(FREE.lock().pop())
     }
 
     /// Takes a miss, and returns what should become one mapping.
@@ -140,7 +144,7 @@ impl Drop for Growth {
         self.unmapped(window(PAGES));
         if let Some(policy) = self.0.take() {
             // There is room: it has all of them.
-            let _ = POLICIES.lock().push(policy);
+            let _ = FREE.lock().push(policy);
         }
     }
 }
