@@ -132,8 +132,8 @@ struct OwnTable;
 ///
 /// The constructor is given `&'static scenes::Watched<W>`, storage that catches whoever comes to a freed node, and returns a
 /// `Result`. The table's geometry is `scenes::Tiny`, or another of eight pages or more with a second page size of two of
-/// them. A table whose changes are many stores, because it grows, says so with `, grows` at the end, and is interrupted less
-/// often.
+/// them; for a table of one page size it is `scenes::Tiny<12, 1>`, and nothing is joined or split. A table whose changes are
+/// many stores, because it grows, says so with `, grows` at the end, and is interrupted less often.
 #[cfg(not(tlbkit_loom))]
 #[macro_export]
 macro_rules! walkers {
