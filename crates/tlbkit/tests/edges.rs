@@ -147,6 +147,46 @@ fn a_page_that_is_mapped_anew_is_broken_first_where_the_machine_wants_it() {
     assert_eq!(at_cursor, Ok((Use::Data(1), Use::Free)));
 }
 
+/// A linear range is mapped in runs where it can be: pages in 16 slots, which are changed and released as one.
+#[test]
+fn a_linear_range_is_mapped_in_contiguous_runs() {
+    fn check<M: Machine>() {
+        let mmu = as_machine::<M>(128);
+        let host = &mmu.kernel().0;
+        let space = AddressSpace::new(mmu).unwrap();
+        let frames: Vec<Pfn> = (0..56).map(|_| host.data(1).unwrap()).collect();
+        assert!(
+            frames.windows(2).all(|pair| pair[1].get() == pair[0].get() + 1),
+            "the host's frames continue each other"
+        );
+        // From three pages before a multiple of 64 KiB on, in both memories.
+        let first = frames.iter().position(|frame| frame.get() % 16 == 13).unwrap();
+        let whole = pages(0x4_d000, 3 + 32 + 2);
+        space.edit(|edit| edit.map_linear(whole, frames[first], RW)).unwrap();
+        let size = |at: usize| {
+            space.edit(|edit| Ok(edit.cursor(VirtAddr::new(at))?.look().map(|leaf| leaf.size))).unwrap()
+        };
+        let (k4, k64) = (Some(PageSize::K4), Some(PageSize::K64));
+        assert_eq!(
+            [0x4_d000, 0x4_f000, 0x5_0000, 0x6_f000, 0x7_0000, 0x7_1000].map(size),
+            [k4, k4, k64, k64, k4, k4]
+        );
+        // A part of a run: it is split first.
+        assert_eq!(space.unmap(pages(0x5_1000, 1)), Ok(1));
+        assert_eq!([0x5_0000, 0x5_1000, 0x6_0000].map(size), [k4, None, k64]);
+        assert_eq!(space.unmap(pages(0x5_0000, 16)), Ok(15));
+        let mapped = |at: usize| host.mappings(frames[first + at]);
+        assert_eq!([2, 3, 18, 19].map(mapped), [Use::Data(1), Use::Free, Use::Free, Use::Data(1)]);
+        let child = space.fork().unwrap();
+        assert_eq!([2, 19, 34].map(mapped), [Use::Data(2); 3]);
+        drop(child);
+        assert_eq!(space.unmap(whole), Ok(3 + 16 + 2));
+        assert!((0..whole.len()).all(|at| mapped(at) == Use::Free));
+    }
+    check::<arch::Sv39Svnapot>();
+    check::<arch::AArch64Runs>();
+}
+
 #[test]
 fn a_fork_whose_kernel_unwinds_releases_no_frame_that_it_has_not_shared() {
     let mmu = as_machine::<arch::Sv39>(64);

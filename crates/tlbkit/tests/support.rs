@@ -135,8 +135,8 @@ fn made() -> String {
         "\n| machine | levels | bits of a virtual address | pages | bits of an ASID | fork |\n|-|-|-|-|-|-|\n",
     );
     rows!(text, machine_row:
-        arch::Sv39 as "Sv39", arch::Sv48 as "Sv48", arch::Sv57 as "Sv57", arch::X86_64 as "X86_64",
-        arch::X86_64La57 as "X86_64La57", arch::AArch64 as "AArch64", arch::Mips32 as "Mips32",
+        arch::Sv39 as "Sv39", arch::Sv39Svnapot as "Sv39Svnapot", arch::Sv48 as "Sv48", arch::Sv57 as "Sv57", arch::X86_64 as "X86_64",
+        arch::X86_64La57 as "X86_64La57", arch::AArch64 as "AArch64", arch::AArch64Runs as "AArch64Runs", arch::Mips32 as "Mips32",
         arch::Mips32Coherent as "Mips32Coherent");
     text.push('\n');
     text

@@ -2,7 +2,7 @@
 
 use tlbkit_addr::{Asid, PhysAddr};
 use tlbkit_pagetable::format;
-use tlbkit_pagetable::geometry::Va48;
+use tlbkit_pagetable::geometry::{Runs, Va48};
 use tlbkit_shootdown::Hardware;
 
 use crate::Machine;
@@ -22,5 +22,23 @@ unsafe impl Machine for AArch64 {
     #[inline]
     fn root(node: PhysAddr, asid: Asid) -> usize {
         (asid.get() as usize) << 48 | node.get()
+    }
+}
+
+/// [`AArch64`] with contiguous runs: pages of 64 KiB, 32 MiB and 16 GiB beside the others.
+#[derive(Debug)]
+pub struct AArch64Runs;
+
+// SAFETY: as for `AArch64`; Arm ARM D8.7: the contiguous bit says that 16 entries continue each other, whether or not a TLB
+// has one entry for them.
+unsafe impl Machine for AArch64Runs {
+    type Geometry = Runs<Va48>;
+    type Format = format::Aarch64Of<12, true, false>;
+    const HARDWARE: Hardware = Hardware::AARCH64_HAFDBS;
+    const ASID_BITS: u32 = 16;
+
+    #[inline]
+    fn root(node: PhysAddr, asid: Asid) -> usize {
+        AArch64::root(node, asid)
     }
 }

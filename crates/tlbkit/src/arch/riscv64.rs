@@ -2,7 +2,7 @@
 
 use tlbkit_addr::{Asid, PhysAddr};
 use tlbkit_pagetable::format;
-use tlbkit_pagetable::geometry::{Va39, Va48, Va57};
+use tlbkit_pagetable::geometry::{Napot, Va39, Va48, Va57};
 use tlbkit_shootdown::Hardware;
 
 use crate::Machine;
@@ -28,6 +28,24 @@ unsafe impl Machine for Sv39 {
     #[inline]
     fn root(node: PhysAddr, asid: Asid) -> usize {
         satp(8, node, asid)
+    }
+}
+
+/// RISC-V with Sv39, and Svnapot on every hart: pages of 64 KiB beside those of [`Sv39`], which all else is as.
+#[derive(Debug)]
+pub struct Sv39Svnapot;
+
+// SAFETY: as for `Sv39`; RISC-V Privileged Architecture, 12: Svnapot reads a page of 64 KiB in any of its 16 slots, and sets A
+// and D in any of them.
+unsafe impl Machine for Sv39Svnapot {
+    type Geometry = Napot<Va39>;
+    type Format = format::RiscvOf<true, true, false>;
+    const HARDWARE: Hardware = Hardware::RISCV_SVADU;
+    const ASID_BITS: u32 = 16;
+
+    #[inline]
+    fn root(node: PhysAddr, asid: Asid) -> usize {
+        Sv39::root(node, asid)
     }
 }
 
