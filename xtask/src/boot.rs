@@ -91,7 +91,7 @@ pub(crate) struct BootArgs {
     /// Boot one of the workloads that no table alone serves
     #[arg(long, value_enum, conflicts_with_all = ["table", "cpus", "stress", "inject"])]
     work: Option<Work>,
-    /// Record what concerns translations, and let the witness check the record: docs/witness.md (--machine riscv64)
+    /// Record what concerns translations, and let the witness check the record: docs/witness.md (--machine)
     #[arg(long, requires = "machine", conflicts_with = "stress")]
     witness: bool,
     /// Print one JSON array

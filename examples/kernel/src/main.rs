@@ -39,10 +39,6 @@ mod report;
 mod threads;
 mod time;
 mod trap;
-#[cfg_attr(
-    target_arch = "mips",
-    allow(dead_code, reason = "only RISC-V's flushes and interrupts are recorded")
-)]
 mod witness;
 
 /// How many pages the first process's stack has, at the end of its window.

@@ -39,7 +39,9 @@ pub(crate) fn begin() {
     ON.store(true, Ordering::Relaxed);
     let (at, word) = (arch::physical(arch::RECORD), size_of::<usize>());
     say(format_args!("recorder at={at} word={word} cpus={CPUS} events={EVENTS}"));
-    record(Event::UsesDirty);
+    if arch::NOTES {
+        record(Event::UsesDirty);
+    }
 }
 
 fn record(event: Event) {

@@ -30,8 +30,8 @@ pub(super) struct Board {
     cpus: usize,
     /// The last line that the firmware says begins like this, if it says anything.
     firmware: Option<&'static str>,
-    /// What the witness knows of the machine, if it knows it.
-    witness: Option<witness::Machine>,
+    /// What the witness knows of the machine.
+    witness: witness::Machine,
     /// Whether the machine counts instructions, and there is a kernel of the guide.
     is_whole: bool,
 }
@@ -44,7 +44,7 @@ pub(super) const RISCV64: Board = Board {
     words: "-M virt",
     cpus: 8,
     firmware: Some("Boot HART MEDELEG"),
-    witness: Some(witness::Machine { arch: Arch::Sv39, name: "sv39", memory: 0x8000_0000, size: "1G" }),
+    witness: witness::Machine { arch: Arch::Sv39, name: "sv39", memory: 0x8000_0000, size: "1G" },
     is_whole: true,
 };
 
@@ -56,7 +56,7 @@ pub(super) const MIPS32: Board = Board {
     words: "-M malta -cpu P5600 -semihosting-config enable=on,target=native",
     cpus: 4,
     firmware: None,
-    witness: None,
+    witness: witness::Machine { arch: Arch::Mips32, name: "mips32", memory: 0, size: "256M" },
     is_whole: false,
 };
 
@@ -95,11 +95,7 @@ pub(super) fn run(boot: &Boot) -> anyhow::Result<()> {
         boot.cpus,
         board.cpus
     );
-    let witness = match (boot.witness, board.witness) {
-        (true, None) => bail!("the witness does not know this machine"),
-        (wanted, machine) => machine.filter(|_| wanted),
-    };
-    let record = witness.map(|machine| Record::new(machine, boot.cpus)).transpose()?;
+    let record = boot.witness.then(|| Record::new(board.witness, boot.cpus)).transpose()?;
     let shell = &Shell::Plain;
     tools::program(shell, board.qemu, board.package)?;
     if board.builds_core {

@@ -5,6 +5,8 @@
 
 use core::fmt;
 
+use crate::witness;
+
 mod boot;
 #[path = "../../../../mips32/src/smp/cores.rs"]
 mod cores;
@@ -40,6 +42,9 @@ pub(crate) use trap::{CONVENTION, More, run};
 /// The machine's name.
 pub(crate) const NAME: &str = "mips32";
 
+/// Whether hardware sets accessed and dirty bits.
+pub(crate) const NOTES: bool = false;
+
 /// Where memory is seen without translation.
 const KSEG0: usize = 0x8000_0000;
 
@@ -71,6 +76,7 @@ pub(crate) fn masked<R>(f: impl FnOnce() -> R) -> R {
 
 /// Interrupts these CPUs.
 pub(crate) fn interrupt(cpus: usize) {
+    witness::sending(cpus);
     (0..crate::memory::CPUS).filter(|cpu| cpus >> cpu & 1 == 1).for_each(gic::send);
 }
 
@@ -89,6 +95,7 @@ pub(crate) fn wait(microseconds: u32) {
 pub(crate) fn take_interrupt() {
     if cp0::cause::read() & IPI != 0 {
         gic::acknowledge(cpu());
+        witness::taken();
     }
 }
 

@@ -22,6 +22,9 @@ use crate::growth::Miss;
 /// The machine's name.
 pub(crate) const NAME: &str = "riscv64";
 
+/// Whether hardware sets accessed and dirty bits: QEMU's does.
+pub(crate) const NOTES: bool = true;
+
 /// The part of every address space that is the kernel's: the gigabyte that memory is in.
 pub(crate) const KERNEL: usize = 0x8000_0000;
 pub(crate) const KERNEL_LEN: usize = 1 << 30;
