@@ -423,6 +423,10 @@ impl Machine {
         if self.arch.is_software() {
             self.doubled(cpu, at, level, before, after, &holders)?;
         }
+        // What a new node says is compared with what CPUs hold.
+        if let Entry::Link { node, .. } = after {
+            self.tables.place(node, level - self.arch.step());
+        }
         if self.arch.breaks() && after != Entry::Absent {
             self.broken(cpu, at, level, before, after, &holders)?;
         }
@@ -528,16 +532,16 @@ impl Machine {
         (level, va, after): (u32, u64, Entry),
     ) -> Result<(), Refusal> {
         let last = va + ((1 << level) - 1);
-        for tag in [holder.asid.into(), GLOBAL] {
-            for (place, item) in self.cpus[holder.cpu].held.near(tag, self.arch.levels(), va, last) {
-                // A link leads on to what is below it, as another table does.
-                let above = place.1 > level && matches!(item.entry, Entry::Link { .. });
-                let below = place.1 < level && matches!(after, Entry::Link { .. });
-                if !above && !below && conflict(item.entry, after) {
-                    return Err(self
-                        .violation(Rule::TwoMatch, Some(holder.cpu))
-                        .matching(cpu, at, place, &item));
-                }
+        let held = &self.cpus[holder.cpu].held;
+        let near = |tag| held.near(tag, self.arch.levels(), va, last);
+        let below = self.global_below(holder.cpu, holder.asid, va, last);
+        for (place, item) in near(holder.asid.into()).into_iter().chain(near(GLOBAL)).chain(below) {
+            // A link leads on to what is below it, as another table does.
+            let above = place.1 > level && matches!(item.entry, Entry::Link { .. });
+            let below = place.1 < level && matches!(after, Entry::Link { .. });
+            if !above && !below && conflict(item.entry, after) {
+                let violation = self.violation(Rule::TwoMatch, Some(holder.cpu));
+                return Err(violation.matching(cpu, at, place, &item));
             }
         }
         Ok(())
@@ -602,28 +606,27 @@ impl Machine {
     /// Checks that nothing that a CPU may hold excludes an entry of the table that it has loaded.
     fn excluded(&self, cpu: usize, root: u64, asid: u16, high: bool) -> Result<(), Refusal> {
         let base = self.arch.base(high);
-        for tag in [asid.into(), GLOBAL].into_iter().filter(|&tag| self.cpus[cpu].held.has_present(tag)) {
-            for (place, item) in
-                self.cpus[cpu].held.near(tag, self.arch.levels(), base, base | ((1 << 48) - 1))
-            {
-                if item.entry == Entry::Absent {
-                    continue;
+        let (held, last) = (&self.cpus[cpu].held, base | ((1 << 48) - 1));
+        let tags = [asid.into(), GLOBAL].into_iter().filter(|&tag| held.has_present(tag));
+        let items = tags.flat_map(|tag| held.near(tag, self.arch.levels(), base, last));
+        for (place, item) in items.chain(self.global_below(cpu, asid, base, last)) {
+            if item.entry == Entry::Absent {
+                continue;
+            }
+            // What a walk finds below a link that the CPU holds is loaded beside what it holds already.
+            if let Entry::Link { node, rights } = item.entry {
+                let va = super::held::span(place).0;
+                let holder = Holder { cpu, asid, root: None, va, rights, since: 0, link: None };
+                for under in self.tables.below(node, rights) {
+                    self.matches(cpu, node, &holder, (under.level, va + under.offset, under.entry))?;
                 }
-                // What a walk finds below a link that the CPU holds is loaded beside what it holds already.
-                if let Entry::Link { node, rights } = item.entry {
-                    let va = super::held::span(place).0;
-                    let holder = Holder { cpu, asid, root: None, va, rights, since: 0, link: None };
-                    for under in self.tables.below(node, rights) {
-                        self.matches(cpu, node, &holder, (under.level, va + under.offset, under.entry))?;
-                    }
-                }
-                for found in self.tables.along(root, place.1, super::held::span(place).0 - base) {
-                    let above = place.1 > found.level && matches!(item.entry, Entry::Link { .. });
-                    let below = place.1 < found.level && matches!(found.entry, Entry::Link { .. });
-                    if !above && !below && conflict(item.entry, found.entry) {
-                        let violation = self.violation(Rule::TwoMatch, Some(cpu));
-                        return Err(violation.matching(cpu, root, place, &item));
-                    }
+            }
+            for found in self.tables.along(root, place.1, super::held::span(place).0 - base) {
+                let above = place.1 > found.level && matches!(item.entry, Entry::Link { .. });
+                let below = place.1 < found.level && matches!(found.entry, Entry::Link { .. });
+                if !above && !below && conflict(item.entry, found.entry) {
+                    let violation = self.violation(Rule::TwoMatch, Some(cpu));
+                    return Err(violation.matching(cpu, root, place, &item));
                 }
             }
         }

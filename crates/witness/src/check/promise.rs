@@ -123,20 +123,32 @@ impl Machine {
             }
         }
         // What is global it may have found by way of any link, under any number.
-        let held = &self.cpus[cpu].held;
-        let others = held.tags().filter(|&tag| tag != GLOBAL && tag != u32::from(asid));
-        for tag in others.filter(|_| held.has_links()) {
-            for (place, item) in held.near(tag, self.arch.levels(), first, last) {
-                self.below((cpu, tag as u16), (place, item), (first, last), &mut found, |kind| {
-                    kind == Kind::Global
-                });
+        found.extend(self.global_below(cpu, asid, first, last));
+        found
+    }
+
+    /// The global leaves for addresses from `first` to `last` that a CPU may have found by way of links that it holds under other
+    /// numbers.
+    pub(super) fn global_below(&self, cpu: usize, asid: u16, first: u64, last: u64) -> Vec<(Place, Item)> {
+        let mut found = Vec::new();
+        for (&node, places) in &self.cut {
+            for &(_, place) in places.iter().filter(|(of, place)| *of == cpu && place.0 != u32::from(asid)) {
+                let links = |item: &&Item| matches!(item.entry, Entry::Link { node: to, .. } if to == node);
+                let (from, to) = span(place);
+                if from <= last
+                    && first <= to
+                    && let Some(item) = self.cpus[cpu].held.at(place).iter().find(links)
+                {
+                    let of = (cpu, place.0 as u16);
+                    self.below(of, (place, *item), (first, last), &mut found, |kind| kind == Kind::Global);
+                }
             }
         }
         found
     }
 
     /// Adds the leaves that a CPU may have found below a link that it holds.
-    fn below(
+    pub(super) fn below(
         &self,
         (cpu, asid): (usize, u16),
         (place, item): (Place, Item),

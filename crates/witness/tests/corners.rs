@@ -1,0 +1,123 @@
+//! Logs on which the checker and the second machine of `agreement.rs` once said different things, or both the wrong one.
+
+use tlbkit_witness::check::{Arch, Refusal, check};
+
+/// Where a log breaks, and which rule.
+fn broken(arch: Arch, log: &str) -> Option<(u64, &'static str)> {
+    match check(arch, log) {
+        Ok(_) => None,
+        Err(Refusal::Violation(found)) => Some((found.line(), found.rule().name())),
+        Err(why) => panic!("{why}"),
+    }
+}
+
+/// A table of one page at VA 0 that both CPUs run, under ASID 1. The node of the last level is at 0x10000.
+const ONE: &str = "0 write 0x40000 0x30003
+0 write 0x30000 0x20003
+0 write 0x20000 0x10003
+0 write 0x10000 0x40000f43
+0 barrier dsb
+0 root 0x1000000040000
+1 root 0x1000000040000
+";
+
+/// Two invalidations have begun since the link was cut, and each covers it. What is read by way of it goes with the one that covers
+/// that, too.
+#[test]
+fn what_is_read_through_a_link_goes_with_an_invalidation_of_both() {
+    let log = format!(
+        "{ONE}0 write 0x20000 0
+0 barrier dsb
+0 fence va 0x1000
+1 root 0x2000000041000
+0 fence va 0x0
+0 write 0x10008 0x40000fc3
+0 barrier dsb
+0 frame free 0x40000000 4096"
+    );
+    assert_eq!(broken(Arch::Aarch64, &log), None);
+}
+
+/// One covers the link alone, and the other the page alone: that one had begun when the page was read.
+#[test]
+fn what_is_read_through_a_link_does_not_go_with_two_invalidations() {
+    let log = format!(
+        "{ONE}0 write 0x20000 0
+0 barrier dsb
+0 fence va 0x0 broadcast
+0 fence va 0x1000 leaf broadcast
+0 write 0x10008 0x50000f43
+0 barrier dsb
+0 frame free 0x50000000 4096"
+    );
+    assert_eq!(broken(Arch::Aarch64, &log), Some((14, "frame-reached")));
+}
+
+/// A CPU walks on through a link under one number, finds a global page, and has it under another number.
+#[test]
+fn a_global_page_below_a_link_is_had_under_every_number() {
+    let begin = format!("{ONE}0 write 0x20000 0\n0 write 0x10008 0x400007c3\n");
+    let done = format!(
+        "{ONE}0 root 0x2000000041000
+0 lower 1 0x1000
+0 write 0x20000 0
+0 write 0x10008 0x400007c3
+0 root 0x1000000040000
+0 done 1"
+    );
+    assert_eq!(broken(Arch::Aarch64, &done), Some((13, "right-kept")));
+    // A larger page of the next table excludes it.
+    let made = format!(
+        "{begin}0 write 0x21000 0x80000fc1
+0 write 0x41000 0x31003
+0 root 0x2000000041000
+0 barrier release
+0 write 0x31000 0x21003"
+    );
+    assert_eq!(broken(Arch::Aarch64, &made), Some((14, "two-match")));
+    let loaded = format!(
+        "{begin}0 write 0x21000 0x80000fc1
+0 write 0x41000 0x31003
+0 write 0x31000 0x21003
+0 barrier dsb
+0 root 0x2000000041000"
+    );
+    assert_eq!(broken(Arch::Aarch64, &loaded), Some((14, "two-match")));
+}
+
+/// A table that was in no other one brings its leaves with it: one of them excludes what a CPU still has of the table before.
+#[test]
+fn a_new_table_is_compared_with_what_is_held() {
+    let log = |second: &str| {
+        format!(
+            "{ONE}0 write 0x10008 0x50000f43
+0 write 0x20000 0
+0 barrier dsb
+0 fence va 0x0 broadcast
+{second}0 barrier dsb
+0 write 0x11008 0x60000f43
+0 barrier dmb
+0 write 0x20000 0x11003"
+        )
+    };
+    assert_eq!(broken(Arch::Aarch64, &log("")), Some((15, "two-match")));
+    assert_eq!(broken(Arch::Aarch64, &log("0 fence va 0x1000 broadcast\n")), None);
+}
+
+/// A page of 1 GiB stands in the root of Sv39.
+#[test]
+fn a_gigapage_reaches_its_frames() {
+    let log = "0 write 0x1000 0x100000cf\n0 root 0x8000000000000001\n0 frame free 0x40200000 4096";
+    assert_eq!(broken(Arch::Sv39, log), Some((3, "frame-reached")));
+}
+
+/// MIPS32: a CPU has until its next event to flush what a larger page takes in; then it may load it.
+#[test]
+fn a_cpu_flushes_before_it_uses_a_larger_page() {
+    let begin = "0 write 0x1000 0x80002000\n0 write 0x2000 0x2006\n0 write 0x2004 0x2046\n0 root 0x1001\n";
+    let stores = "0 write 0x2000 0\n0 write 0x2004 0\n0 write 0x2000 0x40002046\n0 write 0x2004 0x40002046\n";
+    let flushed = format!("{begin}{stores}0 fence va 0x0 asid 1\n0 access 0x0 load user 0x80000");
+    assert_eq!(broken(Arch::Mips32, &flushed), None);
+    let not = format!("{begin}{stores}0 access 0x0 load user 0x80000");
+    assert_eq!(broken(Arch::Mips32, &not), Some((9, "two-match")));
+}
