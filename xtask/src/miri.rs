@@ -16,11 +16,12 @@ pub(crate) struct MiriArgs {
 }
 
 /// What the gate runs: small tests, for a step takes a hundred times as long. (`tlbkit-addr` forbids unsafe code.)
-const SOME: &str = "-p tlbkit-pagetable --lib --test slab --test unwinding";
+const SOME: [&str; 2] =
+    ["-p tlbkit-pagetable --lib --test slab --test unwinding", "-p tlbkit --test properties"];
 
 /// What is run on every machine.
 const EACH: [&str; 6] = [
-    "-p tlbkit --test one_cpu",
+    "-p tlbkit --test one_cpu --test properties",
     "-p tlbkit-pagetable --lib --test slab --test unwinding --test formats --test lpt --test mpt_share --test mpt_pairs",
     "-p tlbkit-pagetable --test mpt --test lpt_properties",
     "-p tlbkit-pagetable --test gpt_properties --test hashed_properties",
@@ -53,8 +54,10 @@ pub(crate) fn run(shell: &Shell, args: &MiriArgs) -> anyhow::Result<()> {
     // Proptest looks for its folder of failures, which is outside what Miri shows a program.
     const ALWAYS: &str = "-Zmiri-disable-isolation -Zmiri-strict-provenance";
     if !args.full {
-        let test = Line::new("cargo", "+nightly miri test").with(SOME.split(' '));
-        shell.run(&test.set("MIRIFLAGS", ALWAYS))?;
+        for tests in SOME {
+            let test = Line::new("cargo", "+nightly miri test").with(tests.split(' '));
+            shell.run(&test.set("MIRIFLAGS", ALWAYS))?;
+        }
         return compile(shell);
     }
     let mut ledger = Ledger::open("miri")?;

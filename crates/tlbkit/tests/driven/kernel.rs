@@ -1,0 +1,286 @@
+//! A kernel that checks what it is asked for: frames that are taken once, mappings that are counted, and for each CPU a TLB
+//! that keeps what it has loaded until it is flushed.
+
+use std::collections::{BTreeMap, BTreeSet};
+use std::sync::{Mutex, MutexGuard, OnceLock, PoisonError};
+
+use tlbkit::pagetable::format::Format;
+use tlbkit::{Asid, CpuSet, Flush, Kernel, Machine, PhysAddr, Record, Run, arch};
+
+/// The first frame of the arena, and how many there are.
+const FIRST: usize = 0x100;
+const FRAMES: usize = if cfg!(miri) { 96 } else { 224 };
+/// Frames of users are numbers alone, from here on: nobody looks into them.
+const DATA: usize = 0x2000;
+
+/// A machine, and where its root register has the ASID.
+pub trait Arch: Machine {
+    /// Returns the ASID that a root value has.
+    fn asid(root: usize) -> usize;
+}
+
+#[cfg(target_pointer_width = "64")]
+impl Arch for arch::Sv39 {
+    fn asid(root: usize) -> usize {
+        root >> 44 & 0xffff
+    }
+}
+
+#[cfg(target_pointer_width = "64")]
+impl Arch for arch::X86_64 {
+    fn asid(root: usize) -> usize {
+        root & 0xfff
+    }
+}
+
+#[cfg(target_pointer_width = "64")]
+impl Arch for arch::AArch64 {
+    fn asid(root: usize) -> usize {
+        root >> 48
+    }
+}
+
+impl Arch for arch::Mips32 {
+    fn asid(root: usize) -> usize {
+        root & 0xff
+    }
+}
+
+/// What a TLB has of a page: the frame, and whether stores are allowed.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Held {
+    pub frame: usize,
+    pub writable: bool,
+}
+
+/// A CPU's TLB, by ASID and page, and its root register.
+#[derive(Debug, Default)]
+pub struct Tlb {
+    pub root: Option<usize>,
+    pub held: BTreeMap<(usize, usize), Held>,
+    asked: bool,
+}
+
+#[derive(Debug)]
+pub struct State {
+    /// The CPU that runs.
+    pub cpu: usize,
+    taken: BTreeSet<usize>,
+    /// How many more frames may be taken.
+    pub allowance: usize,
+    next: usize,
+    /// How often each frame of users is mapped.
+    pub mapped: BTreeMap<usize, usize>,
+    /// How many pages have each payload.
+    pub payloads: BTreeMap<u64, usize>,
+    pub released: Vec<Run>,
+    pub tlbs: Vec<Tlb>,
+    pub asid_bits: u32,
+    /// Whether flushes are left out: what a test must notice.
+    pub forgets: bool,
+    pauses: usize,
+}
+
+/// What lets the other CPUs run while one waits.
+type Others = Box<dyn Fn() + Send + Sync>;
+
+pub struct Ram<A> {
+    memory: Box<[Frame]>,
+    records: Box<[Record]>,
+    state: Mutex<State>,
+    pub others: OnceLock<Others>,
+    machine: std::marker::PhantomData<fn() -> A>,
+}
+
+#[repr(C, align(4096))]
+struct Frame([std::sync::atomic::AtomicU32; 1024]);
+
+impl<A: Arch> Ram<A> {
+    pub fn new(cpus: usize) -> Self {
+        let frame = || Frame([const { std::sync::atomic::AtomicU32::new(0) }; 1024]);
+        Self {
+            memory: (0..FRAMES).map(|_| frame()).collect(),
+            records: (0..FRAMES).map(|_| Record::new(0)).collect(),
+            state: Mutex::new(State {
+                cpu: 0,
+                taken: BTreeSet::new(),
+                allowance: usize::MAX,
+                next: DATA,
+                mapped: BTreeMap::new(),
+                payloads: BTreeMap::new(),
+                released: Vec::new(),
+                tlbs: (0..cpus).map(|_| Tlb::default()).collect(),
+                asid_bits: A::ASID_BITS,
+                forgets: false,
+                pauses: 0,
+            }),
+            others: OnceLock::new(),
+            machine: std::marker::PhantomData,
+        }
+    }
+
+    pub fn state(&self) -> MutexGuard<'_, State> {
+        self.state.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// Returns how many frames are nodes or control blocks.
+    pub fn taken(&self) -> usize {
+        self.state().taken.len()
+    }
+
+    /// Takes neighbouring frames for users, aligned to `align`, each of which is to be mapped once.
+    pub fn fresh(&self, count: usize, align: usize) -> usize {
+        let mut state = self.state();
+        let first = state.next.next_multiple_of(align);
+        // Sometimes the next ones continue these, and sometimes not.
+        state.next = first + count + first % 3 / 2;
+        (first..first + count).for_each(|frame| assert_eq!(state.mapped.insert(frame, 1), None));
+        first
+    }
+
+    /// Takes frames back that were never mapped.
+    pub fn put_back(&self, first: usize, count: usize) {
+        let mut state = self.state();
+        (first..first + count).for_each(|frame| assert_eq!(state.mapped.remove(&frame), Some(1)));
+    }
+
+    /// Notes that one page less has a payload.
+    pub fn let_go(&self, payload: u64) {
+        let mut state = self.state();
+        let holders = state.payloads.get_mut(&payload).expect("a page has the payload");
+        *holders -= 1;
+        if *holders == 0 {
+            state.payloads.remove(&payload);
+        }
+    }
+
+    /// Has the CPUs that were interrupted take the interrupt.
+    pub fn serve(&self, on_interrupt: impl Fn()) {
+        let (me, cpus) = {
+            let state = self.state();
+            (state.cpu, state.tlbs.len())
+        };
+        for cpu in (0..cpus).filter(|&cpu| cpu != me) {
+            if std::mem::replace(&mut self.state().tlbs[cpu].asked, false) {
+                self.state().cpu = cpu;
+                on_interrupt();
+                self.state().cpu = me;
+            }
+        }
+    }
+
+    fn index(frame: PhysAddr) -> usize {
+        (frame.get() >> 12) - FIRST
+    }
+}
+
+// SAFETY: each frame of the arena is handed out once until it is given back, with memory and a record of its own. One thread
+// runs as all CPUs, and changes from one to another in `pause` alone, when no closure of `masked` but the waiting one is under
+// way. A TLB is a map, from which `flush` takes what it is told; nobody walks but by way of `lookup`.
+unsafe impl<A: Arch> Kernel for Ram<A> {
+    type Machine = A;
+
+    fn cpu(&self) -> usize {
+        self.state().cpu
+    }
+
+    fn take_frame(&self) -> Option<PhysAddr> {
+        let mut state = self.state();
+        if state.allowance != usize::MAX {
+            state.allowance = state.allowance.checked_sub(1)?;
+        }
+        let free = (0..FRAMES).find(|frame| !state.taken.contains(frame))?;
+        state.taken.insert(free);
+        Some(PhysAddr::new((FIRST + free) << 12))
+    }
+
+    fn give_frame(&self, frame: PhysAddr) {
+        assert!(self.state().taken.remove(&Self::index(frame)), "{frame} is given back twice");
+    }
+
+    fn memory(&self, frame: PhysAddr) -> *mut u8 {
+        let frame = &raw const self.memory[Self::index(frame)];
+        frame.cast_mut().cast()
+    }
+
+    fn record(&self, frame: PhysAddr) -> Option<&Record> {
+        self.records.get(Self::index(frame))
+    }
+
+    fn release(&self, run: Run) {
+        let mut state = self.state();
+        state.released.push(run);
+        for frame in run.frames() {
+            let count = state.mapped.get_mut(&frame.get()).unwrap_or_else(|| panic!("{run:?} is not mapped"));
+            *count -= 1;
+            if *count == 0 {
+                state.mapped.remove(&frame.get());
+            }
+        }
+    }
+
+    fn share(&self, run: Run) {
+        let mut state = self.state();
+        for frame in run.frames() {
+            *state.mapped.get_mut(&frame.get()).expect("what is shared is mapped") += 1;
+        }
+    }
+
+    fn release_payload(&self, payload: u64) {
+        self.let_go(payload);
+    }
+
+    fn share_payload(&self, payload: u64) {
+        *self.state().payloads.get_mut(&payload).expect("a page has the payload") += 1;
+    }
+
+    fn flush(&self, flush: &Flush, asid: Option<Asid>) {
+        let mut state = self.state();
+        if state.forgets {
+            return;
+        }
+        let cpu = state.cpu;
+        let asid = asid.map(|asid| usize::from(asid.get()));
+        let pages = flush.by_address(A::Format::WALK_CACHE, 64);
+        let named: Option<BTreeSet<usize>> = pages.map(|pages| pages.map(|page| page.get()).collect());
+        let covered = |tag: usize, page: usize| {
+            asid.is_none_or(|asid| asid == tag) && named.as_ref().is_none_or(|named| named.contains(&page))
+        };
+        state.tlbs[cpu].held.retain(|&(tag, page), _| !covered(tag, page));
+    }
+
+    fn interrupt(&self, cpus: CpuSet) {
+        let mut state = self.state();
+        cpus.into_iter().for_each(|cpu| state.tlbs[cpu].asked = true);
+    }
+
+    fn pause(&self) {
+        let mut state = self.state();
+        state.pauses += 1;
+        assert!(state.pauses < 1_000_000, "CPU {} waits for ever", state.cpu);
+        drop(state);
+        if let Some(others) = self.others.get() {
+            others();
+        }
+    }
+
+    fn masked<R>(&self, f: impl FnOnce() -> R) -> R {
+        f()
+    }
+
+    fn load(&self, root: usize) {
+        let mut state = self.state();
+        let cpu = state.cpu;
+        state.tlbs[cpu].root = Some(root);
+    }
+
+    fn unload(&self) {
+        let mut state = self.state();
+        let cpu = state.cpu;
+        state.tlbs[cpu].root = None;
+    }
+
+    fn asid_bits(&self) -> u32 {
+        self.state().asid_bits
+    }
+}

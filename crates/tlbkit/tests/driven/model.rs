@@ -1,0 +1,121 @@
+//! What an address space is to be: its pages, by number.
+
+use std::collections::BTreeMap;
+
+use tlbkit::pagetable::format::Format;
+use tlbkit::pagetable::{Geometry, Radix};
+use tlbkit::{Attr, Change, Machine, Mark};
+
+use super::kernel::Arch;
+
+pub const ACCESS: Attr = Attr::READ.union(Attr::WRITE).union(Attr::EXEC);
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Page {
+    pub frame: usize,
+    /// How many base pages it is.
+    pub pages: usize,
+    pub attr: Attr,
+    pub dirty: bool,
+}
+
+#[derive(Clone, Debug, Default)]
+pub struct Model {
+    pub leaves: BTreeMap<usize, Page>,
+    pub marks: BTreeMap<usize, Mark>,
+}
+
+impl Model {
+    /// Returns the leaf that maps a page, and its first page.
+    pub fn find(&self, page: usize) -> Option<(usize, Page)> {
+        let (&first, &leaf) = self.leaves.range(..=page).next_back()?;
+        (page - first < leaf.pages).then_some((first, leaf))
+    }
+
+    /// Tells whether nothing is mapped or marked there.
+    pub fn is_free(&self, first: usize, last: usize) -> bool {
+        self.find(first).is_none()
+            && self.leaves.range(first..=last).next().is_none()
+            && self.marks.range(first..=last).next().is_none()
+    }
+
+    pub fn maps_frame(&self, frame: usize) -> bool {
+        self.leaves.values().any(|leaf| (leaf.frame..leaf.frame + leaf.pages).contains(&frame))
+    }
+
+    /// Splits the larger pages that reach over an end.
+    pub fn split(&mut self, first: usize, last: usize) {
+        for end in [first, last] {
+            if let Some((at, leaf)) = self.find(end)
+                && (at < first || at + leaf.pages - 1 > last)
+            {
+                self.leaves.remove(&at);
+                for page in 0..leaf.pages {
+                    self.leaves.insert(at + page, Page { frame: leaf.frame + page, pages: 1, ..leaf });
+                }
+            }
+        }
+    }
+
+    /// Changes the attributes of all leaves in a range, which no leaf reaches over.
+    pub fn protect<A: Arch>(&mut self, first: usize, last: usize, change: Change) {
+        for page in self.leaves.range_mut(first..=last).map(|(_, page)| page) {
+            page.attr = effective::<A>(change.apply(page.attr));
+            page.dirty = page.attr.contains(Attr::DIRTY) && has_dirty::<A>();
+        }
+    }
+}
+
+impl Page {
+    pub fn new<A: Arch>(frame: usize, pages: usize, attr: Attr) -> Self {
+        let attr = effective::<A>(attr);
+        Self { frame, pages, attr, dirty: attr.contains(Attr::DIRTY) }
+    }
+}
+
+fn has_dirty<A: Machine>() -> bool {
+    A::Format::OPTIONAL.contains(Attr::DIRTY)
+}
+
+/// What a page has of attributes that it is given: what can be written or executed can be read.
+pub fn effective<A: Machine>(attr: Attr) -> Attr {
+    let mut attr = attr.union(A::Format::IMPLIED);
+    attr.set(Attr::READ, attr.intersects(ACCESS));
+    attr
+}
+
+/// The attributes that are compared.
+pub fn mask<A: Machine>() -> Attr {
+    let compared = ACCESS.union(Attr::USER).union(Attr::COPY_ON_WRITE);
+    compared.intersection(A::Format::OPTIONAL.union(A::Format::IMPLIED))
+}
+
+/// The pages of the lower half and those of the upper one, if there is one.
+pub fn halves<A: Machine>() -> Vec<(usize, usize)> {
+    let bits = A::Geometry::VA_BITS - 12;
+    if A::Geometry::SIGNED {
+        let top = usize::MAX >> 12;
+        return vec![(0, (1 << (bits - 1)) - 1), (top - ((1 << (bits - 1)) - 1), top)];
+    }
+    vec![(0, usize::MAX >> (usize::BITS - A::Geometry::VA_BITS) >> 12)]
+}
+
+/// Tells whether all pages of a range are in one half.
+pub fn fits<A: Machine>(first: usize, last: usize) -> bool {
+    halves::<A>().iter().any(|&(begin, end)| first >= begin && last <= end && first <= last)
+}
+
+/// How many base pages the second size has.
+pub fn large<A: Machine>() -> usize {
+    A::Geometry::SIZES[1].bytes() >> 12
+}
+
+/// Pages that operations meet at: the ends of nodes and of halves.
+pub fn spots<A: Machine>() -> Vec<usize> {
+    let slots = 1 << A::Geometry::WIDTHS[A::Geometry::WIDTHS.len() - 1];
+    let mut spots = vec![0, 2, slots - 2, slots, 2 * slots, 3 * large::<A>()];
+    for (first, last) in halves::<A>() {
+        spots.extend([first, last - 3, last]);
+    }
+    spots
+}

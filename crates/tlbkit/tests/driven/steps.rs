@@ -1,0 +1,533 @@
+//! What the bytes of a step ask for, done to an address space and to its model.
+
+use std::ops::ControlFlow;
+
+use tlbkit::pagetable::format::Format;
+use tlbkit::{
+    Access, AddressSpace, Attr, Change, Edit, Entry, Error, Fault, Mark, PageSize, Pages, Pfn, VirtAddr, Vpn,
+};
+
+use super::kernel::{Arch, Held, Ram};
+use super::model::{ACCESS, Model, Page, fits, halves, large, spots};
+use super::{Process, SPACES, STEP, Space, World};
+
+const RU: Attr = Attr::READ.union(Attr::USER);
+const RWU: Attr = RU.union(Attr::WRITE);
+
+/// How many pages a range has.
+const COUNTS: [usize; 8] = [1, 1, 1, 1, 2, 3, 5, if cfg!(miri) { 7 } else { 0x203 }];
+
+/// The last page that an address reaches.
+const TOP: usize = usize::MAX >> 12;
+
+fn pages(first: usize, last: usize) -> Pages {
+    Pages::new(Vpn::new(first), Vpn::new(last)).expect("a range")
+}
+
+fn address(page: usize) -> VirtAddr {
+    VirtAddr::new(page << 12)
+}
+
+/// The attributes that a page is mapped with.
+fn rights(byte: u8) -> Attr {
+    [RWU, RWU, RU, RU | Attr::EXEC, RWU | Attr::DIRTY, RWU | Attr::EXEC][usize::from(byte) % 6]
+}
+
+/// Returns a page that is mapped or marked, or one near the end of a node or of a half.
+fn some_page<A: Arch>(model: &Model, spot: u8) -> usize {
+    let (spot, known) = (usize::from(spot), model.leaves.len() + model.marks.len());
+    if spot >= 96 && known > 0 {
+        let at = (spot - 96) % known;
+        let mut pages = model.leaves.iter().map(|(&first, page)| first + spot / 7 % page.pages);
+        let marked = |at| model.marks.keys().nth(at).copied();
+        return pages.nth(at).or_else(|| marked(at - model.leaves.len())).expect("there are as many");
+    }
+    let spots = spots::<A>();
+    (spots[spot % spots.len()] + spot / spots.len() % 3).min(TOP)
+}
+
+/// Returns a change that the machine's entries can express.
+fn some_change<A: Arch>(byte: u8) -> Change {
+    let all = [
+        Change::clear(Attr::WRITE),
+        Change::set(Attr::WRITE),
+        Change { clear: Attr::COPY_ON_WRITE, set: Attr::WRITE },
+        Change::clear(ACCESS),
+        Change::set(Attr::READ),
+        Change::clear(Attr::EXEC),
+        Change::clear(Attr::DIRTY),
+        Change { clear: ACCESS, set: RWU },
+    ];
+    let change = all[usize::from(byte) % all.len()];
+    let refused = change.clear.difference(change.set).intersects(A::Format::IMPLIED);
+    if refused { Change::clear(Attr::WRITE) } else { change }
+}
+
+/// What a step is about: a page, a range that begins there, and a byte more.
+#[derive(Clone, Copy, Debug)]
+struct At {
+    page: usize,
+    last: usize,
+    rights: u8,
+    twist: u8,
+    /// Whether there may be too few frames.
+    scarce: bool,
+}
+
+impl At {
+    fn len(self) -> usize {
+        self.last - self.page + 1
+    }
+
+    fn range(self) -> Pages {
+        pages(self.page, self.last)
+    }
+
+    /// The block of the second size that the page is in.
+    fn block<A: Arch>(self) -> (usize, usize) {
+        let pages = large::<A>();
+        let first = self.page & !(pages - 1);
+        (first, first + (pages - 1))
+    }
+
+    /// Checks that what can be done is done, unless there are too few frames.
+    fn expect<R: std::fmt::Debug>(self, done: &Result<R, Error>, possible: bool) -> bool {
+        match done {
+            Ok(_) => assert!(possible, "{self:x?}: {done:?} and cannot be"),
+            Err(Error::NoMemory { .. }) => assert!(self.scarce || !possible, "{self:x?}: there is memory"),
+            Err(_) => assert!(!possible, "{self:x?}: {done:?}"),
+        }
+        done.is_ok()
+    }
+}
+
+impl<A: Arch, const CPUS: usize> World<A, CPUS> {
+    pub(super) fn take(&mut self, bytes: [u8; STEP], misses: bool) {
+        let [kind, which, spot, count, rights, twist, ..] = bytes;
+        let kernel = self.kernel();
+        let (cpu, scarce) = {
+            let state = kernel.state();
+            (state.cpu, state.allowance != usize::MAX)
+        };
+        let mut at = At { page: 0, last: 0, rights, twist, scarce };
+        let living: Vec<usize> =
+            (0..self.processes.len()).filter(|&at| self.processes[at].handle.is_some()).collect();
+        let chosen = living.get(usize::from(which) % living.len().max(1)).copied();
+        let Some(chosen) = chosen else { return self.begin(at) };
+        // On what the CPU at hand runs, if its TLB is to be loaded.
+        let chosen = match kind % 32 {
+            7..11 => self.processes.iter().position(|process| Some(process.name) == self.runs[cpu]),
+            _ => None,
+        }
+        .unwrap_or(chosen);
+        at.page = some_page::<A>(&self.processes[chosen].model, spot);
+        at.last = at.page.saturating_add(COUNTS[usize::from(count) % COUNTS.len()] - 1).min(TOP);
+        let name = self.processes[chosen].name;
+        let Some(space) = self.processes[chosen].handle.clone() else { return };
+        match kind % 32 {
+            0 if self.processes.len() < SPACES => self.begin(at),
+            1 | 2 if self.processes.len() < SPACES => self.fork(at, chosen),
+            3 | 4 => {
+                space.activate().expect("no call is under way");
+                self.runs[cpu] = Some(name);
+            }
+            5 => {
+                self.mmu.idle().expect("no call is under way");
+                self.runs[cpu] = None;
+            }
+            6 if twist < 64 => self.processes[chosen].handle = None,
+            7..11 => self.touch(at, chosen, cpu),
+            kind => {
+                let mut payload = 0;
+                if kind >= 29 {
+                    self.payloads += 1;
+                    payload = self.payloads;
+                }
+                let model = &mut self.processes[chosen].model;
+                match kind {
+                    11..15 => map(kernel, &space, model, at),
+                    15 => map_large(kernel, &space, model, at),
+                    16..19 => unmap(&space, model, at, misses),
+                    19 | 20 => protect(&space, model, at),
+                    21 => resize(&space, model, at),
+                    22 | 23 => replace(kernel, &space, model, at),
+                    24 | 25 => fault(kernel, &space, model, at),
+                    26 => batch(kernel, &space, model, at),
+                    27 => pieces(&space, model, at),
+                    28 => step_on(&space, model, at),
+                    29.. => mark(kernel, &space, model, at, payload),
+                    _ => {}
+                }
+            }
+        }
+    }
+
+    fn begin(&mut self, at: At) {
+        let made = AddressSpace::new(self.mmu);
+        if at.expect(&made, true) {
+            self.add(made.expect("it is made"), Model::default());
+        }
+    }
+
+    fn add(&mut self, handle: Space<A, CPUS>, model: Model) {
+        self.names += 1;
+        self.processes.push(Process { name: self.names, handle: Some(handle), model, nodes: 0 });
+    }
+
+    fn fork(&mut self, at: At, chosen: usize) {
+        let process = &mut self.processes[chosen];
+        let forked = process.handle.as_ref().expect("it lives").fork();
+        let Ok(child) = forked else {
+            at.expect(&forked, true);
+            return;
+        };
+        for page in process.model.leaves.values_mut().filter(|page| page.attr.contains(Attr::WRITE)) {
+            page.attr = page.attr.difference(Attr::WRITE).union(Attr::COPY_ON_WRITE);
+        }
+        let mut model = process.model.clone();
+        for page in model.leaves.values_mut() {
+            page.attr.remove(Attr::DIRTY);
+            page.dirty = false;
+        }
+        self.add(child, model);
+    }
+
+    /// Loads the TLB of this CPU, if it runs the address space, and looks pages up.
+    fn touch(&self, at: At, chosen: usize, cpu: usize) {
+        let process = &self.processes[chosen];
+        let Some(space) = &process.handle else { return };
+        for page in at.page..=at.last.min(at.page + 7) {
+            let found = space.lookup(address(page));
+            let wanted = process.model.find(page).filter(|_| fits::<A>(page, page));
+            assert_eq!(found.is_some(), wanted.is_some(), "page {page:#x}");
+            let (Some(leaf), Some((first, known))) = (found, wanted) else { continue };
+            let frame = leaf.frame.get() + (page - first);
+            assert_eq!(frame, known.frame + (page - first));
+            assert_eq!(space.translate(address(page)).map(|at| at.get()), Some(frame << 12));
+            if leaf.attr.contains(Attr::READ) && self.runs[cpu] == Some(process.name) {
+                let mut state = self.kernel().state();
+                let tag = A::asid(state.tlbs[cpu].root.expect("the CPU runs it"));
+                let held = Held { frame, writable: leaf.attr.contains(Attr::WRITE) };
+                state.tlbs[cpu].held.insert((tag, page), held);
+            }
+        }
+    }
+}
+
+/// Maps a range to frames in a row, or to frames one by one.
+fn map<A: Arch, const CPUS: usize>(kernel: &Ram<A>, space: &Space<A, CPUS>, model: &mut Model, mut at: At) {
+    // As many as one of the second size could replace, sometimes.
+    let block = at.len() > 8 && at.twist >= 128;
+    if block {
+        (at.page, at.last) = at.block::<A>();
+    }
+    let (len, attr) = (at.len(), rights(at.rights));
+    let frame = kernel.fresh(len, if block { len } else { 1 });
+    let possible = fits::<A>(at.page, at.last) && model.is_free(at.page, at.last);
+    let done = if at.twist < 64 && len < 8 {
+        // One frame too few, sometimes.
+        let given = len - usize::from(at.twist < 8);
+        let done = space.map_each(at.range(), (frame..frame + given).map(Pfn::new), attr);
+        at.expect(&done, possible && given == len).then_some(())
+    } else {
+        let done = space.map(at.range(), Pfn::new(frame), attr);
+        at.expect(&done, possible).then_some(())
+    };
+    if done.is_none() {
+        return kernel.put_back(frame, len);
+    }
+    for page in 0..len {
+        model.leaves.insert(at.page + page, Page::new::<A>(frame + page, 1, attr));
+    }
+}
+
+/// Maps a page of the second size.
+fn map_large<A: Arch, const CPUS: usize>(kernel: &Ram<A>, space: &Space<A, CPUS>, model: &mut Model, at: At) {
+    let (first, last) = at.block::<A>();
+    let (count, attr) = (last - first + 1, rights(at.rights));
+    // Not one that a page of the third size would fit.
+    let frame = kernel.fresh(2 * count, 2 * count);
+    kernel.put_back(frame, count);
+    let frame = frame + count;
+    let possible = fits::<A>(first, last) && model.is_free(first, last);
+    let done = if at.twist < 128 {
+        let size = PageSize::from_shift(12 + count.ilog2()).expect("a size");
+        space.edit(|edit| edit.map_sized(pages(first, last), Pfn::new(frame), size, attr))
+    } else {
+        space.map_linear(pages(first, last), Pfn::new(frame), attr)
+    };
+    if !at.expect(&done, possible) {
+        return kernel.put_back(frame, count);
+    }
+    model.leaves.insert(first, Page::new::<A>(frame, count, attr));
+}
+
+fn unmap<A: Arch, const CPUS: usize>(space: &Space<A, CPUS>, model: &mut Model, at: At, misses: bool) {
+    let done = space.unmap(at.range());
+    if at.expect(&done, fits::<A>(at.page, at.last)) && !misses {
+        model.split(at.page, at.last);
+        let before: usize = model.leaves.values().map(|page| page.pages).sum();
+        model.leaves.retain(|page, _| !(at.page..=at.last).contains(page));
+        model.marks.retain(|page, _| !(at.page..=at.last).contains(page));
+        let after: usize = model.leaves.values().map(|page| page.pages).sum();
+        assert_eq!(done, Ok(before - after));
+    }
+}
+
+fn protect<A: Arch, const CPUS: usize>(space: &Space<A, CPUS>, model: &mut Model, at: At) {
+    let change = some_change::<A>(at.rights);
+    let done = space.protect(at.range(), change);
+    if at.expect(&done, fits::<A>(at.page, at.last)) {
+        model.split(at.page, at.last);
+        model.protect::<A>(at.page, at.last, change);
+        let count: usize = model.leaves.range(at.page..=at.last).map(|(_, page)| page.pages).sum();
+        assert_eq!(done, Ok(count));
+    }
+}
+
+/// Splits a page of the second size, or makes one of the small ones.
+fn resize<A: Arch, const CPUS: usize>(space: &Space<A, CPUS>, model: &mut Model, at: At) {
+    let (first, last) = at.block::<A>();
+    let count = last - first + 1;
+    let to = if at.twist < 128 { count } else { 1 };
+    let size = PageSize::from_shift(12 + to.ilog2()).expect("a size");
+    let done = space.resize(pages(first, last), size);
+    let whole = fits::<A>(first, last);
+    let mapped: Vec<Page> = (first..=last).filter_map(|page| model.leaves.get(&page)).copied().collect();
+    let all = mapped.iter().map(|page| page.pages).sum::<usize>() == count;
+    if to == 1 {
+        at.expect(&done, whole && all);
+        if done.is_ok() && mapped.len() == 1 {
+            // As if both neighbours cut it.
+            model.split(first, first);
+            model.split(last, last);
+        }
+        return;
+    }
+    let like = |page: &Page| page.attr.difference(Attr::DIRTY.union(Attr::ACCESSED));
+    let in_row =
+        |(at, page): (usize, &Page)| page.frame == mapped[0].frame + at && like(page) == like(&mapped[0]);
+    let fit = all && mapped[0].frame % count == 0 && mapped.iter().enumerate().all(in_row);
+    if at.expect(&done, whole && (fit || all && mapped.len() == 1)) && mapped.len() > 1 {
+        let dirty = mapped.iter().any(|page| page.dirty);
+        let mut page = Page { pages: count, dirty, ..mapped[0] };
+        page.attr.set(Attr::DIRTY, dirty);
+        model.leaves.retain(|page, _| !(first..=last).contains(page));
+        model.leaves.insert(first, page);
+    }
+}
+
+fn replace<A: Arch, const CPUS: usize>(kernel: &Ram<A>, space: &Space<A, CPUS>, model: &mut Model, at: At) {
+    let found = model.find(at.page);
+    let (count, attr) = (found.map_or(1, |(_, page)| page.pages), rights(at.rights));
+    let frame = kernel.fresh(count, count);
+    let done = space.replace(address(at.page), Pfn::new(frame), attr);
+    if !at.expect(&done, fits::<A>(at.page, at.page) && found.is_some()) {
+        return kernel.put_back(frame, count);
+    }
+    let (first, _) = found.expect("it was replaced");
+    model.leaves.insert(first, Page::new::<A>(frame, count, attr));
+}
+
+/// A page fault, and what a kernel does about it.
+fn fault<A: Arch, const CPUS: usize>(kernel: &Ram<A>, space: &Space<A, CPUS>, model: &mut Model, at: At) {
+    let access =
+        [Access::LOAD, Access::STORE, Access::STORE, Access::FETCH][usize::from(at.twist) % 4].by_user();
+    let found = space.fault(address(at.page), access).expect("no call is under way");
+    if !fits::<A>(at.page, at.page) {
+        return assert_eq!(found, Fault::NotMapped);
+    }
+    let Some((first, page)) = model.find(at.page) else {
+        let wanted = match model.marks.get(&at.page) {
+            None => Fault::NotMapped,
+            Some(Mark::Guard) => Fault::Guard,
+            Some(&Mark::Payload(payload)) => Fault::Swapped(payload),
+        };
+        return assert_eq!(found, wanted);
+    };
+    let copies = page.attr.contains(Attr::COPY_ON_WRITE) && access.allowed(page.attr | Attr::WRITE);
+    match found {
+        Fault::Retry => {
+            assert!(access.allowed(page.attr), "{page:?} does not allow {access:?}");
+            let writes = access == Access::STORE.by_user();
+            let page = model.leaves.get_mut(&first).expect("it is mapped");
+            page.dirty |= writes;
+            page.attr.set(Attr::DIRTY, page.dirty);
+        }
+        Fault::Closed(_) => assert!(!page.attr.intersects(ACCESS), "{page:?}"),
+        Fault::NoRight(_) => assert!(!access.allowed(page.attr) && !copies, "{page:?} and {access:?}"),
+        Fault::CopyOnWrite(leaf) => {
+            assert!(copies && !access.allowed(page.attr), "{page:?} and {access:?}");
+            assert_eq!(leaf.frame.get(), page.frame);
+            // Whoever is the last that has it keeps it.
+            if kernel.state().mapped[&page.frame] == 1 && page.pages == 1 {
+                let change = Change { clear: Attr::COPY_ON_WRITE, set: Attr::WRITE };
+                assert_eq!(space.protect(pages(first, first), change), Ok(1));
+                model.protect::<A>(first, first, change);
+            } else {
+                let frame = kernel.fresh(page.pages, page.pages);
+                let done = space.replace(address(at.page), Pfn::new(frame), RWU);
+                assert!(done.is_ok(), "{done:?}");
+                model.leaves.insert(first, Page::new::<A>(frame, page.pages, RWU));
+            }
+        }
+        other => panic!("{other:?} for {page:?}"),
+    }
+}
+
+/// Several changes that cost one shootdown, and a call from inside, which is refused.
+fn batch<A: Arch, const CPUS: usize>(kernel: &Ram<A>, space: &Space<A, CPUS>, model: &mut Model, at: At) {
+    let (first, attr) = (at.page, rights(at.rights));
+    let frame = kernel.fresh(1, 1);
+    let fits = fits::<A>(first, first);
+    let done = space.edit(|edit: &mut Edit<'_, Ram<A>, CPUS>| {
+        assert_eq!(space.unmap(at.range()), Err(Error::Busy));
+        // What is gone, and mapped again at once: no CPU goes on with the old frame.
+        let unmapped = edit.unmap(pages(first, first));
+        if at.expect(&unmapped, fits) {
+            model.split(first, first);
+            model.leaves.remove(&first);
+            model.marks.remove(&first);
+        }
+        let mapped = edit.map(pages(first, first), Pfn::new(frame), attr);
+        if at.expect(&mapped, fits && unmapped.is_ok()) {
+            model.leaves.insert(first, Page::new::<A>(frame, 1, attr));
+        }
+        if at.twist < 64 {
+            edit.flush();
+        }
+        mapped
+    });
+    if done.is_err() {
+        kernel.put_back(frame, 1);
+    }
+}
+
+/// The physical pieces of a range, after the faults that make them accessible.
+fn pieces<A: Arch, const CPUS: usize>(space: &Space<A, CPUS>, model: &mut Model, at: At) {
+    let last = at.last.min(at.page + 4);
+    let allowed = |page: usize| {
+        fits::<A>(page, page) && model.find(page).is_some_and(|(_, page)| page.attr.contains(RU))
+    };
+    let count = (at.page..=last).take_while(|&page| allowed(page)).count();
+    for page in at.page..at.page + count {
+        assert_eq!(space.fault(address(page), Access::LOAD.by_user()), Ok(Fault::Retry));
+    }
+    let mut bytes = Vec::new();
+    // From the middle of the first page to the middle of the last.
+    let len = ((last - at.page) << 12) + 0x10;
+    let done =
+        space.pieces(VirtAddr::new((at.page << 12) + 0x800), len, Access::LOAD.by_user(), |start, len| {
+            bytes.extend((start.get()..start.get() + len).step_by(0x800))
+        });
+    let all = at.page + count > last;
+    let wanted = if all {
+        Ok(())
+    } else {
+        Err(Error::NotMapped { at: address(at.page + count).max(VirtAddr::new((at.page << 12) + 0x800)) })
+    };
+    assert_eq!(done, wanted);
+    for (piece, &start) in bytes.iter().enumerate() {
+        let page = at.page + (piece + 1) / 2;
+        let (first, leaf) = model.find(page).expect("it is mapped");
+        let frame = leaf.frame + (page - first);
+        assert!(start >> 12 == frame, "piece {piece} of {at:x?}: {start:#x} is not in frame {frame:#x}");
+    }
+}
+
+/// A cursor that steps, looks, and goes to what is mapped next.
+fn step_on<A: Arch, const CPUS: usize>(space: &Space<A, CPUS>, model: &Model, at: At) {
+    let top = halves::<A>().last().expect("a half").1;
+    let walked = space.edit(|edit| {
+        let mut cursor = edit.cursor(address(at.page))?;
+        let mut page = at.page;
+        for _ in 0..4 {
+            let found = model.find(page);
+            let look = cursor.look();
+            assert_eq!(
+                look.map(|leaf| leaf.frame.get()),
+                found.map(|(_, leaf)| leaf.frame),
+                "page {page:#x}"
+            );
+            let behind = found.map_or(page, |(first, leaf)| first + leaf.pages - 1);
+            let next = model.leaves.range(behind + 1..).next().map(|(&first, _)| first);
+            assert_eq!(cursor.next_mapped(address(top)).map(|leaf| leaf.at), next.map(address));
+            page = next.unwrap_or(page);
+            let ends = halves::<A>().iter().any(|half| half.1 == page);
+            assert_eq!(cursor.step(), !ends, "page {page:#x}");
+            page += usize::from(!ends);
+            assert_eq!(cursor.at(), address(page));
+        }
+        Ok(())
+    });
+    assert_eq!(walked.is_ok(), fits::<A>(at.page, at.page), "{walked:?}");
+    let mut some = model.leaves.iter();
+    let visited = space.for_each(pages(0, top), |leaf| {
+        let wanted = some.next().map(|(&first, _)| first);
+        assert_eq!(Some(leaf.at.get() >> 12), wanted);
+        if at.twist % 4 == 0 { ControlFlow::Break(()) } else { ControlFlow::Continue(()) }
+    });
+    assert!(visited.is_ok());
+}
+
+/// Marks, and pages in their places.
+fn mark<A: Arch, const CPUS: usize>(
+    kernel: &Ram<A>,
+    space: &Space<A, CPUS>,
+    model: &mut Model,
+    at: At,
+    payload: u64,
+) {
+    let fits = fits::<A>(at.page, at.page);
+    let found = model.find(at.page);
+    let marked = model.marks.get(&at.page).copied();
+    let let_go = |mark: Option<Mark>| {
+        if let Some(Mark::Payload(payload)) = mark {
+            kernel.let_go(payload);
+        }
+    };
+    match at.twist {
+        0..128 => {
+            let mark = if at.twist < 16 { Mark::Guard } else { Mark::Payload(payload) };
+            if let Mark::Payload(payload) = mark {
+                kernel.state().payloads.insert(payload, 1);
+            }
+            let done = space.mark(address(at.page), mark);
+            let small = found.is_none_or(|(_, page)| page.pages == 1);
+            if !at.expect(&done, fits && small) {
+                return let_go(Some(mark));
+            }
+            let was = match (found, marked) {
+                (Some((_, page)), _) => {
+                    let leaf = done.expect("it is marked").leaf().expect("a page was mapped there");
+                    assert_eq!(leaf.frame.get(), page.frame);
+                    None
+                }
+                (None, marked) => {
+                    assert_eq!(done, Ok(Entry::from(marked)));
+                    marked
+                }
+            };
+            let_go(was);
+            model.leaves.remove(&at.page);
+            model.marks.insert(at.page, mark);
+        }
+        128..200 => {
+            let (frame, attr) = (kernel.fresh(1, 1), rights(at.rights));
+            let done = space.fill(address(at.page), Pfn::new(frame), attr);
+            if !at.expect(&done, fits && marked.is_some()) {
+                return kernel.put_back(frame, 1);
+            }
+            assert_eq!(done.ok(), marked);
+            let_go(model.marks.remove(&at.page));
+            model.leaves.insert(at.page, Page::new::<A>(frame, 1, attr));
+        }
+        _ => {
+            let done = space.edit(|edit| edit.unmark(address(at.page)));
+            if at.expect(&done, fits) {
+                assert_eq!(done, Ok(marked));
+                let_go(model.marks.remove(&at.page));
+            }
+        }
+    }
+}

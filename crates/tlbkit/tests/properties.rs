@@ -1,0 +1,106 @@
+//! Address spaces against a model of their pages, on every machine, with one CPU and with several: results, frames, nodes,
+//! marks, copies, and what TLBs hold.
+
+mod driven;
+
+use driven::kernel::Arch;
+use driven::{Fault, STEP, run};
+use proptest::collection::vec;
+use proptest::prelude::*;
+use proptest::test_runner::TestRunner;
+use tlbkit::arch;
+
+const SEVERAL: usize = 3;
+
+/// A generator of bytes.
+struct Bytes(u64);
+
+impl Bytes {
+    fn step(&mut self) -> [u8; STEP] {
+        self.0 ^= self.0 << 13;
+        self.0 ^= self.0 >> 7;
+        self.0 ^= self.0 << 17;
+        self.0.wrapping_mul(0x2545_f491_4f6c_dd1d).to_be_bytes()
+    }
+}
+
+/// Histories of `steps` steps on one machine.
+fn hold<A: Arch, const CPUS: usize>(steps: usize) {
+    let bits = prop_oneof![4 => Just(16_u32), 1 => Just(0), 1 => 2..4_u32];
+    let mut runner = TestRunner::new(ProptestConfig { cases: 40, ..ProptestConfig::default() });
+    let histories = (bits, vec(any::<[u8; STEP]>(), 1..steps));
+    let held = runner.run(&histories, |(bits, steps)| {
+        run::<A, CPUS>(bits, &steps, Fault::default());
+        Ok(())
+    });
+    held.unwrap_or_else(|why| panic!("{why}"));
+}
+
+/// Writes the tests of each machine. Miri would take minutes for each.
+macro_rules! properties {
+    ($($one:ident, $several:ident: $machine:ty;)+) => {$(
+        #[test]
+        #[cfg(not(miri))]
+        fn $one() {
+            hold::<$machine, 1>(120);
+        }
+
+        #[test]
+        #[cfg(not(miri))]
+        fn $several() {
+            hold::<$machine, SEVERAL>(120);
+        }
+    )+};
+}
+
+#[cfg(target_pointer_width = "64")]
+properties! {
+    one_cpu_with_sv39, several_cpus_with_sv39: arch::Sv39;
+    one_cpu_with_x86_64, several_cpus_with_x86_64: arch::X86_64;
+    one_cpu_with_aarch64, several_cpus_with_aarch64: arch::AArch64;
+}
+
+properties! {
+    one_cpu_with_mips32, several_cpus_with_mips32: arch::Mips32;
+}
+
+/// The same histories every time: what Miri interprets.
+fn few<A: Arch, const CPUS: usize>(seed: u64) {
+    let mut bytes = Bytes(seed);
+    let steps = if cfg!(miri) { 24 } else { 400 };
+    let history: Vec<_> = (0..steps).map(|_| bytes.step()).collect();
+    run::<A, CPUS>(16, &history, Fault::default());
+}
+
+#[test]
+fn a_few_histories_on_every_machine() {
+    #[cfg(target_pointer_width = "64")]
+    {
+        few::<arch::Sv39, 1>(1);
+        few::<arch::Sv39, SEVERAL>(2);
+        few::<arch::X86_64, SEVERAL>(3);
+        few::<arch::AArch64, SEVERAL>(4);
+    }
+    few::<arch::Mips32, 1>(5);
+    few::<arch::Mips32, SEVERAL>(6);
+}
+
+/// Whether some histories with a fault end in a panic.
+#[cfg(not(miri))]
+fn is_found<A: Arch, const CPUS: usize>(fault: Fault) -> bool {
+    (1..9).any(|seed| {
+        let mut bytes = Bytes(seed);
+        let history: Vec<_> = (0..400).map(|_| bytes.step()).collect();
+        std::panic::catch_unwind(|| run::<A, CPUS>(16, &history, fault)).is_err()
+    })
+}
+
+/// The controls: a machine that flushes nothing, and a model that is wrong.
+#[test]
+#[cfg(all(not(miri), target_pointer_width = "64"))]
+fn what_is_wrong_is_found() {
+    let forgets = Fault { forgets: true, ..Fault::default() };
+    let misses = Fault { misses: true, ..Fault::default() };
+    assert!(is_found::<arch::Sv39, 1>(forgets) && is_found::<arch::X86_64, SEVERAL>(forgets));
+    assert!(is_found::<arch::AArch64, 1>(misses) && is_found::<arch::Mips32, SEVERAL>(misses));
+}
