@@ -143,10 +143,16 @@ impl Space {
         Err(Error::OutOfRange { at: if self.has(pages.first()) { last } else { first } })
     }
 
-    /// Tells whether the table can map a page, which may be one that no address reaches.
+    /// Tells whether the table can map a page, which may be one that no address reaches: two shifts and a comparison at most.
     #[inline(always)]
-    const fn has(&self, page: Vpn) -> bool {
-        page.get() <= usize::MAX >> self.base.shift() && self.holds(page.address(self.base))
+    pub(crate) const fn has(&self, page: Vpn) -> bool {
+        let (page, shift, spare) = (page.get(), self.base.shift(), usize::BITS - self.va_bits);
+        if self.signed {
+            // Of an address that the highest significant bit fills up, the page is the same.
+            (((page << (shift + spare)) as isize) >> spare) as usize >> shift == page
+        } else {
+            page >> (self.va_bits - shift) == 0
+        }
     }
 
     /// Checks what every `map` and `resize` checks of its range: that it can be mapped, in pages of `size`.

@@ -27,6 +27,8 @@ pub(crate) struct Number {
     tag: Cell<Tag>,
     /// What [`held`](Self::held) returns: 0 for [`Held::Never`], or the number plus 1.
     held: AtomicU32,
+    /// Whether `held` stays as it is.
+    every: bool,
 }
 
 // SAFETY: the cell is used by `Asids` alone, under the lock of the one `Asids` that numbers the address space.
@@ -43,7 +45,12 @@ pub(crate) enum Held {
 
 impl Number {
     pub(crate) const fn new() -> Self {
-        Self { tag: Cell::new(Tag { generation: 0, asid: 0 }), held: AtomicU32::new(0) }
+        Self { tag: Cell::new(Tag { generation: 0, asid: 0 }), held: AtomicU32::new(0), every: false }
+    }
+
+    /// Returns the number of the kernel's own address space, whose translations TLBs may hold under any: 0 stands for all.
+    pub(crate) const fn every() -> Self {
+        Self { held: AtomicU32::new(1), every: true, ..Self::new() }
     }
 
     /// Tells where TLBs may hold translations of the address space. A CPU that runs it from now on, or under another number,
@@ -58,7 +65,9 @@ impl Number {
     }
 
     fn hold(&self, asid: Asid) {
-        self.held.store(u32::from(asid.get()) + 1, Ordering::Relaxed);
+        if !self.every {
+            self.held.store(u32::from(asid.get()) + 1, Ordering::Relaxed);
+        }
     }
 }
 

@@ -12,7 +12,7 @@ use core::sync::atomic::{AtomicUsize, Ordering, fence};
 
 use core::ops::ControlFlow;
 
-use tlbkit_addr::{Asid, Attr, PageSize, Pages, PhysAddr, VirtAddr, Vpn};
+use tlbkit_addr::{Attr, PageSize, Pages, PhysAddr, VirtAddr, Vpn};
 use tlbkit_pagetable::{Entry, Error, Geometry as _, Mark, Pinned, Radix as _, Run, Table as _, destroy};
 use tlbkit_shootdown::SharedSpace;
 
@@ -32,6 +32,8 @@ pub(crate) struct Block<K: Kernel, const CPUS: usize> {
     /// The CPUs that may hold its translations, those that run it, and those that must flush first.
     pub(crate) cpus: SharedSpace,
     pub(crate) number: Number,
+    /// Whether this is the kernel's own address space, which every CPU uses.
+    kernels: bool,
     /// The pages that it lends to others, or shares with its lender.
     pub(crate) lent: Option<Pages>,
     /// The address space whose pages it shares, which lives as long as this one.
@@ -65,13 +67,15 @@ impl<K: Kernel, const CPUS: usize> Handle<K, CPUS> {
             mmu.kernel().give_frame(frame);
             return Err(table);
         };
+        let kernels = lent.is_some() && lender.is_none();
         let block = Block {
             handles: AtomicUsize::new(1),
             frame,
             mmu,
             table: ManuallyDrop::new(table),
             cpus: SharedSpace::new(),
-            number: Number::new(),
+            number: if kernels { Number::every() } else { Number::new() },
+            kernels,
             lent,
             lender,
         };
@@ -148,7 +152,7 @@ impl<K: Kernel, const CPUS: usize> Block<K, CPUS> {
     /// Tells whether this is the kernel's own address space, which every CPU uses.
     #[inline(always)]
     pub(crate) fn is_kernels(&self) -> bool {
-        self.lent.is_some() && self.lender.is_none()
+        self.kernels
     }
 
     /// Returns the CPUs that may hold its translations: all that are online, if it is the kernel's own.
@@ -160,7 +164,7 @@ impl<K: Kernel, const CPUS: usize> Block<K, CPUS> {
     /// Tells where TLBs may hold its translations: under every number, which 0 stands for, if it is the kernel's own.
     #[inline]
     pub(crate) fn held(&self) -> Held {
-        if self.is_kernels() { Held::Under(Asid::default()) } else { self.number.held() }
+        self.number.held()
     }
 
     /// Returns the address space whose pages it shares.

@@ -80,6 +80,13 @@ impl<K: Kernel, const CPUS: usize> Here<K, CPUS> {
         Ok(Self { mmu, cpu, own, refused: false })
     }
 
+    /// Begins a call on this CPU, unless it is in the midst of one or not online yet.
+    #[inline(always)]
+    pub(crate) fn if_online(mmu: &'static Mmu<K, CPUS>) -> Option<Self> {
+        let here = Self::enter(mmu).ok()?;
+        (CPUS == 1 || here.own.handle.is_some()).then_some(here)
+    }
+
     /// Takes part in shootdowns from now on.
     #[cold]
     fn go_online(&mut self) -> Result<(), Error> {

@@ -65,7 +65,7 @@ impl<K: Kernel, const CPUS: usize> Handle<K, CPUS> {
         change: impl FnOnce(Slot<'_, K>) -> Outcome,
     ) -> Result<bool, Unflushed> {
         self.mmu.kernel().masked(|| {
-            let Ok(mut here) = Here::begin(self.mmu) else { return Ok(false) };
+            let Some(here) = Here::if_online(self.mmu) else { return Ok(false) };
             let Some(mut turn) = turn::<K, CPUS>(&self.table) else { return Ok(false) };
             // Not every address space may have global pages.
             let slot = turn.slot(page).filter(|_| !given.contains(Attr::GLOBAL));
@@ -73,14 +73,12 @@ impl<K: Kernel, const CPUS: usize> Handle<K, CPUS> {
             if stale.reach == Reach::Nowhere {
                 return Ok(true);
             }
-            let mut flush = Flush::none();
-            flush.add(stale.reach, stale.pages);
             let run =
                 old.map(|leaf| Run { first: leaf.frame, len: 1, dirty: leaf.attr.contains(Attr::DIRTY) });
             if stale.reach == Reach::Everywhere && !here.is_alone(self) {
-                return self.shoot_once(&mut here, &flush, run);
+                return self.shoot_once(here, stale, run);
             }
-            here.flush(self, &flush);
+            here.flush(self, &flush_of(stale));
             if let Some(run) = run {
                 here.release(run);
             }
@@ -88,20 +86,29 @@ impl<K: Kernel, const CPUS: usize> Handle<K, CPUS> {
         })
     }
 
+    /// Makes a change known to other CPUs. What it takes, it takes by value: so nothing of a change of one CPU's is in memory.
     #[cold]
     #[inline(never)]
     fn shoot_once(
         &self,
-        here: &mut Here<K, CPUS>,
-        flush: &Flush,
+        mut here: Here<K, CPUS>,
+        stale: mpt::Stale,
         run: Option<Run>,
     ) -> Result<bool, Unflushed> {
         // A batch, so that the table owes the flush if the shootdown is refused.
         let mut batch = self.table.batch();
-        batch.merge(flush);
+        batch.merge(&flush_of(stale));
         here.complete(self, batch, run.into_iter().collect());
         here.checked(Ok(true)).map_err(|_| Unflushed)
     }
+}
+
+/// Returns the flush of what a change of one leaf makes stale.
+#[inline(always)]
+fn flush_of(stale: mpt::Stale) -> Flush {
+    let mut flush = Flush::none();
+    flush.add(stale.reach, stale.pages);
+    flush
 }
 
 /// Takes the right to write a table in the midst of a call, unless another CPU has it.

@@ -127,6 +127,10 @@ impl<'n, G: Radix, F: Format, N: Nodes<Word = F::Word>> Mpt<'n, G, F, N> {
         calls: &mut Calls<impl FnMut(Run), impl FnMut(u64)>,
     ) {
         let (last, slots, cover) = (level + 1 == Self::LEVELS, Self::slots(level), Self::slot_pages(level));
+        if last && !Self::REPLICATED {
+            // SAFETY: the caller's promise.
+            return unsafe { self.fork_last(copy, batch, (from, to), first, calls) };
+        }
         // SAFETY: the caller's promise: indices are below the node's slots.
         unsafe {
             let (here, there) = (self.cell(from, 0), copy.cell(to, 0));
@@ -155,7 +159,8 @@ impl<'n, G: Radix, F: Format, N: Nodes<Word = F::Word>> Mpt<'n, G, F, N> {
                     }
                     (calls.share)(Run { first: frame, len: (index - first) * cover, dirty: false });
                     for slot in first..index {
-                        if self.copy_leaf(copy, (here, there), (from, to), slot, last) {
+                        let word = F::Word::follow(here.add(slot));
+                        if self.copy_leaf(copy, (here, there), (from, to), slot, word, last) {
                             lost = Some((lost.map_or(slot, |(first, _)| first), slot));
                         }
                     }
@@ -213,6 +218,70 @@ impl<'n, G: Radix, F: Format, N: Nodes<Word = F::Word>> Mpt<'n, G, F, N> {
         }
     }
 
+    /// Copies a node of the last level in which each leaf stands in one slot: one pass, in which a leaf is shared, loses its right
+    /// here and appears there.
+    ///
+    /// # Safety
+    ///
+    /// As for [`fork_node`](Self::fork_node).
+    unsafe fn fork_last(
+        &self,
+        copy: &Self,
+        batch: &mut Retired<'n>,
+        (from, to): (NodeAddr, NodeAddr),
+        first: Vpn,
+        calls: &mut Calls<impl FnMut(Run), impl FnMut(u64)>,
+    ) {
+        let (level, slots) = (Self::LEVELS - 1, Self::slots(Self::LEVELS - 1));
+        // SAFETY: the caller's promise: indices are below the node's slots.
+        unsafe {
+            let (here, there) = (self.cell(from, 0), copy.cell(to, 0));
+            let mut live = self.count(from, level, 0) as usize;
+            let (mut index, all) = (0, live);
+            // The first slot that has lost a right, and the one behind the last.
+            let (mut begin, mut end) = (slots, 0);
+            // The count says when the last entry has been seen.
+            while live > 0 && index < slots {
+                let (start, word) = (index, F::Word::follow(here.add(index)));
+                index += 1;
+                if F::is_leaf(word, true) {
+                    let mut next = word.advance(F::STEP, 1);
+                    // As many as continue it: the next frames, with the same attributes.
+                    while index < slots && F::Word::follow(here.add(index)) == next {
+                        next = next.advance(F::STEP, 1);
+                        index += 1;
+                    }
+                    (calls.share)(Run { first: F::frame(word, G::BASE), len: index - start, dirty: false });
+                    live = live.saturating_sub(index - start);
+                    let mut lost = self.copy_leaf(copy, (here, there), (from, to), start, word, true);
+                    for slot in start + 1..index {
+                        let word = F::Word::follow(here.add(slot));
+                        lost |= self.copy_leaf(copy, (here, there), (from, to), slot, word, true);
+                    }
+                    if lost {
+                        (begin, end) = (begin.min(start), index);
+                    }
+                } else if word != F::Word::ZERO
+                    && let Some(mark) = Self::entry(word, level, VirtAddr::new(0)).mark()
+                {
+                    if let Mark::Payload(payload) = mark {
+                        (calls.copy)(payload);
+                    }
+                    copy.put(to, start, F::absent(F::absent_bits(word)));
+                    live -= 1;
+                }
+            }
+            copy.count(to, level, (all - live) as i32);
+            copy.tally.ptes((all - live) as isize);
+            let page = |slot: usize| Vpn::new(first.get() + slot);
+            if begin < end
+                && let Some(pages) = Pages::new(page(begin), page(end - 1))
+            {
+                batch.touch(Reach::Everywhere, self.stale(Self::canonical(pages)));
+            }
+        }
+    }
+
     /// Returns the pages of a range that was counted from the first page of the table on.
     fn canonical(pages: Pages) -> Pages {
         let page = |page: Vpn| {
@@ -225,7 +294,7 @@ impl<'n, G: Radix, F: Format, N: Nodes<Word = F::Word>> Mpt<'n, G, F, N> {
         Pages::new(page(pages.first()), page(pages.last())).unwrap_or(pages)
     }
 
-    /// Copies a leaf, and tells whether it has lost a right here.
+    /// Copies a leaf, last seen as `old`, and tells whether it has lost a right here.
     ///
     /// # Safety
     ///
@@ -237,13 +306,13 @@ impl<'n, G: Radix, F: Format, N: Nodes<Word = F::Word>> Mpt<'n, G, F, N> {
         (here, there): (*const <F::Word as Word>::Cell, *const <F::Word as Word>::Cell),
         (from, to): (NodeAddr, NodeAddr),
         slot: usize,
+        mut old: F::Word,
         last: bool,
     ) -> bool {
         let clear = |word, attr: Attr| F::change(word, Change::clear(attr.intersection(F::OPTIONAL)), last);
         // SAFETY: the caller's promise.
         unsafe {
             let (here, there) = (here.add(slot), there.add(slot));
-            let mut old = F::Word::follow(here);
             let mut word = clear(old, FORGOTTEN);
             let shared = clear(old, Attr::WRITE) != old && clear(old, Attr::MEMORY) == old;
             if shared {

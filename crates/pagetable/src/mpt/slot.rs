@@ -70,7 +70,9 @@ impl<'n, G: Radix, F: Format, N: Nodes<Word = F::Word>> Mpt<'n, G, F, N> {
     /// The caller is the only writer as long as there is the slot.
     #[inline(always)]
     pub(super) unsafe fn small_slot(&self, page: Vpn) -> Option<Slot<'_, 'n, G, F, N>> {
-        G::SPACE.check_pages(Pages::one(page)).ok()?;
+        if !G::SPACE.has(page) {
+            return None;
+        }
         let (at, last) = (page.address(G::BASE), Self::LEVELS - 1);
         let mut node = self.root;
         // The walk to the node, not to the word in it.
