@@ -151,11 +151,11 @@ fn print(sizes: &BTreeMap<String, Vec<Option<u64>>>, checked: &BTreeSet<String>)
         println!("{at}  {}{soft}", target.name);
     }
     let heads: Vec<_> = (0..TARGETS.len()).map(|at| format!("{at:>7}")).collect();
-    println!("\n{:<18}{}", "bytes of code", heads.concat());
+    println!("\n{:<26}{}", "bytes of code", heads.concat());
     for (name, bytes) in sizes {
         let cells =
             bytes.iter().map(|bytes| bytes.map_or(format!("{:>7}", "-"), |bytes| format!("{bytes:>7}")));
-        println!("{name:<18}{}", cells.collect::<String>());
+        println!("{name:<26}{}", cells.collect::<String>());
     }
     println!("\nno panic, no allocation and no floating point can be reached from any hit_ function");
     let checked: Vec<_> = checked.iter().map(String::as_str).collect();

@@ -1,5 +1,8 @@
 //! What a kernel embeds, a function for each thing, so that their code can be measured and looked at.
 //!
+//! `edit_space_` are what a page fault and a system call do to an address space. A lookup of one CPU is a hit; on several CPUs a
+//! CPU that does not run the address space comes online first.
+//!
 //! `hit_` are the paths of a TLB refill and of an interrupt: from none of them may a panic, an allocation or floating
 //! point be reachable. `edit_` are the changes, and `miss_` is what comes with a miss.
 #![no_std]
@@ -14,7 +17,7 @@ use tlbkit_pagetable::lpt::MipsLpt;
 use tlbkit_pagetable::mpt::Mpt;
 use tlbkit_pagetable::nodes::Slab;
 use tlbkit_pagetable::{Error, Holes, Leaf, Local, Pinned, Shared, Solo, Table, cpt, hpt};
-use tlbkit_shootdown::{CpuHandle, Edit, Local as Cpu, Misuse, OpId, Outcome, SharedSpace, System};
+use tlbkit_shootdown::{Edit, Local as Cpu, Misuse, OpId, Outcome, SharedSpace, Station, System};
 use tlbkit_stlb::{Assoc, Direct, Mips32, Pair, Probe, Ptlb, Shared as SharedStlb, Space, Ticket, Victim};
 use tlbkit_superpage::{Action, ApproxOnline, Miss, Policy};
 
@@ -177,10 +180,12 @@ impl Cpu<usize> for Tlb {
 #[unsafe(no_mangle)]
 pub fn hit_shootdown(
     system: &System<usize, Change, 4, 4, 1, 2>,
-    handle: &mut CpuHandle<'_, 4, 1, 2>,
+    station: &mut Station<'_, 4, 1, 2>,
 ) -> Result<(), Misuse> {
-    system.poll(handle, &mut Tlb)
+    system.poll(station, &mut Tlb)
 }
+
+mod spaces;
 
 #[cfg(target_pointer_width = "64")]
 mod wide {
