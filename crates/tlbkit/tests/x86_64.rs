@@ -11,7 +11,7 @@ use tlbkit::{
 };
 
 /// The instructions, which are not executed here.
-#[allow(dead_code, reason = "they are privileged")]
+#[allow(dead_code, unreachable_pub, reason = "they are privileged, and are as in the guide")]
 mod hardware {
     // guide: begin
     use core::arch::asm;
