@@ -29,9 +29,9 @@ use core::{fmt, mem};
 
 use tlbkit_addr::{Flush, Pages, Reach};
 
-use crate::Sole;
-use crate::nodes::{Debt, Freed, NodeAddr, Reclaim};
+use crate::nodes::{Debt, ListLink, NodeAddr, Nodes, Reclaim};
 use crate::word::atomics::Ordering;
+use crate::{Mode, Sole};
 
 /// The nodes that changes took out of a table, and the flush after which they may be freed.
 #[must_use = "what it owes is still owed: carry it through a shootdown, then reclaim it"]
@@ -105,12 +105,12 @@ impl<'n> Retired<'n> {
         loop {
             // SAFETY: the list holds taken nodes only.
             let record = unsafe { &*self.nodes.link(self.nodes.node_of(last)) };
-            let link = record.load(Ordering::Relaxed);
-            if link & !CLEAN == 0 {
+            let (next, clean) = ListLink::read(record.load(Ordering::Relaxed));
+            if next == 0 {
                 let rest = rest.map_or(0, |node| self.nodes.index_of(node));
-                return record.store(link | rest, Ordering::Relaxed);
+                return record.store(ListLink::new(rest, clean), Ordering::Relaxed);
             }
-            last = link & !CLEAN;
+            last = next;
         }
     }
 
@@ -165,31 +165,14 @@ impl<'n> Retired<'n> {
     #[inline(always)]
     pub unsafe fn complete(&mut self) {
         if self.head.is_some() {
-            // SAFETY: the caller's promise.
-            unsafe { self.free_all() };
+            // SAFETY: the caller's promise; the list holds taken nodes only, and they are out of the table.
+            unsafe { self.nodes.free_list(&mut self.head, &mut self.count) };
         }
         if self.quarantine {
             self.quarantine = false;
             self.nodes.held().release();
         }
         self.flush.clear();
-    }
-
-    #[cold]
-    unsafe fn free_all(&mut self) {
-        self.nodes.held().reclaim(self.count);
-        while let Some(node) = self.head {
-            // SAFETY: the list holds taken nodes only.
-            let record = unsafe { &*self.nodes.link(node) };
-            let link = record.load(Ordering::Relaxed);
-            let (clean, index) = (link >> 31 != 0, link & !CLEAN);
-            self.head = (index != 0).then(|| self.nodes.node_of(index));
-            self.count -= 1;
-            let freed = Freed::new(self.nodes.held(), self.count);
-            // SAFETY: it is out of the table, and by the caller's promise no walker is in it any more.
-            unsafe { self.nodes.free(node, clean) };
-            freed.done();
-        }
     }
 
     /// Makes a change of a table that pushes each node after the store that unlinks it.
@@ -229,7 +212,7 @@ impl<'n> Retired<'n> {
         let (head, count) = (self.head, self.count);
         self.change(change, |batch| {
             let forgotten = batch.count - count;
-            batch.nodes.held().reclaim(forgotten);
+            batch.nodes.held().reclaim(forgotten, true);
             (batch.head, batch.count) = (head, count);
             mend(batch, forgotten);
         })
@@ -253,13 +236,33 @@ impl<'n> Retired<'n> {
     /// or, within [`change_late`](Self::change_late), when that returns.
     #[inline]
     pub unsafe fn push(&mut self, node: NodeAddr, clean: bool) {
-        let held = self.nodes.held();
-        let next = self.head.map_or(0, |head| self.nodes.index_of(head));
-        let link = if clean { next | CLEAN } else { next };
+        let nodes = self.nodes;
+        let next = self.head.map_or(0, |head| nodes.index_of(head));
         // SAFETY: the node is taken, so its record is live.
-        unsafe { (*self.nodes.link(node)).store(link, Ordering::Relaxed) };
+        unsafe { (*nodes.link(node)).store(ListLink::new(next, clean), Ordering::Relaxed) };
         // From here on nothing is called that could unwind.
-        held.retire(1);
+        nodes.held().retire(1, nodes.shared());
+        self.head = Some(node);
+        self.count += 1;
+    }
+
+    /// As [`push`](Self::push), of a node of `words` words, for a table that knows its storage: no call through `dyn`.
+    ///
+    /// # Safety
+    ///
+    /// As for `push`; `nodes` is the storage of this batch, and the node was taken with so many words.
+    #[inline(always)]
+    pub(crate) unsafe fn push_sized<N: Nodes>(
+        &mut self,
+        nodes: &N,
+        node: NodeAddr,
+        words: usize,
+        clean: bool,
+    ) {
+        let next = self.head.map_or(0, |head| nodes.index_of(head));
+        // SAFETY: the node is taken, so its record is live.
+        unsafe { (*nodes.record(node, words)).store(ListLink::new(next, clean), Ordering::Relaxed) };
+        nodes.held().retire(1, N::Mode::SHARED);
         self.head = Some(node);
         self.count += 1;
     }
@@ -330,9 +333,6 @@ impl<'n> Carried<'n> {
     }
 }
 
-/// The bit of a link that says that the node is all zero. Node numbers stay below it.
-const CLEAN: u32 = 1 << 31;
-
 impl Drop for Retired<'_> {
     #[inline(always)]
     fn drop(&mut self) {
@@ -358,7 +358,7 @@ impl Retired<'_> {
             }
         } else {
             held.lose(self.count);
-            held.reclaim(self.count);
+            held.reclaim(self.count, true);
         }
     }
 }

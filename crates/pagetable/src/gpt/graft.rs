@@ -389,7 +389,7 @@ impl<'n, G: Geometry, F: Format, N: Nodes<Word = F::Word>, L: Layout<N>, P: Poli
                 && old.is_empty()
             {
                 let above = Edge { node, shift: ceiling, width, leaf: false, base: 0 };
-                self.set_live(above, self.live(above) + 1);
+                self.add_live(above, 1);
             }
             match gone {
                 // The caller lets go of it.
@@ -497,7 +497,7 @@ impl<'n, G: Geometry, F: Format, N: Nodes<Word = F::Word>, L: Layout<N>, P: Poli
                     let child = self.build_node(job, bits, part);
                     if S::REAL && !top.is_empty() {
                         self.put(node.node, node.index(at), node.shift, child);
-                        self.set_live(node, self.live(node) + 1);
+                        self.add_live(node, 1);
                     }
                     child
                 } else if S::REAL {
@@ -706,7 +706,7 @@ impl<'n, G: Geometry, F: Format, N: Nodes<Word = F::Word>, L: Layout<N>, P: Poli
                 let child = self.build(job, node.shift, part);
                 if S::REAL {
                     self.put(node.node, slot, node.shift, child);
-                    self.set_live(node, self.live(node) + 1);
+                    self.add_live(node, 1);
                 }
             }
         }
@@ -768,7 +768,7 @@ impl<'n, G: Geometry, F: Format, N: Nodes<Word = F::Word>, L: Layout<N>, P: Poli
                 self.nodes.publish(leaf.node, Self::pte_of(leaf, at), (job.word)(at));
                 self.settle_pair(leaf, at);
             }
-            self.set_live(leaf, self.live(leaf) + pages);
+            self.add_live(leaf, pages);
         }
         self.tally.ptes(pages as isize);
     }
@@ -776,10 +776,10 @@ impl<'n, G: Geometry, F: Format, N: Nodes<Word = F::Word>, L: Layout<N>, P: Poli
     /// Copies the PTEs of a leaf, those that there are, to a private leaf that covers them.
     pub(super) unsafe fn copy_leaf(&self, old: Edge, base: usize, new: Edge) {
         let mut live = 0;
-        for slot in 0..old.slots() {
-            let at = base | slot << old.shift;
-            // SAFETY: the slots are within both leaves.
-            unsafe {
+        // SAFETY: the slots are within both leaves.
+        unsafe {
+            for slot in 0..old.slots() {
+                let at = base | slot << old.shift;
                 let word = self.nodes.read(old.node, Self::pte_of(old, at));
                 if F::is_leaf(word, true) {
                     self.nodes.put(new.node, Self::pte_of(new, at), word);
@@ -787,9 +787,8 @@ impl<'n, G: Geometry, F: Format, N: Nodes<Word = F::Word>, L: Layout<N>, P: Poli
                     live += 1;
                 }
             }
+            self.add_live(new, live);
         }
-        // SAFETY: as above.
-        unsafe { self.set_live(new, self.live(new) + live) };
     }
 
     /// Returns the number of pages of a span.

@@ -83,7 +83,8 @@ impl Link for u64 {
 
     #[inline(always)]
     fn width(self) -> u32 {
-        (self as u32 >> 8 & 0xff).count_ones()
+        // One instruction more than the load, where counting ones takes a dozen.
+        ((self as u32 >> 8 & 0xff) + 1).trailing_zeros()
     }
 
     #[inline(always)]

@@ -104,6 +104,7 @@ mod layout;
 mod link;
 mod map;
 mod mend;
+mod one;
 #[cfg(target_pointer_width = "64")]
 mod paper;
 mod part;

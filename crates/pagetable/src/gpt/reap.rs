@@ -5,8 +5,9 @@ use core::ops::ControlFlow;
 use tlbkit_addr::{Pages, Reach, Vpn};
 
 use super::Gpt;
-use super::bits::low;
+use super::bits::{agree, low};
 use super::layout::{Edge, Layout};
+use super::one::End;
 use super::policy::Policy;
 use super::slots::Place;
 use super::sweep::Span;
@@ -54,34 +55,6 @@ impl<'n, G: Geometry, F: Format, N: Nodes<Word = F::Word>, L: Layout<N>, P: Poli
         unsafe { self.unmap_range(batch, pages, holes, frames) }
     }
 
-    /// Unmaps one base page if that needs no change of the tree: from a leaf that has enough others.
-    #[inline(always)]
-    unsafe fn unmap_one(&self, batch: &mut Retired<'n>, pages: Pages) -> bool {
-        let at = pages.first().address(G::BASE).get();
-        // SAFETY: the caller is the writer; the leaf is live and the index below its slots.
-        unsafe {
-            let Some(found) = L::seek(self.nodes, &self.root, G::VA_BITS, Self::TAG, at) else {
-                return false;
-            };
-            let place = Self::pte_at(found.shift, found.index, at);
-            let leaf = found.edge();
-            let live = self.live(leaf);
-            if !F::is_leaf(self.nodes.read(found.leaf, place), true)
-                || found.shift != Self::BASE
-                || live == 1
-                || Self::sparse(found.width, live - 1)
-            {
-                return false;
-            }
-            self.nodes.put(found.leaf, place, F::Word::ZERO);
-            self.settle_pair(leaf, at);
-            self.set_live(leaf, live - 1);
-        }
-        self.tally.ptes(-1);
-        batch.touch(Reach::Everywhere, pages);
-        true
-    }
-
     #[inline(never)]
     unsafe fn unmap_range(
         &self,
@@ -105,10 +78,12 @@ impl<'n, G: Geometry, F: Format, N: Nodes<Word = F::Word>, L: Layout<N>, P: Poli
             while let Some(at) = next {
                 next = self.remove_next(batch, Span { first: at, last: span.last }, &mut frames);
             }
-            // A node that has lost a part of what it led to reaches over one end of the span.
+            // A node that has lost a part of what it led to reaches over one end of the span. Of one size, it stays as it is.
             let all = pages.len() > 1;
-            self.tune_path(batch, span.first, all, false);
-            if all {
+            if P::ADAPTIVE {
+                self.tune_path(batch, span.first, all, false);
+            }
+            if P::ADAPTIVE && all {
                 self.tune_path(batch, span.last, all, false);
             }
             Ok(census.pages)
@@ -140,7 +115,8 @@ impl<'n, G: Geometry, F: Format, N: Nodes<Word = F::Word>, L: Layout<N>, P: Poli
     ) -> Option<usize> {
         // SAFETY: the caller is the writer; slots are within their nodes.
         unsafe {
-            let FirstLeaf { node, slot, leaf, base, part } = self.first_leaf(span)?;
+            let next = self.leaf_at(span).or_else(|| self.first_leaf(span));
+            let FirstLeaf { node, slot, leaf, base, part } = next?;
             let new = self.reap_leaf(batch, leaf, part, base, frames);
             if node.is_empty() {
                 if new != leaf {
@@ -164,6 +140,25 @@ impl<'n, G: Geometry, F: Format, N: Nodes<Word = F::Word>, L: Layout<N>, P: Poli
                 }
             }
             (part.last | low(Self::BASE)).checked_add(1).filter(|&next| next <= span.last)
+        }
+    }
+
+    /// Finds the leaf that covers the first page of a span, if one does and stands in one slot: by a walk.
+    #[inline(always)]
+    unsafe fn leaf_at(&self, span: Span) -> Option<FirstLeaf> {
+        if !Self::PLAIN {
+            return None;
+        }
+        // SAFETY: the caller is the writer; the walk ends at a live leaf, or nowhere.
+        unsafe {
+            let End { above: node, edge: leaf, .. } = self.walk(span.first);
+            if leaf.is_empty() {
+                return None;
+            }
+            let base = self.base_of(leaf);
+            let slot = if node.is_empty() { 0 } else { node.index(span.first) };
+            let part = agree(base, span.first, leaf.top()).then(|| span.within(base, leaf.top(), 0));
+            Some(FirstLeaf { node, slot, leaf, base, part: part?? })
         }
     }
 
@@ -264,6 +259,13 @@ impl<'n, G: Geometry, F: Format, N: Nodes<Word = F::Word>, L: Layout<N>, P: Poli
     ) -> Edge {
         // SAFETY: the caller is the writer; the slots are within the leaf.
         unsafe {
+            if Self::IN_A_ROW && frames.is_none() {
+                let pages = ((span.last - span.first) >> leaf.shift) + 1;
+                let gone = self.count_part(leaf, span);
+                let first = Self::pte_of(leaf, span.first);
+                self.nodes.fill(leaf.node, first, pages, F::Word::ZERO, F::Word::ZERO);
+                return self.reaped(batch, leaf, base, gone);
+            }
             let mut gone = 0;
             for slot in leaf.index(span.first)..=leaf.index(span.last) {
                 let at = base | slot << leaf.shift;
@@ -280,13 +282,22 @@ impl<'n, G: Geometry, F: Format, N: Nodes<Word = F::Word>, L: Layout<N>, P: Poli
                     }
                 }
             }
-            self.tally.ptes(-(gone as isize));
+            self.reaped(batch, leaf, base, gone)
+        }
+    }
+
+    /// Returns what stands for a leaf in which so many PTEs have been emptied.
+    #[inline(always)]
+    unsafe fn reaped(&self, batch: &mut Retired<'n>, leaf: Edge, base: usize, gone: usize) -> Edge {
+        self.tally.ptes(-(gone as isize));
+        // SAFETY: the caller is the writer, and the leaf live.
+        unsafe {
             let live = self.live(leaf) - gone;
-            self.set_live(leaf, live);
             if live == 0 {
                 self.retire(batch, leaf);
                 return Edge::EMPTY;
             }
+            self.set_live(leaf, live);
             self.shrink(batch, leaf, base, live)
         }
     }
@@ -311,9 +322,8 @@ impl<'n, G: Geometry, F: Format, N: Nodes<Word = F::Word>, L: Layout<N>, P: Poli
             if census.pages == 0 {
                 return Ok(0);
             }
-            let _ = self.sweep(Self::span(pages), &mut |leaf, at, old| {
-                self.nodes.put(leaf.node, Self::pte_of(leaf, at), F::change(old, change, true));
-                self.settle_pair(leaf, at);
+            let _ = self.sweep_leaves(self.look_root(), Self::span(pages), &mut |leaf, base, part| {
+                self.protect_part(leaf, base, part, change);
                 ControlFlow::Continue(())
             });
             batch.touch(change.reach(), self.stale(pages));
@@ -321,25 +331,22 @@ impl<'n, G: Geometry, F: Format, N: Nodes<Word = F::Word>, L: Layout<N>, P: Poli
         }
     }
 
-    /// Protects one base page in place, if it is mapped: a walk and a store.
+    /// Protects the pages of a part of one leaf.
     #[inline(always)]
-    unsafe fn protect_one(&self, batch: &mut Retired<'n>, pages: Pages, change: Change) -> bool {
-        let at = pages.first().address(G::BASE).get();
-        // SAFETY: the caller is the writer; the leaf is live and the index below its slots.
+    unsafe fn protect_part(&self, leaf: Edge, base: usize, part: Span, change: Change) {
+        let edit = |word| if F::is_leaf(word, true) { F::change(word, change, true) } else { word };
+        // SAFETY: the caller is the writer; the leaf covers the part.
         unsafe {
-            let Some(found) = L::seek(self.nodes, &self.root, G::VA_BITS, Self::TAG, at) else {
-                return false;
-            };
-            let place = Self::pte_at(found.shift, found.index, at);
-            let old = self.nodes.read(found.leaf, place);
-            if found.shift != Self::BASE || !F::is_leaf(old, true) {
-                return false;
+            if Self::IN_A_ROW {
+                let pages = ((part.last - part.first) >> leaf.shift) + 1;
+                return self.nodes.edit(leaf.node, Self::pte_of(leaf, part.first), pages, edit);
             }
-            self.nodes.put(found.leaf, place, F::change(old, change, true));
-            self.settle_pair(found.edge(), at);
+            for slot in leaf.index(part.first)..=leaf.index(part.last) {
+                let at = base | slot << leaf.shift;
+                self.nodes.edit(leaf.node, Self::pte_of(leaf, at), 1, edit);
+                self.settle_pair(leaf, at);
+            }
         }
-        batch.touch(change.reach(), pages);
-        true
     }
 
     /// Takes the whole table apart.

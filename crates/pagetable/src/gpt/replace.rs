@@ -1,7 +1,5 @@
 //! Replacing a leaf.
 
-use core::ops::ControlFlow;
-
 use tlbkit_addr::{Attr, Flush, Pages, Pfn, Reach, VirtAddr};
 
 use super::Gpt;
@@ -29,29 +27,25 @@ impl<'n, G: Geometry, F: Format, N: Nodes<Word = F::Word>, L: Layout<N>, P: Poli
         known: &mut dyn FnMut(&Flush),
     ) -> Result<Leaf, Error> {
         G::SPACE.check_pages(Pages::one(at.vpn(G::BASE)))?;
-        // SAFETY: the caller is the writer.
-        let old = unsafe { self.find(at.get()) }.ok_or(Error::NotMapped { at })?;
+        // SAFETY: the caller is the writer; the index is below the leaf's slots.
+        let found = unsafe { L::seek(self.nodes, &self.root, G::VA_BITS, Self::TAG, at.get()) };
+        let found = found.ok_or(Error::NotMapped { at })?;
+        let place = Self::pte_at(found.shift, found.index, at.get());
+        // SAFETY: as above.
+        let was = unsafe { self.nodes.read(found.leaf, place) };
+        if !F::is_leaf(was, true) {
+            return Err(Error::NotMapped { at });
+        }
+        let old = Self::leaf(was, found.shift, at.get());
         let new = replacement::<G, F>(&old, frame, attr, true)?;
         let pages = G::SPACE.pages_of(&old);
         let stale = stale::<G, F>(pages, |_| Some(old.size));
         batch.touch(if F::BREAK_FRAME { F::APPEARS } else { Reach::Everywhere }, stale);
-        let first = Pages::one(pages.first());
-        // SAFETY: the caller is the writer. A page has one PTE, whichever slots lead to it; an empty one is found again by
-        // its leaf.
-        let place = unsafe {
-            let mut found = None;
-            let _ = self.sweep(Self::span(first), &mut |leaf, at, _| {
-                found = Some((leaf, at));
-                ControlFlow::Break(())
-            });
-            found
-        };
-        let Some((leaf, key)) = place else { return Err(Error::NotMapped { at }) };
-        // SAFETY: as above.
+        // SAFETY: the caller is the writer; the leaf is live, and has the place. A page has one PTE, whichever slots lead to it.
         let store = |word| unsafe {
-            let was = self.nodes.read(leaf.node, Self::pte_of(leaf, key));
-            self.nodes.publish(leaf.node, Self::pte_of(leaf, key), word);
-            self.settle_pair(leaf, key);
+            let was = self.nodes.read(found.leaf, place);
+            self.nodes.publish(found.leaf, place, word);
+            self.settle_pair(found.edge(), at.get());
             was
         };
         exchange::<F>(store, new, stale, known);

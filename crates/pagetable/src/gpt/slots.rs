@@ -11,7 +11,7 @@ use super::way::{DEPTH, Way};
 use super::{Gpt, MAX_WIDTH};
 use crate::format::Format;
 use crate::mode::Mode;
-use crate::nodes::{NodeAddr, Nodes};
+use crate::nodes::{NodeAddr, Nodes, Record};
 use crate::word::atomics::Ordering;
 use crate::{Geometry, Leaf, Retired, Word};
 
@@ -139,6 +139,9 @@ impl<'n, G: Geometry, F: Format, N: Nodes<Word = F::Word>, L: Layout<N>, P: Poli
         Self::TAG + index + (index & !1) * F::EXTRA
     }
 
+    /// Whether the PTEs of a leaf's pages are in a row, and each stands for itself.
+    pub(super) const IN_A_ROW: bool = !F::PAIRED && F::EXTRA == 0;
+
     /// Returns where in its leaf the PTE of the page at `at` is: a lone half of a pair stands where it would beside
     /// the other.
     #[inline(always)]
@@ -231,23 +234,33 @@ impl<'n, G: Geometry, F: Format, N: Nodes<Word = F::Word>, L: Layout<N>, P: Poli
         }
     }
 
+    /// Returns the record of a node, which counts the slots in use.
+    #[inline(always)]
+    pub(super) unsafe fn record(&self, edge: Edge) -> &Record {
+        // SAFETY: the node is in the table, or private; only the writer changes records.
+        unsafe { &*self.nodes.record(edge.node, Self::WORDS[Self::kind(edge)]) }
+    }
+
     /// Returns how many slots of a node are in use.
     #[inline(always)]
     pub(super) unsafe fn live(&self, edge: Edge) -> usize {
-        // SAFETY: the node is in the table.
-        unsafe {
-            (*self.nodes.record(edge.node, Self::WORDS[Self::kind(edge)])).load(Ordering::Relaxed) as usize
-        }
+        // SAFETY: the caller's promise.
+        unsafe { self.record(edge).load(Ordering::Relaxed) as usize }
     }
 
     /// Sets how many slots of a node are in use.
     #[inline(always)]
     pub(super) unsafe fn set_live(&self, edge: Edge, live: usize) {
-        // SAFETY: as in `live`; only the writer changes records.
-        unsafe {
-            let record = &*self.nodes.record(edge.node, Self::WORDS[Self::kind(edge)]);
-            record.store(live as u32, Ordering::Relaxed);
-        }
+        // SAFETY: the caller's promise.
+        unsafe { self.record(edge).store(live as u32, Ordering::Relaxed) };
+    }
+
+    /// Counts slots in.
+    #[inline(always)]
+    pub(super) unsafe fn add_live(&self, edge: Edge, more: usize) {
+        // SAFETY: the caller's promise.
+        let record = unsafe { self.record(edge) };
+        record.store(record.load(Ordering::Relaxed) + more as u32, Ordering::Relaxed);
     }
 
     /// Counts a new node in.
@@ -258,9 +271,10 @@ impl<'n, G: Geometry, F: Format, N: Nodes<Word = F::Word>, L: Layout<N>, P: Poli
 
     /// Hands over a node that the table will not lead to any more.
     pub(super) unsafe fn retire(&self, batch: &mut Retired<'n>, edge: Edge) {
-        // SAFETY: the node is the table's, and the caller unlinks it before the change is over.
-        unsafe { batch.push(edge.node, false) };
-        let bytes = Self::WORDS[Self::kind(edge)] * F::Word::BYTES;
+        let words = Self::WORDS[Self::kind(edge)];
+        // SAFETY: the node is the table's, and the caller unlinks it before the change is over; so is the batch.
+        unsafe { batch.push_sized(self.nodes, edge.node, words, false) };
+        let bytes = words * F::Word::BYTES;
         if edge.leaf {
             self.tally.leaf(-1, bytes);
         } else {

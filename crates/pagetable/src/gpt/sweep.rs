@@ -87,11 +87,32 @@ impl<'n, G: Geometry, F: Format, N: Nodes<Word = F::Word>, L: Layout<N>, P: Poli
         if edge.is_empty() {
             return ControlFlow::Continue(());
         }
+        // SAFETY: the caller's promise.
+        unsafe {
+            self.sweep_leaves(edge, span, &mut |leaf, base, part| self.sweep_leaf(leaf, base, part, visit))
+        }
+    }
+
+    /// As [`sweep_from`](Self::sweep_from), leaf by leaf: calls `visit` with the leaf, its first key, and the part of the span
+    /// that it covers. Each leaf comes once, but for one that stands in the slots of two larger pages.
+    #[inline(always)]
+    pub(super) unsafe fn sweep_leaves(
+        &self,
+        edge: Edge,
+        span: Span,
+        visit: &mut impl FnMut(Edge, usize, Span) -> ControlFlow<()>,
+    ) -> ControlFlow<()> {
+        if edge.is_empty() {
+            return ControlFlow::Continue(());
+        }
         // SAFETY: the caller's promise; the slots are within their nodes.
         unsafe {
             if edge.leaf {
                 let base = self.base_of(edge);
-                return self.sweep_leaf(edge, base, span, visit);
+                return match span.within(base, edge.top(), 0) {
+                    Some(part) => visit(edge, base, part),
+                    None => ControlFlow::Continue(()),
+                };
             }
             let mut way: Way = Way::new();
             self.enter(&mut way, edge, span.first);
@@ -115,33 +136,33 @@ impl<'n, G: Geometry, F: Format, N: Nodes<Word = F::Word>, L: Layout<N>, P: Poli
                     // Leaves come in ascending order.
                     break;
                 }
-                if node.shares(child) {
+                // A page that reaches over the span's ends belongs to it: its own slot is what counts.
+                let part = if node.shares(child) {
                     // One of the pair's pages stands in this run of slots.
                     let run = node.run(slot, child);
                     level.slot = run.end as u16;
                     let start = base & !low(node.top()) | run.start << node.shift;
-                    if let Some(part) = span.within(start, child.shift, 0) {
-                        self.sweep_leaf(child, base, part, visit)?;
-                    }
+                    span.within(start, child.shift, 0)
                 } else {
-                    self.sweep_leaf(child, base, span, visit)?;
+                    span.within(base, child.top(), 0)
+                };
+                if let Some(part) = part {
+                    visit(child, base, part)?;
                 }
             }
         }
         ControlFlow::Continue(())
     }
 
-    /// Visits the PTEs of one leaf at `base`, each loaded once.
+    /// Visits the PTEs of a part of one leaf at `base`, each loaded once.
     #[inline(always)]
     unsafe fn sweep_leaf(
         &self,
         leaf: Edge,
         base: usize,
-        span: Span,
+        part: Span,
         visit: &mut impl FnMut(Edge, usize, F::Word) -> ControlFlow<()>,
     ) -> ControlFlow<()> {
-        // A page that reaches over the span's ends belongs to it: its own slot is what counts.
-        let Some(part) = span.within(base, leaf.top(), 0) else { return ControlFlow::Continue(()) };
         for slot in leaf.index(part.first)..=leaf.index(part.last) {
             let at = base | slot << leaf.shift;
             // SAFETY: the caller's promise; the slot is within the leaf.
@@ -216,7 +237,7 @@ impl<'n, G: Geometry, F: Format, N: Nodes<Word = F::Word>, L: Layout<N>, P: Poli
     }
 
     /// Returns the first key of some leaf below a node, `None` if a walker finds none there.
-    unsafe fn any_base(&self, mut node: Edge) -> Option<usize> {
+    pub(super) unsafe fn any_base(&self, mut node: Edge) -> Option<usize> {
         // SAFETY: the caller's promise; the slots are within their nodes.
         unsafe {
             while !node.leaf {
@@ -286,7 +307,56 @@ impl<'n, G: Geometry, F: Format, N: Nodes<Word = F::Word>, L: Layout<N>, P: Poli
     }
 
     /// The dry run of an unmap or protect: counts what is mapped, and finds holes and pages cut by the ends.
+    #[inline(never)]
     pub(super) unsafe fn census(&self, pages: Pages, holes: Holes) -> Result<Census, Error> {
+        // SAFETY: the caller is the writer.
+        unsafe {
+            match self.count_base(Self::span(pages)) {
+                Some(count) if holes == Holes::Skip || count == pages.len() => {
+                    Ok(Census { pages: count, leaves: count })
+                }
+                _ => self.census_closely(pages, holes),
+            }
+        }
+    }
+
+    /// Counts the base pages that are mapped in a span, leaf by leaf; `None` if there is a larger page.
+    unsafe fn count_base(&self, span: Span) -> Option<usize> {
+        let mut count = 0;
+        // SAFETY: the caller is the writer.
+        let all = unsafe {
+            self.sweep_leaves(self.look_root(), span, &mut |leaf, _, part| {
+                if leaf.shift > Self::BASE {
+                    return ControlFlow::Break(());
+                }
+                count += self.count_part(leaf, part);
+                ControlFlow::Continue(())
+            })
+        };
+        all.is_continue().then_some(count)
+    }
+
+    /// Counts the PTEs of a part of a leaf, for the writer.
+    #[inline(always)]
+    pub(super) unsafe fn count_part(&self, leaf: Edge, part: Span) -> usize {
+        let pages = ((part.last - part.first) >> leaf.shift) + 1;
+        let is_leaf = |&at: &usize| {
+            let at = part.first + (at << leaf.shift);
+            // SAFETY: the caller is the writer; the leaf covers the part.
+            F::is_leaf(unsafe { self.nodes.read(leaf.node, Self::pte_of(leaf, at)) }, true)
+        };
+        if !Self::IN_A_ROW {
+            return (0..pages).filter(is_leaf).count();
+        }
+        let first = Self::pte_of(leaf, part.first);
+        // SAFETY: as above.
+        let is_leaf = |&at: &usize| F::is_leaf(unsafe { self.nodes.read(leaf.node, first + at) }, true);
+        (0..pages).filter(is_leaf).count()
+    }
+
+    /// As [`census`](Self::census), page by page.
+    #[inline(never)]
+    unsafe fn census_closely(&self, pages: Pages, holes: Holes) -> Result<Census, Error> {
         let mut census = Census { pages: 0, leaves: 0 };
         let mut next = pages.first();
         let mut outcome = Ok(());

@@ -372,7 +372,7 @@ where
     /// Hands an overflow bucket over to which no word leads any more.
     pub(super) unsafe fn retire(&self, batch: &mut Retired<'n>, node: NodeAddr) {
         // SAFETY: the caller's promise. The node has a tag, so it is not clean.
-        unsafe { batch.push(node, false) };
+        unsafe { batch.push_sized(self.nodes, node, Self::NODE, false) };
         self.count_node(-1);
     }
 

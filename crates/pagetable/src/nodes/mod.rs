@@ -32,6 +32,7 @@ pub use stock::Stock;
 pub(crate) use stock::{check_range, take_within};
 
 use crate::Mode;
+use crate::word::atomics::Ordering;
 use crate::word::{Word, atomics};
 
 /// The address of a node, exactly as a word holds it: an offset into an arena, a physical address, an address in
@@ -283,6 +284,26 @@ pub unsafe trait Nodes: Reclaim + Debug {
     }
 }
 
+/// What the record of a retired node holds: the number of the next node, 0 if there is none, and whether the node is clean.
+pub(crate) struct ListLink;
+
+impl ListLink {
+    /// The bit that says that the node is all zero. Node numbers stay below it.
+    pub(crate) const CLEAN: u32 = 1 << 31;
+
+    /// Returns the number of the next node, and whether this one is all zero.
+    #[inline(always)]
+    pub(crate) const fn read(link: u32) -> (u32, bool) {
+        (link & !Self::CLEAN, link & Self::CLEAN != 0)
+    }
+
+    /// Returns the link of a node.
+    #[inline(always)]
+    pub(crate) const fn new(next: u32, clean: bool) -> u32 {
+        if clean { next | Self::CLEAN } else { next }
+    }
+}
+
 /// The part of [`Nodes`] that a batch of retired nodes needs, whatever their words are.
 ///
 /// # Safety
@@ -297,6 +318,29 @@ pub unsafe trait Reclaim {
     /// The node was taken from this storage and is not free, and no walker can reach it any more. `clean` means that
     /// all its words are zero.
     unsafe fn free(&self, node: NodeAddr, clean: bool);
+
+    /// Frees the nodes of a batch: `count` of them, linked through their records from `head` on. Takes each out of the list
+    /// before it frees it.
+    ///
+    /// It is a function of the storage, so that a batch calls through `dyn` once, and not for each node.
+    ///
+    /// # Safety
+    ///
+    /// As for [`free`](Self::free), of each node; the records hold the links of a batch's list.
+    #[doc(hidden)]
+    unsafe fn free_list(&self, head: &mut Option<NodeAddr>, count: &mut usize) {
+        self.held().reclaim(*count, self.shared());
+        while let Some(node) = *head {
+            // SAFETY: the caller's promise.
+            let (next, clean) = ListLink::read(unsafe { (*self.link(node)).load(Ordering::Relaxed) });
+            *head = (next != 0).then(|| self.node_of(next));
+            *count -= 1;
+            let freed = Freed::new(self.held(), *count);
+            // SAFETY: the caller's promise.
+            unsafe { self.free(node, clean) };
+            freed.done();
+        }
+    }
 
     /// Returns the record through which a retired node is linked.
     ///

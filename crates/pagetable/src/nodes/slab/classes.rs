@@ -24,6 +24,13 @@ pub(super) const fn class_bytes(class: usize) -> usize {
     if class.is_multiple_of(2) { power } else { power + power / 2 }
 }
 
+/// Returns how many nodes of a class lie in the `bytes` before one of its span: by a shift, and a division by three for odd classes.
+#[inline(always)]
+pub(super) const fn index_within(bytes: usize, class: usize) -> usize {
+    let units = bytes >> (class / 2 + 2);
+    if class.is_multiple_of(2) { units / 2 } else { units / 3 }
+}
+
 /// The smallest class of at least `bytes` bytes; [`CLASSES`] or more for whole chunks.
 #[inline(always)]
 pub(super) const fn class_of(bytes: usize) -> usize {
@@ -61,6 +68,7 @@ const _: () = {
     while class < CLASSES {
         assert!(class_of(class_bytes(class)) == class && class_of(class_bytes(class) + 1) == class + 1);
         assert!(span_nodes(class) < 1 << 16);
+        assert!(index_within(class_bytes(class) * 20, class) == 20);
         class += 1;
     }
     assert!(class_bytes(CLASSES - 1) == CHUNK / 2);

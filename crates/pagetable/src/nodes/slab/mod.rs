@@ -31,9 +31,11 @@ use core::marker::PhantomData;
 use core::mem::size_of;
 use core::{fmt, ptr};
 
-use self::classes::{CHUNK, CLASSES, KEPT, MAX_CHUNKS, UPPER, class_bytes, class_of, span_nodes, span_order};
+use self::classes::{
+    CHUNK, CLASSES, KEPT, MAX_CHUNKS, UPPER, class_bytes, class_of, index_within, span_nodes, span_order,
+};
 pub use self::window::{Identity, Offset, Window};
-use super::{Held, NodeAddr, Nodes, Reclaim, Record};
+use super::{Held, ListLink, NodeAddr, Nodes, Reclaim, Record};
 use crate::Mode;
 use crate::fields::Fields as _;
 use crate::mode::Lock;
@@ -330,7 +332,7 @@ impl<'m, W: Word, M: Mode, A: Window> Slab<'m, W, M, A> {
     #[inline(always)]
     fn place(&self, node: NodeAddr, class: usize) -> (u32, usize) {
         let span = node.get() & !((CHUNK << span_order(class)) - 1);
-        (((span - self.base) / CHUNK) as u32, (node.get() - span) / class_bytes(class))
+        (((span - self.base) / CHUNK) as u32, index_within(node.get() - span, class))
     }
 
     /// Returns the class of a node by its chunk, or [`CLASSES`] and the order for one of whole chunks.
@@ -343,6 +345,66 @@ impl<'m, W: Word, M: Mode, A: Window> Slab<'m, W, M, A> {
         }
         let kind = kind_at(number);
         if kind < RUN { Ok(kind as usize) } else { Err(u32::from(kind - RUN)) }
+    }
+
+    /// Returns the record of a node of a class, or of whole chunks.
+    #[inline(always)]
+    fn record_at(&self, node: NodeAddr, class: Result<usize, u32>) -> *const Record {
+        match class {
+            Ok(class) => {
+                let (span, index) = self.place(node, class);
+                self.small_record(span, class, index)
+            }
+            Err(_) => &raw const self.descriptor(((node.get() - self.base) / CHUNK) as u32).record,
+        }
+    }
+
+    /// Frees a node of a class, or of whole chunks.
+    ///
+    /// # Safety
+    ///
+    /// As for [`Reclaim::free`]; the class is the node's.
+    unsafe fn free_at(&self, node: NodeAddr, class: Result<usize, u32>, clean: bool) {
+        match class {
+            Ok(class) => {
+                let (span, index) = self.place(node, class);
+                if !clean {
+                    // SAFETY: the node is out of every table, so its bytes are ours alone.
+                    unsafe { ptr::write_bytes(self.window.memory(node.get()), 0, class_bytes(class)) };
+                }
+                self.locked(|lists| {
+                    let descriptor = self.descriptor(span);
+                    let state = descriptor.record.load(Ordering::Relaxed);
+                    let (free, used) = (state & 0xffff, state >> 16);
+                    // SAFETY: the node is free now, and its record with it.
+                    unsafe { (*self.small_record(span, class, index)).store(free, Ordering::Relaxed) };
+                    descriptor.record.store((index as u32 + 1).with((used - 1) << 16), Ordering::Relaxed);
+                    if used as usize == span_nodes(class) {
+                        self.push(&mut lists.partial[class][self.part(span)], span);
+                    }
+                    // The last empty span of a small class stays, or mapping and unmapping one page would go to the
+                    // buddy system each time.
+                    let only = descriptor.next.get() == NONE && lists.partial[class][self.part(span)] == span;
+                    if used == 1 && !(only && class_bytes(class) <= KEPT) {
+                        self.unlink(&mut lists.partial[class][self.part(span)], span);
+                        self.free_run(lists, span, span_order(class));
+                    }
+                    lists.usage.nodes -= 1;
+                    lists.usage.bytes -= class_bytes(class);
+                });
+            }
+            Err(order) => {
+                let chunk = ((node.get() - self.base) / CHUNK) as u32;
+                for at in chunk..chunk + (1 << order) {
+                    self.descriptor(at).clean.set(clean);
+                }
+                self.locked(|lists| {
+                    self.free_run(lists, chunk, order);
+                    lists.usage.nodes -= 1;
+                    lists.usage.bytes -= CHUNK << order;
+                });
+            }
+        }
     }
 }
 
@@ -390,66 +452,40 @@ unsafe impl<W: Word, M: Mode, A: Window> Nodes for Slab<'_, W, M, A> {
 // which there are at most 2^31 in a slab that `new` accepts. The slab is `Sync` when its lock is.
 unsafe impl<W: Word, M: Mode, A: Window> Reclaim for Slab<'_, W, M, A> {
     unsafe fn free(&self, node: NodeAddr, clean: bool) {
-        match self.class_at(node) {
-            Ok(class) => {
-                let (span, index) = self.place(node, class);
-                if !clean {
-                    // SAFETY: the node is out of every table, so its bytes are ours alone.
-                    unsafe { ptr::write_bytes(self.window.memory(node.get()), 0, class_bytes(class)) };
-                }
-                self.locked(|lists| {
-                    let descriptor = self.descriptor(span);
-                    let state = descriptor.record.load(Ordering::Relaxed);
-                    let (free, used) = (state & 0xffff, state >> 16);
-                    // SAFETY: the node is free now, and its record with it.
-                    unsafe { (*self.small_record(span, class, index)).store(free, Ordering::Relaxed) };
-                    descriptor.record.store((index as u32 + 1).with((used - 1) << 16), Ordering::Relaxed);
-                    if used as usize == span_nodes(class) {
-                        self.push(&mut lists.partial[class][self.part(span)], span);
-                    }
-                    // The last empty span of a small class stays, or mapping and unmapping one page would go to the
-                    // buddy system each time.
-                    let only = descriptor.next.get() == NONE && lists.partial[class][self.part(span)] == span;
-                    if used == 1 && !(only && class_bytes(class) <= KEPT) {
-                        self.unlink(&mut lists.partial[class][self.part(span)], span);
-                        self.free_run(lists, span, span_order(class));
-                    }
-                    lists.usage.nodes -= 1;
-                    lists.usage.bytes -= class_bytes(class);
-                });
-            }
-            Err(order) => {
-                let chunk = ((node.get() - self.base) / CHUNK) as u32;
-                for at in chunk..chunk + (1 << order) {
-                    self.descriptor(at).clean.set(clean);
-                }
-                self.locked(|lists| {
-                    self.free_run(lists, chunk, order);
-                    lists.usage.nodes -= 1;
-                    lists.usage.bytes -= CHUNK << order;
-                });
-            }
+        // SAFETY: the caller's promise.
+        unsafe { self.free_at(node, self.class_at(node), clean) };
+    }
+
+    unsafe fn free_list(&self, head: &mut Option<NodeAddr>, count: &mut usize) {
+        self.held.reclaim(*count, M::SHARED);
+        // Nothing here unwinds.
+        while let Some(node) = *head {
+            let class = self.class_at(node);
+            // SAFETY: the caller's promise: the node is taken, and its record a link.
+            let (next, clean) =
+                ListLink::read(unsafe { (*self.record_at(node, class)).load(Ordering::Relaxed) });
+            *head = (next != 0).then(|| self.node_of(next));
+            // SAFETY: the caller's promise.
+            unsafe { self.free_at(node, class, clean) };
         }
+        *count = 0;
     }
 
     unsafe fn link(&self, node: NodeAddr) -> *const Record {
-        match self.class_at(node) {
-            Ok(class) => {
-                let (span, index) = self.place(node, class);
-                self.small_record(span, class, index)
-            }
-            Err(_) => &raw const self.descriptor(((node.get() - self.base) / CHUNK) as u32).record,
-        }
+        self.record_at(node, self.class_at(node))
     }
 
+    #[inline]
     fn index_of(&self, node: NodeAddr) -> u32 {
         ((node.get() - self.base) / UNIT) as u32
     }
 
+    #[inline]
     fn node_of(&self, index: u32) -> NodeAddr {
         NodeAddr::new(self.base + index as usize * UNIT)
     }
 
+    #[inline]
     fn held(&self) -> &Held {
         &self.held
     }

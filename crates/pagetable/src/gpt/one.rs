@@ -1,0 +1,257 @@
+//! Changes of one base page that change one slot of the tree, or none: a walk, and a store.
+//!
+//! | the page | what is stored |
+//! |-|-|
+//! | has room in its leaf | the PTE |
+//! | is near a leaf that is worth growing by it | a link to a wider leaf, with the PTEs of the old one |
+//! | has an empty slot | a link to a new leaf |
+//! | leaves a leaf of enough others | the PTE |
+//! | leaves a leaf that is too large now | the PTE, and a link to a smaller leaf |
+//! | leaves an empty leaf | the PTE, and the slot, if its node has two entries left |
+//!
+//! What needs more is a [graft](super::graft), or a removal of the general kind. Leaves double, so a run of `n` pages that come
+//! one by one copies fewer than `n` PTEs.
+//!
+//! A leaf in a slot that was empty gives nodes no reason to grow, shrink or split: a node grows by what nodes below it give, and
+//! shrinks with fewer entries. So nothing is tuned when a page comes, but the nodes that are no larger than a leaf can be, which
+//! may be worth one leaf now. When a leaf goes or shrinks, adaptive nodes are tuned.
+
+use tlbkit_addr::{Pages, Reach};
+
+use super::Gpt;
+use super::bits::{agree, low};
+use super::layout::{Edge, Layout};
+use super::policy::Policy;
+use super::slots::{Place, leaf_kind};
+use crate::format::Format;
+use crate::mode::Mode;
+use crate::nodes::Nodes;
+use crate::word::atomics::Ordering;
+use crate::{Change, Error, Geometry, Retired, Word};
+
+/// Where the walk for a page ends.
+pub(super) struct End {
+    pub(super) place: Place,
+    /// The node that has the slot; empty if that is the root slot.
+    pub(super) above: Edge,
+    /// What the slot leads to: a leaf, of this page or of others, or nothing.
+    pub(super) edge: Edge,
+}
+
+impl<'n, G: Geometry, F: Format, N: Nodes<Word = F::Word>, L: Layout<N>, P: Policy> Gpt<'n, G, F, N, L, P> {
+    /// Whether a base page is in a leaf of base pages alone, which stands in one slot.
+    pub(super) const PLAIN: bool = L::TAGGED && !L::PAIRS;
+
+    /// Walks as far as there are nodes. The guards are not compared.
+    ///
+    /// # Safety
+    ///
+    /// The caller is the only writer, and the batch came from this table; so for all that follow.
+    #[inline(always)]
+    pub(super) unsafe fn walk(&self, key: usize) -> End {
+        // SAFETY: the caller is the writer; slots are within their nodes.
+        unsafe {
+            let (mut place, mut above) = (Place::Root, Edge::EMPTY);
+            let mut edge = self.edge(place, G::VA_BITS, key);
+            while !edge.is_empty() && !edge.leaf {
+                (place, above) = (Place::In(edge.node, edge.index(key)), edge);
+                edge = self.edge(place, above.shift, key);
+            }
+            End { place, above, edge }
+        }
+    }
+
+    /// Maps one base page if one slot's change does, or says why it cannot be mapped. Otherwise nothing is mapped there.
+    #[inline(always)]
+    pub(super) unsafe fn map_one(
+        &self,
+        batch: &mut Retired<'n>,
+        pages: Pages,
+        word: F::Word,
+    ) -> Option<Result<(), Error>> {
+        let at = pages.first().address(G::BASE).get();
+        // SAFETY: the caller is the writer; the leaf is live and the index below its slots.
+        unsafe {
+            let Some(found) = L::seek(self.nodes, &self.root, G::VA_BITS, Self::TAG, at) else {
+                return self.map_missing(batch, pages, word);
+            };
+            let place = Self::pte_at(found.shift, found.index, at);
+            let old = self.nodes.read(found.leaf, place);
+            if F::is_leaf(old, true) {
+                return Some(Err(Error::occupied(&Self::leaf(old, found.shift, at))));
+            }
+            if found.shift != Self::BASE {
+                // The page is in the empty half of a larger one's pair.
+                return None;
+            }
+            let leaf = found.edge();
+            self.nodes.publish(found.leaf, place, word);
+            self.settle_pair(leaf, at);
+            self.add_live(leaf, 1);
+            self.tally.ptes(1);
+            batch.touch(F::APPEARS, pages);
+            if L::TAGGED && found.width < Self::LEAF_MAX {
+                self.join_above(batch, Self::key(at));
+            }
+        }
+        Some(Ok(()))
+    }
+
+    /// Makes one leaf of all that is under the node above a page's leaf, if it is worth that.
+    #[inline(never)]
+    unsafe fn join_above(&self, batch: &mut Retired<'n>, key: usize) {
+        // SAFETY: the caller is the writer.
+        unsafe {
+            let above = self.walk(key).above;
+            if !above.is_empty() && above.top() <= Self::LEAF_TOP {
+                self.tune_path(batch, key, false, false);
+            }
+        }
+    }
+
+    /// Maps a page that no leaf covers, by a new leaf in a slot that is empty or leads to a leaf that the new one includes.
+    #[inline(never)]
+    unsafe fn map_missing(
+        &self,
+        batch: &mut Retired<'n>,
+        pages: Pages,
+        word: F::Word,
+    ) -> Option<Result<(), Error>> {
+        let key = Self::span(pages).first;
+        // SAFETY: the caller is the writer; the new leaf is private until it is linked.
+        unsafe {
+            let End { place, above, edge: old } = self.walk(key);
+            let lone = above.is_empty() && old.is_empty();
+            if !lone && !Self::PLAIN {
+                return None;
+            }
+            let near = if lone { key } else { self.any_base(if old.is_empty() { above } else { old })? };
+            if !above.is_empty() && !agree(key, near, above.top()) {
+                // The page branches off further up.
+                return None;
+            }
+            let width = if old.is_empty() {
+                Self::LEAF_MIN
+            } else {
+                let bit = Self::top_bit(key ^ near & !low(old.top()));
+                let width = (bit + 1).saturating_sub(Self::BASE);
+                let fits = old.shift == Self::BASE && bit < Self::LEAF_TOP;
+                if !fits || !Self::worth(self.live(old) + 1, width) {
+                    return None;
+                }
+                width
+            };
+            let Some(node) = self.take(Self::WORDS[leaf_kind(width)]) else {
+                return Some(Err(Error::no_memory(1, self.nodes.held())));
+            };
+            let base = key & !low(Self::BASE + width);
+            let leaf = Edge { node, shift: Self::BASE, width, leaf: true, base: Self::base(base) };
+            self.count_in(leaf);
+            self.put_tag(leaf, base);
+            if !old.is_empty() {
+                self.copy_leaf(old, near & !low(old.top()), leaf);
+            }
+            // The frame is whole before the table leads to it.
+            N::Mode::release();
+            self.nodes.publish(node, Self::pte_of(leaf, key), word);
+            self.settle_pair(leaf, key);
+            self.add_live(leaf, 1);
+            self.publish(place, if above.is_empty() { G::VA_BITS } else { above.shift }, leaf);
+            if !old.is_empty() {
+                self.retire(batch, old);
+            } else if !above.is_empty() {
+                self.add_live(above, 1);
+            }
+            self.tally.ptes(1);
+            batch.touch(F::APPEARS, pages);
+            if L::TAGGED && !above.is_empty() && above.top() <= Self::LEAF_TOP {
+                self.tune_path(batch, key, false, false);
+            }
+        }
+        Some(Ok(()))
+    }
+
+    /// Unmaps one base page if one slot's change does, and tells whether it has.
+    #[inline(always)]
+    pub(super) unsafe fn unmap_one(&self, batch: &mut Retired<'n>, pages: Pages) -> bool {
+        let at = pages.first().address(G::BASE).get();
+        // SAFETY: the caller is the writer; the leaf is live and the index below its slots.
+        unsafe {
+            let Some(found) = L::seek(self.nodes, &self.root, G::VA_BITS, Self::TAG, at) else {
+                return false;
+            };
+            let place = Self::pte_at(found.shift, found.index, at);
+            if found.shift != Self::BASE || !F::is_leaf(self.nodes.read(found.leaf, place), true) {
+                return false;
+            }
+            let leaf = found.edge();
+            let record = self.record(leaf);
+            let live = record.load(Ordering::Relaxed) as usize - 1;
+            if live == 0 || Self::sparse(found.width, live) {
+                return Self::PLAIN && self.unmap_last(batch, pages, live);
+            }
+            self.nodes.put(found.leaf, place, F::Word::ZERO);
+            self.settle_pair(leaf, at);
+            record.store(live as u32, Ordering::Relaxed);
+        }
+        self.tally.ptes(-1);
+        batch.touch(Reach::Everywhere, pages);
+        true
+    }
+
+    /// Unmaps a page whose leaf goes with it, or becomes smaller, having `live` others. Tells whether the node above stays.
+    #[inline(never)]
+    unsafe fn unmap_last(&self, batch: &mut Retired<'n>, pages: Pages, live: usize) -> bool {
+        let key = Self::span(pages).first;
+        // SAFETY: the caller is the writer; the walk ends at the page's leaf.
+        unsafe {
+            let End { place, above, edge: leaf } = self.walk(key);
+            let left = if live > 0 || above.is_empty() { usize::MAX } else { self.live(above) - 1 };
+            if left < 2 {
+                return false;
+            }
+            batch.touch(Reach::Everywhere, pages);
+            self.nodes.put(leaf.node, Self::pte_of(leaf, key), F::Word::ZERO);
+            self.settle_pair(leaf, key);
+            self.set_live(leaf, live);
+            self.tally.ptes(-1);
+            let new = if live > 0 {
+                self.shrink(batch, leaf, key & !low(leaf.top()), live)
+            } else {
+                self.retire(batch, leaf);
+                Edge::EMPTY
+            };
+            if new != leaf {
+                self.publish(place, if above.is_empty() { G::VA_BITS } else { above.shift }, new);
+            }
+            if left < usize::MAX {
+                self.set_live(above, left);
+            }
+            if P::ADAPTIVE && !above.is_empty() {
+                self.tune_path(batch, key, false, false);
+            }
+        }
+        true
+    }
+
+    /// Protects one base page in place, if it is mapped: a walk and a store.
+    #[inline(always)]
+    pub(super) unsafe fn protect_one(&self, batch: &mut Retired<'n>, pages: Pages, change: Change) -> bool {
+        let at = pages.first().address(G::BASE).get();
+        // SAFETY: the caller is the writer; the leaf is live and the index below its slots.
+        unsafe {
+            let Some(found) = L::seek(self.nodes, &self.root, G::VA_BITS, Self::TAG, at) else {
+                return false;
+            };
+            let place = Self::pte_at(found.shift, found.index, at);
+            let old = self.nodes.read(found.leaf, place);
+            if found.shift != Self::BASE || !F::is_leaf(old, true) {
+                return false;
+            }
+            self.nodes.put(found.leaf, place, F::change(old, change, true));
+            self.settle_pair(found.edge(), at);
+        }
+        batch.touch(change.reach(), pages);
+        true
+    }
+}
