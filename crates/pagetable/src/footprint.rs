@@ -46,12 +46,14 @@ fn bump(counter: &AtomicUsize, by: isize) {
 
 impl Tally {
     /// Counts an indexing node in (`sign` 1) or out (-1).
+    #[inline(always)]
     pub fn node(&self, sign: isize, bytes: usize) {
         bump(&self.nodes, sign);
         bump(&self.bytes, sign * bytes as isize);
     }
 
     /// Counts an external leaf node in (`sign` 1) or out (-1).
+    #[inline(always)]
     pub fn leaf(&self, sign: isize, bytes: usize) {
         bump(&self.leaves, sign);
         bump(&self.leaf_bytes, sign * bytes as isize);
@@ -61,6 +63,12 @@ impl Tally {
     #[inline(always)]
     pub fn ptes(&self, by: isize) {
         bump(&self.ptes, by);
+    }
+
+    /// Returns the bytes of indexing nodes.
+    #[inline(always)]
+    pub(crate) fn bytes(&self) -> usize {
+        self.bytes.load(Ordering::Relaxed)
     }
 
     /// Begins to count anew.

@@ -51,6 +51,7 @@ use super::layout::{Edge, Layout};
 use super::policy::Policy;
 use super::slots::{KINDS, Place, leaf_kind};
 use super::sweep::Span;
+use super::tune::Which;
 use crate::format::Format;
 use crate::mode::Mode;
 use crate::nodes::{NodeAddr, Nodes, Stock};
@@ -280,11 +281,12 @@ impl<'n, G: Geometry, F: Format, N: Nodes<Word = F::Word>, L: Layout<N>, P: Poli
     #[inline(never)]
     unsafe fn tune_span(&self, batch: &mut Retired<'n>, span: Span, within: bool, parted: bool) {
         let all = span.first != span.last;
+        let which = if all { Which::All } else { Which::Lowest };
         let mut at = span.first;
         // SAFETY: the caller is the writer.
         unsafe {
             loop {
-                let lowest = self.tune_path(batch, at, all, parted);
+                let lowest = self.tune_path(batch, at, which, parted);
                 if !within || at == span.last {
                     break;
                 }
@@ -294,7 +296,8 @@ impl<'n, G: Geometry, F: Format, N: Nodes<Word = F::Word>, L: Layout<N>, P: Poli
                 }
             }
             if all {
-                self.tune_path(batch, span.last, all, parted);
+                let which = if within || parted { Which::All } else { Which::NotOf(span.first) };
+                self.tune_path(batch, span.last, which, parted);
             }
         }
     }
@@ -761,11 +764,13 @@ impl<'n, G: Geometry, F: Format, N: Nodes<Word = F::Word>, L: Layout<N>, P: Poli
     /// Stores the PTEs of a span in their leaf.
     unsafe fn fill<S, W: Fn(usize) -> F::Word>(&self, job: &Job<'_, 'n, S, W>, leaf: Edge, span: Span) {
         let pages = Self::pages_in(span, leaf.shift);
+        let first = Self::pte_of(leaf, span.first);
         // SAFETY: the leaf covers the span, and only the caller writes it.
         unsafe {
             for page in 0..pages {
                 let at = span.first + (page << leaf.shift);
-                self.nodes.publish(leaf.node, Self::pte_of(leaf, at), (job.word)(at));
+                let place = if Self::IN_A_ROW { first + page } else { Self::pte_of(leaf, at) };
+                self.nodes.publish(leaf.node, place, (job.word)(at));
                 self.settle_pair(leaf, at);
             }
             self.add_live(leaf, pages);

@@ -23,6 +23,7 @@ use super::bits::{agree, low};
 use super::layout::{Edge, Layout};
 use super::policy::Policy;
 use super::slots::{Place, leaf_kind};
+use super::tune::Which;
 use crate::format::Format;
 use crate::mode::Mode;
 use crate::nodes::Nodes;
@@ -104,7 +105,7 @@ impl<'n, G: Geometry, F: Format, N: Nodes<Word = F::Word>, L: Layout<N>, P: Poli
         unsafe {
             let above = self.walk(key).above;
             if !above.is_empty() && above.top() <= Self::LEAF_TOP {
-                self.tune_path(batch, key, false, false);
+                self.tune_path(batch, key, Which::Lowest, false);
             }
         }
     }
@@ -165,7 +166,7 @@ impl<'n, G: Geometry, F: Format, N: Nodes<Word = F::Word>, L: Layout<N>, P: Poli
             self.tally.ptes(1);
             batch.touch(F::APPEARS, pages);
             if L::TAGGED && !above.is_empty() && above.top() <= Self::LEAF_TOP {
-                self.tune_path(batch, key, false, false);
+                self.tune_path(batch, key, Which::Lowest, false);
             }
         }
         Some(Ok(()))
@@ -228,7 +229,7 @@ impl<'n, G: Geometry, F: Format, N: Nodes<Word = F::Word>, L: Layout<N>, P: Poli
                 self.set_live(above, left);
             }
             if P::ADAPTIVE && !above.is_empty() {
-                self.tune_path(batch, key, false, false);
+                self.tune_path(batch, key, Which::Lowest, false);
             }
         }
         true

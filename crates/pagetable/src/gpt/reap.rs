@@ -11,6 +11,7 @@ use super::one::End;
 use super::policy::Policy;
 use super::slots::Place;
 use super::sweep::Span;
+use super::tune::Which;
 use super::way::Way;
 use crate::format::{Format, check_change};
 use crate::geometry::Checked as _;
@@ -79,12 +80,12 @@ impl<'n, G: Geometry, F: Format, N: Nodes<Word = F::Word>, L: Layout<N>, P: Poli
                 next = self.remove_next(batch, Span { first: at, last: span.last }, &mut frames);
             }
             // A node that has lost a part of what it led to reaches over one end of the span. Of one size, it stays as it is.
-            let all = pages.len() > 1;
             if P::ADAPTIVE {
-                self.tune_path(batch, span.first, all, false);
-            }
-            if P::ADAPTIVE && all {
-                self.tune_path(batch, span.last, all, false);
+                let all = pages.len() > 1;
+                self.tune_path(batch, span.first, if all { Which::All } else { Which::Lowest }, false);
+                if all {
+                    self.tune_path(batch, span.last, Which::NotOf(span.first), false);
+                }
             }
             Ok(census.pages)
         }

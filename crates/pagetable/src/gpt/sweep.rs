@@ -236,6 +236,23 @@ impl<'n, G: Geometry, F: Format, N: Nodes<Word = F::Word>, L: Layout<N>, P: Poli
         (depth, lowest)
     }
 
+    /// Returns how many nodes cover both `at` and `other`, for the writer.
+    #[inline(never)]
+    pub(super) unsafe fn covering_both(&self, at: usize, other: usize) -> usize {
+        let mut depth = 0;
+        // SAFETY: the caller is the writer; slots are within their nodes.
+        unsafe {
+            let mut node = self.edge(Place::Root, G::VA_BITS, 0);
+            let near = if node.is_empty() { at } else { self.nearest(node, at).unwrap_or(at) };
+            let covers = |node: Edge, page| agree(near, page, node.top());
+            while !node.is_empty() && !node.leaf && covers(node, at) && covers(node, other) {
+                depth += 1;
+                node = self.edge(Place::In(node.node, node.index(at)), node.shift, at);
+            }
+        }
+        depth
+    }
+
     /// Returns the first key of some leaf below a node, `None` if a walker finds none there.
     pub(super) unsafe fn any_base(&self, mut node: Edge) -> Option<usize> {
         // SAFETY: the caller's promise; the slots are within their nodes.

@@ -53,6 +53,16 @@ enum Step {
     Trim(usize),
 }
 
+/// Which of the nodes that cover a page are tuned.
+#[derive(Clone, Copy)]
+pub(super) enum Which {
+    /// The two lowest, which the change of one page may have touched.
+    Lowest,
+    All,
+    /// Those that do not cover this page too: of that one's, all have been tuned.
+    NotOf(usize),
+}
+
 impl<'n, G: Geometry, F: Format, N: Nodes<Word = F::Word>, L: Layout<N>, P: Policy> Gpt<'n, G, F, N, L, P> {
     /// Returns what stands best for a node, in a slot of `2^ceiling` bytes, that has changed.
     ///
@@ -415,9 +425,8 @@ impl<'n, G: Geometry, F: Format, N: Nodes<Word = F::Word>, L: Layout<N>, P: Poli
         }
     }
 
-    /// Tunes the nodes that cover `at`, from below: the two lowest, which a change may have touched, or `all`, and others as
-    /// long as a node below has changed. Where one was `parted`, the nodes right below them too. Returns the position above the
-    /// digit of the lowest.
+    /// Tunes the nodes that cover `at`, from below: `which` of them, and others as long as a node below has changed. Where one
+    /// was `parted`, the nodes right below them too. Returns the position above the digit of the lowest.
     ///
     /// Each is found by a walk from the root, for a path of all of them would lie on the stack while they are tuned.
     #[inline(never)]
@@ -425,13 +434,17 @@ impl<'n, G: Geometry, F: Format, N: Nodes<Word = F::Word>, L: Layout<N>, P: Poli
         &self,
         batch: &mut Retired<'n>,
         at: usize,
-        all: bool,
+        which: Which,
         parted: bool,
     ) -> u32 {
         // SAFETY: the caller is the writer.
         unsafe {
             let (depth, lowest) = self.covering(at);
-            let mut touched = if all { depth } else { 2 };
+            let mut touched = match which {
+                Which::Lowest => 2,
+                Which::All => depth,
+                Which::NotOf(other) => depth - self.covering_both(at, other),
+            };
             for level in (0..depth).rev() {
                 if touched == 0 {
                     break;

@@ -298,7 +298,7 @@ where
     /// Counts an overflow bucket in or out.
     pub(super) fn count_node(&self, sign: isize) {
         self.tally.node(sign, Self::NODE * F::Word::BYTES);
-        self.growth.note_bytes(self.tally.footprint().bytes);
+        self.growth.note_bytes(self.tally.bytes());
     }
 
     /// Clears all of a bucket that nobody can match but its links.
@@ -411,6 +411,7 @@ where
 }
 
 /// Adds without a locked instruction, for there is one writer, and returns the sum.
+#[inline(always)]
 pub(super) fn bump(counter: &AtomicUsize, by: isize) -> usize {
     let sum = counter.load(Ordering::Relaxed).wrapping_add_signed(by);
     counter.store(sum, Ordering::Relaxed);

@@ -92,6 +92,7 @@ impl Growth {
     }
 
     /// Remembers the most.
+    #[inline(always)]
     pub(super) fn note_bytes(&self, bytes: usize) {
         self.peak.store(self.peak.load(Ordering::Relaxed).max(bytes), Ordering::Relaxed);
     }
@@ -217,6 +218,7 @@ where
     }
 
     /// Returns the last buckets that two chains do not have in common, if a key's is one of a pair that has not been parted.
+    #[inline(always)]
     unsafe fn joined(&self, key: usize) -> Option<[Spot; 2]> {
         if LOAD == 0 {
             return None;
@@ -225,6 +227,12 @@ where
         if joined == heads {
             return None;
         }
+        // SAFETY: the caller's promise.
+        unsafe { self.find_joined(key, joined, heads) }
+    }
+
+    #[inline(never)]
+    unsafe fn find_joined(&self, key: usize, joined: usize, heads: usize) -> Option<[Spot; 2]> {
         let (_, apart) = Self::split_of(Self::before(heads));
         let number = self.number(key);
         let high = if number >= joined { number } else { number + apart };
@@ -321,11 +329,37 @@ where
         }
     }
 
-    #[inline]
+    #[inline(always)]
     unsafe fn adapt_to(&self, batch: &mut Retired<'n>, blocks: usize, changed: usize, may_merge: bool) {
-        if LOAD == 0 {
-            return;
+        if LOAD > 0 && self.must_adapt(blocks, may_merge) {
+            // SAFETY: the caller's promise.
+            unsafe { self.adapt_slowly(batch, blocks, changed, may_merge) };
         }
+    }
+
+    /// Tells whether so many blocks are too many, or too few, or whether chains are still to be parted.
+    #[inline(always)]
+    fn must_adapt(&self, blocks: usize, may_merge: bool) -> bool {
+        let heads = self.buckets();
+        self.growth.joined.load(Ordering::Relaxed) < heads
+            || Self::is_crowded(blocks, heads)
+            || may_merge && Self::is_deserted(blocks, heads)
+    }
+
+    /// Tells whether a table of so many first buckets is beyond its load. There are at most [`MOST`](Self::MOST) of them.
+    #[inline(always)]
+    fn is_crowded(blocks: usize, heads: usize) -> bool {
+        blocks.saturating_mul(100) > LOAD * heads
+    }
+
+    /// Tells whether a table of so many first buckets has less than a quarter of its load.
+    #[inline(always)]
+    fn is_deserted(blocks: usize, heads: usize) -> bool {
+        heads > 1 << BUCKETS && blocks.saturating_mul(400) < LOAD * heads
+    }
+
+    #[inline(never)]
+    unsafe fn adapt_slowly(&self, batch: &mut Retired<'n>, blocks: usize, changed: usize, may_merge: bool) {
         for _ in 0..changed.max(1) {
             let heads = self.buckets();
             // SAFETY: the caller's promise.
@@ -333,9 +367,9 @@ where
                 if self.growth.joined.load(Ordering::Relaxed) < heads {
                     self.unzip(batch, STEPS);
                     true
-                } else if blocks.saturating_mul(100) > LOAD.saturating_mul(heads) {
+                } else if Self::is_crowded(blocks, heads) {
                     self.split(batch)
-                } else if may_merge && heads > 1 << BUCKETS && blocks.saturating_mul(400) < LOAD * heads {
+                } else if may_merge && Self::is_deserted(blocks, heads) {
                     self.merge(batch)
                 } else {
                     false
@@ -525,7 +559,7 @@ where
 
     fn count_array(&self, sign: isize, words: usize) {
         self.tally.node(sign, words * F::Word::BYTES);
-        self.growth.note_bytes(self.tally.footprint().bytes);
+        self.growth.note_bytes(self.tally.bytes());
     }
 
     /// Retires every node of the table.

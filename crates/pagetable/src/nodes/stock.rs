@@ -116,8 +116,12 @@ impl<'n, N: Nodes, const KINDS: usize> Stock<'n, N, KINDS> {
         all: impl Fn() -> usize,
         reach: LinkRange,
     ) -> Result<(), Error> {
+        if want == 0 {
+            return Ok(());
+        }
+        let last = reach.last(self.nodes.lowest());
         for _ in 0..want {
-            let Some(node) = take_within(self.nodes, self.words[kind], reach) else {
+            let Some(node) = last.and_then(|last| self.nodes.take_within(self.words[kind], last)) else {
                 return Err(Error::no_memory(all(), self.nodes.held()));
             };
             self.push(kind, node);

@@ -17,14 +17,47 @@ pub(super) const UPPER: usize = (1 << 23) / CHUNK;
 /// Size classes in bytes: `2^(n/2 + 3)`, and half as much again for odd `n`.
 pub(super) const CLASSES: usize = 17;
 
-/// The size of class `class` in bytes.
-#[inline(always)]
-pub(super) const fn class_bytes(class: usize) -> usize {
-    let power = 8 << (class / 2);
-    if class.is_multiple_of(2) { power } else { power + power / 2 }
+/// What a class makes of its spans, computed once.
+#[derive(Clone, Copy)]
+struct Shape {
+    bytes: u16,
+    /// The nodes in a span.
+    nodes: u16,
+    /// The base-two logarithm of a span's chunks.
+    order: u8,
 }
 
-/// Returns how many nodes of a class lie in the `bytes` before one of its span: by a shift, and a division by three for odd classes.
+/// The shapes by class; a power of two, so that an index needs no check.
+const SHAPES: usize = CLASSES.next_power_of_two();
+static SHAPE: [Shape; SHAPES] = {
+    let mut shapes = [Shape { bytes: 0, nodes: 0, order: 0 }; SHAPES];
+    let mut class = 0;
+    while class < CLASSES {
+        let power = 8 << (class / 2);
+        let bytes = if class.is_multiple_of(2) { power } else { power + power / 2 };
+        // Large nodes get longer spans, so that little is lost at the end, but no longer ones than that takes: a table with
+        // one large node takes a whole span for it.
+        let order = match bytes {
+            0..=384 => 0,
+            385..=1024 => 1,
+            _ => 2,
+        };
+        // Each node needs its record besides.
+        let nodes = (CHUNK << order) / (bytes + size_of::<Record>());
+        assert!(bytes < 1 << 16 && nodes < 1 << 16);
+        shapes[class] = Shape { bytes: bytes as u16, nodes: nodes as u16, order };
+        class += 1;
+    }
+    shapes
+};
+
+/// The size of class `class` in bytes.
+#[inline(always)]
+pub(super) fn class_bytes(class: usize) -> usize {
+    SHAPE[class % SHAPES].bytes.into()
+}
+
+/// Returns how many nodes of a class lie in so many bytes: by a shift, and a division by three for odd classes.
 #[inline(always)]
 pub(super) const fn index_within(bytes: usize, class: usize) -> usize {
     let units = bytes >> (class / 2 + 2);
@@ -43,33 +76,28 @@ pub(super) const fn class_of(bytes: usize) -> usize {
     2 * (log - 3) + 1 + (below >> (log - 1) & 1)
 }
 
-/// The chunks of a span, as a power of two: large nodes get longer spans, so that little is lost at the end, but no
-/// longer ones than that takes: a table with one large node takes a whole span for it.
+/// The chunks of a span, as a power of two.
 #[inline(always)]
-pub(super) const fn span_order(class: usize) -> u32 {
-    match class_bytes(class) {
-        0..=384 => 0,
-        385..=1024 => 1,
-        _ => 2,
-    }
+pub(super) fn span_order(class: usize) -> u32 {
+    SHAPE[class % SHAPES].order.into()
 }
 
 /// The largest class, in bytes, that keeps an empty span.
 pub(super) const KEPT: usize = 128;
 
-/// The nodes in a span of the class: each needs its record besides.
+/// The nodes in a span of the class.
 #[inline(always)]
-pub(super) const fn span_nodes(class: usize) -> usize {
-    (CHUNK << span_order(class)) / (class_bytes(class) + size_of::<Record>())
+pub(super) fn span_nodes(class: usize) -> usize {
+    SHAPE[class % SHAPES].nodes.into()
 }
 
 const _: () = {
     let mut class = 0;
     while class < CLASSES {
-        assert!(class_of(class_bytes(class)) == class && class_of(class_bytes(class) + 1) == class + 1);
-        assert!(span_nodes(class) < 1 << 16);
-        assert!(index_within(class_bytes(class) * 20, class) == 20);
+        let bytes = SHAPE[class].bytes as usize;
+        assert!(class_of(bytes) == class && class_of(bytes + 1) == class + 1);
+        assert!(index_within(bytes * 20, class) == 20);
         class += 1;
     }
-    assert!(class_bytes(CLASSES - 1) == CHUNK / 2);
+    assert!(SHAPE[CLASSES - 1].bytes as usize == CHUNK / 2);
 };

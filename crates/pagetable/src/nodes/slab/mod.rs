@@ -328,6 +328,20 @@ impl<'m, W: Word, M: Mode, A: Window> Slab<'m, W, M, A> {
         end.wrapping_sub(index + 1).cast_const()
     }
 
+    /// Clears the records of a span whose nodes are all free, and so zero: then all of it is.
+    fn clean_records(&self, span: u32, class: usize) {
+        let used = usize::from(self.descriptor(span).fresh.get());
+        if used > 0 {
+            let last = self.small_record(span, class, used - 1).cast_mut();
+            // SAFETY: the records lie one behind the other, from the last one that was ever used to the end of the span; the nodes
+            // are free, so nobody else has them.
+            unsafe { ptr::write_bytes(last.cast::<u8>(), 0, used * size_of::<Record>()) };
+        }
+        for chunk in span..span + (1 << span_order(class)) {
+            self.descriptor(chunk).clean.set(true);
+        }
+    }
+
     /// Returns the span and the number in it of a small node of a known class.
     #[inline(always)]
     fn place(&self, node: NodeAddr, class: usize) -> (u32, usize) {
@@ -359,6 +373,55 @@ impl<'m, W: Word, M: Mode, A: Window> Slab<'m, W, M, A> {
         }
     }
 
+    /// Frees a node of a class.
+    ///
+    /// # Safety
+    ///
+    /// As for [`Reclaim::free`]; the node is the span's, of this number and record.
+    #[inline(always)]
+    unsafe fn free_small(
+        &self,
+        node: NodeAddr,
+        class: usize,
+        (span, index): (u32, usize),
+        record: *const Record,
+        clean: bool,
+    ) {
+        if !clean {
+            // SAFETY: the node is out of every table, so its bytes are ours alone.
+            unsafe { ptr::write_bytes(self.window.memory(node.get()), 0, class_bytes(class)) };
+        }
+        self.locked(|lists| {
+            let descriptor = self.descriptor(span);
+            let state = descriptor.record.load(Ordering::Relaxed);
+            let (free, used) = (state & 0xffff, state >> 16);
+            // SAFETY: the node is free now, and its record with it.
+            unsafe { (*record).store(free, Ordering::Relaxed) };
+            descriptor.record.store((index as u32 + 1).with((used - 1) << 16), Ordering::Relaxed);
+            if used as usize == span_nodes(class) {
+                self.push(&mut lists.partial[class][self.part(span)], span);
+            }
+            if used == 1 {
+                self.free_span(lists, span, class);
+            }
+            lists.usage.nodes -= 1;
+            lists.usage.bytes -= class_bytes(class);
+        });
+    }
+
+    /// Gives a span back that is empty.
+    #[inline(never)]
+    fn free_span(&self, lists: &mut Lists, span: u32, class: usize) {
+        // The last empty span of a small class stays, or mapping and unmapping one page would go to the buddy system each time.
+        let list = &mut lists.partial[class][self.part(span)];
+        let only = self.descriptor(span).next.get() == NONE && *list == span;
+        if !only || class_bytes(class) > KEPT {
+            self.unlink(list, span);
+            self.clean_records(span, class);
+            self.free_run(lists, span, span_order(class));
+        }
+    }
+
     /// Frees a node of a class, or of whole chunks.
     ///
     /// # Safety
@@ -368,30 +431,9 @@ impl<'m, W: Word, M: Mode, A: Window> Slab<'m, W, M, A> {
         match class {
             Ok(class) => {
                 let (span, index) = self.place(node, class);
-                if !clean {
-                    // SAFETY: the node is out of every table, so its bytes are ours alone.
-                    unsafe { ptr::write_bytes(self.window.memory(node.get()), 0, class_bytes(class)) };
-                }
-                self.locked(|lists| {
-                    let descriptor = self.descriptor(span);
-                    let state = descriptor.record.load(Ordering::Relaxed);
-                    let (free, used) = (state & 0xffff, state >> 16);
-                    // SAFETY: the node is free now, and its record with it.
-                    unsafe { (*self.small_record(span, class, index)).store(free, Ordering::Relaxed) };
-                    descriptor.record.store((index as u32 + 1).with((used - 1) << 16), Ordering::Relaxed);
-                    if used as usize == span_nodes(class) {
-                        self.push(&mut lists.partial[class][self.part(span)], span);
-                    }
-                    // The last empty span of a small class stays, or mapping and unmapping one page would go to the
-                    // buddy system each time.
-                    let only = descriptor.next.get() == NONE && lists.partial[class][self.part(span)] == span;
-                    if used == 1 && !(only && class_bytes(class) <= KEPT) {
-                        self.unlink(&mut lists.partial[class][self.part(span)], span);
-                        self.free_run(lists, span, span_order(class));
-                    }
-                    lists.usage.nodes -= 1;
-                    lists.usage.bytes -= class_bytes(class);
-                });
+                let record = self.small_record(span, class, index);
+                // SAFETY: the caller's promise.
+                unsafe { self.free_small(node, class, (span, index), record, clean) };
             }
             Err(order) => {
                 let chunk = ((node.get() - self.base) / CHUNK) as u32;
@@ -462,11 +504,20 @@ unsafe impl<W: Word, M: Mode, A: Window> Reclaim for Slab<'_, W, M, A> {
         while let Some(node) = *head {
             let class = self.class_at(node);
             // SAFETY: the caller's promise: the node is taken, and its record a link.
-            let (next, clean) =
-                ListLink::read(unsafe { (*self.record_at(node, class)).load(Ordering::Relaxed) });
-            *head = (next != 0).then(|| self.node_of(next));
-            // SAFETY: the caller's promise.
-            unsafe { self.free_at(node, class, clean) };
+            unsafe {
+                if let Ok(class) = class {
+                    let (span, index) = self.place(node, class);
+                    let record = self.small_record(span, class, index);
+                    let (next, clean) = ListLink::read((*record).load(Ordering::Relaxed));
+                    *head = (next != 0).then(|| self.node_of(next));
+                    self.free_small(node, class, (span, index), record, clean);
+                } else {
+                    let (next, clean) =
+                        ListLink::read((*self.record_at(node, class)).load(Ordering::Relaxed));
+                    *head = (next != 0).then(|| self.node_of(next));
+                    self.free_at(node, class, clean);
+                }
+            }
         }
         *count = 0;
     }
