@@ -97,6 +97,7 @@
 //! one leaf; a larger page stands alone, the half beside it absent. In the layout [`Kseg0`] all pages are in pairs.
 
 mod bits;
+mod build;
 mod compose;
 mod graft;
 mod kseg0;

@@ -1,0 +1,279 @@
+//! New subtrees: the leaves and nodes that a span gets in an empty slot. Nobody can reach them before they are linked.
+
+use super::Gpt;
+use super::bits::{agree, digit, low};
+use super::compose::{Around, Fresh};
+use super::graft::{Job, Supply};
+use super::layout::{Edge, Layout};
+use super::policy::Policy;
+use super::slots::{Place, leaf_kind};
+use super::sweep::Span;
+use crate::Geometry;
+use crate::format::Format;
+use crate::nodes::Nodes;
+
+impl<'n, G: Geometry, F: Format, N: Nodes<Word = F::Word>, L: Layout<N>, P: Policy> Gpt<'n, G, F, N, L, P> {
+    /// Maps a span in an empty slot of `2^ceiling` bytes: in a leaf, or in leaves under new nodes.
+    ///
+    /// The leaves are made from left to right, each after the new nodes above it. What is made for a part of the span depends
+    /// on that part alone. So a walk from the uppermost node finds the way to the next leaf, in a dry run too, which has no
+    /// nodes to read, and no path of nodes lies on the stack. Nobody can reach the nodes yet.
+    #[inline(never)]
+    pub(super) unsafe fn build<S: Supply, W: Fn(usize) -> F::Word>(
+        &self,
+        job: &mut Job<'_, 'n, S, W>,
+        ceiling: u32,
+        span: Span,
+    ) -> Edge {
+        // SAFETY: the caller is the writer; the new nodes are private, and slots are within them.
+        unsafe {
+            let (mut top, mut node, mut at) = (Edge::EMPTY, Edge::EMPTY, span.first);
+            loop {
+                // The uppermost node comes first.
+                let (bits, part) = if top.is_empty() {
+                    (ceiling, span)
+                } else {
+                    (node.shift, span.clip(at, node.shift, job.page))
+                };
+                let child = if part.first == at {
+                    let child = self.build_node(job, bits, part);
+                    if S::REAL && !top.is_empty() {
+                        self.put(node.node, node.index(at), node.shift, child);
+                        self.add_live(node, 1);
+                    }
+                    child
+                } else if S::REAL {
+                    self.edge(Place::In(node.node, node.index(at)), node.shift, at)
+                } else {
+                    let (shift, width) = Self::upper(job.page, node.shift, part);
+                    Edge { node: node.node, shift, width, leaf: false, base: 0 }
+                };
+                if top.is_empty() {
+                    top = child;
+                }
+                if !Self::is_done(job.page, child) {
+                    node = child;
+                    continue;
+                }
+                if part.last >= span.last {
+                    return top;
+                }
+                let next = (part.last | low(job.page)) + 1;
+                if !agree(at, next, node.top()) {
+                    node = top;
+                }
+                at = next;
+            }
+        }
+    }
+
+    /// Tells whether what was made for a part of a span maps all of it: a leaf, or a node of slots that the pages fill.
+    fn is_done(page: u32, made: Edge) -> bool {
+        made.leaf || page > Self::BASE && made.shift < Self::unit(page)
+    }
+
+    /// Takes the uppermost node for a span, and fills it if its slots are smaller than the pages.
+    #[inline(always)]
+    unsafe fn build_node<S: Supply, W: Fn(usize) -> F::Word>(
+        &self,
+        job: &mut Job<'_, 'n, S, W>,
+        ceiling: u32,
+        span: Span,
+    ) -> Edge {
+        // SAFETY: the caller is the writer.
+        unsafe {
+            let node = self.build_upper(job, ceiling, span);
+            if L::PAIRS && !node.leaf && Self::is_done(job.page, node) {
+                let base = span.first & !low(node.top());
+                let fresh = Fresh { node, base, around: Around::Nothing };
+                self.compose(job, &fresh, Edge::EMPTY, span);
+            }
+            node
+        }
+    }
+
+    /// Takes the uppermost node for a span: its leaf, if it is worth one.
+    #[inline(never)]
+    unsafe fn build_upper<S: Supply, W: Fn(usize) -> F::Word>(
+        &self,
+        job: &mut Job<'_, 'n, S, W>,
+        ceiling: u32,
+        span: Span,
+    ) -> Edge {
+        // SAFETY: the caller is the writer.
+        unsafe {
+            match Self::fits(job.page, span) {
+                Some(width) => self.plant(job, width, span),
+                None => self.frame(job, ceiling, span),
+            }
+        }
+    }
+
+    /// Returns the logarithm of the pages of the one leaf that a span is worth, if it is.
+    fn fits(page: u32, span: Span) -> Option<u32> {
+        let bit = Self::top_bit(span.first ^ span.last);
+        if page > Self::BASE {
+            return (bit < Self::unit(page)).then_some(Self::unit(page) - page);
+        }
+        let one = span.first == span.last;
+        let width = if one { Self::LEAF_MIN } else { (bit + 1 - Self::BASE).max(Self::LEAF_MIN) };
+        (width <= Self::LEAF_MAX && Self::worth(Self::pages_in(span, page), width)).then_some(width)
+    }
+
+    /// Takes an indexing node for a span.
+    unsafe fn frame<S: Supply, W: Fn(usize) -> F::Word>(
+        &self,
+        job: &mut Job<'_, 'n, S, W>,
+        ceiling: u32,
+        span: Span,
+    ) -> Edge {
+        let (shift, width) = Self::upper(job.page, ceiling, span);
+        // SAFETY: the caller is the writer; the new node is private.
+        unsafe { self.sprout(job.supply, shift, width, span.first & !low(shift + width)) }
+    }
+
+    /// Returns the digit of the uppermost node for a span that is worth more than a leaf.
+    fn upper(page: u32, ceiling: u32, span: Span) -> (u32, u32) {
+        let bit = Self::top_bit(span.first ^ span.last);
+        Self::choose(bit, Self::floor(page, bit), ceiling, Some(span))
+    }
+
+    /// Maps a span in the slots of a private node, which are empty.
+    pub(super) unsafe fn build_slots<S: Supply, W: Fn(usize) -> F::Word>(
+        &self,
+        job: &mut Job<'_, 'n, S, W>,
+        node: Edge,
+        span: Span,
+    ) {
+        let base = span.first & !low(node.top());
+        for slot in node.index(span.first)..=node.index(span.last) {
+            let Some(part) = span.within(base | slot << node.shift, node.shift, job.page) else { continue };
+            // SAFETY: the caller is the writer; the slot is within the node.
+            unsafe {
+                let child = self.build(job, node.shift, part);
+                if S::REAL {
+                    self.put(node.node, slot, node.shift, child);
+                    self.add_live(node, 1);
+                }
+            }
+        }
+    }
+
+    /// Takes a new leaf of `2^width` pages and maps a span in it.
+    pub(super) unsafe fn plant<S: Supply, W: Fn(usize) -> F::Word>(
+        &self,
+        job: &mut Job<'_, 'n, S, W>,
+        width: u32,
+        span: Span,
+    ) -> Edge {
+        let node = job.supply.take(leaf_kind(width));
+        let base = span.first & !low(job.page + width);
+        let leaf = Edge { node, shift: job.page, width, leaf: true, base: Self::base(base) };
+        if S::REAL {
+            // SAFETY: the leaf is private.
+            unsafe {
+                self.count_in(leaf);
+                self.put_tag(leaf, base);
+                self.fill(job, leaf, span);
+            }
+        }
+        leaf
+    }
+
+    /// Stores the PTEs of a span in their leaf.
+    pub(super) unsafe fn fill<S, W: Fn(usize) -> F::Word>(
+        &self,
+        job: &Job<'_, 'n, S, W>,
+        leaf: Edge,
+        span: Span,
+    ) {
+        let pages = Self::pages_in(span, leaf.shift);
+        let first = Self::pte_of(leaf, span.first);
+        // SAFETY: the leaf covers the span, and only the caller writes it.
+        unsafe {
+            for page in 0..pages {
+                let at = span.first + (page << leaf.shift);
+                let place = if Self::IN_A_ROW { first + page } else { Self::pte_of(leaf, at) };
+                self.nodes.publish(leaf.node, place, (job.word)(at));
+                self.settle_pair(leaf, at);
+            }
+            self.add_live(leaf, pages);
+        }
+        self.tally.ptes(pages as isize);
+    }
+
+    /// Copies the PTEs of a leaf, those that there are, to a private leaf that covers them.
+    pub(super) unsafe fn copy_leaf(&self, old: Edge, base: usize, new: Edge) {
+        let mut live = 0;
+        // SAFETY: the slots are within both leaves.
+        unsafe {
+            for slot in 0..old.slots() {
+                let at = base | slot << old.shift;
+                let word = self.nodes.read(old.node, Self::pte_of(old, at));
+                if F::is_leaf(word, true) {
+                    self.nodes.put(new.node, Self::pte_of(new, at), word);
+                    self.settle_pair(new, at);
+                    live += 1;
+                }
+            }
+            self.add_live(new, live);
+        }
+    }
+
+    /// Returns the number of pages of a span.
+    pub(super) fn pages_in(span: Span, page: u32) -> usize {
+        ((span.last - span.first) >> page) + 1
+    }
+
+    /// Tells whether so many pages are worth a leaf of `2^width`: half of it.
+    pub(super) const fn worth(pages: usize, width: u32) -> bool {
+        width <= Self::LEAF_MIN || pages * 2 >= 1 << width
+    }
+
+    /// Returns an edge's `base`, which only layouts with guards in their slots keep.
+    pub(super) const fn base(base: usize) -> usize {
+        if L::TAGGED { 0 } else { base }
+    }
+
+    /// Returns the lowest position at which the digit of a node above pages of `2^page` bytes may begin, if its
+    /// entries differ in `bit`.
+    pub(super) fn floor(page: u32, bit: u32) -> u32 {
+        if page > Self::BASE {
+            Self::unit(page)
+        } else if bit >= Self::LEAF_TOP {
+            Self::LEAF_TOP
+        } else {
+            Self::BASE + Self::LEAF_MIN
+        }
+    }
+
+    /// Chooses the digit of a new node whose entries differ in `bit` at highest: its position and width, between
+    /// `floor` and `ceiling`. `span` is what fills it, if it will hold nothing else.
+    pub(super) fn choose(bit: u32, floor: u32, ceiling: u32, span: Option<Span>) -> (u32, u32) {
+        if !P::ADAPTIVE {
+            // Digits stand at multiples of the width above the leaves; so that they always do, pairs of pages may stand
+            // in several slots.
+            let origin = if bit >= Self::LEAF_TOP { Self::LEAF_TOP } else { Self::BASE };
+            let low = origin + (bit - origin) / Self::WIDEST * Self::WIDEST;
+            let high = if bit >= Self::LEAF_TOP {
+                low + Self::WIDEST
+            } else {
+                Self::LEAF_TOP.min(low + Self::WIDEST)
+            };
+            let shift = if L::PAIRS { low } else { low.max(floor) };
+            return (shift, high.min(ceiling) - shift);
+        }
+        // The largest that costs no more than two-slot nodes would.
+        let mut width = 1;
+        if let Some(span) = span {
+            for wider in 2..=Self::RANGE.min(bit + 1 - floor) {
+                let shift = bit + 1 - wider;
+                let slots = digit(span.last, shift, wider) - digit(span.first, shift, wider) + 1;
+                if Self::cost(wider) <= (slots as isize - 1) * Self::cost(1) {
+                    width = wider;
+                }
+            }
+        }
+        (bit + 1 - width, width)
+    }
+}
