@@ -164,11 +164,7 @@ const MUTATIONS: [Mutation; 29] = [
     mutation(
         "a batch forgets the nodes before the last",
         "crates/pagetable/src/retired.rs",
-        [
-            "pub unsafe fn push(",
-            "let link = if clean { next | CLEAN } else { next };",
-            "let link = if clean { CLEAN } else { 0 };",
-        ],
+        ["pub unsafe fn push(", "ListLink::new(next, clean)", "ListLink::new(0, clean)"],
         Test::Walkers("mpt::unmap"),
     ),
     mutation(
@@ -186,7 +182,11 @@ const MUTATIONS: [Mutation; 29] = [
     mutation(
         "a node is retired as clean that is not",
         "crates/pagetable/src/hpt/chain.rs",
-        ["pub(super) unsafe fn retire(", "batch.push(node, false)", "batch.push(node, true)"],
+        [
+            "pub(super) unsafe fn retire(",
+            "push_sized(self.nodes, node, Self::NODE, false)",
+            "push_sized(self.nodes, node, Self::NODE, true)",
+        ],
         Test::Walkers("hpt::"),
     ),
     mutation(
