@@ -81,6 +81,13 @@ where
         Some(Part { spot, grain, block, slot, slots, first: Vpn::new(from.get() >> shift << shift) })
     }
 
+    /// Returns all slots of a block's bucket.
+    #[inline(always)]
+    fn whole(spot: Spot, grain: usize, block: usize) -> Part {
+        let first = Self::bounds(grain, block).0;
+        Part { spot, grain, block, slot: 0, slots: Self::SLOTS, first }
+    }
+
     /// Visits the live buckets of a range, each once.
     ///
     /// # Safety
@@ -123,9 +130,14 @@ where
                     } else {
                         self.seek_past(self.head(block), Self::tag_of(grain, block))
                     };
-                    if let Some((before, spot)) = found
-                        && let Some(part) = Self::part(spot, grain, block, pages)
-                    {
+                    let Some((before, spot)) = found else { continue };
+                    // Only the blocks at the ends have slots that are not in the range.
+                    let part = if Self::SLOTS == 1 || block > first && block < last {
+                        Some(Self::whole(spot, grain, block))
+                    } else {
+                        Self::part(spot, grain, block, pages)
+                    };
+                    if let Some(part) = part {
                         visit(part)?;
                         if let Visitor::Pruner(batch) = &mut visitor
                             && self.is_vacant(spot)
