@@ -108,7 +108,7 @@ impl<'n> Retired<'n> {
             let (next, clean) = ListLink::read(record.load(Ordering::Relaxed));
             if next == 0 {
                 let rest = rest.map_or(0, |node| self.nodes.index_of(node));
-                return record.store(ListLink::new(rest, clean), Ordering::Relaxed);
+                return record.store(ListLink::word(rest, clean), Ordering::Relaxed);
             }
             last = next;
         }
@@ -239,7 +239,7 @@ impl<'n> Retired<'n> {
         let nodes = self.nodes;
         let next = self.head.map_or(0, |head| nodes.index_of(head));
         // SAFETY: the node is taken, so its record is live.
-        unsafe { (*nodes.link(node)).store(ListLink::new(next, clean), Ordering::Relaxed) };
+        unsafe { (*nodes.link(node)).store(ListLink::word(next, clean), Ordering::Relaxed) };
         // From here on nothing is called that could unwind.
         nodes.held().retire(1, nodes.shared());
         self.head = Some(node);
@@ -261,7 +261,7 @@ impl<'n> Retired<'n> {
     ) {
         let next = self.head.map_or(0, |head| nodes.index_of(head));
         // SAFETY: the node is taken, so its record is live.
-        unsafe { (*nodes.record(node, words)).store(ListLink::new(next, clean), Ordering::Relaxed) };
+        unsafe { (*nodes.record(node, words)).store(ListLink::word(next, clean), Ordering::Relaxed) };
         nodes.held().retire(1, N::Mode::SHARED);
         self.head = Some(node);
         self.count += 1;

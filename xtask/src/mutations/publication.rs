@@ -164,7 +164,7 @@ const MUTATIONS: [Mutation; 29] = [
     mutation(
         "a batch forgets the nodes before the last",
         "crates/pagetable/src/retired.rs",
-        ["pub unsafe fn push(", "ListLink::new(next, clean)", "ListLink::new(0, clean)"],
+        ["pub unsafe fn push(", "ListLink::word(next, clean)", "ListLink::word(0, clean)"],
         Test::Walkers("mpt::unmap"),
     ),
     mutation(

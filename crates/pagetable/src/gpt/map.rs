@@ -30,8 +30,8 @@ impl<'n, G: Geometry, F: Format, N: Nodes<Word = F::Word>, L: Layout<N>, P: Poli
         G::SPACE.check_frames(frame, pages.len(), size)?;
         check_attr::<F>(attr)?;
         let word = F::leaf(frame, size, attr, true)?;
-        // SAFETY: the caller is the writer.
         if pages.len() == 1
+            // SAFETY: the caller is the writer.
             && let Some(done) = unsafe { self.map_one(batch, pages, word) }
         {
             return done;

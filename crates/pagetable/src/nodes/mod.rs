@@ -299,7 +299,7 @@ impl ListLink {
 
     /// Returns the link of a node.
     #[inline(always)]
-    pub(crate) const fn new(next: u32, clean: bool) -> u32 {
+    pub(crate) const fn word(next: u32, clean: bool) -> u32 {
         if clean { next | Self::CLEAN } else { next }
     }
 }
