@@ -337,7 +337,9 @@ impl<'n, G: Geometry, F: Format, N: Nodes<Word = F::Word>, L: Layout<N>, P: Poli
         }
     }
 
-    /// Counts the base pages that are mapped in a span, leaf by leaf; `None` if there is a larger page.
+    /// Counts the base pages that are mapped in a span, leaf by leaf; `None` if there is a larger page. Its path is gone from the
+    /// stack when it returns.
+    #[inline(never)]
     unsafe fn count_base(&self, span: Span) -> Option<usize> {
         let mut count = 0;
         // SAFETY: the caller is the writer.
