@@ -307,7 +307,7 @@ fn resize<A: Arch, const CPUS: usize>(space: &Space<A, CPUS>, model: &mut Model,
     let like = |page: &Page| page.attr.difference(Attr::DIRTY.union(Attr::ACCESSED));
     let in_row =
         |(at, page): (usize, &Page)| page.frame == mapped[0].frame + at && like(page) == like(&mapped[0]);
-    let fit = all && mapped[0].frame % count == 0 && mapped.iter().enumerate().all(in_row);
+    let fit = all && mapped[0].frame.is_multiple_of(count) && mapped.iter().enumerate().all(in_row);
     if at.expect(&done, whole && (fit || all && mapped.len() == 1)) && mapped.len() > 1 {
         let dirty = mapped.iter().any(|page| page.dirty);
         let mut page = Page { pages: count, dirty, ..mapped[0] };
@@ -418,7 +418,7 @@ fn pieces<A: Arch, const CPUS: usize>(space: &Space<A, CPUS>, model: &mut Model,
     let len = ((last - at.page) << 12) + 0x10;
     let done =
         space.pieces(VirtAddr::new((at.page << 12) + 0x800), len, Access::LOAD.by_user(), |start, len| {
-            bytes.extend((start.get()..start.get() + len).step_by(0x800))
+            bytes.extend((start.get()..start.get() + len).step_by(0x800));
         });
     let all = at.page + count > last;
     let wanted = if all {
@@ -428,7 +428,7 @@ fn pieces<A: Arch, const CPUS: usize>(space: &Space<A, CPUS>, model: &mut Model,
     };
     assert_eq!(done, wanted);
     for (piece, &start) in bytes.iter().enumerate() {
-        let page = at.page + (piece + 1) / 2;
+        let page = at.page + piece.div_ceil(2);
         let (first, leaf) = model.find(page).expect("it is mapped");
         let frame = leaf.frame + (page - first);
         assert!(start >> 12 == frame, "piece {piece} of {at:x?}: {start:#x} is not in frame {frame:#x}");
@@ -465,7 +465,7 @@ fn step_on<A: Arch, const CPUS: usize>(space: &Space<A, CPUS>, model: &Model, at
     let visited = space.for_each(pages(0, top), |leaf| {
         let wanted = some.next().map(|(&first, _)| first);
         assert_eq!(Some(leaf.at.get() >> 12), wanted);
-        if at.twist % 4 == 0 { ControlFlow::Break(()) } else { ControlFlow::Continue(()) }
+        if at.twist.is_multiple_of(4) { ControlFlow::Break(()) } else { ControlFlow::Continue(()) }
     });
     assert!(visited.is_ok());
 }
