@@ -317,19 +317,28 @@ impl<'n, G: Geometry, F: Format, N: Nodes<Word = F::Word>, L: Layout<N>, P: Poli
         if pages.len() == 1 && unsafe { self.protect_one(batch, pages, change) } {
             return Ok(1);
         }
-        // SAFETY: the caller is the writer; a swept PTE is in the table.
+        // SAFETY: the caller is the writer.
         unsafe {
             let census = self.census(pages, holes)?;
             if census.pages == 0 {
                 return Ok(0);
             }
-            let _ = self.sweep_leaves(self.look_root(), Self::span(pages), &mut |leaf, base, part| {
-                self.protect_part(leaf, base, part, change);
-                ControlFlow::Continue(())
-            });
+            self.protect_span(Self::span(pages), change);
             batch.touch(change.reach(), self.stale(pages));
             Ok(census.pages)
         }
+    }
+
+    /// Protects the pages of a span. Its path is gone from the stack when it returns.
+    #[inline(never)]
+    unsafe fn protect_span(&self, span: Span, change: Change) {
+        // SAFETY: the caller is the writer; what is swept is in the table.
+        let _ = unsafe {
+            self.sweep_leaves(self.look_root(), span, &mut |leaf, base, part| {
+                self.protect_part(leaf, base, part, change);
+                ControlFlow::Continue(())
+            })
+        };
     }
 
     /// Protects the pages of a part of one leaf.
