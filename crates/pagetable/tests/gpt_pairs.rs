@@ -69,3 +69,48 @@ fn a_page_of_a_pair_is_split_and_the_other_stays() {
     split_all::<Fixed<8>>();
     split_all::<Adaptive>();
 }
+
+/// Maps two ranges of large pages, one after the other, and looks every page up; then the table gives all its nodes back.
+fn two_ranges<P: Digits>(size: PageSize, start: usize, [first, second]: [(usize, usize); 2]) {
+    let mut memory = vec![Chunk::ZERO; 64];
+    let slab = Slab::<u32, Solo>::new(&mut memory, 0).unwrap();
+    let mut table = Local::new(Gpt32::<_, P>::new(&slab).unwrap(), |_: &Flush| ());
+    let case = format!("{} bytes from {start:#x}: {first:?}, then {second:?}", size.bytes());
+    for (at, count) in [first, second] {
+        let range = Pages::count(Vpn::new(start + at * pages(size)), count * pages(size)).unwrap();
+        table.map(range, Pfn::new(at * pages(size)), size, Attr::READ).unwrap();
+    }
+    for page in 0..8 {
+        let leaf = table.lookup(Vpn::new(start + page * pages(size)).address(BASE));
+        let is_mapped = [first, second].iter().any(|&(at, count)| (at..at + count).contains(&page));
+        let frame = leaf.map(|leaf| leaf.frame.get());
+        assert_eq!(frame, is_mapped.then_some(page * pages(size)), "{case}: page {page}");
+    }
+    assert_eq!(table.footprint().ptes, first.1 + second.1, "{case}");
+    table.destroy();
+    assert_eq!(slab.usage().nodes, 0, "{case}");
+}
+
+fn all_ranges<P: Digits>() {
+    let large = &Va32::SIZES[1..if cfg!(miri) { 2 } else { 4 }];
+    let ranges = || (0..8).flat_map(|at| (1..=8 - at).map(move |count| (at, count)));
+    for &size in large {
+        for start in [0, (1 << 20) - 8 * pages(size)] {
+            for first in ranges() {
+                let apart = |&(at, count): &(usize, usize)| at + count <= first.0 || first.0 + first.1 <= at;
+                for second in ranges().filter(apart) {
+                    two_ranges::<P>(size, start, [first, second]);
+                }
+            }
+        }
+    }
+}
+
+#[test]
+fn a_range_that_ends_in_half_a_pair_takes_the_other_half_over() {
+    all_ranges::<Fixed<1>>();
+    all_ranges::<Fixed<3>>();
+    all_ranges::<Fixed<4>>();
+    all_ranges::<Fixed<8>>();
+    all_ranges::<Adaptive>();
+}

@@ -192,7 +192,7 @@ pub(super) enum Gone {
     Nothing,
     /// A leaf whose PTEs have been copied.
     Copied,
-    /// A leaf of two pages loses one.
+    /// A leaf of two pages loses one: smaller pages replace it, or a new leaf has it together with the other half.
     Page,
     /// Everything below goes.
     Subtree,
@@ -500,6 +500,9 @@ impl<'n, G: Geometry, F: Format, N: Nodes<Word = F::Word>, L: Layout<N>, P: Poli
             let gone = if job.over { Gone::Page } else { Gone::Nothing };
             if Self::unit(job.page) > new.shift {
                 let part = rest.clip(at, new.top(), job.page);
+                // Where the part ends in the half of the old leaf's pair that is free, a new leaf has both pages.
+                let joins = old.leaf && old.shift == job.page && part.last >= base && part.first < base;
+                let gone = if joins { Gone::Page } else { gone };
                 let fresh = Fresh { node: new, base: region, around: Around::Entry(near) };
                 return (part, New::Filled(fresh), gone);
             }
