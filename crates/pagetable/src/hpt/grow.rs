@@ -418,8 +418,8 @@ where
         }
     }
 
-    /// Publishes a segment in the directory's entry `first`, and in those that are `apart` first buckets on. It has `2^short`
-    /// times fewer first buckets than others.
+    /// Publishes a segment in the directory's entry `first`, and in those that are `apart` first buckets on, in this order: a
+    /// visit relies on it. It has `2^short` times fewer first buckets than others.
     unsafe fn publish_segment(&self, first: usize, apart: usize, segment: NodeAddr, short: usize) {
         let root = self.root();
         // SAFETY: the caller's promise.

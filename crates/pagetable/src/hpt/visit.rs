@@ -183,6 +183,9 @@ where
                 let (root, entry) = self.entry_at(place as u32);
                 let segment = Self::segment(entry);
                 let before = self.version(segment);
+                // Before the visit. A merge stores one entry of the directory after the other: buckets that the visit passes over,
+                // as their entry still leads elsewhere, must not count as visited because it leads here by then.
+                let bits = self.bits_of(root, place as u32, entry);
                 let is_same = || {
                     fence(Ordering::Acquire);
                     !N::Mode::SHARED
@@ -198,7 +201,6 @@ where
                     }
                 }
                 if is_whole {
-                    let bits = self.bits_of(root, place as u32, entry);
                     place = ((place >> (32 - bits)) + 1) << (32 - bits);
                 }
             }
@@ -217,12 +219,20 @@ where
     }
 
     /// Returns how many bits of an index lead to the segment of an entry.
+    ///
+    /// The entries that have these bits in common are stored one after the other, and the one with the highest index is the
+    /// last: where that leads to the segment, all do.
     unsafe fn bits_of(&self, root: usize, place: u32, entry: usize) -> u32 {
-        // SAFETY: the caller's promise.
+        // SAFETY: the caller's promise; the index is below the entries.
         unsafe {
-            let mut bits = self.entries(root);
-            let index = place.reverse_bits() as usize & ((1 << bits) - 1);
-            while bits > 0 && self.entry(root, index ^ 1 << (bits - 1)) == entry {
+            let entries = self.entries(root);
+            let mut bits = entries;
+            while bits > 0 {
+                let fewer = (1 << (bits - 1)) - 1;
+                let last = ((1 << entries) - 1) & !fewer | place.reverse_bits() as usize & fewer;
+                if self.entry(root, last) != entry {
+                    break;
+                }
                 bits -= 1;
             }
             bits
