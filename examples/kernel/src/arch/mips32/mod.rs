@@ -33,7 +33,7 @@ mod vectors;
 
 pub(crate) use boot::{Boot, start_others};
 pub(crate) use cp0::cpu;
-pub(crate) use refill::{SIZES, conflicts, fence, fence_all, fence_asid, misses, page_size, set_root};
+pub(crate) use refill::{SIZES, conflicts, misses, page_size};
 pub(crate) use timer::set as set_timer;
 pub(crate) use tlbkit::arch::Mips32Coherent as Machine;
 use trap as exception;
@@ -53,6 +53,35 @@ pub(crate) const KERNEL: usize = 0xc000_0000;
 pub(crate) const KERNEL_LEN: usize = 4 << 20;
 /// How much of it is mapped: nothing, as all memory is in kseg0.
 pub(crate) const MAPPED_LEN: usize = 0;
+
+/// Forgets the translation of an address in one address space.
+pub(crate) fn fence(at: usize, asid: u16) {
+    refill::fence(at, asid);
+    witness::fence(Some(at), Some(asid));
+}
+
+/// Forgets the translations of one address space.
+pub(crate) fn fence_asid(asid: u16) {
+    refill::fence_asid(asid);
+    witness::fence(None, Some(asid));
+}
+
+/// Forgets every translation.
+pub(crate) fn fence_all() {
+    refill::fence_all();
+    witness::fence(None, None);
+}
+
+/// Translates by this root from now on; by none if it is 0.
+///
+/// # Safety
+///
+/// It is the root of an address space that lives until another one is set, or 0.
+pub(crate) unsafe fn set_root(root: usize) {
+    // SAFETY: the caller's promise.
+    unsafe { refill::set_root(root) };
+    witness::root(root);
+}
 
 /// Where the witness's record is: behind the software TLB caches of eight CPUs, up to the end of memory.
 pub(crate) const RECORD: usize = KSEG0 + (192 << 20);

@@ -24,7 +24,6 @@ use tlbkit_stlb::{Direct, Invalidate as _, Mips32, Space};
 use super::{cp0, tlb, vectors};
 use crate::growth::{MISSES, Miss};
 use crate::memory::{CPUS, Words};
-use crate::witness;
 
 /// The caches: one for each CPU, in a window of 8 MiB, because Context names no less. Behind the kernel and its programs.
 const WINDOWS: usize = super::KSEG0 + (128 << 20);
@@ -153,7 +152,6 @@ pub(crate) fn fence(at: usize, asid: u16) {
         Some(space) => cache.invalidate_pages(space, page),
         None => cache.invalidate_all(),
     });
-    witness::fence(Some(at), Some(asid));
 }
 
 /// Forgets the translations of one address space.
@@ -163,14 +161,12 @@ pub(crate) fn fence_asid(asid: u16) {
         Some(space) => cache.invalidate_space(space),
         None => cache.invalidate_all(),
     });
-    witness::fence(None, Some(asid));
 }
 
 /// Forgets every translation.
 pub(crate) fn fence_all() {
     tlb::forget_all(|_| true);
     cached(|cache| cache.invalidate_all());
-    witness::fence(None, None);
 }
 
 /// Lets this CPU walk the table of `root`, a value of [`Machine::root`](tlbkit::Machine::root), from now on; none if it is 0.
@@ -186,5 +182,4 @@ pub(crate) unsafe fn set_root(root: usize) {
         cp0::error_epc::write(node as u32);
         tlb::switch((root & ASID) as u32);
     }
-    witness::root(root);
 }
