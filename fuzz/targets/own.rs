@@ -13,7 +13,12 @@ macro_rules! planted_bugs {
 }
 
 #[path = "../../crates/conformance/tests/own/table.rs"]
-#[allow(missing_docs, reason = "as the page shows it")]
+#[allow(
+    missing_docs,
+    clippy::redundant_locals,
+    clippy::no_effect,
+    reason = "as the page shows it, without its bugs"
+)]
 mod own;
 
 use own::Own;
