@@ -675,7 +675,16 @@ impl<'n> Runner<'n> {
             if found.len() == stop { ControlFlow::Break(()) } else { ControlFlow::Continue(()) }
         });
         let mut wanted: Vec<_> = self.model.overlap(pages).collect();
-        if flow.is_break() != (wanted.len() >= stop) || found.len() != wanted.len().min(stop) {
+        let stopped = wanted.len() >= stop;
+        if found.len() == wanted.len().min(stop) && flow.is_break() != stopped {
+            let told = if stopped { "told to stop" } else { "not told to stop" };
+            return mismatch!(
+                "a visit of {pages} was {told} at leaf {} of {}, and returned {flow:?}",
+                found.len(),
+                wanted.len()
+            );
+        }
+        if found.len() != wanted.len().min(stop) {
             return mismatch!(
                 "a visit of {pages} met {} leaves, and {} are mapped",
                 found.len(),
