@@ -82,7 +82,7 @@ pub(crate) fn run(shell: &Shell, args: &FuzzArgs) -> anyhow::Result<()> {
 
 /// Every target for a few seconds: what the gate runs.
 pub(crate) fn briefly(shell: &Shell) -> anyhow::Result<()> {
-    run(shell, &FuzzArgs { seconds: 10, targets: Vec::new() })
+    run(shell, &FuzzArgs { seconds: 5, targets: Vec::new() })
 }
 
 fn cargo_fuzz(verb: &str) -> Line {
