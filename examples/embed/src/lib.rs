@@ -17,7 +17,7 @@ use tlbkit_pagetable::lpt::MipsLpt;
 use tlbkit_pagetable::mpt::Mpt;
 use tlbkit_pagetable::nodes::Slab;
 use tlbkit_pagetable::{Error, Holes, Leaf, Local, Pinned, Shared, Solo, Table, cpt, hpt};
-use tlbkit_shootdown::{Edit, Local as Cpu, Misuse, OpId, Outcome, SharedSpace, Station, System};
+use tlbkit_shootdown::{CpuHandle, Edit, Local as Cpu, Misuse, OpId, Outcome, SharedSpace, System};
 use tlbkit_stlb::{Assoc, Direct, Mips32, Pair, Probe, Ptlb, Shared as SharedStlb, Space, Ticket, Victim};
 use tlbkit_superpage::{Action, ApproxOnline, Miss, Policy};
 
@@ -180,9 +180,9 @@ impl Cpu<usize> for Tlb {
 #[unsafe(no_mangle)]
 pub fn hit_shootdown(
     system: &System<usize, Change, 4, 4, 1, 2>,
-    station: &mut Station<'_, 4, 1, 2>,
+    handle: &mut CpuHandle<'_, 4, 1, 2>,
 ) -> Result<(), Misuse> {
-    system.poll(station, &mut Tlb)
+    system.poll(handle, &mut Tlb)
 }
 
 mod spaces;
