@@ -6,6 +6,7 @@
 use std::cell::RefCell;
 use std::collections::BTreeSet;
 use std::ptr;
+use std::sync::{Mutex, PoisonError};
 
 /// Bytes of a frame, and its alignment.
 pub const BYTES: usize = 4096;
@@ -23,6 +24,9 @@ struct Pool {
     used: bool,
 }
 
+/// Every frame that there is: they are never given back to the system, and a checker of leaks finds them here.
+static ALL: Mutex<Vec<usize>> = Mutex::new(Vec::new());
+
 thread_local! {
     static POOL: RefCell<Pool> = RefCell::default();
 }
@@ -34,7 +38,11 @@ pub fn take() -> Option<usize> {
         if let Some(left) = &mut pool.left {
             *left = left.checked_sub(1)?;
         }
-        let new = || Box::leak(Box::new(Frame([0; BYTES]))).0.as_mut_ptr().expose_provenance();
+        let new = || {
+            let frame = Box::leak(Box::new(Frame([0; BYTES]))).0.as_mut_ptr().expose_provenance();
+            ALL.lock().unwrap_or_else(PoisonError::into_inner).push(frame);
+            frame
+        };
         let frame = pool.free.pop().unwrap_or_else(new);
         // Every word looks like an entry, and each time like the same, so that what fails fails again.
         // SAFETY: the frame is nobody's.
