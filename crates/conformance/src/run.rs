@@ -1,14 +1,10 @@
 //! The runner: performs operations on a table and on the model, and compares everything after each.
 
 use std::fmt;
-use std::mem;
-use std::ops::ControlFlow;
-use std::panic::{AssertUnwindSafe, catch_unwind};
 
-use tlbkit_addr::{Attr, Flush, PageSize, Pages, Pfn, Reach, VirtAddr, Vpn, WalkCache};
-use tlbkit_pagetable::{Entry, Error, Footprint, Frames, Leaf, Mark, Pinned, Retired, Table, Writer};
+use tlbkit_addr::{Attr, Flush, PageSize, Pages, Pfn, Reach, VirtAddr, WalkCache};
+use tlbkit_pagetable::{Entry, Error, Footprint, Frames, Mark, Retired, Table, Writer};
 
-use crate::moments::show;
 use crate::{Effect, Model, Op, Profile, Trip};
 
 /// What a table did that the model did not predict.
@@ -90,6 +86,9 @@ pub struct Runner<'n> {
 macro_rules! mismatch {
     ($($what:tt)*) => { Err(Mismatch::of(format!($($what)*))) };
 }
+
+mod compare;
+mod unwound;
 
 impl<'n> Runner<'n> {
     /// The most leaves that one operation may make: single pages of gigabytes are mapped, but not split to the last.
@@ -203,181 +202,6 @@ impl<'n> Runner<'n> {
             // SAFETY: there is no TLB here, and nobody walks but the runner, which does not now.
             unsafe { batch.reclaim() };
         }
-    }
-
-    /// Performs an operation of which one call to the caller's code unwinds, the one that `trip` is set to: changes to the
-    /// table that do not, and what is left is compared with the model. Every page must be as it was, as it was to
-    /// become, or, of those that were to change, unmapped; what has changed must be flushed; and no frame is handed over
-    /// that the table leads to. The model takes over what is there. With `keep` the writer outlives the panic, otherwise the
-    /// next one takes over what it owed. Before that, `whole` counts the nodes.
-    ///
-    /// Returns whether a call has unwound. Without one the operation was performed.
-    ///
-    /// # Errors
-    ///
-    /// The first thing that differs.
-    pub fn unwind(
-        &mut self,
-        table: &dyn Table<'n>,
-        op: &Op,
-        trip: &Trip,
-        keep: bool,
-        whole: &dyn Fn() -> Result<(), Mismatch>,
-    ) -> Result<bool, Mismatch> {
-        let may = self.model.refusals(op).is_empty();
-        let effect = if may { self.model.effect(op) } else { Effect::default() };
-        let Ok(mut writer) = Writer::new(table) else { return mismatch!("a writer was left behind") };
-        let mut frames = Collector { trip: Some(trip), ..Collector::default() };
-        let base = self.model.space().base();
-        let change = AssertUnwindSafe(|| match *op {
-            Op::Map { pages, frame, size, attr } => writer.map(pages, frame, size, attr).is_ok(),
-            Op::Unmap { pages, holes, room: None } => writer.unmap(pages, holes, None).is_ok(),
-            Op::Unmap { pages, holes, room: Some(room) } => {
-                frames.room = room;
-                writer.unmap(pages, holes, Some(&mut frames)).is_ok()
-            }
-            Op::Protect { pages, holes, change } => writer.protect(pages, holes, change).is_ok(),
-            Op::Resize { pages, to } => {
-                // SAFETY: nobody needs the pages.
-                unsafe { writer.resize_breaking(pages, to, &mut |_| trip.call()) }.is_ok()
-            }
-            Op::Replace { at, frame, attr } => {
-                // SAFETY: nobody needs the page.
-                unsafe { writer.replace_breaking(at, frame, attr, &mut |_| trip.call()) }.is_ok()
-            }
-            Op::Mark { page, mark } => writer.mark(page.address(base), mark).is_ok(),
-            Op::Fill { page, frame, attr } => writer.fill(page.address(base), frame, attr).is_ok(),
-            Op::Lookup { .. } => true,
-            Op::ForEach { pages, .. } => {
-                // SAFETY: the runner is the only one who reclaims, and does not during the call.
-                let pinned = unsafe { Pinned::by(&*self) };
-                let visit = &mut |_: Leaf| {
-                    trip.call();
-                    ControlFlow::Continue(())
-                };
-                table.for_each(pinned, pages, visit).is_continue()
-            }
-        });
-        let unwound = catch_unwind(change).is_err();
-        if unwound != trip.tripped() {
-            return mismatch!("a panic that was not planned");
-        }
-        if let Err(mismatch) = whole() {
-            // The list of such a batch may end nowhere.
-            mem::forget(writer);
-            return Err(mismatch);
-        }
-        let batch = if keep || !unwound {
-            writer.finish()
-        } else {
-            drop(writer);
-            let Ok(writer) = Writer::new(table) else {
-                return mismatch!("the writer's flag was left behind");
-            };
-            writer.finish()
-        };
-        let (found, marks) = (self.all(table), self.all_marks(table));
-        let flush = batch.flush().clone();
-        self.batches.push(batch);
-        if unwound {
-            self.check_unwound(&effect, &found, &flush, &frames)?;
-            self.check_marks_unwound(&effect, &marks)?;
-        }
-        self.model.adopt(&found, &marks);
-        Ok(unwound)
-    }
-
-    /// Returns everything that the table maps, in ascending order.
-    fn all(&self, table: &dyn Table<'n>) -> Vec<Leaf> {
-        let mut found = Vec::new();
-        for pages in self.model.space().halves().into_iter().flatten() {
-            // SAFETY: the runner is the only one who reclaims, and does not during the call.
-            let _ = table.for_each(unsafe { Pinned::by(self) }, pages, &mut |leaf| {
-                found.push(leaf);
-                ControlFlow::Continue(())
-            });
-        }
-        found.sort_unstable_by_key(|leaf| leaf.at);
-        found
-    }
-
-    /// Returns every mark of the table, in ascending order.
-    fn all_marks(&self, table: &dyn Table<'n>) -> Vec<(VirtAddr, Mark)> {
-        let mut found = Vec::new();
-        for pages in self.model.space().halves().into_iter().flatten() {
-            // SAFETY: the runner is the only one who reclaims, and does not during the call.
-            let _ = table.for_each_entry(unsafe { Pinned::by(self) }, pages, &mut |at, entry| {
-                found.extend(entry.mark().map(|mark| (at, mark)));
-                ControlFlow::Continue(())
-            });
-        }
-        found
-    }
-
-    /// Checks that marks are as they were, or as an operation was to make them that unwound.
-    fn check_marks_unwound(&self, effect: &Effect, found: &[(VirtAddr, Mark)]) -> Result<(), Mismatch> {
-        let base = self.model.space().base();
-        let planned = |at: VirtAddr| effect.marked.iter().find(|(page, _)| *page == at.vpn(base));
-        for &(at, mark) in found {
-            if self.model.entry(at) != Entry::Mark(mark)
-                && planned(at).is_none_or(|&(_, new)| new != Some(mark))
-            {
-                return mismatch!("an operation that unwound left {mark:?} at {at}");
-            }
-        }
-        for (at, mark) in
-            self.model.space().halves().into_iter().flatten().flat_map(|half| self.model.marks(half))
-        {
-            if planned(at).is_none() && !found.contains(&(at, mark)) {
-                return mismatch!("an operation that unwound lost {mark:?} at {at}");
-            }
-        }
-        Ok(())
-    }
-
-    /// Checks what an operation has left that unwound.
-    fn check_unwound(
-        &self,
-        effect: &Effect,
-        found: &[Leaf],
-        flush: &Flush,
-        frames: &Collector<'_>,
-    ) -> Result<(), Mismatch> {
-        let base = self.model.space().base();
-        let is_there = |leaf: &Leaf| {
-            found.binary_search_by_key(&leaf.at, |leaf| leaf.at).is_ok_and(|at| found[at] == *leaf)
-        };
-        if let Some(leaf) = found
-            .iter()
-            .find(|leaf| self.model.lookup(leaf.at) != Some(**leaf) && !effect.added.contains(leaf))
-        {
-            return mismatch!("an operation that unwound left {leaf:?}");
-        }
-        if let Some(leaf) = self.model.leaves().find(|leaf| !effect.removed.contains(leaf) && !is_there(leaf))
-        {
-            return mismatch!("an operation that unwound lost {leaf:?}");
-        }
-        for &(reach, pages) in &effect.touched {
-            let now = found
-                .iter()
-                .copied()
-                .filter(|leaf| self.model.space().pages_of(leaf).intersect(pages).is_some());
-            if reach > Reach::Nowhere
-                && !now.eq(self.model.overlap(pages))
-                && !(flush.reach() >= reach && flush.covers(pages))
-            {
-                return mismatch!("an operation that unwound changed {pages}, and asks for {flush:?}");
-            }
-        }
-        for &(frame, size, ..) in &frames.frames {
-            let same =
-                |leaf: &&Leaf| leaf.frame == frame && leaf.size == size && effect.removed.contains(leaf);
-            let gone = effect.removed.iter().filter(|leaf| same(leaf)).count();
-            if gone > 0 && found.iter().filter(same).count() == gone {
-                return mismatch!("frame {frame} was handed over ({base}), and is still mapped");
-            }
-        }
-        Ok(())
     }
 
     /// Performs an operation and judges its result and its batch.
@@ -586,119 +410,6 @@ impl<'n> Runner<'n> {
         let wanted = seen && profile.cache != WalkCache::Nothing;
         if batch.flush().links() != wanted {
             return mismatch!("{gone} nodes are gone and {new} new, and the batch says {:?}", batch.flush());
-        }
-        Ok(())
-    }
-
-    /// Compares the table with the model: leaves, their neighbours, the ends of `around`, and the footprint.
-    ///
-    /// # Errors
-    ///
-    /// The first thing that differs.
-    pub fn compare(&self, table: &dyn Table<'n>, around: Option<Pages>) -> Result<(), Mismatch> {
-        // Of many leaves some, others the next time: the visits below see them all.
-        let (some, turn) = (self.model.len() / 64 + 1, self.steps);
-        for leaf in self.model.leaves().skip(turn % some).step_by(some) {
-            let (first, last) = (leaf.at.get(), leaf.at.get() + leaf.size.mask());
-            for at in [first, last, first + (last - first) / 2, first.wrapping_sub(1), last.wrapping_add(1)] {
-                self.check_lookup(table, VirtAddr::new(at))?;
-            }
-        }
-        for pages in self.model.space().halves().into_iter().flatten() {
-            self.check_for_each(table, pages, usize::MAX)?;
-        }
-        self.compare_near(table, around)?;
-        let (ptes, leaves, pages) = (table.footprint().ptes, self.model.len(), self.model.pages());
-        let marks = self.model.marked();
-        if !(leaves + marks..=pages + marks).contains(&ptes) {
-            return mismatch!(
-                "the footprint counts {ptes} PTEs for {leaves} leaves, which are {pages} base pages, and {marks} marks"
-            );
-        }
-        let halves = self.model.space().halves().into_iter().flatten();
-        let wanted: Vec<_> = halves.flat_map(|half| self.model.marks(half)).collect();
-        let found = self.all_marks(table);
-        if found != wanted {
-            return mismatch!("the marks are {found:?}, not {wanted:?}");
-        }
-        for (at, mark) in wanted {
-            // SAFETY: the runner is the only one who reclaims, and does not during the call.
-            let entry = table.entry(unsafe { Pinned::by(self) }, at);
-            if entry != Entry::Mark(mark) {
-                return mismatch!("the entry at {at} is {entry:?}, not {mark:?}");
-            }
-            self.check_lookup(table, at)?;
-        }
-        Ok(())
-    }
-
-    /// Compares the ends of a range with the model, and a visit of it.
-    fn compare_near(&self, table: &dyn Table<'n>, around: Option<Pages>) -> Result<(), Mismatch> {
-        let Some(pages) = around else { return Ok(()) };
-        let base = self.model.space().base();
-        for end in [pages.first(), pages.last()] {
-            let at = end.address(base).get();
-            for at in [at, at.wrapping_sub(1), at.wrapping_add(base.bytes())] {
-                self.check_lookup(table, VirtAddr::new(at))?;
-            }
-        }
-        self.check_for_each(table, pages, usize::MAX)
-    }
-
-    /// Looks a page up as a walker.
-    fn look(&self, table: &dyn Table<'n>, page: Vpn) -> Option<Leaf> {
-        // SAFETY: the runner is the only one who reclaims, and does not during the call.
-        table.lookup(unsafe { Pinned::by(self) }, page.address(self.model.space().base()))
-    }
-
-    fn check_lookup(&self, table: &dyn Table<'n>, at: VirtAddr) -> Result<(), Mismatch> {
-        // SAFETY: the runner is the only one who reclaims, and does not during the call.
-        let pinned = unsafe { Pinned::by(self) };
-        let (found, wanted) = (table.lookup(pinned, at), self.model.lookup(at));
-        if found != wanted {
-            return mismatch!("{at} is {}; it should be {}", show(found), show(wanted));
-        }
-        let base = self.model.space().base();
-        let phys = |leaf: Leaf| leaf.frame.address(base).get() + (at.get() - leaf.at.get());
-        let (found, wanted) = (table.translate(pinned, at).map(|phys| phys.get()), wanted.map(phys));
-        if found != wanted {
-            return mismatch!("{at} is translated to {found:x?}, not {wanted:x?}");
-        }
-        Ok(())
-    }
-
-    fn check_for_each(&self, table: &dyn Table<'n>, pages: Pages, stop: usize) -> Result<(), Mismatch> {
-        let mut found = Vec::new();
-        // SAFETY: the runner is the only one who reclaims, and does not during the call.
-        let flow = table.for_each(unsafe { Pinned::by(self) }, pages, &mut |leaf| {
-            found.push(leaf);
-            if found.len() == stop { ControlFlow::Break(()) } else { ControlFlow::Continue(()) }
-        });
-        let mut wanted: Vec<_> = self.model.overlap(pages).collect();
-        let stopped = wanted.len() >= stop;
-        if found.len() == wanted.len().min(stop) && flow.is_break() != stopped {
-            let told = if stopped { "told to stop" } else { "not told to stop" };
-            return mismatch!(
-                "a visit of {pages} was {told} at leaf {} of {}, and returned {flow:?}",
-                found.len(),
-                wanted.len()
-            );
-        }
-        if found.len() != wanted.len().min(stop) {
-            return mismatch!(
-                "a visit of {pages} met {} leaves, and {} are mapped",
-                found.len(),
-                wanted.len()
-            );
-        }
-        found.sort_unstable_by_key(|leaf| leaf.at);
-        if found.len() < wanted.len() {
-            wanted.retain(|leaf| found.contains(leaf));
-        }
-        if found != wanted {
-            let odd = found.iter().zip(&wanted).find(|(found, wanted)| found != wanted);
-            let Some((found, wanted)) = odd else { return Ok(()) };
-            return mismatch!("a visit of {pages} met the {found}, not the {wanted}");
         }
         Ok(())
     }

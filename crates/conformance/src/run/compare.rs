@@ -1,0 +1,151 @@
+//! Whether a table is what its model says: leaves, marks, visits, the footprint.
+
+use std::ops::ControlFlow;
+
+use tlbkit_addr::{Pages, VirtAddr, Vpn};
+use tlbkit_pagetable::{Entry, Leaf, Mark, Pinned, Table};
+
+use super::{Mismatch, Runner};
+use crate::moments::show;
+
+impl<'n> Runner<'n> {
+    /// Returns everything that the table maps, in ascending order.
+    pub(super) fn all(&self, table: &dyn Table<'n>) -> Vec<Leaf> {
+        let mut found = Vec::new();
+        for pages in self.model.space().halves().into_iter().flatten() {
+            // SAFETY: the runner is the only one who reclaims, and does not during the call.
+            let _ = table.for_each(unsafe { Pinned::by(self) }, pages, &mut |leaf| {
+                found.push(leaf);
+                ControlFlow::Continue(())
+            });
+        }
+        found.sort_unstable_by_key(|leaf| leaf.at);
+        found
+    }
+
+    /// Returns every mark of the table, in ascending order.
+    pub(super) fn all_marks(&self, table: &dyn Table<'n>) -> Vec<(VirtAddr, Mark)> {
+        let mut found = Vec::new();
+        for pages in self.model.space().halves().into_iter().flatten() {
+            // SAFETY: the runner is the only one who reclaims, and does not during the call.
+            let _ = table.for_each_entry(unsafe { Pinned::by(self) }, pages, &mut |at, entry| {
+                found.extend(entry.mark().map(|mark| (at, mark)));
+                ControlFlow::Continue(())
+            });
+        }
+        found
+    }
+
+    /// Compares the table with the model: leaves, their neighbours, the ends of `around`, and the footprint.
+    ///
+    /// # Errors
+    ///
+    /// The first thing that differs.
+    pub fn compare(&self, table: &dyn Table<'n>, around: Option<Pages>) -> Result<(), Mismatch> {
+        // Of many leaves some, others the next time: the visits below see them all.
+        let (some, turn) = (self.model.len() / 64 + 1, self.steps);
+        for leaf in self.model.leaves().skip(turn % some).step_by(some) {
+            let (first, last) = (leaf.at.get(), leaf.at.get() + leaf.size.mask());
+            for at in [first, last, first + (last - first) / 2, first.wrapping_sub(1), last.wrapping_add(1)] {
+                self.check_lookup(table, VirtAddr::new(at))?;
+            }
+        }
+        for pages in self.model.space().halves().into_iter().flatten() {
+            self.check_for_each(table, pages, usize::MAX)?;
+        }
+        self.compare_near(table, around)?;
+        let (ptes, leaves, pages) = (table.footprint().ptes, self.model.len(), self.model.pages());
+        let marks = self.model.marked();
+        if !(leaves + marks..=pages + marks).contains(&ptes) {
+            return mismatch!(
+                "the footprint counts {ptes} PTEs for {leaves} leaves, which are {pages} base pages, and {marks} marks"
+            );
+        }
+        let halves = self.model.space().halves().into_iter().flatten();
+        let wanted: Vec<_> = halves.flat_map(|half| self.model.marks(half)).collect();
+        let found = self.all_marks(table);
+        if found != wanted {
+            return mismatch!("the marks are {found:?}, not {wanted:?}");
+        }
+        for (at, mark) in wanted {
+            // SAFETY: the runner is the only one who reclaims, and does not during the call.
+            let entry = table.entry(unsafe { Pinned::by(self) }, at);
+            if entry != Entry::Mark(mark) {
+                return mismatch!("the entry at {at} is {entry:?}, not {mark:?}");
+            }
+            self.check_lookup(table, at)?;
+        }
+        Ok(())
+    }
+
+    /// Compares the ends of a range with the model, and a visit of it.
+    pub(super) fn compare_near(&self, table: &dyn Table<'n>, around: Option<Pages>) -> Result<(), Mismatch> {
+        let Some(pages) = around else { return Ok(()) };
+        let base = self.model.space().base();
+        for end in [pages.first(), pages.last()] {
+            let at = end.address(base).get();
+            for at in [at, at.wrapping_sub(1), at.wrapping_add(base.bytes())] {
+                self.check_lookup(table, VirtAddr::new(at))?;
+            }
+        }
+        self.check_for_each(table, pages, usize::MAX)
+    }
+
+    /// Looks a page up as a walker.
+    pub(super) fn look(&self, table: &dyn Table<'n>, page: Vpn) -> Option<Leaf> {
+        // SAFETY: the runner is the only one who reclaims, and does not during the call.
+        table.lookup(unsafe { Pinned::by(self) }, page.address(self.model.space().base()))
+    }
+
+    pub(super) fn check_lookup(&self, table: &dyn Table<'n>, at: VirtAddr) -> Result<(), Mismatch> {
+        // SAFETY: the runner is the only one who reclaims, and does not during the call.
+        let pinned = unsafe { Pinned::by(self) };
+        let (found, wanted) = (table.lookup(pinned, at), self.model.lookup(at));
+        if found != wanted {
+            return mismatch!("{at} is {}; it should be {}", show(found), show(wanted));
+        }
+        let base = self.model.space().base();
+        let phys = |leaf: Leaf| leaf.frame.address(base).get() + (at.get() - leaf.at.get());
+        let (found, wanted) = (table.translate(pinned, at).map(|phys| phys.get()), wanted.map(phys));
+        if found != wanted {
+            return mismatch!("{at} is translated to {found:x?}, not {wanted:x?}");
+        }
+        Ok(())
+    }
+
+    pub(super) fn check_for_each(&self, table: &dyn Table<'n>, pages: Pages, stop: usize) -> Result<(), Mismatch> {
+        let mut found = Vec::new();
+        // SAFETY: the runner is the only one who reclaims, and does not during the call.
+        let flow = table.for_each(unsafe { Pinned::by(self) }, pages, &mut |leaf| {
+            found.push(leaf);
+            if found.len() == stop { ControlFlow::Break(()) } else { ControlFlow::Continue(()) }
+        });
+        let mut wanted: Vec<_> = self.model.overlap(pages).collect();
+        let stopped = wanted.len() >= stop;
+        if found.len() == wanted.len().min(stop) && flow.is_break() != stopped {
+            let told = if stopped { "told to stop" } else { "not told to stop" };
+            return mismatch!(
+                "a visit of {pages} was {told} at leaf {} of {}, and returned {flow:?}",
+                found.len(),
+                wanted.len()
+            );
+        }
+        if found.len() != wanted.len().min(stop) {
+            return mismatch!(
+                "a visit of {pages} met {} leaves, and {} are mapped",
+                found.len(),
+                wanted.len()
+            );
+        }
+        found.sort_unstable_by_key(|leaf| leaf.at);
+        if found.len() < wanted.len() {
+            wanted.retain(|leaf| found.contains(leaf));
+        }
+        if found != wanted {
+            let odd = found.iter().zip(&wanted).find(|(found, wanted)| found != wanted);
+            let Some((found, wanted)) = odd else { return Ok(()) };
+            return mismatch!("a visit of {pages} met the {found}, not the {wanted}");
+        }
+        Ok(())
+    }
+}

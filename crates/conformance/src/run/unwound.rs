@@ -1,0 +1,161 @@
+//! Operations of which one call to the caller's code unwinds, and what they leave.
+
+use std::mem;
+use std::ops::ControlFlow;
+use std::panic::{AssertUnwindSafe, catch_unwind};
+
+use tlbkit_addr::{Flush, Reach, VirtAddr};
+use tlbkit_pagetable::{Entry, Leaf, Mark, Pinned, Table, Writer};
+
+use super::{Collector, Mismatch, Runner};
+use crate::{Effect, Op, Trip};
+
+impl<'n> Runner<'n> {
+    /// Performs an operation of which one call to the caller's code unwinds, the one that `trip` is set to: changes to the
+    /// table that do not, and what is left is compared with the model. Every page must be as it was, as it was to
+    /// become, or, of those that were to change, unmapped; what has changed must be flushed; and no frame is handed over
+    /// that the table leads to. The model takes over what is there. With `keep` the writer outlives the panic, otherwise the
+    /// next one takes over what it owed. Before that, `whole` counts the nodes.
+    ///
+    /// Returns whether a call has unwound. Without one the operation was performed.
+    ///
+    /// # Errors
+    ///
+    /// The first thing that differs.
+    pub fn unwind(
+        &mut self,
+        table: &dyn Table<'n>,
+        op: &Op,
+        trip: &Trip,
+        keep: bool,
+        whole: &dyn Fn() -> Result<(), Mismatch>,
+    ) -> Result<bool, Mismatch> {
+        let may = self.model.refusals(op).is_empty();
+        let effect = if may { self.model.effect(op) } else { Effect::default() };
+        let Ok(mut writer) = Writer::new(table) else { return mismatch!("a writer was left behind") };
+        let mut frames = Collector { trip: Some(trip), ..Collector::default() };
+        let base = self.model.space().base();
+        let change = AssertUnwindSafe(|| match *op {
+            Op::Map { pages, frame, size, attr } => writer.map(pages, frame, size, attr).is_ok(),
+            Op::Unmap { pages, holes, room: None } => writer.unmap(pages, holes, None).is_ok(),
+            Op::Unmap { pages, holes, room: Some(room) } => {
+                frames.room = room;
+                writer.unmap(pages, holes, Some(&mut frames)).is_ok()
+            }
+            Op::Protect { pages, holes, change } => writer.protect(pages, holes, change).is_ok(),
+            Op::Resize { pages, to } => {
+                // SAFETY: nobody needs the pages.
+                unsafe { writer.resize_breaking(pages, to, &mut |_| trip.call()) }.is_ok()
+            }
+            Op::Replace { at, frame, attr } => {
+                // SAFETY: nobody needs the page.
+                unsafe { writer.replace_breaking(at, frame, attr, &mut |_| trip.call()) }.is_ok()
+            }
+            Op::Mark { page, mark } => writer.mark(page.address(base), mark).is_ok(),
+            Op::Fill { page, frame, attr } => writer.fill(page.address(base), frame, attr).is_ok(),
+            Op::Lookup { .. } => true,
+            Op::ForEach { pages, .. } => {
+                // SAFETY: the runner is the only one who reclaims, and does not during the call.
+                let pinned = unsafe { Pinned::by(&*self) };
+                let visit = &mut |_: Leaf| {
+                    trip.call();
+                    ControlFlow::Continue(())
+                };
+                table.for_each(pinned, pages, visit).is_continue()
+            }
+        });
+        let unwound = catch_unwind(change).is_err();
+        if unwound != trip.tripped() {
+            return mismatch!("a panic that was not planned");
+        }
+        if let Err(mismatch) = whole() {
+            // The list of such a batch may end nowhere.
+            mem::forget(writer);
+            return Err(mismatch);
+        }
+        let batch = if keep || !unwound {
+            writer.finish()
+        } else {
+            drop(writer);
+            let Ok(writer) = Writer::new(table) else {
+                return mismatch!("the writer's flag was left behind");
+            };
+            writer.finish()
+        };
+        let (found, marks) = (self.all(table), self.all_marks(table));
+        let flush = batch.flush().clone();
+        self.batches.push(batch);
+        if unwound {
+            self.check_unwound(&effect, &found, &flush, &frames)?;
+            self.check_marks_unwound(&effect, &marks)?;
+        }
+        self.model.adopt(&found, &marks);
+        Ok(unwound)
+    }
+
+    /// Checks that marks are as they were, or as an operation was to make them that unwound.
+    fn check_marks_unwound(&self, effect: &Effect, found: &[(VirtAddr, Mark)]) -> Result<(), Mismatch> {
+        let base = self.model.space().base();
+        let planned = |at: VirtAddr| effect.marked.iter().find(|(page, _)| *page == at.vpn(base));
+        for &(at, mark) in found {
+            if self.model.entry(at) != Entry::Mark(mark)
+                && planned(at).is_none_or(|&(_, new)| new != Some(mark))
+            {
+                return mismatch!("an operation that unwound left {mark:?} at {at}");
+            }
+        }
+        for (at, mark) in
+            self.model.space().halves().into_iter().flatten().flat_map(|half| self.model.marks(half))
+        {
+            if planned(at).is_none() && !found.contains(&(at, mark)) {
+                return mismatch!("an operation that unwound lost {mark:?} at {at}");
+            }
+        }
+        Ok(())
+    }
+
+    /// Checks what an operation has left that unwound.
+    fn check_unwound(
+        &self,
+        effect: &Effect,
+        found: &[Leaf],
+        flush: &Flush,
+        frames: &Collector<'_>,
+    ) -> Result<(), Mismatch> {
+        let base = self.model.space().base();
+        let is_there = |leaf: &Leaf| {
+            found.binary_search_by_key(&leaf.at, |leaf| leaf.at).is_ok_and(|at| found[at] == *leaf)
+        };
+        if let Some(leaf) = found
+            .iter()
+            .find(|leaf| self.model.lookup(leaf.at) != Some(**leaf) && !effect.added.contains(leaf))
+        {
+            return mismatch!("an operation that unwound left {leaf:?}");
+        }
+        if let Some(leaf) = self.model.leaves().find(|leaf| !effect.removed.contains(leaf) && !is_there(leaf))
+        {
+            return mismatch!("an operation that unwound lost {leaf:?}");
+        }
+        for &(reach, pages) in &effect.touched {
+            let now = found
+                .iter()
+                .copied()
+                .filter(|leaf| self.model.space().pages_of(leaf).intersect(pages).is_some());
+            if reach > Reach::Nowhere
+                && !now.eq(self.model.overlap(pages))
+                && !(flush.reach() >= reach && flush.covers(pages))
+            {
+                return mismatch!("an operation that unwound changed {pages}, and asks for {flush:?}");
+            }
+        }
+        for &(frame, size, ..) in &frames.frames {
+            let same =
+                |leaf: &&Leaf| leaf.frame == frame && leaf.size == size && effect.removed.contains(leaf);
+            let gone = effect.removed.iter().filter(|leaf| same(leaf)).count();
+            if gone > 0 && found.iter().filter(same).count() == gone {
+                return mismatch!("frame {frame} was handed over ({base}), and is still mapped");
+            }
+        }
+        Ok(())
+    }
+}
