@@ -3,10 +3,19 @@
 use std::ops::ControlFlow;
 
 use tlbkit_addr::{Pages, VirtAddr, Vpn};
-use tlbkit_pagetable::{Entry, Leaf, Mark, Pinned, Table};
+use tlbkit_pagetable::{Entry, Leaf, Mark, Observe, Pinned, Table};
 
 use super::{Mismatch, Runner};
 use crate::moments::show;
+
+/// A TLB that translates every page of a table in virtual memory, or none.
+struct Tlb(bool);
+
+impl Observe for Tlb {
+    fn translates(&mut self, _level: usize, _page: VirtAddr) -> bool {
+        self.0
+    }
+}
 
 impl<'n> Runner<'n> {
     /// Returns everything that the table maps, in ascending order.
@@ -103,6 +112,17 @@ impl<'n> Runner<'n> {
         let (found, wanted) = (table.lookup(pinned, at), self.model.lookup(at));
         if found != wanted {
             return mismatch!("{at} is {}; it should be {}", show(found), show(wanted));
+        }
+        for holds in [false, true] {
+            let found = table.walk(pinned, at, &mut Tlb(holds));
+            if found != wanted {
+                let of = if holds { "every page" } else { "no page" };
+                return mismatch!(
+                    "to a walk whose TLB holds {of} of the table {at} is {}; it should be {}",
+                    show(found),
+                    show(wanted)
+                );
+            }
         }
         let base = self.model.space().base();
         let phys = |leaf: Leaf| leaf.frame.address(base).get() + (at.get() - leaf.at.get());
