@@ -5,7 +5,7 @@ use core::sync::atomic::AtomicUsize;
 use spin::{Mutex, RelaxStrategy};
 use tlbkit::{
     AddressSpace, Asid, Attr, CpuSet, Error, Flush, Kernel, Mark, Mmu, PageSize, Pages, Pfn, PhysAddr,
-    Record, Run, Store, VirtAddr, WalkCache,
+    Record, Run, Store, VirtAddr,
 };
 
 use crate::disk::Slot;
@@ -52,9 +52,9 @@ fn number(frame: PhysAddr) -> usize {
 }
 
 // SAFETY: a frame of `FREE` is one of `TABLES`, which nothing else uses; its number is in `FREE` once, or its owner has
-// it. Memory is mapped one to one everywhere, so `memory` is its address. A record is in the array beside it. The number
-// in tp is the hart's, below `CPUS`, or the hart was not started. `sfence.vma` ends what the hart has walked, and orders
-// stores before it. The root is loaded at once. Nothing that is called here unwinds, or looks anything up.
+// it. The kernel's half of every address space has all memory, so `memory` is where the array is. A record is in the array beside it. `cpu` is
+// below `CPUS`, or the CPU was not started. What `arch` does to forget ends what the CPU has walked, and orders stores
+// before it. The root is loaded at once. Nothing that is called here unwinds, or looks anything up.
 unsafe impl Kernel for Machine {
     type Machine = arch::Machine;
 
@@ -103,11 +103,13 @@ unsafe impl Kernel for Machine {
         if faults::leaves_out_flush() {
             return;
         }
-        match (asid, flush.by_address(WalkCache::Whole, 64)) {
+        // Without ASIDs an address is one of the address space that runs here, or of all.
+        let asid = asid.map(Asid::get).or((arch::ASID_BITS == 0).then_some(0));
+        match (asid, flush.by_address(arch::WALK_CACHE, 64)) {
             (Some(asid), Some(pages)) => {
-                pages.for_each(|page| arch::fence(page.address(PageSize::K4).get(), asid.get()));
+                pages.for_each(|page| arch::fence(page.address(PageSize::K4).get(), asid));
             }
-            (Some(asid), None) => arch::fence_asid(asid.get()),
+            (Some(asid), None) => arch::fence_asid(asid),
             (None, _) => arch::fence_all(),
         }
     }
@@ -138,8 +140,12 @@ unsafe impl Kernel for Machine {
     }
 
     fn unload(&self) {
-        // SAFETY: memory is where it was, without translation.
+        // SAFETY: memory is where it was, without translation or by the machine's own root.
         unsafe { arch::set_root(0) }
+    }
+
+    fn asid_bits(&self) -> u32 {
+        arch::ASID_BITS
     }
 }
 
@@ -167,17 +173,22 @@ impl RelaxStrategy for Serving {
 pub(crate) fn prepare() -> Result<Space, Error> {
     FREE.lock().extend(0..NODES as u16);
     frames::prepare();
-    let pages = |len: usize| {
+    let pages = |at: usize, len: usize| {
         let count = len >> PageSize::K4.shift();
-        Pages::count(VirtAddr::new(arch::KERNEL).vpn(PageSize::K4), count).ok_or(Error::NoRoom)
+        Pages::count(VirtAddr::new(at).vpn(PageSize::K4), count).ok_or(Error::NoRoom)
     };
-    let kernel = Space::lending(&MMU, pages(arch::KERNEL_LEN)?)?;
+    let kernel = Space::lending(&MMU, pages(arch::KERNEL, arch::KERNEL_LEN)?)?;
     if arch::MAPPED_LEN == 0 {
         return Ok(kernel);
     }
-    let attr = Attr::READ | Attr::WRITE | Attr::EXEC | Attr::GLOBAL | Attr::ACCESSED | Attr::DIRTY;
-    let first = Pfn::new(arch::KERNEL >> PageSize::K4.shift());
-    kernel.map_linear(pages(arch::MAPPED_LEN)?, first, attr)?;
+    let attr = Attr::READ | Attr::WRITE | Attr::GLOBAL | Attr::ACCESSED | Attr::DIRTY;
+    let map = |at: usize, len: usize, attr: Attr| {
+        kernel.map_linear(pages(at, len)?, Pfn::new(arch::physical(at) >> PageSize::K4.shift()), attr)
+    };
+    map(arch::KERNEL, arch::MAPPED_LEN, attr | Attr::EXEC)?;
+    for &device in arch::DEVICES {
+        map(device, PageSize::K4.bytes(), attr | Attr::DEVICE)?;
+    }
     Ok(kernel)
 }
 

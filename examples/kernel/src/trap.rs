@@ -42,6 +42,8 @@ pub(crate) struct Convention {
     pub(crate) answer: usize,
     /// Bytes that every caller leaves on the stack.
     pub(crate) room: usize,
+    /// How many bytes the instruction has that asks.
+    pub(crate) call: usize,
 }
 
 impl Frame {
@@ -59,10 +61,10 @@ impl Frame {
         (self.registers[CONVENTION.number], [0, 1, 2, 3].map(argument))
     }
 
-    /// Answers a call, whose instruction has four bytes.
+    /// Answers a call: the thread goes on behind its instruction.
     pub(crate) fn answer(&mut self, value: usize) {
         self.registers[CONVENTION.answer] = value;
-        self.pc += 4;
+        self.pc += CONVENTION.call;
     }
 
     /// Lets the thread go on elsewhere.

@@ -32,8 +32,10 @@ pub(super) struct Board {
     firmware: Option<&'static str>,
     /// What the witness knows of the machine.
     witness: witness::Machine,
-    /// Whether the machine counts instructions, and there is a kernel of the guide.
-    is_whole: bool,
+    /// Whether the machine counts instructions.
+    counts: bool,
+    /// Whether there is a kernel of the guide.
+    has_guide: bool,
 }
 
 pub(super) const RISCV64: Board = Board {
@@ -45,7 +47,8 @@ pub(super) const RISCV64: Board = Board {
     cpus: 8,
     firmware: Some("Boot HART MEDELEG"),
     witness: witness::Machine { arch: Arch::Sv39, name: "sv39", memory: 0x8000_0000, size: "1G" },
-    is_whole: true,
+    counts: true,
+    has_guide: true,
 };
 
 pub(super) const MIPS32: Board = Board {
@@ -57,7 +60,8 @@ pub(super) const MIPS32: Board = Board {
     cpus: 4,
     firmware: None,
     witness: witness::Machine { arch: Arch::Mips32, name: "mips32", memory: 0, size: "256M" },
-    is_whole: false,
+    counts: false,
+    has_guide: false,
 };
 
 /// Seconds that a boot may take. One takes seconds, under stress minutes.
@@ -105,7 +109,7 @@ pub(super) fn run(boot: &Boot) -> anyhow::Result<()> {
     }
     let built = build(shell, boot)?;
     let plain = !boot.stress && boot.inject.is_none() && !boot.witness;
-    if board.is_whole && boot.cpus == 1 && plain {
+    if board.has_guide && boot.cpus == 1 && plain {
         let said = listen(&machine(boot, &built, "tlbkit-embedding", None), boot)?;
         said.outcome?;
         if !boot.json {
@@ -154,13 +158,11 @@ fn build(shell: &Shell, boot: &Boot) -> anyhow::Result<PathBuf> {
         .collect();
     let folder = ["kernel"].iter().chain(&features).copied().collect::<Vec<_>>().join("-");
     let folder = places::target().join(folder);
-    let words = if board.builds_core {
-        "+nightly build -Z build-std=core --bin tlbkit-kernel --bin tlbkit-programs --quiet --release --manifest-path"
-    } else {
-        "build --quiet --release --manifest-path"
-    };
-    let line = Line::new("cargo", words);
-    let line = line.with([format!("{FOLDER}/Cargo.toml")]).with(["--target", board.target, "--target-dir"]);
+    let words = if board.builds_core { "+nightly build -Z build-std=core" } else { "build" };
+    let line = Line::new("cargo", words).with("--bin tlbkit-kernel --bin tlbkit-programs".split(' '));
+    let line = if board.has_guide { line.with(["--bin", "tlbkit-embedding"]) } else { line };
+    let line = line.with(["--quiet", "--release", "--manifest-path", &format!("{FOLDER}/Cargo.toml")]);
+    let line = line.with(["--target", board.target, "--target-dir"]);
     let line = line.with([folder.to_string_lossy()]);
     shell.run(&line.with(["--features", &features.join(",")]))?;
     Ok(folder.join(board.target).join("release"))
@@ -185,7 +187,7 @@ fn machine(boot: &Boot, built: &Path, kernel: &str, record: Option<&Record>) -> 
 /// Returns the command line that boots the kernel with its programs.
 fn line(boot: &Boot, built: &Path, record: Option<&Record>) -> Line {
     let mut words = format!("cpus={}", boot.cpus);
-    if boot.board.is_whole && boot.cpus == 1 && record.is_none() {
+    if boot.board.counts && boot.cpus == 1 && record.is_none() {
         // QEMU counts the nanoseconds that the instructions take.
         words += &format!(" costs={}", 1 << SHIFT);
     }

@@ -35,6 +35,7 @@ pub(crate) use boot::{Boot, start_others};
 pub(crate) use cp0::cpu;
 pub(crate) use refill::{SIZES, conflicts, misses, page_size};
 pub(crate) use timer::set as set_timer;
+use tlbkit::WalkCache;
 pub(crate) use tlbkit::arch::Mips32Coherent as Machine;
 use trap as exception;
 pub(crate) use trap::{CONVENTION, More, run};
@@ -48,11 +49,17 @@ pub(crate) const NOTES: bool = false;
 /// Where memory is seen without translation.
 const KSEG0: usize = 0x8000_0000;
 
+/// How many bits an ASID has, and what flushes by address forget of links.
+pub(crate) const ASID_BITS: u32 = 8;
+pub(crate) const WALK_CACHE: WalkCache = WalkCache::Whole;
+
 /// The part of every address space that is the kernel's: the beginning of kseg2.
 pub(crate) const KERNEL: usize = 0xc000_0000;
 pub(crate) const KERNEL_LEN: usize = 4 << 20;
 /// How much of it is mapped: nothing, as all memory is in kseg0.
 pub(crate) const MAPPED_LEN: usize = 0;
+/// Where pages of devices are mapped in it: they are in kseg1.
+pub(crate) const DEVICES: &[usize] = &[];
 
 /// Forgets the translation of an address in one address space.
 pub(crate) fn fence(at: usize, asid: u16) {

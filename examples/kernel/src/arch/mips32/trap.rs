@@ -38,7 +38,7 @@ impl More {
 
 /// $29, $4 to $7, $2. Every caller leaves room for four arguments.
 pub(crate) const CONVENTION: Convention =
-    Convention { stack: 29, arguments: 4, number: 2, answer: 2, room: 16 };
+    Convention { stack: 29, arguments: 4, number: 2, answer: 2, room: 16, call: 4 };
 
 global_asm!(
     r#"

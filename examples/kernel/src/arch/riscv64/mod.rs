@@ -13,8 +13,8 @@ mod trap;
 
 pub(crate) use boot::{Boot, start_others};
 pub(crate) use sbi::{Console, stop};
-use tlbkit::PageSize;
 pub(crate) use tlbkit::arch::Sv39 as Machine;
+use tlbkit::{PageSize, WalkCache};
 pub(crate) use trap::{CONVENTION, More, run};
 
 use crate::growth::Miss;
@@ -25,11 +25,17 @@ pub(crate) const NAME: &str = "riscv64";
 /// Whether hardware sets accessed and dirty bits: QEMU's does.
 pub(crate) const NOTES: bool = true;
 
+/// How many bits an ASID has, and what flushes by address forget of links.
+pub(crate) const ASID_BITS: u32 = 16;
+pub(crate) const WALK_CACHE: WalkCache = WalkCache::Whole;
+
 /// The part of every address space that is the kernel's: the gigabyte that memory is in.
 pub(crate) const KERNEL: usize = 0x8000_0000;
 pub(crate) const KERNEL_LEN: usize = 1 << 30;
 /// How much of it is mapped one to one: memory.
 pub(crate) const MAPPED_LEN: usize = if cfg!(feature = "witness") { 1 << 30 } else { 256 << 20 };
+/// Where pages of devices are mapped in it: OpenSBI has all of them.
+pub(crate) const DEVICES: &[usize] = &[];
 
 /// Where the witness's record is: behind the programs, which QEMU puts 128 MiB behind the kernel's beginning, and before the
 /// device tree, in a machine of a gigabyte.

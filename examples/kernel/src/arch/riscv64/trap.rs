@@ -22,7 +22,7 @@ impl More {
 
 /// sp, a0 to a3, a7.
 pub(crate) const CONVENTION: Convention =
-    Convention { stack: 2, arguments: 10, number: 17, answer: 10, room: 0 };
+    Convention { stack: 2, arguments: 10, number: 17, answer: 10, room: 0, call: 4 };
 
 global_asm!(
     r#"
