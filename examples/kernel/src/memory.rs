@@ -52,9 +52,9 @@ fn number(frame: PhysAddr) -> usize {
 }
 
 // SAFETY: a frame of `FREE` is one of `TABLES`, which nothing else uses; its number is in `FREE` once, or its owner has
-// it. The kernel's half of every address space has all memory, so `memory` is where the array is. A record is in the array beside it. `cpu` is
-// below `CPUS`, or the CPU was not started. What `arch` does to forget ends what the CPU has walked, and orders stores
-// before it. The root is loaded at once. Nothing that is called here unwinds, or looks anything up.
+// it. The kernel's memory is where it is in every address space, so `memory` is its address. A record is in the array
+// beside it. `arch` numbers CPUs from 0 on, and starts none from `CPUS` on. The fences of `arch` end what the CPU has walked,
+// and order stores before them. The root is loaded at once. Nothing that is called here unwinds, or looks anything up.
 unsafe impl Kernel for Machine {
     type Machine = arch::Machine;
 
@@ -105,6 +105,7 @@ unsafe impl Kernel for Machine {
         }
         // Without ASIDs an address is one of the address space that runs here, or of all.
         let asid = asid.map(Asid::get).or((arch::ASID_BITS == 0).then_some(0));
+        arch::before_fences();
         match (asid, flush.by_address(arch::WALK_CACHE, 64)) {
             (Some(asid), Some(pages)) => {
                 pages.for_each(|page| arch::fence(page.address(PageSize::K4).get(), asid));
@@ -112,6 +113,7 @@ unsafe impl Kernel for Machine {
             (Some(asid), None) => arch::fence_asid(asid),
             (None, _) => arch::fence_all(),
         }
+        arch::after_fences();
     }
 
     fn interrupt(&self, cpus: CpuSet) {

@@ -61,6 +61,10 @@ pub(crate) const MAPPED_LEN: usize = 0;
 /// Where pages of devices are mapped in it: they are in kseg1.
 pub(crate) const DEVICES: &[usize] = &[];
 
+/// What stands before fences, and behind them: software walks.
+pub(crate) fn before_fences() {}
+pub(crate) fn after_fences() {}
+
 /// Forgets the translation of an address in one address space.
 pub(crate) fn fence(at: usize, asid: u16) {
     refill::fence(at, asid);
