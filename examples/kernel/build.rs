@@ -9,6 +9,7 @@ fn main() {
     }
     let folder = env::var_os("CARGO_MANIFEST_DIR").unwrap_or_default();
     let machine = match env::var("CARGO_CFG_TARGET_ARCH").as_deref() {
+        Ok("aarch64") => "aarch64",
         Ok("mips") => "mips32",
         _ => "riscv64",
     };
@@ -20,5 +21,9 @@ fn main() {
     ] {
         println!("cargo::rustc-link-arg-bin={program}=-T{}", Path::new(&folder).join(script).display());
         println!("cargo::rerun-if-changed={script}");
+    }
+    if machine == "aarch64" {
+        // Boot loaders take a flat image, whose header says what it is.
+        println!("cargo::rustc-link-arg-bin=tlbkit-kernel=--oformat=binary");
     }
 }

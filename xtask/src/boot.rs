@@ -1,7 +1,7 @@
 //! `cargo xtask boot`: the kernels of `examples/mips32`, `examples/mips3` and `examples/kernel` in QEMU.
 //!
-//! What follows is on MIPS32; `--cpu R4000` is the kernel for MIPS III, one boot and a row for each table; `--machine riscv64`
-//! and `--machine mips32` are the third, one boot and one row.
+//! What follows is on MIPS32; `--cpu R4000` is the kernel for MIPS III, one boot and a row for each table; `--machine riscv64`,
+//! `aarch64` and `mips32` are the third, one boot and one row.
 //!
 //! One boot a table. What the kernel says is shown; the lines that it means for this program become rows, and the rows a
 //! table at the end, or with `--json` the output.
@@ -94,6 +94,9 @@ pub(crate) struct BootArgs {
     /// Record what concerns translations, and let the witness check the record: docs/witness.md (--machine)
     #[arg(long, requires = "machine", conflicts_with = "stress")]
     witness: bool,
+    /// How CPUs flush each other's TLBs (--machine aarch64) [default: broadcast]
+    #[arg(long, value_enum, requires = "machine")]
+    shootdown: Option<Shootdown>,
     /// Print one JSON array
     #[arg(long)]
     json: bool,
@@ -102,8 +105,18 @@ pub(crate) struct BootArgs {
 /// A machine that examples/kernel runs on.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
 enum Architecture {
+    Aarch64,
     Mips32,
     Riscv64,
+}
+
+/// What flushes the TLB of another CPU. Each is interrupted in any case: its reply says that it has left its walks.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
+enum Shootdown {
+    /// An instruction of the CPU that has made the change, which reaches all
+    Broadcast,
+    /// The CPU itself, as it is interrupted
+    Interrupts,
 }
 
 /// Where a refill handler finds the root of the running table.
@@ -295,8 +308,13 @@ fn kernel_on(machine: Architecture, args: &BootArgs) -> anyhow::Result<()> {
         ("--work", args.work.is_some()),
     ];
     none_of(&given, "--machine")?;
+    ensure!(
+        args.shootdown.is_none() || machine == Architecture::Aarch64,
+        "--shootdown wants --machine aarch64: no other one flushes the TLBs of others by an instruction"
+    );
     kernel::run(&kernel::Boot {
         board: match machine {
+            Architecture::Aarch64 => kernel::AARCH64,
             Architecture::Mips32 => kernel::MIPS32,
             Architecture::Riscv64 => kernel::RISCV64,
         },
@@ -304,6 +322,7 @@ fn kernel_on(machine: Architecture, args: &BootArgs) -> anyhow::Result<()> {
         stress: args.stress,
         inject: args.inject.map(Inject::name),
         witness: args.witness,
+        interrupts: args.shootdown == Some(Shootdown::Interrupts),
         json: args.json,
     })
 }
@@ -344,7 +363,7 @@ fn check_fault(args: &BootArgs) -> anyhow::Result<()> {
         }
         (None, DropFlush | CorruptGuard | SkipInvalidation, _) => "one CPU: leave --cpus out",
         (Some(_), DropFlush | CorruptGuard | SkipInvalidation, _) => "the tables: leave --machine out",
-        (None, NoWait | EarlyFree | NoCow | NoSwitchFlush, _) => "--machine riscv64 or mips32",
+        (None, NoWait | EarlyFree | NoCow | NoSwitchFlush, _) => "--machine riscv64, aarch64 or mips32",
     };
     bail!("--inject {} wants {wants}", inject.name())
 }

@@ -77,9 +77,21 @@ pub(crate) fn root(value: usize) {
 }
 
 /// Records that this CPU has forgotten the translations of an address, or of all, in an address space, or in all.
+#[allow(dead_code, reason = "AArch64 says which it was")]
 pub(crate) fn fence(at: Option<usize>, asid: Option<u16>) {
+    fence_of(false, at, asid);
+}
+
+/// Records the same, on every CPU if it was made so.
+pub(crate) fn fence_of(broadcast: bool, at: Option<usize>, asid: Option<u16>) {
     let pages = at.map(|at| (at as u64, at as u64));
-    record(Event::Fence(Fence { pages, asid, ..Fence::default() }));
+    record(Event::Fence(Fence { pages, asid, broadcast, leaf: false }));
+}
+
+/// Records a barrier.
+#[allow(dead_code, reason = "on some machines a fence is its own barrier")]
+pub(crate) fn barrier(barrier: Barrier) {
+    record(Event::Barrier(barrier));
 }
 
 /// By the CPU that is interrupted and the one that interrupts: how many interrupts were sent, and how many of them taken.

@@ -38,6 +38,19 @@ pub(super) struct Board {
     has_guide: bool,
 }
 
+pub(super) const AARCH64: Board = Board {
+    target: "aarch64-unknown-none",
+    qemu: "qemu-system-aarch64",
+    package: "qemu-system-arm",
+    builds_core: false,
+    words: "-M virt,gic-version=2 -cpu max",
+    cpus: 8,
+    firmware: None,
+    witness: witness::Machine { arch: Arch::Aarch64, name: "aarch64", memory: 0x4000_0000, size: "1G" },
+    counts: true,
+    has_guide: false,
+};
+
 pub(super) const RISCV64: Board = Board {
     target: "riscv64gc-unknown-none-elf",
     qemu: "qemu-system-riscv64",
@@ -83,6 +96,8 @@ pub(super) struct Boot {
     pub(super) inject: Option<&'static str>,
     /// The kernel records what concerns translations, and the witness checks that.
     pub(super) witness: bool,
+    /// A CPU's TLB is flushed by that CPU alone, where another one could.
+    pub(super) interrupts: bool,
     pub(super) json: bool,
 }
 
@@ -152,10 +167,11 @@ fn outcome(line: &Line, rows: &[Value], status: ExitStatus) -> anyhow::Result<()
 /// Returns the folder with the kernel and its programs. The one for one CPU has no shootdown in it.
 fn build(shell: &Shell, boot: &Boot) -> anyhow::Result<PathBuf> {
     let board = &boot.board;
-    let features: Vec<_> = [(boot.cpus == 1, "one-cpu"), (boot.witness, "witness")]
-        .into_iter()
-        .filter_map(|(wanted, feature)| wanted.then_some(feature))
-        .collect();
+    let features: Vec<_> =
+        [(boot.cpus == 1, "one-cpu"), (boot.witness, "witness"), (boot.interrupts, "interrupts")]
+            .into_iter()
+            .filter_map(|(wanted, feature)| wanted.then_some(feature))
+            .collect();
     let folder = ["kernel"].iter().chain(&features).copied().collect::<Vec<_>>().join("-");
     let folder = places::target().join(folder);
     let words = if board.builds_core { "+nightly build -Z build-std=core" } else { "build" };

@@ -1,10 +1,16 @@
 //! The machines, a folder each: all that is done by instructions of one architecture.
 
+#[cfg(target_arch = "aarch64")]
+mod aarch64;
 #[cfg(target_arch = "mips")]
 mod mips32;
 #[cfg(target_arch = "riscv64")]
 mod riscv64;
+#[cfg(any(target_arch = "aarch64", target_arch = "riscv64"))]
+mod tree;
 
+#[cfg(target_arch = "aarch64")]
+pub(crate) use aarch64::*;
 #[cfg(target_arch = "mips")]
 pub(crate) use mips32::*;
 #[cfg(target_arch = "riscv64")]

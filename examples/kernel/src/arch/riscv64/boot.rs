@@ -1,9 +1,10 @@
-//! From OpenSBI to the kernel, and what the boot loader hands over in the device tree.
+//! From OpenSBI to the kernel, and what the boot loader hands over.
 
 use core::arch::{asm, global_asm};
 use core::slice;
 
 use super::{KERNEL as MEMORY, MAPPED_LEN as MEMORY_LEN, SOFTWARE, TIMER, sbi};
+use crate::arch::tree::Boot;
 
 global_asm!(
     r#"
@@ -43,34 +44,16 @@ unsafe extern "C" {
     safe fn entry();
 }
 
-/// What the boot loader hands over.
-#[derive(Clone, Copy, Debug)]
-pub(crate) struct Boot {
-    /// The kernel's command line.
-    pub(crate) words: &'static str,
-    /// The user programs, an ELF file.
-    pub(crate) programs: &'static [u8],
-}
-
 extern "C" fn first(_hart: usize, tree: usize) -> ! {
     prepare();
-    let words = |at: usize, len: usize| {
+    crate::first(Boot::of_tree(tree, |at, len| {
         assert!(
             at >= MEMORY && len <= MEMORY_LEN && at - MEMORY <= MEMORY_LEN - len,
             "{at:#x} is outside of memory"
         );
         // SAFETY: it is memory that OpenSBI and the boot loader have filled, outside of the kernel, and nobody writes it.
         unsafe { slice::from_raw_parts(at as *const u8, len) }
-    };
-    let number = |property: &[u8]| property.iter().fold(0, |number, &byte| number << 8 | usize::from(byte));
-    let tree = words(tree, number(&words(tree, 8)[4..]));
-    let found = |name| property(tree, name).unwrap_or_default();
-    let (start, end) = (number(found("linux,initrd-start")), number(found("linux,initrd-end")));
-    assert!(start < end, "there are no programs: QEMU takes them as -initrd");
-    crate::first(Boot {
-        words: str::from_utf8(found("bootargs")).unwrap_or_default().trim_end_matches('\0'),
-        programs: words(start, end - start),
-    })
+    }))
 }
 
 extern "C" fn other(_hart: usize) -> ! {
@@ -89,31 +72,4 @@ fn prepare() {
 pub(crate) fn start_others(limit: usize) -> usize {
     let own = super::cpu();
     1 + (0..limit).filter(|&hart| hart != own && sbi::start(hart, entry as *const () as usize)).count()
-}
-
-/// Returns a property of the node `chosen` of a flattened device tree, whose nodes have no property of the same name
-/// elsewhere: Devicetree Specification 0.4, chapter 5.
-fn property<'t>(tree: &'t [u8], wanted: &str) -> Option<&'t [u8]> {
-    let word = |at: usize| Some(u32::from_be_bytes(tree.get(at..at + 4)?.try_into().ok()?) as usize);
-    let (mut at, strings) = (word(8)?, word(12)?);
-    loop {
-        let token = word(at)?;
-        at += 4;
-        match token {
-            // A node begins, with its name.
-            1 => at += (tree.get(at..)?.iter().position(|&byte| byte == 0)? + 1).next_multiple_of(4),
-            // A property: its length and where its name is.
-            3 => {
-                let (len, name) = (word(at)?, tree.get(strings + word(at + 4)?..)?);
-                let value = tree.get(at + 8..at + 8 + len)?;
-                if name.split(|&byte| byte == 0).next() == Some(wanted.as_bytes()) {
-                    return Some(value);
-                }
-                at += 8 + len.next_multiple_of(4);
-            }
-            // The end of a node, or nothing.
-            2 | 4 => {}
-            _ => return None,
-        }
-    }
 }

@@ -1,0 +1,89 @@
+//! The TLB, and the register of the lower half's root.
+
+use core::arch::asm;
+
+use tlbkit::{PageSize, WalkCache};
+use tlbkit_witness::event::Barrier;
+
+use crate::memory::Words;
+use crate::{faults, witness};
+
+/// How many bits an ASID has: `boot` checks that. What fences by address forget of links: those on the way.
+pub(crate) const ASID_BITS: u32 = 16;
+pub(crate) const WALK_CACHE: WalkCache = WalkCache::ByAddress;
+
+/// Whether an invalidation reaches every CPU. A CPU that is interrupted invalidates its own TLB in any case: before nodes and
+/// frames are free, its reply must say that it has left its walks in software, too.
+fn reaches_all() -> bool {
+    cfg!(not(any(feature = "interrupts", feature = "one-cpu"))) && !faults::NO_WAIT.planted()
+}
+
+/// What TTBR0 has while no address space runs: nothing is mapped.
+static EMPTY: Words = Words::new();
+
+/// Lets what was stored be seen by walks that follow.
+pub(crate) fn before_fences() {
+    // SAFETY: a barrier is always allowed.
+    unsafe { asm!("dsb ishst", options(nostack, preserves_flags)) };
+    witness::barrier(Barrier::Complete);
+}
+
+/// Waits until what was forgotten is forgotten, and the walks have ended that may have used it.
+pub(crate) fn after_fences() {
+    // SAFETY: a barrier is always allowed.
+    unsafe { asm!("dsb ish", "isb", options(nostack, preserves_flags)) };
+    witness::barrier(Barrier::Complete);
+    witness::barrier(Barrier::Context);
+}
+
+/// Invalidates by an operand, here or everywhere.
+macro_rules! invalidate {
+    ($here:literal, $all:literal $(, $operand:expr)?) => {{
+        let all = reaches_all();
+        // SAFETY: forgetting translations is always allowed.
+        unsafe {
+            if all {
+                asm!($all, $(in(reg) $operand,)? options(nostack, preserves_flags));
+            } else {
+                asm!($here, $(in(reg) $operand,)? options(nostack, preserves_flags));
+            }
+        }
+        all
+    }};
+}
+
+/// Forgets the translation of an address in one address space, and the links on the way.
+pub(crate) fn fence(at: usize, asid: u16) {
+    let page = at >> PageSize::K4.shift() & ((1 << 44) - 1);
+    let all = invalidate!("tlbi vae1, {}", "tlbi vae1is, {}", usize::from(asid) << 48 | page);
+    witness::fence_of(all, Some(at), Some(asid));
+}
+
+/// Forgets the translations of one address space.
+pub(crate) fn fence_asid(asid: u16) {
+    let all = invalidate!("tlbi aside1, {}", "tlbi aside1is, {}", usize::from(asid) << 48);
+    witness::fence_of(all, None, Some(asid));
+}
+
+/// Forgets every translation.
+pub(crate) fn fence_all() {
+    let all = invalidate!("tlbi vmalle1", "tlbi vmalle1is");
+    witness::fence_of(all, None, None);
+}
+
+/// Translates the lower half by this root from now on; by none if it is 0.
+///
+/// # Safety
+///
+/// It is the root of an address space that lives until another one is set, or 0.
+pub(crate) unsafe fn set_root(root: usize) {
+    let value = if root == 0 { empty() } else { root };
+    // SAFETY: the caller's promise; the kernel is in the upper half.
+    unsafe { asm!("msr ttbr0_el1, {}", "isb", in(reg) value, options(nostack, preserves_flags)) };
+    witness::root(root);
+}
+
+/// Returns the root under which nothing is mapped.
+pub(super) fn empty() -> usize {
+    super::physical(core::ptr::from_ref(&EMPTY).addr())
+}
