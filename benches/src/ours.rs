@@ -58,8 +58,8 @@ type Mpt<M> = mpt::Mpt4<'static, Storage<M>>;
 /// In the upper half, of which nothing is mapped here. No MMU translates the array on this host, so a lookup finds it from
 /// the root, as a kernel's own does.
 type Lpt<M> = lpt::Lpt<'static, Va48, format::Compact, Storage<M>, 0xffff_8000_0000_0000>;
-type G16<M> = gpt::Gpt<'static, Va48, format::Compact, Storage<M>, gpt::Compact, gpt::Fixed<4>>;
-type Ga<M> = gpt::Gpt<'static, Va48, format::Compact, Storage<M>, gpt::Compact, gpt::Adaptive>;
+type G16<M> = gpt::Gpt<'static, Va48, format::Compact, Storage<M>, gpt::OneWord, gpt::Fixed<4>>;
+type Ga<M> = gpt::Gpt<'static, Va48, format::Compact, Storage<M>, gpt::OneWord, gpt::Adaptive>;
 type Hr<M> = hpt::Hr<'static, Storage<M>>;
 type Cpt4<M> = cpt::Cpt4<'static, Storage<M>>;
 type Cpt8<M> = cpt::Cpt8<'static, Storage<M>>;

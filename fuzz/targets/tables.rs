@@ -11,7 +11,7 @@ use tlbkit_conformance::{fuzz, subject};
 use tlbkit_pagetable::cpt::{C128k, Cpt4, Cpt8, Cpt16, Cpt32};
 use tlbkit_pagetable::format::{Aarch64, Compact, Compact32, EntryLo, Paper, Sv39, X86};
 use tlbkit_pagetable::geometry::{Va32, Va39, Va48, Va64};
-use tlbkit_pagetable::gpt::{Adaptive, Compact as Word1, Fixed, Gpt, Paper as Book};
+use tlbkit_pagetable::gpt::{Adaptive, Fixed, Gpt, OneWord, TwoWords};
 use tlbkit_pagetable::hpt::{H8k, Hashed, Hpt32, Hr, HrSmall, PaperHr};
 use tlbkit_pagetable::lpt::{Linear, Lpt, PaperLpt};
 use tlbkit_pagetable::mpt::Mpt;
@@ -45,8 +45,8 @@ tables! {
     Paper, Shared, |nodes| Mpt::<Va32, Paper, _>::new(nodes);
     Linear<Va32, EntryLo, KSEG2>, Shared, |nodes| Lpt::<Va32, EntryLo, _, KSEG2>::new(nodes);
     Linear<Va32, Compact32, KSEG2>, Solo, |nodes| Lpt::<Va32, Compact32, _, KSEG2>::new(nodes);
-    Compact32, Shared, |nodes| Gpt::<Va32, Compact32, _, Word1, Adaptive>::new(nodes);
-    Compact32, Shared, |nodes| Gpt::<Va32, Compact32, _, Word1, Fixed<1>>::new(nodes);
+    Compact32, Shared, |nodes| Gpt::<Va32, Compact32, _, OneWord, Adaptive>::new(nodes);
+    Compact32, Shared, |nodes| Gpt::<Va32, Compact32, _, OneWord, Fixed<1>>::new(nodes);
     Compact32, Solo, |nodes| Hpt32::<_, Compact32>::new(nodes);
     EntryLo, Shared, |nodes| Hpt32::<_, EntryLo>::new(nodes);
     Compact32, Shared, |nodes| Cpt32::<_, Compact32>::new(nodes);
@@ -58,8 +58,8 @@ tables! {
     Compact32, Solo, |nodes| Mpt::<Odd, Compact32, _>::new(nodes);
     Paper, Shared, |nodes| Mpt::<Odd, Paper, _>::new(nodes);
     Compact, Shared, |nodes| Mpt::<Odd, Compact, _>::new(nodes);
-    Compact32, Shared, |nodes| Gpt::<Odd, Compact32, _, Word1, Fixed<3>>::new(nodes);
-    Compact32, Solo, |nodes| Gpt::<Odd, Compact32, _, Word1, Adaptive>::new(nodes);
+    Compact32, Shared, |nodes| Gpt::<Odd, Compact32, _, OneWord, Fixed<3>>::new(nodes);
+    Compact32, Solo, |nodes| Gpt::<Odd, Compact32, _, OneWord, Adaptive>::new(nodes);
     Compact32, Shared, |nodes| Hashed::<Odd, Compact32, _, 0, 1, 0>::new(nodes);
     Compact32, Solo, |nodes| Hashed::<Odd, Compact32, _, 2, 1, 0>::new(nodes);
     Compact32, Shared, |nodes| Hashed::<Odd, Compact32, _, 1, 1, 100>::new(nodes);
@@ -68,7 +68,7 @@ tables! {
 tables! {
     pair:
     Compact32, Solo, |nodes| Mpt::<Pair, Compact32, _>::new(nodes);
-    Compact32, Shared, |nodes| Gpt::<Pair, Compact32, _, Word1, Fixed<2>>::new(nodes);
+    Compact32, Shared, |nodes| Gpt::<Pair, Compact32, _, OneWord, Fixed<2>>::new(nodes);
     Compact32, Solo, |nodes| Hashed::<Pair, Compact32, _, 0, 1, 0>::new(nodes);
 }
 
@@ -85,8 +85,8 @@ tables! {
     X86, Shared, |nodes| Mpt::<Va48, X86, _>::new(nodes);
     Aarch64, Shared, |nodes| Mpt::<Va48, Aarch64, _>::new(nodes);
     Linear<Va48, Compact, BELOW_TOP>, Shared, |nodes| Lpt::<Va48, Compact, _, BELOW_TOP>::new(nodes);
-    Compact, Solo, |nodes| Gpt::<Va48, Compact, _, Word1, Adaptive>::new(nodes);
-    Compact, Shared, |nodes| Gpt::<Va48, Compact, _, Word1, Fixed<8>>::new(nodes);
+    Compact, Solo, |nodes| Gpt::<Va48, Compact, _, OneWord, Adaptive>::new(nodes);
+    Compact, Shared, |nodes| Gpt::<Va48, Compact, _, OneWord, Fixed<8>>::new(nodes);
 }
 
 tables! {
@@ -94,10 +94,10 @@ tables! {
     Paper, Solo, |nodes| Mpt::<Va64, Paper, _>::new(nodes);
     Compact32, Shared, |nodes| Mpt::<Va64, Compact32, _>::new(nodes);
     Linear<Va64, Paper, BELOW_TOP>, Shared, |nodes| PaperLpt::new(nodes);
-    Compact, Shared, |nodes| Gpt::<Va64, Compact, _, Word1, Adaptive>::new(nodes);
-    Compact, Shared, |nodes| Gpt::<Va64, Compact, _, Word1, Fixed<4>>::new(nodes);
-    Paper, Solo, |nodes| Gpt::<Va64, Paper, _, Book, Fixed<1>>::new(nodes);
-    Paper, Solo, |nodes| Gpt::<Va64, Paper, _, Book, Adaptive>::new(nodes);
+    Compact, Shared, |nodes| Gpt::<Va64, Compact, _, OneWord, Adaptive>::new(nodes);
+    Compact, Shared, |nodes| Gpt::<Va64, Compact, _, OneWord, Fixed<4>>::new(nodes);
+    Paper, Solo, |nodes| Gpt::<Va64, Paper, _, TwoWords, Fixed<1>>::new(nodes);
+    Paper, Solo, |nodes| Gpt::<Va64, Paper, _, TwoWords, Adaptive>::new(nodes);
     Paper, Shared, |nodes| H8k::new(nodes);
     Paper, Shared, |nodes| PaperHr::new(nodes);
     Compact, Solo, |nodes| Hr::new(nodes);
@@ -111,14 +111,14 @@ tables! {
 tables! {
     full:
     Compact, Solo, |nodes| Mpt::<Full, Compact, _>::new(nodes);
-    Compact, Shared, |nodes| Gpt::<Full, Compact, _, Word1, Adaptive>::new(nodes);
+    Compact, Shared, |nodes| Gpt::<Full, Compact, _, OneWord, Adaptive>::new(nodes);
     Compact, Shared, |nodes| Hashed::<Full, Compact, _, 1, 1, 100>::new(nodes);
 }
 
 tables! {
     ends:
     Rebased<14>, Solo, |nodes| Mpt::<Ends, Rebased<14>, _>::new(nodes);
-    Rebased<14>, Shared, |nodes| Gpt::<Ends, Rebased<14>, _, Word1, Adaptive>::new(nodes);
+    Rebased<14>, Shared, |nodes| Gpt::<Ends, Rebased<14>, _, OneWord, Adaptive>::new(nodes);
 }
 
 fuzz_target!(|input: &[u8]| {

@@ -211,6 +211,17 @@ impl Space {
         let last = Vpn::new(first.get() + (leaf.size.mask() >> self.base.shift()));
         Pages::new(first, last).unwrap_or(Pages::one(first))
     }
+
+    /// Checks that a leaf does not reach out of a range.
+    ///
+    /// # Errors
+    ///
+    /// [`Error::Partial`] if it does.
+    #[inline]
+    pub(crate) fn check_whole(&self, leaf: Leaf, pages: Pages) -> Result<(), Error> {
+        let whole = self.pages_of(&leaf);
+        if whole.intersect(pages) == Some(whole) { Ok(()) } else { Err(Error::partial(&leaf)) }
+    }
 }
 
 /// Tells whether each size is larger than the one before.

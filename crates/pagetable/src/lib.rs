@@ -95,7 +95,7 @@ pub use mode::{Mode, Shared, Solo};
 pub use observe::Observe;
 pub use pinned::Pinned;
 pub use retired::{Carried, Retired};
-pub use table::{Change, Holes, Private, Sole, Table, destroy};
+pub use table::{Change, Holes, Private, Table, WriterFlag, destroy};
 pub use word::Word;
 pub use writer::{Turn, Writer};
 

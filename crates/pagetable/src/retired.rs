@@ -31,7 +31,7 @@ use tlbkit_addr::{Flush, Pages, Reach};
 
 use crate::nodes::{Debt, ListLink, NodeAddr, Nodes, Reclaim};
 use crate::word::atomics::Ordering;
-use crate::{Mode, Sole};
+use crate::{Mode, WriterFlag};
 
 /// The nodes that changes took out of a table, and the flush after which they may be freed.
 #[must_use = "what it owes is still owed: carry it through a shootdown, then reclaim it"]
@@ -54,11 +54,11 @@ impl<'n> Retired<'n> {
         Self::numbered(nodes, 0)
     }
 
-    /// Returns an empty batch of a table with nodes from `nodes` and the flag `sole`: what
+    /// Returns an empty batch of a table with nodes from `nodes` and the writer flag `flag`: what
     /// [`Table::batch`](crate::Table::batch) returns. If it is dropped, the table owes what it has come to own.
     #[inline(always)]
-    pub fn of(nodes: &'n dyn Reclaim, sole: &Sole) -> Self {
-        Self::numbered(nodes, sole.number())
+    pub fn of(nodes: &'n dyn Reclaim, flag: &WriterFlag) -> Self {
+        Self::numbered(nodes, flag.number())
     }
 
     #[inline(always)]

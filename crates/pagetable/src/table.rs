@@ -23,7 +23,7 @@ use crate::{Entry, Error, Footprint, Frames, Leaf, Mark, Observe, Pinned, Retire
 /// that filled it. So an implementation promises:
 ///
 /// - [`batch`](Self::batch) returns an empty batch of this table, over the storage that its nodes come from;
-///   [`sole`](Self::sole) returns the same flag on every call, and no other table's.
+///   [`writer_flag`](Self::writer_flag) returns the same flag on every call, and no other table's.
 /// - A change pushes nodes of this table alone. When it returns, and when it unwinds, no word of any table leads to what
 ///   the batch owns, and the flush names what the change has made stale ([`Retired::change`] and
 ///   [`Retired::change_late`] see to it where a call to
@@ -101,7 +101,7 @@ pub unsafe trait Table<'n>: Debug {
     fn footprint(&self) -> Footprint;
 
     /// Returns the flag that its one writer holds.
-    fn sole(&self) -> &Sole;
+    fn writer_flag(&self) -> &WriterFlag;
 
     /// Returns an empty batch for changes to this table.
     fn batch(&self) -> Retired<'n>;
@@ -362,12 +362,12 @@ impl Change {
 
 /// The flag that a table's one writer holds, and the number by which its storage knows the table.
 #[derive(Debug, Default)]
-pub struct Sole {
+pub struct WriterFlag {
     taken: AtomicBool,
     number: u32,
 }
 
-impl Sole {
+impl WriterFlag {
     /// Returns the flag of a new table with nodes from the storage of `held`. With that of [`default`](Self::default)
     /// instead, nobody takes up the table's dropped obligations.
     pub fn new(held: &Held) -> Self {

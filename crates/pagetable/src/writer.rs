@@ -23,7 +23,7 @@ impl<'t, 'n, T: Table<'n> + ?Sized> Turn<'t, 'n, T> {
     /// [`Error::Busy`] if it is taken. It does not wait: what to do meanwhile is the kernel's business.
     #[inline(always)]
     pub fn new(table: &'t T) -> Result<Self, Error> {
-        if table.sole().try_take() { Ok(Self { table, nodes: PhantomData }) } else { Err(Error::Busy) }
+        if table.writer_flag().try_take() { Ok(Self { table, nodes: PhantomData }) } else { Err(Error::Busy) }
     }
 
     /// Takes the right to write `table` without a look whether it is taken.
@@ -46,7 +46,7 @@ impl<'t, 'n, T: Table<'n> + ?Sized> Turn<'t, 'n, T> {
 impl<'n, T: Table<'n> + ?Sized> Drop for Turn<'_, 'n, T> {
     #[inline(always)]
     fn drop(&mut self) {
-        self.table.sole().give_back();
+        self.table.writer_flag().give_back();
     }
 }
 

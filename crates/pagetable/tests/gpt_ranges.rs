@@ -4,7 +4,7 @@
 use tlbkit_addr::{Attr, Flush, PageSize, Pages, Pfn, Vpn};
 use tlbkit_pagetable::format::Compact;
 use tlbkit_pagetable::geometry::Va64;
-use tlbkit_pagetable::gpt::{Adaptive, Compact as Word1, Fixed, Gpt, PaperGpt};
+use tlbkit_pagetable::gpt::{Adaptive, Fixed, Gpt, OneWord, PaperGpt};
 use tlbkit_pagetable::nodes::{Chunk, Slab};
 use tlbkit_pagetable::{Local, Solo};
 
@@ -60,7 +60,7 @@ ends_anywhere!(paper_g4, u32, |nodes| PaperGpt::<_, Fixed<2>>::new(nodes));
 ends_anywhere!(paper_g16, u32, |nodes| PaperGpt::<_, Fixed<4>>::new(nodes));
 ends_anywhere!(paper_g256, u32, |nodes| PaperGpt::<_, Fixed<8>>::new(nodes));
 ends_anywhere!(paper_ga, u32, |nodes| PaperGpt::<_, Adaptive>::new(nodes));
-ends_anywhere!(g8, u64, |nodes| Gpt::<Va64, Compact, _, Word1, Fixed<3>>::new(nodes));
-ends_anywhere!(g16, u64, |nodes| Gpt::<Va64, Compact, _, Word1, Fixed<4>>::new(nodes));
-ends_anywhere!(g256, u64, |nodes| Gpt::<Va64, Compact, _, Word1, Fixed<8>>::new(nodes));
-ends_anywhere!(ga, u64, |nodes| Gpt::<Va64, Compact, _, Word1, Adaptive>::new(nodes));
+ends_anywhere!(g8, u64, |nodes| Gpt::<Va64, Compact, _, OneWord, Fixed<3>>::new(nodes));
+ends_anywhere!(g16, u64, |nodes| Gpt::<Va64, Compact, _, OneWord, Fixed<4>>::new(nodes));
+ends_anywhere!(g256, u64, |nodes| Gpt::<Va64, Compact, _, OneWord, Fixed<8>>::new(nodes));
+ends_anywhere!(ga, u64, |nodes| Gpt::<Va64, Compact, _, OneWord, Adaptive>::new(nodes));

@@ -4,7 +4,7 @@
 
 use tlbkit_addr::{Attr, Flush, PageSize, Pages, Pfn, Vpn};
 use tlbkit_pagetable::geometry::Va48;
-use tlbkit_pagetable::gpt::{Adaptive, Compact, Gpt, Gpt48, MAX_WIDTH, PaperGpt};
+use tlbkit_pagetable::gpt::{Adaptive, Gpt, Gpt48, MAX_WIDTH, OneWord, PaperGpt};
 use tlbkit_pagetable::nodes::{Chunk, Slab};
 use tlbkit_pagetable::{Holes, Local, Pinned, Solo, format};
 
@@ -90,7 +90,7 @@ fn a_leaf_shrinks_at_an_eighth() {
 fn seven_pages<F: format::Format<Word = u32>>() -> ([usize; MAX_WIDTH + 1], usize) {
     let mut memory = vec![Chunk::ZERO; 8];
     let slab = Slab::<u32, Solo>::new(&mut memory, 0).unwrap();
-    let mut table = Local::new(Gpt::<Va48, F, _, Compact, Adaptive>::new(&slab).unwrap(), |_| ());
+    let mut table = Local::new(Gpt::<Va48, F, _, OneWord, Adaptive>::new(&slab).unwrap(), |_| ());
     table.map(run(5, 7), Pfn::new(5), PageSize::K4, Attr::READ).unwrap();
     let now = (sizes_of!(table), table.footprint().leaves);
     table.destroy();

@@ -84,7 +84,7 @@ mod wide {
     use tlbkit_addr::VirtAddr;
     use tlbkit_pagetable::format;
     use tlbkit_pagetable::geometry::Va48;
-    use tlbkit_pagetable::gpt::{Compact, Gpt, Paper, PaperGpt};
+    use tlbkit_pagetable::gpt::{Gpt, OneWord, PaperGpt, TwoWords};
 
     /// Reads a double word, the low word first.
     fn double(slot: [u32; 4], first: usize) -> u64 {
@@ -143,7 +143,7 @@ mod wide {
     fn the_kernels_words_stand_behind_each_pair() {
         let mut memory = vec![Chunk::ZERO; 8];
         let nodes = Watched::<u32, Solo>::new(&mut memory);
-        let mut table = Local::new(Gpt::<Va48, format::Paper, _, Compact>::new(&nodes).unwrap(), |_| ());
+        let mut table = Local::new(Gpt::<Va48, format::Paper, _, OneWord>::new(&nodes).unwrap(), |_| ());
         let run = Pages::count(Vpn::new(0x50), 16).unwrap();
         table.map(run, Pfn::new(0), PageSize::K4, Attr::READ).unwrap();
         assert_eq!((table.footprint().leaves, table.footprint().total()), (1, (2 + 16 * 2) * 4));
@@ -160,7 +160,7 @@ mod wide {
         let mut memory = vec![Chunk::ZERO; 8];
         let slab = Slab::<u32, Solo>::new(&mut memory, 0).unwrap();
         let mut table =
-            Local::new(Gpt::<Va48, format::Paper, _, Paper, Fixed<4>>::new(&slab).unwrap(), |_| ());
+            Local::new(Gpt::<Va48, format::Paper, _, TwoWords, Fixed<4>>::new(&slab).unwrap(), |_| ());
         let (low, high) = (0x1000, 0xffff_ffff_ffff_e000);
         for at in [low, high] {
             let page = VirtAddr::new(at).vpn(PageSize::K4);

@@ -163,8 +163,8 @@ fn nodes_may_lie_in_the_upper_half_of_the_address_space() {
     for base in [lowest, 0xffff_ffff_8000_0000, usize::MAX - (1 << 21) + 1] {
         let mut memory = vec![Chunk::ZERO; 256];
         let slab = Slab::<u64, Solo>::new(&mut memory, base).unwrap();
-        check("GA", &slab, Gpt::<Va48, Compact, _, gpt::Compact>::new(&slab));
-        check("G16", &slab, Gpt::<Va64, Compact, _, gpt::Compact, Fixed<4>>::new(&slab));
+        check("GA", &slab, Gpt::<Va48, Compact, _, gpt::OneWord>::new(&slab));
+        check("G16", &slab, Gpt::<Va64, Compact, _, gpt::OneWord, Fixed<4>>::new(&slab));
         check("MPT", &slab, Mpt::<Va48, Compact, _>::new(&slab));
         check("HR", &slab, Hr::new(&slab));
         check("CPT", &slab, Hashed::<Va48, Compact, _, 4, 1, 75>::new(&slab));
@@ -173,7 +173,7 @@ fn nodes_may_lie_in_the_upper_half_of_the_address_space() {
     for base in [lowest - 4096, 1 << 47] {
         let mut memory = vec![Chunk::ZERO; 4];
         let slab = Slab::<u64, Solo>::new(&mut memory, base).unwrap();
-        let refused = Gpt::<Va48, Compact, _, gpt::Compact>::new(&slab).err();
+        let refused = Gpt::<Va48, Compact, _, gpt::OneWord>::new(&slab).err();
         assert_eq!(refused, Some(Error::OutOfReach { lowest: NodeAddr::new(base) }));
     }
 }

@@ -98,8 +98,8 @@ fn every_table_replaces_leaves_of_every_size() {
         u64, 64: "x86-64", |slab| Mpt::<Va48, format::X86, _>::new(slab).unwrap(), RW, [k4, m2];
         u64, 64: "AArch64", |slab| Mpt::<Va48, format::Aarch64, _>::new(slab).unwrap(), arm, [k4, m2];
         u32, 64: "EntryLo", |slab| Mpt::<Va32, format::EntryLo, _>::new(slab).unwrap(), mips, [k4, k16, k64];
-        u64, 64: "G16", |slab| gpt::Gpt::<Va64, format::Compact, _, gpt::Compact, gpt::Fixed<4>>::new(slab).unwrap(), RW, [k4, k16, k64];
-        u64, 64: "GA", |slab| gpt::Gpt::<Va64, format::Compact, _, gpt::Compact>::new(slab).unwrap(), RW, [k4, k16, k64];
+        u64, 64: "G16", |slab| gpt::Gpt::<Va64, format::Compact, _, gpt::OneWord, gpt::Fixed<4>>::new(slab).unwrap(), RW, [k4, k16, k64];
+        u64, 64: "GA", |slab| gpt::Gpt::<Va64, format::Compact, _, gpt::OneWord>::new(slab).unwrap(), RW, [k4, k16, k64];
         u64, 64: "HR", |slab| hpt::Hr::new(slab).unwrap(), RW, [k4, m2];
         u32, 64: "H32", |slab| hpt::Hpt32::<_, format::Compact32>::new(slab).unwrap(), RW, [k4, k16];
         u64, 64: "CPT8", |slab| cpt::Cpt8::new(slab).unwrap(), RW, [k4, m2];
@@ -143,7 +143,7 @@ fn a_page_is_replaced_where_it_is_mapped_and_nowhere_else() {
         u32, RW, cpt::Cpt32<'_, _, format::Compact32>;
         u64, RW, hpt::Hashed<'_, Va64, format::Compact, _, 4, 1, 150>;
         u64, RW, Mpt<'_, Va64, format::Compact, _>;
-        u64, RW, gpt::Gpt<'_, Va64, format::Compact, _, gpt::Compact>;
+        u64, RW, gpt::Gpt<'_, Va64, format::Compact, _, gpt::OneWord>;
     }
 }
 

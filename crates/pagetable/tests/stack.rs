@@ -253,7 +253,7 @@ macro_rules! rows {
 /// A guarded table of compact links.
 macro_rules! guarded {
     ($rows:ident, $($name:literal: $geometry:ty, $format:ty, $policy:ty, $mode:ty;)*) => { rows! {
-        $rows, $($name: $format, $mode, |nodes| Gpt::<$geometry, $format, _, gpt::Compact, $policy>::new(nodes);)*
+        $rows, $($name: $format, $mode, |nodes| Gpt::<$geometry, $format, _, gpt::OneWord, $policy>::new(nodes);)*
     } };
 }
 

@@ -141,5 +141,5 @@ tables! {
     single_mpt: 0, |nodes| mpt::Mpt::<Va32, Compact32, _>::new(nodes).unwrap();
     single_hpt: 0, |nodes| hpt::Hashed::<Va32, Compact32, _, 1, 6, 0>::new(nodes).unwrap();
     single_cpt: 0, |nodes| hpt::Hashed::<Va32, Compact32, _, 3, 4, 50>::new(nodes).unwrap();
-    single_gpt: 0, |nodes| gpt::Gpt::<Va32, Compact32, _, gpt::Compact, Adaptive>::new(nodes).unwrap();
+    single_gpt: 0, |nodes| gpt::Gpt::<Va32, Compact32, _, gpt::OneWord, Adaptive>::new(nodes).unwrap();
 }

@@ -27,8 +27,8 @@ threads!(mpt_va39_sv39, format::Sv39, |nodes| mpt::Mpt::<geometry::Va39, format:
 threads!(mpt_va48_aarch64, format::Aarch64, |nodes| mpt::Mpt::<geometry::Va48, format::Aarch64, _>::new(
     nodes
 ));
-threads!(g4_va32_compact32, Compact32, |nodes| Gpt::<Va32, Compact32, _, gpt::Compact, Fixed<2>>::new(nodes));
-threads!(ga_va32_compact32, Compact32, |nodes| Gpt::<Va32, Compact32, _, gpt::Compact, Adaptive>::new(nodes));
+threads!(g4_va32_compact32, Compact32, |nodes| Gpt::<Va32, Compact32, _, gpt::OneWord, Fixed<2>>::new(nodes));
+threads!(ga_va32_compact32, Compact32, |nodes| Gpt::<Va32, Compact32, _, gpt::OneWord, Adaptive>::new(nodes));
 threads!(hpt_va32_compact32, Compact32, |nodes| Hpt32::<_, Compact32>::new(nodes));
 // From two buckets on, so that it grows under the walkers.
 threads!(hr_va32_compact32, Compact32, |nodes| Hashed::<Va32, Compact32, _, 0, 1, 75>::new(nodes));

@@ -9,7 +9,7 @@ use std::panic::{AssertUnwindSafe, catch_unwind, resume_unwind};
 use tlbkit_addr::{Attr, Flush, PageSize, Pages, Pfn, VirtAddr, Vpn};
 use tlbkit_pagetable::format::{Compact32, EntryLo, Format};
 use tlbkit_pagetable::geometry::Va32;
-use tlbkit_pagetable::gpt::{Adaptive, Compact, Fixed, Gpt, Gpt32};
+use tlbkit_pagetable::gpt::{Adaptive, Fixed, Gpt, Gpt32, OneWord};
 use tlbkit_pagetable::hpt::Hashed;
 use tlbkit_pagetable::lpt::Lpt;
 use tlbkit_pagetable::mpt::Mpt;
@@ -96,7 +96,7 @@ a_flush_unwinds! {
     cpt: 0x8000_0000, |nodes| Hashed::<Va32, EntryLo, _, 3, 4, 50>::new(nodes).unwrap();
     g16: 0x10_0000, |nodes| Gpt32::<_, Fixed<4>>::new(nodes).unwrap();
     adaptive: 0x10_0000, |nodes| Gpt32::<_, Adaptive>::new(nodes).unwrap();
-    compact: 0, |nodes| Gpt::<Va32, EntryLo, _, Compact, Adaptive>::new(nodes).unwrap();
+    compact: 0, |nodes| Gpt::<Va32, EntryLo, _, OneWord, Adaptive>::new(nodes).unwrap();
 }
 
 /// While a TLB may hold the old leaves, none of another size is there: a flush that unwinds has told nobody.

@@ -437,7 +437,7 @@ macro_rules! visits {
 /// Writes the tests of one guarded table of compact links.
 macro_rules! guarded {
     ($name:ident, $policy:ty) => {
-        visits!($name, Compact32, 1, |nodes| Gpt::<Va32, Compact32, _, gpt::Compact, $policy>::new(nodes));
+        visits!($name, Compact32, 1, |nodes| Gpt::<Va32, Compact32, _, gpt::OneWord, $policy>::new(nodes));
     };
 }
 

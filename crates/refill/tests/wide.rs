@@ -20,7 +20,7 @@ use tlbkit_refill::interp::{Access, Machine, Stop, Window, Windows};
 use tlbkit_refill::mips3::{self, Block, GENERAL, PaperLo, Spec, Stlb, TAIL, VECTOR, Walk};
 
 type Storage<'m> = Slab<'m, u32, Solo>;
-type Guarded<'n, const W: u32> = Gpt<'n, Va64, PaperLo, Storage<'n>, gpt::Paper, gpt::Fixed<W>>;
+type Guarded<'n, const W: u32> = Gpt<'n, Va64, PaperLo, Storage<'n>, gpt::TwoWords, gpt::Fixed<W>>;
 type Cpu<'m> = Machine<Windows<'m, 3>, 16>;
 
 /// Where things are in physical memory.

@@ -12,7 +12,7 @@ use core::panic::PanicInfo;
 use tlbkit_addr::{Asid, Attr, CpuSet, Flush, PageSize, Pages, Pfn, VirtAddr};
 use tlbkit_pagetable::format::{Compact32, EntryLo};
 use tlbkit_pagetable::geometry::Va32;
-use tlbkit_pagetable::gpt::{Adaptive, Compact as OneWord, Gpt};
+use tlbkit_pagetable::gpt::{Adaptive, Gpt, OneWord};
 use tlbkit_pagetable::lpt::MipsLpt;
 use tlbkit_pagetable::mpt::Mpt;
 use tlbkit_pagetable::nodes::Slab;

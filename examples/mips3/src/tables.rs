@@ -47,7 +47,7 @@ pub fn all(inject: Option<Inject>) -> Checks {
 }
 
 fn guarded<const W: u32>(name: &str, nodes: &'static Nodes, checks: &mut Checks) {
-    type Guarded<const W: u32> = Gpt<'static, Va64, PaperLo, Nodes, gpt::Paper, gpt::Fixed<W>>;
+    type Guarded<const W: u32> = Gpt<'static, Va64, PaperLo, Nodes, gpt::TwoWords, gpt::Fixed<W>>;
     let walk = Walk::Gpt(fits(mips3::Gpt::fixed(W)));
     each(name, nodes, Guarded::<W>::new, |table| table.root_slot(), walk, checks);
 }

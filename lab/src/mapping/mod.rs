@@ -113,8 +113,8 @@ fn structures() -> Vec<(&'static str, Start)> {
     }
     structures! {
         "MPT" Mpt::<Va64, Paper, _>::new;
-        "G16" Gpt::<Va64, Paper, _, gpt::Paper, Fixed<4>>::new;
-        "GA" Gpt::<Va64, Paper, _, gpt::Paper, Adaptive>::new;
+        "G16" Gpt::<Va64, Paper, _, gpt::TwoWords, Fixed<4>>::new;
+        "GA" Gpt::<Va64, Paper, _, gpt::TwoWords, Adaptive>::new;
         "H8k" Hashed::<Va64, Paper, _, 1, 8, 0>::new;
         "H128k" Hashed::<Va64, Paper, _, 1, 12, 0>::new;
         "HR" Hashed::<Va64, Paper, _, 1, 1, 100>::new;

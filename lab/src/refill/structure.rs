@@ -91,7 +91,7 @@ impl Structure for MultiLevel {
 struct Guarded<const W: u32>;
 
 impl<const W: u32> Structure for Guarded<W> {
-    type Table<'n> = Gpt<'n, Va64, PaperLo, Storage<'n>, gpt::Paper, Fixed<W>>;
+    type Table<'n> = Gpt<'n, Va64, PaperLo, Storage<'n>, gpt::TwoWords, Fixed<W>>;
 
     fn build<'n>(nodes: &'n Storage<'n>) -> Result<Self::Table<'n>, Error> {
         Gpt::new(nodes)

@@ -88,7 +88,7 @@ pub(super) fn all(layout: Layout) -> Vec<Named> {
     match layout {
         Layout::Paper => {
             /// A guarded table of the paper's.
-            type G<P> = Guarded<format::Paper, gpt::Paper, P>;
+            type G<P> = Guarded<format::Paper, gpt::TwoWords, P>;
             vec![
                 named::<MultiLevel<format::Paper>>("MPT"),
                 named::<Linear<Va64, format::Paper>>("LPT"),
@@ -111,8 +111,8 @@ pub(super) fn all(layout: Layout) -> Vec<Named> {
         Layout::Compact => {
             fn guarded<P: Policy>(name: &'static str) -> Named {
                 widening::<
-                    Guarded<format::Compact32, gpt::Compact, P>,
-                    Guarded<format::Compact, gpt::Compact, P>,
+                    Guarded<format::Compact32, gpt::OneWord, P>,
+                    Guarded<format::Compact, gpt::OneWord, P>,
                 >(name)
             }
             vec![

@@ -98,14 +98,14 @@ const MUTATIONS: [Mutation; 29] = [
         Test::Walkers("mpt::promote"),
     ),
     mutation(
-        "GPT: a node that grafting replaces is not published",
-        "crates/pagetable/src/gpt/graft.rs",
+        "GPT: a node that an insertion replaces is not published",
+        "crates/pagetable/src/gpt/insert.rs",
         ["unsafe fn link<S, W>(", "self.publish(place, ceiling, new);", ""],
         Test::Plain(PAGETABLE, "gpt_properties", "agrees"),
     ),
     mutation(
         "GPT: a node that loses its last fork is not retired",
-        "crates/pagetable/src/gpt/reap.rs",
+        "crates/pagetable/src/gpt/unmap.rs",
         ["self.publish(place, G::VA_BITS, only);", "self.retire(batch, node);", ""],
         Test::Walkers("g2::unmap_one"),
     ),

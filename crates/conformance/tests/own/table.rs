@@ -7,7 +7,8 @@ use tlbkit_pagetable::format::{Compact, Format, check_attr, check_change};
 use tlbkit_pagetable::geometry::Geometry;
 use tlbkit_pagetable::nodes::{NodeAddr, Nodes, Stock};
 use tlbkit_pagetable::{
-    Change, Error, Footprint, Frames, Holes, Leaf, Observe, Pinned, Retired, Sole, Space, Table, Tally, Word,
+    Change, Error, Footprint, Frames, Holes, Leaf, Observe, Pinned, Retired, Space, Table, Tally, Word,
+    WriterFlag,
 };
 
 /// Three levels of as many bits each, of nine for `Va39`; each entry a word of the format `Compact`.
@@ -15,7 +16,7 @@ use tlbkit_pagetable::{
 pub struct Own<'n, G, N: Nodes<Word = u64>> {
     nodes: &'n N,
     root: NodeAddr,
-    sole: Sole,
+    flag: WriterFlag,
     /// Nodes in the table, and leaves.
     tally: Tally,
     geometry: PhantomData<fn() -> G>,
@@ -78,7 +79,7 @@ impl<'n, G: Geometry, N: Nodes<Word = u64>> Own<'n, G, N> {
         let tally = Tally::default();
         tally.node(1, Self::BYTES);
         planted!(OtherTable, (), bugs::forget(root));
-        Ok(Self { nodes, root, sole: Sole::new(nodes.held()), tally, geometry: PhantomData })
+        Ok(Self { nodes, root, flag: WriterFlag::new(nodes.held()), tally, geometry: PhantomData })
     }
 
     /// Returns the word of a slot, to its writer.
@@ -443,7 +444,7 @@ impl<'n, G: Geometry, N: Nodes<Word = u64>> Own<'n, G, N> {
 impl<G, N: Nodes<Word = u64>> Drop for Own<'_, G, N> {
     /// Counts what a table loses that is dropped without having been taken apart: nothing, if it has been.
     fn drop(&mut self) {
-        self.nodes.held().bury(&self.sole, self.tally.footprint().nodes);
+        self.nodes.held().bury(&self.flag, self.tally.footprint().nodes);
     }
 }
 
@@ -494,12 +495,12 @@ unsafe impl<'n, G: Geometry, N: Nodes<Word = u64>> Table<'n> for Own<'n, G, N> {
         self.tally.footprint()
     }
 
-    fn sole(&self) -> &Sole {
-        &self.sole
+    fn writer_flag(&self) -> &WriterFlag {
+        &self.flag
     }
 
     fn batch(&self) -> Retired<'n> {
-        Retired::of(self.nodes, &self.sole)
+        Retired::of(self.nodes, &self.flag)
     }
 
     unsafe fn map(

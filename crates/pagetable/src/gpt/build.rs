@@ -3,11 +3,11 @@
 use super::Gpt;
 use super::bits::{agree, digit, low};
 use super::compose::{Around, Fresh};
-use super::graft::{Job, Supply};
+use super::insert::{Job, Supply};
 use super::layout::{Edge, Layout};
 use super::policy::Policy;
 use super::slots::{Place, leaf_kind};
-use super::sweep::Span;
+use super::visit::Span;
 use crate::Geometry;
 use crate::format::Format;
 use crate::nodes::Nodes;

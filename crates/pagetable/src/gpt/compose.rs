@@ -11,11 +11,11 @@
 
 use super::Gpt;
 use super::bits::{agree, digit, low};
-use super::graft::{Job, New, Supply};
+use super::insert::{Job, New, Supply};
 use super::layout::{Edge, Layout};
 use super::policy::Policy;
 use super::slots::Place;
-use super::sweep::Span;
+use super::visit::Span;
 use crate::format::Format;
 use crate::nodes::{NodeAddr, Nodes};
 use crate::{Geometry, Retired};

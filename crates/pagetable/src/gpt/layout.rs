@@ -85,7 +85,7 @@ impl Found {
     }
 }
 
-/// The layout of a slot: [`Compact`], [`Kseg0`](super::Kseg0) or [`Paper`](super::Paper).
+/// The layout of a slot: [`OneWord`], [`Kseg0`](super::Kseg0) or [`TwoWords`](super::TwoWords).
 pub trait Layout<N: Nodes>: Debug + 'static + sealed::Sealed {
     /// Words of a slot.
     #[doc(hidden)]
@@ -159,17 +159,17 @@ pub trait Layout<N: Nodes>: Debug + 'static + sealed::Sealed {
 
 mod sealed {
     pub trait Sealed {}
-    impl Sealed for super::Compact {}
+    impl Sealed for super::OneWord {}
     impl<P> Sealed for crate::gpt::Kseg0<P> {}
     #[cfg(target_pointer_width = "64")]
-    impl Sealed for crate::gpt::Paper {}
+    impl Sealed for crate::gpt::TwoWords {}
 }
 
 /// One word a slot; the guards are checked together, against the tag of the leaf. For any number of CPUs.
 #[derive(Clone, Copy, Debug)]
-pub struct Compact;
+pub struct OneWord;
 
-impl<N: Nodes<Word: Link>> Layout<N> for Compact {
+impl<N: Nodes<Word: Link>> Layout<N> for OneWord {
     const WORDS: usize = 1;
     const TAGGED: bool = true;
     const MAX_WIDTH: u32 = <N::Word as Link>::MAX_WIDTH;

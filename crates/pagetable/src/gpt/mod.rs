@@ -17,7 +17,7 @@
 //!
 //! # Layouts
 //!
-//! [`Compact`], ours: **one word a slot**, which is a node's address, the position of its digit and its size ([`Link`]
+//! [`OneWord`], ours: **one word a slot**, which is a node's address, the position of its digit and its size ([`Link`]
 //! draws it). The guards are in no slot: the walk skips their bits, and the tag of the leaf, which is the address that
 //! its region begins at, is compared in full at the end. A leaf holds the PTEs of up to 16 neighbours, as long as half
 //! of them are mapped.
@@ -32,7 +32,7 @@
 //! [`Kseg0`], for MIPS32 refill handlers: the same in 32-bit links that need no masking, each leaf a TLB entry, a pair of
 //! pages of any size.
 //!
-//! [`Paper`], theirs, to the byte (3.2): a slot is a 64-bit guard and a 64-bit pointer, guards are compared by value
+//! [`TwoWords`], theirs, to the byte (3.2): a slot is a 64-bit guard and a 64-bit pointer, guards are compared by value
 //! and length at each level, and a leaf is 16 bytes: the PTEs of a page pair and two mapping-tree words. For
 //! comparison, on one CPU.
 //!
@@ -101,25 +101,28 @@
 
 mod bits;
 mod build;
+mod census;
 mod compose;
-mod graft;
+mod insert;
 mod kseg0;
 mod layout;
 mod link;
 mod map;
 mod mend;
 mod one;
-#[cfg(target_pointer_width = "64")]
-mod paper;
 mod part;
 mod policy;
-mod reap;
+mod protect;
 mod replace;
 mod resize;
 mod slots;
-mod sweep;
 mod table;
 mod tune;
+#[cfg(target_pointer_width = "64")]
+mod two_words;
+mod unmap;
+mod visit;
+mod walk;
 mod way;
 
 #[cfg(all(test, not(tlbkit_loom), target_pointer_width = "64"))]
@@ -131,14 +134,14 @@ use core::marker::PhantomData;
 use crate::footprint::Tally;
 use crate::format::Format;
 use crate::nodes::{Nodes, check_range};
-use crate::{Error, Geometry, Pinned, Sole, Word};
+use crate::{Error, Geometry, Pinned, Word, WriterFlag};
 
 pub use kseg0::{Digits, Kseg0};
-pub use layout::{Compact, Layout};
+pub use layout::{Layout, OneWord};
 pub use link::Link;
-#[cfg(target_pointer_width = "64")]
-pub use paper::Paper;
 pub use policy::{Adaptive, Fixed, Policy};
+#[cfg(target_pointer_width = "64")]
+pub use two_words::TwoWords;
 
 /// The largest logarithm of a node's slots that any layout has.
 pub const MAX_WIDTH: usize = 12;
@@ -150,7 +153,7 @@ pub const MAX_WIDTH: usize = 12;
 pub struct Gpt<'n, G: Geometry, F: Format, N: Nodes<Word = F::Word>, L: Layout<N>, P: Policy = Adaptive> {
     nodes: &'n N,
     root: L::Root,
-    sole: Sole,
+    flag: WriterFlag,
     tally: Tally,
     shape: PhantomData<(G, F, P)>,
 }
@@ -161,11 +164,11 @@ pub type Gpt32<'n, N, P = Adaptive> = Gpt<'n, crate::geometry::Va32, crate::form
 
 /// An adaptive table of 48-bit addresses in the [`Compact`](crate::format::Compact) format.
 #[cfg(target_pointer_width = "64")]
-pub type Gpt48<'n, N> = Gpt<'n, crate::geometry::Va48, crate::format::Compact, N, Compact>;
+pub type Gpt48<'n, N> = Gpt<'n, crate::geometry::Va48, crate::format::Compact, N, OneWord>;
 
 /// The table of Elphinstone et al. 3.2, to the byte: `PaperGpt<_, Fixed<4>>` is their G16.
 #[cfg(target_pointer_width = "64")]
-pub type PaperGpt<'n, N, P> = Gpt<'n, crate::geometry::Va64, crate::format::Paper, N, Paper, P>;
+pub type PaperGpt<'n, N, P> = Gpt<'n, crate::geometry::Va64, crate::format::Paper, N, TwoWords, P>;
 
 impl<'n, G: Geometry, F: Format, N: Nodes<Word = F::Word>, L: Layout<N>, P: Policy> Gpt<'n, G, F, N, L, P> {
     /// Returns an empty table. Takes no memory: the first page mapped is a leaf and no more.
@@ -179,7 +182,7 @@ impl<'n, G: Geometry, F: Format, N: Nodes<Word = F::Word>, L: Layout<N>, P: Poli
         Ok(Self {
             nodes,
             root: L::Root::default(),
-            sole: Sole::new(nodes.held()),
+            flag: WriterFlag::new(nodes.held()),
             tally: Tally::default(),
             shape: PhantomData,
         })
@@ -211,7 +214,7 @@ where
 }
 
 #[cfg(target_pointer_width = "64")]
-impl<G, F, N, P> Gpt<'_, G, F, N, Paper, P>
+impl<G, F, N, P> Gpt<'_, G, F, N, TwoWords, P>
 where
     G: Geometry,
     F: Format<Word = u32>,
@@ -230,7 +233,7 @@ impl<G: Geometry, F: Format, N: Nodes<Word = F::Word>, L: Layout<N>, P: Policy> 
 {
     fn drop(&mut self) {
         let left = self.tally.footprint();
-        self.nodes.held().bury(&self.sole, left.nodes + left.leaves);
+        self.nodes.held().bury(&self.flag, left.nodes + left.leaves);
     }
 }
 

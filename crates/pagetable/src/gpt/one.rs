@@ -9,7 +9,7 @@
 //! | leaves a leaf that is too large now | the PTE, and a link to a smaller leaf |
 //! | leaves an empty leaf | the PTE, and the slot, if its node has two entries left |
 //!
-//! What needs more is a [graft](super::graft), or a removal of the general kind. Leaves double, so a run of `n` pages that come
+//! What needs more is a general [insertion](super::insert), or a removal of the general kind. Leaves double, so a run of `n` pages that come
 //! one by one copies fewer than `n` PTEs.
 //!
 //! A leaf in a slot that was empty gives nodes no reason to grow, shrink or split: a node grows by what nodes below it give, and
@@ -22,45 +22,18 @@ use super::Gpt;
 use super::bits::{agree, low};
 use super::layout::{Edge, Layout};
 use super::policy::Policy;
-use super::slots::{Place, leaf_kind};
+use super::slots::leaf_kind;
 use super::tune::Which;
+use super::walk::End;
 use crate::format::Format;
 use crate::mode::Mode;
 use crate::nodes::Nodes;
 use crate::word::atomics::Ordering;
 use crate::{Change, Error, Geometry, Retired, Word};
 
-/// Where the walk for a page ends.
-pub(super) struct End {
-    pub(super) place: Place,
-    /// The node that has the slot; empty if that is the root slot.
-    pub(super) above: Edge,
-    /// What the slot leads to: a leaf, of this page or of others, or nothing.
-    pub(super) edge: Edge,
-}
-
 impl<'n, G: Geometry, F: Format, N: Nodes<Word = F::Word>, L: Layout<N>, P: Policy> Gpt<'n, G, F, N, L, P> {
     /// Whether a base page is in a leaf of base pages alone, which stands in one slot.
     pub(super) const PLAIN: bool = L::TAGGED && !L::PAIRS;
-
-    /// Walks as far as there are nodes. The guards are not compared.
-    ///
-    /// # Safety
-    ///
-    /// The caller is the only writer, and the batch came from this table; so for all that follow.
-    #[inline(always)]
-    pub(super) unsafe fn walk(&self, key: usize) -> End {
-        // SAFETY: the caller is the writer; slots are within their nodes.
-        unsafe {
-            let (mut place, mut above) = (Place::Root, Edge::EMPTY);
-            let mut edge = self.edge(place, G::VA_BITS, key);
-            while !edge.is_empty() && !edge.leaf {
-                (place, above) = (Place::In(edge.node, edge.index(key)), edge);
-                edge = self.edge(place, above.shift, key);
-            }
-            End { place, above, edge }
-        }
-    }
 
     /// Maps one base page if one slot's change does, or says why it cannot be mapped. Otherwise nothing is mapped there.
     #[inline(always)]

@@ -2,11 +2,11 @@
 
 use super::Gpt;
 use super::bits::low;
-use super::graft::{Gone, Job, New, Supply};
+use super::insert::{Gone, Job, New, Supply};
 use super::layout::{Edge, Layout};
 use super::policy::Policy;
 use super::slots::{Place, inner_kind};
-use super::sweep::Span;
+use super::visit::Span;
 use crate::Geometry;
 use crate::format::Format;
 use crate::nodes::Nodes;

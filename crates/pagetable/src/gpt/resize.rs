@@ -1,6 +1,6 @@
 //! Splitting a page into smaller ones, and promoting small ones to a larger.
 //!
-//! Both are a graft over what is there: the leaf or subtree that maps a piece gives its slot to one that maps the
+//! Both are an insertion over what is there: the leaf or subtree that maps a piece gives its slot to one that maps the
 //! same frames in pages of the other size.
 //!
 //! Where the hardware wants break before make ([`Format::BREAK`]), the new subtree is complete and not linked yet when
@@ -12,10 +12,10 @@ use tlbkit_addr::{Attr, Flush, PageSize, Pages, Pfn, Reach, VirtAddr, Vpn};
 
 use super::Gpt;
 use super::bits::low;
-use super::graft::Job;
+use super::insert::Job;
 use super::layout::{Edge, Layout};
 use super::policy::Policy;
-use super::sweep::Span;
+use super::visit::Span;
 use crate::format::Format;
 use crate::geometry::Checked as _;
 use crate::nodes::Nodes;
@@ -58,7 +58,7 @@ impl<'n, G: Geometry, F: Format, N: Nodes<Word = F::Word>, L: Layout<N>, P: Poli
             self.each_piece(pages, to, |piece, leaf| {
                 changes |= leaf.size != to;
                 if leaf.size > to {
-                    return Self::check_whole(leaf, pages);
+                    return G::SPACE.check_whole(leaf, pages);
                 }
                 if leaf.size < to { self.check_uniform(piece, leaf, to) } else { Ok(()) }
             })?;

@@ -11,7 +11,8 @@ use crate::format::Format;
 use crate::geometry::Checked as _;
 use crate::nodes::Nodes;
 use crate::{
-    Change, Error, Footprint, Frames, Geometry, Holes, Leaf, Pinned, Private, Retired, Sole, Space, Table,
+    Change, Error, Footprint, Frames, Geometry, Holes, Leaf, Pinned, Private, Retired, Space, Table,
+    WriterFlag,
 };
 
 // SAFETY: the batch is over the table's storage, and the flag is a field. When a change returns, the nodes that it pushes
@@ -52,12 +53,12 @@ unsafe impl<'n, G: Geometry, F: Format, N: Nodes<Word = F::Word>, L: Layout<N>, 
         self.tally.footprint()
     }
 
-    fn sole(&self) -> &Sole {
-        &self.sole
+    fn writer_flag(&self) -> &WriterFlag {
+        &self.flag
     }
 
     fn batch(&self) -> Retired<'n> {
-        Retired::of(self.nodes, &self.sole)
+        Retired::of(self.nodes, &self.flag)
     }
 
     #[inline]

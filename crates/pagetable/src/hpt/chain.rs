@@ -88,7 +88,7 @@ where
         let old = unsafe { self.read_tag(head) };
         old == 0
             || old & Self::DEAD != 0
-                && (old == Self::flagged(tag, Self::DEAD) || self.nodes.held().is_quiet(&self.sole))
+                && (old == Self::flagged(tag, Self::DEAD) || self.nodes.held().is_quiet(&self.flag))
     }
 
     /// Tells whether a chain's first bucket was claimed for the block of a live `tag`. If the table has grown since, the block

@@ -125,15 +125,18 @@
 //! many buckets as blocks, almost, and its longest chain has at most some 400. Chains of the other spaces' tables
 //! stay what they were.
 
+mod census;
 mod chain;
-mod edit;
 mod grow;
+mod map;
 mod mend;
+mod protect;
 mod replace;
 mod resize;
 mod shape;
 mod table;
 mod tag;
+mod unmap;
 mod visit;
 mod walk;
 
@@ -144,7 +147,7 @@ use crate::footprint::Tally;
 use crate::format::{Compact32, Format};
 use crate::nodes::{NodeAddr, Nodes};
 use crate::word::atomics::{AtomicUsize, Ordering};
-use crate::{Error, Geometry, Sole, Word, geometry};
+use crate::{Error, Geometry, Word, WriterFlag, geometry};
 
 /// A hashed page table of geometry `G` with entries of format `F` in nodes from `N`.
 ///
@@ -175,7 +178,7 @@ pub struct Hashed<
     /// How many visits are under way, during which no lookup may reorder a chain.
     visits: AtomicUsize,
     growth: grow::Growth,
-    sole: Sole,
+    flag: WriterFlag,
     tally: Tally,
     shape: PhantomData<(G, F)>,
 }
@@ -274,7 +277,7 @@ where
             used: core::array::from_fn(|_| AtomicUsize::new(0)),
             visits: AtomicUsize::new(0),
             growth,
-            sole: Sole::new(nodes.held()),
+            flag: WriterFlag::new(nodes.held()),
             tally,
             shape: PhantomData,
         })
@@ -302,7 +305,7 @@ where
     N: Nodes<Word = F::Word>,
 {
     fn drop(&mut self) {
-        self.nodes.held().bury(&self.sole, self.tally.footprint().nodes);
+        self.nodes.held().bury(&self.flag, self.tally.footprint().nodes);
     }
 }
 

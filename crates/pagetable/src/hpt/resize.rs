@@ -43,7 +43,7 @@ where
         unsafe {
             self.each_piece(pages, to, |piece, leaf| {
                 if leaf.size > to {
-                    Self::check_whole(leaf, pages)
+                    G::SPACE.check_whole(leaf, pages)
                 } else if leaf.size < to {
                     self.check_uniform(piece, leaf, to)
                 } else {

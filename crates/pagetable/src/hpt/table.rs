@@ -13,7 +13,8 @@ use crate::mode::Mode;
 use crate::nodes::Nodes;
 use crate::word::atomics::fence;
 use crate::{
-    Change, Error, Footprint, Frames, Geometry, Holes, Leaf, Pinned, Private, Retired, Sole, Space, Table,
+    Change, Error, Footprint, Frames, Geometry, Holes, Leaf, Pinned, Private, Retired, Space, Table,
+    WriterFlag,
 };
 
 // SAFETY: the batch is over the table's storage, and the flag is a field. When a change returns, the nodes that it pushes
@@ -83,12 +84,12 @@ where
         self.tally.footprint()
     }
 
-    fn sole(&self) -> &Sole {
-        &self.sole
+    fn writer_flag(&self) -> &WriterFlag {
+        &self.flag
     }
 
     fn batch(&self) -> Retired<'n> {
-        Retired::of(self.nodes, &self.sole)
+        Retired::of(self.nodes, &self.flag)
     }
 
     #[inline]

@@ -98,8 +98,8 @@ use crate::geometry::Va32;
 use crate::mpt::{Mpt, own_pages, region};
 use crate::nodes::{NodeAddr, Nodes};
 use crate::{
-    Change, Error, Footprint, Frames, Holes, Leaf, Observe, Pinned, Private, Radix, Retired, Sole, Space,
-    Table,
+    Change, Error, Footprint, Frames, Holes, Leaf, Observe, Pinned, Private, Radix, Retired, Space, Table,
+    WriterFlag,
 };
 
 /// A linear page table at virtual address `AT` of geometry `G` with entries of format `F`. `N` names nodes by their
@@ -187,8 +187,8 @@ unsafe impl<'n, G: Radix, F: Format, N: Nodes<Word = F::Word>, const AT: usize> 
         self.tree.footprint()
     }
 
-    fn sole(&self) -> &Sole {
-        self.tree.sole()
+    fn writer_flag(&self) -> &WriterFlag {
+        self.tree.writer_flag()
     }
 
     fn batch(&self) -> Retired<'n> {

@@ -35,6 +35,7 @@
 //! A wide space that is used sparsely wastes almost a page per level for each page mapped: about two orders of
 //! magnitude more than a [guarded table](crate::gpt) (Elphinstone et al. 4.2, Figure 8).
 
+mod census;
 mod cursor;
 mod dismantle;
 mod fork;
@@ -55,6 +56,8 @@ mod store;
 mod sweep;
 mod table;
 mod unmap;
+mod visit;
+mod walk;
 
 use core::fmt;
 use core::marker::PhantomData;
@@ -64,8 +67,7 @@ use tlbkit_addr::{Pages, VirtAddr};
 use crate::footprint::Tally;
 use crate::format::Format;
 use crate::nodes::{NodeAddr, Nodes, check_range, take_within};
-use crate::pairs::stale;
-use crate::{Error, Leaf, Radix, Sole, Word};
+use crate::{Error, Leaf, Radix, Word, WriterFlag};
 
 pub use cursor::Cursor;
 pub(crate) use linear::{own_pages, region};
@@ -78,7 +80,7 @@ pub use slot::{Slot, Stale};
 pub struct Mpt<'n, G: Radix, F: Format, N: Nodes<Word = F::Word>> {
     nodes: &'n N,
     root: NodeAddr,
-    sole: Sole,
+    flag: WriterFlag,
     tally: Tally,
     /// The pages whose top-level slots belong to another table.
     borrowed: Option<Pages>,
@@ -113,7 +115,7 @@ impl<'n, G: Radix, F: Format, N: Nodes<Word = F::Word>> Mpt<'n, G, F, N> {
         Ok(Self {
             nodes,
             root,
-            sole: Sole::new(nodes.held()),
+            flag: WriterFlag::new(nodes.held()),
             tally,
             borrowed: None,
             lent: None,
@@ -139,65 +141,11 @@ impl<'n, G: Radix, F: Format, N: Nodes<Word = F::Word>> Mpt<'n, G, F, N> {
         let attr = F::attr(word, level + 1 == Self::LEVELS);
         Leaf { at: at.align_down(size), size, frame: F::frame(word, size), attr }
     }
-
-    /// Returns the leaf that maps `at`, an address of the space.
-    ///
-    /// # Safety
-    ///
-    /// The caller is pinned, or the writer.
-    #[inline(always)]
-    unsafe fn find(&self, at: VirtAddr) -> Option<Leaf> {
-        // SAFETY: the caller's promise.
-        unsafe {
-            self.descend(at, |word, level, node| {
-                F::is_leaf(word, level + 1 == Self::LEVELS).then(|| self.leaf_in(node, word, level, at))
-            })
-        }
-    }
-
-    /// Returns what a change of the leaves in `pages`, all of them whole, makes stale.
-    ///
-    /// # Safety
-    ///
-    /// As for [`find`](Self::find).
-    unsafe fn stale(&self, pages: Pages) -> Pages {
-        // SAFETY: the caller's promise.
-        stale::<G, F>(pages, |page| unsafe { self.find(page.address(G::BASE)) }.map(|leaf| leaf.size))
-    }
-
-    /// Walks down to the word that ends the walk for `at`, and returns what `end` makes of it, its level and its node.
-    /// The one walk.
-    ///
-    /// # Safety
-    ///
-    /// The caller is pinned, or the writer.
-    #[inline(always)]
-    unsafe fn descend<T>(&self, at: VirtAddr, end: impl Fn(F::Word, usize, NodeAddr) -> T) -> T {
-        let mut node = self.root;
-        // A step a level, so that shifts and masks are immediates all the way into `end`; steps beyond the last level
-        // vanish.
-        macro_rules! step {
-            ($($level:literal)*) => { $(
-                let level = if $level < Self::LEVELS { $level } else { Self::LEVELS - 1 };
-                // SAFETY: a node that a link leads to is live or retired, and pinned walkers are waited for; the
-                // index is below the node's slots.
-                let word = unsafe { self.nodes.follow(node, Self::place(level, Self::index(level, at))) };
-                if level + 1 == Self::LEVELS || !F::is_link(word) {
-                    return end(word, level, node);
-                }
-                node = F::node(word);
-            )* };
-        }
-        step!(0 1 2 3 4 5 6);
-        let level = Self::LEVELS - 1;
-        // SAFETY: as above.
-        end(unsafe { self.nodes.follow(node, Self::place(level, Self::index(level, at))) }, level, node)
-    }
 }
 
 impl<G: Radix, F: Format, N: Nodes<Word = F::Word>> Drop for Mpt<'_, G, F, N> {
     fn drop(&mut self) {
-        self.nodes.held().bury(&self.sole, self.tally.footprint().nodes);
+        self.nodes.held().bury(&self.flag, self.tally.footprint().nodes);
     }
 }
 

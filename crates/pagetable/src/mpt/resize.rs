@@ -71,7 +71,7 @@ impl<'n, G: Radix, F: Format, N: Nodes<Word = F::Word>> Mpt<'n, G, F, N> {
         unsafe {
             self.each_piece(pages, to, |piece, leaf| {
                 if leaf.size > to {
-                    self.check_whole(leaf, pages)?;
+                    G::SPACE.check_whole(leaf, pages)?;
                     let (level, bottom) = (Self::level_of(leaf.size), Self::level_of(to));
                     for below in level + 1..=bottom {
                         want[below] += piece.len() / Self::slot_pages(below - 1);

@@ -13,7 +13,7 @@
 //!                        +--------------> t is taken apart: so does that batch; or t is dropped: the nodes are lost
 //! ```
 
-use crate::Sole;
+use crate::WriterFlag;
 use crate::mode::{Lock as _, SpinLock};
 use crate::word::atomics::{AtomicBool, AtomicU32, AtomicUsize, Ordering};
 
@@ -105,8 +105,8 @@ impl Held {
     /// Tells whether no batch of a table waits that took a place out of use which is part of a larger node
     /// ([`Retired::quarantine`](crate::Retired::quarantine)): then such places may be used for something else. Only the
     /// table's writer asks: it alone takes up what the table owes.
-    pub fn is_quiet(&self, sole: &Sole) -> bool {
-        let table = sole.number();
+    pub fn is_quiet(&self, flag: &WriterFlag) -> bool {
+        let table = flag.number();
         // A batch is owed before it stops being counted.
         self.quarantined.load(Ordering::Acquire) == 0
             && (self.debtors.load(Ordering::Relaxed) == 0
@@ -205,9 +205,9 @@ impl Held {
 
     /// Counts what a table leaves behind that is dropped: `nodes` of its own, and what it owes. Every table's `drop` calls it
     /// with the nodes that it has; after [`destroy`](crate::destroy) these are none.
-    pub fn bury(&self, sole: &Sole, nodes: usize) {
+    pub fn bury(&self, flag: &WriterFlag, nodes: usize) {
         self.lose(nodes);
-        if let Some(debt) = self.take_up(sole.number()) {
+        if let Some(debt) = self.take_up(flag.number()) {
             self.lose(debt.nodes);
             self.reclaim(debt.nodes, true);
             if debt.quarantine {

@@ -110,9 +110,9 @@ const SHRINK_FIRST: Scene = Scene {
 
 walkers!(mpt, |nodes| Mpt::<Tiny, Words, _>::new(nodes));
 walkers!(lpt, |nodes| Lpt::<Tiny, Words, _, 0x1000>::new(nodes));
-walkers!(g2, |nodes| Gpt::<Tiny, Words, _, gpt::Compact, Fixed<1>>::new(nodes));
-walkers!(g4, |nodes| Gpt::<Tiny, Words, _, gpt::Compact, Fixed<2>>::new(nodes));
-walkers!(ga, |nodes| Gpt::<Tiny, Words, _, gpt::Compact, Adaptive>::new(nodes));
+walkers!(g2, |nodes| Gpt::<Tiny, Words, _, gpt::OneWord, Fixed<1>>::new(nodes));
+walkers!(g4, |nodes| Gpt::<Tiny, Words, _, gpt::OneWord, Fixed<2>>::new(nodes));
+walkers!(ga, |nodes| Gpt::<Tiny, Words, _, gpt::OneWord, Adaptive>::new(nodes));
 walkers!(hpt, |nodes| Hashed::<Tiny, Words, _, 0, 0, 0>::new(nodes));
 walkers!(hr, |nodes| Hashed::<Tiny, Words, _, 0, 1, 75>::new(nodes), grows);
 walkers!(hpt_pairs, |nodes| Hashed::<Tiny, Words, _, 1, 0, 0>::new(nodes));

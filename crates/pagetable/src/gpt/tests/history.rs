@@ -256,18 +256,18 @@ macro_rules! histories {
 }
 
 histories! {
-    history_compact_g2: Va48, format::Compact, Compact, Fixed<1>;
-    history_compact_g16: Va48, format::Compact, Compact, Fixed<4>;
-    history_compact_ga: Va48, format::Compact, Compact, Adaptive;
-    history_compact32_ga: Va64, format::Compact32, Compact, Adaptive;
-    history_compact32_g8: Va64, format::Compact32, Compact, Fixed<3>;
-    history_compact32_va32: Va32, format::Compact32, Compact, Adaptive;
-    history_compact32_va32_g128: Va32, format::Compact32, Compact, Fixed<7>;
-    history_paper_g2: Va64, format::Paper, Paper, Fixed<1>;
-    history_paper_g16: Va64, format::Paper, Paper, Fixed<4>;
-    history_paper_ga: Va64, format::Paper, Paper, Adaptive;
-    history_paper_ga_signed: Va48, format::Paper, Paper, Adaptive;
-    history_paper_g32_va32: Va32, format::Paper, Paper, Fixed<5>;
+    history_compact_g2: Va48, format::Compact, OneWord, Fixed<1>;
+    history_compact_g16: Va48, format::Compact, OneWord, Fixed<4>;
+    history_compact_ga: Va48, format::Compact, OneWord, Adaptive;
+    history_compact32_ga: Va64, format::Compact32, OneWord, Adaptive;
+    history_compact32_g8: Va64, format::Compact32, OneWord, Fixed<3>;
+    history_compact32_va32: Va32, format::Compact32, OneWord, Adaptive;
+    history_compact32_va32_g128: Va32, format::Compact32, OneWord, Fixed<7>;
+    history_paper_g2: Va64, format::Paper, TwoWords, Fixed<1>;
+    history_paper_g16: Va64, format::Paper, TwoWords, Fixed<4>;
+    history_paper_ga: Va64, format::Paper, TwoWords, Adaptive;
+    history_paper_ga_signed: Va48, format::Paper, TwoWords, Adaptive;
+    history_paper_g32_va32: Va32, format::Paper, TwoWords, Fixed<5>;
     history_kseg0_g2: Va32, format::EntryLo, Kseg0<Fixed<1>>, Fixed<1>;
     history_kseg0_g4: Va32, format::EntryLo, Kseg0<Fixed<2>>, Fixed<2>;
     history_kseg0_g8: Va32, format::EntryLo, Kseg0<Fixed<3>>, Fixed<3>;
@@ -328,7 +328,7 @@ fn gpt_a_range_fills_a_leaf_and_joins_it() {
 #[test]
 fn gpt_a_node_grows_no_deeper_than_the_nodes_behind_guards() {
     let leaves = [0x2, 0x3, 0x4, 0x5, 0x7, 0x8, 0x9, 0xa, 0xb, 0xc, 0xd, 0xe];
-    one_by_one::<format::Compact32, Compact>(&leaves.map(|leaf| 0x213_add1_3f58 << 8 | leaf << 2));
+    one_by_one::<format::Compact32, OneWord>(&leaves.map(|leaf| 0x213_add1_3f58 << 8 | leaf << 2));
 }
 
 proptest! {
@@ -349,8 +349,8 @@ proptest! {
         let place = |number: usize| number.wrapping_mul(2 * order + 1) % 128;
         let pages = (0..128).map(place).filter(|page| !holes.contains(page)).map(|page| 0x5a00_0000 | page << spread);
         let pages: Vec<_> = if cfg!(miri) { pages.take(12).collect() } else { pages.collect() };
-        one_by_one::<format::Compact32, Compact>(&pages);
-        one_by_one::<format::Compact, Compact>(&pages);
-        one_by_one::<format::Paper, Paper>(&pages);
+        one_by_one::<format::Compact32, OneWord>(&pages);
+        one_by_one::<format::Compact, OneWord>(&pages);
+        one_by_one::<format::Paper, TwoWords>(&pages);
     }
 }

@@ -245,6 +245,6 @@ fn gpt_storage_out_of_a_links_reach_is_refused() {
     let mut memory = memory(4);
     // The words of a 32-bit link hold addresses below 8 MiB.
     let slab = Slab::<u32, Solo>::new(&mut memory, 8 << 20).unwrap();
-    let refused = Gpt::<Va64, format::Compact32, _, Compact>::new(&slab).err();
+    let refused = Gpt::<Va64, format::Compact32, _, OneWord>::new(&slab).err();
     assert_eq!(refused, Some(Error::OutOfReach { lowest: NodeAddr::new(8 << 20) }));
 }

@@ -99,7 +99,7 @@ fn optimum(keys: &[usize], cost: &[isize]) -> isize {
 fn load<P: Policy>(pages: &[usize]) -> (crate::Footprint, [usize; MAX_WIDTH + 1]) {
     let mut memory = memory(if cfg!(miri) { 40 } else { 4000 });
     let slab = Slab::<u32, Solo>::new(&mut memory, 0).unwrap();
-    let mut table = Local::new(Gpt::<Va64, format::Paper, _, Paper, P>::new(&slab).unwrap(), |_| ());
+    let mut table = Local::new(Gpt::<Va64, format::Paper, _, TwoWords, P>::new(&slab).unwrap(), |_| ());
     for (frame, &page) in pages.iter().enumerate() {
         let page = Pages::one(Vpn::new(page));
         table.map(page, Pfn::new(frame), PageSize::K4, Attr::READ).unwrap();
@@ -161,7 +161,7 @@ fn gpt_adaptive_sizes_are_near_the_optimum() {
 fn compact_bytes(pages: &[usize]) -> usize {
     let mut memory = memory(2000);
     let slab = Slab::<u32, Solo>::new(&mut memory, 0).unwrap();
-    let mut table = Local::new(Gpt::<Va64, format::Compact32, _, Compact>::new(&slab).unwrap(), |_| ());
+    let mut table = Local::new(Gpt::<Va64, format::Compact32, _, OneWord>::new(&slab).unwrap(), |_| ());
     for (frame, &page) in pages.iter().enumerate() {
         table.map(Pages::one(Vpn::new(page)), Pfn::new(frame), PageSize::K4, Attr::READ).unwrap();
     }
@@ -175,7 +175,7 @@ fn gpt_compact_space_of_a_range() {
     let pages = if cfg!(miri) { 64 } else { 16384 };
     let mut memory = memory(100);
     let slab = Slab::<u32, Solo>::new(&mut memory, 0).unwrap();
-    let mut table = Local::new(Gpt::<Va64, format::Compact32, _, Compact>::new(&slab).unwrap(), |_| ());
+    let mut table = Local::new(Gpt::<Va64, format::Compact32, _, OneWord>::new(&slab).unwrap(), |_| ());
     let run = Pages::count(Vpn::new(0x1234_5678), pages).unwrap();
     table.map(run, Pfn::new(0), PageSize::K4, Attr::READ).unwrap();
     assert!(cfg!(miri) || slab.usage().chunks <= pages * 88 / 10, "{:?}", slab.usage());

@@ -1,23 +1,20 @@
-//! Removal and protection: how pages leave the tree, leaf by leaf, and what is left closes up. Removal needs no memory.
+//! Removal: how pages leave the tree, leaf by leaf, and what is left closes up. Removal needs no memory.
 
-use core::ops::ControlFlow;
-
-use tlbkit_addr::{Pages, Reach, Vpn};
+use tlbkit_addr::{Pages, Reach};
 
 use super::Gpt;
 use super::bits::{agree, low};
 use super::layout::{Edge, Layout};
-use super::one::End;
 use super::policy::Policy;
 use super::slots::Place;
-use super::sweep::Span;
 use super::tune::Which;
+use super::visit::Span;
+use super::walk::End;
 use super::way::Way;
-use crate::format::{Format, check_change};
+use crate::format::Format;
 use crate::geometry::Checked as _;
 use crate::nodes::Nodes;
-use crate::pairs::stale;
-use crate::{Change, Error, Frames, Geometry, Holes, Retired, Word};
+use crate::{Error, Frames, Geometry, Holes, Retired, Word};
 
 /// A leaf that covers pages of a span, and the slot that leads to it.
 struct FirstLeaf {
@@ -91,13 +88,6 @@ impl<'n, G: Geometry, F: Format, N: Nodes<Word = F::Word>, L: Layout<N>, P: Poli
         }
     }
 
-    /// Returns what a change of the leaves in `pages`, all of them whole, makes stale.
-    unsafe fn stale(&self, pages: Pages) -> Pages {
-        // SAFETY: the caller is the writer.
-        let find = |page: Vpn| unsafe { self.find(page.address(G::BASE).get()) };
-        stale::<G, F>(pages, |page| find(page).map(|leaf| leaf.size))
-    }
-
     /// Unmaps the pages of a span in the first leaf that has any, and closes the tree up where that leaf was. Returns
     /// where to go on.
     ///
@@ -118,7 +108,7 @@ impl<'n, G: Geometry, F: Format, N: Nodes<Word = F::Word>, L: Layout<N>, P: Poli
         unsafe {
             let next = self.leaf_at(span).or_else(|| self.first_leaf(span));
             let FirstLeaf { node, slot, leaf, base, part } = next?;
-            let new = self.reap_leaf(batch, leaf, part, base, frames);
+            let new = self.empty_leaf(batch, leaf, part, base, frames);
             if node.is_empty() {
                 if new != leaf {
                     self.publish(Place::Root, G::VA_BITS, new);
@@ -250,7 +240,7 @@ impl<'n, G: Geometry, F: Format, N: Nodes<Word = F::Word>, L: Layout<N>, P: Poli
 
     /// Empties the slots of a leaf that a span covers.
     #[inline(never)]
-    unsafe fn reap_leaf(
+    unsafe fn empty_leaf(
         &self,
         batch: &mut Retired<'n>,
         leaf: Edge,
@@ -265,7 +255,7 @@ impl<'n, G: Geometry, F: Format, N: Nodes<Word = F::Word>, L: Layout<N>, P: Poli
                 let gone = self.count_part(leaf, span);
                 let first = Self::pte_of(leaf, span.first);
                 self.nodes.fill(leaf.node, first, pages, F::Word::ZERO, F::Word::ZERO);
-                return self.reaped(batch, leaf, base, gone);
+                return self.emptied(batch, leaf, base, gone);
             }
             let mut gone = 0;
             for slot in leaf.index(span.first)..=leaf.index(span.last) {
@@ -283,13 +273,13 @@ impl<'n, G: Geometry, F: Format, N: Nodes<Word = F::Word>, L: Layout<N>, P: Poli
                     }
                 }
             }
-            self.reaped(batch, leaf, base, gone)
+            self.emptied(batch, leaf, base, gone)
         }
     }
 
     /// Returns what stands for a leaf in which so many PTEs have been emptied.
     #[inline(always)]
-    unsafe fn reaped(&self, batch: &mut Retired<'n>, leaf: Edge, base: usize, gone: usize) -> Edge {
+    unsafe fn emptied(&self, batch: &mut Retired<'n>, leaf: Edge, base: usize, gone: usize) -> Edge {
         self.tally.ptes(-(gone as isize));
         // SAFETY: the caller is the writer, and the leaf live.
         unsafe {
@@ -300,62 +290,6 @@ impl<'n, G: Geometry, F: Format, N: Nodes<Word = F::Word>, L: Layout<N>, P: Poli
             }
             self.set_live(leaf, live);
             self.shrink(batch, leaf, base, live)
-        }
-    }
-
-    /// See [`Table::protect`](crate::Table::protect).
-    pub(super) unsafe fn protect_pages(
-        &self,
-        batch: &mut Retired<'n>,
-        pages: Pages,
-        holes: Holes,
-        change: Change,
-    ) -> Result<usize, Error> {
-        G::SPACE.check_pages(pages)?;
-        check_change::<F>(change)?;
-        // SAFETY: the caller is the writer.
-        if pages.len() == 1 && unsafe { self.protect_one(batch, pages, change) } {
-            return Ok(1);
-        }
-        // SAFETY: the caller is the writer.
-        unsafe {
-            let census = self.census(pages, holes)?;
-            if census.pages == 0 {
-                return Ok(0);
-            }
-            self.protect_span(Self::span(pages), change);
-            batch.touch(change.reach(), self.stale(pages));
-            Ok(census.pages)
-        }
-    }
-
-    /// Protects the pages of a span. Its path is gone from the stack when it returns.
-    #[inline(never)]
-    unsafe fn protect_span(&self, span: Span, change: Change) {
-        // SAFETY: the caller is the writer; what is swept is in the table.
-        let _ = unsafe {
-            self.sweep_leaves(self.look_root(), span, &mut |leaf, base, part| {
-                self.protect_part(leaf, base, part, change);
-                ControlFlow::Continue(())
-            })
-        };
-    }
-
-    /// Protects the pages of a part of one leaf.
-    #[inline(always)]
-    unsafe fn protect_part(&self, leaf: Edge, base: usize, part: Span, change: Change) {
-        let edit = |word| if F::is_leaf(word, true) { F::change(word, change, true) } else { word };
-        // SAFETY: the caller is the writer; the leaf covers the part.
-        unsafe {
-            if Self::IN_A_ROW {
-                let pages = ((part.last - part.first) >> leaf.shift) + 1;
-                return self.nodes.edit(leaf.node, Self::pte_of(leaf, part.first), pages, edit);
-            }
-            for slot in leaf.index(part.first)..=leaf.index(part.last) {
-                let at = base | slot << leaf.shift;
-                self.nodes.edit(leaf.node, Self::pte_of(leaf, at), 1, edit);
-                self.settle_pair(leaf, at);
-            }
         }
     }
 

@@ -31,7 +31,7 @@ use crate::{Mode, Solo};
 /// an arithmetic shift uncovers; the sign tells nodes from leaves. Nodes in kseg0, the upper half of 32 bits, are then
 /// addresses of 64.
 #[derive(Clone, Copy, Debug)]
-pub struct Paper;
+pub struct TwoWords;
 
 /// The bits of a guard's word that say where it ends.
 const END: usize = 63;
@@ -45,7 +45,7 @@ const INNER: usize = usize::MAX << 44;
 const LEAF_SHIFT: u32 = 32;
 const LEAF_WIDTH: u32 = 40;
 
-impl<N: Nodes<Word = u32, Mode = Solo>> Layout<N> for Paper {
+impl<N: Nodes<Word = u32, Mode = Solo>> Layout<N> for TwoWords {
     const WORDS: usize = 4;
     const TAGGED: bool = false;
     const MAX_WIDTH: u32 = super::MAX_WIDTH as u32;

@@ -1,4 +1,4 @@
-//! Going over the leaves of a range, in ascending order: what `for_each`, dry runs and `protect` share.
+//! Visits of the leaves of a range, in ascending order: what `for_each`, dry runs and `protect` share.
 
 use core::ops::ControlFlow;
 
@@ -11,9 +11,8 @@ use super::slots::Place;
 use super::way::Way;
 use super::{Gpt, MAX_WIDTH};
 use crate::format::Format;
-use crate::geometry::Checked as _;
 use crate::nodes::Nodes;
-use crate::{Error, Geometry, Holes, Leaf};
+use crate::{Geometry, Leaf};
 
 /// Keys of pages, both ends included: each is that of the page's first byte.
 #[derive(Clone, Copy, Debug)]
@@ -37,12 +36,6 @@ impl Span {
     pub(super) fn clip(self, at: usize, bits: u32, page: u32) -> Self {
         self.within(at & !low(bits), bits, page).unwrap_or(Self { first: self.first, last: self.first })
     }
-}
-
-/// What a range holds.
-pub(super) struct Census {
-    pub(super) pages: usize,
-    pub(super) leaves: usize,
 }
 
 impl<'n, G: Geometry, F: Format, N: Nodes<Word = F::Word>, L: Layout<N>, P: Policy> Gpt<'n, G, F, N, L, P> {
@@ -285,130 +278,6 @@ impl<'n, G: Geometry, F: Format, N: Nodes<Word = F::Word>, L: Layout<N>, P: Poli
     ) -> ControlFlow<()> {
         // SAFETY: the caller's promise.
         unsafe { self.sweep(span, &mut |edge, at, word| visit(Self::leaf(word, edge.shift, at))) }
-    }
-
-    /// Returns the leaf that maps `at`.
-    ///
-    /// # Safety
-    ///
-    /// The caller is pinned, or the writer.
-    #[inline(always)]
-    pub(super) unsafe fn find(&self, at: usize) -> Option<Leaf> {
-        // SAFETY: the caller's promise; the index is below the leaf's slots.
-        unsafe {
-            let found = L::seek(self.nodes, &self.root, G::VA_BITS, Self::TAG, at)?;
-            let word = self.nodes.follow(found.leaf, Self::pte_at(found.shift, found.index, at));
-            F::is_leaf(word, true).then(|| Self::leaf(word, found.shift, at))
-        }
-    }
-
-    /// Returns where in its leaf the PTE is that a walk found.
-    #[inline(always)]
-    pub(super) fn pte_at(shift: u32, index: usize, at: usize) -> usize {
-        // A lone half of a pair stands where it would beside the other.
-        if Self::ROOM > 0 { Self::pte(index | at >> shift & 1) } else { Self::pte(index) }
-    }
-
-    /// Checks that nothing is mapped in a range.
-    #[inline(never)]
-    pub(super) unsafe fn check_vacant(&self, span: Span) -> Result<(), Error> {
-        let mut outcome = Ok(());
-        // SAFETY: the caller is the writer.
-        let _ = unsafe {
-            self.visit(span, &mut |occupant| {
-                outcome = Err(Error::occupied(&occupant));
-                ControlFlow::Break(())
-            })
-        };
-        outcome
-    }
-
-    /// The dry run of an unmap or protect: counts what is mapped, and finds holes and pages cut by the ends.
-    #[inline(never)]
-    pub(super) unsafe fn census(&self, pages: Pages, holes: Holes) -> Result<Census, Error> {
-        // SAFETY: the caller is the writer.
-        unsafe {
-            match self.count_base(Self::span(pages)) {
-                Some(count) if holes == Holes::Skip || count == pages.len() => {
-                    Ok(Census { pages: count, leaves: count })
-                }
-                _ => self.census_closely(pages, holes),
-            }
-        }
-    }
-
-    /// Counts the base pages that are mapped in a span, leaf by leaf; `None` if there is a larger page. Its path is gone from the
-    /// stack when it returns.
-    #[inline(never)]
-    unsafe fn count_base(&self, span: Span) -> Option<usize> {
-        let mut count = 0;
-        // SAFETY: the caller is the writer.
-        let all = unsafe {
-            self.sweep_leaves(self.look_root(), span, &mut |leaf, _, part| {
-                if leaf.shift > Self::BASE {
-                    return ControlFlow::Break(());
-                }
-                count += self.count_part(leaf, part);
-                ControlFlow::Continue(())
-            })
-        };
-        all.is_continue().then_some(count)
-    }
-
-    /// Counts the PTEs of a part of a leaf, for the writer.
-    #[inline(always)]
-    pub(super) unsafe fn count_part(&self, leaf: Edge, part: Span) -> usize {
-        let pages = ((part.last - part.first) >> leaf.shift) + 1;
-        let is_leaf = |&at: &usize| {
-            let at = part.first + (at << leaf.shift);
-            // SAFETY: the caller is the writer; the leaf covers the part.
-            F::is_leaf(unsafe { self.nodes.read(leaf.node, Self::pte_of(leaf, at)) }, true)
-        };
-        if !Self::IN_A_ROW {
-            return (0..pages).filter(is_leaf).count();
-        }
-        let first = Self::pte_of(leaf, part.first);
-        // SAFETY: as above.
-        let is_leaf = |&at: &usize| F::is_leaf(unsafe { self.nodes.read(leaf.node, first + at) }, true);
-        (0..pages).filter(is_leaf).count()
-    }
-
-    /// As [`census`](Self::census), page by page.
-    #[inline(never)]
-    unsafe fn census_closely(&self, pages: Pages, holes: Holes) -> Result<Census, Error> {
-        let mut census = Census { pages: 0, leaves: 0 };
-        let mut next = pages.first();
-        let mut outcome = Ok(());
-        // SAFETY: the caller is the writer.
-        let _ = unsafe {
-            self.visit(Self::span(pages), &mut |leaf| {
-                let whole = G::SPACE.pages_of(&leaf);
-                if holes == Holes::Refuse && whole.first() > next {
-                    outcome = Err(Error::NotMapped { at: next.address(G::BASE) });
-                } else {
-                    outcome = Self::check_whole(leaf, pages);
-                }
-                if outcome.is_err() {
-                    return ControlFlow::Break(());
-                }
-                census.pages += whole.len();
-                census.leaves += 1;
-                // Past the top of the space there is no next page, and no leaf either.
-                next = whole.last().checked_add(1).unwrap_or(whole.last());
-                ControlFlow::Continue(())
-            })
-        };
-        outcome?;
-        if holes == Holes::Refuse && census.pages < pages.len() {
-            return Err(Error::NotMapped { at: next.address(G::BASE) });
-        }
-        Ok(census)
-    }
-
-    /// Checks that a leaf does not reach out of a range.
-    pub(super) fn check_whole(leaf: Leaf, pages: Pages) -> Result<(), Error> {
-        let whole = G::SPACE.pages_of(&leaf);
-        if whole.intersect(pages) == Some(whole) { Ok(()) } else { Err(Error::partial(&leaf)) }
     }
 
     /// Counts the indexing nodes by size.

@@ -1,0 +1,72 @@
+//! Protection of a range: PTEs are changed where they are, leaf by leaf.
+
+use core::ops::ControlFlow;
+
+use tlbkit_addr::Pages;
+
+use super::Gpt;
+use super::layout::{Edge, Layout};
+use super::policy::Policy;
+use super::visit::Span;
+use crate::format::{Format, check_change};
+use crate::geometry::Checked as _;
+use crate::nodes::Nodes;
+use crate::{Change, Error, Geometry, Holes, Retired};
+
+impl<'n, G: Geometry, F: Format, N: Nodes<Word = F::Word>, L: Layout<N>, P: Policy> Gpt<'n, G, F, N, L, P> {
+    /// See [`Table::protect`](crate::Table::protect).
+    pub(super) unsafe fn protect_pages(
+        &self,
+        batch: &mut Retired<'n>,
+        pages: Pages,
+        holes: Holes,
+        change: Change,
+    ) -> Result<usize, Error> {
+        G::SPACE.check_pages(pages)?;
+        check_change::<F>(change)?;
+        // SAFETY: the caller is the writer.
+        if pages.len() == 1 && unsafe { self.protect_one(batch, pages, change) } {
+            return Ok(1);
+        }
+        // SAFETY: the caller is the writer.
+        unsafe {
+            let census = self.census(pages, holes)?;
+            if census.pages == 0 {
+                return Ok(0);
+            }
+            self.protect_span(Self::span(pages), change);
+            batch.touch(change.reach(), self.stale(pages));
+            Ok(census.pages)
+        }
+    }
+
+    /// Protects the pages of a span. Its path is gone from the stack when it returns.
+    #[inline(never)]
+    unsafe fn protect_span(&self, span: Span, change: Change) {
+        // SAFETY: the caller is the writer; what is swept is in the table.
+        let _ = unsafe {
+            self.sweep_leaves(self.look_root(), span, &mut |leaf, base, part| {
+                self.protect_part(leaf, base, part, change);
+                ControlFlow::Continue(())
+            })
+        };
+    }
+
+    /// Protects the pages of a part of one leaf.
+    #[inline(always)]
+    unsafe fn protect_part(&self, leaf: Edge, base: usize, part: Span, change: Change) {
+        let edit = |word| if F::is_leaf(word, true) { F::change(word, change, true) } else { word };
+        // SAFETY: the caller is the writer; the leaf covers the part.
+        unsafe {
+            if Self::IN_A_ROW {
+                let pages = ((part.last - part.first) >> leaf.shift) + 1;
+                return self.nodes.edit(leaf.node, Self::pte_of(leaf, part.first), pages, edit);
+            }
+            for slot in leaf.index(part.first)..=leaf.index(part.last) {
+                let at = base | slot << leaf.shift;
+                self.nodes.edit(leaf.node, Self::pte_of(leaf, at), 1, edit);
+                self.settle_pair(leaf, at);
+            }
+        }
+    }
+}

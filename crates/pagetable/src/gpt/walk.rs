@@ -1,0 +1,61 @@
+//! The walk: to the leaf entry that maps an address, and, for the writer, to the slot where a change begins.
+
+use super::Gpt;
+use super::layout::{Edge, Layout};
+use super::policy::Policy;
+use super::slots::Place;
+use crate::format::Format;
+use crate::nodes::Nodes;
+use crate::{Geometry, Leaf};
+
+/// Where the walk for a page ends.
+pub(super) struct End {
+    pub(super) place: Place,
+    /// The node that has the slot; empty if that is the root slot.
+    pub(super) above: Edge,
+    /// What the slot leads to: a leaf, of this page or of others, or nothing.
+    pub(super) edge: Edge,
+}
+
+impl<'n, G: Geometry, F: Format, N: Nodes<Word = F::Word>, L: Layout<N>, P: Policy> Gpt<'n, G, F, N, L, P> {
+    /// Returns the leaf that maps `at`.
+    ///
+    /// # Safety
+    ///
+    /// The caller is pinned, or the writer.
+    #[inline(always)]
+    pub(super) unsafe fn find(&self, at: usize) -> Option<Leaf> {
+        // SAFETY: the caller's promise; the index is below the leaf's slots.
+        unsafe {
+            let found = L::seek(self.nodes, &self.root, G::VA_BITS, Self::TAG, at)?;
+            let word = self.nodes.follow(found.leaf, Self::pte_at(found.shift, found.index, at));
+            F::is_leaf(word, true).then(|| Self::leaf(word, found.shift, at))
+        }
+    }
+
+    /// Walks as far as there are nodes. The guards are not compared.
+    ///
+    /// # Safety
+    ///
+    /// The caller is the only writer, and the batch came from this table; so for all that follow.
+    #[inline(always)]
+    pub(super) unsafe fn walk(&self, key: usize) -> End {
+        // SAFETY: the caller is the writer; slots are within their nodes.
+        unsafe {
+            let (mut place, mut above) = (Place::Root, Edge::EMPTY);
+            let mut edge = self.edge(place, G::VA_BITS, key);
+            while !edge.is_empty() && !edge.leaf {
+                (place, above) = (Place::In(edge.node, edge.index(key)), edge);
+                edge = self.edge(place, above.shift, key);
+            }
+            End { place, above, edge }
+        }
+    }
+
+    /// Returns where in its leaf the PTE is that a walk found.
+    #[inline(always)]
+    pub(super) fn pte_at(shift: u32, index: usize, at: usize) -> usize {
+        // A lone half of a pair stands where it would beside the other.
+        if Self::ROOM > 0 { Self::pte(index | at >> shift & 1) } else { Self::pte(index) }
+    }
+}

@@ -1,0 +1,126 @@
+//! Dry runs: what a range holds, before a change of it begins.
+
+use core::ops::ControlFlow;
+use core::sync::atomic::Ordering;
+
+use tlbkit_addr::{Pages, Vpn};
+
+use super::visit::{Part, Visitor};
+use super::{Hashed, MOVE};
+use crate::format::Format;
+use crate::geometry::Checked as _;
+use crate::nodes::Nodes;
+use crate::pairs::stale;
+use crate::{Error, Geometry, Holes};
+
+/// What a range holds.
+pub(super) struct Census {
+    /// Base pages that are mapped.
+    pub(super) pages: usize,
+    pub(super) leaves: usize,
+}
+
+impl<'n, G, F, N, const CLUSTER: u32, const BUCKETS: u32, const LOAD: usize>
+    Hashed<'n, G, F, N, CLUSTER, BUCKETS, LOAD>
+where
+    G: Geometry,
+    F: Format,
+    N: Nodes<Word = F::Word>,
+{
+    /// Tells whether nothing is mapped but in the finest grain, so that no larger page can be in the way.
+    #[inline(always)]
+    pub(super) fn is_finest(&self) -> bool {
+        Self::GRAINS == 1 || self.grains.load(Ordering::Relaxed).is_multiple_of(MOVE)
+    }
+
+    /// Refuses a range that cannot fit, without looking at what it holds: every block of it needs a bucket of its own, and
+    /// those are the buckets in use, the first ones, and what the storage still has.
+    pub(super) fn check_room(&self, grain: usize, pages: Pages) -> Result<(), Error> {
+        let (first, last) = Self::blocks_of(grain, pages);
+        let there = self.blocks() + self.buckets();
+        // One less than the blocks, which are as many as a `usize` can count.
+        let wanted = (last - first).saturating_sub(there);
+        if wanted > 0 && wanted > self.nodes.room(Self::NODE) {
+            return Err(Error::no_memory(wanted, self.nodes.held()));
+        }
+        Ok(())
+    }
+
+    /// Finds what is in the way of a new mapping.
+    pub(super) unsafe fn check_vacant(&self, pages: Pages) -> Result<(), Error> {
+        let mut result = Ok(());
+        // SAFETY: the caller is the writer.
+        let _ = unsafe {
+            self.parts(pages, Visitor::Writer, |part| {
+                result = self.check_part(part);
+                if result.is_ok() { ControlFlow::Continue(()) } else { ControlFlow::Break(()) }
+            })
+        };
+        result
+    }
+
+    /// Finds what is in the way of a new mapping in the slots of a part.
+    #[inline(always)]
+    pub(super) unsafe fn check_part(&self, part: Part) -> Result<(), Error> {
+        let mut result = Ok(());
+        // SAFETY: the caller is the writer.
+        let _ = unsafe {
+            self.leaves(part, |_, occupant| {
+                result = Err(Error::occupied(&occupant));
+                ControlFlow::Break(())
+            })
+        };
+        result
+    }
+
+    /// The dry run of an unmap or protect: counts what is mapped, and finds holes and pages cut by the ends.
+    pub(super) unsafe fn census(&self, pages: Pages, holes: Holes) -> Result<Census, Error> {
+        let mut census = Census { pages: 0, leaves: 0 };
+        // SAFETY: the caller is the writer.
+        unsafe {
+            for end in [pages.first(), pages.last()] {
+                if let Some(leaf) = self.find(end.address(G::BASE)) {
+                    G::SPACE.check_whole(leaf, pages)?;
+                } else if holes == Holes::Refuse && end == pages.first() {
+                    return Err(Error::NotMapped { at: end.address(G::BASE) });
+                }
+            }
+            let _ = self.parts(pages, Visitor::Writer, |part| {
+                if part.grain == 0 && !Self::REPLICATED {
+                    let leaves = self.count_leaves(part.spot, part.block, part.slot, part.slots);
+                    census.leaves += leaves;
+                    census.pages += leaves;
+                    return ControlFlow::Continue(());
+                }
+                self.leaves(part, |_, leaf| {
+                    census.leaves += 1;
+                    census.pages += leaf.size.pages(G::BASE).unwrap_or(1);
+                    ControlFlow::Continue(())
+                })
+            });
+            if holes == Holes::Refuse && census.pages < pages.len() {
+                return Err(self.first_hole(pages));
+            }
+        }
+        Ok(census)
+    }
+
+    /// Names the first page of a range that is not mapped.
+    #[cold]
+    pub(super) unsafe fn first_hole(&self, pages: Pages) -> Error {
+        let mut page = pages.first();
+        // SAFETY: the caller is the writer.
+        while let Some(leaf) = unsafe { self.find(page.address(G::BASE)) }
+            && G::SPACE.pages_of(&leaf).last() < pages.last()
+        {
+            page = Vpn::new(G::SPACE.pages_of(&leaf).last().get() + 1);
+        }
+        Error::NotMapped { at: page.address(G::BASE) }
+    }
+
+    /// Returns what a change of the leaves in `pages`, all of them whole, makes stale.
+    pub(super) unsafe fn stale(&self, pages: Pages) -> Pages {
+        // SAFETY: the caller is the writer.
+        stale::<G, F>(pages, |page| unsafe { self.find(page.address(G::BASE)) }.map(|leaf| leaf.size))
+    }
+}

@@ -1,0 +1,154 @@
+//! Mapping of a page or a range: a dry run that can fail, then stores that cannot.
+
+use tlbkit_addr::{Attr, PageSize, Pages, Pfn, Vpn};
+
+use super::Hashed;
+use super::chain::Spare;
+use crate::format::{Format, check_attr};
+use crate::geometry::Checked as _;
+use crate::mode::Mode;
+use crate::nodes::Nodes;
+use crate::pairs::stale;
+use crate::{Error, Geometry, Retired, Word};
+
+impl<'n, G, F, N, const CLUSTER: u32, const BUCKETS: u32, const LOAD: usize>
+    Hashed<'n, G, F, N, CLUSTER, BUCKETS, LOAD>
+where
+    G: Geometry,
+    F: Format,
+    N: Nodes<Word = F::Word>,
+{
+    /// See [`Table::map`](crate::Table::map).
+    ///
+    /// # Safety
+    ///
+    /// The caller is the only writer, and the batch came from this table; so for all that follow.
+    #[inline]
+    pub(super) unsafe fn map_pages(
+        &self,
+        batch: &mut Retired<'n>,
+        pages: Pages,
+        frame: Pfn,
+        size: PageSize,
+        attr: Attr,
+    ) -> Result<(), Error> {
+        G::SPACE.check_sized(pages, size)?;
+        G::SPACE.check_frames(frame, pages.len(), size)?;
+        check_attr::<F>(attr)?;
+        let word = F::leaf(frame, size, attr, true)?;
+        // SAFETY: the caller is the writer.
+        if pages.len() == 1 && unsafe { self.map_one(batch, pages.first(), word) }? {
+            batch.touch(F::APPEARS, pages);
+            return Ok(());
+        }
+        // SAFETY: as above.
+        unsafe { self.map_range(batch, pages, frame, size, attr) }
+    }
+
+    /// Maps one base page, and tells whether it could: where larger pages are mapped, the range must look for them.
+    #[inline(always)]
+    unsafe fn map_one(&self, batch: &mut Retired<'n>, page: Vpn, word: F::Word) -> Result<bool, Error> {
+        let at = page.address(G::BASE);
+        let block = Self::block(0, at);
+        // SAFETY: the caller is the writer. A block with a bucket is in no larger page.
+        unsafe {
+            let (head, tag) = (self.head(block), Self::tag_of(0, block));
+            let Some(spot) = self.seek(head, tag) else {
+                if !self.is_finest() {
+                    return Ok(false);
+                }
+                if self.is_free(head, tag) {
+                    N::Mode::release();
+                    self.fit_out(head, 0, block, Self::slot(0, at), 1, |_| word);
+                } else {
+                    let node = self.nodes.take(Self::NODE);
+                    let node = node.ok_or_else(|| Error::no_memory(1, self.nodes.held()))?;
+                    self.append(head, node, 0, block, Self::slot(0, at), 1, |_| word);
+                }
+                self.tally.ptes(1);
+                self.adapt(batch, 1);
+                return Ok(true);
+            };
+            let place = Self::place(spot, block, Self::slot(0, at));
+            let old = self.nodes.read(spot.node, place);
+            if F::is_leaf(old, true) {
+                return Err(Error::occupied(&Self::leaf(old, 0, at)));
+            }
+            self.nodes.publish(spot.node, place, word);
+            self.settle_pairs(spot, 0, block);
+        }
+        self.tally.ptes(1);
+        Ok(true)
+    }
+
+    /// Maps a range, with whatever buckets that needs.
+    unsafe fn map_range(
+        &self,
+        batch: &mut Retired<'n>,
+        pages: Pages,
+        frame: Pfn,
+        size: PageSize,
+        attr: Attr,
+    ) -> Result<(), Error> {
+        let size_pages = size.pages(G::BASE).unwrap_or(1);
+        // The highest frame must fit too; `check_frames` has seen that it exists.
+        F::leaf(Pfn::new(frame.get() + (pages.len() - size_pages)), size, attr, true)?;
+        let grain = Self::grain_of(size);
+        let before = self.blocks();
+        self.check_room(grain, pages)?;
+        // SAFETY: the caller is the writer.
+        unsafe {
+            let mut spare = if grain == 0 && self.is_finest() {
+                // Whatever is in the way is in the buckets that are looked for.
+                self.reserve(grain, pages, |part| self.check_part(part))?
+            } else {
+                self.check_vacant(pages)?;
+                self.reserve(grain, pages, |_| Ok(()))?
+            };
+            let (first, last) = Self::blocks_of(grain, pages);
+            self.make_room(batch, last - first);
+            // Frames are whole before the table leads to them.
+            N::Mode::release();
+            self.write(&mut spare, pages, frame, size, attr);
+            self.adapt(batch, self.blocks() - before);
+        }
+        batch.touch(F::APPEARS, stale::<G, F>(pages, |_| Some(size)));
+        Ok(())
+    }
+
+    /// Stores the leaves of a range whose buckets are there or reserved.
+    pub(super) unsafe fn write(
+        &self,
+        spare: &mut Spare<'n, N>,
+        pages: Pages,
+        frame: Pfn,
+        size: PageSize,
+        attr: Attr,
+    ) {
+        let grain = Self::grain_of(size);
+        let shift = Self::slot_shift(grain);
+        let size_pages = size.pages(G::BASE).unwrap_or(1);
+        // How many slots a leaf fills.
+        let repeat = (size_pages >> shift).max(1);
+        let (first, last) = Self::blocks_of(grain, pages);
+        for block in first..=last {
+            let (from, to) = Self::bounds(grain, block);
+            let (from, to) = (from.max(pages.first()), to.min(pages.last()));
+            let slot = Self::slot(grain, from.address(G::BASE));
+            let count = ((to.get() - from.get()) >> shift) + 1;
+            let start = Pfn::new(frame.get() + (from.get() - pages.first().get()));
+            // The dry run has seen that all of these can be encoded.
+            let word = F::leaf(start, size, attr, true).unwrap_or(F::Word::ZERO);
+            // SAFETY: the caller is the writer, and the slots are within a bucket.
+            unsafe {
+                if repeat == 1 {
+                    self.install(spare, grain, block, slot, count, |at| word.advance(F::STEP, at << shift));
+                } else {
+                    self.install(spare, grain, block, slot, count, |at| {
+                        word.advance(F::STEP, at / repeat * size_pages)
+                    });
+                }
+            }
+        }
+    }
+}

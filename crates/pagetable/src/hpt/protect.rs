@@ -1,0 +1,78 @@
+//! Protection of a page or a range: PTEs are changed where they are.
+
+use core::ops::ControlFlow;
+
+use tlbkit_addr::{Pages, Vpn};
+
+use super::Hashed;
+use super::shape::Spot;
+use super::visit::Visitor;
+use crate::format::{Format, check_change};
+use crate::geometry::Checked as _;
+use crate::nodes::Nodes;
+use crate::{Change, Error, Geometry, Holes, Retired};
+
+impl<'n, G, F, N, const CLUSTER: u32, const BUCKETS: u32, const LOAD: usize>
+    Hashed<'n, G, F, N, CLUSTER, BUCKETS, LOAD>
+where
+    G: Geometry,
+    F: Format,
+    N: Nodes<Word = F::Word>,
+{
+    /// See [`Table::protect`](crate::Table::protect).
+    #[inline]
+    pub(super) unsafe fn protect_pages(
+        &self,
+        batch: &mut Retired<'n>,
+        pages: Pages,
+        holes: Holes,
+        change: Change,
+    ) -> Result<usize, Error> {
+        G::SPACE.check_pages(pages)?;
+        check_change::<F>(change)?;
+        // SAFETY: the caller is the writer.
+        unsafe {
+            if pages.len() == 1
+                && let Some((spot, place)) = self.find_one(pages.first())
+            {
+                self.nodes.edit(spot.node, place, 1, |word| F::change(word, change, true));
+                self.settle_pairs(spot, 0, Self::block(0, pages.first().address(G::BASE)));
+                batch.touch(change.reach(), pages);
+                return Ok(1);
+            }
+            let census = self.census(pages, holes)?;
+            if census.pages == 0 {
+                return Ok(0);
+            }
+            let _ = self.parts(pages, Visitor::Writer, |part| {
+                let change = |word| if F::is_leaf(word, true) { F::change(word, change, true) } else { word };
+                if Self::UNITS == 1 {
+                    let first = Self::place(part.spot, part.block, part.slot);
+                    self.nodes.edit(part.spot.node, first, part.slots, change);
+                } else {
+                    for slot in part.slot..part.slot + part.slots {
+                        self.nodes.edit(part.spot.node, Self::place(part.spot, part.block, slot), 1, change);
+                    }
+                }
+                self.settle_pairs(part.spot, part.grain, part.block);
+                ControlFlow::Continue(())
+            });
+            batch.touch(change.reach(), self.stale(pages));
+            Ok(census.pages)
+        }
+    }
+
+    /// Finds the word of one page that is mapped as a base page: its bucket, and the place in the bucket's node.
+    #[inline(always)]
+    pub(super) unsafe fn find_one(&self, page: Vpn) -> Option<(Spot, usize)> {
+        let at = page.address(G::BASE);
+        let block = Self::block(0, at);
+        // SAFETY: the caller is the writer.
+        unsafe {
+            let spot = self.seek(self.head(block), Self::tag_of(0, block))?;
+            let place = Self::place(spot, block, Self::slot(0, at));
+            let word = self.nodes.read(spot.node, place);
+            (F::is_leaf(word, true) && Self::size(word, 0) == G::BASE).then_some((spot, place))
+        }
+    }
+}

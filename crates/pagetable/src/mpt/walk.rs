@@ -1,0 +1,55 @@
+//! The walk: to the leaf entry that maps an address.
+
+use tlbkit_addr::VirtAddr;
+
+use super::Mpt;
+use super::shape::Shape;
+use crate::format::Format;
+use crate::nodes::{NodeAddr, Nodes};
+use crate::{Leaf, Radix};
+
+impl<'n, G: Radix, F: Format, N: Nodes<Word = F::Word>> Mpt<'n, G, F, N> {
+    /// Returns the leaf that maps `at`, an address of the space.
+    ///
+    /// # Safety
+    ///
+    /// The caller is pinned, or the writer.
+    #[inline(always)]
+    pub(super) unsafe fn find(&self, at: VirtAddr) -> Option<Leaf> {
+        // SAFETY: the caller's promise.
+        unsafe {
+            self.descend(at, |word, level, node| {
+                F::is_leaf(word, level + 1 == Self::LEVELS).then(|| self.leaf_in(node, word, level, at))
+            })
+        }
+    }
+
+    /// Walks down to the word that ends the walk for `at`, and returns what `end` makes of it, its level and its node.
+    /// The one walk.
+    ///
+    /// # Safety
+    ///
+    /// The caller is pinned, or the writer.
+    #[inline(always)]
+    pub(super) unsafe fn descend<T>(&self, at: VirtAddr, end: impl Fn(F::Word, usize, NodeAddr) -> T) -> T {
+        let mut node = self.root;
+        // A step a level, so that shifts and masks are immediates all the way into `end`; steps beyond the last level
+        // vanish.
+        macro_rules! step {
+            ($($level:literal)*) => { $(
+                let level = if $level < Self::LEVELS { $level } else { Self::LEVELS - 1 };
+                // SAFETY: a node that a link leads to is live or retired, and pinned walkers are waited for; the
+                // index is below the node's slots.
+                let word = unsafe { self.nodes.follow(node, Self::place(level, Self::index(level, at))) };
+                if level + 1 == Self::LEVELS || !F::is_link(word) {
+                    return end(word, level, node);
+                }
+                node = F::node(word);
+            )* };
+        }
+        step!(0 1 2 3 4 5 6);
+        let level = Self::LEVELS - 1;
+        // SAFETY: as above.
+        end(unsafe { self.nodes.follow(node, Self::place(level, Self::index(level, at))) }, level, node)
+    }
+}
