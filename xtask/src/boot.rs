@@ -1,7 +1,7 @@
 //! `cargo xtask boot`: the kernels of `examples/mips32`, `examples/mips3` and `examples/kernel` in QEMU.
 //!
 //! What follows is on MIPS32; `--cpu R4000` is the kernel for MIPS III, one boot and a row for each table; `--machine riscv64`,
-//! `aarch64` and `mips32` are the third, one boot and one row.
+//! `aarch64`, `mips32` and `x86_64` are the third, one boot and one row.
 //!
 //! One boot a table. What the kernel says is shown; the lines that it means for this program become rows, and the rows a
 //! table at the end, or with `--json` the output.
@@ -108,6 +108,8 @@ enum Architecture {
     Aarch64,
     Mips32,
     Riscv64,
+    #[value(name = "x86_64")]
+    X86_64,
 }
 
 /// What flushes the TLB of another CPU. Each is interrupted in any case: its reply says that it has left its walks.
@@ -317,6 +319,7 @@ fn kernel_on(machine: Architecture, args: &BootArgs) -> anyhow::Result<()> {
             Architecture::Aarch64 => kernel::AARCH64,
             Architecture::Mips32 => kernel::MIPS32,
             Architecture::Riscv64 => kernel::RISCV64,
+            Architecture::X86_64 => kernel::X86_64,
         },
         cpus: args.cpus,
         stress: args.stress,
@@ -363,7 +366,9 @@ fn check_fault(args: &BootArgs) -> anyhow::Result<()> {
         }
         (None, DropFlush | CorruptGuard | SkipInvalidation, _) => "one CPU: leave --cpus out",
         (Some(_), DropFlush | CorruptGuard | SkipInvalidation, _) => "the tables: leave --machine out",
-        (None, NoWait | EarlyFree | NoCow | NoSwitchFlush, _) => "--machine riscv64, aarch64 or mips32",
+        (None, NoWait | EarlyFree | NoCow | NoSwitchFlush, _) => {
+            "--machine riscv64, aarch64, mips32 or x86_64"
+        }
     };
     bail!("--inject {} wants {wants}", inject.name())
 }

@@ -9,7 +9,11 @@ const ISLANDS: [(&str, &[&str], &str); 5] = [
     ("examples/embed", &["riscv64gc-unknown-none-elf"], ""),
     ("examples/kernel", &["riscv64gc-unknown-none-elf"], ""),
     // The kernel of the guide is for RISC-V.
-    ("examples/kernel", &["aarch64-unknown-none"], "--bin tlbkit-kernel --bin tlbkit-programs"),
+    (
+        "examples/kernel",
+        &["aarch64-unknown-none", "x86_64-unknown-none"],
+        "--bin tlbkit-kernel --bin tlbkit-programs",
+    ),
     (
         "examples/judge",
         &[

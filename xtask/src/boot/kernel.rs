@@ -1,5 +1,5 @@
-//! The kernel of `examples/kernel`, for one CPU and for several: on RISC-V, QEMU's machine `virt` with OpenSBI, and on MIPS32,
-//! QEMU's Malta with P5600 cores. For one hart there is also the kernel of `docs/embedding.md`.
+//! The kernel of `examples/kernel`, for one CPU and for several: on RISC-V and on AArch64, QEMU's machine `virt`, on
+//! MIPS32 its Malta with P5600 cores, on x86-64 its PC. For one hart of RISC-V there is also the kernel of `docs/embedding.md`.
 
 use std::io::{BufRead, BufReader};
 use std::path::{Path, PathBuf};
@@ -74,6 +74,19 @@ pub(super) const MIPS32: Board = Board {
     firmware: None,
     witness: witness::Machine { arch: Arch::Mips32, name: "mips32", memory: 0, size: "256M" },
     counts: false,
+    has_guide: false,
+};
+
+pub(super) const X86_64: Board = Board {
+    target: "x86_64-unknown-none",
+    qemu: "qemu-system-x86_64",
+    package: "qemu-system-x86",
+    builds_core: false,
+    words: "-M q35 -cpu max",
+    cpus: 8,
+    firmware: Some("Booting from ROM"),
+    witness: witness::Machine { arch: Arch::X86_64, name: "x86_64", memory: 0, size: "1G" },
+    counts: true,
     has_guide: false,
 };
 

@@ -8,6 +8,8 @@ mod mips32;
 mod riscv64;
 #[cfg(any(target_arch = "aarch64", target_arch = "riscv64"))]
 mod tree;
+#[cfg(target_arch = "x86_64")]
+mod x86_64;
 
 #[cfg(target_arch = "aarch64")]
 pub(crate) use aarch64::*;
@@ -15,3 +17,14 @@ pub(crate) use aarch64::*;
 pub(crate) use mips32::*;
 #[cfg(target_arch = "riscv64")]
 pub(crate) use riscv64::*;
+#[cfg(target_arch = "x86_64")]
+pub(crate) use x86_64::*;
+
+/// What the boot loader hands over.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Boot {
+    /// The kernel's command line.
+    pub(crate) words: &'static str,
+    /// The user programs, an ELF file.
+    pub(crate) programs: &'static [u8],
+}

@@ -1,13 +1,6 @@
 //! What the boot loader hands over in a flattened device tree: Devicetree Specification 0.4, chapter 5.
 
-/// What the boot loader hands over.
-#[derive(Clone, Copy, Debug)]
-pub(crate) struct Boot {
-    /// The kernel's command line.
-    pub(crate) words: &'static str,
-    /// The user programs, an ELF file.
-    pub(crate) programs: &'static [u8],
-}
+use super::Boot;
 
 impl Boot {
     /// Returns what the tree at `tree` says. `bytes` returns what a physical address and a length name.

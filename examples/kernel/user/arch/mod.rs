@@ -6,6 +6,8 @@ mod aarch64;
 mod mips32;
 #[cfg(target_arch = "riscv64")]
 mod riscv64;
+#[cfg(target_arch = "x86_64")]
+mod x86_64;
 
 #[cfg(target_arch = "aarch64")]
 pub(crate) use aarch64::{call, load, refused, store};
@@ -13,3 +15,5 @@ pub(crate) use aarch64::{call, load, refused, store};
 pub(crate) use mips32::{call, load, refused, store};
 #[cfg(target_arch = "riscv64")]
 pub(crate) use riscv64::{call, load, refused, store};
+#[cfg(target_arch = "x86_64")]
+pub(crate) use x86_64::{call, load, refused, store};

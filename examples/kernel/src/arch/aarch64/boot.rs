@@ -5,7 +5,7 @@ use core::arch::{asm, global_asm};
 use core::slice;
 
 use super::{KERNEL, MEMORY, gic, physical, psci, timer, tlb, trap};
-use crate::arch::tree::Boot;
+use crate::arch::Boot;
 
 /// How much memory there is at most.
 const MEMORY_LEN: usize = 1 << 30;

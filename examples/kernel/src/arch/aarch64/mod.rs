@@ -31,7 +31,6 @@ pub(crate) use tlbkit::arch::AArch64 as Machine;
 pub(crate) use trap::{CONVENTION, More, run};
 pub(crate) use uart::Console;
 
-pub(crate) use super::tree::Boot;
 use crate::growth::Miss;
 
 /// The machine's name.

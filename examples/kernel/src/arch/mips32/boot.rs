@@ -8,6 +8,7 @@ use core::slice;
 
 use super::timer::{self, TIMER};
 use super::{IPI, cores, cp0, firmware, gic, refill};
+use crate::arch::Boot;
 
 global_asm!(
     r#"
@@ -51,15 +52,6 @@ _start:
     first = sym first,
     other = sym other,
 );
-
-/// What the boot loader hands over.
-#[derive(Clone, Copy, Debug)]
-pub(crate) struct Boot {
-    /// The kernel's command line.
-    pub(crate) words: &'static str,
-    /// The user programs, an ELF file.
-    pub(crate) programs: &'static [u8],
-}
 
 extern "C" fn first(count: usize, arguments: *const u32) -> ! {
     // SAFETY: the firmware's registers, as they came.

@@ -31,7 +31,7 @@ mod uart;
 #[path = "../../../../mips32/src/arch/vectors.rs"]
 mod vectors;
 
-pub(crate) use boot::{Boot, start_others};
+pub(crate) use boot::start_others;
 pub(crate) use cp0::cpu;
 pub(crate) use refill::{SIZES, conflicts, misses, page_size};
 pub(crate) use timer::set as set_timer;

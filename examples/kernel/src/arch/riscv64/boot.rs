@@ -4,7 +4,7 @@ use core::arch::{asm, global_asm};
 use core::slice;
 
 use super::{KERNEL as MEMORY, MAPPED_LEN as MEMORY_LEN, SOFTWARE, TIMER, sbi};
-use crate::arch::tree::Boot;
+use crate::arch::Boot;
 
 global_asm!(
     r#"

@@ -11,7 +11,6 @@ mod boot;
 mod sbi;
 mod trap;
 
-pub(crate) use super::tree::Boot;
 pub(crate) use boot::start_others;
 pub(crate) use sbi::{Console, stop};
 pub(crate) use tlbkit::arch::Sv39 as Machine;
