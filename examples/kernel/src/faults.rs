@@ -79,6 +79,8 @@ pub(crate) fn leaves_out_flush() -> bool {
 /// Carries out what was left out for now.
 pub(crate) fn flush_late() {
     if LATER[arch::cpu()].swap(false, Ordering::Relaxed) {
+        arch::before_fences();
         arch::fence_all();
+        arch::after_fences();
     }
 }

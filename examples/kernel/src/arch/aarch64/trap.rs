@@ -36,16 +36,17 @@ pub(crate) const CONVENTION: Convention =
 
 global_asm!(
     r#"
-    // Pairs of vector registers, to and from 320 on.
-    .macro vectors op
-    .irp    n, 0,2,4,6,8,10,12,14,16,18,20,22,24,26,28,30
-    .set    next, \n + 1
-    vector  \op, \n, %next
-    .endr
-    .endm
-    .altmacro
-    .macro vector op, n, m
-    \op     q\n, q\m, [x0, #320 + 16 * \n]
+    // All vector registers, to and from 320 on.
+    .macro  vectors op
+    add     x1, x0, #320
+    \op     {{v0.2d, v1.2d, v2.2d, v3.2d}}, [x1], #64
+    \op     {{v4.2d, v5.2d, v6.2d, v7.2d}}, [x1], #64
+    \op     {{v8.2d, v9.2d, v10.2d, v11.2d}}, [x1], #64
+    \op     {{v12.2d, v13.2d, v14.2d, v15.2d}}, [x1], #64
+    \op     {{v16.2d, v17.2d, v18.2d, v19.2d}}, [x1], #64
+    \op     {{v20.2d, v21.2d, v22.2d, v23.2d}}, [x1], #64
+    \op     {{v24.2d, v25.2d, v26.2d, v27.2d}}, [x1], #64
+    \op     {{v28.2d, v29.2d, v30.2d, v31.2d}}, [x1]
     .endm
 
     .section .text
@@ -63,7 +64,7 @@ global_asm!(
     stp     d14, d15, [sp, #144]
     // The frame is on the stack while the thread runs.
     str     x0, [sp, #160]
-    vectors ldp
+    vectors ld1
     ldp     x1, x2, [x0, #304]
     msr     fpcr, x1
     msr     fpsr, x2
@@ -119,7 +120,7 @@ back:
     mrs     x1, far_el1
     mrs     x2, spsr_el1
     stp     x1, x2, [x0, #288]
-    vectors stp
+    vectors st1
     mrs     x1, fpcr
     mrs     x2, fpsr
     stp     x1, x2, [x0, #304]
