@@ -2,8 +2,7 @@
 
 use super::Gpt;
 use super::bits::{agree, digit, low};
-use super::compose::{Around, Fresh};
-use super::insert::{Job, Supply};
+use super::job::{Around, Fresh, Job, Supply};
 use super::layout::{Edge, Layout};
 use super::policy::Policy;
 use super::slots::{Place, leaf_kind};

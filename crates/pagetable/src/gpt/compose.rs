@@ -11,7 +11,7 @@
 
 use super::Gpt;
 use super::bits::{agree, digit, low};
-use super::insert::{Job, New, Supply};
+use super::job::{Around, Fresh, Job, New, Supply};
 use super::layout::{Edge, Layout};
 use super::policy::Policy;
 use super::slots::Place;
@@ -19,27 +19,6 @@ use super::visit::Span;
 use crate::format::Format;
 use crate::nodes::{NodeAddr, Nodes};
 use crate::{Geometry, Retired};
-
-/// What a new node leads to beside the pages of a span.
-#[derive(Clone, Copy)]
-pub(super) enum Around {
-    /// Nothing.
-    Nothing,
-    /// What the node led to that stood in its place.
-    Node,
-    /// A node or leaf, in which this key is. Of a pair, the page that the span leaves alone.
-    Entry(usize),
-}
-
-/// A new node to be filled.
-#[derive(Clone, Copy)]
-pub(super) struct Fresh {
-    /// The node; without an address if it will have one entry, which takes its place.
-    pub(super) node: Edge,
-    /// The first key that it covers.
-    pub(super) base: usize,
-    pub(super) around: Around,
-}
 
 impl<'n, G: Geometry, F: Format, N: Nodes<Word = F::Word>, L: Layout<N>, P: Policy> Gpt<'n, G, F, N, L, P> {
     /// Maps a span in a new node whose slots are smaller than the pages, with what there is of `old` around them. Returns the

@@ -46,63 +46,16 @@ use tlbkit_addr::Flush;
 
 use super::Gpt;
 use super::bits::{agree, low};
-use super::compose::{Around, Fresh};
+use super::job::{Around, Count, Fresh, Gone, Job, New, Supply};
 use super::layout::{Edge, Layout};
 use super::policy::Policy;
-use super::slots::{KINDS, Place};
+use super::slots::Place;
 use super::tune::Which;
 use super::visit::Span;
 use crate::format::Format;
 use crate::mode::Mode;
 use crate::nodes::{NodeAddr, Nodes, Stock};
 use crate::{Error, Geometry, Retired};
-
-/// Where nodes come from.
-pub(super) trait Supply {
-    /// Whether the nodes are real; if not nothing is written.
-    const REAL: bool;
-
-    /// Takes a node of a kind.
-    fn take(&mut self, kind: usize) -> NodeAddr;
-}
-
-/// A supply that counts, in the stock that will have the nodes.
-pub(super) struct Count<'s, 'n, N: Nodes>(pub(super) &'s mut Stock<'n, N, KINDS>);
-
-impl<N: Nodes> Supply for Count<'_, '_, N> {
-    const REAL: bool = false;
-
-    fn take(&mut self, kind: usize) -> NodeAddr {
-        self.0.want(kind);
-        // Any address that is not zero: nobody goes there.
-        NodeAddr::new(1)
-    }
-}
-
-impl<N: Nodes> Supply for Stock<'_, N, KINDS> {
-    const REAL: bool = true;
-
-    fn take(&mut self, kind: usize) -> NodeAddr {
-        // The dry run, which is the same code, has counted it.
-        let node = self.next(kind);
-        debug_assert!(node.is_some(), "the dry run has counted no node of kind {kind} for this");
-        node.unwrap_or(NodeAddr::new(0))
-    }
-}
-
-/// What to map.
-pub(super) struct Job<'j, 'n, S, W> {
-    pub(super) supply: &'j mut S,
-    pub(super) batch: &'j mut Retired<'n>,
-    /// The logarithm of the page size.
-    pub(super) page: u32,
-    /// Whether what is mapped there with another size is replaced. Otherwise nothing is mapped there.
-    pub(super) over: bool,
-    /// The PTE of the page at an address.
-    pub(super) word: W,
-    /// Who makes a break known before what replaces the pages is linked.
-    pub(super) broken: &'j mut dyn FnMut(&Flush),
-}
 
 /// The node that the dry run has planned last.
 #[derive(Clone, Copy)]
@@ -129,18 +82,6 @@ struct Done {
     changed: bool,
     /// Whether one was parted, so that there are new nodes that do not cover the pages.
     parted: bool,
-}
-
-/// What takes the place of what a slot leads to.
-pub(super) enum New {
-    /// What is to be built in the slot, of this many bits.
-    Below(u32),
-    /// A new node, in which the part is to be built.
-    Open(Edge),
-    /// A new node of slots smaller than the pages, which is to be filled with the part and what is around it.
-    Filled(Fresh),
-    /// A leaf or node that is complete.
-    Whole(Edge),
 }
 
 /// How a part of a span is joined with what is there.
@@ -184,22 +125,6 @@ enum By {
     Parting,
     /// The node that it leads to is built anew, with one larger page less.
     Splitting,
-}
-
-/// What becomes of what a slot led to, once the slot leads to something else.
-pub(super) enum Gone {
-    /// It stays below the new node, or is taken care of.
-    Nothing,
-    /// A leaf whose PTEs have been copied.
-    Copied,
-    /// A leaf of two pages loses one: smaller pages replace it, or a new leaf has it together with the other half.
-    Page,
-    /// Everything below goes.
-    Subtree,
-    /// A node that was parted goes, with what the part replaces.
-    Parted,
-    /// A node goes, with everything below it that the new one does not lead to.
-    Node,
 }
 
 impl<'n, G: Geometry, F: Format, N: Nodes<Word = F::Word>, L: Layout<N>, P: Policy> Gpt<'n, G, F, N, L, P> {

@@ -104,6 +104,7 @@ mod build;
 mod census;
 mod compose;
 mod insert;
+mod job;
 mod kseg0;
 mod layout;
 mod link;

@@ -2,7 +2,7 @@
 
 use super::Gpt;
 use super::bits::low;
-use super::insert::{Gone, Job, New, Supply};
+use super::job::{Gone, Job, New, Supply};
 use super::layout::{Edge, Layout};
 use super::policy::Policy;
 use super::slots::{Place, inner_kind};

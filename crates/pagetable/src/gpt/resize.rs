@@ -12,7 +12,7 @@ use tlbkit_addr::{Attr, Flush, PageSize, Pages, Pfn, Reach, VirtAddr, Vpn};
 
 use super::Gpt;
 use super::bits::low;
-use super::insert::Job;
+use super::job::Job;
 use super::layout::{Edge, Layout};
 use super::policy::Policy;
 use super::visit::Span;

@@ -28,7 +28,7 @@
 //! for the next change.
 
 use super::bits::{agree, digit, low};
-use super::insert::{Count, Supply};
+use super::job::{Count, Supply};
 use super::layout::{Edge, Layout};
 use super::policy::Policy;
 use super::slots::{LEAF_WIDTHS, Place, inner_kind, leaf_kind};

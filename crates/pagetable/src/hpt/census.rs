@@ -5,7 +5,8 @@ use core::sync::atomic::Ordering;
 
 use tlbkit_addr::{Pages, Vpn};
 
-use super::visit::{Part, Visitor};
+use super::part::Part;
+use super::visit::Visitor;
 use super::{Hashed, MOVE};
 use crate::format::Format;
 use crate::geometry::Checked as _;

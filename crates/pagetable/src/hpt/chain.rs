@@ -4,8 +4,8 @@ use core::sync::atomic::Ordering;
 
 use tlbkit_addr::Pages;
 
+use super::part::Part;
 use super::shape::Spot;
-use super::visit::Part;
 use super::{Hashed, MOVE, MOVES};
 use crate::fields::Fields as _;
 use crate::format::Format;

@@ -130,6 +130,7 @@ mod chain;
 mod grow;
 mod map;
 mod mend;
+mod part;
 mod protect;
 mod replace;
 mod resize;

@@ -5,7 +5,8 @@ use core::ops::ControlFlow;
 use tlbkit_addr::{Pages, Reach, Vpn};
 
 use super::Hashed;
-use super::visit::{Part, Visitor};
+use super::part::Part;
+use super::visit::Visitor;
 use crate::format::Format;
 use crate::geometry::Checked as _;
 use crate::nodes::Nodes;

@@ -1,0 +1,58 @@
+//! Parts of a range: the slots of each bucket that it covers.
+
+use tlbkit_addr::{Pages, Vpn};
+
+use super::Hashed;
+use super::shape::Spot;
+use crate::Geometry;
+use crate::format::Format;
+use crate::nodes::Nodes;
+
+/// The slots of one bucket that a range covers.
+#[derive(Clone, Copy)]
+pub(super) struct Part {
+    pub(super) spot: Spot,
+    pub(super) grain: usize,
+    pub(super) block: usize,
+    /// The first slot and how many.
+    pub(super) slot: usize,
+    pub(super) slots: usize,
+    /// The first page of the first slot.
+    pub(super) first: Vpn,
+}
+
+impl<G, F, N, const CLUSTER: u32, const BUCKETS: u32, const LOAD: usize>
+    Hashed<'_, G, F, N, CLUSTER, BUCKETS, LOAD>
+where
+    G: Geometry,
+    F: Format,
+    N: Nodes<Word = F::Word>,
+{
+    /// Returns the first and the last block of `grain` that a range is in.
+    #[inline(always)]
+    pub(super) fn blocks_of(grain: usize, pages: Pages) -> (usize, usize) {
+        let shift = Self::slot_shift(grain);
+        (pages.first().get() >> shift >> CLUSTER, pages.last().get() >> shift >> CLUSTER)
+    }
+
+    /// Returns the slots of a block's bucket that are in a range, if any are.
+    #[inline(always)]
+    pub(super) fn part(spot: Spot, grain: usize, block: usize, pages: Pages) -> Option<Part> {
+        let (first, last) = Self::bounds(grain, block);
+        let (from, to) = (first.max(pages.first()), last.min(pages.last()));
+        if from > to {
+            return None;
+        }
+        let shift = Self::slot_shift(grain);
+        let slot = from.get() >> shift & (Self::SLOTS - 1);
+        let slots = (to.get() >> shift & (Self::SLOTS - 1)) - slot + 1;
+        Some(Part { spot, grain, block, slot, slots, first: Vpn::new(from.get() >> shift << shift) })
+    }
+
+    /// Returns all slots of a block's bucket.
+    #[inline(always)]
+    pub(super) fn whole(spot: Spot, grain: usize, block: usize) -> Part {
+        let first = Self::bounds(grain, block).0;
+        Part { spot, grain, block, slot: 0, slots: Self::SLOTS, first }
+    }
+}
