@@ -15,6 +15,7 @@ use indicatif::{ProgressBar, ProgressIterator};
 use serde::Serialize;
 
 use super::benchmark::{Workload, run};
+use super::programs::{Programs, Reference, Stretch};
 use super::scheme::Scheme;
 use crate::trace::{self, Input, Kind};
 
@@ -111,31 +112,6 @@ pub(crate) struct AppRow {
     penalty_saved_pct: f64,
     printed_penalty_saved_pct: f64,
     stale_hits: u64,
-}
-
-/// What the programs of a run are, process by process: the client first.
-#[derive(Clone, Debug)]
-pub(crate) struct Programs {
-    pub(crate) stretches: Rc<Vec<Stretch>>,
-    /// Instructions that a client and a server run on average before they send.
-    pub(crate) client: u64,
-    pub(crate) service: u64,
-}
-
-/// A program's references, folded into 2 GiB: what lay within 4 MiB of each other still does.
-#[derive(Debug)]
-pub(crate) struct Stretch {
-    pub(crate) runs: Vec<Reference>,
-    /// A page of the stack.
-    pub(crate) stack: usize,
-}
-
-/// References in a row to one page.
-#[derive(Clone, Copy, Debug)]
-pub(crate) struct Reference {
-    pub(crate) page: usize,
-    pub(crate) fetch: bool,
-    pub(crate) instructions: u64,
 }
 
 /// Runs every application under the schemes for which the thesis has numbers.

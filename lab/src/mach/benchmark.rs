@@ -2,9 +2,10 @@
 
 use std::collections::HashSet;
 
-use super::apps::{Programs, Stretch};
 use super::costs::Costs;
-use super::kernel::{Fill, For, Kernel, Level, TABLE_PAGES, Tally};
+use super::kernel::{Fill, For, Kernel, TABLE_PAGES, Tally};
+use super::level::Level;
+use super::programs::{Programs, Stretch};
 use super::rng::Rng;
 use super::scheme::{Scheme, Software};
 

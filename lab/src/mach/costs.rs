@@ -1,6 +1,6 @@
 //! What a miss costs, in cycles of the 40 MHz R3000: thesis, Tables 2.1 and 3.2, sections 3.1.5, 3.2.1 and 4.3.1.
 
-use super::kernel::Level;
+use super::level::Level;
 
 /// The R3000 as the thesis measured it.
 ///

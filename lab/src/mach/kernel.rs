@@ -16,6 +16,7 @@ use tlbkit_addr::{PageSize, Pages, VirtAddr, Vpn};
 use tlbkit_stlb::Rank;
 
 use super::costs::Costs;
+use super::level::Level;
 use super::rng::Rng;
 use super::scheme::Software;
 use super::tlb::{Loaded, Page, Tlb};
@@ -31,14 +32,6 @@ pub(crate) const TABLE_PAGES: usize = 512;
 const KERNEL_TABLE: usize = 0xf_fd00;
 /// Page table entries in a page.
 const PER_PAGE: usize = 1024;
-
-/// The kind of a kernel miss, by the entry that is missing.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) enum Level {
-    L1K,
-    L2 { in_kernel: bool },
-    L3,
-}
 
 /// What an access is for: the rows of Table 3.1, and the rest.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]

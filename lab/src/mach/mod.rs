@@ -9,6 +9,8 @@ mod benchmark;
 mod claims;
 mod costs;
 mod kernel;
+mod level;
+mod programs;
 mod rng;
 mod scheme;
 mod tlb;

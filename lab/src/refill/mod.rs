@@ -16,6 +16,7 @@ use crate::trace::Input;
 use crate::workload::{FileSizes, Workload};
 
 mod machine;
+mod names;
 mod structure;
 
 /// Count the instructions and loads of the refill handlers
@@ -84,7 +85,7 @@ pub(crate) struct Row {
 ///
 /// If there is no such structure, or memory for one.
 pub(crate) fn rows(misses: &tables::Misses, names: &[String]) -> anyhow::Result<Vec<Row>> {
-    let all = structure::all();
+    let all = names::all();
     for name in names {
         if !all.iter().any(|structure| structure.name == *name) {
             let names: Vec<_> = all.iter().map(|structure| structure.name).collect();

@@ -22,6 +22,7 @@ mod linear;
 mod load;
 mod machine;
 mod measure;
+mod names;
 mod optimum;
 mod pieces;
 mod refs;
@@ -170,7 +171,7 @@ pub(crate) fn walks(trace: Option<&Input>, tlb: &TlbArgs, seed: u64) -> anyhow::
     let run = measure::Run { load: &load, seed, layout: Layout::Paper, inject: None, optimum };
     let mut tables = Vec::new();
     // A table in virtual memory has misses of its own.
-    let others = structure::all(Layout::Paper);
+    let others = names::all(Layout::Paper);
     for structure in others.iter().filter(|structure| structure.name != "LPT" && !structure.aside) {
         if let Some(row) = (structure.run)(structure.name, &run)? {
             tables.push((structure.name.to_owned(), row.walks));
@@ -186,7 +187,7 @@ pub(crate) fn walks(trace: Option<&Input>, tlb: &TlbArgs, seed: u64) -> anyhow::
 ///
 /// If a name, a number or the trace is no good.
 pub(crate) fn run(args: &TablesArgs) -> anyhow::Result<()> {
-    let mut structures = structure::all(args.layout);
+    let mut structures = names::all(args.layout);
     for name in &args.names {
         if !structures.iter().any(|structure| structure.name == *name) {
             let names: Vec<_> = structures.iter().map(|structure| structure.name).collect();
@@ -198,7 +199,7 @@ pub(crate) fn run(args: &TablesArgs) -> anyhow::Result<()> {
         names => names.iter().any(|name| name == structure.name),
     });
     // Without one there is no need to model its machine.
-    let way = structures.iter().any(|structure| structure.name == "LPT").then(|| structure::way(args.layout));
+    let way = structures.iter().any(|structure| structure.name == "LPT").then(|| names::way(args.layout));
     let machines = load::Machines::new(&args.tlb, args.seed, way)?;
     let load = match args.workload {
         Some(workload) => load::Load::from_workload(workload, args.pages, args.sizes, machines, args.seed)?,

@@ -1,0 +1,28 @@
+//! What the processes of a run execute, where they are programs.
+
+use std::rc::Rc;
+
+/// What the programs of a run are, process by process: the client first.
+#[derive(Clone, Debug)]
+pub(crate) struct Programs {
+    pub(crate) stretches: Rc<Vec<Stretch>>,
+    /// Instructions that a client and a server run on average before they send.
+    pub(crate) client: u64,
+    pub(crate) service: u64,
+}
+
+/// A program's references, folded into 2 GiB: what lay within 4 MiB of each other still does.
+#[derive(Debug)]
+pub(crate) struct Stretch {
+    pub(crate) runs: Vec<Reference>,
+    /// A page of the stack.
+    pub(crate) stack: usize,
+}
+
+/// References in a row to one page.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Reference {
+    pub(crate) page: usize,
+    pub(crate) fetch: bool,
+    pub(crate) instructions: u64,
+}

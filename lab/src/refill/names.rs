@@ -1,0 +1,109 @@
+//! The structures, their tables and their handlers.
+
+use tlbkit_pagetable::Error;
+use tlbkit_pagetable::geometry::Va64;
+use tlbkit_pagetable::gpt::{self, Fixed, Gpt};
+use tlbkit_pagetable::hpt::Hashed;
+use tlbkit_pagetable::mpt::Mpt;
+use tlbkit_refill::mips3::{self, Block, PaperLo, Walk};
+
+use super::Row;
+use super::machine::run;
+use super::structure::{Storage, Structure};
+use crate::tables::Misses;
+
+/// A name, and what runs that structure.
+pub(super) struct Named {
+    /// As the paper calls it.
+    pub(super) name: &'static str,
+    /// The bytes of the software TLB in front.
+    pub(super) cache: Option<u32>,
+    /// Runs it.
+    pub(super) run: fn(&'static str, Option<u32>, &Misses) -> anyhow::Result<Row>,
+}
+
+/// Returns every structure.
+pub(super) fn all() -> Vec<Named> {
+    fn named<S: Structure>(name: &'static str) -> Named {
+        Named { name, cache: None, run: run::<S> }
+    }
+    fn fronted<S: Structure>(name: &'static str, bytes: u32) -> Named {
+        Named { name, cache: Some(bytes), run: run::<S> }
+    }
+    vec![
+        named::<MultiLevel>("MPT"),
+        named::<Guarded<1>>("G2"),
+        named::<Guarded<2>>("G4"),
+        named::<Guarded<3>>("G8"),
+        named::<Guarded<4>>("G16"),
+        named::<Guarded<5>>("G32"),
+        named::<Guarded<6>>("G64"),
+        named::<Guarded<7>>("G128"),
+        named::<Guarded<8>>("G256"),
+        named::<HashTable<1, 8>>("H8k"),
+        named::<HashTable<1, 12>>("H128k"),
+        named::<HashTable<3, 10>>("C128k"),
+        fronted::<Guarded<4>>("S8k/G16", 8 << 10),
+        fronted::<Guarded<4>>("S128k/G16", 128 << 10),
+        fronted::<MultiLevel>("S8k/MPT", 8 << 10),
+        fronted::<MultiLevel>("S128k/MPT", 128 << 10),
+    ]
+}
+
+/// Six levels.
+struct MultiLevel;
+
+impl Structure for MultiLevel {
+    type Table<'n> = Mpt<'n, Va64, PaperLo, Storage<'n>>;
+
+    fn build<'n>(nodes: &'n Storage<'n>) -> Result<Self::Table<'n>, Error> {
+        Mpt::new(nodes)
+    }
+
+    fn walk() -> Result<Walk, tlbkit_refill::Error> {
+        Ok(Walk::Mpt(mips3::Mpt::of::<Va64>()?))
+    }
+
+    fn root(table: &Self::Table<'_>) -> Block {
+        [table.root().get() as u32, 0, 0, 0]
+    }
+}
+
+/// Guarded, in nodes of `2^W` slots.
+struct Guarded<const W: u32>;
+
+impl<const W: u32> Structure for Guarded<W> {
+    type Table<'n> = Gpt<'n, Va64, PaperLo, Storage<'n>, gpt::TwoWords, Fixed<W>>;
+
+    fn build<'n>(nodes: &'n Storage<'n>) -> Result<Self::Table<'n>, Error> {
+        Gpt::new(nodes)
+    }
+
+    fn walk() -> Result<Walk, tlbkit_refill::Error> {
+        Ok(Walk::Gpt(mips3::Gpt::fixed(W)?))
+    }
+
+    fn root(table: &Self::Table<'_>) -> Block {
+        table.root_slot()
+    }
+}
+
+/// Hashed, `2^C` pages an entry, `2^B` entries.
+struct HashTable<const C: u32, const B: u32>;
+
+impl<const C: u32, const B: u32> Structure for HashTable<C, B> {
+    type Table<'n> = Hashed<'n, Va64, PaperLo, Storage<'n>, C, B, 0>;
+
+    fn build<'n>(nodes: &'n Storage<'n>) -> Result<Self::Table<'n>, Error> {
+        Hashed::new(nodes)
+    }
+
+    fn walk() -> Result<Walk, tlbkit_refill::Error> {
+        Ok(Walk::Hashed(mips3::Hashed::of(C, B)?))
+    }
+
+    fn root(table: &Self::Table<'_>) -> Block {
+        // The low bits are the number of the buckets.
+        [table.root() as u32 & !31, 0, 0, 0]
+    }
+}

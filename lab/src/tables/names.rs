@@ -1,0 +1,206 @@
+//! The structures by the names that the paper gives them.
+//!
+//! | name | `--layout paper` | `--layout compact` |
+//! |-|-|-|
+//! | `MPT` | six levels, PTE pairs with mapping-tree words | the same levels, 32-bit PTEs |
+//! | `LPT` | the same in virtual memory | six levels of page-sized nodes, 32-bit PTEs |
+//! | `G2` .. `G256`, `GA` | 16-byte slots, leaves of a pair | 4-byte slots, leaves of up to 16 PTEs |
+//! | `H8k`, `H128k` | 32-byte entries of a pair | 16-byte entries of a page |
+//! | `HR` | the same, from 2 entries on | the same, from 16 entries on, twice as many pages before it grows |
+//! | `C128k` | 128-byte entries of 8 pages | 64-byte entries of 8 pages |
+//! | `CS` | the same, from 2 entries on, with superpages | the same |
+//!
+//! `CS` is measured only where it is named: aligned runs of pages are mapped in it as superpages, to neighbouring frames,
+//! which is another job than the other structures have.
+//!
+//! The compact layout's 32-bit words hold frames below 4 GB, and guarded nodes in 8 MB: a guarded table of more takes
+//! 64-bit words, and so do its PTEs.
+
+use std::marker::PhantomData;
+
+use tlbkit_pagetable::format::{self, Format};
+use tlbkit_pagetable::geometry::Va64;
+use tlbkit_pagetable::gpt::{self, Adaptive, Fixed, Gpt, Policy};
+use tlbkit_pagetable::hpt::Hashed;
+use tlbkit_pagetable::lpt::Lpt;
+use tlbkit_pagetable::mpt::Mpt;
+use tlbkit_pagetable::nodes::LinkRange;
+use tlbkit_pagetable::{Error, Radix};
+
+use super::linear::{self, PageNodes};
+use super::machine::Way;
+use super::measure::{Run, measure};
+use super::storage::Storage;
+use super::structure::Structure;
+use super::{Layout, Row};
+
+/// A name, and what measures that structure.
+#[derive(Debug)]
+pub(super) struct Named {
+    /// As the paper calls it, or the house.
+    pub(super) name: &'static str,
+    /// Whether it is measured only where it is named.
+    pub(super) aside: bool,
+    /// Measures it; nothing, if it needs more node storage than it can address.
+    pub(super) run: fn(&'static str, &Run<'_>) -> anyhow::Result<Option<Row>>,
+}
+
+fn named<S: Structure>(name: &'static str) -> Named {
+    Named { name, aside: S::SUPERPAGES, run: measure::<S> }
+}
+
+/// As [`named`], with another structure for what is too large for the first.
+fn widening<S: Structure, Wider: Structure>(name: &'static str) -> Named {
+    Named {
+        name,
+        aside: false,
+        run: |name, run| match measure::<S>(name, run)? {
+            None => measure::<Wider>(name, run),
+            row => Ok(row),
+        },
+    }
+}
+
+/// Returns every structure in a layout.
+pub(super) fn all(layout: Layout) -> Vec<Named> {
+    match layout {
+        Layout::Paper => {
+            /// A guarded table of the paper's.
+            type G<P> = Guarded<format::Paper, gpt::TwoWords, P>;
+            vec![
+                named::<MultiLevel<format::Paper>>("MPT"),
+                named::<Linear<Va64, format::Paper>>("LPT"),
+                named::<G<Fixed<1>>>("G2"),
+                named::<G<Fixed<2>>>("G4"),
+                named::<G<Fixed<3>>>("G8"),
+                named::<G<Fixed<4>>>("G16"),
+                named::<G<Fixed<5>>>("G32"),
+                named::<G<Fixed<6>>>("G64"),
+                named::<G<Fixed<7>>>("G128"),
+                named::<G<Fixed<8>>>("G256"),
+                named::<G<Adaptive>>("GA"),
+                named::<HashTable<format::Paper, 1, 8, 0>>("H8k"),
+                named::<HashTable<format::Paper, 1, 12, 0>>("H128k"),
+                named::<HashTable<format::Paper, 1, 1, 100>>("HR"),
+                named::<HashTable<format::Paper, 3, 10, 0>>("C128k"),
+                named::<Superpages<format::Paper>>("CS"),
+            ]
+        }
+        Layout::Compact => {
+            fn guarded<P: Policy>(name: &'static str) -> Named {
+                widening::<
+                    Guarded<format::Compact32, gpt::OneWord, P>,
+                    Guarded<format::Compact, gpt::OneWord, P>,
+                >(name)
+            }
+            vec![
+                named::<MultiLevel<format::Compact32>>("MPT"),
+                named::<Linear<PageNodes, format::Compact32>>("LPT"),
+                guarded::<Fixed<1>>("G2"),
+                guarded::<Fixed<2>>("G4"),
+                guarded::<Fixed<3>>("G8"),
+                guarded::<Fixed<4>>("G16"),
+                guarded::<Fixed<5>>("G32"),
+                guarded::<Fixed<6>>("G64"),
+                guarded::<Fixed<7>>("G128"),
+                guarded::<Fixed<8>>("G256"),
+                guarded::<Adaptive>("GA"),
+                named::<HashTable<format::Compact32, 0, 9, 0>>("H8k"),
+                named::<HashTable<format::Compact32, 0, 13, 0>>("H128k"),
+                named::<HashTable<format::Compact32, 0, 4, 200>>("HR"),
+                named::<HashTable<format::Compact32, 3, 11, 0>>("C128k"),
+                named::<Superpages<format::Compact32>>("CS"),
+            ]
+        }
+    }
+}
+
+/// Returns what the machine of the layout's linear table asks for.
+pub(super) fn way(layout: Layout) -> Way {
+    match layout {
+        Layout::Paper => linear::way::<Va64, format::Paper>,
+        Layout::Compact => linear::way::<PageNodes, format::Compact32>,
+    }
+}
+
+/// Six levels.
+struct MultiLevel<F>(PhantomData<F>);
+
+impl<F: Format> Structure for MultiLevel<F> {
+    type Word = F::Word;
+    type Table<'n> = Mpt<'n, Va64, F, Storage<'n, F::Word>>;
+
+    fn build<'n>(nodes: &'n Storage<'n, F::Word>) -> Result<Self::Table<'n>, Error> {
+        Mpt::new(nodes)
+    }
+}
+
+/// Six levels in virtual memory.
+struct Linear<G, F>(PhantomData<(G, F)>);
+
+impl<G: Radix, F: Format> Structure for Linear<G, F> {
+    type Word = F::Word;
+    type Table<'n> = Lpt<'n, G, F, Storage<'n, F::Word>, { linear::AT }>;
+
+    const LINEAR: bool = true;
+
+    fn build<'n>(nodes: &'n Storage<'n, F::Word>) -> Result<Self::Table<'n>, Error> {
+        Lpt::new(nodes)
+    }
+}
+
+/// Guarded, with slots by `L` and node sizes by `P`.
+struct Guarded<F, L, P>(PhantomData<(F, L, P)>);
+
+impl<F, L, P> Structure for Guarded<F, L, P>
+where
+    F: Format,
+    L: for<'n> gpt::Layout<Storage<'n, F::Word>>,
+    P: Policy,
+{
+    type Word = F::Word;
+    type Table<'n> = Gpt<'n, Va64, F, Storage<'n, F::Word>, L, P>;
+
+    const REACH: LinkRange = <L as gpt::Layout<Storage<'static, F::Word>>>::REACH;
+
+    fn build<'n>(nodes: &'n Storage<'n, F::Word>) -> Result<Self::Table<'n>, Error> {
+        Gpt::new(nodes)
+    }
+}
+
+/// Hashed, `2^CLUSTER` pages an entry, `2^BUCKETS` entries at first. Grows beyond `LOAD` percent, or never.
+struct HashTable<F, const CLUSTER: u32, const BUCKETS: u32, const LOAD: usize>(PhantomData<F>);
+
+impl<F: Format, const CLUSTER: u32, const BUCKETS: u32, const LOAD: usize> Structure
+    for HashTable<F, CLUSTER, BUCKETS, LOAD>
+{
+    type Word = F::Word;
+    type Table<'n> = Hashed<'n, Va64, F, Storage<'n, F::Word>, CLUSTER, BUCKETS, LOAD>;
+
+    fn build<'n>(nodes: &'n Storage<'n, F::Word>) -> Result<Self::Table<'n>, Error> {
+        Hashed::new(nodes)
+    }
+
+    fn moved_max(table: &Self::Table<'_>) -> Option<usize> {
+        (LOAD > 0).then(|| table.most_moved())
+    }
+}
+
+/// Clustered by eight pages, growing, with superpages: those of up to a block in its bucket, larger ones under a coarser
+/// tag.
+struct Superpages<F>(PhantomData<F>);
+
+impl<F: Format> Structure for Superpages<F> {
+    type Word = F::Word;
+    type Table<'n> = Hashed<'n, Va64, F, Storage<'n, F::Word>, 3, 1, 100>;
+
+    const SUPERPAGES: bool = true;
+
+    fn build<'n>(nodes: &'n Storage<'n, F::Word>) -> Result<Self::Table<'n>, Error> {
+        Hashed::new(nodes)
+    }
+
+    fn moved_max(table: &Self::Table<'_>) -> Option<usize> {
+        Some(table.most_moved())
+    }
+}
