@@ -39,7 +39,7 @@ pub(crate) fn begin() {
     ON.store(true, Ordering::Relaxed);
     let (at, word) = (arch::physical(arch::RECORD), size_of::<usize>());
     say(format_args!("recorder at={at} word={word} cpus={CPUS} events={EVENTS}"));
-    if arch::NOTES {
+    if arch::notes() {
         record(Event::UsesDirty);
     }
 }

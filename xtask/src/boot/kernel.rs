@@ -101,8 +101,10 @@ const STRESS: usize = 1_000_000;
 
 /// What is booted.
 #[derive(Clone, Copy, Debug)]
-pub(super) struct Boot {
+pub(super) struct Boot<'a> {
     pub(super) board: Board,
+    /// QEMU's name of another CPU than the board's own.
+    pub(super) cpu: Option<&'a str>,
     pub(super) cpus: usize,
     pub(super) stress: bool,
     /// The fault that is planted.
@@ -119,7 +121,7 @@ pub(super) struct Boot {
 /// # Errors
 ///
 /// If something is missing, the boot goes wrong or a check fails.
-pub(super) fn run(boot: &Boot) -> anyhow::Result<()> {
+pub(super) fn run(boot: &Boot<'_>) -> anyhow::Result<()> {
     let board = &boot.board;
     ensure!(
         (1..=board.cpus).contains(&boot.cpus),
@@ -178,7 +180,7 @@ fn outcome(line: &Line, rows: &[Value], status: ExitStatus) -> anyhow::Result<()
 }
 
 /// Returns the folder with the kernel and its programs. The one for one CPU has no shootdown in it.
-fn build(shell: &Shell, boot: &Boot) -> anyhow::Result<PathBuf> {
+fn build(shell: &Shell, boot: &Boot<'_>) -> anyhow::Result<PathBuf> {
     let board = &boot.board;
     let features: Vec<_> =
         [(boot.cpus == 1, "one-cpu"), (boot.witness, "witness"), (boot.interrupts, "interrupts")]
@@ -198,10 +200,10 @@ fn build(shell: &Shell, boot: &Boot) -> anyhow::Result<PathBuf> {
 }
 
 /// Returns the command line that boots a kernel.
-fn machine(boot: &Boot, built: &Path, kernel: &str, record: Option<&Record>) -> Line {
+fn machine(boot: &Boot<'_>, built: &Path, kernel: &str, record: Option<&Record>) -> Line {
     let cpus = boot.cpus.to_string();
     let line = Line::new("timeout", "-k 5").with([LIMIT[usize::from(boot.stress)], boot.board.qemu]);
-    let line = line.with(boot.board.words.split(' '));
+    let line = line.with(boot.board.words.split(' ')).with(boot.cpu.iter().flat_map(|cpu| ["-cpu", cpu]));
     let line = match record {
         Some(record) => record.memory(line),
         None => line.with(["-m", "256M"]),
@@ -214,7 +216,7 @@ fn machine(boot: &Boot, built: &Path, kernel: &str, record: Option<&Record>) -> 
 }
 
 /// Returns the command line that boots the kernel with its programs.
-fn line(boot: &Boot, built: &Path, record: Option<&Record>) -> Line {
+fn line(boot: &Boot<'_>, built: &Path, record: Option<&Record>) -> Line {
     let mut words = format!("cpus={}", boot.cpus);
     if boot.board.counts && boot.cpus == 1 && record.is_none() {
         // QEMU counts the nanoseconds that the instructions take.
@@ -249,7 +251,7 @@ struct Said {
 /// # Errors
 ///
 /// If QEMU cannot be run at all.
-fn listen(line: &Line, boot: &Boot) -> anyhow::Result<Said> {
+fn listen(line: &Line, boot: &Boot<'_>) -> anyhow::Result<Said> {
     let mut child = line
         .command()
         .stdin(Stdio::null())

@@ -17,9 +17,11 @@ const NORMAL: usize = 3 << 8 | 1 << 10 | 1 << 54;
 const DEVICE: usize = 2 << 2 | 1 << 10 | 1 << 53 | 1 << 54;
 
 /// 47 bits in each half (T0SZ, T1SZ) with a granule of 4 KiB (TG1), walks that are cached and inner shareable, physical
-/// addresses of 32 bits, ASIDs of 16, and access flag and dirty state by hardware (HA, HD).
+/// addresses of 32 bits, and ASIDs of 16.
 const TCR: usize =
-    17 | 1 << 8 | 1 << 10 | 3 << 12 | 17 << 16 | 1 << 24 | 1 << 26 | 3 << 28 | 2 << 30 | 1 << 36 | 3 << 39;
+    17 | 1 << 8 | 1 << 10 | 3 << 12 | 17 << 16 | 1 << 24 | 1 << 26 | 3 << 28 | 2 << 30 | 1 << 36;
+/// Hardware sets access flags and dirty states: TCR_EL1.HA and HD.
+const MARKS: usize = 3 << 39;
 const MAIR: u64 = <<super::Machine as tlbkit::Machine>::Format>::MAIR;
 /// SCTLR_EL1: M, C, I and SPAN; A and WXN.
 const ON: usize = 1 | 1 << 2 | 1 << 12 | 1 << 23;
@@ -147,19 +149,28 @@ extern "C" fn other() -> ! {
 /// Leaves the lower half, and lets the interrupts through that EL0 takes.
 fn prepare() {
     trap::prepare();
-    let (memory, marks): (usize, usize);
-    // SAFETY: the registers say what the processor has. The code and the stack are in the upper half.
+    let features: usize;
+    // SAFETY: the register says what the processor has.
+    unsafe { asm!("mrs {}, id_aa64mmfr0_el1", out(reg) features, options(nomem, nostack, preserves_flags)) };
+    assert!(features >> 4 & 15 == 2, "this CPU's ASIDs have 8 bits");
+    let control = if notes() { TCR | MARKS } else { TCR };
+    // SAFETY: the code and the stack are in the upper half, and what was translated otherwise is forgotten.
     unsafe {
         asm!(
-            "mrs {memory}, id_aa64mmfr0_el1", "mrs {marks}, id_aa64mmfr1_el1",
-            "msr ttbr0_el1, {empty}", "isb", "tlbi vmalle1", "dsb ish", "isb",
-            empty = in(reg) tlb::empty(), memory = out(reg) memory, marks = out(reg) marks, options(nostack)
+            "msr tcr_el1, {control}", "msr ttbr0_el1, {empty}", "isb", "tlbi vmalle1", "dsb ish", "isb",
+            control = in(reg) control, empty = in(reg) tlb::empty(), options(nostack)
         );
     }
-    assert!(memory >> 4 & 15 == 2, "this CPU's ASIDs have 8 bits");
-    assert!(marks & 15 >= 2, "this CPU leaves the dirty state to software");
     gic::prepare();
     timer::prepare();
+}
+
+/// Tells whether hardware sets access flags and dirty states: FEAT_HAFDBS. Without it a page fault sets them.
+pub(crate) fn notes() -> bool {
+    let features: usize;
+    // SAFETY: the register says what the processor has.
+    unsafe { asm!("mrs {}, id_aa64mmfr1_el1", out(reg) features, options(nomem, nostack, preserves_flags)) };
+    features & 15 >= 2
 }
 
 /// Starts every other CPU below `limit`, and returns how many run then.

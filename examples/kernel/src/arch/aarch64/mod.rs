@@ -19,7 +19,7 @@ mod tlb;
 mod trap;
 mod uart;
 
-pub(crate) use boot::{fetch_anew, start_others};
+pub(crate) use boot::{fetch_anew, notes, start_others};
 pub(crate) use gic::take_interrupt;
 pub(crate) use psci::stop;
 pub(crate) use timer::{instructions, set_timer, wait};
@@ -35,9 +35,6 @@ use crate::growth::Miss;
 
 /// The machine's name.
 pub(crate) const NAME: &str = "aarch64";
-
-/// Whether hardware sets the access flag and the dirty state (FEAT_HAFDBS): `boot` checks that it does.
-pub(crate) const NOTES: bool = true;
 
 /// The part of every address space that is the kernel's, which sees physical address 0 there.
 pub(crate) const KERNEL: usize = 0xffff_8000_0000_0000;

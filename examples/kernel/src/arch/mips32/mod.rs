@@ -44,7 +44,9 @@ pub(crate) use trap::{CONVENTION, More, run};
 pub(crate) const NAME: &str = "mips32";
 
 /// Whether hardware sets accessed and dirty bits.
-pub(crate) const NOTES: bool = false;
+pub(crate) fn notes() -> bool {
+    false
+}
 
 /// Where memory is seen without translation.
 const KSEG0: usize = 0x8000_0000;

@@ -23,7 +23,9 @@ use crate::growth::Miss;
 pub(crate) const NAME: &str = "riscv64";
 
 /// Whether hardware sets accessed and dirty bits: QEMU's does.
-pub(crate) const NOTES: bool = true;
+pub(crate) fn notes() -> bool {
+    true
+}
 
 /// How many bits an ASID has, and what flushes by address forget of links.
 pub(crate) const ASID_BITS: u32 = 16;

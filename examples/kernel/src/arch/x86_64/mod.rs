@@ -28,7 +28,9 @@ pub(crate) use trap::{CONVENTION, More, run, take_interrupt};
 pub(crate) const NAME: &str = "x86_64";
 
 /// Whether hardware sets accessed and dirty bits.
-pub(crate) const NOTES: bool = true;
+pub(crate) fn notes() -> bool {
+    true
+}
 
 /// How many bits an ASID has, and what flushes by address forget of links.
 pub(crate) const ASID_BITS: u32 = 0;
