@@ -85,10 +85,18 @@ fn doctests(shell: &Shell) -> anyhow::Result<()> {
 }
 
 /// Every table in the kernel for MIPS32, then four CPUs; the kernel with programs on RISC-V, on MIPS32 and on x86-64, on one CPU
-/// and on four.
+/// and on four, and on four of AArch64.
 fn boot(shell: &Shell) -> anyhow::Result<()> {
     shell.run(&Line::new("cargo", "xtask boot"))?;
-    for line in ["riscv64", "riscv64 --cpus 4", "mips32", "mips32 --cpus 4", "x86_64", "x86_64 --cpus 4"] {
+    for line in [
+        "riscv64",
+        "riscv64 --cpus 4",
+        "mips32",
+        "mips32 --cpus 4",
+        "x86_64",
+        "x86_64 --cpus 4",
+        "aarch64 --cpus 4",
+    ] {
         shell.run(&Line::new("cargo", "xtask boot --machine").with(line.split(' ')))?;
     }
     Ok(())

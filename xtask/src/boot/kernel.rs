@@ -323,6 +323,7 @@ mod tests {
     const MEMORY: &str = include_str!("../../../examples/kernel/embedding/memory.rs");
     const SEVERAL: &str = include_str!("../../../examples/kernel/src/memory.rs");
     const REFILL: &str = include_str!("../../../examples/kernel/src/arch/mips32/refill.rs");
+    const TLB: &str = include_str!("../../../examples/kernel/src/arch/aarch64/tlb.rs");
 
     /// Returns what `docs/embedding.md` shows of files that are compiled elsewhere.
     fn quotations() -> Vec<&'static str> {
@@ -337,7 +338,7 @@ mod tests {
         assert_eq!(quotations[..2], [HART, MEMORY]);
         assert!(quotations.len() > 2);
         for quotation in &quotations[2..] {
-            let is_booted = [SEVERAL, REFILL].iter().any(|file| file.contains(quotation));
+            let is_booted = [SEVERAL, REFILL, TLB].iter().any(|file| file.contains(quotation));
             assert!(is_booted, "examples/kernel has no such lines:\n{quotation}");
         }
     }
