@@ -166,7 +166,7 @@ impl<M: tlbkit_pagetable::Mode, T: Make<M>> Subject for Ours<T, M> {
     #[inline(always)]
     fn replace(&mut self, vpn: usize, pfn: usize) {
         let (at, frame) = (VirtAddr::new(vpn << 12), Pfn::new(pfn));
-        // SAFETY: as above, and nobody needs the page.
+        // SAFETY: as above, and no code needs the page.
         unsafe { self.table.replace(&mut self.batch, at, frame, RIGHTS, &mut |_| ()) }
             .expect("a mapped page");
         self.settle();

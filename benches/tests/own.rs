@@ -29,7 +29,7 @@ mod table;
 
 use table::Own;
 
-/// What a crate of somebody's may have instead of a `Table`.
+/// What a crate may have instead of a `Table`.
 #[derive(Default)]
 struct MyTable(BTreeMap<usize, (usize, bool)>);
 

@@ -8,7 +8,7 @@ fn main() {
         Ok("riscv64" | "riscv32") => "riscv.ld",
         Ok("aarch64") => "aarch64.ld",
         Ok("x86_64") if env::var("CARGO_CFG_TARGET_OS").as_deref() == Ok("none") => {
-            // The code stands where it is linked: nobody relocates it.
+            // The code stands where it is linked: no loader relocates it.
             println!("cargo::rustc-link-arg-bins=--no-pie");
             "x86_64.ld"
         }

@@ -12,7 +12,7 @@ fn main() {
         Ok("aarch64") => "aarch64",
         Ok("mips") => "mips32",
         Ok("x86_64") => {
-            // The code stands where it is linked: nobody relocates it.
+            // The code stands where it is linked: no loader relocates it.
             println!("cargo::rustc-link-arg-bins=--no-pie");
             "x86_64"
         }

@@ -1,6 +1,6 @@
 //! What a fuzzer drives: the parsers, and the explorer's world under one schedule.
 //!
-//! Not an interface: `fuzz/` and the tests below call it, nobody else should.
+//! Not an interface: `fuzz/` and the tests below call it, no other code should.
 
 use std::ffi::OsString;
 use std::io::{Cursor, Read};
@@ -63,7 +63,7 @@ fn replay(file: impl Read + 'static) -> Result<Vec<Access>, TraceError> {
     trace::read(file)?.collect()
 }
 
-/// Returns runs with neighbours joined: how a sequence of references is cut into runs is nobody's business.
+/// Returns runs with neighbours joined: how a sequence of references is cut into runs makes no difference.
 fn expand(accesses: &[Access]) -> impl Iterator<Item = (trace::Kind, usize, u64)> {
     let mut runs: Vec<(trace::Kind, usize, u64)> = Vec::new();
     for access in accesses {
@@ -96,7 +96,7 @@ pub fn command_line(words: impl IntoIterator<Item = OsString>) {
 }
 
 /// Runs one algorithm on one kind of hardware under one schedule: each of `choices` takes one of the steps that can
-/// be taken next, an interrupt that nobody chooses is late or lost, and when they are used up everything must come
+/// be taken next, an interrupt that is not chosen is late or lost, and when they are used up everything must come
 /// to its end.
 ///
 /// # Panics

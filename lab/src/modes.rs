@@ -1,8 +1,8 @@
 //! Which options a command uses in which of its modes. What a mode does not use is refused, in one line.
 //!
 //! An option that is ignored in silence makes its user believe something about the numbers that is not so. The table below
-//! says for each mode what it uses; what it does not list is refused, so that a new option is refused until somebody has
-//! said where it is used. The test walks every option of every mode.
+//! says for each mode what it uses; what it does not list is refused, so that a new option is refused until the table
+//! says where it is used. The test walks every option of every mode.
 
 use anyhow::bail;
 use clap::parser::ValueSource;

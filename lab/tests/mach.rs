@@ -100,7 +100,7 @@ fn options_of_the_two_papers() {
     let thesis = rows(&base);
     let osdi = rows(&[&base[..], &["--fill", "eviction", "--record", "pair"]].concat());
     assert!(osdi[0]["stlb_hit_rate"].as_f64() > Some(0.6) && osdi[0] != thesis[0]);
-    // Entries come from the same table whoever is asked first; later prefetching starts a little later.
+    // Entries come from the same table whichever cache is asked first; later prefetching starts a little later.
     assert!(osdi[1]["prefetched"].as_u64() <= thesis[1]["prefetched"].as_u64());
     let coarse = rows(&[&base[..], &["--granularity", "5"]].concat());
     assert!(number(&coarse[0], "speedup_pct") < number(&thesis[0], "speedup_pct"));

@@ -150,7 +150,7 @@ fn an_inactive_policy_costs_nothing() {
     }
 }
 
-/// With the same memory what lies in a reservation is copied by nobody, and what finds no memory is not promoted.
+/// With the same memory what lies in a reservation is never copied, and what finds no memory is not promoted.
 #[test]
 fn every_policy_has_the_same_memory() {
     let text = lackey();

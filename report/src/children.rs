@@ -6,7 +6,7 @@
 //! end ── kill ───────────────────────────────────────────┘
 //! ```
 //!
-//! What a killed program has itself started may live on and keep both pipes open, so nobody waits for them then.
+//! What a killed program has itself started may live on and keep both pipes open, so no thread waits for them then.
 
 use std::io::{self, Read};
 use std::process::{Child, Command, Output, Stdio};
@@ -23,7 +23,7 @@ struct Running {
     ended: bool,
 }
 
-/// What the one who waits for a program hears of it.
+/// What the thread that waits for a program hears of it.
 #[derive(Debug)]
 enum Heard {
     Output(io::Result<Vec<u8>>),
@@ -33,7 +33,7 @@ enum Heard {
 
 impl Children {
     fn lock(&self) -> MutexGuard<'_, Running> {
-        // Whoever panicked had pushed or removed a child whole.
+        // A thread that panicked had pushed or removed a child whole.
         self.0.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
@@ -85,7 +85,7 @@ impl Children {
         let mut running = self.lock();
         running.ended = true;
         for (child, say) in &mut running.children {
-            // Of one that has ended by itself, or whose output nobody waits for any more, there is nothing to say.
+            // Of one that has ended by itself, or whose output no thread waits for any more, there is nothing to say.
             let _ = child.kill();
             let _ = say.send(Heard::Ended);
         }
@@ -107,7 +107,7 @@ fn read(
     std::thread::spawn(move || {
         let mut bytes = Vec::new();
         let read = pipe.map_or(Ok(0), |mut pipe| pipe.read_to_end(&mut bytes));
-        // After an end nobody listens.
+        // After an end no thread listens.
         let _ = say.send(heard(read.map(|_| bytes)));
     });
 }

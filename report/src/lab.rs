@@ -139,7 +139,7 @@ impl Lab {
         make: impl FnOnce() -> anyhow::Result<io::Result<Output>>,
     ) -> anyhow::Result<Rows> {
         let kept = self.cache.join(format!("{name}.json"));
-        // Whoever panicked with a lock has left no part of a file.
+        // A thread that panicked with a lock has left no part of a file.
         let lock = {
             let mut all = self.kept.lock().unwrap_or_else(PoisonError::into_inner);
             Arc::clone(all.entry(kept.clone()).or_default())

@@ -528,7 +528,7 @@ mod tests {
         assert_eq!(check(&["--cpu", "R4000", "--inject", "drop-flush"]), Ok(()));
     }
 
-    /// What nobody records, or is more than a record holds, is not witnessed.
+    /// What is not recorded, or is more than a record holds, is not witnessed.
     #[test]
     fn a_witness_where_it_means_nothing_is_refused() {
         let parse = |words: &[&str]| Boot::try_parse_from([&["boot", "--witness"], words].concat());

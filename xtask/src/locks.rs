@@ -18,7 +18,7 @@ pub(crate) fn run(shell: &Shell) -> anyhow::Result<()> {
         let (locked, built) = packages_of_a_user(&folder)?;
         let package = places::package(&folder);
         let idle: Vec<_> = locked.difference(&built).collect();
-        ensure!(idle.is_empty(), "who depends on {package} locks {idle:?} and builds none of them");
+        ensure!(idle.is_empty(), "a crate that depends on {package} locks {idle:?} and builds none of them");
         if matches!(shell, Shell::Plain) {
             println!("{package}: {} packages: {}", locked.len(), Vec::from_iter(locked).join(", "));
         }

@@ -72,7 +72,7 @@ enum Command {
     Explore(explore::ExploreArgs),
     /// Explore walkers beside a writer in every interleaving
     Loom,
-    /// Check that whoever depends on a crate locks only the packages that it builds
+    /// Check that a crate that depends on one of ours locks only the packages that it builds
     Locks,
     Miri(miri::MiriArgs),
     /// Run the tests with threads under the address and the thread sanitizer

@@ -1,4 +1,4 @@
-//! What somebody may have meant by a word that is no name.
+//! What a user may have meant by a word that is no name.
 
 /// Returns the name that is nearest to `word`, if one is near: at most a third of its letters are others.
 pub(crate) fn nearest<'a>(word: &str, names: impl IntoIterator<Item = &'a str>) -> Option<&'a str> {

@@ -58,7 +58,7 @@ pub(crate) fn run(shell: &Shell, args: &ReportArgs) -> anyhow::Result<()> {
     become_it(&line)
 }
 
-/// Lets the report take this program's place, so that who interrupts the one interrupts the other.
+/// Lets the report take this program's place, so that a signal that interrupts the one interrupts the other.
 #[cfg(unix)]
 fn become_it(line: &Line) -> anyhow::Result<()> {
     use std::os::unix::process::CommandExt;

@@ -169,7 +169,7 @@ impl Subject for Generic {
     }
 
     fn destroy(self) {
-        // SAFETY: nothing runs on this table, and nobody walks it.
+        // SAFETY: nothing runs on this table, and no CPU walks it.
         unsafe { self.0.destroy() };
     }
 }

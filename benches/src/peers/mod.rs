@@ -54,7 +54,7 @@ impl Arena {
 
     #[inline]
     fn give(&self, frame: usize) {
-        // SAFETY: the frame is a table of the arena that nobody uses any more.
+        // SAFETY: the frame is a table of the arena that no code uses any more.
         unsafe { *std::ptr::with_exposed_provenance_mut::<usize>(self.start + frame) = self.free.get() };
         self.free.set(frame);
     }

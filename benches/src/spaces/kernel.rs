@@ -27,7 +27,7 @@ static CPU: AtomicUsize = AtomicUsize::new(0);
 static ENABLED: AtomicUsize = AtomicUsize::new(1);
 static RELEASED: AtomicUsize = AtomicUsize::new(0);
 
-// SAFETY: as for `Frames`. There is one thread, no TLB, and nobody walks.
+// SAFETY: as for `Frames`. There is one thread, no TLB, and no CPU walks the table.
 unsafe impl<M: Machine> Kernel for Host<M> {
     type Machine = M;
 

@@ -62,7 +62,7 @@ impl Frames {
 
     #[inline]
     fn give_zeroed(&self, frame: PhysAddr) {
-        // SAFETY: the frame is of the arena, and nobody uses it any more.
+        // SAFETY: the frame is of the arena, and no code uses it any more.
         unsafe { self.pointer(frame.get()).cast::<usize>().write(ZEROED.load(Ordering::Relaxed)) };
         ZEROED.store(frame.get(), Ordering::Relaxed);
     }
@@ -82,7 +82,7 @@ impl Frames {
 
     #[inline]
     fn give(&self, frame: PhysAddr) {
-        // SAFETY: the frame is of the arena, and nobody uses it any more.
+        // SAFETY: the frame is of the arena, and no code uses it any more.
         unsafe { self.pointer(frame.get()).cast::<usize>().write(FREE.load(Ordering::Relaxed)) };
         FREE.store(frame.get(), Ordering::Relaxed);
     }
@@ -232,7 +232,7 @@ impl<F: Walked, M: Mode> Subject for Raw<F, M> {
     #[inline(always)]
     fn replace(&mut self, vpn: usize, pfn: usize) {
         let (at, frame) = (VirtAddr::new(vpn << 12), Pfn::new(pfn));
-        // SAFETY: as above, and nobody needs the page.
+        // SAFETY: as above, and no code needs the page.
         unsafe { self.table.replace(&mut self.batch, at, frame, RIGHTS, &mut |_| ()) }
             .expect("a mapped page");
         self.settle();

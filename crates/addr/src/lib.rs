@@ -38,7 +38,7 @@
 //! | [`Attr`] | what an access may do, and how it is cached |
 //! | [`Asid`] | an address-space identifier, as a TLB tags its entries with |
 //! | [`CpuSet`] | a set of CPUs of any fixed capacity |
-//! | [`Flush`], [`Reach`] | which translations a change makes stale, and for whom |
+//! | [`Flush`], [`Reach`] | which translations a change makes stale, and on which CPUs |
 //! | [`WalkCache`] | what hardware caches of the entries above the leaves |
 #![no_std]
 #![cfg_attr(not(test), warn(unused_crate_dependencies))]

@@ -101,13 +101,13 @@ pub enum Error {
     /// The place for uncovered frames is full.
     NoRoom,
     /// The hardware wants break before make: pages that change their size are not mapped for a while.
-    /// [`Writer::resize_breaking`](crate::Writer::resize_breaking) does that to pages that nobody needs meanwhile.
+    /// [`Writer::resize_breaking`](crate::Writer::resize_breaking) does that to pages that no program needs meanwhile.
     Breaks,
-    /// Somebody else is writing this table.
+    /// Another writer of this table exists.
     Busy,
     /// The change is made, and not known to every CPU that may hold an older translation: the shootdown was refused. What it
-    /// took out is not freed; the next change of the same table flushes everything. No table returns this; who drives a
-    /// shootdown does.
+    /// took out is not freed; the next change of the same table flushes everything. No table returns this error; the
+    /// code that drives a shootdown does.
     Unflushed,
 }
 

@@ -28,7 +28,7 @@ impl Footprint {
     }
 }
 
-/// The counters behind a [`Footprint`]. One writer changes them, anybody reads.
+/// The counters behind a [`Footprint`]. One writer changes them, any thread reads them.
 #[derive(Debug, Default)]
 pub struct Tally {
     nodes: AtomicUsize,

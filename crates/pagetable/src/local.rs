@@ -94,7 +94,7 @@ impl<T> DerefMut for OneCpu<T> {
 
 /// A table and the function that flushes the TLB: changes flush, then free, before they return.
 ///
-/// The table is private to this value, so nobody walks it meanwhile but the hardware whose TLB `flush` flushes.
+/// The table is private to this value, so no CPU walks it meanwhile but the hardware whose TLB `flush` flushes.
 ///
 /// ```
 /// use tlbkit_addr::{Attr, PageSize, Pages, Pfn, VirtAddr};
@@ -306,7 +306,7 @@ impl<'n, T: Table<'n>, F: Invalidate> Local<'n, T, F> {
     fn settle(&mut self) {
         if !self.batch.is_empty() {
             self.flush.invalidate(self.batch.flush());
-            // SAFETY: nobody walks but this CPU, which does not now, and its TLB has just been flushed.
+            // SAFETY: no other CPU walks the table, and this one does not now, and its TLB has just been flushed.
             unsafe { self.batch.complete() };
         }
     }
@@ -325,7 +325,7 @@ impl<'n, T: Table<'n>, F: Invalidate> Local<'n, T, F> {
     pub fn destroy(mut self) {
         let batch = destroy_into(self.table, self.batch);
         self.flush.invalidate(batch.flush());
-        // SAFETY: the table is gone, nobody walks it, and the TLB has just been flushed.
+        // SAFETY: the table is gone, no CPU walks it, and the TLB has just been flushed.
         unsafe { batch.reclaim() };
     }
 }

@@ -36,7 +36,7 @@ pub trait Mode: Debug + Send + Sync + 'static + sealed::Sealed {
         unsafe { W::read_alone(cell) }
     }
 
-    /// Stores a word that leads nowhere, or that nobody can reach yet.
+    /// Stores a word that leads nowhere, or that no walker can reach yet.
     ///
     /// # Safety
     ///

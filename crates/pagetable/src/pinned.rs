@@ -8,7 +8,7 @@ use core::marker::PhantomData;
 /// that unlinked them. So one mechanism is the flush and the grace period: a walk between two acknowledgements never
 /// meets a freed node. What pins depends on the kernel: interrupts masked, preemption and the shootdown interrupt
 /// deferred, or the exception level of a TLB refill handler (on MIPS, EXL masks interrupts). In solo mode any walk is
-/// pinned: nobody frees while it runs.
+/// pinned: nothing is freed while it runs.
 ///
 /// It costs no instruction.
 #[derive(Clone, Copy, Debug)]

@@ -12,8 +12,8 @@
 //!
 //! Freeing a node earlier, or after only a part of the range is flushed, is the bug that this type exists to prevent:
 //! it owns the nodes. A batch that is dropped is counted in [`Held`](crate::nodes::Held), and the table owes what it
-//! owned: its next writer's batch takes that up. Where nobody can, the nodes are leaked and counted, for a leak is an
-//! error that a kernel survives.
+//! owned: its next writer's batch takes that up. Where no writer can, the nodes are leaked and counted, for a leak is
+//! an error that a kernel survives.
 //!
 //! # Unwinding
 //!
@@ -37,7 +37,7 @@ use crate::{Mode, WriterFlag};
 #[must_use = "what it owes is still owed: carry it through a shootdown, then reclaim it"]
 pub struct Retired<'n> {
     nodes: &'n dyn Reclaim,
-    /// The number of the table, or 0 if nobody takes the batch up when it is dropped.
+    /// The number of the table, or 0 if no writer takes the batch up when it is dropped.
     table: u32,
     /// The last node retired; the list goes on through the records.
     head: Option<NodeAddr>,
@@ -114,7 +114,7 @@ impl<'n> Retired<'n> {
         }
     }
 
-    /// Makes the batch that of a table that is gone: nobody takes it up, and it holds no place back.
+    /// Makes the batch that of a table that is gone: no writer takes it up, and it holds no place back.
     pub(crate) fn outlive(&mut self) {
         self.table = 0;
         if self.quarantine {

@@ -369,7 +369,7 @@ pub struct WriterFlag {
 
 impl WriterFlag {
     /// Returns the flag of a new table with nodes from the storage of `held`. With that of [`default`](Self::default)
-    /// instead, nobody takes up the table's dropped obligations.
+    /// instead, no writer takes up the table's dropped obligations.
     pub fn new(held: &Held) -> Self {
         Self { taken: AtomicBool::new(false), number: held.number() }
     }

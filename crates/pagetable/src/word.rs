@@ -7,14 +7,15 @@
 //! |-|-|-|-|
 //! | [`follow`](Word::follow) | a walker | relaxed | the next address depends on the loaded word, and hardware orders dependent loads; an acquire would be a `sync` per level on MIPS |
 //! | [`publish`](Word::publish) | the writer | release | whatever the word leads to is complete before the word can be seen |
-//! | [`put`](Word::put) | the writer | relaxed | a word that nobody can reach yet, or one that leads nowhere |
+//! | [`put`](Word::put) | the writer | relaxed | a word that no walker can reach yet, or one that leads nowhere |
 //! | [`swap`](Word::swap) | the writer | acquire-release | hardware may set a status bit between a load and a store |
 //!
 //! In [`Solo`](crate::Solo) mode the writer's accesses are plain ([`read_alone`](Word::read_alone),
-//! [`write_alone`](Word::write_alone)), for nobody looks meanwhile; but where hardware walks the table, its walker looks at
-//! any moment, by speculation, and they are those of the table above. No barrier instruction is here: the one that a
-//! machine wants after the last store is the kernel's ([`Reach::Barrier`](tlbkit_addr::Reach::Barrier)), in the function
-//! that it gives to [`Local`](crate::Local), or before it uses what a [`Writer`](crate::Writer) has mapped.
+//! [`write_alone`](Word::write_alone)), for no other code looks meanwhile; but where hardware walks the table, its
+//! walker looks at any moment, by speculation, and they are those of the table above. No barrier instruction is here:
+//! the one that a machine wants after the last store is the kernel's ([`Reach::Barrier`](tlbkit_addr::Reach::Barrier)),
+//! in the function that it gives to [`Local`](crate::Local), or before it uses what a [`Writer`](crate::Writer) has
+//! mapped.
 //!
 //! Rust's memory model has no dependent loads: a relaxed `follow` beside the writer is sound only because the
 //! compiler cannot know the address before it has loaded the word. Where the model is checked rather than run (loom,
@@ -93,7 +94,7 @@ pub trait Word:
     /// `cell` points at a live cell.
     unsafe fn follow(cell: *const Self::Cell) -> Self;
 
-    /// Stores a word so that everything written before it is seen by whoever follows it.
+    /// Stores a word so that everything written before it is seen by every walker that follows it.
     ///
     /// # Safety
     ///
@@ -125,18 +126,18 @@ pub trait Word:
     /// `cell` points at a live cell.
     unsafe fn exchange(cell: *const Self::Cell, old: Self, word: Self) -> Result<(), Self>;
 
-    /// Reads a word that nobody else writes meanwhile: a plain load, which the compiler may widen.
+    /// Reads a word that no other CPU writes meanwhile: a plain load, which the compiler may widen.
     ///
     /// # Safety
     ///
-    /// `cell` points at a live cell, and nobody else writes it during the call.
+    /// `cell` points at a live cell, and no other CPU writes it during the call.
     unsafe fn read_alone(cell: *const Self::Cell) -> Self;
 
     /// Writes a word that no other CPU writes or reads meanwhile: a plain store, which the compiler may widen.
     ///
     /// # Safety
     ///
-    /// `cell` points at a live cell, and nobody else accesses it during the call.
+    /// `cell` points at a live cell, and no other code accesses it during the call.
     unsafe fn write_alone(cell: *const Self::Cell, word: Self);
 }
 
@@ -216,14 +217,14 @@ macro_rules! word {
             #[cfg(not(tlbkit_loom))]
             #[inline(always)]
             unsafe fn read_alone(cell: *const Self::Cell) -> Self {
-                // SAFETY: the cell is live and nobody writes it; an atomic has the layout of its integer.
+                // SAFETY: the cell is live and no CPU writes it; an atomic has the layout of its integer.
                 unsafe { cell.cast::<Self>().read() }
             }
 
             #[cfg(not(tlbkit_loom))]
             #[inline(always)]
             unsafe fn write_alone(cell: *const Self::Cell, word: Self) {
-                // SAFETY: the cell is live and nobody else accesses it; atomics are interior mutable, so writing
+                // SAFETY: the cell is live and no other code accesses it; atomics are interior mutable, so writing
                 // through a pointer that came from a shared one is allowed.
                 unsafe { cell.cast_mut().cast::<Self>().write(word) }
             }

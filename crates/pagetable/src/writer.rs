@@ -30,7 +30,7 @@ impl<'t, 'n, T: Table<'n> + ?Sized> Turn<'t, 'n, T> {
     ///
     /// # Safety
     ///
-    /// Nobody else has the right as long as this is there.
+    /// No other code has the right as long as this is there.
     #[inline(always)]
     pub const unsafe fn sole(table: &'t T) -> Self {
         Self { table, nodes: PhantomData }

@@ -102,7 +102,7 @@ fn agrees<G: Radix, F: Format<Word = u64>>(parts: &[Vec<Op>], chunks: usize) {
                     assert_eq!(done, mapped.map(|(frame, _)| frame).ok_or(not_mapped));
                     model.entry(at).and_modify(|page| *page = (frame, true));
                 }
-                // SAFETY: nobody walks.
+                // SAFETY: no CPU walks the table.
                 Op::Complete => unsafe { cursor.complete() },
             }
             assert_eq!(cursor.page(), Vpn::new(at));
@@ -117,7 +117,7 @@ fn agrees<G: Radix, F: Format<Word = u64>>(parts: &[Vec<Op>], chunks: usize) {
         assert_eq!(writer.unmap(Pages::one(Vpn::new(page)), tlbkit_pagetable::Holes::Refuse, None), Ok(1));
     }
     assert_eq!(table.footprint(), empty);
-    // SAFETY: nobody walks.
+    // SAFETY: no CPU walks the table.
     unsafe {
         writer.finish().reclaim();
         destroy(table).reclaim();
@@ -169,7 +169,7 @@ fn a_cursor_acts_on_whole_leaves() {
         assert!(cursor.step());
         assert_eq!(cursor.unmap().unwrap().frame, Pfn::new(5 * count));
         assert!(cursor.pending().flush().covers(pages));
-        // SAFETY: nobody walks.
+        // SAFETY: no CPU walks the table.
         unsafe {
             writer.finish().reclaim();
             assert_eq!(table.footprint().ptes, 0);
@@ -202,7 +202,7 @@ fn a_cursor_stops_at_the_ends_of_the_space() {
     assert!(!cursor.step());
     assert_eq!(cursor.next_mapped(Vpn::new(usize::MAX)), None);
     assert_eq!(cursor.page(), Vpn::new(top));
-    // SAFETY: nobody walks.
+    // SAFETY: no CPU walks the table.
     unsafe {
         writer.finish().reclaim();
         destroy(table).reclaim();

@@ -22,7 +22,7 @@ struct Frames {
     records: Vec<Record>,
 }
 
-// SAFETY: the memory is the test's, and its frames are used by whoever took them.
+// SAFETY: the memory is the test's, and only the code that took a frame uses it.
 unsafe impl Sync for Frames {}
 
 impl Frames {
@@ -94,7 +94,7 @@ fn a_node_is_a_cleared_frame_and_its_record() {
 #[derive(Debug)]
 struct Kept<'f>(&'f Frames, Mutex<Vec<PhysAddr>>);
 
-// SAFETY: as for `Frames`, and what is given back zeroed is zero as long as nobody has it.
+// SAFETY: as for `Frames`, and what is given back zeroed is zero as long as no code has it.
 unsafe impl FrameSource for Kept<'_> {
     fn take(&self) -> Option<PhysAddr> {
         self.0.take()
@@ -141,7 +141,7 @@ fn a_frame_that_is_known_to_be_zero_is_not_cleared_again() {
         let words = unsafe { std::slice::from_raw_parts((&frames).memory(*frame).cast::<u64>(), 512) };
         assert!(words.iter().all(|&word| word == 0));
     }
-    // Who takes one gets it as it is: were it cleared all the same, this would be gone.
+    // A frame is handed out as it is: were it cleared all the same, this would be gone.
     let kept = *nodes.source().1.lock().unwrap().last().unwrap();
     // SAFETY: as above.
     unsafe { (&frames).memory(kept).cast::<u64>().add(511).write(9) };
@@ -172,7 +172,7 @@ fn frames_that_cannot_be_nodes_go_back() {
 fn records_begin_where_memory_does() {
     const RAM: usize = 0x8000_0000;
     let mut memory = vec![Chunk::ZERO; 8];
-    // The frame below and the one above have no record, so that nobody touches their memory.
+    // The frame below and the one above have no record, so that no code touches their memory.
     let frames = Frames::new(&mut memory, RAM, 8, (RAM >> 12) - 1..(RAM >> 12) + 9);
     let nodes = Storage::<Solo>::new(&frames);
     assert_eq!(nodes.take(512), None, "a frame below has no record");
@@ -244,7 +244,7 @@ fn a_table_lives_in_frames() {
         let table = mpt::Mpt4::new(&nodes).unwrap();
         let ops = ops(table.space(), 40).new_tree(&mut random).unwrap().current();
         Runner::new(&table, Profile::of::<Compact>(), 0).run(&table, &ops).unwrap();
-        // SAFETY: nobody walks the table any more.
+        // SAFETY: no CPU walks the table any more.
         unsafe { destroy(table).reclaim() };
         assert_eq!((frames.free(), nodes.held().pending(), nodes.held().lost()), (FRAMES - 1, 0, 0));
     }

@@ -29,7 +29,7 @@ fn split_one<P: Digits>(large: PageSize, small: PageSize, which: usize, around: 
     let one = Pages::count(Vpn::new(which * pages(large)), pages(large)).unwrap();
     let case = format!("{} to {}, page {which}, around {around:?}", large.bytes(), small.bytes());
     for to in [small, large, small] {
-        // SAFETY: nobody uses the pages.
+        // SAFETY: no code uses the pages.
         unsafe { table.resize_breaking(one, to) }.unwrap();
         for vpn in 0..pair.len() {
             let at = Vpn::new(vpn).address(BASE);

@@ -25,10 +25,10 @@ fn sizes<const N: usize>(counts: [(usize, usize); N]) -> [usize; MAX_WIDTH + 1] 
     sizes
 }
 
-/// Returns the node sizes of a table that nobody changes meanwhile.
+/// Returns the node sizes of a table that no CPU changes meanwhile.
 macro_rules! sizes_of {
     ($table:expr) => {
-        // SAFETY: nobody writes meanwhile.
+        // SAFETY: no CPU writes meanwhile.
         $table.table().node_sizes(unsafe { Pinned::by(&$table) })
     };
 }

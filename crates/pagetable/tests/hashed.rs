@@ -62,7 +62,7 @@ fn paper_sizes() {
     assert_eq!(clustered_used.bytes, (128 << 10) + 80 * (clustered_used.nodes - 1));
     small.destroy();
     clustered.destroy();
-    // SAFETY: nobody walks.
+    // SAFETY: no CPU walks the table.
     unsafe { destroy(large).reclaim() };
     assert_eq!(slab.usage().nodes, 0);
 }
@@ -188,13 +188,13 @@ fn an_emptied_bucket_waits_for_completion() {
     assert_eq!(map(&table, &mut second, 2), 2, "another block took the bucket too early");
     assert_eq!(map(&table, &mut second, 1), 2, "the old owner may come back");
     unmap(&table, &mut second, 1);
-    // SAFETY: nobody walks.
+    // SAFETY: no CPU walks the table.
     unsafe { first.reclaim() };
     assert_eq!(map(&table, &mut second, 3), 3, "the bucket was emptied again by a batch that still waits");
-    // SAFETY: nobody walks.
+    // SAFETY: no CPU walks the table.
     unsafe { second.complete() };
     assert_eq!(map(&table, &mut second, 4), 3);
-    // SAFETY: nobody walks.
+    // SAFETY: no CPU walks the table.
     unsafe {
         second.reclaim();
         destroy(table).reclaim();
@@ -343,7 +343,7 @@ fn larger_pages() {
     assert!(nodes.loads_of(|| table.lookup(missing)).1 > before);
     let leaf = table.lookup(VirtAddr::new(0x1_f123)).unwrap();
     assert_eq!((leaf.at, leaf.size, leaf.frame), (VirtAddr::new(0x1_0000), PageSize::K64, Pfn::new(32)));
-    // Split it, and nobody looks for its kind any more.
+    // Split it, and walks no longer look for its kind.
     table.resize(run(16, 16), PageSize::K4).unwrap();
     assert_eq!(table.lookup(VirtAddr::new(0x1_f123)).unwrap().frame, Pfn::new(47));
     assert_eq!(nodes.loads_of(|| table.lookup(missing)).1, before);
@@ -390,7 +390,7 @@ fn a_visit_sees_what_is_split_meanwhile() {
         ControlFlow::Continue(())
     });
     assert_eq!(seen, (16..32).chain([40]).map(|vpn| (vpn, vpn)).collect());
-    // SAFETY: nobody walks.
+    // SAFETY: no CPU walks the table.
     unsafe {
         batch.reclaim();
         destroy(table).reclaim();
@@ -411,7 +411,7 @@ fn a_failed_range_leaves_no_trace() {
         assert_eq!(refused, Err(Error::NoMemory { wanted: 8, pending: 0 }));
         assert_eq!((table.footprint(), nodes.slab.usage()), before);
     }
-    // Eight blocks fit the eight buckets, whoever claimed them before.
+    // Eight blocks fit the eight buckets, whichever blocks claimed them before.
     table.map(run(0x100, 8), Pfn::new(1), PageSize::K4, RW).unwrap();
     table.destroy();
 }
@@ -445,7 +445,7 @@ fn no_visit_misses_what_is_promoted_meanwhile() {
             });
             assert!(seen.iter().all(|&seen| seen), "promoted at leaf {moment}, {apart} large pages up");
             writer.unmap(small, Holes::Refuse, None).unwrap();
-            // SAFETY: nobody walks.
+            // SAFETY: no CPU walks the table.
             unsafe { writer.finish().reclaim() };
             if leaves <= moment {
                 break;

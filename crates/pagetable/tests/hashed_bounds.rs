@@ -132,8 +132,8 @@ fn costs(pages: &[usize], secret: Option<usize>) -> (f64, usize) {
     (words as f64 / some.len() as f64, moved)
 }
 
-/// Whoever chooses pages can ruin the public hash, and cannot ruin one with a secret. Either way a change moves a bounded
-/// number of buckets.
+/// A program that chooses pages can ruin the public hash, and cannot ruin one with a secret. Either way a change moves
+/// a bounded number of buckets.
 #[test]
 fn chosen_pages_share_no_chain_under_a_secret() {
     let pages = chosen();

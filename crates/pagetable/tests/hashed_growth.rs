@@ -108,7 +108,7 @@ fn a_growth_may_stop_at_any_node() {
     assert!(refused > 0 && stopped > refused, "nothing was refused");
 }
 
-/// A range that cannot fit is refused before anybody looks at its pages, however long it is.
+/// A range that cannot fit is refused before its pages are looked at, however long it is.
 #[test]
 fn a_huge_range_is_refused_at_once() {
     fn refuses<const CLUSTER: u32, const LOAD: usize>(nodes: &Watched<'_, u64, Solo>) {

@@ -231,7 +231,7 @@ where
             Op::Complete { batch: at } => {
                 if at < self.batches.len() {
                     let old = self.batches.swap_remove(at);
-                    // SAFETY: nobody walks.
+                    // SAFETY: no CPU walks the table.
                     unsafe { old.reclaim() };
                 }
             }
@@ -239,7 +239,7 @@ where
         if <N::Mode as Mode>::SHARED {
             self.batches.push(batch);
         } else {
-            // SAFETY: nobody walks.
+            // SAFETY: no CPU walks the table.
             unsafe { batch.reclaim() };
         }
         self.check();
@@ -383,10 +383,10 @@ where
             assert_eq!(self.table.blocks(), 0);
         }
         for batch in self.batches {
-            // SAFETY: nobody walks.
+            // SAFETY: no CPU walks the table.
             unsafe { batch.reclaim() };
         }
-        // SAFETY: nobody walks.
+        // SAFETY: no CPU walks the table.
         unsafe { destroy(self.table).reclaim() };
         assert_eq!((self.nodes.held().lost(), self.nodes.held().pending()), (0, 0));
     }

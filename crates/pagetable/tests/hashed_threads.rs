@@ -32,7 +32,7 @@ fn beside<G, F, const C: u32, const B: u32, const L: usize>(
     for &vpn in pages.iter().filter(|&&vpn| always(vpn)) {
         let mut writer = Writer::new(&table).unwrap();
         writer.map(Pages::one(Vpn::new(vpn)), Pfn::new(vpn & 0xf_ffff), PageSize::K4, Attr::READ).unwrap();
-        // SAFETY: nobody walks yet.
+        // SAFETY: no CPU walks the table yet.
         unsafe { writer.finish().reclaim() };
     }
     std::thread::scope(|scope| {
@@ -57,7 +57,7 @@ fn beside<G, F, const C: u32, const B: u32, const L: usize>(
         write(&table, &gate);
         over.store(true, Ordering::Relaxed);
     });
-    // SAFETY: nobody walks any more.
+    // SAFETY: no CPU walks the table any more.
     unsafe { destroy(table).reclaim() };
     assert_eq!(slab.usage().nodes, 0);
 }

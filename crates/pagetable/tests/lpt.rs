@@ -47,7 +47,7 @@ fn pin(nodes: &impl Nodes) -> Pinned<'_> {
 }
 
 fn reclaim(batch: Retired<'_>) {
-    // SAFETY: nobody walks now.
+    // SAFETY: no CPU walks the table now.
     unsafe { batch.reclaim() };
 }
 

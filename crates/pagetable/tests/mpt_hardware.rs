@@ -177,7 +177,7 @@ fn dirtied_at<G: Radix, F: Format<Word = u64>>(
     .unwrap();
     let accesses = nodes.accesses.get();
     *nodes.mmu.borrow_mut() = None;
-    // SAFETY: nobody reclaims meanwhile.
+    // SAFETY: no CPU reclaims meanwhile.
     let leaf = table.lookup(unsafe { Pinned::by(&nodes) }, AT).unwrap();
     let frame = if to == K4 { 0x407 } else { 0x400 };
     assert_eq!((leaf.size, leaf.frame), (to, Pfn::new(frame)));
@@ -185,7 +185,7 @@ fn dirtied_at<G: Radix, F: Format<Word = u64>>(
     assert_eq!(leaf.attr, RW | dirty, "the MMU stored at access {moment} of {accesses}");
     let batch = writer.finish();
     assert!((batch.flush().links() || !relinked) && batch.flush().covers(whole));
-    // SAFETY: nobody walks.
+    // SAFETY: no CPU walks the table.
     unsafe {
         batch.reclaim();
         assert_eq!(table.footprint().ptes, if to == M2 { 1 } else { 512 });
@@ -235,7 +235,7 @@ fn what_hardware_notes_at_any_moment_of_a_change_of_a_run_is_kept() {
     dirtied::<Contiguous<Va48>, Aarch64Of<12, true, true>>(17);
 }
 
-/// Pages whose status bits are all set change their size without a word to anybody: one store each.
+/// Pages whose status bits are all set change their size without a flush: one store each.
 #[test]
 fn a_size_changes_in_place_where_the_architecture_permits_it() {
     fn changes<G: Radix, F: Format<Word = u64>>() {
@@ -244,10 +244,10 @@ fn a_size_changes_in_place_where_the_architecture_permits_it() {
         let table: Mpt<'_, G, F, _> = Mpt::new(&slab).unwrap();
         let mut writer = Writer::new(&table).unwrap();
         writer.map(pages(0x600, 512), Pfn::new(0x400), M2, RW | STATUS).unwrap();
-        let told = &mut |_: &Flush| panic!("nobody is to be told");
+        let told = &mut |_: &Flush| panic!("no CPU is to be told");
         writer.resize(pages(0x600, 512), K4, told).unwrap();
         writer.resize(pages(0x600, 512), M2, told).unwrap();
-        // SAFETY: nobody walks.
+        // SAFETY: no CPU walks the table.
         unsafe {
             writer.finish().reclaim();
             destroy(table).reclaim();
@@ -288,12 +288,12 @@ fn a_flush_that_unwinds_in_a_change_of_size_leaves_every_page_mapped() {
             unsafe { table.resize(&mut batch, whole, to, &mut |_| panic!("the flush")) }
         }));
         assert!(unwound.is_err());
-        // SAFETY: nobody reclaims meanwhile.
+        // SAFETY: no CPU reclaims meanwhile.
         let leaf = table.lookup(unsafe { Pinned::by(&slab) }, AT).unwrap();
         // In place the new leaf is there already; after a break the old one is there again, for the TLBs may hold it.
         assert_eq!((leaf.size, leaf.attr), (if F::BREAK { from } else { to }, RW));
         assert!(batch.flush().links() && batch.flush().covers(whole));
-        // SAFETY: nobody walks.
+        // SAFETY: no CPU walks the table.
         unsafe {
             batch.reclaim();
             destroy(table).reclaim();
@@ -396,7 +396,7 @@ fn lent_links_are_to_be_flushed_where_absence_may_be_cached() {
         let slot = 1 << (G::VA_BITS - 12 - G::WIDTHS[0]);
         let flush = table.lend(pages(0, 2 * slot)).unwrap();
         assert!(flush.reach() < Reach::Local || flush.covers(pages(0, 2 * slot)));
-        // SAFETY: nobody walks.
+        // SAFETY: no CPU walks the table.
         unsafe { destroy(table).reclaim() };
         flush
     }
@@ -416,7 +416,7 @@ fn where_absence_may_be_cached_a_new_page_asks_for_a_local_flush() {
     writer.map(high, Pfn::new(1), K4, RW).unwrap();
     let batch = writer.finish();
     assert!(batch.flush().reach() == Reach::Local && batch.flush().covers(high));
-    // SAFETY: nobody walks.
+    // SAFETY: no CPU walks the table.
     unsafe {
         batch.reclaim();
         destroy(table).reclaim();

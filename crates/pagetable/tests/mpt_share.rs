@@ -21,20 +21,20 @@ fn kernel_half() -> Pages {
 }
 
 fn look<'n>(table: &impl Table<'n>, at: usize) -> Option<Leaf> {
-    // SAFETY: nobody reclaims during these lookups.
+    // SAFETY: no CPU reclaims during these lookups.
     table.lookup(unsafe { Pinned::by(&at) }, VirtAddr::new(at))
 }
 
 fn map(table: &Tree<'_, '_>, at: usize, frame: usize) -> Result<(), Error> {
     let mut writer = Writer::new(table)?;
     let done = writer.map(Pages::one(VirtAddr::new(at).vpn(K4)), Pfn::new(frame), K4, RW);
-    // SAFETY: nobody walks now.
+    // SAFETY: no CPU walks the table now.
     unsafe { writer.finish().reclaim() };
     done
 }
 
 fn take_apart(table: Tree<'_, '_>) {
-    // SAFETY: nobody walks now.
+    // SAFETY: no CPU walks the table now.
     unsafe { destroy(table).reclaim() };
 }
 
@@ -66,7 +66,7 @@ fn borrowers_see_what_the_lender_maps_later() {
     // Emptied slots stay lent.
     let mut writer = Writer::new(&kernel).unwrap();
     writer.unmap(kernel_half(), Holes::Skip, None).unwrap();
-    // SAFETY: nobody walks now.
+    // SAFETY: no CPU walks the table now.
     unsafe { writer.finish().reclaim() };
     assert_eq!(look(&user, HIGH), None);
     map(&kernel, HIGH, 4).unwrap();
@@ -211,7 +211,7 @@ fn forks<'n>(
     let seen = look(&child, HIGHER).unwrap();
     assert_eq!((seen.frame, seen.attr), (Pfn::new(1), RW));
     for batch in [writer.finish(), born.finish(), destroy(child), destroy(parent)] {
-        // SAFETY: nobody walks now.
+        // SAFETY: no CPU walks the table now.
         unsafe { batch.reclaim() };
     }
 }
@@ -225,7 +225,7 @@ fn a_fork_leaves_alone_what_the_child_borrows() {
     let half = Pages::new(Vpn::new(top - ((1 << 18) - 1)), Vpn::new(top)).unwrap();
     let mut writer = Writer::new(&kernel).unwrap();
     writer.map(Pages::one(VirtAddr::new(HIGHER).vpn(K4)), Pfn::new(1), K4, RW).unwrap();
-    // SAFETY: nobody walks now.
+    // SAFETY: no CPU walks the table now.
     unsafe { writer.finish().reclaim() };
     kernel.lend(half).unwrap();
     let out = slab.usage().nodes;
@@ -243,7 +243,7 @@ fn a_fork_leaves_alone_what_the_child_borrows() {
         assert_eq!(look(table, HIGHER).unwrap().attr, RW);
     }
     for batch in [writer.finish(), born.finish(), destroy(child)] {
-        // SAFETY: nobody walks now.
+        // SAFETY: no CPU walks the table now.
         unsafe { batch.reclaim() };
     }
     assert_eq!(slab.usage().nodes, out);

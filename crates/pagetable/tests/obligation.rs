@@ -16,7 +16,7 @@ fn taken_apart<M: Mode>(test: impl FnOnce(&Slab<'_, u32, M>, Retired<'_>)) {
     let table = Mpt::<Va32, Compact32, _>::new(&slab).unwrap();
     let mut writer = Writer::new(&table).unwrap();
     writer.map(Pages::one(Vpn::new(7)), Pfn::new(9), PageSize::K4, Attr::READ).unwrap();
-    // SAFETY: nobody else has the table.
+    // SAFETY: no other code has the table.
     unsafe { writer.finish().reclaim() };
     let batch = destroy(table);
     assert_eq!((batch.nodes(), batch.is_empty()), (2, false));
@@ -28,7 +28,7 @@ fn taken_apart<M: Mode>(test: impl FnOnce(&Slab<'_, u32, M>, Retired<'_>)) {
 fn a_batch_that_is_dropped_is_a_loss_that_is_counted() {
     taken_apart::<Shared>(|slab, batch| {
         drop(batch);
-        // They wait for nothing any more, but nobody may have them again: some CPU may still walk them.
+        // They wait for nothing any more, but no code may have them again: some CPU may still walk them.
         assert_eq!((slab.held().pending(), slab.held().lost(), slab.usage().nodes), (0, 2, 2));
         drop(Retired::new(slab));
         assert_eq!((slab.held().pending(), slab.held().lost()), (0, 2));
@@ -40,7 +40,7 @@ fn another_cpu_reclaims_what_was_carried_to_it() {
     taken_apart::<Shared>(|slab, batch| {
         let carried = batch.across_cpus().unwrap();
         std::thread::scope(|scope| {
-            // SAFETY: nobody else has the table.
+            // SAFETY: no other code has the table.
             scope.spawn(move || unsafe { carried.into_retired().reclaim() });
         });
         assert_eq!((slab.held().pending(), slab.held().lost(), slab.usage().nodes), (0, 0, 0));
@@ -52,7 +52,7 @@ fn what_one_cpu_has_alone_stays_there() {
     taken_apart::<Solo>(|slab, batch| {
         let batch = batch.across_cpus().unwrap_err();
         assert_eq!(batch.nodes(), 2, "all of it comes back");
-        // SAFETY: nobody else has the table.
+        // SAFETY: no other code has the table.
         unsafe { batch.reclaim() };
         assert_eq!((slab.held().pending(), slab.held().lost(), slab.usage().nodes), (0, 0, 0));
     });
@@ -63,7 +63,7 @@ fn unmapped<'n>(table: &Mpt<'n, Va32, Compact32, Slab<'n, u32, Shared>>, page: u
     let mut writer = Writer::new(table).unwrap();
     let pages = Pages::one(Vpn::new(page));
     writer.map(pages, Pfn::new(9), PageSize::K4, Attr::READ).unwrap();
-    // SAFETY: nobody else walks the table.
+    // SAFETY: no other CPU walks the table.
     unsafe { writer.take().reclaim() };
     writer.unmap(pages, Holes::Refuse, None).unwrap();
     writer.finish()
@@ -75,7 +75,7 @@ fn is_taken_up<'n, T: Table<'n>>(slab: &Slab<'n, u32, Shared>, table: &T, nodes:
     let batch = Writer::new(table).unwrap().finish();
     assert_eq!((batch.nodes(), batch.is_empty()), (nodes, false));
     assert!(batch.flush().is_all() && batch.flush().reach() == Reach::Everywhere);
-    // SAFETY: nobody else walks the table.
+    // SAFETY: no other CPU walks the table.
     unsafe { batch.reclaim() };
     assert_eq!((slab.held().pending(), slab.held().lost()), (0, 0));
     assert!(Writer::new(table).unwrap().finish().is_empty(), "once");
@@ -99,13 +99,13 @@ fn a_writer_that_an_early_return_drops_leaves_its_obligation_to_the_next() {
     // A flush alone is owed, too.
     let mut writer = Writer::new(&table).unwrap();
     writer.map(Pages::one(Vpn::new(7)), Pfn::new(9), PageSize::K4, Attr::READ | Attr::WRITE).unwrap();
-    // SAFETY: nobody else walks the table.
+    // SAFETY: no other CPU walks the table.
     unsafe { writer.take().reclaim() };
     writer.protect(Pages::one(Vpn::new(7)), Holes::Refuse, Change::clear(Attr::WRITE)).unwrap();
     drop(writer.finish());
     assert_eq!(slab.held().dropped(), 2);
     is_taken_up(&slab, &table, 0);
-    // SAFETY: nobody else walks the table.
+    // SAFETY: no other CPU walks the table.
     unsafe { destroy(table).reclaim() };
     assert_eq!((slab.usage().nodes, slab.held().dropped()), (0, 2));
 }
@@ -132,7 +132,7 @@ fn a_table_takes_up_its_own_obligations_and_no_others() {
     let [first, second, third, fourth, fifth] = tables;
     let batch = Writer::new(&first).unwrap().finish();
     assert_eq!(batch.nodes(), 2);
-    // SAFETY: nobody else walks the tables.
+    // SAFETY: no other CPU walks the tables.
     unsafe {
         batch.reclaim();
         // One that is taken apart takes up, too; one that is dropped loses it with the rest.
@@ -165,7 +165,7 @@ fn overflows(table: &Chain<'_>, page: usize) -> bool {
     let before = table.footprint().nodes;
     let mut writer = Writer::new(table).unwrap();
     writer.map(Pages::one(Vpn::new(page)), Pfn::new(9), PageSize::K4, Attr::READ).unwrap();
-    // SAFETY: nobody else walks the table.
+    // SAFETY: no other CPU walks the table.
     unsafe { writer.finish().reclaim() };
     table.footprint().nodes > before
 }
@@ -175,7 +175,7 @@ fn a_dropped_quarantine_holds_up_its_own_table_until_the_next_batch_completes() 
     let mut memory = vec![Chunk::ZERO; 16];
     let slab = Slab::<u32, Shared>::new(&mut memory, 0).unwrap();
     let (mine, other) = (Chain::new(&slab).unwrap(), Chain::new(&slab).unwrap());
-    // SAFETY: nobody else walks the tables; so below.
+    // SAFETY: no other CPU walks the tables; so below.
     unsafe { killed(&other, 16).reclaim() };
     let late = killed(&mine, 16);
     let mut writer = Writer::new(&mine).unwrap();

@@ -68,7 +68,7 @@ fn with<G: Radix, F: Format<Word = u64>>(
     let mut writer = Writer::new(&table).unwrap();
     writer.map(pages(0x600, WHOLE), Pfn::new(0x400), K64, RW | Attr::COPY_ON_WRITE).unwrap();
     test(&table, &mut writer, &slab, table.root());
-    // SAFETY: nobody walks.
+    // SAFETY: no CPU walks the table.
     unsafe {
         writer.finish().reclaim();
         destroy(table).reclaim();
@@ -93,7 +93,7 @@ fn a_page_has_the_status_of_all_its_slots() {
             note::<G, F, _>(slab, root, FIRST + 15, Attr::DIRTY);
             let attr = RW | Attr::COPY_ON_WRITE | Attr::ACCESSED | Attr::DIRTY;
             let whole = |attr| tlbkit_pagetable::Leaf { at: AT, size: K64, frame: Pfn::new(0x410), attr };
-            // SAFETY: nobody reclaims meanwhile.
+            // SAFETY: no CPU reclaims meanwhile.
             let pinned = unsafe { Pinned::by(slab) };
             for page in FIRST..FIRST + 16 {
                 let at = VirtAddr::new(page << 12 | 0x123);
@@ -175,7 +175,7 @@ fn a_run_is_replaced_as_a_whole_and_returned_with_its_status() {
             // SAFETY: nothing runs on these pages.
             let old = unsafe { writer.replace_breaking(AT, Pfn::new(0x800), RW, &mut |_| ()) }.unwrap();
             assert_eq!((old.frame, old.attr), (Pfn::new(0x410), RW | Attr::COPY_ON_WRITE | Attr::DIRTY));
-            // SAFETY: nobody reclaims meanwhile.
+            // SAFETY: no CPU reclaims meanwhile.
             let pinned = unsafe { Pinned::by(slab) };
             for page in 0..16 {
                 let leaf = table.lookup(pinned, VirtAddr::new((FIRST + page) << 12)).unwrap();
@@ -197,7 +197,7 @@ fn a_run_is_replaced_as_a_whole_and_returned_with_its_status() {
     each!(test);
 }
 
-/// A store to one page of a run is one to all, as far as anybody knows; and so it is when they become one.
+/// A store to one page of a run is one to all, as far as software can tell; and so it is when they become one.
 #[test]
 fn what_a_run_becomes_has_its_status() {
     fn test<G: Radix, F: Format<Word = u64>>() {
@@ -207,7 +207,7 @@ fn what_a_run_becomes_has_its_status() {
                 note::<G, F, _>(slab, root, noted, attr);
                 // SAFETY: nothing runs on these pages.
                 unsafe { writer.resize_breaking(whole, to, &mut |flush| assert!(!flush.links())) }.unwrap();
-                // SAFETY: nobody reclaims meanwhile.
+                // SAFETY: no CPU reclaims meanwhile.
                 let pinned = unsafe { Pinned::by(slab) };
                 let found = |page: usize| table.lookup(pinned, VirtAddr::new(page << 12)).unwrap();
                 (0x600..0x600 + WHOLE)
@@ -247,14 +247,14 @@ fn a_flush_that_unwinds_leaves_every_page_of_a_run_mapped() {
             unsafe { table.resize(&mut batch, whole, to, &mut |_: &Flush| panic!("the flush")) }
         }));
         assert!(unwound.is_err());
-        // SAFETY: nobody reclaims meanwhile.
+        // SAFETY: no CPU reclaims meanwhile.
         let pinned = unsafe { Pinned::by(&slab) };
         for page in [0x2000, 0x2fff, 0x3fff] {
             let at = VirtAddr::new(page << 12);
             assert_eq!(table.translate(pinned, at).unwrap().get(), (page + 0x2000) << 12);
             assert_eq!(table.lookup(pinned, at).unwrap().size, from);
         }
-        // SAFETY: nobody walks.
+        // SAFETY: no CPU walks the table.
         unsafe {
             batch.reclaim();
             destroy(table).reclaim();

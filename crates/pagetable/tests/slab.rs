@@ -81,7 +81,7 @@ impl<'s, 'm> Model<'s, 'm> {
         }
     }
 
-    /// Frees a node, zeroed by hand if `clean`, after checking that nobody else has written it.
+    /// Frees a node, zeroed by hand if `clean`, after checking that no other code has written it.
     fn free(&mut self, at: usize, clean: bool) {
         let node = NodeAddr::new(at);
         let Taken { words, mark } = self.taken.remove(&at).unwrap();
@@ -260,7 +260,7 @@ fn overhead_is_small() {
     }
 }
 
-/// Whoever hands memory over counts it in pages.
+/// Memory that is handed over is counted in pages.
 #[test]
 fn a_chunk_is_a_page() {
     assert_eq!((size_of::<Chunk>(), align_of::<Chunk>()), (CHUNK, CHUNK));

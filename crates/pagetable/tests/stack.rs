@@ -33,7 +33,7 @@ const GAP: usize = 512;
 fn paint(top: usize) {
     let mut at = top - PAINTED;
     while at < top - GAP {
-        // SAFETY: the thread's stack is larger than that, and nobody uses what is below the frames of this thread.
+        // SAFETY: the thread's stack is larger than that, and no code uses what is below the frames of this thread.
         unsafe { (at as *mut u64).write_volatile(PAINT) };
         at += 8;
     }
@@ -120,7 +120,7 @@ fn exercise<'n, T: Table<'n>>(new: &dyn Fn() -> Option<T>) -> Most {
         let write = |change: &mut dyn FnMut(&mut Writer<'_, 'n, T>)| {
             let mut writer = Writer::new(&table).unwrap();
             change(&mut writer);
-            // SAFETY: nobody walks the table.
+            // SAFETY: no CPU walks the table.
             unsafe { writer.finish().reclaim() };
         };
         let one = |number: usize| Pages::one(page(space, number));
@@ -154,7 +154,7 @@ fn exercise<'n, T: Table<'n>>(new: &dyn Fn() -> Option<T>) -> Most {
                 });
             }
             note(5, &mut || {
-                // SAFETY: nobody writes meanwhile.
+                // SAFETY: no CPU writes meanwhile.
                 let _ = table.lookup(unsafe { Pinned::by(&()) }, page(space, number).address(space.base()));
             });
         }
@@ -166,7 +166,7 @@ fn exercise<'n, T: Table<'n>>(new: &dyn Fn() -> Option<T>) -> Most {
                 for to in [space.base(), size] {
                     write(&mut |writer| {
                         note(3, &mut || {
-                            // SAFETY: nobody uses the pages.
+                            // SAFETY: no code uses the pages.
                             let _ = unsafe { writer.resize_breaking(pages, to, &mut |_| ()) };
                         });
                     });
@@ -181,7 +181,7 @@ fn exercise<'n, T: Table<'n>>(new: &dyn Fn() -> Option<T>) -> Most {
             note(4, &mut || {
                 let mut seen = 0;
                 for half in space.halves().into_iter().flatten() {
-                    // SAFETY: nobody writes meanwhile.
+                    // SAFETY: no CPU writes meanwhile.
                     let _ = table.for_each(unsafe { Pinned::by(&()) }, half, &mut |_| {
                         seen += 1;
                         if seen < 10_000 { ControlFlow::Continue(()) } else { ControlFlow::Break(()) }
@@ -209,7 +209,7 @@ fn exercise<'n, T: Table<'n>>(new: &dyn Fn() -> Option<T>) -> Most {
         let mut table = Some(table);
         note(6, &mut || {
             if let Some(table) = table.take() {
-                // SAFETY: nobody walks the table.
+                // SAFETY: no CPU walks the table.
                 unsafe { destroy(table).reclaim() };
             }
         });

@@ -39,7 +39,7 @@ fn check<'n, T: Table<'n>>(
     change(&mut writer, &mut |flush| exact(flush));
     let batch = writer.finish();
     exact(batch.flush());
-    // SAFETY: nobody else has the table.
+    // SAFETY: no other code has the table.
     unsafe { batch.reclaim() };
 }
 
@@ -99,7 +99,7 @@ fn whole_pairs<'n, T: Table<'n>>(table: &T) {
 fn single_pages<'n, T: Table<'n>>(table: &T) {
     let mut writer = Writer::new(table).unwrap();
     writer.map(pages(0, 16), Pfn::new(16), K16, Attr::READ).unwrap();
-    // SAFETY: nobody else has the table.
+    // SAFETY: no other code has the table.
     unsafe { writer.finish().reclaim() };
     check(table, pages(4, 8), |writer, _| {
         assert_eq!(writer.protect(pages(4, 8), Holes::Refuse, Change::set(Attr::WRITE)), Ok(8));
@@ -119,7 +119,7 @@ macro_rules! tables {
             let $nodes = &storage;
             let table = $make;
             $test(&table);
-            // SAFETY: nobody else has the table.
+            // SAFETY: no other code has the table.
             unsafe { tlbkit_pagetable::destroy(table).reclaim() };
             assert_eq!(storage.usage().nodes, 0);
         }

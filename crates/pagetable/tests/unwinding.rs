@@ -57,7 +57,7 @@ fn resizes<'n, T: Private<'n>>(slab: &Storage<'_>, table: T, bad: usize) -> bool
     table.map(pages(0x400, 0x40), Pfn::new(0), PageSize::K16, RIGHTS).unwrap();
     for &to in SIZES {
         armed.set(true);
-        // SAFETY: nobody needs the pages.
+        // SAFETY: no code needs the pages.
         unwound |= unwinds(|| unsafe { table.resize_breaking(pages(0x400, 0x40), to) });
         armed.set(false);
         // One that changes nothing: what the last one owes is flushed and freed before it returns.
@@ -99,7 +99,7 @@ a_flush_unwinds! {
     compact: 0, |nodes| Gpt::<Va32, EntryLo, _, OneWord, Adaptive>::new(nodes).unwrap();
 }
 
-/// While a TLB may hold the old leaves, none of another size is there: a flush that unwinds has told nobody.
+/// While a TLB may hold the old leaves, none of another size is there: a flush that unwinds has told no CPU.
 #[test]
 fn a_flush_that_unwinds_makes_no_leaf_of_another_size() {
     for (from, to) in
@@ -116,7 +116,7 @@ fn a_flush_that_unwinds_makes_no_leaf_of_another_size() {
         let whole = pages(0x400, from.max(to).pages(PageSize::K4).unwrap());
         table.map(whole, Pfn::new(0), from, RIGHTS).unwrap();
         bad.set(true);
-        // SAFETY: nobody needs the pages.
+        // SAFETY: no code needs the pages.
         assert!(unwinds(|| unsafe { table.resize_breaking(whole, to) }));
         bad.set(false);
         for page in whole {

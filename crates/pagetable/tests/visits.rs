@@ -177,7 +177,7 @@ impl Act {
                 let change = Change::clear(Attr::WRITE);
                 assert_eq!(writer.protect(block(), Holes::Refuse, change), Ok(4));
             }
-            // SAFETY: nobody uses the pages.
+            // SAFETY: no code uses the pages.
             Act::Promote => unsafe { writer.resize_breaking(block(), LARGE, &mut |_| ()) }.unwrap(),
             // SAFETY: as above.
             Act::Split => unsafe { writer.resize_breaking(block(), PageSize::K4, &mut |_| ()) }.unwrap(),
@@ -355,7 +355,7 @@ fn write<'n, T: Table<'n>>(table: &T, change: impl FnOnce(&mut Writer<'_, 'n, T>
 }
 
 fn reclaim(batch: Retired<'_>) {
-    // SAFETY: nobody visits the table.
+    // SAFETY: no thread visits the table.
     unsafe { batch.reclaim() };
 }
 
@@ -454,7 +454,7 @@ visits!(g2_kseg0, EntryLo, 1, |nodes| Gpt32::<_, Fixed<1>>::new(nodes));
 visits!(g16_kseg0, EntryLo, 1, |nodes| Gpt32::<_, Fixed<4>>::new(nodes));
 visits!(g256_kseg0, EntryLo, 1, |nodes| Gpt32::<_, Fixed<8>>::new(nodes));
 visits!(ga_kseg0, EntryLo, 1, |nodes| Gpt32::<_, Adaptive>::new(nodes));
-// A bucket that takes another's place in its chain stands in both until everybody has left the old one.
+// A bucket that takes another's place in its chain stands in both until every walker has left the old one.
 visits!(hpt_pages, Compact32, 2, |nodes| Hpt32::<_, Compact32>::new(nodes));
 // From two buckets on, so that it grows under the visitor.
 visits!(hr, Compact32, 2, |nodes| Hashed::<Va32, Compact32, _, 0, 1, 75>::new(nodes));

@@ -42,7 +42,7 @@
 //!
 //! // A kernel copies the words to the vector. Here the interpreter plays the CPU, with a TLB of 16 entries.
 //! let vectors: Vec<_> = HANDLER.refill.words().iter().map(|&word| AtomicU32::new(word)).collect();
-//! // SAFETY: these are the slab's 8 chunks, and nobody else uses them while the machine runs.
+//! // SAFETY: these are the slab's 8 chunks, and no other code uses them while the machine runs.
 //! let nodes = unsafe { Window::from_raw(0x10_0000, slab.at(NodeAddr::new(0x8010_0000)).cast(), 8 * 1024) };
 //! let mut machine = Machine::<_, 16>::new(SPEC.features, Windows([Window::new(0, &vectors), nodes]));
 //! machine.cp0.context = u64::from(SPEC.context());
@@ -88,7 +88,8 @@
 //!   sets PageMask before, and clears it after.
 //! * Context holds [`Spec::context`](handler::Spec::context), on each CPU its own.
 //! * All nodes, the [`Block`] and the [`Log`] are in kseg0; the pages of a linear table too, which it reaches in kseg2. A
-//!   block at the end of kseg3 is there too, and is seen there through a TLB entry that is wired: one less for everybody.
+//!   block at the end of kseg3 is there too, and is seen there through a TLB entry that is wired: one entry less for
+//!   everything else.
 //! * A miss that the table does not resolve ends at the general vector, with Cause, EPC, BadVAddr, Context and EntryHi as
 //!   the hardware set them for the access. Either the handler branches there, or it writes a pair whose half is
 //!   invalid, and the access, tried again, raises TLB Invalid. The kernel need not tell the two apart; but once it has mapped

@@ -91,7 +91,7 @@ fn machine<P: Guarded>(
             cell.store(word, std::sync::atomic::Ordering::Relaxed);
         }
     }
-    // SAFETY: the slab's memory, which nobody writes while the machine runs.
+    // SAFETY: the slab's memory, which no CPU writes while the machine runs.
     let nodes =
         unsafe { Window::from_raw(NODES as u64, storage.at(NodeAddr::new(NODES)).cast(), chunks * 1024) };
     let mut machine =
@@ -110,7 +110,7 @@ fn exhaustive<P: Guarded>(features: Features, form: Form, pages: &[Mapped]) {
             machine.tlb.flush();
             machine.cp0.status = 0;
             let stop = machine.touch(at as u32 as i32 as u64, Access::Load).unwrap_err();
-            // SAFETY: nobody writes meanwhile.
+            // SAFETY: no CPU writes meanwhile.
             let pinned = || unsafe { tlbkit_pagetable::Pinned::by(&pair) };
             let mapped = [at, at | 0x1000].map(|at| table.lookup(pinned(), VirtAddr::new(at)));
             let served = |size: PageSize| form.sized || size == PageSize::K4;

@@ -81,9 +81,9 @@ fn an_entry_is_global_if_both_halves_are() {
     assert!(!even.is_global() && !odd.is_global() && !entry(0, 0).is_global());
 
     let ram = Ram::new();
-    let everybody = cpu(&ram, &[global(entry(0x40_0000, 7))]);
-    assert!(everybody.tlb.find(0x40_0000, 6).is_some());
-    assert_eq!(everybody.tlb.find(0x40_2000, 7), None);
+    let global = cpu(&ram, &[global(entry(0x40_0000, 7))]);
+    assert!(global.tlb.find(0x40_0000, 6).is_some());
+    assert_eq!(global.tlb.find(0x40_2000, 7), None);
     for half in [even, odd] {
         let one = cpu(&ram, &[half]);
         assert_eq!(one.tlb.find(0x40_0000, 6), None);
@@ -107,7 +107,7 @@ fn two_entries_for_one_address_are_refused() {
     assert_eq!(both(entry(at, 7), entry(at, 7)), duplicate(at));
     assert_eq!(both(entry(at, 7), entry(at, 6)), Ok(()));
     assert_eq!(both(entry(at, 7), entry(at + 0x2000, 7)), Ok(()));
-    // Whoever is global is in every space, and the larger covers the smaller, whichever is first.
+    // A global entry is in every space, and the larger covers the smaller, whichever is first.
     assert_eq!(both(global(entry(at, 7)), entry(at, 6)), duplicate(at));
     assert_eq!(both(entry(at, 7), global(entry(at, 6))), duplicate(at));
     assert_eq!(both(global(entry(at, 7)), global(entry(at + 0x2000, 7))), Ok(()));

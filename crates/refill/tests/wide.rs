@@ -67,7 +67,7 @@ fn refills<'n, T: Private<'n>>(
     low.put(TAIL as usize, handler.tail.words());
     low.put(BLOCK as usize, &root(table.table()));
     let entries: Vec<_> = (0..(128 << 10) / 4).map(|_| AtomicU32::new(0)).collect();
-    // SAFETY: the slab's memory, which nobody writes while the machine runs.
+    // SAFETY: the slab's memory, which no CPU writes while the machine runs.
     let nodes = unsafe {
         let first = storage.at(NodeAddr::new(KSEG0 as u32 as usize + NODES));
         Window::from_raw(NODES as u64, first.cast(), CHUNKS * size_of::<Chunk>() / 4)

@@ -11,13 +11,13 @@ pub enum Order {
     PteFirst,
     /// The TLBs, then the entry.
     TlbFirst,
-    /// Everybody stops, the entry changes, everybody flushes and goes on.
+    /// All CPUs of the address space stop, the entry changes, all flush and go on.
     TwoPhase,
     /// As PTE-first, then a look whether the entry has been overwritten, and again if so.
     Optimistic,
 }
 
-/// Who works, and who waits.
+/// Which CPU does the work, and which CPUs wait.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub enum Style {
     /// The requester waits for the repliers.
@@ -59,7 +59,7 @@ macro_rules! algorithms {
                 match self { $(Self::$variant => Order::$order,)* }
             }
 
-            /// Returns who does the work.
+            /// Returns which CPU does the work.
             pub const fn style(self) -> Style {
                 match self { $(Self::$variant => Style::$style,)* }
             }
@@ -68,19 +68,19 @@ macro_rules! algorithms {
 }
 
 algorithms! {
-    /// Changes the entry, then has everybody flush.
+    /// Changes the entry, then has every CPU flush.
     PteFirst = "PTE-first", PteFirst, Synchronous;
-    /// Has everybody flush, then changes the entry; misses meanwhile load the new value.
+    /// Has every CPU flush, then changes the entry; misses meanwhile load the new value.
     TlbFirst = "TLB-first", TlbFirst, Synchronous;
-    /// Stops everybody while the entry changes (Mach's shootdown).
+    /// Stops every CPU while the entry changes (Mach's shootdown).
     TwoPhase = "2-phase", TwoPhase, Synchronous;
     /// PTE-first, repeated until the entry stays what it should be.
     Optimistic = "optimistic", Optimistic, Synchronous;
-    /// PTE-first that nobody waits for.
+    /// PTE-first for which no CPU waits.
     PteFirstAsync = "PTE-first'", PteFirst, Asynchronous;
-    /// TLB-first that nobody waits for.
+    /// TLB-first for which no CPU waits.
     TlbFirstAsync = "TLB-first'", TlbFirst, Asynchronous;
-    /// Optimistic that nobody waits for.
+    /// Optimistic for which no CPU waits.
     OptimisticAsync = "optimistic'", Optimistic, Asynchronous;
     /// PTE-first by one CPU alone.
     PteFirstRemote = "PTE-first''", PteFirst, Remote;
@@ -93,7 +93,7 @@ algorithms! {
 /// Why an algorithm does not suit a machine.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub enum Unsuitable {
-    /// A status write could put the old entry back and nobody would notice.
+    /// A status write could put the old entry back unnoticed.
     StatusOverwrites,
     /// The hardware would reload the old entry behind the algorithm's back.
     LoadedByHardware,

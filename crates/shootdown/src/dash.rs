@@ -12,7 +12,7 @@
 //! | `update`, `update_again` | [`Dash::update`]; the payload is the ticket and the space |
 //! | `check` | [`Dash::is_lowered`] |
 //! | `flush`, `low_rights` | [`Unmapping::flush`], [`Unmapping::low_rights`] |
-//! | `is_walked` | no: a frame is in nobody's walk |
+//! | `is_walked` | no: no walk reads a frame |
 //! | [`Local::complete`](crate::Local::complete) | [`Dash::completed`] |
 //!
 //! No entry changes before the operation says so: with 2-phase that is when all CPUs have stopped, with TLB-first when all
@@ -82,11 +82,11 @@ pub struct Completed<M> {
     pub status: Attr,
 }
 
-/// Who shares a segment.
+/// The address spaces that share a segment.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub enum SharingId {
     /// Every address space (the text's 0).
-    Everybody,
+    AllSpaces,
     /// Those that have said the same number.
     Group(u32),
 }
@@ -153,11 +153,12 @@ struct Pending<M, const SHARES: usize> {
     ticket: Ticket,
     /// In the space that was named.
     own: Flight,
-    /// In those that shared the page when it began. Who stops sharing it is not rid of its stale copies.
+    /// In the spaces that shared the page when the operation began. A space that stops sharing the page keeps its stale
+    /// copies.
     others: Vec<Flight, SHARES>,
     at: Vpn,
     readonly: bool,
-    /// What a TLB may still have: the entry with the rights of all who shared the page.
+    /// What a TLB may still have: the entry with the rights of all spaces that shared the page.
     old: Entry,
     /// The status bits that updates have found.
     status: Attr,
@@ -216,9 +217,9 @@ fn is_safe(old: Entry, new: Entry) -> bool {
 pub struct Config {
     /// The size of a page.
     pub page: PageSize,
-    /// The plan of an unmapping that somebody waits for.
+    /// The plan of an unmapping for which a caller waits.
     pub prompt: Plan,
-    /// The plan of one that nobody waits for.
+    /// The plan of an unmapping for which no caller waits.
     pub cheap: Plan,
 }
 
@@ -526,7 +527,7 @@ impl<T: Tables, M, const PENDING: usize, const SHARES: usize> Dash<T, M, PENDING
     ) -> Result<Option<Completed<M>>, DashError> {
         let pending = self.of(ticket, space)?;
         if let Some(flight) = pending.flight(space) {
-            // An entry that nobody has changed has its rights.
+            // An unchanged entry has its rights.
             let done = flight.updated || outcome != Outcome::Done;
             let outcome = if done { outcome } else { Outcome::Superseded };
             *flight = Flight { ended: true, updated: outcome == Outcome::Done, ..Flight::new(space) };
@@ -547,7 +548,7 @@ impl<T: Tables, M, const PENDING: usize, const SHARES: usize> Dash<T, M, PENDING
         Ok(Some(Completed { message: ended.message, outcome, status }))
     }
 
-    /// `is_dirty(virt_addr)`: tells whether anybody who shares the page has written to it.
+    /// `is_dirty(virt_addr)`: tells whether any space that shares the page has written to it.
     ///
     /// # Errors
     ///
@@ -585,7 +586,7 @@ impl<T: Tables, M, const PENDING: usize, const SHARES: usize> Dash<T, M, PENDING
     }
 
     /// `share(sharing_id, seg_start, seg_end)`: from now on, mapping and unmapping in these pages affects every
-    /// space that has said the same. Spaces that share something for everybody have all to say so. What is mapped
+    /// space that has said the same. Every space that shares a page with all others must say so itself. What is mapped
     /// there already stays as it is: let it be the same frames.
     ///
     /// # Errors

@@ -1,7 +1,7 @@
 //! What the hardware does with page-table entries: the three variables of Tzou 2.1.2, Table 2.1, and the machines of
 //! today.
 
-/// Who loads a TLB entry on a miss.
+/// What loads a TLB entry on a miss.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub enum Loader {
     /// A walker in the hardware, at any time, speculatively too.
@@ -66,7 +66,7 @@ impl StatusBit {
 /// under way at a time, and a TLB entry whose bit is set writes that bit no more.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub struct Hardware {
-    /// Who loads TLB entries.
+    /// What loads TLB entries.
     pub loader: Loader,
     /// How the referenced (accessed) bit reaches the page-table entry.
     pub referenced: StatusBit,

@@ -100,7 +100,7 @@ fn lines_are_in_the_printed_order_or_missing() {
     differs(Algorithm::TwoPhase, Repair::REQUESTER_FLUSHES_AFTER, &after, &before);
     let (sound, printed) = ([Action::IsStopped(1)], [Action::AllAcknowledged]);
     differs(Algorithm::TwoPhase, Repair::RENDEZVOUS, &sound, &printed);
-    differs(Algorithm::TwoPhase, Repair::ALL_WHO_MAY_LOAD, &[Action::ReadTargets], &[Action::ReadHolders]);
+    differs(Algorithm::TwoPhase, Repair::ALL_LOADERS, &[Action::ReadTargets], &[Action::ReadHolders]);
     let (sound, printed) = ([Action::Update], [Action::ReadStatus, Action::Store]);
     differs(Algorithm::PteFirst, Repair::EXCHANGE, &sound, &printed);
     differs(Algorithm::PteFirst, Repair::DRAIN, &[FLUSH], &[Action::FlushLocally { drain: false }]);
@@ -118,14 +118,15 @@ fn lines_are_in_the_printed_order_or_missing() {
     missing(Algorithm::PteFirstAsync, Repair::RAISE_SUPERSEDES, &[Action::Open, Action::Close]);
 }
 
-/// Nobody is asked, so nobody takes it over, not even where nothing is left to do: the payload is never handed back.
+/// No CPU is asked, so no CPU takes the operation over, even if nothing is left to do: the payload is never handed
+/// back.
 #[test]
 fn an_operation_without_repliers_is_nobodys() {
     let plan = plan(Algorithm::PteFirstAsync, Repair::ZERO_REPLIERS | Repair::EXCLUSION);
     let mut operation = Operation::<(), 1>::new(plan, 0, None).ok().unwrap();
-    let nobody = Seen::Targets { members: CpuSet::empty(), running: CpuSet::empty() };
+    let none = Seen::Targets { members: CpuSet::empty(), running: CpuSet::empty() };
     while !operation.is_left() {
-        let seen = if operation.next() == Action::ReadTargets { nobody } else { Seen::Did };
+        let seen = if operation.next() == Action::ReadTargets { none } else { Seen::Did };
         operation.did(seen).unwrap();
     }
     assert_eq!(operation.next(), Action::Done(Outcome::Done));
@@ -171,7 +172,7 @@ fn a_replier_flushes_as_it_stops_and_leaves_without_looking_back() {
     assert_eq!(replied(Repair::FLUSH_AFTER_UPDATE), (vec![enter, flush(true), go, leave], true));
     assert_eq!(replied(Repair::RENDEZVOUS), (vec![enter, ack, go, flush(true), leave], true));
     let serve = plan(Algorithm::TwoPhase, Repair::FLUSH_AFTER_UPDATE).with_rendezvous(Rendezvous::Serve);
-    // Who only collects does not stop, and does not flush.
+    // A CPU that only collects requests does not stop, and does not flush.
     let mut replier = Replier::<2>::new(serve).unwrap();
     replier.collect();
     replier
@@ -196,7 +197,7 @@ fn what_others_see_of_a_plan() {
         }
         switch.next() == SwitchAction::IsChanging
     };
-    assert!(gated(without(Repair::DRAIN)) && !gated(without(Repair::ALL_WHO_MAY_LOAD)));
+    assert!(gated(without(Repair::DRAIN)) && !gated(without(Repair::ALL_LOADERS)));
     for (algorithm, hardware) in [(Algorithm::PteFirst, Hardware::VAX), (Algorithm::TlbFirst, Hardware::I386)]
     {
         let plan = Plan::unsound(algorithm, &hardware, LowRights::NeverWriteBack);

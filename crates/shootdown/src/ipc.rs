@@ -1,13 +1,13 @@
 //! Table 5.3's IPC region: pages that move between address spaces by ownership, mapped only when they are used.
 //!
-//! Two maps. The *high* one says who owns a page, and how often: one ownership in all means read and write, more
-//! mean read. The *low* one is the page table, which follows lazily: it may allow less (safe: the fault maps it in),
-//! and for a while, or among those who trust each other, more.
+//! Two maps. The *high* one says which spaces own a page, and how often: one ownership in all means read and write,
+//! more mean read. The *low* one is the page table, which follows lazily: it may allow less (safe: the fault maps it
+//! in), and for a while, or among spaces that trust each other, more.
 //!
 //! ```text
 //!   send                     start_transfer --------> ownership moves; the sender's mapping is being removed
 //!                              ownership only ------> ownership moves; the sender's mapping stays, and is stale
-//!   receive, no trust        finish_transfer -------> called wherever unfinished_in says: nobody else's mapping
+//!   receive, no trust        finish_transfer -------> called wherever unfinished_in says: no other mapping
 //!                                                     allows anything any more
 //!   receive, immediate use   mapin -----------------> the receiver's mapping is there before it faults
 //! ```
@@ -146,7 +146,7 @@ impl<const PAGES: usize, const SPACES: usize> Default for IpcRegion<PAGES, SPACE
 }
 
 impl<const PAGES: usize, const SPACES: usize> IpcRegion<PAGES, SPACES> {
-    /// Returns a region that nobody owns anything of.
+    /// Returns a region of which no space owns a page.
     pub const fn new() -> Self {
         const { assert!(SPACES <= 1 << 16, "a seat has room for every space's number") };
         let seat = Seat { owned: 0, low: Access::None, reducing: None, trusted_by: None };
@@ -211,7 +211,7 @@ impl<const PAGES: usize, const SPACES: usize> IpcRegion<PAGES, SPACES> {
     ///
     /// # Errors
     ///
-    /// [`IpcError::NoPage`]: none is free, which means owned by nobody and mapped nowhere; [`IpcError::OutOfRange`].
+    /// [`IpcError::NoPage`]: none is free, which means neither owned nor mapped by any space; [`IpcError::OutOfRange`].
     pub fn get_ownership(&mut self, space: usize) -> Result<usize, IpcError> {
         let is_idle = |seat: &Seat| seat.owned == 0 && seat.low == Access::None && seat.reducing.is_none();
         let free = |(_, seats): &(usize, &mut [Seat; SPACES])| seats.iter().all(is_idle);
@@ -223,7 +223,7 @@ impl<const PAGES: usize, const SPACES: usize> IpcRegion<PAGES, SPACES> {
         Ok(page)
     }
 
-    /// `release_ownership(vas, virt_addr)`. A page that nobody owns is free when its mappings are gone.
+    /// `release_ownership(vas, virt_addr)`. A page that no space owns is free when its mappings are gone.
     ///
     /// # Errors
     ///
@@ -233,7 +233,7 @@ impl<const PAGES: usize, const SPACES: usize> IpcRegion<PAGES, SPACES> {
         self.follow(space, page, None)
     }
 
-    /// Returns a space whose mapping of the page is known as stale. A page that nobody owns is not free before
+    /// Returns a space whose mapping of the page is known as stale. A page that no space owns is not free before
     /// [`finish_transfer`](Self::finish_transfer) has been called for each.
     pub fn stale_in(&self, page: usize) -> Option<usize> {
         // What had gone stale is good again if the others have given their ownerships up.
@@ -245,8 +245,9 @@ impl<const PAGES: usize, const SPACES: usize> IpcRegion<PAGES, SPACES> {
             .find(|&space| exceeds(space))
     }
 
-    /// Returns a space whose mapping of the page allows more than it owns, as stale or as still being reduced. Who calls
-    /// [`finish_transfer`](Self::finish_transfer) for one after the other until there is none is safe from all of them.
+    /// Returns a space whose mapping of the page allows more than it owns, as stale or as still being reduced. A caller
+    /// that calls [`finish_transfer`](Self::finish_transfer) for one after the other until there is none is safe from
+    /// all of them.
     pub fn unfinished_in(&self, page: usize) -> Option<usize> {
         (0..SPACES).find(|&space| self.low(space, page) > self.high(space, page))
     }
@@ -291,7 +292,7 @@ impl<const PAGES: usize, const SPACES: usize> IpcRegion<PAGES, SPACES> {
     }
 
     /// The kernel has reduced a mapping, and every TLB knows. Returns a further reduction, if ownerships have gone meanwhile
-    /// that the first one did not know of, and nobody trusts the space not to use the rest.
+    /// that the first one did not know of, and no other space trusts this one not to use the rest.
     ///
     /// # Errors
     ///
@@ -322,7 +323,7 @@ impl<const PAGES: usize, const SPACES: usize> IpcRegion<PAGES, SPACES> {
 
     /// `make_writable(vas, virt_addr, new_addr p)`: the page itself if this is its only ownership, as
     /// [`mapin`](Self::mapin) for writing; otherwise a copy of it, to which this ownership moves, and a reduction of the
-    /// mapping of the page that the space gives up. Explicit, unlike copy-on-write: nobody relies on a fault (5.3.5).
+    /// mapping of the page that the space gives up. Explicit, unlike copy-on-write: no space relies on a fault (5.3.5).
     ///
     /// # Errors
     ///
@@ -418,7 +419,7 @@ pub enum MessageStep {
         ownership_only: bool,
     },
     /// [`IpcRegion::finish_transfer`], in each space that [`IpcRegion::unfinished_in`] names, until it names none: the
-    /// sender's, and those of earlier senders whom somebody else has trusted.
+    /// sender's, and those of earlier senders that another space has trusted.
     FinishTransfer,
     /// [`IpcRegion::mapin`] in the receiver's space, again after each [`LowAction::Reduce`] or [`LowAction::Wait`] that it
     /// answers. Of a page that others own, too, such as a duplicate, writing is [`IpcError::Denied`]: then there is nothing to
@@ -435,7 +436,7 @@ pub struct Passing {
 }
 
 impl Passing {
-    /// Returns a message that nobody has sent or asked for.
+    /// Returns a message that has been neither sent nor asked for.
     pub const fn new() -> Self {
         Self { sent: None, received: None, at: 0 }
     }
@@ -459,8 +460,9 @@ impl Passing {
         }
     }
 
-    /// Returns the next step that can be taken now, and takes it. The caller carries it out before anybody takes another one:
-    /// what guards the region guards its messages, or a receiver finds the send's steps taken and not yet done.
+    /// Returns the next step that can be taken now, and takes it. The caller carries it out before any CPU takes
+    /// another one: the lock of the region also guards its messages, or a receiver finds steps of the send that were
+    /// taken and are not done yet.
     pub fn step(&mut self) -> Option<MessageStep> {
         loop {
             let send = self.sent?;

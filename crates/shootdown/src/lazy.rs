@@ -10,8 +10,8 @@
 //!
 //! A requester interrupts the members that run the space. The others it marks stale, *and then* looks whether they
 //! run it by now. A CPU that switches to the space sets its running bit, *and then* looks at its stale mark. One of the
-//! two sees the other; whoever does flushes. Nobody waits for a CPU that does not run the space, and a mark takes
-//! no room in its queue.
+//! two sees the other, and the one that does flushes. No CPU waits for a CPU that does not run the space, and a mark
+//! takes no room in its queue.
 //!
 //! An idle CPU is one that has switched out. Where hardware loads the TLB, and page-table nodes are freed, switch
 //! it to a root of its own: it must not walk this one.
@@ -23,11 +23,11 @@ use crate::{Misuse, Order, Plan, Repair};
 /// The three sets of an address space, as plain data. [`SharedSpace`](crate::SharedSpace) has them as atomics.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash)]
 pub struct Space<const W: usize = 1> {
-    /// Who may hold translations.
+    /// CPUs that may hold translations.
     pub members: CpuSet<W>,
-    /// Who may use them now.
+    /// CPUs that may use translations now.
     pub running: CpuSet<W>,
-    /// Who must flush first.
+    /// CPUs that must flush before they use one.
     pub stale: CpuSet<W>,
 }
 
@@ -87,7 +87,7 @@ pub struct Switch {
 impl Switch {
     /// Returns the steps of `change` under `plan`.
     pub const fn new(plan: &Plan, change: Change) -> Self {
-        let gate = matches!(plan.algorithm().order(), Order::TwoPhase) && plan.has(Repair::ALL_WHO_MAY_LOAD);
+        let gate = matches!(plan.algorithm().order(), Order::TwoPhase) && plan.has(Repair::ALL_LOADERS);
         Self { change, gate, at: 0, stale: false }
     }
 
@@ -114,7 +114,7 @@ impl Switch {
     pub fn did(&mut self, yes: bool) -> Result<(), Misuse> {
         match self.next() {
             SwitchAction::Finished => return Err(Misuse::NotAsked),
-            // Whoever joins while an entry changes may have loaded the old one, and is in nobody's target set.
+            // A CPU that joins while an entry changes may have loaded the old one, and is in no target set.
             SwitchAction::Join => self.stale = self.gate && yes,
             SwitchAction::IsChanging if yes => {
                 self.stale = true;

@@ -6,10 +6,12 @@ use crate::{Misuse, Queue, Request, Work};
 /// A [`Queue`] that other CPUs post to: a lock around it, and a flag beside it.
 ///
 /// Posting takes the lock, which is held for a few stores; looking whether there is anything is one load. Flag, lock
-/// and first request are on one cache line where `W` and `SLOTS` are 1: no other goes from who posts to who replies.
+/// and first request are on one cache line where `W` and `SLOTS` are 1: no other line moves from the requester to the
+/// replier.
 ///
-/// Whoever posts, and then reads what the replier wrote before it last looked, or the other way around, sees it: both
-/// sides have a full fence in between ([`Repair::ENQUEUE_BEFORE_FLAG`](crate::Repair::ENQUEUE_BEFORE_FLAG)).
+/// Either the replier's last look sees the post, or a requester that posts and then reads sees what the replier wrote
+/// before that look: both sides have a full fence in between
+/// ([`Repair::ENQUEUE_BEFORE_FLAG`](crate::Repair::ENQUEUE_BEFORE_FLAG)).
 ///
 /// Call it with interrupts disabled, or with a handler that does not touch this CPU's mailbox.
 #[derive(Debug)]
@@ -49,7 +51,7 @@ impl<const N: usize, const W: usize, const SLOTS: usize> Mailbox<N, W, SLOTS> {
         while self.locked.compare_exchange_weak(false, true, Ordering::Acquire, Ordering::Relaxed).is_err() {
             relax();
         }
-        // SAFETY: `locked` was false and this CPU made it true, so nobody else is in here; the acquiring exchange
+        // SAFETY: `locked` was false and this CPU made it true, so no other CPU is in here; the acquiring exchange
         // makes what the last one did visible.
         let result = self.queue.with_mut(|queue| f(unsafe { &mut *queue }));
         self.locked.store(false, Ordering::Release);
@@ -77,10 +79,11 @@ impl<const N: usize, const W: usize, const SLOTS: usize> Mailbox<N, W, SLOTS> {
         !self.pending.load(Ordering::Acquire)
     }
 
-    /// Takes the next piece of work. Without any it costs a barrier and leaves the lock to those who post.
+    /// Takes the next piece of work. If there is none, the call costs a barrier and does not take the lock.
     pub fn take(&self) -> Option<Work<W, SLOTS>> {
         if self.is_empty() {
-            // Who clears a flag and then looks here, and who posts and then looks at the flag, cannot both see nothing.
+            // A replier that clears a flag and then looks here, and a requester that posts and then looks at the flag,
+            // cannot both see nothing.
             fence(Ordering::SeqCst);
             if self.is_empty() {
                 return None;

@@ -25,7 +25,7 @@ impl fmt::Display for OpId {
 pub enum Outcome {
     /// The entry has the new rights.
     Done,
-    /// Somebody raised the rights while replies were outstanding: the page is in use again.
+    /// A CPU raised the rights while replies were outstanding: the page is in use again.
     Superseded,
     /// A status write put the old rights back, and the plan is to say so rather than to start over.
     Overwritten,
@@ -39,8 +39,8 @@ pub enum Misuse {
         /// The number.
         cpu: usize,
     },
-    /// The set of CPUs is empty where somebody is needed.
-    NobodyThere,
+    /// The set of CPUs is empty where at least one is needed.
+    NoCpus,
     /// A queue or table of size zero.
     NoRoom,
     /// The slot has no operation of this generation under way.
@@ -87,7 +87,7 @@ impl fmt::Display for Misuse {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
             Self::NoSuchCpu { cpu } => write!(f, "there is no CPU {cpu}"),
-            Self::NobodyThere => f.write_str("the set of CPUs is empty"),
+            Self::NoCpus => f.write_str("the set of CPUs is empty"),
             Self::NoRoom => f.write_str("a queue of size zero holds nothing"),
             Self::UnknownGeneration { op, current } => {
                 write!(f, "operation {op} is not the one under way, which is #{current}")

@@ -177,7 +177,7 @@ impl<const FRAMES: usize> PageOut<FRAMES> {
         PageAction::Nothing
     }
 
-    /// The page-fault handler: somebody referenced a page that is on its way out. It is reclaimed.
+    /// The page-fault handler: a program referenced a page that is on its way out. It is reclaimed.
     ///
     /// # Errors
     ///
@@ -219,7 +219,7 @@ impl<const FRAMES: usize> PageOut<FRAMES> {
         Ok(PageAction::Nothing)
     }
 
-    /// A launderer's write has ended: the page is clean, unless somebody has reclaimed it meanwhile.
+    /// A launderer's write has ended: the page is clean, unless a fault has reclaimed it meanwhile.
     ///
     /// # Errors
     ///

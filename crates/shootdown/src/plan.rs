@@ -35,15 +35,15 @@ bitflags! {
         const FLUSH_AFTER_UPDATE = 1 << 9;
         /// 2-phase: the requester too flushes after the update.
         const REQUESTER_FLUSHES_AFTER = 1 << 10;
-        /// 2-phase: everybody who may load the entry stops, not only who holds it.
-        const ALL_WHO_MAY_LOAD = 1 << 11;
+        /// 2-phase: every CPU that may load the entry stops, not only those that hold it.
+        const ALL_LOADERS = 1 << 11;
         /// 2-phase: interrupts whose handlers may touch the page are disabled.
         const INTERRUPTS_DISABLED = 1 << 12;
         /// Asynchronous: the count goes down in one atomic step, and the value that this step returned is tested.
         const ATOMIC_COUNT = 1 << 13;
-        /// Asynchronous: with nobody to reply the requester completes the operation itself.
+        /// Asynchronous: if no CPU has to reply, the requester completes the operation itself.
         const ZERO_REPLIERS = 1 << 14;
-        /// Asynchronous: who raises the rights again while replies are outstanding says so, and the operation
+        /// Asynchronous: a CPU that raises the rights again while replies are outstanding says so, and the operation
         /// ends without touching the entry again.
         const RAISE_SUPERSEDES = 1 << 15;
         /// Remote flush: the flush waits for walks, miss handlers and status writes under way on its target.
@@ -130,9 +130,9 @@ impl Plan {
 
     /// Returns the plan with the cheapest algorithm that gives what is wanted.
     ///
-    /// Cheapest by the work on all CPUs together: flushing remotely interrupts nobody; waiting is worse than not
+    /// Cheapest by the work on all CPUs together: flushing remotely interrupts no CPU; waiting is worse than not
     /// waiting; looking at the entry again costs more than not looking; a miss handler that looks at a flag costs
-    /// every miss; stopping everybody costs most (Tzou 4.4).
+    /// every miss; stopping every CPU costs most (Tzou 4.4).
     ///
     /// # Errors
     ///
@@ -172,7 +172,7 @@ impl Plan {
         Self { conditional: true, ..self }
     }
 
-    /// Returns a plan that nobody has checked: any algorithm on any hardware.
+    /// Returns an unchecked plan: any algorithm on any hardware.
     #[cfg(any(test, feature = "hazards"))]
     #[must_use]
     pub const fn unsound(algorithm: Algorithm, hardware: &Hardware, low: LowRights) -> Self {

@@ -96,13 +96,13 @@ pub enum Duty {
     /// Flush, then acknowledge.
     #[default]
     Flush,
-    /// Flush, then acknowledge; whoever gives the last acknowledgement runs the operation to its end.
+    /// Flush, then acknowledge; the CPU that gives the last acknowledgement runs the operation to its end.
     FlushAndFinish,
     /// Stop until the entry has changed, then flush.
     Stop,
 }
 
-/// One request: what to flush, and for whom.
+/// One request: what to flush, and for which operation.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub struct Request {
     /// The operation that wants to know.

@@ -22,7 +22,7 @@ impl<const W: usize> SharedSet<W> {
         self.0.get(cpu / bits).map(|word| (word, 1 << (cpu % bits)))
     }
 
-    /// Adds `cpu`, and tells whether it was absent. Beyond the capacity there is nobody to add.
+    /// Adds `cpu`, and tells whether it was absent. Beyond the capacity there is no CPU to add.
     pub fn insert(&self, cpu: usize) -> bool {
         // Not written if it is there already: the line stays shared.
         self.place(cpu).is_some_and(|(word, bit)| {
@@ -50,8 +50,8 @@ impl<const W: usize> SharedSet<W> {
     }
 }
 
-/// [`Space`](crate::Space)'s three sets as atomics, sequentially consistent: who marks and then looks, and who
-/// enters and then looks, cannot both see nothing.
+/// [`Space`](crate::Space)'s three sets as atomics, sequentially consistent: a CPU that marks and then looks, and a CPU
+/// that enters and then looks, cannot both see nothing.
 ///
 /// A kernel lets [`System::switch`](crate::System::switch) keep them: a CPU that uses the space without being among
 /// those that run it is not asked to flush, and what it walks is freed under it.
@@ -59,22 +59,22 @@ impl<const W: usize> SharedSet<W> {
 /// Before a kernel drops the space it calls [`System::drain`](crate::System::drain).
 #[derive(Debug)]
 pub struct SharedSpace<const W: usize = 1> {
-    /// Who may hold translations.
+    /// CPUs that may hold translations.
     pub members: SharedSet<W>,
-    /// Who may use them now.
+    /// CPUs that may use translations now.
     pub running: SharedSet<W>,
-    /// Who must flush first.
+    /// CPUs that must flush before they use one.
     pub stale: SharedSet<W>,
     /// How many 2-phase changes of its entries have begun, and how many of those are over.
     begun: AtomicUsize,
     over: AtomicUsize,
-    /// What tells the space from all others, those that are no more included; 0 until somebody asks.
+    /// What tells the space from all others, also from those that have ended; 0 until it is first asked for.
     name: Plain,
 }
 
 impl<const W: usize> SharedSpace<W> {
     constructor! {
-        /// Returns the sets of a new address space: nobody knows it.
+        /// Returns the sets of a new address space: all empty.
         pub fn new() -> Self {
             Self {
                 members: SharedSet::new(),

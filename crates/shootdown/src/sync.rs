@@ -9,7 +9,7 @@ pub(crate) use core::sync::atomic::{Ordering, fence};
 #[cfg(tlbkit_loom)]
 pub(crate) use loom::sync::atomic::{AtomicBool, AtomicU32, AtomicUsize, Ordering, fence};
 
-/// An `UnsafeCell` with loom's interface, so that loom sees who enters it.
+/// An `UnsafeCell` with loom's interface, so that loom sees which thread enters it.
 #[cfg(tlbkit_loom)]
 pub(crate) type Cell<T> = loom::cell::UnsafeCell<T>;
 

@@ -4,7 +4,7 @@
 //! |-|-|-|
 //! | safe (5.1.1) | allows less than the new entry | skips the flush; a CPU that faults flushes its own copy |
 //! | transient (5.1.2) | allows more, for a while in which nothing is done with the page | defers it |
-//! | trusted (5.1.3) | allows more, but a rule forbids to use it, and who could be harmed trusts the others | skips it |
+//! | trusted (5.1.3) | allows more, but a rule forbids to use it, and those it could harm trust the others | skips it |
 //! | intolerable | allows what must not be, or hides what must be known | flushes |
 
 use tlbkit_addr::{Attr, Pfn, Reach};
@@ -43,7 +43,7 @@ pub enum Tolerance {
     Safe,
     /// Harmless until the operation is done.
     Transient,
-    /// Harmless among those who trust each other.
+    /// Harmless among spaces that trust each other.
     Trusted,
     /// Harmful.
     Intolerable,
@@ -74,8 +74,8 @@ impl Tolerance {
 /// Classifies the change of an entry from `old` to `new`, `None` being no page.
 ///
 /// Which changes of attributes are safe is [`Reach::of_change`]'s rule, which page tables go by, too, with two
-/// exceptions that a table cannot make: nobody counts on the referenced bit here, and a page that was not writable cannot have
-/// become dirty.
+/// exceptions that a table cannot make: nothing depends on the referenced bit here, and a page that was not writable
+/// cannot have become dirty.
 ///
 /// On hardware that caches the absence of a page (RISC-V may), a safe change can cost one fault on each CPU.
 pub fn classify(old: Option<Entry>, new: Option<Entry>, context: Context) -> Tolerance {

@@ -18,7 +18,7 @@ std::thread_local! {
     static WATCHER: Cell<Option<fn(Access)>> = const { Cell::new(None) };
 }
 
-/// Has `watcher` called for each access of this thread to the atomics of this crate, or nobody.
+/// Has `watcher` called for each access of this thread to the atomics of this crate; `None` calls nothing.
 ///
 /// All accesses are sequentially consistent then, if the watcher lets one go on at a time: what weaker memory does is
 /// loom's to show.

@@ -225,7 +225,7 @@ fn a_member_that_the_system_does_not_have_is_refused_before_anything_changes() {
     assert_eq!((here.flushes, here.interrupts.len(), here.completed.len()), (0, 0, 0));
 }
 
-/// It joins while the operation runs, too late to refuse it: nobody of this system is asked for it, however often.
+/// It joins while the operation runs, too late to refuse it: no CPU of this system is asked for it, however often.
 #[test]
 fn a_member_that_appears_too_late_is_not_asked() {
     struct Joining<'s>(&'s SharedSpace, u8);
@@ -261,7 +261,7 @@ fn a_member_that_appears_too_late_is_not_asked() {
         // Optimistic makes a second round there, which is the replier's.
         let twice = Hardware { dirty: StatusBit::by(Status::ReadThenWrite), ..Hardware::RP3 };
         let suits = |hardware| Plan::new(algorithm, hardware, LowRights::NeverWriteBack);
-        // Who flushes remotely asks nobody, and who waits would wait here for ever.
+        // A remote flush asks no CPU, and a requester that waited would wait here for ever.
         let Ok(plan) = suits(&twice).or_else(|_| suits(&Hardware::RP3)) else { continue };
         if others == 1 && algorithm.style() != Style::Asynchronous {
             continue;
@@ -352,25 +352,25 @@ fn everybody_who_waits_for_an_acknowledgement_is_woken() {
     }
     let kernel = Kernel::new(Hardware::I386);
     let mut one = kernel.attach(1).unwrap();
-    let mut there = Waiting(|| panic!("CPU 1 waits for nobody"), 0);
+    let mut there = Waiting(|| panic!("CPU 1 does not wait"), 0);
     let mut reply = || kernel.poll(&mut one, &mut there).unwrap();
     ask(&kernel, 0, &mut reply);
     ask(&kernel, 0, || ask(&kernel, 2, || ask(&kernel, 3, &mut reply)));
     assert_eq!(there.1, 4);
 }
 
-/// A kernel's CPU may sleep where it pauses: an operation that nobody holds up must not.
+/// A kernel's CPU may sleep where it pauses: an operation that no CPU delays must not.
 #[test]
 fn who_has_nothing_to_wait_for_does_not_pause() {
     let (kernel, plan) = (Kernel::new(Hardware::I386), plan(Algorithm::PteFirst));
     let mut zero = kernel.attach(0).unwrap();
-    let mut here = Waiting(|| panic!("nobody would wake CPU 0"), 0);
+    let mut here = Waiting(|| panic!("no CPU would wake CPU 0"), 0);
     let lazy = page(1, 0);
     lazy.0.members.insert(2);
     assert!(kernel.start(&mut zero, &mut here, plan, lazy).is_ok());
 }
 
-/// The entry has been overwritten: the last replier starts over, and is the one who asks the others now.
+/// The entry has been overwritten: the last replier starts over, and now asks the others.
 #[test]
 fn an_operation_taken_over_goes_on_under_its_name() {
     struct Overwritten(SharedSpace, Cell<bool>);
@@ -413,12 +413,13 @@ fn an_operation_taken_over_goes_on_under_its_name() {
     }
 }
 
-/// A 2-phase CPU that stops changes something for those who wait for it. One that looks into an empty mailbox does not.
+/// A 2-phase CPU that stops changes something for the CPUs that wait for it. One that looks into an empty mailbox does
+/// not.
 #[test]
 fn a_look_for_nothing_disturbs_nobody() {
     let kernel = Kernel::new(Hardware::I386);
     let mut one = kernel.attach(1).unwrap();
-    let mut there = Waiting(|| panic!("CPU 1 waits for nobody"), 0);
+    let mut there = Waiting(|| panic!("CPU 1 does not wait"), 0);
     kernel.poll(&mut one, &mut there).unwrap();
     assert_eq!(there.1, 0);
     // An operation that is not in its slot any more has continued.
@@ -461,7 +462,7 @@ fn nobody_stops_for_a_request_of_nothing() {
     for rendezvous in [Rendezvous::Flag, Rendezvous::Serve] {
         let kernel = Kernel::new(Hardware::I386).with_rendezvous(rendezvous);
         let mut one = kernel.attach(1).unwrap();
-        let mut there = Waiting(|| panic!("CPU 1 waits for nobody"), 0);
+        let mut there = Waiting(|| panic!("CPU 1 does not wait"), 0);
         for _ in 0..2 {
             post(&kernel, 1, Request { duty: Duty::Stop, ..request(9) }).unwrap();
             assert_eq!(kernel.poll(&mut one, &mut there), Err(Misuse::NoSuchCpu { cpu: 9 }));
@@ -475,7 +476,7 @@ fn nobody_stops_for_a_request_of_nothing() {
 fn what_is_wrong_in_a_mailbox_is_told_when_the_call_is_through() {
     let (kernel, plan) = (Kernel::new(Hardware::I386), plan(Algorithm::PteFirst));
     let (mut zero, mut one) = (kernel.attach(0).unwrap(), kernel.attach(1).unwrap());
-    let mut there = Waiting(|| panic!("CPU 1 waits for nobody"), 0);
+    let mut there = Waiting(|| panic!("CPU 1 does not wait"), 0);
     post(&kernel, 0, request(9)).unwrap();
     let mut looks = 0;
     let mut here = Waiting(
@@ -598,7 +599,7 @@ fn a_misuse_says_what_does_not_fit() {
     let op = OpId { cpu: 3, slot: 1, generation: 7 };
     let texts = [
         Misuse::NoSuchCpu { cpu: 900 },
-        Misuse::NobodyThere,
+        Misuse::NoCpus,
         Misuse::NoRoom,
         Misuse::UnknownGeneration { op, current: 8 },
         Misuse::AlreadyComplete { op },

@@ -24,7 +24,7 @@ fn a_batch_is_one_request() {
     assert_eq!(batch.take().map(|flush| Target::of(SPACE, &flush)), Some(Target::Pages(SPACE, pages(0, 32))));
     assert_eq!((batch.take(), batch.changes()), (None, 0));
     batch.add(Reach::Local, pages(0, 32));
-    assert_eq!(batch.take(), None, "nobody else needs to know");
+    assert_eq!(batch.take(), None, "no other CPU needs to know");
     batch.add(Reach::Everywhere, pages(0, 65));
     assert_eq!(batch.take().map(|flush| Target::of(batch.space(), &flush)), Some(Target::Space(SPACE)));
 }
@@ -83,7 +83,7 @@ fn addition() -> impl Strategy<Value = Addition> {
 }
 
 proptest! {
-    /// Against sets of pages: what was added is covered, nothing else is unless the limit is passed or somebody asks
+    /// Against sets of pages: what was added is covered, nothing else is unless the limit is passed or a caller asks
     /// for all, and others hear of it if they must. With four additions of two ranges no flush runs out of ranges.
     #[test]
     fn a_batch_asks_for_what_was_added(limit in 0..24usize, additions in proptest::collection::vec(addition(), 0..5)) {

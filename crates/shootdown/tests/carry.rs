@@ -14,7 +14,7 @@ use tlbkit_shootdown::{
 mod support;
 use support::PAGE;
 
-/// Software loads the TLB, and whoever likes flushes it.
+/// Software loads the TLB, and any CPU may flush it.
 const SOFT: Hardware = Hardware { remote_flush: true, ..Hardware::RP3 };
 
 fn plan(algorithm: Algorithm) -> Plan {
@@ -148,7 +148,7 @@ fn a_name_is_known_from_beginning_to_end() {
             }
         }
         assert_eq!(*log.borrow(), expected, "{algorithm}");
-        // As one sees who looks after the last one: no more is in flight.
+        // As seen after the last acknowledgement: no more is in flight.
         running.running.remove(1);
         log.borrow_mut().clear();
         kernel.drain(&mut handle, &mut cpu(&log, || ()), &running).unwrap();
@@ -157,8 +157,8 @@ fn a_name_is_known_from_beginning_to_end() {
     }
 }
 
-/// A broadcast flush is asked for once, whoever is to flush. Where it ends no walk, nodes wait until each CPU has replied
-/// to something; frames do not.
+/// A broadcast flush is asked for once, whichever CPUs are to flush. Where it ends no walk, nodes wait until each CPU
+/// has replied to something; frames do not.
 #[test]
 fn what_a_broadcast_flush_leaves_to_walks_is_carried() {
     for (ends_walks, walked) in [(true, true), (false, true), (false, false)] {
@@ -196,14 +196,14 @@ fn what_a_broadcast_flush_leaves_to_walks_is_carried() {
     }
 }
 
-/// Nobody else runs the space: nothing is carried, and nobody is asked.
+/// No other CPU runs the space: nothing is carried, and no CPU is asked.
 #[test]
 fn what_nobody_else_walks_is_free_at_once() {
     let (log, alone) = (RefCell::default(), space(&[0]));
     alone.members.insert(1);
     let kernel = Kernel::<1>::new(SOFT);
     let mut handle = kernel.attach(0).unwrap();
-    let mut here = cpu(&log, || panic!("there is nobody to wait for"));
+    let mut here = cpu(&log, || panic!("there is no CPU to wait for"));
     for payload in [7, 8] {
         let mut note = Note { space: &alone, payload, log: &log };
         kernel.run(&mut handle, &mut here, plan(Algorithm::TlbFirst), &mut note).unwrap();
@@ -231,8 +231,8 @@ fn completed(log: &RefCell<Vec<String>>) -> Vec<u8> {
     log.iter().filter_map(payload).collect()
 }
 
-/// An operation on another space leaves what is carried where it is, unless there is no other slot. Then those who may be
-/// in a walk of it are asked, and nobody else; they flush nothing.
+/// An operation on another space leaves what is carried where it is, unless there is no other slot. Then the CPUs that
+/// may be in a walk of it are asked, and no others; they flush nothing.
 #[test]
 fn an_operation_on_another_space_leaves_what_is_carried() {
     fn run<const SLOTS: usize>(second: (&[usize], &[u8])) {
@@ -250,7 +250,7 @@ fn an_operation_on_another_space_leaves_what_is_carried() {
     run::<2>((&[1], &[]));
 }
 
-/// Any CPU drains a space, whoever carries. It asks those who have run the space all the while.
+/// Any CPU drains a space, whichever CPU carries. It asks those that have run the space all the while.
 #[test]
 fn any_cpu_drains_a_space() {
     for runs in [true, false] {
@@ -288,7 +288,7 @@ fn who_goes_offline_keeps_nothing_from_coming_back() {
     offline(&mut one);
     offline(&mut zero);
     assert_eq!(completed(&log), []);
-    let mut here = cpu(&log, || panic!("nobody is there"));
+    let mut here = cpu(&log, || panic!("no other CPU is there"));
     kernel.drain(&mut two, &mut here, &space).unwrap();
     assert_eq!((here.asked, completed(&log)), (vec![], vec![1]));
 }
@@ -300,7 +300,7 @@ fn what_is_carried_outlives_its_space() {
     let log = RefCell::default();
     let kernel = Kernel::<1>::new(SOFT);
     let [mut zero, mut one, mut two] = [0, 1, 2].map(|cpu| kernel.attach(cpu).unwrap());
-    // One place in memory for both: SAFETY is nobody's business here, as the kernel keeps names and no addresses.
+    // One place in memory for both: safety does not depend on it here, as the kernel keeps names and no addresses.
     let mut place = Box::new(space(&[0, 1]));
     {
         let mut there = cpu(&log, || ());
@@ -358,7 +358,7 @@ fn one_cpu_flushes_and_is_done() {
     static ALONE: System<u8, Synchronous<u8>, 1, 1> = System::new(SOFT);
     let (log, space) = (RefCell::default(), space(&[0]));
     let mut handle = ALONE.attach(0).unwrap();
-    let mut here = cpu(&log, || panic!("there is nobody to wait for"));
+    let mut here = cpu(&log, || panic!("there is no CPU to wait for"));
     for (nth, algorithm) in Algorithm::ALL.into_iter().enumerate() {
         let mut note = Note { space: &space, payload: 7, log: &log };
         let (op, outcome) = ALONE.run(&mut handle, &mut here, plan(algorithm), &mut note).unwrap();

@@ -194,9 +194,9 @@ fn what_cannot_be_done_changes_nothing() {
     assert_eq!(dash.tables().entry(space(1), many(3)), Some(page(RW)));
 
     for _ in 0..4 {
-        dash.share(space(1), SharingId::Everybody, Pages::one(at)).unwrap();
+        dash.share(space(1), SharingId::AllSpaces, Pages::one(at)).unwrap();
     }
-    assert_eq!(dash.share(space(2), SharingId::Everybody, Pages::one(at)), Err(DashError::Full));
+    assert_eq!(dash.share(space(2), SharingId::AllSpaces, Pages::one(at)), Err(DashError::Full));
 }
 
 /// A caller that waits gets the plan for callers that wait, however late it takes it.
@@ -255,7 +255,7 @@ fn clearing_the_dirty_bit_clears_no_other() {
 }
 
 fn sharing() -> impl Strategy<Value = (u16, SharingId, Pages)> {
-    let id = prop_oneof![Just(SharingId::Everybody), Just(SharingId::Group(0)), Just(SharingId::Group(7))];
+    let id = prop_oneof![Just(SharingId::AllSpaces), Just(SharingId::Group(0)), Just(SharingId::Group(7))];
     let segment = (0..4usize, 1..4usize).prop_map(|(first, n)| Pages::count(Vpn::new(first), n).unwrap());
     (1..4u16, id, segment)
 }
@@ -288,7 +288,7 @@ proptest! {
         dash.map(space(me), at, page(RW)).unwrap();
         prop_assert_eq!(mapped(&dash), sees(&declarations));
         let ticket = unmap_synch(&mut dash, me, at, false).ticket;
-        // A kernel runs an operation for each: nobody is flushed twice.
+        // A kernel runs an operation for each: no CPU is flushed twice.
         let mut stale: Vec<_> = dash.spaces_of(ticket).unwrap().collect();
         stale.sort_unstable();
         prop_assert!(stale.into_iter().eq(sees(&declarations).into_iter().map(space)));
@@ -343,13 +343,13 @@ fn a_part_of_a_segment_is_unshared() {
     };
     let mut dash = dash();
     for of in [1, 2] {
-        dash.share(space(of), SharingId::Everybody, pages(8, 15)).unwrap();
+        dash.share(space(of), SharingId::AllSpaces, pages(8, 15)).unwrap();
     }
     assert_eq!(dash.unshare(space(2), pages(0, 7)), Err(DashError::NotShared));
     dash.unshare(space(2), pages(10, 11)).unwrap();
     assert_eq!([9, 10, 11, 12].map(|at| shares(&mut dash, at)), [true, false, false, true]);
     // Three declarations and a fourth; in the middle of a piece there would be a fifth.
-    dash.share(space(3), SharingId::Everybody, pages(8, 15)).unwrap();
+    dash.share(space(3), SharingId::AllSpaces, pages(8, 15)).unwrap();
     assert_eq!(dash.unshare(space(2), pages(13, 13)), Err(DashError::Full));
     assert!(shares(&mut dash, 13), "nothing has changed");
     dash.unshare(space(2), pages(0, usize::MAX)).unwrap();
@@ -367,7 +367,7 @@ fn shared() -> Dash<Map, u32, 3, 4> {
     dash
 }
 
-/// Whoever writes to it leaves it dirty for all.
+/// A space that writes to it leaves it dirty for all.
 #[test]
 fn a_shared_page_is_one_page() {
     let at = Vpn::new(9);
@@ -375,7 +375,7 @@ fn a_shared_page_is_one_page() {
     dash.tables().clone().exchange(space(2), at, Some(page(RW | Attr::DIRTY)));
     assert_eq!([1, 2].map(|of| dash.is_dirty(space(of), at)), [Ok(true); 2]);
     let unmapping = unmap_synch(&mut dash, 1, at, true);
-    // Two who have written to it are no fewer than one.
+    // Two spaces that have written to it are no fewer than one.
     let dirty = page(Attr::READ | Attr::DIRTY);
     dash.tables().clone().exchange(space(1), at, Some(dirty));
     assert_eq!(dash.is_dirty(space(1), at), Ok(true));
@@ -391,7 +391,8 @@ fn a_shared_page_is_one_page() {
     assert_eq!([1, 2].map(|of| dash.tables().entry(space(of), at)), [Some(page(Attr::READ)); 2]);
 }
 
-/// Whoever stops sharing the page may still have it in a TLB as it was; whoever begins to has what the others have.
+/// A space that stops sharing the page may still have it in a TLB as it was; a space that begins to share it has what
+/// the others have.
 #[test]
 fn what_is_in_flight_goes_on_for_those_who_shared_the_page() {
     let at = Vpn::new(9);
@@ -592,8 +593,8 @@ fn a_page_is_mapped_again_only_as_a_sharers_tlb_may_have_it() {
 }
 
 proptest! {
-    /// A TLB that holds whatever it can: all rights that an entry has had since the last flush of it began. Nobody clears
-    /// the dirty bit while it may write, and what it holds too much is flushed.
+    /// A TLB that holds whatever it can: all rights that an entry has had since the last flush of it began. No CPU
+    /// clears the dirty bit while it may write, and what it holds too much is flushed.
     #[test]
     fn what_a_tlb_may_hold_is_never_forgotten(calls in proptest::collection::vec((0..5u8, any::<bool>(), 0..3usize), 0..60)) {
         let (mut dash, at) = (dash(), Vpn::new(0));
@@ -639,7 +640,7 @@ proptest! {
     ) {
         let (mut dash, at) = (dash(), Vpn::new(0));
         for of in (1..3).filter(|_| shared) {
-            dash.share(space(of), SharingId::Everybody, Pages::one(at)).unwrap();
+            dash.share(space(of), SharingId::AllSpaces, Pages::one(at)).unwrap();
         }
         // What a TLB may hold of each space's page.
         let mut held = [Attr::empty(); 3];
@@ -763,7 +764,7 @@ fn a_fault_that_the_entry_allows_is_a_stale_copys_and_goes_no_further() {
     let mut dash = dash();
     let at = Vpn::new(0);
     dash.map(space(1), at, page(Attr::READ)).unwrap();
-    assert!(!dash.fault(space(1), at, Attr::WRITE), "nobody to be told yet");
+    assert!(!dash.fault(space(1), at, Attr::WRITE), "no CPU to be told yet");
     dash.set_page_fault_hdr(|space, at, wanted| FAULT.set(Some((space, at, wanted))));
     assert!(dash.fault(space(1), at, Attr::READ));
     assert_eq!(FAULT.take(), None);
@@ -791,7 +792,7 @@ fn check_finds_an_entry_that_has_been_overwritten() {
     assert_eq!(dash.is_lowered(ticket, space(1)), Ok(true));
     hardware.exchange(space(1), at, Some(page(RW)));
     dash.map(space(1), at, page(RW)).unwrap();
-    assert!(dash.check(), "now somebody wants it so");
+    assert!(dash.check(), "now a space wants it so");
     let ended = complete(&mut dash, ticket, Outcome::Done);
     assert_eq!(ended, done(None, Outcome::Superseded, Attr::DIRTY));
 }

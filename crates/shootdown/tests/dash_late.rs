@@ -105,7 +105,7 @@ impl Local<(Ticket, Asid)> for Cpu<'_> {
     }
 }
 
-/// The write lands in an entry that nobody has changed yet, and what the update exchanges has the bit.
+/// The write lands in an entry that no code has changed yet, and what the update exchanges has the bit.
 #[test]
 fn a_dirty_bit_on_its_way_comes_back_with_the_message() {
     let own = StatusBit { on_miss: Status::Never, on_hit: Status::ReadThenWrite };

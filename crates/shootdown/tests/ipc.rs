@@ -1,4 +1,4 @@
-//! Table 5.3: who owns an IPC page, what the page table says of it, and how a message is passed.
+//! Table 5.3: which space owns an IPC page, what the page table says of it, and how a message is passed.
 
 #![cfg(not(tlbkit_loom))]
 
@@ -161,7 +161,7 @@ fn reduce(space: usize, page: usize, access: Access) -> Result<LowAction, IpcErr
     Ok(LowAction::Reduce { space, page, access })
 }
 
-/// A page is free when nobody owns it and every TLB has forgotten it.
+/// A page is free when no space owns it and every TLB has forgotten it.
 #[test]
 fn a_page_is_given_out_again_when_it_is_mapped_nowhere() {
     let mut region = IpcRegion::<1, 2>::new();
@@ -204,8 +204,8 @@ fn stale_mappings_are_found_one_by_one() {
     assert_eq!(region.stale_in(9), None);
 }
 
-/// Who trusts nobody has the page to himself when each of those who have had it has been finished: the one whom nobody has
-/// told, and the one whose mapping was being reduced, for which nobody has waited.
+/// A space that trusts no other has the page to itself when every space that had it has been finished: the one that was
+/// never told, and the one whose mapping was being reduced, for which no CPU has waited.
 #[test]
 fn an_untrusting_receiver_is_safe_from_those_whom_others_have_trusted() {
     let mut region = IpcRegion::<2, 4>::new();
@@ -248,7 +248,7 @@ fn a_page_that_comes_back_finds_its_old_mapping() {
 }
 
 /// The receiver of a duplicate gives its copy up: the sender is the only owner again and may write, as its mapping, which
-/// was stale, always let it. Who finishes all stale mappings comes to an end.
+/// was stale, always let it. Finishing all stale mappings comes to an end.
 #[test]
 fn a_stale_mapping_is_good_again_when_the_others_let_go() {
     let mut region = IpcRegion::<1, 2>::new();
@@ -436,7 +436,7 @@ fn a_message_is_passed_as_its_flags_say() {
         } else {
             assert!(passing.send(send) && !passing.send(Send::default()));
             assert_eq!(steps(&mut passing), sending, "{send:?}");
-            assert!(!passing.is_received(), "nobody has asked for it");
+            assert!(!passing.is_received(), "it was not asked for");
             assert!(passing.receive(receive) && !passing.is_received());
             assert_eq!(steps(&mut passing), receiving, "{receive:?}");
         }
@@ -469,8 +469,8 @@ fn a_page_whose_trusted_mapping_is_gone_is_free() {
     assert_eq!(region.start_transfer(0, 1, page, true), Ok(LowAction::Nothing));
     assert_eq!(region.reduced(0, page), Ok(LowAction::Nothing));
     assert_eq!(region.release_ownership(1, page), Ok(LowAction::Nothing));
-    assert_eq!(region.get_ownership(0), Ok(page), "nobody owns it, and it is mapped nowhere");
-    // Whoever was trusted with the page is not trusted with the next one of that number.
+    assert_eq!(region.get_ownership(0), Ok(page), "no space owns it, and it is mapped nowhere");
+    // A space that was trusted with the page is not trusted with the next one of that number.
     let _ = region.mapin(0, page, Access::Write).unwrap();
     assert_eq!(region.start_transfer(0, 1, page, false), reduce(0, page, Access::None));
     assert_eq!(region.mapin(1, page, Access::Write), Ok(LowAction::Wait { space: 0, page }));
@@ -504,12 +504,13 @@ fn call() -> impl Strategy<Value = Call> {
 }
 
 proptest! {
-    /// Whatever is called in whatever order: who may write in place has nobody beside it that reads more than it owns, but
-    /// for those that it has trusted; and a page that everybody has released, with its mappings reduced, is given out again.
+    /// Whatever is called in whatever order: a space that may write in place has no other beside it that reads more
+    /// than it owns, but for those that it has trusted; and a page that every space has released, with its mappings
+    /// reduced, is given out again.
     #[test]
     fn no_order_of_calls_leaves_a_mapping_or_loses_a_page(calls in proptest::collection::vec(call(), 0..60)) {
         let mut region = IpcRegion::<2, 3>::new();
-        // Of each page: whom each space has trusted at some time, and which reductions are under way.
+        // Of each page: which spaces each space has trusted at some time, and which reductions are under way.
         let mut trusts = [[[false; 3]; 3]; 2];
         let mut under_way = Vec::new();
         let note = |under_way: &mut Vec<(usize, usize)>, action: LowAction| match action {

@@ -1,4 +1,4 @@
-//! 2-phase where the hardware writes a whole word to set a status bit: who stops has such a write under way.
+//! 2-phase where the hardware writes a whole word to set a status bit: a CPU that stops has such a write under way.
 
 #![cfg(not(tlbkit_loom))]
 
@@ -17,7 +17,7 @@ const OLD: u8 = 0b0111;
 const OLD_AND_DIRTY: u8 = 0b1111;
 const NEW: u8 = 0;
 
-/// A page-table word, and who runs its space.
+/// A page-table word, and the CPUs that run its space.
 struct Page {
     entry: AtomicU8,
     space: SharedSpace,
@@ -137,7 +137,8 @@ fn a_status_write_lands_before_its_cpu_has_stopped() {
     }
 }
 
-/// Who can wait without a flush flushes once. So does everybody where no status write can do harm: nobody waits there.
+/// A CPU that can wait without a flush flushes once. So does every CPU where no status write can do harm: no CPU waits
+/// there.
 #[test]
 fn who_stops_waits_only_where_a_status_write_could_undo_the_change() {
     for (name, hardware) in Hardware::TABLE {

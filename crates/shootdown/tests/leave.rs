@@ -70,8 +70,8 @@ fn plan(hardware: &Hardware) -> Plan {
 }
 
 /// 3.3.2: a CPU that stops running a space keeps its translations. It waits for its status writes where one could undo a
-/// change that nobody asks it about. Nothing else costs anything, until the space has changed: then it flushes as it comes
-/// back.
+/// change about which no CPU asks it. Nothing else costs anything, until the space has changed: then it flushes as it
+/// comes back.
 #[test]
 fn leaving_keeps_translations() {
     for (name, hardware) in Hardware::TABLE {
@@ -90,7 +90,7 @@ fn leaving_keeps_translations() {
         switch(&mut here, Change::Out);
         let mut requester = Cpu::default();
         kernel.start(&mut zero, &mut requester, plan(&hardware), Page(&space)).unwrap();
-        assert_eq!((requester.asked.len(), requester.ended), (0, 1), "{name}: nobody waits for it");
+        assert_eq!((requester.asked.len(), requester.ended), (0, 1), "{name}: no CPU waits for it");
         assert_eq!(switch(&mut here, Change::In), Cpu { flushes: 1, ..Cpu::default() }, "{name}");
         let forgets = Cpu { flushes: 1, drains, ..Cpu::default() };
         assert_eq!(switch(&mut here, Change::OutAndForget), forgets, "{name}");

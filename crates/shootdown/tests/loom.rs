@@ -323,7 +323,7 @@ fn what_a_walk_may_enter_after_its_acknowledgement_is_carried() {
     }
 }
 
-/// Who switches to the space, and who unmaps a page of it: one of them sees the other.
+/// A CPU switches to the space, and another unmaps a page of it: one of them sees the other.
 #[test]
 fn a_lazy_cpu_and_a_requester_do_not_miss_each_other() {
     explore(None, || {
@@ -354,7 +354,7 @@ fn a_lazy_cpu_and_a_requester_do_not_miss_each_other() {
     });
 }
 
-/// Who goes offline is not waited for, and holds nothing any more when it has gone.
+/// A CPU that goes offline is not waited for, and holds nothing any more when it has gone.
 #[test]
 fn a_cpu_that_goes_offline_holds_nobody_up() {
     explore(Some(2), || {
@@ -393,7 +393,7 @@ impl Local<()> for Ends {
     }
 }
 
-/// Who supersedes an operation that may be ending does so or is told, and never touches the slot's next one.
+/// A CPU that supersedes an operation that may be ending does so or is told, and never touches the slot's next one.
 #[test]
 fn superseding_reaches_no_later_operation() {
     explore(None, || {

@@ -1,5 +1,5 @@
-//! The guarantees of 5.3.4.5, against a model that knows of messages alone: who has received what from whom, and whom it has
-//! trusted to do so. Trust is of a message: it ends when the receiver gives the page away.
+//! The guarantees of 5.3.4.5, against a model that knows of messages alone: which space has received what from which,
+//! and which spaces it has trusted to do so. Trust is of a message: it ends when the receiver gives the page away.
 
 #![cfg(not(tlbkit_loom))]
 
@@ -59,16 +59,16 @@ struct Message {
     asked: Option<Receive>,
     /// A step that has been taken and is not yet done.
     step: Option<MessageStep>,
-    /// Those whom the sender trusted.
+    /// The spaces that the sender trusted.
     trusted: Spaces,
 }
 
 /// What a space may count on, of a page that it owns.
 #[derive(Clone, Copy, Debug, Default)]
 struct Claim {
-    /// Nobody else modifies the page, but whom it trusts.
+    /// No other space modifies the page, but those that it trusts.
     kept: bool,
-    /// Nobody else reads it, but whom it trusts.
+    /// No other space reads it, but those that it trusts.
     secret: bool,
     trusted: Spaces,
 }
@@ -289,8 +289,8 @@ impl Kernel {
 }
 
 proptest! {
-    /// After a receive returns, nobody whom the receiver does not trust modifies the message, or reads more of it; nor after
-    /// a page has been made writable.
+    /// After a receive returns, no space that the receiver does not trust modifies the message, or reads more of it;
+    /// nor after a page has been made writable.
     #[test]
     fn what_has_been_received_is_safe_from_those_who_are_not_trusted(
         events in proptest::collection::vec(event(), 0..120),

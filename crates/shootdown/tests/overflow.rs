@@ -15,7 +15,7 @@ use tlbkit_shootdown::{
 mod support;
 use support::PAGE;
 
-/// A change of nothing, under an exclusion that somebody may have.
+/// A change of nothing, under an exclusion that another CPU may have.
 #[derive(Clone, Copy, Debug)]
 struct Nothing<'m>(&'m AtomicBool, &'m SharedSpace);
 
@@ -112,7 +112,7 @@ fn an_operation_ends_when_its_replier_has_left() {
             // CPU 1 stops for it, and waits for its continuing signal.
             let mut cpu = Cpu(&mut step);
             kernel.start(&mut handle, &mut cpu, plan(), Nothing(&held, &space)).expect("a slot is free");
-            // The next one, in the same slot, concerns nobody.
+            // The next one, in the same slot, concerns no CPU.
             space.running.remove(1);
             space.members.remove(1);
             kernel.start(&mut handle, &mut cpu, plan(), Nothing(&held, &space)).expect("a slot is free");

@@ -29,7 +29,7 @@ fn table_3_1_and_what_the_explorer_adds() {
     }
 }
 
-/// Table 2.1, column by column: who loads, and who sets which bit.
+/// Table 2.1, column by column: what loads, and what sets which bit.
 #[test]
 fn table_2_1_is_as_printed() {
     let (none, atomic) = (StatusBit::NEVER, StatusBit::ATOMIC);
@@ -48,7 +48,7 @@ fn table_2_1_is_as_printed() {
     assert_eq!(remote, [false, false, false, false, false, false, true]);
 }
 
-/// What a kernel on a machine of today gets: to reclaim memory (nobody need wait), and to protect at once.
+/// What a kernel on a machine of today gets: to reclaim memory (no CPU need wait), and to protect at once.
 #[test]
 fn the_machines_of_today_get_what_they_can_use() {
     use Algorithm::{
@@ -76,7 +76,7 @@ fn the_machines_of_today_get_what_they_can_use() {
         let is = [done(false), done(true), chosen(&hardware, Consistency::Always, false)];
         assert_eq!((name, is), (of, algorithms));
     }
-    // Whose rights are raised meanwhile, and who does not wait.
+    // Asynchronous operations whose rights are raised meanwhile.
     assert_eq!(chosen(&Hardware::MIPS32, Consistency::Always, true), TlbFirstAsync);
     let once = Hardware { rewrites_set_bits: false, ..Hardware::POWERPC_HASH };
     assert_eq!(chosen(&once, Consistency::WhenDone, true), OptimisticRemote);
@@ -98,7 +98,7 @@ fn who_writes_set_bits_again_is_refused_what_counts_on_the_bits() {
         }
     }
     assert_eq!(suits(ReadThenWrite, FromTlb), [false; 2], "two bits, of which each may miss in a stale copy");
-    assert_eq!(suits(FromTlb, FromTlb), [true, false], "nobody covers anything up");
+    assert_eq!(suits(FromTlb, FromTlb), [true, false], "no write covers anything up");
     for algorithm in [Algorithm::Optimistic, Algorithm::OptimisticAsync] {
         let why = algorithm.suits(&Hardware::VAX, MayWriteBack);
         assert_eq!(why, Err(Unsuitable::RewritesSetBits), "{algorithm}");
@@ -144,7 +144,7 @@ fn what_each_order_makes_of_status_writes() {
     assert_eq!(suits(Algorithm::Optimistic), [always; 4]);
 }
 
-/// 2.3.3: such a cache is flushed while the old entry is still there, or somebody looks whether it has come back.
+/// 2.3.3: such a cache is flushed while the old entry is still there, or a check tells whether it has come back.
 #[test]
 fn a_cache_that_needs_the_entry_to_write_back_wants_it_unchanged() {
     let hardware = Hardware { lines_need_entry: true, remote_flush: true, ..Hardware::RP3 };
@@ -201,7 +201,7 @@ fn names_and_promises_are_table_3_1s() {
     assert_eq!(format!("{:>10}|{:<10}|", Algorithm::TwoPhase, Algorithm::PteFirst), "   2-phase|PTE-first |");
 }
 
-/// A plan is as the paper has it, until somebody asks for another rendezvous or for the hint of Table 5.2.
+/// A plan is as the paper has it, until a kernel asks for another rendezvous or for the hint of Table 5.2.
 #[test]
 fn a_plan_says_what_it_was_told() {
     let plan = Plan::new(Algorithm::TwoPhase, &Hardware::I386, LowRights::NeverWriteBack).unwrap();

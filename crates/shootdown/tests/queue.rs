@@ -152,7 +152,7 @@ proptest! {
         let spaces = [0, 1].map(|space| Asid::new(space, 8).unwrap());
         let ranges = (0..20).flat_map(|first| (1..=20 - first).map(move |n| pages(first, n)));
         let exact = ranges.flat_map(|pages| spaces.map(|space| Target::Pages(space, pages)));
-        // Pages that are apart are not said by the pages between them: those are nobody's business.
+        // Pages that are apart are not said by the pages between them: those stay valid.
         let mut sayable = exact.filter(|&target| covered(target) == both);
         let least = sayable.next().or_else(|| {
             let space = spaces.map(Target::Space).into_iter().find(|&space| both.is_subset(&covered(space)));

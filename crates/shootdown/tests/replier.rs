@@ -119,7 +119,7 @@ fn the_last_replier_takes_over() {
         let expected: Vec<_> = requests.iter().map(|&cpu| Reply::TakeOver { cpu, slot: 0 }).collect();
         assert_eq!(taken, if left == 0 { expected } else { Vec::new() });
     }
-    // Who waits for them himself takes nothing over.
+    // A requester that waits for them itself leaves nothing to take over.
     let mut cpu = Cpu::new(plan(Algorithm::PteFirst), &[4]);
     cpu.left = 0;
     assert_eq!(cpu.interrupted(), [Reply::Take, flush(4), Reply::Acknowledge(op(4)), Reply::Take]);
@@ -165,8 +165,8 @@ fn a_request_that_comes_as_it_leaves_is_not_missed() {
     assert_eq!(asked, [Reply::Leave, Reply::Enter, Reply::MayContinue(op(4)), flush(4), Reply::Leave]);
 }
 
-/// The text's second way: acknowledge at once, and hold the operation until it continues; who asks meanwhile is
-/// acknowledged, too.
+/// The text's second way: acknowledge at once, and hold the operation until it continues; a requester that asks
+/// meanwhile is acknowledged, too.
 #[test]
 fn a_serving_replier_acknowledges_while_it_waits() {
     let plan = plan(Algorithm::TwoPhase).with_rendezvous(Rendezvous::Serve);

@@ -80,7 +80,7 @@ fn run(plan: Plan, mut answer: impl FnMut(Action) -> Seen) -> Vec<Action> {
 const FLUSH: Action = FlushLocally { drain: true };
 const DONE: Action = Done(Outcome::Done);
 
-/// CPU 2 does not run the space: it is told to flush before it does, and nobody waits for it (3.3.2).
+/// CPU 2 does not run the space: it is told to flush before it does, and no CPU waits for it (3.3.2).
 const LAZY: [Action; 2] = [MarkStale(2), IsRunning(2)];
 
 /// Two primes: CPU 0 flushes the others' TLBs itself, and waits until that very flush is done.
@@ -178,7 +178,7 @@ fn who_runs_the_space_by_now_is_asked() {
     assert_eq!(asked[7..10], [SetCount(2), Send(1), SendAndLeave(2)]);
 }
 
-/// CPU 1 is offline: its acknowledgement is counted for it, and it stops for nobody.
+/// CPU 1 is offline: its acknowledgement is counted for it, and it does not stop.
 #[test]
 fn who_is_offline_is_not_waited_for() {
     let gone = |action| if let Send(_) = action { Seen::No } else { well(action) };
@@ -186,7 +186,7 @@ fn who_is_offline_is_not_waited_for() {
     assert_eq!(asked[6..9], [SetCount(1), Send(1), Update]);
 }
 
-/// Somebody has raised the rights again: the entry is left alone, and nobody looks at it.
+/// A CPU has raised the rights again: the entry is left alone, and no code looks at it.
 #[test]
 fn what_is_superseded_ends_without_another_write() {
     let raised = |action| if action == Close { Seen::No } else { well(action) };
@@ -211,7 +211,7 @@ fn rounds(conditional: bool, checks: &[bool]) -> (usize, Action) {
         _ => well(action),
     });
     assert_eq!(checks.next(), None, "it has ended early");
-    // Each round looks anew who may hold the entry, under one exclusion.
+    // Each round looks anew which CPUs may hold the entry, under one exclusion.
     let count = |wanted| asked.iter().filter(|&&action| action == wanted).count();
     assert_eq!((count(Exclude), count(Release), count(ReadTargets)), (1, 1, count(Update)));
     assert_eq!(count(Check), count(Update));
@@ -230,7 +230,7 @@ fn optimistic_goes_on_until_the_entry_stays() {
     assert_eq!(rounds(false, &[false; 300]), (301, DONE));
 }
 
-/// Between the last request and the last acknowledgement the operation is nobody's, and keeps what it holds.
+/// Between the last request and the last acknowledgement no CPU owns the operation, and it keeps what it holds.
 #[test]
 fn an_operation_that_is_left_is_the_last_repliers() {
     let mut operation =

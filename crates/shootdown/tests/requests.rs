@@ -1,4 +1,4 @@
-//! A request carries what a `Flush` carries: separate ranges, and whether links changed. Everybody is asked at once.
+//! A request carries what a `Flush` carries: separate ranges, and whether links changed. All CPUs are asked at once.
 
 #![cfg(not(tlbkit_loom))]
 
@@ -101,13 +101,13 @@ fn shoot(algorithm: Algorithm, rendezvous: Rendezvous, flushes: &[Flush]) -> See
             while !seen.ended.load(Ordering::SeqCst) {
                 std::thread::yield_now();
             }
-            // It has ended, so everybody has flushed.
+            // It has ended, so every CPU has flushed.
             let last = |cpu: usize| seen.flushed[cpu].lock().unwrap().last().cloned();
             flushed &= (1..CPUS).all(|cpu| last(cpu).is_some_and(|(_, last)| last == *flush));
         }
         over.store(true, Ordering::SeqCst);
     });
-    assert!(flushed, "{algorithm} {rendezvous:?}: somebody had not flushed that when it ended");
+    assert!(flushed, "{algorithm} {rendezvous:?}: a CPU had not flushed that when it ended");
     seen
 }
 

@@ -1,4 +1,4 @@
-//! CPUs that sleep while they wait, as a kernel's do in `wait`: nobody polls, so a wake-up that is missing hangs.
+//! CPUs that sleep while they wait, as a kernel's do in `wait`: no CPU polls, so a wake-up that is missing hangs.
 //!
 //! An interrupt stays pending until its CPU looks, and a sleep uses it up, whatever it was for.
 
@@ -19,7 +19,7 @@ use support::PAGE;
 const CPUS: usize = 4;
 const EACH: usize = 400;
 
-/// A machine without pages: who holds the exclusion, and an interrupt line for each CPU.
+/// A machine without pages: the holder of the exclusion, and an interrupt line for each CPU.
 #[derive(Debug, Default)]
 struct Machine {
     excluded: AtomicBool,

@@ -230,7 +230,7 @@ fn nobody_runs_with_rights_that_an_operation_has_taken_away() {
 }
 
 proptest! {
-    /// A set that CPUs enter and leave by themselves, against a set. Beyond its capacity there is nobody.
+    /// A set that CPUs enter and leave by themselves, against a set. Beyond its capacity there is no CPU.
     #[test]
     fn a_shared_set_is_a_set(steps in proptest::collection::vec((any::<bool>(), 0..130usize), 0..60)) {
         let (shared, mut set) = (SharedSpace::<2>::new(), BTreeSet::new());

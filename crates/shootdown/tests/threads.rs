@@ -110,7 +110,7 @@ impl Memory {
         }
     }
 
-    /// Maps a page to a free frame, if nobody is changing it.
+    /// Maps a page to a free frame, if no CPU is changing it.
     fn map(&self, page: usize) {
         let at = &self.pages[page];
         if at.locked.swap(true, Ordering::SeqCst) {

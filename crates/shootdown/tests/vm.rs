@@ -91,7 +91,7 @@ struct Vm<'m> {
     reclaimed: usize,
     region: IpcRegion<1, SPACES>,
     passing: Passing,
-    /// Unmappings that nobody has started, and how many have not come back.
+    /// Unmappings that have not been started, and how many have not come back.
     waiting: Vec<(usize, Unmapping)>,
     due: usize,
 }
@@ -376,7 +376,7 @@ impl Vm<'_> {
                 self.unmap(space, 0, access == Access::Read, Message::Reduced(space));
                 false
             }
-            other => panic!("nobody asked for {other:?}"),
+            other => panic!("{other:?} was not asked for"),
         }
     }
 }
@@ -461,7 +461,7 @@ fn what_was_stored_comes_back_from_the_backing_store() {
     }
 }
 
-/// A page goes from space 0, which two CPUs run, to space 1, and back. Once it is received nobody else stores to it.
+/// A page goes from space 0, which two CPUs run, to space 1, and back. Once it is received no other CPU stores to it.
 #[test]
 fn a_received_message_is_the_receivers() {
     for (algorithm, hardware) in machines() {
@@ -528,7 +528,7 @@ fn a_received_message_is_the_receivers() {
     }
 }
 
-/// Receives the page, and trusts nobody.
+/// Receives the page, and trusts no other space.
 fn receive<'m>(kernel: &Kernel<'m>, seat: &mut Seat<'_>, cpu: &mut Cpu<'m>, home: usize) {
     let machine = cpu.machine;
     machine.vm().passing.receive(Receive { trust: false, immediate_use: Access::Write });

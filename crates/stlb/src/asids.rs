@@ -55,7 +55,7 @@ impl<L> Default for Context<L> {
     }
 }
 
-/// Returns the first of 2^32 generations that nobody else has.
+/// Returns the first of 2^32 generations that no other code has.
 fn generations() -> u64 {
     // Not loom's: it orders nothing.
     static TAKEN: AtomicU32 = AtomicU32::new(0);

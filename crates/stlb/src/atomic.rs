@@ -14,7 +14,7 @@ use crate::Pair;
 
 /// A value that can be kept in atomic words, each read and written by itself, for a cache that CPUs share.
 ///
-/// Reading all of them gives a whole value only if nobody writes meanwhile; finding out is the cache's task.
+/// Reading all of them gives a whole value only if no CPU writes meanwhile; finding out is the cache's task.
 pub trait Atomic: Copy + Eq {
     /// The words.
     type Cell: core::fmt::Debug;

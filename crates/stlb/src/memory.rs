@@ -6,7 +6,7 @@ use core::mem::MaybeUninit;
 /// The alignment that every cache asks of its memory: a cache line, so that no entry lies across two.
 pub const LINE: usize = 64;
 
-/// Aligned memory for a cache, for those who have no frame allocator at hand.
+/// Aligned memory for a cache, for callers without a frame allocator.
 ///
 /// ```
 /// use tlbkit_stlb::{Direct, Memory, Page64};

@@ -38,9 +38,9 @@ pub enum Recorded {
 /// | a process sends | [`record`](Self::record) | an unknown entry is copied from the TLB; if the TLB lacks it, next time |
 /// | a process receives | [`prefetch`](Self::prefetch) | a known entry that the TLB lacks is returned, to be loaded |
 ///
-/// Whether a "first" IPC is that of a process (the thesis) or of a pair of processes (the OSDI paper) is decided by
-/// who is asked when; what is recorded is the same. Load what `prefetch` returns before asking for the next address:
-/// it asks the TLB, so nothing is ever loaded that the TLB holds, even if two addresses share a page.
+/// Whether a "first" IPC is that of a process (the thesis) or of a pair of processes (the OSDI paper) depends on when
+/// the caller asks; what is recorded is the same. Load what `prefetch` returns before asking for the next address: it
+/// asks the TLB, so nothing is ever loaded that the TLB holds, even if two addresses share a page.
 ///
 /// Direct-mapped, and so bounded: a new entry pushes out the one whose slot it takes.
 #[derive(Debug)]

@@ -119,7 +119,7 @@ where
         for way in &set.ways {
             if Some(Atomic::load(&way.tag)) == tag {
                 let data = Atomic::load(&way.data);
-                // Whoever wrote a word that was just read had made the version odd before.
+                // The CPU that wrote a word that was just read had made the version odd before.
                 fence(Ordering::Acquire);
                 // Cleared of its lowest bit, an odd version lies in the past: it equals no version any more.
                 if set.version.load(Ordering::Relaxed) == version & !1 {

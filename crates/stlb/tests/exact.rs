@@ -58,12 +58,12 @@ impl<L: Layout<Tag: Atomic, Data: Atomic>, const SETS: usize, const WAYS: usize>
         self.0.lookup(at, space).ok()
     }
     fn fill(&mut self, at: VirtAddr, space: Space<L>, data: L::Data) {
-        // Only who missed can fill.
+        // Only a CPU that missed can fill.
         if self.peek(at, space).is_some() {
             self.invalidate_page(space, at.vpn(L::BASE));
         }
         let ticket = self.0.lookup(at, space).unwrap_err();
-        assert!(self.0.fill(ticket, at, space, data), "nobody else is there");
+        assert!(self.0.fill(ticket, at, space, data), "no other code is there");
     }
     fn count(&self) -> &L::Count {
         self.0.count()

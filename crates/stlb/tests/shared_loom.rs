@@ -82,7 +82,7 @@ fn never_torn() {
     });
 }
 
-/// Once an invalidation is over, nobody hits the old entry, although another CPU was in the middle of filling it in.
+/// Once an invalidation is over, no CPU hits the old entry, although another CPU was in the middle of filling it in.
 #[test]
 fn never_stale_after_a_racing_fill() {
     explore(None, || {

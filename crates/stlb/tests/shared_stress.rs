@@ -39,7 +39,7 @@ fn stress<const SETS: usize, const WAYS: usize>() {
                 let mut turn = reader;
                 while done.load(Ordering::Relaxed) == 0 {
                     turn = turn.wrapping_mul(5).wrapping_add(2 * reader + 1);
-                    // Twice in a row, so that the second finds what the first filled in, if nobody came between.
+                    // Twice in a row, so that the second finds what the first filled in, if no other CPU came between.
                     let number = turn / 2 % PAGES;
                     for _ in 0..2 {
                         let floor = settled[number].load(Ordering::Acquire);

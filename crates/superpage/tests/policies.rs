@@ -534,7 +534,7 @@ fn the_top_of_the_address_space() {
 }
 
 /// Appendix B: with one candidate, threshold R and overhead o on a miss of cost b, the policy pays at most 2 + o/b of
-/// what the offline policy pays, and an adversary who stops right after the promotion makes it pay that.
+/// what the offline policy pays, and an adversary that stops right after the promotion makes it pay that.
 #[test]
 fn competitive_bound() {
     let page_sizes =
@@ -552,7 +552,7 @@ fn competitive_bound() {
                 };
                 let mut policy = approx(&setup, 1);
                 let mut machine = Machine::new(page_sizes, [1, 0]);
-                // The first reference is nobody's miss to prevent.
+                // No policy can prevent the miss of the first reference.
                 machine.touch(0, Vpn::new(1));
                 policy.on_miss(miss(1));
                 let mut online = 0.0;

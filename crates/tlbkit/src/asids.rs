@@ -5,7 +5,7 @@
 //! gets a new number when it runs next. The address spaces that CPUs run at that moment keep theirs, as their CPUs go
 //! on using them: those numbers are reserved for the whole generation, for other CPUs may use them in it, too.
 //!
-//! So an address space dies without a flush: nobody gets its number before every CPU has flushed everything.
+//! So an address space dies without a flush: no other space gets its number before every CPU has flushed everything.
 
 use core::cell::Cell;
 use core::sync::atomic::{AtomicU32, Ordering};
@@ -194,7 +194,7 @@ mod tests {
     fn asid(number: &Number) -> Asid {
         match number.held() {
             Held::Under(asid) => asid,
-            Held::Never => panic!("nobody has run it"),
+            Held::Never => panic!("no CPU has run it"),
         }
     }
 

@@ -127,7 +127,7 @@ impl<K: Kernel, const CPUS: usize> Drop for Handle<K, CPUS> {
         let (mmu, frame) = (self.mmu, self.frame);
         mmu.kernel().masked(|| {
             let _frame = GivenBack(mmu.kernel(), frame);
-            // SAFETY: this was the last handle: nobody else reaches the block, and nobody does after this.
+            // SAFETY: this was the last handle: no other code reaches the block, now or later.
             unsafe { self.0.drop_in_place() };
         });
     }
@@ -274,7 +274,7 @@ impl<K: Kernel, const CPUS: usize> End<'_, K, CPUS> {
             let Some(pages) = next.and_then(|next| Pages::new(next.max(pages.first()), pages.last())) else {
                 continue;
             };
-            // SAFETY: this is the last that anybody does with the table.
+            // SAFETY: this is the last use of the table.
             let _ = block.table.for_each_entry(unsafe { Pinned::by(&**block) }, pages, &mut |at, entry| {
                 let leaf = match entry {
                     Entry::Leaf(leaf) => leaf,
@@ -311,8 +311,8 @@ impl<K: Kernel, const CPUS: usize> End<'_, K, CPUS> {
     }
 
     fn free(&mut self) {
-        // SAFETY: the table is there until here, and nobody uses this field again: `free` is called once, by `drop`. No CPU
-        // has the address space's root: each that runs it keeps a handle.
+        // SAFETY: the table is there until here, and no code uses this field again: `free` is called once, by `drop`.
+        // No CPU has the address space's root: each that runs it keeps a handle.
         unsafe { free::<K>(ManuallyDrop::take(&mut self.block.table)) };
     }
 }
@@ -333,8 +333,8 @@ struct Visit<'c> {
 }
 
 impl<'c> Visit<'c> {
-    /// Notes that `cpu` may be in a walk, before it begins one. Whoever changes the table and then looks who runs the
-    /// address space sees it, or the walk sees the change.
+    /// Notes that `cpu` may be in a walk, before it begins one. A CPU that changes the table and then looks which CPUs
+    /// run the address space sees the note, or the walk sees the change.
     fn begin(cpus: &'c SharedSpace, cpu: usize) -> Self {
         let joined = cpus.members.insert(cpu);
         // A CPU that has just come online runs the kernel's own by now, and goes on.

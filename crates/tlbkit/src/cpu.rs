@@ -30,8 +30,8 @@ pub(crate) struct State<K: Kernel, const CPUS: usize> {
 }
 
 // SAFETY: a CPU uses its own part alone, with interrupts masked: by the promise of `Kernel` nothing else of the CPU's comes
-// between a look at `busy` and the store that makes it true. So the state is used by whoever has made `busy` true, alone; the
-// release of `busy` orders one use after the other. What is in it may move between threads.
+// between a look at `busy` and the store that makes it true. So only the code that has made `busy` true uses the state;
+// the release of `busy` orders one use after the other. What is in it may move between threads.
 unsafe impl<K: Kernel, const CPUS: usize> Sync for Cpu<K, CPUS> {}
 
 impl<K: Kernel, const CPUS: usize> Cpu<K, CPUS> {

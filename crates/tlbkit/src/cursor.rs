@@ -182,8 +182,8 @@ impl<K: Kernel, const CPUS: usize> Cursor<'_, K, CPUS> {
     #[inline(always)]
     pub fn fault(&mut self, access: Access) -> Result<Fault, Error> {
         if let Some(lender) = self.space.lender_of(self.at()) {
-            // Whoever has the kernel's half changes it, and flushes it of every address space. Nobody waits for this
-            // writer there: the kernel's own shares with nobody.
+            // The address space that owns the kernel's half changes it, and flushes it in every address space. No CPU
+            // waits for this writer there: the kernel's own address space borrows from no other.
             let at = self.walk.page().address(self.space.base());
             return Edit::new(lender, self.here).run(|edit| edit.fault(at, access));
         }

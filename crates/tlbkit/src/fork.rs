@@ -2,9 +2,9 @@
 //!
 //! ```text
 //!   before       parent  page -> frame 7, may be written
-//!   fork         child   page -> frame 7, read-only, copy on write     built first: nobody runs the child yet
+//!   fork         child   page -> frame 7, read-only, copy on write     built first: no CPU runs the child yet
 //!                parent  page -> frame 7, read-only, copy on write     then one shootdown for all pages
-//!   a store      fault -> CopyOnWrite: a frame of its own, or if nobody else has it any more, this one again
+//!   a store      fault -> CopyOnWrite: a frame of its own, or if no other space has it any more, this one again
 //! ```
 
 use tlbkit_addr::Attr;
@@ -39,7 +39,7 @@ impl<K: Kernel, const CPUS: usize> AddressSpace<K, CPUS> {
             None => Self::new(self.mmu())?,
         };
         self.mmu().here(|here| {
-            // Nobody changes the parent meanwhile.
+            // No CPU changes the parent meanwhile.
             let mut edit = Edit::new(&self.0, here);
             let mut writer = Writer::new(&*child.0.table)?;
             let done = edit.run(|edit| edit.copy_on_write(&mut writer));

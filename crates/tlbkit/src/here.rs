@@ -1,4 +1,4 @@
-//! The CPU at hand, in the midst of a call: what it flushes, whom it asks, and which address space it runs.
+//! The CPU at hand, in the midst of a call: what it flushes, which CPUs it asks, and which address space it runs.
 
 use core::fmt;
 use core::sync::atomic::{Ordering, fence};
@@ -19,7 +19,7 @@ use crate::{Kernel, Machine, Mmu};
 /// How many runs of frames wait for one shootdown.
 pub(crate) const RUNS: usize = 16;
 
-/// What changes have uncovered: nodes and frames that nobody may use again before every TLB has forgotten them.
+/// What changes have uncovered: nodes and frames that no code may use again before every TLB has forgotten them.
 #[derive(Debug)]
 pub(crate) struct Uncovered {
     nodes: Carried<'static>,
@@ -118,7 +118,7 @@ impl<K: Kernel, const CPUS: usize> Here<K, CPUS> {
     #[cold]
     pub(crate) fn serve(&mut self) {
         if let Some(handle) = &mut self.own.handle {
-            // Only a mailbox that somebody else has written to is refused; there is none.
+            // Only a handle of another system is refused; there is none.
             let _ = self.mmu.shootdowns().poll(handle, &mut Cpu(self.mmu.kernel()));
         }
     }
@@ -143,7 +143,7 @@ impl<K: Kernel, const CPUS: usize> Here<K, CPUS> {
                 let given = asids.run(&space.number, self.cpu, kernel.asid_bits().min(K::Machine::ASID_BITS));
                 self.switch(Change::In, &space.cpus, given.asid);
                 if self.refused {
-                    // Nobody would ask this CPU to flush. It goes on with what it runs.
+                    // No CPU would ask this CPU to flush. It goes on with what it runs.
                     return;
                 }
                 let numbered = given.asid != Asid::default();
@@ -217,7 +217,7 @@ impl<K: Kernel, const CPUS: usize> Here<K, CPUS> {
         if CPUS == 1 {
             return true;
         }
-        // What has been stored precedes the look at who may have seen what was before.
+        // The stores precede the look at which CPUs may have seen the old entries.
         fence(Ordering::SeqCst);
         self.mmu.kernel().stored(Store::Fence);
         let mut others = space.cpus().members.load();
@@ -413,7 +413,7 @@ mod tests {
         // A member that the system does not have, as a kernel breaks its promise: no operation can ask it.
         assert!(space.0.cpus().members.insert(5));
         assert_eq!(space.unmap(page(0x1000)), Err(Error::Unflushed));
-        assert_eq!(host.mappings(frame), Use::Data(1), "somebody may use it yet");
+        assert_eq!(host.mappings(frame), Use::Data(1), "a CPU may still use it");
         assert!(space.0.cpus().members.remove(5));
         let before = host.full_flushes.load(Ordering::Relaxed);
         space.map(page(0x2000), host.data(2).unwrap(), rights).unwrap();

@@ -17,12 +17,12 @@ use crate::Machine;
 ///
 /// An implementation promises that
 ///
-/// - **frames**: [`take_frame`](Self::take_frame) returns 4 KiB frames that belong to nobody else until
+/// - **frames**: [`take_frame`](Self::take_frame) returns 4 KiB frames that have no other owner until
 ///   [`give_frame`](Self::give_frame) gets them back, and not the one at 0. [`memory`](Self::memory) of such a frame is
 ///   aligned to 4 KiB, and stays mapped for reading and writing on every CPU, in every address space, until then;
 /// - **zeroed frames**: so does [`take_zeroed_frame`](Self::take_zeroed_frame), and every byte of its frames is zero;
-/// - **records**: [`record`](Self::record) returns a cell of its own for each frame, the same at each call, that nobody
-///   else uses while [`take_frame`](Self::take_frame) has given the frame away;
+/// - **records**: [`record`](Self::record) returns a cell of its own for each frame, the same at each call, that no
+///   other code uses while [`take_frame`](Self::take_frame) has given the frame away;
 /// - **one**: a CPU uses one [`Mmu`](crate::Mmu): two would give the same ASID to two address spaces;
 /// - **CPU**: [`cpu`](Self::cpu) names the CPU that calls it, and is below the `CPUS` of the `Mmu`. While a closure runs in [`masked`](Self::masked), it stays
 ///   on its CPU, and that CPU takes no interrupt whose handler uses the [`Mmu`](crate::Mmu) or edits an address space;

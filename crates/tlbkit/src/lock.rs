@@ -33,7 +33,7 @@ impl<T> Lock<T> {
             core::hint::spin_loop();
         }
         let held = Held(&self.held);
-        // SAFETY: `held` was false and this CPU made it true, so that nobody else is here until it is false again.
+        // SAFETY: `held` was false and this CPU made it true, so that no other code is here until it is false again.
         let result = f(unsafe { &mut *self.value.get() });
         drop(held);
         result

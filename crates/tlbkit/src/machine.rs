@@ -17,7 +17,7 @@ pub unsafe trait Machine: 'static {
     type Geometry: Radix;
     /// The entries of the table.
     type Format: Format;
-    /// Who loads TLB entries, and how status bits are written.
+    /// What loads TLB entries, and how status bits are written.
     const HARDWARE: Hardware;
     /// The most bits that an ASID has.
     const ASID_BITS: u32;

@@ -53,7 +53,7 @@ impl<K: Kernel, const CPUS: usize> AddressSpace<K, CPUS> {
         mmu.kernel().masked(|| {
             let mut table = Table::<K>::new(mmu.storage())?;
             if let Err(why) = table.lend(pages) {
-                // SAFETY: it is new, and nobody has seen it.
+                // SAFETY: it is new, and no code has seen it.
                 unsafe { free::<K>(table) };
                 return Err(why);
             }
@@ -84,7 +84,7 @@ impl<K: Kernel, const CPUS: usize> AddressSpace<K, CPUS> {
         lender: Option<Handle<K, CPUS>>,
     ) -> Result<Self, Error> {
         Handle::new(mmu, table, lent, lender).map(Self).map_err(|table| {
-            // SAFETY: it is new, and nobody has seen it.
+            // SAFETY: it is new, and no code has seen it.
             unsafe { free::<K>(table) };
             Error::NoMemory { wanted: 1, pending: 0 }
         })

@@ -25,7 +25,7 @@ const SEEDS: u64 = 40;
 const STEPS: usize = 500;
 const RAM: usize = 0x8_0000;
 const NODES: usize = 160;
-/// Frames of users are numbers alone: nobody looks into them.
+/// Frames of users are numbers alone: no code looks into them.
 const DATA: usize = 0x100_0000;
 const TOP: usize = usize::MAX >> 12;
 const HIGH: usize = 0xffff_ffc0_0000_0000 >> 12;
@@ -898,7 +898,7 @@ impl World {
         self.spaces.insert(self.names, Model { handles: vec![space], lends, lender, leaves, marks });
     }
 
-    /// Forgets address spaces that nobody has any more.
+    /// Forgets address spaces without a handle.
     fn bury(&mut self) {
         loop {
             let dead = self.spaces.iter().find(|(name, model)| {
@@ -1210,7 +1210,7 @@ impl World {
                     Ok(touched) => touched,
                     Err(touched) => {
                         unwound = true;
-                        // Who takes the address space's lock next sees its stores: a log does not show locks.
+                        // The CPU that takes the address space's lock next sees its stores: a log does not show locks.
                         say(Event::Barrier(Barrier::Complete));
                         unwinds += 1;
                         touched
@@ -1290,7 +1290,7 @@ fn no_tlb_has_what_is_not_mapped_whatever_a_kernel_does() {
     }
 }
 
-/// The control: where flushes are left out, somebody reaches what is gone.
+/// The control: where flushes are left out, a CPU reaches what is gone.
 #[test]
 fn a_kernel_that_flushes_nothing_is_found_out() {
     assert!(catch_unwind(|| World::run(0, true)).is_err());

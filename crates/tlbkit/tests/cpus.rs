@@ -61,7 +61,7 @@ fn access(process: &Process, slot: usize, store: bool) {
     let kind = if store { Access::STORE } else { Access::LOAD }.by_user();
     for _ in 0..8 {
         if let Met::Memory(at) = host.access(address(slot), store) {
-            // Until this CPU takes an interrupt, nobody can have reused the frame.
+            // Until this CPU takes an interrupt, no CPU can have reused the frame.
             let word = host.word(at);
             if store {
                 word.store(pattern(process.family, slot), Ordering::Relaxed);
@@ -75,7 +75,7 @@ fn access(process: &Process, slot: usize, store: bool) {
             Ok(Fault::Retry) => {}
             Ok(Fault::CopyOnWrite(_)) => {
                 let Some(frame) = host.data(pattern(process.family, slot)) else { return };
-                // Somebody else may have been first.
+                // Another CPU may have been first.
                 let replaced = space.edit(|edit| match edit.fault(address(slot), kind)? {
                     Fault::CopyOnWrite(_) => edit.replace(address(slot), frame, RW),
                     _ => Err(Error::NoRoom),
@@ -254,7 +254,7 @@ fn who_waits_for_another_cpu_waits_as_the_kernel_says() {
             run_as(1);
             space.activate().unwrap();
             runs.store(true, Ordering::SeqCst);
-            // It replies to nobody before somebody has waited.
+            // It does not reply before a CPU has waited.
             while host.pauses.load(Ordering::Relaxed) == 0 {
                 std::thread::yield_now();
             }

@@ -25,7 +25,7 @@ fn pages(at: usize, count: usize) -> Pages {
 /// Sv39 with a root register that has two bits for a number.
 struct Narrow;
 
-// SAFETY: as for `arch::Sv39`; nobody walks.
+// SAFETY: as for `arch::Sv39`; no CPU walks the table.
 unsafe impl Machine for Narrow {
     type Geometry = Va39;
     type Format = format::Sv39;
@@ -126,7 +126,7 @@ fn a_page_that_is_mapped_anew_is_broken_first_where_the_machine_wants_it() {
     let host = &mmu.kernel().0;
     let space = AddressSpace::new(mmu).unwrap();
     let frames = [1, 2, 3].map(|pattern| host.data(pattern).unwrap());
-    // Nobody walks, but a flush is one.
+    // No CPU walks the table, but a flush is one.
     space.map(pages(0x1000, 1), frames[0], RW).unwrap();
     let by_range = space.edit(|edit| {
         edit.unmap(pages(0x1000, 1))?;

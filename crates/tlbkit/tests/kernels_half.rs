@@ -1,4 +1,5 @@
-//! The kernel's half, which every address space shares: who is told of its changes, and what is not to get out of it.
+//! The kernel's half, which every address space shares: which CPUs are told of its changes, and what is not to get out
+//! of it.
 #![cfg(target_pointer_width = "64")]
 
 mod host;
@@ -104,7 +105,8 @@ fn a_fault_in_the_kernels_half_is_mended_there() {
     assert_eq!(user.fault(AT, Access::LOAD.by_user()), Ok(Fault::Retry));
     assert!(kernel.lookup(AT).unwrap().attr.contains(Attr::ACCESSED));
     assert!(matches!(mmu.kernel().access(AT, false), Met::Memory(_)));
-    // More rights are not made known. Who faults forgets the old ones, which every address space's number may name.
+    // More rights are not made known. A CPU that faults forgets the old ones, which every address space's number may
+    // name.
     run_as(0);
     kernel.protect(page(), Change::set(Attr::WRITE)).unwrap();
     run_as(1);
@@ -183,6 +185,6 @@ fn a_direct_map_is_made_of_the_largest_pages_that_can_be_lent() {
     let all = Pages::count(VirtAddr::new(LENT).vpn(PageSize::K4), GIB / 4096).unwrap();
     kernel.map_linear(all, Pfn::new(0x8000_0000 / 4096), Attr::READ).unwrap();
     assert_eq!(kernel.lookup(AT).map(|leaf| leaf.size), Some(PageSize::M2));
-    // Nothing of this machine's memory: nobody is to release it.
+    // Nothing of this machine's memory: it must not be released.
     std::mem::forget(kernel);
 }

@@ -120,7 +120,7 @@ fn a_store_after_a_fork_is_seen_by_its_own_process_alone() {
     assert_eq!(access(&parent, 0x1000, true), Ok(PhysAddr::new(copy.get() * 4096)));
     assert_eq!(host.mappings(frames[0]), Use::Data(1));
 
-    // The child has what was; nobody else maps that frame any more, so that it can have it back.
+    // The child has what was; no other space maps that frame any more, so that it can have it back.
     child.activate().unwrap();
     assert_eq!(access(&child, 0x1000, false), Ok(PhysAddr::new(frames[0].get() * 4096)));
     assert!(matches!(access(&child, 0x1000, true), Err(Fault::CopyOnWrite(_))));
@@ -306,7 +306,7 @@ fn the_kernels_half_is_in_every_address_space_and_global() {
     );
     let child = user.fork().unwrap();
     assert_eq!(child.translate(at), kernel.translate(at));
-    // The lender lives as long as who shares.
+    // The lender lives as long as the spaces that share.
     drop((kernel, user));
     assert!(child.translate(at).is_some());
     drop(child);

@@ -84,7 +84,7 @@ fn a_change_that_is_refused_splits_no_page_and_maps_none() {
     let mmu = machine::<1>(64);
     let host = mmu.kernel();
     let space = AddressSpace::new(mmu).unwrap();
-    // Nothing of this machine's memory: nobody is to release it.
+    // Nothing of this machine's memory: it must not be released.
     let space = std::mem::ManuallyDrop::new(space);
     space.edit(|edit| edit.map_sized(pages(M2, 512), Pfn::new(512), PageSize::M2, RW)).unwrap();
     let leaf = space.lookup(VirtAddr::new(M2));
@@ -137,7 +137,7 @@ fn a_change_for_which_there_is_no_memory_splits_no_page() {
     let mmu = machine::<1>(64);
     let host = mmu.kernel();
     let space = AddressSpace::new(mmu).unwrap();
-    // Nothing of this machine's memory: nobody is to release it.
+    // Nothing of this machine's memory: it must not be released.
     let space = std::mem::ManuallyDrop::new(space);
     space.edit(|edit| edit.map_sized(pages(M2, 1024), Pfn::new(512), PageSize::M2, RW)).unwrap();
     let leaves = || [M2, 2 * M2].map(|at| space.lookup(VirtAddr::new(at)));

@@ -92,8 +92,8 @@ static ARENA: [Frame; FRAMES] = [const { Frame([const { AtomicU32::new(0) }; 102
 struct Mine;
 static MMU: Mmu<Mine, CPUS> = Mmu::new(Mine);
 
-// SAFETY: each frame of the arena is taken once, and has its memory and its record. One thread runs as both CPUs, and nobody
-// walks.
+// SAFETY: each frame of the arena is taken once, and has its memory and its record. One thread runs as both CPUs, and
+// no code walks.
 unsafe impl Kernel for Mine {
     fn take_frame(&self) -> Option<PhysAddr> {
         let next = NEXT.fetch_add(1, Ordering::Relaxed);

@@ -39,7 +39,7 @@ pub enum Event {
     Node(Memory),
     /// Memory for data was taken, or was given back: from here on it may be used for something else.
     Frame(Memory),
-    /// An interrupt was sent. What the sender stored before is visible to who takes it.
+    /// An interrupt was sent. What the sender stored before is visible to the CPU that takes it.
     IpiSend {
         /// The CPUs that it was sent to, one bit each.
         cpus: u64,

@@ -141,7 +141,8 @@ struct Simple {
     loaded: [BTreeSet<u64>; CPUS],
     tlb: [BTreeMap<Key, Option<Stale>>; CPUS],
     visible: [u64; CPUS],
-    /// What goes when an invalidation completes: who executed it, where, what, and its number among those of that CPU.
+    /// What goes when an invalidation completes: the CPU that executed it, where, what, and its number among those of
+    /// that CPU.
     deferred: Vec<(usize, usize, Key, usize)>,
     /// The invalidations of each CPU that wait for its barrier.
     begun: [Vec<Op>; CPUS],
@@ -157,7 +158,7 @@ struct Simple {
     /// Entries of two tables that exclude each other, and that both tables say: docs/witness.md excepts them.
     excepted: BTreeSet<(usize, Key, Key)>,
     lowering: Option<(u64, u64)>,
-    /// Who stored to a node last, and when.
+    /// The CPU that stored to a node last, and when.
     last: BTreeMap<u64, (usize, u64)>,
     /// Nodes that hang, or hung, under a root that was loaded: what their words say is known.
     placed: BTreeSet<u64>,
@@ -276,7 +277,7 @@ impl Simple {
             }
         }
         if self.arch == Arch::Mips32 {
-            // Who stores is in no walk.
+            // A CPU that stores is in no walk.
             let goes = |key: &Key, stale: &Option<Stale>| {
                 matches!(key.3, Some(Entry::Link(_))) && stale.is_some_and(|stale| stale.line == self.line)
             };
@@ -356,7 +357,7 @@ impl Simple {
             Op::Write { cpu, level, which, slot, .. } => {
                 let at = (node(level, which), slot);
                 let new = self.entry(op);
-                // Who stores to a node, or links one, has its lock from who stored to it before.
+                // A CPU that stores to a node, or links one, has its lock from the CPU that stored to it before.
                 let linked = match new {
                     Some(Entry::Link(next)) if self.placed.contains(&at.0) => next,
                     _ => at.0,
@@ -545,7 +546,8 @@ impl Simple {
         }
     }
 
-    /// Something goes: tells whether a CPU can use it, and notes who may hold it under a number that it does not run.
+    /// Something goes: tells whether a CPU can use it, and notes which CPUs may hold it under a number that it does not
+    /// run.
     fn gone(&mut self, is: impl Fn(usize, &Key) -> bool) -> bool {
         let mut used = false;
         for cpu in 0..CPUS {

@@ -58,7 +58,7 @@ fn every_bug_is_found_where_it_is_and_no_mended_form_is_accused() {
     assert!(bad >= 30 && bad == good, "{bad} {good}");
 }
 
-/// A log that is cut off anywhere accuses nobody: what a kernel has not done yet it may still do.
+/// A log that is cut off anywhere accuses no CPU: what a kernel has not done yet it may still do.
 #[test]
 fn no_beginning_of_a_mended_form_is_accused() {
     for (name, arch, text) in logs().into_iter().filter(|(name, ..)| name.contains("mended")) {

@@ -56,7 +56,7 @@ fn what_happens_before_has_its_line_before() {
             let (recorder, turn) = (&recorder, &turn);
             scope.spawn(move || {
                 for round in 0..EVENTS {
-                    // Any CPU may be the next: who is first takes the token.
+                    // Any CPU may be the next: the first takes the token.
                     let mut now = turn.load(Ordering::Acquire);
                     while now % CPUS != cpu {
                         thread::yield_now();
@@ -108,7 +108,7 @@ fn a_log_is_read_out_of_memory() {
     // SAFETY: a recorder has a size, zeros are one, and the box gets memory of its layout.
     let recorder = unsafe { Box::from_raw(alloc_zeroed(Layout::new::<Small>()).cast::<Small>()) };
     let seen = |recorder: &Small| {
-        // SAFETY: all of it was zero, padding too, and nobody writes to it meanwhile.
+        // SAFETY: all of it was zero, padding too, and no CPU writes to it meanwhile.
         let own = unsafe {
             std::slice::from_raw_parts(std::ptr::from_ref(recorder).cast::<u8>(), size_of::<Small>())
         };

@@ -22,7 +22,7 @@ use tlbkit_stlb::{Assoc, Direct, Mips32, Pair, Probe, Ptlb, Shared as SharedStlb
 use tlbkit_superpage::{Action, ApproxOnline, Miss, Policy};
 
 unsafe extern "C" {
-    /// Nobody has it: whoever refers to it can panic.
+    /// This function is defined nowhere: code that refers to it can panic.
     safe fn tlbkit_panicked() -> !;
     safe fn tlbkit_kernel();
 }

@@ -22,7 +22,7 @@ unsafe extern "C" {
 macro_rules! spaces {
     ($($kernel:ident: $machine:ident, $cpus:literal, $map:ident, $unmap:ident, $protect:ident, $replace:ident,
         $fault:ident, $lookup:ident, $interrupt:ident;)+) => {$(
-        /// A kernel whose every method is somebody else's.
+        /// A kernel whose methods are all defined outside of this crate.
         #[derive(Debug)]
         pub struct $kernel;
 

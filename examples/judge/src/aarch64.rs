@@ -123,7 +123,7 @@ trap:
 
 extern "C" fn unexpected(syndrome: usize, at: usize, address: usize) -> ! {
     let _ = writeln!(Console, "exception {syndrome:#x} at {at:#x}, address {address:#x}");
-    stop("an exception that nobody expected", 2)
+    stop("an unexpected exception", 2)
 }
 
 /// The serial line.

@@ -121,7 +121,7 @@ fn mmu_marks() -> bool {
     MARKS.load(Ordering::Relaxed)
 }
 
-/// Tells the processor what has changed, unless the control is that nobody does.
+/// Tells the processor what has changed, unless the control is that nothing does.
 fn flush(flush: &Flush) {
     if !control::is_on(Control::Flush) {
         machine::flush(flush);
@@ -139,7 +139,7 @@ fn try_marks(table: &mut Judged<'_>) -> Result<(), Error> {
 
 /// Judges; called by the processor's first instructions with a stack and nothing else.
 extern "C" fn judge() -> ! {
-    // SAFETY: nobody else knows this memory, which the linker's script leaves alone; chunks are plain bytes.
+    // SAFETY: no other code knows this memory, which the linker's script leaves alone; chunks are plain bytes.
     let memory = unsafe { core::slice::from_raw_parts_mut(NODES as *mut Chunk, CHUNKS) };
     let Ok(slab) = Slab::<Entry, Solo>::new(memory, NODES) else { machine::stop("no slab", 2) };
     let tree = match Tree::new(&slab) {
@@ -172,7 +172,7 @@ extern "C" fn judge() -> ! {
          and {marked} bits that the MMU set",
         machine::NAME,
     );
-    // A judge who has seen nothing has not judged.
+    // A run that has seen too few refusals or faults proves nothing.
     if [refused, faults].iter().any(|&seen| seen < OPERATIONS / 20) {
         machine::stop("too few refusals or faults", 3);
     }
@@ -218,7 +218,7 @@ fn must_find(table: &mut Judged<'_>, control: Control, random: &mut Random) {
     let found = (0..CONTROL).find_map(|_| round(table, random, &mut tally).err());
     control::switch_to(Control::Nothing);
     if found.is_none() {
-        let _ = writeln!(Console, "{}: {control:?} is wrong, and nobody notices", machine::NAME);
+        let _ = writeln!(Console, "{}: {control:?} is wrong, and goes unnoticed", machine::NAME);
         machine::stop("a control is not found", 4);
     }
     let after = tally.done + tally.refused;
@@ -441,7 +441,7 @@ fn look_at(
         Some(leaf) if !leaf.attr.intersects(ACCESS) => Err(Fault::Absent),
         Some(leaf) => machine::rules(leaf.attr, access, mode).map(|()| leaf.phys(at, BASE)),
     };
-    // What is mapped beyond the pool is nobody's to write.
+    // What is mapped beyond the pool must not be written.
     if let Ok(phys) = wanted
         && phys.get().wrapping_sub(POOL) >= POOL_BYTES
     {

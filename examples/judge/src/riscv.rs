@@ -156,7 +156,7 @@ unsafe extern "C" {
 
 extern "C" fn unexpected(cause: usize, at: usize) -> ! {
     let _ = writeln!(Console, "trap {cause} at {at:#x}");
-    stop("a trap that nobody expected", 2)
+    stop("an unexpected trap", 2)
 }
 
 /// The serial line.

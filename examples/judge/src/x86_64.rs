@@ -230,7 +230,7 @@ static mut VECTORS: [[u64; 2]; 256] = [[0; 2]; 256];
 
 extern "C" fn unexpected(vector: usize, error: usize, at: usize, address: usize) -> ! {
     let _ = writeln!(Console, "exception {vector}, error {error:#x}, at {at:#x}, address {address:#x}");
-    stop("an exception that nobody expected", 2)
+    stop("an unexpected exception", 2)
 }
 
 /// Writes a byte to a port.
@@ -363,7 +363,7 @@ pub(crate) fn rules(attr: Attr, access: Access, mode: Mode) -> Result<(), Fault>
         Access::Store => Attr::WRITE,
         Access::Fetch => Attr::EXEC,
     };
-    // A key is about data of the user's pages, whoever accesses them; CR0.WP is on.
+    // A key is about data of the user's pages, whatever privilege accesses them; CR0.WP is on.
     let denied = PKRU >> (2 * u32::from(attr.key()));
     let (disabled, read_only) = (denied & 1 != 0, denied & 2 != 0);
     let kept = user && access != Access::Fetch && (disabled || read_only && access == Access::Store);

@@ -36,7 +36,7 @@ fn put(frame: Pfn) {
 pub struct Mine;
 pub static MMU: Mmu<Mine> = Mmu::new(Mine);
 
-// SAFETY: a free frame is nobody else's, and RAM is mapped one to one; a record is its frame's. `fence`
+// SAFETY: a free frame has no other owner, and RAM is mapped one to one; a record is its frame's. `fence`
 // orders the stores before it, and ends what the hart has walked. There is one hart.
 unsafe impl Kernel for Mine {
     type Machine = arch::Sv39;

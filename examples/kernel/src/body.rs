@@ -57,7 +57,7 @@ impl Page {
     }
 }
 
-/// A process's memory. Whoever has it exclusively is the one that changes the address space.
+/// A process's memory. Only a thread that has it exclusively changes the address space.
 pub(crate) struct Body {
     pub(crate) space: Space,
     growth: Growth,
@@ -168,7 +168,7 @@ impl Body {
     }
 
     /// Brings the pages of a range together, and maps them by as few TLB entries as the machine can: pages that are reserved
-    /// alike and nobody else's. Those that were not used are full of zeros then.
+    /// alike and of no other process. Those that were not used are full of zeros then.
     fn promote(&mut self, range: Superpage) -> Result<(), Refusal> {
         let pages = range.pages(PageSize::K4);
         let first = pages.first().address(PageSize::K4).get();
@@ -199,8 +199,8 @@ impl Body {
         done.map_err(|_| Refusal::NoMemory)
     }
 
-    /// Gives pages new frames with what the old ones hold, then makes them pages of `size`. Nobody may write to them until
-    /// that has been done: no CPU writes to what another one has still elsewhere.
+    /// Gives pages new frames with what the old ones hold, then makes them pages of `size`. No thread may write to them
+    /// until that has been done: no CPU writes to what another one has still elsewhere.
     fn gather(&self, part: Part, size: PageSize, new: &mut impl Iterator<Item = Pfn>) -> Result<(), Error> {
         let read = Attr::READ | Attr::USER;
         self.space.edit(|edit| {
@@ -408,7 +408,7 @@ impl Body {
             let _ = list.push((index, leaf.frame));
         }
         self.pages[part.indices()].iter_mut().flatten().for_each(|page| page.missed = false);
-        // The frames are held until the disk has them; nobody stores to them once the edit has ended.
+        // The frames are held until the disk has them; no CPU stores to them once the edit has ended.
         idle.iter().for_each(|&(_, frame)| frames::share(frame));
         // Each frame that the disk does not have yet, with its place there; and those that it has.
         let (mut fresh, mut kept) = (heapless::Vec::<_, SWEEP>::new(), heapless::Vec::<_, SWEEP>::new());

@@ -39,7 +39,7 @@ pub(crate) fn measure(kernel: &Space, unit: usize) -> Result<(), Error> {
     space.activate()?;
     let frame = || frames::take().ok_or(Error::NoMemory { wanted: 1, pending: 0 });
     let [one, other] = [frame()?, frame()?];
-    // Held for each mapping to come, and once more: nobody fills them as they are unmapped.
+    // Held for each mapping to come, and once more: no page is filled as it is unmapped.
     for frame in [one, one, other].into_iter().cycle().take(3 * PAGES) {
         frames::share(frame);
     }

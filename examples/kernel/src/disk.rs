@@ -80,12 +80,12 @@ impl Slot {
         self.words().iter().map(word).eq(frames::words(frame).iter().map(word))
     }
 
-    /// Notes that somebody else has the page, too.
+    /// Notes one more user of the page.
     pub(crate) fn share(self) {
         HOLDERS[usize::from(self.0)].fetch_add(1, Ordering::Relaxed);
     }
 
-    /// Notes that somebody has the page no more. It is free after the last.
+    /// Notes one user less. The page is free after the last.
     pub(crate) fn release(self) {
         if HOLDERS[usize::from(self.0)].fetch_sub(1, Ordering::AcqRel) == 1 {
             let _ = FREE.lock().push(self.0);

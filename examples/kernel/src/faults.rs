@@ -11,7 +11,7 @@ pub(crate) struct Planted(&'static str, u8);
 
 /// No TLB is flushed.
 pub(crate) const NO_FLUSH: Planted = Planted("no-flush", 1);
-/// Nobody waits for the other CPUs' TLBs: a CPU that is asked to flush its own replies first, and flushes when it takes
+/// No CPU waits for the other CPUs' TLBs: a CPU that is asked to flush its own replies first, and flushes when it takes
 /// up the next thread.
 pub(crate) const NO_WAIT: Planted = Planted("no-wait", 2);
 /// A frame is freed before its page is unmapped.

@@ -1,7 +1,7 @@
 //! The frames of user pages, and how often each is mapped.
 //!
-//! A free frame is filled with a word that no program has. Who reads that word reads what was freed; and where it is not
-//! there any more when the frame is taken, somebody has written to what was freed.
+//! A free frame is filled with a word that no program has. A program that reads that word reads a freed frame; and if
+//! the word is not there any more when the frame is taken, a program has written to a freed frame.
 
 use core::sync::atomic::{AtomicBool, AtomicU16, AtomicU32, Ordering};
 

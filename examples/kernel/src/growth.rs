@@ -53,7 +53,7 @@ struct Store {
     counters: [u16; SEGMENTS * COUNTERS],
 }
 
-/// A policy, which is thousands of bytes: it is made here, and nobody moves it.
+/// A policy, which is thousands of bytes: it is made here, and is never moved.
 type Policy = Option<ApproxOnline<'static>>;
 
 static STORES: [Mutex<Option<Store>>; PROCESSES] = [const { Mutex::new(None) }; PROCESSES];

@@ -22,7 +22,7 @@ pub(crate) struct Machine;
 
 pub(crate) static MMU: Mmu<Machine, CPUS> = Mmu::new(Machine);
 
-/// A frame of memory. It is nothing but words that anybody may read and write: another thing is never in it.
+/// A frame of memory. It holds nothing but words that any code may read and write.
 #[repr(C, align(4096))]
 pub(crate) struct Words(pub(crate) Page);
 
@@ -157,7 +157,7 @@ pub(crate) fn on_interrupt() {
     faults::asked(|| MMU.on_interrupt());
 }
 
-/// A lock that is held over changes of an address space: who waits for it serves their shootdowns.
+/// A lock that is held over changes of an address space: a CPU that waits for it serves their shootdowns.
 pub(crate) type Lock<T> = spin::mutex::Mutex<T, Serving>;
 
 /// How a CPU waits for such a lock.

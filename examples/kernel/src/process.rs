@@ -92,7 +92,7 @@ impl Process {
         Ended::Process
     }
 
-    /// Takes what its threads have missed, unless somebody else is changing its memory.
+    /// Takes what its threads have missed, unless another CPU is changing its memory.
     pub(crate) fn hear(&self, misses: &Misses) {
         if !misses.is_empty()
             && let Some(mut body) = self.body.try_lock()
@@ -136,7 +136,7 @@ pub(crate) fn page_out() -> usize {
             break;
         }
         let (process, page) = *hand;
-        // A process that somebody else is changing keeps its pages for now.
+        // A process that another CPU is changing keeps its pages for now.
         let body = ALL[process].body.try_lock();
         let swept = body
             .and_then(|mut body| Some(body.as_mut()?.sweep(Part::new(WINDOW + page * 4096, SWEEP).ok()?)));

@@ -1,4 +1,4 @@
-//! Threads: who runs next, and what it asks for when it traps.
+//! Threads: which one runs next, and what it asks for when it traps.
 
 use core::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 

@@ -8,8 +8,8 @@ use crate::memory::CPUS;
 /// How long a thread runs, and a CPU that has none waits, in microseconds.
 const SLICE: u32 = 5_000;
 /// How long a CPU waits for another one before it looks again, the first time; twice as long each time after that, up to
-/// `PAUSE << DOUBLED`. Where fewer host CPUs than there are CPUs here have other work, who looks often keeps an emulator's lock
-/// from the one that everybody waits for.
+/// `PAUSE << DOUBLED`. Where fewer host CPUs than there are CPUs here have other work, a CPU that looks often keeps an
+/// emulator's lock from the CPU for which all others wait.
 const PAUSE: u32 = 20;
 const DOUBLED: u32 = 6;
 

@@ -26,8 +26,8 @@ const _: () = assert!(size_of::<Record>() <= arch::RECORD_LEN);
 static ON: AtomicBool = AtomicBool::new(false);
 
 fn recorder() -> &'static Record {
-    // SAFETY: the memory is nobody else's, and was zero when the machine started: a recorder that has recorded nothing. Its
-    // fields are atomic.
+    // SAFETY: the memory has no other owner, and was zero when the machine started: a recorder that has recorded
+    // nothing. Its fields are atomic.
     unsafe { &*core::ptr::with_exposed_provenance(arch::RECORD) }
 }
 

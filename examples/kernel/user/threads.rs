@@ -2,8 +2,8 @@
 //! all the time.
 //!
 //! A page has a turn, which its owner counts: odd from the moment on that a call has returned which took the page away,
-//! even from before the call that brings it back. Who finds the same odd turn before and after an access that was allowed
-//! has used a stale translation.
+//! even from before the call that brings it back. A thread that finds the same odd turn before and after an access that
+//! was allowed has used a stale translation.
 
 use core::sync::atomic::{AtomicUsize, Ordering};
 
@@ -79,7 +79,7 @@ fn turn(page: usize, age: usize, numbers: &mut Numbers) {
         check(sys::remap(at(page + AWAY), 1, at(page)), Found::Failure);
     }
 
-    // From when `protect` has returned, nobody writes.
+    // From when `protect` has returned, no CPU writes.
     check(sys::protect(at(page), 1, false), Found::Failure);
     let before = sys::load(at(page) + OTHERS);
     look_around(own, numbers);

@@ -139,7 +139,7 @@ extern "C" fn unexpected() -> ! {
 }
 
 fn fault() -> Fault {
-    // SAFETY: written by the exception that has just returned, and by nobody else.
+    // SAFETY: written by the exception that has just returned, and by no other code.
     unsafe { (&raw const FAULT).read_volatile() }
 }
 
@@ -172,7 +172,7 @@ pub unsafe fn store(at: u64, value: u32) -> Result<(), Fault> {
 ///
 /// # Safety
 ///
-/// `arguments` is what the firmware passed: addresses of C strings in memory that nobody writes.
+/// `arguments` is what the firmware passed: addresses of C strings in memory that no CPU writes.
 pub unsafe fn command_line(count: usize, arguments: *const u32) -> &'static str {
     if count < 2 {
         return "";

@@ -84,7 +84,7 @@ fn storage() -> &'static Nodes {
     static mut NODES: Option<Nodes> = None;
     let first = arch::image_end();
     let count = (arch::KSEG0 + CACHE - first) / size_of::<Chunk>();
-    // SAFETY: this function is called once; the memory is nobody else's, and any bytes are chunks.
+    // SAFETY: this function is called once; the memory has no other owner, and any bytes are chunks.
     unsafe {
         let memory = core::slice::from_raw_parts_mut(core::ptr::with_exposed_provenance_mut(first), count);
         let nodes = match Nodes::new(memory, first as u32 as usize) {

@@ -46,7 +46,7 @@ pub fn node_range() -> (usize, usize) {
 pub unsafe fn nodes() -> &'static mut [Chunk] {
     let (first, chunks) = node_range();
     // SAFETY: between the image, whose end is aligned, and the windows there is nothing else, and the caller has this
-    // memory from nobody else. A chunk is integers, so any bytes are one.
+    // memory from no other owner. A chunk is integers, so any bytes are one.
     unsafe { core::slice::from_raw_parts_mut(core::ptr::with_exposed_provenance_mut(first), chunks) }
 }
 

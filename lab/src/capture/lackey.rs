@@ -44,7 +44,7 @@ pub(super) fn start(
         .context("cannot run valgrind")?;
     let waiter = thread::spawn(move || {
         let status = child.wait()?;
-        // What the program leaves running may hold the pipe open: mark the end rather than wait for it. Nobody may
+        // What the program leaves running may hold the pipe open: mark the end rather than wait for it. No process may
         // be listening any more, which is no matter.
         let _ = writer.write_all(&[END]);
         Ok(code(status))

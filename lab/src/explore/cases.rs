@@ -248,7 +248,7 @@ pub(crate) fn hazards() -> Vec<Case> {
     add(A::TwoPhase, "i386", Repair::REQUESTER_FLUSHES_AFTER, "unmap", &|m| {
         m.scene(A::TwoPhase, 2, &[(0, GONE)])
     });
-    add(A::TwoPhase, "i386", Repair::ALL_WHO_MAY_LOAD, "unmap", &|m| m.scene(A::TwoPhase, 2, &[(0, GONE)]));
+    add(A::TwoPhase, "i386", Repair::ALL_LOADERS, "unmap", &|m| m.scene(A::TwoPhase, 2, &[(0, GONE)]));
     add(A::TwoPhase, "from-tlb", Repair::INTERRUPTS_DISABLED, "unmap", &|m| {
         m.scene(A::TwoPhase, 2, &[(0, GONE)])
     });

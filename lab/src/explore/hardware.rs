@@ -60,7 +60,7 @@ impl World {
         }
     }
 
-    /// A miss handler starts. Where nothing can interrupt it, nobody can tell that from its first look.
+    /// A miss handler starts. Where nothing can interrupt it, that cannot be told from its first look.
     fn miss(&self, cpu: usize, pte: usize, turns: &mut Turns<'_>) {
         let scene = turns.scene;
         if self.cpus[cpu].miss.is_some() || !self.may_use(scene, cpu) {
@@ -116,7 +116,7 @@ impl World {
         let mut missing = [Word::REFERENCED, Word::DIRTY].into_iter().filter(|bit| {
             entry.settable() & scene.bits() & !entry.0 & bit != 0 && scene.ways(*bit).on_hit != Status::Never
         });
-        // Where each is set atomically, nobody can tell which is first.
+        // Where each is set atomically, their order cannot be observed.
         let order = if scene.hardware.status_overwrites() { 2 } else { 1 };
         for bit in missing.by_ref().take(order) {
             turns.offer(self, Step::Use { cpu, pte, bit }, |w, _| w.mark(scene, cpu, pte, bit, entry));

@@ -55,7 +55,7 @@ pub(crate) struct Explore {
     /// Most worlds of one case
     #[arg(long, default_value_t = 20_000_000)]
     limit: usize,
-    /// Tell all worlds apart, those too that nobody can: slow, and a check of what is left out otherwise
+    /// Tell all worlds apart, also those that no CPU can: slow, and a check of what is left out otherwise
     #[arg(long)]
     unreduced: bool,
     /// The crate's driver itself, loops included, with CPUs that are stopped before each access to a shared word; with

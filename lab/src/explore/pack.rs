@@ -2,7 +2,7 @@
 //!
 //! A step changes one CPU, one operation, or the memory; the rest is as it was. So each different CPU, operation and
 //! memory is stored once, and a world is the numbers of its parts. Nothing is hashed away: two worlds are taken for
-//! one only if they are equal, or equal but for the names of CPUs that [`Scene::alike`] tells nobody can tell apart.
+//! one only if they are equal, or equal but for the names of CPUs that are alike by [`Scene::alike`].
 
 use std::hash::Hash;
 use std::ops::Range;

@@ -4,19 +4,19 @@
 //! **Steps done at once.** Steps of different CPUs that touch different things can change places. If a step can
 //! change places with every step that another CPU (or this CPU's hardware) might take before it, cannot be
 //! prevented by one, and hides no violation, then whatever goes wrong also goes wrong where it is taken first
-//! (Lipton's left movers). So it is: the turn of somebody else goes on until no CPU has such a step. They are those
+//! (Lipton's left movers). So it is: the turn of another CPU goes on until no CPU has such a step. They are those
 //! that touch what is this CPU's alone ([`Reply::Take`] from a queue that has one sender), that only allow others
 //! something ([`Action::Send`], [`Action::Release`], an acknowledgement that is merely counted), or that see what
-//! can no longer change ([`Action::AllAcknowledged`] with a count of zero). What these lists say "nobody" and
-//! "alone" of depends on the scene: with two requesters, CPUs that come and go, or rights that are raised again, the
-//! lists are shorter. The other way around, an interrupt and a miss change places with whatever follows them, up to
-//! the handler's first step; they are taken together with it.
+//! can no longer change ([`Action::AllAcknowledged`] with a count of zero). What these lists call "no CPU" and "alone"
+//! depends on the scene: with two requesters, CPUs that come and go, or rights that are raised again, the lists are
+//! shorter. The other way around, an interrupt and a miss change places with whatever follows them, up to the handler's
+//! first step; they are taken together with it.
 //!
 //! **TLBs that replace.** A CPU whose TLB holds an entry can do whatever it could do without: where a load may
 //! replace the entry, dropping it adds nothing. So no entry is merely dropped, and TLBs are full at the start. Not
-//! where somebody asks who holds an entry, nor a dirty cache line, whose dropping writes to memory.
+//! where a CPU asks which others hold an entry, nor a dirty cache line, whose dropping writes to memory.
 //!
-//! **CPUs alike.** Repliers of one operation that nobody else acts upon differ only by name; they are sorted.
+//! **CPUs alike.** Repliers of one operation that no other CPU acts upon differ only by name; they are sorted.
 //!
 //! `tlblab explore --unreduced` does without all of this. A test compares the two on every case of two CPUs; the
 //! hazards are found in both.
@@ -32,24 +32,24 @@ use super::world::{Scene, World};
 const ENDLESS: usize = 1000;
 
 impl Scene {
-    /// Tells whether one operation is all there is: no queue overflows, and nobody waits for an exclusion.
+    /// Tells whether one operation is all there is: no queue overflows, and no CPU waits for an exclusion.
     fn alone(&self) -> bool {
         self.ops.len() == 1
     }
 
-    /// Tells whether nobody comes or goes: everybody has the same target set, and is online.
+    /// Tells whether no CPU comes or goes: all have the same target set, and are online.
     fn still(&self) -> bool {
         self.change.is_none()
     }
 
-    /// Tells whether nobody raises rights: nobody asks how far an operation is.
+    /// Tells whether no CPU raises rights: no CPU asks how far an operation is.
     fn falling(&self) -> bool {
         self.raise.is_none()
     }
 
     /// Tells whether a TLB entry gives way to a new one, and is never merely dropped.
     pub(super) fn replaces(&self) -> bool {
-        self.reduce && self.plan.has(Repair::ALL_WHO_MAY_LOAD)
+        self.reduce && self.plan.has(Repair::ALL_LOADERS)
     }
 
     /// Tells whether 2-phase's requester sees all CPUs stopped at once: a CPU that has stopped stays so until it may go on,
@@ -63,7 +63,7 @@ impl Scene {
     pub(super) fn alike(&self, world: &World) -> Range<usize> {
         let only = self.reduce && self.alone() && self.still() && self.falling() && self.bare.is_none();
         let together = self.plan.algorithm().style() != Style::Remote;
-        if only && together && self.plan.has(Repair::ALL_WHO_MAY_LOAD) && world.ops[0].machine.cpu() == 0 {
+        if only && together && self.plan.has(Repair::ALL_LOADERS) && world.ops[0].machine.cpu() == 0 {
             1..self.cpus
         } else {
             0..0
@@ -129,13 +129,13 @@ impl World {
     fn replies_at_once(&self, scene: &Scene, now: Reply) -> bool {
         match now {
             Reply::Take => scene.alone(),
-            // Who counts to zero continues an asynchronous operation: the order tells.
+            // The CPU that counts to zero continues an asynchronous operation: the order tells.
             Reply::Acknowledge(_) | Reply::AcknowledgeSlot { .. } => {
                 scene.plan.algorithm().style() == Style::Synchronous
             }
             Reply::TakeOver { .. } => scene.alone() && scene.falling(),
             Reply::MayContinue(op) => scene.alone() && self.ops[usize::from(op.cpu)].continued,
-            // The requester who looked at the flag has gone on.
+            // The requester that looked at the flag has gone on.
             Reply::Leave => scene.alone() && scene.still(),
             Reply::Enter | Reply::Flush { .. } | Reply::MayContinueSlot { .. } | Reply::Idle => false,
         }
@@ -146,9 +146,9 @@ impl World {
         let at = &self.ops[op];
         match now {
             Action::Exclude => alone && falling && !self.memory.locked[usize::from(at.pte)],
-            // Nobody looks at it before the flag is set.
+            // No code looks at it before the flag is set.
             Action::SetTentative => alone && scene.plan.has(Repair::VALUE_BEFORE_FLAG),
-            // 2-phase's gate, at which nobody stands.
+            // 2-phase's gate, at which no CPU waits.
             Action::SetChanging(_) => alone && still && scene.plan.algorithm() == Algorithm::TwoPhase,
             Action::ReadTargets => still,
             Action::SetCount(_) => true,

@@ -66,7 +66,7 @@ fn nth(mut steps: Vec<(Vec<Step>, World)>, n: usize) -> Option<(Vec<Step>, World
     Some(steps.swap_remove(n))
 }
 
-/// Tells whether nobody waits for what these steps begin with.
+/// Tells whether no CPU waits for what these steps begin with.
 const fn is_whim(taken: &[Step]) -> bool {
     matches!(
         taken,

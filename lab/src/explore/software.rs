@@ -39,8 +39,8 @@ impl World {
         if let Some(switch) = at.switch {
             let now = switch.next();
             turns.offer(self, Step::Switch { cpu, now }, |w, _| w.switch(scene, cpu, switch));
-        } else if let Some((who, change)) = scene.change
-            && who == cpu
+        } else if let Some((changer, change)) = scene.change
+            && changer == cpu
             && !at.changed
         {
             let switch = Switch::new(&scene.plan, change);
@@ -69,7 +69,7 @@ impl World {
         self.cpus[cpu].taken.or(self.cpus[cpu].own).map(usize::from)
     }
 
-    /// The first step of a replier that has just been interrupted: nobody can tell the two apart.
+    /// The first step of a replier that has just been interrupted: the two cannot be told apart.
     pub(super) fn begin_reply(&mut self, scene: &Scene, cpu: usize, steps: &mut Vec<Step>) {
         if scene.reduce {
             let now = self.cpus[cpu].replier.next();

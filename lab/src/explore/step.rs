@@ -72,7 +72,7 @@ const fn marks(bits: u8) -> &'static str {
     }
 }
 
-/// Who is told of the turns that can be taken.
+/// What is told of the turns that can be taken.
 pub(crate) struct Turns<'a> {
     pub(crate) scene: &'a Scene,
     /// The steps of the turn at hand.

@@ -20,7 +20,7 @@ fn each_repair_is_needed_and_enough() {
     check(&cases::hazards());
 }
 
-/// A preset that is like no machine that is explored would be a claim that nobody checks.
+/// A preset that is like no machine that is explored would be an unchecked claim.
 #[test]
 fn each_preset_is_explored() {
     for (name, hardware) in Hardware::TABLE.into_iter().chain(Hardware::TODAY) {

@@ -73,7 +73,7 @@ impl fmt::Display for Damage {
     }
 }
 
-/// What is explored: the hardware, the plan, who does what. The initial world follows from it.
+/// What is explored: the hardware, the plan, and what each CPU does. The initial world follows from it.
 #[derive(Clone, Debug)]
 pub(crate) struct Scene {
     pub(crate) hardware: Hardware,
@@ -93,7 +93,7 @@ pub(crate) struct Scene {
     pub(crate) start: Word,
     /// Nothing is synchronized: the entry is changed, and that is all. Which damage is looked for (Table 2.2).
     pub(crate) bare: Option<Damage>,
-    /// Whether steps that nobody can tell apart are one (`reduce`).
+    /// Whether steps that cannot be told apart are one (`reduce`).
     pub(crate) reduce: bool,
 }
 
@@ -103,7 +103,7 @@ pub(crate) struct Cpu {
     pub(crate) tlb: [Word; PTES],
     /// A status write under way: the entry, and the word to be written.
     pub(crate) late: Option<(u8, Word)>,
-    /// A hardware walk under way: what it has read. Only where somebody else flushes this TLB: a CPU's own flush
+    /// A hardware walk under way: what it has read. Only where another CPU flushes this TLB: a CPU's own flush
     /// ends its walks, and no two steps of a walk can then be told apart.
     pub(crate) walk: Option<(u8, Word)>,
     /// A miss handler under way: for which entry, and what it has read.
@@ -151,7 +151,7 @@ pub(crate) struct Memory {
     pub(crate) changing: [bool; PTES],
     pub(crate) locked: [bool; PTES],
     pub(crate) space: Space,
-    /// Somebody has written to the page through a translation whose dirty bit is in memory.
+    /// A CPU has written to the page through a translation whose dirty bit is in memory.
     pub(crate) written: [bool; PTES],
     pub(crate) raised: bool,
     /// While the operation was still under way.
@@ -284,7 +284,7 @@ impl Scene {
 }
 
 impl World {
-    /// Prints who holds what, for a line of a trace.
+    /// Prints which CPU holds what, for a line of a trace.
     pub(crate) fn picture(&self, scene: &Scene) -> String {
         let ptes: Vec<_> = self.memory.ptes[..scene.ptes].iter().map(Word::to_string).collect();
         let tlbs: Vec<_> = self

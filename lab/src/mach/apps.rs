@@ -3,9 +3,10 @@
 //! The applications, their servers and their inputs are not to be had. Three recorded traces (or three stretches of the
 //! shipped one) take the roles of the client, the X server and the Unix server; they take turns after as many
 //! instructions as lie between two IPCs, and message by message go through the same model as the synthetic benchmark.
-//! What an application is known for is kept: who talks to whom, and how often. The thesis does not say how often; it is
-//! estimated from the misses a second of Table 4.2, at 20 million instructions a second, and five misses for each message
-//! with two servers, two with one. Printed values are shown beside; that they agree is not claimed.
+//! What an application is known for is kept: which processes talk to each other, and how often. The thesis does not say
+//! how often; it is estimated from the misses a second of Table 4.2, at 20 million instructions a second, and five
+//! misses for each message with two servers, two with one. Printed values are shown beside; that they agree is not
+//! claimed.
 
 use std::collections::HashMap;
 use std::rc::Rc;

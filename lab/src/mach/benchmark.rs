@@ -57,7 +57,7 @@ pub(crate) enum Inject {
 pub(crate) struct Open {
     /// Pages of kernel data that every message touches, and that the PTLB prefetches: message queues, ports.
     pub(crate) ipc_pages: usize,
-    /// Pages of kernel data of each process that a message to it touches, and that nobody prefetches: its kernel stack,
+    /// Pages of kernel data of each process that a message to it touches, and that is not prefetched: its kernel stack,
     /// thread and task structures.
     pub(crate) own_pages: usize,
     /// How many of those a message touches, in percent; which, differs from message to message.

@@ -199,7 +199,7 @@ impl<'s> Kernel<'s> {
         }
     }
 
-    /// The kernel maps these pages anew, and tells those who remember, unless it forgets to.
+    /// The kernel maps these pages anew, and tells the caches that remember them, unless it forgets to.
     pub(crate) fn remap(&mut self, first: usize, pages: usize, tell: bool) {
         for page in first..first + pages {
             *self.versions.entry(page).or_default() += 1;
@@ -212,7 +212,7 @@ impl<'s> Kernel<'s> {
         }
     }
 
-    /// The numbers of address spaces start anew, with everything mapped anew: everyone forgets everything.
+    /// The numbers of address spaces start anew, with everything mapped anew: every cache forgets everything.
     pub(crate) fn restart(&mut self, pages: &[usize], tell: bool) {
         for &page in pages {
             *self.versions.entry(page).or_default() += 1;

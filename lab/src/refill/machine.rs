@@ -118,7 +118,7 @@ fn replay<'n, S: Structure>(
     put(VECTOR, handler.refill.words());
     put(TAIL, handler.tail.words());
     put(BLOCK, &S::root(table));
-    // SAFETY: the slab's memory, as long as it is borrowed here; nobody writes while the machine runs.
+    // SAFETY: the slab's memory, as long as it is borrowed here; no CPU writes while the machine runs.
     let nodes = unsafe {
         let first = storage.at(NodeAddr::new(KSEG0 as usize + NODES));
         Window::from_raw(NODES as u64, first.cast(), chunks * size_of::<Chunk>() / 4)

@@ -63,7 +63,7 @@ fn measure_in<'n, S: Structure>(
     row.moved_max = S::moved_max(&table);
     // An array that has grown stays; nothing else does.
     row.verified &= row.moved_max.is_some() || storage.bytes() == empty;
-    // SAFETY: nobody walks but this thread, which does not now, and there is no TLB.
+    // SAFETY: no other thread walks the table, and this one does not now, and there is no TLB.
     unsafe { destroy(table).reclaim() };
     row.verified &= storage.bytes() == 0;
     Ok(row)
@@ -76,7 +76,7 @@ fn change<'t, 'n, T>(
 ) -> Result<T, Error> {
     let mut writer = Writer::new(table)?;
     let done = edit(&mut writer);
-    // SAFETY: nobody walks but this thread, which does not now, and there is no TLB.
+    // SAFETY: no other thread walks the table, and this one does not now, and there is no TLB.
     unsafe { writer.finish().reclaim() };
     done
 }

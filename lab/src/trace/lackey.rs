@@ -19,7 +19,7 @@ const LINE: u64 = 128;
 
 /// Streams the accesses of lackey's text.
 ///
-/// A malformed line is an error after which the iterator goes on with the next line, for those who rather skip it;
+/// A malformed line is an error after which the iterator goes on with the next line, for callers that skip it;
 /// any other error ends it.
 #[derive(Debug)]
 pub(crate) struct Lackey<R: BufRead> {

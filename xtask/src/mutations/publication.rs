@@ -174,7 +174,7 @@ const MUTATIONS: [Mutation; 29] = [
         Test::Plain(PAGETABLE, "unwinding", "g16"),
     ),
     mutation(
-        "nobody takes up what a dropped writer owes",
+        "no writer takes up what a dropped writer owes",
         "crates/pagetable/src/writer.rs",
         ["pub fn new(table: &'t T)", "unsafe { batch.take_up() };", ""],
         Test::Plain(PAGETABLE, "obligation", "a_writer"),

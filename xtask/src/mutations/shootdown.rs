@@ -55,7 +55,12 @@ const MUTATIONS: [Mutation; 13] = [
         "        self.left = false;\n",
         "",
     ),
-    line("an overflow forgets who waits", "queue.rs", "            self.owed.insert(earlier.op);\n", ""),
+    line(
+        "an overflow forgets which operation waits",
+        "queue.rs",
+        "            self.owed.insert(earlier.op);\n",
+        "",
+    ),
     line("an offline CPU accepts requests", "queue.rs", "        self.closed = true;\n", ""),
     line(
         "a CPU that comes back does not look whether it is stale",
@@ -163,7 +168,7 @@ fn test(line: Line, name: &'static str) -> anyhow::Result<Driver> {
 enum Ends {
     Well,
     Badly,
-    /// Not within [`PATIENCE`]: who waits for an acknowledgement that never comes has noticed, too.
+    /// Not within [`PATIENCE`]: a test that waits for an acknowledgement that never comes has noticed, too.
     Never,
 }
 

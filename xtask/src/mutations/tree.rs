@@ -95,7 +95,7 @@ impl Change {
     ///
     /// # Errors
     ///
-    /// If the line is not there: somebody has changed the file, and the list of mutations must follow.
+    /// If the line is not there: the file has changed, and the list of mutations must follow.
     pub(super) fn apply(&self, file: &str, text: &str) -> anyhow::Result<String> {
         let Self { after, line, instead } = self;
         let from = text.find(after).with_context(|| format!("{file} has no `{after}`"))?;

@@ -1,9 +1,9 @@
 //! The 32-bit PTEs of Elphinstone et al. 3.2, so that space can be compared to the byte.
 //!
 //! The paper's kernel keeps, beside each pair of MIPS format PTEs, a pair of 32-bit pointers into the mapping tree,
-//! by which it finds who else has the page. The table reserves their room ([`Format::EXTRA`]) and leaves them to the
-//! kernel. Internal nodes of the paper's MPT hold 32-bit pointers that are sign-extended; here they are addresses in
-//! an arena of up to 4 GiB.
+//! by which it finds the other address spaces that have the page. The table reserves their room ([`Format::EXTRA`]) and
+//! leaves them to the kernel. Internal nodes of the paper's MPT hold 32-bit pointers that are sign-extended; here they
+//! are addresses in an arena of up to 4 GiB.
 //!
 //! The paper says only "MIPS format"; the bits within a PTE do not matter to its figures. This one has the layout of
 //! [`Compact32`], which holds the attributes that the properties compare.

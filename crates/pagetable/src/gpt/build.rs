@@ -1,4 +1,4 @@
-//! New subtrees: the leaves and nodes that a span gets in an empty slot. Nobody can reach them before they are linked.
+//! New subtrees: the leaves and nodes that a span gets in an empty slot. No walker reaches them before they are linked.
 
 use super::Gpt;
 use super::bits::{agree, digit, low};
@@ -16,7 +16,7 @@ impl<'n, G: Geometry, F: Format, N: Nodes<Word = F::Word>, L: Layout<N>, P: Poli
     ///
     /// The leaves are made from left to right, each after the new nodes above it. What is made for a part of the span depends
     /// on that part alone. So a walk from the uppermost node finds the way to the next leaf, in a dry run too, which has no
-    /// nodes to read, and no path of nodes lies on the stack. Nobody can reach the nodes yet.
+    /// nodes to read, and no path of nodes lies on the stack. No walker can reach the nodes yet.
     #[inline(never)]
     pub(super) unsafe fn build<S: Supply, W: Fn(usize) -> F::Word>(
         &self,

@@ -24,7 +24,7 @@ impl<N: Nodes> Supply for Count<'_, '_, N> {
 
     fn take(&mut self, kind: usize) -> NodeAddr {
         self.0.want(kind);
-        // Any address that is not zero: nobody goes there.
+        // Any address that is not zero: a dry run follows none.
         NodeAddr::new(1)
     }
 }
@@ -50,7 +50,7 @@ pub(super) struct Job<'j, 'n, S, W> {
     pub(super) over: bool,
     /// The PTE of the page at an address.
     pub(super) word: W,
-    /// Who makes a break known before what replaces the pages is linked.
+    /// The closure that makes a break known before the new pages are linked.
     pub(super) broken: &'j mut dyn FnMut(&Flush),
 }
 

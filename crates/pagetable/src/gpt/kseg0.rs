@@ -38,9 +38,9 @@
 //! # Larger pages
 //!
 //! A pair of larger pages is a leaf as well: `size` is what its pages' logarithm is above that of 4 KiB, and the pair's
-//! number that of its first 8 KiB. For pairs of 4 KiB the tag is Context to the bit, and for others never: whoever serves
-//! 4 KiB alone pays nothing for what else there is, and whoever serves both shifts `size` bits out of both words and
-//! compares again.
+//! number that of its first 8 KiB. For pairs of 4 KiB the tag is Context to the bit, and for others never: a handler
+//! that serves 4 KiB alone pays nothing for larger pages, and a handler that serves both shifts `size` bits out of both
+//! words and compares again.
 //!
 //! The position of an index field does not change: a handler that inserts `W` bits can use no node of fewer, and where `W` is a multiple
 //! of four every shift must be the same modulo four. So a page **stands in all slots that it covers**; they hold

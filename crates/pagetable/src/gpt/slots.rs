@@ -225,7 +225,7 @@ impl<'n, G: Geometry, F: Format, N: Nodes<Word = F::Word>, L: Layout<N>, P: Poli
         }
     }
 
-    /// Stores an edge in a node that nobody can reach yet.
+    /// Stores an edge in a node that no walker can reach yet.
     pub(super) unsafe fn put(&self, node: NodeAddr, slot: usize, ceiling: u32, edge: Edge) {
         let words = L::words(edge, ceiling);
         for word in 0..L::WORDS {
@@ -424,7 +424,7 @@ impl<'n, G: Geometry, F: Format, N: Nodes<Word = F::Word>, L: Layout<N>, P: Poli
     /// Writes the tag of a new leaf.
     pub(super) unsafe fn put_tag(&self, leaf: Edge, base: usize) {
         let tag = L::tag(Self::address(base), leaf);
-        // SAFETY: as in `tag`, and nobody else knows the leaf.
+        // SAFETY: as in `tag`, and no other code knows the leaf.
         unsafe {
             if Self::TAG > 0 {
                 self.nodes.put(leaf.node, 0, F::Word::from_usize(tag));

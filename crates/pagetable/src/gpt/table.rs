@@ -160,7 +160,7 @@ unsafe impl<'n, G: Geometry, F: Format, N: Nodes<Word = F::Word>, L: Layout<N>, 
     }
 }
 
-// SAFETY: nobody lends it anything.
+// SAFETY: the table has no method that links another table's nodes.
 unsafe impl<'n, G: Geometry, F: Format, N: Nodes<Word = F::Word>, L: Layout<N>, P: Policy> Private<'n>
     for Gpt<'n, G, F, N, L, P>
 {

@@ -295,7 +295,7 @@ impl<'n, G: Geometry, F: Format, N: Nodes<Word = F::Word>, L: Layout<N>, P: Poli
 
     /// Takes the whole table apart.
     pub(super) unsafe fn take_apart(&mut self, batch: &mut Retired<'n>) {
-        // SAFETY: the caller is the only one left who uses the table.
+        // SAFETY: no code but the caller uses the table any more.
         unsafe {
             let root = self.edge(Place::Root, G::VA_BITS, 0);
             if !root.is_empty() {

@@ -192,7 +192,7 @@ where
         word: impl Fn(usize) -> F::Word,
     ) {
         let spot = Spot::node(node);
-        // SAFETY: the caller's promise: the slots are within a bucket, and nobody knows the node.
+        // SAFETY: the caller's promise: the slots are within a bucket, and no code knows the node.
         unsafe {
             self.count_node(1);
             self.fill(spot, block, slot, count, word);
@@ -203,7 +203,7 @@ where
         }
     }
 
-    /// Gives a bucket that nobody can match to a block, with `count` PTEs from `slot` on.
+    /// Gives a bucket that no walker can match to a block, with `count` PTEs from `slot` on.
     #[inline(always)]
     pub(super) unsafe fn fit_out(
         &self,
@@ -250,13 +250,13 @@ where
         }
     }
 
-    /// Stores what another bucket holds in one that nobody can reach, but for its links.
+    /// Stores what another bucket holds in one that no walker can reach, but for its links.
     pub(super) unsafe fn copy_contents(&self, to: Spot, from: Spot) {
         // SAFETY: the caller's promise.
         unsafe { self.copy_words(to, from, 0) };
     }
 
-    /// The same in one that nobody can match, but for its tags too.
+    /// The same in one that no walker can match, but for its tags too.
     pub(super) unsafe fn copy_entries(&self, to: Spot, from: Spot) {
         // SAFETY: the caller's promise.
         unsafe { self.copy_words(to, from, Self::PTE) };
@@ -301,7 +301,7 @@ where
         self.growth.note_bytes(self.tally.bytes());
     }
 
-    /// Clears all of a bucket that nobody can match but its links.
+    /// Clears all of a bucket that no walker can match but its links.
     pub(super) unsafe fn wipe(&self, spot: Spot) {
         for unit in Self::units(spot) {
             for word in 0..Self::LINK {

@@ -442,7 +442,7 @@ where
     /// buckets.
     unsafe fn mask(nodes: &N, directory: NodeAddr, entries: u32, heads: usize) {
         let mask = (heads - 1) << Self::WITHIN | ((1 << entries) - 1);
-        // SAFETY: the caller's promise; nobody can reach the directory yet.
+        // SAFETY: the caller's promise; no walker can reach the directory yet.
         unsafe { nodes.put(directory, 0, F::Word::from_usize(mask)) };
     }
 
@@ -470,7 +470,7 @@ where
     unsafe fn copy_directory(&self, batch: &mut Retired<'n>, entries: u32) -> bool {
         let old = self.root();
         let Some(new) = self.take_array(Self::directory_words(entries)) else { return false };
-        // SAFETY: the caller's promise; nobody can reach the new directory yet.
+        // SAFETY: the caller's promise; no walker can reach the new directory yet.
         unsafe {
             let had = self.entries(old);
             Self::mask(self.nodes, new, entries, 1 << Self::SEGMENT);
@@ -509,7 +509,7 @@ where
         };
         tally.node(1, Self::directory_words(entries) * F::Word::BYTES);
         let short = if Self::FOLDED { (Self::SEGMENT - BUCKETS) as usize } else { 0 };
-        // SAFETY: the directory was just taken, and nobody knows it.
+        // SAFETY: the directory was just taken, and no code knows it.
         unsafe {
             if !Self::FOLDED {
                 Self::mask(nodes, directory, entries, 1 << BUCKETS);
@@ -527,7 +527,7 @@ where
         Some(array)
     }
 
-    /// Gives an array back that nobody has seen.
+    /// Gives an array back that no code has seen.
     unsafe fn give_array(&self, array: NodeAddr, words: usize) {
         self.count_array(-1, words);
         let freed = Freed::new(self.nodes.held(), 0);
@@ -566,7 +566,7 @@ where
     pub(super) unsafe fn retire_all(&self, batch: &mut Retired<'n>) {
         let heads = self.buckets();
         let root = self.root();
-        // SAFETY: the caller's promise: nobody changes the table any more.
+        // SAFETY: the caller's promise: no CPU changes the table any more.
         unsafe {
             // So that no bucket is in two chains.
             while LOAD > 0 && self.growth.joined.load(Ordering::Relaxed) < heads {

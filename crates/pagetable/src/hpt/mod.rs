@@ -118,7 +118,7 @@
 //! # Chains
 //!
 //! Nothing bounds a chain but the hash, and a lookup that ends in a chain of `c` buckets loads their tags and links. With the
-//! public hash ([`Hashed::new`]) whoever chooses the addresses can put all blocks into one chain. With a secret
+//! public hash ([`Hashed::new`]) a program that chooses the addresses can put all blocks into one chain. With a secret
 //! ([`Hashed::keyed`]) it takes the secret to do so. A hash that a refill handler computes has none: it folds the address in two
 //! instructions, and a multiplication would need HI and LO. So in a 32-bit space user programs can make chains: 2^19 pairs
 //! fold onto `m` units, at most `2^19 / m` of them onto each, which are 512 in [`Hpt32`]; a table that grows has as
@@ -221,7 +221,8 @@ where
 {
     /// Returns an empty table with the public hash: its array of buckets.
     ///
-    /// Whoever chooses the addresses that are mapped can put them all into one chain: see [`keyed`](Self::keyed) and [chains](crate::hpt#chains).
+    /// A program that chooses the addresses can put all blocks into one chain: see [`keyed`](Self::keyed) and
+    /// [chains](crate::hpt#chains).
     ///
     /// # Errors
     ///
@@ -238,7 +239,7 @@ where
     /// the pages are, and the secret costs no instruction: the public hash is the same with a public number. A secret that is not random, such as a
     /// small number, is no secret, but as good a hash: what keys are multiplied with is made of all its bits.
     ///
-    /// Whoever measures lookups for long may find pages that collide. Such pages cost a longer chain; what a
+    /// A program that measures lookups for long may find pages that collide. Such pages cost a longer chain; what a
     /// change moves is bounded for them too.
     ///
     /// Shapes that a refill handler walks, in 32-bit spaces or with paired words, have no use for the secret:

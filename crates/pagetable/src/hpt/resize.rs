@@ -116,8 +116,8 @@ where
     ///
     /// The new leaves are there before the old ones go, unless the format wants a break between. A walker looks for
     /// small leaves first: while pages are promoted it finds those, or else the large leaf, which came before they
-    /// went. While one is split it may look for the small ones too early and for the large one too late, and who visits
-    /// bucket after bucket may so miss either: the count of moves tells it to look again.
+    /// went. While one is split it may look for the small ones too early and for the large one too late, and a visitor
+    /// that goes bucket by bucket may so miss either: the count of moves tells it to look again.
     unsafe fn remake(
         &self,
         batch: &mut Retired<'n>,

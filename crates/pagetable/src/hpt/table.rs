@@ -69,8 +69,8 @@ where
                 if !N::Mode::SHARED {
                     break;
                 }
-                // What moved was put in its new place, counted, and taken from the old: whoever has missed it in both
-                // sees the count, if all was read before.
+                // What moved was put in its new place, counted, and taken from the old: a visitor that has missed it in
+                // both places sees the count, if it read both before.
                 fence(Ordering::Acquire);
                 if self.grains.load(Ordering::Relaxed) / MOVE == before {
                     break;
@@ -174,7 +174,7 @@ where
     }
 }
 
-// SAFETY: nobody lends it anything.
+// SAFETY: the table has no method that links another table's nodes.
 unsafe impl<'n, G, F, N, const CLUSTER: u32, const BUCKETS: u32, const LOAD: usize> Private<'n>
     for Hashed<'n, G, F, N, CLUSTER, BUCKETS, LOAD>
 where

@@ -30,7 +30,7 @@
 //!
 //! Marking matters as much as waiting: were the tag kept as it is, a walker that starts after completion would match
 //! it. Whether the batches that killed buckets have completed is one count for the whole storage
-//! ([`Held`](crate::nodes::Held)): while it is not zero, dead buckets serve nobody but their old owners, and other
+//! ([`Held`](crate::nodes::Held)): while it is not zero, only its old owner may use a dead bucket, and other
 //! blocks go to overflow buckets, which are nodes and wait in the batch themselves. A batch that is dropped holds up
 //! its own table alone, until the table's next batch, which takes it up, has completed. In solo mode an empty bucket of
 //! the array is free at once.

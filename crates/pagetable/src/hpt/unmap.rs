@@ -111,7 +111,7 @@ where
 
     /// Takes the whole table apart.
     pub(super) unsafe fn take_apart(&mut self, batch: &mut Retired<'n>) {
-        // SAFETY: the caller is the only one left who uses the table.
+        // SAFETY: no code but the caller uses the table any more.
         unsafe { self.retire_all(batch) };
         self.tally.ptes(-(self.tally.footprint().ptes as isize));
     }

@@ -31,7 +31,7 @@ impl Drop for Still<'_> {
     }
 }
 
-/// Who visits.
+/// The kind of visitor.
 pub(super) enum Visitor<'b, 'n> {
     /// A walker, beside a writer.
     Walker,

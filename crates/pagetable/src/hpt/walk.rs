@@ -63,7 +63,7 @@ where
                 return self.find_behind(first, Self::tag(0, key), at, decode);
             }
             // Hardware may load the PTE before the tag. All that the two can belong to is the owner of then and the owner
-            // of now, and no bucket changes hands while somebody who saw the old owner is pinned.
+            // of now, and no bucket changes hands while a walker that saw the old owner is pinned.
             let (word, size) = self.load(first, 0, at);
             if F::is_leaf(word, true) {
                 return Some(decode(word, size, at));
@@ -147,7 +147,8 @@ where
     unsafe fn find_coarse(&self, at: VirtAddr) -> Found<F> {
         loop {
             if N::Mode::SHARED {
-                // Whoever saw a page's small leaves gone must see the large one that was there before they went.
+                // A walker that saw a page's small leaves gone must see the large one, which was there before they
+                // went.
                 fence(Ordering::Acquire);
             }
             let before = self.grains.load(Ordering::Acquire);
@@ -244,7 +245,7 @@ where
     /// Swaps a bucket with the first of its chain: whatever they hold but their links.
     #[inline(never)]
     unsafe fn move_to_front(&self, first: Spot, hit: Spot) {
-        // SAFETY: in solo mode nobody walks or writes meanwhile; both buckets are in the table.
+        // SAFETY: in solo mode no CPU walks or writes meanwhile; both buckets are in the table.
         unsafe {
             if self.read_tag(first) & Self::LIVE == 0 {
                 return;

@@ -269,7 +269,7 @@ unsafe impl<'n, G: Radix, F: Format, N: Nodes<Word = F::Word>, const AT: usize> 
     }
 }
 
-// SAFETY: nobody lends it anything.
+// SAFETY: the table has no method that links another table's nodes.
 unsafe impl<'n, G: Radix, F: Format, N: Nodes<Word = F::Word>, const AT: usize> Private<'n>
     for Lpt<'n, G, F, N, AT>
 {

@@ -42,7 +42,7 @@ use crate::{Change, Entry, Error, Frames, Holes, Leaf, Mark, Radix, Retired, Tab
 /// assert_eq!(cursor.unmap(), Err(Error::NotMapped { at: VirtAddr::new(0x700_0000) }));
 /// // Carry this through a shootdown, then reclaim it.
 /// let retired = writer.finish();
-/// # // SAFETY: nobody walks.
+/// # // SAFETY: no CPU walks the table.
 /// # unsafe { retired.reclaim() };
 /// # unsafe { tlbkit_pagetable::destroy(table).reclaim() };
 /// # Ok::<(), Box<dyn std::error::Error>>(())

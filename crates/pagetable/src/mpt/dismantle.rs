@@ -9,7 +9,7 @@ use crate::{Radix, Retired, Word};
 impl<'n, G: Radix, F: Format, N: Nodes<Word = F::Word>> Mpt<'n, G, F, N> {
     /// Takes the whole table apart.
     pub(super) unsafe fn take_apart(&mut self, batch: &mut Retired<'n>) {
-        // SAFETY: the caller is the only one left who uses the table.
+        // SAFETY: no code but the caller uses the table any more.
         unsafe { self.take_node(batch, self.root, 0) };
     }
 

@@ -187,7 +187,7 @@ impl<'n, G: Radix, F: Format, N: Nodes<Word = F::Word>> Mpt<'n, G, F, N> {
                         {
                             let at = Vpn::new(first.get() + index * cover);
                             copy.tally.node(1, Self::WORDS[level + 1] * F::Word::BYTES);
-                            // Nobody walks the copy yet. What is linked is found if `share` unwinds.
+                            // No CPU walks the copy yet. What is linked is found if `share` unwinds.
                             copy.publish(to, index, F::link(new));
                             copy.count(to, level, 1);
                             self.fork_node(copy, stock, batch, (below, new), level + 1, at, calls);

@@ -301,7 +301,7 @@ impl<'n, G: Radix, F: Format, N: Nodes<Word = F::Word>> Mpt<'n, G, F, N> {
         settle();
     }
 
-    /// Returns a word that nobody can reach yet, with status bits added to every leaf that it is or leads to.
+    /// Returns a word that no walker can reach yet, with status bits added to every leaf that it is or leads to.
     pub(super) unsafe fn noted(&self, word: F::Word, level: usize, status: Attr) -> F::Word {
         let last = level + 1 == Self::LEVELS;
         if status.is_empty() {
@@ -313,7 +313,7 @@ impl<'n, G: Radix, F: Format, N: Nodes<Word = F::Word>> Mpt<'n, G, F, N> {
         if !last && F::is_link(word) {
             for index in 0..Self::slots(level + 1) {
                 let (node, place) = (F::node(word), Self::place(level + 1, index));
-                // SAFETY: the node is new, and nobody else knows it.
+                // SAFETY: the node is new, and no other code knows it.
                 unsafe { self.put(node, place, self.noted(self.read(node, place), level + 1, status)) };
             }
         }
@@ -388,7 +388,7 @@ impl<'n, G: Radix, F: Format, N: Nodes<Word = F::Word>> Mpt<'n, G, F, N> {
         }
         let Some(node) = stock.next(level + 1) else { return F::Word::ZERO };
         self.tally.node(1, Self::WORDS[level + 1] * F::Word::BYTES);
-        // SAFETY: the node is new and nobody else knows it.
+        // SAFETY: the node is new and no other code knows it.
         unsafe {
             for index in 0..Self::slots(level + 1) {
                 let frame = Pfn::new(frame.get() + index * Self::slot_pages(level + 1));

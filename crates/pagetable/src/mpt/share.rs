@@ -42,7 +42,7 @@ impl<'n, G: Radix, F: Format, N: Nodes<Word = F::Word>> Mpt<'n, G, F, N> {
         let slots = || (first.get()..=last.get()).step_by(cover).map(|page| Vpn::new(page).address(G::BASE));
         let mut want = [0; super::shape::MAX];
         for at in slots() {
-            // SAFETY: `&mut self`: nobody else writes.
+            // SAFETY: `&mut self`: no other CPU writes.
             let word = unsafe { self.read(self.root, Self::place(0, Self::index(0, at))) };
             if F::is_leaf(word, false) {
                 return Err(Error::occupied(&Self::leaf(word, 0, at)));

@@ -44,7 +44,7 @@ impl<G: Radix, F: Format, N: Nodes<Word = F::Word>> Mpt<'_, G, F, N> {
         }
     }
 
-    /// Stores a word that leads nowhere, or into a node that nobody can reach yet.
+    /// Stores a word that leads nowhere, or into a node that no walker can reach yet.
     #[inline(always)]
     pub(super) unsafe fn put(&self, node: NodeAddr, place: usize, word: F::Word) {
         // SAFETY: the caller's promise.

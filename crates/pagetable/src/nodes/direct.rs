@@ -17,9 +17,9 @@ use crate::word::atomics::Ordering;
 ///
 /// A frame that `take` returns is aligned to [`SIZE`](Self::SIZE) and belongs to the caller until it is given back. Until
 /// then `memory` returns, at every call, where its `SIZE` bytes are mapped for reading and writing, aligned as the frame
-/// is; and `record` the same cell, no other frame's, which nobody else uses. A frame of `take_zeroed` is one of `take`, and all
-/// its bytes are zero. `memory`, `record` and `stored` do not unwind: tables call them
-/// between two states.
+/// is; and `record` the same cell, no other frame's, which no other code uses. A frame of `take_zeroed` is one of
+/// `take`, and all its bytes are zero. `memory`, `record` and `stored` do not unwind: tables call them between two
+/// states.
 pub unsafe trait FrameSource: Sync {
     /// The size of the frames: that of a node.
     const SIZE: PageSize = PageSize::K4;
@@ -155,7 +155,7 @@ unsafe impl<W: Word, M: Mode, S: FrameSource> Nodes for Direct<W, M, S> {
 unsafe impl<W: Word, M: Mode, S: FrameSource> Reclaim for Direct<W, M, S> {
     unsafe fn free(&self, node: NodeAddr, clean: bool) {
         let frame = PhysAddr::new(node.get());
-        // What of the frame is not the node's words was zero when it was taken, and nobody has written it.
+        // What of the frame is not the node's words was zero when it was taken, and no code has written it.
         if clean { self.source.give_zeroed(frame) } else { self.source.give(frame) }
     }
 

@@ -1,11 +1,11 @@
 //! What is in no table and not free either: nodes that wait for a shootdown, and what is owed.
 //!
-//! Who drops a batch without a shootdown drops an obligation: the flush has not happened, so walkers may still be in its
+//! Dropping a batch without a shootdown drops an obligation: the flush has not happened, so walkers may still be in its
 //! nodes. The flush of a later batch of the same table meets it too, if that asks for everything, for every CPU that may
 //! walk the table takes part. So the storage keeps what a table owes, and the table's next writer takes it up. There is
 //! room for a few tables at a time; where there is none, the nodes are lost, and places that the batch held back in a hashed
 //! table of shared mode stay so, in every table of the storage. A batch that outlives its table is one to reclaim: dropped, it
-//! goes on being owed, and takes a room that nobody empties.
+//! goes on being owed, and takes a place that is never emptied.
 //!
 //! ```text
 //!   batch dropped --> owed by table t --> t's next writer: its batch owns the nodes, and flushes everything
@@ -85,8 +85,8 @@ impl Held {
         self.pending.load(Ordering::Relaxed)
     }
 
-    /// Returns how many nodes were leaked because the table that owned them was dropped, or the obligation, and nobody can
-    /// take that up.
+    /// Returns how many nodes were leaked because the table or the obligation that owned them was dropped, and no
+    /// writer can take them up.
     pub fn lost(&self) -> usize {
         self.lost.load(Ordering::Relaxed)
     }

@@ -3,7 +3,7 @@
 //! A table asks for nodes of so many words and stores their [`NodeAddr`] in words, in whatever way its format says. A
 //! node is as small as the table likes (a two-entry guarded node is a few words), so storage hands out many to a
 //! page. Beside each node it keeps one 32-bit **record**, outside the node, because a node must not be overwritten
-//! while somebody walks it: it counts the node's live entries, and once the node is retired, in stock or free it
+//! while a walker may be in it: it counts the node's live entries, and once the node is retired, in stock or free it
 //! links it to the next one.
 //!
 //! | storage | memory | for |
@@ -105,9 +105,9 @@ pub enum Store {
 /// # Safety
 ///
 /// An implementation hands out a node to one taker at a time: until it is freed, `at` maps its address to `words`
-/// live cells that nobody else was given, all [`Word::ZERO`] at first, aligned to the largest power of two (up to 4096) that
-/// divides its size in bytes; `record` maps it to one live record of its own. No byte of a node has an address below
-/// [`lowest`](Self::lowest), nor above the `last` that its taker named, and no address wraps.
+/// live cells that no other taker was given, all [`Word::ZERO`] at first, aligned to the largest power of two (up to
+/// 4096) that divides its size in bytes; `record` maps it to one live record of its own. No byte of a node has an
+/// address below [`lowest`](Self::lowest), nor above the `last` that its taker named, and no address wraps.
 ///
 /// In [`Solo`](crate::Solo) mode the storage is not [`Sync`], whatever it keeps its own lists with: that is what holds the tables
 /// over it, whose stores are plain, to one CPU.
@@ -201,7 +201,7 @@ pub unsafe trait Nodes: Reclaim + Debug {
         self.stored(Store::word(node, index, word));
     }
 
-    /// Stores a word that leads nowhere, or into a node that nobody can reach yet.
+    /// Stores a word that leads nowhere, or into a node that no walker can reach yet.
     ///
     /// # Safety
     ///

@@ -27,7 +27,7 @@ pub(crate) fn take_within<N: Nodes>(nodes: &N, words: usize, reach: LinkRange) -
 ///
 /// # Safety
 ///
-/// Nobody else knows the node.
+/// No other code knows the node.
 unsafe fn give_back<N: Nodes>(nodes: &N, node: NodeAddr) {
     let freed = Freed::new(nodes.held(), 0);
     // SAFETY: the caller's promise.
@@ -130,7 +130,7 @@ impl<'n, N: Nodes, const KINDS: usize> Stock<'n, N, KINDS> {
     }
 
     fn push(&mut self, kind: usize, node: NodeAddr) {
-        // SAFETY: the node was taken and nobody else knows it.
+        // SAFETY: the node was taken and no other code knows it.
         unsafe { (*self.nodes.record(node, self.words[kind])).store(self.kinds[kind], Ordering::Relaxed) };
         self.kinds[kind] = self.nodes.index_of(node);
     }
@@ -140,14 +140,14 @@ impl<'n, N: Nodes, const KINDS: usize> Stock<'n, N, KINDS> {
     fn give_all_back(&mut self) {
         for kind in 0..KINDS {
             while let Some(node) = self.next(kind) {
-                // SAFETY: in stock: taken, known to nobody, and still zero.
+                // SAFETY: in stock: taken, known to no other code, and still zero.
                 unsafe { give_back(self.nodes, node) };
             }
         }
     }
 
-    /// Takes a node of the kind out of the stock, zeroed, its record zero; `None` beyond what was reserved. From here on it is
-    /// the caller's, who links it or frees it.
+    /// Takes a node of the kind out of the stock, zeroed, its record zero; `None` beyond what was reserved. From here
+    /// on the caller owns it, and links it or frees it.
     ///
     /// # Panics
     ///
@@ -158,7 +158,7 @@ impl<'n, N: Nodes, const KINDS: usize> Stock<'n, N, KINDS> {
             return None;
         }
         let node = self.nodes.node_of(self.kinds[kind]);
-        // SAFETY: the node is in stock, so it was taken and nobody else knows it.
+        // SAFETY: the node is in stock, so it was taken and no other code knows it.
         let record = unsafe { &*self.nodes.record(node, self.words[kind]) };
         self.kinds[kind] = record.load(Ordering::Relaxed);
         record.store(0, Ordering::Relaxed);

@@ -70,7 +70,7 @@ const PROTECT: Scene = Scene {
     broken: &[],
 };
 
-/// A page goes, small ones take its slots, and it comes back, before anybody has flushed any of them.
+/// A page goes, small ones take its slots, and it comes back, before any CPU has flushed any of them.
 const REPLACE: Scene = Scene {
     before: UNMAP.before,
     steps: &[

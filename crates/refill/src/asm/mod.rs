@@ -153,7 +153,7 @@ impl Asm {
         self.labels[label.0] = self.place(self.len);
     }
 
-    /// Puts a label at a distance in words from the start of the code, before or behind it: a place that somebody else
+    /// Puts a label at a distance in words from the start of the code, before or behind it: a place that other code
     /// fills, such as the general exception vector.
     pub const fn bind_at(&mut self, label: Label, words: i32) {
         self.labels[label.0] = words;

@@ -102,7 +102,7 @@ impl Lpt {
 
     /// Returns the beginning of the code at the general vector: the kernel's own follows it.
     ///
-    /// It takes over a load that missed in the table, and falls through with k0 and k1 changed otherwise. Nobody but the
+    /// It takes over a load that missed in the table, and falls through with k0 and k1 changed otherwise. Only the
     /// refill handler may load from there.
     pub(super) const fn nested(&self, b: &Build) -> Asm {
         let spec: &Spec = &b.spec;

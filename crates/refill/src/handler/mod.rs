@@ -79,7 +79,7 @@ pub enum Root {
     Block,
     /// In a scratch register, with this select: one instruction.
     KScratch(u8),
-    /// In ErrorEPC, which every CPU has and nobody uses until a reset, an NMI or a cache error, whose handlers must
+    /// In ErrorEPC, which every CPU has and no code uses until a reset, an NMI or a cache error, whose handlers must
     /// restore it: one instruction.
     ErrorEpc,
 }

@@ -92,7 +92,7 @@ impl Stlb {
     }
 
     /// Remembers what is in the EntryLos and PageMask, which has taken effect. The tag goes last, for no reason but
-    /// order: nobody else reads this CPU's cache.
+    /// order: no other code reads this CPU's cache.
     pub(super) const fn fill(&self, b: &mut Build) {
         self.entry(b, K0, K1);
         b.asm.mfc0(K1, Cp0::EntryLo0);

@@ -34,8 +34,8 @@ impl<'m> Window<'m> {
     ///
     /// # Safety
     ///
-    /// The memory is there for reading and writing for as long as `'m`, and while the machine runs nobody else
-    /// accesses it but with atomic instructions.
+    /// The memory is there for reading and writing for as long as `'m`, and while the machine runs other code accesses
+    /// it only with atomic instructions.
     pub const unsafe fn from_raw(at: u64, first: *const AtomicU32, words: usize) -> Self {
         Self { at, first, words, memory: PhantomData }
     }

@@ -254,7 +254,7 @@ pub(crate) fn run<'n, T: Private<'n>>(
                 let recent = ago.and_then(|ago| mapped[now].iter().rev().nth(ago).map(near));
                 let page = recent.unwrap_or(page) & 0xf_ffff;
                 if matches!(walk, Walk::Lpt(_)) && page >> 10 == 0xc_0000 >> 10 {
-                    // The table itself: nobody's business but the handler's.
+                    // The table itself: only the handler loads from it.
                     continue;
                 }
                 if config.near && page >> 1 == NEAR as usize >> 13 {

@@ -27,7 +27,7 @@ use crate::{Algorithm, Plan, Repair};
 /// asynchronous operation.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 enum Line {
-    /// Nobody else changes the entry.
+    /// No other CPU changes the entry.
     Exclude,
     /// `tentative_PTE = new_PTE`.
     Tentative,
@@ -37,11 +37,11 @@ enum Line {
     Unchanging,
     /// `PTE = new_PTE`.
     Update,
-    /// Who may have loaded the entry: `target_set`.
+    /// The CPUs that may have loaded the entry: `target_set`.
     Targets,
     /// `if (requester in target_set) flush hot_TLBes locally`.
     FlushLocally,
-    /// Targets that do not run the address space flush before they do again (3.3.2); nobody waits for them.
+    /// Targets that do not run the address space flush before they do again (3.3.2); no CPU waits for them.
     Defer,
     /// `count = sizeof(target_set - requester)`.
     Count,

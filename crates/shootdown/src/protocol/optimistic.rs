@@ -1,4 +1,4 @@
-//! Optimistic: PTE-first, and again if somebody has overwritten the entry. Consistent when done.
+//! Optimistic: PTE-first, and again if a status write has overwritten the entry. Consistent when done.
 //!
 //! ```text
 //! Requester()                                             Replier()
@@ -14,7 +14,7 @@
 //! ```
 //!
 //! The printed check is not enough where the hardware reads the entry and writes it later: one CPU's late write puts
-//! the old rights back, somebody loads them, and another CPU's late write of the new rights covers it all up before
+//! the old rights back, a third CPU loads them, and another CPU's late write of the new rights covers it all up before
 //! the check. [`Plan::rounds`](crate::Plan::rounds) says how many rounds rule that out.
 
 use super::Line::{self, *};

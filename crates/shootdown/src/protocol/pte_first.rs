@@ -12,7 +12,7 @@
 //! ```
 //!
 //! Works where the new entry cannot be overwritten: status bits set atomically, or not at all. The target set is
-//! read after the entry has changed, so that whoever joins it later can only load the new entry.
+//! read after the entry has changed, so that a CPU that joins the space later can only load the new entry.
 
 use super::Line::{self, *};
 
@@ -26,6 +26,6 @@ pub(super) const ASYNCHRONOUS: &[Line] =
 /// PTE-first''.
 pub(super) const REMOTE: &[Line] = &[Exclude, Update, Targets, FlushLocally, FlushRemotely, Release, Done];
 
-/// What [`Repair::TARGETS_AFTER`](crate::Repair::TARGETS_AFTER) is for: somebody who joins in between is missed.
+/// What [`Repair::TARGETS_AFTER`](crate::Repair::TARGETS_AFTER) is for: a CPU that joins in between is missed.
 pub(super) const TARGETS_TOO_EARLY: &[Line] =
     &[Exclude, Targets, Update, FlushLocally, Defer, Count, Request, Wait, Release, Done];

@@ -203,7 +203,7 @@ impl<const N: usize, const W: usize, const SLOTS: usize> Replier<N, W, SLOTS> {
     pub fn took(&mut self, work: Option<Work<W, SLOTS>>) -> Result<(), Misuse> {
         match (self.at, work) {
             (At::LookAgain, Some(_)) => {
-                // Somebody may have seen the flag before it was cleared: back in, with the work in hand.
+                // A requester may have seen the flag before it was cleared: back in, with the work in hand.
                 self.work = work;
                 self.at = At::Enter;
             }

@@ -14,7 +14,8 @@ pub enum Action {
     Exclude,
     /// Set the tentative entry to the new one.
     SetTentative,
-    /// Set or clear the flag: TLB-first's miss handlers look at it, and with 2-phase whoever switches to the space.
+    /// Set or clear the flag: TLB-first's miss handlers look at it, and with 2-phase every CPU that switches to the
+    /// space.
     SetChanging(bool),
     /// Exchange the entry for the new one, and keep the status bits that come back.
     Update,
@@ -22,9 +23,9 @@ pub enum Action {
     ReadStatus,
     /// Store the new entry ([`Repair::EXCHANGE`] switched off).
     Store,
-    /// Tell who may hold the entry, and who of them runs the address space: [`Seen::Targets`].
+    /// Tell which CPUs may hold the entry, and which of them run the address space: [`Seen::Targets`].
     ReadTargets,
-    /// Tell who holds the entry right now ([`Repair::ALL_WHO_MAY_LOAD`] switched off).
+    /// Tell which CPUs hold the entry right now ([`Repair::ALL_LOADERS`] switched off).
     ReadHolders,
     /// Note that this CPU must flush before it runs the address space again.
     MarkStale(usize),
@@ -91,9 +92,9 @@ pub enum Seen<const W: usize = 1> {
     No,
     /// The target set.
     Targets {
-        /// Who may hold the entry.
+        /// CPUs that may hold the entry.
         members: CpuSet<W>,
-        /// Who may use it.
+        /// CPUs that may use the entry.
         running: CpuSet<W>,
     },
     /// A remote flush has been asked for.
@@ -127,7 +128,7 @@ pub struct Requester<const W: usize = 1> {
     /// Which others may.
     others: CpuSet<W>,
     repliers: CpuSet<W>,
-    /// Whom the line at hand concerns; where it goes from one to the next, who is left.
+    /// The CPUs that the line at hand concerns; where it goes from one CPU to the next, those that are left.
     todo: CpuSet<W>,
 }
 
@@ -182,7 +183,7 @@ impl<const W: usize> Requester<W> {
             Line::Update if self.plan.has(Repair::EXCHANGE) => Action::Update,
             Line::Update if !self.half => Action::ReadStatus,
             Line::Update => Action::Store,
-            Line::Targets if self.plan.has(Repair::ALL_WHO_MAY_LOAD) => Action::ReadTargets,
+            Line::Targets if self.plan.has(Repair::ALL_LOADERS) => Action::ReadTargets,
             Line::Targets => Action::ReadHolders,
             Line::FlushLocally => Action::FlushLocally { drain: self.plan.has(Repair::DRAIN) },
             Line::Defer if !self.half => Action::MarkStale(self.next_todo()),
@@ -267,7 +268,7 @@ impl<const W: usize> Requester<W> {
             Action::IsRunning(cpu) if no => self.each(cpu),
             Action::Send(cpu) if done => self.each(cpu),
             Action::Send(cpu) if no => {
-                // It may be back before its flag is looked at, and then stops for nobody.
+                // It may be back before its flag is looked at, and then does not stop.
                 self.repliers.remove(cpu);
                 self.each(cpu)
             }
@@ -326,13 +327,13 @@ impl<const W: usize> Requester<W> {
         from + rest.take_while(|&&line| !wanted(line)).count() as u8
     }
 
-    /// Passes over lines that concern nobody, and sets up the one that does.
+    /// Passes over lines that concern no CPU, and sets up the next one that does.
     #[inline(always)]
     fn settle(&mut self) {
         let program = program(&self.plan);
         loop {
             self.line = program.get(usize::from(self.at)).copied().unwrap_or(Line::Done);
-            let whom = match self.line {
+            let todo = match self.line {
                 Line::Exclude | Line::Release if !self.plan.has(Repair::EXCLUSION) => CpuSet::empty(),
                 Line::Open | Line::Close if !self.plan.has(Repair::RAISE_SUPERSEDES) => CpuSet::empty(),
                 Line::FlushLocally if !self.here => CpuSet::empty(),
@@ -348,17 +349,17 @@ impl<const W: usize> Requester<W> {
                 | Line::Close => self.repliers,
                 _ => return,
             };
-            self.todo = whom;
-            if !whom.is_empty() {
+            self.todo = todo;
+            if !todo.is_empty() {
                 return;
             }
-            // Nobody will ever take it over.
+            // No CPU will ever take it over.
             self.left |= self.line == Line::RequestAndLeave && !self.plan.has(Repair::ZERO_REPLIERS);
             self.at += 1;
         }
     }
 
-    /// Tells whether the operation is with the repliers: nobody asks this machine for anything until the last of
+    /// Tells whether the operation is with the repliers: the caller asks this machine for nothing until the last of
     /// them takes it over.
     pub const fn is_left(&self) -> bool {
         self.left
@@ -386,7 +387,7 @@ impl<const W: usize> Requester<W> {
         usize::from(self.me)
     }
 
-    /// Returns whom the operation asks to reply, in the round at hand.
+    /// Returns the CPUs that the operation asks to reply, in the round at hand.
     pub fn repliers(&self) -> CpuSet<W> {
         self.repliers
     }

@@ -1,4 +1,4 @@
-//! 2-phase: everybody stops, the entry changes, everybody flushes and goes on. Always consistent, on any hardware.
+//! 2-phase: all CPUs of the space stop, the entry changes, all flush and go on. Always consistent, on any hardware.
 //!
 //! ```text
 //! Requester()                                             Replier()
@@ -16,9 +16,9 @@
 //! As printed, the requester flushes before the update and the repliers after it. A TLB that hardware loads
 //! speculatively may load the old entry again in between, so the requester too flushes after the update.
 //!
-//! The set of those who stop is everybody who runs the address space, not everybody who holds the entry: who does
-//! not hold it may load it, and write it back, in the midst of the update. Who starts to run the address space in
-//! the meantime waits at its gate, for which `changing_PTE_flag` serves here.
+//! Every CPU that runs the address space stops, not only those that hold the entry: a CPU that does not hold it may
+//! load it, and write it back, in the midst of the update. A CPU that starts to run the address space in the meantime
+//! waits at its gate, for which `changing_PTE_flag` serves here.
 
 use super::Line::{self, *};
 

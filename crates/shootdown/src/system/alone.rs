@@ -1,5 +1,5 @@
-//! The same on a machine of one CPU: the edit and the local flush. There is nobody to ask, to stop, or to hide a flag
-//! from.
+//! The same on a machine of one CPU: the edit and the local flush. There is no other CPU to ask, to stop, or to hide a
+//! flag from.
 
 use super::{CpuHandle, Edit, Local, System};
 use crate::{Misuse, OpId, Order, Outcome, Plan};

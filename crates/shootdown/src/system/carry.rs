@@ -11,9 +11,9 @@
 //!     N is free
 //! ```
 //!
-//! The next operation of the same CPU on the same space takes it along at no cost. [`System::drain`] asks those who may
-//! be in such a walk, and nobody else; so does an operation that finds no other slot free. A CPU that does not run the
-//! space, or is offline, is in no walk of it.
+//! The next operation of the same CPU on the same space takes it along at no cost. [`System::drain`] asks the CPUs that
+//! may be in such a walk, and no others; so does an operation that finds no other slot free. A CPU that does not run
+//! the space, or is offline, is in no walk of it.
 
 use tlbkit_addr::{CpuSet, Flush};
 
@@ -28,15 +28,15 @@ impl<P, E, const CPUS: usize, const N: usize, const W: usize, const SLOTS: usize
 where
     E: Edit<W, Payload = P>,
 {
-    /// Keeps a payload in its slot, or returns it if it is free: nobody but this CPU runs the space. The caller owns the
-    /// slot's cell, and stores the state.
+    /// Keeps a payload in its slot, or returns it if it is free because no other CPU runs the space. The caller owns
+    /// the slot's cell, and stores the state.
     pub(super) fn carry(
         me: usize,
         slot: &Slot<P, E, W>,
         space: &SharedSpace<W>,
         kept: Kept<P>,
     ) -> Option<Kept<P>> {
-        // A fence has followed the update: who is not among them now walks what it has left.
+        // A fence has followed the update: a CPU that is not among them now walks what the update has left.
         let mut walkers = space.running.load().intersection(Self::ALL);
         walkers.remove(me);
         if walkers.is_empty() {
@@ -56,7 +56,7 @@ where
             return None;
         }
         slot.state.compare_exchange(CARRIES, CONTINUED, Ordering::Acquire, Ordering::Relaxed).ok()?;
-        // Somebody else may have claimed it since the look, and its CPU have used it once more.
+        // Another CPU may have claimed the slot since the look, and its owner have used it once more.
         if !is_wanted() {
             slot.state.store(CARRIES, Ordering::Release);
             return None;
@@ -71,8 +71,8 @@ where
         })
     }
 
-    /// Completes what is carried for `space`, by any CPU: has those acknowledge who may be in a walk of what its updates
-    /// have taken out, and waits for them. Nothing unless a plan is TLB-first.
+    /// Completes what is carried for `space`, by any CPU: asks the CPUs that may be in a walk of what its updates have
+    /// taken out, and waits for their acknowledgements. Nothing unless a plan is TLB-first.
     ///
     /// A kernel calls it before it drops the space, and when it is short of memory. What is carried for a space that has
     /// been dropped stays until the CPU that carries it has no other slot for an operation, and until then `SLOTS` is one

@@ -12,7 +12,7 @@ use crate::{LowRights, OpId, Outcome, SharedSpace};
 /// [`Requester`](crate::Requester), whose documentation says what it must do.
 ///
 /// The calls come from one CPU at a time, in the order of the plan's algorithm. If one panics, the operation never ends:
-/// its slot and its payload are lost, and who waits for it waits for ever.
+/// its slot and its payload are lost, and a CPU that waits for it waits for ever.
 pub trait Edit<const W: usize = 1> {
     /// What an update uncovers, and what must not be used again while any CPU can reach it: page-table nodes, frames.
     type Payload;
@@ -42,8 +42,9 @@ pub trait Edit<const W: usize = 1> {
     fn low_rights(&self) -> LowRights {
         LowRights::NeverWriteBack
     }
-    /// Tells whether a walk may be in what the update has uncovered, as in page-table nodes. Frames alone are nobody's
-    /// when every TLB has been flushed: they need not wait for walks to end where a flush does not end them.
+    /// Tells whether a walk may be in what the update has uncovered, as in page-table nodes. No walk is in a frame of
+    /// data, so frames are free when every TLB has been flushed: they need not wait for walks to end where a flush does
+    /// not end them.
     fn is_walked(&self, _payload: &Self::Payload) -> bool {
         true
     }
@@ -56,7 +57,7 @@ pub trait Edit<const W: usize = 1> {
     fn flush(&self) -> &Flush;
 }
 
-/// The edit of a [`System`](crate::System) in which nobody leaves an operation to the repliers: there is none.
+/// The edit of a [`System`](crate::System) in which no operation is left to the repliers: the type has no value.
 #[derive(Debug)]
 pub struct Synchronous<P>(Infallible, PhantomData<fn() -> P>);
 
@@ -89,8 +90,8 @@ pub trait Local<P, const W: usize = 1> {
     /// status writes are in memory. The CPU has left the walks that it was in when this returns.
     fn flush(&mut self, space: Option<Asid>, what: &Flush, drain: bool);
     /// Waits until this CPU's status writes are in memory. Asked of a CPU that stops for 2-phase or ceases to run an
-    /// address space, and only where they could undo a change. A flush that drains does it at the cost of the TLB; who
-    /// can wait without one says how.
+    /// address space, and only where they could undo a change. A flush that drains does it at the cost of the TLB; a
+    /// machine that can wait without a flush implements this method.
     fn drain(&mut self) {
         self.flush(None, &everything(), true);
     }
@@ -108,8 +109,8 @@ pub trait Local<P, const W: usize = 1> {
         relax();
     }
     /// Takes notice that something has changed for which another CPU may be in [`pause`](Self::pause): the last
-    /// acknowledgement, a stopped CPU, a continuing signal, an exclusion given up. Whom to wake is the kernel's
-    /// business: each CPU that was about to wait, or had begun to, when this is called.
+    /// acknowledgement, a stopped CPU, a continuing signal, an exclusion given up. The kernel wakes each CPU that was
+    /// about to wait, or had begun to, when this is called.
     ///
     /// A CPU sleeps without losing a wake-up if it says that it may wait before it calls into [`System`](crate::System),
     /// and if interrupts are disabled from there until it sleeps: nothing happens between the look that made it wait and
@@ -134,8 +135,8 @@ pub trait Local<P, const W: usize = 1> {
 /// | SBI remote fence (RISC-V) | one call for a set of harts | ended | not ended |
 ///
 /// A walk by software is a miss handler's, or a lookup in the kernel. An interprocessor interrupt ends it, since the
-/// walker masks it; firmware does its fence in machine mode, masked or not, and hardware asks nobody. So whatever a walk
-/// may be in stays with the [`System`](crate::System) until the CPU replies to something else
+/// walker masks it; firmware does its fence in machine mode, masked or not, and hardware asks no CPU. So whatever a
+/// walk may be in stays with the [`System`](crate::System) until the CPU replies to something else
 /// ([`System::drain`](crate::System::drain)), unless [`ends_walks`](Self::ends_walks) says that it need not.
 pub trait RemoteTlbs<const W: usize = 1> {
     /// Has CPUs flush `what` of an address space, or of all if none is given; with `drain`, also wait for the status

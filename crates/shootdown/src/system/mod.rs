@@ -102,7 +102,7 @@ struct Flag(AtomicU32);
 ///
 /// ```compile_fail
 /// # use tlbkit_shootdown::{Hardware, Synchronous, System};
-/// static NOBODY: System<usize, Synchronous<usize>, 0, 8> = System::new(Hardware::I386);
+/// static NO_CPUS: System<usize, Synchronous<usize>, 0, 8> = System::new(Hardware::I386);
 /// ```
 #[derive(Debug)]
 pub struct System<P, E, const CPUS: usize, const N: usize, const W: usize = 1, const SLOTS: usize = 1> {
@@ -119,12 +119,13 @@ pub struct System<P, E, const CPUS: usize, const N: usize, const W: usize = 1, c
 }
 
 // SAFETY: mailboxes and atomics are shared by design. A slot's cell is reached by one CPU at a time: by its owner
-// before the first request is sent, then by nobody, then by the CPU whose decrement returned zero, which the
-// acquire-release decrements order after everything the others did; then, if the slot carries something, by whoever
-// claims it with an acquiring exchange of its state, which a releasing store has set. Payload and edit move between CPUs
-// with it. A slot's flush is written by the cell's owner when nobody has still to acknowledge, and read by those who have,
-// whom the mailbox's lock orders after the write, and whose acknowledgement comes after the reading. The owner is one thread, as a CPU has one handle at a time, and nobody else gives acknowledgements
-// (`System::acknowledge`).
+// before the first request is sent, then by no CPU, then by the CPU whose decrement returned zero, which the
+// acquire-release decrements order after everything the others did; then, if the slot carries something, by the CPU
+// that claims it with an acquiring exchange of its state, which a releasing store has set. Payload and edit move
+// between CPUs with it. A slot's flush is written by the cell's owner while no acknowledgement is outstanding, and read
+// by the CPUs that have one to give: the mailbox's lock orders their reading after the write, and their acknowledgement
+// comes after the reading. The owner is one thread, as a CPU has one handle at a time, and no other CPU gives
+// acknowledgements (`System::acknowledge`).
 unsafe impl<P: Send, E: Send, const CPUS: usize, const N: usize, const W: usize, const SLOTS: usize> Sync
     for System<P, E, CPUS, N, W, SLOTS>
 {
@@ -239,8 +240,8 @@ impl<P, E, const CPUS: usize, const N: usize, const W: usize, const SLOTS: usize
     ///
     /// # Safety
     ///
-    /// It is not one that a CPU has still to give by [`poll`](Self::poll). Whoever gives the last one owns what is in
-    /// flight.
+    /// It is not one that a CPU has still to give by [`poll`](Self::poll). The CPU that gives the last one owns what is
+    /// in flight.
     pub unsafe fn acknowledge(&self, op: OpId) -> Result<u32, Misuse> {
         self.reply_to(op)
     }
@@ -287,8 +288,8 @@ impl<P, E, const CPUS: usize, const N: usize, const W: usize, const SLOTS: usize
         }
     }
 
-    /// Stops this CPU for 2-phase. Its flag says that nothing of its own is under way any more: who sees it changes the
-    /// entry, and a status write that landed after that would bring the old one back.
+    /// Stops this CPU for 2-phase. Its flag says that nothing of its own is under way any more: a requester that sees
+    /// the flag changes the entry, and a status write that landed after that would bring the old one back.
     fn stop(&self, cpu: usize, local: &mut impl Local<P, W>) {
         if self.hardware.status_overwrites() {
             local.drain();

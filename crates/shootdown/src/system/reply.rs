@@ -38,7 +38,7 @@ where
         local: &mut impl Local<P, W>,
     ) -> Result<(), Misuse> {
         self.check(handle)?;
-        // Who waits for a flush waits the shorter if this CPU does not stop first.
+        // A requester that waits for a flush waits less if this CPU does not stop first.
         for of in [Post::Flushes, Post::Stops] {
             if !self.mailbox(of, handle.me)?.is_empty() && handle.replier(of).is_idle() {
                 handle.replier(of).interrupt();
@@ -66,7 +66,7 @@ where
                 }
                 Reply::Leave => {
                     self.set_stopped(handle.me, false);
-                    // It has flushed: who stopped it may be waiting for that.
+                    // This CPU has flushed: the requester that stopped it may be waiting for that.
                     local.changed();
                     handle.replier(of).did()?;
                 }
@@ -120,8 +120,8 @@ where
         }
     }
 
-    /// An acknowledgement has been counted; whoever counts the last one is to `finish` the operation, or its requester
-    /// waits for that. Where there was none to count, nobody waits for it, and there is nothing to take over.
+    /// An acknowledgement has been counted; the CPU that counts the last one is to `finish` the operation, or its
+    /// requester waits for that. Where there was none to count, no CPU waits for it, and there is nothing to take over.
     fn counted(
         handle: &mut CpuHandle<'_, N, W, SLOTS>,
         local: &mut impl Local<P, W>,

@@ -9,7 +9,7 @@ use super::{CpuHandle, Edit, Local, Post, RemoteTlbs, System};
 use crate::sync::{Ordering, fence};
 use crate::{Action, Duty, Misuse, OpId, Operation, Outcome, Plan, Rendezvous, Request, Seen, Style, Target};
 
-/// The request with which an operation becomes the repliers', and whom else to interrupt with its receiver.
+/// The request with which an operation becomes the repliers', and the other CPUs to interrupt with its receiver.
 type Last<const W: usize> = (usize, Request, CpuSet<W>);
 /// A slot for an operation, its place, and what it carries for the same address space.
 pub(super) type Taken<'s, P, E, const W: usize> = (&'s Slot<P, E, W>, usize, Option<Carried<P, W>>);
@@ -39,7 +39,7 @@ where
     /// [`Misuse::OtherRights`] if the plan is for unmapping and the edit is not,
     /// [`Misuse::NoRemoteTlbs`] if the plan is to flush other CPUs' TLBs and [`Local::remote`] has none, or
     /// [`Misuse::NoSuchCpu`] if a CPU that the system does not have is a member of the space. (One that becomes a
-    /// member later is not asked: there is nobody to flush.)
+    /// member later is not asked: it has nothing to flush.)
     #[inline]
     pub fn run<X: Edit<W, Payload = P>>(
         &self,
@@ -86,7 +86,7 @@ where
             Ok(begun) => begun,
             Err(why) => return Err((edit, why)),
         };
-        // SAFETY: the slot was free or claimed, and it is this CPU's: nobody else enters it before the first request.
+        // SAFETY: the slot was free or claimed, and it is this CPU's: no other CPU enters it before the first request.
         slot.cell.with_mut(|cell| unsafe { *cell = Cargo::Flight(operation, edit) });
         // No algorithm that leaves its operation to the repliers fails half-way.
         let driven = self.drive(handle, local, slot, id);
@@ -112,7 +112,8 @@ where
             return Err(Misuse::NoRemoteTlbs);
         }
         self.has_all(edit.space())?;
-        // What is carried can be taken along where this operation has all who may be in a walk of it leave it.
+        // What is carried can be taken along where this operation makes every CPU that may be in a walk of it leave
+        // that walk.
         let name = edit.space().name().filter(|_| ends_walks(&plan, local));
         let (slot, at, carried) = self.take_slot(handle, local, name)?;
         let earlier = carried.and_then(|mut carried| carried.kept.take());
@@ -142,8 +143,9 @@ where
         }
         for (at, slot) in own.iter().enumerate() {
             if slot.state.load(Ordering::Acquire) == FREE {
-                // An operation that has asked nobody yet holds nobody up. Who holds the one before it by its slot alone
-                // (after an overflow) must not wait for this one: it may be this one's turn only when that CPU has left.
+                // An operation that has sent no request yet delays no CPU. A CPU that holds the one before it by its
+                // slot alone (after an overflow) must not wait for this one: it may be this one's turn only when that
+                // CPU has left.
                 slot.state.store(CONTINUED, Ordering::Release);
                 return Ok((slot, at, None));
             }
@@ -182,7 +184,7 @@ where
                 local.interrupt(asked);
                 return Ok(());
             }
-            // Nobody there to reply: this CPU counts, and goes on itself if it was the last.
+            // No CPU has to reply: this CPU counts, and goes on itself if it was the last.
             if self.reply_to(id)? > 0 {
                 local.interrupt(asked);
                 return Ok(());
@@ -245,9 +247,9 @@ where
     ) -> Result<Option<Last<W>>, Misuse> {
         let plan = *operation.machine().plan();
         let answer = |yes| if yes { Seen::Yes } else { Seen::No };
-        // What this round's requests say, whom it flushes remotely, and the number of that flush.
+        // What this round's requests say, the CPUs that it flushes remotely, and the number of that flush.
         let (mut what, mut others, mut remote) = (Target::Nothing, CpuSet::empty(), None);
-        // Who has a request, and has not been interrupted for it yet.
+        // CPUs that have a request, and have not been interrupted for it yet.
         let mut asked = CpuSet::empty();
         loop {
             let action = operation.next();
@@ -288,7 +290,7 @@ where
                 Action::ReadStatus => Seen::Did,
                 Action::ReadTargets | Action::ReadHolders => {
                     let space = edit.space();
-                    // Somebody may have joined since it was looked whether there are only CPUs of this system.
+                    // A CPU may have joined since the check that all CPUs are of this system.
                     let members = space.members.load().intersection(Self::ALL);
                     (others, remote) = (members, None);
                     others.remove(handle.me);
@@ -308,7 +310,7 @@ where
                 Action::SetCount(count) => {
                     what = Target::of(edit.asid(), edit.flush());
                     if let Target::Listed(_) = what {
-                        // SAFETY: nobody has been asked in this round, and all have replied in the last one: those of
+                        // SAFETY: no CPU has been asked in this round, and all have replied in the last one: those of
                         // the slot's earlier operations, too.
                         slot.flush.with_mut(|flush| unsafe { (*flush).clone_from(edit.flush()) });
                     }
@@ -442,10 +444,10 @@ where
     /// Raises the rights of a page whose operation is in flight, if it still may be: the operation then ends as
     /// [`Outcome::Superseded`](crate::Outcome::Superseded), and leaves the entry alone. The caller writes the entry if this returns true.
     ///
-    /// From before this call until the entry is written, the caller holds a lock without which nobody starts an operation
-    /// on that entry. The operation may end right after this call, exclusion and all: the next one would lower the entry
-    /// before it is written, and be done, with the page mapped. A CPU that wants the lock polls while it waits: the holder
-    /// may be waiting for its reply.
+    /// From before this call until the entry is written, the caller holds a lock without which no CPU starts an
+    /// operation on that entry. The operation may end right after this call, exclusion and all: the next one would
+    /// lower the entry before it is written, and be done, with the page mapped. A CPU that wants the lock polls while
+    /// it waits: the holder may be waiting for its reply.
     ///
     /// # Errors
     ///

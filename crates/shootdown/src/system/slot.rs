@@ -8,9 +8,9 @@ use crate::{OpId, Operation, Outcome};
 
 /// Of [`Slot::state`]: there is nothing.
 pub(super) const FREE: u32 = 0;
-/// There is an operation, and who stops for it waits.
+/// There is an operation, and a CPU that stops for it waits.
 pub(super) const TAKEN: u32 = 1;
-/// There is one, and who stops for it goes on. One that asks nobody to stop is here from the start.
+/// There is an operation, and a CPU that stops for it goes on. One that asks no CPU to stop is here from the start.
 pub(super) const CONTINUED: u32 = 2;
 /// Its last operation has ended, and the payload waits for another one.
 pub(super) const CARRIES: u32 = 3;
@@ -39,7 +39,7 @@ pub(super) struct Kept<P> {
 #[derive(Debug)]
 pub(super) struct Carried<P, const W: usize> {
     pub(super) kept: Hold<Kept<P>>,
-    /// Who ran the space when the entry had changed: who began later has walked no other table.
+    /// CPUs that ran the space when the entry had changed: a CPU that began later has walked only the new table.
     pub(super) walkers: CpuSet<W>,
 }
 
@@ -54,17 +54,17 @@ pub(super) enum Cargo<P, E, const W: usize> {
     Carried(Carried<P, W>),
 }
 
-/// An operation in flight. Its count says whose the cell is: the repliers' while it is not zero, and then of the one
-/// who made it zero. A replier of a synchronous operation touches `word` alone: the cache line that the requester looks
-/// at goes to the replier once, and comes back.
+/// An operation in flight. Its count says which CPU owns the cell: the repliers while it is not zero, and then the one
+/// that made it zero. A replier of a synchronous operation touches `word` alone: the cache line that the requester
+/// looks at goes to the replier once, and comes back.
 #[derive(Debug)]
 #[repr(align(64))]
 pub(super) struct Slot<P, E, const W: usize> {
     /// Generation in the upper half, acknowledgements to come in the lower.
     pub(super) word: AtomicU32,
-    /// Written by the cell's owner alone, but for who claims what the slot carries.
+    /// Written by the cell's owner, and by a CPU that claims what the slot carries.
     pub(super) state: AtomicU32,
-    /// Generation in the upper half. Written by anybody while it is [`OPEN`], otherwise by the cell's owner.
+    /// Generation in the upper half. Written by any CPU while it is [`OPEN`], otherwise by the cell's owner.
     pub(super) rights: AtomicU32,
     /// The name of the address space that the slot carries something for.
     pub(super) space: AtomicUsize,

@@ -47,6 +47,6 @@ impl<L: Layout<Tag = u64, Data = u64>, const SETS: usize, const WAYS: usize> Sub
         }
     }
     fn fill(&mut self, at: VirtAddr, space: Space<L>, data: u64) {
-        assert!(self.cache.fill(self.ticket.take().unwrap(), at, space, data), "nobody else is there");
+        assert!(self.cache.fill(self.ticket.take().unwrap(), at, space, data), "no other code is there");
     }
 }

@@ -10,7 +10,7 @@ use tlbkit::{Asid, CpuSet, Flush, Kernel, Machine, PhysAddr, Record, Run, arch};
 /// The first frame of the arena, and how many there are.
 const FIRST: usize = 0x100;
 const FRAMES: usize = if cfg!(miri) { 96 } else { 224 };
-/// Frames of users are numbers alone, from here on: nobody looks into them.
+/// Frames of users are numbers alone, from here on: no code looks into them.
 const DATA: usize = 0x2000;
 
 /// A machine, and where its root register has the ASID.
@@ -176,7 +176,7 @@ impl<A: Arch> Ram<A> {
 
 // SAFETY: each frame of the arena is handed out once until it is given back, with memory and a record of its own. One thread
 // runs as all CPUs, and changes from one to another in `pause` alone, when no closure of `masked` but the waiting one is under
-// way. A TLB is a map, from which `flush` takes what it is told; nobody walks but by way of `lookup`.
+// way. A TLB is a map, from which `flush` takes what it is told; no CPU walks the table but by way of `lookup`.
 unsafe impl<A: Arch> Kernel for Ram<A> {
     type Machine = A;
 

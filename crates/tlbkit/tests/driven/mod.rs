@@ -82,7 +82,7 @@ pub fn run<A: Arch, const CPUS: usize>(bits: u32, steps: &[[u8; STEP]], fault: F
     }
     world.end();
     drop(ManuallyDrop::into_inner(world));
-    // SAFETY: it came from a box, and nobody uses it any more: the last address space is gone, and no CPU is online.
+    // SAFETY: it came from a box, and no code uses it any more: the last address space is gone, and no CPU is online.
     drop(unsafe { Box::from_raw(machine) });
 }
 
@@ -91,7 +91,7 @@ impl<A: Arch, const CPUS: usize> World<A, CPUS> {
         self.mmu.kernel()
     }
 
-    /// Forgets the processes that nobody has any more.
+    /// Forgets the processes without a handle.
     fn bury(&mut self) {
         let runs = self.runs;
         self.processes.retain(|process| process.handle.is_some() || runs.contains(&Some(process.name)));
@@ -128,7 +128,7 @@ impl<A: Arch, const CPUS: usize> World<A, CPUS> {
                 };
                 assert!(
                     stays || state.released.iter().any(told),
-                    "{leaf:?} was written, and nobody was told"
+                    "{leaf:?} was written, and no CPU was told"
                 );
             }
         }
@@ -170,7 +170,7 @@ impl<A: Arch, const CPUS: usize> World<A, CPUS> {
             let Some(root) = tlb.root else { continue };
             let Some(process) = self.processes.iter().find(|process| Some(process.name) == self.runs[cpu])
             else {
-                panic!("CPU {cpu} has a root of nobody")
+                panic!("CPU {cpu} has a root of no address space")
             };
             for (&(tag, page), held) in &tlb.held {
                 if tag != A::asid(root) {
@@ -226,7 +226,7 @@ fn compare<A: Arch, const CPUS: usize>(space: &Space<A, CPUS>, model: &Model) {
     for half in model::halves::<A>() {
         let pages = Pages::new(Vpn::new(half.0), Vpn::new(half.1)).expect("a half");
         let visited = space.for_each(pages, |leaf| {
-            let (&first, page) = left.next().unwrap_or_else(|| panic!("{leaf:?} is nobody's"));
+            let (&first, page) = left.next().unwrap_or_else(|| panic!("{leaf:?} has no owner"));
             same(first, &leaf, page);
             ControlFlow::Continue(())
         });

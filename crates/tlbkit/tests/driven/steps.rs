@@ -359,7 +359,7 @@ fn fault<A: Arch, const CPUS: usize>(kernel: &Ram<A>, space: &Space<A, CPUS>, mo
         Fault::CopyOnWrite(leaf) => {
             assert!(copies && !access.allowed(page.attr), "{page:?} and {access:?}");
             assert_eq!(leaf.frame.get(), page.frame);
-            // Whoever is the last that has it keeps it.
+            // The last space that has it keeps it.
             if kernel.state().mapped[&page.frame] == 1 && page.pages == 1 {
                 let change = Change { clear: Attr::COPY_ON_WRITE, set: Attr::WRITE };
                 assert_eq!(space.protect(pages(first, first), change), Ok(1));

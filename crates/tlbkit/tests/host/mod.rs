@@ -183,7 +183,7 @@ impl Host {
     /// Notes that one page less has it.
     pub fn let_go_payload(&self, payload: u64) {
         let mut payloads = self.payloads.lock().unwrap();
-        let holders = payloads.get_mut(&payload).expect("somebody has the payload");
+        let holders = payloads.get_mut(&payload).expect("a holder has the payload");
         *holders -= 1;
         if *holders == 0 {
             payloads.remove(&payload);

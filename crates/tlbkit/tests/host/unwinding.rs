@@ -30,7 +30,7 @@ impl<M> As<M> {
     }
 }
 
-// SAFETY: the host's promises; the machine is told nothing but how many bits a number has, and who walks is nobody.
+// SAFETY: the host's promises; the machine is told nothing but how many bits a number has, and no CPU walks.
 unsafe impl<M: Machine> Kernel for As<M> {
     type Machine = M;
 

@@ -1,6 +1,6 @@
 //! Maps whose keys are addresses: a multiplication a word, where the standard library's hasher takes a hundred instructions.
 //!
-//! Who writes a log that makes its keys collide slows down its own check, and nothing else.
+//! A log whose keys are made to collide slows down only its own check.
 
 use core::hash::{BuildHasherDefault, Hasher};
 use std::collections::{HashMap, HashSet};

@@ -51,7 +51,7 @@ struct Begun {
     slot: u32,
 }
 
-/// Who may hold what a node says: a CPU, under a number, with the node at an address.
+/// A holder of what a node says: a CPU, under a number, with the node at an address.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Holder {
     pub(super) cpu: usize,
@@ -175,7 +175,7 @@ impl Machine {
         Ok(())
     }
 
-    /// Returns who may hold what a node says.
+    /// Returns the CPUs that may hold what a node says.
     pub(super) fn holders(&self, node: u64) -> Vec<Holder> {
         let mut found = Vec::new();
         if let Some(level) = self.tables.level(node) {

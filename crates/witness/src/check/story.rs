@@ -103,7 +103,7 @@ impl Teller<'_> {
         )
     }
 
-    fn who(&self, holder: &Holder) -> String {
+    fn name(&self, holder: &Holder) -> String {
         match holder.root {
             Some((root, _)) if self.machine.walks(holder) => {
                 format!("CPU {} walks the table at {root:#x}", holder.cpu)
@@ -202,7 +202,7 @@ impl Teller<'_> {
                 "the node at {node:#x} is given back, and a walk of CPU {} may be in it",
                 holder.cpu
             )),
-            format!("{}, at VA {va:#x}", self.who(holder)),
+            format!("{}, at VA {va:#x}", self.name(holder)),
         ];
         if holder.root.is_none() {
             for &(cpu, place) in self.machine.cut.get(&node).into_iter().flatten() {
@@ -237,7 +237,7 @@ impl Teller<'_> {
                 holder.cpu
             )),
             format!("the word at {at:#x} maps it at VA {:#x}", self.arch().show(va)),
-            self.who(holder),
+            self.name(holder),
         ];
         self.tell(story)
     }

@@ -26,7 +26,7 @@ pub(crate) enum Step {
     Fork,
 }
 
-/// Who edits the table.
+/// What edits the table.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum How {
     /// [`Local`], in solo mode: one CPU runs the table.
@@ -322,7 +322,7 @@ fn writer<M: Machine>(memory: &mut [Chunk], steps: &[Step]) -> Log {
         };
         let batch = writer.finish();
         nodes.flush::<M>(batch.flush(), batch.nodes());
-        // SAFETY: nobody walks it. In the log, both CPUs have been asked.
+        // SAFETY: no CPU walks it. In the log, both CPUs have been asked.
         unsafe { batch.reclaim() };
         done
     };
@@ -340,7 +340,7 @@ fn fork<'n, 'm, M: Machine, Md: Mode>(
     let child: TableOf<'_, M, _> = Mpt::new(nodes)?;
     let mut copy = Writer::new(&child)?;
     let done = writer.copy_on_write(&mut copy, |_| (), |_| ());
-    // SAFETY: nobody walks the child; so below.
+    // SAFETY: no CPU walks the child; so below.
     unsafe { copy.finish().reclaim() };
     // SAFETY: as above.
     unsafe { destroy(child).reclaim() };

@@ -1,7 +1,7 @@
 //! The first instructions of a CPU.
 //!
 //! QEMU starts CPU 0 here with the firmware's registers: `a0` arguments at the addresses in the array `a1`. The other
-//! CPUs come here when somebody lets them run, out of reset (BEV and ERL set), so both are cleared for all.
+//! CPUs come here when CPU 0 lets them run, out of reset (BEV and ERL set), so both are cleared for all.
 //! `_start` is a page boundary because a core's reset address must be one.
 
 use core::arch::global_asm;

@@ -166,8 +166,8 @@ register! {
     kscratch3, 31, 4
 }
 
-/// Puts the timer's interrupt off for as long as Count takes to go round, 25 seconds of the guest's. Nobody waits for it,
-/// but while it stands, even masked, QEMU takes its one lock at each turn, and its other threads may never get it.
+/// Puts the timer's interrupt off for as long as Count takes to go round, 25 seconds of the guest's. No CPU waits for
+/// it, but while it stands, even masked, QEMU takes its one lock at each turn, and its other threads may never get it.
 pub fn put_timer_off() {
     // SAFETY: the timer is masked.
     unsafe { compare::write(count::read().wrapping_sub(1)) };

@@ -2,7 +2,7 @@
 //!
 //! ```text
 //!   enter_user(frame)  kernel registers to the stack, user registers from the frame, eret
-//!        ...           the program runs; TLB refills are served at their vector and seen by nobody
+//!        ...           the program runs; TLB refills are served at their vector, unseen by this code
 //!   general_entry      user registers to the frame, kernel registers from the stack
 //!   returns            to the caller of enter_user, which looks at the frame to see what happened
 //! ```
@@ -100,7 +100,7 @@ extern "C" fn kernel_exception(frame: &mut Frame) {
     if Exception::of(frame.cause) == Exception::Interrupt {
         crate::smp::interrupt(frame);
     } else if (begin..end).contains(&frame.epc) {
-        // SAFETY: this CPU's own data, which nobody borrows.
+        // SAFETY: this CPU's own data, which no code borrows.
         unsafe { (*cpu::this()).fault = (frame.cause, frame.bad_vaddr) };
         frame.epc = fault;
     } else {

@@ -6,7 +6,7 @@ use core::ffi::CStr;
 ///
 /// # Safety
 ///
-/// `arguments` is what the firmware passed: addresses of C strings in memory that nobody writes.
+/// `arguments` is what the firmware passed: addresses of C strings in memory that no CPU writes.
 pub unsafe fn command_line(count: usize, arguments: *const u32) -> &'static str {
     if count < 2 {
         return "";

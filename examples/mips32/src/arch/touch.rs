@@ -48,7 +48,7 @@ pub fn load(at: u32) -> Result<Touched, Fault> {
 ///
 /// # Safety
 ///
-/// The address is a user's, or memory that nobody else knows.
+/// The address is a user's, or memory that no other code knows.
 pub unsafe fn store(at: u32, value: u32) -> Result<(), Fault> {
     // SAFETY: the caller's promise.
     if unsafe { touch_store(at, value) } == 0 { Ok(()) } else { Err(fault()) }

@@ -55,7 +55,7 @@ fn place(place: Range<usize>, words: &[u32], more: &[u32]) {
     assert!((words.len() + more.len()) * 4 <= place.len(), "a handler is longer than its room");
     let words = words.iter().chain(more).copied().chain(core::iter::repeat(0));
     for (at, word) in place.step_by(4).zip(words) {
-        // SAFETY: the vectors are memory that belongs to nobody but this file.
+        // SAFETY: the vectors are memory that only this file uses.
         unsafe { core::ptr::with_exposed_provenance_mut::<u32>(at).write_volatile(word) };
     }
 }

@@ -24,7 +24,7 @@ const TABLE: usize = 0xff80_0000;
 /// Entries at the bottom of the TLB that L2 entries have to themselves, replaced first in, first out (thesis 4.1).
 const LOWER: u32 = 8;
 
-/// The page table of a process, and the kernel's. Nobody runs while they change, so there is nothing to flush.
+/// The page table of a process, and the kernel's. No CPU runs while they change, so there is nothing to flush.
 type ProcessTable = Local<'static, Lpt<'static, Va32, EntryLo, Nodes<Offset>, LINEAR>, fn(&Flush)>;
 type KernelTable = Local<'static, Lpt<'static, Va32, EntryLo, Nodes<Offset>, TABLE>, fn(&Flush)>;
 

@@ -1,7 +1,8 @@
 //! The workload: a client and a chain of servers (thesis 4.5).
 //!
 //! The client picks a server at random; that one passes the message on to the next, up to the last, and the answer comes
-//! back the same way. Whoever gets a message touches its stack, the message and 30 words at random in 4 MB of data.
+//! back the same way. A process that gets a message touches its stack, the message and 30 words at random in 4 MB of
+//! data.
 //!
 //! The instructions include what is counted: nine for each L1U miss in its log, and some dozens where the log is read.
 
@@ -74,7 +75,7 @@ pub fn run(nodes: &'static Nodes<Offset>, mut frames: Frames) -> u32 {
             let (sum, instructions) = counted(|| (0..REQUESTS).map(|_| chain.request(servers)).sum::<u32>());
             let messages = chain.messages;
             kernel.look_back(false);
-            // Everyone who got the message added one to it.
+            // Each process that got the message added one to it.
             checks.check(sum == messages, |say| {
                 say(format_args!("{messages} messages, but {sum} were counted"));
             });

@@ -48,9 +48,9 @@ const WRITABLE: Attr = PLAIN.union(Attr::WRITE).union(Attr::DIRTY);
 pub(super) struct Mail<S: Structure> {
     how: How,
     tasks: [Task<'static, S>; 2],
-    /// Who sends the next message.
+    /// The task that sends the next message.
     sender: usize,
-    /// Who owns which page, and what is mapped where.
+    /// Which space owns which page, and what is mapped where.
     region: IpcRegion<MOST, 2>,
     /// The frames of the message: one each, or for copies one each in both spaces and, in between, in the kernel.
     frames: [Vec<Pfn, MOST>; 3],
@@ -142,7 +142,7 @@ impl<S: Structure> Mail<S> {
         }
     }
 
-    /// Moves the ownership of a page, as the message-passing system does for a receiver that trusts nobody.
+    /// Moves the ownership of a page, as the message-passing system does for a receiver that trusts no other.
     fn transfer(&mut self, machine: &mut Machine<S>, from: usize, to: usize, index: usize) {
         let immediate_use = if self.how == How::Remap { Access::Write } else { Access::None };
         let mut passing = Passing::new();
@@ -179,7 +179,7 @@ impl<S: Structure> Mail<S> {
                     }
                 });
             }
-            Ok(other) => panic!("nobody asked for {other:?}"),
+            Ok(other) => panic!("{other:?} was not asked for"),
             Err(error) => panic!("the IPC region refuses: {error}"),
         }
     }

@@ -5,10 +5,10 @@
 //!          +------------------------------------+------------------------------------+
 //!          | page, generation                   | page, CPU, count                   |
 //!          +------------------------------------+------------------------------------+
-//!            loaded by everybody                  stored by CPU 0 ... 3
+//!            loaded by all CPUs                   stored by CPU 0 ... 3
 //! ```
 //!
-//! A page gets a new frame each time that it is mapped, and the frame its next generation. A frame that nobody may
+//! A page gets a new frame each time that it is mapped, and the frame its next generation. A frame that no CPU may
 //! use is full of poison. So a load through a stale translation finds poison, another page, or an older generation
 //! than the CPU has seen; a store through one leaves a word that is not the next owner's.
 
@@ -41,7 +41,7 @@ pub(super) struct Frame(usize);
 #[derive(Debug, Default)]
 pub(super) struct Arena {
     used: [AtomicU32; FRAMES.div_ceil(32)],
-    /// Words that somebody has stored where they should not be.
+    /// Words that a CPU has stored where they should not be.
     pub(super) strays: AtomicUsize,
 }
 
@@ -70,7 +70,7 @@ impl Frame {
         Pfn::new((FRAME[self.0].0.as_ptr().addr() & 0x1fff_ffff) >> 12)
     }
 
-    /// Returns what the CPUs have stored, folded: as long as nobody stores, it stays.
+    /// Returns what the CPUs have stored, folded: as long as no CPU stores, it stays.
     pub(super) fn stored(self) -> u32 {
         self.words().skip(WORDS).fold(0, |all, word| all.rotate_left(5) ^ word.load(Ordering::Relaxed))
     }
@@ -91,7 +91,7 @@ impl Arena {
         Some(frame)
     }
 
-    /// Checks a page's frame: nobody else has stored to it.
+    /// Checks a page's frame: no other code has stored to it.
     pub(super) fn check(&self, frame: Frame, page: usize) {
         self.expect(frame, |word| word >> 24 == page as u32);
     }

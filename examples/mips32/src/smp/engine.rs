@@ -111,7 +111,7 @@ impl Engine {
         });
     }
 
-    /// Raises the rights of a page, unless somebody is changing something.
+    /// Raises the rights of a page, unless another CPU is changing something.
     pub(super) fn raise(&mut self, page: usize) {
         if self.run.exclude() {
             self.run.raise(page);
@@ -163,7 +163,7 @@ impl Local<Held> for Cpu {
             run.wrong(format_args!("an operation ended as {outcome:?}"));
         }
         run.counts.completed.fetch_add(1, Ordering::SeqCst);
-        // Its requester may wait for the slot, and everybody for the end.
+        // Its requester may wait for the slot, and every CPU for the end.
         self.changed();
         run.resting.wake(self.me);
     }

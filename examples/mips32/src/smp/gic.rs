@@ -61,7 +61,7 @@ pub(super) fn route(cpus: usize) {
 /// Stops this CPU's Count, so that the timer's interrupt never stands unserved: while any does, even a masked one, QEMU
 /// takes its one lock at each turn.
 pub(super) fn stop_timer() {
-    // SAFETY: nobody measures time on several CPUs.
+    // SAFETY: no test measures time on several CPUs.
     unsafe { cp0::cause::write(1 << 27) };
 }
 

@@ -10,8 +10,8 @@
 //!
 //! If one came between `ei` and `wait` and its handler served it, the CPU would sleep on what it was about. So the
 //! handler does nothing when it has interrupted the sequence, except to end it: it moves EPC to `idle_end` and takes
-//! IE out of the Status to return to. The interrupt is still pending then, and who slept looks for what it was about.
-//! So a protocol may sleep while it waits: no handler runs on top of it.
+//! IE out of the Status to return to. The interrupt is still pending then, and the CPU that slept looks for what it was
+//! about. So a protocol may sleep while it waits: no handler runs on top of it.
 
 use core::arch::global_asm;
 

@@ -13,11 +13,11 @@ pub(super) struct Lock<T> {
     value: UnsafeCell<T>,
 }
 
-// SAFETY: whoever has set the flag is the only one with the value until the flag is cleared.
+// SAFETY: only the CPU that has set the flag uses the value until the flag is cleared.
 unsafe impl<T: Send> Sync for Lock<T> {}
 
 impl<T> Lock<T> {
-    /// Returns a lock that nobody holds.
+    /// Returns a lock that is free.
     pub(super) const fn new(value: T) -> Self {
         Self { taken: AtomicBool::new(false), value: UnsafeCell::new(value) }
     }

@@ -14,7 +14,7 @@ use super::run::{CHANGING, Model, PENDING, Run, SPACE, State, address, vpn};
 /// What to do to a page.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Kind {
-    /// Unmap it. Its frame is free when nobody can reach it any more.
+    /// Unmap it. Its frame is free when no walker can reach it any more.
     Unmap,
     /// Take away the right to store.
     Protect,
@@ -38,7 +38,7 @@ pub(super) struct Lower {
 }
 
 impl Lower {
-    /// Returns a change that nobody has begun.
+    /// Returns a change that has not begun.
     pub(super) fn new(run: &'static Run, page: usize, kind: Kind) -> Self {
         let mut flush = Flush::none();
         flush.add(Reach::Everywhere, Pages::one(vpn(page)));
@@ -64,7 +64,7 @@ impl Edit for Lower {
         if let State::ReadOnly(frame, stored) = &mut self.model().states[self.page]
             && self.kind == Kind::Protect
         {
-            // Every TLB knows: from here on nobody stores.
+            // Every TLB knows: from here on no CPU stores.
             *stored = frame.stored();
         }
         self.run.release();
@@ -109,7 +109,7 @@ impl Edit for Lower {
                 let change = Change::clear(Attr::WRITE | Attr::DIRTY);
                 run.edit(|writer| writer.protect(pages, Holes::Refuse, change)).1
             }
-            // Somebody has been there first: an operation that changes nothing.
+            // Another CPU was first: an operation that changes nothing.
             _ => return held,
         };
         run.counts.nodes.fetch_add(retired.nodes(), Ordering::Relaxed);

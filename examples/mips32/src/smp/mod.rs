@@ -3,7 +3,7 @@
 //! ```text
 //!   cores, gic        the other cores, and interrupts between them
 //!   masked, idle      interrupts off; sleeping without missing one
-//!   sleepers, seats   who is to be woken; what each CPU's interrupt handler finds
+//!   sleepers, seats   CPUs to be woken; what each CPU's interrupt handler finds
 //!   lock, random
 //!   arena             frames whose contents say whose they are
 //!   run               what the CPUs share: table, model, shootdowns
@@ -15,8 +15,8 @@
 //!   paging            Tzou's chapter 5: pages that come and go, and messages, by the same shootdowns
 //! ```
 //!
-//! No CPU ever spins for another, except for the few instructions that somebody else holds a list's lock: with more CPUs
-//! than the host has, those who spin keep away the one for whom they wait.
+//! No CPU ever spins for another, except for the few instructions for which another CPU holds a list's lock: with more
+//! CPUs than the host has, spinning CPUs keep the CPU for which they wait from running.
 
 mod arena;
 mod cores;
@@ -60,8 +60,8 @@ use crate::vm::structure::{MultiLevel, Structure};
 /// The most CPUs that take part.
 const CPUS: usize = 4;
 
-/// MIPS as the shootdowns see it: software loads the TLBs and nobody writes status bits back, and no CPU flushes another
-/// one's. Tzou's Table 2.1 has it as the RP3.
+/// MIPS as the shootdowns see it: software loads the TLBs and no CPU writes status bits back, and no CPU flushes
+/// another one's. Tzou's Table 2.1 has it as the RP3.
 const MIPS: Hardware = Hardware::RP3;
 
 /// Node storage of a table that several CPUs walk.
@@ -72,7 +72,7 @@ type Shot = Mpt<'static, Va32, EntryLo, Nodes>;
 static NODES: Shelf<Nodes> = Shelf::new();
 /// The tables of a run: [`Run`] uses the first, [`Paging`] both.
 static TABLES: [Shelf<Shot>; 2] = [const { Shelf::new() }; 2];
-/// The run at hand: CPU 0 puts it there and takes it away, while nobody is in it.
+/// The run at hand: CPU 0 puts it there and takes it away, while no other CPU is in it.
 static JOB: Shelf<Job> = Shelf::new();
 /// How many runs there have been.
 static NUMBER: AtomicU32 = AtomicU32::new(0);
@@ -114,7 +114,7 @@ extern "C" fn secondary(cpu: usize) -> ! {
             }
         });
         last = NUMBER.load(Ordering::SeqCst);
-        // SAFETY: CPU 0 has put the run there before it counted it, and takes it away when nobody is inside.
+        // SAFETY: CPU 0 has put the run there before it counted it, and takes it away when no CPU is inside.
         if let Some(job) = unsafe { JOB.get() } {
             job.take_part(cpu);
         }
@@ -235,7 +235,7 @@ fn run_one(
     unsafe {
         JOB.take();
         for table in TABLES.iter().filter_map(|shelf| shelf.take()) {
-            // Every TLB has been emptied, and nobody walks.
+            // Every TLB has been emptied, and no CPU walks the table.
             destroy(table).reclaim();
         }
     }

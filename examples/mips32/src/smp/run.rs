@@ -58,7 +58,7 @@ pub(super) fn vpn(page: usize) -> Vpn {
     VirtAddr::new(address(page)).vpn(PageSize::K4)
 }
 
-/// What the model says of a page: kept beside the table, by whoever has the exclusion.
+/// What the model says of a page: kept beside the table, by the holder of the exclusion.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub(super) enum State {
     #[default]
@@ -96,7 +96,7 @@ pub(super) struct Counts {
     pub(super) completed: AtomicUsize,
     /// Pages that were loaded from, and perhaps stored to.
     pub(super) touches: AtomicUsize,
-    /// Loads of somebody else's word, or of an older one.
+    /// Loads of another CPU's word, or of an older one.
     pub(super) stale_reads: AtomicUsize,
     /// Stores to a page that was read-only.
     pub(super) stale_writes: AtomicUsize,
@@ -127,7 +127,7 @@ pub(super) struct Run {
     pub(super) waiting: Sleepers,
     /// CPUs that rest until it is their turn.
     pub(super) resting: Sleepers,
-    /// Whether anybody has the exclusion.
+    /// Whether a CPU has the exclusion.
     excluded: AtomicBool,
     model: UnsafeCell<Model>,
 }
@@ -199,7 +199,7 @@ impl Run {
     ) -> (Option<R>, Retired<'static>) {
         let mut writer = match Writer::new(self.table) {
             Ok(writer) => writer,
-            Err(error) => panic!("whoever has the exclusion is the only writer: {error}"),
+            Err(error) => panic!("the holder of the exclusion is the only writer: {error}"),
         };
         let done = edit(&mut writer);
         if let Err(error) = &done {
@@ -224,8 +224,9 @@ impl Run {
         self.table.lookup(unsafe { Pinned::by(masked) }, VirtAddr::new(at))
     }
 
-    /// Raises the rights of a page: maps it if it is not mapped, and else lets it be stored to again. Nobody needs to
-    /// know (Tzou 5.1.1): who has an older translation faults, and looks again. The caller has the exclusion.
+    /// Raises the rights of a page: maps it if it is not mapped, and else lets it be stored to again. No other CPU
+    /// needs to know (Tzou 5.1.1): a CPU with an older translation faults, and looks again. The caller has the
+    /// exclusion.
     pub(super) fn raise(&self, page: usize) {
         // SAFETY: the caller has the exclusion.
         let model = unsafe { self.model() };
@@ -263,12 +264,12 @@ impl Run {
         }
     }
 
-    /// Looks at everything once more, when nobody changes anything: model, table, frames, nodes. Says how the run went.
+    /// Looks at everything once more, when no CPU changes anything: model, table, frames, nodes. Says how the run went.
     pub(super) fn audit(&self) -> Report {
         // SAFETY: the others have left the run.
         let model = unsafe { self.model() };
         for (page, state) in model.states.iter().enumerate() {
-            // SAFETY: nobody changes the table.
+            // SAFETY: no CPU changes the table.
             let leaf = masked(|masked| self.look_up(masked, address(page)));
             let (frame, attr) = match *state {
                 State::Unmapped => {

@@ -13,7 +13,7 @@ pub(super) struct Seats<T>([UnsafeCell<Option<T>>; CPUS]);
 unsafe impl<T> Sync for Seats<T> {}
 
 impl<T> Seats<T> {
-    /// Returns seats that nobody has.
+    /// Returns seats that are all free.
     pub(super) const fn new() -> Self {
         Self([const { UnsafeCell::new(None) }; CPUS])
     }
@@ -24,7 +24,7 @@ impl<T> Seats<T> {
         unsafe { *self.0[cp0::cpu()].get() = value };
     }
 
-    /// Calls `f` with this CPU's value, if there is one. Within `f` nobody calls this again.
+    /// Calls `f` with this CPU's value, if there is one. `f` must not call this again.
     pub(super) fn with<R>(&'static self, _masked: &Masked, f: impl FnOnce(&mut T) -> R) -> Option<R> {
         // SAFETY: as above. Where `f` sleeps, an interrupt is not served, so it does not get here.
         unsafe { (*self.0[cp0::cpu()].get()).as_mut() }.map(f)

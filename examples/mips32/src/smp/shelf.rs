@@ -19,7 +19,7 @@ impl<T> Shelf<T> {
     ///
     /// # Safety
     ///
-    /// Nobody uses what was there, and nobody else calls any function of this shelf meanwhile.
+    /// No code uses what was there, and no other code calls any function of this shelf meanwhile.
     pub(super) unsafe fn put(&'static self, value: T) -> &'static T {
         // SAFETY: the caller's promise.
         unsafe { (*self.0.get()).insert(value) }
@@ -29,7 +29,7 @@ impl<T> Shelf<T> {
     ///
     /// # Safety
     ///
-    /// Nobody puts or takes anything meanwhile, nor takes it while the caller uses it.
+    /// No other CPU puts or takes anything meanwhile, nor takes it while the caller uses it.
     pub(super) unsafe fn get(&'static self) -> Option<&'static T> {
         // SAFETY: the caller's promise.
         unsafe { (*self.0.get()).as_ref() }

@@ -9,7 +9,8 @@ use super::gic;
 pub(super) struct Sleepers(AtomicU32);
 
 impl Sleepers {
-    /// Runs `f`, in which CPU `me` may look for something and then sleep: whoever changes that something later wakes it.
+    /// Runs `f`, in which CPU `me` may look for something and then sleep: a CPU that changes that something later wakes
+    /// it.
     pub(super) fn with<R>(&self, me: usize, f: impl FnOnce() -> R) -> R {
         self.0.fetch_or(1 << me, Ordering::SeqCst);
         fence(Ordering::SeqCst);

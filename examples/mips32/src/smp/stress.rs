@@ -39,7 +39,7 @@ pub(super) fn take_part(run: &'static Run, me: usize) {
     masked(|masked| {
         SEATS.with(masked, |engine| {
             engine.poll();
-            // From here on it replies to nobody.
+            // From here on it does not reply.
             engine.switch(Change::Offline);
             engine.drain();
         });

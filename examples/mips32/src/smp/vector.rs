@@ -62,7 +62,7 @@ pub(super) unsafe fn install(plan: &Plan, walk: Walk, root: Root) {
         front: Front::None,
         walk,
         form: Form::PLAIN,
-        // Nobody counts misses here.
+        // Misses are not counted here.
         write: Write::Random,
     };
     let handler = match spec.assemble() {

@@ -196,7 +196,7 @@ impl<S: Structure> Space<S> {
             let to = Pfn::new(new.get() + offset);
             let leaf = self.table.lookup(page.address(PageSize::K4));
             let from = leaf.map(|leaf| leaf.phys(page.address(PageSize::K4), PageSize::K4).pfn(PageSize::K4));
-            // SAFETY: both frames are the space's, and nobody else touches it meanwhile.
+            // SAFETY: both frames are the space's, and no other code touches it meanwhile.
             unsafe { fill(to, from) };
             self.tally.copied += u32::from(from.is_some());
             old.extend(from);

@@ -35,7 +35,7 @@ impl Frames {
     /// Called once: the frames become the allocator's.
     #[expect(clippy::deref_addrof, reason = "a reference to a mutable static is made in this one place")]
     pub unsafe fn all() -> Self {
-        // SAFETY: called once, so nobody else has the links.
+        // SAFETY: called once, so no other code has the links.
         let next = unsafe { &mut *(&raw mut NEXT) };
         Self { free: None, next, fresh: FIRST, end: FIRST + COUNT, taken: 0 }
     }

@@ -152,7 +152,7 @@ impl<S: Structure> Machine<S> {
                 self.set_root(&space.table);
             }
         }
-        // SAFETY: nobody walks but this CPU, which does not now, and it has forgotten what the batch names.
+        // SAFETY: no other CPU walks the table, and this one does not now, and it has forgotten what the batch names.
         unsafe { space.batch.complete() };
         done
     }
@@ -176,7 +176,7 @@ impl<S: Structure> Machine<S> {
     /// Tells the refill handler where the table of the running address space is.
     fn set_root(&self, table: &S::Table<'_>) {
         let word = S::WALK.root(S::root(table));
-        // SAFETY: ErrorEPC means nothing to anybody else, as long as there is no reset, NMI or cache error; a scratch
+        // SAFETY: no other code uses ErrorEPC, as long as there is no reset, NMI or cache error; a scratch
         // register never does, and the CPU has it, or there is no handler with that root.
         unsafe {
             match self.root {
@@ -198,18 +198,18 @@ impl<S: Structure> Machine<S> {
             let _ = space.table.for_each(pinned, pages, &mut |leaf| {
                 if !shared(leaf.frame) {
                     // SAFETY: the frame was the space's own. What the TLB still has of the space is found under its
-                    // number alone, which nobody gets before the TLB has forgotten everything.
+                    // number alone, which no other space gets before the TLB has forgotten everything.
                     unsafe { self.frames.give(leaf.frame) };
                 }
                 ControlFlow::Continue(())
             });
         }
-        // SAFETY: nobody walks the table any more, for the same reason.
+        // SAFETY: no CPU walks the table any more, for the same reason.
         unsafe { destroy(space.table).reclaim() };
     }
 }
 
-/// Returns the allocator of the numbers from 1 to `last`: 0 is nobody's.
+/// Returns the allocator of the numbers from 1 to `last`: 0 is given to no space.
 fn numbers(last: u8) -> Asids<Mips32> {
     match Asids::new(1, u16::from(last)) {
         Ok(asids) => asids,

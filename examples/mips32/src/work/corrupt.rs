@@ -16,7 +16,7 @@ pub struct Restore {
 impl Drop for Restore {
     fn drop(&mut self) {
         if !self.cell.is_null() {
-            // SAFETY: the word of a node, which nobody has changed meanwhile.
+            // SAFETY: the word of a node, which no code has changed meanwhile.
             unsafe { self.cell.write_volatile(self.word) };
         }
     }

@@ -53,7 +53,7 @@ pub struct Costs {
 
 /// Runs it all.
 pub fn run<S: Structure>(machine: &mut Machine<S>, code: Pfn, checks: &mut Checks) -> Costs {
-    // One frame stands for all of the segment: nobody looks at it.
+    // One frame stands for all of the segment: no code looks at it.
     let Some(frame) = machine.frames.take() else { panic!("no frame") };
     let mut costs = Costs::default();
     for beside in [false, true] {

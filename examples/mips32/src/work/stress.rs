@@ -226,7 +226,7 @@ impl Run<'_> {
             say(format_args!("{:#x}: {unmapped:?}", self.at[index]));
         });
         if let Ok(frame) = unmapped {
-            // The next owner's first word: whoever still reads through an old translation finds it.
+            // The next owner's first word: a CPU that still reads through an old translation finds it.
             // SAFETY: the frame was unmapped, and no TLB knows it.
             unsafe { machine.frames.give(frame) };
         }

@@ -99,7 +99,7 @@ struct State {
     freed: [Words; PAGES],
     /// The rights that a copy may have at the most: any CPU's, and that of a CPU in the user's program.
     most: [[Word; 2]; PAGES],
-    /// Somebody has written to the page since its contents were saved.
+    /// A CPU has written to the page since its contents were saved.
     written: [bool; PAGES],
     /// The operations, in the order in which they began.
     ops: Vec<Op>,
@@ -302,7 +302,7 @@ impl World {
         state.judge();
     }
 
-    /// Tells whether somebody has written to a page since it was saved.
+    /// Tells whether a CPU has written to a page since it was saved.
     pub(crate) fn is_written(&self, page: usize) -> bool {
         self.state.borrow().written[page]
     }
@@ -334,7 +334,7 @@ impl World {
     pub(crate) fn end_op(&self, id: OpId, outcome: Outcome) -> Option<(Vec<usize>, Word)> {
         let mut state = self.state.borrow_mut();
         let Some(op) = state.op(id) else {
-            state.wrong = Some("an operation has ended that nobody began".into());
+            state.wrong = Some("an operation has ended that no CPU began".into());
             return None;
         };
         if op.ended.replace(outcome).is_some() {
@@ -353,7 +353,7 @@ impl World {
         match state.op(id) {
             Some(op) if op.completed => state.wrong = Some("a payload comes back twice".into()),
             Some(op) => op.completed = true,
-            None => state.wrong = Some("a payload comes back that nobody gave".into()),
+            None => state.wrong = Some("a payload comes back that no CPU gave".into()),
         }
         drop(state);
         wrote();
@@ -781,7 +781,7 @@ impl RemoteTlbs for Others {
         state.asked.push(asked);
         state.tickets
     }
-    /// It is as late as can be: when somebody looks.
+    /// The flush happens as late as it can: at the first look.
     fn is_flushed(&mut self, ticket: u32) -> bool {
         self.0.step("look at TLBs");
         let mut state = self.0.state.borrow_mut();

@@ -3,7 +3,7 @@
 //!
 //! | file | holds |
 //! |-|-|
-//! | `turns` | CPUs as coroutines, and the choice of who goes on |
+//! | `turns` | CPUs as coroutines, and the choice of the CPU that goes on |
 //! | `machine` | entries and TLBs under the driver's hooks, and what must hold of them |
 //! | `scenes` | what the CPUs do |
 //! | `vm` | a kernel whose entries, pages and messages are chapter 5's: the same driver below `Dash`, page-out and the IPC region |

@@ -378,7 +378,7 @@ pub(crate) fn scenes() -> Vec<Scene> {
     let serving = |scene: &Scene| scene.algorithm == Algorithm::TwoPhase && scene.name.starts_with("two");
     let serving: Vec<_> = scenes.iter().filter(|scene| serving(scene)).cloned().collect();
     scenes.extend(serving.into_iter().map(|scene| Scene { rendezvous: Rendezvous::Serve, ..scene }));
-    // Who stops for 2-phase has a status write under way.
+    // A CPU that stops for 2-phase has a status write under way.
     let late = |scene: &Scene| scene.algorithm == Algorithm::TwoPhase && scene.name == "unmap";
     let late: Vec<_> = scenes.iter().filter(|scene| late(scene)).cloned().collect();
     let hardware = machine(Algorithm::Optimistic);

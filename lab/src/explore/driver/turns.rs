@@ -176,7 +176,7 @@ fn turns(
         }
         if able.is_empty() {
             let at: Vec<_> = cpus.iter().map(|cpu| cpu.at).collect();
-            return Err(format!("nobody can go on: {at:?}"));
+            return Err(format!("no CPU can go on: {at:?}"));
         }
         let next = able[choices.choose(able.len())];
         left -= usize::from(goes_on && next != last);

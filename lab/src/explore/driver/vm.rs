@@ -234,7 +234,7 @@ impl Vm {
         }
     }
 
-    /// A launderer takes the unmapper's message, and what is clean in the end is somebody else's.
+    /// A launderer takes the unmapper's message, and a page that is clean in the end goes to another owner.
     fn launder(&self, page: usize, frame: usize, ended: Completed<Message>) {
         let world = &self.world;
         let dirty = ended.status.contains(Attr::DIRTY);
@@ -493,7 +493,7 @@ fn act(kernel: &Kernel, seat: &mut Seat<'_>, cpu: &mut Cpu, deed: Deed) {
             let at = place(0);
             for space in 0..2 {
                 let pages = tlbkit_addr::Pages::one(at);
-                let shared = vm.dash.borrow_mut().share(asid(space), SharingId::Everybody, pages);
+                let shared = vm.dash.borrow_mut().share(asid(space), SharingId::AllSpaces, pages);
                 if let Err(why) = shared {
                     world.wrong(why.to_string());
                 }

@@ -31,7 +31,7 @@ impl Default for Changes {
 
 /// What has become of an unmap.
 pub(super) enum Gathered {
-    /// Nobody needs to flush for it.
+    /// No CPU needs to flush for it.
     Tolerated,
     /// More are to come.
     Waits,
@@ -41,7 +41,7 @@ pub(super) enum Gathered {
 
 impl Changes {
     /// Unmaps a page, and tells what to do when `enough` have been gathered. The inconsistency is tolerated where
-    /// the page has been sent by somebody who is trusted not to touch it (5.3.4), and may last a while in page-out.
+    /// the page has been sent by a space that is trusted not to touch it (5.3.4), and may last a while in page-out.
     pub(super) fn unmap(&mut self, tolerated: bool, page_out: bool, enough: usize) -> Gathered {
         let context = match (tolerated, page_out) {
             (true, _) => Context::Sent { trusted: true },

@@ -162,7 +162,7 @@ mod tests {
         }
     }
 
-    /// One CPU has nobody to ask.
+    /// One CPU has no CPU to ask.
     #[test]
     fn an_operation_of_one_cpu_interrupts_nobody() {
         let p = Parameters { m: 1, n: 4, ..Parameters::CANONICAL };

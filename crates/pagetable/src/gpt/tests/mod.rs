@@ -100,7 +100,7 @@ impl<G: Geometry, F: Format, N: Nodes<Word = F::Word>, L: Layout<N>, P: Policy> 
     fn check(&self) -> Vec<Leaf> {
         let mut tally = crate::Footprint::default();
         let mut leaves = Vec::new();
-        // SAFETY: nobody writes meanwhile.
+        // SAFETY: no CPU writes meanwhile.
         unsafe {
             let root = self.edge(Place::Root, G::VA_BITS, 0);
             self.check_edge(root, G::VA_BITS, 0, &mut tally, &mut leaves);
@@ -174,7 +174,7 @@ impl<G: Geometry, F: Format, N: Nodes<Word = F::Word>, L: Layout<N>, P: Policy> 
         assert!(leaf.top() <= node.top(), "halves of a pair are in two nodes");
         for half in [0, 1] {
             let start = at & !bits::low(leaf.top()) | half << leaf.shift;
-            // SAFETY: nobody writes meanwhile; the slots are within the node, the PTEs within the leaf.
+            // SAFETY: no CPU writes meanwhile; the slots are within the node, the PTEs within the leaf.
             let (mapped, slots) = unsafe {
                 let word = self.nodes.read(leaf.node, Self::pte_of(leaf, start));
                 let slots = node.run(node.index(start), leaf).map(|slot| {
@@ -194,7 +194,7 @@ fn gpt_a_page_that_comes_and_goes_does_not_make_nodes_flap() {
     for count in 1..if cfg!(miri) { 6 } else { 130 } {
         let page = Pages::one(Vpn::new(2 * count));
         let sizes = |table: &Local<'_, PaperGpt<'_, _, Adaptive>, _>| {
-            // SAFETY: nobody writes meanwhile.
+            // SAFETY: no CPU writes meanwhile.
             table.table().node_sizes(unsafe { Pinned::by(table) })
         };
         table.map(page, Pfn::new(1), PageSize::K4, Attr::READ).unwrap();

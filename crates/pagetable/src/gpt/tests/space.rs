@@ -105,7 +105,7 @@ fn load<P: Policy>(pages: &[usize]) -> (crate::Footprint, [usize; MAX_WIDTH + 1]
         table.map(page, Pfn::new(frame), PageSize::K4, Attr::READ).unwrap();
     }
     table.table().check();
-    // SAFETY: nobody writes meanwhile.
+    // SAFETY: no CPU writes meanwhile.
     let sizes = table.table().node_sizes(unsafe { Pinned::by(&table) });
     let footprint = table.footprint();
     table.destroy();

@@ -75,7 +75,7 @@ where
         let heads = self.buckets();
         let (added, apart) = Self::split_of(heads);
         let is_small = heads < 1 << Self::SEGMENT;
-        // SAFETY: the caller's promise; nobody can reach the new segments before they are published.
+        // SAFETY: the caller's promise; no walker can reach the new segments before they are published.
         unsafe {
             if heads >= Self::MOST || !is_small && !self.widen(batch, heads >> Self::SEGMENT) {
                 return false;
@@ -90,7 +90,7 @@ where
                     at: (at + if is_small { side * added } else { 0 }) * Self::STRIDE,
                 });
                 let tag = self.read_tag(from);
-                // What is dead was dead for walkers that saw it live there, and nobody has seen the new bucket.
+                // What is dead was dead for walkers that saw it live there, and no code has seen the new bucket.
                 if tag & (Self::LIVE | Self::CLAIMED) != 0 {
                     let side = usize::from(self.bucket_hash(Self::key_of(tag)) & apart != 0);
                     self.copy_contents(to[side], from);

@@ -19,8 +19,8 @@
 //! Nodes go back zeroed (or are known to be clean), so taking one rarely has to clear it.
 //!
 //! Links of 32-bit words hold addresses below 8 MiB only. So there are two lists of each kind, for the memory below that
-//! and for the rest, and whoever can use both is given the rest first. Memory that ends elsewhere for some table is looked
-//! for along the lists, run by run.
+//! and for the rest, and a table that can use both is given the rest first. Memory that ends elsewhere for some table
+//! is looked for along the lists, run by run.
 
 mod classes;
 mod runs;
@@ -204,7 +204,7 @@ impl<'m, W: Word, M: Mode, A: Window> Slab<'m, W, M, A> {
             held: Held::default(),
             memory: PhantomData,
         };
-        // SAFETY: nobody else knows the slab yet.
+        // SAFETY: no other code knows the slab yet.
         let lists = unsafe { &mut *slab.lists.get() };
         let mut at = descriptors;
         while at < chunks {
@@ -334,7 +334,7 @@ impl<'m, W: Word, M: Mode, A: Window> Slab<'m, W, M, A> {
         if used > 0 {
             let last = self.small_record(span, class, used - 1).cast_mut();
             // SAFETY: the records lie one behind the other, from the last one that was ever used to the end of the span; the nodes
-            // are free, so nobody else has them.
+            // are free, so no other code has them.
             unsafe { ptr::write_bytes(last.cast::<u8>(), 0, used * size_of::<Record>()) };
         }
         for chunk in span..span + (1 << span_order(class)) {

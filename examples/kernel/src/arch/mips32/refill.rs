@@ -177,7 +177,7 @@ pub(crate) fn fence_all() {
 pub(crate) unsafe fn set_root(root: usize) {
     const ASID: usize = 0xff;
     let node = if root == 0 { core::ptr::from_ref(&EMPTY).addr() } else { super::KSEG0 | root & !0xfff };
-    // SAFETY: the caller's promise; nobody else uses ErrorEPC while there is no reset, NMI or cache error.
+    // SAFETY: the caller's promise; no other code uses ErrorEPC while there is no reset, NMI or cache error.
     unsafe {
         cp0::error_epc::write(node as u32);
         tlb::switch((root & ASID) as u32);

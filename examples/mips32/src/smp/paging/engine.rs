@@ -72,7 +72,7 @@ impl Engine {
     /// Begins to run a space, or stops.
     pub(super) fn switch(&mut self, change: Change, space: usize) {
         if change == Change::In {
-            // SAFETY: nobody else uses the register, and the vector's handler walks the space's table from here on.
+            // SAFETY: no other code uses the register, and the vector's handler walks the space's table from here on.
             unsafe {
                 cp0::error_epc::write(self.run.roots[space]);
                 tlb::switch(u32::from(asid(space).get()));
@@ -97,7 +97,7 @@ impl Engine {
                 let edit = Unmap { run, space, page, unmapping };
                 match run.system.start(&mut engine.handle, &mut engine.cpu, plan, edit) {
                     Ok(_) => {}
-                    // Its operations are all with the repliers: somebody starts this one later.
+                    // Its operations are all with the repliers: another CPU starts this one later.
                     Err((Unmap { unmapping, .. }, Misuse::Busy { .. })) => {
                         busy = true;
                         let back = run.vm.with(masked, |vm| vm.waiting.push_front((space, page, unmapping)));

@@ -15,9 +15,9 @@
 //!
 //! Every other CPU runs the one space, the rest the other one. A CPU knows what it has stored last to each word of its own in
 //! each page of the segment, and finds it there, however often the page has been to the backing store meanwhile. Two
-//! CPUs of different spaces write letters to each other: a letter is whole, nobody but those who own its page stores to it,
-//! and nobody else reads what its writer has not sent. A shootdown that comes late or not at all loses a store, or lets one
-//! land in another's page.
+//! CPUs of different spaces write letters to each other: a letter is whole, only the owners of its page store to it,
+//! and no other code reads what its writer has not sent. A shootdown that comes late or not at all loses a store, or
+//! lets one land in another's page.
 
 mod engine;
 mod program;

@@ -82,7 +82,7 @@ pub(in crate::smp) fn take_part(run: &'static Paging, me: usize) {
     run.changed(me);
     let others = || run.finished.load(Ordering::SeqCst) < run.cpus;
     program.wait(|program| !others() && program.with(|vm| vm.due == 0));
-    // Whoever rests until nothing is due.
+    // Wakes the CPUs that rest until nothing is due.
     run.changed(me);
     masked(|masked| {
         SEATS.with(masked, |engine| engine.switch(Change::Offline, program.space));
@@ -107,7 +107,8 @@ impl Program {
         self.with(|vm| f(&mut vm.talks[self.me / 2]))
     }
 
-    /// Does what is to be done in the background: operations that nobody has started, and a page that is to be written.
+    /// Does what is to be done in the background: operations that have not been started, and a page that is to be
+    /// written.
     fn serve(&mut self) {
         masked(|masked| SEATS.with(masked, |engine| engine.start(masked)));
         if let Some((frame, page)) = self.with(Vm::launder) {
@@ -326,7 +327,7 @@ impl Program {
             self.intrude();
             self.serve();
         }
-        // Nobody else stores to what has been received of somebody who is not trusted.
+        // No other CPU stores to what has been received of a sender that is not trusted.
         if !trusts && self.read(page, INTRUDERS + 1 - home)? != intruded {
             self.run.counts.leaks.fetch_add(1, Ordering::Relaxed);
         }
@@ -380,7 +381,7 @@ impl Program {
                 MessageStep::Mapin(access) => self.try_wait(|program| {
                     program.with(|vm| {
                         let asked = vm.region.mapin(home, page, access);
-                        // Of a duplicate nobody is the only owner.
+                        // A duplicate has more than one owner.
                         asked == Err(IpcError::Denied) || vm.act(asked)
                     })
                 }),

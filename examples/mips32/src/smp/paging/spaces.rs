@@ -44,7 +44,7 @@ impl Spaces {
     fn set(&self, space: Asid, at: Vpn, old: Option<Entry>, new: Option<Entry>) {
         let mut writer = match Writer::new(self.table(space)) {
             Ok(writer) => writer,
-            Err(error) => panic!("whoever has the lock is the only writer: {error}"),
+            Err(error) => panic!("the holder of the lock is the only writer: {error}"),
         };
         let page = Pages::one(at);
         let done = match (old, new) {

@@ -15,7 +15,7 @@ use crate::smp::{CPUS, Shot};
 
 /// Unmappings in flight: one for each frame of the segment, and one for each mapping of the region.
 const PENDING: usize = FRAMES + MAILED * SPACES;
-/// Operations that nobody has started: those of the segment's unmappings count twice.
+/// Operations that have not been started: those of the segment's unmappings count twice.
 const WAITING: usize = FRAMES * SPACES + MAILED * SPACES;
 
 /// How many frames are to be clean.
@@ -33,7 +33,7 @@ pub(super) enum Message {
     Reduced(usize, usize),
 }
 
-/// Who tells whom, and on which page.
+/// Which space tells which, and about which page.
 #[derive(Clone, Copy, Debug, Default)]
 pub(super) struct Talk {
     pub(super) page: usize,
@@ -77,7 +77,7 @@ pub(super) struct Vm {
     laundry: Vec<usize, FRAMES>,
     pub(super) region: IpcRegion<MAILED, SPACES>,
     pub(super) talks: [Talk; CPUS / 2],
-    /// Operations that nobody has started: the space, the page there, the unmapping.
+    /// Operations that have not been started: the space, the page there, the unmapping.
     pub(super) waiting: Deque<(usize, usize, Unmapping), WAITING>,
     /// Unmappings that have not ended.
     pub(super) due: usize,
@@ -87,7 +87,7 @@ pub(super) struct Vm {
 impl Vm {
     /// Returns the kernel of two empty spaces, the first letters' pages in place.
     pub(super) fn new(plan: Plan, tables: [&'static Shot; SPACES]) -> Self {
-        // Somebody waits for a reduction in the region, and nobody for a page to leave.
+        // A caller waits for a reduction in the region, and no caller waits for a page to leave.
         let config = Config { page: PageSize::K4, prompt: plan.waited_for(), cheap: plan };
         let mut dash = Interface::new(Spaces::new(tables, FRAME[0].number()), config);
         let segment = Pages::count(vpn(0), PAGED);
@@ -163,7 +163,7 @@ impl Vm {
                     self.map(0, page, frame, Attr::READ | Attr::WRITE);
                     Fault::Again
                 }
-                // In use: somebody has mapped it since, or reads it.
+                // In use: another CPU has mapped it since, or reads it.
                 Err(_) if self.dash.fault(asid(0), vpn(page), Attr::READ) => Fault::Again,
                 Err(_) => Fault::Wait,
             },
