@@ -520,8 +520,10 @@ mod tests {
         }
         let hidden = ["--machine", "riscv64", "--inject", "no-switch-flush", "--cpus", "4"];
         assert!(check(&hidden).unwrap_err().contains("--witness"));
-        for (fault, machine) in ["no-flush", "no-cow"].into_iter().zip(["riscv64", "mips32"]) {
-            assert_eq!(check(&["--machine", machine, "--inject", fault]), Ok(()));
+        for machine in ["riscv64", "aarch64", "mips32", "x86_64"] {
+            for fault in ["no-flush", "no-cow"] {
+                assert_eq!(check(&["--machine", machine, "--inject", fault]), Ok(()));
+            }
         }
         assert!(check(&["--machine", "riscv64", "--inject", "drop-flush"]).is_err());
         assert!(check(&["--cpu", "R4000", "--inject", "corrupt-guard"]).is_err());
