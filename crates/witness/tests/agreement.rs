@@ -140,6 +140,8 @@ struct Simple {
     /// The roots that a CPU has loaded, and may hold entries of.
     loaded: [BTreeSet<u64>; CPUS],
     tlb: [BTreeMap<Key, Option<Stale>>; CPUS],
+    /// MIPS32: absences that a table had ceased to say before another one said them again, and when.
+    older: [BTreeMap<Key, Stale>; CPUS],
     visible: [u64; CPUS],
     /// What goes when an invalidation completes: the CPU that executed it, where, what, and its number among those of
     /// that CPU.
@@ -270,6 +272,9 @@ impl Simple {
             }
             for (key, stale) in &mut self.tlb[cpu] {
                 if said.contains(key) {
+                    if let (Arch::Mips32, None, Some(stale)) = (self.arch, key.3, *stale) {
+                        self.older[cpu].insert(*key, stale);
+                    }
                     *stale = None;
                 } else if stale.is_none() {
                     *stale = Some(Stale { line: self.line, writer, linked });
@@ -283,10 +288,19 @@ impl Simple {
             };
             self.tlb[writer].retain(|key, stale| !goes(key, stale));
             // An absence that was below a link which goes is not kept, as docs/witness.md says.
+            // One that was there before that stays.
             let below = |key: &Key, stale: &Option<Stale>| {
                 above && key.3.is_none() && stale.is_some_and(|stale| stale.line == self.line)
             };
-            self.tlb.iter_mut().for_each(|tlb| tlb.retain(|key, stale| !below(key, stale)));
+            for (tlb, older) in self.tlb.iter_mut().zip(&mut self.older) {
+                tlb.retain(|key, stale| {
+                    if !below(key, stale) {
+                        return true;
+                    }
+                    *stale = older.remove(key);
+                    stale.is_some()
+                });
+            }
         }
     }
 
@@ -434,6 +448,12 @@ impl Simple {
                                     || key.0.is_some_and(|of| self.roots[target].map(Self::asid) != Some(of))
                             }
                         };
+                        let reached = |stale: &Stale| {
+                            stale.writer == cpu || stale.line <= self.visible[stale.writer]
+                        };
+                        if self.older[target].get(&key).is_some_and(reached) {
+                            self.older[target].remove(&key);
+                        }
                         if seen && deferred {
                             self.deferred.push((cpu, target, key, self.begun[cpu].len() - 1));
                         } else if seen {
@@ -642,7 +662,7 @@ fn log(arch: Arch, ops: &[Op]) -> (String, Option<u64>) {
     };
     let (words, tlb, visible, deferred, freed, lowering) = Default::default();
     let (roots, loaded, last, placed, begun) = Default::default();
-    let (dead, reused, dying, reviving, leaving, excepted) = Default::default();
+    let (dead, reused, dying, reviving, leaving, excepted, older) = Default::default();
     let mut simple = Simple {
         arch,
         top,
@@ -650,6 +670,7 @@ fn log(arch: Arch, ops: &[Op]) -> (String, Option<u64>) {
         roots,
         loaded,
         tlb,
+        older,
         visible,
         deferred,
         freed,

@@ -121,3 +121,27 @@ fn a_cpu_flushes_before_it_uses_a_larger_page() {
     let not = format!("{begin}{stores}0 access 0x0 load user 0x80000");
     assert_eq!(broken(Arch::Mips32, &not), Some((9, "two-match")));
 }
+
+/// The CPU walks on through a link that was cut, and reads again what an invalidation has covered. So it holds that when the link
+/// goes by an invalidation that names another page.
+#[test]
+fn what_is_read_again_through_a_link_outlives_the_link() {
+    let log = |end: &str| {
+        format!(
+            "0 write 0x40000 0x30027
+0 write 0x30000 0x20027
+0 write 0x20000 0x10027
+0 write 0x10000 0x40000067
+0 root 0x40001
+1 root 0x40001
+0 write 0x20000 0
+0 fence va 0 broadcast leaf
+0 barrier tlbsync
+{end}0 fence va 0x1000
+1 fence va 0x1000
+0 frame free 0x40000000 4096"
+        )
+    };
+    assert_eq!(broken(Arch::X86_64, &log("")), Some((12, "frame-reached")));
+    assert_eq!(broken(Arch::X86_64, &log("0 fence va 0\n1 fence va 0\n")), None);
+}

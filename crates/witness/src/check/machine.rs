@@ -738,9 +738,13 @@ impl Machine {
                     since: item.stale,
                     link: None,
                 };
-                let kind = if global { Kind::Global } else { Kind::Leaf };
-                let read =
-                    under.since > item.stale && self.may_hold(&holder, kind, under.level, va, under.since);
+                let kind = match under.entry {
+                    Entry::Link { .. } => Kind::Link,
+                    _ if global => Kind::Global,
+                    _ => Kind::Leaf,
+                };
+                // Also what an invalidation has covered meanwhile: the CPU may have read it again by way of the link.
+                let read = self.may_hold(&holder, kind, under.level, va, under.since);
                 if read && !scope.covers(place, &kept) {
                     let kept = Item { going: self.going_with(item, place, &kept), ..kept };
                     self.hold(target, place, kept, false);
