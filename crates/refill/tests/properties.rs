@@ -69,6 +69,21 @@ larger! {
     ga_of_all_sizes_equals_lookup Ga
 }
 
+proptest! {
+    #![proptest_config(ProptestConfig::with_cases(256))]
+    #[test]
+    fn mpt_of_all_sizes_beside_other_cpus_equals_lookup(config in config(&[Form::SHARED, SHARED_REPORTING]), steps in steps(7)) {
+        // No entry takes in a second page, so that a flush need not name the neighbour.
+        for narrow in [false, true] {
+            let sabotage = Sabotage { narrow: narrow && !config.stlb, ..Sabotage::default() };
+            let seen = with::<Va32>(Kind::Mpt, &config, &steps, sabotage)?;
+            prop_assert_eq!(seen.whole, 0);
+        }
+    }
+}
+
+const SHARED_REPORTING: Form = Form { shared: true, ..Form::BOTH };
+
 /// A space with pages of 4 KiB alone has nothing for the form to find beside them.
 macro_rules! only_small {
     ($($name:ident $kind:ident)*) => { $(

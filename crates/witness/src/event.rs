@@ -89,6 +89,8 @@ pub enum Event {
     },
     /// From here on hardware sets the accessed and dirty bits, and the kernel relies on them.
     UsesDirty,
+    /// MIPS32: refill handlers load a page of more than 4 KiB by a pair within it, and never together with the one beside it.
+    UsesHalves,
     /// A recorder had no room for the next event: nothing is known of what follows.
     Full,
 }

@@ -201,6 +201,7 @@ const ACCESS: usize = 11;
 const DIRTY: usize = 12;
 const FULL: usize = 13;
 const REFILL: usize = 14;
+const HALVES: usize = 15;
 
 /// Makes words of an event.
 #[inline(always)]
@@ -230,6 +231,7 @@ fn pack(event: Event) -> [usize; 4] {
             (REFILL | flag(blind, 0) | (bytes.trailing_zeros() as usize) << 16, at, even, odd)
         }
         Event::UsesDirty => (DIRTY, 0, 0, 0),
+        Event::UsesHalves => (HALVES, 0, 0, 0),
         Event::Full => (FULL, 0, 0, 0),
     };
     [first, a as usize, b as usize, c as usize]
@@ -280,6 +282,7 @@ pub(crate) fn unpack(words: [u64; 4]) -> Option<Event> {
             Event::Refill { at: a, words: [b, c], bytes: 1_u64.checked_shl(upper as u32)?, blind: is(0) }
         }
         DIRTY => Event::UsesDirty,
+        HALVES => Event::UsesHalves,
         FULL => Event::Full,
         _ => return None,
     })

@@ -194,7 +194,8 @@ pub fn parse(line: &str) -> Result<Option<(usize, Event)>, Malformed> {
         "full" => Event::Full,
         "uses" => match words.word("`dirty`")? {
             "dirty" => Event::UsesDirty,
-            _ => return Err(Malformed::Expected("`dirty`")),
+            "halves" => Event::UsesHalves,
+            _ => return Err(Malformed::Expected("`dirty` or `halves`")),
         },
         _ => return Err(Malformed::Expected("an event")),
     };
@@ -268,6 +269,7 @@ impl fmt::Display for Event {
                 f.write_str(if blind { " blind" } else { "" })
             }
             Self::UsesDirty => f.write_str("uses dirty"),
+            Self::UsesHalves => f.write_str("uses halves"),
             Self::Full => f.write_str("full"),
         }
     }

@@ -122,7 +122,11 @@ fn encode(arch: Arch, entry: Option<Entry>, level: u32) -> u64 {
 }
 
 /// An entry in a TLB: the number or none if global, the level, and the first page.
-type Key = (Option<u64>, u32, u64, Option<Entry>);
+/// What MIPS32 keeps of an absence has the node, too: one node's goes with its link, and another's stays.
+type Key = (Option<u64>, u32, u64, Option<Entry>, u64);
+
+/// What a walk finds: the level, the first page, the entry, and on MIPS32 the node of an absence.
+type Found = (u32, u64, Option<Entry>, u64);
 
 #[derive(Clone, Copy, Debug)]
 struct Stale {
@@ -140,8 +144,6 @@ struct Simple {
     /// The roots that a CPU has loaded, and may hold entries of.
     loaded: [BTreeSet<u64>; CPUS],
     tlb: [BTreeMap<Key, Option<Stale>>; CPUS],
-    /// MIPS32: absences that a table had ceased to say before another one said them again, and when.
-    older: [BTreeMap<Key, Stale>; CPUS],
     visible: [u64; CPUS],
     /// What goes when an invalidation completes: the CPU that executed it, where, what, and its number among those of
     /// that CPU.
@@ -169,7 +171,7 @@ struct Simple {
 
 impl Simple {
     /// The entries that a walk from a node finds: with their level and first page.
-    fn walk(&self, node: u64, page: u64, found: &mut BTreeSet<(u32, u64, Option<Entry>)>) {
+    fn walk(&self, node: u64, page: u64, found: &mut BTreeSet<Found>) {
         let level = level_of(node);
         for slot in 0..2 {
             let (mut entry, page) = (self.words.get(&(node, slot)).copied(), page | slot << level);
@@ -178,7 +180,8 @@ impl Simple {
                 let other = self.words.get(&(node, 1 - slot));
                 *global &= matches!(other, Some(Entry::Leaf { global: true, .. }));
             }
-            if found.insert((level, page, entry))
+            let of = if self.arch == Arch::Mips32 && entry.is_none() { node } else { 0 };
+            if found.insert((level, page, entry, of))
                 && let Some(Entry::Link(next)) = entry
             {
                 self.walk(next, page, found);
@@ -190,9 +193,9 @@ impl Simple {
         root / 0x1000 % 16 + 1
     }
 
-    fn tagged(root: u64, (level, page, entry): (u32, u64, Option<Entry>)) -> Key {
+    fn tagged(root: u64, (level, page, entry, of): Found) -> Key {
         let global = matches!(entry, Some(Entry::Leaf { global: true, .. }));
-        ((!global).then(|| Self::asid(root)), level, page, entry)
+        ((!global).then(|| Self::asid(root)), level, page, entry, of)
     }
 
     /// Lets each CPU load everything that it can walk.
@@ -200,7 +203,7 @@ impl Simple {
         for root in self.loaded.iter().flatten().copied().collect::<Vec<_>>() {
             let mut found = BTreeSet::new();
             self.walk(root, 0, &mut found);
-            let links = found.iter().filter_map(|(_, _, entry)| match entry {
+            let links = found.iter().filter_map(|(_, _, entry, _)| match entry {
                 Some(Entry::Link(node)) => Some(*node),
                 _ => None,
             });
@@ -217,7 +220,7 @@ impl Simple {
                 self.keep(cpu, Self::tagged(root, entry), None);
             }
             let held = self.tlb[cpu].iter().filter(|(key, _)| key.0 == Some(Self::asid(root)));
-            for ((_, link_level, page, entry), stale) in
+            for ((_, link_level, page, entry, _), stale) in
                 held.map(|(key, stale)| (*key, *stale)).collect::<Vec<_>>()
             {
                 let Some(Entry::Link(next)) = entry else { continue };
@@ -227,7 +230,7 @@ impl Simple {
                     .deferred
                     .iter()
                     .filter(|(_, on, key, _)| {
-                        (*on, *key) == (cpu, (Some(Self::asid(root)), link_level, page, entry))
+                        (*on, *key) == (cpu, (Some(Self::asid(root)), link_level, page, entry, 0))
                     })
                     .map(|(by, _, _, number)| (*by, *number))
                     .collect();
@@ -272,9 +275,6 @@ impl Simple {
             }
             for (key, stale) in &mut self.tlb[cpu] {
                 if said.contains(key) {
-                    if let (Arch::Mips32, None, Some(stale)) = (self.arch, key.3, *stale) {
-                        self.older[cpu].insert(*key, stale);
-                    }
                     *stale = None;
                 } else if stale.is_none() {
                     *stale = Some(Stale { line: self.line, writer, linked });
@@ -288,19 +288,10 @@ impl Simple {
             };
             self.tlb[writer].retain(|key, stale| !goes(key, stale));
             // An absence that was below a link which goes is not kept, as docs/witness.md says.
-            // One that was there before that stays.
             let below = |key: &Key, stale: &Option<Stale>| {
                 above && key.3.is_none() && stale.is_some_and(|stale| stale.line == self.line)
             };
-            for (tlb, older) in self.tlb.iter_mut().zip(&mut self.older) {
-                tlb.retain(|key, stale| {
-                    if !below(key, stale) {
-                        return true;
-                    }
-                    *stale = older.remove(key);
-                    stale.is_some()
-                });
-            }
+            self.tlb.iter_mut().for_each(|tlb| tlb.retain(|key, stale| !below(key, stale)));
         }
     }
 
@@ -448,12 +439,6 @@ impl Simple {
                                     || key.0.is_some_and(|of| self.roots[target].map(Self::asid) != Some(of))
                             }
                         };
-                        let reached = |stale: &Stale| {
-                            stale.writer == cpu || stale.line <= self.visible[stale.writer]
-                        };
-                        if self.older[target].get(&key).is_some_and(reached) {
-                            self.older[target].remove(&key);
-                        }
                         if seen && deferred {
                             self.deferred.push((cpu, target, key, self.begun[cpu].len() - 1));
                         } else if seen {
@@ -534,7 +519,7 @@ impl Simple {
                 let root = self.roots[cpu].unwrap();
                 let does = |at: u64, right: bool| (right || !write).then_some(at);
                 let wanted = self.now(root, page).and_then(|(at, right)| does(at, right));
-                self.tlb[cpu].keys().any(|&(asid, level, first, entry)| {
+                self.tlb[cpu].keys().any(|&(asid, level, first, entry, _)| {
                     let mine =
                         asid.is_none_or(|asid| asid == Self::asid(root)) && first == page >> level << level;
                     let found = match entry {
@@ -662,7 +647,7 @@ fn log(arch: Arch, ops: &[Op]) -> (String, Option<u64>) {
     };
     let (words, tlb, visible, deferred, freed, lowering) = Default::default();
     let (roots, loaded, last, placed, begun) = Default::default();
-    let (dead, reused, dying, reviving, leaving, excepted, older) = Default::default();
+    let (dead, reused, dying, reviving, leaving, excepted) = Default::default();
     let mut simple = Simple {
         arch,
         top,
@@ -670,7 +655,6 @@ fn log(arch: Arch, ops: &[Op]) -> (String, Option<u64>) {
         roots,
         loaded,
         tlb,
-        older,
         visible,
         deferred,
         freed,

@@ -145,3 +145,26 @@ fn what_is_read_again_through_a_link_outlives_the_link() {
     assert_eq!(broken(Arch::X86_64, &log("")), Some((12, "frame-reached")));
     assert_eq!(broken(Arch::X86_64, &log("0 fence va 0\n1 fence va 0\n")), None);
 }
+
+/// MIPS32: another CPU may load the first of two larger pages in parts, between the flush and the store of the second, and both of them
+/// by one entry after it. No flush prevents that, but a handler that loads no two larger pages by one entry.
+#[test]
+fn larger_pages_that_become_a_pair_beside_another_cpu() {
+    let begin = "0 write 0x1000 0x80002000\n0 root 0x1001\n1 root 0x1001\n";
+    let page = |first: u64| {
+        (first..first + 4)
+            .map(|slot| format!("0 write {:#x} 0x40002046\n", 0x2000 + 4 * slot))
+            .collect::<String>()
+    };
+    let flush = "0 barrier sync\n0 fence va 0 0x7fff asid 1\n0 ipi send 1 7\n1 ipi take 7\n1 fence va 0 0x7fff asid 1\n";
+    let log = format!("{begin}{}{flush}{}", page(0), page(4));
+    assert_eq!(broken(Arch::Mips32, &log), Some((13, "two-match")));
+    assert_eq!(broken(Arch::Mips32, &format!("0 uses halves\n{log}")), None);
+    // A smaller page in the place of a larger one, of 64 KiB, is two entries still.
+    let large =
+        (0..16).map(|slot| format!("0 write {:#x} 0x40002106\n", 0x2000 + 4 * slot)).collect::<String>();
+    let small = |slot: u64| format!("0 uses halves\n{begin}0 write {:#x} 0x2006\n{large}", 0x2000 + 4 * slot);
+    assert_eq!(broken(Arch::Mips32, &small(5)), Some((6, "two-match")));
+    assert_eq!(broken(Arch::Mips32, &small(15)), Some((6, "two-match")));
+    assert_eq!(broken(Arch::Mips32, &small(16)), None);
+}

@@ -42,6 +42,9 @@ pub(crate) fn begin() {
     if arch::notes() {
         record(Event::UsesDirty);
     }
+    if !arch::SIZES.is_empty() && CPUS > 1 {
+        record(Event::UsesHalves);
+    }
 }
 
 fn record(event: Event) {

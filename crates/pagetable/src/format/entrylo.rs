@@ -51,8 +51,9 @@
 //! kseg0, such as offsets into an arena: a link is any word without V and with more than G.)
 //!
 //! A pair of 4 KiB pages is two neighbouring words. The partner of a larger page is as many words away as the page
-//! has frames (`index ^ 4^n`): a handler that finds S = 1 loads that, and takes it only if it is a leaf of the same
-//! size, else the bare G bit of its own word.
+//! has frames (`index ^ 4^n`): a handler that finds S = 1 loads that, and if it is a leaf of the same size, takes both. If it
+//! is not, or other CPUs change the table, the handler loads a pair of a quarter of the size within the page: the other half may
+//! hold smaller pages, and two TLB entries that match one address are a machine check.
 //!
 //! # Attributes
 //!

@@ -128,17 +128,27 @@ pub struct Form {
     pub sized: bool,
     /// It writes each miss and what was replaced for it into the CPU's [`Log`](crate::Log).
     pub reporting: bool,
+    /// Other CPUs change the table while the handler walks it: no entry takes in more than one larger page, and none is made of
+    /// a word that another CPU has just changed. For [`Walk::Mpt`] with larger pages.
+    ///
+    /// A larger page is several words, and its neighbour in the TLB's pair is several more. A writer stores one after the other,
+    /// and a CPU that misses in between would load the page in parts of a pair within it, then all of both: two entries that
+    /// match, a machine check. So here a page is always loaded in pairs within it, of a quarter of its size, and an access that
+    /// finds one word of a pair that is larger and one that is not is passed on as a fault: the kernel waits for the writer.
+    pub shared: bool,
 }
 
 impl Form {
     /// Nothing.
-    pub const PLAIN: Self = Self { sized: false, reporting: false };
+    pub const PLAIN: Self = Self { sized: false, reporting: false, shared: false };
     /// Larger pages.
-    pub const SIZED: Self = Self { sized: true, reporting: false };
+    pub const SIZED: Self = Self { sized: true, reporting: false, shared: false };
     /// Reports.
-    pub const REPORTING: Self = Self { sized: false, reporting: true };
+    pub const REPORTING: Self = Self { sized: false, reporting: true, shared: false };
+    /// Larger pages, beside other CPUs that change the table.
+    pub const SHARED: Self = Self { shared: true, ..Self::SIZED };
     /// Larger pages and reports: what a promotion policy needs.
-    pub const BOTH: Self = Self { sized: true, reporting: true };
+    pub const BOTH: Self = Self { sized: true, reporting: true, shared: false };
 }
 
 /// Which entry is replaced, and how.
@@ -182,7 +192,8 @@ impl Spec {
         if self.form.reporting && matches!(self.write, Write::Random) {
             return Err(Error::ReportNeedsIndex);
         }
-        if matches!(self.features.isa, Isa::Mips3) {
+        let not_shared = self.form.shared && !(self.form.sized && matches!(self.walk, Walk::Mpt(_)));
+        if matches!(self.features.isa, Isa::Mips3) || not_shared {
             return Err(Error::Unsupported);
         }
         let mut build = Build::new(self);

@@ -94,10 +94,15 @@ impl Mpt {
         let general = b.general;
         b.asm.bind(large);
         self.top(b);
-        b.asm.lw(K0, 0, K1);
-        b.asm.srl(K0, K0, 30);
-        b.asm.beq(K0, ZERO, general);
-        sized::enter(b, leaf as i16, sized);
+        if b.spec.form.shared {
+            // What is no larger page is passed on: nothing, or a link that has just been stored.
+            sized::sort(b, leaf as i16, general, sized);
+        } else {
+            b.asm.lw(K0, 0, K1);
+            b.asm.srl(K0, K0, 30);
+            b.asm.beq(K0, ZERO, general);
+            sized::enter(b, leaf as i16, sized);
+        }
 
         b.asm.bind(larger);
         self.top(b);

@@ -14,6 +14,10 @@
 //! would overlap; and where one of two goes, a cache in software may know the pair's entry by an address of the other. The
 //! flushes that the tables of [`tlbkit_pagetable`] ask for name whole pairs: a kernel that does what they say has neither.
 //!
+//! That is for a CPU that is alone with its table. Beside others ([`Form::shared`](super::Form)) the entry is always a pair
+//! within the page: the flush is over before the words are stored, and a CPU may load what is there of them at any moment.
+//! Then no larger page has anything to do with the one beside it.
+//!
 //! The size is in the leaf: as many ignored PFN bits as the size asks for, of which the highest two are not both 0
 //! ([`EntryLo`](tlbkit_pagetable::format::EntryLo)).
 
@@ -42,7 +46,12 @@ pub(super) const GRAIN: usize = 4;
 
 /// Branches to `larger` if k0, the pair's even word, may be that of a larger page. Loses k0; the next instruction is in
 /// the delay slot. S = 3 gets there too, and is sorted out there: a page of 4 KiB that was written, then protected.
+///
+/// Beside other CPUs the odd word, in k1, is looked at as well: one of the two may have been stored already.
 pub(super) const fn test(b: &mut Build, larger: Label) {
+    if b.spec.form.shared {
+        b.asm.or(K0, K0, K1);
+    }
     // The low bit of S becomes the sign.
     b.asm.sll(K0, K0, 1);
     b.asm.bltz(K0, larger);
@@ -51,6 +60,9 @@ pub(super) const fn test(b: &mut Build, larger: Label) {
 /// From here on k1 is the address of the PTE of the page that missed, in a node whose slots have `2^grain` pages. Goes to
 /// `small` with that if it is no larger page, else to `sized`.
 pub(super) const fn sort(b: &mut Build, grain: i16, small: Label, sized: Label) {
+    if b.spec.form.shared {
+        return sort_shared(b, small, sized);
+    }
     b.asm.lw(K0, 0, K1);
     b.asm.srl(K0, K0, S);
     b.asm.xori(K0, K0, 1);
@@ -67,10 +79,33 @@ pub(super) const fn enter(b: &mut Build, grain: i16, sized: Label) {
     b.asm.sw(K1, b.save_low(GRAIN), K0);
 }
 
+/// The same where other CPUs store to the node: the PTE is loaded once, and kept.
+const fn sort_shared(b: &mut Build, small: Label, sized: Label) {
+    let own = b.save_high(K0, OWN);
+    b.asm.sw(K1, own, K0);
+    b.asm.lw(K1, 0, K1);
+    b.asm.sw(K1, b.save_low(BUCKET), K0);
+    b.asm.srl(K1, K1, S);
+    b.asm.xori(K1, K1, 1);
+    b.asm.beq(K1, ZERO, sized);
+    let own = b.save_high(K1, OWN);
+    b.asm.b(small);
+    b.asm.lw(K1, own, K1);
+}
+
 /// Loads a word of the block's.
 const fn load(b: &mut Build, to: Reg, word: usize) {
     let low = b.save_high(to, word);
     b.asm.lw(to, low, to);
+}
+
+/// Loads the page's PTE.
+const fn leaf(b: &mut Build, to: Reg) {
+    if b.spec.form.shared {
+        return load(b, to, BUCKET);
+    }
+    load(b, to, OWN);
+    b.asm.lw(to, 0, to);
 }
 
 /// Loads both halves of the page's pair, or halves of a pair within it, and ends the handler. Halves that are `reach`
@@ -88,8 +123,7 @@ const fn emit_by(b: &mut Build, sized: Label, reach: i16, units: bool) {
     let within = b.asm.label();
     let done = b.asm.label();
     b.asm.bind(sized);
-    load(b, K1, OWN);
-    b.asm.lw(K1, 0, K1);
+    leaf(b, K1);
     // All bits up to the lowest one that is set, and up to an odd number of them.
     b.asm.srl(K1, K1, PFN);
     b.asm.addiu(K0, K1, -1);
@@ -99,6 +133,11 @@ const fn emit_by(b: &mut Build, sized: Label, reach: i16, units: bool) {
     b.asm.or(K1, K1, K0);
     let bits = b.save_high(K0, BITS);
     b.asm.sw(K1, bits, K0);
+    if b.spec.form.shared {
+        self::within(b, done);
+        b.asm.bind(done);
+        return b.finish_sized();
+    }
     // All ones if the page is the odd half.
     b.asm.addiu(K1, K1, 1);
     b.asm.mfc0(K0, Cp0::BadVAddr);
@@ -180,8 +219,7 @@ pub(super) const fn within(b: &mut Build, done: Label) {
     b.asm.sll(K1, K0, 1);
     b.asm.addu(K1, K1, K0);
     b.asm.nor(K1, K1, ZERO);
-    load(b, K0, OWN);
-    b.asm.lw(K0, 0, K0);
+    leaf(b, K0);
     b.asm.and(K0, K0, K1);
     let leaf = b.save_high(K1, BUCKET);
     b.asm.sw(K0, leaf, K1);
@@ -205,5 +243,19 @@ pub(super) const fn small(b: &mut Build, small: Label) {
     b.clear_low(K1, 3);
     b.asm.lw(K0, 0, K1);
     b.asm.lw(K1, 4, K1);
-    b.finish();
+    if !b.spec.form.shared {
+        return b.finish();
+    }
+    // Half of a larger page that is being stored: its writer ends first, and the kernel waits for that.
+    b.asm.mtc0(K0, Cp0::EntryLo0);
+    b.asm.mtc0(K1, Cp0::EntryLo1);
+    let general = b.general;
+    b.asm.srl(K0, K0, S);
+    b.asm.xori(K0, K0, 1);
+    b.asm.beq(K0, ZERO, general);
+    b.asm.srl(K1, K1, S);
+    b.asm.xori(K1, K1, 1);
+    b.asm.beq(K1, ZERO, general);
+    b.asm.nop();
+    b.finish_moved();
 }

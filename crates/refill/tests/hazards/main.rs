@@ -71,6 +71,8 @@ fn specs() -> Vec<Spec> {
         (Form::SIZED, Write::Index),
         (Form::REPORTING, Write::Index),
         (Form::BOTH, Write::Index),
+        (Form::SHARED, Write::Random),
+        (Form { shared: true, ..Form::BOTH }, Write::Index),
     ];
     for walk in [walks::<Base32>(), walks::<Va32>()].concat() {
         for features in cpus {
@@ -110,6 +112,8 @@ fn assemble() -> Vec<(Spec, Program)> {
         let handler = match handler {
             Ok(handler) => handler,
             Err(Error::TooLong { .. }) => continue,
+            // Beside other CPUs there is one table.
+            Err(Error::Unsupported) if spec.form.shared && !matches!(spec.walk, Walk::Mpt(_)) => continue,
             Err(error) => panic!("{spec:?}: {error}"),
         };
         let general = spec.place.general / 4;

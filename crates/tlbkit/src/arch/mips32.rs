@@ -38,6 +38,9 @@ unsafe impl Machine for Mips32 {
 }
 
 /// [`Mips32`] with several CPUs whose caches hardware keeps coherent: 1004K, interAptiv, P5600.
+///
+/// A page of more than 4 KiB is stored word by word while other CPUs miss. So the refill handler must not load it by one TLB entry
+/// together with the page beside it, and no word of it as a page of 4 KiB: `tlbkit_refill::handler::Form` has a flag `shared` for that.
 #[derive(Debug)]
 pub struct Mips32Coherent;
 

@@ -89,6 +89,8 @@ pub(super) struct Machine {
     interrupts: Map<u64, u64>,
     /// Changes that have begun: root, first and last address, and when.
     pub(super) lowering: Map<u64, (u64, u64, u64, Line)>,
+    /// MIPS32: no entry takes in more than one page of more than 4 KiB.
+    pub(super) halves: bool,
     pub(super) checked: Checked,
 }
 
@@ -97,7 +99,8 @@ impl Machine {
         let (sessions, frames, cut, interrupts, lowering) = Default::default();
         let cpus = (0..CPUS).map(|_| Cpu::default()).collect();
         let (tables, checked) = (Tables::new(arch), Checked::default());
-        Self { arch, now: 0, seen: 0, tables, cpus, sessions, frames, cut, interrupts, lowering, checked }
+        let (now, seen, halves) = (0, 0, false);
+        Self { arch, now, seen, tables, cpus, sessions, frames, cut, interrupts, lowering, halves, checked }
     }
 
     pub(super) fn impossible(&self, why: &'static str) -> Refusal {
@@ -156,6 +159,16 @@ impl Machine {
                     return Err(self.impossible("`uses dirty` comes before the first write"));
                 }
                 self.tables.dirty = true;
+                Ok(())
+            }
+            Event::UsesHalves => {
+                if !self.arch.is_software() {
+                    return Err(self.impossible("software loads no TLB of this architecture"));
+                }
+                if self.checked.writes > 0 {
+                    return Err(self.impossible("`uses halves` comes before the first write"));
+                }
+                self.halves = true;
                 Ok(())
             }
         }

@@ -81,6 +81,16 @@ impl Machine {
         Ok(())
     }
 
+    /// Returns the size that a handler loads a page by, in bits.
+    fn loaded(&self, shift: u32) -> u32 {
+        if self.halves && shift > 12 { shift - 2 } else { shift }
+    }
+
+    /// Returns the first and last address that entries of a page may take in.
+    fn reach(&self, va: u64, shift: u32) -> (u64, u64) {
+        if self.loaded(shift) < shift { span((0, shift, va >> shift)) } else { pair(va, shift) }
+    }
+
     /// Checks that a CPU holds no smaller page where a larger one would be loaded beside it, and none of one address space where
     /// one of all would.
     fn outgrows(
@@ -92,12 +102,14 @@ impl Machine {
         holder: &Holder,
     ) -> Result<(), Refusal> {
         let Entry::Leaf { shift, global, .. } = after else { return Ok(()) };
-        let (first, last) = pair(holder.va + self.arch.offset(at, level), shift);
+        let va = holder.va + self.arch.offset(at, level);
+        let (first, last) = self.reach(va, shift);
         let held = &self.cpus[holder.cpu].held;
         for tag in held.tags().filter(|&tag| global || tag == GLOBAL || tag == u32::from(holder.asid)) {
             let other = tag != GLOBAL && tag != u32::from(holder.asid);
             for (place, item) in held.near(tag, self.arch.levels(), first, last) {
-                if matches!(item.entry, Entry::Leaf { shift: held, .. } if held < shift || other) {
+                if matches!(item.entry, Entry::Leaf { shift: held, .. } if self.loaded(held) < self.loaded(shift) || other)
+                {
                     return Err(self
                         .violation(Rule::TwoMatch, Some(holder.cpu))
                         .matching(cpu, at, place, &item));
@@ -118,9 +130,9 @@ impl Machine {
     ) -> Result<(), Refusal> {
         let Entry::Leaf { shift: shift @ 13.., .. } = after else { return Ok(()) };
         let same = |entry: Entry| matches!(entry, Entry::Leaf { shift: size, .. } if size == shift);
-        let smaller = |entry: Entry| matches!(entry, Entry::Leaf { shift: size, .. } if size < shift);
+        let smaller = |entry: Entry| matches!(entry, Entry::Leaf { shift: size, .. } if self.loaded(size) < self.loaded(shift));
         let offset = self.arch.offset(at, level);
-        let (half, (first, last)) = (offset >> shift, pair(offset, shift));
+        let (half, (first, last)) = (offset >> shift, self.reach(offset, shift));
         for word in self.tables.used(page(at)) {
             let (place, entry) = (self.arch.offset(word, level), self.tables.entry(word, level));
             if !(first..=last).contains(&place) {

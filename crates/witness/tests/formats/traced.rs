@@ -52,15 +52,14 @@ trait Machine {
     /// The physical address of the first node.
     const NODES: usize;
 
+    /// Whether software loads the TLB: beside other CPUs a larger page in halves.
+    const HALVES: bool;
+
     /// Whether an invalidation reaches the other CPUs, and is over with the barrier behind it.
     const BROADCASTS: bool;
 
     /// The root register's value.
     fn root(node: u64) -> u64;
-
-    /// Whether pages of all sizes are mapped beside other CPUs, too. On MIPS32 the words of a large page are stored one by one, and
-    /// the checker takes what another CPU may load between two of them for a second entry.
-    const SIZES: bool;
 
     /// Tells whether the root register translates these addresses.
     fn translates(first: u64, last: u64) -> bool;
@@ -75,7 +74,7 @@ macro_rules! machine {
             type Format = $format;
             const NODES: usize = $nodes;
             const BROADCASTS: bool = $broadcasts;
-            const SIZES: bool = !matches!(Arch::$arch, Arch::Mips32);
+            const HALVES: bool = matches!(Arch::$arch, Arch::Mips32);
 
             fn root(node: u64) -> u64 {
                 let root: fn(u64) -> u64 = $root;
@@ -274,6 +273,9 @@ fn storage<M: Machine, Md: Mode>(memory: &mut [Chunk], cpus: usize) -> Traced<'_
     if M::Format::STATUS && cpus > 1 {
         traced.say(Event::UsesDirty);
     }
+    if M::HALVES && cpus > 1 {
+        traced.say(Event::UsesHalves);
+    }
     traced
 }
 
@@ -424,10 +426,7 @@ fn follow<'n, M: Machine, B: Table<'n>, T>(
     for (id, step) in (0..).zip(steps) {
         begins.push(nodes.events.borrow().len());
         let before = leaves(table(on));
-        let all_sizes = M::SIZES || nodes.cpus == 1;
         let small = match step {
-            Step::Op(Op::Map { size, .. }) if *size != PageSize::K4 && !all_sizes => false,
-            Step::Op(Op::Resize { .. }) if !all_sizes => false,
             Step::Op(op) => is_small::<M>(op, &before),
             Step::Fork => true,
         };

@@ -50,7 +50,8 @@ const SPEC: Spec = Spec {
         Ok(walk) => Walk::Mpt(walk),
         Err(_) => panic!("two levels of ten bits"),
     },
-    form: Form::BOTH,
+    // Pages grow while other CPUs miss in them.
+    form: Form { shared: !ALONE, ..Form::BOTH },
     write: Write::Index,
 };
 const _: () = assert!(SPEC.assemble().is_ok(), "the handler does not fit");
@@ -117,8 +118,13 @@ pub(crate) fn conflicts() -> usize {
     tlb::duplicates()
 }
 
-/// The sizes of TLB entries, which map pairs: of pages of 4, 16 and 64 KiB.
-pub(crate) const SIZES: &[PageSize] = &[size(13), size(15), size(17)];
+/// Whether no other CPU walks a table that this one changes.
+pub(crate) const ALONE: bool = CPUS == 1;
+
+/// The sizes that pages grow to. Alone, those of TLB entries, which map pairs: of pages of 4, 16 and 64 KiB. Beside other CPUs a pair
+/// of 4 KiB, and single pages of 64 and 256 KiB: of these an entry maps half.
+pub(crate) const SIZES: &[PageSize] =
+    if ALONE { &[size(13), size(15), size(17)] } else { &[size(13), size(16), size(18)] };
 
 const fn size(shift: u32) -> PageSize {
     match PageSize::from_shift(shift) {
@@ -127,9 +133,10 @@ const fn size(shift: u32) -> PageSize {
     }
 }
 
-/// Returns the size of the pages that fill a TLB entry of this one.
-pub(crate) fn page_size(entry: PageSize) -> PageSize {
-    PageSize::from_shift(entry.shift() - 1).unwrap_or(PageSize::K4)
+/// Returns the size of the pages that fill one of [`SIZES`].
+pub(crate) fn page_size(size: PageSize) -> PageSize {
+    // A page has 4 KiB times a power of four.
+    PageSize::from_shift(size.shift() & !1).unwrap_or(PageSize::K4)
 }
 
 /// Calls `forget` with this CPU's cache.
