@@ -45,7 +45,7 @@ impl Log {
             Arch::Sv39 => node >> 2 | 1,
             Arch::X86_64 => node | 0x27,
             Arch::Aarch64 => node | 3,
-            Arch::Mips32 => node | 0x8000_0000,
+            _ => node | 0x8000_0000,
         }
     }
 
@@ -54,7 +54,7 @@ impl Log {
             Arch::Sv39 => frame >> 2 | 0xd3 | u64::from(write) << 2,
             Arch::X86_64 => frame | 0x65 | u64::from(write) << 1,
             Arch::Aarch64 => frame | 0xf43 | u64::from(!write) << 7,
-            Arch::Mips32 => frame >> 6 | 2 | u64::from(write) << 2,
+            _ => frame >> 6 | 2 | u64::from(write) << 2,
         }
     }
 
@@ -64,7 +64,7 @@ impl Log {
             Arch::Sv39 => 8 << 60 | asid << 44 | node >> 12,
             Arch::X86_64 => 1 << 63 | node | asid,
             Arch::Aarch64 => asid << 48 | node,
-            Arch::Mips32 => node | asid,
+            _ => node | asid,
         }
     }
 
@@ -92,6 +92,7 @@ fn node(space: u64, level: u64) -> u64 {
     (1 << 28) + space * 0x10_0000 + level * 0x1000
 }
 
+/// Makes a log for Sv39, x86-64 with four levels, AArch64 with 4 KiB, or MIPS32.
 fn run(arch: Arch, most: u64) -> Log {
     let (mut log, mut numbers) = (Log { arch, checker: Checker::new(arch), events: 0 }, Numbers(1));
     let (pages, word) = (PAGES, if arch == Arch::Mips32 { 4 } else { 8 });
@@ -101,7 +102,7 @@ fn run(arch: Arch, most: u64) -> Log {
         let ways: &[[u64; 2]] = match arch {
             Arch::Sv39 => &[[3, 1]],
             Arch::X86_64 | Arch::Aarch64 => &[[3, 2], [2, 1]],
-            Arch::Mips32 => &[],
+            _ => &[],
         };
         for way in ways {
             log.say(0, Event::Write { at: node(space, way[0]), value: log.link(node(space, way[1])) });

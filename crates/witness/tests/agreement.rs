@@ -114,8 +114,9 @@ fn encode(arch: Arch, entry: Option<Entry>, level: u32) -> u64 {
             let kind = if level == 0 { 3 } else { 1 };
             frame | 0x740 | kind | u64::from(!write) << 7 | u64::from(!global) << 11
         }
-        (Arch::Mips32, Entry::Link(node)) => node | 0x8000_0000,
-        (Arch::Mips32, Entry::Leaf { frame, write, global }) => {
+        // MIPS32.
+        (_, Entry::Link(node)) => node | 0x8000_0000,
+        (_, Entry::Leaf { frame, write, global }) => {
             frame >> 6 | 2 | u64::from(write) << 2 | u64::from(global)
         }
     }

@@ -13,13 +13,7 @@ fn logs() -> Vec<(String, Arch, String)> {
         let path = file.unwrap().path();
         let text = fs::read_to_string(&path).unwrap();
         let arch = text.lines().find_map(|line| line.strip_prefix("# arch ")).expect("a line `# arch`");
-        let arch = match arch {
-            "sv39" => Arch::Sv39,
-            "x86_64" => Arch::X86_64,
-            "aarch64" => Arch::Aarch64,
-            "mips32" => Arch::Mips32,
-            _ => panic!("{path:?} is of {arch}"),
-        };
+        let arch = Arch::named(arch).unwrap_or_else(|| panic!("{path:?} is of {arch}"));
         logs.push((path.file_name().unwrap().to_string_lossy().into_owned(), arch, text));
     }
     logs.sort_by(|one, other| one.0.cmp(&other.0));

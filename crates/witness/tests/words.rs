@@ -5,7 +5,7 @@ use proptest::prelude::*;
 use tlbkit_witness::check::{Arch, check};
 use tlbkit_witness::parse;
 
-const WORDS: [&str; 43] = [
+const WORDS: [&str; 44] = [
     "write",
     "refill",
     "blind",
@@ -43,6 +43,7 @@ const WORDS: [&str; 43] = [
     "kernel",
     "fault",
     "dirty",
+    "halves",
     "0,1",
     "4096",
     "0x1000",

@@ -6,7 +6,8 @@ use std::path::{Path, PathBuf};
 use std::process::ExitCode;
 
 use anyhow::Context;
-use clap::{Args, ValueEnum};
+use clap::Args;
+use clap::builder::{PossibleValuesParser, TypedValueParser};
 use serde_json::json;
 use tlbkit_witness::check::{Arch, Checked, Checker, Refusal, Violation};
 
@@ -18,36 +19,27 @@ pub(crate) struct WitnessArgs {
     /// The log, one event a line; `-` for standard input
     file: PathBuf,
     /// The architecture whose rules the log is held to
-    #[arg(long, value_enum)]
-    arch: Machine,
+    #[arg(long, value_parser = archs())]
+    arch: Arch,
     /// Print one JSON object
     #[arg(long)]
     json: bool,
 }
 
-#[derive(Clone, Copy, Debug, ValueEnum)]
-enum Machine {
-    Sv39,
-    #[value(name = "x86_64")]
-    X86_64,
-    Aarch64,
-    Mips32,
+/// The architectures, by their names.
+fn archs() -> impl TypedValueParser<Value = Arch> {
+    PossibleValuesParser::new(Arch::ALL.map(Arch::name))
+        .try_map(|name| Arch::named(&name).context("no architecture has this name"))
 }
 
 /// Runs it.
 pub(crate) fn run(args: &WitnessArgs) -> anyhow::Result<ExitCode> {
-    let arch = match args.arch {
-        Machine::Sv39 => Arch::Sv39,
-        Machine::X86_64 => Arch::X86_64,
-        Machine::Aarch64 => Arch::Aarch64,
-        Machine::Mips32 => Arch::Mips32,
-    };
     let log: Box<dyn Read> = if args.file == Path::new("-") {
         Box::new(stdin())
     } else {
         Box::new(File::open(&args.file).with_context(|| format!("cannot open {}", args.file.display()))?)
     };
-    match check(arch, BufReader::new(log)) {
+    match check(args.arch, BufReader::new(log)) {
         Ok(checked) => {
             tell(args.json, &holds(&checked), || {
                 let Checked { events, writes, fences, freed, promised, accesses, full, .. } = checked;

@@ -8,14 +8,36 @@ use crate::event::Fence;
 /// An architecture, and the shape of its tables.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub enum Arch {
-    /// RISC-V with Sv39. Without `uses dirty` it has Svade: an entry without A, or a store to one without D, faults.
+    /// RISC-V with Sv32: two levels, of words of 32 bits. Without `uses dirty` RISC-V has Svade: an entry without A, or a store to one
+    /// without D, faults.
+    Sv32,
+    /// RISC-V with Sv39: three levels. In this and what follows with Svnapot.
     Sv39,
+    /// RISC-V with Sv48: four levels.
+    Sv48,
+    /// RISC-V with Sv57: five levels.
+    Sv57,
     /// x86-64 with four levels.
     X86_64,
-    /// AArch64, stage 1, 4 KiB granule, 48 bits, four levels.
+    /// x86-64 with five levels: CR4.LA57.
+    X86_64La57,
+    /// AArch64, stage 1, 4 KiB granule, 48 bits, four levels; in this and what follows with contiguous runs.
     Aarch64,
+    /// AArch64, stage 1, 16 KiB granule, 47 bits, three levels.
+    Aarch64K16,
+    /// AArch64, stage 1, 64 KiB granule, 48 bits, three levels. A root is at a multiple of 64 KiB.
+    Aarch64K64,
     /// MIPS32, whose TLB software loads: two levels of ten bits, of words as `EntryLo` has them.
     Mips32,
+}
+
+/// An architecture, whatever the shape of its tables.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Family {
+    RiscV,
+    X86,
+    Arm,
+    Mips,
 }
 
 /// Rights, as a set of bits.
@@ -100,13 +122,73 @@ fn size(word: u64) -> Option<u32> {
 }
 
 impl Arch {
+    /// All of them.
+    pub const ALL: [Self; 10] = [
+        Self::Sv32,
+        Self::Sv39,
+        Self::Sv48,
+        Self::Sv57,
+        Self::X86_64,
+        Self::X86_64La57,
+        Self::Aarch64,
+        Self::Aarch64K16,
+        Self::Aarch64K64,
+        Self::Mips32,
+    ];
+
+    /// Returns the name that `tlblab witness --arch` has for it.
+    #[must_use]
+    pub const fn name(self) -> &'static str {
+        match self {
+            Self::Sv32 => "sv32",
+            Self::Sv39 => "sv39",
+            Self::Sv48 => "sv48",
+            Self::Sv57 => "sv57",
+            Self::X86_64 => "x86_64",
+            Self::X86_64La57 => "x86_64-la57",
+            Self::Aarch64 => "aarch64",
+            Self::Aarch64K16 => "aarch64-16k",
+            Self::Aarch64K64 => "aarch64-64k",
+            Self::Mips32 => "mips32",
+        }
+    }
+
+    /// Returns the one that has a name.
+    #[must_use]
+    pub fn named(name: &str) -> Option<Self> {
+        Self::ALL.into_iter().find(|arch| arch.name() == name)
+    }
+
+    /// Whose rules hold, whatever the shape of the tables.
+    pub(super) fn family(self) -> Family {
+        match self {
+            Self::Sv32 | Self::Sv39 | Self::Sv48 | Self::Sv57 => Family::RiscV,
+            Self::X86_64 | Self::X86_64La57 => Family::X86,
+            Self::Aarch64 | Self::Aarch64K16 | Self::Aarch64K64 => Family::Arm,
+            Self::Mips32 => Family::Mips,
+        }
+    }
+
     /// The levels: how many bits of an address one word of a node stands for, the last level first.
     pub(super) fn levels(self) -> &'static [u32] {
         match self {
+            Self::Mips32 | Self::Sv32 => &[12, 22],
             Self::Sv39 => &[12, 21, 30],
-            Self::X86_64 | Self::Aarch64 => &[12, 21, 30, 39],
-            Self::Mips32 => &[12, 22],
+            Self::X86_64 | Self::Aarch64 | Self::Sv48 => &[12, 21, 30, 39],
+            Self::X86_64La57 | Self::Sv57 => &[12, 21, 30, 39, 48],
+            Self::Aarch64K16 => &[14, 25, 36],
+            Self::Aarch64K64 => &[16, 29, 42],
         }
+    }
+
+    /// The bytes of a node, and of the smallest page.
+    pub(super) fn granule(self) -> u64 {
+        1 << self.levels()[0]
+    }
+
+    /// Returns the node that a word is in.
+    pub(super) fn node(self, at: u64) -> u64 {
+        at & !(self.granule() - 1)
     }
 
     /// The level of the root node.
@@ -116,22 +198,26 @@ impl Arch {
 
     /// From one level to the next: how many bits of an address choose a word of a node.
     pub(super) fn step(self) -> u32 {
-        if self == Self::Mips32 { 10 } else { 9 }
+        self.levels()[1] - self.levels()[0]
     }
 
     /// How many bytes a word of a table has.
     pub(super) fn word(self) -> u64 {
-        if self == Self::Mips32 { 4 } else { 8 }
+        if self.is_narrow() { 4 } else { 8 }
+    }
+
+    fn is_narrow(self) -> bool {
+        matches!(self, Self::Mips32 | Self::Sv32)
     }
 
     /// The largest value of a word.
     pub(super) fn largest(self) -> u64 {
-        if self == Self::Mips32 { u32::MAX.into() } else { u64::MAX }
+        if self.is_narrow() { u32::MAX.into() } else { u64::MAX }
     }
 
     /// Why something is no word of a table.
     pub(super) fn no_word(self) -> &'static str {
-        if self == Self::Mips32 {
+        if self.is_narrow() {
             "a word has 4 bytes, and its address is a multiple of 4"
         } else {
             "a word's address is a multiple of 8"
@@ -140,7 +226,7 @@ impl Arch {
 
     /// Returns which address a word stands for, from the first of its node.
     pub(super) fn offset(self, at: u64, level: u32) -> u64 {
-        (at % PAGE / self.word()) << level
+        (at % self.granule() / self.word()) << level
     }
 
     /// Returns the address of the word of a node that stands for an address.
@@ -148,13 +234,29 @@ impl Arch {
         node + (va >> level & ((1 << self.step()) - 1)) * self.word()
     }
 
-    /// The sizes of pages, in bits.
+    /// The sizes of pages, in bits: of words, of runs of words, and of PageMask.
     pub(super) fn sizes(self) -> impl Iterator<Item = u32> {
-        let (last, step) = match self {
-            Self::Mips32 => (LARGE, 2),
-            _ => (30, 9),
+        let sizes: &[u32] = match self {
+            Self::Sv32 => &[12, 22],
+            Self::Sv39 => &[12, 16, 21, 30],
+            Self::Sv48 => &[12, 16, 21, 30, 39],
+            Self::Sv57 => &[12, 16, 21, 30, 39, 48],
+            Self::X86_64 | Self::X86_64La57 => &[12, 21, 30],
+            Self::Aarch64 => &[12, 16, 21, 25, 30, 34],
+            Self::Aarch64K16 => &[14, 21, 25, 30],
+            Self::Aarch64K64 => &[16, 21, 29, 34],
+            Self::Mips32 => &[12, 14, 16, 18, 20, 22, 24, 26, LARGE],
         };
-        (12..=last).step_by(step)
+        sizes.iter().copied()
+    }
+
+    /// AArch64: how many words a contiguous run has, in bits.
+    fn run(self, level: u32) -> u32 {
+        match (self, level) {
+            (Self::Aarch64, _) => 4,
+            (Self::Aarch64K16, 14) => 7,
+            _ => 5,
+        }
     }
 
     /// Tells whether a word may say something to a walker.
@@ -169,41 +271,55 @@ impl Arch {
 
     /// Tells whether stores become visible in their order, and to all at once.
     pub(super) fn is_ordered(self) -> bool {
-        self == Self::X86_64
+        self.family() == Family::X86
     }
 
     /// Tells whether an absence in a node of `level` is used that was read before: before a barrier, or on MIPS32 as the invalid
     /// half of a pair, where there is a node for the pair.
     pub(super) fn has_absence(self, level: u32) -> bool {
-        match self {
-            Self::X86_64 => false,
-            Self::Mips32 => level == 12,
-            Self::Sv39 | Self::Aarch64 => true,
+        match self.family() {
+            Family::X86 => false,
+            Family::Mips => level == 12,
+            Family::RiscV | Family::Arm => true,
         }
     }
 
     /// Tells whether an invalidation completes at a barrier only.
     pub(super) fn defers(self, fence: Fence) -> bool {
-        self == Self::Aarch64 || (self == Self::X86_64 && fence.broadcast)
+        match self.family() {
+            Family::Arm => true,
+            Family::X86 => fence.broadcast,
+            Family::RiscV | Family::Mips => false,
+        }
     }
 
     /// Tells whether a page's size, frame and memory type change only by way of an entry that is not valid.
     pub(super) fn breaks(self) -> bool {
-        self == Self::Aarch64
+        self.family() == Family::Arm
     }
 
     /// Returns a virtual address in the checker's form: without what only extends its sign; none if it is not canonical.
     pub(super) fn va(self, va: u64) -> Option<u64> {
-        let high = |bits: u32| (va as i64) >> (bits - 1);
+        let signed =
+            |bits: u32| matches!((va as i64) >> (bits - 1), 0 | -1).then_some(va & ((1 << bits) - 1));
         match self {
-            Self::Sv39 => matches!(high(39), 0 | -1).then_some(va & ((1 << 39) - 1)),
-            Self::X86_64 => matches!(high(48), 0 | -1).then_some(va & BITS_48),
-            // The two halves have 48 bits each; the top byte may be a tag.
-            Self::Aarch64 => match va >> 48 & 0xff {
-                0 => Some(va & BITS_48),
-                0xff => Some(va & BITS_48 | 1 << 48),
-                _ => None,
-            },
+            // As 32 bits, or extended to 64 by their sign.
+            Self::Sv32 => {
+                let low = va & u64::from(u32::MAX);
+                (va == low || va == low as u32 as i32 as u64).then_some(low)
+            }
+            Self::Sv39 => signed(39),
+            Self::X86_64 | Self::Sv48 => signed(48),
+            Self::X86_64La57 | Self::Sv57 => signed(57),
+            // The two halves have 48 bits each, with 16 KiB 47; the top byte may be a tag.
+            Self::Aarch64 | Self::Aarch64K16 | Self::Aarch64K64 => {
+                let bits = if self == Self::Aarch64K16 { 47 } else { 48 };
+                match (va << 8) as i64 >> (8 + bits) {
+                    0 => Some(va & BITS_48),
+                    -1 => Some(va & BITS_48 | 1 << 48),
+                    _ => None,
+                }
+            }
             // As 32 bits, or extended to 64 by their sign. kseg0 and kseg1 are not translated.
             Self::Mips32 => {
                 let low = va & u64::from(u32::MAX);
@@ -215,17 +331,19 @@ impl Arch {
 
     /// Returns an address in the checker's form as the kernel writes it.
     pub(super) fn show(self, va: u64) -> u64 {
+        let signed = |bits: u32| ((va << (64 - bits)) as i64 >> (64 - bits)) as u64;
         match self {
-            Self::Sv39 => ((va << 25) as i64 >> 25) as u64,
-            Self::X86_64 => ((va << 16) as i64 >> 16) as u64,
-            Self::Aarch64 => {
+            Self::Sv39 => signed(39),
+            Self::X86_64 | Self::Sv48 => signed(48),
+            Self::X86_64La57 | Self::Sv57 => signed(57),
+            Self::Aarch64 | Self::Aarch64K16 | Self::Aarch64K64 => {
                 if va >> 48 == 0 {
                     va
                 } else {
                     va | 0xffff << 48
                 }
             }
-            Self::Mips32 => va,
+            Self::Sv32 | Self::Mips32 => va,
         }
     }
 
@@ -235,20 +353,28 @@ impl Arch {
     }
 
     pub(super) fn root(self, value: u64) -> Root {
+        let riscv = |mode: u64| Root {
+            node: (value >> 60 == mode).then_some((value & ((1 << 44) - 1)) << 12),
+            asid: (value >> 44) as u16,
+            flushes: false,
+        };
         match self {
-            Self::Sv39 => Root {
-                node: (value >> 60 == 8).then_some((value & ((1 << 44) - 1)) << 12),
-                asid: (value >> 44) as u16,
+            Self::Sv32 => Root {
+                node: (value >> 31 == 1).then_some((value & ((1 << 22) - 1)) << 12),
+                asid: (value >> 22 & 0x1ff) as u16,
                 flushes: false,
             },
-            Self::X86_64 => Root {
+            Self::Sv39 => riscv(8),
+            Self::Sv48 => riscv(9),
+            Self::Sv57 => riscv(10),
+            Self::X86_64 | Self::X86_64La57 => Root {
                 node: Some(value & BITS_48 << 4 & !(PAGE - 1)),
                 asid: (value & 0xfff) as u16,
                 flushes: value >> 63 == 0,
             },
-            Self::Aarch64 => Root {
+            Self::Aarch64 | Self::Aarch64K16 | Self::Aarch64K64 => Root {
                 // A base of zero stands for a table that is switched off.
-                node: Some(value & BITS_48 & !(PAGE - 1)).filter(|&node| node != 0),
+                node: Some(self.node(value & BITS_48)).filter(|&node| node != 0),
                 asid: (value >> 48) as u16,
                 flushes: false,
             },
@@ -268,9 +394,9 @@ impl Arch {
         let shift = level;
         // A page's address is a multiple of its size; what stands below means something else.
         let frame = |address: u64| address & !((1 << shift) - 1);
-        match self {
-            Self::Sv39 => {
-                let address = (word >> 10 & ((1 << 44) - 1)) << 12;
+        match self.family() {
+            Family::RiscV => {
+                let mut address = (word >> 10 & ((1 << if self == Self::Sv32 { 22 } else { 44 }) - 1)) << 12;
                 if !bit(0) || (bit(2) && !bit(1)) {
                     return Entry::Absent;
                 }
@@ -282,6 +408,14 @@ impl Arch {
                     };
                 }
                 let (accessed, marked) = (bit(6), bit(7));
+                // Svnapot: a page of 64 KiB in 16 words, whose PPNs end in 1000. Other sizes are reserved.
+                let mut shift = shift;
+                if self != Self::Sv32 && bit(63) {
+                    if level != 12 || address >> 12 & 15 != 8 {
+                        return Entry::Absent;
+                    }
+                    (shift, address) = (16, address & !0xffff);
+                }
                 if frame(address) != address || !(accessed || dirty) {
                     return Entry::Absent;
                 }
@@ -292,14 +426,14 @@ impl Arch {
                     | pick(bit(2) && marked, MARKED);
                 Entry::Leaf { frame: address, shift, rights, global: bit(5), memory: (word >> 61 & 3) as u8 }
             }
-            Self::X86_64 => {
+            Family::X86 => {
                 let address = word & ((1 << 52) - 1) & !(PAGE - 1);
                 let above = READ | MARKED | pick(bit(1), WRITE) | pick(!bit(63), EXEC) | pick(bit(2), USER);
                 if !bit(0) {
                     Entry::Absent
                 } else if level > 12 && !bit(7) {
                     Entry::Link { node: address, rights: above }
-                } else if level == 39 {
+                } else if level > 30 {
                     Entry::Absent
                 } else {
                     let rights = above & !MARKED | pick(bit(1) && bit(6), MARKED);
@@ -307,15 +441,15 @@ impl Arch {
                     Entry::Leaf { frame: frame(address), shift, rights, global: bit(8), memory }
                 }
             }
-            Self::Aarch64 => {
-                let address = word & BITS_48 & !(PAGE - 1);
+            Family::Arm => {
+                let (address, last) = (self.node(word & BITS_48), self.levels()[0]);
                 if !bit(0) {
                     Entry::Absent
-                } else if level > 12 && bit(1) {
+                } else if level > last && bit(1) {
                     // APTable, UXNTable and PXNTable take rights away.
                     let rights = ALL & !pick(bit(61), USER) & !pick(bit(62), WRITE | MARKED);
                     Entry::Link { node: address, rights: rights & !pick(bit(60) || bit(59), EXEC) }
-                } else if level == 39 || (level == 12) != bit(1) || !(bit(10) || dirty) {
+                } else if level == self.top() || (level == last) != bit(1) || !(bit(10) || dirty) {
                     Entry::Absent
                 } else {
                     let user = bit(6);
@@ -325,19 +459,22 @@ impl Arch {
                         | pick(user, USER)
                         | pick(!bit(if user { 54 } else { 53 }), EXEC);
                     let memory = (word >> 2 & 7 | (word >> 8 & 3) << 3) as u8;
-                    Entry::Leaf { frame: frame(address), shift, rights, global: !bit(11), memory }
+                    // The words of a contiguous run have each their own address.
+                    let shift = if bit(52) { level + self.run(level) } else { level };
+                    let frame = frame(address) >> shift << shift;
+                    Entry::Leaf { frame, shift, rights, global: !bit(11), memory }
                 }
             }
-            Self::Mips32 if word & VALID != 0 => match size(word) {
+            Family::Mips if word & VALID != 0 => match size(word) {
                 // A page of 4 MiB or more stands in the root.
                 Some(shift) if (shift >= 22) == (level == 22) => Self::half(word, shift),
                 _ => Entry::Absent,
             },
             // A link is the address of the node in kseg0.
-            Self::Mips32 if level == 22 && word >> 29 == 0b100 => {
+            Family::Mips if level == 22 && word >> 29 == 0b100 => {
                 Entry::Link { node: word & ((1 << 29) - 1) & !(PAGE - 1), rights: ALL }
             }
-            Self::Mips32 => Entry::Absent,
+            Family::Mips => Entry::Absent,
         }
     }
 
@@ -358,18 +495,16 @@ impl Arch {
     pub(super) fn scope(self, fence: Fence, pages: Option<(u64, u64)>, current: u16) -> Scope {
         let Fence { asid, leaf, broadcast, .. } = fence;
         let named = pages.is_some();
-        let (asid, globals, links) = match self {
+        let (asid, globals, links) = match self.family() {
             // With an address: leaf entries alone. With a number: none that is global.
-            Self::Sv39 => (asid, asid.is_none(), if named { Links::None } else { Links::All }),
+            Family::RiscV => (asid, asid.is_none(), if named { Links::None } else { Links::All }),
             // INVLPG: the current number, global pages too, and every link. INVPCID 0: by address, no global page.
-            Self::X86_64 if named && asid.is_none() && !broadcast => (Some(current), true, Links::All),
-            Self::X86_64 => (asid, asid.is_none(), if named { Links::OnTheWay } else { Links::All }),
+            Family::X86 if named && asid.is_none() && !broadcast => (Some(current), true, Links::All),
+            Family::X86 => (asid, asid.is_none(), if named { Links::OnTheWay } else { Links::All }),
             // By address global pages match whatever number is named; without one they do not.
-            Self::Aarch64 => {
-                (asid, named || asid.is_none(), if named { Links::OnTheWay } else { Links::All })
-            }
+            Family::Arm => (asid, named || asid.is_none(), if named { Links::OnTheWay } else { Links::All }),
             // TLBP finds what the address and the number match, a global pair too.
-            Self::Mips32 => (asid, named || asid.is_none(), Links::None),
+            Family::Mips => (asid, named || asid.is_none(), Links::None),
         };
         // The form for the last level is a form by address.
         let links = if leaf && named { Links::None } else { links };

@@ -3,10 +3,10 @@
 use std::vec;
 use std::vec::Vec;
 
-use super::arch::{Arch, Entry, G, Links, PAGE, Scope, rights};
+use super::arch::{Arch, Entry, Family, G, Links, PAGE, Scope, rights};
 use super::hash::Map;
 use super::held::{GLOBAL, Held, Item, Place};
-use super::memory::{Below, Line, Store, Tables, page};
+use super::memory::{Below, Line, Store, Tables};
 use super::session::{Kind, Session};
 use super::verdict::{Checked, Refusal, Rule};
 use crate::event::{Barrier, CPUS, Event, Fence, Memory};
@@ -220,7 +220,7 @@ impl Machine {
             let word = self.tables.word(parent);
             let Entry::Link { rights: left, .. } = self.tables.entry(parent, level + step) else { continue };
             let va = va + self.arch.offset(parent, level + step);
-            self.climb(page(parent), level + step, va, rights & left, since.max(word.since), found);
+            self.climb(self.arch.node(parent), level + step, va, rights & left, since.max(word.since), found);
         }
     }
 
@@ -404,7 +404,7 @@ impl Machine {
         if !at.is_multiple_of(self.arch.word()) || value > self.arch.largest() {
             return Err(self.impossible(self.arch.no_word()));
         }
-        let node = page(at);
+        let node = self.arch.node(at);
         self.synchronise(cpu, node);
         let (old, store) = (self.tables.word(at), Store { cpu, line: self.now, epoch: self.cpus[cpu].epoch });
         let found = self.tables.nodes.entry(node).or_default();
@@ -561,7 +561,7 @@ impl Machine {
     }
 
     fn root(&mut self, cpu: usize, value: u64, high: bool) -> Result<(), Refusal> {
-        if high && self.arch != Arch::Aarch64 {
+        if high && self.arch.family() != Family::Arm {
             return Err(self.impossible("this architecture has one root register"));
         }
         if let Some((asid, line, first)) = self.cpus[cpu].mixed {
@@ -648,7 +648,7 @@ impl Machine {
 
     fn fence(&mut self, cpu: usize, fence: Fence) -> Result<(), Refusal> {
         self.checked.fences += 1;
-        if fence.broadcast && matches!(self.arch, Arch::Sv39 | Arch::Mips32) {
+        if fence.broadcast && matches!(self.arch.family(), Family::RiscV | Family::Mips) {
             return Err(self.impossible("no fence of this architecture reaches other CPUs"));
         }
         let pages = match fence.pages {
@@ -794,7 +794,7 @@ impl Machine {
     }
 
     fn barrier(&mut self, cpu: usize, barrier: Barrier) {
-        let aarch64 = self.arch == Arch::Aarch64;
+        let aarch64 = self.arch.family() == Family::Arm;
         match barrier {
             Barrier::Release => self.cpus[cpu].epoch += 1,
             Barrier::Complete | Barrier::TlbSync => {
@@ -827,12 +827,14 @@ impl Machine {
 
     fn node(&mut self, cpu: usize, memory: Memory) -> Result<(), Refusal> {
         let (at, last) = self.range(memory)?;
-        let (free, pages) = (memory.free, (last - at) / PAGE);
-        if !at.is_multiple_of(PAGE) || last % PAGE != PAGE - 1 || pages >= NODES {
-            return Err(self.impossible("nodes are pages of 4096 bytes, at most 4096 of them in a line"));
+        let (free, page) = (memory.free, self.arch.granule());
+        if !at.is_multiple_of(page) || last % page != page - 1 || (last - at) / page >= NODES {
+            return Err(
+                self.impossible("nodes are pages of the smallest size, at most 4096 of them in a line")
+            );
         }
         self.unreached(at, last)?;
-        for node in (at..=last).step_by(PAGE as usize) {
+        for node in (at..=last).step_by(page as usize) {
             if self.tables.nodes.contains_key(&node) {
                 self.free_node(node, cpu)?;
             }
@@ -854,11 +856,17 @@ impl Machine {
         self.checked.freed += u64::from(memory.free);
         self.unreached(at, last)?;
         // A kernel may give nodes back as frames.
-        let near = (page(at)..=page(last)).step_by(PAGE as usize);
-        let mut nodes: Vec<u64> = if (last - at) / PAGE < NODES {
+        let size = self.arch.granule();
+        let near = (self.arch.node(at)..=self.arch.node(last)).step_by(size as usize);
+        let mut nodes: Vec<u64> = if (last - at) / size < NODES {
             near.filter(|&node| self.tables.level(node).is_some()).collect()
         } else {
-            self.tables.nodes.keys().copied().filter(|node| (page(at)..=last).contains(node)).collect()
+            self.tables
+                .nodes
+                .keys()
+                .copied()
+                .filter(|node| (self.arch.node(at)..=last).contains(node))
+                .collect()
         };
         nodes.sort_unstable();
         for node in nodes {

@@ -2,7 +2,7 @@
 
 use std::vec::Vec;
 
-use super::arch::{Arch, Entry, G, PAGE};
+use super::arch::{Arch, Entry, G};
 use super::hash::{Map, Set};
 
 /// Where one event stands in the log: the number of its line.
@@ -31,7 +31,7 @@ pub(super) struct Node {
     /// Its level, once it hangs under a root that has been loaded: how many bits of an address one of its words stands for.
     pub(super) level: Option<u32>,
     /// Which of its words have been stored.
-    used: [u64; 16],
+    used: Vec<u64>,
     /// The words that link it.
     pub(super) parents: Vec<u64>,
     pub(super) last: Option<Store>,
@@ -60,10 +60,6 @@ pub(super) struct Tables {
     pub(super) leaves: Map<(u32, u64), Vec<u64>>,
     /// Nodes that were given back, and not taken since.
     pub(super) freed: Set<u64>,
-}
-
-pub(super) fn page(at: u64) -> u64 {
-    at & !(PAGE - 1)
 }
 
 impl Tables {
@@ -96,8 +92,13 @@ impl Tables {
 
     /// Stores a word that no table has, or that says the same to a walker as before.
     pub(super) fn put(&mut self, at: u64, value: u64, since: Line) {
-        let slot = at % PAGE / self.arch.word();
-        self.nodes.entry(page(at)).or_default().used[(slot / 64) as usize] |= 1 << (slot % 64);
+        let slot = at % self.arch.granule() / self.arch.word();
+        let used = &mut self.nodes.entry(self.arch.node(at)).or_default().used;
+        let group = (slot / 64) as usize;
+        if used.len() <= group {
+            used.resize(group + 1, 0);
+        }
+        used[group] |= 1 << (slot % 64);
         self.words.insert(at, Word { value, since });
     }
 
@@ -117,14 +118,14 @@ impl Tables {
     }
 
     fn stored(&self, node: u64) -> Vec<u64> {
-        let used = self.nodes.get(&node).map_or([0; 16], |found| found.used);
+        let used: &[u64] = self.nodes.get(&node).map_or(&[], |found| &found.used);
         let word = self.arch.word();
-        let one = |(group, bits): (usize, u64)| {
+        let one = |(group, &bits): (usize, &u64)| {
             (0..64)
                 .filter(move |bit| bits >> bit & 1 != 0)
                 .map(move |bit| node + (group as u64 * 64 + bit) * word)
         };
-        used.into_iter().enumerate().flat_map(one).collect()
+        used.iter().enumerate().flat_map(one).collect()
     }
 
     /// Makes a node one of `level`, and what it links nodes of the levels below.

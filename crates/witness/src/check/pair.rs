@@ -7,7 +7,6 @@
 use super::arch::{Arch, Entry, G, Links, Scope};
 use super::held::{GLOBAL, Item, Place, span};
 use super::machine::{Holder, Machine};
-use super::memory::page;
 use super::verdict::{Refusal, Rule};
 use crate::event::Event;
 
@@ -28,9 +27,9 @@ impl Machine {
             _ => {}
         }
         for at in core::mem::take(&mut self.cpus[cpu].unpaired) {
-            let Some(level) = self.tables.level(page(at)) else { continue };
+            let Some(level) = self.tables.level(self.arch.node(at)) else { continue };
             let entry = self.tables.entry(at, level);
-            for holder in self.holders(page(at)) {
+            for holder in self.holders(self.arch.node(at)) {
                 if holder.cpu == cpu && self.walks(&holder) {
                     self.outgrows(cpu, at, level, entry, &holder)?;
                 }
@@ -133,7 +132,7 @@ impl Machine {
         let smaller = |entry: Entry| matches!(entry, Entry::Leaf { shift: size, .. } if self.loaded(size) < self.loaded(shift));
         let offset = self.arch.offset(at, level);
         let (half, (first, last)) = (offset >> shift, self.reach(offset, shift));
-        for word in self.tables.used(page(at)) {
+        for word in self.tables.used(self.arch.node(at)) {
             let (place, entry) = (self.arch.offset(word, level), self.tables.entry(word, level));
             if !(first..=last).contains(&place) {
                 continue;

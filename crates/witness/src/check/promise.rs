@@ -2,10 +2,9 @@
 
 use std::vec::Vec;
 
-use super::arch::{Arch, Entry, PAGE, rights};
+use super::arch::{Arch, Entry, Family, PAGE, rights};
 use super::held::{GLOBAL, Item, Place, span};
 use super::machine::{Holder, Machine};
-use super::memory::page;
 use super::session::{Kind, Session};
 use super::verdict::{Refusal, Rule};
 use crate::event::Access;
@@ -71,10 +70,10 @@ impl Machine {
 
     /// Checks that no CPU can walk to a word that maps a frame.
     fn unmapped(&self, at: u64, key: (u32, u64), idle: &mut Vec<(usize, u16)>) -> Result<(), Refusal> {
-        let Some(level) = self.tables.level(page(at)) else { return Ok(()) };
+        let Some(level) = self.tables.level(self.arch.node(at)) else { return Ok(()) };
         let (entry, since) = (self.tables.entry(at, level), self.tables.word(at).since);
         let kind = if matches!(entry, Entry::Leaf { global: true, .. }) { Kind::Global } else { Kind::Leaf };
-        for holder in self.holders(page(at)) {
+        for holder in self.holders(self.arch.node(at)) {
             let va = holder.va + self.arch.offset(at, level);
             if self.may_hold(&holder, kind, level, va, since) {
                 if kind != Kind::Global && !self.uses(holder.cpu, holder.asid) {
@@ -91,7 +90,7 @@ impl Machine {
 
     /// Returns the root that a CPU translates an address with.
     pub(super) fn root_of(&self, cpu: usize, va: u64) -> Result<(u64, u16), Refusal> {
-        let high = usize::from(self.arch == Arch::Aarch64 && va >> 48 != 0);
+        let high = usize::from(self.arch.family() == Family::Arm && va >> 48 != 0);
         self.cpus[cpu].roots[high]
             .ok_or_else(|| self.impossible("this CPU has loaded no root for this address"))
     }
@@ -180,9 +179,8 @@ impl Machine {
         others.filter(|&(_, other)| other != root).find_map(|(asid, other)| {
             let (level, entry, since) = self.tables.find(other, va)?;
             let mine = |session: &Session| {
-                let base = self.arch.base(session.high);
-                (session.cpu, session.asid) == (cpu, asid)
-                    && base == va & base.max(1 << 48)
+                let high = self.arch.family() == Family::Arm && va >> 48 != 0;
+                (session.cpu, session.asid, session.high) == (cpu, asid, high)
                     && session.may_hold(Kind::Global, level, va >> level << level, since)
             };
             let global = matches!(entry, Entry::Leaf { global: true, .. });

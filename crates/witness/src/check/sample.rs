@@ -3,7 +3,7 @@
 use std::vec;
 use std::vec::Vec;
 
-use super::arch::{Arch, PAGE};
+use super::arch::{Arch, Family};
 use super::drive::{Kernel, Log, Page};
 use crate::event::{Barrier, Event, Fence, Memory};
 
@@ -48,16 +48,12 @@ impl Without {
         [Self::Own, Self::Others, Self::Barrier, Self::Release, Self::Hold, Self::NodeHold];
 }
 
-/// The node of a level of a space's table, the root 0.
-fn node(space: usize, level: usize) -> u64 {
-    0x1_0000 * (space as u64 + 1) + 0x1000 * level as u64
-}
-
 impl Sample {
     /// Returns the code, and tells `log` of the tables that it begins with.
     #[must_use]
     pub fn new(arch: Arch, log: Log) -> Self {
-        let free = (0..2 * (SPACES * PAGES) as u64).map(|frame| 0x8_0000 + frame * PAGE).collect();
+        let free =
+            (0..2 * (SPACES * PAGES) as u64).map(|frame| 0x100_0000 + frame * arch.granule()).collect();
         let sample = Self {
             arch,
             log,
@@ -68,8 +64,8 @@ impl Sample {
         };
         for space in 0..SPACES {
             for level in 0..sample.last() - 1 {
-                let value = sample.link(node(space, level + 1));
-                sample.log.say(0, Event::Write { at: node(space, level), value });
+                let value = sample.link(sample.node_of(space, level + 1));
+                sample.log.say(0, Event::Write { at: sample.node_of(space, level), value });
             }
         }
         sample.log.say(0, Event::Barrier(Barrier::Complete));
@@ -91,22 +87,27 @@ impl Sample {
         self.arch.levels().len() - 1
     }
 
+    /// The node of a level of a space's table, the root 0.
+    fn node_of(&self, space: usize, level: usize) -> u64 {
+        self.arch.granule() * (16 * (space as u64 + 1) + level as u64)
+    }
+
     fn link(&self, node: u64) -> u64 {
-        match self.arch {
-            Arch::Sv39 => node >> 2 | 1,
-            Arch::X86_64 => node | 7,
-            Arch::Aarch64 => node | 3,
-            Arch::Mips32 => node | 0x8000_0000,
+        match self.arch.family() {
+            Family::RiscV => node >> 2 | 1,
+            Family::X86 => node | 7,
+            Family::Arm => node | 3,
+            Family::Mips => node | 0x8000_0000,
         }
     }
 
     fn leaf(&self, frame: u64, page: Page) -> u64 {
         let write = u64::from(page == Page::Write);
-        match self.arch {
-            Arch::Sv39 => frame >> 2 | 0xd3 | write << 2,
-            Arch::X86_64 => frame | 0x65 | write << 1,
-            Arch::Aarch64 => frame | 0xf43 | (1 - write) << 7,
-            Arch::Mips32 => frame >> 6 | 0x1a | write << 2,
+        match self.arch.family() {
+            Family::RiscV => frame >> 2 | 0xd3 | write << 2,
+            Family::X86 => frame | 0x65 | write << 1,
+            Family::Arm => frame | 0xf43 | (1 - write) << 7,
+            Family::Mips => frame >> 6 | 0x1a | write << 2,
         }
     }
 
@@ -122,7 +123,7 @@ impl Sample {
             self.log.say(cpu, Event::Barrier(Barrier::Complete));
         }
         let others = !self.leaves_out(Without::Others);
-        if self.arch == Arch::Aarch64 {
+        if self.arch.family() == Family::Arm {
             if others || !self.leaves_out(Without::Own) {
                 self.log.say(cpu, Event::Fence(Fence { broadcast: others, ..fence }));
             }
@@ -140,11 +141,14 @@ impl Sample {
     }
 
     fn frame(&self, cpu: usize, at: u64, free: bool) {
-        self.log.say(cpu, Event::Frame(Memory { at, bytes: PAGE, free }));
+        self.log.say(cpu, Event::Frame(Memory { at, bytes: self.arch.granule(), free }));
     }
 
     fn node(&self, cpu: usize, space: usize, free: bool) {
-        self.log.say(cpu, Event::Node(Memory { at: node(space, self.last()), bytes: PAGE, free }));
+        self.log.say(
+            cpu,
+            Event::Node(Memory { at: self.node_of(space, self.last()), bytes: self.arch.granule(), free }),
+        );
     }
 
     fn is_empty(&self, space: usize) -> bool {
@@ -166,15 +170,18 @@ impl Kernel for Sample {
     }
 
     fn va(&self, page: usize) -> u64 {
-        page as u64 * PAGE
+        page as u64 * self.arch.granule()
     }
 
     fn run(&mut self, cpu: usize, space: usize) {
-        let (root, asid) = (node(space, 0), space as u64 + 1);
+        let (root, asid) = (self.node_of(space, 0), space as u64 + 1);
         let value = match self.arch {
+            Arch::Sv32 => 1 << 31 | asid << 22 | root >> 12,
             Arch::Sv39 => 8 << 60 | asid << 44 | root >> 12,
-            Arch::X86_64 => 1 << 63 | root | asid,
-            Arch::Aarch64 => asid << 48 | root,
+            Arch::Sv48 => 9 << 60 | asid << 44 | root >> 12,
+            Arch::Sv57 => 10 << 60 | asid << 44 | root >> 12,
+            Arch::X86_64 | Arch::X86_64La57 => 1 << 63 | root | asid,
+            Arch::Aarch64 | Arch::Aarch64K16 | Arch::Aarch64K64 => asid << 48 | root,
             Arch::Mips32 => root | asid,
         };
         self.log.say(cpu, Event::Root { value, high: false });
@@ -183,7 +190,7 @@ impl Kernel for Sample {
     fn set(&mut self, cpu: usize, space: usize, page: usize, to: Page) {
         let (slot, first) = (space * PAGES + page, self.is_empty(space));
         let was = core::mem::replace(&mut self.pages[slot], to);
-        let (last, parent) = (node(space, self.last()), node(space, self.last() - 1));
+        let (last, parent) = (self.node_of(space, self.last()), self.node_of(space, self.last() - 1));
         let at = last + page as u64 * self.arch.word();
         match (was, to) {
             _ if was == to => {}

@@ -1,12 +1,13 @@
 //! A table whose storage hears of every store, and the log of what is done to it.
 
 use std::cell::RefCell;
+use std::collections::BTreeMap;
 use std::ops::ControlFlow;
 
 use tlbkit_addr::{Attr, Flush, PageSize, Pages, Reach, VirtAddr};
 use tlbkit_conformance::Op;
-use tlbkit_pagetable::format::{Aarch64, EntryLoCowCoherent, Format, Sv39, X86};
-use tlbkit_pagetable::geometry::{Va32, Va39, Va48};
+use tlbkit_pagetable::format::{Aarch64, Aarch64Of, EntryLoCowCoherent, Format, RiscvOf, Sv32, Sv39, X86};
+use tlbkit_pagetable::geometry::{Napot, Runs as RunsOf, Va32, Va32M4, Va39, Va48, Va48K16, Va48K64, Va57};
 use tlbkit_pagetable::mpt::Mpt;
 use tlbkit_pagetable::nodes::{Chunk, Held, NodeAddr, Nodes, Reclaim, Record, Slab, Store};
 use tlbkit_pagetable::{
@@ -17,7 +18,7 @@ use tlbkit_witness::check::Arch;
 use tlbkit_witness::event::{Access, Barrier, Event, Fence, Memory};
 
 /// Bytes of memory for nodes.
-const MEMORY: usize = 256 * 4096;
+const MEMORY: usize = 4 << 20;
 
 /// One call of a table.
 #[derive(Clone, Copy, Debug)]
@@ -49,6 +50,8 @@ pub(crate) struct Log {
 trait Machine {
     type Geometry: Radix;
     type Format: Format;
+    /// The size that pages are counted in.
+    const BASE: PageSize = <Self::Geometry as Geometry>::BASE;
     /// The physical address of the first node.
     const NODES: usize;
 
@@ -63,17 +66,29 @@ trait Machine {
 
     /// Tells whether the root register translates these addresses.
     fn translates(first: u64, last: u64) -> bool;
+
+    /// Makes a copy of a table, which no CPU ever runs. A table can be copied whose nodes are of one size.
+    fn fork<'n, 'm, Md: Mode>(
+        _nodes: &'n Traced<'m, WordOf<Self>, Md>,
+        _writer: &mut Writer<'_, 'n, TableOf<'n, Self, Traced<'m, WordOf<Self>, Md>>>,
+    ) -> Result<(), Error>
+    where
+        Self: Sized,
+    {
+        Err(Error::Busy)
+    }
 }
 
 macro_rules! machine {
-    ($name:ident, $arch:ident, $geometry:ident, $format:ident, $nodes:literal, $broadcasts:literal, $root:expr, $translates:expr) => {
+    ($name:ident, $arch:ident, $geometry:ty, $format:ty, $nodes:literal, $root:expr, $translates:expr $(, $forks:ident)?) => {
         struct $name;
 
         impl Machine for $name {
             type Geometry = $geometry;
             type Format = $format;
             const NODES: usize = $nodes;
-            const BROADCASTS: bool = $broadcasts;
+            const BROADCASTS: bool =
+                matches!(Arch::$arch, Arch::Aarch64 | Arch::Aarch64K16 | Arch::Aarch64K64);
             const HALVES: bool = matches!(Arch::$arch, Arch::Mips32);
 
             fn root(node: u64) -> u64 {
@@ -85,36 +100,109 @@ macro_rules! machine {
                 let translates: fn(u64, u64) -> bool = $translates;
                 translates(first, last)
             }
+
+            $(fn fork<'n, 'm, Md: Mode>(
+                nodes: &'n Traced<'m, WordOf<Self>, Md>,
+                writer: &mut Writer<'_, 'n, TableOf<'n, Self, Traced<'m, WordOf<Self>, Md>>>,
+            ) -> Result<(), Error> {
+                $forks::<Self, _>(nodes, writer)
+            })?
         }
     };
 }
 
-machine!(Riscv, Sv39, Va39, Sv39, 0x8020_0000, false, |node| 8 << 60 | node >> 12, |first, last| first >> 38
-    == last >> 38);
-machine!(Amd, X86_64, Va48, X86, 0x8020_0000, false, |node| node, |first, last| first >> 47 == last >> 47);
-// The upper half is another register's.
-machine!(Arm, Aarch64, Va48, Aarch64, 0x8020_0000, true, |node| node, |_, last| last >> 47 == 0);
-// kseg0 and kseg1 are not translated.
-machine!(Mips, Mips32, Va32, EntryLoCowCoherent, 0x1000_0000, false, |node| node, |_, last| last >> 31 == 0);
+// The upper half of AArch64 is another register's; kseg0 and kseg1 of MIPS32 are not translated.
+machine!(Riscv32, Sv32, Va32M4, Sv32, 0x8040_0000, |node| 1 << 31 | node >> 12, |_, _| true, fork);
+machine!(
+    Riscv39,
+    Sv39,
+    Va39,
+    Sv39,
+    0x8040_0000,
+    |node| 8 << 60 | node >> 12,
+    |first, last| first >> 38 == last >> 38,
+    fork
+);
+machine!(
+    Riscv48,
+    Sv48,
+    Va48,
+    Sv39,
+    0x8040_0000,
+    |node| 9 << 60 | node >> 12,
+    |first, last| first >> 47 == last >> 47,
+    fork
+);
+machine!(
+    Riscv57,
+    Sv57,
+    Va57,
+    Sv39,
+    0x8040_0000,
+    |node| 10 << 60 | node >> 12,
+    |first, last| first >> 56 == last >> 56,
+    fork
+);
+machine!(RiscvNapot, Sv39, Napot<Va39>, RiscvOf<true, true, true>, 0x8040_0000, |node| 8 << 60 | node >> 12, |first, last| first >> 38 == last >> 38, fork);
+machine!(Amd, X86_64, Va48, X86, 0x8040_0000, |node| node, |first, last| first >> 47 == last >> 47, fork);
+machine!(
+    Amd57,
+    X86_64La57,
+    Va57,
+    X86,
+    0x8040_0000,
+    |node| node,
+    |first, last| first >> 56 == last >> 56,
+    fork
+);
+machine!(Arm, Aarch64, Va48, Aarch64, 0x8040_0000, |node| node, |_, last| last >> 47 == 0, fork);
+machine!(ArmRuns, Aarch64, RunsOf<Va48>, Aarch64Of<12, true, false>, 0x8040_0000, |node| node, |_, last| last >> 47 == 0, fork);
+machine!(Arm16, Aarch64K16, Va48K16, Aarch64Of<14, false, false>, 0x8040_0000, |node| node, |_, last| last >> 47 == 0);
+machine!(Arm16Runs, Aarch64K16, RunsOf<Va48K16>, Aarch64Of<14, true, false>, 0x8040_0000, |node| node, |_, last| last >> 47 == 0);
+machine!(Arm64, Aarch64K64, Va48K64, Aarch64Of<16, false, false>, 0x8040_0000, |node| node, |_, last| last >> 47 == 0);
+machine!(Arm64Runs, Aarch64K64, RunsOf<Va48K64>, Aarch64Of<16, true, false>, 0x8040_0000, |node| node, |_, last| last >> 47 == 0);
+machine!(Mips, Mips32, Va32, EntryLoCowCoherent, 0x1000_0000, |node| node, |_, last| last >> 31 == 0, fork);
 
-/// Returns the log of steps on one table, which its CPUs walk from the beginning.
-pub(crate) fn log_of(arch: Arch, how: How, steps: &[Step]) -> Log {
-    match arch {
-        Arch::Sv39 => log::<Riscv>(how, steps),
-        Arch::X86_64 => log::<Amd>(how, steps),
-        Arch::Aarch64 => log::<Arm>(how, steps),
-        Arch::Mips32 => log::<Mips>(how, steps),
+/// A format of tables, and the architecture that walks it.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Subject {
+    pub name: &'static str,
+    pub arch: Arch,
+    pub space: Space,
+    /// A size that is larger than the smallest, and has that in its place in one node.
+    pub large: PageSize,
+    log: fn(How, &[Step]) -> Log,
+}
+
+impl Subject {
+    const fn of<M: Machine>(name: &'static str, arch: Arch, shift: u32) -> Self {
+        let Some(large) = PageSize::from_shift(shift) else { panic!("a size") };
+        Self { name, arch, space: Space::of::<M::Geometry>(), large, log: log::<M> }
+    }
+
+    /// Returns the log of steps on one table, which its CPUs walk from the beginning.
+    pub(crate) fn log_of(&self, how: How, steps: &[Step]) -> Log {
+        (self.log)(how, steps)
     }
 }
 
-/// Returns the space of an architecture's tables.
-pub(crate) fn space_of(arch: Arch) -> Space {
-    match arch {
-        Arch::Sv39 => Space::of::<Va39>(),
-        Arch::X86_64 | Arch::Aarch64 => Space::of::<Va48>(),
-        Arch::Mips32 => Space::of::<Va32>(),
-    }
-}
+/// Every format of `tlbkit-pagetable` that a machine of the checker walks.
+pub(crate) const SUBJECTS: [Subject; 14] = [
+    Subject::of::<Riscv32>("Sv32", Arch::Sv32, 22),
+    Subject::of::<Riscv39>("Sv39", Arch::Sv39, 21),
+    Subject::of::<Riscv48>("Sv48", Arch::Sv48, 21),
+    Subject::of::<Riscv57>("Sv57", Arch::Sv57, 21),
+    Subject::of::<RiscvNapot>("Svnapot", Arch::Sv39, 16),
+    Subject::of::<Amd>("x86-64", Arch::X86_64, 21),
+    Subject::of::<Amd57>("LA57", Arch::X86_64La57, 21),
+    Subject::of::<Arm>("4K", Arch::Aarch64, 21),
+    Subject::of::<ArmRuns>("4K runs", Arch::Aarch64, 16),
+    Subject::of::<Arm16>("16K", Arch::Aarch64K16, 25),
+    Subject::of::<Arm16Runs>("16K runs", Arch::Aarch64K16, 21),
+    Subject::of::<Arm64>("64K", Arch::Aarch64K64, 29),
+    Subject::of::<Arm64Runs>("64K runs", Arch::Aarch64K64, 21),
+    Subject::of::<Mips>("mips32", Arch::Mips32, 16),
+];
 
 type WordOf<M> = <<M as Machine>::Format as Format>::Word;
 type TableOf<'n, M, N> = Mpt<'n, <M as Machine>::Geometry, <M as Machine>::Format, N>;
@@ -126,6 +214,10 @@ struct Traced<'m, W: Word, M: Mode> {
     /// How many CPUs run the table.
     cpus: usize,
     events: RefCell<Vec<(usize, Event)>>,
+    /// The words of a page: a root that is less gets as many.
+    page: usize,
+    /// The bytes of each node that is taken.
+    taken: RefCell<BTreeMap<usize, usize>>,
 }
 
 impl<W: Word, M: Mode> Traced<'_, W, M> {
@@ -139,8 +231,8 @@ impl<W: Word, M: Mode> Traced<'_, W, M> {
         self.events.borrow_mut().extend((0..self.cpus).map(|cpu| (cpu, Event::Root { value, high: false })));
     }
 
-    fn node(&self, node: NodeAddr, free: bool) {
-        self.say(Event::Node(Memory { at: node.get() as u64, bytes: 4096, free }));
+    fn node(&self, node: NodeAddr, bytes: usize, free: bool) {
+        self.say(Event::Node(Memory { at: node.get() as u64, bytes: bytes as u64, free }));
     }
 
     /// Executes a flush as far as it reaches: on CPU 0, or on both. All CPUs are asked, whatever it reaches, if nodes go: a walk
@@ -148,7 +240,7 @@ impl<W: Word, M: Mode> Traced<'_, W, M> {
     fn flush<A: Machine>(&self, flush: &Flush, nodes: usize) {
         let page = |at: u64| Fence { pages: Some((at, at)), ..Fence::default() };
         let fences: Vec<Fence> = match flush.by_address(A::Format::WALK_CACHE, 64) {
-            Some(pages) => pages.map(|at| page(at.address(PageSize::K4).get() as u64)).collect(),
+            Some(pages) => pages.map(|at| page(at.address(A::BASE).get() as u64)).collect(),
             None => vec![Fence::default()],
         };
         let (near, wide) = (flush.reach() >= Reach::Local, flush.reach() == Reach::Everywhere);
@@ -184,8 +276,11 @@ unsafe impl<W: Word, M: Mode> Nodes for Traced<'_, W, M> {
     }
 
     fn take_within(&self, words: usize, last: usize) -> Option<NodeAddr> {
-        assert_eq!(words * W::BYTES, 4096, "a node is a page");
-        self.slab.take_within(words, last).inspect(|&node| self.node(node, false))
+        let words = words.max(self.page);
+        self.slab.take_within(words, last).inspect(|&node| {
+            self.taken.borrow_mut().insert(node.get(), words * W::BYTES);
+            self.node(node, words * W::BYTES, false);
+        })
     }
 
     unsafe fn at(&self, node: NodeAddr) -> *const W::Cell {
@@ -195,7 +290,7 @@ unsafe impl<W: Word, M: Mode> Nodes for Traced<'_, W, M> {
 
     unsafe fn record(&self, node: NodeAddr, words: usize) -> *const Record {
         // SAFETY: as above.
-        unsafe { self.slab.record(node, words) }
+        unsafe { self.slab.record(node, words.max(self.page)) }
     }
 
     fn stored(&self, store: Store) {
@@ -211,7 +306,8 @@ unsafe impl<W: Word, M: Mode> Nodes for Traced<'_, W, M> {
 // SAFETY: as above, except that it is never `Sync`.
 unsafe impl<W: Word, M: Mode> Reclaim for Traced<'_, W, M> {
     unsafe fn free(&self, node: NodeAddr, clean: bool) {
-        self.node(node, true);
+        let bytes = self.taken.borrow_mut().remove(&node.get()).unwrap();
+        self.node(node, bytes, true);
         // SAFETY: as above.
         unsafe { self.slab.free(node, clean) }
     }
@@ -241,7 +337,7 @@ unsafe impl<W: Word, M: Mode> Reclaim for Traced<'_, W, M> {
 /// Performs an operation on what has the methods of a [`Writer`]; `$resize` is its call that changes sizes, `$replace` the one that
 /// changes frames.
 macro_rules! perform {
-    ($on:expr, $op:expr, $resize:expr, $replace:expr) => {
+    ($on:expr, $base:expr, $op:expr, $resize:expr, $replace:expr) => {
         match *$op {
             Op::Map { pages, frame, size, attr } => $on.map(pages, frame, size, attr),
             Op::Unmap { pages, holes, .. } => {
@@ -252,8 +348,8 @@ macro_rules! perform {
             Op::Protect { pages, holes, change } => $on.protect(pages, holes, change).map(drop),
             Op::Resize { pages, to } => $resize(pages, to),
             Op::Replace { at, frame, attr } => $replace(at, frame, attr).map(drop),
-            Op::Mark { page, mark } => $on.mark(page.address(PageSize::K4), mark).map(drop),
-            Op::Fill { page, frame, attr } => $on.fill(page.address(PageSize::K4), frame, attr).map(drop),
+            Op::Mark { page, mark } => $on.mark(page.address($base), mark).map(drop),
+            Op::Fill { page, frame, attr } => $on.fill(page.address($base), frame, attr).map(drop),
             Op::Lookup { .. } | Op::ForEach { .. } => Ok(()),
         }
     };
@@ -268,7 +364,13 @@ fn log<M: Machine>(how: How, steps: &[Step]) -> Log {
 }
 
 fn storage<M: Machine, Md: Mode>(memory: &mut [Chunk], cpus: usize) -> Traced<'_, WordOf<M>, Md> {
-    let traced = Traced { slab: Slab::new(memory, M::NODES).unwrap(), cpus, events: RefCell::default() };
+    let traced = Traced {
+        slab: Slab::new(memory, M::NODES).unwrap(),
+        cpus,
+        events: RefCell::default(),
+        taken: RefCell::default(),
+        page: M::BASE.bytes() / WordOf::<M>::BYTES,
+    };
     // On one CPU hardware notes nothing while the writer writes, which stores plainly then.
     if M::Format::STATUS && cpus > 1 {
         traced.say(Event::UsesDirty);
@@ -293,6 +395,7 @@ fn edit<'n, T: Table<'n>, F: FnMut(&Flush)>(local: &mut Local<'n, T, F>, step: &
     match step {
         Step::Op(op) => perform!(
             local,
+            local.table().space().base(),
             op,
             // SAFETY: nothing runs in the pages; so below.
             |pages, to| unsafe { local.resize_breaking(pages, to) },
@@ -314,13 +417,14 @@ fn writer<M: Machine>(memory: &mut [Chunk], steps: &[Step]) -> Log {
         let done = match step {
             Step::Op(op) => perform!(
                 writer,
+                M::BASE,
                 op,
                 // SAFETY: nothing runs in the pages; so below.
                 |pages, to| unsafe { writer.resize_breaking(pages, to, &mut known) },
                 // SAFETY: as above.
                 |at, frame, attr| unsafe { writer.replace_breaking(at, frame, attr, &mut known) }
             ),
-            Step::Fork => fork::<M, _>(nodes, &mut writer),
+            Step::Fork => M::fork(nodes, &mut writer),
         };
         let batch = writer.finish();
         nodes.flush::<M>(batch.flush(), batch.nodes());
@@ -362,8 +466,8 @@ fn leaves<'n>(table: &impl Table<'n>) -> Vec<Leaf> {
 }
 
 /// Returns the physical addresses of a leaf, first and last.
-fn memory(leaf: &Leaf) -> (u64, u64) {
-    let first = leaf.frame.get() as u64 * 4096;
+fn memory<M: Machine>(leaf: &Leaf) -> (u64, u64) {
+    let first = leaf.frame.address(M::BASE).get() as u64;
     (first, first + leaf.size.bytes() as u64 - 1)
 }
 
@@ -372,21 +476,21 @@ fn range<'n, M: Machine>(table: &impl Table<'n>, step: &Step, leaves: &[Leaf]) -
     let pages = match step {
         Step::Fork => {
             let last = leaves.last()?;
-            let end = VirtAddr::new(last.at.get() + (last.size.bytes() - 1)).vpn(PageSize::K4);
-            Pages::new(leaves[0].at.vpn(PageSize::K4), end)?
+            let end = VirtAddr::new(last.at.get() + (last.size.bytes() - 1)).vpn(M::BASE);
+            Pages::new(leaves[0].at.vpn(M::BASE), end)?
         }
         Step::Op(Op::Lookup { .. } | Op::ForEach { .. }) => return None,
         Step::Op(Op::Replace { at, .. }) => {
             let holds = |leaf: &&Leaf| leaf.at <= *at && at.get() - leaf.at.get() < leaf.size.bytes();
             let leaf = leaves.iter().find(holds)?;
-            Pages::count(leaf.at.vpn(PageSize::K4), leaf.size.bytes() / 4096)?
+            Pages::count(leaf.at.vpn(M::BASE), leaf.size.bytes() / M::BASE.bytes())?
         }
         Step::Op(op) => op.pages()?,
     };
-    let first = pages.first().checked_address(PageSize::K4)?;
-    let last = pages.last().checked_address(PageSize::K4)?;
+    let first = pages.first().checked_address(M::BASE)?;
+    let last = pages.last().checked_address(M::BASE)?;
     let holds = table.space().holds(first) && table.space().holds(last);
-    (holds && M::translates(first.get() as u64, last.get() as u64 | 0xfff)).then_some(pages)
+    (holds && M::translates(first.get() as u64, last.get() as u64 | M::BASE.mask() as u64)).then_some(pages)
 }
 
 /// Tells whether an operation makes few pages, and maps none of the nodes.
@@ -394,22 +498,26 @@ fn is_small<M: Machine>(op: &Op, leaves: &[Leaf]) -> bool {
     let apart = |frame: u64, bytes: u64| {
         let nodes = M::NODES as u64;
         frame
-            .checked_mul(4096)
+            .checked_mul(M::BASE.bytes() as u64)
             .and_then(|at| Some((at, at.checked_add(bytes)?)))
             .is_some_and(|(at, end)| end <= nodes || at >= nodes + MEMORY as u64)
     };
+    // The words of a node.
+    let most = 1 << <M::Geometry as Radix>::WIDTHS[1];
     match *op {
         Op::Map { pages, frame, size, .. } => {
-            let bytes = (pages.len() as u64).saturating_mul(4096);
-            bytes / size.bytes() as u64 <= 512 && apart(frame.get() as u64, bytes)
+            let bytes = (pages.len() as u64).saturating_mul(M::BASE.bytes() as u64);
+            bytes / size.bytes() as u64 <= most && apart(frame.get() as u64, bytes)
         }
         // A large page may be there.
         Op::Replace { frame, .. } => {
             let largest = <M::Geometry as Geometry>::SIZES.iter().map(|size| size.bytes()).max();
-            apart(frame.get() as u64, largest.unwrap_or(4096) as u64)
+            apart(frame.get() as u64, largest.unwrap_or(M::BASE.bytes()) as u64)
         }
-        Op::Fill { frame, .. } => apart(frame.get() as u64, 4096),
-        Op::Resize { to, .. } => leaves.iter().all(|leaf| leaf.size.bytes() / to.bytes() <= 512),
+        Op::Fill { frame, .. } => apart(frame.get() as u64, M::BASE.bytes() as u64),
+        Op::Resize { to, .. } => {
+            leaves.iter().all(|leaf| leaf.size.bytes() as u64 / to.bytes() as u64 <= most)
+        }
         _ => true,
     }
 }
@@ -434,16 +542,18 @@ fn follow<'n, M: Machine, B: Table<'n>, T>(
             done.push(false);
             continue;
         };
-        let (first, last) =
-            (pages.first().address(PageSize::K4), pages.last().address(PageSize::K4).get() as u64 | 0xfff);
+        let (first, last) = (
+            pages.first().address(M::BASE),
+            pages.last().address(M::BASE).get() as u64 | M::BASE.mask() as u64,
+        );
         nodes.say(Event::Lower { id, first: first.get() as u64, last });
         done.push(perform(on, step).is_ok());
         nodes.say(Event::Done { id });
         // Frames that nothing maps any more.
         let after = leaves(table(on));
-        let mut there: Vec<_> = after.iter().map(memory).collect();
+        let mut there: Vec<_> = after.iter().map(memory::<M>).collect();
         there.sort_unstable();
-        for gone in before.iter().map(memory).filter(|gone| there.binary_search(gone).is_err()) {
+        for gone in before.iter().map(memory::<M>).filter(|gone| there.binary_search(gone).is_err()) {
             if there.iter().all(|there| there.1 < gone.0 || gone.1 < there.0) {
                 nodes.say(Event::Frame(Memory { at: gone.0, bytes: gone.1 - gone.0 + 1, free: true }));
             }
@@ -458,7 +568,7 @@ fn follow<'n, M: Machine, B: Table<'n>, T>(
         {
             continue;
         }
-        let reaches = leaf.map(|leaf| leaf.phys(first, PageSize::K4).get() as u64);
+        let reaches = leaf.map(|leaf| leaf.phys(first, M::BASE).get() as u64);
         nodes.say(Event::Access { at: first.get() as u64, kind: Access::Load, user: false, reaches });
     }
     begins.push(nodes.events.borrow().len());
