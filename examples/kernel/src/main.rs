@@ -10,7 +10,7 @@
 //!             └── arch: to user mode and back      memory: the one `unsafe impl Kernel`
 //! ```
 //!
-//! `cargo xtask boot --machine riscv64`, `mips32` and `x86_64` build it and run it in QEMU.
+//! `cargo xtask boot --machine riscv64`, `aarch64`, `mips32` and `x86_64` build it and run it in QEMU.
 #![no_std]
 #![no_main]
 #![cfg_attr(target_arch = "mips", feature(asm_experimental_arch))]
