@@ -77,6 +77,7 @@ mod atomic;
 mod cache;
 mod count;
 mod entry;
+mod hash;
 mod layout;
 mod memory;
 mod ptlb;
@@ -86,8 +87,9 @@ mod victim;
 
 pub use asids::{Asids, Context};
 pub use atomic::Atomic;
-pub use cache::{Cache, Found, Invalidate, folded};
+pub use cache::{Cache, Found, Invalidate};
 pub use count::{Count, Counters};
+pub use hash::folded;
 pub use layout::{AsidRange, Layout, Mips32, Page64, Pair, Space, Tag};
 pub use memory::{BadMemory, LINE, Memory};
 pub use ptlb::{Integrated, Probe, Ptlb, Rank, Recorded};

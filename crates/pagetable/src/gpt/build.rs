@@ -1,7 +1,7 @@
 //! New subtrees: the leaves and nodes that a span gets in an empty slot. No walker reaches them before they are linked.
 
 use super::Gpt;
-use super::bits::{agree, digit, low};
+use super::guard::{agree, digit, low};
 use super::job::{Around, Fresh, Job, Supply};
 use super::layout::{Edge, Layout};
 use super::policy::Policy;

@@ -10,7 +10,7 @@
 //! ```
 
 use super::Gpt;
-use super::bits::{agree, digit, low};
+use super::guard::{agree, digit, low};
 use super::job::{Around, Fresh, Job, New, Supply};
 use super::layout::{Edge, Layout};
 use super::policy::Policy;

@@ -45,7 +45,7 @@
 use tlbkit_addr::Flush;
 
 use super::Gpt;
-use super::bits::{agree, low};
+use super::guard::{agree, low};
 use super::job::{Around, Count, Fresh, Gone, Job, New, Supply};
 use super::layout::{Edge, Layout};
 use super::policy::Policy;

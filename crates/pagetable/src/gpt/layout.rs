@@ -3,7 +3,7 @@
 use core::fmt::Debug;
 use core::ops::Range;
 
-use super::bits::digit;
+use super::guard::digit;
 use super::link::Link;
 use crate::nodes::{LinkRange, NodeAddr, Nodes};
 use crate::word::Word;

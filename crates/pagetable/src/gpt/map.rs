@@ -1,4 +1,4 @@
-//! Mapping, from where the pages come in: one page is [`map_one`](super::one)'s if that can, the rest is an insertion.
+//! Mapping, from where the pages come in: one page is [`map_one`](super::one_page)'s if that can, the rest is an insertion.
 
 use tlbkit_addr::{Attr, PageSize, Pages, Pfn};
 

@@ -1,7 +1,7 @@
 //! Mending a table after a change that has unwound.
 
 use super::Gpt;
-use super::bits::low;
+use super::guard::low;
 use super::layout::{Edge, Layout};
 use super::policy::Policy;
 use super::slots::Place;

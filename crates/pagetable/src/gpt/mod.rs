@@ -99,10 +99,10 @@
 //! A pair format ([`Format::PAIRED`]) keeps both halves of a base page's pair in
 //! one leaf; a larger page stands alone, the half beside it absent. In the layout [`Kseg0`] all pages are in pairs.
 
-mod bits;
 mod build;
 mod census;
 mod compose;
+mod guard;
 mod insert;
 mod job;
 mod kseg0;
@@ -110,7 +110,7 @@ mod layout;
 mod link;
 mod map;
 mod mend;
-mod one;
+mod one_page;
 mod part;
 mod policy;
 mod protect;

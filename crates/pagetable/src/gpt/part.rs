@@ -1,7 +1,7 @@
 //! Parting a digit: an upper node with slots of the size that a larger page needs, lower ones for what was there.
 
 use super::Gpt;
-use super::bits::low;
+use super::guard::low;
 use super::job::{Gone, Job, New, Supply};
 use super::layout::{Edge, Layout};
 use super::policy::Policy;

@@ -11,7 +11,7 @@ use core::ops::ControlFlow;
 use tlbkit_addr::{Attr, Flush, PageSize, Pages, Pfn, Reach, VirtAddr, Vpn};
 
 use super::Gpt;
-use super::bits::low;
+use super::guard::low;
 use super::job::Job;
 use super::layout::{Edge, Layout};
 use super::policy::Policy;

@@ -4,7 +4,7 @@ use core::ops::Range;
 
 use tlbkit_addr::{PageSize, VirtAddr};
 
-use super::bits::{digit, low};
+use super::guard::{digit, low};
 use super::layout::{Edge, Layout};
 use super::policy::Policy;
 use super::way::{DEPTH, Way};

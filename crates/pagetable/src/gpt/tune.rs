@@ -27,7 +27,7 @@
 //! Everything here saves memory and nothing depends on it, so a step that finds no memory for the new nodes is left
 //! for the next change.
 
-use super::bits::{agree, digit, low};
+use super::guard::{agree, digit, low};
 use super::job::{Count, Supply};
 use super::layout::{Edge, Layout};
 use super::policy::Policy;

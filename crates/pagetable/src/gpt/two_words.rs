@@ -1,6 +1,6 @@
 //! The paper's slots: a 64-bit guard and a 64-bit pointer.
 
-use super::bits::{agree, low};
+use super::guard::{agree, low};
 use super::layout::{Edge, Found, Layout, SLOT};
 use crate::fields::Fields as _;
 use crate::nodes::{LinkRange, NodeAddr, Nodes};

@@ -4,7 +4,7 @@ use core::ops::ControlFlow;
 
 use tlbkit_addr::{Pages, Vpn};
 
-use super::bits::{agree, low};
+use super::guard::{agree, low};
 use super::layout::{Edge, Layout};
 use super::policy::Policy;
 use super::slots::Place;

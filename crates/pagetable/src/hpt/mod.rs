@@ -130,6 +130,7 @@ mod chain;
 mod grow;
 mod map;
 mod mend;
+mod move_to_front;
 mod part;
 mod protect;
 mod replace;

@@ -241,24 +241,6 @@ where
         let node = || NodeAddr::new(link.to_usize() - at * F::Word::BYTES);
         (link != F::Word::ZERO).then(|| Spot { node: node(), at })
     }
-
-    /// Swaps a bucket with the first of its chain: whatever they hold but their links.
-    #[inline(never)]
-    unsafe fn move_to_front(&self, first: Spot, hit: Spot) {
-        // SAFETY: in solo mode no CPU walks or writes meanwhile; both buckets are in the table.
-        unsafe {
-            if self.read_tag(first) & Self::LIVE == 0 {
-                return;
-            }
-            for (first_unit, hit_unit) in Self::units(first).zip(Self::units(hit)) {
-                for word in 0..Self::LINK {
-                    let front = self.nodes.read(first.node, first_unit + word);
-                    self.nodes.put(first.node, first_unit + word, self.nodes.read(hit.node, hit_unit + word));
-                    self.nodes.put(hit.node, hit_unit + word, front);
-                }
-            }
-        }
-    }
 }
 
 /// The grains word has a bit for each.

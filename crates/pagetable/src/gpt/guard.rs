@@ -1,4 +1,12 @@
-//! Shifts and masks that stay defined at the width of the word.
+//! The parts of an address at a node: the guard's bits, which [`agree`] checks, and the index into the node.
+//!
+//! ```text
+//!   address   | bits above | guard of the node | index (width) | bits below (shift) |
+//!             |<---- agree(address, base, shift + width) ----->|
+//! ```
+//!
+//! [`TwoWords`](super::TwoWords) checks the guard of every node that a walk enters. The layouts with one word a slot check all
+//! guards of the walk together, against the tag of the leaf ([`Link`](super::Link)). Shifts and masks here stay defined at the width of the word.
 
 /// Returns a word whose lowest `bits` bits are set: all of them from `usize::BITS` on.
 #[inline(always)]

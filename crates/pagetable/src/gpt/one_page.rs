@@ -19,7 +19,7 @@
 use tlbkit_addr::{Pages, Reach};
 
 use super::Gpt;
-use super::bits::{agree, low};
+use super::guard::{agree, low};
 use super::layout::{Edge, Layout};
 use super::policy::Policy;
 use super::slots::leaf_kind;

@@ -1,0 +1,36 @@
+//! Move to front: a hit in an overflow bucket swaps that bucket with the first of its chain.
+//!
+//! The swap takes several stores, and a walker on another CPU could see it half done. So a table moves to front only in
+//! [`Solo`](crate::Solo) mode, only if its array does not grow, and not while a visit is under way.
+
+use super::Hashed;
+use super::shape::Spot;
+use crate::Geometry;
+use crate::format::Format;
+use crate::nodes::Nodes;
+
+impl<'n, G, F, N, const CLUSTER: u32, const BUCKETS: u32, const LOAD: usize>
+    Hashed<'n, G, F, N, CLUSTER, BUCKETS, LOAD>
+where
+    G: Geometry,
+    F: Format,
+    N: Nodes<Word = F::Word>,
+{
+    /// Swaps a bucket with the first of its chain: whatever they hold but their links.
+    #[inline(never)]
+    pub(super) unsafe fn move_to_front(&self, first: Spot, hit: Spot) {
+        // SAFETY: in solo mode no CPU walks or writes meanwhile; both buckets are in the table.
+        unsafe {
+            if self.read_tag(first) & Self::LIVE == 0 {
+                return;
+            }
+            for (first_unit, hit_unit) in Self::units(first).zip(Self::units(hit)) {
+                for word in 0..Self::LINK {
+                    let front = self.nodes.read(first.node, first_unit + word);
+                    self.nodes.put(first.node, first_unit + word, self.nodes.read(hit.node, hit_unit + word));
+                    self.nodes.put(hit.node, hit_unit + word, front);
+                }
+            }
+        }
+    }
+}
