@@ -1,8 +1,10 @@
-//! Types that all crates of tlbkit share: addresses, page and frame numbers, page sizes, access
-//! attributes, address-space identifiers, sets of CPUs, and what a change to a page table asks to be flushed.
+//! Types that all crates of tlbkit share: addresses, page and frame numbers, page sizes, access attributes,
+//! address-space identifiers, sets of CPUs, and what a change to a page table asks to be flushed. A kernel meets them
+//! in the calls of every other crate of tlbkit, and needs nothing else to use them.
 //!
-//! Everything here is a small value: no heap, no architecture, no policy. All words are `usize` wide, so a 32-bit
-//! kernel computes in 32 bits, and a 64-bit host can handle the tables of a 32-bit machine as well as its own.
+//! A value costs a register or a few words: nothing here takes heap memory or depends on an architecture. All addresses
+//! and numbers are `usize` wide, so a 32-bit kernel computes in 32 bits, and a 64-bit host can handle the tables of a
+//! 32-bit machine as well as its own.
 //!
 //! Ranges are inclusive ([`Pages`]: `first..=last`), because the last page of the address space has no end that a
 //! `usize` could hold. Whatever could wrap returns an `Option`.
@@ -28,8 +30,7 @@
 //! assert!(flush.reach() == Reach::Everywhere && running.contains(3));
 //! assert!((Attr::READ | Attr::WRITE).contains(Attr::READ));
 //! ```
-//!
-//! | word | is |
+//! | type | is |
 //! |-|-|
 //! | [`VirtAddr`], [`PhysAddr`] | a byte address |
 //! | [`Vpn`], [`Pfn`] | a virtual page or physical frame number, counted in base pages |

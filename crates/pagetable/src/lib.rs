@@ -1,11 +1,12 @@
-//! Page tables for machines whose TLB is loaded by software, and for any kernel that must keep TLBs consistent:
-//! multi-level, linear, guarded, hashed and clustered ones behind one trait.
+//! Page tables for kernels, whether hardware or software loads the TLB: multi-level, linear, guarded, hashed and
+//! clustered ones behind one trait. A kernel that wants a table without an address space takes this crate alone;
+//! `tlbkit` builds address spaces on it. A lookup costs a few loads ([below](#which-table)), and takes no lock; a
+//! change of one page costs the walk and one store.
 //!
 //! A table is bytes in memory that the caller hands over, with a documented layout. One CPU writes it; any number
-//! of others walk it meanwhile without a lock. Nothing is allocated but nodes from that memory, every failure is an
-//! error that leaves the table as it was, and what a walker may still reach is freed only after a shootdown.
-//!
-//! One CPU that does everything needs no more than this:
+//! of others walk it meanwhile without a lock. Nodes come from that memory and from nowhere else. Every failure is an
+//! error that leaves the table as it was. A node that a walker may still reach is freed only after a shootdown.
+//! A table that one CPU both walks and changes:
 //!
 //! ```
 //! use tlbkit_addr::{Attr, PageSize, Pages, Pfn, PhysAddr, VirtAddr};

@@ -1,9 +1,9 @@
-//! Superpages: when is it worth bringing pages together so that one TLB entry maps them all?
+//! Superpages: policies that decide when to bring pages together so that one TLB entry maps them all.
 //!
-//! A kernel tells a [`Policy`] of every TLB miss and what the TLB evicted for it. The policy answers with at most one
-//! [`Action`]: promote this aligned range. The kernel copies the pages together and says so, or refuses for want of
-//! contiguous memory. Policies do no I/O and have no heap: memory for their counters is handed over, and used by
-//! segment (the largest page size, 8 MB) as segments are touched.
+//! A kernel that refills its TLB by software, or samples its misses, tells a [`Policy`] of every TLB miss and what the
+//! TLB evicted for it. The policy answers with at most one [`Action`]: promote this aligned range. The kernel copies
+//! the pages together and says so, or refuses for want of contiguous memory. Policies do no I/O and have no heap:
+//! memory for their counters is handed over, and used by segment (the largest page size, 8 MB) as segments are touched.
 //!
 //! ```
 //! use tlbkit_addr::Vpn;

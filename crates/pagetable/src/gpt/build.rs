@@ -128,7 +128,7 @@ impl<'n, G: Geometry, F: Format, N: Nodes<Word = F::Word>, L: Layout<N>, P: Poli
     ) -> Edge {
         let (shift, width) = Self::upper(job.page, ceiling, span);
         // SAFETY: the caller is the writer; the new node is private.
-        unsafe { self.sprout(job.supply, shift, width, span.first & !low(shift + width)) }
+        unsafe { self.new_node(job.supply, shift, width, span.first & !low(shift + width)) }
     }
 
     /// Returns the digit of the uppermost node for a span that is worth more than a leaf.

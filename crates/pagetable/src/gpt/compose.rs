@@ -161,7 +161,7 @@ impl<'n, G: Geometry, F: Format, N: Nodes<Word = F::Word>, L: Layout<N>, P: Poli
             Edge { node: NodeAddr::new(0), ..old }
         } else {
             // SAFETY: as above.
-            unsafe { self.sprout(job.supply, old.shift, old.width, base) }
+            unsafe { self.new_node(job.supply, old.shift, old.width, base) }
         };
         New::Filled(Fresh { node, base, around: Around::Node })
     }

@@ -491,7 +491,7 @@ impl<'n, G: Geometry, F: Format, N: Nodes<Word = F::Word>, L: Layout<N>, P: Poli
             }
             let floor = Self::floor(job.page, bit).max(top);
             let (shift, width) = Self::choose(bit, floor, ceiling, None);
-            let new = self.sprout(job.supply, shift, width, home & !low(shift + width));
+            let new = self.new_node(job.supply, shift, width, home & !low(shift + width));
             plan.node = Some(Planned { at, shift, top: shift + width });
             Fork::Node(new)
         }
@@ -509,7 +509,7 @@ impl<'n, G: Geometry, F: Format, N: Nodes<Word = F::Word>, L: Layout<N>, P: Poli
         let base = part.first & !low(old.top());
         // SAFETY: the caller is the writer; the new node is private, and slots are within their nodes.
         unsafe {
-            let new = self.sprout(job.supply, old.shift, old.width, base);
+            let new = self.new_node(job.supply, old.shift, old.width, base);
             let own = old.index(part.first)..=old.index(part.last);
             let child = |slot: usize| self.edge(Place::In(old.node, slot), old.shift, 0);
             if S::REAL {

@@ -32,7 +32,7 @@ impl<'n, G: Geometry, F: Format, N: Nodes<Word = F::Word>, L: Layout<N>, P: Poli
                     return (span, New::Below(cut), Gone::Subtree);
                 }
             }
-            let upper = self.sprout(job.supply, cut, old.top() - cut, base);
+            let upper = self.new_node(job.supply, cut, old.top() - cut, base);
             let below = cut - old.shift;
             let mut live = 0;
             for slot in 0..upper.slots() {

@@ -261,7 +261,7 @@ impl<'n, G: Geometry, F: Format, N: Nodes<Word = F::Word>, L: Layout<N>, P: Poli
         let shift = old.shift - bits;
         // SAFETY: the caller is the writer; the new node is private, and slots are within their nodes.
         unsafe {
-            let new = self.sprout(supply, shift, old.width + bits, base);
+            let new = self.new_node(supply, shift, old.width + bits, base);
             for slot in 0..old.slots() {
                 let start = base | slot << old.shift;
                 let child = self.edge(Place::In(old.node, slot), old.shift, start);
@@ -302,7 +302,7 @@ impl<'n, G: Geometry, F: Format, N: Nodes<Word = F::Word>, L: Layout<N>, P: Poli
         let (shift, slots) = (old.top() - 1, old.slots() / 2);
         // SAFETY: the caller is the writer; the new nodes are private, and slots within the node.
         unsafe {
-            let new = self.sprout(supply, shift, 1, base);
+            let new = self.new_node(supply, shift, 1, base);
             for half in 0..2 {
                 let start = base | half << shift;
                 let group = half * slots..(half + 1) * slots;
@@ -334,7 +334,8 @@ impl<'n, G: Geometry, F: Format, N: Nodes<Word = F::Word>, L: Layout<N>, P: Poli
                 |slot: usize| self.edge(Place::In(old.node, slot), old.shift, base | slot << old.shift);
             let used = |pair: usize| !child(2 * pair).is_empty() || !child(2 * pair + 1).is_empty();
             let live = (0..old.slots() / 2).filter(|&pair| used(pair)).count();
-            let upper = if live == 1 { Edge::EMPTY } else { self.sprout(supply, shift, old.width - 1, base) };
+            let upper =
+                if live == 1 { Edge::EMPTY } else { self.new_node(supply, shift, old.width - 1, base) };
             let mut last = Edge::EMPTY;
             for pair in (0..old.slots() / 2).filter(|&pair| used(pair)) {
                 let (left, right) = (child(2 * pair), child(2 * pair + 1));
@@ -344,7 +345,7 @@ impl<'n, G: Geometry, F: Format, N: Nodes<Word = F::Word>, L: Layout<N>, P: Poli
                 } else if right.is_empty() || left == right {
                     left
                 } else if Self::mergeable(left, right, old.shift) {
-                    let new = self.sprout(supply, left.shift, left.width + 1, start);
+                    let new = self.new_node(supply, left.shift, left.width + 1, start);
                     if S::REAL {
                         for (half, from) in [left, right].into_iter().enumerate() {
                             let from_base = start | half << old.shift;
@@ -360,7 +361,7 @@ impl<'n, G: Geometry, F: Format, N: Nodes<Word = F::Word>, L: Layout<N>, P: Poli
                     }
                     new
                 } else {
-                    let new = self.sprout(supply, old.shift, 1, start);
+                    let new = self.new_node(supply, old.shift, 1, start);
                     if S::REAL {
                         self.put(new.node, 0, old.shift, left);
                         self.put(new.node, 1, old.shift, right);
@@ -495,11 +496,11 @@ impl<'n, G: Geometry, F: Format, N: Nodes<Word = F::Word>, L: Layout<N>, P: Poli
         // SAFETY: the caller is the writer.
         unsafe {
             let mut stock = Stock::empty(self.nodes, &Self::WORDS);
-            self.repot(&mut Count(&mut stock), leaf, base, 0..leaf.slots());
+            self.smaller_leaves(&mut Count(&mut stock), leaf, base, 0..leaf.slots());
             if stock.take_wanted(L::REACH).is_err() {
                 return leaf;
             }
-            let new = self.repot(&mut stock, leaf, base, 0..leaf.slots());
+            let new = self.smaller_leaves(&mut stock, leaf, base, 0..leaf.slots());
             self.retire(batch, leaf);
             new
         }
@@ -511,7 +512,7 @@ impl<'n, G: Geometry, F: Format, N: Nodes<Word = F::Word>, L: Layout<N>, P: Poli
     }
 
     /// Returns smaller leaves for some slots of a leaf.
-    unsafe fn repot<S: Supply>(
+    unsafe fn smaller_leaves<S: Supply>(
         &self,
         supply: &mut S,
         leaf: Edge,
@@ -549,10 +550,10 @@ impl<'n, G: Geometry, F: Format, N: Nodes<Word = F::Word>, L: Layout<N>, P: Poli
                 return new;
             }
             let shift = leaf.shift + hull - 1;
-            let new = self.sprout(supply, shift, 1, start);
+            let new = self.new_node(supply, shift, 1, start);
             let middle = (last >> (hull - 1)) << (hull - 1);
             for (slot, part) in [first..middle, middle..last + 1].into_iter().enumerate() {
-                let entry = self.repot(supply, leaf, base, part);
+                let entry = self.smaller_leaves(supply, leaf, base, part);
                 if S::REAL {
                     self.put(new.node, slot, shift, entry);
                 }
@@ -565,7 +566,7 @@ impl<'n, G: Geometry, F: Format, N: Nodes<Word = F::Word>, L: Layout<N>, P: Poli
     }
 
     /// Takes a new indexing node.
-    pub(super) unsafe fn sprout<S: Supply>(
+    pub(super) unsafe fn new_node<S: Supply>(
         &self,
         supply: &mut S,
         shift: u32,

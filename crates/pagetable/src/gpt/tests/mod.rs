@@ -123,9 +123,9 @@ impl<G: Geometry, F: Format, N: Nodes<Word = F::Word>, L: Layout<N>, P: Policy> 
         assert!(edge.top() <= ceiling || L::PAIRS && edge.leaf, "a node covers more than its slot");
         // SAFETY: the caller's promise.
         unsafe {
-            let base = self.nearest(edge, start).unwrap() & !bits::low(edge.top());
+            let base = self.nearest(edge, start).unwrap() & !guard::low(edge.top());
             assert!(
-                bits::agree(base, start, ceiling.max(edge.top())),
+                guard::agree(base, start, ceiling.max(edge.top())),
                 "a node is under another slot than its own"
             );
             let bytes = Self::WORDS[Self::kind(edge)] * F::Word::BYTES;
@@ -173,7 +173,7 @@ impl<G: Geometry, F: Format, N: Nodes<Word = F::Word>, L: Layout<N>, P: Policy> 
     unsafe fn check_shared(&self, node: Edge, base: usize, leaf: Edge, at: usize) {
         assert!(leaf.top() <= node.top(), "halves of a pair are in two nodes");
         for half in [0, 1] {
-            let start = at & !bits::low(leaf.top()) | half << leaf.shift;
+            let start = at & !guard::low(leaf.top()) | half << leaf.shift;
             // SAFETY: no CPU writes meanwhile; the slots are within the node, the PTEs within the leaf.
             let (mapped, slots) = unsafe {
                 let word = self.nodes.read(leaf.node, Self::pte_of(leaf, start));
