@@ -279,13 +279,16 @@ fn receive(process: &'static Process, at: usize) -> Result<usize, Refused> {
 
 /// Runs threads on this CPU until the first process has ended.
 pub(crate) fn work() {
+    let mut last = None;
     while !ENDED.load(Ordering::Acquire) {
         let next = READY.lock().pop_front();
         let Some(mut thread) = next else {
             idle();
             continue;
         };
-        faults::flush_late();
+        if last.replace(thread.process.number()) != Some(thread.process.number()) {
+            faults::flush_late();
+        }
         assert_eq!(faults::switching(|| thread.space.activate()), Ok(()));
         time::begin_slice();
         let mut events;
