@@ -12,7 +12,7 @@ pub(crate) struct Planted(&'static str, u8);
 /// No TLB is flushed.
 pub(crate) const NO_FLUSH: Planted = Planted("no-flush", 1);
 /// No CPU waits for the other CPUs' TLBs: a CPU that is asked to flush its own replies first, and flushes when it takes
-/// up the next thread.
+/// up a thread of another process.
 pub(crate) const NO_WAIT: Planted = Planted("no-wait", 2);
 /// A frame is freed before its page is unmapped.
 pub(crate) const EARLY_FREE: Planted = Planted("early-free", 3);
