@@ -1,5 +1,5 @@
-//! A mapper that has never heard of tlbkit, against the model: the `x86_64` crate's, looking before it maps (see
-//! `a_refused_map_gives_a_right` in `crates/conformance/tests/foreign.rs`).
+//! A mapper that has never heard of tlbkit, against the model: the `x86_64` crate's, looking before it maps and protects
+//! (see its bugs in `crates/conformance/tests/foreign.rs`).
 #![no_main]
 
 use libfuzzer_sys::fuzz_target;
@@ -8,4 +8,4 @@ use tlbkit_conformance::fuzz;
 #[path = "../../crates/conformance/tests/mappers/x86_64.rs"]
 mod x86_64_mapper;
 
-fuzz_target!(|input: &[u8]| fuzz::mapper::<x86_64_mapper::X86<true>>(input));
+fuzz_target!(|input: &[u8]| fuzz::mapper::<x86_64_mapper::X86<true, true>>(input));

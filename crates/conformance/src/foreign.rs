@@ -15,9 +15,10 @@ use std::collections::BTreeSet;
 use std::fmt;
 
 use proptest::test_runner::{Config, RngSeed, TestCaseError, TestError, TestRunner};
-use tlbkit_addr::{Attr, PageSize, Pages, Pfn, VirtAddr};
+use tlbkit_addr::{Attr, PageSize, Pages, Pfn, VirtAddr, Vpn};
 use tlbkit_pagetable::{Change, Error, Holes, Leaf, Space};
 
+use crate::moments::place;
 use crate::{Model, Op, Profile, ops, rust, suite};
 
 /// A mapper, as the kernel that owns it would call it. Addresses are bytes; a page is named by its first.
@@ -73,6 +74,12 @@ pub trait Foreign {
         false
     }
 
+    /// Tells whether an unmap and a protect that name another page size than the page has are refused. A mapper whose functions
+    /// are told no size does to the page whatever size it has; the test asks such a one for the page's own size alone.
+    fn refuses_other_sizes(&self) -> bool {
+        false
+    }
+
     /// Returns how many nodes the mapper has of its allocator, after it has freed what it can; nothing if it does not say. A
     /// mapper whose nodes are [`frames`] says it only if it keeps those that are empty, and can free them.
     fn nodes(&mut self) -> Option<usize> {
@@ -95,19 +102,22 @@ pub enum Want {
     FailAfter,
     /// Where [`Foreign::keeps_empty`] says so.
     KeepsEmpty,
+    /// Where [`Foreign::refuses_other_sizes`] does not say that they are.
+    OtherSizes,
     /// Without [`Foreign::nodes`].
     Nodes,
 }
 
 impl Want {
     /// All of them.
-    pub const ALL: [Self; 7] = [
+    pub const ALL: [Self; 8] = [
         Self::Protect,
         Self::Writable,
         Self::Visit,
         Self::Flushed,
         Self::FailAfter,
         Self::KeepsEmpty,
+        Self::OtherSizes,
         Self::Nodes,
     ];
 }
@@ -124,6 +134,10 @@ impl fmt::Display for Want {
             Self::FailAfter => "without `fail_after` nobody checks that a map which gets no memory changes nothing",
             Self::KeepsEmpty => {
                 "`keeps_empty` says that emptied nodes stay: nobody checks that a large page can be mapped there"
+            }
+            Self::OtherSizes => {
+                "without `refuses_other_sizes` nobody checks that an unmap or a protect of another page size than was mapped \
+                 is refused"
             }
             Self::Nodes => {
                 "without `nodes` nobody checks that a mapper from which everything was unmapped holds no more nodes after \
@@ -325,7 +339,49 @@ impl<F: Foreign> Run<F> {
         if leaves.is_empty() {
             leaves.push(Pages::one(pages.first()));
         }
-        leaves.into_iter().try_for_each(|pages| self.step(&op(pages)))
+        for pages in leaves {
+            self.others(pages, &op)?;
+            self.step(&op(pages))?;
+        }
+        Ok(())
+    }
+
+    /// Asks for what is to be done to a page by every other size that the space has, which must be refused.
+    fn others(&mut self, pages: Pages, op: &impl Fn(Pages) -> Op) -> Result<(), String> {
+        let space = *self.model.space();
+        let base = space.base();
+        for size in space.sizes() {
+            let units = size.pages(base).unwrap_or(1);
+            let first = Vpn::new(pages.first().get() & !(units - 1));
+            let Some(other) = Pages::count(first, units).filter(|other| other.len() != pages.len()) else {
+                continue;
+            };
+            let Some(leaf) = self.model.overlap(other).next() else { continue };
+            if !self.mapper.refuses_other_sizes() {
+                self.unchecked.insert(Want::OtherSizes);
+                continue;
+            }
+            let at = first.address(base).get();
+            let done = match op(other) {
+                Op::Protect { change, .. } => {
+                    let writable = change.set.contains(Attr::WRITE);
+                    let Some(done) = self.mapper.protect(at, *size, writable) else { continue };
+                    self.calls.push(format!("    protect({at:#x}, {size}, writable: {writable})"));
+                    done
+                }
+                _ => {
+                    self.calls.push(format!("    unmap({at:#x}, {size})"));
+                    self.mapper.unmap(at, *size)
+                }
+            };
+            if done {
+                return Err(format!(
+                    "it was done, and should have been refused: no page of {size} is mapped at {at:#x}, but the {leaf}"
+                ));
+            }
+            self.compare(at, *size)?;
+        }
+        Ok(())
     }
 
     fn clear(&mut self) -> Result<(), String> {
@@ -437,7 +493,12 @@ impl<F: Foreign> Run<F> {
             first <= at && at + size.mask() <= first.saturating_add(bytes - 1)
         };
         if lost && !flushed.iter().any(covers) {
-            return Err(format!("the {size} page at {at:#x} must be flushed, and was not: {flushed:x?}"));
+            let ranges: Vec<_> =
+                flushed.iter().map(|(first, bytes)| format!("{bytes:#x} bytes from {first:#x}")).collect();
+            let ranges = if ranges.is_empty() { "nothing".to_owned() } else { ranges.join(", ") };
+            return Err(format!(
+                "the {size} page at {at:#x} must be flushed; a flush was asked for of {ranges}"
+            ));
         }
         Ok(())
     }
@@ -466,7 +527,7 @@ impl<F: Foreign> Run<F> {
         let wanted = leaf.map(|leaf| leaf.phys(at, space.base()).get());
         let found = self.mapper.translate(at.get());
         if found != wanted {
-            return Err(format!("{at} is translated to {found:x?}, and should be to {wanted:x?}"));
+            return Err(format!("{at} is translated {}, and should be {}", place(found), place(wanted)));
         }
         let Some(leaf) = leaf else { return Ok(()) };
         match self.mapper.writable(at.get()) {
@@ -474,7 +535,9 @@ impl<F: Foreign> Run<F> {
                 self.unchecked.insert(Want::Writable);
             }
             Some(writable) if writable != leaf.attr.contains(Attr::WRITE) => {
-                return Err(format!("{at} is writable: {writable}; it should be the other way round"));
+                let (is, should) =
+                    if writable { ("writable", "read-only") } else { ("read-only", "writable") };
+                return Err(format!("{at} is {is}, and should be {should}"));
             }
             Some(_) => {}
         }
@@ -495,11 +558,18 @@ impl<F: Foreign> Run<F> {
         if found == wanted {
             return Ok(());
         }
-        let odd = found.iter().zip(&wanted).find(|(found, wanted)| found != wanted);
+        let show = |page: Option<&(usize, usize, PageSize)>| match page {
+            Some((at, to, size)) => format!("the {size} page at {at:#x} -> {to:#x}"),
+            None => "no page".to_owned(),
+        };
+        let same = found.iter().zip(&wanted).take_while(|(found, wanted)| found == wanted).count();
         Err(format!(
-            "a visit met {} pages, and {} are mapped; the first that differ: {odd:x?}",
+            "a visit met {} pages, and {} are mapped; in ascending order, after {same} that are the same, it met {} and \
+             should have met {}",
             found.len(),
-            wanted.len()
+            wanted.len(),
+            show(found.get(same)),
+            show(wanted.get(same))
         ))
     }
 }

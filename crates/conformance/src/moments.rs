@@ -184,6 +184,11 @@ pub(crate) fn show(found: Option<Leaf>) -> String {
     found.map_or("unmapped".to_owned(), |leaf| format!("mapped by the {leaf}"))
 }
 
+/// Says where an address is translated to.
+pub(crate) fn place(phys: Option<usize>) -> String {
+    phys.map_or("to nothing".to_owned(), |phys| format!("to {phys:#x}"))
+}
+
 /// Looks a page up, as a visitor of that page alone.
 pub(crate) fn visit<'n>(table: &dyn Table<'n>, at: VirtAddr) -> Option<Leaf> {
     let mut found = None;

@@ -14,7 +14,7 @@
 //! Spots are few, so that operations meet: both ends of the space (of each half, if it has two), blocks of the largest
 //! page size in the middle, and one anywhere. The offset counts pages of the size, up from a spot or down from an
 //! end. The twist is mostly nothing; the rest of its values bend the range: an end off by one page, beyond the space,
-//! over the hole between the halves, over everything, or a size that the table does not have.
+//! over the hole between the halves, over everything, a size that the table does not have, or frames that are off by one.
 
 use proptest::prelude::*;
 use tlbkit_addr::{Attr, PageSize, Pages, Pfn, VirtAddr, Vpn};
@@ -274,7 +274,8 @@ fn frame(space: &Space, pages: Pages, size: PageSize, twist: u8, set: u8, number
         252..=253 => number << 12 & !(unit - 1),
         _ => top.saturating_sub(number % 4),
     };
-    Pfn::new(if twist == 199 { frame + 1 } else { frame })
+    // A run whose frames follow each other, none of them where a larger page may begin.
+    Pfn::new(if (190..=199).contains(&twist) { frame + 1 } else { frame })
 }
 
 /// Attributes that every format has, mostly.

@@ -3,14 +3,14 @@
 use std::cell::{Cell, RefCell};
 use std::mem::ManuallyDrop;
 
-use tlbkit_addr::{Attr, PageSize, Pages, Reach};
+use tlbkit_addr::{Attr, PageSize, Pages, Pfn, Reach};
 use tlbkit_pagetable::format::Format;
 use tlbkit_pagetable::nodes::{Chunk, Nodes, Reclaim, Slab};
-use tlbkit_pagetable::{Change, Holes, Pinned, Table, destroy};
+use tlbkit_pagetable::{Change, Holes, Leaf, Pinned, Table, destroy};
 
 use crate::moments::{Moments, visit};
 use crate::suite::{OPS, Property, Storage, Subject};
-use crate::{Failing, Mismatch, Op, Outcome, Profile, Runner, Tripping, Watching};
+use crate::{Effect, Failing, Mismatch, Model, Op, Outcome, Profile, Runner, Tripping, Watching};
 
 /// What a property has done so often that it should be told.
 pub(crate) type Count = Cell<u64>;
@@ -24,16 +24,31 @@ pub(crate) fn check<S: Subject>(
     ops: &[Op],
     count: &Count,
 ) -> Checked {
-    match property {
-        Property::Agrees => agrees::<S>(&storage::<S>(memory, false), ops),
-        Property::Waits => waits::<S>(&storage::<S>(memory, false), ops),
-        Property::HoldsBack => holds_back::<S>(&storage::<S>(memory, true), ops),
-        Property::FailsCleanly => fails_cleanly::<S>(&storage::<S>(memory, false), ops, count),
-        Property::SurvivesExhaustion => survives_exhaustion::<S>(&storage::<S>(memory, false), ops),
-        Property::SurvivesUnwinding => survives_unwinding::<S>(memory, ops, count),
-        Property::PublishesInOrder => publishes_in_order::<S>(&storage::<S>(memory, true), ops, count),
-        Property::WalksBeside => walks_beside::<S>(&storage::<S>(memory, true), ops, count),
-        Property::StaysApart => stays_apart::<S>(&storage::<S>(memory, true), ops),
+    if property == Property::SurvivesUnwinding {
+        return survives_unwinding::<S>(memory, ops, count);
+    }
+    let watched = matches!(
+        property,
+        Property::HoldsBack | Property::PublishesInOrder | Property::WalksBeside | Property::StaysApart
+    );
+    let nodes = &storage::<S>(memory, watched);
+    let checked = match property {
+        Property::Agrees => agrees::<S>(nodes, ops, count),
+        Property::Waits => waits::<S>(nodes, ops),
+        Property::HoldsBack => holds_back::<S>(nodes, ops),
+        Property::FailsCleanly => fails_cleanly::<S>(nodes, ops, count),
+        Property::SurvivesExhaustion => survives_exhaustion::<S>(nodes, ops),
+        Property::SurvivesUnwinding => Ok(()),
+        Property::PublishesInOrder => publishes_in_order::<S>(nodes, ops, count),
+        Property::WalksBeside => walks_beside::<S>(nodes, ops, count),
+        Property::StaysApart => stays_apart::<S>(nodes, ops),
+        Property::CountsLost => counts_lost::<S>(nodes, ops),
+    };
+    // Whatever else is wrong comes of what was wrong first.
+    match (nodes.fault(), checked) {
+        (None, checked) => checked,
+        (Some(what), Ok(())) => Err(Mismatch::of(what)),
+        (Some(what), Err(mismatch)) => Err(Mismatch { what, ..mismatch }),
     }
 }
 
@@ -97,7 +112,7 @@ fn check_pending(nodes: &impl Nodes, runner: &Runner<'_>) -> Checked {
     )))
 }
 
-fn agrees<S: Subject>(nodes: &Storage<'_, S>, ops: &[Op]) -> Checked {
+fn agrees<S: Subject>(nodes: &Storage<'_, S>, ops: &[Op], odd: &Count) -> Checked {
     with_table::<S>(nodes, |table, mut runner| {
         for (number, op) in ops.iter().enumerate() {
             // What hardware has noted of one page is kept for the whole.
@@ -108,19 +123,69 @@ fn agrees<S: Subject>(nodes: &Storage<'_, S>, ops: &[Op]) -> Checked {
             match *op {
                 Op::Resize { pages, .. } => runner.run(table, &[noted(pages), *op])?,
                 // What can be one page becomes one, mostly.
-                Op::Map { pages, size, .. } if number % 4 != 3 => {
+                Op::Map { pages, .. } if number % 4 != 3 => {
                     runner.run(table, &[*op])?;
-                    let space = table.space();
-                    let fits = |to: &&PageSize| **to > size && space.check_sized(pages, **to).is_ok();
-                    if let Some(&to) = space.sizes().iter().find(fits) {
+                    if let Some(to) = larger(table, op) {
+                        odd.set(odd.get() + odd_one_out(table, &mut runner, pages, to)?);
                         runner.run(table, &[noted(pages), Op::Resize { pages, to }])?;
                     }
                 }
                 _ => runner.run(table, &[*op])?,
             }
+            fault::<S>(nodes).map_err(|mismatch| mismatch.after(op, None))?;
         }
         check_pending(nodes, &runner)
     })
+}
+
+/// Returns the size that the pages of a map can be joined to.
+fn larger<'n>(table: &dyn Table<'n>, op: &Op) -> Option<PageSize> {
+    let Op::Map { pages, size, .. } = *op else { return None };
+    let space = table.space();
+    let fits = |to: &&PageSize| **to > size && space.check_sized(pages, **to).is_ok();
+    space.sizes().iter().copied().find(|to| fits(&to))
+}
+
+/// Joins pages the last of which differs from the others in one attribute, or in its frame: each that there is, one after the
+/// other. None may be joined but by what hardware notes. Returns how many joins were tried, and leaves the pages as they were.
+fn odd_one_out<'n>(
+    table: &dyn Table<'n>,
+    runner: &mut Runner<'n>,
+    pages: Pages,
+    to: PageSize,
+) -> Result<u64, Mismatch> {
+    let space = table.space();
+    let last = runner.model().overlap(pages).last();
+    // What was refused is no block of small pages.
+    let Some(leaf) = last.filter(|last| last.size < to) else { return Ok(0) };
+    let Leaf { at, size, frame, attr } = leaf;
+    let page = Pages::count(at.vpn(space.base()), size.pages(space.base()).unwrap_or(1));
+    let Some(page) = page.filter(|page| pages.contains(page.last())) else { return Ok(0) };
+    let unmap = Op::Unmap { pages: page, holes: Holes::Refuse, room: None };
+    let map = |frame, attr| Op::Map { pages: page, frame, size, attr };
+    let (profile, is_base) = (*runner.model().profile(), size == space.base());
+    let bits = profile.optional.difference(Attr::ACCESSED | Attr::DIRTY).iter();
+    let odd = bits.map(|bit| (frame, attr ^ bit)).chain([(Pfn::new(frame.get() ^ page.len()), attr)]);
+    let differs = |&(other, stored): &(Pfn, Attr)| {
+        other != frame || profile.stored(frame, size, stored, is_base).is_ok_and(|stored| stored != attr)
+    };
+    let mut tried = 0;
+    for (frame, attr) in odd.filter(differs).take(if cfg!(miri) { 1 } else { usize::MAX }) {
+        runner.perform_only(table, &unmap)?;
+        if runner.model().refusals(&map(frame, attr)).is_empty() {
+            runner.perform_only(table, &map(frame, attr))?;
+            let joined = runner.perform_only(table, &Op::Resize { pages, to });
+            let odd = Leaf { frame, attr, ..leaf };
+            joined.map_err(|mismatch| {
+                let what = format!("{}: {odd} was mapped where {leaf} would follow", mismatch.what);
+                Mismatch { what, ..mismatch }
+            })?;
+            runner.perform_only(table, &unmap)?;
+            tried += 1;
+        }
+        runner.perform_only(table, &map(leaf.frame, leaf.attr))?;
+    }
+    Ok(tried)
 }
 
 fn waits<S: Subject>(nodes: &Storage<'_, S>, ops: &[Op]) -> Checked {
@@ -128,6 +193,7 @@ fn waits<S: Subject>(nodes: &Storage<'_, S>, ops: &[Op]) -> Checked {
         let mut runner = runner.with_patience(3);
         for op in ops {
             runner.run(table, &[*op])?;
+            fault::<S>(nodes).map_err(|mismatch| mismatch.after(op, None))?;
             check_pending(nodes, &runner).map_err(|mismatch| mismatch.after(op, None))?;
         }
         runner.clear(table, S::SHRINKS)?;
@@ -209,9 +275,20 @@ fn survives_exhaustion<S: Subject>(nodes: &Storage<'_, S>, ops: &[Op]) -> Checke
     })
 }
 
-/// The last operation of a sequence unwinds, in each call to the caller's code, one after the other.
+/// The last operation of a sequence that does anything unwinds, in one call to the caller's code after the other.
 fn survives_unwinding<S: Subject>(memory: &mut [Chunk], ops: &[Op], unwound: &Count) -> Checked {
+    let mut model = model::<S>(memory)?;
+    let mut does = |op: &Op| {
+        if model.weight(op) > Runner::MOST || !model.refusals(op).is_empty() {
+            return false;
+        }
+        let effect = model.effect(op);
+        model.commit(&effect);
+        effect != Effect::default()
+    };
     let ops = &ops[..ops.len().min(OPS.min(16))];
+    let doing = ops.iter().enumerate().filter(|(_, op)| does(op)).map(|(number, _)| number + 1).last();
+    let ops = &ops[..doing.unwrap_or(ops.len())];
     let Some((last, first)) = ops.split_last() else { return Ok(()) };
     unwinds::<S>(memory, first, last, unwound)?;
     // What a few pages were mapped for is to be unmapped, and their frames handed over.
@@ -224,47 +301,74 @@ fn survives_unwinding<S: Subject>(memory: &mut [Chunk], ops: &[Op], unwound: &Co
     }
 }
 
+/// Returns the model of a new table.
+fn model<S: Subject>(memory: &mut [Chunk]) -> Result<Model, Mismatch> {
+    let nodes = storage::<S>(memory, false);
+    let table = S::build(&nodes).map_err(Mismatch::no_table)?;
+    let model = Model::new(table.space(), Profile::of::<S::Format>()).with_marks(table.payload_bits());
+    // SAFETY: nobody walks the table.
+    unsafe { destroy(table).reclaim() };
+    Ok(model)
+}
+
+/// Calls at the beginning, and at the end, that unwind one after the other; of those in between about as many.
+const CALLS: usize = 4;
+
 fn unwinds<S: Subject>(memory: &mut [Chunk], first: &[Op], last: &Op, unwound: &Count) -> Checked {
-    for calls in 0.. {
-        let nodes = storage::<S>(memory, false);
-        let mut table = S::build(&nodes).map_err(Mismatch::no_table)?;
-        let stopped = unwind_at::<S>(&nodes, &mut table, first, last, calls)?;
-        // SAFETY: nobody walks the table any more.
-        unsafe { destroy(table).reclaim() };
-        let (out, lost, pending) = (nodes.inner().out(), nodes.held().lost(), nodes.held().pending());
-        if stopped.is_some() && (out != lost || pending != 0) {
-            return Err(Mismatch::of(format!(
-                "call {calls} to the caller's code unwound, and when the table was gone {lost} nodes were lost, {out} \
-                 were out, and {pending} pending"
-            ))
-            .after(last, None));
-        }
-        unwound.set(unwound.get() + u64::from(stopped == Some(true)));
-        if stopped != Some(true) {
-            return Ok(());
-        }
+    // None unwinds, and all are counted.
+    let calls = unwinds_at::<S>(memory, first, last, usize::MAX / 2)?;
+    let chosen = |call: &usize| {
+        *call < CALLS || *call + CALLS >= calls || call.is_multiple_of(calls / CALLS)
+    };
+    for call in (0..calls).filter(chosen) {
+        unwinds_at::<S>(memory, first, last, call)?;
+        unwound.set(unwound.get() + 1);
     }
     Ok(())
 }
 
-/// Lets call number `calls` unwind; tells whether there was such a call, or nothing if the operation is too large.
+/// Lets call number `call` unwind. Returns how many calls there were up to that, none if the operation is too large.
+fn unwinds_at<S: Subject>(
+    memory: &mut [Chunk],
+    first: &[Op],
+    last: &Op,
+    call: usize,
+) -> Result<usize, Mismatch> {
+    let nodes = storage::<S>(memory, false);
+    let mut table = S::build(&nodes).map_err(Mismatch::no_table)?;
+    let calls = unwind_at::<S>(&nodes, &mut table, first, last, call);
+    let calls = fault::<S>(&nodes).and(calls)?;
+    // SAFETY: nobody walks the table any more.
+    unsafe { destroy(table).reclaim() };
+    let (out, lost, pending) = (nodes.inner().out(), nodes.held().lost(), nodes.held().pending());
+    if out != lost || pending != 0 {
+        return Err(Mismatch::of(format!(
+            "call {call} to the caller's code unwound, and when the table was gone {lost} nodes were lost, {out} \
+             were out, and {pending} pending"
+        ))
+        .after(last, None));
+    }
+    Ok(calls)
+}
+
+/// Lets call number `call` unwind of a table's. Returns as `unwinds_at`.
 fn unwind_at<'n, S: Subject>(
     nodes: &Storage<'_, S>,
     table: &mut dyn Table<'n>,
     first: &[Op],
     last: &Op,
-    calls: usize,
-) -> Result<Option<bool>, Mismatch> {
+    call: usize,
+) -> Result<usize, Mismatch> {
     let table = &*table;
     // The batches of a table that fails may hold a node twice, and a list that ends nowhere: they are not dropped.
     let mut runner = ManuallyDrop::new(Runner::new(table, Profile::of::<S::Format>(), 0));
     runner.replay(table, first)?;
     if runner.model().weight(last) > Runner::MOST {
         runner.settle();
-        return Ok(None);
+        return Ok(0);
     }
     let trip = nodes.inner().inner().trip();
-    trip.set(calls);
+    trip.set(call);
     let whole = || {
         let (out, lost, pending) = (nodes.inner().out(), nodes.held().lost(), nodes.held().pending());
         let own = table.footprint().nodes + table.footprint().leaves;
@@ -272,14 +376,13 @@ fn unwind_at<'n, S: Subject>(
             return Ok(());
         }
         Err(Mismatch::of(format!(
-            "call {calls} to the caller's code unwound, and {out} nodes are out: the table counts {own}, {pending} are \
+            "call {call} to the caller's code unwound, and {out} nodes are out: the table counts {own}, {pending} are \
              pending, {lost} lost"
         )))
     };
-    let unwound = runner.unwind(table, last, trip, calls.is_multiple_of(2), &whole);
-    let stopped = unwound
-        .and_then(|stopped| whole().map(|()| stopped))
-        .map_err(|mismatch| mismatch.after(last, None))?;
+    let unwound = runner.unwind(table, last, trip, call.is_multiple_of(2), &whole);
+    let calls = trip.calls();
+    unwound.and_then(|_| whole()).map_err(|mismatch| mismatch.after(last, None))?;
     check_pending(nodes, &runner).map_err(|mismatch| mismatch.after(last, None))?;
     // Goes on with it as with any other table.
     runner.settle();
@@ -287,7 +390,7 @@ fn unwind_at<'n, S: Subject>(
     runner.run(table, first)?;
     runner.run(table, &[*last])?;
     runner.clear(table, false)?;
-    Ok(Some(stopped))
+    Ok(calls)
 }
 
 /// Tells whether a walk may begin while the writer is in a change: beside another CPU's, or the MMU's.
@@ -297,6 +400,15 @@ fn walked_beside<S: Subject>() -> bool {
     S::Mode::SHARED || S::Format::WALK_CACHE != WalkCache::Nothing
 }
 
+/// Returns an operation, and what makes one page of what was mapped and small pages of that again, if that can be.
+fn with_joins<'n>(table: &dyn Table<'n>, op: &Op) -> Vec<Op> {
+    let mut ops = vec![*op];
+    if let (Op::Map { pages, size, .. }, Some(to)) = (*op, larger(table, op)) {
+        ops.extend([to, size].map(|to| Op::Resize { pages, to }));
+    }
+    ops
+}
+
 /// After every store of an operation a walk gives the answer before it or the one after it.
 fn publishes_in_order<S: Subject>(nodes: &Storage<'_, S>, ops: &[Op], looks: &Count) -> Checked {
     if !walked_beside::<S>() {
@@ -304,7 +416,11 @@ fn publishes_in_order<S: Subject>(nodes: &Storage<'_, S>, ops: &[Op], looks: &Co
     }
     with_table::<S>(nodes, |table, runner| {
         let mut runner = runner.with_patience(usize::MAX);
-        for op in ops {
+        // A join and a split are many stores: some will do.
+        let joined = |(number, op): (usize, &Op)| {
+            if number.is_multiple_of(4) { with_joins(table, op) } else { vec![*op] }
+        };
+        for op in &ops.iter().enumerate().flat_map(joined).collect::<Vec<_>>() {
             nodes.begin(0);
             if runner.model().weight(op) > Runner::MOST {
                 continue;
@@ -334,12 +450,13 @@ fn walks_beside<S: Subject>(nodes: &Storage<'_, S>, ops: &[Op], between: &Count)
     }
     with_table::<S>(nodes, |table, runner| {
         let runner = RefCell::new(runner.with_patience(usize::MAX));
-        // What is mapped is unmapped under a walk, too, and comes back.
-        let ops = ops.iter().flat_map(|op| match *op {
-            Op::Map { pages, .. } => {
-                vec![*op, Op::Unmap { pages, holes: Holes::Skip, room: None }, *op]
+        // What is mapped is joined, split and unmapped under a walk, too, and comes back.
+        let ops = ops.iter().flat_map(|op| {
+            let mut ops = with_joins(table, op);
+            if let Op::Map { pages, .. } = *op {
+                ops.extend([Op::Unmap { pages, holes: Holes::Skip, room: None }, *op]);
             }
-            _ => vec![*op],
+            ops
         });
         for (number, op) in ops.enumerate() {
             let op = &op;
@@ -411,4 +528,33 @@ fn stays_apart<S: Subject>(nodes: &Storage<'_, S>, ops: &[Op]) -> Checked {
     fault::<S>(nodes)?;
     nodes.begin(2);
     take_apart::<S>(nodes, two)
+}
+
+/// A table that is dropped counts what is lost by that.
+fn counts_lost<S: Subject>(nodes: &Storage<'_, S>, ops: &[Op]) -> Checked {
+    let table = S::build(nodes).map_err(Mismatch::no_table)?;
+    let mut runner = Runner::new(&table, Profile::of::<S::Format>(), usize::MAX);
+    for op in ops {
+        runner.perform_only(&table, op)?;
+    }
+    let owed = runner.drop_some();
+    let waiting = runner.pending();
+    let had = nodes.inner().out() - owed - waiting;
+    drop(table);
+    let tell = |when: &str, waiting: usize| {
+        let (out, lost, pending) = (nodes.inner().out(), nodes.held().lost(), nodes.held().pending());
+        if (out, lost, pending) == (had + owed + waiting, had + owed, waiting) {
+            return Ok(());
+        }
+        Err(Mismatch::of(format!(
+            "a table of {had} nodes was dropped that was not taken apart, and owed {owed} of batches that were dropped; \
+             {waiting} more {when}: {lost} are counted as lost (it should be {}), {pending} as pending ({waiting}), and {out} \
+             are not free ({})",
+            had + owed,
+            had + owed + waiting
+        )))
+    };
+    tell("wait in batches", waiting)?;
+    runner.settle();
+    tell("should wait, the batches being reclaimed", 0)
 }

@@ -119,6 +119,17 @@ impl<'n> Runner<'n> {
         self.perform(table, op).map_err(|mismatch| mismatch.after(op, None))
     }
 
+    /// Drops every other batch, so that the table owes what these own. Returns how many nodes that is.
+    pub(crate) fn drop_some(&mut self) -> usize {
+        let had = self.pending();
+        let mut keep = false;
+        self.batches.retain(|_| {
+            keep = !keep;
+            keep
+        });
+        had - self.pending()
+    }
+
     /// Returns the model.
     pub const fn model(&self) -> &Model {
         &self.model

@@ -76,11 +76,14 @@ pub enum Property {
     /// Two tables on one storage know nothing of each other: none comes to a node of the other's, and one that is taken
     /// apart leaves the other whole.
     StaysApart,
+    /// A table that is dropped without having been taken apart counts its nodes as lost, and those that it owes by batches that
+    /// were dropped ([`Held::bury`](tlbkit_pagetable::nodes::Held::bury)); those of batches that wait come back.
+    CountsLost,
 }
 
 impl Property {
     /// All of them.
-    pub const ALL: [Self; 9] = [
+    pub const ALL: [Self; 10] = [
         Self::Agrees,
         Self::Waits,
         Self::HoldsBack,
@@ -90,11 +93,13 @@ impl Property {
         Self::PublishesInOrder,
         Self::WalksBeside,
         Self::StaysApart,
+        Self::CountsLost,
     ];
 
     /// Returns what the property's [`find`] counts, in words.
     const fn counts(self) -> Option<&'static str> {
         match self {
+            Self::Agrees => Some("joins of pages of which one is the odd one out"),
             Self::FailsCleanly => Some("allocations failed"),
             Self::SurvivesUnwinding => Some("calls unwound"),
             Self::PublishesInOrder => Some("looks between two stores"),
@@ -152,6 +157,7 @@ pub(crate) fn config(source: Option<&'static str>) -> Config {
         config.cases = if cfg!(miri) { 1 } else { 32 };
     }
     config.max_shrink_iters = 600;
+    config.max_shrink_time = 15_000;
     config.failure_persistence = None;
     if let Some(source) = source
         && !cfg!(miri)
@@ -260,7 +266,7 @@ macro_rules! conformance {
             $crate::conformance! { @tests
                 agrees Agrees, waits Waits, holds_back HoldsBack, fails_cleanly FailsCleanly,
                 survives_exhaustion SurvivesExhaustion, survives_unwinding SurvivesUnwinding,
-                publishes_in_order PublishesInOrder, walks_beside WalksBeside, stays_apart StaysApart
+                publishes_in_order PublishesInOrder, walks_beside WalksBeside, stays_apart StaysApart, counts_lost CountsLost
             }
         }
     };

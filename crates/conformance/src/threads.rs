@@ -398,8 +398,14 @@ macro_rules! threads {
                 Slab::<<$format as Format>::Word, $crate::pagetable::Shared>::new(&mut memory, 0).unwrap();
             let $nodes = &slab;
             $crate::threads::race($new.expect("a new table")).unwrap_or_else(|wrong| panic!("{wrong}"));
-            let left = (slab.usage().nodes, slab.held().pending(), slab.held().lost());
-            assert_eq!(left, (0, 0, 0), "nodes in use, pending and lost when the table is gone");
+            let (used, held) = (slab.usage().nodes, slab.held());
+            if (used, held.pending(), held.lost()) != (0, 0, 0) {
+                panic!(
+                    "the table is gone, and of its nodes {used} were not freed, {} are pending, {} lost",
+                    held.pending(),
+                    held.lost()
+                );
+            }
         }
     };
 }

@@ -12,6 +12,8 @@ use crate::wrap::forward;
 pub struct Trip {
     /// How many calls return before the one that unwinds.
     left: AtomicUsize,
+    /// How many calls there were since it was set.
+    calls: AtomicUsize,
 }
 
 /// No call unwinds.
@@ -22,12 +24,18 @@ const DONE: usize = usize::MAX - 1;
 impl Trip {
     /// Returns a count-down that has not begun.
     pub const fn new() -> Self {
-        Self { left: AtomicUsize::new(NEVER) }
+        Self { left: AtomicUsize::new(NEVER), calls: AtomicUsize::new(0) }
     }
 
     /// Lets `calls` calls return from now on, and the next one unwind.
     pub fn set(&self, calls: usize) {
         self.left.store(calls, Ordering::Relaxed);
+        self.calls.store(0, Ordering::Relaxed);
+    }
+
+    /// Returns how many calls there were since the count-down was set.
+    pub fn calls(&self) -> usize {
+        self.calls.load(Ordering::Relaxed)
     }
 
     /// Ends the count-down, and tells whether a call has unwound.
@@ -41,6 +49,7 @@ impl Trip {
     ///
     /// If it is the chosen one; without a message.
     pub fn call(&self) {
+        self.calls.fetch_add(1, Ordering::Relaxed);
         let left = self.left.load(Ordering::Relaxed);
         if !matches!(left, NEVER | DONE) {
             self.left.store(left.checked_sub(1).unwrap_or(DONE), Ordering::Relaxed);

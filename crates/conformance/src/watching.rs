@@ -15,8 +15,9 @@ const SINK: usize = 1 << 12;
 
 /// Storage that watches its users.
 ///
-/// While it [watches](Self::watched), it knows which nodes are taken, and by which table. An access to any other node is
-/// a [fault](Self::fault), is answered with zeroes and does no harm. [`at_stores`](Self::at_stores) calls back after
+/// It knows which nodes are taken: one that is freed twice, or as [clean](Reclaim::free) and is not, is a
+/// [fault](Self::fault). While it [watches](Self::watched), it knows by which table, too, and an access to any
+/// other node is a fault, is answered with zeroes and does no harm. [`at_stores`](Self::at_stores) calls back after
 /// every store of a change, [`at_load`](Self::at_load) before one load of a walk.
 ///
 /// A store through a pointer from [`Nodes::at`] that the table does not [tell](Nodes::stored) is noticed at the next call of
@@ -48,6 +49,7 @@ struct Book {
 
 /// A node that is taken.
 struct Taken {
+    words: usize,
     table: usize,
     operation: usize,
     walked: bool,
@@ -61,7 +63,7 @@ enum By {
 }
 
 impl<N: Nodes> Watching<N> {
-    /// Wraps a storage, to which it adds nothing.
+    /// Wraps a storage that nobody has taken a node of, and watches no access.
     pub fn new(inner: N) -> Self {
         Self::of(inner, false)
     }
@@ -178,21 +180,20 @@ impl Book {
         known
     }
 
-    fn take(&mut self, node: NodeAddr) {
-        let taken = Taken { table: self.table, operation: self.operation, walked: false };
+    fn take(&mut self, node: NodeAddr, words: usize) {
+        let taken = Taken { words, table: self.table, operation: self.operation, walked: false };
         self.nodes.insert(node, taken);
     }
 
-    /// Tells whether a node may be freed.
-    fn free(&mut self, node: NodeAddr) -> bool {
-        match self.nodes.remove(&node) {
-            Some(taken) => self.returned += usize::from(taken.operation < self.operation || taken.walked),
-            None => {
-                self.fault.get_or_insert_with(|| format!("node {:#x} was freed twice", node.get()));
-                return false;
-            }
+    /// Tells whether a node may be freed, and how many words it has.
+    fn free(&mut self, node: NodeAddr) -> Option<usize> {
+        let taken = self.nodes.remove(&node);
+        if let Some(taken) = &taken {
+            self.returned += usize::from(taken.operation < self.operation || taken.walked);
+        } else {
+            self.fault.get_or_insert_with(|| format!("node {:#x} was freed twice", node.get()));
         }
-        true
+        taken.map(|taken| taken.words)
     }
 }
 
@@ -257,9 +258,7 @@ unsafe impl<N: Nodes> Nodes for Watching<N> {
 
     fn take_within(&self, words: usize, last: usize) -> Option<NodeAddr> {
         let node = self.inner.take_within(words, last)?;
-        if self.on {
-            self.book.borrow_mut().take(node);
-        }
+        self.book.borrow_mut().take(node, words);
         Some(node)
     }
 
@@ -351,11 +350,22 @@ unsafe impl<N: Nodes> Nodes for Watching<N> {
 // SAFETY: every answer is that of the storage inside, except that it never is `Sync`.
 unsafe impl<N: Nodes> Reclaim for Watching<N> {
     unsafe fn free(&self, node: NodeAddr, clean: bool) {
-        if self.on && !self.book.borrow_mut().free(node) {
-            return;
+        let words = self.book.borrow_mut().free(node);
+        let Some(words) = words else { return };
+        // SAFETY: the caller's promise, about the storage inside: nobody else is in the node.
+        let word = |index: &usize| unsafe { self.inner.read(node, *index) } != N::Word::ZERO;
+        let dirty = if clean { (0..words).find(word) } else { None };
+        if let Some(index) = dirty {
+            self.book.borrow_mut().fault.get_or_insert_with(|| {
+                format!(
+                    "node {:#x} was given back as clean, which says that all its words are zero, and word {index} of its \
+                     {words} is not",
+                    node.get()
+                )
+            });
         }
-        // SAFETY: the caller's promise, about the storage inside.
-        unsafe { self.inner.free(node, clean) };
+        // SAFETY: as above.
+        unsafe { self.inner.free(node, clean && dirty.is_none()) };
     }
 
     unsafe fn link(&self, node: NodeAddr) -> *const Record {

@@ -17,18 +17,28 @@ mod by_x86_64 {
 
     #[test]
     fn agrees() {
-        assert_eq!(check::<X86<true>>(64, 0), Ok([Want::Visit, Want::KeepsEmpty].into()));
+        assert_eq!(check::<X86<true, true>>(64, 0), Ok([Want::Visit, Want::KeepsEmpty].into()));
     }
 
-    mapper!(holds, X86<true>);
+    mapper!(holds, X86<true, true>);
 
     /// A bug of x86_64 0.15: `map_to` of a small page where a large one is mapped adds the small page's flags to the large
     /// one's entry, as if that were a link, before it fails with `ParentEntryHugePage`. Who is refused a writable page has
     /// made a read-only one writable.
     #[test]
     fn a_refused_map_gives_a_right() {
-        let wrong = check::<X86<false>>(64, 0).unwrap_err().to_string();
-        assert!(wrong.contains("is writable: true; it should be the other way round"), "{wrong}");
+        let wrong = check::<X86<false, true>>(64, 0).unwrap_err().to_string();
+        assert!(wrong.contains("is writable, and should be read-only"), "{wrong}");
+    }
+
+    /// Another: `update_flags` of a large page where small ones are mapped makes a large page of the node that leads to them.
+    #[test]
+    fn a_protect_of_a_large_page_takes_a_node_for_one() {
+        let wrong = check::<X86<true, false>>(64, 0).unwrap_err().to_string();
+        assert!(
+            wrong.contains("it was done, and should have been refused: no page of 2M is mapped at"),
+            "{wrong}"
+        );
     }
 }
 
@@ -43,7 +53,7 @@ mod by_multiarch {
     fn agrees() {
         assert_eq!(
             check::<Multiarch>(64, 0),
-            Ok([Want::Visit, Want::Flushed, Want::KeepsEmpty, Want::Nodes].into())
+            Ok([Want::Visit, Want::Flushed, Want::KeepsEmpty, Want::OtherSizes, Want::Nodes].into())
         );
     }
 }

@@ -6,7 +6,7 @@ use tlbkit_addr::{Pages, VirtAddr, Vpn};
 use tlbkit_pagetable::{Entry, Leaf, Mark, Observe, Pinned, Table};
 
 use super::{Mismatch, Runner};
-use crate::moments::show;
+use crate::moments::{place, show};
 
 /// A TLB that translates every page of a table in virtual memory, or none.
 struct Tlb(bool);
@@ -128,7 +128,7 @@ impl<'n> Runner<'n> {
         let phys = |leaf: Leaf| leaf.frame.address(base).get() + (at.get() - leaf.at.get());
         let (found, wanted) = (table.translate(pinned, at).map(|phys| phys.get()), wanted.map(phys));
         if found != wanted {
-            return mismatch!("{at} is translated to {found:x?}, not {wanted:x?}");
+            return mismatch!("{at} is translated {}, not {}", place(found), place(wanted));
         }
         Ok(())
     }

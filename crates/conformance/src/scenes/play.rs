@@ -160,7 +160,8 @@ fn visit_page(table: &dyn Table<'static>, page: usize) -> Option<Leaf> {
     let page = Pages::one(Vpn::new(page));
     // SAFETY: the caller acknowledges no shootdown during the call.
     let _ = table.for_each(unsafe { Pinned::by(&()) }, page, &mut |leaf| {
-        assert_eq!(found.replace(leaf), None, "a page is visited twice");
+        let before = found.replace(leaf);
+        assert!(before.is_none(), "a page is visited twice: {before:?}, then {leaf:?}");
         ControlFlow::Continue(())
     });
     found
@@ -245,7 +246,7 @@ where
         let base = table.space().base();
         for &page in stay {
             let times = seen.iter().filter(|leaf| leaf.at.vpn(base).get() == page).count();
-            assert_eq!(times, 1, "page {page} stays: {seen:?}");
+            assert!(times == 1, "page {page} stays, and the visit met it {times} times: {seen:?}");
         }
         for leaf in seen.iter().filter(|leaf| !stay.contains(&leaf.at.vpn(base).get())) {
             let ever = states.iter().flatten().any(|known| *known == Some(*leaf));
@@ -370,7 +371,7 @@ where
     let table = Arc::into_inner(table).expect("every walker is gone");
     // SAFETY: as above.
     unsafe { destroy(table).reclaim() };
-    assert_eq!(storage.out(), 0, "the storage is not empty");
+    assert!(storage.out() == 0, "the table is gone, and {} of its nodes were not freed", storage.out());
 
     drop(stage);
 }

@@ -76,7 +76,8 @@ unsafe impl<W: Word> Nodes for Watched<W> {
 
     unsafe fn record(&self, node: NodeAddr, words: usize) -> *const Record {
         self.with(node, |node| {
-            assert_eq!(words, node.cells.len(), "the node is of another size");
+            let has = node.cells.len();
+            assert!(words == has, "the table says that a node of {has} words has {words}");
             &raw const *node.record
         })
     }
@@ -87,8 +88,12 @@ unsafe impl<W: Word> Reclaim for Watched<W> {
     unsafe fn free(&self, node: NodeAddr, clean: bool) {
         self.with(node, |node| {
             // SAFETY: by the caller's promise nobody else is in the node.
-            let dirty = node.cells.iter().any(|cell| unsafe { W::read_alone(cell) } != W::ZERO);
-            assert!(!(clean && dirty), "a node is not as clean as it is said to be");
+            let dirty = node.cells.iter().position(|cell| unsafe { W::read_alone(cell) } != W::ZERO);
+            if let Some(index) = dirty.filter(|_| clean) {
+                panic!(
+                    "a node was given back as clean, which says that all its words are zero, and word {index} is not"
+                );
+            }
             node.freed.store(true, Ordering::Relaxed);
         });
         self.out.fetch_sub(1, Ordering::Relaxed);

@@ -25,8 +25,8 @@ impl FrameDeallocator<Size4KiB> for Frames {
     }
 }
 
-/// With `LOOKS` it looks before it maps: see `a_refused_map_gives_a_right` in foreign.rs.
-pub(crate) struct X86<const LOOKS: bool> {
+/// It looks before it maps with `MAPS`, and before it protects with `PROTECTS`: see the bugs in foreign.rs.
+pub(crate) struct X86<const MAPS: bool, const PROTECTS: bool> {
     table: OffsetPageTable<'static>,
     flushed: Vec<(usize, usize)>,
 }
@@ -43,7 +43,7 @@ fn large(at: usize) -> Page<Size2MiB> {
     Page::containing_address(VirtAddr::new(at as u64))
 }
 
-impl<const LOOKS: bool> Foreign for X86<LOOKS> {
+impl<const MAPS: bool, const PROTECTS: bool> Foreign for X86<MAPS, PROTECTS> {
     fn new() -> Self {
         let root: *mut PageTable = std::ptr::with_exposed_provenance_mut(frames::take().unwrap());
         // SAFETY: the frame is ours alone.
@@ -59,7 +59,7 @@ impl<const LOOKS: bool> Foreign for X86<LOOKS> {
     }
 
     fn map(&mut self, at: usize, to: usize, size: PageSize, writable: bool) -> bool {
-        if LOOKS && self.translate(at).is_some() {
+        if MAPS && self.translate(at).is_some() {
             return false;
         }
         let (to, flags) = (PhysAddr::new(to as u64), flags(writable));
@@ -90,6 +90,11 @@ impl<const LOOKS: bool> Foreign for X86<LOOKS> {
     }
 
     fn protect(&mut self, at: usize, size: PageSize, writable: bool) -> Option<bool> {
+        let found = self.table.translate(VirtAddr::new(at as u64));
+        let has = |bytes| matches!(found, TranslateResult::Mapped { frame, .. } if frame.size() == bytes);
+        if PROTECTS && !has(size.bytes() as u64) {
+            return Some(false);
+        }
         // SAFETY: as above.
         let done = unsafe {
             if size == PageSize::K4 {
@@ -118,6 +123,10 @@ impl<const LOOKS: bool> Foreign for X86<LOOKS> {
     }
 
     fn keeps_empty(&self) -> bool {
+        true
+    }
+
+    fn refuses_other_sizes(&self) -> bool {
         true
     }
 

@@ -51,6 +51,11 @@ impl<'n, G: Geometry, N: Nodes<Word = u64>> Own<'n, G, N> {
         }
     }
 
+    /// Zeroes a node that a walker may be in.
+    pub(super) fn wipe(&self, node: NodeAddr) {
+        (0..slots::<G>()).for_each(|index| self.put(node, index, 0));
+    }
+
     /// Retires a node that is linked still.
     pub(super) fn retire_first(&self, batch: &mut Retired<'n>, node: NodeAddr, level: usize) {
         if self.live(node, 0) == 0 && level + 1 == LEVELS {

@@ -110,6 +110,7 @@ impl<'n, G: Geometry, N: Nodes<Word = u64>> Own<'n, G, N> {
     fn retire(&self, batch: &mut Retired<'n>, node: NodeAddr, clean: bool) {
         self.tally.node(-1, Self::BYTES);
         planted!(FreedAtOnce, (), return self.free_at_once(node, clean));
+        let clean = planted!(FalseClean, clean, true);
         // SAFETY: the node is the table's, and unlinked.
         unsafe { batch.push(node, clean) };
     }
@@ -253,6 +254,7 @@ impl<'n, G: Geometry, N: Nodes<Word = u64>> Own<'n, G, N> {
                 self.clear(batch, below, level + 1, part, frames);
                 let left = self.live(below, 0);
                 let left = planted!(RetiredFirst, left, self.unlink_late(node, index, below, level));
+                let left = planted!(KeptEmpty, left, 1);
                 if left == 0 {
                     self.put(node, index, 0);
                     self.live(node, -1);
@@ -275,6 +277,7 @@ impl<'n, G: Geometry, N: Nodes<Word = u64>> Own<'n, G, N> {
             frames.reserve(leaves)?;
         }
         self.clear(batch, self.root, 0, pages, &mut frames);
+        planted!(FlushedForNothing, (), batch.touch(Reach::Everywhere, pages));
         if mapped > 0 {
             let pages = planted!(OnePageFlushed, pages, Pages::one(pages.first()));
             batch.touch(Reach::Everywhere, pages);
@@ -318,10 +321,16 @@ impl<'n, G: Geometry, N: Nodes<Word = u64>> Own<'n, G, N> {
             }
             let first = if offset == 0 { leaf } else { begun.unwrap_or(leaf) };
             begun = Some(first);
-            let fits = first.frame.is_aligned(to, PageSize::K4)
-                && leaf.frame.get() == first.frame.get() + offset
-                && !(leaf.attr ^ first.attr).intersects(!STATUS);
-            if fits { Ok(()) } else { Err(Error::NotUniform { at: leaf.at }) }
+            let differs = (leaf.attr ^ first.attr).difference(STATUS);
+            let differs = planted!(GlobalIgnored, differs, differs.difference(Attr::GLOBAL));
+            let aligned = first.frame.is_aligned(to, PageSize::K4);
+            let aligned = planted!(JoinedAskew, aligned, true);
+            let follows = leaf.frame.get() == first.frame.get() + offset;
+            if aligned && follows && differs.is_empty() {
+                Ok(())
+            } else {
+                Err(Error::NotUniform { at: leaf.at })
+            }
         })?;
         if rest > 0 { Err(hole(next)) } else { Ok(wanted) }
     }
@@ -373,6 +382,7 @@ impl<'n, G: Geometry, N: Nodes<Word = u64>> Own<'n, G, N> {
                         self.tally.ptes(1);
                         batch.touch(Reach::Everywhere, part);
                         self.retire_all(batch, below, level + 1);
+                        planted!(WipedJoined, (), self.wipe(below));
                     }
                 }
                 None => {}
@@ -444,6 +454,7 @@ impl<'n, G: Geometry, N: Nodes<Word = u64>> Own<'n, G, N> {
 impl<G, N: Nodes<Word = u64>> Drop for Own<'_, G, N> {
     /// Counts what a table loses that is dropped without having been taken apart: nothing, if it has been.
     fn drop(&mut self) {
+        planted!(NotBuried, (), return);
         self.nodes.held().bury(&self.flag, self.tally.footprint().nodes);
     }
 }
