@@ -55,6 +55,10 @@ enum Command {
 
 /// Runs the command that the program's arguments say.
 pub fn main() -> ExitCode {
+    if std::env::args_os().len() < 2 {
+        eprint!("{}", Cli::command().render_help());
+        return ExitCode::from(2);
+    }
     let outcome = parse(std::env::args_os()).and_then(|cli| match cli.command {
         Command::Capture(args) => capture::run(&args),
         Command::Explore(args) => explore::run(&args).map(|()| ExitCode::SUCCESS),

@@ -2,13 +2,14 @@
 
 use std::path::PathBuf;
 
-use anyhow::{Context, bail, ensure};
+use anyhow::{Context, ensure};
 use clap::Args;
 
 use crate::shell::{Line, Shell};
 use crate::{near, places};
 
 mod against;
+pub(crate) mod names;
 mod picture;
 
 /// Time every table, cache and protocol beside its peers
@@ -88,13 +89,17 @@ pub(crate) fn run(shell: &Shell, args: &BenchArgs) -> anyhow::Result<()> {
         return picture::draw(file, &tables.line(["--summary".to_owned(), "--json".to_owned()]));
     }
     if args.summary {
+        early(&args.parts, &BENCHES[..1])?;
         known(&args.parts, &[names(tables)?])?;
         let options = ["--summary"].into_iter().chain(args.json.then_some("--json")).map(String::from);
         return shell.run(&tables.line(options.chain(args.parts.iter().cloned())));
     }
-    if let Some(name) = &args.save {
-        ensure!(!name.is_empty() && !name.contains(['/', '\\']), "--save {name:?} is no name of a file");
+    if let Some(name) = &args.save
+        && (name.is_empty() || name.contains(['/', '\\']))
+    {
+        misused!("--save {name:?} is no name of a file");
     }
+    early(&args.parts, &BENCHES)?;
     let base = args.against.as_deref().map(against::Base::find).transpose()?;
     let names: Vec<_> = BENCHES.iter().map(names).collect::<Result<_, _>>()?;
     known(&args.parts, &names)?;
@@ -121,7 +126,16 @@ fn names(bench: &Bench) -> anyhow::Result<Vec<String>> {
     let output = output.with_context(|| format!("cannot run `{line}`"))?;
     ensure!(output.status.success(), "failed ({}); to repeat it: {line}", output.status);
     let text = String::from_utf8_lossy(&output.stdout);
-    Ok(text.lines().filter_map(|line| line.strip_suffix(": benchmark").map(String::from)).collect())
+    let names: Vec<_> =
+        text.lines().filter_map(|line| line.strip_suffix(": benchmark").map(String::from)).collect();
+    names::compare(bench.name, &names);
+    Ok(names)
+}
+
+/// Checks that each part is in a name that is listed, before anything is built.
+fn early(parts: &[String], benches: &[Bench]) -> anyhow::Result<()> {
+    let listed: Vec<_> = benches.iter().map(|bench| names::listed(bench.name)).collect();
+    if listed.iter().any(Vec::is_empty) { Ok(()) } else { known(parts, &listed) }
 }
 
 /// Checks that each part is in a name.
@@ -140,8 +154,8 @@ fn known(parts: &[String], names: &[Vec<String>]) -> anyhow::Result<()> {
         all
     };
     let (jobs, subjects) = (unique(0), unique(1));
-    let hint = near::hint(part, jobs.iter().chain(&subjects).copied());
-    bail!(
+    let hint = near::hint(part, near::words(jobs.iter().chain(&subjects).copied()));
+    misused!(
         "`{part}` is in no name{hint}; the jobs are: {}; the subjects are: {}",
         jobs.join(" | "),
         subjects.join(" | ")

@@ -194,7 +194,7 @@ pub(crate) fn run(args: &BootArgs) -> anyhow::Result<()> {
             TABLES.into_iter().filter(|name| !name.contains('/')).chain(SMALL_NODES).collect();
         if !names.contains(&alone) {
             let hint = near::hint(alone, names.iter().copied());
-            bail!(
+            misused!(
                 "--table: there is no table `{table}`{hint}; choose from {}, S8k/ or S128k/ in front",
                 names.join(", ")
             );
@@ -296,7 +296,7 @@ pub(crate) fn run(args: &BootArgs) -> anyhow::Result<()> {
 /// Checks that none of these options is given with another.
 fn none_of(given: &[(&str, bool)], with: &str) -> anyhow::Result<()> {
     match given.iter().find(|(_, given)| *given) {
-        Some((option, _)) => bail!("{option} does not go with {with}: leave one of them out"),
+        Some((option, _)) => misused!("{option} does not go with {with}: leave one of them out"),
         None => Ok(()),
     }
 }
@@ -331,10 +331,11 @@ fn check_machine(machine: Architecture, args: &BootArgs) -> anyhow::Result<()> {
         ("--work", args.work.is_some()),
     ];
     none_of(&given, "--machine")?;
-    ensure!(
-        args.shootdown.is_none() || machine == Architecture::Aarch64,
-        "--shootdown wants --machine aarch64: no other one flushes the TLBs of others by an instruction"
-    );
+    if args.shootdown.is_some() && machine != Architecture::Aarch64 {
+        misused!(
+            "--shootdown wants --machine aarch64: no other one flushes the TLBs of others by an instruction"
+        );
+    }
     Ok(())
 }
 
@@ -362,7 +363,7 @@ fn check_fault(args: &BootArgs) -> anyhow::Result<()> {
 
     let Some(inject) = args.inject else { return Ok(()) };
     if matches!((args.machine, inject, args.witness), (Some(_), NoSwitchFlush, false)) {
-        bail!("--inject {} wants --witness: no program meets it in QEMU", inject.name());
+        misused!("--inject {} wants --witness: no program meets it in QEMU", inject.name());
     }
     let wide = args.cpu() == machine::MIPS_III;
     let wants = match (args.machine, inject, args.cpus) {
@@ -378,7 +379,7 @@ fn check_fault(args: &BootArgs) -> anyhow::Result<()> {
             "--machine riscv64, aarch64, mips32 or x86_64"
         }
     };
-    bail!("--inject {} wants {wants}", inject.name())
+    misused!("--inject {} wants {wants}", inject.name())
 }
 
 /// Boots the kernel for MIPS III: all tables, alone and behind each cache, under random changes and accesses.
@@ -411,11 +412,9 @@ fn wide(args: &BootArgs) -> anyhow::Result<()> {
 /// Checks that the CPU has the register that the root is to be in.
 fn check_root(args: &BootArgs) -> anyhow::Result<()> {
     let anywhere = matches!(args.root, Root::ErrorEpc | Root::Block);
-    ensure!(
-        anywhere || args.cpu() == SEVERAL,
-        "--{} wants scratch registers: give --cpu {SEVERAL}",
-        args.root.word().replace('=', " ")
-    );
+    if !(anywhere || args.cpu() == SEVERAL) {
+        misused!("--{} wants scratch registers: give --cpu {SEVERAL}", args.root.word().replace('=', " "));
+    }
     Ok(())
 }
 
@@ -450,7 +449,7 @@ fn alone(machine: &Machine, work: Work, json: bool) -> anyhow::Result<()> {
 /// Boots several CPUs.
 fn several(args: &BootArgs, cpus: usize) -> anyhow::Result<()> {
     if args.big_endian {
-        bail!("Rust's target for big-endian MIPS32 has no atomics between CPUs: leave out --big-endian");
+        misused!("Rust's target for big-endian MIPS32 has no atomics between CPUs: leave out --big-endian");
     }
     let machine = Machine::new(&Shell::Plain, args.cpu(), cpus, args.big_endian, args.json)?;
     let mut ledger = ledger(args)?;

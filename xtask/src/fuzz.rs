@@ -6,7 +6,7 @@
 use std::fs;
 use std::path::absolute;
 
-use anyhow::{Context, bail};
+use anyhow::Context;
 use clap::Args;
 use indicatif::{ProgressBar, ProgressStyle};
 
@@ -58,7 +58,8 @@ pub(crate) fn run(shell: &Shell, args: &FuzzArgs) -> anyhow::Result<()> {
     let known = targets()?;
     if let Some(unknown) = args.targets.iter().find(|target| !known.contains(target)) {
         let hint = near::hint(unknown, known.iter().map(String::as_str));
-        bail!("there is no target `{unknown}`{hint}; the targets are: {}", known.join(" | "));
+        let all = known.join(" | ");
+        misused!("there is no target `{unknown}`{hint}; the targets are: {all}");
     }
     let chosen = if args.targets.is_empty() { &known } else { &args.targets };
     tools::toolchain(shell, tools::NIGHTLY, &["rust-src"])?;

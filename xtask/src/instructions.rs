@@ -7,9 +7,9 @@ use clap::Args;
 use indicatif::ProgressBar;
 use serde_json::{Value, json};
 
+use crate::bench::names;
 use crate::shell::{Line, Shell};
-use crate::tools;
-use crate::{near, places};
+use crate::{near, places, tools};
 
 /// The program under `benches/src/bin` that makes the calls, and how many it makes.
 const PROGRAM: &str = "instructions";
@@ -32,6 +32,10 @@ type Count<'a> = (&'a str, &'a str, f64);
 /// Runs it.
 pub(crate) fn run(args: &InstructionsArgs) -> anyhow::Result<()> {
     let shell = Shell::Plain;
+    let listed: Vec<_> = names::listed(PROGRAM);
+    if !listed.is_empty() && !listed.iter().any(|name| has_all(name, &args.parts)) {
+        misused!("{}", unknown(&args.parts, &listed));
+    }
     tools::program(&shell, "valgrind", "valgrind")?;
     shell.run(&Line::new("cargo", "build --release -p tlbkit-benches --bin").with([PROGRAM]))?;
     let program = places::target().join("release").join(PROGRAM).to_string_lossy().into_owned();
@@ -39,13 +43,10 @@ pub(crate) fn run(args: &InstructionsArgs) -> anyhow::Result<()> {
     let wanted: Vec<_> = known
         .lines()
         .filter_map(|line| line.split_once('\t'))
-        .filter(|(subject, operation)| {
-            let name = format!("{subject} {operation}");
-            args.parts.iter().all(|part| name.contains(part.as_str()))
-        })
+        .filter(|(subject, operation)| has_all(&format!("{subject} {operation}"), &args.parts))
         .collect();
     if wanted.is_empty() {
-        bail!("{}", unknown(&args.parts, &known));
+        misused!("{}", unknown(&args.parts, &known.lines().map(String::from).collect::<Vec<_>>()));
     }
     let bar = ProgressBar::new(wanted.len() as u64);
     let mut counts = Vec::new();
@@ -64,16 +65,21 @@ pub(crate) fn run(args: &InstructionsArgs) -> anyhow::Result<()> {
     Ok(())
 }
 
+fn has_all(name: &str, parts: &[String]) -> bool {
+    let name = name.replace('\t', " ");
+    parts.iter().all(|part| name.contains(part.as_str()))
+}
+
 /// Says that nothing has all the parts in its name, and what there is.
-fn unknown(parts: &[String], known: &str) -> String {
+fn unknown(parts: &[String], known: &[String]) -> String {
     let (mut subjects, mut operations): (Vec<_>, Vec<_>) =
-        known.lines().filter_map(|line| line.split_once('\t')).unzip();
+        known.iter().filter_map(|line| line.split_once('\t')).unzip();
     subjects.dedup();
     operations.sort_unstable();
     operations.dedup();
     let names = || subjects.iter().chain(&operations).copied();
     let wrong = parts.iter().find(|part| !names().any(|name| name.contains(part.as_str())));
-    let hint = wrong.map(|part| near::hint(part, names())).unwrap_or_default();
+    let hint = wrong.map(|part| near::hint(part, near::words(names()))).unwrap_or_default();
     let wrong = wrong.map_or_else(|| parts.join(" "), String::clone);
     format!(
         "nothing is called `{wrong}`{hint}; the operations are: {}; the subjects are: {}",
@@ -135,16 +141,16 @@ mod tests {
 
     #[test]
     fn what_is_unknown_is_said_with_what_there_is() {
-        let known = "x86_64\thit dense\nx86_64\tmap 1\nMPT solo\thit dense\n";
-        let said = unknown(&["MPT".into(), "mpa 1".into()], known);
+        let known = ["x86_64\thit dense", "x86_64\tmap 1", "MPT solo\thit dense"].map(String::from);
+        let said = unknown(&["MPT".into(), "mpa 1".into()], &known);
         assert_eq!(
             said,
-            "nothing is called `mpa 1`; did you mean `map 1`?; the operations are: hit dense | map 1; the subjects are: x86_64 | \
+            "nothing is called `mpa 1` (did you mean `map 1`?); the operations are: hit dense | map 1; the subjects are: x86_64 | \
              MPT solo"
         );
         // Each is in a name, and no name has both.
         assert!(
-            unknown(&["MPT".into(), "map 1".into()], known).starts_with("nothing is called `MPT map 1`;")
+            unknown(&["MPT".into(), "map 1".into()], &known).starts_with("nothing is called `MPT map 1`;")
         );
     }
 

@@ -15,6 +15,11 @@ use std::process::ExitCode;
 use clap::error::ErrorKind;
 use clap::{Parser, Subcommand};
 
+/// Returns from the function with the [`Usage`] that is formatted.
+macro_rules! misused {
+    ($($wrong:tt)*) => { return Err(crate::Usage::of(format!($($wrong)*))) };
+}
+
 mod bench;
 mod bookkeeping;
 mod boot;
@@ -97,9 +102,16 @@ enum Command {
     Bookkeeping(bookkeeping::BookkeepingArgs),
 }
 
-/// What is wrong with the arguments, in one line.
+/// What is wrong with the arguments, in one line: the program ends with 2, and not with 1 as for anything else.
 #[derive(Debug)]
 struct Usage(String);
+
+impl Usage {
+    /// Returns an error that says so.
+    fn of(wrong: impl fmt::Display) -> anyhow::Error {
+        Self(format!("{wrong:#}")).into()
+    }
+}
 
 impl fmt::Display for Usage {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
@@ -126,7 +138,12 @@ fn one_line(text: &str) -> String {
     let tip =
         text.lines().find_map(|line| line.trim().strip_prefix("tip: ").filter(|tip| tip.contains("similar")));
     let tip = tip.map(|tip| format!("; {}", words(tip))).unwrap_or_default();
-    format!("{}{tip}; `cargo xtask help` says more", words(first))
+    // The usage line names the command, if one was recognized.
+    let command = text.lines().find_map(|line| line.trim().strip_prefix("Usage: cargo xtask "));
+    let command = command.and_then(|usage| usage.split_whitespace().next());
+    let command = command.filter(|word| word.starts_with(|first: char| first.is_ascii_lowercase()));
+    let help = command.map_or("help".to_owned(), |command| format!("help {command}"));
+    format!("{}{tip}; `cargo xtask {help}` says more", words(first))
 }
 
 fn main() -> ExitCode {
@@ -174,20 +191,21 @@ mod tests {
     /// What is wrong with a command line is said in one line, which names what may have been meant.
     #[test]
     fn a_wrong_command_line_is_refused_in_one_line() {
-        for (words, says) in [
-            (&["tset"][..], "similar subcommand exists: 'test'"),
-            (&["bench", "--sumary"], "similar argument exists: '--summary'"),
-            (&["bench", "--against"], "--against"),
-            (&["boot", "--machine", "riscv"], "similar value exists: 'riscv64'"),
-            (&["boot", "--cpus", "many"], "'many'"),
-            (&["report", "--quick", "--quick"], "--quick"),
-            (&["loom", "--full"], "--full"),
+        for (words, says, help) in [
+            (&["tset"][..], "similar subcommand exists: 'test'", "help"),
+            (&["bench", "--sumary"], "similar argument exists: '--summary'", "help bench"),
+            (&["bench", "--against"], "--against", "help"),
+            (&["boot", "--machine", "riscv"], "similar value exists: 'riscv64'", "help"),
+            (&["boot", "--cpus", "many"], "'many'", "help"),
+            (&["report", "--quick", "--quick"], "--quick", "help report"),
+            (&["loom", "--full"], "--full", "help loom"),
+            (&["miri", "zzz"], "'zzz'", "help miri"),
         ] {
             let error = parse([&["xtask"], words].concat()).unwrap_err();
             let text = error.to_string();
             assert!(error.is::<Usage>() && !text.contains('\n'), "{words:?}: {text}");
             assert!(
-                text.contains(says) && text.ends_with("`cargo xtask help` says more"),
+                text.contains(says) && text.ends_with(&format!("`cargo xtask {help}` says more")),
                 "{words:?}: {text}"
             );
         }

@@ -7,9 +7,14 @@ pub(crate) fn nearest<'a>(word: &str, names: impl IntoIterator<Item = &'a str>) 
     (away * 3 <= word.chars().count().max(3)).then_some(name)
 }
 
-/// Returns `; did you mean ...?` if a name is near.
+/// Returns ` (did you mean ...?)` if a name is near.
 pub(crate) fn hint<'a>(word: &str, names: impl IntoIterator<Item = &'a str>) -> String {
-    nearest(word, names).map(|name| format!("; did you mean `{name}`?")).unwrap_or_default()
+    nearest(word, names).map(|name| format!(" (did you mean `{name}`?)")).unwrap_or_default()
+}
+
+/// Returns names, then the words that they are made of: a part of a name is mostly one of the two.
+pub(crate) fn words<'a>(names: impl IntoIterator<Item = &'a str> + Clone) -> impl Iterator<Item = &'a str> {
+    names.clone().into_iter().chain(names.into_iter().flat_map(|name| name.split(' ')))
 }
 
 /// Returns how many letters must be changed, added, left out, or swapped with the next one to get from one word to the other.
@@ -45,7 +50,8 @@ mod tests {
         assert_eq!(nearest("fzuz", names), Some("fuzz"));
         assert_eq!(nearest("doctest", names), Some("doctests"));
         assert_eq!(nearest("bench", names), None);
-        assert_eq!(hint("lomo", names), "; did you mean `loom`?");
+        assert_eq!(hint("lomo", names), " (did you mean `loom`?)");
         assert_eq!(hint("x", names), "");
+        assert_eq!(hint("MTP", words(["fork 100", "MPT solo"])), " (did you mean `MPT`?)");
     }
 }

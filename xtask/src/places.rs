@@ -26,9 +26,9 @@ pub(crate) fn target() -> PathBuf {
 pub(crate) fn can_write(option: &str, file: &Path) -> anyhow::Result<()> {
     let was_there = file.exists();
     let opened = fs::OpenOptions::new().append(true).create(true).open(file);
-    opened.with_context(|| format!("{option} {} cannot be written", file.display()))?;
-    if !was_there {
-        fs::remove_file(file).with_context(|| format!("{option} {} cannot be written", file.display()))?;
+    let tried = opened.and_then(|_| if was_there { Ok(()) } else { fs::remove_file(file) });
+    if let Err(error) = tried {
+        misused!("{option} {} cannot be written: {error}", file.display());
     }
     Ok(())
 }

@@ -36,7 +36,9 @@ pub(crate) fn run(shell: &Shell, args: &ReportArgs) -> anyhow::Result<()> {
         Some(file) => places::can_write("--readme", file)?,
         None => {
             let option = if args.out.is_some() { "--out" } else { "without --out," };
-            fs::create_dir_all(&out).with_context(|| format!("{option} {} cannot be made", out.display()))?;
+            if let Err(error) = fs::create_dir_all(&out) {
+                misused!("{option} {} cannot be made: {error}", out.display());
+            }
             places::can_write(option, &out.join("index.html"))?;
         }
     }

@@ -3,7 +3,7 @@
 use std::cell::Cell;
 use std::time::{Duration, Instant};
 
-use anyhow::{bail, ensure};
+use anyhow::bail;
 use clap::Args;
 use indicatif::{ProgressBar, ProgressStyle};
 
@@ -47,12 +47,10 @@ const STEPS: [Step; 14] = [
 pub(crate) fn run(args: &TestArgs) -> anyhow::Result<()> {
     for step in &args.steps {
         let names = STEPS.map(|(name, _)| name);
-        ensure!(
-            names.iter().any(|name| name.eq_ignore_ascii_case(step)),
-            "there is no step `{step}`{}; the steps are: {}",
-            near::hint(step, names),
-            names.join(" | ")
-        );
+        if !names.iter().any(|name| name.eq_ignore_ascii_case(step)) {
+            let (hint, all) = (near::hint(step, names), names.join(" | "));
+            misused!("there is no step `{step}`{hint}; the steps are: {all}");
+        }
     }
     let wanted =
         |name: &str| args.steps.is_empty() || args.steps.iter().any(|step| step.eq_ignore_ascii_case(name));

@@ -40,7 +40,7 @@ impl Base {
         } else {
             format!("saved are {}", saved.join(", "))
         };
-        bail!(
+        misused!(
             "--against {base} is no commit, and no run of that name is saved ({have}): `cargo xtask bench --save {base}` saves one"
         )
     }
@@ -87,7 +87,9 @@ fn subjects(kept: &Path) -> Vec<PathBuf> {
 /// Measures the base if it is a commit, then this tree, and prints what has changed.
 pub(super) fn run(shell: &Shell, base: &Base, chosen: &[&Bench], parts: &[String]) -> anyhow::Result<()> {
     let chosen: Vec<_> = chosen.iter().filter(|bench| bench.criterion).collect();
-    ensure!(!chosen.is_empty(), "the shootdown's bench keeps nothing to compare with: leave --against out");
+    if chosen.is_empty() {
+        misused!("--against: the shootdown's bench keeps nothing to compare with");
+    }
     let name = base.name();
     if let Base::Commit(hash) = base {
         let tree = Tree::at(shell, hash)?;

@@ -5,7 +5,7 @@ use std::io::{BufRead, BufReader};
 use std::path::{Path, PathBuf};
 use std::process::{ExitStatus, Stdio};
 
-use anyhow::{Context, bail, ensure};
+use anyhow::{Context, bail};
 use serde_json::Value;
 use tlbkit_witness::check::Arch;
 
@@ -123,12 +123,9 @@ pub(super) struct Boot<'a> {
 /// If something is missing, the boot goes wrong or a check fails.
 pub(super) fn run(boot: &Boot<'_>) -> anyhow::Result<()> {
     let board = &boot.board;
-    ensure!(
-        (1..=board.cpus).contains(&boot.cpus),
-        "{} CPUs: the kernel runs on 1 to {}",
-        boot.cpus,
-        board.cpus
-    );
+    if !(1..=board.cpus).contains(&boot.cpus) {
+        misused!("--cpus {}: the kernel runs on 1 to {}", boot.cpus, board.cpus);
+    }
     let record = boot.witness.then(|| Record::new(board.witness, boot.cpus)).transpose()?;
     let shell = &Shell::Plain;
     tools::program(shell, board.qemu, board.package)?;

@@ -6,7 +6,7 @@ use std::path::PathBuf;
 use std::process::{Command, ExitStatus, Stdio};
 use std::{env, fs};
 
-use anyhow::{Context, bail};
+use anyhow::Context;
 
 use crate::shell::{Line, Shell};
 use crate::{near, places, tools};
@@ -81,14 +81,14 @@ impl Machine {
         if !CPUS.contains(&cpu) {
             let known = CPUS.into_iter().chain([MIPS_III]);
             let names: Vec<_> = known.clone().collect();
-            bail!(
+            misused!(
                 "--cpu: the kernel runs on no `{cpu}`{}; choose from {}",
                 near::hint(cpu, known),
                 names.join(", ")
             );
         }
         if cpus != 1 && (cpu != "P5600" || !(1..=4).contains(&cpus)) {
-            bail!("{cpus} CPUs of type {cpu}: only P5600 comes in numbers, up to 4");
+            misused!("--cpus: {cpus} CPUs of type {cpu}: only P5600 comes in numbers, up to 4");
         }
         tools::program(shell, qemu(big_endian), "qemu-system-mips")?;
         tools::toolchain(shell, tools::NIGHTLY, &["rust-src"])?;

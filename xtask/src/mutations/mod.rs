@@ -7,10 +7,10 @@ mod publication;
 mod shootdown;
 mod tree;
 
-use anyhow::ensure;
 use clap::Args;
 
 use self::tree::Tree;
+use crate::near;
 use crate::shell::Shell;
 
 /// Change one line at a time of what publishes, retires or shoots down; a test must notice each
@@ -37,11 +37,24 @@ impl MutationsArgs {
 ///
 /// If a mutation survives, or is of a line that is no longer there.
 pub(crate) fn run(shell: &Shell, args: &MutationsArgs) -> anyhow::Result<()> {
+    let (publication, shootdown) = (publication::names(), shootdown::names());
+    let wanted = |list, names: &[&str]| names.iter().any(|name| args.wants(list, name));
+    if !wanted("publication", &publication) && !wanted("shootdown", &shootdown) {
+        let words = publication.iter().chain(&shootdown).flat_map(|name| name.split(' '));
+        let hint = args.parts.iter().find_map(|part| {
+            let words = words.clone().chain(["publication", "shootdown"]);
+            Some(near::hint(part, words)).filter(|hint| !hint.is_empty())
+        });
+        misused!(
+            "no mutation is called `{}`{}: `cargo xtask mutations` without words runs all of them",
+            args.parts.join(" "),
+            hint.unwrap_or_default()
+        );
+    }
     let tree = Tree::copy()?;
     // The second is run even if the first leaves something unnoticed.
     let publication = publication::run(&tree, args);
     let done = shootdown::run(shell, &tree, args)? + publication?;
-    ensure!(done > 0, "no mutation is called so: `cargo xtask mutations` without words runs all of them");
     println!("{done} mutations, each noticed");
     Ok(())
 }

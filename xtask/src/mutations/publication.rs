@@ -263,6 +263,11 @@ const MUTATIONS: [Mutation; 29] = [
     ),
 ];
 
+/// Returns what the mutations are called.
+pub(super) fn names() -> Vec<&'static str> {
+    MUTATIONS.iter().map(|mutation| mutation.what).collect()
+}
+
 /// Makes each of the changes that are wanted, and returns how many these are.
 ///
 /// # Errors

@@ -73,6 +73,11 @@ const MUTATIONS: [Mutation; 13] = [
 /// A driver that takes longer hangs.
 const PATIENCE: Duration = Duration::from_secs(180);
 
+/// Returns what the mutations are called.
+pub(super) fn names() -> Vec<&'static str> {
+    MUTATIONS.iter().map(|mutation| mutation.name).collect()
+}
+
 /// Makes each of the changes that are wanted, and returns how many these are.
 ///
 /// # Errors
