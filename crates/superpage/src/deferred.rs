@@ -100,10 +100,8 @@ pub(crate) struct Rules {
 
 impl Rules {
     /// `threshold` gives that of the superpages of so many units, as a power of two, or nothing for what is no page size.
-    /// `eager` owes nothing.
     pub(crate) fn new(
         page_sizes: &PageSizes,
-        eager: bool,
         populated: u16,
         threshold: impl Fn(u32) -> Option<u32>,
     ) -> Self {
@@ -111,7 +109,7 @@ impl Rules {
         let (small, thresholds) = counts(top, threshold);
         // What a whole segment owes must fit sixteen bits when it is settled.
         let fits = 1 + (u32::from(u16::MAX) >> hidden(1, top).ilog2());
-        let most = if eager { 1 } else { fits.min(u8::MAX.into()) };
+        let most = fits.min(u8::MAX.into());
         let (mut fresh, mut above) = ([Node::default(); SHIFTS], most);
         for shift in (block::SHIFT + 1..=top).rev() {
             let node = &mut fresh[shift as usize % SHIFTS];

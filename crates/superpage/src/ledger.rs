@@ -107,8 +107,8 @@ impl<'m> Ledger<'m> {
         Ok(SegmentMemory { bits: Occupied::words(spread), counters: per_block << spread })
     }
 
-    /// Makes the ledger. `eager` charges superpages of every size at each miss. With `prices`, memory is reserved at first
-    /// touches, and counts may exceed thresholds up to these prices.
+    /// Makes the ledger. With `prices`, memory is reserved at first touches, and counts may exceed thresholds up to these
+    /// prices.
     ///
     /// # Errors
     ///
@@ -116,7 +116,6 @@ impl<'m> Ledger<'m> {
     pub(crate) fn new(
         page_sizes: PageSizes,
         thresholds: [u32; MAX_LEVELS],
-        eager: bool,
         prices: Option<[u32; MAX_LEVELS]>,
         tlbs: usize,
         memory: Memory<'m>,
@@ -146,7 +145,7 @@ impl<'m> Ledger<'m> {
             frugal: false,
             waits: false,
             closed: rest,
-            rules: Rules::new(&page_sizes, eager, populated, threshold),
+            rules: Rules::new(&page_sizes, populated, threshold),
             spread,
             mask: (1 << spread) - 1,
             last_tlb: tlbs - 1,

@@ -166,17 +166,6 @@ impl PageSizes {
         1 << (self.shift(self.top()) - self.shift(level))
     }
 
-    /// Returns how many counters Appendix A keeps for a segment: a prefetch count for each superpage, a tlbcount for
-    /// each superpage and unit, a deferred count for each superpage of level `eager` and up. 6397 for 8 MB of 4 KB
-    /// pages with 64 KB eager, 3.125 a page.
-    ///
-    /// What this crate spends instead is [`SegmentMemory`](crate::SegmentMemory).
-    pub fn counters_of_appendix_a(&self, eager: usize) -> usize {
-        let superpages: usize = (1..self.levels()).map(|level| self.nodes(level)).sum();
-        let deferred: usize = (eager..self.levels()).map(|level| self.nodes(level)).sum();
-        2 * superpages + self.nodes(0) + deferred
-    }
-
     /// Returns where `page` lies: its segment, and its unit within the segment.
     #[inline]
     pub(crate) const fn locate(&self, page: Vpn) -> Place {

@@ -17,22 +17,14 @@ pub struct Setup {
     pub split: bool,
     /// Costs and thresholds.
     pub costs: Costs,
-    /// Whether superpages of every size are charged at each miss. Otherwise it is those of up to 16 units (64 KB), and
-    /// charges to larger ones are deferred. It changes what a miss costs, and no promotion.
-    pub eager: bool,
     /// The miss rate from which on the policy is active.
     pub activity: Activity,
 }
 
 impl Setup {
     /// 4 KB to 8 MB, two TLBs, R of 100 a KB, thresholds of 0.125 and 0.625 R, deferred above 64 KB, always active.
-    pub const PAPER: Self = Self {
-        page_sizes: PageSizes::PAPER,
-        split: true,
-        costs: Costs::PAPER,
-        eager: false,
-        activity: Activity::ALWAYS,
-    };
+    pub const PAPER: Self =
+        Self { page_sizes: PageSizes::PAPER, split: true, costs: Costs::PAPER, activity: Activity::ALWAYS };
 
     pub(crate) const fn tlbs(&self) -> usize {
         if self.split { 2 } else { 1 }

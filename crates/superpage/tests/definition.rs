@@ -5,7 +5,7 @@ mod model;
 use std::collections::HashMap;
 
 use model::world::{Event, SEGMENTS, World, activity, ladders, memory, page, refusals, sizes, start};
-use model::{Counts, Machine, Node, TLBS, approx, online, step};
+use model::{ByScan, Counts, Machine, Node, TLBS, approx, online, step};
 use proptest::prelude::*;
 use tlbkit_addr::{PageSize, Vpn};
 use tlbkit_superpage::{ApproxOnline, Costs, Online, PageSizes, Policy, Setup, Tlb};
@@ -47,8 +47,8 @@ fn references() -> impl Strategy<Value = Vec<(usize, u8, u16)>> {
     prop::collection::vec((0usize..2, 0..SEGMENTS, places()), 1..1500)
 }
 
-fn setup(page_sizes: PageSizes, costs: Costs, eager: bool) -> Setup {
-    Setup { page_sizes, costs, eager, ..Setup::PAPER }
+fn setup(page_sizes: PageSizes, costs: Costs) -> Setup {
+    Setup { page_sizes, costs, ..Setup::PAPER }
 }
 
 fn check_tlbcounts(
@@ -74,21 +74,20 @@ fn check_tlbcounts(
 proptest! {
     #![proptest_config(ProptestConfig::with_cases(100))]
 
-    /// Eager and deferred APPROX-ONLINE promote exactly where scanning does, whatever the page sizes, the costs, and
-    /// whether charges are deferred; after every miss it counts what scanning counts.
+    /// APPROX-ONLINE promotes exactly where scanning does, whatever the page sizes and the costs, and after every miss it
+    /// counts what scanning counts.
     #[test]
     fn approx_online_is_its_definition(
         (page_sizes, events) in histories(),
         r in 1u32..6,
         prefetch in prop_oneof![Just(125u32), 1u32..2000, 1u32..20],
-        eager in any::<bool>(),
         split in any::<bool>(),
         (activity, start) in (activity(), start()),
         memory in memory(),
         tlb_sizes in [1usize..6, 1usize..6],
     ) {
         let costs = Costs { r_per_kb: r, prefetch, ..Costs::PAPER };
-        let setup = Setup { split, activity, ..setup(page_sizes, costs, eager) };
+        let setup = Setup { split, activity, ..setup(page_sizes, costs) };
         let mut world = World::new(&setup, tlb_sizes, false).with_memory(memory);
         let mut policy = approx(&setup, memory);
         for (n, &event) in events.iter().enumerate() {
@@ -110,13 +109,12 @@ proptest! {
         prop_assert_eq!(policy.segments(), (world.touched.len(), memory));
     }
 
-    /// Over runs of many periods at the paper's costs, deferring never moves a promotion. References are skewed, so that
+    /// Over runs of many periods at the paper's costs, too, whose charges are deferred for long. References are skewed, so that
     /// at every time some superpages are far from their thresholds and some close.
     #[test]
     fn deferring_moves_no_promotion(seed in any::<u64>(), skew in 1u32..5, size in 1usize..8, r in 1u32..100) {
         let setup = Setup { costs: Costs { r_per_kb: r, ..Costs::PAPER }, ..Setup::PAPER };
-        let eager = Setup { eager: true, ..setup };
-        let (mut deferred, mut at_once) = (approx(&setup, 2), approx(&eager, 2));
+        let (mut policy, mut scan) = (approx(&setup, 2), ByScan::new(&setup, false));
         let mut machine = Machine::new(PageSizes::PAPER, [size, size]);
         let mut state = seed | 1;
         for n in 0..8_000 {
@@ -126,12 +124,13 @@ proptest! {
             let page = Vpn::new(wide as usize);
             let tlb = usize::from(random & 0x80 != 0);
             let Some(missed) = machine.touch(tlb, page) else { continue };
-            let range = step(&mut deferred, &machine, tlb, page, &missed, 0);
-            prop_assert_eq!(range, step(&mut at_once, &machine, tlb, page, &missed, 0), "reference {}", n);
-            if let Some(range) = range {
-                machine.promote(machine.node(range));
-                deferred.promoted(range);
-                at_once.promoted(range);
+            let wanted = scan.miss(&machine, tlb, &missed);
+            let range = step(&mut policy, &machine, tlb, page, &missed, 0);
+            prop_assert_eq!(range, wanted.map(|node| machine.superpage(node)), "reference {}", n);
+            if let Some(node) = wanted {
+                policy.promoted(machine.superpage(node));
+                machine.promote(node);
+                scan.promoted(&machine, node);
             }
         }
     }
@@ -145,7 +144,7 @@ proptest! {
         size in 1usize..8,
         demote_every in 5usize..100,
     ) {
-        let setup = Setup { split: false, ..setup(page_sizes, Costs { r_per_kb: r, ..Costs::PAPER }, false) };
+        let setup = Setup { split: false, ..setup(page_sizes, Costs { r_per_kb: r, ..Costs::PAPER }) };
         let mut machine = Machine::new(page_sizes, [size, 0]);
         let mut policy = approx(&setup, 4);
         let mut counts = Counts::default();
@@ -183,13 +182,12 @@ proptest! {
         r in 1u32..6,
         prefetch in prop_oneof![Just(500u32), Just(100_000), 1u32..2000],
         capacity in prop_oneof![50u32..1000, 1u32..50],
-        eager in any::<bool>(),
         split in any::<bool>(),
         (activity, start) in (activity(), start()),
         memory in memory(),
         tlb_sizes in [1usize..6, 1usize..6],
     ) {
-        let setup = Setup { split, activity, ..setup(page_sizes, Costs { r_per_kb: r, prefetch, capacity }, eager) };
+        let setup = Setup { split, activity, ..setup(page_sizes, Costs { r_per_kb: r, prefetch, capacity }) };
         let mut world = World::new(&setup, tlb_sizes, true).with_memory(memory);
         let mut policy = online(&setup, tlb_sizes, memory);
         for (n, &event) in events.iter().enumerate() {
@@ -215,7 +213,7 @@ proptest! {
         level in 1usize..16,
     ) {
         // Thresholds that nothing reaches.
-        let setup = setup(page_sizes, Costs { r_per_kb: 500, prefetch: 1000, capacity: 1000 }, false);
+        let setup = setup(page_sizes, Costs { r_per_kb: 500, prefetch: 1000, capacity: 1000 });
         let mut policy = online(&setup, tlb_sizes, 4);
         let (_, segment, at) = *pick.get(&refs);
         let probe = Machine::new(page_sizes, tlb_sizes);

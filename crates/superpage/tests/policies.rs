@@ -67,7 +67,10 @@ fn costs_that_cannot_be() {
 /// 3.125 counters a page, 6397 for 8 MB; and far less than 0.3 % of the memory for them, with either number of TLBs.
 #[test]
 fn space() {
-    assert_eq!(PageSizes::PAPER.counters_of_appendix_a(4), 6397);
+    let superpages =
+        |from| (from..=PageSizes::PAPER.top()).map(|level| PageSizes::PAPER.nodes(level)).sum::<usize>();
+    // A prefetch count for each superpage, a tlbcount for each and each page, a deferred count from 64 KB on.
+    assert_eq!(superpages(1) + superpages(0) + superpages(4), 6397);
     for split in [false, true] {
         let bytes = ApproxOnline::segment_memory(&Setup { split, ..Setup::PAPER }).unwrap().bytes();
         assert!(bytes * 10_000 <= TOP.bytes() * 8, "{bytes} bytes for 8 MB");

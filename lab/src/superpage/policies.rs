@@ -23,8 +23,6 @@ pub(super) enum Named {
     Asap464,
     Online,
     Approx,
-    /// APPROX-ONLINE that charges every size at once.
-    ApproxEager,
     /// APPROX-ONLINE that scans the TLB.
     ApproxScan,
     Offline,
@@ -51,7 +49,6 @@ impl FromStr for Named {
             "ASAP-4-64" => Self::Asap464,
             "ONLINE" => Self::Online,
             "APPROX-ONLINE" => Self::Approx,
-            "APPROX-ONLINE-EAGER" => Self::ApproxEager,
             "APPROX-ONLINE-SCAN" => Self::ApproxScan,
             "OFFLINE" => Self::Offline,
             "RESERVE" => Self::Reserve,
@@ -77,7 +74,6 @@ impl fmt::Display for Named {
             Self::Asap464 => "ASAP-4-64",
             Self::Online => "ONLINE",
             Self::Approx => "APPROX-ONLINE",
-            Self::ApproxEager => "APPROX-ONLINE-EAGER",
             Self::ApproxScan => "APPROX-ONLINE-SCAN",
             Self::Offline => "OFFLINE",
             Self::Reserve => "RESERVE",
@@ -91,7 +87,7 @@ impl fmt::Display for Named {
 impl Named {
     /// Tells whether the policy counts misses, and so can be inactive while there are few.
     pub(super) fn is_counting(self) -> bool {
-        matches!(self, Self::Online | Self::Approx | Self::ApproxEager | Self::Thrift)
+        matches!(self, Self::Online | Self::Approx | Self::Thrift)
     }
 }
 
@@ -133,9 +129,6 @@ impl Arena {
                 arena.pools[0] = Self::pool(Asap464::segment_memory(&setup.page_sizes), segments);
             }
             Named::Approx => arena.pools[0] = Self::pool(ApproxOnline::segment_memory(setup)?, segments),
-            Named::ApproxEager => {
-                arena.pools[0] = Self::pool(ApproxOnline::segment_memory(&eager(setup))?, segments);
-            }
             Named::Reserve | Named::Subblock => {
                 arena.pools[0] = Self::pool(Reservation::segment_memory(&setup.page_sizes), segments);
             }
@@ -175,7 +168,6 @@ impl Arena {
             Named::Asap => (Box::new(Asap::new(setup.page_sizes, pool)), 0.0),
             Named::Asap464 => (Box::new(Asap464::new(setup.page_sizes, pool)), 0.0),
             Named::Approx => (Box::new(ApproxOnline::new(setup, pool)?), 100.0),
-            Named::ApproxEager => (Box::new(ApproxOnline::new(&eager(setup), pool)?), 100.0),
             Named::ApproxScan => (Box::new(ByScan::new(setup)), 100.0),
             Named::Reserve => (Box::new(Reservation::new(setup.page_sizes, pool)), 0.0),
             Named::Subblock => (Box::new(Reservation::partial(setup.page_sizes, pool)), 0.0),
@@ -192,9 +184,4 @@ impl Arena {
         };
         Ok((Sizing::By(policy), book))
     }
-}
-
-/// The same with nothing deferred.
-fn eager(setup: &Setup) -> Setup {
-    Setup { eager: true, ..*setup }
 }

@@ -131,9 +131,9 @@ fn stream(pages: usize, length: usize) -> impl Strategy<Value = Vec<(bool, usize
 proptest! {
     #![proptest_config(ProptestConfig::with_cases(64))]
 
-    /// Deferred, eager and by definition: the same promotions, line by line.
+    /// With deferred charges and by scanning: the same promotions, line by line.
     #[test]
-    fn three_ways_to_count(
+    fn two_ways_to_count(
         pages in prop_oneof![stream(40, 3000), stream(3000, 3000)],
         r_per_kb in 1u32..6,
     ) {
@@ -141,7 +141,6 @@ proptest! {
         let stream = references(&pages);
         let scan = simulate(Named::ApproxScan, &setup, SPLIT, &stream);
         prop_assert_eq!(&simulate(Named::Approx, &setup, SPLIT, &stream), &scan);
-        prop_assert_eq!(&simulate(Named::ApproxEager, &setup, SPLIT, &stream), &scan);
     }
 
     /// Where no reservation is to be had, THRIFT is APPROX-ONLINE, line by line.
@@ -154,21 +153,6 @@ proptest! {
         let stream = references(&pages);
         let (cost, log) = simulate_reserving(Named::Thrift, &setup, SPLIT, &stream, Some(0));
         prop_assert_eq!((cost.misses, log), simulate(Named::Approx, &setup, SPLIT, &stream));
-    }
-
-    /// Deferred and eager: the same promotions by THRIFT, too, whose thresholds move while it counts.
-    #[test]
-    fn two_ways_to_count_with_reservations(
-        pages in prop_oneof![stream(40, 3000), stream(3000, 3000)],
-        r_per_kb in 1u32..6,
-        percent in 0u32..=100,
-    ) {
-        let setup = Setup { costs: Costs { r_per_kb, ..Costs::PAPER }, ..Setup::PAPER };
-        let stream = references(&pages);
-        let run = |eager| {
-            simulate_reserving(Named::Thrift, &Setup { eager, ..setup }, SPLIT, &stream, Some(percent)).1
-        };
-        prop_assert_eq!(run(false), run(true));
     }
 
     /// The spooled misses of base pages determine those under any choice of superpages.
@@ -286,7 +270,6 @@ fn the_shipped_traces() {
         }
         let scan = simulate(Named::ApproxScan, &Setup::PAPER, tlbs, &stream);
         assert_eq!(simulate(Named::Approx, &Setup::PAPER, tlbs, &stream), scan);
-        assert_eq!(simulate(Named::ApproxEager, &Setup::PAPER, tlbs, &stream), scan);
         let thrift = |percent| simulate_reserving(Named::Thrift, &Setup::PAPER, tlbs, &stream, Some(percent));
         let none = thrift(0);
         assert_eq!((none.0.misses, &none.1), (scan.0, &scan.1));

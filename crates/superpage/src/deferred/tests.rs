@@ -29,10 +29,9 @@ struct Both {
 }
 
 impl Both {
-    fn new(thresholds: Vec<u32>, eager: bool) -> Self {
+    fn new(thresholds: Vec<u32>) -> Self {
         let top = thresholds.len() as u32 - 1;
-        let rules =
-            Rules::new(&page_sizes(top), eager, 0x1234, |shift| thresholds.get(shift as usize).copied());
+        let rules = Rules::new(&page_sizes(top), 0x1234, |shift| thresholds.get(shift as usize).copied());
         // What is in them does not matter.
         let mut both = Self {
             rules,
@@ -206,8 +205,8 @@ proptest! {
     /// Whatever is charged, the superpages at their thresholds are those that exact counting says, miss by miss, and
     /// every count can be had.
     #[test]
-    fn deferred_counts_are_exact(thresholds in thresholds(), eager in any::<bool>(), events in events()) {
-        let mut both = Both::new(thresholds, eager);
+    fn deferred_counts_are_exact(thresholds in thresholds(), events in events()) {
+        let mut both = Both::new(thresholds);
         let (top, units) = (both.top(), 1 << both.top());
         both.check()?;
         for event in events {
@@ -255,7 +254,7 @@ proptest! {
 /// times in a thousand charges.
 #[test]
 fn quotas_shrink_as_a_count_grows() {
-    let mut both = Both::new(vec![1, 50_000, 50_000, 50_000, 50_000, 1000], false);
+    let mut both = Both::new(vec![1, 50_000, 50_000, 50_000, 50_000, 1000]);
     let (mut chosen, mut old) = (0, quota(&both.nodes[1]));
     assert_eq!(old, 1 + 999 / 8);
     for charged in 1..1000 {
@@ -274,7 +273,7 @@ fn quotas_shrink_as_a_count_grows() {
 /// The first accounts of a segment owe as much as the tree allows: a miss seldom has more to do than to count.
 #[test]
 fn fresh_accounts() {
-    let mut both = Both::new((0..=11).map(|shift| 50 << shift).collect(), false);
+    let mut both = Both::new((0..=11).map(|shift| 50 << shift).collect());
     both.segment().prepare(77);
     let least = 100;
     assert_eq!(both.segment().quota_above(77), quota(&both.nodes[(128 + 77) / 2]) as u16);
@@ -291,7 +290,7 @@ fn fresh_accounts() {
 /// size.
 #[test]
 fn what_a_fresh_segment_may_owe() {
-    let both = Both::new((0..=10).map(|shift| 1 << (2 * shift)).collect(), false);
+    let both = Both::new((0..=10).map(|shift| 1 << (2 * shift)).collect());
     let all = both.blocks.len();
     for shift in (block::SHIFT + 1..=both.top()).rev() {
         for number in (0..all << block::SHIFT).step_by(1 << shift) {

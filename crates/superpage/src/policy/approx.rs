@@ -55,7 +55,7 @@ impl<'m> ApproxOnline<'m> {
         memory: Memory<'m>,
     ) -> Result<Self, CostError> {
         let counts = thresholds(&setup.page_sizes, setup.costs, setup.costs.prefetch, When::Reaches)?;
-        let ledger = Ledger::new(setup.page_sizes, counts, setup.eager, prices, setup.tlbs(), memory)?;
+        let ledger = Ledger::new(setup.page_sizes, counts, prices, setup.tlbs(), memory)?;
         let gate = Gate::new(setup.activity);
         Ok(Self {
             plain: Self::is_plain(&ledger, &gate),

@@ -66,7 +66,7 @@ impl<'m> Online<'m> {
         let (prefetch, capacity) = both(setup)?;
         let OnlineMemory { prefetch: ledger, capacity: counts, stacks } = memory;
         Ok(Self {
-            ledger: Ledger::new(setup.page_sizes, prefetch, setup.eager, None, setup.tlbs(), ledger)?,
+            ledger: Ledger::new(setup.page_sizes, prefetch, None, setup.tlbs(), ledger)?,
             capacity: Capacity::new(setup.page_sizes, capacity, sizes, counts, stacks),
             gate: Gate::new(setup.activity),
             back_off: BackOff::new(),
