@@ -199,7 +199,6 @@ fn setup(args: &SuperpageArgs) -> anyhow::Result<Setup> {
         split: args.tlb.instruction > 0,
         costs,
         activity: Activity { misses_per_million: args.inactive_below },
-        ..Setup::PAPER
     })
 }
 
