@@ -27,9 +27,8 @@ static FLOORS: [AtomicUsize; PAGES] = [const { AtomicUsize::new(0) }; PAGES];
 const WATCHED: usize = PAGES;
 static TURN: AtomicUsize = AtomicUsize::new(1);
 static SEEN: [AtomicUsize; 16] = [const { AtomicUsize::new(0) }; 16];
-/// How often it comes and goes, how long the first thread waits then, and the turn that is the end.
+/// How often it comes and goes, and the turn that is the end.
 const SHOWS: usize = 20;
-const GAZE: usize = 5000;
 const END: usize = usize::MAX;
 
 static THREADS: AtomicUsize = AtomicUsize::new(0);
@@ -113,19 +112,24 @@ fn look_around(own: usize, numbers: &mut Numbers) {
     }
 }
 
-/// Brings a page, waits until every other thread has it in its TLB, and takes it away, again and again.
+/// Brings a page, waits until every other thread has it in its TLB, takes it away, and waits until each has looked again; so again
+/// and again.
 fn show(threads: usize) {
     for _ in 0..SHOWS {
         let turn = TURN.fetch_add(1, Ordering::SeqCst) + 1;
         check(sys::map(at(WATCHED), 1), Found::Failure);
-        while SEEN.iter().take(threads).skip(1).any(|seen| seen.load(Ordering::SeqCst) != turn) {
-            core::hint::spin_loop();
-        }
+        wait_for_all(threads, turn);
         check(sys::unmap(at(WATCHED), 1), Found::Failure);
-        TURN.fetch_add(1, Ordering::SeqCst);
-        (0..GAZE).for_each(|_| core::hint::spin_loop());
+        wait_for_all(threads, TURN.fetch_add(1, Ordering::SeqCst) + 1);
     }
     TURN.store(END, Ordering::SeqCst);
+}
+
+/// Waits until every other thread has looked at the page in this turn.
+fn wait_for_all(threads: usize, turn: usize) {
+    while SEEN.iter().take(threads).skip(1).any(|seen| seen.load(Ordering::SeqCst) != turn) {
+        core::hint::spin_loop();
+    }
 }
 
 /// Looks at the page all the time.
@@ -141,6 +145,7 @@ fn watch(thread: usize) {
             SEEN[thread].store(turn, Ordering::SeqCst);
         } else if is_away && TURN.load(Ordering::SeqCst) == turn {
             check(!there, Found::StaleRead);
+            SEEN[thread].store(turn, Ordering::SeqCst);
         }
     }
 }
