@@ -30,6 +30,7 @@
 //! assert!(flush.reach() == Reach::Everywhere && running.contains(3));
 //! assert!((Attr::READ | Attr::WRITE).contains(Attr::READ));
 //! ```
+//!
 //! | type | is |
 //! |-|-|
 //! | [`VirtAddr`], [`PhysAddr`] | a byte address |

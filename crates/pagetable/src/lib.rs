@@ -6,6 +6,7 @@
 //! A table is bytes in memory that the caller hands over, with a documented layout. One CPU writes it; any number
 //! of others walk it meanwhile without a lock. Nodes come from that memory and from nowhere else. Every failure is an
 //! error that leaves the table as it was. A node that a walker may still reach is freed only after a shootdown.
+//!
 //! A table that one CPU both walks and changes:
 //!
 //! ```
