@@ -87,6 +87,8 @@ mod population;
 mod recent;
 mod segments;
 mod setup;
+#[cfg(test)]
+mod testing;
 mod units;
 
 pub use capacity::StackEntry;

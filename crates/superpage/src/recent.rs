@@ -66,13 +66,11 @@ impl RecentBlocks {
 
 #[cfg(test)]
 mod tests {
-    use tlbkit_addr::PageSize;
-
     use super::*;
+    use crate::testing::page_sizes;
 
     fn recent(shifts: [u32; 2]) -> RecentBlocks {
-        let sizes = shifts.map(|shift| PageSize::from_shift(shift).unwrap());
-        RecentBlocks::new(&PageSizes::new(PageSize::K4, &sizes).unwrap())
+        RecentBlocks::new(&page_sizes(shifts))
     }
 
     #[test]

@@ -2,7 +2,7 @@
 
 mod model;
 
-use model::{Arena, Machine, all_pages, approx, asap, asap464, online, step, thrift};
+use model::{Arena, Machine, all_pages, approx, asap, asap464, miss, online, step, thrift};
 use tlbkit_addr::{PageSize, Pages, Vpn};
 use tlbkit_superpage::{
     Action, Activity, ApproxOnline, Asap, Background, CostError, Costs, Miss, Online, PageSizes,
@@ -10,10 +10,6 @@ use tlbkit_superpage::{
 };
 
 const TOP: PageSize = PageSize::from_shift(23).unwrap();
-
-fn miss(page: usize) -> Miss {
-    Miss { tlb: Tlb::Data, page: Vpn::new(page), evicted: None, now: 0 }
-}
 
 /// Two pages in turn in a TLB of one entry: every miss is charged to {0, 1}.
 fn ping_pong(policy: &mut dyn Policy, misses: usize, now: impl Fn(usize) -> u64) -> Vec<(usize, Superpage)> {

@@ -4,8 +4,8 @@ mod model;
 
 use std::collections::HashSet;
 
-use model::thrift;
 use model::world::{Event, SEGMENTS, World, activity, ladders, memory, page, refusals, sizes, start};
+use model::{miss, thrift};
 use proptest::prelude::*;
 use tlbkit_addr::{PageSize, Pages, Vpn};
 use tlbkit_superpage::{Action, Costs, Miss, PageSizes, Policy, Refusal, Setup, Superpage, Tlb};
@@ -138,10 +138,6 @@ proptest! {
             world.happens(&mut policy, event, 10 * n as u64)?;
         }
     }
-}
-
-fn miss(page: usize) -> Miss {
-    Miss { tlb: Tlb::Data, page: Vpn::new(page), evicted: None, now: 0 }
 }
 
 fn superpage(first: usize, shift: u32) -> Superpage {

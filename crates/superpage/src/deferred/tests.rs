@@ -5,18 +5,12 @@ use std::vec;
 use std::vec::Vec;
 
 use proptest::prelude::*;
-use tlbkit_addr::PageSize;
 
 use super::*;
+use crate::testing::page_sizes;
 
 /// A superpage: its shift, and its number among those of its size.
 type Node = (u32, usize);
-
-/// Every size from 4 KB to `1 << top` pages.
-fn page_sizes(top: u32) -> PageSizes {
-    let sizes: Vec<_> = (12..=12 + top).filter_map(PageSize::from_shift).collect();
-    PageSizes::new(PageSize::K4, &sizes).unwrap()
-}
 
 /// A segment, and what its counts should be.
 #[derive(Debug)]
@@ -31,7 +25,8 @@ struct Both {
 impl Both {
     fn new(thresholds: Vec<u32>) -> Self {
         let top = thresholds.len() as u32 - 1;
-        let rules = Rules::new(&page_sizes(top), 0x1234, |shift| thresholds.get(shift as usize).copied());
+        let rules =
+            Rules::new(&page_sizes(12..=12 + top), 0x1234, |shift| thresholds.get(shift as usize).copied());
         // What is in them does not matter.
         let mut both = Self {
             rules,

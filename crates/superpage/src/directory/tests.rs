@@ -4,14 +4,10 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::vec;
 
 use proptest::prelude::*;
-use tlbkit_addr::{PageSize, Vpn};
+use tlbkit_addr::Vpn;
 
 use super::*;
-
-/// Segments of two pages.
-fn page_sizes() -> PageSizes {
-    PageSizes::new(PageSize::K4, &[PageSize::K4, PageSize::from_shift(13).unwrap()]).unwrap()
-}
+use crate::testing::page_sizes;
 
 #[derive(Clone, Debug)]
 enum Event {
@@ -68,7 +64,7 @@ proptest! {
                     map.remove(&segment);
                 }
                 Event::Unmapped(first, last) => {
-                    directory.unmapped(&page_sizes(), Pages::new(Vpn::new(first), Vpn::new(last)).unwrap());
+                    directory.unmapped(&page_sizes([12, 13]), Pages::new(Vpn::new(first), Vpn::new(last)).unwrap());
                     map.retain(|segment, _| !(first <= 2 * segment && 2 * segment < last));
                 }
             }

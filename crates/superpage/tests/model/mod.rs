@@ -44,6 +44,11 @@ impl Arena {
     }
 }
 
+/// A miss in the data TLB that evicts nothing.
+pub(crate) fn miss(page: usize) -> Miss {
+    Miss { tlb: Tlb::Data, page: Vpn::new(page), evicted: None, now: 0 }
+}
+
 pub(crate) fn approx(setup: &Setup, segments: usize) -> ApproxOnline<'static> {
     ApproxOnline::new(setup, Arena::leak(ApproxOnline::segment_memory(setup).unwrap(), segments)).unwrap()
 }

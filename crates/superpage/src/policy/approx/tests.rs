@@ -1,35 +1,11 @@
 //! The short way is taken where it can be. That it does what the long one does, the properties in `tests` say.
 
-use std::boxed::Box;
-use std::vec;
-use std::vec::Vec;
-
-use tlbkit_addr::PageSize;
-
 use super::*;
-use crate::{Activity, PageSizes, Refusal, Slot};
+use crate::testing::{memory, miss, page_sizes, superpage};
+use crate::{Activity, Refusal};
 
 fn policy(setup: &Setup) -> ApproxOnline<'static> {
-    let each = ApproxOnline::segment_memory(setup).unwrap();
-    let memory = Memory {
-        directory: Box::leak(vec![Slot::default(); 4 * SegmentMemory::SLOTS].into()),
-        bits: Box::leak(vec![0; 4 * each.bits].into()),
-        counters: Box::leak(vec![0; 4 * each.counters].into()),
-    };
-    ApproxOnline::new(setup, memory).unwrap()
-}
-
-fn miss(page: usize) -> Miss {
-    Miss { tlb: Tlb::Data, page: Vpn::new(page), evicted: None, now: 0 }
-}
-
-fn superpage(first: usize, shift: u32) -> Superpage {
-    Superpage { first: Vpn::new(first), size: PageSize::from_shift(shift).unwrap() }
-}
-
-fn page_sizes(shifts: &[u32]) -> PageSizes {
-    let sizes: Vec<_> = shifts.iter().filter_map(|&shift| PageSize::from_shift(shift)).collect();
-    PageSizes::new(PageSize::K4, &sizes).unwrap()
+    ApproxOnline::new(setup, memory(ApproxOnline::segment_memory(setup).unwrap(), 4)).unwrap()
 }
 
 /// Plain are two TLBs, units that are pages, and segments whose blocks fill two words, while every miss is charged.
@@ -38,8 +14,8 @@ fn what_is_plain() {
     let plain = |setup: &Setup| policy(setup).plain;
     assert!(plain(&Setup::PAPER));
     assert!(!plain(&Setup { split: false, ..Setup::PAPER }));
-    assert!(!plain(&Setup { page_sizes: page_sizes(&[13, 24]), ..Setup::PAPER }));
-    assert!(!plain(&Setup { page_sizes: page_sizes(&[12, 13, 19]), ..Setup::PAPER }));
+    assert!(!plain(&Setup { page_sizes: page_sizes([13, 24]), ..Setup::PAPER }));
+    assert!(!plain(&Setup { page_sizes: page_sizes([12, 13, 19]), ..Setup::PAPER }));
     assert!(!plain(&Setup { activity: Activity { misses_per_million: 1 }, ..Setup::PAPER }));
 }
 

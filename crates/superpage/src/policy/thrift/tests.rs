@@ -1,36 +1,23 @@
 //! What waits for the price of its holes is looked at seldom: the short way goes on. When it is looked at, the properties
 //! in `tests` say.
 
-use std::boxed::Box;
-use std::vec;
-
-use tlbkit_addr::PageSize;
-
 use super::*;
+use crate::Costs;
 use crate::ledger::{Charged, Distant, Fast};
-use crate::{Costs, Slot};
+use crate::testing::{memory, miss, superpage};
 
 /// A policy for which holes have their price, with thresholds of so many thousandths of R.
 fn frugal(prefetch: u32) -> Thrift<'static> {
     let setup = Setup { costs: Costs { prefetch, ..Costs::PAPER }, ..Setup::PAPER };
-    let each = Thrift::segment_memory(&setup).unwrap();
-    let memory = Memory {
-        directory: Box::leak(vec![Slot::default(); 2 * SegmentMemory::SLOTS].into()),
-        bits: Box::leak(vec![0; 2 * each.bits].into()),
-        counters: Box::leak(vec![0; 2 * each.counters].into()),
-    };
+    let memory = memory(Thrift::segment_memory(&setup).unwrap(), 2);
     let mut policy = Thrift::new(&setup, memory).unwrap();
-    let pair = Superpage { first: Vpn::new(1024), size: PageSize::from_shift(13).unwrap() };
+    let pair = superpage(1024, 13);
     for page in [1024, 1025] {
         policy.on_miss(miss(page));
     }
     policy.promoted(pair);
     policy.evicted(Tlb::Data, pair.first);
     policy
-}
-
-fn miss(page: usize) -> Miss {
-    Miss { tlb: Tlb::Data, page: Vpn::new(page), evicted: None, now: 0 }
 }
 
 /// Lets two pages miss in turn in a TLB of one entry until a superpage is asked for. Returns its level, its charges, and
