@@ -168,3 +168,19 @@ fn larger_pages_that_become_a_pair_beside_another_cpu() {
     assert_eq!(broken(Arch::Mips32, &small(15)), Some((6, "two-match")));
     assert_eq!(broken(Arch::Mips32, &small(16)), None);
 }
+
+/// A CPU that stores an entry stores to no page meanwhile, so that its own hardware sets no dirty bit; another one's may.
+#[test]
+fn a_plain_store_loses_what_another_cpu_notes() {
+    let alone = "0 uses dirty
+0 write 0x1000 0x801
+0 write 0x2000 0xc01
+0 write 0x3000 0x20047
+0 root 0x8000000000000001
+";
+    let store = "0 write 0x3000 0x20043\n";
+    assert_eq!(broken(Arch::Sv39, &format!("{alone}{store}")), None);
+    let beside = format!("{alone}1 root 0x8000000000000001\n");
+    assert_eq!(broken(Arch::Sv39, &format!("{beside}{store}")), Some((7, "dirty-lost")));
+    assert_eq!(broken(Arch::Sv39, &format!("{beside}0 swap 0x3000 0x20047 0x20043\n")), None);
+}

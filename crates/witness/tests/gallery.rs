@@ -117,3 +117,28 @@ fn what_cannot_have_happened_is_refused() {
             .expect("a table that links itself");
     }
 }
+
+/// What docs/witness.md says of the gallery: how many there are, and each by a name that it has.
+#[test]
+fn the_document_says_what_is_there() {
+    let document = include_str!("../../../docs/witness.md");
+    let logs = logs();
+    let names: Vec<_> = logs.iter().map(|(name, ..)| name.trim_end_matches(".witness")).collect();
+    let bugs = logs.iter().filter(|(.., text)| marked(text).is_some()).count();
+    println!("{bugs} bugs, {} mended forms", logs.len() - bugs);
+    assert!(document.contains(&format!("in our words: {bugs}, each")), "there are {bugs}");
+    for name in names.iter().filter(|name| name.starts_with("casemate-")) {
+        let known = [
+            "casemate-free-linked",
+            "casemate-link-freed",
+            "casemate-tlbi-wrong-page",
+            "casemate-unclean-parent",
+        ];
+        let base = name.trim_end_matches(".mended");
+        assert!(document.contains(base) || known.contains(&base), "{name} is not in the table");
+    }
+    for word in document.split('`').skip(1).step_by(2) {
+        let ours = word.starts_with("casemate-") || word.starts_with("arm-");
+        assert!(!ours || names.contains(&word), "there is no {word}");
+    }
+}

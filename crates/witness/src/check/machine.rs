@@ -423,7 +423,7 @@ impl Machine {
         }
         let holders = self.holders(node);
         if self.tables.dirty && !swapped {
-            self.keeps_dirty(at, level, before, &holders)?;
+            self.keeps_dirty(cpu, at, level, before, &holders)?;
         }
         // The other half of a pair may be global from here on, or no more.
         if level == 12 && self.arch == Arch::Mips32 && (old.value ^ value) & G != 0 {
@@ -487,13 +487,21 @@ impl Machine {
         Ok(())
     }
 
-    /// Checks a plain store over an entry in which hardware may be setting the dirty bit.
-    fn keeps_dirty(&self, at: u64, level: u32, before: Entry, holders: &[Holder]) -> Result<(), Refusal> {
+    /// Checks a plain store over an entry in which another CPU's hardware may be setting the dirty bit. That of the CPU that stores sets
+    /// it for that CPU's own stores to the page, before or after this one, and never for a speculated one.
+    fn keeps_dirty(
+        &self,
+        cpu: usize,
+        at: u64,
+        level: u32,
+        before: Entry,
+        holders: &[Holder],
+    ) -> Result<(), Refusal> {
         let Entry::Leaf { rights: right, .. } = before else { return Ok(()) };
         if right & rights::WRITE == 0 || right & rights::MARKED != 0 {
             return Ok(());
         }
-        match holders.iter().find(|holder| self.walks(holder)) {
+        match holders.iter().find(|holder| holder.cpu != cpu && self.walks(holder)) {
             Some(holder) => {
                 let va = holder.va + self.arch.offset(at, level);
                 Err(self.violation(Rule::DirtyLost, Some(holder.cpu)).dirty_lost(
