@@ -1,9 +1,9 @@
 //! `cargo xtask portability`: the crates on every machine that they are for, and their hit paths in the binary.
 //!
 //! `examples/embed` is built as a kernel embeds the crates: released, optimized as a whole, for each target. In the
-//! archive no path from a `hit_` function may lead to a panic, to an allocator or to a routine of floating-point
-//! arithmetic. Some of the targets have no floating-point unit, so there an operation that the others do in an
-//! instruction is such a call.
+//! archive no path from a `hit_` function, or from what is done to an address space (`edit_space_`), may lead to a panic,
+//! to an allocator or to a routine of floating-point arithmetic. Some of the targets have no floating-point unit, so there an
+//! operation that the others do in an instruction is such a call.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::fs;
@@ -41,14 +41,29 @@ const TARGETS: [Target; 10] = [
     target("mips-unknown-linux-gnu", false, false),
 ];
 
+/// What functions begin with from which no panic, no allocation and no floating point may be reached.
+const CLEAN: [&str; 2] = ["hit_", "edit_space_"];
+
+/// The same calls to an address space of Sv39, by hand and with tlbkit: what the functions' names begin with.
+const TEXT: [(&str, &[&str]); 3] = [
+    ("by hand, one hart", &["floor_sv39_"]),
+    ("tlbkit, one hart", &["edit_space_sv39_1_", "hit_space_sv39_1_"]),
+    ("tlbkit, four harts", &["edit_space_sv39_4_"]),
+];
+
 /// Checks and measures.
 pub(crate) fn run(shell: &Shell) -> anyhow::Result<()> {
     let mut sizes: BTreeMap<String, Vec<Option<u64>>> = BTreeMap::new();
     let mut wrong = Vec::new();
     let mut checked = BTreeSet::new();
+    let mut text = vec![[0; TARGETS.len()]; TEXT.len()];
     for (at, target) in TARGETS.iter().enumerate() {
         let reach = Reach::of(&build(shell, target)?)?;
-        for name in ["hit_", "miss_", "edit_"].iter().flat_map(|begin| reach.named(begin)) {
+        for (row, (_, begins)) in text.iter_mut().zip(TEXT) {
+            let names: Vec<_> = begins.iter().flat_map(|begin| reach.named(begin)).collect();
+            row[at] = reach.from_all(&names).bytes;
+        }
+        for name in ["floor_", "hit_", "miss_", "edit_"].iter().flat_map(|begin| reach.named(begin)) {
             let found = reach.from(name);
             if found.names.keys().any(|name| forbidden(name)) {
                 checked.insert(name.to_owned());
@@ -59,7 +74,7 @@ pub(crate) fn run(shell: &Shell) -> anyhow::Result<()> {
             if walked && !found.code.iter().any(|code| releases(target.name, code)) {
                 wrong.push(format!("{}: {name} links nodes without a release", target.name));
             }
-            if name.starts_with("hit_") {
+            if CLEAN.iter().any(|begin| name.starts_with(begin)) {
                 let bad = found.names.iter().filter(|(name, _)| forbidden(name));
                 wrong.extend(bad.map(|(bad, way)| format!("{}: {name} can reach {bad}:{way}", target.name)));
             }
@@ -70,6 +85,11 @@ pub(crate) fn run(shell: &Shell) -> anyhow::Result<()> {
     }
     if matches!(shell, Shell::Plain) {
         print(&sizes, &checked);
+        println!("\nbytes of code of map, unmap, protect, replace, fault and lookup together, Sv39");
+        for (row, (name, _)) in text.iter().zip(TEXT) {
+            let cell = |&bytes: &u64| if bytes == 0 { format!("{:>7}", "-") } else { format!("{bytes:>7}") };
+            println!("{name:<26}{}", row.iter().map(cell).collect::<String>());
+        }
     }
     Ok(())
 }
@@ -120,7 +140,7 @@ fn releases(target: &str, code: &[u8]) -> bool {
     }
 }
 
-/// Tells whether a hit path may not need this.
+/// Tells whether such a function may not need this.
 fn forbidden(name: &str) -> bool {
     name == "tlbkit_panicked" || name.contains("panic") || name.contains("alloc") || is_float(name)
 }
@@ -157,7 +177,10 @@ fn print(sizes: &BTreeMap<String, Vec<Option<u64>>>, checked: &BTreeSet<String>)
             bytes.iter().map(|bytes| bytes.map_or(format!("{:>7}", "-"), |bytes| format!("{bytes:>7}")));
         println!("{name:<26}{}", cells.collect::<String>());
     }
-    println!("\nno panic, no allocation and no floating point can be reached from any hit_ function");
+    println!(
+        "\nno panic, no allocation and no floating point can be reached from any function that begins with {}",
+        CLEAN.join(" or ")
+    );
     let checked: Vec<_> = checked.iter().map(String::as_str).collect();
     println!("a bound that the compiler could not prove is checked in: {}", checked.join(" "));
 }

@@ -92,10 +92,15 @@ impl Reach {
 
     /// Returns what the function of that name reaches.
     pub(crate) fn from(&self, name: &str) -> Found {
+        self.from_all(&[name])
+    }
+
+    /// Returns what the functions of those names reach together: what several reach counts once.
+    pub(crate) fn from_all(&self, names: &[&str]) -> Found {
         let mut found = Found::default();
         let mut seen = BTreeSet::new();
-        let mut open: Vec<(Part, String)> = Vec::new();
-        open.extend(self.names.get(name).map(|&part| (part, String::new())));
+        let known = names.iter().filter_map(|&name| self.names.get(name));
+        let mut open: Vec<(Part, String)> = known.map(|&part| (part, String::new())).collect();
         while let Some((part, way)) = open.pop() {
             let Some(content) = self.parts.get(&part) else { continue };
             if !seen.insert(part) {

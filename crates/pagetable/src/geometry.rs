@@ -148,6 +148,10 @@ impl Space {
     pub(crate) const fn has(&self, page: Vpn) -> bool {
         let (page, shift, spare) = (page.get(), self.base.shift(), usize::BITS - self.va_bits);
         if self.signed {
+            // The lower half, which is the users', costs less.
+            if page >> (self.va_bits - 1 - shift) == 0 {
+                return true;
+            }
             // Of an address that the highest significant bit fills up, the page is the same.
             (((page << (shift + spare)) as isize) >> spare) as usize >> shift == page
         } else {

@@ -108,6 +108,12 @@ fn check<F: Format>(known: &Known, c: Choice) {
         F::attr(word, c.last)
     };
     assert_eq!(reads(leaf), attr);
+    if c.last && size == F::BASE {
+        // Entries of base pages with the same attributes differ by their frames alone, and say what they were made of.
+        let first = F::leaf(Pfn::new(0), size, can(c.attr), true).unwrap();
+        assert_eq!(first.advance(F::STEP, frame), leaf);
+        assert_eq!(F::leaf(Pfn::new(0), size, F::attr(leaf, true), true), Ok(first));
+    }
 
     // What the format does not have is nothing to lose.
     let stray = Attr::from_bits_truncate(c.clear).difference(F::IMPLIED | F::OPTIONAL);

@@ -18,6 +18,7 @@ use tlbkit_shootdown::SharedSpace;
 
 use crate::asids::{Held, Number};
 use crate::mmu::Table;
+use crate::visit::Visit;
 use crate::{Kernel, Machine, Mmu};
 
 /// The shape of a kernel's page tables.
@@ -198,26 +199,52 @@ impl<K: Kernel, const CPUS: usize> Block<K, CPUS> {
     /// Interrupts are masked, and `walk` does not serve shootdowns.
     #[inline]
     pub(crate) unsafe fn pinned<R>(&self, walk: impl FnOnce(Pinned<'_>) -> R) -> R {
-        // SAFETY: the caller's promise: this CPU acknowledges nothing. A change that takes nodes out waits for the
-        // acknowledgement of every CPU that runs the address space; with one CPU there is no other to change it.
-        let walk = || walk(unsafe { Pinned::by(self) });
-        if CPUS == 1 {
-            return walk();
+        // SAFETY: the caller's promise.
+        match unsafe { self.pin() } {
+            Some(pinned) => walk(pinned),
+            None => self.visiting(self.mmu.kernel().cpu(), walk),
         }
-        let cpu = self.mmu.kernel().cpu();
-        if self.cpus().running.contains(cpu) {
-            return walk();
-        }
-        self.visiting(cpu, walk)
     }
 
-    /// Calls `walk` on a CPU that does not run the address space: it counts as one that does meanwhile.
+    /// Calls `walk` as [`pinned`](Self::pinned) does, if this CPU runs the address space.
+    ///
+    /// # Safety
+    ///
+    /// As for [`pinned`](Self::pinned).
+    #[inline(always)]
+    pub(crate) unsafe fn pinned_here<R>(&self, walk: impl FnOnce(Pinned<'_>) -> R) -> Option<R> {
+        // SAFETY: the caller's promise.
+        unsafe { self.pin() }.map(walk)
+    }
+
+    /// Proves that this CPU acknowledges nothing, if it runs the address space.
+    ///
+    /// # Safety
+    ///
+    /// As for [`pinned`](Self::pinned), as long as there is the proof.
+    #[inline(always)]
+    unsafe fn pin(&self) -> Option<Pinned<'_>> {
+        // A CPU that runs the kernel's own is online, so that its changes wait for it, too.
+        let runs = |cpu| {
+            self.cpus.running.contains(cpu) || self.is_kernels() && self.mmu.everyone().running.contains(cpu)
+        };
+        if CPUS == 1 || runs(self.mmu.kernel().cpu()) {
+            // SAFETY: the caller's promise: this CPU acknowledges nothing. A change that takes nodes out waits for the
+            // acknowledgement of every CPU that runs the address space; with one CPU there is no other to change it.
+            return Some(unsafe { Pinned::by(self) });
+        }
+        None
+    }
+
+    /// Calls `walk` on a CPU that does not run the address space: it counts as one that does meanwhile. For
+    /// [`pinned`](Self::pinned) alone.
     #[cold]
-    fn visiting<R>(&self, cpu: usize, walk: impl FnOnce() -> R) -> R {
+    fn visiting<R>(&self, cpu: usize, walk: impl FnOnce(Pinned<'_>) -> R) -> R {
         // A CPU that is not online is not waited for. One that is in the midst of a call is online.
         let _ = self.mmu.online();
         let _visit = Visit::begin(self.cpus(), cpu);
-        walk()
+        // SAFETY: the promise of whoever calls `pinned`; and a change that takes nodes out waits for this CPU.
+        walk(unsafe { Pinned::by(self) })
     }
 
     /// Refuses a global mapping where other address spaces have other translations.
@@ -321,38 +348,6 @@ impl<K: Kernel, const CPUS: usize> Drop for End<'_, K, CPUS> {
     fn drop(&mut self) {
         self.release_all();
         self.free();
-    }
-}
-
-/// A walk by a CPU that does not run the address space, and what it has added to the sets of CPUs for that.
-struct Visit<'c> {
-    cpus: &'c SharedSpace,
-    cpu: usize,
-    joined: bool,
-    entered: bool,
-}
-
-impl<'c> Visit<'c> {
-    /// Notes that `cpu` may be in a walk, before it begins one. A CPU that changes the table and then looks which CPUs
-    /// run the address space sees the note, or the walk sees the change.
-    fn begin(cpus: &'c SharedSpace, cpu: usize) -> Self {
-        let joined = cpus.members.insert(cpu);
-        // A CPU that has just come online runs the kernel's own by now, and goes on.
-        let entered = cpus.running.insert(cpu);
-        fence(Ordering::SeqCst);
-        Self { cpus, cpu, joined, entered }
-    }
-}
-
-impl Drop for Visit<'_> {
-    fn drop(&mut self) {
-        // The walk precedes what the others see.
-        if self.entered {
-            self.cpus.running.remove(self.cpu);
-        }
-        if self.joined {
-            self.cpus.members.remove(self.cpu);
-        }
     }
 }
 

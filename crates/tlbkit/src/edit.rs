@@ -6,7 +6,7 @@ use core::ops::ControlFlow;
 use tlbkit_addr::{Attr, PageSize, Pages, Pfn, Reach, VirtAddr, Vpn};
 use tlbkit_pagetable::format::{Format, check_change};
 use tlbkit_pagetable::{
-    Change, Entry, Error, Frames, Holes, Leaf, Mark, Pinned, Retired, Run, Table as _, Writer,
+    Change, Entry, Error, Frames, Holes, Leaf, Mark, Pinned, Retired, Run, Table as _, Turn, Writer,
 };
 
 use crate::block::Handle;
@@ -172,14 +172,23 @@ impl<'s, K: Kernel, const CPUS: usize> Edit<'s, K, CPUS> {
     /// Becomes the writer of `space`, and serves shootdowns while another CPU is.
     #[inline(always)]
     pub(crate) fn new(space: &'s Handle<K, CPUS>, here: &'s mut Here<K, CPUS>) -> Self {
-        let table: &'s Table<K> = &space.table;
-        let writer = loop {
-            match turn::<K, CPUS>(table) {
-                Some(turn) => break Writer::of(turn),
+        let turn = loop {
+            match turn::<K, CPUS>(&space.table) {
+                Some(turn) => break turn,
                 None => here.wait(),
             }
         };
-        Self { space, here, writer, runs: Uncovering::new() }
+        Self::of(space, here, turn)
+    }
+
+    /// Becomes the writer of `space` by a right that was taken.
+    #[inline(always)]
+    pub(crate) fn of(
+        space: &'s Handle<K, CPUS>,
+        here: &'s mut Here<K, CPUS>,
+        turn: Turn<'s, 'static, Table<K>>,
+    ) -> Self {
+        Self { space, here, writer: Writer::of(turn), runs: Uncovering::new() }
     }
 
     /// Calls `edit`, then makes known what it has changed, also if it unwinds.

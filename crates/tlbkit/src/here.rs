@@ -1,12 +1,11 @@
 //! The CPU at hand, in the midst of a call: what it flushes, which CPUs it asks, and which address space it runs.
 
 use core::fmt;
-use core::sync::atomic::{Ordering, fence};
 
 use heapless::Vec;
 use tlbkit_addr::{Asid, CpuSet, Flush, Reach};
 use tlbkit_pagetable::nodes::Store;
-use tlbkit_pagetable::{Carried, Error, Retired, Run};
+use tlbkit_pagetable::{Carried, Error, Retired, Run, Turn};
 use tlbkit_shootdown::{
     Algorithm, Change, Edit, Local, LowRights, OpId, Outcome, Plan, SharedSpace, Synchronous, System,
 };
@@ -14,7 +13,9 @@ use tlbkit_shootdown::{
 use crate::asids::Held;
 use crate::block::{Block, Handle};
 use crate::cpu::{Entered, QUEUE};
-use crate::{Kernel, Machine, Mmu};
+use crate::mmu::Table;
+use crate::once::turn;
+use crate::{Kernel, Machine, Mmu, visit};
 
 /// How many runs of frames wait for one shootdown.
 pub(crate) const RUNS: usize = 16;
@@ -42,6 +43,23 @@ pub(crate) struct Here<K: Kernel, const CPUS: usize> {
     refused: bool,
 }
 
+/// Why no call can begin. It is a byte, and stays in a register.
+enum Unready {
+    /// The CPU is in the midst of one.
+    Busy,
+    /// The shootdown system refuses the CPU.
+    Unflushed,
+}
+
+impl Unready {
+    const fn error(self) -> Error {
+        match self {
+            Self::Busy => Error::Busy,
+            Self::Unflushed => Error::Unflushed,
+        }
+    }
+}
+
 /// Entries change first, then TLBs are flushed (Tzou 3.2.1): what suits every machine whose hardware writes no status bit
 /// over a change. Any other machine does not compile.
 const fn plan<M: Machine>() -> Plan {
@@ -61,11 +79,54 @@ impl<K: Kernel, const CPUS: usize> Here<K, CPUS> {
     /// [`Error::Busy`] if the CPU is in the midst of one.
     #[inline(always)]
     pub(crate) fn begin(mmu: &'static Mmu<K, CPUS>) -> Result<Self, Error> {
-        let mut here = Self::enter(mmu)?;
-        if CPUS > 1 && here.own.handle.is_none() {
-            here.go_online()?;
+        loop {
+            match Self::if_online(mmu) {
+                Some(here) => return Ok(here),
+                None => Self::prepare(mmu).map_err(Unready::error)?,
+            }
         }
-        Ok(here)
+    }
+
+    /// Begins a call on this CPU, as [`begin`](Self::begin) does, and takes the right to write the table of `space`; serves
+    /// shootdowns as long as another CPU has that.
+    ///
+    /// # Errors
+    ///
+    /// As for [`begin`](Self::begin).
+    #[inline(always)]
+    pub(crate) fn in_turn<'s>(
+        space: &'s Block<K, CPUS>,
+    ) -> Result<(Self, Turn<'s, 'static, Table<K>>), Error> {
+        loop {
+            if let Some(here) = Self::if_online(space.mmu)
+                && let Some(turn) = turn::<K, CPUS>(&space.table)
+            {
+                return Ok((here, turn));
+            }
+            Self::prepare(space.mmu).map_err(Unready::error)?;
+        }
+    }
+
+    /// Does what a call waits for that could not begin: this CPU takes part in shootdowns from now on; if it does, time passes, in
+    /// which it serves them. It is a call of its own, so that the one that begins then is in registers.
+    #[inline(always)]
+    fn prepare(mmu: &'static Mmu<K, CPUS>) -> Result<(), Unready> {
+        // One CPU waits for nobody.
+        if CPUS == 1 { Err(Unready::Busy) } else { Self::prepare_more(mmu) }
+    }
+
+    #[cold]
+    #[inline(never)]
+    fn prepare_more(mmu: &'static Mmu<K, CPUS>) -> Result<(), Unready> {
+        let mut here = Self::enter(mmu).map_err(|_| Unready::Busy)?;
+        if here.own.handle.is_some() {
+            here.wait();
+            return Ok(());
+        }
+        let handle = mmu.shootdowns().attach(here.cpu).map_err(|_| Unready::Busy)?;
+        here.own.handle = Some(handle);
+        here.switch(Change::In, mmu.everyone(), Asid::default());
+        if here.refused { Err(Unready::Unflushed) } else { Ok(()) }
     }
 
     /// Begins a call on this CPU, which stays offline if it is.
@@ -75,7 +136,8 @@ impl<K: Kernel, const CPUS: usize> Here<K, CPUS> {
     /// As for [`begin`](Self::begin).
     #[inline(always)]
     pub(crate) fn enter(mmu: &'static Mmu<K, CPUS>) -> Result<Self, Error> {
-        let cpu = mmu.kernel().cpu();
+        // One CPU has the number 0: the kernel promises it.
+        let cpu = if CPUS == 1 { 0 } else { mmu.kernel().cpu() };
         let own = mmu.cpu(cpu).and_then(|cpu| cpu.enter()).ok_or(Error::Busy)?;
         Ok(Self { mmu, cpu, own, refused: false })
     }
@@ -85,15 +147,6 @@ impl<K: Kernel, const CPUS: usize> Here<K, CPUS> {
     pub(crate) fn if_online(mmu: &'static Mmu<K, CPUS>) -> Option<Self> {
         let here = Self::enter(mmu).ok()?;
         (CPUS == 1 || here.own.handle.is_some()).then_some(here)
-    }
-
-    /// Takes part in shootdowns from now on.
-    #[cold]
-    fn go_online(&mut self) -> Result<(), Error> {
-        let handle = self.mmu.shootdowns().attach(self.cpu).map_err(|_| Error::Busy)?;
-        self.own.handle = Some(handle);
-        self.switch(Change::In, self.mmu.everyone(), Asid::default());
-        Ok(())
     }
 
     /// Takes part in shootdowns no more. The CPU runs no address space.
@@ -217,12 +270,9 @@ impl<K: Kernel, const CPUS: usize> Here<K, CPUS> {
         if CPUS == 1 {
             return true;
         }
-        // The stores precede the look at which CPUs may have seen the old entries.
-        fence(Ordering::SeqCst);
+        let alone = visit::is_alone(space.cpus(), self.cpu);
         self.mmu.kernel().stored(Store::Fence);
-        let mut others = space.cpus().members.load();
-        others.remove(self.cpu);
-        others.is_empty()
+        alone
     }
 
     /// Makes a batch of changes known, and hands back what they have uncovered.

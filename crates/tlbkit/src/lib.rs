@@ -3,6 +3,8 @@
     not(target_pointer_width = "64"),
     doc = "Virtual memory for kernels: see the documentation for machines with addresses of 64 bits."
 )]
+// Under loom there are only the parts of it that `tests/loom.rs` takes: constants, as an `Mmu` is, cannot have loom's atomics.
+#![cfg(not(tlbkit_loom))]
 #![cfg_attr(not(test), no_std)]
 #![cfg_attr(not(test), warn(unused_crate_dependencies))]
 
@@ -27,9 +29,13 @@ mod machine;
 mod mmu;
 mod once;
 mod space;
+mod sync {
+    pub(crate) use core::sync::atomic::{Ordering, fence};
+}
 #[cfg(all(test, target_pointer_width = "64"))]
 #[path = "../tests/host/unwinding.rs"]
 mod unwinding;
+mod visit;
 
 pub use cursor::Cursor;
 pub use edit::Edit;

@@ -139,8 +139,11 @@ impl<K: Kernel, const CPUS: usize> Mmu<K, CPUS> {
     /// sends calls it; other calls do no harm. Inside of an edit or a visit it does nothing: interrupts are masked there,
     /// and the interrupt comes when they are not any more.
     ///
-    /// Costs a load if there is nothing to do.
+    /// Costs a load if there is nothing to do, and nothing with one CPU.
     pub fn on_interrupt(&'static self) {
+        if CPUS == 1 {
+            return;
+        }
         self.kernel().masked(|| {
             // An interrupt that comes late does not bring a CPU online again.
             if let Ok(mut here) = Here::enter(self) {

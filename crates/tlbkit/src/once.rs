@@ -1,15 +1,24 @@
 //! A change of one page: lock, walk, check, store, flush, unlock. No batch is made for it.
 
-use tlbkit_addr::{Attr, Flush, Pfn, Reach, Vpn};
+use tlbkit_addr::{Attr, Flush, Pages, Pfn, Reach, Vpn};
 use tlbkit_pagetable::{Change, Error, Leaf, Run, Table as _, Turn, mpt};
 
-use crate::block::{Handle, Shape};
+use crate::block::Shape;
 use crate::here::Here;
 use crate::mmu::{Storage, Table};
-use crate::{Kernel, Machine};
+use crate::{AddressSpace, Kernel, Machine};
 
 /// The slot of a page in an address space's page table.
 type Slot<'w, K> = mpt::Slot<'w, 'static, Shape<K>, <<K as Kernel>::Machine as Machine>::Format, Storage<K>>;
+
+/// Attributes, as the entries of base pages hold them.
+type Encoded<K> = mpt::Encoded<<<K as Kernel>::Machine as Machine>::Format>;
+
+/// Encodes attributes that a page of any address space may have: not every one may have global pages.
+#[inline(always)]
+pub(crate) fn encoded<K: Kernel>(attr: Attr) -> Option<Encoded<K>> {
+    if attr.contains(Attr::GLOBAL) { None } else { mpt::Encoded::new(attr) }
+}
 
 /// What a change of one leaf leaves behind: the leaf whose frame is uncovered, and what TLBs may hold.
 type Outcome = Option<(Option<Leaf>, mpt::Stale)>;
@@ -29,15 +38,25 @@ impl Unflushed {
 ///
 /// They are functions of their own: a kernel has each of them once, and nothing in them calls what may fail or unwind but
 /// [`Kernel::release`] at the end, so that everything is in registers.
-impl<K: Kernel, const CPUS: usize> Handle<K, CPUS> {
+impl<K: Kernel, const CPUS: usize> AddressSpace<K, CPUS> {
     #[inline(never)]
-    pub(crate) fn map_once(&self, page: Vpn, frame: Pfn, attr: Attr) -> Result<bool, Unflushed> {
-        self.at_once(page, attr, |slot| Some((None, slot.map(frame, attr)?)))
+    pub(crate) fn map_once(&self, page: Vpn, frame: Pfn, attr: Encoded<K>, wrong: &mut Option<Error>) {
+        match self.at_once(page, |slot| Some((None, slot.map(frame, attr)?))) {
+            Ok(true) => {}
+            Ok(false) => self.map_again(page, frame, attr, wrong),
+            Err(Unflushed) => *wrong = Some(Unflushed.error()),
+        }
+    }
+
+    #[cold]
+    #[inline(never)]
+    fn map_again(&self, page: Vpn, frame: Pfn, attr: Encoded<K>, wrong: &mut Option<Error>) {
+        *wrong = self.edit(|edit| edit.map(Pages::one(page), frame, attr.attr())).err();
     }
 
     #[inline(never)]
     pub(crate) fn unmap_once(&self, page: Vpn) -> Result<bool, Unflushed> {
-        self.at_once(page, Attr::empty(), |slot| {
+        self.at_once(page, |slot| {
             let (leaf, stale) = slot.unmap()?;
             Some((Some(leaf), stale))
         })
@@ -45,69 +64,81 @@ impl<K: Kernel, const CPUS: usize> Handle<K, CPUS> {
 
     #[inline(never)]
     pub(crate) fn protect_once(&self, page: Vpn, change: Change) -> Result<bool, Unflushed> {
-        self.at_once(page, change.set, |slot| Some((None, slot.protect(change)?.1)))
+        if change.set.contains(Attr::GLOBAL) {
+            return Ok(false);
+        }
+        self.at_once(page, |slot| Some((None, slot.protect(change)?.1)))
     }
 
     #[inline(never)]
-    pub(crate) fn replace_once(&self, page: Vpn, frame: Pfn, attr: Attr) -> Result<bool, Unflushed> {
-        self.at_once(page, attr, |slot| {
+    pub(crate) fn replace_once(&self, page: Vpn, frame: Pfn, attr: Encoded<K>, wrong: &mut Option<Error>) {
+        let done = self.at_once(page, |slot| {
             let (leaf, stale) = slot.replace(frame, attr)?;
             Some((Some(leaf), stale))
-        })
+        });
+        match done {
+            Ok(true) => {}
+            Ok(false) => self.replace_again(page, frame, attr, wrong),
+            Err(Unflushed) => *wrong = Some(Unflushed.error()),
+        }
     }
 
-    /// Makes a change that gives a page the attributes `given`.
+    #[cold]
+    #[inline(never)]
+    fn replace_again(&self, page: Vpn, frame: Pfn, attr: Encoded<K>, wrong: &mut Option<Error>) {
+        let at = page.address(self.0.base());
+        *wrong = self.edit(|edit| edit.replace(at, frame, attr.attr())).err();
+    }
+
+    /// Makes a change of a page.
     #[inline(always)]
-    fn at_once(
-        &self,
-        page: Vpn,
-        given: Attr,
-        change: impl FnOnce(Slot<'_, K>) -> Outcome,
-    ) -> Result<bool, Unflushed> {
-        self.mmu.kernel().masked(|| {
-            let Some(here) = Here::if_online(self.mmu) else { return Ok(false) };
-            let Some(mut turn) = turn::<K, CPUS>(&self.table) else { return Ok(false) };
-            // Not every address space may have global pages.
-            let slot = turn.slot(page).filter(|_| !given.contains(Attr::GLOBAL));
-            let Some((old, stale)) = slot.and_then(change) else { return Ok(false) };
+    fn at_once(&self, page: Vpn, change: impl FnOnce(Slot<'_, K>) -> Outcome) -> Result<bool, Unflushed> {
+        let space = &self.0;
+        space.mmu.kernel().masked(|| {
+            let Some(here) = Here::if_online(space.mmu) else { return Ok(false) };
+            let Some(mut turn) = turn::<K, CPUS>(&space.table) else { return Ok(false) };
+            let Some((old, stale)) = turn.slot(page).and_then(change) else { return Ok(false) };
             if stale.reach == Reach::Nowhere {
                 return Ok(true);
             }
-            let run =
-                old.map(|leaf| Run { first: leaf.frame, len: 1, dirty: leaf.attr.contains(Attr::DIRTY) });
-            if stale.reach == Reach::Everywhere && !here.is_alone(self) {
-                return self.shoot_once(here, stale, run);
+            let frame = old.map(|leaf| leaf.frame);
+            let dirty = old.is_some_and(|leaf| leaf.attr.contains(Attr::DIRTY));
+            if stale.reach == Reach::Everywhere && !here.is_alone(space) {
+                return self.shoot_once(here, page, frame, dirty);
             }
-            here.flush(self, &flush_of(stale));
-            if let Some(run) = run {
-                here.release(run);
+            here.flush(space, &flush_of(stale.reach, page));
+            if let Some(first) = frame {
+                here.release(Run { first, len: 1, dirty });
             }
             Ok(true)
         })
     }
 
-    /// Makes a change known to other CPUs. What it takes, it takes by value: so nothing of a change of one CPU's is in memory.
+    /// Makes a change known to other CPUs, which has uncovered `frame`. What it takes, it takes by value: so nothing of a change of
+    /// one CPU's is in memory.
     #[cold]
     #[inline(never)]
     fn shoot_once(
         &self,
         mut here: Here<K, CPUS>,
-        stale: mpt::Stale,
-        run: Option<Run>,
+        page: Vpn,
+        frame: Option<Pfn>,
+        dirty: bool,
     ) -> Result<bool, Unflushed> {
         // A batch, so that the table owes the flush if the shootdown is refused.
-        let mut batch = self.table.batch();
-        batch.merge(&flush_of(stale));
-        here.complete(self, batch, run.into_iter().collect());
+        let mut batch = self.0.table.batch();
+        batch.merge(&flush_of(Reach::Everywhere, page));
+        let run = frame.map(|first| Run { first, len: 1, dirty });
+        here.complete(&self.0, batch, run.into_iter().collect());
         here.checked(Ok(true)).map_err(|_| Unflushed)
     }
 }
 
-/// Returns the flush of what a change of one leaf makes stale.
+/// Returns the flush of what a change of a page makes stale.
 #[inline(always)]
-fn flush_of(stale: mpt::Stale) -> Flush {
+fn flush_of(reach: Reach, page: Vpn) -> Flush {
     let mut flush = Flush::none();
-    flush.add(stale.reach, stale.pages);
+    flush.add(reach, Pages::one(page));
     flush
 }
 

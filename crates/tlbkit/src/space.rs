@@ -8,8 +8,9 @@ use tlbkit_pagetable::{Change, Entry, Error, Footprint, Leaf, Mark, Pinned, Tabl
 
 use crate::block::{Handle, free};
 use crate::edit::status;
+use crate::here::Here;
 use crate::mmu::Table;
-use crate::once::Unflushed;
+use crate::once::{Unflushed, encoded};
 use crate::{Access, Edit, Fault, Kernel, Mmu};
 
 /// A handle to a virtual address space: a page table, an ASID, and the CPUs that run it.
@@ -137,6 +138,18 @@ impl<K: Kernel, const CPUS: usize> AddressSpace<K, CPUS> {
     #[inline]
     pub fn translate(&self, at: VirtAddr) -> Option<PhysAddr> {
         // SAFETY: interrupts are masked, and a walk calls nothing of the kernel's.
+        let walk = || unsafe { self.0.pinned_here(|pinned| self.0.table.translate(pinned, at)) };
+        match self.mmu().kernel().masked(walk) {
+            Some(found) => found,
+            None => self.translate_elsewhere(at),
+        }
+    }
+
+    /// Translates an address on a CPU that does not run the address space.
+    #[cold]
+    #[inline(never)]
+    fn translate_elsewhere(&self, at: VirtAddr) -> Option<PhysAddr> {
+        // SAFETY: as in `translate`.
         self.mmu().kernel().masked(|| unsafe { self.0.pinned(|pinned| self.0.table.translate(pinned, at)) })
     }
 
@@ -177,9 +190,10 @@ impl<K: Kernel, const CPUS: usize> AddressSpace<K, CPUS> {
     /// shootdown was refused, which the promises of [`Kernel`] rule out.
     #[inline(always)]
     pub fn edit<R>(&self, edit: impl FnOnce(&mut Edit<'_, K, CPUS>) -> Result<R, Error>) -> Result<R, Error> {
-        self.mmu().here(|here| {
-            let mut changes = Edit::new(&self.0, here);
-            changes.run(edit)
+        self.mmu().kernel().masked(|| {
+            let (mut here, turn) = Here::in_turn(&self.0)?;
+            let result = Edit::of(&self.0, &mut here, turn).run(edit);
+            here.checked(result)
         })
     }
 
@@ -190,8 +204,12 @@ impl<K: Kernel, const CPUS: usize> AddressSpace<K, CPUS> {
     /// Those of [`Edit::map`] and [`edit`](Self::edit).
     #[inline]
     pub fn map(&self, pages: Pages, frame: Pfn, attr: Attr) -> Result<(), Error> {
-        if is_one(pages) && self.0.map_once(pages.first(), frame, attr).map_err(Unflushed::error)? {
-            return Ok(());
+        if is_one(pages)
+            && let Some(encoded) = encoded::<K>(attr)
+        {
+            let mut wrong = None;
+            self.map_once(pages.first(), frame, encoded, &mut wrong);
+            return told(wrong);
         }
         self.map_more(pages, frame, attr)
     }
@@ -231,7 +249,7 @@ impl<K: Kernel, const CPUS: usize> AddressSpace<K, CPUS> {
     /// Those of [`Edit::unmap`] and [`edit`](Self::edit).
     #[inline]
     pub fn unmap(&self, pages: Pages) -> Result<usize, Error> {
-        if is_one(pages) && self.0.unmap_once(pages.first()).map_err(Unflushed::error)? {
+        if is_one(pages) && self.unmap_once(pages.first()).map_err(Unflushed::error)? {
             return Ok(1);
         }
         self.unmap_more(pages)
@@ -249,7 +267,7 @@ impl<K: Kernel, const CPUS: usize> AddressSpace<K, CPUS> {
     /// Those of [`Edit::protect`] and [`edit`](Self::edit).
     #[inline]
     pub fn protect(&self, pages: Pages, change: Change) -> Result<usize, Error> {
-        if is_one(pages) && self.0.protect_once(pages.first(), change).map_err(Unflushed::error)? {
+        if is_one(pages) && self.protect_once(pages.first(), change).map_err(Unflushed::error)? {
             return Ok(1);
         }
         self.protect_more(pages, change)
@@ -267,12 +285,15 @@ impl<K: Kernel, const CPUS: usize> AddressSpace<K, CPUS> {
     /// Those of [`Edit::replace`] and [`edit`](Self::edit).
     #[inline]
     pub fn replace(&self, at: VirtAddr, frame: Pfn, attr: Attr) -> Result<(), Error> {
-        if self.0.replace_once(at.vpn(self.0.base()), frame, attr).map_err(Unflushed::error)? {
-            return Ok(());
+        if let Some(encoded) = encoded::<K>(attr) {
+            let mut wrong = None;
+            self.replace_once(at.vpn(self.0.base()), frame, encoded, &mut wrong);
+            return told(wrong);
         }
         self.replace_more(at, frame, attr)
     }
 
+    #[cold]
     #[inline(never)]
     fn replace_more(&self, at: VirtAddr, frame: Pfn, attr: Attr) -> Result<(), Error> {
         self.edit(|edit| edit.replace(at, frame, attr))
@@ -369,6 +390,12 @@ impl<K: Kernel, const CPUS: usize> AddressSpace<K, CPUS> {
             Ok(())
         })
     }
+}
+
+/// Returns what is wrong. If nothing is, there is nothing to be moved.
+#[inline(always)]
+fn told(wrong: Option<Error>) -> Result<(), Error> {
+    if wrong.is_none() { Ok(()) } else { wrong.map_or(Ok(()), Err) }
 }
 
 #[inline(always)]

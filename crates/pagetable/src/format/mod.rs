@@ -58,7 +58,7 @@ pub unsafe trait Format: Debug + 'static {
     /// The size of the frames that leaves count: a table's base page. 4 KiB in all formats here.
     const BASE: PageSize = PageSize::K4;
 
-    /// What a leaf word grows by from one base frame to the next.
+    /// What a leaf word grows by from one base frame to the next, from frame 0 on.
     const STEP: Self::Word;
 
     /// The alignment in bytes that a node's address needs, so that its low bits can be something else.

@@ -224,17 +224,20 @@ mod wide {
 
         #[inline(always)]
         fn is_link(word: u64) -> bool {
-            word & V != 0 && word & R == 0
+            // V is all that is in a link beside the PPN: hardware writes nothing there.
+            word as u8 == V as u8
         }
 
         #[inline(always)]
         fn node(link: u64) -> NodeAddr {
-            NodeAddr::new((link >> PPN_SHIFT << PAGE_SHIFT) as usize)
+            NodeAddr::new((link.wrapping_sub(V) << (PAGE_SHIFT - PPN_SHIFT)) as usize)
         }
 
         #[inline(always)]
         fn frame(leaf: u64, size: PageSize) -> Pfn {
-            let number = (leaf >> PPN_SHIFT & ((1 << PPN_BITS) - 1)) as usize;
+            // Above the PPN there is nothing without these.
+            let bits = if SVNAPOT || SVPBMT { PPN_BITS } else { u64::BITS - PPN_SHIFT };
+            let number = (leaf >> PPN_SHIFT & ((1 << bits) - 1)) as usize;
             Pfn::new(if SVNAPOT { number & !(size.mask() >> PAGE_SHIFT) } else { number })
         }
 

@@ -71,9 +71,7 @@ impl<'n, G: Radix, F: Format, N: Nodes<Word = F::Word>> Mpt<'n, G, F, N> {
         unsafe {
             // Leaves are told by bits that are set, so what all words have in common is a leaf only if all are.
             let all =
-                self.fold(part.path.nodes[level], level, part.index, part.slots, !F::Word::ZERO, |a, b| {
-                    a & b
-                });
+                self.fold(part.path.node(level), level, part.index, part.slots, !F::Word::ZERO, |a, b| a & b);
             if (last || !F::is_link(all)) && F::is_leaf(all, last) {
                 part.slots
             } else {
@@ -90,7 +88,7 @@ impl<'n, G: Radix, F: Format, N: Nodes<Word = F::Word>> Mpt<'n, G, F, N> {
             return 0;
         }
         // SAFETY: the slots of a part are in its node.
-        unsafe { self.marks(part.path.nodes[level], level, part.index, part.slots) }
+        unsafe { self.marks(part.path.node(level), level, part.index, part.slots) }
     }
 
     /// Counts the pages of a range, each of them once however many slots it stands in.

@@ -4,10 +4,9 @@ use core::fmt;
 
 use tlbkit_addr::{Attr, Flush, PageSize, Pages, Pfn, VirtAddr, Vpn};
 
-use super::Mpt;
-use super::Slot;
 use super::leaf::Spot;
 use super::shape::Shape;
+use super::{Encoded, Mpt, Slot};
 use crate::format::{Format, check_change};
 use crate::geometry::Checked as _;
 use crate::nodes::Nodes;
@@ -148,7 +147,7 @@ impl<'n, G: Radix, F: Format, N: Nodes<Word = F::Word>> Cursor<'_, 'n, G, F, N> 
     #[inline(always)]
     pub fn map(&mut self, frame: Pfn, attr: Attr) -> Result<(), Error> {
         if let Some(slot) = self.small_slot()
-            && let Some(stale) = slot.map(frame, attr)
+            && let Some(stale) = Encoded::new(attr).and_then(|attr| slot.map(frame, attr))
         {
             stale.add_to(self.batch);
             return Ok(());
@@ -288,7 +287,7 @@ impl<'n, G: Radix, F: Format, N: Nodes<Word = F::Word>> Cursor<'_, 'n, G, F, N> 
         known: &mut dyn FnMut(&Flush),
     ) -> Result<Leaf, Error> {
         if let Some(slot) = self.small_slot()
-            && let Some((leaf, stale)) = slot.replace(frame, attr)
+            && let Some((leaf, stale)) = Encoded::new(attr).and_then(|attr| slot.replace(frame, attr))
         {
             stale.add_to(self.batch);
             return Ok(leaf);

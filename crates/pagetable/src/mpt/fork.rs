@@ -186,7 +186,7 @@ impl<'n, G: Radix, F: Format, N: Nodes<Word = F::Word>> Mpt<'n, G, F, N> {
                             && let Some(new) = stock.next(0)
                         {
                             let at = Vpn::new(first.get() + index * cover);
-                            copy.tally.node(1, Self::WORDS[level + 1] * F::Word::BYTES);
+                            copy.tally.node(1, Self::words(level + 1) * F::Word::BYTES);
                             // No CPU walks the copy yet. What is linked is found if `share` unwinds.
                             copy.publish(to, index, F::link(new));
                             copy.count(to, level, 1);
@@ -218,12 +218,59 @@ impl<'n, G: Radix, F: Format, N: Nodes<Word = F::Word>> Mpt<'n, G, F, N> {
         }
     }
 
+    /// Copies the leaf in the slot `start` of the last level, last seen as `first`, and as many as continue it: the next frames,
+    /// with the same attributes. Returns the slot behind them.
+    ///
+    /// # Safety
+    ///
+    /// As for [`fork_node`](Self::fork_node).
+    #[inline(never)]
+    unsafe fn fork_run(
+        &self,
+        copy: &Self,
+        (from, to): (NodeAddr, NodeAddr),
+        start: usize,
+        first: F::Word,
+        calls: &mut Calls<impl FnMut(Run), impl FnMut(u64)>,
+    ) -> usize {
+        // SAFETY: the caller's promise: indices are below the node's slots.
+        unsafe {
+            let (here, there) = (self.cell(from, 0), copy.cell(to, 0));
+            let (mut end, mut next) = (start + 1, first.advance(F::STEP, 1));
+            while end < Self::slots(Self::LEVELS - 1) && F::Word::follow(here.add(end)) == next {
+                next = next.advance(F::STEP, 1);
+                end += 1;
+            }
+            (calls.share)(Run { first: F::frame(first, G::BASE), len: end - start, dirty: false });
+            self.copy_leaf(copy, (here, there), (from, to), start, first, true);
+            for slot in start + 1..end {
+                let word = F::Word::follow(here.add(slot));
+                self.copy_leaf(copy, (here, there), (from, to), slot, word, true);
+            }
+            end
+        }
+    }
+
+    /// Tells whether a leaf loses a right when it is shared: memory that may be written. Hardware does not change that.
+    #[inline(always)]
+    fn loses(leaf: F::Word, last: bool) -> bool {
+        let has = |attr: Attr| Self::without(leaf, attr, last) != leaf;
+        has(Attr::WRITE) && !has(Attr::MEMORY)
+    }
+
+    /// Returns a leaf without some attributes.
+    #[inline(always)]
+    fn without(leaf: F::Word, attr: Attr, last: bool) -> F::Word {
+        F::change(leaf, Change::clear(attr.intersection(F::OPTIONAL)), last)
+    }
+
     /// Copies a node of the last level in which each leaf stands in one slot: one pass, in which a leaf is shared, loses its right
     /// here and appears there.
     ///
     /// # Safety
     ///
     /// As for [`fork_node`](Self::fork_node).
+    #[inline(never)]
     unsafe fn fork_last(
         &self,
         copy: &Self,
@@ -236,40 +283,51 @@ impl<'n, G: Radix, F: Format, N: Nodes<Word = F::Word>> Mpt<'n, G, F, N> {
         // SAFETY: the caller's promise: indices are below the node's slots.
         unsafe {
             let (here, there) = (self.cell(from, 0), copy.cell(to, 0));
-            let mut live = self.count(from, level, 0) as usize;
-            let (mut index, all) = (0, live);
+            let all = self.count(from, level, 0) as usize;
+            let (mut index, mut live) = (0, all);
             // The first slot that has lost a right, and the one behind the last.
             let (mut begin, mut end) = (slots, 0);
+            let mut word = F::Word::follow(here);
             // The count says when the last entry has been seen.
             while live > 0 && index < slots {
-                let (start, word) = (index, F::Word::follow(here.add(index)));
-                index += 1;
-                if F::is_leaf(word, true) {
-                    let mut next = word.advance(F::STEP, 1);
-                    // As many as continue it: the next frames, with the same attributes.
-                    while index < slots && F::Word::follow(here.add(index)) == next {
-                        next = next.advance(F::STEP, 1);
-                        index += 1;
+                let slot = index;
+                // Leaves that lose a right, none of which continues the one before: most of what a process has.
+                while F::is_leaf(word, true) && Self::loses(word, true) {
+                    let behind = F::Word::follow(here.add((index + 1) & (slots - 1)));
+                    if behind == word.advance(F::STEP, 1) {
+                        break;
                     }
-                    (calls.share)(Run { first: F::frame(word, G::BASE), len: index - start, dirty: false });
-                    live = live.saturating_sub(index - start);
-                    let mut lost = self.copy_leaf(copy, (here, there), (from, to), start, word, true);
-                    for slot in start + 1..index {
-                        let word = F::Word::follow(here.add(slot));
-                        lost |= self.copy_leaf(copy, (here, there), (from, to), slot, word, true);
+                    (calls.share)(Run { first: F::frame(word, G::BASE), len: 1, dirty: false });
+                    self.copy_leaf(copy, (here, there), (from, to), index, word, true);
+                    (index, live, word) = (index + 1, live - 1, behind);
+                    if live == 0 || index == slots {
+                        break;
                     }
-                    if lost {
-                        (begin, end) = (begin.min(start), index);
-                    }
-                } else if word != F::Word::ZERO
-                    && let Some(mark) = Self::entry(word, level, VirtAddr::new(0)).mark()
-                {
-                    if let Mark::Payload(payload) = mark {
-                        (calls.copy)(payload);
-                    }
-                    copy.put(to, start, F::absent(F::absent_bits(word)));
-                    live -= 1;
                 }
+                if index > slot {
+                    (begin, end) = (begin.min(slot), index);
+                    continue;
+                }
+                if F::is_leaf(word, true) {
+                    index = self.fork_run(copy, (from, to), slot, word, calls);
+                    live = live.saturating_sub(index - slot);
+                    if Self::loses(word, true) {
+                        (begin, end) = (begin.min(slot), index);
+                    }
+                } else {
+                    index += 1;
+                    if word != F::Word::ZERO
+                        && let Some(mark) = Self::entry(word, level, VirtAddr::new(0)).mark()
+                    {
+                        if let Mark::Payload(payload) = mark {
+                            (calls.copy)(payload);
+                        }
+                        copy.put(to, slot, F::absent(F::absent_bits(word)));
+                        live -= 1;
+                    }
+                }
+                // Behind the last slot comes the first one, which nothing is made of.
+                word = F::Word::follow(here.add(index & (slots - 1)));
             }
             copy.count(to, level, (all - live) as i32);
             copy.tally.ptes((all - live) as isize);
@@ -309,12 +367,11 @@ impl<'n, G: Radix, F: Format, N: Nodes<Word = F::Word>> Mpt<'n, G, F, N> {
         mut old: F::Word,
         last: bool,
     ) -> bool {
-        let clear = |word, attr: Attr| F::change(word, Change::clear(attr.intersection(F::OPTIONAL)), last);
         // SAFETY: the caller's promise.
         unsafe {
             let (here, there) = (here.add(slot), there.add(slot));
-            let mut word = clear(old, FORGOTTEN);
-            let shared = clear(old, Attr::WRITE) != old && clear(old, Attr::MEMORY) == old;
+            let mut word = Self::without(old, FORGOTTEN, last);
+            let shared = Self::loses(old, last);
             if shared {
                 // Hardware sets bits alone, each once: the page remains what it is.
                 while let Err(now) = F::Word::exchange(here, old, F::change(old, SHARED, last)) {

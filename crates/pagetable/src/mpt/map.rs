@@ -107,7 +107,7 @@ impl<'n, G: Radix, F: Format, N: Nodes<Word = F::Word>> Mpt<'n, G, F, N> {
             let va = at.address(G::BASE);
             // SAFETY: the caller is the writer.
             let path = unsafe { self.path(va, level) };
-            let node = path.nodes[path.level];
+            let node = path.node(path.level);
             if path.level < level {
                 let place = Self::place(path.level, Self::index(path.level, va));
                 // SAFETY: the path's last node, within its slots.

@@ -34,7 +34,7 @@ impl<'n, G: Radix, F: Format, N: Nodes<Word = F::Word>> Mpt<'n, G, F, N> {
     /// one that other tables may borrow.
     unsafe fn mend_node(&self, batch: &mut Retired<'n>, node: NodeAddr, level: usize, lent: bool) -> u32 {
         let last = level + 1 == Self::LEVELS;
-        self.tally.node(1, Self::WORDS[level] * F::Word::BYTES);
+        self.tally.node(1, Self::words(level) * F::Word::BYTES);
         // The loan counts as an entry.
         let mut live = u32::from(lent);
         for index in 0..Self::slots(level) {
@@ -59,7 +59,7 @@ impl<'n, G: Radix, F: Format, N: Nodes<Word = F::Word>> Mpt<'n, G, F, N> {
             }
         }
         // SAFETY: the node is in the table, and only its writer changes its record.
-        unsafe { (*self.nodes.record(node, Self::WORDS[level])).store(live, Ordering::Relaxed) };
+        unsafe { (*self.nodes.record(node, Self::words(level))).store(live, Ordering::Relaxed) };
         live
     }
 }

@@ -72,7 +72,7 @@ use crate::{Error, Leaf, Radix, Word, WriterFlag};
 pub use cursor::Cursor;
 pub(crate) use linear::{own_pages, region};
 use shape::Shape;
-pub use slot::{Slot, Stale};
+pub use slot::{Encoded, Slot, Stale};
 
 /// A multi-level page table of geometry `G` with entries of format `F` in nodes from `N`.
 ///
@@ -106,7 +106,7 @@ impl<'n, G: Radix, F: Format, N: Nodes<Word = F::Word>> Mpt<'n, G, F, N> {
     /// of the storage.
     pub fn new(nodes: &'n N) -> Result<Self, Error> {
         const { assert!(G::BASE.shift() == F::BASE.shift(), "the format counts frames of another size") };
-        let words = Self::WORDS[0];
+        let words = Self::words(0);
         check_range(nodes, F::REACH)?;
         let root = take_within(nodes, words, F::REACH);
         let root = root.ok_or_else(|| Error::no_memory(1, nodes.held()))?;
@@ -136,7 +136,7 @@ impl<'n, G: Radix, F: Format, N: Nodes<Word = F::Word>> Mpt<'n, G, F, N> {
     /// Decodes the leaf in a slot of `level` that maps `at`.
     #[inline(always)]
     fn leaf(word: F::Word, level: usize, at: VirtAddr) -> Leaf {
-        let slot = Self::SLOTS[level];
+        let slot = Self::slot_size(level);
         let size = if Self::REPLICATED { F::size(word, slot) } else { slot };
         let attr = F::attr(word, level + 1 == Self::LEVELS);
         Leaf { at: at.align_down(size), size, frame: F::frame(word, size), attr }

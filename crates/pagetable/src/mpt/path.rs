@@ -16,10 +16,18 @@ pub(super) struct Path {
     pub(super) level: usize,
 }
 
+impl Path {
+    /// Returns the node of a level that was passed.
+    #[inline(always)]
+    pub(super) fn node(&self, level: usize) -> NodeAddr {
+        self.nodes[level % MAX]
+    }
+}
+
 impl<'n, G: Radix, F: Format, N: Nodes<Word = F::Word>> Mpt<'n, G, F, N> {
     /// Returns the last page that the node of `level` around `at` covers.
     pub(super) fn node_end(&self, level: usize, at: Vpn) -> Vpn {
-        let cover = Self::slot_pages(level) << G::WIDTHS[level];
+        let cover = Self::slot_pages(level) << Self::width(level);
         Vpn::new(at.get() | (cover - 1))
     }
 
@@ -34,12 +42,12 @@ impl<'n, G: Radix, F: Format, N: Nodes<Word = F::Word>> Mpt<'n, G, F, N> {
         while path.level < level {
             let place = Self::place(path.level, Self::index(path.level, at));
             // SAFETY: the node is linked, and the caller is the writer.
-            let word = unsafe { self.read(path.nodes[path.level], place) };
+            let word = unsafe { self.read(path.node(path.level), place) };
             if !F::is_link(word) {
                 break;
             }
             path.level += 1;
-            path.nodes[path.level] = F::node(word);
+            path.nodes[path.level % MAX] = F::node(word);
         }
         path
     }
@@ -51,24 +59,24 @@ impl<'n, G: Radix, F: Format, N: Nodes<Word = F::Word>> Mpt<'n, G, F, N> {
         while path.level < level
             && let Some(node) = stock.next(path.level + 1)
         {
-            self.tally.node(1, Self::WORDS[path.level + 1] * F::Word::BYTES);
-            let (parent, index) = (path.nodes[path.level], Self::index(path.level, at));
+            self.tally.node(1, Self::words(path.level + 1) * F::Word::BYTES);
+            let (parent, index) = (path.node(path.level), Self::index(path.level, at));
             // SAFETY: the slot is vacant; an empty node is complete.
             unsafe {
                 self.publish(parent, Self::place(path.level, index), F::link(node));
                 self.count(parent, path.level, 1);
             }
             path.level += 1;
-            path.nodes[path.level] = node;
+            path.nodes[path.level % MAX] = node;
         }
-        path.nodes[level]
+        path.node(level)
     }
 
     /// Adds to the live count of a node and returns the result.
     #[inline(always)]
     pub(super) unsafe fn count(&self, node: NodeAddr, level: usize, by: i32) -> u32 {
         // SAFETY: the node is in the table, and only its writer changes its record.
-        let record = unsafe { &*self.nodes.record(node, Self::WORDS[level]) };
+        let record = unsafe { &*self.nodes.record(node, Self::words(level)) };
         let live = record.load(Ordering::Relaxed).wrapping_add_signed(by);
         record.store(live, Ordering::Relaxed);
         live

@@ -36,7 +36,7 @@ impl<'n, G: Radix, F: Format, N: Nodes<Word = F::Word>> Mpt<'n, G, F, N> {
         unsafe {
             self.sweep(pages, |part| {
                 let level = part.path.level;
-                let (node, last) = (part.path.nodes[level], level + 1 == Self::LEVELS);
+                let (node, last) = (part.path.node(level), level + 1 == Self::LEVELS);
                 // Where holes are refused there are none.
                 let all = holes == Holes::Refuse;
                 let changed =

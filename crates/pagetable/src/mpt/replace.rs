@@ -45,7 +45,7 @@ impl<'n, G: Radix, F: Format, N: Nodes<Word = F::Word>> Mpt<'n, G, F, N> {
             let mut noted = Attr::empty();
             let _ = self.sweep(pages, |part| {
                 for slot in 0..part.slots {
-                    let (node, index) = (part.path.nodes[level], part.index + slot);
+                    let (node, index) = (part.path.node(level), part.index + slot);
                     let each =
                         if F::SPREAD && F::is_leaf(word, last) { slot * Self::slot_pages(level) } else { 0 };
                     let (place, word) = (Self::place(level, index), word.advance(F::STEP, each));

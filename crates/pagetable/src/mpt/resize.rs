@@ -170,7 +170,7 @@ impl<'n, G: Radix, F: Format, N: Nodes<Word = F::Word>> Mpt<'n, G, F, N> {
         batch.merge(&flush);
         // SAFETY: the caller is the writer, and the dry run has seen that these slots map the piece.
         unsafe {
-            let node = self.path(at, level).nodes[level];
+            let node = self.path(at, level).node(level);
             // Where hardware notes something it does so until the last moment, and is read then.
             let noted = if F::STATUS { Attr::empty() } else { self.gather(piece) };
             let attr = leaf.attr.union(noted);
@@ -387,7 +387,7 @@ impl<'n, G: Radix, F: Format, N: Nodes<Word = F::Word>> Mpt<'n, G, F, N> {
             return if F::SPREAD { word.advance(F::STEP, frame.get() - first.get()) } else { word };
         }
         let Some(node) = stock.next(level + 1) else { return F::Word::ZERO };
-        self.tally.node(1, Self::WORDS[level + 1] * F::Word::BYTES);
+        self.tally.node(1, Self::words(level + 1) * F::Word::BYTES);
         // SAFETY: the node is new and no other code knows it.
         unsafe {
             for index in 0..Self::slots(level + 1) {

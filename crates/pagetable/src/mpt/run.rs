@@ -40,7 +40,7 @@ impl<'n, G: Radix, F: Format, N: Nodes<Word = F::Word>> Mpt<'n, G, F, N> {
     #[inline(always)]
     pub(super) unsafe fn leaf_in(&self, node: NodeAddr, word: F::Word, level: usize, at: VirtAddr) -> Leaf {
         let leaf = Self::leaf(word, level, at);
-        if Self::RUNS && leaf.size > Self::SLOTS[level] {
+        if Self::RUNS && leaf.size > Self::slot_size(level) {
             // SAFETY: the caller's promise.
             return unsafe { self.whole(node, level, leaf) };
         }
@@ -56,7 +56,7 @@ impl<'n, G: Radix, F: Format, N: Nodes<Word = F::Word>> Mpt<'n, G, F, N> {
     pub(super) unsafe fn entry_in(&self, node: NodeAddr, word: F::Word, level: usize, at: VirtAddr) -> Entry {
         match Self::entry(word, level, at) {
             // SAFETY: the caller's promise.
-            Entry::Leaf(leaf) if Self::RUNS && leaf.size > Self::SLOTS[level] => unsafe {
+            Entry::Leaf(leaf) if Self::RUNS && leaf.size > Self::slot_size(level) => unsafe {
                 Entry::Leaf(self.whole(node, level, leaf))
             },
             entry => entry,
@@ -65,7 +65,7 @@ impl<'n, G: Radix, F: Format, N: Nodes<Word = F::Word>> Mpt<'n, G, F, N> {
 
     /// Returns the number of slots that a leaf stands in.
     fn slots_of(level: usize, leaf: Leaf) -> usize {
-        1 << (leaf.size.shift() - Self::SLOTS[level].shift())
+        1 << (leaf.size.shift() - Self::slot_size(level).shift())
     }
 
     /// Adds to a leaf what hardware has noted in all its slots.
@@ -79,7 +79,7 @@ impl<'n, G: Radix, F: Format, N: Nodes<Word = F::Word>> Mpt<'n, G, F, N> {
         for index in first..first + Self::slots_of(level, leaf) {
             // SAFETY: the caller's promise: a page between two levels begins and ends in one node.
             let word = unsafe { self.nodes.follow(node, Self::place(level, index)) };
-            if !F::is_leaf(word, last) || F::size(word, Self::SLOTS[level]) != leaf.size {
+            if !F::is_leaf(word, last) || F::size(word, Self::slot_size(level)) != leaf.size {
                 continue;
             }
             // Beside a writer a slot may be of another page, as it was before a change or is after it.

@@ -23,6 +23,18 @@ pub(super) trait Shape {
     /// Whether hardware notes status in any of the slots of such a page.
     const RUNS: bool;
 
+    /// The widths of the levels.
+    const WIDTHS: [u32; MAX];
+
+    /// Returns what a slot of the level covers.
+    fn slot_size(level: usize) -> PageSize;
+
+    /// Returns the words of a node of the level.
+    fn words(level: usize) -> usize;
+
+    /// Returns the width of the level.
+    fn width(level: usize) -> u32;
+
     /// Returns the slot that `at` falls into.
     fn index(level: usize, at: VirtAddr) -> usize;
 
@@ -101,9 +113,35 @@ impl<G: Radix, F: Format, N: Nodes<Word = F::Word>> Shape for Mpt<'_, G, F, N> {
 
     const RUNS: bool = Self::REPLICATED && F::STATUS;
 
+    const WIDTHS: [u32; MAX] = {
+        let mut widths = [0; MAX];
+        let mut level = 0;
+        while level < G::WIDTHS.len() {
+            widths[level] = G::WIDTHS[level];
+            level += 1;
+        }
+        widths
+    };
+
+    // A remainder costs less than a check, where the compiler does not know the level, and cannot panic.
+    #[inline(always)]
+    fn slot_size(level: usize) -> PageSize {
+        Self::SLOTS[level % MAX]
+    }
+
+    #[inline(always)]
+    fn words(level: usize) -> usize {
+        Self::WORDS[level % MAX]
+    }
+
+    #[inline(always)]
+    fn width(level: usize) -> u32 {
+        Self::WIDTHS[level % MAX]
+    }
+
     #[inline(always)]
     fn index(level: usize, at: VirtAddr) -> usize {
-        at.get() >> Self::SLOTS[level].shift() & ((1 << G::WIDTHS[level]) - 1)
+        at.get() >> Self::slot_size(level).shift() & ((1 << Self::width(level)) - 1)
     }
 
     #[inline(always)]
@@ -114,12 +152,12 @@ impl<G: Radix, F: Format, N: Nodes<Word = F::Word>> Shape for Mpt<'_, G, F, N> {
 
     #[inline(always)]
     fn slots(level: usize) -> usize {
-        1 << G::WIDTHS[level]
+        1 << Self::width(level)
     }
 
     #[inline(always)]
     fn slot_pages(level: usize) -> usize {
-        1 << (Self::SLOTS[level].shift() - G::BASE.shift())
+        1 << (Self::slot_size(level).shift() - G::BASE.shift())
     }
 
     #[inline(always)]
@@ -129,6 +167,6 @@ impl<G: Radix, F: Format, N: Nodes<Word = F::Word>> Shape for Mpt<'_, G, F, N> {
             return Self::LEVELS - 1;
         }
         // At as many the slots are larger.
-        (1..Self::LEVELS).filter(|level| Self::SLOTS[level - 1] > size).count()
+        (1..Self::LEVELS).filter(|level| Self::slot_size(level - 1) > size).count()
     }
 }

@@ -29,11 +29,11 @@ impl<'n, G: Radix, F: Format, N: Nodes<Word = F::Word>> Mpt<'n, G, F, N> {
         let (first, last) = (pages.first(), pages.last());
         for (end, low) in [(first, 0), (last, cover - 1)] {
             if end.get() & (cover - 1) != low {
-                return Err(Error::Misaligned { at: end.address(G::BASE), size: Self::SLOTS[0] });
+                return Err(Error::Misaligned { at: end.address(G::BASE), size: Self::slot_size(0) });
             }
         }
         if Self::LEVELS == 1 {
-            return Err(Error::WrongSize { size: Self::SLOTS[0] });
+            return Err(Error::WrongSize { size: Self::slot_size(0) });
         }
         self.check_own(pages)?;
         if self.lent.is_some() {

@@ -17,7 +17,6 @@ use crate::format::{Format, check_attr, check_change};
 use crate::geometry::Checked as _;
 use crate::nodes::Nodes;
 use crate::pairs::stale;
-use crate::replace::replacement;
 use crate::word::atomics::Ordering;
 use crate::{Change, Leaf, Radix, Retired, Turn, Word};
 
@@ -39,6 +38,46 @@ pub struct Stale {
     pub reach: Reach,
     /// The pages.
     pub pages: Pages,
+}
+
+/// Attributes of base pages, encoded: one encoding for as many pages as have them, and none at run time where the attributes are
+/// a constant.
+#[derive(Debug)]
+pub struct Encoded<F: Format>(
+    /// The entry that leads to frame 0.
+    F::Word,
+);
+
+impl<F: Format> Clone for Encoded<F> {
+    #[inline(always)]
+    fn clone(&self) -> Self {
+        *self
+    }
+}
+
+impl<F: Format> Copy for Encoded<F> {}
+
+impl<F: Format> Encoded<F> {
+    /// Encodes attributes; `None` if the format cannot express them.
+    #[inline(always)]
+    pub fn new(attr: Attr) -> Option<Self> {
+        check_attr::<F>(attr).ok()?;
+        F::leaf(Pfn::new(0), F::BASE, attr, true).ok().map(Self)
+    }
+
+    /// Returns the attributes: those that were encoded, and what the format gives to every entry that has them.
+    #[inline]
+    pub fn attr(self) -> Attr {
+        F::attr(self.0, true)
+    }
+
+    /// Returns the entry that leads to `frame`.
+    #[inline(always)]
+    fn to(self, frame: Pfn) -> Option<F::Word> {
+        // Whether there is such a frame has nothing to do with its attributes.
+        F::leaf(frame, F::BASE, Attr::READ, true).ok()?;
+        Some(self.0.advance(F::STEP, frame.get()))
+    }
 }
 
 impl Stale {
@@ -73,6 +112,7 @@ impl<'n, G: Radix, F: Format, N: Nodes<Word = F::Word>> Mpt<'n, G, F, N> {
         if !G::SPACE.has(page) {
             return None;
         }
+        self.check_own(Pages::one(page)).ok()?;
         let (at, last) = (page.address(G::BASE), Self::LEVELS - 1);
         let mut node = self.root;
         // The walk to the node, not to the word in it.
@@ -84,8 +124,7 @@ impl<'n, G: Radix, F: Format, N: Nodes<Word = F::Word>> Mpt<'n, G, F, N> {
             }
             node = F::node(word);
         }
-        // SAFETY: the caller is the writer, the page is in the space, and the node is its last one.
-        unsafe { self.slot_at(Spot { node, level: last }, page) }
+        Some(Slot { table: self, spot: Spot { node, level: last }, page })
     }
 
     /// Returns the slot of a page, whose walk ends in `spot`. Unless a leaf is there, it is of the last level.
@@ -127,7 +166,7 @@ impl<'n, G: Radix, F: Format, N: Nodes<Word = F::Word>> Slot<'_, 'n, G, F, N> {
         // SAFETY: the place is in the node, and the slot borrows the writer.
         let word = unsafe { self.table.read(self.spot.node, self.place()) };
         let single = !Mpt::<'n, G, F, N>::REPLICATED
-            || F::size(word, Mpt::<'n, G, F, N>::SLOTS[self.spot.level]) == G::BASE;
+            || F::size(word, Mpt::<'n, G, F, N>::slot_size(self.spot.level)) == G::BASE;
         (F::is_leaf(word, self.is_last()) && single).then_some(word)
     }
 
@@ -142,7 +181,7 @@ impl<'n, G: Radix, F: Format, N: Nodes<Word = F::Word>> Slot<'_, 'n, G, F, N> {
         if self.is_last() {
             return Stale { reach, pages: Pages::one(self.page) };
         }
-        let size = Mpt::<'n, G, F, N>::SLOTS[self.spot.level];
+        let size = Mpt::<'n, G, F, N>::slot_size(self.spot.level);
         let count = Mpt::<'n, G, F, N>::slot_pages(self.spot.level);
         let first = Vpn::new(self.page.get() & !(count - 1));
         let pages = Pages::count(first, count).unwrap_or(Pages::one(self.page));
@@ -164,9 +203,8 @@ impl<'n, G: Radix, F: Format, N: Nodes<Word = F::Word>> Slot<'_, 'n, G, F, N> {
 
     /// Maps the page, of which nothing is in the slot, to `frame`.
     #[inline(always)]
-    pub fn map(self, frame: Pfn, attr: Attr) -> Option<Stale> {
-        check_attr::<F>(attr).ok()?;
-        let word = F::leaf(frame, G::BASE, attr, true).ok()?;
+    pub fn map(self, frame: Pfn, attr: Encoded<F>) -> Option<Stale> {
+        let word = attr.to(frame)?;
         G::SPACE.check_frames(frame, 1, G::BASE).ok()?;
         let Spot { node, level } = self.spot;
         // SAFETY: the place is in the node, which is ours to write.
@@ -189,7 +227,7 @@ impl<'n, G: Radix, F: Format, N: Nodes<Word = F::Word>> Slot<'_, 'n, G, F, N> {
         let Spot { node, level } = self.spot;
         // SAFETY: the node is in the table, and only its writer changes its record and its words.
         let word = unsafe {
-            let record = &*self.table.nodes.record(node, Mpt::<'n, G, F, N>::WORDS[level]);
+            let record = &*self.table.nodes.record(node, Mpt::<'n, G, F, N>::words(level));
             let rest = record.load(Ordering::Relaxed).wrapping_sub(1);
             if rest == 0 && level > 0 {
                 return None;
@@ -216,15 +254,20 @@ impl<'n, G: Radix, F: Format, N: Nodes<Word = F::Word>> Slot<'_, 'n, G, F, N> {
         Some((self.leaf(old), self.stale(change.reach())))
     }
 
-    /// Replaces the leaf by one of the same size, in one store, and returns the old one with what hardware has noted up to
+    /// Replaces the leaf, a base page, by another one, in one store, and returns the old one with what hardware has noted up to
     /// that store. Never where the hardware wants break before make.
     #[inline(always)]
-    pub fn replace(self, frame: Pfn, attr: Attr) -> Option<(Leaf, Stale)> {
-        if F::BREAK_FRAME {
+    pub fn replace(self, frame: Pfn, attr: Encoded<F>) -> Option<(Leaf, Stale)> {
+        if F::BREAK_FRAME || !self.is_last() {
             return None;
         }
+        let new = attr.to(frame)?;
+        G::SPACE.check_frames(frame, 1, G::BASE).ok()?;
         let old = self.leaf_word()?;
-        let new = replacement::<G, F>(&self.leaf(old), frame, attr, self.is_last()).ok()?;
+        let fixed = |word| F::attr(word, true).intersection(F::FIXED);
+        if !F::FIXED.is_empty() && fixed(old) != fixed(new) {
+            return None;
+        }
         // SAFETY: as in `protect`.
         let old = unsafe { self.table.exchange_leaf(self.spot.node, self.place(), old, new) };
         self.settle_pair();

@@ -73,6 +73,6 @@ impl<'n, G: Radix, F: Format, N: Nodes<Word = F::Word>> Mpt<'n, G, F, N> {
     pub(super) unsafe fn slot(&self, part: &Part, slot: usize) -> F::Word {
         let level = part.path.level;
         // SAFETY: the slots of a part are in its node.
-        unsafe { self.read(part.path.nodes[level], Self::place(level, part.index + slot)) }
+        unsafe { self.read(part.path.node(level), Self::place(level, part.index + slot)) }
     }
 }

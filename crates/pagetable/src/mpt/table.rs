@@ -5,7 +5,7 @@ use core::ops::ControlFlow;
 use tlbkit_addr::{Attr, Flush, PageSize, Pages, Pfn, PhysAddr, VirtAddr};
 
 use super::shape::Shape;
-use super::{Mpt, Slot};
+use super::{Encoded, Mpt, Slot};
 use crate::format::{Format, payload_bits};
 use crate::geometry::Checked as _;
 use crate::leaf::phys;
@@ -44,8 +44,11 @@ unsafe impl<'n, G: Radix, F: Format, N: Nodes<Word = F::Word>> Table<'n> for Mpt
                 if !F::is_leaf(word, level + 1 == Self::LEVELS) {
                     return None;
                 }
-                let size =
-                    if Self::REPLICATED { F::size(word, Self::SLOTS[level]) } else { Self::SLOTS[level] };
+                let size = if Self::REPLICATED {
+                    F::size(word, Self::slot_size(level))
+                } else {
+                    Self::slot_size(level)
+                };
                 Some(phys(F::frame(word, size), size, at, G::BASE))
             })
         }
@@ -120,7 +123,7 @@ unsafe impl<'n, G: Radix, F: Format, N: Nodes<Word = F::Word>> Table<'n> for Mpt
         unsafe {
             if size == G::BASE
                 && let Some(slot) = self.slot_of(pages)
-                && let Some(stale) = slot.map(frame, attr)
+                && let Some(stale) = Encoded::new(attr).and_then(|attr| slot.map(frame, attr))
             {
                 stale.add_to(batch);
                 return Ok(());
@@ -182,7 +185,7 @@ unsafe impl<'n, G: Radix, F: Format, N: Nodes<Word = F::Word>> Table<'n> for Mpt
         // SAFETY: the caller's promise.
         unsafe {
             if let Some(slot) = self.small_slot(at.vpn(G::BASE))
-                && let Some((leaf, stale)) = slot.replace(frame, attr)
+                && let Some((leaf, stale)) = Encoded::new(attr).and_then(|attr| slot.replace(frame, attr))
             {
                 stale.add_to(batch);
                 return Ok(leaf);

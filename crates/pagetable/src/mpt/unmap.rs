@@ -71,7 +71,7 @@ impl<'n, G: Radix, F: Format, N: Nodes<Word = F::Word>> Mpt<'n, G, F, N> {
     ) {
         let level = part.path.level;
         let place = Self::place(level, part.index + slot);
-        let node = part.path.nodes[level];
+        let node = part.path.node(level);
         // SAFETY: the slot is in the node, and the caller is the writer.
         let word = unsafe {
             // Nothing leads to a frame when it is handed over, whatever that call does.
@@ -86,7 +86,7 @@ impl<'n, G: Radix, F: Format, N: Nodes<Word = F::Word>> Mpt<'n, G, F, N> {
                 leaf.attr |= *noted;
             }
             // A page in several slots has one run of frames, to which nothing leads when the last of them is empty.
-            if at.get() + Self::SLOTS[level].mask() == leaf.at.get() + leaf.size.mask() {
+            if at.get() + Self::slot_size(level).mask() == leaf.at.get() + leaf.size.mask() {
                 frames.push(leaf.frame, leaf.size, G::BASE, leaf.attr);
                 *noted = Attr::empty();
             }
@@ -101,7 +101,7 @@ impl<'n, G: Radix, F: Format, N: Nodes<Word = F::Word>> Mpt<'n, G, F, N> {
     #[inline(always)]
     unsafe fn empty(&self, batch: &mut Retired<'n>, part: &Part, taken: usize) {
         let level = part.path.level;
-        let node = part.path.nodes[level];
+        let node = part.path.node(level);
         // SAFETY: the slots are in the node, and the caller is the writer.
         unsafe {
             self.fill(node, level, part.index, part.slots, F::Word::ZERO, F::Word::ZERO);
@@ -120,9 +120,9 @@ impl<'n, G: Radix, F: Format, N: Nodes<Word = F::Word>> Mpt<'n, G, F, N> {
         // SAFETY: the caller is the writer.
         let mut path = unsafe { self.path(at, level) };
         loop {
-            let node = path.nodes[path.level];
+            let node = path.node(path.level);
             path.level -= 1;
-            let (parent, index) = (path.nodes[path.level], Self::index(path.level, at));
+            let (parent, index) = (path.node(path.level), Self::index(path.level, at));
             let page = Pages::one(at.vpn(G::BASE));
             if walked::<F>() {
                 batch.relink(Reach::Everywhere, page);
@@ -149,6 +149,6 @@ impl<'n, G: Radix, F: Format, N: Nodes<Word = F::Word>> Mpt<'n, G, F, N> {
         let clean = clean && (F::EXTRA == 0 || level + 1 < Self::LEVELS);
         // SAFETY: the caller has unlinked it; it came from the table's storage.
         unsafe { batch.push(node, clean) };
-        self.tally.node(-1, Self::WORDS[level] * F::Word::BYTES);
+        self.tally.node(-1, Self::words(level) * F::Word::BYTES);
     }
 }

@@ -148,19 +148,16 @@ impl<'n, N: Nodes, const KINDS: usize> Stock<'n, N, KINDS> {
 
     /// Takes a node of the kind out of the stock, zeroed, its record zero; `None` beyond what was reserved. From here
     /// on the caller owns it, and links it or frees it.
-    ///
-    /// # Panics
-    ///
-    /// If there is no such kind.
     #[inline]
     pub fn next(&mut self, kind: usize) -> Option<NodeAddr> {
-        if self.kinds[kind] == 0 || self.kinds[kind] & WANTED != 0 {
+        let (first, &words) = (self.kinds.get_mut(kind)?, self.words.get(kind)?);
+        if *first == 0 || *first & WANTED != 0 {
             return None;
         }
-        let node = self.nodes.node_of(self.kinds[kind]);
+        let node = self.nodes.node_of(*first);
         // SAFETY: the node is in stock, so it was taken and no other code knows it.
-        let record = unsafe { &*self.nodes.record(node, self.words[kind]) };
-        self.kinds[kind] = record.load(Ordering::Relaxed);
+        let record = unsafe { &*self.nodes.record(node, words) };
+        *first = record.load(Ordering::Relaxed);
         record.store(0, Ordering::Relaxed);
         Some(node)
     }

@@ -1,0 +1,155 @@
+//! A walk of an address space by a CPU that does not run it, beside a writer that takes a node out, in every interleaving
+//! with a few preemptions and with every value that the C11 model lets a load see.
+//!
+//! `RUSTFLAGS="--cfg tlbkit_loom" cargo test --features loom -p tlbkit --test loom`
+
+#![cfg(tlbkit_loom)]
+
+use loom::sync::Arc;
+use loom::sync::atomic::AtomicUsize;
+use loom::thread;
+use tlbkit_addr::{Asid, CpuSet, Flush, Pages, Reach, Vpn};
+use tlbkit_shootdown::{
+    Algorithm, Edit, Hardware, Local, LowRights, OpId, Outcome, Plan, SharedSpace, Synchronous, System,
+};
+
+mod sync {
+    pub(crate) use loom::sync::atomic::{Ordering, fence};
+}
+#[path = "../src/visit.rs"]
+mod visit;
+
+use sync::Ordering;
+use visit::{Visit, is_alone};
+
+/// What the memory of a node holds that has been given back.
+const FREE: usize = 7;
+
+/// A table with one node, and the CPUs of its address space.
+struct Table {
+    linked: AtomicUsize,
+    node: AtomicUsize,
+    done: AtomicUsize,
+    cpus: SharedSpace,
+    flush: Flush,
+}
+
+impl Table {
+    fn give_back(&self) {
+        self.node.store(FREE, Ordering::Relaxed);
+        self.done.store(1, Ordering::Release);
+    }
+
+    fn walk(&self) {
+        if self.linked.load(Ordering::Relaxed) == 1 {
+            assert_ne!(self.node.load(Ordering::Relaxed), FREE, "a node that has been given back");
+        }
+    }
+}
+
+/// A change that has been made.
+struct Made(Arc<Table>);
+
+impl Edit for Made {
+    type Payload = ();
+
+    fn exclude(&mut self) -> bool {
+        true
+    }
+    fn release(&mut self) {}
+    fn update(&mut self) {}
+    fn space(&self) -> &SharedSpace {
+        &self.0.cpus
+    }
+    fn asid(&self) -> Asid {
+        Asid::default()
+    }
+    fn flush(&self) -> &Flush {
+        &self.0.flush
+    }
+}
+
+struct Cpu(Arc<Table>);
+
+impl Local<()> for Cpu {
+    fn flush(&mut self, _space: Option<Asid>, _what: &Flush, _drain: bool) {}
+    fn interrupt(&mut self, _cpus: CpuSet) {}
+    fn pause(&mut self) {
+        thread::yield_now();
+    }
+    fn complete(&mut self, _op: OpId, (): (), outcome: Outcome) {
+        assert_eq!(outcome, Outcome::Done);
+        self.0.give_back();
+    }
+}
+
+type Shootdowns = System<(), Synchronous<()>, 2, 1>;
+
+/// CPU 0 takes the node out, and gives it back at once if it finds nobody, or when its shootdown has completed.
+fn write(table: &Arc<Table>, shootdowns: &Shootdowns) {
+    const HARDWARE: Hardware = Hardware::RISCV_SVADU;
+    let plan = Plan::new(Algorithm::PteFirst, &HARDWARE, LowRights::NeverWriteBack).expect("it suits");
+    let mut handle = shootdowns.attach(0).expect("it exists");
+    table.linked.store(0, Ordering::Relaxed);
+    if is_alone(&table.cpus, 0) {
+        table.give_back();
+    } else {
+        let mut cpu = Cpu(table.clone());
+        shootdowns.run(&mut handle, &mut cpu, plan, &mut Made(table.clone())).expect("it is its turn");
+    }
+}
+
+/// CPU 1 visits the address space, and serves shootdowns afterwards.
+fn visit(table: &Arc<Table>, shootdowns: &Shootdowns) {
+    let mut handle = shootdowns.attach(1).expect("it exists");
+    let mut cpu = Cpu(table.clone());
+    {
+        let _visit = Visit::begin(&table.cpus, 1);
+        table.walk();
+    }
+    while table.done.load(Ordering::Acquire) == 0 {
+        shootdowns.poll(&mut handle, &mut cpu).expect("requests are in order");
+        thread::yield_now();
+    }
+}
+
+/// Plays it with the one or the other in a thread of its own, which runs last at first.
+fn play(writer_last: bool) {
+    let mut model = loom::model::Builder::new();
+    model.preemption_bound = Some(3);
+    model.max_branches = 100_000;
+    let played = std::sync::Arc::new(std::sync::atomic::AtomicUsize::new(0));
+    let count = played.clone();
+    model.check(move || {
+        let mut flush = Flush::none();
+        flush.add_links(Reach::Everywhere, Pages::one(Vpn::new(1)));
+        let table = Arc::new(Table {
+            linked: AtomicUsize::new(1),
+            node: AtomicUsize::new(0),
+            done: AtomicUsize::new(0),
+            cpus: SharedSpace::new(),
+            flush,
+        });
+        let shootdowns = Arc::new(Shootdowns::new(Hardware::RISCV_SVADU));
+        let (theirs, other) = (table.clone(), shootdowns.clone());
+        let run = move |writes: bool, table: &Arc<Table>, shootdowns: &Shootdowns| {
+            if writes { write(table, shootdowns) } else { visit(table, shootdowns) }
+        };
+        let spawned = thread::spawn(move || run(writer_last, &theirs, &other));
+        run(!writer_last, &table, &shootdowns);
+        spawned.join().expect("it holds");
+        assert_eq!(table.node.load(Ordering::Relaxed), FREE);
+        count.fetch_add(1, Ordering::Relaxed);
+    });
+    println!("{} interleavings", played.load(Ordering::Relaxed));
+}
+
+#[test]
+fn no_visitor_is_in_a_node_that_is_given_back_beside_a_late_writer() {
+    play(true);
+}
+
+#[test]
+fn no_visitor_is_in_a_node_that_is_given_back_beside_a_late_visitor() {
+    play(false);
+}
