@@ -61,7 +61,7 @@ pub(crate) fn run(shell: &Shell) -> anyhow::Result<()> {
         let reach = Reach::of(&build(shell, target)?)?;
         for (row, (_, begins)) in text.iter_mut().zip(TEXT) {
             let names: Vec<_> = begins.iter().flat_map(|begin| reach.named(begin)).collect();
-            row[at] = reach.from_all(&names).bytes;
+            row[at] = reach.all_of(&names).bytes;
         }
         for name in ["floor_", "hit_", "miss_", "edit_"].iter().flat_map(|begin| reach.named(begin)) {
             let found = reach.from(name);

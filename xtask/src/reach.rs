@@ -92,11 +92,11 @@ impl Reach {
 
     /// Returns what the function of that name reaches.
     pub(crate) fn from(&self, name: &str) -> Found {
-        self.from_all(&[name])
+        self.all_of(&[name])
     }
 
     /// Returns what the functions of those names reach together: what several reach counts once.
-    pub(crate) fn from_all(&self, names: &[&str]) -> Found {
+    pub(crate) fn all_of(&self, names: &[&str]) -> Found {
         let mut found = Found::default();
         let mut seen = BTreeSet::new();
         let known = names.iter().filter_map(|&name| self.names.get(name));
