@@ -19,7 +19,7 @@ use crate::wrap::forward;
 /// let node = nodes.take(2).unwrap();
 /// assert_eq!(nodes.take(2), None);
 /// assert!(nodes.failed() && nodes.out() == 1);
-/// // SAFETY: nobody else knows the node, and nothing was written to it.
+/// // SAFETY: no other code knows the node, and nothing was written to it.
 /// unsafe { nodes.free(node, true) };
 /// assert_eq!(nodes.out(), 0);
 /// # Ok::<(), tlbkit_pagetable::nodes::SlabError>(())

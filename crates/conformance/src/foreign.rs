@@ -1,7 +1,7 @@
 //! The adapter for a page table that has never heard of [`Table`](tlbkit_pagetable::Table): a kernel's own mapper.
 //!
 //! It asks for [`map`](Foreign::map), [`unmap`](Foreign::unmap) and [`translate`](Foreign::translate) of one page. Whatever
-//! else the mapper can do it says by the other functions. [`Want`] names what nobody checks for want of them, [`check`]
+//! else the mapper can do it says by the other functions. [`Want`] names what is not checked for want of them, [`check`]
 //! returns it, and the test that [`mapper!`](crate::mapper) writes prints it.
 //!
 //! The operations are those of the suite, cut into single pages, and the model is the suite's; a mapper is asked only for
@@ -125,22 +125,22 @@ impl Want {
 impl fmt::Display for Want {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.write_str(match self {
-            Self::Protect => "without `protect` nobody checks that a change of rights changes one page, and no frame",
-            Self::Writable => "without `writable` nobody checks that a page has the rights that it was given",
-            Self::Visit => "without `visit` nobody checks that an iteration meets every page once, and nothing else",
+            Self::Protect => "without `protect` it is not checked that a change of rights changes one page, and no frame",
+            Self::Writable => "without `writable` it is not checked that a page has the rights that it was given",
+            Self::Visit => "without `visit` it is not checked that an iteration meets every page once, and nothing else",
             Self::Flushed => {
-                "without `flushed` nobody checks that an unmap, or the loss of a right, asks for a flush of the page"
+                "without `flushed` it is not checked that an unmap, or the loss of a right, asks for a flush of the page"
             }
-            Self::FailAfter => "without `fail_after` nobody checks that a map which gets no memory changes nothing",
+            Self::FailAfter => "without `fail_after` it is not checked that a map which gets no memory changes nothing",
             Self::KeepsEmpty => {
-                "`keeps_empty` says that emptied nodes stay: nobody checks that a large page can be mapped there"
+                "`keeps_empty` says that emptied nodes stay: it is not checked that a large page can be mapped there"
             }
             Self::OtherSizes => {
-                "without `refuses_other_sizes` nobody checks that an unmap or a protect of another page size than was mapped \
+                "without `refuses_other_sizes` it is not checked that an unmap or a protect of another page size than was mapped \
                  is refused"
             }
             Self::Nodes => {
-                "without `nodes` nobody checks that a mapper from which everything was unmapped holds no more nodes after \
+                "without `nodes` it is not checked that a mapper from which everything was unmapped holds no more nodes after \
                  each round"
             }
         })

@@ -1,4 +1,4 @@
-//! The bodies of fuzz targets, for a table and for a mapper, of ours and of anybody.
+//! The bodies of fuzz targets, for a table and for a mapper, of ours and of others.
 //!
 //! Any bytes are an input:
 //!
@@ -226,7 +226,7 @@ fn run<S: Subject>(
             "`dismantle` has left {retired} nodes in the batch, and the table had {out}"
         )));
     }
-    // SAFETY: the table is gone, and nobody walks.
+    // SAFETY: the table is gone, and no walker is left.
     unsafe { batch.reclaim() };
     let left = (nodes.out(), nodes.inner().usage().nodes, nodes.held().lost());
     if left != (0, 0, 0) {

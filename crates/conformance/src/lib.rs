@@ -39,7 +39,7 @@
 //!     let outcome = runner.step(&table, &op)?;
 //!     assert!(!matches!(outcome, Outcome::NoMemory { .. }));
 //! }
-//! // SAFETY: nobody walks the table any more.
+//! // SAFETY: no walker is in the table any more.
 //! unsafe { destroy(table).reclaim() };
 //! assert_eq!(slab.usage().nodes, 0);
 //! # Ok::<(), Box<dyn std::error::Error>>(())
@@ -130,7 +130,7 @@ struct OwnTable;
 /// $ RUSTFLAGS="--cfg tlbkit_loom" cargo test --release --test own
 /// ```
 ///
-/// The constructor is given `&'static scenes::Watched<W>`, storage that catches whoever comes to a freed node, and returns a
+/// The constructor is given `&'static scenes::Watched<W>`, storage that catches every access to a freed node, and returns a
 /// `Result`. The table's geometry is `scenes::Tiny`, or another of eight pages or more with a second page size of two of
 /// them; for a table of one page size it is `scenes::Tiny<12, 1>`, and nothing is joined or split. A table whose changes are
 /// many stores, because it grows, says so with `, grows` at the end, and is interrupted less often.

@@ -472,7 +472,7 @@ impl Model {
     fn replaced(&self, at: VirtAddr, frame: Pfn, attr: Attr) -> Effect {
         let removed: Vec<_> = self.lookup(at).into_iter().collect();
         let added = removed.iter().flat_map(|old| self.cut(self.whole(old), old.size, frame, attr)).collect();
-        // Where the entry was empty for a while, everybody knows that it was.
+        // Where the entry was empty for a while, every walker knows that it was.
         let reach = if self.profile.breaks_frames { self.profile.appears } else { Reach::Everywhere };
         self.tally(reach, removed, added)
     }

@@ -108,7 +108,7 @@ impl Moments {
         // What a change is not about is looked at after a few of its stores.
         let turn = if self.near > 0 && !store.is_multiple_of(8) { far.len() } else { store % some };
         for page in near.iter().chain(far.iter().skip(turn).step_by(some)) {
-            // SAFETY: whoever calls reclaims nothing meanwhile.
+            // SAFETY: the caller reclaims nothing meanwhile.
             let found = table.lookup(unsafe { Pinned::by(&()) }, page.at);
             if let Err(wrong) = page.see(found, self.near > 0) {
                 self.wrong
@@ -193,7 +193,7 @@ pub(crate) fn place(phys: Option<usize>) -> String {
 pub(crate) fn visit<'n>(table: &dyn Table<'n>, at: VirtAddr) -> Option<Leaf> {
     let mut found = None;
     let page = Pages::one(at.vpn(table.space().base()));
-    // SAFETY: whoever calls reclaims nothing meanwhile.
+    // SAFETY: the caller reclaims nothing meanwhile.
     let _ = table.for_each(unsafe { Pinned::by(&()) }, page, &mut |leaf| {
         found = Some(leaf);
         ControlFlow::Continue(())

@@ -1,6 +1,6 @@
 //! Operations on a table, and how twelve bytes become one.
 //!
-//! There is one decoder for everybody: proptest draws the bytes and shrinks them, a fuzzer mutates them. Smaller
+//! There is one decoder for all: proptest draws the bytes and shrinks them, a fuzzer mutates them. Smaller
 //! bytes decode to simpler operations (a base page near the bottom of the space, no fault), so shrinking works
 //! without knowing what an operation is.
 //!

@@ -92,7 +92,7 @@ fn take_apart<'n, S: Subject>(nodes: &Storage<'_, S>, table: impl Table<'n>) -> 
             "`dismantle` has left {retired} nodes in the batch, and the table had {out}"
         )));
     }
-    // SAFETY: the table is gone, and nobody walks.
+    // SAFETY: the table is gone, and no walker is left.
     unsafe { batch.reclaim() };
     fault::<S>(nodes)
 }
@@ -306,7 +306,7 @@ fn model<S: Subject>(memory: &mut [Chunk]) -> Result<Model, Mismatch> {
     let nodes = storage::<S>(memory, false);
     let table = S::build(&nodes).map_err(Mismatch::no_table)?;
     let model = Model::new(table.space(), Profile::of::<S::Format>()).with_marks(table.payload_bits());
-    // SAFETY: nobody walks the table.
+    // SAFETY: no walker is in the table.
     unsafe { destroy(table).reclaim() };
     Ok(model)
 }
@@ -338,7 +338,7 @@ fn unwinds_at<S: Subject>(
     let mut table = S::build(&nodes).map_err(Mismatch::no_table)?;
     let calls = unwind_at::<S>(&nodes, &mut table, first, last, call);
     let calls = fault::<S>(&nodes).and(calls)?;
-    // SAFETY: nobody walks the table any more.
+    // SAFETY: no walker is in the table any more.
     unsafe { destroy(table).reclaim() };
     let (out, lost, pending) = (nodes.inner().out(), nodes.held().lost(), nodes.held().pending());
     if out != lost || pending != 0 {
@@ -523,7 +523,7 @@ fn stays_apart<S: Subject>(nodes: &Storage<'_, S>, ops: &[Op]) -> Checked {
         }
     }
     nodes.begin(1);
-    // SAFETY: nobody walks the table any more.
+    // SAFETY: no walker is in the table any more.
     unsafe { destroy(one).reclaim() };
     fault::<S>(nodes)?;
     nodes.begin(2);

@@ -72,7 +72,7 @@ pub enum Outcome {
 
 /// A table, its model, and the batches that wait to be reclaimed.
 ///
-/// The table must be a new one. Nobody else may use it, or reclaim what it retired.
+/// The table must be a new one. No other code may use it, or reclaim what it retired.
 #[derive(Debug)]
 pub struct Runner<'n> {
     model: Model,
@@ -210,7 +210,7 @@ impl<'n> Runner<'n> {
     /// Reclaims all batches.
     pub fn settle(&mut self) {
         for batch in self.batches.drain(..) {
-            // SAFETY: there is no TLB here, and nobody walks but the runner, which does not now.
+            // SAFETY: there is no TLB here, and no walker but the runner, which does not walk now.
             unsafe { batch.reclaim() };
         }
     }
@@ -355,7 +355,7 @@ impl<'n> Runner<'n> {
         };
         self.batches.push(batch);
         while self.batches.len() > self.patience {
-            // SAFETY: there is no TLB here, and nobody walks but the runner, which does not now.
+            // SAFETY: there is no TLB here, and no walker but the runner, which does not walk now.
             unsafe { self.batches.remove(0).reclaim() };
         }
         Ok(outcome)
@@ -387,7 +387,7 @@ impl<'n> Runner<'n> {
                 _ => false,
             };
             if breaks && !broken.pieces.contains(&pages) {
-                return mismatch!("{pages} changed without a break that everybody knows of");
+                return mismatch!("{pages} changed without a break that every walker knows of");
             }
         }
         // In place, pages that become larger are made known where hardware notes something, each piece once.

@@ -67,7 +67,7 @@ pub enum Property {
     SurvivesUnwinding,
     /// After every single store of an operation a walk finds every page as it was before the operation or as it is after
     /// it, never as before once it was as after. Where the format wants break before make, the entry is empty between the
-    /// two. Of a table that nobody walks while it is written ([`Solo`](tlbkit_pagetable::Solo), in a format that no
+    /// two. Of a table that no walker is in while it is written ([`Solo`](tlbkit_pagetable::Solo), in a format that no
     /// hardware walks) there is nothing to check.
     PublishesInOrder,
     /// An operation that runs between two loads of a walk shows it what was there before or what is there after, and takes
@@ -204,7 +204,7 @@ fn search<S: Subject>(property: Property, config: Config) -> Result<(), Box<Fail
             Slab::<<S::Format as Format>::Word, S::Mode>::new(&mut memory, 0).expect("memory for a slab");
         let table = S::build(&nodes).expect("a new table");
         let space = table.space();
-        // SAFETY: nobody else knows the table.
+        // SAFETY: no other code knows the table.
         unsafe { destroy(table).reclaim() };
         space
     };

@@ -100,7 +100,7 @@ struct Scene {
     blocks: Vec<Block>,
     /// Pages that are mapped all the time, each to the frame of its place in this list.
     stay: Vec<Vpn>,
-    /// A shootdown's one number, and everybody's acknowledgement of it.
+    /// A shootdown's one number, and every walker's acknowledgement of it.
     request: AtomicUsize,
     acknowledged: [AtomicUsize; WALKERS + 1],
     stop: AtomicBool,
@@ -266,7 +266,7 @@ impl Scene {
         Ok(())
     }
 
-    /// Makes the next generation of a block, and waits until everybody has acknowledged it.
+    /// Makes the next generation of a block, and waits until every walker has acknowledged it.
     fn change<'n>(&self, table: &dyn Table<'n>, block: &Block) -> Result<(), String> {
         let base = self.space.base();
         let generation = block.newest.fetch_add(1, Ordering::SeqCst) + 1;
@@ -343,7 +343,7 @@ pub fn race<'n>(table: impl Table<'n> + Sync) -> Result<(), String> {
             .map(Pages::one(*page), Pfn::new(number + 1), space.base(), Attr::READ)
             .map_err(|error| format!("page {page} is refused in a new table: {error}"))?;
     }
-    // SAFETY: nobody walks yet.
+    // SAFETY: there is no walker yet.
     unsafe { writer.finish().reclaim() };
     let seen: Vec<_> = scope(|threads| {
         let (table, scene) = (&table, &scene);

@@ -55,7 +55,7 @@ struct Taken {
     walked: bool,
 }
 
-/// Who comes to a node.
+/// What comes to a node: a walker or the writer.
 #[derive(Clone, Copy, PartialEq)]
 enum By {
     Walker,
@@ -63,12 +63,12 @@ enum By {
 }
 
 impl<N: Nodes> Watching<N> {
-    /// Wraps a storage that nobody has taken a node of, and watches no access.
+    /// Wraps a storage that no table has taken a node of, and watches no access.
     pub fn new(inner: N) -> Self {
         Self::of(inner, false)
     }
 
-    /// Wraps a storage that nobody has taken a node of, and watches it.
+    /// Wraps a storage that no table has taken a node of, and watches it.
     pub fn watched(inner: N) -> Self {
         Self::of(inner, true)
     }
@@ -159,9 +159,9 @@ impl<N: Nodes> Watching<N> {
 impl Book {
     fn knows(&mut self, node: NodeAddr, by: By) -> bool {
         let table = self.table;
-        let who = || if by == By::Walker { "a walker" } else { "the writer" };
+        let visitor = || if by == By::Walker { "a walker" } else { "the writer" };
         let (known, fault) = match self.nodes.get_mut(&node) {
-            None => (false, format!("{} came to {:#x}, which is no node, or a free one", who(), node.get())),
+            None => (false, format!("{} came to {:#x}, which is no node, or a free one", visitor(), node.get())),
             Some(taken) => {
                 taken.walked |= by == By::Walker;
                 if taken.table == table {
@@ -169,7 +169,7 @@ impl Book {
                 }
                 let what = format!(
                     "{} of table {table} came to node {:#x}, which belongs to table {}",
-                    who(),
+                    visitor(),
                     node.get(),
                     taken.table
                 );
@@ -246,8 +246,8 @@ impl Drop for Idle<'_> {
     }
 }
 
-// SAFETY: whatever it hands out came from the storage inside, as it was. Who breaks the rules by coming to a node that is
-// free gets cells that are nobody's.
+// SAFETY: whatever it hands out came from the storage inside, as it was. A table that breaks the rules by coming to a node
+// that is free gets cells that nothing else uses.
 unsafe impl<N: Nodes> Nodes for Watching<N> {
     type Word = N::Word;
     type Mode = N::Mode;
@@ -352,7 +352,7 @@ unsafe impl<N: Nodes> Reclaim for Watching<N> {
     unsafe fn free(&self, node: NodeAddr, clean: bool) {
         let words = self.book.borrow_mut().free(node);
         let Some(words) = words else { return };
-        // SAFETY: the caller's promise, about the storage inside: nobody else is in the node.
+        // SAFETY: the caller's promise, about the storage inside: no other code is in the node.
         let word = |index: &usize| unsafe { self.inner.read(node, *index) } != N::Word::ZERO;
         let dirty = if clean { (0..words).find(word) } else { None };
         if let Some(index) = dirty {

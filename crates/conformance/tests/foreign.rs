@@ -23,8 +23,8 @@ mod by_x86_64 {
     mapper!(holds, X86<true, true>);
 
     /// A bug of x86_64 0.15: `map_to` of a small page where a large one is mapped adds the small page's flags to the large
-    /// one's entry, as if that were a link, before it fails with `ParentEntryHugePage`. Who is refused a writable page has
-    /// made a read-only one writable.
+    /// one's entry, as if that were a link, before it fails with `ParentEntryHugePage`. A caller that is refused a writable
+    /// page has made a read-only one writable.
     #[test]
     fn a_refused_map_gives_a_right() {
         let wrong = check::<X86<false, true>>(64, 0).unwrap_err().to_string();
@@ -90,7 +90,7 @@ fn a_map_of_nothing_is_tested() {
     assert!(wrong.contains("is translated to") && wrong.contains("map(0x"), "{wrong}");
 }
 
-/// The page says what nobody checks.
+/// The page says what is not checked.
 #[test]
 fn the_page_says_what_is_unchecked() {
     let rows: String = Want::ALL.iter().map(|want| format!("- {want}\n")).collect();

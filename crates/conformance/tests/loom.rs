@@ -25,7 +25,7 @@ walkers!(own, |nodes| table::Own::<Tiny<12, 3>, _>::new(nodes));
 
 /// The check can fail: nodes that are reclaimed before the walkers have acknowledged are walked.
 #[test]
-#[should_panic(expected = "somebody is in a freed node")]
+#[should_panic(expected = "a walker is in a freed node")]
 fn early_reclaim_is_caught() {
     check_early(&UNMAP, |nodes| table::Own::<Tiny<12, 3>, _>::new(nodes));
 }

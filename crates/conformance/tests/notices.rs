@@ -49,7 +49,7 @@ fn tell(fault: Fault, store: usize) -> (bool, Result<(), Mismatch>) {
     let mut runner = Runner::new(&table, Profile::of::<Compact32>(), 0);
     let told = runner.run(&table, &story());
     let planted = nodes.planted();
-    // SAFETY: nobody walks the table any more.
+    // SAFETY: no walker is in the table any more.
     unsafe { destroy(table).reclaim() };
     (planted, told)
 }
@@ -98,7 +98,7 @@ fn operations_meet() {
                 Outcome::NoMemory { .. } | Outcome::TooLarge => (),
             }
         }
-        // SAFETY: nobody walks the table any more.
+        // SAFETY: no walker is in the table any more.
         unsafe { destroy(table).reclaim() };
     }
     println!("{done:?}\n{refused:?}");
@@ -132,6 +132,6 @@ fn a_wrong_model_is_noticed_too() {
     let mut second = Runner::new(&table, Profile::of::<Compact32>(), 0);
     first.run(&table, &story()[..1]).unwrap();
     assert!(second.run(&table, &story()[..1]).is_err());
-    // SAFETY: nobody walks the table any more.
+    // SAFETY: no walker is in the table any more.
     unsafe { destroy(table).reclaim() };
 }

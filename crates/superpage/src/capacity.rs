@@ -52,8 +52,8 @@ impl Stack<'_> {
                 self.used += 1;
                 self.used - 1
             }
-            // The least recent goes. If all are resident, more than the TLB has, then it dropped some and nobody said so:
-            // there is no place for another.
+            // The least recent goes. If all are resident, more than the TLB has, then it dropped some and the policy was
+            // not told: there is no place for another.
             None => self.used.saturating_sub(1).max(self.resident),
         };
         if let Some(moved) = self.entries.get_mut(self.resident..=at) {

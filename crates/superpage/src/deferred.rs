@@ -29,7 +29,7 @@
 //! 254 debts for 8 MB, is the most that one miss can have to settle.
 //!
 //! Counts stop at their threshold, or at their *price* where one may have to go on: [`Thrift`](crate::Thrift) asks for more
-//! than the threshold where memory would be taken that nobody has touched. From the threshold on nothing is owed.
+//! than the threshold where memory would be taken that was never touched. From the threshold on nothing is owed.
 
 use crate::PageSizes;
 use crate::block::{self, Block, Each};

@@ -243,7 +243,7 @@ impl<K: Kernel, const CPUS: usize> Block<K, CPUS> {
         // A CPU that is not online is not waited for. One that is in the midst of a call is online.
         let _ = self.mmu.online();
         let _visit = Visit::begin(self.cpus(), cpu);
-        // SAFETY: the promise of whoever calls `pinned`; and a change that takes nodes out waits for this CPU.
+        // SAFETY: the promise of the caller of `pinned`; and a change that takes nodes out waits for this CPU.
         walk(unsafe { Pinned::by(self) })
     }
 

@@ -111,7 +111,7 @@ impl<K: Kernel, const CPUS: usize> Here<K, CPUS> {
     /// which it serves them. It is a call of its own, so that the one that begins then is in registers.
     #[inline(always)]
     fn prepare(mmu: &'static Mmu<K, CPUS>) -> Result<(), Unready> {
-        // One CPU waits for nobody.
+        // One CPU waits for no other.
         if CPUS == 1 { Err(Unready::Busy) } else { Self::prepare_more(mmu) }
     }
 

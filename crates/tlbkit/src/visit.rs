@@ -1,9 +1,9 @@
-//! Who may be in a walk of an address space's table: CPUs that run it, and visitors.
+//! Which CPUs may be in a walk of an address space's table: CPUs that run it, and visitors.
 //!
 //! ```text
 //!   visitor   joins the CPUs of the address space, fence, walks, leaves
-//!   writer    takes a node out, fence, looks who is among the CPUs        nobody: the node is free at once
-//!                                                                         somebody: when the shootdown has completed
+//!   writer    takes a node out, fence, looks which CPUs are left          none: the node is free at once
+//!                                                                         some: when the shootdown has completed
 //! ```
 //!
 //! Of the two one sees the other: the writer the visitor, or the visitor that the node is not in the table any more. The

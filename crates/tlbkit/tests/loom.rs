@@ -85,7 +85,7 @@ impl Local<()> for Cpu {
 
 type Shootdowns = System<(), Synchronous<()>, 2, 1>;
 
-/// CPU 0 takes the node out, and gives it back at once if it finds nobody, or when its shootdown has completed.
+/// CPU 0 takes the node out, and gives it back at once if it finds no CPU, or when its shootdown has completed.
 fn write(table: &Arc<Table>, shootdowns: &Shootdowns) {
     const HARDWARE: Hardware = Hardware::RISCV_SVADU;
     let plan = Plan::new(Algorithm::PteFirst, &HARDWARE, LowRights::NeverWriteBack).expect("it suits");

@@ -64,7 +64,7 @@ fn entry(space: &Floor, at: usize, make: bool) -> Option<&AtomicU64> {
             if new == 0 {
                 return None;
             }
-            // SAFETY: the frame is nobody else's.
+            // SAFETY: the frame has no other user.
             unsafe { tlbkit_memory(new).write_bytes(0, 4096) };
             entry.store((new as u64) >> 12 << 10 | V, Ordering::Release);
             new

@@ -45,7 +45,7 @@ pub fn take() -> Option<usize> {
         };
         let frame = pool.free.pop().unwrap_or_else(new);
         // Every word looks like an entry, and each time like the same, so that what fails fails again.
-        // SAFETY: the frame is nobody's.
+        // SAFETY: the frame has no other user.
         unsafe { ptr::write_bytes(ptr::with_exposed_provenance_mut::<u8>(frame), 0xa7, BYTES) };
         pool.out.insert(frame);
         Some(frame)

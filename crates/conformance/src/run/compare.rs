@@ -22,7 +22,7 @@ impl<'n> Runner<'n> {
     pub(super) fn all(&self, table: &dyn Table<'n>) -> Vec<Leaf> {
         let mut found = Vec::new();
         for pages in self.model.space().halves().into_iter().flatten() {
-            // SAFETY: the runner is the only one who reclaims, and does not during the call.
+            // SAFETY: only the runner reclaims, and it does not during the call.
             let _ = table.for_each(unsafe { Pinned::by(self) }, pages, &mut |leaf| {
                 found.push(leaf);
                 ControlFlow::Continue(())
@@ -36,7 +36,7 @@ impl<'n> Runner<'n> {
     pub(super) fn all_marks(&self, table: &dyn Table<'n>) -> Vec<(VirtAddr, Mark)> {
         let mut found = Vec::new();
         for pages in self.model.space().halves().into_iter().flatten() {
-            // SAFETY: the runner is the only one who reclaims, and does not during the call.
+            // SAFETY: only the runner reclaims, and it does not during the call.
             let _ = table.for_each_entry(unsafe { Pinned::by(self) }, pages, &mut |at, entry| {
                 found.extend(entry.mark().map(|mark| (at, mark)));
                 ControlFlow::Continue(())
@@ -77,7 +77,7 @@ impl<'n> Runner<'n> {
             return mismatch!("the marks are {found:?}, not {wanted:?}");
         }
         for (at, mark) in wanted {
-            // SAFETY: the runner is the only one who reclaims, and does not during the call.
+            // SAFETY: only the runner reclaims, and it does not during the call.
             let entry = table.entry(unsafe { Pinned::by(self) }, at);
             if entry != Entry::Mark(mark) {
                 return mismatch!("the entry at {at} is {entry:?}, not {mark:?}");
@@ -102,12 +102,12 @@ impl<'n> Runner<'n> {
 
     /// Looks a page up as a walker.
     pub(super) fn look(&self, table: &dyn Table<'n>, page: Vpn) -> Option<Leaf> {
-        // SAFETY: the runner is the only one who reclaims, and does not during the call.
+        // SAFETY: only the runner reclaims, and it does not during the call.
         table.lookup(unsafe { Pinned::by(self) }, page.address(self.model.space().base()))
     }
 
     pub(super) fn check_lookup(&self, table: &dyn Table<'n>, at: VirtAddr) -> Result<(), Mismatch> {
-        // SAFETY: the runner is the only one who reclaims, and does not during the call.
+        // SAFETY: only the runner reclaims, and it does not during the call.
         let pinned = unsafe { Pinned::by(self) };
         let (found, wanted) = (table.lookup(pinned, at), self.model.lookup(at));
         if found != wanted {
@@ -135,7 +135,7 @@ impl<'n> Runner<'n> {
 
     pub(super) fn check_for_each(&self, table: &dyn Table<'n>, pages: Pages, stop: usize) -> Result<(), Mismatch> {
         let mut found = Vec::new();
-        // SAFETY: the runner is the only one who reclaims, and does not during the call.
+        // SAFETY: only the runner reclaims, and it does not during the call.
         let flow = table.for_each(unsafe { Pinned::by(self) }, pages, &mut |leaf| {
             found.push(leaf);
             if found.len() == stop { ControlFlow::Break(()) } else { ControlFlow::Continue(()) }

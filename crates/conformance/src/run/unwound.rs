@@ -44,18 +44,18 @@ impl<'n> Runner<'n> {
             }
             Op::Protect { pages, holes, change } => writer.protect(pages, holes, change).is_ok(),
             Op::Resize { pages, to } => {
-                // SAFETY: nobody needs the pages.
+                // SAFETY: the pages have no user.
                 unsafe { writer.resize_breaking(pages, to, &mut |_| trip.call()) }.is_ok()
             }
             Op::Replace { at, frame, attr } => {
-                // SAFETY: nobody needs the page.
+                // SAFETY: the page has no user.
                 unsafe { writer.replace_breaking(at, frame, attr, &mut |_| trip.call()) }.is_ok()
             }
             Op::Mark { page, mark } => writer.mark(page.address(base), mark).is_ok(),
             Op::Fill { page, frame, attr } => writer.fill(page.address(base), frame, attr).is_ok(),
             Op::Lookup { .. } => true,
             Op::ForEach { pages, .. } => {
-                // SAFETY: the runner is the only one who reclaims, and does not during the call.
+                // SAFETY: only the runner reclaims, and it does not during the call.
                 let pinned = unsafe { Pinned::by(&*self) };
                 let visit = &mut |_: Leaf| {
                     trip.call();

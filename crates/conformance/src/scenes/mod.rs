@@ -119,7 +119,7 @@ pub const SPLIT: Scene = Scene {
     broken: &[3],
 };
 
-/// A page goes, and before anybody has flushed it others come: what was its slot, or its node, must not be taken
+/// A page goes, and before any walker has flushed it others come: what was its slot, or its node, must not be taken
 /// for theirs.
 pub const REPLACE: Scene = Scene {
     before: |pen| pen.set(0, 8, WRITE),
@@ -133,7 +133,7 @@ pub const REPLACE: Scene = Scene {
     broken: &[],
 };
 
-/// A page goes, and after everybody has flushed it another takes its place, while walkers ask again for both.
+/// A page goes, and after every walker has flushed it another takes its place, while walkers ask again for both.
 pub const REUSE: Scene = Scene {
     before: |pen| pen.set(2, 8, WRITE),
     steps: &[|pen| assert_eq!(pen.unmap(pages(2, 1), Holes::Refuse, None), Ok(1))],

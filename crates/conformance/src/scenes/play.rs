@@ -132,7 +132,7 @@ impl<W: Word> Drop for Stage<W> {
     fn drop(&mut self) {
         // While a panic unwinds, other threads may still hold the table.
         if !std::thread::panicking() {
-            // SAFETY: it came from a box, and nobody uses it any more.
+            // SAFETY: it came from a box, and no code uses it any more.
             drop(unsafe { Box::from_raw(self.0) });
         }
     }
@@ -189,7 +189,7 @@ fn write_some(table: &dyn Table<'static>, steps: &[Step]) -> (Retired<'static>, 
 fn expected<W: Word, T: Table<'static>>(scene: &Scene, build: Build<W, T>) -> Vec<Vec<Option<Leaf>>> {
     let (_stage, storage) = Stage::new();
     let table = new(build, storage);
-    // SAFETY: nobody walks this table; likewise below.
+    // SAFETY: no walker is in this table; likewise below.
     unsafe { write(&table, &[scene.before]).reclaim() };
     let find = |table: &T| scene.probe.iter().map(|&page| look(table, page)).collect();
     let mut states = vec![find(&table)];
@@ -209,7 +209,7 @@ fn expected<W: Word, T: Table<'static>>(scene: &Scene, build: Build<W, T>) -> Ve
 }
 
 /// Checks that walkers see nothing but what was there at some moment, before and after they have
-/// acknowledged, and that nobody meets a freed node.
+/// acknowledged, and that no walker meets a freed node.
 pub fn check<W: Word, T>(bound: Bound, scene: &'static Scene, build: Build<W, T>)
 where
     T: Table<'static> + Send + Sync + 'static,
@@ -235,7 +235,7 @@ where
         let states = expected(scene, build);
         let (stage, storage) = Stage::new();
         let table = Arc::new(new(build, storage));
-        // SAFETY: nobody walks yet.
+        // SAFETY: there is no walker yet.
         unsafe { write(&*table, &[scene.before]).reclaim() };
         let visitor = {
             let table = Arc::clone(&table);
@@ -304,7 +304,7 @@ where
     let states = expected(scene, build);
     let (stage, storage) = Stage::new();
     let table = Arc::new(new(build, storage));
-    // SAFETY: nobody walks yet.
+    // SAFETY: there is no walker yet.
     unsafe { write(&*table, &[scene.before]).reclaim() };
     let breaks = table.breaks();
     let shootdown = Arc::new(AtomicBool::new(false));
@@ -356,7 +356,7 @@ where
                     assert!(newer, "page {page} was {found:?}, then a part of it {:?}", seen[0][later]);
                 }
             }
-            // Whoever has acknowledged sees the end of it, and what came then.
+            // A walker that has acknowledged sees the end of it, and what came then.
             if let Some(after) = seen.get(1) {
                 let found = after[place];
                 let later = states[scene.steps.len()..].iter().any(|state| state[place] == found);

@@ -42,7 +42,7 @@ impl<W: Word> Watched<W> {
     fn with<T>(&self, node: NodeAddr, f: impl FnOnce(&Node<W>) -> T) -> T {
         let nodes = self.nodes.lock().unwrap();
         let node = &nodes[(node.get() >> SHIFT) - 1];
-        assert!(!node.freed.load(Ordering::Relaxed), "somebody is in a freed node");
+        assert!(!node.freed.load(Ordering::Relaxed), "a walker is in a freed node");
         f(node)
     }
 }
@@ -87,7 +87,7 @@ unsafe impl<W: Word> Nodes for Watched<W> {
 unsafe impl<W: Word> Reclaim for Watched<W> {
     unsafe fn free(&self, node: NodeAddr, clean: bool) {
         self.with(node, |node| {
-            // SAFETY: by the caller's promise nobody else is in the node.
+            // SAFETY: by the caller's promise no other code is in the node.
             let dirty = node.cells.iter().position(|cell| unsafe { W::read_alone(cell) } != W::ZERO);
             if let Some(index) = dirty.filter(|_| clean) {
                 panic!(

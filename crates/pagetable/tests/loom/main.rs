@@ -165,7 +165,7 @@ grows!(grows, Wide);
 
 /// The check can fail: nodes that are reclaimed before the walkers have acknowledged are walked.
 #[test]
-#[should_panic(expected = "somebody is in a freed node")]
+#[should_panic(expected = "a walker is in a freed node")]
 fn early_reclaim_is_caught() {
     scenes::check_early(&UNMAP, |nodes| Mpt::<Tiny, Words, _>::new(nodes));
 }

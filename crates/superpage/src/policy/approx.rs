@@ -47,8 +47,8 @@ impl<'m> ApproxOnline<'m> {
         Self::with(setup, None, memory)
     }
 
-    /// The same for a policy around this one, which reserves memory at first touches and has prices for superpages that
-    /// nobody has touched.
+    /// The same for a policy around this one, which reserves memory at first touches and has prices for superpages of
+    /// which a part was never touched.
     pub(super) fn with(
         setup: &Setup,
         prices: Option<[u32; MAX_LEVELS]>,

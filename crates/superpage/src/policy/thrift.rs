@@ -9,7 +9,7 @@
 //!   [`Policy::refused`].
 //! - While the reservation stands, whatever is fully populated is promoted at once, to the largest size of up to
 //!   64 KB (Navarro et al., FreeBSD): that copies nothing and takes no memory.
-//! - What has holes, pages that nobody has touched, takes memory. APPROX-ONLINE does not look: it promotes for 0.125 R,
+//! - What has holes, pages that were never touched, takes memory. APPROX-ONLINE does not look: it promotes for 0.125 R,
 //!   a bet on what is used going on to be used, and nothing speaks for that bet where nothing was. So a hole has to be paid
 //!   for like an investment of which nothing is known, by charges of its whole R: that is never paid more than twice
 //!   (Romer et al., 6.1). Up to 64 KB a superpage is promoted at the holes' share of R, but not before its 0.125 R; a

@@ -10,7 +10,8 @@ use crate::arch::Boot;
 /// How much memory there is at most.
 const MEMORY_LEN: usize = 1 << 30;
 
-/// Attributes of an entry: a block, or a link; memory, or a device (AttrIndx, SH and AF); never executed by EL0, or by nobody.
+/// Attributes of an entry: a block, or a link; memory, or a device (AttrIndx, SH and AF); never executed
+/// by EL0, or by no level.
 const LINK: usize = 0b11;
 const BLOCK: usize = 0b01;
 const NORMAL: usize = 3 << 8 | 1 << 10 | 1 << 54;
@@ -136,7 +137,7 @@ extern "C" fn first(tree: usize) -> ! {
             at >= MEMORY && len <= MEMORY_LEN && at - MEMORY <= MEMORY_LEN - len,
             "{at:#x} is outside of memory"
         );
-        // SAFETY: it is memory that the boot loader has filled, outside of the kernel, and nobody writes it.
+        // SAFETY: it is memory that the boot loader has filled, outside of the kernel, and nothing writes it.
         unsafe { slice::from_raw_parts((KERNEL + at) as *const u8, len) }
     }))
 }

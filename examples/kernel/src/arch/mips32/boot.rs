@@ -68,7 +68,7 @@ extern "C" fn first(count: usize, arguments: *const u32) -> ! {
         gic::route(gic::find());
     }
     prepare();
-    // SAFETY: it is memory that the boot loader has filled, behind the kernel, and nobody writes it.
+    // SAFETY: it is memory that the boot loader has filled, behind the kernel, and nothing writes it.
     let programs = unsafe { slice::from_raw_parts(core::ptr::with_exposed_provenance(start), len) };
     crate::first(Boot { words, programs })
 }

@@ -51,7 +51,7 @@ extern "C" fn first(_hart: usize, tree: usize) -> ! {
             at >= MEMORY && len <= MEMORY_LEN && at - MEMORY <= MEMORY_LEN - len,
             "{at:#x} is outside of memory"
         );
-        // SAFETY: it is memory that OpenSBI and the boot loader have filled, outside of the kernel, and nobody writes it.
+        // SAFETY: it is memory that OpenSBI and the boot loader have filled, outside of the kernel, and nothing writes it.
         unsafe { slice::from_raw_parts(at as *const u8, len) }
     }))
 }

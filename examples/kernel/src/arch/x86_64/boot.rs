@@ -154,7 +154,7 @@ unsafe extern "C" {
 /// Returns what the boot loader has left in memory.
 fn left(at: usize, len: usize) -> &'static [u8] {
     assert!(len <= MAPPED_LEN && at <= MAPPED_LEN - len, "{at:#x} is outside of memory");
-    // SAFETY: it is memory that the boot loader has filled, outside of the kernel, and nobody writes it.
+    // SAFETY: it is memory that the boot loader has filled, outside of the kernel, and nothing writes it.
     unsafe { slice::from_raw_parts(core::ptr::with_exposed_provenance(KERNEL + at), len) }
 }
 

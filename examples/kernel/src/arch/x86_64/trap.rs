@@ -213,14 +213,14 @@ fn unexpected(vector: usize, error: usize, at: usize) -> ! {
 
 /// Lets interrupts come that have been sent.
 fn look() {
-    // SAFETY: who takes an interrupt notes it, and no more.
+    // SAFETY: the interrupt handler notes the interrupt, and no more.
     unsafe { asm!("sti", "nop", "cli") };
 }
 
 /// Waits for an interrupt, which is pending then.
 pub(super) fn sleep() {
     if pending().load(Ordering::Relaxed) == 0 {
-        // SAFETY: who takes an interrupt notes it, and no more; none comes between `sti` and `hlt`.
+        // SAFETY: the interrupt handler notes the interrupt, and no more; none comes between `sti` and `hlt`.
         unsafe { asm!("sti", "hlt", "cli") };
     }
 }
