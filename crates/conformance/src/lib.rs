@@ -74,6 +74,7 @@ suite! {
     mod properties;
     mod run;
     mod rust;
+    mod subject;
     mod tripping;
     mod watching;
     mod wrap;
@@ -85,7 +86,8 @@ suite! {
     pub use ops::{Op, ops};
     pub use profile::Profile;
     pub use run::{Mismatch, Outcome, Runner};
-    pub use suite::{Failure, Property, Subject};
+    pub use subject::{Property, Subject};
+    pub use suite::Failure;
     pub use tripping::{Trip, Tripping};
     pub use watching::Watching;
 }
@@ -109,8 +111,8 @@ pub mod prelude {
     pub use tlbkit_addr::{Attr, PageSize, Pages, Pfn, VirtAddr, Vpn};
     pub use tlbkit_pagetable::{Change, Holes, Mark};
 
-    pub use crate::suite::{Property, replay};
-    pub use crate::{Op, conformance, foreign, fuzz};
+    pub use crate::suite::replay;
+    pub use crate::{Op, Property, conformance, foreign, fuzz};
 }
 
 /// The page about tables of one's own, compiled.

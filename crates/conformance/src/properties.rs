@@ -9,7 +9,7 @@ use tlbkit_pagetable::nodes::{Chunk, Nodes, Reclaim, Slab};
 use tlbkit_pagetable::{Change, Holes, Leaf, Pinned, Table, destroy};
 
 use crate::moments::{Moments, visit};
-use crate::suite::{OPS, Property, Storage, Subject};
+use crate::subject::{OPS, Property, Storage, Subject};
 use crate::{Effect, Failing, Mismatch, Model, Op, Outcome, Profile, Runner, Tripping, Watching};
 
 /// What a property has done so often that it should be told.

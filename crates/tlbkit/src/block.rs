@@ -17,7 +17,7 @@ use tlbkit_pagetable::{Entry, Error, Geometry as _, Mark, Pinned, Radix as _, Ru
 use tlbkit_shootdown::SharedSpace;
 
 use crate::asids::{Held, Number};
-use crate::mmu::Table;
+use crate::storage::Table;
 use crate::visit::Visit;
 use crate::{Kernel, Machine, Mmu};
 

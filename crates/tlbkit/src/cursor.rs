@@ -3,17 +3,13 @@
 use core::fmt;
 
 use tlbkit_addr::{Attr, Flush, Pages, Pfn, Reach, VirtAddr};
-use tlbkit_pagetable::{Change, Entry, Error, Leaf, Mark, Table as _, mpt};
+use tlbkit_pagetable::{Change, Entry, Error, Leaf, Mark, Table as _};
 
-use crate::block::{Handle, Shape};
-use crate::edit::{Edit, settle, settle_break, status, uncover};
+use crate::block::Handle;
 use crate::here::{Here, Uncovering};
-use crate::mmu::Storage;
-use crate::{Access, Fault, Kernel, Machine};
-
-/// The cursor of an address space's page table.
-pub(crate) type Walk<'c, K> =
-    mpt::Cursor<'c, 'static, Shape<K>, <<K as Kernel>::Machine as Machine>::Format, Storage<K>>;
+use crate::settle::{settle, settle_break, status, uncover};
+use crate::storage::Walk;
+use crate::{Access, Edit, Fault, Kernel};
 
 /// A page of an address space, from [`Edit::cursor`](crate::Edit::cursor): one walk, then whatever is to be done there, and on
 /// to the next page.

@@ -13,8 +13,7 @@ use tlbkit_shootdown::{
 use crate::asids::Held;
 use crate::block::{Block, Handle};
 use crate::cpu::{Entered, QUEUE};
-use crate::mmu::Table;
-use crate::once::turn;
+use crate::storage::{Table, turn};
 use crate::{Kernel, Machine, Mmu, visit};
 
 /// How many runs of frames wait for one shootdown.

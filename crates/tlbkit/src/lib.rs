@@ -28,7 +28,9 @@ mod lock;
 mod machine;
 mod mmu;
 mod once;
+mod settle;
 mod space;
+mod storage;
 mod sync {
     pub(crate) use core::sync::atomic::{Ordering, fence};
 }

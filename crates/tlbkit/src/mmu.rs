@@ -2,68 +2,15 @@
 
 use core::fmt;
 
-use tlbkit_addr::PhysAddr;
-use tlbkit_pagetable::format::Format;
-use tlbkit_pagetable::mpt::Mpt;
-use tlbkit_pagetable::nodes::{Direct, FrameSource, Reclaim as _, Record, Store};
-use tlbkit_pagetable::{Error, Shared};
+use tlbkit_pagetable::Error;
+use tlbkit_pagetable::nodes::{Direct, Reclaim as _};
 use tlbkit_shootdown::SharedSpace;
 
 use crate::asids::Asids;
 use crate::cpu::Cpu;
 use crate::here::{Here, Shootdowns};
+use crate::storage::{Source, Storage};
 use crate::{Kernel, Machine};
-
-/// The frames of a kernel, as node storage takes them.
-pub(crate) struct Source<K>(K);
-
-// SAFETY: the promises of `Kernel` on frames and records.
-unsafe impl<K: Kernel> FrameSource for Source<K> {
-    #[inline]
-    fn take(&self) -> Option<PhysAddr> {
-        self.0.take_frame()
-    }
-
-    #[inline]
-    fn give(&self, frame: PhysAddr) {
-        self.0.give_frame(frame);
-    }
-
-    #[inline]
-    fn take_zeroed(&self) -> Option<PhysAddr> {
-        self.0.take_zeroed_frame()
-    }
-
-    #[inline]
-    fn give_zeroed(&self, frame: PhysAddr) {
-        self.0.give_zeroed_frame(frame);
-    }
-
-    #[inline(always)]
-    fn stored(&self, store: Store) {
-        self.0.stored(store);
-    }
-
-    #[inline(always)]
-    fn memory(&self, frame: PhysAddr) -> *mut u8 {
-        self.0.memory(frame)
-    }
-
-    #[inline(always)]
-    fn record(&self, frame: PhysAddr) -> Option<&Record> {
-        self.0.record(frame)
-    }
-}
-
-type Word<K> = <<<K as Kernel>::Machine as Machine>::Format as Format>::Word;
-pub(crate) type Storage<K> = Direct<Word<K>, Shared, Source<K>>;
-/// The page table of a kernel's address spaces.
-pub(crate) type Table<K> = Mpt<
-    'static,
-    <<K as Kernel>::Machine as Machine>::Geometry,
-    <<K as Kernel>::Machine as Machine>::Format,
-    Storage<K>,
->;
 
 /// The virtual memory of a machine with up to `CPUS` CPUs: what its [`AddressSpace`](crate::AddressSpace)s share. A kernel
 /// has one, in a static.

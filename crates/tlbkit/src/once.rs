@@ -1,11 +1,11 @@
 //! A change of one page: lock, walk, check, store, flush, unlock. No batch is made for it.
 
 use tlbkit_addr::{Attr, Flush, Pages, Pfn, Reach, Vpn};
-use tlbkit_pagetable::{Change, Error, Leaf, Run, Table as _, Turn, mpt};
+use tlbkit_pagetable::{Change, Error, Leaf, Run, Table as _, mpt};
 
 use crate::block::Shape;
 use crate::here::Here;
-use crate::mmu::{Storage, Table};
+use crate::storage::{Storage, turn};
 use crate::{AddressSpace, Kernel, Machine};
 
 /// The slot of a page in an address space's page table.
@@ -140,15 +140,4 @@ fn flush_of(reach: Reach, page: Vpn) -> Flush {
     let mut flush = Flush::none();
     flush.add(reach, Pages::one(page));
     flush
-}
-
-/// Takes the right to write a table in the midst of a call, unless another CPU has it.
-#[inline(always)]
-pub(crate) fn turn<K: Kernel, const CPUS: usize>(table: &Table<K>) -> Option<Turn<'_, 'static, Table<K>>> {
-    if CPUS == 1 {
-        // SAFETY: every change is made in the midst of a call. There is one at a time on a CPU, and no other CPU; a call that
-        // changes two tables takes the right of each.
-        return Some(unsafe { Turn::sole(table) });
-    }
-    Turn::new(table).ok()
 }

@@ -7,10 +7,10 @@ use tlbkit_addr::{Attr, PageSize, Pages, Pfn, PhysAddr, VirtAddr};
 use tlbkit_pagetable::{Change, Entry, Error, Footprint, Leaf, Mark, Pinned, Table as _};
 
 use crate::block::{Handle, free};
-use crate::edit::status;
 use crate::here::Here;
-use crate::mmu::Table;
 use crate::once::{Unflushed, encoded};
+use crate::settle::status;
+use crate::storage::Table;
 use crate::{Access, Edit, Fault, Kernel, Mmu};
 
 /// A handle to a virtual address space: a page table, an ASID, and the CPUs that run it.
