@@ -321,7 +321,11 @@ impl<F: Foreign> Run<F> {
                 self.each(pages, |pages| Op::Unmap { pages, holes: Holes::Refuse, room: None })
             }
             Op::Protect { pages, change, .. } => {
-                let writable = change.set.contains(Attr::WRITE) || !change.clear.contains(Attr::WRITE);
+                // What the change leaves alone becomes what it was not.
+                let first = self.model.overlap(pages).next();
+                let is_writable = first.is_some_and(|leaf| leaf.attr.contains(Attr::WRITE));
+                let writable =
+                    change.set.contains(Attr::WRITE) || !change.clear.contains(Attr::WRITE) && !is_writable;
                 let change = if writable { Change::set(Attr::WRITE) } else { Change::clear(Attr::WRITE) };
                 self.each(pages, |pages| Op::Protect { pages, holes: Holes::Refuse, change })
             }
@@ -490,7 +494,8 @@ impl<F: Foreign> Run<F> {
             _ => false,
         };
         let covers = |&(first, bytes): &(usize, usize)| {
-            first <= at && at + size.mask() <= first.saturating_add(bytes - 1)
+            let reaches = |more| at + size.mask() <= first.saturating_add(more);
+            first <= at && bytes.checked_sub(1).is_some_and(reaches)
         };
         if lost && !flushed.iter().any(covers) {
             let ranges: Vec<_> =

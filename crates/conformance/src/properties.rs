@@ -122,11 +122,13 @@ fn agrees<S: Subject>(nodes: &Storage<'_, S>, ops: &[Op], odd: &Count) -> Checke
             };
             match *op {
                 Op::Resize { pages, .. } => runner.run(table, &[noted(pages), *op])?,
-                // What can be one page becomes one, mostly.
+                // What can be one page becomes one, mostly; and the first of what cannot becomes many.
                 Op::Map { pages, .. } if number % 4 != 3 => {
                     runner.run(table, &[*op])?;
                     if let Some(to) = larger(table, op) {
                         odd.set(odd.get() + odd_one_out(table, &mut runner, pages, to)?);
+                        runner.run(table, &[noted(pages), Op::Resize { pages, to }])?;
+                    } else if let Some((pages, to)) = smaller(table, op) {
                         runner.run(table, &[noted(pages), Op::Resize { pages, to }])?;
                     }
                 }
@@ -144,6 +146,14 @@ fn larger<'n>(table: &dyn Table<'n>, op: &Op) -> Option<PageSize> {
     let space = table.space();
     let fits = |to: &&PageSize| **to > size && space.check_sized(pages, **to).is_ok();
     space.sizes().iter().copied().find(|to| fits(&to))
+}
+
+/// Returns the first page of a map, and the size that it can be split to: the next smaller one.
+fn smaller<'n>(table: &dyn Table<'n>, op: &Op) -> Option<(Pages, PageSize)> {
+    let Op::Map { pages, size, .. } = *op else { return None };
+    let space = table.space();
+    let to = space.sizes().iter().copied().rfind(|&to| to < size)?;
+    Some((Pages::count(pages.first(), size.pages(space.base())?)?, to))
 }
 
 /// Joins pages the last of which differs from the others in one attribute, or in its frame: each that there is, one after the

@@ -31,7 +31,7 @@ macro_rules! bugs {
 }
 
 bugs! {
-    LostPage: "a split loses the last of the small pages", Agrees, "leaves, and 513 are mapped";
+    LostPage: "a split loses the last of the small pages", Agrees, "leaves, and 512 are mapped";
     OnePageFlushed: "an unmap of a range flushes its first page", Agrees, "must be flushed with reach Everywhere";
     ClearedFirst: "an unmap clears entries before it knows that there is room for the frames", Agrees,
         "frames were handed over and";
