@@ -160,8 +160,7 @@ fn the_tlb_is_modelled_as_asked() {
 
 #[test]
 fn bad_arguments_are_refused_in_one_line() {
-    let bad: [&[&str]; 25] = [
-        &[],
+    let bad: [&[&str]; 24] = [
         &["table"],
         &["tables", "H7"],
         &["tables", "--workload", "sparse"],
@@ -190,6 +189,14 @@ fn bad_arguments_are_refused_in_one_line() {
     for args in bad {
         refused(&tlblab(args).output().unwrap(), &args.join(" "));
     }
+}
+
+#[test]
+fn without_a_command_the_commands_are_shown() {
+    let output = tlblab(&[]).output().unwrap();
+    let help = String::from_utf8_lossy(&output.stderr);
+    assert_eq!((output.status.code(), output.stdout.as_slice()), (Some(2), &b""[..]), "{help}");
+    assert!(help.contains("Usage: tlblab <COMMAND>") && help.contains("explore"), "{help}");
 }
 
 #[test]
