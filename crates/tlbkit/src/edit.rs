@@ -213,9 +213,9 @@ impl<'s, K: Kernel, const CPUS: usize> Edit<'s, K, CPUS> {
     }
 
     /// Unmaps what is mapped in `pages`, and returns how many base pages that was. Larger pages that the ends of the
-    /// range cut are split first. The frames go to [`Kernel::release`] when no TLB leads to them any more: they, and whether they
-    /// were written ([`Run::dirty`]), are told there and not here, for until then a CPU may write them yet. Marks are taken away,
-    /// and their payloads go to [`Kernel::release_payload`].
+    /// range cut are split first. The frames go to [`Kernel::release`] when no TLB leads to them any more: they, and whether
+    /// they were written ([`Run::dirty`](tlbkit_pagetable::Run::dirty)), are told there and not here, for until then a CPU may
+    /// write them yet. Marks are taken away, and their payloads go to [`Kernel::release_payload`].
     ///
     /// # Errors
     ///
