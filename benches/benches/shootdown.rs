@@ -10,7 +10,7 @@ use std::process::ExitCode;
 use std::sync::atomic::{AtomicBool, AtomicU32, Ordering};
 use std::time::Instant;
 
-use tlbkit_addr::{Asid, CpuSet, Flush, Pages, Reach, Vpn};
+use tlbkit_addr::{Asid, CpuSet, Flush, FlushScope, Pages, Vpn};
 use tlbkit_shootdown::{
     Algorithm, Duty, Edit, Hardware, Local, LowRights, Mailbox, OpId, Outcome, Plan, Request, SharedSpace,
     Synchronous, System, Target, Work,
@@ -40,7 +40,7 @@ impl Edit for Page<'_> {
 /// Returns the flush of one page.
 fn one_page() -> Flush {
     let mut flush = Flush::none();
-    flush.add(Reach::Everywhere, Pages::one(Vpn::new(3)));
+    flush.add(FlushScope::Everywhere, Pages::one(Vpn::new(3)));
     flush
 }
 

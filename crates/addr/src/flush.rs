@@ -6,7 +6,7 @@ use crate::{Attr, Pages, Vpn};
 
 /// How far a change must be made known before its promise holds.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord, Hash)]
-pub enum Reach {
+pub enum FlushScope {
     /// No TLB can hold anything that the change made wrong, and hardware sees its stores: nothing to do.
     #[default]
     Nowhere,
@@ -27,12 +27,12 @@ pub enum Reach {
     Everywhere,
 }
 
-impl Reach {
+impl FlushScope {
     /// Returns how far a change of a page's attributes must be made known that takes `lost` away and gives `gained`, while
     /// the frame stays the same.
     ///
     /// - Rights that are added are Tzou's safe inconsistency (5.1.1): a CPU that still has the old entry faults,
-    ///   forgets it ([`Reach::Local`]) and finds the new one.
+    ///   forgets it ([`FlushScope::Local`]) and finds the new one.
     /// - Rights that are taken away must reach every CPU, and so must whatever else a stale entry would do wrongly: a
     ///   cleared status bit that the next access must set again, another memory type, another protection key, or another tag of the
     ///   address space.
@@ -74,7 +74,7 @@ pub enum WalkCache {
 /// the whole address space ([`is_all`](Self::is_all)): it may ask for more than needed, never for less.
 ///
 /// ```
-/// use tlbkit_addr::{Flush, Pages, Reach, Vpn, WalkCache};
+/// use tlbkit_addr::{Flush, FlushScope, Pages, Vpn, WalkCache};
 ///
 /// // What a kernel for RISC-V does with a flush, in the hart that executes it.
 /// fn forget(flush: &Flush) -> Vec<String> {
@@ -86,15 +86,15 @@ pub enum WalkCache {
 ///
 /// let mut flush = Flush::none();
 /// assert_eq!(forget(&flush), [""; 0]);
-/// flush.add(Reach::Everywhere, Pages::one(Vpn::new(0x80)));
+/// flush.add(FlushScope::Everywhere, Pages::one(Vpn::new(0x80)));
 /// assert_eq!(forget(&flush), ["sfence.vma 0x80000"]);
 /// // A node was taken out: an address would not do.
-/// flush.add_links(Reach::Everywhere, Pages::one(Vpn::new(0x80)));
+/// flush.add_links(FlushScope::Everywhere, Pages::one(Vpn::new(0x80)));
 /// assert_eq!(forget(&flush), ["sfence.vma"]);
 /// ```
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Flush {
-    reach: Reach,
+    scope: FlushScope,
     all: bool,
     links: bool,
     // What is not yet used is not initialized either.
@@ -108,18 +108,18 @@ impl Flush {
     /// Returns the flush that asks for nothing.
     #[inline(always)]
     pub const fn none() -> Self {
-        Self { reach: Reach::Nowhere, all: false, links: false, ranges: Vec::new() }
+        Self { scope: FlushScope::Nowhere, all: false, links: false, ranges: Vec::new() }
     }
 
-    /// Adds a change of the leaf entries of `pages`, to be made known as far as `reach`. [`Reach::Nowhere`] adds
-    /// nothing, and [`Reach::Barrier`] adds no pages.
+    /// Adds a change of the leaf entries of `pages`, to be made known as far as `scope`. [`FlushScope::Nowhere`] adds
+    /// nothing, and [`FlushScope::Barrier`] adds no pages.
     ///
-    /// The reach of the whole is the furthest of its parts. Costs one comparison for a run of neighbours, a few
+    /// The scope of the whole is the widest of its parts. Costs one comparison for a run of neighbours, a few
     /// for each separate range otherwise.
     #[inline(always)]
-    pub fn add(&mut self, reach: Reach, pages: Pages) {
-        self.reach = self.reach.max(reach);
-        if reach < Reach::Local || self.all {
+    pub fn add(&mut self, scope: FlushScope, pages: Pages) {
+        self.scope = self.scope.max(scope);
+        if scope < FlushScope::Local || self.all {
             return;
         }
         // The common cases: the first range, and a run of neighbours. With more ranges a new one may close a gap.
@@ -149,16 +149,16 @@ impl Flush {
     /// Adds a change of links on the way to `pages`: a node was linked, unlinked, or replaced by a leaf or another node.
     /// Asks for all that [`add`](Self::add) asks for, and for the links.
     #[inline]
-    pub fn add_links(&mut self, reach: Reach, pages: Pages) {
-        self.add(reach, pages);
-        self.links |= reach >= Reach::Local;
+    pub fn add_links(&mut self, scope: FlushScope, pages: Pages) {
+        self.add(scope, pages);
+        self.links |= scope >= FlushScope::Local;
     }
 
-    /// Asks for the whole address space, links included, to be made known as far as `reach`.
+    /// Asks for the whole address space, links included, to be made known as far as `scope`.
     #[inline]
-    pub fn add_all(&mut self, reach: Reach) {
-        self.reach = self.reach.max(reach);
-        if reach >= Reach::Local {
+    pub fn add_all(&mut self, scope: FlushScope) {
+        self.scope = self.scope.max(scope);
+        if scope >= FlushScope::Local {
             self.links = true;
             self.widen();
         }
@@ -172,20 +172,20 @@ impl Flush {
 
     /// Adds everything that `other` asks for.
     pub fn merge(&mut self, other: &Self) {
-        self.reach = self.reach.max(other.reach);
+        self.scope = self.scope.max(other.scope);
         self.links |= other.links;
         if other.all {
             self.widen();
         }
         for &pages in &other.ranges {
-            self.add(other.reach, pages);
+            self.add(other.scope, pages);
         }
     }
 
     /// Asks for nothing again.
     #[inline]
     pub fn clear(&mut self) {
-        self.reach = Reach::Nowhere;
+        self.scope = FlushScope::Nowhere;
         self.all = false;
         self.links = false;
         self.ranges.clear();
@@ -193,14 +193,14 @@ impl Flush {
 
     /// Returns how far the flush must be made known.
     #[inline]
-    pub const fn reach(&self) -> Reach {
-        self.reach
+    pub const fn scope(&self) -> FlushScope {
+        self.scope
     }
 
     /// Tells whether there is nothing to do: no TLB to flush, and no barrier to execute.
     #[inline]
     pub fn is_none(&self) -> bool {
-        self.reach == Reach::Nowhere
+        self.scope == FlushScope::Nowhere
     }
 
     /// Tells whether the whole address space is to be flushed; [`ranges`](Self::ranges) is empty then.
@@ -219,7 +219,7 @@ impl Flush {
     /// Returns the pages to flush one at a time, or `None` if the flush is to name no address: the whole address space
     /// was asked for, there are more than `most` pages, or links changed and `cache` forgets them no other way.
     ///
-    /// No page is returned twice, and none where the TLBs hold nothing wrong ([`Reach::Barrier`]). A page larger than
+    /// No page is returned twice, and none where the TLBs hold nothing wrong ([`FlushScope::Barrier`]). A page larger than
     /// the base page is returned as all base pages in it, though one of them would do. `most` is the number from which
     /// on one flush of everything costs the kernel less; it bounds the cost of the iteration. Costs a few additions for
     /// each range.

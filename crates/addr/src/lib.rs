@@ -10,7 +10,7 @@
 //! `usize` could hold. Whatever could wrap returns an `Option`.
 //!
 //! ```
-//! use tlbkit_addr::{Attr, CpuSet, Flush, PageSize, Pages, Reach, VirtAddr};
+//! use tlbkit_addr::{Attr, CpuSet, Flush, FlushScope, PageSize, Pages, VirtAddr};
 //!
 //! let at = VirtAddr::new(0x40_2abc);
 //! let vpn = at.vpn(PageSize::K4);
@@ -25,9 +25,9 @@
 //!
 //! // Write-protecting them must be made known to every CPU that runs the address space.
 //! let mut flush = Flush::none();
-//! flush.add(Reach::Everywhere, pages);
+//! flush.add(FlushScope::Everywhere, pages);
 //! let running: CpuSet = [0, 3].into_iter().collect();
-//! assert!(flush.reach() == Reach::Everywhere && running.contains(3));
+//! assert!(flush.scope() == FlushScope::Everywhere && running.contains(3));
 //! assert!((Attr::READ | Attr::WRITE).contains(Attr::READ));
 //! ```
 //!
@@ -40,7 +40,7 @@
 //! | [`Attr`] | what an access may do, and how it is cached |
 //! | [`Asid`] | an address-space identifier, as a TLB tags its entries with |
 //! | [`CpuSet`] | a set of CPUs of any fixed capacity |
-//! | [`Flush`], [`Reach`] | which translations a change makes stale, and on which CPUs |
+//! | [`Flush`], [`FlushScope`] | which translations a change makes stale, and on which CPUs |
 //! | [`WalkCache`] | what hardware caches of the entries above the leaves |
 #![no_std]
 #![cfg_attr(not(test), warn(unused_crate_dependencies))]
@@ -58,6 +58,6 @@ pub use address::{PhysAddr, VirtAddr};
 pub use asid::Asid;
 pub use attr::Attr;
 pub use cpuset::{CpuSet, Cpus};
-pub use flush::{Flush, Reach, WalkCache};
+pub use flush::{Flush, FlushScope, WalkCache};
 pub use page::{PageSize, Pfn, Vpn};
 pub use pages::{Pages, PagesIter};

@@ -3,7 +3,9 @@
 use std::collections::BTreeSet;
 
 use proptest::prelude::*;
-use tlbkit_addr::{Asid, CpuSet, Flush, PageSize, Pages, Pfn, PhysAddr, Reach, VirtAddr, Vpn, WalkCache};
+use tlbkit_addr::{
+    Asid, CpuSet, Flush, FlushScope, PageSize, Pages, Pfn, PhysAddr, VirtAddr, Vpn, WalkCache,
+};
 
 #[test]
 fn sizes_are_powers_of_two_that_a_usize_holds() {
@@ -77,58 +79,61 @@ fn ranges_reach_the_top() {
 fn flushes_degrade_and_never_forget() {
     let page = |n: usize| Pages::one(Vpn::new(n));
     let mut flush = Flush::none();
-    flush.add(Reach::Nowhere, page(1));
+    flush.add(FlushScope::Nowhere, page(1));
     assert!(flush.is_none() && !flush.covers(page(1)));
     for n in 0..Flush::RANGES {
-        flush.add(Reach::Local, page(10 * n));
+        flush.add(FlushScope::Local, page(10 * n));
     }
-    assert_eq!((flush.reach(), flush.is_all(), flush.ranges().len()), (Reach::Local, false, Flush::RANGES));
-    flush.add(Reach::Everywhere, page(1));
-    assert_eq!((flush.reach(), flush.is_all(), flush.is_none()), (Reach::Everywhere, false, false));
-    flush.add(Reach::Local, page(1000));
+    assert_eq!(
+        (flush.scope(), flush.is_all(), flush.ranges().len()),
+        (FlushScope::Local, false, Flush::RANGES)
+    );
+    flush.add(FlushScope::Everywhere, page(1));
+    assert_eq!((flush.scope(), flush.is_all(), flush.is_none()), (FlushScope::Everywhere, false, false));
+    flush.add(FlushScope::Local, page(1000));
     assert!(flush.is_all() && flush.ranges().is_empty() && flush.covers(page(7)));
-    assert_eq!(flush.reach(), Reach::Everywhere);
+    assert_eq!(flush.scope(), FlushScope::Everywhere);
     let mut other = Flush::none();
     other.merge(&flush);
-    assert!(other.is_all() && other.reach() == Reach::Everywhere);
+    assert!(other.is_all() && other.scope() == FlushScope::Everywhere);
     flush.clear();
     assert_eq!(flush, Flush::none());
     assert!(flush.is_none() && !flush.is_all() && !flush.covers(page(7)));
     other = Flush::none();
-    other.add_all(Reach::Nowhere);
+    other.add_all(FlushScope::Nowhere);
     assert!(other.is_none() && !other.is_all());
-    other.add_all(Reach::Local);
+    other.add_all(FlushScope::Local);
     assert!(other.is_all() && other.links());
 }
 
 #[test]
 fn a_barrier_names_no_pages() {
     let mut flush = Flush::none();
-    flush.add(Reach::Barrier, Pages::one(Vpn::new(3)));
-    flush.add_links(Reach::Barrier, Pages::one(Vpn::new(4)));
-    flush.add_all(Reach::Barrier);
-    assert_eq!((flush.reach(), flush.is_none(), flush.links()), (Reach::Barrier, false, false));
+    flush.add(FlushScope::Barrier, Pages::one(Vpn::new(3)));
+    flush.add_links(FlushScope::Barrier, Pages::one(Vpn::new(4)));
+    flush.add_all(FlushScope::Barrier);
+    assert_eq!((flush.scope(), flush.is_none(), flush.links()), (FlushScope::Barrier, false, false));
     assert_eq!(flush.by_address(WalkCache::Whole, 0).unwrap().count(), 0);
     let mut other = Flush::none();
     other.merge(&flush);
     assert_eq!(other, flush, "a barrier is carried along");
     other.clear();
-    other.add_links(Reach::Nowhere, Pages::one(Vpn::new(4)));
+    other.add_links(FlushScope::Nowhere, Pages::one(Vpn::new(4)));
     assert_eq!(other, Flush::none());
 }
 
 #[test]
 fn links_are_flushed_as_the_hardware_needs_it() {
     let mut flush = Flush::none();
-    flush.add(Reach::Local, Pages::one(Vpn::new(3)));
-    flush.add_links(Reach::Everywhere, Pages::one(Vpn::new(7)));
-    assert!(flush.links() && !flush.is_all() && flush.reach() == Reach::Everywhere);
+    flush.add(FlushScope::Local, Pages::one(Vpn::new(3)));
+    flush.add_links(FlushScope::Everywhere, Pages::one(Vpn::new(7)));
+    assert!(flush.links() && !flush.is_all() && flush.scope() == FlushScope::Everywhere);
     for cache in [WalkCache::Nothing, WalkCache::ByAddress] {
         assert_eq!(flush.by_address(cache, 2).unwrap().map(Vpn::get).collect::<BTreeSet<_>>(), [3, 7].into());
     }
     assert!(flush.by_address(WalkCache::Whole, 2).is_none());
     let mut leaves = Flush::none();
-    leaves.add(Reach::Everywhere, Pages::one(Vpn::new(3)));
+    leaves.add(FlushScope::Everywhere, Pages::one(Vpn::new(3)));
     assert!(!leaves.links() && leaves.by_address(WalkCache::Whole, 1).is_some());
     leaves.merge(&flush);
     assert!(leaves.links() && leaves.by_address(WalkCache::Whole, 2).is_none());
@@ -136,7 +141,7 @@ fn links_are_flushed_as_the_hardware_needs_it() {
     assert!(!leaves.links());
     // One range too many asks for all addresses, and says of links what it knew.
     for n in 0..=Flush::RANGES {
-        leaves.add(Reach::Local, Pages::one(Vpn::new(2 * n)));
+        leaves.add(FlushScope::Local, Pages::one(Vpn::new(2 * n)));
     }
     assert!(
         leaves.is_all() && !leaves.links() && leaves.by_address(WalkCache::Nothing, usize::MAX).is_none()
@@ -169,7 +174,7 @@ proptest! {
     fn flushes_cover_what_they_were_given(parts in prop::collection::vec(pages(), 1..12)) {
         let mut flush = Flush::none();
         for &part in &parts {
-            flush.add(Reach::Everywhere, part);
+            flush.add(FlushScope::Everywhere, part);
         }
         for &part in &parts {
             prop_assert!(flush.covers(part));

@@ -6,7 +6,7 @@
 
 use std::collections::BTreeMap;
 
-use tlbkit_addr::{Attr, PageSize, Pages, Pfn, Reach, VirtAddr, Vpn};
+use tlbkit_addr::{Attr, PageSize, Pages, Pfn, FlushScope, VirtAddr, Vpn};
 use tlbkit_pagetable::{Change, Entry, Error, Holes, Leaf, Mark, Space};
 
 use crate::{Op, Profile};
@@ -31,7 +31,7 @@ pub struct Effect {
     /// The base pages that it found mapped: what `unmap` and `protect` return.
     pub pages: usize,
     /// The pages that it changes, and how far that must be made known.
-    pub touched: Vec<(Reach, Pages)>,
+    pub touched: Vec<(FlushScope, Pages)>,
     /// The leaves that it takes away.
     pub removed: Vec<Leaf>,
     /// The leaves that it puts there.
@@ -148,18 +148,18 @@ impl Model {
             Op::Unmap { pages, .. } => {
                 let removed: Vec<_> = self.overlap(pages).collect();
                 let marked = self.marks(pages).map(|(at, _)| (at.vpn(self.space.base()), None)).collect();
-                Effect { marked, ..self.tally(Reach::Everywhere, removed, Vec::new()) }
+                Effect { marked, ..self.tally(FlushScope::Everywhere, removed, Vec::new()) }
             }
             Op::Protect { pages, change, .. } => {
                 let removed: Vec<_> = self.overlap(pages).collect();
                 let added = removed.iter().map(|leaf| self.protected(leaf, change)).collect();
-                self.tally(reach(change), removed, added)
+                self.tally(scope(change), removed, added)
             }
             Op::Resize { pages, to } => self.resized(pages, to),
             Op::Replace { at, frame, attr } => self.replaced(at, frame, attr),
             Op::Mark { page, mark } => {
                 let removed = self.at(page).into_iter().collect();
-                Effect { marked: vec![(page, mark)], ..self.tally(Reach::Everywhere, removed, Vec::new()) }
+                Effect { marked: vec![(page, mark)], ..self.tally(FlushScope::Everywhere, removed, Vec::new()) }
             }
             Op::Fill { page, frame, attr } => Effect {
                 touched: vec![(self.profile.appears, Pages::one(page))],
@@ -463,9 +463,9 @@ impl Model {
     }
 
     /// Returns the effect of replacing whole leaves.
-    fn tally(&self, reach: Reach, removed: Vec<Leaf>, added: Vec<Leaf>) -> Effect {
+    fn tally(&self, scope: FlushScope, removed: Vec<Leaf>, added: Vec<Leaf>) -> Effect {
         let pages = removed.iter().map(|leaf| self.units(leaf.size)).sum();
-        let touched = removed.iter().map(|leaf| (reach, self.whole(leaf))).collect();
+        let touched = removed.iter().map(|leaf| (scope, self.whole(leaf))).collect();
         Effect { pages, touched, removed, added, marked: Vec::new() }
     }
 
@@ -473,8 +473,8 @@ impl Model {
         let removed: Vec<_> = self.lookup(at).into_iter().collect();
         let added = removed.iter().flat_map(|old| self.cut(self.whole(old), old.size, frame, attr)).collect();
         // Where the entry was empty for a while, every walker knows that it was.
-        let reach = if self.profile.breaks_frames { self.profile.appears } else { Reach::Everywhere };
-        self.tally(reach, removed, added)
+        let scope = if self.profile.breaks_frames { self.profile.appears } else { FlushScope::Everywhere };
+        self.tally(scope, removed, added)
     }
 
     fn resized(&self, pages: Pages, to: PageSize) -> Effect {
@@ -487,7 +487,7 @@ impl Model {
                 let status = old.iter().fold(Attr::empty(), |all, leaf| all | leaf.attr & STATUS);
                 effect.added.extend(self.cut(piece, to, first.frame, first.attr | status));
                 effect.removed.extend(old);
-                effect.touched.push((Reach::Everywhere, piece));
+                effect.touched.push((FlushScope::Everywhere, piece));
             }
             if piece.last() >= pages.last() {
                 break;
@@ -501,12 +501,12 @@ impl Model {
 
 /// How far a change must be made known: a TLB that does not know of more rights is told so by a fault, and reads again. It
 /// never knows of the kernel's own mark.
-fn reach(change: Change) -> Reach {
+fn scope(change: Change) -> FlushScope {
     let rights = Attr::READ | Attr::WRITE | Attr::EXEC | Attr::ACCESSED | Attr::DIRTY;
     let (lost, new) = (change.clear - change.set - Attr::SOFTWARE, change.set - Attr::SOFTWARE);
     match (lost.is_empty() && rights.contains(new), new.is_empty()) {
-        (true, true) => Reach::Nowhere,
-        (true, false) => Reach::Local,
-        (false, _) => Reach::Everywhere,
+        (true, true) => FlushScope::Nowhere,
+        (true, false) => FlushScope::Local,
+        (false, _) => FlushScope::Everywhere,
     }
 }

@@ -1,6 +1,6 @@
 //! What the model knows of an entry format.
 
-use tlbkit_addr::{Attr, PageSize, Pfn, Reach, WalkCache};
+use tlbkit_addr::{Attr, PageSize, Pfn, FlushScope, WalkCache};
 use tlbkit_pagetable::format::Format;
 use tlbkit_pagetable::{Change, Error};
 
@@ -17,7 +17,7 @@ pub struct Profile {
     /// Attributes that no change may touch.
     pub fixed: Attr,
     /// How far a new mapping must be made known.
-    pub appears: Reach,
+    pub appears: FlushScope,
     /// What hardware may cache of links.
     pub cache: WalkCache,
     /// Whether a change of size must go by way of an empty entry.
@@ -59,7 +59,7 @@ impl Profile {
             implied,
             optional: Attr::WRITE,
             fixed: Attr::empty(),
-            appears: Reach::Nowhere,
+            appears: FlushScope::Nowhere,
             cache: WalkCache::Nothing,
             breaks: false,
             breaks_frames: false,

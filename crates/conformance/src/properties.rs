@@ -3,7 +3,7 @@
 use std::cell::{Cell, RefCell};
 use std::mem::ManuallyDrop;
 
-use tlbkit_addr::{Attr, PageSize, Pages, Pfn, Reach};
+use tlbkit_addr::{Attr, PageSize, Pages, Pfn, FlushScope};
 use tlbkit_pagetable::format::Format;
 use tlbkit_pagetable::nodes::{Chunk, Nodes, Reclaim, Slab};
 use tlbkit_pagetable::{Change, Holes, Leaf, Pinned, Table, destroy};
@@ -83,7 +83,7 @@ fn with_table<S: Subject>(
 fn take_apart<'n, S: Subject>(nodes: &Storage<'_, S>, table: impl Table<'n>) -> Checked {
     let batch = destroy(table);
     let flush = batch.flush();
-    if !(flush.is_all() && flush.links() && flush.reach() == Reach::Everywhere) {
+    if !(flush.is_all() && flush.links() && flush.scope() == FlushScope::Everywhere) {
         return Err(Mismatch::of(format!("a table was taken apart, and its batch asks for {flush:?}")));
     }
     let (retired, out) = (batch.nodes(), nodes.inner().out());

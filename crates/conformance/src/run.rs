@@ -2,7 +2,7 @@
 
 use std::fmt;
 
-use tlbkit_addr::{Attr, Flush, PageSize, Pages, Pfn, Reach, VirtAddr, WalkCache};
+use tlbkit_addr::{Attr, Flush, PageSize, Pages, Pfn, FlushScope, VirtAddr, WalkCache};
 use tlbkit_pagetable::{Entry, Error, Footprint, Frames, Mark, Retired, Table, Writer};
 
 use crate::{Effect, Model, Op, Profile, Trip};
@@ -245,7 +245,7 @@ impl<'n> Runner<'n> {
                 let known = &mut |flush: &Flush| {
                     broken.times += 1;
                     for &(_, piece) in &wanted {
-                        if flush.reach() == Reach::Everywhere && flush.covers(piece) {
+                        if flush.scope() == FlushScope::Everywhere && flush.covers(piece) {
                             let ends = [piece.first(), piece.last()];
                             match ends.map(|page| self.look(table, page).map(|leaf| leaf.size)) {
                                 [None, None] => broken.pieces.push(piece),
@@ -269,7 +269,7 @@ impl<'n> Runner<'n> {
                     broken.times += 1;
                     let page = at.vpn(self.model.space().base());
                     let pieces = wanted.iter().map(|&(_, piece)| piece).filter(|&piece| flush.covers(piece));
-                    if flush.reach() == Reach::Everywhere && self.look(table, page).is_none() {
+                    if flush.scope() == FlushScope::Everywhere && self.look(table, page).is_none() {
                         broken.pieces.extend(pieces);
                     }
                 };
@@ -373,12 +373,12 @@ impl<'n> Runner<'n> {
         moved: bool,
     ) -> Result<(), Mismatch> {
         let profile = self.model.profile();
-        for &(reach, pages) in &effect.touched {
-            let named = flush.reach() >= reach && flush.covers(pages);
-            let named = named || (reach == Reach::Barrier && flush.reach() == reach);
-            if reach > Reach::Nowhere && !named {
+        for &(scope, pages) in &effect.touched {
+            let named = flush.scope() >= scope && flush.covers(pages);
+            let named = named || (scope == FlushScope::Barrier && flush.scope() == scope);
+            if scope > FlushScope::Nowhere && !named {
                 return mismatch!(
-                    "pages {pages} must be flushed with reach {reach:?}, and the batch asks for {flush:?}"
+                    "pages {pages} must be flushed with reach {scope:?}, and the batch asks for {flush:?}"
                 );
             }
             let breaks = match op {
@@ -417,7 +417,7 @@ impl<'n> Runner<'n> {
             );
         };
         let seen =
-            gone > 0 || (new > 0 && (profile.appears >= Reach::Local || matches!(op, Op::Resize { .. })));
+            gone > 0 || (new > 0 && (profile.appears >= FlushScope::Local || matches!(op, Op::Resize { .. })));
         let wanted = seen && profile.cache != WalkCache::Nothing;
         if batch.flush().links() != wanted {
             return mismatch!("{gone} nodes are gone and {new} new, and the batch says {:?}", batch.flush());

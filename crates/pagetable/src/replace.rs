@@ -8,7 +8,7 @@
 //! A page of copy on write is the case that this is for: unmapping it and mapping it again would show other threads a
 //! moment in which it is not mapped.
 
-use tlbkit_addr::{Attr, Flush, Pages, Pfn, Reach};
+use tlbkit_addr::{Attr, Flush, FlushScope, Pages, Pfn};
 
 use crate::format::{Format, check_attr};
 use crate::geometry::Checked;
@@ -53,7 +53,7 @@ pub(crate) fn exchange<F: Format>(
     }
     let old = store(F::Word::ZERO);
     let mut flush = Flush::none();
-    flush.add(Reach::Everywhere, pages);
+    flush.add(FlushScope::Everywhere, pages);
     let mut filled = Filled { store, word: old };
     known(&flush);
     filled.word = new;

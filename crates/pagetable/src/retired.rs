@@ -27,7 +27,7 @@
 
 use core::{fmt, mem};
 
-use tlbkit_addr::{Flush, Pages, Reach};
+use tlbkit_addr::{Flush, FlushScope, Pages};
 
 use crate::nodes::{Debt, ListLink, NodeAddr, Nodes, Reclaim};
 use crate::word::atomics::Ordering;
@@ -85,7 +85,7 @@ impl<'n> Retired<'n> {
     #[inline(never)]
     fn add_debt(&mut self) {
         let Some(debt) = self.nodes.held().take_up(self.table) else { return };
-        self.flush.add_all(Reach::Everywhere);
+        self.flush.add_all(FlushScope::Everywhere);
         if debt.head != 0 {
             if let Some(head) = self.head {
                 self.join(debt.head, Some(head));
@@ -148,7 +148,7 @@ impl<'n> Retired<'n> {
     /// # Safety
     ///
     /// Since the last change of this batch, every CPU that may hold a translation of the table (and every one that
-    /// walks it in memory, whatever the [`reach`](Flush::reach)) has left the walks it was in and flushed what
+    /// walks it in memory, whatever the [`scope`](Flush::scope)) has left the walks it was in and flushed what
     /// [`flush`](Self::flush) names. A shootdown that hands the batch back as complete says so, if the batch is what its
     /// update returned: one that asks the CPUs before it changes the table keeps the batch until they have been asked
     /// once more.
@@ -280,15 +280,15 @@ impl<'n> Retired<'n> {
 
     /// Adds pages whose translations have changed, or whose TLB entries hold some that have.
     #[inline]
-    pub fn touch(&mut self, reach: Reach, pages: Pages) {
-        self.flush.add(reach, pages);
+    pub fn touch(&mut self, scope: FlushScope, pages: Pages) {
+        self.flush.add(scope, pages);
     }
 
     /// Adds pages to which other nodes lead than before, in a table whose links hardware may cache
     /// ([`Format::WALK_CACHE`](crate::format::Format::WALK_CACHE)).
     #[inline]
-    pub fn relink(&mut self, reach: Reach, pages: Pages) {
-        self.flush.add_links(reach, pages);
+    pub fn relink(&mut self, scope: FlushScope, pages: Pages) {
+        self.flush.add_links(scope, pages);
     }
 
     /// Adds all that `flush` asks for.
@@ -297,8 +297,8 @@ impl<'n> Retired<'n> {
     }
 
     /// Adds the whole address space.
-    pub fn touch_all(&mut self, reach: Reach) {
-        self.flush.add_all(reach);
+    pub fn touch_all(&mut self, scope: FlushScope) {
+        self.flush.add_all(scope);
     }
 }
 
@@ -311,7 +311,7 @@ struct Unwound<'b, 'n, M: FnOnce(&mut Retired<'n>)> {
 impl<'n, M: FnOnce(&mut Retired<'n>)> Drop for Unwound<'_, 'n, M> {
     #[cold]
     fn drop(&mut self) {
-        self.batch.flush.add_all(Reach::Everywhere);
+        self.batch.flush.add_all(FlushScope::Everywhere);
         if let Some(mend) = self.mend.take() {
             mend(self.batch);
         }

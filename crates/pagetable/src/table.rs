@@ -3,7 +3,7 @@
 use core::fmt::Debug;
 use core::ops::ControlFlow;
 
-use tlbkit_addr::{Attr, Flush, PageSize, Pages, Pfn, PhysAddr, Reach, VirtAddr};
+use tlbkit_addr::{Attr, Flush, FlushScope, PageSize, Pages, Pfn, PhysAddr, VirtAddr};
 
 use crate::nodes::Held;
 use crate::word::atomics::{AtomicBool, Ordering};
@@ -313,7 +313,7 @@ pub(crate) fn destroy_into<'n, T: Table<'n>>(mut table: T, mut batch: Retired<'n
         batch.take_up();
         table.dismantle(&mut batch);
     }
-    batch.touch_all(Reach::Everywhere);
+    batch.touch_all(FlushScope::Everywhere);
     batch.outlive();
     batch
 }
@@ -353,10 +353,10 @@ impl Change {
         attr.difference(self.clear).union(self.set)
     }
 
-    /// Returns how far the change must be made known: [`Reach::of_change`].
+    /// Returns how far the change must be made known: [`FlushScope::of_change`].
     #[inline(always)]
-    pub const fn reach(self) -> Reach {
-        Reach::of_change(self.clear.difference(self.set), self.set)
+    pub const fn scope(self) -> FlushScope {
+        FlushScope::of_change(self.clear.difference(self.set), self.set)
     }
 }
 

@@ -13,7 +13,7 @@
 //! In [`Solo`](crate::Solo) mode the writer's accesses are plain ([`read_alone`](Word::read_alone),
 //! [`write_alone`](Word::write_alone)), for no other code looks meanwhile; but where hardware walks the table, its
 //! walker looks at any moment, by speculation, and they are those of the table above. No barrier instruction is here:
-//! the one that a machine wants after the last store is the kernel's ([`Reach::Barrier`](tlbkit_addr::Reach::Barrier)),
+//! the one that a machine wants after the last store is the kernel's ([`FlushScope::Barrier`](tlbkit_addr::FlushScope::Barrier)),
 //! in the function that it gives to [`Local`](crate::Local), or before it uses what a [`Writer`](crate::Writer) has
 //! mapped.
 //!

@@ -2,7 +2,7 @@
 #![cfg(not(tlbkit_loom))]
 
 use proptest::prelude::*;
-use tlbkit_addr::{Attr, PageSize, Pfn, Reach};
+use tlbkit_addr::{Attr, FlushScope, PageSize, Pfn};
 #[cfg(target_pointer_width = "64")]
 use tlbkit_pagetable::format::{Aarch64, Aarch64Of, Compact, RiscvOf, Sv39, X86, X86Of};
 use tlbkit_pagetable::format::{
@@ -350,7 +350,10 @@ fn x86_64_golden_words_of_pat_and_keys() {
     assert_eq!([keyed(0), keyed(1), keyed(15)], [0x1234_5001, 1 << 59 | 0x1234_5001, 15 << 59 | 0x1234_5001]);
     let five = Change { clear: Attr::KEY, set: Attr::of_key(5) };
     assert_eq!((Pat::change(keyed(10), five, true), Pat::attr(keyed(10), true).key()), (keyed(5), 10));
-    assert_eq!((five.reach(), Change::set(Attr::KEY_1).reach()), (Reach::Everywhere, Reach::Everywhere));
+    assert_eq!(
+        (five.scope(), Change::set(Attr::KEY_1).scope()),
+        (FlushScope::Everywhere, FlushScope::Everywhere)
+    );
     // IA32_PAT: of the fifth field, PAT without PCD and PWT, the type is 1, write-combining.
     assert_eq!(Pat::IA32_PAT >> 32 & 0xff, 1);
     assert!(!X86::OPTIONAL.intersects(Attr::KEY));
@@ -491,13 +494,13 @@ fn sizes_that_hardware_does_not_have_are_refused() {
 fn bits_of_software_need_no_flush() {
     for soft in [Attr::SOFT_1, Attr::SOFT_2, Attr::SOFTWARE] {
         assert_eq!(
-            (Change::set(soft).reach(), Change::clear(soft).reach()),
-            (Reach::Nowhere, Reach::Nowhere)
+            (Change::set(soft).scope(), Change::clear(soft).scope()),
+            (FlushScope::Nowhere, FlushScope::Nowhere)
         );
     }
     let mark = Attr::COPY_ON_WRITE;
-    assert_eq!(Change::set(mark).reach(), Reach::Nowhere);
-    assert_eq!(Change::clear(mark).reach(), Reach::Nowhere);
-    assert_eq!(Change { clear: Attr::WRITE, set: mark }.reach(), Reach::Everywhere);
-    assert_eq!(Change { clear: mark, set: Attr::WRITE }.reach(), Reach::Local);
+    assert_eq!(Change::set(mark).scope(), FlushScope::Nowhere);
+    assert_eq!(Change::clear(mark).scope(), FlushScope::Nowhere);
+    assert_eq!(Change { clear: Attr::WRITE, set: mark }.scope(), FlushScope::Everywhere);
+    assert_eq!(Change { clear: mark, set: Attr::WRITE }.scope(), FlushScope::Local);
 }

@@ -5,7 +5,7 @@ mod common;
 
 use common::Pair;
 use proptest::prelude::*;
-use tlbkit_addr::{Attr, Flush, PageSize, Pages, Pfn, Reach, VirtAddr, Vpn};
+use tlbkit_addr::{Attr, Flush, FlushScope, PageSize, Pages, Pfn, VirtAddr, Vpn};
 use tlbkit_conformance::Counting;
 use tlbkit_pagetable::format::{Compact, Compact32, EntryLo, Format};
 use tlbkit_pagetable::geometry::Va48;
@@ -160,7 +160,7 @@ fn a_freed_page_of_the_table_is_flushed_with_what_it_mapped() {
     // The last pages of the three arrays, which are 2^27, 2^18 and 2^9 pages long.
     let ends = [1 << 27, (1 << 27) + (1 << 18), (1 << 27) + (1 << 18) + (1 << 9)];
     let second = unmap(pages(top, 1));
-    assert_eq!(second.reach(), Reach::Everywhere);
+    assert_eq!(second.scope(), FlushScope::Everywhere);
     assert!(second.covers(pages(top, 1)) && !second.is_all());
     for end in ends {
         assert!(second.covers(pages((0x1_0000_0000_0000 >> 12) + end - 1, 1)));
@@ -209,7 +209,7 @@ fn the_pages_of_a_mips_table_are_pages_to_the_tlb() {
     assert_eq!(slab.usage().nodes, 0);
 
     // The page of the table that the first map made may be the absent half of a pair that some TLB holds.
-    assert!(flushes[0].reach() == Reach::Local && flushes[0].covers(pages((0xc000_0000 >> 12) + 2, 1)));
+    assert!(flushes[0].scope() == FlushScope::Local && flushes[0].covers(pages((0xc000_0000 >> 12) + 2, 1)));
 }
 
 /// An edit of a few pages, in which 2 MiB are 512.

@@ -6,7 +6,7 @@ use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::rc::Rc;
 use std::sync::atomic::{AtomicU64, Ordering};
 
-use tlbkit_addr::{Attr, Flush, PageSize, Pages, Pfn, Reach, VirtAddr, Vpn};
+use tlbkit_addr::{Attr, Flush, FlushScope, PageSize, Pages, Pfn, VirtAddr, Vpn};
 use tlbkit_pagetable::format::{Aarch64, Aarch64Of, Compact, Format, RiscvOf, Sv39, X86};
 use tlbkit_pagetable::geometry::{Napot, Runs as Contiguous, Va39, Va48};
 use tlbkit_pagetable::mpt::Mpt;
@@ -166,7 +166,7 @@ fn dirtied_at<G: Radix, F: Format<Word = u64>>(
     // SAFETY: nothing runs on these pages.
     unsafe {
         writer.resize_breaking(whole, to, &mut |flush| {
-            assert!(flush.reach() == Reach::Everywhere);
+            assert!(flush.scope() == FlushScope::Everywhere);
             // A run is flushed by itself, and has the same links as what is made of it.
             assert!(if relinked { flush.covers(whole) && flush.links() } else { !flush.links() });
             if flush.covers(Pages::one(AT.vpn(K4))) {
@@ -395,13 +395,13 @@ fn lent_links_are_to_be_flushed_where_absence_may_be_cached() {
         let mut table = Mpt::<'_, G, F, _>::new(&slab).unwrap();
         let slot = 1 << (G::VA_BITS - 12 - G::WIDTHS[0]);
         let flush = table.lend(pages(0, 2 * slot)).unwrap();
-        assert!(flush.reach() < Reach::Local || flush.covers(pages(0, 2 * slot)));
+        assert!(flush.scope() < FlushScope::Local || flush.covers(pages(0, 2 * slot)));
         // SAFETY: no CPU walks the table.
         unsafe { destroy(table).reclaim() };
         flush
     }
     let riscv = lends::<Va39, Sv39>();
-    assert!(riscv.links() && riscv.reach() == Reach::Local);
+    assert!(riscv.links() && riscv.scope() == FlushScope::Local);
     assert_eq!(lends::<Va48, X86>(), Flush::none());
     assert_eq!((lends::<Va48, Aarch64>().is_none(), lends::<Va39, Compact>()), (false, Flush::none()));
 }
@@ -415,7 +415,7 @@ fn where_absence_may_be_cached_a_new_page_asks_for_a_local_flush() {
     let high = pages(usize::MAX >> 12, 1);
     writer.map(high, Pfn::new(1), K4, RW).unwrap();
     let batch = writer.finish();
-    assert!(batch.flush().reach() == Reach::Local && batch.flush().covers(high));
+    assert!(batch.flush().scope() == FlushScope::Local && batch.flush().covers(high));
     // SAFETY: no CPU walks the table.
     unsafe {
         batch.reclaim();

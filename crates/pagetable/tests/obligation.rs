@@ -1,7 +1,7 @@
 //! The batch that owns what a change took out: it is reclaimed, carried to another CPU, or lost and counted.
 #![cfg(not(tlbkit_loom))]
 
-use tlbkit_addr::{Attr, PageSize, Pages, Pfn, Reach, Vpn};
+use tlbkit_addr::{Attr, FlushScope, PageSize, Pages, Pfn, Vpn};
 use tlbkit_pagetable::format::Compact32;
 use tlbkit_pagetable::geometry::Va32;
 use tlbkit_pagetable::hpt::Hashed;
@@ -74,7 +74,7 @@ fn is_taken_up<'n, T: Table<'n>>(slab: &Slab<'n, u32, Shared>, table: &T, nodes:
     assert_eq!((slab.held().pending(), slab.held().lost()), (nodes, 0));
     let batch = Writer::new(table).unwrap().finish();
     assert_eq!((batch.nodes(), batch.is_empty()), (nodes, false));
-    assert!(batch.flush().is_all() && batch.flush().reach() == Reach::Everywhere);
+    assert!(batch.flush().is_all() && batch.flush().scope() == FlushScope::Everywhere);
     // SAFETY: no other CPU walks the table.
     unsafe { batch.reclaim() };
     assert_eq!((slab.held().pending(), slab.held().lost()), (0, 0));

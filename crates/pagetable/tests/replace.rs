@@ -5,7 +5,7 @@
 use std::cell::{Cell, RefCell};
 use std::panic::{AssertUnwindSafe, catch_unwind};
 
-use tlbkit_addr::{Attr, Flush, PageSize, Pages, Pfn, Reach, VirtAddr};
+use tlbkit_addr::{Attr, Flush, FlushScope, PageSize, Pages, Pfn, VirtAddr};
 use tlbkit_pagetable::format::{self, Format};
 use tlbkit_pagetable::geometry::{Va32, Va39, Va48, Va64};
 use tlbkit_pagetable::mpt::Mpt;
@@ -49,7 +49,7 @@ fn check<'n, T: Private<'n>>(table: T, size: PageSize, attr: Attr, name: &str) {
     assert_eq!((right.size, right.attr), (size, left.attr), "{name}");
     assert_eq!(table.footprint(), footprint, "{name}");
     let told = flushes.take();
-    let told = told.iter().find(|flush| flush.reach() == Reach::Everywhere);
+    let told = told.iter().find(|flush| flush.scope() == FlushScope::Everywhere);
     assert!(
         told.is_some_and(|flush| flush.covers(pages(second, size)) && !flush.links()),
         "{name}: {told:?}"

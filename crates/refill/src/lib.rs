@@ -93,7 +93,7 @@
 //! * A miss that the table does not resolve ends at the general vector, with Cause, EPC, BadVAddr, Context and EntryHi as
 //!   the hardware set them for the access. Either the handler branches there, or it writes a pair whose half is
 //!   invalid, and the access, tried again, raises TLB Invalid. The kernel need not tell the two apart; but once it has mapped
-//!   the page it flushes, as the table's [`Flush`](tlbkit_addr::Flush) asks (`Reach::Local`).
+//!   the page it flushes, as the table's [`Flush`](tlbkit_addr::Flush) asks (`FlushScope::Local`).
 //! * A handler of the plain form is for tables of pages of 4 KiB and no others. One for larger pages wants pairs flushed, as
 //!   the tables' flushes name them ([`Format::PAIRED`](tlbkit_pagetable::format::Format::PAIRED)).
 //!

@@ -7,7 +7,7 @@ use std::collections::BTreeSet;
 use std::sync::atomic::AtomicU32;
 
 use guest::{KSEG0, Ram};
-use tlbkit_addr::{Attr, PageSize, Pages, Pfn, Reach, Vpn};
+use tlbkit_addr::{Attr, FlushScope, PageSize, Pages, Pfn, Vpn};
 use tlbkit_pagetable::format::{EntryLo, Format};
 use tlbkit_pagetable::geometry::Va64;
 use tlbkit_pagetable::gpt::{self, Gpt};
@@ -203,7 +203,7 @@ fn hashed_and_clustered() {
 #[test]
 fn the_format_is_that_of_entry_lo() {
     assert_eq!((PaperLo::EXTRA, EntryLo::EXTRA), (1, 0));
-    assert_eq!((PaperLo::APPEARS, PaperLo::BREAK, PaperLo::PAIRED), (Reach::Local, true, true));
+    assert_eq!((PaperLo::APPEARS, PaperLo::BREAK, PaperLo::PAIRED), (FlushScope::Local, true, true));
     let node = NodeAddr::new(0x8010_0040);
     let link = PaperLo::link(node);
     assert_eq!((link, PaperLo::node(link)), (0x8010_0040, node));

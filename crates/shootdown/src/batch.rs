@@ -1,6 +1,6 @@
 //! Many changes, one operation.
 
-use tlbkit_addr::{Asid, Flush, Pages, Reach};
+use tlbkit_addr::{Asid, Flush, FlushScope, Pages};
 
 /// The changes to one address space that are to become known together.
 ///
@@ -22,17 +22,17 @@ impl Batch {
         Self { space, flush: Flush::none(), pages: 0, limit, changes: 0 }
     }
 
-    /// Adds a change of `pages` that must be known as far as `reach`.
-    pub fn add(&mut self, reach: Reach, pages: Pages) {
-        if reach == Reach::Nowhere {
+    /// Adds a change of `pages` that must be known as far as `scope`.
+    pub fn add(&mut self, scope: FlushScope, pages: Pages) {
+        if scope == FlushScope::Nowhere {
             return;
         }
         self.changes += 1;
         self.pages = self.pages.saturating_add(pages.len());
         if self.pages > self.limit {
-            self.flush.add_all(reach);
+            self.flush.add_all(scope);
         } else {
-            self.flush.add(reach, pages);
+            self.flush.add(scope, pages);
         }
     }
 
@@ -40,10 +40,10 @@ impl Batch {
     pub fn merge(&mut self, flush: &Flush) {
         if flush.is_all() {
             self.changes += 1;
-            self.flush.add_all(flush.reach());
+            self.flush.add_all(flush.scope());
         }
         for &pages in flush.ranges() {
-            self.add(flush.reach(), pages);
+            self.add(flush.scope(), pages);
         }
         // What the flush says besides: of links, and of barriers.
         self.flush.merge(flush);
@@ -64,7 +64,7 @@ impl Batch {
     /// flushes those and nothing else.
     pub fn take(&mut self) -> Option<Flush> {
         let taken = core::mem::replace(self, Self::new(self.space, self.limit));
-        (taken.flush.reach() == Reach::Everywhere).then_some(taken.flush)
+        (taken.flush.scope() == FlushScope::Everywhere).then_some(taken.flush)
     }
 
     /// Returns the address space.

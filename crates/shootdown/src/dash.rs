@@ -28,7 +28,7 @@
 use core::fmt;
 
 use heapless::Vec;
-use tlbkit_addr::{Asid, Attr, Flush, PageSize, Pages, Reach, Vpn};
+use tlbkit_addr::{Asid, Attr, Flush, FlushScope, PageSize, Pages, Vpn};
 
 use crate::tolerance::{Context, Entry, Tolerance, classify};
 use crate::{LowRights, Outcome, Plan};
@@ -64,7 +64,7 @@ pub struct Unmapping {
     pub ticket: Ticket,
     /// The plan that the hint asks for.
     pub plan: Plan,
-    /// What is to be flushed, in each of the spaces. If it is [no flush](Flush::reach), no TLB can misuse what it has: the
+    /// What is to be flushed, in each of the spaces. If it is [no flush](Flush::scope), no TLB can misuse what it has: the
     /// kernel may call [`Dash::update`] and [`Dash::completed`] with no operation around them.
     pub flush: Flush,
     /// What the hardware does with the new entry.
@@ -482,7 +482,7 @@ impl<T: Tables, M, const PENDING: usize, const SHARES: usize> Dash<T, M, PENDING
             let rights = old.map_or(Attr::empty(), |old| old.attr & Attr::RIGHTS);
             old = Some(Entry { attr: seen.attr | rights, ..old.unwrap_or(seen) });
             if classify(Some(seen), lowered(seen, readonly), Context::Plain) != Tolerance::Safe {
-                flush.add(Reach::Everywhere, Pages::one(at));
+                flush.add(FlushScope::Everywhere, Pages::one(at));
             }
         }
         let Some(old) = old else { return Err((DashError::NotMapped, message)) };

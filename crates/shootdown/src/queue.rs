@@ -8,7 +8,7 @@
 //!
 //! Overflow loses precision, never a request. The bits cannot overflow: there are only so many operations.
 
-use tlbkit_addr::{Asid, CpuSet, Flush, Pages, Reach};
+use tlbkit_addr::{Asid, CpuSet, Flush, FlushScope, Pages};
 
 use crate::{Misuse, OpId};
 
@@ -47,15 +47,15 @@ impl Target {
         let space = match self {
             Self::Nothing => return,
             Self::Pages(space, pages) => {
-                flush.add(Reach::Everywhere, pages);
+                flush.add(FlushScope::Everywhere, pages);
                 Some(space)
             }
             Self::Listed(space) | Self::Space(space) => {
-                flush.add_all(Reach::Everywhere);
+                flush.add_all(FlushScope::Everywhere);
                 Some(space)
             }
             Self::All => {
-                flush.add_all(Reach::Everywhere);
+                flush.add_all(FlushScope::Everywhere);
                 None
             }
         };

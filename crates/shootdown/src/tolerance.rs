@@ -7,7 +7,7 @@
 //! | trusted (5.1.3) | allows more, but a rule forbids to use it, and those it could harm trust the others | skips it |
 //! | intolerable | allows what must not be, or hides what must be known | flushes |
 
-use tlbkit_addr::{Attr, Pfn, Reach};
+use tlbkit_addr::{Attr, FlushScope, Pfn};
 
 /// What an entry says.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
@@ -73,7 +73,7 @@ impl Tolerance {
 
 /// Classifies the change of an entry from `old` to `new`, `None` being no page.
 ///
-/// Which changes of attributes are safe is [`Reach::of_change`]'s rule, which page tables go by, too, with two
+/// Which changes of attributes are safe is [`FlushScope::of_change`]'s rule, which page tables go by, too, with two
 /// exceptions that a table cannot make: nothing depends on the referenced bit here, and a page that was not writable
 /// cannot have become dirty.
 ///
@@ -91,7 +91,7 @@ pub fn classify(old: Option<Entry>, new: Option<Entry>, context: Context) -> Tol
         // there are none. References that are lost with the other status bit are safe (5.1.1).
         let unseen =
             if old.attr.contains(Attr::WRITE) { Attr::ACCESSED } else { Attr::ACCESSED.union(Attr::DIRTY) };
-        if Reach::of_change(lost.difference(unseen), gained) != Reach::Everywhere {
+        if FlushScope::of_change(lost.difference(unseen), gained) != FlushScope::Everywhere {
             return Tolerance::Safe;
         }
         // Two memory types of one frame are harmful whatever is promised.

@@ -5,7 +5,7 @@
 use std::collections::BTreeSet;
 
 use proptest::prelude::*;
-use tlbkit_addr::{Asid, Flush, Pages, Reach, Vpn};
+use tlbkit_addr::{Asid, Flush, FlushScope, Pages, Vpn};
 use tlbkit_shootdown::{Batch, Target};
 
 const SPACE: Asid = Asid::new(7, 8).unwrap();
@@ -18,52 +18,52 @@ fn pages(first: usize, count: usize) -> Pages {
 fn a_batch_is_one_request() {
     let mut batch = Batch::new(SPACE, 64);
     for page in 0..32 {
-        batch.add(Reach::Everywhere, pages(page, 1));
+        batch.add(FlushScope::Everywhere, pages(page, 1));
     }
     assert_eq!(batch.changes(), 32);
     assert_eq!(batch.take().map(|flush| Target::of(SPACE, &flush)), Some(Target::Pages(SPACE, pages(0, 32))));
     assert_eq!((batch.take(), batch.changes()), (None, 0));
-    batch.add(Reach::Local, pages(0, 32));
+    batch.add(FlushScope::Local, pages(0, 32));
     assert_eq!(batch.take(), None, "no other CPU needs to know");
-    batch.add(Reach::Everywhere, pages(0, 65));
+    batch.add(FlushScope::Everywhere, pages(0, 65));
     assert_eq!(batch.take().map(|flush| Target::of(batch.space(), &flush)), Some(Target::Space(SPACE)));
 }
 
 #[test]
 fn the_limit_is_the_most_that_is_flushed_page_by_page() {
     let mut batch = Batch::new(SPACE, 8);
-    batch.add(Reach::Everywhere, pages(0, 5));
-    batch.add(Reach::Everywhere, pages(5, 3));
+    batch.add(FlushScope::Everywhere, pages(0, 5));
+    batch.add(FlushScope::Everywhere, pages(5, 3));
     assert_eq!(batch.flush().ranges(), [pages(0, 8)]);
-    batch.add(Reach::Everywhere, pages(8, 1));
+    batch.add(FlushScope::Everywhere, pages(8, 1));
     assert!(batch.flush().is_all(), "nine pages of eight");
 }
 
 #[test]
 fn a_request_says_one_range_or_has_it_looked_up() {
     let mut batch = Batch::new(SPACE, 8);
-    batch.add(Reach::Everywhere, pages(0, 1));
-    batch.add(Reach::Everywhere, pages(9, 1));
+    batch.add(FlushScope::Everywhere, pages(0, 1));
+    batch.add(FlushScope::Everywhere, pages(9, 1));
     let flush = batch.take().unwrap();
     assert_eq!((flush.ranges().len(), Target::of(SPACE, &flush)), (2, Target::Listed(SPACE)));
     let mut links = Flush::none();
-    links.add_links(Reach::Everywhere, pages(4, 1));
+    links.add_links(FlushScope::Everywhere, pages(4, 1));
     assert_eq!(Target::of(SPACE, &links), Target::Listed(SPACE), "an address does not say it");
     let mut barrier = Flush::none();
-    barrier.add(Reach::Barrier, pages(4, 1));
+    barrier.add(FlushScope::Barrier, pages(4, 1));
     assert_eq!(Target::of(SPACE, &barrier), Target::Nothing);
 }
 
 /// What is added: one change, or what an edit of a page table asked for.
 #[derive(Clone, Debug)]
 enum Addition {
-    Change(Reach, Pages),
+    Change(FlushScope, Pages),
     Edit(Flush),
 }
 
-fn change() -> impl Strategy<Value = (Reach, Pages)> {
-    let reach = prop_oneof![Just(Reach::Nowhere), Just(Reach::Local), Just(Reach::Everywhere)];
-    (reach, 0..40usize, 1..6usize).prop_map(|(reach, first, count)| (reach, pages(first, count)))
+fn change() -> impl Strategy<Value = (FlushScope, Pages)> {
+    let scope = prop_oneof![Just(FlushScope::Nowhere), Just(FlushScope::Local), Just(FlushScope::Everywhere)];
+    (scope, 0..40usize, 1..6usize).prop_map(|(scope, first, count)| (scope, pages(first, count)))
 }
 
 fn addition() -> impl Strategy<Value = Addition> {
@@ -77,7 +77,7 @@ fn addition() -> impl Strategy<Value = Addition> {
         flush
     });
     prop_oneof![
-        change().prop_map(|(reach, pages)| Addition::Change(reach, pages)),
+        change().prop_map(|(scope, pages)| Addition::Change(scope, pages)),
         edit.prop_map(Addition::Edit)
     ]
 }
@@ -89,11 +89,11 @@ proptest! {
     fn a_batch_asks_for_what_was_added(limit in 0..24usize, additions in proptest::collection::vec(addition(), 0..5)) {
         let mut batch = Batch::new(SPACE, limit);
         let (mut changes, mut counted, mut all) = (0, 0, false);
-        let (mut stale, mut reach) = (BTreeSet::new(), Reach::Nowhere);
+        let (mut stale, mut scope) = (BTreeSet::new(), FlushScope::Nowhere);
         for addition in &additions {
-            let mut count = |far: Reach, pages: Pages| {
-                if far != Reach::Nowhere {
-                    reach = reach.max(far);
+            let mut count = |far: FlushScope, pages: Pages| {
+                if far != FlushScope::Nowhere {
+                    scope = scope.max(far);
                     stale.extend(pages);
                     changes += 1;
                     counted += pages.len();
@@ -106,9 +106,9 @@ proptest! {
                 }
                 Addition::Edit(flush) => {
                     batch.merge(flush);
-                    flush.ranges().iter().for_each(|pages| count(flush.reach(), *pages));
+                    flush.ranges().iter().for_each(|pages| count(flush.scope(), *pages));
                     if flush.is_all() {
-                        reach = reach.max(flush.reach());
+                        scope = scope.max(flush.scope());
                         changes += 1;
                         all = true;
                     }
@@ -117,12 +117,12 @@ proptest! {
             all |= counted > limit;
         }
         let flush = batch.flush();
-        prop_assert_eq!((batch.changes(), flush.reach(), flush.is_all()), (changes, reach, all));
+        prop_assert_eq!((batch.changes(), flush.scope(), flush.is_all()), (changes, scope, all));
         let asked: BTreeSet<_> = flush.ranges().iter().flat_map(|pages| pages.iter()).collect();
         prop_assert!(all || asked == stale);
 
         let taken = batch.take();
-        prop_assert_eq!(taken.is_some(), reach == Reach::Everywhere);
+        prop_assert_eq!(taken.is_some(), scope == FlushScope::Everywhere);
         if let Some(taken) = taken {
             let target = Target::of(SPACE, &taken);
             prop_assert!(stale.iter().all(|&page| target.covers(SPACE, page)));

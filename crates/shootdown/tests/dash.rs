@@ -7,7 +7,7 @@ use std::collections::{BTreeSet, HashMap, VecDeque};
 use std::rc::Rc;
 
 use proptest::prelude::*;
-use tlbkit_addr::{Asid, Attr, Flush, PageSize, Pages, Pfn, Reach, Vpn};
+use tlbkit_addr::{Asid, Attr, Flush, FlushScope, PageSize, Pages, Pfn, Vpn};
 use tlbkit_shootdown::dash::{
     Completed, Config, Dash, DashError, Hint, SharingId, Tables, Ticket, Unmapping,
 };
@@ -233,7 +233,7 @@ fn what_no_tlb_can_misuse_is_not_flushed() {
         let unmapping = unmap_synch(&mut dash, 1, at, readonly);
         let mut flush = Flush::none();
         if flushed {
-            flush.add(Reach::Everywhere, Pages::one(at));
+            flush.add(FlushScope::Everywhere, Pages::one(at));
         }
         assert_eq!(unmapping.flush, flush, "{attr:?} {readonly}");
         let left = readonly.then_some(page(attr.difference(Attr::WRITE)));
@@ -427,7 +427,7 @@ fn a_sharer_that_has_more_is_flushed_too() {
     tables.exchange(space(1), Vpn::new(9), Some(page(Attr::READ)));
     tables.exchange(space(1), Vpn::new(10), Some(page(RW)));
     let lowered = unmap_synch(&mut dash, 1, Vpn::new(9), true);
-    assert_eq!(lowered.flush.reach(), Reach::Everywhere, "the other could write");
+    assert_eq!(lowered.flush.scope(), FlushScope::Everywhere, "the other could write");
     unmap_synch(&mut dash, 1, Vpn::new(10), true);
     assert_eq!(tables.entry(space(2), Vpn::new(10)), None, "lowering maps nothing");
 }
@@ -606,7 +606,7 @@ proptest! {
                 1 | 2 => if let Ok(unmapping) = dash.unmap_asynch(space(1), at, flag, 0, Hint::default()) {
                     update(&mut dash, unmapping.ticket);
                     let left = dash.tables().entry(space(1), at).map_or(Attr::empty(), |entry| entry.attr);
-                    if unmapping.flush.reach() == Reach::Everywhere {
+                    if unmapping.flush.scope() == FlushScope::Everywhere {
                         flights.push((unmapping.ticket, left));
                     } else {
                         prop_assert!(left.contains(held), "{held:?} is not flushed");
@@ -652,7 +652,7 @@ proptest! {
                 2 | 3 => if let Ok(unmapping) = dash.unmap_asynch(space(of), at, flag, 0, Hint::default()) {
                     let spaces: Vec<_> = dash.spaces_of(unmapping.ticket).unwrap().map(Asid::get).collect();
                     // With nothing to flush, what a TLB holds stays.
-                    let first = if unmapping.flush.reach() == Reach::Everywhere { 0 } else { 10 };
+                    let first = if unmapping.flush.scope() == FlushScope::Everywhere { 0 } else { 10 };
                     flights.extend(spaces.into_iter().map(|of| (unmapping.ticket, flag, of, first, Attr::empty())));
                 },
                 4..7 if !flights.is_empty() => {

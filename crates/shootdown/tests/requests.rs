@@ -5,7 +5,7 @@
 use std::sync::Mutex;
 use std::sync::atomic::{AtomicBool, Ordering};
 
-use tlbkit_addr::{Asid, CpuSet, Flush, Pages, Reach, Vpn};
+use tlbkit_addr::{Asid, CpuSet, Flush, FlushScope, Pages, Vpn};
 use tlbkit_shootdown::{
     Algorithm, Edit, Hardware, Local, LowRights, OpId, Outcome, Plan, Rendezvous, SharedSpace, System,
 };
@@ -117,11 +117,11 @@ fn every_cpu_flushes_what_was_asked_and_nothing_else() {
     let (mut apart, mut links, mut page, mut all) =
         (Flush::none(), Flush::none(), Flush::none(), Flush::none());
     for at in 0..Flush::RANGES {
-        apart.add(Reach::Everywhere, Pages::one(Vpn::new(3 * at)));
+        apart.add(FlushScope::Everywhere, Pages::one(Vpn::new(3 * at)));
     }
-    links.add_links(Reach::Everywhere, Pages::one(Vpn::new(7)));
-    page.add(Reach::Everywhere, Pages::one(Vpn::new(7)));
-    all.add_all(Reach::Everywhere);
+    links.add_links(FlushScope::Everywhere, Pages::one(Vpn::new(7)));
+    page.add(FlushScope::Everywhere, Pages::one(Vpn::new(7)));
+    all.add_all(FlushScope::Everywhere);
     assert_eq!((apart.ranges().len(), apart.is_all()), (Flush::RANGES, false));
     let asked = [apart.clone(), links, page, all, apart];
     for algorithm in Algorithm::ALL {

@@ -3,7 +3,7 @@
 #![cfg(not(tlbkit_loom))]
 
 use proptest::prelude::*;
-use tlbkit_addr::{Attr, Pfn, Reach};
+use tlbkit_addr::{Attr, FlushScope, Pfn};
 use tlbkit_shootdown::tolerance::{Advice, Context, Entry, Tolerance, classify};
 
 fn entry() -> impl Strategy<Value = Option<Entry>> {
@@ -61,7 +61,7 @@ proptest! {
         let [old, new] = [old, new].map(Attr::from_bits_truncate);
         prop_assume!(old.intersects(Attr::RIGHTS) && old.contains(Attr::WRITE));
         let [before, after] = [old, new].map(|attr| Some(Entry { frame: Pfn::new(1), attr }));
-        let everywhere = Reach::of_change(old.difference(new | Attr::ACCESSED), new.difference(old)) == Reach::Everywhere;
+        let everywhere = FlushScope::of_change(old.difference(new | Attr::ACCESSED), new.difference(old)) == FlushScope::Everywhere;
         prop_assert_eq!(classify(before, after, Context::Plain) == Tolerance::Safe, !everywhere);
     }
 }

@@ -2,7 +2,7 @@
 
 use core::fmt;
 
-use tlbkit_addr::{Attr, Flush, Pages, Pfn, Reach, VirtAddr};
+use tlbkit_addr::{Attr, Flush, FlushScope, Pages, Pfn, VirtAddr};
 use tlbkit_pagetable::{Change, Entry, Error, Leaf, Mark, Table as _};
 
 use crate::block::Handle;
@@ -199,7 +199,7 @@ impl<K: Kernel, const CPUS: usize> Cursor<'_, K, CPUS> {
         }
         // The entry that this CPU faulted on, and the links to it: no architecture promises that the fault has evicted them.
         let mut flush = Flush::none();
-        flush.add_links(Reach::Local, Pages::one(self.walk.page()));
+        flush.add_links(FlushScope::Local, Pages::one(self.walk.page()));
         self.here.flush(self.space, &flush);
         Ok(Fault::Retry)
     }

@@ -3,7 +3,7 @@
 use core::fmt;
 
 use heapless::Vec;
-use tlbkit_addr::{Asid, CpuSet, Flush, Reach};
+use tlbkit_addr::{Asid, CpuSet, Flush, FlushScope};
 use tlbkit_pagetable::nodes::Store;
 use tlbkit_pagetable::{Carried, Error, Retired, Run, Turn};
 use tlbkit_shootdown::{
@@ -318,7 +318,7 @@ fn tag(asid: Asid) -> Option<Asid> {
 
 fn everything() -> Flush {
     let mut flush = Flush::none();
-    flush.add_all(Reach::Everywhere);
+    flush.add_all(FlushScope::Everywhere);
     flush
 }
 

@@ -47,7 +47,8 @@ pub use machine::Machine;
 pub use mmu::Mmu;
 pub use space::AddressSpace;
 pub use tlbkit_addr::{
-    Asid, Attr, CpuSet, Flush, PageSize, Pages, PagesIter, Pfn, PhysAddr, Reach, VirtAddr, Vpn, WalkCache,
+    Asid, Attr, CpuSet, Flush, FlushScope, PageSize, Pages, PagesIter, Pfn, PhysAddr, VirtAddr, Vpn,
+    WalkCache,
 };
 pub use tlbkit_pagetable::nodes::{Record, Store};
 pub use tlbkit_pagetable::{Change, Entry, Error, Footprint, Leaf, Mark, Run};

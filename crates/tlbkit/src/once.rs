@@ -1,6 +1,6 @@
 //! A change of one page: lock, walk, check, store, flush, unlock. No batch is made for it.
 
-use tlbkit_addr::{Attr, Flush, Pages, Pfn, Reach, Vpn};
+use tlbkit_addr::{Attr, Flush, FlushScope, Pages, Pfn, Vpn};
 use tlbkit_pagetable::{Change, Error, Leaf, Run, Table as _, mpt};
 
 use crate::block::Shape;
@@ -98,15 +98,15 @@ impl<K: Kernel, const CPUS: usize> AddressSpace<K, CPUS> {
             let Some(here) = Here::if_online(space.mmu) else { return Ok(false) };
             let Some(mut turn) = turn::<K, CPUS>(&space.table) else { return Ok(false) };
             let Some((old, stale)) = turn.slot(page).and_then(change) else { return Ok(false) };
-            if stale.reach == Reach::Nowhere {
+            if stale.scope == FlushScope::Nowhere {
                 return Ok(true);
             }
             let frame = old.map(|leaf| leaf.frame);
             let dirty = old.is_some_and(|leaf| leaf.attr.contains(Attr::DIRTY));
-            if stale.reach == Reach::Everywhere && !here.is_alone(space) {
+            if stale.scope == FlushScope::Everywhere && !here.is_alone(space) {
                 return self.shoot_once(here, page, frame, dirty);
             }
-            here.flush(space, &flush_of(stale.reach, page));
+            here.flush(space, &flush_of(stale.scope, page));
             if let Some(first) = frame {
                 here.release(Run { first, len: 1, dirty });
             }
@@ -127,7 +127,7 @@ impl<K: Kernel, const CPUS: usize> AddressSpace<K, CPUS> {
     ) -> Result<bool, Unflushed> {
         // A batch, so that the table owes the flush if the shootdown is refused.
         let mut batch = self.0.table.batch();
-        batch.merge(&flush_of(Reach::Everywhere, page));
+        batch.merge(&flush_of(FlushScope::Everywhere, page));
         let run = frame.map(|first| Run { first, len: 1, dirty });
         here.complete(&self.0, batch, run.into_iter().collect());
         here.checked(Ok(true)).map_err(|_| Unflushed)
@@ -136,8 +136,8 @@ impl<K: Kernel, const CPUS: usize> AddressSpace<K, CPUS> {
 
 /// Returns the flush of what a change of a page makes stale.
 #[inline(always)]
-fn flush_of(reach: Reach, page: Vpn) -> Flush {
+fn flush_of(scope: FlushScope, page: Vpn) -> Flush {
     let mut flush = Flush::none();
-    flush.add(reach, Pages::one(page));
+    flush.add(scope, Pages::one(page));
     flush
 }

@@ -1,6 +1,6 @@
 //! What a change leaves to be done: its flush, and what it has uncovered.
 
-use tlbkit_addr::{Attr, PageSize, Pages, Reach};
+use tlbkit_addr::{Attr, FlushScope, PageSize, Pages};
 use tlbkit_pagetable::format::Format;
 use tlbkit_pagetable::{Leaf, Retired, Run, Writer};
 
@@ -73,7 +73,7 @@ pub(crate) fn settle<K: Kernel, const CPUS: usize>(
     if nothing && pending.flush().is_none() {
         return;
     }
-    if (nothing && pending.flush().reach() < Reach::Everywhere) || here.is_alone(space) {
+    if (nothing && pending.flush().scope() < FlushScope::Everywhere) || here.is_alone(space) {
         here.flush(space, pending.flush());
         // SAFETY: nothing is to be freed; or no other CPU may hold a translation of the address space or walk its
         // table, and this one has flushed, outside of any walk.
@@ -103,7 +103,7 @@ pub(crate) fn settle_break<K: Kernel, const CPUS: usize>(
     let broken = owes.pending().is_some_and(|pending| {
         let flush = pending.flush();
         let concerns = |range: &Pages| range.intersect(pages).is_some();
-        flush.reach() == Reach::Everywhere && (flush.is_all() || flush.ranges().iter().any(concerns))
+        flush.scope() == FlushScope::Everywhere && (flush.is_all() || flush.ranges().iter().any(concerns))
     });
     if broken {
         settle(space, here, owes, runs);

@@ -8,7 +8,7 @@
 use loom::sync::Arc;
 use loom::sync::atomic::AtomicUsize;
 use loom::thread;
-use tlbkit_addr::{Asid, CpuSet, Flush, Pages, Reach, Vpn};
+use tlbkit_addr::{Asid, CpuSet, Flush, FlushScope, Pages, Vpn};
 use tlbkit_shootdown::{
     Algorithm, Edit, Hardware, Local, LowRights, OpId, Outcome, Plan, SharedSpace, Synchronous, System,
 };
@@ -122,7 +122,7 @@ fn play(writer_last: bool) {
     let count = played.clone();
     model.check(move || {
         let mut flush = Flush::none();
-        flush.add_links(Reach::Everywhere, Pages::one(Vpn::new(1)));
+        flush.add_links(FlushScope::Everywhere, Pages::one(Vpn::new(1)));
         let table = Arc::new(Table {
             linked: AtomicUsize::new(1),
             node: AtomicUsize::new(0),

@@ -11,7 +11,7 @@ use tlbkit::pagetable::format::{
     Format, Paper, RiscvOf, Sv32, Sv39, X86, X86Of,
 };
 use tlbkit::pagetable::{Geometry, Radix, Word as _};
-use tlbkit::{Attr, Machine, PageSize, Pfn, Reach, WalkCache, arch};
+use tlbkit::{Attr, FlushScope, Machine, PageSize, Pfn, WalkCache, arch};
 
 const BEGIN: &str = "<!-- cargo xtask support: begin -->\n";
 const END: &str = "<!-- cargo xtask support: end -->\n";
@@ -58,10 +58,10 @@ fn yes(is: bool) -> &'static str {
 fn format_row<F: Format>(text: &mut String, name: &str) {
     let writes = if F::STATUS { "hardware" } else { "software" };
     let appears = match F::APPEARS {
-        Reach::Nowhere => "nothing",
-        Reach::Barrier => "a barrier",
-        Reach::Local => "a flush here",
-        Reach::Everywhere => "a shootdown",
+        FlushScope::Nowhere => "nothing",
+        FlushScope::Barrier => "a barrier",
+        FlushScope::Local => "a flush here",
+        FlushScope::Everywhere => "a shootdown",
     };
     let links = match F::WALK_CACHE {
         WalkCache::Nothing => "none",

@@ -6,7 +6,7 @@ use std::cell::RefCell;
 use std::collections::{BTreeMap, BTreeSet};
 
 use proptest::prelude::*;
-use tlbkit_addr::{Attr, Flush, PageSize, Pages, Pfn, Reach, VirtAddr, Vpn};
+use tlbkit_addr::{Attr, Flush, FlushScope, PageSize, Pages, Pfn, VirtAddr, Vpn};
 use tlbkit_pagetable::format::{Aarch64, Format, Sv39, X86};
 use tlbkit_pagetable::geometry::{Va39, Va48};
 use tlbkit_pagetable::mpt::Mpt;
@@ -64,17 +64,17 @@ impl Log {
             Some(pages) => pages.map(|page| format!("fence va {:#x}", page.get() << 12)).collect(),
             None => vec!["fence".into()],
         };
-        let wide = flush.reach() == Reach::Everywhere;
+        let wide = flush.scope() == FlushScope::Everywhere;
         if F::BREAK {
             self.lines.push("0 barrier dsb".into());
-            if flush.reach() >= Reach::Local {
+            if flush.scope() >= FlushScope::Local {
                 let wide = if wide { " broadcast" } else { "" };
                 self.lines.extend(fences.iter().map(|fence| format!("0 {fence}{wide}")));
                 self.lines.push("0 barrier dsb".into());
             }
             return self.lines.push("0 barrier isb".into());
         }
-        if flush.reach() >= Reach::Local {
+        if flush.scope() >= FlushScope::Local {
             self.lines.extend(fences.iter().map(|fence| format!("0 {fence}")));
         }
         if wide {

@@ -216,7 +216,7 @@ pub(crate) fn flush(flush: &Flush) {
     }
     // SAFETY: forgetting translations is always allowed here.
     unsafe {
-        // What was stored is seen by the walker from here on: all that a new mapping needs (`Reach::Barrier`).
+        // What was stored is seen by the walker from here on: all that a new mapping needs (`FlushScope::Barrier`).
         asm!("dsb ishst");
         match flush.by_address(Format::WALK_CACHE, 512) {
             Some(pages) => {

@@ -5,7 +5,7 @@
 
 use core::sync::atomic::{AtomicUsize, Ordering};
 
-use tlbkit_addr::{Attr, PageSize, Pfn, Reach, WalkCache};
+use tlbkit_addr::{Attr, FlushScope, PageSize, Pfn, WalkCache};
 use tlbkit_pagetable::format::Format;
 use tlbkit_pagetable::nodes::{LinkRange, NodeAddr};
 use tlbkit_pagetable::{Change, Error};
@@ -66,7 +66,7 @@ unsafe impl<F: Format> Format for Controlled<F> {
     const OPTIONAL: Attr = F::OPTIONAL;
     const ABSENT: u32 = F::ABSENT;
     const FIXED: Attr = F::FIXED;
-    const APPEARS: Reach = F::APPEARS;
+    const APPEARS: FlushScope = F::APPEARS;
     const WALK_CACHE: WalkCache = F::WALK_CACHE;
     const STATUS: bool = F::STATUS;
     const SPREAD: bool = F::SPREAD;

@@ -20,7 +20,7 @@
 use core::fmt::{self, Write};
 use core::sync::atomic::{AtomicBool, Ordering};
 
-use tlbkit_addr::{Attr, Flush, PageSize, Pages, Pfn, PhysAddr, Reach, VirtAddr, Vpn};
+use tlbkit_addr::{Attr, Flush, FlushScope, PageSize, Pages, Pfn, PhysAddr, VirtAddr, Vpn};
 use tlbkit_pagetable::mpt::Mpt;
 use tlbkit_pagetable::nodes::{Chunk, Slab};
 use tlbkit_pagetable::{Change, Error, Geometry, Holes, Leaf, Local, Mark, Radix, Solo, Space};
@@ -231,7 +231,7 @@ fn must_find(table: &mut Judged<'_>, control: Control, random: &mut Random) {
 /// Returns a flush of everything.
 fn everything() -> Flush {
     let mut flush = Flush::none();
-    flush.add_all(Reach::Everywhere);
+    flush.add_all(FlushScope::Everywhere);
     flush
 }
 

@@ -204,7 +204,7 @@ const MUTATIONS: [Mutation; 29] = [
     mutation(
         "MPT: a link goes, and the flush does not say so",
         "crates/pagetable/src/mpt/unmap.rs",
-        ["unsafe fn prune(", "batch.relink(Reach::Everywhere, page);", ""],
+        ["unsafe fn prune(", "batch.relink(FlushScope::Everywhere, page);", ""],
         Test::Plain(PAGETABLE, "mpt", "va48_x86_shared::agrees"),
     ),
     mutation(

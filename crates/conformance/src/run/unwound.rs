@@ -4,7 +4,7 @@ use std::mem;
 use std::ops::ControlFlow;
 use std::panic::{AssertUnwindSafe, catch_unwind};
 
-use tlbkit_addr::{Flush, Reach, VirtAddr};
+use tlbkit_addr::{Flush, FlushScope, VirtAddr};
 use tlbkit_pagetable::{Entry, Leaf, Mark, Pinned, Table, Writer};
 
 use super::{Collector, Mismatch, Runner};
@@ -136,14 +136,14 @@ impl<'n> Runner<'n> {
         {
             return mismatch!("an operation that unwound lost {leaf:?}");
         }
-        for &(reach, pages) in &effect.touched {
+        for &(scope, pages) in &effect.touched {
             let now = found
                 .iter()
                 .copied()
                 .filter(|leaf| self.model.space().pages_of(leaf).intersect(pages).is_some());
-            if reach > Reach::Nowhere
+            if scope > FlushScope::Nowhere
                 && !now.eq(self.model.overlap(pages))
-                && !(flush.reach() >= reach && flush.covers(pages))
+                && !(flush.scope() >= scope && flush.covers(pages))
             {
                 return mismatch!("an operation that unwound changed {pages}, and asks for {flush:?}");
             }

@@ -2,7 +2,7 @@ use std::marker::PhantomData;
 use std::ops::ControlFlow;
 use std::sync::atomic::Ordering::Relaxed;
 
-use tlbkit_addr::{Attr, Flush, PageSize, Pages, Pfn, Reach, VirtAddr, Vpn};
+use tlbkit_addr::{Attr, Flush, FlushScope, PageSize, Pages, Pfn, VirtAddr, Vpn};
 use tlbkit_pagetable::format::{Compact, Format, check_attr, check_change};
 use tlbkit_pagetable::geometry::Geometry;
 use tlbkit_pagetable::nodes::{NodeAddr, Nodes, Stock};
@@ -277,10 +277,10 @@ impl<'n, G: Geometry, N: Nodes<Word = u64>> Own<'n, G, N> {
             frames.reserve(leaves)?;
         }
         self.clear(batch, self.root, 0, pages, &mut frames);
-        planted!(FlushedForNothing, (), batch.touch(Reach::Everywhere, pages));
+        planted!(FlushedForNothing, (), batch.touch(FlushScope::Everywhere, pages));
         if mapped > 0 {
             let pages = planted!(OnePageFlushed, pages, Pages::one(pages.first()));
-            batch.touch(Reach::Everywhere, pages);
+            batch.touch(FlushScope::Everywhere, pages);
         }
         let mapped = planted!(CountOff, mapped, mapped - usize::from(leaves > 1));
         Ok(mapped)
@@ -362,7 +362,7 @@ impl<'n, G: Geometry, N: Nodes<Word = u64>> Own<'n, G, N> {
                     if let Some(below) = self.split(leaf, level + 1, to, stock) {
                         self.put(node, index, Compact::link(below));
                         self.tally.ptes(-1);
-                        batch.touch(Reach::Everywhere, part);
+                        batch.touch(FlushScope::Everywhere, part);
                     }
                 }
                 Some(below) if level < to => self.reshape(batch, below, level + 1, part, to, stock),
@@ -380,7 +380,7 @@ impl<'n, G: Geometry, N: Nodes<Word = u64>> Own<'n, G, N> {
                     if let Ok(word) = Compact::leaf(first.frame, size, attr, false) {
                         self.put(node, index, word);
                         self.tally.ptes(1);
-                        batch.touch(Reach::Everywhere, part);
+                        batch.touch(FlushScope::Everywhere, part);
                         self.retire_all(batch, below, level + 1);
                         planted!(WipedJoined, (), self.wipe(below));
                     }
@@ -545,10 +545,10 @@ unsafe impl<'n, G: Geometry, N: Nodes<Word = u64>> Table<'n> for Own<'n, G, N> {
         check_change::<Compact>(change)?;
         let (_, mapped) = self.check_whole(pages, holes)?;
         self.edit(self.root, 0, pages, change);
-        let reach = change.reach();
-        let reach = planted!(ReachTooLow, reach, reach.min(Reach::Local));
-        if mapped > 0 && reach > Reach::Nowhere {
-            batch.touch(reach, pages);
+        let scope = change.scope();
+        let scope = planted!(ReachTooLow, scope, scope.min(FlushScope::Local));
+        if mapped > 0 && scope > FlushScope::Nowhere {
+            batch.touch(scope, pages);
         }
         Ok(mapped)
     }
@@ -576,7 +576,7 @@ unsafe impl<'n, G: Geometry, N: Nodes<Word = u64>> Table<'n> for Own<'n, G, N> {
         check_attr::<Compact>(attr)?;
         self.space().check_frames(frame, units::<G>(level), old.size)?;
         self.put(node, index(level), Compact::leaf(frame, old.size, attr, level + 1 == LEVELS)?);
-        batch.touch(Reach::Everywhere, self.space().pages_of(&old));
+        batch.touch(FlushScope::Everywhere, self.space().pages_of(&old));
         Ok(old)
     }
 

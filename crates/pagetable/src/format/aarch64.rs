@@ -45,7 +45,7 @@
 //! | 64 KiB | 13 bits each | 64 KiB | 512 MiB | 32 of each: 2 MiB, 16 GiB |
 //!
 //! *A mapping that appears* costs no flush, for TLBs hold nothing that faults. It costs a barrier
-//! ([`Reach::Barrier`]): `dsb ishst; isb` on the CPU that made it, after the last store and before the first use. The
+//! ([`FlushScope::Barrier`]): `dsb ishst; isb` on the CPU that made it, after the last store and before the first use. The
 //! release (`stlr`, or `dmb ish`) that orders a node's words before the link to it is in the store.
 //!
 //! *Links* are cached (the walk cache): after a change of one, `TLBI VAE1IS` or `VAAE1IS`, not the forms for the last
@@ -73,7 +73,7 @@
 //! [`Va48K16`](crate::geometry::Va48K16), whose upper half is at 16 KiB, and [`Va48K64`](crate::geometry::Va48K64), at 256
 //! bytes.
 
-use tlbkit_addr::{Attr, PageSize, Pfn, Reach, WalkCache};
+use tlbkit_addr::{Attr, FlushScope, PageSize, Pfn, WalkCache};
 
 use super::{ACCESS, Format, bits_of, has};
 use crate::fields::Fields as _;
@@ -235,7 +235,7 @@ unsafe impl<const SHIFT: u32, const RUNS: bool, const BBM2: bool> Format for Aar
         .union(Attr::SOFTWARE);
     const ABSENT: u32 = u64::BITS - 2;
     const FIXED: Attr = Attr::MEMORY.union(Attr::GLOBAL);
-    const APPEARS: Reach = Reach::Barrier;
+    const APPEARS: FlushScope = FlushScope::Barrier;
     const WALK_CACHE: WalkCache = WalkCache::ByAddress;
     const STATUS: bool = true;
     const SPREAD: bool = true;

@@ -83,7 +83,7 @@
 //! address is that address. With a third parameter, `KSEG0`, a node's address is physical, below 512 MiB, and its link is
 //! 2 GiB above: so node storage can name frames, as [`Direct`](crate::nodes::Direct) does.
 
-use tlbkit_addr::{Attr, PageSize, Pfn, Reach};
+use tlbkit_addr::{Attr, FlushScope, PageSize, Pfn};
 
 use super::Format;
 use crate::fields::Fields as _;
@@ -223,7 +223,7 @@ unsafe impl<const CCA: u32, const COW: u32, const LINK: u32> Format for EntryLoO
     const ABSENT: u32 = u32::BITS - 2;
 
     /// The TLB may hold the pair with this half invalid.
-    const APPEARS: Reach = Reach::Local;
+    const APPEARS: FlushScope = FlushScope::Local;
 
     /// Two TLB entries that match one address are a machine check, or worse.
     const BREAK: bool = true;

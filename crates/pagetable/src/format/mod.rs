@@ -22,7 +22,7 @@ mod x86_64;
 
 use core::fmt::Debug;
 
-use tlbkit_addr::{Attr, PageSize, Pfn, Reach, WalkCache};
+use tlbkit_addr::{Attr, FlushScope, PageSize, Pfn, WalkCache};
 
 #[cfg(target_has_atomic = "64")]
 pub use aarch64::{Aarch64, Aarch64Of};
@@ -84,8 +84,8 @@ pub unsafe trait Format: Debug + 'static {
     /// Attributes of a live leaf that no change may touch: it must be unmapped and mapped anew.
     const FIXED: Attr = Attr::empty();
 
-    /// The reach of a mapping that appears where there was none. Not free where hardware may cache the absence.
-    const APPEARS: Reach = Reach::Nowhere;
+    /// The flush scope of a mapping that appears where there was none. Not free where hardware may cache the absence.
+    const APPEARS: FlushScope = FlushScope::Nowhere;
 
     /// What hardware may cache of links. Anything but [`WalkCache::Nothing`] says that hardware walks the table beside
     /// the CPU: then every store to it is one atomic store, one that links a node releases what the node holds, and a

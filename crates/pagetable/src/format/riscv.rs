@@ -58,7 +58,7 @@
 //!
 //! The root's physical page number goes into `satp`; give the storage physical addresses as its base.
 
-use tlbkit_addr::{Attr, PageSize, Pfn, Reach, WalkCache};
+use tlbkit_addr::{Attr, FlushScope, PageSize, Pfn, WalkCache};
 
 use super::{ACCESS, Format, Presence, bits_of, has, presence};
 use crate::fields::Fields as _;
@@ -193,7 +193,7 @@ mod wide {
         const OPTIONAL: Attr =
             if SVPBMT { OPTIONAL.union(Attr::UNCACHED).union(Attr::SOFT_1) } else { OPTIONAL };
         const ABSENT: u32 = u64::BITS - 2;
-        const APPEARS: Reach = Reach::Local;
+        const APPEARS: FlushScope = FlushScope::Local;
         const WALK_CACHE: WalkCache = WalkCache::Whole;
         const STATUS: bool = SVADU;
 
@@ -291,7 +291,7 @@ unsafe impl Format for Sv32 {
     const IMPLIED: Attr = Attr::empty();
     const OPTIONAL: Attr = OPTIONAL;
     const ABSENT: u32 = u32::BITS - 2;
-    const APPEARS: Reach = Reach::Local;
+    const APPEARS: FlushScope = FlushScope::Local;
     const WALK_CACHE: WalkCache = WalkCache::Whole;
     const STATUS: bool = true;
 

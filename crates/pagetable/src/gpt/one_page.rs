@@ -16,7 +16,7 @@
 //! shrinks with fewer entries. So nothing is tuned when a page comes, but the nodes that are no larger than a leaf can be, which
 //! may be worth one leaf now. When a leaf goes or shrinks, adaptive nodes are tuned.
 
-use tlbkit_addr::{Pages, Reach};
+use tlbkit_addr::{FlushScope, Pages};
 
 use super::Gpt;
 use super::guard::{agree, low};
@@ -169,7 +169,7 @@ impl<'n, G: Geometry, F: Format, N: Nodes<Word = F::Word>, L: Layout<N>, P: Poli
             record.store(live as u32, Ordering::Relaxed);
         }
         self.tally.ptes(-1);
-        batch.touch(Reach::Everywhere, pages);
+        batch.touch(FlushScope::Everywhere, pages);
         true
     }
 
@@ -184,7 +184,7 @@ impl<'n, G: Geometry, F: Format, N: Nodes<Word = F::Word>, L: Layout<N>, P: Poli
             if left < 2 {
                 return false;
             }
-            batch.touch(Reach::Everywhere, pages);
+            batch.touch(FlushScope::Everywhere, pages);
             self.nodes.put(leaf.node, Self::pte_of(leaf, key), F::Word::ZERO);
             self.settle_pair(leaf, key);
             self.set_live(leaf, live);
@@ -225,7 +225,7 @@ impl<'n, G: Geometry, F: Format, N: Nodes<Word = F::Word>, L: Layout<N>, P: Poli
             self.nodes.put(found.leaf, place, F::change(old, change, true));
             self.settle_pair(found.edge(), at);
         }
-        batch.touch(change.reach(), pages);
+        batch.touch(change.scope(), pages);
         true
     }
 }

@@ -35,7 +35,7 @@ impl<'n, G: Geometry, F: Format, N: Nodes<Word = F::Word>, L: Layout<N>, P: Poli
                 return Ok(0);
             }
             self.protect_span(Self::span(pages), change);
-            batch.touch(change.reach(), self.stale(pages));
+            batch.touch(change.scope(), self.stale(pages));
             Ok(census.pages)
         }
     }

@@ -1,6 +1,6 @@
 //! Replacing a leaf.
 
-use tlbkit_addr::{Attr, Flush, Pages, Pfn, Reach, VirtAddr};
+use tlbkit_addr::{Attr, Flush, FlushScope, Pages, Pfn, VirtAddr};
 
 use super::Gpt;
 use super::layout::Layout;
@@ -40,7 +40,7 @@ impl<'n, G: Geometry, F: Format, N: Nodes<Word = F::Word>, L: Layout<N>, P: Poli
         let new = replacement::<G, F>(&old, frame, attr, true)?;
         let pages = G::SPACE.pages_of(&old);
         let stale = stale::<G, F>(pages, |_| Some(old.size));
-        batch.touch(if F::BREAK_FRAME { F::APPEARS } else { Reach::Everywhere }, stale);
+        batch.touch(if F::BREAK_FRAME { F::APPEARS } else { FlushScope::Everywhere }, stale);
         // SAFETY: the caller is the writer; the leaf is live, and has the place. A page has one PTE, whichever slots lead to it.
         let store = |word| unsafe {
             let was = self.nodes.read(found.leaf, place);

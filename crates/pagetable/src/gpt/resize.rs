@@ -8,7 +8,7 @@
 
 use core::ops::ControlFlow;
 
-use tlbkit_addr::{Attr, Flush, PageSize, Pages, Pfn, Reach, VirtAddr, Vpn};
+use tlbkit_addr::{Attr, Flush, FlushScope, PageSize, Pages, Pfn, VirtAddr, Vpn};
 
 use super::Gpt;
 use super::guard::low;
@@ -43,7 +43,7 @@ impl<'n, G: Geometry, F: Format, N: Nodes<Word = F::Word>, L: Layout<N>, P: Poli
             let Some(stale) = self.check_resize(pages, to)? else { return Ok(()) };
             // The old leaves can be found until the new ones are linked.
             self.grow(batch, Self::span(pages), to.shift(), true, |at| self.renewed(at, to), broken)?;
-            batch.touch(Reach::Everywhere, stale);
+            batch.touch(FlushScope::Everywhere, stale);
             Ok(())
         }
     }
@@ -142,7 +142,7 @@ impl<'n, G: Geometry, F: Format, N: Nodes<Word = F::Word>, L: Layout<N>, P: Poli
             if let Some(piece) = Pages::new(at(base), at(base | low(bits))) {
                 let piece = stale::<G, F>(piece, |_| PageSize::from_shift(bits));
                 let mut flush = Flush::none();
-                flush.add(Reach::Everywhere, piece);
+                flush.add(FlushScope::Everywhere, piece);
                 (job.broken)(&flush);
             }
         };

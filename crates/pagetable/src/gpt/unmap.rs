@@ -1,6 +1,6 @@
 //! Removal: how pages leave the tree, leaf by leaf, and what is left closes up. Removal needs no memory.
 
-use tlbkit_addr::{Pages, Reach};
+use tlbkit_addr::{FlushScope, Pages};
 
 use super::Gpt;
 use super::guard::{agree, low};
@@ -71,7 +71,7 @@ impl<'n, G: Geometry, F: Format, N: Nodes<Word = F::Word>, L: Layout<N>, P: Poli
                 return Ok(0);
             }
             let span = Self::span(pages);
-            batch.touch(Reach::Everywhere, self.stale(pages));
+            batch.touch(FlushScope::Everywhere, self.stale(pages));
             let mut next = Some(span.first);
             while let Some(at) = next {
                 next = self.remove_next(batch, Span { first: at, last: span.last }, &mut frames);

@@ -37,7 +37,7 @@ where
             {
                 self.nodes.edit(spot.node, place, 1, |word| F::change(word, change, true));
                 self.settle_pairs(spot, 0, Self::block(0, pages.first().address(G::BASE)));
-                batch.touch(change.reach(), pages);
+                batch.touch(change.scope(), pages);
                 return Ok(1);
             }
             let census = self.census(pages, holes)?;
@@ -57,7 +57,7 @@ where
                 self.settle_pairs(part.spot, part.grain, part.block);
                 ControlFlow::Continue(())
             });
-            batch.touch(change.reach(), self.stale(pages));
+            batch.touch(change.scope(), self.stale(pages));
             Ok(census.pages)
         }
     }

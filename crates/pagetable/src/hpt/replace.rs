@@ -2,7 +2,7 @@
 
 use core::ops::ControlFlow;
 
-use tlbkit_addr::{Attr, Flush, Pages, Pfn, Reach, VirtAddr};
+use tlbkit_addr::{Attr, Flush, FlushScope, Pages, Pfn, VirtAddr};
 
 use super::Hashed;
 use super::visit::Visitor;
@@ -40,7 +40,7 @@ where
             let old = Self::leaf(unsafe { self.nodes.read(spot.node, place) }, 0, at);
             let new = replacement::<G, F>(&old, frame, attr, true)?;
             let pages = Pages::one(at.vpn(G::BASE));
-            batch.touch(if F::BREAK_FRAME { F::APPEARS } else { Reach::Everywhere }, pages);
+            batch.touch(if F::BREAK_FRAME { F::APPEARS } else { FlushScope::Everywhere }, pages);
             // SAFETY: as above.
             let store = |word| unsafe {
                 let was = self.nodes.read(spot.node, place);
@@ -56,7 +56,7 @@ where
         let new = replacement::<G, F>(&old, frame, attr, true)?;
         let pages = G::SPACE.pages_of(&old);
         let stale = stale::<G, F>(pages, |_| Some(old.size));
-        batch.touch(if F::BREAK_FRAME { F::APPEARS } else { Reach::Everywhere }, stale);
+        batch.touch(if F::BREAK_FRAME { F::APPEARS } else { FlushScope::Everywhere }, stale);
         let grain = Self::grain_of(old.size);
         // SAFETY: the caller is the writer; the parts of a leaf's pages are the slots that it stands in, of its own grain. A
         // larger page beside it may have a bucket, of a coarser one, in which an empty slot covers them too.

@@ -2,7 +2,7 @@
 
 use core::ops::ControlFlow;
 
-use tlbkit_addr::{Attr, Flush, PageSize, Pages, Pfn, Reach, Vpn};
+use tlbkit_addr::{Attr, Flush, FlushScope, PageSize, Pages, Pfn, Vpn};
 
 use super::Hashed;
 use super::chain::Spare;
@@ -142,7 +142,7 @@ where
                     ControlFlow::Continue(())
                 });
                 let mut flush = Flush::none();
-                flush.add(Reach::Everywhere, stale);
+                flush.add(FlushScope::Everywhere, stale);
                 broken(&flush);
             }
             self.write(spare, piece, leaf.frame, to, attr);
@@ -157,6 +157,6 @@ where
                 ControlFlow::Continue(())
             });
         }
-        batch.touch(Reach::Everywhere, stale);
+        batch.touch(FlushScope::Everywhere, stale);
     }
 }

@@ -2,7 +2,7 @@
 
 use core::ops::ControlFlow;
 
-use tlbkit_addr::{Pages, Reach, Vpn};
+use tlbkit_addr::{FlushScope, Pages, Vpn};
 
 use super::Hashed;
 use super::part::Part;
@@ -32,7 +32,7 @@ where
         // SAFETY: the caller is the writer; every leaf of the range is whole.
         unsafe {
             if pages.len() == 1 && frames.is_none() && self.unmap_one(batch, pages.first()) {
-                batch.touch(Reach::Everywhere, pages);
+                batch.touch(FlushScope::Everywhere, pages);
                 return Ok(1);
             }
             let census = self.census(pages, holes)?;
@@ -40,7 +40,7 @@ where
                 frames.reserve(census.leaves)?;
             }
             if census.pages > 0 {
-                batch.touch(Reach::Everywhere, self.stale(pages));
+                batch.touch(FlushScope::Everywhere, self.stale(pages));
                 let before = self.blocks();
                 self.clear(batch, pages, frames);
                 self.adapt(batch, before - self.blocks());

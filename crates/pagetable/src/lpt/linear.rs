@@ -2,7 +2,7 @@
 
 use core::marker::PhantomData;
 
-use tlbkit_addr::{Attr, PageSize, Pfn, Reach, VirtAddr, WalkCache};
+use tlbkit_addr::{Attr, FlushScope, PageSize, Pfn, VirtAddr, WalkCache};
 
 use crate::format::Format;
 use crate::nodes::{LinkRange, NodeAddr};
@@ -72,7 +72,7 @@ unsafe impl<G: Radix, F: Format, const AT: usize> Format for Linear<G, F, AT> {
     const OPTIONAL: Attr = F::OPTIONAL;
     const ABSENT: u32 = F::ABSENT;
     const FIXED: Attr = F::FIXED;
-    const APPEARS: Reach = F::APPEARS;
+    const APPEARS: FlushScope = F::APPEARS;
     const WALK_CACHE: WalkCache = F::WALK_CACHE;
     const STATUS: bool = F::STATUS;
     const BREAK: bool = F::BREAK;

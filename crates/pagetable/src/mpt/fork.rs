@@ -1,6 +1,6 @@
 //! Copy on write: a second table that leads to the same frames, and no page that can be written by way of either.
 
-use tlbkit_addr::{Attr, Pages, Reach, VirtAddr, Vpn};
+use tlbkit_addr::{Attr, FlushScope, Pages, VirtAddr, Vpn};
 
 use super::Mpt;
 use super::shape::{MAX, Shape};
@@ -213,7 +213,7 @@ impl<'n, G: Radix, F: Format, N: Nodes<Word = F::Word>> Mpt<'n, G, F, N> {
             if let Some((begin, end)) = lost
                 && let Some(pages) = Pages::new(page(begin), Vpn::new(page(end).get() + (cover - 1)))
             {
-                batch.touch(Reach::Everywhere, self.stale(Self::canonical(pages)));
+                batch.touch(FlushScope::Everywhere, self.stale(Self::canonical(pages)));
             }
         }
     }
@@ -335,7 +335,7 @@ impl<'n, G: Radix, F: Format, N: Nodes<Word = F::Word>> Mpt<'n, G, F, N> {
             if begin < end
                 && let Some(pages) = Pages::new(page(begin), page(end - 1))
             {
-                batch.touch(Reach::Everywhere, self.stale(Self::canonical(pages)));
+                batch.touch(FlushScope::Everywhere, self.stale(Self::canonical(pages)));
             }
         }
     }

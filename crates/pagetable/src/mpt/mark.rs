@@ -6,7 +6,7 @@
 //!     one store; TLBs are flushed      no TLB has it, as if it were mapped where nothing was
 //! ```
 
-use tlbkit_addr::{Attr, Pages, Pfn, Reach, VirtAddr};
+use tlbkit_addr::{Attr, FlushScope, Pages, Pfn, VirtAddr};
 
 use super::leaf::Spot;
 use super::shape::{MAX, Shape};
@@ -122,7 +122,7 @@ impl<'n, G: Radix, F: Format, N: Nodes<Word = F::Word>> Mpt<'n, G, F, N> {
             self.settle_pair(node, level, index);
             old
         };
-        batch.touch(Reach::Everywhere, Pages::one(at.vpn(G::BASE)));
+        batch.touch(FlushScope::Everywhere, Pages::one(at.vpn(G::BASE)));
         Self::leaf(old, level, at)
     }
 

@@ -24,7 +24,7 @@ impl<'n, G: Radix, F: Format, N: Nodes<Word = F::Word>> Mpt<'n, G, F, N> {
         // SAFETY: the caller is the writer.
         unsafe { self.mend_node(batch, self.root, 0, false) };
         if let Some(own) = region::<G>() {
-            batch.touch(tlbkit_addr::Reach::Everywhere, own);
+            batch.touch(tlbkit_addr::FlushScope::Everywhere, own);
         }
         let found = self.tally.footprint().nodes + (batch.nodes() - before);
         self.nodes.held().lose(owned.saturating_sub(found));

@@ -31,7 +31,7 @@ impl<'n, G: Radix, F: Format, N: Nodes<Word = F::Word>> Mpt<'n, G, F, N> {
             return Ok(0);
         }
         // SAFETY: as above.
-        batch.touch(change.reach(), unsafe { self.stale(pages) });
+        batch.touch(change.scope(), unsafe { self.stale(pages) });
         // SAFETY: as above.
         unsafe {
             self.sweep(pages, |part| {

@@ -1,6 +1,6 @@
 //! Replacing a leaf.
 
-use tlbkit_addr::{Attr, Flush, Pages, Pfn, Reach, VirtAddr};
+use tlbkit_addr::{Attr, Flush, FlushScope, Pages, Pfn, VirtAddr};
 
 use super::Mpt;
 use super::resize::STATUS;
@@ -38,7 +38,7 @@ impl<'n, G: Radix, F: Format, N: Nodes<Word = F::Word>> Mpt<'n, G, F, N> {
         let new = replacement::<G, F>(&old, frame, attr, last)?;
         let pages = G::SPACE.pages_of(&old);
         let stale = stale::<G, F>(pages, |_| Some(old.size));
-        batch.touch(if F::BREAK_FRAME { F::APPEARS } else { Reach::Everywhere }, stale);
+        batch.touch(if F::BREAK_FRAME { F::APPEARS } else { FlushScope::Everywhere }, stale);
         // SAFETY: the caller is the writer; the parts of a leaf's pages are the slots that it stands in.
         let store = |word| unsafe {
             let mut was = F::Word::ZERO;

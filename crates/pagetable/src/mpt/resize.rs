@@ -3,7 +3,7 @@
 use core::mem;
 use core::ops::ControlFlow;
 
-use tlbkit_addr::{Attr, Flush, PageSize, Pages, Pfn, Reach, VirtAddr, Vpn};
+use tlbkit_addr::{Attr, Flush, FlushScope, PageSize, Pages, Pfn, VirtAddr, Vpn};
 
 use super::Mpt;
 use super::shape::{MAX, Shape};
@@ -163,9 +163,9 @@ impl<'n, G: Radix, F: Format, N: Nodes<Word = F::Word>> Mpt<'n, G, F, N> {
         let mut flush = Flush::none();
         let stale = stale::<G, F>(piece, |_| Some(leaf.size.max(to)));
         if walked::<F>() && Self::level_of(to) != Self::level_of(leaf.size) {
-            flush.add_links(Reach::Everywhere, stale);
+            flush.add_links(FlushScope::Everywhere, stale);
         } else {
-            flush.add(Reach::Everywhere, stale);
+            flush.add(FlushScope::Everywhere, stale);
         }
         batch.merge(&flush);
         // SAFETY: the caller is the writer, and the dry run has seen that these slots map the piece.

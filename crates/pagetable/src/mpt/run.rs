@@ -107,7 +107,7 @@ impl<'n, G: Radix, F: Format, N: Nodes<Word = F::Word>> Mpt<'n, G, F, N> {
     ) -> Leaf {
         let Spot { node, level } = spot;
         let (last, first) = (level + 1 == Self::LEVELS, Self::index(level, leaf.at));
-        batch.touch(change.reach(), G::SPACE.pages_of(&leaf));
+        batch.touch(change.scope(), G::SPACE.pages_of(&leaf));
         for index in first..first + Self::slots_of(level, leaf) {
             let place = Self::place(level, index);
             // SAFETY: the caller's promise.

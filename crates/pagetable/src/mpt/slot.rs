@@ -8,7 +8,7 @@
 //!
 //! So no error is made here, no node comes or goes, and nothing unwinds.
 
-use tlbkit_addr::{Attr, Pages, Pfn, Reach, VirtAddr, Vpn};
+use tlbkit_addr::{Attr, FlushScope, Pages, Pfn, VirtAddr, Vpn};
 
 use super::Mpt;
 use super::leaf::Spot;
@@ -35,7 +35,7 @@ pub struct Slot<'w, 'n, G: Radix, F: Format, N: Nodes<Word = F::Word>> {
 #[must_use = "TLBs may hold what it names"]
 pub struct Stale {
     /// How far the change must be made known.
-    pub reach: Reach,
+    pub scope: FlushScope,
     /// The pages.
     pub pages: Pages,
 }
@@ -84,7 +84,7 @@ impl Stale {
     /// Adds this to what a batch asks for.
     #[inline(always)]
     pub(super) fn add_to(self, batch: &mut Retired<'_>) {
-        batch.touch(self.reach, self.pages);
+        batch.touch(self.scope, self.pages);
     }
 }
 
@@ -177,15 +177,15 @@ impl<'n, G: Radix, F: Format, N: Nodes<Word = F::Word>> Slot<'_, 'n, G, F, N> {
 
     /// Returns what a change of the leaf makes stale.
     #[inline(always)]
-    fn stale(&self, reach: Reach) -> Stale {
+    fn stale(&self, scope: FlushScope) -> Stale {
         if self.is_last() {
-            return Stale { reach, pages: Pages::one(self.page) };
+            return Stale { scope, pages: Pages::one(self.page) };
         }
         let size = Mpt::<'n, G, F, N>::slot_size(self.spot.level);
         let count = Mpt::<'n, G, F, N>::slot_pages(self.spot.level);
         let first = Vpn::new(self.page.get() & !(count - 1));
         let pages = Pages::count(first, count).unwrap_or(Pages::one(self.page));
-        Stale { reach, pages: stale::<G, F>(pages, |_| Some(size)) }
+        Stale { scope, pages: stale::<G, F>(pages, |_| Some(size)) }
     }
 
     /// Makes the two words of a TLB entry agree after this one has changed.
@@ -237,7 +237,7 @@ impl<'n, G: Radix, F: Format, N: Nodes<Word = F::Word>> Slot<'_, 'n, G, F, N> {
         };
         self.settle_pair();
         self.table.tally.ptes(-1);
-        Some((self.leaf(word), self.stale(Reach::Everywhere)))
+        Some((self.leaf(word), self.stale(FlushScope::Everywhere)))
     }
 
     /// Changes the attributes of the leaf, and returns it as it was.
@@ -251,7 +251,7 @@ impl<'n, G: Radix, F: Format, N: Nodes<Word = F::Word>> Slot<'_, 'n, G, F, N> {
         if F::PAIRED && change.set.union(change.clear).contains(Attr::GLOBAL) {
             self.settle_pair();
         }
-        Some((self.leaf(old), self.stale(change.reach())))
+        Some((self.leaf(old), self.stale(change.scope())))
     }
 
     /// Replaces the leaf, a base page, by another one, in one store, and returns the old one with what hardware has noted up to
@@ -271,7 +271,7 @@ impl<'n, G: Radix, F: Format, N: Nodes<Word = F::Word>> Slot<'_, 'n, G, F, N> {
         // SAFETY: as in `protect`.
         let old = unsafe { self.table.exchange_leaf(self.spot.node, self.place(), old, new) };
         self.settle_pair();
-        Some((self.leaf(old), self.stale(Reach::Everywhere)))
+        Some((self.leaf(old), self.stale(FlushScope::Everywhere)))
     }
 }
 

@@ -5,7 +5,7 @@
 //! speculation: each access is one atomic access of the whole word, and a word that leads to something is stored with
 //! release ordering, so that a walker that finds a node finds what is in it. (Hardware's loads of a walk are in order of
 //! dependence, as a walker's are.) The barrier after the last store of a change, which makes the walker see it, is the
-//! kernel's: see [`Reach::Barrier`](tlbkit_addr::Reach::Barrier).
+//! kernel's: see [`FlushScope::Barrier`](tlbkit_addr::FlushScope::Barrier).
 
 use super::Mpt;
 use super::shape::Shape;

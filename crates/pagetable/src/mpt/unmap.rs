@@ -1,6 +1,6 @@
 //! Unmapping a range: a dry run that can fail, then a commit that cannot; and the nodes that it empties.
 
-use tlbkit_addr::{Attr, Pages, Reach, VirtAddr, Vpn};
+use tlbkit_addr::{Attr, FlushScope, Pages, VirtAddr, Vpn};
 
 use super::resize::STATUS;
 use super::shape::Shape;
@@ -34,7 +34,7 @@ impl<'n, G: Radix, F: Format, N: Nodes<Word = F::Word>> Mpt<'n, G, F, N> {
         }
         if census.pages > 0 {
             // SAFETY: as above.
-            batch.touch(Reach::Everywhere, unsafe { self.stale(pages) });
+            batch.touch(FlushScope::Everywhere, unsafe { self.stale(pages) });
         } else if census.marks == 0 {
             return Ok(0);
         }
@@ -125,10 +125,10 @@ impl<'n, G: Radix, F: Format, N: Nodes<Word = F::Word>> Mpt<'n, G, F, N> {
             let (parent, index) = (path.node(path.level), Self::index(path.level, at));
             let page = Pages::one(at.vpn(G::BASE));
             if walked::<F>() {
-                batch.relink(Reach::Everywhere, page);
+                batch.relink(FlushScope::Everywhere, page);
             }
             if let Some(own) = own_pages::<G>(path.level + 1, page) {
-                batch.touch(Reach::Everywhere, own);
+                batch.touch(FlushScope::Everywhere, own);
             }
             // SAFETY: the caller is the writer; the node has no entries, and after the store no way in.
             let live = unsafe {

@@ -1,6 +1,6 @@
 //! The paper's PTEs with the bits that a TLB takes.
 
-use tlbkit_addr::{Attr, PageSize, Pfn, Reach};
+use tlbkit_addr::{Attr, FlushScope, PageSize, Pfn};
 use tlbkit_pagetable::format::{EntryLo, Format};
 use tlbkit_pagetable::nodes::NodeAddr;
 use tlbkit_pagetable::{Change, Error};
@@ -18,7 +18,7 @@ unsafe impl Format for PaperLo {
     const LINK_ALIGN: usize = EntryLo::LINK_ALIGN;
     const IMPLIED: Attr = EntryLo::IMPLIED;
     const OPTIONAL: Attr = EntryLo::OPTIONAL;
-    const APPEARS: Reach = EntryLo::APPEARS;
+    const APPEARS: FlushScope = EntryLo::APPEARS;
     const BREAK: bool = EntryLo::BREAK;
     const PAIRED: bool = EntryLo::PAIRED;
     const EXTRA: usize = 1;

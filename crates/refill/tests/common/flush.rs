@@ -9,7 +9,7 @@ pub(super) fn narrow(flush: &Flush, pages: Pages) -> Flush {
     let mut narrow = Flush::none();
     for &range in flush.ranges() {
         // Others are of the table's own.
-        narrow.add(flush.reach(), range.intersect(pages).unwrap_or(range));
+        narrow.add(flush.scope(), range.intersect(pages).unwrap_or(range));
     }
     narrow
 }

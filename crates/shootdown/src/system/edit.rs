@@ -154,6 +154,6 @@ pub trait RemoteTlbs<const W: usize = 1> {
 /// Returns the flush of a whole address space.
 pub(super) fn everything() -> Flush {
     let mut flush = Flush::none();
-    flush.add_all(tlbkit_addr::Reach::Everywhere);
+    flush.add_all(tlbkit_addr::FlushScope::Everywhere);
     flush
 }

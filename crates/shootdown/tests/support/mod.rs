@@ -3,12 +3,12 @@
 
 use std::sync::LazyLock;
 
-use tlbkit_addr::{Flush, Pages, Reach, Vpn};
+use tlbkit_addr::{Flush, FlushScope, Pages, Vpn};
 
 /// A whole address space.
 pub(crate) static EVERYTHING: LazyLock<Flush> = LazyLock::new(|| {
     let mut flush = Flush::none();
-    flush.add_all(Reach::Everywhere);
+    flush.add_all(FlushScope::Everywhere);
     flush
 });
 
@@ -16,7 +16,7 @@ pub(crate) static EVERYTHING: LazyLock<Flush> = LazyLock::new(|| {
 pub(crate) static PAGE: LazyLock<[Flush; 4]> = LazyLock::new(|| {
     std::array::from_fn(|page| {
         let mut flush = Flush::none();
-        flush.add(Reach::Everywhere, Pages::one(Vpn::new(page)));
+        flush.add(FlushScope::Everywhere, Pages::one(Vpn::new(page)));
         flush
     })
 });

@@ -4,7 +4,7 @@ use std::cell::RefCell;
 use std::collections::BTreeMap;
 use std::ops::ControlFlow;
 
-use tlbkit_addr::{Attr, Flush, PageSize, Pages, Reach, VirtAddr};
+use tlbkit_addr::{Attr, Flush, FlushScope, PageSize, Pages, VirtAddr};
 use tlbkit_conformance::Op;
 use tlbkit_pagetable::format::{Aarch64, Aarch64Of, EntryLoCowCoherent, Format, RiscvOf, Sv32, Sv39, X86};
 use tlbkit_pagetable::geometry::{Napot, Runs as RunsOf, Va32, Va32M4, Va39, Va48, Va48K16, Va48K64, Va57};
@@ -243,7 +243,7 @@ impl<W: Word, M: Mode> Traced<'_, W, M> {
             Some(pages) => pages.map(|at| page(at.address(A::BASE).get() as u64)).collect(),
             None => vec![Fence::default()],
         };
-        let (near, wide) = (flush.reach() >= Reach::Local, flush.reach() == Reach::Everywhere);
+        let (near, wide) = (flush.scope() >= FlushScope::Local, flush.scope() == FlushScope::Everywhere);
         let mut events = self.events.borrow_mut();
         if A::BROADCASTS {
             events.push((0, Event::Barrier(Barrier::Complete)));

@@ -3,7 +3,7 @@
 use core::sync::atomic::Ordering;
 
 use heapless::Vec;
-use tlbkit_addr::{Asid, Attr, Flush, Pages, Reach};
+use tlbkit_addr::{Asid, Attr, Flush, FlushScope, Pages};
 use tlbkit_pagetable::{Carried, Change, Holes, Run as Frames, Runs};
 use tlbkit_shootdown::{Edit, SharedSpace};
 
@@ -41,7 +41,7 @@ impl Lower {
     /// Returns a change that has not begun.
     pub(super) fn new(run: &'static Run, page: usize, kind: Kind) -> Self {
         let mut flush = Flush::none();
-        flush.add(Reach::Everywhere, Pages::one(vpn(page)));
+        flush.add(FlushScope::Everywhere, Pages::one(vpn(page)));
         Self { run, page, kind, flush }
     }
 

@@ -2,7 +2,7 @@
 
 use core::ops::ControlFlow;
 
-use tlbkit_addr::{Attr, Flush, PageSize, Pages, Pfn, Reach, Vpn};
+use tlbkit_addr::{Attr, Flush, FlushScope, PageSize, Pages, Pfn, Vpn};
 use tlbkit_pagetable::{Change, Error, Holes, Pinned, Retired, Table, destroy};
 use tlbkit_refill::Block;
 use tlbkit_refill::handler::Root;
@@ -160,7 +160,7 @@ impl<S: Structure> Machine<S> {
     /// Forgets what a change has made stale.
     fn forget(&mut self, number: tlbkit_stlb::Space<Mips32>, flush: &Flush) {
         // The TLB may wait for a fault. A software cache may not: it would give the same answer to the refill after it.
-        let eager = !(self.lazy && flush.reach() == Reach::Local);
+        let eager = !(self.lazy && flush.scope() == FlushScope::Local);
         if flush.is_all() {
             self.hardware.invalidate_space(number);
             self.software.invalidate_space(number);

@@ -9,7 +9,7 @@
 use std::cell::{Cell, RefCell};
 use std::rc::Rc;
 
-use tlbkit_addr::{Asid, CpuSet, Flush, Pages, Reach, Vpn};
+use tlbkit_addr::{Asid, CpuSet, Flush, FlushScope, Pages, Vpn};
 use tlbkit_shootdown::{
     Edit, Hardware, Loader, Local, OpId, Order, Outcome, Plan, RemoteTlbs, SharedSpace, Status,
 };
@@ -592,7 +592,7 @@ impl Change {
     pub(crate) fn new(world: &Rc<World>, pages: &[usize], new: Word) -> Self {
         let mut flush = Flush::none();
         for &page in pages {
-            flush.add(Reach::Everywhere, Pages::one(place(page)));
+            flush.add(FlushScope::Everywhere, Pages::one(place(page)));
         }
         Self { world: world.clone(), pages: pages.to_vec(), new, flush, lower: vec![new; pages.len()] }
     }

@@ -1,6 +1,6 @@
 //! What a simulated CPU unmaps, classified and gathered by the crate.
 
-use tlbkit_addr::{Asid, Attr, Pages, Pfn, Reach, Vpn};
+use tlbkit_addr::{Asid, Attr, FlushScope, Pages, Pfn, Vpn};
 use tlbkit_shootdown::tolerance::{Advice, Context, Entry, classify};
 use tlbkit_shootdown::{Batch, Target};
 
@@ -54,7 +54,7 @@ impl Changes {
         if classify(Some(old), None, context).advice() == Advice::Skip {
             return Gathered::Tolerated;
         }
-        self.batch.add(Reach::Everywhere, page);
+        self.batch.add(FlushScope::Everywhere, page);
         let unmaps = self.batch.changes();
         match (unmaps >= enough).then(|| self.batch.take()).flatten() {
             Some(flush) => Gathered::Ready(Target::of(self.batch.space(), &flush), unmaps),
