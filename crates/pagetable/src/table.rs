@@ -7,7 +7,7 @@ use tlbkit_addr::{Attr, Flush, FlushScope, PageSize, Pages, Pfn, PhysAddr, VirtA
 
 use crate::nodes::Held;
 use crate::word::atomics::{AtomicBool, Ordering};
-use crate::{Entry, Error, Footprint, Frames, Leaf, Mark, Observe, Pinned, Retired, Space};
+use crate::{Entry, Error, Footprint, Frames, Leaf, Mark, NestedMissObserver, Pinned, Retired, Space};
 
 /// A page table: a map from virtual pages to frames, read without a lock beside its one writer.
 ///
@@ -48,7 +48,7 @@ pub unsafe trait Table<'n>: Debug {
 
     /// Looks `at` up as a machine does that reaches the table through its TLB: `observe` is asked about every page of
     /// a table in virtual memory. Tables in physical memory ask nothing.
-    fn walk(&self, pinned: Pinned<'_>, at: VirtAddr, observe: &mut dyn Observe) -> Option<Leaf> {
+    fn walk(&self, pinned: Pinned<'_>, at: VirtAddr, observe: &mut dyn NestedMissObserver) -> Option<Leaf> {
         let _ = observe;
         self.lookup(pinned, at)
     }

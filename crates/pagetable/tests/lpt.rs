@@ -13,7 +13,7 @@ use tlbkit_pagetable::lpt::{Lpt, MipsLpt, PaperLpt};
 use tlbkit_pagetable::mpt::Mpt4;
 use tlbkit_pagetable::nodes::{Chunk, NodeAddr, Nodes, Slab};
 use tlbkit_pagetable::{
-    Change, Error, Holes, Leaf, Local, Observe, Pinned, Retired, Solo, Table, Writer, destroy,
+    Change, Error, Holes, Leaf, Local, NestedMissObserver, Pinned, Retired, Solo, Table, Writer, destroy,
 };
 
 const K4: PageSize = PageSize::K4;
@@ -26,7 +26,7 @@ struct Tlb {
     asked: Vec<(usize, usize)>,
 }
 
-impl Observe for Tlb {
+impl NestedMissObserver for Tlb {
     fn translates(&mut self, level: usize, page: VirtAddr) -> bool {
         self.asked.push((level, page.get()));
         let known = self.pages.contains(&page);

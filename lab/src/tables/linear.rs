@@ -5,7 +5,7 @@ use tlbkit_pagetable::format::Format;
 use tlbkit_pagetable::geometry::Va64;
 use tlbkit_pagetable::lpt::Lpt;
 use tlbkit_pagetable::nodes::{Chunk, Slab};
-use tlbkit_pagetable::{Geometry, Local, Observe, Pinned, Radix, Solo, Table};
+use tlbkit_pagetable::{Geometry, Local, NestedMissObserver, Pinned, Radix, Solo, Table};
 
 /// Where linear tables begin: 2^56 bytes below the top.
 pub(super) const AT: usize = 0xff00_0000_0000_0000;
@@ -47,7 +47,7 @@ pub(super) fn way<G: Radix, F: Format>(page: Vpn) -> Vec<Vpn> {
 /// A TLB that holds nothing, and remembers what it was asked for.
 struct Cold(Vec<Vpn>);
 
-impl Observe for Cold {
+impl NestedMissObserver for Cold {
     fn translates(&mut self, _level: usize, page: VirtAddr) -> bool {
         self.0.push(page.vpn(PageSize::K4));
         false

@@ -6,7 +6,9 @@ use std::ops::ControlFlow;
 use anyhow::Context;
 use tlbkit_addr::{Attr, PageSize, Pages, Pfn, VirtAddr, Vpn};
 use tlbkit_pagetable::nodes::{Chunk, NodeAddr, Slab};
-use tlbkit_pagetable::{Change, Error, Holes, Leaf, Observe, Pinned, Table, Word, Writer, destroy};
+use tlbkit_pagetable::{
+    Change, Error, Holes, Leaf, NestedMissObserver, Pinned, Table, Word, Writer, destroy,
+};
 
 use super::load::Load;
 use super::machine::Refill;
@@ -206,7 +208,7 @@ fn examine<'t, 'n, W: Word>(
 /// What a machine says whose TLB misses that many pages of a linear table.
 struct Nested(u8);
 
-impl Observe for Nested {
+impl NestedMissObserver for Nested {
     fn translates(&mut self, _level: usize, _page: VirtAddr) -> bool {
         let missing = self.0 > 0;
         self.0 = self.0.saturating_sub(1);

@@ -3,7 +3,7 @@
 use std::ops::ControlFlow;
 
 use tlbkit_addr::{Pages, VirtAddr, Vpn};
-use tlbkit_pagetable::{Entry, Leaf, Mark, Observe, Pinned, Table};
+use tlbkit_pagetable::{Entry, Leaf, Mark, NestedMissObserver, Pinned, Table};
 
 use super::{Mismatch, Runner};
 use crate::moments::{place, show};
@@ -11,7 +11,7 @@ use crate::moments::{place, show};
 /// A TLB that translates every page of a table in virtual memory, or none.
 struct Tlb(bool);
 
-impl Observe for Tlb {
+impl NestedMissObserver for Tlb {
     fn translates(&mut self, _level: usize, _page: VirtAddr) -> bool {
         self.0
     }

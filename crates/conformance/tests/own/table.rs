@@ -7,8 +7,8 @@ use tlbkit_pagetable::format::{Compact, Format, check_attr, check_change};
 use tlbkit_pagetable::geometry::Geometry;
 use tlbkit_pagetable::nodes::{NodeAddr, Nodes, Stock};
 use tlbkit_pagetable::{
-    Change, Error, Footprint, Frames, Holes, Leaf, Observe, Pinned, Retired, Space, Table, Tally, Word,
-    WriterFlag,
+    Change, Error, Footprint, Frames, Holes, Leaf, NestedMissObserver, Pinned, Retired, Space, Table, Tally,
+    Word, WriterFlag,
 };
 
 /// Three levels of as many bits each, of nine for `Va39`; each entry a word of the format `Compact`.
@@ -484,7 +484,7 @@ unsafe impl<'n, G: Geometry, N: Nodes<Word = u64>> Table<'n> for Own<'n, G, N> {
         None
     }
 
-    fn walk(&self, pinned: Pinned<'_>, at: VirtAddr, _observe: &mut dyn Observe) -> Option<Leaf> {
+    fn walk(&self, pinned: Pinned<'_>, at: VirtAddr, _observe: &mut dyn NestedMissObserver) -> Option<Leaf> {
         self.lookup(pinned, at)
     }
 

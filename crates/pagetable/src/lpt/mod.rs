@@ -29,7 +29,7 @@
 //! faults", Elphinstone et al. 2.1), each of which takes a TLB entry too. They reckon (5.5) that it is faster than the
 //! multi-level table where the TLB hits four times in five or more.
 //!
-//! [`Table::walk`] asks an [`Observe`] about each of those pages, bottom up, and then does the loads, top down. In the
+//! [`Table::walk`] asks a [`NestedMissObserver`] about each of those pages, bottom up, and then does the loads, top down. In the
 //! words of Bala et al. (1994, 2), a miss on a user's page is an L1U miss, a "no" at level 0 an L2 miss, one at level 1
 //! an L3 miss; the page's address tells the kernel's part (L1K) from the user's. [`Table::lookup`] takes everything
 //! as translated. In either, a storage that counts [`Nodes::follow`] sees exactly the machine's loads: the kernel's
@@ -55,11 +55,11 @@
 //! ```
 //! use tlbkit_addr::{Attr, PageSize, Pages, Pfn, VirtAddr};
 //! use tlbkit_pagetable::nodes::{Chunk, Slab};
-//! use tlbkit_pagetable::{Local, Observe, Solo, Table, lpt};
+//! use tlbkit_pagetable::{Local, NestedMissObserver, Solo, Table, lpt};
 //!
 //! /// A TLB that holds no page of the table.
 //! struct Cold(Vec<(usize, VirtAddr)>);
-//! impl Observe for Cold {
+//! impl NestedMissObserver for Cold {
 //!     fn translates(&mut self, level: usize, page: VirtAddr) -> bool {
 //!         self.0.push((level, page));
 //!         false
@@ -98,8 +98,8 @@ use crate::geometry::Va32;
 use crate::mpt::{Mpt, own_pages, region};
 use crate::nodes::{NodeAddr, Nodes};
 use crate::{
-    Change, Error, Footprint, Frames, Holes, Leaf, Observe, Pinned, Private, Radix, Retired, Space, Table,
-    WriterFlag,
+    Change, Error, Footprint, Frames, Holes, Leaf, NestedMissObserver, Pinned, Private, Radix, Retired,
+    Space, Table, WriterFlag,
 };
 
 /// A linear page table at virtual address `AT` of geometry `G` with entries of format `F`. `N` names nodes by their
@@ -166,7 +166,7 @@ unsafe impl<'n, G: Radix, F: Format, N: Nodes<Word = F::Word>, const AT: usize> 
         unsafe { self.tree.climb(at, |_, _| true) }
     }
 
-    fn walk(&self, _pinned: Pinned<'_>, at: VirtAddr, observe: &mut dyn Observe) -> Option<Leaf> {
+    fn walk(&self, _pinned: Pinned<'_>, at: VirtAddr, observe: &mut dyn NestedMissObserver) -> Option<Leaf> {
         if !G::SPACE.holds(at) {
             return None;
         }

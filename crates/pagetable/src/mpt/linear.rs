@@ -36,7 +36,7 @@ impl<G: Radix, F: Format, N: Nodes<Word = F::Word>> Mpt<'_, G, F, N> {
     /// Looks `at` up as a machine does that loads through its TLB: up from the page that holds the PTE to the first
     /// page that `translates` knows, then down, one load a level.
     ///
-    /// `translates` gets what [`Observe::translates`](crate::Observe::translates) gets. Only the loads that the
+    /// `translates` gets what [`NestedMissObserver::translates`](crate::NestedMissObserver::translates) gets. Only the loads that the
     /// machine would do go through [`Nodes::follow`]; where its TLB would tell it the physical address of a page of
     /// the table, this finds it from the root, past that count.
     ///

@@ -5,7 +5,7 @@ use tlbkit_addr::VirtAddr;
 /// The TLB, as a walk through a linear table in virtual memory meets it.
 ///
 /// Loads are counted elsewhere: a storage that wraps [`Nodes::follow`](crate::nodes::Nodes::follow) sees every one.
-pub trait Observe {
+pub trait NestedMissObserver {
     /// Tells whether the TLB translates the page of the linear table at `page`. `level` is 0 for pages that hold the
     /// PTEs of the program's pages, 1 for pages that hold the PTEs of those, and so on; the root is in physical
     /// memory and never asked about.
