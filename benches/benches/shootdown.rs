@@ -12,7 +12,7 @@ use std::time::Instant;
 
 use tlbkit_addr::{Asid, CpuSet, Flush, FlushScope, Pages, Vpn};
 use tlbkit_shootdown::{
-    Algorithm, Duty, Edit, Hardware, Local, LowRights, Mailbox, OpId, Outcome, Plan, Request, SharedSpace,
+    Algorithm, Duty, Edit, Hardware, LocalCpu, LowRights, Mailbox, OpId, Outcome, Plan, Request, SharedSpace,
     Synchronous, System, Target, Work,
 };
 
@@ -47,7 +47,7 @@ fn one_page() -> Flush {
 /// A CPU whose interrupts are polled for, and whose TLB is empty.
 struct Quiet;
 
-impl Local<()> for Quiet {
+impl LocalCpu<()> for Quiet {
     fn flush(&mut self, _space: Option<Asid>, what: &Flush, _drain: bool) {
         black_box(what);
     }

@@ -13,7 +13,7 @@
 //! | `check` | [`Dash::is_lowered`] |
 //! | `flush`, `low_rights` | [`Unmapping::flush`], [`Unmapping::low_rights`] |
 //! | `is_walked` | no: no walk reads a frame |
-//! | [`Local::complete`](crate::Local::complete) | [`Dash::completed`] |
+//! | [`LocalCpu::complete`](crate::LocalCpu::complete) | [`Dash::completed`] |
 //!
 //! No entry changes before the operation says so: with 2-phase that is when all CPUs have stopped, with TLB-first when all
 //! have flushed, and a dirty bit that the hardware sets until then comes back with the message.

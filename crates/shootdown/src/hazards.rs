@@ -3,8 +3,8 @@
 use tlbkit_addr::{Asid, CpuSet};
 
 use crate::{
-    Action, Algorithm, Change, Duty, Hardware, LowRights, Miss, Misuse, OpId, Operation, Outcome, Plan,
-    Rendezvous, Repair, Replier, Reply, Request, Requester, Seen, Status, StatusBit, Switch, SwitchAction,
+    Action, Algorithm, Duty, Hardware, LowRights, Miss, Misuse, OpId, Operation, Outcome, Plan, Rendezvous,
+    Repair, Replier, Reply, Request, Requester, Seen, Status, StatusBit, Switch, SwitchAction, SwitchKind,
     Target, Work,
 };
 
@@ -191,7 +191,7 @@ fn what_others_see_of_a_plan() {
     );
     assert_eq!([0, 7].map(|entry| without(Repair::FLAG_PER_PTE).flag_of(entry)), [0, 0]);
     let gated = |plan| {
-        let mut switch = Switch::new(&plan, Change::In);
+        let mut switch = Switch::new(&plan, SwitchKind::In);
         while !matches!(switch.next(), SwitchAction::IsChanging | SwitchAction::TakeStale) {
             switch.did(false).unwrap();
         }

@@ -22,7 +22,7 @@ use crate::{Misuse, Order, Plan, Repair};
 
 /// The three sets of an address space, as plain data. [`SharedSpace`](crate::SharedSpace) has them as atomics.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash)]
-pub struct Space<const W: usize = 1> {
+pub struct SpaceCpus<const W: usize = 1> {
     /// CPUs that may hold translations.
     pub members: CpuSet<W>,
     /// CPUs that may use translations now.
@@ -33,7 +33,7 @@ pub struct Space<const W: usize = 1> {
 
 /// What a CPU does to itself.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
-pub enum Change {
+pub enum SwitchKind {
     /// It begins to run the space.
     In,
     /// It stops running the space (for another one, or to idle), and keeps its translations.
@@ -75,10 +75,10 @@ pub enum SwitchAction {
     Finished,
 }
 
-/// The steps of a [`Change`], in the only order that misses no request.
+/// The steps of a [`SwitchKind`], in the only order that misses no request.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub struct Switch {
-    change: Change,
+    change: SwitchKind,
     gate: bool,
     at: u8,
     stale: bool,
@@ -86,7 +86,7 @@ pub struct Switch {
 
 impl Switch {
     /// Returns the steps of `change` under `plan`.
-    pub const fn new(plan: &Plan, change: Change) -> Self {
+    pub const fn new(plan: &Plan, change: SwitchKind) -> Self {
         let gate = matches!(plan.algorithm().order(), Order::TwoPhase) && plan.has(Repair::ALL_LOADERS);
         Self { change, gate, at: 0, stale: false }
     }
@@ -94,10 +94,10 @@ impl Switch {
     const fn steps(&self) -> &'static [SwitchAction] {
         use SwitchAction as S;
         match self.change {
-            Change::In => &[S::Open, S::Join, S::SetRunning, S::IsChanging, S::TakeStale, S::FlushSpace],
-            Change::Out => &[S::Drain, S::ClearRunning],
-            Change::OutAndForget => &[S::Drain, S::ClearRunning, S::FlushSpace, S::Part],
-            Change::Offline => &[S::Drain, S::ClearRunning, S::Part, S::Close, S::Serve, S::FlushAll],
+            SwitchKind::In => &[S::Open, S::Join, S::SetRunning, S::IsChanging, S::TakeStale, S::FlushSpace],
+            SwitchKind::Out => &[S::Drain, S::ClearRunning],
+            SwitchKind::OutAndForget => &[S::Drain, S::ClearRunning, S::FlushSpace, S::Part],
+            SwitchKind::Offline => &[S::Drain, S::ClearRunning, S::Part, S::Close, S::Serve, S::FlushAll],
         }
     }
 
@@ -127,7 +127,7 @@ impl Switch {
         let (gate, change, stale) = (self.gate, self.change, self.stale);
         let idle = |next| match next {
             SwitchAction::IsChanging => !gate,
-            SwitchAction::FlushSpace => change == Change::In && !stale,
+            SwitchAction::FlushSpace => change == SwitchKind::In && !stale,
             _ => false,
         };
         while idle(self.next_at(self.at)) {

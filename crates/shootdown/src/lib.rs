@@ -27,7 +27,7 @@ mod watched;
 pub use algorithm::{Algorithm, Consistency, LowRights, Order, Style, Unsuitable};
 pub use batch::Batch;
 pub use hardware::{Hardware, Loader, Status, StatusBit};
-pub use lazy::{Change, Space, Switch, SwitchAction};
+pub use lazy::{SpaceCpus, Switch, SwitchAction, SwitchKind};
 pub use mailbox::Mailbox;
 pub use op::{Misuse, OpId, Outcome};
 pub use operation::{Ended, Operation, leaked};
@@ -35,6 +35,6 @@ pub use plan::{Plan, Rendezvous, Repair, Want};
 pub use protocol::{Action, Miss, MissAction, Replier, Reply, Requester, Seen, Source};
 pub use queue::{Duty, OpSet, Queue, Request, Target, Work};
 pub use space::{SharedSet, SharedSpace};
-pub use system::{CpuHandle, Edit, Local, RemoteTlbs, Synchronous, System};
+pub use system::{CpuHandle, Edit, LocalCpu, RemoteTlbs, Synchronous, System};
 #[cfg(all(feature = "hazards", not(tlbkit_loom)))]
 pub use watched::{Access, watch};

@@ -98,7 +98,9 @@ impl fmt::Display for Misuse {
                 f.write_str("the plan is for unmapping: make one with `LowRights::MayWriteBack`")
             }
             Self::StillRuns { cpu } => write!(f, "CPU {cpu} runs another address space: leave that first"),
-            Self::NoRemoteTlbs => f.write_str("the plan flushes other CPUs' TLBs: implement `Local::remote`"),
+            Self::NoRemoteTlbs => {
+                f.write_str("the plan flushes other CPUs' TLBs: implement `LocalCpu::remote`")
+            }
             Self::Busy { op } => write!(f, "operation {op} is still under way"),
             Self::Attached { cpu } => write!(f, "CPU {cpu} has a handle already: pass that on, or drop it"),
             Self::OtherSystem { cpu } => write!(f, "the handle of CPU {cpu} belongs to another system"),

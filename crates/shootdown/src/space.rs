@@ -50,7 +50,7 @@ impl<const W: usize> SharedSet<W> {
     }
 }
 
-/// [`Space`](crate::Space)'s three sets as atomics, sequentially consistent: a CPU that marks and then looks, and a CPU
+/// [`SpaceCpus`](crate::SpaceCpus)'s three sets as atomics, sequentially consistent: a CPU that marks and then looks, and a CPU
 /// that enters and then looks, cannot both see nothing.
 ///
 /// A kernel lets [`System::switch`](crate::System::switch) keep them: a CPU that uses the space without being among

@@ -6,9 +6,9 @@ use std::cell::Cell;
 
 use tlbkit_addr::{Asid, CpuSet, Flush, Pages, Vpn};
 use tlbkit_shootdown::{
-    Action, Algorithm, Change, Duty, Edit, Hardware, Local, LowRights, Misuse, OpId, Operation, Outcome,
-    Plan, Queue, RemoteTlbs, Rendezvous, Replier, Request, Requester, Seen, SharedSpace, Status, StatusBit,
-    Style, System, Target, leaked,
+    Action, Algorithm, Duty, Edit, Hardware, LocalCpu, LowRights, Misuse, OpId, Operation, Outcome, Plan,
+    Queue, RemoteTlbs, Rendezvous, Replier, Request, Requester, Seen, SharedSpace, Status, StatusBit, Style,
+    SwitchKind, System, Target, leaked,
 };
 
 mod support;
@@ -64,7 +64,7 @@ struct Counting {
     completed: Vec<(u8, Outcome)>,
 }
 
-impl Local<u8> for Counting {
+impl LocalCpu<u8> for Counting {
     fn flush(&mut self, _space: Option<Asid>, _what: &Flush, _drain: bool) {
         self.flushes += 1;
     }
@@ -302,7 +302,7 @@ fn an_operation_whose_last_replier_is_offline_is_its_requesters_again() {
         let elsewhere = SharedSpace::new();
         let mut two = kernel.attach(2).unwrap();
         let last = if online == 0 { &mut one } else { &mut two };
-        kernel.switch(last, &mut there, Change::Offline, &elsewhere, Asid::default()).unwrap();
+        kernel.switch(last, &mut there, SwitchKind::Offline, &elsewhere, Asid::default()).unwrap();
         there = Counting::default();
         kernel.start(&mut zero, &mut here, plan, page(online + 2, 9)).ok().unwrap();
         if online == 1 {
@@ -323,7 +323,7 @@ fn an_operation_whose_last_replier_is_offline_is_its_requesters_again() {
 /// Lets others go on where it waits, and counts how often others may have waited for it.
 struct Waiting<F>(F, usize);
 
-impl<F: FnMut()> Local<u8> for Waiting<F> {
+impl<F: FnMut()> LocalCpu<u8> for Waiting<F> {
     fn flush(&mut self, _space: Option<Asid>, _what: &Flush, _drain: bool) {}
     fn interrupt(&mut self, _cpus: CpuSet) {}
     fn complete(&mut self, _op: OpId, _payload: u8, _outcome: Outcome) {}
@@ -494,10 +494,10 @@ fn what_is_wrong_in_a_mailbox_is_told_when_the_call_is_through() {
     let elsewhere = SharedSpace::new();
     let mut here = Counting::default();
     let wrong = Err(Misuse::NoSuchCpu { cpu: 9 });
-    assert_eq!(kernel.switch(&mut zero, &mut here, Change::In, &elsewhere, Asid::default()), wrong);
+    assert_eq!(kernel.switch(&mut zero, &mut here, SwitchKind::In, &elsewhere, Asid::default()), wrong);
     assert!(elsewhere.running.contains(0));
     post(&kernel, 0, request(9)).unwrap();
-    assert_eq!(kernel.switch(&mut zero, &mut here, Change::Offline, &elsewhere, Asid::default()), wrong);
+    assert_eq!(kernel.switch(&mut zero, &mut here, SwitchKind::Offline, &elsewhere, Asid::default()), wrong);
     assert_eq!(here.flushes, 2, "for the request, and all in the end");
     assert_eq!(post(&kernel, 0, request(9)), Ok(false));
 }
@@ -516,7 +516,10 @@ fn a_station_is_one_cpus_of_one_system() {
         matches!(other.start(&mut zero, &mut here, plan, page(1, 7)), Err((edit, why)) if (edit.1, why) == (7, other_system))
     );
     let space = SharedSpace::new();
-    assert_eq!(other.switch(&mut zero, &mut here, Change::In, &space, Asid::default()), Err(other_system));
+    assert_eq!(
+        other.switch(&mut zero, &mut here, SwitchKind::In, &space, Asid::default()),
+        Err(other_system)
+    );
     assert!(!space.members.contains(0));
     post(&other, 0, request(0)).unwrap();
     assert_eq!(other.poll(&mut zero, &mut here), Err(other_system));
@@ -535,14 +538,14 @@ fn going_offline_leaves_nobody_waiting() {
     let mut switch = |there: &mut Counting, change| {
         kernel.switch(&mut one, there, change, &elsewhere, Asid::default()).unwrap();
     };
-    switch(&mut there, Change::In);
+    switch(&mut there, SwitchKind::In);
     assert!(elsewhere.members.contains(1) && elsewhere.running.contains(1));
     kernel.start(&mut zero, &mut here, plan, page(2, 9)).ok().unwrap();
-    switch(&mut there, Change::Offline);
+    switch(&mut there, SwitchKind::Offline);
     assert_eq!(there.completed, [(9, Outcome::Done)]);
     assert!(!elsewhere.members.contains(1) && !elsewhere.running.contains(1));
     assert_eq!(post(&kernel, 1, request(0)), Ok(false));
-    switch(&mut there, Change::In);
+    switch(&mut there, SwitchKind::In);
     assert_eq!(post(&kernel, 1, request(0)), Ok(true));
 }
 
@@ -619,7 +622,7 @@ struct Remote {
     looks: u32,
 }
 
-impl Local<u8> for Remote {
+impl LocalCpu<u8> for Remote {
     fn flush(&mut self, _space: Option<Asid>, _what: &Flush, _drain: bool) {
         self.here += 1;
     }
@@ -661,7 +664,7 @@ fn a_remote_flush_is_awaited_and_needs_a_way_to_do_it() {
     let mut without = Counting::default();
     let (edit, why) = kernel.start(&mut handle, &mut without, remote, on([0, 2], 9)).err().unwrap();
     assert_eq!((edit.1, why), (9, Misuse::NoRemoteTlbs));
-    assert!(why.to_string().contains("implement `Local::remote`"));
+    assert!(why.to_string().contains("implement `LocalCpu::remote`"));
     assert_eq!((without.flushes, without.completed.len()), (0, 0));
 
     let mut local = Remote { here: 0, asked: Vec::new(), looks: 3 };

@@ -7,8 +7,8 @@ use std::cell::RefCell;
 
 use tlbkit_addr::{Asid, CpuSet, Flush};
 use tlbkit_shootdown::{
-    Algorithm, Change, Edit, Hardware, Local, LowRights, Misuse, OpId, Order, Outcome, Plan, RemoteTlbs,
-    SharedSpace, Synchronous, System, leaked,
+    Algorithm, Edit, Hardware, LocalCpu, LowRights, Misuse, OpId, Order, Outcome, Plan, RemoteTlbs,
+    SharedSpace, SwitchKind, Synchronous, System, leaked,
 };
 
 mod support;
@@ -67,7 +67,7 @@ struct Cpu<'s, F = fn()> {
     wait: F,
 }
 
-impl<F: FnMut()> Local<u8> for Cpu<'_, F> {
+impl<F: FnMut()> LocalCpu<u8> for Cpu<'_, F> {
     fn flush(&mut self, _space: Option<Asid>, _what: &Flush, _drain: bool) {
         self.flushes += 1;
     }
@@ -282,7 +282,7 @@ fn who_goes_offline_keeps_nothing_from_coming_back() {
     let [mut zero, mut one, mut two] = [0, 1, 2].map(|cpu| kernel.attach(cpu).unwrap());
     let offline = |handle: &mut _| {
         let mut cpu = cpu(&log, || ());
-        kernel.switch(handle, &mut cpu, Change::Offline, &space, Asid::default()).unwrap();
+        kernel.switch(handle, &mut cpu, SwitchKind::Offline, &space, Asid::default()).unwrap();
     };
     shoot!(kernel, zero, one, &log, &space, 1);
     offline(&mut one);

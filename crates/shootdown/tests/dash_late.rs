@@ -10,8 +10,8 @@ use tlbkit_addr::{Asid, Attr, CpuSet, Flush, PageSize, Pfn, Vpn};
 use tlbkit_shootdown::dash::{Completed, Config, Dash, Hint, Tables, Ticket, Unmapping};
 use tlbkit_shootdown::tolerance::Entry;
 use tlbkit_shootdown::{
-    Algorithm, Edit, Hardware, Loader, Local, LowRights, OpId, Outcome, Plan, SharedSpace, Status, StatusBit,
-    System,
+    Algorithm, Edit, Hardware, Loader, LocalCpu, LowRights, OpId, Outcome, Plan, SharedSpace, Status,
+    StatusBit, System,
 };
 
 const AT: Vpn = Vpn::new(5);
@@ -89,7 +89,7 @@ struct Cpu<'m> {
     late: Option<Entry>,
 }
 
-impl Local<(Ticket, Asid)> for Cpu<'_> {
+impl LocalCpu<(Ticket, Asid)> for Cpu<'_> {
     fn flush(&mut self, _space: Option<Asid>, _what: &Flush, drain: bool) {
         if let Some(late) = self.late.take_if(|_| drain) {
             *self.memory.page.lock().unwrap() = Some(late);

@@ -7,7 +7,7 @@ use std::sync::atomic::{AtomicUsize, Ordering};
 
 use tlbkit_addr::{Asid, CpuSet, Flush};
 use tlbkit_shootdown::{
-    Algorithm, Edit, Hardware, Local, LowRights, OpId, Outcome, Plan, Rendezvous, SharedSpace, System,
+    Algorithm, Edit, Hardware, LocalCpu, LowRights, OpId, Outcome, Plan, Rendezvous, SharedSpace, System,
 };
 
 mod support;
@@ -39,7 +39,7 @@ impl Edit<1> for Change<'_> {
 /// asks the other.
 struct Cpu<'m>(&'m AtomicUsize, Option<&'m Barrier>);
 
-impl Local<()> for Cpu<'_> {
+impl LocalCpu<()> for Cpu<'_> {
     fn flush(&mut self, _space: Option<Asid>, _what: &Flush, _drain: bool) {
         self.0.fetch_add(1, Ordering::SeqCst);
     }

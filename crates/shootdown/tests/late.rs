@@ -6,7 +6,7 @@ use std::sync::atomic::{AtomicBool, AtomicU8, Ordering};
 
 use tlbkit_addr::{Asid, CpuSet, Flush};
 use tlbkit_shootdown::{
-    Algorithm, Edit, Hardware, Local, LowRights, Misuse, OpId, Outcome, Plan, Rendezvous, SharedSpace,
+    Algorithm, Edit, Hardware, LocalCpu, LowRights, Misuse, OpId, Outcome, Plan, Rendezvous, SharedSpace,
     Synchronous, System,
 };
 
@@ -73,7 +73,7 @@ impl Cpu<'_> {
     }
 }
 
-impl Local<()> for Cpu<'_> {
+impl LocalCpu<()> for Cpu<'_> {
     fn flush(&mut self, _space: Option<Asid>, _what: &Flush, drain: bool) {
         self.flushes += 1;
         if drain {

@@ -4,7 +4,8 @@
 
 use tlbkit_addr::{Asid, CpuSet, Flush};
 use tlbkit_shootdown::{
-    Algorithm, Change, Edit, Hardware, Local, LowRights, Misuse, OpId, Outcome, Plan, SharedSpace, System,
+    Algorithm, Edit, Hardware, LocalCpu, LowRights, Misuse, OpId, Outcome, Plan, SharedSpace, SwitchKind,
+    System,
 };
 
 mod support;
@@ -43,7 +44,7 @@ struct Cpu {
     ended: usize,
 }
 
-impl Local<()> for Cpu {
+impl LocalCpu<()> for Cpu {
     fn flush(&mut self, space: Option<Asid>, _what: &Flush, _drain: bool) {
         match space {
             Some(_) => self.flushes += 1,
@@ -83,17 +84,17 @@ fn leaving_keeps_translations() {
             std::mem::take(cpu)
         };
         let drains = usize::from(hardware.status_overwrites());
-        assert_eq!(switch(&mut here, Change::In), Cpu::default(), "{name}: it has nothing yet");
-        assert_eq!(switch(&mut here, Change::Out), Cpu { drains, ..Cpu::default() }, "{name}");
+        assert_eq!(switch(&mut here, SwitchKind::In), Cpu::default(), "{name}: it has nothing yet");
+        assert_eq!(switch(&mut here, SwitchKind::Out), Cpu { drains, ..Cpu::default() }, "{name}");
         assert!(space.members.contains(1) && !space.running.contains(1), "{name}");
-        assert_eq!(switch(&mut here, Change::In), Cpu::default(), "{name}: it has kept what it had");
-        switch(&mut here, Change::Out);
+        assert_eq!(switch(&mut here, SwitchKind::In), Cpu::default(), "{name}: it has kept what it had");
+        switch(&mut here, SwitchKind::Out);
         let mut requester = Cpu::default();
         kernel.start(&mut zero, &mut requester, plan(&hardware), Page(&space)).unwrap();
         assert_eq!((requester.asked.len(), requester.ended), (0, 1), "{name}: no CPU waits for it");
-        assert_eq!(switch(&mut here, Change::In), Cpu { flushes: 1, ..Cpu::default() }, "{name}");
+        assert_eq!(switch(&mut here, SwitchKind::In), Cpu { flushes: 1, ..Cpu::default() }, "{name}");
         let forgets = Cpu { flushes: 1, drains, ..Cpu::default() };
-        assert_eq!(switch(&mut here, Change::OutAndForget), forgets, "{name}");
+        assert_eq!(switch(&mut here, SwitchKind::OutAndForget), forgets, "{name}");
         assert!(!space.members.contains(1), "{name}");
     }
 }
@@ -104,7 +105,7 @@ fn a_cache_that_needs_the_entry_keeps_nothing() {
     let (space, kernel) =
         (SharedSpace::new(), Kernel::new(Hardware { lines_need_entry: true, ..Hardware::RP3 }));
     let (mut one, mut cpu) = (kernel.attach(1).unwrap(), Cpu::default());
-    for change in [Change::In, Change::Out] {
+    for change in [SwitchKind::In, SwitchKind::Out] {
         kernel.switch(&mut one, &mut cpu, change, &space, Asid::default()).unwrap();
     }
     assert_eq!((cpu.flushes, space.members.contains(1)), (1, false));
@@ -119,20 +120,20 @@ fn a_cpu_that_runs_another_space_does_not_go_offline() {
     let mut switch = |cpu: &mut Cpu, change, space: &SharedSpace| {
         kernel.switch(&mut one, cpu, change, space, Asid::default())
     };
-    switch(&mut there, Change::In, &one_space).unwrap();
-    switch(&mut there, Change::In, &other).unwrap();
+    switch(&mut there, SwitchKind::In, &one_space).unwrap();
+    switch(&mut there, SwitchKind::In, &other).unwrap();
     let refused = Err(Misuse::StillRuns { cpu: 1 });
     let before = std::mem::take(&mut there);
     assert_eq!(before, Cpu::default());
-    assert_eq!(switch(&mut there, Change::Offline, &one_space), refused);
-    assert_eq!(switch(&mut there, Change::Offline, &SharedSpace::new()), refused);
+    assert_eq!(switch(&mut there, SwitchKind::Offline, &one_space), refused);
+    assert_eq!(switch(&mut there, SwitchKind::Offline, &SharedSpace::new()), refused);
     assert_eq!((there, one_space.running.contains(1)), (Cpu::default(), true), "nothing has been done");
     let mut there = Cpu::default();
     kernel.start(&mut zero, &mut here, plan(&Hardware::I386), Page(&other)).unwrap();
     assert_eq!((here.asked.as_slice(), here.ended), ([1].as_slice(), 0), "it is asked");
     // Having left that one, it goes offline with the other, and replies before it does.
-    switch(&mut there, Change::Out, &other).unwrap();
-    switch(&mut there, Change::Offline, &one_space).unwrap();
+    switch(&mut there, SwitchKind::Out, &other).unwrap();
+    switch(&mut there, SwitchKind::Offline, &one_space).unwrap();
     assert_eq!((there.ended, there.all), (1, 1));
     assert!(refused.is_err_and(|why| why.to_string().contains("leave that first")));
 }

@@ -10,8 +10,8 @@ use loom::sync::atomic::{AtomicUsize, Ordering};
 use loom::thread;
 use tlbkit_addr::{Asid, CpuSet, Flush};
 use tlbkit_shootdown::{
-    Algorithm, Change, Duty, Edit, Hardware, Local, LowRights, Miss, MissAction, OpId, Outcome, Plan,
-    Request, SharedSpace, Source, System, Target,
+    Algorithm, Duty, Edit, Hardware, LocalCpu, LowRights, Miss, MissAction, OpId, Outcome, Plan, Request,
+    SharedSpace, Source, SwitchKind, System, Target,
 };
 
 mod support;
@@ -91,7 +91,7 @@ struct Cpu {
     held: usize,
 }
 
-impl Local<()> for Cpu {
+impl LocalCpu<()> for Cpu {
     fn flush(&mut self, _space: Option<Asid>, _what: &Flush, _drain: bool) {
         self.held = 0;
     }
@@ -254,7 +254,7 @@ impl Edit<1> for Unlink {
 
 struct Walker(Arc<Node>);
 
-impl Local<bool> for Walker {
+impl LocalCpu<bool> for Walker {
     fn flush(&mut self, _space: Option<Asid>, _what: &Flush, _drain: bool) {}
     fn interrupt(&mut self, _cpus: CpuSet) {}
     fn ended(&mut self, _op: OpId, _outcome: Outcome) {
@@ -306,7 +306,7 @@ fn what_a_walk_may_enter_after_its_acknowledgement_is_carried() {
                         thread::yield_now();
                     }
                     kernel
-                        .switch(&mut handle, &mut cpu, Change::Out, &node.space, Asid::default())
+                        .switch(&mut handle, &mut cpu, SwitchKind::Out, &node.space, Asid::default())
                         .expect("it fits");
                     kernel.poll(&mut handle, &mut cpu).expect("in flight");
                 })
@@ -338,7 +338,9 @@ fn a_lazy_cpu_and_a_requester_do_not_miss_each_other() {
                 // Held from when it last ran the space.
                 let mut cpu = Cpu { shared, plan, held: 1 };
                 let space = &cpu.shared.clone().space;
-                kernel.switch(&mut handle, &mut cpu, Change::In, space, Asid::default()).expect("it fits");
+                kernel
+                    .switch(&mut handle, &mut cpu, SwitchKind::In, space, Asid::default())
+                    .expect("it fits");
                 cpu.touch();
                 while cpu.shared.completed.load(Ordering::Acquire) == 0 {
                     kernel.poll(&mut handle, &mut cpu).expect("in flight");
@@ -373,7 +375,7 @@ fn a_cpu_that_goes_offline_holds_nobody_up() {
         let mut cpu = Cpu { shared: shared.clone(), plan, held: 0 };
         cpu.touch();
         kernel
-            .switch(&mut handle, &mut cpu, Change::Offline, &shared.space, Asid::default())
+            .switch(&mut handle, &mut cpu, SwitchKind::Offline, &shared.space, Asid::default())
             .expect("it fits");
         assert_eq!(cpu.held, 0);
         requester.join().expect("it holds");
@@ -385,7 +387,7 @@ fn a_cpu_that_goes_offline_holds_nobody_up() {
 #[derive(Default)]
 struct Ends(Vec<Outcome>);
 
-impl Local<()> for Ends {
+impl LocalCpu<()> for Ends {
     fn flush(&mut self, _space: Option<Asid>, _what: &Flush, _drain: bool) {}
     fn interrupt(&mut self, _cpus: CpuSet) {}
     fn complete(&mut self, _op: OpId, (): (), outcome: Outcome) {

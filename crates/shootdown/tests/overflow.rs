@@ -8,7 +8,7 @@ use std::sync::mpsc::{Receiver, Sender, channel};
 
 use tlbkit_addr::{Asid, CpuSet, Flush};
 use tlbkit_shootdown::{
-    Algorithm, Duty, Edit, Hardware, Local, LowRights, OpId, Outcome, Plan, Request, SharedSpace, System,
+    Algorithm, Duty, Edit, Hardware, LocalCpu, LowRights, OpId, Outcome, Plan, Request, SharedSpace, System,
     Target,
 };
 
@@ -41,7 +41,7 @@ impl Edit<1> for Nothing<'_> {
 /// What a CPU does where it waits.
 struct Cpu<F>(F);
 
-impl<F: FnMut()> Local<()> for Cpu<F> {
+impl<F: FnMut()> LocalCpu<()> for Cpu<F> {
     fn flush(&mut self, _space: Option<Asid>, _what: &Flush, _drain: bool) {}
     fn interrupt(&mut self, _cpus: CpuSet) {}
     fn complete(&mut self, _op: OpId, (): (), outcome: Outcome) {

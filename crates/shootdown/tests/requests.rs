@@ -7,7 +7,7 @@ use std::sync::atomic::{AtomicBool, Ordering};
 
 use tlbkit_addr::{Asid, CpuSet, Flush, FlushScope, Pages, Vpn};
 use tlbkit_shootdown::{
-    Algorithm, Edit, Hardware, Local, LowRights, OpId, Outcome, Plan, Rendezvous, SharedSpace, System,
+    Algorithm, Edit, Hardware, LocalCpu, LowRights, OpId, Outcome, Plan, Rendezvous, SharedSpace, System,
 };
 
 const CPUS: usize = 3;
@@ -50,7 +50,7 @@ struct Seen {
 
 struct Cpu<'s>(usize, &'s Seen);
 
-impl Local<()> for Cpu<'_> {
+impl LocalCpu<()> for Cpu<'_> {
     fn flush(&mut self, space: Option<Asid>, what: &Flush, _drain: bool) {
         self.1.flushed[self.0].lock().unwrap().push((space, what.clone()));
     }

@@ -10,7 +10,8 @@ use std::time::Duration;
 
 use tlbkit_addr::{Asid, CpuSet, Flush};
 use tlbkit_shootdown::{
-    Algorithm, Change, Edit, Hardware, Local, LowRights, OpId, Outcome, Plan, Rendezvous, SharedSpace, System,
+    Algorithm, Edit, Hardware, LocalCpu, LowRights, OpId, Outcome, Plan, Rendezvous, SharedSpace, SwitchKind,
+    System,
 };
 
 mod support;
@@ -69,7 +70,7 @@ struct Cpu<'m> {
     me: usize,
 }
 
-impl Local<()> for Cpu<'_> {
+impl LocalCpu<()> for Cpu<'_> {
     fn flush(&mut self, _space: Option<Asid>, _what: &Flush, _drain: bool) {}
     fn interrupt(&mut self, cpus: CpuSet) {
         cpus.iter().for_each(|cpu| self.machine.interrupt(cpu));
@@ -113,7 +114,7 @@ fn sleep_through(plan: Plan, rendezvous: Rendezvous) {
                 let mut cpu = Cpu { machine, me };
                 machine.waiting[me].store(true, Ordering::SeqCst);
                 kernel
-                    .switch(&mut handle, &mut cpu, Change::In, &machine.space, Asid::default())
+                    .switch(&mut handle, &mut cpu, SwitchKind::In, &machine.space, Asid::default())
                     .expect("it fits");
                 let mut left = EACH;
                 while !machine.is_over() {

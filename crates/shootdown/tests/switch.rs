@@ -7,8 +7,8 @@ use std::collections::{BTreeSet, HashSet};
 use SwitchAction as S;
 use proptest::prelude::*;
 use tlbkit_shootdown::{
-    Action, Algorithm, Change, Hardware, LowRights, Misuse, Plan, Requester, Seen, SharedSpace, Space,
-    Switch, SwitchAction,
+    Action, Algorithm, Hardware, LowRights, Misuse, Plan, Requester, Seen, SharedSpace, SpaceCpus, Switch,
+    SwitchAction, SwitchKind,
 };
 
 fn plan(algorithm: Algorithm) -> Plan {
@@ -16,7 +16,7 @@ fn plan(algorithm: Algorithm) -> Plan {
 }
 
 /// Carries a change out, and returns what it asked for.
-fn steps(plan: &Plan, change: Change, mut answer: impl FnMut(SwitchAction) -> bool) -> Vec<SwitchAction> {
+fn steps(plan: &Plan, change: SwitchKind, mut answer: impl FnMut(SwitchAction) -> bool) -> Vec<SwitchAction> {
     let mut switch = Switch::new(plan, change);
     let mut asked = Vec::new();
     while switch.next() != S::Finished {
@@ -38,7 +38,7 @@ fn who_comes_flushes_if_he_may_have_missed_something() {
         for case in 0..24 {
             let (was_no_member, stale, changing) = (case & 1 != 0, case & 2 != 0, case / 8);
             let mut looks = 0;
-            let asked = steps(&plan(algorithm), Change::In, |action| match action {
+            let asked = steps(&plan(algorithm), SwitchKind::In, |action| match action {
                 S::Join => was_no_member,
                 S::IsChanging => {
                     looks += 1;
@@ -68,10 +68,10 @@ fn who_leaves_says_so_when_he_uses_it_no_more() {
     for algorithm in [Algorithm::PteFirst, Algorithm::TwoPhase] {
         for answer in [false, true] {
             let steps = |change| steps(&plan(algorithm), change, |_| answer);
-            assert_eq!(steps(Change::Out), [S::Drain, S::ClearRunning]);
-            assert_eq!(steps(Change::OutAndForget), [S::Drain, S::ClearRunning, S::FlushSpace, S::Part]);
+            assert_eq!(steps(SwitchKind::Out), [S::Drain, S::ClearRunning]);
+            assert_eq!(steps(SwitchKind::OutAndForget), [S::Drain, S::ClearRunning, S::FlushSpace, S::Part]);
             let offline = [S::Drain, S::ClearRunning, S::Part, S::Close, S::Serve, S::FlushAll];
-            assert_eq!(steps(Change::Offline), offline);
+            assert_eq!(steps(SwitchKind::Offline), offline);
         }
     }
 }
@@ -83,8 +83,8 @@ struct Race {
     requester: Requester,
     /// CPU 1's change under way, and those that follow.
     switch: Switch,
-    then: &'static [Change],
-    space: Space,
+    then: &'static [SwitchKind],
+    space: SpaceCpus,
     lowered: bool,
     /// CPU 1's TLB still has the old rights.
     old: bool,
@@ -94,9 +94,9 @@ struct Race {
 }
 
 impl Race {
-    fn new(running: bool, changes: &'static [Change]) -> Self {
+    fn new(running: bool, changes: &'static [SwitchKind]) -> Self {
         let plan = plan(Algorithm::PteFirst);
-        let mut space = Space { members: [0, 1].into_iter().collect(), ..Space::default() };
+        let mut space = SpaceCpus { members: [0, 1].into_iter().collect(), ..SpaceCpus::default() };
         space.running.insert(0);
         if running {
             space.running.insert(1);
@@ -202,12 +202,12 @@ impl Race {
 /// One CPU marks and then looks which CPUs run; the other says that it runs and then looks for the mark: all interleavings.
 #[test]
 fn nobody_runs_with_rights_that_an_operation_has_taken_away() {
-    const STORIES: [(bool, &[Change]); 5] = [
-        (false, &[Change::In]),
-        (false, &[Change::In, Change::Out, Change::In]),
-        (true, &[Change::Out, Change::In]),
-        (true, &[Change::OutAndForget, Change::In]),
-        (true, &[Change::Offline, Change::In]),
+    const STORIES: [(bool, &[SwitchKind]); 5] = [
+        (false, &[SwitchKind::In]),
+        (false, &[SwitchKind::In, SwitchKind::Out, SwitchKind::In]),
+        (true, &[SwitchKind::Out, SwitchKind::In]),
+        (true, &[SwitchKind::OutAndForget, SwitchKind::In]),
+        (true, &[SwitchKind::Offline, SwitchKind::In]),
     ];
     for (running, changes) in STORIES {
         let mut open = vec![Race::new(running, changes)];

@@ -8,8 +8,8 @@ use std::sync::{Mutex, MutexGuard};
 
 use tlbkit_addr::{Asid, CpuSet, Flush, Pages, Vpn};
 use tlbkit_shootdown::{
-    Algorithm, Change, Edit, Hardware, Loader, Local, LowRights, Miss, MissAction, OpId, Order, Outcome,
-    Plan, RemoteTlbs, Rendezvous, SharedSpace, Source, Style, System,
+    Algorithm, Edit, Hardware, Loader, LocalCpu, LowRights, Miss, MissAction, OpId, Order, Outcome, Plan,
+    RemoteTlbs, Rendezvous, SharedSpace, Source, Style, SwitchKind, System,
 };
 
 mod support;
@@ -172,7 +172,7 @@ struct Cpu<'a> {
     me: usize,
 }
 
-impl Local<Option<usize>> for Cpu<'_> {
+impl LocalCpu<Option<usize>> for Cpu<'_> {
     fn flush(&mut self, _space: Option<Asid>, what: &Flush, _drain: bool) {
         self.memory.flush(self.me, what);
     }
@@ -240,7 +240,7 @@ fn stress(plans: &[Plan], rendezvous: Rendezvous, turns: usize) {
                 let switch = |handle: &mut _, cpu: &mut _, change| {
                     kernel.switch(handle, cpu, change, &memory.space, Asid::default()).expect("it fits");
                 };
-                switch(&mut handle, &mut cpu, Change::In);
+                switch(&mut handle, &mut cpu, SwitchKind::In);
                 for _ in 0..turns {
                     let random = random(&mut state);
                     let page = random >> 8 & (PAGES - 1);
@@ -254,7 +254,7 @@ fn stress(plans: &[Plan], rendezvous: Rendezvous, turns: usize) {
                         }
                         3..9 => memory.map(page),
                         9 => {
-                            let change = [Change::Out, Change::OutAndForget, Change::Offline];
+                            let change = [SwitchKind::Out, SwitchKind::OutAndForget, SwitchKind::Offline];
                             switch(&mut handle, &mut cpu, change[random >> 20 & 1]);
                             if random >> 28 & 3 == 0 {
                                 switch(&mut handle, &mut cpu, change[2]);
@@ -263,7 +263,7 @@ fn stress(plans: &[Plan], rendezvous: Rendezvous, turns: usize) {
                             for _ in 0..4 {
                                 std::thread::yield_now();
                             }
-                            switch(&mut handle, &mut cpu, Change::In);
+                            switch(&mut handle, &mut cpu, SwitchKind::In);
                         }
                         _ => memory.touch(misses, me, page),
                     }
@@ -278,7 +278,7 @@ fn stress(plans: &[Plan], rendezvous: Rendezvous, turns: usize) {
                     kernel.poll(&mut handle, &mut cpu).expect("requests are of operations in flight");
                     std::thread::yield_now();
                 }
-                switch(&mut handle, &mut cpu, Change::Out);
+                switch(&mut handle, &mut cpu, SwitchKind::Out);
                 memory.left.fetch_add(1, Ordering::SeqCst);
                 while me == 0 && memory.left.load(Ordering::SeqCst) < THREADS {
                     std::thread::yield_now();

@@ -16,8 +16,8 @@ use tlbkit_shootdown::ipc::{Access, IpcError, IpcRegion, LowAction, MessageStep,
 use tlbkit_shootdown::pageout::{PageAction, PageOut};
 use tlbkit_shootdown::tolerance::Entry;
 use tlbkit_shootdown::{
-    Algorithm, Change, CpuHandle, Edit, Hardware, Local, LowRights, Misuse, OpId, Order, Outcome, Plan,
-    SharedSpace, Status, System,
+    Algorithm, CpuHandle, Edit, Hardware, LocalCpu, LowRights, Misuse, OpId, Order, Outcome, Plan,
+    SharedSpace, Status, SwitchKind, System,
 };
 
 const CPUS: usize = 3;
@@ -266,7 +266,7 @@ impl Drop for Cpu<'_> {
     }
 }
 
-impl Local<Unmapped> for Cpu<'_> {
+impl LocalCpu<Unmapped> for Cpu<'_> {
     fn flush(&mut self, space: Option<Asid>, what: &Flush, drain: bool) {
         if drain {
             self.land();
@@ -406,7 +406,7 @@ fn run<'m>(machine: &'m Machine<'m>, program: impl Fn(&Kernel<'m>, &mut Seat<'_>
                 let mut seat = kernel.attach(me).expect("it is free");
                 let mut cpu = Cpu { machine, me, space: 0, tlb: Default::default(), late: None };
                 kernel
-                    .switch(&mut seat, &mut cpu, Change::In, &machine.spaces[0], asid(0))
+                    .switch(&mut seat, &mut cpu, SwitchKind::In, &machine.spaces[0], asid(0))
                     .expect("it comes");
                 program(kernel, &mut seat, &mut cpu);
                 machine.finished.fetch_add(1, Ordering::SeqCst);
@@ -474,8 +474,8 @@ fn a_received_message_is_the_receivers() {
             let machine = cpu.machine;
             let (me, home) = (cpu.me, if cpu.me == 2 { 1 } else { 0 });
             if home == 1 {
-                kernel.switch(seat, cpu, Change::Out, &machine.spaces[0], asid(0)).expect("it ran that");
-                kernel.switch(seat, cpu, Change::In, &machine.spaces[1], asid(1)).expect("it comes");
+                kernel.switch(seat, cpu, SwitchKind::Out, &machine.spaces[0], asid(0)).expect("it ran that");
+                kernel.switch(seat, cpu, SwitchKind::In, &machine.spaces[1], asid(1)).expect("it comes");
                 cpu.space = 1;
             }
             let store = |cpu: &mut Cpu<'_>, value| {

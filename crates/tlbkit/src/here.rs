@@ -7,7 +7,7 @@ use tlbkit_addr::{Asid, CpuSet, Flush, FlushScope};
 use tlbkit_pagetable::nodes::Store;
 use tlbkit_pagetable::{Carried, Error, Retired, Run, Turn};
 use tlbkit_shootdown::{
-    Algorithm, Change, Edit, Local, LowRights, OpId, Outcome, Plan, SharedSpace, Synchronous, System,
+    Algorithm, Edit, LocalCpu, LowRights, OpId, Outcome, Plan, SharedSpace, SwitchKind, Synchronous, System,
 };
 
 use crate::asids::Held;
@@ -124,7 +124,7 @@ impl<K: Kernel, const CPUS: usize> Here<K, CPUS> {
         }
         let handle = mmu.shootdowns().attach(here.cpu).map_err(|_| Unready::Busy)?;
         here.own.handle = Some(handle);
-        here.switch(Change::In, mmu.everyone(), Asid::default());
+        here.switch(SwitchKind::In, mmu.everyone(), Asid::default());
         if here.refused { Err(Unready::Unflushed) } else { Ok(()) }
     }
 
@@ -151,7 +151,7 @@ impl<K: Kernel, const CPUS: usize> Here<K, CPUS> {
     /// Takes part in shootdowns no more. The CPU runs no address space.
     pub(crate) fn go_offline(&mut self) {
         self.switch_to(None);
-        self.switch(Change::Offline, self.mmu.everyone(), Asid::default());
+        self.switch(SwitchKind::Offline, self.mmu.everyone(), Asid::default());
         if CPUS == 1 {
             self.mmu.kernel().flush(&everything(), None);
         }
@@ -159,7 +159,7 @@ impl<K: Kernel, const CPUS: usize> Here<K, CPUS> {
     }
 
     /// Carries out a change of what this CPU runs, in the shootdown system.
-    fn switch(&mut self, change: Change, cpus: &SharedSpace, asid: Asid) {
+    fn switch(&mut self, change: SwitchKind, cpus: &SharedSpace, asid: Asid) {
         let Some(handle) = &mut self.own.handle else { return };
         // The handle is this system's, and a CPU that goes offline runs nothing; were it not so, the call reports it.
         let done = self.mmu.shootdowns().switch(handle, &mut Cpu(self.mmu.kernel()), change, cpus, asid);
@@ -193,7 +193,7 @@ impl<K: Kernel, const CPUS: usize> Here<K, CPUS> {
             Some(space) => {
                 let is_new = self.is_new_to(space);
                 let given = asids.run(&space.number, self.cpu, kernel.asid_bits().min(K::Machine::ASID_BITS));
-                self.switch(Change::In, &space.cpus, given.asid);
+                self.switch(SwitchKind::In, &space.cpus, given.asid);
                 if self.refused {
                     // No CPU would ask this CPU to flush. It goes on with what it runs.
                     return;
@@ -229,7 +229,7 @@ impl<K: Kernel, const CPUS: usize> Here<K, CPUS> {
         if let Some(before) = before
             && !space.is_some_and(|space| space.is(&before))
         {
-            self.switch(Change::Out, &before.cpus, under(before.number.held()).unwrap_or_default());
+            self.switch(SwitchKind::Out, &before.cpus, under(before.number.held()).unwrap_or_default());
         }
     }
 
@@ -393,7 +393,7 @@ impl<K: Kernel, const CPUS: usize> Edit for Made<'_, K, CPUS> {
 /// What the shootdown system asks of this CPU.
 struct Cpu<'k, K>(&'k K);
 
-impl<K: Kernel> Local<Option<Uncovered>> for Cpu<'_, K> {
+impl<K: Kernel> LocalCpu<Option<Uncovered>> for Cpu<'_, K> {
     fn flush(&mut self, space: Option<Asid>, what: &Flush, _drain: bool) {
         self.0.flush(what, space.and_then(tag));
     }

@@ -10,7 +10,7 @@ use loom::sync::atomic::AtomicUsize;
 use loom::thread;
 use tlbkit_addr::{Asid, CpuSet, Flush, FlushScope, Pages, Vpn};
 use tlbkit_shootdown::{
-    Algorithm, Edit, Hardware, Local, LowRights, OpId, Outcome, Plan, SharedSpace, Synchronous, System,
+    Algorithm, Edit, Hardware, LocalCpu, LowRights, OpId, Outcome, Plan, SharedSpace, Synchronous, System,
 };
 
 mod sync {
@@ -71,7 +71,7 @@ impl Edit for Made {
 
 struct Cpu(Arc<Table>);
 
-impl Local<()> for Cpu {
+impl LocalCpu<()> for Cpu {
     fn flush(&mut self, _space: Option<Asid>, _what: &Flush, _drain: bool) {}
     fn interrupt(&mut self, _cpus: CpuSet) {}
     fn pause(&mut self) {

@@ -19,7 +19,7 @@ use tlbkit_pagetable::lpt::MipsLpt;
 use tlbkit_pagetable::mpt::Mpt;
 use tlbkit_pagetable::nodes::Slab;
 use tlbkit_pagetable::{Error, Holes, Leaf, Local, Pinned, Shared, Solo, Table, cpt, hpt};
-use tlbkit_shootdown::{CpuHandle, Edit, Local as Cpu, Misuse, OpId, Outcome, SharedSpace, System};
+use tlbkit_shootdown::{CpuHandle, Edit, LocalCpu as Cpu, Misuse, OpId, Outcome, SharedSpace, System};
 use tlbkit_stlb::{Assoc, Direct, Mips32, Pair, Probe, Ptlb, Shared as SharedStlb, Space, Ticket, Victim};
 use tlbkit_superpage::{Action, ApproxOnline, Miss, Policy};
 

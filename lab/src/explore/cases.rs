@@ -1,7 +1,7 @@
 //! What is explored: every algorithm on every hardware, every repair switched off, every damage of Table 2.2.
 
 use tlbkit_shootdown::{
-    Algorithm, Change, Hardware, Loader, LowRights, Plan, Rendezvous, Repair, Status, StatusBit, Style,
+    Algorithm, Hardware, Loader, LowRights, Plan, Rendezvous, Repair, Status, StatusBit, Style, SwitchKind,
 };
 
 use super::world::{Damage, Scene, Word};
@@ -143,10 +143,10 @@ pub(crate) fn pairing(algorithm: Algorithm, machine: &Machine, cpus: usize, fewe
         return cases; // No lazy handling there.
     }
     let changes = [
-        ("a CPU joins", Change::In),
-        ("a CPU idles", Change::Out),
-        ("a CPU forgets", Change::OutAndForget),
-        ("a CPU goes offline", Change::Offline),
+        ("a CPU joins", SwitchKind::In),
+        ("a CPU idles", SwitchKind::Out),
+        ("a CPU forgets", SwitchKind::OutAndForget),
+        ("a CPU goes offline", SwitchKind::Offline),
     ];
     for (doing, change) in changes {
         let mut scene = machine.scene(algorithm, fewer, &[(0, Word::NONE)]);
@@ -154,7 +154,7 @@ pub(crate) fn pairing(algorithm: Algorithm, machine: &Machine, cpus: usize, fewe
         add(doing, unmaps, scene);
     }
     let mut scene = machine.scene(algorithm, fewer, &[(0, Word::NONE)]);
-    scene.change = Some((fewer - 1, Change::In));
+    scene.change = Some((fewer - 1, SwitchKind::In));
     scene.lazy = true;
     add("a lazy CPU comes back", unmaps, scene);
     let mut scene = machine.scene(algorithm, fewer, &[(0, Word::NONE)]);
@@ -219,7 +219,7 @@ pub(crate) fn hazards() -> Vec<Case> {
     for (algorithm, name) in joins {
         add(algorithm, name, Repair::TARGETS_AFTER, "a CPU joins", &|m| {
             let mut scene = m.scene(algorithm, 2, &[(0, GONE)]);
-            scene.change = Some((1, Change::In));
+            scene.change = Some((1, SwitchKind::In));
             scene
         });
     }

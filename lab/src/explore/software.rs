@@ -1,6 +1,6 @@
 //! What the software on a CPU does: miss handler, replier, requester, and what a CPU does to itself.
 
-use tlbkit_shootdown::{Action, Change, Outcome, Repair, Reply, Switch, SwitchAction, Target};
+use tlbkit_shootdown::{Action, Outcome, Repair, Reply, Switch, SwitchAction, SwitchKind, Target};
 
 use super::step::{Step, Turns};
 use super::world::{PTES, Scene, World};
@@ -60,7 +60,7 @@ impl World {
     /// taken.
     pub(super) fn is_interrupted(&self, scene: &Scene, cpu: usize) -> bool {
         let at = &self.cpus[cpu];
-        let offline = scene.change == Some((cpu, Change::Offline)) && at.changed && at.switch.is_none();
+        let offline = scene.change == Some((cpu, SwitchKind::Offline)) && at.changed && at.switch.is_none();
         !at.queue.is_empty() && !at.stopped && at.taken.is_none() && at.replier.is_idle() && !offline
     }
 

@@ -5,8 +5,8 @@ use std::fmt;
 
 use tlbkit_addr::{Asid, CpuSet, Pages, Vpn};
 use tlbkit_shootdown::{
-    Change, Hardware, Loader, Miss, OpId, Outcome, Plan, Queue, Rendezvous, Repair, Replier, Requester,
-    Space, StatusBit, Switch, Target,
+    Hardware, Loader, Miss, OpId, Outcome, Plan, Queue, Rendezvous, Repair, Replier, Requester, SpaceCpus,
+    StatusBit, Switch, SwitchKind, Target,
 };
 
 /// Most page-table entries, and operations.
@@ -83,7 +83,7 @@ pub(crate) struct Scene {
     /// The operations: started by CPU 0, 1, ... on this entry, down to these rights.
     pub(crate) ops: Vec<(usize, Word)>,
     /// CPU that joins, idles or goes offline meanwhile.
-    pub(crate) change: Option<(usize, Change)>,
+    pub(crate) change: Option<(usize, SwitchKind)>,
     /// The CPU that joins has run the space before, and still holds entry 0.
     pub(crate) lazy: bool,
     /// CPU that raises entry 0's rights again at some time.
@@ -150,7 +150,7 @@ pub(crate) struct Memory {
     pub(crate) tentative: [Word; PTES],
     pub(crate) changing: [bool; PTES],
     pub(crate) locked: [bool; PTES],
-    pub(crate) space: Space,
+    pub(crate) space: SpaceCpus,
     /// A CPU has written to the page through a translation whose dirty bit is in memory.
     pub(crate) written: [bool; PTES],
     pub(crate) raised: bool,
@@ -186,7 +186,7 @@ impl Scene {
     pub(crate) fn begin(&self) -> anyhow::Result<World> {
         let mut members = CpuSet::first_n(self.cpus).unwrap_or_default();
         let mut running = members;
-        if let Some((cpu, Change::In)) = self.change {
+        if let Some((cpu, SwitchKind::In)) = self.change {
             running.remove(cpu);
             if !self.lazy {
                 members.remove(cpu);
@@ -236,7 +236,7 @@ impl Scene {
             tentative: [Word::WRITE; PTES],
             changing: [false; PTES],
             locked: [false; PTES],
-            space: Space { members, running, stale: CpuSet::empty() },
+            space: SpaceCpus { members, running, stale: CpuSet::empty() },
             written: [false; PTES],
             raised: false,
             raised_early: false,

@@ -1,7 +1,7 @@
 //! The same on a machine of one CPU: the edit and the local flush. There is no other CPU to ask, to stop, or to hide a
 //! flag from.
 
-use super::{CpuHandle, Edit, Local, System};
+use super::{CpuHandle, Edit, LocalCpu, System};
 use crate::{Misuse, OpId, Order, Outcome, Plan};
 
 impl<P, E, const CPUS: usize, const N: usize, const W: usize, const SLOTS: usize>
@@ -15,7 +15,7 @@ where
     pub(super) fn run_alone<X: Edit<W, Payload = P>>(
         &self,
         handle: &mut CpuHandle<'_, N, W, SLOTS>,
-        local: &mut impl Local<P, W>,
+        local: &mut impl LocalCpu<P, W>,
         plan: Plan,
         edit: &mut X,
     ) -> Result<(OpId, Outcome), Misuse> {

@@ -18,7 +18,7 @@
 use tlbkit_addr::{CpuSet, Flush};
 
 use super::slot::{CARRIES, CONTINUED, Cargo, Carried, FREE, Kept, Slot, tagged};
-use super::{CpuHandle, Edit, Local, RemoteTlbs, System};
+use super::{CpuHandle, Edit, LocalCpu, RemoteTlbs, System};
 use crate::operation::Hold;
 use crate::sync::Ordering;
 use crate::{Duty, Misuse, OpId, Request, SharedSpace, Target};
@@ -89,7 +89,7 @@ where
     pub fn drain(
         &self,
         handle: &mut CpuHandle<'_, N, W, SLOTS>,
-        local: &mut impl Local<P, W>,
+        local: &mut impl LocalCpu<P, W>,
         space: &SharedSpace<W>,
     ) -> Result<(), Misuse> {
         self.check(handle)?;
@@ -125,7 +125,7 @@ where
     pub(super) fn unload<'s>(
         &self,
         handle: &mut CpuHandle<'_, N, W, SLOTS>,
-        local: &mut impl Local<P, W>,
+        local: &mut impl LocalCpu<P, W>,
         own: &'s [Slot<P, E, W>],
     ) -> Result<(&'s Slot<P, E, W>, usize), Misuse> {
         for (at, slot) in own.iter().enumerate() {
@@ -142,7 +142,7 @@ where
     fn settle(
         &self,
         handle: &mut CpuHandle<'_, N, W, SLOTS>,
-        local: &mut impl Local<P, W>,
+        local: &mut impl LocalCpu<P, W>,
         (slot, at): (&Slot<P, E, W>, usize),
         mut carried: Carried<P, W>,
     ) -> Result<(), Misuse> {

@@ -85,7 +85,7 @@ impl<P, const W: usize> Edit<W> for Synchronous<P> {
 }
 
 /// What a kernel can do on the CPU at hand.
-pub trait Local<P, const W: usize = 1> {
+pub trait LocalCpu<P, const W: usize = 1> {
     /// Flushes `what` of an address space from this CPU's TLB, or of all spaces if none is given; with `drain`, when its
     /// status writes are in memory. The CPU has left the walks that it was in when this returns.
     fn flush(&mut self, space: Option<Asid>, what: &Flush, drain: bool);

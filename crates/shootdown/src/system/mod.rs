@@ -26,7 +26,7 @@ mod reply;
 mod request;
 mod slot;
 
-pub use edit::{Edit, Local, RemoteTlbs, Synchronous};
+pub use edit::{Edit, LocalCpu, RemoteTlbs, Synchronous};
 
 use slot::{Slot, tagged};
 
@@ -290,7 +290,7 @@ impl<P, E, const CPUS: usize, const N: usize, const W: usize, const SLOTS: usize
 
     /// Stops this CPU for 2-phase. Its flag says that nothing of its own is under way any more: a requester that sees
     /// the flag changes the entry, and a status write that landed after that would bring the old one back.
-    fn stop(&self, cpu: usize, local: &mut impl Local<P, W>) {
+    fn stop(&self, cpu: usize, local: &mut impl LocalCpu<P, W>) {
         if self.hardware.status_overwrites() {
             local.drain();
         }

@@ -4,9 +4,9 @@ use tlbkit_addr::Asid;
 
 use super::edit::everything;
 use super::slot::{LEFT, TAKEN};
-use super::{CpuHandle, Edit, Local, Post, System};
+use super::{CpuHandle, Edit, LocalCpu, Post, System};
 use crate::sync::{Ordering, fence};
-use crate::{Change, Duty, Misuse, OpId, Reply, Request, SharedSpace, Switch, SwitchAction, Target};
+use crate::{Duty, Misuse, OpId, Reply, Request, SharedSpace, Switch, SwitchAction, SwitchKind, Target};
 
 impl<P, E, const CPUS: usize, const N: usize, const W: usize, const SLOTS: usize>
     System<P, E, CPUS, N, W, SLOTS>
@@ -25,7 +25,7 @@ where
     pub fn poll(
         &self,
         handle: &mut CpuHandle<'_, N, W, SLOTS>,
-        local: &mut impl Local<P, W>,
+        local: &mut impl LocalCpu<P, W>,
     ) -> Result<(), Misuse> {
         let asked = |of| self.mailbox(of, handle.me).is_ok_and(|mailbox| !mailbox.is_empty());
         if asked(Post::Flushes) || asked(Post::Stops) { self.poll_both(handle, local) } else { Ok(()) }
@@ -35,7 +35,7 @@ where
     fn poll_both(
         &self,
         handle: &mut CpuHandle<'_, N, W, SLOTS>,
-        local: &mut impl Local<P, W>,
+        local: &mut impl LocalCpu<P, W>,
     ) -> Result<(), Misuse> {
         self.check(handle)?;
         // A requester that waits for a flush waits less if this CPU does not stop first.
@@ -54,7 +54,7 @@ where
     pub(super) fn reply(
         &self,
         handle: &mut CpuHandle<'_, N, W, SLOTS>,
-        local: &mut impl Local<P, W>,
+        local: &mut impl LocalCpu<P, W>,
         of: Post,
     ) -> Result<(), Misuse> {
         loop {
@@ -124,7 +124,7 @@ where
     /// requester waits for that. Where there was none to count, no CPU waits for it, and there is nothing to take over.
     fn counted(
         handle: &mut CpuHandle<'_, N, W, SLOTS>,
-        local: &mut impl Local<P, W>,
+        local: &mut impl LocalCpu<P, W>,
         of: Post,
         left: Result<u32, Misuse>,
         finish: bool,
@@ -139,7 +139,7 @@ where
     /// Of an operation that does not exist there is nothing to wait for.
     fn may_continue(
         handle: &mut CpuHandle<'_, N, W, SLOTS>,
-        local: &mut impl Local<P, W>,
+        local: &mut impl LocalCpu<P, W>,
         of: Post,
         yes: Result<bool, Misuse>,
     ) -> Result<(), Misuse> {
@@ -161,10 +161,10 @@ where
     /// Carries out `change` for this CPU and an address space, which has the identifier `asid`.
     ///
     /// Called with interrupts disabled, or at least that one whose handler polls. The CPU uses the space, and has its
-    /// root installed, only after a [`Change::In`] and before any other one.
+    /// root installed, only after a [`SwitchKind::In`] and before any other one.
     ///
     /// A CPU that leaves the space keeps its translations, and nothing is flushed; where the hardware writes status
-    /// bits back over a change, [`Local::drain`] waits for those under way. On hardware whose cache lines
+    /// bits back over a change, [`LocalCpu::drain`] waits for those under way. On hardware whose cache lines
     /// [need the entry](crate::Hardware::lines_need_entry), a CPU that leaves forgets.
     ///
     /// # Errors
@@ -174,8 +174,8 @@ where
     pub fn switch(
         &self,
         handle: &mut CpuHandle<'_, N, W, SLOTS>,
-        local: &mut impl Local<P, W>,
-        change: Change,
+        local: &mut impl LocalCpu<P, W>,
+        change: SwitchKind,
         space: &SharedSpace<W>,
         asid: Asid,
     ) -> Result<(), Misuse> {
@@ -186,12 +186,13 @@ where
             let now = runs.load(Ordering::Relaxed);
             runs.store(if up { now + 1 } else { now.saturating_sub(1) }, Ordering::Relaxed);
         };
-        if change == Change::Offline && runs.load(Ordering::Relaxed) > usize::from(space.running.contains(me))
+        if change == SwitchKind::Offline
+            && runs.load(Ordering::Relaxed) > usize::from(space.running.contains(me))
         {
             return Err(Misuse::StillRuns { cpu: me });
         }
         let change = match change {
-            Change::Out if self.hardware.lines_need_entry => Change::OutAndForget,
+            SwitchKind::Out if self.hardware.lines_need_entry => SwitchKind::OutAndForget,
             other => other,
         };
         let mut changes = 0;

@@ -5,7 +5,7 @@ use tlbkit_addr::CpuSet;
 use super::slot::{
     CARRIES, CONTINUED, Cargo, Carried, FREE, Kept, LEFT, OPEN, SUPERSEDED, Slot, TAKEN, tagged,
 };
-use super::{CpuHandle, Edit, Local, Post, RemoteTlbs, System};
+use super::{CpuHandle, Edit, LocalCpu, Post, RemoteTlbs, System};
 use crate::sync::{Ordering, fence};
 use crate::{Action, Duty, Misuse, OpId, Operation, Outcome, Plan, Rendezvous, Request, Seen, Style, Target};
 
@@ -15,7 +15,7 @@ type Last<const W: usize> = (usize, Request, CpuSet<W>);
 pub(super) type Taken<'s, P, E, const W: usize> = (&'s Slot<P, E, W>, usize, Option<Carried<P, W>>);
 
 /// Tells whether an operation's acknowledgements say that walks by software have ended.
-fn ends_walks<P, const W: usize>(plan: &Plan, local: &mut impl Local<P, W>) -> bool {
+fn ends_walks<P, const W: usize>(plan: &Plan, local: &mut impl LocalCpu<P, W>) -> bool {
     plan.algorithm().style() != Style::Remote || local.remote().is_some_and(|tlbs| tlbs.ends_walks())
 }
 
@@ -25,7 +25,7 @@ where
     E: Edit<W, Payload = P>,
 {
     /// Runs an operation to its end, and tells its name and how it ended. An asynchronous plan's algorithm runs in its
-    /// synchronous form. The payload comes back through [`Local::complete`] before this returns, unless the plan is
+    /// synchronous form. The payload comes back through [`LocalCpu::complete`] before this returns, unless the plan is
     /// TLB-first ([`drain`](Self::drain)).
     ///
     /// With `CPUS` 1 it is the edit and the local flush, and nothing else.
@@ -37,14 +37,14 @@ where
     ///
     /// Nothing has been done: [`Misuse::Busy`] if all of this CPU's slots are in flight, [`Misuse::OtherSystem`],
     /// [`Misuse::OtherRights`] if the plan is for unmapping and the edit is not,
-    /// [`Misuse::NoRemoteTlbs`] if the plan is to flush other CPUs' TLBs and [`Local::remote`] has none, or
+    /// [`Misuse::NoRemoteTlbs`] if the plan is to flush other CPUs' TLBs and [`LocalCpu::remote`] has none, or
     /// [`Misuse::NoSuchCpu`] if a CPU that the system does not have is a member of the space. (One that becomes a
     /// member later is not asked: it has nothing to flush.)
     #[inline]
     pub fn run<X: Edit<W, Payload = P>>(
         &self,
         handle: &mut CpuHandle<'_, N, W, SLOTS>,
-        local: &mut impl Local<P, W>,
+        local: &mut impl LocalCpu<P, W>,
         plan: Plan,
         edit: &mut X,
     ) -> Result<(OpId, Outcome), Misuse> {
@@ -60,7 +60,7 @@ where
     }
 
     /// Starts an operation, and runs it as far as this CPU can: to its end, unless the plan is asynchronous. Its end is
-    /// told by [`Local::ended`] and [`Local::complete`], here or on another CPU. Returns its name, which the edit
+    /// told by [`LocalCpu::ended`] and [`LocalCpu::complete`], here or on another CPU. Returns its name, which the edit
     /// [has been told](Edit::begin) before.
     ///
     /// Called as [`run`](Self::run) is.
@@ -71,7 +71,7 @@ where
     pub fn start(
         &self,
         handle: &mut CpuHandle<'_, N, W, SLOTS>,
-        local: &mut impl Local<P, W>,
+        local: &mut impl LocalCpu<P, W>,
         plan: Plan,
         mut edit: E,
     ) -> Result<OpId, (E, Misuse)> {
@@ -100,7 +100,7 @@ where
     fn begin<X: Edit<W, Payload = P>>(
         &self,
         handle: &mut CpuHandle<'_, N, W, SLOTS>,
-        local: &mut impl Local<P, W>,
+        local: &mut impl LocalCpu<P, W>,
         plan: Plan,
         edit: &mut X,
     ) -> Result<(&Slot<P, E, W>, OpId, Operation<Kept<P>, W>), Misuse> {
@@ -130,7 +130,7 @@ where
     pub(super) fn take_slot(
         &self,
         handle: &mut CpuHandle<'_, N, W, SLOTS>,
-        local: &mut impl Local<P, W>,
+        local: &mut impl LocalCpu<P, W>,
         space: Option<usize>,
     ) -> Result<Taken<'_, P, E, W>, Misuse> {
         let own = self.slots.get(handle.me).ok_or(Misuse::NoSuchCpu { cpu: handle.me })?;
@@ -165,7 +165,7 @@ where
     pub(super) fn drive(
         &self,
         handle: &mut CpuHandle<'_, N, W, SLOTS>,
-        local: &mut impl Local<P, W>,
+        local: &mut impl LocalCpu<P, W>,
         slot: &Slot<P, E, W>,
         id: OpId,
     ) -> Result<(), Misuse> {
@@ -204,7 +204,7 @@ where
     fn end<X: Edit<W, Payload = P>>(
         &self,
         handle: &CpuHandle<'_, N, W, SLOTS>,
-        local: &mut impl Local<P, W>,
+        local: &mut impl LocalCpu<P, W>,
         slot: &Slot<P, E, W>,
         id: OpId,
         operation: Operation<Kept<P>, W>,
@@ -239,7 +239,7 @@ where
     fn advance<X: Edit<W, Payload = P>>(
         &self,
         handle: &mut CpuHandle<'_, N, W, SLOTS>,
-        local: &mut impl Local<P, W>,
+        local: &mut impl LocalCpu<P, W>,
         slot: &Slot<P, E, W>,
         id: OpId,
         operation: &mut Operation<Kept<P>, W>,
@@ -394,7 +394,7 @@ where
     fn wait_until_flushed(
         &self,
         handle: &mut CpuHandle<'_, N, W, SLOTS>,
-        local: &mut impl Local<P, W>,
+        local: &mut impl LocalCpu<P, W>,
         cpus: CpuSet<W>,
     ) -> Result<(), Misuse> {
         for cpu in cpus.iter() {
@@ -408,7 +408,7 @@ where
 
     /// Waits until the predicate `is_so` holds, and serves this CPU's queue meanwhile in the way that the plan allows. The state
     /// machine is not told each time that the predicate does not hold yet, for it would only ask again.
-    pub(super) fn wait<L: Local<P, W>>(
+    pub(super) fn wait<L: LocalCpu<P, W>>(
         &self,
         handle: &mut CpuHandle<'_, N, W, SLOTS>,
         local: &mut L,

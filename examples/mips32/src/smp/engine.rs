@@ -4,7 +4,7 @@ use core::sync::atomic::Ordering;
 
 use tlbkit_addr::{Asid, Attr, CpuSet, Flush, Pages};
 use tlbkit_pagetable::format::{EntryLo, Format};
-use tlbkit_shootdown::{Change, CpuHandle, Local, Miss, MissAction, Misuse, OpId, Outcome, Source};
+use tlbkit_shootdown::{CpuHandle, LocalCpu, Miss, MissAction, Misuse, OpId, Outcome, Source, SwitchKind};
 
 use super::gic;
 use super::idle;
@@ -76,7 +76,7 @@ impl Engine {
     }
 
     /// Begins to run the address space, or stops.
-    pub(super) fn switch(&mut self, change: Change) {
+    pub(super) fn switch(&mut self, change: SwitchKind) {
         self.enter(|engine| {
             let run = engine.run;
             let done = run.system.switch(&mut engine.handle, &mut engine.cpu, change, &run.space, SPACE);
@@ -136,7 +136,7 @@ impl Engine {
     }
 }
 
-impl Local<Held> for Cpu {
+impl LocalCpu<Held> for Cpu {
     fn flush(&mut self, space: Option<Asid>, what: &Flush, _drain: bool) {
         let mine = |page: usize| what.ranges() == [Pages::one(vpn(page))];
         if self.run.no_flush && !self.own.is_some_and(mine) {

@@ -2,7 +2,7 @@
 
 use core::sync::atomic::Ordering;
 
-use tlbkit_shootdown::Change;
+use tlbkit_shootdown::SwitchKind;
 
 use super::arena::{self, WORDS};
 use super::engine::{self, Engine, SEATS};
@@ -27,7 +27,7 @@ pub(super) fn take_part(run: &'static Run, me: usize) {
         }
         // SAFETY: the vector's handler serves the run's table.
         unsafe { tlb::switch(u32::from(SPACE.get())) };
-        SEATS.with(masked, |engine| engine.switch(Change::In));
+        SEATS.with(masked, |engine| engine.switch(SwitchKind::In));
     });
     enable();
     while !run.is_over() {
@@ -40,7 +40,7 @@ pub(super) fn take_part(run: &'static Run, me: usize) {
         SEATS.with(masked, |engine| {
             engine.poll();
             // From here on it does not reply.
-            engine.switch(Change::Offline);
+            engine.switch(SwitchKind::Offline);
             engine.drain();
         });
         if tlb::duplicates() > 0 {
@@ -92,9 +92,9 @@ fn turn(run: &'static Run, me: usize, engine: &mut Engine, random: &mut Random) 
         engine.lower(random.below(PAGES), kind);
     } else if random.below(16) == 0 {
         // Out of the space: what is unmapped meanwhile is not asked of this CPU, but found when it comes back.
-        engine.switch(Change::Out);
+        engine.switch(SwitchKind::Out);
         engine.raise(random.below(PAGES));
-        engine.switch(Change::In);
+        engine.switch(SwitchKind::In);
     } else {
         engine.rest(|| mine() || run.is_over());
     }

@@ -11,7 +11,7 @@ use std::rc::Rc;
 
 use tlbkit_addr::{Asid, CpuSet, Flush, FlushScope, Pages, Vpn};
 use tlbkit_shootdown::{
-    Edit, Hardware, Loader, Local, OpId, Order, Outcome, Plan, RemoteTlbs, SharedSpace, Status,
+    Edit, Hardware, Loader, LocalCpu, OpId, Order, Outcome, Plan, RemoteTlbs, SharedSpace, Status,
 };
 
 use super::turns::{Choices, Machine, Stop, stop, wrote};
@@ -705,7 +705,7 @@ impl Here {
     }
 }
 
-impl Local<Vec<(usize, Word)>> for Here {
+impl LocalCpu<Vec<(usize, Word)>> for Here {
     fn flush(&mut self, space: Option<Asid>, what: &Flush, drain: bool) {
         self.world.step("flush");
         let mut state = self.world.state.borrow_mut();

@@ -7,8 +7,8 @@ use tlbkit_addr::{Attr, Pfn};
 use tlbkit_shootdown::ipc;
 use tlbkit_shootdown::tolerance::{Advice, Context, Entry, classify};
 use tlbkit_shootdown::{
-    Algorithm, Change as Switch, CpuHandle, Hardware, LowRights, Misuse, Order, Plan, Rendezvous, Repair,
-    Status, StatusBit, Style, System,
+    Algorithm, CpuHandle, Hardware, LowRights, Misuse, Order, Plan, Rendezvous, Repair, Status, StatusBit,
+    Style, SwitchKind, System,
 };
 
 use super::machine::{
@@ -27,7 +27,7 @@ pub(crate) enum Deed {
     /// Lowers the rights of these pages, in one operation.
     Lower(&'static [usize], Word),
     /// Comes, goes.
-    Switch(Switch),
+    Switch(SwitchKind),
     /// Raises the rights of a page again, if an operation on it is still under way.
     Supersede(usize),
     /// Gives a page back the rights that an operation took: no CPU is asked, as a stale copy allows less (5.1.1).
@@ -242,13 +242,13 @@ fn act<const N: usize>(kernel: &Kernel<N>, seat: &mut Seat<'_, N>, here: &mut He
             }
         }
         Deed::Switch(change) => {
-            if *change != Switch::In {
+            if *change != SwitchKind::In {
                 world.install(me, None);
             }
             if let Err(why) = kernel.switch(seat, here, *change, &world.spaces[0], asid(0)) {
                 return world.wrong(format!("CPU {me}: {why}"));
             }
-            if *change == Switch::In {
+            if *change == SwitchKind::In {
                 world.install(me, Some(0));
             }
         }
@@ -359,12 +359,22 @@ pub(crate) fn scenes() -> Vec<Scene> {
         add("two on one page", 2, 0, &[&[Lower(&[0], READ)], &[Lower(&[0], GONE)]]);
         add("two, and a queue of one", 3, 0, &[&[Lower(&[0], GONE)], &[Lower(&[1], GONE)], &[]]);
         add(TWO_IN_A_QUEUE, 3, 0, &[&[Lower(&[0], GONE)], &[Lower(&[1], GONE)], &[]]);
-        add("a CPU joins", 1, 0, &[&[Lower(&[0], GONE)], &[Go(Switch::In)]]);
-        add("a lazy CPU comes back", 1, 1, &[&[Lower(&[0], GONE)], &[Go(Switch::In)]]);
-        add("a CPU goes and comes", 2, 0, &[&[Lower(&[0], GONE)], &[Go(Switch::Out), Go(Switch::In)]]);
-        add("a CPU forgets", 2, 0, &[&[Lower(&[0], GONE)], &[Go(Switch::OutAndForget), Go(Switch::In)]]);
-        add("a CPU goes offline", 2, 0, &[&[Lower(&[0], GONE)], &[Go(Switch::Offline)]]);
-        add("one of three goes offline", 3, 0, &[&[Lower(&[0], GONE)], &[], &[Go(Switch::Offline)]]);
+        add("a CPU joins", 1, 0, &[&[Lower(&[0], GONE)], &[Go(SwitchKind::In)]]);
+        add("a lazy CPU comes back", 1, 1, &[&[Lower(&[0], GONE)], &[Go(SwitchKind::In)]]);
+        add(
+            "a CPU goes and comes",
+            2,
+            0,
+            &[&[Lower(&[0], GONE)], &[Go(SwitchKind::Out), Go(SwitchKind::In)]],
+        );
+        add(
+            "a CPU forgets",
+            2,
+            0,
+            &[&[Lower(&[0], GONE)], &[Go(SwitchKind::OutAndForget), Go(SwitchKind::In)]],
+        );
+        add("a CPU goes offline", 2, 0, &[&[Lower(&[0], GONE)], &[Go(SwitchKind::Offline)]]);
+        add("one of three goes offline", 3, 0, &[&[Lower(&[0], GONE)], &[], &[Go(SwitchKind::Offline)]]);
         if algorithm.style() == Style::Asynchronous {
             add("rights raised again", 2, 0, &[&[Lower(&[0], GONE)], &[Supersede(0)]]);
             add(
@@ -399,7 +409,7 @@ fn of_chapter_5(machine: &dyn Fn(Algorithm) -> Hardware) -> Vec<Scene> {
     let (ask, doubt) = (ipc::Send { duplicate: false, trust_hint: false }, ipc::Receive::default());
     let (hint, double) = (ipc::Send { trust_hint: true, ..ask }, ipc::Send { duplicate: true, ..ask });
     let now = ipc::Receive { immediate_use: ipc::Access::Write, ..doubt };
-    let to_the_other = [Go(Switch::Out, 0), Go(Switch::In, 1)];
+    let to_the_other = [Go(SwitchKind::Out, 0), Go(SwitchKind::In, 1)];
     for algorithm in Algorithm::ALL {
         let mut add = |name, hardware: Hardware, running, two, deeds: &[&[vm::Deed]]| {
             // What the hardware does with status bits is what these are about, where it does anything.

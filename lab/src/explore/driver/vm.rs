@@ -15,8 +15,8 @@ use tlbkit_shootdown::ipc::{Access, IpcError, IpcRegion, LowAction, MessageStep,
 use tlbkit_shootdown::pageout::{PageAction, PageOut, State};
 use tlbkit_shootdown::tolerance::Entry;
 use tlbkit_shootdown::{
-    Change as Switch, CpuHandle, Edit, Hardware, Local, LowRights, Misuse, OpId, Order, Outcome, Plan,
-    RemoteTlbs, Repair, SharedSpace, System,
+    CpuHandle, Edit, Hardware, LocalCpu, LowRights, Misuse, OpId, Order, Outcome, Plan, RemoteTlbs, Repair,
+    SharedSpace, SwitchKind, System,
 };
 
 use super::machine::{
@@ -46,7 +46,7 @@ pub(crate) enum Deed {
     /// A space asks for a page that it may write to.
     MakeWritable(usize),
     /// Comes to a space, or goes.
-    Switch(Switch, usize),
+    Switch(SwitchKind, usize),
 }
 
 /// The entries, as [`Dash`] sees them.
@@ -385,7 +385,7 @@ struct Cpu {
     here: Here,
 }
 
-impl Local<Unmapped> for Cpu {
+impl LocalCpu<Unmapped> for Cpu {
     fn flush(&mut self, space: Option<Asid>, what: &Flush, drain: bool) {
         self.here.flush(space, what, drain);
     }
@@ -566,13 +566,13 @@ fn act(kernel: &Kernel, seat: &mut Seat<'_>, cpu: &mut Cpu, deed: Deed) {
             }
         }
         Deed::Switch(change, space) => {
-            if change != Switch::In {
+            if change != SwitchKind::In {
                 world.install(me, None);
             }
             if let Err(why) = kernel.switch(seat, cpu, change, &world.spaces[space], asid(space)) {
                 return world.wrong(format!("CPU {me}: {why}"));
             }
-            if change == Switch::In {
+            if change == SwitchKind::In {
                 world.install(me, Some(space));
             }
         }

@@ -5,7 +5,7 @@ use core::sync::atomic::Ordering;
 use tlbkit_addr::{Asid, CpuSet, Flush, PageSize, Pages, VirtAddr};
 use tlbkit_pagetable::format::{EntryLo, Format};
 use tlbkit_shootdown::dash::Tables;
-use tlbkit_shootdown::{Change, CpuHandle, Local, Miss, MissAction, Misuse, OpId, Outcome, Source};
+use tlbkit_shootdown::{CpuHandle, LocalCpu, Miss, MissAction, Misuse, OpId, Outcome, Source, SwitchKind};
 
 use super::spaces::asid;
 use super::unmap::{Ended, Unmap};
@@ -70,8 +70,8 @@ impl Engine {
     }
 
     /// Begins to run a space, or stops.
-    pub(super) fn switch(&mut self, change: Change, space: usize) {
-        if change == Change::In {
+    pub(super) fn switch(&mut self, change: SwitchKind, space: usize) {
+        if change == SwitchKind::In {
             // SAFETY: no other code uses the register, and the vector's handler walks the space's table from here on.
             unsafe {
                 cp0::error_epc::write(self.run.roots[space]);
@@ -127,7 +127,7 @@ impl Engine {
     }
 }
 
-impl Local<Ended> for Cpu {
+impl LocalCpu<Ended> for Cpu {
     fn flush(&mut self, space: Option<Asid>, what: &Flush, _drain: bool) {
         let mine = |page: usize| what.ranges() == [Pages::one(vpn(page))];
         if self.run.no_flush && !self.own.is_some_and(mine) {

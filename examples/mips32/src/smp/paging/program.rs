@@ -8,7 +8,7 @@
 
 use core::sync::atomic::Ordering;
 
-use tlbkit_shootdown::Change;
+use tlbkit_shootdown::SwitchKind;
 use tlbkit_shootdown::ipc::{Access, IpcError, LowAction, MessageStep, Passing, Receive, Send};
 
 use super::engine::{self, Engine, SEATS};
@@ -67,7 +67,7 @@ pub(in crate::smp) fn take_part(run: &'static Paging, me: usize) {
             Ok(engine) => SEATS.put(masked, Some(engine)),
             Err(why) => wrong(format_args!("CPU {me}: {why}")),
         }
-        SEATS.with(masked, |engine| engine.switch(Change::In, home));
+        SEATS.with(masked, |engine| engine.switch(SwitchKind::In, home));
     });
     enable();
     let random = Random::of(me);
@@ -85,7 +85,7 @@ pub(in crate::smp) fn take_part(run: &'static Paging, me: usize) {
     // Wakes the CPUs that rest until nothing is due.
     run.changed(me);
     masked(|masked| {
-        SEATS.with(masked, |engine| engine.switch(Change::Offline, program.space));
+        SEATS.with(masked, |engine| engine.switch(SwitchKind::Offline, program.space));
         if tlb::duplicates() > 0 {
             wrong(format_args!("two entries of CPU {me}'s TLB match one address"));
         }
@@ -156,8 +156,8 @@ impl Program {
                 let from = core::mem::replace(&mut self.space, to);
                 masked(|masked| {
                     SEATS.with(masked, |engine| {
-                        engine.switch(Change::Out, from);
-                        engine.switch(Change::In, to);
+                        engine.switch(SwitchKind::Out, from);
+                        engine.switch(SwitchKind::In, to);
                     });
                 });
             }
