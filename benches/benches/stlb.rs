@@ -15,7 +15,7 @@ use tlbkit_addr::{Asid, PageSize, VirtAddr};
 use tlbkit_benches::Subject;
 use tlbkit_benches::peers::X86;
 use tlbkit_benches::work::{dense, shuffled, sparse};
-use tlbkit_stlb::{Assoc, Cache, Direct, Invalidate, Memory, Page64, Shared, Space, Victim};
+use tlbkit_stlb::{AsidTag, Assoc, Cache, CacheMemory, Direct, Invalidate, Page64, Shared, Victim};
 
 /// Pages that are hit, and slots of the caches.
 const PAGES: usize = 8192;
@@ -38,12 +38,12 @@ fn timed<T>(work: impl FnOnce() -> T) -> Duration {
     start.elapsed()
 }
 
-fn space() -> Space<Page64> {
-    Space::new(Asid::new(7, 8).expect("8 bits")).expect("room")
+fn space() -> AsidTag<Page64> {
+    AsidTag::new(Asid::new(7, 8).expect("8 bits")).expect("room")
 }
 
 fn memory<const BYTES: usize>() -> &'static mut [std::mem::MaybeUninit<u8>] {
-    Box::leak(Box::new(Memory::<BYTES>::new())).bytes()
+    Box::leak(Box::new(CacheMemory::<BYTES>::new())).bytes()
 }
 
 /// Single pages all over the space, each with a slot of its own: what is measured is the hit.

@@ -7,7 +7,7 @@ use criterion::{Criterion, Throughput, criterion_group, criterion_main};
 use tlbkit_addr::Vpn;
 use tlbkit_benches::work::{CC1, captured, shuffled};
 use tlbkit_superpage::{
-    Action, ApproxOnline, Memory, Miss, Policy, Refusal, SegmentMemory, Setup, Slot, Thrift, Tlb,
+    Action, ApproxOnline, Miss, Policy, PolicyMemory, Refusal, SegmentMemory, Setup, Slot, Thrift, Tlb,
 };
 
 /// Entries of the TLB whose misses these are.
@@ -51,8 +51,8 @@ impl Storage {
         }
     }
 
-    fn memory(&mut self) -> Memory<'_> {
-        Memory { directory: &mut self.directory, bits: &mut self.bits, counters: &mut self.counters }
+    fn memory(&mut self) -> PolicyMemory<'_> {
+        PolicyMemory { directory: &mut self.directory, bits: &mut self.bits, counters: &mut self.counters }
     }
 }
 

@@ -7,7 +7,7 @@ use libfuzzer_sys::fuzz_target;
 use machine::{
     Alone, Both, GLOBAL, Machine, OfMany, Op, PAGES, Paired, Prefetching, SPACES, Single, Subject,
 };
-use tlbkit_stlb::{Assoc, Direct, Integrated, Layout, Memory, Ptlb, Shared, Victim};
+use tlbkit_stlb::{Assoc, CacheMemory, Direct, EntryLayout, Integrated, Ptlb, Shared, Victim};
 
 #[path = "../../crates/stlb/tests/machine/mod.rs"]
 #[allow(dead_code, reason = "the tests use the rest")]
@@ -42,7 +42,7 @@ impl Step {
     }
 }
 
-fn run<L: Layout<Data = u64>>(name: &str, steps: &[Step], mut subject: impl Subject<L>) {
+fn run<L: EntryLayout<Data = u64>>(name: &str, steps: &[Step], mut subject: impl Subject<L>) {
     let mut machine = Machine::new(&mut subject, None);
     for (at, step) in steps.iter().enumerate() {
         assert!(machine.step(step.op()).is_ok(), "{name} is stale at step {at}: {:?}", step.op());
@@ -51,7 +51,7 @@ fn run<L: Layout<Data = u64>>(name: &str, steps: &[Step], mut subject: impl Subj
 
 macro_rules! forms {
     ($steps:ident: $($layout:ty, |$memory:ident| $subject:expr;)+) => {$({
-        let mut $memory = Memory::<4096>::new();
+        let mut $memory = CacheMemory::<4096>::new();
         run::<$layout>(stringify!($subject), $steps, $subject);
     })+};
 }

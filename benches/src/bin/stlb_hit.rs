@@ -16,7 +16,7 @@ use tlbkit_addr::{Asid, VirtAddr};
 use tlbkit_benches::Subject;
 use tlbkit_benches::peers::X86;
 use tlbkit_benches::work::dense;
-use tlbkit_stlb::{Assoc, Cache, Direct, Memory, Page64, Shared, Space};
+use tlbkit_stlb::{AsidTag, Assoc, Cache, CacheMemory, Direct, Page64, Shared};
 
 const PAGES: usize = 1000;
 
@@ -45,9 +45,9 @@ fn measure(addresses: &[usize], translate: impl Fn(usize) -> usize) {
 
 fn main() {
     let addresses: Vec<usize> = dense(48, PAGES).into_iter().map(|vpn| vpn << 12).collect();
-    let space: Space<Page64> =
-        black_box(Space::new(Asid::new(7, 8).expect("8 bits")).expect("room for 8 bits"));
-    let mut memory = Memory::<{ 1024 * 32 }>::new();
+    let space: AsidTag<Page64> =
+        black_box(AsidTag::new(Asid::new(7, 8).expect("8 bits")).expect("room for 8 bits"));
+    let mut memory = CacheMemory::<{ 1024 * 32 }>::new();
     macro_rules! cache {
         ($cache:ty) => {{
             let mut cache = <$cache>::new(memory.bytes()).expect("room");

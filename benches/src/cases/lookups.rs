@@ -3,7 +3,7 @@
 use std::time::Duration;
 
 use tlbkit_addr::{Asid, VirtAddr};
-use tlbkit_stlb::{Cache, Direct, Memory, Page64, Space};
+use tlbkit_stlb::{AsidTag, Cache, CacheMemory, Direct, Page64};
 
 use super::{Case, Evict, case, scaled, timed};
 use crate::work::{CC1, Mapped, PERL, SQLITE, captured, chain, dense, file, follow, shuffled, sparse};
@@ -103,9 +103,9 @@ fn behind_stlb<S: Subject + 'static>(cases: &mut Vec<Case>) {
         // 64 KiB in front of twice as many single pages: about half of the lookups walk, and fill.
         let (table, _) = chain::<S>(&sparse(S::BITS, PAGES));
         let order = shuffled(sparse(S::BITS, PAGES));
-        let memory = Box::leak(Box::new(Memory::<{ SLOTS * 16 }>::new())).bytes();
+        let memory = Box::leak(Box::new(CacheMemory::<{ SLOTS * 16 }>::new())).bytes();
         let mut cache = Direct::<Page64, SLOTS>::new(memory).expect("room");
-        let space = Space::new(Asid::new(7, 8).expect("8 bits")).expect("room");
+        let space = AsidTag::new(Asid::new(7, 8).expect("8 bits")).expect("room");
         move || {
             timed(|| {
                 order.iter().fold(0usize, |sum, &vpn| {

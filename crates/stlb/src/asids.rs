@@ -4,7 +4,7 @@ use core::sync::atomic::{AtomicU32, Ordering};
 
 use tlbkit_addr::Asid;
 
-use crate::{AsidRange, Invalidate, Layout, Space};
+use crate::{AsidRange, AsidTag, EntryLayout, Invalidate};
 
 /// Hands out ASIDs in generations, so that a number is never used twice while anything remembers its first use.
 ///
@@ -17,9 +17,9 @@ use crate::{AsidRange, Invalidate, Layout, Space};
 /// [`Shared::invalidate_space`](crate::Shared::invalidate_space).
 ///
 /// ```
-/// use tlbkit_stlb::{Asids, Context, Direct, Invalidate, Memory, Page64};
+/// use tlbkit_stlb::{Asids, CacheMemory, Context, Direct, Invalidate, Page64};
 ///
-/// let mut memory = Memory::<1024>::new();
+/// let mut memory = CacheMemory::<1024>::new();
 /// let mut stlb = Direct::<Page64, 64>::new(memory.bytes()).unwrap();
 /// // The numbers 1, 2 and 3; 0 is the kernel's.
 /// let mut asids = Asids::<Page64>::new(1, 3).unwrap();
@@ -33,10 +33,10 @@ use crate::{AsidRange, Invalidate, Layout, Space};
 pub struct Asids<L> {
     /// No two allocators ever have one in common.
     generation: u64,
-    first: Space<L>,
-    last: Space<L>,
+    first: AsidTag<L>,
+    last: AsidTag<L>,
     /// The next number to give, or `None` if this generation has no more.
-    next: Option<Space<L>>,
+    next: Option<AsidTag<L>>,
 }
 
 /// What an address space keeps to know its number by: belongs in its control block. Starts without a number.
@@ -46,7 +46,7 @@ pub struct Asids<L> {
 /// number each time. It is never copied: two address spaces would have one number.
 #[derive(Debug, PartialEq, Eq)]
 pub struct Context<L> {
-    given: Option<(u64, Space<L>)>,
+    given: Option<(u64, AsidTag<L>)>,
 }
 
 impl<L> Default for Context<L> {
@@ -62,7 +62,7 @@ fn generations() -> u64 {
     u64::from(TAKEN.fetch_add(1, Ordering::Relaxed)) << 32
 }
 
-impl<L: Layout> Asids<L> {
+impl<L: EntryLayout> Asids<L> {
     /// Returns the allocator of the numbers `first..=last`. Nothing may remember one of them from before.
     ///
     /// # Errors
@@ -71,7 +71,7 @@ impl<L: Layout> Asids<L> {
     pub fn new(first: u16, last: u16) -> Result<Self, AsidRange> {
         let space = |number| {
             let out_of_range = AsidRange { asid: number as usize, bits: L::ASID_BITS };
-            Asid::new(number, L::ASID_BITS).ok_or(out_of_range).and_then(Space::new)
+            Asid::new(number, L::ASID_BITS).ok_or(out_of_range).and_then(AsidTag::new)
         };
         if last < first {
             return Err(AsidRange { asid: first as usize, bits: L::ASID_BITS });
@@ -85,7 +85,7 @@ impl<L: Layout> Asids<L> {
     /// Call it at each switch to the address space. If a new generation has to begin, everything in `caches` is
     /// forgotten first: that must be all that remembers numbers, the hardware TLB (a type of the kernel's that
     /// flushes it) as well as the software caches; a tuple holds several.
-    pub fn activate(&mut self, context: &mut Context<L>, caches: &mut impl Invalidate<L>) -> Space<L> {
+    pub fn activate(&mut self, context: &mut Context<L>, caches: &mut impl Invalidate<L>) -> AsidTag<L> {
         if let Some((generation, space)) = context.given
             && generation == self.generation
         {
@@ -106,12 +106,12 @@ impl<L: Layout> Asids<L> {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::{Direct, Memory, Page64};
+    use crate::{CacheMemory, Direct, Page64};
 
     /// After the last generation of its own an allocator takes others, and not those of the next.
     #[test]
     fn generations_are_ones_own() {
-        let mut memory = Memory::<256>::new();
+        let mut memory = CacheMemory::<256>::new();
         let mut cache = Direct::<Page64, 16>::new(memory.bytes()).unwrap();
         let mut asids = [(); 2].map(|()| Asids::<Page64>::new(1, 1).unwrap());
         asids[0].generation |= u64::from(u32::MAX);

@@ -2,7 +2,7 @@
 
 use tlbkit_addr::{Pages, VirtAddr, Vpn};
 
-use crate::{Layout, Space};
+use crate::{AsidTag, EntryLayout};
 
 /// Forgets translations that a page table no longer gives.
 ///
@@ -15,32 +15,32 @@ use crate::{Layout, Space};
 /// in between: a prefetch TLB records what the hardware TLB holds.
 ///
 /// A tuple of caches forgets in each of them, and so does `&mut` of one.
-pub trait Invalidate<L: Layout> {
+pub trait Invalidate<L: EntryLayout> {
     /// Forgets these pages of one address space.
     ///
     /// Costs one set for each unit of `pages`, or one pass over the cache if that is less.
-    fn invalidate_pages(&mut self, space: Space<L>, pages: Pages);
+    fn invalidate_pages(&mut self, space: AsidTag<L>, pages: Pages);
 
     /// Forgets these pages in every address space: what a change to a page with
     /// [`Attr::GLOBAL`](tlbkit_addr::Attr::GLOBAL) needs. Costs one pass over the cache.
     fn invalidate_global(&mut self, pages: Pages);
 
     /// Forgets an address space. Needed before its ASID is given to another one. Costs one pass over the cache.
-    fn invalidate_space(&mut self, space: Space<L>);
+    fn invalidate_space(&mut self, space: AsidTag<L>);
 
     /// Forgets everything. Costs one pass over the cache.
     fn invalidate_all(&mut self);
 
     /// Forgets one page of one address space. Costs one set: at most two cache lines.
     #[inline]
-    fn invalidate_page(&mut self, space: Space<L>, page: Vpn) {
+    fn invalidate_page(&mut self, space: AsidTag<L>, page: Vpn) {
         self.invalidate_pages(space, Pages::one(page));
     }
 }
 
 macro_rules! forward {
     ($cache:ident => $($part:expr),+) => {
-        fn invalidate_pages(&mut self, space: crate::Space<L>, pages: tlbkit_addr::Pages) {
+        fn invalidate_pages(&mut self, space: crate::AsidTag<L>, pages: tlbkit_addr::Pages) {
             let $cache = self;
             $($part.invalidate_pages(space, pages);)+
         }
@@ -48,7 +48,7 @@ macro_rules! forward {
             let $cache = self;
             $($part.invalidate_global(pages);)+
         }
-        fn invalidate_space(&mut self, space: crate::Space<L>) {
+        fn invalidate_space(&mut self, space: crate::AsidTag<L>) {
             let $cache = self;
             $($part.invalidate_space(space);)+
         }
@@ -60,26 +60,26 @@ macro_rules! forward {
 }
 pub(crate) use forward;
 
-impl<L: Layout, C: Invalidate<L> + ?Sized> Invalidate<L> for &mut C {
+impl<L: EntryLayout, C: Invalidate<L> + ?Sized> Invalidate<L> for &mut C {
     forward!(this => **this);
 }
 
-impl<L: Layout, A: Invalidate<L>, B: Invalidate<L>> Invalidate<L> for (A, B) {
+impl<L: EntryLayout, A: Invalidate<L>, B: Invalidate<L>> Invalidate<L> for (A, B) {
     forward!(this => this.0, this.1);
 }
 
 /// A software TLB cache of one CPU, whatever its organization.
-pub trait Cache<L: Layout>: Invalidate<L> {
+pub trait Cache<L: EntryLayout>: Invalidate<L> {
     /// Returns what is known of `at`, and after how many probes, and counts a hit or a miss.
-    fn find(&mut self, at: VirtAddr, space: Space<L>) -> Option<Found<L::Data>>;
+    fn find(&mut self, at: VirtAddr, space: AsidTag<L>) -> Option<Hit<L::Data>>;
 
     /// Returns what is known of `at`, and counts and moves nothing.
-    fn peek(&self, at: VirtAddr, space: Space<L>) -> Option<L::Data>;
+    fn peek(&self, at: VirtAddr, space: AsidTag<L>) -> Option<L::Data>;
 
     /// Remembers the translation of the unit around `at`, in place of what was known of it.
     ///
     /// May push out any other entry. An address for which the tag has no room is not remembered.
-    fn fill(&mut self, at: VirtAddr, space: Space<L>, data: L::Data);
+    fn fill(&mut self, at: VirtAddr, space: AsidTag<L>, data: L::Data);
 
     /// Returns the counters.
     fn count(&self) -> &L::Count;
@@ -87,7 +87,7 @@ pub trait Cache<L: Layout>: Invalidate<L> {
 
 /// A hit, and what it took.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Found<D> {
+pub struct Hit<D> {
     /// The datum that was filled in.
     pub data: D,
     /// How many slots were compared, 1 for the first.

@@ -4,12 +4,12 @@ use core::marker::PhantomData;
 
 use tlbkit_addr::{Pages, VirtAddr};
 
-use crate::{Layout, Mips32, Page64, Space, Tag};
+use crate::{AsidTag, EntryLayout, Mips32, Page64, Tag};
 
 /// One slot: tag, then datum.
 #[derive(Clone, Copy, Debug)]
 #[repr(C, align(16))]
-pub(crate) struct Entry<L: Layout> {
+pub(crate) struct Entry<L: EntryLayout> {
     pub(crate) tag: L::Tag,
     pub(crate) data: L::Data,
 }
@@ -19,7 +19,7 @@ const _: () = assert!(size_of::<Entry<Mips32>>() == 16 && size_of::<Entry<Page64
 /// The tag's arithmetic, and the units that a range of pages falls into.
 pub(crate) struct Bits<L>(PhantomData<L>);
 
-impl<L: Layout> Bits<L> {
+impl<L: EntryLayout> Bits<L> {
     /// The bit that only empty slots have. The assertion is what keeps address and ASID apart.
     pub(crate) const EMPTY: usize = {
         assert!(L::ASID_BITS <= u16::BITS, "an ASID has at most 16 bits");
@@ -31,12 +31,12 @@ impl<L: Layout> Bits<L> {
     /// Returns the tag of `at` in `space`, or `None` if the tag's word is too narrow for the address: such an address
     /// is never cached.
     #[inline]
-    pub(crate) fn tag(at: VirtAddr, space: Space<L>) -> Option<L::Tag> {
+    pub(crate) fn tag(at: VirtAddr, space: AsidTag<L>) -> Option<L::Tag> {
         L::Tag::new(at.get() & !L::UNIT.mask() | space.asid())
     }
 
     #[inline]
-    pub(crate) fn index(at: VirtAddr, space: Space<L>) -> usize {
+    pub(crate) fn index(at: VirtAddr, space: AsidTag<L>) -> usize {
         L::index(Self::unit(at), space.asid())
     }
 
@@ -52,7 +52,7 @@ impl<L: Layout> Bits<L> {
 
     /// Tells whether a tag is that of an address space, whatever the page.
     #[inline]
-    pub(crate) fn is_in(tag: L::Tag, space: Space<L>) -> bool {
+    pub(crate) fn is_in(tag: L::Tag, space: AsidTag<L>) -> bool {
         tag.bits() & (Self::EMPTY | (Self::EMPTY - 1)) == space.asid()
     }
 
@@ -96,7 +96,7 @@ impl Units {
     }
 }
 
-impl<L: Layout> Entry<L> {
+impl<L: EntryLayout> Entry<L> {
     /// Returns the slot that holds nothing.
     #[inline]
     pub(crate) fn empty() -> Self {

@@ -29,13 +29,13 @@ use crate::Count;
 ///
 /// ```
 /// use tlbkit_addr::PageSize;
-/// use tlbkit_stlb::{Counters, Layout, folded};
+/// use tlbkit_stlb::{Counters, EntryLayout, folded};
 ///
 /// /// 64-bit entries for 16 KiB pages, spread by a hash, counting hits and misses.
 /// #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 /// struct Mine;
 ///
-/// impl Layout for Mine {
+/// impl EntryLayout for Mine {
 ///     type Tag = u64;
 ///     type Data = u64;
 ///     type Count = Counters;
@@ -47,7 +47,7 @@ use crate::Count;
 ///     }
 /// }
 /// ```
-pub trait Layout: Copy + Eq + fmt::Debug + 'static {
+pub trait EntryLayout: Copy + Eq + fmt::Debug + 'static {
     /// The word that holds the tag.
     type Tag: Tag;
     /// What a hit returns: anything. With 12 bytes beside a `u32` tag, or 8 beside a `u64`, an entry has 16 bytes.
@@ -122,7 +122,7 @@ pub struct Pair {
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Mips32;
 
-impl Layout for Mips32 {
+impl EntryLayout for Mips32 {
     type Tag = u32;
     type Data = Pair;
     type Count = ();
@@ -138,7 +138,7 @@ impl Layout for Mips32 {
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Page64;
 
-impl Layout for Page64 {
+impl EntryLayout for Page64 {
     type Tag = u64;
     type Data = u64;
     type Count = ();
@@ -151,9 +151,9 @@ impl Layout for Page64 {
 ///
 /// Made once for each address space, so that nothing needs checking on a hit.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
-pub struct Space<L>(usize, PhantomData<L>);
+pub struct AsidTag<L>(usize, PhantomData<L>);
 
-impl<L: Layout> Space<L> {
+impl<L: EntryLayout> AsidTag<L> {
     /// Returns the address space numbered `asid`.
     ///
     /// # Errors

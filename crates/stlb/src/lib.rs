@@ -4,11 +4,11 @@
 //!
 //! A kernel that refills the TLB by software looks here first: a hit saves the walk of its page table, and, if the page
 //! table is mapped memory itself, the nested TLB misses. A hit costs two loads and a branch, an entry 16 bytes. The
-//! cache works with any page table and caches entries of any type ([`Layout`]).
+//! cache works with any page table and caches entries of any type ([`EntryLayout`]).
 //!
 //! ```
-//! use tlbkit_addr::{Asid, Vpn, VirtAddr};
-//! use tlbkit_stlb::{Cache, Direct, Invalidate, Memory, Page64, Space};
+//! use tlbkit_addr::{Asid, VirtAddr, Vpn};
+//! use tlbkit_stlb::{AsidTag, Cache, CacheMemory, Direct, Invalidate, Page64};
 //!
 //! // The kernel's page table, which a miss walks. Here every page is its own frame, present.
 //! fn walk(at: VirtAddr) -> u64 {
@@ -16,9 +16,9 @@
 //! }
 //!
 //! // 1024 slots in memory that the caller provides: 16 KiB, 16 bytes a slot.
-//! let mut memory = Memory::<{ 1024 * 16 }>::new();
+//! let mut memory = CacheMemory::<{ 1024 * 16 }>::new();
 //! let mut stlb = Direct::<Page64, 1024>::new(memory.bytes()).unwrap();
-//! let process = Space::new(Asid::new(7, 8).unwrap()).unwrap();
+//! let process = AsidTag::new(Asid::new(7, 8).unwrap()).unwrap();
 //!
 //! // The refill handler: the cache first, then the table.
 //! let at = VirtAddr::new(0x40_2abc);
@@ -65,7 +65,7 @@
 //!
 //! # Not supported
 //!
-//! * One entry for all of a superpage: it is cached unit by unit, so that a hit needs one probe ([`Layout`]).
+//! * One entry for all of a superpage: it is cached unit by unit, so that a hit needs one probe ([`EntryLayout`]).
 //! * One entry for a page that is global: it is cached for each address space that uses it, since the hardware
 //!   presents the current ASID with every miss. [`Invalidate::invalidate_global`] forgets all of them.
 //! * A victim cache, or a prefetch TLB, in the shared form.
@@ -87,11 +87,11 @@ mod victim;
 
 pub use asids::{Asids, Context};
 pub use atomic::Atomic;
-pub use cache::{Cache, Found, Invalidate};
+pub use cache::{Cache, Hit, Invalidate};
 pub use count::{Count, Counters};
 pub use hash::folded;
-pub use layout::{AsidRange, Layout, Mips32, Page64, Pair, Space, Tag};
-pub use memory::{BadMemory, LINE, Memory};
+pub use layout::{AsidRange, AsidTag, EntryLayout, Mips32, Page64, Pair, Tag};
+pub use memory::{BadMemory, CacheMemory, LINE};
 pub use ptlb::{Integrated, Probe, Ptlb, Rank, Recorded};
 pub use shared::{Shared, Ticket};
 pub use table::{Assoc, Direct};

@@ -9,17 +9,17 @@ pub const LINE: usize = 64;
 /// Aligned memory for a cache, for callers without a frame allocator.
 ///
 /// ```
-/// use tlbkit_stlb::{Direct, Memory, Page64};
+/// use tlbkit_stlb::{CacheMemory, Direct, Page64};
 ///
-/// let mut memory = Memory::<{ 1024 * 16 }>::new();
+/// let mut memory = CacheMemory::<{ 1024 * 16 }>::new();
 /// let stlb = Direct::<Page64, 1024>::new(memory.bytes()).unwrap();
 /// # let _ = stlb;
 /// ```
 #[derive(Debug)]
 #[repr(C, align(64))]
-pub struct Memory<const BYTES: usize>([MaybeUninit<u8>; BYTES]);
+pub struct CacheMemory<const BYTES: usize>([MaybeUninit<u8>; BYTES]);
 
-impl<const BYTES: usize> Memory<BYTES> {
+impl<const BYTES: usize> CacheMemory<BYTES> {
     /// Returns `BYTES` bytes without contents.
     pub const fn new() -> Self {
         Self([MaybeUninit::uninit(); BYTES])
@@ -31,7 +31,7 @@ impl<const BYTES: usize> Memory<BYTES> {
     }
 }
 
-impl<const BYTES: usize> Default for Memory<BYTES> {
+impl<const BYTES: usize> Default for CacheMemory<BYTES> {
     fn default() -> Self {
         Self::new()
     }

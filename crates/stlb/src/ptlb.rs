@@ -7,12 +7,12 @@ use tlbkit_addr::VirtAddr;
 
 use crate::cache::forward;
 use crate::entry::Bits;
-use crate::{BadMemory, Cache, Count, Direct, Found, Invalidate, Layout, Space};
+use crate::{AsidTag, BadMemory, Cache, Count, Direct, EntryLayout, Hit, Invalidate};
 
 /// The hardware TLB, as a kernel can ask it (`tlbp` and `tlbr` on MIPS).
-pub trait Probe<L: Layout> {
+pub trait Probe<L: EntryLayout> {
     /// Returns the entry that the TLB holds for `at`, or `None`. Loads nothing.
-    fn probe(&mut self, at: VirtAddr, space: Space<L>) -> Option<L::Data>;
+    fn probe(&mut self, at: VirtAddr, space: AsidTag<L>) -> Option<L::Data>;
 }
 
 /// What became of an address that was to be recorded.
@@ -44,9 +44,9 @@ pub enum Recorded {
 ///
 /// Direct-mapped, and so bounded: a new entry pushes out the one whose slot it takes.
 #[derive(Debug)]
-pub struct Ptlb<'a, L: Layout, const SLOTS: usize>(Direct<'a, L, SLOTS>);
+pub struct Ptlb<'a, L: EntryLayout, const SLOTS: usize>(Direct<'a, L, SLOTS>);
 
-impl<'a, L: Layout, const SLOTS: usize> Ptlb<'a, L, SLOTS> {
+impl<'a, L: EntryLayout, const SLOTS: usize> Ptlb<'a, L, SLOTS> {
     /// How much memory the table needs.
     pub const BYTES: usize = Direct::<'a, L, SLOTS>::BYTES;
 
@@ -60,12 +60,12 @@ impl<'a, L: Layout, const SLOTS: usize> Ptlb<'a, L, SLOTS> {
     }
 
     /// Copies the entry for `at` from the TLB, unless it is there already.
-    pub fn record(&mut self, at: VirtAddr, space: Space<L>, tlb: &mut impl Probe<L>) -> Recorded {
+    pub fn record(&mut self, at: VirtAddr, space: AsidTag<L>, tlb: &mut impl Probe<L>) -> Recorded {
         record(&mut self.0, at, space, tlb)
     }
 
     /// Returns the entry to load for `at`, or `None` if none is known or the TLB holds one.
-    pub fn prefetch(&mut self, at: VirtAddr, space: Space<L>, tlb: &mut impl Probe<L>) -> Option<L::Data> {
+    pub fn prefetch(&mut self, at: VirtAddr, space: AsidTag<L>, tlb: &mut impl Probe<L>) -> Option<L::Data> {
         prefetch(&self.0, at, space, tlb)
     }
 
@@ -75,7 +75,7 @@ impl<'a, L: Layout, const SLOTS: usize> Ptlb<'a, L, SLOTS> {
     }
 }
 
-impl<L: Layout, const SLOTS: usize> Invalidate<L> for Ptlb<'_, L, SLOTS> {
+impl<L: EntryLayout, const SLOTS: usize> Invalidate<L> for Ptlb<'_, L, SLOTS> {
     forward!(this => this.0);
 }
 
@@ -99,14 +99,20 @@ pub struct Integrated<L, C> {
     layout: PhantomData<L>,
 }
 
-impl<L: Layout, C: Cache<L>> Integrated<L, C> {
+impl<L: EntryLayout, C: Cache<L>> Integrated<L, C> {
     /// Returns the table that keeps its entries in `cache`.
     pub fn new(cache: C) -> Self {
         Self { cache, layout: PhantomData }
     }
 
     /// As [`Ptlb::record`]; an address of rank [`Rank::Top`] counts as not in the TLB.
-    pub fn record(&mut self, at: VirtAddr, space: Space<L>, rank: Rank, tlb: &mut impl Probe<L>) -> Recorded {
+    pub fn record(
+        &mut self,
+        at: VirtAddr,
+        space: AsidTag<L>,
+        rank: Rank,
+        tlb: &mut impl Probe<L>,
+    ) -> Recorded {
         match rank {
             Rank::Top => Recorded::NotInTlb,
             Rank::Lower => record(&mut self.cache, at, space, tlb),
@@ -117,7 +123,7 @@ impl<L: Layout, C: Cache<L>> Integrated<L, C> {
     pub fn prefetch(
         &mut self,
         at: VirtAddr,
-        space: Space<L>,
+        space: AsidTag<L>,
         rank: Rank,
         tlb: &mut impl Probe<L>,
     ) -> Option<L::Data> {
@@ -128,15 +134,15 @@ impl<L: Layout, C: Cache<L>> Integrated<L, C> {
     }
 }
 
-impl<L: Layout, C: Cache<L>> Cache<L> for Integrated<L, C> {
+impl<L: EntryLayout, C: Cache<L>> Cache<L> for Integrated<L, C> {
     #[inline]
-    fn find(&mut self, at: VirtAddr, space: Space<L>) -> Option<Found<L::Data>> {
+    fn find(&mut self, at: VirtAddr, space: AsidTag<L>) -> Option<Hit<L::Data>> {
         self.cache.find(at, space)
     }
-    fn peek(&self, at: VirtAddr, space: Space<L>) -> Option<L::Data> {
+    fn peek(&self, at: VirtAddr, space: AsidTag<L>) -> Option<L::Data> {
         self.cache.peek(at, space)
     }
-    fn fill(&mut self, at: VirtAddr, space: Space<L>, data: L::Data) {
+    fn fill(&mut self, at: VirtAddr, space: AsidTag<L>, data: L::Data) {
         self.cache.fill(at, space, data);
     }
     fn count(&self) -> &L::Count {
@@ -144,14 +150,14 @@ impl<L: Layout, C: Cache<L>> Cache<L> for Integrated<L, C> {
     }
 }
 
-impl<L: Layout, C: Cache<L>> Invalidate<L> for Integrated<L, C> {
+impl<L: EntryLayout, C: Cache<L>> Invalidate<L> for Integrated<L, C> {
     forward!(this => this.cache);
 }
 
-fn record<L: Layout>(
+fn record<L: EntryLayout>(
     table: &mut impl Cache<L>,
     at: VirtAddr,
-    space: Space<L>,
+    space: AsidTag<L>,
     tlb: &mut impl Probe<L>,
 ) -> Recorded {
     if Bits::<L>::tag(at, space).is_none() {
@@ -165,10 +171,10 @@ fn record<L: Layout>(
     Recorded::Now
 }
 
-fn prefetch<L: Layout>(
+fn prefetch<L: EntryLayout>(
     table: &impl Cache<L>,
     at: VirtAddr,
-    space: Space<L>,
+    space: AsidTag<L>,
     tlb: &mut impl Probe<L>,
 ) -> Option<L::Data> {
     let data = table.peek(at, space)?;

@@ -7,7 +7,7 @@ use tlbkit_addr::{Pages, VirtAddr};
 use crate::atomic::{AtomicUsize, Ordering, fence};
 use crate::entry::Bits;
 use crate::memory::carve;
-use crate::{Atomic, BadMemory, Count, Layout, Space};
+use crate::{AsidTag, Atomic, BadMemory, Count, EntryLayout};
 
 /// A software TLB cache that several CPUs read, fill and invalidate at the same time, without a lock.
 ///
@@ -44,7 +44,7 @@ use crate::{Atomic, BadMemory, Count, Layout, Space};
 ///
 /// Needs [`BYTES`](Self::BYTES) bytes aligned to [`LINE`](crate::LINE).
 #[derive(Debug)]
-pub struct Shared<'a, L: Layout, const SETS: usize, const WAYS: usize>
+pub struct Shared<'a, L: EntryLayout, const SETS: usize, const WAYS: usize>
 where
     L::Tag: Atomic,
     L::Data: Atomic,
@@ -56,7 +56,7 @@ where
 /// The version, then the ways; kept within as few lines as its size allows.
 #[derive(Debug)]
 #[repr(C, align(32))]
-struct Set<L: Layout, const WAYS: usize>
+struct Set<L: EntryLayout, const WAYS: usize>
 where
     L::Tag: Atomic,
     L::Data: Atomic,
@@ -67,7 +67,7 @@ where
 
 #[derive(Debug)]
 #[repr(C)]
-struct Way<L: Layout>
+struct Way<L: EntryLayout>
 where
     L::Tag: Atomic,
     L::Data: Atomic,
@@ -84,7 +84,7 @@ pub struct Ticket {
     version: usize,
 }
 
-impl<'a, L: Layout, const SETS: usize, const WAYS: usize> Shared<'a, L, SETS, WAYS>
+impl<'a, L: EntryLayout, const SETS: usize, const WAYS: usize> Shared<'a, L, SETS, WAYS>
 where
     L::Tag: Atomic,
     L::Data: Atomic,
@@ -110,7 +110,7 @@ where
     /// A [`Ticket`] if nothing is known or the set is being written. Walk the page table *after* this call and give the
     /// ticket to [`fill`](Self::fill).
     #[inline]
-    pub fn lookup(&self, at: VirtAddr, space: Space<L>) -> Result<L::Data, Ticket> {
+    pub fn lookup(&self, at: VirtAddr, space: AsidTag<L>) -> Result<L::Data, Ticket> {
         let index = Self::index(at, space);
         let set = &self.sets[index];
         let tag = Bits::<L>::tag(at, space);
@@ -135,7 +135,7 @@ where
 
     /// Remembers the translation of the unit around `at`, unless its set was written since the ticket was given: then
     /// the translation may be stale. Tells whether it did. Never waits.
-    pub fn fill(&self, ticket: Ticket, at: VirtAddr, space: Space<L>, data: L::Data) -> bool {
+    pub fn fill(&self, ticket: Ticket, at: VirtAddr, space: AsidTag<L>, data: L::Data) -> bool {
         let Some(tag) = Bits::<L>::tag(at, space) else { return false };
         let set = &self.sets[Self::index(at, space)];
         if ticket.set != Self::index(at, space)
@@ -152,7 +152,7 @@ where
 
     /// Forgets these pages of one address space. Costs as [`Invalidate`](crate::Invalidate) says, and one
     /// compare-and-swap for each set.
-    pub fn invalidate_pages(&self, space: Space<L>, pages: Pages) {
+    pub fn invalidate_pages(&self, space: AsidTag<L>, pages: Pages) {
         let Some(units) = Bits::<L>::units(pages) else { return };
         if units.len() > SETS {
             return self.forget_all(|tag| Bits::<L>::is_in(tag, space) && Bits::<L>::within(tag, units));
@@ -171,7 +171,7 @@ where
     }
 
     /// Forgets an address space.
-    pub fn invalidate_space(&self, space: Space<L>) {
+    pub fn invalidate_space(&self, space: AsidTag<L>) {
         self.forget_all(|tag| Bits::<L>::is_in(tag, space));
     }
 
@@ -186,7 +186,7 @@ where
     }
 
     #[inline]
-    fn index(at: VirtAddr, space: Space<L>) -> usize {
+    fn index(at: VirtAddr, space: AsidTag<L>) -> usize {
         Bits::<L>::index(at, space) & SETS.wrapping_sub(1)
     }
 
@@ -197,11 +197,11 @@ where
     }
 }
 
-fn empty<L: Layout>() -> L::Tag {
+fn empty<L: EntryLayout>() -> L::Tag {
     L::Tag::from(Bits::<L>::EMPTY as u32)
 }
 
-impl<L: Layout, const WAYS: usize> Set<L, WAYS>
+impl<L: EntryLayout, const WAYS: usize> Set<L, WAYS>
 where
     L::Tag: Atomic,
     L::Data: Atomic,

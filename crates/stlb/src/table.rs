@@ -6,7 +6,7 @@ use tlbkit_addr::{Pages, VirtAddr};
 
 use crate::entry::{Bits, Entry};
 use crate::memory::carve;
-use crate::{BadMemory, Cache, Count, Found, Invalidate, Layout, Space};
+use crate::{AsidTag, BadMemory, Cache, Count, EntryLayout, Hit, Invalidate};
 
 /// A direct-mapped software TLB cache.
 pub type Direct<'a, L, const SETS: usize> = Assoc<'a, L, SETS, 1>;
@@ -26,12 +26,12 @@ pub type Direct<'a, L, const SETS: usize> = Assoc<'a, L, SETS, 1>;
 ///
 /// Needs [`BYTES`](Self::BYTES) bytes aligned to [`LINE`](crate::LINE).
 #[derive(Debug)]
-pub struct Assoc<'a, L: Layout, const SETS: usize, const WAYS: usize> {
+pub struct Assoc<'a, L: EntryLayout, const SETS: usize, const WAYS: usize> {
     sets: &'a mut [[Entry<L>; WAYS]; SETS],
     count: L::Count,
 }
 
-impl<'a, L: Layout, const SETS: usize, const WAYS: usize> Assoc<'a, L, SETS, WAYS> {
+impl<'a, L: EntryLayout, const SETS: usize, const WAYS: usize> Assoc<'a, L, SETS, WAYS> {
     /// How much memory the cache needs.
     pub const BYTES: usize = size_of::<[[Entry<L>; WAYS]; SETS]>();
 
@@ -47,7 +47,7 @@ impl<'a, L: Layout, const SETS: usize, const WAYS: usize> Assoc<'a, L, SETS, WAY
 
     /// Returns what is known of `at`: the hit path. With one way it is two loads and one branch.
     #[inline]
-    pub fn lookup(&self, at: VirtAddr, space: Space<L>) -> Option<L::Data> {
+    pub fn lookup(&self, at: VirtAddr, space: AsidTag<L>) -> Option<L::Data> {
         match self.locate(at, space) {
             Some(found) => {
                 self.count.hit();
@@ -66,22 +66,22 @@ impl<'a, L: Layout, const SETS: usize, const WAYS: usize> Assoc<'a, L, SETS, WAY
     }
 
     #[inline]
-    fn set(&self, at: VirtAddr, space: Space<L>) -> &[Entry<L>; WAYS] {
+    fn set(&self, at: VirtAddr, space: AsidTag<L>) -> &[Entry<L>; WAYS] {
         // In range: `new` has seen that SETS is a power of two, and the compiler sees it as well.
         &self.sets[Bits::<L>::index(at, space) & SETS.wrapping_sub(1)]
     }
 
     #[inline]
-    fn set_mut(&mut self, at: VirtAddr, space: Space<L>) -> &mut [Entry<L>; WAYS] {
+    fn set_mut(&mut self, at: VirtAddr, space: AsidTag<L>) -> &mut [Entry<L>; WAYS] {
         &mut self.sets[Bits::<L>::index(at, space) & SETS.wrapping_sub(1)]
     }
 
     #[inline]
-    pub(crate) fn locate(&self, at: VirtAddr, space: Space<L>) -> Option<Found<L::Data>> {
+    pub(crate) fn locate(&self, at: VirtAddr, space: AsidTag<L>) -> Option<Hit<L::Data>> {
         let tag = Bits::<L>::tag(at, space)?;
         for (way, entry) in self.set(at, space).iter().enumerate() {
             if entry.tag == tag {
-                return Some(Found { data: entry.data, probes: way + 1 });
+                return Some(Hit { data: entry.data, probes: way + 1 });
             }
         }
         None
@@ -89,7 +89,7 @@ impl<'a, L: Layout, const SETS: usize, const WAYS: usize> Assoc<'a, L, SETS, WAY
 
     /// Puts the entry into way 0 of its set and returns the one that had to leave.
     #[inline]
-    pub(crate) fn replace(&mut self, at: VirtAddr, space: Space<L>, data: L::Data) -> Option<Entry<L>> {
+    pub(crate) fn replace(&mut self, at: VirtAddr, space: AsidTag<L>, data: L::Data) -> Option<Entry<L>> {
         let tag = Bits::<L>::tag(at, space)?;
         let set = self.set_mut(at, space);
         // The slot to give up: the one of the same tag, so that a tag is never there twice; else an empty one; else
@@ -114,9 +114,9 @@ impl<'a, L: Layout, const SETS: usize, const WAYS: usize> Assoc<'a, L, SETS, WAY
     }
 }
 
-impl<L: Layout, const SETS: usize, const WAYS: usize> Cache<L> for Assoc<'_, L, SETS, WAYS> {
+impl<L: EntryLayout, const SETS: usize, const WAYS: usize> Cache<L> for Assoc<'_, L, SETS, WAYS> {
     #[inline]
-    fn find(&mut self, at: VirtAddr, space: Space<L>) -> Option<Found<L::Data>> {
+    fn find(&mut self, at: VirtAddr, space: AsidTag<L>) -> Option<Hit<L::Data>> {
         let found = self.locate(at, space);
         match found {
             Some(_) => self.count.hit(),
@@ -125,12 +125,12 @@ impl<L: Layout, const SETS: usize, const WAYS: usize> Cache<L> for Assoc<'_, L, 
         found
     }
 
-    fn peek(&self, at: VirtAddr, space: Space<L>) -> Option<L::Data> {
+    fn peek(&self, at: VirtAddr, space: AsidTag<L>) -> Option<L::Data> {
         self.locate(at, space).map(|found| found.data)
     }
 
     #[inline]
-    fn fill(&mut self, at: VirtAddr, space: Space<L>, data: L::Data) {
+    fn fill(&mut self, at: VirtAddr, space: AsidTag<L>, data: L::Data) {
         if self.replace(at, space, data).is_some() {
             self.count.conflict();
         }
@@ -141,9 +141,9 @@ impl<L: Layout, const SETS: usize, const WAYS: usize> Cache<L> for Assoc<'_, L, 
     }
 }
 
-impl<L: Layout, const SETS: usize, const WAYS: usize> Invalidate<L> for Assoc<'_, L, SETS, WAYS> {
+impl<L: EntryLayout, const SETS: usize, const WAYS: usize> Invalidate<L> for Assoc<'_, L, SETS, WAYS> {
     #[inline]
-    fn invalidate_pages(&mut self, space: Space<L>, pages: Pages) {
+    fn invalidate_pages(&mut self, space: AsidTag<L>, pages: Pages) {
         let Some(units) = Bits::<L>::units(pages) else { return };
         if units.len() > SETS {
             return self.sweep(|tag| Bits::<L>::is_in(tag, space) && Bits::<L>::within(tag, units));
@@ -164,7 +164,7 @@ impl<L: Layout, const SETS: usize, const WAYS: usize> Invalidate<L> for Assoc<'_
         }
     }
 
-    fn invalidate_space(&mut self, space: Space<L>) {
+    fn invalidate_space(&mut self, space: AsidTag<L>) {
         self.sweep(|tag| Bits::<L>::is_in(tag, space));
     }
 

@@ -6,7 +6,7 @@ use tlbkit_addr::{Pages, VirtAddr};
 
 use crate::cache::forward;
 use crate::entry::{Bits, Entry, Units};
-use crate::{BadMemory, Cache, Count, Direct, Found, Invalidate, Layout, Space};
+use crate::{AsidTag, BadMemory, Cache, Count, Direct, EntryLayout, Hit, Invalidate};
 
 /// A direct-mapped cache with a small fully associative one behind it that takes what conflicts push out (thesis 3.2,
 /// after Jouppi).
@@ -15,12 +15,12 @@ use crate::{BadMemory, Cache, Count, Direct, Found, Invalidate, Layout, Space};
 /// that share a slot cost a longer search when they alternate, but never a walk. The victims are searched from the one
 /// that came last on, and the one that came first gives way. Beyond the memory of [`Direct`], they live in this value.
 #[derive(Debug)]
-pub struct Victim<'a, L: Layout, const SETS: usize, const VICTIMS: usize> {
+pub struct Victim<'a, L: EntryLayout, const SETS: usize, const VICTIMS: usize> {
     main: Direct<'a, L, SETS>,
     victims: Victims<L, VICTIMS>,
 }
 
-impl<'a, L: Layout, const SETS: usize, const VICTIMS: usize> Victim<'a, L, SETS, VICTIMS> {
+impl<'a, L: EntryLayout, const SETS: usize, const VICTIMS: usize> Victim<'a, L, SETS, VICTIMS> {
     /// How much memory the cache needs.
     pub const BYTES: usize = Direct::<'a, L, SETS>::BYTES;
 
@@ -35,14 +35,14 @@ impl<'a, L: Layout, const SETS: usize, const VICTIMS: usize> Victim<'a, L, SETS,
 
     /// Returns what is known of `at`. Costs one probe, or up to `1 + VICTIMS`.
     #[inline]
-    pub fn lookup(&mut self, at: VirtAddr, space: Space<L>) -> Option<L::Data> {
+    pub fn lookup(&mut self, at: VirtAddr, space: AsidTag<L>) -> Option<L::Data> {
         self.find(at, space).map(|found| found.data)
     }
 }
 
-impl<L: Layout, const SETS: usize, const VICTIMS: usize> Cache<L> for Victim<'_, L, SETS, VICTIMS> {
+impl<L: EntryLayout, const SETS: usize, const VICTIMS: usize> Cache<L> for Victim<'_, L, SETS, VICTIMS> {
     #[inline]
-    fn find(&mut self, at: VirtAddr, space: Space<L>) -> Option<Found<L::Data>> {
+    fn find(&mut self, at: VirtAddr, space: AsidTag<L>) -> Option<Hit<L::Data>> {
         let count = self.main.count();
         if let Some(found) = self.main.locate(at, space) {
             count.hit();
@@ -57,15 +57,15 @@ impl<L: Layout, const SETS: usize, const VICTIMS: usize> Cache<L> for Victim<'_,
         if let Some(old) = self.main.replace(at, space, entry.data) {
             self.victims.push(old);
         }
-        Some(Found { data: entry.data, probes: 2 + place })
+        Some(Hit { data: entry.data, probes: 2 + place })
     }
 
-    fn peek(&self, at: VirtAddr, space: Space<L>) -> Option<L::Data> {
+    fn peek(&self, at: VirtAddr, space: AsidTag<L>) -> Option<L::Data> {
         let victim = || self.victims.0.get(self.victims.position(at, space)?).map(|entry| entry.data);
         self.main.peek(at, space).or_else(victim)
     }
 
-    fn fill(&mut self, at: VirtAddr, space: Space<L>, data: L::Data) {
+    fn fill(&mut self, at: VirtAddr, space: AsidTag<L>, data: L::Data) {
         // What is known of `at` may be among the victims; there must not be two answers.
         if let Some(place) = self.victims.position(at, space) {
             self.victims.take(place);
@@ -81,7 +81,7 @@ impl<L: Layout, const SETS: usize, const VICTIMS: usize> Cache<L> for Victim<'_,
     }
 }
 
-impl<L: Layout, const SETS: usize, const VICTIMS: usize> Invalidate<L> for Victim<'_, L, SETS, VICTIMS> {
+impl<L: EntryLayout, const SETS: usize, const VICTIMS: usize> Invalidate<L> for Victim<'_, L, SETS, VICTIMS> {
     forward!(this => this.main, this.victims);
 }
 
@@ -90,12 +90,12 @@ impl<L: Layout, const SETS: usize, const VICTIMS: usize> Invalidate<L> for Victi
 /// They stand in the order in which they came, the youngest first, and empty slots behind them all. So what falls off
 /// the end when one more comes is an empty slot if there is one, or else the oldest victim.
 #[derive(Debug)]
-struct Victims<L: Layout, const VICTIMS: usize>([Entry<L>; VICTIMS]);
+struct Victims<L: EntryLayout, const VICTIMS: usize>([Entry<L>; VICTIMS]);
 
-impl<L: Layout, const VICTIMS: usize> Victims<L, VICTIMS> {
+impl<L: EntryLayout, const VICTIMS: usize> Victims<L, VICTIMS> {
     /// Returns the place of what is known of `at`.
     #[inline]
-    fn position(&self, at: VirtAddr, space: Space<L>) -> Option<usize> {
+    fn position(&self, at: VirtAddr, space: AsidTag<L>) -> Option<usize> {
         let tag = Bits::<L>::tag(at, space)?;
         self.0.iter().position(|entry| entry.tag == tag)
     }
@@ -133,8 +133,8 @@ impl<L: Layout, const VICTIMS: usize> Victims<L, VICTIMS> {
     }
 }
 
-impl<L: Layout, const VICTIMS: usize> Invalidate<L> for Victims<L, VICTIMS> {
-    fn invalidate_pages(&mut self, space: Space<L>, pages: Pages) {
+impl<L: EntryLayout, const VICTIMS: usize> Invalidate<L> for Victims<L, VICTIMS> {
+    fn invalidate_pages(&mut self, space: AsidTag<L>, pages: Pages) {
         self.sweep_units(pages, |tag, units| Bits::<L>::is_in(tag, space) && Bits::<L>::within(tag, units));
     }
 
@@ -142,7 +142,7 @@ impl<L: Layout, const VICTIMS: usize> Invalidate<L> for Victims<L, VICTIMS> {
         self.sweep_units(pages, Bits::<L>::within);
     }
 
-    fn invalidate_space(&mut self, space: Space<L>) {
+    fn invalidate_space(&mut self, space: AsidTag<L>) {
         self.sweep(|tag| Bits::<L>::is_in(tag, space));
     }
 

@@ -11,15 +11,15 @@ use ops::{Op, op};
 use proptest::prelude::*;
 use tlbkit_addr::{Asid, PageSize, Pages, VirtAddr, Vpn};
 use tlbkit_stlb::{
-    Assoc, Atomic, Cache, Found, Integrated, Invalidate, Layout, Memory, Mips32, Page64, Pair, Shared, Space,
-    Victim,
+    AsidTag, Assoc, Atomic, Cache, CacheMemory, EntryLayout, Hit, Integrated, Invalidate, Mips32, Page64,
+    Pair, Shared, Victim,
 };
 
 const PAGES: usize = 120;
 const SPACES: u16 = 3;
 
-fn space<L: Layout>(asid: u16) -> Space<L> {
-    Space::new(Asid::new(asid, 8).unwrap()).unwrap()
+fn space<L: EntryLayout>(asid: u16) -> AsidTag<L> {
+    AsidTag::new(Asid::new(asid, 8).unwrap()).unwrap()
 }
 
 fn page(number: usize) -> VirtAddr {
@@ -27,20 +27,20 @@ fn page(number: usize) -> VirtAddr {
 }
 
 /// The shared form, as one CPU uses it.
-struct OfMany<'a, L: Layout<Tag: Atomic, Data: Atomic>, const SETS: usize, const WAYS: usize>(
+struct OfMany<'a, L: EntryLayout<Tag: Atomic, Data: Atomic>, const SETS: usize, const WAYS: usize>(
     Shared<'a, L, SETS, WAYS>,
 );
 
-impl<L: Layout<Tag: Atomic, Data: Atomic>, const SETS: usize, const WAYS: usize> Invalidate<L>
+impl<L: EntryLayout<Tag: Atomic, Data: Atomic>, const SETS: usize, const WAYS: usize> Invalidate<L>
     for OfMany<'_, L, SETS, WAYS>
 {
-    fn invalidate_pages(&mut self, space: Space<L>, pages: Pages) {
+    fn invalidate_pages(&mut self, space: AsidTag<L>, pages: Pages) {
         self.0.invalidate_pages(space, pages);
     }
     fn invalidate_global(&mut self, pages: Pages) {
         self.0.invalidate_global(pages);
     }
-    fn invalidate_space(&mut self, space: Space<L>) {
+    fn invalidate_space(&mut self, space: AsidTag<L>) {
         self.0.invalidate_space(space);
     }
     fn invalidate_all(&mut self) {
@@ -48,16 +48,16 @@ impl<L: Layout<Tag: Atomic, Data: Atomic>, const SETS: usize, const WAYS: usize>
     }
 }
 
-impl<L: Layout<Tag: Atomic, Data: Atomic>, const SETS: usize, const WAYS: usize> Cache<L>
+impl<L: EntryLayout<Tag: Atomic, Data: Atomic>, const SETS: usize, const WAYS: usize> Cache<L>
     for OfMany<'_, L, SETS, WAYS>
 {
-    fn find(&mut self, at: VirtAddr, space: Space<L>) -> Option<Found<L::Data>> {
-        self.peek(at, space).map(|data| Found { data, probes: 1 })
+    fn find(&mut self, at: VirtAddr, space: AsidTag<L>) -> Option<Hit<L::Data>> {
+        self.peek(at, space).map(|data| Hit { data, probes: 1 })
     }
-    fn peek(&self, at: VirtAddr, space: Space<L>) -> Option<L::Data> {
+    fn peek(&self, at: VirtAddr, space: AsidTag<L>) -> Option<L::Data> {
         self.0.lookup(at, space).ok()
     }
-    fn fill(&mut self, at: VirtAddr, space: Space<L>, data: L::Data) {
+    fn fill(&mut self, at: VirtAddr, space: AsidTag<L>, data: L::Data) {
         // Only a CPU that missed can fill.
         if self.peek(at, space).is_some() {
             self.invalidate_page(space, at.vpn(L::BASE));
@@ -71,7 +71,7 @@ impl<L: Layout<Tag: Atomic, Data: Atomic>, const SETS: usize, const WAYS: usize>
 }
 
 /// Does to each cache what is done to a map of units and address spaces; each must be the map.
-fn is_the_map<L: Layout<Data: PartialEq + Debug>>(
+fn is_the_map<L: EntryLayout<Data: PartialEq + Debug>>(
     cache: &mut dyn Cache<L>,
     ops: &[Op],
     data: impl Fn(u64) -> L::Data,
@@ -123,7 +123,7 @@ proptest! {
     /// through.
     #[test]
     fn as_a_map(ops in proptest::collection::vec(op(), 1..if cfg!(miri) { 8 } else { 120 })) {
-        let mut memory = Box::new([const { Memory::<16384>::new() }; 9]);
+        let mut memory = Box::new([const { CacheMemory::<16384>::new() }; 9]);
         let [a, b, c, d, e, f, g, h, i] = &mut *memory;
         let page64: [&mut dyn Cache<Page64>; 6] = [
             &mut Assoc::<Page64, 128, 4>::new(a.bytes()).unwrap(),
@@ -149,7 +149,7 @@ proptest! {
 
 #[test]
 fn pages_beyond_the_address_space_are_nobodys() {
-    let mut memory = [const { Memory::<4096>::new() }; 2];
+    let mut memory = [const { CacheMemory::<4096>::new() }; 2];
     let [one, two] = &mut memory;
     let beyond = Vpn::new((usize::MAX >> PageSize::K4.shift()) + 1);
     let caches: [&mut dyn Cache<Page64>; 2] = [
@@ -178,7 +178,7 @@ thread_local! {
     static LOOKS: Cell<usize> = const { Cell::new(0) };
 }
 
-impl Layout for Watched {
+impl EntryLayout for Watched {
     type Tag = u64;
     type Data = u64;
     type Count = ();
@@ -195,7 +195,7 @@ impl Layout for Watched {
 /// The cost that [`Invalidate`] states: a set for each unit, or one pass over all, which looks for none.
 #[test]
 fn a_range_costs_its_sets_or_one_pass() {
-    let mut memory = [const { Memory::<1024>::new() }; 2];
+    let mut memory = [const { CacheMemory::<1024>::new() }; 2];
     let [one, two] = &mut memory;
     let caches: [&mut dyn Cache<Watched>; 2] = [
         &mut Assoc::<Watched, 16, 2>::new(one.bytes()).unwrap(),
@@ -212,7 +212,7 @@ fn a_range_costs_its_sets_or_one_pass() {
 
 #[test]
 fn victims_leave_in_the_order_in_which_they_came() {
-    let mut memory = Memory::<64>::new();
+    let mut memory = CacheMemory::<64>::new();
     let mut cache = Victim::<Page64, 1, 3>::new(memory.bytes()).unwrap();
     for last in 0..12 {
         cache.fill(page(last), space(1), last as u64);
@@ -227,7 +227,7 @@ fn victims_leave_in_the_order_in_which_they_came() {
 /// An invalidation makes room in the middle. What comes then is younger than all that was there before.
 #[test]
 fn the_oldest_victim_leaves_after_an_invalidation_too() {
-    let mut memory = Memory::<16>::new();
+    let mut memory = CacheMemory::<16>::new();
     let mut cache = Victim::<Page64, 1, 3>::new(memory.bytes()).unwrap();
     // 3 is in the main cache, 0, 1 and 2 are its victims.
     for number in 0..4 {
@@ -245,7 +245,7 @@ fn the_oldest_victim_leaves_after_an_invalidation_too() {
 /// What changes places with a victim that was found has come last.
 #[test]
 fn what_a_hit_pushes_out_is_the_youngest_victim() {
-    let mut memory = Memory::<16>::new();
+    let mut memory = CacheMemory::<16>::new();
     let mut cache = Victim::<Page64, 1, 3>::new(memory.bytes()).unwrap();
     for number in 0..4 {
         cache.fill(page(number), space(0), number as u64);

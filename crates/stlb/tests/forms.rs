@@ -9,14 +9,15 @@ use ops::{Op, op};
 use proptest::prelude::*;
 use tlbkit_addr::{Asid, PageSize, Pages, VirtAddr, Vpn};
 use tlbkit_stlb::{
-    AsidRange, Asids, Assoc, BadMemory, Cache, Context, Count, Counters, Direct, Integrated, Invalidate,
-    LINE, Layout, Memory, Mips32, Page64, Pair, Probe, Ptlb, Rank, Recorded, Shared, Space, Victim, folded,
+    AsidRange, AsidTag, Asids, Assoc, BadMemory, Cache, CacheMemory, Context, Count, Counters, Direct,
+    EntryLayout, Integrated, Invalidate, LINE, Mips32, Page64, Pair, Probe, Ptlb, Rank, Recorded, Shared,
+    Victim, folded,
 };
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 struct Counted;
 
-impl Layout for Counted {
+impl EntryLayout for Counted {
     type Tag = u64;
     type Data = u64;
     type Count = Counters;
@@ -25,8 +26,8 @@ impl Layout for Counted {
     const ASID_BITS: u32 = 8;
 }
 
-fn space<L: Layout>(asid: u16) -> Space<L> {
-    Space::new(Asid::new(asid, 8).unwrap()).unwrap()
+fn space<L: EntryLayout>(asid: u16) -> AsidTag<L> {
+    AsidTag::new(Asid::new(asid, 8).unwrap()).unwrap()
 }
 
 fn page(number: usize) -> VirtAddr {
@@ -35,7 +36,7 @@ fn page(number: usize) -> VirtAddr {
 
 #[test]
 fn an_assembly_handler_finds_entry_hi_page_mask_lo0_lo1() {
-    let mut memory = Memory::<{ 64 * 16 }>::new();
+    let mut memory = CacheMemory::<{ 64 * 16 }>::new();
     let place = memory.bytes().as_ptr().addr();
     let mut stlb = Direct::<Mips32, 64>::new(memory.bytes()).unwrap();
     let pair = Pair { page_mask: 0x6000, lo0: 0x1111_1111, lo1: 0x2222_2222 };
@@ -54,7 +55,7 @@ fn an_assembly_handler_finds_entry_hi_page_mask_lo0_lo1() {
 
 #[test]
 fn bad_memory_is_a_typed_error() {
-    let mut memory = Memory::<4096>::new();
+    let mut memory = CacheMemory::<4096>::new();
     let bytes = memory.bytes();
     assert_eq!(Direct::<Page64, 12>::new(bytes).unwrap_err(), BadMemory::NotPowerOfTwo { number: 12 });
     assert_eq!(Direct::<Page64, 0>::new(bytes).unwrap_err(), BadMemory::NotPowerOfTwo { number: 0 });
@@ -82,9 +83,9 @@ fn bad_memory_is_a_typed_error() {
 #[test]
 fn an_asid_without_room_is_a_typed_error() {
     let asid = |number| Asid::new(number, 16).unwrap();
-    assert!(Space::<Mips32>::new(asid(255)).is_ok());
-    assert_eq!(Space::<Mips32>::new(asid(256)), Err(AsidRange { asid: 256, bits: 8 }));
-    assert_eq!(Space::<Page64>::new(asid(2048)), Err(AsidRange { asid: 2048, bits: 11 }));
+    assert!(AsidTag::<Mips32>::new(asid(255)).is_ok());
+    assert_eq!(AsidTag::<Mips32>::new(asid(256)), Err(AsidRange { asid: 256, bits: 8 }));
+    assert_eq!(AsidTag::<Page64>::new(asid(2048)), Err(AsidRange { asid: 2048, bits: 11 }));
     assert!(Asids::<Mips32>::new(0, 255).is_ok());
     assert_eq!(Asids::<Mips32>::new(0, 256).unwrap_err(), AsidRange { asid: 256, bits: 8 });
     assert_eq!(Asids::<Mips32>::new(9, 8).unwrap_err(), AsidRange { asid: 9, bits: 8 });
@@ -93,7 +94,7 @@ fn an_asid_without_room_is_a_typed_error() {
 /// What has a number of one allocator gets another of the next, whose numbers others have.
 #[test]
 fn a_number_is_one_of_its_allocator() {
-    let mut memory = [const { Memory::<1024>::new() }; 2];
+    let mut memory = [const { CacheMemory::<1024>::new() }; 2];
     let mut caches = memory.each_mut().map(|memory| Direct::<Page64, 64>::new(memory.bytes()).unwrap());
     let mut asids = [(); 2].map(|()| Asids::<Page64>::new(1, 3).unwrap());
     let (mut process, mut other) = (Context::default(), Context::default());
@@ -114,7 +115,7 @@ fn a_number_is_one_of_its_allocator() {
 #[test]
 fn an_address_wider_than_the_tag_is_never_cached() {
     if let Some(at) = 0x40_0000_usize.checked_add(1 << (usize::BITS - 1)).filter(|_| usize::BITS > 32) {
-        let mut memory = Memory::<4096>::new();
+        let mut memory = CacheMemory::<4096>::new();
         let mut stlb = Direct::<Mips32, 16>::new(memory.bytes()).unwrap();
         stlb.fill(VirtAddr::new(at), space(1), Pair::default());
         assert_eq!(stlb.lookup(VirtAddr::new(at), space(1)), None);
@@ -130,7 +131,7 @@ fn an_address_wider_than_the_tag_is_never_cached() {
 
 #[test]
 fn nothing_overflows_at_the_edges() {
-    let mut memory = Memory::<4096>::new();
+    let mut memory = CacheMemory::<4096>::new();
     let mut stlb = Victim::<Page64, 16, 4>::new(memory.bytes()).unwrap();
     let top = VirtAddr::new(usize::MAX);
     stlb.fill(top, space(1), 7);
@@ -151,7 +152,7 @@ fn nothing_overflows_at_the_edges() {
 
 #[test]
 fn ways_and_victims_take_what_conflicts() {
-    let mut memory = [const { Memory::<4096>::new() }; 3];
+    let mut memory = [const { CacheMemory::<4096>::new() }; 3];
     let [one, two, three] = &mut memory;
     let mut direct = Direct::<Counted, 16>::new(one.bytes()).unwrap();
     let mut ways = Assoc::<Counted, 16, 2>::new(two.bytes()).unwrap();
@@ -181,7 +182,7 @@ fn ways_and_victims_take_what_conflicts() {
 
 #[test]
 fn counters_count() {
-    let mut memory = Memory::<4096>::new();
+    let mut memory = CacheMemory::<4096>::new();
     let mut cache = Direct::<Counted, 16>::new(memory.bytes()).unwrap();
     for round in 1..=3 {
         // Page 9 pushes page 25 out, which is missed then, and found again.
@@ -227,8 +228,8 @@ fn folding_keeps_neighbours_and_like_spaces_apart() {
 #[derive(Default)]
 struct Held(HashMap<usize, u64>);
 
-impl<L: Layout<Data = u64>> Probe<L> for Held {
-    fn probe(&mut self, at: VirtAddr, _: Space<L>) -> Option<u64> {
+impl<L: EntryLayout<Data = u64>> Probe<L> for Held {
+    fn probe(&mut self, at: VirtAddr, _: AsidTag<L>) -> Option<u64> {
         self.0.get(&(at.get() >> 12)).copied()
     }
 }
@@ -236,15 +237,15 @@ impl<L: Layout<Data = u64>> Probe<L> for Held {
 /// A TLB that holds everything.
 struct Full;
 
-impl<L: Layout> Probe<L> for Full {
-    fn probe(&mut self, _: VirtAddr, _: Space<L>) -> Option<L::Data> {
+impl<L: EntryLayout> Probe<L> for Full {
+    fn probe(&mut self, _: VirtAddr, _: AsidTag<L>) -> Option<L::Data> {
         Some(L::Data::default())
     }
 }
 
 #[test]
 fn a_failed_probe_is_repeated_at_the_next_ipc() {
-    let mut memory = Memory::<4096>::new();
+    let mut memory = CacheMemory::<4096>::new();
     let mut ptlb = Ptlb::<Counted, 64>::new(memory.bytes()).unwrap();
     let mut tlb = Held::default();
     assert_eq!(ptlb.record(page(9), space(1), &mut tlb), Recorded::NotInTlb);
@@ -261,7 +262,7 @@ fn a_failed_probe_is_repeated_at_the_next_ipc() {
 
 #[test]
 fn the_integrated_table_prefetches_no_top_level_entry() {
-    let mut memory = Memory::<4096>::new();
+    let mut memory = CacheMemory::<4096>::new();
     let mut table = Integrated::new(Direct::<Counted, 64>::new(memory.bytes()).unwrap());
     let mut tlb = Held(HashMap::from([(9, 99)]));
     assert_eq!(table.record(page(9), space(1), Rank::Top, &mut tlb), Recorded::NotInTlb);
@@ -276,7 +277,7 @@ fn the_integrated_table_prefetches_no_top_level_entry() {
 
 #[test]
 fn an_old_ticket_fills_nothing() {
-    let mut memory = Memory::<4096>::new();
+    let mut memory = CacheMemory::<4096>::new();
     let cache = Shared::<Page64, 16, 2>::new(memory.bytes()).unwrap();
     let ticket = cache.lookup(page(3), space(1)).unwrap_err();
     let other = cache.lookup(page(4), space(1)).unwrap_err();
@@ -295,7 +296,7 @@ proptest! {
     /// Whatever is known is the last datum filled in since the last invalidation; what was filled in last is known.
     #[test]
     fn as_a_map_that_forgets(ops in proptest::collection::vec(op(), 1..if cfg!(miri) { 8 } else { 120 })) {
-        let mut memory = [const { Memory::<4096>::new() }; 5];
+        let mut memory = [const { CacheMemory::<4096>::new() }; 5];
         let [a, b, c, d, e] = &mut memory;
         let mut direct = Direct::<Page64, 16>::new(a.bytes()).unwrap();
         let mut ways = Assoc::<Page64, 4, 4>::new(b.bytes()).unwrap();

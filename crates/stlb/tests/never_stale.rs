@@ -10,10 +10,10 @@ use proptest::collection::vec;
 use proptest::test_runner::{Config, TestCaseError, TestRunner};
 #[cfg(target_has_atomic = "64")]
 use tlbkit_stlb::Shared;
-use tlbkit_stlb::{Assoc, Direct, Integrated, Layout, Memory, Ptlb, Victim};
+use tlbkit_stlb::{Assoc, CacheMemory, Direct, EntryLayout, Integrated, Ptlb, Victim};
 
 /// Runs random kernels on fresh subjects; `Err` once one got a stale translation.
-fn run<L: Layout<Data = u64>>(
+fn run<L: EntryLayout<Data = u64>>(
     skip: Option<Kind>,
     with: impl Fn(&mut dyn FnMut(&mut dyn Subject<L>)),
 ) -> Result<(), String> {
@@ -42,7 +42,7 @@ fn run<L: Layout<Data = u64>>(
 }
 
 /// A form of the cache is never stale with all invalidations, and is with any one kind left out.
-fn never_stale<L: Layout<Data = u64>>(with: impl Fn(&mut dyn FnMut(&mut dyn Subject<L>))) {
+fn never_stale<L: EntryLayout<Data = u64>>(with: impl Fn(&mut dyn FnMut(&mut dyn Subject<L>))) {
     if let Err(stale) = run(None, &with) {
         panic!("{stale}");
     }
@@ -61,7 +61,7 @@ macro_rules! forms {
         #[test]
         fn $name() {
             never_stale::<$layout>(|run| {
-                let mut $memory = Memory::<4096>::new();
+                let mut $memory = CacheMemory::<4096>::new();
                 run(&mut $subject);
             });
         }

@@ -7,18 +7,18 @@ use loom::sync::Arc;
 use loom::sync::atomic::{AtomicU64, Ordering};
 use loom::thread;
 use tlbkit_addr::{Asid, PageSize, VirtAddr, Vpn};
-use tlbkit_stlb::{Memory, Page64, Shared, Space};
+use tlbkit_stlb::{AsidTag, CacheMemory, Page64, Shared};
 
 /// One set, so that everything meets in it.
 type Cache = Shared<'static, Page64, 1, 1>;
 
 fn cache() -> Arc<Cache> {
-    let memory = Box::leak(Box::new(Memory::<4096>::new()));
+    let memory = Box::leak(Box::new(CacheMemory::<4096>::new()));
     Arc::new(Cache::new(memory.bytes()).unwrap())
 }
 
-fn space() -> Space<Page64> {
-    Space::new(Asid::new(1, 8).unwrap()).unwrap()
+fn space() -> AsidTag<Page64> {
+    AsidTag::new(Asid::new(1, 8).unwrap()).unwrap()
 }
 
 fn page(number: usize) -> VirtAddr {

@@ -5,7 +5,7 @@ use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
 use std::thread;
 
 use tlbkit_addr::{Asid, PageSize, Pages, VirtAddr, Vpn};
-use tlbkit_stlb::{Memory, Mips32, Pair, Shared, Space};
+use tlbkit_stlb::{AsidTag, CacheMemory, Mips32, Pair, Shared};
 
 const PAGES: usize = 16;
 const READERS: usize = 3;
@@ -24,9 +24,9 @@ fn entry(number: usize, version: u64) -> Pair {
 /// Several CPUs look up and refill while one changes the table: no torn entry, and never a version older than the
 /// last one whose invalidation was over before the lookup began.
 fn stress<const SETS: usize, const WAYS: usize>() {
-    let mut memory = Memory::<8192>::new();
+    let mut memory = CacheMemory::<8192>::new();
     let cache = Shared::<Mips32, SETS, WAYS>::new(memory.bytes()).unwrap();
-    let space = Space::new(Asid::new(1, 8).unwrap()).unwrap();
+    let space = AsidTag::new(Asid::new(1, 8).unwrap()).unwrap();
     let table: [AtomicU64; PAGES] = Default::default();
     let settled: [AtomicU64; PAGES] = Default::default();
     let done = AtomicUsize::new(0);

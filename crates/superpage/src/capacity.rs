@@ -17,7 +17,7 @@ use core::fmt;
 
 use crate::PageSizes;
 use crate::page_sizes::{MAX_LEVELS, Place};
-use crate::segments::{Memory, SegmentMemory, Segments};
+use crate::segments::{PolicyMemory, SegmentMemory, Segments};
 
 /// An entry of an LRU stack. Made by the caller with `Default`, used here.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
@@ -133,7 +133,7 @@ impl<'m> Capacity<'m> {
         page_sizes: PageSizes,
         thresholds: [u32; MAX_LEVELS],
         sizes: [usize; 2],
-        memory: Memory<'m>,
+        memory: PolicyMemory<'m>,
         stacks: [&'m mut [StackEntry]; 2],
     ) -> Self {
         let per_segment = Self::segment_memory(&page_sizes, thresholds);

@@ -16,7 +16,7 @@ use crate::directory::Directory;
 use crate::occupied::Occupied;
 use crate::page_sizes::{MAX_LEVELS, Place};
 use crate::recent::RecentBlocks;
-use crate::{CostError, Memory, PageSizes, SegmentMemory, Superpage, Tlb};
+use crate::{CostError, PageSizes, PolicyMemory, SegmentMemory, Superpage, Tlb};
 
 mod fast;
 mod reserved;
@@ -118,12 +118,12 @@ impl<'m> Ledger<'m> {
         thresholds: [u32; MAX_LEVELS],
         prices: Option<[u32; MAX_LEVELS]>,
         tlbs: usize,
-        memory: Memory<'m>,
+        memory: PolicyMemory<'m>,
     ) -> Result<Self, CostError> {
         let reserves = prices.is_some();
         let per_segment = Self::segment_memory(&page_sizes, thresholds, reserves)?;
         let chunks = per_segment.fits(&memory).min(memory.directory.len());
-        let Memory { directory, bits, counters } = memory;
+        let PolicyMemory { directory, bits, counters } = memory;
         let spread = spread(&page_sizes);
         let blocks = chunks << spread;
         let (counters, rest) = counters.split_at_mut(counters.len().min(blocks * block::WORDS));

@@ -7,7 +7,7 @@
 //!
 //! ```
 //! use tlbkit_addr::Vpn;
-//! use tlbkit_superpage::{Action, ApproxOnline, SegmentMemory, Memory, Miss, Policy, Setup, Slot, Tlb};
+//! use tlbkit_superpage::{Action, ApproxOnline, Miss, Policy, PolicyMemory, SegmentMemory, Setup, Slot, Tlb};
 //!
 //! // Memory for four segments, at the paper's settings: 4 KB to 8 MB, two TLBs, R of 100 a KB.
 //! let setup = Setup::PAPER;
@@ -15,7 +15,7 @@
 //! let mut directory = vec![Slot::default(); 4 * SegmentMemory::SLOTS];
 //! let mut bits = vec![0; 4 * each.bits];
 //! let mut counters = vec![0; 4 * each.counters];
-//! let memory = Memory { directory: &mut directory, bits: &mut bits, counters: &mut counters };
+//! let memory = PolicyMemory { directory: &mut directory, bits: &mut bits, counters: &mut counters };
 //! let mut policy = ApproxOnline::new(&setup, memory)?;
 //!
 //! // Pages 6 and 7 push each other out of a TLB that has one entry to spare.
@@ -99,5 +99,5 @@ pub use policy::{
     Action, Activity, ApproxOnline, Asap, Asap464, Background, Miss, Online, OnlineMemory, Policy, Refusal,
     Reservation, Superpage, Thrift, Tlb, Utilization,
 };
-pub use segments::{Memory, SegmentMemory};
+pub use segments::{PolicyMemory, SegmentMemory};
 pub use setup::Setup;

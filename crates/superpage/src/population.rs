@@ -6,7 +6,7 @@ use crate::directory::Exhausted;
 use crate::page_sizes::Place;
 use crate::segments::Segments;
 use crate::units::Units;
-use crate::{Memory, PageSizes, SegmentMemory, Superpage};
+use crate::{PageSizes, PolicyMemory, SegmentMemory, Superpage};
 
 const WORD: u32 = usize::BITS.trailing_zeros();
 
@@ -44,7 +44,7 @@ impl<'m> Population<'m> {
         SegmentMemory { bits: Units::new(*page_sizes).words(), counters: if marks { MARK } else { 0 } }
     }
 
-    pub(crate) fn new(page_sizes: PageSizes, marks: bool, memory: Memory<'m>) -> Self {
+    pub(crate) fn new(page_sizes: PageSizes, marks: bool, memory: PolicyMemory<'m>) -> Self {
         let segments = Segments::new(memory, Self::segment_memory(&page_sizes, marks));
         Self { page_sizes, units: Units::new(page_sizes), segments }
     }

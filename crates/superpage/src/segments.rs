@@ -5,7 +5,7 @@ use tlbkit_addr::Pages;
 use crate::PageSizes;
 use crate::directory::{self, Directory, Exhausted, Slot};
 
-/// What one segment of bookkeeping takes, for a caller that sizes [`Memory`].
+/// What one segment of bookkeeping takes, for a caller that sizes [`PolicyMemory`].
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct SegmentMemory {
     /// Words of bit maps.
@@ -27,7 +27,7 @@ impl SegmentMemory {
 /// Memory that the caller hands over: for `n` segments, `n` times of each kind what the policy's `segment_memory` says.
 /// What it holds does not matter.
 #[derive(Debug)]
-pub struct Memory<'m> {
+pub struct PolicyMemory<'m> {
     /// [`SegmentMemory::SLOTS`] a segment.
     pub directory: &'m mut [Slot],
     /// [`SegmentMemory::bits`] a segment.
@@ -38,7 +38,7 @@ pub struct Memory<'m> {
 
 impl SegmentMemory {
     /// Returns for how many segments `memory` is enough.
-    pub(crate) fn fits(self, memory: &Memory<'_>) -> usize {
+    pub(crate) fn fits(self, memory: &PolicyMemory<'_>) -> usize {
         let fit = |have: usize, each: usize| have.checked_div(each).unwrap_or(usize::MAX);
         fit(memory.bits.len(), self.bits).min(fit(memory.counters.len(), self.counters))
     }
@@ -54,9 +54,9 @@ pub(crate) struct Segments<'m> {
 }
 
 impl<'m> Segments<'m> {
-    pub(crate) fn new(memory: Memory<'m>, per_segment: SegmentMemory) -> Self {
+    pub(crate) fn new(memory: PolicyMemory<'m>, per_segment: SegmentMemory) -> Self {
         let chunks = per_segment.fits(&memory);
-        let Memory { directory, bits, counters } = memory;
+        let PolicyMemory { directory, bits, counters } = memory;
         Self { directory: Directory::new(directory, chunks), bits, counters, per_segment }
     }
 

@@ -6,7 +6,7 @@ use std::vec::Vec;
 
 use tlbkit_addr::{PageSize, Vpn};
 
-use crate::{Memory, Miss, PageSizes, SegmentMemory, Slot, Superpage, Tlb};
+use crate::{Miss, PageSizes, PolicyMemory, SegmentMemory, Slot, Superpage, Tlb};
 
 /// Page sizes over 4 KB pages, by their shifts.
 pub(crate) fn page_sizes(shifts: impl IntoIterator<Item = u32>) -> PageSizes {
@@ -15,8 +15,8 @@ pub(crate) fn page_sizes(shifts: impl IntoIterator<Item = u32>) -> PageSizes {
 }
 
 /// Memory for so many segments, which is never freed.
-pub(crate) fn memory(each: SegmentMemory, segments: usize) -> Memory<'static> {
-    Memory {
+pub(crate) fn memory(each: SegmentMemory, segments: usize) -> PolicyMemory<'static> {
+    PolicyMemory {
         directory: Box::leak(vec![Slot::default(); segments * SegmentMemory::SLOTS].into()),
         bits: Box::leak(vec![0; segments * each.bits].into()),
         counters: Box::leak(vec![0; segments * each.counters].into()),

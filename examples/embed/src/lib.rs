@@ -20,7 +20,7 @@ use tlbkit_pagetable::mpt::Mpt;
 use tlbkit_pagetable::nodes::Slab;
 use tlbkit_pagetable::{Error, Holes, Leaf, Local, Pinned, Shared, Solo, Table, cpt, hpt};
 use tlbkit_shootdown::{CpuHandle, Edit, LocalCpu as Cpu, Misuse, OpId, Outcome, SharedSpace, System};
-use tlbkit_stlb::{Assoc, Direct, Mips32, Pair, Probe, Ptlb, Shared as SharedStlb, Space, Ticket, Victim};
+use tlbkit_stlb::{AsidTag, Assoc, Direct, Mips32, Pair, Probe, Ptlb, Shared as SharedStlb, Ticket, Victim};
 use tlbkit_superpage::{Action, ApproxOnline, Miss, Policy};
 
 unsafe extern "C" {
@@ -84,13 +84,17 @@ edits! {
 
 /// Looks an address up in a direct-mapped cache.
 #[unsafe(no_mangle)]
-pub fn hit_stlb(cache: &Direct<'_, Mips32, 1024>, at: VirtAddr, space: Space<Mips32>) -> Option<Pair> {
+pub fn hit_stlb(cache: &Direct<'_, Mips32, 1024>, at: VirtAddr, space: AsidTag<Mips32>) -> Option<Pair> {
     cache.lookup(at, space)
 }
 
 /// Looks an address up in a cache of two ways.
 #[unsafe(no_mangle)]
-pub fn hit_stlb_ways(cache: &Assoc<'_, Mips32, 512, 2>, at: VirtAddr, space: Space<Mips32>) -> Option<Pair> {
+pub fn hit_stlb_ways(
+    cache: &Assoc<'_, Mips32, 512, 2>,
+    at: VirtAddr,
+    space: AsidTag<Mips32>,
+) -> Option<Pair> {
     cache.lookup(at, space)
 }
 
@@ -99,7 +103,7 @@ pub fn hit_stlb_ways(cache: &Assoc<'_, Mips32, 512, 2>, at: VirtAddr, space: Spa
 pub fn hit_stlb_victim(
     cache: &mut Victim<'_, Mips32, 1024, 8>,
     at: VirtAddr,
-    space: Space<Mips32>,
+    space: AsidTag<Mips32>,
 ) -> Option<Pair> {
     cache.lookup(at, space)
 }
@@ -109,7 +113,7 @@ pub fn hit_stlb_victim(
 pub fn hit_stlb_shared(
     cache: &SharedStlb<'_, Mips32, 512, 2>,
     at: VirtAddr,
-    space: Space<Mips32>,
+    space: AsidTag<Mips32>,
 ) -> Result<Pair, Ticket> {
     cache.lookup(at, space)
 }
@@ -119,7 +123,7 @@ pub fn hit_stlb_shared(
 pub struct Tlb;
 
 impl Probe<Mips32> for Tlb {
-    fn probe(&mut self, _: VirtAddr, _: Space<Mips32>) -> Option<Pair> {
+    fn probe(&mut self, _: VirtAddr, _: AsidTag<Mips32>) -> Option<Pair> {
         tlbkit_kernel();
         None
     }
@@ -127,7 +131,7 @@ impl Probe<Mips32> for Tlb {
 
 /// Returns the entry to load for a message's receiver.
 #[unsafe(no_mangle)]
-pub fn hit_ptlb(table: &mut Ptlb<'_, Mips32, 64>, at: VirtAddr, space: Space<Mips32>) -> Option<Pair> {
+pub fn hit_ptlb(table: &mut Ptlb<'_, Mips32, 64>, at: VirtAddr, space: AsidTag<Mips32>) -> Option<Pair> {
     table.prefetch(at, space, &mut Tlb)
 }
 
@@ -225,7 +229,7 @@ mod wide {
     pub fn hit_stlb_page(
         cache: &Direct<'_, Page64, 1024>,
         at: VirtAddr,
-        space: Space<Page64>,
+        space: AsidTag<Page64>,
     ) -> Option<u64> {
         cache.lookup(at, space)
     }

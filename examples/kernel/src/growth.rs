@@ -15,7 +15,7 @@ use heapless::Vec;
 use spin::{Mutex, MutexGuard};
 use tlbkit::{PageSize, Pages, Vpn};
 use tlbkit_superpage::{
-    Action, ApproxOnline, Costs, Memory, PageSizes, Policy as _, Refusal, SegmentMemory, Setup, Slot,
+    Action, ApproxOnline, Costs, PageSizes, Policy as _, PolicyMemory, Refusal, SegmentMemory, Setup, Slot,
     Superpage, Tlb,
 };
 
@@ -82,7 +82,7 @@ fn policy(store: &'static mut Option<Store>) -> ApproxOnline<'static> {
     assert!(each.bits <= BITS && each.counters <= COUNTERS, "a segment takes more than there is");
     let (directory, bits, counters) = ([Slot::default(); _], [0; _], [0; _]);
     let Store { directory, bits, counters } = store.insert(Store { directory, bits, counters });
-    let memory = Memory {
+    let memory = PolicyMemory {
         directory,
         bits: &mut bits[..SEGMENTS * each.bits],
         counters: &mut counters[..SEGMENTS * each.counters],

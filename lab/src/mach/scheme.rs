@@ -6,7 +6,8 @@ use clap::ValueEnum;
 use serde::Serialize;
 use tlbkit_addr::{Asid, PageSize, Pages, VirtAddr};
 use tlbkit_stlb::{
-    Assoc, Cache, Counters, Direct, Integrated, Invalidate, Layout, Memory, Ptlb, Rank, Space, Victim, folded,
+    AsidTag, Assoc, Cache, CacheMemory, Counters, Direct, EntryLayout, Integrated, Invalidate, Ptlb, Rank,
+    Victim, folded,
 };
 
 use super::costs::Costs;
@@ -63,7 +64,7 @@ struct Folded;
 
 macro_rules! layout {
     ($name:ident, |$unit:ident, $asid:ident| $index:expr) => {
-        impl Layout for $name {
+        impl EntryLayout for $name {
             type Tag = u64;
             type Data = u64;
             type Count = Counters;
@@ -80,8 +81,8 @@ layout!(Plain, |unit, _asid| unit);
 layout!(Folded, |unit, asid| folded(unit, asid));
 
 /// The kernel's address space: what the schemes cache is all of the kernel's, the user page tables too.
-fn kernel<L: Layout>() -> Space<L> {
-    match Asid::new(0, L::ASID_BITS).map(Space::new) {
+fn kernel<L: EntryLayout>() -> AsidTag<L> {
+    match Asid::new(0, L::ASID_BITS).map(AsidTag::new) {
         Some(Ok(space)) => space,
         _ => unreachable!("0 fits into any tag"),
     }
@@ -125,7 +126,7 @@ pub(crate) struct Hit {
 impl Scheme {
     /// Runs `work` with the caches of this scheme.
     pub(crate) fn with<R>(self, work: impl FnOnce(&mut dyn Software) -> R) -> R {
-        let mut memory = Box::new(Memory::<{ 4096 * 16 }>::new());
+        let mut memory = Box::new(CacheMemory::<{ 4096 * 16 }>::new());
         let memory = memory.bytes();
         let fits = "64 KiB hold 4096 entries";
         match self {
@@ -172,9 +173,11 @@ struct Nothing;
 impl Software for Nothing {}
 
 /// The PTLB alone.
-struct Prefetching<'a, L: Layout, const SLOTS: usize>(Ptlb<'a, L, SLOTS>);
+struct Prefetching<'a, L: EntryLayout, const SLOTS: usize>(Ptlb<'a, L, SLOTS>);
 
-impl<L: Layout<Data = u64, Count = Counters>, const SLOTS: usize> Software for Prefetching<'_, L, SLOTS> {
+impl<L: EntryLayout<Data = u64, Count = Counters>, const SLOTS: usize> Software
+    for Prefetching<'_, L, SLOTS>
+{
     fn record(&mut self, at: VirtAddr, _: Rank, tlb: &mut Tlb) {
         self.0.record(at, kernel(), tlb);
     }
@@ -220,7 +223,7 @@ impl<L, C> Stlb<L, C> {
     }
 }
 
-impl<L: Layout<Data = u64, Count = Counters>, C: Cache<L>> Software for Stlb<L, C> {
+impl<L: EntryLayout<Data = u64, Count = Counters>, C: Cache<L>> Software for Stlb<L, C> {
     fn find(&mut self, at: VirtAddr, costs: &Costs) -> Option<Hit> {
         let found = self.cache.find(at, kernel())?;
         Some(Hit { data: found.data, search: self.search(found.probes, costs) })
@@ -251,11 +254,11 @@ impl<L: Layout<Data = u64, Count = Counters>, C: Cache<L>> Software for Stlb<L, 
 /// An STLB that serves as PTLB too.
 struct Both<L, C>(Stlb<L, Integrated<L, C>>);
 
-fn both<L: Layout, C: Cache<L>>(stlb: Stlb<L, C>) -> Both<L, C> {
+fn both<L: EntryLayout, C: Cache<L>>(stlb: Stlb<L, C>) -> Both<L, C> {
     Both(Stlb::new(Integrated::new(stlb.cache), stlb.ways, stlb.victims))
 }
 
-impl<L: Layout<Data = u64, Count = Counters>, C: Cache<L>> Software for Both<L, C> {
+impl<L: EntryLayout<Data = u64, Count = Counters>, C: Cache<L>> Software for Both<L, C> {
     fn find(&mut self, at: VirtAddr, costs: &Costs) -> Option<Hit> {
         self.0.find(at, costs)
     }

@@ -1,7 +1,7 @@
 //! The R3000's TLB as Mach divides it: 56 entries replaced at random, 8 for L2 first in, first out.
 
 use tlbkit_addr::VirtAddr;
-use tlbkit_stlb::{Layout, Probe, Space};
+use tlbkit_stlb::{AsidTag, EntryLayout, Probe};
 
 use super::rng::Rng;
 
@@ -92,8 +92,8 @@ impl Page {
 }
 
 /// Software caches hold pages of the kernel only.
-impl<L: Layout<Data = u64>> Probe<L> for Tlb {
-    fn probe(&mut self, at: VirtAddr, _: Space<L>) -> Option<u64> {
+impl<L: EntryLayout<Data = u64>> Probe<L> for Tlb {
+    fn probe(&mut self, at: VirtAddr, _: AsidTag<L>) -> Option<u64> {
         self.lookup(Page::of_kernel(at.get() >> 12)).map(|entry| entry.data)
     }
 }

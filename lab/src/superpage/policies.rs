@@ -6,7 +6,7 @@ use std::str::FromStr;
 use anyhow::bail;
 use tlbkit_addr::PageSize;
 use tlbkit_superpage::{
-    ApproxOnline, Asap, Asap464, Background, Memory, Online, OnlineMemory, Policy, Reservation,
+    ApproxOnline, Asap, Asap464, Background, Online, OnlineMemory, Policy, PolicyMemory, Reservation,
     SegmentMemory, Setup, Slot, StackEntry, Thrift, Utilization,
 };
 
@@ -156,7 +156,7 @@ impl Arena {
         tlbs: Tlbs,
     ) -> anyhow::Result<(Sizing<'_>, f64)> {
         let [first, second] = &mut self.pools;
-        let memory = |(directory, bits, counters)| Memory { directory, bits, counters };
+        let memory = |(directory, bits, counters)| PolicyMemory { directory, bits, counters };
         let [pool, more] =
             [first, second].map(|pool| memory((&mut pool.0[..], &mut pool.1[..], &mut pool.2[..])));
         let (policy, book): (Box<dyn Policy + '_>, f64) = match named {

@@ -9,7 +9,7 @@ use anyhow::Context;
 use clap::Args;
 use serde::Serialize;
 use tlbkit_addr::{Asid, PageSize, Vpn};
-use tlbkit_stlb::{Assoc, Cache, Layout, Memory, Space, Victim};
+use tlbkit_stlb::{AsidTag, Assoc, Cache, CacheMemory, EntryLayout, Victim};
 
 use crate::rows;
 use crate::tables::{self, Walks};
@@ -49,7 +49,7 @@ struct Row {
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 struct Pairs;
 
-impl Layout for Pairs {
+impl EntryLayout for Pairs {
     type Tag = u64;
     type Data = [u32; 2];
     type Count = ();
@@ -101,7 +101,7 @@ impl Sweep {
 
 /// Runs the refills through every cache.
 fn sweep(missed: &[Vpn]) -> anyhow::Result<Vec<Served>> {
-    let mut memory = Box::new(Memory::<{ 512 << 10 }>::new());
+    let mut memory = Box::new(CacheMemory::<{ 512 << 10 }>::new());
     let mut all = Vec::new();
     // A kilobyte has 64 entries.
     macro_rules! size {
@@ -144,7 +144,7 @@ fn replay(
 ) -> anyhow::Result<Served> {
     // A trace is one program: one address space.
     let space = Asid::new(1, Pairs::ASID_BITS).context("an ASID")?;
-    let space = Space::new(space)?;
+    let space = AsidTag::new(space)?;
     let refills = missed.iter().map(|page| {
         let at = page.address(PageSize::K4);
         match cache.find(at, space) {

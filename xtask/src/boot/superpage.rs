@@ -6,7 +6,7 @@
 use anyhow::{Context, bail};
 use tlbkit_addr::{PageSize, Vpn};
 use tlbkit_superpage::{
-    Action, ApproxOnline, Costs, Memory, Miss, PageSizes, Policy, Refusal, SegmentMemory, Setup, Slot,
+    Action, ApproxOnline, Costs, Miss, PageSizes, Policy, PolicyMemory, Refusal, SegmentMemory, Setup, Slot,
     Superpage, Tlb,
 };
 
@@ -69,7 +69,7 @@ pub(super) fn replay<'t>(lines: impl IntoIterator<Item = &'t str>) -> anyhow::Re
     let mut directory = vec![Slot::default(); SEGMENTS * SegmentMemory::SLOTS];
     let mut bits = vec![0; SEGMENTS * each.bits];
     let mut counters = vec![0; SEGMENTS * each.counters];
-    let memory = Memory { directory: &mut directory, bits: &mut bits, counters: &mut counters };
+    let memory = PolicyMemory { directory: &mut directory, bits: &mut bits, counters: &mut counters };
     let mut policy = ApproxOnline::new(&setup, memory)?;
     let mut agreed = Agreed::default();
     // What the host wants done, until the guest says what came of it.

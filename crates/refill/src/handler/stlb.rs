@@ -9,7 +9,7 @@
 //! on a miss they are moved again. The barrier is the delay slot of that comparison's branch, which makes twelve
 //! instructions, two of which are the paper's `nine-cycle` floor's uncounted ones (Elphinstone et al. 3.1, 4.2).
 
-use tlbkit_stlb::{Layout, Mips32};
+use tlbkit_stlb::{EntryLayout, Mips32};
 
 use super::Build;
 use crate::Error;

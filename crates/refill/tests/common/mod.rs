@@ -19,7 +19,7 @@ use tlbkit_refill::features::Features;
 use tlbkit_refill::handler::{Form, Front, Handler, Place, Root, Spec, Stlb, Walk, Write};
 use tlbkit_refill::interp::{Access, Machine, Stop, Window, Windows};
 use tlbkit_refill::{Block, Log};
-use tlbkit_stlb::{Direct, Invalidate, Memory, Mips32, Space};
+use tlbkit_stlb::{AsidTag, CacheMemory, Direct, Invalidate, Mips32};
 
 use flush::{forget, narrow};
 use judge::{Rig, check, drain, judge_entry, judge_fault};
@@ -148,7 +148,7 @@ pub(crate) fn run<'n, T: Private<'n>>(
     let block = Block::new();
     let log = Log::<RECORDS>::new();
     log.attach(&block, (KSEG0 + LOG) as u32);
-    let mut memory = Memory::<{ SETS * 16 }>::new();
+    let mut memory = CacheMemory::<{ SETS * 16 }>::new();
     let mut cache = Direct::<Mips32, SETS>::new(memory.bytes()).unwrap();
     // SAFETY: all of it lives until the end of this function; one thread uses it, either Rust or the machine.
     let windows = unsafe {
@@ -180,7 +180,7 @@ pub(crate) fn run<'n, T: Private<'n>>(
                     _ => flush,
                 };
                 forget(&mut machine.tlb, &flush, space as u64 + 5);
-                let space = Space::new(Asid::new(space as u16 + 5, 8).unwrap()).unwrap();
+                let space = AsidTag::new(Asid::new(space as u16 + 5, 8).unwrap()).unwrap();
                 for &pages in flush.ranges() {
                     cache.invalidate_pages(space, pages);
                 }

@@ -4,7 +4,7 @@ use std::collections::{BTreeMap, VecDeque};
 
 use proptest::prelude::*;
 use tlbkit_addr::{Asid, PageSize, Pages, VirtAddr, Vpn};
-use tlbkit_stlb::{Asids, Context, Counters, Invalidate, Layout, Probe, Space, folded};
+use tlbkit_stlb::{AsidTag, Asids, Context, Counters, EntryLayout, Invalidate, Probe, folded};
 
 #[cfg(target_has_atomic = "64")]
 mod of_many;
@@ -25,7 +25,7 @@ pub(crate) struct Paired;
 /// What the kernel numbers by itself (8..=9) and what [`Asids`] numbers (1..=3) in 4 bits.
 const ASID_BITS: u32 = 4;
 
-impl Layout for Single {
+impl EntryLayout for Single {
     type Tag = u64;
     type Data = u64;
     type Count = Counters;
@@ -34,7 +34,7 @@ impl Layout for Single {
     const ASID_BITS: u32 = ASID_BITS;
 }
 
-impl Layout for Paired {
+impl EntryLayout for Paired {
     type Tag = u64;
     type Data = u64;
     type Count = Counters;
@@ -47,12 +47,12 @@ impl Layout for Paired {
 }
 
 /// What is tested: a cache of any organization, with or without prefetching.
-pub(crate) trait Subject<L: Layout>: Invalidate<L> {
-    fn find(&mut self, at: VirtAddr, space: Space<L>) -> Option<u64>;
+pub(crate) trait Subject<L: EntryLayout>: Invalidate<L> {
+    fn find(&mut self, at: VirtAddr, space: AsidTag<L>) -> Option<u64>;
     /// After a `find` that failed and the walk that followed.
-    fn fill(&mut self, at: VirtAddr, space: Space<L>, data: u64);
-    fn record(&mut self, _: VirtAddr, _: Space<L>, _: &mut Tlb) {}
-    fn prefetch(&mut self, _: VirtAddr, _: Space<L>, _: &mut Tlb) -> Option<u64> {
+    fn fill(&mut self, at: VirtAddr, space: AsidTag<L>, data: u64);
+    fn record(&mut self, _: VirtAddr, _: AsidTag<L>, _: &mut Tlb) {}
+    fn prefetch(&mut self, _: VirtAddr, _: AsidTag<L>, _: &mut Tlb) -> Option<u64> {
         None
     }
 }
@@ -143,7 +143,7 @@ struct Mapping {
     block: bool,
 }
 
-pub(crate) struct Machine<'s, L: Layout> {
+pub(crate) struct Machine<'s, L: EntryLayout> {
     table: BTreeMap<(usize, usize), Mapping>,
     tlb: Tlb,
     contexts: [Context<L>; SPACES],
@@ -155,7 +155,7 @@ pub(crate) struct Machine<'s, L: Layout> {
     stamps: u32,
 }
 
-impl<'s, L: Layout<Data = u64>> Machine<'s, L> {
+impl<'s, L: EntryLayout<Data = u64>> Machine<'s, L> {
     pub(crate) fn new(subject: &'s mut dyn Subject<L>, skip: Option<Kind>) -> Self {
         Self {
             table: BTreeMap::new(),
@@ -261,13 +261,13 @@ impl<'s, L: Layout<Data = u64>> Machine<'s, L> {
     }
 
     /// Returns the space's number of today.
-    fn activate(&mut self, id: usize) -> Space<L> {
+    fn activate(&mut self, id: usize) -> AsidTag<L> {
         if id < 2 {
             let mut caches =
                 (Everything(&mut self.tlb), Maybe(self.subject, self.skip != Some(Kind::RollOver)));
             return self.asids.activate(&mut self.contexts[id], &mut caches);
         }
-        let space = Space::new(Asid::new(6 + id as u16, ASID_BITS).unwrap()).unwrap();
+        let space = AsidTag::new(Asid::new(6 + id as u16, ASID_BITS).unwrap()).unwrap();
         if std::mem::take(&mut self.dead[id]) {
             self.tlb.0.retain(|entry| entry.asid != space.asid());
             if self.skip != Some(Kind::Space) {
@@ -323,7 +323,7 @@ impl<'s, L: Layout<Data = u64>> Machine<'s, L> {
     }
 
     /// Loads the TLB; a superpage with all of its reach.
-    fn load(&mut self, space: Space<L>, page: usize, data: u64) {
+    fn load(&mut self, space: AsidTag<L>, page: usize, data: u64) {
         // What the entry itself says about its size is what the mapping was when the stamp was given.
         let block =
             self.table.values().any(|m| m.block && u64::from(m.stamp) == u64::from(stamp::<L>(data, page)));
@@ -336,7 +336,7 @@ fn address(page: usize) -> VirtAddr {
     Vpn::new(page).address(PageSize::K4)
 }
 
-fn stamp<L: Layout>(data: u64, page: usize) -> u32 {
+fn stamp<L: EntryLayout>(data: u64, page: usize) -> u32 {
     if L::UNIT != PageSize::K4 && page % 2 == 1 { (data >> 32) as u32 } else { data as u32 }
 }
 
@@ -376,8 +376,8 @@ impl Tlb {
     }
 }
 
-impl<L: Layout<Data = u64>> Probe<L> for Tlb {
-    fn probe(&mut self, at: VirtAddr, space: Space<L>) -> Option<u64> {
+impl<L: EntryLayout<Data = u64>> Probe<L> for Tlb {
+    fn probe(&mut self, at: VirtAddr, space: AsidTag<L>) -> Option<u64> {
         self.lookup(space.asid(), at.get() >> 12)
     }
 }
@@ -385,22 +385,22 @@ impl<L: Layout<Data = u64>> Probe<L> for Tlb {
 /// The TLB's flush of everything at a roll-over; the machine does the others itself.
 struct Everything<'a>(&'a mut Tlb);
 
-impl<L: Layout> Invalidate<L> for Everything<'_> {
-    fn invalidate_pages(&mut self, _: Space<L>, _: Pages) {}
+impl<L: EntryLayout> Invalidate<L> for Everything<'_> {
+    fn invalidate_pages(&mut self, _: AsidTag<L>, _: Pages) {}
     fn invalidate_global(&mut self, _: Pages) {}
-    fn invalidate_space(&mut self, _: Space<L>) {}
+    fn invalidate_space(&mut self, _: AsidTag<L>) {}
     fn invalidate_all(&mut self) {
         self.0.0.clear();
     }
 }
 
 /// A cache that may not be told.
-struct Maybe<'a, L: Layout>(&'a mut dyn Subject<L>, bool);
+struct Maybe<'a, L: EntryLayout>(&'a mut dyn Subject<L>, bool);
 
-impl<L: Layout> Invalidate<L> for Maybe<'_, L> {
-    fn invalidate_pages(&mut self, _: Space<L>, _: Pages) {}
+impl<L: EntryLayout> Invalidate<L> for Maybe<'_, L> {
+    fn invalidate_pages(&mut self, _: AsidTag<L>, _: Pages) {}
     fn invalidate_global(&mut self, _: Pages) {}
-    fn invalidate_space(&mut self, _: Space<L>) {}
+    fn invalidate_space(&mut self, _: AsidTag<L>) {}
     fn invalidate_all(&mut self) {
         if self.1 {
             self.0.invalidate_all();

@@ -172,7 +172,7 @@ fn the_most_entries() {
         entries[needed].unit = page_sizes.units_per_segment();
         let counters = Capacity::segment_memory(&page_sizes, thresholds).counters;
         let mut memory = (vec![Slot::default(); SegmentMemory::SLOTS], Vec::new(), vec![0; counters]);
-        let memory = Memory { directory: &mut memory.0, bits: &mut memory.1, counters: &mut memory.2 };
+        let memory = PolicyMemory { directory: &mut memory.0, bits: &mut memory.1, counters: &mut memory.2 };
         let mut capacity = Capacity::new(page_sizes, thresholds, [2, 0], memory, [&mut entries, &mut []]);
         (capacity.stacks[0].resident, capacity.stacks[0].used) = (2, needed + 1);
         assert_eq!(capacity.charge(0, Place { segment: 1, unit: 0 }, 0, |_| true), None);
@@ -187,7 +187,7 @@ fn evictions_that_nobody_tells_of() {
     let mut entries = [vec![StackEntry::default(); 17], Vec::new()];
     let [data, instruction] = &mut entries;
     let mut none = (Vec::new(), Vec::new(), Vec::new());
-    let memory = Memory { directory: &mut none.0, bits: &mut none.1, counters: &mut none.2 };
+    let memory = PolicyMemory { directory: &mut none.0, bits: &mut none.1, counters: &mut none.2 };
     let mut capacity = Capacity::new(page_sizes, thresholds, [1, 0], memory, [data, instruction]);
     for segment in 0..40 {
         capacity.refill(0, Place { segment, unit: segment % 16 }, 0);

@@ -8,7 +8,7 @@ use super::{Action, Miss, Policy, Refusal, Superpage, Tlb};
 use crate::costs::{When, thresholds};
 use crate::ledger::{Charged, Distant, Fast, Ledger};
 use crate::page_sizes::MAX_LEVELS;
-use crate::{CostError, Memory, SegmentMemory, Setup};
+use crate::{CostError, PolicyMemory, SegmentMemory, Setup};
 
 /// Promotes a superpage when its prefetch charges reach their threshold, and then lowers those of the larger ones
 /// around it by the threshold.
@@ -43,7 +43,7 @@ impl<'m> ApproxOnline<'m> {
     /// # Errors
     ///
     /// See [`CostError`].
-    pub fn new(setup: &Setup, memory: Memory<'m>) -> Result<Self, CostError> {
+    pub fn new(setup: &Setup, memory: PolicyMemory<'m>) -> Result<Self, CostError> {
         Self::with(setup, None, memory)
     }
 
@@ -52,7 +52,7 @@ impl<'m> ApproxOnline<'m> {
     pub(super) fn with(
         setup: &Setup,
         prices: Option<[u32; MAX_LEVELS]>,
-        memory: Memory<'m>,
+        memory: PolicyMemory<'m>,
     ) -> Result<Self, CostError> {
         let counts = thresholds(&setup.page_sizes, setup.costs, setup.costs.prefetch, When::Reaches)?;
         let ledger = Ledger::new(setup.page_sizes, counts, prices, setup.tlbs(), memory)?;

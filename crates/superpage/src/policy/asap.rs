@@ -5,7 +5,7 @@ use tlbkit_addr::{PageSize, Pages, Vpn};
 use super::backoff::BackOff;
 use super::{Action, Miss, Policy, Refusal, Superpage, Tlb};
 use crate::population::Population;
-use crate::{Memory, PageSizes, SegmentMemory};
+use crate::{PageSizes, PolicyMemory, SegmentMemory};
 
 /// Promotes to the largest superpage all of whose units have been referenced, as soon as there is one.
 #[derive(Debug)]
@@ -97,7 +97,7 @@ macro_rules! as_soon {
             }
 
             /// Makes the policy, with memory for as many segments as fit.
-            pub fn new(page_sizes: PageSizes, memory: Memory<'m>) -> Self {
+            pub fn new(page_sizes: PageSizes, memory: PolicyMemory<'m>) -> Self {
                 let rule: fn(&PageSizes) -> Rule = $rule;
                 Self(AsSoon {
                     population: Population::new(page_sizes, false, memory),

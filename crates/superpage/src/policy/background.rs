@@ -15,7 +15,7 @@ use super::backoff::BackOff;
 use super::{Action, Miss, Policy, Refusal, Superpage, Tlb};
 use crate::page_sizes::Place;
 use crate::population::Population;
-use crate::{Memory, PageSizes, SegmentMemory};
+use crate::{PageSizes, PolicyMemory, SegmentMemory};
 
 /// What a [`Background`] policy promotes, and when it looks.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -53,7 +53,7 @@ impl<'m> Background<'m> {
     }
 
     /// Makes the policy. A size that the TLB lacks stands for the next larger one, or the largest.
-    pub fn new(page_sizes: PageSizes, utilization: Utilization, memory: Memory<'m>) -> Self {
+    pub fn new(page_sizes: PageSizes, utilization: Utilization, memory: PolicyMemory<'m>) -> Self {
         let utilization = Utilization { period: utilization.period.max(1), ..utilization };
         Self {
             population: Population::new(page_sizes, false, memory),

@@ -9,15 +9,15 @@ use crate::capacity::{Capacity, StackEntry};
 use crate::costs::{When, thresholds};
 use crate::ledger::{Charged, Ledger};
 use crate::page_sizes::MAX_LEVELS;
-use crate::{CostError, Memory, SegmentMemory, Setup};
+use crate::{CostError, PolicyMemory, SegmentMemory, Setup};
 
 /// Memory for [`Online`].
 #[derive(Debug)]
 pub struct OnlineMemory<'m> {
     /// For prefetch charges: by [`Online::segment_memory`], its first part.
-    pub prefetch: Memory<'m>,
+    pub prefetch: PolicyMemory<'m>,
     /// For capacity charges: by [`Online::segment_memory`], its second part.
-    pub capacity: Memory<'m>,
+    pub capacity: PolicyMemory<'m>,
     /// The LRU stacks of the data and the instruction TLB: [`Online::stack_len`] each.
     pub stacks: [&'m mut [StackEntry]; 2],
 }

@@ -14,7 +14,7 @@ use tlbkit_addr::{PageSize, Pages, Vpn};
 
 use super::{Action, Miss, Policy, Refusal, Superpage, Tlb};
 use crate::population::Population;
-use crate::{Memory, PageSizes, SegmentMemory};
+use crate::{PageSizes, PolicyMemory, SegmentMemory};
 
 /// Promotes reserved regions as they fill, without copying.
 ///
@@ -41,7 +41,7 @@ impl<'m> Reservation<'m> {
     }
 
     /// Makes a policy that reserves segments, the largest size, and promotes what is fully populated.
-    pub fn new(page_sizes: PageSizes, memory: Memory<'m>) -> Self {
+    pub fn new(page_sizes: PageSizes, memory: PolicyMemory<'m>) -> Self {
         let reserved = page_sizes.top();
         Self {
             population: Population::new(page_sizes, true, memory),
@@ -54,7 +54,7 @@ impl<'m> Reservation<'m> {
 
     /// Makes a policy that reserves 64 KB (or the TLB's next larger size) and maps it with one entry as soon as
     /// two of its units are populated. The TLB must have a valid bit for each part of such an entry.
-    pub fn partial(page_sizes: PageSizes, memory: Memory<'m>) -> Self {
+    pub fn partial(page_sizes: PageSizes, memory: PolicyMemory<'m>) -> Self {
         let reserved = page_sizes.level_reaching(PageSize::K64).max(1);
         Self {
             population: Population::new(page_sizes, true, memory),

@@ -30,7 +30,7 @@ use super::approx::ApproxOnline;
 use super::{Action, Miss, Policy, Refusal, Superpage, Tlb};
 use crate::costs::{When, thresholds};
 use crate::ledger::{Ledger, reserved};
-use crate::{CostError, Memory, PageSizes, SegmentMemory, Setup};
+use crate::{CostError, PageSizes, PolicyMemory, SegmentMemory, Setup};
 
 /// Promotes reserved regions as they fill, and everything else like APPROX-ONLINE, but with a price on holes.
 ///
@@ -55,7 +55,7 @@ impl<'m> Thrift<'m> {
     /// # Errors
     ///
     /// See [`CostError`].
-    pub fn new(setup: &Setup, memory: Memory<'m>) -> Result<Self, CostError> {
+    pub fn new(setup: &Setup, memory: PolicyMemory<'m>) -> Result<Self, CostError> {
         let whole = setup.costs.prefetch.max(1000);
         let prices = thresholds(&setup.page_sizes, setup.costs, whole, When::Reaches)?;
         ApproxOnline::with(setup, Some(prices), memory).map(Self)

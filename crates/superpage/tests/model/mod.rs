@@ -12,7 +12,7 @@ pub(crate) mod world;
 use reserved::Reserved;
 use tlbkit_addr::{Pages, Vpn};
 use tlbkit_superpage::{
-    Action, ApproxOnline, Asap, Asap464, Memory, Miss, Online, OnlineMemory, PageSizes, Policy,
+    Action, ApproxOnline, Asap, Asap464, Miss, Online, OnlineMemory, PageSizes, Policy, PolicyMemory,
     SegmentMemory, Setup, Slot, StackEntry, Superpage, Thrift, Tlb,
 };
 
@@ -35,11 +35,11 @@ impl Arena {
         }
     }
 
-    pub(crate) fn memory(&mut self) -> Memory<'_> {
-        Memory { directory: &mut self.directory, bits: &mut self.bits, counters: &mut self.counters }
+    pub(crate) fn memory(&mut self) -> PolicyMemory<'_> {
+        PolicyMemory { directory: &mut self.directory, bits: &mut self.bits, counters: &mut self.counters }
     }
 
-    pub(crate) fn leak(footprint: SegmentMemory, segments: usize) -> Memory<'static> {
+    pub(crate) fn leak(footprint: SegmentMemory, segments: usize) -> PolicyMemory<'static> {
         Box::leak(Box::new(Self::new(footprint, segments))).memory()
     }
 }

@@ -6,7 +6,7 @@ use tlbkit_pagetable::geometry::Va32;
 use tlbkit_pagetable::lpt::Lpt;
 use tlbkit_pagetable::nodes::Offset;
 use tlbkit_pagetable::{Error, Local};
-use tlbkit_stlb::{Pair, Rank, Space};
+use tlbkit_stlb::{AsidTag, Pair, Rank};
 
 use super::handler;
 use super::scheme::{self, Counting, Scheme};
@@ -68,8 +68,8 @@ pub struct Kernel {
 }
 
 /// The kernel's own entries are the same in all address spaces.
-fn everywhere() -> Space<Counting> {
-    match Space::new(tlbkit_addr::Asid::default()) {
+fn everywhere() -> AsidTag<Counting> {
+    match AsidTag::new(tlbkit_addr::Asid::default()) {
         Ok(space) => space,
         Err(error) => panic!("{error}"),
     }

@@ -3,7 +3,7 @@
 use core::mem::MaybeUninit;
 
 use tlbkit_addr::{PageSize, VirtAddr};
-use tlbkit_stlb::{Cache, Counters, Direct, Integrated, Layout, Pair, Probe, Ptlb, Rank, Space};
+use tlbkit_stlb::{AsidTag, Cache, Counters, Direct, EntryLayout, Integrated, Pair, Probe, Ptlb, Rank};
 
 use crate::arch::tlb::{self, Entry};
 
@@ -11,7 +11,7 @@ use crate::arch::tlb::{self, Entry};
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Counting;
 
-impl Layout for Counting {
+impl EntryLayout for Counting {
     type Tag = u32;
     type Data = Pair;
     type Count = Counters;
@@ -46,7 +46,7 @@ pub const NAMES: [&str; 4] = ["plain", "PTLB", "STLB", "PTLB+STLB"];
 pub struct Hardware;
 
 impl Probe<Counting> for Hardware {
-    fn probe(&mut self, at: VirtAddr, space: Space<Counting>) -> Option<Pair> {
+    fn probe(&mut self, at: VirtAddr, space: AsidTag<Counting>) -> Option<Pair> {
         let entry = tlb::read(tlb::probe(at.get() as u32, space.asid() as u32)?);
         Some(Pair { page_mask: entry.mask, lo0: entry.lo[0], lo1: entry.lo[1] })
     }
@@ -73,7 +73,7 @@ impl Scheme {
     }
 
     /// Returns what the software TLB cache knows of a kernel address, if there is one.
-    pub fn find(&mut self, at: u32, space: Space<Counting>) -> Option<Pair> {
+    pub fn find(&mut self, at: u32, space: AsidTag<Counting>) -> Option<Pair> {
         let at = VirtAddr::new(at as usize);
         let found = match self {
             Self::Plain | Self::Prefetch(_) => None,
@@ -84,7 +84,7 @@ impl Scheme {
     }
 
     /// Tells the software TLB cache of an entry that goes into the TLB.
-    pub fn fill(&mut self, at: u32, space: Space<Counting>, pair: Pair) {
+    pub fn fill(&mut self, at: u32, space: AsidTag<Counting>, pair: Pair) {
         let at = VirtAddr::new(at as usize);
         match self {
             Self::Plain | Self::Prefetch(_) => {}
@@ -94,7 +94,7 @@ impl Scheme {
     }
 
     /// Has the prefetch TLB record the entry of an address, if the TLB has it: its process is sending.
-    pub fn record(&mut self, at: u32, space: Space<Counting>, rank: Rank) {
+    pub fn record(&mut self, at: u32, space: AsidTag<Counting>, rank: Rank) {
         let at = VirtAddr::new(at as usize);
         match self {
             Self::Plain | Self::Cache(_) => {}
@@ -104,7 +104,7 @@ impl Scheme {
     }
 
     /// Returns the entry to load for an address, if one is known that the TLB lacks: its process is receiving.
-    pub fn prefetch(&mut self, at: u32, space: Space<Counting>, rank: Rank) -> Option<Pair> {
+    pub fn prefetch(&mut self, at: u32, space: AsidTag<Counting>, rank: Rank) -> Option<Pair> {
         let at = VirtAddr::new(at as usize);
         match self {
             Self::Plain | Self::Cache(_) => None,

@@ -10,7 +10,7 @@ mod transcript;
 use tlbkit_addr::{Attr, PageSize, VirtAddr, Vpn};
 use tlbkit_pagetable::Change;
 use tlbkit_refill::handler::{Form, Front, Place, Root, Spec, Write};
-use tlbkit_superpage::{ApproxOnline, Costs, Memory, PageSizes, SegmentMemory, Setup, Slot};
+use tlbkit_superpage::{ApproxOnline, Costs, PageSizes, PolicyMemory, SegmentMemory, Setup, Slot};
 
 use self::space::{NUMBER, Space};
 use self::transcript::Line;
@@ -145,7 +145,7 @@ unsafe fn policy(setup: &Setup) -> Result<ApproxOnline<'static>, &'static str> {
     let store = unsafe { &mut *store };
     let (directory, bits, counters) = ([Slot::default(); _], [0; _], [0; _]);
     let Store { directory, bits, counters } = store.insert(Store { directory, bits, counters });
-    let memory = Memory {
+    let memory = PolicyMemory {
         directory,
         bits: &mut bits[..SEGMENTS * each.bits],
         counters: &mut counters[..SEGMENTS * each.counters],

@@ -3,7 +3,7 @@
 //! Both forget by one trait of `tlbkit-stlb`; a tuple of both forgets in the hardware first, as it says one must.
 
 use tlbkit_addr::{PageSize, Pages, VirtAddr};
-use tlbkit_stlb::{BadMemory, Direct, Invalidate, Mips32, Space};
+use tlbkit_stlb::{AsidTag, BadMemory, Direct, Invalidate, Mips32};
 
 use crate::arch::tlb;
 use crate::args::Inject;
@@ -25,7 +25,7 @@ impl Hardware {
 }
 
 impl Invalidate<Mips32> for Hardware {
-    fn invalidate_pages(&mut self, space: Space<Mips32>, pages: Pages) {
+    fn invalidate_pages(&mut self, space: AsidTag<Mips32>, pages: Pages) {
         if self.inject == Some(Inject::DropFlush) {
             return;
         }
@@ -44,7 +44,7 @@ impl Invalidate<Mips32> for Hardware {
         tlb::forget_all(|entry| maps_any(entry, pages));
     }
 
-    fn invalidate_space(&mut self, space: Space<Mips32>) {
+    fn invalidate_space(&mut self, space: AsidTag<Mips32>) {
         tlb::forget_all(|entry| entry.is_in(space.asid() as u32));
     }
 
@@ -109,7 +109,7 @@ macro_rules! either {
 }
 
 impl Invalidate<Mips32> for Software {
-    fn invalidate_pages(&mut self, space: Space<Mips32>, pages: Pages) {
+    fn invalidate_pages(&mut self, space: AsidTag<Mips32>, pages: Pages) {
         either!(self, cache => cache.invalidate_pages(space, pages));
     }
 
@@ -117,7 +117,7 @@ impl Invalidate<Mips32> for Software {
         either!(self, cache => cache.invalidate_global(pages));
     }
 
-    fn invalidate_space(&mut self, space: Space<Mips32>) {
+    fn invalidate_space(&mut self, space: AsidTag<Mips32>) {
         either!(self, cache => cache.invalidate_space(space));
     }
 

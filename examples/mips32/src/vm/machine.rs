@@ -158,7 +158,7 @@ impl<S: Structure> Machine<S> {
     }
 
     /// Forgets what a change has made stale.
-    fn forget(&mut self, number: tlbkit_stlb::Space<Mips32>, flush: &Flush) {
+    fn forget(&mut self, number: tlbkit_stlb::AsidTag<Mips32>, flush: &Flush) {
         // The TLB may wait for a fault. A software cache may not: it would give the same answer to the refill after it.
         let eager = !(self.lazy && flush.scope() == FlushScope::Local);
         if flush.is_all() {

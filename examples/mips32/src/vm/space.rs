@@ -25,7 +25,7 @@ pub struct Space<'n, S: Structure> {
     pub(super) batch: Retired<'n>,
     /// By which number the TLB knows it.
     pub(super) context: Context<Mips32>,
-    pub(super) number: Option<tlbkit_stlb::Space<Mips32>>,
+    pub(super) number: Option<tlbkit_stlb::AsidTag<Mips32>>,
     regions: heapless::Vec<Region, 8>,
     /// What tells its pages' contents from those of other spaces.
     salt: u32,

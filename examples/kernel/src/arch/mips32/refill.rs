@@ -19,7 +19,7 @@ use tlbkit::{Asid, PageSize, Pages, VirtAddr};
 use tlbkit_refill::features::Features;
 use tlbkit_refill::handler::{Form, Front, Mpt, Place, Root, Spec, Stlb, Walk, Write};
 use tlbkit_refill::{Block, Log};
-use tlbkit_stlb::{Direct, Invalidate as _, Mips32, Space};
+use tlbkit_stlb::{AsidTag, Direct, Invalidate as _, Mips32};
 
 use super::{cp0, tlb, vectors};
 use crate::growth::{MISSES, Miss};
@@ -147,8 +147,8 @@ fn cached(forget: impl FnOnce(&mut Cache)) {
 }
 
 /// Returns the name of an address space in a cache. Each of the machine's 8 bits has its place there.
-fn space(asid: u16) -> Option<Space<Mips32>> {
-    Asid::new(asid, 8).and_then(|asid| Space::new(asid).ok())
+fn space(asid: u16) -> Option<AsidTag<Mips32>> {
+    Asid::new(asid, 8).and_then(|asid| AsidTag::new(asid).ok())
 }
 
 /// Forgets the translation of an address in one address space.
