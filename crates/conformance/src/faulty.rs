@@ -82,7 +82,7 @@ impl<N: Nodes, P: Fn(N::Word) -> bool> Faulty<N, P> {
     ///
     /// # Safety
     ///
-    /// As for [`Nodes::put`].
+    /// As for [`Nodes::store_relaxed`].
     unsafe fn corrupt(&self, node: NodeAddr, index: usize, word: N::Word) -> Option<N::Word> {
         let hit = match self.fault {
             // SAFETY: the caller's promise.
@@ -125,14 +125,14 @@ unsafe impl<N: Nodes, P: Fn(N::Word) -> bool> Nodes for Faulty<N, P> {
     unsafe fn fill(&self, node: NodeAddr, first: usize, count: usize, word: N::Word, step: N::Word) {
         for at in 0..count {
             // SAFETY: the caller's promise.
-            unsafe { self.put(node, first + at, word.advance(step, at)) };
+            unsafe { self.store_relaxed(node, first + at, word.advance(step, at)) };
         }
     }
 
     unsafe fn edit(&self, node: NodeAddr, first: usize, count: usize, change: impl Fn(N::Word) -> N::Word) {
         for at in first..first + count {
             // SAFETY: as above.
-            unsafe { self.put(node, at, change(self.read(node, at))) };
+            unsafe { self.store_relaxed(node, at, change(self.read(node, at))) };
         }
     }
 
@@ -145,11 +145,11 @@ unsafe impl<N: Nodes, P: Fn(N::Word) -> bool> Nodes for Faulty<N, P> {
         }
     }
 
-    unsafe fn put(&self, node: NodeAddr, index: usize, word: N::Word) {
+    unsafe fn store_relaxed(&self, node: NodeAddr, index: usize, word: N::Word) {
         // SAFETY: as above.
         unsafe {
             if let Some(word) = self.corrupt(node, index, word) {
-                self.inner.put(node, index, word);
+                self.inner.store_relaxed(node, index, word);
             }
         }
     }

@@ -318,10 +318,10 @@ unsafe impl<N: Nodes> Nodes for Watching<N> {
         self.look();
     }
 
-    unsafe fn put(&self, node: NodeAddr, index: usize, word: N::Word) {
+    unsafe fn store_relaxed(&self, node: NodeAddr, index: usize, word: N::Word) {
         if self.knows(node, By::Writer) {
             // SAFETY: as above.
-            unsafe { self.inner.put(node, index, word) };
+            unsafe { self.inner.store_relaxed(node, index, word) };
         }
         self.look();
     }
@@ -334,7 +334,7 @@ unsafe impl<N: Nodes> Nodes for Watching<N> {
     unsafe fn fill(&self, node: NodeAddr, first: usize, count: usize, mut word: N::Word, step: N::Word) {
         for at in first..first + count {
             // SAFETY: as above.
-            unsafe { self.put(node, at, word) };
+            unsafe { self.store_relaxed(node, at, word) };
             word = word.advance(step, 1);
         }
     }
@@ -342,7 +342,7 @@ unsafe impl<N: Nodes> Nodes for Watching<N> {
     unsafe fn edit(&self, node: NodeAddr, first: usize, count: usize, change: impl Fn(N::Word) -> N::Word) {
         for at in first..first + count {
             // SAFETY: as above.
-            unsafe { self.put(node, at, change(self.read(node, at))) };
+            unsafe { self.store_relaxed(node, at, change(self.read(node, at))) };
         }
     }
 }

@@ -45,9 +45,9 @@ macro_rules! forward {
             unsafe { self.inner.publish(node, index, word) };
         }
 
-        unsafe fn put(&self, node: NodeAddr, index: usize, word: N::Word) {
+        unsafe fn store_relaxed(&self, node: NodeAddr, index: usize, word: N::Word) {
             // SAFETY: as above.
-            unsafe { self.inner.put(node, index, word) };
+            unsafe { self.inner.store_relaxed(node, index, word) };
         }
 
         fn stored(&self, store: tlbkit_pagetable::nodes::Store) {

@@ -42,7 +42,7 @@ pub trait Mode: Debug + Send + Sync + 'static + sealed::Sealed {
     ///
     /// `cell` points at a live cell of a node that only the caller writes, and only it reads in solo mode.
     #[doc(hidden)]
-    unsafe fn put<W: Word>(cell: *const W::Cell, word: W);
+    unsafe fn store_relaxed<W: Word>(cell: *const W::Cell, word: W);
 
     /// Stores a word that leads to something complete.
     ///
@@ -52,7 +52,7 @@ pub trait Mode: Debug + Send + Sync + 'static + sealed::Sealed {
     #[doc(hidden)]
     unsafe fn publish<W: Word>(cell: *const W::Cell, word: W);
 
-    /// Makes everything stored so far visible before anything `put` after it.
+    /// Makes everything stored so far visible before anything stored after it.
     #[doc(hidden)]
     fn release();
 }
@@ -76,7 +76,7 @@ impl Mode for Solo {
     type Lock = NoLock;
 
     #[inline(always)]
-    unsafe fn put<W: Word>(cell: *const W::Cell, word: W) {
+    unsafe fn store_relaxed<W: Word>(cell: *const W::Cell, word: W) {
         // SAFETY: as above.
         unsafe { W::write_alone(cell, word) }
     }
@@ -96,9 +96,9 @@ impl Mode for Shared {
     type Lock = SpinLock;
 
     #[inline(always)]
-    unsafe fn put<W: Word>(cell: *const W::Cell, word: W) {
+    unsafe fn store_relaxed<W: Word>(cell: *const W::Cell, word: W) {
         // SAFETY: the cell is live.
-        unsafe { W::put(cell, word) }
+        unsafe { W::store_relaxed(cell, word) }
     }
 
     #[inline(always)]

@@ -7,7 +7,7 @@
 //! |-|-|-|-|
 //! | [`follow`](Word::follow) | a walker | relaxed | the next address depends on the loaded word, and hardware orders dependent loads; an acquire would be a `sync` per level on MIPS |
 //! | [`publish`](Word::publish) | the writer | release | whatever the word leads to is complete before the word can be seen |
-//! | [`put`](Word::put) | the writer | relaxed | a word that no walker can reach yet, or one that leads nowhere |
+//! | [`store_relaxed`](Word::store_relaxed) | the writer | relaxed | a word that no walker can reach yet, or one that leads nowhere |
 //! | [`swap`](Word::swap) | the writer | acquire-release | hardware may set a status bit between a load and a store |
 //!
 //! In [`Solo`](crate::Solo) mode the writer's accesses are plain ([`read_alone`](Word::read_alone),
@@ -106,7 +106,7 @@ pub trait Word:
     /// # Safety
     ///
     /// `cell` points at a live cell.
-    unsafe fn put(cell: *const Self::Cell, word: Self);
+    unsafe fn store_relaxed(cell: *const Self::Cell, word: Self);
 
     /// Stores a word and returns what it replaced, in one step.
     ///
@@ -197,7 +197,7 @@ macro_rules! word {
             }
 
             #[inline(always)]
-            unsafe fn put(cell: *const Self::Cell, word: Self) {
+            unsafe fn store_relaxed(cell: *const Self::Cell, word: Self) {
                 // SAFETY: the caller's promise.
                 unsafe { (*cell).store(word, PUT) }
             }

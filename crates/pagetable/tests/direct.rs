@@ -77,7 +77,7 @@ fn a_node_is_a_cleared_frame_and_its_record() {
         unsafe {
             let record = nodes.record(node, 512);
             assert_eq!(((*record).load(Ordering::Relaxed), record), (0, nodes.link(node)));
-            nodes.put(node, 511, u64::MAX);
+            nodes.store_relaxed(node, 511, u64::MAX);
             nodes.free(node, false);
         }
         let again = nodes.take(512).unwrap();
@@ -149,7 +149,7 @@ fn a_frame_that_is_known_to_be_zero_is_not_cleared_again() {
     // SAFETY: the node is taken, and the index below its words.
     unsafe {
         assert_eq!((node.get(), nodes.read(node, 511)), (kept.get(), 9));
-        nodes.put(node, 511, 0);
+        nodes.store_relaxed(node, 511, 0);
         nodes.free(node, false);
     }
     table.destroy();
@@ -187,7 +187,7 @@ fn records_begin_where_memory_does() {
         unsafe {
             assert_eq!(nodes.link(node), &raw const frames.records[nth]);
             assert_eq!((*nodes.record(node, 512)).load(Ordering::Relaxed), 0);
-            nodes.put(node, 511, nth as u64);
+            nodes.store_relaxed(node, 511, nth as u64);
             assert_eq!(nodes.read(node, 511), nth as u64);
             nodes.free(node, false);
         }

@@ -74,8 +74,8 @@ impl<'s, 'm> Model<'s, 'm> {
         // SAFETY: the node is taken, and the indexes are below its words.
         unsafe {
             if words > 0 {
-                self.slab.put(node, words - 1, !mark);
-                self.slab.put(node, 0, mark);
+                self.slab.store_relaxed(node, words - 1, !mark);
+                self.slab.store_relaxed(node, 0, mark);
             }
             (*self.slab.record(node, words)).store(mark, Ordering::Relaxed);
         }
@@ -95,8 +95,8 @@ impl<'s, 'm> Model<'s, 'm> {
             }
             assert_eq!((*self.slab.record(node, words)).load(Ordering::Relaxed), mark);
             if clean && words > 0 {
-                self.slab.put(node, 0, 0);
-                self.slab.put(node, words - 1, 0);
+                self.slab.store_relaxed(node, 0, 0);
+                self.slab.store_relaxed(node, words - 1, 0);
             }
             self.slab.free(node, clean);
         }
@@ -370,7 +370,7 @@ fn an_address_may_be_the_pointer_itself() {
         // SAFETY: the node was just taken, and the indexes are below its words.
         unsafe {
             assert_eq!((slab.at(node).addr(), slab.read(node, 63)), (node.get(), 0));
-            slab.put(node, 63, mark as u64);
+            slab.store_relaxed(node, 63, mark as u64);
         }
     }
     for (mark, &node) in nodes.iter().enumerate() {
@@ -406,7 +406,7 @@ fn threads_share_a_slab() {
                     // SAFETY: the node is this thread's until it frees it.
                     unsafe {
                         assert_eq!(slab.read(node, words - 1), 0);
-                        slab.put(node, words - 1, me << 24 | round as u32);
+                        slab.store_relaxed(node, words - 1, me << 24 | round as u32);
                     }
                     mine.push_back((node, words, me << 24 | round as u32));
                     if mine.len() > held {

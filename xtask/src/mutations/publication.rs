@@ -82,7 +82,11 @@ const MUTATIONS: [Mutation; 29] = [
     mutation(
         "MPT: an emptied node stays linked, and is retired",
         "crates/pagetable/src/mpt/unmap.rs",
-        ["unsafe fn prune(", "self.put(parent, Self::place(path.level, index), F::Word::ZERO);", ""],
+        [
+            "unsafe fn prune(",
+            "self.store_relaxed(parent, Self::place(path.level, index), F::Word::ZERO);",
+            "",
+        ],
         Test::Walkers("mpt::unmap"),
     ),
     mutation(
@@ -112,7 +116,11 @@ const MUTATIONS: [Mutation; 29] = [
     mutation(
         "HPT: a tag is not published",
         "crates/pagetable/src/hpt/tag.rs",
-        ["for unit in 0..Self::UNITS {", "self.nodes.put(spot.node, spot.at + unit * Self::UNIT, tag);", ""],
+        [
+            "for unit in 0..Self::UNITS {",
+            "self.nodes.store_relaxed(spot.node, spot.at + unit * Self::UNIT, tag);",
+            "",
+        ],
         Test::Walkers("hpt::map"),
     ),
     mutation(

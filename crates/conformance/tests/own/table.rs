@@ -92,7 +92,7 @@ impl<'n, G: Geometry, N: Nodes<Word = u64>> Own<'n, G, N> {
         Some(self.word(node, index)).filter(|&word| Compact::is_link(word)).map(Compact::node)
     }
 
-    fn put(&self, node: NodeAddr, index: usize, word: u64) {
+    fn store_relaxed(&self, node: NodeAddr, index: usize, word: u64) {
         // SAFETY: as above.
         unsafe { self.nodes.publish(node, index, word) };
     }
@@ -212,7 +212,7 @@ impl<'n, G: Geometry, N: Nodes<Word = u64>> Own<'n, G, N> {
     ) {
         for (index, part) in parts::<G>(level, pages) {
             if level == to {
-                self.put(node, index, *word);
+                self.store_relaxed(node, index, *word);
                 *word = word.advance(Compact::STEP, units::<G>(to));
                 self.live(node, 1);
                 self.tally.ptes(1);
@@ -221,7 +221,7 @@ impl<'n, G: Geometry, N: Nodes<Word = u64>> Own<'n, G, N> {
             } else if let Some(below) = stock.next(0) {
                 let below = planted!(OtherTable, below, self.others(below));
                 self.fill(below, level + 1, part, to, word, stock);
-                self.put(node, index, Compact::link(below));
+                self.store_relaxed(node, index, Compact::link(below));
                 self.live(node, 1);
                 self.tally.node(1, Self::BYTES);
             }
@@ -240,7 +240,7 @@ impl<'n, G: Geometry, N: Nodes<Word = u64>> Own<'n, G, N> {
         for (index, part) in parts::<G>(level, pages) {
             let word = self.word(node, index);
             if Compact::is_leaf(word, level + 1 == LEVELS) {
-                self.put(node, index, 0);
+                self.store_relaxed(node, index, 0);
                 let leaf = leaf::<G>(word, level, part.first());
                 self.tally.ptes(-1);
                 self.live(node, -1);
@@ -256,7 +256,7 @@ impl<'n, G: Geometry, N: Nodes<Word = u64>> Own<'n, G, N> {
                 let left = planted!(RetiredFirst, left, self.unlink_late(node, index, below, level));
                 let left = planted!(KeptEmpty, left, 1);
                 if left == 0 {
-                    self.put(node, index, 0);
+                    self.store_relaxed(node, index, 0);
                     self.live(node, -1);
                     self.retire(batch, below, true);
                 }
@@ -293,7 +293,7 @@ impl<'n, G: Geometry, N: Nodes<Word = u64>> Own<'n, G, N> {
             if let Some(below) = self.link(node, index) {
                 self.edit(below, level + 1, part, change);
             } else if Compact::is_leaf(word, level + 1 == LEVELS) {
-                self.put(node, index, Compact::change(word, change, true));
+                self.store_relaxed(node, index, Compact::change(word, change, true));
             }
         }
     }
@@ -358,9 +358,9 @@ impl<'n, G: Geometry, N: Nodes<Word = u64>> Own<'n, G, N> {
             match below {
                 None if level < to => {
                     let leaf = leaf::<G>(self.word(node, index), level, part.first());
-                    planted!(ZeroedFirst, (), self.put(node, index, 0));
+                    planted!(ZeroedFirst, (), self.store_relaxed(node, index, 0));
                     if let Some(below) = self.split(leaf, level + 1, to, stock) {
-                        self.put(node, index, Compact::link(below));
+                        self.store_relaxed(node, index, Compact::link(below));
                         self.tally.ptes(-1);
                         batch.touch(FlushScope::Everywhere, part);
                     }
@@ -378,7 +378,7 @@ impl<'n, G: Geometry, N: Nodes<Word = u64>> Own<'n, G, N> {
                     let attr = planted!(StatusDropped, attr, first.attr);
                     let size = planted!(StaleSize, size, first.size);
                     if let Ok(word) = Compact::leaf(first.frame, size, attr, false) {
-                        self.put(node, index, word);
+                        self.store_relaxed(node, index, word);
                         self.tally.ptes(1);
                         batch.touch(FlushScope::Everywhere, part);
                         self.retire_all(batch, below, level + 1);
@@ -398,11 +398,11 @@ impl<'n, G: Geometry, N: Nodes<Word = u64>> Own<'n, G, N> {
             if level == to {
                 let word = Compact::leaf(frame, slot::<G>(level), leaf.attr, level + 1 == LEVELS).ok()?;
                 let word = planted!(LostPage, word, if index == slots::<G>() - 1 { 0 } else { word });
-                self.put(node, index, word);
+                self.store_relaxed(node, index, word);
                 self.tally.ptes(1);
             } else {
                 let below = self.split(Leaf { frame, ..leaf }, level + 1, to, stock)?;
-                self.put(node, index, Compact::link(below));
+                self.store_relaxed(node, index, Compact::link(below));
             }
         }
         self.live(node, slots::<G>() as isize);
@@ -431,7 +431,7 @@ impl<'n, G: Geometry, N: Nodes<Word = u64>> Own<'n, G, N> {
                 if self.recount(batch, below, level + 1) > 0 {
                     live += 1;
                 } else {
-                    self.put(node, index, 0);
+                    self.store_relaxed(node, index, 0);
                     self.retire(batch, below, false);
                 }
             } else if Compact::is_leaf(self.word(node, index), level + 1 == LEVELS) {
@@ -575,7 +575,7 @@ unsafe impl<'n, G: Geometry, N: Nodes<Word = u64>> Table<'n> for Own<'n, G, N> {
         let old = leaf::<G>(word, level, page.first());
         check_attr::<Compact>(attr)?;
         self.space().check_frames(frame, units::<G>(level), old.size)?;
-        self.put(node, index(level), Compact::leaf(frame, old.size, attr, level + 1 == LEVELS)?);
+        self.store_relaxed(node, index(level), Compact::leaf(frame, old.size, attr, level + 1 == LEVELS)?);
         batch.touch(FlushScope::Everywhere, self.space().pages_of(&old));
         Ok(old)
     }

@@ -37,7 +37,7 @@ impl<'n, G: Geometry, F: Format, N: Nodes<Word = F::Word>, L: Layout<N>, P: Poli
                 let child = if part.first == at {
                     let child = self.build_node(job, bits, part);
                     if S::REAL && !top.is_empty() {
-                        self.put(node.node, node.index(at), node.shift, child);
+                        self.store_edge(node.node, node.index(at), node.shift, child);
                         self.add_live(node, 1);
                     }
                     child
@@ -151,7 +151,7 @@ impl<'n, G: Geometry, F: Format, N: Nodes<Word = F::Word>, L: Layout<N>, P: Poli
             unsafe {
                 let child = self.build(job, node.shift, part);
                 if S::REAL {
-                    self.put(node.node, slot, node.shift, child);
+                    self.store_edge(node.node, slot, node.shift, child);
                     self.add_live(node, 1);
                 }
             }
@@ -210,7 +210,7 @@ impl<'n, G: Geometry, F: Format, N: Nodes<Word = F::Word>, L: Layout<N>, P: Poli
                 let at = base | slot << old.shift;
                 let word = self.nodes.read(old.node, Self::pte_of(old, at));
                 if F::is_leaf(word, true) {
-                    self.nodes.put(new.node, Self::pte_of(new, at), word);
+                    self.nodes.store_relaxed(new.node, Self::pte_of(new, at), word);
                     self.settle_pair(new, at);
                     live += 1;
                 }

@@ -58,7 +58,7 @@ impl<'n, G: Geometry, F: Format, N: Nodes<Word = F::Word>, L: Layout<N>, P: Poli
                         live += usize::from(entry != last);
                         last = entry;
                         if S::REAL && !node.is_empty() {
-                            self.put(node.node, slot, node.shift, entry);
+                            self.store_edge(node.node, slot, node.shift, entry);
                         }
                     }
                 }

@@ -436,7 +436,7 @@ impl<'n, G: Geometry, F: Format, N: Nodes<Word = F::Word>, L: Layout<N>, P: Poli
             if S::REAL {
                 for slot in new.index(base)..=new.index(last) {
                     if !shared || self.keeps(old, region | slot << new.shift, part) {
-                        self.put(new.node, slot, new.shift, old);
+                        self.store_edge(new.node, slot, new.shift, old);
                     }
                 }
                 self.set_live(new, 1);
@@ -514,7 +514,7 @@ impl<'n, G: Geometry, F: Format, N: Nodes<Word = F::Word>, L: Layout<N>, P: Poli
             let child = |slot: usize| self.edge(Place::In(old.node, slot), old.shift, 0);
             if S::REAL {
                 for slot in (0..old.slots()).filter(|slot| !own.contains(slot)) {
-                    self.put(new.node, slot, new.shift, child(slot));
+                    self.store_edge(new.node, slot, new.shift, child(slot));
                 }
                 self.set_live(new, self.entries(new));
             }

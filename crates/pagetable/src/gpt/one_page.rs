@@ -164,7 +164,7 @@ impl<'n, G: Geometry, F: Format, N: Nodes<Word = F::Word>, L: Layout<N>, P: Poli
             if live == 0 || Self::sparse(found.width, live) {
                 return Self::PLAIN && self.unmap_last(batch, pages, live);
             }
-            self.nodes.put(found.leaf, place, F::Word::ZERO);
+            self.nodes.store_relaxed(found.leaf, place, F::Word::ZERO);
             self.settle_pair(leaf, at);
             record.store(live as u32, Ordering::Relaxed);
         }
@@ -185,7 +185,7 @@ impl<'n, G: Geometry, F: Format, N: Nodes<Word = F::Word>, L: Layout<N>, P: Poli
                 return false;
             }
             batch.touch(FlushScope::Everywhere, pages);
-            self.nodes.put(leaf.node, Self::pte_of(leaf, key), F::Word::ZERO);
+            self.nodes.store_relaxed(leaf.node, Self::pte_of(leaf, key), F::Word::ZERO);
             self.settle_pair(leaf, key);
             self.set_live(leaf, live);
             self.tally.ptes(-1);
@@ -222,7 +222,7 @@ impl<'n, G: Geometry, F: Format, N: Nodes<Word = F::Word>, L: Layout<N>, P: Poli
             if found.shift != Self::BASE || !F::is_leaf(old, true) {
                 return false;
             }
-            self.nodes.put(found.leaf, place, F::change(old, change, true));
+            self.nodes.store_relaxed(found.leaf, place, F::change(old, change, true));
             self.settle_pair(found.edge(), at);
         }
         batch.touch(change.scope(), pages);

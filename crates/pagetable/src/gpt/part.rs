@@ -43,7 +43,7 @@ impl<'n, G: Geometry, F: Format, N: Nodes<Word = F::Word>, L: Layout<N>, P: Poli
                 }
                 let child = self.gather(job.supply, old, group, below, start);
                 if S::REAL {
-                    self.put(upper.node, slot, cut, child);
+                    self.store_edge(upper.node, slot, cut, child);
                 }
                 live += usize::from(!child.is_empty());
             }
@@ -86,7 +86,7 @@ impl<'n, G: Geometry, F: Format, N: Nodes<Word = F::Word>, L: Layout<N>, P: Poli
             if S::REAL {
                 self.count_in(new);
                 for slot in group {
-                    self.put(node, slot - first, old.shift, child(slot));
+                    self.store_edge(node, slot - first, old.shift, child(slot));
                 }
                 self.set_live(new, live);
             }

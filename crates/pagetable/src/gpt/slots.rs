@@ -226,11 +226,11 @@ impl<'n, G: Geometry, F: Format, N: Nodes<Word = F::Word>, L: Layout<N>, P: Poli
     }
 
     /// Stores an edge in a node that no walker can reach yet.
-    pub(super) unsafe fn put(&self, node: NodeAddr, slot: usize, ceiling: u32, edge: Edge) {
+    pub(super) unsafe fn store_edge(&self, node: NodeAddr, slot: usize, ceiling: u32, edge: Edge) {
         let words = L::words(edge, ceiling);
         for word in 0..L::WORDS {
             // SAFETY: the caller's promise.
-            unsafe { self.nodes.put(node, slot * L::WORDS + word, words[word]) };
+            unsafe { self.nodes.store_relaxed(node, slot * L::WORDS + word, words[word]) };
         }
     }
 
@@ -427,10 +427,10 @@ impl<'n, G: Geometry, F: Format, N: Nodes<Word = F::Word>, L: Layout<N>, P: Poli
         // SAFETY: as in `tag`, and no other code knows the leaf.
         unsafe {
             if Self::TAG > 0 {
-                self.nodes.put(leaf.node, 0, F::Word::from_usize(tag));
+                self.nodes.store_relaxed(leaf.node, 0, F::Word::from_usize(tag));
             }
             if Self::TAG == 2 {
-                self.nodes.put(leaf.node, 1, F::Word::from_usize(tag >> (usize::BITS / 2)));
+                self.nodes.store_relaxed(leaf.node, 1, F::Word::from_usize(tag >> (usize::BITS / 2)));
             }
         }
     }

@@ -282,7 +282,7 @@ impl<'n, G: Geometry, F: Format, N: Nodes<Word = F::Word>, L: Layout<N>, P: Poli
                         continue;
                     };
                     if S::REAL {
-                        self.put(new.node, slot << bits | part, shift, entry);
+                        self.store_edge(new.node, slot << bits | part, shift, entry);
                     }
                 }
                 if S::REAL && direct {
@@ -308,7 +308,7 @@ impl<'n, G: Geometry, F: Format, N: Nodes<Word = F::Word>, L: Layout<N>, P: Poli
                 let group = half * slots..(half + 1) * slots;
                 let entry = self.gather(supply, old, group, old.width - 1, start);
                 if S::REAL {
-                    self.put(new.node, half, shift, entry);
+                    self.store_edge(new.node, half, shift, entry);
                 }
             }
             if S::REAL {
@@ -352,7 +352,7 @@ impl<'n, G: Geometry, F: Format, N: Nodes<Word = F::Word>, L: Layout<N>, P: Poli
                             for slot in 0..from.slots() {
                                 let at = from_base | slot << from.shift;
                                 let entry = self.edge(Place::In(from.node, slot), from.shift, at);
-                                self.put(new.node, half << left.width | slot, new.shift, entry);
+                                self.store_edge(new.node, half << left.width | slot, new.shift, entry);
                             }
                         }
                         self.set_live(new, self.live(left) + self.live(right));
@@ -363,14 +363,14 @@ impl<'n, G: Geometry, F: Format, N: Nodes<Word = F::Word>, L: Layout<N>, P: Poli
                 } else {
                     let new = self.new_node(supply, old.shift, 1, start);
                     if S::REAL {
-                        self.put(new.node, 0, old.shift, left);
-                        self.put(new.node, 1, old.shift, right);
+                        self.store_edge(new.node, 0, old.shift, left);
+                        self.store_edge(new.node, 1, old.shift, right);
                         self.set_live(new, 2);
                     }
                     new
                 };
                 if S::REAL && live > 1 {
-                    self.put(upper.node, pair, shift, last);
+                    self.store_edge(upper.node, pair, shift, last);
                 }
             }
             if live == 1 {
@@ -400,7 +400,7 @@ impl<'n, G: Geometry, F: Format, N: Nodes<Word = F::Word>, L: Layout<N>, P: Poli
             self.put_tag(leaf, base);
             for at in pages() {
                 if let Some(word) = self.pte_below(node, at) {
-                    self.nodes.put(new, Self::pte_of(leaf, at), word);
+                    self.nodes.store_relaxed(new, Self::pte_of(leaf, at), word);
                     self.settle_pair(leaf, at);
                 }
             }
@@ -541,7 +541,7 @@ impl<'n, G: Geometry, F: Format, N: Nodes<Word = F::Word>, L: Layout<N>, P: Poli
                     for slot in first..=last {
                         let at = base | slot << leaf.shift;
                         if F::is_leaf(word(slot), true) {
-                            self.nodes.put(node, Self::pte_of(new, at), word(slot));
+                            self.nodes.store_relaxed(node, Self::pte_of(new, at), word(slot));
                             self.settle_pair(new, at);
                         }
                     }
@@ -555,7 +555,7 @@ impl<'n, G: Geometry, F: Format, N: Nodes<Word = F::Word>, L: Layout<N>, P: Poli
             for (slot, part) in [first..middle, middle..last + 1].into_iter().enumerate() {
                 let entry = self.smaller_leaves(supply, leaf, base, part);
                 if S::REAL {
-                    self.put(new.node, slot, shift, entry);
+                    self.store_edge(new.node, slot, shift, entry);
                 }
             }
             if S::REAL {

@@ -263,7 +263,7 @@ impl<'n, G: Geometry, F: Format, N: Nodes<Word = F::Word>, L: Layout<N>, P: Poli
                 let place = Self::pte_of(leaf, at);
                 let word = self.nodes.read(leaf.node, place);
                 if F::is_leaf(word, true) {
-                    self.nodes.put(leaf.node, place, F::Word::ZERO);
+                    self.nodes.store_relaxed(leaf.node, place, F::Word::ZERO);
                     self.settle_pair(leaf, at);
                     gone += 1;
                     if let Some(frames) = frames {

@@ -51,7 +51,7 @@ where
             N::Mode::release();
             for unit in (0..Self::UNITS).map(|unit| unit * Self::UNIT) {
                 let link = behind.map_or(0, |behind| behind.node.get() + unit * F::Word::BYTES);
-                self.nodes.put(spot.node, spot.at + unit + Self::LINK, F::Word::from_usize(link));
+                self.nodes.store_relaxed(spot.node, spot.at + unit + Self::LINK, F::Word::from_usize(link));
             }
         }
     }
@@ -246,7 +246,7 @@ where
     ) {
         for at in 0..count {
             // SAFETY: the caller's promise: the slots are within a bucket.
-            unsafe { self.nodes.put(spot.node, Self::place(spot, block, slot + at), word(at)) };
+            unsafe { self.nodes.store_relaxed(spot.node, Self::place(spot, block, slot + at), word(at)) };
         }
     }
 
@@ -268,7 +268,11 @@ where
             for word in first..Self::LINK {
                 // SAFETY: the caller's promise.
                 unsafe {
-                    self.nodes.put(to.node, to_unit + word, self.nodes.read(from.node, from_unit + word));
+                    self.nodes.store_relaxed(
+                        to.node,
+                        to_unit + word,
+                        self.nodes.read(from.node, from_unit + word),
+                    );
                 }
             }
         }
@@ -306,7 +310,7 @@ where
         for unit in Self::units(spot) {
             for word in 0..Self::LINK {
                 // SAFETY: the caller's promise.
-                unsafe { self.nodes.put(spot.node, unit + word, F::Word::ZERO) };
+                unsafe { self.nodes.store_relaxed(spot.node, unit + word, F::Word::ZERO) };
             }
         }
     }

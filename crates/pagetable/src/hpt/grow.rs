@@ -412,7 +412,7 @@ where
                 return self.publish_segment(0, 1 << Self::SEGMENT, segment, short as usize);
             }
             Self::mask(self.nodes, directory, 0, heads);
-            self.nodes.put(directory, Self::HEADER, F::Word::from_usize(segment.get()));
+            self.nodes.store_relaxed(directory, Self::HEADER, F::Word::from_usize(segment.get()));
             self.publish_root(directory);
             self.retire_array(batch, NodeAddr::new(old), Self::directory_words(self.entries(old)));
         }
@@ -443,7 +443,7 @@ where
     unsafe fn mask(nodes: &N, directory: NodeAddr, entries: u32, heads: usize) {
         let mask = (heads - 1) << Self::WITHIN | ((1 << entries) - 1);
         // SAFETY: the caller's promise; no walker can reach the directory yet.
-        unsafe { nodes.put(directory, 0, F::Word::from_usize(mask)) };
+        unsafe { nodes.store_relaxed(directory, 0, F::Word::from_usize(mask)) };
     }
 
     /// Doubles the directory if it has no entry for segment `number`, and tells whether it has one now.
@@ -476,7 +476,7 @@ where
             Self::mask(self.nodes, new, entries, 1 << Self::SEGMENT);
             for index in 0..1 << entries {
                 let entry = self.entry(old, index & ((1 << had) - 1));
-                self.nodes.put(new, Self::HEADER + index, F::Word::from_usize(entry));
+                self.nodes.store_relaxed(new, Self::HEADER + index, F::Word::from_usize(entry));
             }
             self.publish_root(new);
             self.retire_array(batch, NodeAddr::new(old), Self::directory_words(had));
@@ -515,7 +515,11 @@ where
                 Self::mask(nodes, directory, entries, 1 << BUCKETS);
             }
             for index in 0..1 << entries {
-                nodes.put(directory, Self::HEADER + index, F::Word::from_usize(array.get() | short));
+                nodes.store_relaxed(
+                    directory,
+                    Self::HEADER + index,
+                    F::Word::from_usize(array.get() | short),
+                );
             }
         }
         Some(directory.get())

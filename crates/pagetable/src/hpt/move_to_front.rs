@@ -27,8 +27,12 @@ where
             for (first_unit, hit_unit) in Self::units(first).zip(Self::units(hit)) {
                 for word in 0..Self::LINK {
                     let front = self.nodes.read(first.node, first_unit + word);
-                    self.nodes.put(first.node, first_unit + word, self.nodes.read(hit.node, hit_unit + word));
-                    self.nodes.put(hit.node, hit_unit + word, front);
+                    self.nodes.store_relaxed(
+                        first.node,
+                        first_unit + word,
+                        self.nodes.read(hit.node, hit_unit + word),
+                    );
+                    self.nodes.store_relaxed(hit.node, hit_unit + word, front);
                 }
             }
         }

@@ -166,13 +166,13 @@ where
         // SAFETY: the caller's promise.
         unsafe {
             if Self::TAG > 1 {
-                self.nodes.put(spot.node, spot.at, F::Word::from_usize(tag));
+                self.nodes.store_relaxed(spot.node, spot.at, F::Word::from_usize(tag));
                 return self.nodes.publish(spot.node, spot.at + 1, F::Word::from_usize(tag >> 16 >> 16));
             }
             N::Mode::release();
             for unit in 0..Self::UNITS {
                 let tag = F::Word::from_usize(tag ^ unit << Self::KEY_SHIFT);
-                self.nodes.put(spot.node, spot.at + unit * Self::UNIT, tag);
+                self.nodes.store_relaxed(spot.node, spot.at + unit * Self::UNIT, tag);
             }
         }
     }

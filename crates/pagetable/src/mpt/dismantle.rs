@@ -25,7 +25,7 @@ impl<'n, G: Radix, F: Format, N: Nodes<Word = F::Word>> Mpt<'n, G, F, N> {
                 let place = Self::place(level, index);
                 let word = self.read(node, place);
                 if word != F::Word::ZERO {
-                    self.put(node, place, F::Word::ZERO);
+                    self.store_relaxed(node, place, F::Word::ZERO);
                     let link = !last && F::is_link(word);
                     if link && !(level == 0 && self.is_borrowed(index)) {
                         self.take_node(batch, F::node(word), level + 1);

@@ -172,7 +172,7 @@ impl<'n, G: Radix, F: Format, N: Nodes<Word = F::Word>> Mpt<'n, G, F, N> {
                         if let Mark::Payload(payload) = mark {
                             (calls.copy)(payload);
                         }
-                        copy.put(to, index, F::absent(F::absent_bits(word)));
+                        copy.store_relaxed(to, index, F::absent(F::absent_bits(word)));
                         (leaves, live) = (leaves + 1, live - 1);
                     }
                     if !last && F::is_link(word) {
@@ -322,7 +322,7 @@ impl<'n, G: Radix, F: Format, N: Nodes<Word = F::Word>> Mpt<'n, G, F, N> {
                         if let Mark::Payload(payload) = mark {
                             (calls.copy)(payload);
                         }
-                        copy.put(to, slot, F::absent(F::absent_bits(word)));
+                        copy.store_relaxed(to, slot, F::absent(F::absent_bits(word)));
                         live -= 1;
                     }
                 }

@@ -106,7 +106,7 @@ impl<'n, G: Radix, F: Format, N: Nodes<Word = F::Word>> Mpt<'n, G, F, N> {
         let index = Self::index(spot.level, at);
         // SAFETY: the slot is in the node, and the caller is the writer.
         unsafe {
-            self.put(spot.node, Self::place(spot.level, index), word);
+            self.store_relaxed(spot.node, Self::place(spot.level, index), word);
             self.settle_pair(spot.node, spot.level, index);
         }
     }

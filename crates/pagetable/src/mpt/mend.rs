@@ -52,7 +52,7 @@ impl<'n, G: Radix, F: Format, N: Nodes<Word = F::Word>> Mpt<'n, G, F, N> {
                 {
                     live += 1;
                 } else {
-                    self.put(node, place, F::Word::ZERO);
+                    self.store_relaxed(node, place, F::Word::ZERO);
                     self.settle_pair(node, level, index);
                     self.retire(batch, F::node(word), level + 1, false);
                 }

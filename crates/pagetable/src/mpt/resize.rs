@@ -314,7 +314,9 @@ impl<'n, G: Radix, F: Format, N: Nodes<Word = F::Word>> Mpt<'n, G, F, N> {
             for index in 0..Self::slots(level + 1) {
                 let (node, place) = (F::node(word), Self::place(level + 1, index));
                 // SAFETY: the node is new, and no other code knows it.
-                unsafe { self.put(node, place, self.noted(self.read(node, place), level + 1, status)) };
+                unsafe {
+                    self.store_relaxed(node, place, self.noted(self.read(node, place), level + 1, status))
+                };
             }
         }
         word
@@ -393,7 +395,7 @@ impl<'n, G: Radix, F: Format, N: Nodes<Word = F::Word>> Mpt<'n, G, F, N> {
             for index in 0..Self::slots(level + 1) {
                 let frame = Pfn::new(frame.get() + index * Self::slot_pages(level + 1));
                 let word = self.build(stock, level + 1, frame, to, attr);
-                self.put(node, Self::place(level + 1, index), word);
+                self.store_relaxed(node, Self::place(level + 1, index), word);
             }
             self.count(node, level + 1, Self::slots(level + 1) as i32);
         }

@@ -46,14 +46,14 @@ impl<G: Radix, F: Format, N: Nodes<Word = F::Word>> Mpt<'_, G, F, N> {
 
     /// Stores a word that leads nowhere, or into a node that no walker can reach yet.
     #[inline(always)]
-    pub(super) unsafe fn put(&self, node: NodeAddr, place: usize, word: F::Word) {
+    pub(super) unsafe fn store_relaxed(&self, node: NodeAddr, place: usize, word: F::Word) {
         // SAFETY: the caller's promise.
         unsafe {
             if walked::<F>() {
-                F::Word::put(self.cell(node, place), word);
+                F::Word::store_relaxed(self.cell(node, place), word);
                 self.nodes.stored(Store::word(node, place, word));
             } else {
-                self.nodes.put(node, place, word);
+                self.nodes.store_relaxed(node, place, word);
             }
         }
     }
@@ -98,7 +98,7 @@ impl<G: Radix, F: Format, N: Nodes<Word = F::Word>> Mpt<'_, G, F, N> {
             if Self::NOTED_BESIDE {
                 return self.swap(node, place, F::Word::ZERO);
             }
-            self.put(node, place, F::Word::ZERO);
+            self.store_relaxed(node, place, F::Word::ZERO);
         }
         seen
     }
@@ -142,13 +142,13 @@ impl<G: Radix, F: Format, N: Nodes<Word = F::Word>> Mpt<'_, G, F, N> {
                 }
                 self.exchanged(node, place, seen, change(seen));
             } else {
-                self.put(node, place, change(seen));
+                self.store_relaxed(node, place, change(seen));
             }
         }
         seen
     }
 
-    /// Makes everything stored so far visible before anything stored by [`put`](Self::put) or [`fill`](Self::fill) after
+    /// Makes everything stored so far visible before anything stored by [`store_relaxed`](Self::store_relaxed) or [`fill`](Self::fill) after
     /// it.
     #[inline(always)]
     pub(super) fn release(&self) {
@@ -177,7 +177,7 @@ impl<G: Radix, F: Format, N: Nodes<Word = F::Word>> Mpt<'_, G, F, N> {
                 self.nodes.fill(node, index, slots, word, step);
             } else {
                 for slot in 0..slots {
-                    self.put(node, Self::place(level, index + slot), word.advance(step, slot));
+                    self.store_relaxed(node, Self::place(level, index + slot), word.advance(step, slot));
                 }
             }
         }
@@ -222,7 +222,7 @@ impl<G: Radix, F: Format, N: Nodes<Word = F::Word>> Mpt<'_, G, F, N> {
             } else if walked::<F>() {
                 for slot in index..index + slots {
                     let place = Self::place(level, slot);
-                    self.put(node, place, change(self.read(node, place)));
+                    self.store_relaxed(node, place, change(self.read(node, place)));
                 }
             } else {
                 for slot in index..index + slots {

@@ -132,7 +132,7 @@ impl<'n, G: Radix, F: Format, N: Nodes<Word = F::Word>> Mpt<'n, G, F, N> {
             }
             // SAFETY: the caller is the writer; the node has no entries, and after the store no way in.
             let live = unsafe {
-                self.put(parent, Self::place(path.level, index), F::Word::ZERO);
+                self.store_relaxed(parent, Self::place(path.level, index), F::Word::ZERO);
                 self.settle_pair(parent, path.level, index);
                 self.retire(batch, node, path.level + 1, true);
                 self.count(parent, path.level, -1)

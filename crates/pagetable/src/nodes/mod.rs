@@ -207,9 +207,9 @@ pub unsafe trait Nodes: Reclaim + Debug {
     ///
     /// As for [`read`](Self::read).
     #[inline(always)]
-    unsafe fn put(&self, node: NodeAddr, index: usize, word: Self::Word) {
+    unsafe fn store_relaxed(&self, node: NodeAddr, index: usize, word: Self::Word) {
         // SAFETY: the caller's promise.
-        unsafe { Self::Mode::put(self.at(node).add(index), word) }
+        unsafe { Self::Mode::store_relaxed(self.at(node).add(index), word) }
         self.stored(Store::word(node, index, word));
     }
 
@@ -251,7 +251,7 @@ pub unsafe trait Nodes: Reclaim + Debug {
         let cells = unsafe { self.at(node).add(first) };
         for at in 0..count {
             // SAFETY: as above.
-            unsafe { Self::Mode::put(cells.add(at), word) };
+            unsafe { Self::Mode::store_relaxed(cells.add(at), word) };
             self.stored(Store::word(node, first + at, word));
             word = word.advance(step, 1);
         }
@@ -276,7 +276,7 @@ pub unsafe trait Nodes: Reclaim + Debug {
             // SAFETY: as above.
             let word = unsafe {
                 let word = change(Self::Mode::read(cells.add(at)));
-                Self::Mode::put(cells.add(at), word);
+                Self::Mode::store_relaxed(cells.add(at), word);
                 word
             };
             self.stored(Store::word(node, first + at, word));
