@@ -20,7 +20,7 @@ use std::marker::PhantomData;
 
 use tlbkit_pagetable::format::{self, Format};
 use tlbkit_pagetable::geometry::Va64;
-use tlbkit_pagetable::gpt::{self, Adaptive, Fixed, Gpt, Policy};
+use tlbkit_pagetable::gpt::{self, Adaptive, Fixed, Gpt, NodeSize};
 use tlbkit_pagetable::hpt::Hashed;
 use tlbkit_pagetable::lpt::Lpt;
 use tlbkit_pagetable::mpt::Mpt;
@@ -87,7 +87,7 @@ pub(super) fn all(layout: Layout) -> Vec<Named> {
             ]
         }
         Layout::Compact => {
-            fn guarded<P: Policy>(name: &'static str) -> Named {
+            fn guarded<P: NodeSize>(name: &'static str) -> Named {
                 widening::<
                     Guarded<format::Compact32, gpt::OneWord, P>,
                     Guarded<format::Compact, gpt::OneWord, P>,
@@ -156,7 +156,7 @@ impl<F, L, P> Structure for Guarded<F, L, P>
 where
     F: Format,
     L: for<'n> gpt::Layout<Storage<'n, F::Word>>,
-    P: Policy,
+    P: NodeSize,
 {
     type Word = F::Word;
     type Table<'n> = Gpt<'n, Va64, F, Storage<'n, F::Word>, L, P>;

@@ -4,14 +4,14 @@ use super::Gpt;
 use super::guard::{agree, digit, low};
 use super::job::{Around, Fresh, Job, Supply};
 use super::layout::{Edge, Layout};
-use super::policy::Policy;
+use super::node_size::NodeSize;
 use super::slots::{Place, leaf_kind};
 use super::visit::Span;
 use crate::Geometry;
 use crate::format::Format;
 use crate::nodes::Nodes;
 
-impl<'n, G: Geometry, F: Format, N: Nodes<Word = F::Word>, L: Layout<N>, P: Policy> Gpt<'n, G, F, N, L, P> {
+impl<'n, G: Geometry, F: Format, N: Nodes<Word = F::Word>, L: Layout<N>, P: NodeSize> Gpt<'n, G, F, N, L, P> {
     /// Maps a span in an empty slot of `2^ceiling` bytes: in a leaf, or in leaves under new nodes.
     ///
     /// The leaves are made from left to right, each after the new nodes above it. What is made for a part of the span depends

@@ -6,7 +6,7 @@ use tlbkit_addr::{Pages, Vpn};
 
 use super::Gpt;
 use super::layout::{Edge, Layout};
-use super::policy::Policy;
+use super::node_size::NodeSize;
 use super::visit::Span;
 use crate::format::Format;
 use crate::geometry::Checked as _;
@@ -20,7 +20,7 @@ pub(super) struct Census {
     pub(super) leaves: usize,
 }
 
-impl<'n, G: Geometry, F: Format, N: Nodes<Word = F::Word>, L: Layout<N>, P: Policy> Gpt<'n, G, F, N, L, P> {
+impl<'n, G: Geometry, F: Format, N: Nodes<Word = F::Word>, L: Layout<N>, P: NodeSize> Gpt<'n, G, F, N, L, P> {
     /// Checks that nothing is mapped in a range.
     #[inline(never)]
     pub(super) unsafe fn check_vacant(&self, span: Span) -> Result<(), Error> {

@@ -13,14 +13,14 @@ use super::Gpt;
 use super::guard::{agree, digit, low};
 use super::job::{Around, Fresh, Job, New, Supply};
 use super::layout::{Edge, Layout};
-use super::policy::Policy;
+use super::node_size::NodeSize;
 use super::slots::Place;
 use super::visit::Span;
 use crate::format::Format;
 use crate::nodes::{NodeAddr, Nodes};
 use crate::{Geometry, Retired};
 
-impl<'n, G: Geometry, F: Format, N: Nodes<Word = F::Word>, L: Layout<N>, P: Policy> Gpt<'n, G, F, N, L, P> {
+impl<'n, G: Geometry, F: Format, N: Nodes<Word = F::Word>, L: Layout<N>, P: NodeSize> Gpt<'n, G, F, N, L, P> {
     /// Maps a span in a new node whose slots are smaller than the pages, with what there is of `old` around them. Returns the
     /// node, or the only entry in place of one without an address.
     ///

@@ -48,7 +48,7 @@ use super::Gpt;
 use super::guard::{agree, low};
 use super::job::{Around, Count, Fresh, Gone, Job, New, Supply};
 use super::layout::{Edge, Layout};
-use super::policy::Policy;
+use super::node_size::NodeSize;
 use super::slots::Place;
 use super::tune::Which;
 use super::visit::Span;
@@ -127,7 +127,7 @@ enum By {
     Splitting,
 }
 
-impl<'n, G: Geometry, F: Format, N: Nodes<Word = F::Word>, L: Layout<N>, P: Policy> Gpt<'n, G, F, N, L, P> {
+impl<'n, G: Geometry, F: Format, N: Nodes<Word = F::Word>, L: Layout<N>, P: NodeSize> Gpt<'n, G, F, N, L, P> {
     /// Maps a span: inserts it, and tunes what that has changed.
     ///
     /// # Safety

@@ -65,7 +65,7 @@
 use core::marker::PhantomData;
 
 use super::layout::{Edge, Found, Layout, SLOT};
-use super::policy::{Adaptive, Fixed, Policy};
+use super::node_size::{Adaptive, Fixed, NodeSize};
 use crate::fields::Fields as _;
 use crate::nodes::{LinkRange, NodeAddr, Nodes};
 use crate::word::Word;
@@ -90,7 +90,7 @@ const SIZE: u32 = (1 << NUMBER) - 1;
 const ALIGNED: u32 = 3;
 
 /// How a link says where a node is and what its digit is.
-pub trait Digits: Policy {
+pub trait Digits: NodeSize {
     /// The largest logarithm of a node's slots.
     #[doc(hidden)]
     const MOST: u32;

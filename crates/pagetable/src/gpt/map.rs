@@ -4,14 +4,14 @@ use tlbkit_addr::{Attr, PageSize, Pages, Pfn};
 
 use super::Gpt;
 use super::layout::Layout;
-use super::policy::Policy;
+use super::node_size::NodeSize;
 use crate::format::{Format, check_attr};
 use crate::geometry::Checked as _;
 use crate::nodes::{NodeAddr, Nodes, take_within};
 use crate::pairs::stale;
 use crate::{Error, Geometry, Retired, Word};
 
-impl<'n, G: Geometry, F: Format, N: Nodes<Word = F::Word>, L: Layout<N>, P: Policy> Gpt<'n, G, F, N, L, P> {
+impl<'n, G: Geometry, F: Format, N: Nodes<Word = F::Word>, L: Layout<N>, P: NodeSize> Gpt<'n, G, F, N, L, P> {
     /// See [`Table::map`](crate::Table::map).
     ///
     /// # Safety

@@ -3,13 +3,13 @@
 use super::Gpt;
 use super::guard::low;
 use super::layout::{Edge, Layout};
-use super::policy::Policy;
+use super::node_size::NodeSize;
 use super::slots::Place;
 use crate::format::Format;
 use crate::nodes::Nodes;
 use crate::{Geometry, Retired};
 
-impl<'n, G: Geometry, F: Format, N: Nodes<Word = F::Word>, L: Layout<N>, P: Policy> Gpt<'n, G, F, N, L, P> {
+impl<'n, G: Geometry, F: Format, N: Nodes<Word = F::Word>, L: Layout<N>, P: NodeSize> Gpt<'n, G, F, N, L, P> {
     /// Counts the table's entries anew, from the words that are there, after a change that has unwound. Takes out leaves
     /// that are empty now, and nodes that have lost their choice. Nodes that no word leads to are lost: those that the
     /// change had taken for itself, and of those that it had pushed, `forgotten` by the batch, the ones that it had

@@ -110,9 +110,9 @@ mod layout;
 mod link;
 mod map;
 mod mend;
+mod node_size;
 mod one_page;
 mod part;
-mod policy;
 mod protect;
 mod replace;
 mod resize;
@@ -140,7 +140,7 @@ use crate::{Error, Geometry, Pinned, Word, WriterFlag};
 pub use kseg0::{Digits, Kseg0};
 pub use layout::{Layout, OneWord};
 pub use link::Link;
-pub use policy::{Adaptive, Fixed, Policy};
+pub use node_size::{Adaptive, Fixed, NodeSize};
 #[cfg(target_pointer_width = "64")]
 pub use two_words::TwoWords;
 
@@ -151,7 +151,7 @@ pub const MAX_WIDTH: usize = 12;
 ///
 /// The value itself is a handle of a few words, the root's guard and pointer among them; the table is its nodes. An
 /// empty one has none.
-pub struct Gpt<'n, G: Geometry, F: Format, N: Nodes<Word = F::Word>, L: Layout<N>, P: Policy = Adaptive> {
+pub struct Gpt<'n, G: Geometry, F: Format, N: Nodes<Word = F::Word>, L: Layout<N>, P: NodeSize = Adaptive> {
     nodes: &'n N,
     root: L::Root,
     flag: WriterFlag,
@@ -171,7 +171,7 @@ pub type Gpt48<'n, N> = Gpt<'n, crate::geometry::Va48, crate::format::Compact, N
 #[cfg(target_pointer_width = "64")]
 pub type PaperGpt<'n, N, P> = Gpt<'n, crate::geometry::Va64, crate::format::Paper, N, TwoWords, P>;
 
-impl<'n, G: Geometry, F: Format, N: Nodes<Word = F::Word>, L: Layout<N>, P: Policy> Gpt<'n, G, F, N, L, P> {
+impl<'n, G: Geometry, F: Format, N: Nodes<Word = F::Word>, L: Layout<N>, P: NodeSize> Gpt<'n, G, F, N, L, P> {
     /// Returns an empty table. Takes no memory: the first page mapped is a leaf and no more.
     ///
     /// # Errors
@@ -220,7 +220,7 @@ where
     G: Geometry,
     F: Format<Word = u32>,
     N: Nodes<Word = u32, Mode = crate::Solo>,
-    P: Policy,
+    P: NodeSize,
 {
     /// Returns the root slot, guard and pointer, as a refill handler wants it. Every change of the table may change it.
     pub fn root_slot(&self) -> [u32; 4] {
@@ -229,7 +229,7 @@ where
     }
 }
 
-impl<G: Geometry, F: Format, N: Nodes<Word = F::Word>, L: Layout<N>, P: Policy> Drop
+impl<G: Geometry, F: Format, N: Nodes<Word = F::Word>, L: Layout<N>, P: NodeSize> Drop
     for Gpt<'_, G, F, N, L, P>
 {
     fn drop(&mut self) {
@@ -238,7 +238,7 @@ impl<G: Geometry, F: Format, N: Nodes<Word = F::Word>, L: Layout<N>, P: Policy> 
     }
 }
 
-impl<G: Geometry, F: Format, N: Nodes<Word = F::Word>, L: Layout<N>, P: Policy> fmt::Debug
+impl<G: Geometry, F: Format, N: Nodes<Word = F::Word>, L: Layout<N>, P: NodeSize> fmt::Debug
     for Gpt<'_, G, F, N, L, P>
 {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {

@@ -21,7 +21,7 @@ use tlbkit_addr::{FlushScope, Pages};
 use super::Gpt;
 use super::guard::{agree, low};
 use super::layout::{Edge, Layout};
-use super::policy::Policy;
+use super::node_size::NodeSize;
 use super::slots::leaf_kind;
 use super::tune::Which;
 use super::walk::End;
@@ -31,7 +31,7 @@ use crate::nodes::Nodes;
 use crate::word::atomics::Ordering;
 use crate::{Change, Error, Geometry, Retired, Word};
 
-impl<'n, G: Geometry, F: Format, N: Nodes<Word = F::Word>, L: Layout<N>, P: Policy> Gpt<'n, G, F, N, L, P> {
+impl<'n, G: Geometry, F: Format, N: Nodes<Word = F::Word>, L: Layout<N>, P: NodeSize> Gpt<'n, G, F, N, L, P> {
     /// Whether a base page is in a leaf of base pages alone, which stands in one slot.
     pub(super) const PLAIN: bool = L::TAGGED && !L::PAIRS;
 

@@ -4,14 +4,14 @@ use super::Gpt;
 use super::guard::low;
 use super::job::{Gone, Job, New, Supply};
 use super::layout::{Edge, Layout};
-use super::policy::Policy;
+use super::node_size::NodeSize;
 use super::slots::{Place, inner_kind};
 use super::visit::Span;
 use crate::Geometry;
 use crate::format::Format;
 use crate::nodes::Nodes;
 
-impl<'n, G: Geometry, F: Format, N: Nodes<Word = F::Word>, L: Layout<N>, P: Policy> Gpt<'n, G, F, N, L, P> {
+impl<'n, G: Geometry, F: Format, N: Nodes<Word = F::Word>, L: Layout<N>, P: NodeSize> Gpt<'n, G, F, N, L, P> {
     /// Parts the digit of a node whose slots are smaller than the pages to be mapped: an upper node with slots of
     /// that size, empty where the pages will be, and lower ones for what the old node holds.
     #[inline(never)]

@@ -6,14 +6,14 @@ use tlbkit_addr::Pages;
 
 use super::Gpt;
 use super::layout::{Edge, Layout};
-use super::policy::Policy;
+use super::node_size::NodeSize;
 use super::visit::Span;
 use crate::format::{Format, check_change};
 use crate::geometry::Checked as _;
 use crate::nodes::Nodes;
 use crate::{Change, Error, Geometry, Holes, Retired};
 
-impl<'n, G: Geometry, F: Format, N: Nodes<Word = F::Word>, L: Layout<N>, P: Policy> Gpt<'n, G, F, N, L, P> {
+impl<'n, G: Geometry, F: Format, N: Nodes<Word = F::Word>, L: Layout<N>, P: NodeSize> Gpt<'n, G, F, N, L, P> {
     /// See [`Table::protect`](crate::Table::protect).
     pub(super) unsafe fn protect_pages(
         &self,

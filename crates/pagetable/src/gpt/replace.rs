@@ -4,7 +4,7 @@ use tlbkit_addr::{Attr, Flush, FlushScope, Pages, Pfn, VirtAddr};
 
 use super::Gpt;
 use super::layout::Layout;
-use super::policy::Policy;
+use super::node_size::NodeSize;
 use crate::format::Format;
 use crate::geometry::Checked as _;
 use crate::nodes::Nodes;
@@ -12,7 +12,7 @@ use crate::pairs::stale;
 use crate::replace::{exchange, replacement};
 use crate::{Error, Geometry, Leaf, Retired};
 
-impl<'n, G: Geometry, F: Format, N: Nodes<Word = F::Word>, L: Layout<N>, P: Policy> Gpt<'n, G, F, N, L, P> {
+impl<'n, G: Geometry, F: Format, N: Nodes<Word = F::Word>, L: Layout<N>, P: NodeSize> Gpt<'n, G, F, N, L, P> {
     /// See [`Table::replace`](crate::Table::replace).
     ///
     /// # Safety

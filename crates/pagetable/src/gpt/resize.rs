@@ -14,7 +14,7 @@ use super::Gpt;
 use super::guard::low;
 use super::job::Job;
 use super::layout::{Edge, Layout};
-use super::policy::Policy;
+use super::node_size::NodeSize;
 use super::visit::Span;
 use crate::format::Format;
 use crate::geometry::Checked as _;
@@ -25,7 +25,7 @@ use crate::{Error, Geometry, Leaf, Retired, Word};
 /// What is noted in a leaf and does not keep pages from being one.
 const STATUS: Attr = Attr::ACCESSED.union(Attr::DIRTY);
 
-impl<'n, G: Geometry, F: Format, N: Nodes<Word = F::Word>, L: Layout<N>, P: Policy> Gpt<'n, G, F, N, L, P> {
+impl<'n, G: Geometry, F: Format, N: Nodes<Word = F::Word>, L: Layout<N>, P: NodeSize> Gpt<'n, G, F, N, L, P> {
     /// See [`Table::resize`](crate::Table::resize).
     ///
     /// # Safety

@@ -6,7 +6,7 @@ use tlbkit_addr::{PageSize, VirtAddr};
 
 use super::guard::{digit, low};
 use super::layout::{Edge, Layout};
-use super::policy::Policy;
+use super::node_size::NodeSize;
 use super::way::{DEPTH, Way};
 use super::{Gpt, MAX_WIDTH};
 use crate::format::Format;
@@ -38,7 +38,7 @@ pub(super) enum Place {
     In(NodeAddr, usize),
 }
 
-impl<'n, G: Geometry, F: Format, N: Nodes<Word = F::Word>, L: Layout<N>, P: Policy> Gpt<'n, G, F, N, L, P> {
+impl<'n, G: Geometry, F: Format, N: Nodes<Word = F::Word>, L: Layout<N>, P: NodeSize> Gpt<'n, G, F, N, L, P> {
     /// The position of the lowest bit of a page number.
     pub(super) const BASE: u32 = {
         // A leaf is copied when it grows or shrinks, and hardware would note in either.

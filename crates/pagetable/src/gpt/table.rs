@@ -6,7 +6,7 @@ use tlbkit_addr::{Attr, Flush, PageSize, Pages, Pfn, VirtAddr};
 
 use super::Gpt;
 use super::layout::Layout;
-use super::policy::Policy;
+use super::node_size::NodeSize;
 use crate::format::Format;
 use crate::geometry::Checked as _;
 use crate::nodes::Nodes;
@@ -17,7 +17,7 @@ use crate::{
 
 // SAFETY: the batch is over the table's storage, and the flag is a field. When a change returns, the nodes that it pushes
 // are unlinked; one that unwinds is mended.
-unsafe impl<'n, G: Geometry, F: Format, N: Nodes<Word = F::Word>, L: Layout<N>, P: Policy> Table<'n>
+unsafe impl<'n, G: Geometry, F: Format, N: Nodes<Word = F::Word>, L: Layout<N>, P: NodeSize> Table<'n>
     for Gpt<'n, G, F, N, L, P>
 {
     fn space(&self) -> Space {
@@ -161,7 +161,7 @@ unsafe impl<'n, G: Geometry, F: Format, N: Nodes<Word = F::Word>, L: Layout<N>, 
 }
 
 // SAFETY: the table has no method that links another table's nodes.
-unsafe impl<'n, G: Geometry, F: Format, N: Nodes<Word = F::Word>, L: Layout<N>, P: Policy> Private<'n>
+unsafe impl<'n, G: Geometry, F: Format, N: Nodes<Word = F::Word>, L: Layout<N>, P: NodeSize> Private<'n>
     for Gpt<'n, G, F, N, L, P>
 {
 }

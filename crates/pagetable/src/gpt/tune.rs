@@ -30,7 +30,7 @@
 use super::guard::{agree, digit, low};
 use super::job::{Count, Supply};
 use super::layout::{Edge, Layout};
-use super::policy::Policy;
+use super::node_size::NodeSize;
 use super::slots::{LEAF_WIDTHS, Place, inner_kind, leaf_kind};
 use super::{Gpt, MAX_WIDTH};
 use crate::format::Format;
@@ -63,7 +63,7 @@ pub(super) enum Which {
     NotOf(usize),
 }
 
-impl<'n, G: Geometry, F: Format, N: Nodes<Word = F::Word>, L: Layout<N>, P: Policy> Gpt<'n, G, F, N, L, P> {
+impl<'n, G: Geometry, F: Format, N: Nodes<Word = F::Word>, L: Layout<N>, P: NodeSize> Gpt<'n, G, F, N, L, P> {
     /// Returns what stands best for a node, in a slot of `2^ceiling` bytes, that has changed.
     ///
     /// # Safety

@@ -5,7 +5,7 @@ use tlbkit_addr::{FlushScope, Pages};
 use super::Gpt;
 use super::guard::{agree, low};
 use super::layout::{Edge, Layout};
-use super::policy::Policy;
+use super::node_size::NodeSize;
 use super::slots::Place;
 use super::tune::Which;
 use super::visit::Span;
@@ -28,7 +28,7 @@ struct FirstLeaf {
     part: Span,
 }
 
-impl<'n, G: Geometry, F: Format, N: Nodes<Word = F::Word>, L: Layout<N>, P: Policy> Gpt<'n, G, F, N, L, P> {
+impl<'n, G: Geometry, F: Format, N: Nodes<Word = F::Word>, L: Layout<N>, P: NodeSize> Gpt<'n, G, F, N, L, P> {
     /// See [`Table::unmap`](crate::Table::unmap).
     ///
     /// # Safety

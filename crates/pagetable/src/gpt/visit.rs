@@ -6,7 +6,7 @@ use tlbkit_addr::{Pages, Vpn};
 
 use super::guard::{agree, low};
 use super::layout::{Edge, Layout};
-use super::policy::Policy;
+use super::node_size::NodeSize;
 use super::slots::Place;
 use super::way::Way;
 use super::{Gpt, MAX_WIDTH};
@@ -38,7 +38,7 @@ impl Span {
     }
 }
 
-impl<'n, G: Geometry, F: Format, N: Nodes<Word = F::Word>, L: Layout<N>, P: Policy> Gpt<'n, G, F, N, L, P> {
+impl<'n, G: Geometry, F: Format, N: Nodes<Word = F::Word>, L: Layout<N>, P: NodeSize> Gpt<'n, G, F, N, L, P> {
     /// Returns the keys of a range of pages.
     #[inline(always)]
     pub(super) fn span(pages: Pages) -> Span {

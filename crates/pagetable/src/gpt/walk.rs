@@ -2,7 +2,7 @@
 
 use super::Gpt;
 use super::layout::{Edge, Layout};
-use super::policy::Policy;
+use super::node_size::NodeSize;
 use super::slots::Place;
 use crate::format::Format;
 use crate::nodes::Nodes;
@@ -17,7 +17,7 @@ pub(super) struct End {
     pub(super) edge: Edge,
 }
 
-impl<'n, G: Geometry, F: Format, N: Nodes<Word = F::Word>, L: Layout<N>, P: Policy> Gpt<'n, G, F, N, L, P> {
+impl<'n, G: Geometry, F: Format, N: Nodes<Word = F::Word>, L: Layout<N>, P: NodeSize> Gpt<'n, G, F, N, L, P> {
     /// Returns the leaf that maps `at`.
     ///
     /// # Safety

@@ -56,7 +56,7 @@ where
     G: Geometry,
     F: Format,
     L: Layout<Meter<'m, F::Word>>,
-    P: Policy,
+    P: NodeSize,
 {
     let mut table = Local::new(Gpt::<G, F, _, L, P>::new(meter).unwrap(), |_| ());
     // By first page: frame, size shift, attributes.

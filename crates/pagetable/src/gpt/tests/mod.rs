@@ -95,7 +95,7 @@ fn memory(chunks: usize) -> Vec<Chunk> {
     vec![Chunk::ZERO; chunks]
 }
 
-impl<G: Geometry, F: Format, N: Nodes<Word = F::Word>, L: Layout<N>, P: Policy> Gpt<'_, G, F, N, L, P> {
+impl<G: Geometry, F: Format, N: Nodes<Word = F::Word>, L: Layout<N>, P: NodeSize> Gpt<'_, G, F, N, L, P> {
     /// Checks what holds between any two changes, and returns the leaves in order.
     fn check(&self) -> Vec<Leaf> {
         let mut tally = crate::Footprint::default();
@@ -168,7 +168,7 @@ impl<G: Geometry, F: Format, N: Nodes<Word = F::Word>, L: Layout<N>, P: Policy> 
     }
 }
 
-impl<G: Geometry, F: Format, N: Nodes<Word = F::Word>, L: Layout<N>, P: Policy> Gpt<'_, G, F, N, L, P> {
+impl<G: Geometry, F: Format, N: Nodes<Word = F::Word>, L: Layout<N>, P: NodeSize> Gpt<'_, G, F, N, L, P> {
     /// Checks that a larger page's leaf stands in the slots of those of its two pages that it maps, and in no others.
     unsafe fn check_shared(&self, node: Edge, base: usize, leaf: Edge, at: usize) {
         assert!(leaf.top() <= node.top(), "halves of a pair are in two nodes");

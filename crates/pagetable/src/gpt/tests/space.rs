@@ -96,7 +96,7 @@ fn optimum(keys: &[usize], cost: &[isize]) -> isize {
 }
 
 /// Maps pages one by one and returns the footprint and the node sizes.
-fn load<P: Policy>(pages: &[usize]) -> (crate::Footprint, [usize; MAX_WIDTH + 1]) {
+fn load<P: NodeSize>(pages: &[usize]) -> (crate::Footprint, [usize; MAX_WIDTH + 1]) {
     let mut memory = memory(if cfg!(miri) { 40 } else { 4000 });
     let slab = Slab::<u32, Solo>::new(&mut memory, 0).unwrap();
     let mut table = Local::new(Gpt::<Va64, format::Paper, _, TwoWords, P>::new(&slab).unwrap(), |_| ());

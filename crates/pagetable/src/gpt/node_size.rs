@@ -3,7 +3,7 @@
 use core::fmt::Debug;
 
 /// The choice of node sizes: [`Fixed`] or [`Adaptive`].
-pub trait Policy: Debug + 'static + sealed::Sealed {
+pub trait NodeSize: Debug + 'static + sealed::Sealed {
     /// Whether nodes grow and shrink with what they hold.
     const ADAPTIVE: bool;
     /// The logarithm of a node's slots: of each, or of the largest.
@@ -33,7 +33,7 @@ mod sealed {
     impl Sealed for super::Adaptive {}
 }
 
-impl<const W: u32> Policy for Fixed<W> {
+impl<const W: u32> NodeSize for Fixed<W> {
     const ADAPTIVE: bool = false;
     const WIDTH: u32 = {
         assert!(W >= 1 && W <= super::MAX_WIDTH as u32, "a node has 2 to 4096 slots");
@@ -41,7 +41,7 @@ impl<const W: u32> Policy for Fixed<W> {
     };
 }
 
-impl Policy for Adaptive {
+impl NodeSize for Adaptive {
     const ADAPTIVE: bool = true;
     const WIDTH: u32 = 8;
 }
