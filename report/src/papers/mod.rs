@@ -1,4 +1,7 @@
-//! The papers, a module each: every figure and table from the lab's data.
+//! The papers, a folder each: every figure and table from the lab's data.
+//!
+//! A file is named after the figures or tables that it draws, with the paper's numbers: `tzou/table_3_1.rs`,
+//! `tzou/figures_4_2_to_4_4.rs`. What several figures of a paper share is in files with other names.
 
 use anyhow::Context;
 

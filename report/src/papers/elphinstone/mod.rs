@@ -1,29 +1,42 @@
 //! Elphinstone et al.: refill cost and space of every structure, on our traces and the paper's workloads.
 
-use crate::figure::{Figure, Table, Verdict, cell};
+use crate::figure::Figure;
 use crate::lab::{Lab, TRACES};
-use crate::printed::{self, Printed};
+use crate::printed;
 use crate::rows::{Rows, mean};
 
-mod linear;
+mod figure_2;
+mod figure_3;
+mod figure_4;
+mod figure_5;
+mod figure_6;
+mod figure_7;
+mod figure_8;
+mod figures_9_to_11;
+mod handlers;
 mod mapping;
-mod refill;
-mod space;
+mod section_5_5;
+mod table_1;
+mod table_2;
 
+pub(crate) use figure_8::sparse_space;
 pub(crate) use mapping::timed;
-pub(crate) use space::sparse_space;
 
 const PAPER: &str = "Elphinstone";
 
 /// The guarded tables' node sizes.
 const SIZES: [u32; 8] = [2, 4, 8, 16, 32, 64, 128, 256];
+
 /// The structures that the paper compares and we have, and the new ones.
 const STRUCTURES: [&str; 8] = ["MPT", "LPT", "G16", "GA", "H8k", "H128k", "HR", "C128k"];
+
 /// Superpages in a clustered table that grows.
 const SUPERPAGES: &str = "CS";
+
 /// Load costs are of 32-bit words.
 const WORDS: &str = "Loads are of 32-bit words, as a 32-bit handler makes them: a slot of the paper's guarded tables, a \
                      64-bit pointer and a 64-bit guard, is four, and a 64-bit tag is two.";
+
 /// The kernel in the emulator with every table that the paper compares and ours, and caches in front.
 const GUEST: &str = "--table MPT,LPT,G8,G16,G64,G256,GA,H8k,H128k,C128k,S8k/MPT,S128k/MPT,S8k/G16,S128k/G16";
 
@@ -117,49 +130,19 @@ pub(crate) fn figures(lab: &Lab) -> anyhow::Result<Vec<Figure>> {
     let traces = Traces::new(lab)?;
     let guest = lab.guest(GUEST);
     let mut figures = vec![
-        programs(&traces, &printed)?,
-        refill::by_size(&traces)?,
-        space::by_size(&traces)?,
-        space::sparse_by_size(lab, &printed)?,
-        refill::elapsed(&traces, &printed)?,
-        refill::of_structures(lab, &traces, &guest, &printed)?,
-        space::of_structures(&traces)?,
-        mapping::tasks(lab, &guest, &printed)?,
+        table_1::programs(&traces, &printed)?,
+        figure_2::by_size(&traces)?,
+        figure_3::by_size(&traces)?,
+        figure_4::sparse_by_size(lab, &printed)?,
+        table_2::elapsed(&traces, &printed)?,
+        figure_5::of_structures(lab, &traces, &guest, &printed)?,
+        figure_6::of_structures(&traces)?,
+        figure_7::tasks(lab, &guest, &printed)?,
         sparse_space(lab)?,
     ];
-    figures.extend(mapping::protection(lab, &guest, &printed)?);
-    figures.push(linear::against_levels(lab, &printed)?);
+    figures.extend(figures_9_to_11::protection(lab, &guest, &printed)?);
+    figures.push(section_5_5::against_levels(lab, &printed)?);
     Ok(figures)
-}
-
-/// Table 1.
-fn programs(traces: &Traces, printed: &Printed) -> anyhow::Result<Figure> {
-    let mut rows = Vec::new();
-    for (((name, habit), of), handlers) in TRACES.iter().zip(&traces.paper.runs).zip(&traces.handlers.runs) {
-        let row = of.one(&[("name", "MPT")])?;
-        let megabytes = row.number("pages")? * 4096.0 / f64::from(1 << 20);
-        let instructions = handlers.one(&[("table", "MPT")])?.number("program_insns")?;
-        rows.push(vec![
-            (*name).into(),
-            (*habit).into(),
-            cell(megabytes),
-            cell(instructions / 1e6),
-            cell(row.number("refills")?),
-        ]);
-    }
-    let paper = printed.names(&["Table 1 (Mb)"]).into_iter();
-    let paper = paper.map(|name| Ok(vec![name.into(), cell(printed.at(&["Table 1 (Mb)", name])?)]));
-    let about = "The programs of the paper are gone with its machine; these take their place, each recorded whole, its \
-                 references replayed through the paper's TLB of 48 page pairs with random replacement.";
-    let ours = ["program", "habit", "size (Mb)", "instructions (10^6)", "refills"];
-    let figure = Figure::new(PAPER, "Table 1", "The conventional programs", about)
-        .table(Table::new("Ours", &ours, rows))
-        .table(Table::new("The paper's", &["program", "*size (Mb)"], paper.collect::<anyhow::Result<_>>()?))
-        .says(
-            Verdict::Open,
-            "other programs, so absolute numbers are not comparable: orders and ratios are.",
-        );
-    Ok(traces.handlers.cite(traces.paper.cite(figure)))
 }
 
 /// Returns the README's table: structures on the shipped trace.

@@ -1,0 +1,43 @@
+//! Chapter 5, and section 6.2 of the OSDI paper: models of future machines.
+
+use crate::figure::{Figure, Table, Verdict, cell};
+use crate::lab::Lab;
+
+use super::{OSDI, PAPER};
+
+/// Chapter 5 and section 6.2 of the OSDI paper.
+pub(super) fn models(lab: &Lab) -> anyhow::Result<Vec<Figure>> {
+    let rows = lab.rows("model")?;
+    let mut figures = Vec::new();
+    for (paper, at, source, title) in [
+        (PAPER, "Chapter 5", "thesis", "Analytical model of future machines"),
+        (OSDI, "Section 6.2", "OSDI paper", "Trap times on future machines"),
+    ] {
+        let (mut table, mut agreeing, mut all) = (Vec::new(), 0, 0);
+        let mut remarks = Vec::new();
+        for row in rows.of("source", source) {
+            let (Some(value), Some(said)) = (row.maybe("value"), row.maybe("printed")) else { continue };
+            all += 1;
+            agreeing += usize::from(row.is("agrees"));
+            let remark = row.text("remark");
+            if !remark.is_empty() && !remarks.contains(&remark) {
+                remarks.push(remark);
+            }
+            table.push(vec![row.text("equation"), row.text("quantity"), cell(value), cell(said)]);
+        }
+        let why =
+            if remarks.is_empty() { String::new() } else { format!(" The rest: {}.", remarks.join("; ")) };
+        figures.push(
+            Figure::new(
+                paper,
+                at,
+                title,
+                "The equations with the paper's parameters, beside what it prints.",
+            )
+            .table(Table::new("", &["equation", "quantity", "ours", "*paper"], table))
+            .says(Verdict::count(agreeing, all), format!("{agreeing} of {all} printed values are met.{why}"))
+            .by(rows.command.clone()),
+        );
+    }
+    Ok(figures)
+}

@@ -1,0 +1,37 @@
+//! Table 1: the conventional programs.
+
+use crate::figure::{Figure, Table, Verdict, cell};
+use crate::lab::TRACES;
+use crate::printed::Printed;
+
+use super::{PAPER, Traces};
+
+/// Table 1.
+pub(super) fn programs(traces: &Traces, printed: &Printed) -> anyhow::Result<Figure> {
+    let mut rows = Vec::new();
+    for (((name, habit), of), handlers) in TRACES.iter().zip(&traces.paper.runs).zip(&traces.handlers.runs) {
+        let row = of.one(&[("name", "MPT")])?;
+        let megabytes = row.number("pages")? * 4096.0 / f64::from(1 << 20);
+        let instructions = handlers.one(&[("table", "MPT")])?.number("program_insns")?;
+        rows.push(vec![
+            (*name).into(),
+            (*habit).into(),
+            cell(megabytes),
+            cell(instructions / 1e6),
+            cell(row.number("refills")?),
+        ]);
+    }
+    let paper = printed.names(&["Table 1 (Mb)"]).into_iter();
+    let paper = paper.map(|name| Ok(vec![name.into(), cell(printed.at(&["Table 1 (Mb)", name])?)]));
+    let about = "The programs of the paper are gone with its machine; these take their place, each recorded whole, its \
+                 references replayed through the paper's TLB of 48 page pairs with random replacement.";
+    let ours = ["program", "habit", "size (Mb)", "instructions (10^6)", "refills"];
+    let figure = Figure::new(PAPER, "Table 1", "The conventional programs", about)
+        .table(Table::new("Ours", &ours, rows))
+        .table(Table::new("The paper's", &["program", "*size (Mb)"], paper.collect::<anyhow::Result<_>>()?))
+        .says(
+            Verdict::Open,
+            "other programs, so absolute numbers are not comparable: orders and ratios are.",
+        );
+    Ok(traces.handlers.cite(traces.paper.cite(figure)))
+}

@@ -1,0 +1,81 @@
+//! Table 2: what the structure costs a program.
+
+use crate::figure::{Figure, Table, Verdict, cell};
+use crate::lab::TRACES;
+use crate::printed::Printed;
+use crate::rows::{geometric, rank_correlation};
+
+use super::handlers::{HANDLERS, WORDS_RUN};
+use super::{PAPER, Traces};
+
+/// Those that the paper measured.
+const MEASURED: usize = 7;
+
+/// Returns Table 2.
+///
+/// # Errors
+///
+/// If a row lacks a number.
+pub(super) fn elapsed(traces: &Traces, printed: &Printed) -> anyhow::Result<Figure> {
+    let names = &HANDLERS[..MEASURED];
+    let handlers = &traces.handlers;
+    let (refills, own) = (handlers.all("MPT", "refills")?, handlers.all("MPT", "program_insns")?);
+    let mut of_name = Vec::new();
+    for name in names {
+        of_name.push(handlers.all(name, "insns_mean")?);
+    }
+    let (mut rows, mut alone) = (Vec::new(), Vec::new());
+    let mut ratios = vec![Vec::new(); names.len()];
+    for (at, (program, _)) in TRACES.iter().enumerate() {
+        let time = |insns: &Vec<f64>| own[at] + refills[at] * insns[at];
+        let row: Vec<f64> = of_name.iter().map(|insns| time(insns) / time(&of_name[0])).collect();
+        ratios.iter_mut().zip(&row).for_each(|(ratios, ratio)| ratios.push(*ratio));
+        rows.push(row_of(program, &row));
+        let row: Vec<f64> = of_name.iter().map(|insns| insns[at] / of_name[0][at]).collect();
+        alone.push(row_of(program, &row));
+    }
+    let ours: Vec<f64> = ratios.iter().map(|ratios| geometric(ratios)).collect();
+    rows.push(row_of("geom. mean", &ours));
+    let theirs = names
+        .iter()
+        .map(|name| printed.at(&["Table 2", "geom. mean", name]))
+        .collect::<anyhow::Result<Vec<_>>>()?;
+    let mut paper = Vec::new();
+    for program in printed.names(&["Table 2"]) {
+        let row = names.iter().map(|name| printed.at(&["Table 2", program, name]));
+        let row = row.map(|said| Ok(format!("{:.2}", said?))).collect::<anyhow::Result<Vec<_>>>()?;
+        paper.push([program.to_owned()].into_iter().chain(row).collect());
+    }
+    let head: Vec<&str> = [""].into_iter().chain(names.iter().copied()).collect();
+    let marked: Vec<_> = names.iter().map(|name| format!("*{name}")).collect();
+    let paper_head: Vec<&str> = [""].into_iter().chain(marked.iter().map(String::as_str)).collect();
+    let order = rank_correlation(&ours, &theirs);
+    let first = |values: &[f64]| {
+        let best = values.iter().enumerate().min_by(|one, other| one.1.total_cmp(other.1));
+        best.map_or("", |(at, _)| names[at])
+    };
+    let (best, their_best) = (first(&ours), first(&theirs));
+    let about = format!(
+        "The paper's elapsed times of 1999 are not ours to measure: in their place a program's own instructions and those \
+         of its refills, over the same with MPT; then the refills' alone. {WORDS_RUN}"
+    );
+    let figure = Figure::new(PAPER, "Table 2", "What the structure costs a program", &about)
+        .table(Table::new("Instructions of a program and its refills, over those with MPT", &head, rows))
+        .table(Table::new("Instructions of the refills alone, over MPT's", &head, alone))
+        .table(Table::new("The paper: elapsed time over that with MPT", &paper_head, paper))
+        .says(
+            Verdict::order(order),
+            format!(
+                "the order of the structures has a rank correlation of {} with the paper's; {best} comes first here, \
+                 {their_best} there; G16 alone takes {} times MPT's instructions of refills in the mean.",
+                cell(order),
+                cell(geometric(&of_name[1].iter().zip(&of_name[0]).map(|(g, m)| g / m).collect::<Vec<_>>()))
+            ),
+        );
+    Ok(handlers.cite(figure))
+}
+
+/// Returns a row of a table: a name and numbers, of which three places count.
+fn row_of(name: &str, values: &[f64]) -> Vec<String> {
+    [name.to_owned()].into_iter().chain(values.iter().map(|value| format!("{value:.3}"))).collect()
+}

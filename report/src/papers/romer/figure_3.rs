@@ -1,0 +1,42 @@
+//! Figure 3: the TLB overhead of every policy.
+
+use crate::chart::{Chart, Series};
+use crate::figure::{Figure, Verdict};
+use crate::lab::TRACES;
+
+use super::{Data, NEW, PAPER, POLICIES, STAND_INS};
+
+/// Figure 3.
+pub(super) fn overhead(data: &Data) -> anyhow::Result<Figure> {
+    let names: Vec<String> = POLICIES.iter().chain(&NEW).map(|policy| (*policy).to_owned()).collect();
+    let parts = [("miss handler", "handler"), ("copying", "copy"), ("bookkeeping", "book")];
+    let mut figure = Figure::new(PAPER, "Figure 3", "TLB overhead of every policy", STAND_INS);
+    let (mut near, mut copying, mut asap_behind) = (0, 0, 0);
+    for (at, (program, habit)) in TRACES.iter().enumerate() {
+        let mut series = Vec::new();
+        for (colour, (name, field)) in parts.into_iter().enumerate() {
+            let mut points = Vec::new();
+            for (place, policy) in names.iter().enumerate() {
+                let row = data.row(at, policy)?;
+                points.push((place as f64, row.number(field)? / row.number("instructions")?));
+            }
+            series.push(Series::ours(name, colour, points));
+        }
+        let of = |policy: &str, field: &str| data.row(at, policy)?.number(field);
+        near += usize::from(of("APPROX-ONLINE", "tlbmcpi")? < of("FIXED-4K", "tlbmcpi")?);
+        copying += usize::from(of("APPROX-ONLINE", "copy")? > of("APPROX-ONLINE", "book")?);
+        asap_behind += usize::from(of("ONLINE", "tlbmcpi")? >= of("APPROX-ONLINE", "tlbmcpi")?);
+        let chart = Chart::bars(
+            &format!("{program} ({habit})"),
+            "cycles for each instruction",
+            names.clone(),
+            series,
+        );
+        figure = figure.chart(chart.stacked());
+    }
+    let all = TRACES.len();
+    Ok(data.by(figure.says(
+        Verdict::count(near.min(copying).min(asap_behind), all),
+        format!("APPROX-ONLINE is better than 4 KB pages in {near} of {all} programs, copying is more of its cost than bookkeeping in {copying}, and ONLINE is no better than it in {asap_behind}: the paper finds each for most of its programs."),
+    )))
+}
