@@ -13,8 +13,8 @@
 //! - `joined` has the bit of every unit that shares its mapping with the unit before it.
 //! - `populated` has the units that were touched, for policies that reserve memory at first touches. For others all count
 //!   as populated: nothing is to be done at their first touch.
-//! - A miss writes *one* charge, to the smallest superpage that also holds a resident entry: the prefetch count of a
-//!   superpage is the sum of the charges within it. Sums wrap; counts do not.
+//! - A miss writes *one* charge ([`crate::prefetch_charge`]): the prefetch count of a superpage is the sum of the charges
+//!   within it. Sums wrap; counts do not.
 //! - `due` counts down the misses until the sums have to be taken: so many that no count can reach its threshold before,
 //!   and none can be kept from the superpages above for long ([`crate::deferred`]). It began at `start`, and the
 //!   difference is what the superpages above are owed: Appendix A's `deferred`.
@@ -36,7 +36,7 @@ pub(crate) const POPULATED: usize = 3;
 /// Where `start` is.
 const START: usize = 4;
 /// Where `due` is. The superpages' numbers begin with one.
-const DUE: usize = 5;
+pub(crate) const DUE: usize = 5;
 
 /// No threshold may be as large: as many charges as are ever outstanding do not make a sum of counts wrap.
 pub(crate) const MOST: u16 = NEVER - u8::MAX as u16;
@@ -70,40 +70,6 @@ pub(crate) const fn within(shift: u32, unit: usize) -> u16 {
     }
     let first = (unit % UNITS) >> shift << shift;
     (((1 << (1 << shift)) - 1) << first) as u16
-}
-
-/// For each unit, what [`within`] gives for the shifts 1 to 4, one in each quarter of a word, the smallest lowest.
-pub(crate) const AROUND: [u64; UNITS] = {
-    let mut around = [0; UNITS];
-    let mut unit = 0;
-    while unit < UNITS {
-        let mut shift = SHIFT;
-        while shift > 0 {
-            around[unit] = around[unit] << u16::BITS | within(shift, unit) as u64;
-            shift -= 1;
-        }
-        unit += 1;
-    }
-    around
-};
-
-/// Returns how much larger than a pair, as a power of two, the smallest superpage around `unit` is that holds a unit of
-/// `resident`, or `None` if nothing is. `around` is [`AROUND`].
-#[inline(always)]
-pub(crate) const fn smallest(resident: u16, unit: usize, around: &[u64; UNITS]) -> Option<u32> {
-    // Four times the set, against the four superpages at once: the lowest quarter that has a bit in common.
-    let common = (resident as u64).wrapping_mul(0x0001_0001_0001_0001) & around[unit % UNITS];
-    if common == 0 { None } else { Some(common.trailing_zeros() / u16::BITS) }
-}
-
-/// Charges a miss to a superpage of `2 << beyond_pair` units and all around it. Returns whether the sums are due.
-#[inline(always)]
-pub(crate) fn charge(block: &mut Block, beyond_pair: u32, unit: usize) -> bool {
-    if let Some(charges) = block.get_mut(DUE + (number(1, unit) >> beyond_pair)) {
-        *charges = charges.wrapping_add(1);
-    }
-    block[DUE] = block[DUE].wrapping_sub(1);
-    block[DUE] == 0
 }
 
 /// Returns what the superpages above are owed.

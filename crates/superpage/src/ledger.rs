@@ -16,7 +16,7 @@ use crate::directory::Directory;
 use crate::occupied::Occupied;
 use crate::page_sizes::{MAX_LEVELS, Place};
 use crate::recent::RecentBlocks;
-use crate::{CostError, PageSizes, PolicyMemory, SegmentMemory, Superpage, Tlb};
+use crate::{CostError, PageSizes, PolicyMemory, SegmentMemory, Superpage, Tlb, prefetch_charge};
 
 mod fast;
 mod reserved;
@@ -62,7 +62,7 @@ pub(crate) struct Ledger<'m> {
     directory: Directory<'m>,
     recent: RecentBlocks,
     occupied: Occupied<'m>,
-    /// A copy of [`block::AROUND`] at a fixed offset from `self`.
+    /// A copy of [`prefetch_charge::AROUND`] at a fixed offset from `self`.
     around: [u64; block::UNITS],
     blocks: &'m mut [Block],
     nodes: &'m mut [Node],
@@ -152,7 +152,7 @@ impl<'m> Ledger<'m> {
             directory: Directory::new(directory, chunks),
             recent: RecentBlocks::new(&page_sizes),
             occupied: Occupied::new(bits, spread, chunks),
-            around: block::AROUND,
+            around: prefetch_charge::AROUND,
             blocks: counters.as_chunks_mut().0,
             nodes: nodes.as_chunks_mut().0,
             page_sizes,
@@ -230,12 +230,12 @@ impl<'m> Ledger<'m> {
         }
         let resident = block[tlb];
         block[tlb] = resident | 1 << ((unit % block::UNITS) >> mapped << mapped);
-        let Some(beyond) = block::smallest(resident, unit, &self.around) else {
+        let Some(beyond) = prefetch_charge::smallest(resident, unit, &self.around) else {
             let from = self.occupied.occupy(tlb, index).map_or(u32::MAX, |group| block::SHIFT + group);
             return if count { self.pay(chunk, number, from) } else { Charged::Nothing };
         };
         let beyond = beyond.max(mapped);
-        if count && block::charge(block, beyond, unit) {
+        if count && prefetch_charge::charge(block, beyond, unit) {
             return self.account(chunk, unit, beyond + 1);
         }
         Charged::Nothing

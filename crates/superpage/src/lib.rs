@@ -84,6 +84,7 @@ mod occupied;
 mod page_sizes;
 mod policy;
 mod population;
+mod prefetch_charge;
 mod recent;
 mod segments;
 mod setup;

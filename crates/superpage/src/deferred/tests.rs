@@ -7,6 +7,7 @@ use std::vec::Vec;
 use proptest::prelude::*;
 
 use super::*;
+use crate::prefetch_charge;
 use crate::testing::page_sizes;
 
 /// A superpage: its shift, and its number among those of its size.
@@ -73,7 +74,7 @@ impl Both {
             if swiftly {
                 prop_assert_eq!((fast, found), (self.nodes[at], 0));
             }
-        } else if block::charge(&mut self.blocks[number], from - 1, unit) {
+        } else if prefetch_charge::charge(&mut self.blocks[number], from - 1, unit) {
             let (mut block, above) = (self.blocks[number], (self.blocks.len() + number) >> 1);
             let mut node = self.nodes[above];
             let near = block::least(&block::counts(&block), &self.rules.small) == 0;
@@ -275,7 +276,7 @@ fn fresh_accounts() {
     assert_eq!(block::left(&both.blocks[77]), least.min(both.segment().quota_above(77)));
     assert!(both.segment().quota_above(77) > 50);
     // What was prepared is not prepared again.
-    assert!(!block::charge(&mut both.blocks[77], 0, 77 * block::UNITS));
+    assert!(!prefetch_charge::charge(&mut both.blocks[77], 0, 77 * block::UNITS));
     let before = both.blocks[77];
     both.segment().prepare(77);
     assert_eq!(both.blocks[77], before);

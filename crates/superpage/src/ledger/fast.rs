@@ -8,7 +8,7 @@ use tlbkit_addr::Vpn;
 
 use super::{Charged, Ledger};
 use crate::block::{self, JOINED, POPULATED};
-use crate::{Miss, Tlb, deferred};
+use crate::{Miss, Tlb, deferred, prefetch_charge};
 
 /// How far the fast path took a miss. Indices are those of a block among all blocks.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -80,9 +80,11 @@ impl Ledger<'_> {
             return Fast::InSuperpage(index);
         }
         let resident = block[tlb];
-        let Some(beyond) = block::smallest(resident, unit, &self.around) else { return Fast::Distant(index) };
+        let Some(beyond) = prefetch_charge::smallest(resident, unit, &self.around) else {
+            return Fast::Distant(index);
+        };
         block[tlb] = resident | 1 << (unit % block::UNITS);
-        if block::charge(block, beyond, unit) { Fast::Due(index, beyond + 1) } else { Fast::Done }
+        if prefetch_charge::charge(block, beyond, unit) { Fast::Due(index, beyond + 1) } else { Fast::Done }
     }
 
     /// The same for a page that is part of a superpage smaller than its block.
@@ -94,10 +96,12 @@ impl Ledger<'_> {
         if mapped == block::SHIFT {
             return Fast::Large(index);
         }
-        let Some(beyond) = block::smallest(resident, unit, &self.around) else { return Fast::Distant(index) };
+        let Some(beyond) = prefetch_charge::smallest(resident, unit, &self.around) else {
+            return Fast::Distant(index);
+        };
         block[tlb] = resident | 1 << ((unit % block::UNITS) >> mapped << mapped);
         let beyond = beyond.max(mapped);
-        if block::charge(block, beyond, unit) { Fast::Due(index, beyond + 1) } else { Fast::Done }
+        if prefetch_charge::charge(block, beyond, unit) { Fast::Due(index, beyond + 1) } else { Fast::Done }
     }
 
     /// The same for a page in a block that has no resident entry. It applies when one of the blocks that share its word of the
