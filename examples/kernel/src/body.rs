@@ -8,14 +8,15 @@
 //!
 //! The disk may have what a frame holds, too, until that is written; [`frames`] knows.
 
+use spin::RelaxStrategy as _;
 use tlbkit::{Access, Attr, Change, Entry, Error, Fault, Leaf, Mark, PageSize, Pages, Pfn, VirtAddr, Vpn};
 use tlbkit_superpage::{Refusal, Superpage};
 
 use crate::disk::Slot;
 use crate::growth::{Growth, Miss};
-use crate::memory::Space;
+use crate::memory::{Serving, Space};
 use crate::report::{Count, REPORT};
-use crate::{arch, faults, frames, witness};
+use crate::{arch, faults, frames, witness, words};
 
 /// Where the window begins: 2 MiB before a gigabyte ends, so that its pages are in two nodes of every level.
 pub(crate) const WINDOW: usize = (1 << 30) - (2 << 20);
@@ -209,7 +210,7 @@ impl Body {
             for (index, frame) in part.indices().zip(new) {
                 let mapped = match self.leaf(index) {
                     Some(leaf) => {
-                        frames::copy(frames::words(leaf.frame), frames::words(frame));
+                        words::copy(frames::words(leaf.frame), frames::words(frame));
                         edit.replace(address(index), frame, read)
                     }
                     None => {
@@ -230,7 +231,7 @@ impl Body {
             self.alone(part)?;
             part.indices()
                 .filter_map(|index| self.leaf(index))
-                .for_each(|leaf| frames::free_early(leaf.frame));
+                .for_each(|leaf| frames::free_early(leaf.frame, Serving::relax));
         }
         witness::lowering(part.pages(), || self.space.unmap(part.pages()))?;
         self.growth.unmapped(part.pages());
@@ -350,7 +351,7 @@ impl Body {
         let mapped = match slot {
             None => self.space.map(Pages::one(vpn(index)), frame, page.attr()),
             Some(slot) => {
-                slot.read(frame);
+                slot.read(frames::words(frame));
                 // What the entry had of the disk, the frame has now.
                 self.space.fill(at, frame, page.attr()).map(|_| frames::keep_slot(frame, slot))
             }
@@ -436,12 +437,12 @@ impl Body {
         assert!(swept.is_ok(), "small pages go out without memory, and the disk has room");
         for (frame, slot) in kept {
             REPORT.check(
-                slot.is(frame),
+                slot.is(frames::words(frame)),
                 Count::Failures,
                 || "a page was written, and its leaf was not dirty",
             );
         }
-        fresh.iter().for_each(|(frame, slot)| slot.write(*frame));
+        fresh.iter().for_each(|(frame, slot)| slot.write(frames::words(*frame)));
         idle.iter().for_each(|&(_, frame)| frames::release(frame, false));
         REPORT.add(Count::PagedOut, idle.len());
         REPORT.add(Count::Operations, usize::from(!used.is_empty() || !idle.is_empty()));

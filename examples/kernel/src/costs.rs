@@ -14,10 +14,6 @@ const PAGES: usize = 100;
 const AT: usize = 0x40_0000;
 const USER: Attr = Attr::READ.union(Attr::WRITE).union(Attr::USER);
 
-/// What is measured: the names in the row.
-pub(crate) const NAMES: [&str; 6] =
-    ["insns_empty_edit", "insns_map", "insns_translate", "insns_replace", "insns_unmap", "insns_fork_page"];
-
 /// Returns how many instructions each call of `f` takes on average, but for the first, which begins a node.
 fn each(mut f: impl FnMut(VirtAddr) -> Result<(), Error>) -> Result<usize, Error> {
     let address = |page: usize| VirtAddr::new(AT + page * PageSize::K4.bytes());

@@ -3,10 +3,9 @@
 use core::sync::atomic::{AtomicU32, AtomicUsize, Ordering};
 
 use spin::Mutex;
-use tlbkit::{Mark, Pfn};
+use tlbkit::Mark;
 
-use crate::frames;
-use crate::memory::{Page, Words};
+use crate::words::{Page, Words, copy};
 
 /// How many pages it has. The first is never used.
 pub(crate) const SLOTS: usize = 4096;
@@ -65,19 +64,19 @@ impl Slot {
     }
 
     /// Writes a frame to the page.
-    pub(crate) fn write(self, frame: Pfn) {
-        frames::copy(frames::words(frame), self.words());
+    pub(crate) fn write(self, frame: &Page) {
+        copy(frame, self.words());
     }
 
     /// Reads the page into a frame.
-    pub(crate) fn read(self, frame: Pfn) {
-        frames::copy(self.words(), frames::words(frame));
+    pub(crate) fn read(self, frame: &Page) {
+        copy(self.words(), frame);
     }
 
     /// Tells whether the page is what the frame holds.
-    pub(crate) fn is(self, frame: Pfn) -> bool {
+    pub(crate) fn is(self, frame: &Page) -> bool {
         let word = |word: &AtomicUsize| word.load(Ordering::Relaxed);
-        self.words().iter().map(word).eq(frames::words(frame).iter().map(word))
+        self.words().iter().map(word).eq(frame.iter().map(word))
     }
 
     /// Notes one more user of the page.

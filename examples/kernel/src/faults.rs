@@ -2,8 +2,7 @@
 
 use core::sync::atomic::{AtomicBool, AtomicU8, Ordering};
 
-use crate::arch;
-use crate::memory::CPUS;
+use crate::arch::{self, CPUS};
 
 /// A fault.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]

@@ -5,13 +5,13 @@
 
 use core::sync::atomic::{AtomicBool, AtomicU16, AtomicU32, Ordering};
 
-use spin::{Mutex, RelaxStrategy as _};
+use spin::Mutex;
 use tlbkit::{PageSize, Pfn};
 
 use crate::disk::Slot;
-use crate::memory::{Page, Serving, Words};
 use crate::report::{Count, REPORT};
 use crate::witness;
+use crate::words::{Page, Words, copy, fill};
 
 /// How many there are.
 pub(crate) const FRAMES: usize = 2048;
@@ -113,10 +113,6 @@ pub(crate) fn clear(frame: Pfn) {
     fill(words(frame), 0);
 }
 
-fn fill(words: &Page, word: usize) {
-    words.iter().for_each(|at| at.store(word, Ordering::Relaxed));
-}
-
 /// Takes a frame, full of zeros.
 pub(crate) fn take() -> Option<Pfn> {
     take_any().inspect(|&frame| clear(frame))
@@ -125,12 +121,6 @@ pub(crate) fn take() -> Option<Pfn> {
 /// Takes a frame with the contents of another one.
 pub(crate) fn take_copy(of: Pfn) -> Option<Pfn> {
     take_any().inspect(|&frame| copy(words(of), words(frame)))
-}
-
-pub(crate) fn copy(from: &Page, to: &Page) {
-    for (from, to) in from.iter().zip(to) {
-        to.store(from.load(Ordering::Relaxed), Ordering::Relaxed);
-    }
 }
 
 /// Takes `len` frames in a row, the first of which begins a page of `size`: whatever is in them.
@@ -206,12 +196,12 @@ fn free(frame: Pfn) {
     FREE.lock().set(index(frame));
 }
 
-/// Frees a frame that is still mapped, once: the planted fault.
-pub(crate) fn free_early(frame: Pfn) {
+/// Frees a frame that is still mapped, once: the planted fault. `serve` lets time pass.
+pub(crate) fn free_early(frame: Pfn, serve: fn()) {
     if is_sole(frame) {
         INFO[index(frame)].early.store(true, Ordering::Relaxed);
         free(frame);
         // Time for other CPUs to walk into it.
-        (0..20).for_each(|_| Serving::relax());
+        (0..20).for_each(|_| serve());
     }
 }

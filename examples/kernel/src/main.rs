@@ -18,8 +18,9 @@
 use core::sync::atomic::{AtomicUsize, Ordering};
 
 use arch::Boot;
+use arch::CPUS;
 use body::{Body, PAGES, Part, WINDOW};
-use memory::{CPUS, MMU};
+use memory::MMU;
 use process::Process;
 use report::{Count, REPORT, say};
 use threads::Thread;
@@ -40,6 +41,7 @@ mod threads;
 mod time;
 mod trap;
 mod witness;
+mod words;
 
 /// How many pages the first process's stack has, at the end of its window.
 const STACK: usize = 8;

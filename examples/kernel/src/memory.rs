@@ -1,19 +1,16 @@
 //! The kernel, as `tlbkit` needs it. Nothing else is `unsafe` here but what is in `arch`.
 
-use core::sync::atomic::AtomicUsize;
-
 use spin::{Mutex, RelaxStrategy};
 use tlbkit::{
     AddressSpace, Asid, Attr, CpuSet, Error, Flush, Kernel, Mark, Mmu, PageSize, Pages, Pfn, PhysAddr,
     Record, Run, Store, VirtAddr,
 };
 
+use crate::arch::CPUS;
 use crate::disk::Slot;
 use crate::report::{Count, REPORT};
+use crate::words::Words;
 use crate::{arch, faults, frames, time, witness};
-
-/// The most CPUs.
-pub(crate) const CPUS: usize = if cfg!(feature = "one-cpu") { 1 } else { 8 };
 
 pub(crate) type Space = AddressSpace<Machine, CPUS>;
 
@@ -21,24 +18,6 @@ pub(crate) type Space = AddressSpace<Machine, CPUS>;
 pub(crate) struct Machine;
 
 pub(crate) static MMU: Mmu<Machine, CPUS> = Mmu::new(Machine);
-
-/// A frame of memory. It holds nothing but words that any code may read and write.
-#[repr(C, align(4096))]
-pub(crate) struct Words(pub(crate) Page);
-
-/// The words of a frame.
-pub(crate) type Page = [AtomicUsize; PageSize::K4.bytes() / size_of::<usize>()];
-
-impl Words {
-    pub(crate) const fn new() -> Self {
-        Self([const { AtomicUsize::new(0) }; _])
-    }
-
-    /// Returns the frame's number.
-    pub(crate) fn frame(&self) -> Pfn {
-        Pfn::new(arch::physical(core::ptr::from_ref(self).addr()) >> PageSize::K4.shift())
-    }
-}
 
 /// Frames for the nodes and control blocks of address spaces. The frames of user pages are others, so that nothing but
 /// `tlbkit` reaches what is in these.

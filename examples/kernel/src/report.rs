@@ -6,7 +6,7 @@ use core::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 use spin::Mutex;
 
 use crate::arch::{self, Console};
-use crate::{costs, faults};
+use crate::faults;
 
 /// What is counted. The programs know the numbers of those from `Checks` to `StaleWrites`.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -48,16 +48,20 @@ const NAMES: [&str; 15] = [
     "demotions",
 ];
 
+/// The names of what changes cost, in the order in which [`costs`](crate::costs) measures them.
+const COSTS: [&str; 6] =
+    ["insns_empty_edit", "insns_map", "insns_translate", "insns_replace", "insns_unmap", "insns_fork_page"];
+
 /// The numbers of a boot.
 pub(crate) struct Report {
     counts: [AtomicUsize; NAMES.len()],
     /// What changes cost, if that was measured.
-    pub(crate) costs: [AtomicUsize; costs::NAMES.len()],
+    pub(crate) costs: [AtomicUsize; COSTS.len()],
 }
 
 pub(crate) static REPORT: Report = Report {
     counts: [const { AtomicUsize::new(0) }; NAMES.len()],
-    costs: [const { AtomicUsize::new(0) }; costs::NAMES.len()],
+    costs: [const { AtomicUsize::new(0) }; COSTS.len()],
 };
 
 /// Whether the row has been said.
@@ -116,7 +120,7 @@ impl Report {
         }
         let _speaking = LINE.lock();
         let _ = write!(Console, "row machine={} cpus={}", arch::NAME, crate::cpus());
-        let costs = costs::NAMES.iter().zip(&self.costs).filter(|(_, cost)| cost.load(Ordering::Relaxed) > 0);
+        let costs = COSTS.iter().zip(&self.costs).filter(|(_, cost)| cost.load(Ordering::Relaxed) > 0);
         for (name, number) in NAMES.iter().zip(&self.counts).chain(costs) {
             let _ = write!(Console, " {name}={}", number.load(Ordering::Relaxed));
         }

@@ -2,8 +2,7 @@
 
 use core::sync::atomic::{AtomicU32, Ordering};
 
-use crate::arch;
-use crate::memory::CPUS;
+use crate::arch::{self, CPUS};
 
 /// How long a thread runs, and a CPU that has none waits, in microseconds.
 const SLICE: u32 = 5_000;

@@ -8,8 +8,7 @@ use tlbkit::{PageSize, Pages, Pfn, PhysAddr, Store};
 use tlbkit_witness::Recorder;
 use tlbkit_witness::event::{Barrier, Event, Fence, Memory};
 
-use crate::arch;
-use crate::memory::CPUS;
+use crate::arch::{self, CPUS};
 use crate::report::say;
 
 const RECORDS: bool = cfg!(feature = "witness");

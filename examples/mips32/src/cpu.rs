@@ -7,7 +7,7 @@
 use core::cell::UnsafeCell;
 
 use crate::arch::cp0;
-use crate::arch::exception::Frame;
+use crate::arch::frame::Frame;
 
 /// The most CPUs.
 pub const CPUS: usize = 8;

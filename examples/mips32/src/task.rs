@@ -3,7 +3,8 @@
 use tlbkit_addr::Pfn;
 use tlbkit_pagetable::Error;
 
-use crate::arch::exception::{Exception, Frame, enter_user};
+use crate::arch::exception::enter_user;
+use crate::arch::frame::{Exception, Frame};
 use crate::arch::touch::Fault;
 use crate::user::{CODE, Program};
 use crate::vm::access::TRIES;

@@ -20,6 +20,9 @@ pub(crate) use riscv64::*;
 #[cfg(target_arch = "x86_64")]
 pub(crate) use x86_64::*;
 
+/// The most CPUs.
+pub(crate) const CPUS: usize = if cfg!(feature = "one-cpu") { 1 } else { 8 };
+
 /// What the boot loader hands over.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Boot {

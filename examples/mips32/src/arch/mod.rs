@@ -4,6 +4,7 @@ pub mod boot;
 pub mod cp0;
 pub mod exception;
 pub mod firmware;
+pub mod frame;
 pub mod semihosting;
 pub mod tlb;
 pub mod touch;

@@ -5,7 +5,7 @@
 
 use core::arch::global_asm;
 
-use super::exception::Exception;
+use super::frame::Exception;
 use crate::cpu;
 
 /// Why an access failed.

@@ -10,7 +10,7 @@ use tlbkit_stlb::{AsidTag, Pair, Rank};
 
 use super::handler;
 use super::scheme::{self, Counting, Scheme};
-use crate::arch::exception::Frame;
+use crate::arch::frame::Frame;
 use crate::arch::{cp0, tlb, touch};
 use crate::memory::KSEG0;
 use crate::vm::frames::Frames;

@@ -8,7 +8,7 @@ use tlbkit_shootdown::{CpuHandle, LocalCpu, Miss, MissAction, Misuse, OpId, Outc
 
 use super::gic;
 use super::idle;
-use super::lower::{Held, Kind, Lower};
+use super::lower::{Held, Kind, Lower, Shootdowns};
 use super::masked::Masked;
 use super::run::{REQUESTS, Run, SLOTS, SPACE, page_at, vpn};
 use super::seats::Seats;
@@ -23,6 +23,7 @@ const DIRTY: u32 = 4;
 /// A CPU in a run.
 pub(super) struct Engine {
     run: &'static Run,
+    system: &'static Shootdowns,
     handle: CpuHandle<'static, REQUESTS, 1, SLOTS>,
     cpu: Cpu,
 }
@@ -40,8 +41,8 @@ pub(super) static SEATS: Seats<Engine> = Seats::new();
 
 impl Engine {
     /// Returns the engine of CPU `me`.
-    pub(super) fn new(run: &'static Run, me: usize) -> Result<Self, Misuse> {
-        Ok(Self { run, handle: run.system.attach(me)?, cpu: Cpu { run, me, own: None } })
+    pub(super) fn new(run: &'static Run, system: &'static Shootdowns, me: usize) -> Result<Self, Misuse> {
+        Ok(Self { run, system, handle: system.attach(me)?, cpu: Cpu { run, me, own: None } })
     }
 
     /// Calls into the shootdowns: meanwhile this CPU may be waiting, so that others wake it.
@@ -60,7 +61,7 @@ impl Engine {
     }
 
     fn serve(&mut self) {
-        if let Err(why) = self.run.system.poll(&mut self.handle, &mut self.cpu) {
+        if let Err(why) = self.system.poll(&mut self.handle, &mut self.cpu) {
             self.run.wrong(format_args!("a request: {why}"));
         }
     }
@@ -69,7 +70,7 @@ impl Engine {
     pub(super) fn drain(&mut self) {
         self.enter(|engine| {
             let run = engine.run;
-            if let Err(why) = run.system.drain(&mut engine.handle, &mut engine.cpu, &run.space) {
+            if let Err(why) = engine.system.drain(&mut engine.handle, &mut engine.cpu, &run.space) {
                 run.wrong(format_args!("what is carried: {why}"));
             }
         });
@@ -79,7 +80,7 @@ impl Engine {
     pub(super) fn switch(&mut self, change: SwitchKind) {
         self.enter(|engine| {
             let run = engine.run;
-            let done = run.system.switch(&mut engine.handle, &mut engine.cpu, change, &run.space, SPACE);
+            let done = engine.system.switch(&mut engine.handle, &mut engine.cpu, change, &run.space, SPACE);
             if let Err(why) = done {
                 run.wrong(format_args!("{change:?}: {why}"));
             }
@@ -93,7 +94,7 @@ impl Engine {
             engine.cpu.own = Some(page);
             let mut edit = Lower::new(run, page, kind);
             loop {
-                match run.system.start(&mut engine.handle, &mut engine.cpu, run.plan, edit) {
+                match engine.system.start(&mut engine.handle, &mut engine.cpu, run.plan, edit) {
                     Ok(_) => break,
                     // Its operations are all with the repliers: one must end first.
                     Err((same, Misuse::Busy { .. })) => {

@@ -18,7 +18,7 @@ use core::arch::global_asm;
 use super::gic;
 use super::masked::Masked;
 use crate::arch::cp0;
-use crate::arch::exception::Frame;
+use crate::arch::frame::Frame;
 
 global_asm!(
     ".set push",

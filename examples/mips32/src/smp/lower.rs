@@ -5,11 +5,20 @@ use core::sync::atomic::Ordering;
 use heapless::Vec;
 use tlbkit_addr::{Asid, Attr, Flush, FlushScope, Pages};
 use tlbkit_pagetable::{Carried, Change, Holes, Run as Frames, Runs};
-use tlbkit_shootdown::{Edit, SharedSpace};
+use tlbkit_shootdown::{Edit, Plan, SharedSpace, System};
 
 use super::arena::Frame;
 use super::masked::Masked;
-use super::run::{CHANGING, Model, PENDING, Run, SPACE, State, address, vpn};
+use super::run::{CHANGING, Model, PENDING, REQUESTS, Run, SLOTS, SPACE, State, address, vpn};
+use super::{CPUS, MIPS};
+
+/// The shootdowns of a run.
+pub(super) type Shootdowns = System<Held, Lower, CPUS, REQUESTS, 1, SLOTS>;
+
+/// Returns the shootdowns of a run that follows this plan.
+pub(super) fn shootdowns(plan: Plan) -> Shootdowns {
+    System::new(MIPS).with_rendezvous(plan.rendezvous())
+}
 
 /// What to do to a page.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]

@@ -6,8 +6,8 @@
 //!   sleepers, seats   CPUs to be woken; what each CPU's interrupt handler finds
 //!   lock, random
 //!   arena             frames whose contents say whose they are
-//!   run               what the CPUs share: table, model, shootdowns
-//!   lower             the change that a shootdown is for, and what it uncovers
+//!   run               what the CPUs share: table, model, counts
+//!   lower             the change that a shootdown is for, what it uncovers, and the shootdowns themselves
 //!   engine            a CPU's part: what the protocol asks of it, and its miss handler
 //!   vector            the refill vector
 //!   stress            what each CPU does
@@ -46,11 +46,12 @@ use tlbkit_pagetable::{Shared, destroy};
 use tlbkit_refill::handler::Root;
 use tlbkit_shootdown::{Algorithm, Hardware, LowRights, Plan, Rendezvous};
 
+use self::lower::Shootdowns;
 use self::masked::masked;
 use self::paging::Paging;
 use self::run::Run;
 use self::shelf::Shelf;
-use crate::arch::exception::Frame;
+use crate::arch::frame::Frame;
 use crate::arch::{cp0, tlb};
 use crate::args::Args;
 use crate::println;
@@ -83,7 +84,7 @@ static INSIDE: AtomicU32 = AtomicU32::new(0);
 #[expect(clippy::large_enum_variant, reason = "there is one, in a static")]
 enum Job {
     /// Any page's rights change at any time.
-    Stress(Run),
+    Stress(Run, Shootdowns),
     /// Pages come and go, and messages move.
     Paging(Paging),
 }
@@ -92,7 +93,7 @@ impl Job {
     /// Takes part, on CPU `cpu`. Interrupts are off before and afterwards.
     fn take_part(&'static self, cpu: usize) {
         match self {
-            Self::Stress(run) => stress::take_part(run, cpu),
+            Self::Stress(run, system) => stress::take_part(run, system, cpu),
             Self::Paging(run) => paging::take_part(run, cpu),
         }
     }
@@ -191,7 +192,7 @@ pub fn run(args: &Args) -> u32 {
 fn shoot(args: &Args, plan: Plan, nodes: &'static Nodes) -> u32 {
     let stress = run_one(plan, Root::Block, nodes, args.cpus, |tables, roots| {
         BLOCK.set_root(roots[0]);
-        Job::Stress(Run::new(plan, tables[0], args))
+        Job::Stress(Run::new(plan, tables[0], args), lower::shootdowns(plan))
     });
     // A CPU of this run says which table is its own before it uses one.
     let paging = run_one(plan, Root::ErrorEpc, nodes, args.cpus, |tables, roots| {
@@ -228,7 +229,7 @@ fn run_one(
         }
     });
     let mut report = match job {
-        Job::Stress(run) => run.audit(),
+        Job::Stress(run, _) => run.audit(),
         Job::Paging(run) => run.audit(),
     };
     // SAFETY: all CPUs have left the run.

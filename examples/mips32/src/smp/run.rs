@@ -7,14 +7,12 @@ use core::sync::atomic::{AtomicBool, AtomicU32, AtomicUsize, Ordering};
 use heapless::Vec;
 use tlbkit_addr::{Asid, Attr, PageSize, Pages, VirtAddr, Vpn};
 use tlbkit_pagetable::{Carried, Change, Error, Holes, Leaf, Pinned, Retired, Table, Writer};
-use tlbkit_shootdown::{Plan, SharedSpace, System};
+use tlbkit_shootdown::{Plan, SharedSpace};
 
 use super::arena::{Arena, Frame};
-use super::lower::{Held, Lower};
 use super::masked::{Masked, masked};
 use super::report::Report;
 use super::sleepers::Sleepers;
-use super::{CPUS, MIPS};
 use crate::arch::tlb;
 use crate::args::{Args, Inject};
 use crate::println;
@@ -26,9 +24,6 @@ pub(super) type AnyTable = dyn Table<'static> + Sync;
 pub(super) const REQUESTS: usize = 2;
 /// Operations that a CPU may have in flight.
 pub(super) const SLOTS: usize = 2;
-
-/// The shootdowns of the kernel.
-pub(super) type Shootdowns = System<Held, Lower, CPUS, REQUESTS, 1, SLOTS>;
 
 /// Pages under test: some side by side, and some that share nothing, so that unmapping one retires nodes.
 pub(super) const PAGES: usize = 24;
@@ -118,7 +113,6 @@ pub(super) struct Run {
     /// Whether repliers acknowledge without having flushed.
     pub(super) no_flush: bool,
     pub(super) table: &'static AnyTable,
-    pub(super) system: Shootdowns,
     pub(super) space: SharedSpace,
     pub(super) arena: Arena,
     pub(super) tentative: [Tentative; PAGES],
@@ -147,7 +141,6 @@ impl Run {
             total: args.shootdowns,
             no_flush: args.inject == Some(Inject::NoFlush),
             table,
-            system: System::new(MIPS).with_rendezvous(plan.rendezvous()),
             space: SharedSpace::new(),
             arena: Arena::default(),
             tentative: Default::default(),

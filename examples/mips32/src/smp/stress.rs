@@ -6,7 +6,7 @@ use tlbkit_shootdown::SwitchKind;
 
 use super::arena::{self, WORDS};
 use super::engine::{self, Engine, SEATS};
-use super::lower::Kind;
+use super::lower::{Kind, Shootdowns};
 use super::masked::{enable, masked};
 use super::random::Random;
 use super::run::{PAGES, Run, SPACE, address};
@@ -16,12 +16,12 @@ use crate::arch::tlb;
 const AT_ONCE: usize = 2;
 
 /// Takes part in a run, on CPU `me`. Interrupts are off before and afterwards.
-pub(super) fn take_part(run: &'static Run, me: usize) {
+pub(super) fn take_part(run: &'static Run, system: &'static Shootdowns, me: usize) {
     let mut random = Random::of(me);
     let mut seen = [0; PAGES];
     let mut stored = 0;
     masked(|masked| {
-        match Engine::new(run, me) {
+        match Engine::new(run, system, me) {
             Ok(engine) => SEATS.put(masked, Some(engine)),
             Err(why) => run.wrong(format_args!("CPU {me}: {why}")),
         }

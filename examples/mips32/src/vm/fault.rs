@@ -20,7 +20,7 @@ use super::frames;
 use super::machine::Machine;
 use super::space::{PLAIN, Space};
 use super::structure::Structure;
-use crate::arch::exception::Exception;
+use crate::arch::frame::Exception;
 use crate::arch::touch::Fault;
 
 /// Why an access was refused.

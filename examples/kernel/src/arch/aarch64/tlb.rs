@@ -5,7 +5,7 @@ use core::arch::asm;
 use tlbkit::{PageSize, WalkCache};
 use tlbkit_witness::event::Barrier;
 
-use crate::memory::Words;
+use crate::words::Words;
 use crate::{faults, witness};
 
 /// How many bits an ASID has: `boot` checks that. What fences by address forget of links: those on the way.

@@ -106,7 +106,7 @@ pub(crate) const fn physical(at: usize) -> usize {
 }
 
 /// Whether there are other CPUs, and the board's coherence manager and interrupt controller with them.
-const SEVERAL: bool = crate::memory::CPUS > 1;
+const SEVERAL: bool = super::CPUS > 1;
 
 /// Status and Cause: the interrupts of other CPUs, by pin 0 of the interrupt controller.
 const IPI: u32 = if SEVERAL { 1 << 10 } else { 0 };
@@ -119,7 +119,7 @@ pub(crate) fn masked<R>(f: impl FnOnce() -> R) -> R {
 /// Interrupts these CPUs.
 pub(crate) fn interrupt(cpus: usize) {
     witness::sending(cpus);
-    (0..crate::memory::CPUS).filter(|cpu| cpus >> cpu & 1 == 1).for_each(gic::send);
+    (0..super::CPUS).filter(|cpu| cpus >> cpu & 1 == 1).for_each(gic::send);
 }
 
 /// Returns the time.

@@ -22,8 +22,9 @@ use tlbkit_refill::{Block, Log};
 use tlbkit_stlb::{AsidTag, Direct, Invalidate as _, Mips32};
 
 use super::{cp0, tlb, vectors};
+use crate::arch::CPUS;
 use crate::growth::{MISSES, Miss};
-use crate::memory::{CPUS, Words};
+use crate::words::Words;
 
 /// The caches: one for each CPU, in a window of 8 MiB, because Context names no less. Behind the kernel and its programs.
 const WINDOWS: usize = super::KSEG0 + (128 << 20);

@@ -106,7 +106,7 @@ pub(crate) unsafe fn set_root(root: usize) {
 /// Interrupts these CPUs.
 pub(crate) fn interrupt(cpus: usize) {
     witness::sending(cpus);
-    (0..crate::memory::CPUS).filter(|cpu| cpus >> cpu & 1 == 1).for_each(apic::interrupt);
+    (0..super::CPUS).filter(|cpu| cpus >> cpu & 1 == 1).for_each(apic::interrupt);
 }
 
 /// The sizes of TLB entries that pages grow into: none, for nothing tells the kernel of misses.

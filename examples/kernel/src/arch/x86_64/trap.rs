@@ -9,7 +9,7 @@ use core::sync::atomic::{AtomicU8, Ordering};
 use tlbkit::{Access, VirtAddr};
 
 use super::{apic, tables};
-use crate::memory::CPUS;
+use crate::arch::CPUS;
 use crate::trap::{Convention, Frame, Trap};
 use crate::witness;
 

@@ -8,8 +8,8 @@ use tlbkit_shootdown::dash::Tables;
 use tlbkit_shootdown::{CpuHandle, LocalCpu, Miss, MissAction, Misuse, OpId, Outcome, Source, SwitchKind};
 
 use super::spaces::asid;
-use super::unmap::{Ended, Unmap};
-use super::vm::Vm;
+use super::unmap::Unmap;
+use super::vm::{Ended, Vm};
 use super::{Paging, address, page_at, vpn, wrong};
 use crate::arch::tlb::{self, Entry};
 use crate::arch::{cp0, touch};

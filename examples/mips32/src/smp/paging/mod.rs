@@ -31,8 +31,8 @@ use core::sync::atomic::{AtomicBool, AtomicU32, AtomicUsize, Ordering};
 use tlbkit_addr::{PageSize, Pfn, VirtAddr, Vpn};
 use tlbkit_shootdown::{Plan, SharedSpace, System};
 
-use self::unmap::{Ended, Unmap};
-use self::vm::Vm;
+use self::unmap::Unmap;
+use self::vm::{Ended, Vm};
 use super::lock::Lock;
 use super::masked::masked;
 use super::report::Report;

@@ -8,17 +8,10 @@ use tlbkit_shootdown::dash::{DashError, Ticket, Unmapping};
 use tlbkit_shootdown::{Edit, LowRights, SharedSpace};
 
 use super::spaces::asid;
-use super::vm::Interface;
+use super::vm::{Ended, Interface};
 use super::{Paging, Tentative, wrong};
 use crate::smp::masked::Masked;
 use crate::smp::run::CHANGING;
-
-/// What an operation hands back when it ends: whose it was.
-#[derive(Clone, Copy, Debug)]
-pub(super) struct Ended {
-    pub(super) ticket: Ticket,
-    pub(super) space: usize,
-}
 
 /// The operation.
 pub(super) struct Unmap {

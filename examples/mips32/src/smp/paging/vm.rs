@@ -2,14 +2,13 @@
 
 use heapless::{Deque, Vec};
 use tlbkit_addr::{Attr, PageSize, Pages};
-use tlbkit_shootdown::dash::{Config, Dash, Hint, SharingId, Unmapping};
+use tlbkit_shootdown::dash::{Config, Dash, Hint, SharingId, Ticket, Unmapping};
 use tlbkit_shootdown::ipc::{Access, IpcError, IpcRegion, LowAction, Passing, Receive};
 use tlbkit_shootdown::pageout::{PageAction, PageOut};
 use tlbkit_shootdown::tolerance::Entry;
 use tlbkit_shootdown::{Outcome, Plan};
 
 use super::spaces::{Spaces, asid};
-use super::unmap::Ended;
 use super::{FRAME, FRAMES, MAILED, Memory, PAGED, SPACES, vpn, wrong};
 use crate::smp::{CPUS, Shot};
 
@@ -23,6 +22,13 @@ const CLEAN: usize = 2;
 
 /// The machine-dependent interface.
 pub(super) type Interface = Dash<Spaces, Message, PENDING, SPACES>;
+
+/// What an operation hands back when it ends: whose it was.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct Ended {
+    pub(super) ticket: Ticket,
+    pub(super) space: usize,
+}
 
 /// What an unmapping is for.
 #[derive(Clone, Copy, Debug)]
