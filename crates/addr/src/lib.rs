@@ -44,6 +44,7 @@
 //! | [`WalkCache`] | what hardware caches of the entries above the leaves |
 #![no_std]
 #![cfg_attr(not(test), warn(unused_crate_dependencies))]
+#![cfg_attr(not(test), warn(clippy::unwrap_used, clippy::expect_used, clippy::panic, clippy::unreachable))]
 #![forbid(unsafe_code)]
 
 mod address;

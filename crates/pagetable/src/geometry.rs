@@ -237,7 +237,8 @@ const fn ascend(sizes: &[PageSize]) -> bool {
     }
 }
 
-/// Returns the sizes of `1 << shift` bytes.
+/// Returns the sizes of `1 << shift` bytes: for constants.
+#[expect(clippy::panic, reason = "it fails a build, for it is called in constants alone")]
 const fn sizes<const N: usize>(shifts: [u32; N]) -> [PageSize; N] {
     let mut sizes = [PageSize::K4; N];
     let mut at = 0;

@@ -60,6 +60,7 @@
 //! kernel's. Addresses are a `usize`: no 64-bit space on a 32-bit host. A hashed table is per address space.
 #![cfg_attr(not(any(test, tlbkit_loom)), no_std)]
 #![cfg_attr(not(test), warn(unused_crate_dependencies))]
+#![cfg_attr(not(test), warn(clippy::unwrap_used, clippy::expect_used, clippy::panic, clippy::unreachable))]
 
 pub mod cpt;
 mod error;

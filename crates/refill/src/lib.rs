@@ -106,6 +106,7 @@
 //! * Move to front in a hashed table's chain: a handler only reads.
 #![no_std]
 #![cfg_attr(not(test), warn(unused_crate_dependencies))]
+#![cfg_attr(not(test), warn(clippy::unwrap_used, clippy::expect_used, clippy::panic, clippy::unreachable))]
 
 pub mod asm;
 mod cpu;

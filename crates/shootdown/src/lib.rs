@@ -1,6 +1,7 @@
 #![doc = include_str!("lib.md")]
 #![cfg_attr(not(any(test, feature = "hazards")), no_std)]
 #![cfg_attr(not(test), warn(unused_crate_dependencies))]
+#![cfg_attr(not(test), warn(clippy::unwrap_used, clippy::expect_used, clippy::panic, clippy::unreachable))]
 
 mod algorithm;
 mod batch;

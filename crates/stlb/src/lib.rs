@@ -71,6 +71,7 @@
 //! * A victim cache, or a prefetch TLB, in the shared form.
 #![no_std]
 #![cfg_attr(not(test), warn(unused_crate_dependencies))]
+#![cfg_attr(not(test), warn(clippy::unwrap_used, clippy::expect_used, clippy::panic, clippy::unreachable))]
 
 mod asids;
 mod atomic;

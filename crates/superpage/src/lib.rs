@@ -69,6 +69,7 @@
 //! [`Policy::evicted`]. Locks: a policy is driven by one CPU at a time.
 #![no_std]
 #![cfg_attr(not(test), warn(unused_crate_dependencies))]
+#![cfg_attr(not(test), warn(clippy::unwrap_used, clippy::expect_used, clippy::panic, clippy::unreachable))]
 #![forbid(unsafe_code)]
 
 #[cfg(test)]

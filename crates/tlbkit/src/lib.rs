@@ -7,6 +7,7 @@
 #![cfg(not(tlbkit_loom))]
 #![cfg_attr(not(test), no_std)]
 #![cfg_attr(not(test), warn(unused_crate_dependencies))]
+#![cfg_attr(not(test), warn(clippy::unwrap_used, clippy::expect_used, clippy::panic, clippy::unreachable))]
 
 #[cfg(test)]
 extern crate self as tlbkit;

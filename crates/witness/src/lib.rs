@@ -1,6 +1,7 @@
 #![doc = include_str!("lib.md")]
 #![no_std]
 #![cfg_attr(not(test), warn(unused_crate_dependencies))]
+#![cfg_attr(not(test), warn(clippy::unwrap_used, clippy::expect_used, clippy::panic, clippy::unreachable))]
 #![forbid(unsafe_code)]
 
 #[cfg(feature = "check")]

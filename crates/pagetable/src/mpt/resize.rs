@@ -315,8 +315,8 @@ impl<'n, G: Radix, F: Format, N: Nodes<Word = F::Word>> Mpt<'n, G, F, N> {
                 let (node, place) = (F::node(word), Self::place(level + 1, index));
                 // SAFETY: the node is new, and no other code knows it.
                 unsafe {
-                    self.store_relaxed(node, place, self.noted(self.read(node, place), level + 1, status))
-                };
+                    self.store_relaxed(node, place, self.noted(self.read(node, place), level + 1, status));
+                }
             }
         }
         word
