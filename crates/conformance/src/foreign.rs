@@ -10,15 +10,18 @@
 
 pub mod frames;
 
-use std::any::type_name;
+use std::any::{Any, type_name};
 use std::collections::BTreeSet;
 use std::fmt;
+use std::panic::{AssertUnwindSafe, catch_unwind};
 
 use proptest::test_runner::{Config, RngSeed, TestCaseError, TestError, TestRunner};
 use tlbkit_addr::{Attr, PageSize, Pages, Pfn, VirtAddr, Vpn};
 use tlbkit_pagetable::{Change, Error, Holes, Leaf, Space};
 
+use crate::hang::{self, Step};
 use crate::moments::place;
+use crate::run::ENDLESS;
 use crate::{Model, Op, Profile, ops, rust, suite};
 
 /// A mapper, as the kernel that owns it would call it. Addresses are bytes; a page is named by its first.
@@ -210,11 +213,29 @@ pub fn holds<F: Foreign>(source: &'static str) {
 ///
 /// What was wrong.
 pub fn replay<F: Foreign>(ops: &[Op]) -> Result<BTreeSet<Want>, Box<Failure>> {
-    let mut run = Run::<F>::new();
-    let done = run.all(ops);
-    let Run { unchecked, calls, .. } = run;
-    done.map(|()| unchecked)
-        .map_err(|what| Box::new(Failure { what, calls, ops: ops.to_vec(), mapper: type_name::<F>() }))
+    let mapper = type_name::<F>();
+    let tell = |seconds: u64, steps: &[Step]| {
+        let said = |step: &Step| if let Step::Said(call) = step { Some(call.clone()) } else { None };
+        let calls = steps.iter().filter_map(said).collect();
+        let what = format!(
+            "the mapper has not come back for {seconds} seconds, from the last call or a `translate` after it"
+        );
+        Failure { what, calls, ops: ops.to_vec(), mapper }.to_string()
+    };
+    hang::guard(tell, || {
+        let mut run = Run::<F>::new();
+        // A mapper that panics has been called for something, too.
+        let done = catch_unwind(AssertUnwindSafe(|| run.all(ops)));
+        let Run { unchecked, calls, .. } = run;
+        let done = done.unwrap_or_else(|panic| Err(format!("the mapper panicked: {}", words(&*panic))));
+        done.map(|()| unchecked).map_err(|what| Box::new(Failure { what, calls, ops: ops.to_vec(), mapper }))
+    })
+}
+
+/// Returns what a panic says.
+fn words(panic: &dyn Any) -> &str {
+    let text = panic.downcast_ref::<String>().map(String::as_str);
+    text.or(panic.downcast_ref::<&str>().copied()).unwrap_or("no words")
 }
 
 /// Returns the addresses and page sizes of a mapper.
@@ -271,6 +292,12 @@ impl<F: Foreign> Run<F> {
         let mapper = F::new();
         let model = Model::new(mapper.space(), Profile::plain());
         Self { mapper, model, unchecked: BTreeSet::new(), kept: BTreeSet::new(), calls: Vec::new() }
+    }
+
+    /// Writes down what the mapper is called for next.
+    fn call(&mut self, call: String) {
+        hang::say(&call);
+        self.calls.push(call);
     }
 
     fn all(&mut self, ops: &[Op]) -> Result<(), String> {
@@ -370,11 +397,11 @@ impl<F: Foreign> Run<F> {
                 Op::Protect { change, .. } => {
                     let writable = change.set.contains(Attr::WRITE);
                     let Some(done) = self.mapper.protect(at, *size, writable) else { continue };
-                    self.calls.push(format!("    protect({at:#x}, {size}, writable: {writable})"));
+                    self.call(format!("    protect({at:#x}, {size}, writable: {writable})"));
                     done
                 }
                 _ => {
-                    self.calls.push(format!("    unmap({at:#x}, {size})"));
+                    self.call(format!("    unmap({at:#x}, {size})"));
                     self.mapper.unmap(at, *size)
                 }
             };
@@ -413,7 +440,7 @@ impl<F: Foreign> Run<F> {
         let done = match *op {
             Op::Map { frame, attr, .. } => {
                 let (to, writable) = (frame.address(base).get(), attr.contains(Attr::WRITE));
-                self.calls.push(format!("    map({at:#x}, {to:#x}, {size}, writable: {writable})"));
+                self.call(format!("    map({at:#x}, {to:#x}, {size}, writable: {writable})"));
                 if self.kept.contains(&(at, size)) {
                     self.unchecked.insert(Want::KeepsEmpty);
                     return Ok(());
@@ -428,7 +455,7 @@ impl<F: Foreign> Run<F> {
                 self.mapper.map(at, to, size, writable)
             }
             Op::Unmap { .. } => {
-                self.calls.push(format!("    unmap({at:#x}, {size})"));
+                self.call(format!("    unmap({at:#x}, {size})"));
                 self.mapper.unmap(at, size)
             }
             Op::Protect { change, .. } => {
@@ -437,7 +464,7 @@ impl<F: Foreign> Run<F> {
                     self.unchecked.insert(Want::Protect);
                     return Ok(());
                 };
-                self.calls.push(format!("    protect({at:#x}, {size}, writable: {writable})"));
+                self.call(format!("    protect({at:#x}, {size}, writable: {writable})"));
                 done
             }
             _ => return Ok(()),
@@ -551,7 +578,14 @@ impl<F: Foreign> Run<F> {
 
     fn visit(&mut self) -> Result<(), String> {
         let mut found = Vec::new();
-        if !self.mapper.visit(&mut |at, to, size| found.push((at, to, size))) {
+        let mut meet = |at, to, size| {
+            assert!(
+                found.len() < ENDLESS,
+                "a visit has met {ENDLESS} pages, and does not end: fewer are mapped"
+            );
+            found.push((at, to, size));
+        };
+        if !self.mapper.visit(&mut meet) {
             self.unchecked.insert(Want::Visit);
             return Ok(());
         }

@@ -67,6 +67,7 @@ suite! {
     mod failing;
     mod faulty;
     pub mod fuzz;
+    mod hang;
     mod model;
     mod moments;
     mod ops;

@@ -58,6 +58,11 @@ impl Model {
         range.map(|(&page, &mark)| (self.address(Vpn::new(page)), mark))
     }
 
+    /// Tells whether the table holds marks.
+    pub(crate) const fn has_marks(&self) -> bool {
+        self.payload_bits.is_some()
+    }
+
     /// Returns how many pages have a mark.
     pub fn marked(&self) -> usize {
         self.marks.len()
@@ -283,7 +288,7 @@ impl Model {
         self.refuse_range(&mut refusals, Pages::one(page));
         let fits = match (self.payload_bits, mark) {
             (None, _) => false,
-            (Some(bits), Some(Mark::Payload(payload))) => payload < 1 << bits,
+            (Some(bits), Some(Mark::Payload(payload))) => payload.checked_shr(bits).unwrap_or(0) == 0,
             (Some(_), _) => true,
         };
         if !fits {

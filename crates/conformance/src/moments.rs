@@ -2,10 +2,11 @@
 
 use std::cell::{Cell, RefCell};
 use std::collections::BTreeSet;
+use std::fmt;
 use std::ops::ControlFlow;
 
 use tlbkit_addr::{Attr, Pages, VirtAddr};
-use tlbkit_pagetable::{Leaf, Pinned, Table};
+use tlbkit_pagetable::{Entry, Leaf, Pinned, Table};
 
 use crate::{Model, Op};
 
@@ -21,6 +22,8 @@ pub(crate) struct Moments {
     near: usize,
     /// Stores so far.
     stores: Cell<usize>,
+    /// Whether the table holds marks.
+    marks: bool,
     wrong: RefCell<Option<String>>,
 }
 
@@ -28,13 +31,28 @@ pub(crate) struct Moments {
 #[derive(Debug)]
 struct Moment {
     at: VirtAddr,
-    before: Option<Leaf>,
-    after: Option<Leaf>,
+    before: Entry,
+    after: Entry,
     /// Whether the entry must be empty between the two.
     breaks: bool,
     /// Whether its status may be that of several slots.
     noted: bool,
+    /// How far the page has come for walkers that look it up, and for those that ask for its entry.
     seen: Cell<Seen>,
+    seen_entry: Cell<Seen>,
+}
+
+/// What a walker asks for.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Ask {
+    /// [`Table::lookup`].
+    Lookup,
+    /// [`Table::for_each`] of the page alone.
+    Visit,
+    /// [`Table::entry`], in a table that holds marks.
+    Entry,
+    /// [`Table::for_each_entry`] of the page alone.
+    VisitEntry,
 }
 
 /// How far a page has come.
@@ -52,6 +70,7 @@ impl Moments {
         let effect = if model.refusals(op).is_empty() { model.effect(op) } else { crate::Effect::default() };
         let mut after = model.clone();
         after.commit(&effect);
+        let marked = effect.marked.iter().take(LOOKS).map(|(page, _)| page.address(base).get());
         let near = effect.removed.iter().chain(&effect.added).flat_map(|leaf| {
             let (first, last) = (leaf.at.get(), leaf.at.get() + leaf.size.mask());
             [first, last, first + (last - first) / 2, first.wrapping_sub(1), last.wrapping_add(1)]
@@ -62,9 +81,11 @@ impl Moments {
             .flat_map(|pages| [pages.first(), pages.last()].map(|page| page.address(base).get()));
         let step = model.len() / LOOKS + 1;
         let far = model.leaves().step_by(step).map(|leaf| leaf.at.get());
+        let marks = model.space().halves().into_iter().flatten().flat_map(|half| model.marks(half));
+        let far = far.chain(marks.take(LOOKS).map(|(at, _)| at.get()));
         let mut known = BTreeSet::new();
         let mut new = |at: &usize| known.insert(*at);
-        let mut places: Vec<_> = near.chain(ends).map(|at| at & !base.mask()).filter(&mut new).collect();
+        let mut places: Vec<_> = near.chain(ends).chain(marked).map(|at| at & !base.mask()).filter(&mut new).collect();
         // Of many pages some, others the next time.
         let near = if places.len() > LOOKS { 0 } else { places.len() };
         places.extend(far.filter(new));
@@ -79,16 +100,18 @@ impl Moments {
         };
         let moment = |at: usize| {
             let at = VirtAddr::new(at);
-            let (before, after) = (model.lookup(at), after.lookup(at));
+            let (before, after) = (model.entry(at), after.entry(at));
             // A page that is replaced by itself is empty for a moment, too.
-            let replaced = before.is_some() && before == replaced;
+            let replaced = before.leaf().is_some() && before.leaf() == replaced;
             let breaks = breaks && (before != after || replaced);
             // Hardware notes in any slot of a page that has several, and those are not of the base size.
-            let noted = model.profile().notes && before.is_some_and(|leaf| leaf.size != base);
-            Moment { at, before, after, breaks, noted, seen: Cell::new(Seen::Before) }
+            let noted = model.profile().notes && before.leaf().is_some_and(|leaf| leaf.size != base);
+            let [seen, seen_entry] = [const { Cell::new(Seen::Before) }; 2];
+            Moment { at, before, after, breaks, noted, seen, seen_entry }
         };
         let pages = places.into_iter().map(moment).collect();
-        Self { pages, near, stores: Cell::new(0), wrong: RefCell::default() }
+        let marks = model.has_marks();
+        Self { pages, near, stores: Cell::new(0), marks, wrong: RefCell::default() }
     }
 
     /// Returns one of the addresses, chosen by a number: one that changes, if any does.
@@ -108,24 +131,36 @@ impl Moments {
         // What a change is not about is looked at after a few of its stores.
         let turn = if self.near > 0 && !store.is_multiple_of(8) { far.len() } else { store % some };
         for page in near.iter().chain(far.iter().skip(turn).step_by(some)) {
-            // SAFETY: the caller reclaims nothing meanwhile.
-            let found = table.lookup(unsafe { Pinned::by(&()) }, page.at);
-            if let Err(wrong) = page.see(found, self.near > 0) {
-                self.wrong
-                    .borrow_mut()
-                    .get_or_insert(format!("after store {} of the operation, {wrong}", store + 1));
+            let entries = [Ask::Entry, Ask::VisitEntry].into_iter().filter(|_| self.marks);
+            for ask in entries.chain([Ask::Lookup]) {
+                if let Err(wrong) = page.see(ask, ask.of(table, page.at), self.near > 0) {
+                    self.wrong
+                        .borrow_mut()
+                        .get_or_insert(format!("after store {} of the operation, {wrong}", store + 1));
+                }
             }
         }
     }
 
+    /// Returns what a walker may ask for, chosen by a number.
+    pub(crate) fn ask(&self, number: usize) -> Ask {
+        match number % 4 {
+            3 => Ask::Visit,
+            1 if self.marks => Ask::Entry,
+            2 if self.marks => Ask::VisitEntry,
+            _ => Ask::Lookup,
+        }
+    }
+
     /// Judges what a walk has found that began before the change and ended after.
-    pub(crate) fn judge(&self, at: VirtAddr, found: Option<Leaf>) -> Result<(), String> {
+    pub(crate) fn judge(&self, at: VirtAddr, ask: Ask, found: Entry) -> Result<(), String> {
         let Some(page) = self.pages.iter().find(|page| page.at == at) else { return Ok(()) };
-        let found = page.settled(found, page.after);
-        if found == page.before || found == page.after || (page.breaks && found.is_none()) {
+        let (before, after) = (ask.shows(page.before), ask.shows(page.after));
+        let found = page.settled(found, after);
+        if found == before || found == after || (page.breaks && found == Entry::Empty) {
             return Ok(());
         }
-        Err(format!("{at} was {}, which it never was: {}", show(found), page.may()))
+        Err(format!("{ask} found {at} {}, which it never was: {}", show_entry(found), page.may(ask)))
     }
 
     /// Returns what was wrong.
@@ -134,17 +169,65 @@ impl Moments {
     }
 }
 
+impl Ask {
+    /// Asks a table for a page.
+    pub(crate) fn of<'n>(self, table: &dyn Table<'n>, at: VirtAddr) -> Entry {
+        // SAFETY: the caller reclaims nothing meanwhile.
+        let pinned = unsafe { Pinned::by(&()) };
+        let page = Pages::one(at.vpn(table.space().base()));
+        let mut found = Entry::Empty;
+        match self {
+            Self::Lookup => return table.lookup(pinned, at).map_or(Entry::Empty, Entry::Leaf),
+            Self::Entry => return table.entry(pinned, at),
+            Self::Visit => {
+                let _ = table.for_each(pinned, page, &mut |leaf| {
+                    found = Entry::Leaf(leaf);
+                    ControlFlow::Continue(())
+                });
+            }
+            Self::VisitEntry => {
+                let _ = table.for_each_entry(pinned, page, &mut |_, entry| {
+                    found = entry;
+                    ControlFlow::Continue(())
+                });
+            }
+        }
+        found
+    }
+
+    /// Returns what is to be found of an entry: only some ask for marks.
+    fn shows(self, entry: Entry) -> Entry {
+        match (self, entry) {
+            (Self::Lookup | Self::Visit, Entry::Mark(_)) => Entry::Empty,
+            _ => entry,
+        }
+    }
+}
+
+impl fmt::Display for Ask {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(match self {
+            Self::Lookup => "`lookup`",
+            Self::Visit => "`for_each`",
+            Self::Entry => "`entry`",
+            Self::VisitEntry => "`for_each_entry`",
+        })
+    }
+}
+
 impl Moment {
-    fn may(&self) -> String {
+    fn may(&self, ask: Ask) -> String {
         let by_way = if self.breaks { ", then unmapped" } else { "" };
-        format!("it was {} before{by_way}, and is {} after", show(self.before), show(self.after))
+        let [before, after] = [self.before, self.after].map(|entry| show_entry(ask.shows(entry)));
+        format!("it was {before} before{by_way}, and is {after} after")
     }
 
     /// Returns `either` for a larger page some of whose status bits are as before a change and some as after it: the bits are
     /// those of all slots that it stands in, which change one after the other.
-    fn settled(&self, found: Option<Leaf>, either: Option<Leaf>) -> Option<Leaf> {
+    fn settled(&self, found: Entry, either: Entry) -> Entry {
         let status = Attr::ACCESSED | Attr::DIRTY;
-        let (Some(before), Some(after), Some(leaf)) = (self.before, self.after, found) else { return found };
+        let leaves = (self.before, self.after, found);
+        let (Entry::Leaf(before), Entry::Leaf(after), Entry::Leaf(leaf)) = leaves else { return found };
         let plain = |leaf: Leaf| Leaf { attr: leaf.attr - status, ..leaf };
         let between =
             (before.attr | after.attr).contains(leaf.attr) && leaf.attr.contains(before.attr & after.attr);
@@ -153,28 +236,30 @@ impl Moment {
     }
 
     /// Takes in what a look has found. `always` says that none is left out.
-    fn see(&self, found: Option<Leaf>, always: bool) -> Result<(), String> {
-        let was = self.seen.get();
-        let found = self.settled(found, if was == Seen::Before { self.before } else { self.after });
-        let now = if found == self.before && self.before == self.after {
+    fn see(&self, ask: Ask, found: Entry, always: bool) -> Result<(), String> {
+        let (before, after) = (ask.shows(self.before), ask.shows(self.after));
+        let seen = if ask == Ask::Lookup { &self.seen } else { &self.seen_entry };
+        let was = seen.get();
+        let found = self.settled(found, if was == Seen::Before { before } else { after });
+        let now = if found == before && before == after {
             was
-        } else if found == self.after && (!(self.breaks && always) || was != Seen::Before) {
+        } else if found == after && (!(self.breaks && always) || was != Seen::Before) {
             Seen::After
-        } else if found == self.before && was == Seen::Before {
+        } else if found == before && was == Seen::Before {
             Seen::Before
-        } else if self.breaks && found.is_none() && was != Seen::After {
+        } else if self.breaks && found == Entry::Empty && was != Seen::After {
             Seen::Empty
         } else {
-            let at = self.at;
-            return Err(if self.breaks && found == self.after {
-                format!("{at} is {} without having been unmapped (break before make)", show(found))
-            } else if found == self.before {
-                format!("{at} is {} again, as before the operation", show(found))
+            let (at, shown) = (self.at, show_entry(found));
+            return Err(if self.breaks && found == after {
+                format!("{at} is {shown} without having been unmapped (break before make)")
+            } else if found == before {
+                format!("{ask} finds {at} {shown} again, as before the operation")
             } else {
-                format!("a walker finds {at} {}: {}", show(found), self.may())
+                format!("{ask} finds {at} {shown}: {}", self.may(ask))
             });
         };
-        self.seen.set(now);
+        seen.set(now);
         Ok(())
     }
 }
@@ -184,19 +269,15 @@ pub(crate) fn show(found: Option<Leaf>) -> String {
     found.map_or("unmapped".to_owned(), |leaf| format!("mapped by the {leaf}"))
 }
 
+/// Says what an entry holds.
+fn show_entry(found: Entry) -> String {
+    match found {
+        Entry::Mark(mark) => format!("unmapped, with the mark {mark}"),
+        found => show(found.leaf()),
+    }
+}
+
 /// Says where an address is translated to.
 pub(crate) fn place(phys: Option<usize>) -> String {
     phys.map_or("to nothing".to_owned(), |phys| format!("to {phys:#x}"))
-}
-
-/// Looks a page up, as a visitor of that page alone.
-pub(crate) fn visit<'n>(table: &dyn Table<'n>, at: VirtAddr) -> Option<Leaf> {
-    let mut found = None;
-    let page = Pages::one(at.vpn(table.space().base()));
-    // SAFETY: the caller reclaims nothing meanwhile.
-    let _ = table.for_each(unsafe { Pinned::by(&()) }, page, &mut |leaf| {
-        found = Some(leaf);
-        ControlFlow::Continue(())
-    });
-    found
 }

@@ -1,14 +1,16 @@
 //! The properties, each of one sequence of operations.
 
 use std::cell::{Cell, RefCell};
+use std::collections::HashSet;
 use std::mem::ManuallyDrop;
 
 use tlbkit_addr::{Attr, PageSize, Pages, Pfn, FlushScope};
 use tlbkit_pagetable::format::Format;
 use tlbkit_pagetable::nodes::{Chunk, Nodes, Reclaim, Slab};
-use tlbkit_pagetable::{Change, Holes, Leaf, Pinned, Table, destroy};
+use tlbkit_pagetable::{Change, Footprint, Holes, Leaf, Mark, Space, Table, destroy};
 
-use crate::moments::{Moments, visit};
+use crate::hang;
+use crate::moments::Moments;
 use crate::subject::{OPS, Property, Storage, Subject};
 use crate::{Effect, Failing, Mismatch, Model, Op, Outcome, Profile, Runner, Tripping, Watching};
 
@@ -71,7 +73,8 @@ fn with_table<S: Subject>(
     if (out, used, held.pending(), held.lost()) != (0, 0, 0, 0) {
         return Err(Mismatch::of(format!(
             "the table is gone, and of its nodes {out} were not freed ({used} by the storage's own count), {} are \
-             pending, {} lost",
+             pending, and {} are counted as lost: nodes that the table's footprint still counted when it was dropped, or that \
+             `Held::lose` was told of",
             held.pending(),
             held.lost()
         )));
@@ -80,16 +83,31 @@ fn with_table<S: Subject>(
 }
 
 /// Takes a table apart that is the last one of its storage.
-fn take_apart<'n, S: Subject>(nodes: &Storage<'_, S>, table: impl Table<'n>) -> Checked {
-    let batch = destroy(table);
-    let flush = batch.flush();
-    if !(flush.is_all() && flush.links() && flush.scope() == FlushScope::Everywhere) {
-        return Err(Mismatch::of(format!("a table was taken apart, and its batch asks for {flush:?}")));
+fn take_apart<'n, S: Subject>(nodes: &Storage<'_, S>, mut table: impl Table<'n>) -> Checked {
+    hang::say("it is taken apart");
+    let mut batch = table.batch();
+    // What `destroy` does, which shows no footprint. SAFETY: the table is ours alone, and dropped.
+    unsafe {
+        batch.take_up();
+        table.dismantle(&mut batch);
     }
+    let left = table.footprint();
+    drop(table);
+    fault::<S>(nodes)?;
+    let mut known = HashSet::new();
+    if let Some(node) = batch.list().find(|node| !known.insert(*node)) {
+        return Err(Mismatch::of(format!("node {:#x} was retired twice: `dismantle` has left it in the batch twice", node.get())));
+    }
+    fault::<S>(nodes)?;
     let (retired, out) = (batch.nodes(), nodes.inner().out());
     if retired != out {
         return Err(Mismatch::of(format!(
             "`dismantle` has left {retired} nodes in the batch, and the table had {out}"
+        )));
+    }
+    if left != Footprint::default() {
+        return Err(Mismatch::of(format!(
+            "the table was taken apart, and its footprint, which should be all zeroes, counts {left:?}"
         )));
     }
     // SAFETY: the table is gone, and no walker is left.
@@ -131,6 +149,13 @@ fn agrees<S: Subject>(nodes: &Storage<'_, S>, ops: &[Op], odd: &Count) -> Checke
                     } else if let Some((pages, to)) = smaller(table, op) {
                         runner.run(table, &[noted(pages), Op::Resize { pages, to }])?;
                     }
+                }
+                // The largest payload that the table says it holds, and the next one.
+                Op::Mark { page, mark: Some(Mark::Payload(_)) } => {
+                    let largest = table.payload_bits().map_or(0, |bits| u64::MAX.checked_shr(64 - bits).unwrap_or(0));
+                    let payloads = [Some(largest), largest.checked_add(1)].into_iter().flatten();
+                    let marks = payloads.map(|payload| Op::Mark { page, mark: Some(Mark::Payload(payload)) });
+                    runner.run(table, &marks.chain([*op]).collect::<Vec<_>>())?;
                 }
                 _ => runner.run(table, &[*op])?,
             }
@@ -248,7 +273,18 @@ fn fails_cleanly<S: Subject>(nodes: &Storage<'_, S>, ops: &[Op], failures: &Coun
                 let failed = storage.failed();
                 failures.set(failures.get() + u64::from(failed));
                 let outcome = outcome?;
-                let Outcome::NoMemory { wanted, .. } = outcome else { break };
+                let Outcome::NoMemory { wanted, .. } = outcome else {
+                    // The batch is reclaimed already.
+                    let used = (storage.out() + runner.retired()).saturating_sub(before.0);
+                    if outcome == Outcome::Done && used < takes {
+                        let what = format!(
+                            "with {} nodes it is refused, and with {takes} it uses {used}: it takes more than it needs",
+                            takes - 1
+                        );
+                        return Err(Mismatch::of(what).after(op, Some(&outcome)));
+                    }
+                    break;
+                };
                 let after = (storage.out(), table.footprint());
                 let what = if !failed {
                     format!(
@@ -311,14 +347,17 @@ fn survives_unwinding<S: Subject>(memory: &mut [Chunk], ops: &[Op], unwound: &Co
     }
 }
 
-/// Returns the model of a new table.
+/// Returns the model of a new table, which is dropped: whether it can be taken apart is for the properties to say.
 fn model<S: Subject>(memory: &mut [Chunk]) -> Result<Model, Mismatch> {
     let nodes = storage::<S>(memory, false);
     let table = S::build(&nodes).map_err(Mismatch::no_table)?;
-    let model = Model::new(table.space(), Profile::of::<S::Format>()).with_marks(table.payload_bits());
-    // SAFETY: no walker is in the table.
-    unsafe { destroy(table).reclaim() };
-    Ok(model)
+    Ok(Model::new(table.space(), Profile::of::<S::Format>()).with_marks(table.payload_bits()))
+}
+
+/// Returns the space of a new table.
+pub(crate) fn new_space<S: Subject>(memory: &mut [Chunk]) -> Result<Space, Mismatch> {
+    hang::say("it is made");
+    model::<S>(memory).map(|model| *model.space())
 }
 
 /// Calls at the beginning, and at the end, that unwind one after the other; of those in between about as many.
@@ -370,6 +409,7 @@ fn unwind_at<'n, S: Subject>(
     call: usize,
 ) -> Result<usize, Mismatch> {
     let table = &*table;
+    let fresh = table.footprint();
     // The batches of a table that fails may hold a node twice, and a list that ends nowhere: they are not dropped.
     let mut runner = ManuallyDrop::new(Runner::new(table, Profile::of::<S::Format>(), 0));
     runner.replay(table, first)?;
@@ -397,6 +437,14 @@ fn unwind_at<'n, S: Subject>(
     // Goes on with it as with any other table.
     runner.settle();
     runner.compare(table, last.pages())?;
+    let left = table.footprint();
+    if S::SHRINKS && runner.model().is_empty() && runner.model().marked() == 0 && left != fresh {
+        let what = format!(
+            "call {call} to the caller's code unwound and left nothing mapped, and the table takes {left:?}; a new one takes \
+             {fresh:?}"
+        );
+        return Err(Mismatch::of(what).after(last, None));
+    }
     runner.run(table, first)?;
     runner.run(table, &[*last])?;
     runner.clear(table, false)?;
@@ -410,9 +458,14 @@ fn walked_beside<S: Subject>() -> bool {
     S::Mode::SHARED || S::Format::WALK_CACHE != WalkCache::Nothing
 }
 
-/// Returns an operation, and what makes one page of what was mapped and small pages of that again, if that can be.
+/// Returns an operation, and what makes one page of what was mapped and small pages of that again, if that can be; or what
+/// maps the page that was marked, and marks it again.
 fn with_joins<'n>(table: &dyn Table<'n>, op: &Op) -> Vec<Op> {
     let mut ops = vec![*op];
+    if let Op::Mark { page, mark: Some(_) } = *op {
+        let frame = Pfn::new(page.get() & 0xffff);
+        ops.extend([Op::Fill { page, frame, attr: Attr::READ | Attr::EXEC }, *op]);
+    }
     if let (Op::Map { pages, size, .. }, Some(to)) = (*op, larger(table, op)) {
         ops.extend([to, size].map(|to| Op::Resize { pages, to }));
     }
@@ -479,10 +532,9 @@ fn walks_beside<S: Subject>(nodes: &Storage<'_, S>, ops: &[Op], between: &Count)
             let seed = op.pages().map_or(0, |pages| pages.last().get()).wrapping_add(number * 31);
             let random = seed.wrapping_mul(0x9e37_79b1) >> 7;
             let Some(at) = moments.pick(random) else { continue };
-            let walk = || {
-                // SAFETY: nothing is reclaimed before the walk has ended.
-                if number % 4 == 3 { visit(table, at) } else { table.lookup(unsafe { Pinned::by(&()) }, at) }
-            };
+            let ask = moments.ask(number);
+            // Nothing is reclaimed before the walk has ended.
+            let walk = || ask.of(table, at);
             let loads = random / 64 % nodes.loads(walk).max(1);
             let outcome = Cell::new(None);
             let change = || outcome.set(Some(runner.borrow_mut().perform_only(table, op)));
@@ -498,7 +550,7 @@ fn walks_beside<S: Subject>(nodes: &Storage<'_, S>, ops: &[Op], between: &Count)
                 Mismatch::of(format!("the operation ran before load {} of a walk: {what}", loads + 1))
                     .after(op, Some(&outcome))
             };
-            moments.judge(at, found).map_err(after)?;
+            moments.judge(at, ask, found).map_err(after)?;
             came_back::<S>(nodes).map_err(|mismatch| mismatch.after(op, Some(&outcome)))?;
         }
         let mut runner = runner.into_inner();
@@ -533,8 +585,14 @@ fn stays_apart<S: Subject>(nodes: &Storage<'_, S>, ops: &[Op]) -> Checked {
         }
     }
     nodes.begin(1);
+    let batch = destroy(one);
+    fault::<S>(nodes)?;
+    let flush = batch.flush();
+    if !(flush.is_all() && flush.links() && flush.scope() == FlushScope::Everywhere) {
+        return Err(Mismatch::of(format!("a table was taken apart, and its batch asks for {flush:?}")));
+    }
     // SAFETY: no walker is in the table any more.
-    unsafe { destroy(one).reclaim() };
+    unsafe { batch.reclaim() };
     fault::<S>(nodes)?;
     nodes.begin(2);
     take_apart::<S>(nodes, two)

@@ -1,10 +1,13 @@
 //! The runner: performs operations on a table and on the model, and compares everything after each.
 
+use std::collections::HashSet;
 use std::fmt;
 
 use tlbkit_addr::{Attr, Flush, PageSize, Pages, Pfn, FlushScope, VirtAddr, WalkCache};
-use tlbkit_pagetable::{Entry, Error, Footprint, Frames, Mark, Retired, Table, Writer};
+use tlbkit_pagetable::nodes::NodeAddr;
+use tlbkit_pagetable::{Entry, Error, Footprint, Frames, Leaf, Mark, Retired, Table, Writer};
 
+use crate::hang::{self, Step};
 use crate::{Effect, Model, Op, Profile, Trip};
 
 /// What a table did that the model did not predict.
@@ -52,6 +55,15 @@ impl Mismatch {
     }
 }
 
+/// More pages than any case maps: a visit that has met so many does not end.
+pub(crate) const ENDLESS: usize = 1 << 20;
+
+/// Adds a leaf to those that a visit has met.
+fn meet(found: &mut Vec<Leaf>, leaf: Leaf) {
+    assert!(found.len() < ENDLESS, "a visit has met {ENDLESS} pages, and does not end: fewer are mapped");
+    found.push(leaf);
+}
+
 /// What became of an operation.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Outcome {
@@ -80,6 +92,8 @@ pub struct Runner<'n> {
     patience: usize,
     batches: Vec<Retired<'n>>,
     steps: usize,
+    /// How many nodes the last operation has retired.
+    retired: usize,
 }
 
 /// Makes a [`Mismatch`] without its operation.
@@ -103,6 +117,7 @@ impl<'n> Runner<'n> {
             patience,
             batches: Vec::new(),
             steps: 0,
+            retired: 0,
         }
     }
 
@@ -138,6 +153,11 @@ impl<'n> Runner<'n> {
     /// Returns how many nodes wait in batches.
     pub fn pending(&self) -> usize {
         self.batches.iter().map(Retired::nodes).sum()
+    }
+
+    /// Returns how many nodes the last operation has retired.
+    pub(crate) const fn retired(&self) -> usize {
+        self.retired
     }
 
     /// Performs one operation, and compares the result, what must be flushed, and the whole table.
@@ -217,6 +237,7 @@ impl<'n> Runner<'n> {
 
     /// Performs an operation and judges its result and its batch.
     fn perform(&mut self, table: &dyn Table<'n>, op: &Op) -> Result<Outcome, Mismatch> {
+        hang::step(|| Step::Op(*op));
         let refusals = self.model.refusals(op);
         let Ok(mut writer) = Writer::new(table) else { return mismatch!("a writer was left behind") };
         if !matches!(Writer::new(table), Err(Error::Busy)) {
@@ -296,6 +317,10 @@ impl<'n> Runner<'n> {
             }
         };
         let batch = writer.finish();
+        self.retired = batch.nodes();
+        if let Some(node) = self.twice(&batch) {
+            return mismatch!("node {:#x} was retired twice: the batches that wait hold it, and hold it again", node.get());
+        }
         let outcome = match result {
             Ok(count) => {
                 if let Some(refusal) = refusals.first() {
@@ -348,6 +373,12 @@ impl<'n> Runner<'n> {
                         Outcome::Refused(error)
                     }
                     error if refusals.contains(&error) => Outcome::Refused(error),
+                    Error::WrongMark if refusals.is_empty() => {
+                        return mismatch!(
+                            "it failed with WrongMark, and `payload_bits` says {:?}: the mark has no more",
+                            table.payload_bits()
+                        );
+                    }
                     error if refusals.is_empty() => return mismatch!("it failed for no reason: {error:?}"),
                     error => return mismatch!("it said {error:?}, and not one of {refusals:?}"),
                 }
@@ -359,6 +390,15 @@ impl<'n> Runner<'n> {
             unsafe { self.batches.remove(0).reclaim() };
         }
         Ok(outcome)
+    }
+
+    /// Returns a node that a batch holds twice, or another batch too.
+    fn twice(&self, batch: &Retired<'_>) -> Option<NodeAddr> {
+        if batch.nodes() == 0 {
+            return None;
+        }
+        let mut known = HashSet::new();
+        self.batches.iter().flat_map(Retired::list).chain(batch.list()).find(|node| !known.insert(*node))
     }
 
     /// Checks that a batch asks for every flush that the effect needs, and that the entries were broken if they

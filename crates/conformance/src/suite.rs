@@ -6,11 +6,10 @@ use std::fmt;
 use std::panic::{AssertUnwindSafe, catch_unwind};
 
 use proptest::test_runner::{Config, FileFailurePersistence, RngSeed, TestCaseError, TestError, TestRunner};
-use tlbkit_pagetable::format::Format;
-use tlbkit_pagetable::nodes::{Chunk, Slab};
-use tlbkit_pagetable::{Table, destroy};
+use tlbkit_pagetable::nodes::Chunk;
 
-use crate::properties::check;
+use crate::hang::{self, Step};
+use crate::properties::{check, new_space};
 use crate::subject::{OPS, Property, Subject};
 use crate::{Mismatch, Op, ops, rust};
 
@@ -98,9 +97,39 @@ pub fn find<S: Subject>(property: Property, cases: u32, seed: u64) -> Result<(),
 /// That it does not hold.
 pub fn replay<S: Subject>(property: Property, ops: &[Op]) -> Result<(), Box<Failure>> {
     let mut memory = vec![Chunk::ZERO; CHUNKS];
-    check::<S>(property, &mut memory, ops, &Cell::new(0)).map_err(|mismatch| {
+    guarded::<S>(property, &mut memory, ops, &Cell::new(0)).map_err(|mismatch| {
         Box::new(Failure { property, ops: ops.to_vec(), mismatch, subject: type_name::<S>() })
     })
+}
+
+/// Checks a property of one sequence of operations, which is told if it does not end.
+fn guarded<S: Subject>(
+    property: Property,
+    memory: &mut [Chunk],
+    ops: &[Op],
+    count: &Cell<u64>,
+) -> Result<(), Mismatch> {
+    let subject = type_name::<S>();
+    let tell = |seconds: u64, steps: &[Step]| hung(property, ops, subject, seconds, steps).to_string();
+    hang::guard(tell, || check::<S>(property, memory, ops, count))
+}
+
+/// Returns the failure of a case that hangs: its operations up to the one that it is in.
+fn hung(property: Property, ops: &[Op], subject: &'static str, seconds: u64, steps: &[Step]) -> Failure {
+    let did: Vec<Op> =
+        steps.iter().filter_map(|step| if let Step::Op(op) = step { Some(*op) } else { None }).collect();
+    // Which operation unwinds is a matter of which is the last.
+    let all = property == Property::SurvivesUnwinding;
+    let begun = ops.iter().rposition(|op| all || did.contains(op)).map_or(0, |last| last + 1);
+    let what = match steps.last() {
+        Some(Step::Said(what)) => format!("the table has not come back for {seconds} seconds when {what}"),
+        _ => format!(
+            "the table has not come back for {seconds} seconds, in operation {} of the case or in a walk after it",
+            did.len()
+        ),
+    };
+    let mismatch = Mismatch { op: did.last().copied(), outcome: None, what };
+    Failure { property, ops: ops[..begun].to_vec(), mismatch, subject }
 }
 
 fn search<S: Subject>(property: Property, config: Config) -> Result<(), Box<Failure>> {
@@ -108,17 +137,13 @@ fn search<S: Subject>(property: Property, config: Config) -> Result<(), Box<Fail
     let memory = RefCell::new(vec![Chunk::ZERO; CHUNKS]);
     let space = {
         let mut memory = memory.borrow_mut();
-        let nodes =
-            Slab::<<S::Format as Format>::Word, S::Mode>::new(&mut memory, 0).expect("memory for a slab");
-        let table = S::build(&nodes).expect("a new table");
-        let space = table.space();
-        // SAFETY: no other code knows the table.
-        unsafe { destroy(table).reclaim() };
-        space
+        let tell =
+            |seconds: u64, steps: &[Step]| hung(property, &[], type_name::<S>(), seconds, steps).to_string();
+        hang::guard(tell, || new_space::<S>(&mut memory)).expect("a new table")
     };
     let count = Cell::new(0);
     let found = TestRunner::new(config).run(&ops(space, OPS), |ops| {
-        check::<S>(property, &mut memory.borrow_mut(), &ops, &count)
+        guarded::<S>(property, &mut memory.borrow_mut(), &ops, &count)
             .map_err(|mismatch| TestCaseError::fail(mismatch.to_string()))
     });
     match found {
@@ -130,7 +155,7 @@ fn search<S: Subject>(property: Property, config: Config) -> Result<(), Box<Fail
         }
         Err(TestError::Fail(why, ops)) => {
             // A table may also panic.
-            let mismatch = again(|| check::<S>(property, &mut memory.borrow_mut(), &ops, &count).err());
+            let mismatch = again(|| guarded::<S>(property, &mut memory.borrow_mut(), &ops, &count).err());
             let mismatch = mismatch.unwrap_or_else(|| Mismatch::of(why.to_string()));
             Err(Box::new(Failure { property, ops, mismatch, subject: type_name::<S>() }))
         }

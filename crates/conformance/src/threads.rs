@@ -12,7 +12,9 @@ use std::time::{Duration, Instant};
 use tlbkit_addr::{Attr, PageSize, Pages, Pfn, Vpn};
 use tlbkit_pagetable::{Change, Holes, Leaf, Pinned, Space, Table, Writer, destroy};
 
+use crate::hang::{self, Step};
 use crate::moments::show;
+use crate::run::ENDLESS;
 
 /// Threads that look pages up, and one more that visits all.
 const WALKERS: usize = 2;
@@ -208,6 +210,7 @@ impl Scene {
             for half in self.space.halves().into_iter().flatten() {
                 // SAFETY: this thread acknowledges between visits only.
                 let _ = table.for_each(unsafe { Pinned::by(&()) }, half, &mut |leaf| {
+                    assert!(seen.len() < ENDLESS, "a visit has met {ENDLESS} pages, and does not end");
                     seen.push(leaf);
                     if self.stopped() { ControlFlow::Break(()) } else { ControlFlow::Continue(()) }
                 });
@@ -274,6 +277,7 @@ impl Scene {
             |error| format!("the writer is refused generation {generation} of {}: {error}", block.pages);
         let mut writer = Writer::new(table).map_err(refused)?;
         let pages = block.pages;
+        hang::step(|| Step::Said(format!("the writer makes generation {generation} of {pages}")));
         match generation % STAGES {
             0 => {
                 writer.unmap(pages, Holes::Refuse, None).map_err(refused)?;
@@ -335,6 +339,20 @@ impl Drop for Stop<'_> {
 ///
 /// If a thread of the table's does.
 pub fn race<'n>(table: impl Table<'n> + Sync) -> Result<(), String> {
+    let tell = |seconds: u64, steps: &[Step]| {
+        let when = match steps.last() {
+            Some(Step::Said(what)) => what,
+            _ => "it is made",
+        };
+        format!(
+            "Threads beside a writer: the table has not come back for {seconds} seconds when {when}; either the writer hangs, \
+             or a walk, which then never acknowledges the change."
+        )
+    };
+    hang::guard(tell, || raced(table))
+}
+
+fn raced<'n>(table: impl Table<'n> + Sync) -> Result<(), String> {
     let space = table.space();
     let scene = Scene::new(space, table.breaks());
     let mut writer = Writer::new(&table).map_err(|error| error.to_string())?;

@@ -6,6 +6,7 @@ use std::fmt;
 use std::hash::{BuildHasherDefault, Hasher};
 use std::mem;
 use std::ptr::NonNull;
+use std::sync::atomic::Ordering;
 
 use tlbkit_pagetable::Word;
 use tlbkit_pagetable::nodes::{Held, NodeAddr, Nodes, Reclaim, Record, Store};
@@ -183,6 +184,17 @@ impl Book {
     fn take(&mut self, node: NodeAddr, words: usize) {
         let taken = Taken { words, table: self.table, operation: self.operation, walked: false };
         self.nodes.insert(node, taken);
+    }
+
+    /// Tells whether a node that is to be in a batch is taken; notes a fault if not.
+    fn holds(&mut self, node: NodeAddr) -> bool {
+        let is_taken = self.nodes.contains_key(&node);
+        if !is_taken {
+            self.fault.get_or_insert_with(|| {
+                format!("a batch has node {:#x}, which is no node, or was freed before: it is not the table's", node.get())
+            });
+        }
+        is_taken
     }
 
     /// Tells whether a node may be freed, and how many words it has.
@@ -369,6 +381,10 @@ unsafe impl<N: Nodes> Reclaim for Watching<N> {
     }
 
     unsafe fn link(&self, node: NodeAddr) -> *const Record {
+        if !self.book.borrow_mut().holds(node) {
+            self.record.store(0, Ordering::Relaxed);
+            return &raw const self.record;
+        }
         // SAFETY: as above.
         unsafe { self.inner.link(node) }
     }

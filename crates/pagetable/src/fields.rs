@@ -18,7 +18,10 @@ where
 {
     #[inline(always)]
     fn with(self, field: W) -> W {
-        debug_assert!(self & field == W::default(), "a field overflows into another");
+        debug_assert!(
+            self & field == W::default(),
+            "a field does not fit its place in a word, and overflows into another: a frame, or an address, that is not aligned or too large"
+        );
         self | field
     }
 }

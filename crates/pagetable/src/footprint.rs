@@ -17,7 +17,8 @@ pub struct Footprint {
     pub leaves: usize,
     /// Their bytes.
     pub leaf_bytes: usize,
-    /// Mapped base pages, or replicated entries of larger ones: one for each PTE that is present.
+    /// Entries that say something of a page: mapped base pages, replicated entries of larger ones, one for each PTE that is
+    /// present; and [marks](crate::Mark), one for each.
     pub ptes: usize,
 }
 

@@ -88,7 +88,7 @@ impl<'n> Retired<'n> {
         self.flush.add_all(FlushScope::Everywhere);
         if debt.head != 0 {
             if let Some(head) = self.head {
-                self.join(debt.head, Some(head));
+                self.join(debt.head, debt.nodes, Some(head));
             }
             self.head = Some(self.nodes.node_of(debt.head));
             self.count += debt.nodes;
@@ -99,19 +99,37 @@ impl<'n> Retired<'n> {
         self.quarantine |= debt.quarantine;
     }
 
-    /// Makes the list that begins with a node go on with another list.
-    fn join(&self, first: u32, rest: Option<NodeAddr>) {
-        let mut last = first;
-        loop {
+    /// Makes a list of `count` nodes that begins with `first` go on with another list. A list with a node that was retired
+    /// twice ends nowhere: so it is the count that says where the last node is.
+    fn join(&self, first: u32, count: usize, rest: Option<NodeAddr>) {
+        let last = self.list_from(Some(self.nodes.node_of(first)), count).last();
+        let Some(last) = last else { return };
+        // SAFETY: the list holds taken nodes only.
+        let record = unsafe { &*self.nodes.link(last) };
+        let (_, clean) = ListLink::read(record.load(Ordering::Relaxed));
+        let rest = rest.map_or(0, |node| self.nodes.index_of(node));
+        record.store(ListLink::word(rest, clean), Ordering::Relaxed);
+    }
+
+    /// Returns up to `count` nodes of a list.
+    fn list_from(&self, first: Option<NodeAddr>, count: usize) -> impl Iterator<Item = NodeAddr> {
+        let mut next = first;
+        (0..count).map_while(move |_| {
+            let node = next?;
             // SAFETY: the list holds taken nodes only.
-            let record = unsafe { &*self.nodes.link(self.nodes.node_of(last)) };
-            let (next, clean) = ListLink::read(record.load(Ordering::Relaxed));
-            if next == 0 {
-                let rest = rest.map_or(0, |node| self.nodes.index_of(node));
-                return record.store(ListLink::word(rest, clean), Ordering::Relaxed);
-            }
-            last = next;
-        }
+            let word = unsafe { (*self.nodes.link(node)).load(Ordering::Relaxed) };
+            let (index, _) = ListLink::read(word);
+            next = (index != 0).then(|| self.nodes.node_of(index));
+            Some(node)
+        })
+    }
+
+    /// Returns the nodes that the batch holds, the last one that was pushed first. A test asks, of a table that may have
+    /// pushed one twice.
+    ///
+    /// Costs one record access a node.
+    pub fn list(&self) -> impl Iterator<Item = NodeAddr> {
+        self.list_from(self.head, self.count)
     }
 
     /// Makes the batch that of a table that is gone: no writer takes it up, and it holds no place back.
@@ -350,7 +368,7 @@ impl Retired<'_> {
         held.note_dropped();
         let head = self.head.map_or(0, |head| self.nodes.index_of(head));
         let debt = Debt { head, nodes: self.count, quarantine: self.quarantine };
-        let join = |rest: u32| self.join(head, (rest != 0).then(|| self.nodes.node_of(rest)));
+        let join = |rest: u32| self.join(head, self.count, (rest != 0).then(|| self.nodes.node_of(rest)));
         if held.owe(self.table, debt, join) {
             // From here on only the table that owes it is held up.
             if self.quarantine {

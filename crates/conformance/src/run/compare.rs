@@ -5,7 +5,7 @@ use std::ops::ControlFlow;
 use tlbkit_addr::{Pages, VirtAddr, Vpn};
 use tlbkit_pagetable::{Entry, Leaf, Mark, NestedMissObserver, Pinned, Table};
 
-use super::{Mismatch, Runner};
+use super::{ENDLESS, Mismatch, Runner, meet};
 use crate::moments::{place, show};
 
 /// A TLB that translates every page of a table in virtual memory, or none.
@@ -24,7 +24,7 @@ impl<'n> Runner<'n> {
         for pages in self.model.space().halves().into_iter().flatten() {
             // SAFETY: only the runner reclaims, and it does not during the call.
             let _ = table.for_each(unsafe { Pinned::by(self) }, pages, &mut |leaf| {
-                found.push(leaf);
+                meet(&mut found, leaf);
                 ControlFlow::Continue(())
             });
         }
@@ -34,10 +34,12 @@ impl<'n> Runner<'n> {
 
     /// Returns every mark of the table, in ascending order.
     pub(super) fn all_marks(&self, table: &dyn Table<'n>) -> Vec<(VirtAddr, Mark)> {
-        let mut found = Vec::new();
+        let (mut found, mut met) = (Vec::new(), 0);
         for pages in self.model.space().halves().into_iter().flatten() {
             // SAFETY: only the runner reclaims, and it does not during the call.
             let _ = table.for_each_entry(unsafe { Pinned::by(self) }, pages, &mut |at, entry| {
+                met += 1;
+                assert!(met < ENDLESS, "a visit has met {ENDLESS} entries, and does not end: fewer are there");
                 found.extend(entry.mark().map(|mark| (at, mark)));
                 ControlFlow::Continue(())
             });
@@ -137,7 +139,7 @@ impl<'n> Runner<'n> {
         let mut found = Vec::new();
         // SAFETY: only the runner reclaims, and it does not during the call.
         let flow = table.for_each(unsafe { Pinned::by(self) }, pages, &mut |leaf| {
-            found.push(leaf);
+            meet(&mut found, leaf);
             if found.len() == stop { ControlFlow::Break(()) } else { ControlFlow::Continue(()) }
         });
         let mut wanted: Vec<_> = self.model.overlap(pages).collect();

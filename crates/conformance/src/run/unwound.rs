@@ -8,6 +8,7 @@ use tlbkit_addr::{Flush, FlushScope, VirtAddr};
 use tlbkit_pagetable::{Entry, Leaf, Mark, Pinned, Table, Writer};
 
 use super::{Collector, Mismatch, Runner};
+use crate::hang::{self, Step};
 use crate::{Effect, Op, Trip};
 
 impl<'n> Runner<'n> {
@@ -30,6 +31,7 @@ impl<'n> Runner<'n> {
         keep: bool,
         whole: &dyn Fn() -> Result<(), Mismatch>,
     ) -> Result<bool, Mismatch> {
+        hang::step(|| Step::Op(*op));
         let may = self.model.refusals(op).is_empty();
         let effect = if may { self.model.effect(op) } else { Effect::default() };
         let Ok(mut writer) = Writer::new(table) else { return mismatch!("a writer was left behind") };

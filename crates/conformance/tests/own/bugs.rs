@@ -22,6 +22,11 @@ impl<'n, G: Geometry, N: Nodes<Word = u64>> Own<'n, G, N> {
         unsafe { self.nodes.free(node, clean) };
     }
 
+    pub(super) fn retire_again(&self, batch: &mut Retired<'n>, node: NodeAddr) {
+        // SAFETY: there is none: this is the bug.
+        unsafe { batch.push(node, true) };
+    }
+
     pub(super) fn again(&self, node: NodeAddr, index: usize) -> u64 {
         // SAFETY: the caller is pinned.
         unsafe { self.nodes.follow(node, index) }

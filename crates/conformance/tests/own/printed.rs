@@ -345,12 +345,11 @@ fn repeats() {
         Op::Map { pages: Pages::new(Vpn::new(0x0), Vpn::new(0x1fff)).unwrap(), frame: Pfn::new(0x0), size: PageSize::from_shift(12).unwrap(), attr: Attr::from_bits_retain(0x41) },
         Op::Unmap { pages: Pages::new(Vpn::new(0xffffffc000000), Vpn::new(0xfffffffffffff)).unwrap(), holes: Holes::Refuse, room: None },
         Op::Map { pages: Pages::new(Vpn::new(0x3fffc00), Vpn::new(0x3ffffff)).unwrap(), frame: Pfn::new(0x7200), size: PageSize::from_shift(12).unwrap(), attr: Attr::from_bits_retain(0x5) },
+        Op::Map { pages: Pages::new(Vpn::new(0xffffffdf00000), Vpn::new(0xffffffdf01bff)).unwrap(), frame: Pfn::new(0x0), size: PageSize::from_shift(12).unwrap(), attr: Attr::from_bits_retain(0x41) },
         Op::Protect { pages: Pages::new(Vpn::new(0x2000000), Vpn::new(0x2000000)).unwrap(), holes: Holes::Skip, change: Change { clear: Attr::from_bits_retain(0x20), set: Attr::from_bits_retain(0x200) } },
         Op::Protect { pages: Pages::new(Vpn::new(0xffffffffffffe), Vpn::new(0xfffffffffffff)).unwrap(), holes: Holes::Refuse, change: Change { clear: Attr::from_bits_retain(0x810), set: Attr::from_bits_retain(0x40) } },
         Op::Lookup { at: VirtAddr::new(0x1fffc0031f) },
         Op::Map { pages: Pages::new(Vpn::new(0xfffffff7bb600), Vpn::new(0xfffffff7bb7ff)).unwrap(), frame: Pfn::new(0xb600), size: PageSize::from_shift(12).unwrap(), attr: Attr::from_bits_retain(0x41) },
-        Op::Mark { page: Vpn::new(0xffffffdf00200), mark: Some(Mark::Guard) },
-        Op::Map { pages: Pages::new(Vpn::new(0xffffffffffe00), Vpn::new(0xfffffffffffff)).unwrap(), frame: Pfn::new(0x5000), size: PageSize::from_shift(12).unwrap(), attr: Attr::from_bits_retain(0x15) },
     ];
     replay::<crate::own::Tested>(Property::WalksBeside, &ops).unwrap();
 }
@@ -386,6 +385,102 @@ fn repeats() {
         Op::Map { pages: Pages::new(Vpn::new(0x0), Vpn::new(0x0)).unwrap(), frame: Pfn::new(0x0), size: PageSize::from_shift(12).unwrap(), attr: Attr::from_bits_retain(0x5) },
     ];
     replay::<crate::own::Tested>(Property::Agrees, &ops).unwrap();
+}
+}
+
+printed! { RetiredTwice:
+#[test]
+fn repeats() {
+    use tlbkit_conformance::prelude::*;
+    let ops = [
+        Op::Map { pages: Pages::new(Vpn::new(0x0), Vpn::new(0x0)).unwrap(), frame: Pfn::new(0x0), size: PageSize::from_shift(12).unwrap(), attr: Attr::from_bits_retain(0x5) },
+    ];
+    replay::<crate::own::Tested>(Property::Agrees, &ops).unwrap();
+}
+}
+
+printed! { NotMended:
+#[test]
+fn repeats() {
+    use tlbkit_conformance::prelude::*;
+    let ops = [
+        Op::Map { pages: Pages::new(Vpn::new(0x0), Vpn::new(0x0)).unwrap(), frame: Pfn::new(0x0), size: PageSize::from_shift(12).unwrap(), attr: Attr::from_bits_retain(0x5) },
+    ];
+    replay::<crate::own::Tested>(Property::SurvivesUnwinding, &ops).unwrap();
+}
+}
+
+printed! { OneTooMany:
+#[test]
+fn repeats() {
+    use tlbkit_conformance::prelude::*;
+    let ops = [
+        Op::Map { pages: Pages::new(Vpn::new(0x0), Vpn::new(0x0)).unwrap(), frame: Pfn::new(0x0), size: PageSize::from_shift(12).unwrap(), attr: Attr::from_bits_retain(0x5) },
+    ];
+    replay::<crate::own::Tested>(Property::FailsCleanly, &ops).unwrap();
+}
+}
+
+printed! { StillCounted:
+#[test]
+fn repeats() {
+    use tlbkit_conformance::prelude::*;
+    let ops = [
+        Op::Map { pages: Pages::new(Vpn::new(0x0), Vpn::new(0x0)).unwrap(), frame: Pfn::new(0x0), size: PageSize::from_shift(12).unwrap(), attr: Attr::from_bits_retain(0x5) },
+    ];
+    replay::<crate::own::Tested>(Property::Agrees, &ops).unwrap();
+}
+}
+
+printed! { FreedRoot:
+#[test]
+fn repeats() {
+    use tlbkit_conformance::prelude::*;
+    let ops = [
+        Op::Map { pages: Pages::new(Vpn::new(0x0), Vpn::new(0x0)).unwrap(), frame: Pfn::new(0x0), size: PageSize::from_shift(12).unwrap(), attr: Attr::from_bits_retain(0x5) },
+    ];
+    replay::<crate::own::Tested>(Property::Agrees, &ops).unwrap();
+}
+}
+
+printed! { MarkBroken:
+#[test]
+fn repeats() {
+    use tlbkit_conformance::prelude::*;
+    let ops = [
+        Op::Mark { page: Vpn::new(0x0), mark: Some(Mark::Guard) },
+    ];
+    replay::<crate::Marks>(Property::PublishesInOrder, &ops).unwrap();
+}
+}
+
+printed! { EntryTwice:
+#[test]
+fn repeats() {
+    use tlbkit_conformance::prelude::*;
+    let ops = [
+        Op::Map { pages: Pages::new(Vpn::new(0x0), Vpn::new(0x1ff)).unwrap(), frame: Pfn::new(0x0), size: PageSize::from_shift(12).unwrap(), attr: Attr::from_bits_retain(0x5) },
+        Op::Unmap { pages: Pages::new(Vpn::new(0x0), Vpn::new(0x3ffff)).unwrap(), holes: Holes::Refuse, room: None },
+        Op::Map { pages: Pages::new(Vpn::new(0xffffffc000006), Vpn::new(0xffffffc000006)).unwrap(), frame: Pfn::new(0x6), size: PageSize::from_shift(12).unwrap(), attr: Attr::from_bits_retain(0xf) },
+        Op::Protect { pages: Pages::new(Vpn::new(0xf4), Vpn::new(0xf4)).unwrap(), holes: Holes::Refuse, change: Change { clear: Attr::from_bits_retain(0x800), set: Attr::from_bits_retain(0x80) } },
+        Op::Map { pages: Pages::new(Vpn::new(0x3ffffff), Vpn::new(0x3ffffff)).unwrap(), frame: Pfn::new(0xffff), size: PageSize::from_shift(12).unwrap(), attr: Attr::from_bits_retain(0x85) },
+        Op::Fill { page: Vpn::new(0xfffffffffffff), frame: Pfn::new(0xb776), attr: Attr::from_bits_retain(0x421) },
+        Op::Protect { pages: Pages::new(Vpn::new(0x0), Vpn::new(0x0)).unwrap(), holes: Holes::Skip, change: Change { clear: Attr::from_bits_retain(0x40), set: Attr::from_bits_retain(0x880) } },
+        Op::ForEach { pages: Pages::new(Vpn::new(0xfffffffffffef), Vpn::new(0xffffffffffff0)).unwrap(), stop: usize::MAX },
+        Op::Mark { page: Vpn::new(0xffffffc000000), mark: Some(Mark::Payload(0xed5308cb)) },
+    ];
+    replay::<crate::Marks>(Property::WalksBeside, &ops).unwrap();
+}
+}
+
+printed! { TooManyBits:
+#[test]
+fn repeats() {
+    use tlbkit_conformance::prelude::*;
+    let ops = [
+        Op::Mark { page: Vpn::new(0x0), mark: Some(Mark::Payload(0x0)) },
+    ];
+    replay::<crate::Marks>(Property::Agrees, &ops).unwrap();
 }
 }
 

@@ -113,6 +113,7 @@ impl<'n, G: Geometry, N: Nodes<Word = u64>> Own<'n, G, N> {
         let clean = planted!(FalseClean, clean, true);
         // SAFETY: the node is the table's, and unlinked.
         unsafe { batch.push(node, clean) };
+        planted!(RetiredTwice, (), self.retire_again(batch, node));
     }
 
     /// Visits the leaves of pages of one half under a node, in ascending order.
@@ -194,6 +195,7 @@ impl<'n, G: Geometry, N: Nodes<Word = u64>> Own<'n, G, N> {
         Compact::leaf(Pfn::new(frame.get() + pages.len() - units::<G>(to)), size, attr, to + 1 == LEVELS)?;
         self.check(pages, |Leaf { at, size, .. }, _| Err(Error::Occupied { at, size }))?;
         let wanted = self.missing(Some(self.root), 0, pages, to);
+        let wanted = planted!(OneTooMany, wanted, wanted + usize::from(wanted > 0));
         planted!(LinkedEarly, (), self.link_early(pages, wanted)?);
         let mut stock = Stock::take(self.nodes, Self::WORDS, [wanted])?;
         self.fill(self.root, 0, pages, to, &mut { word }, &mut stock);
@@ -445,6 +447,7 @@ impl<'n, G: Geometry, N: Nodes<Word = u64>> Own<'n, G, N> {
     }
 
     fn mend(&self, batch: &mut Retired<'n>) {
+        planted!(NotMended, (), return);
         self.tally.clear();
         self.tally.node(1, Self::BYTES);
         self.recount(batch, self.root, 0);
@@ -470,6 +473,7 @@ unsafe impl<'n, G: Geometry, N: Nodes<Word = u64>> Table<'n> for Own<'n, G, N> {
         let inside = self.space().holds(at);
         let inside = planted!(OffByOne, inside, inside || at.get() == 1 << 38);
         let (mut node, page) = (self.root, at.vpn(PageSize::K4));
+        planted!(Endless, (), while page.get() == usize::MAX >> 12 && self.link(node, 0).is_none() {});
         for level in 0..if inside { LEVELS } else { 0 } {
             let index = page.get() / units::<G>(level) % slots::<G>();
             // SAFETY: the caller is pinned, and a link leads to a node that is live, or retired and not reclaimed.
@@ -600,6 +604,8 @@ unsafe impl<'n, G: Geometry, N: Nodes<Word = u64>> Table<'n> for Own<'n, G, N> {
 
     unsafe fn dismantle(&mut self, batch: &mut Retired<'n>) {
         self.retire_all(batch, self.root, 0);
+        planted!(StillCounted, (), self.tally.ptes(1));
+        planted!(FreedRoot, (), self.free_at_once(self.root, false));
     }
 }
 

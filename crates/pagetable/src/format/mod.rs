@@ -198,13 +198,14 @@ pub const fn payload_bits<F: Format>() -> Option<u32> {
     F::ABSENT.checked_sub(1)
 }
 
-/// Encodes a mark. Payloads are the odd numbers of [`Format::absent`].
+/// Encodes a mark, as an entry of the base size that no hardware takes for a leaf. Payloads are the odd numbers of
+/// [`Format::absent`]; the word is never zero.
 ///
 /// # Errors
 ///
 /// [`Error::WrongMark`] if the format has too few bits for it.
 #[inline(always)]
-pub(crate) fn mark_word<F: Format>(mark: Mark) -> Result<F::Word, Error> {
+pub fn mark_word<F: Format>(mark: Mark) -> Result<F::Word, Error> {
     let bits = match mark {
         Mark::Payload(payload) if payload < 1 << F::ABSENT.saturating_sub(1) => payload << 1 | 1,
         Mark::Guard => GUARD,
@@ -216,9 +217,10 @@ pub(crate) fn mark_word<F: Format>(mark: Mark) -> Result<F::Word, Error> {
 /// The even number that stands for a guard mark.
 const GUARD: u64 = 2;
 
-/// Decodes the mark in a word that is no leaf, and stands where only leaves stand.
+/// Decodes the mark in a word of the base size that is no leaf, and stands where only leaves stand: a table asks
+/// [`Format::is_leaf`] first. Zero is no mark.
 #[inline(always)]
-pub(crate) fn mark_of<F: Format>(word: F::Word) -> Option<Mark> {
+pub fn mark_of<F: Format>(word: F::Word) -> Option<Mark> {
     match F::absent_bits(word) {
         0 => None,
         bits if bits & 1 == 1 => Some(Mark::Payload(bits >> 1)),
