@@ -63,6 +63,7 @@
 #![cfg_attr(not(test), warn(clippy::unwrap_used, clippy::expect_used, clippy::panic, clippy::unreachable))]
 
 pub mod cpt;
+mod cursor;
 mod error;
 mod fields;
 mod footprint;
@@ -87,6 +88,7 @@ mod table;
 mod word;
 mod writer;
 
+pub use cursor::AnyCursor;
 pub use error::Error;
 pub use footprint::{Footprint, Tally};
 pub use frames::{Frames, Run, Runs};

@@ -150,10 +150,11 @@ pub const MAX_WIDTH: usize = 12;
 /// A guarded page table of geometry `G` with PTEs of format `F` in nodes from `N`: layout `L`, node sizes by `P`.
 ///
 /// The value itself is a handle of a few words, the root's guard and pointer among them; the table is its nodes. An
-/// empty one has none.
+/// empty one has none. It begins with the root slot.
+#[repr(C)]
 pub struct Gpt<'n, G: Geometry, F: Format, N: Nodes<Word = F::Word>, L: Layout<N>, P: NodeSize = Adaptive> {
-    nodes: &'n N,
     root: L::Root,
+    nodes: &'n N,
     flag: WriterFlag,
     tally: Tally,
     shape: PhantomData<(G, F, P)>,
@@ -181,8 +182,8 @@ impl<'n, G: Geometry, F: Format, N: Nodes<Word = F::Word>, L: Layout<N>, P: Node
         const { assert!(G::BASE.shift() == F::BASE.shift(), "the format counts frames of another size") };
         check_range(nodes, L::REACH)?;
         Ok(Self {
-            nodes,
             root: L::Root::default(),
+            nodes,
             flag: WriterFlag::new(nodes.held()),
             tally: Tally::default(),
             shape: PhantomData,
@@ -207,7 +208,8 @@ where
     N: Nodes<Word = u32>,
     P: Digits,
 {
-    /// Returns the root word, as a refill handler wants it: the root's link. Every change of the table may change it.
+    /// Returns the root word, as a refill handler wants it: the root's link. Every change of the table may change it. The table
+    /// itself begins with this word: a handler that is told where the table is loads it from there.
     pub fn root(&self) -> usize {
         // SAFETY: the cell is a field.
         unsafe { u32::follow(&raw const self.root) as usize }

@@ -2,15 +2,16 @@
 
 use core::fmt;
 
-use tlbkit_addr::{Attr, Flush, PageSize, Pages, Pfn, VirtAddr, Vpn};
+use tlbkit_addr::{Attr, Flush, Pages, Pfn, VirtAddr, Vpn};
 
 use super::leaf::Spot;
 use super::shape::Shape;
 use super::{Encoded, Mpt, Slot};
+use crate::cursor::Taken;
 use crate::format::{Format, check_change};
 use crate::geometry::Checked as _;
 use crate::nodes::Nodes;
-use crate::{Change, Entry, Error, Frames, Holes, Leaf, Mark, Radix, Retired, Table as _, Writer};
+use crate::{Change, Entry, Error, Holes, Leaf, Mark, Radix, Retired, Table as _, Writer};
 
 /// A page of a multi-level table and the node in which the walk for it ended, from [`Writer::cursor`].
 ///
@@ -385,19 +386,6 @@ impl<'n, G: Radix, F: Format, N: Nodes<Word = F::Word>> Cursor<'_, 'n, G, F, N> 
 impl<G: Radix, F: Format, N: Nodes<Word = F::Word>> fmt::Debug for Cursor<'_, '_, G, F, N> {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.debug_struct("Cursor").field("page", &self.page).field("leaf", &self.look()).finish_non_exhaustive()
-    }
-}
-
-/// A leaf that an unmap takes out of the table: what it is when it is taken.
-struct Taken(Leaf);
-
-impl Frames for Taken {
-    fn reserve(&mut self, _leaves: usize) -> Result<(), Error> {
-        Ok(())
-    }
-
-    fn push(&mut self, frame: Pfn, _size: PageSize, _base: PageSize, attr: Attr) {
-        (self.0.frame, self.0.attr) = (frame, attr);
     }
 }
 

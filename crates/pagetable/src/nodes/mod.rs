@@ -10,10 +10,13 @@
 //! |-|-|-|
 //! | [`Slab`] | an array that the caller hands over | every table; the arena may be mapped anywhere |
 //! | [`Direct`] | the kernel's own frames, through a direct map | tables whose nodes are whole pages |
+//! | [`Pieces`] | the same, cut where nodes are small | guarded tables |
 
 #[cfg(not(tlbkit_loom))]
 mod direct;
 mod held;
+#[cfg(not(tlbkit_loom))]
+mod pieces;
 mod range;
 #[cfg(not(tlbkit_loom))]
 mod slab;
@@ -25,6 +28,8 @@ use core::fmt::Debug;
 pub use direct::{Direct, FrameSource};
 pub use held::Held;
 pub(crate) use held::{Debt, Freed};
+#[cfg(not(tlbkit_loom))]
+pub use pieces::Pieces;
 pub use range::LinkRange;
 #[cfg(not(tlbkit_loom))]
 pub use slab::{Chunk, Identity, Offset, Slab, SlabError, Usage, Window};

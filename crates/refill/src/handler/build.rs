@@ -91,7 +91,7 @@ impl Build {
         self.block_low(Block::SAVE + 4 * save as u32)
     }
 
-    /// Loads the root word: two instructions, or one if it is in a register or near.
+    /// Loads the root word: one instruction if it is in a register or near, else two.
     pub(crate) const fn load_root(&mut self, rt: Reg) {
         match self.spec.root {
             Root::Block => {
@@ -100,6 +100,10 @@ impl Build {
             }
             Root::KScratch(select) => self.asm.mfc0(rt, Cp0::KScratch(select)),
             Root::ErrorEpc => self.asm.mfc0(rt, Cp0::ErrorEpc),
+            Root::Cell => {
+                self.asm.mfc0(rt, Cp0::ErrorEpc);
+                self.asm.lw(rt, 0, rt);
+            }
         }
     }
 

@@ -82,6 +82,9 @@ pub enum Root {
     /// In ErrorEPC, which every CPU has and no code uses until a reset, an NMI or a cache error, whose handlers must
     /// restore it: one instruction.
     ErrorEpc,
+    /// In memory, in the word whose address in kseg0 is in ErrorEPC: two instructions. For a table whose root changes while
+    /// several CPUs run it, as a guarded one's does: a handle to such a table begins with the word.
+    Cell,
 }
 
 /// What stands before the table.

@@ -58,6 +58,9 @@ impl Radix for Base32 {
     const WIDTHS: &'static [u32] = &[10, 10];
 }
 
+/// Where the root word is, if a register has its address: behind the handler.
+const CELL: usize = 0x1ffc;
+
 /// What varies beside the table.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Config {
@@ -198,6 +201,10 @@ pub(crate) fn run<'n, T: Private<'n>>(
             Root::Block => block.set_root(word),
             Root::KScratch(select) => machine.cp0.kscratch[usize::from(select) - 2] = word as i32 as u64,
             Root::ErrorEpc => machine.cp0.error_epc = word as i32 as u64,
+            Root::Cell => {
+                low[CELL / 4].store(word, Ordering::Relaxed);
+                machine.cp0.error_epc = (KSEG0 + CELL) as i32 as u64;
+            }
         }
         let table = &mut tables[now];
         let k4 = |first: usize, count: usize| Pages::count(Vpn::new(first), count);

@@ -80,11 +80,13 @@ pub(crate) fn steps(sizes: usize) -> impl Strategy<Value = Vec<Step>> {
     (begin, prop::collection::vec(step, 1..60)).prop_map(|(begin, then)| [begin, then].concat())
 }
 
+const ROOTS: [Root; 4] = [Root::Block, Root::ErrorEpc, Root::Cell, Root::KScratch(3)];
+
 /// Returns a strategy for CPUs and handlers of these forms.
 pub(crate) fn config(forms: &'static [Form]) -> impl Strategy<Value = Config> {
     let features = prop_oneof![Just(Features::R1), Just(Features::R2), Just(Features::P5600)];
     let endian = prop_oneof![Just(Endian::Little), Just(Endian::Big)];
-    let root = prop_oneof![Just(Root::Block), Just(Root::ErrorEpc), Just(Root::KScratch(3))];
+    let root = prop::sample::select(&ROOTS[..]);
     let write = prop_oneof![Just(Write::Random), Just(Write::Index)];
     let form = prop::sample::select(forms);
     (features, endian, root, any::<bool>(), form, write, any::<bool>()).prop_map(

@@ -77,7 +77,7 @@ fn specs() -> Vec<Spec> {
     for walk in [walks::<Base32>(), walks::<Va32>()].concat() {
         for features in cpus {
             let scratch = (2..8).filter(|&select| features.has_kscratch(select)).map(Root::KScratch);
-            for root in [Root::Block, Root::ErrorEpc].into_iter().chain(scratch) {
+            for root in [Root::Block, Root::ErrorEpc, Root::Cell].into_iter().chain(scratch) {
                 for front in fronts {
                     for (form, write) in forms {
                         for place in [Place::VECTOR, Place::VECTOR_64] {

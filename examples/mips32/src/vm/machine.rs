@@ -182,6 +182,7 @@ impl<S: Structure> Machine<S> {
             match self.root {
                 Root::Block => BLOCK.set_root(word),
                 Root::ErrorEpc => cp0::error_epc::write(word),
+                Root::Cell => unreachable!("no argument asks for it"),
                 Root::KScratch(2) => cp0::kscratch1::write(word),
                 Root::KScratch(3) => cp0::kscratch2::write(word),
                 Root::KScratch(_) => cp0::kscratch3::write(word),

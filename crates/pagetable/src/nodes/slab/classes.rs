@@ -15,7 +15,7 @@ pub(super) const MAX_CHUNKS: usize = 1 << 21;
 pub(super) const UPPER: usize = (1 << 23) / CHUNK;
 
 /// Size classes in bytes: `2^(n/2 + 3)`, and half as much again for odd `n`.
-pub(super) const CLASSES: usize = 17;
+pub(in crate::nodes) const CLASSES: usize = 17;
 
 /// What a class makes of its spans, computed once.
 #[derive(Clone, Copy)]
@@ -53,20 +53,20 @@ static SHAPE: [Shape; SHAPES] = {
 
 /// The size of class `class` in bytes.
 #[inline(always)]
-pub(super) fn class_bytes(class: usize) -> usize {
-    SHAPE[class % SHAPES].bytes.into()
+pub(in crate::nodes) const fn class_bytes(class: usize) -> usize {
+    SHAPE[class % SHAPES].bytes as usize
 }
 
 /// Returns how many nodes of a class lie in so many bytes: by a shift, and a division by three for odd classes.
 #[inline(always)]
-pub(super) const fn index_within(bytes: usize, class: usize) -> usize {
+pub(in crate::nodes) const fn index_within(bytes: usize, class: usize) -> usize {
     let units = bytes >> (class / 2 + 2);
     if class.is_multiple_of(2) { units / 2 } else { units / 3 }
 }
 
 /// The smallest class of at least `bytes` bytes; [`CLASSES`] or more for whole chunks.
 #[inline(always)]
-pub(super) const fn class_of(bytes: usize) -> usize {
+pub(in crate::nodes) const fn class_of(bytes: usize) -> usize {
     if bytes <= 8 {
         return 0;
     }

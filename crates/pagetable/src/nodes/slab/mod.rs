@@ -31,9 +31,8 @@ use core::marker::PhantomData;
 use core::mem::size_of;
 use core::{fmt, ptr};
 
-use self::classes::{
-    CHUNK, CLASSES, KEPT, MAX_CHUNKS, UPPER, class_bytes, class_of, index_within, span_nodes, span_order,
-};
+use self::classes::{CHUNK, KEPT, MAX_CHUNKS, UPPER, span_nodes, span_order};
+pub(super) use self::classes::{CLASSES, class_bytes, class_of, index_within};
 pub use self::window::{Identity, Offset, Window};
 use super::{Held, ListLink, NodeAddr, Nodes, Reclaim, Record};
 use crate::Mode;

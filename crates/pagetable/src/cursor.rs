@@ -1,0 +1,217 @@
+//! A place in a table of any kind, from a writer.
+
+use core::fmt;
+use core::ops::ControlFlow;
+
+use tlbkit_addr::{Attr, Flush, PageSize, Pages, Pfn, VirtAddr, Vpn};
+
+use crate::{Change, Entry, Error, Frames, Holes, Leaf, Mark, Pinned, Retired, Table, Writer};
+
+/// A page of a table, from [`Writer::any_cursor`]: what [`mpt::Cursor`](crate::mpt::Cursor) is, for tables that have no cursor of
+/// their own. Each call walks from the root.
+///
+/// A cursor borrows the writer, so that nothing changes behind it; what it changes goes into the writer's batch. Each change is
+/// all or nothing.
+pub struct AnyCursor<'w, 'n, T: Table<'n> + ?Sized> {
+    table: &'w T,
+    batch: &'w mut Retired<'n>,
+    page: Vpn,
+}
+
+impl<'n, T: Table<'n> + ?Sized> Writer<'_, 'n, T> {
+    /// Returns a cursor at `page`.
+    ///
+    /// # Errors
+    ///
+    /// [`Error::OutOfRange`].
+    #[inline]
+    pub fn any_cursor(&mut self, page: Vpn) -> Result<AnyCursor<'_, 'n, T>, Error> {
+        let (table, batch) = self.parts();
+        table.space().check_pages(Pages::one(page))?;
+        Ok(AnyCursor { table, batch, page })
+    }
+}
+
+impl<'n, T: Table<'n> + ?Sized> AnyCursor<'_, 'n, T> {
+    /// Returns the page that the cursor is at.
+    #[inline]
+    pub fn page(&self) -> Vpn {
+        self.page
+    }
+
+    fn at(&self) -> VirtAddr {
+        self.page.address(self.table.space().base())
+    }
+
+    /// Returns the leaf that maps the page.
+    #[inline]
+    pub fn look(&self) -> Option<Leaf> {
+        // SAFETY: the cursor borrows the only writer, which frees nothing meanwhile.
+        self.table.lookup(unsafe { Pinned::by(self) }, self.at())
+    }
+
+    /// Returns what the entry for the page holds.
+    #[inline]
+    pub fn entry(&self) -> Entry {
+        // SAFETY: as in `look`.
+        self.table.entry(unsafe { Pinned::by(self) }, self.at())
+    }
+
+    /// Puts a mark, or nothing, in the place of what the entry for the page holds; see [`Table::mark`].
+    ///
+    /// # Errors
+    ///
+    /// Those of [`Table::mark`]; always [`Error::WrongMark`] in tables without marks.
+    pub fn mark(&mut self, mark: Option<Mark>) -> Result<Entry, Error> {
+        // SAFETY: the cursor borrows the only writer, and the batch is the table's; likewise below.
+        unsafe { self.table.mark(self.batch, self.at(), mark) }
+    }
+
+    /// Maps the page, which has a mark, to `frame`; see [`Table::fill`].
+    ///
+    /// # Errors
+    ///
+    /// Those of [`Table::fill`].
+    pub fn fill(&mut self, frame: Pfn, attr: Attr) -> Result<Mark, Error> {
+        // SAFETY: as in `mark`.
+        unsafe { self.table.fill(self.batch, self.at(), frame, attr) }
+    }
+
+    /// Maps the page, as one of the base size, to `frame`; see [`Table::map`].
+    ///
+    /// # Errors
+    ///
+    /// Those of [`Table::map`].
+    pub fn map(&mut self, frame: Pfn, attr: Attr) -> Result<(), Error> {
+        let base = self.table.space().base();
+        // SAFETY: as in `mark`.
+        unsafe { self.table.map(self.batch, Pages::one(self.page), frame, base, attr) }
+    }
+
+    /// Unmaps the leaf that maps the page, all of it, and returns it. Its frame is the caller's when the batch has been through a
+    /// shootdown, and not before.
+    ///
+    /// # Errors
+    ///
+    /// [`Error::NotMapped`].
+    pub fn unmap(&mut self) -> Result<Leaf, Error> {
+        let leaf = self.look().ok_or(Error::NotMapped { at: self.at() })?;
+        let pages = self.table.space().pages_of(&leaf);
+        let mut taken = Taken(leaf);
+        // SAFETY: as in `mark`.
+        unsafe { self.table.unmap(self.batch, pages, Holes::Refuse, Some(&mut taken)) }?;
+        Ok(taken.0)
+    }
+
+    /// Changes the attributes of the leaf that maps the page, all of it, and returns the leaf as it was.
+    ///
+    /// # Errors
+    ///
+    /// [`Error::NotMapped`] or [`Error::WrongAttr`].
+    pub fn protect(&mut self, change: Change) -> Result<Leaf, Error> {
+        let leaf = self.look().ok_or(Error::NotMapped { at: self.at() })?;
+        let pages = self.table.space().pages_of(&leaf);
+        // SAFETY: as in `mark`.
+        unsafe { self.table.protect(self.batch, pages, Holes::Refuse, change) }?;
+        Ok(leaf)
+    }
+
+    /// Replaces the leaf that maps the page; see [`Table::replace`].
+    ///
+    /// # Errors
+    ///
+    /// Those of [`Table::replace`].
+    ///
+    /// # Safety
+    ///
+    /// As for [`Writer::replace_breaking`].
+    pub unsafe fn replace_breaking(
+        &mut self,
+        frame: Pfn,
+        attr: Attr,
+        known: &mut dyn FnMut(&Flush),
+    ) -> Result<Leaf, Error> {
+        // SAFETY: as in `mark`, and the caller's promise.
+        unsafe { self.table.replace(self.batch, self.at(), frame, attr, known) }
+    }
+
+    /// Goes to `page`.
+    ///
+    /// # Errors
+    ///
+    /// [`Error::OutOfRange`]; the cursor stays where it is then.
+    #[inline]
+    pub fn seek(&mut self, page: Vpn) -> Result<(), Error> {
+        self.table.space().check_pages(Pages::one(page))?;
+        self.page = page;
+        Ok(())
+    }
+
+    /// Goes to the next page, and tells whether there is one, as [`mpt::Cursor::step`](crate::mpt::Cursor::step) does.
+    #[inline]
+    pub fn step(&mut self) -> bool {
+        self.page.checked_add(1).is_some_and(|next| self.seek(next).is_ok())
+    }
+
+    /// Goes to the first mapped page behind the leaf that maps this one (behind this page, if none does) but not behind `last`,
+    /// and returns the leaf that maps it. If there is none, the cursor stays.
+    ///
+    /// Costs a visit of all leaves between: [`Table::for_each`] has no order that every table keeps.
+    pub fn next_mapped(&mut self, last: Vpn) -> Option<Leaf> {
+        let space = self.table.space();
+        let behind = self.look().map_or(self.page, |leaf| space.pages_of(&leaf).last());
+        let pages = Pages::new(behind.checked_add(1)?, last)?;
+        let mut next: Option<Leaf> = None;
+        // SAFETY: as in `look`.
+        let _ = self.table.for_each(unsafe { Pinned::by(self) }, pages, &mut |leaf| {
+            next = next.filter(|next| next.at < leaf.at).or(Some(leaf));
+            ControlFlow::Continue(())
+        });
+        let next = next?;
+        self.page = next.at.vpn(space.base());
+        Some(next)
+    }
+
+    /// Returns the obligation for the writer's changes so far, in its place.
+    #[inline]
+    pub fn pending(&self) -> &Retired<'n> {
+        self.batch
+    }
+
+    /// Frees the nodes of the obligation for the changes so far, in its place.
+    ///
+    /// # Safety
+    ///
+    /// As for [`Retired::reclaim`].
+    pub unsafe fn complete(&mut self) {
+        // SAFETY: the caller's promise.
+        unsafe { self.batch.complete() };
+    }
+
+    /// Returns the obligation for the changes so far: what follows goes into another batch.
+    pub fn take(&mut self) -> Retired<'n> {
+        core::mem::replace(self.batch, self.table.batch())
+    }
+}
+
+impl<'n, T: Table<'n> + ?Sized> fmt::Debug for AnyCursor<'_, 'n, T> {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("AnyCursor")
+            .field("page", &self.page)
+            .field("leaf", &self.look())
+            .finish_non_exhaustive()
+    }
+}
+
+/// A leaf that an unmap takes out of the table: what it is when it is taken.
+pub(crate) struct Taken(pub(crate) Leaf);
+
+impl Frames for Taken {
+    fn reserve(&mut self, _leaves: usize) -> Result<(), Error> {
+        Ok(())
+    }
+
+    fn push(&mut self, frame: Pfn, _size: PageSize, _base: PageSize, attr: Attr) {
+        (self.0.frame, self.0.attr) = (frame, attr);
+    }
+}
