@@ -18,18 +18,20 @@ use tlbkit_shootdown::SharedSpace;
 
 use crate::asids::{Held, Number};
 use crate::storage::Table;
+use crate::table::SpaceTable as _;
 use crate::visit::Visit;
 use crate::{Kernel, Machine, Mmu};
 
 /// The shape of a kernel's page tables.
 pub(crate) type Shape<K> = <<K as Kernel>::Machine as Machine>::Geometry;
 
-/// What the handles of an address space share.
+/// What the handles of an address space share. It begins with the table, at the frame's address.
+#[repr(C)]
 pub(crate) struct Block<K: Kernel, const CPUS: usize> {
+    pub(crate) table: ManuallyDrop<Table<K>>,
     handles: AtomicUsize,
     frame: PhysAddr,
     pub(crate) mmu: &'static Mmu<K, CPUS>,
-    pub(crate) table: ManuallyDrop<Table<K>>,
     /// The CPUs that may hold its translations, those that run it, and those that must flush first.
     pub(crate) cpus: SharedSpace,
     pub(crate) number: Number,
@@ -70,10 +72,10 @@ impl<K: Kernel, const CPUS: usize> Handle<K, CPUS> {
         };
         let kernels = lent.is_some() && lender.is_none();
         let block = Block {
+            table: ManuallyDrop::new(table),
             handles: AtomicUsize::new(1),
             frame,
             mmu,
-            table: ManuallyDrop::new(table),
             cpus: SharedSpace::new(),
             number: if kernels { Number::every() } else { Number::new() },
             kernels,
@@ -187,9 +189,9 @@ impl<K: Kernel, const CPUS: usize> Block<K, CPUS> {
         size.shift() < slot || self.lent.is_none_or(|lent| lent.intersect(pages).is_none())
     }
 
-    /// Returns the physical address of the root node.
+    /// Returns the physical address that the root register leads to: that of the root node, or of the root word.
     pub(crate) fn root(&self) -> PhysAddr {
-        PhysAddr::new(self.table.root().get())
+        self.table.root(self.frame)
     }
 
     /// Calls `walk` on this CPU, which serves no shootdown until it returns.

@@ -9,6 +9,7 @@ use crate::block::Handle;
 use crate::here::{Here, Uncovering};
 use crate::settle::{settle, settle_break, status, uncover};
 use crate::storage::Walk;
+use crate::table::Walk as _;
 use crate::{Access, Edit, Fault, Kernel};
 
 /// A page of an address space, from [`Edit::cursor`](crate::Edit::cursor): one walk, then whatever is to be done there, and on

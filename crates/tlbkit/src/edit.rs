@@ -11,6 +11,7 @@ use crate::block::Handle;
 use crate::here::{Here, Uncovering};
 use crate::settle::{settle, settle_break, uncover};
 use crate::storage::{Table, turn};
+use crate::table::SpaceTable as _;
 use crate::{Access, Cursor, Fault, Kernel, Machine};
 
 /// The right to change an [`AddressSpace`](crate::AddressSpace), inside of
@@ -97,7 +98,7 @@ impl<'s, K: Kernel, const CPUS: usize> Edit<'s, K, CPUS> {
     #[inline(always)]
     fn cursor_at(&mut self, page: Vpn) -> Result<Cursor<'_, K, CPUS>, Error> {
         let Self { space, here, writer, runs } = self;
-        let walk = writer.cursor(page)?;
+        let walk = Table::<K>::cursor(writer, page)?;
         Ok(Cursor { space, here, runs, walk })
     }
 
@@ -307,11 +308,9 @@ impl<'s, K: Kernel, const CPUS: usize> Edit<'s, K, CPUS> {
         self.writer.protect(pages, Holes::Skip, change)
     }
 
-    /// Maps in `child` what is mapped here, and takes the right to write away in both. A frame is shared before the child maps
-    /// it: if that unwinds, the child releases no frame that it does not have.
+    /// Maps in `child` what is mapped here, and takes the right to write away in both; see [`SpaceTable::copy_on_write`].
     pub(crate) fn copy_on_write(&mut self, child: &mut Writer<'_, 'static, Table<K>>) -> Result<(), Error> {
-        let kernel = self.space.mmu.kernel();
-        self.writer.copy_on_write(child, |run| kernel.share(run), |payload| kernel.share_payload(payload))
+        self.space.table.copy_on_write(&mut self.writer, child, self.space.mmu.kernel())
     }
 
     /// Splits larger pages that reach over an end of `pages`.

@@ -34,10 +34,8 @@ impl<K: Kernel, const CPUS: usize> AddressSpace<K, CPUS> {
         if !<<K::Machine as Machine>::Format as Format>::OPTIONAL.contains(Attr::COPY_ON_WRITE) {
             return Err(Error::WrongAttr { attr: Attr::COPY_ON_WRITE });
         }
-        let child = match self.0.lender() {
-            Some(lender) => Self::sharing(&Self(lender.clone()))?,
-            None => Self::new(self.mmu())?,
-        };
+        let mmu = self.mmu();
+        let child = mmu.kernel().masked(|| Self::beside(mmu, self.0.lender()))?;
         self.mmu().here(|here| {
             // No CPU changes the parent meanwhile.
             let mut edit = Edit::new(&self.0, here);

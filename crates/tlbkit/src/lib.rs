@@ -20,6 +20,7 @@ mod cursor;
 mod edit;
 mod fault;
 mod fork;
+mod guarded;
 mod here;
 #[cfg(all(test, target_pointer_width = "64"))]
 #[path = "../tests/host/mod.rs"]
@@ -35,6 +36,7 @@ mod storage;
 mod sync {
     pub(crate) use core::sync::atomic::{Ordering, fence};
 }
+mod table;
 #[cfg(all(test, target_pointer_width = "64"))]
 #[path = "../tests/host/unwinding.rs"]
 mod unwinding;
@@ -43,10 +45,12 @@ mod visit;
 pub use cursor::Cursor;
 pub use edit::Edit;
 pub use fault::{Access, Fault};
+pub use guarded::Guarded;
 pub use kernel::Kernel;
 pub use machine::Machine;
 pub use mmu::Mmu;
 pub use space::AddressSpace;
+pub use table::{MultiLevel, TableKind};
 pub use tlbkit_addr::{
     Asid, Attr, CpuSet, Flush, FlushScope, PageSize, Pages, PagesIter, Pfn, PhysAddr, VirtAddr, Vpn,
     WalkCache,

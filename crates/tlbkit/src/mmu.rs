@@ -3,13 +3,13 @@
 use core::fmt;
 
 use tlbkit_pagetable::Error;
-use tlbkit_pagetable::nodes::{Direct, Reclaim as _};
+use tlbkit_pagetable::nodes::{Pieces, Reclaim as _};
 use tlbkit_shootdown::SharedSpace;
 
 use crate::asids::Asids;
 use crate::cpu::Cpu;
 use crate::here::{Here, Shootdowns};
-use crate::storage::{Source, Storage};
+use crate::storage::{Frames, Source, Storage, storage};
 use crate::{Kernel, Machine};
 
 /// The virtual memory of a machine with up to `CPUS` CPUs: what its [`AddressSpace`](crate::AddressSpace)s share. A kernel
@@ -17,7 +17,7 @@ use crate::{Kernel, Machine};
 ///
 /// With one CPU no shootdown is compiled in: a change flushes this CPU's TLB.
 pub struct Mmu<K: Kernel, const CPUS: usize = 1> {
-    storage: Storage<K>,
+    frames: Frames<K>,
     asids: Asids<CPUS>,
     shootdowns: Shootdowns<CPUS>,
     /// The CPUs that are online: they use the kernel's own address space, whichever else they run.
@@ -30,7 +30,7 @@ impl<K: Kernel, const CPUS: usize> Mmu<K, CPUS> {
     pub const fn new(kernel: K) -> Self {
         const { assert!(CPUS <= usize::BITS as usize, "a CPU for each bit of a word, at most") };
         Self {
-            storage: Direct::new(Source(kernel)),
+            frames: Pieces::new(Source(kernel)),
             asids: Asids::new(),
             shootdowns: Shootdowns::new(K::Machine::HARDWARE),
             everyone: SharedSpace::new(),
@@ -41,7 +41,7 @@ impl<K: Kernel, const CPUS: usize> Mmu<K, CPUS> {
     /// Returns the kernel.
     #[inline]
     pub const fn kernel(&self) -> &K {
-        &self.storage.source().0
+        &self.frames.source().0
     }
 
     /// Lets this CPU take part in shootdowns from now on: of the kernel's own address space, and of those that it runs. A
@@ -101,7 +101,7 @@ impl<K: Kernel, const CPUS: usize> Mmu<K, CPUS> {
 
     /// Returns how many nodes were leaked: none, unless the kernel panicked in the midst of a change and went on.
     pub fn lost(&self) -> usize {
-        self.storage.held().lost()
+        self.frames.held().lost()
     }
 
     /// Calls `f` with this CPU, its interrupts masked.
@@ -117,8 +117,8 @@ impl<K: Kernel, const CPUS: usize> Mmu<K, CPUS> {
         })
     }
 
-    pub(crate) const fn storage(&'static self) -> &'static Storage<K> {
-        &self.storage
+    pub(crate) fn storage(&'static self) -> &'static Storage<K> {
+        storage::<K>(&self.frames)
     }
 
     pub(crate) const fn asids(&self) -> &Asids<CPUS> {
@@ -141,7 +141,7 @@ impl<K: Kernel, const CPUS: usize> Mmu<K, CPUS> {
 impl<K: Kernel, const CPUS: usize> fmt::Debug for Mmu<K, CPUS> {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.debug_struct("Mmu")
-            .field("storage", &self.storage)
+            .field("frames", &self.frames)
             .field("online", &self.everyone)
             .finish_non_exhaustive()
     }

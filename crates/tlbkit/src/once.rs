@@ -5,7 +5,8 @@ use tlbkit_pagetable::{Change, Error, Leaf, Run, Table as _, mpt};
 
 use crate::block::Shape;
 use crate::here::Here;
-use crate::storage::{Storage, turn};
+use crate::storage::{Storage, Table, turn};
+use crate::table::SpaceTable as _;
 use crate::{AddressSpace, Kernel, Machine};
 
 /// The slot of a page in an address space's page table.
@@ -97,7 +98,9 @@ impl<K: Kernel, const CPUS: usize> AddressSpace<K, CPUS> {
         space.mmu.kernel().masked(|| {
             let Some(here) = Here::if_online(space.mmu) else { return Ok(false) };
             let Some(mut turn) = turn::<K, CPUS>(&space.table) else { return Ok(false) };
-            let Some((old, stale)) = turn.slot(page).and_then(change) else { return Ok(false) };
+            let Some((old, stale)) = Table::<K>::slot(&mut turn, page).and_then(change) else {
+                return Ok(false);
+            };
             if stale.scope == FlushScope::Nowhere {
                 return Ok(true);
             }

@@ -2,15 +2,14 @@
 
 use tlbkit_addr::{Attr, FlushScope, PageSize, Pages};
 use tlbkit_pagetable::format::Format;
-use tlbkit_pagetable::{Leaf, Retired, Run, Writer};
+use tlbkit_pagetable::{Leaf, Retired, Run, Table, Writer};
 
 use crate::block::Handle;
 use crate::here::{Here, Uncovering};
-use crate::storage::{Table, Walk};
 use crate::{Access, Kernel, Machine};
 
 /// What owes a flush: a writer, or a cursor that has borrowed one.
-pub(crate) trait Owes {
+pub trait Owes {
     /// Returns the obligation in its place.
     fn pending(&self) -> Option<&Retired<'static>>;
 
@@ -25,27 +24,10 @@ pub(crate) trait Owes {
     fn take(&mut self) -> Retired<'static>;
 }
 
-impl<K: Kernel> Owes for Writer<'_, 'static, Table<K>> {
+impl<T: Table<'static>> Owes for Writer<'_, 'static, T> {
     #[inline(always)]
     fn pending(&self) -> Option<&Retired<'static>> {
         self.pending()
-    }
-
-    #[inline(always)]
-    unsafe fn complete(&mut self) {
-        // SAFETY: the caller's promise.
-        unsafe { self.complete() };
-    }
-
-    fn take(&mut self) -> Retired<'static> {
-        self.take()
-    }
-}
-
-impl<K: Kernel> Owes for Walk<'_, K> {
-    #[inline(always)]
-    fn pending(&self) -> Option<&Retired<'static>> {
-        Some(self.pending())
     }
 
     #[inline(always)]

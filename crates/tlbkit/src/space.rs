@@ -11,7 +11,8 @@ use crate::here::Here;
 use crate::once::{Unflushed, encoded};
 use crate::settle::status;
 use crate::storage::Table;
-use crate::{Access, Edit, Fault, Kernel, Mmu};
+use crate::table::SpaceTable as _;
+use crate::{Access, Edit, Fault, Kernel, Machine, Mmu, MultiLevel};
 
 /// A handle to a virtual address space: a page table, an ASID, and the CPUs that run it.
 ///
@@ -30,16 +31,8 @@ impl<K: Kernel, const CPUS: usize> Clone for AddressSpace<K, CPUS> {
     }
 }
 
-impl<K: Kernel, const CPUS: usize> AddressSpace<K, CPUS> {
-    /// Returns an empty address space.
-    ///
-    /// # Errors
-    ///
-    /// [`Error::NoMemory`].
-    pub fn new(mmu: &'static Mmu<K, CPUS>) -> Result<Self, Error> {
-        mmu.kernel().masked(|| Self::of(mmu, Table::<K>::new(mmu.storage())?, None, None))
-    }
-
+/// The kernel's own address space, and those that share it: of [multi-level](MultiLevel) tables.
+impl<K: Kernel<Machine: Machine<Table = MultiLevel>>, const CPUS: usize> AddressSpace<K, CPUS> {
     /// Returns the kernel's own address space: others can [share](Self::sharing) its `pages`, which begin and end with a
     /// top-level slot. Costs a node a slot.
     ///
@@ -70,12 +63,29 @@ impl<K: Kernel, const CPUS: usize> AddressSpace<K, CPUS> {
     /// [`Error::NoMemory`].
     pub fn sharing(kernel: &Self) -> Result<Self, Error> {
         let (mmu, kernel) = (kernel.0.mmu, kernel.0.lender().unwrap_or(&kernel.0));
-        mmu.kernel().masked(|| {
-            let lender: *const Table<K> = &*kernel.table;
-            // SAFETY: the new block keeps a handle to the lender's, which therefore outlives its table.
-            let table = Table::<K>::sharing(unsafe { &*lender })?;
-            Self::of(mmu, table, kernel.lent, Some(kernel.clone()))
-        })
+        mmu.kernel().masked(|| Self::beside(mmu, Some(kernel)))
+    }
+}
+
+impl<K: Kernel, const CPUS: usize> AddressSpace<K, CPUS> {
+    /// Returns an empty address space.
+    ///
+    /// # Errors
+    ///
+    /// [`Error::NoMemory`].
+    pub fn new(mmu: &'static Mmu<K, CPUS>) -> Result<Self, Error> {
+        mmu.kernel().masked(|| Self::beside(mmu, None))
+    }
+
+    /// Returns an empty address space, which shares what `lender` lends.
+    pub(crate) fn beside(
+        mmu: &'static Mmu<K, CPUS>,
+        lender: Option<&Handle<K, CPUS>>,
+    ) -> Result<Self, Error> {
+        let lends: Option<*const Table<K>> = lender.map(|lender| &raw const *lender.table);
+        // SAFETY: the new block keeps a handle to the lender's, which therefore outlives its table.
+        let table = Table::<K>::new(mmu.storage(), lends.map(|table| unsafe { &*table }))?;
+        Self::of(mmu, table, lender.and_then(|lender| lender.lent), lender.cloned())
     }
 
     fn of(

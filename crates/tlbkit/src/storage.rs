@@ -1,15 +1,15 @@
 //! The kernel's frames as node storage, and the page tables that it has room for.
 
 use tlbkit_addr::PhysAddr;
-use tlbkit_pagetable::format::Format;
-use tlbkit_pagetable::mpt::{self, Mpt};
-use tlbkit_pagetable::nodes::{Direct, FrameSource, Record, Store};
-use tlbkit_pagetable::{Shared, Turn};
+use tlbkit_pagetable::Turn;
+use tlbkit_pagetable::nodes::{FrameSource, Record, Store};
 
+use crate::table::{self, SpaceTable, TableKind};
 use crate::{Kernel, Machine};
 
 /// The frames of a kernel, as node storage takes them.
-pub(crate) struct Source<K>(pub(crate) K);
+#[derive(Debug)]
+pub struct Source<K>(pub(crate) K);
 
 // SAFETY: the promises of `Kernel` on frames and records.
 unsafe impl<K: Kernel> FrameSource for Source<K> {
@@ -49,24 +49,24 @@ unsafe impl<K: Kernel> FrameSource for Source<K> {
     }
 }
 
-type Word<K> = <<<K as Kernel>::Machine as Machine>::Format as Format>::Word;
-pub(crate) type Storage<K> = Direct<Word<K>, Shared, Source<K>>;
-/// The page table of a kernel's address spaces.
-pub(crate) type Table<K> = Mpt<
-    'static,
-    <<K as Kernel>::Machine as Machine>::Geometry,
-    <<K as Kernel>::Machine as Machine>::Format,
-    Storage<K>,
->;
+/// What a kernel's machine says of its tables.
+type Geometry<K> = <<K as Kernel>::Machine as Machine>::Geometry;
+type Format<K> = <<K as Kernel>::Machine as Machine>::Format;
+type Kind<K> = <<K as Kernel>::Machine as Machine>::Table;
 
+/// The frames that the tables are made of.
+pub(crate) type Frames<K> = table::Frames<Format<K>, K>;
+/// The node storage of a kernel's tables.
+pub(crate) type Storage<K> = <Kind<K> as TableKind<Geometry<K>, Format<K>>>::Storage<K>;
+/// The page table of a kernel's address spaces.
+pub(crate) type Table<K> = <Kind<K> as TableKind<Geometry<K>, Format<K>>>::Table<K>;
 /// The cursor of an address space's page table.
-pub(crate) type Walk<'c, K> = mpt::Cursor<
-    'c,
-    'static,
-    <<K as Kernel>::Machine as Machine>::Geometry,
-    <<K as Kernel>::Machine as Machine>::Format,
-    Storage<K>,
->;
+pub(crate) type Walk<'c, K> = <Table<K> as SpaceTable<Geometry<K>, Format<K>, Storage<K>>>::Walk<'c>;
+
+/// Returns the node storage of a kernel's tables.
+pub(crate) fn storage<K: Kernel>(frames: &'static Frames<K>) -> &'static Storage<K> {
+    <Kind<K> as TableKind<Geometry<K>, Format<K>>>::storage(frames)
+}
 
 /// Takes the right to write a table in the midst of a call, unless another CPU has it.
 #[inline(always)]

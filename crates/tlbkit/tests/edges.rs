@@ -29,6 +29,7 @@ struct Narrow;
 unsafe impl Machine for Narrow {
     type Geometry = Va39;
     type Format = format::Sv39;
+    type Table = tlbkit::MultiLevel;
     const HARDWARE: Hardware = Hardware::RISCV_SVADU;
     const ASID_BITS: u32 = 2;
 

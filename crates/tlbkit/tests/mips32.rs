@@ -2,15 +2,18 @@
 //! The handler walks the words that the address spaces have edited, in the same memory.
 
 use std::collections::BTreeMap;
+use std::marker::PhantomData;
 use std::sync::atomic::{AtomicBool, AtomicU32, AtomicUsize, Ordering};
 use std::sync::{Mutex, MutexGuard};
 
+use tlbkit::pagetable::format::EntryLoCow;
+use tlbkit::pagetable::geometry::Va32;
 use tlbkit::{
-    Access, AddressSpace, Asid, Attr, Change, Error, Fault, Flush, Kernel, Mmu, PageSize, Pages, Pfn,
-    PhysAddr, Record, Run, VirtAddr, Vpn, WalkCache, arch,
+    Access, AddressSpace, Asid, Attr, Change, Error, Fault, Flush, Guarded, Kernel, Mmu, MultiLevel,
+    PageSize, Pages, Pfn, PhysAddr, Record, Run, TableKind, VirtAddr, Vpn, WalkCache, arch,
 };
 use tlbkit_refill::features::Features;
-use tlbkit_refill::handler::{Form, Front, Handler, Mpt, Place, Root, Spec, Walk, Write};
+use tlbkit_refill::handler::{Form, Front, Gpt, Handler, Mpt, Place, Root, Spec, Walk, Write};
 use tlbkit_refill::interp::{self, Machine, Stop};
 
 /// Where the arena begins, and its frames.
@@ -20,23 +23,42 @@ const ASID: u64 = 0xff;
 /// Where the handler keeps what it cannot keep in two registers.
 const BLOCK: u32 = 0x8000_1000;
 
-const SPEC: Spec = Spec {
-    features: Features::R2,
-    place: Place::VECTOR,
-    block: BLOCK,
-    root: Root::ErrorEpc,
-    front: Front::None,
-    walk: match Mpt::of::<<arch::Mips32 as tlbkit::Machine>::Geometry>() {
+/// The handler of a kind of table.
+trait Handled: TableKind<Va32, EntryLoCow> + Send + Sync {
+    const ROOT: Root;
+    const WALK: Walk;
+
+    const SPEC: Spec = Spec {
+        features: Features::R2,
+        place: Place::VECTOR,
+        block: BLOCK,
+        root: Self::ROOT,
+        front: Front::None,
+        walk: Self::WALK,
+        form: Form::SIZED,
+        write: Write::Random,
+    };
+    const HANDLER: Handler = match Self::SPEC.assemble() {
+        Ok(handler) => handler,
+        Err(_) => panic!("the handler fits"),
+    };
+}
+
+impl Handled for MultiLevel {
+    const ROOT: Root = Root::ErrorEpc;
+    const WALK: Walk = match Mpt::of::<Va32>() {
         Ok(walk) => Walk::Mpt(walk),
         Err(_) => panic!("two levels"),
-    },
-    form: Form::SIZED,
-    write: Write::Random,
-};
-const HANDLER: Handler = match SPEC.assemble() {
-    Ok(handler) => handler,
-    Err(_) => panic!("the handler fits"),
-};
+    };
+}
+
+impl Handled for Guarded {
+    const ROOT: Root = Root::Cell;
+    const WALK: Walk = match Gpt::fixed::<Va32>(Guarded::WIDTH) {
+        Ok(walk) => Walk::Gpt(walk),
+        Err(_) => panic!("nodes of 16 slots"),
+    };
+}
 
 #[repr(C, align(4096))]
 struct Frame([AtomicU32; 1024]);
@@ -45,6 +67,7 @@ struct Frame([AtomicU32; 1024]);
 struct Memory {
     block: Frame,
     arena: &'static [Frame],
+    handler: &'static Handler,
 }
 
 impl Memory {
@@ -63,7 +86,8 @@ impl interp::Memory for Memory {
     fn load(&mut self, at: u64) -> Option<u32> {
         let code =
             |from: i32, words: &[u32]| words.get((at as usize).checked_sub(from as usize)? / 4).copied();
-        let vectors = || code(SPEC.place.tail, HANDLER.tail.words()).or(code(0, HANDLER.refill.words()));
+        let vectors =
+            || code(Place::VECTOR.tail, self.handler.tail.words()).or(code(0, self.handler.refill.words()));
         self.cell(at).map(|cell| cell.load(Ordering::Relaxed)).or_else(vectors)
     }
 
@@ -80,7 +104,8 @@ enum Use {
     Data(usize),
 }
 
-struct Host {
+struct Host<T> {
+    kind: PhantomData<T>,
     arena: &'static [Frame],
     records: &'static [Record],
     uses: Mutex<Vec<Use>>,
@@ -90,21 +115,25 @@ struct Host {
     dirty: AtomicUsize,
 }
 
-impl Host {
+impl<T: Handled> Host<T> {
     fn machine() -> &'static Mmu<Self> {
         let frame = || Frame([const { AtomicU32::new(0) }; 1024]);
         let arena: Vec<Frame> = (0..FRAMES).map(|_| frame()).collect();
         let arena: &'static [Frame] = arena.leak();
         let mmu: &'static Mmu<Self> = Box::leak(Box::new(Mmu::new(Self {
+            kind: PhantomData,
             arena,
             records: Vec::leak((0..FRAMES).map(|_| Record::new(0)).collect()),
             uses: Mutex::new(vec![Use::Free; FRAMES]),
-            cpu: Mutex::new(Machine::new(SPEC.features, Memory { block: frame(), arena })),
+            cpu: Mutex::new(Machine::new(
+                T::SPEC.features,
+                Memory { block: frame(), arena, handler: &T::HANDLER },
+            )),
             forgets: AtomicBool::new(false),
             dirty: AtomicUsize::new(0),
         })));
         // A kernel has its machine in a static.
-        static MACHINES: Mutex<Vec<&'static Mmu<Host>>> = Mutex::new(Vec::new());
+        static MACHINES: Mutex<Vec<&'static (dyn Send + Sync)>> = Mutex::new(Vec::new());
         MACHINES.lock().unwrap_or_else(|poison| poison.into_inner()).push(mmu);
         mmu
     }
@@ -113,7 +142,7 @@ impl Host {
         self.uses.lock().unwrap_or_else(|poison| poison.into_inner())
     }
 
-    fn cpu(&self) -> MutexGuard<'_, Machine<Memory, 16>> {
+    fn machine_cpu(&self) -> MutexGuard<'_, Machine<Memory, 16>> {
         self.cpu.lock().unwrap_or_else(|poison| poison.into_inner())
     }
 
@@ -152,8 +181,8 @@ impl Host {
 
 // SAFETY: frames are the arena's, each handed out once until it is given back, at a fixed address; records are an array
 // beside it. One thread is the CPU. The TLB is the interpreter's, which walks while `access` has it and not otherwise.
-unsafe impl Kernel for Host {
-    type Machine = arch::Mips32;
+unsafe impl<T: Handled> Kernel for Host<T> {
+    type Machine = arch::Mips32<T>;
 
     fn cpu(&self) -> usize {
         0
@@ -198,7 +227,7 @@ unsafe impl Kernel for Host {
         if self.forgets.load(Ordering::Relaxed) {
             return;
         }
-        let mut cpu = self.cpu();
+        let mut cpu = self.machine_cpu();
         let Some(asid) = asid else { return cpu.tlb.flush() };
         let pages: Option<Vec<u64>> = flush
             .by_address(WalkCache::Nothing, 32)
@@ -215,14 +244,14 @@ unsafe impl Kernel for Host {
     }
 
     fn load(&self, root: usize) {
-        let mut cpu = self.cpu();
+        let mut cpu = self.machine_cpu();
         cpu.cp0.entry_hi = root as u64 & ASID;
         // As `mtc0` extends it.
         cpu.cp0.error_epc = u64::from(0x8000_0000 | root as u32 & !0xfff) | !0xffff_ffff;
     }
 
     fn unload(&self) {
-        self.cpu().cp0.entry_hi = 0;
+        self.machine_cpu().cp0.entry_hi = 0;
     }
 
     fn asid_bits(&self) -> u32 {
@@ -242,7 +271,11 @@ fn at(page: usize) -> VirtAddr {
 }
 
 /// Gives a process a copy of its own of a page that others may have.
-fn unshare(space: &AddressSpace<Host>, number: usize, leaf: tlbkit::Leaf) -> Result<(), Error> {
+fn unshare<T: Handled>(
+    space: &AddressSpace<Host<T>>,
+    number: usize,
+    leaf: tlbkit::Leaf,
+) -> Result<(), Error> {
     let host = space.mmu().kernel();
     let all = Pages::count(leaf.at.vpn(PageSize::K4), leaf.size.bytes() / 4096).unwrap();
     let frame = host.data(1);
@@ -258,7 +291,7 @@ fn unshare(space: &AddressSpace<Host>, number: usize, leaf: tlbkit::Leaf) -> Res
 }
 
 /// A load or store of the running program's, with the kernel's page-fault handler behind it.
-fn access(space: &AddressSpace<Host>, number: usize, store: bool) -> Result<PhysAddr, Fault> {
+fn access<T: Handled>(space: &AddressSpace<Host<T>>, number: usize, store: bool) -> Result<PhysAddr, Fault> {
     let host = space.mmu().kernel();
     let (what, how) = if store {
         (interp::Access::Store, Access::STORE.by_user())
@@ -267,7 +300,7 @@ fn access(space: &AddressSpace<Host>, number: usize, store: bool) -> Result<Phys
     };
     for _ in 0..4 {
         let met = {
-            let mut cpu = host.cpu();
+            let mut cpu = host.machine_cpu();
             let met = cpu.settle(at(number).get() as u64, what);
             cpu.cp0.status = 0;
             met
@@ -289,7 +322,12 @@ fn access(space: &AddressSpace<Host>, number: usize, store: bool) -> Result<Phys
 
 #[test]
 fn a_program_sees_what_is_mapped_until_it_is_unmapped() {
-    let mmu = Host::machine();
+    see_and_unmap::<MultiLevel>();
+    see_and_unmap::<Guarded>();
+}
+
+fn see_and_unmap<T: Handled>() {
+    let mmu = Host::<T>::machine();
     let space = AddressSpace::new(mmu).unwrap();
     space.activate().unwrap();
     assert_eq!(access(&space, 5, false), Err(Fault::NotMapped));
@@ -301,9 +339,9 @@ fn a_program_sees_what_is_mapped_until_it_is_unmapped() {
     assert!(!space.lookup(at(5)).unwrap().attr.contains(Attr::DIRTY));
     assert_eq!(access(&space, 5, true), Ok(phys));
     assert!(space.lookup(at(5)).unwrap().attr.contains(Attr::DIRTY));
-    let before = mmu.kernel().cpu().counts.exceptions;
+    let before = mmu.kernel().machine_cpu().counts.exceptions;
     assert_eq!(access(&space, 5, true), Ok(phys));
-    assert_eq!(mmu.kernel().cpu().counts.exceptions, before, "the handler has loaded it");
+    assert_eq!(mmu.kernel().machine_cpu().counts.exceptions, before, "the handler has loaded it");
     space.protect(page(5), Change::clear(Attr::WRITE)).unwrap();
     assert!(matches!(access(&space, 5, true), Err(Fault::NoRight(_))));
     space.unmap(page(5)).unwrap();
@@ -316,13 +354,21 @@ fn a_program_sees_what_is_mapped_until_it_is_unmapped() {
 
 #[test]
 fn a_handler_needs_as_many_instructions_as_for_a_table_of_its_own() {
-    let mmu = Host::machine();
+    assert_eq!(first_refill::<MultiLevel>(), 17);
+    // One page: no node is on the way to its leaf.
+    assert_eq!(first_refill::<Guarded>(), 16);
+}
+
+/// Returns the instructions of a refill, with a page in the table that misses.
+fn first_refill<T: Handled>() -> u64 {
+    let mmu = Host::<T>::machine();
     let space = AddressSpace::new(mmu).unwrap();
     space.map(page(5), mmu.kernel().data(1), RW).unwrap();
     space.activate().unwrap();
     assert!(access(&space, 5, false).is_ok());
-    assert_eq!(mmu.kernel().cpu().counts.instructions, 17);
+    let spent = mmu.kernel().machine_cpu().counts.instructions;
     mmu.idle().unwrap();
+    spent
 }
 
 /// A process as it should be: what each of its pages holds, and whether it may be written.
@@ -330,7 +376,7 @@ fn a_handler_needs_as_many_instructions_as_for_a_table_of_its_own() {
 struct Model(BTreeMap<usize, (u32, bool)>);
 
 /// Random operations of up to four processes. Returns what was wrong first.
-fn drive(mmu: &'static Mmu<Host>, rounds: usize) -> Result<(), String> {
+fn drive<T: Handled>(mmu: &'static Mmu<Host<T>>, rounds: usize) -> Result<(), String> {
     const PAGES: usize = 48;
     let host = mmu.kernel();
     let mut state = 0x9e37_79b9_7f4a_7c15_u64;
@@ -430,12 +476,18 @@ fn drive(mmu: &'static Mmu<Host>, rounds: usize) -> Result<(), String> {
 #[test]
 fn processes_see_their_own_memory_whatever_the_kernel_does() {
     let rounds = if cfg!(miri) { 300 } else { 20_000 };
-    assert_eq!(drive(Host::machine(), rounds), Ok(()));
+    assert_eq!(drive(Host::<MultiLevel>::machine(), rounds), Ok(()));
+    assert_eq!(drive(Host::<Guarded>::machine(), rounds), Ok(()));
 }
 
 #[test]
 fn without_flushes_they_do_not() {
-    let mmu = Host::machine();
+    is_found::<MultiLevel>();
+    is_found::<Guarded>();
+}
+
+fn is_found<T: Handled>() {
+    let mmu = Host::<T>::machine();
     mmu.kernel().forgets.store(true, Ordering::Relaxed);
     assert!(drive(mmu, 20_000).is_err());
 }

@@ -8,7 +8,7 @@ use driven::{Fault, STEP, run};
 use proptest::collection::vec;
 use proptest::prelude::*;
 use proptest::test_runner::TestRunner;
-use tlbkit::arch;
+use tlbkit::{Guarded, arch};
 
 const SEVERAL: usize = 3;
 
@@ -62,6 +62,7 @@ properties! {
 
 properties! {
     one_cpu_with_mips32, several_cpus_with_mips32: arch::Mips32;
+    one_cpu_with_a_guarded_table, several_cpus_with_a_guarded_table: arch::Mips32<Guarded>;
 }
 
 /// The same histories every time: what Miri interprets.
@@ -83,6 +84,8 @@ fn a_few_histories_on_every_machine() {
     }
     few::<arch::Mips32, 1>(5);
     few::<arch::Mips32, SEVERAL>(6);
+    few::<arch::Mips32<Guarded>, 1>(7);
+    few::<arch::Mips32<Guarded>, SEVERAL>(8);
 }
 
 /// Whether some histories with a fault end in a panic.
@@ -103,4 +106,5 @@ fn what_is_wrong_is_found() {
     let misses = Fault { misses: true, ..Fault::default() };
     assert!(is_found::<arch::Sv39, 1>(forgets) && is_found::<arch::X86_64, SEVERAL>(forgets));
     assert!(is_found::<arch::AArch64, 1>(misses) && is_found::<arch::Mips32, SEVERAL>(misses));
+    assert!(is_found::<arch::Mips32<Guarded>, SEVERAL>(forgets));
 }

@@ -5,7 +5,7 @@ use tlbkit_pagetable::format;
 use tlbkit_pagetable::geometry::{Runs, Va48};
 use tlbkit_shootdown::Hardware;
 
-use crate::Machine;
+use crate::{Machine, MultiLevel};
 
 /// Armv8-A with a 4 KiB granule and 48 bits of address, by way of `TTBR0_EL1`.
 #[derive(Debug)]
@@ -16,6 +16,7 @@ pub struct AArch64;
 unsafe impl Machine for AArch64 {
     type Geometry = Va48;
     type Format = format::Aarch64;
+    type Table = MultiLevel;
     const HARDWARE: Hardware = Hardware::AARCH64_HAFDBS;
     const ASID_BITS: u32 = 16;
 
@@ -34,6 +35,7 @@ pub struct AArch64Runs;
 unsafe impl Machine for AArch64Runs {
     type Geometry = Runs<Va48>;
     type Format = format::Aarch64Of<12, true, false>;
+    type Table = MultiLevel;
     const HARDWARE: Hardware = Hardware::AARCH64_HAFDBS;
     const ASID_BITS: u32 = 16;
 

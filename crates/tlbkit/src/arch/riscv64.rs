@@ -5,7 +5,7 @@ use tlbkit_pagetable::format;
 use tlbkit_pagetable::geometry::{Napot, Va39, Va48, Va57};
 use tlbkit_shootdown::Hardware;
 
-use crate::Machine;
+use crate::{Machine, MultiLevel};
 
 /// Returns the value of `satp` for one of its modes.
 const fn satp(mode: usize, node: PhysAddr, asid: Asid) -> usize {
@@ -22,6 +22,7 @@ pub struct Sv39;
 unsafe impl Machine for Sv39 {
     type Geometry = Va39;
     type Format = format::Sv39;
+    type Table = MultiLevel;
     const HARDWARE: Hardware = Hardware::RISCV_SVADU;
     const ASID_BITS: u32 = 16;
 
@@ -40,6 +41,7 @@ pub struct Sv39Svnapot;
 unsafe impl Machine for Sv39Svnapot {
     type Geometry = Napot<Va39>;
     type Format = format::RiscvOf<true, true, false>;
+    type Table = MultiLevel;
     const HARDWARE: Hardware = Hardware::RISCV_SVADU;
     const ASID_BITS: u32 = 16;
 
@@ -57,6 +59,7 @@ pub struct Sv48;
 unsafe impl Machine for Sv48 {
     type Geometry = Va48;
     type Format = format::Sv39;
+    type Table = MultiLevel;
     const HARDWARE: Hardware = Hardware::RISCV_SVADU;
     const ASID_BITS: u32 = 16;
 
@@ -74,6 +77,7 @@ pub struct Sv57;
 unsafe impl Machine for Sv57 {
     type Geometry = Va57;
     type Format = format::Sv39;
+    type Table = MultiLevel;
     const HARDWARE: Hardware = Hardware::RISCV_SVADU;
     const ASID_BITS: u32 = 16;
 

@@ -5,7 +5,7 @@ use tlbkit_pagetable::format;
 use tlbkit_pagetable::geometry::{Va48, Va57};
 use tlbkit_shootdown::Hardware;
 
-use crate::Machine;
+use crate::{Machine, MultiLevel};
 
 /// x86-64 with four-level paging. The ASID is the PCID; the root value has the no-flush bit (63) set where the PCID
 /// is not 0, so CR4.PCIDE must be on if [`asid_bits`](crate::Kernel::asid_bits) is not 0.
@@ -16,6 +16,7 @@ pub struct X86_64;
 unsafe impl Machine for X86_64 {
     type Geometry = Va48;
     type Format = format::X86;
+    type Table = MultiLevel;
     const HARDWARE: Hardware = Hardware::X86_64;
     const ASID_BITS: u32 = 12;
 
@@ -33,6 +34,7 @@ pub struct X86_64La57;
 unsafe impl Machine for X86_64La57 {
     type Geometry = Va57;
     type Format = format::X86;
+    type Table = MultiLevel;
     const HARDWARE: Hardware = Hardware::X86_64;
     const ASID_BITS: u32 = 12;
 

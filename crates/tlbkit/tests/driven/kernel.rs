@@ -5,7 +5,7 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::sync::{Mutex, MutexGuard, OnceLock, PoisonError};
 
 use tlbkit::pagetable::format::Format;
-use tlbkit::{Asid, CpuSet, Flush, Kernel, Machine, PhysAddr, Record, Run, arch};
+use tlbkit::{Asid, CpuSet, Flush, Guarded, Kernel, Machine, PhysAddr, Record, Run, arch};
 
 /// The first frame of the arena, and how many there are.
 const FIRST: usize = 0x100;
@@ -15,6 +15,9 @@ const DATA: usize = 0x2000;
 
 /// A machine, and where its root register has the ASID.
 pub trait Arch: Machine {
+    /// Whether a node is a frame.
+    const WHOLE: bool = true;
+
     /// Returns the ASID that a root value has.
     fn asid(root: usize) -> usize;
 }
@@ -41,6 +44,14 @@ impl Arch for arch::AArch64 {
 }
 
 impl Arch for arch::Mips32 {
+    fn asid(root: usize) -> usize {
+        root & 0xff
+    }
+}
+
+impl Arch for arch::Mips32<Guarded> {
+    const WHOLE: bool = false;
+
     fn asid(root: usize) -> usize {
         root & 0xff
     }

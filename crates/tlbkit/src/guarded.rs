@@ -1,0 +1,123 @@
+//! Guarded page tables for machines whose TLB is loaded by software.
+
+use core::ops::ControlFlow;
+
+use heapless::Vec;
+use tlbkit_addr::{Attr, Pages, PhysAddr, Vpn};
+use tlbkit_pagetable::format::Format;
+use tlbkit_pagetable::gpt::{Fixed, Gpt, Kseg0};
+use tlbkit_pagetable::nodes::Nodes;
+use tlbkit_pagetable::{
+    AnyCursor, Change, Error, Holes, Leaf, Pinned, Radix, Run, Shared, Table as _, Turn, Writer, mpt,
+};
+
+use crate::Kernel;
+use crate::table::{Frames, SpaceTable, TableKind};
+
+/// A guarded table ([`tlbkit_pagetable::gpt`]) of nodes of 16 slots: [`Mips32<Guarded>`](crate::arch::Mips32). It takes memory for
+/// what is mapped, wherever that is; [`crate::arch`] has what it costs, and what it cannot do.
+#[derive(Debug)]
+pub struct Guarded;
+
+impl Guarded {
+    /// The base-two logarithm of the slots of a node, as `tlbkit_refill::handler::Gpt::fixed` wants it.
+    pub const WIDTH: u32 = 4;
+}
+
+/// The size of the nodes.
+type Size = Fixed<{ Guarded::WIDTH }>;
+type Table<G, F, N> = Gpt<'static, G, F, N, Kseg0<Size>, Size>;
+
+impl<G: Radix, F: Format<Word = u32>> TableKind<G, F> for Guarded {
+    type Storage<K: Kernel> = Frames<F, K>;
+    type Table<K: Kernel> = Table<G, F, Self::Storage<K>>;
+
+    fn storage<K: Kernel>(frames: &'static Frames<F, K>) -> &'static Self::Storage<K> {
+        frames
+    }
+}
+
+impl<G: Radix, F: Format<Word = u32>, N> SpaceTable<G, F, N> for Table<G, F, N>
+where
+    N: Nodes<Word = u32, Mode = Shared> + 'static,
+{
+    type Walk<'c> = AnyCursor<'c, 'static, Self>;
+
+    fn new(nodes: &'static N, _lender: Option<&'static Self>) -> Result<Self, Error> {
+        // There is no lender: such tables lend nothing.
+        Self::new(nodes)
+    }
+
+    fn root(&self, at: PhysAddr) -> PhysAddr {
+        // The table begins with its root word.
+        at
+    }
+
+    fn slot<'w>(
+        _turn: &'w mut Turn<'_, 'static, Self>,
+        _page: Vpn,
+    ) -> Option<mpt::Slot<'w, 'static, G, F, N>> {
+        None
+    }
+
+    fn cursor<'c>(writer: &'c mut Writer<'_, 'static, Self>, page: Vpn) -> Result<Self::Walk<'c>, Error> {
+        writer.any_cursor(page)
+    }
+
+    fn copy_on_write<K: Kernel>(
+        &self,
+        writer: &mut Writer<'_, 'static, Self>,
+        child: &mut Writer<'_, 'static, Self>,
+        kernel: &K,
+    ) -> Result<(), Error> {
+        let space = self.space();
+        each_leaf(self, |leaf| {
+            let pages = space.pages_of(&leaf);
+            let attr = if is_writable(leaf.attr) { SHARED.apply(leaf.attr) } else { leaf.attr };
+            let run = Run { first: leaf.frame, len: pages.len(), dirty: false };
+            kernel.share(run);
+            let mapped = child.map(pages, leaf.frame, leaf.size, attr.difference(FORGOTTEN));
+            mapped.inspect_err(|_| kernel.release(run))
+        })?;
+        each_leaf(self, |leaf| {
+            if is_writable(leaf.attr) {
+                writer.protect(space.pages_of(&leaf), Holes::Refuse, SHARED)?;
+            }
+            Ok(())
+        })
+    }
+}
+
+/// What a page that may be written loses, and gets, when its frame is shared.
+const SHARED: Change = Change { clear: Attr::WRITE, set: Attr::COPY_ON_WRITE };
+/// What a page has not in a copy.
+const FORGOTTEN: Attr = Attr::DIRTY.union(Attr::GLOBAL);
+
+/// Tells whether a page is memory that may be written.
+fn is_writable(attr: Attr) -> bool {
+    attr.contains(Attr::WRITE) && !attr.intersects(Attr::DEVICE.union(Attr::UNCACHED))
+}
+
+/// Calls `visit` with each leaf, in ascending order, some at a time: it may change those that it has been given. The caller has the
+/// right to write the table.
+fn each_leaf<G: Radix, F: Format<Word = u32>, N: Nodes<Word = u32>>(
+    table: &Table<G, F, N>,
+    mut visit: impl FnMut(Leaf) -> Result<(), Error>,
+) -> Result<(), Error> {
+    for half in table.space().halves().into_iter().flatten() {
+        let mut rest = Some(half);
+        while let Some(pages) = rest {
+            let mut some = Vec::<Leaf, 16>::new();
+            // SAFETY: the caller is the writer, and frees nothing during the visit.
+            let flow = table.for_each(unsafe { Pinned::by(table) }, pages, &mut |leaf| {
+                let _ = some.push(leaf);
+                if some.is_full() { ControlFlow::Break(()) } else { ControlFlow::Continue(()) }
+            });
+            let last = some.last().map(|leaf| table.space().pages_of(leaf).last());
+            let next = last.filter(|_| flow.is_break()).and_then(|last| last.checked_add(1));
+            rest = next.and_then(|next| Pages::new(next, half.last()));
+            some.into_iter().try_for_each(&mut visit)?;
+        }
+    }
+    Ok(())
+}

@@ -1,0 +1,229 @@
+//! What an address space asks of its page table, and the kinds of tables that answer.
+
+use core::fmt;
+
+use tlbkit_addr::{Attr, Flush, Pfn, PhysAddr, Vpn};
+use tlbkit_pagetable::format::Format;
+use tlbkit_pagetable::mpt::{self, Mpt};
+use tlbkit_pagetable::nodes::{Direct, Nodes, Pieces};
+use tlbkit_pagetable::{
+    AnyCursor, Change, Entry, Error, Leaf, Mark, Radix, Retired, Shared, Table, Turn, Writer,
+};
+
+use crate::Kernel;
+use crate::settle::Owes;
+use crate::storage::Source;
+
+/// The kind of page table that the address spaces of a [`Machine`](crate::Machine) have: [`MultiLevel`], or, where software loads
+/// the TLB, [`Guarded`](crate::Guarded). No other type implements it.
+pub trait TableKind<G: Radix, F: Format>: fmt::Debug + 'static {
+    /// The node storage, which is a part of the kernel's.
+    #[doc(hidden)]
+    type Storage<K: Kernel>: Nodes<Word = F::Word, Mode = Shared> + Sync;
+    /// The table.
+    #[doc(hidden)]
+    type Table<K: Kernel>: SpaceTable<G, F, Self::Storage<K>>;
+
+    /// Returns the node storage.
+    #[doc(hidden)]
+    fn storage<K: Kernel>(frames: &'static Frames<F, K>) -> &'static Self::Storage<K>;
+}
+
+/// A kernel's frames, whole or cut.
+pub(crate) type Frames<F, K> = Pieces<<F as Format>::Word, Source<K>>;
+
+/// The table of an address space.
+pub trait SpaceTable<G: Radix, F: Format, N: Nodes<Word = F::Word>>:
+    Table<'static> + Sized + 'static
+{
+    /// Its cursor.
+    type Walk<'c>: Walk;
+
+    /// Returns an empty table, which borrows what `lender` lends.
+    ///
+    /// # Errors
+    ///
+    /// [`Error::NoMemory`].
+    fn new(nodes: &'static N, lender: Option<&'static Self>) -> Result<Self, Error>;
+
+    /// Returns what a root register leads to. The table is at the physical address `at`.
+    fn root(&self, at: PhysAddr) -> PhysAddr;
+
+    /// Returns the slot of a page, if a change of it can be one store.
+    fn slot<'w>(turn: &'w mut Turn<'_, 'static, Self>, page: Vpn) -> Option<mpt::Slot<'w, 'static, G, F, N>>;
+
+    /// Returns a cursor at a page.
+    ///
+    /// # Errors
+    ///
+    /// [`Error::OutOfRange`].
+    fn cursor<'c>(writer: &'c mut Writer<'_, 'static, Self>, page: Vpn) -> Result<Self::Walk<'c>, Error>;
+
+    /// Maps in `child`, an empty table, what this one maps, to the same frames, which nobody may write any more. A frame is
+    /// [shared](Kernel::share) before the child maps it: if that unwinds, the child releases no frame that it does not have.
+    ///
+    /// # Errors
+    ///
+    /// [`Error::NoMemory`]: the frames that the child does not map are no longer shared then.
+    fn copy_on_write<K: Kernel>(
+        &self,
+        writer: &mut Writer<'_, 'static, Self>,
+        child: &mut Writer<'_, 'static, Self>,
+        kernel: &K,
+    ) -> Result<(), Error>;
+}
+
+/// A place in a table.
+pub trait Walk: Owes + fmt::Debug {
+    fn page(&self) -> Vpn;
+    fn look(&self) -> Option<Leaf>;
+    fn entry(&self) -> Entry;
+    fn mark(&mut self, mark: Option<Mark>) -> Result<Entry, Error>;
+    fn fill(&mut self, frame: Pfn, attr: Attr) -> Result<Mark, Error>;
+    fn map(&mut self, frame: Pfn, attr: Attr) -> Result<(), Error>;
+    fn unmap(&mut self) -> Result<Leaf, Error>;
+    fn protect(&mut self, change: Change) -> Result<Leaf, Error>;
+    /// # Safety
+    ///
+    /// As for [`Writer::replace_breaking`].
+    unsafe fn replace_breaking(
+        &mut self,
+        frame: Pfn,
+        attr: Attr,
+        known: &mut dyn FnMut(&Flush),
+    ) -> Result<Leaf, Error>;
+    fn seek(&mut self, page: Vpn) -> Result<(), Error>;
+    fn step(&mut self) -> bool;
+    fn next_mapped(&mut self, last: Vpn) -> Option<Leaf>;
+}
+
+/// Has a cursor's own methods be those of [`Walk`] and [`Owes`].
+macro_rules! walks {
+    ($(($($parameters:tt)*) $cursor:ty;)+) => {$(
+        impl<$($parameters)*> Walk for $cursor {
+            #[inline(always)]
+            fn page(&self) -> Vpn {
+                self.page()
+            }
+            #[inline(always)]
+            fn look(&self) -> Option<Leaf> {
+                self.look()
+            }
+            #[inline(always)]
+            fn entry(&self) -> Entry {
+                self.entry()
+            }
+            #[inline(always)]
+            fn mark(&mut self, mark: Option<Mark>) -> Result<Entry, Error> {
+                self.mark(mark)
+            }
+            #[inline(always)]
+            fn fill(&mut self, frame: Pfn, attr: Attr) -> Result<Mark, Error> {
+                self.fill(frame, attr)
+            }
+            #[inline(always)]
+            fn map(&mut self, frame: Pfn, attr: Attr) -> Result<(), Error> {
+                self.map(frame, attr)
+            }
+            #[inline(always)]
+            fn unmap(&mut self) -> Result<Leaf, Error> {
+                self.unmap()
+            }
+            #[inline(always)]
+            fn protect(&mut self, change: Change) -> Result<Leaf, Error> {
+                self.protect(change)
+            }
+            #[inline(always)]
+            unsafe fn replace_breaking(
+                &mut self,
+                frame: Pfn,
+                attr: Attr,
+                known: &mut dyn FnMut(&Flush),
+            ) -> Result<Leaf, Error> {
+                // SAFETY: the caller's promise.
+                unsafe { self.replace_breaking(frame, attr, known) }
+            }
+            #[inline(always)]
+            fn seek(&mut self, page: Vpn) -> Result<(), Error> {
+                self.seek(page)
+            }
+            #[inline(always)]
+            fn step(&mut self) -> bool {
+                self.step()
+            }
+            #[inline(always)]
+            fn next_mapped(&mut self, last: Vpn) -> Option<Leaf> {
+                self.next_mapped(last)
+            }
+        }
+
+        impl<$($parameters)*> Owes for $cursor {
+            #[inline(always)]
+            fn pending(&self) -> Option<&Retired<'static>> {
+                Some(self.pending())
+            }
+            #[inline(always)]
+            unsafe fn complete(&mut self) {
+                // SAFETY: the caller's promise.
+                unsafe { self.complete() };
+            }
+            fn take(&mut self) -> Retired<'static> {
+                self.take()
+            }
+        }
+    )+};
+}
+
+walks! {
+    (G: Radix, F: Format, N: Nodes<Word = F::Word>) mpt::Cursor<'_, 'static, G, F, N>;
+    (T: Table<'static>) AnyCursor<'_, 'static, T>;
+}
+
+/// A multi-level table ([`tlbkit_pagetable::mpt`]): what hardware walks, and the table of
+/// [`Mips32`](crate::arch::Mips32) unless another one is asked for.
+#[derive(Debug)]
+pub struct MultiLevel;
+
+impl<G: Radix, F: Format> TableKind<G, F> for MultiLevel {
+    type Storage<K: Kernel> = Direct<F::Word, Shared, Source<K>>;
+    type Table<K: Kernel> = Mpt<'static, G, F, Self::Storage<K>>;
+
+    #[inline(always)]
+    fn storage<K: Kernel>(frames: &'static Frames<F, K>) -> &'static Self::Storage<K> {
+        frames.frames()
+    }
+}
+
+impl<G: Radix, F: Format, N: Nodes<Word = F::Word> + 'static> SpaceTable<G, F, N> for Mpt<'static, G, F, N> {
+    type Walk<'c> = mpt::Cursor<'c, 'static, G, F, N>;
+
+    #[inline]
+    fn new(nodes: &'static N, lender: Option<&'static Self>) -> Result<Self, Error> {
+        lender.map_or_else(|| Self::new(nodes), Self::sharing)
+    }
+
+    #[inline]
+    fn root(&self, _at: PhysAddr) -> PhysAddr {
+        PhysAddr::new(self.root().get())
+    }
+
+    #[inline(always)]
+    fn slot<'w>(turn: &'w mut Turn<'_, 'static, Self>, page: Vpn) -> Option<mpt::Slot<'w, 'static, G, F, N>> {
+        turn.slot(page)
+    }
+
+    #[inline(always)]
+    fn cursor<'c>(writer: &'c mut Writer<'_, 'static, Self>, page: Vpn) -> Result<Self::Walk<'c>, Error> {
+        writer.cursor(page)
+    }
+
+    #[inline(always)]
+    fn copy_on_write<K: Kernel>(
+        &self,
+        writer: &mut Writer<'_, 'static, Self>,
+        child: &mut Writer<'_, 'static, Self>,
+        kernel: &K,
+    ) -> Result<(), Error> {
+        writer.copy_on_write(child, |run| kernel.share(run), |payload| kernel.share_payload(payload))
+    }
+}
