@@ -70,7 +70,7 @@ pub(crate) struct BootArgs {
     #[arg(long)]
     cpu: Option<String>,
     /// Tables to boot, as `tlblab tables` names them, with `S8k/` or `S128k/` in front for a software TLB cache
-    /// [default: all]
+    /// [default: all]. With --machine mips32: `guarded`, the page tables of all address spaces [default: multi-level ones]
     #[arg(long, value_name = "NAME", num_args = 1.., value_delimiter = ',')]
     table: Vec<String>,
     /// How many CPUs
@@ -188,7 +188,8 @@ impl BootArgs {
 ///
 /// If something is missing, a boot goes wrong or a check fails.
 pub(crate) fn run(args: &BootArgs) -> anyhow::Result<()> {
-    for table in &args.table {
+    let of_machine = args.machine.is_some() && is_guarded(args);
+    for table in args.table.iter().filter(|_| !of_machine) {
         let alone = table.strip_prefix("S8k/").or(table.strip_prefix("S128k/")).unwrap_or(table);
         let names: Vec<_> =
             TABLES.into_iter().filter(|name| !name.contains('/')).chain(SMALL_NODES).collect();
@@ -317,6 +318,7 @@ fn kernel_on(machine: Architecture, args: &BootArgs) -> anyhow::Result<()> {
         inject: args.inject.map(Inject::name),
         witness: args.witness,
         interrupts: args.shootdown == Some(Shootdown::Interrupts),
+        guarded: is_guarded(args),
         json: args.json,
     })
 }
@@ -325,18 +327,31 @@ fn kernel_on(machine: Architecture, args: &BootArgs) -> anyhow::Result<()> {
 fn check_machine(machine: Architecture, args: &BootArgs) -> anyhow::Result<()> {
     let given = [
         ("--cpu", args.cpu.is_some() && machine != Architecture::Aarch64),
-        ("--table", !args.table.is_empty()),
+        ("--table", !args.table.is_empty() && !(is_guarded(args) && machine == Architecture::Mips32)),
         ("--root", args.root != Root::ErrorEpc),
         ("--big-endian", args.big_endian),
         ("--work", args.work.is_some()),
     ];
     none_of(&given, "--machine")?;
+    if args.witness && is_guarded(args) {
+        misused!(
+            "--witness does not go with --table {GUARDED}: it knows the tables that hardware could walk"
+        );
+    }
     if args.shootdown.is_some() && machine != Architecture::Aarch64 {
         misused!(
             "--shootdown wants --machine aarch64: no other one flushes the TLBs of others by an instruction"
         );
     }
     Ok(())
+}
+
+/// The name of the tables that examples/kernel has on MIPS32 if it is told so.
+const GUARDED: &str = "guarded";
+
+/// Tells whether address spaces are to have guarded tables.
+fn is_guarded(args: &BootArgs) -> bool {
+    args.table == [GUARDED]
 }
 
 impl Inject {
@@ -553,6 +568,15 @@ mod tests {
             }
         }
         assert!(check(&["--machine", "aarch64", "--table", "MPT"]).is_err());
+        assert_eq!(check(&["--machine", "mips32", "--table", "guarded"]), Ok(()));
+        for words in [["riscv64", "--table", "guarded"], ["mips32", "--table", "MPT"]] {
+            assert!(
+                check(&[&["--machine"], &words[..]].concat()).unwrap_err().contains("--table"),
+                "{words:?}"
+            );
+        }
+        let witnessed = check(&["--machine", "mips32", "--table", "guarded", "--witness"]).unwrap_err();
+        assert!(witnessed.contains("--witness"), "{witnessed}");
     }
 
     /// The names that the kernels know are those of the command line.

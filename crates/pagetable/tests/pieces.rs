@@ -120,7 +120,7 @@ fn nodes_of_all_sizes_are_apart_and_cleared_and_their_frames_go_back() {
     let mut refused = 0;
     for round in 0..if cfg!(miri) { 300 } else { 100_000 } {
         // Phases in which more come than go, and the other way round.
-        let grows = round / (FRAMES * 40) % 2 == 0;
+        let grows = (round / (FRAMES * 40)).is_multiple_of(2);
         if next(&mut state) % 8 < if grows { 5 } else { 3 } {
             let words = SIZES[next(&mut state) % SIZES.len()];
             match take(&nodes, &places, words, round as u32 + 1) {
@@ -170,7 +170,7 @@ fn several_threads_take_and_free() {
             scope.spawn(move || {
                 let (mut state, mut own) = (0x9876_5432 + u64::from(thread), Vec::new());
                 for round in 0..20_000_u32 {
-                    if next(&mut state) % 2 == 0 {
+                    if next(&mut state).is_multiple_of(2) {
                         let words = [3, 16, 1024][next(&mut state) % 3];
                         own.extend(take(nodes, &BTreeMap::new(), words, thread << 24 | round));
                     } else if !own.is_empty() {

@@ -15,7 +15,17 @@ use crate::Kernel;
 use crate::table::{Frames, SpaceTable, TableKind};
 
 /// A guarded table ([`tlbkit_pagetable::gpt`]) of nodes of 16 slots: [`Mips32<Guarded>`](crate::arch::Mips32). It takes memory for
-/// what is mapped, wherever that is; [`crate::arch`] has what it costs, and what it cannot do.
+/// what is mapped, wherever that is; [`crate::arch`] has what it costs, and what it cannot do. Its nodes are small: those of one size,
+/// of all address spaces, share frames.
+///
+/// It has no part that address spaces share:
+///
+/// ```compile_fail,E0599
+/// # use tlbkit::{AddressSpace, Guarded, Kernel, Mmu, Pages, arch};
+/// fn lend<K: Kernel<Machine = arch::Mips32<Guarded>>>(mmu: &'static Mmu<K>, pages: Pages) {
+///     let _ = AddressSpace::lending(mmu, pages);
+/// }
+/// ```
 #[derive(Debug)]
 pub struct Guarded;
 

@@ -371,6 +371,32 @@ fn first_refill<T: Handled>() -> u64 {
     spent
 }
 
+#[test]
+fn a_guarded_table_takes_a_part_of_a_frame() {
+    assert_eq!(frames_of_small_spaces::<MultiLevel>(), 300);
+    assert_eq!(frames_of_small_spaces::<Guarded>(), 101);
+}
+
+/// Returns how many frames a hundred address spaces take that have one page each.
+fn frames_of_small_spaces<T: Handled>() -> usize {
+    let mmu = Host::<T>::machine();
+    let host = mmu.kernel();
+    let frame = host.data(1);
+    let before = host.in_use();
+    let spaces: Vec<_> = (0..100)
+        .map(|number| {
+            let space = AddressSpace::new(mmu).unwrap();
+            host.share(Run { first: frame, len: 1, dirty: false });
+            space.map(page(number), frame, RW).unwrap();
+            space
+        })
+        .collect();
+    let taken = host.in_use() - before;
+    drop(spaces);
+    assert_eq!(host.in_use(), before);
+    taken
+}
+
 /// A process as it should be: what each of its pages holds, and whether it may be written.
 #[derive(Clone, Default)]
 struct Model(BTreeMap<usize, (u32, bool)>);

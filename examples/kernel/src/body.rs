@@ -6,6 +6,8 @@
 //!                                       a leaf
 //! ```
 //!
+//! Where entries hold no payload ([`MARKS`]) the page of the disk is noted here, and the entry is empty.
+//!
 //! The disk may have what a frame holds, too, until that is written; [`frames`] knows.
 
 use spin::RelaxStrategy as _;
@@ -14,7 +16,7 @@ use tlbkit_superpage::{Refusal, Superpage};
 
 use crate::disk::Slot;
 use crate::growth::{Growth, Miss};
-use crate::memory::{Serving, Space};
+use crate::memory::{Edit, MARKS, Serving, Space};
 use crate::report::{Count, REPORT};
 use crate::{arch, faults, frames, witness, words};
 
@@ -49,9 +51,15 @@ struct Page {
     write: bool,
     /// Whether it has missed in a TLB since the clock's hand was there: the accessed bit of a machine that has none.
     missed: bool,
+    /// The page of the disk that has it, where entries hold no marks.
+    slot: Option<Slot>,
 }
 
 impl Page {
+    const fn new(write: bool) -> Self {
+        Self { write, missed: false, slot: None }
+    }
+
     fn attr(self) -> Attr {
         let read = Attr::READ | Attr::USER;
         if self.write { read | Attr::WRITE } else { read }
@@ -113,6 +121,14 @@ impl Body {
         self.space.lookup(address(index))
     }
 
+    /// Returns what the entry for a page holds, or would hold.
+    fn entry(&self, index: usize) -> Entry {
+        match self.pages[index].and_then(|page| page.slot) {
+            Some(slot) => Entry::Mark(slot.mark()),
+            None => self.space.entry(address(index)),
+        }
+    }
+
     fn all(&self, part: Part, reserved: bool) -> Result<(), Refused> {
         let fit = self.pages[part.indices()].iter().all(|page| page.is_some() == reserved);
         if fit { Ok(()) } else { Err(Refused::Wrong) }
@@ -121,7 +137,7 @@ impl Body {
     /// Reserves pages, which are full of zeros when they are first used.
     pub(crate) fn reserve(&mut self, part: Part, write: bool) -> Result<(), Refused> {
         self.all(part, false)?;
-        self.pages[part.indices()].fill(Some(Page { write, missed: false }));
+        self.pages[part.indices()].fill(Some(Page::new(write)));
         Ok(())
     }
 
@@ -176,7 +192,7 @@ impl Body {
         let part = Part::new(first, pages.len()).map_err(|_| Refusal::NotHere)?;
         let Some(Page { write, .. }) = self.pages[part.first] else { return Err(Refusal::NotHere) };
         let fits = |index: usize| {
-            let is_ours = match self.space.entry(address(index)) {
+            let is_ours = match self.entry(index) {
                 Entry::Empty => true,
                 Entry::Leaf(leaf) => leaf.size != PageSize::K4 || frames::is_sole(leaf.frame),
                 Entry::Mark(_) => false,
@@ -235,7 +251,11 @@ impl Body {
         }
         witness::lowering(part.pages(), || self.space.unmap(part.pages()))?;
         self.growth.unmapped(part.pages());
-        self.pages[part.indices()].fill(None);
+        self.pages[part.indices()]
+            .iter_mut()
+            .filter_map(Option::take)
+            .filter_map(|page| page.slot)
+            .for_each(Slot::release);
         Ok(())
     }
 
@@ -325,7 +345,7 @@ impl Body {
     pub(crate) fn put_in(&mut self, at: usize, frames: &[Pfn]) -> Result<(), Refused> {
         let part = Part::new(at, frames.len())?;
         self.all(part, false)?;
-        let page = Page { write: true, missed: false };
+        let page = Page::new(true);
         self.space.map_each(part.pages(), frames.iter().copied(), page.attr())?;
         self.pages[part.indices()].fill(Some(page));
         Ok(())
@@ -335,7 +355,10 @@ impl Body {
     pub(crate) fn fault(&mut self, at: VirtAddr, access: Access) -> Result<(), Refused> {
         match self.space.fault(at, access)? {
             Fault::Retry => Ok(()),
-            Fault::NotMapped => self.fetch(at, access, None),
+            Fault::NotMapped => {
+                let page = self.pages.get(at.get().wrapping_sub(WINDOW) >> PageSize::K4.shift());
+                self.fetch(at, access, page.copied().flatten().and_then(|page| page.slot))
+            }
             Fault::Swapped(slot) => self.fetch(at, access, Some(Slot::of(Mark::Payload(slot)))),
             Fault::CopyOnWrite(leaf) => self.unshare(at, leaf),
             Fault::NoRight(_) | Fault::Closed(_) | Fault::Guard => Err(Refused::Wrong),
@@ -353,7 +376,15 @@ impl Body {
             Some(slot) => {
                 slot.read(frames::words(frame));
                 // What the entry had of the disk, the frame has now.
-                self.space.fill(at, frame, page.attr()).map(|_| frames::keep_slot(frame, slot))
+                let filled = if MARKS {
+                    self.space.fill(at, frame, page.attr()).map(drop)
+                } else {
+                    self.space.map(Pages::one(vpn(index)), frame, page.attr())
+                };
+                filled.map(|()| {
+                    frames::keep_slot(frame, slot);
+                    self.pages[index] = Some(Page { slot: None, ..page });
+                })
             }
         };
         if let Err(error) = mapped {
@@ -389,6 +420,7 @@ impl Body {
         let window = Part { first: 0, len: PAGES };
         self.alone(window)?;
         let space = witness::lowering(window.pages(), || self.space.fork())?;
+        self.pages.iter().flatten().filter_map(|page| page.slot).for_each(Slot::share);
         Ok(Self { space, growth: Growth::new(), pages: self.pages })
     }
 
@@ -413,20 +445,29 @@ impl Body {
         idle.iter().for_each(|&(_, frame)| frames::share(frame));
         // Each frame that the disk does not have yet, with its place there; and those that it has.
         let (mut fresh, mut kept) = (heapless::Vec::<_, SWEEP>::new(), heapless::Vec::<_, SWEEP>::new());
-        let swept = self.space.edit(|edit| {
+        let Self { space, pages, .. } = self;
+        let mut note = |edit: &mut Edit<'_>, index: usize, slot: Slot| match &mut pages[index] {
+            Some(page) if !MARKS => {
+                let had = page.slot.replace(slot);
+                // Nothing is mapped there if another page of the disk had it.
+                if had.is_some() { Ok(None) } else { edit.cursor(address(index))?.unmap().map(Some) }
+            }
+            _ => Ok(edit.mark(address(index), slot.mark())?.leaf()),
+        };
+        let swept = space.edit(|edit| {
             for &(index, _) in &used {
                 edit.protect(Pages::one(vpn(index)), Change::clear(Attr::ACCESSED))?;
             }
             for &(index, frame) in &idle {
                 let slot = Slot::take().ok_or(Error::NoRoom)?;
-                let was = edit.mark(address(index), slot.mark())?;
+                let was = note(edit, index, slot)?;
                 // The leaf says what hardware noted up to that store.
-                let written = was.leaf().is_none_or(|leaf| leaf.attr.contains(Attr::DIRTY));
+                let written = was.is_none_or(|leaf| leaf.attr.contains(Attr::DIRTY));
                 match frames::slot(frame).filter(|_| !written && !frames::was_written(frame)) {
                     None => drop(fresh.push((frame, slot))),
                     Some(old) => {
                         old.share();
-                        edit.mark(address(index), old.mark())?;
+                        note(edit, index, old)?;
                         slot.release();
                         let _ = kept.push((frame, old));
                     }
@@ -447,6 +488,12 @@ impl Body {
         REPORT.add(Count::PagedOut, idle.len());
         REPORT.add(Count::Operations, usize::from(!used.is_empty() || !idle.is_empty()));
         idle.len()
+    }
+}
+
+impl Drop for Body {
+    fn drop(&mut self) {
+        self.pages.iter().flatten().filter_map(|page| page.slot).for_each(Slot::release);
     }
 }
 

@@ -5,7 +5,7 @@ use core::sync::atomic::Ordering;
 
 use tlbkit::{Attr, Error, PageSize, Pages, Pfn, VirtAddr};
 
-use crate::memory::{MMU, Space};
+use crate::memory::{MMU, Space, sharing};
 use crate::report::REPORT;
 use crate::{arch, frames};
 
@@ -31,7 +31,7 @@ fn each(mut f: impl FnMut(VirtAddr) -> Result<(), Error>) -> Result<usize, Error
 
 /// Measures everything, for the row. The machine's counter of instructions goes up by `unit` for each.
 pub(crate) fn measure(kernel: &Space, unit: usize) -> Result<(), Error> {
-    let space = Space::sharing(kernel)?;
+    let space = sharing(kernel)?;
     space.activate()?;
     let frame = || frames::take().ok_or(Error::NoMemory { wanted: 1, pending: 0 });
     let [one, other] = [frame()?, frame()?];

@@ -5,14 +5,14 @@ use core::sync::atomic::Ordering;
 use tlbkit::{Attr, PageSize, Pages, VirtAddr};
 
 use crate::frames;
-use crate::memory::Space;
+use crate::memory::{Space, sharing};
 
 /// The bytes of a word.
 const WORD: usize = size_of::<usize>();
 
 /// Returns an address space with the programs, and where they begin.
 pub(crate) fn load(kernel: &Space, file: &[u8]) -> (Space, usize) {
-    let space = Space::sharing(kernel).expect("there is memory for an address space");
+    let space = sharing(kernel).expect("there is memory for an address space");
     let number = |at: usize, len: usize| {
         let bytes = file.get(at..at + len).expect("the file is whole");
         bytes.iter().rev().fold(0, |number, &byte| number << 8 | usize::from(byte))

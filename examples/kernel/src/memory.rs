@@ -14,6 +14,9 @@ use crate::{arch, faults, frames, time, witness};
 
 pub(crate) type Space = AddressSpace<Machine, CPUS>;
 
+/// Changes of an address space.
+pub(crate) type Edit<'e> = tlbkit::Edit<'e, Machine, CPUS>;
+
 /// The machine that the kernel runs on.
 pub(crate) struct Machine;
 
@@ -149,6 +152,33 @@ impl RelaxStrategy for Serving {
     }
 }
 
+/// Whether entries hold marks.
+pub(crate) const MARKS: bool = !cfg!(feature = "guarded");
+
+#[cfg(not(feature = "guarded"))]
+fn lending(pages: Pages) -> Result<Space, Error> {
+    Space::lending(&MMU, pages)
+}
+
+/// Guarded tables lend nothing. Where they are, the kernel's memory needs no table.
+#[cfg(feature = "guarded")]
+fn lending(_pages: Pages) -> Result<Space, Error> {
+    const { assert!(arch::MAPPED_LEN == 0, "this machine's tables are multi-level") };
+    Space::new(&MMU)
+}
+
+/// Returns an empty address space for programs, with the kernel's half.
+#[cfg(not(feature = "guarded"))]
+pub(crate) fn sharing(kernel: &Space) -> Result<Space, Error> {
+    Space::sharing(kernel)
+}
+
+/// Returns an empty address space for programs.
+#[cfg(feature = "guarded")]
+pub(crate) fn sharing(_kernel: &Space) -> Result<Space, Error> {
+    Space::new(&MMU)
+}
+
 /// Fills the lists of free frames, and returns the kernel's own address space: memory, mapped one to one where the machine
 /// does not show it anyway.
 pub(crate) fn prepare() -> Result<Space, Error> {
@@ -158,7 +188,7 @@ pub(crate) fn prepare() -> Result<Space, Error> {
         let count = len >> PageSize::K4.shift();
         Pages::count(VirtAddr::new(at).vpn(PageSize::K4), count).ok_or(Error::NoRoom)
     };
-    let kernel = Space::lending(&MMU, pages(arch::KERNEL, arch::KERNEL_LEN)?)?;
+    let kernel = lending(pages(arch::KERNEL, arch::KERNEL_LEN)?)?;
     if arch::MAPPED_LEN == 0 {
         return Ok(kernel);
     }

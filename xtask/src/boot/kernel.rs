@@ -113,6 +113,8 @@ pub(super) struct Boot<'a> {
     pub(super) witness: bool,
     /// A CPU's TLB is flushed by that CPU alone, where another one could.
     pub(super) interrupts: bool,
+    /// Address spaces have guarded page tables.
+    pub(super) guarded: bool,
     pub(super) json: bool,
 }
 
@@ -179,11 +181,15 @@ fn outcome(line: &Line, rows: &[Value], status: ExitStatus) -> anyhow::Result<()
 /// Returns the folder with the kernel and its programs. The one for one CPU has no shootdown in it.
 fn build(shell: &Shell, boot: &Boot<'_>) -> anyhow::Result<PathBuf> {
     let board = &boot.board;
-    let features: Vec<_> =
-        [(boot.cpus == 1, "one-cpu"), (boot.witness, "witness"), (boot.interrupts, "interrupts")]
-            .into_iter()
-            .filter_map(|(wanted, feature)| wanted.then_some(feature))
-            .collect();
+    let features: Vec<_> = [
+        (boot.cpus == 1, "one-cpu"),
+        (boot.witness, "witness"),
+        (boot.interrupts, "interrupts"),
+        (boot.guarded, "guarded"),
+    ]
+    .into_iter()
+    .filter_map(|(wanted, feature)| wanted.then_some(feature))
+    .collect();
     let folder = ["kernel"].iter().chain(&features).copied().collect::<Vec<_>>().join("-");
     let folder = places::target().join(folder);
     let words = if board.builds_core { "+nightly build -Z build-std=core" } else { "build" };

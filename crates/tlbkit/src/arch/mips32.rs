@@ -17,9 +17,11 @@ const fn root(node: PhysAddr, asid: Asid) -> usize {
 /// MIPS32 with one CPU, or with caches that nothing keeps coherent: a table of two levels in kseg0, which a refill handler
 /// walks. Each leaf entry is a word for `EntryLo` as it is.
 ///
+/// `Mips32<Guarded>` has a [guarded table](Guarded) instead: [`crate::arch`] says what that costs.
+///
 /// The root value is the physical address of the root node with the ASID in its low 8 bits. [`Kernel::load`] writes the
 /// ASID to `EntryHi` and the node's address in kseg0, the root value without its low 12 bits plus 2 GiB, to where the handler
-/// looks for it. The frames of [`Kernel::take_frame`] are below 512 MiB, where kseg0 shows them.
+/// looks for it. If the table is guarded, its root word is there and not a node: the handler is one of `Root::Cell`. The frames of [`Kernel::take_frame`] are below 512 MiB, where kseg0 shows them.
 ///
 /// Hardware sets no status bit: the first store to a writable page raises TLB Modified, and
 /// [`AddressSpace::fault`](crate::AddressSpace::fault) sets [`Attr::DIRTY`](crate::Attr::DIRTY). There is no
@@ -49,6 +51,7 @@ unsafe impl<T: TableKind<Va32, format::EntryLoCow>> Machine for Mips32<T> {
 ///
 /// A page of more than 4 KiB is stored word by word while other CPUs miss. So the refill handler must not load it by one TLB entry
 /// together with the page beside it, and no word of it as a page of 4 KiB: `tlbkit_refill::handler::Form` has a flag `shared` for that.
+/// There is no such handler for guarded tables, and so `Mips32Coherent<Guarded>` has pages of 4 KiB alone.
 #[derive(Debug)]
 pub struct Mips32Coherent<T = MultiLevel>(PhantomData<T>);
 

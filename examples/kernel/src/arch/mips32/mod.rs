@@ -36,9 +36,14 @@ pub(crate) use cp0::cpu;
 pub(crate) use refill::{SIZES, conflicts, misses, page_size};
 pub(crate) use timer::set as set_timer;
 use tlbkit::WalkCache;
+#[cfg(not(feature = "guarded"))]
 pub(crate) use tlbkit::arch::Mips32Coherent as Machine;
 use trap as exception;
 pub(crate) use trap::{CONVENTION, More, run};
+
+/// The machine with guarded page tables.
+#[cfg(feature = "guarded")]
+pub(crate) type Machine = tlbkit::arch::Mips32Coherent<tlbkit::Guarded>;
 
 /// The machine's name.
 pub(crate) const NAME: &str = "mips32";

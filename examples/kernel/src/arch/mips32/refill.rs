@@ -15,9 +15,9 @@ use core::mem::MaybeUninit;
 use core::slice;
 
 use spin::Mutex;
-use tlbkit::{Asid, PageSize, Pages, VirtAddr};
+use tlbkit::{Asid, Guarded, PageSize, Pages, VirtAddr};
 use tlbkit_refill::features::Features;
-use tlbkit_refill::handler::{Form, Front, Mpt, Place, Root, Spec, Stlb, Walk, Write};
+use tlbkit_refill::handler::{Form, Front, Gpt, Mpt, Place, Root, Spec, Stlb, Walk, Write};
 use tlbkit_refill::{Block, Log};
 use tlbkit_stlb::{AsidTag, Direct, Invalidate as _, Mips32};
 
@@ -57,12 +57,29 @@ const SPEC: Spec = Spec {
 };
 const _: () = assert!(SPEC.assemble().is_ok(), "the handler does not fit");
 
+/// The handler of guarded tables. The root word changes with the table: the handler loads it from the beginning of the address
+/// space's control block.
+const GUARDED: Spec = Spec {
+    root: Root::Cell,
+    walk: match Gpt::fixed::<<super::Machine as tlbkit::Machine>::Geometry>(Guarded::WIDTH) {
+        Ok(walk) => Walk::Gpt(walk),
+        Err(_) => panic!("nodes of 16 slots"),
+    },
+    form: Form::REPORTING,
+    ..SPEC
+};
+const _: () = assert!(GUARDED.assemble().is_ok(), "the handler does not fit");
+
+/// The handler of this machine's tables.
+const OWN: Spec = if IS_GUARDED { GUARDED } else { SPEC };
+const IS_GUARDED: bool = cfg!(feature = "guarded");
+
 /// Each CPU's vectors, the words that its handler and the kernel share, and what has missed.
 static VECTORS: [Words; CPUS] = [const { Words::new() }; CPUS];
 static BLOCKS: [Block; CPUS] = [const { Block::new() }; CPUS];
 static LOGS: [Log<MISSES>; CPUS] = [const { Log::new() }; CPUS];
 
-/// A root node without an entry, for CPUs that run no address space.
+/// A root node without an entry, or a root word that leads nowhere, for CPUs that run no address space.
 static EMPTY: Words = Words::new();
 
 /// Makes this CPU's TLB and cache, whatever they hold, empty ones, and writes its handler. A CPU calls it once, before it runs
@@ -78,7 +95,7 @@ pub(super) fn prepare() {
     assert!(cache.is_some(), "the window is too small");
     *CACHES[cpu].lock() = cache;
     LOGS[cpu].attach(&BLOCKS[cpu], (&raw const LOGS[cpu]).addr() as u32);
-    let Ok(handler) = (Spec { block: (&raw const BLOCKS[cpu]).addr() as u32, ..SPEC }).assemble() else {
+    let Ok(handler) = (Spec { block: (&raw const BLOCKS[cpu]).addr() as u32, ..OWN }).assemble() else {
         panic!("the handler of a block in kseg0 fits");
     };
     let vectors = (&raw const VECTORS[cpu]).expose_provenance();
@@ -89,7 +106,7 @@ pub(super) fn prepare() {
         cp0::status::write(BOOT_VECTORS);
         cp0::ebase::write(vectors as u32);
         cp0::status::write(0);
-        cp0::context::write(SPEC.context() + window as u32);
+        cp0::context::write(OWN.context() + window as u32);
         set_root(0);
     }
 }
@@ -123,9 +140,14 @@ pub(crate) fn conflicts() -> usize {
 pub(crate) const ALONE: bool = CPUS == 1;
 
 /// The sizes that pages grow to. Alone, those of TLB entries, which map pairs: of pages of 4, 16 and 64 KiB. Beside other CPUs a pair
-/// of 4 KiB, and single pages of 64 and 256 KiB: of these an entry maps half.
-pub(crate) const SIZES: &[PageSize] =
-    if ALONE { &[size(13), size(15), size(17)] } else { &[size(13), size(16), size(18)] };
+/// of 4 KiB, and single pages of 64 and 256 KiB: of these an entry maps half. In guarded tables pages do not grow.
+pub(crate) const SIZES: &[PageSize] = if IS_GUARDED {
+    &[]
+} else if ALONE {
+    &[size(13), size(15), size(17)]
+} else {
+    &[size(13), size(16), size(18)]
+};
 
 const fn size(shift: u32) -> PageSize {
     match PageSize::from_shift(shift) {
