@@ -140,7 +140,7 @@ fn doctests(shell: &Shell) -> anyhow::Result<()> {
 }
 
 /// Every table in the kernel for MIPS32, then four CPUs; the kernel with programs on RISC-V, on MIPS32 and on x86-64, on one CPU
-/// and on four, and on four of AArch64.
+/// and on four, and on four of AArch64; on MIPS32 with guarded tables too.
 fn boot(shell: &Shell) -> anyhow::Result<()> {
     shell.run(&Line::new("cargo", "xtask boot"))?;
     for line in [
@@ -148,6 +148,7 @@ fn boot(shell: &Shell) -> anyhow::Result<()> {
         "riscv64 --cpus 4",
         "mips32",
         "mips32 --cpus 4",
+        "mips32 --cpus 4 --table guarded",
         "x86_64",
         "x86_64 --cpus 4",
         "aarch64 --cpus 4",

@@ -85,7 +85,7 @@ fn take(nodes: &Storage<'_>, taken: &BTreeMap<usize, usize>, words: usize, mark:
         assert_eq!(((*record).swap(mark, Ordering::Relaxed), record), (0, nodes.link(node)));
         for word in 0..words {
             assert_eq!(nodes.read(node, word), 0, "word {word} of {words}");
-            nodes.put(node, word, mark);
+            nodes.store_relaxed(node, word, mark);
         }
     }
     Some(Taken { node, words, mark })
