@@ -24,6 +24,8 @@ mod bench;
 mod bookkeeping;
 mod boot;
 mod check;
+#[cfg(test)]
+mod contributing;
 mod demo;
 mod doc;
 mod explore;
