@@ -1,4 +1,29 @@
 //! New subtrees: the leaves and nodes that a span gets in an empty slot. No walker reaches them before they are linked.
+//!
+//! ```text
+//!   the slot, empty          the span's addresses differ first in bit b: the uppermost node's digit ends there
+//!      |
+//!   +-----+-----+-----+-----+
+//!   |     |  *  |  *  |  *  |   top: made first, for the whole span
+//!   +-----+-----+-----+-----+
+//!            |     |     `---> leaf 3, made last
+//!            |     `---------> a node, made when the walk for the next page comes to its slot
+//!            `---------------> leaf 1, made after `top`
+//! ```
+//!
+//! | term | here |
+//! |-|-|
+//! | span | the pages to be mapped, as their first and last address |
+//! | part | what of the span is in one slot |
+//! | top | the uppermost new node: the edge that is returned, for the caller to link |
+//! | node, at | where the walk for the next page is: the lowest node that is there, and the page's address |
+//! | ceiling | the position above the slot's highest bit: no digit of a new node goes beyond it |
+//! | floor | the lowest position at which a digit may begin: above the leaves, or above what a larger page covers |
+//! | done | a leaf, or a node whose slots larger pages fill: nothing more is made below it |
+//! | worth | a span is worth a leaf if it fills at least half of it, or if there is no smaller leaf |
+//!
+//! How wide a new node of an adaptive table is ([`choose`](Gpt::choose)): `n` entries take `n - 1` nodes of two slots. So the node
+//! gets the most slots whose bytes are no more than those of the `n - 1` nodes that it takes the place of.
 
 use super::Gpt;
 use super::guard::{agree, digit, low};

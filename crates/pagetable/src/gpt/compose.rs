@@ -8,6 +8,21 @@
 //!   one page, the other half mapped in this size              | leaf | leaf | leaf | leaf |   the other's leaf is copied
 //!   both pages                                                | leaf | leaf | leaf | leaf |
 //! ```
+//!
+//! | term | here |
+//! |-|-|
+//! | span, part | the pages to be mapped; those of them in one pair |
+//! | pair, unit | two neighbouring pages of the span's size, which one leaf has; `2^unit` bytes |
+//! | half | how many slots one page of the pair takes |
+//! | new | the node that is filled, and what is to be around the span in it ([`Fresh`], [`Around`]) |
+//! | old | the node that stood in its place, or the one entry that did |
+//! | lone | a node that would have one entry: none is taken, and the entry itself takes the place |
+//! | run | the slots in a row that lead to one leaf; it counts as one entry |
+//!
+//! A node is never changed slot by slot where a page needs several: a walker would find one page in some of them and
+//! another in the rest. So a new node is filled, with the entries of the old one around the span
+//! ([`renew`](Gpt::renew)), linked by one store, and then whatever the new one does not lead to is let go
+//! ([`let_go`](Gpt::let_go)).
 
 use super::Gpt;
 use super::guard::{agree, digit, low};

@@ -32,6 +32,26 @@
 //! links one chain to the end of the other, builds a segment, publishes and retires. If both chains of a pair are longer than
 //! [`SHORT`], the table stays as it is: nothing goes through them to find an end.
 //!
+//! # Reserving while the table grows
+//!
+//! A range that is mapped reserves its buckets first, and fails, if it fails, before anything has changed
+//! ([`reserve`](Hashed::reserve)). A block without a bucket gets one in one of two ways:
+//!
+//! | its chain's first bucket | reserved |
+//! |-|-|
+//! | free | **claimed**: it gets the block's tag with a mark, so that it matches nothing and is free for no other block |
+//! | in use | an overflow bucket from the storage, linked when the block is written |
+//!
+//! Only then the table is made large enough for the blocks to come ([`make_room`](Hashed::make_room)), so it may split
+//! between the reservation and the stores. What was reserved is still enough:
+//!
+//! - A split copies a claimed bucket, tag and all, to the side that the tag's hash belongs to, and that is where the block
+//!   looks for it.
+//! - A block with an overflow bucket may find its first bucket free after the split. It takes that one, and the overflow
+//!   bucket goes back to the storage.
+//! - A merge would bring two claims into one first bucket, and one of the two blocks would need an overflow bucket that was
+//!   not reserved. So none is made in between.
+//!
 //! # Walkers
 //!
 //! Nothing is ever out of reach for a walk that begins. A walk that is under way can be led astray by one thing alone: it is in
