@@ -37,7 +37,7 @@ impl<'n, G: Geometry, N: Nodes<Word = u64>> Own<'n, G, N> {
         let index = pages.first().get() / units::<G>(0) % slots::<G>();
         if wanted > 1 && self.link(self.root, index).is_none() {
             let node = self.nodes.take(slots::<G>()).ok_or_else(|| Error::no_memory(wanted, self.nodes.held()))?;
-            self.store_relaxed(self.root, index, Compact::link(node));
+            self.publish(self.root, index, Compact::link(node));
             self.live(self.root, 1);
             self.tally.node(1, Self::BYTES);
         }
@@ -58,7 +58,7 @@ impl<'n, G: Geometry, N: Nodes<Word = u64>> Own<'n, G, N> {
 
     /// Zeroes a node that a walker may be in.
     pub(super) fn wipe(&self, node: NodeAddr) {
-        (0..slots::<G>()).for_each(|index| self.store_relaxed(node, index, 0));
+        (0..slots::<G>()).for_each(|index| self.publish(node, index, 0));
     }
 
     /// Retires a node that is linked still.
@@ -74,7 +74,7 @@ impl<'n, G: Geometry, N: Nodes<Word = u64>> Own<'n, G, N> {
             return self.live(below, 0);
         }
         if (0..slots::<G>()).all(|index| self.word(below, index) == 0) {
-            self.store_relaxed(node, index, 0);
+            self.publish(node, index, 0);
             self.live(node, -1);
         }
         1

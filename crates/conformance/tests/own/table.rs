@@ -92,7 +92,7 @@ impl<'n, G: Geometry, N: Nodes<Word = u64>> Own<'n, G, N> {
         Some(self.word(node, index)).filter(|&word| Compact::is_link(word)).map(Compact::node)
     }
 
-    fn store_relaxed(&self, node: NodeAddr, index: usize, word: u64) {
+    fn publish(&self, node: NodeAddr, index: usize, word: u64) {
         // SAFETY: as above.
         unsafe { self.nodes.publish(node, index, word) };
     }
@@ -214,7 +214,7 @@ impl<'n, G: Geometry, N: Nodes<Word = u64>> Own<'n, G, N> {
     ) {
         for (index, part) in parts::<G>(level, pages) {
             if level == to {
-                self.store_relaxed(node, index, *word);
+                self.publish(node, index, *word);
                 *word = word.advance(Compact::STEP, units::<G>(to));
                 self.live(node, 1);
                 self.tally.ptes(1);
@@ -223,7 +223,7 @@ impl<'n, G: Geometry, N: Nodes<Word = u64>> Own<'n, G, N> {
             } else if let Some(below) = stock.next(0) {
                 let below = planted!(OtherTable, below, self.others(below));
                 self.fill(below, level + 1, part, to, word, stock);
-                self.store_relaxed(node, index, Compact::link(below));
+                self.publish(node, index, Compact::link(below));
                 self.live(node, 1);
                 self.tally.node(1, Self::BYTES);
             }
@@ -242,7 +242,7 @@ impl<'n, G: Geometry, N: Nodes<Word = u64>> Own<'n, G, N> {
         for (index, part) in parts::<G>(level, pages) {
             let word = self.word(node, index);
             if Compact::is_leaf(word, level + 1 == LEVELS) {
-                self.store_relaxed(node, index, 0);
+                self.publish(node, index, 0);
                 let leaf = leaf::<G>(word, level, part.first());
                 self.tally.ptes(-1);
                 self.live(node, -1);
@@ -258,7 +258,7 @@ impl<'n, G: Geometry, N: Nodes<Word = u64>> Own<'n, G, N> {
                 let left = planted!(RetiredFirst, left, self.unlink_late(node, index, below, level));
                 let left = planted!(KeptEmpty, left, 1);
                 if left == 0 {
-                    self.store_relaxed(node, index, 0);
+                    self.publish(node, index, 0);
                     self.live(node, -1);
                     self.retire(batch, below, true);
                 }
@@ -295,7 +295,7 @@ impl<'n, G: Geometry, N: Nodes<Word = u64>> Own<'n, G, N> {
             if let Some(below) = self.link(node, index) {
                 self.edit(below, level + 1, part, change);
             } else if Compact::is_leaf(word, level + 1 == LEVELS) {
-                self.store_relaxed(node, index, Compact::change(word, change, true));
+                self.publish(node, index, Compact::change(word, change, true));
             }
         }
     }
@@ -360,9 +360,9 @@ impl<'n, G: Geometry, N: Nodes<Word = u64>> Own<'n, G, N> {
             match below {
                 None if level < to => {
                     let leaf = leaf::<G>(self.word(node, index), level, part.first());
-                    planted!(ZeroedFirst, (), self.store_relaxed(node, index, 0));
+                    planted!(ZeroedFirst, (), self.publish(node, index, 0));
                     if let Some(below) = self.split(leaf, level + 1, to, stock) {
-                        self.store_relaxed(node, index, Compact::link(below));
+                        self.publish(node, index, Compact::link(below));
                         self.tally.ptes(-1);
                         batch.touch(FlushScope::Everywhere, part);
                     }
@@ -380,7 +380,7 @@ impl<'n, G: Geometry, N: Nodes<Word = u64>> Own<'n, G, N> {
                     let attr = planted!(StatusDropped, attr, first.attr);
                     let size = planted!(StaleSize, size, first.size);
                     if let Ok(word) = Compact::leaf(first.frame, size, attr, false) {
-                        self.store_relaxed(node, index, word);
+                        self.publish(node, index, word);
                         self.tally.ptes(1);
                         batch.touch(FlushScope::Everywhere, part);
                         self.retire_all(batch, below, level + 1);
@@ -400,11 +400,11 @@ impl<'n, G: Geometry, N: Nodes<Word = u64>> Own<'n, G, N> {
             if level == to {
                 let word = Compact::leaf(frame, slot::<G>(level), leaf.attr, level + 1 == LEVELS).ok()?;
                 let word = planted!(LostPage, word, if index == slots::<G>() - 1 { 0 } else { word });
-                self.store_relaxed(node, index, word);
+                self.publish(node, index, word);
                 self.tally.ptes(1);
             } else {
                 let below = self.split(Leaf { frame, ..leaf }, level + 1, to, stock)?;
-                self.store_relaxed(node, index, Compact::link(below));
+                self.publish(node, index, Compact::link(below));
             }
         }
         self.live(node, slots::<G>() as isize);
@@ -433,7 +433,7 @@ impl<'n, G: Geometry, N: Nodes<Word = u64>> Own<'n, G, N> {
                 if self.recount(batch, below, level + 1) > 0 {
                     live += 1;
                 } else {
-                    self.store_relaxed(node, index, 0);
+                    self.publish(node, index, 0);
                     self.retire(batch, below, false);
                 }
             } else if Compact::is_leaf(self.word(node, index), level + 1 == LEVELS) {
@@ -579,7 +579,7 @@ unsafe impl<'n, G: Geometry, N: Nodes<Word = u64>> Table<'n> for Own<'n, G, N> {
         let old = leaf::<G>(word, level, page.first());
         check_attr::<Compact>(attr)?;
         self.space().check_frames(frame, units::<G>(level), old.size)?;
-        self.store_relaxed(node, index(level), Compact::leaf(frame, old.size, attr, level + 1 == LEVELS)?);
+        self.publish(node, index(level), Compact::leaf(frame, old.size, attr, level + 1 == LEVELS)?);
         batch.touch(FlushScope::Everywhere, self.space().pages_of(&old));
         Ok(old)
     }
