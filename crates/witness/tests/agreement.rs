@@ -135,6 +135,9 @@ struct Stale {
     writer: usize,
     /// A link was stored.
     linked: bool,
+    /// It is found by way of a link that no table has; and when it was not any more, and by whose store.
+    through: bool,
+    again: Option<(usize, u64)>,
 }
 
 struct Simple {
@@ -146,6 +149,8 @@ struct Simple {
     loaded: [BTreeSet<u64>; CPUS],
     tlb: [BTreeMap<Key, Option<Stale>>; CPUS],
     visible: [u64; CPUS],
+    /// When a CPU loaded a root last: it sees the stores before that.
+    root_at: [u64; CPUS],
     /// What goes when an invalidation completes: the CPU that executed it, where, what, and its number among those of
     /// that CPU.
     deferred: Vec<(usize, usize, Key, usize)>,
@@ -243,6 +248,9 @@ impl Simple {
                     let key = Self::tagged(root, entry);
                     let new = !self.tlb[cpu].contains_key(&key);
                     self.keep(cpu, key, stale);
+                    if let Some(Some(stale)) = self.tlb[cpu].get_mut(&key) {
+                        stale.through = true;
+                    }
                     for &(by, number) in &by {
                         let fence = self.begun[by][number];
                         if new && self.tlb[cpu].contains_key(&key) && self.covers(by, cpu, &key, fence) {
@@ -274,11 +282,25 @@ impl Simple {
                 self.walk(root, 0, &mut found);
                 said.extend(found.into_iter().map(|entry| Self::tagged(root, entry)));
             }
+            let mut through = BTreeSet::new();
+            for (asid, _, page, entry, _) in self.tlb[cpu].keys() {
+                if let (Some(Entry::Link(next)), Some(root)) = (entry, self.roots[cpu])
+                    && *asid == Some(Self::asid(root))
+                {
+                    let mut found = BTreeSet::new();
+                    self.walk(*next, *page, &mut found);
+                    through.extend(found.into_iter().map(|entry| Self::tagged(root, entry)));
+                }
+            }
             for (key, stale) in &mut self.tlb[cpu] {
                 if said.contains(key) {
                     *stale = None;
+                } else if let Some(stale) = stale {
+                    if stale.through && !through.contains(key) {
+                        (stale.through, stale.again) = (false, Some((writer, self.line)));
+                    }
                 } else if stale.is_none() {
-                    *stale = Some(Stale { line: self.line, writer, linked });
+                    *stale = Some(Stale { line: self.line, writer, linked, through: false, again: None });
                 }
             }
         }
@@ -363,12 +385,20 @@ impl Simple {
             Op::Write { cpu, level, which, slot, .. } => {
                 let at = (node(level, which), slot);
                 let new = self.entry(op);
-                // A CPU that stores to a node, or links one, has its lock from the CPU that stored to it before.
-                let linked = match new {
-                    Some(Entry::Link(next)) if self.placed.contains(&at.0) => next,
-                    _ => at.0,
-                };
-                for (other, when) in [at.0, linked].iter().filter_map(|node| self.last.get(node)) {
+                // A CPU that stores to a node, or links one, has its lock, and those below, from the CPU that stored to it before.
+                let mut locked = BTreeSet::from([at.0]);
+                if let (Some(Entry::Link(next)), true) = (new, self.placed.contains(&at.0)) {
+                    let mut found = BTreeSet::new();
+                    if self.words.get(&at).copied() != new {
+                        self.walk(next, 0, &mut found);
+                    }
+                    locked.insert(next);
+                    locked.extend(found.iter().filter_map(|(_, _, entry, _)| match entry {
+                        Some(Entry::Link(node)) => Some(*node),
+                        _ => None,
+                    }));
+                }
+                for (other, when) in locked.iter().filter_map(|node| self.last.get(node)) {
                     if *other != cpu {
                         self.visible[*other] = self.visible[*other].max(*when);
                     }
@@ -380,7 +410,7 @@ impl Simple {
                 };
                 self.age(cpu, matches!(new, Some(Entry::Link(_))), level > 0);
                 self.load();
-                arch == Arch::Aarch64 && self.matches(new.is_some())
+                self.revived() || (arch == Arch::Aarch64 && self.matches(new.is_some()))
             }
             Op::Root { cpu, which } => {
                 let root = node(self.top, which);
@@ -394,17 +424,19 @@ impl Simple {
                 }
                 if arch == Arch::Mips32 {
                     self.tlb[cpu].retain(|key, _| !matches!(key.3, Some(Entry::Link(_))));
+                    self.tlb[cpu].values_mut().flatten().for_each(|stale| stale.through = false);
                 }
                 self.roots[cpu] = Some(root);
+                self.root_at[cpu] = line;
                 self.reused[cpu] = Some(Self::asid(root)).filter(|asid| self.dead[cpu].contains(asid));
                 self.leaving.retain(|&(_, target, left)| (target, left) != (cpu, root));
                 // What has begun before the load is older.
                 self.reviving.retain(|(_, target, _)| *target != cpu);
                 self.loaded[cpu].insert(root);
                 self.load();
-                arch == Arch::Aarch64 && self.matches(true)
+                self.revived() || (arch == Arch::Aarch64 && self.matches(true))
             }
-            Op::Fence { cpu, broadcast, page, asid, .. } => {
+            Op::Fence { cpu, broadcast, page, asid, leaf } => {
                 let deferred = arch == Arch::Aarch64 || (arch == Arch::X86_64 && broadcast);
                 if deferred {
                     self.begun[cpu].push(op);
@@ -434,9 +466,19 @@ impl Simple {
                         let seen = match self.tlb[target][&key] {
                             None => true,
                             Some(stale) => {
+                                let seen = |(writer, line): (usize, u64)| {
+                                    line <= self.visible[writer].max(self.root_at[target])
+                                        || (matches!(arch, Arch::Sv39 | Arch::Mips32) && writer == cpu)
+                                };
+                                // The link to it goes, too, or is of software.
+                                let both = match arch {
+                                    Arch::Sv39 => page.is_none(),
+                                    Arch::Mips32 => true,
+                                    _ => !(leaf && page.is_some()),
+                                };
                                 arch == Arch::X86_64
-                                    || stale.line <= self.visible[stale.writer]
-                                    || (matches!(arch, Arch::Sv39 | Arch::Mips32) && stale.writer == cpu)
+                                    || (seen((stale.writer, stale.line)) && (stale.again.is_none() || both))
+                                    || stale.again.is_some_and(seen)
                                     || key.0.is_some_and(|of| self.roots[target].map(Self::asid) != Some(of))
                             }
                         };
@@ -539,6 +581,21 @@ impl Simple {
                 })
             }
         }
+    }
+
+    /// Tells whether a CPU walks to a node that was given back.
+    fn revived(&self) -> bool {
+        let freed = |key: &Key| matches!(key.3, Some(Entry::Link(node)) if self.freed.contains(&node));
+        (0..CPUS).any(|cpu| {
+            let runs = self.roots[cpu].map(Self::asid);
+            // What it holds under a number that it has to invalidate first is not used yet.
+            if let (Some(root), Some(_)) = (self.roots[cpu], self.reused[cpu]) {
+                let mut found = BTreeSet::new();
+                self.walk(root, 0, &mut found);
+                return found.into_iter().any(|entry| freed(&Self::tagged(root, entry)));
+            }
+            self.tlb[cpu].keys().any(|key| key.0 == runs && freed(key))
+        })
     }
 
     /// An invalidation of everything has completed.
@@ -654,6 +711,7 @@ fn log(arch: Arch, ops: &[Op]) -> (String, Option<u64>) {
         top,
         words,
         roots,
+        root_at: [0; CPUS],
         loaded,
         tlb,
         visible,
@@ -679,6 +737,12 @@ fn log(arch: Arch, ops: &[Op]) -> (String, Option<u64>) {
             Op::Write { cpu, level, which, slot, .. } => {
                 let at = node(level, which);
                 if level > top || simple.freed.contains(&at) {
+                    continue;
+                }
+                // A link changes when what the other CPU stored is visible: `brute.rs` has its word on the rest.
+                let pending = simple.last.values().any(|&(by, when)| by != cpu && when > simple.visible[by]);
+                let links = matches!(simple.words.get(&(at, slot)), Some(Entry::Link(_)));
+                if arch != Arch::X86_64 && links && pending {
                     continue;
                 }
                 let entry = simple.entry(op);

@@ -24,6 +24,8 @@ pub(super) struct Item {
     /// The CPU that changed that word, and when.
     pub(super) writer: usize,
     pub(super) stale: Line,
+    /// The CPU that changed it once more, and when, if it was read by way of a link that had been changed before.
+    pub(super) again: Option<(usize, Line)>,
     /// The root of the table that it was read from, or 0 if it was read by way of a link that no table had.
     pub(super) root: u64,
     /// The invalidations that have begun and cover it, one bit each: their slots.
@@ -88,6 +90,8 @@ impl Held {
             Some(old) => {
                 if said {
                     *old = Item { since: old.since, ..item };
+                } else if item.again.is_some() {
+                    old.again = item.again;
                 }
                 false
             }

@@ -22,6 +22,8 @@ pub(super) struct Cpu {
     pub(super) held: Held,
     /// The number of the last store that every CPU's walks see, and of those before it.
     visible: Line,
+    /// When it loaded a root last: it sees the stores before that.
+    loaded: Line,
     /// Barriers executed.
     epoch: u64,
     /// Invalidations that have not completed.
@@ -268,10 +270,12 @@ impl Machine {
         if self.may_hold(holder, kind, level, va, since) {
             let place = (tag, level, va >> level);
             let root = holder.root.map_or(0, |(root, _)| root);
-            let mut item = Item { entry, linked, since, writer, stale: self.now, root, going: 0 };
+            let mut item =
+                Item { entry, linked, since, writer, stale: self.now, root, again: None, going: 0 };
             // What was read by way of a link that no table has goes with that link.
             if let Some(link) = &holder.link {
                 (item.writer, item.stale) = (link.writer, link.stale);
+                item.again = Some((writer, self.now));
                 item.going = self.going_with(link, place, &item);
             }
             // A CPU that left the table before an invalidation began reads nothing again.
@@ -296,6 +300,23 @@ impl Machine {
         // Tables may share what a top-level entry links.
         let same = |root: u64| item.root == 0 || root == item.root || top(root) == top(item.root);
         place.0 != GLOBAL && !loaded.any(|&(root, asid)| u32::from(asid) == place.0 && same(root))
+    }
+
+    /// Tells whether a CPU does not read an item again that an invalidation covers: it sees a store that changed it. If it holds
+    /// the link to it yet, that has to be the last one.
+    fn is_past(
+        &self,
+        target: usize,
+        scope: &Scope,
+        place: Place,
+        item: &Item,
+        visible: &[Line; CPUS],
+    ) -> bool {
+        let link_goes = self.arch.is_software() || scope.links != Links::None;
+        let sees = |writer: usize, line: Line| line <= visible[writer].max(self.cpus[target].loaded);
+        let again = item.again.is_some_and(|(writer, line)| sees(writer, line));
+        let sees = sees(item.writer, item.stale) && (item.again.is_none() || link_goes);
+        self.arch.is_ordered() || sees || again || self.has_left(target, place, item)
     }
 
     /// Returns the invalidations that have begun.
@@ -450,6 +471,23 @@ impl Machine {
         self.tables.part(at, level);
         self.tables.put(at, value, self.now);
         self.tables.join(at, level);
+        if matches!(after, Entry::Link { .. }) { self.dangles() } else { Ok(()) }
+    }
+
+    /// Checks that no CPU walks to a node that was given back, by way of a link that stayed.
+    fn dangles(&self) -> Result<(), Refusal> {
+        let mut nodes: Vec<u64> = self.tables.dangling.iter().copied().collect();
+        nodes.sort_unstable();
+        for node in nodes {
+            // What it holds under a number that it has to invalidate first is not used yet.
+            let used = |holder: &&Holder| {
+                let mixed = self.cpus[holder.cpu].mixed.map(|(asid, ..)| asid);
+                self.walks(holder) && (holder.root.is_some() || mixed != Some(holder.asid))
+            };
+            if let Some(holder) = self.holders(node).iter().find(used) {
+                return Err(self.violation(Rule::NodeReached, Some(holder.cpu)).linked_free(node));
+            }
+        }
         Ok(())
     }
 
@@ -466,13 +504,13 @@ impl Machine {
         let apart = |holder: &&Holder| !(self.arch.is_software() && holder.cpu == cpu);
         let reader =
             holders.iter().find(|holder| self.walks(holder) && apart(holder)).map(|holder| holder.cpu);
-        let fresh = |node: &u64| self.tables.nodes.get(node).is_some_and(|node| node.parents.is_empty());
-        let Some(reader) = reader.filter(|_| fresh(&node)) else { return Ok(()) };
         let mut nodes = vec![(node, level - self.arch.step())];
         while let Some((node, level)) = nodes.pop() {
+            // A CPU that links nodes has the locks of those below, too.
+            self.synchronise(cpu, node);
             let unsettled = self.tables.nodes.get(&node).and_then(|node| node.unsettled);
             let Cpu { epoch, visible, .. } = self.cpus[cpu];
-            if let Some(store) = unsettled
+            if let (Some(store), Some(reader)) = (unsettled, reader)
                 && (store.cpu, store.epoch) == (cpu, epoch)
                 && store.line > visible
             {
@@ -560,7 +598,8 @@ impl Machine {
             // A link leads on to what is below it, as another table does.
             let above = place.1 > level && matches!(item.entry, Entry::Link { .. });
             let below = place.1 < level && matches!(after, Entry::Link { .. });
-            if !above && !below && conflict(item.entry, after) {
+            // What the CPU has of a table that it left under the same number is told as that.
+            if !above && !below && item.stale != 0 && conflict(item.entry, after) {
                 let violation = self.violation(Rule::TwoMatch, Some(holder.cpu));
                 return Err(violation.matching(cpu, at, place, &item));
             }
@@ -604,9 +643,13 @@ impl Machine {
             };
             (used != node && self.sessions.get(&used)?.iter().any(live)).then_some(used)
         });
+        if other.is_some() {
+            self.linger(cpu, node, asid, high);
+        }
         let dead = self.cpus[cpu].dead.get(&asid).map(|_| node);
         self.cpus[cpu].mixed = other.or(dead).map(|first| (asid, now, first));
         self.cpus[cpu].roots[usize::from(high)] = Some((node, asid));
+        self.cpus[cpu].loaded = now;
         let sessions = self.sessions.entry(node).or_default();
         match sessions
             .iter_mut()
@@ -621,7 +664,50 @@ impl Machine {
                 }
             }
         }
+        self.dangles()?;
         if self.arch.breaks() { self.excluded(cpu, node, asid, high) } else { Ok(()) }
+    }
+
+    /// Another table is about to be walked under a number: the CPU walks on through the links that it has of those before.
+    fn linger(&mut self, cpu: usize, now: u64, asid: u16, high: bool) {
+        let roots = self.cpus[cpu].used.get(&asid).cloned().unwrap_or_default();
+        for root in roots.into_iter().filter(|&root| root != now) {
+            let of = Holder {
+                cpu,
+                asid,
+                root: Some((root, high)),
+                va: self.arch.base(high),
+                rights: rights::ALL,
+                since: 0,
+                link: None,
+            };
+            let mut nodes = vec![(root, self.arch.top(), of)];
+            while let Some((node, level, holder)) = nodes.pop() {
+                for at in self.tables.used(node) {
+                    let (entry, since) = (self.tables.entry(at, level), self.tables.word(at).since);
+                    let (va, since) = (holder.va + self.arch.offset(at, level), since.max(holder.since));
+                    let Entry::Link { node, .. } = entry else { continue };
+                    let entry @ Entry::Link { rights, .. } = entry.limited(holder.rights) else { continue };
+                    if self.may_hold(&of, Kind::Link, level, va, since) {
+                        let item = Item {
+                            entry,
+                            linked: false,
+                            since,
+                            writer: cpu,
+                            stale: 0,
+                            root,
+                            again: None,
+                            going: 0,
+                        };
+                        self.hold(cpu, (asid.into(), level, va >> level), item, false);
+                    }
+                    let below = level - self.arch.step();
+                    if below > self.arch.levels()[0] && self.tables.level(node) == Some(below) {
+                        nodes.push((node, below, Holder { va, rights, since, ..of }));
+                    }
+                }
+            }
+        }
     }
 
     /// Checks that nothing that a CPU may hold excludes an entry of the table that it has loaded.
@@ -631,7 +717,7 @@ impl Machine {
         let tags = [asid.into(), GLOBAL].into_iter().filter(|&tag| held.has_present(tag));
         let items = tags.flat_map(|tag| held.near(tag, self.arch.levels(), base, last));
         for (place, item) in items.chain(self.global_below(cpu, asid, base, last)) {
-            if item.entry == Entry::Absent {
+            if item.entry == Entry::Absent || item.stale == 0 {
                 continue;
             }
             // What a walk finds below a link that the CPU holds is loaded beside what it holds already.
@@ -687,10 +773,9 @@ impl Machine {
         self.cpus[cpu].deferred.push(Begun { scope, at: self.now, only, slot });
         let visible = self.visibility();
         for target in only.map_or(0..self.seen, |cpu| cpu..cpu + 1) {
-            let (mut held, ordered, levels) =
-                (core::mem::take(&mut self.cpus[target].held), self.arch.is_ordered(), self.arch.levels());
+            let (mut held, levels) = (core::mem::take(&mut self.cpus[target].held), self.arch.levels());
             held.sweep(&scope, levels, |place, item| {
-                if ordered || item.stale <= visible[item.writer] || self.has_left(target, place, item) {
+                if self.is_past(target, &scope, place, item, &visible) {
                     item.going |= 1 << slot;
                 }
                 false
@@ -719,18 +804,17 @@ impl Machine {
 
     /// Takes the items out that an invalidation covers, or the end of a walk.
     pub(super) fn drop(&mut self, target: usize, scope: &Scope, by: usize, slot: Option<u32>) {
-        let visible = self.visibility();
-        let (ordered, levels) = (self.arch.is_ordered(), self.arch.levels());
+        let (mut visible, levels) = (self.visibility(), self.arch.levels());
+        // A CPU's fence orders its own stores before its own walks.
+        if slot.is_none() && target == by {
+            visible[by] = self.now;
+        }
         let mut gone = Vec::new();
         let mut held = core::mem::take(&mut self.cpus[target].held);
         held.sweep(scope, levels, |place, item| {
-            // A CPU's fence orders its own stores before its own walks.
-            let own = item.writer == by && target == by;
             let goes = match slot {
                 Some(slot) => item.going >> slot & 1 != 0,
-                None => {
-                    ordered || own || item.stale <= visible[item.writer] || self.has_left(target, place, item)
-                }
+                None => self.is_past(target, scope, place, item, &visible),
             };
             if goes {
                 gone.push((place, *item));
@@ -822,11 +906,11 @@ impl Machine {
                 }
             }
             Barrier::Context if aarch64 => {
-                let visible = self.visibility();
+                let (visible, loaded) = (self.visibility(), self.cpus[cpu].loaded);
                 let all = Scope { pages: None, asid: None, globals: true, links: Links::All };
                 let levels = self.arch.levels();
                 self.cpus[cpu].held.sweep(&all, levels, |_, item| {
-                    item.entry == Entry::Absent && item.stale <= visible[item.writer]
+                    item.entry == Entry::Absent && item.stale <= visible[item.writer].max(loaded)
                 });
             }
             Barrier::Context => {}
@@ -848,12 +932,10 @@ impl Machine {
             }
             if free {
                 self.checked.freed += 1;
-                self.tables.freed.insert(node);
+                self.tables.free(node);
             } else {
-                self.tables.freed.remove(&node);
                 let store = Store { cpu, line: self.now, epoch: self.cpus[cpu].epoch };
-                let found = self.tables.nodes.entry(node).or_default();
-                (found.last, found.unsettled) = (Some(store), Some(store));
+                self.tables.take(node, store);
             }
         }
         Ok(())
@@ -879,7 +961,7 @@ impl Machine {
         nodes.sort_unstable();
         for node in nodes {
             self.free_node(node, cpu)?;
-            self.tables.freed.insert(node);
+            self.tables.free(node);
         }
         Ok(())
     }
@@ -904,7 +986,9 @@ impl Machine {
                 continue;
             }
             let va = holder.va;
-            let direct = holder.root.is_none() && self.cut.contains_key(&node);
+            let direct = holder
+                .link
+                .is_some_and(|link| matches!(link.entry, Entry::Link { node: to, .. } if to == node));
             if own || direct || self.may_hold(holder, Kind::Link, level + self.arch.step(), va, 0) {
                 if !self.uses(holder.cpu, holder.asid) {
                     idle.push((holder.cpu, holder.asid));

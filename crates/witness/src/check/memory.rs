@@ -37,6 +37,8 @@ pub(super) struct Node {
     pub(super) last: Option<Store>,
     /// The last store to a word that said something else before, or whose contents were not known.
     pub(super) unsettled: Option<Store>,
+    /// It was taken while words linked it: a link of another level is one of what it is now.
+    remade: bool,
 }
 
 /// What is found below a link.
@@ -60,12 +62,14 @@ pub(super) struct Tables {
     pub(super) leaves: Map<(u32, u64), Vec<u64>>,
     /// Nodes that were given back, and not taken since.
     pub(super) freed: Set<u64>,
+    /// Those of them that a word of a placed node still links.
+    pub(super) dangling: Set<u64>,
 }
 
 impl Tables {
     pub(super) fn new(arch: Arch) -> Self {
-        let (words, nodes, leaves, freed) = Default::default();
-        Self { arch, dirty: false, words, nodes, leaves, freed }
+        let (words, nodes, leaves, freed, dangling) = Default::default();
+        Self { arch, dirty: false, words, nodes, leaves, freed, dangling }
     }
 
     pub(super) fn word(&self, at: u64) -> Word {
@@ -102,12 +106,33 @@ impl Tables {
         self.words.insert(at, Word { value, since });
     }
 
-    /// Forgets a node and its words.
+    /// Forgets a node and its words, but for what links it.
     pub(super) fn remove(&mut self, node: u64) {
         for at in self.stored(node) {
             self.words.remove(&at);
         }
-        self.nodes.remove(&node);
+        if let Some(Node { level, parents, .. }) = self.nodes.remove(&node)
+            && !parents.is_empty()
+        {
+            self.nodes.insert(node, Node { level, parents, ..Node::default() });
+        }
+    }
+
+    /// Notes that a node was given back.
+    pub(super) fn free(&mut self, node: u64) {
+        self.freed.insert(node);
+        if self.nodes.contains_key(&node) {
+            self.dangling.insert(node);
+        }
+    }
+
+    /// Notes that a node was taken and filled with zeros.
+    pub(super) fn take(&mut self, node: u64, store: Store) {
+        self.freed.remove(&node);
+        self.dangling.remove(&node);
+        let found = self.nodes.entry(node).or_default();
+        found.remade = !found.parents.is_empty();
+        (found.last, found.unsettled) = (Some(store), Some(store));
     }
 
     /// Returns the addresses of a node's words that are not zero.
@@ -131,9 +156,13 @@ impl Tables {
     /// Makes a node one of `level`, and what it links nodes of the levels below.
     pub(super) fn place(&mut self, node: u64, level: u32) {
         let found = self.nodes.entry(node).or_default();
+        let other = found.level.is_some_and(|of| of != level);
         // A table that links itself is not followed.
-        if found.level.is_some() {
+        if found.level.is_some() && !(other && found.remade) {
             return;
+        }
+        if core::mem::take(&mut found.remade) && other {
+            found.parents.clear();
         }
         found.level = Some(level);
         for at in self.used(node) {
@@ -151,6 +180,9 @@ impl Tables {
                 self.place(node, below);
                 if let Some(found) = self.nodes.get_mut(&node).filter(|found| found.level == Some(below)) {
                     found.parents.push(at);
+                    if self.freed.contains(&node) {
+                        self.dangling.insert(node);
+                    }
                 }
             }
         }
@@ -171,6 +203,9 @@ impl Tables {
             Entry::Link { node, .. } => {
                 if let Some(found) = self.nodes.get_mut(&node) {
                     found.parents.retain(|&word| word != at);
+                    if found.parents.is_empty() && self.dangling.remove(&node) {
+                        found.level = None;
+                    }
                 }
             }
         }

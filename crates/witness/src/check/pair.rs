@@ -191,7 +191,16 @@ impl Machine {
         }
         if blind && let Some((_, entry, since)) = self.tables.find(root, first).filter(|found| found.0 == 12)
         {
-            let item = Item { entry, linked: false, since, writer: cpu, stale: self.now, root, going: 0 };
+            let item = Item {
+                entry,
+                linked: false,
+                since,
+                writer: cpu,
+                stale: self.now,
+                root,
+                again: None,
+                going: 0,
+            };
             let place = (asid.into(), 12, first >> 12);
             return Err(self.violation(Rule::TwoMatch, Some(cpu)).matching(cpu, at, place, &item));
         }
@@ -213,6 +222,7 @@ impl Machine {
                     writer: cpu,
                     stale: self.now,
                     root,
+                    again: None,
                     going: 0,
                 };
                 self.hold(cpu, place, item, false);

@@ -185,7 +185,16 @@ impl Machine {
             };
             let global = matches!(entry, Entry::Leaf { global: true, .. });
             let held = global && self.sessions.get(&other)?.iter().any(mine);
-            let item = Item { entry, linked: false, since, writer: cpu, stale: since, root: other, going: 0 };
+            let item = Item {
+                entry,
+                linked: false,
+                since,
+                writer: cpu,
+                stale: since,
+                root: other,
+                again: None,
+                going: 0,
+            };
             held.then_some(((GLOBAL, level, va >> level), item))
         })
     }

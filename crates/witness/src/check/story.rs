@@ -62,6 +62,9 @@ impl Teller<'_> {
         if item.since == item.stale && item.since != 0 {
             return format!("CPU {cpu} wrote in its TLB in line {}, {tag}, that {what}", item.since);
         }
+        if item.stale == 0 {
+            return format!("CPU {cpu} may hold {tag}, that {what}; it has left the table that says so");
+        }
         let since = if item.since == 0 { String::new() } else { format!("since line {}, ", item.since) };
         format!(
             "CPU {cpu} may hold {since}{tag}, that {what}; CPU {} changed that in line {}",
