@@ -214,14 +214,7 @@ pub fn holds<F: Foreign>(source: &'static str) {
 /// What was wrong.
 pub fn replay<F: Foreign>(ops: &[Op]) -> Result<BTreeSet<Want>, Box<Failure>> {
     let mapper = type_name::<F>();
-    let tell = |seconds: u64, steps: &[Step]| {
-        let said = |step: &Step| if let Step::Said(call) = step { Some(call.clone()) } else { None };
-        let calls = steps.iter().filter_map(said).collect();
-        let what = format!(
-            "the mapper has not come back for {seconds} seconds, from the last call or a `translate` after it"
-        );
-        Failure { what, calls, ops: ops.to_vec(), mapper }.to_string()
-    };
+    let tell = |seconds: u64, steps: &[Step]| hung::<F>(ops, seconds, steps).to_string();
     hang::guard(tell, || {
         let mut run = Run::<F>::new();
         // A mapper that panics has been called for something, too.
@@ -230,6 +223,21 @@ pub fn replay<F: Foreign>(ops: &[Op]) -> Result<BTreeSet<Want>, Box<Failure>> {
         let done = done.unwrap_or_else(|panic| Err(format!("the mapper panicked: {}", words(&*panic))));
         done.map(|()| unchecked).map_err(|what| Box::new(Failure { what, calls, ops: ops.to_vec(), mapper }))
     })
+}
+
+/// Returns the failure of a mapper that hangs: the operations up to the one that it is in.
+fn hung<F>(ops: &[Op], seconds: u64, steps: &[Step]) -> Failure {
+    let (mut calls, mut did) = (Vec::new(), Vec::new());
+    for step in steps {
+        match step {
+            Step::Said(call) => calls.push(call.clone()),
+            Step::Op(op) => did.push(*op),
+        }
+    }
+    let begun = ops.iter().rposition(|op| did.contains(op)).map_or(0, |last| last + 1);
+    let last = "the last of these calls, or a look at the mapper after it";
+    let what = format!("the mapper has not come back for {seconds} seconds, from {last}");
+    Failure { what, calls, ops: ops[..begun].to_vec(), mapper: type_name::<F>() }
 }
 
 /// Returns what a panic says.
@@ -246,7 +254,9 @@ pub(crate) fn space<F: Foreign>() -> Space {
 fn search<F: Foreign>(config: Config) -> Result<BTreeSet<Want>, Box<Failure>> {
     let mut unchecked = BTreeSet::new();
     let all = std::cell::RefCell::new(&mut unchecked);
-    let found = TestRunner::new(config).run(&ops(space::<F>(), OPS), |ops| {
+    let tell = |seconds: u64, steps: &[Step]| hung::<F>(&[], seconds, steps).to_string();
+    let space = hang::guard(tell, space::<F>);
+    let found = TestRunner::new(config).run(&ops(space, OPS), |ops| {
         let wants = replay::<F>(&ops).map_err(|failure| TestCaseError::fail(failure.what))?;
         all.borrow_mut().extend(wants);
         Ok(())
@@ -323,6 +333,7 @@ impl<F: Foreign> Run<F> {
     }
 
     fn one(&mut self, op: &Op) -> Result<(), String> {
+        hang::step(|| Step::Op(*op));
         let base = self.model.space().base();
         match *op {
             Op::Map { pages, frame, size, attr } => {

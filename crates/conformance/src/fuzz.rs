@@ -24,6 +24,7 @@ use tlbkit_pagetable::format::Format;
 use tlbkit_pagetable::nodes::{Chunk, Reclaim, Slab};
 
 use crate::foreign::{self, Foreign};
+use crate::hang;
 use crate::{Failing, Mismatch, Op, Outcome, Profile, Runner, Subject, rust};
 
 /// The folder of inputs that fuzzing our own tables has kept: each goes somewhere in them where no other does.
@@ -145,7 +146,11 @@ pub fn mapper<F: Foreign>(input: &[u8]) {
 ///
 /// If there is none, or `body` does.
 pub fn replay(folder: impl AsRef<Path>, body: impl Fn(&[u8])) {
-    each(folder.as_ref(), &mut |_, input| body(input));
+    each(folder.as_ref(), &mut |name, input| {
+        let name = name.to_string_lossy();
+        let tell = |seconds, _: &[_]| format!("The input {name}, of {} bytes, has not ended in {seconds} seconds.", input.len());
+        hang::guard(tell, || body(input));
+    });
 }
 
 /// Copies every input of a folder to another: [`CORPUS`] to where a fuzzer looks.
