@@ -50,7 +50,7 @@
 //! |-|-|-|-|
 //! | [`mpt`] | one a level | a page a node | dense spaces, and tables that hardware walks |
 //! | [`lpt`] | one, if the TLB holds the table's page | as MPT | dense spaces on machines with cheap nested misses |
-//! | [`gpt`] | one a level, fewer levels where it is sparse | proportional to what is mapped | sparse spaces, small tasks |
+//! | [`gpt`] | one a node, fewer nodes where it is sparse; then the leaf's tag and the PTE | proportional to what is mapped | sparse spaces, small tasks |
 //! | [`hpt`] | two and more with collisions | proportional to its size | fast refills |
 //! | [`cpt`] | as HPT | less where neighbours are mapped | fast refills of clustered pages, superpages |
 //!

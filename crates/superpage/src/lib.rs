@@ -42,7 +42,7 @@
 //! | [`Online`] | the same by prefetch or by capacity, from the LRU stack | 7.2 |
 //! | [`Asap`], [`Asap464`] | what is fully populated; 64 KB that is half populated | 7.4 |
 //! | [`Reservation`] | without copying, what a reservation has filled | Talluri and Hill 1994, Navarro et al. 2002, FreeBSD |
-//! | [`Background`] | one well-used region a period; demotes the least used | Linux khugepaged and its shrinker, Ingens 2016 |
+//! | [`Background`] | at most one well-used region a period; demotes the least used | Linux khugepaged and its shrinker, Ingens 2016 |
 //! | [`Thrift`] | like APPROX-ONLINE, but without copying where a reservation stands, and there at once what is full | this project |
 //!
 //! # Readings

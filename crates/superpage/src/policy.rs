@@ -96,7 +96,7 @@ pub enum Refusal {
     NoMemory,
     /// This range cannot be one mapping, however much memory there is: part of it is not mapped, its pages differ in
     /// rights, or one of them has to stay where it is. It concerns this range alone, whose charges (or whose population)
-    /// begin anew. So the policy asks again, but no sooner than the range has been charged once more for what it costs.
+    /// begin anew. So the policy asks again, but no sooner than its charges (or its population) reach the threshold again.
     NotHere,
 }
 

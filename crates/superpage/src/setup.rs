@@ -1,4 +1,4 @@
-//! What the counting policies are made with.
+//! The construction parameters of the policies that count misses.
 
 use crate::{Activity, Costs, PageSizes};
 
@@ -17,12 +17,12 @@ pub struct Setup {
     pub split: bool,
     /// Costs and thresholds.
     pub costs: Costs,
-    /// The miss rate from which on the policy is active.
+    /// The miss rate at which the policy becomes active.
     pub activity: Activity,
 }
 
 impl Setup {
-    /// 4 KB to 8 MB, two TLBs, R of 100 a KB, thresholds of 0.125 and 0.625 R, deferred above 64 KB, always active.
+    /// 4 KB to 8 MB, two TLBs, R of 100 misses a KB, thresholds of 0.125 R (prefetch) and 0.625 R (capacity), always active.
     pub const PAPER: Self =
         Self { page_sizes: PageSizes::PAPER, split: true, costs: Costs::PAPER, activity: Activity::ALWAYS };
 

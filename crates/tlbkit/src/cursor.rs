@@ -15,7 +15,7 @@ use crate::{Access, Edit, Fault, Kernel};
 /// A page of an address space, from [`Edit::cursor`](crate::Edit::cursor): one walk, then whatever is to be done there, and on
 /// to the next page.
 ///
-/// The changes are the edit's: each is all or nothing, and one shootdown for all comes at its end. A page that is shared with
+/// The changes are the edit's: each is all or nothing, and the edit makes them known. A page that is shared with
 /// the kernel's own address space can be looked at, and its faults are mended; changes are refused with
 /// [`Error::Borrowed`].
 ///

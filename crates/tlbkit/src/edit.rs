@@ -1,4 +1,4 @@
-//! Several changes of one address space that cost one shootdown.
+//! Several changes of one address space, made known together: by one shootdown at the end, if their frames fit into it.
 
 use core::fmt;
 use core::ops::ControlFlow;

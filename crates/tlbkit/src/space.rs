@@ -21,8 +21,8 @@ use crate::{Access, Edit, Fault, Kernel, Machine, Mmu, MultiLevel};
 ///
 /// Clones are handles to the same address space, and so is what a CPU keeps that [runs](Self::activate) it. When the last
 /// handle is dropped, every mapped frame is released ([`Kernel::release`]), and every payload, and the nodes go back
-/// ([`Kernel::give_frame`]); that costs a visit of every leaf, and no shootdown. An address space takes three frames
-/// with its first page in Sv39: the control block that handles share, the root node, and the nodes below.
+/// ([`Kernel::give_frame`]); that costs a visit of every leaf, and no shootdown. An address space takes four frames
+/// with its first page in Sv39: the control block that handles share, the root node, and two nodes below.
 pub struct AddressSpace<K: Kernel, const CPUS: usize = 1>(pub(crate) Handle<K, CPUS>);
 
 impl<K: Kernel, const CPUS: usize> Clone for AddressSpace<K, CPUS> {
@@ -189,7 +189,7 @@ impl<K: Kernel, const CPUS: usize> AddressSpace<K, CPUS> {
     }
 
     /// Runs `edit` as the one writer of this address space, and makes what it has changed known to every CPU that may
-    /// hold an older translation: one shootdown for all. When this returns, no CPU uses what was taken away.
+    /// hold an older translation, by one shootdown at the end, or by more as [`Edit`] says. When this returns, no CPU uses what was taken away.
     ///
     /// What `edit` has changed stays changed if it returns an error. It must not call back into an address space: that
     /// is refused with [`Error::Busy`].

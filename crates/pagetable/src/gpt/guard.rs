@@ -5,8 +5,10 @@
 //!             |<---- agree(address, base, shift + width) ----->|
 //! ```
 //!
-//! [`TwoWords`](super::TwoWords) checks the guard of every node that a walk enters. The layouts with one word a slot check all
-//! guards of the walk together, against the tag of the leaf ([`Link`](super::Link)). Shifts and masks here stay defined at the width of the word.
+//! A walk in the layout [`TwoWords`](super::TwoWords) calls [`agree`] at every node. The layouts with one word a slot check all
+//! guards of the walk together, once, at the leaf: [`OneWord`](super::OneWord) by [`Link::covers`](super::Link::covers),
+//! [`Kseg0`](super::Kseg0) by the tag of the TLB entry. There `agree` serves the writer. The index is also called the
+//! **digit**. Shifts and masks here stay defined at the width of the word.
 
 /// Returns a word whose lowest `bits` bits are set: all of them from `usize::BITS` on.
 #[inline(always)]

@@ -1,4 +1,4 @@
-//! The words of the compact layout: a node's address and all that a walker must know before it goes there.
+//! The links of the layout [`OneWord`](super::OneWord): a node's address and all that a walker must know before it goes there.
 //!
 //! ```text
 //!  u64   63                                16 15        8  7   6  5        0
@@ -23,7 +23,7 @@
 use crate::nodes::{LinkRange, NodeAddr};
 use crate::word::Word;
 
-/// A word that can be a compact link.
+/// A word that can be a link of the layout [`OneWord`](super::OneWord).
 pub trait Link: Word {
     /// The largest logarithm of a node's slots.
     const MAX_WIDTH: u32;

@@ -10,17 +10,26 @@
 //!                      +------+        +------+
 //! ```
 //!
+//! (The layout drawn is [`OneWord`]'s.) A lookup of the address `at` takes these steps:
+//!
+//! 1. Load the link, which is at first the root.
+//! 2. While the link has the bit `I`, load the link in slot `(at >> shift) & (slots - 1)` of its node.
+//! 3. If the link is zero, nothing is mapped.
+//! 4. Load the tag of the leaf, the address at which its region begins. If `at` differs from it above the bits that index
+//!    the leaf, nothing is mapped: this one comparison stands for all guards on the way.
+//! 5. Load the PTE. If it is invalid, nothing is mapped.
+//!
 //! Where an MPT has a chain of nodes with one entry each, a guard says which bits the chain stands for. So every node
 //! has two entries at least, there are fewer nodes than leaves, and the length of a walk
-//! grows with the local density of mappings, not with the width of the address. Nodes have 2 to 4096 slots, in one tree any mixture: see [`Fixed`] (G2, G4, ..) and
-//! [`Adaptive`] (GA). A larger page is a leaf higher up: fewer bits are left for its PTE to stand for.
+//! grows with the local density of mappings, not with the width of the address. Nodes have 2 to 4096 slots (2 to 256 with
+//! 64-bit links), in one tree any mixture: see [`Fixed`] (G2, G4, ..) and [`Adaptive`] (GA). A larger page is a leaf higher up: fewer bits are left for its PTE to stand for.
 //!
 //! # Layouts
 //!
 //! [`OneWord`], ours: **one word a slot**, which is a node's address, the position of its digit and its size ([`Link`]
 //! draws it). The guards are in no slot: the walk skips their bits, and the tag of the leaf, which is the address that
-//! its region begins at, is compared in full at the end. A leaf holds the PTEs of up to 16 neighbours, as long as half
-//! of them are mapped.
+//! its region begins at, is compared in full at the end. A leaf holds up to 16 neighbouring PTEs. It is built when half of
+//! them are mapped, and shrinks when an eighth or less is left, or one alone.
 //!
 //! ```text
 //!   G4 node                       leaf of 4 pages
@@ -38,7 +47,7 @@
 //!
 //! # Publication
 //!
-//! In the compact layout every change of the tree is one store: insert, split, merge and resize build new nodes
+//! In the layout [`OneWord`] every change of the tree is one store: insert, split, merge and resize build new nodes
 //! privately, link the uppermost with one word and retire what it replaces. A node's region, digit and size never
 //! change while it lives, nor does a leaf's tag, so a walker that went in before finishes in a tree that was true. A
 //! leaf that grows or shrinks takes its PTEs along into a copy. No PTE is live in two copies: the writer changes the new one
@@ -51,8 +60,8 @@
 //!
 //! | operation | loads and stores of table words |
 //! |-|-|
-//! | lookup, compact | one load a node, then the tag (two words where the address is wider than a word) and the PTE |
-//! | lookup, paper | guard and pointer (two words of 64 bits) a node, then the PTE |
+//! | lookup, `OneWord` | one load a node, then the tag (two words where the address is wider than a word) and the PTE |
+//! | lookup, `TwoWords` | guard and pointer (two words of 64 bits) a node, then the PTE |
 //! | map, unmap, protect, replace of one page whose leaf stays | the walk, one load and one store |
 //! | a page for which its leaf grows, or shrinks | two walks, a copy of the leaf's PTEs, and one store; pages in a row copy fewer PTEs than they are |
 //! | a leaf in an empty slot, or out of a node of three entries or more | two walks, and one store of the slot; out of adaptive nodes, also a look at their slots |

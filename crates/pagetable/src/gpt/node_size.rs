@@ -10,8 +10,8 @@ pub trait NodeSize: Debug + 'static + sealed::Sealed {
     const WIDTH: u32;
 }
 
-/// Nodes of `2^W` slots: G2 is `Fixed<1>`, G16 `Fixed<4>`, G256 `Fixed<8>`; up to `Fixed<12>`, as far as the layout
-/// can express them.
+/// Nodes of `2^W` slots: G2 is `Fixed<1>`, G16 `Fixed<4>`, G256 `Fixed<8>`; up to `Fixed<12>`, or `Fixed<8>` in
+/// the layout [`OneWord`](super::OneWord) with 64-bit links.
 ///
 /// Digits stand at multiples of `W` above the leaves, so two tables with the same pages have the same nodes. Where
 /// the width does not divide the address evenly, or a larger page ends within a digit, the digit is a partial one
@@ -19,7 +19,8 @@ pub trait NodeSize: Debug + 'static + sealed::Sealed {
 #[derive(Clone, Copy, Debug)]
 pub struct Fixed<const W: u32>;
 
-/// Nodes of 2 to 256 slots (up to 64 in the compact layout with 64-bit words, 16 with 32-bit ones) whose sizes are chosen as the tree changes: GA.
+/// Nodes whose sizes are chosen as the tree changes: GA. They have 2 to 256 slots; in the layout
+/// [`OneWord`](super::OneWord) up to 64 with 64-bit links, and up to 16 with 32-bit ones.
 ///
 /// A node that joins two entries has two slots, one for a range as many as pay. After each change a node takes bits
 /// from the nodes below it, or gives some back, if that saves bytes; giving back has to save an eighth of the node,

@@ -1,4 +1,5 @@
-//! The walk: to the leaf entry that maps an address, and, for the writer, to the slot where a change begins.
+//! The lookup, which calls the layout's walk ([`Layout::seek`]) and reads the PTE; and the walk of the writer, which compares no
+//! guard, to the slot where a change begins.
 
 use super::Gpt;
 use super::layout::{Edge, Layout};

@@ -52,9 +52,8 @@ impl Spot {
 /// Fibonacci hashing), which spreads neighbours evenly and any stride well.
 pub(super) const GOLDEN: usize = 0x9e37_79b9_7f4a_7c15_u64 as usize;
 
-/// Returns an odd number to multiply keys with, in which every bit depends on every bit of a secret but the highest: steps that
-/// can be undone, so that random secrets give all odd numbers alike (MurmurHash3's finalizer). A number with a pattern would be
-/// a poor one: with 0x1234_5678_9abc_def1 three of four pages in a row share their bucket.
+/// Returns an odd number to multiply keys with, in which every bit depends on every bit of a secret but the highest.
+/// The steps are invertible, so uniform secrets give uniform odd multipliers. A number with a pattern would be a poor one: with 0x1234_5678_9abc_def1 three of four pages in a row share their bucket.
 pub(super) const fn multiplier(secret: usize) -> usize {
     let half = usize::BITS / 2;
     let mut mixed = secret ^ secret >> half;
@@ -64,7 +63,7 @@ pub(super) const fn multiplier(secret: usize) -> usize {
     (mixed ^ mixed >> half).wrapping_add(GOLDEN) | 1
 }
 
-/// An odd number with half of its bits set.
+/// The first multiplier of MurmurHash3's 64-bit finalizer.
 const MIX: usize = 0xff51_afd7_ed55_8ccd_u64 as usize;
 
 /// How far 32-bit block numbers are folded onto themselves: half of their bits, so that all count.

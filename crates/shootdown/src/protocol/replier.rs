@@ -5,7 +5,8 @@ use crate::{Misuse, OpId, Plan, Queue, Rendezvous, Repair, Request, Target, Work
 /// What the replier asks its driver to do.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub enum Reply {
-    /// 2-phase: disable interrupts, wait for this CPU's status writes, set its flag.
+    /// 2-phase, with interrupts disabled: wait for this CPU's status writes, set its flag. ([`System`](crate::System) leaves the
+    /// interrupts to its caller.)
     Enter,
     /// 2-phase: clear the flag. Interrupts stay disabled until [`Idle`](Self::Idle).
     Leave,

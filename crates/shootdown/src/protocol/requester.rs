@@ -36,7 +36,8 @@ pub enum Action {
         /// Wait for status writes.
         drain: bool,
     },
-    /// Set the number of acknowledgements to wait for.
+    /// Set the number of acknowledgements to wait for. (2-phase with [`Rendezvous::Flag`](crate::Rendezvous::Flag) waits for
+    /// flags, and no CPU counts down.)
     SetCount(u32),
     /// Put a request into this CPU's queue, and interrupt it. If it is offline, acknowledge in its place, and answer
     /// [`Seen::No`].
@@ -46,7 +47,8 @@ pub enum Action {
     SendAndLeave(usize),
     /// Tell whether all acknowledgements are in. While they are not, serve this CPU's own queue.
     AllAcknowledged,
-    /// Enter 2-phase: disable interrupts, wait for this CPU's status writes, then set its flag.
+    /// Enter 2-phase, with interrupts disabled: wait for this CPU's status writes, then set its flag.
+    /// ([`System`](crate::System) leaves the interrupts to its caller.)
     Enter,
     /// Tell whether this CPU is in 2-phase.
     IsStopped(usize),

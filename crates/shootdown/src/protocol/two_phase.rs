@@ -19,6 +19,12 @@
 //! Every CPU that runs the address space stops, not only those that hold the entry: a CPU that does not hold it may
 //! load it, and write it back, in the midst of the update. A CPU that starts to run the address space in the meantime
 //! waits at its gate, for which `changing_PTE_flag` serves here.
+//!
+//! The wait for an acknowledgement is [`Line::WaitStopped`]: the requester asks [`Action::IsStopped`](crate::Action::IsStopped) of
+//! each replier, and [`System::run`](crate::System::run) does the waiting. By default
+//! ([`Rendezvous::Flag`](crate::Rendezvous::Flag)) repliers count down no acknowledgement: the requester waits until the stop
+//! flag of each replier is set, and after the last line [`System::run`](crate::System::run) waits until each has gone on,
+//! and so has flushed.
 
 use super::Line::{self, *};
 

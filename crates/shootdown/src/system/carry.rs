@@ -1,4 +1,5 @@
-//! What an operation uncovered after all had acknowledged (TLB-first): a walk may have entered it since.
+//! What may still be walked after an operation has ended: with a TLB-first plan a walk may have entered it after all CPUs
+//! acknowledged, and a plan that flushes remotely ends no walk by software ([`RemoteTlbs::ends_walks`]). TLB-first:
 //!
 //! ```text
 //!   requester                                            another CPU
@@ -72,7 +73,8 @@ where
     }
 
     /// Completes what is carried for `space`, by any CPU: asks the CPUs that may be in a walk of what its updates have
-    /// taken out, and waits for their acknowledgements. Nothing unless a plan is TLB-first.
+    /// taken out, and waits for their acknowledgements. Nothing is carried unless a plan is TLB-first, or flushes remotely and
+    /// [`RemoteTlbs::ends_walks`] is false.
     ///
     /// A kernel calls it before it drops the space, and when it is short of memory. What is carried for a space that has
     /// been dropped stays until the CPU that carries it has no other slot for an operation, and until then `SLOTS` is one

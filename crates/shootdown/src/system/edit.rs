@@ -101,7 +101,8 @@ pub trait LocalCpu<P, const W: usize = 1> {
     fn ended(&mut self, _op: OpId, _outcome: Outcome) {}
     /// Takes back what the update of an operation returned: no CPU can reach it any more, by a translation or a walk
     /// (unless the outcome says that it is in use again). Called once for each payload: as the operation ends, or
-    /// later if its plan was TLB-first ([`System::drain`](crate::System::drain)).
+    /// later if its plan was TLB-first, or flushed remotely and [`RemoteTlbs::ends_walks`] is false
+    /// ([`System::drain`](crate::System::drain)).
     fn complete(&mut self, op: OpId, payload: P, outcome: Outcome);
     /// Lets time pass while this CPU waits for another: a pause instruction, or a yield on host threads. A kernel
     /// whose CPUs sleep here has [`changed`](Self::changed) wake them.

@@ -16,6 +16,9 @@ where
     /// Replies to what is in this CPU's mailboxes: on an interrupt, or whenever it suits. Two loads if there is
     /// nothing.
     ///
+    /// Called with the interrupts disabled whose handlers poll; where plans of 2-phase are used, also those whose handlers
+    /// may touch the pages, for the CPU may stop here (Tzou 3.3.1).
+    ///
     /// # Errors
     ///
     /// [`Misuse::OtherSystem`], told where there is something to reply to; otherwise only if a mailbox holds a request of

@@ -26,7 +26,8 @@ where
 {
     /// Runs an operation to its end, and tells its name and how it ended. An asynchronous plan's algorithm runs in its
     /// synchronous form. The payload comes back through [`LocalCpu::complete`] before this returns, unless the plan is
-    /// TLB-first ([`drain`](Self::drain)).
+    /// TLB-first, or flushes remotely and [`RemoteTlbs::ends_walks`] is false: then a walk may still be in what it names
+    /// ([`drain`](Self::drain)).
     ///
     /// With `CPUS` 1 it is the edit and the local flush, and nothing else.
     ///

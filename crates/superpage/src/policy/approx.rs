@@ -13,8 +13,8 @@ use crate::{CostError, PolicyMemory, SegmentMemory, Setup};
 /// Promotes a superpage when its prefetch charges reach their threshold, and then lowers those of the larger ones
 /// around it by the threshold.
 ///
-/// A miss costs a few dozen instructions, and one in which a count comes near its threshold a pass over what is deferred
-/// below it.
+/// A miss costs about a hundred instructions (`cargo xtask bookkeeping`), and one in which a count comes near its threshold
+/// a pass over what is deferred below it.
 #[derive(Debug)]
 pub struct ApproxOnline<'m> {
     pub(super) ledger: Ledger<'m>,
@@ -68,13 +68,13 @@ impl<'m> ApproxOnline<'m> {
     }
 
     /// Returns Appendix A's `tlbcount` of a superpage or base page: -1 inside a larger mapping, else how many of its
-    /// components have something in the TLB (1 if it is there itself). `None` if the TLB has no such superpage.
+    /// components have something in the TLB (1 if it is there itself). `None` if no TLB entry can have this size.
     pub fn tlbcount(&mut self, tlb: Tlb, superpage: Superpage) -> Option<i32> {
         self.ledger.tlbcount(tlb, superpage)
     }
 
-    /// Returns the prefetch charges of a superpage, which stop at the threshold. `None` if the TLB has no such
-    /// superpage. Costs a pass over what is deferred below it.
+    /// Returns the prefetch charges of a superpage, which stop at the threshold. `None` if no TLB entry can have
+    /// this size. Costs a pass over what is deferred below it.
     pub fn prefetch(&mut self, superpage: Superpage) -> Option<u32> {
         self.ledger.charged(superpage)
     }

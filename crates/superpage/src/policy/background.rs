@@ -7,7 +7,8 @@
 //! - From Linux's shrinker of underused huge pages (2024): under pressure, huge pages much of which was never used are
 //!   split. There it is those with more zero-filled pages than `max_ptes_none`, here the one with the fewest referenced.
 //!
-//! Where these read accessed bits or look for zeroes, this takes a TLB miss as the sign of use.
+//! Those systems read accessed bits or look for zero-filled pages. This policy counts a unit as used from its first TLB miss
+//! on.
 
 use tlbkit_addr::{PageSize, Pages, Vpn};
 
@@ -22,20 +23,22 @@ use crate::{PageSizes, PolicyMemory, SegmentMemory};
 pub struct Utilization {
     /// The one size that is promoted to.
     pub size: PageSize,
-    /// Referenced units for a promotion, in percent, at least one.
+    /// The percentage of a region's units that must have been referenced. One unit is always required.
     pub percent: u32,
-    /// Misses from one look to the next; none is as one.
+    /// Misses after a promotion before the policy looks again; from then on it looks at every miss until it asks for
+    /// one. Zero means one.
     pub period: u32,
 }
 
 impl Utilization {
-    /// khugepaged as it comes: 2 MB with any page present (`max_ptes_none` is 511), a look every 4096 misses.
+    /// khugepaged with its defaults: 2 MB with any page present (`max_ptes_none` is 511), at most one promotion every 4096
+    /// misses.
     pub const KHUGEPAGED: Self = Self { size: PageSize::M2, percent: 0, period: 4096 };
     /// Ingens' conservative setting: 2 MB at 90 %.
     pub const INGENS: Self = Self { size: PageSize::M2, percent: 90, period: 4096 };
 }
 
-/// Promotes well-used regions to one size, a region a period, the one that has just missed.
+/// Promotes well-used regions to one size, at most one a period: the one that has just missed.
 #[derive(Debug)]
 pub struct Background<'m> {
     population: Population<'m>,
