@@ -14,8 +14,8 @@ pub enum FlushScope {
     /// that made the change executes the architecture's barrier before anything relies on the new translation:
     /// `dsb ishst; isb` on AArch64.
     Barrier,
-    /// A TLB may hold a translation that is merely weaker than the new one (Tzou 5.1.1, safe inconsistency), or that
-    /// there is none. The CPU that made the change flushes its own copy.
+    /// A TLB may hold a translation that allows less than the new one, or the record that there was no translation (Tzou
+    /// 5.1.1, safe inconsistency). The CPU that made the change flushes its own copy.
     ///
     /// Another CPU finds out by a fault, and **flushes its own copy, of the links too, before it tries again**: no
     /// architecture but x86-64 promises that a fault evicts the entry that caused it. AArch64 keeps an entry after a
@@ -28,15 +28,15 @@ pub enum FlushScope {
 }
 
 impl FlushScope {
-    /// Returns how far a change of a page's attributes must be made known that takes `lost` away and gives `gained`, while
-    /// the frame stays the same.
+    /// Returns the flush scope of a change that removes `lost` from a page's attributes and adds `gained`; the frame stays
+    /// the same.
     ///
     /// - Rights that are added are Tzou's safe inconsistency (5.1.1): a CPU that still has the old entry faults,
     ///   forgets it ([`FlushScope::Local`]) and finds the new one.
     /// - Rights that are taken away must reach every CPU, and so must whatever else a stale entry would do wrongly: a
     ///   cleared status bit that the next access must set again, another memory type, another protection key, or another tag of the
     ///   address space.
-    /// - So must giving a page to user mode: the kernel loses it where that is one or the other (PXN, SUM, SMAP).
+    /// - Adding [`Attr::USER`] has the same scope: under PXN, SUM or SMAP the kernel loses an access.
     /// - The kernel's own bits, [`Attr::SOFTWARE`], are in no TLB.
     ///
     /// The one rule for both tables and protocols. Costs a few instructions.
@@ -97,7 +97,7 @@ pub struct Flush {
     scope: FlushScope,
     all: bool,
     links: bool,
-    // What is not yet used is not initialized either.
+    // The unused part of the array is not initialized.
     ranges: Vec<Pages, 8, u8>,
 }
 
@@ -182,7 +182,7 @@ impl Flush {
         }
     }
 
-    /// Asks for nothing again.
+    /// Empties the flush.
     #[inline]
     pub fn clear(&mut self) {
         self.scope = FlushScope::Nowhere;

@@ -1,4 +1,4 @@
-//! What a walker may see in the middle of a change: of every page the answer before it or the answer after it.
+//! What a walker may see in the middle of a change: every page as it was before the change, or as it is after it.
 
 use std::cell::{Cell, RefCell};
 use std::collections::BTreeSet;
@@ -16,7 +16,7 @@ const LOOKS: usize = 12;
 /// The moments of one change.
 #[derive(Debug)]
 pub(crate) struct Moments {
-    /// What the change is about and its neighbours, then others.
+    /// The pages of the change and their neighbours first, then others.
     pages: Vec<Moment>,
     /// How many of them are looked at after every store.
     near: usize,
@@ -64,7 +64,7 @@ enum Seen {
 }
 
 impl Moments {
-    /// Returns what an operation may show, which the model has not performed yet.
+    /// Returns the lookups that are right while `op`, which the model has not performed yet, is under way.
     pub(crate) fn of(model: &Model, op: &Op) -> Self {
         let base = model.space().base();
         let effect = if model.refusals(op).is_empty() { model.effect(op) } else { crate::Effect::default() };
@@ -86,7 +86,7 @@ impl Moments {
         let mut known = BTreeSet::new();
         let mut new = |at: &usize| known.insert(*at);
         let mut places: Vec<_> = near.chain(ends).chain(marked).map(|at| at & !base.mask()).filter(&mut new).collect();
-        // Of many pages some, others the next time.
+        // If there are more pages than `LOOKS`, each store looks at some, and the next store at others.
         let near = if places.len() > LOOKS { 0 } else { places.len() };
         places.extend(far.filter(new));
         let breaks = match op {
@@ -123,17 +123,23 @@ impl Moments {
     }
 
     /// Looks at the table after a store.
-    pub(crate) fn look<'n>(&self, table: &dyn Table<'n>) {
+    ///
+    /// # Safety
+    ///
+    /// As for [`Ask::of`].
+    pub(crate) unsafe fn look<'n>(&self, table: &dyn Table<'n>) {
         let store = self.stores.get();
         self.stores.set(store + 1);
         let (near, far) = self.pages.split_at(self.near);
         let some = far.len().div_ceil(LOOKS).max(1);
-        // What a change is not about is looked at after a few of its stores.
+        // Pages that the change does not concern are looked at after every eighth store.
         let turn = if self.near > 0 && !store.is_multiple_of(8) { far.len() } else { store % some };
         for page in near.iter().chain(far.iter().skip(turn).step_by(some)) {
             let entries = [Ask::Entry, Ask::VisitEntry].into_iter().filter(|_| self.marks);
             for ask in entries.chain([Ask::Lookup]) {
-                if let Err(wrong) = page.see(ask, ask.of(table, page.at), self.near > 0) {
+                // SAFETY: nothing is reclaimed during this call, and so during that one.
+                let found = unsafe { ask.of(table, page.at) };
+                if let Err(wrong) = page.see(ask, found, self.near > 0) {
                     self.wrong
                         .borrow_mut()
                         .get_or_insert(format!("after store {} of the operation, {wrong}", store + 1));
@@ -163,7 +169,7 @@ impl Moments {
         Err(format!("{ask} found {at} {}, which it never was: {}", show_entry(found), page.may(ask)))
     }
 
-    /// Returns what was wrong.
+    /// Returns the first error, and forgets it.
     pub(crate) fn wrong(&self) -> Option<String> {
         self.wrong.borrow_mut().take()
     }
@@ -171,8 +177,12 @@ impl Moments {
 
 impl Ask {
     /// Asks a table for a page.
-    pub(crate) fn of<'n>(self, table: &dyn Table<'n>, at: VirtAddr) -> Entry {
-        // SAFETY: the caller reclaims nothing meanwhile.
+    ///
+    /// # Safety
+    ///
+    /// No retired node of the table is reclaimed during the call.
+    pub(crate) unsafe fn of<'n>(self, table: &dyn Table<'n>, at: VirtAddr) -> Entry {
+        // SAFETY: `pinned` lives as long as this call, during which nothing is reclaimed, as the caller guarantees.
         let pinned = unsafe { Pinned::by(&()) };
         let page = Pages::one(at.vpn(table.space().base()));
         let mut found = Entry::Empty;

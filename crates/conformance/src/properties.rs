@@ -493,7 +493,8 @@ fn publishes_in_order<S: Subject>(nodes: &Storage<'_, S>, ops: &[Op], looks: &Co
             let moments = Moments::of(runner.model(), op);
             let look = || {
                 looks.set(looks.get() + 1);
-                moments.look(table);
+                // SAFETY: `perform_only` reclaims nothing; `settle` does, when the operation has ended.
+                unsafe { moments.look(table) };
             };
             let outcome = nodes.at_stores(&look, || runner.perform_only(table, op))?;
             let wrong = moments.wrong().map_or(Ok(()), |wrong| Err(Mismatch::of(wrong)));
@@ -535,8 +536,8 @@ fn walks_beside<S: Subject>(nodes: &Storage<'_, S>, ops: &[Op], between: &Count)
             let random = seed.wrapping_mul(0x9e37_79b1) >> 7;
             let Some(at) = moments.pick(random) else { continue };
             let ask = moments.ask(number);
-            // Nothing is reclaimed before the walk has ended.
-            let walk = || ask.of(table, at);
+            // SAFETY: `perform_only` reclaims nothing; `settle` does, when the walk has ended.
+            let walk = || unsafe { ask.of(table, at) };
             let loads = random / 64 % nodes.loads(walk).max(1);
             let outcome = Cell::new(None);
             let change = || outcome.set(Some(runner.borrow_mut().perform_only(table, op)));

@@ -1,5 +1,6 @@
 //! Where the frames go that an unmap uncovers.
 //!
+//! A change **uncovers** a frame when it removes the last translation to it from the table.
 //! A frame must not be reused before every TLB has forgotten the translation that led to it: a store through a stale
 //! one would write into its next owner. So uncovered frames are held like retired nodes, and a shootdown carries
 //! both. The caller says where they are kept; the table reserves the room in its dry run, so that a full list is an
@@ -36,12 +37,11 @@ pub trait Frames {
     /// [`Error::NoRoom`] if there is none; nothing has changed then.
     fn reserve(&mut self, leaves: usize) -> Result<(), Error>;
 
-    /// Takes over the frames of one page that is no longer mapped: `size` of them in bytes, counted in frames of
-    /// `base` bytes. Never called more often than was reserved.
+    /// Takes over the frames of one page of `size` that is no longer mapped; a frame has `base` bytes. Never called more often than was reserved.
     fn push(&mut self, frame: Pfn, size: PageSize, base: PageSize, attr: Attr);
 
-    /// Takes over the mark of the page at `at`, which is in the table no more. No TLB has it: what it names may be used for
-    /// something else at once. Needs no room. Without this, marks are forgotten.
+    /// Takes over the mark of the page at `at`, which is in the table no more. No TLB holds a mark, so
+    /// what the payload names may be reused at once. Needs no room. The default drops the mark.
     #[inline]
     fn marked(&mut self, at: VirtAddr, mark: Mark) {
         let _ = (at, mark);

@@ -7,11 +7,11 @@ use core::sync::atomic::{AtomicU32, Ordering};
 ///
 /// A handler is assembled for the address of its block, so each CPU runs its own copy of the code: EBase is per CPU from
 /// release 2 on, and there are no release 1 multiprocessors. The block lies in kseg0, as all statics of a kernel
-/// that is linked there do; or a wired TLB entry shows it at the end of kseg3, from 0xffff_8000 on, where a handler loads
+/// that is linked there do; or a wired TLB entry maps it at the end of kseg3, from 0xffff_8000 on, where a handler loads
 /// the root with one instruction.
 ///
 /// ```text
-///    0  root   of the table of the running address space, as its walk wants it
+///    0  root   of the table of the running address space, as `Walk::root` encodes it
 ///    4  next   where the next report goes   \  the log: see `Miss`
 ///    8  end    where the log ends           /
 ///   12  save   five words, the handler's own
@@ -26,8 +26,8 @@ pub struct Block {
 }
 
 impl Block {
-    /// Returns a block without a table and without a log: a handler that reports passes every miss on, and others must
-    /// not run yet.
+    /// Returns a block without a table and without a log. A reporting handler passes every miss on until there is a log.
+    /// Another handler must not run before [`set_root`](Self::set_root).
     pub const fn new() -> Self {
         Self {
             root: AtomicU32::new(0),
@@ -55,5 +55,5 @@ impl Block {
     pub(crate) const SAVE: u32 = offset_of!(Self, save) as u32;
 }
 
-// One `lui` serves all words of a block.
+// The size and the alignment are 32, so no block crosses a 32 KiB boundary, and one `lui` serves all its words.
 const _: () = assert!(size_of::<Block>() == 32);

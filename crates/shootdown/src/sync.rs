@@ -48,7 +48,7 @@ macro_rules! constructor {
 }
 pub(crate) use constructor;
 
-/// Returns an array of so many values of an expression, which is a constant except under loom.
+/// Returns an array of `$count` copies of `$value`, which is a constant except under loom.
 macro_rules! array {
     ($value:expr; $count:expr) => {{
         #[cfg(not(tlbkit_loom))]

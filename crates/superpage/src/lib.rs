@@ -55,6 +55,7 @@
 //!   when it exceeds it, and lowers by the count. A promoted superpage and its parts start again at zero.
 //! - A promotion makes the entries of the parts one, at the most recently used place, in every TLB that had any. An
 //!   LRU stack that has them, but not resident, gets it as the most recent of what is not resident.
+//! - Each TLB has its own resident set. The charges of both TLBs go to one count for each superpage.
 //! - `tlbcount` is kept as the set it is a function of: one bit a unit for each TLB. [`ApproxOnline::tlbcount`] computes
 //!   the number, -1 included, for any radix; the tests hold it against Appendix A's increments and decrements.
 //! - A capacity charge needs two entries at the least (with a TLB that is not full, `depth - T + 1` can be less).

@@ -1,6 +1,6 @@
 //! The prefetch charge of a miss (section 6.1): which superpages a miss charges, and the one counter that it writes.
 //!
-//! A miss to a page charges every superpage around the page of which the TLB holds another entry: had that superpage been
+//! A miss to a page charges every superpage around the page of which the TLB that missed holds an entry: had that superpage been
 //! one mapping, its entry would have been in the TLB and the miss would not have happened. If a superpage is charged, so
 //! is every larger one around it. So within a [block](crate::block) a miss finds the smallest superpage that is charged and
 //! adds one to that superpage's own counter; a superpage's count is the sum of the counters within it. What the superpages

@@ -2,6 +2,37 @@
 //!
 //! A file is named after the figures or tables that it draws, with the paper's numbers: `tzou/table_3_1.rs`,
 //! `tzou/figures_4_2_to_4_4.rs`. What several figures of a paper share is in files with other names.
+//!
+//! | file | shows |
+//! |-|-|
+//! | `bala/table_3_1.rs` | which addresses miss |
+//! | `bala/table_4_1.rs` | the applications under Mach |
+//! | `bala/table_4_2.rs` | rates of misses |
+//! | `bala/figures_4_1_to_4_4.rs` | misses removed, and penalties, under each scheme; also Tables 4.3, 4.4 and 4.7 to 4.9 |
+//! | `bala/table_4_5.rs` | hit rates of the software caches |
+//! | `bala/table_4_6.rs` | misses that a miss causes |
+//! | `bala/table_4_10.rs` | the speedup of the applications |
+//! | `bala/figures_4_5_to_4_8.rs`, `bala/tables_4_11_to_4_13.rs` | the synthetic benchmark |
+//! | `bala/chapter_5.rs` | models of future machines |
+//! | `bala/osdi_section_6_1.rs` | three clients of a database server |
+//! | `elphinstone/table_1.rs` | the conventional programs |
+//! | `elphinstone/figure_2.rs` | what a refill takes, by the size of a guarded table's nodes |
+//! | `elphinstone/figure_3.rs`, `elphinstone/figure_4.rs` | space of guarded tables: conventional programs, sparse workloads |
+//! | `elphinstone/figure_5.rs`, `elphinstone/table_2.rs` | what a refill takes with every structure, and what that costs a program |
+//! | `elphinstone/figure_6.rs`, `elphinstone/figure_8.rs` | space of every structure: conventional programs, sparse workloads |
+//! | `elphinstone/figure_7.rs` | a task created and deleted |
+//! | `elphinstone/figures_9_to_11.rs` | pages protected and unprotected |
+//! | `elphinstone/section_5_5.rs` | when a linear table beats a multi-level one |
+//! | `romer/figure_1.rs` | TLB overhead over memory for pages of one size |
+//! | `romer/figure_3.rs` | the TLB overhead of every policy |
+//! | `romer/figure_4.rs` | memory overhead |
+//! | `romer/figure_5.rs` | what the thresholds of APPROX-ONLINE trade |
+//! | `romer/table_2.rs` | the baseline, pages of 4 KB |
+//! | `romer/table_3.rs`, `romer/table_4.rs`, `romer/table_5.rs`, `romer/table_6.rs` | each policy's cycles a miss, misses, improvement, pages at the end |
+//! | `tzou/table_2_2.rs`, `tzou/table_3_1.rs` | damages; the algorithms, and the TLBs that each suits |
+//! | `tzou/figures_4_2_to_4_4.rs` | the simulator against the analysis |
+//! | `tzou/figures_4_5_to_4_7.rs` | what the algorithms cost |
+//! | `tzou/figures_5_5_and_5_6.rs` | moving data from one address space to another |
 
 use anyhow::Context;
 

@@ -9,19 +9,18 @@
 //!
 //! # Units
 //!
-//! Where a refill handler may walk, a bucket of more than a pair has no padding: its words are **units** of a pair each,
-//! with a tag and a link of their own.
+//! In a table that a refill handler walks, a bucket of more than one pair has no padding. It consists of **units**: a tag, a
+//! pair of PTEs, and a link each.
 //!
 //! ```text
 //!  bucket   | tag | PTE | PTE | link | tag | PTE | PTE | link | ...     of 2^(c-1) units
 //!           0     PTE         LINK   UNIT                       NODE = STRIDE
 //! ```
 //!
-//! That is the bucket of a table of pairs, so many times, and the same handler finds a pair in it with the same
-//! instructions: hash the pair's number, and compare its tag. Here a number that is hashed, and that a tag holds, is called a
-//! **key**: that of a unit, which in other shapes is the whole bucket. Folding a key onto itself leaves its low bits to say
-//! which unit it is and those above to say which bucket; what is folded onto the low ones is the same for a whole
-//! block, so its pairs stand in one bucket, in an order that the block's number turns (`u XOR` [`turn`](Hashed::turn)).
+//! A unit has the layout of a bucket in a table of pairs, so the same handler finds a pair in both: it hashes the pair's number
+//! and compares the unit's tag. The number that is hashed and tagged is the **key**. (In the other shapes a bucket is one
+//! unit.) Folding leaves the unit in the key's low bits, and the bucket in those above them. All pairs of a block are in one
+//! bucket, in the order `unit XOR` [`turn(block)`](Hashed::turn).
 
 use tlbkit_addr::{PageSize, VirtAddr, Vpn};
 
@@ -30,7 +29,7 @@ use crate::format::Format;
 use crate::nodes::{NodeAddr, Nodes};
 use crate::{Geometry, Leaf, Word};
 
-/// The most granularities that tags can have.
+/// The maximum number of granularities (sizes of a slot) that a tag can name.
 pub(super) const MAX: usize = 8;
 
 /// Where a bucket is: in the array, or in a node of its own.
@@ -48,7 +47,7 @@ impl Spot {
     }
 }
 
-/// What a page number is multiplied with in a table without a secret: `2^64` divided by the golden ratio, made odd (Knuth's
+/// The multiplier of a table without a secret: `2^64` divided by the golden ratio, made odd (Knuth's
 /// Fibonacci hashing), which spreads neighbours evenly and any stride well.
 pub(super) const GOLDEN: usize = 0x9e37_79b9_7f4a_7c15_u64 as usize;
 
@@ -90,8 +89,7 @@ where
 
     /// Significant bits of a tag.
     pub(super) const TAG_BITS: u32 = if G::VA_BITS <= 32 { 32 } else { 64 };
-    /// Whether block numbers are folded. A handler that loads the words into a TLB cannot multiply: HI and LO are not its
-    /// own.
+    /// Whether block numbers are folded. A refill handler must not multiply: HI and LO belong to the interrupted program.
     pub(super) const FOLDED: bool = Self::TAG_BITS == 32 || F::PAIRED;
     /// Words of a tag. If there are two, the low half comes first, and the flags are in the second.
     pub(super) const TAG: usize = Self::TAG_BITS.div_ceil(F::Word::BITS) as usize;
@@ -195,7 +193,7 @@ where
         unit.at + Self::PTE + slot
     }
 
-    /// Returns by how much the units of a block are out of order in its bucket.
+    /// Returns the number that is XORed with a unit's index to get its place in the bucket.
     #[inline(always)]
     pub(super) const fn turn(block: usize) -> usize {
         if Self::FOLDED { block << Self::GROUP >> FOLD & (Self::UNITS - 1) } else { 0 }
@@ -230,7 +228,7 @@ where
     }
 
     /// The base-two logarithm of the first buckets of a whole segment, in a table that grows: 512 units of a refill handler's;
-    /// in other shapes 128 buckets, or 4 KiB of them, for storage hands out smaller nodes with a loss.
+    /// in other shapes 128 buckets, or 4 KiB of them, because storage wastes part of a page on smaller nodes.
     pub(super) const SEGMENT: u32 = {
         let page = 12 - (Self::STRIDE * F::Word::BYTES).ilog2();
         if Self::FOLDED {
@@ -247,7 +245,7 @@ where
         let entries = (bits - G::BASE.shift() - Self::UNIT_LOG).saturating_sub(Self::SEGMENT + Self::GROUP);
         if entries < 10 { entries } else { 10 }
     };
-    /// The most first buckets of a table that grows, which is also what the largest directory leads to.
+    /// The maximum number of buckets of a table that grows, overflow buckets not counted, which is also what the largest directory leads to.
     pub(super) const MOST: usize = 1 << (Self::SEGMENT + if Self::FOLDED { Self::ENTRIES } else { 15 });
 
     /// Hashes a key.
@@ -271,8 +269,8 @@ where
         ((product >> usize::BITS) as usize ^ product as usize).wrapping_mul(self.secret)
     }
 
-    /// Returns the hash by which a key's bucket is chosen: the number of the first bucket, if there were as many as can be.
-    /// What is above [`MOST`](Self::MOST) means nothing.
+    /// Returns the hash by which a key's bucket is chosen: the number of the first bucket in a table with
+    /// [`MOST`](Self::MOST) of them. Higher bits mean nothing.
     #[inline(always)]
     pub(super) fn bucket_hash(&self, key: usize) -> usize {
         let hash = self.hash(key);
@@ -282,7 +280,7 @@ where
         hash >> (usize::BITS - Self::SEGMENT) | hash >> (usize::BITS / 2) << Self::SEGMENT
     }
 
-    /// The words before a directory's entries, in a table that multiplies: the mask of what counts of a hash.
+    /// The words before a directory's entries: one, a mask of the hash bits in use, where the hash multiplies.
     ///
     /// ```text
     ///  hash      | bucket | ..   | segment |     32 bits
@@ -317,7 +315,8 @@ where
             };
             return Spot { node: NodeAddr::new(root & !LOG), at: index * unit };
         }
-        // SAFETY: the directory is live or retired, and has an entry for each index.
+        // SAFETY: `root` was loaded while the caller was pinned, or by the writer, so the directory is not freed before the call
+        // ends; `ENTRIES`, or the mask in its first word, keeps the index below its length.
         unsafe {
             if Self::FOLDED {
                 let units = Self::UNITS << Self::SEGMENT;

@@ -17,9 +17,9 @@ use crate::word::atomics::Ordering;
 ///
 /// A frame that `take` returns is aligned to [`SIZE`](Self::SIZE) and belongs to the caller until it is given back. Until
 /// then `memory` returns, at every call, where its `SIZE` bytes are mapped for reading and writing, aligned as the frame
-/// is; and `record` the same cell, no other frame's, which no other code uses. A frame of `take_zeroed` is one of
-/// `take`, and all its bytes are zero. `memory`, `record` and `stored` do not unwind: tables call them between two
-/// states.
+/// is; and `record` returns the same cell at every call, which belongs to no other frame and which no other code
+/// uses. What holds for `take` holds for `take_zeroed`, and all bytes are zero. `memory`, `record` and `stored` do not
+/// unwind: tables call them in intermediate states.
 pub unsafe trait FrameSource: Sync {
     /// The size of the frames: that of a node.
     const SIZE: PageSize = PageSize::K4;
@@ -27,7 +27,7 @@ pub unsafe trait FrameSource: Sync {
     /// Takes a frame, or returns `None` if there is none.
     ///
     /// A frame that has no record, or whose address a link cannot hold, goes back at once, and the table reports that
-    /// memory is exhausted. So a source chooses among the frames of which both is true.
+    /// memory is exhausted. So a source hands out only frames that have a record and an address that a link can hold.
     fn take(&self) -> Option<PhysAddr>;
 
     /// Takes back a frame that `take` returned.
@@ -50,7 +50,7 @@ pub unsafe trait FrameSource: Sync {
     /// pointer by [`with_exposed_provenance_mut`](core::ptr::with_exposed_provenance_mut).
     fn memory(&self, frame: PhysAddr) -> *mut u8;
 
-    /// Hears of each store to a word of a node, after it: see [`Nodes::stored`]. Addresses are physical.
+    /// Is called after each store to a word of a node: see [`Nodes::stored`]. Addresses are physical.
     #[inline(always)]
     fn stored(&self, store: Store) {
         let _ = store;
@@ -95,7 +95,7 @@ unsafe impl<W: Word, M: Mode, S: FrameSource> Nodes for Direct<W, M, S> {
     type Mode = M;
 
     fn lowest(&self) -> NodeAddr {
-        // Frame 0 is never one.
+        // Frame 0 is never a node.
         NodeAddr::new(S::SIZE.bytes())
     }
 
@@ -124,7 +124,7 @@ unsafe impl<W: Word, M: Mode, S: FrameSource> Nodes for Direct<W, M, S> {
         };
         record.store(0, Ordering::Relaxed);
         if zeroed.is_none() {
-            // SAFETY: the frame is ours and mapped there.
+            // SAFETY: `take` has given the frame to this storage alone, and `memory` maps all its `SIZE` bytes.
             unsafe { core::ptr::write_bytes(self.source.memory(frame), 0, S::SIZE.bytes()) };
         }
         Some(node)

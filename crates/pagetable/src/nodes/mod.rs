@@ -3,8 +3,8 @@
 //! A table asks for nodes of so many words and stores their [`NodeAddr`] in words, in whatever way its format says. A
 //! node is as small as the table likes (a two-entry guarded node is a few words), so storage hands out many to a
 //! page. Beside each node it keeps one 32-bit **record**, outside the node, because a node must not be overwritten
-//! while a walker may be in it: it counts the node's live entries, and once the node is retired, in stock or free it
-//! links it to the next one.
+//! while a walker may be in it. In a table, the record counts the node's live entries. When the node is retired, in stock or
+//! free, the record links it to the next such node.
 //!
 //! | storage | memory | for |
 //! |-|-|-|
@@ -87,7 +87,7 @@ pub enum Store {
         /// What it holds.
         value: u64,
     },
-    /// A word was exchanged atomically: what hardware had set in it came out.
+    /// A word was exchanged atomically; `old` includes the bits that hardware had set.
     Exchange {
         /// The word's address.
         at: usize,
@@ -114,11 +114,11 @@ pub enum Store {
 /// 4096) that divides its size in bytes; `record` maps it to one live record of its own. No byte of a node has an
 /// address below [`lowest`](Self::lowest), nor above the `last` that its taker named, and no address wraps.
 ///
-/// In [`Solo`](crate::Solo) mode the storage is not [`Sync`], whatever it keeps its own lists with: that is what holds the tables
-/// over it, whose stores are plain, to one CPU.
+/// In [`Solo`](crate::Solo) mode the storage is not [`Sync`], whatever it keeps its own lists with: so the
+/// tables, whose stores are plain, stay on one CPU.
 ///
-/// [`take_within`](Self::take_within) and [`free`](Reclaim::free) may unwind. Nothing else may, here and in [`Reclaim`]: the others are loads and
-/// stores to the tables, which call them between two states.
+/// [`take_within`](Self::take_within) and [`free`](Reclaim::free) may unwind. No other function of the two
+/// traits may: tables call them in intermediate states.
 pub unsafe trait Nodes: Reclaim + Debug {
     /// The words of the nodes.
     type Word: Word;
@@ -138,8 +138,8 @@ pub unsafe trait Nodes: Reclaim + Debug {
         self.take_within(words, usize::MAX)
     }
 
-    /// Returns at least as many as the nodes of `words` words that [`take`](Self::take) can still hand out. A change that needs
-    /// more is refused before it looks for anything.
+    /// Returns an upper bound on the nodes of `words` words that [`take`](Self::take) can hand out. A change that needs more is
+    /// refused before it looks for anything.
     ///
     /// The default knows no bound.
     fn room(&self, words: usize) -> usize {
@@ -161,10 +161,10 @@ pub unsafe trait Nodes: Reclaim + Debug {
     /// As for [`at`](Self::at).
     unsafe fn record(&self, node: NodeAddr, words: usize) -> *const Record;
 
-    /// Hears of each store to a word of a node, after it. A storage that records them (`tlbkit-witness`) overrides this; the
+    /// Is called after each store to a word of a node. A storage that records them (`tlbkit-witness`) overrides this; the
     /// default is empty, and costs no instruction.
     ///
-    /// The words of a node that [`take_within`](Self::take_within) clears are not told, nor is a root that the table keeps
+    /// The words of a node that [`take_within`](Self::take_within) clears are not reported, nor is a root that the table keeps
     /// beside its nodes.
     #[inline(always)]
     fn stored(&self, store: Store) {
@@ -193,7 +193,7 @@ pub unsafe trait Nodes: Reclaim + Debug {
         unsafe { Self::Mode::read(self.at(node).add(index)) }
     }
 
-    /// Stores a word that leads to something complete. A storage that plants faults wraps this.
+    /// Publishes a word: whatever it links is complete. A storage that plants faults wraps this.
     ///
     /// # Safety
     ///

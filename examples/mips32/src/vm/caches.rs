@@ -79,7 +79,7 @@ impl Software {
     ///
     /// # Errors
     ///
-    /// If the memory does not do.
+    /// If the memory is unsuitable.
     ///
     /// # Safety
     ///

@@ -58,7 +58,7 @@ pub trait Place: Window + 'static {
     ///
     /// # Errors
     ///
-    /// If the memory does not do.
+    /// If the memory is unsuitable.
     fn nodes(memory: &'static mut [Chunk]) -> Result<Nodes<Self>, SlabError>;
 }
 

@@ -177,7 +177,7 @@ impl<'m, W: Word, M: Mode> Slab<'m, W, M> {
     ///
     /// # Errors
     ///
-    /// [`SlabError`] if the memory or the base does not do.
+    /// [`SlabError`] if the memory or the base is unsuitable.
     pub fn new(memory: &'m mut [Chunk], base: usize) -> Result<Self, SlabError> {
         let origin = memory.as_mut_ptr().cast::<u8>().wrapping_sub(base);
         Self::over(Offset { origin }, base, memory.len())
