@@ -1,4 +1,7 @@
 //! The CPU at hand, in the midst of a call: what it flushes, which CPUs it asks, and which address space it runs.
+//!
+//! `docs/embedding.md`, section 2, has the steps from a change to the release of its frames. Entries are changed before
+//! [`System::run`] begins: what [`Made::update`] returns is what they have uncovered.
 
 use core::fmt;
 

@@ -1,4 +1,19 @@
 //! APPROX-ONLINE (section 7.3): prefetch charges alone.
+//!
+//! From a miss to a promotion:
+//!
+//! 1. The kernel reports the miss: the TLB, the page, and the entry that was evicted.
+//! 2. The miss charges every superpage around the page that is larger than the page's mapping and in which the TLB that missed
+//!    already holds an entry ([`crate::prefetch_charge`]). One counter is written: that of the smallest such superpage. Those
+//!    around it contain it in their sums. Within 64 KB it is one of the counters of a [block](crate::block); above,
+//!    blocks owe charges to a [tree](crate::deferred), which are paid before a threshold can be passed unseen.
+//! 3. The refilled entry joins the resident set of that TLB, and the evicted one leaves it.
+//! 4. If a count has reached the threshold, 0.125 R where R is the cost of the copy in misses, the policy asks for the
+//!    smallest superpage whose count has.
+//! 5. [`Policy::promoted`] zeroes the counts of the superpage and its parts, and lowers those of all larger ones around it by the
+//!    threshold. [`Policy::refused`] makes the size and larger ones wait ([`Refusal::NoMemory`]), twice as long each time, or zeroes the
+//!    charges of that range ([`Refusal::NotHere`]).
+//! 6. [`Policy::demote`], [`Policy::unmapped`], [`Policy::evicted`] and [`Policy::flushed`] keep the resident sets and the mappings true.
 
 use tlbkit_addr::{Pages, Vpn};
 
