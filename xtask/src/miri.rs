@@ -17,12 +17,12 @@ pub(crate) struct MiriArgs {
 
 /// What the gate runs: small tests, for a step takes a hundred times as long. (`tlbkit-addr` forbids unsafe code.)
 const SOME: [&str; 2] =
-    ["-p tlbkit-pagetable --lib --test slab --test unwinding", "-p tlbkit --test properties"];
+    ["-p tlbkit-pagetable --lib --test slab --test pieces --test unwinding", "-p tlbkit --test properties"];
 
 /// What is run on every machine.
 const EACH: [&str; 6] = [
     "-p tlbkit --test one_cpu --test properties",
-    "-p tlbkit-pagetable --lib --test slab --test unwinding --test formats --test lpt --test mpt_share --test mpt_pairs",
+    "-p tlbkit-pagetable --lib --test slab --test pieces --test unwinding --test formats --test lpt --test mpt_share --test mpt_pairs",
     "-p tlbkit-pagetable --test mpt --test lpt_properties",
     "-p tlbkit-pagetable --test gpt_properties --test hashed_properties",
     "-p tlbkit-stlb --test forms --test never_stale",

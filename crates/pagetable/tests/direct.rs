@@ -8,9 +8,10 @@ use proptest::strategy::{Strategy, ValueTree};
 use proptest::test_runner::TestRunner;
 use tlbkit_addr::{Attr, PageSize, Pages, Pfn, PhysAddr, Vpn};
 use tlbkit_conformance::{Profile, Runner, ops};
-use tlbkit_pagetable::format::{Compact, Compact32};
+use tlbkit_pagetable::format::{Compact, Compact32, EntryLo};
 use tlbkit_pagetable::geometry::Va32;
-use tlbkit_pagetable::nodes::{Chunk, Direct, FrameSource, NodeAddr, Nodes, Reclaim, Record};
+use tlbkit_pagetable::gpt::{Fixed, Gpt32};
+use tlbkit_pagetable::nodes::{Chunk, Direct, FrameSource, NodeAddr, Nodes, Pieces, Reclaim, Record};
 use tlbkit_pagetable::{Error, Holes, Local, Retired, Shared, Solo, Table, destroy, mpt};
 
 /// A stack of free frames, the memory of those from `first` on, and a record for each.
@@ -244,6 +245,24 @@ fn a_table_lives_in_frames() {
         let table = mpt::Mpt4::new(&nodes).unwrap();
         let ops = ops(table.space(), 40).new_tree(&mut random).unwrap().current();
         Runner::new(&table, Profile::of::<Compact>(), 0).run(&table, &ops).unwrap();
+        // SAFETY: no CPU walks the table any more.
+        unsafe { destroy(table).reclaim() };
+        assert_eq!((frames.free(), nodes.held().pending(), nodes.held().lost()), (FRAMES - 1, 0, 0));
+    }
+}
+
+/// A guarded table, whose nodes are small, lives in frames that are cut.
+#[test]
+fn a_guarded_table_lives_in_frames() {
+    const FRAMES: usize = 1024;
+    let mut memory = vec![Chunk::ZERO; FRAMES];
+    let frames = Frames::new(&mut memory, 0, FRAMES, 1..FRAMES);
+    let nodes = Pieces::<u32, _>::new(&frames);
+    let mut random = TestRunner::deterministic();
+    for _ in 0..20 {
+        let table = Gpt32::<_, Fixed<4>>::new(&nodes).unwrap();
+        let ops = ops(table.space(), 40).new_tree(&mut random).unwrap().current();
+        Runner::new(&table, Profile::of::<EntryLo>(), 0).run(&table, &ops).unwrap();
         // SAFETY: no CPU walks the table any more.
         unsafe { destroy(table).reclaim() };
         assert_eq!((frames.free(), nodes.held().pending(), nodes.held().lost()), (FRAMES - 1, 0, 0));
