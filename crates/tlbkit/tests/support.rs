@@ -3,6 +3,7 @@
 //! `cargo xtask support` writes them; this test, without its variable, compares them.
 #![cfg(all(target_pointer_width = "64", not(miri)))]
 
+use std::any::TypeId;
 use std::fmt::Write as _;
 use std::{env, fs};
 
@@ -11,7 +12,7 @@ use tlbkit::pagetable::format::{
     Format, Paper, RiscvOf, Sv32, Sv39, X86, X86Of,
 };
 use tlbkit::pagetable::{Geometry, Radix, Word as _};
-use tlbkit::{Attr, FlushScope, Machine, PageSize, Pfn, WalkCache, arch};
+use tlbkit::{Attr, FlushScope, Guarded, Machine, PageSize, Pfn, WalkCache, arch};
 
 const BEGIN: &str = "<!-- cargo xtask support: begin -->\n";
 const END: &str = "<!-- cargo xtask support: end -->\n";
@@ -98,10 +99,11 @@ fn attr_row<F: Format>(text: &mut String, name: &str) {
 
 fn machine_row<M: Machine>(text: &mut String, name: &str) {
     let sizes: Vec<String> = M::Geometry::SIZES.iter().map(ToString::to_string).collect();
+    let is_guarded = TypeId::of::<M::Table>() == TypeId::of::<Guarded>();
+    let levels = if is_guarded { "guarded".into() } else { M::Geometry::WIDTHS.len().to_string() };
     writeln!(
         text,
-        "| `{name}` | {} | {} | {} | {} | {} |",
-        M::Geometry::WIDTHS.len(),
+        "| `{name}` | {levels} | {} | {} | {} | {} |",
         M::Geometry::VA_BITS,
         sizes.join(", "),
         M::ASID_BITS,
@@ -137,7 +139,8 @@ fn made() -> String {
     rows!(text, machine_row:
         arch::Sv39 as "Sv39", arch::Sv39Svnapot as "Sv39Svnapot", arch::Sv48 as "Sv48", arch::Sv57 as "Sv57", arch::X86_64 as "X86_64",
         arch::X86_64La57 as "X86_64La57", arch::AArch64 as "AArch64", arch::AArch64Runs as "AArch64Runs", arch::Mips32 as "Mips32",
-        arch::Mips32Coherent as "Mips32Coherent");
+        arch::Mips32Coherent as "Mips32Coherent", arch::Mips32<Guarded> as "Mips32<Guarded>",
+        arch::Mips32Coherent<Guarded> as "Mips32Coherent<Guarded>");
     text.push('\n');
     text
 }
