@@ -6,7 +6,7 @@ use driven::kernel::Arch;
 use driven::{Fault, STEP, run};
 use libfuzzer_sys::arbitrary::{self, Arbitrary};
 use libfuzzer_sys::fuzz_target;
-use tlbkit::arch;
+use tlbkit::{Guarded, arch};
 
 #[path = "../../crates/tlbkit/tests/driven/mod.rs"]
 mod driven;
@@ -35,5 +35,6 @@ fuzz_target!(|input: Input| match input.machine % 4 {
     0 => on::<arch::Sv39>(&input),
     1 => on::<arch::X86_64>(&input),
     2 => on::<arch::AArch64>(&input),
-    _ => on::<arch::Mips32>(&input),
+    _ if input.machine & 8 == 0 => on::<arch::Mips32>(&input),
+    _ => on::<arch::Mips32<Guarded>>(&input),
 });
