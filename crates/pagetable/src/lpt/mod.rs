@@ -163,7 +163,7 @@ unsafe impl<'n, G: Radix, F: Format, N: Nodes<Word = F::Word>, const AT: usize> 
             return None;
         }
         // SAFETY: the caller is pinned, and the address is in the space.
-        unsafe { self.tree.climb(at, |_, _| true) }
+        unsafe { self.tree.find_translated(at) }
     }
 
     fn walk(&self, _pinned: Pinned<'_>, at: VirtAddr, observe: &mut dyn NestedMissObserver) -> Option<Leaf> {

@@ -33,6 +33,31 @@ pub(crate) fn region<G: Radix>() -> Option<Pages> {
 }
 
 impl<G: Radix, F: Format, N: Nodes<Word = F::Word>> Mpt<'_, G, F, N> {
+    /// Looks `at` up as a machine does whose TLB translates every page of the table: with the one load of the word that ends the
+    /// walk. Only that load goes through [`Nodes::follow`]; this finds the node from the root, past that count.
+    ///
+    /// # Safety
+    ///
+    /// As for [`climb`](Self::climb).
+    #[inline(always)]
+    pub(crate) unsafe fn find_translated(&self, at: VirtAddr) -> Option<Leaf> {
+        let load = |level, node, place| {
+            if level + 1 < Self::LEVELS {
+                // SAFETY: as below.
+                let word = unsafe { F::Word::follow(self.nodes.at(node).add(place)) };
+                if F::is_link(word) {
+                    return word;
+                }
+            }
+            // SAFETY: a node that a link leads to is live or retired, and pinned walkers are waited for; the place is in the
+            // node.
+            unsafe { self.nodes.follow(node, place) }
+        };
+        self.descend_by(at, load, |word, level, _| {
+            F::is_leaf(word, level + 1 == Self::LEVELS).then(|| Self::leaf(word, level, at))
+        })
+    }
+
     /// Looks `at` up as a machine does that loads through its TLB: up from the page that holds the PTE to the first
     /// page that `translates` knows, then down, one load a level.
     ///

@@ -25,22 +25,32 @@ impl<'n, G: Radix, F: Format, N: Nodes<Word = F::Word>> Mpt<'n, G, F, N> {
     }
 
     /// Walks down to the word that ends the walk for `at`, and returns what `end` makes of it, its level and its node.
-    /// The one walk.
     ///
     /// # Safety
     ///
     /// The caller is pinned, or the writer.
     #[inline(always)]
     pub(super) unsafe fn descend<T>(&self, at: VirtAddr, end: impl Fn(F::Word, usize, NodeAddr) -> T) -> T {
+        // SAFETY: a node that a link leads to is live or retired, and pinned walkers are waited for; the place is in the node.
+        self.descend_by(at, |_, node, place| unsafe { self.nodes.follow(node, place) }, end)
+    }
+
+    /// Walks down to the word that ends the walk for `at`, and returns what `end` makes of it, its level and its node.
+    /// `load` returns the word of a level, in a node that the walk has come to, at a place. The one walk.
+    #[inline(always)]
+    pub(super) fn descend_by<T>(
+        &self,
+        at: VirtAddr,
+        load: impl Fn(usize, NodeAddr, usize) -> F::Word,
+        end: impl Fn(F::Word, usize, NodeAddr) -> T,
+    ) -> T {
         let mut node = self.root;
         // A step a level, so that shifts and masks are immediates all the way into `end`; steps beyond the last level
         // vanish.
         macro_rules! step {
             ($($level:literal)*) => { $(
                 let level = if $level < Self::LEVELS { $level } else { Self::LEVELS - 1 };
-                // SAFETY: a node that a link leads to is live or retired, and pinned walkers are waited for; the
-                // index is below the node's slots.
-                let word = unsafe { self.nodes.follow(node, Self::place(level, Self::index(level, at))) };
+                let word = load(level, node, Self::place(level, Self::index(level, at)));
                 if level + 1 == Self::LEVELS || !F::is_link(word) {
                     return end(word, level, node);
                 }
@@ -49,7 +59,6 @@ impl<'n, G: Radix, F: Format, N: Nodes<Word = F::Word>> Mpt<'n, G, F, N> {
         }
         step!(0 1 2 3 4 5 6);
         let level = Self::LEVELS - 1;
-        // SAFETY: as above.
-        end(unsafe { self.nodes.follow(node, Self::place(level, Self::index(level, at))) }, level, node)
+        end(load(level, node, Self::place(level, Self::index(level, at))), level, node)
     }
 }
