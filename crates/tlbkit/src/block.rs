@@ -204,7 +204,7 @@ impl<K: Kernel, const CPUS: usize> Block<K, CPUS> {
         // SAFETY: the caller's promise.
         match unsafe { self.pin() } {
             Some(pinned) => walk(pinned),
-            None => self.visiting(self.mmu.kernel().cpu(), walk),
+            None => self.visiting(self.mmu.this_cpu(), walk),
         }
     }
 
@@ -230,7 +230,7 @@ impl<K: Kernel, const CPUS: usize> Block<K, CPUS> {
         let runs = |cpu| {
             self.cpus.running.contains(cpu) || self.is_kernels() && self.mmu.everyone().running.contains(cpu)
         };
-        if CPUS == 1 || runs(self.mmu.kernel().cpu()) {
+        if CPUS == 1 || runs(self.mmu.this_cpu()) {
             // SAFETY: the caller's promise: this CPU acknowledges nothing. A change that takes nodes out waits for the
             // acknowledgement of every CPU that runs the address space; with one CPU there is no other to change it.
             return Some(unsafe { Pinned::by(self) });

@@ -2,7 +2,7 @@
 
 use core::cell::UnsafeCell;
 use core::ops::{Deref, DerefMut};
-use core::sync::atomic::{AtomicBool, Ordering};
+use core::sync::atomic::{AtomicU8, Ordering};
 
 use tlbkit_shootdown::CpuHandle;
 
@@ -12,10 +12,17 @@ use crate::block::Handle;
 /// How many requests wait for a CPU before it flushes everything instead.
 pub(crate) const QUEUE: usize = 8;
 
+/// What a CPU is at: not in the midst of a call, and without a [handle](State::handle).
+const OFFLINE: u8 = 0;
+/// Not in the midst of a call, with a handle.
+const ONLINE: u8 = 1;
+/// In the midst of a call.
+const BUSY: u8 = 2;
+
 /// A CPU's part of an [`Mmu`](crate::Mmu).
 pub(crate) struct Cpu<K: Kernel, const CPUS: usize> {
-    /// Whether the CPU is in the midst of a call.
-    busy: AtomicBool,
+    /// [`OFFLINE`], [`ONLINE`] or [`BUSY`]: one look tells whether a call can begin.
+    at: AtomicU8,
     state: UnsafeCell<State<K, CPUS>>,
 }
 
@@ -30,14 +37,14 @@ pub(crate) struct State<K: Kernel, const CPUS: usize> {
 }
 
 // SAFETY: a CPU uses its own part alone, with interrupts masked: by the promise of `Kernel` nothing else of the CPU's comes
-// between a look at `busy` and the store that makes it true. So only the code that has made `busy` true uses the state;
-// the release of `busy` orders one use after the other. What is in it may move between threads.
+// between a look at `at` and the store of `BUSY`. So only the code that has stored `BUSY` uses the state; the store that ends
+// the call, a release, orders one use after the other. What is in it may move between threads.
 unsafe impl<K: Kernel, const CPUS: usize> Sync for Cpu<K, CPUS> {}
 
 impl<K: Kernel, const CPUS: usize> Cpu<K, CPUS> {
     pub(crate) const fn new() -> Self {
         Self {
-            busy: AtomicBool::new(false),
+            at: AtomicU8::new(OFFLINE),
             state: UnsafeCell::new(State { handle: None, runs: None, half: None }),
         }
     }
@@ -45,24 +52,49 @@ impl<K: Kernel, const CPUS: usize> Cpu<K, CPUS> {
     /// Begins a call on this CPU, whose interrupts are masked, unless it is in the midst of one.
     #[inline(always)]
     pub(crate) fn enter(&self) -> Option<Entered<'_, K, CPUS>> {
-        if self.busy.load(Ordering::Acquire) {
-            return None;
+        match self.at.load(Ordering::Acquire) {
+            BUSY => None,
+            at => Some(self.entered(at)),
         }
-        self.busy.store(true, Ordering::Relaxed);
-        Some(Entered(self))
+    }
+
+    /// Begins a call on this CPU, whose interrupts are masked, unless it is in the midst of one, or lacks the handle that one of
+    /// several CPUs needs.
+    #[inline(always)]
+    pub(crate) fn enter_online(&self) -> Option<Entered<'_, K, CPUS>> {
+        let ready = if CPUS == 1 { OFFLINE } else { ONLINE };
+        (self.at.load(Ordering::Acquire) == ready).then(|| self.entered(ready))
+    }
+
+    #[inline(always)]
+    fn entered(&self, then: u8) -> Entered<'_, K, CPUS> {
+        self.at.store(BUSY, Ordering::Relaxed);
+        Entered { cpu: self, then }
     }
 }
 
 /// A call under way on a CPU, which ends when this is dropped.
-pub(crate) struct Entered<'c, K: Kernel, const CPUS: usize>(&'c Cpu<K, CPUS>);
+pub(crate) struct Entered<'c, K: Kernel, const CPUS: usize> {
+    cpu: &'c Cpu<K, CPUS>,
+    /// What the CPU is at then.
+    then: u8,
+}
+
+impl<K: Kernel, const CPUS: usize> Entered<'_, K, CPUS> {
+    /// Gives the CPU its handle, or takes it away.
+    pub(crate) fn set_handle(&mut self, handle: Option<CpuHandle<'static, QUEUE>>) {
+        self.then = if handle.is_some() { ONLINE } else { OFFLINE };
+        self.handle = handle;
+    }
+}
 
 impl<K: Kernel, const CPUS: usize> Deref for Entered<'_, K, CPUS> {
     type Target = State<K, CPUS>;
 
     #[inline(always)]
     fn deref(&self) -> &State<K, CPUS> {
-        // SAFETY: `busy` was false when this value was made, and is true until it is dropped: there is no other one.
-        unsafe { &*self.0.state.get() }
+        // SAFETY: the CPU was not `BUSY` when this value was made, and is until it is dropped: there is no other one.
+        unsafe { &*self.cpu.state.get() }
     }
 }
 
@@ -70,13 +102,13 @@ impl<K: Kernel, const CPUS: usize> DerefMut for Entered<'_, K, CPUS> {
     #[inline(always)]
     fn deref_mut(&mut self) -> &mut State<K, CPUS> {
         // SAFETY: as for `deref`, and this value is borrowed mutably.
-        unsafe { &mut *self.0.state.get() }
+        unsafe { &mut *self.cpu.state.get() }
     }
 }
 
 impl<K: Kernel, const CPUS: usize> Drop for Entered<'_, K, CPUS> {
     #[inline(always)]
     fn drop(&mut self) {
-        self.0.busy.store(false, Ordering::Release);
+        self.cpu.at.store(self.then, Ordering::Release);
     }
 }

@@ -15,7 +15,7 @@ use tlbkit_shootdown::{
 
 use crate::asids::Held;
 use crate::block::{Block, Handle};
-use crate::cpu::{Entered, QUEUE};
+use crate::cpu::{Cpu, Entered, QUEUE};
 use crate::storage::{Table, turn};
 use crate::{Kernel, Machine, Mmu, visit};
 
@@ -100,13 +100,32 @@ impl<K: Kernel, const CPUS: usize> Here<K, CPUS> {
     pub(crate) fn in_turn<'s>(
         space: &'s Block<K, CPUS>,
     ) -> Result<(Self, Turn<'s, 'static, Table<K>>), Error> {
+        match Self::in_turn_now(space) {
+            Some(both) => Ok(both),
+            // One CPU waits for no other.
+            None if CPUS == 1 => Err(Error::Busy),
+            None => Self::in_turn_later(space).map_err(Unready::error),
+        }
+    }
+
+    /// Begins a call and takes the right to write, unless that has to wait.
+    #[inline(always)]
+    fn in_turn_now<'s>(space: &'s Block<K, CPUS>) -> Option<(Self, Turn<'s, 'static, Table<K>>)> {
+        let here = Self::if_online(space.mmu)?;
+        let turn = turn::<K, CPUS>(&space.table)?;
+        Some((here, turn))
+    }
+
+    /// Begins a call and takes the right to write when that is possible. It is a function of its own, so that what does not wait
+    /// is in registers that need not be saved.
+    #[cold]
+    #[inline(never)]
+    fn in_turn_later<'s>(space: &'s Block<K, CPUS>) -> Result<(Self, Turn<'s, 'static, Table<K>>), Unready> {
         loop {
-            if let Some(here) = Self::if_online(space.mmu)
-                && let Some(turn) = turn::<K, CPUS>(&space.table)
-            {
-                return Ok((here, turn));
+            Self::prepare(space.mmu)?;
+            if let Some(both) = Self::in_turn_now(space) {
+                return Ok(both);
             }
-            Self::prepare(space.mmu).map_err(Unready::error)?;
         }
     }
 
@@ -127,7 +146,7 @@ impl<K: Kernel, const CPUS: usize> Here<K, CPUS> {
             return Ok(());
         }
         let handle = mmu.shootdowns().attach(here.cpu).map_err(|_| Unready::Busy)?;
-        here.own.handle = Some(handle);
+        here.own.set_handle(Some(handle));
         here.switch(SwitchKind::In, mmu.everyone(), Asid::default());
         if here.refused { Err(Unready::Unflushed) } else { Ok(()) }
     }
@@ -139,17 +158,23 @@ impl<K: Kernel, const CPUS: usize> Here<K, CPUS> {
     /// As for [`begin`](Self::begin).
     #[inline(always)]
     pub(crate) fn enter(mmu: &'static Mmu<K, CPUS>) -> Result<Self, Error> {
-        // One CPU has the number 0: the kernel promises it.
-        let cpu = if CPUS == 1 { 0 } else { mmu.kernel().cpu() };
-        let own = mmu.cpu(cpu).and_then(|cpu| cpu.enter()).ok_or(Error::Busy)?;
-        Ok(Self { mmu, cpu, own, refused: false })
+        Self::enter_by(mmu, Cpu::enter).ok_or(Error::Busy)
     }
 
     /// Begins a call on this CPU, unless it is in the midst of one or not online yet.
     #[inline(always)]
     pub(crate) fn if_online(mmu: &'static Mmu<K, CPUS>) -> Option<Self> {
-        let here = Self::enter(mmu).ok()?;
-        (CPUS == 1 || here.own.handle.is_some()).then_some(here)
+        Self::enter_by(mmu, Cpu::enter_online)
+    }
+
+    #[inline(always)]
+    fn enter_by(
+        mmu: &'static Mmu<K, CPUS>,
+        enter: impl FnOnce(&'static Cpu<K, CPUS>) -> Option<Entered<'static, K, CPUS>>,
+    ) -> Option<Self> {
+        let cpu = mmu.this_cpu();
+        let own = enter(mmu.cpu(cpu)?)?;
+        Some(Self { mmu, cpu, own, refused: false })
     }
 
     /// Takes part in shootdowns no more. The CPU runs no address space.
@@ -159,14 +184,15 @@ impl<K: Kernel, const CPUS: usize> Here<K, CPUS> {
         if CPUS == 1 {
             self.mmu.kernel().flush(&everything(), None);
         }
-        (self.own.handle, self.own.half) = (None, None);
+        self.own.set_handle(None);
+        self.own.half = None;
     }
 
     /// Carries out a change of what this CPU runs, in the shootdown system.
     fn switch(&mut self, change: SwitchKind, cpus: &SharedSpace, asid: Asid) {
         let Some(handle) = &mut self.own.handle else { return };
         // The handle is this system's, and a CPU that goes offline runs nothing; were it not so, the call reports it.
-        let done = self.mmu.shootdowns().switch(handle, &mut Cpu(self.mmu.kernel()), change, cpus, asid);
+        let done = self.mmu.shootdowns().switch(handle, &mut ThisCpu(self.mmu.kernel()), change, cpus, asid);
         self.refused |= done.is_err();
     }
 
@@ -175,7 +201,7 @@ impl<K: Kernel, const CPUS: usize> Here<K, CPUS> {
     pub(crate) fn serve(&mut self) {
         if let Some(handle) = &mut self.own.handle {
             // Only a handle of another system is refused; there is none.
-            let _ = self.mmu.shootdowns().poll(handle, &mut Cpu(self.mmu.kernel()));
+            let _ = self.mmu.shootdowns().poll(handle, &mut ThisCpu(self.mmu.kernel()));
         }
     }
 
@@ -298,7 +324,7 @@ impl<K: Kernel, const CPUS: usize> Here<K, CPUS> {
         }
         let mut made = Made { space, flush, uncovered };
         let done = match &mut self.own.handle {
-            Some(handle) => mmu.shootdowns().run(handle, &mut Cpu(kernel), Self::PLAN, &mut made).is_ok(),
+            Some(handle) => mmu.shootdowns().run(handle, &mut ThisCpu(kernel), Self::PLAN, &mut made).is_ok(),
             None => false,
         };
         self.refused |= !done;
@@ -395,9 +421,9 @@ impl<K: Kernel, const CPUS: usize> Edit for Made<'_, K, CPUS> {
 }
 
 /// What the shootdown system asks of this CPU.
-struct Cpu<'k, K>(&'k K);
+struct ThisCpu<'k, K>(&'k K);
 
-impl<K: Kernel> LocalCpu<Option<Uncovered>> for Cpu<'_, K> {
+impl<K: Kernel> LocalCpu<Option<Uncovered>> for ThisCpu<'_, K> {
     fn flush(&mut self, space: Option<Asid>, what: &Flush, _drain: bool) {
         self.0.flush(what, space.and_then(tag));
     }

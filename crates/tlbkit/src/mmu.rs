@@ -133,6 +133,16 @@ impl<K: Kernel, const CPUS: usize> Mmu<K, CPUS> {
         &self.everyone
     }
 
+    /// Returns the number of this CPU, which is below `CPUS`.
+    #[inline(always)]
+    pub(crate) fn this_cpu(&self) -> usize {
+        // One CPU has the number 0, and is not asked.
+        let cpu = if CPUS == 1 { 0 } else { self.kernel().cpu() };
+        // SAFETY: the kernel promises it.
+        unsafe { core::hint::assert_unchecked(cpu < CPUS) };
+        cpu
+    }
+
     pub(crate) fn cpu(&'static self, cpu: usize) -> Option<&'static Cpu<K, CPUS>> {
         self.cpus.get(cpu)
     }

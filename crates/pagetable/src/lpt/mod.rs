@@ -159,10 +159,7 @@ unsafe impl<'n, G: Radix, F: Format, N: Nodes<Word = F::Word>, const AT: usize> 
 
     #[inline(always)]
     fn lookup(&self, _pinned: Pinned<'_>, at: VirtAddr) -> Option<Leaf> {
-        if !G::SPACE.holds(at) {
-            return None;
-        }
-        // SAFETY: the caller is pinned, and the address is in the space.
+        // SAFETY: the caller is pinned.
         unsafe { self.tree.find_translated(at) }
     }
 

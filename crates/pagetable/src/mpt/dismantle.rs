@@ -18,7 +18,7 @@ impl<'n, G: Radix, F: Format, N: Nodes<Word = F::Word>> Mpt<'n, G, F, N> {
         let last = level + 1 == Self::LEVELS;
         // SAFETY: the caller's promise, for this node and those below it.
         unsafe {
-            let mut live = self.count(node, level, 0);
+            let mut live = self.live(node, level);
             let mut index = 0;
             // The count says when the last entry has been seen. A lent node's is one too many for each loan.
             while live > 0 && index < Self::slots(level) {

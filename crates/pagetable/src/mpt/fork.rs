@@ -131,41 +131,48 @@ impl<'n, G: Radix, F: Format, N: Nodes<Word = F::Word>> Mpt<'n, G, F, N> {
             // SAFETY: the caller's promise.
             return unsafe { self.fork_last(copy, batch, (from, to), first, calls) };
         }
+        let shift = Self::part_shift(level);
         // SAFETY: the caller's promise: indices are below the node's slots.
         unsafe {
             let (here, there) = (self.cell(from, 0), copy.cell(to, 0));
-            let mut live = self.count(from, level, 0);
+            let (mut live, mut parts) = (self.live(from, level), self.parts(from, level));
             let (mut index, mut leaves) = (0, 0);
             // The first slot that has lost a right, and the last.
             let mut lost: Option<(usize, usize)> = None;
             // The count says when the last entry has been seen. A lent node's is one too many for each loan.
-            while live > 0 {
-                let word = F::Word::follow(here.add(index));
-                if F::is_leaf(word, last) {
-                    let size = Self::leaf(word, level, VirtAddr::new(0)).size;
-                    let frame = F::frame(word, size);
-                    // A larger page than a slot's stands in several, the first of which comes first.
-                    let each = size.pages(G::BASE).map_or(1, |pages| pages.div_ceil(cover));
-                    // As many as continue it: the next frames, with the same attributes.
-                    let first = index;
-                    let mut next = word;
-                    (index, live) = (index + each, live.saturating_sub(each as u32));
-                    while each == 1 && live > 0 && index < slots {
-                        next = next.advance(F::STEP, cover);
-                        if F::Word::follow(here.add(index)) != next || !F::is_leaf(next, last) {
-                            break;
+            while live > 0 && parts != 0 {
+                let part = parts.trailing_zeros() as usize;
+                parts &= parts - 1;
+                index = index.max(part << shift);
+                while live > 0 && index >> shift == part {
+                    let word = F::Word::follow(here.add(index));
+                    if F::is_leaf(word, last) {
+                        let size = Self::leaf(word, level, VirtAddr::new(0)).size;
+                        let frame = F::frame(word, size);
+                        // A larger page than a slot's stands in several, the first of which comes first.
+                        let each = size.pages(G::BASE).map_or(1, |pages| pages.div_ceil(cover));
+                        // As many as continue it: the next frames, with the same attributes.
+                        let first = index;
+                        let mut next = word;
+                        (index, live) = (index + each, live.saturating_sub(each as u32));
+                        while each == 1 && live > 0 && index < slots {
+                            next = next.advance(F::STEP, cover);
+                            if F::Word::follow(here.add(index)) != next || !F::is_leaf(next, last) {
+                                break;
+                            }
+                            (index, live) = (index + 1, live - 1);
                         }
-                        (index, live) = (index + 1, live - 1);
-                    }
-                    (calls.share)(Run { first: frame, len: (index - first) * cover, dirty: false });
-                    for slot in first..index {
-                        let word = F::Word::follow(here.add(slot));
-                        if self.copy_leaf(copy, (here, there), (from, to), slot, word, last) {
-                            lost = Some((lost.map_or(slot, |(first, _)| first), slot));
+                        (calls.share)(Run { first: frame, len: (index - first) * cover, dirty: false });
+                        for slot in first..index {
+                            let word = F::Word::follow(here.add(slot));
+                            if self.copy_leaf(copy, (here, there), (from, to), slot, word, last) {
+                                lost = Some((lost.map_or(slot, |(first, _)| first), slot));
+                            }
                         }
+                        copy.add_live(to, level, first, index - first);
+                        leaves += index - first;
+                        continue;
                     }
-                    leaves += index - first;
-                } else {
                     if Self::is_mark(word, level)
                         && let Some(mark) = Self::entry(word, level, VirtAddr::new(0)).mark()
                     {
@@ -173,13 +180,14 @@ impl<'n, G: Radix, F: Format, N: Nodes<Word = F::Word>> Mpt<'n, G, F, N> {
                             (calls.copy)(payload);
                         }
                         copy.store_relaxed(to, index, F::absent(F::absent_bits(word)));
+                        copy.add_live(to, level, index, 1);
                         (leaves, live) = (leaves + 1, live - 1);
                     }
                     if !last && F::is_link(word) {
                         live -= 1;
                         let below = F::node(word);
                         let lent = level == 0 && self.is_lent(index);
-                        let empty = self.count(below, level + 1, 0) == u32::from(lent);
+                        let empty = self.live(below, level + 1) == u32::from(lent);
                         let borrowed = level == 0 && (self.is_borrowed(index) || copy.is_borrowed(index));
                         if !borrowed
                             && !empty
@@ -189,7 +197,7 @@ impl<'n, G: Radix, F: Format, N: Nodes<Word = F::Word>> Mpt<'n, G, F, N> {
                             copy.tally.node(1, Self::words(level + 1) * F::Word::BYTES);
                             // No CPU walks the copy yet. What is linked is found if `share` unwinds.
                             copy.publish(to, index, F::link(new));
-                            copy.count(to, level, 1);
+                            copy.add_live(to, level, index, 1);
                             self.fork_node(copy, stock, batch, (below, new), level + 1, at, calls);
                         }
                     }
@@ -197,17 +205,13 @@ impl<'n, G: Radix, F: Format, N: Nodes<Word = F::Word>> Mpt<'n, G, F, N> {
                     // Empty slots are passed four at a time.
                     let word = |slot: usize| F::Word::follow(here.add(slot));
                     while live > 0
-                        && index + 4 <= slots
+                        && (index + 3) >> shift == part
                         && word(index) | word(index + 1) | word(index + 2) | word(index + 3) == F::Word::ZERO
                     {
                         index += 4;
                     }
                 }
-                if index >= slots {
-                    break;
-                }
             }
-            copy.count(to, level, leaves as i32);
             copy.tally.ptes(leaves as isize);
             let page = |slot: usize| Vpn::new(first.get() + slot * cover);
             if let Some((begin, end)) = lost
@@ -283,7 +287,7 @@ impl<'n, G: Radix, F: Format, N: Nodes<Word = F::Word>> Mpt<'n, G, F, N> {
         // SAFETY: the caller's promise: indices are below the node's slots.
         unsafe {
             let (here, there) = (self.cell(from, 0), copy.cell(to, 0));
-            let all = self.count(from, level, 0) as usize;
+            let all = self.live(from, level) as usize;
             let (mut index, mut live) = (0, all);
             // The first slot that has lost a right, and the one behind the last.
             let (mut begin, mut end) = (slots, 0);
@@ -291,19 +295,19 @@ impl<'n, G: Radix, F: Format, N: Nodes<Word = F::Word>> Mpt<'n, G, F, N> {
             // The count says when the last entry has been seen.
             while live > 0 && index < slots {
                 let slot = index;
-                // Leaves that lose a right, none of which continues the one before: most of what a process has.
-                while F::is_leaf(word, true) && Self::loses(word, true) {
-                    let behind = F::Word::follow(here.add((index + 1) & (slots - 1)));
+                // Leaves that lose a right, none of which continues the one before: most of what a process has. The last slot is
+                // left to the others, so that there is one behind.
+                let limit = index + live.min(slots - 1 - index);
+                while index < limit && F::is_leaf(word, true) && Self::loses(word, true) {
+                    let behind = F::Word::follow(here.add(index + 1));
                     if behind == word.advance(F::STEP, 1) {
                         break;
                     }
                     (calls.share)(Run { first: F::frame(word, G::BASE), len: 1, dirty: false });
                     self.copy_leaf(copy, (here, there), (from, to), index, word, true);
-                    (index, live, word) = (index + 1, live - 1, behind);
-                    if live == 0 || index == slots {
-                        break;
-                    }
+                    (index, word) = (index + 1, behind);
                 }
+                live -= index - slot;
                 if index > slot {
                     (begin, end) = (begin.min(slot), index);
                     continue;
@@ -329,7 +333,7 @@ impl<'n, G: Radix, F: Format, N: Nodes<Word = F::Word>> Mpt<'n, G, F, N> {
                 // Behind the last slot comes the first one, which nothing is made of.
                 word = F::Word::follow(here.add(index & (slots - 1)));
             }
-            copy.count(to, level, (all - live) as i32);
+            copy.add_live(to, level, 0, all - live);
             copy.tally.ptes((all - live) as isize);
             let page = |slot: usize| Vpn::new(first.get() + slot);
             if begin < end

@@ -38,7 +38,7 @@ impl<G: Radix, F: Format, N: Nodes<Word = F::Word>> Mpt<'_, G, F, N> {
     ///
     /// # Safety
     ///
-    /// As for [`climb`](Self::climb).
+    /// The caller is pinned, or the writer.
     #[inline(always)]
     pub(crate) unsafe fn find_translated(&self, at: VirtAddr) -> Option<Leaf> {
         let load = |level, node, place| {
@@ -53,7 +53,7 @@ impl<G: Radix, F: Format, N: Nodes<Word = F::Word>> Mpt<'_, G, F, N> {
             // node.
             unsafe { self.nodes.follow(node, place) }
         };
-        self.descend_by(at, load, |word, level, _| {
+        self.descend_by(Self::top(at.vpn(G::BASE))?, at, load, |word, level, _| {
             F::is_leaf(word, level + 1 == Self::LEVELS).then(|| Self::leaf(word, level, at))
         })
     }

@@ -86,7 +86,7 @@ impl<'n, G: Radix, F: Format, N: Nodes<Word = F::Word>> Mpt<'n, G, F, N> {
                 }
                 self.settle_pair(node, level, index);
                 self.settle_pair(node, level, index + slots - 1);
-                self.count(node, level, slots as i32);
+                self.add_live(node, level, index, slots);
             }
             self.tally.ptes(slots as isize);
             if end == pages.last() {

@@ -95,7 +95,7 @@ impl<'n, G: Radix, F: Format, N: Nodes<Word = F::Word>> Mpt<'n, G, F, N> {
         self.tally.ptes(-1);
         // SAFETY: the caller is the writer.
         unsafe {
-            if self.count(spot.node, spot.level, -1) == 0 && spot.level > 0 {
+            if self.sub_live(spot.node, spot.level, 1) == 0 && spot.level > 0 {
                 self.prune(batch, spot.level, at);
             }
         }
@@ -150,7 +150,7 @@ impl<'n, G: Radix, F: Format, N: Nodes<Word = F::Word>> Mpt<'n, G, F, N> {
         unsafe {
             let node = self.reach(&mut stock, at, last);
             self.store_mark(Spot { node, level: last }, at, word);
-            self.count(node, last, 1);
+            self.add_live(node, last, Self::index(last, at), 1);
         }
         self.tally.ptes(1);
         Ok(())

@@ -4,7 +4,6 @@ use super::shape::Shape;
 use super::{Mpt, region};
 use crate::format::Format;
 use crate::nodes::{NodeAddr, Nodes};
-use crate::word::atomics::Ordering;
 use crate::{Radix, Retired, Word};
 
 impl<'n, G: Radix, F: Format, N: Nodes<Word = F::Word>> Mpt<'n, G, F, N> {
@@ -59,7 +58,7 @@ impl<'n, G: Radix, F: Format, N: Nodes<Word = F::Word>> Mpt<'n, G, F, N> {
             }
         }
         // SAFETY: the node is in the table, and only its writer changes its record.
-        unsafe { (*self.nodes.record(node, Self::words(level))).store(live, Ordering::Relaxed) };
+        unsafe { self.recount(node, level, live) };
         live
     }
 }

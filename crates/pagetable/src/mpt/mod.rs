@@ -41,6 +41,7 @@ mod dismantle;
 mod fork;
 mod leaf;
 mod linear;
+mod live;
 mod map;
 mod mark;
 mod mend;

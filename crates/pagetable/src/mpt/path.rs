@@ -64,22 +64,12 @@ impl<'n, G: Radix, F: Format, N: Nodes<Word = F::Word>> Mpt<'n, G, F, N> {
             // SAFETY: the slot is vacant; an empty node is complete.
             unsafe {
                 self.publish(parent, Self::place(path.level, index), F::link(node));
-                self.count(parent, path.level, 1);
+                self.add_live(parent, path.level, index, 1);
             }
             path.level += 1;
             path.nodes[path.level % MAX] = node;
         }
         path.node(level)
-    }
-
-    /// Adds to the live count of a node and returns the result.
-    #[inline(always)]
-    pub(super) unsafe fn count(&self, node: NodeAddr, level: usize, by: i32) -> u32 {
-        // SAFETY: the node is in the table, and only its writer changes its record.
-        let record = unsafe { &*self.nodes.record(node, Self::words(level)) };
-        let live = record.load(Ordering::Relaxed).wrapping_add_signed(by);
-        record.store(live, Ordering::Relaxed);
-        live
     }
 
     /// Makes the two words of a TLB entry agree after one of them has changed.

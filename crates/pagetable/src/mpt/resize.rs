@@ -397,7 +397,7 @@ impl<'n, G: Radix, F: Format, N: Nodes<Word = F::Word>> Mpt<'n, G, F, N> {
                 let word = self.build(stock, level + 1, frame, to, attr);
                 self.store_relaxed(node, Self::place(level + 1, index), word);
             }
-            self.count(node, level + 1, Self::slots(level + 1) as i32);
+            self.add_live(node, level + 1, 0, Self::slots(level + 1));
         }
         F::link(node)
     }

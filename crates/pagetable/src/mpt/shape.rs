@@ -1,9 +1,10 @@
 //! The constants that a geometry and a format make of a radix table.
 
-use tlbkit_addr::{PageSize, VirtAddr};
+use tlbkit_addr::{PageSize, VirtAddr, Vpn};
 
 use super::Mpt;
 use crate::format::Format;
+use crate::geometry::Checked as _;
 use crate::nodes::Nodes;
 use crate::{Radix, Word};
 
@@ -37,6 +38,9 @@ pub(super) trait Shape {
 
     /// Returns the slot that `at` falls into.
     fn index(level: usize, at: VirtAddr) -> usize;
+
+    /// Returns the top-level slot that a page falls into; `None` if the page is not in the space.
+    fn top(page: Vpn) -> Option<usize>;
 
     /// Returns where in its node the word of a slot is.
     fn place(level: usize, index: usize) -> usize;
@@ -142,6 +146,16 @@ impl<G: Radix, F: Format, N: Nodes<Word = F::Word>> Shape for Mpt<'_, G, F, N> {
     #[inline(always)]
     fn index(level: usize, at: VirtAddr) -> usize {
         at.get() >> Self::slot_size(level).shift() & ((1 << Self::width(level)) - 1)
+    }
+
+    #[inline(always)]
+    fn top(page: Vpn) -> Option<usize> {
+        let top = page.get() >> (Self::slot_size(0).shift() - G::BASE.shift());
+        // The lower half, which is the users', costs one comparison, and no mask.
+        if top < Self::slots(0) >> u32::from(G::SIGNED) {
+            return Some(top);
+        }
+        G::SPACE.has(page).then_some(top & (Self::slots(0) - 1))
     }
 
     #[inline(always)]

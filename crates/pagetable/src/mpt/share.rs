@@ -54,7 +54,7 @@ impl<'n, G: Radix, F: Format, N: Nodes<Word = F::Word>> Mpt<'n, G, F, N> {
             // SAFETY: as above. The loan counts as an entry, so that the node is never empty.
             unsafe {
                 let node = self.reach(&mut stock, at, 1);
-                self.count(node, 1, 1);
+                self.add_loan(node, 1);
             }
         }
         self.lent = Some(pages);
@@ -76,13 +76,13 @@ impl<'n, G: Radix, F: Format, N: Nodes<Word = F::Word>> Mpt<'n, G, F, N> {
         if let Some(pages) = kernel.lent {
             let (first, last) = (pages.first().address(G::BASE), pages.last().address(G::BASE));
             let slots = Self::index(0, first)..=Self::index(0, last);
-            let borrowed = slots.clone().count() as i32;
+            let borrowed = slots.clone().count();
             for place in slots {
                 // SAFETY: lent links never change, and the new root is ours alone.
                 unsafe { table.publish(table.root, place, kernel.nodes.follow(kernel.root, place)) };
             }
             // SAFETY: as above.
-            unsafe { table.count(table.root, 0, borrowed) };
+            unsafe { table.add_live(table.root, 0, Self::index(0, first), borrowed) };
             table.borrowed = Some(pages);
         }
         Ok(table)

@@ -109,16 +109,15 @@ impl<'n, G: Radix, F: Format, N: Nodes<Word = F::Word>> Mpt<'n, G, F, N> {
     /// The caller is the only writer as long as there is the slot.
     #[inline(always)]
     pub(super) unsafe fn small_slot(&self, page: Vpn) -> Option<Slot<'_, 'n, G, F, N>> {
-        if !G::SPACE.has(page) {
-            return None;
-        }
+        let top = Self::top(page)?;
         self.check_own(Pages::one(page)).ok()?;
         let (at, last) = (page.address(G::BASE), Self::LEVELS - 1);
         let mut node = self.root;
         // The walk to the node, not to the word in it.
         for level in 0..last {
+            let index = if level == 0 { top } else { Self::index(level, at) };
             // SAFETY: the node is linked, and the caller is the writer.
-            let word = unsafe { self.read(node, Self::place(level, Self::index(level, at))) };
+            let word = unsafe { self.read(node, Self::place(level, index)) };
             if !F::is_link(word) {
                 return None;
             }
@@ -214,7 +213,7 @@ impl<'n, G: Radix, F: Format, N: Nodes<Word = F::Word>> Slot<'_, 'n, G, F, N> {
             }
             self.table.publish(node, self.place(), word);
             self.settle_pair();
-            self.table.count(node, level, 1);
+            self.table.add_live(node, level, self.index(), 1);
         }
         self.table.tally.ptes(1);
         Some(self.stale(F::APPEARS))
@@ -229,7 +228,7 @@ impl<'n, G: Radix, F: Format, N: Nodes<Word = F::Word>> Slot<'_, 'n, G, F, N> {
         let word = unsafe {
             let record = &*self.table.nodes.record(node, Mpt::<'n, G, F, N>::words(level));
             let rest = record.load(Ordering::Relaxed).wrapping_sub(1);
-            if rest == 0 && level > 0 {
+            if level > 0 && Mpt::<'n, G, F, N>::live_of(rest, level) == 0 {
                 return None;
             }
             record.store(rest, Ordering::Relaxed);

@@ -25,22 +25,17 @@ unsafe impl<'n, G: Radix, F: Format, N: Nodes<Word = F::Word>> Table<'n> for Mpt
 
     #[inline(always)]
     fn lookup(&self, _pinned: Pinned<'_>, at: VirtAddr) -> Option<Leaf> {
-        if !G::SPACE.holds(at) {
-            return None;
-        }
         // SAFETY: the caller is pinned.
         unsafe { self.find(at) }
     }
 
     #[inline(always)]
     fn translate(&self, _pinned: Pinned<'_>, at: VirtAddr) -> Option<PhysAddr> {
-        if !G::SPACE.holds(at) {
-            return None;
-        }
+        let top = Self::top(at.vpn(G::BASE))?;
         // The generic way decodes a leaf first; here the masks of each level stay constants.
         // SAFETY: the caller is pinned.
         unsafe {
-            self.descend(at, |word, level, _| {
+            self.descend_from(top, at, |word, level, _| {
                 if !F::is_leaf(word, level + 1 == Self::LEVELS) {
                     return None;
                 }

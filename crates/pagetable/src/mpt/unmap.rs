@@ -108,7 +108,7 @@ impl<'n, G: Radix, F: Format, N: Nodes<Word = F::Word>> Mpt<'n, G, F, N> {
             self.settle_pair(node, level, part.index);
             self.settle_pair(node, level, part.index + part.slots - 1);
             self.tally.ptes(-(taken as isize));
-            if self.count(node, level, -(taken as i32)) == 0 && level > 0 {
+            if self.sub_live(node, level, taken) == 0 && level > 0 {
                 self.prune(batch, level, part.first.address(G::BASE));
             }
         }
@@ -135,7 +135,7 @@ impl<'n, G: Radix, F: Format, N: Nodes<Word = F::Word>> Mpt<'n, G, F, N> {
                 self.store_relaxed(parent, Self::place(path.level, index), F::Word::ZERO);
                 self.settle_pair(parent, path.level, index);
                 self.retire(batch, node, path.level + 1, true);
-                self.count(parent, path.level, -1)
+                self.sub_live(parent, path.level, 1)
             };
             if live > 0 || path.level == 0 {
                 return;

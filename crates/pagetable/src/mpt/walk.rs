@@ -9,37 +9,56 @@ use crate::nodes::{NodeAddr, Nodes};
 use crate::{Leaf, Radix};
 
 impl<'n, G: Radix, F: Format, N: Nodes<Word = F::Word>> Mpt<'n, G, F, N> {
-    /// Returns the leaf that maps `at`, an address of the space.
+    /// Returns the leaf that maps `at`; `None` too if that is not in the space.
     ///
     /// # Safety
     ///
     /// The caller is pinned, or the writer.
     #[inline(always)]
     pub(super) unsafe fn find(&self, at: VirtAddr) -> Option<Leaf> {
+        let top = Self::top(at.vpn(G::BASE))?;
         // SAFETY: the caller's promise.
         unsafe {
-            self.descend(at, |word, level, node| {
+            self.descend_from(top, at, |word, level, node| {
                 F::is_leaf(word, level + 1 == Self::LEVELS).then(|| self.leaf_in(node, word, level, at))
             })
         }
     }
 
-    /// Walks down to the word that ends the walk for `at`, and returns what `end` makes of it, its level and its node.
+    /// Walks down to the word that ends the walk for `at`, an address of the space, and returns what `end` makes of it, its
+    /// level and its node.
     ///
     /// # Safety
     ///
     /// The caller is pinned, or the writer.
     #[inline(always)]
     pub(super) unsafe fn descend<T>(&self, at: VirtAddr, end: impl Fn(F::Word, usize, NodeAddr) -> T) -> T {
-        // SAFETY: a node that a link leads to is live or retired, and pinned walkers are waited for; the place is in the node.
-        self.descend_by(at, |_, node, place| unsafe { self.nodes.follow(node, place) }, end)
+        // SAFETY: the caller's promise.
+        unsafe { self.descend_from(Self::index(0, at), at, end) }
     }
 
-    /// Walks down to the word that ends the walk for `at`, and returns what `end` makes of it, its level and its node.
-    /// `load` returns the word of a level, in a node that the walk has come to, at a place. The one walk.
+    /// Walks down as [`descend`](Self::descend) does, from the slot `top` of the root, which is that of `at`.
+    ///
+    /// # Safety
+    ///
+    /// The caller is pinned, or the writer.
+    #[inline(always)]
+    pub(super) unsafe fn descend_from<T>(
+        &self,
+        top: usize,
+        at: VirtAddr,
+        end: impl Fn(F::Word, usize, NodeAddr) -> T,
+    ) -> T {
+        // SAFETY: a node that a link leads to is live or retired, and pinned walkers are waited for; the place is in the node.
+        self.descend_by(top, at, |_, node, place| unsafe { self.nodes.follow(node, place) }, end)
+    }
+
+    /// Walks down as [`descend_from`](Self::descend_from) does; `load` returns the word of a level, in a node that the walk has
+    /// come to, at a place. The one walk.
     #[inline(always)]
     pub(super) fn descend_by<T>(
         &self,
+        top: usize,
         at: VirtAddr,
         load: impl Fn(usize, NodeAddr, usize) -> F::Word,
         end: impl Fn(F::Word, usize, NodeAddr) -> T,
@@ -50,7 +69,8 @@ impl<'n, G: Radix, F: Format, N: Nodes<Word = F::Word>> Mpt<'n, G, F, N> {
         macro_rules! step {
             ($($level:literal)*) => { $(
                 let level = if $level < Self::LEVELS { $level } else { Self::LEVELS - 1 };
-                let word = load(level, node, Self::place(level, Self::index(level, at)));
+                let index = if level == 0 { top } else { Self::index(level, at) };
+                let word = load(level, node, Self::place(level, index));
                 if level + 1 == Self::LEVELS || !F::is_link(word) {
                     return end(word, level, node);
                 }
