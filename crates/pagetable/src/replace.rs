@@ -62,12 +62,13 @@ pub(crate) fn exchange<F: Format>(
 }
 
 /// Fills an emptied leaf, whichever way its holder leaves.
-struct Filled<W: Copy, S: Fn(W) -> W> {
-    store: S,
-    word: W,
+pub(crate) struct Filled<W: Copy, R, S: Fn(W) -> R> {
+    pub(crate) store: S,
+    pub(crate) word: W,
 }
 
-impl<W: Copy, S: Fn(W) -> W> Drop for Filled<W, S> {
+impl<W: Copy, R, S: Fn(W) -> R> Drop for Filled<W, R, S> {
+    #[inline(always)]
     fn drop(&mut self) {
         (self.store)(self.word);
     }

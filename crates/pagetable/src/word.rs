@@ -8,7 +8,7 @@
 //! | [`follow`](Word::follow) | a walker | relaxed | the next address depends on the loaded word, and hardware orders dependent loads; an acquire would be a `sync` per level on MIPS |
 //! | [`publish`](Word::publish) | the writer | release | whatever the word leads to is complete before the word can be seen |
 //! | [`store_relaxed`](Word::store_relaxed) | the writer | relaxed | a word that no walker can reach yet, or one that leads nowhere |
-//! | [`swap`](Word::swap) | the writer | acquire-release | hardware may set a status bit between a load and a store |
+//! | [`swap`](Word::swap), [`flip`](Word::flip) | the writer | acquire-release | hardware may set a status bit between a load and a store |
 //!
 //! In [`Solo`](crate::Solo) mode the writer's accesses are plain ([`read_alone`](Word::read_alone),
 //! [`write_alone`](Word::write_alone)), for no other code looks meanwhile; but where hardware walks the table, its
@@ -22,7 +22,7 @@
 //! Miri, the thread sanitizer) `follow` is an acquire.
 
 use core::fmt::Debug;
-use core::ops::{BitAnd, BitOr, Not};
+use core::ops::{BitAnd, BitOr, BitXor, Not};
 use core::sync::atomic::Ordering;
 
 #[cfg(tlbkit_loom)]
@@ -53,6 +53,7 @@ pub trait Word:
     + Ord
     + BitAnd<Output = Self>
     + BitOr<Output = Self>
+    + BitXor<Output = Self>
     + Not<Output = Self>
     + Send
     + Sync
@@ -114,6 +115,13 @@ pub trait Word:
     ///
     /// `cell` points at a live cell.
     unsafe fn swap(cell: *const Self::Cell, word: Self) -> Self;
+
+    /// Inverts those bits of a word that are set in `bits`, and returns what it was, in one step.
+    ///
+    /// # Safety
+    ///
+    /// `cell` points at a live cell.
+    unsafe fn flip(cell: *const Self::Cell, bits: Self) -> Self;
 
     /// Stores `word` if the cell still holds `old`, or returns what it holds.
     ///
@@ -206,6 +214,12 @@ macro_rules! word {
             unsafe fn swap(cell: *const Self::Cell, word: Self) -> Self {
                 // SAFETY: the caller's promise.
                 unsafe { (*cell).swap(word, Ordering::AcqRel) }
+            }
+
+            #[inline(always)]
+            unsafe fn flip(cell: *const Self::Cell, bits: Self) -> Self {
+                // SAFETY: the caller's promise.
+                unsafe { (*cell).fetch_xor(bits, Ordering::AcqRel) }
             }
 
             #[inline(always)]

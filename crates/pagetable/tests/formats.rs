@@ -120,6 +120,13 @@ fn check<F: Format>(known: &Known, c: Choice) {
     let change = Change { set: can(c.set), clear: can(c.clear) | stray };
     assert_eq!(reads(F::change(leaf, change, c.last)), normal(change.apply(attr)));
 
+    // What hardware notes between a look and a change does not concern the bits that change.
+    let status = Attr::ACCESSED | Attr::DIRTY;
+    let noted = F::change(leaf, Change::set(can(c.node as u16) & status), c.last);
+    let other = Change { set: change.set - status, clear: change.clear - status };
+    let bits = |word: F::Word| word ^ F::change(word, other, c.last);
+    assert!(!F::FLIPS || bits(noted) == bits(leaf));
+
     // The next page of a range is some steps away.
     let step = size.pages(F::BASE).unwrap();
     if let Ok(next) = F::leaf(Pfn::new(frame + step), size, can(c.attr), c.last) {

@@ -287,8 +287,24 @@ impl<K: Kernel, const CPUS: usize> Here<K, CPUS> {
     #[inline]
     pub(crate) fn checked<R>(&self, result: Result<R, Error>) -> Result<R, Error> {
         match result {
-            Ok(_) if CPUS > 1 && self.refused => Err(Error::Unflushed),
+            Ok(_) if self.is_refused() => Err(Error::Unflushed),
             result => result,
+        }
+    }
+
+    /// Tells whether a change that was made is not known everywhere.
+    #[inline(always)]
+    pub(crate) const fn is_refused(&self) -> bool {
+        CPUS > 1 && self.refused
+    }
+
+    /// Has every CPU flush that may hold what `flush` names.
+    #[inline(always)]
+    pub(crate) fn make_known(&mut self, space: &Block<K, CPUS>, flush: &Flush) {
+        if self.is_alone(space) {
+            self.flush(space, flush);
+        } else {
+            self.shoot(space, flush, None);
         }
     }
 

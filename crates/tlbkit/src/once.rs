@@ -1,6 +1,7 @@
 //! A change of one page: lock, walk, check, store, flush, unlock. No batch is made for it.
 
 use tlbkit_addr::{Attr, Flush, FlushScope, Pages, Pfn, Vpn};
+use tlbkit_pagetable::format::Format;
 use tlbkit_pagetable::{Change, Error, Leaf, Run, Table as _, mpt};
 
 use crate::block::Shape;
@@ -42,7 +43,7 @@ impl Unflushed {
 impl<K: Kernel, const CPUS: usize> AddressSpace<K, CPUS> {
     #[inline(never)]
     pub(crate) fn map_once(&self, page: Vpn, frame: Pfn, attr: Encoded<K>, wrong: &mut Option<Error>) {
-        match self.at_once(page, |slot| Some((None, slot.map(frame, attr)?))) {
+        match self.at_once(page, |_, slot| Some((None, slot.map(frame, attr)?))) {
             Ok(true) => {}
             Ok(false) => self.map_again(page, frame, attr, wrong),
             Err(Unflushed) => *wrong = Some(Unflushed.error()),
@@ -57,7 +58,7 @@ impl<K: Kernel, const CPUS: usize> AddressSpace<K, CPUS> {
 
     #[inline(never)]
     pub(crate) fn unmap_once(&self, page: Vpn) -> Result<bool, Unflushed> {
-        self.at_once(page, |slot| {
+        self.at_once(page, |_, slot| {
             let (leaf, stale) = slot.unmap()?;
             Some((Some(leaf), stale))
         })
@@ -68,13 +69,20 @@ impl<K: Kernel, const CPUS: usize> AddressSpace<K, CPUS> {
         if change.set.contains(Attr::GLOBAL) {
             return Ok(false);
         }
-        self.at_once(page, |slot| Some((None, slot.protect(change)?.1)))
+        self.at_once(page, |_, slot| Some((None, slot.protect(change)?.1)))
     }
 
     #[inline(never)]
     pub(crate) fn replace_once(&self, page: Vpn, frame: Pfn, attr: Encoded<K>, wrong: &mut Option<Error>) {
-        let done = self.at_once(page, |slot| {
-            let (leaf, stale) = slot.replace(frame, attr)?;
+        let done = self.at_once(page, |here, slot| {
+            let (leaf, stale) = if !<<K::Machine as Machine>::Format as Format>::BREAK_FRAME {
+                slot.replace(frame, attr)?
+            } else if slot.look()?.attr.contains(Attr::USER) {
+                // SAFETY: the page is a user's: the kernel does not stand on it.
+                unsafe { slot.replace_breaking(frame, attr, |flush| here.make_known(&self.0, flush)) }?
+            } else {
+                return None;
+            };
             Some((Some(leaf), stale))
         });
         match done {
@@ -93,20 +101,23 @@ impl<K: Kernel, const CPUS: usize> AddressSpace<K, CPUS> {
 
     /// Makes a change of a page.
     #[inline(always)]
-    fn at_once(&self, page: Vpn, change: impl FnOnce(Slot<'_, K>) -> Outcome) -> Result<bool, Unflushed> {
+    fn at_once(
+        &self,
+        page: Vpn,
+        change: impl FnOnce(&mut Here<K, CPUS>, Slot<'_, K>) -> Outcome,
+    ) -> Result<bool, Unflushed> {
         let space = &self.0;
         space.mmu.kernel().masked(|| {
-            let Some(here) = Here::if_online(space.mmu) else { return Ok(false) };
+            let Some(mut here) = Here::if_online(space.mmu) else { return Ok(false) };
             let Some(mut turn) = turn::<K, CPUS>(&space.table) else { return Ok(false) };
-            let Some((old, stale)) = Table::<K>::slot(&mut turn, page).and_then(change) else {
-                return Ok(false);
-            };
+            let changed = Table::<K>::slot(&mut turn, page).and_then(|slot| change(&mut here, slot));
+            let Some((old, stale)) = changed else { return Ok(false) };
             if stale.scope == FlushScope::Nowhere {
                 return Ok(true);
             }
             let frame = old.map(|leaf| leaf.frame);
             let dirty = old.is_some_and(|leaf| leaf.attr.contains(Attr::DIRTY));
-            if stale.scope == FlushScope::Everywhere && !here.is_alone(space) {
+            if here.is_refused() || stale.scope == FlushScope::Everywhere && !here.is_alone(space) {
                 return self.shoot_once(here, page, frame, dirty);
             }
             here.flush(space, &flush_of(stale.scope, page));

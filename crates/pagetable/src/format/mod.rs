@@ -95,6 +95,10 @@ pub unsafe trait Format: Debug + 'static {
     /// Whether hardware sets [`Attr::ACCESSED`] or [`Attr::DIRTY`] in the word. Edits then swap.
     const STATUS: bool = false;
 
+    /// Whether a [`change`](Self::change) of other attributes changes the same bits of a leaf whatever hardware notes in it
+    /// meanwhile. Then they are flipped in one instruction, which cannot fail.
+    const FLIPS: bool = false;
+
     /// Whether a valid entry may be replaced by one of another size only by way of an empty one that every TLB has
     /// seen (break before make). Else a change of size is one store or exchange, and either translation may be used until
     /// the flush. Where it is, a page must not be unmapped and mapped to something else in one batch either.

@@ -196,6 +196,7 @@ mod wide {
         const APPEARS: FlushScope = FlushScope::Local;
         const WALK_CACHE: WalkCache = WalkCache::Whole;
         const STATUS: bool = SVADU;
+        const FLIPS: bool = true;
 
         #[inline(always)]
         fn leaf(frame: Pfn, size: PageSize, attr: Attr, last: bool) -> Result<u64, Error> {
@@ -294,6 +295,7 @@ unsafe impl Format for Sv32 {
     const APPEARS: FlushScope = FlushScope::Local;
     const WALK_CACHE: WalkCache = WalkCache::Whole;
     const STATUS: bool = true;
+    const FLIPS: bool = true;
 
     #[inline(always)]
     fn leaf(frame: Pfn, size: PageSize, attr: Attr, last: bool) -> Result<u32, Error> {

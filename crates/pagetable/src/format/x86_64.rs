@@ -190,6 +190,7 @@ unsafe impl<const PAT: bool, const KEYS: bool> Format for X86Of<PAT, KEYS> {
     const ABSENT: u32 = LOW + u64::BITS - HIGH;
     const WALK_CACHE: WalkCache = WalkCache::ByAddress;
     const STATUS: bool = true;
+    const FLIPS: bool = true;
 
     #[inline(always)]
     fn leaf(frame: Pfn, size: PageSize, attr: Attr, last: bool) -> Result<u64, Error> {

@@ -25,7 +25,8 @@ impl<'n, G: Radix, F: Format, N: Nodes<Word = F::Word>> Writer<'_, 'n, Mpt<'n, G
     /// Pages of memory that may be written lose [`Attr::WRITE`] in both, and get [`Attr::COPY_ON_WRITE`]; pages of devices and
     /// uncached pages are copied as they are. Marks are copied. `share` gets each run of frames, and `copy` each payload, before the child has it.
     ///
-    /// Costs a visit of each slot of the nodes, but for the empty ones behind the last that is in use.
+    /// Costs a visit of each slot of the nodes, but for the empty ones behind the last that is in use, and those of a sixteenth of a
+    /// node above the last level that has had no entry.
     ///
     /// # Errors
     ///
@@ -377,9 +378,13 @@ impl<'n, G: Radix, F: Format, N: Nodes<Word = F::Word>> Mpt<'n, G, F, N> {
             let mut word = Self::without(old, FORGOTTEN, last);
             let shared = Self::loses(old, last);
             if shared {
-                // Hardware sets bits alone, each once: the page remains what it is.
-                while let Err(now) = F::Word::exchange(here, old, F::change(old, SHARED, last)) {
-                    old = now;
+                if F::FLIPS {
+                    old = F::Word::flip(here, old ^ F::change(old, SHARED, last));
+                } else {
+                    // Hardware sets bits alone, each once: the page remains what it is.
+                    while let Err(now) = F::Word::exchange(here, old, F::change(old, SHARED, last)) {
+                        old = now;
+                    }
                 }
                 self.exchanged(from, slot, old, F::change(old, SHARED, last));
                 word = F::change(word, SHARED, last);

@@ -6,7 +6,6 @@ use super::Mpt;
 use super::shape::{MAX, Shape};
 use crate::format::Format;
 use crate::nodes::{NodeAddr, Nodes, Stock};
-use crate::word::atomics::Ordering;
 use crate::{Radix, Word};
 
 /// Where a walk down as the writer ended: the nodes passed by level, and the slot it stopped at.

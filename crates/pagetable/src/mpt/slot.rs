@@ -8,7 +8,7 @@
 //!
 //! So no error is made here, no node comes or goes, and nothing unwinds.
 
-use tlbkit_addr::{Attr, FlushScope, Pages, Pfn, VirtAddr, Vpn};
+use tlbkit_addr::{Attr, Flush, FlushScope, Pages, Pfn, VirtAddr, Vpn};
 
 use super::Mpt;
 use super::leaf::Spot;
@@ -17,6 +17,7 @@ use crate::format::{Format, check_attr, check_change};
 use crate::geometry::Checked as _;
 use crate::nodes::Nodes;
 use crate::pairs::stale;
+use crate::replace::Filled;
 use crate::word::atomics::Ordering;
 use crate::{Change, Leaf, Radix, Retired, Turn, Word};
 
@@ -271,6 +272,43 @@ impl<'n, G: Radix, F: Format, N: Nodes<Word = F::Word>> Slot<'_, 'n, G, F, N> {
         let old = unsafe { self.table.exchange_leaf(self.spot.node, self.place(), old, new) };
         self.settle_pair();
         Some((self.leaf(old), self.stale(FlushScope::Everywhere)))
+    }
+
+    /// Replaces the leaf, a base page, by way of an empty entry, and returns the old one with what hardware has noted up to the
+    /// first store. `known` makes known in between that the page is gone; if that unwinds, the old leaf is back.
+    ///
+    /// # Safety
+    ///
+    /// As for [`Writer::replace_breaking`](crate::Writer::replace_breaking).
+    #[inline(always)]
+    pub unsafe fn replace_breaking(
+        self,
+        frame: Pfn,
+        attr: Encoded<F>,
+        known: impl FnOnce(&Flush),
+    ) -> Option<(Leaf, Stale)> {
+        if !self.is_last() {
+            return None;
+        }
+        let new = attr.to(frame)?;
+        G::SPACE.check_frames(frame, 1, G::BASE).ok()?;
+        let seen = self.leaf_word()?;
+        let stale = self.stale(FlushScope::Everywhere);
+        let mut flush = Flush::none();
+        flush.add(stale.scope, stale.pages);
+        // SAFETY: as in `protect`; so below.
+        let old = unsafe { self.table.take(self.spot.node, self.place(), seen) };
+        self.settle_pair();
+        let store = |word| {
+            // SAFETY: as above: nothing is there that hardware writes.
+            unsafe { self.table.publish(self.spot.node, self.place(), word) };
+            self.settle_pair();
+        };
+        let mut filled = Filled { store, word: old };
+        known(&flush);
+        filled.word = new;
+        drop(filled);
+        Some((self.leaf(old), self.stale(F::APPEARS)))
     }
 }
 
