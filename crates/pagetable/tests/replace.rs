@@ -8,9 +8,11 @@ use std::panic::{AssertUnwindSafe, catch_unwind};
 use tlbkit_addr::{Attr, Flush, FlushScope, PageSize, Pages, Pfn, VirtAddr};
 use tlbkit_pagetable::format::{self, Format};
 use tlbkit_pagetable::geometry::{Va32, Va39, Va48, Va64};
-use tlbkit_pagetable::mpt::Mpt;
+use tlbkit_pagetable::mpt::{Encoded, Mpt};
 use tlbkit_pagetable::nodes::{Chunk, Slab};
-use tlbkit_pagetable::{Error, Holes, Local, Private, Solo, cpt, gpt, hpt};
+use tlbkit_pagetable::{
+    Error, Holes, Local, Pinned, Private, Solo, Table as _, Turn, Writer, cpt, destroy, gpt, hpt,
+};
 
 const AT: VirtAddr = VirtAddr::new(0x40_3000);
 
@@ -166,5 +168,43 @@ fn a_page_is_there_again_if_the_flush_unwinds() {
     assert_eq!(table.lookup(AT), before);
     assert_eq!(table.unmap(pages(AT, PageSize::K4), Holes::Refuse, None), Ok(1));
     table.destroy();
+    assert_eq!(slab.usage().nodes, 0);
+}
+
+/// The same in a slot, and what a walker finds meanwhile.
+#[test]
+fn a_slot_is_empty_while_its_replacement_is_made_known() {
+    let mut memory = vec![Chunk::ZERO; 64];
+    let slab = Slab::<u64, Solo>::new(&mut memory, 0).unwrap();
+    let table = Mpt::<Va48, format::Aarch64, _>::new(&slab).unwrap();
+    let (page, attr) = (AT.vpn(PageSize::K4), Attr::READ | Attr::WRITE | Attr::ACCESSED);
+    let mut writer = Writer::new(&table).unwrap();
+    writer.map(Pages::one(page), Pfn::new(7), PageSize::K4, attr).unwrap();
+    // SAFETY: no CPU walks the table; so below.
+    unsafe { writer.finish().reclaim() };
+    let look = || table.lookup(unsafe { Pinned::by(&slab) }, AT).map(|leaf| leaf.frame);
+    let replace = |known: &dyn Fn(&Flush)| {
+        let mut turn = Turn::new(&table).unwrap();
+        let slot = turn.slot(page).unwrap();
+        // SAFETY: nothing stands on the page.
+        unsafe { slot.replace_breaking(Pfn::new(8), Encoded::new(attr).unwrap(), known) }
+    };
+    let unwinds = |_: &Flush| {
+        assert_eq!(look(), None);
+        panic!("as planned");
+    };
+    assert!(catch_unwind(AssertUnwindSafe(|| replace(&unwinds))).is_err());
+    assert_eq!(look(), Some(Pfn::new(7)));
+    let known = Cell::new(0);
+    let (old, stale) = replace(&|flush| {
+        assert_eq!(look(), None);
+        assert!(flush.scope() == FlushScope::Everywhere && flush.covers(Pages::one(page)));
+        known.set(known.get() + 1);
+    })
+    .unwrap();
+    assert_eq!((old.frame, known.get(), look()), (Pfn::new(7), 1, Some(Pfn::new(8))));
+    assert_eq!((stale.scope, stale.pages), (FlushScope::Barrier, Pages::one(page)));
+    // SAFETY: as above.
+    unsafe { destroy(table).reclaim() };
     assert_eq!(slab.usage().nodes, 0);
 }
