@@ -39,27 +39,7 @@ _start:
     .set pop
     "#,
     main = sym crate::main,
-    load = sym probe_load,
-    store = sym probe_store,
-    refused = sym refused,
+    load = sym super::probe_load,
+    store = sym super::probe_store,
+    refused = sym super::refused,
 );
-
-unsafe extern "C" {
-    /// Returns whether it was refused, in the lower half, and the word in the upper one.
-    fn probe_load(at: usize) -> u64;
-    fn probe_store(at: usize, word: usize) -> usize;
-    pub(crate) fn refused();
-}
-
-/// Loads a word of the window; `None` if that is not allowed.
-pub(crate) fn load(at: usize) -> Option<usize> {
-    // SAFETY: a load of a word that is there, or a fault, which `catch` has seen to.
-    let loaded = unsafe { probe_load(at) };
-    (loaded as u32 == 0).then_some((loaded >> 32) as usize)
-}
-
-/// Stores a word in the window; tells whether that is allowed.
-pub(crate) fn store(at: usize, word: usize) -> bool {
-    // SAFETY: the window holds no Rust object but stacks, which no program stores to.
-    unsafe { probe_store(at, word) == 0 }
-}

@@ -35,32 +35,7 @@ _start:
     ret
     "#,
     main = sym crate::main,
-    load = sym probe_load,
-    store = sym probe_store,
-    refused = sym refused,
+    load = sym super::probe_load,
+    store = sym super::probe_store,
+    refused = sym super::refused,
 );
-
-#[repr(C)]
-struct Loaded {
-    refused: usize,
-    word: usize,
-}
-
-unsafe extern "C" {
-    fn probe_load(at: usize) -> Loaded;
-    fn probe_store(at: usize, word: usize) -> usize;
-    pub(crate) fn refused();
-}
-
-/// Loads a word of the window; `None` if that is not allowed.
-pub(crate) fn load(at: usize) -> Option<usize> {
-    // SAFETY: a load of a word that is there, or a fault, which `catch` has seen to.
-    let loaded = unsafe { probe_load(at) };
-    (loaded.refused == 0).then_some(loaded.word)
-}
-
-/// Stores a word in the window; tells whether that is allowed.
-pub(crate) fn store(at: usize, word: usize) -> bool {
-    // SAFETY: the window holds no Rust object but stacks, which no program stores to.
-    unsafe { probe_store(at, word) == 0 }
-}
