@@ -70,4 +70,5 @@ unsafe impl<N: Nodes> Nodes for Counting<N> {
 unsafe impl<N: Nodes> Reclaim for Counting<N> {
     forward!(free);
     forward!(reclaim);
+    forward!(shared);
 }

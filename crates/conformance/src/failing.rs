@@ -117,4 +117,5 @@ unsafe impl<N: Nodes> Reclaim for Failing<N> {
     }
 
     forward!(reclaim);
+    forward!(shared);
 }

@@ -164,6 +164,7 @@ unsafe impl<N: Nodes, P: Fn(N::Word) -> bool> Reclaim for Faulty<N, P> {
     }
 
     forward!(reclaim);
+    forward!(shared);
 }
 
 impl<N: Nodes, P> fmt::Debug for Faulty<N, P> {

@@ -118,4 +118,5 @@ unsafe impl<N: Nodes> Reclaim for Tripping<N> {
     }
 
     forward!(reclaim);
+    forward!(shared);
 }

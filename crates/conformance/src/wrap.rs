@@ -3,13 +3,15 @@
 /// Writes the methods of [`Nodes`](tlbkit_pagetable::nodes::Nodes) and
 /// [`Reclaim`](tlbkit_pagetable::nodes::Reclaim) that a wrapper does not watch, by groups. The wrapper has a field
 /// `inner`, whose nodes it hands out as they are: the promises of its callers are about that.
+#[doc(hidden)]
+#[macro_export]
 macro_rules! forward {
     (take) => {
-        fn lowest(&self) -> NodeAddr {
+        fn lowest(&self) -> $crate::pagetable::nodes::NodeAddr {
             self.inner.lowest()
         }
 
-        fn take_within(&self, words: usize, last: usize) -> Option<NodeAddr> {
+        fn take_within(&self, words: usize, last: usize) -> Option<$crate::pagetable::nodes::NodeAddr> {
             self.inner.take_within(words, last)
         }
 
@@ -18,67 +20,68 @@ macro_rules! forward {
         }
     };
     (cells) => {
-        unsafe fn at(&self, node: NodeAddr) -> *const <N::Word as tlbkit_pagetable::Word>::Cell {
+        unsafe fn at(&self, node: $crate::pagetable::nodes::NodeAddr) -> *const <<Self as $crate::pagetable::nodes::Nodes>::Word as $crate::pagetable::Word>::Cell {
             // SAFETY: the caller's promise, about the storage inside.
             unsafe { self.inner.at(node) }
         }
 
-        unsafe fn record(&self, node: NodeAddr, words: usize) -> *const tlbkit_pagetable::nodes::Record {
+        unsafe fn record(&self, node: $crate::pagetable::nodes::NodeAddr, words: usize) -> *const $crate::pagetable::nodes::Record {
             // SAFETY: as above.
             unsafe { self.inner.record(node, words) }
         }
 
-        unsafe fn read(&self, node: NodeAddr, index: usize) -> N::Word {
+        unsafe fn read(&self, node: $crate::pagetable::nodes::NodeAddr, index: usize) -> Self::Word {
             // SAFETY: as above.
             unsafe { self.inner.read(node, index) }
         }
     };
     (follow) => {
-        unsafe fn follow(&self, node: NodeAddr, index: usize) -> N::Word {
+        unsafe fn follow(&self, node: $crate::pagetable::nodes::NodeAddr, index: usize) -> Self::Word {
             // SAFETY: the caller's promise, about the storage inside.
             unsafe { self.inner.follow(node, index) }
         }
     };
     (store) => {
-        unsafe fn publish(&self, node: NodeAddr, index: usize, word: N::Word) {
+        unsafe fn publish(&self, node: $crate::pagetable::nodes::NodeAddr, index: usize, word: Self::Word) {
             // SAFETY: the caller's promise, about the storage inside.
             unsafe { self.inner.publish(node, index, word) };
         }
 
-        unsafe fn store_relaxed(&self, node: NodeAddr, index: usize, word: N::Word) {
+        unsafe fn store_relaxed(&self, node: $crate::pagetable::nodes::NodeAddr, index: usize, word: Self::Word) {
             // SAFETY: as above.
             unsafe { self.inner.store_relaxed(node, index, word) };
         }
 
-        fn stored(&self, store: tlbkit_pagetable::nodes::Store) {
+        fn stored(&self, store: $crate::pagetable::nodes::Store) {
             self.inner.stored(store);
         }
     };
     (free) => {
-        unsafe fn free(&self, node: NodeAddr, clean: bool) {
+        unsafe fn free(&self, node: $crate::pagetable::nodes::NodeAddr, clean: bool) {
             // SAFETY: the caller's promise, about the storage inside.
             unsafe { self.inner.free(node, clean) };
         }
     };
+    (shared) => {
+        fn shared(&self) -> bool {
+            self.inner.shared()
+        }
+    };
     (reclaim) => {
-        unsafe fn link(&self, node: NodeAddr) -> *const tlbkit_pagetable::nodes::Record {
+        unsafe fn link(&self, node: $crate::pagetable::nodes::NodeAddr) -> *const $crate::pagetable::nodes::Record {
             // SAFETY: the caller's promise, about the storage inside.
             unsafe { self.inner.link(node) }
         }
 
-        fn index_of(&self, node: NodeAddr) -> u32 {
+        fn index_of(&self, node: $crate::pagetable::nodes::NodeAddr) -> u32 {
             self.inner.index_of(node)
         }
 
-        fn node_of(&self, index: u32) -> NodeAddr {
+        fn node_of(&self, index: u32) -> $crate::pagetable::nodes::NodeAddr {
             self.inner.node_of(index)
         }
 
-        fn shared(&self) -> bool {
-            self.inner.shared()
-        }
-
-        fn held(&self) -> &tlbkit_pagetable::nodes::Held {
+        fn held(&self) -> &$crate::pagetable::nodes::Held {
             self.inner.held()
         }
     };

@@ -304,7 +304,7 @@ fn growth_may_fail() {
         assert_eq!(table.lookup(VirtAddr::new(vpn(at) << 12)).unwrap().frame, Pfn::new(at));
     }
     table.destroy();
-    assert_eq!(nodes.slab.usage().nodes, 0);
+    assert_eq!(nodes.inner.usage().nodes, 0);
 }
 
 /// A large range makes room for itself first: no chain as long as the range.
@@ -405,11 +405,11 @@ fn a_failed_range_leaves_no_trace() {
     let nodes = Watched::<u32, Shared>::new(&mut memory);
     let mut table = Local::new(Hashed::<Va32, Compact32, _, 0, 3, 0>::new(&nodes).unwrap(), |_| ());
     nodes.most_words.set(0);
-    let before = (table.footprint(), nodes.slab.usage());
+    let before = (table.footprint(), nodes.inner.usage());
     for start in [0usize, 0xf_fff0] {
         let refused = table.map(run(start, 16), Pfn::new(1), PageSize::K4, RW);
         assert_eq!(refused, Err(Error::NoMemory { wanted: 8, pending: 0 }));
-        assert_eq!((table.footprint(), nodes.slab.usage()), before);
+        assert_eq!((table.footprint(), nodes.inner.usage()), before);
     }
     // Eight blocks fit the eight buckets, whichever blocks claimed them before.
     table.map(run(0x100, 8), Pfn::new(1), PageSize::K4, RW).unwrap();

@@ -8,19 +8,20 @@
 use std::cell::Cell;
 
 use tlbkit_addr::{Attr, Flush, PageSize, Pages, Pfn, VirtAddr, Vpn};
-use tlbkit_pagetable::nodes::{Chunk, Held, NodeAddr, Nodes, Reclaim, Record, Slab};
+use tlbkit_conformance::forward;
+use tlbkit_pagetable::nodes::{Chunk, NodeAddr, Nodes, Reclaim, Record, Slab};
 use tlbkit_pagetable::{Holes, Local, Solo, cpt::Cpt8, hpt::Hr};
 
 /// A slab that counts the words that are touched: loaded, stored, or cleared when a node is taken.
 #[derive(Debug)]
 struct Counting<'m> {
-    slab: Slab<'m, u64, Solo>,
+    inner: Slab<'m, u64, Solo>,
     words: Cell<usize>,
 }
 
 impl<'m> Counting<'m> {
     fn new(memory: &'m mut [Chunk]) -> Self {
-        Self { slab: Slab::new(memory, 0).unwrap(), words: Cell::new(0) }
+        Self { inner: Slab::new(memory, 0).unwrap(), words: Cell::new(0) }
     }
 
     fn words_of<T>(&self, f: impl FnOnce() -> T) -> (T, usize) {
@@ -36,53 +37,31 @@ unsafe impl Nodes for Counting<'_> {
     type Mode = Solo;
 
     fn lowest(&self) -> NodeAddr {
-        self.slab.lowest()
+        self.inner.lowest()
     }
 
     fn take_within(&self, words: usize, last: usize) -> Option<NodeAddr> {
         self.words.set(self.words.get() + words);
-        self.slab.take_within(words, last)
+        self.inner.take_within(words, last)
     }
 
     unsafe fn at(&self, node: NodeAddr) -> *const <u64 as tlbkit_pagetable::Word>::Cell {
         self.words.set(self.words.get() + 1);
         // SAFETY: the caller's promise; so below.
-        unsafe { self.slab.at(node) }
+        unsafe { self.inner.at(node) }
     }
 
     unsafe fn record(&self, node: NodeAddr, words: usize) -> *const Record {
         // SAFETY: as above.
-        unsafe { self.slab.record(node, words) }
+        unsafe { self.inner.record(node, words) }
     }
 }
 
 // SAFETY: as above.
 unsafe impl Reclaim for Counting<'_> {
-    unsafe fn free(&self, node: NodeAddr, clean: bool) {
-        // SAFETY: as above.
-        unsafe { self.slab.free(node, clean) }
-    }
-
-    unsafe fn link(&self, node: NodeAddr) -> *const Record {
-        // SAFETY: as above.
-        unsafe { self.slab.link(node) }
-    }
-
-    fn index_of(&self, node: NodeAddr) -> u32 {
-        self.slab.index_of(node)
-    }
-
-    fn node_of(&self, index: u32) -> NodeAddr {
-        self.slab.node_of(index)
-    }
-
-    fn shared(&self) -> bool {
-        false
-    }
-
-    fn held(&self) -> &Held {
-        self.slab.held()
-    }
+    forward!(free);
+    forward!(reclaim);
+    forward!(shared);
 }
 
 fn page(vpn: usize) -> Pages {
@@ -128,7 +107,7 @@ fn costs(pages: &[usize], secret: Option<usize>) -> (f64, usize) {
     assert_eq!(table.table().buckets(), 2, "it has shrunk");
     assert!(table.table().most_moved() <= 256);
     table.destroy();
-    assert_eq!(nodes.slab.usage().nodes, 0);
+    assert_eq!(nodes.inner.usage().nodes, 0);
     (words as f64 / some.len() as f64, moved)
 }
 

@@ -31,7 +31,7 @@ fn a_growth_has_both_arrays_and_then_the_larger() {
     let mut table = Local::new(Two::<50>::new(&nodes).unwrap(), |_| ());
     table.map(page(1), Pfn::new(1), PageSize::K4, Attr::READ).unwrap();
     let of = |table: &Local<'_, Two<'_, 50>, _>| {
-        let (footprint, usage) = (table.footprint(), nodes.slab.usage());
+        let (footprint, usage) = (table.footprint(), nodes.inner.usage());
         assert_eq!((footprint.nodes, footprint.bytes), (usage.nodes, usage.bytes));
         (footprint.bytes, table.table().peak_bytes(), table.table().most_moved())
     };
@@ -45,7 +45,7 @@ fn a_growth_has_both_arrays_and_then_the_larger() {
     table.unmap(page(2), Holes::Refuse, None).unwrap();
     assert_eq!(of(&table), (2 * 32 + 64, peak, 4));
     table.destroy();
-    assert_eq!(nodes.slab.usage().nodes, 0);
+    assert_eq!(nodes.inner.usage().nodes, 0);
 }
 
 /// Checks that a table has these pages and no others, each once, and counts what it takes.
@@ -69,7 +69,7 @@ fn check<'n>(
     }
     assert_eq!(seen, expected);
     assert_eq!(table.table().blocks(), pages.len());
-    let (footprint, usage) = (table.footprint(), nodes.slab.usage());
+    let (footprint, usage) = (table.footprint(), nodes.inner.usage());
     assert_eq!((footprint.nodes, footprint.bytes), (usage.nodes, usage.bytes));
 }
 
@@ -102,7 +102,7 @@ fn a_growth_may_stop_at_any_node() {
                 check(&table, &nodes, &mapped);
             }
             table.destroy();
-            assert_eq!(nodes.slab.usage().nodes, 0);
+            assert_eq!(nodes.inner.usage().nodes, 0);
         }
     }
     assert!(refused > 0 && stopped > refused, "nothing was refused");
@@ -115,13 +115,13 @@ fn a_huge_range_is_refused_at_once() {
         let table = Hashed::<Va48, Compact, _, CLUSTER, 1, LOAD>::new(nodes).unwrap();
         let mut table = Local::new(table, |_| ());
         table.map(page(7), Pfn::new(7), PageSize::K4, Attr::READ).unwrap();
-        let before = (table.footprint(), nodes.slab.usage());
+        let before = (table.footprint(), nodes.inner.usage());
         for count in [1 << 20, 1 << 26, 1 << 34] {
             let huge = Pages::count(Vpn::new(1 << 34), count).unwrap();
             let (result, loads) = nodes.loads_of(|| table.map(huge, Pfn::new(0), PageSize::K4, Attr::READ));
             assert!(matches!(result, Err(Error::NoMemory { .. })), "{result:?}");
             assert!(loads <= 16, "{loads} loads for {count} pages");
-            assert_eq!((table.footprint(), nodes.slab.usage()), before);
+            assert_eq!((table.footprint(), nodes.inner.usage()), before);
         }
         table.destroy();
     }

@@ -7,10 +7,11 @@ use std::rc::Rc;
 use std::sync::atomic::{AtomicU64, Ordering};
 
 use tlbkit_addr::{Attr, Flush, FlushScope, PageSize, Pages, Pfn, VirtAddr, Vpn};
+use tlbkit_conformance::forward;
 use tlbkit_pagetable::format::{Aarch64, Aarch64Of, Compact, Format, RiscvOf, Sv39, X86};
 use tlbkit_pagetable::geometry::{Napot, Runs as Contiguous, Va39, Va48};
 use tlbkit_pagetable::mpt::Mpt;
-use tlbkit_pagetable::nodes::{Chunk, Held, NodeAddr, Nodes, Reclaim, Record, Slab};
+use tlbkit_pagetable::nodes::{Chunk, NodeAddr, Nodes, Reclaim, Record, Slab};
 use tlbkit_pagetable::{
     Change, Error, Holes, Local, Mode, Pinned, Radix, Run, Runs, Solo, Table, Writer, destroy,
 };
@@ -51,21 +52,21 @@ type Mmu<'m> = Box<dyn FnMut(&Slab<'m, u64, Solo>, usize) + 'm>;
 
 /// Storage beside whose writer an MMU works.
 struct Watched<'m> {
-    slab: Slab<'m, u64, Solo>,
+    inner: Slab<'m, u64, Solo>,
     accesses: Cell<usize>,
     mmu: RefCell<Option<Mmu<'m>>>,
 }
 
 impl<'m> Watched<'m> {
     fn new(memory: &'m mut [Chunk]) -> Self {
-        let slab = Slab::new(memory, PHYS).unwrap();
-        Self { slab, accesses: Cell::new(0), mmu: RefCell::new(None) }
+        let inner = Slab::new(memory, PHYS).unwrap();
+        Self { inner, accesses: Cell::new(0), mmu: RefCell::new(None) }
     }
 }
 
 impl std::fmt::Debug for Watched<'_> {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        self.slab.fmt(f)
+        self.inner.fmt(f)
     }
 }
 
@@ -74,56 +75,28 @@ unsafe impl Nodes for Watched<'_> {
     type Word = u64;
     type Mode = Solo;
 
-    fn lowest(&self) -> NodeAddr {
-        self.slab.lowest()
-    }
-
-    fn take_within(&self, words: usize, last: usize) -> Option<NodeAddr> {
-        self.slab.take_within(words, last)
-    }
+    forward!(take);
 
     unsafe fn at(&self, node: NodeAddr) -> *const AtomicU64 {
         if let Some(mmu) = &mut *self.mmu.borrow_mut() {
             self.accesses.set(self.accesses.get() + 1);
-            mmu(&self.slab, self.accesses.get());
+            mmu(&self.inner, self.accesses.get());
         }
         // SAFETY: the caller's promise; so below.
-        unsafe { self.slab.at(node) }
+        unsafe { self.inner.at(node) }
     }
 
     unsafe fn record(&self, node: NodeAddr, words: usize) -> *const Record {
         // SAFETY: as above.
-        unsafe { self.slab.record(node, words) }
+        unsafe { self.inner.record(node, words) }
     }
 }
 
 // SAFETY: as above.
 unsafe impl Reclaim for Watched<'_> {
-    unsafe fn free(&self, node: NodeAddr, clean: bool) {
-        // SAFETY: as above.
-        unsafe { self.slab.free(node, clean) }
-    }
-
-    unsafe fn link(&self, node: NodeAddr) -> *const Record {
-        // SAFETY: as above.
-        unsafe { self.slab.link(node) }
-    }
-
-    fn index_of(&self, node: NodeAddr) -> u32 {
-        self.slab.index_of(node)
-    }
-
-    fn node_of(&self, index: u32) -> NodeAddr {
-        self.slab.node_of(index)
-    }
-
-    fn shared(&self) -> bool {
-        false
-    }
-
-    fn held(&self) -> &Held {
-        self.slab.held()
-    }
+    forward!(free);
+    forward!(reclaim);
+    forward!(shared);
 }
 
 const AT: VirtAddr = VirtAddr::new(0x0060_7000);
@@ -146,7 +119,7 @@ fn dirtied_at<G: Radix, F: Format<Word = u64>>(
     let root = table.root();
     let relinked = from == M2 || to == M2;
     // The way to the old leaf. Nodes that are retired are not freed meanwhile, so it can be gone.
-    let old: *const AtomicU64 = cell::<G, F, _>(&nodes.slab, root, AT.get());
+    let old: *const AtomicU64 = cell::<G, F, _>(&nodes.inner, root, AT.get());
     let (forgot, noted) = (Rc::new(Cell::new(false)), Rc::new(Cell::new(false)));
     let (mmu_forgot, mmu_noted) = (forgot.clone(), noted.clone());
     *nodes.mmu.borrow_mut() = Some(Box::new(move |slab, access| {
@@ -191,7 +164,7 @@ fn dirtied_at<G: Radix, F: Format<Word = u64>>(
         assert_eq!(table.footprint().ptes, if to == M2 { 1 } else { 512 });
         destroy(table).reclaim();
     }
-    assert_eq!((nodes.slab.usage().nodes, nodes.held().lost()), (0, 0));
+    assert_eq!((nodes.inner.usage().nodes, nodes.held().lost()), (0, 0));
     moment <= accesses
 }
 

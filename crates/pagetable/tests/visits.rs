@@ -11,12 +11,13 @@ use std::ops::ControlFlow;
 use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 
 use tlbkit_addr::{Attr, PageSize, Pages, Pfn, Vpn};
+use tlbkit_conformance::forward;
 use tlbkit_pagetable::cpt::Cpt32;
 use tlbkit_pagetable::format::{Compact32, EntryLo, Format};
 use tlbkit_pagetable::geometry::Va32;
 use tlbkit_pagetable::gpt::{self, Adaptive, Fixed, Gpt, Gpt32};
 use tlbkit_pagetable::hpt::{Hashed, Hpt32};
-use tlbkit_pagetable::nodes::{Chunk, Held, NodeAddr, Nodes, Reclaim, Record, Slab};
+use tlbkit_pagetable::nodes::{Chunk, NodeAddr, Nodes, Reclaim, Slab};
 use tlbkit_pagetable::{Change, Holes, Leaf, Pinned, Retired, Shared, Table, Word, Writer, destroy};
 use tlbkit_pagetable::{lpt, mpt};
 
@@ -45,7 +46,7 @@ fn changing<R>(stop: usize, change: &dyn Fn() -> usize, f: impl FnOnce() -> R) -
 /// A slab that makes the writer's change before one of a visitor's loads.
 #[derive(Debug)]
 struct Stopping<'m, W: Word> {
-    slab: Slab<'m, W, Shared>,
+    inner: Slab<'m, W, Shared>,
 }
 
 // SAFETY: the slab does it all.
@@ -53,23 +54,8 @@ unsafe impl<W: Word> Nodes for Stopping<'_, W> {
     type Word = W;
     type Mode = Shared;
 
-    fn lowest(&self) -> NodeAddr {
-        self.slab.lowest()
-    }
-
-    fn take_within(&self, words: usize, last: usize) -> Option<NodeAddr> {
-        self.slab.take_within(words, last)
-    }
-
-    unsafe fn at(&self, node: NodeAddr) -> *const W::Cell {
-        // SAFETY: the caller's promise; so below.
-        unsafe { self.slab.at(node) }
-    }
-
-    unsafe fn record(&self, node: NodeAddr, words: usize) -> *const Record {
-        // SAFETY: as above.
-        unsafe { self.slab.record(node, words) }
-    }
+    forward!(take);
+    forward!(cells);
 
     unsafe fn follow(&self, node: NodeAddr, index: usize) -> W {
         match LEFT.get() {
@@ -81,38 +67,16 @@ unsafe impl<W: Word> Nodes for Stopping<'_, W> {
             }
             left => LEFT.set(left - 1),
         }
-        // SAFETY: as above.
-        unsafe { self.slab.follow(node, index) }
+        // SAFETY: the caller's promise, about the slab.
+        unsafe { self.inner.follow(node, index) }
     }
 }
 
 // SAFETY: the slab does it all.
 unsafe impl<W: Word> Reclaim for Stopping<'_, W> {
-    unsafe fn free(&self, node: NodeAddr, clean: bool) {
-        // SAFETY: as above.
-        unsafe { self.slab.free(node, clean) }
-    }
-
-    unsafe fn link(&self, node: NodeAddr) -> *const Record {
-        // SAFETY: as above.
-        unsafe { self.slab.link(node) }
-    }
-
-    fn index_of(&self, node: NodeAddr) -> u32 {
-        self.slab.index_of(node)
-    }
-
-    fn node_of(&self, index: u32) -> NodeAddr {
-        self.slab.node_of(index)
-    }
-
-    fn shared(&self) -> bool {
-        true
-    }
-
-    fn held(&self) -> &Held {
-        self.slab.held()
-    }
+    forward!(free);
+    forward!(reclaim);
+    forward!(shared);
 }
 
 /// The pages that stay: near each other, far apart, and the last of all.
@@ -265,7 +229,7 @@ fn at_every_load<'n, W: Word, T: Table<'n> + Sync>(
             }
         }
     }
-    assert_eq!((nodes.slab.usage().nodes, nodes.held().pending(), nodes.held().lost()), (0, 0, 0));
+    assert_eq!((nodes.inner.usage().nodes, nodes.held().pending(), nodes.held().lost()), (0, 0, 0));
 }
 
 /// Maps and unmaps pages of `COME` in a random order, always the same.
@@ -345,7 +309,7 @@ fn batches<'n, W: Word, T: Table<'n> + Sync>(
         reclaim(writer.into_inner().finish());
     }
     reclaim(destroy(table));
-    assert_eq!((nodes.slab.usage().nodes, nodes.held().pending(), nodes.held().lost()), (0, 0, 0));
+    assert_eq!((nodes.inner.usage().nodes, nodes.held().pending(), nodes.held().lost()), (0, 0, 0));
 }
 
 fn write<'n, T: Table<'n>>(table: &T, change: impl FnOnce(&mut Writer<'_, 'n, T>)) -> Retired<'n> {
@@ -407,7 +371,7 @@ macro_rules! visits {
             fn at_every_load() {
                 let mut memory = vec![Chunk::ZERO; 512];
                 let slab = Slab::<<$format as Format>::Word, Shared>::new(&mut memory, 0).unwrap();
-                let stopping = Stopping { slab };
+                let stopping = Stopping { inner: slab };
                 let $nodes = &stopping;
                 super::at_every_load($nodes, $most, || $new.unwrap());
             }
@@ -416,7 +380,7 @@ macro_rules! visits {
             fn batches() {
                 let mut memory = vec![Chunk::ZERO; 512];
                 let slab = Slab::<<$format as Format>::Word, Shared>::new(&mut memory, 0).unwrap();
-                let stopping = Stopping { slab };
+                let stopping = Stopping { inner: slab };
                 let $nodes = &stopping;
                 super::batches($nodes, $most, || $new.unwrap());
             }

@@ -59,7 +59,7 @@ pub trait SpaceTable<G: Radix, F: Format, N: Nodes<Word = F::Word>>:
     /// [`Error::OutOfRange`].
     fn cursor<'c>(writer: &'c mut Writer<'_, 'static, Self>, page: Vpn) -> Result<Self::Walk<'c>, Error>;
 
-    /// Maps in `child`, an empty table, what this one maps, to the same frames, which nobody may write any more. A frame is
+    /// Maps in `child`, an empty table, what this one maps, to the same frames, which no CPU may write any more. A frame is
     /// [shared](Kernel::share) before the child maps it: if that unwinds, the child releases no frame that it does not have.
     ///
     /// # Errors

@@ -2,13 +2,14 @@
 
 use std::cell::Cell;
 
-use tlbkit_pagetable::nodes::{Chunk, Held, NodeAddr, Nodes, Reclaim, Record, Slab};
+use tlbkit_conformance::forward;
+use tlbkit_pagetable::nodes::{Chunk, NodeAddr, Nodes, Reclaim, Slab};
 use tlbkit_pagetable::{Mode, Word};
 
 /// A slab that counts the loads of walkers, remembers the last, and refuses nodes above a size or beyond a number.
 #[derive(Debug)]
 pub(crate) struct Watched<'m, W, M: Mode> {
-    pub(crate) slab: Slab<'m, W, M>,
+    pub(crate) inner: Slab<'m, W, M>,
     loads: Cell<usize>,
     /// The node and the word that a walker loaded last.
     pub(crate) last: Cell<(NodeAddr, usize)>,
@@ -20,9 +21,9 @@ pub(crate) struct Watched<'m, W, M: Mode> {
 
 impl<'m, W: Word, M: Mode> Watched<'m, W, M> {
     pub(crate) fn new(memory: &'m mut [Chunk]) -> Self {
-        let slab = Slab::new(memory, 0).unwrap();
+        let inner = Slab::new(memory, 0).unwrap();
         Self {
-            slab,
+            inner,
             loads: Cell::new(0),
             last: Cell::new((NodeAddr::new(0), 0)),
             most_words: Cell::new(usize::MAX),
@@ -42,8 +43,10 @@ unsafe impl<W: Word, M: Mode> Nodes for Watched<'_, W, M> {
     type Word = W;
     type Mode = M;
 
+    forward!(cells);
+
     fn lowest(&self) -> NodeAddr {
-        self.slab.lowest()
+        self.inner.lowest()
     }
 
     fn take_within(&self, words: usize, last: usize) -> Option<NodeAddr> {
@@ -51,56 +54,27 @@ unsafe impl<W: Word, M: Mode> Nodes for Watched<'_, W, M> {
             return None;
         }
         self.left.set(self.left.get().checked_sub(1)?);
-        self.slab.take_within(words, last)
+        self.inner.take_within(words, last)
     }
 
     fn room(&self, words: usize) -> usize {
-        self.slab.room(words)
-    }
-
-    unsafe fn at(&self, node: NodeAddr) -> *const W::Cell {
-        // SAFETY: the caller's promise; so below.
-        unsafe { self.slab.at(node) }
-    }
-
-    unsafe fn record(&self, node: NodeAddr, words: usize) -> *const Record {
-        // SAFETY: as above.
-        unsafe { self.slab.record(node, words) }
+        self.inner.room(words)
     }
 
     unsafe fn follow(&self, node: NodeAddr, index: usize) -> W {
         self.loads.set(self.loads.get() + 1);
         self.last.set((node, index));
-        // SAFETY: as above.
-        unsafe { self.slab.follow(node, index) }
+        // SAFETY: the caller's promise, about the slab.
+        unsafe { self.inner.follow(node, index) }
     }
 }
 
 // SAFETY: as above, except that it never is `Sync`.
 unsafe impl<W: Word, M: Mode> Reclaim for Watched<'_, W, M> {
-    unsafe fn free(&self, node: NodeAddr, clean: bool) {
-        // SAFETY: as above.
-        unsafe { self.slab.free(node, clean) }
-    }
-
-    unsafe fn link(&self, node: NodeAddr) -> *const Record {
-        // SAFETY: as above.
-        unsafe { self.slab.link(node) }
-    }
-
-    fn index_of(&self, node: NodeAddr) -> u32 {
-        self.slab.index_of(node)
-    }
-
-    fn node_of(&self, index: u32) -> NodeAddr {
-        self.slab.node_of(index)
-    }
+    forward!(free);
+    forward!(reclaim);
 
     fn shared(&self) -> bool {
         false
-    }
-
-    fn held(&self) -> &Held {
-        self.slab.held()
     }
 }
