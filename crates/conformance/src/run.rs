@@ -536,6 +536,7 @@ impl Collector<'_> {
         }
         let wanted = effect.marked.iter().flat_map(|&(page, _)| model.marks(Pages::one(page)));
         let wanted: Vec<_> = wanted.collect();
+        self.marks.sort_unstable();
         if self.marks != wanted {
             return mismatch!("it handed over the marks {:?}, not {wanted:?}", self.marks);
         }

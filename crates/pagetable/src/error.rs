@@ -4,8 +4,8 @@ use core::fmt;
 
 use tlbkit_addr::{Attr, PageSize, Pfn, VirtAddr};
 
-use crate::Leaf;
 use crate::nodes::{Held, NodeAddr};
+use crate::{Entry, Leaf};
 
 /// Why a table refused a change. The table is then exactly as it was before the call.
 ///
@@ -118,6 +118,15 @@ impl Error {
     #[cold]
     pub(crate) const fn occupied(by: &Leaf) -> Self {
         Self::Occupied { at: by.at, size: by.size }
+    }
+
+    /// Returns the error of a change that wants the entry for the page at `at` to be empty, where `by` is in it.
+    #[cold]
+    pub(crate) const fn taken(at: VirtAddr, by: Entry) -> Self {
+        match by {
+            Entry::Leaf(leaf) => Self::occupied(&leaf),
+            Entry::Mark(_) | Entry::Empty => Self::Marked { at },
+        }
     }
 
     #[cold]

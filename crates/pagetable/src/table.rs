@@ -73,8 +73,8 @@ pub unsafe trait Table<'n>: Debug {
         visit: &mut dyn FnMut(Leaf) -> ControlFlow<()>,
     ) -> ControlFlow<()>;
 
-    /// Returns how many bits a [`Mark::Payload`] may have in this table; `None` if its entries hold no marks. The hashed and
-    /// guarded tables hold none.
+    /// Returns how many bits a [`Mark::Payload`] may have in this table; `None` if its entries hold no marks: then its
+    /// format has no bits for them.
     #[inline]
     fn payload_bits(&self) -> Option<u32> {
         None

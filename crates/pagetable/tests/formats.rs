@@ -452,7 +452,9 @@ fn hardware_finds_closed_pages_and_marks_not_present() {
     check::<Aarch64>();
     // As many as the formats leave; on x86-64 small ones lead a speculating processor to no memory.
     assert_eq!([Sv39::ABSENT, X86::ABSENT, Aarch64::ABSENT, Compact::ABSENT], [62; 4]);
-    assert_eq!([Compact32::ABSENT, Paper::ABSENT, EntryLo::ABSENT], [30; 3]);
+    assert_eq!([Compact32::ABSENT, Paper::ABSENT], [30; 2]);
+    // And without S, by which a refill handler tells larger pages.
+    assert_eq!((EntryLo::ABSENT, EntryLo::absent((1 << EntryLo::ABSENT) - 1)), (28, 0x3fff_fffc));
     // 0x2469 is 9 in the ten upper bits, inverted, and 0x069 in the ten lower ones.
     assert_eq!(X86::absent(0x1234 << 1 | 1), 0xffff_ffff_ffff_60d2);
 }

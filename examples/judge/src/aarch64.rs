@@ -45,6 +45,10 @@ pub(crate) use granule::{Format, NAME, Shape};
 
 /// A flush that is missing is seen.
 pub(crate) const FLUSHES: bool = true;
+/// And so is a number that goes to another space without one.
+pub(crate) const NUMBERS: bool = true;
+/// The lower half is a space's; the upper one stays the first table's.
+pub(crate) const SPACE_PLACES: usize = 2;
 pub(crate) const MEMORY: usize = 0x4000_0000;
 pub(crate) const ATTRIBUTES: Attr = Attr::WRITE
     .union(Attr::EXEC)
@@ -207,6 +211,39 @@ pub(crate) fn enter(root: NodeAddr) {
             on = in(reg) SCTLR_ON, off = in(reg) SCTLR_OFF, old = out(reg) _,
         );
     }
+}
+
+/// Runs the space of the table at `root`, its lower half, under a number: with one store.
+pub(crate) fn switch(root: NodeAddr, number: usize) {
+    // SAFETY: each table maps the kernel one to one, with global pages.
+    unsafe { asm!("msr ttbr0_el1, {0}", "isb", in(reg) root.get() | number << 48) };
+}
+
+/// Tells the processor what has changed in the space of a number.
+pub(crate) fn flush_of(flush: &Flush, number: usize) {
+    let Some(pages) = flush.by_address(Format::WALK_CACHE, 512) else { return forget(number) };
+    if flush.is_none() {
+        return;
+    }
+    // SAFETY: forgetting translations is always allowed here; the order is that of `flush`.
+    unsafe {
+        asm!("dsb ishst");
+        for page in pages {
+            let page = page.address(BASE).get() >> 12 & ((1 << 44) - 1) | number << 48;
+            if flush.links() {
+                asm!("tlbi vae1, {0}", in(reg) page);
+            } else {
+                asm!("tlbi vale1, {0}", in(reg) page);
+            }
+        }
+        asm!("dsb ish", "isb");
+    }
+}
+
+/// Makes the processor forget what it has of the space of a number.
+pub(crate) fn forget(number: usize) {
+    // SAFETY: as above.
+    unsafe { asm!("dsb ishst", "tlbi aside1, {0}", "dsb ish", "isb", in(reg) number << 48) };
 }
 
 /// Tells the processor what has changed.

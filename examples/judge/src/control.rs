@@ -23,6 +23,8 @@ pub(crate) enum Control {
     Status,
     /// No flush is made.
     Flush,
+    /// A number goes to another space, and is not forgotten.
+    Reuse,
 }
 
 /// The attribute of the pages that are lied about.

@@ -31,13 +31,15 @@ use tlbkit_pagetable::{Change, Error, Geometry, Holes, Leaf, Local, Mark, Radix,
 mod machine;
 
 mod control;
+mod spaces;
 
 use control::{Control, Controlled};
 use machine::{Console, Mode, Shape};
 
 type Format = Controlled<machine::Format>;
 type Entry = <Format as tlbkit_pagetable::format::Format>::Word;
-type Tree<'n> = Mpt<'n, Shape, Format, Slab<'n, Entry, Solo>>;
+type Storage<'n> = Slab<'n, Entry, Solo>;
+type Tree<'n> = Mpt<'n, Shape, Format, Storage<'n>>;
 type Judged<'n> = Local<'n, Tree<'n>, fn(&Flush)>;
 
 /// A kind of access.
@@ -180,14 +182,24 @@ extern "C" fn judge() -> ! {
         let seen = match control {
             Control::Status => mmu_marks(),
             Control::Flush => machine::FLUSHES,
-            Control::Nothing | Control::Rights | Control::Frame => true,
+            Control::Nothing | Control::Rights | Control::Frame | Control::Reuse => true,
         };
         if seen {
             must_find(&mut table, control, &mut random);
         }
     }
+    spaces::judge(&slab, &mut random);
     machine::stop("", 0)
 }
+
+/// Where operations are, and which attributes their pages have.
+struct Scope {
+    places: usize,
+    attributes: Attr,
+}
+
+/// What the table that is alone maps.
+const ALL: Scope = Scope { places: 4, attributes: machine::ATTRIBUTES };
 
 /// Makes an operation, and looks around.
 ///
@@ -195,8 +207,8 @@ extern "C" fn judge() -> ! {
 ///
 /// The first difference.
 fn round(table: &mut Judged<'_>, random: &mut Random, tally: &mut Tally) -> Result<(), Difference> {
-    let (pages, size) = range(random);
-    match operate(table, pages, size, random) {
+    let (pages, size) = range(random, &ALL);
+    match operate(table, pages, size, random, &ALL) {
         Ok(()) => tally.done += 1,
         Err(_) => tally.refused += 1,
     }
@@ -279,8 +291,8 @@ fn places() -> [usize; 4] {
 }
 
 /// Returns a range at one of the places. Its ends are mostly those of pages of the size.
-fn range(random: &mut Random) -> (Pages, PageSize) {
-    let place = places()[random.below(4)];
+fn range(random: &mut Random, scope: &Scope) -> (Pages, PageSize) {
+    let place = places()[random.below(scope.places)];
     if random.below(64) == 0 {
         return (pages(place, REGION), LARGEST);
     }
@@ -314,16 +326,16 @@ fn pages(first: usize, count: usize) -> Pages {
     Pages::count(Vpn::new(first), count).unwrap_or(Pages::one(Vpn::new(first)))
 }
 
-fn attributes(random: &mut Random) -> Attr {
-    Attr::from_bits_truncate(random.next() as u16) & machine::ATTRIBUTES
+fn attributes(random: &mut Random, scope: &Scope) -> Attr {
+    Attr::from_bits_truncate(random.next() as u16) & scope.attributes
 }
 
 /// What an access can do. A page without any of it is closed: it keeps its frame.
 const ACCESS: Attr = Attr::READ.union(Attr::WRITE).union(Attr::EXEC);
 
 /// Returns the rights of a page, or those of one in eight that is closed.
-fn rights(random: &mut Random) -> Attr {
-    let attr = attributes(random);
+fn rights(random: &mut Random, scope: &Scope) -> Attr {
+    let attr = attributes(random, scope);
     if random.below(8) == 0 { attr - ACCESS } else { attr | Attr::READ }
 }
 
@@ -336,7 +348,13 @@ fn mark(random: &mut Random) -> Option<Mark> {
     }
 }
 
-fn operate(table: &mut Judged<'_>, pages: Pages, size: PageSize, random: &mut Random) -> Result<(), Error> {
+fn operate(
+    table: &mut Judged<'_>,
+    pages: Pages,
+    size: PageSize,
+    random: &mut Random,
+    scope: &Scope,
+) -> Result<(), Error> {
     let whole = widened(table, pages);
     match random.below(12) {
         0..=4 => {
@@ -349,13 +367,14 @@ fn operate(table: &mut Judged<'_>, pages: Pages, size: PageSize, random: &mut Ra
                 }
                 _ => (POOL >> BASE.shift()) + pages.first().get() % POOL_PAGES,
             };
-            table.map(pages, Pfn::new(frame), size, rights(random))
+            table.map(pages, Pfn::new(frame), size, rights(random, scope))
         }
         5 => table.unmap(pages, Holes::Refuse, None).map(drop),
         6 => table.unmap(whole, Holes::Skip, None).map(drop),
         7 | 8 => {
             let closes = if random.below(4) == 0 { ACCESS } else { Attr::empty() };
-            let change = Change { clear: attributes(random) & !Attr::READ | closes, set: attributes(random) };
+            let clear = attributes(random, scope) & !Attr::READ | closes;
+            let change = Change { clear, set: attributes(random, scope) };
             table.protect(whole, Holes::Skip, change).map(drop)
         }
         9 => {
@@ -367,7 +386,7 @@ fn operate(table: &mut Judged<'_>, pages: Pages, size: PageSize, random: &mut Ra
         }
         10 => {
             let frame = (POOL >> BASE.shift()) + pages.first().get() % POOL_PAGES;
-            table.fill(pages.first().address(BASE), Pfn::new(frame), rights(random)).map(drop)
+            table.fill(pages.first().address(BASE), Pfn::new(frame), rights(random, scope)).map(drop)
         }
         // Small pages are made of large ones a few at a time: a gigabyte of them would fill the memory.
         _ if pages.len() > 4 * NODE && size < LARGEST => Err(Error::NoRoom),

@@ -56,6 +56,10 @@ pub(crate) use mode::{Format, NAME, Shape};
 
 /// QEMU forgets its TLB whenever a mode of access is entered here: a flush that is missing is not seen.
 pub(crate) const FLUSHES: bool = false;
+/// Nor is a number that goes to another space without a flush.
+pub(crate) const NUMBERS: bool = false;
+/// Both halves are a space's.
+pub(crate) const SPACE_PLACES: usize = 4;
 pub(crate) const MEMORY: usize = 0x8000_0000;
 pub(crate) const ATTRIBUTES: Attr = Format::OPTIONAL.difference(Attr::READ);
 
@@ -211,6 +215,38 @@ pub(crate) fn enter(root: NodeAddr) {
     if taken != satp {
         stop("this hart has no such mode", 2);
     }
+}
+
+/// Runs the space of the table at `root` under a number: with one store to `satp`, and no fence. The hart has numbers.
+pub(crate) fn switch(root: NodeAddr, number: usize) {
+    /// Where `satp` has the number.
+    const ASID: usize = if cfg!(target_arch = "riscv32") { 22 } else { 44 };
+    let satp = mode::SATP | number << ASID | root.get() >> 12;
+    let taken: usize;
+    // SAFETY: in machine mode nothing is translated, whatever satp says.
+    unsafe { asm!("csrw satp, {0}", "csrr {1}, satp", in(reg) satp, out(reg) taken) };
+    if taken != satp {
+        stop("this hart has no such number", 2);
+    }
+}
+
+/// Tells the processor what has changed in the space of a number.
+pub(crate) fn flush_of(flush: &Flush, number: usize) {
+    match flush.by_address(Format::WALK_CACHE, 512) {
+        Some(pages) => {
+            for page in pages {
+                // SAFETY: a fence is always allowed here.
+                unsafe { asm!("sfence.vma {0}, {1}", in(reg) page.address(BASE).get(), in(reg) number) };
+            }
+        }
+        None => forget(number),
+    }
+}
+
+/// Makes the processor forget what it has of the space of a number.
+pub(crate) fn forget(number: usize) {
+    // SAFETY: as above.
+    unsafe { asm!("sfence.vma zero, {0}", in(reg) number) };
 }
 
 /// Tells the processor what has changed.

@@ -37,6 +37,10 @@ pub(crate) use levels::{NAME, Shape};
 
 /// A flush that is missing is seen.
 pub(crate) const FLUSHES: bool = true;
+/// QEMU has no PCIDs: a switch forgets what is not global.
+pub(crate) const NUMBERS: bool = false;
+/// Both halves are a space's.
+pub(crate) const SPACE_PLACES: usize = 4;
 pub(crate) const MEMORY: usize = 0;
 pub(crate) const ATTRIBUTES: Attr = Format::OPTIONAL.difference(Attr::READ);
 
@@ -328,6 +332,20 @@ pub(crate) fn enter(root: NodeAddr) {
         }
     }
 }
+
+/// Runs the space of the table at `root`. Without PCIDs the number is nothing to the processor.
+pub(crate) fn switch(root: NodeAddr, _number: usize) {
+    // SAFETY: each table maps the kernel one to one.
+    unsafe { asm!("mov cr3, {0}", in(reg) root.get()) };
+}
+
+/// Tells the processor what has changed in a space.
+pub(crate) fn flush_of(flush: &Flush, _number: usize) {
+    self::flush(flush);
+}
+
+/// Nothing: the switch has made the processor forget.
+pub(crate) const fn forget(_number: usize) {}
 
 /// Tells the processor what has changed.
 pub(crate) fn flush(flush: &Flush) {

@@ -44,6 +44,7 @@ impl<'n> Runner<'n> {
                 ControlFlow::Continue(())
             });
         }
+        found.sort_unstable();
         found
     }
 

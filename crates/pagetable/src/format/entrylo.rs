@@ -6,7 +6,7 @@
 //!  leaf  |  S  |               PFN               |  C  | D| 1| G|
 //!  link  | 1 0   0 |      address of the node in kseg0    | 0  0|
 //!  empty |                      0                         | 0| G|
-//!  mark  |                software's                      | 0| G|   at the last level
+//!  mark  | 0 0 |          software's                      | 0| G|   at the last level
 //!        +-----+---------------------------------+-----+--+--+--+
 //! ```
 //!
@@ -219,8 +219,9 @@ unsafe impl<const CCA: u32, const COW: u32, const LINK: u32> Format for EntryLoO
         if LINK == 0 { LinkRange::ALL } else { LinkRange::unsigned(KSEG0_BITS) }
     };
 
-    /// All but V and G, which two words of a pair agree on.
-    const ABSENT: u32 = u32::BITS - 2;
+    /// All but V, and G, which two words of a pair agree on, and S: so a refill handler that looks for larger pages takes a mark
+    /// for the half of a pair of 4 KiB, which is not valid.
+    const ABSENT: u32 = S_SHIFT - 2;
 
     /// The TLB may hold the pair with this half invalid.
     const APPEARS: FlushScope = FlushScope::Local;

@@ -39,7 +39,7 @@ pub use x86_64::{X86, X86Of};
 
 use crate::nodes::{LinkRange, NodeAddr};
 use crate::word::Word;
-use crate::{Change, Error, Mark};
+use crate::{Change, Entry, Error, Leaf, Mark};
 
 /// The encoding of leaves and links in the words of one machine.
 ///
@@ -230,6 +230,35 @@ pub fn mark_of<F: Format>(word: F::Word) -> Option<Mark> {
         bits if bits & 1 == 1 => Some(Mark::Payload(bits >> 1)),
         _ => Some(Mark::Guard),
     }
+}
+
+/// Tells whether a word, which stands where only leaves stand, is a leaf or a mark.
+#[inline(always)]
+pub(crate) fn is_taken<F: Format>(word: F::Word) -> bool {
+    F::is_leaf(word, true) || F::ABSENT > 0 && F::absent_bits(word) != 0
+}
+
+/// Decodes a word that stands where only leaves stand, with `leaf` if it is one.
+#[inline(always)]
+pub(crate) fn entry_of<F: Format>(word: F::Word, leaf: impl FnOnce(F::Word) -> Leaf) -> Entry {
+    if F::is_leaf(word, true) { Entry::Leaf(leaf(word)) } else { mark_of::<F>(word).into() }
+}
+
+/// Returns the word that says what `mark` does; the empty one if that is nothing.
+///
+/// # Errors
+///
+/// [`Error::WrongMark`] if the format has too few bits for it, or holds no marks.
+#[inline(always)]
+pub(crate) fn entry_word<F: Format>(mark: Option<Mark>) -> Result<F::Word, Error> {
+    let word = mark_word::<F>(mark.unwrap_or(Mark::Guard))?;
+    Ok(if mark.is_some() { word } else { F::Word::ZERO })
+}
+
+/// Returns what the absent half of a TLB entry is beside a half that has changed, whether it is empty or a mark.
+#[inline(always)]
+pub(crate) fn absent_beside<F: Format>(changed: F::Word, absent: F::Word) -> F::Word {
+    F::absent(F::absent_bits(absent)) | F::beside(changed, F::Word::ZERO)
 }
 
 /// Checks that a format can encode a leaf's attributes: what every [`map`](crate::Table::map) and

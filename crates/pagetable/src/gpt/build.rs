@@ -33,7 +33,7 @@ use super::node_size::NodeSize;
 use super::slots::{Place, leaf_kind};
 use super::visit::Span;
 use crate::Geometry;
-use crate::format::Format;
+use crate::format::{Format, is_taken};
 use crate::nodes::Nodes;
 
 impl<'n, G: Geometry, F: Format, N: Nodes<Word = F::Word>, L: Layout<N>, P: NodeSize> Gpt<'n, G, F, N, L, P> {
@@ -234,7 +234,7 @@ impl<'n, G: Geometry, F: Format, N: Nodes<Word = F::Word>, L: Layout<N>, P: Node
             for slot in 0..old.slots() {
                 let at = base | slot << old.shift;
                 let word = self.nodes.read(old.node, Self::pte_of(old, at));
-                if F::is_leaf(word, true) {
+                if is_taken::<F>(word) {
                     self.nodes.store_relaxed(new.node, Self::pte_of(new, at), word);
                     self.settle_pair(new, at);
                     live += 1;

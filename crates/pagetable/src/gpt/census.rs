@@ -8,27 +8,28 @@ use super::Gpt;
 use super::layout::{Edge, Layout};
 use super::node_size::NodeSize;
 use super::visit::Span;
-use crate::format::Format;
+use crate::format::{Format, is_taken};
 use crate::geometry::Checked as _;
 use crate::nodes::Nodes;
 use crate::pairs::stale;
-use crate::{Error, Geometry, Holes};
+use crate::{Entry, Error, Geometry, Holes};
 
 /// What a range holds.
 pub(super) struct Census {
     pub(super) pages: usize,
     pub(super) leaves: usize,
+    pub(super) marks: usize,
 }
 
 impl<'n, G: Geometry, F: Format, N: Nodes<Word = F::Word>, L: Layout<N>, P: NodeSize> Gpt<'n, G, F, N, L, P> {
-    /// Checks that nothing is mapped in a range.
+    /// Checks that nothing is mapped in a range, and no page has a mark.
     #[inline(never)]
     pub(super) unsafe fn check_vacant(&self, span: Span) -> Result<(), Error> {
         let mut outcome = Ok(());
         // SAFETY: the caller is the writer.
         let _ = unsafe {
-            self.visit(span, &mut |occupant| {
-                outcome = Err(Error::occupied(&occupant));
+            self.visit_entries(span, &mut |at, occupant| {
+                outcome = Err(Error::taken(at, occupant));
                 ControlFlow::Break(())
             })
         };
@@ -41,59 +42,66 @@ impl<'n, G: Geometry, F: Format, N: Nodes<Word = F::Word>, L: Layout<N>, P: Node
         // SAFETY: the caller is the writer.
         unsafe {
             match self.count_base(Self::span(pages)) {
-                Some(count) if holes == Holes::Skip || count == pages.len() => {
-                    Ok(Census { pages: count, leaves: count })
-                }
+                Some(count) if holes == Holes::Skip || count.pages == pages.len() => Ok(count),
                 _ => self.census_closely(pages, holes),
             }
         }
     }
 
-    /// Counts the base pages that are mapped in a span, leaf by leaf; `None` if there is a larger page. Its path is gone from the
-    /// stack when it returns.
+    /// Counts the base pages that are mapped in a span, and the marks, leaf by leaf; `None` if there is a larger page. Its path
+    /// is gone from the stack when it returns.
     #[inline(never)]
-    pub(super) unsafe fn count_base(&self, span: Span) -> Option<usize> {
-        let mut count = 0;
+    pub(super) unsafe fn count_base(&self, span: Span) -> Option<Census> {
+        let mut count = Census { pages: 0, leaves: 0, marks: 0 };
         // SAFETY: the caller is the writer.
         let all = unsafe {
             self.sweep_leaves(self.look_root(), span, &mut |leaf, _, part| {
                 if leaf.shift > Self::BASE {
                     return ControlFlow::Break(());
                 }
-                count += self.count_part(leaf, part);
+                let leaves = self.count_part(leaf, part, |word| F::is_leaf(word, true));
+                count.pages += leaves;
+                count.leaves += leaves;
+                if leaves < Self::pages_in(part, leaf.shift) {
+                    count.marks += self.count_part(leaf, part, is_taken::<F>) - leaves;
+                }
                 ControlFlow::Continue(())
             })
         };
         all.is_continue().then_some(count)
     }
 
-    /// Counts the PTEs of a part of a leaf, for the writer.
+    /// Counts the words of a part of a leaf that are so, for the writer.
     #[inline(always)]
-    pub(super) unsafe fn count_part(&self, leaf: Edge, part: Span) -> usize {
-        let pages = ((part.last - part.first) >> leaf.shift) + 1;
-        let is_leaf = |&at: &usize| {
+    pub(super) unsafe fn count_part(&self, leaf: Edge, part: Span, is_so: impl Fn(F::Word) -> bool) -> usize {
+        let pages = Self::pages_in(part, leaf.shift);
+        let counts = |&at: &usize| {
             let at = part.first + (at << leaf.shift);
             // SAFETY: the caller is the writer; the leaf covers the part.
-            F::is_leaf(unsafe { self.nodes.read(leaf.node, Self::pte_of(leaf, at)) }, true)
+            is_so(unsafe { self.nodes.read(leaf.node, Self::pte_of(leaf, at)) })
         };
         if !Self::IN_A_ROW {
-            return (0..pages).filter(is_leaf).count();
+            return (0..pages).filter(counts).count();
         }
         let first = Self::pte_of(leaf, part.first);
         // SAFETY: as above.
-        let is_leaf = |&at: &usize| F::is_leaf(unsafe { self.nodes.read(leaf.node, first + at) }, true);
-        (0..pages).filter(is_leaf).count()
+        let counts = |&at: &usize| is_so(unsafe { self.nodes.read(leaf.node, first + at) });
+        (0..pages).filter(counts).count()
     }
 
     /// As [`census`](Self::census), page by page.
     #[inline(never)]
     pub(super) unsafe fn census_closely(&self, pages: Pages, holes: Holes) -> Result<Census, Error> {
-        let mut census = Census { pages: 0, leaves: 0 };
+        let mut census = Census { pages: 0, leaves: 0, marks: 0 };
         let mut next = pages.first();
         let mut outcome = Ok(());
         // SAFETY: the caller is the writer.
         let _ = unsafe {
-            self.visit(Self::span(pages), &mut |leaf| {
+            self.visit_entries(Self::span(pages), &mut |_, entry| {
+                let Entry::Leaf(leaf) = entry else {
+                    census.marks += 1;
+                    return ControlFlow::Continue(());
+                };
                 let whole = G::SPACE.pages_of(&leaf);
                 if holes == Holes::Refuse && whole.first() > next {
                     outcome = Err(Error::NotMapped { at: next.address(G::BASE) });

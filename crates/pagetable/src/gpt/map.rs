@@ -32,7 +32,7 @@ impl<'n, G: Geometry, F: Format, N: Nodes<Word = F::Word>, L: Layout<N>, P: Node
         let word = F::leaf(frame, size, attr, true)?;
         if pages.len() == 1
             // SAFETY: the caller is the writer.
-            && let Some(done) = unsafe { self.map_one(batch, pages, word) }
+            && let Some(done) = unsafe { self.map_one(batch, pages, word, F::APPEARS) }
         {
             return done;
         }

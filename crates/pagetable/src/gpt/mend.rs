@@ -5,7 +5,7 @@ use super::guard::low;
 use super::layout::{Edge, Layout};
 use super::node_size::NodeSize;
 use super::slots::Place;
-use crate::format::Format;
+use crate::format::{Format, is_taken};
 use crate::nodes::Nodes;
 use crate::{Geometry, Retired};
 
@@ -86,7 +86,7 @@ impl<'n, G: Geometry, F: Format, N: Nodes<Word = F::Word>, L: Layout<N>, P: Node
         }
     }
 
-    /// Counts the PTEs of a leaf.
+    /// Counts the PTEs of a leaf, and its marks.
     unsafe fn mend_leaf(&self, batch: &mut Retired<'n>, leaf: Edge) -> Edge {
         // SAFETY: the caller is the writer; slots are within the leaf.
         unsafe {
@@ -95,7 +95,7 @@ impl<'n, G: Geometry, F: Format, N: Nodes<Word = F::Word>, L: Layout<N>, P: Node
             let live = (0..leaf.slots())
                 .filter(|&slot| {
                     let place = Self::pte_of(leaf, base | slot << leaf.shift);
-                    F::is_leaf(self.nodes.read(leaf.node, place), true)
+                    is_taken::<F>(self.nodes.read(leaf.node, place))
                 })
                 .count();
             if live == 0 {

@@ -62,7 +62,7 @@
 //! |-|-|
 //! | lookup, `OneWord` | one load a node, then the tag (two words where the address is wider than a word) and the PTE |
 //! | lookup, `TwoWords` | guard and pointer (two words of 64 bits) a node, then the PTE |
-//! | map, unmap, protect, replace of one page whose leaf stays | the walk, one load and one store |
+//! | map, unmap, protect, replace, mark, fill of one page whose leaf stays | the walk, one load and one store |
 //! | a page for which its leaf grows, or shrinks | two walks, a copy of the leaf's PTEs, and one store; pages in a row copy fewer PTEs than they are |
 //! | a leaf in an empty slot, or out of a node of three entries or more | two walks, and one store of the slot; out of adaptive nodes, also a look at their slots |
 //! | another new or emptied leaf | a dry run, the same once more, at most one node more or less, and one store; adaptive nodes also look at their slots |
@@ -118,6 +118,7 @@ mod kseg0;
 mod layout;
 mod link;
 mod map;
+mod mark;
 mod mend;
 mod node_size;
 mod one_page;

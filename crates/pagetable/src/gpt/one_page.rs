@@ -25,7 +25,7 @@ use super::node_size::NodeSize;
 use super::slots::leaf_kind;
 use super::tune::Which;
 use super::walk::End;
-use crate::format::Format;
+use crate::format::{Format, is_taken};
 use crate::mode::Mode;
 use crate::nodes::Nodes;
 use crate::word::atomics::Ordering;
@@ -35,24 +35,27 @@ impl<'n, G: Geometry, F: Format, N: Nodes<Word = F::Word>, L: Layout<N>, P: Node
     /// Whether a base page is in a leaf of base pages alone, which stands in one slot.
     pub(super) const PLAIN: bool = L::TAGGED && !L::PAIRS;
 
-    /// Maps one base page if one slot's change does, or says why it cannot be mapped. Otherwise nothing is mapped there.
+    /// Makes a leaf, or a mark, the entry of one base page if one slot's change does, or says why it cannot be. Otherwise the
+    /// page has neither. What appears is made known to `reach`.
     #[inline(always)]
     pub(super) unsafe fn map_one(
         &self,
         batch: &mut Retired<'n>,
         pages: Pages,
         word: F::Word,
+        reach: FlushScope,
     ) -> Option<Result<(), Error>> {
         let at = pages.first().address(G::BASE).get();
         // SAFETY: the caller is the writer; the leaf is live and the index below its slots.
         unsafe {
             let Some(found) = L::seek(self.nodes, &self.root, G::VA_BITS, Self::TAG, at) else {
-                return self.map_missing(batch, pages, word);
+                return self.map_missing(batch, pages, word, reach);
             };
             let place = Self::pte_at(found.shift, found.index, at);
             let old = self.nodes.read(found.leaf, place);
-            if F::is_leaf(old, true) {
-                return Some(Err(Error::occupied(&Self::leaf(old, found.shift, at))));
+            if is_taken::<F>(old) {
+                let page = pages.first().address(G::BASE);
+                return Some(Err(Error::taken(page, Self::entry(old, found.shift, at))));
             }
             if found.shift != Self::BASE {
                 // The page is in the empty half of a larger one's pair.
@@ -63,7 +66,7 @@ impl<'n, G: Geometry, F: Format, N: Nodes<Word = F::Word>, L: Layout<N>, P: Node
             self.settle_pair(leaf, at);
             self.add_live(leaf, 1);
             self.tally.ptes(1);
-            batch.touch(F::APPEARS, pages);
+            batch.touch(reach, pages);
             if L::TAGGED && found.width < Self::LEAF_MAX {
                 self.join_above(batch, Self::key(at));
             }
@@ -90,6 +93,7 @@ impl<'n, G: Geometry, F: Format, N: Nodes<Word = F::Word>, L: Layout<N>, P: Node
         batch: &mut Retired<'n>,
         pages: Pages,
         word: F::Word,
+        reach: FlushScope,
     ) -> Option<Result<(), Error>> {
         let key = Self::span(pages).first;
         // SAFETY: the caller is the writer; the new leaf is private until it is linked.
@@ -137,7 +141,7 @@ impl<'n, G: Geometry, F: Format, N: Nodes<Word = F::Word>, L: Layout<N>, P: Node
                 self.add_live(above, 1);
             }
             self.tally.ptes(1);
-            batch.touch(F::APPEARS, pages);
+            batch.touch(reach, pages);
             if L::TAGGED && !above.is_empty() && above.top() <= Self::LEAF_TOP {
                 self.tune_path(batch, key, Which::Lowest, false);
             }
@@ -145,9 +149,16 @@ impl<'n, G: Geometry, F: Format, N: Nodes<Word = F::Word>, L: Layout<N>, P: Node
         Some(Ok(()))
     }
 
-    /// Unmaps one base page if one slot's change does, and tells whether it has.
+    /// Empties the entry of one base page if one slot's change does and it holds what is `wanted`, and tells whether it has.
+    /// What goes is made known to `reach`.
     #[inline(always)]
-    pub(super) unsafe fn unmap_one(&self, batch: &mut Retired<'n>, pages: Pages) -> bool {
+    pub(super) unsafe fn unmap_one(
+        &self,
+        batch: &mut Retired<'n>,
+        pages: Pages,
+        wanted: impl Fn(F::Word) -> bool,
+        reach: FlushScope,
+    ) -> bool {
         let at = pages.first().address(G::BASE).get();
         // SAFETY: the caller is the writer; the leaf is live and the index below its slots.
         unsafe {
@@ -155,27 +166,33 @@ impl<'n, G: Geometry, F: Format, N: Nodes<Word = F::Word>, L: Layout<N>, P: Node
                 return false;
             };
             let place = Self::pte_at(found.shift, found.index, at);
-            if found.shift != Self::BASE || !F::is_leaf(self.nodes.read(found.leaf, place), true) {
+            if found.shift != Self::BASE || !wanted(self.nodes.read(found.leaf, place)) {
                 return false;
             }
             let leaf = found.edge();
             let record = self.record(leaf);
             let live = record.load(Ordering::Relaxed) as usize - 1;
             if live == 0 || Self::sparse(found.width, live) {
-                return Self::PLAIN && self.unmap_last(batch, pages, live);
+                return Self::PLAIN && self.unmap_last(batch, pages, live, reach);
             }
             self.nodes.store_relaxed(found.leaf, place, F::Word::ZERO);
             self.settle_pair(leaf, at);
             record.store(live as u32, Ordering::Relaxed);
         }
         self.tally.ptes(-1);
-        batch.touch(FlushScope::Everywhere, pages);
+        batch.touch(reach, pages);
         true
     }
 
     /// Unmaps a page whose leaf goes with it, or becomes smaller, having `live` others. Tells whether the node above stays.
     #[inline(never)]
-    unsafe fn unmap_last(&self, batch: &mut Retired<'n>, pages: Pages, live: usize) -> bool {
+    unsafe fn unmap_last(
+        &self,
+        batch: &mut Retired<'n>,
+        pages: Pages,
+        live: usize,
+        reach: FlushScope,
+    ) -> bool {
         let key = Self::span(pages).first;
         // SAFETY: the caller is the writer; the walk ends at the page's leaf.
         unsafe {
@@ -184,7 +201,7 @@ impl<'n, G: Geometry, F: Format, N: Nodes<Word = F::Word>, L: Layout<N>, P: Node
             if left < 2 {
                 return false;
             }
-            batch.touch(FlushScope::Everywhere, pages);
+            batch.touch(reach, pages);
             self.nodes.store_relaxed(leaf.node, Self::pte_of(leaf, key), F::Word::ZERO);
             self.settle_pair(leaf, key);
             self.set_live(leaf, live);

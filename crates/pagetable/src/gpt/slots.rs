@@ -9,11 +9,11 @@ use super::layout::{Edge, Layout};
 use super::node_size::NodeSize;
 use super::way::{DEPTH, Way};
 use super::{Gpt, MAX_WIDTH};
-use crate::format::Format;
+use crate::format::{Format, absent_beside, entry_of};
 use crate::mode::Mode;
 use crate::nodes::{NodeAddr, Nodes, Record};
 use crate::word::atomics::Ordering;
-use crate::{Geometry, Leaf, Retired, Word};
+use crate::{Entry, Geometry, Leaf, Retired, Word};
 
 /// The kinds of nodes: indexing ones by width (from 1), then leaves by width (from 0).
 pub(super) const KINDS: usize = MAX_WIDTH + LEAF_WIDTHS;
@@ -186,6 +186,12 @@ impl<'n, G: Geometry, F: Format, N: Nodes<Word = F::Word>, L: Layout<N>, P: Node
             frame: F::frame(word, size),
             attr: F::attr(word, true),
         }
+    }
+
+    /// Decodes a PTE, or what stands in its place.
+    #[inline(always)]
+    pub(super) fn entry(word: F::Word, shift: u32, at: usize) -> Entry {
+        entry_of::<F>(word, |word| Self::leaf(word, shift, at))
     }
 
     /// Decodes a slot as the writer.
@@ -443,8 +449,12 @@ impl<'n, G: Geometry, F: Format, N: Nodes<Word = F::Word>, L: Layout<N>, P: Node
             for (a, b) in [(one, other), (other, one)] {
                 // SAFETY: a paired leaf has both words.
                 unsafe {
-                    let now = self.nodes.read(edge.node, b);
-                    let wanted = F::beside(self.nodes.read(edge.node, a), now);
+                    let (changed, now) = (self.nodes.read(edge.node, a), self.nodes.read(edge.node, b));
+                    let wanted = if F::is_leaf(now, true) {
+                        F::beside(changed, now)
+                    } else {
+                        absent_beside::<F>(changed, now)
+                    };
                     if wanted != now {
                         self.nodes.publish(edge.node, b, wanted);
                     }

@@ -7,12 +7,12 @@ use tlbkit_addr::{Attr, Flush, PageSize, Pages, Pfn, VirtAddr};
 use super::Gpt;
 use super::layout::Layout;
 use super::node_size::NodeSize;
-use crate::format::Format;
+use crate::format::{Format, payload_bits};
 use crate::geometry::Checked as _;
 use crate::nodes::Nodes;
 use crate::{
-    Change, Error, Footprint, Frames, Geometry, Holes, Leaf, Pinned, Private, Retired, Space, Table,
-    WriterFlag,
+    Change, Entry, Error, Footprint, Frames, Geometry, Holes, Leaf, Mark, Pinned, Private, Retired, Space,
+    Table, WriterFlag,
 };
 
 // SAFETY: the batch is over the table's storage, and the flag is a field. When a change returns, the nodes that it pushes
@@ -44,6 +44,34 @@ unsafe impl<'n, G: Geometry, F: Format, N: Nodes<Word = F::Word>, L: Layout<N>, 
             if let Some(pages) = half.intersect(pages) {
                 // SAFETY: the caller is pinned, and the pages are in the space.
                 unsafe { self.visit(Self::span(pages), visit) }?;
+            }
+        }
+        ControlFlow::Continue(())
+    }
+
+    fn payload_bits(&self) -> Option<u32> {
+        payload_bits::<F>()
+    }
+
+    #[inline]
+    fn entry(&self, _pinned: Pinned<'_>, at: VirtAddr) -> Entry {
+        if !Self::TAG_IS_WHOLE && !G::SPACE.holds(at) {
+            return Entry::Empty;
+        }
+        // SAFETY: the caller is pinned.
+        unsafe { self.find_entry(at.get()) }
+    }
+
+    fn for_each_entry(
+        &self,
+        _pinned: Pinned<'_>,
+        pages: Pages,
+        visit: &mut dyn FnMut(VirtAddr, Entry) -> ControlFlow<()>,
+    ) -> ControlFlow<()> {
+        for half in G::SPACE.halves().into_iter().flatten() {
+            if let Some(pages) = half.intersect(pages) {
+                // SAFETY: the caller is pinned, and the pages are in the space.
+                unsafe { self.visit_entries(Self::span(pages), &mut |at, entry| visit(at, entry)) }?;
             }
         }
         ControlFlow::Continue(())
@@ -145,6 +173,32 @@ unsafe impl<'n, G: Geometry, F: Format, N: Nodes<Word = F::Word>, L: Layout<N>, 
         unsafe {
             batch.change_late(
                 |batch| self.resize_pages(batch, pages, to, broken),
+                |batch, forgotten| self.mend(batch, forgotten),
+            )
+        }
+    }
+
+    unsafe fn mark(&self, batch: &mut Retired<'n>, at: VirtAddr, mark: Option<Mark>) -> Result<Entry, Error> {
+        // SAFETY: the caller's promise.
+        unsafe {
+            batch.change_late(
+                |batch| self.mark_page(batch, at, mark),
+                |batch, forgotten| self.mend(batch, forgotten),
+            )
+        }
+    }
+
+    unsafe fn fill(
+        &self,
+        batch: &mut Retired<'n>,
+        at: VirtAddr,
+        frame: Pfn,
+        attr: Attr,
+    ) -> Result<Mark, Error> {
+        // SAFETY: the caller's promise.
+        unsafe {
+            batch.change_late(
+                |batch| self.fill_page(batch, at, frame, attr),
                 |batch, forgotten| self.mend(batch, forgotten),
             )
         }

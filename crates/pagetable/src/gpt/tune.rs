@@ -60,7 +60,7 @@ use super::layout::{Edge, Layout};
 use super::node_size::NodeSize;
 use super::slots::{LEAF_WIDTHS, Place, inner_kind, leaf_kind};
 use super::{Gpt, MAX_WIDTH};
-use crate::format::Format;
+use crate::format::{Format, is_taken};
 use crate::nodes::{Nodes, Stock};
 use crate::{Geometry, Retired};
 
@@ -438,7 +438,7 @@ impl<'n, G: Geometry, F: Format, N: Nodes<Word = F::Word>, L: Layout<N>, P: Node
         }
     }
 
-    /// Returns the PTE of a base page below a node that covers it, if the page is mapped.
+    /// Returns the PTE of a base page below a node that covers it, if the page is mapped or has a mark.
     unsafe fn pte_below(&self, mut node: Edge, at: usize) -> Option<F::Word> {
         // SAFETY: the caller is the writer; slots are within their nodes.
         unsafe {
@@ -449,7 +449,7 @@ impl<'n, G: Geometry, F: Format, N: Nodes<Word = F::Word>, L: Layout<N>, P: Node
                 }
             }
             let word = self.nodes.read(node.node, Self::pte_of(node, at));
-            (agree(self.base_of(node), at, node.top()) && F::is_leaf(word, true)).then_some(word)
+            (agree(self.base_of(node), at, node.top()) && is_taken::<F>(word)).then_some(word)
         }
     }
 
@@ -550,7 +550,7 @@ impl<'n, G: Geometry, F: Format, N: Nodes<Word = F::Word>, L: Layout<N>, P: Node
         unsafe {
             let word =
                 |slot: usize| self.nodes.read(leaf.node, Self::pte_of(leaf, base | slot << leaf.shift));
-            let mut used = slots.filter(|&slot| F::is_leaf(word(slot), true));
+            let mut used = slots.filter(|&slot| is_taken::<F>(word(slot)));
             let Some(first) = used.next() else { return Edge::EMPTY };
             let (mut last, mut live) = (first, 1);
             for slot in used {
@@ -567,7 +567,7 @@ impl<'n, G: Geometry, F: Format, N: Nodes<Word = F::Word>, L: Layout<N>, P: Node
                     self.put_tag(new, start);
                     for slot in first..=last {
                         let at = base | slot << leaf.shift;
-                        if F::is_leaf(word(slot), true) {
+                        if is_taken::<F>(word(slot)) {
                             self.nodes.store_relaxed(node, Self::pte_of(new, at), word(slot));
                             self.settle_pair(new, at);
                         }

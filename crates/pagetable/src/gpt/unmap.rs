@@ -1,6 +1,6 @@
 //! Removal: how pages leave the tree, leaf by leaf, and what is left closes up. Removal needs no memory.
 
-use tlbkit_addr::{FlushScope, Pages};
+use tlbkit_addr::{FlushScope, Pages, VirtAddr};
 
 use super::Gpt;
 use super::guard::{agree, low};
@@ -11,10 +11,10 @@ use super::tune::Which;
 use super::visit::Span;
 use super::walk::End;
 use super::way::Way;
-use crate::format::Format;
+use crate::format::{Format, is_taken};
 use crate::geometry::Checked as _;
 use crate::nodes::Nodes;
-use crate::{Error, Frames, Geometry, Holes, Retired, Word};
+use crate::{Entry, Error, Frames, Geometry, Holes, Retired, Word};
 
 /// A leaf that covers pages of a span, and the slot that leads to it.
 struct FirstLeaf {
@@ -45,7 +45,9 @@ impl<'n, G: Geometry, F: Format, N: Nodes<Word = F::Word>, L: Layout<N>, P: Node
         G::SPACE.check_pages(pages)?;
         if pages.len() == 1 && frames.is_none() {
             // SAFETY: the caller is the writer.
-            if unsafe { self.unmap_one(batch, pages) } {
+            let done =
+                unsafe { self.unmap_one(batch, pages, |old| F::is_leaf(old, true), FlushScope::Everywhere) };
+            if done {
                 return Ok(1);
             }
         }
@@ -67,14 +69,29 @@ impl<'n, G: Geometry, F: Format, N: Nodes<Word = F::Word>, L: Layout<N>, P: Node
             if let Some(frames) = &mut frames {
                 frames.reserve(census.leaves)?;
             }
-            if census.pages == 0 {
+            if census.pages > 0 {
+                batch.touch(FlushScope::Everywhere, self.stale(pages));
+            } else if census.marks == 0 {
                 return Ok(0);
             }
-            let span = Self::span(pages);
-            batch.touch(FlushScope::Everywhere, self.stale(pages));
+            self.remove(batch, pages, &mut frames);
+            Ok(census.pages)
+        }
+    }
+
+    /// Takes the leaves and marks of a range out of the tree.
+    pub(super) unsafe fn remove(
+        &self,
+        batch: &mut Retired<'n>,
+        pages: Pages,
+        frames: &mut Option<&mut dyn Frames>,
+    ) {
+        let span = Self::span(pages);
+        // SAFETY: the caller is the writer.
+        unsafe {
             let mut next = Some(span.first);
             while let Some(at) = next {
-                next = self.remove_next(batch, Span { first: at, last: span.last }, &mut frames);
+                next = self.remove_next(batch, Span { first: at, last: span.last }, frames);
             }
             // A node that has lost a part of what it led to reaches over one end of the span. Of one size, it stays as it is.
             if P::ADAPTIVE {
@@ -84,7 +101,6 @@ impl<'n, G: Geometry, F: Format, N: Nodes<Word = F::Word>, L: Layout<N>, P: Node
                     self.tune_path(batch, span.last, Which::NotOf(span.first), false);
                 }
             }
-            Ok(census.pages)
         }
     }
 
@@ -251,8 +267,8 @@ impl<'n, G: Geometry, F: Format, N: Nodes<Word = F::Word>, L: Layout<N>, P: Node
         // SAFETY: the caller is the writer; the slots are within the leaf.
         unsafe {
             if Self::IN_A_ROW && frames.is_none() {
-                let pages = ((span.last - span.first) >> leaf.shift) + 1;
-                let gone = self.count_part(leaf, span);
+                let pages = Self::pages_in(span, leaf.shift);
+                let gone = self.count_part(leaf, span, is_taken::<F>);
                 let first = Self::pte_of(leaf, span.first);
                 self.nodes.fill(leaf.node, first, pages, F::Word::ZERO, F::Word::ZERO);
                 return self.emptied(batch, leaf, base, gone);
@@ -262,14 +278,19 @@ impl<'n, G: Geometry, F: Format, N: Nodes<Word = F::Word>, L: Layout<N>, P: Node
                 let at = base | slot << leaf.shift;
                 let place = Self::pte_of(leaf, at);
                 let word = self.nodes.read(leaf.node, place);
-                if F::is_leaf(word, true) {
+                if is_taken::<F>(word) {
                     self.nodes.store_relaxed(leaf.node, place, F::Word::ZERO);
                     self.settle_pair(leaf, at);
                     gone += 1;
                     if let Some(frames) = frames {
                         // Nothing leads to the frame any more, whatever this call does.
-                        let page = Self::leaf(word, leaf.shift, at);
-                        frames.push(page.frame, page.size, G::BASE, page.attr);
+                        match Self::entry(word, leaf.shift, at) {
+                            Entry::Leaf(page) => frames.push(page.frame, page.size, G::BASE, page.attr),
+                            Entry::Mark(mark) => {
+                                frames.marked(VirtAddr::new(Self::address(at)), mark);
+                            }
+                            Entry::Empty => {}
+                        }
                     }
                 }
             }

@@ -2,7 +2,7 @@
 
 use core::ops::ControlFlow;
 
-use tlbkit_addr::{Pages, Vpn};
+use tlbkit_addr::{Pages, VirtAddr, Vpn};
 
 use super::guard::{agree, low};
 use super::layout::{Edge, Layout};
@@ -10,9 +10,9 @@ use super::node_size::NodeSize;
 use super::slots::Place;
 use super::way::Way;
 use super::{Gpt, MAX_WIDTH};
-use crate::format::Format;
+use crate::format::{Format, is_taken};
 use crate::nodes::Nodes;
-use crate::{Geometry, Leaf};
+use crate::{Entry, Geometry, Leaf};
 
 /// Keys of pages, both ends included: each is that of the page's first byte.
 #[derive(Clone, Copy, Debug)]
@@ -46,7 +46,8 @@ impl<'n, G: Geometry, F: Format, N: Nodes<Word = F::Word>, L: Layout<N>, P: Node
         Span { first: key(pages.first()), last: key(pages.last()) }
     }
 
-    /// Visits the PTEs between the ends of a span, mapped ones alone, with their leaf, in ascending order.
+    /// Visits the PTEs between the ends of a span, those alone that map a page or hold a mark, with their leaf, in ascending
+    /// order.
     ///
     /// # Safety
     ///
@@ -147,7 +148,7 @@ impl<'n, G: Geometry, F: Format, N: Nodes<Word = F::Word>, L: Layout<N>, P: Node
         ControlFlow::Continue(())
     }
 
-    /// Visits the PTEs of a part of one leaf at `base`, each loaded once.
+    /// Visits the PTEs and marks of a part of one leaf at `base`, each loaded once.
     #[inline(always)]
     unsafe fn sweep_leaf(
         &self,
@@ -160,7 +161,7 @@ impl<'n, G: Geometry, F: Format, N: Nodes<Word = F::Word>, L: Layout<N>, P: Node
             let at = base | slot << leaf.shift;
             // SAFETY: the caller's promise; the slot is within the leaf.
             let word = unsafe { self.nodes.follow(leaf.node, Self::pte_of(leaf, at)) };
-            if F::is_leaf(word, true) {
+            if is_taken::<F>(word) {
                 visit(leaf, at, word)?;
             }
         }
@@ -277,7 +278,32 @@ impl<'n, G: Geometry, F: Format, N: Nodes<Word = F::Word>, L: Layout<N>, P: Node
         visit: &mut dyn FnMut(Leaf) -> ControlFlow<()>,
     ) -> ControlFlow<()> {
         // SAFETY: the caller's promise.
-        unsafe { self.sweep(span, &mut |edge, at, word| visit(Self::leaf(word, edge.shift, at))) }
+        unsafe {
+            self.visit_entries(span, &mut |_, entry| match entry {
+                Entry::Leaf(leaf) => visit(leaf),
+                Entry::Mark(_) | Entry::Empty => ControlFlow::Continue(()),
+            })
+        }
+    }
+
+    /// Visits the leaves that map pages of a range, and the marks of pages, with the address of each.
+    ///
+    /// # Safety
+    ///
+    /// The caller is pinned, or the writer.
+    #[inline(always)]
+    pub(super) unsafe fn visit_entries(
+        &self,
+        span: Span,
+        visit: &mut impl FnMut(VirtAddr, Entry) -> ControlFlow<()>,
+    ) -> ControlFlow<()> {
+        // SAFETY: the caller's promise.
+        unsafe {
+            self.sweep(span, &mut |edge, at, word| match Self::entry(word, edge.shift, at) {
+                Entry::Leaf(leaf) => visit(leaf.at, Entry::Leaf(leaf)),
+                other => visit(VirtAddr::new(Self::address(at)), other),
+            })
+        }
     }
 
     /// Counts the indexing nodes by size.

@@ -7,7 +7,7 @@ use super::node_size::NodeSize;
 use super::slots::Place;
 use crate::format::Format;
 use crate::nodes::Nodes;
-use crate::{Geometry, Leaf};
+use crate::{Entry, Geometry, Leaf};
 
 /// Where the walk for a page ends.
 pub(super) struct End {
@@ -31,6 +31,23 @@ impl<'n, G: Geometry, F: Format, N: Nodes<Word = F::Word>, L: Layout<N>, P: Node
             let found = L::seek(self.nodes, &self.root, G::VA_BITS, Self::TAG, at)?;
             let word = self.nodes.follow(found.leaf, Self::pte_at(found.shift, found.index, at));
             F::is_leaf(word, true).then(|| Self::leaf(word, found.shift, at))
+        }
+    }
+
+    /// Returns what the entry for the page at `at` holds.
+    ///
+    /// # Safety
+    ///
+    /// As for [`find`](Self::find).
+    #[inline(always)]
+    pub(super) unsafe fn find_entry(&self, at: usize) -> Entry {
+        // SAFETY: the caller's promise; the index is below the leaf's slots.
+        unsafe {
+            let found = L::seek(self.nodes, &self.root, G::VA_BITS, Self::TAG, at);
+            found.map_or(Entry::Empty, |found| {
+                let word = self.nodes.follow(found.leaf, Self::pte_at(found.shift, found.index, at));
+                Self::entry(word, found.shift, at)
+            })
         }
     }
 

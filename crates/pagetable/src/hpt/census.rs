@@ -12,13 +12,14 @@ use crate::format::Format;
 use crate::geometry::Checked as _;
 use crate::nodes::Nodes;
 use crate::pairs::stale;
-use crate::{Error, Geometry, Holes};
+use crate::{Entry, Error, Geometry, Holes};
 
 /// What a range holds.
 pub(super) struct Census {
     /// Base pages that are mapped.
     pub(super) pages: usize,
     pub(super) leaves: usize,
+    pub(super) marks: usize,
 }
 
 impl<'n, G, F, N, const CLUSTER: u32, const BUCKETS: u32, const LOAD: usize>
@@ -66,17 +67,18 @@ where
         let mut result = Ok(());
         // SAFETY: the caller is the writer.
         let _ = unsafe {
-            self.leaves(part, |_, occupant| {
-                result = Err(Error::occupied(&occupant));
+            self.each_taken(part, |_, at, occupant| {
+                result = Err(Error::taken(at, occupant));
                 ControlFlow::Break(())
             })
         };
         result
     }
 
-    /// The dry run of an unmap or protect: counts what is mapped, and finds holes and pages cut by the ends.
-    pub(super) unsafe fn census(&self, pages: Pages, holes: Holes) -> Result<Census, Error> {
-        let mut census = Census { pages: 0, leaves: 0 };
+    /// The dry run of an unmap or protect: counts what is mapped, and finds holes and pages cut by the ends. Counts marks
+    /// only where `marks` asks for them.
+    pub(super) unsafe fn census(&self, pages: Pages, holes: Holes, marks: bool) -> Result<Census, Error> {
+        let mut census = Census { pages: 0, leaves: 0, marks: 0 };
         // SAFETY: the caller is the writer.
         unsafe {
             for end in [pages.first(), pages.last()] {
@@ -91,11 +93,21 @@ where
                     let leaves = self.count_leaves(part.spot, part.block, part.slot, part.slots);
                     census.leaves += leaves;
                     census.pages += leaves;
+                    if marks && leaves < part.slots {
+                        census.marks +=
+                            self.count_taken(part.spot, part.block, part.slot, part.slots) - leaves;
+                    }
                     return ControlFlow::Continue(());
                 }
-                self.leaves(part, |_, leaf| {
-                    census.leaves += 1;
-                    census.pages += leaf.size.pages(G::BASE).unwrap_or(1);
+                self.each_taken(part, |_, _, entry| {
+                    match entry {
+                        Entry::Leaf(leaf) => {
+                            census.leaves += 1;
+                            census.pages += leaf.size.pages(G::BASE).unwrap_or(1);
+                        }
+                        Entry::Mark(_) => census.marks += 1,
+                        Entry::Empty => {}
+                    }
                     ControlFlow::Continue(())
                 })
             });

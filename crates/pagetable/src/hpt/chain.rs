@@ -8,7 +8,7 @@ use super::part::Part;
 use super::shape::Spot;
 use super::{Hashed, MOVE, MOVES};
 use crate::fields::Fields as _;
-use crate::format::Format;
+use crate::format::{Format, absent_beside, is_taken};
 use crate::mode::Mode;
 use crate::nodes::{NodeAddr, Nodes, Stock};
 use crate::word::atomics::AtomicUsize;
@@ -165,7 +165,7 @@ where
         unsafe {
             let head = self.head(block);
             if let Some(spot) = self.seek(head, tag) {
-                let old = self.count_leaves(spot, block, slot, count);
+                let old = self.count_taken(spot, block, slot, count);
                 self.tally.ptes(-(old as isize));
                 self.fill(spot, block, slot, count, word);
                 self.settle_pairs(spot, grain, block);
@@ -232,6 +232,16 @@ where
             F::is_leaf(unsafe { self.nodes.read(spot.node, Self::place(spot, block, slot)) }, true)
         };
         (slot..slot + count).filter(is_leaf).count()
+    }
+
+    /// Counts the leaves and marks in `count` slots of a block from `slot` on.
+    #[inline(always)]
+    pub(super) unsafe fn count_taken(&self, spot: Spot, block: usize, slot: usize, count: usize) -> usize {
+        let taken = |&slot: &usize| {
+            // SAFETY: the caller's promise: the slots are within a bucket.
+            is_taken::<F>(unsafe { self.nodes.read(spot.node, Self::place(spot, block, slot)) })
+        };
+        (slot..slot + count).filter(taken).count()
     }
 
     /// Stores `word(0)`, `word(1)`, ... in `count` slots of a block from `slot` on.
@@ -315,11 +325,11 @@ where
         }
     }
 
-    /// Tells whether a bucket maps nothing.
+    /// Tells whether a bucket holds no leaf and no mark.
     #[inline(always)]
     pub(super) unsafe fn is_vacant(&self, spot: Spot) -> bool {
         // SAFETY: the caller's promise. All slots are the same in any order.
-        unsafe { self.count_leaves(spot, 0, 0, Self::SLOTS) == 0 }
+        unsafe { self.count_taken(spot, 0, 0, Self::SLOTS) == 0 }
     }
 
     /// Takes the empty buckets out of the chain that begins at `head`.
@@ -393,8 +403,8 @@ where
                 if F::is_leaf(old, true) {
                     continue;
                 }
-                // The partner is as many slots away as its page fills.
-                let mut wanted = F::Word::ZERO;
+                // The partner is as many slots away as its page fills. A mark stays one.
+                let mut wanted = F::absent(F::absent_bits(old));
                 let mut away = 1;
                 while away < Self::SLOTS {
                     let word = self.nodes.read(spot.node, Self::place(spot, block, slot ^ away));
@@ -402,7 +412,7 @@ where
                     if F::is_leaf(word, true)
                         && F::size(word, Self::GRAIN[grain]).pages(Self::GRAIN[grain]) == Some(away)
                     {
-                        wanted = F::beside(word, wanted);
+                        wanted = absent_beside::<F>(word, wanted);
                     }
                     away *= 2;
                 }

@@ -1,10 +1,11 @@
 //! Mapping of a page or a range: a dry run that can fail, then stores that cannot.
 
-use tlbkit_addr::{Attr, PageSize, Pages, Pfn, Vpn};
+use tlbkit_addr::{Attr, PageSize, Pages, Pfn, VirtAddr, Vpn};
 
 use super::Hashed;
 use super::chain::Spare;
-use crate::format::{Format, check_attr};
+use super::shape::Spot;
+use crate::format::{Format, check_attr, is_taken};
 use crate::geometry::Checked as _;
 use crate::mode::Mode;
 use crate::nodes::Nodes;
@@ -57,28 +58,45 @@ where
                 if !self.is_finest() {
                     return Ok(false);
                 }
-                if self.is_free(head, tag) {
-                    N::Mode::release();
-                    self.fit_out(head, 0, block, Self::slot(0, at), 1, |_| word);
-                } else {
-                    let node = self.nodes.take(Self::NODE);
-                    let node = node.ok_or_else(|| Error::no_memory(1, self.nodes.held()))?;
-                    self.append(head, node, 0, block, Self::slot(0, at), 1, |_| word);
-                }
-                self.tally.ptes(1);
-                self.adapt(batch, 1);
-                return Ok(true);
+                return self.begin_block(batch, head, at, word).map(|()| true);
             };
             let place = Self::place(spot, block, Self::slot(0, at));
             let old = self.nodes.read(spot.node, place);
-            if F::is_leaf(old, true) {
-                return Err(Error::occupied(&Self::leaf(old, 0, at)));
+            if is_taken::<F>(old) {
+                return Err(Error::taken(at, Self::decode(old, 0, at)));
             }
             self.nodes.publish(spot.node, place, word);
             self.settle_pairs(spot, 0, block);
         }
         self.tally.ptes(1);
         Ok(true)
+    }
+
+    /// Gives a block of base pages that has none a bucket, with the entry `word` for the page at `at`. `head` is where its
+    /// chain begins.
+    #[inline(always)]
+    pub(super) unsafe fn begin_block(
+        &self,
+        batch: &mut Retired<'n>,
+        head: Spot,
+        at: VirtAddr,
+        word: F::Word,
+    ) -> Result<(), Error> {
+        let (block, slot) = (Self::block(0, at), Self::slot(0, at));
+        // SAFETY: the caller is the writer.
+        unsafe {
+            if self.is_free(head, Self::tag_of(0, block)) {
+                N::Mode::release();
+                self.fit_out(head, 0, block, slot, 1, |_| word);
+            } else {
+                let node = self.nodes.take(Self::NODE);
+                let node = node.ok_or_else(|| Error::no_memory(1, self.nodes.held()))?;
+                self.append(head, node, 0, block, slot, 1, |_| word);
+            }
+            self.tally.ptes(1);
+            self.adapt(batch, 1);
+        }
+        Ok(())
     }
 
     /// Maps a range, with whatever buckets that needs.

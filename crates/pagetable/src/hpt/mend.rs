@@ -78,7 +78,7 @@ where
                 if tag & Self::LIVE != 0 {
                     let (grain, block) = Self::untag(tag);
                     bump(&self.used[grain], 1);
-                    self.tally.ptes(self.count_leaves(spot, block, 0, Self::SLOTS) as isize);
+                    self.tally.ptes(self.count_taken(spot, block, 0, Self::SLOTS) as isize);
                 }
                 if spot != head {
                     self.count_node(1);

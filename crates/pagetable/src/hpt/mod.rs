@@ -51,7 +51,7 @@
 //! | lookup, first bucket | 2: tag and PTE, which depend on nothing but the address. A 64-bit tag in 32-bit words is 2 loads. In a table that grows, two words of the directory come first |
 //! | each overflow bucket before the hit | link and tag, the second waits for the first |
 //! | miss | tag and link of every bucket of the chain |
-//! | map, unmap, protect one page | the probe, then one store |
+//! | map, unmap, protect, mark, fill one page | the probe, then one store |
 //! | a range | a probe a block and a load and store a page, twice: the dry run comes first. It finds what is in the way and reserves buckets in one visit, unless larger pages are mapped |
 //! | iterate | a probe a block, or, when that is less, every bucket once |
 //!
@@ -129,6 +129,7 @@ mod census;
 mod chain;
 mod grow;
 mod map;
+mod mark;
 mod mend;
 mod move_to_front;
 mod part;

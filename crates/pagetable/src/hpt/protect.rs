@@ -40,7 +40,7 @@ where
                 batch.touch(change.scope(), pages);
                 return Ok(1);
             }
-            let census = self.census(pages, holes)?;
+            let census = self.census(pages, holes, false)?;
             if census.pages == 0 {
                 return Ok(0);
             }

@@ -25,9 +25,9 @@
 use tlbkit_addr::{PageSize, VirtAddr, Vpn};
 
 use super::Hashed;
-use crate::format::Format;
+use crate::format::{Format, entry_of};
 use crate::nodes::{NodeAddr, Nodes};
-use crate::{Geometry, Leaf, Word};
+use crate::{Entry, Geometry, Leaf, Word};
 
 /// The maximum number of granularities (sizes of a slot) that a tag can name.
 pub(super) const MAX: usize = 8;
@@ -335,6 +335,12 @@ where
     #[inline(always)]
     pub(super) fn leaf(word: F::Word, grain: usize, at: VirtAddr) -> Leaf {
         Self::leaf_of(word, Self::size(word, grain), at)
+    }
+
+    /// Decodes what a slot of `grain` holds.
+    #[inline(always)]
+    pub(super) fn decode(word: F::Word, grain: usize, at: VirtAddr) -> Entry {
+        entry_of::<F>(word, |word| Self::leaf(word, grain, at))
     }
 
     /// Decodes the size of a leaf in a slot of `grain`.

@@ -1,20 +1,17 @@
 //! The hashed table as a [`Table`].
 
 use core::ops::ControlFlow;
-use core::sync::atomic::Ordering;
 
 use tlbkit_addr::{Attr, Flush, PageSize, Pages, Pfn, PhysAddr, VirtAddr};
 
-use super::{Hashed, MOVE};
-use crate::format::Format;
+use super::Hashed;
+use crate::format::{Format, payload_bits};
 use crate::geometry::Checked as _;
 use crate::leaf::phys;
-use crate::mode::Mode;
 use crate::nodes::Nodes;
-use crate::word::atomics::fence;
 use crate::{
-    Change, Error, Footprint, Frames, Geometry, Holes, Leaf, Pinned, Private, Retired, Space, Table,
-    WriterFlag,
+    Change, Entry, Error, Footprint, Frames, Geometry, Holes, Leaf, Mark, Pinned, Private, Retired, Space,
+    Table, WriterFlag,
 };
 
 // SAFETY: the batch is over the table's storage, and the flag is a field. When a change returns, the nodes that it pushes
@@ -60,24 +57,28 @@ where
         pages: Pages,
         visit: &mut dyn FnMut(Leaf) -> ControlFlow<()>,
     ) -> ControlFlow<()> {
-        for half in G::SPACE.halves().into_iter().flatten() {
-            let Some(pages) = half.intersect(pages) else { continue };
-            loop {
-                let before = self.grains.load(Ordering::Acquire) / MOVE;
-                // SAFETY: the caller is pinned, and the pages are in the space.
-                unsafe { self.each_leaf(pages, &mut *visit) }?;
-                if !N::Mode::SHARED {
-                    break;
-                }
-                // What moved was put in its new place, counted, and taken from the old: a visitor that has missed it in
-                // both places sees the count, if it read both before.
-                fence(Ordering::Acquire);
-                if self.grains.load(Ordering::Relaxed) / MOVE == before {
-                    break;
-                }
-            }
-        }
-        ControlFlow::Continue(())
+        // SAFETY: the caller is pinned, and the pages are in the space.
+        self.each_half(pages, |pages| unsafe { self.each_leaf(pages, &mut *visit) })
+    }
+
+    fn payload_bits(&self) -> Option<u32> {
+        payload_bits::<F>()
+    }
+
+    #[inline]
+    fn entry(&self, _pinned: Pinned<'_>, at: VirtAddr) -> Entry {
+        // SAFETY: the caller is pinned.
+        if G::SPACE.holds(at) { unsafe { self.find_entry(at) } } else { Entry::Empty }
+    }
+
+    fn for_each_entry(
+        &self,
+        _pinned: Pinned<'_>,
+        pages: Pages,
+        visit: &mut dyn FnMut(VirtAddr, Entry) -> ControlFlow<()>,
+    ) -> ControlFlow<()> {
+        // SAFETY: the caller is pinned, and the pages are in the space.
+        self.each_half(pages, |pages| unsafe { self.each_entry(pages, &mut *visit) })
     }
 
     fn footprint(&self) -> Footprint {
@@ -162,6 +163,22 @@ where
     ) -> Result<(), Error> {
         // SAFETY: the caller's promise.
         unsafe { batch.change(|batch| self.resize_pages(batch, pages, to, broken), |batch| self.mend(batch)) }
+    }
+
+    unsafe fn mark(&self, batch: &mut Retired<'n>, at: VirtAddr, mark: Option<Mark>) -> Result<Entry, Error> {
+        // SAFETY: the caller's promise.
+        unsafe { batch.change(|batch| self.mark_page(batch, at, mark), |batch| self.mend(batch)) }
+    }
+
+    unsafe fn fill(
+        &self,
+        batch: &mut Retired<'n>,
+        at: VirtAddr,
+        frame: Pfn,
+        attr: Attr,
+    ) -> Result<Mark, Error> {
+        // SAFETY: the caller's promise.
+        unsafe { batch.change(|batch| self.fill_page(batch, at, frame, attr), |batch| self.mend(batch)) }
     }
 
     fn breaks(&self) -> bool {

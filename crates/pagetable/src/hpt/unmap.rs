@@ -10,7 +10,7 @@ use super::visit::Visitor;
 use crate::format::Format;
 use crate::geometry::Checked as _;
 use crate::nodes::Nodes;
-use crate::{Error, Frames, Geometry, Holes, Retired, Word};
+use crate::{Entry, Error, Frames, Geometry, Holes, Retired, Word};
 
 impl<'n, G, F, N, const CLUSTER: u32, const BUCKETS: u32, const LOAD: usize>
     Hashed<'n, G, F, N, CLUSTER, BUCKETS, LOAD>
@@ -35,12 +35,14 @@ where
                 batch.touch(FlushScope::Everywhere, pages);
                 return Ok(1);
             }
-            let census = self.census(pages, holes)?;
+            let census = self.census(pages, holes, true)?;
             if let Some(frames) = &mut frames {
                 frames.reserve(census.leaves)?;
             }
             if census.pages > 0 {
                 batch.touch(FlushScope::Everywhere, self.stale(pages));
+            }
+            if census.pages + census.marks > 0 {
                 let before = self.blocks();
                 self.clear(batch, pages, frames);
                 self.adapt(batch, before - self.blocks());
@@ -52,6 +54,18 @@ where
     /// Unmaps one page that is mapped as a base page, and tells whether it is.
     #[inline(always)]
     unsafe fn unmap_one(&self, batch: &mut Retired<'n>, page: Vpn) -> bool {
+        // SAFETY: the caller is the writer.
+        unsafe { self.empty_one(batch, page, |old| F::is_leaf(old, true) && Self::size(old, 0) == G::BASE) }
+    }
+
+    /// Empties the slot of one page in its bucket of base pages, and tells whether it held what is `wanted`.
+    #[inline(always)]
+    pub(super) unsafe fn empty_one(
+        &self,
+        batch: &mut Retired<'n>,
+        page: Vpn,
+        wanted: impl Fn(F::Word) -> bool,
+    ) -> bool {
         let at = page.address(G::BASE);
         let block = Self::block(0, at);
         // SAFETY: the caller is the writer.
@@ -59,8 +73,7 @@ where
             let head = self.head(block);
             let Some((before, spot)) = self.seek_past(head, Self::tag_of(0, block)) else { return false };
             let place = Self::place(spot, block, Self::slot(0, at));
-            let old = self.nodes.read(spot.node, place);
-            if !F::is_leaf(old, true) || Self::size(old, 0) != G::BASE {
+            if !wanted(self.nodes.read(spot.node, place)) {
                 return false;
             }
             self.nodes.publish(spot.node, place, F::Word::ZERO);
@@ -74,7 +87,7 @@ where
         true
     }
 
-    /// Takes every leaf out of a range.
+    /// Takes every leaf and mark out of a range.
     unsafe fn clear(&self, batch: &mut Retired<'n>, pages: Pages, mut frames: Option<&mut dyn Frames>) {
         // SAFETY: the caller is the writer.
         let _ = unsafe {
@@ -83,11 +96,16 @@ where
                     self.empty(part);
                     return ControlFlow::Continue(());
                 };
-                self.leaves(part, |slot, leaf| {
+                self.each_taken(part, |slot, at, entry| {
                     // Nothing leads to the frame when it is handed over, whatever that call does.
-                    let slots = 1 << (leaf.size.shift() - Self::GRAIN[part.grain].shift());
+                    let size = entry.leaf().map_or(G::BASE, |leaf| leaf.size);
+                    let slots = 1 << (size.shift() - Self::GRAIN[part.grain].shift());
                     self.empty(Part { slot, slots, ..part });
-                    frames.push(leaf.frame, leaf.size, G::BASE, leaf.attr);
+                    match entry {
+                        Entry::Leaf(leaf) => frames.push(leaf.frame, leaf.size, G::BASE, leaf.attr),
+                        Entry::Mark(mark) => frames.marked(at, mark),
+                        Entry::Empty => {}
+                    }
                     ControlFlow::Continue(())
                 })
             })
@@ -99,13 +117,13 @@ where
         let Part { spot, block, slot: first, slots, .. } = part;
         // SAFETY: the caller is the writer; the slots of a part are in its bucket.
         unsafe {
-            let leaves = self.count_leaves(spot, block, first, slots);
+            let taken = self.count_taken(spot, block, first, slots);
             for slot in first..first + slots {
                 // Not before what may have replaced the leaf.
                 self.nodes.publish(spot.node, Self::place(spot, block, slot), F::Word::ZERO);
             }
             self.settle_pairs(spot, part.grain, block);
-            self.tally.ptes(-(leaves as isize));
+            self.tally.ptes(-(taken as isize));
         }
     }
 

@@ -3,17 +3,18 @@
 use core::ops::ControlFlow;
 use core::sync::atomic::Ordering;
 
-use tlbkit_addr::{Pages, Vpn};
+use tlbkit_addr::{Pages, VirtAddr, Vpn};
 
-use super::Hashed;
 use super::chain::bump;
 use super::part::Part;
 use super::shape::{LOG, Spot};
-use crate::format::Format;
+use super::{Hashed, MOVE};
+use crate::format::{Format, is_taken};
+use crate::geometry::Checked as _;
 use crate::mode::Mode;
 use crate::nodes::{NodeAddr, Nodes};
 use crate::word::atomics::{AtomicUsize, fence};
-use crate::{Geometry, Leaf, Retired};
+use crate::{Entry, Geometry, Leaf, Retired};
 
 /// A visit, which may unwind: no lookup reorders a chain during it.
 struct Still<'t>(&'t AtomicUsize);
@@ -228,31 +229,62 @@ where
         ControlFlow::Continue(())
     }
 
-    /// Calls `visit` with every leaf of a part, once each, and the slot at which the part meets it.
+    /// Calls `visit` with every leaf and mark of a part, once each: the slot at which the part meets it, its first address, and
+    /// what it is.
     ///
     /// # Safety
     ///
     /// The caller is pinned, or the writer.
     #[inline(always)]
-    pub(super) unsafe fn leaves(
+    pub(super) unsafe fn each_taken(
         &self,
         part: Part,
-        mut visit: impl FnMut(usize, Leaf) -> ControlFlow<()>,
+        mut visit: impl FnMut(usize, VirtAddr, Entry) -> ControlFlow<()>,
     ) -> ControlFlow<()> {
         let shift = Self::slot_shift(part.grain);
         let mut slot = part.slot;
         while slot < part.slot + part.slots {
             // SAFETY: the slots of a part are in its bucket.
             let word = unsafe { self.nodes.follow(part.spot.node, Self::place(part.spot, part.block, slot)) };
-            if !F::is_leaf(word, true) {
+            if !is_taken::<F>(word) {
                 slot += 1;
                 continue;
             }
-            let page = Vpn::new(part.first.get() + ((slot - part.slot) << shift));
-            let leaf = Self::leaf(word, part.grain, page.address(G::BASE));
-            visit(slot, leaf)?;
+            let page = Vpn::new(part.first.get() + ((slot - part.slot) << shift)).address(G::BASE);
+            let entry = Self::decode(word, part.grain, page);
+            let Entry::Leaf(leaf) = entry else {
+                visit(slot, page, entry)?;
+                slot += 1;
+                continue;
+            };
+            visit(slot, leaf.at, entry)?;
             let slots = 1 << (leaf.size.shift() - Self::GRAIN[part.grain].shift());
             slot = (slot | (slots - 1)) + 1;
+        }
+        ControlFlow::Continue(())
+    }
+
+    /// Makes visits of the part of a range in each half of the space, again where pages have moved between grains meanwhile.
+    pub(super) fn each_half(
+        &self,
+        pages: Pages,
+        mut visit: impl FnMut(Pages) -> ControlFlow<()>,
+    ) -> ControlFlow<()> {
+        for half in G::SPACE.halves().into_iter().flatten() {
+            let Some(pages) = half.intersect(pages) else { continue };
+            loop {
+                let before = self.grains.load(Ordering::Acquire) / MOVE;
+                visit(pages)?;
+                if !N::Mode::SHARED {
+                    break;
+                }
+                // What moved was put in its new place, counted, and taken from the old: a visitor that has missed it in
+                // both places sees the count, if it read both before.
+                fence(Ordering::Acquire);
+                if self.grains.load(Ordering::Relaxed) / MOVE == before {
+                    break;
+                }
+            }
         }
         ControlFlow::Continue(())
     }
@@ -268,6 +300,28 @@ where
         mut visit: impl FnMut(Leaf) -> ControlFlow<()>,
     ) -> ControlFlow<()> {
         // SAFETY: the caller's promise.
-        unsafe { self.parts(pages, Visitor::Walker, |part| self.leaves(part, |_, leaf| visit(leaf))) }
+        unsafe {
+            self.each_entry(pages, |_, entry| match entry {
+                Entry::Leaf(leaf) => visit(leaf),
+                Entry::Mark(_) | Entry::Empty => ControlFlow::Continue(()),
+            })
+        }
+    }
+
+    /// Visits every leaf and mark of a range.
+    ///
+    /// # Safety
+    ///
+    /// The caller is pinned, or the writer.
+    #[inline(always)]
+    pub(super) unsafe fn each_entry(
+        &self,
+        pages: Pages,
+        mut visit: impl FnMut(VirtAddr, Entry) -> ControlFlow<()>,
+    ) -> ControlFlow<()> {
+        // SAFETY: the caller's promise.
+        unsafe {
+            self.parts(pages, Visitor::Walker, |part| self.each_taken(part, |_, at, entry| visit(at, entry)))
+        }
     }
 }

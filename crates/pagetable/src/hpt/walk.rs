@@ -6,11 +6,11 @@ use tlbkit_addr::{PageSize, VirtAddr};
 
 use super::Hashed;
 use super::shape::{MAX, Spot};
-use crate::format::Format;
+use crate::format::{Format, entry_of, is_taken};
 use crate::mode::Mode;
 use crate::nodes::{NodeAddr, Nodes};
 use crate::word::atomics::fence;
-use crate::{Geometry, Leaf, Word};
+use crate::{Entry, Geometry, Leaf, Word};
 
 /// A word, and the size of the page that it maps if it is a leaf entry.
 type Found<F> = (<F as Format>::Word, PageSize);
@@ -25,7 +25,7 @@ where
     /// Whether a walker may be led astray by growing, see [`grow`](super::grow).
     const TURNS: bool = LOAD > 0 && N::Mode::SHARED;
 
-    /// No leaf.
+    /// No leaf and no mark.
     const NOTHING: Found<F> = (F::Word::ZERO, G::BASE);
 
     /// Finds the leaf that maps `at`. The one walk of readers.
@@ -142,7 +142,7 @@ where
         }
     }
 
-    /// Finds the leaf that maps `at`, whatever its grain, once the finest has failed.
+    /// Finds the leaf that maps `at`, whatever its grain, once the finest has failed; or the mark that has come meanwhile.
     #[inline]
     unsafe fn find_coarse(&self, at: VirtAddr) -> Found<F> {
         loop {
@@ -160,7 +160,7 @@ where
             // A split puts small leaves where we had looked, counts, and takes away the large one before we look
             // there.
             let is_sure = !N::Mode::SHARED || self.grains.load(Ordering::Relaxed) == before;
-            if F::is_leaf(found.0, true) || is_sure {
+            if is_taken::<F>(found.0) || is_sure {
                 return found;
             }
         }
@@ -178,7 +178,7 @@ where
             unsafe {
                 if let Some(unit) = self.follow(grain, Self::key(grain, at)) {
                     let found = self.load(unit, grain, at);
-                    if F::is_leaf(found.0, true) {
+                    if is_taken::<F>(found.0) {
                         return found;
                     }
                 }
@@ -188,6 +188,21 @@ where
             }
         }
         Self::NOTHING
+    }
+
+    /// Finds the entry of the page at `at`: a leaf of any size, a mark, or nothing.
+    pub(super) unsafe fn find_entry(&self, at: VirtAddr) -> Entry {
+        // SAFETY: the caller's promise.
+        unsafe {
+            if let Some(unit) = self.follow(0, Self::key(0, at)) {
+                let (word, _) = self.load(unit, 0, at);
+                if is_taken::<F>(word) {
+                    return Self::decode(word, 0, at);
+                }
+            }
+            let (word, size) = if Self::GRAINS == 1 { Self::NOTHING } else { self.find_coarse(at) };
+            entry_of::<F>(word, |word| Self::leaf_of(word, size, at))
+        }
     }
 
     /// Finds the unit of a key as a walker does.

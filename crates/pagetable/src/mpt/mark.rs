@@ -11,7 +11,7 @@ use tlbkit_addr::{Attr, FlushScope, Pages, Pfn, VirtAddr};
 use super::leaf::Spot;
 use super::shape::{MAX, Shape};
 use super::{Mpt, own_pages};
-use crate::format::{Format, check_attr, mark_of, mark_word, walked};
+use crate::format::{Format, check_attr, entry_word, mark_of, walked};
 use crate::geometry::Checked as _;
 use crate::nodes::{NodeAddr, Nodes, Stock};
 use crate::{Entry, Error, Leaf, Mark, Radix, Retired, Word};
@@ -62,8 +62,7 @@ impl<'n, G: Radix, F: Format, N: Nodes<Word = F::Word>> Mpt<'n, G, F, N> {
         at: VirtAddr,
         mark: Option<Mark>,
     ) -> Result<Entry, Error> {
-        let word = mark_word::<F>(mark.unwrap_or(Mark::Guard))?;
-        let word = if mark.is_some() { word } else { F::Word::ZERO };
+        let word = entry_word::<F>(mark)?;
         self.check_own(Pages::one(at.vpn(G::BASE)))?;
         // SAFETY: the caller is the writer.
         unsafe {
@@ -184,12 +183,6 @@ impl<'n, G: Radix, F: Format, N: Nodes<Word = F::Word>> Mpt<'n, G, F, N> {
             batch.touch(F::APPEARS, page);
             Ok(mark)
         }
-    }
-
-    /// Makes the word of an absent half of a TLB entry agree with the other half, whether it is empty or a mark.
-    #[inline(always)]
-    pub(super) fn absent_beside(changed: F::Word, absent: F::Word) -> F::Word {
-        F::absent(F::absent_bits(absent)) | F::beside(changed, F::Word::ZERO)
     }
 
     /// Counts the marks of a run of slots of the last level.

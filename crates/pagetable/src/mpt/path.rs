@@ -4,7 +4,7 @@ use tlbkit_addr::{VirtAddr, Vpn};
 
 use super::Mpt;
 use super::shape::{MAX, Shape};
-use crate::format::Format;
+use crate::format::{Format, absent_beside};
 use crate::nodes::{NodeAddr, Nodes, Stock};
 use crate::{Radix, Word};
 
@@ -81,7 +81,7 @@ impl<'n, G: Radix, F: Format, N: Nodes<Word = F::Word>> Mpt<'n, G, F, N> {
                     let other = self.read(node, Self::place(level, b));
                     let changed = self.read(node, Self::place(level, a));
                     let wanted = if level + 1 == Self::LEVELS && !F::is_leaf(other, true) {
-                        Self::absent_beside(changed, other)
+                        absent_beside::<F>(changed, other)
                     } else {
                         F::beside(changed, other)
                     };

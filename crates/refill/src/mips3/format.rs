@@ -18,6 +18,7 @@ unsafe impl Format for PaperLo {
     const LINK_ALIGN: usize = EntryLo::LINK_ALIGN;
     const IMPLIED: Attr = EntryLo::IMPLIED;
     const OPTIONAL: Attr = EntryLo::OPTIONAL;
+    const ABSENT: u32 = EntryLo::ABSENT;
     const APPEARS: FlushScope = EntryLo::APPEARS;
     const BREAK: bool = EntryLo::BREAK;
     const PAIRED: bool = EntryLo::PAIRED;
@@ -57,6 +58,14 @@ unsafe impl Format for PaperLo {
 
     fn change(leaf: u32, change: Change, last: bool) -> u32 {
         EntryLo::change(leaf, change, last)
+    }
+
+    fn absent(bits: u64) -> u32 {
+        EntryLo::absent(bits)
+    }
+
+    fn absent_bits(word: u32) -> u64 {
+        EntryLo::absent_bits(word)
     }
 
     fn beside(changed: u32, beside: u32) -> u32 {

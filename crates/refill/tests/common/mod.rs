@@ -14,7 +14,7 @@ use std::sync::atomic::{AtomicU32, Ordering};
 use proptest::test_runner::TestCaseError;
 use tlbkit_addr::{Asid, Attr, Flush, PageSize, Pages, Pfn, Vpn};
 use tlbkit_pagetable::nodes::{NodeAddr, Nodes, Slab};
-use tlbkit_pagetable::{Change, Geometry, Holes, Local, Private, Radix, Solo};
+use tlbkit_pagetable::{Change, Geometry, Holes, Local, Mark, Private, Radix, Solo};
 use tlbkit_refill::features::Features;
 use tlbkit_refill::handler::{Form, Front, Handler, Place, Root, Spec, Stlb, Walk, Write};
 use tlbkit_refill::interp::{Access, Machine, Stop, Window, Windows};
@@ -106,6 +106,7 @@ pub(crate) struct Sabotage {
 pub(crate) struct Seen {
     pub(crate) translated: usize,
     pub(crate) faults: usize,
+    pub(crate) marks: usize,
     pub(crate) nested: u64,
     /// Entries of pages larger than 4 KiB, and those among them with both halves of a pair.
     pub(crate) larger: usize,
@@ -247,6 +248,18 @@ pub(crate) fn run<'n, T: Private<'n>>(
                     // SAFETY: nothing but the interpreter uses these pages.
                     let _ = unsafe { table.resize_breaking(pages, size) };
                 }
+            }
+            Step::Mark { page, payload } => {
+                let mark = if payload == 0 { Mark::Guard } else { Mark::Payload(payload.into()) };
+                edited = Some(Pages::one(Vpn::new(page)));
+                if table.mark(Vpn::new(page).address(PageSize::K4), Some(mark)).is_ok() {
+                    seen.marks += 1;
+                    mapped[now].push((page, 1));
+                }
+            }
+            Step::Fill { page, frame, attr: rights } => {
+                edited = Some(Pages::one(Vpn::new(page)));
+                let _ = table.fill(Vpn::new(page).address(PageSize::K4), Pfn::new(frame), attr(rights));
             }
             Step::Switch => now = 1 - now,
             Step::Forget => {

@@ -30,6 +30,17 @@ pub(crate) enum Step {
         first: usize,
         size: usize,
     },
+    /// A mark in the place of what is there: the number's low 27 bits, or a guard where there are none.
+    Mark {
+        page: usize,
+        payload: u32,
+    },
+    /// Of a page with a mark.
+    Fill {
+        page: usize,
+        frame: usize,
+        attr: usize,
+    },
     /// Of a page, or of one in or near the range that was mapped so many maps ago.
     Touch {
         page: usize,
@@ -71,6 +82,8 @@ pub(crate) fn steps(sizes: usize) -> impl Strategy<Value = Vec<Step>> {
         1 => (page(), count, 0usize..8)
             .prop_map(|(first, count, attr)| Step::Protect { first, count, attr }),
         1 => (page(), size).prop_map(|(first, size)| Step::Resize { first, size }),
+        2 => (page(), any::<u32>(), 0..28).prop_map(|(page, any, bits)| Step::Mark { page, payload: any >> 5 >> bits }),
+        1 => (page(), 0usize..0x8000, 0usize..8).prop_map(|(page, frame, attr)| Step::Fill { page, frame, attr }),
         12 => (page(), prop::option::weighted(0.8, 0usize..6), 0usize..0x400, any::<bool>())
             .prop_map(|(page, ago, offset, store)| Step::Touch { page, ago, offset: offset << 2, store }),
         1 => Just(Step::Switch),

@@ -1,0 +1,100 @@
+//! Entries that hold a mark instead of a leaf: words of a leaf of base pages, which count as its PTEs do when it is chosen, joined
+//! and made smaller.
+
+use tlbkit_addr::{Attr, FlushScope, Pages, Pfn, VirtAddr};
+
+use super::Gpt;
+use super::layout::Layout;
+use super::node_size::NodeSize;
+use crate::format::{Format, check_attr, entry_word, is_taken};
+use crate::geometry::Checked as _;
+use crate::nodes::Nodes;
+use crate::{Entry, Error, Geometry, Mark, Retired};
+
+impl<'n, G: Geometry, F: Format, N: Nodes<Word = F::Word>, L: Layout<N>, P: NodeSize> Gpt<'n, G, F, N, L, P> {
+    /// See [`Table::mark`](crate::Table::mark).
+    ///
+    /// # Safety
+    ///
+    /// The caller is the only writer, and the batch came from this table; so for all that follow.
+    pub(super) unsafe fn mark_page(
+        &self,
+        batch: &mut Retired<'n>,
+        at: VirtAddr,
+        mark: Option<Mark>,
+    ) -> Result<Entry, Error> {
+        let word = entry_word::<F>(mark)?;
+        let page = Pages::one(at.vpn(G::BASE));
+        G::SPACE.check_pages(page)?;
+        // SAFETY: the caller is the writer.
+        unsafe {
+            let old = self.find_entry(at.get());
+            let reach = match old {
+                Entry::Leaf(occupant) if occupant.size != G::BASE => return Err(Error::partial(&occupant)),
+                Entry::Leaf(_) => FlushScope::Everywhere,
+                Entry::Mark(_) => FlushScope::Nowhere,
+                Entry::Empty if mark.is_none() => return Ok(old),
+                Entry::Empty => return self.mark_empty(batch, page, word).map(|()| old),
+            };
+            if mark.is_some() {
+                batch.touch(reach, page);
+                self.store_over(at, word);
+            } else if !self.unmap_one(batch, page, is_taken::<F>, reach) {
+                batch.touch(reach, page);
+                self.remove(batch, page, &mut None);
+            }
+            Ok(old)
+        }
+    }
+
+    /// Stores a mark where nothing is, with a leaf for it, and nodes on the way there.
+    #[inline(never)]
+    unsafe fn mark_empty(&self, batch: &mut Retired<'n>, page: Pages, word: F::Word) -> Result<(), Error> {
+        // SAFETY: the caller is the writer. Walkers find nothing before and after.
+        unsafe {
+            match self.map_one(batch, page, word, FlushScope::Nowhere) {
+                Some(done) => done,
+                None => self.grow(batch, Self::span(page), G::BASE.shift(), false, |_| word, &mut |_| ()),
+            }
+        }
+    }
+
+    /// Stores the entry of a base page in the leaf that it has.
+    unsafe fn store_over(&self, at: VirtAddr, word: F::Word) {
+        // SAFETY: the caller is the writer; the leaf is live and the index below its slots.
+        unsafe {
+            if let Some(found) = L::seek(self.nodes, &self.root, G::VA_BITS, Self::TAG, at.get()) {
+                let place = Self::pte_at(found.shift, found.index, at.get());
+                self.nodes.publish(found.leaf, place, word);
+                self.settle_pair(found.edge(), at.get());
+            }
+        }
+    }
+
+    /// See [`Table::fill`](crate::Table::fill).
+    pub(super) unsafe fn fill_page(
+        &self,
+        batch: &mut Retired<'n>,
+        at: VirtAddr,
+        frame: Pfn,
+        attr: Attr,
+    ) -> Result<Mark, Error> {
+        let page = Pages::one(at.vpn(G::BASE));
+        G::SPACE.check_pages(page)?;
+        G::SPACE.check_frames(frame, 1, G::BASE)?;
+        check_attr::<F>(attr)?;
+        let word = F::leaf(frame, G::BASE, attr, true)?;
+        // SAFETY: the caller is the writer.
+        unsafe {
+            match self.find_entry(at.get()) {
+                Entry::Leaf(occupant) => Err(Error::occupied(&occupant)),
+                Entry::Empty => Err(Error::NotMapped { at }),
+                Entry::Mark(mark) => {
+                    batch.touch(F::APPEARS, page);
+                    self.store_over(at, word);
+                    Ok(mark)
+                }
+            }
+        }
+    }
+}

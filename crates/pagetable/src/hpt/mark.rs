@@ -1,0 +1,104 @@
+//! Entries that hold a mark instead of a leaf: in a slot of base pages, where they keep a block's bucket as a leaf does.
+
+use tlbkit_addr::{Attr, FlushScope, Pages, Pfn, VirtAddr};
+
+use super::Hashed;
+use crate::format::{Format, check_attr, entry_word, is_taken};
+use crate::geometry::Checked as _;
+use crate::nodes::Nodes;
+use crate::{Entry, Error, Geometry, Mark, Retired};
+
+impl<'n, G, F, N, const CLUSTER: u32, const BUCKETS: u32, const LOAD: usize>
+    Hashed<'n, G, F, N, CLUSTER, BUCKETS, LOAD>
+where
+    G: Geometry,
+    F: Format,
+    N: Nodes<Word = F::Word>,
+{
+    /// See [`Table::mark`](crate::Table::mark).
+    ///
+    /// # Safety
+    ///
+    /// The caller is the only writer, and the batch came from this table; so for all that follow.
+    pub(super) unsafe fn mark_page(
+        &self,
+        batch: &mut Retired<'n>,
+        at: VirtAddr,
+        mark: Option<Mark>,
+    ) -> Result<Entry, Error> {
+        let word = entry_word::<F>(mark)?;
+        let page = Pages::one(at.vpn(G::BASE));
+        G::SPACE.check_pages(page)?;
+        // SAFETY: the caller is the writer.
+        unsafe {
+            let old = self.find_entry(at);
+            match old {
+                Entry::Leaf(occupant) if occupant.size != G::BASE => return Err(Error::partial(&occupant)),
+                Entry::Empty if mark.is_none() => return Ok(old),
+                Entry::Empty => self.mark_empty(batch, at, word)?,
+                Entry::Leaf(_) | Entry::Mark(_) if mark.is_some() => self.store_over(at, word),
+                Entry::Leaf(_) | Entry::Mark(_) => {
+                    self.empty_one(batch, page.first(), is_taken::<F>);
+                }
+            }
+            if let Entry::Leaf(_) = old {
+                batch.touch(FlushScope::Everywhere, page);
+            }
+            Ok(old)
+        }
+    }
+
+    /// Stores a mark where nothing is.
+    unsafe fn mark_empty(&self, batch: &mut Retired<'n>, at: VirtAddr, word: F::Word) -> Result<(), Error> {
+        let block = Self::block(0, at);
+        // SAFETY: the caller is the writer. No larger page is there, so the block may have a bucket.
+        unsafe {
+            let head = self.head(block);
+            if self.seek(head, Self::tag_of(0, block)).is_none() {
+                return self.begin_block(batch, head, at, word);
+            }
+            self.store_over(at, word);
+        }
+        self.tally.ptes(1);
+        Ok(())
+    }
+
+    /// Stores the entry of a base page in the bucket that its block has.
+    unsafe fn store_over(&self, at: VirtAddr, word: F::Word) {
+        let block = Self::block(0, at);
+        // SAFETY: the caller is the writer; the slot is in the bucket.
+        unsafe {
+            if let Some(spot) = self.seek(self.head(block), Self::tag_of(0, block)) {
+                self.nodes.publish(spot.node, Self::place(spot, block, Self::slot(0, at)), word);
+                self.settle_pairs(spot, 0, block);
+            }
+        }
+    }
+
+    /// See [`Table::fill`](crate::Table::fill).
+    pub(super) unsafe fn fill_page(
+        &self,
+        batch: &mut Retired<'n>,
+        at: VirtAddr,
+        frame: Pfn,
+        attr: Attr,
+    ) -> Result<Mark, Error> {
+        let page = Pages::one(at.vpn(G::BASE));
+        G::SPACE.check_pages(page)?;
+        G::SPACE.check_frames(frame, 1, G::BASE)?;
+        check_attr::<F>(attr)?;
+        let word = F::leaf(frame, G::BASE, attr, true)?;
+        // SAFETY: the caller is the writer.
+        unsafe {
+            match self.find_entry(at) {
+                Entry::Leaf(occupant) => Err(Error::occupied(&occupant)),
+                Entry::Empty => Err(Error::NotMapped { at }),
+                Entry::Mark(mark) => {
+                    self.store_over(at, word);
+                    batch.touch(F::APPEARS, page);
+                    Ok(mark)
+                }
+            }
+        }
+    }
+}
