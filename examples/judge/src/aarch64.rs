@@ -49,6 +49,10 @@ pub(crate) const FLUSHES: bool = true;
 pub(crate) const NUMBERS: bool = true;
 /// The lower half is a space's; the upper one stays the first table's.
 pub(crate) const SPACE_PLACES: usize = 2;
+/// Whether ASIDs have 16 bits, as they can here, or eight.
+const WIDE_ASIDS: bool = !cfg!(feature = "runs");
+/// Those of 16 bits agree in their low eight.
+pub(crate) const SPACE_NUMBERS: [usize; 2] = [1, if WIDE_ASIDS { 0x101 } else { 2 }];
 pub(crate) const MEMORY: usize = 0x4000_0000;
 pub(crate) const ATTRIBUTES: Attr = Attr::WRITE
     .union(Attr::EXEC)
@@ -187,6 +191,8 @@ pub(crate) fn enter(root: NodeAddr) {
     };
     /// Walks are cached, inner shareable.
     const WALKS: u64 = 1 << 8 | 1 << 10 | 3 << 12 | 1 << 24 | 1 << 26 | 3 << 28 | GRANULES;
+    /// AS.
+    const ASIDS: u64 = (WIDE_ASIDS as u64) << 36;
     /// The upper half of the root.
     const UPPER: usize = 8 << (Shape::WIDTHS[0] - 1);
     const HA_HD: u64 = 3 << 39;
@@ -206,7 +212,7 @@ pub(crate) fn enter(root: NodeAddr) {
             "dsb ish", "isb", "tlbi vmalle1", "dsb ish", "isb",
             "mrs {old}, sctlr_el1", "orr {old}, {old}, {on}", "bic {old}, {old}, {off}",
             "msr sctlr_el1, {old}", "isb",
-            mair = in(reg) Format::MAIR, tcr = in(reg) SIZES | WALKS | physical | hardware,
+            mair = in(reg) Format::MAIR, tcr = in(reg) SIZES | WALKS | ASIDS | physical | hardware,
             low = in(reg) root.get(), high = in(reg) root.get() + UPPER,
             on = in(reg) SCTLR_ON, off = in(reg) SCTLR_OFF, old = out(reg) _,
         );

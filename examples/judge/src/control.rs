@@ -23,6 +23,8 @@ pub(crate) enum Control {
     Status,
     /// No flush is made.
     Flush,
+    /// A space is left where it should be changed for another.
+    Switch,
     /// A number goes to another space, and is not forgotten.
     Reuse,
 }

@@ -182,7 +182,7 @@ extern "C" fn judge() -> ! {
         let seen = match control {
             Control::Status => mmu_marks(),
             Control::Flush => machine::FLUSHES,
-            Control::Nothing | Control::Rights | Control::Frame | Control::Reuse => true,
+            Control::Nothing | Control::Rights | Control::Frame | Control::Switch | Control::Reuse => true,
         };
         if seen {
             must_find(&mut table, control, &mut random);

@@ -60,6 +60,8 @@ pub(crate) const FLUSHES: bool = false;
 pub(crate) const NUMBERS: bool = false;
 /// Both halves are a space's.
 pub(crate) const SPACE_PLACES: usize = 4;
+/// ASIDs of 16 bits (9 with Sv32), which agree in their low eight.
+pub(crate) const SPACE_NUMBERS: [usize; 2] = [1, 0x101];
 pub(crate) const MEMORY: usize = 0x8000_0000;
 pub(crate) const ATTRIBUTES: Attr = Format::OPTIONAL.difference(Attr::READ);
 

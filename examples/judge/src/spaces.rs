@@ -22,8 +22,9 @@ use crate::{
     look_around, operate, pages, places, range,
 };
 
-/// The number of each space. Two that are not the table's that ran before.
-static NUMBERS: [AtomicUsize; 2] = [AtomicUsize::new(1), AtomicUsize::new(2)];
+/// The number of each space. None is 0, under which the table before has run.
+static NUMBERS: [AtomicUsize; 2] =
+    [AtomicUsize::new(machine::SPACE_NUMBERS[0]), AtomicUsize::new(machine::SPACE_NUMBERS[1])];
 
 /// What the operations of the spaces are.
 const SCOPE: Scope =
@@ -53,7 +54,9 @@ impl Spaces<'_> {
     fn switch(&mut self, to: usize) {
         self.running = to;
         self.switches += 1;
-        machine::switch(self.tables[to].table().root(), number(to));
+        if !control::is_on(Control::Switch) {
+            machine::switch(self.tables[to].table().root(), number(to));
+        }
     }
 
     /// Runs the other space under the number of the one that runs, which gets the other's.
@@ -115,7 +118,8 @@ impl Spaces<'_> {
             "{}: two spaces: control {control:?} is found after {after} operations",
             machine::NAME
         );
-        // What no flush has made known is made known now.
+        // What no switch and no flush has made known is made known now.
+        self.switch(self.running);
         machine::flush(&crate::everything());
     }
 }
@@ -151,7 +155,9 @@ pub(crate) fn judge(slab: &Storage<'_>, random: &mut Random) {
          and {faults} faults are as lookup says",
         machine::NAME,
     );
-    spaces.must_find(Control::Rights, random);
+    for control in [Control::Rights, Control::Switch] {
+        spaces.must_find(control, random);
+    }
     for (control, seen) in [(Control::Flush, machine::FLUSHES), (Control::Reuse, machine::NUMBERS)] {
         if seen {
             spaces.must_find(control, random);

@@ -41,6 +41,7 @@ pub(crate) const FLUSHES: bool = true;
 pub(crate) const NUMBERS: bool = false;
 /// Both halves are a space's.
 pub(crate) const SPACE_PLACES: usize = 4;
+pub(crate) const SPACE_NUMBERS: [usize; 2] = [0; 2];
 pub(crate) const MEMORY: usize = 0;
 pub(crate) const ATTRIBUTES: Attr = Format::OPTIONAL.difference(Attr::READ);
 
