@@ -34,7 +34,16 @@ const PROCESSORS: [Processor; 4] = [
         program: "qemu-system-aarch64",
         package: "qemu-system-arm",
         machine: "-M virt -cpu max -semihosting",
-        boots: &[("", ""), ("runs", ""), ("bbm2", ""), ("k16", ""), ("k64", "")],
+        boots: &[
+            ("", ""),
+            ("runs", ""),
+            ("bbm2", ""),
+            ("k16", ""),
+            ("k64", ""),
+            ("lpa2", ""),
+            ("lpa2,k16", ""),
+            ("lpa2,k64", ""),
+        ],
     },
     Processor {
         target: "x86_64-unknown-none",

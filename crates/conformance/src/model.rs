@@ -348,6 +348,9 @@ impl Model {
                 }
             }
         }
+        if !self.profile.continues(first, Pfn::new(last), size, attr, self.is_base(size)) {
+            refusals.push(Error::FrameTooLarge { frame: Pfn::new(last) });
+        }
         while low < high {
             let middle = low + (high - low) / 2;
             match fits(place(middle)) {

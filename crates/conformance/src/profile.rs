@@ -2,7 +2,7 @@
 
 use tlbkit_addr::{Attr, PageSize, Pfn, FlushScope, WalkCache};
 use tlbkit_pagetable::format::Format;
-use tlbkit_pagetable::{Change, Error};
+use tlbkit_pagetable::{Change, Error, Word as _};
 
 /// A [`Format`] as a value: what a leaf word keeps of what it is asked to hold.
 ///
@@ -26,6 +26,7 @@ pub struct Profile {
     pub breaks_frames: bool,
     /// Whether hardware notes status bits in leaves.
     pub notes: bool,
+    continues: fn(Pfn, Pfn, PageSize, Attr, bool) -> bool,
     encode: fn(Pfn, PageSize, Attr, bool) -> Result<Attr, Error>,
     change: fn(PageSize, Attr, bool, Change) -> Attr,
 }
@@ -42,6 +43,12 @@ impl Profile {
             breaks: F::BREAK,
             breaks_frames: F::BREAK_FRAME,
             notes: F::STATUS,
+            continues: |frame, end, size, attr, last| {
+                let [Ok(frame_word), Ok(end_word)] = [frame, end].map(|frame| F::leaf(frame, size, attr, last)) else {
+                    return true;
+                };
+                frame_word.advance(F::STEP, end.get() - frame.get()) == end_word
+            },
             encode: |frame, size, attr, last| {
                 F::leaf(frame, size, attr, last).map(|leaf| F::attr(leaf, last))
             },
@@ -64,6 +71,7 @@ impl Profile {
             breaks: false,
             breaks_frames: false,
             notes: false,
+            continues: |_, _, _, _, _| true,
             encode: |_, _, attr, _| Ok(attr),
             change: |_, attr, _, change| change.apply(attr),
         }
@@ -83,6 +91,11 @@ impl Profile {
     /// The format's refusal.
     pub fn stored(&self, frame: Pfn, size: PageSize, attr: Attr, last: bool) -> Result<Attr, Error> {
         (self.encode)(frame, size, attr, last)
+    }
+
+    /// Tells whether one range can lead to the frames from `first` to `last`: all that differs in their entries is one field.
+    pub(crate) fn continues(&self, first: Pfn, last: Pfn, size: PageSize, attr: Attr, is_base: bool) -> bool {
+        (self.continues)(first, last, size, attr, is_base)
     }
 
     /// Returns what a leaf's attributes become under a change that the format accepts.

@@ -375,6 +375,46 @@ impl Radix for Va48K64 {
     const WIDTHS: &'static [u32] = &[6, 13, 13];
 }
 
+macro_rules! va53 {
+    ($(#[$doc:meta])* $name:ident, $base:ident, $sizes:expr, $widths:expr) => {
+        $(#[$doc])*
+        #[cfg(target_pointer_width = "64")]
+        #[derive(Clone, Copy, Debug)]
+        pub struct $name;
+
+        #[cfg(target_pointer_width = "64")]
+        impl Geometry for $name {
+            const VA_BITS: u32 = 53;
+            const BASE: PageSize = PageSize::$base;
+            const SIGNED: bool = true;
+            const SIZES: &'static [PageSize] = &sizes($sizes);
+        }
+
+        #[cfg(target_pointer_width = "64")]
+        impl Radix for $name {
+            const WIDTHS: &'static [u32] = &$widths;
+        }
+    };
+}
+
+va53! {
+    /// A signed 53-bit space of 4 KiB pages: AArch64 with FEAT_LPA2, 52 bits for each half, in a root of 256 bytes and four
+    /// levels of 9 bits.
+    Va53, K4, [12, 21, 30], [5, 9, 9, 9, 9]
+}
+
+va53! {
+    /// A signed 53-bit space of 16 KiB pages: AArch64 with FEAT_LPA2 and that granule, 52 bits for each half, in a root of 512
+    /// bytes and three levels of 11 bits.
+    Va53K16, K16, [14, 25], [6, 11, 11, 11]
+}
+
+va53! {
+    /// A signed 53-bit space of 64 KiB pages: AArch64 with FEAT_LVA and that granule, 52 bits for each half, in a root of 16 KiB
+    /// and two levels of 13 bits.
+    Va53K64, K64, [16, 29], [11, 13, 13]
+}
+
 /// A space with RISC-V's Svnapot: 64 KiB beside the sizes of the levels of `G`, which is [`Va39`], [`Va48`] or [`Va57`].
 #[cfg(target_pointer_width = "64")]
 #[derive(Clone, Copy, Debug)]
@@ -396,8 +436,8 @@ impl<G: Radix> Radix for Napot<G> {
     const WIDTHS: &'static [u32] = G::WIDTHS;
 }
 
-/// A space with AArch64's contiguous runs beside the sizes of the levels of `G`, which is [`Va48`], [`Va48K16`] or
-/// [`Va48K64`].
+/// A space with AArch64's contiguous runs beside the sizes of the levels of `G`, which is [`Va48`], [`Va48K16`], [`Va48K64`],
+/// or one of 53 bits.
 #[cfg(target_pointer_width = "64")]
 #[derive(Clone, Copy, Debug)]
 pub struct Runs<G>(PhantomData<G>);

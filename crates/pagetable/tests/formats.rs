@@ -17,6 +17,8 @@ struct Known {
     last: &'static [u32],
     above: &'static [u32],
     frame_bits: u32,
+    /// How many of them, from the lowest on, are one field; 0 for all.
+    in_a_row: u32,
     node_bits: u32,
     /// Whether a device page is always uncached.
     device_uncached: bool,
@@ -26,13 +28,21 @@ struct Known {
 
 const SOFT: &[u32] = &[12, 14, 16, 18, 20, 21, 22, 24, 30];
 const MASKED: &[u32] = &[12, 14, 16, 18, 20, 22, 24, 26, 28];
-const COMPACT: Known =
-    Known { last: SOFT, above: SOFT, frame_bits: 44, node_bits: 48, device_uncached: false, reads: false };
+const COMPACT: Known = Known {
+    last: SOFT,
+    above: SOFT,
+    frame_bits: 44,
+    in_a_row: 0,
+    node_bits: 48,
+    device_uncached: false,
+    reads: false,
+};
 const COMPACT32: Known = Known { frame_bits: 20, node_bits: 32, ..COMPACT };
 const MIPS: Known = Known {
     last: MASKED,
     above: MASKED,
     frame_bits: 24,
+    in_a_row: 0,
     node_bits: 32,
     device_uncached: false,
     reads: false,
@@ -42,6 +52,7 @@ const SV39: Known = Known {
     last: &[12],
     above: &[21, 30],
     frame_bits: 44,
+    in_a_row: 0,
     node_bits: 56,
     device_uncached: false,
     reads: true,
@@ -53,6 +64,10 @@ const ARM: Known = Known { frame_bits: 36, node_bits: 48, device_uncached: true,
 const ARM_RUNS: Known = Known { last: &[12, 16], above: &[21, 25, 30, 34], ..ARM };
 const ARM_K16: Known = Known { last: &[14, 21], above: &[25, 30], frame_bits: 34, ..ARM };
 const ARM_K64: Known = Known { last: &[16, 21], above: &[29, 34], frame_bits: 32, ..ARM };
+const ARM_52: Known =
+    Known { last: &[12, 16], above: &[21, 25, 30, 34], frame_bits: 40, in_a_row: 38, node_bits: 52, ..ARM };
+const ARM_52_K16: Known = Known { last: &[14], above: &[25], frame_bits: 38, in_a_row: 36, ..ARM_52 };
+const ARM_52_K64: Known = Known { last: &[16, 21], above: &[29, 34], frame_bits: 36, in_a_row: 32, ..ARM_52 };
 
 fn size(shift: u32) -> PageSize {
     PageSize::from_shift(shift).unwrap()
@@ -108,10 +123,11 @@ fn check<F: Format>(known: &Known, c: Choice) {
         F::attr(word, c.last)
     };
     assert_eq!(reads(leaf), attr);
+    let in_a_row = if known.in_a_row == 0 { usize::MAX } else { (1 << known.in_a_row) - 1 };
     if c.last && size == F::BASE {
         // Entries of base pages with the same attributes differ by their frames alone, and say what they were made of.
         let first = F::leaf(Pfn::new(0), size, can(c.attr), true).unwrap();
-        assert_eq!(first.advance(F::STEP, frame), leaf);
+        assert_eq!(F::leading_to(first, Pfn::new(frame)), leaf);
         assert_eq!(F::leaf(Pfn::new(0), size, F::attr(leaf, true), true), Ok(first));
     }
 
@@ -129,7 +145,9 @@ fn check<F: Format>(known: &Known, c: Choice) {
 
     // The next page of a range is some steps away.
     let step = size.pages(F::BASE).unwrap();
-    if let Ok(next) = F::leaf(Pfn::new(frame + step), size, can(c.attr), c.last) {
+    if let Ok(next) = F::leaf(Pfn::new(frame + step), size, can(c.attr), c.last)
+        && frame & !in_a_row == (frame + step) & !in_a_row
+    {
         assert_eq!(leaf.advance(F::STEP, step), next);
     }
     assert_eq!(F::beside(leaf, leaf), leaf);
@@ -182,6 +200,9 @@ proptest! {
         check::<Aarch64Of<12, true, false>>(&ARM_RUNS, c);
         check::<Aarch64Of<14, true, false>>(&ARM_K16, c);
         check::<Aarch64Of<16, true, true>>(&ARM_K64, c);
+        check::<Aarch64Of<12, true, false, true>>(&ARM_52, c);
+        check::<Aarch64Of<14, false, false, true>>(&ARM_52_K16, c);
+        check::<Aarch64Of<16, true, true, true>>(&ARM_52_K64, c);
         check::<X86>(&X86_64, c);
         check::<X86Of<true, true>>(&X86_64, c);
         check::<Aarch64>(&ARM, c);
@@ -417,6 +438,36 @@ fn aarch64_golden_words_of_runs_and_larger_granules() {
     assert_eq!(Aarch64::leaf(Pfn::new(0), size(16), RW, true), Err(Error::WrongSize { size: size(16) }));
 }
 
+/// The highest bits of an address of 52 stand where SH is with granules of 4 and 16 KiB, and below the others with one of
+/// 64 KiB.
+#[test]
+#[cfg(target_pointer_width = "64")]
+fn aarch64_golden_words_of_52_bits() {
+    type K4 = Aarch64Of<12, false, false, true>;
+    type K16 = Aarch64Of<14, false, false, true>;
+    type K64 = Aarch64Of<16, false, false, true>;
+    let never = 3 << 53;
+    let high = |bit: u32, granule: u32| 1 << (bit - granule);
+    let k4 = word::<K4>;
+    assert_eq!(k4(0x12345, 12, Attr::READ), never | 0x1234_5883);
+    assert_eq!(k4(high(50, 12), 12, Attr::READ), never | 0x983);
+    assert_eq!(k4(high(51, 12), 12, Attr::READ), never | 0xa83);
+    assert_eq!(k4(high(49, 12), 12, Attr::READ), never | 1 << 49 | 0x883);
+    assert_eq!(k4(high(51, 12), 21, Attr::READ), never | 0xa81);
+    assert_eq!(K4::link(NodeAddr::new(0xd_0000_4008_0000)), 1 << 48 | 0x4008_0303);
+    assert_eq!(K16::link(NodeAddr::new(0x8_0000_4008_0000)), 0x4008_0203);
+    assert_eq!(K64::link(NodeAddr::new(0xd_0000_4008_0000)), 0x4008_d003);
+    let page = |word: Result<u64, Error>| word.unwrap();
+    assert_eq!(page(K16::leaf(Pfn::new(high(51, 14)), size(14), Attr::READ, true)), never | 0xa83);
+    // There SH stays.
+    assert_eq!(page(K64::leaf(Pfn::new(high(48, 16)), size(16), Attr::READ, true)), never | 0x1b83);
+    assert_eq!(page(K64::leaf(Pfn::new(high(51, 16)), size(29), Attr::READ, false)), never | 0x8b81);
+    ends_at::<K4>(52 - 12);
+    for frame in [Pfn::new(1 << 36), Pfn::new(usize::MAX)] {
+        assert_eq!(K64::leaf(frame, size(16), Attr::READ, true), Err(Error::FrameTooLarge { frame }));
+    }
+}
+
 /// Hardware takes no notice of what stands in an entry whose bit 0 is clear: there the page that allows nothing is kept with its
 /// frame and its other attributes, and there marks are.
 #[test]
@@ -450,6 +501,7 @@ fn hardware_finds_closed_pages_and_marks_not_present() {
     check::<Sv39>();
     check::<X86>();
     check::<Aarch64>();
+    check::<Aarch64Of<12, false, false, true>>();
     // As many as the formats leave; on x86-64 small ones lead a speculating processor to no memory.
     assert_eq!([Sv39::ABSENT, X86::ABSENT, Aarch64::ABSENT, Compact::ABSENT], [62; 4]);
     assert_eq!([Compact32::ABSENT, Paper::ABSENT], [30; 2]);

@@ -27,7 +27,9 @@ mod wide {
     use common::rebased::Rebased;
     use common::{Ends, Full};
     use tlbkit_pagetable::format::{Aarch64, Aarch64Of, Compact, RiscvOf, Sv39, X86, X86Of};
-    use tlbkit_pagetable::geometry::{Napot, Runs, Va39, Va48, Va48K16, Va48K64, Va57, Va64};
+    use tlbkit_pagetable::geometry::{
+        Napot, Runs, Va39, Va48, Va48K16, Va48K64, Va53, Va53K16, Va53K64, Va57, Va64,
+    };
 
     conformance!(va39_compact_solo, Compact, Solo, |nodes| Mpt::<Va39, Compact, _>::new(nodes));
     conformance!(va39_compact_shared, Compact, Shared, |nodes| Mpt::<Va39, Compact, _>::new(nodes));
@@ -66,6 +68,15 @@ mod wide {
     conformance!(va48k64_granule_shared, Granule64, Shared, |nodes| Mpt::<Runs<Va48K64>, Granule64, _>::new(
         nodes
     ));
+    // 52 bits of address.
+    type Lpa2 = Aarch64Of<12, true, true, true>;
+    type Lpa2Granule16 = Aarch64Of<14, false, false, true>;
+    type Lpa = Aarch64Of<16, true, false, true>;
+    conformance!(va53_lpa2_shared, Lpa2, Shared, |nodes| Mpt::<Runs<Va53>, Lpa2, _>::new(nodes));
+    conformance!(va53k16_lpa2_shared, Lpa2Granule16, Shared, |nodes| Mpt::<Va53K16, Lpa2Granule16, _>::new(
+        nodes
+    ));
+    conformance!(va53k64_lpa_shared, Lpa, Shared, |nodes| Mpt::<Runs<Va53K64>, Lpa, _>::new(nodes));
     conformance!(va64_paper_solo, Paper, Solo, |nodes| Mpt::<Va64, Paper, _>::new(nodes));
     conformance!(va64_paper_shared, Paper, Shared, |nodes| Mpt::<Va64, Paper, _>::new(nodes));
     conformance!(va64_compact32_shared, Compact32, Shared, |nodes| Mpt::<Va64, Compact32, _>::new(nodes));

@@ -1,4 +1,4 @@
-//! AArch64 with granules of 4, 16 or 64 KiB and 47 bits for each half, on QEMU's machine `virt`.
+//! AArch64 with granules of 4, 16 or 64 KiB and 47 or 52 bits for each half, on QEMU's machine `virt`.
 //!
 //! The kernel runs in EL1, mapped one to one by the table that is judged, away from the addresses that are looked at.
 //! Loads and stores for EL0 are made by LDTR and STTR; a fetch by going to an instruction that comes back at once.
@@ -9,34 +9,43 @@ use core::fmt::{self, Write};
 use tlbkit_addr::{Attr, Flush, Pages, Pfn, VirtAddr, Vpn};
 use tlbkit_pagetable::format::Format as _;
 use tlbkit_pagetable::nodes::NodeAddr;
-use tlbkit_pagetable::{Error, Local, Radix as _, Table};
+use tlbkit_pagetable::{Error, Geometry as _, Local, Radix as _, Table};
 
 use crate::{Access, BASE, Fault, LARGE};
 
-/// The granule, and whether there are contiguous runs, which the build chooses.
-#[cfg(not(any(feature = "runs", feature = "k16", feature = "k64", feature = "bbm2")))]
-mod granule {
-    pub(crate) use tlbkit_pagetable::format::Aarch64 as Format;
-    pub(crate) use tlbkit_pagetable::geometry::Va48 as Shape;
-    pub(crate) const NAME: &str = "aarch64";
-}
-#[cfg(any(feature = "runs", feature = "k16", feature = "k64", feature = "bbm2"))]
+/// The granule, whether there are contiguous runs, and how many bits addresses have, which the build chooses.
 mod granule {
     use tlbkit_pagetable::format::Aarch64Of;
     use tlbkit_pagetable::geometry::{self, Runs};
 
-    #[cfg(any(feature = "runs", feature = "bbm2"))]
+    const RUNS: bool =
+        cfg!(any(feature = "runs", feature = "k16", feature = "k64", feature = "bbm2", feature = "lpa2"));
+    #[cfg(not(any(feature = "runs", feature = "k16", feature = "k64", feature = "bbm2", feature = "lpa2")))]
+    pub(crate) type Shape = geometry::Va48;
+    #[cfg(all(any(feature = "runs", feature = "bbm2"), not(feature = "lpa2")))]
     pub(crate) type Shape = Runs<geometry::Va48>;
-    #[cfg(feature = "k16")]
+    #[cfg(all(feature = "k16", not(feature = "lpa2")))]
     pub(crate) type Shape = Runs<geometry::Va48K16>;
-    #[cfg(feature = "k64")]
+    #[cfg(all(feature = "k64", not(feature = "lpa2")))]
     pub(crate) type Shape = Runs<geometry::Va48K64>;
+    #[cfg(all(feature = "lpa2", not(any(feature = "k16", feature = "k64"))))]
+    pub(crate) type Shape = Runs<geometry::Va53>;
+    #[cfg(all(feature = "lpa2", feature = "k16"))]
+    pub(crate) type Shape = Runs<geometry::Va53K16>;
+    #[cfg(all(feature = "lpa2", feature = "k64"))]
+    pub(crate) type Shape = Runs<geometry::Va53K64>;
     const GRANULE: u32 = <Shape as tlbkit_pagetable::Geometry>::BASE.shift();
-    pub(crate) type Format = Aarch64Of<GRANULE, true, { cfg!(feature = "bbm2") }>;
-    pub(crate) const NAME: &str = match GRANULE {
-        12 if cfg!(feature = "bbm2") => "aarch64 with runs, FEAT_BBM level 2",
-        12 => "aarch64 with runs",
-        14 => "aarch64, 16 KiB, with runs",
+    /// Bits 51 to 48 of a physical address.
+    pub(crate) const WIDE: bool = cfg!(feature = "lpa2");
+    pub(crate) type Format = Aarch64Of<GRANULE, RUNS, { cfg!(feature = "bbm2") }, WIDE>;
+    pub(crate) const NAME: &str = match (GRANULE, WIDE) {
+        (12, true) => "aarch64 of 52 bits with runs",
+        (14, true) => "aarch64 of 52 bits, 16 KiB, with runs",
+        (_, true) => "aarch64 of 52 bits, 64 KiB, with runs",
+        (12, _) if cfg!(feature = "bbm2") => "aarch64 with runs, FEAT_BBM level 2",
+        (12, _) if RUNS => "aarch64 with runs",
+        (12, _) => "aarch64",
+        (14, _) => "aarch64, 16 KiB, with runs",
         _ => "aarch64, 64 KiB, with runs",
     };
 }
@@ -49,6 +58,10 @@ pub(crate) const FLUSHES: bool = true;
 pub(crate) const NUMBERS: bool = true;
 /// The lower half is a space's; the upper one stays the first table's.
 pub(crate) const SPACE_PLACES: usize = 2;
+/// How many numbers the bits of a physical address from the 48th on make, where pages may be mapped that have no memory: there
+/// the processor is asked.
+pub(crate) const FAR: usize = if granule::WIDE { 16 } else { 0 };
+pub(crate) const FAR_SHIFT: u32 = 48;
 /// Whether ASIDs have 16 bits, as they can here, or eight.
 const WIDE_ASIDS: bool = !cfg!(feature = "runs");
 /// Those of 16 bits agree in their low eight.
@@ -182,7 +195,10 @@ pub(crate) const fn spares(at: usize) -> bool {
 
 /// Makes the table at `root` the one that is walked: its lower half by TTBR0, its upper half by TTBR1.
 pub(crate) fn enter(root: NodeAddr) {
-    const SIZES: u64 = 17 | 17 << 16;
+    const SPARE: u64 = 65 - Shape::VA_BITS as u64;
+    const SIZES: u64 = SPARE | SPARE << 16;
+    /// DS: FEAT_LPA2, whose granules are those of 4 and 16 KiB.
+    const DS: u64 = ((granule::WIDE && BASE.shift() < 16) as u64) << 59;
     /// TG0 and TG1.
     const GRANULES: u64 = match BASE.shift() {
         12 => 2 << 30,
@@ -205,14 +221,14 @@ pub(crate) fn enter(root: NodeAddr) {
     // where it was.
     unsafe {
         asm!("mrs {0}, id_aa64mmfr0_el1", "mrs {1}, id_aa64mmfr1_el1", out(reg) memory, out(reg) marks);
-        let physical = (memory & 15).min(5) << 32;
+        let physical = (memory & 15).min(if granule::WIDE { 6 } else { 5 }) << 32;
         let hardware = if marks & 15 >= 2 { HA_HD } else { 0 };
         asm!(
             "msr mair_el1, {mair}", "msr tcr_el1, {tcr}", "msr ttbr0_el1, {low}", "msr ttbr1_el1, {high}",
             "dsb ish", "isb", "tlbi vmalle1", "dsb ish", "isb",
             "mrs {old}, sctlr_el1", "orr {old}, {old}, {on}", "bic {old}, {old}, {off}",
             "msr sctlr_el1, {old}", "isb",
-            mair = in(reg) Format::MAIR, tcr = in(reg) SIZES | WALKS | ASIDS | physical | hardware,
+            mair = in(reg) Format::MAIR, tcr = in(reg) SIZES | WALKS | ASIDS | DS | physical | hardware,
             low = in(reg) root.get(), high = in(reg) root.get() + UPPER,
             on = in(reg) SCTLR_ON, off = in(reg) SCTLR_OFF, old = out(reg) _,
         );
@@ -297,6 +313,26 @@ pub(crate) fn rules(attr: Attr, access: Access, mode: Mode) -> Result<(), Fault>
     if allowed && attr.contains(right) { Ok(()) } else { Err(Fault::Forbidden) }
 }
 
+/// Returns the physical address that the processor says an address has for loads, if it has one: nothing for other accesses, and
+/// under PAN.
+pub(crate) fn ask(at: VirtAddr, access: Access, mode: Mode) -> Option<Option<usize>> {
+    const ADDRESS: usize = (1 << 52) - (1 << 12);
+    let told: usize;
+    // SAFETY: a translation is asked for, and nothing is accessed.
+    unsafe {
+        match (access, mode) {
+            (Access::Load, Mode::User) => {
+                asm!("dsb ish", "at s1e0r, {1}", "isb", "mrs {0}, par_el1", out(reg) told, in(reg) at.get());
+            }
+            (Access::Load, Mode::Kernel) => {
+                asm!("dsb ish", "at s1e1r, {1}", "isb", "mrs {0}, par_el1", out(reg) told, in(reg) at.get());
+            }
+            _ => return None,
+        }
+    }
+    Some((told & 1 == 0).then_some(told & ADDRESS | at.get() & 0xfff))
+}
+
 /// Makes one access and returns what was loaded, or the fault.
 pub(crate) fn access(at: VirtAddr, access: Access, mode: Mode, value: usize) -> Result<usize, Fault> {
     let (syndrome, mut loaded): (usize, usize);
@@ -337,7 +373,10 @@ pub(crate) fn access(at: VirtAddr, access: Access, mode: Mode, value: usize) -> 
         }
     }
     let fault = match syndrome & 0x3c {
+        // At level -1.
+        0x28 if syndrome & 0x3f == 0x2b => Fault::Absent,
         0x04 => Fault::Absent,
+        0x10 if syndrome & 0x3f == 0x10 => Fault::Nowhere,
         0x08 => Fault::NotAccessed,
         0x0c => Fault::Forbidden,
         _ if syndrome >> 26 == 0x15 && access == Access::Fetch => return Ok(loaded),

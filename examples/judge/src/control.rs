@@ -82,6 +82,10 @@ unsafe impl<F: Format> Format for Controlled<F> {
         F::leaf(frame, size, twisted(attr), last)
     }
 
+    fn leading_to(first: F::Word, frame: Pfn) -> F::Word {
+        F::leading_to(first, frame)
+    }
+
     fn link(node: NodeAddr) -> F::Word {
         F::link(node)
     }

@@ -60,6 +60,8 @@ enum Fault {
     Forbidden,
     /// Nothing but the accessed bit is missing, which this processor leaves to software.
     NotAccessed,
+    /// It led to where there is no memory.
+    Nowhere,
 }
 
 /// The base page; the pages of a node of the last level, how many there are, and what they cover.
@@ -98,6 +100,8 @@ struct Tally {
     allowed: usize,
     faults: usize,
     marked: usize,
+    /// Addresses without memory that the processor has told.
+    asked: usize,
 }
 
 /// Marsaglia's xorshift: the run is the same every time.
@@ -167,15 +171,17 @@ extern "C" fn judge() -> ! {
             machine::stop("lookup and the MMU do not agree", 1);
         }
     }
-    let Tally { done, refused, allowed, faults, marked } = tally;
+    let Tally { done, refused, allowed, faults, marked, asked } = tally;
     let _ = writeln!(
         Console,
         "{}: {done} operations and {refused} refusals; {allowed} accesses and {faults} faults are as lookup says, \
-         and {marked} bits that the MMU set",
+         and {marked} bits that the MMU set, {asked} addresses that it told",
         machine::NAME,
     );
     // A run that has seen too few refusals or faults proves nothing.
-    if [refused, faults].iter().any(|&seen| seen < OPERATIONS / 20) {
+    if [refused, faults].iter().any(|&seen| seen < OPERATIONS / 20)
+        || machine::FAR > 0 && asked < OPERATIONS / 20
+    {
         machine::stop("too few refusals or faults", 3);
     }
     for control in [Control::Rights, Control::Frame, Control::Status, Control::Flush] {
@@ -367,6 +373,9 @@ fn operate(
                 }
                 _ => (POOL >> BASE.shift()) + pages.first().get() % POOL_PAGES,
             };
+            // Where there is no memory.
+            let far = if machine::FAR > 0 && random.below(8) == 0 { random.below(machine::FAR) } else { 0 };
+            let frame = frame | far << (machine::FAR_SHIFT - BASE.shift());
             table.map(pages, Pfn::new(frame), size, rights(random, scope))
         }
         5 => table.unmap(pages, Holes::Refuse, None).map(drop),
@@ -460,11 +469,21 @@ fn look_at(
         Some(leaf) if !leaf.attr.intersects(ACCESS) => Err(Fault::Absent),
         Some(leaf) => machine::rules(leaf.attr, access, mode).map(|()| leaf.phys(at, BASE)),
     };
-    // What is mapped beyond the pool must not be written.
+    // What is mapped beyond the pool must not be written; but a processor may say where it is.
     if let Ok(phys) = wanted
         && phys.get().wrapping_sub(POOL) >= POOL_BYTES
     {
-        return Ok(());
+        return match machine::ask(at, access, mode) {
+            Some(found) if found != Some(phys.get()) => {
+                let found = found.ok_or(Fault::Absent);
+                Err(Difference { access, at, mode, wanted, found, before, after: table.lookup(at) })
+            }
+            Some(_) => {
+                tally.asked += 1;
+                Ok(())
+            }
+            None => Ok(()),
+        };
     }
     let word = random.next();
     let cell = |phys: PhysAddr| phys.get() as *mut usize;

@@ -60,6 +60,9 @@ pub(crate) const FLUSHES: bool = false;
 pub(crate) const NUMBERS: bool = false;
 /// Both halves are a space's.
 pub(crate) const SPACE_PLACES: usize = 4;
+/// No physical address is told: none is mapped where there is no memory.
+pub(crate) const FAR: usize = 0;
+pub(crate) const FAR_SHIFT: u32 = BASE.shift();
 /// ASIDs of 16 bits (9 with Sv32), which agree in their low eight.
 pub(crate) const SPACE_NUMBERS: [usize; 2] = [1, 0x101];
 pub(crate) const MEMORY: usize = 0x8000_0000;
@@ -287,6 +290,11 @@ pub(crate) fn rules(attr: Attr, access: Access, mode: Mode) -> Result<(), Fault>
     } else {
         Err(Fault::Absent)
     }
+}
+
+/// Nothing: this processor does not tell where an address is.
+pub(crate) const fn ask(_at: VirtAddr, _access: Access, _mode: Mode) -> Option<Option<usize>> {
+    None
 }
 
 /// Makes one access and returns what was loaded, or the fault.

@@ -13,7 +13,7 @@ use tlbkit_pagetable::format::Format as _;
 use tlbkit_pagetable::nodes::NodeAddr;
 use tlbkit_pagetable::{Error, Geometry as _, Local, Table};
 
-use crate::{Access, Fault};
+use crate::{Access, BASE, Fault};
 
 /// With the PAT bit and protection keys, or without.
 pub(crate) type Format = tlbkit_pagetable::format::X86Of<KEYS, KEYS>;
@@ -41,6 +41,9 @@ pub(crate) const FLUSHES: bool = true;
 pub(crate) const NUMBERS: bool = false;
 /// Both halves are a space's.
 pub(crate) const SPACE_PLACES: usize = 4;
+/// No physical address is told: none is mapped where there is no memory.
+pub(crate) const FAR: usize = 0;
+pub(crate) const FAR_SHIFT: u32 = BASE.shift();
 pub(crate) const SPACE_NUMBERS: [usize; 2] = [0; 2];
 pub(crate) const MEMORY: usize = 0;
 pub(crate) const ATTRIBUTES: Attr = Format::OPTIONAL.difference(Attr::READ);
@@ -389,6 +392,11 @@ pub(crate) fn rules(attr: Attr, access: Access, mode: Mode) -> Result<(), Fault>
     let in_reach = in_reach && !kept;
     // Every processor of this kind sets A and D.
     if in_reach && attr.contains(right) && crate::mmu_marks() { Ok(()) } else { Err(Fault::Forbidden) }
+}
+
+/// Nothing: this processor does not tell where an address is.
+pub(crate) const fn ask(_at: VirtAddr, _access: Access, _mode: Mode) -> Option<Option<usize>> {
+    None
 }
 
 /// Makes one access and returns what was loaded, or the fault.

@@ -68,10 +68,24 @@
 //! *Rights*: [`READ`](Attr::READ) is bit 0; a page that can be written or executed can be read. A page of [`USER`](Attr::USER) is executed by user mode alone (PXN), one
 //! of the kernel by the kernel alone (UXN).
 //!
+//! *52 bits* ([`Aarch64Of`] with `WIDE`): FEAT_LPA2 with granules of 4 and 16 KiB, where TCR_EL1.DS must be set, and FEAT_LPA
+//! with one of 64 KiB. The highest bits of an address stand apart from the others:
+//!
+//! | granule | bits of the address below | above | SH is |
+//! |-|-|-|-|
+//! | 4, 16 KiB | 49 to 12 or 14, in their places | 51 and 50, in bits 9 and 8 | in TCR_EL1, for all pages |
+//! | 64 KiB | 47 to 16, in their places | 51 to 48, in bits 15 to 12 | in the entry |
+//!
+//! So one map of many pages is refused if its frames lie on both sides of a multiple of 2^50 bytes (2^48):
+//! [`Error::FrameTooLarge`] with the last of them. With `WIDE` and without SH software tells a leaf above the last level by PXN
+//! and UXN, one of which each leaf has.
+//!
 //! One table of [`Va48`](crate::geometry::Va48) serves both translation table base registers: with T0SZ = T1SZ = 17,
 //! TTBR0 gets the root, and TTBR1 the root plus 2 KiB, its upper half. So it is with
 //! [`Va48K16`](crate::geometry::Va48K16), whose upper half is at 16 KiB, and [`Va48K64`](crate::geometry::Va48K64), at 256
-//! bytes.
+//! bytes. With `WIDE` a half can have 52 bits, T0SZ = T1SZ = 12: [`Va53`](crate::geometry::Va53), whose upper half is at 128
+//! bytes, [`Va53K16`](crate::geometry::Va53K16), at 256 bytes, and [`Va53K64`](crate::geometry::Va53K64), at 8 KiB. Bits 51 to
+//! 48 of a root's address go to bits 5 to 2 of TTBR0 and TTBR1.
 
 use tlbkit_addr::{Attr, FlushScope, PageSize, Pfn, WalkCache};
 
@@ -99,8 +113,9 @@ const INNER_SHAREABLE: u64 = 3 << 8;
 const AF: u64 = 1 << 10;
 /// nG, not Global.
 const NG: u64 = 1 << 11;
-/// The bits of an output address or the next table's: 47 and below.
+/// The bits of an output address or the next table's: 47 and below, or 51.
 const ADDRESS_BITS: u32 = 48;
+const WIDE_BITS: u32 = 52;
 /// Contiguous.
 const CONTIGUOUS: u64 = 1 << 52;
 /// DBM, Dirty Bit Modifier.
@@ -133,7 +148,6 @@ const ALL: u64 = VALID
     | ATTR_INDX
     | AP_EL0
     | AP_READ_ONLY
-    | INNER_SHAREABLE
     | AF
     | NG
     | DBM
@@ -166,16 +180,18 @@ fn encode(attr: Attr) -> u64 {
     };
     let ng = if attr.contains(Attr::GLOBAL) { 0 } else { NG };
     let valid = if attr.intersects(ACCESS) { VALID } else { 0 };
-    bits_of(attr, &BITS).with(valid).with(dirty).with(execute).with(memory).with(ng).with(INNER_SHAREABLE)
+    bits_of(attr, &BITS).with(valid).with(dirty).with(execute).with(memory).with(ng)
 }
 
 /// 64-bit words that AArch64 walks: pages, blocks and with `RUNS` contiguous runs, below 2^48 bytes of physical memory, with a
-/// granule of `1 << SHIFT` bytes: 12, 14 or 16. `BBM2` says that every CPU has FEAT_BBM level 2.
+/// granule of `1 << SHIFT` bytes: 12, 14 or 16. `BBM2` says that every CPU has FEAT_BBM level 2, `WIDE` that it has FEAT_LPA2,
+/// or with 64 KiB FEAT_LPA, which is 2^52 bytes of physical memory.
 ///
-/// For [`Va48`](crate::geometry::Va48), [`Va48K16`](crate::geometry::Va48K16) and [`Va48K64`](crate::geometry::Va48K64), and
-/// with `RUNS` for [`Runs`](crate::geometry::Runs) of them.
+/// For [`Va48`](crate::geometry::Va48), [`Va48K16`](crate::geometry::Va48K16) and [`Va48K64`](crate::geometry::Va48K64), with
+/// `WIDE` also for [`Va53`](crate::geometry::Va53), [`Va53K16`](crate::geometry::Va53K16) and
+/// [`Va53K64`](crate::geometry::Va53K64), and with `RUNS` for [`Runs`](crate::geometry::Runs) of them.
 #[derive(Clone, Copy, Debug)]
-pub struct Aarch64Of<const SHIFT: u32, const RUNS: bool, const BBM2: bool>;
+pub struct Aarch64Of<const SHIFT: u32, const RUNS: bool, const BBM2: bool, const WIDE: bool = false>;
 
 /// The granule of 4 KiB, without runs, for every CPU.
 pub type Aarch64 = Aarch64Of<12, false, false>;
@@ -204,16 +220,48 @@ fn is_run(granule: u32, runs: bool, size: u32, last: bool) -> Option<bool> {
     (runs && run).then_some(true)
 }
 
-impl<const SHIFT: u32, const RUNS: bool, const BBM2: bool> Aarch64Of<SHIFT, RUNS, BBM2> {
+impl<const SHIFT: u32, const RUNS: bool, const BBM2: bool, const WIDE: bool>
+    Aarch64Of<SHIFT, RUNS, BBM2, WIDE>
+{
     /// What MAIR_EL1 must hold in its low three fields.
     pub const MAIR: u64 = 0x04_44_ff;
 
-    /// The output address or the next table's: bits 47 to `SHIFT`.
-    const ADDRESS: u64 = (1 << ADDRESS_BITS) - (1 << SHIFT);
+    /// Whether the entry has no SH, but two bits of the address there.
+    const LPA2: bool = WIDE && SHIFT < 16;
+    /// The bits of an address that stand in their places.
+    const IN_PLACE: u32 = if Self::LPA2 { 50 } else { ADDRESS_BITS };
+    /// The output address or the next table's: bits 47 or 49 to `SHIFT`.
+    const ADDRESS: u64 = (1 << Self::IN_PLACE) - (1 << SHIFT);
+    /// Where the others stand.
+    const HIGH_SHIFT: u32 = if SHIFT < 16 { 8 } else { 12 };
+    const HIGH: u64 = if WIDE { ((1 << (WIDE_BITS - Self::IN_PLACE)) - 1) << Self::HIGH_SHIFT } else { 0 };
+    /// SH, if the entry has it.
+    const SHAREABLE: u64 = if Self::LPA2 { 0 } else { INNER_SHAREABLE };
+    /// What each leaf has above the last level, and no link.
+    const LEAF: u64 = if Self::LPA2 { PXN | UXN } else { INNER_SHAREABLE };
+
+    /// Encodes an address.
+    #[inline(always)]
+    fn pack(address: u64) -> u64 {
+        if WIDE {
+            (address & Self::ADDRESS).with(address >> Self::IN_PLACE << Self::HIGH_SHIFT)
+        } else {
+            address
+        }
+    }
+
+    /// Decodes an address.
+    #[inline(always)]
+    const fn unpack(word: u64) -> u64 {
+        word & Self::ADDRESS | (word & Self::HIGH) >> Self::HIGH_SHIFT << Self::IN_PLACE
+    }
 }
 
-// SAFETY: SH, or the last level, tells a leaf from a link, and a link's bits 12, 14 or 16 to 47 are the node's address.
-unsafe impl<const SHIFT: u32, const RUNS: bool, const BBM2: bool> Format for Aarch64Of<SHIFT, RUNS, BBM2> {
+// SAFETY: SH (with `WIDE` PXN and UXN), or the last level, tells a leaf from a link, and what `unpack` takes of a link is the
+// node's address.
+unsafe impl<const SHIFT: u32, const RUNS: bool, const BBM2: bool, const WIDE: bool> Format
+    for Aarch64Of<SHIFT, RUNS, BBM2, WIDE>
+{
     type Word = u64;
 
     const BASE: PageSize = match PageSize::from_shift(SHIFT) {
@@ -222,7 +270,7 @@ unsafe impl<const SHIFT: u32, const RUNS: bool, const BBM2: bool> Format for Aar
     };
     const STEP: u64 = 1 << SHIFT;
     const LINK_ALIGN: usize = 1 << SHIFT;
-    const REACH: LinkRange = LinkRange::unsigned(ADDRESS_BITS);
+    const REACH: LinkRange = LinkRange::unsigned(if WIDE { WIDE_BITS } else { ADDRESS_BITS });
     const IMPLIED: Attr = Attr::empty();
     const OPTIONAL: Attr = Attr::READ
         .union(Attr::WRITE)
@@ -244,7 +292,7 @@ unsafe impl<const SHIFT: u32, const RUNS: bool, const BBM2: bool> Format for Aar
 
     #[inline(always)]
     fn leaf(frame: Pfn, size: PageSize, attr: Attr, last: bool) -> Result<u64, Error> {
-        if frame.get() as u64 > Self::ADDRESS >> SHIFT {
+        if frame.get() as u64 > Self::unpack(u64::MAX) >> SHIFT {
             return Err(Error::FrameTooLarge { frame });
         }
         let run = match is_run(SHIFT, RUNS, size.shift(), last) {
@@ -253,17 +301,23 @@ unsafe impl<const SHIFT: u32, const RUNS: bool, const BBM2: bool> Format for Aar
             None => return Err(Error::WrongSize { size }),
         };
         let kind = if last { TABLE } else { 0 };
-        Ok(((frame.get() as u64) << SHIFT).with(encode(attr)).with(kind).with(run))
+        let address = Self::pack((frame.get() as u64) << SHIFT);
+        Ok(address.with(encode(attr)).with(Self::SHAREABLE).with(kind).with(run))
+    }
+
+    #[inline(always)]
+    fn leading_to(first: u64, frame: Pfn) -> u64 {
+        first.wrapping_add(Self::pack((frame.get() as u64) << SHIFT))
     }
 
     #[inline(always)]
     fn link(node: NodeAddr) -> u64 {
-        (node.get() as u64).with(TABLE).with(VALID)
+        Self::pack(node.get() as u64).with(TABLE).with(VALID)
     }
 
     #[inline(always)]
     fn is_leaf(word: u64, last: bool) -> bool {
-        word & (if last { TABLE } else { INNER_SHAREABLE }) != 0
+        word & (if last { TABLE } else { Self::LEAF }) != 0
     }
 
     #[inline(always)]
@@ -273,12 +327,12 @@ unsafe impl<const SHIFT: u32, const RUNS: bool, const BBM2: bool> Format for Aar
 
     #[inline(always)]
     fn node(link: u64) -> NodeAddr {
-        NodeAddr::new((link & Self::ADDRESS) as usize)
+        NodeAddr::new(Self::unpack(link) as usize)
     }
 
     #[inline(always)]
     fn frame(leaf: u64, size: PageSize) -> Pfn {
-        let number = ((leaf & Self::ADDRESS) >> SHIFT) as usize;
+        let number = (Self::unpack(leaf) >> SHIFT) as usize;
         Pfn::new(if RUNS { number & !(size.mask() >> SHIFT) } else { number })
     }
 

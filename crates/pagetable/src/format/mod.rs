@@ -58,7 +58,9 @@ pub unsafe trait Format: Debug + 'static {
     /// The size of the frames that leaves count: a table's base page. 4 KiB in all formats here.
     const BASE: PageSize = PageSize::K4;
 
-    /// What a leaf word grows by from one base frame to the next, from frame 0 on.
+    /// What a leaf word grows by from one base frame to the next. If some bits of a frame's number stand apart from the others,
+    /// that is so as long as these do not change: [`map`](crate::Table::map) refuses a range that changes
+    /// them ([`Error::FrameTooLarge`]), in the tables that hardware walks.
     const STEP: Self::Word;
 
     /// The alignment in bytes that a node's address needs, so that its low bits can be something else.
@@ -131,6 +133,15 @@ pub unsafe trait Format: Debug + 'static {
     /// With debug assertions, if `frame` is not aligned and would overflow into another field. Tables check that first
     /// ([`Error::MisalignedFrame`]).
     fn leaf(frame: Pfn, size: PageSize, attr: Attr, last: bool) -> Result<Self::Word, Error>;
+
+    /// Returns the leaf that leads to `frame`, which the format has bits for, where `first` leads to frame 0.
+    ///
+    /// By default [`STEP`](Format::STEP) says what to add, which a format overrides whose bits of a frame's number are not all in a
+    /// row.
+    #[inline(always)]
+    fn leading_to(first: Self::Word, frame: Pfn) -> Self::Word {
+        first.advance(Self::STEP, frame.get())
+    }
 
     /// Encodes a link to a node, whose address is aligned to [`LINK_ALIGN`](Format::LINK_ALIGN).
     ///

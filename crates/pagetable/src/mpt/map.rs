@@ -35,9 +35,13 @@ impl<'n, G: Radix, F: Format, N: Nodes<Word = F::Word>> Mpt<'n, G, F, N> {
         let last = level + 1 == Self::LEVELS;
         let span = pages.len();
         let size_pages = size.pages(G::BASE).unwrap_or(1);
-        F::leaf(frame, size, attr, last)?;
+        let lowest = F::leaf(frame, size, attr, last)?;
         // The highest frame must fit too; `check_frames` has seen that it exists.
-        F::leaf(Pfn::new(frame.get() + (span - size_pages)), size, attr, last)?;
+        let highest = Pfn::new(frame.get() + (span - size_pages));
+        if F::leaf(highest, size, attr, last)? != lowest.advance(F::STEP, span - size_pages) {
+            // The entry's fields for the frame are not all in a row.
+            return Err(Error::FrameTooLarge { frame: highest });
+        }
         // SAFETY: the caller is the writer.
         let want = unsafe { self.survey(pages, size) }?;
         let mut stock = Stock::take_within(self.nodes, &Self::WORDS, want, F::REACH)?;

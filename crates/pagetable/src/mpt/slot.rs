@@ -77,7 +77,7 @@ impl<F: Format> Encoded<F> {
     fn to(self, frame: Pfn) -> Option<F::Word> {
         // Whether there is such a frame has nothing to do with its attributes.
         F::leaf(frame, F::BASE, Attr::READ, true).ok()?;
-        Some(self.0.advance(F::STEP, frame.get()))
+        Some(F::leading_to(self.0, frame))
     }
 }
 
