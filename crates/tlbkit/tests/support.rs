@@ -127,7 +127,9 @@ fn made() -> String {
         Sv32 as "Sv32", Sv39 as "Sv39", RiscvOf<false, true, true> as "RiscvOf<false, true, true>",
         RiscvOf<true, true, true> as "RiscvOf<true, true, true>", X86 as "X86", X86Of<true, true> as "X86Of<true, true>",
         Aarch64 as "Aarch64", Aarch64Of<12, true, false> as "Aarch64Of<12, true, false>", Aarch64Of<12, true, true> as "Aarch64Of<12, true, true>",
-        Aarch64Of<14, true, false> as "Aarch64Of<14, true, false>", Aarch64Of<16, true, false> as "Aarch64Of<16, true, false>");
+        Aarch64Of<14, true, false> as "Aarch64Of<14, true, false>", Aarch64Of<16, true, false> as "Aarch64Of<16, true, false>",
+        Aarch64Of<12, true, false, true> as "Aarch64Of<12, true, false, true>", Aarch64Of<14, true, false, true> as "Aarch64Of<14, true, false, true>",
+        Aarch64Of<16, true, false, true> as "Aarch64Of<16, true, false, true>");
     text.push_str("\n| format | always has | has or lacks | fixed while mapped | has not |\n|-|-|-|-|-|\n");
     rows!(text, attr_row:
         Compact as "Compact", EntryLo as "EntryLo", EntryLoCow as "EntryLoCow", Sv39 as "Sv39",

@@ -445,7 +445,8 @@ fn look_around(
         for mode in machine::MODES {
             for access in [Access::Load, Access::Store, Access::Fetch] {
                 // Where a store may have gone elsewhere, what is fetched may be no trap.
-                let astray = control::is_on(Control::Frame) || control::is_on(Control::Flush);
+                let astray = [Control::Frame, Control::Flush, Control::Switch, Control::Reuse];
+                let astray = astray.into_iter().any(control::is_on);
                 if access != Access::Fetch || !astray {
                     look_at(table, VirtAddr::new(at), access, mode, random, tally)?;
                 }
