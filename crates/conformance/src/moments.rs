@@ -196,9 +196,10 @@ impl Ask {
                 });
             }
             Self::VisitEntry => {
+                // A page that changes its size may be visited as it is, and again as it was: the first is what a lookup finds.
                 let _ = table.for_each_entry(pinned, page, &mut |_, entry| {
                     found = entry;
-                    ControlFlow::Continue(())
+                    ControlFlow::Break(())
                 });
             }
         }
