@@ -24,9 +24,9 @@ const TCR: usize =
 /// Hardware sets access flags and dirty states: TCR_EL1.HA and HD.
 const MARKS: usize = 3 << 39;
 const MAIR: u64 = <<super::Machine as tlbkit::Machine>::Format>::MAIR;
-/// SCTLR_EL1: M, C, I and SPAN; A and WXN.
+/// SCTLR_EL1: M, C, I and SPAN; A, WXN, and UMA, by which EL0 could mask interrupts.
 const ON: usize = 1 | 1 << 2 | 1 << 12 | 1 << 23;
-const OFF: usize = 1 << 1 | 1 << 19;
+const OFF: usize = 1 << 1 | 1 << 9 | 1 << 19;
 /// CPACR_EL1.FPEN: compiled code, and programs, may use vector registers.
 const VECTORS: usize = 3 << 20;
 

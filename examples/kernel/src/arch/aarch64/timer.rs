@@ -2,13 +2,15 @@
 
 use core::arch::asm;
 
-/// Makes the cycle counter of this CPU ready, if it has one.
+/// Makes the cycle counter of this CPU ready, if it has one. EL0 reaches neither that nor the timer.
 pub(super) fn prepare() {
     /// PMUVer: none, and one that is not Arm's.
     const NONE: [usize; 2] = [0, 15];
     /// PMCR_EL0: on; PMCNTENSET_EL0: the cycle counter.
     const ON: usize = 1;
     const CYCLES: usize = 1 << 31;
+    // SAFETY: the kernel's accesses are allowed whatever it says.
+    unsafe { asm!("msr cntkctl_el1, xzr", options(nostack, preserves_flags)) };
     let features: usize;
     // SAFETY: it reads a register.
     unsafe { asm!("mrs {}, id_aa64dfr0_el1", out(reg) features, options(nomem, nostack, preserves_flags)) };
@@ -16,7 +18,7 @@ pub(super) fn prepare() {
         // SAFETY: there is a performance monitor, which nothing else uses.
         unsafe {
             asm!(
-                "msr pmcr_el0, {on}", "msr pmcntenset_el0, {cycles}", "isb",
+                "msr pmuserenr_el0, xzr", "msr pmcr_el0, {on}", "msr pmcntenset_el0, {cycles}", "isb",
                 on = in(reg) ON, cycles = in(reg) CYCLES, options(nostack, preserves_flags)
             );
         }

@@ -8,8 +8,8 @@ use super::gic;
 use crate::trap::{Convention, Frame, Trap};
 
 /// What a frame has behind the registers x0 to x30 and SP_EL0 (at 8 times the number, 31 for SP), the address where the thread
-/// goes on (256) and a word that is not used: why it stopped, the address of a fault, the processor's state, and the vector
-/// registers with theirs.
+/// goes on (256) and a word that is not used: why it stopped, the address of a fault, the processor's state, the vector
+/// registers with theirs, and the thread's own words.
 #[repr(C)]
 #[derive(Clone, Debug)]
 pub(crate) struct More {
@@ -22,12 +22,21 @@ pub(crate) struct More {
     modes: [usize; 2],
     /// At 320.
     vectors: [u64; 64],
+    /// At 832: TPIDR_EL0 and TPIDRRO_EL0, which only the kernel writes.
+    own: [usize; 2],
 }
 
 impl More {
     /// EL0, with interrupts.
-    pub(crate) const NEW: Self =
-        Self { is_interrupt: 0, syndrome: 0, address: 0, state: 0, modes: [0; 2], vectors: [0; 64] };
+    pub(crate) const NEW: Self = Self {
+        is_interrupt: 0,
+        syndrome: 0,
+        address: 0,
+        state: 0,
+        modes: [0; 2],
+        vectors: [0; 64],
+        own: [0; 2],
+    };
 }
 
 /// SP, x0 to x3, x8. A call comes back to the instruction behind it: `run` undoes that, so that it can be made again.
@@ -68,6 +77,10 @@ global_asm!(
     ldp     x1, x2, [x0, #304]
     msr     fpcr, x1
     msr     fpsr, x2
+    ldr     x1, [x0, #832]
+    msr     tpidr_el0, x1
+    ldr     x1, [x0, #840]
+    msr     tpidrro_el0, x1
     ldr     x1, [x0, #248]
     msr     sp_el0, x1
     ldr     x1, [x0, #256]
@@ -124,6 +137,8 @@ back:
     mrs     x1, fpcr
     mrs     x2, fpsr
     stp     x1, x2, [x0, #304]
+    mrs     x1, tpidr_el0
+    str     x1, [x0, #832]
     ldp     x19, x20, [sp]
     ldp     x21, x22, [sp, #16]
     ldp     x23, x24, [sp, #32]

@@ -70,7 +70,7 @@ to_long:
     rdmsr
     or      eax, 0x900
     wrmsr
-    mov     eax, 0x80010033         # CR0: PG, WP, NE, ET, MP, PE.
+    mov     eax, 0x80010035         # CR0: PG, WP, NE, ET, EM, PE. Threads have no x87 registers: none are saved.
     mov     cr0, eax
     .byte   0xea                    # A far jump to 64 bits.
     .long   long_mode

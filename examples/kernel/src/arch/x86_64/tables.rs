@@ -36,7 +36,7 @@ static TASKS: [Task; CPUS] = [const { [const { AtomicU32::new(0) }; _] }; CPUS];
 static VECTORS: [AtomicU64; 2 * 256] = [const { AtomicU64::new(0) }; _];
 
 /// Vectors that come at any moment, or when the stack is not to be trusted: NMI, double fault, machine check.
-const ALONE: [usize; 3] = [2, 8, 18];
+pub(super) const ALONE: [usize; 3] = [2, 8, 18];
 /// How much of a CPU's stack they have, at its end.
 const ALONE_LEN: usize = 0x4000;
 

@@ -103,14 +103,19 @@ global_asm!(
     mov     rdi, [rdi + 8]
     iretq
 
-    # What is pushed for every vector: an error code, the vector.
+    # What is pushed for every vector: an error code, the vector. Those with a stack of their own are not a thread's, whatever they
+    # interrupt.
     .macro  vector number, has_error
     .balign {entry}
     .if     \has_error == 0
     push    0
     .endif
     push    \number
+    .if     ({alone} >> \number & 1) && (\number < 32)
+    jmp     6f
+    .else
     jmp     5f
+    .endif
     .endm
 
     .balign {entry}
@@ -168,12 +173,19 @@ global_asm!(
     called = const CALLED,
     call = const CALL,
     spurious = const SPURIOUS,
+    alone = const alone(),
     interrupted = sym interrupted,
 );
 
 unsafe extern "C" {
     fn enter(frame: *mut Frame);
     fn first_vector();
+}
+
+/// Returns a bit for each vector that has a stack of its own.
+const fn alone() -> u32 {
+    let [one, two, three] = tables::ALONE;
+    1 << one | 1 << two | 1 << three
 }
 
 /// Returns every vector that there is, and where its code is.
@@ -285,7 +297,7 @@ pub(crate) fn run(frame: &mut Frame) -> Trap {
         }
         // It has been taken back meanwhile.
         SPURIOUS => Trap::Interrupt,
-        2 | 8 | 14 | 18 => unexpected(vector, error, frame.pc()),
+        14 => unexpected(vector, error, frame.pc()),
         _ => Trap::Illegal,
     }
 }
