@@ -37,9 +37,11 @@ struct Moment {
     breaks: bool,
     /// Whether its status may be that of several slots.
     noted: bool,
-    /// How far the page has come for walkers that look it up, and for those that ask for its entry.
+    /// How far the page has come for walkers that look it up, for those that ask for its entry, and for those that visit it: a
+    /// table may have several words that say what there is to look at, and visitors and lookups read others.
     seen: Cell<Seen>,
     seen_entry: Cell<Seen>,
+    seen_visit: Cell<Seen>,
 }
 
 /// What a walker asks for.
@@ -106,8 +108,8 @@ impl Moments {
             let breaks = breaks && (before != after || replaced);
             // Hardware notes in any slot of a page that has several, and those are not of the base size.
             let noted = model.profile().notes && before.leaf().is_some_and(|leaf| leaf.size != base);
-            let [seen, seen_entry] = [const { Cell::new(Seen::Before) }; 2];
-            Moment { at, before, after, breaks, noted, seen, seen_entry }
+            let [seen, seen_entry, seen_visit] = [const { Cell::new(Seen::Before) }; 3];
+            Moment { at, before, after, breaks, noted, seen, seen_entry, seen_visit }
         };
         let pages = places.into_iter().map(moment).collect();
         let marks = model.has_marks();
@@ -249,7 +251,11 @@ impl Moment {
     /// Takes in what a look has found. `always` says that none is left out.
     fn see(&self, ask: Ask, found: Entry, always: bool) -> Result<(), String> {
         let (before, after) = (ask.shows(self.before), ask.shows(self.after));
-        let seen = if ask == Ask::Lookup { &self.seen } else { &self.seen_entry };
+        let seen = match ask {
+            Ask::Lookup => &self.seen,
+            Ask::Entry => &self.seen_entry,
+            Ask::Visit | Ask::VisitEntry => &self.seen_visit,
+        };
         let was = seen.get();
         let found = self.settled(found, if was == Seen::Before { before } else { after });
         let now = if found == before && before == after {
