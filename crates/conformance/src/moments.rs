@@ -8,6 +8,8 @@ use std::ops::ControlFlow;
 use tlbkit_addr::{Attr, Pages, VirtAddr};
 use tlbkit_pagetable::{Entry, Leaf, Pinned, Table};
 
+use crate::hang;
+use crate::run::ENDLESS;
 use crate::{Model, Op};
 
 /// The most pages that are looked at after one store.
@@ -132,6 +134,10 @@ impl Moments {
     pub(crate) unsafe fn look<'n>(&self, table: &dyn Table<'n>) {
         let store = self.stores.get();
         self.stores.set(store + 1);
+        if store.is_multiple_of(64) {
+            hang::goes_on();
+            assert!(store < ENDLESS, "an operation has stored {ENDLESS} times, and does not end: it changes fewer words");
+        }
         let (near, far) = self.pages.split_at(self.near);
         let some = far.len().div_ceil(LOOKS).max(1);
         // Pages that the change does not concern are looked at after every eighth store.
