@@ -85,7 +85,7 @@ impl<N: Nodes, P: Fn(N::Word) -> bool> Faulty<N, P> {
     /// As for [`Nodes::store_relaxed`].
     unsafe fn corrupt(&self, node: NodeAddr, index: usize, word: N::Word) -> Option<N::Word> {
         let hit = match self.fault {
-            // SAFETY: the caller's promise.
+            // SAFETY: the contract of `Nodes::store_relaxed` is this function's.
             Fault::Stale => !(self.pte)(word) && (self.pte)(unsafe { self.inner.read(node, index) }),
             Fault::Lost | Fault::Wrong => (self.pte)(word),
         };
@@ -124,7 +124,7 @@ unsafe impl<N: Nodes, P: Fn(N::Word) -> bool> Nodes for Faulty<N, P> {
     // The storage inside knows nothing of the fault, so stores of many words go one by one.
     unsafe fn fill(&self, node: NodeAddr, first: usize, count: usize, word: N::Word, step: N::Word) {
         for at in 0..count {
-            // SAFETY: the caller's promise.
+            // SAFETY: `Nodes::fill` demands for every word what `store_relaxed` does.
             unsafe { self.store_relaxed(node, first + at, word.advance(step, at)) };
         }
     }

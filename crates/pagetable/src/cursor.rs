@@ -131,7 +131,7 @@ impl<'n, T: Table<'n> + ?Sized> AnyCursor<'_, 'n, T> {
         attr: Attr,
         known: &mut dyn FnMut(&Flush),
     ) -> Result<Leaf, Error> {
-        // SAFETY: as in `mark`, and the caller's promise.
+        // SAFETY: as in `mark`; and by this function's contract nothing that runs until the call returns needs the page.
         unsafe { self.table.replace(self.batch, self.at(), frame, attr, known) }
     }
 
@@ -184,7 +184,7 @@ impl<'n, T: Table<'n> + ?Sized> AnyCursor<'_, 'n, T> {
     ///
     /// As for [`Retired::reclaim`].
     pub unsafe fn complete(&mut self) {
-        // SAFETY: the caller's promise.
+        // SAFETY: the contract of `Retired::reclaim` is this function's.
         unsafe { self.batch.complete() };
     }
 

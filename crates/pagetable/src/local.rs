@@ -261,7 +261,7 @@ impl<'n, T: Table<'n>, F: Invalidate> Local<'n, T, F> {
     ///
     /// As for [`Writer::resize_breaking`](crate::Writer::resize_breaking), of the page; the flush is what must not need it.
     pub unsafe fn replace_breaking(&mut self, at: VirtAddr, frame: Pfn, attr: Attr) -> Result<Leaf, Error> {
-        // SAFETY: as in `map`, and the caller's promise.
+        // SAFETY: as in `map`; and by this function's contract nothing that runs until the call returns needs the page.
         let old = unsafe {
             self.table.replace(&mut self.batch, at, frame, attr, &mut |flush| self.flush.invalidate(flush))
         };
@@ -293,7 +293,7 @@ impl<'n, T: Table<'n>, F: Invalidate> Local<'n, T, F> {
     ///
     /// As for [`Writer::resize_breaking`](crate::Writer::resize_breaking); the flush is what must not need the pages.
     pub unsafe fn resize_breaking(&mut self, pages: Pages, to: PageSize) -> Result<(), Error> {
-        // SAFETY: as in `map`, and the caller's promise.
+        // SAFETY: as in `map`; and by this function's contract nothing that runs until the call returns needs the pages.
         let done = unsafe {
             self.table.resize(&mut self.batch, pages, to, &mut |flush| self.flush.invalidate(flush))
         };

@@ -32,7 +32,7 @@ pub trait Mode: Debug + Send + Sync + 'static + sealed::Sealed {
     #[doc(hidden)]
     #[inline(always)]
     unsafe fn read<W: Word>(cell: *const W::Cell) -> W {
-        // SAFETY: the caller's promise.
+        // SAFETY: by this function's contract `cell` is live, and no other CPU writes its node.
         unsafe { W::read_alone(cell) }
     }
 

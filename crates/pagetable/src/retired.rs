@@ -171,7 +171,7 @@ impl<'n> Retired<'n> {
     /// update returned: one that asks the CPUs before it changes the table keeps the batch until they have been asked
     /// once more.
     pub unsafe fn reclaim(mut self) {
-        // SAFETY: the caller's promise.
+        // SAFETY: `complete` has this function's contract: every CPU has left its walks and flushed what `flush` names.
         unsafe { self.complete() };
     }
 

@@ -194,25 +194,25 @@ macro_rules! word {
 
             #[inline(always)]
             unsafe fn follow(cell: *const Self::Cell) -> Self {
-                // SAFETY: the caller's promise.
+                // SAFETY: by the contract of `Word::follow` the cell is live.
                 unsafe { (*cell).load(FOLLOW) }
             }
 
             #[inline(always)]
             unsafe fn publish(cell: *const Self::Cell, word: Self) {
-                // SAFETY: the caller's promise.
+                // SAFETY: by the contract of `Word::publish` the cell is live.
                 unsafe { (*cell).store(word, Ordering::Release) }
             }
 
             #[inline(always)]
             unsafe fn store_relaxed(cell: *const Self::Cell, word: Self) {
-                // SAFETY: the caller's promise.
+                // SAFETY: by the contract of `Word::store_relaxed` the cell is live.
                 unsafe { (*cell).store(word, PUT) }
             }
 
             #[inline(always)]
             unsafe fn swap(cell: *const Self::Cell, word: Self) -> Self {
-                // SAFETY: the caller's promise.
+                // SAFETY: by the contract of `Word::swap` the cell is live.
                 unsafe { (*cell).swap(word, Ordering::AcqRel) }
             }
 
@@ -224,7 +224,7 @@ macro_rules! word {
 
             #[inline(always)]
             unsafe fn exchange(cell: *const Self::Cell, old: Self, word: Self) -> Result<(), Self> {
-                // SAFETY: the caller's promise.
+                // SAFETY: by the contract of `Word::exchange` the cell is live.
                 unsafe { (*cell).compare_exchange(old, word, Ordering::AcqRel, Ordering::Acquire).map(drop) }
             }
 
@@ -245,13 +245,13 @@ macro_rules! word {
 
             #[cfg(tlbkit_loom)]
             unsafe fn read_alone(cell: *const Self::Cell) -> Self {
-                // SAFETY: the caller's promise.
+                // SAFETY: by the contract of `Word::read_alone` the cell is live, and no other CPU writes it.
                 unsafe { (*cell).unsync_load() }
             }
 
             #[cfg(tlbkit_loom)]
             unsafe fn write_alone(cell: *const Self::Cell, word: Self) {
-                // SAFETY: the caller's promise.
+                // SAFETY: by the contract of `Word::write_alone` the cell is live, and no other code accesses it.
                 unsafe { (*cell).store(word, Ordering::Relaxed) }
             }
         }

@@ -182,7 +182,7 @@ impl<'t, 'n, T: Table<'n> + ?Sized> Writer<'t, 'n, T> {
         known: &mut dyn FnMut(&Flush),
     ) -> Result<Leaf, Error> {
         let table = self.table;
-        // SAFETY: as in `map`, and the caller's promise.
+        // SAFETY: as in `map`; and by this function's contract nothing that runs until the call returns needs the page.
         unsafe { table.replace(self.batch(), at, frame, attr, known) }
     }
 
@@ -263,7 +263,7 @@ impl<'t, 'n, T: Table<'n> + ?Sized> Writer<'t, 'n, T> {
     #[inline(always)]
     pub unsafe fn complete(&mut self) {
         if let Some(batch) = &mut self.batch {
-            // SAFETY: the caller's promise.
+            // SAFETY: the contract of `Retired::reclaim` is this function's.
             unsafe { batch.complete() };
             // There is nothing to look at any more.
             core::mem::forget(self.batch.take());

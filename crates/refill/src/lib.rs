@@ -109,7 +109,7 @@
 #![cfg_attr(not(test), warn(clippy::unwrap_used, clippy::expect_used, clippy::panic, clippy::unreachable))]
 
 pub mod asm;
-mod cpu;
+mod block;
 mod error;
 pub mod features;
 pub mod handler;
@@ -117,7 +117,7 @@ pub mod interp;
 mod log;
 pub mod mips3;
 
-pub use cpu::Block;
+pub use block::Block;
 pub use error::Error;
 pub use log::{Evicted, Log, Miss};
 

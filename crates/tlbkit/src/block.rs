@@ -201,7 +201,7 @@ impl<K: Kernel, const CPUS: usize> Block<K, CPUS> {
     /// Interrupts are masked, and `walk` does not serve shootdowns.
     #[inline]
     pub(crate) unsafe fn pinned<R>(&self, walk: impl FnOnce(Pinned<'_>) -> R) -> R {
-        // SAFETY: the caller's promise.
+        // SAFETY: by this function's contract interrupts are masked, and `walk` serves no shootdown.
         match unsafe { self.pin() } {
             Some(pinned) => walk(pinned),
             None => self.visiting(self.mmu.this_cpu(), walk),
@@ -215,7 +215,7 @@ impl<K: Kernel, const CPUS: usize> Block<K, CPUS> {
     /// As for [`pinned`](Self::pinned).
     #[inline(always)]
     pub(crate) unsafe fn pinned_here<R>(&self, walk: impl FnOnce(Pinned<'_>) -> R) -> Option<R> {
-        // SAFETY: the caller's promise.
+        // SAFETY: the contract of `pinned` is this function's: interrupts are masked, and `walk` serves no shootdown.
         unsafe { self.pin() }.map(walk)
     }
 
@@ -359,8 +359,8 @@ impl<K: Kernel, const CPUS: usize> Drop for End<'_, K, CPUS> {
 ///
 /// No CPU walks the table, and none will.
 pub(crate) unsafe fn free<K: Kernel>(table: Table<K>) {
-    // SAFETY: the caller's promise. What a TLB holds of it is under an ASID that no other address space gets before
-    // every CPU has flushed.
+    // SAFETY: by this function's contract no CPU walks the table, and none will. What a TLB holds of it is under an ASID
+    // that no other address space gets before every CPU has flushed.
     unsafe { destroy(table).reclaim() };
 }
 

@@ -32,7 +32,7 @@ impl<T: Table<'static>> Owes for Writer<'_, 'static, T> {
 
     #[inline(always)]
     unsafe fn complete(&mut self) {
-        // SAFETY: the caller's promise.
+        // SAFETY: the contract of `Owes::complete` is that of `Retired::reclaim`, as is that of `Writer::complete`.
         unsafe { self.complete() };
     }
 

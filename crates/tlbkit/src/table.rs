@@ -140,7 +140,8 @@ macro_rules! walks {
                 attr: Attr,
                 known: &mut dyn FnMut(&Flush),
             ) -> Result<Leaf, Error> {
-                // SAFETY: the caller's promise.
+                // SAFETY: the contract of `Walk::replace_breaking` is that of `Writer::replace_breaking`, as is that of
+                // the cursor's.
                 unsafe { self.replace_breaking(frame, attr, known) }
             }
             #[inline(always)]
@@ -164,7 +165,8 @@ macro_rules! walks {
             }
             #[inline(always)]
             unsafe fn complete(&mut self) {
-                // SAFETY: the caller's promise.
+                // SAFETY: the contract of `Owes::complete` is that of `Retired::reclaim`, as is that of the cursor's
+                // `complete`.
                 unsafe { self.complete() };
             }
             fn take(&mut self) -> Retired<'static> {

@@ -93,7 +93,8 @@ impl<'n, G: Geometry, F: Format, N: Nodes<Word = F::Word>, L: Layout<N>, P: Node
     unsafe fn around(&self, new: &Fresh, old: Edge, span: Span, slot: usize) -> Edge {
         let node = new.node;
         let start = new.base | slot << node.shift;
-        // SAFETY: the caller's promise.
+        // SAFETY: by the contract of `compose`, which is this function's too, the caller is the only writer, and lets go
+        // of what has lost its slots.
         unsafe {
             match new.around {
                 Around::Nothing => Edge::EMPTY,
@@ -126,7 +127,8 @@ impl<'n, G: Geometry, F: Format, N: Nodes<Word = F::Word>, L: Layout<N>, P: Node
         let (mut lacks, mut beside) = (false, Edge::EMPTY);
         for which in 0..2 {
             let slot = first + (which << (job.page - new.node.shift));
-            // SAFETY: the caller's promise.
+            // SAFETY: by the contract of `compose`, which is this function's too, the caller is the only writer, and lets
+            // go of what has lost its slots.
             let now = unsafe { self.around(new, old, span, slot) };
             let is_same = now.leaf && now.shift == job.page;
             if own.contains(&which) {

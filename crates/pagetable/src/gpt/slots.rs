@@ -201,7 +201,7 @@ impl<'n, G: Geometry, F: Format, N: Nodes<Word = F::Word>, L: Layout<N>, P: Node
     /// The caller is the writer, and the slot is in a node of the table; so for all that follow.
     #[inline(always)]
     pub(super) unsafe fn edge(&self, place: Place, ceiling: u32, at: usize) -> Edge {
-        // SAFETY: the caller's promise.
+        // SAFETY: by this function's contract the caller is the writer, and the slot is in a node of the table.
         unsafe { L::edge(self.nodes, |word| self.slot_word(place, word), ceiling, at) }
     }
 
@@ -235,7 +235,8 @@ impl<'n, G: Geometry, F: Format, N: Nodes<Word = F::Word>, L: Layout<N>, P: Node
     pub(super) unsafe fn store_edge(&self, node: NodeAddr, slot: usize, ceiling: u32, edge: Edge) {
         let words = L::words(edge, ceiling);
         for word in 0..L::WORDS {
-            // SAFETY: the caller's promise.
+            // SAFETY: by the contract of `edge`, which is this function's too, the caller is the writer, and the slot is
+            // in a node of the table.
             unsafe { self.nodes.store_relaxed(node, slot * L::WORDS + word, words[word]) };
         }
     }
@@ -250,21 +251,24 @@ impl<'n, G: Geometry, F: Format, N: Nodes<Word = F::Word>, L: Layout<N>, P: Node
     /// Returns how many slots of a node are in use.
     #[inline(always)]
     pub(super) unsafe fn live(&self, edge: Edge) -> usize {
-        // SAFETY: the caller's promise.
+        // SAFETY: by the contract of `edge`, which is this function's too, the caller is the writer, and the slot is in a
+        // node of the table.
         unsafe { self.record(edge).load(Ordering::Relaxed) as usize }
     }
 
     /// Sets how many slots of a node are in use.
     #[inline(always)]
     pub(super) unsafe fn set_live(&self, edge: Edge, live: usize) {
-        // SAFETY: the caller's promise.
+        // SAFETY: by the contract of `edge`, which is this function's too, the caller is the writer, and the slot is in a
+        // node of the table.
         unsafe { self.record(edge).store(live as u32, Ordering::Relaxed) };
     }
 
     /// Counts slots in.
     #[inline(always)]
     pub(super) unsafe fn add_live(&self, edge: Edge, more: usize) {
-        // SAFETY: the caller's promise.
+        // SAFETY: by the contract of `edge`, which is this function's too, the caller is the writer, and the slot is in a
+        // node of the table.
         let record = unsafe { self.record(edge) };
         record.store(record.load(Ordering::Relaxed) + more as u32, Ordering::Relaxed);
     }
@@ -291,7 +295,8 @@ impl<'n, G: Geometry, F: Format, N: Nodes<Word = F::Word>, L: Layout<N>, P: Node
     /// Retires a node with everything below it, in a loop.
     #[inline(never)]
     pub(super) unsafe fn discard(&self, batch: &mut Retired<'n>, edge: Edge) {
-        // SAFETY: the caller's promise.
+        // SAFETY: by the contract of `edge`, which is this function's too, the caller is the writer, and the slot is in a
+        // node of the table.
         unsafe { self.discard_within::<DEPTH>(batch, edge) };
     }
 
@@ -402,14 +407,16 @@ impl<'n, G: Geometry, F: Format, N: Nodes<Word = F::Word>, L: Layout<N>, P: Node
     /// Decodes a slot as a walker does.
     #[inline(always)]
     pub(super) unsafe fn look(&self, node: NodeAddr, slot: usize, ceiling: u32, at: usize) -> Edge {
-        // SAFETY: the caller's promise.
+        // SAFETY: by the contract of `nearest`, which is this function's too, the caller is pinned, or the writer; the
+        // edge is one of a slot that covers `2^ceiling` bytes around `at`.
         unsafe { L::edge(self.nodes, |word| self.nodes.follow(node, slot * L::WORDS + word), ceiling, at) }
     }
 
     /// Decodes the root slot as a walker does.
     #[inline(always)]
     pub(super) unsafe fn look_root(&self) -> Edge {
-        // SAFETY: the root has as many cells as a slot has words; the caller's promise.
+        // SAFETY: the root has as many cells as a slot has words; by the contract of `nearest`, which is this function's
+        // too, the caller is pinned, or the writer; the edge is one of a slot that covers `2^ceiling` bytes around `at`.
         unsafe { L::edge(self.nodes, |word| F::Word::follow(L::cells(&self.root).add(word)), G::VA_BITS, 0) }
     }
 

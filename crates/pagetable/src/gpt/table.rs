@@ -98,7 +98,7 @@ unsafe impl<'n, G: Geometry, F: Format, N: Nodes<Word = F::Word>, L: Layout<N>, 
         size: PageSize,
         attr: Attr,
     ) -> Result<(), Error> {
-        // SAFETY: the caller's promise.
+        // SAFETY: by the contract of `Table::map` the caller is the only writer, and the batch came from this table.
         unsafe {
             batch.change_late(
                 |batch| self.map_pages(batch, pages, frame, size, attr),
@@ -115,7 +115,7 @@ unsafe impl<'n, G: Geometry, F: Format, N: Nodes<Word = F::Word>, L: Layout<N>, 
         holes: Holes,
         frames: Option<&mut dyn Frames>,
     ) -> Result<usize, Error> {
-        // SAFETY: the caller's promise.
+        // SAFETY: by the contract of `Table::unmap` the caller is the only writer, and the batch came from this table.
         unsafe {
             batch.change_late(
                 |batch| self.unmap_pages(batch, pages, holes, frames),
@@ -132,7 +132,7 @@ unsafe impl<'n, G: Geometry, F: Format, N: Nodes<Word = F::Word>, L: Layout<N>, 
         holes: Holes,
         change: Change,
     ) -> Result<usize, Error> {
-        // SAFETY: the caller's promise.
+        // SAFETY: by the contract of `Table::protect` the caller is the only writer, and the batch came from this table.
         unsafe {
             batch.change_late(
                 |batch| self.protect_pages(batch, pages, holes, change),
@@ -149,7 +149,8 @@ unsafe impl<'n, G: Geometry, F: Format, N: Nodes<Word = F::Word>, L: Layout<N>, 
         attr: Attr,
         known: &mut dyn FnMut(&Flush),
     ) -> Result<Leaf, Error> {
-        // SAFETY: the caller's promise.
+        // SAFETY: by the contract of `Table::replace` the caller is the only writer, and the batch came from this table;
+        // if the format breaks, nothing that runs meanwhile needs the page.
         unsafe {
             batch.change_late(
                 |batch| self.replace_leaf(batch, at, frame, attr, known),
@@ -169,7 +170,8 @@ unsafe impl<'n, G: Geometry, F: Format, N: Nodes<Word = F::Word>, L: Layout<N>, 
         to: PageSize,
         broken: &mut dyn FnMut(&Flush),
     ) -> Result<(), Error> {
-        // SAFETY: the caller's promise.
+        // SAFETY: by the contract of `Table::resize` the caller is the only writer, and the batch came from this table;
+        // if the table breaks, nothing that runs meanwhile needs the pages.
         unsafe {
             batch.change_late(
                 |batch| self.resize_pages(batch, pages, to, broken),
@@ -209,7 +211,8 @@ unsafe impl<'n, G: Geometry, F: Format, N: Nodes<Word = F::Word>, L: Layout<N>, 
     }
 
     unsafe fn dismantle(&mut self, batch: &mut Retired<'n>) {
-        // SAFETY: the caller's promise.
+        // SAFETY: by the contract of `Table::dismantle` the caller is the only writer, and the batch came from this
+        // table, and the table is not used any more.
         unsafe { self.take_apart(batch) }
     }
 }

@@ -97,7 +97,7 @@ impl<'n, G: Geometry, F: Format, N: Nodes<Word = F::Word>, L: Layout<N>, P: Node
     ///
     /// The caller is the only writer, and puts the result in the node's place; so for all that follow.
     pub(super) unsafe fn tune(&self, batch: &mut Retired<'n>, old: Edge, base: usize) -> Edge {
-        // SAFETY: the caller's promise.
+        // SAFETY: by this function's contract the caller is the only writer, and puts the result in the node's place.
         unsafe { self.tune_to(batch, old, base, DEEP) }
     }
 
@@ -105,7 +105,8 @@ impl<'n, G: Geometry, F: Format, N: Nodes<Word = F::Word>, L: Layout<N>, P: Node
     /// bounded: what lies deeper was tuned before and has not changed since.
     #[inline(never)]
     unsafe fn tune_to(&self, batch: &mut Retired<'n>, old: Edge, base: usize, deep: u32) -> Edge {
-        // SAFETY: the caller's promise.
+        // SAFETY: by the contract of `tune`, which is this function's too, the caller is the only writer, and puts the
+        // result in the node's place.
         unsafe {
             if L::TAGGED
                 && old.top() <= Self::LEAF_TOP

@@ -58,7 +58,7 @@ impl<'n, G: Geometry, F: Format, N: Nodes<Word = F::Word>, L: Layout<N>, P: Node
         span: Span,
         visit: &mut impl FnMut(Edge, usize, F::Word) -> ControlFlow<()>,
     ) -> ControlFlow<()> {
-        // SAFETY: the caller's promise.
+        // SAFETY: by this function's contract the caller is pinned, or the writer.
         unsafe {
             let root = self.look_root();
             self.sweep_from(root, span, visit)
@@ -81,7 +81,7 @@ impl<'n, G: Geometry, F: Format, N: Nodes<Word = F::Word>, L: Layout<N>, P: Node
         if edge.is_empty() {
             return ControlFlow::Continue(());
         }
-        // SAFETY: the caller's promise.
+        // SAFETY: by the contract of `sweep`, which is this function's too, the caller is pinned, or the writer.
         unsafe {
             self.sweep_leaves(edge, span, &mut |leaf, base, part| self.sweep_leaf(leaf, base, part, visit))
         }
@@ -174,7 +174,7 @@ impl<'n, G: Geometry, F: Format, N: Nodes<Word = F::Word>, L: Layout<N>, P: Node
     /// Where the subtree says nothing of its region, because all below was unmapped meanwhile, the path is the
     /// subtree's root and its first slot: then a visit passes over what lies below `at`.
     pub(super) unsafe fn enter(&self, way: &mut Way, root: Edge, at: usize) {
-        // SAFETY: the caller's promise.
+        // SAFETY: by the contract of `sweep`, which is this function's too, the caller is pinned, or the writer.
         let Some(witness) = (unsafe { self.follow_to(way, root, at) }) else {
             way.truncate(0);
             way.push(self.nodes, root, 0);
@@ -263,7 +263,7 @@ impl<'n, G: Geometry, F: Format, N: Nodes<Word = F::Word>, L: Layout<N>, P: Node
     /// Returns the first key that a leaf covers.
     #[inline(always)]
     pub(super) unsafe fn base_of(&self, leaf: Edge) -> usize {
-        // SAFETY: the caller's promise.
+        // SAFETY: by the contract of `sweep`, which is this function's too, the caller is pinned, or the writer.
         if L::TAGGED { unsafe { self.tag(leaf.node) } } else { leaf.base }
     }
 

@@ -28,17 +28,18 @@ where
     ///
     /// # Safety
     ///
-    /// The caller is the only writer; so for all that follow.
+    /// The caller is the only writer; so for all that follow, whose spots are buckets of the table, or private.
     #[inline(always)]
     pub(super) unsafe fn head(&self, block: usize) -> Spot {
-        // SAFETY: the caller's promise. In the array a block's bucket is where its first unit is.
+        // SAFETY: by this function's contract the caller is the only writer. In the array a block's bucket is where its
+        // first unit is.
         Self::bucket(unsafe { self.first(self.root(), Self::lead(block)) })
     }
 
     /// Returns the overflow bucket behind a bucket.
     #[inline(always)]
     pub(super) unsafe fn behind(&self, spot: Spot) -> Option<Spot> {
-        // SAFETY: the caller's promise.
+        // SAFETY: by the contract of `head`, which is this function's too, the caller is the only writer.
         let link = unsafe { self.nodes.read(spot.node, spot.at + Self::LINK) };
         (link != F::Word::ZERO).then(|| Spot::node(NodeAddr::new(link.to_usize())))
     }
@@ -46,7 +47,7 @@ where
     /// Makes a bucket lead to an overflow bucket, or to none: every unit to the one of the same number.
     #[inline(always)]
     pub(super) unsafe fn publish_link(&self, spot: Spot, behind: Option<Spot>) {
-        // SAFETY: the caller's promise.
+        // SAFETY: by the contract of `head`, which is this function's too, the caller is the only writer.
         unsafe {
             N::Mode::release();
             for unit in (0..Self::UNITS).map(|unit| unit * Self::UNIT) {
@@ -60,7 +61,7 @@ where
     #[inline(always)]
     pub(super) unsafe fn seek(&self, head: Spot, tag: usize) -> Option<Spot> {
         let mut spot = head;
-        // SAFETY: the caller's promise.
+        // SAFETY: by the contract of `head`, which is this function's too, the caller is the only writer.
         unsafe {
             while self.read_tag(spot) != tag {
                 spot = self.behind(spot)?;
@@ -73,7 +74,7 @@ where
     #[inline(always)]
     pub(super) unsafe fn seek_past(&self, head: Spot, tag: usize) -> Option<(Option<Spot>, Spot)> {
         let (mut before, mut spot) = (None, head);
-        // SAFETY: the caller's promise.
+        // SAFETY: by the contract of `head`, which is this function's too, the caller is the only writer.
         unsafe {
             while self.read_tag(spot) != tag {
                 (before, spot) = (Some(spot), self.behind(spot)?);
@@ -84,7 +85,7 @@ where
 
     /// Tells whether a chain's first bucket may be given to the block of a live `tag` now.
     pub(super) unsafe fn is_free(&self, head: Spot, tag: usize) -> bool {
-        // SAFETY: the caller's promise.
+        // SAFETY: by the contract of `head`, which is this function's too, the caller is the only writer.
         let old = unsafe { self.read_tag(head) };
         old == 0
             || old & Self::DEAD != 0
@@ -94,7 +95,7 @@ where
     /// Tells whether a chain's first bucket was claimed for the block of a live `tag`. If the table has grown since, the block
     /// may have one that was never used.
     unsafe fn is_claimed(&self, head: Spot, tag: usize) -> bool {
-        // SAFETY: the caller's promise.
+        // SAFETY: by the contract of `head`, which is this function's too, the caller is the only writer.
         let old = unsafe { self.read_tag(head) };
         old == 0 || old == Self::flagged(tag, Self::CLAIMED)
     }
@@ -118,7 +119,7 @@ where
         let mut want = 0;
         let mut claim = |block| {
             let tag = Self::tag_of(grain, block);
-            // SAFETY: the caller's promise.
+            // SAFETY: by the contract of `head`, which is this function's too, the caller is the only writer.
             unsafe {
                 let head = self.head(block);
                 if let Some(spot) = self.seek(head, tag) {
@@ -136,7 +137,7 @@ where
         let spare = claimed.and_then(|()| Stock::take(self.nodes, &[Self::NODE], [want]));
         if spare.is_err() {
             for block in first..=last {
-                // SAFETY: the caller's promise.
+                // SAFETY: by the contract of `head`, which is this function's too, the caller is the only writer.
                 unsafe {
                     let head = self.head(block);
                     if self.read_tag(head) == Self::flagged(Self::tag_of(grain, block), Self::CLAIMED) {
@@ -262,13 +263,13 @@ where
 
     /// Stores what another bucket holds in one that no walker can reach, but for its links.
     pub(super) unsafe fn copy_contents(&self, to: Spot, from: Spot) {
-        // SAFETY: the caller's promise.
+        // SAFETY: by the contract of `head`, which is this function's too, the caller is the only writer.
         unsafe { self.copy_words(to, from, 0) };
     }
 
     /// The same in one that no walker can match, but for its tags too.
     pub(super) unsafe fn copy_entries(&self, to: Spot, from: Spot) {
-        // SAFETY: the caller's promise.
+        // SAFETY: by the contract of `head`, which is this function's too, the caller is the only writer.
         unsafe { self.copy_words(to, from, Self::PTE) };
     }
 
@@ -276,7 +277,7 @@ where
     unsafe fn copy_words(&self, to: Spot, from: Spot, first: usize) {
         for (to_unit, from_unit) in Self::units(to).zip(Self::units(from)) {
             for word in first..Self::LINK {
-                // SAFETY: the caller's promise.
+                // SAFETY: by the contract of `head`, which is this function's too, the caller is the only writer.
                 unsafe {
                     self.nodes.store_relaxed(
                         to.node,
@@ -319,7 +320,7 @@ where
     pub(super) unsafe fn wipe(&self, spot: Spot) {
         for unit in Self::units(spot) {
             for word in 0..Self::LINK {
-                // SAFETY: the caller's promise.
+                // SAFETY: by the contract of `head`, which is this function's too, the caller is the only writer.
                 unsafe { self.nodes.store_relaxed(spot.node, unit + word, F::Word::ZERO) };
             }
         }
@@ -334,7 +335,7 @@ where
 
     /// Takes the empty buckets out of the chain that begins at `head`.
     pub(super) unsafe fn tidy(&self, batch: &mut Retired<'n>, head: Spot) {
-        // SAFETY: the caller's promise.
+        // SAFETY: by the contract of `head`, which is this function's too, the caller is the only writer.
         unsafe {
             let mut before = head;
             while let Some(spot) = self.behind(before) {
@@ -352,7 +353,7 @@ where
 
     /// Takes an empty bucket out of its chain: the first one, or the one behind `before`.
     pub(super) unsafe fn take_out(&self, batch: &mut Retired<'n>, before: Option<Spot>, spot: Spot) {
-        // SAFETY: the caller's promise.
+        // SAFETY: by the contract of `head`, which is this function's too, the caller is the only writer.
         unsafe {
             self.leave(Self::untag(self.read_tag(spot)).0);
             if let Some(before) = before {
@@ -385,7 +386,8 @@ where
 
     /// Hands an overflow bucket over to which no word leads any more.
     pub(super) unsafe fn retire(&self, batch: &mut Retired<'n>, node: NodeAddr) {
-        // SAFETY: the caller's promise. The node has a tag, so it is not clean.
+        // SAFETY: by the contract of `head`, which is this function's too, the caller is the only writer. The node has a
+        // tag, so it is not clean.
         unsafe { batch.push_sized(self.nodes, node, Self::NODE, false) };
         self.count_node(-1);
     }

@@ -179,7 +179,7 @@ where
         if Self::FOLDED {
             return Self::ENTRIES;
         }
-        // SAFETY: the caller's promise.
+        // SAFETY: by this function's contract the caller is pinned, or the writer.
         let mask = unsafe { self.nodes.follow(NodeAddr::new(root), 0) }.to_usize();
         (mask & Self::ENTRY).count_ones()
     }
@@ -189,7 +189,7 @@ where
         if Self::FOLDED {
             return (1 << Self::SEGMENT) >> (entry & LOG);
         }
-        // SAFETY: the caller's promise.
+        // SAFETY: by the contract of `entries`, which is this function's too, the caller is pinned, or the writer.
         let mask = unsafe { self.nodes.follow(NodeAddr::new(root), 0) }.to_usize();
         (mask >> Self::WITHIN) + 1
     }
@@ -202,7 +202,7 @@ where
     /// Loads an entry of a root's directory as a walker does. The directory has the entry.
     #[inline(always)]
     pub(super) unsafe fn entry(&self, root: usize, index: usize) -> usize {
-        // SAFETY: the caller's promise.
+        // SAFETY: by the contract of `entries`, which is this function's too, the caller is pinned, or the writer.
         unsafe { self.nodes.follow(NodeAddr::new(root), Self::HEADER + index) }.to_usize()
     }
 
@@ -247,7 +247,7 @@ where
         if joined == heads {
             return None;
         }
-        // SAFETY: the caller's promise.
+        // SAFETY: by the contract of `entries`, which is this function's too, the caller is pinned, or the writer.
         unsafe { self.find_joined(key, joined, heads) }
     }
 
@@ -272,7 +272,7 @@ where
     ///
     /// The caller is the only writer; so for all that follow.
     pub(super) unsafe fn link(&self, head: Spot, key: usize, spot: Spot) {
-        // SAFETY: the caller's promise.
+        // SAFETY: by this function's contract the caller is the only writer.
         unsafe {
             // Where chains have an end in common, a bucket joins that, so that they still have all of it in common.
             let [one, other] = self.joined(key).unwrap_or([head; 2]);
@@ -286,7 +286,7 @@ where
 
     /// Makes nothing lead to the overflow bucket behind `before`. Walkers that are in it still find their way on.
     pub(super) unsafe fn lead_past(&self, before: Spot, spot: Spot) {
-        // SAFETY: the caller's promise.
+        // SAFETY: by the contract of `link`, which is this function's too, the caller is the only writer.
         unsafe {
             let behind = self.behind(spot);
             let key = Self::key_of(self.read_tag(spot));
@@ -322,7 +322,7 @@ where
     ///
     /// The caller is pinned, or the writer.
     pub(super) unsafe fn leads_to(&self, head: Spot, tag: usize) -> bool {
-        // SAFETY: the caller's promise.
+        // SAFETY: by this function's contract the caller is pinned, or the writer.
         LOAD == 0 || Self::bucket(unsafe { self.first(self.root(), Self::key_of(tag)) }) == head
     }
 
@@ -333,7 +333,7 @@ where
     /// The caller is the only writer, and the batch came from this table; so for all that follow.
     #[inline]
     pub(super) unsafe fn adapt(&self, batch: &mut Retired<'n>, changed: usize) {
-        // SAFETY: the caller's promise.
+        // SAFETY: by this function's contract the caller is the only writer, and the batch came from this table.
         unsafe { self.adapt_to(batch, self.blocks(), changed, true) }
     }
 
@@ -344,7 +344,8 @@ where
     pub(super) unsafe fn make_room(&self, batch: &mut Retired<'n>, more: usize) {
         // One block more or less can wait.
         if more > 1 {
-            // SAFETY: the caller's promise.
+            // SAFETY: by the contract of `adapt`, which is this function's too, the caller is the only writer, and the
+            // batch came from this table.
             unsafe { self.adapt_to(batch, self.blocks().saturating_add(more), more, false) };
         }
     }
@@ -352,7 +353,8 @@ where
     #[inline(always)]
     unsafe fn adapt_to(&self, batch: &mut Retired<'n>, blocks: usize, changed: usize, may_merge: bool) {
         if LOAD > 0 && self.must_adapt(blocks, may_merge) {
-            // SAFETY: the caller's promise.
+            // SAFETY: by the contract of `adapt`, which is this function's too, the caller is the only writer, and the
+            // batch came from this table.
             unsafe { self.adapt_slowly(batch, blocks, changed, may_merge) };
         }
     }
@@ -382,7 +384,8 @@ where
     unsafe fn adapt_slowly(&self, batch: &mut Retired<'n>, blocks: usize, changed: usize, may_merge: bool) {
         for _ in 0..changed.max(1) {
             let heads = self.buckets();
-            // SAFETY: the caller's promise.
+            // SAFETY: by the contract of `adapt`, which is this function's too, the caller is the only writer, and the
+            // batch came from this table.
             let goes_on = unsafe {
                 if self.growth.joined.load(Ordering::Relaxed) < heads {
                     self.unzip(batch, STEPS);
@@ -442,7 +445,8 @@ where
     /// visit relies on it. It has `2^short` times fewer first buckets than others.
     unsafe fn publish_segment(&self, first: usize, apart: usize, segment: NodeAddr, short: usize) {
         let root = self.root();
-        // SAFETY: the caller's promise.
+        // SAFETY: by the contract of `adapt`, which is this function's too, the caller is the only writer, and the batch
+        // came from this table.
         unsafe {
             for index in (first..1 << self.entries(root)).step_by(apart >> Self::SEGMENT) {
                 let entry = F::Word::from_usize(segment.get() | if Self::FOLDED { short } else { 0 });
@@ -468,7 +472,8 @@ where
 
     /// Doubles the directory if it has no entry for segment `number`, and tells whether it has one now.
     unsafe fn widen(&self, batch: &mut Retired<'n>, number: usize) -> bool {
-        // SAFETY: the caller's promise.
+        // SAFETY: by the contract of `adapt`, which is this function's too, the caller is the only writer, and the batch
+        // came from this table.
         unsafe {
             let entries = self.entries(self.root());
             number < 1 << entries || self.copy_directory(batch, entries + 1)
@@ -477,7 +482,8 @@ where
 
     /// Halves the directory if a quarter of it would do for so many segments.
     unsafe fn narrow(&self, batch: &mut Retired<'n>, segments: usize) {
-        // SAFETY: the caller's promise. Without memory the directory stays as it is.
+        // SAFETY: by the contract of `adapt`, which is this function's too, the caller is the only writer, and the batch
+        // came from this table. Without memory the directory stays as it is.
         unsafe {
             let entries = self.entries(self.root());
             if !Self::FOLDED && segments << 2 <= 1 << entries {
@@ -555,14 +561,16 @@ where
     unsafe fn give_array(&self, array: NodeAddr, words: usize) {
         self.count_array(-1, words);
         let freed = Freed::new(self.nodes.held(), 0);
-        // SAFETY: the caller's promise.
+        // SAFETY: by the contract of `adapt`, which is this function's too, the caller is the only writer, and the batch
+        // came from this table.
         unsafe { self.nodes.free(array, true) };
         freed.done();
     }
 
     /// Hands an array over to which no word leads any more.
     unsafe fn retire_array(&self, batch: &mut Retired<'n>, array: NodeAddr, words: usize) {
-        // SAFETY: the caller's promise.
+        // SAFETY: by the contract of `adapt`, which is this function's too, the caller is the only writer, and the batch
+        // came from this table.
         unsafe { batch.push(array, false) };
         self.count_array(-1, words);
     }

@@ -102,7 +102,7 @@ where
         size: PageSize,
         attr: Attr,
     ) -> Result<(), Error> {
-        // SAFETY: the caller's promise.
+        // SAFETY: by the contract of `Table::map` the caller is the only writer, and the batch came from this table.
         unsafe {
             batch.change(|batch| self.map_pages(batch, pages, frame, size, attr), |batch| self.mend(batch))
         }
@@ -116,7 +116,7 @@ where
         holes: Holes,
         frames: Option<&mut dyn Frames>,
     ) -> Result<usize, Error> {
-        // SAFETY: the caller's promise.
+        // SAFETY: by the contract of `Table::unmap` the caller is the only writer, and the batch came from this table.
         unsafe {
             batch.change(|batch| self.unmap_pages(batch, pages, holes, frames), |batch| self.mend(batch))
         }
@@ -130,7 +130,7 @@ where
         holes: Holes,
         change: Change,
     ) -> Result<usize, Error> {
-        // SAFETY: the caller's promise.
+        // SAFETY: by the contract of `Table::protect` the caller is the only writer, and the batch came from this table.
         unsafe {
             batch.change(|batch| self.protect_pages(batch, pages, holes, change), |batch| self.mend(batch))
         }
@@ -144,7 +144,8 @@ where
         attr: Attr,
         known: &mut dyn FnMut(&Flush),
     ) -> Result<Leaf, Error> {
-        // SAFETY: the caller's promise.
+        // SAFETY: by the contract of `Table::replace` the caller is the only writer, and the batch came from this table;
+        // if the format breaks, nothing that runs meanwhile needs the page.
         unsafe {
             batch.change(|batch| self.replace_leaf(batch, at, frame, attr, known), |batch| self.mend(batch))
         }
@@ -161,7 +162,8 @@ where
         to: PageSize,
         broken: &mut dyn FnMut(&Flush),
     ) -> Result<(), Error> {
-        // SAFETY: the caller's promise.
+        // SAFETY: by the contract of `Table::resize` the caller is the only writer, and the batch came from this table;
+        // if the table breaks, nothing that runs meanwhile needs the pages.
         unsafe { batch.change(|batch| self.resize_pages(batch, pages, to, broken), |batch| self.mend(batch)) }
     }
 
@@ -186,7 +188,8 @@ where
     }
 
     unsafe fn dismantle(&mut self, batch: &mut Retired<'n>) {
-        // SAFETY: the caller's promise.
+        // SAFETY: by the contract of `Table::dismantle` the caller is the only writer, and the batch came from this
+        // table, and the table is not used any more.
         unsafe { self.take_apart(batch) }
     }
 }

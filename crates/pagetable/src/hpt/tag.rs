@@ -126,7 +126,7 @@ where
     /// The unit is in the table, or was when the caller was already pinned.
     #[inline(always)]
     pub(super) unsafe fn follow_tag(&self, spot: Spot) -> usize {
-        // SAFETY: the caller's promise.
+        // SAFETY: by this function's contract the unit is in the table, or was when the caller was already pinned.
         unsafe {
             if Self::TAG == 1 {
                 return self.nodes.follow(spot.node, spot.at).to_usize();
@@ -148,7 +148,7 @@ where
     /// The caller is the only writer, and the bucket is in the table; so for all that follow.
     #[inline(always)]
     pub(super) unsafe fn read_tag(&self, spot: Spot) -> usize {
-        // SAFETY: the caller's promise.
+        // SAFETY: by this function's contract the caller is the only writer, and the bucket is in the table.
         unsafe {
             let low = self.nodes.read(spot.node, spot.at).to_usize();
             if Self::TAG == 1 {
@@ -163,7 +163,8 @@ where
     /// half with the flags last.
     #[inline(always)]
     pub(super) unsafe fn publish_tag(&self, spot: Spot, tag: usize) {
-        // SAFETY: the caller's promise.
+        // SAFETY: by the contract of `read_tag`, which is this function's too, the caller is the only writer, and the
+        // bucket is in the table.
         unsafe {
             if Self::TAG > 1 {
                 self.nodes.store_relaxed(spot.node, spot.at, F::Word::from_usize(tag));
@@ -179,7 +180,8 @@ where
 
     /// Changes nothing but the flags of a bucket's tags.
     pub(super) unsafe fn reflag(&self, spot: Spot, flag: usize) {
-        // SAFETY: the caller's promise.
+        // SAFETY: by the contract of `read_tag`, which is this function's too, the caller is the only writer, and the
+        // bucket is in the table.
         unsafe { self.publish_tag(spot, Self::flagged(self.read_tag(spot), flag)) };
     }
 }

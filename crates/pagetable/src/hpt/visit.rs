@@ -62,7 +62,8 @@ where
     ) -> ControlFlow<()> {
         let (first, last) = Self::blocks_of(0, pages);
         let _still = (!N::Mode::SHARED).then(|| Still::new(&self.visits));
-        // SAFETY: the caller's promise. Looking a block up costs about as much as reading a bucket.
+        // SAFETY: by this function's contract the caller is pinned, or the writer, as it says. Looking a block up costs
+        // about as much as reading a bucket.
         unsafe {
             if last - first < self.buckets() {
                 self.visit_blocks(pages, visitor, &mut visit)
@@ -84,7 +85,8 @@ where
         for grain in (0..Self::GRAINS).filter(|grain| grains >> grain & 1 != 0) {
             let (first, last) = Self::blocks_of(grain, pages);
             for block in first..=last {
-                // SAFETY: the caller's promise.
+                // SAFETY: by the contract of `parts`, which is this function's too, the caller is pinned, or the writer,
+                // as it says.
                 unsafe {
                     let found = if let Visitor::Walker = visitor {
                         self.follow(grain, Self::lead(block)).map(|spot| (None, spot))
@@ -172,7 +174,8 @@ where
     /// Returns the root, and the entry of its directory whose index is the first bits of `place`, the first of them lowest.
     unsafe fn entry_at(&self, place: u32) -> (usize, usize) {
         let root = self.root();
-        // SAFETY: the caller's promise.
+        // SAFETY: by the contract of `parts`, which is this function's too, the caller is pinned, or the writer, as it
+        // says.
         unsafe {
             let index = place.reverse_bits() as usize & ((1 << self.entries(root)) - 1);
             (root, self.entry(root, index))
@@ -210,7 +213,8 @@ where
     ) -> ControlFlow<()> {
         let mut spot = Some(head);
         while let Some(here) = spot {
-            // SAFETY: the caller's promise.
+            // SAFETY: by the contract of `parts`, which is this function's too, the caller is pinned, or the writer, as
+            // it says.
             unsafe {
                 let tag = self.follow_tag(here);
                 if tag & Self::LIVE != 0 && (here == head || self.leads_to(head, tag)) {

@@ -35,7 +35,7 @@ where
     /// The caller is pinned, or the writer; so for all that follow.
     #[inline(always)]
     pub(super) unsafe fn find(&self, at: VirtAddr) -> Option<Leaf> {
-        // SAFETY: the caller's promise.
+        // SAFETY: by this function's contract the caller is pinned, or the writer.
         unsafe { self.find_with(at, Self::leaf_of) }
     }
 
@@ -89,7 +89,7 @@ where
         at: VirtAddr,
         decode: impl Fn(F::Word, PageSize, VirtAddr) -> T,
     ) -> Option<T> {
-        // SAFETY: the caller's promise.
+        // SAFETY: by the contract of `find_with`, which is this function's too, the caller is pinned, or the writer.
         unsafe {
             if let Some(unit) = self.follow_chain(first, wanted) {
                 let (word, size) = self.load(unit, 0, at);
@@ -116,7 +116,7 @@ where
         if is_only && !Self::TURNS {
             return None;
         }
-        // SAFETY: the caller's promise.
+        // SAFETY: by the contract of `find_with`, which is this function's too, the caller is pinned, or the writer.
         unsafe { self.find_slowly(at, decode) }
     }
 
@@ -127,7 +127,7 @@ where
         at: VirtAddr,
         decode: impl Fn(F::Word, PageSize, VirtAddr) -> T,
     ) -> Option<T> {
-        // SAFETY: the caller's promise.
+        // SAFETY: by the contract of `find_with`, which is this function's too, the caller is pinned, or the writer.
         unsafe {
             if Self::TURNS
                 && let Some(unit) = self.follow(0, Self::key(0, at))
@@ -155,7 +155,7 @@ where
             if before == 0 {
                 return Self::NOTHING;
             }
-            // SAFETY: the caller's promise.
+            // SAFETY: by the contract of `find_with`, which is this function's too, the caller is pinned, or the writer.
             let found = unsafe { self.find_grains(at, before) };
             // A split puts small leaves where we had looked, counts, and takes away the large one before we look
             // there.
@@ -174,7 +174,7 @@ where
             if grain == 0 && !N::Mode::SHARED || grain > 0 && grains >> grain & 1 == 0 {
                 continue;
             }
-            // SAFETY: the caller's promise.
+            // SAFETY: by the contract of `find_with`, which is this function's too, the caller is pinned, or the writer.
             unsafe {
                 if let Some(unit) = self.follow(grain, Self::key(grain, at)) {
                     let found = self.load(unit, grain, at);
@@ -212,7 +212,7 @@ where
     pub(super) unsafe fn follow(&self, grain: usize, key: usize) -> Option<Spot> {
         let wanted = Self::tag(grain, key);
         loop {
-            // SAFETY: the caller's promise.
+            // SAFETY: by the contract of `find_with`, which is this function's too, the caller is pinned, or the writer.
             unsafe {
                 let first = self.first(self.root(), key);
                 let before = if Self::TURNS { self.version(first.node) } else { 0 };
@@ -249,7 +249,7 @@ where
     /// Returns the unit behind a unit, in an overflow bucket.
     #[inline(always)]
     pub(super) unsafe fn follow_link(&self, spot: Spot) -> Option<Spot> {
-        // SAFETY: the caller's promise.
+        // SAFETY: by the contract of `find_with`, which is this function's too, the caller is pinned, or the writer.
         let link = unsafe { self.nodes.follow(spot.node, spot.at + Self::LINK) };
         // It has the same number there.
         let at = if Self::UNITS == 1 { 0 } else { spot.at & (Self::STRIDE - 1) };

@@ -110,7 +110,7 @@ impl<'n, G: Radix, F: Format, N: Nodes<Word = F::Word>> Mpt<'n, G, F, N> {
     ///
     /// As for [`find`](Self::find).
     pub(super) unsafe fn stale(&self, pages: Pages) -> Pages {
-        // SAFETY: the caller's promise.
+        // SAFETY: the contract of `find` is this function's.
         stale::<G, F>(pages, |page| unsafe { self.find(page.address(G::BASE)) }.map(|leaf| leaf.size))
     }
 }

@@ -294,7 +294,7 @@ impl<'n, G: Radix, F: Format, N: Nodes<Word = F::Word>> Cursor<'_, 'n, G, F, N> 
             return Ok(leaf);
         }
         let at = self.at();
-        // SAFETY: as in `map`, and the caller's promise.
+        // SAFETY: the contract of `Writer::replace_breaking` is this function's.
         self.anew(|table, batch| unsafe { table.replace_slow(batch, at, frame, attr, known) })
     }
 
@@ -373,7 +373,7 @@ impl<'n, G: Radix, F: Format, N: Nodes<Word = F::Word>> Cursor<'_, 'n, G, F, N> 
     /// As for [`Retired::reclaim`].
     #[inline]
     pub unsafe fn complete(&mut self) {
-        // SAFETY: the caller's promise.
+        // SAFETY: the contract of `Retired::reclaim` is this function's.
         unsafe { self.batch.complete() };
     }
 

@@ -129,7 +129,8 @@ impl<'n, G: Radix, F: Format, N: Nodes<Word = F::Word>> Mpt<'n, G, F, N> {
     ) {
         let (last, slots, cover) = (level + 1 == Self::LEVELS, Self::slots(level), Self::slot_pages(level));
         if last && !Self::REPLICATED {
-            // SAFETY: the caller's promise.
+            // SAFETY: by this function's contract the caller is the only writer of both tables, in which the nodes are of
+            // `level`; the other one is empty; the stock has as many nodes as there are.
             return unsafe { self.fork_last(copy, batch, (from, to), first, calls) };
         }
         let shift = Self::part_shift(level);
@@ -372,7 +373,8 @@ impl<'n, G: Radix, F: Format, N: Nodes<Word = F::Word>> Mpt<'n, G, F, N> {
         mut old: F::Word,
         last: bool,
     ) -> bool {
-        // SAFETY: the caller's promise.
+        // SAFETY: by this function's contract the cells are those of the nodes, live, and the caller is their only writer
+        // but hardware; `slot` is within them.
         unsafe {
             let (here, there) = (here.add(slot), there.add(slot));
             let mut word = Self::without(old, FORGOTTEN, last);

@@ -39,7 +39,8 @@ impl<'n, G: Radix, F: Format, N: Nodes<Word = F::Word>> Mpt<'n, G, F, N> {
     /// Returns the leaf that maps `at`.
     #[inline(always)]
     pub(super) unsafe fn leaf_at(&self, spot: Spot, at: VirtAddr) -> Option<Leaf> {
-        // SAFETY: the caller's promise.
+        // SAFETY: by the contract of `spot`, which is this function's too, the caller is the only writer, and `at` is in
+        // the space.
         let (word, _) = unsafe { self.word_at(spot, at) };
         let is_leaf = F::is_leaf(word, spot.level + 1 == Self::LEVELS);
         // SAFETY: as above.

@@ -44,7 +44,7 @@ impl<'n, G: Radix, F: Format, N: Nodes<Word = F::Word>> Mpt<'n, G, F, N> {
     /// As for [`word_at`](Self::word_at).
     #[inline(always)]
     pub(super) unsafe fn entry_at(&self, spot: Spot, at: VirtAddr) -> Entry {
-        // SAFETY: the caller's promise.
+        // SAFETY: the contract of `word_at` is this function's.
         let (word, _) = unsafe { self.word_at(spot, at) };
         // SAFETY: as above.
         unsafe { self.entry_in(spot.node, word, spot.level, at) }
@@ -194,7 +194,7 @@ impl<'n, G: Radix, F: Format, N: Nodes<Word = F::Word>> Mpt<'n, G, F, N> {
         if level + 1 < Self::LEVELS {
             return 0;
         }
-        // SAFETY: the caller's promise.
+        // SAFETY: by this function's contract the caller is the only writer, and the slots are in the node.
         let is_mark =
             |slot: &usize| Self::is_mark(unsafe { self.read(node, Self::place(level, index + slot)) }, level);
         (0..slots).filter(is_mark).count()

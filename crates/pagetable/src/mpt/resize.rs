@@ -220,7 +220,8 @@ impl<'n, G: Radix, F: Format, N: Nodes<Word = F::Word>> Mpt<'n, G, F, N> {
     ) {
         let &Remade { node, level, index, at, to, .. } = part;
         let place = Self::place(level, index);
-        // SAFETY: the caller's promise. (There is but one slot: the others are for `remake_run`.)
+        // SAFETY: by the contract of `resize_pages`, which is this function's too, the caller is the only writer, and the
+        // batch came from this table. (There is but one slot: the others are for `remake_run`.)
         unsafe {
             let cell = self.cell(node, place);
             let mut old = F::Word::follow(cell);
@@ -260,7 +261,8 @@ impl<'n, G: Radix, F: Format, N: Nodes<Word = F::Word>> Mpt<'n, G, F, N> {
         // The slots of one larger page hold the same word.
         let alike = slots == 1 || leaf.size > to;
         let mut broke = F::Word::ZERO;
-        // SAFETY: the caller's promise.
+        // SAFETY: by the contract of `resize_pages`, which is this function's too, the caller is the only writer, and the
+        // batch came from this table.
         let settle = || unsafe {
             self.settle_pair(node, level, index);
             self.settle_pair(node, level, index + slots - 1);

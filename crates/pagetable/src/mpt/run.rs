@@ -41,7 +41,8 @@ impl<'n, G: Radix, F: Format, N: Nodes<Word = F::Word>> Mpt<'n, G, F, N> {
     pub(super) unsafe fn leaf_in(&self, node: NodeAddr, word: F::Word, level: usize, at: VirtAddr) -> Leaf {
         let leaf = Self::leaf(word, level, at);
         if Self::RUNS && leaf.size > Self::slot_size(level) {
-            // SAFETY: the caller's promise.
+            // SAFETY: by this function's contract the caller is pinned or the writer; the walk for `at` ends with the
+            // word in the node, which is of `level`.
             return unsafe { self.whole(node, level, leaf) };
         }
         leaf
@@ -55,7 +56,7 @@ impl<'n, G: Radix, F: Format, N: Nodes<Word = F::Word>> Mpt<'n, G, F, N> {
     #[inline(always)]
     pub(super) unsafe fn entry_in(&self, node: NodeAddr, word: F::Word, level: usize, at: VirtAddr) -> Entry {
         match Self::entry(word, level, at) {
-            // SAFETY: the caller's promise.
+            // SAFETY: the contract of `leaf_in` is this function's.
             Entry::Leaf(leaf) if Self::RUNS && leaf.size > Self::slot_size(level) => unsafe {
                 Entry::Leaf(self.whole(node, level, leaf))
             },
@@ -110,7 +111,8 @@ impl<'n, G: Radix, F: Format, N: Nodes<Word = F::Word>> Mpt<'n, G, F, N> {
         batch.touch(change.scope(), G::SPACE.pages_of(&leaf));
         for index in first..first + Self::slots_of(level, leaf) {
             let place = Self::place(level, index);
-            // SAFETY: the caller's promise.
+            // SAFETY: by this function's contract the caller is the only writer, the batch came from this table, and the
+            // walk for the leaf ends in `spot`.
             let old = unsafe {
                 self.amend(node, place, self.read(node, place), |word| F::change(word, change, last))
             };
@@ -135,7 +137,8 @@ impl<'n, G: Radix, F: Format, N: Nodes<Word = F::Word>> Mpt<'n, G, F, N> {
     ) {
         let mut olds = [F::Word::ZERO; MOST];
         let olds = &mut olds[..part.slots];
-        // SAFETY: the caller's promise.
+        // SAFETY: by this function's contract the caller is the only writer, the batch came from this table, and the
+        // stock has the nodes that are missing.
         unsafe {
             if F::BREAK {
                 self.break_run(batch, stock, part, leaf, olds, known);

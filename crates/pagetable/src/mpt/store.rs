@@ -31,14 +31,16 @@ impl<G: Radix, F: Format, N: Nodes<Word = F::Word>> Mpt<'_, G, F, N> {
     /// and the caller is its only writer but hardware.
     #[inline(always)]
     pub(super) unsafe fn cell(&self, node: NodeAddr, place: usize) -> *const <F::Word as Word>::Cell {
-        // SAFETY: the caller's promise.
+        // SAFETY: by this function's contract the node is in the table, or retired and not reclaimed, or new, and the
+        // place within it, and the caller is its only writer but hardware.
         unsafe { self.nodes.at(node).add(place) }
     }
 
     /// Reads a word.
     #[inline(always)]
     pub(super) unsafe fn read(&self, node: NodeAddr, place: usize) -> F::Word {
-        // SAFETY: the caller's promise.
+        // SAFETY: by the contract of `cell`, which is this function's too, the node is in the table, or retired and not
+        // reclaimed, or new, and the place within it, and the caller is its only writer but hardware.
         unsafe {
             if walked::<F>() { F::Word::follow(self.cell(node, place)) } else { self.nodes.read(node, place) }
         }
@@ -47,7 +49,8 @@ impl<G: Radix, F: Format, N: Nodes<Word = F::Word>> Mpt<'_, G, F, N> {
     /// Stores a word that leads nowhere, or into a node that no walker can reach yet.
     #[inline(always)]
     pub(super) unsafe fn store_relaxed(&self, node: NodeAddr, place: usize, word: F::Word) {
-        // SAFETY: the caller's promise.
+        // SAFETY: by the contract of `cell`, which is this function's too, the node is in the table, or retired and not
+        // reclaimed, or new, and the place within it, and the caller is its only writer but hardware.
         unsafe {
             if walked::<F>() {
                 F::Word::store_relaxed(self.cell(node, place), word);
@@ -61,7 +64,8 @@ impl<G: Radix, F: Format, N: Nodes<Word = F::Word>> Mpt<'_, G, F, N> {
     /// Stores a word that leads to something complete.
     #[inline(always)]
     pub(super) unsafe fn publish(&self, node: NodeAddr, place: usize, word: F::Word) {
-        // SAFETY: the caller's promise.
+        // SAFETY: by the contract of `cell`, which is this function's too, the node is in the table, or retired and not
+        // reclaimed, or new, and the place within it, and the caller is its only writer but hardware.
         unsafe {
             if walked::<F>() {
                 F::Word::publish(self.cell(node, place), word);
@@ -76,7 +80,8 @@ impl<G: Radix, F: Format, N: Nodes<Word = F::Word>> Mpt<'_, G, F, N> {
     /// Stores a word that hardware may write meanwhile, and returns what it replaced.
     #[inline(always)]
     pub(super) unsafe fn swap(&self, node: NodeAddr, place: usize, word: F::Word) -> F::Word {
-        // SAFETY: the caller's promise.
+        // SAFETY: by the contract of `cell`, which is this function's too, the node is in the table, or retired and not
+        // reclaimed, or new, and the place within it, and the caller is its only writer but hardware.
         let old = unsafe { F::Word::swap(self.cell(node, place), word) };
         self.exchanged(node, place, old, word);
         old
@@ -93,7 +98,8 @@ impl<G: Radix, F: Format, N: Nodes<Word = F::Word>> Mpt<'_, G, F, N> {
     /// store.
     #[inline(always)]
     pub(super) unsafe fn take(&self, node: NodeAddr, place: usize, seen: F::Word) -> F::Word {
-        // SAFETY: the caller's promise.
+        // SAFETY: by the contract of `cell`, which is this function's too, the node is in the table, or retired and not
+        // reclaimed, or new, and the place within it, and the caller is its only writer but hardware.
         unsafe {
             if Self::NOTED_BESIDE {
                 return self.swap(node, place, F::Word::ZERO);
@@ -113,7 +119,8 @@ impl<G: Radix, F: Format, N: Nodes<Word = F::Word>> Mpt<'_, G, F, N> {
         seen: F::Word,
         new: F::Word,
     ) -> F::Word {
-        // SAFETY: the caller's promise.
+        // SAFETY: by the contract of `cell`, which is this function's too, the node is in the table, or retired and not
+        // reclaimed, or new, and the place within it, and the caller is its only writer but hardware.
         unsafe {
             if Self::NOTED_BESIDE {
                 return self.swap(node, place, new);
@@ -133,7 +140,8 @@ impl<G: Radix, F: Format, N: Nodes<Word = F::Word>> Mpt<'_, G, F, N> {
         mut seen: F::Word,
         change: impl Fn(F::Word) -> F::Word,
     ) -> F::Word {
-        // SAFETY: the caller's promise.
+        // SAFETY: by the contract of `cell`, which is this function's too, the node is in the table, or retired and not
+        // reclaimed, or new, and the place within it, and the caller is its only writer but hardware.
         unsafe {
             if Self::NOTED_BESIDE {
                 // Hardware sets bits alone, each once: it remains a leaf.

@@ -114,7 +114,7 @@ unsafe impl<'n, G: Radix, F: Format, N: Nodes<Word = F::Word>> Table<'n> for Mpt
         size: PageSize,
         attr: Attr,
     ) -> Result<(), Error> {
-        // SAFETY: the caller's promise.
+        // SAFETY: by the contract of `Table::map` the caller is the only writer, and the batch came from this table.
         unsafe {
             if size == G::BASE
                 && let Some(slot) = self.slot_of(pages)
@@ -135,7 +135,7 @@ unsafe impl<'n, G: Radix, F: Format, N: Nodes<Word = F::Word>> Table<'n> for Mpt
         holes: Holes,
         frames: Option<&mut dyn Frames>,
     ) -> Result<usize, Error> {
-        // SAFETY: the caller's promise.
+        // SAFETY: by the contract of `Table::unmap` the caller is the only writer, and the batch came from this table.
         unsafe {
             if frames.is_none()
                 && let Some(slot) = self.slot_of(pages)
@@ -156,7 +156,7 @@ unsafe impl<'n, G: Radix, F: Format, N: Nodes<Word = F::Word>> Table<'n> for Mpt
         holes: Holes,
         change: Change,
     ) -> Result<usize, Error> {
-        // SAFETY: the caller's promise.
+        // SAFETY: by the contract of `Table::protect` the caller is the only writer, and the batch came from this table.
         unsafe {
             if let Some(slot) = self.slot_of(pages)
                 && let Some((_, stale)) = slot.protect(change)
@@ -177,7 +177,8 @@ unsafe impl<'n, G: Radix, F: Format, N: Nodes<Word = F::Word>> Table<'n> for Mpt
         attr: Attr,
         known: &mut dyn FnMut(&Flush),
     ) -> Result<Leaf, Error> {
-        // SAFETY: the caller's promise.
+        // SAFETY: by the contract of `Table::replace` the caller is the only writer, and the batch came from this table;
+        // if the format breaks, nothing that runs meanwhile needs the page.
         unsafe {
             if let Some(slot) = self.small_slot(at.vpn(G::BASE))
                 && let Some((leaf, stale)) = Encoded::new(attr).and_then(|attr| slot.replace(frame, attr))
@@ -219,7 +220,8 @@ unsafe impl<'n, G: Radix, F: Format, N: Nodes<Word = F::Word>> Table<'n> for Mpt
         to: PageSize,
         known: &mut dyn FnMut(&Flush),
     ) -> Result<(), Error> {
-        // SAFETY: the caller's promise.
+        // SAFETY: by the contract of `Table::resize` the caller is the only writer, and the batch came from this table;
+        // if the table breaks, nothing that runs meanwhile needs the pages.
         unsafe { batch.change(|batch| self.resize_pages(batch, pages, to, known), |batch| self.mend(batch)) }
     }
 
@@ -228,7 +230,8 @@ unsafe impl<'n, G: Radix, F: Format, N: Nodes<Word = F::Word>> Table<'n> for Mpt
     }
 
     unsafe fn dismantle(&mut self, batch: &mut Retired<'n>) {
-        // SAFETY: the caller's promise.
+        // SAFETY: by the contract of `Table::dismantle` the caller is the only writer, and the batch came from this
+        // table, and the table is not used any more.
         unsafe { self.take_apart(batch) }
     }
 }
@@ -240,13 +243,14 @@ unsafe impl<'n, G: Radix, F: Format, N: Nodes<Word = F::Word, Mode = Solo>> Priv
 /// What a single page is not: functions of their own, so that a change of one page is small enough to be inlined. What may
 /// unwind is mended.
 impl<'n, G: Radix, F: Format, N: Nodes<Word = F::Word>> Mpt<'n, G, F, N> {
+    /// Returns the slot of a page in its last-level node, if `pages` is that page.
+    ///
     /// # Safety
     ///
     /// The caller is the only writer, and the batch came from this table; so for the functions beside it.
-    /// Returns the slot of a page in its last-level node, if `pages` is that page.
     #[inline(always)]
     unsafe fn slot_of(&self, pages: Pages) -> Option<Slot<'_, 'n, G, F, N>> {
-        // SAFETY: the caller's promise.
+        // SAFETY: by this function's contract the caller is the only writer, and the batch came from this table.
         if pages.first() == pages.last() { unsafe { self.small_slot(pages.first()) } } else { None }
     }
 
@@ -259,7 +263,8 @@ impl<'n, G: Radix, F: Format, N: Nodes<Word = F::Word>> Mpt<'n, G, F, N> {
         attr: Attr,
         known: &mut dyn FnMut(&Flush),
     ) -> Result<Leaf, Error> {
-        // SAFETY: the caller's promise.
+        // SAFETY: by the contract of `slot_of`, which is this function's too, the caller is the only writer, and the
+        // batch came from this table.
         unsafe {
             batch.change(|batch| self.replace_leaf(batch, at, frame, attr, known), |batch| self.mend(batch))
         }
@@ -274,7 +279,8 @@ impl<'n, G: Radix, F: Format, N: Nodes<Word = F::Word>> Mpt<'n, G, F, N> {
         size: PageSize,
         attr: Attr,
     ) -> Result<(), Error> {
-        // SAFETY: the caller's promise.
+        // SAFETY: by the contract of `slot_of`, which is this function's too, the caller is the only writer, and the
+        // batch came from this table.
         unsafe {
             batch.change(|batch| self.map_range(batch, pages, frame, size, attr), |batch| self.mend(batch))
         }
@@ -288,7 +294,8 @@ impl<'n, G: Radix, F: Format, N: Nodes<Word = F::Word>> Mpt<'n, G, F, N> {
         holes: Holes,
         frames: Option<&mut dyn Frames>,
     ) -> Result<usize, Error> {
-        // SAFETY: the caller's promise.
+        // SAFETY: by the contract of `slot_of`, which is this function's too, the caller is the only writer, and the
+        // batch came from this table.
         unsafe {
             batch.change(|batch| self.unmap_pages(batch, pages, holes, frames), |batch| self.mend(batch))
         }
@@ -302,7 +309,8 @@ impl<'n, G: Radix, F: Format, N: Nodes<Word = F::Word>> Mpt<'n, G, F, N> {
         holes: Holes,
         change: Change,
     ) -> Result<usize, Error> {
-        // SAFETY: the caller's promise.
+        // SAFETY: by the contract of `slot_of`, which is this function's too, the caller is the only writer, and the
+        // batch came from this table.
         unsafe {
             batch.change(|batch| self.protect_pages(batch, pages, holes, change), |batch| self.mend(batch))
         }

@@ -24,7 +24,8 @@ impl<G: Radix, F: Format, N: Nodes<Word = F::Word>> Mpt<'_, G, F, N> {
         pages: Pages,
         visit: &mut dyn FnMut(Leaf) -> ControlFlow<()>,
     ) -> ControlFlow<()> {
-        // SAFETY: the caller's promise.
+        // SAFETY: by this function's contract the caller is pinned or the writer; `node` is one of `level` that covers
+        // all of `pages`.
         unsafe {
             self.visit_entries(node, level, pages, &mut |_, entry| match entry {
                 Entry::Leaf(leaf) => visit(leaf),

@@ -17,7 +17,7 @@ impl<'n, G: Radix, F: Format, N: Nodes<Word = F::Word>> Mpt<'n, G, F, N> {
     #[inline(always)]
     pub(super) unsafe fn find(&self, at: VirtAddr) -> Option<Leaf> {
         let top = Self::top(at.vpn(G::BASE))?;
-        // SAFETY: the caller's promise.
+        // SAFETY: by this function's contract the caller is pinned, or the writer.
         unsafe {
             self.descend_from(top, at, |word, level, node| {
                 F::is_leaf(word, level + 1 == Self::LEVELS).then(|| self.leaf_in(node, word, level, at))

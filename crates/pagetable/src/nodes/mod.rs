@@ -178,7 +178,8 @@ pub unsafe trait Nodes: Reclaim + Debug {
     /// As for [`at`](Self::at), or the node is retired and not reclaimed; `index` is within the node.
     #[inline(always)]
     unsafe fn follow(&self, node: NodeAddr, index: usize) -> Self::Word {
-        // SAFETY: the caller's promise.
+        // SAFETY: by this function's contract `node` is live, or retired and not reclaimed, and `index` is within it:
+        // what `at` and `add` need.
         unsafe { Self::Word::follow(self.at(node).add(index)) }
     }
 
@@ -189,7 +190,7 @@ pub unsafe trait Nodes: Reclaim + Debug {
     /// As for [`at`](Self::at); the caller is the only writer of the node; `index` is within the node.
     #[inline(always)]
     unsafe fn read(&self, node: NodeAddr, index: usize) -> Self::Word {
-        // SAFETY: the caller's promise.
+        // SAFETY: by this function's contract `node` is live, `index` is within it, and no other CPU writes it.
         unsafe { Self::Mode::read(self.at(node).add(index)) }
     }
 
@@ -200,7 +201,7 @@ pub unsafe trait Nodes: Reclaim + Debug {
     /// As for [`read`](Self::read).
     #[inline(always)]
     unsafe fn publish(&self, node: NodeAddr, index: usize, word: Self::Word) {
-        // SAFETY: the caller's promise.
+        // SAFETY: by this function's contract `node` is live, and `index` is within it: what `at` and `add` need.
         unsafe { Self::Mode::publish(self.at(node).add(index), word) }
         self.stored(Store::Release);
         self.stored(Store::word(node, index, word));
@@ -213,7 +214,7 @@ pub unsafe trait Nodes: Reclaim + Debug {
     /// As for [`read`](Self::read).
     #[inline(always)]
     unsafe fn store_relaxed(&self, node: NodeAddr, index: usize, word: Self::Word) {
-        // SAFETY: the caller's promise.
+        // SAFETY: by this function's contract `node` is live, and `index` is within it: what `at` and `add` need.
         unsafe { Self::Mode::store_relaxed(self.at(node).add(index), word) }
         self.stored(Store::word(node, index, word));
     }
@@ -232,7 +233,7 @@ pub unsafe trait Nodes: Reclaim + Debug {
         start: Self::Word,
         with: impl Fn(Self::Word, Self::Word) -> Self::Word,
     ) -> Self::Word {
-        // SAFETY: the caller's promise.
+        // SAFETY: by this function's contract `node` is live, and all `count` words from `first` on are within it.
         let cells = unsafe { self.at(node).add(first) };
         // SAFETY: as above.
         (0..count).fold(start, |all, at| with(all, unsafe { Self::Mode::read(cells.add(at)) }))
@@ -252,7 +253,7 @@ pub unsafe trait Nodes: Reclaim + Debug {
         mut word: Self::Word,
         step: Self::Word,
     ) {
-        // SAFETY: the caller's promise.
+        // SAFETY: by this function's contract `node` is live, and all `count` words from `first` on are within it.
         let cells = unsafe { self.at(node).add(first) };
         for at in 0..count {
             // SAFETY: as above.
@@ -275,7 +276,7 @@ pub unsafe trait Nodes: Reclaim + Debug {
         count: usize,
         change: impl Fn(Self::Word) -> Self::Word,
     ) {
-        // SAFETY: the caller's promise.
+        // SAFETY: by this function's contract `node` is live, and all `count` words from `first` on are within it.
         let cells = unsafe { self.at(node).add(first) };
         for at in 0..count {
             // SAFETY: as above.
@@ -336,12 +337,14 @@ pub unsafe trait Reclaim {
     unsafe fn free_list(&self, head: &mut Option<NodeAddr>, count: &mut usize) {
         self.held().reclaim(*count, self.shared());
         while let Some(node) = *head {
-            // SAFETY: the caller's promise.
+            // SAFETY: by this function's contract each node of the list is taken, no walker can reach it, and its record
+            // is a link.
             let (next, clean) = ListLink::read(unsafe { (*self.link(node)).load(Ordering::Relaxed) });
             *head = (next != 0).then(|| self.node_of(next));
             *count -= 1;
             let freed = Freed::new(self.held(), *count);
-            // SAFETY: the caller's promise.
+            // SAFETY: by this function's contract each node of the list is taken, no walker can reach it, and its record
+            // is a link.
             unsafe { self.free(node, clean) };
             freed.done();
         }

@@ -226,7 +226,7 @@ impl<W: Word, S: FrameSource> Pieces<W, S> {
     ///
     /// The lock is held, and the frame is in the list.
     unsafe fn unlink(&self, first: &mut u32, at: usize) {
-        // SAFETY: the caller's promise.
+        // SAFETY: by this function's contract the lock is held, and the frame is in the list.
         unsafe {
             let (next, previous) = ((*self.header(at)).next, (*self.header(at)).previous);
             if next != 0 {
@@ -245,7 +245,7 @@ impl<W: Word, S: FrameSource> Pieces<W, S> {
     ///
     /// The node was taken, and no code uses it any more.
     unsafe fn put_back(&self, node: NodeAddr) -> Option<NodeAddr> {
-        // SAFETY: the caller's promise.
+        // SAFETY: by this function's contract the node was taken, and no code uses it any more.
         let class = unsafe { self.class_at(node) };
         let (at, record) = (frame_of(node), self.small_record(node, class));
         let header = self.header(at);
@@ -329,7 +329,8 @@ unsafe impl<W: Word, S: FrameSource> Nodes for Pieces<W, S> {
     #[inline(always)]
     unsafe fn record(&self, node: NodeAddr, words: usize) -> *const Record {
         if is_whole(node) {
-            // SAFETY: the caller's promise.
+            // SAFETY: the node is taken and `words` is what it was taken with, by the contract of `Nodes::record`; so
+            // they are for `frames`.
             return unsafe { self.frames.record(node, words) };
         }
         self.small_record(node, class_of(words * W::BYTES))
@@ -340,7 +341,8 @@ unsafe impl<W: Word, S: FrameSource> Nodes for Pieces<W, S> {
 // below 2^31 and not zero up to `REACH`. The storage is `Sync`.
 unsafe impl<W: Word, S: FrameSource> Reclaim for Pieces<W, S> {
     unsafe fn free(&self, node: NodeAddr, clean: bool) {
-        // SAFETY: the caller's promise. The frame goes back outside of the lock, as that may unwind; it has no other node.
+        // SAFETY: by the contract of `Reclaim::free` the node is taken, and no walker can reach it. The frame goes back
+        // outside of the lock, as that may unwind; it has no other node.
         unsafe {
             if is_whole(node) {
                 self.frames.free(node, clean);
@@ -351,7 +353,8 @@ unsafe impl<W: Word, S: FrameSource> Reclaim for Pieces<W, S> {
     }
 
     unsafe fn link(&self, node: NodeAddr) -> *const Record {
-        // SAFETY: the caller's promise.
+        // SAFETY: the node is taken or retired, by the contract of `Reclaim::link`: so its frame has a class, or it is
+        // one of `frames`.
         unsafe {
             if is_whole(node) { self.frames.link(node) } else { self.small_record(node, self.class_at(node)) }
         }

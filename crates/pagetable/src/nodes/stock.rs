@@ -30,7 +30,8 @@ pub(crate) fn take_within<N: Nodes>(nodes: &N, words: usize, reach: LinkRange) -
 /// No other code knows the node.
 unsafe fn give_back<N: Nodes>(nodes: &N, node: NodeAddr) {
     let freed = Freed::new(nodes.held(), 0);
-    // SAFETY: the caller's promise.
+    // SAFETY: by this function's contract no other code knows the node, which was taken from this storage and is all
+    // zero.
     unsafe { nodes.free(node, true) };
     freed.done();
 }

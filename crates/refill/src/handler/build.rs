@@ -3,7 +3,7 @@
 use super::{Front, Root, Spec, Write, report};
 use crate::Error;
 use crate::asm::{Asm, Cp0, K0, K1, Label, Reg, ZERO};
-use crate::cpu::Block;
+use crate::block::Block;
 use crate::features::Isa;
 
 /// From here on, at the end of kseg3, register 0 is the base of a load's 16-bit offset.

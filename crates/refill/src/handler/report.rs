@@ -2,7 +2,7 @@
 
 use super::Build;
 use crate::asm::{Cp0, K0, K1, ZERO};
-use crate::cpu::Block;
+use crate::block::Block;
 
 /// The bytes of a record.
 const RECORD: i16 = 24;

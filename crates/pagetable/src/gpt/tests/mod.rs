@@ -121,7 +121,7 @@ impl<G: Geometry, F: Format, N: Nodes<Word = F::Word>, L: Layout<N>, P: NodeSize
             return;
         }
         assert!(edge.top() <= ceiling || L::PAIRS && edge.leaf, "a node covers more than its slot");
-        // SAFETY: the caller's promise.
+        // SAFETY: no other code uses the table during the check.
         unsafe {
             let base = self.nearest(edge, start).unwrap() & !guard::low(edge.top());
             assert!(

@@ -86,7 +86,7 @@ where
     unsafe fn short_end(&self, head: Spot) -> Option<Spot> {
         let mut end = head;
         for _ in 0..SHORT {
-            // SAFETY: the caller's promise.
+            // SAFETY: the caller is the only writer, as `Hashed::adapt` demands.
             match unsafe { self.behind(end) } {
                 Some(next) => end = next,
                 None => return Some(end),
@@ -97,7 +97,7 @@ where
 
     /// Makes one chain of what is behind two first buckets, one of which is not long, and returns its first bucket.
     unsafe fn join(&self, pair: [Spot; 2]) -> Option<Spot> {
-        // SAFETY: the caller's promise.
+        // SAFETY: the caller is the only writer, as `Hashed::adapt` demands.
         unsafe {
             let [one, other] = pair.map(|head| self.behind(head));
             let (Some(_), Some(_)) = (one, other) else { return one.or(other) };

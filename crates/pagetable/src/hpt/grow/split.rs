@@ -62,7 +62,7 @@ where
 
     /// Copies a bucket into a first one that is free, for walkers to find.
     unsafe fn move_contents(&self, to: Spot, from: Spot) {
-        // SAFETY: the caller's promise.
+        // SAFETY: the caller is the only writer, as `Hashed::adapt` demands; the buckets are in the table or private.
         unsafe {
             self.copy_entries(to, from);
             self.publish_tag(to, self.read_tag(from));

@@ -431,7 +431,7 @@ impl<'m, W: Word, M: Mode, A: Window> Slab<'m, W, M, A> {
             Ok(class) => {
                 let (span, index) = self.place(node, class);
                 let record = self.small_record(span, class, index);
-                // SAFETY: the caller's promise.
+                // SAFETY: the contract of `Reclaim::free` is this function's; the class is the node's.
                 unsafe { self.free_small(node, class, (span, index), record, clean) };
             }
             Err(order) => {
@@ -493,7 +493,8 @@ unsafe impl<W: Word, M: Mode, A: Window> Nodes for Slab<'_, W, M, A> {
 // which there are at most 2^31 in a slab that `new` accepts. The slab is `Sync` when its lock is.
 unsafe impl<W: Word, M: Mode, A: Window> Reclaim for Slab<'_, W, M, A> {
     unsafe fn free(&self, node: NodeAddr, clean: bool) {
-        // SAFETY: the caller's promise.
+        // SAFETY: by the contract of `Reclaim::free` the node is taken, and no walker can reach it; the class is read
+        // from the node.
         unsafe { self.free_at(node, self.class_at(node), clean) };
     }
 
