@@ -61,7 +61,7 @@ unsafe impl<N: Nodes> Nodes for Counting<N> {
 
     unsafe fn follow(&self, node: NodeAddr, index: usize) -> N::Word {
         self.loads.fetch_add(1, Ordering::Relaxed);
-        // SAFETY: the caller's promise, about the storage inside.
+        // SAFETY: this function's contract, about the storage inside.
         unsafe { self.inner.follow(node, index) }
     }
 }

@@ -110,7 +110,7 @@ unsafe impl<N: Nodes> Nodes for Failing<N> {
 // SAFETY: every answer is that of the storage inside; the counters are atomic, so the wrapper is `Sync` if that is.
 unsafe impl<N: Nodes> Reclaim for Failing<N> {
     unsafe fn free(&self, node: NodeAddr, clean: bool) {
-        // SAFETY: the caller's promise, about the storage inside.
+        // SAFETY: this function's contract, about the storage inside.
         unsafe { self.inner.free(node, clean) };
         // The storage inside may have unwound instead.
         self.out.fetch_sub(1, Ordering::Relaxed);

@@ -137,7 +137,7 @@ unsafe impl<N: Nodes, P: Fn(N::Word) -> bool> Nodes for Faulty<N, P> {
     }
 
     unsafe fn publish(&self, node: NodeAddr, index: usize, word: N::Word) {
-        // SAFETY: the caller's promise, about the storage inside.
+        // SAFETY: this function's contract, about the storage inside.
         unsafe {
             if let Some(word) = self.corrupt(node, index, word) {
                 self.inner.publish(node, index, word);
@@ -159,7 +159,7 @@ unsafe impl<N: Nodes, P: Fn(N::Word) -> bool> Nodes for Faulty<N, P> {
 // a table cannot send to another CPU without this being `Sync` too.
 unsafe impl<N: Nodes, P: Fn(N::Word) -> bool> Reclaim for Faulty<N, P> {
     unsafe fn free(&self, node: NodeAddr, _clean: bool) {
-        // SAFETY: the caller's promise, about the storage inside. The table may think a lost store happened.
+        // SAFETY: this function's contract, about the storage inside. The table may think a lost store happened.
         unsafe { self.inner.free(node, false) };
     }
 

@@ -36,7 +36,7 @@ const STEPS: usize = 48;
 /// The bytes of a step.
 const STEP: usize = Op::BYTES + 1;
 
-/// After so many steps the whole table is compared, and at the end; in between the pages around each step.
+/// Steps from one comparison of the whole table to the next. In between, the pages around each step are compared.
 const EVERY: usize = 8;
 
 /// Allocations up to this one can be made to fail.
@@ -93,7 +93,7 @@ impl fmt::Display for Failure {
 
 impl std::error::Error for Failure {}
 
-/// Chooses one of so many kinds of tables by an input, where a target has several.
+/// Chooses one of `of` kinds of tables by an input, where a target has several.
 pub fn pick(input: &[u8], of: usize) -> usize {
     usize::from(input.first().map_or(0, |byte| byte / 4)) % of
 }
@@ -183,7 +183,7 @@ fn decode(space: &tlbkit_pagetable::Space, step: &[u8; STEP]) -> (Op, u8) {
     (Op::decode(space, op), fail)
 }
 
-/// Runs an input, and compares everything after every so many steps.
+/// Runs an input, and compares everything each time `every` steps have been done.
 fn run<S: Subject>(
     input: &Input<'_>,
     memory: &mut [Chunk],

@@ -55,7 +55,7 @@ impl Mismatch {
     }
 }
 
-/// More pages than any case maps: a visit that has met so many does not end.
+/// More pages than any case maps: a visit that has met this number does not end.
 pub(crate) const ENDLESS: usize = 1 << 20;
 
 /// Adds a leaf to those that a visit has met.

@@ -113,7 +113,7 @@ unsafe impl<N: Nodes> Nodes for Tripping<N> {
 unsafe impl<N: Nodes> Reclaim for Tripping<N> {
     unsafe fn free(&self, node: NodeAddr, clean: bool) {
         self.trip.call();
-        // SAFETY: the caller's promise, about the storage inside.
+        // SAFETY: this function's contract, about the storage inside.
         unsafe { self.inner.free(node, clean) };
     }
 

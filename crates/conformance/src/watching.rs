@@ -283,7 +283,7 @@ unsafe impl<N: Nodes> Nodes for Watching<N> {
         if !self.knows(node, By::Writer) {
             return self.sink.as_ptr();
         }
-        // SAFETY: the caller's promise, about the storage inside.
+        // SAFETY: this function's contract, about the storage inside.
         unsafe { self.inner.at(node) }
     }
 
@@ -364,7 +364,7 @@ unsafe impl<N: Nodes> Reclaim for Watching<N> {
     unsafe fn free(&self, node: NodeAddr, clean: bool) {
         let words = self.book.borrow_mut().free(node);
         let Some(words) = words else { return };
-        // SAFETY: the caller's promise, about the storage inside: no other code is in the node.
+        // SAFETY: this function's contract, about the storage inside: no other code is in the node.
         let word = |index: &usize| unsafe { self.inner.read(node, *index) } != N::Word::ZERO;
         let dirty = if clean { (0..words).find(word) } else { None };
         if let Some(index) = dirty {

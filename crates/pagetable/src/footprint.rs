@@ -60,7 +60,7 @@ impl Tally {
         bump(&self.leaf_bytes, sign * bytes as isize);
     }
 
-    /// Counts so many PTEs in, or out if `by` is negative.
+    /// Adds `by` to the number of PTEs.
     #[inline(always)]
     pub fn ptes(&self, by: isize) {
         bump(&self.ptes, by);

@@ -183,7 +183,7 @@ impl<'n> Retired<'n> {
     #[inline(always)]
     pub unsafe fn complete(&mut self) {
         if self.head.is_some() {
-            // SAFETY: the caller's promise; the list holds taken nodes only, and they are out of the table.
+            // SAFETY: this function's contract; the list holds taken nodes only, and they are out of the table.
             unsafe { self.nodes.free_list(&mut self.head, &mut self.count) };
         }
         if self.quarantine {
@@ -268,7 +268,7 @@ impl<'n> Retired<'n> {
     ///
     /// # Safety
     ///
-    /// As for `push`; `nodes` is the storage of this batch, and the node was taken with so many words.
+    /// As for `push`; `nodes` is the storage of this batch, and the node was taken with this number of words.
     #[inline(always)]
     pub(crate) unsafe fn push_sized<N: Nodes>(
         &mut self,

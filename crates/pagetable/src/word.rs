@@ -218,7 +218,7 @@ macro_rules! word {
 
             #[inline(always)]
             unsafe fn flip(cell: *const Self::Cell, bits: Self) -> Self {
-                // SAFETY: the caller's promise.
+                // SAFETY: by the contract of `Word::flip` the cell is live.
                 unsafe { (*cell).fetch_xor(bits, Ordering::AcqRel) }
             }
 

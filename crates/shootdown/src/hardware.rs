@@ -74,7 +74,7 @@ pub struct Hardware {
     pub dirty: StatusBit,
     /// Whether hardware that reads the entry to set a bit, and finds the bit set already, writes the word even so.
     ///
-    /// If not, each such write adds a bit to the word that it was read from, and there are only so many bits: the bound
+    /// If not, each such write adds a bit to the word that it was read from, and a word has few bits: the bound
     /// on the rounds of the optimistic algorithms stands on that. Say `true` where the manual does not say.
     pub rewrites_set_bits: bool,
     /// Whether a CPU can flush another CPU's TLB, and be told when the hardware walks and status writes that were under

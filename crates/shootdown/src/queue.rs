@@ -6,7 +6,7 @@
 //!   owed       one bit per operation that still waits for its acknowledgement
 //! ```
 //!
-//! Overflow loses precision, never a request. The bits cannot overflow: there are only so many operations.
+//! Overflow loses precision, never a request. The bits cannot overflow: there is one for each operation in flight.
 
 use tlbkit_addr::{Asid, CpuSet, Flush, FlushScope, Pages};
 

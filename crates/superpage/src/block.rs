@@ -15,8 +15,8 @@
 //!   as populated: nothing is to be done at their first touch.
 //! - A miss writes *one* charge ([`crate::prefetch_charge`]): the prefetch count of a superpage is the sum of the charges
 //!   within it. Sums wrap; counts do not.
-//! - `due` counts down the misses until the sums have to be taken: so many that no count can reach its threshold before,
-//!   and none can be kept from the superpages above for long ([`crate::deferred`]). It began at `start`, and the
+//! - `due` counts down the misses until the sums have to be taken. It is small enough that no count can reach its threshold
+//!   before, and none can be kept from the superpages above for long ([`crate::deferred`]). It began at `start`, and the
 //!   difference is what the superpages above are owed: Appendix A's `deferred`.
 //!
 //! The array has a fixed size, and offsets are constants and a few masked bits of the unit.
@@ -48,7 +48,7 @@ pub(crate) type Block = [u16; WORDS];
 /// A number for each superpage in a block: its count, or its threshold.
 pub(crate) type Each = [u16; UNITS];
 
-/// An untouched block whose sums are due after so many misses.
+/// An untouched block whose sums are due after `after` misses.
 pub(crate) const fn untouched(after: u16, populated: u16) -> Block {
     let mut block = [0; WORDS];
     block[POPULATED] = populated;

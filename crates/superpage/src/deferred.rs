@@ -63,7 +63,7 @@ fn owed(node: &Node) -> u32 {
     u32::from(node[1] & 0xff) - u32::from(node[0])
 }
 
-/// Lets a node that owes nothing take so many charges before it has to be looked at, at most 255.
+/// Lets a node that owes nothing take `left` charges before it has to be looked at, at most 255.
 fn set_left(node: &mut Node, left: u32, quota: u32) {
     (node[0], node[1]) = (left as u16, (quota << 8 | left) as u16);
 }
@@ -99,7 +99,7 @@ pub(crate) struct Rules {
 }
 
 impl Rules {
-    /// `threshold` gives that of the superpages of so many units, as a power of two, or nothing for what is no page size.
+    /// `threshold` maps a superpage's number of units, as a power of two, to its threshold, or to nothing for what is no page size.
     pub(crate) fn new(
         page_sizes: &PageSizes,
         populated: u16,
@@ -396,7 +396,7 @@ impl Segment<'_> {
         }
     }
 
-    /// Lets the sums of a block, which owes nothing, be due after so many misses at the most.
+    /// Lets the sums of a block, which owes nothing, be due after at most `misses` misses.
     pub(crate) fn rest(&mut self, number: usize, misses: u16) {
         let most = self.quota_above(number);
         if let Some(block) = self.blocks.get_mut(number) {

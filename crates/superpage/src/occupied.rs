@@ -91,11 +91,11 @@ impl<'m> Occupied<'m> {
     /// Returns how many words a segment of `1 << spread` blocks takes.
     pub(crate) const fn words(spread: u32) -> usize {
         let words = 1 << spread.saturating_sub(WORD);
-        // One more for the index, and where a segment has so many words that it takes more, one for each 64.
+        // One more for the index, and where a segment has more words than one index word tells apart, one for each 64.
         2 * (words + 1 + (words >> WORD))
     }
 
-    /// Makes empty sets, with memory for so many segments at least.
+    /// Makes empty sets, with memory for at least `segments` segments.
     pub(crate) fn new(bits: &'m mut [usize], spread: u32, segments: usize) -> Self {
         let wide = if spread < WORD { spread } else { WORD };
         let all = bits.as_chunks_mut().0;

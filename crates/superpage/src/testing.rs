@@ -14,7 +14,7 @@ pub(crate) fn page_sizes(shifts: impl IntoIterator<Item = u32>) -> PageSizes {
     PageSizes::new(PageSize::K4, &sizes).unwrap()
 }
 
-/// Memory for so many segments, which is never freed.
+/// Memory for `segments` segments, which is never freed.
 pub(crate) fn memory(each: SegmentMemory, segments: usize) -> PolicyMemory<'static> {
     PolicyMemory {
         directory: Box::leak(vec![Slot::default(); segments * SegmentMemory::SLOTS].into()),

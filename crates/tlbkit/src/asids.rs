@@ -138,7 +138,7 @@ impl<const CPUS: usize> Asids<CPUS> {
     }
 }
 
-/// Returns the highest number of so many bits, if that is enough for each CPU to run another address space.
+/// Returns the highest number of `bits` bits, if that is enough for each CPU to run another address space.
 fn highest(bits: u32, cpus: usize) -> Option<u16> {
     let highest = u16::try_from((1_u32 << bits.min(u16::BITS)) - 1).unwrap_or(u16::MAX);
     (usize::from(highest) > cpus).then_some(highest)

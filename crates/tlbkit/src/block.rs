@@ -231,7 +231,7 @@ impl<K: Kernel, const CPUS: usize> Block<K, CPUS> {
             self.cpus.running.contains(cpu) || self.is_kernels() && self.mmu.everyone().running.contains(cpu)
         };
         if CPUS == 1 || runs(self.mmu.this_cpu()) {
-            // SAFETY: the caller's promise: this CPU acknowledges nothing. A change that takes nodes out waits for the
+            // SAFETY: this function's contract: this CPU acknowledges nothing. A change that takes nodes out waits for the
             // acknowledgement of every CPU that runs the address space; with one CPU there is no other to change it.
             return Some(unsafe { Pinned::by(self) });
         }

@@ -281,7 +281,7 @@ where
     explore(None, move || play(1, look, scene, build, false));
 }
 
-/// Plays in every interleaving with so many preemptions at the most, and prints how many those are.
+/// Plays in every interleaving with at most `preemptions` preemptions, and prints how many interleavings those are.
 fn explore(preemptions: Option<usize>, play: impl Fn() + Send + Sync + 'static) {
     let mut model = loom::model::Builder::new();
     model.preemption_bound = preemptions;

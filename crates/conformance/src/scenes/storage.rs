@@ -87,7 +87,7 @@ unsafe impl<W: Word> Nodes for Watched<W> {
 unsafe impl<W: Word> Reclaim for Watched<W> {
     unsafe fn free(&self, node: NodeAddr, clean: bool) {
         self.with(node, |node| {
-            // SAFETY: by the caller's promise no other code is in the node.
+            // SAFETY: by this function's contract no other code is in the node.
             let dirty = node.cells.iter().position(|cell| unsafe { W::read_alone(cell) } != W::ZERO);
             if let Some(index) = dirty.filter(|_| clean) {
                 panic!(

@@ -249,7 +249,7 @@ impl<'n, G: Geometry, F: Format, N: Nodes<Word = F::Word>, L: Layout<N>, P: Node
         ((span.last - span.first) >> page) + 1
     }
 
-    /// Tells whether so many pages are worth a leaf of `2^width`: half of it.
+    /// Tells whether `pages` pages are worth a leaf of `2^width`: half of it.
     pub(super) const fn worth(pages: usize, width: u32) -> bool {
         width <= Self::LEAF_MIN || pages * 2 >= 1 << width
     }

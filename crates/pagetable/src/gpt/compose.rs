@@ -54,7 +54,7 @@ impl<'n, G: Geometry, F: Format, N: Nodes<Word = F::Word>, L: Layout<N>, P: Node
         let unit = Self::unit(job.page);
         let half = 1 << (job.page - node.shift);
         let (mut live, mut last) = (0, Edge::EMPTY);
-        // SAFETY: the caller's promise; the node is private, and the slots are within it.
+        // SAFETY: this function's contract; the node is private, and the slots are within it.
         unsafe {
             for first in (0..node.slots()).step_by(2 * half) {
                 let start = new.base | first << node.shift;
@@ -140,7 +140,7 @@ impl<'n, G: Geometry, F: Format, N: Nodes<Word = F::Word>, L: Layout<N>, P: Node
         if !lacks {
             return (Edge::EMPTY, [false; 2]);
         }
-        // SAFETY: the caller's promise; the new leaf is private, and of the same pair.
+        // SAFETY: this function's contract; the new leaf is private, and of the same pair.
         let leaf = unsafe { self.plant(job, 1, part) };
         if S::REAL && !beside.is_empty() {
             let start = new.base | first << new.node.shift;

@@ -86,7 +86,7 @@ const PAIR: u32 = PAGE + 1;
 const NUMBER: u32 = 4;
 /// What a tag has below the number.
 const SIZE: u32 = (1 << NUMBER) - 1;
-/// The least width of nodes that are aligned to so many bytes that a shift fits below their addresses.
+/// The least width of nodes whose alignment leaves room for a shift below their addresses.
 const ALIGNED: u32 = 3;
 
 /// How a link says where a node is and what its digit is.
@@ -184,7 +184,7 @@ impl<N: Nodes<Word = u32>, P: Digits> Layout<N> for Kseg0<P> {
             link if link & INNER != 0 => P::edge(link),
             link => {
                 let node = NodeAddr::new((link & !LEAF) as usize);
-                // SAFETY: the caller's promise: a linked leaf is live, or held for pinned walkers, and has its tag.
+                // SAFETY: this function's contract: a linked leaf is live, or held for pinned walkers, and has its tag.
                 let tag = unsafe { nodes.follow(node, 0) };
                 Edge { node, shift: PAGE + (tag & SIZE), width: 1, leaf: true, base: 0 }
             }

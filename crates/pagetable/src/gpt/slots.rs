@@ -207,7 +207,7 @@ impl<'n, G: Geometry, F: Format, N: Nodes<Word = F::Word>, L: Layout<N>, P: Node
 
     #[inline(always)]
     unsafe fn slot_word(&self, place: Place, word: usize) -> F::Word {
-        // SAFETY: the root has as many cells as a slot has words; the caller's promise for a node.
+        // SAFETY: the root has as many cells as a slot has words; this function's contract for a node.
         unsafe {
             match place {
                 Place::Root => N::Mode::read(L::cells(&self.root).add(word)),
@@ -221,7 +221,7 @@ impl<'n, G: Geometry, F: Format, N: Nodes<Word = F::Word>, L: Layout<N>, P: Node
     pub(super) unsafe fn publish(&self, place: Place, ceiling: u32, edge: Edge) {
         let words = L::words(edge, ceiling);
         for word in 0..L::WORDS {
-            // SAFETY: the root has as many cells as a slot has words; the caller's promise for a node.
+            // SAFETY: the root has as many cells as a slot has words; this function's contract for a node.
             unsafe {
                 match place {
                     Place::Root => N::Mode::publish(L::cells(&self.root).add(word), words[word]),
@@ -303,7 +303,7 @@ impl<'n, G: Geometry, F: Format, N: Nodes<Word = F::Word>, L: Layout<N>, P: Node
     /// As [`discard`](Self::discard), of a subtree of at most `MOST` inner nodes one below the other.
     #[inline(always)]
     pub(super) unsafe fn discard_within<const MOST: usize>(&self, batch: &mut Retired<'n>, edge: Edge) {
-        // SAFETY: the caller's promise, for all nodes below too; slots are within their nodes.
+        // SAFETY: this function's contract, for all nodes below too; slots are within their nodes.
         unsafe {
             if edge.leaf {
                 self.tally.ptes(-(self.live(edge) as isize));
@@ -340,7 +340,7 @@ impl<'n, G: Geometry, F: Format, N: Nodes<Word = F::Word>, L: Layout<N>, P: Node
     pub(super) unsafe fn discard_slots(&self, batch: &mut Retired<'n>, node: Edge, slots: Range<usize>) {
         let mut last = Edge::EMPTY;
         for slot in slots {
-            // SAFETY: the caller's promise; the slots are within the node.
+            // SAFETY: this function's contract; the slots are within the node.
             unsafe {
                 let child = self.edge(Place::In(node.node, slot), node.shift, 0);
                 if !child.is_empty() && child != last {
@@ -356,7 +356,7 @@ impl<'n, G: Geometry, F: Format, N: Nodes<Word = F::Word>, L: Layout<N>, P: Node
         let mut last = Edge::EMPTY;
         (0..node.slots())
             .filter(|&slot| {
-                // SAFETY: the caller's promise; the slots are within the node.
+                // SAFETY: this function's contract; the slots are within the node.
                 let child = unsafe { self.edge(Place::In(node.node, slot), node.shift, 0) };
                 let another = !child.is_empty() && child != last;
                 last = child;

@@ -70,7 +70,7 @@ const DEEP: u32 = 1;
 /// A change of a node's size.
 #[derive(Clone, Copy)]
 enum Step {
-    /// Takes so many bits from the nodes below.
+    /// Takes this number of bits from the nodes below.
     Grow(u32),
     /// Gives the lowest bit back.
     Halve,
@@ -276,7 +276,7 @@ impl<'n, G: Geometry, F: Format, N: Nodes<Word = F::Word>, L: Layout<N>, P: Node
         }
     }
 
-    /// Returns a node of so many bits more. What is behind a guard goes on as it is: it fits in one of the new slots.
+    /// Returns a node with more bits. What is behind a guard goes on as it is: it fits in one of the new slots.
     #[inline(never)]
     unsafe fn wider<S: Supply>(
         &self,

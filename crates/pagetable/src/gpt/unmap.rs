@@ -298,7 +298,7 @@ impl<'n, G: Geometry, F: Format, N: Nodes<Word = F::Word>, L: Layout<N>, P: Node
         }
     }
 
-    /// Returns what stands for a leaf in which so many PTEs have been emptied.
+    /// Returns what stands for a leaf in which `gone` PTEs have been emptied.
     #[inline(always)]
     unsafe fn emptied(&self, batch: &mut Retired<'n>, leaf: Edge, base: usize, gone: usize) -> Edge {
         self.tally.ptes(-(gone as isize));

@@ -99,7 +99,7 @@ impl<'n, G: Geometry, F: Format, N: Nodes<Word = F::Word>, L: Layout<N>, P: Node
         if edge.is_empty() {
             return ControlFlow::Continue(());
         }
-        // SAFETY: the caller's promise; the slots are within their nodes.
+        // SAFETY: this function's contract; the slots are within their nodes.
         unsafe {
             if edge.leaf {
                 let base = self.base_of(edge);
@@ -159,7 +159,7 @@ impl<'n, G: Geometry, F: Format, N: Nodes<Word = F::Word>, L: Layout<N>, P: Node
     ) -> ControlFlow<()> {
         for slot in leaf.index(part.first)..=leaf.index(part.last) {
             let at = base | slot << leaf.shift;
-            // SAFETY: the caller's promise; the slot is within the leaf.
+            // SAFETY: this function's contract; the slot is within the leaf.
             let word = unsafe { self.nodes.follow(leaf.node, Self::pte_of(leaf, at)) };
             if is_taken::<F>(word) {
                 visit(leaf, at, word)?;
@@ -194,7 +194,7 @@ impl<'n, G: Geometry, F: Format, N: Nodes<Word = F::Word>, L: Layout<N>, P: Node
     /// Fills a path with the nodes that a walk for `at` goes through, and returns the first key of a leaf below the last.
     unsafe fn follow_to(&self, way: &mut Way, root: Edge, at: usize) -> Option<usize> {
         let mut node = root;
-        // SAFETY: the caller's promise; the slots are within their nodes.
+        // SAFETY: this function's contract; the slots are within their nodes.
         unsafe {
             let child = loop {
                 let slot = node.index(at);
@@ -249,7 +249,7 @@ impl<'n, G: Geometry, F: Format, N: Nodes<Word = F::Word>, L: Layout<N>, P: Node
 
     /// Returns the first key of some leaf below a node, `None` if a walker finds none there.
     pub(super) unsafe fn any_base(&self, mut node: Edge) -> Option<usize> {
-        // SAFETY: the caller's promise; the slots are within their nodes.
+        // SAFETY: this function's contract; the slots are within their nodes.
         unsafe {
             while !node.leaf {
                 node = (0..node.slots())
@@ -317,7 +317,7 @@ impl<'n, G: Geometry, F: Format, N: Nodes<Word = F::Word>, L: Layout<N>, P: Node
                 *count += 1;
             }
         };
-        // SAFETY: the caller's promise; slots are within their nodes.
+        // SAFETY: this function's contract; slots are within their nodes.
         unsafe {
             let root = self.look_root();
             if root.is_empty() || root.leaf {

@@ -26,7 +26,7 @@ impl<'n, G: Geometry, F: Format, N: Nodes<Word = F::Word>, L: Layout<N>, P: Node
     /// The caller is pinned, or the writer.
     #[inline(always)]
     pub(super) unsafe fn find(&self, at: usize) -> Option<Leaf> {
-        // SAFETY: the caller's promise; the index is below the leaf's slots.
+        // SAFETY: this function's contract; the index is below the leaf's slots.
         unsafe {
             let found = L::seek(self.nodes, &self.root, G::VA_BITS, Self::TAG, at)?;
             let word = self.nodes.follow(found.leaf, Self::pte_at(found.shift, found.index, at));

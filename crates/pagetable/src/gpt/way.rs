@@ -16,7 +16,7 @@ use core::mem::MaybeUninit;
 use super::layout::Edge;
 use crate::nodes::Nodes;
 
-/// The most nodes on a path: an address has so many bits above the smallest pages, of 1 KiB.
+/// The most nodes on a path: one for each bit of an address above the smallest pages, of 1 KiB.
 pub(super) const DEPTH: usize = usize::BITS as usize - 10;
 
 /// A node on a path, and the slot of it that is read next.

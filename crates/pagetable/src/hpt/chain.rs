@@ -162,7 +162,7 @@ where
         word: impl Fn(usize) -> F::Word,
     ) {
         let tag = Self::tag_of(grain, block);
-        // SAFETY: the caller's promise: the slots are within a bucket.
+        // SAFETY: this function's contract: the slots are within a bucket.
         unsafe {
             let head = self.head(block);
             if let Some(spot) = self.seek(head, tag) {
@@ -193,7 +193,7 @@ where
         word: impl Fn(usize) -> F::Word,
     ) {
         let spot = Spot::node(node);
-        // SAFETY: the caller's promise: the slots are within a bucket, and no code knows the node.
+        // SAFETY: this function's contract: the slots are within a bucket, and no code knows the node.
         unsafe {
             self.count_node(1);
             self.fill(spot, block, slot, count, word);
@@ -215,7 +215,7 @@ where
         count: usize,
         word: impl Fn(usize) -> F::Word,
     ) {
-        // SAFETY: the caller's promise: the slots are within a bucket.
+        // SAFETY: this function's contract: the slots are within a bucket.
         unsafe {
             self.wipe(spot);
             self.fill(spot, block, slot, count, word);
@@ -229,7 +229,7 @@ where
     #[inline(always)]
     pub(super) unsafe fn count_leaves(&self, spot: Spot, block: usize, slot: usize, count: usize) -> usize {
         let is_leaf = |&slot: &usize| {
-            // SAFETY: the caller's promise: the slots are within a bucket.
+            // SAFETY: this function's contract: the slots are within a bucket.
             F::is_leaf(unsafe { self.nodes.read(spot.node, Self::place(spot, block, slot)) }, true)
         };
         (slot..slot + count).filter(is_leaf).count()
@@ -256,7 +256,7 @@ where
         word: impl Fn(usize) -> F::Word,
     ) {
         for at in 0..count {
-            // SAFETY: the caller's promise: the slots are within a bucket.
+            // SAFETY: this function's contract: the slots are within a bucket.
             unsafe { self.nodes.store_relaxed(spot.node, Self::place(spot, block, slot + at), word(at)) };
         }
     }
@@ -377,7 +377,7 @@ where
 
     /// Unlinks the overflow bucket behind `before` and retires it. Walkers that are in it still find their way on.
     unsafe fn unlink(&self, batch: &mut Retired<'n>, before: Spot, spot: Spot) {
-        // SAFETY: the caller's promise; after the store no word leads to the node.
+        // SAFETY: this function's contract; after the store no word leads to the node.
         unsafe {
             self.lead_past(before, spot);
             self.retire(batch, spot.node);
@@ -399,7 +399,7 @@ where
             return;
         }
         for slot in 0..Self::SLOTS {
-            // SAFETY: the caller's promise; the slots are in the bucket.
+            // SAFETY: this function's contract; the slots are in the bucket.
             unsafe {
                 let old = self.nodes.read(spot.node, Self::place(spot, block, slot));
                 if F::is_leaf(old, true) {

@@ -158,7 +158,7 @@ where
         self.growth.peak.load(Ordering::Relaxed)
     }
 
-    /// Returns how many first buckets a table of so many gets by a split, and how far each is from the one it is split from.
+    /// Returns how many first buckets a table of `heads` gets by a split, and how far each is from the one it is split from.
     const fn split_of(heads: usize) -> (usize, usize) {
         let segment = 1 << Self::SEGMENT;
         (if heads < segment { heads } else { segment }, 1 << heads.ilog2())
@@ -208,7 +208,7 @@ where
 
     /// Returns how often the chains of a segment have been changed so that a walker may be led astray.
     pub(super) unsafe fn version(&self, segment: NodeAddr) -> u32 {
-        // SAFETY: the caller's promise: the segment is live or retired, and its record with it.
+        // SAFETY: this function's contract: the segment is live or retired, and its record with it.
         unsafe { (*self.nodes.link(segment)).load(Ordering::Acquire) }
     }
 
@@ -221,9 +221,9 @@ where
         }
     }
 
-    /// Returns a first bucket by its number.
+    /// Returns a first bucket by its number, of which there is one.
     pub(super) unsafe fn numbered(&self, number: usize) -> Spot {
-        // SAFETY: the caller's promise: there are so many first buckets, and a directory has an entry for each segment.
+        // SAFETY: the number is that of a first bucket, and a directory has an entry for each segment.
         let entry = unsafe { self.entry(self.root(), number >> Self::SEGMENT) };
         let within = number & ((1 << Self::SEGMENT) - 1);
         Spot { node: Self::segment(entry), at: within * Self::STRIDE }
@@ -326,7 +326,7 @@ where
         LOAD == 0 || Self::bucket(unsafe { self.first(self.root(), Self::key_of(tag)) }) == head
     }
 
-    /// Goes on growing or shrinking after a change that has filled or emptied so many buckets.
+    /// Goes on growing or shrinking after a change that has filled or emptied `changed` buckets.
     ///
     /// # Safety
     ///
@@ -337,7 +337,7 @@ where
         unsafe { self.adapt_to(batch, self.blocks(), changed, true) }
     }
 
-    /// Makes the table fit for so many blocks that are about to be mapped: the buckets for them are reserved already, so
+    /// Makes the table fit for `more` blocks that are about to be mapped: the buckets for them are reserved already, so
     /// that a change that fails leaves everything where it is. A split copies a claim as it does the bucket that it is in, so no
     /// block needs more buckets than before. A merge would leave two claims one bucket.
     #[inline]
@@ -359,7 +359,7 @@ where
         }
     }
 
-    /// Tells whether so many blocks are too many, or too few, or whether chains are still to be parted.
+    /// Tells whether `blocks` blocks are too many, or too few, or whether chains are still to be parted.
     #[inline(always)]
     fn must_adapt(&self, blocks: usize, may_merge: bool) -> bool {
         let heads = self.buckets();
@@ -368,13 +368,13 @@ where
             || may_merge && Self::is_deserted(blocks, heads)
     }
 
-    /// Tells whether a table of so many first buckets is beyond its load. There are at most [`MOST`](Self::MOST) of them.
+    /// Tells whether a table of `heads` first buckets is beyond its load. There are at most [`MOST`](Self::MOST) of them.
     #[inline(always)]
     fn is_crowded(blocks: usize, heads: usize) -> bool {
         blocks.saturating_mul(100) > LOAD * heads
     }
 
-    /// Tells whether a table of so many first buckets has less than a quarter of its load.
+    /// Tells whether a table of `heads` first buckets has less than a quarter of its load.
     #[inline(always)]
     fn is_deserted(blocks: usize, heads: usize) -> bool {
         heads > 1 << BUCKETS && blocks.saturating_mul(400) < LOAD * heads
@@ -427,7 +427,7 @@ where
         heads: usize,
     ) {
         let old = self.root();
-        // SAFETY: the caller's promise; the directory is new where it says how many bits of the hash count, so that one store
+        // SAFETY: this function's contract; the directory is new where it says how many bits of the hash count, so that one store
         // changes both.
         unsafe {
             if Self::FOLDED {
@@ -462,11 +462,11 @@ where
         unsafe { F::Word::publish(&raw const self.root, root) };
     }
 
-    /// Stores the [mask](Self::HEADER) of a new directory of `2^entries` entries, which leads to segments of so many first
+    /// Stores the [mask](Self::HEADER) of a new directory of `2^entries` entries, which leads to segments of `heads` first
     /// buckets.
     unsafe fn mask(nodes: &N, directory: NodeAddr, entries: u32, heads: usize) {
         let mask = (heads - 1) << Self::WITHIN | ((1 << entries) - 1);
-        // SAFETY: the caller's promise; no walker can reach the directory yet.
+        // SAFETY: this function's contract; no walker can reach the directory yet.
         unsafe { nodes.store_relaxed(directory, 0, F::Word::from_usize(mask)) };
     }
 
@@ -480,7 +480,7 @@ where
         }
     }
 
-    /// Halves the directory if a quarter of it would do for so many segments.
+    /// Halves the directory if a quarter of it has an entry for each of `segments` segments.
     unsafe fn narrow(&self, batch: &mut Retired<'n>, segments: usize) {
         // SAFETY: by the contract of `adapt`, which is this function's too, the caller is the only writer, and the batch
         // came from this table. Without memory the directory stays as it is.
@@ -496,7 +496,7 @@ where
     unsafe fn copy_directory(&self, batch: &mut Retired<'n>, entries: u32) -> bool {
         let old = self.root();
         let Some(new) = self.take_array(Self::directory_words(entries)) else { return false };
-        // SAFETY: the caller's promise; no walker can reach the new directory yet.
+        // SAFETY: this function's contract; no walker can reach the new directory yet.
         unsafe {
             let had = self.entries(old);
             Self::mask(self.nodes, new, entries, 1 << Self::SEGMENT);
@@ -598,7 +598,7 @@ where
     pub(super) unsafe fn retire_all(&self, batch: &mut Retired<'n>) {
         let heads = self.buckets();
         let root = self.root();
-        // SAFETY: the caller's promise: no CPU changes the table any more.
+        // SAFETY: this function's contract: no CPU changes the table any more.
         unsafe {
             // So that no bucket is in two chains.
             while LOAD > 0 && self.growth.joined.load(Ordering::Relaxed) < heads {

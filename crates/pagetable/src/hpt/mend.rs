@@ -35,7 +35,7 @@ where
         // SAFETY: the caller is the writer.
         unsafe { self.count_arrays() };
         for number in 0..self.buckets() {
-            // SAFETY: the caller is the writer; there are so many first buckets.
+            // SAFETY: the caller is the writer; `number` is below the number of first buckets.
             unsafe { self.mend_chain(self.first_bucket(number)) };
         }
         let moves = self.grains.load(Ordering::Relaxed) & !(MOVE - 1);
@@ -50,12 +50,12 @@ where
         self.nodes.held().lose(owned.saturating_sub(found));
     }
 
-    /// Returns a first bucket by its number, in a table of either kind.
+    /// Returns a first bucket by its number, of which there is one, in a table of either kind.
     unsafe fn first_bucket(&self, number: usize) -> Spot {
         if LOAD == 0 {
             return Spot { node: NodeAddr::new(self.root() & !LOG), at: number * Self::STRIDE };
         }
-        // SAFETY: the caller's promise: there are so many first buckets.
+        // SAFETY: `number` is below the number of first buckets.
         unsafe { self.numbered(number) }
     }
 

@@ -134,14 +134,15 @@ where
             let array = NodeAddr::new(self.root() & !LOG);
             for at in 0..1 << BUCKETS {
                 let head = Spot { node: array, at: at * Self::STRIDE };
-                // SAFETY: the caller's promise; the index is below the buckets of the array.
+                // SAFETY: this function's contract; the index is below the buckets of the array.
                 unsafe { self.visit_chain(head, pages, &mut visitor, visit) }?;
             }
             return ControlFlow::Continue(());
         }
         let mut place = 0u64;
         while place < 1 << 32 {
-            // SAFETY: the caller's promise; a directory has an entry for each index, and a segment so many first buckets.
+            // SAFETY: this function's contract; a directory has an entry for each index, and a segment a bucket for each number in
+            // it.
             unsafe {
                 let (root, entry) = self.entry_at(place as u32);
                 let segment = Self::segment(entry);
@@ -187,7 +188,7 @@ where
     /// The entries that have these bits in common are stored one after the other, and the one with the highest index is the
     /// last: where that leads to the segment, all do.
     unsafe fn bits_of(&self, root: usize, place: u32, entry: usize) -> u32 {
-        // SAFETY: the caller's promise; the index is below the entries.
+        // SAFETY: this function's contract; the index is below the entries.
         unsafe {
             let entries = self.entries(root);
             let mut bits = entries;

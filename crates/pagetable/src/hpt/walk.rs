@@ -75,7 +75,7 @@ where
     /// Loads the PTE of a unit that `at` falls into, and says which size it has if it is a leaf.
     #[inline(always)]
     unsafe fn load(&self, unit: Spot, grain: usize, at: VirtAddr) -> Found<F> {
-        // SAFETY: the caller's promise; the word is within the unit.
+        // SAFETY: this function's contract; the word is within the unit.
         let word = unsafe { self.nodes.follow(unit.node, Self::pte(unit, grain, at)) };
         (word, Self::size(word, grain))
     }
@@ -235,7 +235,7 @@ where
     #[inline(always)]
     unsafe fn follow_chain(&self, first: Spot, wanted: usize) -> Option<Spot> {
         let mut spot = first;
-        // SAFETY: the caller's promise; a node that a link leads to is live or retired.
+        // SAFETY: this function's contract; a node that a link leads to is live or retired.
         unsafe {
             loop {
                 spot = self.follow_link(spot)?;

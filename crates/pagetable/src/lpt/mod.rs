@@ -201,7 +201,7 @@ unsafe impl<'n, G: Radix, F: Format, N: Nodes<Word = F::Word>, const AT: usize> 
         size: PageSize,
         attr: Attr,
     ) -> Result<(), Error> {
-        // SAFETY: the caller's promise; so for all that follow.
+        // SAFETY: this function's contract; so for all that follow.
         unsafe { self.tree.map(batch, pages, frame, size, attr) }
     }
 

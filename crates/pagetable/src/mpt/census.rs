@@ -80,7 +80,7 @@ impl<'n, G: Radix, F: Format, N: Nodes<Word = F::Word>> Mpt<'n, G, F, N> {
         }
     }
 
-    /// Counts the marks of a part of which so many slots hold leaves.
+    /// Counts the marks of a part of which `leaves` slots hold leaves.
     #[inline(always)]
     pub(super) unsafe fn marks_beside(&self, part: &Part, leaves: usize) -> usize {
         let level = part.path.level;

@@ -16,7 +16,7 @@ impl<'n, G: Radix, F: Format, N: Nodes<Word = F::Word>> Mpt<'n, G, F, N> {
     /// Empties a node and retires it with everything below.
     unsafe fn take_node(&self, batch: &mut Retired<'n>, node: NodeAddr, level: usize) {
         let last = level + 1 == Self::LEVELS;
-        // SAFETY: the caller's promise, for this node and those below it.
+        // SAFETY: this function's contract, for this node and those below it.
         unsafe {
             let mut live = self.live(node, level);
             let mut index = 0;

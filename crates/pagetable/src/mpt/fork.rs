@@ -134,7 +134,7 @@ impl<'n, G: Radix, F: Format, N: Nodes<Word = F::Word>> Mpt<'n, G, F, N> {
             return unsafe { self.fork_last(copy, batch, (from, to), first, calls) };
         }
         let shift = Self::part_shift(level);
-        // SAFETY: the caller's promise: indices are below the node's slots.
+        // SAFETY: this function's contract: indices are below the node's slots.
         unsafe {
             let (here, there) = (self.cell(from, 0), copy.cell(to, 0));
             let (mut live, mut parts) = (self.live(from, level), self.parts(from, level));
@@ -239,7 +239,7 @@ impl<'n, G: Radix, F: Format, N: Nodes<Word = F::Word>> Mpt<'n, G, F, N> {
         first: F::Word,
         calls: &mut Calls<impl FnMut(Run), impl FnMut(u64)>,
     ) -> usize {
-        // SAFETY: the caller's promise: indices are below the node's slots.
+        // SAFETY: this function's contract: indices are below the node's slots.
         unsafe {
             let (here, there) = (self.cell(from, 0), copy.cell(to, 0));
             let (mut end, mut next) = (start + 1, first.advance(F::STEP, 1));
@@ -286,7 +286,7 @@ impl<'n, G: Radix, F: Format, N: Nodes<Word = F::Word>> Mpt<'n, G, F, N> {
         calls: &mut Calls<impl FnMut(Run), impl FnMut(u64)>,
     ) {
         let (level, slots) = (Self::LEVELS - 1, Self::slots(Self::LEVELS - 1));
-        // SAFETY: the caller's promise: indices are below the node's slots.
+        // SAFETY: this function's contract: indices are below the node's slots.
         unsafe {
             let (here, there) = (self.cell(from, 0), copy.cell(to, 0));
             let all = self.live(from, level) as usize;

@@ -37,7 +37,7 @@ impl<G: Radix, F: Format, N: Nodes<Word = F::Word>> Mpt<'_, G, F, N> {
     /// The node is in the table or new, and the caller is its writer; so for the functions beside it.
     #[inline(always)]
     pub(super) unsafe fn live(&self, node: NodeAddr, level: usize) -> u32 {
-        // SAFETY: the caller's promise: only the writer changes the record.
+        // SAFETY: this function's contract: only the writer changes the record.
         let record = unsafe { (*self.nodes.record(node, Self::words(level))).load(Ordering::Relaxed) };
         Self::live_of(record, level)
     }

@@ -78,7 +78,7 @@ impl<'n, G: Radix, F: Format, N: Nodes<Word = F::Word>> Mpt<'n, G, F, N> {
     unsafe fn whole(&self, node: NodeAddr, level: usize, mut leaf: Leaf) -> Leaf {
         let (last, first) = (level + 1 == Self::LEVELS, Self::index(level, leaf.at));
         for index in first..first + Self::slots_of(level, leaf) {
-            // SAFETY: the caller's promise: a page between two levels begins and ends in one node.
+            // SAFETY: this function's contract: a page between two levels begins and ends in one node.
             let word = unsafe { self.nodes.follow(node, Self::place(level, index)) };
             if !F::is_leaf(word, last) || F::size(word, Self::slot_size(level)) != leaf.size {
                 continue;
@@ -159,7 +159,7 @@ impl<'n, G: Radix, F: Format, N: Nodes<Word = F::Word>> Mpt<'n, G, F, N> {
         known: &mut dyn FnMut(),
     ) {
         let &Remade { node, level, index, at, to, .. } = part;
-        // SAFETY: the caller's promise, here and below; what the old words lead to is not freed before the batch completes.
+        // SAFETY: this function's contract, here and below; what the old words lead to is not freed before the batch completes.
         unsafe {
             for (slot, old) in olds.iter_mut().enumerate() {
                 *old = self.swap(node, Self::place(level, index + slot), F::Word::ZERO);
@@ -201,7 +201,7 @@ impl<'n, G: Radix, F: Format, N: Nodes<Word = F::Word>> Mpt<'n, G, F, N> {
         let last = level + 1 == Self::LEVELS;
         let mut noted = leaf.attr & STATUS;
         let mut stored = noted;
-        // SAFETY: the caller's promise; what the old words lead to is not freed before the batch completes.
+        // SAFETY: this function's contract; what the old words lead to is not freed before the batch completes.
         unsafe {
             for (slot, seen) in olds.iter_mut().enumerate() {
                 let place = Self::place(level, index + slot);
@@ -243,7 +243,7 @@ impl<'n, G: Radix, F: Format, N: Nodes<Word = F::Word>> Mpt<'n, G, F, N> {
     /// The caller is the only writer, and the slot is in a node of the table.
     unsafe fn note(&self, node: NodeAddr, level: usize, index: usize, status: Attr) {
         let (last, place) = (level + 1 == Self::LEVELS, Self::place(level, index));
-        // SAFETY: the caller's promise; a link leads to a node of the next level.
+        // SAFETY: this function's contract; a link leads to a node of the next level.
         unsafe {
             let word = self.read(node, place);
             if F::is_leaf(word, last) {

@@ -179,7 +179,7 @@ impl<G: Radix, F: Format, N: Nodes<Word = F::Word>> Mpt<'_, G, F, N> {
         word: F::Word,
         step: F::Word,
     ) {
-        // SAFETY: the caller's promise: the slots are in the node.
+        // SAFETY: this function's contract: the slots are in the node.
         unsafe {
             if F::EXTRA == 0 && !walked::<F>() {
                 self.nodes.fill(node, index, slots, word, step);
@@ -202,7 +202,7 @@ impl<G: Radix, F: Format, N: Nodes<Word = F::Word>> Mpt<'_, G, F, N> {
         start: F::Word,
         with: impl Fn(F::Word, F::Word) -> F::Word,
     ) -> F::Word {
-        // SAFETY: the caller's promise: the slots are in the node.
+        // SAFETY: this function's contract: the slots are in the node.
         unsafe {
             if F::EXTRA == 0 && !walked::<F>() {
                 self.nodes.fold(node, index, slots, start, with)
@@ -223,7 +223,7 @@ impl<G: Radix, F: Format, N: Nodes<Word = F::Word>> Mpt<'_, G, F, N> {
         slots: usize,
         change: impl Fn(F::Word) -> F::Word,
     ) {
-        // SAFETY: the caller's promise: the slots are in the node.
+        // SAFETY: this function's contract: the slots are in the node.
         unsafe {
             if F::EXTRA == 0 && !walked::<F>() {
                 self.nodes.edit(node, index, slots, change);

@@ -57,7 +57,7 @@ impl<'n, G: Radix, F: Format, N: Nodes<Word = F::Word>> Mpt<'n, G, F, N> {
     #[inline(always)]
     pub(super) unsafe fn any_taken(&self, node: NodeAddr, level: usize, index: usize, slots: usize) -> bool {
         let last = level + 1 == Self::LEVELS;
-        // SAFETY: the caller's promise: the slots are in the node.
+        // SAFETY: this function's contract: the slots are in the node.
         unsafe {
             // Nothing but zeroes is the common case, and found a few words at a time.
             self.fold(node, level, index, slots, F::Word::ZERO, |all, word| all | word) != F::Word::ZERO

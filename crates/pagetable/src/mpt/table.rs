@@ -192,7 +192,7 @@ unsafe impl<'n, G: Radix, F: Format, N: Nodes<Word = F::Word>> Table<'n> for Mpt
 
     unsafe fn mark(&self, batch: &mut Retired<'n>, at: VirtAddr, mark: Option<Mark>) -> Result<Entry, Error> {
         G::SPACE.check_pages(Pages::one(at.vpn(G::BASE)))?;
-        // SAFETY: the caller's promise, and the page is in the space.
+        // SAFETY: this function's contract, and the page is in the space.
         unsafe { batch.change(|batch| self.mark_page(batch, at, mark), |batch| self.mend(batch)) }
     }
 
@@ -204,7 +204,7 @@ unsafe impl<'n, G: Radix, F: Format, N: Nodes<Word = F::Word>> Table<'n> for Mpt
         attr: Attr,
     ) -> Result<Mark, Error> {
         G::SPACE.check_pages(Pages::one(at.vpn(G::BASE)))?;
-        // SAFETY: the caller's promise, and the page is in the space.
+        // SAFETY: this function's contract, and the page is in the space.
         unsafe { self.fill_at(batch, self.spot(at), at, frame, attr) }
     }
 

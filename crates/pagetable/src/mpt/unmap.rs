@@ -97,7 +97,7 @@ impl<'n, G: Radix, F: Format, N: Nodes<Word = F::Word>> Mpt<'n, G, F, N> {
         }
     }
 
-    /// Clears the slots of a part, of which so many hold leaves or marks, and retires the nodes that this empties.
+    /// Clears the slots of a part, of which `taken` hold leaves or marks, and retires the nodes that this empties.
     #[inline(always)]
     unsafe fn empty(&self, batch: &mut Retired<'n>, part: &Part, taken: usize) {
         let level = part.path.level;

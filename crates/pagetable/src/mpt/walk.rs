@@ -33,7 +33,7 @@ impl<'n, G: Radix, F: Format, N: Nodes<Word = F::Word>> Mpt<'n, G, F, N> {
     /// The caller is pinned, or the writer.
     #[inline(always)]
     pub(super) unsafe fn descend<T>(&self, at: VirtAddr, end: impl Fn(F::Word, usize, NodeAddr) -> T) -> T {
-        // SAFETY: the caller's promise.
+        // SAFETY: by this function's contract the caller is pinned, or the writer.
         unsafe { self.descend_from(Self::index(0, at), at, end) }
     }
 

@@ -80,7 +80,7 @@ static CUTS: [Cut; CLASSES] = {
     cuts
 };
 
-/// Returns where the first of so many nodes begins.
+/// Returns where the first of `nodes` nodes begins.
 const fn first(nodes: usize, align: usize) -> usize {
     (HEADER + nodes * size_of::<Record>()).next_multiple_of(align)
 }
@@ -210,7 +210,7 @@ impl<W: Word, S: FrameSource> Pieces<W, S> {
     /// The lock is held, and the frame, one of small nodes, is in no list.
     unsafe fn push(&self, first: &mut u32, at: usize) {
         let (number, header) = ((at / FRAME) as u32, self.header(at));
-        // SAFETY: the caller's promise; what is in the list is a frame of small nodes.
+        // SAFETY: this function's contract; what is in the list is a frame of small nodes.
         unsafe {
             ((*header).next, (*header).previous) = (*first, 0);
             if *first != 0 {

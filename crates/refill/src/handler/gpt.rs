@@ -209,7 +209,7 @@ impl Gpt {
         }
         b.asm.ins(K1, K0, 2, width);
         if width.is_multiple_of(4) {
-            // Below the digit the two low bits of the shift are left: all digits begin at so many bits modulo four.
+            // Below the digit the two low bits of the shift are left: the positions of all digits are the same modulo four.
             b.asm.lw(K1, -((LOWEST & 3) as i16), K1);
         } else {
             b.asm.ins(K1, ZERO, 0, 2);

@@ -120,7 +120,7 @@ impl Hashed {
         }
     }
 
-    /// Tells whether an array of so many units is too large for an immediate to mask its index. Its root word is the
+    /// Tells whether an array of `2^log` units is too large for an immediate to mask its index. Its root word is the
     /// address, which is a multiple of the size, without the bits that are zero: `ins` joins the two.
     const fn is_wide(log: u32) -> bool {
         log + UNIT > 16

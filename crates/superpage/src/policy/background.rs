@@ -1,7 +1,7 @@
 //! Promotion in the background by utilization, demotion under pressure.
 //!
-//! - From Linux's khugepaged: a scanner that visits regions now and then and collapses one that has at most so many
-//!   untouched pages (`max_ptes_none`), copying it.
+//! - From Linux's khugepaged: a scanner that visits regions now and then and collapses one that has at most
+//!   `max_ptes_none` untouched pages, copying it.
 //! - From Ingens (Kwon et al., OSDI 2016): the threshold on utilization (90 %) that keeps memory from bloating, and
 //!   promotion apart from the fault path.
 //! - From Linux's shrinker of underused huge pages (2024): under pressure, huge pages much of which was never used are

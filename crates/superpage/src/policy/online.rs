@@ -25,8 +25,8 @@ pub struct OnlineMemory<'m> {
 /// Promotes a superpage when its prefetch or its capacity charges exceed their thresholds. Larger ones around it lose
 /// as many prefetch charges as it had; all capacity charges start anew.
 ///
-/// A capacity charge that takes more than 65535 entries of one superpage (256 MB of 4 KB pages) is not made: so many would
-/// have to have missed since the page that misses now.
+/// A capacity charge that takes more than 65535 entries of one superpage (256 MB of 4 KB pages) is not made: that
+/// number of entries would have to have missed since the page that misses now.
 ///
 /// A miss costs a walk over the LRU stack, which is why section 8.2 prefers [`ApproxOnline`](super::ApproxOnline).
 #[derive(Debug)]

@@ -46,7 +46,7 @@ unsafe impl<W: Word> Nodes for Meter<'_, W> {
     }
 
     unsafe fn at(&self, node: NodeAddr) -> *const W::Cell {
-        // SAFETY: the caller's promise; likewise below.
+        // SAFETY: this function's contract; likewise below.
         unsafe { self.slab.at(node) }
     }
 
@@ -65,7 +65,7 @@ unsafe impl<W: Word> Nodes for Meter<'_, W> {
 // SAFETY: the slab does it all.
 unsafe impl<W: Word> Reclaim for Meter<'_, W> {
     unsafe fn free(&self, node: NodeAddr, clean: bool) {
-        // SAFETY: the caller's promise; likewise below.
+        // SAFETY: this function's contract; likewise below.
         unsafe { self.slab.free(node, clean) }
     }
 

@@ -24,7 +24,7 @@ where
         let before = Self::before(heads);
         let (added, apart) = Self::split_of(before);
         let is_small = heads <= 1 << Self::SEGMENT;
-        // SAFETY: the caller's promise; no walker can reach the new segment before it is published.
+        // SAFETY: this function's contract; no walker can reach the new segment before it is published.
         unsafe {
             let mut want = 0;
             for high in before..heads {

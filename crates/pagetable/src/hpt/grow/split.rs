@@ -24,7 +24,7 @@ where
         let mut tails = self.growth.tails();
         let mut moved = 0;
         for _ in 0..steps {
-            // SAFETY: the caller's promise; the bucket is in both chains, and each tail in one.
+            // SAFETY: this function's contract; the bucket is in both chains, and each tail in one.
             unsafe {
                 let Some(spot) = self.behind(tails[0]) else {
                     high += 1;
@@ -75,7 +75,7 @@ where
         let heads = self.buckets();
         let (added, apart) = Self::split_of(heads);
         let is_small = heads < 1 << Self::SEGMENT;
-        // SAFETY: the caller's promise; no walker can reach the new segments before they are published.
+        // SAFETY: this function's contract; no walker can reach the new segments before they are published.
         unsafe {
             if heads >= Self::MOST || !is_small && !self.widen(batch, heads >> Self::SEGMENT) {
                 return false;

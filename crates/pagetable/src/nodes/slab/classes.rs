@@ -57,7 +57,7 @@ pub(in crate::nodes) const fn class_bytes(class: usize) -> usize {
     SHAPE[class % SHAPES].bytes as usize
 }
 
-/// Returns how many nodes of a class lie in so many bytes: by a shift, and a division by three for odd classes.
+/// Returns how many nodes of a class lie in `bytes` bytes: by a shift, and a division by three for odd classes.
 #[inline(always)]
 pub(in crate::nodes) const fn index_within(bytes: usize, class: usize) -> usize {
     let units = bytes >> (class / 2 + 2);

@@ -185,7 +185,7 @@ impl<'m, W: Word, M: Mode> Slab<'m, W, M> {
 }
 
 impl<'m, W: Word, M: Mode, A: Window> Slab<'m, W, M, A> {
-    /// Lays storage over so many chunks from `base` on. The borrow stays with the callers: taken here once more, it
+    /// Lays storage over `chunks` chunks from `base` on. The borrow stays with the callers: taken here once more, it
     /// would end what the window's pointer may do.
     fn over(window: A, base: usize, chunks: usize) -> Result<Self, SlabError> {
         let descriptors = Self::descriptors(base, chunks)?;
@@ -215,7 +215,7 @@ impl<'m, W: Word, M: Mode, A: Window> Slab<'m, W, M, A> {
         Ok(slab)
     }
 
-    /// Returns how many chunks hold the descriptors of a slab over so many chunks from `base` on.
+    /// Returns how many chunks hold the descriptors of a slab over `chunks` chunks from `base` on.
     fn descriptors(base: usize, chunks: usize) -> Result<usize, SlabError> {
         let end = base.checked_add(chunks.saturating_mul(CHUNK));
         if chunks > MAX_CHUNKS
@@ -503,7 +503,7 @@ unsafe impl<W: Word, M: Mode, A: Window> Reclaim for Slab<'_, W, M, A> {
         // Nothing here unwinds.
         while let Some(node) = *head {
             let class = self.class_at(node);
-            // SAFETY: the caller's promise: the node is taken, and its record a link.
+            // SAFETY: this function's contract: the node is taken, and its record a link.
             unsafe {
                 if let Ok(class) = class {
                     let (span, index) = self.place(node, class);

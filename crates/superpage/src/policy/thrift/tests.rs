@@ -6,7 +6,7 @@ use crate::Costs;
 use crate::ledger::{Charged, Distant, Fast};
 use crate::testing::{memory, miss, superpage};
 
-/// A policy for which holes have their price, with thresholds of so many thousandths of R.
+/// A policy for which holes have their price, with thresholds of `prefetch` thousandths of R.
 fn frugal(prefetch: u32) -> Thrift<'static> {
     let setup = Setup { costs: Costs { prefetch, ..Costs::PAPER }, ..Setup::PAPER };
     let memory = memory(Thrift::segment_memory(&setup).unwrap(), 2);
