@@ -21,7 +21,7 @@ macro_rules! forward {
     };
     (cells) => {
         unsafe fn at(&self, node: $crate::pagetable::nodes::NodeAddr) -> *const <<Self as $crate::pagetable::nodes::Nodes>::Word as $crate::pagetable::Word>::Cell {
-            // SAFETY: the caller's promise, about the storage inside.
+            // SAFETY: this function's contract, about the storage inside.
             unsafe { self.inner.at(node) }
         }
 
@@ -37,13 +37,13 @@ macro_rules! forward {
     };
     (follow) => {
         unsafe fn follow(&self, node: $crate::pagetable::nodes::NodeAddr, index: usize) -> Self::Word {
-            // SAFETY: the caller's promise, about the storage inside.
+            // SAFETY: this function's contract, about the storage inside.
             unsafe { self.inner.follow(node, index) }
         }
     };
     (store) => {
         unsafe fn publish(&self, node: $crate::pagetable::nodes::NodeAddr, index: usize, word: Self::Word) {
-            // SAFETY: the caller's promise, about the storage inside.
+            // SAFETY: this function's contract, about the storage inside.
             unsafe { self.inner.publish(node, index, word) };
         }
 
@@ -58,7 +58,7 @@ macro_rules! forward {
     };
     (free) => {
         unsafe fn free(&self, node: $crate::pagetable::nodes::NodeAddr, clean: bool) {
-            // SAFETY: the caller's promise, about the storage inside.
+            // SAFETY: this function's contract, about the storage inside.
             unsafe { self.inner.free(node, clean) };
         }
     };
@@ -69,7 +69,7 @@ macro_rules! forward {
     };
     (reclaim) => {
         unsafe fn link(&self, node: $crate::pagetable::nodes::NodeAddr) -> *const $crate::pagetable::nodes::Record {
-            // SAFETY: the caller's promise, about the storage inside.
+            // SAFETY: this function's contract, about the storage inside.
             unsafe { self.inner.link(node) }
         }
 

@@ -277,7 +277,7 @@ impl<'n, G: Geometry, F: Format, N: Nodes<Word = F::Word>, L: Layout<N>, P: Node
         span: Span,
         visit: &mut dyn FnMut(Leaf) -> ControlFlow<()>,
     ) -> ControlFlow<()> {
-        // SAFETY: the caller's promise.
+        // SAFETY: by this function's contract the caller is pinned, or the writer.
         unsafe {
             self.visit_entries(span, &mut |_, entry| match entry {
                 Entry::Leaf(leaf) => visit(leaf),
@@ -297,7 +297,7 @@ impl<'n, G: Geometry, F: Format, N: Nodes<Word = F::Word>, L: Layout<N>, P: Node
         span: Span,
         visit: &mut impl FnMut(VirtAddr, Entry) -> ControlFlow<()>,
     ) -> ControlFlow<()> {
-        // SAFETY: the caller's promise.
+        // SAFETY: by this function's contract the caller is pinned, or the writer.
         unsafe {
             self.sweep(span, &mut |edge, at, word| match Self::entry(word, edge.shift, at) {
                 Entry::Leaf(leaf) => visit(leaf.at, Entry::Leaf(leaf)),

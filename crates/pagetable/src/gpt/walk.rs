@@ -41,7 +41,7 @@ impl<'n, G: Geometry, F: Format, N: Nodes<Word = F::Word>, L: Layout<N>, P: Node
     /// As for [`find`](Self::find).
     #[inline(always)]
     pub(super) unsafe fn find_entry(&self, at: usize) -> Entry {
-        // SAFETY: the caller's promise; the index is below the leaf's slots.
+        // SAFETY: this function's contract; the index is below the leaf's slots.
         unsafe {
             let found = L::seek(self.nodes, &self.root, G::VA_BITS, Self::TAG, at);
             found.map_or(Entry::Empty, |found| {

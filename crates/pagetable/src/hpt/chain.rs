@@ -239,7 +239,7 @@ where
     #[inline(always)]
     pub(super) unsafe fn count_taken(&self, spot: Spot, block: usize, slot: usize, count: usize) -> usize {
         let taken = |&slot: &usize| {
-            // SAFETY: the caller's promise: the slots are within a bucket.
+            // SAFETY: this function's contract: the slots are within a bucket.
             is_taken::<F>(unsafe { self.nodes.read(spot.node, Self::place(spot, block, slot)) })
         };
         (slot..slot + count).filter(taken).count()
@@ -329,7 +329,8 @@ where
     /// Tells whether a bucket holds no leaf and no mark.
     #[inline(always)]
     pub(super) unsafe fn is_vacant(&self, spot: Spot) -> bool {
-        // SAFETY: the caller's promise. All slots are the same in any order.
+        // SAFETY: by the contract of `head`, which is this function's too, the caller is the only writer, whose spots are
+        // buckets of the table, or private. All slots are the same in any order.
         unsafe { self.count_taken(spot, 0, 0, Self::SLOTS) == 0 }
     }
 

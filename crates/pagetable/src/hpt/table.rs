@@ -168,7 +168,7 @@ where
     }
 
     unsafe fn mark(&self, batch: &mut Retired<'n>, at: VirtAddr, mark: Option<Mark>) -> Result<Entry, Error> {
-        // SAFETY: the caller's promise.
+        // SAFETY: this function's contract.
         unsafe { batch.change(|batch| self.mark_page(batch, at, mark), |batch| self.mend(batch)) }
     }
 
@@ -179,7 +179,7 @@ where
         frame: Pfn,
         attr: Attr,
     ) -> Result<Mark, Error> {
-        // SAFETY: the caller's promise.
+        // SAFETY: this function's contract.
         unsafe { batch.change(|batch| self.fill_page(batch, at, frame, attr), |batch| self.mend(batch)) }
     }
 

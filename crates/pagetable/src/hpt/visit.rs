@@ -304,7 +304,7 @@ where
         pages: Pages,
         mut visit: impl FnMut(Leaf) -> ControlFlow<()>,
     ) -> ControlFlow<()> {
-        // SAFETY: the caller's promise.
+        // SAFETY: by this function's contract the caller is pinned, or the writer.
         unsafe {
             self.each_entry(pages, |_, entry| match entry {
                 Entry::Leaf(leaf) => visit(leaf),
@@ -324,7 +324,7 @@ where
         pages: Pages,
         mut visit: impl FnMut(VirtAddr, Entry) -> ControlFlow<()>,
     ) -> ControlFlow<()> {
-        // SAFETY: the caller's promise.
+        // SAFETY: by this function's contract the caller is pinned, or the writer.
         unsafe {
             self.parts(pages, Visitor::Walker, |part| self.each_taken(part, |_, at, entry| visit(at, entry)))
         }

@@ -192,7 +192,7 @@ where
 
     /// Finds the entry of the page at `at`: a leaf of any size, a mark, or nothing.
     pub(super) unsafe fn find_entry(&self, at: VirtAddr) -> Entry {
-        // SAFETY: the caller's promise.
+        // SAFETY: by the contract of `find_with`, which is this function's too, the caller is pinned, or the writer.
         unsafe {
             if let Some(unit) = self.follow(0, Self::key(0, at)) {
                 let (word, _) = self.load(unit, 0, at);
