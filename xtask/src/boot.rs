@@ -327,7 +327,7 @@ fn kernel_on(machine: Architecture, args: &BootArgs) -> anyhow::Result<()> {
 fn check_machine(machine: Architecture, args: &BootArgs) -> anyhow::Result<()> {
     let given = [
         ("--cpu", args.cpu.is_some() && machine != Architecture::Aarch64),
-        ("--table", !args.table.is_empty() && !(is_guarded(args) && machine == Architecture::Mips32)),
+        ("--table", !(args.table.is_empty() || is_guarded(args) && machine == Architecture::Mips32)),
         ("--root", args.root != Root::ErrorEpc),
         ("--big-endian", args.big_endian),
         ("--work", args.work.is_some()),

@@ -182,6 +182,7 @@ fn a_slot_is_empty_while_its_replacement_is_made_known() {
     writer.map(Pages::one(page), Pfn::new(7), PageSize::K4, attr).unwrap();
     // SAFETY: no CPU walks the table; so below.
     unsafe { writer.finish().reclaim() };
+    // SAFETY: this thread acknowledges no shootdown during the lookup.
     let look = || table.lookup(unsafe { Pinned::by(&slab) }, AT).map(|leaf| leaf.frame);
     let replace = |known: &dyn Fn(&Flush)| {
         let mut turn = Turn::new(&table).unwrap();
