@@ -19,7 +19,8 @@
 //! as many words of the kernel's.
 //!
 //! Beside each node its record counts the slots in use, so that an unmap which empties a node returns it without
-//! looking at the others. That holds up to the root, which stays.
+//! looking at the others. That holds up to the root, which stays. Above the last level the record also notes which
+//! sixteenths of the node have had an entry, so that a copy of the table passes over the others.
 //!
 //! | operation | cost in loads and stores of table words |
 //! |-|-|
