@@ -181,7 +181,7 @@ unsafe impl<'n, G: Geometry, F: Format, N: Nodes<Word = F::Word>, L: Layout<N>, 
     }
 
     unsafe fn mark(&self, batch: &mut Retired<'n>, at: VirtAddr, mark: Option<Mark>) -> Result<Entry, Error> {
-        // SAFETY: this function's contract.
+        // SAFETY: by the contract of `Table::mark` the caller is the only writer, and the batch came from this table.
         unsafe {
             batch.change_late(
                 |batch| self.mark_page(batch, at, mark),
@@ -197,7 +197,7 @@ unsafe impl<'n, G: Geometry, F: Format, N: Nodes<Word = F::Word>, L: Layout<N>, 
         frame: Pfn,
         attr: Attr,
     ) -> Result<Mark, Error> {
-        // SAFETY: this function's contract.
+        // SAFETY: by the contract of `Table::fill` the caller is the only writer, and the batch came from this table.
         unsafe {
             batch.change_late(
                 |batch| self.fill_page(batch, at, frame, attr),

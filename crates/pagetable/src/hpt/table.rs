@@ -168,7 +168,7 @@ where
     }
 
     unsafe fn mark(&self, batch: &mut Retired<'n>, at: VirtAddr, mark: Option<Mark>) -> Result<Entry, Error> {
-        // SAFETY: this function's contract.
+        // SAFETY: by the contract of `Table::mark` the caller is the only writer, and the batch came from this table.
         unsafe { batch.change(|batch| self.mark_page(batch, at, mark), |batch| self.mend(batch)) }
     }
 
@@ -179,7 +179,7 @@ where
         frame: Pfn,
         attr: Attr,
     ) -> Result<Mark, Error> {
-        // SAFETY: this function's contract.
+        // SAFETY: by the contract of `Table::fill` the caller is the only writer, and the batch came from this table.
         unsafe { batch.change(|batch| self.fill_page(batch, at, frame, attr), |batch| self.mend(batch)) }
     }
 
