@@ -9,8 +9,8 @@ use std::sync::{Mutex, MutexGuard};
 use tlbkit::pagetable::format::EntryLoCow;
 use tlbkit::pagetable::geometry::Va32;
 use tlbkit::{
-    Access, AddressSpace, Asid, Attr, Change, Error, Fault, Flush, Guarded, Kernel, Mmu, MultiLevel,
-    PageSize, Pages, Pfn, PhysAddr, Record, Run, TableKind, VirtAddr, Vpn, WalkCache, arch,
+    Access, AddressSpace, Asid, Attr, Change, Entry, Error, Fault, Flush, Guarded, Kernel, Mark, Mmu,
+    MultiLevel, PageSize, Pages, Pfn, PhysAddr, Record, Run, TableKind, VirtAddr, Vpn, WalkCache, arch,
 };
 use tlbkit_refill::features::Features;
 use tlbkit_refill::handler::{Form, Front, Gpt, Handler, Mpt, Place, Root, Spec, Walk, Write};
@@ -324,6 +324,27 @@ fn access<T: Handled>(space: &AddressSpace<Host<T>>, number: usize, store: bool)
 fn a_program_sees_what_is_mapped_until_it_is_unmapped() {
     see_and_unmap::<MultiLevel>();
     see_and_unmap::<Guarded>();
+}
+
+#[test]
+fn a_page_goes_out_and_comes_back() {
+    mark_and_fill::<MultiLevel>();
+    mark_and_fill::<Guarded>();
+}
+
+fn mark_and_fill<T: Handled>() {
+    let mmu = Host::<T>::machine();
+    let space = AddressSpace::new(mmu).unwrap();
+    space.activate().unwrap();
+    let frames = [1, 2].map(|number| mmu.kernel().data(number));
+    space.map(page(5), frames[0], RW).unwrap();
+    assert!(access(&space, 5, false).is_ok());
+    assert!(matches!(space.mark(at(5), Mark::Payload(77)), Ok(Entry::Leaf(leaf)) if leaf.frame == frames[0]));
+    assert_eq!(access(&space, 5, false), Err(Fault::Swapped(77)));
+    space.fill(at(5), frames[1], RW).unwrap();
+    assert_eq!(access(&space, 5, false), Ok(PhysAddr::new(frames[1].get() * 4096)));
+    space.unmap(page(5)).unwrap();
+    mmu.idle().unwrap();
 }
 
 fn see_and_unmap<T: Handled>() {

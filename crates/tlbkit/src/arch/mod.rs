@@ -26,7 +26,7 @@
 //! | [`fork`](crate::AddressSpace::fork) | a visit of the nodes | a walk and a map for each leaf, and a protect |
 //! | [`Cursor::next_mapped`](crate::Cursor::next_mapped) | a load a slot | a visit of all leaves up to the last page |
 //! | larger pages | on every CPU | [`Mips32`] has them, for one CPU; in [`Mips32Coherent`] [`Error::WrongSize`](crate::Error::WrongSize) |
-//! | [marks](crate::Mark) | yes | [`Error::WrongMark`](crate::Error::WrongMark): the kernel notes what is on disk |
+//! | [marks](crate::Mark) | yes | yes |
 //! | [`lending`](crate::AddressSpace::lending), [`sharing`](crate::AddressSpace::sharing), global pages | yes | no such functions: kseg0 needs no table |
 //! | [`Kernel::stored`](crate::Kernel::stored) hears of every store | yes | but for those of the root word |
 //!
