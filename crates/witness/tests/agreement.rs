@@ -331,6 +331,16 @@ impl Simple {
         self.tlb[cpu].retain(|key, stale| !ended(key, stale));
     }
 
+    /// The nodes on the way to a page.
+    fn way(&self, root: u64, page: u64) -> Vec<u64> {
+        let (mut nodes, mut node) = (vec![root], root);
+        while let Some(Entry::Link(next)) = self.words.get(&(node, page >> level_of(node) & 1)) {
+            nodes.push(*next);
+            node = *next;
+        }
+        nodes
+    }
+
     fn now(&self, root: u64, page: u64) -> Option<(u64, bool)> {
         let mut node = root;
         loop {
@@ -544,9 +554,15 @@ impl Simple {
             Op::Done { .. } => {
                 let (root, page) = self.lowering.take().unwrap();
                 let now = self.now(root, page);
-                let loaded: Vec<bool> = self.loaded.iter().map(|roots| roots.contains(&root)).collect();
+                // A table that links the same node has the same pages.
+                let way = self.way(root, page);
+                let loaded = self.loaded.clone().map(|roots| {
+                    let same = |root: &u64| self.way(*root, page).iter().any(|node| way.contains(node));
+                    roots.into_iter().filter(same).map(Self::asid).collect::<BTreeSet<_>>()
+                });
                 self.gone(|cpu, key| {
-                    let mine = loaded[cpu] && key.0.is_none_or(|asid| asid == Self::asid(root));
+                    let loaded = &loaded[cpu];
+                    let mine = key.0.map_or(!loaded.is_empty(), |asid| loaded.contains(&asid));
                     mine && key.2 == page >> key.1 << key.1
                         && match (key.3, now) {
                             (Some(Entry::Leaf { .. }), None) => true,

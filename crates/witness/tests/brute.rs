@@ -377,6 +377,19 @@ impl Machine {
         used
     }
 
+    /// The nodes on the way to an address.
+    fn way(&self, root: u64, va: u64) -> Vec<u64> {
+        let mut nodes = vec![root];
+        loop {
+            let node = nodes[nodes.len() - 1];
+            let level = level_of(node);
+            match decode(self.arch, self.now(node + 8 * (va >> bits(level) & 1)), level, self.dirty) {
+                Says::Link { node, .. } => nodes.push(node),
+                _ => return nodes,
+            }
+        }
+    }
+
     /// What the table says of an address.
     fn table(&self, root: u64, va: u64) -> Says {
         let (mut node, mut left) = (root, ALL);
@@ -669,22 +682,23 @@ impl Machine {
         let Some((root, first, last)) = self.lowering.take() else { return false };
         let pages: Vec<u64> = pages(self.arch).filter(|va| (first..=last).contains(va)).collect();
         let now: Vec<(u64, Says)> = pages.into_iter().map(|va| (va, self.table(root, va))).collect();
-        let ran: Vec<BTreeSet<u16>> = (0..CPUS)
-            .map(|cpu| {
-                let ran = self.cpus[cpu].ran.keys();
-                ran.filter(|(_, of)| *of == root).map(|(asid, _)| *asid).collect()
-            })
-            .collect();
+        // A table that links the same node has the same pages.
+        let same = |other: u64, va: u64| {
+            let nodes = self.way(root, va);
+            self.way(other, va).iter().any(|node| nodes.contains(node))
+        };
         let kept: BTreeSet<(usize, Entry)> = (0..CPUS)
             .flat_map(|cpu| self.cpus[cpu].tlb.iter().map(move |(entry, _)| (cpu, *entry)))
             .filter(|(cpu, entry)| {
-                entry
-                    .asid
-                    .map_or(self.cpus[*cpu].globals.contains_key(&root), |asid| ran[*cpu].contains(&asid))
-                    && now.iter().any(|(va, says)| {
-                        va >> bits(entry.level) << bits(entry.level) == entry.va
-                            && self.more(entry.says, *va, *says)
-                    })
+                let cpu = &self.cpus[*cpu];
+                now.iter().any(|(va, says)| {
+                    let mine = match entry.asid {
+                        None => cpu.globals.keys().any(|of| same(*of, *va)),
+                        Some(asid) => cpu.ran.keys().any(|(of, root)| *of == asid && same(*root, *va)),
+                    };
+                    mine && va >> bits(entry.level) << bits(entry.level) == entry.va
+                        && self.more(entry.says, *va, *says)
+                })
             })
             .collect();
         self.gone(|cpu, entry| kept.contains(&(cpu, *entry)))

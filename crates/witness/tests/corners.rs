@@ -184,3 +184,64 @@ fn a_plain_store_loses_what_another_cpu_notes() {
     assert_eq!(broken(Arch::Sv39, &format!("{beside}{store}")), Some((7, "dirty-lost")));
     assert_eq!(broken(Arch::Sv39, &format!("{beside}0 swap 0x3000 0x20047 0x20043\n")), None);
 }
+
+/// CPU 1 runs another table, which links the node that CPU 0 changes a page in: the page is CPU 1's, too.
+#[test]
+fn a_promise_is_for_the_tables_that_share_the_node() {
+    let log = |end: &str| {
+        format!(
+            "{ONE}0 write 0x41000 0x30003
+0 barrier dsb
+1 root 0x2000000041000
+0 lower 1 0
+0 write 0x10000 0x40000fc3
+0 barrier dsb
+0 fence va 0 asid 1 broadcast
+{end}0 barrier dsb
+0 done 1"
+        )
+    };
+    assert_eq!(broken(Arch::Aarch64, &log("")), Some((16, "right-kept")));
+    assert_eq!(broken(Arch::Aarch64, &log("0 fence va 0 asid 2 broadcast\n")), None);
+}
+
+/// One word of a run of 64 KiB is made read-only, and that page flushed. The other words still say that all of the run may be written.
+#[test]
+fn another_word_of_a_run_keeps_a_right() {
+    let arm = |write: u64| 0x4000_0f43 | 1 << 52 | (1 - write) << 7;
+    let napot = |write: u64| 1 << 63 | (0x4_0008 << 10) | 0xd3 | write << 2;
+    let log = |begin: &str, word: &dyn Fn(u64) -> u64, at: u64, changed: u64, fence: &str| {
+        let mut log = String::new();
+        for slot in 0..16 {
+            log += &format!("0 write {:#x} {:#x}\n", at + 8 * slot, word(1));
+        }
+        log += begin;
+        log += "0 lower 1 0x0 0xfff\n";
+        for slot in 0..changed {
+            log += &format!("0 write {:#x} {:#x}\n", at + 8 * slot, word(0));
+        }
+        log + &format!("0 barrier fence\n{fence}0 done 1\n0 access 0 store user fault")
+    };
+    let risc_v = "0 write 0x30000 0x8001
+0 write 0x20000 0x4001
+0 barrier fence
+0 root 0x8000100000000030
+";
+    let begin = "0 write 0x40000 0x30003
+0 write 0x30000 0x20003
+0 write 0x20000 0x10003
+0 barrier dsb
+0 root 0x1000000040000
+";
+    for (changed, holds) in [(1, false), (15, false), (16, true)] {
+        let napot = log(risc_v, &napot, 0x10000, changed, "0 fence\n");
+        assert_eq!(broken(Arch::Sv39, &napot).is_none(), holds, "{changed}\n{napot}");
+        let arm = log(begin, &arm, 0x10000, changed, "0 fence broadcast\n0 barrier dsb\n0 barrier isb\n");
+        assert_eq!(broken(Arch::Aarch64, &arm).is_none(), holds, "{changed}\n{arm}");
+    }
+    // All words are changed, and one page alone is flushed: what was read from another word is there still.
+    let one = log(risc_v, &napot, 0x10000, 16, "0 fence va 0\n");
+    assert_eq!(broken(Arch::Sv39, &one), Some((40, "right-kept")));
+    let all = log(risc_v, &napot, 0x10000, 16, "0 fence va 0 0xffff\n");
+    assert_eq!(broken(Arch::Sv39, &all), None);
+}

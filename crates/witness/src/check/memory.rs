@@ -56,6 +56,8 @@ pub(super) struct Tables {
     pub(super) arch: Arch,
     /// Hardware sets the accessed and dirty bits.
     pub(super) dirty: bool,
+    /// A word has been one of a run: Svnapot, or the contiguous bit.
+    pub(super) runs: bool,
     words: Map<u64, Word>,
     pub(super) nodes: Map<u64, Node>,
     /// The words that map a frame: by its size and its address.
@@ -69,7 +71,7 @@ pub(super) struct Tables {
 impl Tables {
     pub(super) fn new(arch: Arch) -> Self {
         let (words, nodes, leaves, freed, dangling) = Default::default();
-        Self { arch, dirty: false, words, nodes, leaves, freed, dangling }
+        Self { arch, dirty: false, runs: false, words, nodes, leaves, freed, dangling }
     }
 
     pub(super) fn word(&self, at: u64) -> Word {
@@ -174,7 +176,10 @@ impl Tables {
     pub(super) fn join(&mut self, at: u64, level: u32) {
         match self.entry(at, level) {
             Entry::Absent => {}
-            Entry::Leaf { frame, shift, .. } => self.leaves.entry((shift, frame)).or_default().push(at),
+            Entry::Leaf { frame, shift, .. } => {
+                self.runs |= shift > level && !self.arch.is_software();
+                self.leaves.entry((shift, frame)).or_default().push(at);
+            }
             Entry::Link { node, .. } => {
                 let below = level - self.arch.step();
                 self.place(node, below);
@@ -259,6 +264,60 @@ impl Tables {
                 return found;
             }
         }
+    }
+
+    /// Adds the addresses from `first` to `last`, counted from the first of two nodes of `level`, for which both lead to one node.
+    pub(super) fn shared(
+        &self,
+        (one, two): (u64, u64),
+        level: u32,
+        (first, last): (u64, u64),
+        found: &mut Vec<(u64, u64)>,
+    ) {
+        if one == two {
+            return found.push((first, last));
+        }
+        if level == self.arch.levels()[0] {
+            return;
+        }
+        for at in self.used(one) {
+            let from = first >> (level + self.arch.step()) << (level + self.arch.step());
+            let from = from | self.arch.offset(at, level);
+            let to = from + ((1 << level) - 1);
+            let other = self.arch.slot(two, level, from);
+            if let (Entry::Link { node, .. }, Entry::Link { node: next, .. }) =
+                (self.entry(at, level), self.entry(other, level))
+                && from <= last
+                && first <= to
+            {
+                let range = (from.max(first), to.min(last));
+                self.shared((node, next), level - self.arch.step(), range, found);
+            }
+        }
+    }
+
+    /// Returns what the words say of an address whose contiguous run it is in, from the root's first.
+    pub(super) fn beside(&self, root: u64, va: u64) -> Vec<Below> {
+        let (Some(mut level), mut node) = (self.level(root), root) else { return Vec::new() };
+        while let Entry::Link { node: next, .. } = self.entry(self.arch.slot(node, level, va), level) {
+            if self.level(next) != Some(level - self.arch.step()) {
+                return Vec::new();
+            }
+            (node, level) = (next, level - self.arch.step());
+        }
+        let Some(run) = self.arch.sizes().find(|size| (level + 1..level + 9).contains(size)) else {
+            return Vec::new();
+        };
+        let first = va >> run << (run - level);
+        let words = first..first + (1 << (run - level));
+        words
+            .filter_map(|key| {
+                let at = self.arch.slot(node, level, key << level);
+                let (entry, since) = (self.entry(at, level), self.word(at).since);
+                let joins = matches!(entry, Entry::Leaf { shift, .. } if shift == run);
+                joins.then_some(Below { level, offset: key << level, entry, since })
+            })
+            .collect()
     }
 
     /// Walks from a node at `va`, an address from the node's first: returns what ends the walk, with the rights that the way

@@ -5,6 +5,7 @@ use std::vec::Vec;
 use super::arch::{Arch, Entry, Family, PAGE, rights};
 use super::held::{GLOBAL, Item, Place, span};
 use super::machine::{Holder, Machine};
+use super::memory::Below;
 use super::session::{Kind, Session};
 use super::verdict::{Refusal, Rule};
 use crate::event::Access;
@@ -110,8 +111,15 @@ impl Machine {
     /// Everything that a CPU may use for an address from `first` to `last` and that a table does not say.
     fn leftovers(&self, cpu: usize, asid: u16, first: u64, last: u64) -> Vec<(Place, Item)> {
         let mut found = Vec::new();
+        // What was read from another word of a run is of its whole.
+        let bits = if self.tables.runs { self.arch.sizes().max().unwrap_or(0) } else { 0 };
+        let (from, to) = (first >> bits << bits, last | ((1 << bits) - 1));
         for tag in [asid.into(), GLOBAL] {
-            for (place, item) in self.cpus[cpu].held.near(tag, self.arch.levels(), first, last) {
+            for (place, item) in self.cpus[cpu].held.near(tag, self.arch.levels(), from, to) {
+                let (begin, end) = reached(place, &item);
+                if end < first || last < begin {
+                    continue;
+                }
                 let Entry::Link { .. } = item.entry else {
                     found.push((place, item));
                     continue;
@@ -172,6 +180,31 @@ impl Machine {
         }
     }
 
+    /// What a CPU may have for an address of the words of its run, as a table has them.
+    fn run_beside(&self, cpu: usize, asid: u16, root: u64, va: u64) -> Vec<(Place, Item)> {
+        if !self.tables.runs {
+            return Vec::new();
+        }
+        let high = self.arch.family() == Family::Arm && va >> 48 != 0;
+        let base = self.arch.base(high);
+        let mut found = Vec::new();
+        for Below { level, offset, entry, since } in self.tables.beside(root, va - base) {
+            let global = matches!(entry, Entry::Leaf { global: true, .. });
+            let (kind, tag) = if global { (Kind::Global, GLOBAL) } else { (Kind::Leaf, asid.into()) };
+            let (place, of) = ((tag, level, (base + offset) >> level), base + offset);
+            let holds = |session: &Session| {
+                (session.cpu, session.asid, session.high) == (cpu, asid, high)
+                    && session.may_hold(kind, level, of, since)
+            };
+            if self.sessions.get(&root).is_some_and(|sessions| sessions.iter().any(holds)) {
+                let item =
+                    Item { entry, linked: false, since, writer: cpu, stale: 0, again: None, root, going: 0 };
+                found.push((place, item));
+            }
+        }
+        found
+    }
+
     /// The global entry for an address that a CPU may have of a table that it does not walk.
     fn elsewhere(&self, cpu: usize, root: u64, va: u64) -> Option<(Place, Item)> {
         let others =
@@ -204,29 +237,33 @@ impl Machine {
         let Some((root, first, last, _)) = self.lowering.remove(&id) else {
             return Err(self.impossible("no change of this number has begun"));
         };
-        let mut holders: Vec<(usize, u16)> = self
-            .sessions
-            .get(&root)
-            .into_iter()
-            .flatten()
-            .map(|session| (session.cpu, session.asid))
-            .collect();
+        // A CPU that runs another table has the pages of the nodes that both link.
+        let base = self.arch.base(self.arch.family() == Family::Arm && first >> 48 != 0);
+        let mut holders = Vec::new();
+        for (&other, sessions) in &self.sessions {
+            let (mut ranges, from) = (Vec::new(), (first - base, last - base));
+            self.tables.shared((root, other), self.arch.top(), from, &mut ranges);
+            for session in sessions {
+                let of = (session.cpu, session.asid, other);
+                holders.extend(ranges.iter().map(|(from, to)| (of, from + base, to + base)));
+            }
+        }
         holders.sort_unstable();
         let mut idle = Vec::new();
-        for (cpu, asid) in holders {
+        for ((cpu, asid, other), first, last) in holders {
             let mut left = self.leftovers(cpu, asid, first, last);
-            left.extend(
-                (first..=last)
-                    .step_by(PAGE as usize)
-                    .take(1024)
-                    .filter_map(|va| self.elsewhere(cpu, root, va)),
-            );
+            let pages = || (first..=last).step_by(PAGE as usize).take(1024);
+            left.extend(pages().filter_map(|va| self.elsewhere(cpu, root, va)));
+            // A run has 64 KiB or more.
+            let runs = pages().filter(|&va| va == first || va % 0x1_0000 == 0);
+            left.extend(runs.flat_map(|va| self.run_beside(cpu, asid, other, va)));
             for (place, item) in left.into_iter().filter(|(_, item)| matches!(item.entry, Entry::Leaf { .. }))
             {
-                let (from, to) = span(place);
+                let (from, to) = reached(place, &item);
                 let (from, to) = (from.max(first), to.min(last));
                 for va in (from..=to).step_by(PAGE as usize) {
-                    if self.is_more(item.entry, va, self.tables.walk(root, va, rights::ALL)) {
+                    let entry = within(place, &item, va);
+                    if self.is_more(entry, va, self.tables.walk(root, va, rights::ALL)) {
                         if place.0 != GLOBAL && !self.uses(cpu, asid) {
                             idle.push((cpu, asid));
                             break;
@@ -286,8 +323,9 @@ impl Machine {
             (None, found) => found.is_some(),
         };
         let left = self.leftovers(cpu, asid, va & !(PAGE - 1), va | (PAGE - 1)).into_iter();
-        for (place, item) in left.chain(self.elsewhere(cpu, root, va)) {
-            if !matches!(item.entry, Entry::Link { .. }) && wrong(item.entry) {
+        let beside = self.run_beside(cpu, asid, root, va);
+        for (place, item) in left.chain(self.elsewhere(cpu, root, va)).chain(beside) {
+            if !matches!(item.entry, Entry::Link { .. }) && wrong(within(place, &item, va)) {
                 let violation = self.violation(Rule::AccessDiffers, Some(cpu));
                 return Err(violation.access(at, reaches, does(item.entry), Some((place, &item))));
             }
@@ -307,6 +345,21 @@ impl Machine {
         self.checked.accesses += 1;
         Ok(())
     }
+}
+
+/// Returns the first and last address that an entry translates: of a run all pages, whatever word it was read from.
+fn reached(place: Place, item: &Item) -> (u64, u64) {
+    let (first, last) = span(place);
+    match item.entry {
+        Entry::Leaf { shift, .. } if shift > place.1 => (first >> shift << shift, first | ((1 << shift) - 1)),
+        _ => (first, last),
+    }
+}
+
+/// Returns what an entry says of an address: of a page of another word of its run nothing about the dirty bit.
+fn within(place: Place, item: &Item, va: u64) -> Entry {
+    let own = va >> place.1 == place.2;
+    item.entry.limited(if own { rights::ALL } else { rights::ALL & !rights::MARKED })
 }
 
 /// Returns what an entry makes of an address: where it leads, and with which rights.

@@ -63,7 +63,9 @@ impl Teller<'_> {
             return format!("CPU {cpu} wrote in its TLB in line {}, {tag}, that {what}", item.since);
         }
         if item.stale == 0 {
-            return format!("CPU {cpu} may hold {tag}, that {what}; it has left the table that says so");
+            return format!(
+                "CPU {cpu} may hold {tag}, that {what}; a table says so that it runs or has left"
+            );
         }
         let since = if item.since == 0 { String::new() } else { format!("since line {}, ", item.since) };
         format!(
