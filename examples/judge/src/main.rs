@@ -180,7 +180,7 @@ extern "C" fn judge() -> ! {
     );
     // A run that has seen too few refusals or faults proves nothing.
     if [refused, faults].iter().any(|&seen| seen < OPERATIONS / 20)
-        || machine::FAR > 0 && asked < OPERATIONS / 20
+        || machine::FAR != 0 && asked < OPERATIONS / 20
     {
         machine::stop("too few refusals or faults", 3);
     }
@@ -374,7 +374,7 @@ fn operate(
                 _ => (POOL >> BASE.shift()) + pages.first().get() % POOL_PAGES,
             };
             // Where there is no memory.
-            let far = if machine::FAR > 0 && random.below(8) == 0 { random.below(machine::FAR) } else { 0 };
+            let far = if machine::FAR != 0 && random.below(8) == 0 { random.below(machine::FAR) } else { 0 };
             let frame = frame | far << (machine::FAR_SHIFT - BASE.shift());
             table.map(pages, Pfn::new(frame), size, rights(random, scope))
         }
@@ -474,7 +474,7 @@ fn look_at(
     if let Ok(phys) = wanted
         && phys.get().wrapping_sub(POOL) >= POOL_BYTES
     {
-        let told = if machine::FAR > 0 { machine::ask(at, access, mode) } else { None };
+        let told = if machine::FAR != 0 { machine::ask(at, access, mode) } else { None };
         return match told {
             Some(found) if found != Some(phys.get()) => {
                 let found = found.ok_or(Fault::Absent);
