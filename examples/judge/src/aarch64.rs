@@ -16,24 +16,24 @@ use crate::{Access, BASE, Fault, LARGE};
 /// The granule, whether there are contiguous runs, and how many bits addresses have, which the build chooses.
 mod granule {
     use tlbkit_pagetable::format::Aarch64Of;
-    use tlbkit_pagetable::geometry::{self, Runs};
+    use tlbkit_pagetable::geometry;
 
     const RUNS: bool =
         cfg!(any(feature = "runs", feature = "k16", feature = "k64", feature = "bbm2", feature = "lpa2"));
     #[cfg(not(any(feature = "runs", feature = "k16", feature = "k64", feature = "bbm2", feature = "lpa2")))]
     pub(crate) type Shape = geometry::Va48;
     #[cfg(all(any(feature = "runs", feature = "bbm2"), not(feature = "lpa2")))]
-    pub(crate) type Shape = Runs<geometry::Va48>;
+    pub(crate) type Shape = geometry::Runs<geometry::Va48>;
     #[cfg(all(feature = "k16", not(feature = "lpa2")))]
-    pub(crate) type Shape = Runs<geometry::Va48K16>;
+    pub(crate) type Shape = geometry::Runs<geometry::Va48K16>;
     #[cfg(all(feature = "k64", not(feature = "lpa2")))]
-    pub(crate) type Shape = Runs<geometry::Va48K64>;
+    pub(crate) type Shape = geometry::Runs<geometry::Va48K64>;
     #[cfg(all(feature = "lpa2", not(any(feature = "k16", feature = "k64"))))]
-    pub(crate) type Shape = Runs<geometry::Va53>;
+    pub(crate) type Shape = geometry::Runs<geometry::Va53>;
     #[cfg(all(feature = "lpa2", feature = "k16"))]
-    pub(crate) type Shape = Runs<geometry::Va53K16>;
+    pub(crate) type Shape = geometry::Runs<geometry::Va53K16>;
     #[cfg(all(feature = "lpa2", feature = "k64"))]
-    pub(crate) type Shape = Runs<geometry::Va53K64>;
+    pub(crate) type Shape = geometry::Runs<geometry::Va53K64>;
     const GRANULE: u32 = <Shape as tlbkit_pagetable::Geometry>::BASE.shift();
     /// Bits 51 to 48 of a physical address.
     pub(crate) const WIDE: bool = cfg!(feature = "lpa2");
