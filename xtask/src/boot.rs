@@ -23,6 +23,7 @@ mod moving;
 mod row;
 mod shootdown;
 mod superpage;
+pub(crate) mod verdicts;
 mod witness;
 
 use machine::Machine;
@@ -203,7 +204,7 @@ pub(crate) fn run(args: &BootArgs) -> anyhow::Result<()> {
     }
     check_fault(args)?;
     if let Some(machine) = args.machine {
-        return kernel_on(machine, args);
+        return kernel::run(&kernel_on(machine, args)?);
     }
     check_root(args)?;
     if args.cpu() == machine::MIPS_III {
@@ -302,10 +303,10 @@ fn none_of(given: &[(&str, bool)], with: &str) -> anyhow::Result<()> {
     }
 }
 
-/// Boots the kernel whose programs check themselves.
-fn kernel_on(machine: Architecture, args: &BootArgs) -> anyhow::Result<()> {
+/// Returns the boot of the kernel whose programs check themselves.
+fn kernel_on(machine: Architecture, args: &BootArgs) -> anyhow::Result<kernel::Boot<'_>> {
     check_machine(machine, args)?;
-    kernel::run(&kernel::Boot {
+    Ok(kernel::Boot {
         board: match machine {
             Architecture::Aarch64 => kernel::AARCH64,
             Architecture::Mips32 => kernel::MIPS32,

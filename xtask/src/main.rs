@@ -67,6 +67,7 @@ struct Cli {
 enum Command {
     Demo(demo::DemoArgs),
     Boot(boot::BootArgs),
+    Witness(boot::verdicts::WitnessArgs),
     Test(test::TestArgs),
     Properties(properties::PropertiesArgs),
     /// Check the crates and their tests with the oldest Rust they promise
@@ -153,6 +154,7 @@ fn main() -> ExitCode {
     let outcome = places::enter_root().and_then(|()| match parse(std::env::args_os())?.command {
         Command::Demo(args) => demo::run(&shell, &args),
         Command::Boot(args) => boot::run(&args),
+        Command::Witness(args) => boot::verdicts::run(&args),
         Command::Test(args) => test::run(&args),
         Command::Properties(args) => properties::run(&shell, &args),
         Command::Msrv => msrv::run(&shell),

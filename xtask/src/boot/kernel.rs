@@ -118,12 +118,44 @@ pub(super) struct Boot<'a> {
     pub(super) json: bool,
 }
 
+/// What a boot came to.
+pub(super) struct Booted {
+    pub(super) rows: Vec<Value>,
+    /// What the witness says of its record.
+    pub(super) witnessed: Option<witness::Outcome>,
+    /// Whether it came to its end, and nothing failed.
+    pub(super) outcome: anyhow::Result<()>,
+}
+
 /// Builds the kernel and its programs, boots them, and shows the row.
 ///
 /// # Errors
 ///
 /// If something is missing, the boot goes wrong or a check fails.
 pub(super) fn run(boot: &Boot<'_>) -> anyhow::Result<()> {
+    let say = |text: &str| if boot.json { eprintln!("{text}") } else { println!("{text}") };
+    let Booted { mut rows, witnessed, outcome } = boot_with(boot, &say)?;
+    if let (Some(row), Some(witnessed)) = (rows.first_mut(), &witnessed) {
+        row["witness"] = witnessed.json();
+    }
+    if boot.json {
+        println!("{:#}", Value::from_iter(rows));
+    } else {
+        rows.iter().for_each(|row| print!("{}", text(row)));
+        witnessed.iter().for_each(|witnessed| print!("{}", witnessed.text()));
+    }
+    match (outcome, witnessed.map_or(Ok(()), |witnessed| witnessed.holds())) {
+        (Err(why), Err(more)) => bail!("{why}; {more}"),
+        (outcome, witnessed) => outcome.and(witnessed),
+    }
+}
+
+/// Builds the kernel and its programs, and boots them. Hands each line to `say` that the kernel means for people.
+///
+/// # Errors
+///
+/// If something is missing, the kernel of the guide fails, or there is no record where one was to be.
+pub(super) fn boot_with(boot: &Boot<'_>, say: &dyn Fn(&str)) -> anyhow::Result<Booted> {
     let board = &boot.board;
     if !(1..=board.cpus).contains(&boot.cpus) {
         misused!("--cpus {}: the kernel runs on 1 to {}", boot.cpus, board.cpus);
@@ -139,7 +171,7 @@ pub(super) fn run(boot: &Boot<'_>) -> anyhow::Result<()> {
     let built = build(shell, boot)?;
     let plain = !boot.stress && boot.inject.is_none() && !boot.witness;
     if board.has_guide && boot.cpus == 1 && plain {
-        let said = listen(&machine(boot, &built, "tlbkit-embedding", None), boot)?;
+        let said = listen(&machine(boot, &built, "tlbkit-embedding", None), board, say)?;
         said.outcome?;
         if !boot.json {
             println!(
@@ -148,21 +180,9 @@ pub(super) fn run(boot: &Boot<'_>) -> anyhow::Result<()> {
             );
         }
     }
-    let Said { mut rows, recorder, outcome } = listen(&line(boot, &built, record.as_ref()), boot)?;
+    let Said { rows, recorder, outcome } = listen(&line(boot, &built, record.as_ref()), board, say)?;
     let witnessed = record.map(|record| record.check(recorder.as_ref())).transpose()?;
-    if let (Some(row), Some(witnessed)) = (rows.first_mut(), &witnessed) {
-        row["witness"] = witnessed.json();
-    }
-    if boot.json {
-        println!("{:#}", Value::from_iter(rows));
-    } else {
-        rows.iter().for_each(|row| print!("{}", text(row)));
-        witnessed.iter().for_each(|witnessed| print!("{}", witnessed.text()));
-    }
-    match (outcome, witnessed.map_or(Ok(()), |witnessed| witnessed.holds())) {
-        (Err(why), Err(more)) => bail!("{why}; {more}"),
-        (outcome, witnessed) => outcome.and(witnessed),
-    }
+    Ok(Booted { rows, witnessed, outcome })
 }
 
 /// Tells whether a boot has come to its end, one row, and nothing has failed.
@@ -249,12 +269,12 @@ struct Said {
     outcome: anyhow::Result<()>,
 }
 
-/// Runs a boot. What else the kernel says is shown; what the firmware says is not.
+/// Runs a boot. What else the kernel says goes to `say`; what the firmware says does not.
 ///
 /// # Errors
 ///
 /// If QEMU cannot be run at all.
-fn listen(line: &Line, boot: &Boot<'_>) -> anyhow::Result<Said> {
+fn listen(line: &Line, board: &Board, say: &dyn Fn(&str)) -> anyhow::Result<Said> {
     let mut child = line
         .command()
         .stdin(Stdio::null())
@@ -263,8 +283,7 @@ fn listen(line: &Line, boot: &Boot<'_>) -> anyhow::Result<Said> {
         .with_context(|| format!("cannot run `{line}`"))?;
     let output = child.stdout.take().context("no output")?;
     let (mut rows, mut recorder) = (Vec::new(), None);
-    let (quiet, firmware) = (boot.json, boot.board.firmware);
-    let mut is_kernel = firmware.is_none();
+    let mut is_kernel = board.firmware.is_none();
     for part in BufReader::new(output).split(b'\n') {
         let part = part?;
         let text = String::from_utf8_lossy(&part);
@@ -273,12 +292,10 @@ fn listen(line: &Line, boot: &Boot<'_>) -> anyhow::Result<Said> {
             rows.push(row);
         } else if text.starts_with("recorder ") {
             recorder = row::said(text);
-        } else if is_kernel && quiet {
-            eprintln!("{text}");
         } else if is_kernel {
-            println!("{text}");
+            say(text);
         }
-        is_kernel |= firmware.is_some_and(|last| text.starts_with(last));
+        is_kernel |= board.firmware.is_some_and(|last| text.starts_with(last));
     }
     let outcome = outcome(line, &rows, child.wait()?);
     Ok(Said { rows, recorder, outcome })

@@ -14,6 +14,9 @@ use tlbkit_witness::check::{self, Arch, Checked, Checker, Place, Refusal};
 use crate::places;
 use crate::shell::Line;
 
+/// The verdict on a log that breaks no rule.
+pub(super) const HOLDS: &str = "holds";
+
 /// What the witness needs to know of a machine.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Machine {
@@ -139,6 +142,18 @@ impl Outcome {
         format!("{counts}witness: {verdict}\n  to check it again: {again}\n")
     }
 
+    /// Returns the verdict in one word: `holds`, or the rule that was broken.
+    ///
+    /// # Errors
+    ///
+    /// If the record was full, or is no log.
+    pub(super) fn verdict(&self) -> anyhow::Result<&'static str> {
+        match &self.outcome {
+            Err(Refusal::Violation(why)) => Ok(why.rule().name()),
+            _ => self.holds().map(|()| HOLDS),
+        }
+    }
+
     /// Tells whether the whole log holds.
     ///
     /// # Errors
@@ -209,10 +224,12 @@ mod tests {
     fn what_lies_in_memory_is_checked() {
         let held = checked("held", &memory(&events(2), false));
         assert!(held.holds().is_ok(), "{}", held.text());
+        assert_eq!(held.verdict().unwrap(), HOLDS);
         assert_eq!((held.json()["events"].as_u64(), held.json()["freed"].as_u64()), (Some(12), Some(1)));
 
         let broken = checked("broken", &memory(&events(1), false));
         assert_eq!(broken.holds().unwrap_err().to_string(), "the witness: frame-reached");
+        assert_eq!(broken.verdict().unwrap(), "frame-reached");
         assert_eq!((&broken.json()["line"], &broken.json()["cpu"]), (&json!(11), &json!(1)));
         let log = fs::read_to_string(&broken.log).unwrap();
         assert_eq!(log.lines().last(), Some("0 frame free 0x80000 4096"));
@@ -223,6 +240,7 @@ mod tests {
     fn a_full_record_is_no_success() {
         let full = checked("full", &memory(&events(2), true));
         assert_eq!(full.holds().unwrap_err().to_string(), "the record was full");
+        assert!(full.verdict().is_err());
         assert_eq!(full.json()["full"], json!(true));
     }
 
