@@ -12,6 +12,8 @@ pub enum Malformed {
     Missing(&'static str),
     /// Something else stands where what is named here was expected.
     Expected(&'static str),
+    /// What is named here stands twice.
+    Twice(&'static str),
     /// There are more words than the event has.
     TooLong,
     /// The CPU's number is not below [`CPUS`].
@@ -25,6 +27,7 @@ impl fmt::Display for Malformed {
         match self {
             Self::Missing(what) => write!(f, "the line ends where {what} is expected"),
             Self::Expected(what) => write!(f, "{what} is expected"),
+            Self::Twice(what) => write!(f, "`{what}` stands twice"),
             Self::TooLong => f.write_str("the line goes on after its event"),
             Self::NoCpu => write!(f, "a CPU's number is below {CPUS}"),
             Self::Backwards => f.write_str("the range ends before it begins"),
@@ -119,8 +122,12 @@ pub fn parse(line: &str) -> Result<Option<(usize, Event)>, Malformed> {
             let mut fence = Fence::default();
             while let Some(word) = words.rest.next() {
                 match word {
-                    "va" if fence.pages.is_none() => fence.pages = Some(words.range()?),
-                    "asid" if fence.asid.is_none() => {
+                    "va" if fence.pages.is_some() => return Err(Malformed::Twice("va")),
+                    "asid" if fence.asid.is_some() => return Err(Malformed::Twice("asid")),
+                    "leaf" if fence.leaf => return Err(Malformed::Twice("leaf")),
+                    "broadcast" if fence.broadcast => return Err(Malformed::Twice("broadcast")),
+                    "va" => fence.pages = Some(words.range()?),
+                    "asid" => {
                         let asid = words.number("an ASID")?;
                         fence.asid =
                             Some(asid.try_into().map_err(|_| Malformed::Expected("an ASID of 16 bits"))?);
@@ -192,7 +199,7 @@ pub fn parse(line: &str) -> Result<Option<(usize, Event)>, Malformed> {
             Event::Refill { at, words: pair, bytes, blind: words.rest.next_if_eq(&"blind").is_some() }
         }
         "full" => Event::Full,
-        "uses" => match words.word("`dirty`")? {
+        "uses" => match words.word("`dirty` or `halves`")? {
             "dirty" => Event::UsesDirty,
             "halves" => Event::UsesHalves,
             _ => return Err(Malformed::Expected("`dirty` or `halves`")),
