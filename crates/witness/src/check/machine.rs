@@ -456,6 +456,7 @@ impl Machine {
         }
         if self.arch.is_software() {
             self.doubled(cpu, at, level, before, after, &holders)?;
+            self.halved(cpu, at, level, after, &holders)?;
         }
         // What a new node says is compared with what CPUs hold.
         if let Entry::Link { node, .. } = after {

@@ -80,6 +80,33 @@ impl Machine {
         Ok(())
     }
 
+    /// Checks that no other CPU's handler may load a pair of which one word is that of a larger page and the other one not, or not
+    /// yet: it takes both for pages of 4 KiB.
+    pub(super) fn halved(
+        &self,
+        cpu: usize,
+        at: u64,
+        level: u32,
+        after: Entry,
+        holders: &[Holder],
+    ) -> Result<(), Refusal> {
+        let larger = |entry| match entry {
+            Entry::Leaf { shift: shift @ 13.., .. } => Some(shift),
+            _ => None,
+        };
+        let beside = at ^ 4;
+        if self.halves || level != 12 || larger(after) == larger(self.tables.entry(beside, level)) {
+            return Ok(());
+        }
+        match holders.iter().find(|holder| holder.cpu != cpu && self.walks(holder)) {
+            None => Ok(()),
+            Some(holder) => {
+                let since = self.tables.word(beside).since;
+                Err(self.violation(Rule::Unwritten, Some(holder.cpu)).halved(cpu, at, beside, since))
+            }
+        }
+    }
+
     /// Returns the size that a handler loads a page by, in bits.
     fn loaded(&self, shift: u32) -> u32 {
         if self.halves && shift > 12 { shift - 2 } else { shift }

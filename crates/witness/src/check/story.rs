@@ -190,6 +190,20 @@ impl Teller<'_> {
         self.tell(story)
     }
 
+    pub(super) fn halved(self, writer: usize, at: u64, beside: u64, since: Line) -> Refusal {
+        let cpu = self.cpu.unwrap_or(0);
+        let said =
+            if since == 0 { "was never stored".into() } else { format!("is as line {since} stored it") };
+        let story = [
+            self.here(&format!(
+                "CPU {writer} stores half of a pair at {at:#x}: one word is of a larger page"
+            )),
+            format!("CPU {cpu} may load both words now, of which the other one, at {beside:#x}, {said}"),
+            "then it takes the larger page's word for a page of 4 KiB, which is another frame".into(),
+        ];
+        self.tell(story)
+    }
+
     pub(super) fn mixed(self, cpu: usize, asid: u16, line: Line, first: u64) -> Refusal {
         let now = self.machine.cpus[cpu].roots[0].map_or(0, |(root, _)| root);
         let story = [
