@@ -61,7 +61,7 @@ pub trait Foreign {
     }
 
     /// Returns the first address and the bytes of each flush that was asked for since the last call; nothing if the mapper does
-    /// not say.
+    /// not say. A page is flushed if the ranges cover it together; `(0, usize::MAX)` is a flush of everything.
     fn flushed(&mut self) -> Option<Vec<(usize, usize)>> {
         None
     }
@@ -238,6 +238,26 @@ fn hung<F>(ops: &[Op], seconds: u64, steps: &[Step]) -> Failure {
     let last = "the last of these calls, or a look at the mapper after it";
     let what = format!("the mapper has not come back for {seconds} seconds, from {last}");
     Failure { what, calls, ops: ops[..begun].to_vec(), mapper: type_name::<F>() }
+}
+
+/// Tells whether ranges, each a first address and bytes, cover every address from `first` to `last` together. As many bytes as a
+/// `usize` can say are all that follow.
+fn covers(ranges: &[(usize, usize)], first: usize, last: usize) -> bool {
+    let mut ranges = ranges.to_vec();
+    ranges.sort_unstable();
+    // The first address that is not covered yet.
+    let mut open = first;
+    for (from, bytes) in ranges {
+        let Some(more) = bytes.checked_sub(1) else { continue };
+        let to = if bytes == usize::MAX { bytes } else { from.saturating_add(more) };
+        if from <= open && open <= to {
+            if to >= last {
+                return true;
+            }
+            open = to + 1;
+        }
+    }
+    false
 }
 
 /// Returns what a panic says.
@@ -531,11 +551,7 @@ impl<F: Foreign> Run<F> {
             }
             _ => false,
         };
-        let covers = |&(first, bytes): &(usize, usize)| {
-            let reaches = |more| at + size.mask() <= first.saturating_add(more);
-            first <= at && bytes.checked_sub(1).is_some_and(reaches)
-        };
-        if lost && !flushed.iter().any(covers) {
+        if lost && !covers(&flushed, at, at + size.mask()) {
             let ranges: Vec<_> =
                 flushed.iter().map(|(first, bytes)| format!("{bytes:#x} bytes from {first:#x}")).collect();
             let ranges = if ranges.is_empty() { "nothing".to_owned() } else { ranges.join(", ") };
@@ -621,5 +637,22 @@ impl<F: Foreign> Run<F> {
             show(found.get(same)),
             show(wanted.get(same))
         ))
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::covers;
+
+    #[test]
+    fn ranges_cover_together() {
+        let (last_page, top) = (usize::MAX - 0xfff, usize::MAX);
+        assert!(covers(&[(0, usize::MAX)], last_page, top));
+        assert!(!covers(&[(0, usize::MAX - 1)], last_page, top));
+        assert!(covers(&[(last_page, 0x1000)], last_page, top));
+        assert!(covers(&[(0x30_0000, 0x10_0000), (0x20_0000, 0x10_0000)], 0x20_0000, 0x3f_ffff));
+        assert!(!covers(&[(0x30_0000, 0x10_0000), (0x20_0000, 0xf_ffff)], 0x20_0000, 0x3f_ffff));
+        assert!(!covers(&[(0x20_0000, 0x1f_ffff)], 0x20_0000, 0x3f_ffff));
+        assert!(!covers(&[], 0, 0xfff) && !covers(&[(0, 0)], 0, 0xfff));
     }
 }
