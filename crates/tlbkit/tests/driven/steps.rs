@@ -494,7 +494,7 @@ fn mark<A: Arch, const CPUS: usize>(
             }
             let done = space.mark(address(at.page), mark);
             let small = found.is_none_or(|(_, page)| page.pages == 1);
-            if !at.expect(&done, fits && small && A::WHOLE) {
+            if !at.expect(&done, fits && small) {
                 return let_go(Some(mark));
             }
             let was = match (found, marked) {
@@ -523,7 +523,6 @@ fn mark<A: Arch, const CPUS: usize>(
             model.leaves.insert(at.page, Page::new::<A>(frame, 1, attr));
         }
         _ => {
-            // What has no marks has none to be taken away.
             let done = space.edit(|edit| edit.unmark(address(at.page)));
             if at.expect(&done, fits) {
                 assert_eq!(done, Ok(marked));
