@@ -3,12 +3,12 @@
 use core::ops::ControlFlow;
 
 use heapless::Vec;
-use tlbkit_addr::{Attr, Pages, PhysAddr, Vpn};
+use tlbkit_addr::{Attr, Pages, PhysAddr, VirtAddr, Vpn};
 use tlbkit_pagetable::format::Format;
 use tlbkit_pagetable::gpt::{Fixed, Gpt, Kseg0};
 use tlbkit_pagetable::nodes::Nodes;
 use tlbkit_pagetable::{
-    AnyCursor, Change, Error, Holes, Leaf, Pinned, Radix, Run, Shared, Table as _, Turn, Writer, mpt,
+    AnyCursor, Change, Entry, Error, Holes, Mark, Pinned, Radix, Run, Shared, Table as _, Turn, Writer, mpt,
 };
 
 use crate::Kernel;
@@ -81,16 +81,30 @@ where
         kernel: &K,
     ) -> Result<(), Error> {
         let space = self.space();
-        each_leaf(self, |leaf| {
-            let pages = space.pages_of(&leaf);
-            let attr = if is_writable(leaf.attr) { SHARED.apply(leaf.attr) } else { leaf.attr };
-            let run = Run { first: leaf.frame, len: pages.len(), dirty: false };
-            kernel.share(run);
-            let mapped = child.map(pages, leaf.frame, leaf.size, attr.difference(FORGOTTEN));
-            mapped.inspect_err(|_| kernel.release(run))
+        each_entry(self, |at, entry| match entry {
+            Entry::Leaf(leaf) => {
+                let pages = space.pages_of(&leaf);
+                let attr = if is_writable(leaf.attr) { SHARED.apply(leaf.attr) } else { leaf.attr };
+                let run = Run { first: leaf.frame, len: pages.len(), dirty: false };
+                kernel.share(run);
+                let mapped = child.map(pages, leaf.frame, leaf.size, attr.difference(FORGOTTEN));
+                mapped.inspect_err(|_| kernel.release(run))
+            }
+            Entry::Mark(mark) => {
+                if let Mark::Payload(payload) = mark {
+                    kernel.share_payload(payload);
+                }
+                let marked = child.mark(at, Some(mark)).map(drop);
+                marked.inspect_err(|_| {
+                    if let Mark::Payload(payload) = mark {
+                        kernel.release_payload(payload);
+                    }
+                })
+            }
+            Entry::Empty => Ok(()),
         })?;
-        each_leaf(self, |leaf| {
-            if is_writable(leaf.attr) {
+        each_entry(self, |_, entry| {
+            if let Some(leaf) = entry.leaf().filter(|leaf| is_writable(leaf.attr)) {
                 writer.protect(space.pages_of(&leaf), Holes::Refuse, SHARED)?;
             }
             Ok(())
@@ -108,25 +122,28 @@ fn is_writable(attr: Attr) -> bool {
     attr.contains(Attr::WRITE) && !attr.intersects(Attr::DEVICE.union(Attr::UNCACHED))
 }
 
-/// Calls `visit` with each leaf, in ascending order, some at a time: it may change those that it has been given. The caller has the
-/// right to write the table.
-fn each_leaf<G: Radix, F: Format<Word = u32>, N: Nodes<Word = u32>>(
+/// Calls `visit` with each leaf and each mark, and the address of its page, in ascending order, some at a time: it may change those
+/// that it has been given. The caller has the right to write the table.
+fn each_entry<G: Radix, F: Format<Word = u32>, N: Nodes<Word = u32>>(
     table: &Table<G, F, N>,
-    mut visit: impl FnMut(Leaf) -> Result<(), Error>,
+    mut visit: impl FnMut(VirtAddr, Entry) -> Result<(), Error>,
 ) -> Result<(), Error> {
     for half in table.space().halves().into_iter().flatten() {
         let mut rest = Some(half);
         while let Some(pages) = rest {
-            let mut some = Vec::<Leaf, 16>::new();
+            let mut some = Vec::<(VirtAddr, Entry), 16>::new();
             // SAFETY: the caller is the writer, and frees nothing during the visit.
-            let flow = table.for_each(unsafe { Pinned::by(table) }, pages, &mut |leaf| {
-                let _ = some.push(leaf);
+            let flow = table.for_each_entry(unsafe { Pinned::by(table) }, pages, &mut |at, entry| {
+                let _ = some.push((at, entry));
                 if some.is_full() { ControlFlow::Break(()) } else { ControlFlow::Continue(()) }
             });
-            let last = some.last().map(|leaf| table.space().pages_of(leaf).last());
+            let last = some.last().map(|&(at, entry)| match entry {
+                Entry::Leaf(leaf) => table.space().pages_of(&leaf).last(),
+                _ => at.vpn(G::BASE),
+            });
             let next = last.filter(|_| flow.is_break()).and_then(|last| last.checked_add(1));
             rest = next.and_then(|next| Pages::new(next, half.last()));
-            some.into_iter().try_for_each(&mut visit)?;
+            some.into_iter().try_for_each(|(at, entry)| visit(at, entry))?;
         }
     }
     Ok(())
