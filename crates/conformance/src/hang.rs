@@ -44,13 +44,26 @@ thread_local! {
     static LOG: RefCell<Option<Arc<Log>>> = const { RefCell::new(None) };
 }
 
-/// Says what comes next.
+/// Says what comes next, and prints it at once if `TLBKIT_TRACE` is set: a crash leaves nothing else.
 pub(crate) fn step(step: impl FnOnce() -> Step) {
     LOG.with_borrow(|log| {
         if let Some(log) = log {
-            log.lock().steps.push(step());
+            let step = step();
+            if traces() {
+                // Not by `eprintln`, which a test keeps until it has ended.
+                let _ = match &step {
+                    Step::Op(op) => writeln!(std::io::stderr(), "{op:?}"),
+                    Step::Said(what) => writeln!(std::io::stderr(), "{what}"),
+                };
+            }
+            log.lock().steps.push(step);
         }
     });
+}
+
+fn traces() -> bool {
+    static TRACES: OnceLock<bool> = OnceLock::new();
+    *TRACES.get_or_init(|| std::env::var_os("TLBKIT_TRACE").is_some())
 }
 
 /// Says that what came last goes on: what calls it counts the calls, and stops what does not end.

@@ -78,7 +78,7 @@ pub enum Outcome {
         /// How many nodes were pending.
         pending: usize,
     },
-    /// It would have made more leaves than [`Runner::MOST`], and was not performed.
+    /// It would have made more leaves than [`Runner::MOST`], or a resize more than 1100, and was not performed.
     TooLarge,
 }
 
@@ -108,6 +108,14 @@ impl<'n> Runner<'n> {
     /// The most leaves that one operation may make: single pages of gigabytes are mapped, but not split to the last.
     pub const MOST: usize = if cfg!(miri) { 16 } else { 600 };
 
+    /// The most leaves that a resize alone may make: a split that takes two nodes of nine bits makes 1024.
+    const MOST_RESIZED: usize = if cfg!(miri) { 16 } else { 1100 };
+
+    fn is_too_large(&self, op: &Op) -> bool {
+        let most = if matches!(op, Op::Resize { .. }) { Self::MOST_RESIZED } else { Self::MOST };
+        self.model.weight(op) > most
+    }
+
     /// Returns a runner for `table`, which is empty. Up to `patience` batches wait, as if for a shootdown, before the
     /// oldest is reclaimed.
     pub fn new(table: &dyn Table<'n>, profile: Profile, patience: usize) -> Self {
@@ -128,7 +136,7 @@ impl<'n> Runner<'n> {
 
     /// Performs one operation, and compares nothing but its result and its flush.
     pub(crate) fn perform_only(&mut self, table: &dyn Table<'n>, op: &Op) -> Result<Outcome, Mismatch> {
-        if self.model.weight(op) > Self::MOST {
+        if self.is_too_large(op) {
             return Ok(Outcome::TooLarge);
         }
         self.perform(table, op).map_err(|mismatch| mismatch.after(op, None))
@@ -166,7 +174,7 @@ impl<'n> Runner<'n> {
     ///
     /// The first thing that differs.
     pub fn step(&mut self, table: &dyn Table<'n>, op: &Op) -> Result<Outcome, Mismatch> {
-        if self.model.weight(op) > Self::MOST {
+        if self.is_too_large(op) {
             return Ok(Outcome::TooLarge);
         }
         self.steps += 1;

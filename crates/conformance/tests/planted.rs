@@ -115,10 +115,17 @@ fn found(bug: Bug, property: Property) -> String {
 /// Returns what is printed of a table that hangs, which ends the process.
 fn hung() -> String {
     let mut tests = Command::new(std::env::current_exe().expect("this file"));
-    let output = tests.args(["--exact", "hangs", "--ignored"]).env("TLBKIT_PATIENCE", "2").output();
+    let output = tests
+        .args(["--exact", "hangs", "--ignored"])
+        .env("TLBKIT_PATIENCE", "2")
+        .env("TLBKIT_TRACE", "1")
+        .output();
     let output = output.expect("a second process");
     assert_eq!(output.status.code(), Some(101));
-    String::from_utf8(output.stderr).expect("text")
+    let printed = String::from_utf8(output.stderr).expect("text");
+    let (trace, _) = printed.split_once("has not come back").expect("what hangs");
+    assert!(trace.contains("it is made\n"), "what comes is printed before it runs: {printed}");
+    printed
 }
 
 #[test]

@@ -83,7 +83,7 @@ pub enum Error {
     },
     /// Node storage is exhausted, as far as the table's links can hold the addresses of its nodes.
     NoMemory {
-        /// How many nodes the change needs.
+        /// How many nodes the change needs at the least: what a guarded or hashed table needs is known only as it gets them.
         wanted: u32,
         /// How many nodes wait for a shootdown: complete one and try again.
         pending: u32,
