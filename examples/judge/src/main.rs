@@ -470,6 +470,12 @@ fn look_at(
         Some(leaf) if !leaf.attr.intersects(ACCESS) => Err(Fault::Absent),
         Some(leaf) => machine::rules(leaf.attr, access, mode).map(|()| leaf.phys(at, BASE)),
     };
+    // Where rights are lied about, the MMU may store and fetch beyond the pool what `lookup` says it may not.
+    let leads = before.map(|leaf| leaf.phys(at, BASE).get());
+    let is_beyond = leads.is_some_and(|phys| phys.wrapping_sub(POOL) >= POOL_BYTES);
+    if wanted.is_err() && is_beyond && control::is_on(Control::Rights) {
+        return Ok(());
+    }
     // What is mapped beyond the pool must not be written; but a processor may say where it is.
     if let Ok(phys) = wanted
         && phys.get().wrapping_sub(POOL) >= POOL_BYTES
@@ -489,8 +495,12 @@ fn look_at(
     }
     let word = random.next();
     let cell = |phys: PhysAddr| phys.get() as *mut usize;
-    if let Ok(phys) = wanted {
-        // What is fetched must be an instruction that comes back.
+    // What is fetched must be an instruction that comes back, also where it must not be fetched.
+    let reached = match (access, before) {
+        (Access::Fetch, Some(leaf)) => Some(leaf.phys(at, BASE)),
+        _ => wanted.ok(),
+    };
+    if let Some(phys) = reached.filter(|phys| phys.get().wrapping_sub(POOL) < POOL_BYTES) {
         let there = if access == Access::Fetch { machine::TRAP } else { word };
         // SAFETY: the pool is memory, and only this function uses it; `at` and so `phys` are aligned.
         unsafe { cell(phys).write_volatile(there) };
