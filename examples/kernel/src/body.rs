@@ -6,8 +6,6 @@
 //!                                       a leaf
 //! ```
 //!
-//! Where entries hold no payload ([`MARKS`]) the page of the disk is noted here, and the entry is empty.
-//!
 //! The disk may have what a frame holds, too, until that is written; [`frames`] knows.
 
 use spin::RelaxStrategy as _;
@@ -16,7 +14,7 @@ use tlbkit_superpage::{Refusal, Superpage};
 
 use crate::disk::Slot;
 use crate::growth::{Growth, Miss};
-use crate::memory::{Edit, MARKS, Serving, Space};
+use crate::memory::{Serving, Space};
 use crate::report::{Count, REPORT};
 use crate::{arch, faults, frames, witness, words};
 
@@ -51,13 +49,11 @@ struct Page {
     write: bool,
     /// Whether it has missed in a TLB since the clock's hand was there: the accessed bit of a machine that has none.
     missed: bool,
-    /// The page of the disk that has it, where entries hold no marks.
-    slot: Option<Slot>,
 }
 
 impl Page {
     const fn new(write: bool) -> Self {
-        Self { write, missed: false, slot: None }
+        Self { write, missed: false }
     }
 
     fn attr(self) -> Attr {
@@ -119,14 +115,6 @@ impl Body {
 
     fn leaf(&self, index: usize) -> Option<Leaf> {
         self.space.lookup(address(index))
-    }
-
-    /// Returns what the entry for a page holds, or would hold.
-    fn entry(&self, index: usize) -> Entry {
-        match self.pages[index].and_then(|page| page.slot) {
-            Some(slot) => Entry::Mark(slot.mark()),
-            None => self.space.entry(address(index)),
-        }
     }
 
     fn all(&self, part: Part, reserved: bool) -> Result<(), Refused> {
@@ -192,7 +180,7 @@ impl Body {
         let part = Part::new(first, pages.len()).map_err(|_| Refusal::NotHere)?;
         let Some(Page { write, .. }) = self.pages[part.first] else { return Err(Refusal::NotHere) };
         let fits = |index: usize| {
-            let is_ours = match self.entry(index) {
+            let is_ours = match self.space.entry(address(index)) {
                 Entry::Empty => true,
                 Entry::Leaf(leaf) => leaf.size != PageSize::K4 || frames::is_sole(leaf.frame),
                 Entry::Mark(_) => false,
@@ -251,11 +239,7 @@ impl Body {
         }
         witness::lowering(part.pages(), || self.space.unmap(part.pages()))?;
         self.growth.unmapped(part.pages());
-        self.pages[part.indices()]
-            .iter_mut()
-            .filter_map(Option::take)
-            .filter_map(|page| page.slot)
-            .for_each(Slot::release);
+        self.pages[part.indices()].fill(None);
         Ok(())
     }
 
@@ -355,10 +339,7 @@ impl Body {
     pub(crate) fn fault(&mut self, at: VirtAddr, access: Access) -> Result<(), Refused> {
         match self.space.fault(at, access)? {
             Fault::Retry => Ok(()),
-            Fault::NotMapped => {
-                let page = self.pages.get(at.get().wrapping_sub(WINDOW) >> PageSize::K4.shift());
-                self.fetch(at, access, page.copied().flatten().and_then(|page| page.slot))
-            }
+            Fault::NotMapped => self.fetch(at, access, None),
             Fault::Swapped(slot) => self.fetch(at, access, Some(Slot::of(Mark::Payload(slot)))),
             Fault::CopyOnWrite(leaf) => self.unshare(at, leaf),
             Fault::NoRight(_) | Fault::Closed(_) | Fault::Guard => Err(Refused::Wrong),
@@ -376,15 +357,7 @@ impl Body {
             Some(slot) => {
                 slot.read(frames::words(frame));
                 // What the entry had of the disk, the frame has now.
-                let filled = if MARKS {
-                    self.space.fill(at, frame, page.attr()).map(drop)
-                } else {
-                    self.space.map(Pages::one(vpn(index)), frame, page.attr())
-                };
-                filled.map(|()| {
-                    frames::keep_slot(frame, slot);
-                    self.pages[index] = Some(Page { slot: None, ..page });
-                })
+                self.space.fill(at, frame, page.attr()).map(|_| frames::keep_slot(frame, slot))
             }
         };
         if let Err(error) = mapped {
@@ -420,7 +393,6 @@ impl Body {
         let window = Part { first: 0, len: PAGES };
         self.alone(window)?;
         let space = witness::lowering(window.pages(), || self.space.fork())?;
-        self.pages.iter().flatten().filter_map(|page| page.slot).for_each(Slot::share);
         Ok(Self { space, growth: Growth::new(), pages: self.pages })
     }
 
@@ -445,29 +417,20 @@ impl Body {
         idle.iter().for_each(|&(_, frame)| frames::share(frame));
         // Each frame that the disk does not have yet, with its place there; and those that it has.
         let (mut fresh, mut kept) = (heapless::Vec::<_, SWEEP>::new(), heapless::Vec::<_, SWEEP>::new());
-        let Self { space, pages, .. } = self;
-        let mut note = |edit: &mut Edit<'_>, index: usize, slot: Slot| match &mut pages[index] {
-            Some(page) if !MARKS => {
-                let had = page.slot.replace(slot);
-                // Nothing is mapped there if another page of the disk had it.
-                if had.is_some() { Ok(None) } else { edit.cursor(address(index))?.unmap().map(Some) }
-            }
-            _ => Ok(edit.mark(address(index), slot.mark())?.leaf()),
-        };
-        let swept = space.edit(|edit| {
+        let swept = self.space.edit(|edit| {
             for &(index, _) in &used {
                 edit.protect(Pages::one(vpn(index)), Change::clear(Attr::ACCESSED))?;
             }
             for &(index, frame) in &idle {
                 let slot = Slot::take().ok_or(Error::NoRoom)?;
-                let was = note(edit, index, slot)?;
+                let was = edit.mark(address(index), slot.mark())?.leaf();
                 // The leaf says what hardware noted up to that store.
                 let written = was.is_none_or(|leaf| leaf.attr.contains(Attr::DIRTY));
                 match frames::slot(frame).filter(|_| !written && !frames::was_written(frame)) {
                     None => drop(fresh.push((frame, slot))),
                     Some(old) => {
                         old.share();
-                        note(edit, index, old)?;
+                        edit.mark(address(index), old.mark())?;
                         slot.release();
                         let _ = kept.push((frame, old));
                     }
@@ -488,12 +451,6 @@ impl Body {
         REPORT.add(Count::PagedOut, idle.len());
         REPORT.add(Count::Operations, usize::from(!used.is_empty() || !idle.is_empty()));
         idle.len()
-    }
-}
-
-impl Drop for Body {
-    fn drop(&mut self) {
-        self.pages.iter().flatten().filter_map(|page| page.slot).for_each(Slot::release);
     }
 }
 

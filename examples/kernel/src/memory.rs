@@ -14,9 +14,6 @@ use crate::{arch, faults, frames, time, witness};
 
 pub(crate) type Space = AddressSpace<Machine, CPUS>;
 
-/// Changes of an address space.
-pub(crate) type Edit<'e> = tlbkit::Edit<'e, Machine, CPUS>;
-
 /// The machine that the kernel runs on.
 pub(crate) struct Machine;
 
@@ -151,9 +148,6 @@ impl RelaxStrategy for Serving {
         on_interrupt();
     }
 }
-
-/// Whether entries hold marks.
-pub(crate) const MARKS: bool = !cfg!(feature = "guarded");
 
 #[cfg(not(feature = "guarded"))]
 fn lending(pages: Pages) -> Result<Space, Error> {
